@@ -1,0 +1,20 @@
+#pragma once
+// One file per subcommand: it adds itself to the program and runs from a CLI11 callback. Errors are
+// thrown (reynard::Error for the user's mistakes: one line, exit code 2).
+
+namespace CLI {
+class App;
+}
+
+namespace reynard::cli {
+
+void add_info(CLI::App& app);
+void add_score(CLI::App& app);
+void add_prepare(CLI::App& app);
+void add_train(CLI::App& app);
+void add_sweep(CLI::App& app);
+void add_eval(CLI::App& app);
+void add_report(CLI::App& app);
+void add_bench(CLI::App& app);
+
+}  // namespace reynard::cli

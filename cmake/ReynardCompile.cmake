@@ -1,0 +1,36 @@
+# Compile options of every target, and the two functions with which folders declare themselves.
+add_library(reynard_options INTERFACE)
+target_include_directories(reynard_options INTERFACE ${CMAKE_SOURCE_DIR})
+# at::parallel_for is silently serial in a file compiled without -fopenmp.
+target_compile_options(reynard_options INTERFACE -Wall -Wextra -fopenmp)
+target_link_options(reynard_options INTERFACE -fopenmp)
+target_compile_definitions(reynard_options INTERFACE SPDLOG_COMPILED_LIB SPDLOG_FMT_EXTERNAL)
+if(REYNARD_WERROR)
+  target_compile_options(reynard_options INTERFACE -Werror)
+endif()
+if(REYNARD_SANITIZER STREQUAL "address")
+  # libtorch is built with RTTI details that UBSan's vptr check cannot see.
+  set(sanitize -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined
+               -fno-omit-frame-pointer)
+elseif(REYNARD_SANITIZER STREQUAL "thread")
+  set(sanitize -fsanitize=thread)
+endif()
+target_compile_options(reynard_options INTERFACE ${sanitize})
+target_link_options(reynard_options INTERFACE ${sanitize})
+
+# reynard_component(attention DEPENDS tensor config): folder -> object target reynard_attention,
+# all of its .cpp files (sub-folders included), joined into libreynard.so.
+# Which folder may include which is checked by tests/structure.
+function(reynard_component name)
+  cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_library(reynard_${name} OBJECT ${sources})
+  target_link_libraries(
+    reynard_${name}
+    PUBLIC reynard_options torch::core nlohmann_json::nlohmann_json tomlplusplus::tomlplusplus
+           spdlog::spdlog fmt::fmt)
+  set_property(GLOBAL APPEND PROPERTY REYNARD_COMPONENTS reynard_${name})
+endfunction()

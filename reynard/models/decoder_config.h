@@ -1,0 +1,138 @@
+#pragma once
+// What a decoder is made of. Plain data: families/ translate published config.json files to it and
+// back, configs/*.toml write it directly (section [model]).
+
+#include "reynard/attention/attention.h"
+#include "reynard/config/fields.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace reynard::models {
+
+// Where the log gate comes from (FoX sections 3 and 4.5; published fgate_type in brackets).
+enum class ForgetGate {
+  kNone,             // [none] no gate
+  kFull,             // [full] log sigmoid(W h + b): depends on the token
+  kDataIndependent,  // [bias_only] log sigmoid(b), b learned
+  kFixed,  // [fixed] log sigmoid(b), b from decay_time_min/max, never learned (like ALiBi)
+};
+enum class QKNorm { kNone, kPerHead, kShared };  // RMSNorm of q and k per head; weight (H*D) or (D)
+enum class OutputGate { kNone, kSigmoid, kSilu };
+
+config::EnumNames<ForgetGate> enum_names(ForgetGate);
+config::EnumNames<QKNorm> enum_names(QKNorm);
+config::EnumNames<OutputGate> enum_names(OutputGate);
+
+struct AttentionMixerConfig {
+  int64_t num_heads = 8;
+  int64_t num_kv_heads = 0;  // 0: num_heads
+  int64_t head_dim = 0;      // 0: hidden_size / num_heads
+  int64_t window = 0;        // keys a query sees, itself included; 0: all
+  bool rope = false;
+  double rope_base = 500000;
+  bool qkv_bias = false;
+  ForgetGate forget_gate = ForgetGate::kFull;
+  // Initial bias of the data-dependent gate. 0 (f = 0.5) is what the authors' code does; their text
+  // and secondary sources advise positive values.
+  double forget_bias_init = 0;
+  std::optional<double>
+      decay_time_min;  // T_min, T_max in tokens: b_h = -ln(expm1(1/T_h)), T_h geometric
+  std::optional<double> decay_time_max;
+  QKNorm qk_norm = QKNorm::kNone;
+  OutputGate output_gate = OutputGate::kNone;
+  bool output_norm = false;
+  bool key_shift = false;
+  bool value_shift = false;
+  double log_pruning_tolerance = 0;  // 0: off; -10 recommended
+  attention::PruningRule pruning_rule = attention::PruningRule::kTight;
+
+  static void fields(auto& self, auto&& field) {
+    field("num_heads", self.num_heads, "query heads H", config::positive);
+    field("num_kv_heads",
+          self.num_kv_heads,
+          "key/value heads G; 0: as many as num_heads",
+          config::non_negative);
+    field("head_dim",
+          self.head_dim,
+          "head dimension D; 0: hidden_size / num_heads",
+          config::non_negative);
+    field(
+        "window", self.window, "keys a query sees, itself included; 0: all", config::non_negative);
+    field("rope", self.rope, "rotary position embedding");
+    field("rope_base", self.rope_base, "base of the rotary angles", config::positive);
+    field("qkv_bias", self.qkv_bias, "bias of the q, k and v projections");
+    field("forget_gate", self.forget_gate, "where the log gate comes from");
+    field("forget_bias_init",
+          self.forget_bias_init,
+          "initial bias of the data-dependent gate; 0 opens it half, 4 to 0.98");
+    field("decay_time_min",
+          self.decay_time_min,
+          "T_min of the gate biases, tokens",
+          config::positive);
+    field("decay_time_max",
+          self.decay_time_max,
+          "T_max of the gate biases, tokens",
+          config::positive);
+    field("qk_norm", self.qk_norm, "RMSNorm of queries and keys");
+    field("output_gate", self.output_gate, "gate on the attention output");
+    field("output_norm", self.output_norm, "RMSNorm per head on the attention output");
+    field("key_shift", self.key_shift, "data-dependent token shift of keys");
+    field("value_shift", self.value_shift, "data-dependent token shift of values");
+    field("log_pruning_tolerance",
+          self.log_pruning_tolerance,
+          "natural log of the attention mass that pruning may drop; 0: off, -10 recommended",
+          config::non_positive);
+    field("pruning_rule", self.pruning_rule, "which rule decides what is pruned");
+  }
+};
+
+struct DecoderConfig {
+  int64_t vocab_size = 258;       // V
+  int64_t hidden_size = 256;      // C
+  int64_t num_layers = 4;         // L
+  int64_t intermediate_size = 0;  // I; 0: 256 * ceil(int(C * hidden_ratio * 2/3) / 256)
+  double hidden_ratio = 4;
+  std::string hidden_act = "swish";  // swish (= silu) or sigmoid
+  double norm_eps = 1e-6;
+  double initializer_range = 0.02;
+  bool tie_embeddings = false;
+  std::string mixer = "attention";  // a name of models/registry
+  AttentionMixerConfig attention;
+  std::optional<int64_t> bos_token_id;
+  std::optional<int64_t> eos_token_id;
+
+  int64_t num_kv_heads() const {
+    return attention.num_kv_heads ? attention.num_kv_heads : attention.num_heads;
+  }
+  int64_t head_dim() const {
+    return attention.head_dim ? attention.head_dim : hidden_size / attention.num_heads;
+  }
+  int64_t mlp_size() const;  // I after the rule above
+
+  static void fields(auto& self, auto&& field) {
+    field("vocab_size", self.vocab_size, "vocabulary V", config::positive);
+    field("hidden_size", self.hidden_size, "model width C", config::positive);
+    field("num_layers", self.num_layers, "layers L", config::positive);
+    field("intermediate_size",
+          self.intermediate_size,
+          "MLP width I; 0: from hidden_ratio",
+          config::non_negative);
+    field("hidden_ratio",
+          self.hidden_ratio,
+          "MLP width as a multiple of C (before the 2/3 rule)",
+          config::positive);
+    field("hidden_act", self.hidden_act, "activation of the MLP gate: swish or sigmoid");
+    field("norm_eps", self.norm_eps, "epsilon of the RMS norms", config::positive);
+    field("initializer_range", self.initializer_range, "std of initial weights", config::positive);
+    field("tie_embeddings", self.tie_embeddings, "head shares the embedding's weight");
+    field("mixer", self.mixer, "sequence mixer of every layer");
+    field("attention", self.attention, "attention mixer");
+    field("bos_token_id", self.bos_token_id, "token that begins a sequence");
+    field("eos_token_id", self.eos_token_id, "token that ends a sequence");
+  }
+  void check(config::Problems& problems, const std::string& path) const;
+};
+
+}  // namespace reynard::models

@@ -1,0 +1,14 @@
+#pragma once
+// Rotary position embedding, half-split pairs (j, j + D/2), on the full head dimension.
+
+#include <ATen/core/Tensor.h>
+
+namespace reynard::ops {
+
+// Rotates x by position * base^(-2j/D). Angles in f32 from exact integer positions; rotation in
+// f32; result in x's dtype. Differentiable in x.
+//   x (N, H, D), positions (N) i64: position of each token in its sequence (restarts with the
+//   document)
+at::Tensor rotary(const at::Tensor& x, const at::Tensor& positions, double base);
+
+}  // namespace reynard::ops
