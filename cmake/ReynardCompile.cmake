@@ -1,6 +1,12 @@
 # Compile options of every target, and the two functions with which folders declare themselves.
 add_library(reynard_options INTERFACE)
 target_include_directories(reynard_options INTERFACE ${CMAKE_SOURCE_DIR})
+# The torch wheel carries another fmt, whose headers would shadow those of the fmt and spdlog libraries
+# that we link: a folder that holds nothing but the system's fmt comes first.
+find_path(FMT_INCLUDE fmt/core.h REQUIRED)
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/system_fmt)
+file(CREATE_LINK ${FMT_INCLUDE}/fmt ${CMAKE_BINARY_DIR}/system_fmt/fmt SYMBOLIC)
+target_include_directories(reynard_options BEFORE INTERFACE ${CMAKE_BINARY_DIR}/system_fmt)
 # at::parallel_for is silently serial in a file compiled without -fopenmp.
 target_compile_options(reynard_options INTERFACE -Wall -Wextra -fopenmp)
 target_link_options(reynard_options INTERFACE -fopenmp)
