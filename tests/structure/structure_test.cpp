@@ -1,0 +1,172 @@
+// The tree is the architecture: which folder may include which is data here, and any other edge fails.
+
+#include "tests/support/files.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace reynard::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// tensor and config are open to all; a folder may always include itself.
+const std::map<std::string, std::set<std::string>> kMayInclude = {
+    {"tensor", {}},
+    {"config", {}},
+    {"attention", {}},
+    {"ops", {}},
+    {"knn", {}},
+    {"tokenizer", {}},
+    {"checkpoint", {}},
+    {"distributed", {}},
+    {"report", {}},
+    {"protocol", {}},
+    {"data", {"tokenizer"}},
+    {"models", {"attention", "ops", "knn", "checkpoint", "distributed"}},
+    {"generation", {"models", "tokenizer", "attention"}},
+    {"training", {"models", "data", "checkpoint", "distributed", "ops"}},
+    {"evaluation", {"generation", "models", "data", "tokenizer", "protocol", "attention"}},
+    {"serving", {"generation", "models", "tokenizer", "protocol", "attention"}},
+};
+const std::set<std::string> kOpenToAll = {"tensor", "config"};
+const std::set<std::string> kForbiddenFolders = {
+    "utils", "util", "common", "core", "base", "helpers", "misc"};
+const std::set<std::string> kForbiddenHeaders = {"torch/torch.h", "torch/extension.h", "ATen/ATen.h"};
+
+const fs::path kRoot = REYNARD_SOURCE_DIR;
+
+bool is_source(const fs::path& path) {
+  static const std::set<std::string> endings = {".h", ".cpp", ".cu", ".cuh"};
+  return endings.count(path.extension().string()) > 0;
+}
+
+std::vector<fs::path> sources_of(const fs::path& folder) {
+  std::vector<fs::path> found;
+  if (!fs::exists(folder)) return found;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file() && is_source(entry.path())) found.push_back(entry.path());
+  }
+  return found;
+}
+
+std::vector<std::string> includes_of(const fs::path& path) {
+  static const std::regex include(R"re(^\s*#\s*include\s*["<]([^">]+)[">])re");
+  std::vector<std::string> found;
+  std::istringstream lines(read_file(path));
+  std::smatch match;
+  for (std::string line; std::getline(lines, line);) {
+    if (std::regex_search(line, match, include)) found.push_back(match[1]);
+  }
+  return found;
+}
+
+// "reynard/attention/cpu/x.h" -> "attention"; empty for anything outside reynard/.
+std::string component_of(const std::string& include) {
+  if (include.rfind("reynard/", 0) != 0) return "";
+  const size_t begin = std::string("reynard/").size();
+  return include.substr(begin, include.find('/', begin) - begin);
+}
+
+TEST(Structure, EveryFolderHasItsIncludeLevel) {
+  for (const auto& entry : fs::directory_iterator(kRoot / "reynard")) {
+    if (!entry.is_directory()) continue;
+    EXPECT_TRUE(kMayInclude.count(entry.path().filename()))
+        << entry.path().filename() << " is not in the table of include levels";
+  }
+}
+
+TEST(Structure, FoldersIncludeOnlyWhatTheirLevelAllows) {
+  for (const auto& [component, allowed] : kMayInclude) {
+    for (const fs::path& path : sources_of(kRoot / "reynard" / component)) {
+      for (const std::string& include : includes_of(path)) {
+        const std::string target = component_of(include);
+        EXPECT_TRUE(target.empty() || target == component || allowed.count(target) ||
+                    kOpenToAll.count(target))
+            << fs::relative(path, kRoot) << " includes " << include;
+        for (const char* above : {"cli/", "bench/", "tests/"}) {
+          EXPECT_NE(include.rfind(above, 0), 0U)
+              << fs::relative(path, kRoot) << " includes " << include;
+        }
+      }
+    }
+  }
+}
+
+TEST(Structure, TensorAndConfigStandOnNothingOfTheProject) {
+  for (const std::string component : {"tensor", "config"}) {
+    for (const fs::path& path : sources_of(kRoot / "reynard" / component)) {
+      for (const std::string& include : includes_of(path)) {
+        const std::string target = component_of(include);
+        EXPECT_TRUE(target.empty() || target == component || target == "tensor")
+            << fs::relative(path, kRoot) << " includes " << include;
+      }
+    }
+  }
+}
+
+TEST(Structure, NobodyIncludesAllOfTorch) {
+  for (const char* folder : {"reynard", "cli", "bench", "tests"}) {
+    for (const fs::path& path : sources_of(kRoot / folder)) {
+      for (const std::string& include : includes_of(path)) {
+        EXPECT_EQ(kForbiddenHeaders.count(include), 0U)
+            << fs::relative(path, kRoot) << " includes " << include;
+      }
+    }
+  }
+}
+
+// Files compiled for one instruction set hold kernels: an inline function of torch compiled there could be
+// the copy that the linker keeps for everybody. Bridges are the files named register or *_cpu.
+TEST(Structure, FilesOfOneInstructionSetIncludeNoTorch) {
+  static const std::regex isa_file(R"((amx|avx2|avx512|avx512_bf16|portable)\.cpp$)");
+  for (const fs::path& path : sources_of(kRoot / "reynard")) {
+    if (!std::regex_search(path.filename().string(), isa_file)) continue;
+    for (const std::string& include : includes_of(path)) {
+      EXPECT_FALSE(include.rfind("ATen", 0) == 0 || include.rfind("torch", 0) == 0 ||
+                   include.rfind("c10", 0) == 0)
+          << fs::relative(path, kRoot) << " includes " << include;
+    }
+  }
+}
+
+TEST(Structure, NoFolderWithoutAName) {
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "reynard")) {
+    if (!entry.is_directory()) continue;
+    EXPECT_EQ(kForbiddenFolders.count(entry.path().filename()), 0U) << entry.path();
+  }
+}
+
+TEST(Structure, HeadersArePragmaOnceAndSourcesIncludeTheirOwnHeaderFirst) {
+  for (const fs::path& path : sources_of(kRoot / "reynard")) {
+    if (path.extension() == ".h") {
+      EXPECT_EQ(read_file(path).rfind("#pragma once", 0), 0U) << fs::relative(path, kRoot);
+      continue;
+    }
+    const fs::path own = fs::path(path).replace_extension(".h");
+    if (!fs::exists(own)) continue;
+    const std::vector<std::string> includes = includes_of(path);
+    ASSERT_FALSE(includes.empty()) << fs::relative(path, kRoot);
+    EXPECT_EQ(includes[0], fs::relative(own, kRoot).string()) << fs::relative(path, kRoot);
+  }
+}
+
+TEST(Structure, TestsMirrorTheTree) {
+  static const std::set<std::string> own = {"support", "structure", "cli", "quickstart", "bench"};
+  for (const auto& entry : fs::directory_iterator(kRoot / "tests")) {
+    if (!entry.is_directory()) continue;
+    const std::string name = entry.path().filename();
+    EXPECT_TRUE(own.count(name) || fs::exists(kRoot / "reynard" / name)) << "tests/" << name;
+  }
+}
+
+}  // namespace
+}  // namespace reynard::test

@@ -1,0 +1,16 @@
+add_test(NAME structure COMMAND structure_test)
+
+# Headers stand alone: each is compiled by itself, as part of the build.
+file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}
+     ${CMAKE_SOURCE_DIR}/reynard/*.h ${CMAKE_SOURCE_DIR}/cli/*.h ${CMAKE_SOURCE_DIR}/bench/*.h)
+foreach(header ${headers})
+  string(REPLACE "/" "_" stem ${header})
+  file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/headers/${stem}.cpp
+       CONTENT "#include \"${header}\"\n#include \"${header}\"\n")
+  list(APPEND header_sources ${CMAKE_CURRENT_BINARY_DIR}/headers/${stem}.cpp)
+endforeach()
+if(NOT REYNARD_SANITIZER)
+  add_library(headers_stand_alone OBJECT ${header_sources})
+  target_link_libraries(headers_stand_alone PRIVATE reynard_options reynard CLI11::CLI11)
+  target_compile_options(headers_stand_alone PRIVATE -O0)
+endif()
