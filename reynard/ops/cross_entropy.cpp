@@ -1,0 +1,139 @@
+#include "reynard/ops/cross_entropy.h"
+
+#include "reynard/ops/precision.h"
+#include "reynard/tensor/check.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+
+namespace reynard::ops {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+void check_head(std::string_view op,
+                const at::Tensor& hidden,
+                const at::Tensor& head,
+                const at::Tensor& head_compute,
+                const at::Tensor& targets,
+                int64_t chunk_tokens) {
+  tensor::check_shape(op, "head", head, {{"V"}, {"C"}});
+  tensor::check_shape(op, "hidden", hidden, {{"N"}, {"C", head.size(1)}});
+  if (head_compute.defined()) {
+    tensor::check_shape(
+        op, "head_compute", head_compute, {{"V", head.size(0)}, {"C", head.size(1)}});
+  }
+  tensor::check_shape(op, "targets", targets, {{"N", hidden.size(0)}});
+  tensor::check_dtype(op, "targets", targets, {at::kLong});
+  tensor::check_value(chunk_tokens > 0, op, "chunk_tokens", chunk_tokens, "> 0");
+  if (targets.numel() == 0) return;
+  const int64_t low = targets.min().item<int64_t>();
+  const int64_t high = targets.max().item<int64_t>();
+  const std::string range = "token ids in [0, V = " + std::to_string(head.size(0)) + ")";
+  tensor::check_value(low >= 0, op, "smallest target", low, range);
+  tensor::check_value(high < head.size(0), op, "largest target", high, range);
+}
+
+// Rows [begin, begin + count) of the logits, in the arithmetic dtype.
+at::Tensor chunk_logits(const at::Tensor& hidden, const at::Tensor& matrix) {
+  const at::Tensor logits = at::mm(hidden.to(matrix.scalar_type()), matrix.t());
+  return logits.to(arithmetic_dtype(logits));
+}
+
+struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
+  static at::Tensor forward(AutogradContext* context,
+                            const at::Tensor& hidden,
+                            const at::Tensor& head,
+                            const at::Tensor& matrix,
+                            const at::Tensor& targets,
+                            const at::Tensor& mask,
+                            int64_t chunk_tokens) {
+    const at::ScalarType dtype = arithmetic_dtype(matrix);
+    const bool hidden_grad = hidden.requires_grad();
+    const bool head_grad = head.requires_grad();
+    at::Tensor d_hidden, d_head;
+    if (hidden_grad) d_hidden = at::empty(hidden.sizes(), hidden.options());
+    if (head_grad) d_head = at::zeros(head.sizes(), head.options());
+    at::Tensor total = at::zeros({}, hidden.options().dtype(at::kDouble));
+    for (int64_t begin = 0; begin < hidden.size(0); begin += chunk_tokens) {
+      const int64_t count = std::min(chunk_tokens, hidden.size(0) - begin);
+      const at::Tensor part = hidden.narrow(0, begin, count).to(matrix.scalar_type());
+      const at::Tensor target = targets.narrow(0, begin, count).unsqueeze(1);
+      const at::Tensor weight = mask.narrow(0, begin, count).to(dtype).unsqueeze(1);
+      at::Tensor logits = chunk_logits(part, matrix);
+      const at::Tensor lse = at::logsumexp(logits, {1}, /*keepdim=*/true);
+      total += ((lse - logits.gather(1, target)) * weight).sum(at::kDouble);
+      if (!hidden_grad && !head_grad) continue;
+      at::Tensor d_logits = (logits.sub_(lse)).exp_();
+      d_logits.scatter_add_(1, target, at::full_like(lse, -1));
+      const at::Tensor rounded = d_logits.mul_(weight).to(matrix.scalar_type());
+      if (hidden_grad) d_hidden.narrow(0, begin, count).copy_(at::mm(rounded, matrix));
+      if (head_grad) d_head += at::mm(rounded.t(), part);
+    }
+    context->save_for_backward({d_hidden, d_head});
+    return total.to(dtype);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    variable_list result(6);
+    for (int i = 0; i < 2; ++i) {
+      if (saved[i].defined()) result[i] = (saved[i] * grads[0]).to(saved[i].scalar_type());
+    }
+    return result;
+  }
+};
+
+}  // namespace
+
+at::Tensor cross_entropy(const at::Tensor& hidden,
+                         const at::Tensor& head,
+                         const at::Tensor& head_compute,
+                         const at::Tensor& targets,
+                         const at::Tensor& mask,
+                         int64_t chunk_tokens) {
+  check_head("cross_entropy", hidden, head, head_compute, targets, chunk_tokens);
+  if (mask.defined()) tensor::check_shape("cross_entropy", "mask", mask, {{"N", hidden.size(0)}});
+  const at::Tensor matrix = (head_compute.defined() ? head_compute : head).detach();
+  const at::Tensor weights =
+      mask.defined() ? mask : at::ones_like(targets, hidden.options().dtype(at::kFloat));
+  return CrossEntropy::apply(hidden, head, matrix, targets, weights, chunk_tokens);
+}
+
+TokenScores score_tokens(const at::Tensor& hidden,
+                         const at::Tensor& head,
+                         const at::Tensor& head_compute,
+                         const at::Tensor& targets,
+                         int64_t chunk_tokens) {
+  check_head("score_tokens", hidden, head, head_compute, targets, chunk_tokens);
+  const at::NoGradGuard no_grad;
+  const at::Tensor& matrix = head_compute.defined() ? head_compute : head;
+  TokenScores scores{
+      .logprob = at::empty(targets.sizes(), targets.options().dtype(arithmetic_dtype(matrix))),
+      .greedy = at::empty(targets.sizes(), targets.options())};
+  for (int64_t begin = 0; begin < hidden.size(0); begin += chunk_tokens) {
+    const int64_t count = std::min(chunk_tokens, hidden.size(0) - begin);
+    const at::Tensor logits = chunk_logits(hidden.narrow(0, begin, count), matrix);
+    const at::Tensor target = targets.narrow(0, begin, count).unsqueeze(1);
+    scores.logprob.narrow(0, begin, count)
+        .copy_((logits.gather(1, target).squeeze(1) - at::logsumexp(logits, {1})));
+    scores.greedy.narrow(0, begin, count).copy_(at::argmax(logits, 1));
+  }
+  return scores;
+}
+
+}  // namespace reynard::ops

@@ -1,0 +1,39 @@
+#include "reynard/ops/gated_act.h"
+
+#include "reynard/ops/precision.h"
+#include "reynard/tensor/check.h"
+
+#include <ATen/TensorOperators.h>
+
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/silu.h>
+
+namespace reynard::ops {
+
+namespace {
+
+at::Tensor activate(const at::Tensor& gate, Activation act) {
+  return act == Activation::kSilu ? at::silu(gate) : at::sigmoid(gate);
+}
+
+}  // namespace
+
+at::Tensor gated_act(const at::Tensor& gate_up, Activation act) {
+  tensor::check_shape("gated_act", "gate_up", gate_up, {{"N"}, {"2I"}});
+  tensor::check_value(
+      gate_up.size(1) % 2 == 0, "gated_act", "width of gate_up", gate_up.size(1), "an even number");
+  const int64_t width = gate_up.size(1) / 2;
+  return gate_mul(gate_up.narrow(1, width, width), gate_up.narrow(1, 0, width), act);
+}
+
+at::Tensor gate_mul(const at::Tensor& x, const at::Tensor& gate, Activation act) {
+  tensor::check_value(gate.defined() && gate.sizes() == x.sizes(),
+                      "gate_mul",
+                      "gate",
+                      "another shape",
+                      "the shape of x");
+  const at::ScalarType dtype = arithmetic_dtype(x);
+  return (activate(gate.to(dtype), act) * x.to(dtype)).to(x.scalar_type());
+}
+
+}  // namespace reynard::ops

@@ -1,0 +1,37 @@
+#include "reynard/ops/rotary.h"
+
+#include "reynard/ops/precision.h"
+#include "reynard/tensor/check.h"
+
+#include <ATen/TensorOperators.h>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/reciprocal.h>
+#include <ATen/ops/sin.h>
+
+namespace reynard::ops {
+
+at::Tensor rotary(const at::Tensor& x, const at::Tensor& positions, double base) {
+  tensor::check_shape("rotary", "x", x, {{"N"}, {"H"}, {"D"}});
+  tensor::check_shape("rotary", "positions", positions, {{"N", x.size(0)}});
+  tensor::check_value(
+      x.size(2) % 2 == 0, "rotary", "head dimension D", x.size(2), "an even number");
+  tensor::check_value(base > 0, "rotary", "base", base, "> 0");
+  const at::ScalarType dtype = arithmetic_dtype(x);
+  const int64_t half = x.size(2) / 2;
+  const at::Tensor exponent = at::arange(half, x.options().dtype(at::kFloat)) * (1.0 / half);
+  const at::Tensor inverse_frequency = at::reciprocal(at::pow(base, exponent));
+  const at::Tensor angle =
+      (positions.to(at::kFloat).unsqueeze(1) * inverse_frequency).to(dtype).unsqueeze(1);
+  const at::Tensor cosine = at::cos(angle);  // (N, 1, D/2)
+  const at::Tensor sine = at::sin(angle);
+  const at::Tensor first = x.narrow(2, 0, half).to(dtype);
+  const at::Tensor second = x.narrow(2, half, half).to(dtype);
+  return at::cat({first * cosine - second * sine, second * cosine + first * sine}, 2)
+      .to(x.scalar_type());
+}
+
+}  // namespace reynard::ops

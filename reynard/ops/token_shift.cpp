@@ -1,0 +1,61 @@
+#include "reynard/ops/token_shift.h"
+
+#include "reynard/ops/precision.h"
+#include "reynard/tensor/check.h"
+
+#include <ATen/TensorOperators.h>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/index_copy.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/zeros.h>
+
+namespace reynard::ops {
+
+namespace {
+
+void check_starts(const at::Tensor& starts, int64_t num_tokens) {
+  tensor::check_dtype("token_shift", "starts", starts, {at::kLong});
+  const at::Tensor contiguous = starts.contiguous();
+  const int64_t* start = contiguous.const_data_ptr<int64_t>();
+  for (int64_t s = 0; s < starts.size(0); ++s) {
+    const bool ascending = s == 0 ? start[0] == 0 : start[s] > start[s - 1];
+    tensor::check_value(ascending && start[s] < num_tokens,
+                        "token_shift",
+                        "starts[" + std::to_string(s) + "]",
+                        start[s],
+                        "ascending indices of tokens, the first of them 0");
+  }
+}
+
+}  // namespace
+
+at::Tensor token_shift(const at::Tensor& x,
+                       const at::Tensor& shift_logit,
+                       const at::Tensor& starts,
+                       const at::Tensor& previous) {
+  tensor::check_shape("token_shift", "x", x, {{"N"}, {"G"}, {"D"}});
+  tensor::check_shape(
+      "token_shift", "shift_logit", shift_logit, {{"N", x.size(0)}, {"G", x.size(1)}});
+  tensor::check_shape("token_shift", "starts", starts, {{"S"}});
+  if (previous.defined()) {
+    tensor::check_shape("token_shift",
+                        "previous",
+                        previous,
+                        {{"S", starts.size(0)}, {"G", x.size(1)}, {"D", x.size(2)}});
+  }
+  check_starts(starts, x.size(0));
+  const at::ScalarType dtype = arithmetic_dtype(x);
+  const at::Tensor current = x.to(dtype);
+  const at::Tensor before_first =
+      previous.defined() ? previous.to(dtype)
+                         : at::zeros({starts.size(0), x.size(1), x.size(2)}, current.options());
+  if (x.size(0) == 0) return x;
+  const at::Tensor shifted =
+      at::cat({current.narrow(0, 0, 1), current.narrow(0, 0, x.size(0) - 1)}, 0)
+          .index_copy(0, starts, before_first);
+  const at::Tensor a = at::sigmoid(shift_logit.to(dtype)).unsqueeze(-1);
+  return (a * shifted + (1 - a) * current).to(x.scalar_type());
+}
+
+}  // namespace reynard::ops

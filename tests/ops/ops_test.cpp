@@ -1,0 +1,244 @@
+// Each operator on numbers small enough to check by hand, its gradients against central
+// differences, and what it rejects.
+
+#include "reynard/ops/cross_entropy.h"
+#include "reynard/ops/gated_act.h"
+#include "reynard/ops/linear.h"
+#include "reynard/ops/rms_norm.h"
+#include "reynard/ops/rotary.h"
+#include "reynard/ops/token_shift.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/compare.h"
+#include "tests/support/gradients.h"
+
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+
+namespace reynard::ops {
+
+namespace {
+
+using test::random_normal;
+
+at::Tensor tensor(std::initializer_list<double> values, at::IntArrayRef shape) {
+  return at::tensor(std::vector<double>(values), at::kFloat).view(shape);
+}
+
+at::Tensor indices(std::vector<int64_t> values) {
+  return at::tensor(values, at::kLong);
+}
+
+}  // namespace
+
+TEST(RmsNorm, DividesByTheRootOfTheMeanSquare) {
+  const at::Tensor x = tensor({3, 4}, {1, 2});  // mean square 12.5
+  const at::Tensor weight = tensor({1, 10}, {2});
+  const double root = std::sqrt(12.5);
+  EXPECT_TENSORS_NEAR(rms_norm(x, weight, 0), tensor({3 / root, 40 / root}, {1, 2}), 1e-6, 0);
+}
+
+TEST(RmsNorm, GroupsAreNormalisedByThemselves) {
+  const at::Tensor x = random_normal({5, 12}, 1);
+  const at::Tensor weight = random_normal({12}, 2);
+  const at::Tensor whole = rms_norm(x, weight, 1e-5, 3);
+  for (int64_t group = 0; group < 3; ++group) {
+    const at::Tensor alone =
+        rms_norm(x.narrow(1, 4 * group, 4), weight.narrow(0, 4 * group, 4), 1e-5);
+    EXPECT_TENSORS_NEAR(whole.narrow(1, 4 * group, 4), alone, 1e-12, 0);
+  }
+  const at::Tensor shared = weight.narrow(0, 0, 4);
+  EXPECT_TENSORS_NEAR(
+      rms_norm(x, shared, 1e-5, 3), rms_norm(x, shared.repeat({3}), 1e-5, 3), 1e-12, 0);
+}
+
+TEST(RmsNorm, Gradients) {
+  const auto norm = [](const std::vector<at::Tensor>& in) {
+    return rms_norm(in[0], in[1], 1e-2, 2);
+  };
+  EXPECT_GRADIENTS_RIGHT(norm, {random_normal({3, 8}, 1), random_normal({8}, 2)});
+  EXPECT_GRADIENTS_RIGHT(norm, {random_normal({3, 8}, 1), random_normal({4}, 2)});
+  const auto gated = [](const std::vector<at::Tensor>& in) {
+    return gated_rms_norm(in[0], in[1], in[2], 1e-2, 2);
+  };
+  EXPECT_GRADIENTS_RIGHT(
+      gated, {random_normal({3, 8}, 1), random_normal({3, 8}, 2), random_normal({8}, 3)});
+  const auto add = [](const std::vector<at::Tensor>& in) {
+    const NormedSum sum = add_rms_norm(in[0], in[1], in[2], 1e-2);
+    return sum.normed + 2 * sum.residual;
+  };
+  EXPECT_GRADIENTS_RIGHT(
+      add, {random_normal({3, 8}, 1), random_normal({3, 8}, 2), random_normal({8}, 3)});
+}
+
+TEST(RmsNorm, Rejects) {
+  const at::Tensor x = at::ones({2, 6});
+  EXPECT_THROW(rms_norm(x, at::ones({5}), 1e-6), Error);
+  EXPECT_THROW(rms_norm(x, at::ones({6}), 1e-6, 4), Error);
+  EXPECT_THROW(rms_norm(x, at::ones({6}), 1e-6, 0), Error);
+  EXPECT_THROW(rms_norm(x.to(at::kLong), at::ones({6}), 1e-6), Error);
+  EXPECT_THROW(add_rms_norm(x, at::ones({2, 5}), at::ones({6}), 1e-6), Error);
+  EXPECT_THROW(gated_rms_norm(x, at::ones({1, 6}), at::ones({6}), 1e-6, 2), Error);
+}
+
+TEST(TokenShift, MixesWithThePreviousTokenOfTheSequence) {
+  const at::Tensor x = tensor({1, 2, 3, 4, 5}, {5, 1, 1});
+  const at::Tensor half = at::zeros({5, 1});  // sigmoid(0) = 1/2
+  const at::Tensor starts = indices({0, 3});
+  EXPECT_TENSORS_NEAR(
+      token_shift(x, half, starts), tensor({0.5, 1.5, 2.5, 2, 4.5}, {5, 1, 1}), 1e-6, 0);
+  const at::Tensor previous = tensor({10, 20}, {2, 1, 1});
+  EXPECT_TENSORS_NEAR(
+      token_shift(x, half, starts, previous), tensor({5.5, 1.5, 2.5, 12, 4.5}, {5, 1, 1}), 1e-6, 0);
+}
+
+TEST(TokenShift, Gradients) {
+  const auto shift = [](const std::vector<at::Tensor>& in) {
+    return token_shift(in[0], in[1], indices({0, 2, 3}), in.size() > 2 ? in[2] : at::Tensor());
+  };
+  EXPECT_GRADIENTS_RIGHT(shift, {random_normal({5, 2, 3}, 1), random_normal({5, 2}, 2)});
+  const at::Tensor previous = random_normal({3, 2, 3}, 3);
+  const auto with_previous = [&](const std::vector<at::Tensor>& in) {
+    return token_shift(in[0], in[1], indices({0, 2, 3}), previous);
+  };
+  EXPECT_GRADIENTS_RIGHT(with_previous, {random_normal({5, 2, 3}, 1), random_normal({5, 2}, 2)});
+}
+
+TEST(TokenShift, Rejects) {
+  const at::Tensor x = at::ones({4, 2, 3});
+  const at::Tensor logit = at::ones({4, 2});
+  EXPECT_THROW(token_shift(x.flatten(), logit, indices({0})), Error);
+  EXPECT_THROW(token_shift(x, at::ones({4, 3}), indices({0})), Error);
+  EXPECT_THROW(token_shift(x, logit, indices({0}), at::ones({2, 2, 3})), Error);
+  EXPECT_THROW(token_shift(x, logit, indices({1})), Error);
+  EXPECT_THROW(token_shift(x, logit, indices({0, 2, 2})), Error);
+  EXPECT_THROW(token_shift(x, logit, indices({0, 4})), Error);
+}
+
+TEST(Rotary, TurnsPairsByThePosition) {
+  const at::Tensor x = tensor({1, 0, 0, 1}, {1, 1, 4});  // pairs (0, 2) and (1, 3)
+  const at::Tensor turned = rotary(x, indices({3}), 100);
+  EXPECT_TENSORS_NEAR(turned,
+                      tensor({std::cos(3), -std::sin(0.3), std::sin(3), std::cos(0.3)}, {1, 1, 4}),
+                      1e-6,
+                      0);
+  EXPECT_BITWISE_EQUAL(rotary(x, indices({0}), 100), x);
+}
+
+TEST(Rotary, Gradients) {
+  const auto turn = [](const std::vector<at::Tensor>& in) {
+    return rotary(in[0], indices({0, 1, 7}), 1000);
+  };
+  EXPECT_GRADIENTS_RIGHT(turn, {random_normal({3, 2, 6}, 1)});
+}
+
+TEST(Rotary, Rejects) {
+  EXPECT_THROW(rotary(at::ones({2, 1, 3}), indices({0, 1}), 100), Error);
+  EXPECT_THROW(rotary(at::ones({2, 1, 4}), indices({0}), 100), Error);
+  EXPECT_THROW(rotary(at::ones({2, 1, 4}), indices({0, 1}), 0), Error);
+}
+
+TEST(GatedAct, MultipliesTheActivatedGate) {
+  const at::Tensor gate_up = tensor({0, 1, 10, 20}, {1, 4});  // gate 0 1, up 10 20
+  const double open = 1 / (1 + std::exp(-1.0));
+  EXPECT_TENSORS_NEAR(
+      gated_act(gate_up, Activation::kSilu), tensor({0, 20 * open}, {1, 2}), 1e-5, 0);
+  EXPECT_TENSORS_NEAR(
+      gated_act(gate_up, Activation::kSigmoid), tensor({5, 20 * open}, {1, 2}), 1e-5, 0);
+}
+
+TEST(GatedAct, Gradients) {
+  for (const Activation act : {Activation::kSilu, Activation::kSigmoid}) {
+    const auto gated = [&](const std::vector<at::Tensor>& in) { return gated_act(in[0], act); };
+    EXPECT_GRADIENTS_RIGHT(gated, {random_normal({3, 8}, 1)});
+    const auto mul = [&](const std::vector<at::Tensor>& in) { return gate_mul(in[0], in[1], act); };
+    EXPECT_GRADIENTS_RIGHT(mul, {random_normal({3, 4}, 1), random_normal({3, 4}, 2)});
+  }
+}
+
+TEST(GatedAct, Rejects) {
+  EXPECT_THROW(gated_act(at::ones({2, 3}), Activation::kSilu), Error);
+  EXPECT_THROW(gated_act(at::ones({4}), Activation::kSilu), Error);
+  EXPECT_THROW(gate_mul(at::ones({4}), at::ones({3}), Activation::kSilu), Error);
+}
+
+TEST(Linear, GradientOfTheComputeCopyReachesTheMaster) {
+  const at::Tensor x = random_normal({5, 8}, 1, at::kFloat).requires_grad_(true);
+  const at::Tensor weight = random_normal({3, 8}, 2, at::kFloat).requires_grad_(true);
+  const at::Tensor compute = weight.detach().to(at::kBFloat16);
+  const at::Tensor y = ops::linear(x, weight, compute);
+  EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+  y.sum().backward();
+  EXPECT_EQ(weight.grad().scalar_type(), at::kFloat);
+  EXPECT_EQ(x.grad().scalar_type(), at::kFloat);
+  EXPECT_TENSORS_NEAR(weight.grad(), x.detach().sum(0).expand({3, 8}), 0.05, 0.01);
+  EXPECT_TENSORS_NEAR(x.grad(), weight.detach().sum(0).expand({5, 8}), 0.05, 0.01);
+}
+
+TEST(Linear, Gradients) {
+  const auto product = [](const std::vector<at::Tensor>& in) {
+    return ops::linear(in[0], in[1], {}, in[2]);
+  };
+  EXPECT_GRADIENTS_RIGHT(
+      product, {random_normal({4, 5}, 1), random_normal({3, 5}, 2), random_normal({3}, 3)});
+}
+
+TEST(Linear, Rejects) {
+  const at::Tensor weight = at::ones({3, 5});
+  EXPECT_THROW(ops::linear(at::ones({2, 4}), weight), Error);
+  EXPECT_THROW(ops::linear(at::ones({2, 5}), weight, at::ones({3, 4})), Error);
+  EXPECT_THROW(ops::linear(at::ones({2, 5}), weight, {}, at::ones({2})), Error);
+}
+
+TEST(CrossEntropy, UniformLogitsCostTheLogOfTheVocabulary) {
+  const at::Tensor hidden = at::zeros({6, 4});
+  const at::Tensor head = random_normal({10, 4}, 1, at::kFloat);
+  const at::Tensor loss = cross_entropy(hidden, head, {}, at::arange(6, at::kLong));
+  EXPECT_NEAR(loss.item<double>(), 6 * std::log(10.0), 1e-5);
+  const TokenScores scores = score_tokens(hidden, head, {}, at::arange(6, at::kLong));
+  EXPECT_TENSORS_NEAR(scores.logprob, at::full({6}, -std::log(10.0), at::kFloat), 1e-6, 0);
+}
+
+TEST(CrossEntropy, ChunksDoNotMatterAndMaskedTokensDoNotCount) {
+  const at::Tensor hidden = random_normal({11, 4}, 1);
+  const at::Tensor head = random_normal({7, 4}, 2);
+  const at::Tensor targets = at::arange(11, at::kLong).remainder(7);
+  const at::Tensor mask = at::ones({11}, at::kFloat);
+  mask[3].fill_(0);
+  const at::Tensor whole = cross_entropy(hidden, head, {}, targets, mask);
+  EXPECT_TENSORS_NEAR(cross_entropy(hidden, head, {}, targets, mask, 3), whole, 1e-12, 0);
+  const TokenScores scores = score_tokens(hidden, head, {}, targets, 4);
+  EXPECT_TENSORS_NEAR(-(scores.logprob * mask).sum(), whole, 1e-12, 0);
+  EXPECT_BITWISE_EQUAL(scores.greedy, hidden.matmul(head.t()).argmax(1));
+}
+
+TEST(CrossEntropy, Gradients) {
+  const at::Tensor mask = at::ones({5}, at::kFloat);
+  mask[1].fill_(0);
+  const auto loss = [&](const std::vector<at::Tensor>& in) {
+    return cross_entropy(in[0], in[1], {}, indices({0, 1, 5, 2, 2}), mask, 2);
+  };
+  EXPECT_GRADIENTS_RIGHT(loss, {random_normal({5, 4}, 1), random_normal({6, 4}, 2)});
+}
+
+TEST(CrossEntropy, Rejects) {
+  const at::Tensor hidden = at::ones({2, 4});
+  const at::Tensor head = at::ones({6, 4});
+  EXPECT_THROW(cross_entropy(hidden, head, {}, indices({0})), Error);
+  EXPECT_THROW(cross_entropy(hidden, head, {}, indices({0, 6})), Error);
+  EXPECT_THROW(cross_entropy(hidden, head, {}, indices({0, -1})), Error);
+  EXPECT_THROW(cross_entropy(hidden, at::ones({6, 3}), {}, indices({0, 1})), Error);
+  EXPECT_THROW(cross_entropy(hidden, head, at::ones({5, 4}), indices({0, 1})), Error);
+  EXPECT_THROW(cross_entropy(hidden, head, {}, indices({0, 1}), at::ones({3})), Error);
+  EXPECT_THROW(cross_entropy(hidden, head, {}, indices({0, 1}), {}, 0), Error);
+  EXPECT_THROW(score_tokens(hidden, head, {}, indices({0, 6})), Error);
+}
+
+}  // namespace reynard::ops
