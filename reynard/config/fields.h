@@ -9,10 +9,15 @@
 //   };
 //
 // A field's type is bool, int64_t, double, std::string, an enum with an `enum_names` overload, a
-// nested config struct, or std::optional / std::vector of these. Cross-field rules go into an
-// optional
+// nested config struct, or std::optional / std::vector of these. A rule on a list or an optional
+// holds for each value in it. Cross-field rules go into an optional
 //   void check(config::Problems& problems, const std::string& path) const;
+// where path is the dotted key of the struct, empty at the top: name a field with
+// config::key(path, "num_heads"). check runs only when every field of the struct could be read.
+//
+// This header is all that a config struct needs; config.h reads, writes and describes such structs.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -21,7 +26,8 @@
 
 namespace reynard::config {
 
-// What a number must satisfy; the text is used in messages: "must be {text}".
+// What a number must satisfy; the text is used in messages: "must be {text}". Infinity and NaN
+// satisfy no rule.
 struct Rule {
   double min = -1.7976931348623157e308;
   double max = 1.7976931348623157e308;
@@ -34,24 +40,43 @@ inline constexpr Rule positive{0, 1.7976931348623157e308, true, "> 0"};
 inline constexpr Rule non_negative{0, 1.7976931348623157e308, false, ">= 0"};
 inline constexpr Rule non_positive{-1.7976931348623157e308, 0, false, "<= 0"};
 inline constexpr Rule fraction{0, 1, false, "between 0 and 1"};
+inline constexpr Rule finite{
+    -1.7976931348623157e308, 1.7976931348623157e308, false, "a finite number"};
+
+// The dotted key of a field: key("model", "num_heads") is "model.num_heads".
+std::string key(std::string_view path, std::string_view name);
 
 // Collects every mistake of a file, so that all are reported together.
 class Problems {
  public:
+  // source: the file's name, shown where a line is not known.
+  explicit Problems(std::string source = {}) : source_(std::move(source)) {}
+
   // path: dotted key ("model.num_heads"); where: "file.toml:12" or "--model.num_heads", may be
-  // empty.
+  // empty. message: what is wrong with it ("must be > 0").
   void add(std::string_view where, std::string_view path, std::string_view message);
-  // Adds a cross-field problem; its line is looked up from the path when the file is known.
-  void add(std::string_view path, std::string_view message) { add({}, path, message); }
+  // Adds a cross-field problem; the place and the value are looked up from the path:
+  // add("model.num_heads", "must divide model.hidden_size = 64") gives
+  // "file.toml:12: model.num_heads = 7; must divide model.hidden_size = 64".
+  void add(std::string_view path, std::string_view message);
   bool empty() const { return lines_.empty(); }
+  std::size_t size() const { return lines_.size(); }
+  const std::vector<std::string>& lines() const { return lines_; }
   // Throws reynard::Error with one line per problem, if there are any.
   void throw_if_any() const;
 
-  void set_where(std::string path, std::string where);  // file and line of a key that was read
+  // Says where a key was read (empty: it kept its default) and the value it has now.
+  void set_value(std::string path, std::string where, std::string value);
 
  private:
+  struct Seen {
+    std::string path;
+    std::string where;
+    std::string value;
+  };
+  std::string source_;
   std::vector<std::string> lines_;
-  std::vector<std::pair<std::string, std::string>> where_;
+  std::vector<Seen> seen_;
 };
 
 // An enum E is a field type when `enum_names(E)` (found by argument-dependent lookup, the argument

@@ -2,23 +2,14 @@
 // Errors a user can cause, and shape checks whose message is built from the condition itself, so
 // that text and condition cannot disagree. Broken invariants use TORCH_INTERNAL_ASSERT instead.
 
+#include "reynard/tensor/error.h"
+
 #include <ATen/core/Tensor.h>
 
 #include <initializer_list>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <type_traits>
-
-namespace reynard {
-
-// A mistake of the user or a bad file: the message names the value and the remedy. The program
-// prints it as one line and exits with 2.
-struct Error : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-}  // namespace reynard
 
 namespace reynard::tensor {
 

@@ -1,0 +1,251 @@
+#include "reynard/config/reader.h"
+
+#include "reynard/tensor/error.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace reynard::config {
+
+namespace {
+
+bool satisfies(const Rule& rule, double value) {
+  if (rule.text.empty()) return true;
+  return value <= rule.max && (rule.min_open ? value > rule.min : value >= rule.min);
+}
+
+bool check_rule(const Node& node, const ReadPlace& place, double value) {
+  if (satisfies(place.rule, value)) return true;
+  place.problems.add(
+      node.where, place.path, fmt::format("= {}; must be {}", value_text(node), place.rule.text));
+  return false;
+}
+
+// A whole text as a number; nullopt when anything is left over.
+template <class Number>
+std::optional<Number> parse_number(std::string_view text) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return {};
+  return value;
+}
+
+// TOML's digit groups: 1_000_000.
+std::string without_groups(std::string text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool group = text[i] == '_' && i > 0 && i + 1 < text.size() &&
+                       std::isdigit(text[i - 1]) && std::isdigit(text[i + 1]);
+    if (!group) out += text[i];
+  }
+  return out;
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+std::string_view leaf(std::string_view path) {
+  return path.substr(path.rfind('.') + 1);
+}
+
+// "runs[3].name" and "runs[].name" are the same key.
+std::string without_indices(std::string_view path) {
+  std::string out;
+  bool inside = false;
+  for (const char c : path) {
+    if (c == ']') inside = false;
+    if (!inside) out += c;
+    if (c == '[') inside = true;
+  }
+  return out;
+}
+
+// The known key that was probably meant; empty when none is near.
+std::string nearest_key(const std::string& path, const std::vector<std::string>& known) {
+  constexpr std::size_t kLongestKey = 200;  // hostile keys must not cost quadratic time
+  if (path.size() > kLongestKey) return {};
+  const std::string plain = without_indices(path);
+  std::string best;
+  std::size_t best_distance = std::max<std::size_t>(1, leaf(plain).size() / 3) + 1;
+  for (const std::string& key : known) {
+    // The right name in the wrong section is as near as one slip.
+    const std::size_t distance = leaf(key) == leaf(plain) ? 1 : edit_distance(plain, key);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = key;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+bool is_absent(const Node& node) {
+  const auto* raw = std::get_if<RawText>(&node.value);
+  return std::holds_alternative<std::monostate>(node.value) || (raw && raw->text.empty());
+}
+
+void add_wrong_type(const Node& node, const ReadPlace& place, std::string_view expected) {
+  const bool shown = !std::holds_alternative<Table>(node.value);
+  const std::string value =
+      shown ? fmt::format("= {}", value_text(node)) : fmt::format("is {}", kind_text(node));
+  place.problems.add(node.where, place.path, fmt::format("{}; must be {}", value, expected));
+}
+
+bool read_value(const Node& node, const ReadPlace& place, bool& value) {
+  if (const auto* flag = std::get_if<bool>(&node.value)) {
+    value = *flag;
+    return true;
+  }
+  const auto* raw = std::get_if<RawText>(&node.value);
+  if (raw && (raw->text == "true" || raw->text == "false")) {
+    value = raw->text == "true";
+    return true;
+  }
+  add_wrong_type(node, place, "true or false");
+  return false;
+}
+
+bool read_value(const Node& node, const ReadPlace& place, int64_t& value) {
+  std::optional<int64_t> parsed;
+  if (const auto* integer = std::get_if<int64_t>(&node.value)) parsed = *integer;
+  if (const auto* raw = std::get_if<RawText>(&node.value)) {
+    parsed = parse_number<int64_t>(without_groups(raw->text));
+  }
+  if (!parsed) {
+    add_wrong_type(node, place, "an integer");
+    return false;
+  }
+  if (!check_rule(node, place, static_cast<double>(*parsed))) return false;
+  value = *parsed;
+  return true;
+}
+
+bool read_value(const Node& node, const ReadPlace& place, double& value) {
+  std::optional<double> parsed;
+  if (const auto* number = std::get_if<double>(&node.value)) parsed = *number;
+  if (const auto* integer = std::get_if<int64_t>(&node.value)) {
+    parsed = static_cast<double>(*integer);
+  }
+  if (const auto* raw = std::get_if<RawText>(&node.value)) {
+    parsed = parse_number<double>(without_groups(raw->text));
+  }
+  // JSON has no other way to say these.
+  if (const auto* text = std::get_if<std::string>(&node.value)) {
+    if (*text == "inf" || *text == "-inf" || *text == "nan") parsed = parse_number<double>(*text);
+  }
+  if (!parsed) {
+    add_wrong_type(node, place, "a number");
+    return false;
+  }
+  if (!check_rule(node, place, *parsed)) return false;
+  value = *parsed;
+  return true;
+}
+
+bool read_value(const Node& node, const ReadPlace& place, std::string& value) {
+  if (const auto* text = std::get_if<std::string>(&node.value)) {
+    value = *text;
+    return true;
+  }
+  if (const auto* raw = std::get_if<RawText>(&node.value)) {
+    value = raw->text;
+    return true;
+  }
+  add_wrong_type(node, place, "a string");
+  return false;
+}
+
+int64_t read_name(const Node& node,
+                  const ReadPlace& place,
+                  const std::vector<std::string_view>& names) {
+  std::optional<std::string> text;
+  if (const auto* string = std::get_if<std::string>(&node.value)) text = *string;
+  if (const auto* raw = std::get_if<RawText>(&node.value)) text = raw->text;
+  if (text) {
+    const auto name = std::find(names.begin(), names.end(), *text);
+    if (name != names.end()) return name - names.begin();
+  }
+  add_wrong_type(node, place, fmt::format("one of {}", fmt::join(names, ", ")));
+  return -1;
+}
+
+std::optional<std::vector<Node>> read_list(const Node& node, const ReadPlace& place) {
+  if (const auto* list = std::get_if<std::vector<Node>>(&node.value)) return *list;
+  const auto* raw = std::get_if<RawText>(&node.value);
+  if (!raw) {
+    add_wrong_type(node, place, "a list");
+    return {};
+  }
+  if (raw->text.starts_with('[')) {
+    try {
+      Table parsed = parse_toml("list = " + raw->text, node.where);
+      Node* list = parsed.find("list");
+      if (parsed.entries.size() == 1 && std::holds_alternative<std::vector<Node>>(list->value)) {
+        auto items = std::get<std::vector<Node>>(std::move(list->value));
+        for (Node& item : items) item.where = node.where;
+        return items;
+      }
+    } catch (const Error&) {
+      // Names without quotes ([none, full]) are no TOML: they are split at commas below.
+    }
+  }
+  std::string_view text = raw->text;
+  if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
+  std::vector<Node> items;
+  while (!text.empty()) {
+    const std::size_t comma = text.find(',');
+    std::string_view item = text.substr(0, comma);
+    while (item.starts_with(' ')) item.remove_prefix(1);
+    while (item.ends_with(' ')) item.remove_suffix(1);
+    items.push_back({RawText{std::string(item)}, node.where});
+    text = comma == std::string_view::npos ? "" : text.substr(comma + 1);
+  }
+  return items;
+}
+
+const Table* read_table(const Node& node, const ReadPlace& place) {
+  const auto* table = std::get_if<Table>(&node.value);
+  if (!table) add_wrong_type(node, place, "a section");
+  return table;
+}
+
+bool Reader::finish() {
+  for (const auto& [name, node] : table_.entries) {
+    if (std::find(known_.begin(), known_.end(), name) == known_.end()) {
+      place_.unknown.push_back({key(place_.path, name), node.where});
+    }
+  }
+  return good_;
+}
+
+void add_unknown_keys(const std::vector<UnknownKey>& unknown,
+                      const std::vector<std::string>& known,
+                      Problems& problems) {
+  for (const UnknownKey& key : unknown) {
+    const std::string near = nearest_key(key.path, known);
+    problems.add(key.where,
+                 key.path,
+                 near.empty() ? "is not a known key"
+                              : fmt::format("is not a known key; did you mean {}?", near));
+  }
+}
+
+}  // namespace reynard::config

@@ -1,0 +1,196 @@
+#include "reynard/config/tree.h"
+
+#include "reynard/tensor/error.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+namespace reynard::config {
+
+namespace {
+
+constexpr std::uintmax_t kMaxConfigBytes = 16 << 20;
+
+std::string quoted_text(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += {'\\', c};
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\u{:04x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  out += '"';
+  return out;
+}
+
+bool is_bare_key(std::string_view name) {
+  const auto bare = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
+  };
+  return !name.empty() && std::all_of(name.begin(), name.end(), bare);
+}
+
+std::string key_text(std::string_view name) {
+  return is_bare_key(name) ? std::string(name) : quoted_text(name);
+}
+
+// The shortest text that reads back as the same double, recognisable as a float.
+std::string double_text(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  char buffer[32];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+  std::string text(buffer, end);
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text;
+}
+
+bool is_table_list(const Node& node) {
+  const auto* list = std::get_if<std::vector<Node>>(&node.value);
+  return list && !list->empty() && std::all_of(list->begin(), list->end(), [](const Node& item) {
+           return std::holds_alternative<Table>(item.value);
+         });
+}
+
+// Values first: after a [section] line they would belong to that section.
+void print_section(const Table& table, const std::string& path, std::string& out) {
+  for (const auto& [name, node] : table.entries) {
+    if (!std::holds_alternative<Table>(node.value) && !is_table_list(node)) {
+      out += fmt::format("{} = {}\n", key_text(name), value_text(node));
+    }
+  }
+  for (const auto& [name, node] : table.entries) {
+    const std::string inner = path.empty() ? key_text(name) : path + "." + key_text(name);
+    const std::string gap = out.empty() ? "" : "\n";
+    if (const auto* section = std::get_if<Table>(&node.value)) {
+      out += fmt::format("{}[{}]\n", gap, inner);
+      print_section(*section, inner, out);
+    } else if (is_table_list(node)) {
+      for (const Node& item : std::get<std::vector<Node>>(node.value)) {
+        out += fmt::format("{}[[{}]]\n", out.empty() ? "" : "\n", inner);
+        print_section(std::get<Table>(item.value), inner, out);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Node* Table::find(std::string_view name) {
+  const auto entry =
+      std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.first == name; });
+  return entry == entries.end() ? nullptr : &entry->second;
+}
+
+const Node* Table::find(std::string_view name) const {
+  return const_cast<Table*>(this)->find(name);
+}
+
+Node& Table::add(std::string name, Node node) {
+  return entries.emplace_back(std::move(name), std::move(node)).second;
+}
+
+std::string read_config_file(const std::filesystem::path& file) {
+  std::error_code error;
+  if (std::filesystem::is_directory(file, error)) {
+    throw Error(fmt::format("{}: is a folder; expected a file", file.string()));
+  }
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw Error(fmt::format("{}: cannot be opened: {}", file.string(), strerror(errno)));
+  std::string text;
+  char block[1 << 16];
+  while (in.read(block, sizeof block) || in.gcount() > 0) {
+    text.append(block, static_cast<std::size_t>(in.gcount()));
+    if (text.size() > kMaxConfigBytes) {
+      throw Error(fmt::format(
+          "{}: has more than {} bytes; expected a config file", file.string(), kMaxConfigBytes));
+    }
+  }
+  if (in.bad()) throw Error(fmt::format("{}: cannot be read: {}", file.string(), strerror(errno)));
+  return text;
+}
+
+void apply_override(Table& root, std::string_view argument) {
+  const std::size_t equals = argument.find('=');
+  if (!argument.starts_with("--") || equals == std::string_view::npos || equals == 2) {
+    throw Error(fmt::format("{}: expected --section.key=value", argument));
+  }
+  const std::string path(argument.substr(2, equals - 2));
+  const std::string where = fmt::format("--{}", path);
+  Table* table = &root;
+  std::size_t begin = 0;
+  while (true) {
+    const std::size_t dot = path.find('.', begin);
+    const std::string name = path.substr(begin, dot == std::string::npos ? dot : dot - begin);
+    if (name.empty()) throw Error(fmt::format("{}: expected --section.key=value", argument));
+    Node* node = table->find(name);
+    if (!node) node = &table->add(name, {});
+    if (dot == std::string::npos) {
+      node->value = RawText{std::string(argument.substr(equals + 1))};
+      node->where = where;
+      return;
+    }
+    if (!std::holds_alternative<Table>(node->value)) {
+      node->value = Table{};
+      node->where = fmt::format("--{}", path.substr(0, dot));
+    }
+    table = &std::get<Table>(node->value);
+    begin = dot + 1;
+  }
+}
+
+std::string value_text(const Node& node) {
+  struct Print {
+    std::string operator()(std::monostate) const { return "null"; }
+    std::string operator()(bool value) const { return value ? "true" : "false"; }
+    std::string operator()(int64_t value) const { return std::to_string(value); }
+    std::string operator()(double value) const { return double_text(value); }
+    std::string operator()(const std::string& value) const { return quoted_text(value); }
+    std::string operator()(const RawText& value) const { return value.text; }
+    std::string operator()(const std::vector<Node>& value) const {
+      std::vector<std::string> items;
+      for (const Node& item : value) items.push_back(value_text(item));
+      return fmt::format("[{}]", fmt::join(items, ", "));
+    }
+    std::string operator()(const Table& value) const {
+      std::vector<std::string> items;
+      for (const auto& [name, item] : value.entries) {
+        items.push_back(fmt::format("{} = {}", key_text(name), value_text(item)));
+      }
+      return items.empty() ? "{}" : fmt::format("{{ {} }}", fmt::join(items, ", "));
+    }
+  };
+  return std::visit(Print{}, node.value);
+}
+
+std::string_view kind_text(const Node& node) {
+  static constexpr std::string_view kNames[] = {
+      "null", "a bool", "an integer", "a number", "a string", "text", "a list", "a section"};
+  static_assert(std::size(kNames) == std::variant_size_v<decltype(Node::value)>);
+  return kNames[node.value.index()];
+}
+
+std::string print_toml(const Table& root) {
+  std::string out;
+  print_section(root, "", out);
+  return out;
+}
+
+}  // namespace reynard::config
