@@ -28,7 +28,7 @@ struct KeyPart {
   at::Tensor first_key;  // (B, Tq) i32, non-decreasing: max(document start, left padding,
                          // i - window + 1); undefined: 0
   bool causal = true;    // queries are the last Tq positions of this part (Tq <= Tk); false: every
-                       // key from first_key on (pruning then needs c_i <= c_j)
+                         // key from first_key on (pruning then needs c_i <= c_j)
 };
 
 struct AttentionOptions {

@@ -1,0 +1,177 @@
+#include "reynard/attention/arguments.h"
+
+#include "reynard/tensor/check.h"
+
+#include <ATen/TensorOperators.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <string>
+
+namespace reynard::attention {
+
+namespace {
+
+constexpr int64_t kLargestHeadDim = 256;
+
+using tensor::check_dtype;
+using tensor::check_shape;
+using tensor::check_value;
+
+void check_same_dtype(std::string_view op,
+                      std::string_view arg,
+                      const at::Tensor& t,
+                      const at::Tensor& q) {
+  check_dtype(op, arg, t, {q.scalar_type()});
+}
+
+void check_query(std::string_view op, const at::Tensor& q) {
+  check_shape(op, "q", q, {{"B"}, {"Tq"}, {"H"}, {"D"}});
+  check_dtype(op, "q", q, {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble});
+  const int64_t D = q.size(3);
+  check_value(D >= 1 && D <= kLargestHeadDim, op, "head dimension D", D, "1 <= D <= 256");
+  check_value(q.size(2) >= 1, op, "number of query heads H", q.size(2), "at least 1");
+}
+
+void check_keys(std::string_view op,
+                const std::string& suffix,
+                const at::Tensor& q,
+                const at::Tensor& k,
+                const at::Tensor& v) {
+  const int64_t B = q.size(0), H = q.size(2), D = q.size(3);
+  check_shape(op, "k" + suffix, k, {{"B", B}, {"Tk"}, {"G"}, {"D", D}});
+  check_same_dtype(op, "k" + suffix, k, q);
+  const int64_t G = k.size(2);
+  check_value(G >= 1 && H % G == 0,
+              op,
+              "number of key/value heads G of k" + suffix,
+              G,
+              fmt::format("a divisor of the {} query heads", H));
+  check_shape(op, "v" + suffix, v, {{"B", B}, {"Tk", k.size(1)}, {"G", G}, {"D", D}});
+  check_same_dtype(op, "v" + suffix, v, q);
+  check_value(k.size(1) < std::numeric_limits<int32_t>::max(),
+              op,
+              "number of keys of k" + suffix,
+              k.size(1),
+              "less than 2^31 (key indices are int32)");
+}
+
+void check_first_key(std::string_view op,
+                     const std::string& arg,
+                     const at::Tensor& first_key,
+                     int64_t B,
+                     int64_t Tq) {
+  if (!first_key.defined()) return;
+  check_shape(op, arg, first_key, {{"B", B}, {"Tq", Tq}});
+  check_dtype(op, arg, first_key, {at::kInt});
+  if (!debug_checks() || Tq == 0) return;
+  const bool ordered = first_key.slice(1, 1).ge(first_key.slice(1, 0, Tq - 1)).all().item<bool>() &&
+                       first_key.ge(0).all().item<bool>();
+  check_value(ordered, op, arg, "decreasing or negative somewhere", "non-decreasing values >= 0");
+}
+
+void check_causal(std::string_view op, const std::string& suffix, int64_t Tq, int64_t Tk) {
+  check_value(Tq <= Tk,
+              op,
+              "number of queries of q",
+              Tq,
+              fmt::format("at most the {} keys of k{} (queries are the last positions of a causal "
+                          "part; use causal = false for a part of other keys)",
+                          Tk,
+                          suffix));
+}
+
+void check_bound(std::string_view op, const at::Tensor& bound, int64_t B, int64_t H) {
+  if (!bound.defined()) return;
+  check_dtype(op, "logit_bound", bound, {at::kFloat});
+  if (bound.dim() == 1) {
+    check_shape(op, "logit_bound", bound, {{"H", H}});
+  } else {
+    check_shape(op, "logit_bound", bound, {{"B", B}, {"H", H}});
+  }
+  if (!debug_checks()) return;
+  check_value(bound.ge(0).all().item<bool>(),
+              op,
+              "logit_bound",
+              "a tensor with NaN or negative values",
+              "bounds >= 0");
+}
+
+void check_options(std::string_view op, const AttentionOptions& options) {
+  check_value(std::isfinite(options.scale) && options.scale >= 0,
+              op,
+              "scale",
+              options.scale,
+              "a finite number > 0, or 0 for 1/sqrt(D)");
+  check_value(std::isfinite(options.log_pruning_tolerance) && options.log_pruning_tolerance <= 0,
+              op,
+              "log_pruning_tolerance",
+              options.log_pruning_tolerance,
+              "the log of a share of the attention mass, such as -10; 0 turns pruning off");
+}
+
+}  // namespace
+
+bool debug_checks() {
+  // Read every time: tests switch it, and getenv is nothing beside an attention call.
+  const char* value = std::getenv("REYNARD_DEBUG_CHECKS");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+void check_parts(std::string_view op,
+                 const at::Tensor& q,
+                 const at::Tensor& query_sums,
+                 std::span<const KeyPart> parts,
+                 const at::Tensor& logit_bound,
+                 const AttentionOptions& options) {
+  check_query(op, q);
+  const int64_t B = q.size(0), Tq = q.size(1), H = q.size(2);
+  check_value(!parts.empty(), op, "number of key parts", parts.size(), "at least one");
+  if (query_sums.defined()) {
+    check_shape(op, "query_sums", query_sums, {{"B", B}, {"H", H}, {"Tq", Tq}});
+    check_dtype(op, "query_sums", query_sums, {at::kDouble});
+  }
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const KeyPart& part = parts[p];
+    const std::string suffix = parts.size() == 1 ? "" : fmt::format(" of part {}", p);
+    check_keys(op, suffix, q, part.k, part.v);
+    if (part.sums.defined()) {
+      check_shape(op, "sums" + suffix, part.sums, {{"B", B}, {"H", H}, {"Tk", part.k.size(1)}});
+      check_dtype(op, "sums" + suffix, part.sums, {at::kDouble});
+      check_value(query_sums.defined(),
+                  op,
+                  "query_sums",
+                  "undefined",
+                  fmt::format("a tensor, since k{} has sums", suffix));
+    }
+    check_first_key(op, "first_key" + suffix, part.first_key, B, Tq);
+    if (part.causal) check_causal(op, suffix, Tq, part.k.size(1));
+  }
+  check_bound(op, logit_bound, B, H);
+  check_options(op, options);
+}
+
+void check_gated(std::string_view op,
+                 const at::Tensor& q,
+                 const at::Tensor& k,
+                 const at::Tensor& v,
+                 const at::Tensor& log_gate,
+                 const at::Tensor& first_key,
+                 const at::Tensor& logit_bound,
+                 const AttentionOptions& options) {
+  check_query(op, q);
+  const int64_t B = q.size(0), Tq = q.size(1), H = q.size(2);
+  check_keys(op, "", q, k, v);
+  check_causal(op, "", Tq, k.size(1));
+  if (log_gate.defined()) {
+    check_shape(op, "log_gate", log_gate, {{"B", B}, {"Tk", k.size(1)}, {"H", H}});
+    check_dtype(op, "log_gate", log_gate, {at::kFloat, at::kDouble});
+  }
+  check_first_key(op, "first_key", first_key, B, Tq);
+  check_bound(op, logit_bound, B, H);
+  check_options(op, options);
+}
+
+}  // namespace reynard::attention

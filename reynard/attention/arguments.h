@@ -1,0 +1,33 @@
+#pragma once
+// The checks of the attention operator's arguments, all in one place, before any work. Messages
+// name the operation, the argument, what it is and what it must be.
+
+#include "reynard/attention/attention.h"
+
+#include <span>
+#include <string_view>
+
+namespace reynard::attention {
+
+// True when REYNARD_DEBUG_CHECKS=1 is set in the environment: values are then checked too (a pass
+// over the tensors), not only shapes and dtypes.
+bool debug_checks();
+
+void check_parts(std::string_view op,
+                 const at::Tensor& q,
+                 const at::Tensor& query_sums,
+                 std::span<const KeyPart> parts,
+                 const at::Tensor& logit_bound,
+                 const AttentionOptions& options);
+
+// The common case: one causal part with log gates.
+void check_gated(std::string_view op,
+                 const at::Tensor& q,
+                 const at::Tensor& k,
+                 const at::Tensor& v,
+                 const at::Tensor& log_gate,
+                 const at::Tensor& first_key,
+                 const at::Tensor& logit_bound,
+                 const AttentionOptions& options);
+
+}  // namespace reynard::attention

@@ -1,0 +1,165 @@
+#include "reynard/attention/parts.h"
+
+#include "reynard/attention/cpu/attention_cpu.h"
+#include "reynard/attention/reference.h"
+
+#include <ATen/TensorOperators.h>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <cmath>
+
+namespace reynard::attention {
+
+namespace {
+
+constexpr int64_t kStartBlock = 128;  // queries that share one entry of start
+
+at::Tensor with_unit_stride(const at::Tensor& t) {
+  return t.defined() && t.stride(-1) != 1 && t.size(-1) != 1 ? t.contiguous() : t;
+}
+
+cpu::PartArguments kernel_arguments(const at::Tensor& q,
+                                    const at::Tensor& query_sums,
+                                    const KeyPart& part,
+                                    const at::Tensor& start,
+                                    double scale) {
+  cpu::PartArguments arguments;
+  arguments.q = with_unit_stride(q);
+  arguments.part = part;
+  arguments.part.k = with_unit_stride(part.k);
+  arguments.part.v = with_unit_stride(part.v);
+  if (part.sums.defined()) {
+    arguments.query_sums = query_sums.contiguous();
+    arguments.part.sums = part.sums.contiguous();
+  }
+  if (part.first_key.defined()) arguments.part.first_key = part.first_key.contiguous();
+  arguments.start = start;
+  arguments.scale = scale;
+  return arguments;
+}
+
+double effective_scale(const at::Tensor& q, double scale) {
+  return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(q.size(3)));
+}
+
+// The first key that any query of each block may see, before pruning: (B, H, ceil(Tq/128)) i32.
+at::Tensor first_visible(const at::Tensor& q, const KeyPart& part) {
+  const int64_t B = q.size(0), Tq = q.size(1), H = q.size(2);
+  const int64_t num_blocks = (Tq + kStartBlock - 1) / kStartBlock;
+  if (!part.first_key.defined()) return at::zeros({B, H, num_blocks}, q.options().dtype(at::kInt));
+  return part.first_key.slice(1, 0, Tq, kStartBlock)
+      .clamp_min(0)
+      .unsqueeze(1)
+      .expand({B, H, num_blocks})
+      .contiguous();
+}
+
+// Kernel or, for f64, the definition: out in out_dtype, normalised within the part.
+cpu::ForwardPart run_forward(const at::Tensor& q,
+                             const at::Tensor& query_sums,
+                             const KeyPart& part,
+                             const at::Tensor& start,
+                             double scale,
+                             at::ScalarType out_dtype) {
+  if (q.scalar_type() == at::kDouble) {
+    const ReferenceOutput exact =
+        reference_attention(q, query_sums, {&part, 1}, scale, {&start, start.defined() ? 1U : 0U});
+    return {exact.out, exact.lse};
+  }
+  return cpu::forward_part(kernel_arguments(q, query_sums, part, start, scale), out_dtype);
+}
+
+// Parts weigh by exp(lse_p - lse); rows that see nothing anywhere keep out 0 and lse -inf.
+cpu::ForwardPart combined(const std::vector<cpu::ForwardPart>& parts, at::ScalarType out_dtype) {
+  std::vector<at::Tensor> lses;
+  for (const cpu::ForwardPart& part : parts) lses.push_back(part.lse);
+  const at::Tensor lse = at::logsumexp(at::stack(lses), {0});
+  const at::Tensor finite = at::where(at::isfinite(lse), lse, at::zeros_like(lse));
+  at::Tensor out;
+  for (const cpu::ForwardPart& part : parts) {
+    const at::Tensor weight = at::exp(part.lse - finite).transpose(1, 2).unsqueeze(-1);
+    const at::Tensor share = part.out * weight;
+    out = out.defined() ? out + share : share;
+  }
+  return {out.to(out_dtype), lse};
+}
+
+// rowsum(dout * out) - dlse: (B, H, Tq) in the compute dtype.
+at::Tensor row_deltas(const at::Tensor& dout, const at::Tensor& dlse, const PartsForward& forward) {
+  const at::ScalarType compute = forward.lse.scalar_type();
+  at::Tensor delta = at::zeros_like(forward.lse);
+  if (dout.defined()) {
+    delta = (dout.to(compute) * forward.out.to(compute)).sum(-1).transpose(1, 2).contiguous();
+  }
+  return dlse.defined() ? delta - dlse : delta;
+}
+
+}  // namespace
+
+PartsForward forward_parts(const at::Tensor& q,
+                           const at::Tensor& query_sums,
+                           std::span<const KeyPart> parts,
+                           const at::Tensor& /*logit_bound*/,
+                           const AttentionOptions& options) {
+  const double scale = effective_scale(q, options.scale);
+  const bool several = parts.size() > 1;
+  const bool half = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
+  std::vector<cpu::ForwardPart> results;
+  std::vector<at::Tensor> starts;
+  for (const KeyPart& part : parts) {
+    starts.push_back(first_visible(q, part));
+    results.push_back(run_forward(
+        q, query_sums, part, {}, scale, several && half ? at::kFloat : q.scalar_type()));
+  }
+  const cpu::ForwardPart whole = several ? combined(results, q.scalar_type()) : results[0];
+  return {whole.out, whole.lse, at::stack(starts)};
+}
+
+PartsBackward backward_parts(const at::Tensor& dout,
+                             const at::Tensor& dlse,
+                             const at::Tensor& q,
+                             const at::Tensor& query_sums,
+                             std::span<const KeyPart> parts,
+                             const PartsForward& forward,
+                             double scale) {
+  scale = effective_scale(q, scale);
+  const at::Tensor delta = row_deltas(dout, dlse, forward);
+  const at::Tensor rows = with_unit_stride(dout.defined() ? dout : at::zeros_like(forward.out));
+  PartsBackward result;
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const KeyPart& part = parts[p];
+    const at::Tensor start = forward.start.select(0, static_cast<int64_t>(p));
+    at::Tensor dq, dquery_sums, dk, dv, dsums;
+    if (q.scalar_type() == at::kDouble) {
+      const ReferenceGradients exact =
+          reference_backward_part(rows, q, query_sums, part, forward.lse, delta, start, scale);
+      dq = exact.dq, dquery_sums = exact.dquery_sums;
+      dk = exact.dk, dv = exact.dv, dsums = exact.dsums;
+    } else {
+      const cpu::BackwardPart kernel = cpu::backward_part(
+          kernel_arguments(q, query_sums, part, start, scale), rows, forward.lse, delta);
+      dq = kernel.dq, dquery_sums = kernel.dquery_sums;
+      dk = kernel.dk, dv = kernel.dv, dsums = kernel.dsums;
+    }
+    result.dq = result.dq.defined() ? result.dq + dq : dq;
+    if (dquery_sums.defined()) {
+      result.dquery_sums =
+          result.dquery_sums.defined() ? result.dquery_sums + dquery_sums : dquery_sums;
+    }
+    result.dk.push_back(dk);
+    result.dv.push_back(dv);
+    result.dsums.push_back(dsums);
+  }
+  result.dq = result.dq.to(q.scalar_type());
+  return result;
+}
+
+}  // namespace reynard::attention

@@ -1,0 +1,44 @@
+#pragma once
+// Attention over several key parts from the kernels of one part: which keys are pruned, the
+// combination of the parts by their lse, and the backward of every part with the final lse. This is
+// the CPU implementation behind the registered ops; it knows nothing of autograd.
+
+#include "reynard/attention/attention.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <span>
+#include <vector>
+
+namespace reynard::attention {
+
+struct PartsForward {
+  at::Tensor out;    // (B, Tq, H, D) dtype of q
+  at::Tensor lse;    // (B, H, Tq) f32, f64 for f64 inputs
+  at::Tensor start;  // (P, B, H, ceil(Tq/128)) i32: first key kept in each of the P parts
+};
+
+PartsForward forward_parts(const at::Tensor& q,
+                           const at::Tensor& query_sums,
+                           std::span<const KeyPart> parts,
+                           const at::Tensor& logit_bound,
+                           const AttentionOptions& options);
+
+struct PartsBackward {
+  at::Tensor dq;                   // (B, Tq, H, D) dtype of q
+  at::Tensor dquery_sums;          // (B, H, Tq) f64, undefined when no part has sums
+  std::vector<at::Tensor> dk, dv;  // per part (B, Tk, G, D) dtype of q
+  std::vector<at::Tensor> dsums;   // per part (B, H, Tk) f64, undefined without bias
+};
+
+//   dout (B, Tq, H, D) or undefined, dlse (B, H, Tq) or undefined: undefined counts as 0
+//   out, lse, start as forward_parts gave them
+PartsBackward backward_parts(const at::Tensor& dout,
+                             const at::Tensor& dlse,
+                             const at::Tensor& q,
+                             const at::Tensor& query_sums,
+                             std::span<const KeyPart> parts,
+                             const PartsForward& forward,
+                             double scale);
+
+}  // namespace reynard::attention

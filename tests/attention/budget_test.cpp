@@ -1,0 +1,99 @@
+// Error budget: forward and every gradient of the operator against the f64 definition, at most
+// twice the error of the naive formula in the same dtype; over odd sizes and every option.
+
+#include "reynard/attention/attention.h"
+#include "tests/support/attention_inputs.h"
+#include "tests/support/compare.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace reynard::attention {
+namespace {
+
+using test::AttentionInputs;
+using test::AttentionShape;
+using test::first_keys;
+using test::in_double;
+using test::random_inputs;
+using test::run_attention;
+using test::run_reference;
+using test::Visibility;
+
+struct Case {
+  std::string name;
+  AttentionShape shape;
+  bool gated = true;
+  Visibility visibility = Visibility();
+};
+
+std::vector<Case> cases() {
+  return {
+      {"OneToken", {.B = 2, .Tq = 1, .Tk = 1, .H = 2, .G = 1, .D = 64}},
+      {"ThreeTokens", {.B = 1, .Tq = 3, .Tk = 3, .H = 4, .G = 2, .D = 32}},
+      {"BelowATile", {.B = 2, .Tq = 63, .Tk = 63, .H = 2, .G = 2, .D = 64}},
+      {"Odd", {.B = 2, .Tq = 113, .Tk = 113, .H = 6, .G = 2, .D = 64}},
+      {"OddLong", {.B = 1, .Tq = 1023, .Tk = 1023, .H = 2, .G = 1, .D = 64}},
+      {"FewerQueries", {.B = 2, .Tq = 65, .Tk = 300, .H = 2, .G = 1, .D = 64}},
+      {"OneQuery", {.B = 3, .Tq = 1, .Tk = 257, .H = 4, .G = 2, .D = 64}},
+      {"SmallHead", {.B = 1, .Tq = 129, .Tk = 129, .H = 2, .G = 2, .D = 8}},
+      {"OddHead", {.B = 1, .Tq = 131, .Tk = 131, .H = 2, .G = 1, .D = 37}},
+      {"Head80", {.B = 1, .Tq = 200, .Tk = 200, .H = 2, .G = 1, .D = 80}},
+      {"Head128", {.B = 1, .Tq = 257, .Tk = 257, .H = 2, .G = 1, .D = 128}},
+      {"Head256", {.B = 1, .Tq = 150, .Tk = 190, .H = 2, .G = 1, .D = 256}},
+      {"Ungated", {.B = 2, .Tq = 200, .Tk = 200, .H = 2, .G = 1, .D = 64}, false},
+      {"Window", {.B = 2, .Tq = 300, .Tk = 300, .H = 2, .G = 1, .D = 64}, true, {.window = 70}},
+      {"Padding",
+       {.B = 2, .Tq = 200, .Tk = 200, .H = 2, .G = 2, .D = 64},
+       true,
+       {.padding = {0, 137}}},
+      {"Documents",
+       {.B = 1, .Tq = 400, .Tk = 400, .H = 2, .G = 2, .D = 64},
+       true,
+       {.documents = {1, 64, 65, 200, 399}}},
+      {"Everything",
+       {.B = 2, .Tq = 333, .Tk = 400, .H = 4, .G = 2, .D = 64},
+       true,
+       {.documents = {70, 150, 151, 320}, .padding = {90, 3}, .window = 100}},
+  };
+}
+
+class Budget : public testing::TestWithParam<std::tuple<Case, at::ScalarType>> {};
+
+TEST_P(Budget, HoldsForwardAndBackward) {
+  const auto& [c, dtype] = GetParam();
+  AttentionInputs inputs = random_inputs(c.shape, dtype);
+  if (!c.gated) inputs.log_gate = at::Tensor();
+  const Visibility& see = c.visibility;
+  if (!see.documents.empty() || !see.padding.empty() || see.window > 0) {
+    inputs.first_key = first_keys(c.shape, see);
+  }
+  const auto kernel = run_attention(inputs);
+  const auto naive = run_reference(inputs);
+  const auto exact = run_reference(in_double(inputs));
+  EXPECT_WITHIN_BUDGET(kernel.out, naive.out, exact.out);
+  EXPECT_WITHIN_BUDGET(kernel.lse, naive.lse, exact.lse);
+  EXPECT_WITHIN_BUDGET(kernel.dq, naive.dq, exact.dq);
+  EXPECT_WITHIN_BUDGET(kernel.dk, naive.dk, exact.dk);
+  EXPECT_WITHIN_BUDGET(kernel.dv, naive.dv, exact.dv);
+  if (c.gated) {
+    EXPECT_WITHIN_BUDGET(kernel.dlog_gate, naive.dlog_gate, exact.dlog_gate);
+  }
+}
+
+std::string test_name(const testing::TestParamInfo<std::tuple<Case, at::ScalarType>>& info) {
+  return fmt::format("{}{}", std::get<0>(info.param).name, c10::toString(std::get<1>(info.param)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Attention,
+                         Budget,
+                         testing::Combine(testing::ValuesIn(cases()),
+                                          testing::Values(at::kFloat, at::kBFloat16, at::kHalf)),
+                         test_name);
+
+}  // namespace
+}  // namespace reynard::attention
