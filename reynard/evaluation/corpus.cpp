@@ -1,0 +1,26 @@
+#include "reynard/evaluation/corpus.h"
+
+#include <memory>
+#include <utility>
+
+namespace reynard::evaluation {
+
+Corpus corpus_of(std::vector<int64_t> tokens, std::vector<int64_t> document_ends) {
+  Corpus corpus;
+  corpus.num_tokens = static_cast<int64_t>(tokens.size());
+  corpus.document_ends = std::move(document_ends);
+  auto shared = std::make_shared<const std::vector<int64_t>>(std::move(tokens));
+  corpus.read = [shared](int64_t begin, int64_t end) {
+    return std::vector<int64_t>(shared->begin() + begin, shared->begin() + end);
+  };
+  corpus.decode = [](const std::vector<int64_t>& ids) {
+    std::string text;
+    for (const int64_t id : ids) {
+      if (id >= 0 && id < 256) text += static_cast<char>(id);
+    }
+    return text;
+  };
+  return corpus;
+}
+
+}  // namespace reynard::evaluation

@@ -1,0 +1,116 @@
+#include "reynard/evaluation/evaluate.h"
+
+#include "reynard/evaluation/memory_use.h"
+#include "reynard/evaluation/sample_log.h"
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <fstream>
+#include <utility>
+#include <vector>
+
+namespace reynard::evaluation {
+
+namespace {
+
+struct TokenCount {
+  int64_t operator()(const Score& q) const {
+    return static_cast<int64_t>(q.context.size() + q.continuation.size());
+  }
+  int64_t operator()(const Generate& q) const {
+    return static_cast<int64_t>(q.prompt.size()) + q.max_tokens;
+  }
+  int64_t operator()(const Probe& q) const { return static_cast<int64_t>(q.tokens.size()); }
+};
+
+int64_t tokens_of(const Request& request) {
+  return std::visit(TokenCount{}, request.query);
+}
+
+// Time and tokens spent in this run; earlier runs' samples are not counted.
+struct Effort {
+  double seconds = 0;
+  int64_t tokens = 0;
+};
+
+void answer_batch(
+    Scorer& scorer, Task& task, std::vector<Request>& batch, SampleLog& log, Effort& effort) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<Response> responses = scorer.answer(batch);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  effort.seconds += taken.count();
+  for (size_t i = 0; i < batch.size(); ++i) {
+    effort.tokens += tokens_of(batch[i]);
+    nlohmann::json line = task.sample(batch[i], responses[i]);
+    line["id"] = batch[i].id;
+    log.append(line);
+  }
+  log.flush();
+  batch.clear();
+}
+
+void write_summary(const std::filesystem::path& path, const nlohmann::json& summary) {
+  const std::filesystem::path temporary = path.string() + ".tmp";
+  {
+    std::ofstream out(temporary, std::ios::binary);
+    out << summary.dump(1) << '\n';
+    out.flush();
+    if (!out) throw Error(fmt::format("eval: cannot write {}", temporary.string()));
+  }
+  std::filesystem::rename(temporary, path);
+}
+
+}  // namespace
+
+nlohmann::json evaluate(Scorer& scorer, Task& task, const EvaluateOptions& options) {
+  std::error_code failed;
+  std::filesystem::create_directories(options.folder, failed);
+  if (failed) {
+    throw Error(
+        fmt::format("eval: cannot create {}: {}", options.folder.string(), failed.message()));
+  }
+  const nlohmann::json settings = task.settings();
+  const nlohmann::json header{
+      {"task", task.name()}, {"settings", settings}, {"identity", options.identity}};
+  SampleLog log(options.folder / (task.name() + ".jsonl"), header);
+  const Requests requests = task.requests();
+  const int64_t reused = log.size();
+
+  Effort effort;
+  std::vector<Request> batch;
+  int64_t batch_tokens = 0;
+  const auto finish_batch = [&] {
+    if (batch.empty()) return;
+    answer_batch(scorer, task, batch, log, effort);
+    batch_tokens = 0;
+    if (options.progress) options.progress(log.size(), requests.size);
+  };
+  for (int64_t i = 0; i < requests.size; ++i) {
+    Request request = requests.at(i);
+    if (log.contains(request.id)) continue;
+    const int64_t tokens = tokens_of(request);
+    if (batch_tokens + tokens > options.batch_tokens) finish_batch();
+    batch_tokens += tokens;
+    batch.push_back(std::move(request));
+  }
+  finish_batch();
+
+  Measured measured = task.measure(log.samples());
+  nlohmann::json summary = options.about;
+  summary["task"] = task.name();
+  summary["settings"] = settings;
+  summary["identity"] = options.identity;
+  summary["metrics"] = std::move(measured.metrics);
+  summary["series"] = std::move(measured.series);
+  summary["effort"] = {{"samples", log.size()},
+                       {"reused_samples", reused},
+                       {"tokens", effort.tokens},
+                       {"seconds", effort.seconds},
+                       {"peak_memory_bytes", peak_memory_bytes()}};
+  write_summary(options.folder / (task.name() + ".json"), summary);
+  return summary;
+}
+
+}  // namespace reynard::evaluation

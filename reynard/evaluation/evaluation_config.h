@@ -1,0 +1,127 @@
+#pragma once
+// The settings of every task, one section each: `reynard eval --forgetting_curve.grid=code`.
+
+#include "reynard/config/fields.h"
+#include "reynard/evaluation/forgetting_curve.h"
+
+#include <cstdint>
+#include <string>
+
+namespace reynard::evaluation {
+
+struct PerPositionLossConfig {
+  int64_t length = 0;  // tokens of a row; 0: twice the training length, 2048 when it is unknown
+  int64_t rows = 64;   // fewer when the text has fewer
+  int64_t seed = 0;
+  bool across_documents = false;
+
+  static void fields(auto& self, auto&& field) {
+    field("length",
+          self.length,
+          "tokens of a row; 0: twice the training length, 2048 when unknown",
+          config::non_negative);
+    field("rows", self.rows, "rows to measure; fewer when the text has fewer", config::positive);
+    field("seed", self.seed, "seed of where in its document a row begins", config::non_negative);
+    field("across_documents",
+          self.across_documents,
+          "cut rows from the whole text instead of single documents");
+  }
+};
+
+struct ForgettingCurveConfig {
+  int64_t length = 0;  // longest target; 0: the training length, 1024 when it is unknown
+  CurveGrid grid = CurveGrid::kPaper;
+  int64_t points = 32;
+  int64_t repeats = 10;
+  int64_t seed = 0;
+
+  static void fields(auto& self, auto&& field) {
+    field("length",
+          self.length,
+          "longest target; a sequence is about twice as long; 0: the training length, 1024 when "
+          "unknown",
+          config::non_negative);
+    field("grid", self.grid, "tested lengths: l/n ... l (paper) or 8 ... l (code, log)");
+    field("points", self.points, "lengths n of the grid", config::positive);
+    field("repeats", self.repeats, "targets per length", config::positive);
+    field("seed", self.seed, "seed of where targets begin", config::non_negative);
+  }
+};
+
+struct PruningConfig {
+  int64_t length = 0;  // tokens of a row; 0: the training length, 1024 when it is unknown
+  int64_t rows = 16;
+  int64_t seed = 0;
+  double log_tolerance = 0;  // 0: the model's own, -10 when it has none
+
+  static void fields(auto& self, auto&& field) {
+    field("length",
+          self.length,
+          "tokens of a row; 0: the training length, 1024 when unknown",
+          config::non_negative);
+    field("rows", self.rows, "rows to measure; fewer when the text has fewer", config::positive);
+    field("seed", self.seed, "seed of where in its document a row begins", config::non_negative);
+    field("log_tolerance",
+          self.log_tolerance,
+          "natural log of the attention mass that may be dropped; 0: the model's own, or -10",
+          config::non_positive);
+  }
+};
+
+struct InsideConfig {
+  int64_t length = 0;  // tokens of the sample; 0: the training length, 1024 when it is unknown
+  int64_t document = 0;
+  int64_t gate_tokens = 160;
+  int64_t cells = 32;
+
+  static void fields(auto& self, auto&& field) {
+    field("length",
+          self.length,
+          "tokens of the sample; 0: the training length, 1024 when unknown",
+          config::non_negative);
+    field("document",
+          self.document,
+          "which document that is long enough to look at, from 0",
+          config::non_negative);
+    field("gate_tokens",
+          self.gate_tokens,
+          "last tokens whose gates are shown one by one",
+          config::positive);
+    field("cells", self.cells, "rows and columns of the maps", config::positive);
+  }
+};
+
+struct TextSampleConfig {
+  int64_t prompt = 256;
+  int64_t tokens = 256;
+  double temperature = 0.8;
+  int64_t seed = 0;
+
+  static void fields(auto& self, auto&& field) {
+    field("prompt", self.prompt, "tokens of the prompt, from the text", config::positive);
+    field("tokens", self.tokens, "tokens to write", config::positive);
+    field("temperature",
+          self.temperature,
+          "of the second sample; the first is greedy",
+          config::positive);
+    field("seed", self.seed, "seed of prompt and sampling", config::non_negative);
+  }
+};
+
+struct EvaluationConfig {
+  PerPositionLossConfig per_position_loss;
+  ForgettingCurveConfig forgetting_curve;
+  PruningConfig pruning;
+  InsideConfig inside;
+  TextSampleConfig text_sample;
+
+  static void fields(auto& self, auto&& field) {
+    field("per_position_loss", self.per_position_loss, "loss by position");
+    field("forgetting_curve", self.forgetting_curve, "copy accuracy by distance");
+    field("pruning", self.pruning, "loss with and without pruning");
+    field("inside", self.inside, "gates and attention maps");
+    field("text_sample", self.text_sample, "generated text");
+  }
+};
+
+}  // namespace reynard::evaluation

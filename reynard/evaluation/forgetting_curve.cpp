@@ -1,0 +1,178 @@
+#include "reynard/evaluation/forgetting_curve.h"
+
+#include "reynard/evaluation/python_random.h"
+#include "reynard/evaluation/statistics.h"
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace reynard::evaluation {
+
+namespace {
+
+constexpr int64_t kShortestOfCode = 8;  // the published script's first length
+constexpr double kFineAccuracy = 0.99;
+constexpr double kCoarseGap = 0.01;
+constexpr double kLevel = 0.05;  // of every test here
+
+std::vector<int64_t> log_lengths(int64_t longest, int64_t count) {
+  std::vector<int64_t> lengths;
+  // Powers of ten and their order of operations as in numpy.geomspace, whose values are truncated.
+  const double first = std::log10(static_cast<double>(kShortestOfCode));
+  const double last = std::log10(static_cast<double>(longest));
+  const double step = (last - first) / static_cast<double>(count - 1);
+  for (int64_t i = 0; i < count; ++i) {
+    if (i == 0 || i == count - 1) {
+      lengths.push_back(i == 0 ? kShortestOfCode : longest);
+      continue;
+    }
+    lengths.push_back(static_cast<int64_t>(std::pow(10, static_cast<double>(i) * step + first)));
+  }
+  return lengths;
+}
+
+}  // namespace
+
+config::EnumNames<CurveGrid> enum_names(CurveGrid) {
+  return {{CurveGrid::kPaper, "paper"}, {CurveGrid::kCode, "code"}, {CurveGrid::kLog, "log"}};
+}
+
+std::vector<int64_t> target_lengths(CurveGrid grid, int64_t longest, int64_t count) {
+  const bool paper = grid == CurveGrid::kPaper;
+  tensor::check_value(count >= (paper ? 1 : 2),
+                      "forgetting_curve",
+                      "points",
+                      count,
+                      paper ? ">= 1" : ">= 2 with grid = code or log");
+  tensor::check_value(longest >= (paper ? 2 : kShortestOfCode),
+                      "forgetting_curve",
+                      "length",
+                      longest,
+                      paper ? ">= 2" : ">= 8 with grid = code or log");
+  std::vector<int64_t> lengths;
+  if (grid == CurveGrid::kLog) {
+    lengths = log_lengths(longest, count);
+  } else if (paper) {
+    for (int64_t i = 1; i <= count; ++i) {
+      lengths.push_back(std::max(int64_t{1}, longest * i / count));
+    }
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      lengths.push_back(kShortestOfCode + i * (longest - kShortestOfCode) / (count - 1));
+    }
+  }
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  return lengths;
+}
+
+std::vector<std::vector<int64_t>> target_begins(std::span<const int64_t> lengths,
+                                                int64_t repeats,
+                                                int64_t corpus_tokens,
+                                                uint64_t seed) {
+  PythonRandom random(seed);
+  std::vector<std::vector<int64_t>> begins;
+  for (const int64_t length : lengths) {
+    if (corpus_tokens < 3 * length) {
+      throw Error(fmt::format(
+          "forgetting_curve: the text has {} tokens; length {} needs at least {} (target, distance "
+          "and irrelevant text): give more text or a smaller --length",
+          corpus_tokens,
+          length,
+          3 * length));
+    }
+    std::vector<int64_t> drawn;
+    for (int64_t i = 0; i < repeats; ++i) drawn.push_back(random.up_to(corpus_tokens - 3 * length));
+    begins.push_back(std::move(drawn));
+  }
+  return begins;
+}
+
+CurveSequence curve_sequence(std::span<const int64_t> prefix,
+                             std::span<const int64_t> target,
+                             std::optional<int64_t> bos,
+                             std::optional<int64_t> eos) {
+  CurveSequence sequence;
+  std::vector<int64_t>& tokens = sequence.tokens;
+  tokens.reserve(prefix.size() + target.size() + 3);
+  if (bos) tokens.push_back(*bos);
+  tokens.insert(tokens.end(), prefix.begin(), prefix.end());
+  if (bos) tokens.push_back(*bos);
+  tokens.insert(tokens.end(), target.begin(), target.end());
+  sequence.scored_end = static_cast<int64_t>(tokens.size());
+  sequence.scored_begin = sequence.scored_end - static_cast<int64_t>((target.size() + 1) / 2);
+  if (eos) tokens.push_back(*eos);
+  return sequence;
+}
+
+CurvePoint curve_point(int64_t length, std::vector<double> lm_accs, std::vector<double> copy_accs) {
+  CurvePoint point;
+  point.length = length;
+  const Moments lm = moments(lm_accs);
+  const Moments copy = moments(copy_accs);
+  point.lm_mean = lm.mean;
+  point.lm_std = lm.deviation;
+  point.copy_mean = copy.mean;
+  point.copy_std = copy.deviation;
+  if (lm_accs.size() >= 2) {
+    point.p_value = paired_t_test(lm_accs, copy_accs).p_value;
+    point.variance_homogeneity = levene(lm_accs, copy_accs).p_value > kLevel;
+    point.noise = paired_half_width(copy_accs, lm_accs, kLevel);
+  }
+  if (lm_accs.size() >= 3) {
+    point.normality =
+        shapiro_wilk(lm_accs).p_value > kLevel && shapiro_wilk(copy_accs).p_value > kLevel;
+  }
+  point.adjusted_p_value = point.p_value;
+  point.lm_accs = std::move(lm_accs);
+  point.copy_accs = std::move(copy_accs);
+  return point;
+}
+
+void compare_over_lengths(std::vector<CurvePoint>& points) {
+  std::vector<double> p_values;
+  for (const CurvePoint& point : points) p_values.push_back(point.p_value);
+  const std::vector<double> adjusted = holm_adjusted(p_values);
+  for (size_t i = 0; i < points.size(); ++i) {
+    points[i].adjusted_p_value = adjusted[i];
+    points[i].differs = adjusted[i] < kLevel && points[i].copy_mean > points[i].lm_mean;
+  }
+}
+
+MemoryLengths memory_lengths(std::span<const CurvePoint> points) {
+  MemoryLengths lengths;
+  for (size_t i = 0; i < points.size(); ++i) {
+    const CurvePoint& point = points[i];
+    const MemoryLength here{point.length, i + 1 == points.size()};
+    const bool coarse = point.copy_mean - point.lm_mean > kCoarseGap;
+    if (point.copy_mean > kFineAccuracy) lengths.fine = here;
+    if (coarse) lengths.coarse = here;
+    if (coarse && point.differs) lengths.significant = here;
+  }
+  return lengths;
+}
+
+std::string to_string(const MemoryLength& length) {
+  return fmt::format("{}{}", length.open ? ">" : "", length.length);
+}
+
+nlohmann::json to_json(const CurvePoint& point) {
+  return {{"length", point.length},
+          {"lm_mean", point.lm_mean},
+          {"lm_std", point.lm_std},
+          {"copy_mean", point.copy_mean},
+          {"copy_std", point.copy_std},
+          {"lm_accs", point.lm_accs},
+          {"copy_accs", point.copy_accs},
+          {"p_value", point.p_value},
+          {"normality",
+           {{"normality", point.normality}, {"variance_homogeneity", point.variance_homogeneity}}},
+          {"adjusted_p_value", point.adjusted_p_value},
+          {"differs", point.differs},
+          {"noise", point.noise}};
+}
+
+}  // namespace reynard::evaluation

@@ -1,0 +1,86 @@
+#pragma once
+// The forgetting curve (Liu et al. 2024, arXiv 2410.04727) as plain functions: which lengths are
+// tested, where targets are sampled, how the two sequences are laid out, and how accuracies become
+// fine and coarse memory lengths. The task that runs it is tasks/forgetting_curve.cpp; definitions
+// and where paper and published code differ: docs/evaluation.md.
+
+#include "reynard/config/fields.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace reynard::evaluation {
+
+enum class CurveGrid {
+  kPaper,  // l/n, 2l/n, ..., l
+  kCode,   // 8, ..., l evenly spaced: the published script
+  kLog,    // 8, ..., l evenly spaced in log: the published script with log scale
+};
+config::EnumNames<CurveGrid> enum_names(CurveGrid);
+
+// Target lengths, ascending and distinct. Throws reynard::Error for lengths or counts below the
+// grid's smallest.
+std::vector<int64_t> target_lengths(CurveGrid grid, int64_t longest, int64_t count);
+
+// First token of every target: begins[length][repeat], drawn as the published script does, from one
+// Python random stream over ascending lengths; targets end before the last `length` tokens, which
+// are the irrelevant text.
+std::vector<std::vector<int64_t>> target_begins(std::span<const int64_t> lengths,
+                                                int64_t repeats,
+                                                int64_t corpus_tokens,
+                                                uint64_t seed);
+
+// One teacher-forced sequence [bos] prefix [bos] target [eos] and what of it is scored: the last
+// ceil(L/2) tokens of the target. A missing bos or eos is left out.
+struct CurveSequence {
+  std::vector<int64_t> tokens;
+  int64_t scored_begin = 0;
+  int64_t scored_end = 0;
+};
+CurveSequence curve_sequence(std::span<const int64_t> prefix,
+                             std::span<const int64_t> target,
+                             std::optional<int64_t> bos,
+                             std::optional<int64_t> eos);
+
+// Accuracies of one length, one per repeat, and the statistics on them.
+struct CurvePoint {
+  int64_t length = 0;
+  std::vector<double> lm_accs, copy_accs;
+  double lm_mean = 0, lm_std = 0;      // population standard deviation
+  double copy_mean = 0, copy_std = 0;  // population standard deviation
+  double p_value = 1;                  // paired two-sided t-test
+  bool normality = false;              // Shapiro-Wilk p > 0.05 for both lists
+  bool variance_homogeneity = false;   // Levene p > 0.05
+  double adjusted_p_value = 1;         // Holm over the lengths of the curve
+  bool differs = false;                // copy beats LM and adjusted p < 0.05
+  double noise = 0;  // half width of the 95 % interval of mean(copy - lm); 0 for one repeat
+};
+// Statistics of one length by itself (no correction over lengths yet).
+CurvePoint curve_point(int64_t length, std::vector<double> lm_accs, std::vector<double> copy_accs);
+// Fills adjusted_p_value and differs of all points.
+void compare_over_lengths(std::vector<CurvePoint>& points);
+
+// A memory length: the longest tested length that qualifies; `open` when it is the last tested one
+// (printed as ">4096").
+struct MemoryLength {
+  int64_t length = 0;
+  bool open = false;
+};
+struct MemoryLengths {
+  MemoryLength fine;         // copy accuracy > 0.99
+  MemoryLength coarse;       // copy - lm accuracy > 0.01
+  MemoryLength significant;  // the same where the paired test sees a difference
+};
+MemoryLengths memory_lengths(std::span<const CurvePoint> points);
+
+std::string to_string(const MemoryLength& length);
+
+// The published result format (length, lm_mean, ..., normality{...}) with our fields added.
+nlohmann::json to_json(const CurvePoint& point);
+
+}  // namespace reynard::evaluation

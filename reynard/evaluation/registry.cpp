@@ -1,0 +1,37 @@
+#include "reynard/evaluation/registry.h"
+
+#include "reynard/evaluation/tasks/tasks.h"
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+namespace reynard::evaluation {
+
+namespace {
+
+constexpr std::array kTasks = {
+    TaskEntry{"per_position_loss", "loss by position in the text", make_per_position_loss},
+    TaskEntry{"forgetting_curve", "copy accuracy by distance", make_forgetting_curve},
+};
+
+}  // namespace
+
+std::span<const TaskEntry> tasks() {
+  return kTasks;
+}
+
+const TaskEntry& task_named(std::string_view name) {
+  std::vector<std::string_view> known;
+  for (const TaskEntry& entry : kTasks) {
+    if (entry.name == name) return entry;
+    known.push_back(entry.name);
+  }
+  throw Error(fmt::format("eval: no task is called '{}'; known: {}", name, fmt::join(known, ", ")));
+}
+
+}  // namespace reynard::evaluation

@@ -1,0 +1,38 @@
+#pragma once
+// The evaluations that `reynard eval --task` knows: a new one is a file in tasks/ and a line in
+// registry.cpp.
+
+#include "reynard/evaluation/corpus.h"
+#include "reynard/evaluation/evaluation_config.h"
+#include "reynard/evaluation/task.h"
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace reynard::evaluation {
+
+// What a task may know of the model besides asking it.
+struct ModelFacts {
+  int64_t train_length = 0;  // 0: unknown
+  double log_pruning_tolerance = 0;
+  bool forgets = false;  // has forget gates
+};
+
+struct TaskEntry {
+  std::string_view name;
+  std::string_view description;
+  // Cuts the samples from the corpus, which must outlive the task. Throws reynard::Error where the
+  // corpus is too small for the settings.
+  std::unique_ptr<Task> (*make)(const Corpus& corpus,
+                                const EvaluationConfig& config,
+                                const ModelFacts& model);
+};
+
+std::span<const TaskEntry> tasks();
+
+// Throws reynard::Error, listing the known names, when there is no such task.
+const TaskEntry& task_named(std::string_view name);
+
+}  // namespace reynard::evaluation

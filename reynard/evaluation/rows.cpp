@@ -1,0 +1,51 @@
+#include "reynard/evaluation/rows.h"
+
+#include "reynard/evaluation/python_random.h"
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace reynard::evaluation {
+
+std::vector<Row> cut_rows(const Corpus& corpus, const RowOptions& options, std::string_view task) {
+  tensor::check_value(options.length >= 1, task, "length", options.length, ">= 1");
+  std::vector<int64_t> ends = corpus.document_ends;
+  if (options.across_documents || ends.empty()) ends = {corpus.num_tokens};
+
+  PythonRandom random(static_cast<uint64_t>(options.seed));
+  std::vector<Row> all;
+  int64_t longest = 0;
+  int64_t begin = 0;
+  for (size_t d = 0; d < ends.size(); ++d) {
+    const int64_t size = ends[d] - begin;
+    longest = std::max(longest, size);
+    const int64_t count = size / options.length;
+    if (count > 0) {
+      const int64_t shift = random.up_to(size - count * options.length);
+      for (int64_t i = 0; i < count; ++i) {
+        all.push_back({static_cast<int64_t>(d), begin + shift + i * options.length});
+      }
+    }
+    begin = ends[d];
+  }
+  if (all.empty()) {
+    throw Error(fmt::format(
+        "{0}: no document has {1} tokens, the longest has {2}: give longer text, a smaller "
+        "--{0}.length{3}",
+        task,
+        options.length,
+        longest,
+        task == "per_position_loss" && !options.across_documents
+            ? ", or --per_position_loss.across_documents=true"
+            : ""));
+  }
+  const auto found = static_cast<int64_t>(all.size());
+  const int64_t wanted = std::min(options.rows, found);
+  std::vector<Row> rows;
+  for (int64_t i = 0; i < wanted; ++i) rows.push_back(all[i * found / wanted]);
+  return rows;
+}
+
+}  // namespace reynard::evaluation

@@ -1,0 +1,84 @@
+#include "reynard/evaluation/sample_log.h"
+
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+namespace reynard::evaluation {
+
+namespace {
+
+// Bytes of the leading part of the file that can be kept: a matching header and whole, valid lines.
+struct Kept {
+  int64_t bytes = 0;
+  std::set<std::string> ids;
+};
+
+Kept readable_part(const std::filesystem::path& path, const nlohmann::json& header) {
+  Kept kept;
+  std::ifstream in(path, std::ios::binary);
+  std::string line;
+  bool first = true;
+  while (std::getline(in, line) && !in.eof()) {  // eof here: the last line has no newline
+    const nlohmann::json value = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!value.is_object()) break;
+    if (first) {
+      if (value != header) break;
+      first = false;
+    } else {
+      const auto id = value.find("id");
+      if (id == value.end() || !id->is_string()) break;
+      kept.ids.insert(id->get<std::string>());
+    }
+    kept.bytes += static_cast<int64_t>(line.size()) + 1;
+  }
+  return kept;
+}
+
+}  // namespace
+
+SampleLog::SampleLog(std::filesystem::path path, const nlohmann::json& header)
+    : path_(std::move(path)) {
+  Kept kept = readable_part(path_, header);
+  ids_ = std::move(kept.ids);
+  if (kept.bytes > 0) std::filesystem::resize_file(path_, static_cast<uintmax_t>(kept.bytes));
+  file_.reset(std::fopen(path_.c_str(), kept.bytes > 0 ? "ab" : "wb"));
+  if (!file_) {
+    throw Error(fmt::format("eval: cannot write {}: {}", path_.string(), std::strerror(errno)));
+  }
+  if (kept.bytes == 0) {
+    const std::string line = header.dump() + "\n";
+    std::fwrite(line.data(), 1, line.size(), file_.get());
+    flush();
+  }
+}
+
+void SampleLog::append(const nlohmann::json& sample) {
+  const std::string line = sample.dump() + "\n";
+  if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size()) {
+    throw Error(fmt::format("eval: cannot write {}: {}", path_.string(), std::strerror(errno)));
+  }
+  ids_.insert(sample.at("id").get<std::string>());
+}
+
+void SampleLog::flush() {
+  if (std::fflush(file_.get()) != 0) {
+    throw Error(fmt::format("eval: cannot write {}: {}", path_.string(), std::strerror(errno)));
+  }
+}
+
+Samples SampleLog::samples() const {
+  return {size(), [path = path_](const std::function<void(const nlohmann::json&)>& visit) {
+            std::ifstream in(path, std::ios::binary);
+            std::string line;
+            std::getline(in, line);  // header
+            while (std::getline(in, line)) visit(nlohmann::json::parse(line));
+          }};
+}
+
+}  // namespace reynard::evaluation

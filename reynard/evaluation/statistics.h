@@ -1,0 +1,43 @@
+#pragma once
+// The statistics that go with a measured mean: paired t-test, normality, equal variances, and a
+// correction for many comparisons. Definitions are those of scipy, whose numbers published results
+// carry (docs/evaluation.md).
+
+#include <span>
+#include <vector>
+
+namespace reynard::evaluation {
+
+// Mean and spread of a sample.
+struct Moments {
+  double mean = 0;
+  double deviation = 0;         // population standard deviation (divides by n)
+  double sample_deviation = 0;  // sample standard deviation (divides by n - 1); 0 for one value
+};
+Moments moments(std::span<const double> values);
+
+struct TestResult {
+  double statistic = 0;
+  double p_value = 1;
+};
+
+// Two-sided paired t-test of mean(a - b) = 0. No difference at all gives p = 1; a difference
+// without any spread gives p = 0. Throws reynard::Error unless both have the same size >= 2.
+TestResult paired_t_test(std::span<const double> a, std::span<const double> b);
+
+// Half width of the confidence interval of mean(a - b) at the given two-sided level (0.05: 95 %).
+double paired_half_width(std::span<const double> a, std::span<const double> b, double level);
+
+// Shapiro-Wilk W of normality after Royston 1995 (AS R94), 3 <= n <= 5000. A constant sample gives
+// W = 1, p = 1.
+TestResult shapiro_wilk(std::span<const double> values);
+
+// Levene's test of equal variances around the medians (Brown-Forsythe) for two samples; p is NaN
+// when neither spreads.
+TestResult levene(std::span<const double> a, std::span<const double> b);
+
+// Holm's correction: p-values that keep the chance of any false alarm below the level that they are
+// compared with. Order is that of the input.
+std::vector<double> holm_adjusted(std::span<const double> p_values);
+
+}  // namespace reynard::evaluation

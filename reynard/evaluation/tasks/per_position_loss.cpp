@@ -1,0 +1,195 @@
+// Loss by position, L(i), and the perplexity of the first l tokens, P(l) (FoX, Lin et al. 2025,
+// section 4.2): rows of connected text, one teacher-forced pass each, sums in f64.
+
+#include "reynard/evaluation/packed_floats.h"
+#include "reynard/evaluation/rows.h"
+#include "reynard/evaluation/statistics.h"
+#include "reynard/evaluation/tasks/tasks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+namespace reynard::evaluation {
+
+namespace {
+
+// The report smooths L(i) over this many positions; the standard error of that mean needs the rows.
+constexpr int64_t kErrorWindow = 101;
+constexpr int64_t kShortestReported = 64;
+
+// Sums over rows of one number per position and of its square.
+struct PositionSums {
+  std::vector<double> sum, squares;
+  std::vector<int64_t> count;
+
+  explicit PositionSums(int64_t length) : sum(length), squares(length), count(length) {}
+  void add(int64_t i, double value) {
+    sum[i] += value;
+    squares[i] += value * value;
+    ++count[i];
+  }
+  double mean(int64_t i) const {
+    return count[i] ? sum[i] / static_cast<double>(count[i]) : std::nan("");
+  }
+  // Standard error of the mean over rows; NaN with fewer than two.
+  double standard_error(int64_t i) const {
+    const auto n = static_cast<double>(count[i]);
+    if (count[i] < 2) return std::nan("");
+    const double variance = std::max(0.0, (squares[i] - sum[i] * sum[i] / n) / (n - 1));
+    return std::sqrt(variance / n);
+  }
+};
+
+// Running sums of a row's losses, tokens that are not scored left out.
+struct RowSums {
+  std::vector<double> loss{0};
+  std::vector<int64_t> scored{0};
+
+  explicit RowSums(std::span<const float> losses) {
+    for (const float x : losses) {
+      const bool counts = !std::isnan(x);
+      loss.push_back(loss.back() + (counts ? static_cast<double>(x) : 0));
+      scored.push_back(scored.back() + (counts ? 1 : 0));
+    }
+  }
+  // Mean loss of positions [begin, end); NaN when none is scored.
+  double mean(int64_t begin, int64_t end) const {
+    const int64_t n = scored[end] - scored[begin];
+    return n ? (loss[end] - loss[begin]) / static_cast<double>(n) : std::nan("");
+  }
+};
+
+nlohmann::json json_of(const std::vector<double>& values) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const double x : values)
+    list.push_back(std::isnan(x) ? nlohmann::json() : nlohmann::json(x));
+  return list;
+}
+
+class PerPositionLoss final : public Task {
+ public:
+  PerPositionLoss(const Corpus& corpus, PerPositionLossConfig config)
+      : corpus_(corpus), config_(config), rows_(cut_rows(corpus, options(), name())) {}
+
+  std::string name() const override { return "per_position_loss"; }
+
+  nlohmann::json settings() const override {
+    return {{"length", config_.length},
+            {"rows", rows_.size()},
+            {"seed", config_.seed},
+            {"across_documents", config_.across_documents},
+            {"bos", corpus_.bos ? nlohmann::json(*corpus_.bos) : nlohmann::json()}};
+  }
+
+  Requests requests() override {
+    return {static_cast<int64_t>(rows_.size()), [this](int64_t i) {
+              const Row& row = rows_[i];
+              Score score;
+              // The first token is predicted from BOS alone; without a BOS it is not scored.
+              if (corpus_.bos) score.context = {*corpus_.bos};
+              score.continuation = corpus_.read(row.begin, row.begin + config_.length);
+              return Request{fmt::format("row {}", row.begin),
+                             {{"begin", row.begin}, {"document", row.document}},
+                             std::move(score)};
+            }};
+  }
+
+  nlohmann::json sample(const Request& request, const Response& response) override {
+    std::vector<float> losses = std::get<Scored>(response).logprobs;
+    for (float& x : losses) x = -x;
+    nlohmann::json line = request.about;
+    line["loss"] = RowSums(losses).mean(0, config_.length);
+    line["losses"] = pack_floats(losses);
+    return line;
+  }
+
+  Measured measure(const Samples& samples) override;
+
+ private:
+  RowOptions options() const {
+    return {config_.length, config_.rows, config_.seed, config_.across_documents};
+  }
+  std::vector<int64_t> reported_lengths() const {
+    std::vector<int64_t> lengths{config_.length};
+    while (lengths.back() / 2 >= kShortestReported) lengths.push_back(lengths.back() / 2);
+    std::reverse(lengths.begin(), lengths.end());
+    return lengths;
+  }
+
+  const Corpus& corpus_;
+  PerPositionLossConfig config_;
+  std::vector<Row> rows_;
+};
+
+Measured PerPositionLoss::measure(const Samples& samples) {
+  const int64_t length = config_.length;
+  PositionSums at_position(length);
+  PositionSums in_window(length);
+  PositionSums up_to(length);  // index l - 1: mean loss of the first l tokens of a row
+  samples.for_each([&](const nlohmann::json& line) {
+    const std::vector<float> losses = unpack_floats(line.at("losses").get<std::string>());
+    const RowSums row(losses);
+    for (int64_t i = 0; i < length; ++i) {
+      if (!std::isnan(losses[i])) at_position.add(i, losses[i]);
+      const int64_t begin = std::max(int64_t{0}, i - kErrorWindow / 2);
+      const double near = row.mean(begin, std::min(length, i + kErrorWindow / 2 + 1));
+      if (!std::isnan(near)) in_window.add(i, near);
+      const double first = row.mean(0, i + 1);
+      if (!std::isnan(first)) up_to.add(i, first);
+    }
+  });
+
+  Measured result;
+  std::vector<double> loss(length);
+  std::vector<double> error(length);
+  std::vector<double> perplexity(length);
+  double total = 0;
+  int64_t scored = 0;
+  for (int64_t i = 0; i < length; ++i) {
+    loss[i] = at_position.mean(i);
+    error[i] = in_window.standard_error(i);
+    total += std::isnan(loss[i]) ? 0 : loss[i];
+    scored += std::isnan(loss[i]) ? 0 : 1;
+    perplexity[i] = scored ? std::exp(total / static_cast<double>(scored)) : std::nan("");
+  }
+  nlohmann::json at_lengths = nlohmann::json::array();
+  for (const int64_t l : reported_lengths()) {
+    const double mean = std::log(perplexity[l - 1]);
+    at_lengths.push_back({{"length", l},
+                          {"loss", mean},
+                          {"perplexity", perplexity[l - 1]},
+                          {"standard_error", up_to.standard_error(l - 1)}});
+    // The names of the published results file.
+    result.metrics[fmt::format("val/loss_avg_len_{}", l)] = mean;
+    result.metrics[fmt::format("val/perplexity_len_{}", l)] = perplexity[l - 1];
+  }
+  const double mean = scored ? total / static_cast<double>(scored) : std::nan("");
+  result.metrics["loss"] = mean;
+  result.metrics["standard_error"] = up_to.standard_error(length - 1);
+  result.metrics["rows"] = samples.size;
+  if (corpus_.bytes_per_token > 0) {
+    result.metrics["bits_per_byte"] = mean / std::numbers::ln2 / corpus_.bytes_per_token;
+  }
+  result.metrics["at_lengths"] = std::move(at_lengths);
+  result.series["loss"] = json_of(loss);
+  result.series["standard_error"] = json_of(error);
+  result.series["standard_error_window"] = kErrorWindow;
+  result.series["perplexity"] = json_of(perplexity);
+  return result;
+}
+
+}  // namespace
+
+std::unique_ptr<Task> make_per_position_loss(const Corpus& corpus,
+                                             const EvaluationConfig& config,
+                                             const ModelFacts& model) {
+  PerPositionLossConfig settings = config.per_position_loss;
+  if (settings.length == 0) settings.length = model.train_length ? 2 * model.train_length : 2048;
+  return std::make_unique<PerPositionLoss>(corpus, settings);
+}
+
+}  // namespace reynard::evaluation

@@ -1,0 +1,287 @@
+// Tasks run on a scorer made by hand: what they ask, what they make of the answers, and how a run
+// that was cut short goes on.
+
+#include "reynard/evaluation/evaluate.h"
+#include "reynard/evaluation/packed_floats.h"
+#include "reynard/evaluation/registry.h"
+#include "reynard/evaluation/rows.h"
+#include "reynard/evaluation/sample_log.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/files.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace reynard::evaluation {
+namespace {
+
+// Knows a token when the one before it was followed by the same token among the last `memory`
+// tokens: copies text up to that distance. Otherwise wrong.
+class Copier final : public Scorer {
+ public:
+  explicit Copier(int64_t memory) : memory_(memory) {}
+
+  std::vector<Response> answer(std::span<const Request> requests) override {
+    std::vector<Response> responses;
+    for (const Request& request : requests) {
+      if (answered == fail_after) throw Error("out of patience");
+      ++answered;
+      const Score& score = std::get<Score>(request.query);
+      std::vector<int64_t> tokens = score.context;
+      Scored scored;
+      for (const int64_t token : score.continuation) {
+        scored.hits.push_back(knows(tokens, token) ? 1 : 0);
+        // Loss falls with the position, so that averages can be checked.
+        scored.logprobs.push_back(tokens.empty() ? std::nanf("")
+                                                 : -1.0F / static_cast<float>(tokens.size()));
+        tokens.push_back(token);
+      }
+      responses.emplace_back(std::move(scored));
+    }
+    return responses;
+  }
+
+  int64_t answered = 0;
+  int64_t fail_after = std::numeric_limits<int64_t>::max();
+
+ private:
+  bool knows(const std::vector<int64_t>& tokens, int64_t next) const {
+    const auto n = static_cast<int64_t>(tokens.size());
+    for (int64_t back = 1; back < std::min(n, memory_ + 1); ++back) {
+      if (tokens[n - 1 - back] == tokens[n - 1] && tokens[n - back] == next) return true;
+    }
+    return false;
+  }
+  int64_t memory_;
+};
+
+// Distinct tokens: nothing can be known except by copying.
+Corpus counting_corpus(int64_t tokens, std::vector<int64_t> ends = {}) {
+  std::vector<int64_t> ids(tokens);
+  std::iota(ids.begin(), ids.end(), 10);
+  Corpus corpus = corpus_of(std::move(ids), ends.empty() ? std::vector{tokens} : std::move(ends));
+  corpus.bos = 1;
+  corpus.eos = 2;
+  return corpus;
+}
+
+EvaluationConfig small_config() {
+  EvaluationConfig config;
+  config.forgetting_curve = {.length = 64, .points = 8, .repeats = 3};
+  config.per_position_loss = {.length = 128, .rows = 4};
+  return config;
+}
+
+TEST(ForgettingCurveTask, MeasuresHowFarAModelCopies) {
+  const test::TempDir folder;
+  const Corpus corpus = counting_corpus(1000);
+  const auto task = task_named("forgetting_curve").make(corpus, small_config(), {});
+  Copier copier(/*memory=*/33);  // reaches back over [bos] and a target of 32 tokens
+  const auto summary = evaluate(copier, *task, {.folder = folder.path()});
+  EXPECT_EQ(summary.at("metrics").at("fine_length").at("text"), "32");
+  EXPECT_EQ(summary.at("metrics").at("coarse_length").at("text"), "32");
+  EXPECT_EQ(summary.at("metrics").at("copies"), true);
+  EXPECT_EQ(summary.at("series").at("points").size(), 8);
+  EXPECT_EQ(summary.at("settings").at("bos"), 1);
+}
+
+TEST(ForgettingCurveTask, LastTestedLengthIsOpen) {
+  const test::TempDir folder;
+  const Corpus corpus = counting_corpus(1000);
+  const auto task = task_named("forgetting_curve").make(corpus, small_config(), {});
+  Copier copier(/*memory=*/1000);
+  const auto summary = evaluate(copier, *task, {.folder = folder.path()});
+  EXPECT_EQ(summary.at("metrics").at("fine_length").at("text"), ">64");
+}
+
+TEST(ForgettingCurveTask, SaysThatAModelHasNoSpecialTokens) {
+  const test::TempDir folder;
+  Corpus corpus = counting_corpus(1000);
+  corpus.bos.reset();
+  corpus.eos.reset();
+  const auto task = task_named("forgetting_curve").make(corpus, small_config(), {});
+  Copier copier(1000);
+  const auto summary = evaluate(copier, *task, {.folder = folder.path()});
+  EXPECT_TRUE(summary.at("metrics").at("bos").is_null());
+  EXPECT_TRUE(summary.at("metrics").at("eos").is_null());
+}
+
+TEST(ForgettingCurveTask, CopyAndLmShareTheTargetAndScoreItsLaterHalf) {
+  const Corpus corpus = counting_corpus(1000);
+  const auto task = task_named("forgetting_curve").make(corpus, small_config(), {});
+  const Requests requests = task->requests();
+  ASSERT_EQ(requests.size, 8 * 3 * 2);
+  const Request copy_request = requests.at(0);
+  const Request lm_request = requests.at(1);
+  const auto& copy = std::get<Score>(copy_request.query);
+  const auto& lm = std::get<Score>(lm_request.query);
+  EXPECT_EQ(copy.continuation, lm.continuation);
+  EXPECT_EQ(copy.continuation.size(), 4);         // ceil(8 / 2)
+  EXPECT_EQ(copy.context.size(), 1 + 8 + 1 + 4);  // [bos] S [bos] and half of S
+  // Irrelevant text is the end of the corpus.
+  EXPECT_EQ(std::vector<int64_t>(lm.context.begin() + 1, lm.context.begin() + 9),
+            corpus.read(992, 1000));
+}
+
+TEST(PerPositionLossTask, AveragesOverRowsAtEveryPosition) {
+  const test::TempDir folder;
+  const Corpus corpus = counting_corpus(600);
+  const auto task = task_named("per_position_loss").make(corpus, small_config(), {});
+  Copier scorer(0);
+  const auto summary = evaluate(scorer, *task, {.folder = folder.path()});
+  const auto& loss = summary.at("series").at("loss");
+  ASSERT_EQ(loss.size(), 128);
+  double total = 0;
+  for (int i = 0; i < 128; ++i) {  // position i has BOS and i tokens before it
+    EXPECT_FLOAT_EQ(loss[i].get<float>(), 1.0F / static_cast<float>(i + 1));
+    total += loss[i].get<double>();
+  }
+  EXPECT_EQ(summary.at("metrics").at("rows"), 4);
+  EXPECT_NEAR(summary.at("metrics").at("loss").get<double>(), total / 128, 1e-12);
+  EXPECT_NEAR(summary.at("metrics").at("val/perplexity_len_128").get<double>(),
+              std::exp(total / 128),
+              1e-12);
+  EXPECT_NEAR(summary.at("series").at("perplexity")[1].get<double>(), std::exp(0.75), 1e-6);
+  // All rows are equal here.
+  EXPECT_NEAR(summary.at("metrics").at("standard_error").get<double>(), 0, 1e-7);
+}
+
+TEST(PerPositionLossTask, FirstTokenWithoutBosIsMasked) {
+  const test::TempDir folder;
+  Corpus corpus = counting_corpus(600);
+  corpus.bos.reset();
+  const auto task = task_named("per_position_loss").make(corpus, small_config(), {});
+  Copier scorer(0);
+  const auto summary = evaluate(scorer, *task, {.folder = folder.path()});
+  EXPECT_TRUE(summary.at("series").at("loss")[0].is_null());
+  double total = 0;
+  for (int i = 1; i < 128; ++i) total += 1.0 / i;
+  EXPECT_NEAR(summary.at("metrics").at("loss").get<double>(), total / 127, 1e-7);
+}
+
+TEST(PerPositionLossTask, BitsPerByteNeedTheSizeOfTheText) {
+  const test::TempDir folder;
+  Corpus corpus = counting_corpus(600);
+  corpus.bytes_per_token = 2;
+  const auto task = task_named("per_position_loss").make(corpus, small_config(), {});
+  Copier scorer(0);
+  const auto metrics = evaluate(scorer, *task, {.folder = folder.path()}).at("metrics");
+  EXPECT_NEAR(metrics.at("bits_per_byte").get<double>(),
+              metrics.at("loss").get<double>() / std::log(2.0) / 2,
+              1e-12);
+}
+
+TEST(Rows, LieInsideDocumentsAndDoNotOverlap) {
+  const Corpus corpus = counting_corpus(1000, {10, 330, 340, 1000});
+  const auto rows = cut_rows(corpus, {.length = 100, .rows = 100}, "per_position_loss");
+  ASSERT_EQ(rows.size(), 3 + 6);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const bool second = rows[i].document == 1;
+    EXPECT_GE(rows[i].begin, second ? 10 : 340);
+    EXPECT_LE(rows[i].begin + 100, second ? 330 : 1000);
+    if (i > 0) {
+      EXPECT_GE(rows[i].begin, rows[i - 1].begin + 100);
+    }
+  }
+  EXPECT_EQ(cut_rows(corpus, {.length = 100, .rows = 4}, "per_position_loss").size(), 4);
+}
+
+TEST(Rows, TooShortDocumentsNameTheRemedy) {
+  const Corpus corpus = counting_corpus(100, {40, 100});
+  try {
+    cut_rows(corpus, {.length = 64, .rows = 1}, "per_position_loss");
+    FAIL();
+  } catch (const Error& e) {
+    const std::string message = e.what();
+    EXPECT_NE(message.find("no document has 64 tokens, the longest has 60"), std::string::npos);
+    EXPECT_NE(message.find("--per_position_loss.across_documents=true"), std::string::npos);
+  }
+  const RowOptions whole{.length = 64, .rows = 1, .seed = 0, .across_documents = true};
+  EXPECT_EQ(cut_rows(corpus, whole, "per_position_loss").size(), 1);
+}
+
+TEST(Evaluate, GoesOnWhereAnEarlierRunStopped) {
+  const test::TempDir whole;
+  const test::TempDir cut;
+  const Corpus corpus = counting_corpus(1000);
+  const EvaluateOptions small_batches{.folder = cut.path(), .batch_tokens = 200};
+  const auto& entry = task_named("forgetting_curve");
+  Copier all(33);
+  const auto expected = evaluate(
+      all, *entry.make(corpus, small_config(), {}), {.folder = whole.path(), .batch_tokens = 200});
+  EXPECT_EQ(all.answered, 48);
+
+  Copier first(33);
+  first.fail_after = 20;
+  EXPECT_THROW(evaluate(first, *entry.make(corpus, small_config(), {}), small_batches), Error);
+  // A crash in the middle of a line leaves a piece of it.
+  const auto log = cut.path() / "forgetting_curve.jsonl";
+  test::write_file(log, test::read_file(log) + R"({"id":"copy 64 2","hi)");
+  Copier second(33);
+  const auto resumed = evaluate(second, *entry.make(corpus, small_config(), {}), small_batches);
+  EXPECT_LT(second.answered, 48);
+  EXPECT_GT(second.answered, 0);
+  EXPECT_EQ(resumed.at("metrics"), expected.at("metrics"));
+  EXPECT_EQ(resumed.at("series"), expected.at("series"));
+  EXPECT_EQ(resumed.at("effort").at("reused_samples").get<int64_t>() + second.answered, 48);
+
+  Copier third(33);
+  evaluate(third, *entry.make(corpus, small_config(), {}), small_batches);
+  EXPECT_EQ(third.answered, 0);
+}
+
+TEST(Evaluate, MeasuresAnewWhenSettingsOrModelDiffer) {
+  const test::TempDir folder;
+  const Corpus corpus = counting_corpus(1000);
+  const auto& entry = task_named("forgetting_curve");
+  EvaluateOptions options{.folder = folder.path(), .identity = {{"model", "a"}}};
+  Copier first(33);
+  evaluate(first, *entry.make(corpus, small_config(), {}), options);
+
+  options.identity = {{"model", "b"}};
+  Copier other_model(5);
+  const auto summary = evaluate(other_model, *entry.make(corpus, small_config(), {}), options);
+  EXPECT_EQ(other_model.answered, 48);
+  EXPECT_EQ(summary.at("metrics").at("fine_length").at("text"), "0");
+
+  EvaluationConfig config = small_config();
+  config.forgetting_curve.seed = 1;
+  Copier other_seed(33);
+  evaluate(other_seed, *entry.make(corpus, config, {}), options);
+  EXPECT_EQ(other_seed.answered, 48);
+}
+
+TEST(Evaluate, FolderThatCannotBeMadeIsAnError) {
+  const test::TempDir folder;
+  test::write_file(folder / "file", "");
+  const Corpus corpus = counting_corpus(1000);
+  const auto task = task_named("forgetting_curve").make(corpus, small_config(), {});
+  Copier copier(1);
+  EXPECT_THROW(evaluate(copier, *task, {.folder = folder / "file" / "eval"}), Error);
+}
+
+TEST(Registry, UnknownTaskListsTheKnownOnes) {
+  try {
+    task_named("forgetting");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("known: per_position_loss, forgetting_curve"),
+              std::string::npos);
+  }
+}
+
+TEST(PackedFloats, ComeBackBitForBit) {
+  for (size_t n = 0; n < 7; ++n) {
+    std::vector<float> values;
+    for (size_t i = 0; i < n; ++i) values.push_back(std::exp(static_cast<float>(i)) - 2);
+    EXPECT_EQ(unpack_floats(pack_floats(values)), values);
+  }
+  EXPECT_THROW(unpack_floats("AAA*"), Error);
+  EXPECT_THROW(unpack_floats("AAAA"), Error);
+}
+
+}  // namespace
+}  // namespace reynard::evaluation
