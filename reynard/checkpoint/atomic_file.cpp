@@ -1,0 +1,104 @@
+#include "reynard/checkpoint/atomic_file.h"
+
+#include "reynard/tensor/check.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+namespace reynard::checkpoint {
+
+AtomicFile::AtomicFile(std::filesystem::path path, uint64_t expected_bytes)
+    : path_(std::move(path)) {
+  temporary_ = path_.parent_path() /
+               fmt::format("{}{}-{}", kTemporaryPrefix, path_.filename().string(), ::getpid());
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) fail("cannot be created", errno);
+  if (expected_bytes > 0) {
+    const int error_number = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(expected_bytes));
+    // Other failures mean that the file system cannot reserve; writing will tell.
+    if (error_number == ENOSPC || error_number == EFBIG || error_number == EDQUOT) {
+      ::close(descriptor_);
+      ::unlink(temporary_.c_str());
+      fail(fmt::format("cannot be written ({} bytes)", expected_bytes), error_number);
+    }
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ < 0) return;
+  ::close(descriptor_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::fail(std::string_view step, int error_number) const {
+  std::string message =
+      fmt::format("{}: {}: {}", path_.string(), step, std::strerror(error_number));
+  if (error_number == ENOSPC || error_number == EDQUOT) {
+    std::error_code ignored;
+    const auto space =
+        std::filesystem::space(path_.parent_path().empty() ? "." : path_.parent_path(), ignored);
+    message += fmt::format(" ({} MB free there); free some space or choose another folder",
+                           ignored ? 0 : space.available >> 20);
+  }
+  throw Error(message);
+}
+
+void AtomicFile::write(const void* data, std::size_t bytes) {
+  const char* rest = static_cast<const char*>(data);
+  hash_.update(data, bytes);
+  size_bytes_ += bytes;
+  while (bytes > 0) {
+    const ssize_t done = ::write(descriptor_, rest, std::min<std::size_t>(bytes, 1 << 30));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail("writing failed", errno);
+    rest += done;
+    bytes -= static_cast<std::size_t>(done);
+  }
+}
+
+void AtomicFile::commit() {
+  // The reservation may have been larger than what was written.
+  if (::ftruncate(descriptor_, static_cast<off_t>(size_bytes_)) != 0)
+    fail("resizing failed", errno);
+  if (::fsync(descriptor_) != 0) fail("syncing failed", errno);
+  const int closed = ::close(std::exchange(descriptor_, -1));
+  const int renamed = closed == 0 ? ::rename(temporary_.c_str(), path_.c_str()) : -1;
+  if (renamed != 0) {
+    const int error_number = errno;
+    ::unlink(temporary_.c_str());
+    fail("renaming failed", error_number);
+  }
+  sync_folder(path_.parent_path());
+  sha256_ = hash_.hex();
+}
+
+void write_atomically(const std::filesystem::path& path, std::string_view bytes) {
+  AtomicFile file(path);
+  file.write(bytes.data(), bytes.size());
+  file.commit();
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const std::filesystem::path named = folder.empty() ? "." : folder;
+  const int descriptor = ::open(named.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) {
+    throw Error(fmt::format("{}: cannot be opened: {}", named.string(), std::strerror(errno)));
+  }
+  const int synced = ::fsync(descriptor);
+  const int error_number = errno;
+  ::close(descriptor);
+  // Some network file systems cannot sync folders; the rename itself stands.
+  if (synced != 0 && error_number != EINVAL) {
+    throw Error(fmt::format("{}: syncing failed: {}", named.string(), std::strerror(error_number)));
+  }
+}
+
+}  // namespace reynard::checkpoint

@@ -1,0 +1,48 @@
+#pragma once
+// A file that appears whole or not at all: bytes stream to a temporary name beside it; commit()
+// syncs them, renames, and syncs the folder. Without commit() nothing of it remains.
+
+#include "reynard/checkpoint/sha256.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace reynard::checkpoint {
+
+// Beginning of every temporary name; a leftover of a killed process starts with it.
+inline constexpr std::string_view kTemporaryPrefix = ".tmp-";
+
+class AtomicFile {
+ public:
+  // expected_bytes, if known, is reserved at once, so that a full disk shows before any work.
+  explicit AtomicFile(std::filesystem::path path, uint64_t expected_bytes = 0);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  // Throws reynard::Error, naming the file and the free space, when the disk is full.
+  void write(const void* data, std::size_t bytes);
+  void commit();
+
+  uint64_t size_bytes() const { return size_bytes_; }
+  // SHA-256 of the content, known after commit().
+  const std::string& sha256() const { return sha256_; }
+
+ private:
+  [[noreturn]] void fail(std::string_view step, int error_number) const;
+
+  std::filesystem::path path_, temporary_;
+  int descriptor_ = -1;
+  uint64_t size_bytes_ = 0;
+  Sha256 hash_;
+  std::string sha256_;
+};
+
+void write_atomically(const std::filesystem::path& path, std::string_view bytes);
+
+// Makes renames and new names in a folder durable.
+void sync_folder(const std::filesystem::path& folder);
+
+}  // namespace reynard::checkpoint

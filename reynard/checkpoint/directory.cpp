@@ -1,0 +1,149 @@
+#include "reynard/checkpoint/directory.h"
+
+#include "reynard/checkpoint/atomic_file.h"
+#include "reynard/checkpoint/safetensors_header.h"
+#include "reynard/tensor/check.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <nlohmann/json.hpp>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+namespace reynard::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// checksums.json of a folder with a handful of files; more is not ours.
+constexpr uintmax_t kMaxChecksumsBytes = 1 << 20;
+
+fs::path temporary_beside(const fs::path& target, std::string_view what) {
+  return target.parent_path() /
+         fmt::format("{}{}-{}-{}", kTemporaryPrefix, target.filename().string(), what, ::getpid());
+}
+
+[[noreturn]] void fail(const fs::path& path, std::string_view step, int error_number) {
+  throw Error(fmt::format("{}: {}: {}", path.string(), step, std::strerror(error_number)));
+}
+
+// Puts `made` in the place of `target`, which may exist. A process killed in between leaves either
+// the old or the new folder under `target` wherever the file system can exchange names.
+void put_in_place(const fs::path& made, const fs::path& target) {
+  if (::rename(made.c_str(), target.c_str()) == 0) return;
+  if (errno != ENOTEMPTY && errno != EEXIST) fail(target, "renaming failed", errno);
+  if (::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
+    sync_folder(target.parent_path());
+    fs::remove_all(made);
+    return;
+  }
+  const fs::path old = temporary_beside(target, "old");
+  if (::rename(target.c_str(), old.c_str()) != 0) fail(target, "renaming failed", errno);
+  if (::rename(made.c_str(), target.c_str()) != 0) {
+    const int error_number = errno;
+    ::rename(old.c_str(), target.c_str());
+    fail(target, "renaming failed", error_number);
+  }
+  fs::remove_all(old);
+}
+
+}  // namespace
+
+FolderWriter::FolderWriter(fs::path target) : target_(std::move(target)) {
+  if (!target_.has_filename()) target_ = target_.parent_path();  // "model/" names "model"
+  temporary_ = temporary_beside(target_, "new");
+  std::error_code error;
+  fs::remove_all(temporary_, error);
+  if (!target_.parent_path().empty()) fs::create_directories(target_.parent_path(), error);
+  if (error || ::mkdir(temporary_.c_str(), 0777) != 0) {
+    fail(target_, "cannot be created", error ? error.value() : errno);
+  }
+}
+
+FolderWriter::~FolderWriter() {
+  if (committed_) return;
+  std::error_code ignored;
+  fs::remove_all(temporary_, ignored);
+}
+
+void FolderWriter::write(const std::string& name, std::string_view bytes) {
+  AtomicFile file(temporary_ / name, bytes.size());
+  file.write(bytes.data(), bytes.size());
+  file.commit();
+  digests_[name] = {.size_bytes = file.size_bytes(), .sha256 = file.sha256()};
+}
+
+void FolderWriter::write_tensors(const std::string& name,
+                                 std::span<const NamedTensor> tensors,
+                                 const std::map<std::string, std::string>& metadata) {
+  const WrittenFile written = write_safetensors(temporary_ / name, tensors, metadata);
+  digests_[name] = {.size_bytes = written.size_bytes, .sha256 = written.sha256};
+}
+
+void FolderWriter::commit() {
+  nlohmann::json files = nlohmann::json::object();
+  for (const auto& [name, digest] : digests_) {
+    files[name] = {{"bytes", digest.size_bytes}, {"sha256", digest.sha256}};
+  }
+  write_atomically(temporary_ / kChecksums, nlohmann::json{{"files", files}}.dump(1) + "\n");
+  put_in_place(temporary_, target_);
+  committed_ = true;
+  sync_folder(target_.parent_path());
+}
+
+bool has_checksums(const fs::path& folder) {
+  return fs::is_regular_file(folder / kChecksums);
+}
+
+void verify_folder(const fs::path& folder) {
+  const fs::path list = folder / kChecksums;
+  std::error_code error;
+  const auto list_bytes = fs::file_size(list, error);
+  if (error) fail(list, "cannot be read", error.value());
+  if (list_bytes > kMaxChecksumsBytes) throw Error(fmt::format("{}: is too large", list.string()));
+  std::ifstream stream(list, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object() || !json.contains("files") || !json["files"].is_object()) {
+    throw Error(fmt::format("{}: is not JSON with an object \"files\"", list.string()));
+  }
+  for (const auto& [name, digest] : json["files"].items()) {
+    if (!digest.is_object() || !digest.contains("bytes") || !digest["bytes"].is_number_unsigned() ||
+        !digest.contains("sha256") || !digest["sha256"].is_string() ||
+        name.find('/') != std::string::npos) {
+      throw Error(fmt::format("{}: entry {} is malformed", list.string(), json_quoted(name)));
+    }
+    const fs::path file = folder / name;
+    const auto size_bytes = fs::file_size(file, error);
+    if (error) fail(file, "is missing", error.value());
+    const auto expected = digest["bytes"].get<uint64_t>();
+    if (size_bytes != expected) {
+      throw Error(fmt::format(
+          "{}: has {} bytes; {} of them were written", file.string(), size_bytes, expected));
+    }
+    if (sha256_hex_of_file(file) != digest["sha256"].get<std::string>()) {
+      throw Error(fmt::format(
+          "{}: content differs from what was written (SHA-256 of {})", file.string(), kChecksums));
+    }
+  }
+}
+
+void remove_unfinished(const fs::path& parent) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(parent, error)) {
+    if (entry.path().filename().string().starts_with(kTemporaryPrefix)) {
+      fs::remove_all(entry.path(), error);
+    }
+  }
+}
+
+}  // namespace reynard::checkpoint

@@ -1,0 +1,133 @@
+#include "reynard/checkpoint/directory.h"
+
+#include "reynard/checkpoint/atomic_file.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/compare.h"
+#include "tests/support/files.h"
+
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <csignal>
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace reynard::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+void write_folder(const fs::path& target, const at::Tensor& weight) {
+  FolderWriter writer(target);
+  writer.write("config.json", "{}");
+  writer.write_tensors("model.safetensors", std::vector<NamedTensor>{{"w", weight}});
+  writer.commit();
+}
+
+std::string verify_problem(const fs::path& folder) {
+  try {
+    verify_folder(folder);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(FolderWriter, AppearsWholeAndVerifies) {
+  const test::TempDir parent;
+  const at::Tensor weight = at::randn({16});
+  {
+    FolderWriter writer(parent / "model");
+    writer.write("config.json", "{}");
+    EXPECT_FALSE(fs::exists(parent / "model"));
+  }  // never committed
+  EXPECT_TRUE(fs::is_empty(parent.path()));
+
+  write_folder(parent / "model", weight);
+  EXPECT_TRUE(has_checksums(parent / "model"));
+  EXPECT_EQ(verify_problem(parent / "model"), "");
+  EXPECT_BITWISE_EQUAL(TensorFolder(parent / "model").read("w"), weight);
+}
+
+TEST(FolderWriter, ReplacesTheOldFolder) {
+  const test::TempDir parent;
+  write_folder(parent / "model", at::randn({4}));
+  test::write_file(parent / "model" / "stale", "x");
+  const at::Tensor weight = at::randn({8});
+  write_folder(fs::path(parent / "model").string() + "/", weight);
+  EXPECT_BITWISE_EQUAL(TensorFolder(parent / "model").read("w"), weight);
+  EXPECT_FALSE(fs::exists(parent / "model" / "stale"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(parent.path()), {}), 1);
+}
+
+TEST(FolderWriter, FullDiskLeavesTheOldFolder) {
+  const test::TempDir parent;
+  const at::Tensor weight = at::randn({4});
+  write_folder(parent / "model", weight);
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{.rlim_cur = 4096, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_THROW(write_folder(parent / "model", at::randn({4096})), Error);
+  setrlimit(RLIMIT_FSIZE, &limit);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_EQ(verify_problem(parent / "model"), "");
+  EXPECT_BITWISE_EQUAL(TensorFolder(parent / "model").read("w"), weight);
+  EXPECT_EQ(std::distance(fs::directory_iterator(parent.path()), {}), 1);
+}
+
+TEST(VerifyFolder, NamesTheFileThatDiffers) {
+  const test::TempDir parent;
+  const auto folder = parent / "model";
+  const auto weights = folder / "model.safetensors";
+  write_folder(folder, at::randn({16}));
+  const std::string good = test::read_file(weights);
+  std::string bad = good;
+  bad.back() ^= 1;
+  test::write_file(weights, bad);
+  EXPECT_NE(verify_problem(folder).find("model.safetensors: content differs"), std::string::npos);
+  test::write_file(weights, good.substr(1));
+  EXPECT_NE(verify_problem(folder).find("bytes"), std::string::npos);
+  fs::remove(weights);
+  EXPECT_NE(verify_problem(folder).find("is missing"), std::string::npos);
+  for (const char* text : {"", "[]", "{\"files\":{\"a\":3}}", "{\"files\":{\"../a\":{}}}"}) {
+    test::write_file(folder / kChecksums, text);
+    EXPECT_NE(verify_problem(folder), "") << text;
+  }
+  fs::remove(folder / kChecksums);
+  EXPECT_NE(verify_problem(folder).find("cannot be read"), std::string::npos);
+}
+
+TEST(RemoveUnfinished, TakesOnlyTemporaryNames) {
+  const test::TempDir parent;
+  write_folder(parent / "step-1", at::randn({4}));
+  fs::create_directories(parent / ".tmp-step-2-new-77");
+  test::write_file(parent / ".tmp-metrics-3", "x");
+  remove_unfinished(parent.path());
+  EXPECT_EQ(std::distance(fs::directory_iterator(parent.path()), {}), 1);
+  EXPECT_EQ(verify_problem(parent / "step-1"), "");
+  remove_unfinished(parent / "nowhere");  // nothing to do
+}
+
+TEST(AtomicFile, AppearsOnCommitOnly) {
+  const test::TempDir folder;
+  write_atomically(folder / "f", "old");
+  {
+    AtomicFile file(folder / "f", 100);
+    file.write("new", 3);
+  }
+  EXPECT_EQ(test::read_file(folder / "f"), "old");
+  AtomicFile file(folder / "f", 100);  // reserves more than it writes
+  file.write("new", 3);
+  file.commit();
+  EXPECT_EQ(test::read_file(folder / "f"), "new");
+  EXPECT_EQ(file.sha256(), sha256_hex("new"));
+  EXPECT_THROW(write_atomically(folder / "no" / "f", "x"), Error);
+}
+
+}  // namespace
+}  // namespace reynard::checkpoint
