@@ -1,0 +1,467 @@
+#include "reynard/attention/cache.h"
+
+#include "reynard/attention/bias.h"
+#include "reynard/tensor/check.h"
+
+#include <ATen/TensorOperators.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+namespace reynard::attention {
+
+namespace {
+
+constexpr double kNoMass = -std::numeric_limits<double>::infinity();
+constexpr int64_t kFirstPages = 16;
+
+int64_t pages_for(int64_t tokens) {
+  return (tokens + kPageTokens - 1) / kPageTokens;
+}
+
+double log_add_exp(double a, double b) {
+  const double high = std::max(a, b), low = std::min(a, b);
+  return low == kNoMass ? high : high + std::log1p(std::exp(low - high));
+}
+
+at::Tensor enlarged(const at::Tensor& t, int64_t capacity) {
+  std::vector<int64_t> sizes = t.sizes().vec();
+  const int64_t used = sizes[0];
+  sizes[0] = capacity;
+  at::Tensor larger = at::empty(sizes, t.options());
+  larger.slice(0, 0, used).copy_(t);
+  return larger;
+}
+
+}  // namespace
+
+PagePool::PagePool(const PageLayout& layout) : layout_(layout) {
+  using tensor::check_value;
+  check_value(layout.head_dim > 0, "PagePool", "head_dim", layout.head_dim, "at least 1");
+  check_value(layout.group > 0, "PagePool", "group", layout.group, "at least 1");
+  check_value(layout.max_pages >= 0, "PagePool", "max_pages", layout.max_pages, "0 or more");
+  const auto f64 = at::TensorOptions(at::kDouble);
+  keys_ = at::empty({0, kPageTokens, layout.head_dim}, layout.dtype);
+  values_ = at::empty({0, kPageTokens, layout.head_dim}, layout.dtype);
+  sums_ = at::empty({0, layout.group, kPageTokens}, f64);
+  norms_ = at::empty({0}, at::kFloat);
+  masses_ = at::empty({0, layout.group}, f64);
+}
+
+int64_t PagePool::page_bytes() const {
+  const int64_t element = static_cast<int64_t>(c10::elementSize(layout_.dtype));
+  return 2 * kPageTokens * layout_.head_dim * element + layout_.group * (kPageTokens + 1) * 8 + 4;
+}
+
+void PagePool::grow() {
+  const int64_t old_capacity = keys_.size(0);
+  int64_t capacity = std::max(kFirstPages, 2 * old_capacity);
+  if (layout_.max_pages > 0) capacity = std::min(capacity, layout_.max_pages);
+  for (at::Tensor* t : {&keys_, &values_, &sums_, &norms_, &masses_}) *t = enlarged(*t, capacity);
+  users_.resize(capacity, 0);
+  for (int64_t page = capacity - 1; page >= old_capacity; --page) {
+    free_.push_back(static_cast<int32_t>(page));
+  }
+}
+
+int32_t PagePool::allocate() {
+  tensor::check_value(layout_.max_pages == 0 || in_use_ < layout_.max_pages,
+                      "PagePool",
+                      "pages in use",
+                      in_use_,
+                      "less than max_pages; shorten the sequences or raise max_pages");
+  if (free_.empty()) grow();
+  const int32_t page = free_.back();
+  free_.pop_back();
+  users_[page] = 1;
+  ++in_use_;
+  norms_.mutable_data_ptr<float>()[page] = 0;
+  std::fill_n(masses_.mutable_data_ptr<double>() + page * layout_.group, layout_.group, kNoMass);
+  return page;
+}
+
+void PagePool::retain(int32_t page) {
+  ++users_[page];
+}
+
+void PagePool::release(int32_t page) {
+  if (--users_[page] > 0) return;
+  free_.push_back(page);
+  --in_use_;
+}
+
+int32_t PagePool::copy_for_writing(int32_t page) {
+  const int32_t copy = allocate();
+  for (const at::Tensor& t : {keys_, values_, sums_, norms_, masses_}) {
+    t.select(0, copy).copy_(t.select(0, page));
+  }
+  release(page);
+  return copy;
+}
+
+LayerCache::LayerCache(std::shared_ptr<PagePool> pool, int64_t num_kv_heads)
+    : pool_(std::move(pool)) {
+  tensor::check_value(num_kv_heads > 0, "LayerCache", "num_kv_heads", num_kv_heads, "at least 1");
+  const int64_t num_heads = num_kv_heads * pool_->layout().group;
+  pages_.resize(num_kv_heads);
+  evicted_pages_.resize(num_kv_heads, 0);
+  evicted_norms_.resize(num_kv_heads, 0);
+  evicted_masses_.resize(num_heads, kNoMass);
+  last_sums_.resize(num_heads, 0);
+}
+
+LayerCache& LayerCache::operator=(LayerCache&& other) noexcept {
+  if (this == &other) return *this;
+  release_all();
+  pool_ = std::move(other.pool_);
+  pages_ = std::exchange(other.pages_, {});
+  evicted_pages_ = std::move(other.evicted_pages_);
+  evicted_masses_ = std::move(other.evicted_masses_);
+  evicted_norms_ = std::move(other.evicted_norms_);
+  last_sums_ = std::move(other.last_sums_);
+  length_ = std::exchange(other.length_, 0);
+  horizon_ = std::exchange(other.horizon_, 0);
+  return *this;
+}
+
+LayerCache::~LayerCache() {
+  release_all();
+}
+
+void LayerCache::release_all() {
+  for (std::vector<int32_t>& table : pages_) {
+    for (const int32_t page : table) {
+      if (page >= 0) pool_->release(page);
+    }
+    table.clear();
+  }
+}
+
+LayerCache LayerCache::fork() const {
+  LayerCache copy(pool_, num_kv_heads());
+  copy.pages_ = pages_;
+  copy.evicted_pages_ = evicted_pages_;
+  copy.evicted_masses_ = evicted_masses_;
+  copy.evicted_norms_ = evicted_norms_;
+  copy.last_sums_ = last_sums_;
+  copy.length_ = length_;
+  copy.horizon_ = horizon_;
+  for (const std::vector<int32_t>& table : pages_) {
+    for (const int32_t page : table) {
+      if (page >= 0) pool_->retain(page);
+    }
+  }
+  return copy;
+}
+
+void LayerCache::append(const at::Tensor& k, const at::Tensor& v, const at::Tensor& log_gate) {
+  const PageLayout& layout = pool_->layout();
+  const int64_t G = num_kv_heads(), H = G * layout.group, D = layout.head_dim;
+  tensor::check_shape("cache append", "k", k, {{"T"}, {"G", G}, {"D", D}});
+  const int64_t T = k.size(0);
+  tensor::check_shape("cache append", "v", v, {{"T", T}, {"G", G}, {"D", D}});
+  tensor::check_dtype("cache append", "k", k, {layout.dtype});
+  tensor::check_dtype("cache append", "v", v, {layout.dtype});
+  at::Tensor sums = at::empty({H, T}, at::kDouble);
+  auto* c = sums.mutable_data_ptr<double>();
+  if (log_gate.defined()) {
+    tensor::check_shape("cache append", "log_gate", log_gate, {{"T", T}, {"H", H}});
+    tensor::check_dtype("cache append", "log_gate", log_gate, {at::kFloat});
+  }
+  const at::Tensor gates = log_gate.defined() ? log_gate.contiguous() : at::Tensor();
+  for (int64_t h = 0; h < H; ++h) {
+    double sum = last_sums_[h];
+    for (int64_t t = 0; t < T; ++t) {
+      if (gates.defined()) {
+        const double gate = gates.const_data_ptr<float>()[t * H + h];
+        sum += std::max(gate, kSmallestLogGate);
+      }
+      c[h * T + t] = sum;
+    }
+  }
+  write(k, v, sums);
+}
+
+void LayerCache::prepare_pages(int64_t new_length) {
+  const int64_t num_pages = pages_for(new_length);
+  const bool partial = length_ % kPageTokens != 0 && new_length > length_;
+  int64_t needed = 0;
+  for (const std::vector<int32_t>& table : pages_) {
+    needed += num_pages - static_cast<int64_t>(table.size());
+    if (partial && table.back() >= 0 && pool_->num_users(table.back()) > 1) ++needed;
+  }
+  const int64_t max_pages = pool_->layout().max_pages;
+  // Before anything is written: a full pool leaves the cache as it was.
+  tensor::check_value(max_pages == 0 || pool_->pages_in_use() + needed <= max_pages,
+                      "cache append",
+                      "pages needed",
+                      pool_->pages_in_use() + needed,
+                      "at most max_pages; shorten the sequences or raise max_pages");
+  for (size_t g = 0; g < pages_.size(); ++g) {
+    std::vector<int32_t>& table = pages_[g];
+    if (partial && table.back() >= 0 && pool_->num_users(table.back()) > 1) {
+      table.back() = pool_->copy_for_writing(table.back());
+    }
+    while (static_cast<int64_t>(table.size()) < num_pages) {
+      const bool evicted = static_cast<int64_t>(table.size()) < evicted_pages_[g];
+      table.push_back(evicted ? -1 : pool_->allocate());
+    }
+  }
+}
+
+namespace {
+
+// One token of one kv head into its place of a page, with the page's bounds.
+struct TokenWriter {
+  const PagePool& pool;
+  int64_t group, D, row_bytes;
+
+  explicit TokenWriter(const PagePool& p)
+      : pool(p),
+        group(p.layout().group),
+        D(p.layout().head_dim),
+        row_bytes(D * static_cast<int64_t>(c10::elementSize(p.layout().dtype))) {}
+
+  void key_and_value(int32_t page, int64_t slot, const void* k, const void* v) const {
+    const int64_t offset = (page * kPageTokens + slot) * row_bytes;
+    std::memcpy(static_cast<char*>(pool.keys().mutable_data_ptr()) + offset, k, row_bytes);
+    std::memcpy(static_cast<char*>(pool.values().mutable_data_ptr()) + offset, v, row_bytes);
+  }
+  void norm(int32_t page, double squares) const {
+    float& largest = pool.norms().mutable_data_ptr<float>()[page];
+    // Rounded up: it is a bound.
+    const float norm = std::nextafter(static_cast<float>(std::sqrt(squares)),
+                                      std::numeric_limits<float>::infinity());
+    if (!(norm <= largest)) largest = norm;
+  }
+  void sum(int32_t page, int64_t head_of_group, int64_t slot, double c) const {
+    const int64_t row = page * group + head_of_group;
+    pool.sums().mutable_data_ptr<double>()[row * kPageTokens + slot] = c;
+    double& mass = pool.masses().mutable_data_ptr<double>()[row];
+    mass = log_add_exp(mass, -c);
+  }
+};
+
+}  // namespace
+
+void LayerCache::write(const at::Tensor& k, const at::Tensor& v, const at::Tensor& sums) {
+  const int64_t T = k.size(0), G = num_kv_heads();
+  if (T == 0) return;
+  prepare_pages(length_ + T);
+  const at::Tensor keys = k.contiguous(), values = v.contiguous();
+  const at::Tensor squares = keys.to(at::kDouble).square().sum(-1);  // (T, G)
+  const TokenWriter writer(*pool_);
+  const auto* key_bytes = static_cast<const char*>(keys.const_data_ptr());
+  const auto* value_bytes = static_cast<const char*>(values.const_data_ptr());
+  const auto* c = sums.const_data_ptr<double>();
+  for (int64_t g = 0; g < G; ++g) {
+    for (int64_t t = 0; t < T; ++t) {
+      const int32_t page = pages_[g][(length_ + t) / kPageTokens];
+      if (page < 0) continue;
+      const int64_t slot = (length_ + t) % kPageTokens;
+      const int64_t offset = (t * G + g) * writer.row_bytes;
+      writer.key_and_value(page, slot, key_bytes + offset, value_bytes + offset);
+      writer.norm(page, squares.const_data_ptr<double>()[t * G + g]);
+      for (int64_t h = 0; h < writer.group; ++h) {
+        writer.sum(page, h, slot, c[(g * writer.group + h) * T + t]);
+      }
+    }
+  }
+  for (size_t h = 0; h < last_sums_.size(); ++h) last_sums_[h] = c[h * T + T - 1];
+  length_ += T;
+}
+
+double LayerCache::sum_at(int64_t head, int64_t position) const {
+  const int64_t group = pool_->layout().group;
+  const int32_t page = pages_[head / group][position / kPageTokens];
+  return pool_->sums().const_data_ptr<double>()[(page * group + head % group) * kPageTokens +
+                                                position % kPageTokens];
+}
+
+void LayerCache::truncate(int64_t length) {
+  tensor::check_value(length >= 0 && length <= length_,
+                      "cache truncate",
+                      "length",
+                      length,
+                      "between 0 and the cached length " + std::to_string(length_));
+  tensor::check_value(length >= horizon_,
+                      "cache truncate",
+                      "length",
+                      length,
+                      "at least the eviction horizon " + std::to_string(horizon_) +
+                          ": what lies before it decided which pages were dropped");
+  for (size_t g = 0; g < pages_.size(); ++g) {
+    while (static_cast<int64_t>(pages_[g].size()) > pages_for(length)) {
+      if (pages_[g].back() >= 0) pool_->release(pages_[g].back());
+      pages_[g].pop_back();
+    }
+  }
+  for (size_t h = 0; h < last_sums_.size(); ++h) {
+    last_sums_[h] = length > 0 ? sum_at(static_cast<int64_t>(h), length - 1) : 0;
+  }
+  length_ = length;
+}
+
+int64_t LayerCache::drop_front(int64_t kv_head, int64_t num_pages) {
+  std::vector<int32_t>& table = pages_[kv_head];
+  int64_t& evicted = evicted_pages_[kv_head];
+  const int64_t dropped = std::max<int64_t>(num_pages - evicted, 0);
+  for (; evicted < num_pages; ++evicted) {
+    const float norm = pool_->norms().const_data_ptr<float>()[table[evicted]];
+    evicted_norms_[kv_head] = std::max(evicted_norms_[kv_head], norm);
+    pool_->release(table[evicted]);
+    table[evicted] = -1;
+  }
+  return dropped;
+}
+
+int64_t LayerCache::evict(const at::Tensor& logit_bound, double log_tolerance, int64_t horizon) {
+  const int64_t G = num_kv_heads(), group = pool_->layout().group;
+  tensor::check_shape("cache evict", "logit_bound", logit_bound, {{"H", G * group}});
+  tensor::check_value(
+      log_tolerance < 0, "cache evict", "log_tolerance", log_tolerance, "a value < 0, such as -10");
+  tensor::check_value(horizon >= 0 && horizon <= length_,
+                      "cache evict",
+                      "horizon",
+                      horizon,
+                      "between 0 and the cached length " + std::to_string(length_));
+  if (horizon == 0) return 0;
+  const at::Tensor bounds = logit_bound.to(at::kDouble).contiguous();
+  int64_t dropped = 0;
+  for (int64_t g = 0; g < G; ++g) {
+    int64_t keep = std::numeric_limits<int64_t>::max();  // pages that every head of the group drops
+    for (int64_t h = g * group; h < (g + 1) * group; ++h) {
+      // Above this log mass of exp(-c_j) a later query might notice: c only falls, U bounds it.
+      const double limit =
+          log_tolerance - 2 * bounds.const_data_ptr<double>()[h] - sum_at(h, horizon - 1);
+      keep = std::min(keep, prefix_within(h, limit));
+    }
+    for (int64_t h = g * group; h < (g + 1) * group; ++h) {
+      evicted_masses_[h] = prefix_mass(h, keep);
+    }
+    dropped += drop_front(g, keep);
+  }
+  if (dropped > 0) horizon_ = std::max(horizon_, horizon);
+  return dropped;
+}
+
+double LayerCache::page_mass(int64_t head, int64_t page_index) const {
+  const int64_t group = pool_->layout().group;
+  const int32_t page = pages_[head / group][page_index];
+  return pool_->masses().const_data_ptr<double>()[page * group + head % group];
+}
+
+// The number of leading pages, evicted ones included, whose log mass stays within limit.
+int64_t LayerCache::prefix_within(int64_t head, double limit) const {
+  const int64_t kv_head = head / pool_->layout().group;
+  double mass = evicted_masses_[head];
+  int64_t page = evicted_pages_[kv_head];
+  for (; page < static_cast<int64_t>(pages_[kv_head].size()); ++page) {
+    mass = log_add_exp(mass, page_mass(head, page));
+    if (!(mass <= limit)) break;  // NaN keeps the page
+  }
+  return page;
+}
+
+double LayerCache::prefix_mass(int64_t head, int64_t num_pages) const {
+  double mass = evicted_masses_[head];
+  for (int64_t page = evicted_pages_[head / pool_->layout().group]; page < num_pages; ++page) {
+    mass = log_add_exp(mass, page_mass(head, page));
+  }
+  return mass;
+}
+
+int64_t LayerCache::evict_before(int64_t position, int64_t horizon) {
+  tensor::check_value(horizon >= 0 && horizon <= length_,
+                      "cache evict_before",
+                      "horizon",
+                      horizon,
+                      "between 0 and the cached length " + std::to_string(length_));
+  tensor::check_value(position <= std::max<int64_t>(horizon - 1, 0),
+                      "cache evict_before",
+                      "position",
+                      position,
+                      "a position before the last one below the horizon");
+  int64_t dropped = 0;
+  for (int64_t g = 0; g < num_kv_heads(); ++g) {
+    dropped += drop_front(g, std::max<int64_t>(position, 0) / kPageTokens);
+  }
+  if (dropped > 0) horizon_ = std::max(horizon_, horizon);
+  return dropped;
+}
+
+LayerCache::Gathered LayerCache::gather(int64_t kv_head) const {
+  const int64_t group = pool_->layout().group, D = pool_->layout().head_dim;
+  Gathered result;
+  result.begin = std::min(evicted_pages_[kv_head] * kPageTokens, length_);
+  const int64_t T = length_ - result.begin;
+  std::vector<int64_t> kept;
+  for (const int32_t page : pages_[kv_head]) {
+    if (page >= 0) kept.push_back(page);
+  }
+  const at::Tensor index = at::tensor(kept, at::kLong);
+  const int64_t rows = static_cast<int64_t>(kept.size()) * kPageTokens;
+  result.k = pool_->keys().index_select(0, index).reshape({rows, D}).slice(0, 0, T);
+  result.v = pool_->values().index_select(0, index).reshape({rows, D}).slice(0, 0, T);
+  result.sums =
+      pool_->sums().index_select(0, index).transpose(0, 1).reshape({group, rows}).slice(1, 0, T);
+  return result;
+}
+
+CacheSnapshot LayerCache::snapshot() const {
+  const int64_t G = num_kv_heads(), group = pool_->layout().group, D = pool_->layout().head_dim;
+  CacheSnapshot saved;
+  saved.k = at::zeros({length_, G, D}, pool_->layout().dtype);
+  saved.v = at::zeros({length_, G, D}, pool_->layout().dtype);
+  saved.sums = at::zeros({G * group, length_}, at::kDouble);
+  for (int64_t g = 0; g < G; ++g) {
+    const Gathered kept = gather(g);
+    saved.k.select(1, g).slice(0, kept.begin).copy_(kept.k);
+    saved.v.select(1, g).slice(0, kept.begin).copy_(kept.v);
+    saved.sums.slice(0, g * group, (g + 1) * group).slice(1, kept.begin).copy_(kept.sums);
+  }
+  saved.evicted_pages = at::tensor(evicted_pages_, at::kLong);
+  saved.evicted_masses = at::tensor(evicted_masses_, at::kDouble);
+  saved.evicted_norms = at::tensor(evicted_norms_, at::kFloat);
+  saved.horizon = horizon_;
+  return saved;
+}
+
+LayerCache LayerCache::restore(std::shared_ptr<PagePool> pool, const CacheSnapshot& snapshot) {
+  const PageLayout layout = pool->layout();
+  tensor::check_shape("cache restore", "k", snapshot.k, {{"T"}, {"G"}, {"D", layout.head_dim}});
+  const int64_t T = snapshot.k.size(0), G = snapshot.k.size(1), H = G * layout.group;
+  tensor::check_dtype("cache restore", "k", snapshot.k, {layout.dtype});
+  tensor::check_shape(
+      "cache restore", "v", snapshot.v, {{"T", T}, {"G", G}, {"D", layout.head_dim}});
+  tensor::check_dtype("cache restore", "v", snapshot.v, {layout.dtype});
+  tensor::check_shape("cache restore", "sums", snapshot.sums, {{"H", H}, {"T", T}});
+  tensor::check_shape("cache restore", "evicted_pages", snapshot.evicted_pages, {{"G", G}});
+  tensor::check_shape("cache restore", "evicted_masses", snapshot.evicted_masses, {{"H", H}});
+  tensor::check_shape("cache restore", "evicted_norms", snapshot.evicted_norms, {{"G", G}});
+  LayerCache cache(std::move(pool), G);
+  for (int64_t g = 0; g < G; ++g) {
+    cache.evicted_pages_[g] = snapshot.evicted_pages[g].item<int64_t>();
+    cache.evicted_norms_[g] = snapshot.evicted_norms[g].item<float>();
+    tensor::check_value(cache.evicted_pages_[g] >= 0 && cache.evicted_pages_[g] * kPageTokens <= T,
+                        "cache restore",
+                        "evicted_pages",
+                        cache.evicted_pages_[g],
+                        "no more pages than the snapshot's length has");
+  }
+  for (int64_t h = 0; h < H; ++h) {
+    cache.evicted_masses_[h] = snapshot.evicted_masses[h].item<double>();
+  }
+  cache.horizon_ = snapshot.horizon;
+  cache.write(snapshot.k, snapshot.v, snapshot.sums.to(at::kDouble).contiguous());
+  return cache;
+}
+
+}  // namespace reynard::attention

@@ -1,0 +1,151 @@
+#pragma once
+// The paged key/value cache. A page holds 64 consecutive tokens of one (sequence, layer, kv head):
+// keys, values, the f64 gate sums of every query head of the group, and the bounds that pruning
+// needs. A PagePool owns the storage of pages of one layout and counts their users; a LayerCache is
+// what one sequence has seen in one layer, with one page table per kv head, so that a single global
+// head does not keep the pages of all the others. Not thread-safe. decode.h attends to it.
+//
+// Use, per layer of a model (all layers share one pool, since their pages have one layout):
+//   auto pool = std::make_shared<PagePool>(PageLayout{.head_dim = D, .group = H / G});
+//   LayerCache cache(pool, G);                        // empty
+//   cache.append(k, v, log_gate);                     // (T, G, D), (T, G, D), (T, H): T new tokens
+//   auto out = paged_attention(q, offsets, caches);   // queries of the tokens just appended
+//   LayerCache draft = cache.fork();                  // shares all pages until one of them writes
+//   cache.truncate(length);                           // drop rejected tokens
+//   cache.evict(bound, -10, cache.length());          // free what can never matter again
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace reynard::attention {
+
+constexpr int64_t kPageTokens = 64;
+
+struct PageLayout {
+  int64_t head_dim = 0;
+  int64_t group = 1;                  // query heads per key/value head, H / G
+  at::ScalarType dtype = at::kFloat;  // of keys and values: f32 | bf16 | f16
+  int64_t max_pages = 0;              // pages that may be in use at once; 0: no limit
+};
+
+// Storage of pages; page ids index the first dimension of its tensors.
+class PagePool {
+ public:
+  explicit PagePool(const PageLayout& layout);
+
+  const PageLayout& layout() const { return layout_; }
+  int64_t pages_in_use() const { return in_use_; }
+  int64_t page_bytes() const;
+
+  // A page with one user and empty bounds. Throws reynard::Error when max_pages are in use.
+  int32_t allocate();
+  void retain(int32_t page);
+  void release(int32_t page);  // the last user's release frees the page
+  int32_t num_users(int32_t page) const { return users_[page]; }
+  // A page with one user and the same content; drops one use of the given page.
+  int32_t copy_for_writing(int32_t page);
+
+  const at::Tensor& keys() const { return keys_; }      // (P, 64, D)
+  const at::Tensor& values() const { return values_; }  // (P, 64, D)
+  const at::Tensor& sums() const { return sums_; }      // (P, group, 64) f64
+  const at::Tensor& norms() const { return norms_; }    // (P) f32: >= every key's norm in the page
+  const at::Tensor& masses() const { return masses_; }  // (P, group) f64: >= log sum_j exp(-c_j)
+
+ private:
+  void grow();
+
+  PageLayout layout_;
+  at::Tensor keys_, values_, sums_, norms_, masses_;
+  std::vector<int32_t> users_;
+  std::vector<int32_t> free_;
+  int64_t in_use_ = 0;
+};
+
+// The content of a LayerCache as plain tensors, to be saved or moved to another pool. Evicted
+// positions hold zeros.
+struct CacheSnapshot {
+  at::Tensor k, v;            // (T, G, D)
+  at::Tensor sums;            // (H, T) f64
+  at::Tensor evicted_pages;   // (G) i64
+  at::Tensor evicted_masses;  // (H) f64
+  at::Tensor evicted_norms;   // (G) f32
+  int64_t horizon = 0;
+};
+
+class LayerCache {
+ public:
+  LayerCache(std::shared_ptr<PagePool> pool, int64_t num_kv_heads);
+  LayerCache(LayerCache&&) noexcept = default;
+  LayerCache& operator=(LayerCache&& other) noexcept;
+  LayerCache(const LayerCache&) = delete;
+  LayerCache& operator=(const LayerCache&) = delete;
+  ~LayerCache();
+
+  // Shares all pages; whoever appends to a shared page copies it first.
+  LayerCache fork() const;
+
+  int64_t length() const { return length_; }  // tokens appended, evicted ones included
+  int64_t num_kv_heads() const { return static_cast<int64_t>(pages_.size()); }
+  const std::shared_ptr<PagePool>& pool() const { return pool_; }
+
+  //   k, v (T, G, D) in the pool's dtype; log_gate (T, H) f32 <= 0, undefined: no gates (log 1)
+  void append(const at::Tensor& k, const at::Tensor& v, const at::Tensor& log_gate = {});
+
+  // Forgets the tokens from length on. An error below the eviction horizon.
+  void truncate(int64_t length);
+
+  // Frees every page that no later query can give more than exp(log_tolerance) of its mass, all
+  // evicted keys together (docs/attention.md, eviction). Positions below horizon (at most length())
+  // can never be truncated again.
+  //   logit_bound (H) f32: |scale q.k| <= bound for every later query too, that is from QK-norm
+  //   weights; with bounds measured on past queries the result is a heuristic
+  // Returns the number of pages dropped by this sequence (other users keep theirs).
+  int64_t evict(const at::Tensor& logit_bound, double log_tolerance, int64_t horizon);
+
+  // Frees the pages whose keys all lie before position (a sliding window: no query from horizon on
+  // sees them). They count as evicted, but not against the tolerance: they would be masked.
+  int64_t evict_before(int64_t position, int64_t horizon);
+
+  CacheSnapshot snapshot() const;
+  static LayerCache restore(std::shared_ptr<PagePool> pool, const CacheSnapshot& snapshot);
+
+  // For decode.h: pages of one kv head in order; -1 where evicted.
+  const std::vector<int32_t>& pages(int64_t kv_head) const { return pages_[kv_head]; }
+  int64_t num_evicted_pages(int64_t kv_head) const { return evicted_pages_[kv_head]; }
+  // log sum over evicted keys of exp(-c_j), per query head; -inf when none
+  double evicted_mass(int64_t head) const { return evicted_masses_[head]; }
+  float evicted_norm(int64_t kv_head) const { return evicted_norms_[kv_head]; }
+  // The gate sum at the last position, per query head: (H) f64.
+  const std::vector<double>& last_sums() const { return last_sums_; }
+  // Keys, values and sums of one kv head from its first page that is not evicted:
+  // (T', D), (T', D), (group, T') f64.
+  struct Gathered {
+    at::Tensor k, v, sums;
+    int64_t begin = 0;  // position of the first gathered token
+  };
+  Gathered gather(int64_t kv_head) const;
+
+ private:
+  void release_all();
+  void prepare_pages(int64_t new_length);
+  void write(const at::Tensor& k, const at::Tensor& v, const at::Tensor& sums);
+  double sum_at(int64_t head, int64_t position) const;
+  double page_mass(int64_t head, int64_t page_index) const;
+  int64_t prefix_within(int64_t head, double limit) const;
+  double prefix_mass(int64_t head, int64_t num_pages) const;
+  int64_t drop_front(int64_t kv_head, int64_t num_pages);
+
+  std::shared_ptr<PagePool> pool_;
+  std::vector<std::vector<int32_t>> pages_;  // per kv head
+  std::vector<int64_t> evicted_pages_;       // per kv head: pages dropped at the front
+  std::vector<double> evicted_masses_;       // per query head
+  std::vector<float> evicted_norms_;         // per kv head
+  std::vector<double> last_sums_;            // per query head
+  int64_t length_ = 0;
+  int64_t horizon_ = 0;
+};
+
+}  // namespace reynard::attention

@@ -1,0 +1,348 @@
+#include "reynard/attention/decode.h"
+
+#include "reynard/attention/cpu/decode.h"
+#include "reynard/tensor/check.h"
+
+#include <ATen/TensorOperators.h>
+#include <torch/library.h>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace reynard::attention {
+
+namespace {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+AttentionOptions with_scale(AttentionOptions options, int64_t D) {
+  if (options.scale == 0) options.scale = 1 / std::sqrt(static_cast<double>(D));
+  return options;
+}
+
+void check_paged(const at::Tensor& q,
+                 std::span<const int64_t> offsets,
+                 std::span<const LayerCache* const> caches,
+                 const at::Tensor& logit_bound,
+                 int64_t window) {
+  constexpr std::string_view kOp = "paged_attention";
+  using tensor::check_value;
+  check_value(!caches.empty(), kOp, "number of caches", caches.size(), "at least one");
+  check_value(offsets.size() == caches.size() + 1,
+              kOp,
+              "length of offsets",
+              offsets.size(),
+              "one more than the " + std::to_string(caches.size()) + " caches");
+  const PagePool* pool = caches[0]->pool().get();
+  const int64_t H = caches[0]->num_kv_heads() * pool->layout().group;
+  tensor::check_shape(kOp, "q", q, {{"N"}, {"H", H}, {"D", pool->layout().head_dim}});
+  tensor::check_dtype(kOp, "q", q, {pool->layout().dtype});
+  check_value(offsets.front() == 0 && offsets.back() == q.size(0),
+              kOp,
+              "last offset",
+              offsets.back(),
+              "the number of queries, " + std::to_string(q.size(0)) + ", and the first one 0");
+  for (size_t s = 0; s < caches.size(); ++s) {
+    check_value(
+        caches[s]->pool().get() == pool && caches[s]->num_kv_heads() * pool->layout().group == H,
+        kOp,
+        "cache",
+        s,
+        "a cache of the same pool and number of heads as the first");
+    const int64_t num_queries = offsets[s + 1] - offsets[s];
+    check_value(num_queries >= 0 && num_queries <= caches[s]->length(),
+                kOp,
+                "queries of sequence " + std::to_string(s),
+                num_queries,
+                "at most its cached length " + std::to_string(caches[s]->length()) +
+                    " (append keys first)");
+  }
+  if (logit_bound.defined()) {
+    tensor::check_shape(kOp, "logit_bound", logit_bound, {{"H", H}});
+    tensor::check_dtype(kOp, "logit_bound", logit_bound, {at::kFloat});
+  }
+  check_value(window >= 0, kOp, "window", window, "0 (off) or more");
+}
+
+// All sequences with one query in one call of the kernel.
+struct DecodeBatch {
+  std::vector<const LayerCache*> caches;
+  std::vector<int64_t> rows;  // of q
+};
+
+cpu::DecodeArguments decode_arguments(const DecodeBatch& batch,
+                                      const at::Tensor& q,
+                                      const at::Tensor& logit_bound,
+                                      int64_t window,
+                                      const AttentionOptions& options) {
+  const PagePool& pool = *batch.caches[0]->pool();
+  const auto S = static_cast<int64_t>(batch.caches.size());
+  const int64_t G = batch.caches[0]->num_kv_heads(), group = pool.layout().group;
+  size_t longest = 0;
+  for (const LayerCache* cache : batch.caches) longest = std::max(longest, cache->pages(0).size());
+  const auto N = static_cast<int64_t>(longest);
+  cpu::DecodeArguments a;
+  a.q = q.index_select(0, at::tensor(batch.rows, at::kLong)).contiguous();
+  a.keys = pool.keys(), a.values = pool.values();
+  a.sums = pool.sums(), a.norms = pool.norms(), a.masses = pool.masses();
+  a.page_table = at::full({S, G, N}, -1, at::kInt);
+  a.lengths = at::empty({S}, at::kLong);
+  a.first_key = at::empty({S}, at::kInt);
+  a.evicted_masses = at::empty({S, G * group}, at::kDouble);
+  a.evicted_norms = at::empty({S, G}, at::kFloat);
+  a.logit_bound = logit_bound.defined() ? logit_bound.contiguous() : logit_bound;
+  a.options = with_scale(options, q.size(2));
+  for (int64_t s = 0; s < S; ++s) {
+    const LayerCache& cache = *batch.caches[s];
+    a.lengths.mutable_data_ptr<int64_t>()[s] = cache.length();
+    a.first_key.mutable_data_ptr<int32_t>()[s] =
+        static_cast<int32_t>(window > 0 ? std::max<int64_t>(cache.length() - window, 0) : 0);
+    for (int64_t g = 0; g < G; ++g) {
+      const std::vector<int32_t>& pages = cache.pages(g);
+      std::copy(
+          pages.begin(), pages.end(), a.page_table.mutable_data_ptr<int32_t>() + (s * G + g) * N);
+      a.evicted_norms.mutable_data_ptr<float>()[s * G + g] = cache.evicted_norm(g);
+    }
+    for (int64_t h = 0; h < G * group; ++h) {
+      a.evicted_masses.mutable_data_ptr<double>()[s * G * group + h] = cache.evicted_mass(h);
+    }
+  }
+  return a;
+}
+
+// What is left of the tolerance for queries from position first_query on, after eviction; 0 turns
+// pruning off.
+double remaining_tolerance(const LayerCache& cache,
+                           int64_t kv_head,
+                           const at::Tensor& q,
+                           const at::Tensor& logit_bound,
+                           const at::Tensor& first_sums,
+                           const AttentionOptions& options) {
+  if (options.log_pruning_tolerance == 0) return 0;
+  const int64_t group = cache.pool()->layout().group;
+  double evicted = -std::numeric_limits<double>::infinity();
+  for (int64_t i = 0; i < group; ++i) {
+    const int64_t h = kv_head * group + i;
+    const double measured =
+        q.select(1, i).to(at::kDouble).square().sum(-1).max().sqrt().item<double>() *
+        options.scale * cache.evicted_norm(kv_head);
+    const double bound = logit_bound.defined() ? logit_bound[h].item<double>() : measured;
+    evicted = std::max(evicted, 2 * bound + first_sums[i].item<double>() + cache.evicted_mass(h));
+  }
+  const double left = std::exp(options.log_pruning_tolerance) - std::exp(evicted);
+  return left > 0 ? std::log(left) : 0;
+}
+
+// Several queries of one sequence: each kv head may keep another part of the past, so each is one
+// call of the full operator on its gathered pages.
+void chunk_attention(const LayerCache& cache,
+                     const at::Tensor& q,
+                     const at::Tensor& logit_bound,
+                     int64_t window,
+                     const AttentionOptions& options,
+                     PagedOutput& result,
+                     int64_t row) {
+  const int64_t Tq = q.size(0), group = cache.pool()->layout().group;
+  const int64_t first_query = cache.length() - Tq;
+  for (int64_t g = 0; g < cache.num_kv_heads(); ++g) {
+    const LayerCache::Gathered kept = cache.gather(g);
+    const at::Tensor heads = q.slice(1, g * group, (g + 1) * group);
+    KeyPart part;
+    part.k = kept.k.unsqueeze(0).unsqueeze(2);
+    part.v = kept.v.unsqueeze(0).unsqueeze(2);
+    part.sums = kept.sums.unsqueeze(0);
+    if (window > 0) {
+      const at::Tensor position = at::arange(first_query, cache.length(), at::kInt);
+      part.first_key = (position - static_cast<int32_t>(window - 1 + kept.begin)).clamp_min(0);
+      part.first_key = part.first_key.to(at::kInt).unsqueeze(0);
+    }
+    const int64_t kept_keys = kept.k.size(0);
+    const at::Tensor query_sums = part.sums.slice(2, kept_keys - Tq).contiguous();
+    AttentionOptions head_options = options;
+    head_options.log_pruning_tolerance = remaining_tolerance(
+        cache, g, heads, logit_bound, query_sums.select(0, 0).select(1, 0), options);
+    const at::Tensor bound = logit_bound.defined()
+                                 ? logit_bound.slice(0, g * group, (g + 1) * group).contiguous()
+                                 : logit_bound;
+    const AttentionOutput head =
+        attention(heads.unsqueeze(0), query_sums, {&part, 1}, bound, head_options);
+    result.out.slice(0, row, row + Tq).slice(1, g * group, (g + 1) * group).copy_(head.out[0]);
+    result.lse.slice(0, g * group, (g + 1) * group).slice(1, row, row + Tq).copy_(head.lse[0]);
+    const at::Tensor start = head.start[0].repeat_interleave(128, 1).slice(1, 0, Tq) + kept.begin;
+    result.start.slice(0, g * group, (g + 1) * group).slice(1, row, row + Tq).copy_(start);
+  }
+}
+
+// The op for pages held in plain tensors.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_decode_cpu(
+    const at::Tensor& q,
+    const at::Tensor& keys,
+    const at::Tensor& values,
+    const OptionalTensor& sums,
+    const OptionalTensor& norms,
+    const OptionalTensor& masses,
+    const at::Tensor& page_table,
+    const at::Tensor& lengths,
+    const OptionalTensor& first_key,
+    const OptionalTensor& logit_bound,
+    double scale,
+    double log_pruning_tolerance,
+    std::string_view rule) {
+  constexpr std::string_view kOp = "attention_decode";
+  tensor::check_shape(kOp, "q", q, {{"S"}, {"H"}, {"D"}});
+  const int64_t S = q.size(0), H = q.size(1), D = q.size(2);
+  tensor::check_dtype(kOp, "q", q, {at::kFloat, at::kBFloat16, at::kHalf});
+  tensor::check_value(D >= 1 && D <= 256, kOp, "head dimension D", D, "1 <= D <= 256");
+  tensor::check_shape(kOp, "keys", keys, {{"P"}, {"", kPageTokens}, {"D", D}});
+  tensor::check_dtype(kOp, "keys", keys, {q.scalar_type()});
+  const int64_t P = keys.size(0);
+  tensor::check_shape(kOp, "values", values, {{"P", P}, {"", kPageTokens}, {"D", D}});
+  tensor::check_dtype(kOp, "values", values, {q.scalar_type()});
+  tensor::check_shape(kOp, "page_table", page_table, {{"S", S}, {"G"}, {"N"}});
+  tensor::check_dtype(kOp, "page_table", page_table, {at::kInt});
+  const int64_t G = page_table.size(1), N = page_table.size(2);
+  tensor::check_value(G >= 1 && H % G == 0,
+                      kOp,
+                      "number of key/value heads G of page_table",
+                      G,
+                      "a divisor of the " + std::to_string(H) + " query heads");
+  tensor::check_shape(kOp, "lengths", lengths, {{"S", S}});
+  tensor::check_dtype(kOp, "lengths", lengths, {at::kLong});
+  cpu::DecodeArguments a;
+  a.options = with_scale({scale, log_pruning_tolerance, pruning_rule_from_string(rule)}, D);
+  if (sums) {
+    tensor::check_shape(kOp, "sums", *sums, {{"P", P}, {"H/G", H / G}, {"", kPageTokens}});
+    tensor::check_dtype(kOp, "sums", *sums, {at::kDouble});
+    a.sums = sums->contiguous();
+  }
+  if (sums && log_pruning_tolerance < 0) {
+    tensor::check_value(
+        masses.has_value(), kOp, "masses", "undefined", "a tensor, since pruning is on");
+    tensor::check_value(norms.has_value() || logit_bound.has_value(),
+                        kOp,
+                        "norms and logit_bound",
+                        "undefined",
+                        "one of them, since pruning is on");
+  }
+  if (masses) {
+    tensor::check_shape(kOp, "masses", *masses, {{"P", P}, {"H/G", H / G}});
+    tensor::check_dtype(kOp, "masses", *masses, {at::kDouble});
+    a.masses = masses->contiguous();
+  }
+  if (norms) {
+    tensor::check_shape(kOp, "norms", *norms, {{"P", P}});
+    tensor::check_dtype(kOp, "norms", *norms, {at::kFloat});
+    a.norms = norms->contiguous();
+  }
+  if (first_key) {
+    tensor::check_shape(kOp, "first_key", *first_key, {{"S", S}});
+    tensor::check_dtype(kOp, "first_key", *first_key, {at::kInt});
+    a.first_key = first_key->contiguous();
+  }
+  if (logit_bound) {
+    tensor::check_shape(kOp, "logit_bound", *logit_bound, {{"H", H}});
+    tensor::check_dtype(kOp, "logit_bound", *logit_bound, {at::kFloat});
+    a.logit_bound = logit_bound->contiguous();
+  }
+  a.q = q.contiguous(), a.keys = keys.contiguous(), a.values = values.contiguous();
+  a.page_table = page_table.contiguous(), a.lengths = lengths.contiguous();
+  // Page ids index memory: out of range would read outside the pool.
+  tensor::check_value(a.page_table.numel() == 0 || a.page_table.max().item<int32_t>() < P,
+                      kOp,
+                      "page_table",
+                      "a page id that is too large",
+                      "ids below the number of pages, " + std::to_string(P));
+  tensor::check_value(S == 0 || (a.lengths.ge(0).all().item<bool>() &&
+                                 a.lengths.le(N * kPageTokens).all().item<bool>()),
+                      kOp,
+                      "lengths",
+                      "a value outside the pages",
+                      "0 <= length <= 64 N = " + std::to_string(N * kPageTokens));
+  const cpu::DecodeOutput result = cpu::decode(a);
+  return {result.out, result.lse, result.start};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_decode_meta(
+    const at::Tensor& q,
+    const at::Tensor& /*keys*/,
+    const at::Tensor& /*values*/,
+    const OptionalTensor& /*sums*/,
+    const OptionalTensor& /*norms*/,
+    const OptionalTensor& /*masses*/,
+    const at::Tensor& /*page_table*/,
+    const at::Tensor& /*lengths*/,
+    const OptionalTensor& /*first_key*/,
+    const OptionalTensor& /*logit_bound*/,
+    double /*scale*/,
+    double /*log_pruning_tolerance*/,
+    std::string_view /*rule*/) {
+  const auto sizes = q.sym_sizes();
+  return {q.new_empty_symint(sizes),
+          q.new_empty_symint({sizes[0], sizes[1]}, q.options().dtype(at::kFloat)),
+          q.new_empty_symint({sizes[0], sizes[1]}, q.options().dtype(at::kInt))};
+}
+
+TORCH_LIBRARY_FRAGMENT(reynard, m) {
+  m.def(
+      "attention_decode(Tensor q, Tensor keys, Tensor values, Tensor? sums, Tensor? norms, "
+      "Tensor? masses, Tensor page_table, Tensor lengths, Tensor? first_key=None, "
+      "Tensor? logit_bound=None, *, float scale=0., float log_pruning_tolerance=0., "
+      "str rule=\"tight\") -> (Tensor out, Tensor lse, Tensor start)");
+}
+TORCH_LIBRARY_IMPL(reynard, CPU, m) {
+  m.impl("attention_decode", attention_decode_cpu);
+}
+TORCH_LIBRARY_IMPL(reynard, Meta, m) {
+  m.impl("attention_decode", attention_decode_meta);
+}
+
+}  // namespace
+
+PagedOutput paged_attention(const at::Tensor& q,
+                            std::span<const int64_t> offsets,
+                            std::span<const LayerCache* const> caches,
+                            const at::Tensor& logit_bound,
+                            int64_t window,
+                            const AttentionOptions& options) {
+  check_paged(q, offsets, caches, logit_bound, window);
+  PagedOutput result;
+  result.out = at::empty(q.sizes(), q.options());
+  result.lse = at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat));
+  result.start = at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kInt));
+  DecodeBatch batch;
+  for (size_t s = 0; s < caches.size(); ++s) {
+    const int64_t num_queries = offsets[s + 1] - offsets[s];
+    if (num_queries == 1) {
+      batch.caches.push_back(caches[s]);
+      batch.rows.push_back(offsets[s]);
+    } else if (num_queries > 1) {
+      chunk_attention(*caches[s],
+                      q.slice(0, offsets[s], offsets[s + 1]),
+                      logit_bound,
+                      window,
+                      with_scale(options, q.size(2)),
+                      result,
+                      offsets[s]);
+    }
+  }
+  if (batch.caches.empty()) return result;
+  const cpu::DecodeOutput rows =
+      cpu::decode(decode_arguments(batch, q, logit_bound, window, options));
+  const at::Tensor index = at::tensor(batch.rows, at::kLong);
+  result.out.index_copy_(0, index, rows.out);
+  result.lse.index_copy_(1, index, rows.lse.t());
+  result.start.index_copy_(1, index, rows.start.t());
+  return result;
+}
+
+}  // namespace reynard::attention

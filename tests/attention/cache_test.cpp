@@ -1,0 +1,226 @@
+#include "reynard/attention/cache.h"
+
+#include "reynard/attention/decode.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/attention_inputs.h"
+#include "tests/support/compare.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <limits>
+#include <memory>
+#include <vector>
+
+namespace reynard::attention {
+namespace {
+
+using test::AttentionInputs;
+using test::random_inputs;
+
+constexpr int64_t H = 4, G = 2, D = 32;
+
+std::shared_ptr<PagePool> make_pool(at::ScalarType dtype = at::kFloat, int64_t max_pages = 0) {
+  return std::make_shared<PagePool>(
+      PageLayout{.head_dim = D, .group = H / G, .dtype = dtype, .max_pages = max_pages});
+}
+
+AttentionInputs sequence(int64_t T, at::ScalarType dtype = at::kFloat, double gate_mean = 2) {
+  return random_inputs({.B = 1, .Tq = T, .Tk = T, .H = H, .G = G, .D = D}, dtype, 7, gate_mean);
+}
+
+void append(LayerCache& cache, const AttentionInputs& in, int64_t begin, int64_t end) {
+  cache.append(in.k[0].slice(0, begin, end),
+               in.v[0].slice(0, begin, end),
+               in.log_gate[0].slice(0, begin, end));
+}
+
+// The last num_queries rows of the cached sequence.
+PagedOutput attend(const LayerCache& cache,
+                   const AttentionInputs& in,
+                   int64_t num_queries = 1,
+                   const at::Tensor& bound = {},
+                   int64_t window = 0,
+                   const AttentionOptions& options = {}) {
+  const LayerCache* caches[] = {&cache};
+  const int64_t offsets[] = {0, num_queries};
+  const at::Tensor q = in.q[0].slice(0, cache.length() - num_queries, cache.length());
+  return paged_attention(q, offsets, caches, bound, window, options);
+}
+
+TEST(LayerCache, DecodesWhatItWasGiven) {
+  const AttentionInputs in = sequence(3);
+  LayerCache cache(make_pool(), G);
+  for (int64_t t = 0; t < 3; ++t) {
+    append(cache, in, t, t + 1);
+    const AttentionOutput whole = attention(in.q.slice(1, 0, t + 1),
+                                            in.k.slice(1, 0, t + 1),
+                                            in.v.slice(1, 0, t + 1),
+                                            in.log_gate.slice(1, 0, t + 1));
+    EXPECT_TENSORS_NEAR(attend(cache, in).out[0], whole.out[0][t], 1e-6, 1e-5);
+  }
+}
+
+TEST(LayerCache, PrefillThenDecodeIsFullAttention) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const double tolerance = dtype == at::kFloat ? 1e-5 : 2e-2;  // two roundings of out in bf16
+    const int64_t T = 333;
+    const AttentionInputs in = sequence(T, dtype);
+    const AttentionOutput whole = attention(in.q, in.k, in.v, in.log_gate);
+    LayerCache cache(make_pool(dtype), G);
+    append(cache, in, 0, 200);
+    const PagedOutput first = attend(cache, in, 200);
+    EXPECT_TENSORS_NEAR(first.out, whole.out[0].slice(0, 0, 200), tolerance, tolerance);
+    append(cache, in, 200, 263);  // a chunk on a cache that holds tokens
+    const PagedOutput second = attend(cache, in, 63);
+    EXPECT_TENSORS_NEAR(second.out, whole.out[0].slice(0, 200, 263), tolerance, tolerance);
+    for (int64_t t = 263; t < T; ++t) {
+      append(cache, in, t, t + 1);
+      const PagedOutput one = attend(cache, in);
+      EXPECT_TENSORS_NEAR(one.out[0], whole.out[0][t], tolerance, tolerance);
+      EXPECT_TENSORS_NEAR(one.lse.select(1, 0), whole.lse[0].select(1, t), 1e-4, 1e-5);
+    }
+  }
+}
+
+TEST(LayerCache, MixesChunksAndDecodesOfManySequences) {
+  auto pool = make_pool();
+  const std::vector<int64_t> lengths = {70, 1, 129, 64};
+  const std::vector<int64_t> queries = {1, 1, 40, 0};
+  std::vector<AttentionInputs> inputs;
+  std::vector<LayerCache> caches;
+  std::vector<const LayerCache*> pointers;
+  std::vector<int64_t> offsets = {0};
+  std::vector<at::Tensor> rows, expected;
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    inputs.push_back(random_inputs(
+        {.B = 1, .Tq = lengths[s], .Tk = lengths[s], .H = H, .G = G, .D = D}, at::kFloat, s));
+    caches.emplace_back(pool, G);
+    append(caches[s], inputs[s], 0, lengths[s]);
+    offsets.push_back(offsets.back() + queries[s]);
+    rows.push_back(inputs[s].q[0].slice(0, lengths[s] - queries[s]));
+    const AttentionInputs& in = inputs[s];
+    expected.push_back(
+        attention(in.q, in.k, in.v, in.log_gate).out[0].slice(0, lengths[s] - queries[s]));
+  }
+  for (const LayerCache& cache : caches) pointers.push_back(&cache);
+  const PagedOutput result = paged_attention(at::cat(rows), offsets, pointers);
+  EXPECT_TENSORS_NEAR(result.out, at::cat(expected), 1e-5, 1e-5);
+}
+
+TEST(LayerCache, WindowHidesOlderKeys) {
+  const AttentionInputs in = sequence(200);
+  LayerCache cache(make_pool(), G);
+  append(cache, in, 0, 200);
+  const at::Tensor first = test::first_keys({.B = 1, .Tq = 200, .Tk = 200}, {.window = 70});
+  const AttentionOutput whole = attention(in.q, in.k, in.v, in.log_gate, first);
+  EXPECT_TENSORS_NEAR(attend(cache, in, 1, {}, 70).out[0], whole.out[0][199], 1e-5, 1e-5);
+  EXPECT_TENSORS_NEAR(attend(cache, in, 90, {}, 70).out, whole.out[0].slice(0, 110), 1e-5, 1e-5);
+  // Pages before the window may go, and nothing changes.
+  EXPECT_EQ(cache.evict_before(200 - 70, 200), 2 * G);
+  EXPECT_TENSORS_NEAR(attend(cache, in, 1, {}, 70).out[0], whole.out[0][199], 1e-5, 1e-5);
+}
+
+TEST(LayerCache, ForkSharesPagesUntilOneWrites) {
+  const AttentionInputs in = sequence(300);
+  auto pool = make_pool();
+  LayerCache trunk(pool, G);
+  append(trunk, in, 0, 100);
+  EXPECT_EQ(pool->pages_in_use(), 2 * G);
+  {
+    LayerCache branch = trunk.fork();
+    EXPECT_EQ(pool->pages_in_use(), 2 * G);
+    append(branch, in, 200, 201);  // another token than the trunk's next
+    EXPECT_EQ(pool->pages_in_use(), 3 * G);
+    append(trunk, in, 100, 101);
+    EXPECT_EQ(branch.length(), 101);
+  }
+  EXPECT_EQ(pool->pages_in_use(), 2 * G);
+  const AttentionOutput whole = attention(in.q.slice(1, 0, 101),
+                                          in.k.slice(1, 0, 101),
+                                          in.v.slice(1, 0, 101),
+                                          in.log_gate.slice(1, 0, 101));
+  EXPECT_TENSORS_NEAR(attend(trunk, in).out[0], whole.out[0][100], 1e-5, 1e-5);
+}
+
+TEST(LayerCache, TruncateThenAppendIsTheOtherContinuation) {
+  const AttentionInputs in = sequence(200);
+  LayerCache cache(make_pool(), G);
+  append(cache, in, 0, 90);
+  append(cache, in, 150, 200);  // rejected draft over a page border
+  cache.truncate(90);
+  append(cache, in, 90, 130);
+  LayerCache straight(make_pool(), G);
+  append(straight, in, 0, 130);
+  EXPECT_BITWISE_EQUAL(attend(cache, in).out, attend(straight, in).out);
+  cache.truncate(0);
+  EXPECT_EQ(cache.pool()->pages_in_use(), 0);
+}
+
+TEST(LayerCache, SnapshotRestoresTheSameState) {
+  const AttentionInputs in = sequence(400, at::kBFloat16, -1);
+  LayerCache cache(make_pool(at::kBFloat16), G);
+  append(cache, in, 0, 300);
+  ASSERT_GT(cache.evict(at::full({H}, 2.0F), -10, 300), 0);
+  LayerCache restored = LayerCache::restore(make_pool(at::kBFloat16), cache.snapshot());
+  EXPECT_EQ(restored.length(), 300);
+  EXPECT_EQ(restored.pool()->pages_in_use(), cache.pool()->pages_in_use());
+  append(cache, in, 300, 301);
+  append(restored, in, 300, 301);
+  EXPECT_BITWISE_EQUAL(attend(cache, in).out, attend(restored, in).out);
+  EXPECT_THROW(restored.truncate(299), Error);
+}
+
+TEST(LayerCache, UnusedPagesAndSlotsAreNotRead) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  auto pool = make_pool();
+  {
+    LayerCache poison(pool, G);  // its pages go back to the pool full of NaN
+    const at::Tensor bad = at::full({1000, G, D}, nan, at::kFloat);
+    poison.append(bad, bad);
+  }
+  const AttentionInputs in = sequence(100);
+  LayerCache cache(pool, G);
+  append(cache, in, 0, 100);
+  LayerCache clean(make_pool(), G);
+  append(clean, in, 0, 100);
+  EXPECT_BITWISE_EQUAL(attend(cache, in).out, attend(clean, in).out);
+}
+
+TEST(LayerCache, SameBitsForAnyNumberOfThreads) {
+  const AttentionInputs in = sequence(3000);
+  LayerCache cache(make_pool(), G);
+  append(cache, in, 0, 3000);
+  const int before = at::get_num_threads();
+  at::set_num_threads(1);
+  const PagedOutput one = attend(cache, in);
+  for (const int threads : {2, 3}) {
+    at::set_num_threads(threads);
+    const PagedOutput many = attend(cache, in);
+    EXPECT_BITWISE_EQUAL(one.out, many.out);
+    EXPECT_BITWISE_EQUAL(one.lse, many.lse);
+  }
+  at::set_num_threads(before);
+}
+
+TEST(LayerCache, RejectsWhatItCannotHold) {
+  const AttentionInputs in = sequence(200);
+  LayerCache cache(make_pool(at::kFloat, 4), G);
+  append(cache, in, 0, 100);
+  EXPECT_THROW(append(cache, in, 100, 200), Error);  // pool is full
+  EXPECT_EQ(cache.length(), 100);                    // and the cache as it was
+  EXPECT_THROW(cache.append(in.k[0], in.v[0].slice(0, 1), {}), Error);
+  EXPECT_THROW(cache.append(in.k[0].to(at::kBFloat16), in.v[0].to(at::kBFloat16), {}), Error);
+  EXPECT_THROW(cache.truncate(101), Error);
+  EXPECT_THROW(cache.evict(at::zeros({H}), 0, 100), Error);
+  EXPECT_THROW(cache.evict(at::zeros({H}), -10, 101), Error);
+  EXPECT_THROW(attend(cache, in, 101), Error);
+}
+
+}  // namespace
+}  // namespace reynard::attention
