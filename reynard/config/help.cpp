@@ -14,7 +14,7 @@ std::string explanation(const KeyInfo& key) {
 
 std::string escaped_bars(std::string text) {
   for (std::size_t at = text.find('|'); at != std::string::npos; at = text.find('|', at + 2)) {
-    text.insert(at, "\\");
+    text.insert(at, 1, '\\');
   }
   return text;
 }

@@ -1,5 +1,6 @@
 #pragma once
-// Batches of training tokens from token files: seeded, resumable to the token.
+// Batches of training tokens from token files: seeded, resumable to the token, the same order on
+// every machine. docs/formats.md says exactly what a row holds in each mode.
 
 #include "reynard/config/fields.h"
 
@@ -13,9 +14,11 @@
 
 namespace reynard::data {
 
+class TokenFile;
+
 enum class LoaderMode {
-  kPacked,   // documents one after the other, each with its BOS; no attention across boundaries
-  kSlices,   // long slices: every row is one piece of a document, boundaries ignored inside
+  kPacked,   // documents one after the other; no attention across boundaries
+  kSlices,   // every row is one slice of a document of more than T tokens
   kOrdered,  // each row walks one document after the other (segment recurrence)
 };
 config::EnumNames<LoaderMode> enum_names(LoaderMode);
@@ -36,25 +39,41 @@ class Loader {
   virtual Batch next() = 0;
   // Everything needed to go on with the very next token.
   virtual nlohmann::json state() const = 0;
+  // Throws reynard::Error when the state is that of another file or of other settings.
   virtual void restore(const nlohmann::json& state) = 0;
+  virtual const TokenFile& file() const = 0;
 };
 
 struct LoaderConfig {
   std::string path;  // token file of `reynard prepare`
   LoaderMode mode = LoaderMode::kPacked;
-  int64_t batch_size = 4;  // rows B of a micro-batch
-  int64_t length = 1024;   // tokens T of a row
-  int64_t seed = 0;        // order of documents or slices
+  int64_t batch_size = 4;          // rows B of a micro-batch
+  int64_t length = 1024;           // tokens T of a row
+  int64_t seed = 0;                // order of documents or slices
+  double repeat_fraction = 0;      // share of rows that repeat one piece; 0: none
+  int64_t repeat_min_length = 16;  // tokens of the shortest such piece; the longest is T / 2
 
   static void fields(auto& self, auto&& field) {
     field("path", self.path, "token file written by `reynard prepare`");
     field("mode", self.mode, "how rows are cut from documents");
-    field("batch_size", self.batch_size, "rows of a micro-batch", config::positive);
-    field("length", self.length, "tokens of a row", config::positive);
+    field("batch_size", self.batch_size, "rows of a micro-batch", kDimension);
+    field("length", self.length, "tokens of a row", kDimension);
     field("seed", self.seed, "seed of the order of documents");
+    field("repeat_fraction",
+          self.repeat_fraction,
+          "share of rows that are one random piece repeated, which teaches a small model to copy",
+          config::fraction);
+    field("repeat_min_length",
+          self.repeat_min_length,
+          "tokens of the shortest repeated piece; the longest is half a row",
+          config::positive);
   }
+  void check(config::Problems& problems, const std::string& path) const;
+
+  static constexpr config::Rule kDimension{1, 2147483647, false, "between 1 and 2147483647"};
 };
 
+// Throws reynard::Error when the file is bad or has no document that fits the mode.
 std::unique_ptr<Loader> make_loader(const LoaderConfig& config);
 
 }  // namespace reynard::data

@@ -1,0 +1,138 @@
+#include "reynard/data/loader.h"
+
+#include "reynard/data/row_source.h"
+#include "reynard/data/token_file.h"
+#include "reynard/tensor/error.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+namespace reynard::data {
+
+namespace {
+
+class RowLoader final : public Loader {
+ public:
+  explicit RowLoader(const LoaderConfig& config)
+      : config_(config), file_(config.path), source_(make_row_source(file_, config_)) {}
+
+  Batch next() override {
+    const int64_t B = config_.batch_size;
+    const int64_t T = config_.length;
+    Batch batch{at::empty({B, T}, at::kLong),
+                at::empty({B, T}, at::kLong),
+                at::ones({B, T}, at::kFloat),
+                at::zeros({B, T}, at::kBool)};
+    auto* tokens = batch.tokens.mutable_data_ptr<int64_t>();
+    auto* targets = batch.targets.mutable_data_ptr<int64_t>();
+    auto* starts = batch.starts.mutable_data_ptr<bool>();
+    const auto length = static_cast<size_t>(T);
+    for (int64_t b = 0; b < B; ++b, ++num_rows_) {
+      const Row row{{tokens + b * T, length}, {targets + b * T, length}, {starts + b * T, length}};
+      if (repeats(num_rows_)) {
+        fill_repeated(file_, config_, static_cast<uint64_t>(num_rows_), row);
+      } else {
+        source_->fill(b, row);
+      }
+    }
+    return batch;
+  }
+
+  nlohmann::json state() const override {
+    nlohmann::json state = identity();
+    state["num_rows"] = num_rows_;
+    state["source"] = source_->state();
+    return state;
+  }
+
+  void restore(const nlohmann::json& state) override {
+    const nlohmann::json expected = identity();
+    for (const auto& [key, value] : expected.items()) {
+      const auto member = state.find(key);
+      if (member == state.end() || *member != value) {
+        throw Error(
+            fmt::format("loader state: {} is {}; this run has {}; resume with the settings "
+                        "and the token file of the run",
+                        key,
+                        member == state.end() ? "missing" : member->dump(),
+                        value.dump()));
+      }
+    }
+    const auto source = state.find("source");
+    if (source == state.end()) throw Error("loader state: source is missing");
+    num_rows_ = state_integer(state, "num_rows", std::numeric_limits<int64_t>::max());
+    source_->restore(*source);
+  }
+
+  const TokenFile& file() const override { return file_; }
+
+ private:
+  bool repeats(int64_t row) const {
+    return config_.repeat_fraction > 0 &&
+           unit(random_bits(static_cast<uint64_t>(config_.seed),
+                            random_bits(kRepeatStream, 0, 0),
+                            static_cast<uint64_t>(row))) < config_.repeat_fraction;
+  }
+  // What must be the same for a state to mean the same.
+  nlohmann::json identity() const {
+    return {{"num_tokens", file_.num_tokens()},
+            {"num_documents", file_.num_documents()},
+            {"mode", static_cast<int>(config_.mode)},
+            {"batch_size", config_.batch_size},
+            {"length", config_.length},
+            {"seed", config_.seed},
+            {"repeat_fraction", config_.repeat_fraction},
+            {"repeat_min_length", config_.repeat_min_length}};
+  }
+
+  LoaderConfig config_;
+  TokenFile file_;
+  std::unique_ptr<RowSource> source_;
+  int64_t num_rows_ = 0;  // delivered
+};
+
+}  // namespace
+
+config::EnumNames<LoaderMode> enum_names(LoaderMode) {
+  return {{LoaderMode::kPacked, "packed"},
+          {LoaderMode::kSlices, "slices"},
+          {LoaderMode::kOrdered, "ordered"}};
+}
+
+void LoaderConfig::check(config::Problems& problems, const std::string& path) const {
+  if (batch_size * length > (int64_t{1} << 31)) {
+    problems.add(config::key(path, "batch_size"),
+                 fmt::format("{} * {} must be at most 2^31 tokens",
+                             config::key(path, "batch_size"),
+                             config::key(path, "length")));
+  }
+  if (repeat_fraction > 0 && mode == LoaderMode::kOrdered) {
+    problems.add(config::key(path, "repeat_fraction"), "must be 0 with mode = \"ordered\"");
+  }
+  if (repeat_fraction > 0 && repeat_min_length > length / 2) {
+    problems.add(
+        config::key(path, "repeat_min_length"),
+        fmt::format("must be at most {} / 2 = {}", config::key(path, "length"), length / 2));
+  }
+}
+
+std::unique_ptr<Loader> make_loader(const LoaderConfig& config) {
+  if (config.path.empty()) {
+    throw Error("loader: path is empty; give the token file that `reynard prepare` wrote");
+  }
+  config::Problems problems;
+  config.check(problems, "");
+  problems.throw_if_any();
+  auto loader = std::make_unique<RowLoader>(config);
+  const TokenFile& file = loader->file();
+  // Every document of a single token would give no pair (input, target) in any epoch.
+  if (file.num_tokens() == file.num_documents()) {
+    throw Error(fmt::format("{}: every document has one token; nothing can be predicted",
+                            file.path().string()));
+  }
+  return loader;
+}
+
+}  // namespace reynard::data

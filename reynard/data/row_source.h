@@ -1,0 +1,49 @@
+#pragma once
+// Where the rows of a batch come from: one class per loader mode. A row is T pairs (input, target);
+// a document of n tokens has n - 1 of them, so EOS is never an input and BOS never a target.
+
+#include "reynard/data/loader.h"
+#include "reynard/data/random.h"
+#include "reynard/data/token_file.h"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace reynard::data {
+
+// One row of a batch, to be filled.
+struct Row {
+  std::span<int64_t> tokens;   // (T)
+  std::span<int64_t> targets;  // (T)
+  std::span<bool> starts;      // (T), all false at first
+};
+
+class RowSource {
+ public:
+  virtual ~RowSource() = default;
+  // index: which row of the batch.
+  virtual void fill(int64_t index, const Row& row) = 0;
+  virtual nlohmann::json state() const = 0;
+  virtual void restore(const nlohmann::json& state) = 0;
+};
+
+// Streams of random_bits(): one per use, so that uses do not share numbers.
+enum RandomStream : uint64_t { kOrderStream = 1, kOffsetStream = 2, kRepeatStream = 3 };
+
+std::unique_ptr<RowSource> make_row_source(const TokenFile& file, const LoaderConfig& config);
+
+// Fills a row with [BOS, piece, BOS, piece, ...]: a random piece of the text, its length drawn
+// log-uniformly (by octaves) between repeat_min_length and T / 2. counter selects the piece.
+void fill_repeated(const TokenFile& file,
+                   const LoaderConfig& config,
+                   uint64_t counter,
+                   const Row& row);
+
+// An integer of a saved state; throws reynard::Error unless it is in [0, limit).
+int64_t state_integer(const nlohmann::json& state, const char* key, int64_t limit);
+
+}  // namespace reynard::data

@@ -1,0 +1,236 @@
+#include "reynard/data/token_file.h"
+
+#include "reynard/tensor/error.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+namespace reynard::data {
+
+static_assert(std::endian::native == std::endian::little, "token files are little-endian");
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kFormat = "reynard-tokens";
+constexpr int64_t kVersion = 1;
+// Far above any real file, far below an overflow of bytes in int64.
+constexpr int64_t kMaxTokens = int64_t{1} << 56;
+
+[[noreturn]] void fail(const std::filesystem::path& path, const std::string& what) {
+  throw Error(fmt::format("{}: {}", path.string(), what));
+}
+
+// A member of the header that must be an integer in [min, max].
+int64_t integer(const Json& json,
+                const std::filesystem::path& path,
+                const char* key,
+                int64_t min,
+                int64_t max) {
+  const auto member = json.find(key);
+  if (member == json.end()) fail(path, fmt::format("header has no \"{}\"", key));
+  const bool fits = member->is_number_unsigned()
+                        ? member->get<uint64_t>() <= static_cast<uint64_t>(max)
+                        : member->is_number_integer();
+  if (!fits || member->get<int64_t>() < min || member->get<int64_t>() > max) {
+    fail(path,
+         fmt::format("header: {} = {}; expected an integer in {} ... {}",
+                     key,
+                     member->dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80),
+                     min,
+                     max));
+  }
+  return member->get<int64_t>();
+}
+
+std::string text(const Json& json, const std::filesystem::path& path, const char* key) {
+  const auto member = json.find(key);
+  if (member == json.end() || !member->is_string()) {
+    fail(path, fmt::format("header has no text \"{}\"", key));
+  }
+  return member->get<std::string>();
+}
+
+TokenFileHeader parse_header(std::string_view bytes, const std::filesystem::path& path) {
+  // Only an object without nesting is a header: deep nesting would overflow the parser's stack.
+  const std::string_view start = R"({"format":"reynard-tokens")";
+  if (!bytes.starts_with(start) || bytes.find_first_of("[{", 1) != std::string_view::npos) {
+    fail(path, "is not a token file; make one with `reynard prepare`");
+  }
+  const Json json = Json::parse(bytes, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) fail(path, "the token file's header is not valid JSON");
+  if (const int64_t version = integer(json, path, "version", 0, kMaxTokens); version != kVersion) {
+    fail(path,
+         fmt::format("token file of version {}; this program reads version {}; run `reynard "
+                     "prepare` again",
+                     version,
+                     kVersion));
+  }
+  TokenFileHeader header;
+  header.tokenizer = text(json, path, "tokenizer");
+  header.vocab_size = integer(json, path, "vocab_size", 1, std::numeric_limits<int32_t>::max());
+  header.bos = integer(json, path, "bos", 0, header.vocab_size - 1);
+  header.eos = integer(json, path, "eos", 0, header.vocab_size - 1);
+  header.num_tokens = integer(json, path, "num_tokens", 1, kMaxTokens);
+  header.num_documents = integer(json, path, "num_documents", 1, header.num_tokens);
+  header.num_text_bytes = integer(json, path, "num_text_bytes", 0, kMaxTokens);
+  if (json.contains("roll_seed")) {
+    header.roll_seed = integer(json,
+                               path,
+                               "roll_seed",
+                               std::numeric_limits<int64_t>::min(),
+                               std::numeric_limits<int64_t>::max());
+  }
+  const std::string dtype = token_bytes(header.vocab_size) == 2 ? "uint16" : "uint32";
+  if (text(json, path, "dtype") != dtype) {
+    fail(path,
+         fmt::format(
+             "header: dtype is not {}, which vocab_size = {} asks for", dtype, header.vocab_size));
+  }
+  return header;
+}
+
+int64_t ends_offset(const TokenFileHeader& header) {
+  const int64_t end = kTokenFileHeaderBytes + header.num_tokens * token_bytes(header.vocab_size);
+  return (end + 7) / 8 * 8;
+}
+
+}  // namespace
+
+int64_t token_bytes(int64_t vocab_size) {
+  return vocab_size <= 65536 ? 2 : 4;
+}
+
+std::string header_text(const TokenFileHeader& header) {
+  nlohmann::ordered_json json{{"format", kFormat},
+                              {"version", kVersion},
+                              {"dtype", token_bytes(header.vocab_size) == 2 ? "uint16" : "uint32"},
+                              {"tokenizer", header.tokenizer},
+                              {"vocab_size", header.vocab_size},
+                              {"bos", header.bos},
+                              {"eos", header.eos},
+                              {"num_tokens", header.num_tokens},
+                              {"num_documents", header.num_documents},
+                              {"num_text_bytes", header.num_text_bytes}};
+  if (header.roll_seed) json["roll_seed"] = *header.roll_seed;
+  std::string text = json.dump();
+  text.resize(kTokenFileHeaderBytes - 1, ' ');  // JSON allows blanks at its end
+  text += '\n';
+  return text;
+}
+
+TokenFile::TokenFile(const std::filesystem::path& path) : path_(path) {
+  descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor_ < 0) fail(path, fmt::format("cannot be opened: {}", std::strerror(errno)));
+  try {
+    map();
+    verify_ends();
+  } catch (...) {
+    if (data_) munmap(data_, static_cast<size_t>(size_));
+    close(descriptor_);
+    throw;
+  }
+}
+
+TokenFile::~TokenFile() {
+  munmap(data_, static_cast<size_t>(size_));
+  close(descriptor_);
+}
+
+void TokenFile::map() {
+  struct stat status {};
+  if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    fail(path_, "is not a file; expected a token file of `reynard prepare`");
+  }
+  size_ = status.st_size;
+  std::string bytes(static_cast<size_t>(kTokenFileHeaderBytes), '\0');
+  const ssize_t got = pread(descriptor_, bytes.data(), bytes.size(), 0);
+  if (got < 0) fail(path_, fmt::format("cannot be read: {}", std::strerror(errno)));
+  if (got == 0) fail(path_, "is empty; expected a token file of `reynard prepare`");
+  bytes.resize(static_cast<size_t>(got));
+  header_ = parse_header(bytes, path_);
+  const int64_t expected =
+      ends_offset(header_) + header_.num_documents * static_cast<int64_t>(sizeof(int64_t));
+  if (size_ != expected) {
+    fail(path_,
+         fmt::format("has {} bytes; expected {} for {} tokens in {} documents; the file was cut "
+                     "short or damaged: run `reynard prepare` again",
+                     size_,
+                     expected,
+                     header_.num_tokens,
+                     header_.num_documents));
+  }
+  data_ = mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_SHARED, descriptor_, 0);
+  if (data_ == MAP_FAILED) {
+    data_ = nullptr;
+    fail(path_, fmt::format("cannot be mapped into memory: {}", std::strerror(errno)));
+  }
+  ends_ = reinterpret_cast<const int64_t*>(static_cast<const char*>(data_) + ends_offset(header_));
+}
+
+void TokenFile::verify_ends() const {
+  int64_t previous = 0;
+  for (int64_t d = 0; d < header_.num_documents; ++d) {
+    if (ends_[d] <= previous || ends_[d] > header_.num_tokens) {
+      fail(path_,
+           fmt::format("document {} ends at token {}; expected more than {} and at most {}",
+                       d,
+                       ends_[d],
+                       previous,
+                       header_.num_tokens));
+    }
+    previous = ends_[d];
+  }
+  if (previous != header_.num_tokens) {
+    fail(path_,
+         fmt::format(
+             "the last document ends at token {}; expected {}", previous, header_.num_tokens));
+  }
+}
+
+void TokenFile::read(int64_t begin, std::span<int64_t> out) const {
+  const auto count = static_cast<int64_t>(out.size());
+  if (begin < 0 || begin > header_.num_tokens || count > header_.num_tokens - begin) {
+    fail(path_,
+         fmt::format("tokens [{}, {}) asked for; the file has {}",
+                     begin,
+                     begin + count,
+                     header_.num_tokens));
+  }
+  const char* tokens = static_cast<const char*>(data_) + kTokenFileHeaderBytes;
+  const bool narrow = token_bytes(header_.vocab_size) == 2;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t id = narrow ? reinterpret_cast<const uint16_t*>(tokens)[begin + i]
+                              : reinterpret_cast<const uint32_t*>(tokens)[begin + i];
+    if (id >= header_.vocab_size) {
+      fail(path_,
+           fmt::format("token {} has id {}; expected less than vocab_size = {}",
+                       begin + i,
+                       id,
+                       header_.vocab_size));
+    }
+    out[static_cast<size_t>(i)] = id;
+  }
+}
+
+std::vector<int64_t> TokenFile::read(int64_t begin, int64_t count) const {
+  if (count < 0 || count > header_.num_tokens) {
+    fail(path_, fmt::format("{} tokens asked for; the file has {}", count, header_.num_tokens));
+  }
+  std::vector<int64_t> ids(static_cast<size_t>(count));
+  read(begin, ids);
+  return ids;
+}
+
+}  // namespace reynard::data

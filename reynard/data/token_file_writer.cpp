@@ -1,0 +1,209 @@
+#include "reynard/data/token_file_writer.h"
+
+#include "reynard/data/random.h"
+#include "reynard/tensor/error.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace reynard::data {
+
+namespace {
+
+constexpr size_t kBufferBytes = 1 << 20;
+
+void write_at(int descriptor,
+              const std::filesystem::path& path,
+              const char* data,
+              size_t size,
+              int64_t offset) {
+  while (size > 0) {
+    const ssize_t done = pwrite(descriptor, data, size, offset);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) {
+      throw Error(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno)));
+    }
+    data += done;
+    size -= static_cast<size_t>(done);
+    offset += done;
+  }
+}
+
+// np.roll by a random shift: what moves past the end comes in again at the front.
+template <class Id>
+void roll(Id* text, int64_t size, uint64_t bits) {
+  const int64_t shift = below(bits, size);
+  std::rotate(text, text + (size - shift) % size, text + size);
+}
+
+}  // namespace
+
+void TokenFileWriter::Output::write(const void* data, size_t size) {
+  const auto* bytes = static_cast<const char*>(data);
+  buffer.insert(buffer.end(), bytes, bytes + size);
+  if (buffer.size() >= kBufferBytes) flush();
+}
+
+void TokenFileWriter::Output::flush() {
+  write_at(descriptor, path, buffer.data(), buffer.size(), buffer_begin);
+  buffer_begin += static_cast<int64_t>(buffer.size());
+  buffer.clear();
+}
+
+void TokenFileWriter::fail(const char* action) const {
+  throw Error(fmt::format("{}: cannot be {}: {}", partial_.string(), action, std::strerror(errno)));
+}
+
+TokenFileWriter::TokenFileWriter(const std::filesystem::path& path,
+                                 const TokenFileWriterOptions& options)
+    : path_(path), partial_(path), options_(options) {
+  partial_ += ".partial";
+  header_.tokenizer = options.tokenizer;
+  header_.vocab_size = options.vocab_size;
+  header_.bos = options.bos;
+  header_.eos = options.eos;
+  header_.roll_seed = options.roll_seed;
+  tokens_.path = partial_;
+  tokens_.buffer_begin = kTokenFileHeaderBytes;
+  tokens_.descriptor = open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (tokens_.descriptor < 0) fail("made");
+  if (flock(tokens_.descriptor, LOCK_EX | LOCK_NB) != 0) {
+    close(tokens_.descriptor);
+    throw Error(fmt::format("{}: is being written by another process", partial_.string()));
+  }
+  // Ends are many but small: they wait in a file without a name until the tokens are complete.
+  ends_.path = path;
+  ends_.path += ".ends.partial";
+  ends_.descriptor = open(ends_.path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (ends_.descriptor < 0 || ftruncate(tokens_.descriptor, 0) != 0) {
+    const int reason = errno;
+    unlink(partial_.c_str());
+    close(tokens_.descriptor);
+    errno = reason;
+    fail("made");
+  }
+  unlink(ends_.path.c_str());
+}
+
+TokenFileWriter::~TokenFileWriter() {
+  if (!renamed_) unlink(partial_.c_str());
+  close(tokens_.descriptor);
+  close(ends_.descriptor);
+}
+
+void TokenFileWriter::put(int64_t id) {
+  if (token_bytes(options_.vocab_size) == 2) {
+    const auto narrow = static_cast<uint16_t>(id);
+    tokens_.write(&narrow, sizeof narrow);
+  } else {
+    const auto wide = static_cast<uint32_t>(id);
+    tokens_.write(&wide, sizeof wide);
+  }
+  ++end_;
+}
+
+void TokenFileWriter::begin_document() {
+  drop_document();
+  put(options_.bos);
+}
+
+void TokenFileWriter::append(std::span<const int32_t> ids) {
+  if (token_bytes(options_.vocab_size) == 2) {
+    const std::vector<uint16_t> narrow(ids.begin(), ids.end());
+    tokens_.write(narrow.data(), narrow.size() * sizeof(uint16_t));
+  } else {
+    tokens_.write(ids.data(), ids.size() * sizeof(int32_t));
+  }
+  end_ += static_cast<int64_t>(ids.size());
+}
+
+void TokenFileWriter::end_document(int64_t num_text_bytes) {
+  put(options_.eos);
+  ends_.write(&end_, sizeof end_);
+  header_.num_tokens = end_;
+  header_.num_text_bytes += num_text_bytes;
+  ++header_.num_documents;
+}
+
+void TokenFileWriter::drop_document() {
+  const int64_t keep =
+      kTokenFileHeaderBytes + header_.num_tokens * token_bytes(options_.vocab_size);
+  if (keep >= tokens_.buffer_begin) {
+    tokens_.buffer.resize(static_cast<size_t>(keep - tokens_.buffer_begin));
+  } else {
+    tokens_.buffer.clear();
+    tokens_.buffer_begin = keep;
+  }
+  end_ = header_.num_tokens;
+}
+
+void TokenFileWriter::append_ends() {
+  ends_.flush();
+  std::vector<char> block(kBufferBytes);
+  for (int64_t offset = 0; offset < ends_.buffer_begin;) {
+    const ssize_t got = pread(ends_.descriptor, block.data(), block.size(), offset);
+    if (got <= 0) fail("completed");
+    tokens_.write(block.data(), static_cast<size_t>(got));
+    offset += got;
+  }
+  tokens_.flush();
+}
+
+void TokenFileWriter::roll_documents() {
+  const int64_t width = token_bytes(options_.vocab_size);
+  const auto size = static_cast<size_t>(tokens_.buffer_begin);
+  void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, tokens_.descriptor, 0);
+  if (mapped == MAP_FAILED) fail("rolled");
+  char* data = static_cast<char*>(mapped) + kTokenFileHeaderBytes;
+  const auto* ends = reinterpret_cast<const int64_t*>(static_cast<char*>(mapped) + size -
+                                                      static_cast<size_t>(header_.num_documents) *
+                                                          sizeof(int64_t));
+  int64_t begin = 0;
+  for (int64_t d = 0; d < header_.num_documents; ++d) {
+    const int64_t text = ends[d] - begin - 2;  // BOS and EOS stay
+    if (text >= std::max<int64_t>(options_.roll_min_tokens, 1)) {
+      const uint64_t bits =
+          random_bits(static_cast<uint64_t>(*options_.roll_seed), 0, static_cast<uint64_t>(d));
+      if (width == 2) {
+        roll(reinterpret_cast<uint16_t*>(data) + begin + 1, text, bits);
+      } else {
+        roll(reinterpret_cast<uint32_t*>(data) + begin + 1, text, bits);
+      }
+    }
+    begin = ends[d];
+  }
+  munmap(mapped, size);
+}
+
+void TokenFileWriter::finish() {
+  drop_document();
+  tokens_.flush();
+  const int64_t end = tokens_.buffer_begin;
+  const char zeros[8] = {};
+  tokens_.write(zeros, static_cast<size_t>((end + 7) / 8 * 8 - end));
+  append_ends();
+  if (ftruncate(tokens_.descriptor, tokens_.buffer_begin) != 0) fail("cut");
+  if (options_.roll_seed) roll_documents();
+  const std::string header = header_text(header_);
+  write_at(tokens_.descriptor, partial_, header.data(), header.size(), 0);
+  if (fsync(tokens_.descriptor) != 0) fail("synced");
+}
+
+void TokenFileWriter::commit() {
+  if (rename(partial_.c_str(), path_.c_str()) != 0) fail("renamed");
+  renamed_ = true;
+  const std::filesystem::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  fsync(descriptor);  // the name; the data was synced before
+  close(descriptor);
+}
+
+}  // namespace reynard::data

@@ -1,0 +1,318 @@
+#include "reynard/data/loader.h"
+
+#include "reynard/config/config.h"
+#include "reynard/data/random.h"
+#include "reynard/data/token_file.h"
+#include "reynard/data/token_file_writer.h"
+#include "reynard/tensor/error.h"
+#include "tests/support/compare.h"
+#include "tests/support/files.h"
+
+#include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <map>
+#include <numeric>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+namespace {
+
+using namespace reynard;
+using data::LoaderConfig;
+using data::LoaderMode;
+
+constexpr int64_t kBos = 60000;
+constexpr int64_t kEos = 60001;
+
+// A token file with documents of these text lengths; every text token of the file is different.
+std::string write_documents(const test::TempDir& folder, const std::vector<int64_t>& lengths) {
+  const std::string path = folder / "a.tokens";
+  data::TokenFileWriter writer(path, {.vocab_size = 60002, .bos = kBos, .eos = kEos});
+  int32_t id = 0;
+  for (const int64_t length : lengths) {
+    std::vector<int32_t> text(static_cast<size_t>(length));
+    std::iota(text.begin(), text.end(), id);
+    id += static_cast<int32_t>(length);
+    writer.begin_document();
+    writer.append(text);
+    writer.end_document(length);
+  }
+  writer.finish();
+  writer.commit();
+  return path;
+}
+
+std::vector<int64_t> row(const at::Tensor& t, int64_t b) {
+  const at::Tensor r = t[b].to(at::kLong).contiguous();
+  return {r.const_data_ptr<int64_t>(), r.const_data_ptr<int64_t>() + r.numel()};
+}
+
+using Ids = std::vector<int64_t>;
+
+TEST(Loader, PackedRowsHoldDocumentsOneAfterTheOther) {
+  const test::TempDir folder;
+  const auto loader = data::make_loader(
+      {.path = write_documents(folder, {10}), .batch_size = 2, .length = 8, .seed = 1});
+  const data::Batch batch = loader->next();
+  EXPECT_EQ(row(batch.tokens, 0), (Ids{kBos, 0, 1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(row(batch.targets, 0), (Ids{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(row(batch.starts, 0), (Ids{1, 0, 0, 0, 0, 0, 0, 0}));
+  // The row goes on inside the document: BOS in place of token 7; then the next epoch begins.
+  EXPECT_EQ(row(batch.tokens, 1), (Ids{kBos, 8, 9, kBos, 0, 1, 2, 3}));
+  EXPECT_EQ(row(batch.targets, 1), (Ids{8, 9, kEos, 0, 1, 2, 3, 4}));
+  EXPECT_EQ(row(batch.starts, 1), (Ids{1, 0, 0, 1, 0, 0, 0, 0}));
+  EXPECT_EQ(row(batch.loss_mask, 1), (Ids{1, 1, 1, 1, 1, 1, 1, 1}));
+}
+
+TEST(Loader, OrderedRowsGoOnWhereTheLastBatchStopped) {
+  const test::TempDir folder;
+  const auto loader = data::make_loader({.path = write_documents(folder, {5, 5}),
+                                         .mode = LoaderMode::kOrdered,
+                                         .batch_size = 2,
+                                         .length = 4});
+  const data::Batch first = loader->next();
+  const data::Batch second = loader->next();
+  for (int64_t b = 0; b < 2; ++b) {
+    const int64_t id = row(first.targets, b)[0];  // 0 or 5: the row's document
+    EXPECT_EQ(row(first.tokens, b), (Ids{kBos, id, id + 1, id + 2}));
+    EXPECT_EQ(row(first.starts, b), (Ids{1, 0, 0, 0}));
+    EXPECT_EQ(row(second.tokens, b)[0], id + 3);
+    EXPECT_EQ(row(second.targets, b)[1], kEos);
+    EXPECT_EQ(row(second.starts, b), (Ids{0, 0, 1, 0}));  // then the row's next document
+  }
+  EXPECT_NE(row(first.targets, 0)[0], row(first.targets, 1)[0]);
+}
+
+TEST(Loader, SlicesAreOfOneDocumentEach) {
+  const test::TempDir folder;
+  // Documents of 40, 3 and 17 text tokens: 5, 0 and 2 slices of 8.
+  const auto loader = data::make_loader({.path = write_documents(folder, {40, 3, 17}),
+                                         .mode = LoaderMode::kSlices,
+                                         .batch_size = 7,
+                                         .length = 8});
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    const data::Batch batch = loader->next();
+    std::multiset<bool> is_first_document;
+    std::set<int64_t> seen;
+    for (int64_t b = 0; b < 7; ++b) {
+      const auto targets = row(batch.targets, b);
+      const auto tokens = row(batch.tokens, b);
+      EXPECT_EQ(tokens[0], kBos);
+      for (size_t i = 1; i < 8; ++i) {
+        EXPECT_EQ(tokens[i], targets[i - 1]);
+        EXPECT_TRUE(targets[i] == kEos || targets[i] == targets[i - 1] + 1);
+      }
+      is_first_document.insert(targets[0] < 40);
+      EXPECT_TRUE(seen.insert(targets[0]).second);
+      EXPECT_TRUE(targets[0] < 40 || targets[0] >= 43);
+    }
+    EXPECT_EQ(is_first_document.count(true), 5U);
+  }
+}
+
+TEST(Loader, RepeatedRowsAreOnePieceBehindBos) {
+  const test::TempDir folder;
+  const auto loader = data::make_loader({.path = write_documents(folder, {200, 300}),
+                                         .batch_size = 400,
+                                         .length = 64,
+                                         .repeat_fraction = 0.25,
+                                         .repeat_min_length = 4});
+  const data::Batch batch = loader->next();
+  int64_t repeated = 0;
+  std::map<int64_t, int64_t> octaves;
+  for (int64_t b = 0; b < 400; ++b) {
+    const auto tokens = row(batch.tokens, b);
+    const auto targets = row(batch.targets, b);
+    size_t period = 1;
+    while (period < tokens.size() && tokens[period] != kBos) ++period;
+    if (period > 33) continue;
+    if (targets[0] != targets[period]) continue;  // a document that begins inside a row
+    ++repeated;
+    ++octaves[period - 1 < 8 ? 4 : period - 1 < 16 ? 8 : 16];
+    EXPECT_GE(period - 1, 4U);
+    for (size_t i = 0; i + period < tokens.size(); ++i) {
+      EXPECT_EQ(tokens[i], tokens[i + period]);
+      EXPECT_EQ(targets[i], tokens[i + 1]);
+    }
+    EXPECT_EQ(batch.starts[b].sum().item<int64_t>(), 1);
+  }
+  EXPECT_NEAR(static_cast<double>(repeated), 100, 35);  // 4 standard deviations
+  for (const auto& [octave, count] : octaves) EXPECT_GT(count, repeated / 8) << octave;
+}
+
+TEST(Loader, AllRowsRepeatedNeedNoLongDocument) {
+  const test::TempDir folder;
+  const auto loader = data::make_loader({.path = write_documents(folder, {3, 0, 3}),
+                                         .batch_size = 8,
+                                         .length = 64,
+                                         .repeat_fraction = 1});
+  const data::Batch batch = loader->next();
+  for (int64_t b = 0; b < 8; ++b) EXPECT_EQ(row(batch.tokens, b)[4], kBos);  // all three tokens
+}
+
+LoaderConfig random_config(const std::string& path) {
+  LoaderConfig config;
+  config.path = path;
+  config.mode = *rc::gen::element(LoaderMode::kPacked, LoaderMode::kSlices, LoaderMode::kOrdered);
+  config.batch_size = *rc::gen::inRange(1, 5);
+  config.length = *rc::gen::inRange(2, 20);
+  config.seed = *rc::gen::inRange(0, 1000);
+  if (config.mode != LoaderMode::kOrdered) config.repeat_fraction = *rc::gen::element(0.0, 0.3);
+  config.repeat_min_length = 1;
+  return config;
+}
+
+std::vector<int64_t> random_lengths() {
+  auto lengths = *rc::gen::container<std::vector<int64_t>>(rc::gen::inRange<int64_t>(0, 60));
+  lengths.push_back(30);  // at least one document that is long enough for slices
+  return lengths;
+}
+
+void expect_same(const data::Batch& a, const data::Batch& b) {
+  RC_ASSERT(static_cast<bool>(test::bitwise_equal(a.tokens, b.tokens)));
+  RC_ASSERT(static_cast<bool>(test::bitwise_equal(a.targets, b.targets)));
+  RC_ASSERT(static_cast<bool>(test::bitwise_equal(a.starts, b.starts)));
+  RC_ASSERT(static_cast<bool>(test::bitwise_equal(a.loss_mask, b.loss_mask)));
+}
+
+TEST(Loader, ResumesToTheTokenAtAnyPlaceAndAnyNumberOfTimes) {
+  EXPECT_TRUE(rc::check([] {
+    const test::TempDir folder;
+    const LoaderConfig config = random_config(write_documents(folder, random_lengths()));
+    const auto whole = data::make_loader(config);
+    auto resumed = data::make_loader(config);
+    for (int i = 0; i < 12; ++i) {
+      if (*rc::gen::arbitrary<bool>()) {
+        const std::string saved = resumed->state().dump();
+        resumed = data::make_loader(config);
+        resumed->restore(nlohmann::json::parse(saved));
+      }
+      expect_same(whole->next(), resumed->next());
+    }
+  }));
+}
+
+TEST(Loader, PackedDeliversEveryTokenOncePerEpoch) {
+  EXPECT_TRUE(rc::check([] {
+    const test::TempDir folder;
+    const std::string path = write_documents(folder, random_lengths());
+    LoaderConfig config{.path = path};
+    config.length = *rc::gen::inRange(1, 20);
+    config.batch_size = 1;
+    config.seed = *rc::gen::inRange(0, 1000);
+    const auto loader = data::make_loader(config);
+    const data::TokenFile& file = loader->file();
+    const int64_t pairs = file.num_tokens() - file.num_documents();  // targets of one epoch
+    std::map<int64_t, int64_t> delivered;
+    for (int64_t epoch = 0, at = 0; epoch < 2; ++epoch) {
+      static thread_local std::vector<int64_t> targets;
+      if (epoch == 0) targets.clear();
+      while (static_cast<int64_t>(targets.size()) < (epoch + 1) * pairs) {
+        const auto next = row(loader->next().targets, 0);
+        targets.insert(targets.end(), next.begin(), next.end());
+      }
+      delivered.clear();
+      for (; at < (epoch + 1) * pairs; ++at) ++delivered[targets[static_cast<size_t>(at)]];
+      std::map<int64_t, int64_t> expected;
+      for (const int64_t id : file.read(0, file.num_tokens())) {
+        if (id != kBos) ++expected[id];
+      }
+      RC_ASSERT(delivered == expected);
+    }
+  }));
+}
+
+TEST(Loader, EpochsAreInDifferentOrders) {
+  const test::TempDir folder;
+  const auto loader = data::make_loader(
+      {.path = write_documents(folder, Ids(50, 7)), .batch_size = 50, .length = 8});
+  const data::Batch first = loader->next();
+  const data::Batch second = loader->next();
+  EXPECT_FALSE(test::bitwise_equal(first.targets, second.targets));
+}
+
+std::string error_of(const LoaderConfig& config) {
+  try {
+    data::make_loader(config);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Loader, RejectsWhatItCannotDo) {
+  const test::TempDir folder;
+  const std::string path = write_documents(folder, {10, 20});
+  EXPECT_NE(error_of({}).find("path is empty"), std::string::npos);
+  EXPECT_NE(error_of({.path = folder / "none"}).find("cannot be opened"), std::string::npos);
+  EXPECT_NE(error_of({.path = path, .mode = LoaderMode::kSlices, .length = 22})
+                .find("the longest has 22"),
+            std::string::npos);
+  EXPECT_NE(error_of({.path = path, .mode = LoaderMode::kOrdered, .repeat_fraction = 0.1})
+                .find("repeat_fraction"),
+            std::string::npos);
+  EXPECT_NE(
+      error_of({.path = path, .length = 16, .repeat_fraction = 0.1}).find("repeat_min_length"),
+      std::string::npos);
+  EXPECT_NE(error_of({.path = path, .batch_size = 1 << 20, .length = 1 << 20}).find("2^31"),
+            std::string::npos);
+  EXPECT_THROW(config::from_toml<LoaderConfig>("length = 0", "a"), Error);
+  EXPECT_THROW(config::from_toml<LoaderConfig>("mode = \"random\"", "a"), Error);
+}
+
+TEST(Loader, RejectsStatesOfOtherRunsAndDamagedOnes) {
+  const test::TempDir folder;
+  for (const LoaderMode mode : {LoaderMode::kPacked, LoaderMode::kSlices, LoaderMode::kOrdered}) {
+    LoaderConfig config{.path = write_documents(folder, {10, 20}), .mode = mode, .length = 4};
+    const auto loader = data::make_loader(config);
+    loader->next();
+    const nlohmann::json state = loader->state();
+    config.seed = 7;
+    EXPECT_THROW(data::make_loader(config)->restore(state), Error);
+    config.seed = 0;
+    EXPECT_THROW(data::make_loader(config)->restore(nlohmann::json::array()), Error);
+    const nlohmann::json flat = state.flatten();
+    for (const auto& [pointer, value] : flat.items()) {
+      for (const nlohmann::json& bad : {nlohmann::json(-1),
+                                        nlohmann::json("x"),
+                                        nlohmann::json(nullptr),
+                                        nlohmann::json(UINT64_MAX)}) {
+        nlohmann::json damaged = state;
+        damaged[nlohmann::json::json_pointer(pointer)] = bad;
+        EXPECT_THROW(data::make_loader(config)->restore(damaged), Error) << pointer << bad;
+      }
+    }
+  }
+}
+
+TEST(Permutation, IsABijectionForEverySize) {
+  for (const int64_t n : {1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 1000, 4097}) {
+    const data::Permutation order(n, 5, 6);
+    std::set<int64_t> seen;
+    for (int64_t i = 0; i < n; ++i) seen.insert(order[i]);
+    EXPECT_EQ(seen.size(), static_cast<size_t>(n));
+    EXPECT_EQ(*seen.begin(), 0);
+    EXPECT_EQ(*seen.rbegin(), n - 1);
+  }
+}
+
+TEST(Permutation, PlacesAreUniform) {
+  // Where element 0 of 10 lands over 20000 seeds: each place 2000 +- 4.5 standard deviations.
+  std::vector<int> counts(10);
+  for (uint64_t seed = 0; seed < 20000; ++seed) {
+    ++counts[static_cast<size_t>(data::Permutation(10, seed, 1)[0])];
+  }
+  for (const int count : counts) EXPECT_NEAR(count, 2000, 190);
+}
+
+TEST(Random, IsTheSameOnEveryMachine) {
+  EXPECT_EQ(data::mix(0), 0xe220a8397b1dcdafU);  // splitmix64's first output for seed 0
+  EXPECT_EQ(data::below(UINT64_MAX, 10), 9);
+  EXPECT_EQ(data::below(0, 10), 0);
+  EXPECT_LT(data::unit(UINT64_MAX), 1.0);
+}
+
+}  // namespace
