@@ -92,12 +92,13 @@ cpu::ForwardPart combined(const std::vector<cpu::ForwardPart>& parts, at::Scalar
   return {out.to(out_dtype), lse};
 }
 
-// rowsum(dout * out) - dlse: (B, H, Tq) in the compute dtype.
+// rowsum(dout * out) - dlse: (B, H, Tq) f64.
 at::Tensor row_deltas(const at::Tensor& dout, const at::Tensor& dlse, const PartsForward& forward) {
-  const at::ScalarType compute = forward.lse.scalar_type();
-  at::Tensor delta = at::zeros_like(forward.lse);
-  if (dout.defined()) {
-    delta = (dout.to(compute) * forward.out.to(compute)).sum(-1).transpose(1, 2).contiguous();
+  at::Tensor delta = at::zeros_like(forward.lse, at::TensorOptions().dtype(at::kDouble));
+  if (dout.defined() && dout.scalar_type() == at::kDouble) {
+    delta = (dout * forward.out).sum(-1).transpose(1, 2).contiguous();
+  } else if (dout.defined()) {
+    delta = cpu::row_products(with_unit_stride(dout), forward.out);
   }
   return dlse.defined() ? delta - dlse : delta;
 }

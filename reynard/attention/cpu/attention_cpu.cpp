@@ -1,103 +1,374 @@
 #include "reynard/attention/cpu/attention_cpu.h"
 
-#include "reynard/attention/reference.h"
-
-#include <ATen/TensorOperators.h>
+#include "reynard/attention/cpu/kernels.h"
+#include "reynard/attention/cpu/path.h"
+#include "reynard/attention/cpu/visibility.h"
+#include "reynard/tensor/parallel.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
+#include <vector>
 
 namespace reynard::attention::cpu {
 
 namespace {
 
-constexpr int64_t kQueryBlock = 128;
+Element element_of(const at::Tensor& x) {
+  switch (x.scalar_type()) {
+    case at::kFloat:
+      return Element::kFloat;
+    case at::kBFloat16:
+      return Element::kBFloat16;
+    case at::kHalf:
+      return Element::kHalf;
+    default:
+      TORCH_INTERNAL_ASSERT(false, "attention on the CPU: dtype ", x.scalar_type());
+  }
+}
 
-// The arguments of one block of queries: only keys up to the block's last visible one.
-struct Block {
-  int64_t begin, end;  // queries
-  int64_t keys;        // keys [0, keys) are all that it may see
-  at::Tensor q, query_sums, start;
-  KeyPart part;
+// x (B, T, heads, D)
+Operand operand(const at::Tensor& x) {
+  TORCH_INTERNAL_ASSERT(x.dim() == 4 && (x.size(3) <= 1 || x.stride(3) == 1));
+  return {
+      const_cast<void*>(x.const_data_ptr()), x.stride(0), x.stride(1), x.stride(2), element_of(x)};
+}
+
+// Scratch of a kernel call, aligned to cache lines; its contents start undefined.
+class Buffer {
+ public:
+  explicit Buffer(int64_t bytes)
+      : storage_(at::empty({bytes + kAlignment}, at::TensorOptions().dtype(at::kByte))) {}
+  char* data() const {
+    const auto address = reinterpret_cast<uintptr_t>(storage_.data_ptr());
+    return reinterpret_cast<char*>((address + kAlignment - 1) / kAlignment * kAlignment);
+  }
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(data());
+  }
+
+ private:
+  static constexpr int64_t kAlignment = 4096;
+  at::Tensor storage_;
 };
 
-Block query_block(const PartArguments& arguments, int64_t begin) {
+// The problem as the kernels see it, with the contiguous copies that it points into.
+struct PreparedProblem {
+  Problem problem;
+  const KernelTable* kernels = nullptr;
+  at::Tensor query_sums, key_sums, first_key, start;
+  std::vector<KeyRange> ranges;  // (B, H, N)
+  int64_t num_query_blocks = 0;  // N
+  int64_t num_key_blocks = 0;
+};
+
+std::vector<KeyRange> key_ranges(const Problem& p, int64_t queries_per_block) {
+  const int64_t num_blocks = div_up(p.Tq, queries_per_block);
+  std::vector<KeyRange> ranges(p.B * p.H * num_blocks);
+  at::parallel_for(0, p.B * p.H, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t head = begin; head < end; ++head) {
+      for (int64_t m = 0; m < num_blocks; ++m) {
+        const int64_t first = m * queries_per_block;
+        ranges[head * num_blocks + m] = keys_of_queries(
+            p, head / p.H, head % p.H, first, std::min(first + queries_per_block, p.Tq));
+      }
+    }
+  });
+  return ranges;
+}
+
+PreparedProblem prepare(const PartArguments& arguments) {
+  PreparedProblem prepared;
+  Problem& p = prepared.problem;
+  const at::Tensor& q = arguments.q;
   const KeyPart& part = arguments.part;
-  const int64_t Tq = arguments.q.size(1), Tk = part.k.size(1);
-  Block block;
-  block.begin = begin;
-  block.end = std::min(begin + kQueryBlock, Tq);
-  block.keys = part.causal ? Tk - Tq + block.end : Tk;
-  block.q = arguments.q.slice(1, begin, block.end);
-  block.part = part;
-  block.part.k = part.k.slice(1, 0, block.keys);
-  block.part.v = part.v.slice(1, 0, block.keys);
+  p.B = q.size(0), p.Tq = q.size(1), p.H = q.size(2), p.D = q.size(3);
+  p.Tk = part.k.size(1), p.G = part.k.size(2);
+  p.q = operand(q), p.k = operand(part.k), p.v = operand(part.v);
+  p.scale = arguments.scale;
+  p.causal = part.causal;
+  TORCH_INTERNAL_ASSERT(arguments.query_sums.defined() == part.sums.defined());
   if (part.sums.defined()) {
-    block.query_sums = arguments.query_sums.slice(2, begin, block.end);
-    block.part.sums = part.sums.slice(2, 0, block.keys);
+    prepared.query_sums = arguments.query_sums.contiguous();
+    prepared.key_sums = part.sums.contiguous();
+    p.query_sums = prepared.query_sums.const_data_ptr<double>();
+    p.key_sums = prepared.key_sums.const_data_ptr<double>();
   }
-  if (part.first_key.defined()) block.part.first_key = part.first_key.slice(1, begin, block.end);
+  if (part.first_key.defined()) {
+    prepared.first_key = part.first_key.contiguous();
+    p.first_key = prepared.first_key.const_data_ptr<int32_t>();
+  }
   if (arguments.start.defined()) {
-    block.start = arguments.start.slice(2, begin / kQueryBlock, begin / kQueryBlock + 1);
+    prepared.start = arguments.start.contiguous();
+    p.start = prepared.start.const_data_ptr<int32_t>();
   }
-  return block;
+  prepared.kernels = &current_path().kernels(p.q.element);
+  prepared.ranges = key_ranges(p, prepared.kernels->queries_per_block);
+  p.ranges = prepared.ranges.data();
+  prepared.num_query_blocks = div_up(p.Tq, prepared.kernels->queries_per_block);
+  prepared.num_key_blocks = div_up(p.Tk, prepared.kernels->keys_per_block);
+  return prepared;
+}
+
+// Task numbers, most expensive first; equal costs keep their order.
+std::vector<int64_t> by_falling_cost(const std::vector<int64_t>& costs) {
+  std::vector<int64_t> order(costs.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(
+      order.begin(), order.end(), [&](int64_t a, int64_t b) { return costs[a] > costs[b]; });
+  return order;
+}
+
+// Which key blocks of which pairs any query reads: the others are not even packed.
+//   -> (B * G, number of key blocks)
+std::vector<char> blocks_in_use(const PreparedProblem& prepared) {
+  const Problem& p = prepared.problem;
+  const int64_t keys = prepared.kernels->keys_per_block, group = p.H / p.G;
+  const int64_t stride = prepared.num_key_blocks + 1;
+  std::vector<int64_t> changes(p.B * p.G * stride);  // +1 where a range begins, -1 after its end
+  for (int64_t x = 0; x < static_cast<int64_t>(prepared.ranges.size()); ++x) {
+    const KeyRange range = prepared.ranges[x];
+    if (range.empty()) continue;
+    const int64_t pair = x / prepared.num_query_blocks / group;
+    ++changes[pair * stride + range.begin / keys];
+    --changes[pair * stride + div_up(range.end, keys)];
+  }
+  std::vector<char> used(p.B * p.G * prepared.num_key_blocks);
+  for (int64_t pair = 0; pair < p.B * p.G; ++pair) {
+    int64_t open = 0;
+    for (int64_t block = 0; block < prepared.num_key_blocks; ++block) {
+      open += changes[pair * stride + block];
+      used[pair * prepared.num_key_blocks + block] = open > 0;
+    }
+  }
+  return used;
+}
+
+void pack_keys(const PreparedProblem& prepared, const PackedKeys& packed) {
+  const std::vector<char> used = blocks_in_use(prepared);
+  tensor::run_tasks(packed.num_pairs * prepared.num_key_blocks, [&](int64_t task, int64_t) {
+    const int64_t pair = packed.first_pair + task / prepared.num_key_blocks;
+    const int64_t block = task % prepared.num_key_blocks;
+    if (used[pair * prepared.num_key_blocks + block]) {
+      prepared.kernels->pack_keys(prepared.problem, packed, pair, block);
+    }
+  });
+}
+
+ForwardPart nothing_seen(const at::Tensor& q, at::ScalarType out_dtype) {
+  const at::Tensor lse = at::full({q.size(0), q.size(2), q.size(1)},
+                                  -std::numeric_limits<double>::infinity(),
+                                  q.options().dtype(at::kFloat));
+  return {at::zeros(q.sizes(), q.options().dtype(out_dtype)), lse};
 }
 
 }  // namespace
 
 ForwardPart forward_part(const PartArguments& arguments, at::ScalarType out_dtype) {
-  const at::Tensor& q = arguments.q;
+  if (arguments.q.numel() == 0) return nothing_seen(arguments.q, out_dtype);
+  const PreparedProblem prepared = prepare(arguments);
+  const Problem& p = prepared.problem;
+  const KernelTable& kernels = *prepared.kernels;
   ForwardPart result;
-  result.out = at::empty(q.sizes(), q.options().dtype(out_dtype));
-  result.lse = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat));
-  for (int64_t begin = 0; begin < q.size(1); begin += kQueryBlock) {
-    const Block block = query_block(arguments, begin);
-    const ReferenceOutput rows = reference_attention(
-        block.q, block.query_sums, {&block.part, 1}, arguments.scale, {&block.start, 1});
-    result.out.slice(1, block.begin, block.end).copy_(rows.out);
-    result.lse.slice(2, block.begin, block.end).copy_(rows.lse);
+  result.out = at::empty({p.B, p.Tq, p.H, p.D}, arguments.q.options().dtype(out_dtype));
+  result.lse = at::empty({p.B, p.H, p.Tq}, arguments.q.options().dtype(at::kFloat));
+  ForwardParams params;
+  params.problem = p;
+  params.out = operand(result.out);
+  params.lse = result.lse.data_ptr<float>();
+  params.packed.num_pairs = p.B * p.G;
+  const int64_t packed_bytes = p.B * p.G * prepared.num_key_blocks * kernels.key_block_bytes(p.D);
+  const Buffer key_rows(packed_bytes), value_columns(packed_bytes);
+  params.packed.key_rows = key_rows.data();
+  params.packed.value_columns = value_columns.data();
+  pack_keys(prepared, params.packed);
+
+  const int64_t num_tasks = prepared.ranges.size();
+  std::vector<int64_t> costs(num_tasks);
+  for (int64_t x = 0; x < num_tasks; ++x) {
+    costs[x] = std::max<int64_t>(0, prepared.ranges[x].end - prepared.ranges[x].begin);
+  }
+  const std::vector<int64_t> order = by_falling_cost(costs);
+  const int64_t scratch_bytes = round_up(kernels.forward_scratch_bytes(p.D), 4096);
+  const Buffer scratch(scratch_bytes * tensor::num_workers(num_tasks));
+  tensor::run_tasks(num_tasks, [&](int64_t task, int64_t worker) {
+    const int64_t head = order[task] / prepared.num_query_blocks;
+    kernels.forward(params,
+                    head / p.H,
+                    head % p.H,
+                    order[task] % prepared.num_query_blocks,
+                    scratch.data() + worker * scratch_bytes);
+  });
+  return result;
+}
+
+namespace {
+
+// Segments per pair: enough tasks for 16 cores, few enough that dq's f32 parts stay small. Depends
+// on the shape alone.
+int64_t num_segments_of(const PreparedProblem& prepared) {
+  constexpr int64_t kWantedTasks = 16, kMostSegments = 4;
+  const Problem& p = prepared.problem;
+  const int64_t wanted = std::min(kMostSegments, div_up(kWantedTasks, p.B * p.G));
+  return std::max<int64_t>(1, std::min(wanted, prepared.num_key_blocks));
+}
+
+// Scratch of a wave: some (b, g) pairs that are worked on together.
+struct Wave {
+  Buffer keys, key_columns, values, query_lanes, query_rows, dout_lanes, dout_rows, limits, dq,
+      rows;
+
+  static int64_t query_blocks_of_pair(const PreparedProblem& prepared) {
+    return prepared.problem.H / prepared.problem.G * prepared.num_query_blocks;
+  }
+
+  Wave(const PreparedProblem& prepared, int64_t num_pairs, int64_t num_segments)
+      : keys(key_bytes(prepared) * num_pairs),
+        key_columns(key_bytes(prepared) * num_pairs),
+        values(key_bytes(prepared) * num_pairs),
+        query_lanes(query_bytes(prepared) * num_pairs),
+        query_rows(query_bytes(prepared) * num_pairs),
+        dout_lanes(query_bytes(prepared) * num_pairs),
+        dout_rows(query_bytes(prepared) * num_pairs),
+        limits(query_blocks_of_pair(prepared) * prepared.kernels->query_limits_bytes * num_pairs),
+        dq(dq_bytes(prepared) * num_segments * num_pairs),
+        rows(row_bytes(prepared) * num_segments * num_pairs) {}
+
+  static int64_t key_bytes(const PreparedProblem& prepared) {
+    return prepared.num_key_blocks * prepared.kernels->key_block_bytes(prepared.problem.D);
+  }
+  static int64_t query_bytes(const PreparedProblem& prepared) {
+    return query_blocks_of_pair(prepared) * prepared.kernels->query_block_bytes(prepared.problem.D);
+  }
+  static int64_t row_bytes(const PreparedProblem& prepared) {
+    return query_blocks_of_pair(prepared) * prepared.kernels->queries_per_block * sizeof(double);
+  }
+  static int64_t dq_bytes(const PreparedProblem& prepared) {
+    return query_blocks_of_pair(prepared) * prepared.kernels->queries_per_block *
+           prepared.kernels->padded_head_dim(prepared.problem.D) * sizeof(float);
+  }
+  static int64_t bytes_per_pair(const PreparedProblem& prepared, int64_t num_segments) {
+    return 3 * key_bytes(prepared) + 4 * query_bytes(prepared) +
+           num_segments * (dq_bytes(prepared) + row_bytes(prepared));
+  }
+
+  void point(BackwardParams& params) const {
+    params.packed.key_rows = keys.data();
+    params.packed.key_columns = key_columns.data();
+    params.packed.value_rows = values.data();
+    params.query_lanes = query_lanes.data();
+    params.query_rows = query_rows.data();
+    params.dout_lanes = dout_lanes.data();
+    params.dout_rows = dout_rows.data();
+    params.query_limits = limits.data();
+    params.dq_parts = dq.as<float>();
+    params.row_parts = rows.as<double>();
+  }
+};
+
+// Tasks of a wave as pair * S + segment within it, most expensive pairs first.
+std::vector<int64_t> segment_tasks(const PreparedProblem& prepared, const BackwardParams& params) {
+  const int64_t per_pair = Wave::query_blocks_of_pair(prepared);
+  std::vector<int64_t> costs(params.packed.num_pairs * params.num_segments);
+  for (size_t task = 0; task < costs.size(); ++task) {
+    const int64_t pair = params.packed.first_pair + task / params.num_segments;
+    for (int64_t x = pair * per_pair; x < (pair + 1) * per_pair; ++x) {
+      costs[task] += std::max<int64_t>(0, prepared.ranges[x].end - prepared.ranges[x].begin);
+    }
+  }
+  return by_falling_cost(costs);
+}
+
+void run_wave(const PreparedProblem& prepared,
+              const BackwardParams& params,
+              const Buffer& scratch,
+              int64_t scratch_bytes) {
+  const Problem& p = prepared.problem;
+  const KernelTable& kernels = *prepared.kernels;
+  const int64_t per_pair = Wave::query_blocks_of_pair(prepared), group = p.H / p.G;
+  const auto each_query_block = [&](const auto& body) {
+    tensor::run_tasks(params.packed.num_pairs * per_pair, [&](int64_t task, int64_t) {
+      const int64_t pair = params.packed.first_pair + task / per_pair;
+      const int64_t head = pair * group + task % per_pair / prepared.num_query_blocks;
+      body(params, head / p.H, head % p.H, task % prepared.num_query_blocks);
+    });
+  };
+  pack_keys(prepared, params.packed);
+  each_query_block(kernels.pack_queries);
+  const std::vector<int64_t> order = segment_tasks(prepared, params);
+  tensor::run_tasks(order.size(), [&](int64_t task, int64_t worker) {
+    kernels.backward(params,
+                     params.packed.first_pair + order[task] / params.num_segments,
+                     order[task] % params.num_segments,
+                     scratch.data() + worker * scratch_bytes);
+  });
+  each_query_block(kernels.reduce_queries);
+}
+
+BackwardPart empty_gradients(const PartArguments& arguments) {
+  const at::Tensor& q = arguments.q;
+  const KeyPart& part = arguments.part;
+  BackwardPart result;
+  result.dq = at::empty(q.sizes(), q.options().dtype(at::kFloat));
+  result.dk = at::empty(part.k.sizes(), q.options());
+  result.dv = at::empty(part.v.sizes(), q.options());
+  if (part.sums.defined()) {
+    const auto f64 = q.options().dtype(at::kDouble);
+    result.dquery_sums = at::empty({q.size(0), q.size(2), q.size(1)}, f64);
+    result.dsums = at::empty({q.size(0), q.size(2), part.k.size(1)}, f64);
   }
   return result;
 }
+
+}  // namespace
 
 BackwardPart backward_part(const PartArguments& arguments,
                            const at::Tensor& dout,
                            const at::Tensor& lse,
                            const at::Tensor& delta) {
-  const at::Tensor& q = arguments.q;
-  const KeyPart& part = arguments.part;
-  const auto f32 = q.options().dtype(at::kFloat);
-  const auto f64 = q.options().dtype(at::kDouble);
-  const at::Tensor dk = at::zeros(part.k.sizes(), f32);
-  const at::Tensor dv = at::zeros(part.v.sizes(), f32);
-  BackwardPart result;
-  result.dq = at::zeros(q.sizes(), f32);
-  if (part.sums.defined()) {
-    result.dquery_sums = at::zeros(arguments.query_sums.sizes(), f64);
-    result.dsums = at::zeros(part.sums.sizes(), f64);
-  }
-  for (int64_t begin = 0; begin < q.size(1); begin += kQueryBlock) {
-    const Block block = query_block(arguments, begin);
-    const ReferenceGradients rows = reference_backward_part(dout.slice(1, begin, block.end),
-                                                            block.q,
-                                                            block.query_sums,
-                                                            block.part,
-                                                            lse.slice(2, begin, block.end),
-                                                            delta.slice(2, begin, block.end),
-                                                            block.start,
-                                                            arguments.scale);
-    result.dq.slice(1, begin, block.end).copy_(rows.dq);
-    dk.slice(1, 0, block.keys).add_(rows.dk);
-    dv.slice(1, 0, block.keys).add_(rows.dv);
-    if (part.sums.defined()) {
-      result.dquery_sums.slice(2, begin, block.end).copy_(rows.dquery_sums);
-      result.dsums.slice(2, 0, block.keys).add_(rows.dsums);
+  const bool has_bias = arguments.part.sums.defined();
+  BackwardPart result = empty_gradients(arguments);
+  if (arguments.q.numel() == 0) {
+    for (at::Tensor* x : {&result.dk, &result.dv, &result.dsums}) {
+      if (x->defined()) x->zero_();
     }
+    return result;
   }
-  result.dk = dk.to(q.scalar_type());
-  result.dv = dv.to(q.scalar_type());
+  const PreparedProblem prepared = prepare(arguments);
+  const Problem& p = prepared.problem;
+  const at::Tensor whole_lse = lse.contiguous(), whole_delta = delta.contiguous();
+  BackwardParams params;
+  params.problem = p;
+  params.dout = operand(dout);
+  params.lse = whole_lse.const_data_ptr<float>();
+  params.delta = whole_delta.const_data_ptr<double>();
+  params.dq = operand(result.dq);
+  params.dk = operand(result.dk);
+  params.dv = operand(result.dv);
+  params.dquery_sums = has_bias ? result.dquery_sums.data_ptr<double>() : nullptr;
+  params.dkey_sums = has_bias ? result.dsums.data_ptr<double>() : nullptr;
+  params.num_segments = num_segments_of(prepared);
+
+  // Pairs that are worked on together: all while their scratch is small.
+  constexpr int64_t kScratchBytes = int64_t{256} << 20;
+  const int64_t num_pairs = p.B * p.G;
+  const int64_t per_pair = Wave::bytes_per_pair(prepared, params.num_segments);
+  const int64_t per_wave =
+      std::clamp<int64_t>(kScratchBytes / std::max<int64_t>(1, per_pair), 1, num_pairs);
+  const Wave wave(prepared, per_wave, params.num_segments);
+  wave.point(params);
+  const int64_t scratch_bytes = round_up(prepared.kernels->backward_scratch_bytes(p.D), 4096);
+  const Buffer scratch(scratch_bytes * tensor::num_workers(per_wave * params.num_segments));
+  for (int64_t pair = 0; pair < num_pairs; pair += per_wave) {
+    params.packed.first_pair = pair;
+    params.packed.num_pairs = std::min(per_wave, num_pairs - pair);
+    run_wave(prepared, params, scratch, scratch_bytes);
+  }
   return result;
 }
 

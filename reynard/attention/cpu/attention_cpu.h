@@ -38,10 +38,15 @@ struct BackwardPart {
 
 //   dout  (B, Tq, H, D) dtype of q, stride(-1) == 1
 //   lse   (B, H, Tq) f32: of all parts together
-//   delta (B, H, Tq) f32: rowsum(dout * out) - dlse, with out of all parts together
+//   delta (B, H, Tq) f64: rowsum(dout * out) - dlse, with out of all parts together
 BackwardPart backward_part(const PartArguments& arguments,
                            const at::Tensor& dout,
                            const at::Tensor& lse,
                            const at::Tensor& delta);
+
+// rowsum(dout * out) in f64: rounding it to f32 would show in the gradient of the gates, which sums
+// it over all rows.
+//   dout, out (B, Tq, H, D) f32 | bf16 | f16, stride(-1) == 1  ->  (B, H, Tq) f64
+at::Tensor row_products(const at::Tensor& dout, const at::Tensor& out);
 
 }  // namespace reynard::attention::cpu

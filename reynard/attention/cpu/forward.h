@@ -1,0 +1,241 @@
+#pragma once
+// Forward pass of one query block, over a tile struct (tiles_f32.h, tiles_bf16.h): for each key
+// block from the right end of what the queries see to the left,
+//   S^T = K Q^T,   P^T = exp2(logits - m),   O^T += V^T P^T,
+// with queries in the lanes. The running maximum m is raised only when a tile exceeds it by
+// kSlack, so that O is seldom rescaled; the diagonal comes first and settles it as a rule.
+
+#include "reynard/attention/cpu/logits.h"
+#include "reynard/attention/cpu/pack.h"
+
+#include <cstdint>
+#include <cstring>
+
+namespace reynard::attention::cpu {
+namespace {
+
+// exp2 of at most 8 above the maximum: sums stay far from overflow, and relative precision is that
+// of the type wherever the exponent lies.
+constexpr float kSlack = 8;
+
+// Everything one thread needs for a query block.
+template <class Tiles>
+struct ForwardScratch {
+  static constexpr int64_t kQueries = Tiles::kQueries, kKeys = Tiles::kKeys;
+
+  alignas(64) QueryRows<kQueries> rows;
+  alignas(64) KeyBias<kKeys> keys;
+  alignas(64) float scores[kKeys * kQueries];                   // [key][query]
+  alignas(64) typename Tiles::Value weights[kKeys * kQueries];  // P as the right factor
+  alignas(64) float tile_max[kQueries];
+  alignas(64) float max[kQueries];          // m, base 2
+  alignas(64) float sum[kQueries];          // of P before rounding: gives lse
+  alignas(64) float rounded_sum[kQueries];  // of P as it multiplied V: normalises out
+
+  // Two blocks of [padded D][query] follow.
+  typename Tiles::Value* query_lanes() {
+    return reinterpret_cast<typename Tiles::Value*>(this + 1);
+  }
+  float* out(int64_t head_dim) {
+    return reinterpret_cast<float*>(query_lanes() + query_block_values<Tiles>(head_dim));
+  }
+  static int64_t bytes(int64_t head_dim) {
+    return sizeof(ForwardScratch) +
+           query_block_values<Tiles>(head_dim) * (sizeof(typename Tiles::Value) + sizeof(float));
+  }
+};
+
+// Scores to logits in place, and their largest per query (with a_i); a_i itself stays out.
+template <class Tiles>
+void whole_logits(ForwardScratch<Tiles>& s, int64_t count, float scale2) {
+  constexpr int64_t kQueries = Tiles::kQueries;
+  constexpr int kVectors = kGroup<kQueries>;
+  for (int64_t q = 0; q < kQueries; q += kVectors * kLanes) {
+    Vec largest[kVectors];
+    for (int v = 0; v < kVectors; ++v) largest[v] = splat(-kInfinity);
+    for (int64_t j = 0; j < count; ++j) {
+      float* scores = s.scores + j * kQueries + q;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const Vec logit = load(scores + v * kLanes) * scale2 - s.keys.bias[j];
+        store(scores + v * kLanes, logit);
+        largest[v] = at_least(logit, largest[v]);
+      }
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      store(s.tile_max + q + v * kLanes, largest[v] + load(s.rows.bias + q + v * kLanes));
+    }
+  }
+}
+
+// The same for a tile that needs masks; a_i is included.
+template <class Tiles>
+void edge_logits(ForwardScratch<Tiles>& s, KeySpan span, float scale2) {
+  constexpr int64_t kQueries = Tiles::kQueries;
+  for (int64_t q = 0; q < kQueries; q += kLanes) {
+    const EdgeRows rows = edge_rows(s.rows, q);
+    Vec largest = splat(-kInfinity);
+    for (int64_t j = 0; j < span.count; ++j) {
+      float* scores = s.scores + j * kQueries + q;
+      const Vec logit = edge_logit(
+          load(scores), scale2, rows, s.keys.bias[j], s.keys.bias_rest[j], span.first + j);
+      store(scores, logit);
+      largest = at_least(logit, largest);
+    }
+    store(s.tile_max + q, largest);
+  }
+}
+
+// m = tile_max where that is more than kSlack above it; O and the sums are rescaled.
+template <class Tiles>
+void raise_max(ForwardScratch<Tiles>& s, float* out, int64_t padded_dim) {
+  for (int64_t q = 0; q < Tiles::kQueries; q += kLanes) {
+    const Vec old = load(s.max + q), tile = load(s.tile_max + q);
+    const IntVec raise = tile > old + kSlack;
+    if (!any(raise)) continue;
+    const Vec raised = raise ? tile : old;
+    // Lanes that have seen nothing yet: exp2(-inf) = 0 times their zeros.
+    const Vec factor = raise ? exp2<6>(old - raised) : splat(1.0f);
+    store(s.max + q, raised);
+    store(s.sum + q, load(s.sum + q) * factor);
+    store(s.rounded_sum + q, load(s.rounded_sum + q) * factor);
+    for (int64_t d = 0; d < padded_dim; ++d) {
+      float* o = out + d * Tiles::kQueries + q;
+      store(o, load(o) * factor);
+    }
+  }
+}
+
+// P = exp2(logits + shift), stored as the right factor of V^T P; adds to the sums.
+template <class Tiles>
+void weigh(ForwardScratch<Tiles>& s, int64_t count, bool edge) {
+  constexpr int kVectors = kGroup<Tiles::kQueries>;
+  for (int64_t q = 0; q < Tiles::kQueries; q += kVectors * kLanes) {
+    Vec shift[kVectors], sum[kVectors], rounded_sum[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      const int64_t lane = q + v * kLanes;
+      const Vec max = load(s.max + lane);
+      // Queries that have seen nothing keep -inf: subtracting 0 leaves their logits at -inf.
+      const Vec finite_max = max == splat(-kInfinity) ? Vec{} : max;
+      shift[v] = edge ? -finite_max : load(s.rows.bias + lane) - finite_max;
+      sum[v] = rounded_sum[v] = Vec{};
+    }
+    for (int64_t j = 0; j < count; j += 2) {
+      const float* logits = s.scores + j * Tiles::kQueries + q;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const Vec even = exp2<Tiles::kExpDegree>(load(logits + v * kLanes) + shift[v]);
+        const Vec odd =
+            exp2<Tiles::kExpDegree>(load(logits + Tiles::kQueries + v * kLanes) + shift[v]);
+        Tiles::store_right(s.weights, j, q + v * kLanes, even, odd);
+        sum[v] += even + odd;
+        if constexpr (Tiles::kRoundsP) rounded_sum[v] += Tiles::rounded_sum(even, odd);
+      }
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      const int64_t lane = q + v * kLanes;
+      store(s.sum + lane, load(s.sum + lane) + sum[v]);
+      store(s.rounded_sum + lane, load(s.rounded_sum + lane) + rounded_sum[v]);
+    }
+  }
+}
+
+template <class Tiles>
+void forward_tile(const ForwardParams& params,
+                  int64_t b,
+                  int64_t h,
+                  int64_t block,
+                  KeySpan span,
+                  ForwardScratch<Tiles>& s) {
+  constexpr int64_t kQueries = Tiles::kQueries, kKeys = Tiles::kKeys;
+  const Problem& p = params.problem;
+  const int64_t pair = b * p.G + h / (p.H / p.G), padded_dim = Tiles::padded(p.D);
+  const int64_t offset = span.first - block * kKeys;
+  const auto* keys = key_block<Tiles>(p, params.packed, params.packed.key_rows, pair, block);
+  const auto* values = key_block<Tiles>(p, params.packed, params.packed.value_columns, pair, block);
+  float* out = s.out(p.D);
+
+  fill_key_bias<kKeys>(p, b, h, span.first, span.count, s.rows.reference, s.keys);
+  Tiles::template multiply<false>({keys + offset * padded_dim, padded_dim},
+                                  {s.query_lanes(), Tiles::right_stride(kQueries)},
+                                  {s.scores, kQueries},
+                                  span.count,
+                                  kQueries,
+                                  padded_dim);
+  const float scale2 = static_cast<float>(p.scale * kLog2EExact);
+  const bool edge = is_edge(s.rows, span);
+  if (edge) {
+    edge_logits(s, span, scale2);
+  } else {
+    whole_logits(s, span.count, scale2);
+  }
+  raise_max(s, out, padded_dim);
+  weigh(s, span.count, edge);
+  Tiles::template multiply<true>({values + offset, kKeys},
+                                 {s.weights, Tiles::right_stride(kQueries)},
+                                 {out, kQueries},
+                                 padded_dim,
+                                 kQueries,
+                                 span.count);
+}
+
+// out = O / sum and lse of the block's rows; 0 and -inf where nothing was seen.
+template <class Tiles>
+void write_outputs(const ForwardParams& params,
+                   int64_t b,
+                   int64_t h,
+                   int64_t query_block,
+                   ForwardScratch<Tiles>& s) {
+  const Problem& p = params.problem;
+  const int64_t first = query_block * Tiles::kQueries;
+  const int64_t num_rows = min_of(Tiles::kQueries, p.Tq - first);
+  float* lse = params.lse + (b * p.H + h) * p.Tq + first;
+  for (int64_t i = 0; i < num_rows; ++i) {
+    const bool nothing = s.sum[i] == 0;
+    lse[i] = nothing ? -kInfinity
+                     : static_cast<float>(s.max[i] * kLn2Exact +
+                                          __builtin_log(static_cast<double>(s.sum[i])));
+    const float total = Tiles::kRoundsP ? s.rounded_sum[i] : s.sum[i];
+    s.tile_max[i] = nothing ? 0 : 1 / total;  // the factor of the row
+  }
+  const float* out = s.out(p.D);
+  with_output_rows(params.out, b, first, h, [&](auto* rows) {
+    for (int64_t i = 0; i < num_rows; ++i) {
+      for (int64_t d = 0; d < p.D; ++d) {
+        from_float(out[d * Tiles::kQueries + i] * s.tile_max[i], rows[i * params.out.time + d]);
+      }
+    }
+  });
+}
+
+template <class Tiles>
+void forward(
+    const ForwardParams& params, int64_t b, int64_t h, int64_t query_block, char* scratch) {
+  constexpr int64_t kQueries = Tiles::kQueries, kKeys = Tiles::kKeys;
+  const FlushDenormals flush;
+  [[maybe_unused]] const typename Tiles::Session session;
+  const Problem& p = params.problem;
+  auto& s = *reinterpret_cast<ForwardScratch<Tiles>*>(scratch);
+  fill_query_rows<kQueries>(p, b, h, query_block, s.rows);
+  const int64_t first = query_block * kQueries;
+  with_rows(p.q, b, first, h, [&](const auto* rows) {
+    Tiles::pack_query_lanes(rows, p.q.time, min_of(kQueries, p.Tq - first), p.D, s.query_lanes());
+  });
+  float* out = s.out(p.D);
+  memset(out, 0, query_block_values<Tiles>(p.D) * sizeof(float));
+  for (int64_t i = 0; i < kQueries; ++i) {
+    s.max[i] = -kInfinity;
+    s.sum[i] = s.rounded_sum[i] = 0;
+  }
+  const KeyRange keys = p.ranges[(b * p.H + h) * div_up(p.Tq, kQueries) + query_block];
+  if (!keys.empty()) {
+    for (int64_t block = (keys.end - 1) / kKeys; block >= keys.begin / kKeys; --block) {
+      const KeySpan span = span_in_block<Tiles>(block, keys);
+      forward_tile(params, b, h, block, span, s);
+    }
+  }
+  write_outputs(params, b, h, query_block, s);
+}
+
+}  // namespace
+}  // namespace reynard::attention::cpu

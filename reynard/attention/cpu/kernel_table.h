@@ -1,0 +1,37 @@
+#pragma once
+// The table of one tile struct, filled from the templates: the last line of each kernels_*.cpp.
+
+#include "reynard/attention/cpu/backward.h"
+#include "reynard/attention/cpu/forward.h"
+
+namespace reynard::attention::cpu {
+namespace {
+
+template <class Tiles>
+KernelTable make_kernel_table() {
+  using Value = typename Tiles::Value;
+  static_assert(kQueriesPerStart % Tiles::kQueries == 0);
+  static_assert(Tiles::kKeys % 64 == 0 && Tiles::kKeys % Tiles::kKeyStep == 0);
+  KernelTable table;
+  table.queries_per_block = Tiles::kQueries;
+  table.keys_per_block = Tiles::kKeys;
+  table.key_block_bytes = [](int64_t head_dim) -> int64_t {
+    return key_block_values<Tiles>(head_dim) * sizeof(Value);
+  };
+  table.query_block_bytes = [](int64_t head_dim) -> int64_t {
+    return query_block_values<Tiles>(head_dim) * sizeof(Value);
+  };
+  table.query_limits_bytes = sizeof(QueryLimits<Tiles::kQueries>);
+  table.padded_head_dim = Tiles::padded;
+  table.forward_scratch_bytes = ForwardScratch<Tiles>::bytes;
+  table.backward_scratch_bytes = BackwardScratch<Tiles>::bytes;
+  table.pack_keys = pack_keys<Tiles>;
+  table.forward = forward<Tiles>;
+  table.pack_queries = pack_queries<Tiles>;
+  table.backward = backward<Tiles>;
+  table.reduce_queries = reduce_queries<Tiles>;
+  return table;
+}
+
+}  // namespace
+}  // namespace reynard::attention::cpu

@@ -1,0 +1,117 @@
+#pragma once
+// The interface between the torch side and the kernels, which are compiled once per instruction set
+// and include no torch header: plain parameter structs and a table of functions per path. The torch
+// side owns memory and threads; a kernel runs one task on one thread.
+//
+// Legend: B batch, Tq queries, Tk keys, H query heads, G key/value heads, D head dimension.
+// A query block is 64 or 128 queries, a key block 64 or more keys (KernelTable).
+
+#include <cstdint>
+
+namespace reynard::attention::cpu {
+
+enum class Element : int { kFloat, kBFloat16, kHalf };
+
+// A (B, T, heads, D) array of which the last dimension is contiguous; strides in elements.
+struct Operand {
+  void* data = nullptr;
+  int64_t batch = 0, time = 0, head = 0;
+  Element element = Element::kFloat;
+};
+
+// Keys [begin, end).
+struct KeyRange {
+  int64_t begin = 0, end = 0;
+  bool empty() const { return begin >= end; }
+};
+
+// One key part. Everything that is not an Operand is contiguous.
+struct Problem {
+  int64_t B = 0, Tq = 0, Tk = 0, H = 0, G = 0, D = 0;
+  Operand q, k, v;
+  const double* query_sums = nullptr;  // (B, H, Tq), or null: no bias
+  const double* key_sums = nullptr;    // (B, H, Tk), or null
+  const int32_t* first_key = nullptr;  // (B, Tq), non-decreasing in Tq, or null: 0
+  const int32_t* start = nullptr;      // (B, H, ceil(Tq/128)): keys before it are pruned, or null
+  const KeyRange* ranges = nullptr;    // (B, H, N): keys that any query of a block may see
+  double scale = 1;
+  bool causal = true;  // queries are the last Tq positions of the keys
+};
+
+// Keys and values of some (b, g) pairs in the layouts that the matrix units read, in blocks of
+// KernelTable::keys_per_block keys (K blocks per pair), padded with zeros.
+struct PackedKeys {
+  int64_t first_pair = 0, num_pairs = 0;  // pairs are numbered b * G + g
+  char* key_rows = nullptr;               // (pairs, K) blocks of [key][d]
+  char* key_columns = nullptr;            // (pairs, K) blocks of [d][key], backward only
+  char* value_rows = nullptr;             // (pairs, K) blocks of [key][d], backward only
+  char* value_columns = nullptr;          // (pairs, K) blocks of [d][key], forward only
+};
+
+struct ForwardParams {
+  Problem problem;
+  PackedKeys packed;
+  Operand out;           // (B, Tq, H, D)
+  float* lse = nullptr;  // (B, H, Tq) natural logarithm
+};
+
+// The key blocks of a pair are dealt to S segments, one task each. A segment has its own sums over
+// keys (dq, row sums), which are added in the order of segments at the end: no two threads share an
+// accumulator, and the result does not depend on who ran first.
+struct BackwardParams {
+  Problem problem;
+  PackedKeys packed;
+  Operand dout;                   // (B, Tq, H, D)
+  const float* lse = nullptr;     // (B, H, Tq) of all key parts together
+  const double* delta = nullptr;  // (B, H, Tq) rowsum(dout * out) - dlse
+  Operand dq, dk, dv;
+  double* dquery_sums = nullptr;  // (B, H, Tq)
+  double* dkey_sums = nullptr;    // (B, H, Tk)
+
+  // Scratch of the pairs in `packed`; N query blocks, H/G heads per pair.
+  int64_t num_segments = 1;      // S
+  char* query_limits = nullptr;  // (pairs, H/G, N) blocks: bias, lse, delta and limits of the rows
+  char* query_lanes = nullptr;   // (pairs, H/G, N) blocks: q with queries in the lanes
+  char* query_rows = nullptr;    // (pairs, H/G, N) blocks: q with dimensions in the lanes
+  char* dout_lanes = nullptr;    // likewise for dout
+  char* dout_rows = nullptr;
+  float* dq_parts = nullptr;    // (S, pairs, H/G, N) blocks of [d][query]
+  double* row_parts = nullptr;  // (S, pairs, H/G, N) blocks of [query]: row sums of dS
+};
+
+// The kernels of one path for one kind of input. Sizes of blocks and scratch are in bytes.
+struct KernelTable {
+  int64_t queries_per_block = 0;  // divides 128
+  int64_t keys_per_block = 0;     // multiple of 64
+  // Bytes of one packed block of keys (or values) and of queries (or dout), and padded D.
+  int64_t (*key_block_bytes)(int64_t head_dim) = nullptr;
+  int64_t (*query_block_bytes)(int64_t head_dim) = nullptr;
+  int64_t query_limits_bytes = 0;
+  int64_t (*padded_head_dim)(int64_t head_dim) = nullptr;
+  int64_t (*forward_scratch_bytes)(int64_t head_dim) = nullptr;
+  int64_t (*backward_scratch_bytes)(int64_t head_dim) = nullptr;
+
+  // Packs key block `block` of a pair (both kernels).
+  void (*pack_keys)(const Problem&, const PackedKeys&, int64_t pair, int64_t block) = nullptr;
+  // Computes out and lse of one query block of one head.
+  void (*forward)(const ForwardParams&, int64_t b, int64_t h, int64_t query_block, char* scratch) =
+      nullptr;
+  // Packs q and dout of one query block of one head.
+  void (*pack_queries)(const BackwardParams&, int64_t b, int64_t h, int64_t query_block) = nullptr;
+  // dk, dv and key sums of a segment's key blocks; adds to the segment's dq_parts and row_parts.
+  void (*backward)(const BackwardParams&, int64_t pair, int64_t segment, char* scratch) = nullptr;
+  // Adds the segments: dq and dquery_sums of one query block of one head.
+  void (*reduce_queries)(const BackwardParams&,
+                         int64_t b,
+                         int64_t h,
+                         int64_t query_block) = nullptr;
+};
+
+// f32 arithmetic on any input; the bf16 tables read bf16 only.
+const KernelTable& portable_kernels();
+const KernelTable& avx2_kernels();
+const KernelTable& avx512_kernels();
+const KernelTable& avx512_bf16_kernels();
+const KernelTable& amx_kernels();
+
+}  // namespace reynard::attention::cpu

@@ -1,0 +1,44 @@
+#include "reynard/attention/cpu/path.h"
+
+#include "reynard/tensor/check.h"
+#include "reynard/tensor/cpu_features.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <string>
+
+namespace reynard::attention::cpu {
+
+std::vector<Path> available_paths() {
+  const tensor::CpuFeatures& cpu = tensor::cpu_features();
+  std::vector<Path> paths;
+  if (cpu.avx512) paths.push_back({"avx512", &avx512_kernels(), &avx512_kernels()});
+  if (cpu.avx2) paths.push_back({"avx2", &avx2_kernels(), &avx2_kernels()});
+  paths.push_back({"portable", &portable_kernels(), &portable_kernels()});
+  return paths;
+}
+
+Path find_path(std::string_view name) {
+  std::string names;
+  for (const Path& path : available_paths()) {
+    if (path.name == name) return path;
+    names += (names.empty() ? "" : ", ") + std::string(path.name);
+  }
+  throw Error(
+      fmt::format("attention: REYNARD_CPU_PATH = {}; expected one of {} on this machine, or unset",
+                  name,
+                  names));
+}
+
+Path current_path() {
+  const char* forced = std::getenv("REYNARD_CPU_PATH");
+  const Path path = forced && *forced ? find_path(forced) : available_paths().front();
+  static std::once_flag logged;
+  std::call_once(logged, [&] { spdlog::debug("attention: CPU path {}", path.name); });
+  return path;
+}
+
+}  // namespace reynard::attention::cpu

@@ -1,0 +1,144 @@
+#pragma once
+// Vectors of f32 as wide as the instruction set that this file is compiled for, the exponential,
+// and conversions. In an unnamed namespace: each instruction set has its own copy, which the linker
+// must not mix up.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace reynard::attention::cpu {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+
+typedef float Vec __attribute__((vector_size(kLanes * 4)));
+typedef int32_t IntVec __attribute__((vector_size(kLanes * 4)));
+
+inline Vec splat(float x) {
+  return x - Vec{};
+}
+inline IntVec splat(int32_t x) {
+  return x - IntVec{};
+}
+inline Vec load(const float* p) {
+  return *reinterpret_cast<const Vec*>(p);
+}
+inline void store(float* p, Vec x) {
+  *reinterpret_cast<Vec*>(p) = x;
+}
+inline IntVec load(const int32_t* p) {
+  return *reinterpret_cast<const IntVec*>(p);
+}
+
+// The larger of limit and x; NaN where x is NaN.
+inline Vec at_least(Vec x, Vec limit) {
+#if defined(__AVX512F__)
+  return _mm512_max_ps(limit, x);
+#elif defined(__AVX2__)
+  return _mm256_max_ps(limit, x);
+#else
+  return _mm_max_ps(limit, x);
+#endif
+}
+
+// Whether any lane of a comparison holds.
+inline bool any(IntVec mask) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_epi8((__m256i)mask) != 0;
+#else
+  return _mm_movemask_epi8((__m128i)mask) != 0;
+#endif
+}
+
+constexpr float kInfinity = __builtin_inff();
+constexpr double kLog2EExact = 1.44269504088896340736;
+constexpr double kLn2Exact = 0.693147180559945309417;
+
+// 2^x for x <= 127; exactly 0 for x <= -127, exactly 1 at 0, NaN stays NaN. The fraction in
+// [-1/2, 1/2] goes through a minimax polynomial whose constant term is exactly 1. Relative error
+// for x > -126, rounding included: degree 6: 8e-8, degree 4: 2.9e-6.
+template <int degree>
+inline Vec exp2(Vec x) {
+  static_assert(degree == 4 || degree == 6);
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  x = at_least(x, splat(-127.0f));
+  const Vec shifted = x + kRound;
+  const Vec f = x - (shifted - kRound);
+  Vec y;
+  if constexpr (degree == 6) {
+    y = f * 0x1.41fbbcp-13f + 0x1.5f3e54p-10f;
+    y = y * f + 0x1.3b2d4cp-7f;
+    y = y * f + 0x1.c6aee8p-5f;
+    y = y * f + 0x1.ebfbdcp-3f;
+    y = y * f + 0x1.62e430p-1f;
+  } else {
+    y = f * 0x1.3a02ccp-7f + 0x1.c9fc46p-5f;
+    y = y * f + 0x1.ec0378p-3f;
+    y = y * f + 0x1.62e12cp-1f;
+  }
+  y = y * f + 1.0f;
+  // The integer sits in the low bits of `shifted`: added to the exponent of y.
+  return (Vec)((IntVec)y + ((IntVec)shifted << 23));
+}
+
+inline float sum_of(Vec x) {
+  float sum = 0;
+  for (int i = 0; i < kLanes; ++i) sum += x[i];
+  return sum;
+}
+
+// 16-bit inputs by value.
+struct BFloat16 {
+  uint16_t bits;
+};
+struct Half {
+  _Float16 value;
+};
+
+inline float to_float(float x) {
+  return x;
+}
+inline float to_float(Half x) {
+  return static_cast<float>(x.value);
+}
+inline float to_float(BFloat16 x) {
+  const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
+  return __builtin_bit_cast(float, bits);
+}
+
+// Rounds to nearest even; NaN stays NaN.
+inline void from_float(float x, float& out) {
+  out = x;
+}
+inline void from_float(float x, Half& out) {
+  out.value = static_cast<_Float16>(x);
+}
+inline void from_float(float x, BFloat16& out) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
+  const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  out.bits = static_cast<uint16_t>(x == x ? rounded : (bits >> 16) | 0x40);
+}
+
+// Flushes denormals to zero while it lives: far keys weigh that little, and denormals are slow.
+class FlushDenormals {
+ public:
+  FlushDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040); }
+  ~FlushDenormals() { _mm_setcsr(saved_); }
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+  unsigned saved_;
+};
+
+}  // namespace
+}  // namespace reynard::attention::cpu

@@ -1,0 +1,55 @@
+#pragma once
+// Which keys queries see, and the order in which key blocks are dealt to segments: used by the
+// kernels and by the scheduler on the torch side. In an unnamed namespace because the file is
+// compiled for several instruction sets.
+
+#include "reynard/attention/cpu/kernels.h"
+
+#include <cstdint>
+
+namespace reynard::attention::cpu {
+namespace {
+
+// `start` is given per 128 queries whatever the kernels' blocks are.
+constexpr int64_t kQueriesPerStart = 128;
+
+inline int64_t min_of(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+inline int64_t max_of(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+inline int64_t div_up(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+inline int64_t round_up(int64_t a, int64_t b) {
+  return div_up(a, b) * b;
+}
+
+// Keys of one query; empty where it sees nothing.
+inline KeyRange keys_of_query(const Problem& p, int64_t b, int64_t h, int64_t i) {
+  KeyRange keys;
+  if (p.first_key) keys.begin = max_of(0, p.first_key[b * p.Tq + i]);
+  if (p.start) {
+    const int64_t num_starts = div_up(p.Tq, kQueriesPerStart);
+    keys.begin = max_of(keys.begin, p.start[(b * p.H + h) * num_starts + i / kQueriesPerStart]);
+  }
+  keys.end = p.causal ? i + p.Tk - p.Tq + 1 : p.Tk;
+  return keys;
+}
+
+// Union over queries [first, last), which lie in one block of 128: both limits only grow.
+inline KeyRange keys_of_queries(
+    const Problem& p, int64_t b, int64_t h, int64_t first, int64_t last) {
+  return {keys_of_query(p, b, h, first).begin, keys_of_query(p, b, h, last - 1).end};
+}
+
+// Segment of a key block: dealt there and back (0 1 1 0 0 1 ...), because with causal masks early
+// blocks cost more than late ones.
+inline int64_t segment_of(int64_t key_block, int64_t num_segments) {
+  const int64_t turn = key_block % (2 * num_segments);
+  return turn < num_segments ? turn : 2 * num_segments - 1 - turn;
+}
+
+}  // namespace
+}  // namespace reynard::attention::cpu

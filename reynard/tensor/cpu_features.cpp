@@ -1,0 +1,43 @@
+#include "reynard/tensor/cpu_features.h"
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace reynard::tensor {
+
+namespace {
+
+// AMX state is large, so Linux hands it out per process and on request (x86 arch_prctl).
+bool request_tile_registers() {
+  constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr int kTileData = 18;               // XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+bool has_amx_bf16() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  constexpr unsigned kAmxBf16 = 1U << 22, kAmxTile = 1U << 24;
+  return (d & kAmxBf16) && (d & kAmxTile) && request_tile_registers();
+}
+
+CpuFeatures detect() {
+  CpuFeatures found;
+  found.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  found.avx512 = found.avx2 && __builtin_cpu_supports("avx512f") &&
+                 __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                 __builtin_cpu_supports("avx512vl");
+  found.avx512_bf16 = found.avx512 && __builtin_cpu_supports("avx512bf16");
+  found.amx_bf16 = found.avx512_bf16 && has_amx_bf16();
+  return found;
+}
+
+}  // namespace
+
+const CpuFeatures& cpu_features() {
+  static const CpuFeatures features = detect();
+  return features;
+}
+
+}  // namespace reynard::tensor

@@ -1,0 +1,16 @@
+#pragma once
+// What this machine's CPU and operating system let kernels use, asked once at run time.
+
+namespace reynard::tensor {
+
+struct CpuFeatures {
+  bool avx2 = false;         // AVX2 and FMA
+  bool avx512 = false;       // AVX-512 F, BW, DQ, VL
+  bool avx512_bf16 = false;  // vdpbf16ps
+  bool amx_bf16 = false;     // tile products of bf16, and the kernel lets this process use them
+};
+
+// The first call asks Linux for permission to use the AMX tile registers.
+const CpuFeatures& cpu_features();
+
+}  // namespace reynard::tensor
