@@ -1,0 +1,56 @@
+#include "reynard/models/cost.h"
+
+#include "reynard/models/decoder.h"
+
+#include <algorithm>
+#include <string>
+
+namespace reynard::models {
+
+namespace {
+
+// Mean over the queries of a sequence of the number of keys that a query sees.
+double mean_visible_keys(int64_t length, int64_t window) {
+  const auto T = static_cast<double>(length);
+  if (window == 0 || window >= length) return (T + 1) / 2;
+  const auto W = static_cast<double>(window);
+  return (W * (W + 1) / 2 + (T - W) * W) / T;
+}
+
+}  // namespace
+
+ModelCost model_cost(const DecoderConfig& config, int64_t length) {
+  ModelCost cost;
+  Decoder shapes(config, /*seed=*/0, at::kMeta);
+  int64_t product_weights = 0, trained = 0;
+  shapes.parameters([&](const std::string& name, Parameter& parameter) {
+    const int64_t size = parameter.value.numel();
+    cost.parameters += size;
+    if (!parameter.frozen) trained += size;
+    const bool is_embedding = name == "model.embeddings.weight";
+    if (!is_embedding) cost.non_embedding_parameters += size;
+    // A tied embedding is looked up and is the head.
+    if (parameter.value.dim() == 2 && (!is_embedding || config.tie_embeddings)) {
+      product_weights += size;
+    }
+    if (parameter.product) cost.compute_bytes += 2 * size;
+  });
+  const AttentionMixerConfig& a = config.attention;
+  const auto width = static_cast<double>(a.num_heads * config.head_dim());
+  const auto layers = static_cast<double>(config.num_layers);
+  cost.paper_flops = 2.0 * static_cast<double>(cost.non_embedding_parameters) +
+                     2 * layers * width * static_cast<double>(length);
+  // QK^T and PV: two products of 2 D FLOPs per head and visible key.
+  cost.exact_flops = 2.0 * static_cast<double>(product_weights) +
+                     4 * layers * width * mean_visible_keys(length, a.window);
+  cost.weight_bytes = 4 * cost.parameters;
+  cost.gradient_bytes = 4 * trained;
+  cost.optimizer_bytes = 8 * trained;
+  const int64_t kept = a.window > 0 ? std::min(length, a.window) : length;
+  const int64_t key_bytes = 2 * 2 * config.num_kv_heads() * config.head_dim();
+  const int64_t gate_bytes = a.forget_gate == ForgetGate::kNone ? 0 : 8 * a.num_heads;
+  cost.kv_cache_bytes = config.num_layers * kept * (key_bytes + gate_bytes);
+  return cost;
+}
+
+}  // namespace reynard::models

@@ -1,0 +1,154 @@
+#include "reynard/models/decoder.h"
+
+#include "reynard/config/fields.h"
+#include "reynard/models/checkpointing.h"
+#include "reynard/models/ragged.h"
+#include "reynard/models/registry.h"
+#include "reynard/ops/gated_act.h"
+#include "reynard/ops/linear.h"
+#include "reynard/ops/rms_norm.h"
+#include "reynard/tensor/check.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/embedding.h>
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+namespace reynard::models {
+
+// norm, mixer, norm, gated MLP around a residual that stays f32.
+struct Decoder::Block {
+  Block(const DecoderConfig& config, Initializer& initializer)
+      : norm_eps(config.norm_eps),
+        act(config.hidden_act == "sigmoid" ? ops::Activation::kSigmoid : ops::Activation::kSilu),
+        mixer_norm(initializer.norm(config.hidden_size)),
+        mixer(find_mixer(config.mixer).make(config, initializer)),
+        mlp_norm(initializer.norm(config.hidden_size)),
+        gate_up(initializer.matrix(2 * config.mlp_size(), config.hidden_size)),
+        down(initializer.matrix(config.hidden_size, config.mlp_size())) {}
+
+  // What the blocks before have left to add (undefined: nothing) and the residual, both (N, C) ->
+  // the same pair after this block. The addition waits for the next norm, which fuses it.
+  struct Stream {
+    at::Tensor update, residual;
+  };
+  Stream forward(const Stream& in, const Ragged& ragged, int64_t layer, Observer* observer) {
+    const ops::NormedSum first = add_norm(in, mixer_norm);
+    const at::Tensor mixed = mixer->forward(first.normed, ragged, layer, observer);
+    const ops::NormedSum second =
+        ops::add_rms_norm(mixed, first.residual, mlp_norm.value, norm_eps);
+    const at::Tensor inner = ops::linear(second.normed, gate_up.value, gate_up.compute);
+    return {.update = ops::linear(ops::gated_act(inner, act), down.value, down.compute),
+            .residual = second.residual};
+  }
+
+  ops::NormedSum add_norm(const Stream& in, const Parameter& norm) const {
+    if (in.update.defined()) {
+      return ops::add_rms_norm(in.update, in.residual, norm.value, norm_eps);
+    }
+    return {.normed = ops::rms_norm(in.residual, norm.value, norm_eps), .residual = in.residual};
+  }
+
+  void parameters(const std::string& prefix, const ParameterVisitor& visit) {
+    visit(prefix + "attn_norm.weight", mixer_norm);
+    mixer->parameters(
+        [&](const std::string& name, Parameter& parameter) { visit(prefix + name, parameter); });
+    visit(prefix + "mlp_norm.weight", mlp_norm);
+    visit(prefix + "mlp.gate_proj.weight", gate_up);
+    visit(prefix + "mlp.down_proj.weight", down);
+  }
+
+  double norm_eps;
+  ops::Activation act;
+  Parameter mixer_norm;  // (C)
+  std::unique_ptr<Mixer> mixer;
+  Parameter mlp_norm;  // (C)
+  Parameter gate_up;   // (2I, C): rows 0..I-1 gate, I..2I-1 up
+  Parameter down;      // (C, I)
+};
+
+Decoder::Decoder(const DecoderConfig& config, uint64_t seed, at::Device device) : config_(config) {
+  config::Problems problems;
+  config.check(problems, "model");
+  problems.throw_if_any();
+  Initializer initializer(config.initializer_range, seed, device);
+  embedding_ = initializer.matrix(config.vocab_size, config.hidden_size);
+  embedding_.product = config.tie_embeddings;
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    blocks_.push_back(std::make_shared<Block>(config, initializer));
+  }
+  norm_ = initializer.norm(config.hidden_size);
+  if (!config.tie_embeddings) head_ = initializer.matrix(config.vocab_size, config.hidden_size);
+}
+
+Decoder::~Decoder() = default;
+Decoder::Decoder(Decoder&&) noexcept = default;
+
+const Parameter& Decoder::head() const {
+  return config_.tie_embeddings ? embedding_ : head_;
+}
+
+void Decoder::parameters(const ParameterVisitor& visit) {
+  visit("model.embeddings.weight", embedding_);
+  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
+    blocks_[layer]->parameters(fmt::format("model.layers.{}.", layer), visit);
+  }
+  visit("model.norm.weight", norm_);
+  if (!config_.tie_embeddings) visit("lm_head.weight", head_);
+}
+
+void Decoder::set_compute_dtype(at::ScalarType dtype) {
+  tensor::check_value(dtype == at::kFloat || dtype == at::kBFloat16,
+                      "set_compute_dtype",
+                      "dtype",
+                      c10::toString(dtype),
+                      "Float or BFloat16");
+  compute_dtype_ = dtype;
+  parameters([&](const std::string&, Parameter& parameter) {
+    parameter.compute = parameter.product && dtype != at::kFloat
+                            ? parameter.value.detach().to(dtype)
+                            : at::Tensor();
+  });
+}
+
+void Decoder::refresh_compute() {
+  const at::NoGradGuard no_grad;
+  parameters([](const std::string&, Parameter& parameter) {
+    if (parameter.compute.defined()) parameter.compute.copy_(parameter.value);
+  });
+}
+
+at::Tensor Decoder::hidden(const at::Tensor& tokens,
+                           const at::Tensor& offsets,
+                           std::span<SequenceState* const> states,
+                           const ForwardOptions& options) {
+  const Ragged ragged = make_ragged(tokens, offsets, states, config_);
+  Block::Stream stream{.update = {}, .residual = at::embedding(embedding_.value, tokens)};
+  const bool recompute = options.checkpoint_activations && at::GradMode::is_enabled();
+  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    const std::shared_ptr<Block>& block = blocks_[layer];
+    if (!recompute) {
+      stream = block->forward(stream, ragged, layer, options.observer);
+      continue;
+    }
+    // An observer sees the first run only: the second one belongs to the backward pass.
+    auto observer = std::make_shared<Observer*>(options.observer);
+    const Segment segment = [block, ragged, layer, observer](const std::vector<at::Tensor>& in) {
+      const Block::Stream out =
+          block->forward({.update = in.size() > 1 ? in[1] : at::Tensor(), .residual = in[0]},
+                         ragged,
+                         layer,
+                         std::exchange(*observer, nullptr));
+      return std::vector<at::Tensor>{out.residual, out.update};
+    };
+    std::vector<at::Tensor> inputs = {stream.residual};
+    if (stream.update.defined()) inputs.push_back(stream.update);
+    const std::vector<at::Tensor> outputs = checkpointed(segment, inputs);
+    stream = {.update = outputs[1], .residual = outputs[0]};
+  }
+  return blocks_.back()->add_norm(stream, norm_).normed;
+}
+
+}  // namespace reynard::models

@@ -1,0 +1,133 @@
+#include "reynard/models/decoder_config.h"
+
+#include "reynard/models/registry.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace reynard::models {
+
+config::EnumNames<ForgetGate> enum_names(ForgetGate) {
+  return {{ForgetGate::kNone, "none"},
+          {ForgetGate::kFull, "full"},
+          {ForgetGate::kDataIndependent, "data_independent"},
+          {ForgetGate::kFixed, "fixed"}};
+}
+
+config::EnumNames<QKNorm> enum_names(QKNorm) {
+  return {{QKNorm::kNone, "none"}, {QKNorm::kPerHead, "per_head"}, {QKNorm::kShared, "shared"}};
+}
+
+config::EnumNames<OutputGate> enum_names(OutputGate) {
+  return {
+      {OutputGate::kNone, "none"}, {OutputGate::kSigmoid, "sigmoid"}, {OutputGate::kSilu, "silu"}};
+}
+
+int64_t DecoderConfig::mlp_size() const {
+  if (intermediate_size > 0) return intermediate_size;
+  // int() truncates before the rounding up, as in the published code.
+  const auto wanted = static_cast<int64_t>(static_cast<double>(hidden_size) * hidden_ratio * 2 / 3);
+  return 256 * std::max<int64_t>(1, (wanted + 255) / 256);
+}
+
+namespace {
+
+// Sizes beyond any model; they keep every product of two within int64 and refuse a config that only
+// wants to exhaust memory.
+constexpr int64_t kMaxVocabulary = int64_t{1} << 28;
+constexpr int64_t kMaxWidth = int64_t{1} << 20;
+constexpr int64_t kMaxLayers = 4096;
+constexpr int64_t kMaxHeadDim = 256;  // of the attention operator
+
+struct Checker {
+  config::Problems& problems;
+  const std::string& path;
+
+  void require(bool holds, std::string_view key, const std::string& message) const {
+    if (!holds) problems.add(config::key(path, key), message);
+  }
+  void at_most(int64_t value, int64_t limit, std::string_view key) const {
+    require(value <= limit, key, fmt::format("{} is more than the limit of {}", value, limit));
+  }
+};
+
+void check_heads(const DecoderConfig& config, const Checker& check) {
+  const AttentionMixerConfig& a = config.attention;
+  check.at_most(a.num_heads, 65536, "attention.num_heads");
+  check.require(a.num_heads > 0, "attention.num_heads", "must be > 0");
+  if (a.num_heads <= 0) return;
+  check.require(
+      a.head_dim > 0 || config.hidden_size % a.num_heads == 0,
+      "attention.num_heads",
+      fmt::format("must divide hidden_size = {}, or set attention.head_dim", config.hidden_size));
+  check.require(config.num_kv_heads() > 0 && a.num_heads % config.num_kv_heads() == 0,
+                "attention.num_kv_heads",
+                fmt::format("must divide num_heads = {}", a.num_heads));
+  const int64_t D = config.head_dim();
+  check.require(
+      D > 0 && D <= kMaxHeadDim,
+      "attention.head_dim",
+      fmt::format("{} (hidden_size / num_heads unless given) must be 1 to {}", D, kMaxHeadDim));
+  check.require(!a.rope || D % 2 == 0,
+                "attention.rope",
+                fmt::format("needs an even head dimension, not {}", D));
+}
+
+void check_gates(const AttentionMixerConfig& a, const Checker& check) {
+  const bool has_times = a.decay_time_min || a.decay_time_max;
+  const bool takes_times =
+      a.forget_gate == ForgetGate::kDataIndependent || a.forget_gate == ForgetGate::kFixed;
+  check.require(!has_times || takes_times,
+                "attention.decay_time_min",
+                "and decay_time_max initialise data_independent and fixed gates only");
+  check.require(a.decay_time_min.has_value() == a.decay_time_max.has_value(),
+                "attention.decay_time_min",
+                "and decay_time_max must be given together");
+  check.require(a.forget_gate != ForgetGate::kFixed || has_times,
+                "attention.forget_gate",
+                "fixed needs decay_time_min and decay_time_max");
+  if (a.decay_time_min && a.decay_time_max) {
+    check.require(*a.decay_time_min > 0 && *a.decay_time_min <= *a.decay_time_max,
+                  "attention.decay_time_min",
+                  "must be > 0 and at most decay_time_max");
+  }
+  check.require(a.forget_bias_init == 0 || a.forget_gate == ForgetGate::kFull,
+                "attention.forget_bias_init",
+                "is for forget_gate = \"full\" only");
+  check.require(a.output_gate != OutputGate::kSilu || !a.output_norm,
+                "attention.output_gate",
+                "must be sigmoid or none when output_norm is on");
+}
+
+}  // namespace
+
+void DecoderConfig::check(config::Problems& problems, const std::string& path) const {
+  const Checker checker{problems, path};
+  checker.at_most(vocab_size, kMaxVocabulary, "vocab_size");
+  checker.at_most(hidden_size, kMaxWidth, "hidden_size");
+  checker.at_most(num_layers, kMaxLayers, "num_layers");
+  checker.require(vocab_size > 0, "vocab_size", "must be > 0");
+  checker.require(hidden_size > 0, "hidden_size", "must be > 0");
+  checker.require(num_layers > 0, "num_layers", "must be > 0");
+  checker.require(hidden_ratio > 0 && hidden_ratio <= 64, "hidden_ratio", "must be > 0 and <= 64");
+  checker.at_most(intermediate_size, kMaxWidth * 4, "intermediate_size");
+  checker.require(intermediate_size >= 0, "intermediate_size", "must be >= 0");
+  checker.require(hidden_act == "swish" || hidden_act == "silu" || hidden_act == "sigmoid",
+                  "hidden_act",
+                  fmt::format("\"{}\" must be swish, silu or sigmoid", hidden_act));
+  checker.require(std::ranges::any_of(mixers(), [&](const auto& m) { return m.name == mixer; }),
+                  "mixer",
+                  fmt::format("\"{}\" is not a mixer; there is: {}", mixer, mixer_names()));
+  for (const auto& [key, id] :
+       {std::pair{"bos_token_id", bos_token_id}, std::pair{"eos_token_id", eos_token_id}}) {
+    checker.require(!id || (*id >= 0 && *id < vocab_size),
+                    key,
+                    fmt::format("must be a token of the vocabulary, 0 to {}", vocab_size - 1));
+  }
+  check_heads(*this, checker);
+  check_gates(attention, checker);
+}
+
+}  // namespace reynard::models

@@ -1,0 +1,41 @@
+#pragma once
+// A published checkpoint layout: config.json <-> DecoderConfig, tensor names <-> parameters. Each
+// is one file of this folder that fills this struct; registry.cpp lists them.
+
+#include "reynard/models/decoder_config.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace reynard::models {
+
+// A published tensor that holds `rows` consecutive rows (dimension 0) of one of our parameters.
+struct Piece {
+  std::string name;
+  int64_t rows;
+};
+
+struct Family {
+  std::string_view model_type;  // of config.json
+  // file: name of config.json in messages. Throws reynard::Error for a value that the layout knows
+  // and we do not support.
+  DecoderConfig (*read_config)(const nlohmann::json& json, const std::string& file);
+  // Why the layout cannot express this config; empty when it can.
+  std::string (*obstacle)(const DecoderConfig& config);
+  nlohmann::ordered_json (*write_config)(const DecoderConfig& config);
+  // The published tensors that make up our parameter, in the order of its rows.
+  std::vector<Piece> (*pieces)(const std::string& name, int64_t rows);
+  // Published tensors that carry nothing (buffers that old versions saved).
+  bool (*ignored)(const std::string& published_name);
+};
+
+extern const Family kForgettingTransformer;     // FoX authors: forgetting_transformer-project_fox
+extern const Family kTransformer;               // FoX authors' baseline: transformer-project_fox
+extern const Family kFlaForgettingTransformer;  // flash-linear-attention: forgetting_transformer
+extern const Family kLlama;                     // Hugging Face: llama
+
+}  // namespace reynard::models

@@ -1,0 +1,114 @@
+// The layout of the FoX authors' ForgettingTransformerForCausalLM: FoX (LLaMA), FoX (Pro) and, with
+// fgate_type "none", Transformer (Pro). Our parameter names are this layout's. Two keys are
+// honoured that the authors' code rejects or ignores: num_kv_heads and window_size.
+
+#include "reynard/models/families/family.h"
+#include "reynard/models/families/layout.h"
+#include "reynard/tensor/error.h"
+
+#include <array>
+#include <utility>
+
+namespace reynard::models {
+
+namespace {
+
+constexpr std::array<std::pair<std::string_view, ForgetGate>, 4> kGateTypes = {{
+    {"none", ForgetGate::kNone},
+    {"full", ForgetGate::kFull},
+    {"bias_only", ForgetGate::kDataIndependent},
+    {"fixed", ForgetGate::kFixed},
+}};
+
+ForgetGate read_gate(const JsonFields& fields) {
+  const std::string text = fields.text("fgate_type", "full");
+  for (const auto& [name, gate] : kGateTypes) {
+    if (name == text) return gate;
+  }
+  fields.reject("fgate_type", "full, bias_only, fixed or none");
+}
+
+OutputGate read_output_gate(const JsonFields& fields) {
+  const std::string act = fields.text("ogate_act", "sigmoid");
+  if (act != "sigmoid" && act != "silu") fields.reject("ogate_act", "sigmoid or silu");
+  if (!fields.boolean("use_output_gate", false)) return OutputGate::kNone;
+  return act == "silu" ? OutputGate::kSilu : OutputGate::kSigmoid;
+}
+
+DecoderConfig read_config(const nlohmann::json& json, const std::string& file) {
+  const JsonFields fields(json, file);
+  DecoderConfig config;
+  read_common(fields, config);
+  fields.expect("attention_bias", false);
+  AttentionMixerConfig& a = config.attention;
+  a.rope = fields.boolean("use_rope", false);
+  a.rope_base = fields.number("rope_base", 500000);
+  a.forget_gate = read_gate(fields);
+  a.decay_time_min = fields.optional_number("decay_time_min");
+  a.decay_time_max = fields.optional_number("decay_time_max");
+  a.output_gate = read_output_gate(fields);
+  a.output_norm = fields.boolean("use_output_norm", false);
+  if (fields.boolean("qk_norm", false)) {
+    a.qk_norm = fields.boolean("qk_norm_share_param_across_head", false) ? QKNorm::kShared
+                                                                         : QKNorm::kPerHead;
+  }
+  a.key_shift = fields.boolean("use_k_shift", false);
+  a.value_shift = fields.boolean("use_v_shift", false);
+  a.log_pruning_tolerance = fields.number("log_pruning_tolerance", 0);
+  if (a.log_pruning_tolerance > 0) fields.reject("log_pruning_tolerance", "null or <= 0");
+  read_extension(json, file, config);
+  check_config(config, file);
+  return config;
+}
+
+std::string obstacle(const DecoderConfig& config) {
+  if (config.mixer != "attention") return "mixer is not attention";
+  if (config.attention.qkv_bias) return "attention.qkv_bias is on";
+  return "";
+}
+
+nlohmann::ordered_json write_config(const DecoderConfig& config) {
+  const AttentionMixerConfig& a = config.attention;
+  nlohmann::ordered_json json;
+  json["architectures"] = {"ForgettingTransformerForCausalLM"};
+  json["model_type"] = kForgettingTransformer.model_type;
+  write_common(config, json);
+  json["attention_bias"] = false;
+  json["fuse_norm"] = true;
+  json["fuse_cross_entropy"] = true;
+  json["rope_base"] = a.rope_base;
+  json["use_rope"] = a.rope;
+  json["use_output_gate"] = a.output_gate != OutputGate::kNone;
+  json["ogate_act"] = a.output_gate == OutputGate::kSilu ? "silu" : "sigmoid";
+  for (const auto& [name, gate] : kGateTypes) {
+    if (gate == a.forget_gate) json["fgate_type"] = name;
+  }
+  json["fgate_bias_init"] = a.decay_time_min.has_value();
+  json["decay_time_min"] = or_null(a.decay_time_min);
+  json["decay_time_max"] = or_null(a.decay_time_max);
+  json["use_output_norm"] = a.output_norm;
+  json["qk_norm"] = a.qk_norm != QKNorm::kNone;
+  json["qk_norm_share_param_across_head"] = a.qk_norm == QKNorm::kShared;
+  json["use_k_shift"] = a.key_shift;
+  json["use_v_shift"] = a.value_shift;
+  json["log_pruning_tolerance"] = a.log_pruning_tolerance != 0
+                                      ? nlohmann::ordered_json(a.log_pruning_tolerance)
+                                      : nlohmann::ordered_json();
+  write_extension(config, json);
+  return json;
+}
+
+std::vector<Piece> pieces(const std::string& name, int64_t rows) {
+  return {{name, rows}};
+}
+
+}  // namespace
+
+const Family kForgettingTransformer = {.model_type = "forgetting_transformer-project_fox",
+                                       .read_config = read_config,
+                                       .obstacle = obstacle,
+                                       .write_config = write_config,
+                                       .pieces = pieces,
+                                       .ignored = nothing_ignored};
+
+}  // namespace reynard::models

@@ -1,0 +1,80 @@
+#include "reynard/models/families/json_fields.h"
+
+#include "reynard/tensor/error.h"
+
+#include <fmt/format.h>
+
+namespace reynard::models {
+
+const nlohmann::json& JsonFields::at(std::string_view key) const {
+  static const nlohmann::json absent;
+  const auto found = json_.find(std::string(key));
+  return found == json_.end() ? absent : *found;
+}
+
+void JsonFields::reject(std::string_view key, std::string_view expected) const {
+  const nlohmann::json& value = at(key);
+  std::string shown = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  if (shown.size() > 80) shown = shown.substr(0, 80) + "...";
+  throw Error(fmt::format(
+      "{}: {} = {}; expected {}", file_, key, json_.contains(key) ? shown : "(absent)", expected));
+}
+
+std::optional<int64_t> JsonFields::optional_integer(std::string_view key) const {
+  const nlohmann::json& value = at(key);
+  if (value.is_null()) return {};
+  // Unsigned values beyond int64 would wrap.
+  if (!value.is_number_integer() ||
+      (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX})) {
+    reject(key, "an integer");
+  }
+  return value.get<int64_t>();
+}
+
+std::optional<double> JsonFields::optional_number(std::string_view key) const {
+  const nlohmann::json& value = at(key);
+  if (value.is_null()) return {};
+  if (!value.is_number()) reject(key, "a number");
+  return value.get<double>();
+}
+
+int64_t JsonFields::integer(std::string_view key, std::optional<int64_t> fallback) const {
+  const auto value = optional_integer(key);
+  if (!value && !fallback) reject(key, "an integer");
+  return value ? *value : *fallback;
+}
+
+double JsonFields::number(std::string_view key, std::optional<double> fallback) const {
+  const auto value = optional_number(key);
+  if (!value && !fallback) reject(key, "a number");
+  return value ? *value : *fallback;
+}
+
+bool JsonFields::boolean(std::string_view key, bool fallback) const {
+  const nlohmann::json& value = at(key);
+  if (value.is_null()) return fallback;
+  if (!value.is_boolean()) reject(key, "true or false");
+  return value.get<bool>();
+}
+
+std::string JsonFields::text(std::string_view key, std::string_view fallback) const {
+  const nlohmann::json& value = at(key);
+  if (value.is_null()) return std::string(fallback);
+  if (!value.is_string()) reject(key, "a string");
+  return value.get<std::string>();
+}
+
+std::optional<int64_t> JsonFields::token_id(std::string_view key) const {
+  const nlohmann::json& value = at(key);
+  if (!value.is_array()) return optional_integer(key);
+  if (value.empty() || !value[0].is_number_integer()) reject(key, "a token id or a list of them");
+  return value[0].get<int64_t>();
+}
+
+void JsonFields::expect(std::string_view key, const nlohmann::json& only) const {
+  const nlohmann::json& value = at(key);
+  if (!value.is_null() && value != only)
+    reject(key, fmt::format("{} (all we support)", only.dump()));
+}
+
+}  // namespace reynard::models

@@ -1,0 +1,208 @@
+#include "reynard/models/mixers/attention.h"
+
+#include "reynard/attention/attention.h"
+#include "reynard/ops/gated_act.h"
+#include "reynard/ops/linear.h"
+#include "reynard/ops/rms_norm.h"
+#include "reynard/ops/rotary.h"
+#include "reynard/ops/token_shift.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/abs.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/log_sigmoid.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace reynard::models {
+
+namespace {
+
+// The published q and k norms fix this epsilon whatever norm_eps says.
+constexpr double kQKNormEps = 1e-5;
+
+at::Tensor linear(const at::Tensor& x, const Parameter& weight, const Parameter& bias = {}) {
+  return ops::linear(x, weight.value, weight.compute, bias.value);
+}
+
+// b_h = -ln(expm1(1/T_h)) with T_h geometric between T_min and T_max: sigmoid(b_h)^T_h = 1/e.
+at::Tensor decay_time_biases(const AttentionMixerConfig& config) {
+  const int64_t H = config.num_heads;
+  at::Tensor biases = at::empty({H}, at::kFloat);
+  if (!config.decay_time_min) return biases.zero_();
+  const double from = std::log(*config.decay_time_min), to = std::log(*config.decay_time_max);
+  for (int64_t h = 0; h < H; ++h) {
+    const double time = std::exp(from + (H > 1 ? (to - from) * h / (H - 1) : 0));
+    biases.data_ptr<float>()[h] = static_cast<float>(-std::log(std::expm1(1 / time)));
+  }
+  return biases;
+}
+
+}  // namespace
+
+AttentionMixer::AttentionMixer(const DecoderConfig& config, Initializer& initializer)
+    : config_(config.attention),
+      norm_eps_(config.norm_eps),
+      H_(config.attention.num_heads),
+      G_(config.num_kv_heads()),
+      D_(config.head_dim()) {
+  const int64_t C = config.hidden_size;
+  q_ = initializer.matrix(H_ * D_, C);
+  k_ = initializer.matrix(G_ * D_, C);
+  v_ = initializer.matrix(G_ * D_, C);
+  o_ = initializer.matrix(C, H_ * D_);
+  if (config_.qkv_bias) {
+    q_bias_ = initializer.bias(H_ * D_);
+    k_bias_ = initializer.bias(G_ * D_);
+    v_bias_ = initializer.bias(G_ * D_);
+  }
+  if (config_.key_shift) k_shift_ = initializer.matrix(G_, C);
+  if (config_.value_shift) v_shift_ = initializer.matrix(G_, C);
+  switch (config_.forget_gate) {
+    case ForgetGate::kNone:
+      break;
+    case ForgetGate::kFull:
+      gate_ = initializer.matrix(H_, C);
+      gate_.product = false;  // stays f32: errors of log f add up over the past
+      gate_bias_ = initializer.bias(H_, config_.forget_bias_init);
+      break;
+    case ForgetGate::kDataIndependent:
+    case ForgetGate::kFixed:
+      gate_bias_ =
+          initializer.bias(decay_time_biases(config_), config_.forget_gate == ForgetGate::kFixed);
+      break;
+  }
+  if (config_.output_gate != OutputGate::kNone) output_gate_ = initializer.matrix(H_ * D_, C);
+  if (config_.output_norm) output_norm_ = initializer.norm(H_ * D_);
+  if (config_.qk_norm != QKNorm::kNone) {
+    const bool shared = config_.qk_norm == QKNorm::kShared;
+    q_norm_ = initializer.norm(shared ? D_ : H_ * D_);
+    k_norm_ = initializer.norm(shared ? D_ : G_ * D_);
+  }
+}
+
+void AttentionMixer::parameters(const ParameterVisitor& visit) {
+  const auto visit_if_used = [&](const std::string& name, Parameter& parameter) {
+    if (parameter.value.defined()) visit("attn." + name, parameter);
+  };
+  visit_if_used("q_proj.weight", q_);
+  visit_if_used("q_proj.bias", q_bias_);
+  visit_if_used(config_.key_shift ? "k_proj.linear.weight" : "k_proj.weight", k_);
+  visit_if_used(config_.key_shift ? "k_proj.linear.bias" : "k_proj.bias", k_bias_);
+  visit_if_used("k_proj.shift_proj.weight", k_shift_);
+  visit_if_used(config_.value_shift ? "v_proj.linear.weight" : "v_proj.weight", v_);
+  visit_if_used(config_.value_shift ? "v_proj.linear.bias" : "v_proj.bias", v_bias_);
+  visit_if_used("v_proj.shift_proj.weight", v_shift_);
+  visit_if_used("o_proj.weight", o_);
+  visit_if_used("fgate_proj.weight", gate_);
+  visit_if_used(gate_.value.defined() ? "fgate_proj.bias" : "fgate_bias", gate_bias_);
+  visit_if_used("ogate_proj.weight", output_gate_);
+  visit_if_used("output_norm.weight", output_norm_);
+  visit_if_used("q_norm.weight", q_norm_);
+  visit_if_used("k_norm.weight", k_norm_);
+}
+
+at::Tensor AttentionMixer::shifted(const at::Tensor& x,
+                                   const Parameter& weight,
+                                   const Parameter& bias,
+                                   const Parameter& shift,
+                                   const Ragged& ragged,
+                                   const at::Tensor& previous) {
+  const at::Tensor raw = linear(x, weight, bias).view({x.size(0), G_, D_});
+  if (!shift.value.defined()) return raw;
+  return ops::token_shift(raw, linear(x, shift), ragged.offsets, previous);
+}
+
+at::Tensor AttentionMixer::log_gate(const at::Tensor& x) const {
+  switch (config_.forget_gate) {
+    case ForgetGate::kNone:
+      return {};
+    case ForgetGate::kFull:
+      return at::log_sigmoid(linear(x.to(at::kFloat), gate_, gate_bias_));
+    case ForgetGate::kDataIndependent:
+    case ForgetGate::kFixed:
+      return at::log_sigmoid(gate_bias_.value).expand({x.size(0), H_});
+  }
+  return {};
+}
+
+AttentionMixer::Projections AttentionMixer::project(const at::Tensor& x,
+                                                    const Ragged& ragged,
+                                                    int64_t /*layer*/) {
+  const int64_t N = x.size(0);
+  Projections p;
+  p.q = linear(x, q_, q_bias_);
+  p.k = shifted(x, k_, k_bias_, k_shift_, ragged, {});
+  p.v = shifted(x, v_, v_bias_, v_shift_, ragged, {});
+  if (config_.qk_norm != QKNorm::kNone) {
+    p.q = ops::rms_norm(p.q, q_norm_.value, kQKNormEps, H_);
+    p.k = ops::rms_norm(p.k.reshape({N, G_ * D_}), k_norm_.value, kQKNormEps, G_);
+  }
+  p.q = p.q.reshape({N, H_, D_});
+  p.k = p.k.reshape({N, G_, D_});
+  if (config_.rope) {
+    p.q = ops::rotary(p.q, ragged.positions, config_.rope_base);
+    p.k = ops::rotary(p.k, ragged.positions, config_.rope_base);
+  }
+  p.log_gate = log_gate(x);
+  return p;
+}
+
+at::Tensor AttentionMixer::logit_bound(at::ScalarType) const {
+  return {};
+}
+
+at::Tensor AttentionMixer::attend(const Projections& p,
+                                  const Ragged& ragged,
+                                  int64_t layer,
+                                  Observer* observer) {
+  const attention::AttentionOptions options{
+      .log_pruning_tolerance = p.log_gate.defined() ? config_.log_pruning_tolerance : 0,
+      .rule = config_.pruning_rule};
+  const attention::AttentionOutput result =
+      attention::attention(p.q.unsqueeze(0),
+                           p.k.unsqueeze(0),
+                           p.v.unsqueeze(0),
+                           p.log_gate.defined() ? p.log_gate.unsqueeze(0) : p.log_gate,
+                           ragged.first_key.unsqueeze(0),
+                           logit_bound(p.q.scalar_type()),
+                           options);
+  if (observer != nullptr && observer->wants(layer)) {
+    observer->attention(layer,
+                        {.q = p.q,
+                         .k = p.k,
+                         .log_gate = p.log_gate,
+                         .start = result.start.squeeze(0),
+                         .first_key = ragged.first_key});
+  }
+  return result.out.squeeze(0);
+}
+
+at::Tensor AttentionMixer::gated(const at::Tensor& out, const at::Tensor& x) const {
+  if (config_.output_gate == OutputGate::kNone) {
+    return config_.output_norm ? ops::rms_norm(out, output_norm_.value, norm_eps_, H_) : out;
+  }
+  const at::Tensor gate = linear(x, output_gate_);
+  if (config_.output_norm) {
+    return ops::gated_rms_norm(out, gate, output_norm_.value, norm_eps_, H_);
+  }
+  return ops::gate_mul(out,
+                       gate,
+                       config_.output_gate == OutputGate::kSilu ? ops::Activation::kSilu
+                                                                : ops::Activation::kSigmoid);
+}
+
+at::Tensor AttentionMixer::forward(const at::Tensor& x,
+                                   const Ragged& ragged,
+                                   int64_t layer,
+                                   Observer* observer) {
+  const Projections p = project(x, ragged, layer);
+  const at::Tensor out = attend(p, ragged, layer, observer).reshape({x.size(0), H_ * D_});
+  return linear(gated(out, x), o_);
+}
+
+}  // namespace reynard::models

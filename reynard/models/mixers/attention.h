@@ -1,0 +1,53 @@
+#pragma once
+// The attention mixer with every switch of the FoX paper: token shift, QK-norm, RoPE, forget gates,
+// pruning, output norm and gate, GQA, window.
+
+#include "reynard/models/decoder_config.h"
+#include "reynard/models/mixer.h"
+
+namespace reynard::models {
+
+class AttentionMixer : public Mixer {
+ public:
+  AttentionMixer(const DecoderConfig& config, Initializer& initializer);
+
+  at::Tensor forward(const at::Tensor& x,
+                     const Ragged& ragged,
+                     int64_t layer,
+                     Observer* observer) override;
+  void parameters(const ParameterVisitor& visit) override;
+
+ private:
+  // Inputs of the attention kernel.
+  struct Projections {
+    at::Tensor q;         // (N, H, D)
+    at::Tensor k, v;      // (N, G, D)
+    at::Tensor log_gate;  // (N, H) f32 or undefined
+  };
+  Projections project(const at::Tensor& x, const Ragged& ragged, int64_t layer);
+  // Linear, then the token shift if `shift` is defined.
+  at::Tensor shifted(const at::Tensor& x,
+                     const Parameter& weight,
+                     const Parameter& bias,
+                     const Parameter& shift,
+                     const Ragged& ragged,
+                     const at::Tensor& previous);
+  at::Tensor log_gate(const at::Tensor& x) const;
+  // (H) f32: bound of |scale q.k| from the QK-norm weights; undefined without QK-norm or pruning.
+  at::Tensor logit_bound(at::ScalarType kernel_dtype) const;
+  at::Tensor attend(const Projections& p, const Ragged& ragged, int64_t layer, Observer* observer);
+  // Output norm and gate: out (N, H*D), x (N, C) -> (N, H*D).
+  at::Tensor gated(const at::Tensor& out, const at::Tensor& x) const;
+
+  AttentionMixerConfig config_;
+  double norm_eps_;
+  int64_t H_, G_, D_;
+  Parameter q_, k_, v_, o_;
+  Parameter q_bias_, k_bias_, v_bias_;  // undefined without qkv_bias
+  Parameter k_shift_, v_shift_;         // (G, C) or undefined
+  Parameter gate_, gate_bias_;  // forget gate: (H, C) and (H); only the bias if not data-dependent
+  Parameter output_gate_, output_norm_;  // (H*D, C), (H*D)
+  Parameter q_norm_, k_norm_;            // (H*D) and (G*D), or (D) each
+};
+
+}  // namespace reynard::models

@@ -1,0 +1,27 @@
+#pragma once
+// What a forward pass lets a caller see, per layer: inputs of the attention kernel and its pruning.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace reynard::models {
+
+// What an observer is shown of one attention layer. Tensors must not be changed; with states only
+// the tokens of this call are shown.
+struct AttentionView {
+  at::Tensor q;         // (N, H, D) as the kernel reads it
+  at::Tensor k;         // (N, G, D)
+  at::Tensor log_gate;  // (N, H) f32 or undefined
+  at::Tensor start;  // (H, ceil(N/128)) i32: first key kept per query block; undefined with states
+  at::Tensor first_key;  // (N) i32
+};
+
+// Default: nothing.
+struct Observer {
+  virtual ~Observer() = default;
+  virtual bool wants(int64_t /*layer*/) { return false; }
+  virtual void attention(int64_t /*layer*/, const AttentionView& /*view*/) {}
+};
+
+}  // namespace reynard::models

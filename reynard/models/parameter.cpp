@@ -1,0 +1,48 @@
+#include "reynard/models/parameter.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+namespace reynard::models {
+
+namespace {
+
+Parameter vector_parameter(const at::Tensor& value, bool frozen) {
+  Parameter parameter;
+  parameter.value = value;
+  parameter.value.requires_grad_(!frozen);
+  parameter.decay = false;
+  parameter.frozen = frozen;
+  parameter.product = false;
+  return parameter;
+}
+
+}  // namespace
+
+Initializer::Initializer(double std, uint64_t seed, at::Device device)
+    : std_(std), generator_(at::detail::createCPUGenerator(seed)), device_(device) {}
+
+Parameter Initializer::matrix(int64_t rows, int64_t columns) {
+  Parameter parameter;
+  parameter.value =
+      at::empty({rows, columns}, at::TensorOptions().dtype(at::kFloat).device(device_));
+  if (!device_.is_meta()) parameter.value.normal_(0, std_, generator_);
+  parameter.value.requires_grad_(true);
+  return parameter;
+}
+
+Parameter Initializer::norm(int64_t size) {
+  return bias(size, 1);
+}
+
+Parameter Initializer::bias(int64_t size, double value) {
+  return vector_parameter(
+      at::full({size}, value, at::TensorOptions().dtype(at::kFloat).device(device_)), false);
+}
+
+Parameter Initializer::bias(const at::Tensor& values, bool frozen) {
+  return vector_parameter(values.to(device_, at::kFloat), frozen);
+}
+
+}  // namespace reynard::models

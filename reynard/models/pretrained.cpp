@@ -1,0 +1,168 @@
+#include "reynard/models/pretrained.h"
+
+#include "reynard/checkpoint/directory.h"
+#include "reynard/checkpoint/safetensors.h"
+#include "reynard/models/registry.h"
+#include "reynard/tensor/check.h"
+
+#include <ATen/ops/cat.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <system_error>
+#include <vector>
+
+namespace reynard::models {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr uintmax_t kMaxConfigBytes = 4 << 20;
+
+struct ConfigFile {
+  const Family* family;
+  DecoderConfig config;
+};
+
+ConfigFile read_config_file(const fs::path& folder) {
+  const std::string file = (folder / "config.json").string();
+  std::error_code error;
+  const uintmax_t bytes = fs::file_size(file, error);
+  if (error) throw Error(fmt::format("{}: cannot be read: {}", file, error.message()));
+  if (bytes > kMaxConfigBytes) {
+    throw Error(
+        fmt::format("{}: has {} bytes; no config is larger than {}", file, bytes, kMaxConfigBytes));
+  }
+  std::ifstream stream(file, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) throw Error(fmt::format("{}: is not a JSON object", file));
+  const auto type = json.find("model_type");
+  if (type == json.end() || !type->is_string()) {
+    throw Error(fmt::format("{}: has no string \"model_type\"", file));
+  }
+  const Family& family = find_family(type->get<std::string>(), file);
+  return {&family, family.read_config(json, file)};
+}
+
+// The weights say how QK-norm is shared: (D) for all heads or (H*D). The released FoX checkpoints
+// share; configs older than the switch do not say so.
+void adopt_qk_norm(const checkpoint::TensorFolder& tensors,
+                   const Family& family,
+                   DecoderConfig& config) {
+  AttentionMixerConfig& a = config.attention;
+  if (a.qk_norm == QKNorm::kNone) return;
+  const auto* info = tensors.find(family.pieces("model.layers.0.attn.q_norm.weight", 0)[0].name);
+  if (info == nullptr || info->shape.size() != 1) return;  // reported with the other tensors
+  if (info->shape[0] == config.head_dim() * a.num_heads) a.qk_norm = QKNorm::kPerHead;
+  if (info->shape[0] == config.head_dim() && a.num_heads > 1) a.qk_norm = QKNorm::kShared;
+}
+
+void check_piece(const checkpoint::TensorFolder& tensors,
+                 const Piece& piece,
+                 const at::Tensor& parameter) {
+  const auto* info = tensors.find(piece.name);
+  const std::string file = tensors.file_of(piece.name).string();
+  if (info == nullptr) throw Error(fmt::format("{}: has no tensor \"{}\"", file, piece.name));
+  std::vector<int64_t> expected = parameter.sizes().vec();
+  expected[0] = piece.rows;
+  if (info->shape != expected) {
+    throw Error(fmt::format("{}: tensor \"{}\" has shape [{}]; config.json needs [{}]",
+                            file,
+                            piece.name,
+                            fmt::join(info->shape, ", "),
+                            fmt::join(expected, ", ")));
+  }
+  if (!at::isFloatingType(info->dtype)) {
+    throw Error(fmt::format("{}: tensor \"{}\" has dtype {}; weights must be F32, BF16, F16 or F64",
+                            file,
+                            piece.name,
+                            c10::toString(info->dtype)));
+  }
+}
+
+// Checks the whole folder before the first weight is read.
+void check_tensors(const checkpoint::TensorFolder& tensors, const Family& family, Decoder& shapes) {
+  std::set<std::string> used;
+  shapes.parameters([&](const std::string& name, Parameter& parameter) {
+    for (const Piece& piece : family.pieces(name, parameter.value.size(0))) {
+      check_piece(tensors, piece, parameter.value);
+      used.insert(piece.name);
+    }
+  });
+  // Some writers store the head beside the embedding that it is tied to.
+  if (shapes.config().tie_embeddings) used.insert("lm_head.weight");
+  for (const std::string& name : tensors.names()) {
+    if (used.contains(name) || family.ignored(name)) continue;
+    throw Error(fmt::format("{}: tensor \"{}\" has no place in the model of config.json",
+                            tensors.file_of(name).string(),
+                            name));
+  }
+}
+
+const Family& choose_family(const DecoderConfig& config, std::string_view model_type) {
+  if (!model_type.empty()) {
+    const Family& family = find_family(model_type, "save_model");
+    const std::string obstacle = family.obstacle(config);
+    if (obstacle.empty()) return family;
+    throw Error(fmt::format(
+        "save_model: layout {} cannot express this model: {}", family.model_type, obstacle));
+  }
+  for (const Family* family :
+       {&kTransformer, &kForgettingTransformer, &kFlaForgettingTransformer}) {
+    if (family->obstacle(config).empty()) return *family;
+  }
+  throw Error(
+      "save_model: no layout can express this model (attention.qkv_bias with another switch)");
+}
+
+}  // namespace
+
+DecoderConfig load_config(const fs::path& folder) {
+  return read_config_file(folder).config;
+}
+
+Decoder load_model(const fs::path& folder) {
+  ConfigFile file = read_config_file(folder);
+  if (checkpoint::has_checksums(folder)) checkpoint::verify_folder(folder);
+  const checkpoint::TensorFolder tensors(folder);
+  adopt_qk_norm(tensors, *file.family, file.config);
+  Decoder decoder(file.config, /*seed=*/0, at::kMeta);
+  check_tensors(tensors, *file.family, decoder);
+  decoder.parameters([&](const std::string& name, Parameter& parameter) {
+    std::vector<at::Tensor> parts;
+    for (const Piece& piece : file.family->pieces(name, parameter.value.size(0))) {
+      parts.push_back(tensors.read(piece.name).to(at::kFloat));
+    }
+    parameter.value = parts.size() == 1 ? parts[0] : at::cat(parts);
+    parameter.value.requires_grad_(!parameter.frozen);
+  });
+  return decoder;
+}
+
+void write_model(Decoder& decoder, checkpoint::FolderWriter& folder, std::string_view model_type) {
+  const Family& family = choose_family(decoder.config(), model_type);
+  std::vector<checkpoint::NamedTensor> tensors;
+  decoder.parameters([&](const std::string& name, Parameter& parameter) {
+    int64_t row = 0;
+    for (const Piece& piece : family.pieces(name, parameter.value.size(0))) {
+      tensors.push_back({piece.name, parameter.value.detach().narrow(0, row, piece.rows)});
+      row += piece.rows;
+    }
+  });
+  folder.write("config.json", family.write_config(decoder.config()).dump(2) + "\n");
+  folder.write_tensors("model.safetensors", tensors, {{"format", "pt"}});
+}
+
+void save_model(Decoder& decoder, const fs::path& folder, std::string_view model_type) {
+  checkpoint::FolderWriter writer(folder);
+  write_model(decoder, writer, model_type);
+  writer.commit();
+}
+
+}  // namespace reynard::models

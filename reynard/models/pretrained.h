@@ -1,0 +1,36 @@
+#pragma once
+// Models from and to folders in the published layouts: config.json beside model.safetensors (or its
+// shards). Every tensor must be there with its shape and none may be left over.
+
+#include "reynard/models/decoder.h"
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace reynard::checkpoint {
+class FolderWriter;
+}
+
+namespace reynard::models {
+
+// Reads a model folder; weights become f32 masters. Checksums are verified where the folder has
+// them. Throws reynard::Error naming file and tensor for everything that does not fit.
+Decoder load_model(const std::filesystem::path& folder);
+
+// Only config.json of the folder.
+DecoderConfig load_config(const std::filesystem::path& folder);
+
+// Writes the folder atomically. model_type names the layout (models/registry.h); empty: the first
+// of transformer-project_fox, forgetting_transformer-project_fox, forgetting_transformer that can
+// express the config.
+void save_model(Decoder& decoder,
+                const std::filesystem::path& folder,
+                std::string_view model_type = "");
+
+// The same two files into a folder that is being written (training checkpoints).
+void write_model(Decoder& decoder,
+                 checkpoint::FolderWriter& folder,
+                 std::string_view model_type = "");
+
+}  // namespace reynard::models

@@ -1,0 +1,80 @@
+#include "reynard/models/ragged.h"
+
+#include "reynard/tensor/check.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace reynard::models {
+
+namespace {
+
+void check(const at::Tensor& tokens,
+           const at::Tensor& offsets,
+           std::span<SequenceState* const> states,
+           const DecoderConfig& config) {
+  tensor::check_shape("hidden", "tokens", tokens, {{"N"}});
+  tensor::check_shape("hidden", "offsets", offsets, {{"S"}});
+  tensor::check_dtype("hidden", "tokens", tokens, {at::kLong});
+  tensor::check_dtype("hidden", "offsets", offsets, {at::kLong});
+  const int64_t N = tokens.size(0), S = offsets.size(0);
+  constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();  // first_key is i32
+  tensor::check_value(N > 0 && N <= kMaxTokens, "hidden", "number of tokens", N, "1 to 2^31 - 1");
+  tensor::check_value(S > 0, "hidden", "number of offsets", S, "at least 1");
+  tensor::check_value(states.empty() || static_cast<int64_t>(states.size()) == S,
+                      "hidden",
+                      "number of states",
+                      states.size(),
+                      fmt::format("none or one per sequence ({})", S));
+  const auto* offset = offsets.const_data_ptr<int64_t>();
+  tensor::check_value(offset[0] == 0, "hidden", "offsets[0]", offset[0], "0");
+  for (int64_t s = 0; s < S; ++s) {
+    const int64_t end = s + 1 < S ? offset[s + 1] : N;
+    tensor::check_value(offset[s] < end,
+                        "hidden",
+                        fmt::format("offsets[{}]", s),
+                        offset[s],
+                        fmt::format("less than {}, where the sequence ends", end));
+  }
+  const auto* token = tokens.const_data_ptr<int64_t>();
+  const auto* outside =
+      std::find_if(token, token + N, [&](int64_t id) { return id < 0 || id >= config.vocab_size; });
+  if (outside != token + N) {
+    tensor::fail("hidden",
+                 "token id",
+                 std::to_string(*outside),
+                 fmt::format("0 to {} (vocab_size - 1)", config.vocab_size - 1));
+  }
+}
+
+}  // namespace
+
+Ragged make_ragged(const at::Tensor& tokens,
+                   const at::Tensor& offsets,
+                   std::span<SequenceState* const> states,
+                   const DecoderConfig& config) {
+  const at::Tensor flat_tokens = tokens.contiguous(), flat_offsets = offsets.contiguous();
+  check(flat_tokens, flat_offsets, states, config);
+  const int64_t N = tokens.size(0), S = offsets.size(0);
+  Ragged ragged{.offsets = flat_offsets,
+                .positions = at::empty({N}, at::kLong),
+                .first_key = at::empty({N}, at::kInt),
+                .states = states};
+  const auto* offset = flat_offsets.const_data_ptr<int64_t>();
+  auto* position = ragged.positions.data_ptr<int64_t>();
+  auto* first_key = ragged.first_key.data_ptr<int32_t>();
+  for (int64_t s = 0; s < S; ++s) {
+    const int64_t begin = offset[s], end = s + 1 < S ? offset[s + 1] : N;
+    for (int64_t n = begin; n < end; ++n) {
+      position[n] = n - begin;
+      const int64_t window = config.attention.window;
+      first_key[n] = static_cast<int32_t>(window > 0 ? std::max(begin, n - window + 1) : begin);
+    }
+  }
+  return ragged;
+}
+
+}  // namespace reynard::models

@@ -1,0 +1,16 @@
+#pragma once
+// Checks a ragged batch and derives what every layer reads of it.
+
+#include "reynard/models/decoder_config.h"
+#include "reynard/models/mixer.h"
+
+namespace reynard::models {
+
+// Arguments as Decoder::hidden. Throws reynard::Error naming the argument for a wrong shape, dtype
+// or value (token ids outside the vocabulary too).
+Ragged make_ragged(const at::Tensor& tokens,
+                   const at::Tensor& offsets,
+                   std::span<SequenceState* const> states,
+                   const DecoderConfig& config);
+
+}  // namespace reynard::models
