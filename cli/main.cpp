@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
   app.failure_message(CLI::FailureMessage::help);
 
   using namespace reynard::cli;
+  add_prepare(app);
 
   try {
     app.parse(argc, argv);

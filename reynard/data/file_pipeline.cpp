@@ -1,0 +1,166 @@
+#include "reynard/data/file_pipeline.h"
+
+#include "reynard/data/random.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace reynard::data {
+
+namespace {
+
+constexpr size_t kMaxEvents = 6;  // a reader is at most this far ahead; a block is up to 1 MiB
+
+// 128 bits over a text that arrives in pieces; the same however it is cut.
+class TextHash {
+ public:
+  void add(std::string_view piece) {
+    while (!piece.empty()) {
+      const size_t n = std::min(piece.size(), sizeof word_ - filled_);
+      std::memcpy(reinterpret_cast<char*>(&word_) + filled_, piece.data(), n);
+      piece.remove_prefix(n);
+      filled_ += n;
+      if (filled_ == sizeof word_) mix_in();
+    }
+  }
+  std::pair<uint64_t, uint64_t> finish(int64_t num_bytes) {
+    mix_in();
+    return {mix(low_ ^ static_cast<uint64_t>(num_bytes)), mix(high_)};
+  }
+
+ private:
+  void mix_in() {
+    low_ = mix(low_ ^ word_);
+    high_ = mix(high_ + word_ * 0x9e3779b97f4a7c15U);
+    word_ = 0;
+    filled_ = 0;
+  }
+  uint64_t low_ = 1;
+  uint64_t high_ = 2;
+  uint64_t word_ = 0;
+  size_t filled_ = 0;
+};
+
+}  // namespace
+
+FilePipeline::FilePipeline(const std::vector<InputFile>& files,
+                           const std::vector<TextReaderOptions>& options,
+                           const tokenizer::Tokenizer& tokenizer,
+                           int64_t num_threads)
+    : files_(files), options_(options), tokenizer_(tokenizer) {
+  const auto threads = std::min(static_cast<size_t>(num_threads), files.size());
+  max_open_ = 2 * threads;
+  for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+}
+
+FilePipeline::~FilePipeline() {
+  stop_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    changed_.notify_all();
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void FilePipeline::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] {
+      return stop_ || next_to_read_ >= files_.size() || next_to_read_ < current_ + max_open_;
+    });
+    if (stop_ || next_to_read_ >= files_.size()) return;
+    const size_t index = next_to_read_++;
+    FileQueue& queue = queues_[index];
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      read_file(index, queue);
+    } catch (const NotText& not_text) {
+      // Only a file that nobody named may be left out.
+      if (files_[index].from_folder) {
+        Event event;
+        event.kind = Event::Kind::kNotText;
+        event.message = not_text.what();
+        push(queue, std::move(event));
+      } else {
+        error = std::current_exception();
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    queue.error = error;
+    queue.done = true;
+    changed_.notify_all();
+  }
+}
+
+void FilePipeline::push(FileQueue& queue, Event event) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stop_ || queue.events.size() < kMaxEvents; });
+  queue.events.push_back(std::move(event));
+  changed_.notify_all();
+}
+
+void FilePipeline::read_file(size_t index, FileQueue& queue) {
+  TextHash text_hash;
+  int64_t num_bytes = 0;
+  std::string rest;  // text whose tokens depend on what follows
+  DocumentSink sink;
+  sink.begin = [&](bool held_out) {
+    text_hash = {};
+    num_bytes = 0;
+    Event event;
+    event.kind = Event::Kind::kBegin;
+    event.held_out = held_out;
+    push(queue, std::move(event));
+  };
+  const auto push_tokens = [&](std::string_view text) {
+    Event event;
+    event.kind = Event::Kind::kTokens;
+    event.ids = tokenizer_.encode(text);
+    if (!event.ids.empty()) push(queue, std::move(event));
+  };
+  sink.text = [&](std::string_view piece) {
+    text_hash.add(piece);
+    num_bytes += static_cast<int64_t>(piece.size());
+    if (rest.empty() && tokenizer_.safe_prefix(piece) == piece.size()) return push_tokens(piece);
+    rest += piece;
+    const size_t safe = tokenizer_.safe_prefix(rest);
+    push_tokens(std::string_view(rest).substr(0, safe));
+    rest.erase(0, safe);
+  };
+  sink.end = [&] {
+    push_tokens(rest);
+    rest.clear();
+    Event event;
+    event.kind = Event::Kind::kEnd;
+    event.num_bytes = num_bytes;
+    std::tie(event.hash[0], event.hash[1]) = text_hash.finish(num_bytes);
+    push(queue, std::move(event));
+  };
+  read_documents(files_[index], options_[index], sink, progress_, stop_);
+}
+
+Event FilePipeline::next() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] {
+    const auto queue = queues_.find(current_);
+    return queue != queues_.end() && (queue->second.done || !queue->second.events.empty());
+  });
+  FileQueue& queue = queues_.at(current_);
+  Event event;
+  if (!queue.events.empty()) {
+    event = std::move(queue.events.front());
+    queue.events.pop_front();
+  } else if (queue.error) {
+    std::rethrow_exception(queue.error);
+  } else {
+    queues_.erase(current_++);
+  }
+  changed_.notify_all();
+  return event;
+}
+
+}  // namespace reynard::data

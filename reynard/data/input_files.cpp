@@ -1,0 +1,127 @@
+#include "reynard/data/input_files.h"
+
+#include "reynard/data/random.h"
+#include "reynard/tensor/error.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+
+namespace reynard::data {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+bool matches(const std::string& name, const std::vector<std::string>& patterns) {
+  const std::string file_name = fs::path(name).filename().string();
+  return patterns.empty() ||
+         std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+           return fnmatch(pattern.c_str(), name.c_str(), 0) == 0 ||
+                  fnmatch(pattern.c_str(), file_name.c_str(), 0) == 0;
+         });
+}
+
+std::vector<InputFile> files_of_folder(const fs::path& folder,
+                                       const std::vector<std::string>& patterns) {
+  std::vector<InputFile> files;
+  std::error_code error;
+  auto entry = fs::recursive_directory_iterator(folder, error);
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    if (entry->path().filename().string().starts_with('.')) {
+      entry.disable_recursion_pending();
+      continue;
+    }
+    std::error_code gone;  // a link to nowhere, a file removed meanwhile
+    if (!entry->is_regular_file(gone) || gone) continue;
+    const std::string name = entry->path().lexically_relative(folder).generic_string();
+    if (!matches(name, patterns)) continue;
+    const auto size = entry->file_size(gone);
+    if (!gone) files.push_back({entry->path(), name, static_cast<int64_t>(size), true});
+  }
+  if (error) {
+    throw Error(fmt::format("{}: cannot be listed: {}", folder.string(), error.message()));
+  }
+  std::sort(files.begin(), files.end(), [](const InputFile& a, const InputFile& b) {
+    return a.name < b.name;
+  });
+  return files;
+}
+
+fs::path without_compression(const fs::path& path) {
+  return path.extension() == ".gz" || path.extension() == ".zst" ? path.stem() : path;
+}
+
+}  // namespace
+
+bool InputFile::is_jsonl() const {
+  return without_compression(path).extension() == ".jsonl";
+}
+bool InputFile::is_compressed() const {
+  return without_compression(path) != path;
+}
+
+std::vector<InputFile> find_input_files(const std::vector<fs::path>& inputs,
+                                        const std::vector<std::string>& patterns) {
+  std::vector<InputFile> files;
+  for (const fs::path& input : inputs) {
+    std::error_code error;
+    const fs::file_status status = fs::status(input, error);
+    if (status.type() == fs::file_type::not_found) {
+      throw Error(fmt::format("{}: there is no such file or folder", input.string()));
+    }
+    if (fs::is_directory(status)) {
+      const auto found = files_of_folder(input, patterns);
+      files.insert(files.end(), found.begin(), found.end());
+    } else if (fs::is_regular_file(status)) {
+      const auto size = static_cast<int64_t>(fs::file_size(input, error));
+      files.push_back({input, input.filename().string(), size, false});
+    } else {
+      throw Error(fmt::format("{}: is neither a file nor a folder", input.string()));
+    }
+  }
+  if (files.empty()) {
+    throw Error(
+        patterns.empty()
+            ? fmt::format("{}: holds no files", inputs.empty() ? "" : inputs.front().string())
+            : fmt::format("no file matches --glob {}", fmt::join(patterns, " --glob ")));
+  }
+  return files;
+}
+
+std::vector<bool> choose_held_out(const std::vector<InputFile>& files, double share) {
+  struct Candidate {
+    uint64_t hash;
+    size_t index;
+  };
+  std::vector<Candidate> plain;
+  double total = 0;
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (files[i].is_jsonl()) continue;
+    plain.push_back({hash(files[i].name), i});
+    total += static_cast<double>(files[i].size);
+  }
+  std::vector<bool> held(files.size(), false);
+  if (plain.size() < 2) return held;
+  std::sort(plain.begin(), plain.end(), [&](const Candidate& a, const Candidate& b) {
+    return a.hash != b.hash ? a.hash < b.hash : a.index < b.index;
+  });
+  double taken = 0;
+  size_t smallest = plain.front().index;
+  for (const auto& [hash, index] : plain) {
+    const auto size = static_cast<double>(files[index].size);
+    if (size > 0 && (files[smallest].size == 0 || files[index].size < files[smallest].size)) {
+      smallest = index;
+    }
+    if (size > 0 && taken + size <= share * total) {
+      held[index] = true;
+      taken += size;
+    }
+  }
+  if (taken == 0) held[smallest] = true;
+  return held;
+}
+
+}  // namespace reynard::data

@@ -1,0 +1,33 @@
+#pragma once
+// Which files `prepare` reads, in an order that does not depend on the machine.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace reynard::data {
+
+struct InputFile {
+  std::filesystem::path path;
+  std::string name;          // relative to the folder that was given; a given file's own name
+  int64_t size = 0;          // bytes on disk
+  bool from_folder = false;  // found in a folder: skipped, not an error, when it is not text
+
+  // By the name: x.jsonl, also under .gz or .zst.
+  bool is_jsonl() const;
+  bool is_compressed() const;
+};
+
+// inputs: files and folders. Files of a folder are taken recursively, sorted by name, when their
+// relative name or file name matches one of the patterns (fnmatch; none: all); hidden files and
+// folders are left out, links to folders are not followed. Throws reynard::Error for an input that
+// is missing or neither file nor folder, and when nothing matches.
+std::vector<InputFile> find_input_files(const std::vector<std::filesystem::path>& inputs,
+                                        const std::vector<std::string>& patterns);
+
+// Which of the plain files are held out: in the order of the hash of their names, every file that
+// still fits into the share of the bytes; at least one and not all. One flag per file.
+std::vector<bool> choose_held_out(const std::vector<InputFile>& files, double share);
+
+}  // namespace reynard::data

@@ -1,0 +1,210 @@
+#include "reynard/data/prepare.h"
+
+#include "reynard/data/file_pipeline.h"
+#include "reynard/data/token_file_writer.h"
+#include "reynard/tensor/error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <thread>
+#include <utility>
+
+namespace reynard::data {
+
+namespace {
+
+void check_options(const PrepareOptions& options) {
+  const auto require = [](bool holds, const std::string& message) {
+    if (!holds) throw Error("prepare: " + message);
+  };
+  require(!options.inputs.empty(), "no input; name text files or folders");
+  require(!options.output.empty(), "no output folder; give one with --output FOLDER");
+  require(options.held_out >= 0 && options.held_out < 1,
+          fmt::format("--held-out {}; expected at least 0 and less than 1", options.held_out));
+  require(options.min_bytes >= 1,
+          fmt::format("--min-bytes {}; expected at least 1", options.min_bytes));
+  require(options.roll_min_tokens >= 1,
+          fmt::format("--roll-min-tokens {}; expected at least 1", options.roll_min_tokens));
+  require(options.num_threads >= 0,
+          fmt::format("--threads {}; expected at least 0", options.num_threads));
+}
+
+// How each file is read, in particular what of it is held out.
+std::vector<TextReaderOptions> reader_options(const std::vector<InputFile>& files,
+                                              const PrepareOptions& options) {
+  TextReaderOptions common;
+  common.field = options.field;
+  common.held_out_share = options.held_out;
+  std::vector<TextReaderOptions> result(files.size(), common);
+  if (options.held_out == 0) return result;
+  if (files.size() == 1 && !files[0].is_jsonl()) {
+    if (files[0].is_compressed()) {
+      throw Error(
+          fmt::format("{}: --held-out cannot split a single packed file, whose length is "
+                      "not known before it is read; unpack it first",
+                      files[0].path.string()));
+    }
+    const auto size = static_cast<double>(files[0].size);
+    result[0].held_out_from_byte =
+        std::max<int64_t>(static_cast<int64_t>(size * (1 - options.held_out)), 1);
+    return result;
+  }
+  const std::vector<bool> held = choose_held_out(files, options.held_out);
+  for (size_t i = 0; i < files.size(); ++i) result[i].held_out = held[i];
+  return result;
+}
+
+// Takes the events of the pipeline to the writers.
+class Preparation {
+ public:
+  Preparation(const PrepareOptions& options, const tokenizer::Tokenizer& tokenizer)
+      : options_(options) {
+    const TokenFileWriterOptions writer_options{.tokenizer = tokenizer.name(),
+                                                .vocab_size = tokenizer.vocab_size(),
+                                                .bos = tokenizer.bos(),
+                                                .eos = tokenizer.eos(),
+                                                .roll_seed = options.roll_seed,
+                                                .roll_min_tokens = options.roll_min_tokens};
+    std::error_code error;
+    std::filesystem::create_directories(options.output, error);
+    if (error || !std::filesystem::is_directory(options.output)) {
+      throw Error(fmt::format("{}: cannot be made a folder{}{}",
+                              options.output.string(),
+                              error ? ": " : "",
+                              error ? error.message() : ""));
+    }
+    add_output(options.output / "train.tokens", writer_options);
+    if (options.held_out > 0) add_output(options.output / "held_out.tokens", writer_options);
+  }
+
+  void take(const InputFile& file, const Event& event) {
+    switch (event.kind) {
+      case Event::Kind::kBegin:
+        current_ = event.held_out && outputs_.size() > 1 ? 1 : 0;
+        outputs_[current_].writer->begin_document();
+        break;
+      case Event::Kind::kTokens:
+        outputs_[current_].writer->append(event.ids);
+        break;
+      case Event::Kind::kEnd:
+        end_document(file, event);
+        break;
+      case Event::Kind::kNotText:
+        outputs_[current_].writer->drop_document();
+        skip("files that are not UTF-8 text", event.message);
+        break;
+      case Event::Kind::kFileDone:
+        ++summary_.num_files;
+        break;
+    }
+  }
+
+  PrepareSummary finish() {
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      if (outputs_[i].writer->num_documents() == 0) fail_no_text(i == 1);
+      outputs_[i].writer->finish();
+    }
+    for (Output& output : outputs_) {
+      output.writer->commit();
+      output.written.num_documents = output.writer->num_documents();
+      output.written.num_tokens = output.writer->num_tokens();
+      summary_.written.push_back(output.written);
+    }
+    return summary_;
+  }
+
+ private:
+  struct Output {
+    std::unique_ptr<TokenFileWriter> writer;
+    PreparedFile written;
+  };
+
+  void add_output(const std::filesystem::path& path, const TokenFileWriterOptions& options) {
+    outputs_.push_back({std::make_unique<TokenFileWriter>(path, options), {.path = path}});
+  }
+
+  void skip(const std::string& reason, const std::string& what) {
+    auto known = std::find_if(summary_.skipped.begin(),
+                              summary_.skipped.end(),
+                              [&](const Skipped& skipped) { return skipped.reason == reason; });
+    if (known == summary_.skipped.end()) {
+      known = summary_.skipped.insert(known, {reason, 0, what});
+    }
+    ++known->count;
+  }
+
+  void end_document(const InputFile& file, const Event& event) {
+    Output& output = outputs_[current_];
+    const bool is_empty = event.num_bytes == 0;
+    if (is_empty && !file.from_folder && !file.is_jsonl()) {
+      throw Error(fmt::format("{}: is empty; expected text", file.path.string()));
+    }
+    if (event.num_bytes < options_.min_bytes) {
+      output.writer->drop_document();
+      skip(is_empty ? "empty documents"
+                    : fmt::format("documents of less than {} bytes", options_.min_bytes),
+           file.path.string());
+    } else if (options_.deduplicate && !seen_.insert({event.hash[0], event.hash[1]}).second) {
+      output.writer->drop_document();
+      skip("documents that came before", file.path.string());
+    } else {
+      output.writer->end_document(event.num_bytes);
+      output.written.num_text_bytes += event.num_bytes;
+    }
+  }
+
+  [[noreturn]] void fail_no_text(bool held_out) const {
+    if (held_out) {
+      throw Error(
+          fmt::format("prepare: --held-out {} holds out no document; give more text or a "
+                      "larger share",
+                      options_.held_out));
+    }
+    std::string reasons;
+    for (const Skipped& skipped : summary_.skipped) {
+      reasons += fmt::format("; {} {}, first {}", skipped.count, skipped.reason, skipped.first);
+    }
+    throw Error(fmt::format(
+        "{}: no text {}{}",
+        options_.inputs.front().string(),
+        options_.held_out > 0 ? "is left for training beside what is held out" : "was found",
+        reasons));
+  }
+
+  const PrepareOptions& options_;
+  std::vector<Output> outputs_;  // train, then held out
+  size_t current_ = 0;
+  PrepareSummary summary_;
+  std::set<std::pair<uint64_t, uint64_t>> seen_;  // documents, by 128 bits of hash
+};
+
+}  // namespace
+
+PrepareSummary prepare(const PrepareOptions& options, const PrepareProgress& progress) {
+  check_options(options);
+  const auto tokenizer = tokenizer::make_tokenizer(options.tokenizer);
+  const std::vector<InputFile> files = find_input_files(options.inputs, options.patterns);
+  int64_t total_bytes = 0;
+  for (const InputFile& file : files) {
+    if (file.size == 0 && !file.from_folder) {
+      throw Error(fmt::format("{}: is empty; expected text", file.path.string()));
+    }
+    total_bytes += file.size;
+  }
+  const std::vector<TextReaderOptions> readers = reader_options(files, options);
+  Preparation preparation(options, *tokenizer);
+  const auto machine = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
+  FilePipeline pipeline(
+      files, readers, *tokenizer, options.num_threads > 0 ? options.num_threads : machine);
+  for (size_t i = 0; i < files.size();) {
+    const Event event = pipeline.next();
+    preparation.take(files[i], event);
+    if (event.kind == Event::Kind::kFileDone) ++i;
+    if (progress) progress(pipeline.done_bytes(), total_bytes);
+  }
+  return preparation.finish();
+}
+
+}  // namespace reynard::data

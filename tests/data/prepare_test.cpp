@@ -1,0 +1,368 @@
+#include "reynard/data/prepare.h"
+
+#include "reynard/data/input_files.h"
+#include "reynard/data/token_file.h"
+#include "reynard/tensor/error.h"
+#include "reynard/tokenizer/tokenizer.h"
+#include "tests/support/files.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <filesystem>
+#include <map>
+
+namespace {
+
+using namespace reynard;
+using data::PrepareOptions;
+using data::PrepareSummary;
+using data::TokenFile;
+
+std::string gzip(const std::string& text) {
+  std::string out(compressBound(text.size()) + 64, '\0');
+  z_stream stream{};
+  deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  deflate(&stream, Z_FINISH);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+std::string zstd(const std::string& text) {
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
+  return out;
+}
+
+// The texts of a token file's documents.
+std::vector<std::string> texts(const std::filesystem::path& path) {
+  const TokenFile file(path);
+  const auto tokenizer = tokenizer::make_tokenizer(file.header().tokenizer);
+  std::vector<std::string> texts;
+  for (int64_t d = 0; d < file.num_documents(); ++d) {
+    const auto ids =
+        file.read(file.document_begin(d), file.document_end(d) - file.document_begin(d));
+    EXPECT_EQ(ids.front(), tokenizer->bos());
+    EXPECT_EQ(ids.back(), tokenizer->eos());
+    texts.push_back(tokenizer->decode(ids));
+  }
+  return texts;
+}
+
+using Texts = std::vector<std::string>;
+
+class Prepare : public testing::Test {
+ protected:
+  std::filesystem::path add(const std::string& name, const std::string& text) {
+    const std::filesystem::path path = folder_ / ("in/" + name);
+    std::filesystem::create_directories(path.parent_path());
+    test::write_file(path, text);
+    return path;
+  }
+  PrepareOptions options(std::vector<std::filesystem::path> inputs) {
+    PrepareOptions options;
+    options.inputs = std::move(inputs);
+    options.output = folder_ / "out";
+    options.num_threads = 3;
+    return options;
+  }
+  Texts prepared(const PrepareOptions& options) {
+    data::prepare(options);
+    return texts(folder_ / "out/train.tokens");
+  }
+  std::string error_of(const PrepareOptions& options) {
+    try {
+      data::prepare(options);
+    } catch (const Error& error) {
+      // Nothing half-written.
+      EXPECT_FALSE(std::filesystem::exists(folder_ / "out/train.tokens"));
+      EXPECT_TRUE(!std::filesystem::exists(folder_ / "out") ||
+                  std::filesystem::is_empty(folder_ / "out"));
+      std::string text = error.what();
+      const std::string in = (folder_ / "in/").string();
+      for (size_t at = text.find(in); at != std::string::npos; at = text.find(in)) {
+        text.erase(at, in.size());
+      }
+      return text;
+    }
+    return "no error";
+  }
+  test::TempDir folder_;
+};
+
+TEST_F(Prepare, FilesOfAFolderAreDocumentsInTheOrderOfTheirNames) {
+  add("b.txt", "second");
+  add("a/z.txt", "first");
+  add("c.bin", std::string("\0\1\2", 3));
+  add("d.txt", "caf\xe9");  // latin1
+  add("e.txt", "");
+  add(".git/config", "hidden");
+  const PrepareSummary summary = data::prepare(options({folder_ / "in"}));
+  EXPECT_EQ(texts(folder_ / "out/train.tokens"), (Texts{"first", "second"}));
+  EXPECT_EQ(summary.num_files, 5);
+  ASSERT_EQ(summary.skipped.size(), 2U);
+  EXPECT_EQ(summary.skipped[0].count, 2);
+  EXPECT_NE(summary.skipped[0].first.find("c.bin: byte 0: a NUL byte"), std::string::npos);
+  EXPECT_EQ(summary.skipped[1].reason, "empty documents");
+  EXPECT_EQ(summary.written[0].num_text_bytes, 11);
+  EXPECT_EQ(summary.written[0].num_tokens, 15);
+}
+
+TEST_F(Prepare, PatternsChooseAmongTheFilesOfFolders) {
+  add("a.py", "python");
+  add("b.txt", "text");
+  add("sub/c.py", "deep");
+  auto all = options({folder_ / "in"});
+  all.patterns = {"*.py"};
+  EXPECT_EQ(prepared(all), (Texts{"python", "deep"}));
+  all.patterns = {"sub/*", "*.txt"};
+  EXPECT_EQ(prepared(all), (Texts{"text", "deep"}));
+  all.patterns = {"*.c"};
+  std::filesystem::remove_all(folder_ / "out");
+  EXPECT_EQ(error_of(all), "no file matches --glob *.c");
+}
+
+TEST_F(Prepare, LinesOfJsonlFilesAreDocuments) {
+  const auto path = add("a.jsonl",
+                        "{\"text\": \"one\\n\", \"id\": 1}\n\n{\"text\": \"\"}\r\n"
+                        "{\"text\": \"caf\\u00e9\"}");  // no newline at the end
+  EXPECT_EQ(prepared(options({path})), (Texts{"one\n", "caf\xc3\xa9"}));
+  auto content = options({add("b.jsonl", "{\"content\": \"x\"}\n")});
+  content.field = "content";
+  EXPECT_EQ(prepared(content), (Texts{"x"}));
+}
+
+TEST_F(Prepare, PackedFilesAreUnpacked) {
+  const std::string big(3 << 20, 'x');
+  const auto gz = add("a.txt.gz", gzip(big) + gzip("tail"));  // two members
+  const auto zst = add("b.zst", zstd(big) + zstd("tail"));    // two frames
+  const auto lines = add("c.jsonl.gz", gzip("{\"text\": \"line\"}\n"));
+  EXPECT_EQ(prepared(options({gz, zst, lines})), (Texts{big + "tail", big + "tail", "line"}));
+}
+
+TEST_F(Prepare, AByteOrderMarkIsNotText) {
+  EXPECT_EQ(prepared(options({add("a.txt",
+                                  "\xef\xbb\xbf"
+                                  "a"),
+                              add("b.jsonl", "\xef\xbb\xbf{\"text\": \"b\"}")})),
+            (Texts{"a", "b"}));
+}
+
+TEST_F(Prepare, BadInputIsOneErrorThatNamesTheFileAndThePlace) {
+  const auto error = [&](const std::string& name, const std::string& text) {
+    return error_of(options({add(name, text)}));
+  };
+  EXPECT_EQ(error_of(options({folder_ / "in/none.txt"})),
+            "none.txt: there is no such file or folder");
+  EXPECT_EQ(error_of(options({"/dev/null"})), "/dev/null: is neither a file nor a folder");
+  EXPECT_EQ(error("empty.txt", ""), "empty.txt: is empty; expected text");
+  EXPECT_EQ(error("empty.gz", gzip("")), "empty.gz: is empty; expected text");
+  EXPECT_EQ(error("b.txt", "ab" + std::string(1, '\0')),
+            "b.txt: byte 2: a NUL byte: a binary file; expected UTF-8 text");
+  const std::string text(2 << 20, 'x');
+  EXPECT_EQ(error("l.txt", text + "\xe9 "),
+            "l.txt: byte 2097152: is not UTF-8; convert the file first, for example with `iconv "
+            "-f latin1 -t utf-8`");
+  EXPECT_EQ(error("m.txt",
+                  "\xef\xbb\xbf"
+                  "ab\xff"),
+            "m.txt: byte 5: is not UTF-8; convert the file first, for example with `iconv "
+            "-f latin1 -t utf-8`");
+  EXPECT_EQ(error("c.txt", "ab\xe2\x82"), "c.txt: byte 2: the text ends inside a UTF-8 character");
+  EXPECT_EQ(error("g.gz", gzip("ab\xff")),
+            "g.gz: byte 2 of the unpacked text: is not UTF-8; convert the file first, for example "
+            "with `iconv -f latin1 -t utf-8`");
+  EXPECT_EQ(error("cut.gz", gzip(text).substr(0, 1000)), "cut.gz: the gzip file is cut short");
+  EXPECT_EQ(error("cut.zst", zstd(text).substr(0, 60)), "cut.zst: the zstd file is cut short");
+  EXPECT_NE(error("not.gz", "plain text").find("not.gz: is not valid gzip"), std::string::npos);
+  EXPECT_NE(error("not.zst", "plain text").find("not.zst: is not valid zstd"), std::string::npos);
+  EXPECT_EQ(error("a.jsonl", "{\"text\": \"x\"}\n{\"text\": 3}\n"),
+            "a.jsonl:2: the field \"text\" is not text");
+  EXPECT_EQ(error("b.jsonl", "{\"body\": \"x\"}\n"),
+            "b.jsonl:1: has no field \"text\"; name the field of the text with --field");
+  EXPECT_EQ(error("c.jsonl", "\n[]\n"),
+            "c.jsonl:2: has no field \"text\"; name the field of the text with --field");
+  EXPECT_EQ(error("d.jsonl", "{\"text\": \"caf\xe9\"}\n"), "d.jsonl:1: is not valid JSON in UTF-8");
+  EXPECT_EQ(error("e.jsonl", std::string(1 << 20, '[')), "e.jsonl:1: is not valid JSON in UTF-8");
+  EXPECT_NE(error("f.jsonl", "\n\n").find("no text was found"), std::string::npos);
+}
+
+TEST_F(Prepare, AFolderWithoutTextIsAnError) {
+  std::filesystem::create_directories(folder_ / "in");
+  EXPECT_NE(error_of(options({folder_ / "in"})).find("holds no files"), std::string::npos);
+  add("a.bin", std::string(4, '\0'));
+  EXPECT_NE(
+      error_of(options({folder_ / "in"})).find("1 files that are not UTF-8 text, first a.bin"),
+      std::string::npos);
+}
+
+TEST_F(Prepare, FilesOfAnEarlierRunStayWhenTheInputIsBad) {
+  data::prepare(options({add("a.txt", "good")}));
+  EXPECT_THROW(data::prepare(options({add("b.txt", "\xff")})), Error);
+  EXPECT_EQ(texts(folder_ / "out/train.tokens"), (Texts{"good"}));
+}
+
+TEST_F(Prepare, RejectsBadOptions) {
+  const auto path = add("a.txt", "text");
+  const auto with = [&](auto change) {
+    PrepareOptions changed = options({path});
+    change(changed);
+    return error_of(changed);
+  };
+  EXPECT_NE(with([](auto& o) { o.inputs = {}; }).find("no input"), std::string::npos);
+  EXPECT_NE(with([](auto& o) { o.output = ""; }).find("--output"), std::string::npos);
+  EXPECT_NE(with([](auto& o) { o.held_out = 1; }).find("--held-out 1"), std::string::npos);
+  EXPECT_NE(with([](auto& o) { o.held_out = -0.1; }).find("--held-out"), std::string::npos);
+  EXPECT_NE(with([](auto& o) { o.min_bytes = 0; }).find("--min-bytes 0"), std::string::npos);
+  EXPECT_NE(with([](auto& o) { o.roll_min_tokens = 0; }).find("--roll-min"), std::string::npos);
+  EXPECT_NE(with([](auto& o) { o.num_threads = -1; }).find("--threads"), std::string::npos);
+  EXPECT_NE(with([](auto& o) { o.tokenizer = "bpe"; }).find("bpe"), std::string::npos);
+  EXPECT_NE(with([&](auto& o) { o.output = path; }).find("cannot be made"), std::string::npos);
+}
+
+TEST_F(Prepare, ShortAndRepeatedDocumentsAreLeftOutOnRequest) {
+  add("a.txt", "long enough");
+  add("b.txt", "short");
+  add("c.txt", "long enough");
+  auto some = options({folder_ / "in"});
+  some.min_bytes = 6;
+  some.deduplicate = true;
+  const PrepareSummary summary = data::prepare(some);
+  EXPECT_EQ(texts(folder_ / "out/train.tokens"), (Texts{"long enough"}));
+  ASSERT_EQ(summary.skipped.size(), 2U);
+  EXPECT_EQ(summary.skipped[0].reason, "documents of less than 6 bytes");
+  EXPECT_EQ(summary.skipped[1].reason, "documents that came before");
+}
+
+TEST_F(Prepare, HoldsOutWholeFilesByTheirNames) {
+  std::map<std::string, int> all;
+  for (int i = 0; i < 40; ++i) {
+    const std::string text = "file " + std::to_string(100 + i);
+    add(std::to_string(i) + ".txt", text);
+    ++all[text];
+  }
+  auto split = options({folder_ / "in"});
+  split.held_out = 0.25;
+  data::prepare(split);
+  const Texts held = texts(folder_ / "out/held_out.tokens");
+  EXPECT_EQ(held.size(), 10U);
+  std::map<std::string, int> seen;
+  for (const std::string& text : held) ++seen[text];
+  for (const std::string& text : texts(folder_ / "out/train.tokens")) ++seen[text];
+  EXPECT_EQ(seen, all);
+  // The choice depends on the names only: the same files elsewhere are split in the same way.
+  std::filesystem::rename(folder_ / "in", folder_ / "moved");
+  split.inputs = {folder_ / "moved"};
+  data::prepare(split);
+  EXPECT_EQ(texts(folder_ / "out/held_out.tokens"), held);
+}
+
+TEST_F(Prepare, HoldsOutTheEndOfASingleFileAtACharacter) {
+  auto split = options({add("a.txt",
+                            "abcd\xc3\xa9"
+                            "fgh")});  // byte 5 is inside a character
+  split.held_out = 0.4;
+  EXPECT_EQ(prepared(split), (Texts{"abcd\xc3\xa9"}));
+  EXPECT_EQ(texts(folder_ / "out/held_out.tokens"), (Texts{"fgh"}));
+}
+
+TEST_F(Prepare, HoldsOutLinesOfJsonlFiles) {
+  std::string lines;
+  for (int i = 0; i < 2000; ++i) lines += "{\"text\": \"" + std::to_string(i) + "\"}\n";
+  auto split = options({add("a.jsonl", lines)});
+  split.held_out = 0.1;
+  data::prepare(split);
+  const auto held = static_cast<double>(texts(folder_ / "out/held_out.tokens").size());
+  EXPECT_NEAR(held, 200, 60);  // 4.5 standard deviations
+}
+
+TEST_F(Prepare, HeldOutThatCannotBeIsAnError) {
+  auto split = options({add("a.txt", "x")});
+  split.held_out = 0.5;
+  EXPECT_NE(error_of(split).find("holds out no document"), std::string::npos);
+  split.inputs = {add("b.gz", gzip("text"))};
+  EXPECT_NE(error_of(split).find("single packed file"), std::string::npos);
+}
+
+TEST(ChooseHeldOut, TakesAtLeastOneAndNeverMoreThanTheShare) {
+  EXPECT_TRUE(rc::check([] {
+    std::vector<data::InputFile> files;
+    const auto sizes =
+        *rc::gen::nonEmpty(rc::gen::container<std::vector<int64_t>>(rc::gen::inRange(0, 1000)));
+    double total = 0;
+    for (const int64_t size : sizes) {
+      const std::string name = std::to_string(files.size()) + ".txt";
+      files.push_back({name, name, size, true});
+      total += static_cast<double>(size);
+    }
+    const double share = *rc::gen::element(0.01, 0.1, 0.5);
+    const auto held = data::choose_held_out(files, share);
+    RC_ASSERT(held.size() == files.size());
+    int64_t count = 0;
+    double taken = 0;
+    for (size_t i = 0; i < files.size(); ++i) {
+      count += held[i];
+      if (held[i]) taken += static_cast<double>(files[i].size);
+    }
+    RC_ASSERT(count >= (files.size() >= 2 ? 1 : 0));
+    RC_ASSERT(files.size() < 2 || count < static_cast<int64_t>(files.size()));
+    RC_ASSERT(count == 1 || taken <= share * total);
+  }));
+}
+
+TEST_F(Prepare, TheResultDoesNotDependOnTheNumberOfThreads) {
+  std::string letters(100000, 'a');
+  for (int i = 0; i < 60; ++i) {
+    for (char& c : letters) c = static_cast<char>('a' + (c * 31 + i) % 26);
+    add(std::to_string(i) + ".txt", letters.substr(0, static_cast<size_t>(1 + i * 1517)));
+  }
+  auto all = options({folder_ / "in"});
+  all.roll_seed = 3;
+  all.held_out = 0.2;
+  std::vector<std::string> bytes;
+  for (const int64_t threads : {1, 2, 7}) {
+    all.num_threads = threads;
+    data::prepare(all);
+    bytes.push_back(test::read_file(folder_ / "out/train.tokens") +
+                    test::read_file(folder_ / "out/held_out.tokens"));
+  }
+  EXPECT_EQ(bytes[0], bytes[1]);
+  EXPECT_EQ(bytes[0], bytes[2]);
+}
+
+TEST_F(Prepare, TextSurvivesAnyRoute) {
+  EXPECT_TRUE(rc::check([&] {
+    const auto piece = rc::gen::element<std::string>("a", "\n", "\xc3\xa9", "\xe2\x82\xac", "\"\\");
+    std::string text = *rc::gen::map(rc::gen::container<Texts>(piece), [](const Texts& pieces) {
+      std::string joined = "x";
+      for (const std::string& p : pieces) joined += p;
+      return joined;
+    });
+    const auto repeat = *rc::gen::element(1, 3, 40000);  // longer than the blocks too
+    std::string longer;
+    for (int i = 0; i < repeat; ++i) longer += text;
+    const auto inputs = {
+        add("a.txt", longer), add("b.gz", gzip(longer)), add("c.zst", zstd(longer))};
+    RC_ASSERT(prepared(options(inputs)) == (Texts{longer, longer, longer}));
+  }));
+}
+
+TEST_F(Prepare, ReportsProgressUpToTheEnd) {
+  const auto path = add("a.txt", std::string(100, 'x'));
+  int64_t last = 0;
+  data::prepare(options({path}), [&](int64_t done, int64_t total) {
+    EXPECT_EQ(total, 100);
+    EXPECT_GE(done, last);
+    last = done;
+  });
+  EXPECT_EQ(last, 100);
+}
+
+}  // namespace
