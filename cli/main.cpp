@@ -3,6 +3,7 @@
 // file.
 
 #include "cli/command.h"
+#include "cli/memory_limit.h"
 #include "reynard/tensor/check.h"
 
 #include <c10/util/Exception.h>
@@ -12,6 +13,39 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace {
+
+// libtorch's CPU allocator has no exception type of its own.
+bool is_out_of_memory(std::string_view message) {
+  return message.find("DefaultCPUAllocator") != std::string_view::npos ||
+         message.find("Storage size calculation overflowed") != std::string_view::npos;
+}
+
+int report_out_of_memory() {
+  fmt::print(stderr,
+             "reynard: out of memory: more than the {:.1f} GB of this machine are needed; use a "
+             "shorter length, a smaller batch or a smaller model\n",
+             static_cast<double>(reynard::cli::machine_memory()) / 1e9);
+  return 2;
+}
+
+// One line, and where to read more, instead of the whole help.
+std::string usage_error(const CLI::App* app, const CLI::Error& error) {
+  const auto commands = app->get_subcommands();
+  if (commands.empty() && !app->remaining().empty()) {
+    return fmt::format("reynard: {} is no command; see `reynard --help`\n",
+                       app->remaining().front());
+  }
+  return fmt::format("reynard: {}; see `reynard {}--help`\n",
+                     error.what(),
+                     commands.empty() ? "" : commands.front()->get_name() + " ");
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app{
@@ -20,11 +54,12 @@ int main(int argc, char** argv) {
       "reynard"};
   app.require_subcommand(1);
   app.set_version_flag("--version", "reynard " REYNARD_VERSION);
-  app.failure_message(CLI::FailureMessage::help);
+  app.failure_message(usage_error);
 
   using namespace reynard::cli;
   add_prepare(app);
 
+  limit_memory_to_machine();
   try {
     app.parse(argc, argv);
     return 0;
@@ -33,13 +68,14 @@ int main(int argc, char** argv) {
   } catch (const reynard::Error& e) {
     fmt::print(stderr, "reynard: {}\n", e.what());
     return 2;
-  } catch (const c10::OutOfMemoryError& e) {
-    fmt::print(stderr, "reynard: out of memory: {}\n", e.what_without_backtrace());
-    return 2;
+  } catch (const c10::OutOfMemoryError&) {
+    return report_out_of_memory();
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "reynard: out of memory; use a shorter length or a smaller batch\n");
-    return 2;
+    return report_out_of_memory();
+  } catch (const std::length_error&) {  // a container beyond what can be addressed
+    return report_out_of_memory();
   } catch (const c10::Error& e) {
+    if (is_out_of_memory(e.what_without_backtrace())) return report_out_of_memory();
     fmt::print(stderr, "reynard: internal error: {}\n", e.what());
     return 1;
   } catch (const std::exception& e) {

@@ -27,16 +27,20 @@ std::vector<KeyInfo> describe() {
   return keys;
 }
 
-// Reads a tree. defaults: the values of keys that the tree does not have.
+// Reads a tree. defaults: the values of keys that the tree does not have; path: the dotted key of
+// the tree in the file, for messages, when it is only a section of it.
 template <Section T>
-T from_table(const Table& table, const std::string& source, T defaults = {}) {
+T from_table(const Table& table,
+             const std::string& source,
+             T defaults = {},
+             const std::string& path = "") {
   Problems problems(source);
   std::vector<UnknownKey> unknown;
   T value = std::move(defaults);
-  read_section(table, ReadPlace{"", any_value, problems, unknown}, value);
+  read_section(table, ReadPlace{path, any_value, problems, unknown}, value);
   if (!unknown.empty()) {
     std::vector<std::string> known;
-    for (const KeyInfo& info : describe<T>()) known.push_back(info.path);
+    for (const KeyInfo& info : describe<T>()) known.push_back(key(path, info.path));
     add_unknown_keys(unknown, known, problems);
   }
   problems.throw_if_any();

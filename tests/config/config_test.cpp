@@ -175,6 +175,19 @@ TEST(Config, CheckDoesNotRunOnValuesThatBreakTheirRules) {
   EXPECT_EQ(error_of("[model]\nnum_heads = 0\n"), "a.toml:2: model.num_heads = 0; must be > 0");
 }
 
+TEST(Config, ASectionAloneKeepsItsPathInMessages) {
+  const config::Table file = config::parse_toml("[model]\nwidht = 1\nnum_heads = 0\n", "a.toml");
+  try {
+    config::from_table<Layer>(
+        std::get<config::Table>(file.find("model")->value), "a.toml", {}, "model");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "a.toml:3: model.num_heads = 0; must be > 0\n"
+                 "a.toml:2: model.widht is not a known key; did you mean model.width?");
+  }
+}
+
 TEST(Config, SuggestsTheRightSection) {
   EXPECT_EQ(error_of("num_heads = 2\n"),
             "a.toml:1: num_heads is not a known key; did you mean model.num_heads?");

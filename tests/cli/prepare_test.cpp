@@ -1,0 +1,103 @@
+// reynard prepare as a user runs it: what it prints, its exit codes, and that bad input is one line
+// that says what is wrong and where.
+
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+namespace {
+
+using namespace reynard;
+using test::ProgramResult;
+
+class PrepareCommand : public testing::Test {
+ protected:
+  ProgramResult run(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "prepare");
+    return test::run_program({.arguments = std::move(arguments), .folder = folder_.path()});
+  }
+  void expect_error(std::vector<std::string> arguments, const std::string& message) {
+    const ProgramResult result = run(std::move(arguments));
+    EXPECT_EQ(result.exit_code, 2) << result.errors;
+    EXPECT_EQ(result.errors, "reynard: " + message + "\n");
+    EXPECT_EQ(result.output, "");
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "out/train.tokens"));
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "out/train.tokens.partial"));
+  }
+  test::TempDir folder_;
+};
+
+TEST_F(PrepareCommand, PrintsWhatItWroteAndWhatItLeftOut) {
+  std::filesystem::create_directory(folder_ / "text");
+  test::write_file(folder_ / "text/a.txt", "hello");
+  test::write_file(folder_ / "text/b.bin", std::string_view("\0", 1));
+  const ProgramResult result = run({"text", "-o", "out"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_EQ(result.output,
+            "out/train.tokens: 7 tokens in 1 documents, 5 B of text\n"
+            "2 files read\n"
+            "left out: 1 files that are not UTF-8 text; the first: text/b.bin: byte 0: a NUL byte: "
+            "a binary file; expected UTF-8 text\n");
+  EXPECT_EQ(result.errors, "");  // the bar is for terminals
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "out/train.tokens"));
+}
+
+TEST_F(PrepareCommand, BadTextIsOneLine) {
+  expect_error({"none.txt", "-o", "out"}, "none.txt: there is no such file or folder");
+  test::write_file(folder_ / "empty.txt", "");
+  expect_error({"empty.txt", "-o", "out"}, "empty.txt: is empty; expected text");
+  test::write_file(folder_ / "binary", std::string_view("ELF\0\1", 5));
+  expect_error({"binary", "-o", "out"},
+               "binary: byte 3: a NUL byte: a binary file; expected UTF-8 text");
+  test::write_file(folder_ / "latin1.txt", "caf\xe9\n");
+  expect_error({"latin1.txt", "-o", "out"},
+               "latin1.txt: byte 3: is not UTF-8; convert the file first, for example with `iconv "
+               "-f latin1 -t utf-8`");
+}
+
+TEST_F(PrepareCommand, WrongUsageIsOneLine) {
+  expect_error({}, "INPUT is required; see `reynard prepare --help`");
+  expect_error({"a.txt"}, "--output is required; see `reynard prepare --help`");
+  expect_error({"a.txt", "-o", "out", "--min-bytes", "many"},
+               "Could not convert: --min-bytes = many; see `reynard prepare --help`");
+  expect_error({"a.txt", "-o", "out", "--held-out", "2"},
+               "prepare: --held-out 2; expected at least 0 and less than 1");
+  test::write_file(folder_ / "a.txt", "text");
+  expect_error({"a.txt", "-o", "out", "--tokenizer", "bpe"}, "tokenizer = \"bpe\"; expected byte");
+  expect_error({"a.txt", "-o", "a.txt/x"}, "a.txt/x: cannot be made a folder: Not a directory");
+}
+
+TEST_F(PrepareCommand, AFullDiskIsAnErrorAndLeavesTheEarlierFile) {
+  test::write_file(folder_ / "a.txt", "text");
+  ASSERT_EQ(run({"a.txt", "-o", "out"}).exit_code, 0);
+  const std::string earlier = test::read_file(folder_ / "out/train.tokens");
+  test::write_file(folder_ / "b.txt", std::string(100000, 'x'));
+  const ProgramResult result = test::run_program({.arguments = {"prepare", "b.txt", "-o", "out"},
+                                                  .folder = folder_.path(),
+                                                  .file_limit = 50000});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.errors,
+            "reynard: out/train.tokens.partial: cannot be written: File too large\n");
+  EXPECT_EQ(test::read_file(folder_ / "out/train.tokens"), earlier);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/train.tokens.partial"));
+}
+
+TEST(Program, UnknownCommandsAreOneLine) {
+  const ProgramResult result = test::run_program({.arguments = {"trian"}});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.errors, "reynard: trian is no command; see `reynard --help`\n");
+}
+
+TEST(Program, HelpAndVersionGoToStdout) {
+  for (const char* option : {"--help", "--version"}) {
+    const ProgramResult result = test::run_program({.arguments = {option}});
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_NE(result.output, "");
+    EXPECT_EQ(result.errors, "");
+  }
+}
+
+}  // namespace
