@@ -57,6 +57,7 @@ int main(int argc, char** argv) {
   app.failure_message(usage_error);
 
   using namespace reynard::cli;
+  add_bench(app);
   add_prepare(app);
 
   limit_memory_to_machine();

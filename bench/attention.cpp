@@ -1,0 +1,211 @@
+#include "bench/attention.h"
+
+#include "reynard/attention/attention.h"
+#include "reynard/tensor/check.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <ATen/ops/abs.h>
+#include <ATen/ops/log_sigmoid.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace reynard::bench {
+
+namespace {
+
+at::ScalarType scalar_type(const std::string& dtype) {
+  if (dtype == "f32") return at::kFloat;
+  if (dtype == "bf16") return at::kBFloat16;
+  throw Error(fmt::format("bench: --dtype {}; expected f32 or bf16", dtype));
+}
+
+// Leaves that gradients are taken of, and the gradient of out.
+struct Inputs {
+  at::Tensor q, k, v;   // (B, T, H or G, D)
+  at::Tensor log_gate;  // (B, T, H) f32
+  at::Tensor dout;      // (B, T, H, D)
+};
+
+// Three heads of four are local (gate logits N(2, 1): half of the past is forgotten in five
+// tokens), one is global (N(12, 1): after 100,000).
+at::Tensor mixed_gates(int64_t B, int64_t T, int64_t H) {
+  at::Tensor logits = at::randn({B, T, H});
+  for (int64_t h = 0; h < H; ++h) logits.select(2, h).add_(h % 4 == 3 ? 12 : 2);
+  return at::log_sigmoid(logits);
+}
+
+Inputs random_inputs(const AttentionBench& o, int64_t T, at::ScalarType dtype) {
+  Inputs inputs;
+  const auto draw = [&](int64_t heads) { return at::randn({o.B, T, heads, o.D}).to(dtype); };
+  inputs.q = draw(o.H), inputs.k = draw(o.G), inputs.v = draw(o.G), inputs.dout = draw(o.H);
+  inputs.log_gate = mixed_gates(o.B, T, o.H);
+  for (at::Tensor* x : {&inputs.q, &inputs.k, &inputs.v, &inputs.log_gate}) {
+    x->set_requires_grad(true);
+  }
+  return inputs;
+}
+
+attention::AttentionOptions pruned_options(bool pruned) {
+  attention::AttentionOptions options;
+  options.log_pruning_tolerance = pruned ? -10 : 0;
+  return options;
+}
+
+at::Tensor ours(const Inputs& x, const at::Tensor& log_gate, bool pruned = false) {
+  return attention::attention(x.q, x.k, x.v, log_gate, {}, {}, pruned_options(pruned)).out;
+}
+
+// SDPA's layout is (B, H, T, D); contiguous is its fastest.
+struct Peer {
+  at::Tensor q, k, v, dout;
+  explicit Peer(const Inputs& x) {
+    const auto leaf = [](const at::Tensor& t) {
+      return t.detach().transpose(1, 2).contiguous().set_requires_grad(true);
+    };
+    q = leaf(x.q), k = leaf(x.k), v = leaf(x.v);
+    dout = x.dout.transpose(1, 2).contiguous();
+  }
+  at::Tensor forward() const {
+    return at::scaled_dot_product_attention(
+        q, k, v, {}, 0, /*is_causal=*/true, std::nullopt, q.size(1) != k.size(1));
+  }
+};
+
+void check_parity(const std::string& what, const at::Tensor& a, const at::Tensor& b) {
+  const double scale = at::abs(b.to(at::kDouble)).max().item<double>();
+  const double error = at::abs(a.to(at::kDouble) - b.to(at::kDouble)).max().item<double>() / scale;
+  const double allowed = a.scalar_type() == at::kFloat ? 1e-4 : 2e-2;
+  if (!(error <= allowed)) {
+    throw Error(
+        fmt::format("bench: {} differs from the peer's by {:.2g} of its largest value; "
+                    "expected at most {:.2g}",
+                    what,
+                    error,
+                    allowed));
+  }
+}
+
+std::vector<at::Tensor> gradients(const at::Tensor& out,
+                                  const std::vector<at::Tensor>& inputs,
+                                  const at::Tensor& dout) {
+  return torch::autograd::grad({out}, inputs, {dout}, /*retain_graph=*/true);
+}
+
+void check_dense_parity(const Inputs& x, const Peer& peer) {
+  const at::Tensor out = ours(x, {}), expected = peer.forward();
+  check_parity("out", out, expected.transpose(1, 2));
+  const auto grads = gradients(out, {x.q, x.k, x.v}, x.dout);
+  const auto expected_grads = gradients(expected, {peer.q, peer.k, peer.v}, peer.dout);
+  for (size_t i = 0; i < grads.size(); ++i) {
+    check_parity("a gradient", grads[i], expected_grads[i].transpose(1, 2));
+  }
+}
+
+std::string shape_text(const AttentionBench& o, int64_t T) {
+  std::string text = fmt::format("B{} H{} T{} D{}", o.B, o.H, T, o.D);
+  if (o.G != o.H) text += fmt::format(" G{}", o.G);
+  return text;
+}
+
+bool wanted(const AttentionBench& o, const std::string& name) {
+  return std::find(o.names.begin(), o.names.end(), name) != o.names.end();
+}
+
+// GFLOP/s of a causal pass: 2 matrix products forward, 5 backward.
+Row speed_row(const AttentionBench& o,
+              const std::string& name,
+              int64_t T,
+              const std::string& dtype,
+              int products,
+              Medians seconds,
+              const std::string& peer) {
+  const double flops = 2.0 * products * o.B * o.H * o.D * T * (T + 1) / 2;
+  return {name,
+          shape_text(o, T),
+          dtype,
+          cpu_name(),
+          flops / seconds.ours * 1e-9,
+          peer,
+          flops / seconds.peer * 1e-9,
+          "GFLOP/s",
+          seconds.peer / seconds.ours};
+}
+
+constexpr int kForwardProducts = 2, kBackwardProducts = 5;
+
+// Ours computes the gates and their gradients; the peer has none.
+void bench_dense(const AttentionBench& o, const std::string& dtype, std::vector<Row>& rows) {
+  const Inputs x = random_inputs(o, o.T, scalar_type(dtype));
+  const Peer peer(x);
+  check_dense_parity(x, peer);
+  if (wanted(o, "dense_forward")) {
+    const at::NoGradGuard no_grad;
+    const Medians seconds = time_by_turns(
+        o.repeats, [&] { ours(x, x.log_gate); }, [&] { peer.forward(); });
+    rows.push_back(
+        speed_row(o, "dense_forward", o.T, dtype, kForwardProducts, seconds, "torch_sdpa"));
+  }
+  if (wanted(o, "dense_backward")) {
+    const at::Tensor out = ours(x, x.log_gate), peer_out = peer.forward();
+    const Medians seconds = time_by_turns(
+        o.repeats,
+        [&] {
+          gradients(out, {x.q, x.k, x.v, x.log_gate}, x.dout);
+        },
+        [&] {
+          gradients(peer_out, {peer.q, peer.k, peer.v}, peer.dout);
+        });
+    rows.push_back(
+        speed_row(o, "dense_backward", o.T, dtype, kBackwardProducts, seconds, "torch_sdpa"));
+  }
+}
+
+// Speeds of the pruned pass are in FLOPs of the dense one, so that both columns compare.
+void bench_pruned(const AttentionBench& o, const std::string& dtype, std::vector<Row>& rows) {
+  const Inputs x = random_inputs(o, o.pruned_T, scalar_type(dtype));
+  const at::Tensor pruned = ours(x, x.log_gate, true), dense = ours(x, x.log_gate);
+  check_parity("pruned out", pruned, dense);
+  const int repeats = std::max(3, o.repeats / 2);
+  if (wanted(o, "pruned_forward")) {
+    const at::NoGradGuard no_grad;
+    const Medians seconds = time_by_turns(
+        repeats, [&] { ours(x, x.log_gate, true); }, [&] { ours(x, x.log_gate); });
+    rows.push_back(
+        speed_row(o, "pruned_forward", o.pruned_T, dtype, kForwardProducts, seconds, "own_dense"));
+  }
+  if (wanted(o, "pruned_backward")) {
+    const std::vector<at::Tensor> leaves = {x.q, x.k, x.v, x.log_gate};
+    const Medians seconds = time_by_turns(
+        repeats,
+        [&] { gradients(pruned, leaves, x.dout); },
+        [&] { gradients(dense, leaves, x.dout); });
+    rows.push_back(speed_row(
+        o, "pruned_backward", o.pruned_T, dtype, kBackwardProducts, seconds, "own_dense"));
+  }
+}
+
+}  // namespace
+
+std::vector<Row> bench_attention(const AttentionBench& options) {
+  std::vector<Row> rows;
+  for (const std::string& dtype : options.dtypes) {
+    if (wanted(options, "dense_forward") || wanted(options, "dense_backward")) {
+      bench_dense(options, dtype, rows);
+    }
+    if (wanted(options, "pruned_forward") || wanted(options, "pruned_backward")) {
+      bench_pruned(options, dtype, rows);
+    }
+  }
+  return rows;
+}
+
+}  // namespace reynard::bench

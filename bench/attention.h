@@ -1,0 +1,29 @@
+#pragma once
+// Speed of attention: dense forward and backward against torch's scaled dot product attention, and
+// pruned against own dense; and the peak memory of one long pass.
+
+#include "bench/rows.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace reynard::bench {
+
+struct AttentionBench {
+  int64_t B = 1, H = 8, G = 8, T = 4096, D = 64;
+  int64_t pruned_T = 16384;
+  std::vector<std::string> dtypes = {"f32", "bf16"};
+  std::vector<std::string> names = {
+      "dense_forward", "dense_backward", "pruned_forward", "pruned_backward"};
+  int repeats = 7;
+};
+
+// Throws reynard::Error where results of ours and the peer differ by more than rounding.
+std::vector<Row> bench_attention(const AttentionBench& options);
+
+// Forward and backward with grouped heads, packed documents and left padding at once; ours is the
+// peak resident memory of the pass, tensors included, over inputs + outputs + gradients.
+std::vector<Row> bench_attention_memory(int64_t T, const std::string& dtype);
+
+}  // namespace reynard::bench

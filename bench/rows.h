@@ -1,0 +1,39 @@
+#pragma once
+// What every benchmark reports: rows that compare ours with a peer measured in the same run, as a
+// table for people and as JSON for machines.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace reynard::bench {
+
+struct Row {
+  std::string name;   // dense_forward, pruned_backward, train_step ...
+  std::string shape;  // "B1 H8 T4096 D64"
+  std::string dtype;  // f32, bf16
+  std::string device;
+  double ours = 0;
+  std::string peer;  // torch_sdpa, own_dense, torch_eager ...
+  double peer_value = 0;
+  std::string unit;
+  double ratio = 0;  // above 1: ours is better
+};
+
+// The machine as a row names it: processor model and number of threads, "Xeon ... x 2 threads".
+std::string cpu_name();
+
+// Medians in seconds of two functions run by turns, after one unmeasured run of each: machine noise
+// then hits both.
+struct Medians {
+  double ours = 0, peer = 0;
+};
+Medians time_by_turns(int repeats,
+                      const std::function<void()>& ours,
+                      const std::function<void()>& peer);
+
+void print_rows(const std::vector<Row>& rows);
+// Writes a JSON list of rows; replaces the file only when it is complete. Empty path: nothing.
+void write_rows(const std::vector<Row>& rows, const std::string& path);
+
+}  // namespace reynard::bench
