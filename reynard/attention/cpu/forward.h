@@ -129,7 +129,9 @@ void weigh(ForwardScratch<Tiles>& s, int64_t count, bool edge) {
             exp2<Tiles::kExpDegree>(load(logits + Tiles::kQueries + v * kLanes) + shift[v]);
         Tiles::store_right(s.weights, j, q + v * kLanes, even, odd);
         sum[v] += even + odd;
-        if constexpr (Tiles::kRoundsP) rounded_sum[v] += Tiles::rounded_sum(even, odd);
+        if constexpr (Tiles::kRoundsP) {
+          rounded_sum[v] = Tiles::add_rounded(rounded_sum[v], even, odd);
+        }
       }
     }
     for (int v = 0; v < kVectors; ++v) {

@@ -15,6 +15,10 @@ namespace reynard::attention::cpu {
 std::vector<Path> available_paths() {
   const tensor::CpuFeatures& cpu = tensor::cpu_features();
   std::vector<Path> paths;
+  if (cpu.amx_bf16) paths.push_back({"amx", &avx512_kernels(), &amx_kernels()});
+  if (cpu.avx512_bf16) {
+    paths.push_back({"avx512_bf16", &avx512_kernels(), &avx512_bf16_kernels()});
+  }
   if (cpu.avx512) paths.push_back({"avx512", &avx512_kernels(), &avx512_kernels()});
   if (cpu.avx2) paths.push_back({"avx2", &avx2_kernels(), &avx2_kernels()});
   paths.push_back({"portable", &portable_kernels(), &portable_kernels()});

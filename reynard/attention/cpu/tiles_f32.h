@@ -31,13 +31,6 @@ constexpr int64_t kDepthOfSum = 32;
 constexpr int64_t kDepthOfSum = 8;
 #endif
 
-// A matrix by its first element and the distance between rows, in elements.
-template <class T>
-struct Matrix {
-  T* data;
-  int64_t stride;
-};
-
 // C = A * B, or C += A * B, for kRows rows and kVectors vectors of C. The product is summed from
 // zero and then added to C: rounding errors grow with the depth of one product, not with T.
 template <int kRows, int kVectors, bool kAccumulate>
@@ -172,8 +165,8 @@ struct TilesF32 {
   static void store_left(Value* weights, int64_t j, int64_t q, Vec even, Vec odd) {
     store_right(weights, j, q, even, odd);
   }
-  // Sum of two keys' weights as they enter products.
-  static Vec rounded_sum(Vec even, Vec odd) { return even + odd; }
+  // Adds two keys' weights as they enter products.
+  static Vec add_rounded(Vec sum, Vec even, Vec odd) { return sum + (even + odd); }
 
   // columns is a multiple of 16.
   template <bool kAccumulate>
