@@ -4,6 +4,7 @@
 
 #include "cli/command.h"
 #include "cli/memory_limit.h"
+#include "cli/stop_signal.h"
 #include "reynard/tensor/check.h"
 
 #include <c10/util/Exception.h>
@@ -59,6 +60,8 @@ int main(int argc, char** argv) {
   using namespace reynard::cli;
   add_bench(app);
   add_prepare(app);
+  add_train(app);
+  add_sweep(app);
 
   limit_memory_to_machine();
   try {
@@ -66,6 +69,8 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
+  } catch (const ExitWith& e) {
+    return e.code;
   } catch (const reynard::Error& e) {
     fmt::print(stderr, "reynard: {}\n", e.what());
     return 2;

@@ -1,5 +1,6 @@
 #include "reynard/ops/cross_entropy.h"
 
+#include "reynard/ops/cpu/rows.h"
 #include "reynard/ops/precision.h"
 #include "reynard/tensor/check.h"
 
@@ -9,6 +10,7 @@
 
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mm.h>
@@ -54,6 +56,38 @@ at::Tensor chunk_logits(const at::Tensor& hidden, const at::Tensor& matrix) {
   return logits.to(arithmetic_dtype(logits));
 }
 
+// Losses (N) of the rows of `logits`, which become their own gradient times `weight` when asked.
+at::Tensor softmax_loss(at::Tensor& logits,
+                        const at::Tensor& target,
+                        const at::Tensor& weight,
+                        bool gradient) {
+  if (cpu::has_row_kernels(logits)) {
+    const at::Tensor loss = at::empty(target.sizes(), logits.options().dtype(at::kFloat));
+    const cpu::SoftmaxLossRows task{.logits = logits.data_ptr(),
+                                    .targets = target.const_data_ptr<int64_t>(),
+                                    .weights = weight.const_data_ptr<float>(),
+                                    .vocabulary = logits.size(1),
+                                    .gradient = gradient,
+                                    .loss = loss.data_ptr<float>()};
+    const cpu::RowKernels& kernels = cpu::row_kernels(logits);
+    cpu::for_rows(logits.size(0), logits.size(1), [&](int64_t begin, int64_t end) {
+      kernels.softmax_loss(task, begin, end);
+    });
+    return loss;
+  }
+  const at::ScalarType dtype = arithmetic_dtype(logits);
+  const at::Tensor exact = logits.to(dtype);
+  const at::Tensor index = target.unsqueeze(1);
+  const at::Tensor lse = at::logsumexp(exact, {1}, /*keepdim=*/true);
+  const at::Tensor loss = (lse - exact.gather(1, index)).squeeze(1);
+  if (gradient) {
+    at::Tensor d_logits = at::exp(exact - lse);
+    d_logits.scatter_add_(1, index, at::full_like(lse, -1));
+    logits = (d_logits * weight.to(dtype).unsqueeze(1)).to(logits.scalar_type());
+  }
+  return loss;
+}
+
 struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   static at::Tensor forward(AutogradContext* context,
                             const at::Tensor& hidden,
@@ -72,17 +106,13 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
     for (int64_t begin = 0; begin < hidden.size(0); begin += chunk_tokens) {
       const int64_t count = std::min(chunk_tokens, hidden.size(0) - begin);
       const at::Tensor part = hidden.narrow(0, begin, count).to(matrix.scalar_type());
-      const at::Tensor target = targets.narrow(0, begin, count).unsqueeze(1);
-      const at::Tensor weight = mask.narrow(0, begin, count).to(dtype).unsqueeze(1);
-      at::Tensor logits = chunk_logits(part, matrix);
-      const at::Tensor lse = at::logsumexp(logits, {1}, /*keepdim=*/true);
-      total += ((lse - logits.gather(1, target)) * weight).sum(at::kDouble);
-      if (!hidden_grad && !head_grad) continue;
-      at::Tensor d_logits = (logits.sub_(lse)).exp_();
-      d_logits.scatter_add_(1, target, at::full_like(lse, -1));
-      const at::Tensor rounded = d_logits.mul_(weight).to(matrix.scalar_type());
-      if (hidden_grad) d_hidden.narrow(0, begin, count).copy_(at::mm(rounded, matrix));
-      if (head_grad) d_head += at::mm(rounded.t(), part);
+      const at::Tensor target = targets.narrow(0, begin, count);
+      const at::Tensor weight = mask.narrow(0, begin, count);
+      at::Tensor logits = at::mm(part, matrix.t());
+      const at::Tensor loss = softmax_loss(logits, target, weight, hidden_grad || head_grad);
+      total += (loss * weight).sum(at::kDouble);
+      if (hidden_grad) d_hidden.narrow(0, begin, count).copy_(at::mm(logits, matrix));
+      if (head_grad) d_head += at::mm(logits.t(), part);
     }
     context->save_for_backward({d_hidden, d_head});
     return total.to(dtype);
@@ -111,7 +141,12 @@ at::Tensor cross_entropy(const at::Tensor& hidden,
   const at::Tensor matrix = (head_compute.defined() ? head_compute : head).detach();
   const at::Tensor weights =
       mask.defined() ? mask : at::ones_like(targets, hidden.options().dtype(at::kFloat));
-  return CrossEntropy::apply(hidden, head, matrix, targets, weights, chunk_tokens);
+  return CrossEntropy::apply(hidden,
+                             head,
+                             matrix,
+                             targets.contiguous(),
+                             weights.to(at::kFloat).contiguous(),
+                             chunk_tokens);
 }
 
 TokenScores score_tokens(const at::Tensor& hidden,

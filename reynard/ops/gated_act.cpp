@@ -1,5 +1,7 @@
 #include "reynard/ops/gated_act.h"
 
+#include "reynard/ops/cpu/rows.h"
+#include "reynard/ops/gated_act_cpu.h"
 #include "reynard/ops/precision.h"
 #include "reynard/tensor/check.h"
 
@@ -22,6 +24,7 @@ at::Tensor gated_act(const at::Tensor& gate_up, Activation act) {
   tensor::check_shape("gated_act", "gate_up", gate_up, {{"N"}, {"2I"}});
   tensor::check_value(
       gate_up.size(1) % 2 == 0, "gated_act", "width of gate_up", gate_up.size(1), "an even number");
+  if (cpu::has_row_kernels(gate_up)) return cpu::gated_act(gate_up, act);
   const int64_t width = gate_up.size(1) / 2;
   return gate_mul(gate_up.narrow(1, width, width), gate_up.narrow(1, 0, width), act);
 }
@@ -32,6 +35,7 @@ at::Tensor gate_mul(const at::Tensor& x, const at::Tensor& gate, Activation act)
                       "gate",
                       "another shape",
                       "the shape of x");
+  if (cpu::has_row_kernels(x)) return cpu::gate_mul(x, gate, act);
   const at::ScalarType dtype = arithmetic_dtype(x);
   return (activate(gate.to(dtype), act) * x.to(dtype)).to(x.scalar_type());
 }

@@ -1,6 +1,8 @@
 #include "reynard/ops/rotary.h"
 
+#include "reynard/ops/cpu/rows.h"
 #include "reynard/ops/precision.h"
+#include "reynard/ops/rotary_cpu.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
@@ -14,18 +16,27 @@
 
 namespace reynard::ops {
 
+at::Tensor rotary_angles(const at::Tensor& positions, int64_t half, double base) {
+  const at::Tensor exponent = at::arange(half, at::kFloat) * (1.0 / half);
+  const at::Tensor inverse_frequency = at::reciprocal(at::pow(base, exponent));
+  return positions.to(at::kFloat).unsqueeze(1) * inverse_frequency.to(positions.device());
+}
+
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& positions, double base) {
   tensor::check_shape("rotary", "x", x, {{"N"}, {"H"}, {"D"}});
   tensor::check_shape("rotary", "positions", positions, {{"N", x.size(0)}});
+  tensor::check_dtype("rotary", "positions", positions, {at::kLong});
   tensor::check_value(
       x.size(2) % 2 == 0, "rotary", "head dimension D", x.size(2), "an even number");
   tensor::check_value(base > 0, "rotary", "base", base, "> 0");
+  if (positions.numel() > 0) {
+    const int64_t first = positions.min().item<int64_t>();
+    tensor::check_value(first >= 0, "rotary", "smallest position", first, ">= 0");
+  }
+  if (cpu::has_row_kernels(x)) return cpu::rotary(x, positions, base);
   const at::ScalarType dtype = arithmetic_dtype(x);
   const int64_t half = x.size(2) / 2;
-  const at::Tensor exponent = at::arange(half, x.options().dtype(at::kFloat)) * (1.0 / half);
-  const at::Tensor inverse_frequency = at::reciprocal(at::pow(base, exponent));
-  const at::Tensor angle =
-      (positions.to(at::kFloat).unsqueeze(1) * inverse_frequency).to(dtype).unsqueeze(1);
+  const at::Tensor angle = rotary_angles(positions, half, base).to(dtype).unsqueeze(1);
   const at::Tensor cosine = at::cos(angle);  // (N, 1, D/2)
   const at::Tensor sine = at::sin(angle);
   const at::Tensor first = x.narrow(2, 0, half).to(dtype);

@@ -11,4 +11,7 @@ namespace reynard::ops {
 //   document)
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& positions, double base);
 
+// The angles themselves: position * base^(-j/half), (N, half) f32.
+at::Tensor rotary_angles(const at::Tensor& positions, int64_t half, double base);
+
 }  // namespace reynard::ops

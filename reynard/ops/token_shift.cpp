@@ -1,6 +1,8 @@
 #include "reynard/ops/token_shift.h"
 
+#include "reynard/ops/cpu/rows.h"
 #include "reynard/ops/precision.h"
+#include "reynard/ops/token_shift_cpu.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
@@ -45,6 +47,7 @@ at::Tensor token_shift(const at::Tensor& x,
                         {{"S", starts.size(0)}, {"G", x.size(1)}, {"D", x.size(2)}});
   }
   check_starts(starts, x.size(0));
+  if (cpu::has_row_kernels(x)) return cpu::token_shift(x, shift_logit, starts, previous);
   const at::ScalarType dtype = arithmetic_dtype(x);
   const at::Tensor current = x.to(dtype);
   const at::Tensor before_first =

@@ -1,0 +1,191 @@
+// reynard sweep: the runs of a grid, with several seeds each, and one table of their losses.
+
+#include "cli/command.h"
+#include "cli/stop_signal.h"
+#include "reynard/checkpoint/atomic_file.h"
+#include "reynard/config/config.h"
+#include "reynard/tensor/check.h"
+#include "reynard/training/run.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace reynard::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct SweepArguments {
+  std::string experiment;
+  std::vector<std::string> grid;  // "key=value,value"
+  int64_t seeds = 1;
+  bool quiet = false;
+};
+
+// One combination of grid values: {"optimizer.learning_rate=1e-3", ...}.
+using Point = std::vector<std::string>;
+
+std::vector<Point> grid_points(const std::vector<std::string>& axes) {
+  std::vector<Point> points = {{}};
+  for (const std::string& axis : axes) {
+    const auto equals = axis.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == axis.size()) {
+      throw Error(fmt::format("--grid {}: expected section.key=value,value,...", axis));
+    }
+    std::vector<Point> longer;
+    for (const Point& point : points) {
+      for (const std::string& value : CLI::detail::split(axis.substr(equals + 1), ',')) {
+        longer.push_back(point);
+        longer.back().push_back(axis.substr(0, equals + 1) + value);
+      }
+    }
+    points = std::move(longer);
+  }
+  return points;
+}
+
+// Finished losses of one point, one per seed.
+struct Row {
+  Point point;
+  std::vector<double> losses;
+  std::vector<std::string> folders;
+
+  double mean() const {
+    double sum = 0;
+    for (const double loss : losses) sum += loss;
+    return sum / static_cast<double>(losses.size());
+  }
+  double lowest() const { return *std::min_element(losses.begin(), losses.end()); }
+  double highest() const { return *std::max_element(losses.begin(), losses.end()); }
+};
+
+std::string folder_name(const Point& point, int64_t seed) {
+  std::string name = fmt::format("{}", fmt::join(point, ","));
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name + (name.empty() ? "" : ",") + fmt::format("seed={}", seed);
+}
+
+training::RunResult run_point(const training::Experiment& experiment,
+                              const SweepArguments& arguments,
+                              const std::vector<std::string>& command) {
+  const fs::path saved = fs::path(experiment.run.folder) / "experiment.toml";
+  if (fs::exists(saved) && config::read_config_file(saved) != config::to_toml(experiment)) {
+    throw Error(
+        fmt::format("{}: is a run of other settings; remove it or choose another run.folder",
+                    experiment.run.folder));
+  }
+  if (const auto finished = training::finished_result(experiment.run.folder)) return *finished;
+  const training::RunResult result = training::run(experiment,
+                                                   {.resume = true,
+                                                    .quiet = arguments.quiet,
+                                                    .stop = &stop_flag(),
+                                                    .command = command,
+                                                    .version = REYNARD_VERSION});
+  if (!result.finished) {
+    fmt::print(stderr, "stopped; the same command goes on with the sweep\n");
+    throw ExitWith{kInterruptedExitCode};
+  }
+  return result;
+}
+
+std::string table(const std::vector<Row>& rows, bool held_out) {
+  std::string out = fmt::format("| settings | mean {}loss | range | runs |\n|---|---|---|---|\n",
+                                held_out ? "held-out " : "");
+  for (const Row& row : rows) {
+    out += fmt::format(
+        "| {} | {:.4f} | {:.4f} to {:.4f} | {} |\n",
+        row.point.empty() ? "as in the file" : fmt::format("{}", fmt::join(row.point, " ")),
+        row.mean(),
+        row.lowest(),
+        row.highest(),
+        row.losses.size());
+  }
+  return out;
+}
+
+nlohmann::ordered_json json(const std::vector<Row>& rows, bool held_out) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Row& row : rows) {
+    list.push_back({{"settings", row.point},
+                    {"mean", row.mean()},
+                    {"min", row.lowest()},
+                    {"max", row.highest()},
+                    {"losses", row.losses},
+                    {"folders", row.folders}});
+  }
+  return {{"loss", held_out ? "held_out" : "training"}, {"rows", list}};
+}
+
+void run_sweep(const SweepArguments& arguments, const std::vector<std::string>& overrides) {
+  const std::vector<Point> points = grid_points(arguments.grid);
+  std::vector<Row> rows;
+  bool held_out = true;
+  fs::path folder;
+  for (const Point& point : points) {
+    Row row{.point = point, .losses = {}, .folders = {}};
+    for (int64_t seed = 0; seed < arguments.seeds; ++seed) {
+      std::vector<std::string> settings = overrides;
+      for (const std::string& setting : point) settings.push_back("--" + setting);
+      auto experiment = config::read_toml<training::Experiment>(arguments.experiment, settings);
+      folder = experiment.run.folder;
+      experiment.run.folder = (folder / folder_name(point, seed)).string();
+      experiment.run.seed += seed;
+      experiment.data.seed += seed;
+      std::vector<std::string> command = {"reynard", "train", arguments.experiment};
+      command.insert(command.end(), settings.begin(), settings.end());
+      command.push_back("--run.folder=" + experiment.run.folder);
+      command.push_back(fmt::format("--run.seed={}", experiment.run.seed));
+      command.push_back(fmt::format("--data.seed={}", experiment.data.seed));
+      const training::RunResult result = run_point(experiment, arguments, command);
+      held_out = held_out && result.validation_loss.has_value();
+      row.losses.push_back(result.validation_loss.value_or(result.loss));
+      row.folders.push_back(experiment.run.folder);
+    }
+    rows.push_back(row);
+  }
+  std::stable_sort(
+      rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.mean() < b.mean(); });
+  checkpoint::write_atomically(folder / "sweep.json", json(rows, held_out).dump(2) + "\n");
+  fmt::print("{}best first; also in {}\n", table(rows, held_out), (folder / "sweep.json").string());
+}
+
+}  // namespace
+
+void add_sweep(CLI::App& app) {
+  auto arguments = std::make_shared<SweepArguments>();
+  CLI::App* sweep = app.add_subcommand(
+      "sweep", "Train every point of a grid, with several seeds, and tabulate the losses");
+  sweep->add_option("EXPERIMENT", arguments->experiment, "experiment file (TOML)")->required();
+  sweep
+      ->add_option("--grid",
+                   arguments->grid,
+                   "section.key=value,value,...; may be given several times: all combinations")
+      ->allow_extra_args(false);
+  sweep
+      ->add_option("--seeds",
+                   arguments->seeds,
+                   "runs of each point: seeds 0, 1, ... are added to run.seed and data.seed")
+      ->check(CLI::PositiveNumber);
+  sweep->add_flag("--quiet", arguments->quiet, "no progress on stderr");
+  sweep->allow_extras();
+  sweep->footer(
+      "Example:\n"
+      "  reynard sweep configs/quickstart.toml --grid optimizer.learning_rate=1e-3,2e-3 --seeds 3\n"
+      "\n"
+      "Runs lie in run.folder, one folder each; finished ones are reused, so the same command "
+      "goes\n"
+      "on after Ctrl-C. Losses are held-out losses where the experiment has validation.path.");
+  sweep->callback([arguments, sweep] { run_sweep(*arguments, sweep->remaining()); });
+}
+
+}  // namespace reynard::cli

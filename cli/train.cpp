@@ -1,0 +1,88 @@
+// reynard train: one experiment file, one run folder.
+
+#include "cli/command.h"
+#include "cli/stop_signal.h"
+#include "reynard/config/config.h"
+#include "reynard/training/run.h"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace reynard::cli {
+
+namespace {
+
+struct TrainArguments {
+  std::string experiment;
+  bool resume = false;
+  bool quiet = false;
+};
+
+std::string footer() {
+  return "Examples:\n"
+         "  reynard train configs/quickstart.toml\n"
+         "  reynard train configs/quickstart.toml --run.folder=runs/short "
+         "--training.tokens=200000\n"
+         "  reynard train configs/quickstart.toml --resume\n"
+         "\n"
+         "Ctrl-C writes a checkpoint and stops (exit code 130); --resume goes on from the newest "
+         "valid\n"
+         "checkpoint. With a budget of tokens the resumed run ends with the same bits as one that "
+         "was\n"
+         "never stopped; with training.minutes the learning rate follows the clock, so it does "
+         "not.\n"
+         "\n"
+         "Keys of the experiment file, each also as --section.key=value:\n" +
+         config::help_text(config::describe<training::Experiment>());
+}
+
+void run_train(const TrainArguments& arguments, const std::vector<std::string>& overrides) {
+  const auto experiment = config::read_toml<training::Experiment>(arguments.experiment, overrides);
+  std::vector<std::string> command = {"reynard", "train", arguments.experiment};
+  command.insert(command.end(), overrides.begin(), overrides.end());
+  const training::RunResult result = training::run(experiment,
+                                                   {.resume = arguments.resume,
+                                                    .quiet = arguments.quiet,
+                                                    .stop = &stop_flag(),
+                                                    .command = command,
+                                                    .version = REYNARD_VERSION});
+  if (!result.finished) {
+    fmt::print(stderr,
+               "stopped after step {} ({} tokens); go on with: reynard train {} --resume{}\n",
+               result.steps,
+               result.tokens,
+               arguments.experiment,
+               overrides.empty() ? "" : " and the same settings");
+    throw ExitWith{kInterruptedExitCode};
+  }
+  fmt::print("{}: {} steps, {} tokens, {:.1f} s, loss {:.4f}",
+             experiment.run.folder,
+             result.steps,
+             result.tokens,
+             result.seconds,
+             result.loss);
+  if (result.validation_loss) fmt::print(", held-out loss {:.4f}", *result.validation_loss);
+  if (result.skipped_steps) fmt::print(", {} steps skipped", result.skipped_steps);
+  fmt::print("\n");
+}
+
+}  // namespace
+
+void add_train(CLI::App& app) {
+  auto arguments = std::make_shared<TrainArguments>();
+  CLI::App* train = app.add_subcommand(
+      "train", "Train a model as an experiment file (TOML) says: reynard train EXPERIMENT.toml");
+  train->add_option("EXPERIMENT", arguments->experiment, "experiment file (TOML)")->required();
+  train->add_flag("--resume", arguments->resume, "go on with the run in run.folder");
+  train->add_flag("--quiet", arguments->quiet, "no progress on stderr");
+  train->allow_extras();
+  train->footer(footer);
+  train->callback([arguments, train] { run_train(*arguments, train->remaining()); });
+}
+
+}  // namespace reynard::cli

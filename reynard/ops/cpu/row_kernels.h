@@ -1,0 +1,119 @@
+#pragma once
+// Row-wise loops of the operators in ops/, compiled once per instruction set. Each function works
+// on rows [begin, end), so that callers may split rows between threads; no result depends on the
+// split. Plain data only: files that include this are compiled for one ISA. Elements are f32 or
+// bf16 (its bits as uint16_t), arithmetic is f32.
+
+#include <cstdint>
+
+namespace reynard::ops::cpu {
+
+// y = x / sqrt(mean(x^2) + eps) * weight [* sigmoid(gate)] per group; x' = residual + x first when
+// there is a residual.
+struct NormForward {
+  const void* x = nullptr;          // (N, groups * width) element
+  const float* residual = nullptr;  // (N, groups * width) or null
+  const void* gate = nullptr;       // (N, groups * width) element or null
+  const float* weight = nullptr;    // (groups * width), or (width) when shared
+  bool shared_weight = false;
+  int64_t groups = 1;
+  int64_t width = 0;
+  float eps = 0;
+  void* y = nullptr;             // (N, groups * width) element
+  float* sum = nullptr;          // (N, groups * width): residual + x, with a residual
+  float* inverse_rms = nullptr;  // (N, groups)
+};
+
+// Gradients of NormForward. With a residual, x is the f32 `sum` of the forward pass and d_sum is
+// its own gradient.
+struct NormBackward {
+  const void* dy = nullptr;      // (N, groups * width) element
+  const void* x = nullptr;       // element; null with a residual
+  const float* sum = nullptr;    // f32, with a residual
+  const float* d_sum = nullptr;  // f32 or null
+  const void* gate = nullptr;    // element or null
+  const float* weight = nullptr;
+  bool shared_weight = false;
+  int64_t groups = 1;
+  int64_t width = 0;
+  const float* inverse_rms = nullptr;
+  void* dx = nullptr;           // element
+  float* d_residual = nullptr;  // f32, with a residual
+  void* d_gate = nullptr;       // element, with a gate
+  float* d_weight = nullptr;    // (groups * width): added to
+};
+
+// y_t = a_t x_{t-1} + (1 - a_t) x_t, a = sigmoid(logit), per head.
+struct ShiftForward {
+  const void* x = nullptr;            // (N, G, D) element
+  const void* logit = nullptr;        // (N, G) element
+  const int64_t* sequence = nullptr;  // (N): index of the sequence that starts here, or -1
+  const void* previous = nullptr;     // (S, G, D) element or null: zero
+  int64_t heads = 0, width = 0;
+  void* y = nullptr;  // (N, G, D) element
+};
+
+struct ShiftBackward {
+  ShiftForward forward;
+  int64_t num_tokens = 0;
+  const void* dy = nullptr;  // (N, G, D) element
+  void* dx = nullptr;        // (N, G, D) element
+  void* d_logit = nullptr;   // (N, G) element
+};
+
+// out = act(gate) * x; row strides in elements.
+struct GateRows {
+  const void* x = nullptr;
+  const void* gate = nullptr;
+  int64_t x_stride = 0, gate_stride = 0;
+  int64_t width = 0;
+  bool silu = false;            // else sigmoid
+  void* out = nullptr;          // (N, width); forward
+  const void* d_out = nullptr;  // (N, width); backward
+  void* dx = nullptr;           // strides as x
+  void* d_gate = nullptr;       // strides as gate
+};
+
+// Rotation of the pairs (j, j + D/2) by the angle of the token's position.
+struct RotaryRows {
+  const void* x = nullptr;             // (N, H, D) element
+  const int64_t* positions = nullptr;  // (N)
+  const float* cosine = nullptr;       // (positions, D/2)
+  const float* sine = nullptr;
+  bool inverse = false;
+  int64_t heads = 0, width = 0;
+  void* y = nullptr;  // (N, H, D) element
+};
+
+// Loss of each row of logits, and, in their place, its gradient (softmax - one-hot) * weight.
+struct SoftmaxLossRows {
+  void* logits = nullptr;            // (N, V) element; gradient on return if `gradient`
+  const int64_t* targets = nullptr;  // (N)
+  const float* weights = nullptr;    // (N)
+  int64_t vocabulary = 0;
+  bool gradient = false;
+  float* loss = nullptr;      // (N): lse - logit[target], not weighted
+  int64_t* greedy = nullptr;  // (N): first largest logit, or null
+};
+
+struct RowKernels {
+  void (*norm_forward)(const NormForward&, int64_t begin, int64_t end);
+  void (*norm_backward)(const NormBackward&, int64_t begin, int64_t end);
+  void (*shift_forward)(const ShiftForward&, int64_t begin, int64_t end);
+  void (*shift_backward)(const ShiftBackward&, int64_t begin, int64_t end);
+  void (*gate_forward)(const GateRows&, int64_t begin, int64_t end);
+  void (*gate_backward)(const GateRows&, int64_t begin, int64_t end);
+  void (*rotary)(const RotaryRows&, int64_t begin, int64_t end);
+  void (*softmax_loss)(const SoftmaxLossRows&, int64_t begin, int64_t end);
+};
+
+enum class Element { kF32, kBF16 };
+
+// The tables of one instruction set.
+const RowKernels& row_kernels_avx512(Element element);
+const RowKernels& row_kernels_avx2(Element element);
+const RowKernels& row_kernels_baseline(Element element);
+// The best of them for this CPU.
+const RowKernels& row_kernels(Element element);
+
+}  // namespace reynard::ops::cpu

@@ -1,0 +1,295 @@
+// The loops behind row_kernels.h, written once; avx512.cpp, avx2.cpp and baseline.cpp include this
+// with their target options and REYNARD_ROW_KERNELS set. Nothing here may call into a library: an
+// inline function compiled for one ISA could be the copy that the linker keeps.
+
+#include "reynard/ops/cpu/row_kernels.h"
+
+namespace reynard::ops::cpu {
+
+namespace {
+
+#include "reynard/ops/cpu/row_vector.inl"
+
+// ---- root-mean-square norms
+
+template <class T>
+void norm_forward(const NormForward& p, int64_t begin, int64_t end) {
+  for (int64_t index = begin * p.groups; index < end * p.groups; ++index) {
+    const int64_t group = index % p.groups;
+    const int64_t offset = index * p.width;
+    const T* x = static_cast<const T*>(p.x) + offset;
+    const float* weight = p.weight + (p.shared_weight ? 0 : group * p.width);
+    Vector squares = {};
+    for (int64_t i = 0; i < p.width; i += kLanes) {
+      const int64_t count = p.width - i;
+      Vector v = load(x + i, count);
+      if (p.residual) {
+        v += load(p.residual + offset + i, count);
+        store(p.sum + offset + i, v, count);
+      }
+      squares += v * v;
+    }
+    const float mean = sum_of(squares) / static_cast<float>(p.width);
+    const float inverse = 1.0F / __builtin_sqrtf(mean + p.eps);
+    p.inverse_rms[index] = inverse;
+    T* y = static_cast<T*>(p.y) + offset;
+    for (int64_t i = 0; i < p.width; i += kLanes) {
+      const int64_t count = p.width - i;
+      const Vector v = p.residual ? load(p.sum + offset + i, count) : load(x + i, count);
+      Vector out = v * inverse * load(weight + i, count);
+      if (p.gate) out *= sigmoid_of(load(static_cast<const T*>(p.gate) + offset + i, count));
+      store(y + i, out, count);
+    }
+  }
+}
+
+// With n = x * inverse: dx = inverse * (g - n * mean(g * n)), g = dy * weight [* sigmoid(gate)].
+template <class T, class X>
+void norm_backward_rows(const NormBackward& p, const X* values, int64_t begin, int64_t end) {
+  for (int64_t index = begin * p.groups; index < end * p.groups; ++index) {
+    const int64_t group = index % p.groups;
+    const int64_t offset = index * p.width;
+    const float* weight = p.weight + (p.shared_weight ? 0 : group * p.width);
+    float* d_weight = p.d_weight + group * p.width;
+    const T* dy = static_cast<const T*>(p.dy) + offset;
+    const T* gate = p.gate ? static_cast<const T*>(p.gate) + offset : nullptr;
+    const X* x = values + offset;
+    const float inverse = p.inverse_rms[index];
+    Vector products = {};
+    for (int64_t i = 0; i < p.width; i += kLanes) {
+      const int64_t count = p.width - i;
+      const Vector n = load(x + i, count) * inverse;
+      const Vector w = load(weight + i, count);
+      Vector g = load(dy + i, count);
+      if (gate) {
+        const Vector open = sigmoid_of(load(gate + i, count));
+        T* d_gate = static_cast<T*>(p.d_gate) + offset + i;
+        store(d_gate, g * n * w * open * (1.0F - open), count);
+        g *= open;
+      }
+      store(d_weight + i, load(d_weight + i, count) + g * n, count);
+      products += g * w * n;
+    }
+    const float mean = sum_of(products) / static_cast<float>(p.width);
+    for (int64_t i = 0; i < p.width; i += kLanes) {
+      const int64_t count = p.width - i;
+      const Vector n = load(x + i, count) * inverse;
+      Vector g = load(dy + i, count) * load(weight + i, count);
+      if (gate) g *= sigmoid_of(load(gate + i, count));
+      Vector dx = (g - n * mean) * inverse;
+      if (p.d_sum) dx += load(p.d_sum + offset + i, count);
+      store(static_cast<T*>(p.dx) + offset + i, dx, count);
+      if (p.d_residual) store(p.d_residual + offset + i, dx, count);
+    }
+  }
+}
+
+template <class T>
+void norm_backward(const NormBackward& p, int64_t begin, int64_t end) {
+  if (p.sum) {
+    norm_backward_rows<T, float>(p, p.sum, begin, end);
+  } else {
+    norm_backward_rows<T, T>(p, static_cast<const T*>(p.x), begin, end);
+  }
+}
+
+// ---- token shift
+
+inline float scalar(const float* p) {
+  return *p;
+}
+inline float scalar(const BF16* p) {
+  return __builtin_bit_cast(float, static_cast<uint32_t>(*p) << 16);
+}
+
+template <class T>
+float shift_weight(const ShiftForward& p, int64_t index) {
+  return sigmoid_of(broadcast(scalar(static_cast<const T*>(p.logit) + index)))[0];
+}
+
+// The row before token t of head h in its sequence; null: zero.
+template <class T>
+const T* row_before(const ShiftForward& p, int64_t t, int64_t head) {
+  const int64_t token_width = p.heads * p.width;
+  const int64_t sequence = p.sequence[t];
+  if (sequence < 0) return static_cast<const T*>(p.x) + (t - 1) * token_width + head * p.width;
+  if (!p.previous) return nullptr;
+  return static_cast<const T*>(p.previous) + sequence * token_width + head * p.width;
+}
+
+template <class T>
+void shift_forward(const ShiftForward& p, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    for (int64_t head = 0; head < p.heads; ++head) {
+      const int64_t offset = (t * p.heads + head) * p.width;
+      const float a = shift_weight<T>(p, t * p.heads + head);
+      const T* x = static_cast<const T*>(p.x) + offset;
+      const T* before = row_before<T>(p, t, head);
+      for (int64_t i = 0; i < p.width; i += kLanes) {
+        const int64_t count = p.width - i;
+        Vector y = (1.0F - a) * load(x + i, count);
+        if (before) y += a * load(before + i, count);
+        store(static_cast<T*>(p.y) + offset + i, y, count);
+      }
+    }
+  }
+}
+
+// dx_t = (1 - a_t) dy_t + a_{t+1} dy_{t+1} where t + 1 goes on with the sequence.
+template <class T>
+void shift_backward(const ShiftBackward& p, int64_t begin, int64_t end) {
+  const ShiftForward& f = p.forward;
+  for (int64_t t = begin; t < end; ++t) {
+    const bool goes_on = t + 1 < p.num_tokens && f.sequence[t + 1] < 0;
+    for (int64_t head = 0; head < f.heads; ++head) {
+      const int64_t index = t * f.heads + head;
+      const int64_t offset = index * f.width;
+      const float a = shift_weight<T>(f, index);
+      const float a_next = goes_on ? shift_weight<T>(f, index + f.heads) : 0.0F;
+      const T* dy = static_cast<const T*>(p.dy) + offset;
+      const T* dy_next = dy + f.heads * f.width;
+      const T* x = static_cast<const T*>(f.x) + offset;
+      const T* before = row_before<T>(f, t, head);
+      Vector products = {};
+      for (int64_t i = 0; i < f.width; i += kLanes) {
+        const int64_t count = f.width - i;
+        const Vector g = load(dy + i, count);
+        Vector step = -load(x + i, count);
+        if (before) step += load(before + i, count);
+        products += g * step;
+        Vector dx = (1.0F - a) * g;
+        if (goes_on) dx += a_next * load(dy_next + i, count);
+        store(static_cast<T*>(p.dx) + offset + i, dx, count);
+      }
+      const float d_logit = sum_of(products) * a * (1.0F - a);
+      store(static_cast<T*>(p.d_logit) + index, broadcast(d_logit), 1);
+    }
+  }
+}
+
+// ---- gates
+
+template <class T>
+void gate_forward(const GateRows& p, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    const T* x = static_cast<const T*>(p.x) + row * p.x_stride;
+    const T* gate = static_cast<const T*>(p.gate) + row * p.gate_stride;
+    T* out = static_cast<T*>(p.out) + row * p.width;
+    for (int64_t i = 0; i < p.width; i += kLanes) {
+      const int64_t count = p.width - i;
+      const Vector g = load(gate + i, count);
+      const Vector open = sigmoid_of(g);
+      store(out + i, (p.silu ? g * open : open) * load(x + i, count), count);
+    }
+  }
+}
+
+template <class T>
+void gate_backward(const GateRows& p, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    const T* x = static_cast<const T*>(p.x) + row * p.x_stride;
+    const T* gate = static_cast<const T*>(p.gate) + row * p.gate_stride;
+    const T* d_out = static_cast<const T*>(p.d_out) + row * p.width;
+    T* dx = static_cast<T*>(p.dx) + row * p.x_stride;
+    T* d_gate = static_cast<T*>(p.d_gate) + row * p.gate_stride;
+    for (int64_t i = 0; i < p.width; i += kLanes) {
+      const int64_t count = p.width - i;
+      const Vector g = load(gate + i, count);
+      const Vector d = load(d_out + i, count);
+      const Vector open = sigmoid_of(g);
+      const Vector slope = open * (1.0F - open);
+      store(dx + i, d * (p.silu ? g * open : open), count);
+      store(d_gate + i, d * load(x + i, count) * (p.silu ? open + g * slope : slope), count);
+    }
+  }
+}
+
+// ---- rotary
+
+template <class T>
+void rotary(const RotaryRows& p, int64_t begin, int64_t end) {
+  const int64_t half = p.width / 2;
+  const float sign = p.inverse ? -1.0F : 1.0F;
+  for (int64_t t = begin; t < end; ++t) {
+    const float* cosine = p.cosine + p.positions[t] * half;
+    const float* sine = p.sine + p.positions[t] * half;
+    for (int64_t head = 0; head < p.heads; ++head) {
+      const int64_t offset = (t * p.heads + head) * p.width;
+      const T* x = static_cast<const T*>(p.x) + offset;
+      T* y = static_cast<T*>(p.y) + offset;
+      for (int64_t i = 0; i < half; i += kLanes) {
+        const int64_t count = half - i;
+        const Vector c = load(cosine + i, count), s = sign * load(sine + i, count);
+        const Vector a = load(x + i, count), b = load(x + half + i, count);
+        store(y + i, a * c - b * s, count);
+        store(y + half + i, b * c + a * s, count);
+      }
+    }
+  }
+}
+
+// ---- cross entropy
+
+template <class T>
+int64_t first_index_of(const T* row, int64_t width, float value) {
+  for (int64_t i = 0; i < width; ++i) {
+    if (scalar(row + i) == value) return i;
+  }
+  return 0;  // NaN
+}
+
+template <class T>
+void softmax_loss(const SoftmaxLossRows& p, int64_t begin, int64_t end) {
+  const int64_t whole = p.vocabulary / kLanes * kLanes;
+  const int64_t rest = p.vocabulary - whole;
+  for (int64_t row = begin; row < end; ++row) {
+    T* x = static_cast<T*>(p.logits) + row * p.vocabulary;
+    Vector largest = broadcast(scalar(x));
+    for (int64_t i = 0; i < whole; i += kLanes) {
+      const Vector v = load(x + i);
+      largest = v > largest ? v : largest;
+    }
+    float peak = max_of(largest);
+    for (int64_t i = whole; i < p.vocabulary; ++i)
+      peak = scalar(x + i) > peak ? scalar(x + i) : peak;
+    Vector sums = {};
+    for (int64_t i = 0; i < whole; i += kLanes) sums += exp_of(load(x + i) - peak);
+    float total = sum_of(sums);
+    if (rest > 0) {
+      const Vector last = exp_of(load(x + whole, rest) - peak);
+      for (int64_t i = 0; i < rest; ++i) total += last[i];
+    }
+    const int64_t target = p.targets[row];
+    const float log_total = __builtin_logf(total);
+    p.loss[row] = log_total - (scalar(x + target) - peak);
+    if (p.greedy) p.greedy[row] = first_index_of(x, p.vocabulary, peak);
+    if (!p.gradient) continue;
+    const float weight = p.weights[row];
+    const float target_gradient =
+        weight * (exp_of(broadcast(scalar(x + target) - peak))[0] / total - 1.0F);
+    const float scale = weight / total;
+    for (int64_t i = 0; i < p.vocabulary; i += kLanes) {
+      const int64_t count = p.vocabulary - i;
+      store(x + i, exp_of(load(x + i, count) - peak) * scale, count);
+    }
+    store(x + target, broadcast(target_gradient), 1);
+  }
+}
+
+template <class T>
+constexpr RowKernels kTable = {&norm_forward<T>,
+                               &norm_backward<T>,
+                               &shift_forward<T>,
+                               &shift_backward<T>,
+                               &gate_forward<T>,
+                               &gate_backward<T>,
+                               &rotary<T>,
+                               &softmax_loss<T>};
+
+}  // namespace
+
+const RowKernels& REYNARD_ROW_KERNELS(Element element) {
+  return element == Element::kF32 ? kTable<float> : kTable<BF16>;
+}
+
+}  // namespace reynard::ops::cpu

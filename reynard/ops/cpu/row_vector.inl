@@ -1,0 +1,98 @@
+// Sixteen f32 lanes on GCC's vector extensions: one AVX-512 register, two AVX2, four SSE. Included
+// by row_kernels.inl inside an anonymous namespace. Everything is inlined: a call would pass
+// vectors by an ABI that depends on the instruction set.
+#define REYNARD_INLINE inline __attribute__((always_inline))
+
+using Vector = float __attribute__((vector_size(64)));
+using Bits = uint32_t __attribute__((vector_size(64)));
+using HalfBits = uint16_t __attribute__((vector_size(32)));
+constexpr int64_t kLanes = 16;
+
+using BF16 = uint16_t;
+
+REYNARD_INLINE Vector load(const float* p) {
+  Vector v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+REYNARD_INLINE Vector load(const BF16* p) {
+  HalfBits half;
+  __builtin_memcpy(&half, p, sizeof half);
+  return reinterpret_cast<Vector>(__builtin_convertvector(half, Bits) << 16);
+}
+REYNARD_INLINE void store(float* p, Vector v) {
+  __builtin_memcpy(p, &v, sizeof v);
+}
+REYNARD_INLINE void store(BF16* p, Vector v) {
+  const Bits bits = reinterpret_cast<Bits>(v);
+  Bits rounded = (bits + (((bits >> 16) & 1U) + 0x7fffU)) >> 16;  // to nearest, ties to even
+  const Bits quiet_nan = Bits{} + 0x7fc0U;
+  rounded = v != v ? quiet_nan : rounded;
+  const HalfBits half = __builtin_convertvector(rounded, HalfBits);
+  __builtin_memcpy(p, &half, sizeof half);
+}
+
+// The first `count` lanes; the others are 0.
+template <class Element>
+REYNARD_INLINE Vector load(const Element* p, int64_t count) {
+  if (count >= kLanes) return load(p);
+  Element padded[kLanes] = {};
+  __builtin_memcpy(padded, p, count * sizeof(Element));
+  return load(padded);
+}
+template <class Element>
+REYNARD_INLINE void store(Element* p, Vector v, int64_t count) {
+  if (count >= kLanes) return store(p, v);
+  Element padded[kLanes];
+  store(padded, v);
+  __builtin_memcpy(p, padded, count * sizeof(Element));
+}
+
+REYNARD_INLINE Vector broadcast(float x) {
+  return Vector{} + x;
+}
+
+REYNARD_INLINE float sum_of(Vector v) {  // pairwise, in a fixed order
+  float lane[kLanes];
+  store(lane, v);
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half; ++i) lane[i] += lane[i + half];
+  }
+  return lane[0];
+}
+REYNARD_INLINE float max_of(Vector v) {
+  float lane[kLanes];
+  store(lane, v);
+  float largest = lane[0];
+  for (int64_t i = 1; i < kLanes; ++i) largest = lane[i] > largest ? lane[i] : largest;
+  return largest;
+}
+
+// e^x to 1 ulp or so in [-87.3, 88.7], clamped to that range outside; NaN stays NaN.
+REYNARD_INLINE Vector exp_of(Vector x) {
+  const Vector low = broadcast(-87.33F), high = broadcast(88.72F);
+  x = x < low ? low : x;
+  x = x > high ? high : x;
+  const Vector shifter = broadcast(12582912.0F);  // 1.5 * 2^23: adding it rounds to an integer
+  const Vector shifted = x * 1.44269504F + shifter;
+  const Vector n = shifted - shifter;
+  const Vector r = (x - n * 0.693359375F) + n * 2.12194440e-4F;  // n ln 2 in two parts
+  Vector p = broadcast(1.9875691500e-4F);                        // Cephes expf
+  p = p * r + 1.3981999507e-3F;
+  p = p * r + 8.3334519073e-3F;
+  p = p * r + 4.1665795894e-2F;
+  p = p * r + 1.6666665459e-1F;
+  p = p * r + 5.0000001201e-1F;
+  p = p * r * r + r + 1.0F;
+  // Two factors 2^(n/2): 2^n itself leaves the exponent range at both ends.
+  const Bits whole = reinterpret_cast<Bits>(shifted) - 0x4b400000U;
+  using Signed = int32_t __attribute__((vector_size(64)));
+  const Signed first = reinterpret_cast<Signed>(whole) >> 1;
+  const Signed second = reinterpret_cast<Signed>(whole) - first;
+  const Vector scale = reinterpret_cast<Vector>((first + 127) << 23);
+  return p * scale * reinterpret_cast<Vector>((second + 127) << 23);
+}
+
+REYNARD_INLINE Vector sigmoid_of(Vector x) {
+  return 1.0F / (1.0F + exp_of(-x));
+}

@@ -1,0 +1,186 @@
+#include "reynard/ops/rms_norm_cpu.h"
+
+#include "reynard/ops/cpu/rows.h"
+
+#include <ATen/TensorOperators.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <optional>
+
+namespace reynard::ops::cpu {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+const float* floats(const at::Tensor& t) {
+  return t.defined() ? t.const_data_ptr<float>() : nullptr;
+}
+const void* raw(const at::Tensor& t) {
+  return t.defined() ? t.const_data_ptr() : nullptr;
+}
+
+struct Geometry {
+  int64_t row_width;
+  int64_t rows;
+  int64_t groups;
+  bool shared_weight;
+
+  Geometry(const at::Tensor& x, const at::Tensor& weight, int64_t num_groups)
+      : row_width(x.size(-1)),
+        rows(row_width > 0 ? x.numel() / row_width : 0),
+        groups(num_groups),
+        shared_weight(weight.numel() < row_width) {}
+};
+
+// Gradient of the weight from the sums over rows of all columns.
+at::Tensor weight_gradient(const at::Tensor& columns, const Geometry& shape) {
+  return shape.shared_weight ? columns.view({shape.groups, -1}).sum(0) : columns;
+}
+
+struct Norm : torch::autograd::Function<Norm> {
+  static at::Tensor forward(AutogradContext* context,
+                            const at::Tensor& x,
+                            const std::optional<at::Tensor>& optional_gate,
+                            const at::Tensor& weight,
+                            double eps,
+                            int64_t num_groups) {
+    const at::Tensor gate = optional_gate.value_or(at::Tensor());
+    const Geometry shape(x, weight, num_groups);
+    const at::Tensor y = at::empty_like(x);
+    const at::Tensor inverse = at::empty({shape.rows, num_groups}, weight.options());
+    const NormForward task{.x = raw(x),
+                           .gate = raw(gate),
+                           .weight = floats(weight),
+                           .shared_weight = shape.shared_weight,
+                           .groups = num_groups,
+                           .width = shape.row_width / num_groups,
+                           .eps = static_cast<float>(eps),
+                           .y = y.data_ptr(),
+                           .inverse_rms = inverse.data_ptr<float>()};
+    const RowKernels& kernels = row_kernels(x);
+    for_rows(shape.rows, shape.row_width, [&](int64_t begin, int64_t end) {
+      kernels.norm_forward(task, begin, end);
+    });
+    context->save_for_backward({x, gate, weight, inverse});
+    context->saved_data["groups"] = num_groups;
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &gate = saved[1], &weight = saved[2], &inverse = saved[3];
+    const Geometry shape(x, weight, context->saved_data["groups"].toInt());
+    const at::Tensor dy = grads[0].to(x.scalar_type()).contiguous();
+    const at::Tensor dx = at::empty_like(x);
+    const at::Tensor d_gate = gate.defined() ? at::empty_like(gate) : at::Tensor();
+    NormBackward task{.dy = raw(dy),
+                      .x = raw(x),
+                      .gate = raw(gate),
+                      .weight = floats(weight),
+                      .shared_weight = shape.shared_weight,
+                      .groups = shape.groups,
+                      .width = shape.row_width / shape.groups,
+                      .inverse_rms = floats(inverse),
+                      .dx = dx.data_ptr()};
+    if (gate.defined()) task.d_gate = d_gate.data_ptr();
+    const RowKernels& kernels = row_kernels(x);
+    const at::Tensor columns = sum_over_row_blocks(
+        shape.rows, shape.row_width, [&](int64_t begin, int64_t end, float* partial) {
+          NormBackward block = task;
+          block.d_weight = partial;
+          kernels.norm_backward(block, begin, end);
+        });
+    return {dx, d_gate, weight_gradient(columns, shape), {}, {}};
+  }
+};
+
+struct AddNorm : torch::autograd::Function<AddNorm> {
+  static variable_list forward(AutogradContext* context,
+                               const at::Tensor& x,
+                               const at::Tensor& residual,
+                               const at::Tensor& weight,
+                               double eps) {
+    const Geometry shape(x, weight, 1);
+    const at::Tensor y = at::empty_like(x);
+    const at::Tensor sum = at::empty_like(residual);
+    const at::Tensor inverse = at::empty({shape.rows, 1}, weight.options());
+    const NormForward task{.x = raw(x),
+                           .residual = floats(residual),
+                           .weight = floats(weight),
+                           .width = shape.row_width,
+                           .eps = static_cast<float>(eps),
+                           .y = y.data_ptr(),
+                           .sum = sum.data_ptr<float>(),
+                           .inverse_rms = inverse.data_ptr<float>()};
+    const RowKernels& kernels = row_kernels(x);
+    for_rows(shape.rows, shape.row_width, [&](int64_t begin, int64_t end) {
+      kernels.norm_forward(task, begin, end);
+    });
+    context->set_materialize_grads(false);
+    context->save_for_backward({sum, weight, inverse});
+    context->saved_data["dtype"] = static_cast<int64_t>(x.scalar_type());
+    return {y, sum};
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &sum = saved[0], &weight = saved[1], &inverse = saved[2];
+    const auto dtype = static_cast<at::ScalarType>(context->saved_data["dtype"].toInt());
+    if (!grads[0].defined()) {  // only the residual goes on
+      return {grads[1].to(dtype), grads[1], at::zeros_like(weight), {}};
+    }
+    const Geometry shape(sum, weight, 1);
+    const at::Tensor dy = grads[0].to(dtype).contiguous();
+    const at::Tensor d_sum = grads[1].defined() ? grads[1].contiguous() : at::Tensor();
+    const at::Tensor dx = at::empty(sum.sizes(), sum.options().dtype(dtype));
+    const at::Tensor d_residual = at::empty_like(sum);
+    const NormBackward task{.dy = raw(dy),
+                            .sum = floats(sum),
+                            .d_sum = floats(d_sum),
+                            .weight = floats(weight),
+                            .width = shape.row_width,
+                            .inverse_rms = floats(inverse),
+                            .dx = dx.data_ptr(),
+                            .d_residual = d_residual.data_ptr<float>()};
+    const RowKernels& kernels = row_kernels(dx);
+    const at::Tensor d_weight = sum_over_row_blocks(
+        shape.rows, shape.row_width, [&](int64_t begin, int64_t end, float* partial) {
+          NormBackward block = task;
+          block.d_weight = partial;
+          kernels.norm_backward(block, begin, end);
+        });
+    return {dx, d_residual, d_weight, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor rms_norm(const at::Tensor& x,
+                    const at::Tensor& gate,
+                    const at::Tensor& weight,
+                    double eps,
+                    int64_t num_groups) {
+  std::optional<at::Tensor> same_gate;  // an undefined tensor cannot be a Function's argument
+  if (gate.defined()) same_gate = gate.to(x.scalar_type()).contiguous();
+  return Norm::apply(
+      x.contiguous(), same_gate, weight.to(at::kFloat).contiguous(), eps, num_groups);
+}
+
+NormedSum add_rms_norm(const at::Tensor& x,
+                       const at::Tensor& residual,
+                       const at::Tensor& weight,
+                       double eps) {
+  const variable_list out = AddNorm::apply(x.contiguous(),
+                                           residual.to(at::kFloat).contiguous(),
+                                           weight.to(at::kFloat).contiguous(),
+                                           eps);
+  return {.normed = out[0], .residual = out[1]};
+}
+
+}  // namespace reynard::ops::cpu

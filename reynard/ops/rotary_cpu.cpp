@@ -1,0 +1,90 @@
+#include "reynard/ops/rotary_cpu.h"
+
+#include "reynard/ops/cpu/rows.h"
+#include "reynard/ops/rotary.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/sin.h>
+
+#include <bit>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace reynard::ops::cpu {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct Table {
+  at::Tensor cosine, sine;  // (positions, D/2) f32
+};
+
+// Cosines and sines of positions [0, num_positions or more), made once per base and D: every layer
+// and step reads the same table.
+Table rotary_table(int64_t num_positions, int64_t half, double base) {
+  static std::mutex mutex;
+  static std::map<std::pair<double, int64_t>, Table> tables;
+  const std::lock_guard lock(mutex);
+  Table& table = tables[{base, half}];
+  if (!table.cosine.defined() || table.cosine.size(0) < num_positions) {
+    const at::NoGradGuard no_grad;
+    const auto rows = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_positions)));
+    const at::Tensor angle = rotary_angles(at::arange(rows, at::kLong), half, base);
+    table = {.cosine = at::cos(angle).contiguous(), .sine = at::sin(angle).contiguous()};
+  }
+  return table;
+}
+
+at::Tensor turned(const at::Tensor& x, const at::Tensor& positions, const Table& table, bool back) {
+  const at::Tensor y = at::empty_like(x);
+  const RotaryRows task{.x = x.const_data_ptr(),
+                        .positions = positions.const_data_ptr<int64_t>(),
+                        .cosine = table.cosine.const_data_ptr<float>(),
+                        .sine = table.sine.const_data_ptr<float>(),
+                        .inverse = back,
+                        .heads = x.size(1),
+                        .width = x.size(2),
+                        .y = y.data_ptr()};
+  const RowKernels& kernels = row_kernels(x);
+  for_rows(x.size(0), x.size(1) * x.size(2), [&](int64_t begin, int64_t end) {
+    kernels.rotary(task, begin, end);
+  });
+  return y;
+}
+
+struct Rotary : torch::autograd::Function<Rotary> {
+  static at::Tensor forward(AutogradContext* context,
+                            const at::Tensor& x,
+                            const at::Tensor& positions,
+                            const at::Tensor& cosine,
+                            const at::Tensor& sine) {
+    context->save_for_backward({positions, cosine, sine});
+    return turned(x, positions, {.cosine = cosine, .sine = sine}, /*back=*/false);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const Table table{.cosine = saved[1], .sine = saved[2]};
+    return {turned(grads[0].contiguous(), saved[0], table, /*back=*/true), {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor rotary(const at::Tensor& x, const at::Tensor& positions, double base) {
+  if (x.numel() == 0) return x;
+  const int64_t num_positions = positions.max().item<int64_t>() + 1;
+  const Table table = rotary_table(num_positions, x.size(2) / 2, base);
+  return Rotary::apply(x.contiguous(), positions.contiguous(), table.cosine, table.sine);
+}
+
+}  // namespace reynard::ops::cpu

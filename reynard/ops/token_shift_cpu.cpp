@@ -1,0 +1,89 @@
+#include "reynard/ops/token_shift_cpu.h"
+
+#include "reynard/ops/cpu/rows.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+
+#include <optional>
+
+namespace reynard::ops::cpu {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// (N) i64: which sequence starts at each token, or -1.
+at::Tensor sequence_of_starts(const at::Tensor& starts, int64_t num_tokens) {
+  const at::Tensor sequence = at::full({num_tokens}, -1, starts.options());
+  const at::Tensor contiguous = starts.contiguous();
+  const int64_t* start = contiguous.const_data_ptr<int64_t>();
+  for (int64_t s = 0; s < starts.size(0); ++s) sequence.data_ptr<int64_t>()[start[s]] = s;
+  return sequence;
+}
+
+ShiftForward shift_task(const at::Tensor& x,
+                        const at::Tensor& logit,
+                        const at::Tensor& sequence,
+                        const at::Tensor& previous) {
+  return {.x = x.const_data_ptr(),
+          .logit = logit.const_data_ptr(),
+          .sequence = sequence.const_data_ptr<int64_t>(),
+          .previous = previous.defined() ? previous.const_data_ptr() : nullptr,
+          .heads = x.size(1),
+          .width = x.size(2)};
+}
+
+struct Shift : torch::autograd::Function<Shift> {
+  static at::Tensor forward(AutogradContext* context,
+                            const at::Tensor& x,
+                            const at::Tensor& logit,
+                            const at::Tensor& starts,
+                            const std::optional<at::Tensor>& optional_previous) {
+    const at::Tensor previous = optional_previous.value_or(at::Tensor());
+    const at::Tensor sequence = sequence_of_starts(starts, x.size(0));
+    const at::Tensor y = at::empty_like(x);
+    ShiftForward task = shift_task(x, logit, sequence, previous);
+    task.y = y.data_ptr();
+    const RowKernels& kernels = row_kernels(x);
+    for_rows(x.size(0), x.size(1) * x.size(2), [&](int64_t begin, int64_t end) {
+      kernels.shift_forward(task, begin, end);
+    });
+    context->save_for_backward({x, logit, sequence, previous});
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &logit = saved[1];
+    const at::Tensor dy = grads[0].to(x.scalar_type()).contiguous();
+    const at::Tensor dx = at::empty_like(x);
+    const at::Tensor d_logit = at::empty_like(logit);
+    const ShiftBackward task{.forward = shift_task(x, logit, saved[2], saved[3]),
+                             .num_tokens = x.size(0),
+                             .dy = dy.const_data_ptr(),
+                             .dx = dx.data_ptr(),
+                             .d_logit = d_logit.data_ptr()};
+    const RowKernels& kernels = row_kernels(x);
+    for_rows(x.size(0), x.size(1) * x.size(2), [&](int64_t begin, int64_t end) {
+      kernels.shift_backward(task, begin, end);
+    });
+    return {dx, d_logit, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor token_shift(const at::Tensor& x,
+                       const at::Tensor& shift_logit,
+                       const at::Tensor& starts,
+                       const at::Tensor& previous) {
+  std::optional<at::Tensor> before;  // an undefined tensor cannot be a Function's argument
+  if (previous.defined()) before = previous.detach().to(x.scalar_type()).contiguous();
+  return Shift::apply(x.contiguous(), shift_logit.to(x.scalar_type()).contiguous(), starts, before);
+}
+
+}  // namespace reynard::ops::cpu

@@ -1,0 +1,188 @@
+#pragma once
+// One experiment file (TOML): everything that decides the weights of a run, one struct per section.
+// How files become structs is reynard/config; what a step does with them is trainer.h.
+
+#include "reynard/config/fields.h"
+#include "reynard/data/loader.h"
+#include "reynard/models/decoder_config.h"
+
+#include <cstdint>
+#include <string>
+
+namespace reynard::training {
+
+enum class ScheduleShape {
+  kConstant,      // peak after the warm-up
+  kLinear,        // straight down to the final rate
+  kCosine,        // half a cosine down to the final rate
+  kOneMinusSqrt,  // peak - (peak - final) sqrt(progress)
+  kWSD,           // warm-up, stable, then one-minus-sqrt over the last decay_fraction
+};
+enum class Precision {
+  kAuto,  // bf16 where the CPU multiplies bf16 matrices (AVX512-BF16 or AMX), else f32
+  kF32,
+  kBF16,  // bf16 products, f32 weights, residual, norms and gates
+};
+config::EnumNames<ScheduleShape> enum_names(ScheduleShape);
+config::EnumNames<Precision> enum_names(Precision);
+
+struct RunConfig {
+  std::string folder = "runs/experiment";
+  int64_t seed = 0;  // of the initial weights; the order of the data has its own, data.seed
+
+  static void fields(auto& self, auto&& field) {
+    field("folder", self.folder, "where checkpoints, metrics and the final model are written");
+    field("seed", self.seed, "seed of the initial weights", config::non_negative);
+  }
+};
+
+struct OptimizerConfig {
+  double learning_rate = 2e-3;  // peak
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;  // of matrices and embeddings; norms and biases have none
+  double clip_norm = 1;       // global norm of the gradient of a step; 0: off
+
+  static void fields(auto& self, auto&& field) {
+    field("learning_rate", self.learning_rate, "peak learning rate of AdamW", config::positive);
+    field("beta1", self.beta1, "decay of the first moment", config::fraction);
+    field("beta2", self.beta2, "decay of the second moment", config::fraction);
+    field("epsilon", self.epsilon, "added to the root of the second moment", config::positive);
+    field("weight_decay",
+          self.weight_decay,
+          "decoupled weight decay of matrices and embeddings; norms and biases have none",
+          config::non_negative);
+    field("clip_norm",
+          self.clip_norm,
+          "largest global norm of a step's gradient; 0: no clipping",
+          config::non_negative);
+  }
+  void check(config::Problems& problems, const std::string& path) const;
+};
+
+struct ScheduleConfig {
+  ScheduleShape shape = ScheduleShape::kCosine;
+  int64_t warmup_tokens = 0;   // linear rise from 0, in tokens ...
+  double warmup_fraction = 0;  // ... or as a share of the budget (the only way with a time budget)
+  double decay_fraction = 0.2;
+  double final_fraction = 0;  // final rate as a share of the peak
+
+  static void fields(auto& self, auto&& field) {
+    field("shape", self.shape, "course of the learning rate after the warm-up");
+    field("warmup_tokens",
+          self.warmup_tokens,
+          "tokens over which the rate rises from 0 to the peak",
+          config::non_negative);
+    field("warmup_fraction",
+          self.warmup_fraction,
+          "the same as a share of the whole budget",
+          config::fraction);
+    field("decay_fraction",
+          self.decay_fraction,
+          "share of the budget over which wsd decays",
+          config::fraction);
+    field("final_fraction",
+          self.final_fraction,
+          "final learning rate as a share of the peak",
+          config::fraction);
+  }
+};
+
+struct TrainingConfig {
+  int64_t tokens = 0;        // budget in input tokens; 0: only the time decides
+  double minutes = 0;        // budget in wall time; 0: only the tokens decide
+  int64_t accumulation = 1;  // micro-batches per step
+  Precision precision = Precision::kAuto;
+  bool checkpoint_activations = false;
+  int64_t loss_chunk_tokens = 2048;
+  int64_t log_every = 10;          // steps
+  int64_t checkpoint_every = 0;    // tokens; 0: at the end and on Ctrl-C only
+  int64_t keep_checkpoints = 2;    // newest kept
+  int64_t permanent_every = 0;     // tokens; 0: none is permanent
+  int64_t max_skipped_steps = 10;  // in a row
+
+  static void fields(auto& self, auto&& field) {
+    field(
+        "tokens", self.tokens, "budget in input tokens; 0: minutes decides", config::non_negative);
+    field("minutes",
+          self.minutes,
+          "budget in minutes of wall time; the schedule follows the clock; 0: tokens decides",
+          config::non_negative);
+    field("accumulation",
+          self.accumulation,
+          "micro-batches (data.batch_size rows of data.length) per optimizer step",
+          config::positive);
+    field("precision",
+          self.precision,
+          "matrix products in f32 or bf16; auto: what this CPU is fast at");
+    field("checkpoint_activations",
+          self.checkpoint_activations,
+          "recompute each block in the backward pass: less memory, a third more work");
+    field("loss_chunk_tokens",
+          self.loss_chunk_tokens,
+          "tokens whose logits exist at a time",
+          config::positive);
+    field("log_every", self.log_every, "steps between lines of metrics", config::positive);
+    field("checkpoint_every",
+          self.checkpoint_every,
+          "tokens between checkpoints; 0: only at the end and on Ctrl-C",
+          config::non_negative);
+    field("keep_checkpoints",
+          self.keep_checkpoints,
+          "newest checkpoints that are kept",
+          config::positive);
+    field("permanent_every",
+          self.permanent_every,
+          "tokens between checkpoints that are never removed; 0: none",
+          config::non_negative);
+    field("max_skipped_steps",
+          self.max_skipped_steps,
+          "steps in a row with a loss or gradient that is not finite after which the run stops",
+          config::positive);
+  }
+};
+
+struct ValidationConfig {
+  std::string path;         // token file; empty: none
+  int64_t tokens = 131072;  // measured each time
+  int64_t every = 0;        // tokens of training between measurements; 0: at the end only
+
+  static void fields(auto& self, auto&& field) {
+    field("path", self.path, "token file of held-out text; empty: none");
+    field("tokens", self.tokens, "held-out tokens that are measured", config::positive);
+    field("every",
+          self.every,
+          "tokens of training between measurements; 0: only at the end",
+          config::non_negative);
+  }
+};
+
+struct Experiment {
+  RunConfig run;
+  models::DecoderConfig model;
+  data::LoaderConfig data;
+  ValidationConfig validation;
+  OptimizerConfig optimizer;
+  ScheduleConfig schedule;
+  TrainingConfig training;
+
+  static void fields(auto& self, auto&& field) {
+    field("run", self.run, "the run folder and its seed");
+    field("model", self.model, "the decoder");
+    field("data", self.data, "training text");
+    field("validation", self.validation, "held-out text");
+    field("optimizer", self.optimizer, "AdamW");
+    field("schedule", self.schedule, "learning rate over the run");
+    field("training", self.training, "budget, precision, checkpoints");
+  }
+  // Rules between sections: a budget exists, warm-up fits the budget, ...
+  void check(config::Problems& problems, const std::string& path) const;
+
+  int64_t tokens_per_step() const { return data.batch_size * data.length * training.accumulation; }
+};
+
+// The dtype of the matrix products: kBFloat16 or kFloat.
+at::ScalarType compute_dtype(Precision precision);
+
+}  // namespace reynard::training

@@ -1,0 +1,15 @@
+#pragma once
+// What run.json says about where a run was made.
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <string>
+
+namespace reynard::training {
+
+// {"cpu", "cores", "isa", "torch"}
+nlohmann::ordered_json machine_description();
+// `git describe` of the checkout that the program was built in, "unknown" where there is none.
+std::string git_revision();
+
+}  // namespace reynard::training

@@ -1,0 +1,310 @@
+#include "reynard/training/run.h"
+
+#include "reynard/checkpoint/atomic_file.h"
+#include "reynard/checkpoint/directory.h"
+#include "reynard/config/config.h"
+#include "reynard/models/pretrained.h"
+#include "reynard/tensor/check.h"
+#include "reynard/training/gate_statistics.h"
+#include "reynard/training/machine.h"
+#include "reynard/training/metrics.h"
+#include "reynard/training/progress_bar.h"
+#include "reynard/training/saved_run.h"
+#include "reynard/training/trainer.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <utility>
+
+namespace reynard::training {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// Steps of the experiment that decide the weights and cannot change when a run goes on.
+void check_same_run(const Experiment& now, const fs::path& folder) {
+  if (!fs::exists(folder / "experiment.toml")) return;
+  const auto before = config::read_toml<Experiment>(folder / "experiment.toml");
+  const auto require = [&](bool same, const char* what) {
+    if (same) return;
+    throw Error(fmt::format(
+        "--resume: {} differs from that of the run in {} (its experiment.toml); choose another "
+        "run.folder or undo the change",
+        what,
+        folder.string()));
+  };
+  require(config::to_toml(now.model) == config::to_toml(before.model), "section [model]");
+  require(config::to_toml(now.data) == config::to_toml(before.data), "section [data]");
+  require(now.run.seed == before.run.seed, "run.seed");
+  require(now.training.accumulation == before.training.accumulation, "training.accumulation");
+}
+
+void check_folder(const Experiment& experiment, const RunOptions& options) {
+  const fs::path folder = experiment.run.folder;
+  if (fs::exists(folder) && !fs::is_directory(folder)) {
+    throw Error(fmt::format("run.folder = {}: is not a folder", folder.string()));
+  }
+  const bool used = fs::exists(folder) && !fs::is_empty(folder);
+  if (used && !options.resume) {
+    throw Error(fmt::format(
+        "run.folder = {}: is not empty; add --resume to go on with it, or choose another folder "
+        "with --run.folder=...",
+        folder.string()));
+  }
+  if (used) check_same_run(experiment, folder);
+}
+
+void write_run_json(Trainer& trainer, const RunOptions& options) {
+  const Experiment& experiment = trainer.experiment();
+  const fs::path folder = experiment.run.folder;
+  int64_t parameters = 0, embedding = 0;
+  trainer.model().parameters([&](const std::string& name, models::Parameter& parameter) {
+    parameters += parameter.value.numel();
+    if (name == "model.embeddings.weight") embedding = parameter.value.numel();
+  });
+  const Json json = {{"name", fs::path(folder / ".").lexically_normal().parent_path().filename()},
+                     {"command", options.command},
+                     {"git_revision", git_revision()},
+                     {"version", options.version},
+                     {"machine", machine_description()},
+                     {"parameters", parameters},
+                     {"non_embedding_parameters", parameters - embedding},
+                     {"train_length", experiment.data.length}};
+  checkpoint::write_atomically(folder / "run.json", json.dump(2) + "\n");
+  checkpoint::write_atomically(folder / "experiment.toml", config::to_toml(experiment));
+}
+
+// What is known of the steps since the last line of metrics, and the loss of the last tenth.
+class Window {
+ public:
+  void add(const StepResult& result) {
+    last_ = result;
+    ++steps_;
+    if (result.skipped) return;
+    loss_ += result.loss * result.loss_tokens;
+    loss_tokens_ += result.loss_tokens;
+    recent_.push_back(result.loss);
+    while (static_cast<int64_t>(recent_.size()) > std::max<int64_t>(1, result.step / 10)) {
+      recent_.pop_front();
+    }
+  }
+
+  // One line of metrics.jsonl; starts a new window at `seconds`, `tokens`.
+  Json line(const Trainer& trainer) {
+    const double now = trainer.seconds();
+    rate_ = (last_.tokens - begin_tokens_) / std::max(now - begin_seconds_, 1e-9);
+    mean_loss_ = loss_tokens_ > 0 ? loss_ / loss_tokens_ : std::nan("");
+    Json line = {{"step", last_.step},
+                 {"tokens", last_.tokens},
+                 {"loss", mean_loss_},
+                 {"lr", last_.learning_rate},
+                 {"grad_norm", last_.grad_norm},
+                 {"tokens_per_s", rate_},
+                 {"seconds", now},
+                 {"skipped_steps", trainer.skipped_steps()},
+                 {"peak_memory_bytes", peak_memory_bytes()}};
+    begin(trainer);
+    return line;
+  }
+
+  void begin(const Trainer& trainer) {
+    loss_ = loss_tokens_ = 0;
+    begin_seconds_ = trainer.seconds();
+    begin_tokens_ = trainer.tokens();
+  }
+
+  double recent_loss() const {
+    double sum = 0;
+    for (const double loss : recent_) sum += loss;
+    return recent_.empty() ? std::nan("") : sum / static_cast<double>(recent_.size());
+  }
+  double mean_loss() const { return mean_loss_; }
+  double rate() const { return rate_; }
+
+ private:
+  StepResult last_;
+  std::deque<double> recent_;
+  int64_t steps_ = 0, begin_tokens_ = 0;
+  double loss_ = 0, loss_tokens_ = 0, begin_seconds_ = 0, mean_loss_ = 0, rate_ = 0;
+};
+
+void add_gates(Json& line, const GateStatistics& gates) {
+  if (gates.has_gates()) {
+    line["gates_closed"] = gates.gates_closed();
+    line["gates_open"] = gates.gates_open();
+  }
+  if (gates.has_tiles()) line["pruned_share"] = gates.pruned_share();
+}
+
+// Whether the last step crossed a multiple of `every` tokens.
+bool crossed(const Trainer& trainer, int64_t every) {
+  return every > 0 && trainer.tokens() / every !=
+                          (trainer.tokens() - trainer.experiment().tokens_per_step()) / every;
+}
+
+class Run {
+ public:
+  Run(const Experiment& experiment, const RunOptions& options)
+      : options_(options),
+        folder_(experiment.run.folder),
+        trainer_(experiment, data::make_loader(experiment.data)),
+        bar_(folder_.filename().string(), options.quiet) {}
+
+  RunResult train() {
+    begin();
+    if (trainer_.done()) {
+      if (const auto finished = finished_result(folder_.string())) return *finished;
+    }
+    while (!trainer_.done() && !stopped()) step();
+    bar_.finish();
+    if (stopped() && !trainer_.done()) {
+      if (saved_step_ != trainer_.steps()) save(/*permanent=*/false);
+      return result();
+    }
+    return end();
+  }
+
+ private:
+  const TrainingConfig& config() const { return trainer_.experiment().training; }
+  bool stopped() const { return options_.stop && options_.stop->load(); }
+
+  void begin() {
+    fs::create_directories(folder_);
+    reset_peak_memory();
+    if (options_.resume) {
+      checkpoint::remove_unfinished(folder_);
+      if (fs::exists(folder_ / "checkpoints")) {
+        checkpoint::remove_unfinished(folder_ / "checkpoints");
+      }
+      const RestoredCheckpoint restored = restore_newest(trainer_, folder_);
+      for (const std::string& reason : restored.rejected) {
+        fmt::print(stderr, "reynard: passed over a damaged checkpoint: {}\n", reason);
+      }
+      if (restored.folder) {
+        saved_step_ = trainer_.steps();
+        if (!options_.quiet) {
+          fmt::print(
+              stderr, "resumed after step {} ({} tokens)\n", trainer_.steps(), trainer_.tokens());
+        }
+      }
+    }
+    write_run_json(trainer_, options_);
+    metrics_ = std::make_unique<MetricsLog>(folder_, trainer_.steps());
+    window_.begin(trainer_);
+  }
+
+  void step() {
+    const bool log = (trainer_.steps() + 1) % config().log_every == 0;
+    GateStatistics gates;
+    window_.add(trainer_.step(log ? &gates : nullptr));
+    const bool last = trainer_.done();
+    const bool validate = !last && crossed(trainer_, trainer_.experiment().validation.every);
+    if (log || last || validate) {
+      Json line = window_.line(trainer_);
+      add_gates(line, gates);
+      if (validate) line["validation_loss"] = validation_loss().value();
+      metrics_->write(line);
+      show_progress();
+    }
+    // A streak of skipped steps says that something is wrong: no checkpoint until it is over.
+    const bool permanent = crossed(trainer_, config().permanent_every);
+    const bool due = permanent || crossed(trainer_, config().checkpoint_every);
+    if (due && !trainer_.last_step_skipped()) save(permanent);
+  }
+
+  void save(bool permanent) {
+    save_checkpoint(trainer_, folder_, permanent);
+    saved_step_ = trainer_.steps();
+  }
+
+  void show_progress() {
+    const Progress progress = trainer_.progress();
+    const double fraction = progress.fraction();
+    const double left = fraction > 0 ? trainer_.seconds() * (1 - fraction) / fraction : 0;
+    bar_.show({.fraction = fraction,
+               .step = trainer_.steps(),
+               .loss = window_.mean_loss(),
+               .tokens_per_second = window_.rate(),
+               .seconds_left = left});
+  }
+
+  std::optional<double> validation_loss() {
+    const ValidationConfig& validation = trainer_.experiment().validation;
+    if (validation.path.empty()) return std::nullopt;
+    data::LoaderConfig data = trainer_.experiment().data;
+    data.path = validation.path;
+    const auto loader = data::make_loader(data);
+    return trainer_.held_out_loss(*loader, validation.tokens);
+  }
+
+  RunResult result() const {
+    return {.finished = trainer_.done(),
+            .steps = trainer_.steps(),
+            .tokens = trainer_.tokens(),
+            .skipped_steps = trainer_.skipped_steps(),
+            .seconds = trainer_.seconds(),
+            .loss = window_.recent_loss(),
+            .validation_loss = {}};
+  }
+
+  RunResult end() {
+    RunResult done = result();
+    done.finished = true;
+    if (saved_step_ != trainer_.steps()) save(/*permanent=*/false);
+    models::save_model(trainer_.model(), folder_ / "model");
+    done.validation_loss = validation_loss();
+    Json json = {{"steps", done.steps},
+                 {"tokens", done.tokens},
+                 {"skipped_steps", done.skipped_steps},
+                 {"seconds", done.seconds},
+                 {"loss", done.loss}};
+    if (done.validation_loss) json["validation_loss"] = *done.validation_loss;
+    checkpoint::write_atomically(folder_ / "result.json", json.dump(2) + "\n");
+    return done;
+  }
+
+  RunOptions options_;
+  fs::path folder_;
+  Trainer trainer_;
+  ProgressBar bar_;
+  Window window_;
+  std::unique_ptr<MetricsLog> metrics_;
+  int64_t saved_step_ = 0;
+};
+
+}  // namespace
+
+std::optional<RunResult> finished_result(const std::string& folder) {
+  std::ifstream in(fs::path(folder) / "result.json");
+  const nlohmann::json json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return std::nullopt;
+  const auto number = [&](const char* name) {
+    return json.contains(name) && json[name].is_number() ? json[name].get<double>() : std::nan("");
+  };
+  RunResult result{.finished = true,
+                   .steps = static_cast<int64_t>(number("steps")),
+                   .tokens = static_cast<int64_t>(number("tokens")),
+                   .skipped_steps = static_cast<int64_t>(number("skipped_steps")),
+                   .seconds = number("seconds"),
+                   .loss = number("loss"),
+                   .validation_loss = {}};
+  if (json.contains("validation_loss")) result.validation_loss = number("validation_loss");
+  return result;
+}
+
+RunResult run(const Experiment& experiment, const RunOptions& options) {
+  check_folder(experiment, options);
+  return Run(experiment, options).train();
+}
+
+}  // namespace reynard::training

@@ -1,0 +1,39 @@
+#pragma once
+// A whole run in its folder: the loop around Trainer with metrics, progress, checkpoints, a clean
+// stop, resuming, and the final model. Files: docs/formats.md.
+
+#include "reynard/training/experiment.h"
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace reynard::training {
+
+struct RunOptions {
+  bool resume = false;  // go on from the newest valid checkpoint; without one begin
+  bool quiet = false;   // no progress on stderr
+  const std::atomic<bool>* stop = nullptr;  // set from outside: checkpoint and return
+  std::vector<std::string> command;         // argv, for run.json
+  std::string version;                      // of the program, for run.json
+};
+
+struct RunResult {
+  bool finished = false;  // false: stopped from outside; --resume goes on
+  int64_t steps = 0;
+  int64_t tokens = 0;
+  int64_t skipped_steps = 0;
+  double seconds = 0;
+  double loss = 0;                        // nats per token over the last tenth of the steps
+  std::optional<double> validation_loss;  // nats per token
+};
+
+// Trains until the budget is used up. Throws Error when the folder holds another run.
+RunResult run(const Experiment& experiment, const RunOptions& options);
+
+// The result of a finished run, if the folder holds one (result.json).
+std::optional<RunResult> finished_result(const std::string& folder);
+
+}  // namespace reynard::training

@@ -1,0 +1,139 @@
+#include "reynard/training/saved_run.h"
+
+#include "reynard/checkpoint/directory.h"
+#include "reynard/models/pretrained.h"
+#include "reynard/tensor/check.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <utility>
+
+namespace reynard::training {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-";
+
+nlohmann::json read_json(const fs::path& path) {
+  std::ifstream in(path);
+  nlohmann::json object = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) throw Error(fmt::format("{}: is not a JSON object", path.string()));
+  return object;
+}
+
+bool is_permanent(const fs::path& folder) {
+  try {
+    return read_json(folder / "trainer.json").value("permanent", false);
+  } catch (const Error&) {
+    return false;  // damaged: no reason to keep it
+  }
+}
+
+// A folder under a temporary name is not a checkpoint: removal cannot leave half of one either.
+void remove_checkpoint(const fs::path& folder) {
+  const fs::path doomed = folder.parent_path() / (".tmp-removed-" + folder.filename().string());
+  fs::rename(folder, doomed);
+  fs::remove_all(doomed);
+}
+
+void remove_old(const fs::path& run_folder, int64_t keep) {
+  std::vector<fs::path> passing;
+  for (const fs::path& folder : list_checkpoints(run_folder)) {
+    if (!is_permanent(folder)) passing.push_back(folder);
+  }
+  const auto num_passing = static_cast<int64_t>(passing.size());
+  for (int64_t i = 0; i + keep < num_passing; ++i) remove_checkpoint(passing[i]);
+}
+
+// Copies the weights of a checkpoint into the model of the experiment; the layout's config.json may
+// say less than the experiment (pruning rule), so the model itself stays.
+void load_weights(models::Decoder& model, const fs::path& folder) {
+  models::Decoder saved = models::load_model(folder);
+  std::map<std::string, at::Tensor> values;
+  saved.parameters([&](const std::string& name, models::Parameter& parameter) {
+    values.emplace(name, parameter.value);
+  });
+  const at::NoGradGuard no_grad;
+  model.parameters([&](const std::string& name, models::Parameter& parameter) {
+    const auto found = values.find(name);
+    if (found == values.end() || found->second.sizes() != parameter.value.sizes()) {
+      throw Error(fmt::format(
+          "{}: its model has no `{}` of this experiment's shape", folder.string(), name));
+    }
+    parameter.value.copy_(found->second);
+  });
+}
+
+void load(Trainer& trainer, const fs::path& folder) {
+  checkpoint::verify_folder(folder);
+  const nlohmann::json counters = read_json(folder / "trainer.json");
+  const checkpoint::SafetensorsFile file(folder / "trainer.safetensors");
+  std::vector<checkpoint::NamedTensor> moments;
+  for (const checkpoint::TensorInfo& info : file.tensors()) {
+    moments.push_back({info.name, file.read(info.name)});
+  }
+  load_weights(trainer.model(), folder);
+  trainer.restore(counters, moments);
+}
+
+}  // namespace
+
+void save_checkpoint(Trainer& trainer, const fs::path& run_folder, bool permanent) {
+  if (!trainer.weights_finite()) {
+    throw Error(fmt::format(
+        "training: a weight is not finite after step {}; the last checkpoint is intact: lower "
+        "optimizer.learning_rate = {}",
+        trainer.steps(),
+        trainer.experiment().optimizer.learning_rate));
+  }
+  const fs::path parent = run_folder / "checkpoints";
+  fs::create_directories(parent);
+  checkpoint::FolderWriter writer(parent / fmt::format("{}{:012}", kPrefix, trainer.steps()));
+  models::write_model(trainer.model(), writer);
+  writer.write_tensors("trainer.safetensors", trainer.optimizer_state());
+  nlohmann::json counters = trainer.counters();
+  counters["permanent"] = permanent;
+  writer.write("trainer.json", counters.dump(2) + "\n");
+  writer.commit();
+  remove_old(run_folder, trainer.experiment().training.keep_checkpoints);
+}
+
+std::vector<fs::path> list_checkpoints(const fs::path& run_folder) {
+  std::vector<fs::path> found;
+  std::error_code absent;
+  for (const auto& entry : fs::directory_iterator(run_folder / "checkpoints", absent)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kPrefix) && entry.is_directory()) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end());  // step numbers have a fixed width
+  return found;
+}
+
+RestoredCheckpoint restore_newest(Trainer& trainer, const fs::path& run_folder) {
+  RestoredCheckpoint result;
+  const std::vector<fs::path> checkpoints = list_checkpoints(run_folder);
+  for (auto folder = checkpoints.rbegin(); folder != checkpoints.rend(); ++folder) {
+    try {
+      load(trainer, *folder);
+      result.folder = *folder;
+      return result;
+    } catch (const Error& e) {
+      result.rejected.emplace_back(e.what());
+    }
+  }
+  if (!checkpoints.empty()) {
+    throw Error(fmt::format("--resume: no checkpoint in {} is valid; the newest: {}",
+                            (run_folder / "checkpoints").string(),
+                            result.rejected.front()));
+  }
+  return result;
+}
+
+}  // namespace reynard::training

@@ -1,0 +1,29 @@
+#pragma once
+// The checkpoints of a run folder: which exist, which are valid, which are kept. A checkpoint is a
+// folder checkpoints/step-000000001234 that appears whole or not at all (docs/formats.md).
+
+#include "reynard/training/trainer.h"
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace reynard::training {
+
+// Writes checkpoints/step-N and then removes all but the newest keep_checkpoints of those that are
+// not permanent. Throws Error, leaving older ones as they are, when the disk is full or a weight is
+// not finite.
+void save_checkpoint(Trainer& trainer, const std::filesystem::path& run_folder, bool permanent);
+
+// Complete checkpoints by name, oldest first; their content is not verified.
+std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run_folder);
+
+struct RestoredCheckpoint {
+  std::optional<std::filesystem::path> folder;  // empty: there was no valid one
+  std::vector<std::string> rejected;            // why newer ones were passed over, one line each
+};
+// Puts the newest checkpoint whose checksums hold into the trainer.
+RestoredCheckpoint restore_newest(Trainer& trainer, const std::filesystem::path& run_folder);
+
+}  // namespace reynard::training

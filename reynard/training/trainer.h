@@ -1,0 +1,86 @@
+#pragma once
+// One run of training, step by step: micro-batches through the decoder, the loss normalised over
+// the tokens of the whole step, clipping, AdamW. Files, progress and signals are run.h's.
+
+#include "reynard/checkpoint/safetensors.h"
+#include "reynard/data/loader.h"
+#include "reynard/models/decoder.h"
+#include "reynard/training/experiment.h"
+#include "reynard/training/optimizer.h"
+#include "reynard/training/schedule.h"
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace reynard::training {
+
+struct StepResult {
+  int64_t step = 0;        // this step's number, from 1
+  int64_t tokens = 0;      // input tokens seen, this step included
+  double loss = 0;         // nats per token of this step; not finite when it was skipped for that
+  double loss_tokens = 0;  // tokens that count in the loss
+  double grad_norm = 0;    // before clipping
+  double learning_rate = 0;
+  bool skipped = false;  // loss or gradient was not finite: weights and moments are untouched
+};
+
+class Trainer {
+ public:
+  // loader: data::make_loader(experiment.data), or a test's own. The weights are those of
+  // experiment.run.seed.
+  Trainer(const Experiment& experiment, std::unique_ptr<data::Loader> loader);
+
+  // One optimizer step over `accumulation` micro-batches; the observer sees the first of them.
+  // Throws Error after max_skipped_steps skipped steps in a row.
+  StepResult step(models::Observer* observer = nullptr);
+  // Whether the budget of tokens or time is used up (a step that would not end in time counts).
+  bool done() const;
+  Progress progress() const;
+
+  // Loss in nats per token over `tokens` tokens of held-out batches, without gradients.
+  double held_out_loss(data::Loader& loader, int64_t tokens);
+
+  // What resuming needs besides the weights: counters and loader state, and the moments.
+  nlohmann::json counters() const;
+  std::vector<checkpoint::NamedTensor> optimizer_state() const;
+  // The inverse; weights must have been put into model() before. Throws Error when the state does
+  // not fit this model.
+  void restore(const nlohmann::json& counters, std::span<const checkpoint::NamedTensor> optimizer);
+  // Whether every weight is finite.
+  bool weights_finite();
+
+  models::Decoder& model() { return model_; }
+  const Experiment& experiment() const { return experiment_; }
+  int64_t steps() const { return steps_; }
+  int64_t tokens() const { return tokens_; }
+  int64_t skipped_steps() const { return skipped_steps_; }
+  bool last_step_skipped() const { return skipped_in_a_row_ > 0; }
+  double seconds() const;  // wall time of the run, earlier processes included
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Losses {
+    double sum = 0;     // nats over all tokens that count
+    double tokens = 0;  // tokens that count
+  };
+  // Forward and backward of the whole step; gradients are accumulated.
+  Losses accumulate_gradients(models::Observer* observer);
+  at::Tensor loss_sum(const data::Batch& batch, models::Observer* observer);
+  void count_skipped(const StepResult& result);
+
+  Experiment experiment_;
+  std::unique_ptr<data::Loader> loader_;
+  models::Decoder model_;
+  Optimizer optimizer_;
+  int64_t steps_ = 0, tokens_ = 0, skipped_steps_ = 0, skipped_in_a_row_ = 0;
+  double seconds_before_ = 0;  // of earlier processes
+  Clock::time_point begin_ = Clock::now();
+  double step_seconds_ = 0;  // of a recent step, for the time budget
+};
+
+}  // namespace reynard::training
