@@ -62,6 +62,8 @@ int main(int argc, char** argv) {
   add_prepare(app);
   add_train(app);
   add_sweep(app);
+  add_eval(app);
+  add_report(app);
 
   limit_memory_to_machine();
   try {

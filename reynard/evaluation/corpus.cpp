@@ -5,10 +5,14 @@
 
 namespace reynard::evaluation {
 
-Corpus corpus_of(std::vector<int64_t> tokens, std::vector<int64_t> document_ends) {
+Corpus corpus_of(std::vector<int64_t> tokens, const std::vector<int64_t>& document_ends) {
   Corpus corpus;
   corpus.num_tokens = static_cast<int64_t>(tokens.size());
-  corpus.document_ends = std::move(document_ends);
+  int64_t begin = 0;
+  for (const int64_t end : document_ends) {
+    corpus.documents.push_back({begin, end});
+    begin = end;
+  }
   auto shared = std::make_shared<const std::vector<int64_t>>(std::move(tokens));
   corpus.read = [shared](int64_t begin, int64_t end) {
     return std::vector<int64_t>(shared->begin() + begin, shared->begin() + end);

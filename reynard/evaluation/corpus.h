@@ -10,9 +10,15 @@
 
 namespace reynard::evaluation {
 
+// The text of one document in the corpus, tokens [begin, end), without the BOS and EOS around it.
+struct Document {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 struct Corpus {
-  int64_t num_tokens = 0;
-  std::vector<int64_t> document_ends;  // one past the last token of each document, ascending
+  int64_t num_tokens = 0;  // BOS and EOS of documents included
+  std::vector<Document> documents;
   // tokens [begin, end)
   std::function<std::vector<int64_t>(int64_t begin, int64_t end)> read;
   std::optional<int64_t> bos;  // token that the model was trained to see first; empty: none
@@ -22,7 +28,8 @@ struct Corpus {
   std::function<std::string(const std::vector<int64_t>&)> decode;  // tokens -> text
 };
 
-// A corpus held in memory.
-Corpus corpus_of(std::vector<int64_t> tokens, std::vector<int64_t> document_ends);
+// A corpus held in memory whose tokens are all text; document_ends: one past the last token of each
+// document, ascending.
+Corpus corpus_of(std::vector<int64_t> tokens, const std::vector<int64_t>& document_ends);
 
 }  // namespace reynard::evaluation

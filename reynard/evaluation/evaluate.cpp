@@ -4,10 +4,14 @@
 #include "reynard/evaluation/sample_log.h"
 #include "reynard/tensor/check.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
-#include <fstream>
+#include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -52,12 +56,17 @@ void answer_batch(
 }
 
 void write_summary(const std::filesystem::path& path, const nlohmann::json& summary) {
-  const std::filesystem::path temporary = path.string() + ".tmp";
-  {
-    std::ofstream out(temporary, std::ios::binary);
-    out << summary.dump(1) << '\n';
-    out.flush();
-    if (!out) throw Error(fmt::format("eval: cannot write {}", temporary.string()));
+  std::string text = summary.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
+  text += '\n';
+  const std::filesystem::path temporary = fmt::format("{}.tmp", path.string());
+  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const auto size = static_cast<ssize_t>(text.size());
+  const bool written =
+      file >= 0 && ::write(file, text.data(), text.size()) == size && ::fsync(file) == 0;
+  const int error = errno;
+  if (file >= 0) ::close(file);
+  if (!written) {
+    throw Error(fmt::format("eval: cannot write {}: {}", path.string(), std::strerror(error)));
   }
   std::filesystem::rename(temporary, path);
 }

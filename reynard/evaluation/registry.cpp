@@ -17,6 +17,9 @@ namespace {
 constexpr std::array kTasks = {
     TaskEntry{"per_position_loss", "loss by position in the text", make_per_position_loss},
     TaskEntry{"forgetting_curve", "copy accuracy by distance", make_forgetting_curve},
+    TaskEntry{"pruning", "loss with and without pruning, pruned share", make_pruning},
+    TaskEntry{"inside", "forget gates and attention maps", make_inside},
+    TaskEntry{"text_sample", "text that the model writes", make_text_sample},
 };
 
 }  // namespace

@@ -11,24 +11,21 @@ namespace reynard::evaluation {
 
 std::vector<Row> cut_rows(const Corpus& corpus, const RowOptions& options, std::string_view task) {
   tensor::check_value(options.length >= 1, task, "length", options.length, ">= 1");
-  std::vector<int64_t> ends = corpus.document_ends;
-  if (options.across_documents || ends.empty()) ends = {corpus.num_tokens};
+  std::vector<Document> documents = corpus.documents;
+  if (options.across_documents) documents = {{0, corpus.num_tokens}};
 
   PythonRandom random(static_cast<uint64_t>(options.seed));
   std::vector<Row> all;
   int64_t longest = 0;
-  int64_t begin = 0;
-  for (size_t d = 0; d < ends.size(); ++d) {
-    const int64_t size = ends[d] - begin;
+  for (size_t d = 0; d < documents.size(); ++d) {
+    const int64_t size = documents[d].end - documents[d].begin;
     longest = std::max(longest, size);
     const int64_t count = size / options.length;
-    if (count > 0) {
-      const int64_t shift = random.up_to(size - count * options.length);
-      for (int64_t i = 0; i < count; ++i) {
-        all.push_back({static_cast<int64_t>(d), begin + shift + i * options.length});
-      }
+    if (count == 0) continue;
+    const int64_t begin = documents[d].begin + random.up_to(size - count * options.length);
+    for (int64_t i = 0; i < count; ++i) {
+      all.push_back({static_cast<int64_t>(d), begin + i * options.length});
     }
-    begin = ends[d];
   }
   if (all.empty()) {
     throw Error(fmt::format(

@@ -52,14 +52,17 @@ SampleLog::SampleLog(std::filesystem::path path, const nlohmann::json& header)
     throw Error(fmt::format("eval: cannot write {}: {}", path_.string(), std::strerror(errno)));
   }
   if (kept.bytes == 0) {
-    const std::string line = header.dump() + "\n";
+    std::string line = header.dump();
+    line += '\n';
     std::fwrite(line.data(), 1, line.size(), file_.get());
     flush();
   }
 }
 
 void SampleLog::append(const nlohmann::json& sample) {
-  const std::string line = sample.dump() + "\n";
+  // Generated text may end inside a character.
+  std::string line = sample.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  line += '\n';
   if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size()) {
     throw Error(fmt::format("eval: cannot write {}: {}", path_.string(), std::strerror(errno)));
   }

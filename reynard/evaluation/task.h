@@ -4,7 +4,7 @@
 // goes on inside (gates, attention), and something that can answer is run on it (scorer.h,
 // evaluate.h).
 
-#include "reynard/models/mixer.h"
+#include "reynard/models/observer.h"
 
 #include <cstdint>
 #include <functional>
@@ -24,7 +24,7 @@ struct Score {
   std::vector<int64_t> continuation;
   // Pruning for this request: 0 off, below 0 the natural log of the tolerance; empty: as the model
   // is.
-  std::optional<double> log_pruning_tolerance;
+  std::optional<double> log_pruning_tolerance = {};
 };
 
 struct Generate {
@@ -38,6 +38,7 @@ struct Generate {
 // A look inside on these tokens, layer by layer.
 struct Probe {
   std::vector<int64_t> tokens;
+  std::optional<double> log_pruning_tolerance = {};  // as in Score
 };
 
 struct Request {

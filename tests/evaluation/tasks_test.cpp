@@ -59,10 +59,10 @@ class Copier final : public Scorer {
 };
 
 // Distinct tokens: nothing can be known except by copying.
-Corpus counting_corpus(int64_t tokens, std::vector<int64_t> ends = {}) {
+Corpus counting_corpus(int64_t tokens, const std::vector<int64_t>& ends = {}) {
   std::vector<int64_t> ids(tokens);
   std::iota(ids.begin(), ids.end(), 10);
-  Corpus corpus = corpus_of(std::move(ids), ends.empty() ? std::vector{tokens} : std::move(ends));
+  Corpus corpus = corpus_of(std::move(ids), ends.empty() ? std::vector{tokens} : ends);
   corpus.bos = 1;
   corpus.eos = 2;
   return corpus;

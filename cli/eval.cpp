@@ -1,0 +1,189 @@
+// reynard eval MODEL --task ...: measures a model on the user's text.
+
+#include "cli/command.h"
+#include "cli/command_line.h"
+#include "cli/evaluation_inputs.h"
+#include "cli/progress_bar.h"
+#include "reynard/config/config.h"
+#include "reynard/evaluation/evaluate.h"
+#include "reynard/evaluation/registry.h"
+#include "reynard/models/pretrained.h"
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace reynard::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct EvalArguments {
+  std::string model;
+  std::vector<std::string> tasks;
+  std::string text;
+  std::string output;
+  std::string dtype = "f32";
+  int64_t length = 0;
+  int64_t train_length = 0;
+  int64_t batch_tokens = 16384;
+  bool json = false;
+};
+
+std::string footer() {
+  std::string text =
+      "Examples:\n"
+      "  reynard eval runs/fox --text data/python/held_out.tokens\n"
+      "  reynard eval runs/fox --task forgetting_curve --text book.txt "
+      "--forgetting_curve.grid=code\n"
+      "  reynard eval models/fox-760m --task per_position_loss --text book.txt --length 65536 -o "
+      "results\n"
+      "\n"
+      "Results are OUTPUT/TASK.jsonl (one line per sample) and OUTPUT/TASK.json (the summary). A "
+      "second\n"
+      "run with the same settings, model and text goes on where the first stopped.\n"
+      "\n"
+      "Tasks:\n";
+  for (const evaluation::TaskEntry& entry : evaluation::tasks()) {
+    text += fmt::format("  {:20} {}\n", entry.name, entry.description);
+  }
+  text += "\nSettings of the tasks, as --task.key=value:\n";
+  return text + config::help_text(config::describe<evaluation::EvaluationConfig>());
+}
+
+// --length stands for the length of every task that has one and was not given its own.
+std::vector<std::string> with_length(std::vector<std::string> overrides, int64_t length) {
+  if (length == 0) return overrides;
+  for (const char* task : {"per_position_loss", "forgetting_curve", "pruning", "inside"}) {
+    const std::string key = fmt::format("--{}.length", task);
+    const bool given = std::any_of(overrides.begin(), overrides.end(), [&](const std::string& o) {
+      return o.rfind(key, 0) == 0;
+    });
+    if (!given) overrides.push_back(fmt::format("{}={}", key, length));
+  }
+  return overrides;
+}
+
+std::vector<std::string> tasks_for(const EvalArguments& arguments, bool forgets) {
+  if (!arguments.tasks.empty()) return arguments.tasks;
+  std::vector<std::string> names;
+  for (const evaluation::TaskEntry& entry : evaluation::tasks()) {
+    if (entry.name != "pruning" || forgets) names.emplace_back(entry.name);
+  }
+  return names;
+}
+
+void print_summary(const nlohmann::json& summary, bool as_json) {
+  if (as_json) {
+    nlohmann::json line = summary;
+    line.erase("series");
+    fmt::print("{}\n", line.dump());
+    return;
+  }
+  fmt::print("{}:\n", summary.at("task").get<std::string>());
+  for (const auto& [key, value] : summary.at("metrics").items()) {
+    if (key.rfind("val/", 0) == 0 || value.is_array()) continue;
+    const bool has_text = value.is_object() && value.contains("text");
+    fmt::print("  {:24} {}\n", key, has_text ? value.at("text").get<std::string>() : value.dump());
+  }
+}
+
+evaluation::ModelFacts facts_of(const models::DecoderConfig& config, int64_t train_length) {
+  return {train_length,
+          config.attention.log_pruning_tolerance,
+          config.attention.forget_gate != models::ForgetGate::kNone};
+}
+
+void check_arguments(const EvalArguments& arguments) {
+  tensor::check_value(arguments.length >= 0, "eval", "--length", arguments.length, ">= 1");
+  tensor::check_value(
+      arguments.batch_tokens >= 1, "eval", "--batch-tokens", arguments.batch_tokens, ">= 1");
+  tensor::check_value(arguments.dtype == "f32" || arguments.dtype == "bf16",
+                      "eval",
+                      "--dtype",
+                      arguments.dtype,
+                      "f32 or bf16");
+  for (const std::string& name : arguments.tasks) evaluation::task_named(name);
+}
+
+void run_eval(const EvalArguments& arguments, const std::vector<std::string>& overrides) {
+  check_arguments(arguments);
+  const auto config = config::from_toml<evaluation::EvaluationConfig>(
+      "", "command line", with_length(overrides, arguments.length));
+  const ModelFolder folder = find_model(arguments.model);
+  const TextCorpus text =
+      open_text(arguments.text, models::load_config(folder.model), !folder.run.empty());
+  models::Decoder decoder = models::load_model(folder.model);
+  if (arguments.dtype == "bf16") decoder.set_compute_dtype(at::kBFloat16);
+
+  const int64_t train_length =
+      arguments.train_length > 0 ? arguments.train_length : folder.train_length();
+  const evaluation::ModelFacts facts = facts_of(decoder.config(), train_length);
+  evaluation::EvaluateOptions options;
+  options.folder = arguments.output.empty() ? folder.results() : fs::path(arguments.output);
+  options.batch_tokens = arguments.batch_tokens;
+  options.identity = {
+      {"model", folder.identity}, {"text", text.identity}, {"dtype", arguments.dtype}};
+  options.about = {{"name", folder.name},
+                   {"model", folder.model.string()},
+                   {"text", text.name},
+                   {"train_length", train_length},
+                   {"command", command_line()}};
+
+  // All tasks are made before the first runs: a text too short for the last shows at once.
+  std::vector<std::unique_ptr<evaluation::Task>> tasks;
+  for (const std::string& name : tasks_for(arguments, facts.forgets)) {
+    tasks.push_back(evaluation::task_named(name).make(text.corpus, config, facts));
+  }
+  const auto scorer = evaluation::make_decoder_scorer(decoder, arguments.batch_tokens);
+  for (const auto& task : tasks) {
+    nlohmann::json summary;
+    {
+      ProgressBar bar(task->name());
+      options.progress = [&](int64_t done, int64_t all) { bar.show(done, all); };
+      summary = evaluation::evaluate(*scorer, *task, options);
+    }
+    print_summary(summary, arguments.json);
+  }
+  if (!arguments.json) fmt::print("results: {}\n", options.folder.string());
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app) {
+  const auto arguments = std::make_shared<EvalArguments>();
+  CLI::App* command = app.add_subcommand("eval", "Measure a model on a text");
+  command->add_option("MODEL", arguments->model, "Run folder or model folder")->required();
+  command
+      ->add_option(
+          "--task", arguments->tasks, "Tasks, separated by commas; default: all that apply")
+      ->delimiter(',');
+  command
+      ->add_option(
+          "--text", arguments->text, "Token file (.tokens), or text as `reynard prepare` takes it")
+      ->required();
+  command->add_option(
+      "--length", arguments->length, "Length for every task that has one; default: per task");
+  command->add_option("-o,--output",
+                      arguments->output,
+                      "Folder for results; default: RUN/eval, or eval/NAME for other models");
+  command->add_option("--dtype", arguments->dtype, "Compute in f32 or bf16")->capture_default_str();
+  command->add_option("--train-length",
+                      arguments->train_length,
+                      "Length that the model was trained on, where its folder does not say");
+  command->add_option("--batch-tokens", arguments->batch_tokens, "Tokens of one forward pass")
+      ->capture_default_str();
+  command->add_flag("--json", arguments->json, "Print one JSON line per task");
+  command->allow_extras();
+  command->footer(footer);
+  command->callback([arguments, command] { run_eval(*arguments, command->remaining()); });
+}
+
+}  // namespace reynard::cli

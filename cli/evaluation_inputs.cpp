@@ -1,0 +1,200 @@
+#include "cli/evaluation_inputs.h"
+
+#include "reynard/checkpoint/sha256.h"
+#include "reynard/data/prepare.h"
+#include "reynard/data/token_file.h"
+#include "reynard/models/decoder_config.h"
+#include "reynard/tensor/check.h"
+#include "reynard/tokenizer/tokenizer.h"
+#include "reynard/tokenizer/utf8.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+namespace reynard::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_model(const fs::path& folder) {
+  return fs::exists(folder / "config.json");
+}
+
+fs::path newest_checkpoint(const fs::path& run) {
+  fs::path newest;
+  if (!fs::is_directory(run / "checkpoints")) return newest;
+  for (const auto& entry : fs::directory_iterator(run / "checkpoints")) {
+    if (is_model(entry.path()) && entry.path().filename() > newest.filename()) {
+      newest = entry.path();
+    }
+  }
+  return newest;
+}
+
+std::string plain_name(const fs::path& path) {
+  const fs::path normal = fs::absolute(path).lexically_normal();
+  return normal.filename().empty() ? normal.parent_path().filename().string()
+                                   : normal.filename().string();
+}
+
+nlohmann::json read_json(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+}
+
+// Digests of the files that decide what the model computes.
+std::string identity_of(const fs::path& model) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(model)) {
+    const std::string name = entry.path().filename().string();
+    // trainer.safetensors of a checkpoint is no part of the model.
+    if (name == "config.json" ||
+        (entry.path().extension() == ".safetensors" && name.rfind("model", 0) == 0)) {
+      files.push_back(entry.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  std::string digests;
+  for (const fs::path& file : files) digests += checkpoint::sha256_hex_of_file(file);
+  return checkpoint::sha256_hex(digests);
+}
+
+// A token file made from text, removed when it is no longer read.
+struct PreparedText {
+  fs::path folder;
+  std::unique_ptr<data::TokenFile> tokens;
+
+  PreparedText() = default;
+  PreparedText(const PreparedText&) = delete;
+  PreparedText& operator=(const PreparedText&) = delete;
+  ~PreparedText() {
+    tokens.reset();
+    std::error_code ignored;
+    if (!folder.empty()) fs::remove_all(folder, ignored);
+  }
+};
+
+std::shared_ptr<PreparedText> tokens_of(const fs::path& path) {
+  if (!fs::exists(path)) throw Error(fmt::format("eval: {} does not exist", path.string()));
+  auto text = std::make_shared<PreparedText>();
+  if (path.extension() == ".tokens") {
+    text->tokens = std::make_unique<data::TokenFile>(path);
+    return text;
+  }
+  std::string pattern = (fs::temp_directory_path() / "reynard-eval-XXXXXX").string();
+  if (!mkdtemp(pattern.data())) {
+    throw Error(fmt::format("eval: cannot create a folder in {}; set TMPDIR",
+                            fs::temp_directory_path().string()));
+  }
+  text->folder = pattern;
+  data::PrepareOptions options;
+  options.inputs = {path};
+  options.output = text->folder;
+  data::prepare(options);
+  text->tokens = std::make_unique<data::TokenFile>(text->folder / "train.tokens");
+  return text;
+}
+
+}  // namespace
+
+int64_t ModelFolder::train_length() const {
+  const auto found = run_json.find("train_length");
+  return found != run_json.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
+}
+
+fs::path ModelFolder::results() const {
+  if (!run.empty() && model == run / "model") return run / "eval";
+  return fs::path("eval") / name;
+}
+
+ModelFolder find_model(const fs::path& path) {
+  ModelFolder folder;
+  if (is_model(path / "model")) {
+    folder.model = path / "model";
+  } else if (is_model(path)) {
+    folder.model = path;
+  } else {
+    folder.model = newest_checkpoint(path);
+  }
+  if (folder.model.empty()) {
+    throw Error(fmt::format(
+        "eval: {} holds no model: neither config.json nor model/config.json nor a checkpoint",
+        path.string()));
+  }
+  for (const fs::path& candidate : {path,
+                                    fs::absolute(folder.model).parent_path(),
+                                    fs::absolute(folder.model).parent_path().parent_path()}) {
+    if (!fs::exists(candidate / "run.json")) continue;
+    folder.run = candidate;
+    folder.run_json = read_json(candidate / "run.json");
+    break;
+  }
+  if (!folder.run_json.is_object()) {
+    throw Error(fmt::format("eval: {}/run.json is not a JSON object", folder.run.string()));
+  }
+  folder.name = plain_name(path);
+  const auto name = folder.run_json.find("name");
+  const bool whole_run = !folder.run.empty() && folder.model.filename() == "model";
+  if (whole_run && name != folder.run_json.end() && name->is_string()) {
+    folder.name = name->get<std::string>();
+  }
+  folder.identity = identity_of(folder.model);
+  return folder;
+}
+
+TextCorpus open_text(const fs::path& path, const models::DecoderConfig& model, bool trained_here) {
+  const std::shared_ptr<PreparedText> text = tokens_of(path);
+  const data::TokenFile& tokens = *text->tokens;
+  const data::TokenFileHeader& header = tokens.header();
+  if (header.vocab_size > model.vocab_size) {
+    throw Error(
+        fmt::format("eval: {} has a vocabulary of {} ({} tokenizer), the model one of {}; prepare "
+                    "the text with "
+                    "the tokenizer that the model was trained with",
+                    path.string(),
+                    header.vocab_size,
+                    header.tokenizer,
+                    model.vocab_size));
+  }
+  TextCorpus result;
+  result.name = plain_name(path);
+  result.identity = checkpoint::sha256_hex_of_file(tokens.path());
+  result.storage = text;
+  evaluation::Corpus& corpus = result.corpus;
+  corpus.num_tokens = tokens.num_tokens();
+  for (int64_t d = 0; d < tokens.num_documents(); ++d) {
+    // BOS and EOS stand around the text.
+    corpus.documents.push_back({tokens.document_begin(d) + 1, tokens.document_end(d) - 1});
+  }
+  corpus.read = [&tokens](int64_t begin, int64_t end) { return tokens.read(begin, end - begin); };
+  corpus.bos = model.bos_token_id;
+  corpus.eos = model.eos_token_id;
+  if (trained_here && !corpus.bos) corpus.bos = header.bos;
+  if (trained_here && !corpus.eos) corpus.eos = header.eos;
+  const int64_t predicted = tokens.num_tokens() - tokens.num_documents();
+  if (predicted > 0) {
+    corpus.bytes_per_token =
+        static_cast<double>(header.num_text_bytes) / static_cast<double>(predicted);
+  }
+  const std::shared_ptr<const tokenizer::Tokenizer> tokenizer =
+      tokenizer::make_tokenizer(header.tokenizer);
+  corpus.decode = [tokenizer](const std::vector<int64_t>& ids) {
+    std::vector<int64_t> known;
+    for (const int64_t id : ids) {
+      // A model's vocabulary may be padded beyond that of the tokenizer.
+      if (id < tokenizer->vocab_size()) known.push_back(id);
+    }
+    return tokenizer::displayable(tokenizer->decode(known));
+  };
+  return result;
+}
+
+}  // namespace reynard::cli

@@ -1,0 +1,46 @@
+#pragma once
+// What `reynard eval` measures on: the model that a path names, and the text as a corpus.
+
+#include "reynard/evaluation/corpus.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace reynard::models {
+struct DecoderConfig;
+}
+
+namespace reynard::cli {
+
+// A model folder, or a run folder that holds one (model/, or its newest checkpoint).
+struct ModelFolder {
+  std::filesystem::path model;  // config.json, model.safetensors
+  std::filesystem::path run;    // the run it belongs to; empty: none
+  nlohmann::json run_json = nlohmann::json::object();
+  std::string name;      // of the run, or of the folder
+  std::string identity;  // digest of configuration and weights
+
+  int64_t train_length() const;           // 0: unknown
+  std::filesystem::path results() const;  // where results go by default
+};
+// Throws reynard::Error when there is no model there.
+ModelFolder find_model(const std::filesystem::path& path);
+
+// A corpus with the file that its tokens are read from.
+struct TextCorpus {
+  evaluation::Corpus corpus;
+  std::string name;      // of the file or folder
+  std::string identity;  // digest of the tokens
+  std::shared_ptr<const void> storage;
+};
+// path: a token file, or text as `reynard prepare` takes it. BOS and EOS are those of the model's
+// configuration; a model trained by this program without them there uses those of its token files.
+TextCorpus open_text(const std::filesystem::path& path,
+                     const models::DecoderConfig& model,
+                     bool trained_here);
+
+}  // namespace reynard::cli

@@ -1,0 +1,207 @@
+#include "reynard/evaluation/scorer.h"
+#include "reynard/generation/generator.h"
+#include "reynard/models/decoder.h"
+#include "reynard/models/score.h"
+#include "reynard/tensor/check.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <utility>
+
+namespace reynard::evaluation {
+
+namespace {
+
+constexpr int64_t kHeadRows = 1024;  // rows whose logits exist at the same time
+
+// The same weights under another pruning tolerance: tensors are shared, not copied.
+models::Decoder with_pruning(models::Decoder& decoder, double log_tolerance) {
+  models::DecoderConfig config = decoder.config();
+  config.attention.log_pruning_tolerance = log_tolerance;
+  std::map<std::string, models::Parameter> weights;
+  decoder.parameters([&](const std::string& name, models::Parameter& parameter) {
+    weights.emplace(name, parameter);
+  });
+  models::Decoder other(config, 0, at::kMeta);
+  other.set_compute_dtype(decoder.compute_dtype());
+  other.parameters(
+      [&](const std::string& name, models::Parameter& parameter) { parameter = weights.at(name); });
+  return other;
+}
+
+// Copies what an observer is shown; the forward pass may reuse its tensors.
+struct Recorder final : models::Observer {
+  Probed probed;
+  bool wants(int64_t /*layer*/) override { return true; }
+  void attention(int64_t layer, const models::AttentionView& view) override {
+    const auto copy = [](const at::Tensor& t) {
+      return t.defined() ? t.detach().to(at::kCPU).clone() : t;
+    };
+    probed.layers.resize(std::max<size_t>(probed.layers.size(), layer + 1));
+    probed.layers[layer] = {
+        copy(view.q), copy(view.k), copy(view.log_gate), copy(view.start), copy(view.first_key)};
+  }
+};
+
+// The sequences of one forward pass and which of its rows predict scored tokens.
+struct Batch {
+  std::vector<int64_t> tokens, offsets, rows, targets;
+
+  void add(const Score& score) {
+    const auto begin = static_cast<int64_t>(tokens.size());
+    offsets.push_back(begin);
+    tokens.insert(tokens.end(), score.context.begin(), score.context.end());
+    // The last token predicts nothing that is asked for.
+    tokens.insert(tokens.end(), score.continuation.begin(), score.continuation.end() - 1);
+    const auto context = static_cast<int64_t>(score.context.size());
+    const auto size = static_cast<int64_t>(score.continuation.size());
+    for (int64_t i = context == 0 ? 1 : 0; i < size; ++i) {
+      rows.push_back(begin + context + i - 1);
+      targets.push_back(score.continuation[i]);
+    }
+  }
+};
+
+class DecoderScorer final : public Scorer {
+ public:
+  DecoderScorer(models::Decoder& decoder, int64_t batch_tokens)
+      : decoder_(decoder), batch_tokens_(batch_tokens) {
+    tensor::check_value(batch_tokens >= 1, "eval", "batch_tokens", batch_tokens, ">= 1");
+  }
+
+  std::vector<Response> answer(std::span<const Request> requests) override {
+    const at::NoGradGuard no_grad;
+    std::vector<Response> responses(requests.size());
+    std::map<double, std::vector<size_t>> scores;  // by pruning tolerance
+    for (size_t i = 0; i < requests.size(); ++i) {
+      if (const auto* score = std::get_if<Score>(&requests[i].query)) {
+        scores[score->log_pruning_tolerance.value_or(own_tolerance())].push_back(i);
+      } else if (const auto* generate = std::get_if<Generate>(&requests[i].query)) {
+        responses[i] = write(*generate);
+      } else {
+        responses[i] = look_inside(std::get<Probe>(requests[i].query));
+      }
+    }
+    for (const auto& [tolerance, which] : scores) {
+      answer_scores(decoder_with(tolerance), requests, which, responses);
+    }
+    return responses;
+  }
+
+ private:
+  double own_tolerance() const { return decoder_.config().attention.log_pruning_tolerance; }
+
+  models::Decoder& decoder_with(double log_tolerance) {
+    if (log_tolerance == own_tolerance()) return decoder_;
+    const auto found = others_.find(log_tolerance);
+    if (found != others_.end()) return found->second;
+    return others_.emplace(log_tolerance, with_pruning(decoder_, log_tolerance)).first->second;
+  }
+
+  void answer_scores(models::Decoder& decoder,
+                     std::span<const Request> requests,
+                     const std::vector<size_t>& which,
+                     std::vector<Response>& responses) const {
+    for (size_t begin = 0; begin < which.size();) {
+      Batch batch;
+      size_t end = begin;
+      while (end < which.size()) {
+        const Score& score = std::get<Score>(requests[which[end]].query);
+        tensor::check_value(!score.continuation.empty(), "eval", "continuation", "", "not empty");
+        const size_t size = score.context.size() + score.continuation.size();
+        if (end > begin && static_cast<int64_t>(batch.tokens.size() + size) > batch_tokens_) break;
+        batch.add(score);
+        ++end;
+      }
+      std::vector<Scored> scored = run(decoder, batch, requests, which, begin, end);
+      for (size_t i = begin; i < end; ++i) responses[which[i]] = std::move(scored[i - begin]);
+      begin = end;
+    }
+  }
+
+  static std::vector<Scored> run(models::Decoder& decoder,
+                                 const Batch& batch,
+                                 std::span<const Request> requests,
+                                 const std::vector<size_t>& which,
+                                 size_t begin,
+                                 size_t end) {
+    std::vector<float> logprobs;
+    std::vector<uint8_t> hits;
+    if (!batch.tokens.empty()) {
+      const at::Tensor hidden =
+          decoder.hidden(at::tensor(batch.tokens, at::kLong), at::tensor(batch.offsets, at::kLong));
+      score_rows(decoder, hidden, batch, logprobs, hits);
+    }
+    std::vector<Scored> scored;
+    size_t next = 0;
+    for (size_t i = begin; i < end; ++i) {
+      const Score& score = std::get<Score>(requests[which[i]].query);
+      Scored& one = scored.emplace_back();
+      for (size_t t = 0; t < score.continuation.size(); ++t) {
+        const bool unscored = t == 0 && score.context.empty();
+        one.logprobs.push_back(unscored ? std::nanf("") : logprobs[next]);
+        one.hits.push_back(unscored ? 0 : hits[next]);
+        next += unscored ? 0 : 1;
+      }
+    }
+    return scored;
+  }
+
+  static void score_rows(models::Decoder& decoder,
+                         const at::Tensor& hidden,
+                         const Batch& batch,
+                         std::vector<float>& logprobs,
+                         std::vector<uint8_t>& hits) {
+    const at::Tensor rows = at::tensor(batch.rows, at::kLong);
+    const at::Tensor targets = at::tensor(batch.targets, at::kLong);
+    for (int64_t first = 0; first < rows.size(0); first += kHeadRows) {
+      const int64_t count = std::min(kHeadRows, rows.size(0) - first);
+      const at::Tensor logits = models::logits(decoder, hidden, rows.narrow(0, first, count));
+      const at::Tensor target = targets.narrow(0, first, count);
+      const at::Tensor chosen =
+          at::log_softmax(logits, -1).gather(-1, target.unsqueeze(-1)).squeeze(-1).contiguous();
+      const at::Tensor hit = logits.argmax(-1).eq(target).contiguous();
+      const float* p = chosen.const_data_ptr<float>();
+      const bool* h = hit.const_data_ptr<bool>();
+      logprobs.insert(logprobs.end(), p, p + count);
+      hits.insert(hits.end(), h, h + count);
+    }
+  }
+
+  Generated write(const Generate& query) const {
+    return {generation::generate(decoder_,
+                                 query.prompt,
+                                 {.max_tokens = query.max_tokens,
+                                  .sampler = {.temperature = query.temperature, .seed = query.seed},
+                                  .stop = query.stop})};
+  }
+
+  Probed look_inside(const Probe& query) {
+    Recorder recorder;
+    decoder_with(query.log_pruning_tolerance.value_or(own_tolerance()))
+        .hidden(at::tensor(query.tokens, at::kLong),
+                at::zeros({1}, at::kLong),
+                {},
+                {.observer = &recorder});
+    return std::move(recorder.probed);
+  }
+
+  models::Decoder& decoder_;
+  int64_t batch_tokens_;
+  std::map<double, models::Decoder> others_;
+};
+
+}  // namespace
+
+std::unique_ptr<Scorer> make_decoder_scorer(models::Decoder& decoder, int64_t batch_tokens) {
+  return std::make_unique<DecoderScorer>(decoder, batch_tokens);
+}
+
+}  // namespace reynard::evaluation

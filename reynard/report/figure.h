@@ -1,0 +1,48 @@
+#pragma once
+// Figures are Vega-Lite specifications with their data inside; one function per figure makes it
+// from the results of the runs, or gives nothing where no run has them.
+
+#include "reynard/report/run_results.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace reynard::report {
+
+struct Figure {
+  std::string id;       // of the element and the PNG file: "loss_by_position"
+  std::string title;    // plain text
+  std::string caption;  // plain text: what it shows and what one should see
+  nlohmann::json spec;  // Vega-Lite
+};
+
+struct FigureOptions {
+  int64_t smoothing_window = 101;  // positions of the centred mean in loss by position; 1: none
+};
+
+using Runs = std::vector<RunResults>;
+
+// Colours of the runs, in their order; they repeat after eight.
+std::string run_color(size_t index);
+
+std::optional<Figure> training_loss(const Runs& runs);
+std::optional<Figure> training_speed(const Runs& runs);
+std::optional<Figure> gate_saturation(const Runs& runs);
+
+std::optional<Figure> loss_by_position(const Runs& runs, const FigureOptions& options);
+std::optional<Figure> perplexity_by_length(const Runs& runs);
+
+std::optional<Figure> forgetting_curve(const RunResults& run, size_t index);
+
+std::optional<Figure> forget_gates(const RunResults& run, size_t index);
+std::optional<Figure> decay_maps(const RunResults& run, size_t index);
+std::optional<Figure> attention_maps(const RunResults& run, size_t index);
+std::optional<Figure> pruned_share(const RunResults& run, size_t index);
+
+// Centred mean over `window` positions, shrinking at the ends; NaN stays out of the means.
+std::vector<double> smoothed(const std::vector<double>& values, int64_t window);
+
+}  // namespace reynard::report

@@ -1,0 +1,117 @@
+#include "reynard/report/figure_style.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+
+namespace reynard::report {
+
+namespace {
+
+json theme(std::string_view text) {
+  const json axis{{"labelColor", text},
+                  {"titleColor", text},
+                  {"gridColor", "#8884"},
+                  {"domainColor", "#8888"},
+                  {"tickColor", "#8888"},
+                  {"labelFontSize", 11},
+                  {"titleFontSize", 12},
+                  {"titleFontWeight", 500},
+                  {"titlePadding", 8},
+                  {"labelFlush", false}};
+  return {
+      {"background", nullptr},
+      {"font", "Inter, system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"},
+      {"view", {{"stroke", nullptr}}},
+      {"axis", axis},
+      {"header",
+       {{"labelColor", text}, {"titleColor", text}, {"labelFontSize", 11}, {"titleFontSize", 12}}},
+      {"legend",
+       {{"labelColor", text},
+        {"titleColor", text},
+        {"labelFontSize", 12},
+        {"titleFontSize", 12},
+        {"titleFontWeight", 500},
+        {"symbolStrokeWidth", 3},
+        {"symbolOpacity", 1},
+        {"labelLimit", 260}}},
+      {"title", {{"color", text}, {"fontSize", 13}, {"fontWeight", 500}}},
+      {"text", {{"color", text}}},
+      {"rule", {{"color", text}}},
+      {"line", {{"strokeWidth", 2}}}};
+}
+
+}  // namespace
+
+json base_spec(int height) {
+  return {{"$schema", "https://vega.github.io/schema/vega-lite/v5.json"},
+          {"width", "container"},
+          {"height", height},
+          {"autosize", {{"type", "fit-x"}, {"contains", "padding"}}},
+          {"config", theme("currentColor")},
+          {"usermeta", {{"embedOptions", {{"actions", false}, {"renderer", "svg"}}}}}};
+}
+
+void draw_on_canvas(json& spec) {
+  spec["config"] = theme("#7c8494");
+  spec["usermeta"]["embedOptions"]["renderer"] = "canvas";
+}
+
+json quantitative(std::string_view field, std::string_view title) {
+  return {{"field", field}, {"type", "quantitative"}, {"title", title}};
+}
+
+json marked_position(double x, std::string_view label, const MarkStyle& style) {
+  json rule{{"type", "rule"}, {"strokeDash", {5, 4}}, {"strokeWidth", 1.2}};
+  json text{{"type", "text"},
+            {"align", style.label_left ? "right" : "left"},
+            {"baseline", "top"},
+            {"dx", style.label_left ? -4 : 4},
+            {"y", 2},
+            {"fontSize", 11}};
+  if (!style.color.empty()) {
+    rule["color"] = style.color;
+    text["color"] = style.color;
+  }
+  const json at{{"datum", x}, {"type", "quantitative"}};
+  return {{"layer",
+           {{{"mark", rule}, {"encoding", {{"x", at}}}},
+            {{"mark", text}, {"encoding", {{"x", at}, {"text", {{"value", label}}}}}}}},
+          {"data", {{"values", {json::object()}}}}};
+}
+
+double rounded(double value, int digits) {
+  if (value == 0 || !std::isfinite(value)) return value;
+  return std::stod(fmt::format("{:.{}g}", value, digits));
+}
+
+std::vector<size_t> thinned(size_t size, size_t most) {
+  std::vector<size_t> indices;
+  if (size == 0) return indices;
+  const size_t count = size < most ? size : most;
+  for (size_t i = 0; i < count; ++i) {
+    indices.push_back(count == 1 ? size - 1 : i * (size - 1) / (count - 1));
+  }
+  return indices;
+}
+
+std::string grouped(int64_t value) {
+  std::string digits = fmt::format("{}", value < 0 ? -value : value);
+  for (auto i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3) {
+    digits.insert(static_cast<size_t>(i), ",");
+  }
+  return fmt::format("{}{}", value < 0 ? "-" : "", digits);
+}
+
+std::string with_unit(double value) {
+  static constexpr std::array<const char*, 5> kUnits{"", " k", " M", " G", " T"};
+  size_t unit = 0;
+  while (std::abs(value) >= 1000 && unit + 1 < kUnits.size()) {
+    value /= 1000;
+    ++unit;
+  }
+  return fmt::format("{:.3g}{}", value, kUnits[unit]);
+}
+
+}  // namespace reynard::report

@@ -1,0 +1,43 @@
+#pragma once
+// What all figures share: the theme, axes, and marked positions.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace reynard::report {
+
+using json = nlohmann::json;
+
+inline constexpr std::string_view kCopyColor = "#d97706";
+inline constexpr std::string_view kLmColor = "#2563eb";
+
+// A specification with schema, theme and size. Text takes the colour of the page, so that it reads
+// on light and dark alike.
+json base_spec(int height);
+
+// For figures of many small marks: drawn on a canvas, with colours that read on light and dark.
+void draw_on_canvas(json& spec);
+
+json quantitative(std::string_view field, std::string_view title);
+
+// A dashed vertical line with a label at its top.
+struct MarkStyle {
+  std::string_view color = "";  // empty: that of text
+  bool label_left = false;      // the label stands left of the line: for lines near the right edge
+};
+json marked_position(double x, std::string_view label, const MarkStyle& style = {});
+
+// Every value to at most `digits` significant digits, so that pages stay small.
+double rounded(double value, int digits = 5);
+
+// Indices 0 ... size - 1, thinned evenly to at most `most`, the last one kept.
+std::vector<size_t> thinned(size_t size, size_t most);
+
+// 16384 -> "16,384"; 1.23e9 -> "1.23 G".
+std::string grouped(int64_t value);
+std::string with_unit(double value);
+
+}  // namespace reynard::report

@@ -1,0 +1,299 @@
+#include "reynard/report/figure.h"
+#include "reynard/report/figure_style.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace reynard::report {
+
+namespace {
+
+constexpr size_t kMostHeads = 24;      // maps on one page
+constexpr size_t kMostGateRows = 48;   // heads in the gate matrix
+constexpr int kMapSize = 128;          // pixels; 4 for each of 32 cells
+constexpr int64_t kPruningRows = 128;  // queries that share one boundary
+
+struct Head {
+  size_t layer = 0, head = 0;
+  std::string label() const { return fmt::format("layer {} head {}", layer + 1, head + 1); }
+};
+
+const json* inside_of(const RunResults& run) {
+  const json* summary = run.evaluation("inside");
+  if (!summary || !summary->contains(json::json_pointer("/series/layers"))) return nullptr;
+  return &summary->at("series");
+}
+
+// The heads that have the key, thinned evenly to at most `most`.
+std::vector<Head> heads_with(const json& series, const std::string& key, size_t most) {
+  std::vector<Head> all;
+  const json& layers = series.at("layers");
+  for (size_t l = 0; l < layers.size(); ++l) {
+    const auto found = layers[l].find(key);
+    if (found == layers[l].end() || !found->is_array()) continue;
+    for (size_t h = 0; h < found->size(); ++h) all.push_back({l, h});
+  }
+  std::vector<Head> chosen;
+  for (const size_t i : thinned(all.size(), most)) chosen.push_back(all[i]);
+  return chosen;
+}
+
+std::string thinned_note(const json& series, const std::string& key, size_t shown) {
+  const size_t all = heads_with(series, key, SIZE_MAX).size();
+  return all > shown ? fmt::format(" {} of {} heads are shown.", shown, all) : "";
+}
+
+// Whether pruning skips anything in this head.
+bool is_pruned(const json& layer, const Head& head) {
+  const auto starts = layer.find("start");
+  if (starts == layer.end() || !starts->is_array() || head.head >= starts->size()) return false;
+  const json& of_head = starts->at(head.head);
+  return std::any_of(of_head.begin(), of_head.end(), [](const json& start) { return start > 0; });
+}
+
+std::string boundary_note(const json& series, const std::vector<Head>& heads) {
+  const bool any = std::any_of(heads.begin(), heads.end(), [&](const Head& head) {
+    return is_pruned(series.at("layers").at(head.layer), head);
+  });
+  return any ? " The pink line is the pruning boundary: what lies left of it is not read." : "";
+}
+
+// A corner of the pruning boundary: query rows [row, row + 128) keep keys from `start` on.
+void add_boundary(const json& layer, const Head& head, double length, json& values) {
+  if (!is_pruned(layer, head)) return;
+  int64_t block = 0;
+  for (const json& start : layer.at("start").at(head.head)) {
+    for (const int64_t row : {block * kPruningRows, (block + 1) * kPruningRows}) {
+      values.push_back({{"m", head.label()},
+                        {"b", start},
+                        {"q", std::min(static_cast<double>(row), length)},
+                        {"o", values.size()}});
+    }
+    ++block;
+  }
+}
+
+json map_values(const json& series, const std::string& key, const std::vector<Head>& heads) {
+  json values = json::array();
+  const double length = number_at(series, "/length");
+  const auto cells = static_cast<size_t>(number_at(series, "/cells"));
+  const double step = length / static_cast<double>(cells);
+  for (const Head& head : heads) {
+    const json& layer = series.at("layers").at(head.layer);
+    const json& map = layer.at(key).at(head.head);
+    size_t i = 0;
+    for (size_t q = 0; q < cells; ++q) {
+      for (size_t k = 0; k <= q && i < map.size(); ++k, ++i) {
+        values.push_back({{"m", head.label()},
+                          {"q", rounded(step * static_cast<double>(q))},
+                          {"k", rounded(step * static_cast<double>(k))},
+                          {"v", map[i]}});
+      }
+    }
+    add_boundary(layer, head, length, values);
+  }
+  return values;
+}
+
+// Small multiples of a lower-triangular map per head, with the pruning boundary on top.
+json map_spec(const json& series,
+              const std::string& key,
+              const std::vector<Head>& heads,
+              const json& color) {
+  const double length = number_at(series, "/length");
+  const double step = length / number_at(series, "/cells");
+  json spec = base_spec(kMapSize);
+  for (const char* replaced : {"width", "height", "autosize"}) spec.erase(replaced);
+  draw_on_canvas(spec);
+  // The page chooses how many columns fit: a row per layer if it can.
+  spec["usermeta"]["cell"] = kMapSize + 16;
+  spec["usermeta"]["heads"] = heads.size();
+  spec["usermeta"]["columns"] = series.at("layers").at(heads[0].layer).at(key).size();
+  spec["data"] = {{"values", map_values(series, key, heads)}};
+  json order = json::array();
+  for (const Head& head : heads) order.push_back(head.label());
+  spec["facet"] = {{"field", "m"}, {"type", "nominal"}, {"title", nullptr}, {"sort", order}};
+  spec["columns"] = 4;
+  spec["spacing"] = 14;
+  const json domain{length, 0};
+  json x = quantitative("k", "");
+  x["scale"] = {{"domain", {0, length}}, {"nice", false}};
+  x["axis"] = {{"tickCount", 2}, {"grid", false}, {"title", nullptr}, {"format", "~s"}};
+  json y = quantitative("q", "");
+  y["scale"] = {{"domain", domain}, {"nice", false}};
+  y["axis"] = {{"tickCount", 2}, {"grid", false}, {"title", nullptr}, {"format", "~s"}};
+  json boundary_x = x;
+  boundary_x["field"] = "b";
+  spec["spec"] = {
+      {"width", kMapSize},
+      {"height", kMapSize},
+      {"layer",
+       {{{"transform",
+          {{{"filter", "isValid(datum.v)"}},
+           {{"calculate", fmt::format("datum.k + {}", step)}, {"as", "k2"}},
+           {{"calculate", fmt::format("datum.q + {}", step)}, {"as", "q2"}}}},
+         {"mark", {{"type", "rect"}, {"tooltip", true}}},
+         {"encoding",
+          {{"x", x},
+           {"x2", {{"field", "k2"}}},
+           {"y", y},
+           {"y2", {{"field", "q2"}}},
+           {"color", color}}}},
+        {{"transform", {{{"filter", "isValid(datum.b)"}}}},
+         {"mark", {{"type", "line"}, {"color", "#ff3d7f"}, {"strokeWidth", 1.6}}},
+         {"encoding",
+          {{"x", boundary_x}, {"y", y}, {"order", {{"field", "o"}, {"type", "quantitative"}}}}}}}}};
+  return spec;
+}
+
+}  // namespace
+
+std::optional<Figure> forget_gates(const RunResults& run, size_t index) {
+  const json* series = inside_of(run);
+  if (!series) return {};
+  const std::vector<Head> heads = heads_with(*series, "gates", kMostGateRows);
+  if (heads.empty()) return {};
+  json values = json::array();
+  const json& text = series->at("gate_text");
+  for (const Head& head : heads) {
+    const json& gates = series->at("layers").at(head.layer).at("gates").at(head.head);
+    for (size_t i = 0; i < gates.size(); ++i) {
+      values.push_back({{"m", head.label()}, {"i", i}, {"f", gates[i]}, {"t", text.at(i)}});
+    }
+  }
+  json letters = json::array();
+  for (size_t i = 0; i < text.size(); ++i) letters.push_back({{"i", i}, {"t", text[i]}});
+  json spec = base_spec(static_cast<int>(heads.size()) * 14);
+  draw_on_canvas(spec);
+  spec["usermeta"]["minimum"] = 860;  // pixels: letters stay readable, the page scrolls the rest
+  json x = quantitative("i", "");
+  x["axis"] = nullptr;
+  x["scale"] = {{"domain", {0, text.size()}}, {"nice", false}};
+  const json color{{"field", "f"},
+                   {"type", "quantitative"},
+                   {"scale", {{"domain", {0, 1}}, {"scheme", "viridis"}}},
+                   {"legend", {{"title", "gate f"}, {"orient", "top"}, {"gradientLength", 160}}}};
+  json order = json::array();
+  for (const Head& head : heads) order.push_back(head.label());
+  json row{{"field", "m"}, {"type", "nominal"}, {"title", nullptr}, {"sort", order}};
+  spec["layer"] = {
+      {{"data", {{"values", values}}},
+       {"transform", {{{"calculate", "datum.i + 1"}, {"as", "i2"}}}},
+       {"mark", {{"type", "rect"}}},
+       {"encoding",
+        {{"x", x},
+         {"x2", {{"field", "i2"}}},
+         {"y", row},
+         {"color", color},
+         {"tooltip",
+          {{{"field", "m"}, {"type", "nominal"}, {"title", "head"}},
+           {{"field", "t"}, {"type", "nominal"}, {"title", "token"}},
+           {{"field", "f"}, {"type", "quantitative"}, {"title", "gate"}, {"format", ".3f"}}}}}}},
+      {{"data", {{"values", letters}}},
+       {"transform", {{{"calculate", "datum.i + 0.5"}, {"as", "middle"}}}},
+       {"mark",
+        {{"type", "text"},
+         {"font", "ui-monospace, Menlo, Consolas, monospace"},
+         {"fontSize", 9},
+         {"baseline", "top"},
+         {"y", {{"expr", "height + 4"}}}}},
+       {"encoding",
+        {{"x", {{"field", "middle"}, {"type", "quantitative"}}},
+         {"text", {{"field", "t"}, {"type", "nominal"}}}}}}};
+  spec["padding"] = {{"left", 5}, {"right", 5}, {"top", 5}, {"bottom", 22}};
+  return Figure{
+      fmt::format("forget_gates_{}", index + 1),
+      run.name + ": forget gates",
+      "Gate f of every head (rows) at every token (columns; the text stands below). Yellow keeps "
+      "the "
+      "past, dark blue lets it fade at this token. Columns that are dark in many heads are places "
+      "where the model starts afresh, often line ends and new definitions; rows that are always "
+      "yellow are heads that look far." +
+          thinned_note(*series, "gates", heads.size()),
+      spec};
+}
+
+std::optional<Figure> decay_maps(const RunResults& run, size_t index) {
+  const json* series = inside_of(run);
+  if (!series) return {};
+  const std::vector<Head> heads = heads_with(*series, "decay", kMostHeads);
+  if (heads.empty()) return {};
+  const json color{{"field", "v"},
+                   {"type", "quantitative"},
+                   {"scale", {{"domain", {0, 1}}, {"scheme", "viridis"}}},
+                   {"legend", {{"title", "decay"}, {"orient", "top"}, {"gradientLength", 160}}}};
+  return Figure{
+      fmt::format("decay_maps_{}", index + 1),
+      run.name + ": decay",
+      "How much of a key (across) is left when a query (down) looks back at it: the product of all "
+      "gates between. A bright triangle is a head with a long memory, a bright diagonal one that "
+      "forgets at once. " +
+          boundary_note(*series, heads) + thinned_note(*series, "decay", heads.size()),
+      map_spec(*series, "decay", heads, color)};
+}
+
+std::optional<Figure> attention_maps(const RunResults& run, size_t index) {
+  const json* series = inside_of(run);
+  if (!series) return {};
+  const std::vector<Head> heads = heads_with(*series, "attention", kMostHeads);
+  if (heads.empty()) return {};
+  const json color{
+      {"field", "v"},
+      {"type", "quantitative"},
+      {"scale", {{"type", "log"}, {"domain", {1e-4, 1}}, {"clamp", true}, {"scheme", "magma"}}},
+      {"legend",
+       {{"title", "share of attention"},
+        {"orient", "top"},
+        {"gradientLength", 160},
+        {"format", "~p"},
+        {"values", {1e-4, 1e-3, 1e-2, 1e-1, 1}}}}};
+  return Figure{
+      fmt::format("attention_maps_{}", index + 1),
+      run.name + ": attention",
+      "Share of a query's attention (down) that falls on each stretch of keys (across), on a log "
+      "scale. A bright left edge looks at the beginning, a bright diagonal at what is near, bright "
+      "spots far from the diagonal at something found far back. " +
+          boundary_note(*series, heads) + thinned_note(*series, "attention", heads.size()),
+      map_spec(*series, "attention", heads, color)};
+}
+
+std::optional<Figure> pruned_share(const RunResults& run, size_t index) {
+  const json* summary = run.evaluation("pruning");
+  if (!summary || !summary->contains(json::json_pointer("/series/pruned_share"))) return {};
+  json values = json::array();
+  const json& layers = summary->at("series").at("pruned_share");
+  for (size_t l = 0; l < layers.size(); ++l) {
+    for (size_t h = 0; h < layers[l].size(); ++h) {
+      values.push_back({{"layer", l + 1}, {"head", h + 1}, {"share", layers[l][h]}});
+    }
+  }
+  if (values.empty()) return {};
+  json spec = base_spec(static_cast<int>(layers.size()) * 34 + 10);
+  spec["data"] = {{"values", values}};
+  const json rows{{"field", "layer"}, {"type", "ordinal"}, {"title", "layer"}};
+  const json columns{
+      {"field", "head"}, {"type", "ordinal"}, {"title", "head"}, {"axis", {{"labelAngle", 0}}}};
+  const json color{{"field", "share"},
+                   {"type", "quantitative"},
+                   {"scale", {{"domain", {0, 1}}, {"scheme", "tealblues"}}},
+                   {"legend", nullptr}};
+  const json label{{"field", "share"}, {"type", "quantitative"}, {"format", ".0%"}};
+  const json ink{{"condition", {{"test", "datum.share > 0.55"}, {"value", "white"}}},
+                 {"value", "#0f172a"}};
+  spec["encoding"] = {{"x", columns}, {"y", rows}};
+  spec["layer"] = {{{"mark", {{"type", "rect"}, {"tooltip", true}, {"cornerRadius", 3}}},
+                    {"encoding", {{"color", color}}}},
+                   {{"mark", {{"type", "text"}, {"fontSize", 11}}},
+                    {"encoding", {{"text", label}, {"color", ink}}}}};
+  return Figure{
+      fmt::format("pruned_share_{}", index + 1),
+      run.name + ": pruned share",
+      "Share of the attention's 128 x 64 tiles that pruning skips, per layer and head. Local "
+      "heads skip nearly all of the past, heads with a long memory nothing; what is skipped "
+      "is neither read nor computed.",
+      spec};
+}
+
+}  // namespace reynard::report

@@ -1,0 +1,140 @@
+#include "reynard/report/figure.h"
+#include "reynard/report/figure_style.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace reynard::report {
+
+namespace {
+
+constexpr size_t kMostPoints = 400;  // of one line
+
+std::vector<double> series_of(const RunResults& run, const std::string& key) {
+  std::vector<double> values;
+  const json* summary = run.evaluation("per_position_loss");
+  if (!summary || !summary->contains("series")) return values;
+  const auto found = summary->at("series").find(key);
+  if (found == summary->at("series").end() || !found->is_array()) return values;
+  for (const json& x : *found) values.push_back(x.is_number() ? x.get<double>() : std::nan(""));
+  return values;
+}
+
+json color_of_runs(const Runs& runs) {
+  json domain = json::array();
+  json range = json::array();
+  for (size_t i = 0; i < runs.size(); ++i) {
+    domain.push_back(runs[i].name);
+    range.push_back(run_color(i));
+  }
+  return {{"field", "run"},
+          {"type", "nominal"},
+          {"scale", {{"domain", domain}, {"range", range}}},
+          {"legend", {{"orient", "top"}, {"title", nullptr}}}};
+}
+
+// The first positions have hardly any context; their loss would set the scale of the whole figure.
+int64_t first_shown(const Runs& runs) {
+  size_t longest = 0;
+  for (const RunResults& run : runs) {
+    longest = std::max(longest, series_of(run, "loss").size());
+  }
+  return std::min<int64_t>(128, static_cast<int64_t>(longest / 16));
+}
+
+void mark_training_lengths(const Runs& runs, json& spec) {
+  std::set<int64_t> lengths;
+  double longest = 0;
+  for (const RunResults& run : runs) {
+    if (run.train_length() > 0) lengths.insert(run.train_length());
+    longest = std::max(longest, static_cast<double>(series_of(run, "loss").size()));
+  }
+  for (const int64_t length : lengths) {
+    spec["layer"].push_back(marked_position(static_cast<double>(length),
+                                            fmt::format("trained at {}", grouped(length))));
+  }
+}
+
+}  // namespace
+
+std::optional<Figure> loss_by_position(const Runs& runs, const FigureOptions& options) {
+  json values = json::array();
+  const int64_t first = first_shown(runs);
+  for (const RunResults& run : runs) {
+    const std::vector<double> loss = smoothed(series_of(run, "loss"), options.smoothing_window);
+    const std::vector<double> error = series_of(run, "standard_error");
+    for (const size_t i : thinned(loss.size(), kMostPoints)) {
+      if (static_cast<int64_t>(i) < first || std::isnan(loss[i])) continue;
+      json point{{"run", run.name}, {"position", i + 1}, {"loss", rounded(loss[i])}};
+      if (i < error.size() && !std::isnan(error[i])) {
+        point["low"] = rounded(loss[i] - error[i]);
+        point["high"] = rounded(loss[i] + error[i]);
+      }
+      values.push_back(std::move(point));
+    }
+  }
+  if (values.empty()) return {};
+  json spec = base_spec(340);
+  spec["data"] = {{"values", values}};
+  json x = quantitative("position", "position i in the row (tokens of context)");
+  x["axis"] = {{"format", ",d"}};
+  x["scale"] = {{"nice", false}, {"zero", true}};
+  json y = quantitative("loss", "loss L(i) (nats per token)");
+  y["scale"] = {{"zero", false}};
+  json low = quantitative("low", "loss L(i) (nats per token)");
+  spec["layer"] = {
+      {{"mark", {{"type", "area"}, {"opacity", 0.15}}},
+       {"encoding",
+        {{"x", x}, {"y", low}, {"y2", {{"field", "high"}}}, {"color", color_of_runs(runs)}}}},
+      {{"mark", {{"type", "line"}, {"tooltip", true}}},
+       {"encoding", {{"x", x}, {"y", y}, {"color", color_of_runs(runs)}}}}};
+  mark_training_lengths(runs, spec);
+  return Figure{
+      "loss_by_position",
+      "Loss by position",
+      fmt::format(
+          "Mean loss of the token at each position of held-out rows, smoothed by a centred mean "
+          "over "
+          "{} positions, from position {}; bands are one standard error over rows. A curve that "
+          "still falls uses context that far back. Past the length trained on, a model that "
+          "extrapolates stays flat; one that does not turns up.",
+          options.smoothing_window,
+          std::max<int64_t>(first, 1)),
+      spec};
+}
+
+std::optional<Figure> perplexity_by_length(const Runs& runs) {
+  json values = json::array();
+  const int64_t first = first_shown(runs);
+  for (const RunResults& run : runs) {
+    const std::vector<double> perplexity = series_of(run, "perplexity");
+    for (const size_t i : thinned(perplexity.size(), kMostPoints)) {
+      if (static_cast<int64_t>(i) < first || std::isnan(perplexity[i])) continue;
+      values.push_back(
+          {{"run", run.name}, {"length", i + 1}, {"perplexity", rounded(perplexity[i])}});
+    }
+  }
+  if (values.empty()) return {};
+  json spec = base_spec(260);
+  spec["data"] = {{"values", values}};
+  json x = quantitative("length", "length l of the row (tokens)");
+  x["axis"] = {{"format", ",d"}};
+  x["scale"] = {{"nice", false}, {"zero", true}};
+  json y = quantitative("perplexity", "perplexity P(l)");
+  y["scale"] = {{"zero", false}};
+  spec["layer"] = {{{"mark", {{"type", "line"}, {"tooltip", true}}},
+                    {"encoding", {{"x", x}, {"y", y}, {"color", color_of_runs(runs)}}}}};
+  mark_training_lengths(runs, spec);
+  return Figure{
+      "perplexity",
+      "Perplexity by length",
+      "Perplexity of the first l tokens of a row, P(l) = exp of the mean of L(1) to L(l), "
+      "not smoothed. It keeps falling after L(i) is flat, because it averages the "
+      "beginning in: read the use of context from the figure above.",
+      spec};
+}
+
+}  // namespace reynard::report

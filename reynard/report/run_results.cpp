@@ -1,0 +1,148 @@
+#include "reynard/report/run_results.h"
+
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+namespace reynard::report {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string read_text(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) throw Error(fmt::format("report: cannot read {}", path.string()));
+  return text.str();
+}
+
+nlohmann::json read_object(const fs::path& path) {
+  nlohmann::json json = nlohmann::json::parse(read_text(path), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    throw Error(fmt::format("report: {} is not a JSON object; delete it or measure it again",
+                            path.string()));
+  }
+  return json;
+}
+
+// One JSON object per line; a last line that is cut short is left out.
+std::vector<nlohmann::json> read_lines(const fs::path& path) {
+  std::vector<nlohmann::json> lines;
+  std::istringstream in(read_text(path));
+  int64_t number = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    if (line.empty()) continue;
+    nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (json.is_object()) {
+      lines.push_back(std::move(json));
+    } else if (!in.eof()) {
+      throw Error(fmt::format("report: {}:{} is not a JSON object", path.string(), number));
+    }
+  }
+  return lines;
+}
+
+void read_evaluations(const fs::path& folder, RunResults& results) {
+  if (!fs::is_directory(folder)) return;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() != ".json" || entry.path().filename() == "run.json") continue;
+    nlohmann::json summary = read_object(entry.path());
+    if (!summary.contains("task") || !summary.contains("metrics")) continue;  // another program's
+    results.evaluations[entry.path().stem().string()] = std::move(summary);
+  }
+  const fs::path samples = folder / "per_position_loss.jsonl";
+  if (!fs::exists(samples)) return;
+  for (const nlohmann::json& line : read_lines(samples)) {
+    if (line.contains("id") && line.contains("loss") && line.at("id").is_string()) {
+      results.rows[line.at("id").get<std::string>()] = line.at("loss");
+    }
+  }
+}
+
+std::string name_of(const RunResults& results) {
+  const std::string name = text_at(results.run, "/name");
+  if (!name.empty()) return name;
+  for (const auto& [task, summary] : results.evaluations) {
+    const std::string model = text_at(summary, "/name");
+    if (!model.empty()) return model;
+  }
+  const fs::path folder = fs::absolute(results.folder).lexically_normal();
+  return folder.filename().empty() ? folder.parent_path().filename().string()
+                                   : folder.filename().string();
+}
+
+}  // namespace
+
+const nlohmann::json* RunResults::evaluation(std::string_view task) const {
+  const auto found = evaluations.find(std::string(task));
+  return found == evaluations.end() ? nullptr : &found->second;
+}
+
+int64_t RunResults::train_length() const {
+  const double of_run = number_at(run, "/train_length");
+  if (of_run > 0) return static_cast<int64_t>(of_run);
+  for (const auto& [task, summary] : evaluations) {
+    const double of_task = number_at(summary, "/train_length");
+    if (of_task > 0) return static_cast<int64_t>(of_task);
+  }
+  return 0;
+}
+
+RunResults read_run(const fs::path& folder) {
+  if (!fs::is_directory(folder)) {
+    throw Error(
+        fmt::format("report: {} is not a folder; give the folder of a run or of results "
+                    "written by `reynard eval -o`",
+                    folder.string()));
+  }
+  RunResults results;
+  results.folder = folder;
+  if (fs::exists(folder / "run.json")) results.run = read_object(folder / "run.json");
+  if (fs::exists(folder / "metrics.jsonl")) results.metrics = read_lines(folder / "metrics.jsonl");
+  read_evaluations(folder, results);
+  read_evaluations(folder / "eval", results);
+  if (results.run.empty() && results.metrics.empty() && results.evaluations.empty()) {
+    throw Error(
+        fmt::format("report: {} has no run.json, no metrics.jsonl and no results of `reynard eval`",
+                    folder.string()));
+  }
+  results.name = name_of(results);
+  return results;
+}
+
+std::vector<RunResults> read_runs(const std::vector<fs::path>& folders) {
+  std::vector<RunResults> runs;
+  std::set<std::string> names;
+  for (const fs::path& folder : folders) {
+    RunResults results = read_run(folder);
+    const std::string name = results.name;
+    for (int i = 2; names.contains(results.name); ++i) {
+      results.name = fmt::format("{} ({})", name, i);
+    }
+    names.insert(results.name);
+    runs.push_back(std::move(results));
+  }
+  return runs;
+}
+
+double number_at(const nlohmann::json& json, const std::string& pointer) {
+  const nlohmann::json::json_pointer path(pointer);
+  if (!json.contains(path) || !json.at(path).is_number()) return std::nan("");
+  return json.at(path).get<double>();
+}
+
+std::string text_at(const nlohmann::json& json, const std::string& pointer) {
+  const nlohmann::json::json_pointer path(pointer);
+  if (!json.contains(path) || !json.at(path).is_string()) return "";
+  return json.at(path).get<std::string>();
+}
+
+}  // namespace reynard::report

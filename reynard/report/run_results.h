@@ -1,0 +1,43 @@
+#pragma once
+// Reads what a run left behind: run.json, metrics.jsonl and eval/*.json (docs/formats.md). Nothing
+// but these files is needed, so results of earlier versions stay readable; what is missing is
+// missing on the page too.
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace reynard::report {
+
+struct RunResults {
+  std::string name;  // of the run, unique on the page
+  std::filesystem::path folder;
+  nlohmann::json run = nlohmann::json::object();      // run.json, or empty
+  std::vector<nlohmann::json> metrics;                // metrics.jsonl, one per logged step
+  std::map<std::string, nlohmann::json> evaluations;  // task -> summary
+  std::map<std::string, nlohmann::json>
+      rows;  // per_position_loss: row id -> mean loss, to compare runs
+
+  // The summary of a task, or nullptr.
+  const nlohmann::json* evaluation(std::string_view task) const;
+  // Tokens that the model was trained on at once; 0 when unknown.
+  int64_t train_length() const;
+};
+
+// folder: a run folder, or a folder with the results of `reynard eval`. Throws reynard::Error
+// naming the file when there is nothing to report or a file is not what it should be.
+RunResults read_run(const std::filesystem::path& folder);
+
+// Reads all and makes their names unique ("fox", "fox (2)").
+std::vector<RunResults> read_runs(const std::vector<std::filesystem::path>& folders);
+
+// The number at a path of keys ("/metrics/loss"), NaN when absent or not a number.
+double number_at(const nlohmann::json& json, const std::string& pointer);
+// The text at a path of keys, empty when absent.
+std::string text_at(const nlohmann::json& json, const std::string& pointer);
+
+}  // namespace reynard::report

@@ -1,0 +1,344 @@
+#include "reynard/report/verdict.h"
+
+#include "reynard/report/figure_style.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+
+namespace reynard::report {
+
+namespace {
+
+// Differences in loss below this are called no change.
+constexpr double kSmallChange = 0.02;
+
+double loss_metric(const RunResults& run, const std::string& pointer) {
+  const json* summary = run.evaluation("per_position_loss");
+  return summary ? number_at(*summary, "/metrics" + pointer) : std::nan("");
+}
+
+// Mean of L(i) over positions [begin, end), NaN when not all of them were measured.
+double mean_loss(const RunResults& run, int64_t begin, int64_t end) {
+  const json* summary = run.evaluation("per_position_loss");
+  if (!summary || !summary->contains(json::json_pointer("/series/loss"))) return std::nan("");
+  const json& loss = summary->at("series").at("loss");
+  if (begin >= end || end > static_cast<int64_t>(loss.size())) return std::nan("");
+  double sum = 0;
+  int64_t count = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    if (!loss[i].is_number()) continue;
+    sum += loss[i].get<double>();
+    ++count;
+  }
+  return count ? sum / static_cast<double>(count) : std::nan("");
+}
+
+// Mean loss of the second half of the trained length, and of what lies past it.
+struct Extrapolation {
+  double inside, beyond;
+  bool known() const { return !std::isnan(inside) && !std::isnan(beyond); }
+};
+Extrapolation extrapolation(const RunResults& run) {
+  const int64_t trained = run.train_length();
+  const json* summary = run.evaluation("per_position_loss");
+  const double length = summary ? number_at(*summary, "/settings/length") : std::nan("");
+  if (trained <= 0 || std::isnan(length)) return {std::nan(""), std::nan("")};
+  return {mean_loss(run, trained / 2, trained),
+          mean_loss(run, trained, std::min(static_cast<int64_t>(length), 2 * trained))};
+}
+
+std::string memory_text(const RunResults& run, const char* which) {
+  const json* summary = run.evaluation("forgetting_curve");
+  if (!summary) return "";
+  const std::string text = text_at(*summary, fmt::format("/metrics/{}/text", which));
+  return text.empty() ? "" : text + " tokens";
+}
+
+bool copies(const RunResults& run) {
+  const json* summary = run.evaluation("forgetting_curve");
+  return summary && summary->at("metrics").value("copies", false);
+}
+
+std::string optional_text(double value, const std::function<std::string(double)>& text) {
+  return std::isnan(value) ? "" : text(value);
+}
+
+std::string with_error(double value, double error) {
+  if (std::isnan(value)) return "";
+  if (std::isnan(error)) return fmt::format("{:.4f}", value);
+  return fmt::format("{:.4f} ± {:.4f}", value, error);
+}
+
+std::string percent(double share) {
+  return fmt::format("{:.1f} %", 100 * share);
+}
+
+std::string pruning_losses(const RunResults& run) {
+  const json* summary = run.evaluation("pruning");
+  if (!summary) return "";
+  const double with = number_at(*summary, "/metrics/loss_pruned");
+  const double without = number_at(*summary, "/metrics/loss_unpruned");
+  if (std::isnan(with) || std::isnan(without)) return "";
+  return fmt::format("{:.5f} / {:.5f}", with, without);
+}
+
+double pruned(const RunResults& run) {
+  const json* summary = run.evaluation("pruning");
+  return summary ? number_at(*summary, "/metrics/pruned_share") : std::nan("");
+}
+
+double metric_of_last(const RunResults& run, const std::string& key) {
+  for (auto line = run.metrics.rbegin(); line != run.metrics.rend(); ++line) {
+    const double value = number_at(*line, "/" + key);
+    if (!std::isnan(value)) return value;
+  }
+  return std::nan("");
+}
+
+std::string loss_sentence(const RunResults& run) {
+  const double loss = loss_metric(run, "/loss");
+  if (std::isnan(loss)) return "";
+  const double bits = loss_metric(run, "/bits_per_byte");
+  const json& summary = *run.evaluation("per_position_loss");
+  return fmt::format(
+      "{} predicts held-out text with a loss of {:.3f} nats per token{} ({} rows of {} tokens).",
+      run.name,
+      loss,
+      std::isnan(bits) ? "" : fmt::format(", {:.3f} bits per byte", bits),
+      static_cast<int64_t>(number_at(summary, "/metrics/rows")),
+      grouped(static_cast<int64_t>(number_at(summary, "/settings/length"))));
+}
+
+std::string comparison_sentence(const RunResults& first, const RunResults& second) {
+  const PairedLoss paired = paired_loss(first, second);
+  if (paired.rows < 2) return "";
+  const std::string evidence =
+      fmt::format("{:.4f} ± {:.4f} nats per token, mean and standard error over the same {} rows",
+                  std::abs(paired.difference),
+                  paired.standard_error,
+                  paired.rows);
+  if (std::abs(paired.difference) < 2 * paired.standard_error) {
+    return fmt::format("{} and {} cannot be told apart by their loss (difference {}).",
+                       first.name,
+                       second.name,
+                       evidence);
+  }
+  const bool first_wins = paired.difference < 0;
+  return fmt::format("{} is better than {} by {}.",
+                     first_wins ? first.name : second.name,
+                     first_wins ? second.name : first.name,
+                     evidence);
+}
+
+std::string extrapolation_sentence(const RunResults& run) {
+  const Extrapolation loss = extrapolation(run);
+  if (!loss.known()) return "";
+  const double change = loss.beyond - loss.inside;
+  const char* judgement = change > kSmallChange    ? "it does not extrapolate"
+                          : change < -kSmallChange ? "it goes on using more context"
+                                                   : "it extrapolates without harm";
+  return fmt::format(
+      "Past the {} tokens that {} was trained on, its loss goes from {:.3f} to {:.3f}: {}.",
+      grouped(run.train_length()),
+      run.name,
+      loss.inside,
+      loss.beyond,
+      judgement);
+}
+
+std::string memory_sentence(const RunResults& run, const VerdictOptions& options) {
+  const json* summary = run.evaluation("forgetting_curve");
+  if (!summary) return "";
+  if (!copies(run)) {
+    std::string sentence = fmt::format(
+        "{} has not learned to copy yet: at no length does its accuracy on a text that it has just "
+        "seen differ from that on the same text unseen (paired t-test, Holm-corrected, 5 %), so "
+        "its "
+        "memory length cannot be measured.",
+        run.name);
+    if (options.minutes_to_copy > 0) {
+      sentence +=
+          fmt::format(" With --minutes {:g} it does on this machine.", options.minutes_to_copy);
+    }
+    return sentence;
+  }
+  return fmt::format(
+      "{} remembers word for word over {} (fine memory: copies with more than 99 % accuracy) and "
+      "notices that it has seen a text before over {} (coarse memory: at least one point better "
+      "than unseen).",
+      run.name,
+      memory_text(run, "fine_length"),
+      memory_text(run, "coarse_length"));
+}
+
+std::string pruning_sentence(const RunResults& run) {
+  const json* summary = run.evaluation("pruning");
+  if (!summary) return "";
+  const double share = pruned(run);
+  const double change = number_at(*summary, "/metrics/loss_difference");
+  if (std::isnan(share) || std::isnan(change)) return "";
+  return fmt::format(
+      "Pruning skips {} of {}'s attention tiles at length {} and moves its loss by {:+.1e} nats.",
+      percent(share),
+      run.name,
+      grouped(static_cast<int64_t>(number_at(*summary, "/settings/length"))),
+      change);
+}
+
+}  // namespace
+
+PairedLoss paired_loss(const RunResults& first, const RunResults& second) {
+  const json* a = first.evaluation("per_position_loss");
+  const json* b = second.evaluation("per_position_loss");
+  // Rows are the same text only where settings and text are.
+  if (!a || !b || a->value("settings", json()) != b->value("settings", json()) ||
+      a->value(json::json_pointer("/identity/text"), json()) !=
+          b->value(json::json_pointer("/identity/text"), json())) {
+    return {};
+  }
+  std::vector<double> differences;
+  for (const auto& [id, loss] : first.rows) {
+    const auto other = second.rows.find(id);
+    if (other == second.rows.end() || !loss.is_number() || !other->second.is_number()) continue;
+    differences.push_back(loss.get<double>() - other->second.get<double>());
+  }
+  PairedLoss paired;
+  paired.rows = static_cast<int64_t>(differences.size());
+  if (paired.rows < 2) return paired;
+  const auto n = static_cast<double>(paired.rows);
+  for (const double d : differences) paired.difference += d / n;
+  double squares = 0;
+  for (const double d : differences) {
+    squares += (d - paired.difference) * (d - paired.difference);
+  }
+  paired.standard_error = std::sqrt(squares / (n - 1) / n);
+  return paired;
+}
+
+double median_speed(const RunResults& run) {
+  std::vector<double> speeds;
+  for (const json& line : run.metrics) {
+    const double speed = number_at(line, "/tokens_per_s");
+    if (speed > 0) speeds.push_back(speed);
+  }
+  if (speeds.empty()) return std::nan("");
+  std::sort(speeds.begin(), speeds.end());
+  return speeds[speeds.size() / 2];
+}
+
+double peak_memory(const RunResults& run) {
+  double peak = std::nan("");
+  for (const json& line : run.metrics) {
+    const double bytes = number_at(line, "/peak_memory_bytes");
+    if (!std::isnan(bytes) && !(peak > bytes)) peak = bytes;
+  }
+  return peak;
+}
+
+double trained_tokens(const RunResults& run) {
+  return metric_of_last(run, "tokens");
+}
+
+std::string bytes_text(double bytes) {
+  static constexpr std::array<const char*, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < kUnits.size()) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return fmt::format("{:.3g} {}", bytes, kUnits[unit]);
+}
+
+std::vector<SummaryRow> summary_rows(const Runs& runs) {
+  using Value = std::function<std::string(const RunResults&)>;
+  struct Kind {
+    const char* quantity;
+    const char* meaning;
+    Value value;
+  };
+  const auto count = [](const char* key) -> Value {
+    return [key](const RunResults& run) {
+      return optional_text(number_at(run.run, key), [](double n) { return with_unit(n); });
+    };
+  };
+  const std::vector<Kind> kinds = {
+      {"Parameters", "all weights that are stored", count("/parameters")},
+      {"Non-embedding parameters",
+       "without the input embedding",
+       count("/non_embedding_parameters")},
+      {"Trained on",
+       "tokens seen in training, and how many at once",
+       [](const RunResults& run) {
+         const double tokens = trained_tokens(run);
+         if (std::isnan(tokens)) return std::string();
+         return fmt::format("{}, rows of {}", with_unit(tokens), grouped(run.train_length()));
+       }},
+      {"Held-out loss",
+       "nats per token ± standard error over rows; lower is better",
+       [](const RunResults& run) {
+         return with_error(loss_metric(run, "/loss"), loss_metric(run, "/standard_error"));
+       }},
+      {"Bits per byte",
+       "the same loss per byte of text, comparable across vocabularies",
+       [](const RunResults& run) {
+         return optional_text(loss_metric(run, "/bits_per_byte"),
+                              [](double x) { return fmt::format("{:.4f}", x); });
+       }},
+      {"Loss within → past the trained length",
+       "mean of the second half of the trained length, and of what follows it",
+       [](const RunResults& run) {
+         const Extrapolation loss = extrapolation(run);
+         return loss.known() ? fmt::format("{:.3f} → {:.3f}", loss.inside, loss.beyond)
+                             : std::string();
+       }},
+      {"Fine memory",
+       "longest text copied with more than 99 % accuracy; > means to the end of the test",
+       [](const RunResults& run) { return memory_text(run, "fine_length"); }},
+      {"Coarse memory",
+       "longest text on which having seen it helps by more than one point",
+       [](const RunResults& run) {
+         const std::string text = memory_text(run, "coarse_length");
+         return text.empty() || copies(run) ? text : text + " (within noise)";
+       }},
+      {"Pruned share",
+       "attention tiles that are neither read nor computed",
+       [](const RunResults& run) { return optional_text(pruned(run), percent); }},
+      {"Loss with / without pruning", "the same weights, the same rows", pruning_losses},
+      {"Training speed",
+       "tokens per second, median",
+       [](const RunResults& run) {
+         return optional_text(median_speed(run), [](double x) { return with_unit(x); });
+       }},
+      {"Peak memory",
+       "of the training process",
+       [](const RunResults& run) { return optional_text(peak_memory(run), bytes_text); }},
+  };
+  std::vector<SummaryRow> rows;
+  for (const Kind& kind : kinds) {
+    SummaryRow row{kind.quantity, kind.meaning, {}};
+    for (const RunResults& run : runs) row.values.push_back(kind.value(run));
+    const bool any = std::any_of(
+        row.values.begin(), row.values.end(), [](const std::string& v) { return !v.empty(); });
+    if (any) rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::vector<std::string> verdict(const Runs& runs, const VerdictOptions& options) {
+  std::vector<std::string> sentences;
+  const auto add = [&](std::string sentence) {
+    if (!sentence.empty()) sentences.push_back(std::move(sentence));
+  };
+  for (const RunResults& run : runs) add(loss_sentence(run));
+  for (size_t i = 1; i < runs.size(); ++i) add(comparison_sentence(runs[0], runs[i]));
+  for (const RunResults& run : runs) add(memory_sentence(run, options));
+  for (const RunResults& run : runs) add(extrapolation_sentence(run));
+  for (const RunResults& run : runs) add(pruning_sentence(run));
+  return sentences;
+}
+
+}  // namespace reynard::report

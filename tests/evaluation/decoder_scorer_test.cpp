@@ -1,0 +1,243 @@
+// Requests answered by a small random decoder, against its plain forward pass.
+
+#include "reynard/evaluation/attention_maps.h"
+#include "reynard/evaluation/evaluate.h"
+#include "reynard/evaluation/registry.h"
+#include "reynard/evaluation/scorer.h"
+#include "reynard/models/decoder.h"
+#include "reynard/models/score.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/compare.h"
+#include "tests/support/files.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/einsum.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/tril.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace reynard::evaluation {
+namespace {
+
+models::DecoderConfig small_config() {
+  models::DecoderConfig config;
+  config.vocab_size = 50;
+  config.hidden_size = 32;
+  config.num_layers = 2;
+  config.initializer_range = 0.3;  // wide, so that predictions differ
+  config.attention.num_heads = 2;
+  return config;
+}
+
+std::vector<int64_t> tokens_from(int64_t seed, int64_t count) {
+  std::vector<int64_t> tokens;
+  for (int64_t i = 0; i < count; ++i) tokens.push_back((seed * 31 + i * i * 7 + i) % 50);
+  return tokens;
+}
+
+// Log-probabilities and hits of tokens[1..] from one forward pass over the whole sequence.
+struct Plain {
+  at::Tensor logprobs, hits;
+};
+Plain plain_scores(models::Decoder& decoder, const std::vector<int64_t>& tokens) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor ids = at::tensor(tokens, at::kLong);
+  const at::Tensor hidden = decoder.hidden(ids, at::zeros({1}, at::kLong));
+  const at::Tensor logits = models::logits(decoder, hidden).narrow(0, 0, ids.size(0) - 1);
+  const at::Tensor next = ids.narrow(0, 1, ids.size(0) - 1);
+  return {at::log_softmax(logits, -1).gather(-1, next.unsqueeze(-1)).squeeze(-1),
+          logits.argmax(-1).eq(next)};
+}
+
+TEST(DecoderScorer, ScoresEqualAPlainForwardPassHoweverTheyAreBatched) {
+  models::Decoder decoder(small_config(), 1);
+  std::vector<Request> requests;
+  for (int64_t i = 0; i < 5; ++i) {
+    Score score;
+    score.context = tokens_from(i, 7 * i);  // the first one has none
+    score.continuation = tokens_from(i + 10, 20 + i);
+    requests.push_back({std::to_string(i), {}, score});
+  }
+  for (const int64_t batch_tokens : {1, 64, 100000}) {
+    const auto responses = make_decoder_scorer(decoder, batch_tokens)->answer(requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const auto& score = std::get<Score>(requests[i].query);
+      const auto& scored = std::get<Scored>(responses[i]);
+      std::vector<int64_t> tokens = score.context;
+      tokens.insert(tokens.end(), score.continuation.begin(), score.continuation.end());
+      const Plain plain = plain_scores(decoder, tokens);
+      ASSERT_EQ(scored.logprobs.size(), score.continuation.size());
+      for (size_t t = 0; t < score.continuation.size(); ++t) {
+        const auto row = static_cast<int64_t>(score.context.size() + t) - 1;
+        if (row < 0) {
+          EXPECT_TRUE(std::isnan(scored.logprobs[t]));
+          continue;
+        }
+        // Matrix products of another shape may round differently.
+        EXPECT_NEAR(scored.logprobs[t], plain.logprobs[row].item<float>(), 2e-5);
+        EXPECT_EQ(scored.hits[t] != 0, plain.hits[row].item<bool>());
+      }
+    }
+  }
+}
+
+TEST(DecoderScorer, PruningOfARequestChangesOnlyThatRequest) {
+  models::DecoderConfig config = small_config();
+  config.attention.forget_gate = models::ForgetGate::kFixed;
+  config.attention.decay_time_min = 2;  // forgets within a few tokens: nearly all can be pruned
+  config.attention.decay_time_max = 4;
+  models::Decoder decoder(config, 1);
+  Score own;
+  own.context = {1};
+  own.continuation = tokens_from(3, 600);
+  Score loose = own;
+  loose.log_pruning_tolerance = -1;  // drops up to e^-1 of the mass: the loss must move
+  Score tight = own;
+  tight.log_pruning_tolerance = -14;
+  const auto scorer = make_decoder_scorer(decoder, 4096);
+  const std::vector<Request> requests{{"own", {}, own}, {"loose", {}, loose}, {"tight", {}, tight}};
+  const auto responses = scorer->answer(requests);
+  const auto& unpruned = std::get<Scored>(responses[0]).logprobs;
+  const auto& loosely = std::get<Scored>(responses[1]).logprobs;
+  const auto& tightly = std::get<Scored>(responses[2]).logprobs;
+  EXPECT_EQ(unpruned.size(), 600);
+  double loose_change = 0;
+  double tight_change = 0;
+  for (size_t i = 0; i < unpruned.size(); ++i) {
+    loose_change = std::max(loose_change, std::abs(double{loosely[i]} - unpruned[i]));
+    tight_change = std::max(tight_change, std::abs(double{tightly[i]} - unpruned[i]));
+  }
+  EXPECT_LT(tight_change, 1e-3);
+  EXPECT_EQ(decoder.config().attention.log_pruning_tolerance, 0);
+  Probe probe{tokens_from(3, 600), -10.0};
+  const std::vector<Request> look{{"probe", {}, probe}};
+  const std::vector<Response> looked = scorer->answer(look);
+  const auto& layers = std::get<Probed>(looked[0]).layers;
+  ASSERT_EQ(layers.size(), 2);
+  EXPECT_EQ(pruned_tile_share(layers[0].start, 600).size(), 2);
+}
+
+TEST(DecoderScorer, GeneratesWithTheModel) {
+  models::Decoder decoder(small_config(), 1);
+  Generate query;
+  query.prompt = tokens_from(1, 9);
+  query.max_tokens = 5;
+  const std::vector<Request> requests{{"text", {}, query}};
+  const auto responses = make_decoder_scorer(decoder, 64)->answer(requests);
+  const auto& text = std::get<Generated>(responses[0]).tokens;
+  ASSERT_EQ(text.size(), 5);
+  // Greedy: every token is a hit when scored.
+  Score check{query.prompt, text, {}};
+  const std::vector<Request> checks{{"check", {}, check}};
+  const auto checked = make_decoder_scorer(decoder, 64)->answer(checks);
+  for (const uint8_t hit : std::get<Scored>(checked[0]).hits) EXPECT_EQ(hit, 1);
+}
+
+TEST(CellMaps, EqualTheDenseMatrices) {
+  const int64_t N = 96;
+  const int64_t H = 4;
+  models::AttentionView view;
+  view.q = at::randn({N, H, 8});
+  view.k = at::randn({N, 2, 8});
+  view.log_gate = -at::randn({N, H}).abs() * 0.1;
+  const CellMaps maps = cell_maps(view, 8);
+
+  const at::Tensor k = view.k.repeat_interleave(2, 1);
+  const at::Tensor sums = view.log_gate.to(at::kDouble).cumsum(0).transpose(0, 1);
+  const at::Tensor bias = sums.unsqueeze(2) - sums.unsqueeze(1);
+  const at::Tensor index = at::arange(N, at::kLong);
+  const at::Tensor visible = index.unsqueeze(0) <= index.unsqueeze(1);
+  const at::Tensor logits =
+      at::einsum("ihd,jhd->hij", {view.q, k}).to(at::kDouble) / std::sqrt(8.0) + bias;
+  const at::Tensor weights =
+      at::softmax(at::where(visible, logits, -std::numeric_limits<double>::infinity()), -1);
+  const at::Tensor cells = weights.reshape({H, 8, 12, 8, 12}).sum(4).mean(2);
+  EXPECT_TENSORS_NEAR(maps.attention.to(at::kDouble), cells, 1e-6, 1e-5);
+  const at::Tensor decay = at::where(visible, bias.exp(), 0.0).reshape({H, 8, 12, 8, 12});
+  const at::Tensor pairs = visible.to(at::kDouble).reshape({8, 12, 8, 12}).sum(3).sum(1);
+  const at::Tensor mean = at::where(pairs > 0, decay.sum(4).sum(2) / pairs, 0.0);
+  EXPECT_TENSORS_NEAR(at::tril(maps.decay.to(at::kDouble)), mean, 1e-6, 1e-5);
+  // Every query's attention sums to one.
+  EXPECT_TENSORS_NEAR(maps.attention.sum(-1), at::zeros({H, 8}) + 1, 1e-5, 0);
+}
+
+TEST(CellMaps, CellsMustDivideTheSequence) {
+  models::AttentionView view;
+  view.q = at::randn({10, 1, 4});
+  view.k = at::randn({10, 1, 4});
+  EXPECT_THROW(cell_maps(view, 3), Error);
+  EXPECT_FALSE(cell_maps(view, 5).decay.defined());
+}
+
+// 300 tokens: query blocks 0-127, 128-255, 256-299 see 2, 4 and 5 key tiles of 64.
+TEST(PrunedTileShare, CountsWholeTilesBeforeTheFirstKeyKept) {
+  const at::Tensor start = at::tensor({0, 0, 0, 0, 64, 192, 0, 127, 130}, at::kInt).view({3, 3});
+  const std::vector<double> shares = pruned_tile_share(start, 300);
+  EXPECT_DOUBLE_EQ(shares[0], 0);
+  EXPECT_DOUBLE_EQ(shares[1], 4.0 / 11);
+  EXPECT_DOUBLE_EQ(shares[2], 3.0 / 11);  // partly kept tiles are computed
+  EXPECT_THROW(pruned_tile_share(start, 500), Error);
+}
+
+// Every task of the registry runs on a model and gives a summary.
+TEST(Tasks, AllRunOnADecoder) {
+  models::DecoderConfig model = small_config();
+  model.attention.qk_norm = models::QKNorm::kPerHead;
+  models::Decoder decoder(model, 2);
+  Corpus corpus = corpus_of(tokens_from(5, 1500), {700, 1500});
+  corpus.bos = 1;
+  EvaluationConfig config;
+  config.per_position_loss = {.length = 128, .rows = 3};
+  config.forgetting_curve = {.length = 32, .points = 4, .repeats = 3};
+  config.pruning = {.length = 256, .rows = 2};
+  config.inside = {.length = 256, .gate_tokens = 40, .cells = 16};
+  config.text_sample = {.prompt = 20, .tokens = 8};
+  const test::TempDir folder;
+  const auto scorer = make_decoder_scorer(decoder, 512);
+  for (const TaskEntry& entry : tasks()) {
+    SCOPED_TRACE(entry.name);
+    const auto task = entry.make(corpus, config, {.train_length = 128, .forgets = true});
+    EXPECT_EQ(task->name(), entry.name);
+    const auto summary = evaluate(*scorer, *task, {.folder = folder.path()});
+    EXPECT_EQ(summary.at("task"), entry.name);
+    EXPECT_FALSE(summary.at("series").empty());
+    EXPECT_TRUE(std::filesystem::exists(folder / (std::string(entry.name) + ".json")));
+  }
+  const auto pruning = nlohmann::json::parse(test::read_file(folder / "pruning.json"));
+  EXPECT_NEAR(pruning.at("metrics").at("loss_difference").get<double>(), 0, 1e-3);
+  EXPECT_EQ(pruning.at("settings").at("log_tolerance"), -10);
+  EXPECT_EQ(pruning.at("series").at("pruned_share").size(), 2);
+  const auto inside = nlohmann::json::parse(test::read_file(folder / "inside.json"));
+  const auto& layers = inside.at("series").at("layers");
+  ASSERT_EQ(layers.size(), 2);
+  EXPECT_EQ(layers[0].at("attention").at(0).size(), 16 * 17 / 2);
+  EXPECT_EQ(layers[0].at("gates").at(0).size(), 40);
+}
+
+TEST(Tasks, PruningNeedsForgetGates) {
+  const Corpus corpus = corpus_of(tokens_from(5, 1500), {1500});
+  EXPECT_THROW(task_named("pruning").make(corpus, {}, {.forgets = false}), Error);
+}
+
+TEST(Tasks, InsideRejectsWhatItCannotShow) {
+  const Corpus corpus = corpus_of(tokens_from(5, 1500), {1500});
+  EvaluationConfig config;
+  config.inside.length = 100;
+  EXPECT_THROW(task_named("inside").make(corpus, config, {}), Error);
+  config.inside.length = 128;
+  config.inside.document = 1;
+  EXPECT_THROW(task_named("inside").make(corpus, config, {}), Error);
+}
+
+}  // namespace
+}  // namespace reynard::evaluation
