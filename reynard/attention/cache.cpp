@@ -1,6 +1,7 @@
 #include "reynard/attention/cache.h"
 
 #include "reynard/attention/bias.h"
+#include "reynard/attention/pruning.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
@@ -340,7 +341,7 @@ int64_t LayerCache::evict(const at::Tensor& logit_bound, double log_tolerance, i
     for (int64_t h = g * group; h < (g + 1) * group; ++h) {
       // Above this log mass of exp(-c_j) a later query might notice: c only falls, U bounds it.
       const double limit =
-          log_tolerance - 2 * bounds.const_data_ptr<double>()[h] - sum_at(h, horizon - 1);
+          eviction_limit(bounds.const_data_ptr<double>()[h], log_tolerance, sum_at(h, horizon - 1));
       keep = std::min(keep, prefix_within(h, limit));
     }
     for (int64_t h = g * group; h < (g + 1) * group; ++h) {

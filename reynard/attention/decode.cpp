@@ -4,6 +4,7 @@
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
 #include <ATen/ops/arange.h>

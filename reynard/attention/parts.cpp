@@ -1,6 +1,7 @@
 #include "reynard/attention/parts.h"
 
 #include "reynard/attention/cpu/attention_cpu.h"
+#include "reynard/attention/pruning.h"
 #include "reynard/attention/reference.h"
 
 #include <ATen/TensorOperators.h>
@@ -11,16 +12,14 @@
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace reynard::attention {
 
 namespace {
-
-constexpr int64_t kStartBlock = 128;  // queries that share one entry of start
 
 at::Tensor with_unit_stride(const at::Tensor& t) {
   return t.defined() && t.stride(-1) != 1 && t.size(-1) != 1 ? t.contiguous() : t;
@@ -48,18 +47,6 @@ cpu::PartArguments kernel_arguments(const at::Tensor& q,
 
 double effective_scale(const at::Tensor& q, double scale) {
   return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(q.size(3)));
-}
-
-// The first key that any query of each block may see, before pruning: (B, H, ceil(Tq/128)) i32.
-at::Tensor first_visible(const at::Tensor& q, const KeyPart& part) {
-  const int64_t B = q.size(0), Tq = q.size(1), H = q.size(2);
-  const int64_t num_blocks = (Tq + kStartBlock - 1) / kStartBlock;
-  if (!part.first_key.defined()) return at::zeros({B, H, num_blocks}, q.options().dtype(at::kInt));
-  return part.first_key.slice(1, 0, Tq, kStartBlock)
-      .clamp_min(0)
-      .unsqueeze(1)
-      .expand({B, H, num_blocks})
-      .contiguous();
 }
 
 // Kernel or, for f64, the definition: out in out_dtype, normalised within the part.
@@ -92,6 +79,26 @@ cpu::ForwardPart combined(const std::vector<cpu::ForwardPart>& parts, at::Scalar
   return {out.to(out_dtype), lse};
 }
 
+bool prunes(const at::Tensor& q, std::span<const KeyPart> parts, const AttentionOptions& options) {
+  if (options.log_pruning_tolerance == 0 || q.size(1) == 0) return false;
+  return std::any_of(
+      parts.begin(), parts.end(), [](const KeyPart& part) { return part.sums.defined(); });
+}
+
+// Lower bounds of the rows' log-sum-exps, known before the loop over keys: those of the nearest
+// keys of every part, by the same kernel.
+at::Tensor row_floors(const at::Tensor& q,
+                      const at::Tensor& query_sums,
+                      std::span<const KeyPart> parts,
+                      double scale) {
+  std::vector<at::Tensor> floors;
+  for (const KeyPart& part : parts) {
+    floors.push_back(
+        run_forward(q, query_sums, part, nearest_starts(q, part), scale, q.scalar_type()).lse);
+  }
+  return floors.size() == 1 ? floors[0] : at::logsumexp(at::stack(floors), {0});
+}
+
 // rowsum(dout * out) - dlse: (B, H, Tq) f64.
 at::Tensor row_deltas(const at::Tensor& dout, const at::Tensor& dlse, const PartsForward& forward) {
   at::Tensor delta = at::zeros_like(forward.lse, at::TensorOptions().dtype(at::kDouble));
@@ -108,17 +115,25 @@ at::Tensor row_deltas(const at::Tensor& dout, const at::Tensor& dlse, const Part
 PartsForward forward_parts(const at::Tensor& q,
                            const at::Tensor& query_sums,
                            std::span<const KeyPart> parts,
-                           const at::Tensor& /*logit_bound*/,
+                           const at::Tensor& logit_bound,
                            const AttentionOptions& options) {
   const double scale = effective_scale(q, options.scale);
   const bool several = parts.size() > 1;
   const bool half = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
-  std::vector<cpu::ForwardPart> results;
+  const bool pruned = prunes(q, parts, options);
   std::vector<at::Tensor> starts;
-  for (const KeyPart& part : parts) {
-    starts.push_back(first_visible(q, part));
-    results.push_back(run_forward(
-        q, query_sums, part, {}, scale, several && half ? at::kFloat : q.scalar_type()));
+  if (pruned) {
+    const at::Tensor floors = options.rule == PruningRule::kTight
+                                  ? row_floors(q, query_sums, parts, scale)
+                                  : at::Tensor();
+    starts = pruned_starts(q, query_sums, parts, logit_bound, options, floors);
+  }
+  std::vector<cpu::ForwardPart> results;
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const at::ScalarType dtype = several && half ? at::kFloat : q.scalar_type();
+    const at::Tensor start = pruned ? starts[p] : at::Tensor();
+    results.push_back(run_forward(q, query_sums, parts[p], start, scale, dtype));
+    if (!pruned) starts.push_back(first_visible(q, parts[p]));
   }
   const cpu::ForwardPart whole = several ? combined(results, q.scalar_type()) : results[0];
   return {whole.out, whole.lse, at::stack(starts)};

@@ -1,0 +1,296 @@
+#include "reynard/attention/pruning.h"
+
+#include "reynard/attention/bias.h"
+#include "reynard/attention/reference.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/attention_inputs.h"
+#include "tests/support/compare.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace reynard::attention {
+namespace {
+
+using test::AttentionInputs;
+using test::AttentionShape;
+using test::first_keys;
+using test::in_double;
+using test::random_inputs;
+using test::run_attention;
+using test::run_reference;
+
+constexpr PruningRule kRules[] = {PruningRule::kTight, PruningRule::kPublished};
+
+// The largest share of any query's attention mass, in f64, that the kept keys leave out.
+double dropped_share(const at::Tensor& q,
+                     const at::Tensor& query_sums,
+                     std::span<const KeyPart> parts,
+                     std::span<const at::Tensor> starts) {
+  const at::NoGradGuard no_grad;
+  std::vector<KeyPart> wide(parts.begin(), parts.end());
+  for (KeyPart& part : wide) part.k = part.k.to(at::kDouble), part.v = part.v.to(at::kDouble);
+  const at::Tensor all = reference_attention(q.to(at::kDouble), query_sums, wide).lse;
+  const at::Tensor kept = reference_attention(q.to(at::kDouble), query_sums, wide, 0, starts).lse;
+  const at::Tensor share = at::where(all.isinf(), at::zeros_like(all), 1 - at::exp(kept - all));
+  return share.max().item<double>();
+}
+
+double dropped_share(const AttentionInputs& in, const at::Tensor& start) {
+  const at::Tensor sums = gate_sums(in.log_gate);
+  const KeyPart part = {in.k, in.v, sums, in.first_key, true};
+  return dropped_share(in.q, sums.slice(2, in.k.size(1) - in.q.size(1)), {&part, 1}, {&start, 1});
+}
+
+TEST(Pruning, DropsALocalHeadsPastAndKeepsAGlobalOnes) {
+  AttentionInputs in = random_inputs({.B = 1, .Tq = 2048, .Tk = 2048, .H = 2, .G = 2, .D = 64});
+  in.log_gate.select(2, 0).fill_(std::log(0.5));  // half-life of one token
+  in.log_gate.select(2, 1).zero_();               // never forgets
+  const AttentionOutput result =
+      attention(in.q, in.k, in.v, in.log_gate, {}, {}, {.log_pruning_tolerance = -10});
+  const AttentionStatistics statistics = attention_statistics(result.start, {}, 2048, 2048);
+  EXPECT_GT(statistics.pruned_tiles[0].item<double>(), 0.7);
+  EXPECT_EQ(statistics.pruned_tiles[1].item<double>(), 0);
+  // The last block reads only a few key blocks before its diagonal.
+  EXPECT_GE(statistics.first_block[0][0][15].item<int32_t>(), 28);
+  EXPECT_EQ(statistics.first_block[0][1][15].item<int32_t>(), 0);
+}
+
+struct PruningCase {
+  AttentionShape shape;
+  test::Visibility visibility;
+  double gate_mean;
+  at::ScalarType dtype = at::kFloat;
+};
+
+std::vector<PruningCase> pruning_cases() {
+  return {
+      {{.B = 2, .Tq = 1023, .Tk = 1023, .H = 4, .G = 2, .D = 64}, {}, 1},
+      {{.B = 1, .Tq = 1023, .Tk = 1023, .H = 4, .G = 2, .D = 64}, {}, 1, at::kBFloat16},
+      {{.B = 1, .Tq = 300, .Tk = 1500, .H = 2, .G = 1, .D = 16}, {}, 2},
+      {{.B = 1, .Tq = 1, .Tk = 1500, .H = 2, .G = 1, .D = 16}, {}, 2},
+      {{.B = 2, .Tq = 1200, .Tk = 1200, .H = 2, .G = 2, .D = 32},
+       {.documents = {500, 700, 701}, .padding = {100, 0}, .window = 400},
+       1},
+  };
+}
+
+TEST(Pruning, DropsAtMostTheTolerance) {
+  for (const PruningCase& c : pruning_cases()) {
+    AttentionInputs in = random_inputs(c.shape, c.dtype, 3, c.gate_mean);
+    if (c.visibility.window > 0) in.first_key = first_keys(c.shape, c.visibility);
+    for (const PruningRule rule : kRules) {
+      for (const double tolerance : {-1.0, -10.0}) {
+        const AttentionOutput result =
+            attention(in.q, in.k, in.v, in.log_gate, in.first_key, {}, {0, tolerance, rule});
+        EXPECT_LE(dropped_share(in, result.start), std::exp(tolerance))
+            << to_string(rule) << " Tk " << c.shape.Tk;
+        if (tolerance == -1 && c.shape.Tq > 1) {
+          const AttentionStatistics statistics =
+              attention_statistics(result.start, in.first_key, c.shape.Tq, c.shape.Tk);
+          EXPECT_GT(statistics.pruned_tiles.max().item<double>(), 0.02) << to_string(rule);
+        }
+      }
+    }
+  }
+}
+
+// Gradients are those of the pruned function: compared with the definition under the same starts.
+TEST(Pruning, ForwardAndBackwardAreThoseOfThePrunedFunction) {
+  for (const PruningCase& c : pruning_cases()) {
+    AttentionInputs in = random_inputs(c.shape, c.dtype, 4, c.gate_mean);
+    if (c.visibility.window > 0) in.first_key = first_keys(c.shape, c.visibility);
+    for (const PruningRule rule : kRules) {
+      const AttentionOptions options = {0, -2, rule};
+      const at::Tensor start =
+          attention(in.q, in.k, in.v, in.log_gate, in.first_key, {}, options).start;
+      const auto kernel = run_attention(in, options);
+      const auto naive = run_reference(in, 0, start);
+      const auto exact = run_reference(in_double(in), 0, start);
+      EXPECT_WITHIN_BUDGET(kernel.out, naive.out, exact.out);
+      EXPECT_WITHIN_BUDGET(kernel.lse, naive.lse, exact.lse);
+      EXPECT_WITHIN_BUDGET(kernel.dq, naive.dq, exact.dq);
+      EXPECT_WITHIN_BUDGET(kernel.dk, naive.dk, exact.dk);
+      EXPECT_WITHIN_BUDGET(kernel.dv, naive.dv, exact.dv);
+      EXPECT_WITHIN_BUDGET(kernel.dlog_gate, naive.dlog_gate, exact.dlog_gate);
+    }
+  }
+}
+
+// The hardest data: queries +u and far keys +u, the own key -u, one strong gate between, gate 1
+// elsewhere. The logits are as far apart as their bound allows, so the dropped mass comes as near
+// to the tolerance as the rules let it.
+struct Plateau {
+  at::Tensor q, k, v, log_gate, bound;
+  int64_t T, far;
+};
+
+Plateau plateau(int64_t T, double gate, double U) {
+  const int64_t D = 16;
+  Plateau p;
+  p.T = T;
+  p.far = T - kQueryBlock;
+  // scale q.k = +-U with scale 1/sqrt(D) = 1/4.
+  const double u = std::sqrt(U * 4 / static_cast<double>(D));
+  p.q = at::full({1, kQueryBlock, 1, D}, u, at::kFloat);  // the queries after the gate
+  p.k = at::full({1, T, 1, D}, u, at::kFloat);
+  p.k.slice(1, p.far).neg_();
+  p.v = at::ones({1, T, 1, D}, at::kFloat);
+  p.log_gate = at::zeros({1, T, 1}, at::kFloat);
+  p.log_gate[0][p.far][0] = gate;
+  p.bound = at::full({1}, static_cast<float>(U), at::kFloat);
+  return p;
+}
+
+double plateau_share(const Plateau& p, PruningRule rule, double tolerance, bool measured) {
+  const AttentionOutput result = attention(
+      p.q, p.k, p.v, p.log_gate, {}, measured ? at::Tensor() : p.bound, {0, tolerance, rule});
+  AttentionInputs in;
+  in.q = p.q, in.k = p.k, in.v = p.v, in.log_gate = p.log_gate;
+  return dropped_share(in, result.start);
+}
+
+TEST(Pruning, ReachesTheToleranceOnThePlateauAndNotMore) {
+  const int64_t T = 16384;
+  const double U = 4, tolerance = -10;
+  for (const bool measured : {false, true}) {
+    // Published: each key may weigh 1/T of the tolerance; the gate lies just beyond the threshold.
+    const double threshold = tolerance - 2 * U - std::log(static_cast<double>(T));
+    const double published = plateau_share(
+        plateau(T, threshold - 1e-3, U), PruningRule::kPublished, tolerance, measured);
+    EXPECT_LE(published, std::exp(tolerance));
+    EXPECT_GE(published, 0.98 * std::exp(tolerance));
+    // Tight: the first query of the last block sees its own key and, before the gate, far keys
+    // only, so its mass is exp(-U) and the far mass (T - 128) exp(U + gate).
+    const double far = std::log(static_cast<double>(T - kQueryBlock));
+    const double gate = tolerance - 0.0101 - 2 * U - far;
+    const double tight =
+        plateau_share(plateau(T, gate, U), PruningRule::kTight, tolerance, measured);
+    EXPECT_LE(tight, std::exp(tolerance));
+    EXPECT_GE(tight, 0.98 * std::exp(tolerance));
+  }
+}
+
+TEST(Pruning, KeepsThePlateauJustAboveTheThreshold) {
+  const double U = 4, tolerance = -10;
+  const double threshold = tolerance - 2 * U - std::log(4096.0);
+  EXPECT_EQ(
+      plateau_share(plateau(4096, threshold + 1e-2, U), PruningRule::kPublished, tolerance, false),
+      0);
+  const double far = std::log(4096.0 - kQueryBlock);
+  EXPECT_LE(plateau_share(
+                plateau(4096, tolerance - 2 * U - far, U), PruningRule::kTight, tolerance, false),
+            0.99 * std::exp(tolerance));
+}
+
+TEST(Pruning, OneOutlierKeySpoilsOnlyItsBlockInTheTightRule) {
+  AttentionInputs in =
+      random_inputs({.B = 1, .Tq = 2048, .Tk = 2048, .H = 1, .G = 1, .D = 64}, at::kFloat, 1, 1);
+  in.k[0][100].mul_(20);
+  const auto share = [&](PruningRule rule) {
+    const AttentionOutput result = attention(in.q, in.k, in.v, in.log_gate, {}, {}, {0, -10, rule});
+    return attention_statistics(result.start, {}, 2048, 2048).pruned_tiles[0].item<double>();
+  };
+  EXPECT_GT(share(PruningRule::kTight), share(PruningRule::kPublished) + 0.1);
+}
+
+// Pruned tiles and those that nobody may see are neither read nor computed.
+TEST(Pruning, DoesNotReadPrunedTiles) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const PruningRule rule : kRules) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const AttentionShape shape = {.B = 1, .Tq = 128, .Tk = 1024, .H = 2, .G = 1, .D = 64};
+      const AttentionInputs clean = random_inputs(shape, dtype, 5, 0);
+      const at::Tensor bound = at::full({2}, 12.0F, at::kFloat);
+      const AttentionOptions options = {0, -10, rule};
+      const auto expected = run_attention(clean, options, bound);
+      const at::Tensor start =
+          attention(clean.q, clean.k, clean.v, clean.log_gate, {}, bound, options).start;
+      const int64_t kept = start.min().item<int32_t>() / 512 * 512;  // whole tiles of any kernel
+      ASSERT_GE(kept, 512);
+      AttentionInputs poisoned = clean;
+      poisoned.k = clean.k.clone(), poisoned.v = clean.v.clone();
+      poisoned.k.slice(1, 0, kept).fill_(nan);
+      poisoned.v.slice(1, 0, kept).fill_(nan);
+      const auto actual = run_attention(poisoned, options, bound);
+      EXPECT_BITWISE_EQUAL(actual.out, expected.out);
+      EXPECT_BITWISE_EQUAL(actual.lse, expected.lse);
+      EXPECT_BITWISE_EQUAL(actual.dq, expected.dq);
+      EXPECT_BITWISE_EQUAL(actual.dk, expected.dk);
+      EXPECT_BITWISE_EQUAL(actual.dv, expected.dv);
+      EXPECT_BITWISE_EQUAL(actual.dlog_gate, expected.dlog_gate);
+    }
+  }
+}
+
+TEST(Pruning, SharesTheToleranceBetweenParts) {
+  const AttentionShape shape = {.B = 1, .Tq = 256, .Tk = 256, .H = 2, .G = 1, .D = 32};
+  const AttentionInputs own = random_inputs(shape, at::kFloat, 1, 1);
+  const AttentionInputs memory =
+      random_inputs({.B = 1, .Tq = 1, .Tk = 1500, .H = 2, .G = 1, .D = 32}, at::kFloat, 2, 4);
+  // One running sum over the memory and then the sequence.
+  const at::Tensor sums = gate_sums(at::cat({memory.log_gate, own.log_gate}, 1));
+  const KeyPart parts[] = {
+      {own.k, own.v, sums.slice(2, 1500).contiguous(), {}, true},
+      {memory.k, memory.v, sums.slice(2, 0, 1500).contiguous(), {}, false},
+  };
+  const at::Tensor query_sums = sums.slice(2, 1500).contiguous();
+  for (const PruningRule rule : kRules) {
+    const AttentionOptions options = {0, -3, rule};
+    const at::Tensor floors = reference_attention(own.q, query_sums, {parts, 1}).lse;
+    const auto starts = pruned_starts(own.q, query_sums, parts, {}, options, floors);
+    EXPECT_GT(starts[1].max().item<int32_t>(), 0) << to_string(rule);
+    EXPECT_LE(dropped_share(own.q, query_sums, parts, starts), std::exp(-3.0));
+    const AttentionOutput pruned = attention(own.q, query_sums, parts, {}, options);
+    const AttentionOutput whole = attention(own.q, query_sums, parts, {});
+    // 2 epsilon diam(V), with diam(V) <= 2 max |v| per coordinate.
+    const double diameter = 2 * memory.v.abs().max().item<double>();
+    EXPECT_TENSORS_NEAR(pruned.out, whole.out, 2 * std::exp(-3.0) * diameter, 0);
+  }
+}
+
+TEST(QkNormBound, HoldsAndIsReached) {
+  const at::Tensor wq = at::tensor({1.0F, 2.0F, 3.0F, 0.5F}).reshape({1, 4});
+  const at::Tensor wk = at::tensor({2.0F, 1.0F, 1.0F, 3.0F}).reshape({1, 4});
+  // All of a normalised vector in dimension 2: q.k = 4 * 3 * 1, scale 1/2.
+  EXPECT_NEAR(qk_norm_bound(wq, wk, 2, 0, false, at::kFloat)[1].item<double>(), 6, 1e-3);
+  // Rotated pairs (0, 2), (1, 3): max q (3, 2) times max k (2, 3).
+  EXPECT_NEAR(qk_norm_bound(wq, wk, 2, 0, true, at::kFloat)[0].item<double>(), 12, 1e-3);
+  EXPECT_NEAR(
+      qk_norm_bound(wq, wk, 2, 0, false, at::kBFloat16)[0].item<double>(), 6 * (1 + 0x1p-7), 1e-5);
+  EXPECT_NEAR(qk_norm_bound(wq[0], wk[0], 2, 0, true, at::kBFloat16)[0].item<double>(),
+              12 * (1 + 0x1p-6),
+              1e-5);
+  EXPECT_THROW(qk_norm_bound(wq, wk.slice(1, 0, 2), 2, 0, false, at::kFloat), Error);
+}
+
+TEST(AttentionStatistics, CountsTilesOf128By64) {
+  // 256 causal tokens: block 0 has tiles 0, 1; block 1 has tiles 0..3.
+  const at::Tensor start = at::tensor({0, 128}, at::kInt).reshape({1, 1, 2});
+  const AttentionStatistics whole = attention_statistics(start, {}, 256, 256);
+  EXPECT_DOUBLE_EQ(whole.pruned_tiles[0].item<double>(), 2.0 / 6);
+  EXPECT_DOUBLE_EQ(whole.pruned_flops[0].item<double>(), 2.0 / 6);
+  EXPECT_EQ(whole.first_block[0][0][1].item<int32_t>(), 2);
+  // A document that starts at 64 for the second block: tile 0 is empty there, not pruned.
+  at::Tensor first = at::zeros({1, 256}, at::kInt);
+  first.slice(1, 128).fill_(64);
+  EXPECT_DOUBLE_EQ(attention_statistics(start, first, 256, 256).pruned_tiles[0].item<double>(),
+                   1.0 / 5);
+  EXPECT_THROW(attention_statistics(start, first, 300, 300), Error);
+}
+
+}  // namespace
+}  // namespace reynard::attention
