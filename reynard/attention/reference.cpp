@@ -141,8 +141,8 @@ ReferenceGradients reference_backward_part(const at::Tensor& dout,
   const at::Tensor dv = at::matmul(rounded_like(weights, q).transpose(2, 3), rows);
   result.dv = per_group(dv, G);
   if (part.sums.defined()) {
-    result.dquery_sums = dlogits.sum(-1, false, at::kDouble);
-    result.dsums = -dlogits.sum(-2, false, at::kDouble);
+    result.dquery_sums = dlogits.sum(-1).to(at::kDouble);
+    result.dsums = -dlogits.sum(-2).to(at::kDouble);
   }
   return result;
 }

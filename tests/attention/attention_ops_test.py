@@ -1,0 +1,166 @@
+"""The operators from Python: load_library, opcheck of every registered op, gradcheck in f64.
+
+Usage: attention_ops_test.py LIBRARY
+"""
+
+import math
+import sys
+import unittest
+
+import torch
+
+LIBRARY = sys.argv.pop(1)
+torch.ops.load_library(LIBRARY)
+ops = torch.ops.reynard
+
+
+def inputs(B=2, Tq=9, Tk=12, H=4, G=2, D=8, dtype=torch.float32, requires_grad=False, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+
+    def normal(*sizes):
+        return torch.randn(*sizes, generator=generator, dtype=torch.float64)
+
+    q = normal(B, Tq, H, D).to(dtype)
+    k = normal(B, Tk, G, D).to(dtype)
+    v = normal(B, Tk, G, D).to(dtype)
+    log_gate = torch.nn.functional.logsigmoid(normal(B, Tk, H) + 2).to(wide)
+    tensors = [q, k, v, log_gate]
+    return [t.requires_grad_(requires_grad) for t in tensors]
+
+
+def naive(q, k, v, log_gate, first_key=None):
+    B, Tq, H, D = q.shape
+    Tk, G = k.shape[1:3]
+    k = k.repeat_interleave(H // G, 2)
+    v = v.repeat_interleave(H // G, 2)
+    c = log_gate.double().cumsum(1).permute(0, 2, 1)
+    s = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(D)
+    s = s + (c[:, :, Tk - Tq :, None] - c[:, :, None, :]).to(s.dtype)
+    j = torch.arange(Tk)
+    visible = j <= torch.arange(Tk - Tq, Tk)[:, None]
+    if first_key is not None:
+        visible = visible & (j >= first_key[:, None, :, None])
+    s = s.masked_fill(~visible, -math.inf)
+    return torch.einsum("bhij,bjhd->bihd", s.softmax(-1), v), s.logsumexp(-1)
+
+
+class AttentionOps(unittest.TestCase):
+    def test_equals_the_formula(self):
+        q, k, v, log_gate = inputs()
+        out, lse, start = ops.attention(q, k, v, log_gate)
+        expected, expected_lse = naive(q, k, v, log_gate)
+        torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(lse, expected_lse, atol=1e-5, rtol=1e-5)
+        self.assertEqual(start.shape, (2, 4, 1))
+
+    def test_gradients_equal_those_of_the_formula(self):
+        ours = inputs(requires_grad=True)
+        theirs = inputs(requires_grad=True)
+        weight = torch.randn(2, 9, 4, 8)
+        (ops.attention(*ours)[0] * weight).sum().backward()
+        (naive(*theirs)[0] * weight).sum().backward()
+        for a, b in zip(ours, theirs):
+            torch.testing.assert_close(a.grad, b.grad, atol=1e-5, rtol=1e-4)
+
+    def test_gradcheck_in_double(self):
+        tensors = inputs(B=1, Tq=4, Tk=6, H=2, G=1, D=3, dtype=torch.float64, requires_grad=True)
+        first_key = torch.tensor([[0, 1, 1, 3]], dtype=torch.int32)
+
+        def function(q, k, v, log_gate):
+            return ops.attention(q, k, v, log_gate, first_key)[:2]
+
+        self.assertTrue(torch.autograd.gradcheck(function, tensors))
+
+    def test_gradcheck_of_several_parts(self):
+        q, k, v, log_gate = inputs(
+            B=1, Tq=3, Tk=5, H=2, G=1, D=3, dtype=torch.float64, requires_grad=True
+        )
+
+        def function(q, k, v, log_gate):
+            sums = ops.gate_sums(log_gate)
+            return ops.attention_parts(
+                q,
+                sums[:, :, 2:],
+                [k[:, :2], k[:, 2:]],
+                [v[:, :2], v[:, 2:]],
+                [sums[:, :, :2], sums[:, :, 2:]],
+                [None, None],
+                [0, 1],
+            )[:2]
+
+        whole = ops.attention(q, k, v, log_gate)
+        for a, b in zip(function(q, k, v, log_gate), whole):
+            torch.testing.assert_close(a, b)
+        self.assertTrue(torch.autograd.gradcheck(function, (q, k, v, log_gate)))
+
+    def test_opcheck(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            q, k, v, log_gate = inputs(dtype=dtype, requires_grad=True)
+            first_key = torch.zeros(2, 9, dtype=torch.int32)
+            bound = torch.full((4,), 30.0)
+            torch.library.opcheck(ops.attention.default, (q, k, v))
+            torch.library.opcheck(
+                ops.attention.default,
+                (q, k, v, log_gate, first_key, bound),
+                {"log_pruning_tolerance": -10.0, "rule": "published"},
+            )
+
+    def test_opcheck_of_the_parts(self):
+        q, k, v, log_gate = inputs(requires_grad=True)
+        sums = ops.gate_sums(log_gate).detach().requires_grad_(True)
+        query_sums = sums[:, :, 3:].detach().requires_grad_(True)
+        lists = ([k], [v], [sums], [None], [1])
+        torch.library.opcheck(ops.gate_sums.default, (log_gate,))
+        torch.library.opcheck(ops.attention_parts.default, (q, query_sums, *lists))
+        with torch.no_grad():
+            out, lse, start = ops.attention_parts(q, query_sums, *lists)
+            arguments = (out, lse, q, query_sums, *lists, out, lse, start, 0.0)
+            detached = torch.utils._pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, arguments)
+            torch.library.opcheck(ops.attention_parts_backward.default, detached)
+            torch.library.opcheck(
+                ops.gate_sums_backward.default, (sums.detach(), log_gate.detach())
+            )
+
+    def test_decode_reads_pages(self):
+        B, T, H, G, D = 2, 100, 4, 2, 8
+        q, k, v, log_gate = inputs(B=B, Tq=T, Tk=T, H=H, G=G, D=D)
+        expected, expected_lse = naive(q, k, v, log_gate)
+        N = (T + 63) // 64
+        keys = torch.full((B * G * N, 64, D), math.nan)
+        values = torch.full((B * G * N, 64, D), math.nan)
+        sums = torch.full((B * G * N, H // G, 64), math.nan, dtype=torch.float64)
+        table = torch.arange(B * G * N, dtype=torch.int32).view(B, G, N)
+        c = log_gate.double().cumsum(1)
+        for b in range(B):
+            for g in range(G):
+                for t in range(T):
+                    page, slot = table[b, g, t // 64], t % 64
+                    keys[page, slot], values[page, slot] = k[b, t, g], v[b, t, g]
+                    sums[page, :, slot] = c[b, t, g * 2 : g * 2 + 2]
+        lengths = torch.full((B,), T, dtype=torch.int64)
+        arguments = (q[:, -1].contiguous(), keys, values, sums, None, None, table, lengths)
+        out, lse, start = ops.attention_decode(*arguments)
+        torch.testing.assert_close(out, expected[:, -1], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(lse, expected_lse[:, :, -1], atol=1e-5, rtol=1e-5)
+        self.assertEqual(start.tolist(), [[0] * H] * B)
+        torch.library.opcheck(
+            ops.attention_decode.default, arguments, test_utils=("test_schema", "test_faketensor")
+        )
+
+    def test_statistics(self):
+        start = torch.tensor([[[0, 128]]], dtype=torch.int32)
+        first_block, tiles, flops = ops.attention_statistics(start, None, 256, 256)
+        self.assertEqual(first_block.tolist(), [[[0, 2]]])
+        self.assertAlmostEqual(tiles.item(), 2 / 6)
+        self.assertAlmostEqual(flops.item(), 2 / 6)
+        torch.library.opcheck(ops.attention_statistics.default, (start, None, 256, 256))
+
+    def test_errors_name_the_argument(self):
+        q, k, v, log_gate = inputs()
+        with self.assertRaisesRegex(RuntimeError, "attention: log_gate has shape"):
+            ops.attention(q, k, v, log_gate[:, :5])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,234 @@
+// What must hold exactly or to rounding whatever the kernels do: variants that coincide, parts that
+// add up, gates that are shut, rows that see nothing, and results that do not depend on threads.
+
+#include "reynard/attention/attention.h"
+#include "reynard/attention/bias.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/attention_inputs.h"
+#include "tests/support/compare.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <vector>
+
+namespace reynard::attention {
+namespace {
+
+using test::AttentionGradients;
+using test::AttentionInputs;
+using test::AttentionShape;
+using test::first_keys;
+using test::random_inputs;
+using test::run_attention;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+void expect_same_bits(const AttentionGradients& a, const AttentionGradients& b) {
+  EXPECT_BITWISE_EQUAL(a.out, b.out);
+  EXPECT_BITWISE_EQUAL(a.lse, b.lse);
+  EXPECT_BITWISE_EQUAL(a.dq, b.dq);
+  EXPECT_BITWISE_EQUAL(a.dk, b.dk);
+  EXPECT_BITWISE_EQUAL(a.dv, b.dv);
+  EXPECT_EQ(a.dlog_gate.defined(), b.dlog_gate.defined());
+  if (a.dlog_gate.defined()) {
+    EXPECT_BITWISE_EQUAL(a.dlog_gate, b.dlog_gate);
+  }
+}
+
+TEST(Identities, ConstantGateIsAlibiWithSlopeMinusLogGate) {
+  AttentionInputs in = random_inputs({.B = 1, .Tq = 200, .Tk = 200, .H = 2, .G = 1, .D = 64});
+  const double slopes[] = {0.25, 0.01};
+  for (int h = 0; h < 2; ++h) in.log_gate.select(2, h).fill_(-slopes[h]);
+  const at::Tensor sums = alibi_sums(at::tensor({slopes[0], slopes[1]}, at::kDouble), 200);
+  const KeyPart part = {in.k, in.v, sums, {}, true};
+  const AttentionOutput alibi = attention(in.q, sums, {&part, 1}, {});
+  const AttentionOutput forgetting = attention(in.q, in.k, in.v, in.log_gate);
+  EXPECT_TENSORS_NEAR(forgetting.out, alibi.out, 1e-5, 1e-5);
+  EXPECT_TENSORS_NEAR(forgetting.lse, alibi.lse, 1e-5, 1e-5);
+}
+
+// The keys of one sequence cut into a memory (seen whole) and a causal rest, in any number of
+// pieces.
+TEST(Identities, AnySplitIntoPartsIsTheWhole) {
+  const int64_t Tq = 150, Tk = 400;
+  const AttentionInputs in =
+      random_inputs({.B = 2, .Tq = Tq, .Tk = Tk, .H = 4, .G = 2, .D = 64}, at::kFloat, 1, 4);
+  const AttentionGradients whole = run_attention(in);
+  for (const std::vector<int64_t>& cuts : std::vector<std::vector<int64_t>>{
+           {0, 250, 400}, {0, 1, 64, 250, 400}, {0, 0, 100, 400}, {0, 130, 131, 200, 400}}) {
+    const auto leaf = [](const at::Tensor& t) { return t.clone().requires_grad_(true); };
+    const at::Tensor q = leaf(in.q), k = leaf(in.k), v = leaf(in.v), gate = leaf(in.log_gate);
+    const at::Tensor sums = gate_sums(gate);
+    std::vector<KeyPart> parts;
+    for (size_t p = 0; p + 1 < cuts.size(); ++p) {
+      const int64_t begin = cuts[p], end = cuts[p + 1];
+      parts.push_back({k.slice(1, begin, end),
+                       v.slice(1, begin, end),
+                       sums.slice(2, begin, end),
+                       {},
+                       /*causal=*/p + 2 == cuts.size()});
+    }
+    const AttentionOutput split = attention(q, sums.slice(2, Tk - Tq), parts, {});
+    torch::autograd::backward({split.out, split.lse}, {in.dout, in.dlse});
+    EXPECT_TENSORS_NEAR(split.out, whole.out, 1e-5, 1e-5);
+    EXPECT_TENSORS_NEAR(split.lse, whole.lse, 1e-5, 1e-5);
+    EXPECT_TENSORS_NEAR(q.grad(), whole.dq, 2e-5, 1e-4);
+    EXPECT_TENSORS_NEAR(k.grad(), whole.dk, 2e-5, 1e-4);
+    EXPECT_TENSORS_NEAR(v.grad(), whole.dv, 2e-5, 1e-4);
+    EXPECT_TENSORS_NEAR(gate.grad(), whole.dlog_gate, 5e-5, 1e-4);
+  }
+}
+
+TEST(Identities, PackedDocumentsAreSeparateSequences) {
+  const AttentionShape shape = {.B = 1, .Tq = 300, .Tk = 300, .H = 2, .G = 1, .D = 32};
+  AttentionInputs in = random_inputs(shape);
+  in.first_key = first_keys(shape, {.documents = {0, 77, 200}});
+  const AttentionGradients packed = run_attention(in);
+  const int64_t borders[] = {0, 77, 200, 300};
+  for (int d = 0; d < 3; ++d) {
+    const auto cut = [&](const at::Tensor& t, int64_t axis) {
+      return t.slice(axis, borders[d], borders[d + 1]);
+    };
+    AttentionInputs one;
+    one.q = cut(in.q, 1), one.k = cut(in.k, 1), one.v = cut(in.v, 1);
+    one.log_gate = cut(in.log_gate, 1), one.dout = cut(in.dout, 1), one.dlse = cut(in.dlse, 2);
+    const AttentionGradients alone = run_attention(one);
+    EXPECT_TENSORS_NEAR(cut(packed.out, 1), alone.out, 1e-5, 1e-5);
+    EXPECT_TENSORS_NEAR(cut(packed.dq, 1), alone.dq, 1e-5, 1e-4);
+    EXPECT_TENSORS_NEAR(cut(packed.dk, 1), alone.dk, 1e-5, 1e-4);
+    EXPECT_TENSORS_NEAR(cut(packed.dv, 1), alone.dv, 1e-5, 1e-4);
+    EXPECT_TENSORS_NEAR(cut(packed.dlog_gate, 1), alone.dlog_gate, 2e-5, 1e-4);
+    // The gate of a document's first token has nothing to forget: exactly no gradient.
+    EXPECT_BITWISE_EQUAL(packed.dlog_gate[0][borders[d]], at::zeros({2}));
+  }
+}
+
+TEST(Identities, RowsThatSeeNothingGiveZeros) {
+  const AttentionShape shape = {.B = 2, .Tq = 130, .Tk = 130, .H = 2, .G = 1, .D = 64};
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    AttentionInputs in = random_inputs(shape, dtype);
+    in.first_key = first_keys(shape, {.padding = {70, 130}});
+    const AttentionGradients result = run_attention(in);
+    const auto zero = [](const at::Tensor& t) { EXPECT_BITWISE_EQUAL(t, at::zeros_like(t)); };
+    zero(result.out[0].slice(0, 0, 70));
+    zero(result.out[1]);
+    zero(result.dq[0].slice(0, 0, 70));
+    zero(result.dq[1]);
+    zero(result.dk[0].slice(0, 0, 70));
+    zero(result.dk[1]);
+    zero(result.dv[1]);
+    zero(result.dlog_gate[0].slice(0, 0, 71));
+    zero(result.dlog_gate[1]);
+    EXPECT_TRUE(result.lse[1].eq(-kInfinity).all().item<bool>());
+    EXPECT_TRUE(result.lse[0].slice(1, 70).isfinite().all().item<bool>());
+  }
+}
+
+TEST(Identities, AShutGateHidesThePastExactly) {
+  AttentionInputs in = random_inputs({.B = 1, .Tq = 200, .Tk = 200, .H = 2, .G = 2, .D = 64});
+  in.log_gate[0][90].fill_(-kInfinity);
+  in.log_gate[0][91].fill_(-kInfinity);
+  const AttentionGradients shut = run_attention(in);
+  for (const at::Tensor& t : {shut.out, shut.lse, shut.dq, shut.dk, shut.dv, shut.dlog_gate}) {
+    EXPECT_TRUE(t.isfinite().all().item<bool>());
+  }
+  EXPECT_BITWISE_EQUAL(shut.dlog_gate[0].slice(0, 90, 92), at::zeros({2, 2}));
+  // The same as a document that begins there.
+  AttentionInputs cut = in;
+  cut.log_gate = in.log_gate.clone();
+  cut.log_gate[0].slice(0, 90, 92).fill_(-1);
+  cut.first_key = first_keys({.B = 1, .Tq = 200, .Tk = 200}, {.documents = {90, 91}});
+  const AttentionGradients documents = run_attention(cut);
+  EXPECT_TENSORS_NEAR(shut.out, documents.out, 1e-6, 1e-5);
+  EXPECT_TENSORS_NEAR(shut.dk, documents.dk, 1e-5, 1e-4);
+}
+
+TEST(Identities, EmptyInputsGiveEmptyOrNothing) {
+  for (const AttentionShape& shape :
+       std::vector<AttentionShape>{{.B = 0, .Tq = 4, .Tk = 4, .H = 2, .G = 1, .D = 8},
+                                   {.B = 1, .Tq = 0, .Tk = 4, .H = 2, .G = 1, .D = 8},
+                                   {.B = 1, .Tq = 0, .Tk = 0, .H = 2, .G = 1, .D = 8}}) {
+    for (const double tolerance : {0.0, -10.0}) {
+      const AttentionInputs in = random_inputs(shape);
+      const AttentionGradients result = run_attention(in, {.log_pruning_tolerance = tolerance});
+      EXPECT_EQ(result.out.sizes(), in.q.sizes());
+      EXPECT_BITWISE_EQUAL(result.dk, at::zeros_like(in.k));
+      EXPECT_BITWISE_EQUAL(result.dlog_gate, at::zeros_like(in.log_gate));
+    }
+  }
+  // A memory without keys adds nothing.
+  const AttentionInputs in = random_inputs({.B = 1, .Tq = 70, .Tk = 70, .H = 2, .G = 1, .D = 8});
+  const KeyPart parts[] = {{in.k, in.v, {}, {}, true},
+                           {in.k.slice(1, 0, 0), in.v.slice(1, 0, 0), {}, {}, false}};
+  EXPECT_TENSORS_NEAR(
+      attention(in.q, at::Tensor(), parts, {}).out, attention(in.q, in.k, in.v).out, 1e-6, 1e-6);
+}
+
+TEST(Identities, ViewsOfOneProjectionAreTakenAsTheyAre) {
+  const AttentionInputs in = random_inputs({.B = 2, .Tq = 90, .Tk = 90, .H = 2, .G = 2, .D = 32});
+  const at::Tensor fused = at::cat({in.q, in.k, in.v}, 2);
+  AttentionInputs views = in;
+  views.q = fused.slice(2, 0, 2), views.k = fused.slice(2, 2, 4), views.v = fused.slice(2, 4, 6);
+  const AttentionOutput strided = attention(views.q, views.k, views.v, in.log_gate);
+  EXPECT_BITWISE_EQUAL(strided.out, attention(in.q, in.k, in.v, in.log_gate).out);
+  // A last dimension that is not contiguous is copied.
+  const at::Tensor flipped = in.q.transpose(1, 3).contiguous().transpose(1, 3);
+  EXPECT_BITWISE_EQUAL(attention(flipped, in.k, in.v, in.log_gate).out, strided.out);
+}
+
+TEST(Identities, SameBitsForAnyNumberOfThreadsAndInEveryRun) {
+  const AttentionShape shape = {.B = 2, .Tq = 700, .Tk = 800, .H = 4, .G = 2, .D = 64};
+  const int before = at::get_num_threads();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const double tolerance : {0.0, -10.0}) {
+      AttentionInputs in = random_inputs(shape, dtype);
+      in.first_key = first_keys(shape, {.documents = {300}, .padding = {0, 20}});
+      const AttentionOptions options = {.log_pruning_tolerance = tolerance};
+      at::set_num_threads(1);
+      const AttentionGradients one = run_attention(in, options);
+      for (const int threads : {1, 2, 3}) {
+        at::set_num_threads(threads);
+        expect_same_bits(run_attention(in, options), one);
+      }
+    }
+  }
+  at::set_num_threads(before);
+}
+
+class DebugChecks : public testing::Test {
+ protected:
+  void SetUp() override { setenv("REYNARD_DEBUG_CHECKS", "1", 1); }
+  void TearDown() override { unsetenv("REYNARD_DEBUG_CHECKS"); }
+};
+
+TEST_F(DebugChecks, RejectGatesThatAreNotGates) {
+  AttentionInputs in = random_inputs({.B = 1, .Tq = 5, .Tk = 5, .H = 1, .G = 1, .D = 8});
+  EXPECT_NO_THROW(attention(in.q, in.k, in.v, in.log_gate));
+  for (const double bad : {1e-3, std::numeric_limits<double>::quiet_NaN(), kInfinity}) {
+    at::Tensor gates = in.log_gate.clone();
+    gates[0][2][0] = bad;
+    EXPECT_THROW(attention(in.q, in.k, in.v, gates), Error);
+    EXPECT_THROW(gate_sums(gates), Error);
+  }
+}
+
+TEST_F(DebugChecks, RejectFirstKeysThatDecrease) {
+  const AttentionInputs in = random_inputs({.B = 1, .Tq = 3, .Tk = 3, .H = 1, .G = 1, .D = 8});
+  const at::Tensor first = at::tensor({1, 0, 0}, at::kInt).unsqueeze(0);
+  EXPECT_THROW(attention(in.q, in.k, in.v, {}, first), Error);
+}
+
+}  // namespace
+}  // namespace reynard::attention

@@ -1,0 +1,25 @@
+# What depends on the kernels runs once per instruction set that this processor has (the names are
+# those of REYNARD_CPU_PATH); the rest runs once. Threads wait without spinning: tests share cores.
+set(kernel_tests "*Budget*:ForgettingAttention*:Identities*:Pruning*:Kernels*")
+set(cpu_flags "")
+if(EXISTS /proc/cpuinfo)
+  file(STRINGS /proc/cpuinfo cpu_flags REGEX "^flags" LIMIT_COUNT 1)
+endif()
+set(cpu_paths portable)
+if(cpu_flags MATCHES " avx2 " AND cpu_flags MATCHES " fma ")
+  list(APPEND cpu_paths avx2)
+endif()
+if(cpu_flags MATCHES " avx512f " AND cpu_flags MATCHES " avx512vl ")
+  list(APPEND cpu_paths avx512)
+endif()
+
+add_test(NAME attention COMMAND attention_test --gtest_filter=-${kernel_tests})
+set_tests_properties(attention PROPERTIES ENVIRONMENT OMP_WAIT_POLICY=passive)
+foreach(path ${cpu_paths})
+  add_test(NAME attention_${path} COMMAND attention_test --gtest_filter=${kernel_tests})
+  set_tests_properties(
+    attention_${path} PROPERTIES ENVIRONMENT "REYNARD_CPU_PATH=${path};OMP_WAIT_POLICY=passive")
+endforeach()
+
+add_test(NAME attention_ops COMMAND ${TorchWheel_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/attention_ops_test.py
+                                    $<TARGET_FILE:reynard>)
