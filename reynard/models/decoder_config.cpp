@@ -86,11 +86,12 @@ void check_heads(const DecoderConfig& config, const Checker& check) {
 
 void check_gates(const AttentionMixerConfig& a, const Checker& check) {
   const bool has_times = a.decay_time_min || a.decay_time_max;
-  const bool takes_times =
-      a.forget_gate == ForgetGate::kDataIndependent || a.forget_gate == ForgetGate::kFixed;
-  check.require(!has_times || takes_times,
+  check.require(!has_times || a.forget_gate != ForgetGate::kNone,
                 "attention.decay_time_min",
-                "and decay_time_max initialise data_independent and fixed gates only");
+                "and decay_time_max initialise forget gates; forget_gate is none");
+  check.require(!has_times || a.forget_bias_init == 0,
+                "attention.forget_bias_init",
+                "and decay_time_min both set the initial bias; give one of them");
   check.require(a.decay_time_min.has_value() == a.decay_time_max.has_value(),
                 "attention.decay_time_min",
                 "and decay_time_max must be given together");

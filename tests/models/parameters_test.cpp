@@ -122,6 +122,8 @@ TEST(Initialisation, DecayTimesAreGeometric) {
   config.attention.decay_time_min = 2;
   config.attention.decay_time_max = 128;
   const at::Tensor bias = weights(config, 0).at("model.layers.0.attn.fgate_bias");
+  config.attention.forget_gate = ForgetGate::kFull;  // the same times begin a data-dependent gate
+  EXPECT_BITWISE_EQUAL(weights(config, 0).at("model.layers.0.attn.fgate_proj.bias"), bias);
   for (int64_t h = 0; h < 4; ++h) {
     const double time = 2 * std::pow(4, h);  // 2, 8, 32, 128
     const double gate = 1 / (1 + std::exp(-bias[h].item<double>()));

@@ -83,9 +83,12 @@ nlohmann::ordered_json write_config(const DecoderConfig& config) {
   for (const auto& [name, gate] : kGateTypes) {
     if (gate == a.forget_gate) json["fgate_type"] = name;
   }
-  json["fgate_bias_init"] = a.decay_time_min.has_value();
-  json["decay_time_min"] = or_null(a.decay_time_min);
-  json["decay_time_max"] = or_null(a.decay_time_max);
+  // The layout has decay times for data-independent gates only; those of a full gate have done their work
+  // in the initial bias, which is among the weights.
+  const bool has_times = a.decay_time_min && a.forget_gate != ForgetGate::kFull;
+  json["fgate_bias_init"] = has_times;
+  json["decay_time_min"] = or_null(has_times ? a.decay_time_min : std::nullopt);
+  json["decay_time_max"] = or_null(has_times ? a.decay_time_max : std::nullopt);
   json["use_output_norm"] = a.output_norm;
   json["qk_norm"] = a.qk_norm != QKNorm::kNone;
   json["qk_norm_share_param_across_head"] = a.qk_norm == QKNorm::kShared;

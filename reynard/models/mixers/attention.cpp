@@ -30,10 +30,11 @@ at::Tensor linear(const at::Tensor& x, const Parameter& weight, const Parameter&
 }
 
 // b_h = -ln(expm1(1/T_h)) with T_h geometric between T_min and T_max: sigmoid(b_h)^T_h = 1/e.
-at::Tensor decay_time_biases(const AttentionMixerConfig& config) {
+// Without decay times every head gets forget_bias_init.
+at::Tensor initial_gate_biases(const AttentionMixerConfig& config) {
   const int64_t H = config.num_heads;
   at::Tensor biases = at::empty({H}, at::kFloat);
-  if (!config.decay_time_min) return biases.zero_();
+  if (!config.decay_time_min) return biases.fill_(config.forget_bias_init);
   const double from = std::log(*config.decay_time_min), to = std::log(*config.decay_time_max);
   for (int64_t h = 0; h < H; ++h) {
     const double time = std::exp(from + (H > 1 ? (to - from) * h / (H - 1) : 0));
@@ -68,12 +69,12 @@ AttentionMixer::AttentionMixer(const DecoderConfig& config, Initializer& initial
     case ForgetGate::kFull:
       gate_ = initializer.matrix(H_, C);
       gate_.product = false;  // stays f32: errors of log f add up over the past
-      gate_bias_ = initializer.bias(H_, config_.forget_bias_init);
+      gate_bias_ = initializer.bias(initial_gate_biases(config_), /*frozen=*/false);
       break;
     case ForgetGate::kDataIndependent:
     case ForgetGate::kFixed:
       gate_bias_ =
-          initializer.bias(decay_time_biases(config_), config_.forget_gate == ForgetGate::kFixed);
+          initializer.bias(initial_gate_biases(config_), config_.forget_gate == ForgetGate::kFixed);
       break;
   }
   if (config_.output_gate != OutputGate::kNone) output_gate_ = initializer.matrix(H_ * D_, C);
