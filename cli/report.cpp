@@ -4,6 +4,7 @@
 #include "cli/command_line.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/report/page.h"
+#include "reynard/report/verdict.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -98,6 +99,30 @@ void write_figures(const report::Runs& runs, const ReportArguments& arguments) {
   }
 }
 
+// The page's table in at most ten lines of the terminal, the page's address last.
+void print_summary(const report::Runs& runs, const fs::path& page) {
+  constexpr size_t kMaxRows = 8;
+  std::vector<report::SummaryRow> rows = report::summary_rows(runs);
+  std::erase_if(rows, [](const report::SummaryRow& row) {
+    return row.quantity == "Non-embedding parameters" || row.quantity == "Peak memory" ||
+           row.quantity == "Held-out loss" ||
+           row.quantity == "Loss within → past the trained length";
+  });
+  if (rows.size() > kMaxRows) rows.resize(kMaxRows);
+  constexpr int kWidth = 28;
+  fmt::print("{:{}}", "", kWidth);
+  for (const report::RunResults& run : runs) fmt::print("{:>{}}", run.name, kWidth - 4);
+  fmt::print("\n");
+  for (const report::SummaryRow& row : rows) {
+    fmt::print("{:{}}", row.quantity, kWidth);
+    for (const std::string& value : row.values) {
+      fmt::print("{:>{}}", value.empty() ? "-" : value, kWidth - 4);
+    }
+    fmt::print("\n");
+  }
+  fmt::print("{}\n", fs::absolute(page).lexically_normal().string());
+}
+
 void report(const ReportArguments& arguments) {
   if (arguments.smoothing < 1) {
     throw Error(fmt::format("report: --smoothing = {}; expected >= 1", arguments.smoothing));
@@ -112,7 +137,7 @@ void report(const ReportArguments& arguments) {
   if (output.has_parent_path()) fs::create_directories(output.parent_path());
   checkpoint::write_atomically(output, report::page(runs, options, vega_javascript()));
   if (!arguments.png.empty()) write_figures(runs, arguments);
-  fmt::print("{}\n", fs::absolute(output).lexically_normal().string());
+  print_summary(runs, output);
 }
 
 }  // namespace
