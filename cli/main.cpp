@@ -64,6 +64,8 @@ int main(int argc, char** argv) {
   add_sweep(app);
   add_eval(app);
   add_report(app);
+  add_info(app);
+  add_score(app);
 
   limit_memory_to_machine();
   try {

@@ -125,6 +125,8 @@ at::Tensor Decoder::hidden(const at::Tensor& tokens,
                            std::span<SequenceState* const> states,
                            const ForwardOptions& options) {
   const Ragged ragged = make_ragged(tokens, offsets, states, config_);
+  // Caches hold values, not graphs.
+  const at::AutoGradMode gradients(at::GradMode::is_enabled() && states.empty());
   Block::Stream stream{.update = {}, .residual = at::embedding(embedding_.value, tokens)};
   const bool recompute = options.checkpoint_activations && at::GradMode::is_enabled();
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {

@@ -29,6 +29,12 @@ struct ConfigFile {
   DecoderConfig config;
 };
 
+// A run folder keeps its last weights in model/.
+fs::path model_folder(const fs::path& folder) {
+  const bool is_run = !fs::exists(folder / "config.json") && fs::exists(folder / "model");
+  return is_run ? folder / "model" : folder;
+}
+
 ConfigFile read_config_file(const fs::path& folder) {
   const std::string file = (folder / "config.json").string();
   std::error_code error;
@@ -124,10 +130,11 @@ const Family& choose_family(const DecoderConfig& config, std::string_view model_
 }  // namespace
 
 DecoderConfig load_config(const fs::path& folder) {
-  return read_config_file(folder).config;
+  return read_config_file(model_folder(folder)).config;
 }
 
-Decoder load_model(const fs::path& folder) {
+Decoder load_model(const fs::path& model_or_run) {
+  const fs::path folder = model_folder(model_or_run);
   ConfigFile file = read_config_file(folder);
   if (checkpoint::has_checksums(folder)) checkpoint::verify_folder(folder);
   const checkpoint::TensorFolder tensors(folder);

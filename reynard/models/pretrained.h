@@ -14,8 +14,9 @@ class FolderWriter;
 
 namespace reynard::models {
 
-// Reads a model folder; weights become f32 masters. Checksums are verified where the folder has
-// them. Throws reynard::Error naming file and tensor for everything that does not fit.
+// Reads a model folder, or the model/ folder of a run; weights become f32 masters. Checksums are
+// verified where the folder has them. Throws reynard::Error naming file and tensor for everything
+// that does not fit.
 Decoder load_model(const std::filesystem::path& folder);
 
 // Only config.json of the folder.

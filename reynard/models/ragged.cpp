@@ -1,5 +1,6 @@
 #include "reynard/models/ragged.h"
 
+#include "reynard/models/state.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/ops/empty.h>
@@ -29,6 +30,13 @@ void check(const at::Tensor& tokens,
                       "number of states",
                       states.size(),
                       fmt::format("none or one per sequence ({})", S));
+  for (const SequenceState* state : states) {
+    tensor::check_value(state != nullptr && state->num_layers() == config.num_layers,
+                        "hidden",
+                        "state",
+                        state == nullptr ? "null" : fmt::format("{} layers", state->num_layers()),
+                        fmt::format("a state of this decoder ({} layers)", config.num_layers));
+  }
   const auto* offset = offsets.const_data_ptr<int64_t>();
   tensor::check_value(offset[0] == 0, "hidden", "offsets[0]", offset[0], "0");
   for (int64_t s = 0; s < S; ++s) {
@@ -68,8 +76,9 @@ Ragged make_ragged(const at::Tensor& tokens,
   auto* first_key = ragged.first_key.data_ptr<int32_t>();
   for (int64_t s = 0; s < S; ++s) {
     const int64_t begin = offset[s], end = s + 1 < S ? offset[s + 1] : N;
+    const int64_t earlier = states.empty() ? 0 : states[s]->length();
     for (int64_t n = begin; n < end; ++n) {
-      position[n] = n - begin;
+      position[n] = earlier + n - begin;
       const int64_t window = config.attention.window;
       first_key[n] = static_cast<int32_t>(window > 0 ? std::max(begin, n - window + 1) : begin);
     }

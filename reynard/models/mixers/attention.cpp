@@ -1,6 +1,8 @@
 #include "reynard/models/mixers/attention.h"
 
-#include "reynard/attention/attention.h"
+#include "reynard/attention/cache.h"
+#include "reynard/attention/decode.h"
+#include "reynard/models/state.h"
 #include "reynard/ops/gated_act.h"
 #include "reynard/ops/linear.h"
 #include "reynard/ops/rms_norm.h"
@@ -13,6 +15,8 @@
 #include <ATen/ops/amax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/log_sigmoid.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -41,6 +45,21 @@ at::Tensor initial_gate_biases(const AttentionMixerConfig& config) {
     biases.data_ptr<float>()[h] = static_cast<float>(-std::log(std::expm1(1 / time)));
   }
   return biases;
+}
+
+// (S, G, D): the last raw key or value of each sequence's state, zero where it has none; undefined
+// without states.
+at::Tensor previous(const Ragged& ragged,
+                    int64_t layer,
+                    const at::Tensor& raw,
+                    at::Tensor Carry::*member) {
+  if (ragged.states.empty()) return {};
+  std::vector<at::Tensor> rows;
+  for (const SequenceState* state : ragged.states) {
+    const at::Tensor carried = state->carry(layer).*member;
+    rows.push_back(carried.defined() ? carried : at::zeros_like(raw[0]));
+  }
+  return at::stack(rows);
 }
 
 }  // namespace
@@ -107,17 +126,6 @@ void AttentionMixer::parameters(const ParameterVisitor& visit) {
   visit_if_used("k_norm.weight", k_norm_);
 }
 
-at::Tensor AttentionMixer::shifted(const at::Tensor& x,
-                                   const Parameter& weight,
-                                   const Parameter& bias,
-                                   const Parameter& shift,
-                                   const Ragged& ragged,
-                                   const at::Tensor& previous) {
-  const at::Tensor raw = linear(x, weight, bias).view({x.size(0), G_, D_});
-  if (!shift.value.defined()) return raw;
-  return ops::token_shift(raw, linear(x, shift), ragged.offsets, previous);
-}
-
 at::Tensor AttentionMixer::log_gate(const at::Tensor& x) const {
   switch (config_.forget_gate) {
     case ForgetGate::kNone:
@@ -133,12 +141,22 @@ at::Tensor AttentionMixer::log_gate(const at::Tensor& x) const {
 
 AttentionMixer::Projections AttentionMixer::project(const at::Tensor& x,
                                                     const Ragged& ragged,
-                                                    int64_t /*layer*/) {
+                                                    int64_t layer) const {
   const int64_t N = x.size(0);
   Projections p;
   p.q = linear(x, q_, q_bias_);
-  p.k = shifted(x, k_, k_bias_, k_shift_, ragged, {});
-  p.v = shifted(x, v_, v_bias_, v_shift_, ragged, {});
+  p.k = linear(x, k_, k_bias_).view({N, G_, D_});
+  p.v = linear(x, v_, v_bias_).view({N, G_, D_});
+  if (k_shift_.value.defined()) {
+    p.raw_k = p.k;
+    p.k = ops::token_shift(
+        p.k, linear(x, k_shift_), ragged.offsets, previous(ragged, layer, p.k, &Carry::k));
+  }
+  if (v_shift_.value.defined()) {
+    p.raw_v = p.v;
+    p.v = ops::token_shift(
+        p.v, linear(x, v_shift_), ragged.offsets, previous(ragged, layer, p.v, &Carry::v));
+  }
   if (config_.qk_norm != QKNorm::kNone) {
     p.q = ops::rms_norm(p.q, q_norm_.value, kQKNormEps, H_);
     p.k = ops::rms_norm(p.k.reshape({N, G_ * D_}), k_norm_.value, kQKNormEps, G_);
@@ -153,6 +171,13 @@ AttentionMixer::Projections AttentionMixer::project(const at::Tensor& x,
   return p;
 }
 
+attention::AttentionOptions AttentionMixer::options() const {
+  // Without gates nothing can be pruned.
+  const bool gated = config_.forget_gate != ForgetGate::kNone;
+  return {.log_pruning_tolerance = gated ? config_.log_pruning_tolerance : 0,
+          .rule = config_.pruning_rule};
+}
+
 at::Tensor AttentionMixer::logit_bound(at::ScalarType) const {
   return {};
 }
@@ -161,9 +186,6 @@ at::Tensor AttentionMixer::attend(const Projections& p,
                                   const Ragged& ragged,
                                   int64_t layer,
                                   Observer* observer) {
-  const attention::AttentionOptions options{
-      .log_pruning_tolerance = p.log_gate.defined() ? config_.log_pruning_tolerance : 0,
-      .rule = config_.pruning_rule};
   const attention::AttentionOutput result =
       attention::attention(p.q.unsqueeze(0),
                            p.k.unsqueeze(0),
@@ -171,7 +193,7 @@ at::Tensor AttentionMixer::attend(const Projections& p,
                            p.log_gate.defined() ? p.log_gate.unsqueeze(0) : p.log_gate,
                            ragged.first_key.unsqueeze(0),
                            logit_bound(p.q.scalar_type()),
-                           options);
+                           options());
   if (observer != nullptr && observer->wants(layer)) {
     observer->attention(layer,
                         {.q = p.q,
@@ -181,6 +203,34 @@ at::Tensor AttentionMixer::attend(const Projections& p,
                          .first_key = ragged.first_key});
   }
   return result.out.squeeze(0);
+}
+
+at::Tensor AttentionMixer::attend_to_states(const Projections& p,
+                                            const Ragged& ragged,
+                                            int64_t layer,
+                                            Observer* observer) {
+  const auto S = static_cast<int64_t>(ragged.states.size());
+  const auto* offset = ragged.offsets.const_data_ptr<int64_t>();
+  std::vector<int64_t> offsets(offset, offset + S);
+  offsets.push_back(p.q.size(0));
+  std::vector<const attention::LayerCache*> caches;
+  for (int64_t s = 0; s < S; ++s) {
+    const auto rows = [&](const at::Tensor& t) {
+      return t.defined() ? t.narrow(0, offsets[s], offsets[s + 1] - offsets[s]) : t;
+    };
+    attention::LayerCache& cache = ragged.states[s]->cache(layer);
+    cache.append(rows(p.k), rows(p.v), rows(p.log_gate));
+    ragged.states[s]->remember(layer, {.k = rows(p.raw_k), .v = rows(p.raw_v)});
+    caches.push_back(&cache);
+  }
+  const attention::PagedOutput result = attention::paged_attention(
+      p.q, offsets, caches, logit_bound(p.q.scalar_type()), config_.window, options());
+  if (observer != nullptr && observer->wants(layer)) {
+    observer->attention(
+        layer,
+        {.q = p.q, .k = p.k, .log_gate = p.log_gate, .start = {}, .first_key = ragged.first_key});
+  }
+  return result.out;
 }
 
 at::Tensor AttentionMixer::gated(const at::Tensor& out, const at::Tensor& x) const {
@@ -202,8 +252,9 @@ at::Tensor AttentionMixer::forward(const at::Tensor& x,
                                    int64_t layer,
                                    Observer* observer) {
   const Projections p = project(x, ragged, layer);
-  const at::Tensor out = attend(p, ragged, layer, observer).reshape({x.size(0), H_ * D_});
-  return linear(gated(out, x), o_);
+  const at::Tensor out = ragged.states.empty() ? attend(p, ragged, layer, observer)
+                                               : attend_to_states(p, ragged, layer, observer);
+  return linear(gated(out.reshape({x.size(0), H_ * D_}), x), o_);
 }
 
 }  // namespace reynard::models

@@ -2,6 +2,7 @@
 // The attention mixer with every switch of the FoX paper: token shift, QK-norm, RoPE, forget gates,
 // pruning, output norm and gate, GQA, window.
 
+#include "reynard/attention/attention.h"
 #include "reynard/models/decoder_config.h"
 #include "reynard/models/mixer.h"
 
@@ -18,24 +19,25 @@ class AttentionMixer : public Mixer {
   void parameters(const ParameterVisitor& visit) override;
 
  private:
-  // Inputs of the attention kernel.
+  // Inputs of the attention kernel, and what the token shift carries over.
   struct Projections {
-    at::Tensor q;         // (N, H, D)
-    at::Tensor k, v;      // (N, G, D)
-    at::Tensor log_gate;  // (N, H) f32 or undefined
+    at::Tensor q;             // (N, H, D)
+    at::Tensor k, v;          // (N, G, D)
+    at::Tensor log_gate;      // (N, H) f32 or undefined
+    at::Tensor raw_k, raw_v;  // (N, G, D) before the shift, undefined where there is none
   };
-  Projections project(const at::Tensor& x, const Ragged& ragged, int64_t layer);
-  // Linear, then the token shift if `shift` is defined.
-  at::Tensor shifted(const at::Tensor& x,
-                     const Parameter& weight,
-                     const Parameter& bias,
-                     const Parameter& shift,
-                     const Ragged& ragged,
-                     const at::Tensor& previous);
+  Projections project(const at::Tensor& x, const Ragged& ragged, int64_t layer) const;
   at::Tensor log_gate(const at::Tensor& x) const;
   // (H) f32: bound of |scale q.k| from the QK-norm weights; undefined without QK-norm or pruning.
   at::Tensor logit_bound(at::ScalarType kernel_dtype) const;
+  attention::AttentionOptions options() const;
+  // -> (N, H, D), over the tokens of this call ...
   at::Tensor attend(const Projections& p, const Ragged& ragged, int64_t layer, Observer* observer);
+  // ... or over these and the earlier ones of each sequence's state.
+  at::Tensor attend_to_states(const Projections& p,
+                              const Ragged& ragged,
+                              int64_t layer,
+                              Observer* observer);
   // Output norm and gate: out (N, H*D), x (N, C) -> (N, H*D).
   at::Tensor gated(const at::Tensor& out, const at::Tensor& x) const;
 

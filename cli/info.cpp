@@ -1,0 +1,131 @@
+// reynard info MODEL: parameters, work per token and memory, from shapes alone.
+
+#include "cli/command.h"
+#include "reynard/config/config.h"
+#include "reynard/models/cost.h"
+#include "reynard/models/decoder_config.h"
+#include "reynard/models/pretrained.h"
+#include "reynard/tensor/error.h"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <variant>
+
+namespace reynard::cli {
+
+namespace {
+
+struct InfoArguments {
+  std::string model;
+  int64_t length = 16384;
+  bool json = false;
+};
+
+// Section [model] of an experiment file; the others are read by `reynard train`.
+models::DecoderConfig read_experiment_model(const std::string& file) {
+  const config::Table table = config::parse_toml(config::read_config_file(file), file);
+  const config::Node* model = table.find("model");
+  if (model == nullptr || !std::holds_alternative<config::Table>(model->value)) {
+    throw Error(fmt::format("{}: has no section [model]", file));
+  }
+  return config::from_table<models::DecoderConfig>(std::get<config::Table>(model->value), file);
+}
+
+models::DecoderConfig read_model_config(const std::string& model) {
+  if (std::filesystem::is_directory(model)) return models::load_config(model);
+  if (model.ends_with(".toml")) return read_experiment_model(model);
+  throw Error(fmt::format("info: \"{}\" is neither a model folder nor a .toml file", model));
+}
+
+nlohmann::ordered_json to_json(const models::DecoderConfig& config,
+                               const models::ModelCost& cost,
+                               const InfoArguments& arguments) {
+  return {{"model", arguments.model},
+          {"length", arguments.length},
+          {"parameters", cost.parameters},
+          {"non_embedding_parameters", cost.non_embedding_parameters},
+          {"flops_per_token_paper", cost.paper_flops},
+          {"flops_per_token_exact", cost.exact_flops},
+          {"weight_bytes", cost.weight_bytes},
+          {"bf16_copy_bytes", cost.compute_bytes},
+          {"gradient_bytes", cost.gradient_bytes},
+          {"optimizer_bytes", cost.optimizer_bytes},
+          {"kv_cache_bytes", cost.kv_cache_bytes},
+          {"vocab_size", config.vocab_size},
+          {"hidden_size", config.hidden_size},
+          {"num_layers", config.num_layers},
+          {"num_heads", config.attention.num_heads},
+          {"num_kv_heads", config.num_kv_heads()},
+          {"head_dim", config.head_dim()},
+          {"mlp_size", config.mlp_size()}};
+}
+
+void print(const models::DecoderConfig& config,
+           const models::ModelCost& cost,
+           const InfoArguments& arguments) {
+  const auto row = [](std::string_view name, const std::string& value, std::string_view note) {
+    fmt::print("{:<26}{:>18}  {}\n", name, value, note);
+  };
+  const auto count = [](int64_t value) {
+    std::string digits = std::to_string(value);
+    for (auto at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) digits.insert(at, ",");
+    return digits;
+  };
+  const auto megabytes = [](int64_t bytes) {
+    return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+  };
+  fmt::print("{}: {} layers of width {}, {} heads of {} ({} key/value), MLP {}, vocabulary {}\n",
+             arguments.model,
+             config.num_layers,
+             config.hidden_size,
+             config.attention.num_heads,
+             config.head_dim(),
+             config.num_kv_heads(),
+             config.mlp_size(),
+             config.vocab_size);
+  row("parameters", count(cost.parameters), "");
+  row("  non-embedding", count(cost.non_embedding_parameters), "all but the input embedding");
+  row("forward FLOPs per token",
+      fmt::format("{:.4g}", cost.paper_flops),
+      fmt::format("2 N + 2 L d T at T = {} (the FoX paper's count)", arguments.length));
+  row("",
+      fmt::format("{:.4g}", cost.exact_flops),
+      "matrix products with the keys that are visible");
+  row("weights, f32", megabytes(cost.weight_bytes), "");
+  row("  bf16 copies", megabytes(cost.compute_bytes), "mixed precision only");
+  row("gradients, f32", megabytes(cost.gradient_bytes), "training only");
+  row("AdamW moments, f32", megabytes(cost.optimizer_bytes), "training only");
+  row("KV cache, bf16",
+      megabytes(cost.kv_cache_bytes),
+      fmt::format("one sequence of {} tokens, gate sums included", arguments.length));
+}
+
+}  // namespace
+
+void add_info(CLI::App& app) {
+  auto* info = app.add_subcommand("info", "Parameters, FLOPs per token and memory of a model");
+  auto arguments = std::make_shared<InfoArguments>();
+  info->add_option("MODEL", arguments->model, "model folder, run folder or experiment .toml")
+      ->required();
+  info->add_option("--length", arguments->length, "tokens T of a sequence")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
+  info->add_flag("--json", arguments->json, "one JSON object instead of a table");
+  info->callback([arguments] {
+    const models::DecoderConfig config = read_model_config(arguments->model);
+    const models::ModelCost cost = models::model_cost(config, arguments->length);
+    if (arguments->json) {
+      fmt::print("{}\n", to_json(config, cost, *arguments).dump(1));
+    } else {
+      print(config, cost, *arguments);
+    }
+  });
+}
+
+}  // namespace reynard::cli

@@ -1,0 +1,98 @@
+// reynard score MODEL --ids FILE.json: log-probabilities of given tokens, one JSON line per list.
+
+#include "reynard/models/score.h"
+#include "cli/command.h"
+#include "reynard/models/decoder.h"
+#include "reynard/models/pretrained.h"
+#include "reynard/tensor/error.h"
+
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+namespace reynard::cli {
+
+namespace {
+
+constexpr uintmax_t kMaxIdsBytes = uintmax_t{1} << 30;
+
+struct ScoreArguments {
+  std::string model, ids, dtype = "f32";
+};
+
+std::vector<std::vector<int64_t>> read_ids(const std::string& file, int64_t vocab_size) {
+  std::error_code error;
+  const uintmax_t bytes = std::filesystem::file_size(file, error);
+  if (error) throw Error(fmt::format("{}: cannot be read: {}", file, error.message()));
+  if (bytes > kMaxIdsBytes) throw Error(fmt::format("{}: is larger than 1 GiB", file));
+  std::ifstream stream(file, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_array()) throw Error(fmt::format("{}: is not a JSON list of lists of ids", file));
+  std::vector<std::vector<int64_t>> lists;
+  for (const auto& list : json) {
+    const auto where = fmt::format("{}: list {}", file, lists.size());
+    if (!list.is_array() || list.size() < 2) {
+      throw Error(fmt::format("{} must be a list of at least 2 token ids", where));
+    }
+    std::vector<int64_t>& ids = lists.emplace_back();
+    for (const auto& id : list) {
+      if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab_size) {
+        throw Error(fmt::format("{}: {} at position {} is not a token id of 0 to {}",
+                                where,
+                                id.dump(-1, ' ', true).substr(0, 40),
+                                ids.size(),
+                                vocab_size - 1));
+      }
+      ids.push_back(id.get<int64_t>());
+    }
+  }
+  return lists;
+}
+
+nlohmann::ordered_json score_line(models::Decoder& decoder, const std::vector<int64_t>& ids) {
+  const at::Tensor all = at::tensor(ids, at::kLong);
+  const auto num_targets = static_cast<int64_t>(ids.size()) - 1;
+  const models::TokenScores scores = models::score(decoder,
+                                                   all.narrow(0, 0, num_targets),
+                                                   at::zeros({1}, at::kLong),
+                                                   all.narrow(0, 1, num_targets));
+  const at::Tensor logprob = scores.logprob.contiguous();
+  const auto* values = logprob.const_data_ptr<float>();
+  double sum = 0;
+  for (int64_t i = 0; i < num_targets; ++i) sum += values[i];
+  return {{"loss", -sum / static_cast<double>(num_targets)},
+          {"token_logprobs", std::vector<float>(values, values + num_targets)}};
+}
+
+}  // namespace
+
+void add_score(CLI::App& app) {
+  auto* score = app.add_subcommand("score", "Log-probabilities of given token ids under a model");
+  auto arguments = std::make_shared<ScoreArguments>();
+  score->add_option("MODEL", arguments->model, "model folder or run folder")->required();
+  score->add_option("--ids", arguments->ids, "JSON file: a list of lists of token ids")->required();
+  score->add_option("--dtype", arguments->dtype, "of the matrix products: f32 or bf16")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f32", "bf16"}));
+  score->callback([arguments] {
+    models::Decoder decoder = models::load_model(arguments->model);
+    if (arguments->dtype == "bf16") decoder.set_compute_dtype(at::kBFloat16);
+    for (const auto& ids : read_ids(arguments->ids, decoder.config().vocab_size)) {
+      fmt::print("{}\n", score_line(decoder, ids).dump());
+    }
+  });
+}
+
+}  // namespace reynard::cli

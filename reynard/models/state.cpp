@@ -1,0 +1,106 @@
+#include "reynard/models/state.h"
+
+#include "reynard/models/decoder.h"
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace reynard::models {
+
+std::shared_ptr<attention::PagePool> make_page_pool(const Decoder& decoder, int64_t max_pages) {
+  const DecoderConfig& config = decoder.config();
+  return std::make_shared<attention::PagePool>(
+      attention::PageLayout{.head_dim = config.head_dim(),
+                            .group = config.attention.num_heads / config.num_kv_heads(),
+                            .dtype = decoder.compute_dtype(),
+                            .max_pages = max_pages});
+}
+
+SequenceState::SequenceState(const Decoder& decoder, std::shared_ptr<attention::PagePool> pool) {
+  const DecoderConfig& config = decoder.config();
+  const attention::PageLayout& layout = pool->layout();
+  tensor::check_value(layout.head_dim == config.head_dim() &&
+                          layout.group == config.attention.num_heads / config.num_kv_heads() &&
+                          layout.dtype == decoder.compute_dtype(),
+                      "SequenceState",
+                      "pool",
+                      fmt::format("pages of D = {}, {}", layout.head_dim, toString(layout.dtype)),
+                      "the pool that make_page_pool makes for this decoder");
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    layers_.push_back({attention::LayerCache(pool, config.num_kv_heads()), {}});
+  }
+}
+
+SequenceState SequenceState::fork() const {
+  SequenceState copy;
+  for (const Layer& layer : layers_) copy.layers_.push_back({layer.cache.fork(), layer.carries});
+  return copy;
+}
+
+bool SequenceState::can_truncate(int64_t length) const {
+  if (length < 0 || length > this->length()) return false;
+  if (length == 0 || length == this->length()) return true;
+  return std::ranges::all_of(layers_, [&](const Layer& layer) {
+    return layer.carries.empty() || layer.carries.contains(length);
+  });
+}
+
+void SequenceState::truncate(int64_t length) {
+  tensor::check_value(can_truncate(length),
+                      "truncate",
+                      "length",
+                      length,
+                      fmt::format("one of the last {} lengths up to {}, or a multiple of {}",
+                                  kCarryTokens,
+                                  this->length(),
+                                  attention::kPageTokens));
+  for (Layer& layer : layers_) {
+    layer.cache.truncate(length);
+    layer.carries.erase(layer.carries.upper_bound(length), layer.carries.end());
+  }
+}
+
+StateSnapshot SequenceState::snapshot() const {
+  StateSnapshot snapshot;
+  for (const Layer& layer : layers_) {
+    snapshot.layers.push_back({layer.cache.snapshot(), layer.carries});
+  }
+  return snapshot;
+}
+
+SequenceState SequenceState::restore(std::shared_ptr<attention::PagePool> pool,
+                                     const StateSnapshot& snapshot) {
+  SequenceState state;
+  for (const StateSnapshot::Layer& layer : snapshot.layers) {
+    state.layers_.push_back({attention::LayerCache::restore(pool, layer.cache), layer.carries});
+  }
+  return state;
+}
+
+Carry SequenceState::carry(int64_t layer) const {
+  const auto& carries = layers_[layer].carries;
+  return carries.empty() ? Carry{} : carries.rbegin()->second;
+}
+
+void SequenceState::remember(int64_t layer, const Carry& raw) {
+  auto& carries = layers_[layer].carries;
+  const at::Tensor& any = raw.k.defined() ? raw.k : raw.v;
+  if (!any.defined()) return;
+  const int64_t end = layers_[layer].cache.length(), begin = end - any.size(0);
+  const auto is_kept = [&](int64_t length) {
+    return length > end - kCarryTokens || length % attention::kPageTokens == 0;
+  };
+  std::erase_if(carries, [&](const auto& kept) { return !is_kept(kept.first); });
+  for (int64_t length = begin + 1; length <= end; ++length) {
+    if (!is_kept(length)) continue;
+    const auto row = [&](const at::Tensor& rows) {
+      return rows.defined() ? rows[length - begin - 1].clone() : rows;
+    };
+    carries[length] = {.k = row(raw.k), .v = row(raw.v)};
+  }
+}
+
+}  // namespace reynard::models

@@ -1,0 +1,82 @@
+#pragma once
+// What one sequence needs to go on in a decoder: cache pages per layer (attention/cache.h) plus
+// small carry tensors (the last raw keys and values of the token shift). Inference only. Not
+// thread-safe.
+//
+//   auto pool = make_page_pool(decoder);
+//   SequenceState state(decoder, pool);
+//   decoder.hidden(prompt, offsets, std::array{&state});   // prefill
+//   decoder.hidden(token, offsets, std::array{&state});    // decode
+
+#include "reynard/attention/cache.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+namespace reynard::models {
+
+class Decoder;
+
+// Storage for the pages of all layers of any number of sequences of one decoder. max_pages limits
+// the memory; 0: no limit.
+std::shared_ptr<attention::PagePool> make_page_pool(const Decoder& decoder, int64_t max_pages = 0);
+
+// Raw (unshifted) keys and values of the last token, for the token shift; undefined where off.
+struct Carry {
+  at::Tensor k, v;  // (G, D); with a leading T for several tokens
+};
+
+// Everything of a state as plain tensors: to be saved, or restored into another pool.
+struct StateSnapshot {
+  struct Layer {
+    attention::CacheSnapshot cache;
+    std::map<int64_t, Carry> carries;
+  };
+  std::vector<Layer> layers;
+};
+
+class SequenceState {
+ public:
+  // Carries are kept after each of the last kCarryTokens tokens and at every page end: where
+  // truncate can go back to.
+  static constexpr int64_t kCarryTokens = 32;
+
+  SequenceState(const Decoder& decoder, std::shared_ptr<attention::PagePool> pool);
+  SequenceState(SequenceState&&) noexcept = default;
+  SequenceState& operator=(SequenceState&&) noexcept = default;
+
+  int64_t length() const { return layers_[0].cache.length(); }
+  int64_t num_layers() const { return static_cast<int64_t>(layers_.size()); }
+  // A state that shares all pages; whoever writes into a shared page copies it first.
+  SequenceState fork() const;
+  // Whether the carries allow going back to this length: always without token shifts.
+  bool can_truncate(int64_t length) const;
+  // Forgets the tokens from `length` on. Throws reynard::Error when can_truncate is false.
+  void truncate(int64_t length);
+  StateSnapshot snapshot() const;
+  static SequenceState restore(std::shared_ptr<attention::PagePool> pool,
+                               const StateSnapshot& snapshot);
+
+  // For mixers: a layer's cache, and the carry after its last token (undefined tensors at length
+  // 0).
+  attention::LayerCache& cache(int64_t layer) { return layers_[layer].cache; }
+  Carry carry(int64_t layer) const;
+  // Raw keys and values (T, G, D) of the T tokens that were just appended to the cache of the
+  // layer.
+  void remember(int64_t layer, const Carry& raw);
+
+ private:
+  struct Layer {
+    attention::LayerCache cache;
+    std::map<int64_t, Carry> carries;  // by the length after the token
+  };
+  SequenceState() = default;
+
+  std::vector<Layer> layers_;
+};
+
+}  // namespace reynard::models

@@ -1,0 +1,117 @@
+#include "tests/support/decoder_variants.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+
+namespace reynard::test {
+
+using namespace models;
+
+DecoderConfig small_config() {
+  DecoderConfig config;
+  config.vocab_size = 48;
+  config.hidden_size = 32;
+  config.num_layers = 2;
+  config.intermediate_size = 40;
+  config.attention.num_heads = 4;
+  return config;
+}
+
+namespace {
+
+DecoderConfig pro() {
+  DecoderConfig config = small_config();
+  config.attention.qk_norm = QKNorm::kPerHead;
+  config.attention.output_gate = OutputGate::kSigmoid;
+  config.attention.output_norm = true;
+  config.attention.key_shift = config.attention.value_shift = true;
+  return config;
+}
+
+template <class Change>
+Variant variant(const std::string& name, DecoderConfig config, Change change) {
+  change(config.attention, config);
+  return {name, config};
+}
+
+std::vector<Variant> make_variants() {
+  using A = AttentionMixerConfig;
+  using C = DecoderConfig;
+  const DecoderConfig llama = small_config();
+  return {
+      variant("fox_llama", llama, [](A&, C&) {}),
+      variant("fox_pro", pro(), [](A&, C&) {}),
+      variant("shared_qk_norm", pro(), [](A& a, C&) { a.qk_norm = QKNorm::kShared; }),
+      variant("silu_gate", llama, [](A& a, C&) { a.output_gate = OutputGate::kSilu; }),
+      variant("gate_without_norm", pro(), [](A& a, C&) { a.output_norm = false; }),
+      variant("norm_without_gate", pro(), [](A& a, C&) { a.output_gate = OutputGate::kNone; }),
+      variant("key_shift_only", llama, [](A& a, C&) { a.key_shift = true; }),
+      variant("value_shift_only", llama, [](A& a, C&) { a.value_shift = true; }),
+      variant("no_position", llama, [](A& a, C&) { a.forget_gate = ForgetGate::kNone; }),
+      variant("rope",
+              llama,
+              [](A& a, C&) {
+                a.forget_gate = ForgetGate::kNone;
+                a.rope = true;
+                a.rope_base = 100;
+              }),
+      variant("window",
+              pro(),
+              [](A& a, C&) {
+                a.window = 5;
+                a.rope = true;
+              }),
+      variant("grouped_heads",
+              pro(),
+              [](A& a, C&) {
+                a.num_kv_heads = 2;
+                a.rope = true;
+              }),
+      variant("wide_heads", llama, [](A& a, C&) { a.head_dim = 24; }),
+      variant("data_independent",
+              llama,
+              [](A& a, C&) {
+                a.forget_gate = ForgetGate::kDataIndependent;
+                a.decay_time_min = 2;
+                a.decay_time_max = 16;
+              }),
+      variant("fixed",
+              llama,
+              [](A& a, C&) {
+                a.forget_gate = ForgetGate::kFixed;
+                a.decay_time_min = 2;
+                a.decay_time_max = 16;
+              }),
+      variant("sigmoid_mlp_tied",
+              llama,
+              [](A& a, C& c) {
+                c.hidden_act = "sigmoid";
+                c.tie_embeddings = true;
+                a.forget_bias_init = 2;
+              }),
+  };
+}
+
+}  // namespace
+
+const std::vector<Variant>& attention_variants() {
+  static const std::vector<Variant> variants = make_variants();
+  return variants;
+}
+
+void spread_weights(Decoder& decoder, uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  auto generator = at::detail::createCPUGenerator(seed);
+  decoder.parameters([&](const std::string& name, Parameter& parameter) {
+    if (parameter.frozen) return;
+    const bool is_norm = name.find("norm") != std::string::npos;
+    if (parameter.value.dim() == 2) {
+      parameter.value.normal_(0, 0.15, generator);
+    } else {
+      parameter.value.normal_(is_norm ? 1 : 0.5, 0.3, generator);
+    }
+  });
+  decoder.refresh_compute();
+}
+
+}  // namespace reynard::test

@@ -1,0 +1,25 @@
+#pragma once
+// Small decoders for tests: configs that together use every switch of the attention mixer, and
+// weights that make each of them matter.
+
+#include "reynard/models/decoder.h"
+
+#include <string>
+#include <vector>
+
+namespace reynard::test {
+
+struct Variant {
+  std::string name;
+  models::DecoderConfig config;
+};
+
+// Width 32, 2 layers, 4 heads, vocabulary 48.
+models::DecoderConfig small_config();
+const std::vector<Variant>& attention_variants();
+
+// Larger random weights, norms away from 1 and biases away from 0, so that a forgotten weight or an
+// exchanged pair shows.
+void spread_weights(models::Decoder& decoder, uint64_t seed);
+
+}  // namespace reynard::test
