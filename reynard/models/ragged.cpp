@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 namespace reynard::models {
 
@@ -30,6 +31,12 @@ void check(const at::Tensor& tokens,
                       "number of states",
                       states.size(),
                       fmt::format("none or one per sequence ({})", S));
+  const std::set<const SequenceState*> distinct(states.begin(), states.end());
+  tensor::check_value(distinct.size() == states.size(),
+                      "hidden",
+                      "number of different states",
+                      distinct.size(),
+                      "one per sequence, none used twice");
   for (const SequenceState* state : states) {
     tensor::check_value(state != nullptr && state->num_layers() == config.num_layers,
                         "hidden",

@@ -4,6 +4,7 @@
 
 #include "reynard/models/decoder.h"
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,9 @@ struct Variant {
   std::string name;
   models::DecoderConfig config;
 };
+inline void PrintTo(const Variant& variant, std::ostream* out) {
+  *out << variant.name;
+}
 
 // Width 32, 2 layers, 4 heads, vocabulary 48.
 models::DecoderConfig small_config();

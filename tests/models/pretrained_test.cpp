@@ -1,0 +1,274 @@
+// Model folders: what is read, and the error for everything that does not fit.
+
+#include "reynard/models/pretrained.h"
+
+#include "reynard/checkpoint/directory.h"
+#include "reynard/checkpoint/safetensors.h"
+#include "reynard/models/registry.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/compare.h"
+#include "tests/support/decoder_variants.h"
+#include "tests/support/files.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace reynard::models {
+namespace {
+
+using nlohmann::json;
+using Tensors = std::vector<checkpoint::NamedTensor>;
+
+// A small FoX (Pro) folder without checksums, to be changed and loaded.
+class ModelFolder : public testing::Test {
+ protected:
+  void SetUp() override {
+    Decoder decoder(test::attention_variants()[1].config, /*seed=*/2);
+    save_model(decoder, folder());
+    std::filesystem::remove(folder() / checkpoint::kChecksums);
+    config_ = json::parse(test::read_file(folder() / "config.json"));
+    const checkpoint::TensorFolder file(folder());
+    for (const std::string& name : file.names()) tensors_.push_back({name, file.read(name)});
+  }
+
+  std::filesystem::path folder() const { return parent_ / "model"; }
+
+  // The error of loading after the changes; empty when it loads.
+  std::string problem(const json& config, const Tensors& tensors) {
+    test::write_file(folder() / "config.json", config.dump());
+    checkpoint::write_safetensors(folder() / "model.safetensors", tensors);
+    try {
+      load_model(folder());
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+  std::string problem_with(const std::string& key, const json& value) {
+    json config = config_;
+    config[key] = value;
+    return problem(config, tensors_);
+  }
+  Tensors without(const std::string& name) const {
+    Tensors rest = tensors_;
+    std::erase_if(rest, [&](const auto& named) { return named.name == name; });
+    return rest;
+  }
+
+  test::TempDir parent_;
+  json config_;
+  Tensors tensors_;
+};
+
+void expect_says(const std::string& message, const std::string& part) {
+  EXPECT_NE(message.find(part), std::string::npos)
+      << "\"" << message << "\" lacks \"" << part << "\"";
+}
+
+TEST_F(ModelFolder, ConfigErrorsNameKeyAndValue) {
+  EXPECT_EQ(problem(config_, tensors_), "");
+  expect_says(problem_with("model_type", "gpt2"), "model_type \"gpt2\" is not supported");
+  expect_says(problem_with("model_type", 3), "has no string \"model_type\"");
+  expect_says(problem_with("hidden_size", "32"), "hidden_size = \"32\"; expected an integer");
+  expect_says(problem_with("hidden_size", 1e3), "expected an integer");
+  expect_says(problem_with("hidden_size", uint64_t{1} << 63), "expected an integer");
+  expect_says(problem_with("hidden_size", int64_t{1} << 40), "hidden_size");
+  expect_says(problem_with("hidden_size", -32), "hidden_size");
+  expect_says(problem_with("num_heads", 0), "num_heads");
+  expect_says(problem_with("num_heads", 5), "must divide hidden_size = 32");
+  expect_says(problem_with("num_kv_heads", 3), "must divide num_heads = 4");
+  expect_says(problem_with("num_hidden_layers", 1000000), "num_layers");
+  expect_says(problem_with("num_hidden_layers", 3),
+              "has no tensor \"model.layers.2.attn_norm.weight\"");
+  expect_says(problem_with("num_hidden_layers", nullptr), "num_hidden_layers = null");
+  expect_says(problem_with("fgate_type", "half"), "expected full, bias_only, fixed or none");
+  expect_says(problem_with("ogate_act", "relu"), "ogate_act = \"relu\"");
+  expect_says(problem_with("ogate_act", "silu"), "output_gate");  // with an output norm
+  expect_says(problem_with("hidden_act", "gelu"), "hidden_act");
+  expect_says(problem_with("use_rope", 1), "expected true or false");
+  expect_says(problem_with("norm_eps", "small"), "expected a number");
+  expect_says(problem_with("log_pruning_tolerance", 2.5), "expected null or <= 0");
+  expect_says(problem_with("attention_bias", true), "attention_bias = true; expected false");
+  expect_says(problem_with("bos_token_id", 48), "bos_token_id");
+  expect_says(problem_with("reynard", {{"pruning_rule", "none"}}), "none");
+  expect_says(problem_with("reynard", 1), "reynard must be an object");
+  test::write_file(folder() / "config.json", "{\"a\":");
+  EXPECT_THROW(load_model(folder()), Error);
+  std::filesystem::remove(folder() / "config.json");
+  EXPECT_THROW(load_model(folder()), Error);
+  EXPECT_THROW(load_config(folder()), Error);
+}
+
+TEST_F(ModelFolder, TensorErrorsNameTheTensor) {
+  const std::string name = "model.layers.1.attn.k_proj.shift_proj.weight";
+  expect_says(problem(config_, without(name)), "has no tensor \"" + name + "\"");
+  Tensors changed = tensors_;
+  changed.push_back({"model.layers.1.attn.extra", at::ones({1})});
+  expect_says(problem(config_, changed), "\"model.layers.1.attn.extra\" has no place");
+  changed = without(name);
+  changed.push_back({name, at::ones({32, 4})});
+  expect_says(problem(config_, changed), "has shape [32, 4]; config.json needs [4, 32]");
+  changed = without(name);
+  changed.push_back({name, at::ones({4, 32}, at::kLong)});
+  expect_says(problem(config_, changed), "has dtype Long");
+  std::filesystem::remove(folder() / "model.safetensors");
+  EXPECT_THROW(load_model(folder()), Error);
+}
+
+TEST_F(ModelFolder, ChecksumsAreVerified) {
+  Decoder decoder(test::small_config());
+  save_model(decoder, folder());
+  load_model(folder());
+  std::string bytes = test::read_file(folder() / "model.safetensors");
+  bytes.back() ^= 1;
+  test::write_file(folder() / "model.safetensors", bytes);
+  EXPECT_THROW(load_model(folder()), Error);
+}
+
+TEST_F(ModelFolder, QKNormWeightsMayBeSharedWhateverTheConfigSays) {
+  Tensors shared = tensors_;
+  for (auto& named : shared) {
+    if (named.name.find("q_norm") != std::string::npos ||
+        named.name.find("k_norm") != std::string::npos) {
+      named.tensor = at::arange(1, 9).to(at::kFloat);  // D = 8
+    }
+  }
+  EXPECT_EQ(problem(config_, shared), "");
+  EXPECT_EQ(load_model(folder()).config().attention.qk_norm, QKNorm::kShared);
+  json config = config_;
+  config["qk_norm_share_param_across_head"] = true;
+  EXPECT_EQ(problem(config, tensors_), "");
+  EXPECT_EQ(load_model(folder()).config().attention.qk_norm, QKNorm::kPerHead);
+}
+
+TEST_F(ModelFolder, OtherFloatDtypesBecomeF32) {
+  Tensors halves = tensors_;
+  for (auto& named : halves) named.tensor = named.tensor.to(at::kBFloat16);
+  EXPECT_EQ(problem(config_, halves), "");
+  load_model(folder()).parameters([&](const std::string& name, Parameter& parameter) {
+    EXPECT_EQ(parameter.value.scalar_type(), at::kFloat) << name;
+  });
+}
+
+TEST_F(ModelFolder, RunFolderAndShards) {
+  std::filesystem::create_directories(parent_ / "run");
+  std::filesystem::rename(folder(), parent_ / "run" / "model");
+  EXPECT_EQ(load_model(parent_ / "run").config().hidden_size, 32);
+  EXPECT_EQ(load_config(parent_ / "run").hidden_size, 32);
+}
+
+TEST_F(ModelFolder, MutatedConfigsNeverCrash) {
+  const std::string good = config_.dump();
+  std::mt19937 random(1);
+  const std::string bytes = "0123456789[]{}\",:-e.ntrufals";
+  for (int round = 0; round < 300; ++round) {
+    std::string text = good;
+    for (int change = 0; change < 1 + round % 4; ++change) {
+      text[random() % text.size()] =
+          round % 2 ? static_cast<char>(random()) : bytes[random() % bytes.size()];
+    }
+    test::write_file(folder() / "config.json", text);
+    try {
+      load_model(folder());
+    } catch (const Error&) {
+    }
+  }
+}
+
+json llama_config() {
+  return {{"model_type", "llama"},
+          {"vocab_size", 48},
+          {"hidden_size", 32},
+          {"intermediate_size", 40},
+          {"num_hidden_layers", 1},
+          {"num_attention_heads", 4}};
+}
+
+TEST(Llama, RopeBiasesAndTokenIds) {
+  const auto read = [](const json& changes = json::object()) {
+    json config = llama_config();
+    config.update(changes);
+    return find_family("llama", "test").read_config(config, "config.json");
+  };
+  EXPECT_EQ(read().attention.rope_base, 10000);
+  EXPECT_EQ(read().num_kv_heads(), 4);
+  EXPECT_EQ(read({{"rope_theta", 500000}}).attention.rope_base, 500000);
+  EXPECT_EQ(read({{"rope_parameters", {{"rope_theta", 7}, {"rope_type", "default"}}}})
+                .attention.rope_base,
+            7);
+  EXPECT_EQ(read({{"eos_token_id", {5, 6}}}).eos_token_id, 5);
+  EXPECT_EQ(read({{"head_dim", 16}}).head_dim(), 16);
+  for (const json& bad : {json{{"rope_scaling", {{"rope_type", "llama3"}}}},
+                          json{{"rope_parameters", {{"rope_type", "yarn"}}}},
+                          json{{"attention_bias", true}},
+                          json{{"mlp_bias", true}},
+                          json{{"hidden_act", "gelu"}},
+                          json{{"eos_token_id", json::array()}},
+                          json{{"num_key_value_heads", 3}}}) {
+    EXPECT_THROW(read(bad), Error) << bad;
+  }
+}
+
+// Every layout that can express a config gives it back; the others say why not.
+TEST(Families, WrittenConfigsAreReadBack) {
+  const test::TempDir parent;
+  for (const test::Variant& variant : test::attention_variants()) {
+    Decoder decoder(variant.config, /*seed=*/4);
+    int num_written = 0;
+    for (const Family* family : families()) {
+      const auto folder = parent / (variant.name + "-" + std::string(family->model_type));
+      if (!family->obstacle(variant.config).empty()) {
+        EXPECT_THROW(save_model(decoder, folder, family->model_type), Error);
+        continue;
+      }
+      ++num_written;
+      save_model(decoder, folder, family->model_type);
+      Decoder loaded = load_model(folder);
+      const at::NoGradGuard no_grad;
+      const at::Tensor tokens = at::arange(40, at::kLong), offsets = at::zeros({1}, at::kLong);
+      EXPECT_BITWISE_EQUAL(loaded.hidden(tokens, offsets), decoder.hidden(tokens, offsets))
+          << folder;
+    }
+    EXPECT_GE(num_written, 1) << variant.name;
+  }
+  DecoderConfig config = test::small_config();
+  config.attention.qkv_bias = true;  // FLA only, and there without shifts
+  Decoder biased(config);
+  save_model(biased, parent / "biased");
+  EXPECT_TRUE(load_config(parent / "biased").attention.qkv_bias);
+  config.attention.key_shift = true;
+  Decoder impossible(config);
+  EXPECT_THROW(save_model(impossible, parent / "impossible"), Error);
+  EXPECT_FALSE(std::filesystem::exists(parent / "impossible"));
+  EXPECT_THROW(find_family("gpt2", "test"), Error);
+}
+
+TEST(Families, OwnSettingsSurvive) {
+  const test::TempDir parent;
+  DecoderConfig config = test::small_config();
+  config.attention.log_pruning_tolerance = -10;
+  config.attention.pruning_rule = attention::PruningRule::kPublished;
+  config.attention.forget_bias_init = 3;
+  config.attention.head_dim = 16;
+  for (const char* type : {"forgetting_transformer-project_fox", "forgetting_transformer"}) {
+    Decoder decoder(config);
+    save_model(decoder, parent / type, type);
+    const AttentionMixerConfig read = load_config(parent / type).attention;
+    EXPECT_EQ(read.log_pruning_tolerance, -10);
+    EXPECT_EQ(read.pruning_rule, attention::PruningRule::kPublished);
+    EXPECT_EQ(read.forget_bias_init, 3);
+    EXPECT_EQ(read.head_dim, 16);
+  }
+}
+
+}  // namespace
+}  // namespace reynard::models
