@@ -77,12 +77,32 @@ void add_attention(CLI::App& bench) {
   });
 }
 
+void add_attention_memory(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand(
+      "attention_memory", "peak memory of one long forward and backward pass over its tensors'");
+  struct Arguments {
+    int64_t length = 65536;
+    std::string dtype = "f32", json;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("--length", arguments->length, "tokens (default: 65536)");
+  command->add_option("--dtype", arguments->dtype, "f32 (default) or bf16")
+      ->check(CLI::IsMember({"f32", "bf16"}));
+  command->add_option("--json", arguments->json, "file for the row");
+  command->callback([arguments] {
+    const auto rows = bench::bench_attention_memory(arguments->length, arguments->dtype);
+    bench::print_rows(rows);
+    bench::write_rows(rows, arguments->json);
+  });
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "measure speed and memory against peers");
   bench->require_subcommand(1);
   add_attention(*bench);
+  add_attention_memory(*bench);
 }
 
 }  // namespace reynard::cli

@@ -14,7 +14,7 @@ struct alignas(64) TileConfiguration {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-struct TilesAmx : LayoutBf16<128, 256> {
+struct TilesAmx : LayoutBf16<128, 128> {
   // Tile registers hold data only while a session lives: idle ones cost power and context switches.
   class Session {
    public:

@@ -17,7 +17,7 @@ namespace {
 // Micro-tile of rows x vectors of C held in registers: enough independent sums to hide the latency
 // of multiply-add (4 cycles x 2 units), few enough for 32 (AVX-512) or 16 registers.
 #if defined(__AVX512F__)
-constexpr int kTileRows = 6, kTileVectors = 4;
+constexpr int kTileRows = 4, kTileVectors = 4;
 #elif defined(__AVX2__)
 constexpr int kTileRows = 6, kTileVectors = 2;
 #else
@@ -26,7 +26,7 @@ constexpr int kTileRows = 4, kTileVectors = 2;
 
 // Longest sum of products before it is added to the rest; shorter where products are rounded too.
 #if defined(__FMA__)
-constexpr int64_t kDepthOfSum = 32;
+constexpr int64_t kDepthOfSum = 64;
 #else
 constexpr int64_t kDepthOfSum = 8;
 #endif
