@@ -1,0 +1,262 @@
+// Every instruction-set path that this machine has, forced through REYNARD_CPU_PATH: error budget
+// on odd sizes with all options together, identities, packing, and what an unknown path says.
+
+#include "reynard/attention/cpu/attention_cpu.h"
+#include "reynard/attention/cpu/kernels.h"
+#include "reynard/attention/cpu/path.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/attention_inputs.h"
+#include "tests/support/compare.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace reynard::attention::cpu {
+namespace {
+
+using test::AttentionInputs;
+using test::in_double;
+using test::random_inputs;
+using test::run_attention;
+using test::run_reference;
+
+// Forces a path while it lives.
+class ForcedPath {
+ public:
+  explicit ForcedPath(const std::string& name) {
+    if (const char* before = std::getenv(kVariable)) before_ = before;
+    setenv(kVariable, name.c_str(), 1);
+  }
+  ~ForcedPath() {
+    if (before_.empty()) {
+      unsetenv(kVariable);
+    } else {
+      setenv(kVariable, before_.c_str(), 1);
+    }
+  }
+  ForcedPath(const ForcedPath&) = delete;
+  ForcedPath& operator=(const ForcedPath&) = delete;
+
+ private:
+  static constexpr const char* kVariable = "REYNARD_CPU_PATH";
+  std::string before_;
+};
+
+std::vector<std::string> path_names() {
+  std::vector<std::string> names;
+  for (const Path& path : available_paths()) names.emplace_back(path.name);
+  return names;
+}
+
+class KernelPath : public testing::TestWithParam<std::string> {
+ protected:
+  ForcedPath forced_{GetParam()};
+};
+
+INSTANTIATE_TEST_SUITE_P(Cpu, KernelPath, testing::ValuesIn(path_names()), [](const auto& info) {
+  return info.param;
+});
+
+TEST_P(KernelPath, IsTheOneInUse) {
+  EXPECT_EQ(current_path().name, GetParam());
+}
+
+TEST_P(KernelPath, StaysInTheErrorBudgetWithEveryOption) {
+  const test::AttentionShape shape{.B = 2, .Tq = 291, .Tk = 333, .H = 4, .G = 2, .D = 56};
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    SCOPED_TRACE(c10::toString(dtype));
+    AttentionInputs inputs = random_inputs(shape, dtype, /*seed=*/3);
+    inputs.first_key = test::first_keys(
+        shape, {.documents = {70, 150, 151, 300}, .padding = {60, 3}, .window = 100});
+    const auto kernel = run_attention(inputs);
+    const auto naive = run_reference(inputs);
+    const auto exact = run_reference(in_double(inputs));
+    EXPECT_WITHIN_BUDGET(kernel.out, naive.out, exact.out);
+    EXPECT_WITHIN_BUDGET(kernel.lse, naive.lse, exact.lse);
+    EXPECT_WITHIN_BUDGET(kernel.dq, naive.dq, exact.dq);
+    EXPECT_WITHIN_BUDGET(kernel.dk, naive.dk, exact.dk);
+    EXPECT_WITHIN_BUDGET(kernel.dv, naive.dv, exact.dv);
+    EXPECT_WITHIN_BUDGET(kernel.dlog_gate, naive.dlog_gate, exact.dlog_gate);
+  }
+}
+
+void expect_same_bits(const test::AttentionGradients& a, const test::AttentionGradients& b) {
+  EXPECT_BITWISE_EQUAL(a.out, b.out);
+  EXPECT_BITWISE_EQUAL(a.lse, b.lse);
+  EXPECT_BITWISE_EQUAL(a.dq, b.dq);
+  EXPECT_BITWISE_EQUAL(a.dk, b.dk);
+  EXPECT_BITWISE_EQUAL(a.dv, b.dv);
+}
+
+TEST_P(KernelPath, OpenGatesGiveTheBitsOfSoftmax) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    AttentionInputs inputs = random_inputs({.B = 1, .Tq = 150, .Tk = 190, .H = 2, .G = 1}, dtype);
+    inputs.log_gate.zero_();
+    const auto open = run_attention(inputs);
+    inputs.log_gate = at::Tensor();
+    expect_same_bits(open, run_attention(inputs));
+  }
+}
+
+TEST_P(KernelPath, BitsDoNotDependOnTheNumberOfThreads) {
+  const int threads = at::get_num_threads();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const AttentionInputs inputs =
+        random_inputs({.B = 1, .Tq = 300, .Tk = 300, .H = 2, .G = 2, .D = 32}, dtype);
+    at::set_num_threads(1);
+    const auto one = run_attention(inputs);
+    at::set_num_threads(3);
+    const auto three = run_attention(inputs);
+    expect_same_bits(one, three);
+    EXPECT_BITWISE_EQUAL(one.dlog_gate, three.dlog_gate);
+  }
+  at::set_num_threads(threads);
+}
+
+// Gates of exp(-1000): earlier keys weigh exactly nothing, and nothing overflows.
+TEST_P(KernelPath, ClosedGatesHideThePast) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    AttentionInputs inputs = random_inputs({.B = 1, .Tq = 200, .Tk = 200, .H = 1, .G = 1}, dtype);
+    inputs.log_gate.fill_(-1e3);
+    const auto result = run_attention(inputs);
+    EXPECT_BITWISE_EQUAL(result.out, inputs.v);
+    for (const at::Tensor& x : {result.lse, result.dq, result.dk, result.dv, result.dlog_gate}) {
+      EXPECT_TRUE(x.isfinite().all().item<bool>());
+    }
+  }
+}
+
+// One gate of exp(-1000) inside a block: c_i and c_j of later tokens are large and almost equal.
+TEST_P(KernelPath, KeepsItsPrecisionBehindAClosedGate) {
+  AttentionInputs inputs = random_inputs({.B = 1, .Tq = 128, .Tk = 128, .H = 1, .G = 1, .D = 32});
+  for (const int64_t t : {5, 9, 20, 31}) inputs.log_gate.select(1, t).fill_(-1e3);
+  const auto kernel = run_attention(inputs);
+  const auto naive = run_reference(inputs);
+  const auto exact = run_reference(in_double(inputs));
+  EXPECT_WITHIN_BUDGET(kernel.out, naive.out, exact.out);
+  EXPECT_WITHIN_BUDGET(kernel.lse, naive.lse, exact.lse);
+  EXPECT_WITHIN_BUDGET(kernel.dq, naive.dq, exact.dq);
+}
+
+// start hides keys exactly, wherever it falls in a tile, and skips blocks whole: NaN there is never
+// read.
+TEST_P(KernelPath, ReadsNoKeyBlockBeforeStart) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const AttentionInputs inputs =
+        random_inputs({.B = 1, .Tq = 256, .Tk = 640, .H = 1, .G = 1}, dtype, /*seed=*/5);
+    PartArguments arguments;
+    arguments.q = inputs.q;
+    arguments.part.k = inputs.k;
+    arguments.part.v = inputs.v;
+    arguments.scale = 0.125;
+    arguments.start = at::full({1, 1, 2}, 300, at::TensorOptions().dtype(at::kInt));
+    const ForwardPart expected = forward_part(arguments, dtype);
+    const at::Tensor delta = row_products(inputs.dout, expected.out);
+    const BackwardPart gradients = backward_part(arguments, inputs.dout, expected.lse, delta);
+
+    arguments.part.k = inputs.k.clone();
+    arguments.part.v = inputs.v.clone();
+    arguments.part.k.slice(1, 0, 256).fill_(std::numeric_limits<double>::quiet_NaN());
+    arguments.part.v.slice(1, 0, 256).fill_(std::numeric_limits<double>::quiet_NaN());
+    const ForwardPart poisoned = forward_part(arguments, dtype);
+    EXPECT_BITWISE_EQUAL(poisoned.out, expected.out);
+    EXPECT_BITWISE_EQUAL(poisoned.lse, expected.lse);
+    const BackwardPart again = backward_part(arguments, inputs.dout, expected.lse, delta);
+    EXPECT_BITWISE_EQUAL(again.dq, gradients.dq);
+    EXPECT_BITWISE_EQUAL(again.dk, gradients.dk);
+    EXPECT_BITWISE_EQUAL(again.dk.slice(1, 0, 300), at::zeros_like(again.dk.slice(1, 0, 300)));
+
+    arguments.start = at::Tensor();
+    arguments.part.k = inputs.k.slice(1, 300);
+    arguments.part.v = inputs.v.slice(1, 300);
+    const double rounding = dtype == at::kFloat ? 1e-5 : 2e-2;
+    EXPECT_TENSORS_NEAR(expected.out, forward_part(arguments, dtype).out, rounding, rounding);
+  }
+}
+
+float as_float(const char* data, bool is_bf16, int64_t index) {
+  if (is_bf16) return static_cast<float>(reinterpret_cast<const at::BFloat16*>(data)[index]);
+  return reinterpret_cast<const float*>(data)[index];
+}
+
+// Blocks are [key][padded D] and [padded D][key], with zeros past Tk and past D.
+TEST_P(KernelPath, PacksKeysInBothOrders) {
+  const Path path = find_path(GetParam());
+  const int64_t Tk = 77, D = 37;
+  const at::Tensor k =
+      (at::arange(Tk * 2 * D, at::TensorOptions().dtype(at::kFloat)).remainder(251) + 1)
+          .reshape({1, Tk, 2, D})
+          .to(at::kBFloat16);
+  const KernelTable& kernels = path.kernels(Element::kBFloat16);
+  const int64_t dim = kernels.padded_head_dim(D), keys = kernels.keys_per_block;
+  const bool is_bf16 = kernels.key_block_bytes(D) == keys * dim * 2;
+  const auto block = [&] {
+    return at::full({kernels.key_block_bytes(D) + 64}, 0xff, at::TensorOptions().dtype(at::kByte));
+  };
+  const auto aligned = [](const at::Tensor& t) {
+    const auto address = reinterpret_cast<uintptr_t>(t.data_ptr());
+    return reinterpret_cast<char*>((address + 63) / 64 * 64);
+  };
+  const at::Tensor rows = block(), columns = block();
+  Problem p;
+  p.B = 1, p.Tq = p.Tk = Tk, p.H = p.G = 2, p.D = D;
+  p.k = p.v = {k.data_ptr(), k.stride(0), k.stride(1), k.stride(2), Element::kBFloat16};
+  PackedKeys packed;
+  packed.first_pair = 1;
+  packed.num_pairs = 1;
+  packed.key_rows = aligned(rows);
+  packed.key_columns = aligned(columns);
+  kernels.pack_keys(p, packed, /*pair=*/1, /*block=*/0);
+  const at::Tensor head = k.select(2, 1).to(at::kFloat).contiguous();
+  const auto values = head.accessor<float, 3>();
+  for (int64_t j = 0; j < keys; ++j) {
+    for (int64_t d = 0; d < dim; ++d) {
+      const float expected = j < Tk && d < D ? values[0][j][d] : 0;
+      ASSERT_EQ(as_float(packed.key_rows, is_bf16, j * dim + d), expected) << j << " " << d;
+      ASSERT_EQ(as_float(packed.key_columns, is_bf16, d * keys + j), expected) << j << " " << d;
+    }
+  }
+}
+
+TEST(CpuPath, BestComesFirstAndPortableIsAlwaysThere) {
+  EXPECT_EQ(available_paths().back().name, "portable");
+  unsetenv("REYNARD_CPU_PATH");
+  EXPECT_EQ(current_path().name, available_paths().front().name);
+}
+
+TEST(CpuPath, UnknownNameIsAnErrorThatListsThisMachines) {
+  const ForcedPath forced("sse9");
+  try {
+    current_path();
+    FAIL() << "no error";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("REYNARD_CPU_PATH = sse9"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("portable"), std::string::npos) << e.what();
+  }
+}
+
+// Rows [1, 2, 3] . [4, 5, 6] in f64, strided.
+TEST(RowProducts, AreSummedInDouble) {
+  const at::Tensor x = at::arange(6, at::TensorOptions().dtype(at::kFloat)).reshape({1, 2, 1, 3});
+  const at::Tensor both = at::stack({x, x + 1}, 2).select(2, 1);  // (1, 2, 1, 3), not contiguous
+  const at::Tensor products = row_products(both, x + 1);
+  EXPECT_EQ(products.scalar_type(), at::kDouble);
+  EXPECT_EQ(products[0][0][0].item<double>(), 1 + 4 + 9);
+  EXPECT_EQ(products[0][0][1].item<double>(), 16 + 25 + 36);
+}
+
+}  // namespace
+}  // namespace reynard::attention::cpu
