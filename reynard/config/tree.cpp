@@ -93,6 +93,13 @@ void print_section(const Table& table, const std::string& path, std::string& out
 
 }  // namespace
 
+Table::Table() = default;
+Table::Table(const Table&) = default;
+Table::Table(Table&&) noexcept = default;
+Table& Table::operator=(const Table&) = default;
+Table& Table::operator=(Table&&) noexcept = default;
+Table::~Table() = default;
+
 Node* Table::find(std::string_view name) {
   const auto entry =
       std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.first == name; });

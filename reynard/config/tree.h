@@ -24,6 +24,14 @@ struct RawText {
 struct Table {
   std::vector<std::pair<std::string, Node>> entries;
 
+  // Defaulted out of line, where Node is complete.
+  Table();
+  Table(const Table&);
+  Table(Table&&) noexcept;
+  Table& operator=(const Table&);
+  Table& operator=(Table&&) noexcept;
+  ~Table();
+
   Node* find(std::string_view name);
   const Node* find(std::string_view name) const;
   Node& add(std::string name, Node node);

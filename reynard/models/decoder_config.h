@@ -42,7 +42,8 @@ struct AttentionMixerConfig {
   // Initial bias of the data-dependent gate. 0 (f = 0.5) is what the authors' code does; their text
   // and secondary sources advise positive values.
   double forget_bias_init = 0;
-  // T_min, T_max in tokens: initial gate biases b_h = -ln(expm1(1/T_h)), T_h geometric over the heads.
+  // T_min, T_max in tokens: initial gate biases b_h = -ln(expm1(1/T_h)), T_h geometric over the
+  // heads.
   std::optional<double> decay_time_min;
   std::optional<double> decay_time_max;
   QKNorm qk_norm = QKNorm::kNone;

@@ -1,4 +1,5 @@
-// The tree is the architecture: which folder may include which is data here, and any other edge fails.
+// The tree is the architecture: which folder may include which is data here, and any other edge
+// fails.
 
 #include "tests/support/files.h"
 
@@ -40,7 +41,8 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
 const std::set<std::string> kOpenToAll = {"tensor", "config"};
 const std::set<std::string> kForbiddenFolders = {
     "utils", "util", "common", "core", "base", "helpers", "misc"};
-const std::set<std::string> kForbiddenHeaders = {"torch/torch.h", "torch/extension.h", "ATen/ATen.h"};
+const std::set<std::string> kForbiddenHeaders = {
+    "torch/torch.h", "torch/extension.h", "ATen/ATen.h"};
 
 const fs::path kRoot = REYNARD_SOURCE_DIR;
 
@@ -124,8 +126,9 @@ TEST(Structure, NobodyIncludesAllOfTorch) {
   }
 }
 
-// Files compiled for one instruction set hold kernels: an inline function of torch compiled there could be
-// the copy that the linker keeps for everybody. Bridges are the files named register or *_cpu.
+// Files compiled for one instruction set hold kernels: an inline function of torch compiled there
+// could be the copy that the linker keeps for everybody. Bridges are the files named register or
+// *_cpu.
 TEST(Structure, FilesOfOneInstructionSetIncludeNoTorch) {
   static const std::regex isa_file(R"((amx|avx2|avx512|avx512_bf16|portable)\.cpp$)");
   for (const fs::path& path : sources_of(kRoot / "reynard")) {

@@ -83,8 +83,8 @@ nlohmann::ordered_json write_config(const DecoderConfig& config) {
   for (const auto& [name, gate] : kGateTypes) {
     if (gate == a.forget_gate) json["fgate_type"] = name;
   }
-  // The layout has decay times for data-independent gates only; those of a full gate have done their work
-  // in the initial bias, which is among the weights.
+  // The layout has decay times for data-independent gates only; those of a full gate have done
+  // their work in the initial bias, which is among the weights.
   const bool has_times = a.decay_time_min && a.forget_gate != ForgetGate::kFull;
   json["fgate_bias_init"] = has_times;
   json["decay_time_min"] = or_null(has_times ? a.decay_time_min : std::nullopt);
