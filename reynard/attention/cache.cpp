@@ -21,7 +21,6 @@ namespace reynard::attention {
 namespace {
 
 constexpr double kNoMass = -std::numeric_limits<double>::infinity();
-constexpr int64_t kFirstPages = 16;
 
 int64_t pages_for(int64_t tokens) {
   return (tokens + kPageTokens - 1) / kPageTokens;
@@ -32,80 +31,7 @@ double log_add_exp(double a, double b) {
   return low == kNoMass ? high : high + std::log1p(std::exp(low - high));
 }
 
-at::Tensor enlarged(const at::Tensor& t, int64_t capacity) {
-  std::vector<int64_t> sizes = t.sizes().vec();
-  const int64_t used = sizes[0];
-  sizes[0] = capacity;
-  at::Tensor larger = at::empty(sizes, t.options());
-  larger.slice(0, 0, used).copy_(t);
-  return larger;
-}
-
 }  // namespace
-
-PagePool::PagePool(const PageLayout& layout) : layout_(layout) {
-  using tensor::check_value;
-  check_value(layout.head_dim > 0, "PagePool", "head_dim", layout.head_dim, "at least 1");
-  check_value(layout.group > 0, "PagePool", "group", layout.group, "at least 1");
-  check_value(layout.max_pages >= 0, "PagePool", "max_pages", layout.max_pages, "0 or more");
-  const auto f64 = at::TensorOptions(at::kDouble);
-  keys_ = at::empty({0, kPageTokens, layout.head_dim}, layout.dtype);
-  values_ = at::empty({0, kPageTokens, layout.head_dim}, layout.dtype);
-  sums_ = at::empty({0, layout.group, kPageTokens}, f64);
-  norms_ = at::empty({0}, at::kFloat);
-  masses_ = at::empty({0, layout.group}, f64);
-}
-
-int64_t PagePool::page_bytes() const {
-  const int64_t element = static_cast<int64_t>(c10::elementSize(layout_.dtype));
-  return 2 * kPageTokens * layout_.head_dim * element + layout_.group * (kPageTokens + 1) * 8 + 4;
-}
-
-void PagePool::grow() {
-  const int64_t old_capacity = keys_.size(0);
-  int64_t capacity = std::max(kFirstPages, 2 * old_capacity);
-  if (layout_.max_pages > 0) capacity = std::min(capacity, layout_.max_pages);
-  for (at::Tensor* t : {&keys_, &values_, &sums_, &norms_, &masses_}) *t = enlarged(*t, capacity);
-  users_.resize(capacity, 0);
-  for (int64_t page = capacity - 1; page >= old_capacity; --page) {
-    free_.push_back(static_cast<int32_t>(page));
-  }
-}
-
-int32_t PagePool::allocate() {
-  tensor::check_value(layout_.max_pages == 0 || in_use_ < layout_.max_pages,
-                      "PagePool",
-                      "pages in use",
-                      in_use_,
-                      "less than max_pages; shorten the sequences or raise max_pages");
-  if (free_.empty()) grow();
-  const int32_t page = free_.back();
-  free_.pop_back();
-  users_[page] = 1;
-  ++in_use_;
-  norms_.mutable_data_ptr<float>()[page] = 0;
-  std::fill_n(masses_.mutable_data_ptr<double>() + page * layout_.group, layout_.group, kNoMass);
-  return page;
-}
-
-void PagePool::retain(int32_t page) {
-  ++users_[page];
-}
-
-void PagePool::release(int32_t page) {
-  if (--users_[page] > 0) return;
-  free_.push_back(page);
-  --in_use_;
-}
-
-int32_t PagePool::copy_for_writing(int32_t page) {
-  const int32_t copy = allocate();
-  for (const at::Tensor& t : {keys_, values_, sums_, norms_, masses_}) {
-    t.select(0, copy).copy_(t.select(0, page));
-  }
-  release(page);
-  return copy;
-}
 
 LayerCache::LayerCache(std::shared_ptr<PagePool> pool, int64_t num_kv_heads)
     : pool_(std::move(pool)) {

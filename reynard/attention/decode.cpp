@@ -184,109 +184,131 @@ void chunk_attention(const LayerCache& cache,
   }
 }
 
-// The op for pages held in plain tensors.
-std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_decode_cpu(
-    const at::Tensor& q,
-    const at::Tensor& keys,
-    const at::Tensor& values,
-    const OptionalTensor& sums,
-    const OptionalTensor& norms,
-    const OptionalTensor& masses,
-    const at::Tensor& page_table,
-    const at::Tensor& lengths,
-    const OptionalTensor& first_key,
-    const OptionalTensor& logit_bound,
-    double scale,
-    double log_pruning_tolerance,
-    std::string_view rule) {
-  constexpr std::string_view kOp = "attention_decode";
-  tensor::check_shape(kOp, "q", q, {{"S"}, {"H"}, {"D"}});
-  const int64_t S = q.size(0), H = q.size(1), D = q.size(2);
-  tensor::check_dtype(kOp, "q", q, {at::kFloat, at::kBFloat16, at::kHalf});
-  tensor::check_value(D >= 1 && D <= 256, kOp, "head dimension D", D, "1 <= D <= 256");
-  tensor::check_shape(kOp, "keys", keys, {{"P"}, {"", kPageTokens}, {"D", D}});
-  tensor::check_dtype(kOp, "keys", keys, {q.scalar_type()});
-  const int64_t P = keys.size(0);
-  tensor::check_shape(kOp, "values", values, {{"P", P}, {"", kPageTokens}, {"D", D}});
-  tensor::check_dtype(kOp, "values", values, {q.scalar_type()});
-  tensor::check_shape(kOp, "page_table", page_table, {{"S", S}, {"G"}, {"N"}});
-  tensor::check_dtype(kOp, "page_table", page_table, {at::kInt});
-  const int64_t G = page_table.size(1), N = page_table.size(2);
+using DecodeResult = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // out, lse, start
+constexpr std::string_view kDecode = "attention_decode";
+
+void check_pages(const cpu::DecodeArguments& a) {
+  tensor::check_shape(kDecode, "q", a.q, {{"S"}, {"H"}, {"D"}});
+  const int64_t H = a.q.size(1), D = a.q.size(2);
+  tensor::check_dtype(kDecode, "q", a.q, {at::kFloat, at::kBFloat16, at::kHalf});
+  tensor::check_value(D >= 1 && D <= 256, kDecode, "head dimension D", D, "1 <= D <= 256");
+  tensor::check_shape(kDecode, "keys", a.keys, {{"P"}, {"", kPageTokens}, {"D", D}});
+  tensor::check_dtype(kDecode, "keys", a.keys, {a.q.scalar_type()});
+  const int64_t P = a.keys.size(0);
+  tensor::check_shape(kDecode, "values", a.values, {{"P", P}, {"", kPageTokens}, {"D", D}});
+  tensor::check_dtype(kDecode, "values", a.values, {a.q.scalar_type()});
+  tensor::check_shape(kDecode, "page_table", a.page_table, {{"S", a.q.size(0)}, {"G"}, {"N"}});
+  tensor::check_dtype(kDecode, "page_table", a.page_table, {at::kInt});
+  const int64_t G = a.page_table.size(1);
   tensor::check_value(G >= 1 && H % G == 0,
-                      kOp,
+                      kDecode,
                       "number of key/value heads G of page_table",
                       G,
                       "a divisor of the " + std::to_string(H) + " query heads");
-  tensor::check_shape(kOp, "lengths", lengths, {{"S", S}});
-  tensor::check_dtype(kOp, "lengths", lengths, {at::kLong});
-  cpu::DecodeArguments a;
-  a.options = with_scale({scale, log_pruning_tolerance, pruning_rule_from_string(rule)}, D);
-  if (sums) {
-    tensor::check_shape(kOp, "sums", *sums, {{"P", P}, {"H/G", H / G}, {"", kPageTokens}});
-    tensor::check_dtype(kOp, "sums", *sums, {at::kDouble});
-    a.sums = sums->contiguous();
+  if (a.sums.defined()) {
+    tensor::check_shape(kDecode, "sums", a.sums, {{"P", P}, {"H/G", H / G}, {"", kPageTokens}});
+    tensor::check_dtype(kDecode, "sums", a.sums, {at::kDouble});
   }
-  if (sums && log_pruning_tolerance < 0) {
+  if (a.masses.defined()) {
+    tensor::check_shape(kDecode, "masses", a.masses, {{"P", P}, {"H/G", H / G}});
+    tensor::check_dtype(kDecode, "masses", a.masses, {at::kDouble});
+  }
+  if (a.norms.defined()) {
+    tensor::check_shape(kDecode, "norms", a.norms, {{"P", P}});
+    tensor::check_dtype(kDecode, "norms", a.norms, {at::kFloat});
+  }
+}
+
+// Page ids and lengths index memory: out of range they would read outside the pool.
+void check_sequences(const cpu::DecodeArguments& a) {
+  const int64_t S = a.q.size(0), P = a.keys.size(0), N = a.page_table.size(2);
+  tensor::check_shape(kDecode, "lengths", a.lengths, {{"S", S}});
+  tensor::check_dtype(kDecode, "lengths", a.lengths, {at::kLong});
+  if (a.first_key.defined()) {
+    tensor::check_shape(kDecode, "first_key", a.first_key, {{"S", S}});
+    tensor::check_dtype(kDecode, "first_key", a.first_key, {at::kInt});
+  }
+  if (a.logit_bound.defined()) {
+    tensor::check_shape(kDecode, "logit_bound", a.logit_bound, {{"H", a.q.size(1)}});
+    tensor::check_dtype(kDecode, "logit_bound", a.logit_bound, {at::kFloat});
+  }
+  if (a.options.log_pruning_tolerance < 0 && a.sums.defined()) {
     tensor::check_value(
-        masses.has_value(), kOp, "masses", "undefined", "a tensor, since pruning is on");
-    tensor::check_value(norms.has_value() || logit_bound.has_value(),
-                        kOp,
+        a.masses.defined(), kDecode, "masses", "undefined", "a tensor, since pruning is on");
+    tensor::check_value(a.norms.defined() || a.logit_bound.defined(),
+                        kDecode,
                         "norms and logit_bound",
                         "undefined",
                         "one of them, since pruning is on");
   }
-  if (masses) {
-    tensor::check_shape(kOp, "masses", *masses, {{"P", P}, {"H/G", H / G}});
-    tensor::check_dtype(kOp, "masses", *masses, {at::kDouble});
-    a.masses = masses->contiguous();
-  }
-  if (norms) {
-    tensor::check_shape(kOp, "norms", *norms, {{"P", P}});
-    tensor::check_dtype(kOp, "norms", *norms, {at::kFloat});
-    a.norms = norms->contiguous();
-  }
-  if (first_key) {
-    tensor::check_shape(kOp, "first_key", *first_key, {{"S", S}});
-    tensor::check_dtype(kOp, "first_key", *first_key, {at::kInt});
-    a.first_key = first_key->contiguous();
-  }
-  if (logit_bound) {
-    tensor::check_shape(kOp, "logit_bound", *logit_bound, {{"H", H}});
-    tensor::check_dtype(kOp, "logit_bound", *logit_bound, {at::kFloat});
-    a.logit_bound = logit_bound->contiguous();
-  }
-  a.q = q.contiguous(), a.keys = keys.contiguous(), a.values = values.contiguous();
-  a.page_table = page_table.contiguous(), a.lengths = lengths.contiguous();
-  // Page ids index memory: out of range would read outside the pool.
-  tensor::check_value(a.page_table.numel() == 0 || a.page_table.max().item<int32_t>() < P,
-                      kOp,
+  const bool pages_exist = a.page_table.numel() == 0 || a.page_table.max().item<int32_t>() < P;
+  tensor::check_value(pages_exist,
+                      kDecode,
                       "page_table",
                       "a page id that is too large",
                       "ids below the number of pages, " + std::to_string(P));
-  tensor::check_value(S == 0 || (a.lengths.ge(0).all().item<bool>() &&
-                                 a.lengths.le(N * kPageTokens).all().item<bool>()),
-                      kOp,
+  const bool lengths_fit = S == 0 || (a.lengths.min().item<int64_t>() >= 0 &&
+                                      a.lengths.max().item<int64_t>() <= N * kPageTokens);
+  tensor::check_value(lengths_fit,
+                      kDecode,
                       "lengths",
                       "a value outside the pages",
                       "0 <= length <= 64 N = " + std::to_string(N * kPageTokens));
+  for (int64_t s = 0; s < S; ++s) {
+    const int64_t length = a.lengths[s].item<int64_t>();
+    if (length == 0) continue;
+    const at::Tensor last = a.page_table[s].select(1, (length - 1) / kPageTokens);
+    tensor::check_value(last.min().item<int32_t>() >= 0,
+                        kDecode,
+                        "page_table",
+                        "a negative id for a sequence's last page",
+                        "the page that holds the query's own key");
+  }
+}
+
+// The op for pages held in plain tensors.
+DecodeResult attention_decode_cpu(const at::Tensor& q,
+                                  const at::Tensor& keys,
+                                  const at::Tensor& values,
+                                  const OptionalTensor& sums,
+                                  const OptionalTensor& norms,
+                                  const OptionalTensor& masses,
+                                  const at::Tensor& page_table,
+                                  const at::Tensor& lengths,
+                                  const OptionalTensor& first_key,
+                                  const OptionalTensor& logit_bound,
+                                  double scale,
+                                  double log_pruning_tolerance,
+                                  std::string_view rule) {
+  const auto contiguous = [](const OptionalTensor& t) {
+    return t ? t->contiguous() : at::Tensor();
+  };
+  cpu::DecodeArguments a;
+  a.q = q.contiguous(), a.keys = keys.contiguous(), a.values = values.contiguous();
+  a.sums = contiguous(sums), a.norms = contiguous(norms), a.masses = contiguous(masses);
+  a.page_table = page_table.contiguous(), a.lengths = lengths.contiguous();
+  a.first_key = contiguous(first_key), a.logit_bound = contiguous(logit_bound);
+  a.options = {scale, log_pruning_tolerance, pruning_rule_from_string(rule)};
+  check_pages(a);
+  check_sequences(a);
+  a.options = with_scale(a.options, q.size(2));
   const cpu::DecodeOutput result = cpu::decode(a);
   return {result.out, result.lse, result.start};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_decode_meta(
-    const at::Tensor& q,
-    const at::Tensor& /*keys*/,
-    const at::Tensor& /*values*/,
-    const OptionalTensor& /*sums*/,
-    const OptionalTensor& /*norms*/,
-    const OptionalTensor& /*masses*/,
-    const at::Tensor& /*page_table*/,
-    const at::Tensor& /*lengths*/,
-    const OptionalTensor& /*first_key*/,
-    const OptionalTensor& /*logit_bound*/,
-    double /*scale*/,
-    double /*log_pruning_tolerance*/,
-    std::string_view /*rule*/) {
+DecodeResult attention_decode_meta(const at::Tensor& q,
+                                   const at::Tensor& /*keys*/,
+                                   const at::Tensor& /*values*/,
+                                   const OptionalTensor& /*sums*/,
+                                   const OptionalTensor& /*norms*/,
+                                   const OptionalTensor& /*masses*/,
+                                   const at::Tensor& /*page_table*/,
+                                   const at::Tensor& /*lengths*/,
+                                   const OptionalTensor& /*first_key*/,
+                                   const OptionalTensor& /*logit_bound*/,
+                                   double /*scale*/,
+                                   double /*log_pruning_tolerance*/,
+                                   std::string_view /*rule*/) {
   const auto sizes = q.sym_sizes();
   return {q.new_empty_symint(sizes),
           q.new_empty_symint({sizes[0], sizes[1]}, q.options().dtype(at::kFloat)),

@@ -1,23 +1,15 @@
 #include "reynard/attention/pruning.h"
 
-#include "reynard/tensor/check.h"
-
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
-#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
-#include <torch/library.h>
 
-#include <ATen/ops/amax.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
-#include <tuple>
 
 namespace reynard::attention {
 
@@ -339,82 +331,7 @@ void apply_published(Rules& rules) {
   }
 }
 
-at::Tensor per_head_weight(std::string_view arg, const at::Tensor& weight, int64_t num_heads) {
-  const at::Tensor wide = weight.detach().to(at::kDouble).abs();
-  if (wide.dim() == 1) return wide.unsqueeze(0).expand({num_heads, wide.size(0)});
-  tensor::check_value(wide.dim() == 2 && wide.size(0) >= 1 && num_heads % wide.size(0) == 0,
-                      "qk_norm_bound",
-                      arg,
-                      "a tensor of another shape",
-                      "(D), or (heads, D) with heads dividing num_heads");
-  return wide.repeat_interleave(num_heads / wide.size(0), 0);
-}
-
-using StatisticsResult = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-
-StatisticsResult attention_statistics_cpu(const at::Tensor& start,
-                                          const std::optional<at::Tensor>& first_key,
-                                          int64_t Tq,
-                                          int64_t Tk) {
-  const AttentionStatistics result =
-      attention_statistics(start, first_key.value_or(at::Tensor()), Tq, Tk);
-  return {result.first_block, result.pruned_tiles, result.pruned_flops};
-}
-
-StatisticsResult attention_statistics_meta(const at::Tensor& start,
-                                           const std::optional<at::Tensor>& /*first_key*/,
-                                           c10::SymInt /*Tq*/,
-                                           c10::SymInt /*Tk*/) {
-  const auto f64 = start.options().dtype(at::kDouble);
-  const c10::SymInt H = start.sym_size(1);
-  return {start.new_empty_symint(start.sym_sizes()),
-          start.new_empty_symint({H}, f64),
-          start.new_empty_symint({H}, f64)};
-}
-
-TORCH_LIBRARY_FRAGMENT(reynard, m) {
-  m.def(
-      "attention_statistics(Tensor start, Tensor? first_key, SymInt Tq, SymInt Tk) "
-      "-> (Tensor first_block, Tensor pruned_tiles, Tensor pruned_flops)");
-}
-TORCH_LIBRARY_IMPL(reynard, CPU, m) {
-  m.impl("attention_statistics", attention_statistics_cpu);
-}
-TORCH_LIBRARY_IMPL(reynard, Meta, m) {
-  m.impl("attention_statistics", attention_statistics_meta);
-}
-TORCH_LIBRARY_IMPL(reynard, Autograd, m) {
-  m.impl("attention_statistics", torch::autograd::autogradNotImplementedFallback());
-}
-
 }  // namespace
-
-at::Tensor qk_norm_bound(const at::Tensor& q_weight,
-                         const at::Tensor& k_weight,
-                         int64_t num_heads,
-                         double scale,
-                         bool rotary,
-                         at::ScalarType dtype) {
-  at::Tensor wq = per_head_weight("q_weight", q_weight, num_heads);
-  at::Tensor wk = per_head_weight("k_weight", k_weight, num_heads);
-  const int64_t D = wq.size(1);
-  tensor::check_value(
-      wk.size(1) == D, "qk_norm_bound", "k_weight's D", wk.size(1), "that of q_weight");
-  if (rotary) {
-    const int64_t half = D / 2;
-    wq = at::maximum(wq.slice(1, 0, half), wq.slice(1, half));
-    wk = at::maximum(wk.slice(1, 0, half), wk.slice(1, half));
-  }
-  if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(D));
-  // q and k are rounded once after the norm, and once more after the rotation.
-  const double unit = dtype == at::kBFloat16 ? 0x1p-7 : dtype == at::kHalf ? 0x1p-10 : 0x1p-16;
-  const double rounding = 1 + (rotary ? 2 : 1) * unit;
-  return ((wq * wk).amax({1}) * (scale * static_cast<double>(D) * rounding)).to(at::kFloat);
-}
-
-double eviction_limit(double logit_bound, double log_tolerance, double c_now) {
-  return log_tolerance - 2 * logit_bound - c_now;
-}
 
 at::Tensor first_visible(const at::Tensor& q, const KeyPart& part) {
   const int64_t B = q.size(0), Tq = q.size(1), H = q.size(2), M = blocks(Tq, kQueryBlock);
@@ -452,54 +369,6 @@ std::vector<at::Tensor> pruned_starts(const at::Tensor& q,
   std::vector<at::Tensor> starts;
   for (const PartBounds& part : rules.parts) starts.push_back(part.result);
   return starts;
-}
-
-AttentionStatistics attention_statistics(const at::Tensor& start,
-                                         const at::Tensor& first_key,
-                                         int64_t Tq,
-                                         int64_t Tk) {
-  constexpr std::string_view kOp = "attention_statistics";
-  const int64_t M = blocks(Tq, kQueryBlock);
-  tensor::check_shape(kOp, "start", start, {{"B"}, {"H"}, {"ceil(Tq/128)", M}});
-  tensor::check_dtype(kOp, "start", start, {at::kInt});
-  tensor::check_value(Tq <= Tk, kOp, "Tq", Tq, "at most Tk");
-  const int64_t B = start.size(0), H = start.size(1);
-  if (first_key.defined()) {
-    tensor::check_shape(kOp, "first_key", first_key, {{"B", B}, {"Tq", Tq}});
-    tensor::check_dtype(kOp, "first_key", first_key, {at::kInt});
-  }
-  AttentionStatistics result;
-  result.first_block = start.floor_divide(kKeyBlock).to(at::kInt).contiguous();
-  const at::Tensor first = first_key.defined() ? first_key.contiguous() : at::Tensor();
-  std::vector<double> tiles(H), pruned_tiles(H), pairs(H), pruned_pairs(H);
-  for (int64_t b = 0; b < B; ++b) {
-    for (int64_t m = 0; m < M; ++m) {
-      const int64_t rows = std::min((m + 1) * kQueryBlock, Tq) - m * kQueryBlock;
-      const int64_t end = Tk - Tq + m * kQueryBlock + rows;  // keys
-      const int64_t first_row = b * Tq + m * kQueryBlock;
-      const int64_t visible =
-          first.defined() ? std::max(first.const_data_ptr<int32_t>()[first_row], 0) : 0;
-      for (int64_t n = visible / kKeyBlock; n * kKeyBlock < end; ++n) {
-        const auto size =
-            static_cast<double>(rows * (std::min((n + 1) * kKeyBlock, end) - n * kKeyBlock));
-        for (int64_t h = 0; h < H; ++h) {
-          const bool pruned = n < result.first_block.const_data_ptr<int32_t>()[(b * H + h) * M + m];
-          tiles[h] += 1, pairs[h] += size;
-          if (pruned) pruned_tiles[h] += 1, pruned_pairs[h] += size;
-        }
-      }
-    }
-  }
-  const auto f64 = start.options().dtype(at::kDouble);
-  result.pruned_tiles = at::zeros({H}, f64);
-  result.pruned_flops = at::zeros({H}, f64);
-  for (int64_t h = 0; h < H; ++h) {
-    result.pruned_tiles.mutable_data_ptr<double>()[h] =
-        tiles[h] > 0 ? pruned_tiles[h] / tiles[h] : 0;
-    result.pruned_flops.mutable_data_ptr<double>()[h] =
-        pairs[h] > 0 ? pruned_pairs[h] / pairs[h] : 0;
-  }
-  return result;
 }
 
 }  // namespace reynard::attention

@@ -192,6 +192,31 @@ TEST(LayerCache, UnusedPagesAndSlotsAreNotRead) {
   EXPECT_BITWISE_EQUAL(attend(cache, in).out, attend(clean, in).out);
 }
 
+// Pages that a query skips are not read: the pool is poisoned behind the cache's back.
+TEST(LayerCache, SkippedPagesAreNotRead) {
+  const AttentionInputs in = sequence(1000, at::kFloat, 0);
+  const at::Tensor bounds[] = {at::Tensor(), at::full({H}, 12.0F, at::kFloat)};
+  for (const PruningRule rule : {PruningRule::kTight, PruningRule::kPublished}) {
+    for (const at::Tensor& bound : bounds) {
+      LayerCache cache(make_pool(), G);
+      append(cache, in, 0, 1000);
+      const AttentionOptions options = {0, -10, rule};
+      const PagedOutput clean = attend(cache, in, 1, bound, 0, options);
+      const int64_t skipped = clean.start.min().item<int32_t>() / kPageTokens;
+      ASSERT_GT(skipped, 5) << to_string(rule);
+      for (int64_t g = 0; g < G; ++g) {
+        for (int64_t n = 0; n < skipped; ++n) {
+          cache.pool()->keys()[cache.pages(g)[n]].fill_(std::numeric_limits<float>::quiet_NaN());
+          cache.pool()->values()[cache.pages(g)[n]].fill_(std::numeric_limits<float>::quiet_NaN());
+        }
+      }
+      const PagedOutput poisoned = attend(cache, in, 1, bound, 0, options);
+      EXPECT_BITWISE_EQUAL(poisoned.out, clean.out);
+      EXPECT_BITWISE_EQUAL(poisoned.lse, clean.lse);
+    }
+  }
+}
+
 TEST(LayerCache, SameBitsForAnyNumberOfThreads) {
   const AttentionInputs in = sequence(3000);
   LayerCache cache(make_pool(), G);

@@ -236,6 +236,31 @@ TEST(Pruning, DoesNotReadPrunedTiles) {
   }
 }
 
+// Keys that no query of a block sees, before its first key or in its future, are not read either.
+TEST(Pruning, DoesNotReadHiddenTiles) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const AttentionShape shape = {.B = 1, .Tq = 128, .Tk = 1024, .H = 2, .G = 1, .D = 64};
+    AttentionInputs clean = random_inputs(shape, dtype, 6);
+    clean.first_key = first_keys(shape, {.documents = {640}});
+    AttentionInputs poisoned = clean;
+    poisoned.k = clean.k.clone(), poisoned.v = clean.v.clone();
+    poisoned.k.slice(1, 0, 512).fill_(nan), poisoned.v.slice(1, 0, 512).fill_(nan);
+    const auto expected = run_attention(clean), actual = run_attention(poisoned);
+    EXPECT_BITWISE_EQUAL(actual.out, expected.out);
+    EXPECT_BITWISE_EQUAL(actual.dq, expected.dq);
+    EXPECT_BITWISE_EQUAL(actual.dk, expected.dk);
+    EXPECT_BITWISE_EQUAL(actual.dv, expected.dv);
+    // The future: the first query block of a longer sequence.
+    const AttentionInputs whole =
+        random_inputs({.B = 1, .Tq = 1024, .Tk = 1024, .H = 2, .G = 1, .D = 64}, dtype, 6);
+    at::Tensor k = whole.k.clone(), v = whole.v.clone();
+    k.slice(1, 512).fill_(nan), v.slice(1, 512).fill_(nan);
+    EXPECT_BITWISE_EQUAL(attention(whole.q, k, v, whole.log_gate).out.slice(1, 0, 512),
+                         attention(whole.q, whole.k, whole.v, whole.log_gate).out.slice(1, 0, 512));
+  }
+}
+
 TEST(Pruning, SharesTheToleranceBetweenParts) {
   const AttentionShape shape = {.B = 1, .Tq = 256, .Tk = 256, .H = 2, .G = 1, .D = 32};
   const AttentionInputs own = random_inputs(shape, at::kFloat, 1, 1);

@@ -72,6 +72,22 @@ struct Call {
   bool pruned() const { return a.options.log_pruning_tolerance < 0 && sums != nullptr; }
 };
 
+// Sixteen sums side by side: a fixed order that vectorises.
+template <class Scalar>
+float dot_product(const Scalar* a, const Scalar* b, int64_t D) {
+  float lanes[16] = {};
+  int64_t d = 0;
+  for (; d + 16 <= D; d += 16) {
+    for (int lane = 0; lane < 16; ++lane) {
+      lanes[lane] += static_cast<float>(a[d + lane]) * static_cast<float>(b[d + lane]);
+    }
+  }
+  float sum = 0;
+  for (; d < D; ++d) sum += static_cast<float>(a[d]) * static_cast<float>(b[d]);
+  for (const float lane : lanes) sum += lane;
+  return sum;
+}
+
 // Logits of one query with the keys [begin, end) of a page.
 template <class Scalar>
 void page_logits(const Call<Scalar>& call,
@@ -85,10 +101,7 @@ void page_logits(const Call<Scalar>& call,
   const Scalar* k = call.keys + static_cast<int64_t>(page) * kPageTokens * call.D;
   const double query_sum = call.sums != nullptr ? call.query_sum(s, h) : 0;
   for (int64_t t = begin; t < end; ++t) {
-    float dot = 0;
-    for (int64_t d = 0; d < call.D; ++d) {
-      dot += static_cast<float>(q[d]) * static_cast<float>(k[t * call.D + d]);
-    }
+    const float dot = dot_product(q, k + t * call.D, call.D);
     const double bias = call.sums != nullptr ? query_sum - call.page_sums(page, h)[t] : 0;
     logits[t] = call.scale * dot + static_cast<float>(bias);
   }
