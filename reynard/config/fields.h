@@ -46,6 +46,9 @@ inline constexpr Rule finite{
 // The dotted key of a field: key("model", "num_heads") is "model.num_heads".
 std::string key(std::string_view path, std::string_view name);
 
+// The text with control characters as \x1b, for messages that show what a file holds.
+std::string printable(std::string_view text);
+
 // Collects every mistake of a file, so that all are reported together.
 class Problems {
  public:

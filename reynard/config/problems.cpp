@@ -12,16 +12,27 @@ std::string key(std::string_view path, std::string_view name) {
   return path.empty() ? std::string(name) : fmt::format("{}.{}", path, name);
 }
 
-void Problems::add(std::string_view where, std::string_view path, std::string_view message) {
-  if (path.empty()) {
-    lines_.push_back(where.empty() ? std::string(message) : fmt::format("{}: {}", where, message));
-    return;
+std::string printable(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else {
+      out += c;
+    }
   }
+  return out;
+}
+
+void Problems::add(std::string_view where, std::string_view path, std::string_view message) {
   // An override names its key itself: "--model.num_heads = 0; must be > 0".
   const bool names_key = where.starts_with("--");
-  lines_.push_back(names_key       ? fmt::format("{} {}", where, message)
-                   : where.empty() ? fmt::format("{} {}", path, message)
-                                   : fmt::format("{}: {} {}", where, path, message));
+  std::string line(where);
+  if (!where.empty() && !(names_key && !path.empty())) line += ": ";
+  if (!path.empty()) line += names_key ? " " : fmt::format("{} ", path);
+  line += message;
+  lines_.push_back(printable(line));
 }
 
 void Problems::add(std::string_view path, std::string_view message) {

@@ -1,5 +1,6 @@
 #include "reynard/config/tree.h"
 
+#include "reynard/config/fields.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -137,7 +138,7 @@ std::string read_config_file(const std::filesystem::path& file) {
 void apply_override(Table& root, std::string_view argument) {
   const std::size_t equals = argument.find('=');
   if (!argument.starts_with("--") || equals == std::string_view::npos || equals == 2) {
-    throw Error(fmt::format("{}: expected --section.key=value", argument));
+    throw Error(fmt::format("{}: expected --section.key=value", printable(argument)));
   }
   const std::string path(argument.substr(2, equals - 2));
   const std::string where = fmt::format("--{}", path);
@@ -146,7 +147,8 @@ void apply_override(Table& root, std::string_view argument) {
   while (true) {
     const std::size_t dot = path.find('.', begin);
     const std::string name = path.substr(begin, dot == std::string::npos ? dot : dot - begin);
-    if (name.empty()) throw Error(fmt::format("{}: expected --section.key=value", argument));
+    if (name.empty())
+      throw Error(fmt::format("{}: expected --section.key=value", printable(argument)));
     Node* node = table->find(name);
     if (!node) node = &table->add(name, {});
     if (dot == std::string::npos) {

@@ -2,6 +2,7 @@
 
 #include "reynard/tensor/error.h"
 #include "tests/support/files.h"
+#include "tests/support/mutate.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -217,6 +218,12 @@ TEST(Config, RejectsOverridesOfAnotherForm) {
   }
 }
 
+TEST(Config, ControlCharactersAreShownAsText) {
+  EXPECT_EQ(error_of("\"a\\u0000\\u001b[2J\" = 1\n"),
+            "a.toml:1: a\\x00\\x1b[2J is not a known key");
+  EXPECT_EQ(error_of("", {std::string("\0--a=1", 6)}), "\\x00--a=1: expected --section.key=value");
+}
+
 TEST(Config, SyntaxErrorsNameTheLine) {
   EXPECT_TRUE(error_of("enabled = true\nshape = \n").starts_with("a.toml:2:"));
   EXPECT_TRUE(error_of("[model]\nwidth = 1\nwidth = 2\n").starts_with("a.toml:3:"));
@@ -311,24 +318,32 @@ TEST(Config, WhatIsWrittenReadsBackTheSame) {
 }
 
 TEST(Config, MutatedFilesNeverCrash) {
-  const std::string good = config::to_toml(Example{}) + config::to_toml(Example{}.model);
-  EXPECT_TRUE(rc::check([&] {
-    std::string text = *rc::gen::arbitrary<bool>() ? good : config::to_json(Example{});
-    const auto changes = *rc::gen::inRange(1, 8);
-    for (int i = 0; i < changes; ++i) {
-      const auto at = *rc::gen::inRange<std::size_t>(0, text.size());
-      const auto byte = *rc::gen::arbitrary<char>();
-      *rc::gen::arbitrary<bool>() ? text.insert(at, 1, byte) : text.replace(at, 1, 1, byte);
-    }
+  Example full;
+  full.note = "text";
+  full.extra = Trial{"x", 0.5};
+  full.trials = {{"a", 0.1}, {"b", 0.2}};
+  full.model.decay = 3;
+  const std::string toml = config::to_toml(full);
+  const std::string json = config::to_json(full);
+  const std::vector<std::string> words = {
+      "[model]", "[[trials]]", "\"\"\"", "num_heads", "= {", "1979-05-27"};
+  const auto survives = [](const auto& read) {
     try {
-      config::from_toml<Example>(text, "a.toml");
-    } catch (const Error&) {
+      const Example value = read();
+      config::from_toml<Example>(config::to_toml(value), "b.toml");  // what was read can be written
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()), "");
     }
-    try {
-      config::from_json<Example>(text, "a.json");
-    } catch (const Error&) {
-    }
-  }));
+  };
+  test::repeat_for(8, 8000, [&](uint64_t i) {
+    SCOPED_TRACE(i);
+    test::Mutator mutator(i);
+    const std::string text = mutator.mutate(i % 2 ? toml : json, words);
+    survives([&] { return config::from_toml<Example>(text, "a.toml"); });
+    survives([&] { return config::from_json<Example>(text, "a.json"); });
+    const std::vector<std::string> overrides{mutator.mutate("--model.num_heads=3", words)};
+    survives([&] { return config::from_toml<Example>("", "a.toml", overrides); });
+  });
 }
 
 }  // namespace

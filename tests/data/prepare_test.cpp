@@ -5,6 +5,7 @@
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "tests/support/files.h"
+#include "tests/support/mutate.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -12,6 +13,7 @@
 #include <zstd.h>
 
 #include <filesystem>
+#include <iterator>
 #include <map>
 
 namespace {
@@ -352,6 +354,30 @@ TEST_F(Prepare, TextSurvivesAnyRoute) {
         add("a.txt", longer), add("b.gz", gzip(longer)), add("c.zst", zstd(longer))};
     RC_ASSERT(prepared(options(inputs)) == (Texts{longer, longer, longer}));
   }));
+}
+
+TEST_F(Prepare, MutatedFilesNeverCrash) {
+  const std::string lines = "{\"text\": \"one \\u00e9 two\"}\n{\"text\": \"three\", \"n\": [1]}\n";
+  const std::map<std::string, std::string> files = {
+      {"a.txt", "plain text, caf\xc3\xa9"},
+      {"b.jsonl", lines},
+      {"c.jsonl.gz", gzip(lines)},
+      {"d.zst", zstd(std::string(3000, 'x') + lines)}};
+  const std::vector<std::string> words = {
+      "\"text\"", std::string(1, '\0'), "\\ud800", "\xff", "{{{"};
+  test::repeat_for(8, 2000, [&](uint64_t i) {
+    SCOPED_TRACE(i);
+    const auto& [name, text] = *std::next(files.begin(), static_cast<long>(i % files.size()));
+    auto mutated = options({add(name, test::Mutator(i).mutate(text, words))});
+    mutated.output = folder_ / "mutated";
+    try {
+      data::prepare(mutated);
+      const TokenFile file(folder_ / "mutated/train.tokens");
+      file.read(0, file.num_tokens());
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()), "");
+    }
+  });
 }
 
 TEST_F(Prepare, ReportsProgressUpToTheEnd) {
