@@ -68,7 +68,7 @@ json marked_position(double x, std::string_view label, const MarkStyle& style) {
             {"align", style.label_left ? "right" : "left"},
             {"baseline", "top"},
             {"dx", style.label_left ? -4 : 4},
-            {"y", 2},
+            {"y", 2 + 14 * style.row},
             {"fontSize", 11}};
   if (!style.color.empty()) {
     rule["color"] = style.color;

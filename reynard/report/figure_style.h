@@ -27,6 +27,7 @@ json quantitative(std::string_view field, std::string_view title);
 struct MarkStyle {
   std::string_view color = "";  // empty: that of text
   bool label_left = false;      // the label stands left of the line: for lines near the right edge
+  int row = 0;                  // lines of text that the label stands lower, to pass another one
 };
 json marked_position(double x, std::string_view label, const MarkStyle& style = {});
 

@@ -149,12 +149,13 @@ std::optional<Figure> forgetting_curve(const RunResults& run, size_t index) {
   spec["layer"] = regions_of(*summary, longest);
   spec["layer"].push_back(curve_layers(points));
   const auto trained = static_cast<double>(run.train_length());
-  const auto mark = [&](double x, const std::string& label) {
+  const auto mark = [&](double x, const std::string& label, int row) {
     if (x <= 0 || x > longest) return;
-    spec["layer"].push_back(marked_position(x, label, {.label_left = x > 0.7 * longest}));
+    spec["layer"].push_back(
+        marked_position(x, label, {.label_left = x > 0.7 * longest, .row = row}));
   };
-  mark(trained, fmt::format("trained at {}", grouped(run.train_length())));
-  mark(trained / 2, fmt::format("half: {}", grouped(run.train_length() / 2)));
+  mark(trained, fmt::format("trained at {}", grouped(run.train_length())), 0);
+  mark(trained / 2, fmt::format("half: {}", grouped(run.train_length() / 2)), 1);
   spec["encoding"] = {
       {"y",
        {{"type", "quantitative"}, {"axis", {{"format", ".0%"}}}, {"scale", {{"domain", {0, 1}}}}}}};

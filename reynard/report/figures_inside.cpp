@@ -108,7 +108,7 @@ json map_spec(const json& series,
   for (const char* replaced : {"width", "height", "autosize"}) spec.erase(replaced);
   draw_on_canvas(spec);
   // The page chooses how many columns fit: a row per layer if it can.
-  spec["usermeta"]["cell"] = kMapSize + 16;
+  spec["usermeta"]["cell"] = 96 + 16;
   spec["usermeta"]["heads"] = heads.size();
   spec["usermeta"]["columns"] = series.at("layers").at(heads[0].layer).at(key).size();
   spec["data"] = {{"values", map_values(series, key, heads)}};
@@ -146,6 +146,19 @@ json map_spec(const json& series,
          {"encoding",
           {{"x", boundary_x}, {"y", y}, {"order", {{"field", "o"}, {"type", "quantitative"}}}}}}}}};
   return spec;
+}
+
+// Color of map values from 0.01 % to all.
+json log_color(const char* title) {
+  return {{"field", "v"},
+          {"type", "quantitative"},
+          {"scale", {{"type", "log"}, {"domain", {1e-4, 1}}, {"clamp", true}, {"scheme", "magma"}}},
+          {"legend",
+           {{"title", title},
+            {"orient", "top"},
+            {"gradientLength", 200},
+            {"format", "~p"},
+            {"values", {1e-4, 1e-3, 1e-2, 1e-1, 1}}}}};
 }
 
 }  // namespace
@@ -220,16 +233,14 @@ std::optional<Figure> decay_maps(const RunResults& run, size_t index) {
   if (!series) return {};
   const std::vector<Head> heads = heads_with(*series, "decay", kMostHeads);
   if (heads.empty()) return {};
-  const json color{{"field", "v"},
-                   {"type", "quantitative"},
-                   {"scale", {{"domain", {0, 1}}, {"scheme", "viridis"}}},
-                   {"legend", {{"title", "decay"}, {"orient", "top"}, {"gradientLength", 160}}}};
+  const json color = log_color("what is left of a key");
   return Figure{
       fmt::format("decay_maps_{}", index + 1),
       run.name + ": decay",
       "How much of a key (across) is left when a query (down) looks back at it: the product of all "
-      "gates between. A bright triangle is a head with a long memory, a bright diagonal one that "
-      "forgets at once. " +
+      "gates between, on a log scale. A bright triangle is a head with a long memory, a bright "
+      "diagonal one that "
+      "forgets at once." +
           boundary_note(*series, heads) + thinned_note(*series, "decay", heads.size()),
       map_spec(*series, "decay", heads, color)};
 }
@@ -239,22 +250,13 @@ std::optional<Figure> attention_maps(const RunResults& run, size_t index) {
   if (!series) return {};
   const std::vector<Head> heads = heads_with(*series, "attention", kMostHeads);
   if (heads.empty()) return {};
-  const json color{
-      {"field", "v"},
-      {"type", "quantitative"},
-      {"scale", {{"type", "log"}, {"domain", {1e-4, 1}}, {"clamp", true}, {"scheme", "magma"}}},
-      {"legend",
-       {{"title", "share of attention"},
-        {"orient", "top"},
-        {"gradientLength", 160},
-        {"format", "~p"},
-        {"values", {1e-4, 1e-3, 1e-2, 1e-1, 1}}}}};
+  const json color = log_color("share of attention");
   return Figure{
       fmt::format("attention_maps_{}", index + 1),
       run.name + ": attention",
       "Share of a query's attention (down) that falls on each stretch of keys (across), on a log "
       "scale. A bright left edge looks at the beginning, a bright diagonal at what is near, bright "
-      "spots far from the diagonal at something found far back. " +
+      "spots far from the diagonal at something found far back." +
           boundary_note(*series, heads) + thinned_note(*series, "attention", heads.size()),
       map_spec(*series, "attention", heads, color)};
 }

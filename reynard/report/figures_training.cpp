@@ -1,6 +1,8 @@
 #include "reynard/report/figure.h"
 #include "reynard/report/figure_style.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -9,8 +11,8 @@ namespace reynard::report {
 
 namespace {
 
-constexpr size_t kMostPoints = 500;  // of one line
-constexpr int64_t kTrainingWindow = 21;
+constexpr size_t kMostPoints = 500;    // of one line
+constexpr int64_t kMostSmoothed = 21;  // logged steps
 
 // The color scale that gives each run its color.
 json run_scale(const Runs& runs) {
@@ -82,9 +84,13 @@ std::vector<double> smoothed(const std::vector<double>& values, int64_t window) 
 
 std::optional<Figure> training_loss(const Runs& runs) {
   json values = json::array();
+  size_t longest = 0;
+  for (const RunResults& run : runs) longest = std::max(longest, run.metrics.size());
+  // A twentieth of a short run, odd: a wider mean would hide how it begins.
+  const int64_t window = std::min(kMostSmoothed, static_cast<int64_t>(longest / 20) | 1);
   for (const RunResults& run : runs) {
     const Curve curve = curve_of(run, "loss");
-    const std::vector<double> mean = smoothed(curve.values, kTrainingWindow);
+    const std::vector<double> mean = smoothed(curve.values, window);
     for (const size_t i : thinned(curve.values.size(), kMostPoints)) {
       values.push_back({{"run", run.name},
                         {"tokens", curve.tokens[i]},
@@ -102,12 +108,14 @@ std::optional<Figure> training_loss(const Runs& runs) {
   spec["layer"] = {{{"mark", {{"type", "line"}, {"opacity", 0.25}, {"strokeWidth", 1}}},
                     {"encoding", {{"y", loss}}}},
                    {{"mark", {{"type", "line"}, {"tooltip", true}}}, {"encoding", {{"y", mean}}}}};
-  return Figure{"training_loss",
-                "Training loss",
-                "Loss of each logged step (faint) and its centred mean over 21 of them. At equal "
-                "tokens the lower curve learns faster; where both flatten, more training buys "
-                "little.",
-                spec};
+  return Figure{
+      "training_loss",
+      "Training loss",
+      fmt::format("Loss of each logged step (faint) and its centred mean over {} of them. At equal "
+                  "tokens the lower curve learns faster; where both flatten, more training "
+                  "buys little.",
+                  window),
+      spec};
 }
 
 std::optional<Figure> training_speed(const Runs& runs) {
@@ -141,6 +149,7 @@ std::optional<Figure> gate_saturation(const Runs& runs) {
        {"gates_open", "gates above 0.99"},
        {"pruned_share", "pruned tiles"}}};
   for (const RunResults& run : runs) {
+    if (curve_of(run, "gates_open").values.empty()) continue;  // a model without gates
     for (const auto& [key, label] : keys) {
       const Curve curve = curve_of(run, key);
       for (const size_t i : thinned(curve.values.size(), kMostPoints)) {
@@ -156,6 +165,7 @@ std::optional<Figure> gate_saturation(const Runs& runs) {
   spec["data"] = {{"values", values}};
   json share = quantitative("share", "share");
   share["axis"] = {{"format", ".0%"}};
+  share["scale"] = {{"domain", {0, 1}}};
   spec["mark"] = {{"type", "line"}, {"tooltip", true}};
   spec["encoding"] = {{"x", tokens_axis()},
                       {"y", share},

@@ -82,7 +82,9 @@ footer { color: var(--soft); font-size: 13px; padding-bottom: 48px; border-top: 
   main, header, footer { padding-left: 16px; padding-right: 16px; }
   header { padding-top: 32px; }
   .card { padding: 16px; border-radius: 12px; }
-  tbody th { min-width: 150px; }
+  tbody th { min-width: 132px; }
+  td { white-space: normal; }
+  table { font-size: 14px; }
   body { font-size: 15px; }
 }
 @media print { nav { display: none; } .card { break-inside: avoid; box-shadow: none; } }
@@ -95,13 +97,13 @@ const std::string_view kPageScript = R"js(
     const meta = spec.usermeta || {};
     const width = plot.clientWidth;
     if (meta.cell) {
-      const room = Math.max(2, Math.floor((width - 50) / meta.cell));
+      const room = Math.max(2, Math.floor((width - 50) / meta.cell));  // at the smallest size
       let columns = meta.columns;  // a row per layer, if it fits
       if (columns > room) for (columns = room; columns > 2 && meta.heads % columns; --columns);
       spec.columns = columns;
       // Larger maps where there is room, in whole pixels per cell.
       const size = Math.floor(((width - 60) / columns - 16) / 32) * 32;
-      spec.spec.width = spec.spec.height = Math.max(128, Math.min(192, size));
+      spec.spec.width = spec.spec.height = Math.max(96, Math.min(192, size));
     }
     if (meta.minimum && width < meta.minimum) spec.width = meta.minimum;
     const options = Object.assign({}, meta.embedOptions, {

@@ -124,7 +124,7 @@ TEST(DecoderScorer, PruningOfARequestChangesOnlyThatRequest) {
   const std::vector<Response> looked = scorer->answer(look);
   const auto& layers = std::get<Probed>(looked[0]).layers;
   ASSERT_EQ(layers.size(), 2);
-  EXPECT_EQ(pruned_tile_share(layers[0].start, 600).size(), 2);
+  for (const double share : pruned_tile_share(layers[0].start, 600)) EXPECT_GT(share, 0.3);
 }
 
 TEST(DecoderScorer, GeneratesWithTheModel) {

@@ -1,0 +1,145 @@
+// reynard eval and reynard report as a user runs them, on a small random model.
+
+#include "reynard/models/decoder.h"
+#include "reynard/models/pretrained.h"
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace reynard;
+using nlohmann::json;
+using test::ProgramResult;
+
+class EvalCommand : public testing::Test {
+ protected:
+  EvalCommand() {
+    models::DecoderConfig config;
+    config.hidden_size = 32;
+    config.num_layers = 1;
+    config.attention.num_heads = 2;
+    models::Decoder decoder(config, 1);
+    models::save_model(decoder, folder_ / "run/model");
+    const json run{{"name", "small"}, {"train_length", 64}, {"command", {"reynard", "train", "x"}}};
+    test::write_file(folder_ / "run/run.json", run.dump());
+    std::string text;
+    for (int i = 0; i < 400; ++i) text += fmt::format("line {} is {}\n", i, i * i % 97);
+    test::write_file(folder_ / "text.txt", text);
+  }
+  ProgramResult run(std::vector<std::string> arguments) {
+    return test::run_program({.arguments = std::move(arguments), .folder = folder_.path()});
+  }
+  void expect_error(std::vector<std::string> arguments, const std::string& message) {
+    const ProgramResult result = run(std::move(arguments));
+    EXPECT_EQ(result.exit_code, 2) << result.errors;
+    EXPECT_NE(result.errors.find(message), std::string::npos) << result.errors;
+  }
+  static constexpr const char* kFewPoints = "--forgetting_curve.points=3";
+  test::TempDir folder_;
+};
+
+TEST_F(EvalCommand, MeasuresARunAndReportsIt) {
+  const ProgramResult eval = run({"eval",
+                                  "run",
+                                  "--text",
+                                  "text.txt",
+                                  "--length",
+                                  "64",
+                                  kFewPoints,
+                                  "--text_sample.prompt=20",
+                                  "--text_sample.tokens=5",
+                                  "--json"});
+  ASSERT_EQ(eval.exit_code, 0) << eval.errors;
+  const auto loss = json::parse(test::read_file(folder_ / "run/eval/per_position_loss.json"));
+  EXPECT_EQ(loss.at("settings").at("length"), 64);
+  EXPECT_EQ(loss.at("train_length"), 64);
+  EXPECT_EQ(loss.at("name"), "small");
+  // An untrained model knows nothing: about ln 258 per byte.
+  EXPECT_NEAR(loss.at("metrics").at("loss").get<double>(), 5.55, 0.3);
+  const json first_line = json::parse(eval.output.substr(0, eval.output.find('\n')));
+  EXPECT_EQ(first_line.at("metrics"), loss.at("metrics"));
+  // A model of ours has the BOS of its token files.
+  const auto curve = json::parse(test::read_file(folder_ / "run/eval/forgetting_curve.json"));
+  EXPECT_EQ(curve.at("metrics").at("bos"), 256);
+  EXPECT_EQ(curve.at("metrics").at("copies"), false);
+
+  test::write_file(folder_ / "vega.js", "window.vegaEmbed = 1");
+  ::setenv("REYNARD_VEGA", (folder_ / "vega.js").c_str(), 1);
+  const ProgramResult report = run({"report", "run", "-o", "page/report.html"});
+  ASSERT_EQ(report.exit_code, 0) << report.errors;
+  const std::string page = test::read_file(folder_ / "page/report.html");
+  EXPECT_NE(page.find("What small remembers"), std::string::npos);
+  EXPECT_NE(page.find("small has not learned to copy yet"), std::string::npos);
+  EXPECT_NE(page.find("reynard eval run --text text.txt --length 64"), std::string::npos);
+}
+
+TEST_F(EvalCommand, SecondRunAsksForNothingNew) {
+  const std::vector<std::string> arguments{
+      "eval", "run", "--task", "per_position_loss", "--text", "text.txt", "--length", "64"};
+  ASSERT_EQ(run(arguments).exit_code, 0);
+  const std::string lines = test::read_file(folder_ / "run/eval/per_position_loss.jsonl");
+  ASSERT_EQ(run(arguments).exit_code, 0);
+  EXPECT_EQ(test::read_file(folder_ / "run/eval/per_position_loss.jsonl"), lines);
+  const auto summary = json::parse(test::read_file(folder_ / "run/eval/per_position_loss.json"));
+  EXPECT_EQ(summary.at("effort").at("tokens"), 0);
+  EXPECT_EQ(summary.at("effort").at("reused_samples"), summary.at("metrics").at("rows"));
+}
+
+TEST_F(EvalCommand, PublishedModelWithoutBosIsMeasuredWithoutIt) {
+  fs::rename(folder_ / "run/model", folder_ / "published");
+  const ProgramResult eval = run({"eval",
+                                  "published",
+                                  "--task",
+                                  "forgetting_curve",
+                                  "--text",
+                                  "text.txt",
+                                  "--length",
+                                  "32",
+                                  kFewPoints,
+                                  "-o",
+                                  "results"});
+  ASSERT_EQ(eval.exit_code, 0) << eval.errors;
+  const auto curve = json::parse(test::read_file(folder_ / "results/forgetting_curve.json"));
+  EXPECT_TRUE(curve.at("metrics").at("bos").is_null());
+}
+
+TEST_F(EvalCommand, BadInputIsOneLine) {
+  const auto eval = [](std::vector<std::string> more) {
+    std::vector<std::string> arguments{"eval", "run", "--text", "text.txt"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  expect_error({"eval", "nowhere", "--text", "text.txt"}, "nowhere holds no model");
+  expect_error({"eval", "run", "--text", "missing.txt"}, "missing.txt does not exist");
+  expect_error(eval({"--task", "forgetting"}), "no task is called 'forgetting'");
+  expect_error(eval({"--dtype", "f8"}), "--dtype = f8; expected f32 or bf16");
+  expect_error(eval({"--length", "6000"}), "no document has 6000 tokens");
+  expect_error(eval({"--forgetting_curve.gird=code"}), "gird");
+  test::write_file(folder_ / "binary.txt", std::string_view("a\0b", 3));
+  expect_error({"eval", "run", "--text", "binary.txt"}, "binary.txt");
+  test::write_file(folder_ / "cut.tokens", "{\"format\"");
+  expect_error({"eval", "run", "--text", "cut.tokens"}, "cut.tokens");
+}
+
+TEST_F(EvalCommand, ReportNamesWhatIsMissing) {
+  expect_error({"report", "nowhere"}, "nowhere is not a folder");
+  fs::create_directory(folder_ / "empty");
+  expect_error({"report", "empty"}, "no run.json");
+  ::setenv("REYNARD_VEGA", "/nowhere/vega.js", 1);
+  ::setenv("REYNARD_PYTHON", "/nowhere/python", 1);
+  expect_error({"report", "run"}, "/nowhere/vega.js is missing");
+  expect_error({"report", "run", "--smoothing", "0"}, "--smoothing = 0");
+  ::unsetenv("REYNARD_PYTHON");
+}
+
+}  // namespace
