@@ -1,6 +1,7 @@
 // reynard bench: speed and memory against peers measured in the same run.
 
 #include "bench/attention.h"
+#include "bench/train_step.h"
 #include "cli/command.h"
 #include "reynard/tensor/check.h"
 
@@ -96,6 +97,31 @@ void add_attention_memory(CLI::App& bench) {
   });
 }
 
+void add_train_step(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand(
+      "train_step", "training steps of a 10M FoX (Pro) against a PyTorch eager Transformer");
+  struct Arguments {
+    bench::TrainStepBench bench;
+    std::string json;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("--batch", arguments->bench.batch_size, "rows of a step")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--length", arguments->bench.length, "tokens of a row")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--dtype", arguments->bench.dtypes, "f32, bf16 (default: both)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"f32", "bf16"}));
+  command->add_option("--repeats", arguments->bench.repeats, "timed steps; the median counts")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--json", arguments->json, "file for the rows");
+  command->callback([arguments] {
+    const auto rows = bench::bench_train_step(arguments->bench);
+    bench::print_rows(rows);
+    bench::write_rows(rows, arguments->json);
+  });
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app) {
@@ -103,6 +129,7 @@ void add_bench(CLI::App& app) {
   bench->require_subcommand(1);
   add_attention(*bench);
   add_attention_memory(*bench);
+  add_train_step(*bench);
 }
 
 }  // namespace reynard::cli

@@ -60,7 +60,7 @@ struct Norm : torch::autograd::Function<Norm> {
                            .shared_weight = shape.shared_weight,
                            .groups = num_groups,
                            .width = shape.row_width / num_groups,
-                           .eps = static_cast<float>(eps),
+                           .eps = eps,
                            .y = y.data_ptr(),
                            .inverse_rms = inverse.data_ptr<float>()};
     const RowKernels& kernels = row_kernels(x);
@@ -114,7 +114,7 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
                            .residual = floats(residual),
                            .weight = floats(weight),
                            .width = shape.row_width,
-                           .eps = static_cast<float>(eps),
+                           .eps = eps,
                            .y = y.data_ptr(),
                            .sum = sum.data_ptr<float>(),
                            .inverse_rms = inverse.data_ptr<float>()};

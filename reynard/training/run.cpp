@@ -138,12 +138,12 @@ class Window {
   double loss_ = 0, loss_tokens_ = 0, begin_seconds_ = 0, mean_loss_ = 0, rate_ = 0;
 };
 
-void add_gates(Json& line, const GateStatistics& gates) {
+void add_gates(Json& line, const GateStatistics& gates, bool prunes) {
   if (gates.has_gates()) {
     line["gates_closed"] = gates.gates_closed();
     line["gates_open"] = gates.gates_open();
   }
-  if (gates.has_tiles()) line["pruned_share"] = gates.pruned_share();
+  if (prunes && gates.has_tiles()) line["pruned_share"] = gates.pruned_share();
 }
 
 // Whether the last step crossed a multiple of `every` tokens.
@@ -176,6 +176,7 @@ class Run {
 
  private:
   const TrainingConfig& config() const { return trainer_.experiment().training; }
+  bool prunes() const { return trainer_.experiment().model.attention.log_pruning_tolerance < 0; }
   bool stopped() const { return options_.stop && options_.stop->load(); }
 
   void begin() {
@@ -211,7 +212,7 @@ class Run {
     const bool validate = !last && crossed(trainer_, trainer_.experiment().validation.every);
     if (log || last || validate) {
       Json line = window_.line(trainer_);
-      add_gates(line, gates);
+      add_gates(line, gates, prunes());
       if (validate) line["validation_loss"] = validation_loss().value();
       metrics_->write(line);
       show_progress();

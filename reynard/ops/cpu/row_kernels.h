@@ -18,7 +18,7 @@ struct NormForward {
   bool shared_weight = false;
   int64_t groups = 1;
   int64_t width = 0;
-  float eps = 0;
+  double eps = 0;
   void* y = nullptr;             // (N, groups * width) element
   float* sum = nullptr;          // (N, groups * width): residual + x, with a residual
   float* inverse_rms = nullptr;  // (N, groups)
@@ -112,8 +112,6 @@ enum class Element { kF32, kBF16 };
 // The tables of one instruction set.
 const RowKernels& row_kernels_avx512(Element element);
 const RowKernels& row_kernels_avx2(Element element);
-const RowKernels& row_kernels_baseline(Element element);
-// The best of them for this CPU.
-const RowKernels& row_kernels(Element element);
+const RowKernels& row_kernels_portable(Element element);
 
 }  // namespace reynard::ops::cpu

@@ -1,4 +1,4 @@
-// The loops behind row_kernels.h, written once; avx512.cpp, avx2.cpp and baseline.cpp include this
+// The loops behind row_kernels.h, written once; avx512.cpp, avx2.cpp and portable.cpp include this
 // with their target options and REYNARD_ROW_KERNELS set. Nothing here may call into a library: an
 // inline function compiled for one ISA could be the copy that the linker keeps.
 
@@ -29,8 +29,9 @@ void norm_forward(const NormForward& p, int64_t begin, int64_t end) {
       }
       squares += v * v;
     }
-    const float mean = sum_of(squares) / static_cast<float>(p.width);
-    const float inverse = 1.0F / __builtin_sqrtf(mean + p.eps);
+    // In f64: the backward pass cancels two terms that both carry this rounding.
+    const double mean = static_cast<double>(sum_of(squares)) / static_cast<double>(p.width);
+    const auto inverse = static_cast<float>(1.0 / __builtin_sqrt(mean + p.eps));
     p.inverse_rms[index] = inverse;
     T* y = static_cast<T*>(p.y) + offset;
     for (int64_t i = 0; i < p.width; i += kLanes) {
@@ -70,7 +71,8 @@ void norm_backward_rows(const NormBackward& p, const X* values, int64_t begin, i
       store(d_weight + i, load(d_weight + i, count) + g * n, count);
       products += g * w * n;
     }
-    const float mean = sum_of(products) / static_cast<float>(p.width);
+    const auto mean =
+        static_cast<float>(static_cast<double>(sum_of(products)) / static_cast<double>(p.width));
     for (int64_t i = 0; i < p.width; i += kLanes) {
       const int64_t count = p.width - i;
       const Vector n = load(x + i, count) * inverse;

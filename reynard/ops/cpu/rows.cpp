@@ -1,13 +1,16 @@
 #include "reynard/ops/cpu/rows.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+
+#include <vector>
 
 namespace reynard::ops::cpu {
 
 at::Tensor sum_over_row_blocks(int64_t rows,
                                int64_t row_width,
                                const std::function<void(int64_t, int64_t, float*)>& body) {
-  constexpr int64_t kBlockRows = 64;
+  constexpr int64_t kBlockRows = 32;
   const int64_t num_blocks = (rows + kBlockRows - 1) / kBlockRows;
   const at::Tensor partial = at::zeros({num_blocks, row_width}, at::kFloat);
   float* sums = partial.data_ptr<float>();
@@ -17,12 +20,13 @@ at::Tensor sum_over_row_blocks(int64_t rows,
       body(first, std::min(rows, first + kBlockRows), sums + block * row_width);
     }
   });
-  const at::Tensor total = at::zeros({row_width}, at::kFloat);
-  float* out = total.data_ptr<float>();
+  std::vector<double> totals(row_width);  // f64: there may be thousands of blocks
   for (int64_t block = 0; block < num_blocks; ++block) {
     const float* from = sums + block * row_width;
-    for (int64_t i = 0; i < row_width; ++i) out[i] += from[i];
+    for (int64_t i = 0; i < row_width; ++i) totals[i] += from[i];
   }
+  const at::Tensor total = at::empty({row_width}, at::kFloat);
+  std::copy(totals.begin(), totals.end(), total.data_ptr<float>());
   return total;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // How tensors meet the row loops: which dtypes they take, and rows split between threads.
 
-#include "reynard/ops/cpu/row_kernels.h"
+#include "reynard/ops/cpu/row_path.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -27,7 +27,7 @@ void for_rows(int64_t rows, int64_t row_width, const Body& body) {
   at::parallel_for(0, rows, grain, body);
 }
 
-// Like for_rows for loops that add into one row of partial sums per block of 64 rows, whatever
+// Like for_rows for loops that add into one row of partial sums per block of 32 rows, whatever
 // thread takes it: body(begin, end, partial). Returns the sum of the partial rows (row_width) f32,
 // added up in order.
 at::Tensor sum_over_row_blocks(int64_t rows,

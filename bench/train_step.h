@@ -1,0 +1,24 @@
+#pragma once
+// Tokens per second of whole training steps: a FoX (Pro) of 10M parameters here against a PyTorch
+// eager Transformer of the same size (bench/peers/train_step_peer.py), by turns on the same
+// threads.
+
+#include "bench/rows.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace reynard::bench {
+
+struct TrainStepBench {
+  int64_t batch_size = 4;  // rows of a step
+  int64_t length = 1024;   // tokens of a row
+  std::vector<std::string> dtypes = {"f32", "bf16"};
+  int repeats = 7;
+};
+
+// Throws reynard::Error when the peer does not run or one of the two does not learn.
+std::vector<Row> bench_train_step(const TrainStepBench& options);
+
+}  // namespace reynard::bench

@@ -1,0 +1,18 @@
+#pragma once
+// Which row loops this machine runs: the widest that it has, or those that the environment variable
+// REYNARD_CPU_PATH names. The paths of attention (amx, avx512_bf16) use the AVX-512 loops.
+
+#include "reynard/ops/cpu/row_kernels.h"
+
+#include <string>
+#include <vector>
+
+namespace reynard::ops::cpu {
+
+// Names of the loops that this machine can run, widest first: avx512, avx2, portable.
+std::vector<std::string> available_row_paths();
+
+// Asked at every call, so that tests may switch; attention reports names that nothing has.
+const RowKernels& row_kernels(Element element);
+
+}  // namespace reynard::ops::cpu

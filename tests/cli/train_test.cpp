@@ -1,0 +1,283 @@
+// reynard train and reynard sweep as a user runs them: what they write, how they stop and go on.
+
+#include "reynard/checkpoint/sha256.h"
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace reynard;
+namespace fs = std::filesystem;
+using test::ProgramResult;
+
+constexpr const char* kExperiment = R"(
+[model]
+hidden_size = 16
+num_layers = 1
+intermediate_size = 16
+[model.attention]
+num_heads = 2
+qk_norm = "per_head"
+output_gate = "sigmoid"
+output_norm = true
+key_shift = true
+value_shift = true
+[data]
+path = "text/train.tokens"
+batch_size = 2
+length = 32
+[optimizer]
+learning_rate = 1e-2
+[schedule]
+warmup_fraction = 0.1
+[training]
+tokens = 3200
+log_every = 5
+checkpoint_every = 64
+permanent_every = 1600
+)";
+
+class TrainCommand : public testing::Test {
+ protected:
+  TrainCommand() {
+    // Two threads that wait for each other on a busy machine would make these tests slow.
+    setenv("OMP_NUM_THREADS", "1", 1);
+    std::string text;
+    for (int i = 0; i < 400; ++i) text += "line " + std::to_string(i * i % 97) + " of the text\n";
+    test::write_file(folder_ / "text.txt", text);
+    test::write_file(folder_ / "tiny.toml", kExperiment);
+    EXPECT_EQ(run({"prepare", "text.txt", "-o", "text", "--held-out", "0.2"}).exit_code, 0);
+  }
+  ProgramResult run(std::vector<std::string> arguments, double seconds_limit = 60) {
+    return test::run_program({.arguments = std::move(arguments),
+                              .folder = folder_.path().string(),
+                              .seconds_limit = seconds_limit});
+  }
+  ProgramResult train(const std::string& name, std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"train", "tiny.toml", "--quiet", "--run.folder=" + name});
+    return run(std::move(more));
+  }
+  std::string weights_hash(const std::string& name) {
+    return checkpoint::sha256_hex_of_file(folder_ / (name + "/model/model.safetensors"));
+  }
+  nlohmann::json json(const std::string& file) {
+    return nlohmann::json::parse(test::read_file(folder_ / file));
+  }
+  std::vector<std::string> checkpoints(const std::string& name) {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::directory_iterator(folder_ / (name + "/checkpoints"))) {
+      found.push_back(entry.path().filename());
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+  test::TempDir folder_;
+};
+
+TEST_F(TrainCommand, WritesTheRunFolder) {
+  const ProgramResult result =
+      train("run", {"--validation.path=text/held_out.tokens", "--validation.tokens=256"});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_NE(result.output.find("run: 50 steps, 3200 tokens"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("held-out loss"), std::string::npos) << result.output;
+  for (const char* file : {"run/experiment.toml",
+                           "run/run.json",
+                           "run/result.json",
+                           "run/metrics.jsonl",
+                           "run/model/config.json",
+                           "run/model/model.safetensors"}) {
+    EXPECT_TRUE(fs::exists(folder_ / file)) << file;
+  }
+  EXPECT_EQ(json("run/run.json").at("name"), "run");
+  EXPECT_EQ(json("run/run.json").at("train_length"), 32);
+  EXPECT_EQ(json("run/result.json").at("tokens"), 3200);
+  // Two newest and the two permanent ones (1600 and 3200 tokens); the newest is permanent.
+  EXPECT_EQ(
+      checkpoints("run"),
+      (std::vector<std::string>{
+          "step-000000000025", "step-000000000048", "step-000000000049", "step-000000000050"}));
+  std::istringstream metrics(test::read_file(folder_ / "run/metrics.jsonl"));
+  int64_t lines = 0;
+  double first_loss = 0, last_loss = 0;
+  for (std::string line; std::getline(metrics, line); ++lines) {
+    const auto object = nlohmann::json::parse(line);
+    EXPECT_EQ(object.at("step"), 5 * (lines + 1));
+    for (const char* key : {"tokens",
+                            "lr",
+                            "grad_norm",
+                            "tokens_per_s",
+                            "seconds",
+                            "skipped_steps",
+                            "peak_memory_bytes",
+                            "gates_closed",
+                            "gates_open"}) {
+      EXPECT_TRUE(object.at(key).is_number()) << key;
+    }
+    (lines == 0 ? first_loss : last_loss) = object.at("loss");
+  }
+  EXPECT_EQ(lines, 10);
+  EXPECT_LT(last_loss, first_loss - 1);
+}
+
+TEST_F(TrainCommand, RefusesAFolderThatIsNotEmpty) {
+  ASSERT_EQ(train("run", {"--training.tokens=128"}).exit_code, 0);
+  const ProgramResult again = train("run", {"--training.tokens=128"});
+  EXPECT_EQ(again.exit_code, 2);
+  EXPECT_NE(again.errors.find("is not empty; add --resume"), std::string::npos) << again.errors;
+  const ProgramResult other = train("run", {"--resume", "--model.hidden_size=32"});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_NE(other.errors.find("section [model] differs"), std::string::npos) << other.errors;
+}
+
+TEST_F(TrainCommand, MistakesAreReportedTogetherWithTheirPlace) {
+  const ProgramResult result = train("run",
+                                     {"--training.tokens=0",
+                                      "--optimizer.beta1=1",
+                                      "--schedule.warmup_tokens=5",
+                                      "--model.hiden_size=3"});
+  EXPECT_EQ(result.exit_code, 2);
+  for (const char* part : {"training.tokens", "optimizer.beta1", "warmup", "hiden_size"}) {
+    EXPECT_NE(result.errors.find(part), std::string::npos) << part << " in " << result.errors;
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "run"));
+}
+
+TEST_F(TrainCommand, LongerBudgetGoesOnFromTheEnd) {
+  ASSERT_EQ(train("run", {"--training.tokens=640"}).exit_code, 0);
+  ASSERT_EQ(train("run", {"--resume", "--training.tokens=1280"}).exit_code, 0);
+  EXPECT_EQ(json("run/result.json").at("steps"), 20);
+  // A finished run stays as it is.
+  const std::string before = test::read_file(folder_ / "run/result.json");
+  ASSERT_EQ(train("run", {"--resume", "--training.tokens=1280"}).exit_code, 0);
+  EXPECT_EQ(test::read_file(folder_ / "run/result.json"), before);
+}
+
+TEST_F(TrainCommand, KilledTwentyTimesEndsWithTheSameWeights) {
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_EQ(train("straight").exit_code, 0);
+  const double whole =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::mt19937 random(20);  // kill times differ between machines anyway
+  std::uniform_real_distribution<double> fraction(0.1, 0.9);
+  int killed = 0;
+  for (int kill = 0; kill < 20; ++kill) {
+    const ProgramResult result =
+        run({"train", "tiny.toml", "--quiet", "--run.folder=killed", "--resume"},
+            fraction(random) * whole);
+    killed += result.exit_code == 137;
+    EXPECT_TRUE(result.exit_code == 137 || result.exit_code == 0) << result.errors;
+    if (killed > 0 && result.exit_code == 0) fs::remove_all(folder_ / "killed");  // start again
+  }
+  EXPECT_GE(killed, 10);
+  const ProgramResult last = train("killed", {"--resume"});
+  ASSERT_EQ(last.exit_code, 0) << last.errors;
+  EXPECT_EQ(weights_hash("killed"), weights_hash("straight"));
+  EXPECT_EQ(json("killed/result.json").at("tokens"), 3200);
+  std::istringstream metrics(test::read_file(folder_ / "killed/metrics.jsonl"));
+  int64_t before = 0;
+  for (std::string line; std::getline(metrics, line);) {
+    const int64_t step = nlohmann::json::parse(line).at("step");
+    EXPECT_GT(step, before);
+    before = step;
+  }
+  EXPECT_EQ(before, 50);
+}
+
+TEST_F(TrainCommand, DamagedNewestCheckpointIsPassedOver) {
+  ASSERT_EQ(train("straight").exit_code, 0);
+  ASSERT_EQ(train("run").exit_code, 0);
+  fs::remove(folder_ / "run/result.json");
+  const fs::path damaged = folder_ / "run/checkpoints/step-000000000050/trainer.safetensors";
+  std::string bytes = test::read_file(damaged);
+  bytes[bytes.size() / 2] ^= 1;
+  test::write_file(damaged, bytes);
+  fs::remove(folder_ / "run/checkpoints/step-000000000049/model.safetensors");
+  const ProgramResult result = train("run", {"--resume"});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_NE(result.errors.find("passed over a damaged checkpoint"), std::string::npos);
+  EXPECT_EQ(weights_hash("run"), weights_hash("straight"));
+}
+
+TEST_F(TrainCommand, CtrlCWritesACheckpointAndGoesOn) {
+  ASSERT_EQ(train("straight", {"--training.checkpoint_every=0"}).exit_code, 0);
+  const std::string command =
+      "cd '" + folder_.path().string() + "' && timeout -s INT 3 '" + REYNARD_BINARY_DIR +
+      "/bin/reynard' train tiny.toml --run.folder=stopped --training.checkpoint_every=0 "
+      "--training.tokens=100000000 --quiet 2>errors.txt";
+  // timeout passes 124 on when it had to send the signal, whatever the program answered.
+  EXPECT_EQ(WEXITSTATUS(std::system((command + "; echo $? >code.txt").c_str())), 0);
+  EXPECT_EQ(test::read_file(folder_ / "code.txt"), "124\n");
+  const std::string errors = test::read_file(folder_ / "errors.txt");
+  EXPECT_NE(errors.find("stopped after step"), std::string::npos) << errors;
+  ASSERT_EQ(checkpoints("stopped").size(), 1U);
+  EXPECT_FALSE(fs::exists(folder_ / "stopped/result.json"));
+}
+
+TEST_F(TrainCommand, FullDiskIsAnErrorAndTheCheckpointSurvives) {
+  ASSERT_EQ(train("run", {"--training.tokens=640"}).exit_code, 0);
+  const ProgramResult full = test::run_program({.arguments = {"train",
+                                                              "tiny.toml",
+                                                              "--quiet",
+                                                              "--run.folder=run",
+                                                              "--resume",
+                                                              "--training.tokens=1280"},
+                                                .folder = folder_.path().string(),
+                                                .file_limit = 8192});
+  EXPECT_EQ(full.exit_code, 2) << full.errors;
+  EXPECT_EQ(std::count(full.errors.begin(), full.errors.end(), '\n'), 1) << full.errors;
+  EXPECT_NE(full.errors.find("run/"), std::string::npos) << full.errors;
+  EXPECT_EQ(checkpoints("run").back(), "step-000000000010");
+  const ProgramResult again = train("run", {"--resume", "--training.tokens=1280"});
+  EXPECT_EQ(again.exit_code, 0) << again.errors;
+}
+
+TEST_F(TrainCommand, SweepTabulatesAndGoesOn) {
+  const std::vector<std::string> sweep = {"sweep",
+                                          "tiny.toml",
+                                          "--quiet",
+                                          "--grid",
+                                          "optimizer.learning_rate=1e-2,1e-5",
+                                          "--seeds",
+                                          "2",
+                                          "--run.folder=sweep",
+                                          "--training.tokens=1280",
+                                          "--training.checkpoint_every=0",
+                                          "--validation.path=text/held_out.tokens",
+                                          "--validation.tokens=256"};
+  const ProgramResult first = run(sweep);
+  ASSERT_EQ(first.exit_code, 0) << first.errors;
+  const auto table = json("sweep/sweep.json");
+  EXPECT_EQ(table.at("loss"), "held_out");
+  ASSERT_EQ(table.at("rows").size(), 2U);
+  EXPECT_EQ(table["rows"][0]["settings"][0], "optimizer.learning_rate=1e-2");  // learns
+  for (const auto& row : table["rows"]) {
+    EXPECT_EQ(row.at("losses").size(), 2U);
+    EXPECT_LE(row.at("min"), row.at("mean"));
+    EXPECT_LE(row.at("mean"), row.at("max"));
+    EXPECT_LT(row.at("min"), row.at("max"));  // seeds differ
+  }
+  const auto result = folder_ / "sweep/optimizer.learning_rate=1e-2,seed=1/result.json";
+  const auto written = fs::last_write_time(result);
+  const ProgramResult second = run(sweep);
+  EXPECT_EQ(second.output, first.output);
+  EXPECT_EQ(fs::last_write_time(result), written);  // reused
+}
+
+TEST_F(TrainCommand, SweepRejects) {
+  const ProgramResult result = run({"sweep", "tiny.toml", "--grid", "optimizer.learning_rate"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.errors.find("expected section.key=value"), std::string::npos) << result.errors;
+}
+
+}  // namespace

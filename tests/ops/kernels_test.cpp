@@ -1,0 +1,280 @@
+// The fused loops against the same operators in f64, forward and backward, with the error budget of
+// the plain formulas in the loops' own dtype; every instruction set that this machine has.
+
+#include "reynard/ops/cpu/row_path.h"
+#include "reynard/ops/cross_entropy.h"
+#include "reynard/ops/gated_act.h"
+#include "reynard/ops/rms_norm.h"
+#include "reynard/ops/rotary.h"
+#include "reynard/ops/token_shift.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/compare.h"
+#include "tests/support/gradients.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/index_copy.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace reynard::ops {
+
+namespace {
+
+using test::gradients;
+using test::random_normal;
+using Inputs = std::vector<at::Tensor>;
+
+// The plain formulas, every intermediate result rounded to the dtype of the inputs.
+at::Tensor plain_norm(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t groups) {
+  const at::Tensor grouped = x.unflatten(-1, {groups, -1});
+  const at::Tensor inverse = at::rsqrt((grouped * grouped).mean({-1}, true) + eps);
+  return (grouped * inverse * weight.reshape({-1, grouped.size(-1)})).flatten(-2);
+}
+
+at::Tensor plain_shift(const at::Tensor& x, const at::Tensor& logit, const at::Tensor& starts) {
+  const at::Tensor before =
+      at::cat({x.narrow(0, 0, 1), x.narrow(0, 0, x.size(0) - 1)})
+          .index_copy(0, starts, at::zeros({starts.size(0), x.size(1), x.size(2)}, x.options()));
+  const at::Tensor a = at::sigmoid(logit).unsqueeze(-1);
+  return a * before + (1 - a) * x;
+}
+
+at::Tensor plain_gate(const at::Tensor& x, const at::Tensor& gate, Activation act) {
+  return (act == Activation::kSilu ? at::silu(gate) : at::sigmoid(gate)) * x;
+}
+
+at::Tensor plain_rotary(const at::Tensor& x, const at::Tensor& positions, double base) {
+  const int64_t half = x.size(2) / 2;
+  const at::Tensor angle = rotary_angles(positions, half, base).unsqueeze(1);
+  const at::Tensor c = at::cos(angle).to(x.scalar_type()), s = at::sin(angle).to(x.scalar_type());
+  const at::Tensor a = x.narrow(2, 0, half), b = x.narrow(2, half, half);
+  return at::cat({a * c - b * s, b * c + a * s}, 2);
+}
+
+// fused and plain take inputs of one dtype; values and all gradients must meet the budget.
+void expect_budget(const test::TensorFunction& fused,
+                   const test::TensorFunction& plain,
+                   const Inputs& exact_inputs,
+                   const std::vector<at::ScalarType>& dtypes = {at::kFloat, at::kBFloat16}) {
+  for (const at::ScalarType dtype : dtypes) {
+    Inputs rounded, exact;
+    for (const at::Tensor& input : exact_inputs) {
+      rounded.push_back(input.to(dtype));
+      exact.push_back(rounded.back().to(at::kDouble));
+    }
+    EXPECT_WITHIN_BUDGET(fused(rounded), plain(rounded), fused(exact)) << c10::toString(dtype);
+    const auto from_fused = gradients(fused, rounded), from_plain = gradients(plain, rounded);
+    const auto from_exact = gradients(fused, exact);
+    for (size_t i = 0; i < rounded.size(); ++i) {
+      EXPECT_WITHIN_BUDGET(from_fused[i], from_plain[i], from_exact[i])
+          << c10::toString(dtype) << ", gradient of input " << i;
+    }
+  }
+}
+
+// Runs with each instruction set: the operators ask for the path at every call.
+class Kernels : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (const char* set = std::getenv("REYNARD_CPU_PATH")) before_ = set;
+    setenv("REYNARD_CPU_PATH", GetParam().c_str(), 1);
+  }
+  void TearDown() override {
+    if (before_.empty()) {
+      unsetenv("REYNARD_CPU_PATH");
+    } else {
+      setenv("REYNARD_CPU_PATH", before_.c_str(), 1);
+    }
+  }
+  std::string before_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Isa,
+                         Kernels,
+                         testing::ValuesIn(cpu::available_row_paths()),
+                         [](const auto& info) { return info.param; });
+
+constexpr int64_t kOddWidths[] = {1, 3, 16, 17, 63, 64, 113};
+// A norm over one number is its sign: the exact gradient is 0 but for eps, and what any formula
+// computes there is its rounding only.
+constexpr int64_t kNormWidths[] = {3, 16, 17, 63, 64, 113};
+
+}  // namespace
+
+TEST_P(Kernels, NormWithinBudget) {
+  for (const int64_t width : kNormWidths) {
+    for (const int64_t groups : {1, 3}) {
+      const auto fused = [&](const Inputs& in) { return rms_norm(in[0], in[1], 1e-5, groups); };
+      const auto plain = [&](const Inputs& in) { return plain_norm(in[0], in[1], 1e-5, groups); };
+      expect_budget(fused,
+                    plain,
+                    {random_normal({67, groups * width}, 1), random_normal({groups * width}, 2)});
+      expect_budget(
+          fused, plain, {random_normal({5, groups * width}, 1), random_normal({width}, 2)});
+    }
+  }
+}
+
+TEST_P(Kernels, GatedNormWithinBudget) {
+  for (const int64_t width : kNormWidths) {
+    const auto fused = [&](const Inputs& in) {
+      return gated_rms_norm(in[0], in[1], in[2], 1e-5, 2);
+    };
+    const auto plain = [&](const Inputs& in) {
+      return plain_norm(in[0], in[2], 1e-5, 2) * at::sigmoid(in[1]);
+    };
+    expect_budget(fused,
+                  plain,
+                  {random_normal({66, 2 * width}, 1),
+                   random_normal({66, 2 * width}, 2),
+                   random_normal({2 * width}, 3)});
+  }
+}
+
+TEST_P(Kernels, AddNormWithinBudget) {
+  for (const int64_t width : kNormWidths) {
+    const auto fused = [&](const Inputs& in) {
+      const NormedSum sum = add_rms_norm(in[0], in[1], in[2], 1e-5);
+      return at::cat({sum.normed, sum.residual.to(sum.normed.scalar_type())}, 1);
+    };
+    const auto plain = [&](const Inputs& in) {
+      const at::Tensor sum = in[0] + in[1];
+      return at::cat({plain_norm(sum, in[2], 1e-5, 1), sum}, 1);
+    };
+    expect_budget(
+        fused,
+        plain,
+        {random_normal({66, width}, 1), random_normal({66, width}, 2), random_normal({width}, 3)});
+  }
+}
+
+TEST_P(Kernels, ShiftWithinBudget) {
+  const at::Tensor starts = at::tensor(std::vector<int64_t>{0, 1, 5, 64}, at::kLong);
+  for (const int64_t width : kOddWidths) {
+    const auto fused = [&](const Inputs& in) { return token_shift(in[0], in[1], starts); };
+    const auto plain = [&](const Inputs& in) { return plain_shift(in[0], in[1], starts); };
+    expect_budget(fused, plain, {random_normal({70, 2, width}, 1), random_normal({70, 2}, 2)});
+  }
+}
+
+TEST_P(Kernels, GatesWithinBudget) {
+  for (const Activation act : {Activation::kSilu, Activation::kSigmoid}) {
+    for (const int64_t width : kOddWidths) {
+      const auto fused = [&](const Inputs& in) { return gated_act(in[0], act); };
+      const auto plain = [&](const Inputs& in) {
+        return plain_gate(in[0].narrow(1, width, width), in[0].narrow(1, 0, width), act);
+      };
+      expect_budget(fused, plain, {3 * random_normal({65, 2 * width}, 1)});
+      const auto fused_mul = [&](const Inputs& in) { return gate_mul(in[0], in[1], act); };
+      const auto plain_mul = [&](const Inputs& in) { return plain_gate(in[0], in[1], act); };
+      expect_budget(
+          fused_mul, plain_mul, {random_normal({65, width}, 1), 3 * random_normal({65, width}, 2)});
+    }
+  }
+}
+
+TEST_P(Kernels, RotaryWithinBudget) {
+  const at::Tensor positions = at::arange(66, at::kLong) * 37;
+  for (const int64_t width : {2, 6, 32, 64, 66}) {
+    const auto fused = [&](const Inputs& in) { return rotary(in[0], positions, 500000); };
+    const auto plain = [&](const Inputs& in) { return plain_rotary(in[0], positions, 500000); };
+    expect_budget(fused, plain, {random_normal({66, 3, width}, 1)});
+  }
+}
+
+TEST_P(Kernels, CrossEntropyWithinBudget) {
+  for (const int64_t vocabulary : {1, 3, 17, 64, 258, 1003}) {
+    const at::Tensor targets = at::arange(9, at::kLong).remainder(vocabulary);
+    const auto fused = [&](const Inputs& in) {
+      return cross_entropy(in[0], in[1], {}, targets, {}, 4);
+    };
+    const auto plain = [&](const Inputs& in) {
+      const at::Tensor logits = in[0].matmul(in[1].t());
+      return -at::log_softmax(logits, 1).gather(1, targets.unsqueeze(1)).sum();
+    };
+    const Inputs inputs = {random_normal({9, 24}, 1), 0.5 * random_normal({vocabulary, 24}, 2)};
+    expect_budget(fused, plain, inputs, {at::kFloat});
+    // bf16 rounds each logit by at most 2^-9 of itself, which moves a token's loss by at most twice
+    // the largest of these errors (its own logit and the log-sum-exp); errors of a sum may cancel
+    // in one formula and not in the other, so the bound stands in for the budget.
+    Inputs rounded, exact;
+    for (const at::Tensor& input : inputs) {
+      rounded.push_back(input.to(at::kBFloat16));
+      exact.push_back(rounded.back().to(at::kDouble));
+    }
+    const double largest = exact[0].matmul(exact[1].t()).abs().max().item<double>();
+    const double bound = 9 * 2 * 0x1p-9 * largest + 1e-5;
+    EXPECT_NEAR(fused(rounded).item<double>(), fused(exact).item<double>(), bound);
+    const auto from_fused = gradients(fused, rounded), from_plain = gradients(plain, rounded);
+    const auto from_exact = gradients(fused, exact);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_WITHIN_BUDGET(from_fused[i], from_plain[i], from_exact[i]) << "gradient " << i;
+    }
+  }
+}
+
+TEST_P(Kernels, SameBitsForAnyThreadCount) {
+  const int threads = at::get_num_threads();
+  const auto run = [](int num_threads) {
+    at::set_num_threads(num_threads);
+    const auto all = [](const Inputs& in) {
+      const NormedSum sum = add_rms_norm(in[0], in[1], in[2], 1e-5);
+      const at::Tensor heads = sum.normed.view({-1, 4, 64});
+      const at::Tensor starts = at::zeros({1}, at::kLong);
+      const at::Tensor shifted = token_shift(heads, sum.residual.narrow(1, 0, 4), starts);
+      return gated_act(gated_rms_norm(shifted.flatten(1), in[1], in[2], 1e-5, 4),
+                       Activation::kSilu);
+    };
+    return gradients(all,
+                     {random_normal({500, 256}, 1, at::kFloat),
+                      random_normal({500, 256}, 2, at::kFloat),
+                      random_normal({256}, 3, at::kFloat)});
+  };
+  const auto one = run(1), three = run(3);
+  at::set_num_threads(threads);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_BITWISE_EQUAL(one[i], three[i]);
+}
+
+TEST_P(Kernels, ExtremeGatesAndLogitsStayFinite) {
+  const at::Tensor gate = at::tensor(std::vector<float>{-1e30F, -100, -88, 0, 88, 100, 1e30F});
+  const at::Tensor open = gate_mul(at::ones({7}), gate, Activation::kSigmoid);
+  const at::Tensor expected = at::tensor(std::vector<float>{0, 0, 0, 0.5F, 1, 1, 1});
+  EXPECT_TENSORS_NEAR(open, expected, 1e-30, 1e-6);
+  const at::Tensor head = at::tensor(std::vector<float>{1e4F, -1e4F, 0}).view({3, 1});
+  const at::Tensor loss =
+      cross_entropy(at::ones({1, 1}), head, {}, at::zeros({1}, at::kLong), {}, 1);
+  EXPECT_NEAR(loss.item<double>(), 0, 1e-6);
+}
+
+TEST_P(Kernels, NotANumberStaysOne) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  at::Tensor x = at::ones({2, 4});
+  x[1][2] = nan;
+  const at::Tensor weight = at::ones({4});
+  EXPECT_TRUE(rms_norm(x, weight, 1e-6)[1].isnan().all().item<bool>());
+  EXPECT_FALSE(rms_norm(x, weight, 1e-6)[0].isnan().any().item<bool>());
+  EXPECT_TRUE(gate_mul(x, x, Activation::kSilu)[1][2].isnan().item<bool>());
+  EXPECT_TRUE(gate_mul(x.to(at::kBFloat16), x, Activation::kSilu)[1][2].isnan().item<bool>());
+  EXPECT_TRUE(
+      cross_entropy(x, at::ones({3, 4}), {}, at::zeros({2}, at::kLong)).isnan().item<bool>());
+}
+
+}  // namespace reynard::ops

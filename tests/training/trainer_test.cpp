@@ -1,0 +1,186 @@
+#include "reynard/training/trainer.h"
+
+#include "reynard/tensor/check.h"
+#include "tests/support/compare.h"
+#include "tests/training/tiny.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace reynard::training {
+
+namespace {
+
+void expect_same_weights(Trainer& a, Trainer& b) {
+  const auto other = weights_of(b);
+  for (const auto& [name, value] : weights_of(a))
+    EXPECT_BITWISE_EQUAL(value, other.at(name)) << name;
+}
+
+at::Tensor final_norm(Trainer& trainer) {
+  at::Tensor found;
+  trainer.model().parameters([&](const std::string& name, models::Parameter& parameter) {
+    if (name == "model.norm.weight") found = parameter.value;
+  });
+  return found;
+}
+
+// Makes the next forward pass give infinite logits; the returned value undoes it.
+at::Tensor break_model(Trainer& trainer) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor good = final_norm(trainer).detach().clone();
+  final_norm(trainer).fill_(std::numeric_limits<float>::infinity());
+  return good;
+}
+
+void repair_model(Trainer& trainer, const at::Tensor& good) {
+  const at::NoGradGuard no_grad;
+  final_norm(trainer).copy_(good);
+}
+
+}  // namespace
+
+TEST(Trainer, LearnsTheBatchesItSees) {
+  Experiment experiment = tiny_experiment();
+  experiment.training.tokens = 200 * 24;
+  experiment.optimizer.learning_rate = 1e-2;
+  const auto trainer = tiny_trainer(experiment);
+  const StepResult first = trainer->step();
+  EXPECT_NEAR(first.loss, std::log(17.0), 0.1);  // knows nothing yet
+  EXPECT_EQ(first.step, 1);
+  EXPECT_EQ(first.tokens, 24);
+  EXPECT_EQ(first.learning_rate, 0);  // tokens seen before it: none
+  StepResult last;
+  while (!trainer->done()) last = trainer->step();
+  EXPECT_EQ(trainer->steps(), 200);
+  EXPECT_LT(last.loss, 0.6 * first.loss);
+}
+
+TEST(Trainer, AccumulationEqualsOneLargeBatch) {
+  Experiment whole = tiny_experiment();
+  whole.data.batch_size = 4;
+  whole.schedule.warmup_fraction = 0;
+  Experiment parts = whole;
+  parts.data.batch_size = 1;
+  parts.training.accumulation = 4;
+  const auto a = tiny_trainer(whole), b = tiny_trainer(parts);
+  for (int i = 0; i < 3; ++i) {
+    const StepResult large = a->step(), accumulated = b->step();
+    EXPECT_EQ(large.tokens, accumulated.tokens);
+    EXPECT_EQ(large.loss_tokens, accumulated.loss_tokens);
+    // Order of f32 additions differs; Adam may magnify that where a gradient is near zero.
+    EXPECT_NEAR(large.loss, accumulated.loss, 1e-4);
+    EXPECT_NEAR(large.grad_norm, accumulated.grad_norm, 1e-3 * large.grad_norm);
+  }
+}
+
+TEST(Trainer, SavedAndRestoredContinuesBitForBit) {
+  for (const Precision precision : {Precision::kF32, Precision::kBF16}) {
+    Experiment experiment = tiny_experiment();
+    experiment.training.precision = precision;
+    const auto straight = tiny_trainer(experiment);
+    for (int i = 0; i < 20; ++i) straight->step();
+
+    const auto before = tiny_trainer(experiment);
+    for (int i = 0; i < 10; ++i) before->step();
+    const auto weights = weights_of(*before);
+    const auto after = tiny_trainer(experiment);
+    {
+      const at::NoGradGuard no_grad;
+      after->model().parameters([&](const std::string& name, models::Parameter& parameter) {
+        parameter.value.copy_(weights.at(name));
+      });
+    }
+    after->restore(before->counters(), before->optimizer_state());
+    EXPECT_EQ(after->steps(), 10);
+    for (int i = 0; i < 10; ++i) after->step();
+    expect_same_weights(*straight, *after);
+  }
+}
+
+TEST(Trainer, CheckpointedActivationsGiveTheSameBits) {
+  Experiment experiment = tiny_experiment();
+  const auto stored = tiny_trainer(experiment);
+  experiment.training.checkpoint_activations = true;
+  const auto recomputed = tiny_trainer(experiment);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(stored->step().loss, recomputed->step().loss);
+  expect_same_weights(*stored, *recomputed);
+}
+
+TEST(Trainer, SkipsAStepThatIsNotFinite) {
+  const auto trainer = tiny_trainer(tiny_experiment());
+  trainer->step();
+  const at::Tensor good = break_model(*trainer);
+  const auto before = weights_of(*trainer);
+  const StepResult skipped = trainer->step();
+  EXPECT_TRUE(skipped.skipped);
+  EXPECT_FALSE(std::isfinite(skipped.loss));
+  EXPECT_TRUE(trainer->last_step_skipped());
+  EXPECT_FALSE(trainer->weights_finite());
+  for (const auto& [name, value] : weights_of(*trainer)) {
+    EXPECT_BITWISE_EQUAL(value, before.at(name)) << name;
+  }
+  repair_model(*trainer, good);
+  const StepResult next = trainer->step();
+  EXPECT_FALSE(next.skipped);
+  EXPECT_EQ(next.step, 3);
+  EXPECT_EQ(trainer->skipped_steps(), 1);
+  EXPECT_FALSE(trainer->last_step_skipped());
+  EXPECT_TRUE(trainer->weights_finite());
+}
+
+TEST(Trainer, StopsAfterTooManySkippedStepsInARow) {
+  Experiment experiment = tiny_experiment();
+  experiment.training.max_skipped_steps = 3;
+  const auto trainer = tiny_trainer(experiment);
+  break_model(*trainer);
+  trainer->step();
+  trainer->step();
+  try {
+    trainer->step();
+    FAIL() << "the third skipped step must end the run";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("3 steps in a row"), std::string::npos) << e.what();
+  }
+}
+
+TEST(Trainer, TimeBudgetEndsWithADecayedRate) {
+  Experiment experiment = tiny_experiment();
+  experiment.training.tokens = 0;
+  experiment.training.minutes = 2.0 / 60;
+  experiment.schedule.shape = ScheduleShape::kLinear;
+  const auto trainer = tiny_trainer(experiment);
+  StepResult last;
+  while (!trainer->done()) last = trainer->step();
+  EXPECT_GT(trainer->steps(), 3);
+  EXPECT_LT(trainer->seconds(), 2.5);  // the last step may be slower than those before it
+  EXPECT_LT(last.learning_rate, 0.35 * experiment.optimizer.learning_rate);
+}
+
+TEST(Trainer, HeldOutLossLeavesTheModelAlone) {
+  const Experiment experiment = tiny_experiment();
+  const auto trainer = tiny_trainer(experiment);
+  trainer->step();
+  const auto before = weights_of(*trainer);
+  CountingLoader loader(experiment.data);
+  const double loss = trainer->held_out_loss(loader, 48);
+  EXPECT_NEAR(loss, std::log(17.0), 0.1);
+  EXPECT_EQ(loader.state().at("count"), 4);  // 48 tokens are four rows of 12
+  for (const auto& [name, value] : weights_of(*trainer)) {
+    EXPECT_BITWISE_EQUAL(value, before.at(name)) << name;
+  }
+}
+
+TEST(Trainer, RestoreRejectsAForeignState) {
+  const auto trainer = tiny_trainer(tiny_experiment());
+  EXPECT_THROW(trainer->restore(nlohmann::json::object(), trainer->optimizer_state()), Error);
+  auto counters = trainer->counters();
+  counters["step"] = "ten";
+  EXPECT_THROW(trainer->restore(counters, trainer->optimizer_state()), Error);
+}
+
+}  // namespace reynard::training
