@@ -2,6 +2,7 @@
 
 #include "reynard/models/decoder.h"
 #include "reynard/models/score.h"
+#include "reynard/models/state.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/core/grad_mode.h>
@@ -39,16 +40,18 @@ std::vector<int64_t> generate(models::Decoder& decoder,
   check_request(decoder, prompt, options);
   const at::NoGradGuard no_grad;
   Sampler sampler(options.sampler);
-  std::vector<int64_t> tokens(prompt.begin(), prompt.end());
+  models::SequenceState state(decoder, models::make_page_pool(decoder));
+  models::SequenceState* const states[] = {&state};
   const at::Tensor offsets = at::zeros({1}, at::kLong);
+  at::Tensor input = at::tensor(std::vector<int64_t>(prompt.begin(), prompt.end()), at::kLong);
   std::vector<int64_t> written;
   while (static_cast<int64_t>(written.size()) < options.max_tokens) {
-    const at::Tensor hidden = decoder.hidden(at::tensor(tokens, at::kLong), offsets);
+    const at::Tensor hidden = decoder.hidden(input, offsets, states);
     const at::Tensor last = at::scalar_tensor(hidden.size(0) - 1, at::kLong).view({1});
     const int64_t token = sampler.next(models::logits(decoder, hidden, last).select(0, 0));
     if (std::find(options.stop.begin(), options.stop.end(), token) != options.stop.end()) break;
-    tokens.push_back(token);
     written.push_back(token);
+    input = at::scalar_tensor(token, at::kLong).view({1});
     if (options.on_token) options.on_token(token);
   }
   return written;

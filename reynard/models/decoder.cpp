@@ -4,6 +4,7 @@
 #include "reynard/models/checkpointing.h"
 #include "reynard/models/ragged.h"
 #include "reynard/models/registry.h"
+#include "reynard/models/state.h"
 #include "reynard/ops/gated_act.h"
 #include "reynard/ops/linear.h"
 #include "reynard/ops/rms_norm.h"
@@ -118,6 +119,20 @@ void Decoder::refresh_compute() {
   parameters([](const std::string&, Parameter& parameter) {
     if (parameter.compute.defined()) parameter.compute.copy_(parameter.value);
   });
+}
+
+int64_t Decoder::evict(SequenceState& state, double log_tolerance, int64_t horizon) const {
+  tensor::check_value(horizon >= 0 && horizon <= state.length(),
+                      "evict",
+                      "horizon",
+                      horizon,
+                      fmt::format("0 to the state's length, {}", state.length()));
+  tensor::check_value(log_tolerance < 0, "evict", "log_tolerance", log_tolerance, "less than 0");
+  int64_t pages = 0;
+  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    pages += blocks_[layer]->mixer->evict(state, layer, log_tolerance, horizon);
+  }
+  return pages;
 }
 
 at::Tensor Decoder::hidden(const at::Tensor& tokens,

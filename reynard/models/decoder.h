@@ -42,6 +42,12 @@ class Decoder {
                     std::span<SequenceState* const> states = {},
                     const ForwardOptions& options = {});
 
+  // Frees pages of the state that no token from `horizon` on (at most its length) can need: left of
+  // the window, or forgotten up to exp(log_tolerance) of any query's attention mass per layer
+  // (forget gates with QK-norm). The state can then not be truncated below horizon. Returns pages
+  // freed.
+  int64_t evict(SequenceState& state, double log_tolerance, int64_t horizon) const;
+
   const Parameter& head() const;  // (V, C)
   const DecoderConfig& config() const { return config_; }
   // Visits every parameter in a fixed order.

@@ -30,6 +30,14 @@ class Mixer {
                              const Ragged& ragged,
                              int64_t layer,
                              Observer* observer) = 0;
+  // Frees what no token from `horizon` on can need of the layer's state, at most exp(log_tolerance)
+  // of any query's attention mass (sequence states, models/state.h). Returns the number of pages.
+  virtual int64_t evict(SequenceState& /*state*/,
+                        int64_t /*layer*/,
+                        double /*log_tolerance*/,
+                        int64_t /*horizon*/) const {
+    return 0;
+  }
   // Names are relative to the layer: "attn.q_proj.weight".
   virtual void parameters(const ParameterVisitor& visit) = 0;
 };

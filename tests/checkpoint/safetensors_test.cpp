@@ -98,14 +98,14 @@ TEST(Safetensors, AgreesWithThePythonPackage) {
   const test::TempDir folder;
   const std::vector<NamedTensor> tensors = one_of_each();
   write_safetensors(folder / "ours.safetensors", tensors, {{"format", "pt"}});
-  test::write_file(folder / "copy.py",
+  test::write_file(folder / "resave.py",
                    "import sys\n"
                    "from safetensors.torch import load_file, save_file\n"
                    "save_file(load_file(sys.argv[1]), sys.argv[2], {'by': 'python'})\n");
   const auto path = [&](const char* name) { return (folder / name).string(); };
   ASSERT_EQ(std::system(fmt::format("{} {} {} {}",
                                     python,
-                                    path("copy.py"),
+                                    path("resave.py"),
                                     path("ours.safetensors"),
                                     path("theirs.safetensors"))
                             .c_str()),

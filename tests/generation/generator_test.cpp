@@ -2,9 +2,12 @@
 
 #include "reynard/generation/sampler.h"
 #include "reynard/models/decoder.h"
+#include "reynard/models/score.h"
 #include "reynard/tensor/check.h"
 
+#include <ATen/ops/argmax.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -90,6 +93,20 @@ TEST(Generate, IsDeterministicAndStops) {
   const auto first = std::find(text.begin(), text.end(), stop);
   EXPECT_EQ(generate(decoder, prompt, {.max_tokens = 12, .stop = {stop}}),
             std::vector<int64_t>(text.begin(), first));
+}
+
+// Greedy text, token by token from the cache, is what whole forwards over all tokens so far choose.
+TEST(Generate, CachedStepsAreTheWholeForward) {
+  models::Decoder decoder(small_config(), 1);
+  std::vector<int64_t> tokens{1, 2, 3};
+  const std::vector<int64_t> text = generate(decoder, tokens, {.max_tokens = 80});
+  for (const int64_t token : text) {
+    const at::Tensor all = at::tensor(tokens, at::kLong);
+    const at::Tensor hidden = decoder.hidden(all, at::zeros({1}, at::kLong));
+    const at::Tensor logits = models::logits(decoder, hidden)[-1];
+    ASSERT_EQ(logits.argmax().item<int64_t>(), token) << tokens.size();
+    tokens.push_back(token);
+  }
 }
 
 TEST(Generate, RejectsBadRequests) {

@@ -213,6 +213,32 @@ TEST(Score, IsTheLogSoftmaxOfTheLogits) {
   EXPECT_THROW(logits(decoder, at::randn({3, 31})), Error);
 }
 
+// Strong forgetting: most pages of a long sequence go, and what follows stays the same.
+TEST(Decoder, EvictedPagesAreNotMissed) {
+  const at::NoGradGuard no_grad;
+  DecoderConfig config = pro_config();
+  Decoder decoder(config, /*seed=*/3);  // gate bias 0: half of the past is forgotten per token
+  config.attention.window = 70;
+  Decoder windowed(config, /*seed=*/3);
+  const at::Tensor tokens = at::randint(48, {400}, at::kLong);
+  for (Decoder* model : {&decoder, &windowed}) {
+    const at::Tensor full = model->hidden(tokens, offsets_of({0}));
+    const auto pool = make_page_pool(*model);
+    SequenceState state(*model, pool);
+    SequenceState* states[] = {&state};
+    model->hidden(tokens.narrow(0, 0, 300), offsets_of({0}), states);
+    const int64_t before = pool->pages_in_use();
+    const int64_t freed = model->evict(state, /*log_tolerance=*/-10, /*horizon=*/290);
+    EXPECT_EQ(pool->pages_in_use(), before - freed);
+    EXPECT_GE(freed, before / 2);
+    const at::Tensor rest = model->hidden(tokens.narrow(0, 300, 100), offsets_of({0}), states);
+    EXPECT_TENSORS_NEAR(rest, full.narrow(0, 300, 100), 1e-3, 0);
+    EXPECT_THROW(state.truncate(256), Error);  // below the horizon
+    EXPECT_THROW(model->evict(state, -10, 401), Error);
+    EXPECT_THROW(model->evict(state, 0, 300), Error);
+  }
+}
+
 TEST(Decoder, PagesAreFreedWithTheirStates) {
   Decoder decoder(pro_config());
   const auto pool = make_page_pool(decoder);

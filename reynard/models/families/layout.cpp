@@ -56,8 +56,9 @@ void read_extension(const nlohmann::json& json, const std::string& file, Decoder
   a.head_dim = fields.integer("head_dim", a.head_dim);
   a.forget_bias_init = fields.number("forget_bias_init", a.forget_bias_init);
   a.log_pruning_tolerance = fields.number("log_pruning_tolerance", a.log_pruning_tolerance);
-  a.pruning_rule = attention::pruning_rule_from_string(
-      fields.text("pruning_rule", attention::to_string(a.pruning_rule)));
+  const std::string rule = fields.text("pruning_rule", attention::to_string(a.pruning_rule));
+  if (rule != "tight" && rule != "published") fields.reject("pruning_rule", "tight or published");
+  a.pruning_rule = attention::pruning_rule_from_string(rule);
 }
 
 void write_extension(const DecoderConfig& config, nlohmann::ordered_json& json) {

@@ -182,6 +182,25 @@ at::Tensor AttentionMixer::logit_bound(at::ScalarType) const {
   return {};
 }
 
+at::Tensor AttentionMixer::pruning_bound(const Projections& p) const {
+  return options().log_pruning_tolerance != 0 ? logit_bound(p.q.scalar_type()) : at::Tensor();
+}
+
+int64_t AttentionMixer::evict(SequenceState& state,
+                              int64_t layer,
+                              double log_tolerance,
+                              int64_t horizon) const {
+  attention::LayerCache& cache = state.cache(layer);
+  int64_t pages = 0;
+  if (config_.window > 0)
+    pages += cache.evict_before(std::max<int64_t>(0, horizon - config_.window + 1), horizon);
+  // Without QK-norm no bound holds for queries to come.
+  if (config_.forget_gate != ForgetGate::kNone && config_.qk_norm != QKNorm::kNone) {
+    pages += cache.evict(logit_bound(cache.pool()->layout().dtype), log_tolerance, horizon);
+  }
+  return pages;
+}
+
 at::Tensor AttentionMixer::attend(const Projections& p,
                                   const Ragged& ragged,
                                   int64_t layer,
@@ -192,7 +211,7 @@ at::Tensor AttentionMixer::attend(const Projections& p,
                            p.v.unsqueeze(0),
                            p.log_gate.defined() ? p.log_gate.unsqueeze(0) : p.log_gate,
                            ragged.first_key.unsqueeze(0),
-                           logit_bound(p.q.scalar_type()),
+                           pruning_bound(p),
                            options());
   if (observer != nullptr && observer->wants(layer)) {
     observer->attention(layer,
@@ -223,8 +242,8 @@ at::Tensor AttentionMixer::attend_to_states(const Projections& p,
     ragged.states[s]->remember(layer, {.k = rows(p.raw_k), .v = rows(p.raw_v)});
     caches.push_back(&cache);
   }
-  const attention::PagedOutput result = attention::paged_attention(
-      p.q, offsets, caches, logit_bound(p.q.scalar_type()), config_.window, options());
+  const attention::PagedOutput result =
+      attention::paged_attention(p.q, offsets, caches, pruning_bound(p), config_.window, options());
   if (observer != nullptr && observer->wants(layer)) {
     observer->attention(
         layer,
@@ -251,10 +270,12 @@ at::Tensor AttentionMixer::forward(const at::Tensor& x,
                                    const Ragged& ragged,
                                    int64_t layer,
                                    Observer* observer) {
-  const Projections p = project(x, ragged, layer);
+  // Rounded once for all projections (the first block's norm gives f32).
+  const at::Tensor input = q_.compute.defined() ? x.to(q_.compute.scalar_type()) : x;
+  const Projections p = project(input, ragged, layer);
   const at::Tensor out = ragged.states.empty() ? attend(p, ragged, layer, observer)
                                                : attend_to_states(p, ragged, layer, observer);
-  return linear(gated(out.reshape({x.size(0), H_ * D_}), x), o_);
+  return linear(gated(out.reshape({x.size(0), H_ * D_}), input), o_);
 }
 
 }  // namespace reynard::models

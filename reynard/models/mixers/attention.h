@@ -16,6 +16,11 @@ class AttentionMixer : public Mixer {
                      const Ragged& ragged,
                      int64_t layer,
                      Observer* observer) override;
+  // Keys left of the window; with forget gates and QK-norm also what has been forgotten.
+  int64_t evict(SequenceState& state,
+                int64_t layer,
+                double log_tolerance,
+                int64_t horizon) const override;
   void parameters(const ParameterVisitor& visit) override;
 
  private:
@@ -28,8 +33,10 @@ class AttentionMixer : public Mixer {
   };
   Projections project(const at::Tensor& x, const Ragged& ragged, int64_t layer) const;
   at::Tensor log_gate(const at::Tensor& x) const;
-  // (H) f32: bound of |scale q.k| from the QK-norm weights; undefined without QK-norm or pruning.
+  // (H) f32: bound of |scale q.k| from the QK-norm weights; undefined without QK-norm.
   at::Tensor logit_bound(at::ScalarType kernel_dtype) const;
+  // The same where pruning is on; undefined where it is off.
+  at::Tensor pruning_bound(const Projections& p) const;
   attention::AttentionOptions options() const;
   // -> (N, H, D), over the tokens of this call ...
   at::Tensor attend(const Projections& p, const Ragged& ragged, int64_t layer, Observer* observer);

@@ -1,0 +1,111 @@
+// reynard info and reynard score as a user runs them.
+
+#include "reynard/models/pretrained.h"
+#include "reynard/models/score.h"
+#include "tests/support/decoder_variants.h"
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace reynard;
+using nlohmann::json;
+using test::ProgramResult;
+
+const std::string kConfigs = REYNARD_SOURCE_DIR "/configs/";
+
+void expect_error(const std::vector<std::string>& arguments, const std::string& part) {
+  const ProgramResult result = test::run_program({.arguments = arguments});
+  EXPECT_EQ(result.exit_code, 2) << result.errors;
+  EXPECT_NE(result.errors.find(part), std::string::npos) << result.errors;
+  EXPECT_EQ(result.output, "");
+}
+
+TEST(InfoCommand, CountsFlopsAsThePaper) {
+  const ProgramResult result = test::run_program(
+      {.arguments = {"info", kConfigs + "760m/fox-pro.toml", "--json", "--length", "16384"}});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  const json info = json::parse(result.output);
+  EXPECT_NEAR(info["flops_per_token_paper"].get<double>(), 2.727e9, 0.0005e9);
+  EXPECT_EQ(info["non_embedding_parameters"], 759'512'640);
+  EXPECT_EQ(info["parameters"], 759'512'640 + 50257 * 1536);
+}
+
+TEST(InfoCommand, TableForPeople) {
+  const ProgramResult result =
+      test::run_program({.arguments = {"info", kConfigs + "125m/transformer-llama.toml"}});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_NE(result.output.find("123,551,232"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("KV cache"), std::string::npos) << result.output;
+}
+
+TEST(InfoCommand, BadModels) {
+  const test::TempDir folder;
+  expect_error({"info"}, "MODEL");
+  expect_error({"info", (folder / "nowhere").string()}, "neither a model folder nor a .toml file");
+  expect_error({"info", folder.path().string()}, "config.json: cannot be read");
+  test::write_file(folder / "e.toml", "[data]\npath = \"x\"\n");
+  expect_error({"info", (folder / "e.toml").string()}, "has no section [model]");
+  test::write_file(folder / "e.toml", "[model]\nhidden_sizes = 3\n");
+  expect_error({"info", (folder / "e.toml").string()}, "hidden_sizes");
+  test::write_file(folder / "e.toml", "[model.attention]\nnum_heads = 0\n");
+  expect_error({"info", (folder / "e.toml").string()}, "e.toml:2");
+}
+
+TEST(ScoreCommand, OneLinePerList) {
+  const test::TempDir folder;
+  models::Decoder decoder(test::attention_variants()[1].config, /*seed=*/3);
+  models::save_model(decoder, folder / "model");
+  const std::vector<std::vector<int64_t>> lists = {{1, 2, 3, 4, 5}, {7, 7}};
+  test::write_file(folder / "ids.json", json(lists).dump());
+  const std::string model = (folder / "model").string(), ids = (folder / "ids.json").string();
+  const ProgramResult result = test::run_program({.arguments = {"score", model, "--ids", ids}});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  std::istringstream lines(result.output);
+  for (const auto& list : lists) {
+    std::string line;
+    ASSERT_TRUE(std::getline(lines, line));
+    const json scored = json::parse(line);
+    const auto count = static_cast<int64_t>(list.size()) - 1;
+    const at::Tensor all = at::tensor(list, at::kLong);
+    const models::TokenScores expected = models::score(
+        decoder, all.narrow(0, 0, count), at::zeros({1}, at::kLong), all.narrow(0, 1, count));
+    ASSERT_EQ(scored["token_logprobs"].size(), count);
+    EXPECT_NEAR(
+        scored["token_logprobs"][0].get<double>(), expected.logprob[0].item<double>(), 1e-5);
+    EXPECT_NEAR(scored["loss"].get<double>(), -expected.logprob.mean().item<double>(), 1e-5);
+  }
+  const ProgramResult rounded =
+      test::run_program({.arguments = {"score", model, "--ids", ids, "--dtype", "bf16"}});
+  EXPECT_EQ(rounded.exit_code, 0) << rounded.errors;
+  EXPECT_NE(rounded.output, result.output);
+
+  expect_error({"score", model, "--ids", ids, "--dtype", "f8"}, "--dtype");
+  expect_error({"score", model, "--ids", (folder / "none").string()}, "cannot be read");
+  const auto bad = [&](const std::string& text, const std::string& part) {
+    test::write_file(folder / "ids.json", text);
+    expect_error({"score", model, "--ids", ids}, part);
+  };
+  bad("", "not a JSON list of lists");
+  bad("{}", "not a JSON list of lists");
+  bad("[[1]]", "list 0 must be a list of at least 2");
+  bad("[[1, 2], 3]", "list 1 must be");
+  bad("[[1, 48]]", "48 at position 1 is not a token id of 0 to 47");
+  bad("[[1, -1]]", "-1 at position 1");
+  bad("[[1, 2.5]]", "2.5 at position 1");
+  bad("[[1, \"a\"]]", "at position 1");
+  bad("[[1, 18446744073709551615]]", "at position 1");
+}
+
+}  // namespace

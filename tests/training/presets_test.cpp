@@ -1,0 +1,38 @@
+// Every experiment file of configs/ is complete and possible.
+
+#include "reynard/config/config.h"
+#include "reynard/training/experiment.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+namespace reynard::training {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(Presets, EveryFileIsAnExperiment) {
+  int num_files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(REYNARD_SOURCE_DIR "/configs")) {
+    if (entry.path().extension() != ".toml") continue;
+    ++num_files;
+    EXPECT_NO_THROW(config::read_toml<Experiment>(entry.path())) << entry.path();
+  }
+  EXPECT_GE(num_files, 31);
+}
+
+TEST(Presets, PaperRecipesTakeHalfAMillionTokensPerStep) {
+  for (const char* size : {"125m", "360m", "760m"}) {
+    for (const auto& entry :
+         fs::directory_iterator(fs::path(REYNARD_SOURCE_DIR) / "configs" / size)) {
+      const auto experiment = config::read_toml<Experiment>(entry.path());
+      EXPECT_EQ(experiment.tokens_per_step(), 524'288) << entry.path();
+      EXPECT_EQ(experiment.schedule.warmup_tokens, 512 * 524'288) << entry.path();
+      EXPECT_EQ(experiment.training.tokens % 524'288, 0) << entry.path();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace reynard::training
