@@ -2,6 +2,7 @@
 
 #include "reynard/attention/cache.h"
 #include "reynard/attention/decode.h"
+#include "reynard/attention/pruning.h"
 #include "reynard/models/state.h"
 #include "reynard/ops/gated_act.h"
 #include "reynard/ops/linear.h"
@@ -11,8 +12,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/abs.h>
-#include <ATen/ops/amax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/log_sigmoid.h>
 #include <ATen/ops/stack.h>
@@ -178,8 +177,16 @@ attention::AttentionOptions AttentionMixer::options() const {
           .rule = config_.pruning_rule};
 }
 
-at::Tensor AttentionMixer::logit_bound(at::ScalarType) const {
-  return {};
+at::Tensor AttentionMixer::logit_bound(at::ScalarType kernel_dtype) const {
+  if (config_.qk_norm == QKNorm::kNone) return {};
+  const bool shared = config_.qk_norm == QKNorm::kShared;
+  const at::NoGradGuard no_grad;
+  return attention::qk_norm_bound(shared ? q_norm_.value : q_norm_.value.reshape({H_, D_}),
+                                  shared ? k_norm_.value : k_norm_.value.reshape({G_, D_}),
+                                  H_,
+                                  1 / std::sqrt(static_cast<double>(D_)),
+                                  config_.rope,
+                                  kernel_dtype);
 }
 
 at::Tensor AttentionMixer::pruning_bound(const Projections& p) const {
