@@ -93,8 +93,10 @@ at::Tensor row_floors(const at::Tensor& q,
                       double scale) {
   std::vector<at::Tensor> floors;
   for (const KeyPart& part : parts) {
-    floors.push_back(
-        run_forward(q, query_sums, part, nearest_starts(q, part), scale, q.scalar_type()).lse);
+    const at::Tensor nearest = nearest_starts(q, part);
+    floors.push_back(q.scalar_type() == at::kDouble
+                         ? run_forward(q, query_sums, part, nearest, scale, at::kDouble).lse
+                         : cpu::lse_of_part(kernel_arguments(q, query_sums, part, nearest, scale)));
   }
   return floors.size() == 1 ? floors[0] : at::logsumexp(at::stack(floors), {0});
 }

@@ -2,6 +2,7 @@
 
 #include "reynard/attention/cpu/kernels.h"
 #include "reynard/attention/cpu/path.h"
+#include "reynard/attention/cpu/scratch.h"
 #include "reynard/attention/cpu/visibility.h"
 #include "reynard/tensor/parallel.h"
 
@@ -37,25 +38,6 @@ Operand operand(const at::Tensor& x) {
   return {
       const_cast<void*>(x.const_data_ptr()), x.stride(0), x.stride(1), x.stride(2), element_of(x)};
 }
-
-// Scratch of a kernel call, aligned to cache lines; its contents start undefined.
-class Buffer {
- public:
-  explicit Buffer(int64_t bytes)
-      : storage_(at::empty({bytes + kAlignment}, at::TensorOptions().dtype(at::kByte))) {}
-  char* data() const {
-    const auto address = reinterpret_cast<uintptr_t>(storage_.data_ptr());
-    return reinterpret_cast<char*>((address + kAlignment - 1) / kAlignment * kAlignment);
-  }
-  template <class T>
-  T* as() const {
-    return reinterpret_cast<T*>(data());
-  }
-
- private:
-  static constexpr int64_t kAlignment = 4096;
-  at::Tensor storage_;
-};
 
 // The problem as the kernels see it, with the contiguous copies that it points into.
 struct PreparedProblem {
@@ -167,44 +149,62 @@ ForwardPart nothing_seen(const at::Tensor& q, at::ScalarType out_dtype) {
   return {at::zeros(q.sizes(), q.options().dtype(out_dtype)), lse};
 }
 
-}  // namespace
-
-ForwardPart forward_part(const PartArguments& arguments, at::ScalarType out_dtype) {
-  if (arguments.q.numel() == 0) return nothing_seen(arguments.q, out_dtype);
-  const PreparedProblem prepared = prepare(arguments);
+// out may be undefined: then only lse is computed, and values are not read.
+void run_forward(const PreparedProblem& prepared, const at::Tensor& out, const at::Tensor& lse) {
   const Problem& p = prepared.problem;
   const KernelTable& kernels = *prepared.kernels;
-  ForwardPart result;
-  result.out = at::empty({p.B, p.Tq, p.H, p.D}, arguments.q.options().dtype(out_dtype));
-  result.lse = at::empty({p.B, p.H, p.Tq}, arguments.q.options().dtype(at::kFloat));
+  const int64_t num_tasks = static_cast<int64_t>(prepared.ranges.size());
+  const int64_t packed_bytes =
+      Scratch::padded(p.B * p.G * prepared.num_key_blocks * kernels.key_block_bytes(p.D));
+  const int64_t worker_bytes = Scratch::padded(kernels.forward_scratch_bytes(p.D));
+  const int64_t num_workers = tensor::num_workers(num_tasks);
+  Scratch scratch(packed_bytes * (out.defined() ? 2 : 1) + worker_bytes * num_workers);
   ForwardParams params;
   params.problem = p;
-  params.out = operand(result.out);
-  params.lse = result.lse.data_ptr<float>();
+  params.lse = lse.data_ptr<float>();
   params.packed.num_pairs = p.B * p.G;
-  const int64_t packed_bytes = p.B * p.G * prepared.num_key_blocks * kernels.key_block_bytes(p.D);
-  const Buffer key_rows(packed_bytes), value_columns(packed_bytes);
-  params.packed.key_rows = key_rows.data();
-  params.packed.value_columns = value_columns.data();
+  params.packed.key_rows = scratch.take(packed_bytes);
+  if (out.defined()) {
+    params.out = operand(out);
+    params.packed.value_columns = scratch.take(packed_bytes);
+  }
   pack_keys(prepared, params.packed);
 
-  const int64_t num_tasks = prepared.ranges.size();
   std::vector<int64_t> costs(num_tasks);
   for (int64_t x = 0; x < num_tasks; ++x) {
     costs[x] = std::max<int64_t>(0, prepared.ranges[x].end - prepared.ranges[x].begin);
   }
   const std::vector<int64_t> order = by_falling_cost(costs);
-  const int64_t scratch_bytes = round_up(kernels.forward_scratch_bytes(p.D), 4096);
-  const Buffer scratch(scratch_bytes * tensor::num_workers(num_tasks));
+  char* const workers = scratch.take(worker_bytes * num_workers);
   tensor::run_tasks(num_tasks, [&](int64_t task, int64_t worker) {
     const int64_t head = order[task] / prepared.num_query_blocks;
     kernels.forward(params,
                     head / p.H,
                     head % p.H,
                     order[task] % prepared.num_query_blocks,
-                    scratch.data() + worker * scratch_bytes);
+                    workers + worker * worker_bytes);
   });
+}
+
+at::Tensor empty_lse(const at::Tensor& q) {
+  return at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat));
+}
+
+}  // namespace
+
+ForwardPart forward_part(const PartArguments& arguments, at::ScalarType out_dtype) {
+  const at::Tensor& q = arguments.q;
+  if (q.numel() == 0) return nothing_seen(q, out_dtype);
+  const ForwardPart result = {at::empty(q.sizes(), q.options().dtype(out_dtype)), empty_lse(q)};
+  run_forward(prepare(arguments), result.out, result.lse);
   return result;
+}
+
+at::Tensor lse_of_part(const PartArguments& arguments) {
+  if (arguments.q.numel() == 0) return nothing_seen(arguments.q, at::kFloat).lse;
+  const at::Tensor lse = empty_lse(arguments.q);
+  run_forward(prepare(arguments), at::Tensor(), lse);
+  return lse;
 }
 
 namespace {
@@ -218,62 +218,46 @@ int64_t num_segments_of(const PreparedProblem& prepared) {
   return std::max<int64_t>(1, std::min(wanted, prepared.num_key_blocks));
 }
 
-// Scratch of a wave: some (b, g) pairs that are worked on together.
-struct Wave {
-  Buffer keys, key_columns, values, query_lanes, query_rows, dout_lanes, dout_rows, limits, dq,
-      rows;
+int64_t query_blocks_of_pair(const PreparedProblem& prepared) {
+  return prepared.problem.H / prepared.problem.G * prepared.num_query_blocks;
+}
 
-  static int64_t query_blocks_of_pair(const PreparedProblem& prepared) {
-    return prepared.problem.H / prepared.problem.G * prepared.num_query_blocks;
-  }
+// Bytes of each array that a wave of (b, g) pairs needs.
+struct WaveBytes {
+  int64_t keys, queries, limits, dq, rows, touched;
 
-  Wave(const PreparedProblem& prepared, int64_t num_pairs, int64_t num_segments)
-      : keys(key_bytes(prepared) * num_pairs),
-        key_columns(key_bytes(prepared) * num_pairs),
-        values(key_bytes(prepared) * num_pairs),
-        query_lanes(query_bytes(prepared) * num_pairs),
-        query_rows(query_bytes(prepared) * num_pairs),
-        dout_lanes(query_bytes(prepared) * num_pairs),
-        dout_rows(query_bytes(prepared) * num_pairs),
-        limits(query_blocks_of_pair(prepared) * prepared.kernels->query_limits_bytes * num_pairs),
-        dq(dq_bytes(prepared) * num_segments * num_pairs),
-        rows(row_bytes(prepared) * num_segments * num_pairs) {}
-
-  static int64_t key_bytes(const PreparedProblem& prepared) {
-    return prepared.num_key_blocks * prepared.kernels->key_block_bytes(prepared.problem.D);
+  WaveBytes(const PreparedProblem& prepared, int64_t num_pairs, int64_t num_segments) {
+    const KernelTable& kernels = *prepared.kernels;
+    const int64_t D = prepared.problem.D;
+    const int64_t blocks = num_pairs * query_blocks_of_pair(prepared);
+    const int64_t parts = blocks * num_segments;
+    keys = Scratch::padded(num_pairs * prepared.num_key_blocks * kernels.key_block_bytes(D));
+    queries = Scratch::padded(blocks * kernels.query_block_bytes(D));
+    limits = Scratch::padded(blocks * kernels.query_limits_bytes);
+    dq = Scratch::padded(parts * kernels.queries_per_block * kernels.padded_head_dim(D) * 4);
+    rows = Scratch::padded(parts * kernels.queries_per_block * 8);
+    touched = Scratch::padded(parts);
   }
-  static int64_t query_bytes(const PreparedProblem& prepared) {
-    return query_blocks_of_pair(prepared) * prepared.kernels->query_block_bytes(prepared.problem.D);
-  }
-  static int64_t row_bytes(const PreparedProblem& prepared) {
-    return query_blocks_of_pair(prepared) * prepared.kernels->queries_per_block * sizeof(double);
-  }
-  static int64_t dq_bytes(const PreparedProblem& prepared) {
-    return query_blocks_of_pair(prepared) * prepared.kernels->queries_per_block *
-           prepared.kernels->padded_head_dim(prepared.problem.D) * sizeof(float);
-  }
-  static int64_t bytes_per_pair(const PreparedProblem& prepared, int64_t num_segments) {
-    return 3 * key_bytes(prepared) + 4 * query_bytes(prepared) +
-           num_segments * (dq_bytes(prepared) + row_bytes(prepared));
-  }
-
-  void point(BackwardParams& params) const {
-    params.packed.key_rows = keys.data();
-    params.packed.key_columns = key_columns.data();
-    params.packed.value_rows = values.data();
-    params.query_lanes = query_lanes.data();
-    params.query_rows = query_rows.data();
-    params.dout_lanes = dout_lanes.data();
-    params.dout_rows = dout_rows.data();
-    params.query_limits = limits.data();
-    params.dq_parts = dq.as<float>();
-    params.row_parts = rows.as<double>();
-  }
+  int64_t total() const { return 3 * keys + 4 * queries + limits + dq + rows + touched; }
 };
+
+void point_to_scratch(BackwardParams& params, const WaveBytes& bytes, Scratch& scratch) {
+  params.packed.key_rows = scratch.take(bytes.keys);
+  params.packed.key_columns = scratch.take(bytes.keys);
+  params.packed.value_rows = scratch.take(bytes.keys);
+  params.query_lanes = scratch.take(bytes.queries);
+  params.query_rows = scratch.take(bytes.queries);
+  params.dout_lanes = scratch.take(bytes.queries);
+  params.dout_rows = scratch.take(bytes.queries);
+  params.query_limits = scratch.take(bytes.limits);
+  params.dq_parts = reinterpret_cast<float*>(scratch.take(bytes.dq));
+  params.row_parts = reinterpret_cast<double*>(scratch.take(bytes.rows));
+  params.touched = scratch.take(bytes.touched);
+}
 
 // Tasks of a wave as pair * S + segment within it, most expensive pairs first.
 std::vector<int64_t> segment_tasks(const PreparedProblem& prepared, const BackwardParams& params) {
-  const int64_t per_pair = Wave::query_blocks_of_pair(prepared);
+  const int64_t per_pair = query_blocks_of_pair(prepared);
   std::vector<int64_t> costs(params.packed.num_pairs * params.num_segments);
   for (size_t task = 0; task < costs.size(); ++task) {
     const int64_t pair = params.packed.first_pair + task / params.num_segments;
@@ -286,11 +270,11 @@ std::vector<int64_t> segment_tasks(const PreparedProblem& prepared, const Backwa
 
 void run_wave(const PreparedProblem& prepared,
               const BackwardParams& params,
-              const Buffer& scratch,
-              int64_t scratch_bytes) {
+              char* workers,
+              int64_t worker_bytes) {
   const Problem& p = prepared.problem;
   const KernelTable& kernels = *prepared.kernels;
-  const int64_t per_pair = Wave::query_blocks_of_pair(prepared), group = p.H / p.G;
+  const int64_t per_pair = query_blocks_of_pair(prepared), group = p.H / p.G;
   const auto each_query_block = [&](const auto& body) {
     tensor::run_tasks(params.packed.num_pairs * per_pair, [&](int64_t task, int64_t) {
       const int64_t pair = params.packed.first_pair + task / per_pair;
@@ -305,7 +289,7 @@ void run_wave(const PreparedProblem& prepared,
     kernels.backward(params,
                      params.packed.first_pair + order[task] / params.num_segments,
                      order[task] % params.num_segments,
-                     scratch.data() + worker * scratch_bytes);
+                     workers + worker * worker_bytes);
   });
   each_query_block(kernels.reduce_queries);
 }
@@ -354,20 +338,20 @@ BackwardPart backward_part(const PartArguments& arguments,
   params.dkey_sums = has_bias ? result.dsums.data_ptr<double>() : nullptr;
   params.num_segments = num_segments_of(prepared);
 
-  // Pairs that are worked on together: all while their scratch is small.
-  constexpr int64_t kScratchBytes = int64_t{256} << 20;
+  // Pairs that are worked on together: as many as the kept scratch holds.
   const int64_t num_pairs = p.B * p.G;
-  const int64_t per_pair = Wave::bytes_per_pair(prepared, params.num_segments);
-  const int64_t per_wave =
-      std::clamp<int64_t>(kScratchBytes / std::max<int64_t>(1, per_pair), 1, num_pairs);
-  const Wave wave(prepared, per_wave, params.num_segments);
-  wave.point(params);
-  const int64_t scratch_bytes = round_up(prepared.kernels->backward_scratch_bytes(p.D), 4096);
-  const Buffer scratch(scratch_bytes * tensor::num_workers(per_wave * params.num_segments));
+  const int64_t per_pair = WaveBytes(prepared, 1, params.num_segments).total();
+  const int64_t per_wave = std::clamp<int64_t>(Scratch::kKeptBytes / per_pair, 1, num_pairs);
+  const WaveBytes bytes(prepared, per_wave, params.num_segments);
+  const int64_t worker_bytes = Scratch::padded(prepared.kernels->backward_scratch_bytes(p.D));
+  const int64_t num_workers = tensor::num_workers(per_wave * params.num_segments);
+  Scratch scratch(bytes.total() + worker_bytes * num_workers);
+  point_to_scratch(params, bytes, scratch);
+  char* const workers = scratch.take(worker_bytes * num_workers);
   for (int64_t pair = 0; pair < num_pairs; pair += per_wave) {
     params.packed.first_pair = pair;
     params.packed.num_pairs = std::min(per_wave, num_pairs - pair);
-    run_wave(prepared, params, scratch, scratch_bytes);
+    run_wave(prepared, params, workers, worker_bytes);
   }
   return result;
 }

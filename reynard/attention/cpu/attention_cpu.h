@@ -29,6 +29,9 @@ struct PartArguments {
 
 ForwardPart forward_part(const PartArguments& arguments, at::ScalarType out_dtype);
 
+// lse alone, a third of the work: values are not read.
+at::Tensor lse_of_part(const PartArguments& arguments);
+
 struct BackwardPart {
   at::Tensor dq;           // (B, Tq, H, D) f32: parts are added in f32 before the final rounding
   at::Tensor dquery_sums;  // (B, H, Tq) f64, undefined without bias

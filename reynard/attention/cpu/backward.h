@@ -87,6 +87,11 @@ double* row_part(const BackwardParams& params, int64_t segment, int64_t index) {
 }
 
 template <class Tiles>
+char& touched_part(const BackwardParams& params, int64_t segment, int64_t index) {
+  return params.touched[part_index<Tiles>(params, segment, index)];
+}
+
+template <class Tiles>
 void pack_queries(const BackwardParams& params, int64_t b, int64_t h, int64_t query_block) {
   constexpr int64_t kQueries = Tiles::kQueries;
   const FlushDenormals flush;
@@ -209,6 +214,8 @@ void backward_tile(const BackwardParams& params,
                                   dim);
   const float scale2 = static_cast<float>(p.scale * kLog2EExact);
   double* row_sums = row_part<Tiles>(params, segment, index);
+  char& touched = touched_part<Tiles>(params, segment, index);
+  if (!touched) memset(row_sums, 0, kQueries * sizeof(double));
   if (is_edge(limits.rows, span)) {
     weigh_and_differentiate<true>(s, limits, span, offset, scale2, row_sums);
   } else {
@@ -226,13 +233,15 @@ void backward_tile(const BackwardParams& params,
                                  span.count,
                                  dim,
                                  kQueries);
-  const Value* dscores_right = Tiles::kSharedLayout ? s.dscores : s.dscores_right;
-  Tiles::template multiply<true>({keys_of(packed.key_columns) + offset, kKeys},
-                                 {dscores_right, lane_stride},
-                                 {dq_part<Tiles>(params, segment, index), kQueries},
-                                 dim,
-                                 kQueries,
-                                 span.count);
+  const Matrix<const Value> left{keys_of(packed.key_columns) + offset, kKeys};
+  const Matrix<const Value> right{Tiles::kSharedLayout ? s.dscores : s.dscores_right, lane_stride};
+  const Matrix<float> dq{dq_part<Tiles>(params, segment, index), kQueries};
+  if (touched) {
+    Tiles::template multiply<true>(left, right, dq, dim, kQueries, span.count);
+  } else {
+    Tiles::template multiply<false>(left, right, dq, dim, kQueries, span.count);
+  }
+  touched = 1;
 }
 
 template <class Tiles>
@@ -304,12 +313,7 @@ void backward(const BackwardParams& params, int64_t pair, int64_t segment, char*
   const int64_t group = p.H / p.G, first_head = pair % p.G * group;
   const int64_t num_blocks = group * div_up(p.Tq, Tiles::kQueries);
   const int64_t first_index = query_index<Tiles>(params, pair / p.G, first_head, 0);
-  memset(dq_part<Tiles>(params, segment, first_index),
-         0,
-         num_blocks * query_block_values<Tiles>(p.D) * sizeof(float));
-  memset(row_part<Tiles>(params, segment, first_index),
-         0,
-         num_blocks * Tiles::kQueries * sizeof(double));
+  memset(&touched_part<Tiles>(params, segment, first_index), 0, num_blocks);
   for (int64_t block = 0; block < div_up(p.Tk, Tiles::kKeys); ++block) {
     if (segment_of(block, params.num_segments) != segment) continue;
     memset(s.dk(), 0, 2 * key_block_values<Tiles>(p.D) * sizeof(float));
@@ -327,25 +331,31 @@ void reduce_queries(const BackwardParams& params, int64_t b, int64_t h, int64_t 
   const Problem& p = params.problem;
   const int64_t first = query_block * kQueries, num_rows = min_of(kQueries, p.Tq - first);
   const int64_t index = query_index<Tiles>(params, b, h, query_block);
-  float* total = dq_part<Tiles>(params, 0, index);
-  double* row_total = row_part<Tiles>(params, 0, index);
-  for (int64_t segment = 1; segment < params.num_segments; ++segment) {
-    const float* part = dq_part<Tiles>(params, segment, index);
+  float* total = nullptr;
+  double* row_total = nullptr;
+  for (int64_t segment = 0; segment < params.num_segments; ++segment) {
+    if (!touched_part<Tiles>(params, segment, index)) continue;
+    float* part = dq_part<Tiles>(params, segment, index);
+    double* row_sums = row_part<Tiles>(params, segment, index);
+    if (!total) {
+      total = part;
+      row_total = row_sums;
+      continue;
+    }
     for (int64_t x = 0; x < query_block_values<Tiles>(p.D); ++x) total[x] += part[x];
-    const double* row_sums = row_part<Tiles>(params, segment, index);
     for (int64_t i = 0; i < kQueries; ++i) row_total[i] += row_sums[i];
   }
   const float scale = static_cast<float>(p.scale);
   with_output_rows(params.dq, b, first, h, [&](auto* rows) {
     for (int64_t i = 0; i < num_rows; ++i) {
       for (int64_t d = 0; d < p.D; ++d) {
-        from_float(total[d * kQueries + i] * scale, rows[i * params.dq.time + d]);
+        from_float(total ? total[d * kQueries + i] * scale : 0, rows[i * params.dq.time + d]);
       }
     }
   });
   if (!params.dquery_sums) return;
   double* sums = params.dquery_sums + (b * p.H + h) * p.Tq + first;
-  for (int64_t i = 0; i < num_rows; ++i) sums[i] = row_total[i];
+  for (int64_t i = 0; i < num_rows; ++i) sums[i] = row_total ? row_total[i] : 0;
 }
 
 }  // namespace

@@ -154,7 +154,6 @@ void forward_tile(const ForwardParams& params,
   const int64_t pair = b * p.G + h / (p.H / p.G), padded_dim = Tiles::padded(p.D);
   const int64_t offset = span.first - block * kKeys;
   const auto* keys = key_block<Tiles>(p, params.packed, params.packed.key_rows, pair, block);
-  const auto* values = key_block<Tiles>(p, params.packed, params.packed.value_columns, pair, block);
   float* out = s.out(p.D);
 
   fill_key_bias<kKeys>(p, b, h, span.first, span.count, s.rows.reference, s.keys);
@@ -173,6 +172,8 @@ void forward_tile(const ForwardParams& params,
   }
   raise_max(s, out, padded_dim);
   weigh(s, span.count, edge);
+  if (!params.out.data) return;
+  const auto* values = key_block<Tiles>(p, params.packed, params.packed.value_columns, pair, block);
   Tiles::template multiply<true>({values + offset, kKeys},
                                  {s.weights, Tiles::right_stride(kQueries)},
                                  {out, kQueries},
@@ -200,6 +201,7 @@ void write_outputs(const ForwardParams& params,
     const float total = Tiles::kRoundsP ? s.rounded_sum[i] : s.sum[i];
     s.tile_max[i] = nothing ? 0 : 1 / total;  // the factor of the row
   }
+  if (!params.out.data) return;
   const float* out = s.out(p.D);
   with_output_rows(params.out, b, first, h, [&](auto* rows) {
     for (int64_t i = 0; i < num_rows; ++i) {

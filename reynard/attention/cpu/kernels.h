@@ -51,7 +51,7 @@ struct PackedKeys {
 struct ForwardParams {
   Problem problem;
   PackedKeys packed;
-  Operand out;           // (B, Tq, H, D)
+  Operand out;           // (B, Tq, H, D); without data only lse is computed
   float* lse = nullptr;  // (B, H, Tq) natural logarithm
 };
 
@@ -77,6 +77,7 @@ struct BackwardParams {
   char* dout_rows = nullptr;
   float* dq_parts = nullptr;    // (S, pairs, H/G, N) blocks of [d][query]
   double* row_parts = nullptr;  // (S, pairs, H/G, N) blocks of [query]: row sums of dS
+  char* touched = nullptr;      // (S, pairs, H/G, N): whether the segment wrote its parts at all
 };
 
 // The kernels of one path for one kind of input. Sizes of blocks and scratch are in bytes.
