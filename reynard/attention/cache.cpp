@@ -260,6 +260,7 @@ int64_t LayerCache::evict(const at::Tensor& logit_bound, double log_tolerance, i
                       horizon,
                       "between 0 and the cached length " + std::to_string(length_));
   if (horizon == 0) return 0;
+  horizon = std::max(horizon, horizon_);  // the page of an earlier position may be gone
   const at::Tensor bounds = logit_bound.to(at::kDouble).contiguous();
   int64_t dropped = 0;
   for (int64_t g = 0; g < G; ++g) {
@@ -377,15 +378,21 @@ LayerCache LayerCache::restore(std::shared_ptr<PagePool> pool, const CacheSnapsh
   for (int64_t g = 0; g < G; ++g) {
     cache.evicted_pages_[g] = snapshot.evicted_pages[g].item<int64_t>();
     cache.evicted_norms_[g] = snapshot.evicted_norms[g].item<float>();
-    tensor::check_value(cache.evicted_pages_[g] >= 0 && cache.evicted_pages_[g] * kPageTokens <= T,
+    const int64_t pages = cache.evicted_pages_[g];  // never that of the last position
+    tensor::check_value(pages == 0 || (pages > 0 && pages * kPageTokens < T),
                         "cache restore",
                         "evicted_pages",
                         cache.evicted_pages_[g],
-                        "no more pages than the snapshot's length has");
+                        "fewer pages than the snapshot's length has");
   }
   for (int64_t h = 0; h < H; ++h) {
     cache.evicted_masses_[h] = snapshot.evicted_masses[h].item<double>();
   }
+  tensor::check_value(snapshot.horizon >= 0 && snapshot.horizon <= T,
+                      "cache restore",
+                      "horizon",
+                      snapshot.horizon,
+                      "a position of the snapshot");
   cache.horizon_ = snapshot.horizon;
   cache.write(snapshot.k, snapshot.v, snapshot.sums.to(at::kDouble).contiguous());
   return cache;
