@@ -214,7 +214,7 @@ TEST_F(TrainCommand, CtrlCWritesACheckpointAndGoesOn) {
   const std::string command =
       "cd '" + folder_.path().string() + "' && timeout -s INT 3 '" + REYNARD_BINARY_DIR +
       "/bin/reynard' train tiny.toml --run.folder=stopped --training.checkpoint_every=0 "
-      "--training.tokens=100000000 --quiet 2>errors.txt";
+      "--training.permanent_every=0 --training.tokens=100000000 --quiet 2>errors.txt";
   // timeout passes 124 on when it had to send the signal, whatever the program answered.
   EXPECT_EQ(WEXITSTATUS(std::system((command + "; echo $? >code.txt").c_str())), 0);
   EXPECT_EQ(test::read_file(folder_ / "code.txt"), "124\n");
