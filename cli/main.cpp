@@ -13,6 +13,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -77,6 +78,9 @@ int main(int argc, char** argv) {
     return e.code;
   } catch (const reynard::Error& e) {
     fmt::print(stderr, "reynard: {}\n", e.what());
+    return 2;
+  } catch (const std::filesystem::filesystem_error& e) {  // a folder that cannot be made, ...
+    fmt::print(stderr, "reynard: {}: {}\n", e.path1().string(), e.code().message());
     return 2;
   } catch (const c10::OutOfMemoryError&) {
     return report_out_of_memory();

@@ -180,7 +180,8 @@ void add_sweep(CLI::App& app) {
   sweep->allow_extras();
   sweep->footer(
       "Example:\n"
-      "  reynard sweep configs/quickstart.toml --grid optimizer.learning_rate=1e-3,2e-3 --seeds 3\n"
+      "  reynard sweep configs/quickstart/fox.toml --grid optimizer.learning_rate=1e-3,2e-3 "
+      "--seeds 3\n"
       "\n"
       "Runs lie in run.folder, one folder each; finished ones are reused, so the same command "
       "goes\n"

@@ -25,10 +25,10 @@ struct TrainArguments {
 
 std::string footer() {
   return "Examples:\n"
-         "  reynard train configs/quickstart.toml\n"
-         "  reynard train configs/quickstart.toml --run.folder=runs/short "
+         "  reynard train configs/quickstart/fox.toml\n"
+         "  reynard train configs/quickstart/fox.toml --run.folder=runs/short "
          "--training.tokens=200000\n"
-         "  reynard train configs/quickstart.toml --resume\n"
+         "  reynard train configs/quickstart/fox.toml --resume\n"
          "\n"
          "Ctrl-C writes a checkpoint and stops (exit code 130); --resume goes on from the newest "
          "valid\n"

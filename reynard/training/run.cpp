@@ -3,6 +3,8 @@
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/directory.h"
 #include "reynard/config/config.h"
+#include "reynard/data/loader.h"
+#include "reynard/data/token_file.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
 #include "reynard/training/gate_statistics.h"
@@ -62,6 +64,29 @@ void check_folder(const Experiment& experiment, const RunOptions& options) {
         folder.string()));
   }
   if (used) check_same_run(experiment, folder);
+}
+
+// The held-out text as it is measured: rows of the same kind, none of them repeated pieces.
+data::LoaderConfig held_out_loader(const Experiment& experiment) {
+  data::LoaderConfig loader = experiment.data;
+  loader.path = experiment.validation.path;
+  loader.repeat_fraction = 0;
+  return loader;
+}
+
+// Finds out before the first step, not after the last one, that a text does not fit.
+void check_texts(const Experiment& experiment) {
+  const auto check = [&](const char* key, const data::LoaderConfig& config) {
+    const int64_t vocab_size = data::make_loader(config)->file().header().vocab_size;
+    if (vocab_size <= experiment.model.vocab_size) return;
+    throw Error(fmt::format("{} = {}: has a vocabulary of {}; model.vocab_size = {} is too small",
+                            key,
+                            config.path,
+                            vocab_size,
+                            experiment.model.vocab_size));
+  };
+  check("data.path", experiment.data);
+  if (!experiment.validation.path.empty()) check("validation.path", held_out_loader(experiment));
 }
 
 void write_run_json(Trainer& trainer, const RunOptions& options) {
@@ -242,9 +267,7 @@ class Run {
   std::optional<double> validation_loss() {
     const ValidationConfig& validation = trainer_.experiment().validation;
     if (validation.path.empty()) return std::nullopt;
-    data::LoaderConfig data = trainer_.experiment().data;
-    data.path = validation.path;
-    const auto loader = data::make_loader(data);
+    const auto loader = data::make_loader(held_out_loader(trainer_.experiment()));
     return trainer_.held_out_loss(*loader, validation.tokens);
   }
 
@@ -305,6 +328,7 @@ std::optional<RunResult> finished_result(const std::string& folder) {
 
 RunResult run(const Experiment& experiment, const RunOptions& options) {
   check_folder(experiment, options);
+  check_texts(experiment);
   return Run(experiment, options).train();
 }
 

@@ -1,0 +1,265 @@
+// Configs, token files and checkpoints that are wrong: the program says what and where, ends with
+// code 2 and leaves nothing half-written.
+
+#include "reynard/models/decoder.h"
+#include "reynard/models/pretrained.h"
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+namespace {
+
+using namespace reynard;
+using test::ProgramResult;
+
+class BadInput : public testing::Test {
+ protected:
+  ProgramResult run(std::vector<std::string> arguments) {
+    return test::run_program({.arguments = std::move(arguments), .folder = folder_.path()});
+  }
+  // The message without the program's name; checks the exit code.
+  std::string error_of(std::vector<std::string> arguments) {
+    const ProgramResult result = run(std::move(arguments));
+    EXPECT_EQ(result.exit_code, 2) << result.errors;
+    EXPECT_TRUE(result.errors.starts_with("reynard: ")) << result.errors;
+    return result.errors.substr(std::min<size_t>(9, result.errors.size()));
+  }
+  static std::string missing(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos ? "" : "no \"" + part + "\" in: " + text;
+  }
+  test::TempDir folder_;
+};
+
+// ---- experiments ----
+
+TEST_F(BadInput, EveryMistakeOfAnExperimentIsReportedWithItsLine) {
+  test::write_file(folder_ / "a.toml", R"([run]
+folder = "run"
+[model]
+hidden_size = "wide"
+num_layer = 2
+[model.attention]
+num_heads = 0
+[training]
+tokens = 1000
+)");
+  const std::string error = error_of({"train", "a.toml", "--optimizer.learning_rate=fast"});
+  EXPECT_EQ(missing(error, "a.toml:4: model.hidden_size = \"wide\"; must be an integer\n"), "");
+  EXPECT_EQ(missing(error, "a.toml:7: model.attention.num_heads = 0; must be > 0\n"), "");
+  EXPECT_EQ(missing(error, "--optimizer.learning_rate = fast; must be a number\n"), "");
+  EXPECT_EQ(missing(error,
+                    "a.toml:5: model.num_layer is not a known key; did you mean "
+                    "model.num_layers?\n"),
+            "");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
+}
+
+TEST_F(BadInput, ImpossibleCombinationsAreReportedTogether) {
+  test::write_file(folder_ / "a.toml", R"([run]
+folder = "run"
+[model]
+hidden_size = 100
+[model.attention]
+num_heads = 7
+[data]
+mode = "ordered"
+repeat_fraction = 0.5
+)");
+  const std::string error = error_of({"train", "a.toml"});
+  EXPECT_EQ(missing(error, "a.toml:6: model.attention.num_heads = 7; must divide"), "");
+  EXPECT_EQ(missing(error, "a.toml:9: data.repeat_fraction = 0.5; must be 0"), "");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
+}
+
+TEST_F(BadInput, TokenFilesCutShortStopTheTrainingBeforeItBegins) {
+  test::write_file(folder_ / "a.txt", std::string(5000, 'x'));
+  ASSERT_EQ(run({"prepare", "a.txt", "-o", "data"}).exit_code, 0);
+  const std::string whole = test::read_file(folder_ / "data/train.tokens");
+  test::write_file(folder_ / "cut.tokens", whole.substr(0, whole.size() / 2));
+  test::write_file(folder_ / "a.toml", "[run]\nfolder = \"run\"\n[training]\ntokens = 1000\n");
+  EXPECT_EQ(missing(error_of({"train", "a.toml", "--data.path=cut.tokens"}),
+                    "cut.tokens: has 7055 bytes; expected 14108"),
+            "");
+  EXPECT_EQ(missing(error_of({"train", "a.toml", "--data.path=a.txt"}), "is not a token file"), "");
+  EXPECT_EQ(missing(error_of({"train", "a.toml", "--data.path=none"}), "none: cannot be opened"),
+            "");
+}
+
+TEST_F(BadInput, TextsThatDoNotFitAreFoundBeforeTheTraining) {
+  test::write_file(folder_ / "a.txt", std::string(5000, 'x'));
+  ASSERT_EQ(run({"prepare", "a.txt", "-o", "data"}).exit_code, 0);
+  test::write_file(folder_ / "a.toml",
+                   "[run]\nfolder = \"run\"\n[data]\npath = \"data/train.tokens\"\n"
+                   "[training]\ntokens = 1000\n");
+  EXPECT_EQ(missing(error_of({"train", "a.toml", "--model.vocab_size=100"}),
+                    "data.path = data/train.tokens: has a vocabulary of 258; model.vocab_size = "
+                    "100 is too small"),
+            "");
+  EXPECT_EQ(
+      missing(error_of({"train", "a.toml", "--validation.path=none"}), "none: cannot be opened"),
+      "");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
+}
+
+TEST_F(BadInput, RowsBeyondTheMemoryAreAnError) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the sanitizer's shadow memory is beyond any limit";
+#endif
+  test::write_file(folder_ / "a.txt", std::string(5000, 'x'));
+  ASSERT_EQ(run({"prepare", "a.txt", "-o", "data"}).exit_code, 0);
+  test::write_file(folder_ / "a.toml",
+                   "[run]\nfolder = \"run\"\n[data]\npath = \"data/train.tokens\"\nbatch_size = 1\n"
+                   "length = 1000000\n[training]\ntokens = 1000000\n");
+  const ProgramResult result = test::run_program({.arguments = {"train", "a.toml", "--quiet"},
+                                                  .folder = folder_.path(),
+                                                  .memory_limit = int64_t{600} << 20});
+  EXPECT_EQ(result.exit_code, 2) << result.errors;
+  EXPECT_TRUE(result.errors.starts_with("reynard: out of memory")) << result.errors;
+  EXPECT_EQ(std::count(result.errors.begin(), result.errors.end(), '\n'), 1) << result.errors;
+}
+
+// ---- checkpoints ----
+
+class BadCheckpoint : public BadInput {
+ protected:
+  BadCheckpoint() {
+    models::DecoderConfig config;
+    config.vocab_size = 11;
+    config.hidden_size = 8;
+    config.num_layers = 1;
+    config.intermediate_size = 16;
+    config.attention.num_heads = 2;
+    models::Decoder decoder(config);
+    models::save_model(decoder, folder_ / "model");
+    tensors_ = test::read_file(folder_ / "model/model.safetensors");
+    uint64_t size = 0;
+    std::memcpy(&size, tensors_.data(), sizeof size);
+    header_ = nlohmann::ordered_json::parse(tensors_.substr(8, size));
+    data_ = tensors_.substr(8 + size);
+    test::write_file(folder_ / "ids.json", "[[1, 2, 3]]");
+  }
+  // What `reynard score` says to the folder with this header and data.
+  std::string error_with(const nlohmann::ordered_json& header, const std::string& data) {
+    const std::string text = header.dump();
+    const uint64_t size = text.size();
+    std::string file(reinterpret_cast<const char*>(&size), sizeof size);
+    return error_with_file(file + text + data);
+  }
+  std::string error_with_file(const std::string& file) {
+    test::write_file(folder_ / "model/model.safetensors", file);
+    return error_of({"score", "model", "--ids", "ids.json"});
+  }
+  // The header with a change to one tensor.
+  nlohmann::ordered_json with(const std::string& tensor,
+                              const char* key,
+                              const nlohmann::ordered_json& value) const {
+    nlohmann::ordered_json header = header_;
+    header[tensor][key] = value;
+    return header;
+  }
+  std::string tensors_;
+  nlohmann::ordered_json header_;
+  std::string data_;
+  const std::string norm_ = "model.norm.weight";
+};
+
+TEST_F(BadCheckpoint, GoodOnesAreScored) {
+  const ProgramResult result = run({"score", "model", "--ids", "ids.json"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_EQ(nlohmann::json::parse(result.output).at("token_logprobs").size(), 2U);
+  EXPECT_EQ(run({"info", "model"}).exit_code, 0);
+}
+
+TEST_F(BadCheckpoint, TensorsThatLieAreNamed) {
+  const auto bytes = static_cast<int64_t>(data_.size());
+  const auto offsets = header_[norm_]["data_offsets"];
+  const int64_t begin = offsets[0];
+  // Offsets beyond the file, that overlap, and that do not fit the shape.
+  for (const auto& [from, to] : std::vector<std::pair<int64_t, int64_t>>{
+           {bytes, bytes + 32}, {begin - 8, begin + 24}, {begin, begin + 16}, {begin, begin - 4}}) {
+    EXPECT_EQ(missing(error_with(with(norm_, "data_offsets", {from, to}), data_), norm_), "")
+        << from << " " << to;
+  }
+  EXPECT_EQ(missing(error_with(with(norm_, "dtype", "I32"), data_), norm_), "");
+  EXPECT_EQ(missing(error_with(with(norm_, "dtype", "F31"), data_), "F31"), "");
+  EXPECT_EQ(missing(error_with(with(norm_, "shape", {2, 4}), data_), norm_), "");
+}
+
+TEST_F(BadCheckpoint, MissingAndAdditionalTensorsAreNamed) {
+  nlohmann::ordered_json renamed = header_;
+  renamed["model.other.weight"] = renamed[norm_];
+  renamed.erase(norm_);
+  EXPECT_EQ(missing(error_with(renamed, data_), norm_), "");
+  nlohmann::ordered_json more = header_;
+  const auto bytes = static_cast<int64_t>(data_.size());
+  more["model.other.weight"] = {
+      {"dtype", "F32"}, {"shape", {1}}, {"data_offsets", {bytes, bytes + 4}}};
+  EXPECT_EQ(missing(error_with(more, data_ + "1234"), "model.other.weight"), "");
+}
+
+TEST_F(BadCheckpoint, FilesCutShortAreErrors) {
+  for (const size_t size : {size_t{0}, size_t{4}, size_t{20}, tensors_.size() - 1}) {
+    EXPECT_EQ(missing(error_with_file(tensors_.substr(0, size)), "model.safetensors"), "");
+  }
+}
+
+TEST_F(BadCheckpoint, ConfigsThatCannotBeAreErrors) {
+  const auto config = nlohmann::ordered_json::parse(test::read_file(folder_ / "model/config.json"));
+  const auto error = [&](const char* key, const nlohmann::ordered_json& value) {
+    nlohmann::ordered_json changed = config;
+    changed[key] = value;
+    test::write_file(folder_ / "model/config.json", changed.dump());
+    return error_of({"info", "model"});
+  };
+  EXPECT_EQ(missing(error("num_heads", 0), "num_heads"), "");
+  EXPECT_EQ(missing(error("num_heads", 3), "num_heads"), "");
+  EXPECT_EQ(missing(error("hidden_size", "8"), "hidden_size"), "");
+  EXPECT_EQ(missing(error("hidden_size", int64_t{1} << 60), "hidden_size"), "");
+  EXPECT_EQ(missing(error("model_type", "parrot"), "parrot"), "");
+  test::write_file(folder_ / "model/config.json", "{");
+  EXPECT_EQ(missing(error_of({"info", "model"}), "config.json"), "");
+  EXPECT_EQ(missing(error_of({"info", "none"}), "none"), "");
+}
+
+TEST_F(BadCheckpoint, BadIdsAreErrors) {
+  const auto error = [&](const std::string& text) {
+    test::write_file(folder_ / "ids.json", text);
+    return error_of({"score", "model", "--ids", "ids.json"});
+  };
+  for (const char* text : {"",
+                           "[",
+                           "{}",
+                           "[1]",
+                           "[[1]]",
+                           "[[1, 11]]",
+                           "[[1, -1]]",
+                           "[[1, 2.5]]",
+                           "[[1, \"2\"]]",
+                           "[[1, 18446744073709551615]]"}) {
+    EXPECT_EQ(missing(error(text), "ids.json"), "") << text;
+  }
+  EXPECT_EQ(missing(error_of({"score", "model", "--ids", "none.json"}), "none.json"), "");
+}
+
+TEST_F(BadCheckpoint, SequencesBeyondTheMemoryAreErrors) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the sanitizer's shadow memory is beyond any limit";
+#endif
+  std::string ids = "[[1";
+  for (int i = 0; i < 1000000; ++i) ids += ",2";
+  test::write_file(folder_ / "ids.json", ids + "]]");
+  const ProgramResult result =
+      test::run_program({.arguments = {"score", "model", "--ids", "ids.json"},
+                         .folder = folder_.path(),
+                         .memory_limit = int64_t{300} << 20});
+  EXPECT_EQ(result.exit_code, 2) << result.errors;
+  EXPECT_TRUE(result.errors.starts_with("reynard: out of memory")) << result.errors;
+}
+
+}  // namespace
