@@ -112,6 +112,7 @@ void compress(State& state, const unsigned char* data, std::size_t num_blocks) {
 }  // namespace
 
 void Sha256::update(const void* data, std::size_t bytes) {
+  if (bytes == 0) return;  // data may be null
   const auto* input = static_cast<const unsigned char*>(data);
   const std::size_t held = total_bytes_ % 64;
   total_bytes_ += bytes;
