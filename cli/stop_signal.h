@@ -1,6 +1,6 @@
 #pragma once
-// Ctrl-C and SIGTERM as a flag that a run looks at between steps. The second signal ends the
-// process as usual.
+// Ctrl-C and SIGTERM as a flag that a run looks at between steps. A second signal, half a
+// second or more after the first, ends the process as usual.
 
 #include <atomic>
 

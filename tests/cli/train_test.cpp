@@ -48,6 +48,8 @@ checkpoint_every = 64
 permanent_every = 1600
 )";
 
+constexpr int64_t kTokensPerStep = 64;
+
 class TrainCommand : public testing::Test {
  protected:
   TrainCommand() {
@@ -210,18 +212,26 @@ TEST_F(TrainCommand, DamagedNewestCheckpointIsPassedOver) {
 }
 
 TEST_F(TrainCommand, CtrlCWritesACheckpointAndGoesOn) {
-  ASSERT_EQ(train("straight", {"--training.checkpoint_every=0"}).exit_code, 0);
-  const std::string command =
-      "cd '" + folder_.path().string() + "' && timeout -s INT 3 '" + REYNARD_BINARY_DIR +
-      "/bin/reynard' train tiny.toml --run.folder=stopped --training.checkpoint_every=0 "
-      "--training.permanent_every=0 --training.tokens=100000000 --quiet 2>errors.txt";
-  // timeout passes 124 on when it had to send the signal, whatever the program answered.
-  EXPECT_EQ(WEXITSTATUS(std::system((command + "; echo $? >code.txt").c_str())), 0);
-  EXPECT_EQ(test::read_file(folder_ / "code.txt"), "124\n");
-  const std::string errors = test::read_file(folder_ / "errors.txt");
-  EXPECT_NE(errors.find("stopped after step"), std::string::npos) << errors;
+  const ProgramResult result =
+      test::run_program({.arguments = {"train",
+                                       "tiny.toml",
+                                       "--quiet",
+                                       "--run.folder=stopped",
+                                       "--training.checkpoint_every=0",
+                                       "--training.permanent_every=0",
+                                       "--training.tokens=100000000"},
+                         .folder = folder_.path().string(),
+                         .interrupt_at_file = folder_ / "stopped/metrics.jsonl"});
+  EXPECT_EQ(result.exit_code, 130) << result.errors;
+  EXPECT_NE(result.errors.find("stopped after step"), std::string::npos) << result.errors;
   ASSERT_EQ(checkpoints("stopped").size(), 1U);
   EXPECT_FALSE(fs::exists(folder_ / "stopped/result.json"));
+  const int64_t steps = std::stoll(checkpoints("stopped")[0].substr(std::string("step-").size()));
+  const ProgramResult again =
+      train("stopped",
+            {"--resume", "--training.tokens=" + std::to_string((steps + 10) * kTokensPerStep)});
+  ASSERT_EQ(again.exit_code, 0) << again.errors;
+  EXPECT_EQ(json("stopped/result.json").at("steps"), steps + 10);
 }
 
 TEST_F(TrainCommand, FullDiskIsAnErrorAndTheCheckpointSurvives) {

@@ -9,7 +9,10 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdint>
+#include <filesystem>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 
 namespace reynard::test {
@@ -47,6 +50,12 @@ namespace {
   _exit(127);
 }
 
+bool has_bytes(const std::string& path) {
+  std::error_code missing;
+  const std::uintmax_t size = std::filesystem::file_size(path, missing);
+  return !missing && size > 0;
+}
+
 }  // namespace
 
 ProgramResult run_program(const ProgramRun& run) {
@@ -59,9 +68,16 @@ ProgramResult run_program(const ProgramRun& run) {
   if (child == 0) run_child(run, program, output, errors);
   const auto begin = std::chrono::steady_clock::now();
   int status = 0;
+  bool interrupt = !run.interrupt_at_file.empty();
   while (waitpid(child, &status, WNOHANG) == 0) {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
     if (passed.count() > run.seconds_limit) kill(child, SIGKILL);
+    if (interrupt && has_bytes(run.interrupt_at_file)) {
+      kill(child, SIGINT);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      kill(child, SIGINT);
+      interrupt = false;
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   ProgramResult result;
