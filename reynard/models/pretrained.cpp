@@ -53,7 +53,7 @@ ConfigFile read_config_file(const fs::path& folder) {
     throw Error(fmt::format("{}: has no string \"model_type\"", file));
   }
   const Family& family = find_family(type->get<std::string>(), file);
-  return {&family, family.read_config(json, file)};
+  return {&family, read_config(family, json, file)};
 }
 
 // The weights say how QK-norm is shared: (D) for all heads or (H*D). The released FoX checkpoints
@@ -104,7 +104,7 @@ void check_tensors(const checkpoint::TensorFolder& tensors, const Family& family
   // Some writers store the head beside the embedding that it is tied to.
   if (shapes.config().tie_embeddings) used.insert("lm_head.weight");
   for (const std::string& name : tensors.names()) {
-    if (used.contains(name) || family.ignored(name)) continue;
+    if (used.contains(name) || family.ignores(name)) continue;
     throw Error(fmt::format("{}: tensor \"{}\" has no place in the model of config.json",
                             tensors.file_of(name).string(),
                             name));
@@ -162,7 +162,7 @@ void write_model(Decoder& decoder, checkpoint::FolderWriter& folder, std::string
       row += piece.rows;
     }
   });
-  folder.write("config.json", family.write_config(decoder.config()).dump(2) + "\n");
+  folder.write("config.json", write_config(family, decoder.config()).dump(2) + "\n");
   folder.write_tensors("model.safetensors", tensors, {{"format", "pt"}});
 }
 

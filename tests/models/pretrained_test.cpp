@@ -100,7 +100,7 @@ TEST_F(ModelFolder, ConfigErrorsNameKeyAndValue) {
   expect_says(problem_with("attention_bias", true), "attention_bias = true; expected false");
   expect_says(problem_with("bos_token_id", 48), "bos_token_id");
   expect_says(problem_with("reynard", {{"pruning_rule", "none"}}), "none");
-  expect_says(problem_with("reynard", 1), "reynard must be an object");
+  expect_says(problem_with("reynard", 1), "reynard = 1; expected an object");
   test::write_file(folder() / "config.json", "{\"a\":");
   EXPECT_THROW(load_model(folder()), Error);
   std::filesystem::remove(folder() / "config.json");
@@ -197,7 +197,7 @@ TEST(Llama, RopeBiasesAndTokenIds) {
   const auto read = [](const json& changes = json::object()) {
     json config = llama_config();
     config.update(changes);
-    return find_family("llama", "test").read_config(config, "config.json");
+    return read_config(find_family("llama", "test"), config, "config.json");
   };
   EXPECT_EQ(read().attention.rope_base, 10000);
   EXPECT_EQ(read().num_kv_heads(), 4);
@@ -259,13 +259,20 @@ TEST(Families, OwnSettingsSurvive) {
   config.attention.pruning_rule = attention::PruningRule::kPublished;
   config.attention.forget_bias_init = 3;
   config.attention.head_dim = 16;
-  for (const char* type : {"forgetting_transformer-project_fox", "forgetting_transformer"}) {
-    Decoder decoder(config);
+  DecoderConfig softmax = config;
+  softmax.attention.forget_gate = ForgetGate::kNone;
+  softmax.attention.forget_bias_init = 0;
+  softmax.attention.rope = true;
+  for (const auto& [type, written] : {std::pair{"forgetting_transformer-project_fox", config},
+                                      std::pair{"forgetting_transformer", config},
+                                      std::pair{"transformer-project_fox", softmax},
+                                      std::pair{"llama", softmax}}) {
+    Decoder decoder(written);
     save_model(decoder, parent / type, type);
     const AttentionMixerConfig read = load_config(parent / type).attention;
     EXPECT_EQ(read.log_pruning_tolerance, -10);
     EXPECT_EQ(read.pruning_rule, attention::PruningRule::kPublished);
-    EXPECT_EQ(read.forget_bias_init, 3);
+    EXPECT_EQ(read.forget_bias_init, written.attention.forget_bias_init);
     EXPECT_EQ(read.head_dim, 16);
   }
 }

@@ -19,19 +19,33 @@ struct Piece {
   int64_t rows;
 };
 
+class JsonFields;
+
 struct Family {
-  std::string_view model_type;  // of config.json
-  // file: name of config.json in messages. Throws reynard::Error for a value that the layout knows
-  // and we do not support.
-  DecoderConfig (*read_config)(const nlohmann::json& json, const std::string& file);
+  std::string_view model_type;  // of config.json, where `architecture` names the published class
+  std::string_view architecture;
+  // The keys that this layout has beside those of all (layout.cpp). Throws reynard::Error for a
+  // value that the layout knows and we do not support.
+  void (*read_keys)(const JsonFields& fields, DecoderConfig& config);
+  void (*write_keys)(const DecoderConfig& config, nlohmann::ordered_json& json);
   // Why the layout cannot express this config; empty when it can.
   std::string (*obstacle)(const DecoderConfig& config);
-  nlohmann::ordered_json (*write_config)(const DecoderConfig& config);
   // The published tensors that make up our parameter, in the order of its rows.
   std::vector<Piece> (*pieces)(const std::string& name, int64_t rows);
-  // Published tensors that carry nothing (buffers that old versions saved).
-  bool (*ignored)(const std::string& published_name);
+  // Published tensors with this ending carry nothing: buffers that old versions saved; empty: none.
+  std::string_view ignored_ending = {};
+
+  bool ignores(std::string_view published_name) const {
+    return !ignored_ending.empty() && published_name.ends_with(ignored_ending);
+  }
 };
+
+// file: name of config.json in messages. Throws reynard::Error for what is missing, of the wrong
+// type, unsupported or impossible.
+DecoderConfig read_config(const Family& family,
+                          const nlohmann::json& json,
+                          const std::string& file);
+nlohmann::ordered_json write_config(const Family& family, const DecoderConfig& config);
 
 extern const Family kForgettingTransformer;     // FoX authors: forgetting_transformer-project_fox
 extern const Family kTransformer;               // FoX authors' baseline: transformer-project_fox

@@ -10,19 +10,14 @@ namespace reynard::models {
 
 namespace {
 
-DecoderConfig read_config(const nlohmann::json& json, const std::string& file) {
-  const JsonFields fields(json, file);
-  DecoderConfig config;
-  read_common(fields, config);
+void read_keys(const JsonFields& fields, DecoderConfig& config) {
+  read_fox_keys(fields, config);
   fields.expect("attnres_block_size", nullptr);
   AttentionMixerConfig& a = config.attention;
   a.forget_gate = ForgetGate::kFull;
   a.qkv_bias = fields.boolean("qkv_bias", false);
   if (fields.boolean("qk_norm", false)) a.qk_norm = QKNorm::kPerHead;
   if (fields.boolean("use_output_gate", false)) a.output_gate = OutputGate::kSigmoid;
-  read_extension(json, file, config);
-  check_config(config, file);
-  return config;
 }
 
 std::string obstacle(const DecoderConfig& config) {
@@ -37,11 +32,8 @@ std::string obstacle(const DecoderConfig& config) {
   return "";
 }
 
-nlohmann::ordered_json write_config(const DecoderConfig& config) {
-  nlohmann::ordered_json json;
-  json["architectures"] = {"ForgettingTransformerForCausalLM"};
-  json["model_type"] = kFlaForgettingTransformer.model_type;
-  write_common(config, json);
+void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
+  write_fox_keys(config, json);
   // The layout's hidden_ratio is an integer.
   if (config.hidden_ratio != std::floor(config.hidden_ratio)) {
     json["hidden_ratio"] = 4;
@@ -52,14 +44,10 @@ nlohmann::ordered_json write_config(const DecoderConfig& config) {
   json["qkv_bias"] = config.attention.qkv_bias;
   json["qk_norm"] = config.attention.qk_norm != QKNorm::kNone;
   json["use_output_gate"] = config.attention.output_gate != OutputGate::kNone;
-  write_extension(config, json);
-  return json;
 }
 
 std::vector<Piece> pieces(const std::string& name, int64_t rows) {
-  if (name.ends_with("mlp.gate_proj.weight")) {
-    return {{name, rows / 2}, {replaced(name, "gate_proj", "up_proj"), rows / 2}};
-  }
+  if (is_gate_and_up(name)) return gate_and_up(name, rows);
   return {
       {replaced(
            replaced(name, "attn.fgate_proj.", "attn.f_proj."), "attn.ogate_proj.", "attn.g_proj."),
@@ -69,10 +57,10 @@ std::vector<Piece> pieces(const std::string& name, int64_t rows) {
 }  // namespace
 
 const Family kFlaForgettingTransformer = {.model_type = "forgetting_transformer",
-                                          .read_config = read_config,
+                                          .architecture = "ForgettingTransformerForCausalLM",
+                                          .read_keys = read_keys,
+                                          .write_keys = write_keys,
                                           .obstacle = obstacle,
-                                          .write_config = write_config,
-                                          .pieces = pieces,
-                                          .ignored = nothing_ignored};
+                                          .pieces = pieces};
 
 }  // namespace reynard::models

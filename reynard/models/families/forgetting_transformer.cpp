@@ -35,10 +35,8 @@ OutputGate read_output_gate(const JsonFields& fields) {
   return act == "silu" ? OutputGate::kSilu : OutputGate::kSigmoid;
 }
 
-DecoderConfig read_config(const nlohmann::json& json, const std::string& file) {
-  const JsonFields fields(json, file);
-  DecoderConfig config;
-  read_common(fields, config);
+void read_keys(const JsonFields& fields, DecoderConfig& config) {
+  read_fox_keys(fields, config);
   fields.expect("attention_bias", false);
   AttentionMixerConfig& a = config.attention;
   a.rope = fields.boolean("use_rope", false);
@@ -56,9 +54,6 @@ DecoderConfig read_config(const nlohmann::json& json, const std::string& file) {
   a.value_shift = fields.boolean("use_v_shift", false);
   a.log_pruning_tolerance = fields.number("log_pruning_tolerance", 0);
   if (a.log_pruning_tolerance > 0) fields.reject("log_pruning_tolerance", "null or <= 0");
-  read_extension(json, file, config);
-  check_config(config, file);
-  return config;
 }
 
 std::string obstacle(const DecoderConfig& config) {
@@ -67,12 +62,9 @@ std::string obstacle(const DecoderConfig& config) {
   return "";
 }
 
-nlohmann::ordered_json write_config(const DecoderConfig& config) {
+void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
   const AttentionMixerConfig& a = config.attention;
-  nlohmann::ordered_json json;
-  json["architectures"] = {"ForgettingTransformerForCausalLM"};
-  json["model_type"] = kForgettingTransformer.model_type;
-  write_common(config, json);
+  write_fox_keys(config, json);
   json["attention_bias"] = false;
   json["fuse_norm"] = true;
   json["fuse_cross_entropy"] = true;
@@ -97,21 +89,15 @@ nlohmann::ordered_json write_config(const DecoderConfig& config) {
   json["log_pruning_tolerance"] = a.log_pruning_tolerance != 0
                                       ? nlohmann::ordered_json(a.log_pruning_tolerance)
                                       : nlohmann::ordered_json();
-  write_extension(config, json);
-  return json;
-}
-
-std::vector<Piece> pieces(const std::string& name, int64_t rows) {
-  return {{name, rows}};
 }
 
 }  // namespace
 
 const Family kForgettingTransformer = {.model_type = "forgetting_transformer-project_fox",
-                                       .read_config = read_config,
+                                       .architecture = "ForgettingTransformerForCausalLM",
+                                       .read_keys = read_keys,
+                                       .write_keys = write_keys,
                                        .obstacle = obstacle,
-                                       .write_config = write_config,
-                                       .pieces = pieces,
-                                       .ignored = nothing_ignored};
+                                       .pieces = same_name};
 
 }  // namespace reynard::models

@@ -71,6 +71,13 @@ std::optional<int64_t> JsonFields::token_id(std::string_view key) const {
   return value[0].get<int64_t>();
 }
 
+std::optional<JsonFields> JsonFields::object(std::string_view key) const {
+  const nlohmann::json& value = at(key);
+  if (value.is_null()) return {};
+  if (!value.is_object()) reject(key, "an object");
+  return JsonFields(value, file_);
+}
+
 void JsonFields::expect(std::string_view key, const nlohmann::json& only) const {
   const nlohmann::json& value = at(key);
   if (!value.is_null() && value != only)

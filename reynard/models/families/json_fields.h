@@ -25,14 +25,17 @@ class JsonFields {
   std::optional<double> optional_number(std::string_view key) const;
   // The first of several (Llama lists more than one end token), or nothing.
   std::optional<int64_t> token_id(std::string_view key) const;
+  // The fields of an object, or nothing.
+  std::optional<JsonFields> object(std::string_view key) const;
 
-  // The value of a key, null when absent.
-  const nlohmann::json& at(std::string_view key) const;
   // Throws unless the value is absent, null or equal to `only`: the one that we support.
   void expect(std::string_view key, const nlohmann::json& only) const;
   [[noreturn]] void reject(std::string_view key, std::string_view expected) const;
 
  private:
+  // The value of a key, null when absent.
+  const nlohmann::json& at(std::string_view key) const;
+
   const nlohmann::json& json_;
   const std::string& file_;
 };

@@ -7,22 +7,17 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace reynard::models {
 
-// Keys that the FoX authors' and FLA's configs share: sizes, norms, initialisation, token ids.
-void read_common(const JsonFields& fields, DecoderConfig& config);
-void write_common(const DecoderConfig& config, nlohmann::ordered_json& json);
-
-// What the layouts have no key for goes under "reynard", which other readers ignore; only values
-// that differ from the defaults are written.
-void read_extension(const nlohmann::json& json, const std::string& file, DecoderConfig& config);
-void write_extension(const DecoderConfig& config, nlohmann::ordered_json& json);
-
-// Lets config.check() speak as an error of this file.
-void check_config(const DecoderConfig& config, const std::string& file);
+// Keys that the FoX authors' and FLA's configs share, beyond those of every layout.
+void read_fox_keys(const JsonFields& fields, DecoderConfig& config);
+void write_fox_keys(const DecoderConfig& config, nlohmann::ordered_json& json);
 
 // A number that has one, as JSON null otherwise.
 template <class Value>
@@ -36,6 +31,11 @@ inline nlohmann::ordered_json or_null(int64_t value) {
 // text with `from` replaced by `to` at its first place, if it is there.
 std::string replaced(std::string text, std::string_view from, std::string_view to);
 
-bool nothing_ignored(const std::string& published_name);
+// A parameter that is one published tensor of the same name.
+std::vector<Piece> same_name(const std::string& name, int64_t rows);
+
+// Layouts with separate tensors for the two halves of our fused mlp.gate_proj.weight.
+bool is_gate_and_up(std::string_view name);
+std::vector<Piece> gate_and_up(const std::string& name, int64_t rows);
 
 }  // namespace reynard::models

@@ -8,17 +8,12 @@ namespace reynard::models {
 
 namespace {
 
-DecoderConfig read_config(const nlohmann::json& json, const std::string& file) {
-  const JsonFields fields(json, file);
-  DecoderConfig config;
-  read_common(fields, config);
+void read_keys(const JsonFields& fields, DecoderConfig& config) {
+  read_fox_keys(fields, config);
   fields.expect("attention_bias", false);
   config.attention.forget_gate = ForgetGate::kNone;
   config.attention.rope = fields.boolean("use_rope", true);
   config.attention.rope_base = fields.number("rope_base", 500000);
-  read_extension(json, file, config);
-  check_config(config, file);
-  return config;
 }
 
 std::string obstacle(const DecoderConfig& config) {
@@ -33,31 +28,22 @@ std::string obstacle(const DecoderConfig& config) {
   return "";
 }
 
-nlohmann::ordered_json write_config(const DecoderConfig& config) {
-  nlohmann::ordered_json json;
-  json["architectures"] = {"TransformerForCausalLM"};
-  json["model_type"] = kTransformer.model_type;
-  write_common(config, json);
+void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
+  write_fox_keys(config, json);
   json["attention_bias"] = false;
   json["fuse_norm"] = true;
   json["fuse_cross_entropy"] = true;
   json["rope_base"] = config.attention.rope_base;
   json["use_rope"] = config.attention.rope;
-  write_extension(config, json);
-  return json;
-}
-
-std::vector<Piece> pieces(const std::string& name, int64_t rows) {
-  return {{name, rows}};
 }
 
 }  // namespace
 
 const Family kTransformer = {.model_type = "transformer-project_fox",
-                             .read_config = read_config,
+                             .architecture = "TransformerForCausalLM",
+                             .read_keys = read_keys,
+                             .write_keys = write_keys,
                              .obstacle = obstacle,
-                             .write_config = write_config,
-                             .pieces = pieces,
-                             .ignored = nothing_ignored};
+                             .pieces = same_name};
 
 }  // namespace reynard::models
