@@ -13,7 +13,8 @@ struct ProgramRun {
   int64_t memory_limit = 0;            // bytes of data the program may have; 0: no limit
   int64_t file_limit = 0;              // bytes a file may have, as on a full disk; 0: no limit
   double seconds_limit = 60;           // then it is killed
-  std::string interrupt_at_file = {};  // once this file has bytes, SIGINT arrives twice; empty: never
+  std::string interrupt_at_file =
+      {};  // once this file has bytes, SIGINT arrives twice; empty: never
 };
 
 struct ProgramResult {
