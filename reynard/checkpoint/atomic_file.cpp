@@ -17,6 +17,15 @@ namespace reynard::checkpoint {
 
 AtomicFile::AtomicFile(std::filesystem::path path, uint64_t expected_bytes)
     : path_(std::move(path)) {
+  // Renaming would put a file in the place of a device such as /dev/null.
+  std::error_code absent;
+  const std::filesystem::file_status old = std::filesystem::status(path_, absent);
+  if (std::filesystem::exists(old) && !std::filesystem::is_regular_file(old)) {
+    throw Error(
+        fmt::format("{}: is {}; expected a file or a name that is free",
+                    path_.string(),
+                    std::filesystem::is_directory(old) ? "a folder" : "not a regular file"));
+  }
   temporary_ = path_.parent_path() /
                fmt::format("{}{}-{}", kTemporaryPrefix, path_.filename().string(), ::getpid());
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

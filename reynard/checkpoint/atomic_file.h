@@ -17,6 +17,7 @@ inline constexpr std::string_view kTemporaryPrefix = ".tmp-";
 class AtomicFile {
  public:
   // expected_bytes, if known, is reserved at once, so that a full disk shows before any work.
+  // Throws reynard::Error when the path is a folder or a device.
   explicit AtomicFile(std::filesystem::path path, uint64_t expected_bytes = 0);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;

@@ -8,6 +8,7 @@
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <csignal>
 
 #include <algorithm>
@@ -111,6 +112,16 @@ TEST(RemoveUnfinished, TakesOnlyTemporaryNames) {
   EXPECT_EQ(std::distance(fs::directory_iterator(parent.path()), {}), 1);
   EXPECT_EQ(verify_problem(parent / "step-1"), "");
   remove_unfinished(parent / "nowhere");  // nothing to do
+}
+
+TEST(AtomicFile, ReplacesFilesOnly) {
+  const test::TempDir parent;
+  const fs::path pipe = parent / "pipe";  // stands for /dev/null, which root could replace
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THROW(write_atomically(pipe, "text"), Error);
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  EXPECT_THROW(write_atomically(parent.path(), "text"), Error);
+  EXPECT_EQ(std::distance(fs::directory_iterator(parent.path()), {}), 1);
 }
 
 TEST(AtomicFile, AppearsOnCommitOnly) {
