@@ -22,6 +22,19 @@ TEST(Presets, EveryFileIsAnExperiment) {
   EXPECT_GE(num_files, 31);
 }
 
+// One `./quickstart` prepares what all of them read.
+TEST(Presets, AblationsReadTheTextOfTheQuickstart) {
+  const fs::path configs = fs::path(REYNARD_SOURCE_DIR) / "configs";
+  const auto quickstart = config::read_toml<Experiment>(configs / "quickstart/fox.toml");
+  for (const auto& entry : fs::directory_iterator(configs / "ablation")) {
+    const auto experiment = config::read_toml<Experiment>(entry.path());
+    EXPECT_EQ(experiment.data.path, quickstart.data.path) << entry.path();
+    EXPECT_EQ(fs::path(experiment.validation.path),
+              fs::path(quickstart.data.path).parent_path() / "held_out.tokens")
+        << entry.path();
+  }
+}
+
 TEST(Presets, PaperRecipesTakeHalfAMillionTokensPerStep) {
   for (const char* size : {"125m", "360m", "760m"}) {
     for (const auto& entry :
