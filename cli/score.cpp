@@ -40,6 +40,7 @@ std::vector<std::vector<int64_t>> read_ids(const std::string& file, int64_t voca
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_array()) throw Error(fmt::format("{}: is not a JSON list of lists of ids", file));
+  if (json.empty()) throw Error(fmt::format("{}: is an empty list; expected lists of ids", file));
   std::vector<std::vector<int64_t>> lists;
   for (const auto& list : json) {
     const auto where = fmt::format("{}: list {}", file, lists.size());

@@ -46,6 +46,12 @@ void Experiment::check(config::Problems& problems, const std::string& path) cons
       schedule.warmup_fraction + schedule.decay_fraction > 1) {
     add("schedule.decay_fraction", "and schedule.warmup_fraction together must be at most 1");
   }
+  if (run.folder.empty()) add("run.folder", "must name a folder for the results of the run");
+  constexpr int64_t kMostStepTokens = int64_t{1} << 31;
+  if (training.accumulation > kMostStepTokens / (data.batch_size * data.length)) {
+    add("training.accumulation",
+        "times data.batch_size times data.length must be at most 2^31 tokens per step");
+  }
   if (data.path.empty()) {
     add("data.path", "must name a token file (write one with `reynard prepare`)");
   }

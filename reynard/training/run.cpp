@@ -63,7 +63,8 @@ void check_folder(const Experiment& experiment, const RunOptions& options) {
         "with --run.folder=...",
         folder.string()));
   }
-  if (used) check_same_run(experiment, folder);
+  // Without a checkpoint the run begins anew, with whatever settings.
+  if (used && !list_checkpoints(folder).empty()) check_same_run(experiment, folder);
 }
 
 // The held-out text as it is measured: rows of the same kind, none of them repeated pieces.
@@ -87,6 +88,22 @@ void check_texts(const Experiment& experiment) {
   };
   check("data.path", experiment.data);
   if (!experiment.validation.path.empty()) check("validation.path", held_out_loader(experiment));
+}
+
+// A run that failed before its first line of metrics (out of memory in the first step, a full disk)
+// has nothing to go on from: without its files the same command can be given again.
+void remove_begun(const fs::path& folder, bool keep_folder) {
+  std::error_code ignored;
+  const fs::path metrics = folder / "metrics.jsonl";
+  if (fs::exists(metrics) && fs::file_size(metrics, ignored) > 0) return;
+  if (fs::exists(folder / "checkpoints")) return;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const bool ours = name == "run.json" || name == "experiment.toml" || name == "metrics.jsonl" ||
+                      name.starts_with("events.out.tfevents.");
+    if (ours) fs::remove(entry.path(), ignored);
+  }
+  if (!keep_folder) fs::remove(folder, ignored);  // only when it is empty
 }
 
 void write_run_json(Trainer& trainer, const RunOptions& options) {
@@ -114,7 +131,6 @@ class Window {
  public:
   void add(const StepResult& result) {
     last_ = result;
-    ++steps_;
     if (result.skipped) return;
     loss_ += result.loss * result.loss_tokens;
     loss_tokens_ += result.loss_tokens;
@@ -153,13 +169,17 @@ class Window {
     for (const double loss : recent_) sum += loss;
     return recent_.empty() ? std::nan("") : sum / static_cast<double>(recent_.size());
   }
+  // Losses of the last tenth of the steps, which a checkpoint keeps for recent_loss() of the run
+  // that goes on from it.
+  std::vector<double> recent() const { return {recent_.begin(), recent_.end()}; }
+  void restore(const std::vector<double>& recent) { recent_.assign(recent.begin(), recent.end()); }
   double mean_loss() const { return mean_loss_; }
   double rate() const { return rate_; }
 
  private:
   StepResult last_;
   std::deque<double> recent_;
-  int64_t steps_ = 0, begin_tokens_ = 0;
+  int64_t begin_tokens_ = 0;
   double loss_ = 0, loss_tokens_ = 0, begin_seconds_ = 0, mean_loss_ = 0, rate_ = 0;
 };
 
@@ -218,6 +238,7 @@ class Run {
       }
       if (restored.folder) {
         saved_step_ = trainer_.steps();
+        window_.restore(restored.recent_losses);
         if (!options_.quiet) {
           fmt::print(
               stderr, "resumed after step {} ({} tokens)\n", trainer_.steps(), trainer_.tokens());
@@ -249,7 +270,7 @@ class Run {
   }
 
   void save(bool permanent) {
-    save_checkpoint(trainer_, folder_, permanent);
+    save_checkpoint(trainer_, folder_, {.permanent = permanent, .recent_losses = window_.recent()});
     saved_step_ = trainer_.steps();
   }
 
@@ -329,7 +350,15 @@ std::optional<RunResult> finished_result(const std::string& folder) {
 RunResult run(const Experiment& experiment, const RunOptions& options) {
   check_folder(experiment, options);
   check_texts(experiment);
-  return Run(experiment, options).train();
+  const fs::path folder = experiment.run.folder;
+  const bool existed = fs::exists(folder);
+  const bool begins = !existed || fs::is_empty(folder);
+  try {
+    return Run(experiment, options).train();
+  } catch (...) {
+    if (begins) remove_begun(folder, existed);
+    throw;
+  }
 }
 
 }  // namespace reynard::training

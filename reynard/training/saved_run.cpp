@@ -71,7 +71,8 @@ void load_weights(models::Decoder& model, const fs::path& folder) {
   });
 }
 
-void load(Trainer& trainer, const fs::path& folder) {
+// Returns the recent losses.
+std::vector<double> load(Trainer& trainer, const fs::path& folder) {
   checkpoint::verify_folder(folder);
   const nlohmann::json counters = read_json(folder / "trainer.json");
   const checkpoint::SafetensorsFile file(folder / "trainer.safetensors");
@@ -81,11 +82,14 @@ void load(Trainer& trainer, const fs::path& folder) {
   }
   load_weights(trainer.model(), folder);
   trainer.restore(counters, moments);
+  return counters.value("recent_losses", std::vector<double>());
 }
 
 }  // namespace
 
-void save_checkpoint(Trainer& trainer, const fs::path& run_folder, bool permanent) {
+void save_checkpoint(Trainer& trainer,
+                     const fs::path& run_folder,
+                     const CheckpointOptions& options) {
   if (!trainer.weights_finite()) {
     throw Error(fmt::format(
         "training: a weight is not finite after step {}; the last checkpoint is intact: lower "
@@ -99,7 +103,8 @@ void save_checkpoint(Trainer& trainer, const fs::path& run_folder, bool permanen
   models::write_model(trainer.model(), writer);
   writer.write_tensors("trainer.safetensors", trainer.optimizer_state());
   nlohmann::json counters = trainer.counters();
-  counters["permanent"] = permanent;
+  counters["permanent"] = options.permanent;
+  counters["recent_losses"] = options.recent_losses;
   writer.write("trainer.json", counters.dump(2) + "\n");
   writer.commit();
   remove_old(run_folder, trainer.experiment().training.keep_checkpoints);
@@ -121,7 +126,7 @@ RestoredCheckpoint restore_newest(Trainer& trainer, const fs::path& run_folder) 
   const std::vector<fs::path> checkpoints = list_checkpoints(run_folder);
   for (auto folder = checkpoints.rbegin(); folder != checkpoints.rend(); ++folder) {
     try {
-      load(trainer, *folder);
+      result.recent_losses = load(trainer, *folder);
       result.folder = *folder;
       return result;
     } catch (const Error& e) {

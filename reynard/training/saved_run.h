@@ -11,10 +11,17 @@
 
 namespace reynard::training {
 
+struct CheckpointOptions {
+  bool permanent = false;                  // never removed
+  std::vector<double> recent_losses = {};  // of the run that goes on from here
+};
+
 // Writes checkpoints/step-N and then removes all but the newest keep_checkpoints of those that are
 // not permanent. Throws Error, leaving older ones as they are, when the disk is full or a weight is
 // not finite.
-void save_checkpoint(Trainer& trainer, const std::filesystem::path& run_folder, bool permanent);
+void save_checkpoint(Trainer& trainer,
+                     const std::filesystem::path& run_folder,
+                     const CheckpointOptions& options);
 
 // Complete checkpoints by name, oldest first; their content is not verified.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run_folder);
@@ -22,6 +29,7 @@ std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path&
 struct RestoredCheckpoint {
   std::optional<std::filesystem::path> folder;  // empty: there was no valid one
   std::vector<std::string> rejected;            // why newer ones were passed over, one line each
+  std::vector<double> recent_losses;            // as they were saved
 };
 // Puts the newest checkpoint whose checksums hold into the trainer.
 RestoredCheckpoint restore_newest(Trainer& trainer, const std::filesystem::path& run_folder);

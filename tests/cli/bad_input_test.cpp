@@ -74,6 +74,10 @@ repeat_fraction = 0.5
   const std::string error = error_of({"train", "a.toml"});
   EXPECT_EQ(missing(error, "a.toml:6: model.attention.num_heads = 7; must divide"), "");
   EXPECT_EQ(missing(error, "a.toml:9: data.repeat_fraction = 0.5; must be 0"), "");
+  EXPECT_EQ(missing(error_of({"train", "a.toml", "--training.accumulation=9223372036854775807"}),
+                    "training.accumulation = 9223372036854775807; times data.batch_size"),
+            "");
+  EXPECT_EQ(missing(error_of({"train", "a.toml", "--run.folder="}), "run.folder = "), "");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
 }
 
@@ -122,6 +126,11 @@ TEST_F(BadInput, RowsBeyondTheMemoryAreAnError) {
   EXPECT_EQ(result.exit_code, 2) << result.errors;
   EXPECT_TRUE(result.errors.starts_with("reynard: out of memory")) << result.errors;
   EXPECT_EQ(std::count(result.errors.begin(), result.errors.end(), '\n'), 1) << result.errors;
+  // Nothing that would have to be removed or resumed before a shorter length is tried.
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
+  EXPECT_EQ(
+      run({"train", "a.toml", "--quiet", "--data.length=500", "--training.tokens=500"}).exit_code,
+      0);
 }
 
 // ---- checkpoints ----
@@ -238,6 +247,7 @@ TEST_F(BadCheckpoint, BadIdsAreErrors) {
   for (const char* text : {"",
                            "[",
                            "{}",
+                           "[]",
                            "[1]",
                            "[[1]]",
                            "[[1, 11]]",

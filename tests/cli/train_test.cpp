@@ -165,6 +165,24 @@ TEST_F(TrainCommand, LongerBudgetGoesOnFromTheEnd) {
   EXPECT_EQ(test::read_file(folder_ / "run/result.json"), before);
 }
 
+// Killed after the last checkpoint and before the result: all that the result says is known.
+TEST_F(TrainCommand, AResultLostIsWrittenAgain) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  auto before = json("run/result.json");
+  fs::remove(folder_ / "run/result.json");
+  ASSERT_EQ(train("run", {"--resume"}).exit_code, 0);
+  auto after = json("run/result.json");
+  for (auto* result : {&before, &after}) result->erase("seconds");
+  EXPECT_EQ(after, before);
+  // The same from the last checkpoint but one.
+  fs::remove(folder_ / "run/result.json");
+  fs::remove_all(folder_ / "run/checkpoints/step-000000000050");
+  ASSERT_EQ(train("run", {"--resume"}).exit_code, 0);
+  after = json("run/result.json");
+  after.erase("seconds");
+  EXPECT_EQ(after, before);
+}
+
 TEST_F(TrainCommand, KilledTwentyTimesEndsWithTheSameWeights) {
   const auto begin = std::chrono::steady_clock::now();
   ASSERT_EQ(train("straight").exit_code, 0);
