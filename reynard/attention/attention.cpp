@@ -30,13 +30,12 @@ AttentionOutput attention(const at::Tensor& q,
   return {out, lse, start};
 }
 
-std::string_view to_string(PruningRule rule) {
-  return rule == PruningRule::kTight ? "tight" : "published";
+config::EnumNames<PruningRule> enum_names(PruningRule) {
+  return {{PruningRule::kTight, "tight"}, {PruningRule::kPublished, "published"}};
 }
 
-PruningRule pruning_rule_from_string(std::string_view name) {
-  if (name == "tight") return PruningRule::kTight;
-  if (name == "published") return PruningRule::kPublished;
+PruningRule pruning_rule_named(std::string_view name) {
+  if (const auto rule = config::value_named<PruningRule>(name)) return *rule;
   tensor::fail("attention", "rule", std::string(name), "tight or published");
 }
 

@@ -8,6 +8,8 @@
 // Legend: B batch, Tq queries, Tk keys, H query heads, G key/value heads (G divides H), D head
 // dimension.
 
+#include "reynard/config/fields.h"
+
 #include <ATen/core/Tensor.h>
 
 #include <span>
@@ -20,6 +22,9 @@ enum class PruningRule {
   kTight,      // a prefix sum over key blocks bounds all that is left; floor from the diagonal tile
   kPublished,  // ACP: skip where c_i - c_j < -(2U + ln T) + ln(tolerance)
 };
+config::EnumNames<PruningRule> enum_names(PruningRule);
+// Throws reynard::Error unless name is "tight" or "published".
+PruningRule pruning_rule_named(std::string_view name);
 
 // Keys that a query may see: its own sequence, a memory, another document, a shard.
 struct KeyPart {
@@ -66,9 +71,5 @@ AttentionOutput attention(const at::Tensor& q,
                           const at::Tensor& first_key = {},
                           const at::Tensor& logit_bound = {},
                           const AttentionOptions& options = {});
-
-std::string_view to_string(PruningRule rule);
-// Throws reynard::Error unless name is "tight" or "published".
-PruningRule pruning_rule_from_string(std::string_view name);
 
 }  // namespace reynard::attention

@@ -288,7 +288,7 @@ DecodeResult attention_decode_cpu(const at::Tensor& q,
   a.sums = contiguous(sums), a.norms = contiguous(norms), a.masses = contiguous(masses);
   a.page_table = page_table.contiguous(), a.lengths = lengths.contiguous();
   a.first_key = contiguous(first_key), a.logit_bound = contiguous(logit_bound);
-  a.options = {scale, log_pruning_tolerance, pruning_rule_from_string(rule)};
+  a.options = {scale, log_pruning_tolerance, pruning_rule_named(rule)};
   check_pages(a);
   check_sequences(a);
   a.options = with_scale(a.options, q.size(2));

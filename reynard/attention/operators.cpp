@@ -13,7 +13,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -37,6 +39,25 @@ at::Tensor tensor_of(const OptionalTensor& t) {
 }
 OptionalTensor optional_of(const at::Tensor& t) {
   return t.defined() ? OptionalTensor(t) : OptionalTensor();
+}
+
+// Key parts as an op takes them: one list per field.
+struct PartLists {
+  std::vector<at::Tensor> k, v;
+  OptionalTensors sums, first_key;
+  std::vector<int64_t> causal;
+};
+
+PartLists lists_of(std::span<const KeyPart> parts) {
+  PartLists lists;
+  for (const KeyPart& part : parts) {
+    lists.k.push_back(part.k);
+    lists.v.push_back(part.v);
+    lists.sums.push_back(optional_of(part.sums));
+    lists.first_key.push_back(optional_of(part.first_key));
+    lists.causal.push_back(part.causal ? 1 : 0);
+  }
+  return lists;
 }
 
 std::vector<KeyPart> parts_of(at::TensorList k,
@@ -64,107 +85,137 @@ std::vector<KeyPart> parts_of(at::TensorList k,
   return parts;
 }
 
-AttentionOptions options_of(double scale, double log_pruning_tolerance, std::string_view rule) {
-  return {scale, log_pruning_tolerance, pruning_rule_from_string(rule)};
+bool any_sums(std::span<const KeyPart> parts) {
+  return std::ranges::any_of(parts, [](const KeyPart& part) { return part.sums.defined(); });
 }
 
-ForwardResult attention_parts_cpu(const at::Tensor& q,
-                                  const OptionalTensor& query_sums,
-                                  at::TensorList k,
-                                  at::TensorList v,
-                                  const OptionalTensors& sums,
-                                  const OptionalTensors& first_key,
-                                  c10::ArrayRef<int64_t> causal,
-                                  const OptionalTensor& logit_bound,
-                                  double scale,
-                                  double log_pruning_tolerance,
-                                  std::string_view rule) {
-  const std::vector<KeyPart> parts = parts_of(k, v, sums, first_key, causal);
-  const AttentionOptions options = options_of(scale, log_pruning_tolerance, rule);
-  check_parts("attention", q, tensor_of(query_sums), parts, tensor_of(logit_bound), options);
-  PartsForward result =
-      forward_parts(q, tensor_of(query_sums), parts, tensor_of(logit_bound), options);
+// A kernel takes its arguments as one struct; the op's own argument list stands in `unpacked_*`
+// only.
+struct ForwardArguments {
+  at::Tensor q, query_sums;
+  std::vector<KeyPart> parts;
+  at::Tensor logit_bound;
+  AttentionOptions options;
+};
+
+template <ForwardResult (*kKernel)(const ForwardArguments&)>
+ForwardResult unpacked_forward(const at::Tensor& q,
+                               const OptionalTensor& query_sums,
+                               at::TensorList k,
+                               at::TensorList v,
+                               const OptionalTensors& sums,
+                               const OptionalTensors& first_key,
+                               c10::ArrayRef<int64_t> causal,
+                               const OptionalTensor& logit_bound,
+                               double scale,
+                               double log_pruning_tolerance,
+                               std::string_view rule) {
+  return kKernel({q,
+                  tensor_of(query_sums),
+                  parts_of(k, v, sums, first_key, causal),
+                  tensor_of(logit_bound),
+                  {scale, log_pruning_tolerance, pruning_rule_named(rule)}});
+}
+
+struct BackwardArguments {
+  at::Tensor dout, dlse;  // undefined: 0
+  at::Tensor q, query_sums;
+  std::vector<KeyPart> parts;
+  PartsForward forward;
+  double scale = 0;
+};
+
+template <BackwardResult (*kKernel)(const BackwardArguments&)>
+BackwardResult unpacked_backward(const OptionalTensor& dout,
+                                 const OptionalTensor& dlse,
+                                 const at::Tensor& q,
+                                 const OptionalTensor& query_sums,
+                                 at::TensorList k,
+                                 at::TensorList v,
+                                 const OptionalTensors& sums,
+                                 const OptionalTensors& first_key,
+                                 c10::ArrayRef<int64_t> causal,
+                                 const at::Tensor& out,
+                                 const at::Tensor& lse,
+                                 const at::Tensor& start,
+                                 double scale) {
+  return kKernel({tensor_of(dout),
+                  tensor_of(dlse),
+                  q,
+                  tensor_of(query_sums),
+                  parts_of(k, v, sums, first_key, causal),
+                  {out, lse, start},
+                  scale});
+}
+
+ForwardResult forward_cpu(const ForwardArguments& a) {
+  check_parts("attention", a.q, a.query_sums, a.parts, a.logit_bound, a.options);
+  const PartsForward result = forward_parts(a.q, a.query_sums, a.parts, a.logit_bound, a.options);
   return {result.out, result.lse, result.start};
 }
 
-ForwardResult attention_parts_meta(const at::Tensor& q,
-                                   const OptionalTensor& /*query_sums*/,
-                                   at::TensorList k,
-                                   at::TensorList /*v*/,
-                                   const OptionalTensors& /*sums*/,
-                                   const OptionalTensors& /*first_key*/,
-                                   c10::ArrayRef<int64_t> /*causal*/,
-                                   const OptionalTensor& /*logit_bound*/,
-                                   double /*scale*/,
-                                   double /*log_pruning_tolerance*/,
-                                   std::string_view /*rule*/) {
-  const auto sizes = q.sym_sizes();
+ForwardResult forward_meta(const ForwardArguments& a) {
+  const auto sizes = a.q.sym_sizes();
   const c10::SymInt num_blocks = (sizes[1] + (kStartBlock - 1)) / kStartBlock;
-  const at::ScalarType lse_dtype = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return {q.new_empty_symint(sizes),
-          q.new_empty_symint({sizes[0], sizes[2], sizes[1]}, q.options().dtype(lse_dtype)),
-          q.new_empty_symint(
-              {c10::SymInt(static_cast<int64_t>(k.size())), sizes[0], sizes[2], num_blocks},
-              q.options().dtype(at::kInt))};
+  const at::ScalarType lse_dtype = a.q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return {a.q.new_empty_symint(sizes),
+          a.q.new_empty_symint({sizes[0], sizes[2], sizes[1]}, a.q.options().dtype(lse_dtype)),
+          a.q.new_empty_symint(
+              {c10::SymInt(static_cast<int64_t>(a.parts.size())), sizes[0], sizes[2], num_blocks},
+              a.q.options().dtype(at::kInt))};
 }
 
-BackwardResult attention_parts_backward_cpu(const OptionalTensor& dout,
-                                            const OptionalTensor& dlse,
-                                            const at::Tensor& q,
-                                            const OptionalTensor& query_sums,
-                                            at::TensorList k,
-                                            at::TensorList v,
-                                            const OptionalTensors& sums,
-                                            const OptionalTensors& first_key,
-                                            c10::ArrayRef<int64_t> causal,
-                                            const at::Tensor& out,
-                                            const at::Tensor& lse,
-                                            const at::Tensor& start,
-                                            double scale) {
-  const std::vector<KeyPart> parts = parts_of(k, v, sums, first_key, causal);
-  PartsBackward result = backward_parts(
-      tensor_of(dout), tensor_of(dlse), q, tensor_of(query_sums), parts, {out, lse, start}, scale);
+BackwardResult backward_cpu(const BackwardArguments& a) {
+  PartsBackward result =
+      backward_parts(a.dout, a.dlse, a.q, a.query_sums, a.parts, a.forward, a.scale);
   const auto absent = [&](at::Tensor& t) {
-    if (!t.defined()) t = q.new_empty({0}, q.options().dtype(at::kDouble));
+    if (!t.defined()) t = a.q.new_empty({0}, a.q.options().dtype(at::kDouble));
   };
   absent(result.dquery_sums);
   for (at::Tensor& t : result.dsums) absent(t);
   return {result.dq, result.dquery_sums, result.dk, result.dv, result.dsums};
 }
 
-BackwardResult attention_parts_backward_meta(const OptionalTensor& /*dout*/,
-                                             const OptionalTensor& /*dlse*/,
-                                             const at::Tensor& q,
-                                             const OptionalTensor& query_sums,
-                                             at::TensorList k,
-                                             at::TensorList v,
-                                             const OptionalTensors& sums,
-                                             const OptionalTensors& /*first_key*/,
-                                             c10::ArrayRef<int64_t> /*causal*/,
-                                             const at::Tensor& /*out*/,
-                                             const at::Tensor& /*lse*/,
-                                             const at::Tensor& /*start*/,
-                                             double /*scale*/) {
-  const auto f64 = q.options().dtype(at::kDouble);
+BackwardResult backward_meta(const BackwardArguments& a) {
+  const auto same_or_empty = [&](const at::Tensor& t) {
+    const auto f64 = a.q.options().dtype(at::kDouble);
+    return t.defined() ? a.q.new_empty_symint(t.sym_sizes(), f64) : a.q.new_empty({0}, f64);
+  };
   std::vector<at::Tensor> dk, dv, dsums;
-  bool any_sums = false;
-  for (size_t p = 0; p < k.size(); ++p) {
-    dk.push_back(k[p].new_empty_symint(k[p].sym_sizes()));
-    dv.push_back(v[p].new_empty_symint(v[p].sym_sizes()));
-    const std::optional<at::Tensor> part_sums = sums.get(p);
-    any_sums = any_sums || part_sums.has_value();
-    dsums.push_back(part_sums ? q.new_empty_symint(part_sums->sym_sizes(), f64)
-                              : q.new_empty({0}, f64));
+  for (const KeyPart& part : a.parts) {
+    dk.push_back(part.k.new_empty_symint(part.k.sym_sizes()));
+    dv.push_back(part.v.new_empty_symint(part.v.sym_sizes()));
+    dsums.push_back(same_or_empty(part.sums));
   }
-  const at::Tensor dquery_sums = any_sums && query_sums
-                                     ? q.new_empty_symint(query_sums->sym_sizes(), f64)
-                                     : q.new_empty({0}, f64);
-  return {q.new_empty_symint(q.sym_sizes()), dquery_sums, dk, dv, dsums};
+  return {a.q.new_empty_symint(a.q.sym_sizes()),
+          same_or_empty(any_sums(a.parts) ? a.query_sums : at::Tensor()),
+          dk,
+          dv,
+          dsums};
 }
 
 template <class Signature>
 auto find_op(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+BackwardResult call_backward(const BackwardArguments& a) {
+  static const auto op =
+      find_op<decltype(unpacked_backward<backward_cpu>)>("reynard::attention_parts_backward");
+  const PartLists parts = lists_of(a.parts);
+  return op.call(optional_of(a.dout),
+                 optional_of(a.dlse),
+                 a.q,
+                 optional_of(a.query_sums),
+                 parts.k,
+                 parts.v,
+                 parts.sums,
+                 parts.first_key,
+                 parts.causal,
+                 a.forward.out,
+                 a.forward.lse,
+                 a.forward.start,
+                 a.scale);
 }
 
 // Differentiates attention_parts. The tensors with gradients travel as one flat list:
@@ -173,131 +224,66 @@ struct AttentionParts : torch::autograd::Function<AttentionParts> {
   using Context = torch::autograd::AutogradContext;
   using Variables = torch::autograd::variable_list;
 
-  struct Arguments {
-    at::Tensor q;
-    OptionalTensor query_sums;
-    std::vector<at::Tensor> k, v;
-    OptionalTensors sums, first_key;
-    std::vector<int64_t> causal;
-    OptionalTensor logit_bound;
-    double scale = 0;
-    double log_pruning_tolerance = 0;
-    std::string rule;
-
-    Variables differentiable() const {
-      Variables list = {q};
-      if (query_sums) list.push_back(*query_sums);
-      for (size_t p = 0; p < k.size(); ++p) {
-        list.push_back(k[p]);
-        list.push_back(v[p]);
-        if (const OptionalTensor part_sums = sums.get(p)) list.push_back(*part_sums);
-      }
-      return list;
+  static Variables differentiable(const ForwardArguments& a) {
+    Variables list = {a.q};
+    if (a.query_sums.defined()) list.push_back(a.query_sums);
+    for (const KeyPart& part : a.parts) {
+      list.insert(list.end(), {part.k, part.v});
+      if (part.sums.defined()) list.push_back(part.sums);
     }
-  };
+    return list;
+  }
 
-  static Variables forward(Context* ctx, at::TensorList variables, const Arguments& a) {
-    static const auto op = find_op<decltype(attention_parts_cpu)>("reynard::attention_parts");
+  static Variables forward(Context* ctx,
+                           at::TensorList /*differentiable*/,
+                           const ForwardArguments& a) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [out, lse, start] = op.call(a.q,
-                                     a.query_sums,
-                                     a.k,
-                                     a.v,
-                                     a.sums,
-                                     a.first_key,
-                                     a.causal,
-                                     a.logit_bound,
-                                     a.scale,
-                                     a.log_pruning_tolerance,
-                                     a.rule);
+    const auto [out, lse, start] =
+        call_attention_parts(a.q, a.query_sums, a.parts, a.logit_bound, a.options);
     ctx->set_materialize_grads(false);
     ctx->mark_non_differentiable({start});
-    Variables saved = variables.vec();
-    for (size_t p = 0; p < a.k.size(); ++p) {
-      const OptionalTensor part_first = a.first_key.get(p);
-      saved.push_back(tensor_of(part_first));
+    Variables saved = {out, lse, start, a.q, a.query_sums};
+    for (const KeyPart& part : a.parts) {
+      saved.insert(saved.end(), {part.k, part.v, part.sums, part.first_key});
     }
-    saved.insert(saved.end(), {out, lse, start});
     ctx->save_for_backward(saved);
-    c10::List<bool> has_sums;
-    for (size_t p = 0; p < a.k.size(); ++p) has_sums.push_back(a.sums.get(p).has_value());
-    ctx->saved_data["has_sums"] = has_sums;
-    ctx->saved_data["has_query_sums"] = a.query_sums.has_value();
-    ctx->saved_data["causal"] = a.causal;
-    ctx->saved_data["scale"] = a.scale;
+    ctx->saved_data["causal"] = lists_of(a.parts).causal;
+    ctx->saved_data["scale"] = a.options.scale;
     return {out, lse, start};
   }
 
   static Variables backward(Context* ctx, const Variables& grads) {
     const Variables saved = ctx->get_saved_variables();
-    const auto has_sums = ctx->saved_data["has_sums"].toBoolList();
-    const bool has_query_sums = ctx->saved_data["has_query_sums"].toBool();
-    const size_t num_parts = has_sums.size();
-    auto next = saved.begin();
-    const at::Tensor q = *next++;
-    const OptionalTensor query_sums = has_query_sums ? OptionalTensor(*next++) : OptionalTensor();
-    std::vector<at::Tensor> k, v;
-    OptionalTensors sums, first_key;
-    for (size_t p = 0; p < num_parts; ++p) {
-      k.push_back(*next++);
-      v.push_back(*next++);
-      sums.push_back(has_sums.get(p) ? OptionalTensor(*next++) : OptionalTensor());
+    const std::vector<int64_t> causal = ctx->saved_data["causal"].toIntVector();
+    BackwardArguments a = {.dout = grads[0],
+                           .dlse = grads[1],
+                           .q = saved[3],
+                           .query_sums = saved[4],
+                           .parts = {},
+                           .forward = {saved[0], saved[1], saved[2]},
+                           .scale = ctx->saved_data["scale"].toDouble()};
+    for (size_t p = 0; p < causal.size(); ++p) {
+      const at::Tensor* part = &saved[5 + 4 * p];
+      a.parts.push_back({part[0], part[1], part[2], part[3], causal[p] != 0});
     }
-    for (size_t p = 0; p < num_parts; ++p) first_key.push_back(optional_of(*next++));
-    static const auto op =
-        find_op<decltype(attention_parts_backward_cpu)>("reynard::attention_parts_backward");
-    auto [dq, dquery_sums, dk, dv, dsums] = op.call(optional_of(grads[0]),
-                                                    optional_of(grads[1]),
-                                                    q,
-                                                    query_sums,
-                                                    k,
-                                                    v,
-                                                    sums,
-                                                    first_key,
-                                                    ctx->saved_data["causal"].toIntVector(),
-                                                    next[0],
-                                                    next[1],
-                                                    next[2],
-                                                    ctx->saved_data["scale"].toDouble());
-    // Query sums without sums of any part have no effect.
-    bool any_sums = false;
+    const auto [dq, dquery_sums, dk, dv, dsums] = call_backward(a);
     Variables result = {dq};
-    for (size_t p = 0; p < num_parts; ++p) any_sums = any_sums || has_sums.get(p);
-    if (has_query_sums) result.push_back(any_sums ? dquery_sums : at::Tensor());
-    for (size_t p = 0; p < num_parts; ++p) {
-      result.push_back(dk[p]);
-      result.push_back(dv[p]);
-      if (has_sums.get(p)) result.push_back(dsums[p]);
+    // Query sums without sums of any part have no effect.
+    if (a.query_sums.defined()) {
+      result.push_back(any_sums(a.parts) ? dquery_sums : at::Tensor());
     }
-    result.emplace_back();  // Arguments
+    for (size_t p = 0; p < a.parts.size(); ++p) {
+      result.insert(result.end(), {dk[p], dv[p]});
+      if (a.parts[p].sums.defined()) result.push_back(dsums[p]);
+    }
+    result.emplace_back();  // ForwardArguments
     return result;
   }
 };
 
-ForwardResult attention_parts_autograd(const at::Tensor& q,
-                                       const OptionalTensor& query_sums,
-                                       at::TensorList k,
-                                       at::TensorList v,
-                                       const OptionalTensors& sums,
-                                       const OptionalTensors& first_key,
-                                       c10::ArrayRef<int64_t> causal,
-                                       const OptionalTensor& logit_bound,
-                                       double scale,
-                                       double log_pruning_tolerance,
-                                       std::string_view rule) {
-  const AttentionParts::Arguments arguments = {q,
-                                               query_sums,
-                                               k.vec(),
-                                               v.vec(),
-                                               sums,
-                                               first_key,
-                                               causal.vec(),
-                                               logit_bound,
-                                               scale,
-                                               log_pruning_tolerance,
-                                               std::string(rule)};
-  const auto variables = arguments.differentiable();
-  const auto results = AttentionParts::apply(at::TensorList(variables), arguments);
+ForwardResult forward_autograd(const ForwardArguments& a) {
+  const auto variables = AttentionParts::differentiable(a);
+  const auto results = AttentionParts::apply(at::TensorList(variables), a);
   return {results[0], results[1], results[2]};
 }
 
@@ -311,7 +297,7 @@ ForwardResult attention_composite(const at::Tensor& q,
                                   double scale,
                                   double log_pruning_tolerance,
                                   std::string_view rule) {
-  const AttentionOptions options = options_of(scale, log_pruning_tolerance, rule);
+  const AttentionOptions options = {scale, log_pruning_tolerance, pruning_rule_named(rule)};
   const auto symbolic = [](const at::Tensor& t) {
     return t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
   };
@@ -355,17 +341,17 @@ TORCH_LIBRARY(reynard, m) {
 }
 TORCH_LIBRARY_IMPL(reynard, CPU, m) {
   m.impl("attention", attention_composite);
-  m.impl("attention_parts", attention_parts_cpu);
-  m.impl("attention_parts_backward", attention_parts_backward_cpu);
+  m.impl("attention_parts", unpacked_forward<forward_cpu>);
+  m.impl("attention_parts_backward", unpacked_backward<backward_cpu>);
 }
 TORCH_LIBRARY_IMPL(reynard, Meta, m) {
   m.impl("attention", attention_composite);
-  m.impl("attention_parts", attention_parts_meta);
-  m.impl("attention_parts_backward", attention_parts_backward_meta);
+  m.impl("attention_parts", unpacked_forward<forward_meta>);
+  m.impl("attention_parts_backward", unpacked_backward<backward_meta>);
 }
 TORCH_LIBRARY_IMPL(reynard, Autograd, m) {
   m.impl("attention", attention_composite);
-  m.impl("attention_parts", attention_parts_autograd);
+  m.impl("attention_parts", unpacked_forward<forward_autograd>);
   m.impl("attention_parts_backward", torch::autograd::autogradNotImplementedFallback());
 }
 
@@ -376,28 +362,20 @@ ForwardResult call_attention_parts(const at::Tensor& q,
                                    std::span<const KeyPart> parts,
                                    const at::Tensor& logit_bound,
                                    const AttentionOptions& options) {
-  static const auto op = find_op<decltype(attention_parts_cpu)>("reynard::attention_parts");
-  std::vector<at::Tensor> k, v;
-  std::vector<int64_t> causal;
-  OptionalTensors sums, first_key;
-  for (const KeyPart& part : parts) {
-    k.push_back(part.k);
-    v.push_back(part.v);
-    sums.push_back(optional_of(part.sums));
-    first_key.push_back(optional_of(part.first_key));
-    causal.push_back(part.causal ? 1 : 0);
-  }
+  static const auto op =
+      find_op<decltype(unpacked_forward<forward_cpu>)>("reynard::attention_parts");
+  const PartLists lists = lists_of(parts);
   return op.call(q,
                  optional_of(query_sums),
-                 k,
-                 v,
-                 sums,
-                 first_key,
-                 causal,
+                 lists.k,
+                 lists.v,
+                 lists.sums,
+                 lists.first_key,
+                 lists.causal,
                  optional_of(logit_bound),
                  options.scale,
                  options.log_pruning_tolerance,
-                 to_string(options.rule));
+                 config::name_of(options.rule));
 }
 
 ForwardResult call_attention(const at::Tensor& q,
@@ -416,7 +394,7 @@ ForwardResult call_attention(const at::Tensor& q,
                  optional_of(logit_bound),
                  options.scale,
                  options.log_pruning_tolerance,
-                 to_string(options.rule));
+                 config::name_of(options.rule));
 }
 
 }  // namespace reynard::attention

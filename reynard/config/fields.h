@@ -19,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -86,5 +87,23 @@ class Problems {
 // only selects the type) returns its values with their names, in the order shown in help.
 template <class E>
 using EnumNames = std::vector<std::pair<E, std::string_view>>;
+
+// The name of a value; empty for one that is not listed.
+template <class E>
+std::string_view name_of(E value) {
+  for (const auto& [item, name] : enum_names(value)) {
+    if (item == value) return name;
+  }
+  return {};
+}
+
+// The value of a name, or nothing.
+template <class E>
+std::optional<E> value_named(std::string_view name) {
+  for (const auto& [item, text] : enum_names(E{})) {
+    if (text == name) return item;
+  }
+  return {};
+}
 
 }  // namespace reynard::config

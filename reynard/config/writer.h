@@ -24,9 +24,7 @@ Node write_any(const T& value) {
   if constexpr (Section<T>) {
     node.value = write_section(value);
   } else if constexpr (NamedEnum<T>) {
-    for (const auto& [item, text] : enum_names(T{})) {
-      if (item == value) node.value = std::string(text);
-    }
+    node.value = std::string(name_of(value));
   } else if constexpr (IsOptional<T>::value) {
     if (value) return write_any(*value);
   } else if constexpr (IsVector<T>::value) {

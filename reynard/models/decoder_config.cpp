@@ -7,15 +7,6 @@
 #include <algorithm>
 #include <string_view>
 
-namespace reynard::attention {
-
-config::EnumNames<PruningRule> enum_names(PruningRule) {
-  return {{PruningRule::kTight, to_string(PruningRule::kTight)},
-          {PruningRule::kPublished, to_string(PruningRule::kPublished)}};
-}
-
-}  // namespace reynard::attention
-
 namespace reynard::models {
 
 config::EnumNames<ForgetGate> enum_names(ForgetGate) {

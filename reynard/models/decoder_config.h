@@ -9,11 +9,6 @@
 #include <optional>
 #include <string>
 
-namespace reynard::attention {
-// Found where the config of a model is read and written; attention itself knows no configs.
-config::EnumNames<PruningRule> enum_names(PruningRule);
-}  // namespace reynard::attention
-
 namespace reynard::models {
 
 // Where the log gate comes from (FoX sections 3 and 4.5; published fgate_type in brackets).

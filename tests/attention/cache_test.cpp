@@ -203,7 +203,7 @@ TEST(LayerCache, SkippedPagesAreNotRead) {
       const AttentionOptions options = {0, -10, rule};
       const PagedOutput clean = attend(cache, in, 1, bound, 0, options);
       const int64_t skipped = clean.start.min().item<int32_t>() / kPageTokens;
-      ASSERT_GT(skipped, 5) << to_string(rule);
+      ASSERT_GT(skipped, 5) << config::name_of(rule);
       for (int64_t g = 0; g < G; ++g) {
         for (int64_t n = 0; n < skipped; ++n) {
           cache.pool()->keys()[cache.pages(g)[n]].fill_(std::numeric_limits<float>::quiet_NaN());

@@ -181,7 +181,7 @@ TEST(Propositions, EvictionAndSkippedReadsShareTheTolerance) {
           EXPECT_LE(dropped, std::exp(tolerance)) << "query " << t;
         }
       }
-      EXPECT_GT(evicted, 0) << to_string(rule);
+      EXPECT_GT(evicted, 0) << config::name_of(rule);
       EXPECT_LT(pool->pages_in_use(), G * (T / kPageTokens));
     }
   }

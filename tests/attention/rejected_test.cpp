@@ -120,9 +120,9 @@ TEST_F(Rejected, Parts) {
       "attention: sums has dtype Float; expected Double");
 }
 TEST_F(Rejected, RuleName) {
-  EXPECT_EQ(pruning_rule_from_string(to_string(PruningRule::kPublished)), PruningRule::kPublished);
-  EXPECT_EQ(pruning_rule_from_string("tight"), PruningRule::kTight);
-  expect_error([] { pruning_rule_from_string("loose"); }, "expected tight or published");
+  EXPECT_EQ(pruning_rule_named(config::name_of(PruningRule::kPublished)), PruningRule::kPublished);
+  EXPECT_EQ(pruning_rule_named("tight"), PruningRule::kTight);
+  expect_error([] { pruning_rule_named("loose"); }, "expected tight or published");
 }
 
 }  // namespace

@@ -13,13 +13,6 @@ namespace reynard::evaluation {
 
 namespace {
 
-std::string_view name_of(CurveGrid grid) {
-  for (const auto& [value, name] : enum_names(grid)) {
-    if (value == grid) return name;
-  }
-  return "";
-}
-
 nlohmann::json json_of(const MemoryLength& length) {
   return {{"length", length.length}, {"open", length.open}, {"text", to_string(length)}};
 }
@@ -41,7 +34,7 @@ class ForgettingCurve final : public Task {
 
   nlohmann::json settings() const override {
     return {{"length", config_.length},
-            {"grid", name_of(config_.grid)},
+            {"grid", config::name_of(config_.grid)},
             {"points", config_.points},
             {"repeats", config_.repeats},
             {"seed", config_.seed},

@@ -39,11 +39,10 @@ void read_extension(const JsonFields& fields, DecoderConfig& config) {
   a.head_dim = extension->integer("head_dim", a.head_dim);
   a.forget_bias_init = extension->number("forget_bias_init", a.forget_bias_init);
   a.log_pruning_tolerance = extension->number("log_pruning_tolerance", a.log_pruning_tolerance);
-  const std::string rule = extension->text("pruning_rule", attention::to_string(a.pruning_rule));
-  if (rule != "tight" && rule != "published") {
-    extension->reject("pruning_rule", "tight or published");
-  }
-  a.pruning_rule = attention::pruning_rule_from_string(rule);
+  const std::string rule = extension->text("pruning_rule", config::name_of(a.pruning_rule));
+  const auto known = config::value_named<attention::PruningRule>(rule);
+  if (!known) extension->reject("pruning_rule", "tight or published");
+  a.pruning_rule = *known;
 }
 
 void write_extension(const DecoderConfig& config, nlohmann::ordered_json& json) {
@@ -60,7 +59,7 @@ void write_extension(const DecoderConfig& config, nlohmann::ordered_json& json) 
     extension["log_pruning_tolerance"] = a.log_pruning_tolerance;
   }
   if (a.pruning_rule != defaults.pruning_rule) {
-    extension["pruning_rule"] = attention::to_string(a.pruning_rule);
+    extension["pruning_rule"] = config::name_of(a.pruning_rule);
   }
   if (!extension.is_null()) json["reynard"] = extension;
 }
