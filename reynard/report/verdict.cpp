@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
 
 namespace reynard::report {
 
@@ -63,27 +62,8 @@ bool copies(const RunResults& run) {
   return summary && summary->at("metrics").value("copies", false);
 }
 
-std::string optional_text(double value, const std::function<std::string(double)>& text) {
-  return std::isnan(value) ? "" : text(value);
-}
-
-std::string with_error(double value, double error) {
-  if (std::isnan(value)) return "";
-  if (std::isnan(error)) return fmt::format("{:.4f}", value);
-  return fmt::format("{:.4f} ± {:.4f}", value, error);
-}
-
 std::string percent(double share) {
   return fmt::format("{:.1f} %", 100 * share);
-}
-
-std::string pruning_losses(const RunResults& run) {
-  const json* summary = run.evaluation("pruning");
-  if (!summary) return "";
-  const double with = number_at(*summary, "/metrics/loss_pruned");
-  const double without = number_at(*summary, "/metrics/loss_unpruned");
-  if (std::isnan(with) || std::isnan(without)) return "";
-  return fmt::format("{:.5f} / {:.5f}", with, without);
 }
 
 double pruned(const RunResults& run) {
@@ -189,6 +169,103 @@ std::string pruning_sentence(const RunResults& run) {
       change);
 }
 
+// The values of the summary's rows, as text; empty where a run has none.
+
+std::string text_unless_nan(double value, std::string (*text)(double)) {
+  return std::isnan(value) ? "" : text(value);
+}
+
+std::string parameters(const RunResults& run) {
+  return text_unless_nan(number_at(run.run, "/parameters"), with_unit);
+}
+
+std::string non_embedding_parameters(const RunResults& run) {
+  return text_unless_nan(number_at(run.run, "/non_embedding_parameters"), with_unit);
+}
+
+std::string trained_on(const RunResults& run) {
+  const double tokens = trained_tokens(run);
+  if (std::isnan(tokens)) return "";
+  return fmt::format("{}, rows of {}", with_unit(tokens), grouped(run.train_length()));
+}
+
+std::string held_out_loss(const RunResults& run) {
+  const double loss = loss_metric(run, "/loss");
+  const double error = loss_metric(run, "/standard_error");
+  if (std::isnan(loss)) return "";
+  if (std::isnan(error)) return fmt::format("{:.4f}", loss);
+  return fmt::format("{:.4f} ± {:.4f}", loss, error);
+}
+
+std::string bits_per_byte(const RunResults& run) {
+  return text_unless_nan(loss_metric(run, "/bits_per_byte"),
+                         [](double bits) { return fmt::format("{:.4f}", bits); });
+}
+
+std::string extrapolated_loss(const RunResults& run) {
+  const Extrapolation loss = extrapolation(run);
+  return loss.known() ? fmt::format("{:.3f} → {:.3f}", loss.inside, loss.beyond) : "";
+}
+
+std::string fine_memory(const RunResults& run) {
+  return memory_text(run, "fine_length");
+}
+
+std::string coarse_memory(const RunResults& run) {
+  const std::string text = memory_text(run, "coarse_length");
+  return text.empty() || copies(run) ? text : text + " (within noise)";
+}
+
+std::string pruned_share(const RunResults& run) {
+  return text_unless_nan(pruned(run), percent);
+}
+
+std::string pruning_losses(const RunResults& run) {
+  const json* summary = run.evaluation("pruning");
+  if (!summary) return "";
+  const double with = number_at(*summary, "/metrics/loss_pruned");
+  const double without = number_at(*summary, "/metrics/loss_unpruned");
+  if (std::isnan(with) || std::isnan(without)) return "";
+  return fmt::format("{:.5f} / {:.5f}", with, without);
+}
+
+std::string training_speed(const RunResults& run) {
+  return text_unless_nan(median_speed(run), with_unit);
+}
+
+std::string peak_memory_text(const RunResults& run) {
+  return text_unless_nan(peak_memory(run), bytes_text);
+}
+
+struct Quantity {
+  const char* name;
+  const char* meaning;
+  std::string (*value)(const RunResults& run);
+};
+
+constexpr Quantity kQuantities[] = {
+    {"Parameters", "all weights that are stored", parameters},
+    {"Non-embedding parameters", "without the input embedding", non_embedding_parameters},
+    {"Trained on", "tokens seen in training, and how many at once", trained_on},
+    {"Held-out loss", "nats per token ± standard error over rows; lower is better", held_out_loss},
+    {"Bits per byte",
+     "the same loss per byte of text, comparable across vocabularies",
+     bits_per_byte},
+    {"Loss within → past the trained length",
+     "mean of the second half of the trained length, and of what follows it",
+     extrapolated_loss},
+    {"Fine memory",
+     "longest text copied with more than 99 % accuracy; > means to the end of the test",
+     fine_memory},
+    {"Coarse memory",
+     "longest text on which having seen it helps by more than one point",
+     coarse_memory},
+    {"Pruned share", "attention tiles that are neither read nor computed", pruned_share},
+    {"Loss with / without pruning", "the same weights, the same rows", pruning_losses},
+    {"Training speed", "tokens per second, median", training_speed},
+    {"Peak memory", "of the training process", peak_memory_text},
+};
+
 }  // namespace
 
 PairedLoss paired_loss(const RunResults& first, const RunResults& second) {
@@ -254,73 +331,10 @@ std::string bytes_text(double bytes) {
 }
 
 std::vector<SummaryRow> summary_rows(const Runs& runs) {
-  using Value = std::function<std::string(const RunResults&)>;
-  struct Kind {
-    const char* quantity;
-    const char* meaning;
-    Value value;
-  };
-  const auto count = [](const char* key) -> Value {
-    return [key](const RunResults& run) {
-      return optional_text(number_at(run.run, key), [](double n) { return with_unit(n); });
-    };
-  };
-  const std::vector<Kind> kinds = {
-      {"Parameters", "all weights that are stored", count("/parameters")},
-      {"Non-embedding parameters",
-       "without the input embedding",
-       count("/non_embedding_parameters")},
-      {"Trained on",
-       "tokens seen in training, and how many at once",
-       [](const RunResults& run) {
-         const double tokens = trained_tokens(run);
-         if (std::isnan(tokens)) return std::string();
-         return fmt::format("{}, rows of {}", with_unit(tokens), grouped(run.train_length()));
-       }},
-      {"Held-out loss",
-       "nats per token ± standard error over rows; lower is better",
-       [](const RunResults& run) {
-         return with_error(loss_metric(run, "/loss"), loss_metric(run, "/standard_error"));
-       }},
-      {"Bits per byte",
-       "the same loss per byte of text, comparable across vocabularies",
-       [](const RunResults& run) {
-         return optional_text(loss_metric(run, "/bits_per_byte"),
-                              [](double x) { return fmt::format("{:.4f}", x); });
-       }},
-      {"Loss within → past the trained length",
-       "mean of the second half of the trained length, and of what follows it",
-       [](const RunResults& run) {
-         const Extrapolation loss = extrapolation(run);
-         return loss.known() ? fmt::format("{:.3f} → {:.3f}", loss.inside, loss.beyond)
-                             : std::string();
-       }},
-      {"Fine memory",
-       "longest text copied with more than 99 % accuracy; > means to the end of the test",
-       [](const RunResults& run) { return memory_text(run, "fine_length"); }},
-      {"Coarse memory",
-       "longest text on which having seen it helps by more than one point",
-       [](const RunResults& run) {
-         const std::string text = memory_text(run, "coarse_length");
-         return text.empty() || copies(run) ? text : text + " (within noise)";
-       }},
-      {"Pruned share",
-       "attention tiles that are neither read nor computed",
-       [](const RunResults& run) { return optional_text(pruned(run), percent); }},
-      {"Loss with / without pruning", "the same weights, the same rows", pruning_losses},
-      {"Training speed",
-       "tokens per second, median",
-       [](const RunResults& run) {
-         return optional_text(median_speed(run), [](double x) { return with_unit(x); });
-       }},
-      {"Peak memory",
-       "of the training process",
-       [](const RunResults& run) { return optional_text(peak_memory(run), bytes_text); }},
-  };
   std::vector<SummaryRow> rows;
-  for (const Kind& kind : kinds) {
-    SummaryRow row{kind.quantity, kind.meaning, {}};
-    for (const RunResults& run : runs) row.values.push_back(kind.value(run));
+  for (const Quantity& quantity : kQuantities) {
+    SummaryRow row{quantity.name, quantity.meaning, {}};
+    for (const RunResults& run : runs) row.values.push_back(quantity.value(run));
     const bool any = std::any_of(
         row.values.begin(), row.values.end(), [](const std::string& v) { return !v.empty(); });
     if (any) rows.push_back(std::move(row));
