@@ -16,6 +16,7 @@
 namespace reynard::attention {
 namespace {
 
+using test::expect_same_bits;
 using test::random_inputs;
 using test::run_attention;
 using test::run_reference;
@@ -45,11 +46,7 @@ TEST(ForgettingAttention, OpenGatesIsSoftmaxAttention) {
     const auto forgetting = run_attention(inputs);
     inputs.log_gate = at::Tensor();
     const auto softmax = run_attention(inputs);
-    EXPECT_BITWISE_EQUAL(forgetting.out, softmax.out);
-    EXPECT_BITWISE_EQUAL(forgetting.lse, softmax.lse);
-    EXPECT_BITWISE_EQUAL(forgetting.dq, softmax.dq);
-    EXPECT_BITWISE_EQUAL(forgetting.dk, softmax.dk);
-    EXPECT_BITWISE_EQUAL(forgetting.dv, softmax.dv);
+    expect_same_bits(forgetting, softmax);
   }
 }
 

@@ -3,7 +3,6 @@
 
 #include "reynard/attention/attention.h"
 #include "tests/support/attention_inputs.h"
-#include "tests/support/compare.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -17,11 +16,9 @@ namespace {
 
 using test::AttentionInputs;
 using test::AttentionShape;
+using test::expect_within_budget;
 using test::first_keys;
-using test::in_double;
 using test::random_inputs;
-using test::run_attention;
-using test::run_reference;
 using test::Visibility;
 
 struct Case {
@@ -72,17 +69,7 @@ TEST_P(Budget, HoldsForwardAndBackward) {
   if (!see.documents.empty() || !see.padding.empty() || see.window > 0) {
     inputs.first_key = first_keys(c.shape, see);
   }
-  const auto kernel = run_attention(inputs);
-  const auto naive = run_reference(inputs);
-  const auto exact = run_reference(in_double(inputs));
-  EXPECT_WITHIN_BUDGET(kernel.out, naive.out, exact.out);
-  EXPECT_WITHIN_BUDGET(kernel.lse, naive.lse, exact.lse);
-  EXPECT_WITHIN_BUDGET(kernel.dq, naive.dq, exact.dq);
-  EXPECT_WITHIN_BUDGET(kernel.dk, naive.dk, exact.dk);
-  EXPECT_WITHIN_BUDGET(kernel.dv, naive.dv, exact.dv);
-  if (c.gated) {
-    EXPECT_WITHIN_BUDGET(kernel.dlog_gate, naive.dlog_gate, exact.dlog_gate);
-  }
+  expect_within_budget(inputs);
 }
 
 std::string test_name(const testing::TestParamInfo<std::tuple<Case, at::ScalarType>>& info) {

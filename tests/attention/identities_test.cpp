@@ -29,23 +29,12 @@ namespace {
 using test::AttentionGradients;
 using test::AttentionInputs;
 using test::AttentionShape;
+using test::expect_same_bits;
 using test::first_keys;
 using test::random_inputs;
 using test::run_attention;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-void expect_same_bits(const AttentionGradients& a, const AttentionGradients& b) {
-  EXPECT_BITWISE_EQUAL(a.out, b.out);
-  EXPECT_BITWISE_EQUAL(a.lse, b.lse);
-  EXPECT_BITWISE_EQUAL(a.dq, b.dq);
-  EXPECT_BITWISE_EQUAL(a.dk, b.dk);
-  EXPECT_BITWISE_EQUAL(a.dv, b.dv);
-  EXPECT_EQ(a.dlog_gate.defined(), b.dlog_gate.defined());
-  if (a.dlog_gate.defined()) {
-    EXPECT_BITWISE_EQUAL(a.dlog_gate, b.dlog_gate);
-  }
-}
 
 TEST(Identities, ConstantGateIsAlibiWithSlopeMinusLogGate) {
   AttentionInputs in = random_inputs({.B = 1, .Tq = 200, .Tk = 200, .H = 2, .G = 1, .D = 64});

@@ -27,11 +27,11 @@ namespace {
 
 using test::AttentionInputs;
 using test::AttentionShape;
+using test::expect_same_bits;
+using test::expect_within_budget;
 using test::first_keys;
-using test::in_double;
 using test::random_inputs;
 using test::run_attention;
-using test::run_reference;
 
 constexpr PruningRule kRules[] = {PruningRule::kTight, PruningRule::kPublished};
 
@@ -97,11 +97,11 @@ TEST(Pruning, DropsAtMostTheTolerance) {
         const AttentionOutput result =
             attention(in.q, in.k, in.v, in.log_gate, in.first_key, {}, {0, tolerance, rule});
         EXPECT_LE(dropped_share(in, result.start), std::exp(tolerance))
-            << to_string(rule) << " Tk " << c.shape.Tk;
+            << config::name_of(rule) << " Tk " << c.shape.Tk;
         if (tolerance == -1 && c.shape.Tq > 1) {
           const AttentionStatistics statistics =
               attention_statistics(result.start, in.first_key, c.shape.Tq, c.shape.Tk);
-          EXPECT_GT(statistics.pruned_tiles.max().item<double>(), 0.02) << to_string(rule);
+          EXPECT_GT(statistics.pruned_tiles.max().item<double>(), 0.02) << config::name_of(rule);
         }
       }
     }
@@ -117,15 +117,7 @@ TEST(Pruning, ForwardAndBackwardAreThoseOfThePrunedFunction) {
       const AttentionOptions options = {0, -2, rule};
       const at::Tensor start =
           attention(in.q, in.k, in.v, in.log_gate, in.first_key, {}, options).start;
-      const auto kernel = run_attention(in, options);
-      const auto naive = run_reference(in, 0, start);
-      const auto exact = run_reference(in_double(in), 0, start);
-      EXPECT_WITHIN_BUDGET(kernel.out, naive.out, exact.out);
-      EXPECT_WITHIN_BUDGET(kernel.lse, naive.lse, exact.lse);
-      EXPECT_WITHIN_BUDGET(kernel.dq, naive.dq, exact.dq);
-      EXPECT_WITHIN_BUDGET(kernel.dk, naive.dk, exact.dk);
-      EXPECT_WITHIN_BUDGET(kernel.dv, naive.dv, exact.dv);
-      EXPECT_WITHIN_BUDGET(kernel.dlog_gate, naive.dlog_gate, exact.dlog_gate);
+      expect_within_budget(in, options, start);
     }
   }
 }
@@ -226,12 +218,7 @@ TEST(Pruning, DoesNotReadPrunedTiles) {
       poisoned.k.slice(1, 0, kept).fill_(nan);
       poisoned.v.slice(1, 0, kept).fill_(nan);
       const auto actual = run_attention(poisoned, options, bound);
-      EXPECT_BITWISE_EQUAL(actual.out, expected.out);
-      EXPECT_BITWISE_EQUAL(actual.lse, expected.lse);
-      EXPECT_BITWISE_EQUAL(actual.dq, expected.dq);
-      EXPECT_BITWISE_EQUAL(actual.dk, expected.dk);
-      EXPECT_BITWISE_EQUAL(actual.dv, expected.dv);
-      EXPECT_BITWISE_EQUAL(actual.dlog_gate, expected.dlog_gate);
+      expect_same_bits(actual, expected);
     }
   }
 }
@@ -247,10 +234,7 @@ TEST(Pruning, DoesNotReadHiddenTiles) {
     poisoned.k = clean.k.clone(), poisoned.v = clean.v.clone();
     poisoned.k.slice(1, 0, 512).fill_(nan), poisoned.v.slice(1, 0, 512).fill_(nan);
     const auto expected = run_attention(clean), actual = run_attention(poisoned);
-    EXPECT_BITWISE_EQUAL(actual.out, expected.out);
-    EXPECT_BITWISE_EQUAL(actual.dq, expected.dq);
-    EXPECT_BITWISE_EQUAL(actual.dk, expected.dk);
-    EXPECT_BITWISE_EQUAL(actual.dv, expected.dv);
+    expect_same_bits(actual, expected);
     // The future: the first query block of a longer sequence.
     const AttentionInputs whole =
         random_inputs({.B = 1, .Tq = 1024, .Tk = 1024, .H = 2, .G = 1, .D = 64}, dtype, 6);
@@ -277,7 +261,7 @@ TEST(Pruning, SharesTheToleranceBetweenParts) {
     const AttentionOptions options = {0, -3, rule};
     const at::Tensor floors = reference_attention(own.q, query_sums, {parts, 1}).lse;
     const auto starts = pruned_starts(own.q, query_sums, parts, {}, options, floors);
-    EXPECT_GT(starts[1].max().item<int32_t>(), 0) << to_string(rule);
+    EXPECT_GT(starts[1].max().item<int32_t>(), 0) << config::name_of(rule);
     EXPECT_LE(dropped_share(own.q, query_sums, parts, starts), std::exp(-3.0));
     const AttentionOutput pruned = attention(own.q, query_sums, parts, {}, options);
     const AttentionOutput whole = attention(own.q, query_sums, parts, {});

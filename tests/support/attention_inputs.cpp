@@ -2,6 +2,7 @@
 
 #include "reynard/attention/bias.h"
 #include "reynard/attention/reference.h"
+#include "tests/support/compare.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
@@ -146,6 +147,33 @@ AttentionGradients run_reference(const AttentionInputs& inputs,
       attention::reference_attention(leaf.q, query_sums, {&part, 1}, scale, {&start, 1});
   return exact ? gradients(leaf, output.out, output.lse)
                : naive_gradients(leaf, query_sums, part, output, scale, start);
+}
+
+void expect_within_budget(const AttentionInputs& inputs,
+                          const attention::AttentionOptions& options,
+                          const at::Tensor& start) {
+  const AttentionGradients kernel = run_attention(inputs, options);
+  const AttentionGradients naive = run_reference(inputs, options.scale, start);
+  const AttentionGradients exact = run_reference(in_double(inputs), options.scale, start);
+  EXPECT_WITHIN_BUDGET(kernel.out, naive.out, exact.out);
+  EXPECT_WITHIN_BUDGET(kernel.lse, naive.lse, exact.lse);
+  EXPECT_WITHIN_BUDGET(kernel.dq, naive.dq, exact.dq);
+  EXPECT_WITHIN_BUDGET(kernel.dk, naive.dk, exact.dk);
+  EXPECT_WITHIN_BUDGET(kernel.dv, naive.dv, exact.dv);
+  if (inputs.log_gate.defined()) {
+    EXPECT_WITHIN_BUDGET(kernel.dlog_gate, naive.dlog_gate, exact.dlog_gate);
+  }
+}
+
+void expect_same_bits(const AttentionGradients& actual, const AttentionGradients& expected) {
+  EXPECT_BITWISE_EQUAL(actual.out, expected.out);
+  EXPECT_BITWISE_EQUAL(actual.lse, expected.lse);
+  EXPECT_BITWISE_EQUAL(actual.dq, expected.dq);
+  EXPECT_BITWISE_EQUAL(actual.dk, expected.dk);
+  EXPECT_BITWISE_EQUAL(actual.dv, expected.dv);
+  if (actual.dlog_gate.defined() && expected.dlog_gate.defined()) {
+    EXPECT_BITWISE_EQUAL(actual.dlog_gate, expected.dlog_gate);
+  }
 }
 
 }  // namespace reynard::test

@@ -1,5 +1,6 @@
 #pragma once
-// Random inputs for the attention operator, from a fixed seed per call site.
+// Random inputs for the attention operator, from a fixed seed per call site, and what is expected
+// of its results.
 
 #include "reynard/attention/attention.h"
 
@@ -52,5 +53,14 @@ AttentionGradients run_attention(const AttentionInputs& inputs,
 AttentionGradients run_reference(const AttentionInputs& inputs,
                                  double scale = 0,
                                  const at::Tensor& start = {});
+
+// Expects out, lse and every gradient of the operator to be as near to the f64 definition as twice
+// the naive formulas are (within_budget). start: the keys that options prune.
+void expect_within_budget(const AttentionInputs& inputs,
+                          const attention::AttentionOptions& options = {},
+                          const at::Tensor& start = {});
+
+// Expects equal bits; those of dlog_gate where both have one.
+void expect_same_bits(const AttentionGradients& actual, const AttentionGradients& expected);
 
 }  // namespace reynard::test
