@@ -19,8 +19,6 @@ namespace reynard::evaluation {
 namespace {
 
 constexpr int64_t kQueries = 64;  // rows of the dense matrix that exist at once
-constexpr int64_t kTileRows = 128;
-constexpr int64_t kTileColumns = 64;
 
 // x (H, R, N) -> sums (H, R, cells) over the keys of each cell.
 at::Tensor sum_over_cells(const at::Tensor& x, int64_t cells) {
@@ -73,28 +71,6 @@ CellMaps cell_maps(const models::AttentionView& view, int64_t cells) {
     maps.decay = at::where(diagonal, maps.decay / (n * (n + 1) / 2), maps.decay / (n * n));
   }
   return maps;
-}
-
-std::vector<double> pruned_tile_share(const at::Tensor& start, int64_t num_tokens) {
-  tensor::check_shape("pruned_tile_share",
-                      "start",
-                      start,
-                      {{"H"}, {"blocks", (num_tokens + kTileRows - 1) / kTileRows}});
-  const at::Tensor starts = start.to(at::kCPU, at::kLong).contiguous();
-  const int64_t* first_kept = starts.const_data_ptr<int64_t>();
-  const int64_t blocks = starts.size(1);
-  std::vector<double> shares;
-  for (int64_t h = 0; h < starts.size(0); ++h) {
-    int64_t tiles = 0;
-    int64_t pruned = 0;
-    for (int64_t m = 0; m < blocks; ++m) {
-      const int64_t keys = std::min((m + 1) * kTileRows, num_tokens);
-      tiles += (keys + kTileColumns - 1) / kTileColumns;
-      pruned += first_kept[h * blocks + m] / kTileColumns;
-    }
-    shares.push_back(tiles ? static_cast<double>(pruned) / static_cast<double>(tiles) : 0);
-  }
-  return shares;
 }
 
 }  // namespace reynard::evaluation

@@ -1,13 +1,12 @@
 #pragma once
 // What one attention layer did with a sequence, made small enough to look at: decay and attention
-// averaged over cells, and how much pruning skipped.
+// averaged over cells.
 
 #include "reynard/models/observer.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <vector>
 
 namespace reynard::evaluation {
 
@@ -22,9 +21,5 @@ struct CellMaps {
 // view: one layer of one sequence; the T x T matrix exists only for 64 queries at a time. cells
 // must divide N.
 CellMaps cell_maps(const models::AttentionView& view, int64_t cells);
-
-// Share of the causal 128 x 64 tiles whose keys all lie before the first key kept, per head (H).
-//   start (H, ceil(N/128)) i32
-std::vector<double> pruned_tile_share(const at::Tensor& start, int64_t num_tokens);
 
 }  // namespace reynard::evaluation

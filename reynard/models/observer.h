@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace reynard::models {
 
@@ -16,6 +17,10 @@ struct AttentionView {
   at::Tensor start;  // (H, ceil(N/128)) i32: first key kept per query block; undefined with states
   at::Tensor first_key;  // (N) i32
 };
+
+// Per head (H): share of the 128 x 64 tiles that the layer's queries see and pruning skips. view
+// has a start.
+std::vector<double> pruned_tiles(const AttentionView& view);
 
 // Default: nothing.
 struct Observer {

@@ -127,7 +127,7 @@ TEST(DecoderScorer, PruningOfARequestChangesOnlyThatRequest) {
   // Of 2 + 4 + 6 + 8 + 10 tiles of 128 x 64 each of the five query blocks keeps its two diagonal
   // ones and, but for the first, at most the two before (the pass of a decay time of 4 tokens is
   // exp(-16) after one): at most 18 of 30.
-  for (const double share : pruned_tile_share(layers[0].start, 600)) EXPECT_GE(share, 12.0 / 30);
+  for (const double share : models::pruned_tiles(layers[0])) EXPECT_GE(share, 12.0 / 30);
 }
 
 TEST(DecoderScorer, GeneratesWithTheModel) {
@@ -180,16 +180,6 @@ TEST(CellMaps, CellsMustDivideTheSequence) {
   view.k = at::randn({10, 1, 4});
   EXPECT_THROW(cell_maps(view, 3), Error);
   EXPECT_FALSE(cell_maps(view, 5).decay.defined());
-}
-
-// 300 tokens: query blocks 0-127, 128-255, 256-299 see 2, 4 and 5 key tiles of 64.
-TEST(PrunedTileShare, CountsWholeTilesBeforeTheFirstKeyKept) {
-  const at::Tensor start = at::tensor({0, 0, 0, 0, 64, 192, 0, 127, 130}, at::kInt).view({3, 3});
-  const std::vector<double> shares = pruned_tile_share(start, 300);
-  EXPECT_DOUBLE_EQ(shares[0], 0);
-  EXPECT_DOUBLE_EQ(shares[1], 4.0 / 11);
-  EXPECT_DOUBLE_EQ(shares[2], 3.0 / 11);  // partly kept tiles are computed
-  EXPECT_THROW(pruned_tile_share(start, 500), Error);
 }
 
 // Every task of the registry runs on a model and gives a summary.

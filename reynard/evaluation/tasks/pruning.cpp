@@ -1,7 +1,6 @@
 // What pruning does to a model: its loss with and without on the same rows and weights, and the
 // share of attention tiles that it skips.
 
-#include "reynard/evaluation/attention_maps.h"
 #include "reynard/evaluation/rows.h"
 #include "reynard/evaluation/statistics.h"
 #include "reynard/evaluation/tasks/tasks.h"
@@ -79,7 +78,7 @@ class Pruning final : public Task {
     }
     line["layers"] = nlohmann::json::array();
     for (const models::AttentionView& view : std::get<Probed>(response).layers) {
-      line["layers"].push_back(pruned_tile_share(view.start, config_.length));
+      line["layers"].push_back(models::pruned_tiles(view));
     }
     return line;
   }

@@ -1,0 +1,19 @@
+#include "reynard/models/observer.h"
+
+#include "reynard/attention/pruning.h"
+
+#include <ATen/TensorOperators.h>
+
+namespace reynard::models {
+
+std::vector<double> pruned_tiles(const AttentionView& view) {
+  const int64_t N = view.q.size(0);
+  const at::Tensor first_key =
+      view.first_key.defined() ? view.first_key.unsqueeze(0) : at::Tensor();
+  const at::Tensor shares =
+      attention::attention_statistics(view.start.unsqueeze(0), first_key, N, N).pruned_tiles;
+  const auto* begin = shares.const_data_ptr<double>();
+  return {begin, begin + shares.numel()};
+}
+
+}  // namespace reynard::models

@@ -1,0 +1,47 @@
+#include "reynard/models/observer.h"
+
+#include "reynard/tensor/error.h"
+
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace reynard::models {
+namespace {
+
+// 300 tokens: query blocks 0-127, 128-255, 256-299 see 2, 4 and 5 key tiles of 64.
+AttentionView view_of(const std::vector<int32_t>& starts) {
+  AttentionView view;
+  view.q = at::zeros({300, 3, 8});
+  view.start = at::tensor(starts, at::kInt).view({3, 3});
+  return view;
+}
+
+TEST(PrunedTiles, AreWholeTilesBeforeTheFirstKeyKept) {
+  const std::vector<double> shares = pruned_tiles(view_of({0, 0, 0, 0, 64, 192, 0, 127, 130}));
+  EXPECT_DOUBLE_EQ(shares[0], 0);
+  EXPECT_DOUBLE_EQ(shares[1], 4.0 / 11);
+  EXPECT_DOUBLE_EQ(shares[2], 3.0 / 11);  // partly kept tiles are computed
+}
+
+// What another document or the window hides counts neither as pruned nor as kept.
+TEST(PrunedTiles, HiddenTilesCountNowhere) {
+  AttentionView view = view_of({0, 128, 128, 0, 128, 192, 0, 128, 256});
+  view.first_key = at::zeros({300}, at::kInt);
+  view.first_key.slice(0, 128).fill_(128);  // blocks see 2, 2 and 3 tiles
+  const std::vector<double> shares = pruned_tiles(view);
+  EXPECT_DOUBLE_EQ(shares[0], 0);
+  EXPECT_DOUBLE_EQ(shares[1], 1.0 / 7);
+  EXPECT_DOUBLE_EQ(shares[2], 2.0 / 7);
+}
+
+TEST(PrunedTiles, StartsMustBeThoseOfTheTokens) {
+  AttentionView view = view_of({0, 0, 0, 0, 0, 0, 0, 0, 0});
+  view.q = at::zeros({500, 3, 8});
+  EXPECT_THROW(pruned_tiles(view), Error);
+}
+
+}  // namespace
+}  // namespace reynard::models
