@@ -4,41 +4,69 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <utility>
 
 namespace reynard::cli {
 
-std::string bar_text(const std::string& label, double share, double seconds_left) {
-  constexpr int kWidth = 30;
-  const double clamped = std::clamp(share, 0.0, 1.0);
-  const int filled = static_cast<int>(clamped * kWidth);
-  const std::string bar = std::string(static_cast<size_t>(filled), '=') +
-                          (filled < kWidth ? ">" : "") +
-                          std::string(static_cast<size_t>(std::max(kWidth - filled - 1, 0)), ' ');
-  const auto seconds = static_cast<int64_t>(std::clamp(seconds_left, 0.0, 359999.0));
-  const std::string left =
-      seconds >= 3600
-          ? fmt::format("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
-          : fmt::format("{}:{:02}", seconds / 60, seconds % 60);
-  return fmt::format("{} [{}] {:3.0f}%  ETA {}", label, bar, 100 * clamped, left);
+namespace {
+
+constexpr int kWidth = 30;
+
+std::string bar_text(double share) {
+  const int filled = static_cast<int>(share * kWidth);
+  return fmt::format("[{:=>{}}{}{: >{}}] ",
+                     "",
+                     filled,
+                     filled < kWidth ? ">" : "",
+                     "",
+                     std::max(kWidth - filled - 1, 0));
 }
 
-ProgressBar::ProgressBar(std::string label)
-    : label_(std::move(label)), terminal_(isatty(STDERR_FILENO) == 1) {}
+std::string duration_text(double seconds) {
+  const auto whole = static_cast<int64_t>(std::ceil(std::clamp(seconds, 0.0, 359999.0)));
+  return whole >= 3600 ? fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
+                       : fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+}  // namespace
+
+ProgressBar::ProgressBar(std::string label, OffTerminal off_terminal)
+    : label_(std::move(label)),
+      terminal_(isatty(STDERR_FILENO) == 1),
+      silent_(!terminal_ && off_terminal == OffTerminal::kSilent) {}
 
 ProgressBar::~ProgressBar() {
   if (terminal_ && drawn_ != Clock::time_point{}) fmt::print(stderr, "\r\033[K");
 }
 
-void ProgressBar::show(int64_t done, int64_t total) {
+void ProgressBar::show(const Progress& progress) {
+  using std::chrono::milliseconds;
   const auto now = Clock::now();
-  if (!terminal_ || total <= 0 || now - drawn_ < std::chrono::milliseconds(100)) return;
+  const bool last = !terminal_ && progress.share >= 1;
+  const bool due = now - drawn_ >= (terminal_ ? milliseconds(100) : milliseconds(10000));
+  if (silent_ || !(due || last)) return;
   drawn_ = now;
-  const double share = static_cast<double>(done) / static_cast<double>(total);
-  const double seconds = std::chrono::duration<double>(now - begin_).count();
-  const double left = share > 0 ? seconds * (1 - share) / share : 0;
-  fmt::print(stderr, "\r\033[K{}", bar_text(label_, share, left));
+  const double share = std::clamp(progress.share, 0.0, 1.0);
+  const std::string text = fmt::format("{:3.0f}%{}{} ETA {}",
+                                       100 * share,
+                                       progress.note.empty() ? "" : " ",
+                                       progress.note,
+                                       duration_text(progress.seconds_left));
+  if (terminal_) {
+    fmt::print(stderr, "\r\033[K{} {}{}", label_, bar_text(share), text);
+  } else {
+    fmt::print(stderr, "{} {}\n", label_, text);
+  }
   std::fflush(stderr);
+}
+
+void ProgressBar::show(int64_t done, int64_t total) {
+  if (total <= 0) return;
+  const double share = static_cast<double>(done) / static_cast<double>(total);
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+  show({.share = share, .seconds_left = share > 0 ? seconds * (1 - share) / share : 0, .note = {}});
 }
 
 }  // namespace reynard::cli

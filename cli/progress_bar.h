@@ -1,6 +1,6 @@
 #pragma once
-// A bar with the time left on stderr, for work whose size is known. Nothing is shown where stderr
-// is no terminal.
+// How far a piece of work is, on stderr: one line that is redrawn on a terminal; elsewhere nothing,
+// or a plain line from time to time.
 
 #include <chrono>
 #include <cstdint>
@@ -8,25 +8,33 @@
 
 namespace reynard::cli {
 
+struct Progress {
+  double share = 0;  // of the work, in [0, 1]
+  double seconds_left = 0;
+  std::string note;  // shown before the time left; empty: nothing
+};
+
+enum class OffTerminal { kSilent, kLines };  // kLines: the first, the last and one every 10 s
+
 class ProgressBar {
  public:
-  explicit ProgressBar(std::string label);
+  explicit ProgressBar(std::string label, OffTerminal off_terminal = OffTerminal::kSilent);
   ~ProgressBar();  // removes the bar
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   // Redraws at most ten times a second.
+  void show(const Progress& progress);
+  // The time left follows from the time since the bar was made.
   void show(int64_t done, int64_t total);
 
  private:
   using Clock = std::chrono::steady_clock;
   std::string label_;
   bool terminal_;
+  bool silent_;
   Clock::time_point begin_ = Clock::now();
   Clock::time_point drawn_{};
 };
-
-// "preparing [=====>    ]  52%  ETA 1:05"
-std::string bar_text(const std::string& label, double share, double seconds_left);
 
 }  // namespace reynard::cli

@@ -2,10 +2,10 @@
 
 #include "cli/command.h"
 #include "cli/stop_signal.h"
+#include "cli/training_run.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/config/config.h"
 #include "reynard/tensor/check.h"
-#include "reynard/training/run.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -85,12 +85,8 @@ training::RunResult run_point(const training::Experiment& experiment,
                     experiment.run.folder));
   }
   if (const auto finished = training::finished_result(experiment.run.folder)) return *finished;
-  const training::RunResult result = training::run(experiment,
-                                                   {.resume = true,
-                                                    .quiet = arguments.quiet,
-                                                    .stop = &stop_flag(),
-                                                    .command = command,
-                                                    .version = REYNARD_VERSION});
+  const training::RunResult result =
+      run_training(experiment, {.resume = true, .quiet = arguments.quiet, .command = command});
   if (!result.finished) {
     fmt::print(stderr, "stopped; the same command goes on with the sweep\n");
     throw ExitWith{kInterruptedExitCode};

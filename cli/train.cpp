@@ -2,8 +2,8 @@
 
 #include "cli/command.h"
 #include "cli/stop_signal.h"
+#include "cli/training_run.h"
 #include "reynard/config/config.h"
-#include "reynard/training/run.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -45,12 +45,8 @@ void run_train(const TrainArguments& arguments, const std::vector<std::string>& 
   const auto experiment = config::read_toml<training::Experiment>(arguments.experiment, overrides);
   std::vector<std::string> command = {"reynard", "train", arguments.experiment};
   command.insert(command.end(), overrides.begin(), overrides.end());
-  const training::RunResult result = training::run(experiment,
-                                                   {.resume = arguments.resume,
-                                                    .quiet = arguments.quiet,
-                                                    .stop = &stop_flag(),
-                                                    .command = command,
-                                                    .version = REYNARD_VERSION});
+  const training::RunResult result = run_training(
+      experiment, {.resume = arguments.resume, .quiet = arguments.quiet, .command = command});
   if (!result.finished) {
     fmt::print(stderr,
                "stopped after step {} ({} tokens); go on with: reynard train {} --resume{}\n",

@@ -10,7 +10,6 @@
 #include "reynard/training/gate_statistics.h"
 #include "reynard/training/machine.h"
 #include "reynard/training/metrics.h"
-#include "reynard/training/progress_bar.h"
 #include "reynard/training/saved_run.h"
 #include "reynard/training/trainer.h"
 
@@ -202,8 +201,7 @@ class Run {
   Run(const Experiment& experiment, const RunOptions& options)
       : options_(options),
         folder_(experiment.run.folder),
-        trainer_(experiment, data::make_loader(experiment.data)),
-        bar_(folder_.filename().string(), options.quiet) {}
+        trainer_(experiment, data::make_loader(experiment.data)) {}
 
   RunResult train() {
     begin();
@@ -211,7 +209,6 @@ class Run {
       if (const auto finished = finished_result(folder_.string())) return *finished;
     }
     while (!trainer_.done() && !stopped()) step();
-    bar_.finish();
     if (stopped() && !trainer_.done()) {
       if (saved_step_ != trainer_.steps()) save(/*permanent=*/false);
       return result();
@@ -275,14 +272,15 @@ class Run {
   }
 
   void show_progress() {
+    if (!options_.progress) return;
     const Progress progress = trainer_.progress();
     const double fraction = progress.fraction();
     const double left = fraction > 0 ? trainer_.seconds() * (1 - fraction) / fraction : 0;
-    bar_.show({.fraction = fraction,
-               .step = trainer_.steps(),
-               .loss = window_.mean_loss(),
-               .tokens_per_second = window_.rate(),
-               .seconds_left = left});
+    options_.progress({.fraction = fraction,
+                       .step = trainer_.steps(),
+                       .loss = window_.mean_loss(),
+                       .tokens_per_second = window_.rate(),
+                       .seconds_left = left});
   }
 
   std::optional<double> validation_loss() {
@@ -321,7 +319,6 @@ class Run {
   RunOptions options_;
   fs::path folder_;
   Trainer trainer_;
-  ProgressBar bar_;
   Window window_;
   std::unique_ptr<MetricsLog> metrics_;
   int64_t saved_step_ = 0;

@@ -5,6 +5,7 @@
 #include "reynard/training/experiment.h"
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -12,12 +13,22 @@
 
 namespace reynard::training {
 
+// How far a run is.
+struct RunProgress {
+  double fraction = 0;  // of the budget, in [0, 1]
+  int64_t step = 0;
+  double loss = 0;  // nats per token
+  double tokens_per_second = 0;
+  double seconds_left = 0;
+};
+
 struct RunOptions {
   bool resume = false;  // go on from the newest valid checkpoint; without one begin
-  bool quiet = false;   // no progress on stderr
-  const std::atomic<bool>* stop = nullptr;  // set from outside: checkpoint and return
-  std::vector<std::string> command;         // argv, for run.json
-  std::string version;                      // of the program, for run.json
+  bool quiet = false;   // do not say on stderr where a run goes on
+  std::function<void(const RunProgress&)> progress = {};  // called with every line of metrics
+  const std::atomic<bool>* stop = nullptr;                // set from outside: checkpoint and return
+  std::vector<std::string> command;                       // argv, for run.json
+  std::string version;                                    // of the program, for run.json
 };
 
 struct RunResult {

@@ -1,0 +1,46 @@
+#include "cli/training_run.h"
+
+#include "cli/progress_bar.h"
+#include "cli/stop_signal.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+namespace reynard::cli {
+
+namespace {
+
+std::string rate_text(double rate) {
+  return rate >= 1e6   ? fmt::format("{:.2f}M", rate / 1e6)
+         : rate >= 1e3 ? fmt::format("{:.1f}k", rate / 1e3)
+                       : fmt::format("{:.0f}", rate);
+}
+
+Progress shown(const training::RunProgress& progress) {
+  return {.share = progress.fraction,
+          .seconds_left = progress.seconds_left,
+          .note = fmt::format("step {} loss {:.3f} {} tokens/s",
+                              progress.step,
+                              progress.loss,
+                              rate_text(progress.tokens_per_second))};
+}
+
+}  // namespace
+
+training::RunResult run_training(const training::Experiment& experiment, const TrainingRun& run) {
+  ProgressBar bar(std::filesystem::path(experiment.run.folder).filename().string(),
+                  OffTerminal::kLines);
+  training::RunOptions options = {.resume = run.resume,
+                                  .quiet = run.quiet,
+                                  .progress = {},
+                                  .stop = &stop_flag(),
+                                  .command = run.command,
+                                  .version = REYNARD_VERSION};
+  if (!run.quiet) {
+    options.progress = [&](const training::RunProgress& now) { bar.show(shown(now)); };
+  }
+  return training::run(experiment, options);
+}
+
+}  // namespace reynard::cli
