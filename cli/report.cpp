@@ -32,7 +32,7 @@ struct ReportArguments {
   std::string output = "report.html";
   std::string png;
   int64_t smoothing = 101;
-  double minutes_to_copy = 0;
+  int64_t tokens_to_copy = 0;
 };
 
 // Runs python/figures.py with the environment's Python; true when it exits with 0.
@@ -131,7 +131,7 @@ void report(const ReportArguments& arguments) {
   const report::Runs runs = report::read_runs(folders);
   report::PageOptions options;
   options.figures.smoothing_window = arguments.smoothing;
-  options.minutes_to_copy = arguments.minutes_to_copy;
+  options.tokens_to_copy = arguments.tokens_to_copy;
   options.command = command_line();
   const fs::path output = arguments.output;
   if (output.has_parent_path()) fs::create_directories(output.parent_path());
@@ -155,9 +155,9 @@ void add_report(CLI::App& app) {
                    arguments->smoothing,
                    "Positions of the centred mean in loss by position; 1: none")
       ->capture_default_str();
-  command->add_option("--minutes-to-copy",
-                      arguments->minutes_to_copy,
-                      "Training minutes after which such a model copies; named where one does not");
+  command->add_option("--tokens-to-copy",
+                      arguments->tokens_to_copy,
+                      "Training tokens after which such a model copies; named where one does not");
   command->callback([arguments] { report(*arguments); });
 }
 

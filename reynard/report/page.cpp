@@ -130,7 +130,7 @@ std::string page(const Runs& runs, const PageOptions& options, std::string_view 
   text +=
       "<a href=\"#speed\">Speed and memory</a><a href=\"#repeat\">Repeat it</a></nav></header>\n";
   text += "<main>\n";
-  text += verdict_section(runs, options.minutes_to_copy);
+  text += verdict_section(runs, options.tokens_to_copy);
   for (const FigureGroup& group : groups) text += group_html(group);
   text += samples + speed_section(runs) + repeat_section(runs, options.command) + "</main>\n";
   text +=

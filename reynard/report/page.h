@@ -12,7 +12,7 @@ namespace reynard::report {
 
 struct PageOptions {
   FigureOptions figures = {};
-  double minutes_to_copy = 0;  // see VerdictOptions
+  int64_t tokens_to_copy = 0;  // see VerdictOptions
   std::string command = {};    // with which the page was made; shown at its end
 };
 

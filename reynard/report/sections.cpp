@@ -98,9 +98,9 @@ std::string lead_text(const Runs& runs) {
   return lead + ".";
 }
 
-std::string verdict_section(const Runs& runs, double minutes_to_copy) {
+std::string verdict_section(const Runs& runs, int64_t tokens_to_copy) {
   std::string text = "<section id=\"verdict\"><h2>Verdict</h2>";
-  const std::vector<std::string> sentences = verdict(runs, {minutes_to_copy});
+  const std::vector<std::string> sentences = verdict(runs, {tokens_to_copy});
   if (!sentences.empty()) {
     text += "<div class=\"card verdict\"><ul>";
     for (const std::string& sentence : sentences) {

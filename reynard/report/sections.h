@@ -11,7 +11,7 @@ namespace reynard::report {
 // One plain sentence under the title: what was trained on what.
 std::string lead_text(const Runs& runs);
 
-std::string verdict_section(const Runs& runs, double minutes_to_copy);
+std::string verdict_section(const Runs& runs, int64_t tokens_to_copy);
 
 // Empty when no run has a text sample.
 std::string text_samples(const Runs& runs);

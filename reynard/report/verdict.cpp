@@ -130,6 +130,16 @@ std::string extrapolation_sentence(const RunResults& run) {
       judgement);
 }
 
+// How long to train until such a model copies, at the speed that the run had.
+std::string copy_advice(const RunResults& run, int64_t tokens_to_copy) {
+  const double speed = median_speed(run);
+  if (tokens_to_copy <= 0 || std::isnan(speed)) return "";
+  const double minutes = std::ceil(static_cast<double>(tokens_to_copy) / speed / 60);
+  return fmt::format(" Such a model did after {} training tokens: on this machine, --minutes {:g}.",
+                     grouped(tokens_to_copy),
+                     minutes);
+}
+
 std::string memory_sentence(const RunResults& run, const VerdictOptions& options) {
   const json* summary = run.evaluation("forgetting_curve");
   if (!summary) return "";
@@ -140,11 +150,7 @@ std::string memory_sentence(const RunResults& run, const VerdictOptions& options
         "its "
         "memory length cannot be measured.",
         run.name);
-    if (options.minutes_to_copy > 0) {
-      sentence +=
-          fmt::format(" With --minutes {:g} it does on this machine.", options.minutes_to_copy);
-    }
-    return sentence;
+    return sentence + copy_advice(run, options.tokens_to_copy);
   }
   return fmt::format(
       "{} remembers word for word over {} (fine memory: copies with more than 99 % accuracy) and "

@@ -4,6 +4,7 @@
 
 #include "reynard/report/figure.h"
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,9 @@ struct SummaryRow {
 std::vector<SummaryRow> summary_rows(const Runs& runs);
 
 struct VerdictOptions {
-  double minutes_to_copy = 0;  // `--minutes` with which such a model learns to copy; 0: not known
+  // Training tokens after which such a model copies; 0: not known. Named, with the minutes that
+  // they take at the run's own speed, where a run does not copy.
+  int64_t tokens_to_copy = 0;
 };
 
 // Plain sentences, the most important first.

@@ -246,13 +246,15 @@ TEST(Report, BundleCannotCloseItsElement) {
 TEST(Report, VerdictSaysWhoIsBetterAndWhoHasNotLearnedToCopy) {
   const test::TempDir folder;
   std::string all;
-  for (const std::string& sentence : verdict(two_runs(folder), {.minutes_to_copy = 40})) {
+  for (const std::string& sentence : verdict(two_runs(folder), {.tokens_to_copy = 30000})) {
     all += sentence + "\n";
   }
   EXPECT_NE(all.find("fox is better than transformer by 0.5000"), std::string::npos) << all;
   EXPECT_NE(all.find("fox remembers word for word over 32 tokens"), std::string::npos) << all;
   EXPECT_NE(all.find("transformer has not learned to copy yet"), std::string::npos) << all;
-  EXPECT_NE(all.find("With --minutes 40 it does on this machine"), std::string::npos) << all;
+  EXPECT_NE(all.find("after 30,000 training tokens: on this machine, --minutes 2."),
+            std::string::npos)
+      << all;
   EXPECT_NE(all.find("from 1.000 to 1.500: it does not extrapolate"), std::string::npos) << all;
   EXPECT_NE(all.find("Pruning skips 41.3 % of fox's attention tiles"), std::string::npos) << all;
 }
