@@ -4,6 +4,7 @@
 
 #include "cli/command.h"
 #include "cli/memory_limit.h"
+#include "cli/passive_waiting.h"
 #include "cli/stop_signal.h"
 #include "reynard/tensor/check.h"
 
@@ -50,6 +51,8 @@ std::string usage_error(const CLI::App* app, const CLI::Error& error) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Benchmarks and their peers keep what OpenMP does by itself.
+  if (argc > 1 && std::string_view(argv[1]) != "bench") reynard::cli::wait_passively(argv);
   CLI::App app{
       "reynard trains, runs and measures long-context language models that forget and look up.\n"
       "Start with ./quickstart, or: reynard prepare, reynard train, reynard eval, reynard report.",

@@ -2,11 +2,13 @@
 
 #include "reynard/tensor/cpu_features.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/headeronly/version.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -37,8 +39,11 @@ std::string isa() {
 }  // namespace
 
 nlohmann::ordered_json machine_description() {
+  const char* policy = std::getenv("OMP_WAIT_POLICY");
   return {{"cpu", cpu_name()},
           {"cores", std::thread::hardware_concurrency()},
+          {"threads", at::get_num_threads()},
+          {"omp_wait_policy", policy ? policy : "default"},
           {"isa", isa()},
           {"torch", TORCH_VERSION}};
 }

@@ -7,7 +7,7 @@
 
 namespace reynard::training {
 
-// {"cpu", "cores", "isa", "torch"}
+// {"cpu", "cores", "threads", "omp_wait_policy", "isa", "torch"}
 nlohmann::ordered_json machine_description();
 // `git describe` of the checkout that the program was built in, "unknown" where there is none.
 std::string git_revision();

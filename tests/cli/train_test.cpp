@@ -252,6 +252,17 @@ TEST_F(TrainCommand, CtrlCWritesACheckpointAndGoesOn) {
   EXPECT_EQ(json("stopped/result.json").at("steps"), steps + 10);
 }
 
+// Spinning threads make training many times slower where another process wants a core.
+TEST_F(TrainCommand, ThreadsWaitPassivelyUnlessTheUserSaysOtherwise) {
+  unsetenv("OMP_WAIT_POLICY");
+  ASSERT_EQ(train("run", {"--training.tokens=64"}).exit_code, 0);
+  EXPECT_EQ(json("run/run.json").at("machine").at("omp_wait_policy"), "passive");
+  setenv("OMP_WAIT_POLICY", "active", 1);
+  ASSERT_EQ(train("active", {"--training.tokens=64"}).exit_code, 0);
+  EXPECT_EQ(json("active/run.json").at("machine").at("omp_wait_policy"), "active");
+  setenv("OMP_WAIT_POLICY", "passive", 1);
+}
+
 TEST_F(TrainCommand, FullDiskIsAnErrorAndTheCheckpointSurvives) {
   ASSERT_EQ(train("run", {"--training.tokens=640"}).exit_code, 0);
   const ProgramResult full = test::run_program({.arguments = {"train",
