@@ -7,32 +7,23 @@
 #include "cli/passive_waiting.h"
 #include "cli/stop_signal.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/out_of_memory.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <new>
-#include <stdexcept>
 #include <string>
-#include <string_view>
 
 namespace {
 
-// libtorch's CPU allocator has no exception type of its own.
-bool is_out_of_memory(std::string_view message) {
-  return message.find("DefaultCPUAllocator") != std::string_view::npos ||
-         message.find("Storage size calculation overflowed") != std::string_view::npos;
-}
-
 int report_out_of_memory() {
   fmt::print(stderr,
-             "reynard: out of memory: more than the {:.1f} GB of this machine are needed; use a "
+             "reynard: out of memory: more than the {:.1f} GB that were free are needed; use a "
              "shorter length, a smaller batch or a smaller model\n",
-             static_cast<double>(reynard::cli::machine_memory()) / 1e9);
+             static_cast<double>(reynard::cli::memory_limit()) / 1e9);
   return 2;
 }
 
@@ -71,7 +62,7 @@ int main(int argc, char** argv) {
   add_info(app);
   add_score(app);
 
-  limit_memory_to_machine();
+  limit_memory_to_free();
   try {
     app.parse(argc, argv);
     return 0;
@@ -85,17 +76,8 @@ int main(int argc, char** argv) {
   } catch (const std::filesystem::filesystem_error& e) {  // a folder that cannot be made, ...
     fmt::print(stderr, "reynard: {}: {}\n", e.path1().string(), e.code().message());
     return 2;
-  } catch (const c10::OutOfMemoryError&) {
-    return report_out_of_memory();
-  } catch (const std::bad_alloc&) {
-    return report_out_of_memory();
-  } catch (const std::length_error&) {  // a container beyond what can be addressed
-    return report_out_of_memory();
-  } catch (const c10::Error& e) {
-    if (is_out_of_memory(e.what_without_backtrace())) return report_out_of_memory();
-    fmt::print(stderr, "reynard: internal error: {}\n", e.what());
-    return 1;
   } catch (const std::exception& e) {
+    if (reynard::tensor::is_out_of_memory(e)) return report_out_of_memory();
     fmt::print(stderr, "reynard: internal error: {}\n", e.what());
     return 1;
   }

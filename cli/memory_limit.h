@@ -6,11 +6,11 @@
 
 namespace reynard::cli {
 
-// Bytes of memory that this process may have: the machine's or container's, swap included, or a
-// lower limit that was set before (ulimit -d); 0 when unknown.
-int64_t machine_memory();
+// Lets allocations fail beyond what is free now, swap included, in the machine and in the
+// container. A lower limit that was set before (ulimit -d) stays.
+void limit_memory_to_free();
 
-// Lets allocations beyond machine_memory() fail.
-void limit_memory_to_machine();
+// Bytes of data that this process may have.
+int64_t memory_limit();
 
 }  // namespace reynard::cli

@@ -3,6 +3,7 @@
 #include "reynard/evaluation/memory_use.h"
 #include "reynard/evaluation/sample_log.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/out_of_memory.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -55,6 +56,48 @@ void answer_batch(
   batch.clear();
 }
 
+// Answers what the log does not hold yet, in batches.
+void answer_all(Scorer& scorer,
+                Task& task,
+                const Requests& requests,
+                const EvaluateOptions& options,
+                SampleLog& log,
+                Effort& effort) {
+  std::vector<Request> batch;
+  int64_t batch_tokens = 0;
+  const auto finish_batch = [&] {
+    if (batch.empty()) return;
+    answer_batch(scorer, task, batch, log, effort);
+    batch_tokens = 0;
+    if (options.progress) options.progress(log.size(), requests.size);
+  };
+  for (int64_t i = 0; i < requests.size; ++i) {
+    Request request = requests.at(i);
+    if (log.contains(request.id)) continue;
+    const int64_t tokens = tokens_of(request);
+    if (batch_tokens + tokens > options.batch_tokens) finish_batch();
+    batch_tokens += tokens;
+    batch.push_back(std::move(request));
+  }
+  finish_batch();
+}
+
+Request first_unanswered(const Requests& requests, const SampleLog& log) {
+  for (int64_t i = 0; i + 1 < requests.size; ++i) {
+    Request request = requests.at(i);
+    if (!log.contains(request.id)) return request;
+  }
+  return requests.at(requests.size - 1);
+}
+
+std::string out_of_memory_at(const Request& request, const Task& task) {
+  return fmt::format(
+      "{}: out of memory at sample \"{}\" of {} tokens; give a smaller --length or --batch-tokens",
+      task.name(),
+      request.id,
+      tokens_of(request));
+}
+
 void write_summary(const std::filesystem::path& path, const nlohmann::json& summary) {
   std::string text = summary.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
   text += '\n';
@@ -66,6 +109,7 @@ void write_summary(const std::filesystem::path& path, const nlohmann::json& summ
   const int error = errno;
   if (file >= 0) ::close(file);
   if (!written) {
+    ::unlink(temporary.c_str());
     throw Error(fmt::format("eval: cannot write {}: {}", path.string(), std::strerror(error)));
   }
   std::filesystem::rename(temporary, path);
@@ -88,23 +132,14 @@ nlohmann::json evaluate(Scorer& scorer, Task& task, const EvaluateOptions& optio
   const int64_t reused = log.size();
 
   Effort effort;
-  std::vector<Request> batch;
-  int64_t batch_tokens = 0;
-  const auto finish_batch = [&] {
-    if (batch.empty()) return;
-    answer_batch(scorer, task, batch, log, effort);
-    batch_tokens = 0;
-    if (options.progress) options.progress(log.size(), requests.size);
-  };
-  for (int64_t i = 0; i < requests.size; ++i) {
-    Request request = requests.at(i);
-    if (log.contains(request.id)) continue;
-    const int64_t tokens = tokens_of(request);
-    if (batch_tokens + tokens > options.batch_tokens) finish_batch();
-    batch_tokens += tokens;
-    batch.push_back(std::move(request));
+  std::string stopped;  // why not all requests were answered; empty: they were
+  try {
+    answer_all(scorer, task, requests, options, log, effort);
+  } catch (const std::exception& error) {
+    if (!tensor::is_out_of_memory(error)) throw;
+    stopped = out_of_memory_at(first_unanswered(requests, log), task);
+    if (!task.measures_part() || log.size() == 0) throw Error(stopped);
   }
-  finish_batch();
 
   Measured measured = task.measure(log.samples());
   nlohmann::json summary = options.about;
@@ -118,7 +153,12 @@ nlohmann::json evaluate(Scorer& scorer, Task& task, const EvaluateOptions& optio
                        {"tokens", effort.tokens},
                        {"seconds", effort.seconds},
                        {"peak_memory_bytes", peak_memory_bytes()}};
-  write_summary(options.folder / (task.name() + ".json"), summary);
+  if (!stopped.empty()) summary["stopped"] = stopped;
+  const std::filesystem::path file = options.folder / (task.name() + ".json");
+  write_summary(file, summary);
+  if (!stopped.empty()) {
+    throw Error(fmt::format("{}; what was measured before is in {}", stopped, file.string()));
+  }
   return summary;
 }
 

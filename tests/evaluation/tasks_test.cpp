@@ -13,6 +13,7 @@
 
 #include <cmath>
 #include <limits>
+#include <new>
 #include <numeric>
 
 namespace reynard::evaluation {
@@ -28,8 +29,9 @@ class Copier final : public Scorer {
     std::vector<Response> responses;
     for (const Request& request : requests) {
       if (answered == fail_after) throw Error("out of patience");
-      ++answered;
       const Score& score = std::get<Score>(request.query);
+      if (static_cast<int64_t>(score.context.size()) > most_context) throw std::bad_alloc();
+      ++answered;
       std::vector<int64_t> tokens = score.context;
       Scored scored;
       for (const int64_t token : score.continuation) {
@@ -46,6 +48,7 @@ class Copier final : public Scorer {
 
   int64_t answered = 0;
   int64_t fail_after = std::numeric_limits<int64_t>::max();
+  int64_t most_context = std::numeric_limits<int64_t>::max();
 
  private:
   bool knows(const std::vector<int64_t>& tokens, int64_t next) const {
@@ -231,6 +234,35 @@ TEST(Evaluate, GoesOnWhereAnEarlierRunStopped) {
   Copier third(33);
   evaluate(third, *entry.make(corpus, small_config(), {}), small_batches);
   EXPECT_EQ(third.answered, 0);
+}
+
+// As the published script: the lengths that fit make the curve.
+TEST(Evaluate, OutOfMemoryKeepsTheLengthsThatFit) {
+  const test::TempDir folder;
+  const Corpus corpus = counting_corpus(1000);
+  Copier copier(1000);
+  copier.most_context = 70;  // targets of 48 tokens need 49 + 1 + 24 before the scored ones
+  const auto task = task_named("forgetting_curve").make(corpus, small_config(), {});
+  const auto error = [&](Task& t) -> std::string {
+    try {
+      evaluate(copier, t, {.folder = folder.path(), .batch_tokens = 1});
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_NE(error(*task).find("out of memory at sample \"copy 48 0\" of 98 tokens"),
+            std::string::npos)
+      << error(*task);
+  const auto summary = nlohmann::json::parse(test::read_file(folder / "forgetting_curve.json"));
+  EXPECT_EQ(summary.at("series").at("points").size(), 5);  // 8, 16, ..., 40
+  EXPECT_EQ(summary.at("metrics").at("fine_length").at("text"), ">40");
+  EXPECT_NE(summary.at("stopped").get<std::string>().find("out of memory"), std::string::npos);
+  // Rows of equal length: none fits.
+  const auto loss = task_named("per_position_loss").make(corpus, small_config(), {});
+  copier.most_context = -1;
+  EXPECT_NE(error(*loss).find("per_position_loss: out of memory"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(folder / "per_position_loss.json"));
 }
 
 TEST(Evaluate, MeasuresAnewWhenSettingsOrModelDiffer) {

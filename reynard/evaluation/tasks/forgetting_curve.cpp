@@ -59,6 +59,7 @@ class ForgettingCurve final : public Task {
   }
 
   Measured measure(const Samples& samples) override;
+  bool measures_part() const override { return true; }
 
  private:
   Request request(int64_t pair, bool copy) const {
@@ -91,6 +92,7 @@ class ForgettingCurve final : public Task {
 Measured ForgettingCurve::measure(const Samples& samples) {
   struct Accuracies {
     std::vector<double> lm, copy;
+    int64_t samples = 0;
   };
   std::map<int64_t, Accuracies> by_length;
   for (const int64_t length : lengths_) {
@@ -100,12 +102,14 @@ Measured ForgettingCurve::measure(const Samples& samples) {
   samples.for_each([&](const nlohmann::json& line) {
     Accuracies& at = by_length.at(line.at("length").get<int64_t>());
     std::vector<double>& list = line.at("setting") == "copy" ? at.copy : at.lm;
+    ++at.samples;
     // As f32, like the published results.
     list.at(line.at("repeat").get<size_t>()) =
         line.at("hits").get<float>() / line.at("scored").get<float>();
   });
   std::vector<CurvePoint> points;
   for (auto& [length, at] : by_length) {
+    if (at.samples < 2 * config_.repeats) continue;  // out of memory: the curve ends before it
     points.push_back(curve_point(length, std::move(at.lm), std::move(at.copy)));
   }
   compare_over_lengths(points);

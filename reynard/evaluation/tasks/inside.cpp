@@ -125,7 +125,7 @@ class Inside final : public Task {
                         "inside",
                         "length",
                         config.length,
-                        "a multiple of --inside.cells");
+                        fmt::format("a multiple of --inside.cells = {}", config.cells));
     const RowOptions options{config.length, corpus.num_tokens, 0, false};
     const std::vector<Row> rows = cut_rows(corpus, options, "inside");
     int64_t seen = -1;

@@ -1,0 +1,11 @@
+#pragma once
+// Tells failures to allocate from other exceptions: libtorch throws them under several types, one
+// of them without a type of its own.
+
+#include <exception>
+
+namespace reynard::tensor {
+
+bool is_out_of_memory(const std::exception& error);
+
+}  // namespace reynard::tensor
