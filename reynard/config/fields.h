@@ -13,7 +13,8 @@
 // holds for each value in it. Cross-field rules go into an optional
 //   void check(config::Problems& problems, const std::string& path) const;
 // where path is the dotted key of the struct, empty at the top: name a field with
-// config::key(path, "num_heads"). check runs only when every field of the struct could be read.
+// config::key(path, "num_heads"). Fields that could not be read have their defaults there; what
+// check says of them, or with their names, is left out.
 //
 // This header is all that a config struct needs; config.h reads, writes and describes such structs.
 
@@ -69,6 +70,8 @@ class Problems {
   // Throws reynard::Error with one line per problem, if there are any.
   void throw_if_any() const;
 
+  // A value that could not be read: cross-field problems that name it would only confuse.
+  void set_unread(std::string path) { unread_.push_back(std::move(path)); }
   // Says where a key was read (empty: it kept its default) and the value it has now.
   void set_value(std::string path, std::string where, std::string value);
 
@@ -80,7 +83,11 @@ class Problems {
   };
   std::string source_;
   std::vector<std::string> lines_;
+  // Whether a cross-field problem is about a value that could not be read.
+  bool names_unread(std::string_view path, std::string_view message) const;
+
   std::vector<Seen> seen_;
+  std::vector<std::string> unread_;
 };
 
 // An enum E is a field type when `enum_names(E)` (found by argument-dependent lookup, the argument

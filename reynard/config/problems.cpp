@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 
 namespace reynard::config {
 
@@ -35,7 +36,27 @@ void Problems::add(std::string_view where, std::string_view path, std::string_vi
   lines_.push_back(printable(line));
 }
 
+bool Problems::names_unread(std::string_view path, std::string_view message) const {
+  const auto is_name = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
+  };
+  return std::any_of(unread_.begin(), unread_.end(), [&](const std::string& unread) {
+    if (path == unread) return true;
+    const std::string_view name = std::string_view(unread).substr(unread.rfind('.') + 1);
+    for (size_t at = message.find(name); at != std::string_view::npos;
+         at = message.find(name, at + 1)) {
+      const size_t end = at + name.size();
+      if ((at == 0 || !is_name(message[at - 1])) &&
+          (end == message.size() || !is_name(message[end]))) {
+        return true;
+      }
+    }
+    return false;
+  });
+}
+
 void Problems::add(std::string_view path, std::string_view message) {
+  if (names_unread(path, message)) return;
   const auto seen =
       std::find_if(seen_.rbegin(), seen_.rend(), [&](const Seen& s) { return s.path == path; });
   if (seen == seen_.rend()) {

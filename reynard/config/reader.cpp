@@ -233,13 +233,12 @@ const Table* read_table(const Node& node, const ReadPlace& place) {
   return table;
 }
 
-bool Reader::finish() {
+void Reader::note_unknown_keys() {
   for (const auto& [name, node] : table_.entries) {
     if (std::find(known_.begin(), known_.end(), name) == known_.end()) {
       place_.unknown.push_back({key(place_.path, name), node.where});
     }
   }
-  return good_;
 }
 
 void add_unknown_keys(const std::vector<UnknownKey>& unknown,

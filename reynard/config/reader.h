@@ -83,13 +83,15 @@ void add_wrong_type(const Node& node, const ReadPlace& place, std::string_view e
 bool is_absent(const Node& node);
 
 template <Section T>
-bool read_section(const Table& table, const ReadPlace& place, T& value);
+void read_section(const Table& table, const ReadPlace& place, T& value);
 
 template <class T>
 bool read_any(const Node& node, const ReadPlace& place, T& value) {
   if constexpr (Section<T>) {
     const Table* table = read_table(node, place);
-    return table && read_section(*table, place, value);
+    if (!table) return false;
+    read_section(*table, place, value);
+    return true;
   } else if constexpr (NamedEnum<T>) {
     const EnumNames<T> names = enum_names(T{});
     std::vector<std::string_view> texts;
@@ -143,33 +145,29 @@ class Reader {
     const ReadPlace place{key(place_.path, name), rule, place_.problems, place_.unknown};
     const Node* node = table_.find(name);
     if (node) {
-      good_ = read_any(*node, place, value) && good_;
+      if (!read_any(*node, place, value)) place_.problems.set_unread(place.path);
     } else if constexpr (Section<T>) {
-      good_ = read_section(Table{}, place, value) && good_;  // its rules hold for defaults too
+      read_section(Table{}, place, value);  // its rules hold for defaults too
     }
     if constexpr (!Section<T>) {
       record_value(place_.problems, place.path, node ? node->where : std::string(), value);
     }
   }
 
-  bool finish();  // notes unknown keys; true: every field could be read
+  void note_unknown_keys();
 
  private:
   const Table& table_;
   const ReadPlace& place_;
   std::vector<std::string> known_;
-  bool good_ = true;
 };
 
 template <Section T>
-bool read_section(const Table& table, const ReadPlace& place, T& value) {
+void read_section(const Table& table, const ReadPlace& place, T& value) {
   Reader reader(table, place);
   T::fields(value, reader);
-  const bool good = reader.finish();
-  if constexpr (Checked<T>) {
-    if (good) static_cast<const T&>(value).check(place.problems, place.path);
-  }
-  return good;
+  reader.note_unknown_keys();
+  if constexpr (Checked<T>) static_cast<const T&>(value).check(place.problems, place.path);
 }
 
 // Adds one problem per unknown key, with the nearest of the known keys.

@@ -123,9 +123,10 @@ void DecoderConfig::check(config::Problems& problems, const std::string& path) c
                   fmt::format("\"{}\" is not a mixer; there is: {}", mixer, mixer_names()));
   for (const auto& [key, id] :
        {std::pair{"bos_token_id", bos_token_id}, std::pair{"eos_token_id", eos_token_id}}) {
-    checker.require(!id || (*id >= 0 && *id < vocab_size),
-                    key,
-                    fmt::format("must be a token of the vocabulary, 0 to {}", vocab_size - 1));
+    checker.require(
+        !id || (*id >= 0 && *id < vocab_size),
+        key,
+        fmt::format("must be a token of the vocabulary, 0 to vocab_size - 1 = {}", vocab_size - 1));
   }
   check_heads(*this, checker);
   check_gates(attention, checker);

@@ -46,6 +46,10 @@ hidden_size = "wide"
 num_layer = 2
 [model.attention]
 num_heads = 0
+num_kv_heads = 3
+[schedule]
+warmup_tokens = 10
+warmup_fraction = 0.5
 [training]
 tokens = 1000
 )");
@@ -57,6 +61,10 @@ tokens = 1000
                     "a.toml:5: model.num_layer is not a known key; did you mean "
                     "model.num_layers?\n"),
             "");
+  EXPECT_EQ(missing(error, "a.toml:11: schedule.warmup_fraction = 0.5; excludes"), "");
+  EXPECT_EQ(missing(error, "data.path"), "");
+  // Whether 3 divides a number of heads that is itself wrong is not known.
+  EXPECT_EQ(error.find("num_kv_heads"), std::string::npos) << error;
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
 }
 

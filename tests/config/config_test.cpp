@@ -171,8 +171,10 @@ TEST(Config, CrossFieldProblemsNameThePlaceAndTheValue) {
             "--model.num_heads = 7; must divide model.width = 64");
 }
 
-TEST(Config, CheckDoesNotRunOnValuesThatBreakTheirRules) {
-  // check divides by num_heads.
+TEST(Config, CheckSeesDefaultsForValuesThatBreakTheirRules) {
+  // check divides by num_heads; what it says of a width that cannot be read would only confuse.
+  EXPECT_EQ(error_of("[model]\nwidth = \"wide\"\nnum_heads = 7\n"),
+            "a.toml:2: model.width = \"wide\"; must be an integer");
   EXPECT_EQ(error_of("[model]\nnum_heads = 0\n"), "a.toml:2: model.num_heads = 0; must be > 0");
 }
 
