@@ -180,6 +180,25 @@ class Preparation {
   std::set<std::pair<uint64_t, uint64_t>> seen_;  // documents, by 128 bits of hash
 };
 
+PrepareSummary prepare_files(const std::vector<InputFile>& files,
+                             const std::vector<TextReaderOptions>& readers,
+                             const PrepareOptions& options,
+                             const tokenizer::Tokenizer& tokenizer,
+                             int64_t total_bytes,
+                             const PrepareProgress& progress) {
+  Preparation preparation(options, tokenizer);
+  const auto machine = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
+  FilePipeline pipeline(
+      files, readers, tokenizer, options.num_threads > 0 ? options.num_threads : machine);
+  for (size_t i = 0; i < files.size();) {
+    const Event event = pipeline.next();
+    preparation.take(files[i], event);
+    if (event.kind == Event::Kind::kFileDone) ++i;
+    if (progress) progress(pipeline.done_bytes(), total_bytes);
+  }
+  return preparation.finish();
+}
+
 }  // namespace
 
 PrepareSummary prepare(const PrepareOptions& options, const PrepareProgress& progress) {
@@ -193,18 +212,15 @@ PrepareSummary prepare(const PrepareOptions& options, const PrepareProgress& pro
     }
     total_bytes += file.size;
   }
-  const std::vector<TextReaderOptions> readers = reader_options(files, options);
-  Preparation preparation(options, *tokenizer);
-  const auto machine = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
-  FilePipeline pipeline(
-      files, readers, *tokenizer, options.num_threads > 0 ? options.num_threads : machine);
-  for (size_t i = 0; i < files.size();) {
-    const Event event = pipeline.next();
-    preparation.take(files[i], event);
-    if (event.kind == Event::Kind::kFileDone) ++i;
-    if (progress) progress(pipeline.done_bytes(), total_bytes);
+  const bool existed = std::filesystem::exists(options.output);
+  try {
+    return prepare_files(
+        files, reader_options(files, options), options, *tokenizer, total_bytes, progress);
+  } catch (...) {
+    std::error_code ignored;  // a folder that we made and that holds nothing says nothing
+    if (!existed) std::filesystem::remove(options.output, ignored);
+    throw;
   }
-  return preparation.finish();
 }
 
 }  // namespace reynard::data

@@ -85,6 +85,12 @@ TEST_F(PrepareCommand, AFullDiskIsAnErrorAndLeavesTheEarlierFile) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out/train.tokens.partial"));
 }
 
+TEST_F(PrepareCommand, LeavesNoFolderWhereNothingWasPrepared) {
+  test::write_file(folder_ / "a.txt", "not \xff text");
+  EXPECT_EQ(run({"a.txt", "-o", "out"}).exit_code, 2);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
+}
+
 TEST(Program, UnknownCommandsAreOneLine) {
   const ProgramResult result = test::run_program({.arguments = {"trian"}});
   EXPECT_EQ(result.exit_code, 2);
