@@ -87,8 +87,8 @@ class Task {
   // What one sample line records of an answer; must be enough for `measure`.
   virtual nlohmann::json sample(const Request& request, const Response& response) = 0;
   virtual Measured measure(const Samples& samples) = 0;
-  // True: `measure` takes samples of which some are missing, as after a length that did not fit into
-  // the memory, and says what the others give.
+  // True: `measure` takes samples of which some are missing, as after a length that did not fit
+  // into the memory, and says what the others give.
   virtual bool measures_part() const { return false; }
 };
 
