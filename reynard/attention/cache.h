@@ -38,7 +38,6 @@ class PagePool {
 
   const PageLayout& layout() const { return layout_; }
   int64_t pages_in_use() const { return in_use_; }
-  int64_t page_bytes() const;
 
   // A page with one user and empty bounds. Throws reynard::Error when max_pages are in use.
   int32_t allocate();
@@ -114,12 +113,9 @@ class LayerCache {
 
   // For decode.h: pages of one kv head in order; -1 where evicted.
   const std::vector<int32_t>& pages(int64_t kv_head) const { return pages_[kv_head]; }
-  int64_t num_evicted_pages(int64_t kv_head) const { return evicted_pages_[kv_head]; }
   // log sum over evicted keys of exp(-c_j), per query head; -inf when none
   double evicted_mass(int64_t head) const { return evicted_masses_[head]; }
   float evicted_norm(int64_t kv_head) const { return evicted_norms_[kv_head]; }
-  // The gate sum at the last position, per query head: (H) f64.
-  const std::vector<double>& last_sums() const { return last_sums_; }
   // Keys, values and sums of one kv head from its first page that is not evicted:
   // (T', D), (T', D), (group, T') f64.
   struct Gathered {

@@ -42,11 +42,6 @@ PagePool::PagePool(const PageLayout& layout) : layout_(layout) {
   masses_ = at::empty({0, layout.group}, f64);
 }
 
-int64_t PagePool::page_bytes() const {
-  const int64_t element = static_cast<int64_t>(c10::elementSize(layout_.dtype));
-  return 2 * kPageTokens * layout_.head_dim * element + layout_.group * (kPageTokens + 1) * 8 + 4;
-}
-
 void PagePool::grow() {
   const int64_t old_capacity = keys_.size(0);
   int64_t capacity = std::max(kFirstPages, 2 * old_capacity);

@@ -60,39 +60,11 @@ inline void transpose16(__m512i (&r)[16]) {
 
 // Two vectors of f32 as bf16: lane i of `even`, then lane i of `odd`, side by side.
 inline __m512i interleaved(Vec even, Vec odd) {
-  const __m512i order = _mm512_set_epi16(31,
-                                         15,
-                                         30,
-                                         14,
-                                         29,
-                                         13,
-                                         28,
-                                         12,
-                                         27,
-                                         11,
-                                         26,
-                                         10,
-                                         25,
-                                         9,
-                                         24,
-                                         8,
-                                         23,
-                                         7,
-                                         22,
-                                         6,
-                                         21,
-                                         5,
-                                         20,
-                                         4,
-                                         19,
-                                         3,
-                                         18,
-                                         2,
-                                         17,
-                                         1,
-                                         16,
-                                         0);
-  return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
+  alignas(64) static constexpr int16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                     21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                     11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return _mm512_permutexvar_epi16(_mm512_load_si512(kOrder),
+                                  (__m512i)_mm512_cvtne2ps_pbh(odd, even));
 }
 
 template <int64_t kQueriesPerBlock, int64_t kKeysPerBlock>

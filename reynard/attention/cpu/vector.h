@@ -91,12 +91,6 @@ inline Vec exp2(Vec x) {
   return (Vec)((IntVec)y + ((IntVec)shifted << 23));
 }
 
-inline float sum_of(Vec x) {
-  float sum = 0;
-  for (int i = 0; i < kLanes; ++i) sum += x[i];
-  return sum;
-}
-
 // A matrix by its first element and the distance between rows, in elements.
 template <class T>
 struct Matrix {
