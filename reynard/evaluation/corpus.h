@@ -28,8 +28,4 @@ struct Corpus {
   std::function<std::string(const std::vector<int64_t>&)> decode;  // tokens -> text
 };
 
-// A corpus held in memory whose tokens are all text; document_ends: one past the last token of each
-// document, ascending.
-Corpus corpus_of(std::vector<int64_t> tokens, const std::vector<int64_t>& document_ends);
-
 }  // namespace reynard::evaluation

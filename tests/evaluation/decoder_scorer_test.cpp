@@ -8,6 +8,7 @@
 #include "reynard/models/score.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/compare.h"
+#include "tests/support/corpus.h"
 #include "tests/support/files.h"
 
 #include <ATen/TensorOperators.h>
@@ -187,7 +188,7 @@ TEST(Tasks, AllRunOnADecoder) {
   models::DecoderConfig model = small_config();
   model.attention.qk_norm = models::QKNorm::kPerHead;
   models::Decoder decoder(model, 2);
-  Corpus corpus = corpus_of(tokens_from(5, 1500), {700, 1500});
+  Corpus corpus = test::corpus_of(tokens_from(5, 1500), {700, 1500});
   corpus.bos = 1;
   EvaluationConfig config;
   config.per_position_loss = {.length = 128, .rows = 3};
@@ -218,12 +219,12 @@ TEST(Tasks, AllRunOnADecoder) {
 }
 
 TEST(Tasks, PruningNeedsForgetGates) {
-  const Corpus corpus = corpus_of(tokens_from(5, 1500), {1500});
+  const Corpus corpus = test::corpus_of(tokens_from(5, 1500), {1500});
   EXPECT_THROW(task_named("pruning").make(corpus, {}, {.forgets = false}), Error);
 }
 
 TEST(Tasks, InsideRejectsWhatItCannotShow) {
-  const Corpus corpus = corpus_of(tokens_from(5, 1500), {1500});
+  const Corpus corpus = test::corpus_of(tokens_from(5, 1500), {1500});
   EvaluationConfig config;
   config.inside.length = 100;
   EXPECT_THROW(task_named("inside").make(corpus, config, {}), Error);

@@ -7,6 +7,7 @@
 #include "reynard/evaluation/rows.h"
 #include "reynard/evaluation/sample_log.h"
 #include "reynard/tensor/check.h"
+#include "tests/support/corpus.h"
 #include "tests/support/files.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +66,7 @@ class Copier final : public Scorer {
 Corpus counting_corpus(int64_t tokens, const std::vector<int64_t>& ends = {}) {
   std::vector<int64_t> ids(tokens);
   std::iota(ids.begin(), ids.end(), 10);
-  Corpus corpus = corpus_of(std::move(ids), ends.empty() ? std::vector{tokens} : ends);
+  Corpus corpus = test::corpus_of(std::move(ids), ends.empty() ? std::vector{tokens} : ends);
   corpus.bos = 1;
   corpus.eos = 2;
   return corpus;

@@ -1,12 +1,13 @@
-#include "reynard/evaluation/corpus.h"
+#include "tests/support/corpus.h"
 
 #include <memory>
 #include <utility>
 
-namespace reynard::evaluation {
+namespace reynard::test {
 
-Corpus corpus_of(std::vector<int64_t> tokens, const std::vector<int64_t>& document_ends) {
-  Corpus corpus;
+evaluation::Corpus corpus_of(std::vector<int64_t> tokens,
+                             const std::vector<int64_t>& document_ends) {
+  evaluation::Corpus corpus;
   corpus.num_tokens = static_cast<int64_t>(tokens.size());
   int64_t begin = 0;
   for (const int64_t end : document_ends) {
@@ -27,4 +28,4 @@ Corpus corpus_of(std::vector<int64_t> tokens, const std::vector<int64_t>& docume
   return corpus;
 }
 
-}  // namespace reynard::evaluation
+}  // namespace reynard::test
