@@ -161,6 +161,19 @@ json log_color(const char* title) {
             {"values", {1e-4, 1e-3, 1e-2, 1e-1, 1}}}}};
 }
 
+// Every gate of the heads at every token of the text.
+json gate_values(const json& series, const std::vector<Head>& heads) {
+  json values = json::array();
+  const json& text = series.at("gate_text");
+  for (const Head& head : heads) {
+    const json& gates = series.at("layers").at(head.layer).at("gates").at(head.head);
+    for (size_t i = 0; i < gates.size(); ++i) {
+      values.push_back({{"m", head.label()}, {"i", i}, {"f", gates[i]}, {"t", text.at(i)}});
+    }
+  }
+  return values;
+}
+
 }  // namespace
 
 std::optional<Figure> forget_gates(const RunResults& run, size_t index) {
@@ -168,14 +181,8 @@ std::optional<Figure> forget_gates(const RunResults& run, size_t index) {
   if (!series) return {};
   const std::vector<Head> heads = heads_with(*series, "gates", kMostGateRows);
   if (heads.empty()) return {};
-  json values = json::array();
+  const json values = gate_values(*series, heads);
   const json& text = series->at("gate_text");
-  for (const Head& head : heads) {
-    const json& gates = series->at("layers").at(head.layer).at("gates").at(head.head);
-    for (size_t i = 0; i < gates.size(); ++i) {
-      values.push_back({{"m", head.label()}, {"i", i}, {"f", gates[i]}, {"t", text.at(i)}});
-    }
-  }
   json letters = json::array();
   for (size_t i = 0; i < text.size(); ++i) letters.push_back({{"i", i}, {"t", text[i]}});
   json spec = base_spec(static_cast<int>(heads.size()) * 14);

@@ -22,19 +22,17 @@ namespace fs = std::filesystem;
 
 const char* const kEvil = "</script><img src=x onerror=alert(1)>'\"&";
 
-// A run folder with every kind of result. gap: what copy accuracy is above LM accuracy at the
-// shortest length.
-void write_run(const fs::path& folder, const std::string& name, double loss, double gap) {
-  fs::create_directories(folder / "eval");
-  const auto write = [&](const char* file, const json& value) {
-    test::write_file(folder / file, value.dump());
-  };
-  write("run.json",
-        {{"name", name},
-         {"command", {"reynard", "train", "configs/a b.toml"}},
-         {"parameters", 1234567},
-         {"train_length", 64},
-         {"machine", {{"cpu", "Example CPU"}, {"cores", 2}}}});
+void write_json(const fs::path& file, const json& value) {
+  test::write_file(file, value.dump());
+}
+
+void write_training(const fs::path& folder, const std::string& name) {
+  write_json(folder / "run.json",
+             {{"name", name},
+              {"command", {"reynard", "train", "configs/a b.toml"}},
+              {"parameters", 1234567},
+              {"train_length", 64},
+              {"machine", {{"cpu", "Example CPU"}, {"cores", 2}}}});
   std::string metrics;
   for (int step = 1; step <= 5; ++step) {
     const json line{{"step", step},
@@ -46,7 +44,9 @@ void write_run(const fs::path& folder, const std::string& name, double loss, dou
     metrics += line.dump() + "\n";
   }
   test::write_file(folder / "metrics.jsonl", metrics);
+}
 
+void write_losses(const fs::path& folder, double loss) {
   json positions = json::array();
   json errors = json::array();
   std::string rows = "{\"task\":\"per_position_loss\"}\n";
@@ -59,15 +59,18 @@ void write_run(const fs::path& folder, const std::string& name, double loss, dou
     rows += line.dump() + "\n";
   }
   test::write_file(folder / "eval/per_position_loss.jsonl", rows);
-  write("eval/per_position_loss.json",
-        {{"task", "per_position_loss"},
-         {"text", kEvil},
-         {"command", "reynard eval runs/x --task per_position_loss"},
-         {"settings", {{"length", 128}}},
-         {"identity", {{"text", "same"}}},
-         {"metrics", {{"loss", loss + 0.25}, {"bits_per_byte", 1.5}, {"rows", 4}}},
-         {"series", {{"loss", positions}, {"standard_error", errors}, {"perplexity", positions}}}});
+  write_json(
+      folder / "eval/per_position_loss.json",
+      {{"task", "per_position_loss"},
+       {"text", kEvil},
+       {"command", "reynard eval runs/x --task per_position_loss"},
+       {"settings", {{"length", 128}}},
+       {"identity", {{"text", "same"}}},
+       {"metrics", {{"loss", loss + 0.25}, {"bits_per_byte", 1.5}, {"rows", 4}}},
+       {"series", {{"loss", positions}, {"standard_error", errors}, {"perplexity", positions}}}});
+}
 
+void write_forgetting_curve(const fs::path& folder, double gap) {
   json points = json::array();
   for (const int length : {32, 64, 96}) {
     const double copy = 0.3 + (length == 96 ? 0 : gap);
@@ -79,38 +82,51 @@ void write_run(const fs::path& folder, const std::string& name, double loss, dou
                       {"adjusted_p_value", gap > 0 ? 0.001 : 1},
                       {"noise", 0.015}});
   }
-  write("eval/forgetting_curve.json",
-        {{"task", "forgetting_curve"},
-         {"settings", {{"length", 96}}},
-         {"metrics",
-          {{"fine_length", {{"length", 32}, {"text", "32"}}},
-           {"coarse_length", {{"length", 64}, {"text", "64"}}},
-           {"copies", gap > 0}}},
-         {"series", {{"points", points}}}});
-  write("eval/pruning.json",
-        {{"task", "pruning"},
-         {"settings", {{"length", 64}}},
-         {"metrics",
-          {{"loss_pruned", 1.23456},
-           {"loss_unpruned", 1.23455},
-           {"loss_difference", 1e-5},
-           {"pruned_share", 0.413}}},
-         {"series", {{"pruned_share", {{0.25, 0.5}, {0.75, 1.0}}}}}});
+  write_json(folder / "eval/forgetting_curve.json",
+             {{"task", "forgetting_curve"},
+              {"settings", {{"length", 96}}},
+              {"metrics",
+               {{"fine_length", {{"length", 32}, {"text", "32"}}},
+                {"coarse_length", {{"length", 64}, {"text", "64"}}},
+                {"copies", gap > 0}}},
+              {"series", {{"points", points}}}});
+}
+
+void write_pruning_and_inside(const fs::path& folder) {
+  write_json(folder / "eval/pruning.json",
+             {{"task", "pruning"},
+              {"settings", {{"length", 64}}},
+              {"metrics",
+               {{"loss_pruned", 1.23456},
+                {"loss_unpruned", 1.23455},
+                {"loss_difference", 1e-5},
+                {"pruned_share", 0.413}}},
+              {"series", {{"pruned_share", {{0.25, 0.5}, {0.75, 1.0}}}}}});
   const json layer{{"attention", {{1, 0.5, 0.5}, {1, 0.9, 0.1}}},
                    {"decay", {{1, 0.5, 1}, {1, 0.1, 1}}},
                    {"gates", {{0.5, 0.25}, {0.75, 1}}},
                    {"start", {{64}, {0}}}};
-  write("eval/inside.json",
-        {{"task", "inside"},
-         {"metrics", json::object()},
-         {"series",
-          {{"length", 128}, {"cells", 2}, {"gate_text", {"<", "b"}}, {"layers", {layer}}}}});
-  write("eval/text_sample.json",
-        {{"task", "text_sample"},
-         {"metrics", json::object()},
-         {"series",
-          {{"samples", {{{"temperature", 0}, {"prompt", kEvil}, {"text", kEvil}}}},
-           {"truth", kEvil}}}});
+  write_json(folder / "eval/inside.json",
+             {{"task", "inside"},
+              {"metrics", json::object()},
+              {"series",
+               {{"length", 128}, {"cells", 2}, {"gate_text", {"<", "b"}}, {"layers", {layer}}}}});
+  write_json(folder / "eval/text_sample.json",
+             {{"task", "text_sample"},
+              {"metrics", json::object()},
+              {"series",
+               {{"samples", {{{"temperature", 0}, {"prompt", kEvil}, {"text", kEvil}}}},
+                {"truth", kEvil}}}});
+}
+
+// A run folder with every kind of result. gap: what copy accuracy is above LM accuracy at the
+// shortest length.
+void write_run(const fs::path& folder, const std::string& name, double loss, double gap) {
+  fs::create_directories(folder / "eval");
+  write_training(folder, name);
+  write_losses(folder, loss);
+  write_forgetting_curve(folder, gap);
+  write_pruning_and_inside(folder);
 }
 
 Runs two_runs(const test::TempDir& folder) {
