@@ -21,9 +21,12 @@ if(REYNARD_SANITIZER STREQUAL "address")
                -fno-omit-frame-pointer)
 elseif(REYNARD_SANITIZER STREQUAL "thread")
   set(sanitize -fsanitize=thread)
+  # libtorch.so exports functions of std::filesystem that call system functions it could not bind here:
+  # the library of the compiler comes first.
+  set(standard_library_first -Wl,--push-state,--no-as-needed -lstdc++ -Wl,--pop-state)
 endif()
 target_compile_options(reynard_options INTERFACE ${sanitize})
-target_link_options(reynard_options INTERFACE ${sanitize})
+target_link_options(reynard_options INTERFACE ${sanitize} ${standard_library_first})
 
 # reynard_component(attention DEPENDS tensor config): folder -> object target reynard_attention,
 # all of its .cpp files (sub-folders included), joined into libreynard.so.

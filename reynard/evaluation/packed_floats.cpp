@@ -63,7 +63,7 @@ std::vector<float> unpack_floats(std::string_view text) {
   }
   if (bytes.size() % sizeof(float) != 0) throw Error("packed floats: the last number is cut short");
   std::vector<float> values(bytes.size() / sizeof(float));
-  std::memcpy(values.data(), bytes.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
   return values;
 }
 
