@@ -13,7 +13,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <regex>
 
 namespace reynard::report {
 namespace {
@@ -137,11 +136,14 @@ Runs two_runs(const test::TempDir& folder) {
 
 // The specifications that a page embeds, by figure.
 std::map<std::string, json> specs_of(const std::string& page) {
-  static const std::regex element(
-      R"re(<script type="application/json" id="spec-([a-z0-9_]+)">([^<]*)</script>)re");
+  const std::string opening = "<script type=\"application/json\" id=\"spec-";
   std::map<std::string, json> specs;
-  for (std::sregex_iterator it(page.begin(), page.end(), element), end; it != end; ++it) {
-    specs[(*it)[1]] = json::parse((*it)[2].str());
+  for (size_t at = page.find(opening); at != std::string::npos; at = page.find(opening, at)) {
+    at += opening.size();
+    const size_t name_end = page.find("\">", at);
+    const size_t begin = name_end + 2;
+    specs[page.substr(at, name_end - at)] =
+        json::parse(page.substr(begin, page.find('<', begin) - begin));
   }
   return specs;
 }
