@@ -224,27 +224,32 @@ class Run {
   void begin() {
     fs::create_directories(folder_);
     reset_peak_memory();
-    if (options_.resume) {
-      checkpoint::remove_unfinished(folder_);
-      if (fs::exists(folder_ / "checkpoints")) {
-        checkpoint::remove_unfinished(folder_ / "checkpoints");
-      }
-      const RestoredCheckpoint restored = restore_newest(trainer_, folder_);
-      for (const std::string& reason : restored.rejected) {
-        fmt::print(stderr, "reynard: passed over a damaged checkpoint: {}\n", reason);
-      }
-      if (restored.folder) {
-        saved_step_ = trainer_.steps();
-        window_.restore(restored.recent_losses);
-        if (!options_.quiet) {
-          fmt::print(
-              stderr, "resumed after step {} ({} tokens)\n", trainer_.steps(), trainer_.tokens());
-        }
-      }
-    }
+    if (options_.resume) resume();
     write_run_json(trainer_, options_);
     metrics_ = std::make_unique<MetricsLog>(folder_, trainer_.steps());
     window_.begin(trainer_);
+  }
+
+  void resume() {
+    checkpoint::remove_unfinished(folder_);
+    if (fs::exists(folder_ / "checkpoints")) {
+      checkpoint::remove_unfinished(folder_ / "checkpoints");
+    }
+    const RestoredCheckpoint restored = restore_newest(trainer_, folder_);
+    for (const std::string& reason : restored.rejected) {
+      fmt::print(stderr, "reynard: passed over a damaged checkpoint: {}\n", reason);
+    }
+    if (restored.folder) {
+      saved_step_ = trainer_.steps();
+      window_.restore(restored.recent_losses);
+    }
+    if (options_.quiet) return;
+    if (restored.folder) {
+      fmt::print(
+          stderr, "resumed after step {} ({} tokens)\n", trainer_.steps(), trainer_.tokens());
+    } else {
+      fmt::print(stderr, "no checkpoint in {}: a new run begins\n", folder_.string());
+    }
   }
 
   void step() {

@@ -252,6 +252,16 @@ TEST_F(TrainCommand, CtrlCWritesACheckpointAndGoesOn) {
   EXPECT_EQ(json("stopped/result.json").at("steps"), steps + 10);
 }
 
+TEST_F(TrainCommand, ResumeSaysWhereItBegins) {
+  const auto resume = [&](const char* tokens) {
+    return run({"train", "tiny.toml", "--run.folder=run", "--resume", tokens}).errors;
+  };
+  const std::string first = resume("--training.tokens=64");
+  EXPECT_NE(first.find("no checkpoint in run: a new run begins\n"), std::string::npos) << first;
+  const std::string second = resume("--training.tokens=128");
+  EXPECT_NE(second.find("resumed after step 1 (64 tokens)\n"), std::string::npos) << second;
+}
+
 // Spinning threads make training many times slower where another process wants a core.
 TEST_F(TrainCommand, ThreadsWaitPassivelyUnlessTheUserSaysOtherwise) {
   unsetenv("OMP_WAIT_POLICY");
