@@ -1,9 +1,14 @@
 #include "reynard/data/file_pipeline.h"
 
 #include "reynard/data/random.h"
+#include "reynard/tensor/error.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
+#include <tuple>
 #include <utility>
 
 namespace reynard::data {
@@ -51,10 +56,25 @@ FilePipeline::FilePipeline(const std::vector<InputFile>& files,
     : files_(files), options_(options), tokenizer_(tokenizer) {
   const auto threads = std::min(static_cast<size_t>(num_threads), files.size());
   max_open_ = 2 * threads;
-  for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  try {
+    for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error& error) {
+    stop();
+    throw Error(
+        fmt::format("prepare: --threads {}: only {} of {} threads could be started ({}); "
+                    "give a smaller number",
+                    num_threads,
+                    threads_.size(),
+                    threads,
+                    error.code().message()));
+  }
 }
 
 FilePipeline::~FilePipeline() {
+  stop();
+}
+
+void FilePipeline::stop() {
   stop_ = true;
   {
     const std::lock_guard lock(mutex_);

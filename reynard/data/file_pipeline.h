@@ -5,6 +5,7 @@
 #include "reynard/data/text_reader.h"
 #include "reynard/tokenizer/tokenizer.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -31,7 +32,7 @@ struct Event {
 
 class FilePipeline {
  public:
-  // options: one per file.
+  // options: one per file. Throws reynard::Error when the threads cannot be started.
   FilePipeline(const std::vector<InputFile>& files,
                const std::vector<TextReaderOptions>& options,
                const tokenizer::Tokenizer& tokenizer,
@@ -51,6 +52,7 @@ class FilePipeline {
     std::exception_ptr error;
     bool done = false;
   };
+  void stop();
   void work();
   void read_file(size_t index, FileQueue& queue);
   void push(FileQueue& queue, Event event);
