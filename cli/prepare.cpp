@@ -101,7 +101,8 @@ void add_prepare(CLI::App& app) {
       ->add_option("--roll-min-tokens",
                    options.roll_min_tokens,
                    "with --roll: documents with fewer tokens stay as they are")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs(roll);
   command->add_option("--threads", options.num_threads, "0: as many as the machine has")
       ->capture_default_str();
   command->footer(kFooter);

@@ -76,7 +76,16 @@ class Preparation {
                               error ? error.message() : ""));
     }
     add_output(options.output / "train.tokens", writer_options);
-    if (options.held_out > 0) add_output(options.output / "held_out.tokens", writer_options);
+    const std::filesystem::path held_out = options.output / "held_out.tokens";
+    if (options.held_out > 0) {
+      add_output(held_out, writer_options);
+    } else if (std::filesystem::exists(held_out)) {
+      // Who measures on it would measure on text of train.tokens.
+      throw Error(fmt::format(
+          "{}: is of an earlier run; without --held-out its text may come into train.tokens; "
+          "remove it or choose another --output",
+          held_out.string()));
+    }
   }
 
   void take(const InputFile& file, const Event& event) {

@@ -67,6 +67,8 @@ TEST_F(PrepareCommand, WrongUsageIsOneLine) {
                "prepare: --held-out 2; expected at least 0 and less than 1");
   test::write_file(folder_ / "a.txt", "text");
   expect_error({"a.txt", "-o", "out", "--tokenizer", "bpe"}, "tokenizer = \"bpe\"; expected byte");
+  expect_error({"a.txt", "-o", "out", "--roll-min-tokens", "2"},
+               "--roll-min-tokens requires --roll; see `reynard prepare --help`");
   expect_error({"a.txt", "-o", "a.txt/x"}, "a.txt/x: cannot be made a folder: Not a directory");
 }
 
@@ -83,6 +85,22 @@ TEST_F(PrepareCommand, AFullDiskIsAnErrorAndLeavesTheEarlierFile) {
             "reynard: out/train.tokens.partial: cannot be written: File too large\n");
   EXPECT_EQ(test::read_file(folder_ / "out/train.tokens"), earlier);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out/train.tokens.partial"));
+}
+
+TEST_F(PrepareCommand, ThreadsThatCannotBeStartedAreAnError) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer's shadow memory is beyond any limit";
+#endif
+  std::filesystem::create_directory(folder_ / "text");
+  for (int i = 0; i < 400; ++i) test::write_file(folder_ / ("text/" + std::to_string(i)), "text");
+  // The stacks of 400 threads are larger.
+  const ProgramResult result =
+      test::run_program({.arguments = {"prepare", "text", "-o", "out", "--threads", "400"},
+                         .folder = folder_.path(),
+                         .memory_limit = int64_t{600} << 20});
+  EXPECT_EQ(result.exit_code, 2) << result.errors;
+  EXPECT_TRUE(result.errors.starts_with("reynard: prepare: --threads 400: only ")) << result.errors;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
 }
 
 TEST_F(PrepareCommand, LeavesNoFolderWhereNothingWasPrepared) {

@@ -266,6 +266,25 @@ TEST_F(Prepare, HoldsOutWholeFilesByTheirNames) {
   EXPECT_EQ(texts(folder_ / "out/held_out.tokens"), held);
 }
 
+// Training on everything beside the held-out file of an earlier run would measure on trained text.
+TEST_F(Prepare, AHeldOutFileOfAnEarlierRunIsAnError) {
+  add("a.txt", "abcdefgh");
+  auto split = options({folder_ / "in/a.txt"});
+  split.held_out = 0.5;
+  data::prepare(split);
+  try {
+    data::prepare(options({folder_ / "in/a.txt"}));
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("held_out.tokens: is of an earlier run"),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_EQ(texts(folder_ / "out/train.tokens"), (Texts{"abcd"}));
+  data::prepare(split);  // replaces both
+  EXPECT_EQ(texts(folder_ / "out/held_out.tokens"), (Texts{"efgh"}));
+}
+
 TEST_F(Prepare, HoldsOutTheEndOfASingleFileAtACharacter) {
   auto split = options({add("a.txt",
                             "abcd\xc3\xa9"
