@@ -122,26 +122,44 @@ nlohmann::ordered_json json(const std::vector<Row>& rows, bool held_out) {
   return {{"loss", held_out ? "held_out" : "training"}, {"rows", list}};
 }
 
+// One run of the sweep, as `reynard train` would be told to do it.
+struct PlannedRun {
+  training::Experiment experiment;
+  std::vector<std::string> command;
+};
+
+// The runs of one point, one per seed.
+std::vector<PlannedRun> plan_point(const SweepArguments& arguments,
+                                   const std::vector<std::string>& overrides,
+                                   const Point& point) {
+  std::vector<PlannedRun> runs;
+  for (int64_t seed = 0; seed < arguments.seeds; ++seed) {
+    std::vector<std::string> settings = overrides;
+    for (const std::string& setting : point) settings.push_back("--" + setting);
+    auto experiment = config::read_toml<training::Experiment>(arguments.experiment, settings);
+    experiment.run.folder = (fs::path(experiment.run.folder) / folder_name(point, seed)).string();
+    experiment.run.seed += seed;
+    experiment.data.seed += seed;
+    std::vector<std::string> command = {"reynard", "train", arguments.experiment};
+    command.insert(command.end(), settings.begin(), settings.end());
+    command.push_back("--run.folder=" + experiment.run.folder);
+    command.push_back(fmt::format("--run.seed={}", experiment.run.seed));
+    command.push_back(fmt::format("--data.seed={}", experiment.data.seed));
+    runs.push_back({std::move(experiment), std::move(command)});
+  }
+  return runs;
+}
+
 void run_sweep(const SweepArguments& arguments, const std::vector<std::string>& overrides) {
   const std::vector<Point> points = grid_points(arguments.grid);
+  // All are planned before the first is run: a mistake in the last shows at once.
+  std::vector<std::vector<PlannedRun>> plan;
+  for (const Point& point : points) plan.push_back(plan_point(arguments, overrides, point));
   std::vector<Row> rows;
   bool held_out = true;
-  fs::path folder;
-  for (const Point& point : points) {
-    Row row{.point = point, .losses = {}, .folders = {}};
-    for (int64_t seed = 0; seed < arguments.seeds; ++seed) {
-      std::vector<std::string> settings = overrides;
-      for (const std::string& setting : point) settings.push_back("--" + setting);
-      auto experiment = config::read_toml<training::Experiment>(arguments.experiment, settings);
-      folder = experiment.run.folder;
-      experiment.run.folder = (folder / folder_name(point, seed)).string();
-      experiment.run.seed += seed;
-      experiment.data.seed += seed;
-      std::vector<std::string> command = {"reynard", "train", arguments.experiment};
-      command.insert(command.end(), settings.begin(), settings.end());
-      command.push_back("--run.folder=" + experiment.run.folder);
-      command.push_back(fmt::format("--run.seed={}", experiment.run.seed));
-      command.push_back(fmt::format("--data.seed={}", experiment.data.seed));
+  for (size_t i = 0; i < points.size(); ++i) {
+    Row row{.point = points[i], .losses = {}, .folders = {}};
+    for (const auto& [experiment, command] : plan[i]) {
       const training::RunResult result = run_point(experiment, arguments, command);
       held_out = held_out && result.validation_loss.has_value();
       row.losses.push_back(result.validation_loss.value_or(result.loss));
@@ -151,6 +169,7 @@ void run_sweep(const SweepArguments& arguments, const std::vector<std::string>& 
   }
   std::stable_sort(
       rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.mean() < b.mean(); });
+  const fs::path folder = fs::path(rows.front().folders.front()).parent_path();
   checkpoint::write_atomically(folder / "sweep.json", json(rows, held_out).dump(2) + "\n");
   fmt::print("{}best first; also in {}\n", table(rows, held_out), (folder / "sweep.json").string());
 }
