@@ -84,7 +84,8 @@ void print_summary(const nlohmann::json& summary, bool as_json) {
   if (as_json) {
     nlohmann::json line = summary;
     line.erase("series");
-    fmt::print("{}\n", line.dump());
+    // Names of files need not be UTF-8.
+    fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return;
   }
   fmt::print("{}:\n", summary.at("task").get<std::string>());
@@ -103,6 +104,8 @@ evaluation::ModelFacts facts_of(const models::DecoderConfig& config, int64_t tra
 
 void check_arguments(const EvalArguments& arguments) {
   tensor::check_value(arguments.length >= 0, "eval", "--length", arguments.length, ">= 1");
+  tensor::check_value(
+      arguments.train_length >= 0, "eval", "--train-length", arguments.train_length, ">= 1");
   tensor::check_value(
       arguments.batch_tokens >= 1, "eval", "--batch-tokens", arguments.batch_tokens, ">= 1");
   tensor::check_value(arguments.dtype == "f32" || arguments.dtype == "bf16",

@@ -121,7 +121,9 @@ void add_info(CLI::App& app) {
     const models::DecoderConfig config = read_model_config(arguments->model);
     const models::ModelCost cost = models::model_cost(config, arguments->length);
     if (arguments->json) {
-      fmt::print("{}\n", to_json(config, cost, *arguments).dump(1));
+      const auto json = to_json(config, cost, *arguments);
+      // The model's path need not be UTF-8.
+      fmt::print("{}\n", json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
     } else {
       print(config, cost, *arguments);
     }

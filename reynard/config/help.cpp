@@ -28,8 +28,7 @@ std::string help_text(const std::vector<KeyInfo>& keys) {
   }
   std::string out;
   for (const KeyInfo& key : keys) {
-    const std::string setting =
-        fmt::format("{} = {}", key.path, key.default_value.empty() ? "" : key.default_value);
+    const std::string setting = fmt::format("{} = {}", key.path, key.default_value);
     out += fmt::format("  {:<{}}  {}; {}\n", setting, width, key.type, explanation(key));
   }
   return out;

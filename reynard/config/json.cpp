@@ -79,7 +79,7 @@ Json convert(const Node& node) {
   return nullptr;
 }
 
-// nlohmann's parser recurses without a limit: deep nesting would end in a stack overflow.
+// convert() recurses: deep nesting would end in a stack overflow.
 void check_depth(std::string_view text, const std::string& source) {
   constexpr int kMaxDepth = 256;
   int depth = 0;

@@ -9,6 +9,8 @@
 #include <charconv>
 #include <cmath>
 
+#include <nlohmann/json.hpp>
+
 namespace reynard::config {
 
 namespace {
@@ -28,7 +30,7 @@ bool check_rule(const Node& node, const ReadPlace& place, double value) {
 // A whole text as a number; nullopt when anything is left over.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
-  if (text.starts_with('+')) text.remove_prefix(1);
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
   Number value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || text.empty()) return {};
@@ -36,14 +38,21 @@ std::optional<Number> parse_number(std::string_view text) {
 }
 
 // TOML's digit groups: 1_000_000.
-std::string without_groups(std::string text) {
+std::string without_groups(std::string_view text) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool group = text[i] == '_' && i > 0 && i + 1 < text.size() &&
-                       std::isdigit(text[i - 1]) && std::isdigit(text[i + 1]);
+    const bool group = text[i] == '_' && i > 0 && i + 1 < text.size() && is_digit(text[i - 1]) &&
+                       is_digit(text[i + 1]);
     if (!group) out += text[i];
   }
   return out;
+}
+
+// What files hold was verified by their parsers; a command line may hold any bytes, and TOML
+// written from it could not be read back.
+bool is_utf8(std::string_view text) {
+  return nlohmann::json::accept(value_text({std::string(text), {}}));
 }
 
 // Insertions, deletions, substitutions and swaps of neighbours that turn a into b.
@@ -172,6 +181,10 @@ bool read_value(const Node& node, const ReadPlace& place, std::string& value) {
     return true;
   }
   if (const auto* raw = std::get_if<RawText>(&node.value)) {
+    if (!is_utf8(raw->text)) {
+      add_wrong_type(node, place, "UTF-8 text");
+      return false;
+    }
     value = raw->text;
     return true;
   }

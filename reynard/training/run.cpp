@@ -121,7 +121,9 @@ void write_run_json(Trainer& trainer, const RunOptions& options) {
                      {"parameters", parameters},
                      {"non_embedding_parameters", parameters - embedding},
                      {"train_length", experiment.data.length}};
-  checkpoint::write_atomically(folder / "run.json", json.dump(2) + "\n");
+  // The command's words need not be UTF-8.
+  checkpoint::write_atomically(folder / "run.json",
+                               json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   checkpoint::write_atomically(folder / "experiment.toml", config::to_toml(experiment));
 }
 

@@ -323,6 +323,29 @@ TEST_F(TrainCommand, SweepTabulatesAndGoesOn) {
   EXPECT_EQ(fs::last_write_time(result), written);  // reused
 }
 
+TEST_F(TrainCommand, SweepRejectsAPointBeforeTheFirstRuns) {
+  const ProgramResult result = run({"sweep",
+                                    "tiny.toml",
+                                    "--grid",
+                                    "optimizer.learning_rate=1e-2,fast",
+                                    "--run.folder=sweep",
+                                    "--training.tokens=1280"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.errors, "reynard: --optimizer.learning_rate = fast; must be a number\n");
+  EXPECT_FALSE(fs::exists(folder_ / "sweep"));
+}
+
+TEST_F(TrainCommand, NamesThatAreNotUTF8) {
+  const ProgramResult refused = run({"train", "tiny.toml", "--run.folder=caf\xe9"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(refused.errors, "reynard: --run.folder = caf\xe9; must be UTF-8 text\n");
+  fs::copy_file(folder_ / "tiny.toml", folder_ / "caf\xe9.toml");
+  const ProgramResult named =
+      run({"train", "caf\xe9.toml", "--quiet", "--run.folder=run", "--training.tokens=128"});
+  EXPECT_EQ(named.exit_code, 0) << named.errors;
+  EXPECT_EQ(json("run/run.json").at("command")[2], "caf\uFFFD.toml");
+}
+
 TEST_F(TrainCommand, SweepRejects) {
   const ProgramResult result = run({"sweep", "tiny.toml", "--grid", "optimizer.learning_rate"});
   EXPECT_EQ(result.exit_code, 2);

@@ -210,6 +210,8 @@ TEST(Config, RejectsWrongTypes) {
   EXPECT_EQ(error_of("note = 2024-01-01\n"), "a.toml:1: dates and times are not used in configs");
   EXPECT_EQ(error_of("", {"--model.width=99999999999999999999"}),
             "--model.width = 99999999999999999999; must be an integer");
+  EXPECT_EQ(error_of("", {"--model.width=+-5"}), "--model.width = +-5; must be an integer");
+  EXPECT_EQ(error_of("", {"--note=caf\xe9"}), "--note = caf\xe9; must be UTF-8 text");
   EXPECT_EQ(error_of("", {"--model=3"}), "--model = 3; must be a section");
   EXPECT_EQ(error_of("", {"--model.width.x=3"}), "--model.width is a section; must be an integer");
 }
