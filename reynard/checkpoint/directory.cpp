@@ -39,11 +39,12 @@ fs::path temporary_beside(const fs::path& target, std::string_view what) {
 // Puts `made` in the place of `target`, which may exist. A process killed in between leaves either
 // the old or the new folder under `target` wherever the file system can exchange names.
 void put_in_place(const fs::path& made, const fs::path& target) {
+  std::error_code leftover;  // has a temporary name, so remove_unfinished() finds it
   if (::rename(made.c_str(), target.c_str()) == 0) return;
   if (errno != ENOTEMPTY && errno != EEXIST) fail(target, "renaming failed", errno);
   if (::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
     sync_folder(target.parent_path());
-    fs::remove_all(made);
+    fs::remove_all(made, leftover);
     return;
   }
   const fs::path old = temporary_beside(target, "old");
@@ -53,7 +54,7 @@ void put_in_place(const fs::path& made, const fs::path& target) {
     ::rename(old.c_str(), target.c_str());
     fail(target, "renaming failed", error_number);
   }
-  fs::remove_all(old);
+  fs::remove_all(old, leftover);
 }
 
 }  // namespace
@@ -127,8 +128,8 @@ void verify_folder(const fs::path& folder) {
     if (error) fail(file, "is missing", error.value());
     const auto expected = digest["bytes"].get<uint64_t>();
     if (size_bytes != expected) {
-      throw Error(fmt::format(
-          "{}: has {} bytes; {} of them were written", file.string(), size_bytes, expected));
+      throw Error(
+          fmt::format("{}: has {} bytes; {} were written", file.string(), size_bytes, expected));
     }
     if (sha256_hex_of_file(file) != digest["sha256"].get<std::string>()) {
       throw Error(fmt::format(

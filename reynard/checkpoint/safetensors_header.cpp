@@ -59,6 +59,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool start_object(std::size_t) override {
+    if (depth_ == 2 && in_metadata_) scalar("an object");
     if (depth_ == 2 || in_array_) reject_tensor("unexpected object");
     ++depth_;
     return true;
@@ -71,7 +72,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool start_array(std::size_t) override {
-    if (depth_ == 0) reject("header is not a JSON object");
+    if (depth_ == 0 || in_metadata_) scalar("a list");
     if (depth_ != 2 || in_array_ || (field_ != "shape" && field_ != "data_offsets")) {
       reject_tensor("unexpected array");
     }

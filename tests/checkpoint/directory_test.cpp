@@ -6,6 +6,7 @@
 #include "tests/support/files.h"
 
 #include <ATen/ops/randn.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -92,7 +93,10 @@ TEST(VerifyFolder, NamesTheFileThatDiffers) {
   test::write_file(weights, bad);
   EXPECT_NE(verify_problem(folder).find("model.safetensors: content differs"), std::string::npos);
   test::write_file(weights, good.substr(1));
-  EXPECT_NE(verify_problem(folder).find("bytes"), std::string::npos);
+  EXPECT_NE(verify_problem(folder).find(
+                fmt::format("has {} bytes; {} were written", good.size() - 1, good.size())),
+            std::string::npos)
+      << verify_problem(folder);
   fs::remove(weights);
   EXPECT_NE(verify_problem(folder).find("is missing"), std::string::npos);
   for (const char* text : {"", "[]", "{\"files\":{\"a\":3}}", "{\"files\":{\"../a\":{}}}"}) {
