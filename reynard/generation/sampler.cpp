@@ -5,6 +5,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/sort.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,18 +14,22 @@ namespace reynard::generation {
 
 Sampler::Sampler(const SamplerOptions& options) : options_(options), random_(options.seed) {
   using tensor::check_value;
-  check_value(
-      options.temperature >= 0, "sampler", "temperature", options.temperature, ">= 0, 0: greedy");
+  check_value(options.temperature >= 0,
+              "sampler",
+              "temperature",
+              fmt::format("{}", options.temperature),
+              ">= 0, 0: greedy");
   check_value(options.top_k >= 0, "sampler", "top_k", options.top_k, ">= 0, 0: all tokens");
   check_value(options.top_p >= 0 && options.top_p <= 1,
               "sampler",
               "top_p",
-              options.top_p,
+              fmt::format("{}", options.top_p),
               "0 to 1, 0: all");
 }
 
 int64_t Sampler::next(const at::Tensor& logits) {
   tensor::check_shape("sampler", "logits", logits, {{"V"}});
+  tensor::check_value(logits.size(0) > 0, "sampler", "number of logits", logits.size(0), "> 0");
   const bool greedy = options_.temperature == 0;
   const at::Tensor scaled =
       logits.to(at::kCPU, at::kDouble) / (greedy ? 1.0 : options_.temperature);

@@ -22,7 +22,7 @@ class Sampler {
   explicit Sampler(const SamplerOptions& options);
 
   // logits (V) f32 -> token id. Of equal logits the lower id is preferred. Throws reynard::Error
-  // when a logit is NaN.
+  // when there is no logit or one is NaN.
   int64_t next(const at::Tensor& logits);
 
  private:

@@ -4,6 +4,7 @@
 #include "reynard/ops/gated_act_cpu.h"
 #include "reynard/ops/precision.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/same_shape.h"
 
 #include <ATen/TensorOperators.h>
 
@@ -30,11 +31,7 @@ at::Tensor gated_act(const at::Tensor& gate_up, Activation act) {
 }
 
 at::Tensor gate_mul(const at::Tensor& x, const at::Tensor& gate, Activation act) {
-  tensor::check_value(gate.defined() && gate.sizes() == x.sizes(),
-                      "gate_mul",
-                      "gate",
-                      "another shape",
-                      "the shape of x");
+  tensor::check_same_shape("gate_mul", "gate", gate, "x", x);
   if (cpu::has_row_kernels(x)) return cpu::gate_mul(x, gate, act);
   const at::ScalarType dtype = arithmetic_dtype(x);
   return (activate(gate.to(dtype), act) * x.to(dtype)).to(x.scalar_type());

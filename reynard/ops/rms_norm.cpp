@@ -4,6 +4,7 @@
 #include "reynard/ops/precision.h"
 #include "reynard/ops/rms_norm_cpu.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/same_shape.h"
 
 #include <ATen/TensorOperators.h>
 
@@ -60,11 +61,7 @@ NormedSum add_rms_norm(const at::Tensor& x,
                        const at::Tensor& weight,
                        double eps) {
   check_norm("add_rms_norm", x, weight, 1);
-  tensor::check_value(residual.defined() && residual.sizes() == x.sizes(),
-                      "add_rms_norm",
-                      "residual",
-                      "another shape",
-                      "the shape of x");
+  tensor::check_same_shape("add_rms_norm", "residual", residual, "x", x);
   if (cpu::has_row_kernels(x)) return cpu::add_rms_norm(x, residual, weight, eps);
   const at::Tensor sum = residual.to(arithmetic_dtype(x)) + x;
   return {.normed = normalised(sum, weight, eps, 1).to(x.scalar_type()), .residual = sum};
@@ -76,11 +73,7 @@ at::Tensor gated_rms_norm(const at::Tensor& x,
                           double eps,
                           int64_t num_groups) {
   check_norm("gated_rms_norm", x, weight, num_groups);
-  tensor::check_value(gate.defined() && gate.sizes() == x.sizes(),
-                      "gated_rms_norm",
-                      "gate",
-                      "another shape",
-                      "the shape of x");
+  tensor::check_same_shape("gated_rms_norm", "gate", gate, "x", x);
   if (cpu::has_row_kernels(x)) return cpu::rms_norm(x, gate, weight, eps, num_groups);
   const at::Tensor open = at::sigmoid(gate.to(arithmetic_dtype(x)));
   return (normalised(x, weight, eps, num_groups) * open).to(x.scalar_type());

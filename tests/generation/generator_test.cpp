@@ -62,9 +62,15 @@ TEST(Sampler, SameSeedSameTokens) {
 TEST(Sampler, RejectsWhatMakesNoSense) {
   EXPECT_THROW(Sampler({.temperature = -1}), Error);
   EXPECT_THROW(Sampler({.top_k = -1}), Error);
-  EXPECT_THROW(Sampler({.top_p = 1.5}), Error);
+  try {
+    Sampler({.top_p = 1.0000001});
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "sampler: top_p = 1.0000001; expected 0 to 1, 0: all");
+  }
   Sampler sampler({});
   EXPECT_THROW(sampler.next(at::tensor({std::numeric_limits<float>::quiet_NaN()})), Error);
+  EXPECT_THROW(sampler.next(at::zeros({0})), Error);
 }
 
 models::DecoderConfig small_config() {
