@@ -1,15 +1,13 @@
 #include "bench/rows.h"
 
-#include "reynard/tensor/check.h"
+#include "reynard/checkpoint/atomic_file.h"
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <unistd.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <fstream>
 
 namespace reynard::bench {
@@ -92,16 +90,7 @@ void write_rows(const std::vector<Row>& rows, const std::string& path) {
                     {"unit", row.unit},
                     {"ratio", row.ratio}});
   }
-  const std::string text = list.dump(1) + "\n", temporary = path + ".tmp";
-  std::FILE* file = std::fopen(temporary.c_str(), "wb");
-  const bool written = file && std::fwrite(text.data(), 1, text.size(), file) == text.size() &&
-                       std::fflush(file) == 0 && fsync(fileno(file)) == 0;
-  if (file) std::fclose(file);
-  if (!written || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    std::remove(temporary.c_str());
-    throw Error(
-        fmt::format("bench: cannot write --json {}; choose a file in a writable folder", path));
-  }
+  checkpoint::write_atomically(path, list.dump(1) + "\n");
 }
 
 }  // namespace reynard::bench

@@ -50,7 +50,7 @@ void check_head(std::string_view op,
   tensor::check_value(high < head.size(0), op, "largest target", high, range);
 }
 
-// Rows [begin, begin + count) of the logits, in the arithmetic dtype.
+// In the arithmetic dtype, whatever the dtype of the product.
 at::Tensor chunk_logits(const at::Tensor& hidden, const at::Tensor& matrix) {
   const at::Tensor logits = at::mm(hidden.to(matrix.scalar_type()), matrix.t());
   return logits.to(arithmetic_dtype(logits));

@@ -92,8 +92,7 @@ struct SoftmaxLossRows {
   const float* weights = nullptr;    // (N)
   int64_t vocabulary = 0;
   bool gradient = false;
-  float* loss = nullptr;      // (N): lse - logit[target], not weighted
-  int64_t* greedy = nullptr;  // (N): first largest logit, or null
+  float* loss = nullptr;  // (N): lse - logit[target], not weighted
 };
 
 struct RowKernels {

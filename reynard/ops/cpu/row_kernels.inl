@@ -233,14 +233,6 @@ void rotary(const RotaryRows& p, int64_t begin, int64_t end) {
 // ---- cross entropy
 
 template <class T>
-int64_t first_index_of(const T* row, int64_t width, float value) {
-  for (int64_t i = 0; i < width; ++i) {
-    if (scalar(row + i) == value) return i;
-  }
-  return 0;  // NaN
-}
-
-template <class T>
 void softmax_loss(const SoftmaxLossRows& p, int64_t begin, int64_t end) {
   const int64_t whole = p.vocabulary / kLanes * kLanes;
   const int64_t rest = p.vocabulary - whole;
@@ -264,7 +256,6 @@ void softmax_loss(const SoftmaxLossRows& p, int64_t begin, int64_t end) {
     const int64_t target = p.targets[row];
     const float log_total = __builtin_logf(total);
     p.loss[row] = log_total - (scalar(x + target) - peak);
-    if (p.greedy) p.greedy[row] = first_index_of(x, p.vocabulary, peak);
     if (!p.gradient) continue;
     const float weight = p.weights[row];
     const float target_gradient =
