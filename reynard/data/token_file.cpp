@@ -63,7 +63,7 @@ std::string text(const Json& json, const std::filesystem::path& path, const char
 }
 
 TokenFileHeader parse_header(std::string_view bytes, const std::filesystem::path& path) {
-  // Only an object without nesting is a header: deep nesting would overflow the parser's stack.
+  // Only an object without nesting is a header: messages print values, and printing recurses.
   const std::string_view start = R"({"format":"reynard-tokens")";
   if (!bytes.starts_with(start) || bytes.find_first_of("[{", 1) != std::string_view::npos) {
     fail(path, "is not a token file; make one with `reynard prepare`");
