@@ -113,6 +113,26 @@ TEST_F(EvalCommand, PublishedModelWithoutBosIsMeasuredWithoutIt) {
   EXPECT_TRUE(curve.at("metrics").at("bos").is_null());
 }
 
+// JSON is UTF-8; names of files need not be.
+TEST_F(EvalCommand, NamesThatAreNotUTF8AreReplacedInJson) {
+  std::filesystem::rename(folder_ / "text.txt", folder_ / "caf\xe9.txt");
+  const ProgramResult eval = run({"eval",
+                                  "run",
+                                  "--task",
+                                  "per_position_loss",
+                                  "--length",
+                                  "64",
+                                  "--text",
+                                  "caf\xe9.txt",
+                                  "--json"});
+  ASSERT_EQ(eval.exit_code, 0) << eval.errors;
+  EXPECT_EQ(json::parse(eval.output).at("text"), "caf\uFFFD.txt");
+  std::filesystem::rename(folder_ / "run", folder_ / "caf\xe9");
+  const ProgramResult info = run({"info", "caf\xe9", "--json"});
+  ASSERT_EQ(info.exit_code, 0) << info.errors;
+  EXPECT_EQ(json::parse(info.output).at("model"), "caf\uFFFD");
+}
+
 TEST_F(EvalCommand, BadInputIsOneLine) {
   const auto eval = [](std::vector<std::string> more) {
     std::vector<std::string> arguments{"eval", "run", "--text", "text.txt"};
@@ -123,6 +143,7 @@ TEST_F(EvalCommand, BadInputIsOneLine) {
   expect_error({"eval", "run", "--text", "missing.txt"}, "missing.txt does not exist");
   expect_error(eval({"--task", "forgetting"}), "no task is called 'forgetting'");
   expect_error(eval({"--dtype", "f8"}), "--dtype = f8; expected f32 or bf16");
+  expect_error(eval({"--train-length", "-4"}), "--train-length = -4; expected >= 1");
   expect_error(eval({"--length", "6000"}), "no document has 6000 tokens");
   expect_error(eval({"--forgetting_curve.gird=code"}), "gird");
   test::write_file(folder_ / "binary.txt", std::string_view("a\0b", 3));
