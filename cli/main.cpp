@@ -61,6 +61,7 @@ int main(int argc, char** argv) {
   add_report(app);
   add_info(app);
   add_score(app);
+  add_generate(app);
 
   limit_memory_to_free();
   try {

@@ -53,6 +53,7 @@ LayerCache& LayerCache::operator=(LayerCache&& other) noexcept {
   evicted_masses_ = std::move(other.evicted_masses_);
   evicted_norms_ = std::move(other.evicted_norms_);
   last_sums_ = std::move(other.last_sums_);
+  evicted_share_ = other.evicted_share_;
   length_ = std::exchange(other.length_, 0);
   horizon_ = std::exchange(other.horizon_, 0);
   return *this;
@@ -78,6 +79,7 @@ LayerCache LayerCache::fork() const {
   copy.evicted_masses_ = evicted_masses_;
   copy.evicted_norms_ = evicted_norms_;
   copy.last_sums_ = last_sums_;
+  copy.evicted_share_ = evicted_share_;
   copy.length_ = length_;
   copy.horizon_ = horizon_;
   for (const std::vector<int32_t>& table : pages_) {
@@ -265,14 +267,18 @@ int64_t LayerCache::evict(const at::Tensor& logit_bound, double log_tolerance, i
   int64_t dropped = 0;
   for (int64_t g = 0; g < G; ++g) {
     int64_t keep = std::numeric_limits<int64_t>::max();  // pages that every head of the group drops
+    std::vector<double> limits;
     for (int64_t h = g * group; h < (g + 1) * group; ++h) {
       // Above this log mass of exp(-c_j) a later query might notice: c only falls, U bounds it.
-      const double limit =
-          eviction_limit(bounds.const_data_ptr<double>()[h], log_tolerance, sum_at(h, horizon - 1));
-      keep = std::min(keep, prefix_within(h, limit));
+      limits.push_back(eviction_limit(
+          bounds.const_data_ptr<double>()[h], log_tolerance, sum_at(h, horizon - 1)));
+      keep = std::min(keep, prefix_within(h, limits.back()));
     }
     for (int64_t h = g * group; h < (g + 1) * group; ++h) {
       evicted_masses_[h] = prefix_mass(h, keep);
+      if (keep <= evicted_pages_[g]) continue;
+      const double share = log_tolerance + evicted_masses_[h] - limits[h - g * group];
+      evicted_share_ = std::max(evicted_share_, share);
     }
     dropped += drop_front(g, keep);
   }

@@ -17,6 +17,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -88,6 +89,7 @@ class LayerCache {
 
   int64_t length() const { return length_; }  // tokens appended, evicted ones included
   int64_t num_kv_heads() const { return static_cast<int64_t>(pages_.size()); }
+  int64_t horizon() const { return horizon_; }  // truncate cannot go below it
   const std::shared_ptr<PagePool>& pool() const { return pool_; }
 
   //   k, v (T, G, D) in the pool's dtype; log_gate (T, H) f32 <= 0, undefined: no gates (log 1)
@@ -115,6 +117,9 @@ class LayerCache {
   const std::vector<int32_t>& pages(int64_t kv_head) const { return pages_[kv_head]; }
   // log sum over evicted keys of exp(-c_j), per query head; -inf when none
   double evicted_mass(int64_t head) const { return evicted_masses_[head]; }
+  // The largest log share of a query's mass that evict() has ever allowed for what it freed; -inf:
+  // nothing was.
+  double evicted_share() const { return evicted_share_; }
   float evicted_norm(int64_t kv_head) const { return evicted_norms_[kv_head]; }
   // Keys, values and sums of one kv head from its first page that is not evicted:
   // (T', D), (T', D), (group, T') f64.
@@ -140,6 +145,7 @@ class LayerCache {
   std::vector<double> evicted_masses_;       // per query head
   std::vector<float> evicted_norms_;         // per kv head
   std::vector<double> last_sums_;            // per query head
+  double evicted_share_ = -std::numeric_limits<double>::infinity();
   int64_t length_ = 0;
   int64_t horizon_ = 0;
 };

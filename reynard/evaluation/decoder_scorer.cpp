@@ -176,11 +176,12 @@ class DecoderScorer final : public Scorer {
   }
 
   Generated write(const Generate& query) const {
-    return {generation::generate(decoder_,
-                                 query.prompt,
-                                 {.max_tokens = query.max_tokens,
-                                  .sampler = {.temperature = query.temperature, .seed = query.seed},
-                                  .stop = query.stop})};
+    generation::GenerateOptions options;
+    options.max_tokens = query.max_tokens;
+    options.sampler.temperature = query.temperature;
+    options.sampler.seed = query.seed;
+    options.stop = query.stop;
+    return {generation::generate(decoder_, query.prompt, options)};
   }
 
   Probed look_inside(const Probe& query) {

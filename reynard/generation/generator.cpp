@@ -2,59 +2,116 @@
 
 #include "reynard/models/decoder.h"
 #include "reynard/models/score.h"
-#include "reynard/models/state.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 namespace reynard::generation {
 
 namespace {
 
-void check_request(const models::Decoder& decoder,
-                   std::span<const int64_t> prompt,
-                   const GenerateOptions& options) {
-  using tensor::check_value;
-  check_value(!prompt.empty(), "generate", "prompt tokens", int64_t{0}, "at least 1");
-  check_value(options.max_tokens >= 0, "generate", "max_tokens", options.max_tokens, ">= 0");
-  const int64_t vocabulary = decoder.config().vocab_size;
-  for (const int64_t token : prompt) {
-    check_value(token >= 0 && token < vocabulary,
-                "generate",
-                "prompt token",
-                token,
-                "an id of the model's vocabulary");
-  }
+// Logits of this many prompt tokens exist at once.
+constexpr int64_t kScoredRows = 64;
+
+at::Tensor ids(const std::vector<int64_t>& values) {
+  return at::tensor(values, at::kLong);
 }
 
 }  // namespace
 
+Generator::Generator(models::Decoder& decoder, const GeneratorOptions& options)
+    : decoder_(decoder),
+      options_(options),
+      pool_(models::make_page_pool(decoder, options.max_pages)) {
+  tensor::check_value(
+      options.chunk_tokens >= 1, "generate", "chunk_tokens", options.chunk_tokens, "at least 1");
+}
+
+Sequence Generator::start(std::vector<int64_t> prompt, SequenceOptions options) const {
+  return Sequence(decoder_, pool_, std::move(prompt), std::move(options));
+}
+
+void Generator::prefill(Sequence& sequence, int64_t max_tokens) {
+  if (sequence.is_prefilled()) return;
+  const at::NoGradGuard no_grad;
+  const int64_t begin = sequence.state_.length();
+  const int64_t count =
+      std::min(max_tokens > 0 ? max_tokens : options_.chunk_tokens, sequence.num_unread());
+  const auto first = sequence.prompt_.begin() + begin;
+  const std::array<models::SequenceState*, 1> states = {&sequence.state_};
+  const at::Tensor hidden =
+      decoder_.hidden(ids({first, first + count}), at::zeros({1}, at::kLong), states);
+  if (sequence.options_.prompt_scores.logprobs) {
+    for (int64_t row = 0; row < count; row += kScoredRows) {
+      const int64_t rows = std::min(kScoredRows, count - row);
+      const at::Tensor logits =
+          models::logits(decoder_, hidden, at::arange(row, row + rows, at::kLong));
+      const std::span<const int64_t> targets(&first[row] + 1, static_cast<std::size_t>(rows));
+      const std::vector<ScoredToken> scored =
+          score_tokens(logits, targets, sequence.options_.prompt_scores);
+      sequence.prompt_scores_.insert(sequence.prompt_scores_.end(), scored.begin(), scored.end());
+    }
+  }
+  evict(sequence);
+}
+
+void Generator::step(std::span<Sequence* const> sequences) {
+  if (sequences.empty()) return;
+  const at::NoGradGuard no_grad;
+  std::vector<std::vector<int64_t>> guesses;
+  std::vector<int64_t> tokens, offsets;
+  std::vector<models::SequenceState*> states;
+  for (Sequence* sequence : sequences) {
+    TORCH_INTERNAL_ASSERT(sequence->is_prefilled() && sequence->finished() == FinishReason::kNone);
+    offsets.push_back(static_cast<int64_t>(tokens.size()));
+    tokens.push_back(sequence->token_at(sequence->num_tokens() - 1));
+    guesses.push_back(sequence->guess());
+    tokens.insert(tokens.end(), guesses.back().begin(), guesses.back().end());
+    states.push_back(&sequence->state_);
+  }
+  const at::Tensor hidden = decoder_.hidden(ids(tokens), ids(offsets), states);
+  const at::Tensor logits = models::logits(decoder_, hidden);
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    Sequence& sequence = *sequences[s];
+    const auto rows = static_cast<int64_t>(guesses[s].size()) + 1;
+    sequence.take(logits.narrow(0, offsets[s], rows), guesses[s]);
+    // The state holds every token but the newest; wrong guesses leave it.
+    const int64_t length = sequence.num_tokens() - 1;
+    if (sequence.state_.length() > length) sequence.state_.truncate(length);
+    evict(sequence);
+  }
+}
+
+void Generator::evict(Sequence& sequence) {
+  const double log_tolerance =
+      options_.evict ? decoder_.config().attention.log_pruning_tolerance : 0;
+  num_evicted_ += decoder_.evict(sequence.state_, log_tolerance, sequence.state_.length());
+}
+
 std::vector<int64_t> generate(models::Decoder& decoder,
                               std::span<const int64_t> prompt,
                               const GenerateOptions& options) {
-  check_request(decoder, prompt, options);
-  const at::NoGradGuard no_grad;
-  Sampler sampler(options.sampler);
-  models::SequenceState state(decoder, models::make_page_pool(decoder));
-  models::SequenceState* const states[] = {&state};
-  const at::Tensor offsets = at::zeros({1}, at::kLong);
-  at::Tensor input = at::tensor(std::vector<int64_t>(prompt.begin(), prompt.end()), at::kLong);
-  std::vector<int64_t> written;
-  while (static_cast<int64_t>(written.size()) < options.max_tokens) {
-    const at::Tensor hidden = decoder.hidden(input, offsets, states);
-    const at::Tensor last = at::scalar_tensor(hidden.size(0) - 1, at::kLong).view({1});
-    const int64_t token = sampler.next(models::logits(decoder, hidden, last).select(0, 0));
-    if (std::find(options.stop.begin(), options.stop.end(), token) != options.stop.end()) break;
-    written.push_back(token);
-    input = at::scalar_tensor(token, at::kLong).view({1});
-    if (options.on_token) options.on_token(token);
+  Generator generator(decoder);
+  Sequence sequence = generator.start(
+      {prompt.begin(), prompt.end()},
+      {.max_tokens = options.max_tokens, .sampler = options.sampler, .stop = options.stop});
+  while (!sequence.is_prefilled()) generator.prefill(sequence);
+  std::vector<int64_t> tokens;
+  while (sequence.finished() == FinishReason::kNone) {
+    generator.step(std::array{&sequence});
+    for (std::size_t i = tokens.size(); i < sequence.written().size(); ++i) {
+      tokens.push_back(sequence.written()[i].token);
+      if (options.on_token) options.on_token(tokens.back());
+    }
   }
-  return written;
+  return tokens;
 }
 
 }  // namespace reynard::generation

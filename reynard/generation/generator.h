@@ -1,18 +1,53 @@
 #pragma once
-// Writes text with a model: prompt in, tokens out, one after the other.
+// Writes text with a model: reads prompts chunk by chunk in bounded memory, then adds tokens to any
+// number of texts in one pass over the weights. `generate` is the whole of it for one prompt.
+//
+//   Generator generator(decoder);
+//   Sequence text = generator.start(prompt, {.max_tokens = 100});
+//   while (!text.is_prefilled()) generator.prefill(text);
+//   while (text.finished() == FinishReason::kNone) generator.step(std::array{&text});
 
-#include "reynard/generation/sampler.h"
+#include "reynard/generation/sequence.h"
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
-namespace reynard::models {
-class Decoder;
-}
-
 namespace reynard::generation {
+
+struct GeneratorOptions {
+  int64_t chunk_tokens = 512;  // of a prompt per call
+  // Frees pages that no later query can need, within the decoder's pruning tolerance (nothing
+  // without one). Pages left of a window are always freed.
+  bool evict = true;
+  int64_t max_pages = 0;  // of the cache, over all texts; 0: no limit
+};
+
+class Generator {
+ public:
+  // The decoder must outlive it.
+  explicit Generator(models::Decoder& decoder, const GeneratorOptions& options = {});
+
+  Sequence start(std::vector<int64_t> prompt, SequenceOptions options) const;
+  // Reads the next chunk of the prompt, at most max_tokens of it (0: the options' chunk_tokens).
+  void prefill(Sequence& sequence, int64_t max_tokens = 0);
+  // Adds at least one token to each text, which must be prefilled and not finished.
+  void step(std::span<Sequence* const> sequences);
+
+  models::Decoder& decoder() { return decoder_; }
+  const std::shared_ptr<attention::PagePool>& pool() const { return pool_; }
+  int64_t num_evicted() const { return num_evicted_; }  // pages freed early so far
+
+ private:
+  void evict(Sequence& sequence);
+
+  models::Decoder& decoder_;
+  GeneratorOptions options_;
+  std::shared_ptr<attention::PagePool> pool_;
+  int64_t num_evicted_ = 0;
+};
 
 struct GenerateOptions {
   int64_t max_tokens = 256;

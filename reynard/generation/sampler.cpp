@@ -2,58 +2,154 @@
 
 #include "reynard/tensor/check.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/softmax.h>
-#include <ATen/ops/sort.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <string_view>
 
 namespace reynard::generation {
 
+namespace {
+
+void check_number(bool holds, std::string_view name, double value, std::string_view requirement) {
+  tensor::check_value(holds, "sampler", name, fmt::format("{}", value), requirement);
+}
+
+struct Candidate {
+  double logit;
+  int64_t token;
+};
+
+bool less_probable(const Candidate& a, const Candidate& b) {
+  return a.logit < b.logit || (a.logit == b.logit && a.token > b.token);
+}
+
+// The most probable candidates, best first, without sorting the rest: all of them when no limit
+// stops earlier.
+std::vector<Candidate> most_probable(std::vector<Candidate> all, const SamplerOptions& options) {
+  const auto largest = std::max_element(all.begin(), all.end(), less_probable)->logit;
+  std::make_heap(all.begin(), all.end(), less_probable);
+  const auto limit = options.top_k > 0 ? static_cast<std::size_t>(options.top_k) : all.size();
+  std::vector<Candidate> kept;
+  const auto pop = [&] {
+    std::pop_heap(all.begin(), all.end(), less_probable);
+    kept.push_back(all.back());
+    all.pop_back();
+  };
+  if (options.top_k > 0) {
+    while (!all.empty() && kept.size() < limit) pop();
+    std::swap(all, kept);
+    std::make_heap(all.begin(), all.end(), less_probable);
+    kept.clear();
+  }
+  double total = 0, mass = 0;
+  for (const Candidate& candidate : all) total += std::exp(candidate.logit - largest);
+  while (!all.empty()) {
+    if (options.top_p > 0 && mass >= options.top_p * total) break;
+    if (all.front().logit - largest < std::log(options.min_p)) break;
+    pop();
+    mass += std::exp(kept.back().logit - largest);
+  }
+  return kept;
+}
+
+}  // namespace
+
 Sampler::Sampler(const SamplerOptions& options) : options_(options), random_(options.seed) {
-  using tensor::check_value;
-  check_value(options.temperature >= 0,
-              "sampler",
-              "temperature",
-              fmt::format("{}", options.temperature),
-              ">= 0, 0: greedy");
-  check_value(options.top_k >= 0, "sampler", "top_k", options.top_k, ">= 0, 0: all tokens");
-  check_value(options.top_p >= 0 && options.top_p <= 1,
-              "sampler",
-              "top_p",
-              fmt::format("{}", options.top_p),
-              "0 to 1, 0: all");
+  const auto is_finite = [](double x) { return std::isfinite(x); };
+  check_number(options.temperature >= 0 && is_finite(options.temperature),
+               "temperature",
+               options.temperature,
+               ">= 0, 0: greedy");
+  tensor::check_value(options.top_k >= 0, "sampler", "top_k", options.top_k, ">= 0, 0: all tokens");
+  check_number(options.top_p >= 0 && options.top_p <= 1, "top_p", options.top_p, "0 to 1, 0: all");
+  check_number(options.min_p >= 0 && options.min_p <= 1, "min_p", options.min_p, "0 to 1, 0: all");
+  check_number(options.repetition_penalty > 0 && is_finite(options.repetition_penalty),
+               "repetition_penalty",
+               options.repetition_penalty,
+               "> 0, 1: off");
+  check_number(is_finite(options.presence_penalty),
+               "presence_penalty",
+               options.presence_penalty,
+               "a number, 0: off");
+  check_number(is_finite(options.frequency_penalty),
+               "frequency_penalty",
+               options.frequency_penalty,
+               "a number, 0: off");
+  for (const LogitBias& entry : options.logit_bias) {
+    check_number(!std::isnan(entry.bias), "logit_bias", entry.bias, "a number");
+  }
+}
+
+void Sampler::read_prompt(std::span<const int64_t> tokens) {
+  if (options_.repetition_penalty != 1) seen_.insert(tokens.begin(), tokens.end());
+}
+
+void Sampler::penalize(std::vector<double>& logits) const {
+  const auto at = [&](int64_t token) -> double& { return logits[static_cast<size_t>(token)]; };
+  if (options_.repetition_penalty != 1) {
+    for (const int64_t token : seen_) {
+      double& logit = at(token);
+      logit = logit > 0 ? logit / options_.repetition_penalty : logit * options_.repetition_penalty;
+    }
+  }
+  for (const auto& [token, count] : written_) {
+    at(token) -=
+        options_.presence_penalty + options_.frequency_penalty * static_cast<double>(count);
+  }
+  const auto vocabulary = static_cast<int64_t>(logits.size());
+  for (const LogitBias& entry : options_.logit_bias) {
+    tensor::check_value(entry.token >= 0 && entry.token < vocabulary,
+                        "sampler",
+                        "logit_bias token",
+                        entry.token,
+                        fmt::format("0 to {}", vocabulary - 1));
+    at(entry.token) += entry.bias;
+  }
+}
+
+int64_t Sampler::draw(const std::vector<double>& logits) {
+  std::vector<Candidate> candidates;
+  candidates.reserve(logits.size());
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    candidates.push_back({logits[id] / options_.temperature, static_cast<int64_t>(id)});
+  }
+  const bool all = options_.top_k == 0 && options_.top_p == 0 && options_.min_p == 0;
+  const double largest =
+      std::max_element(candidates.begin(), candidates.end(), less_probable)->logit;
+  if (!all) candidates = most_probable(std::move(candidates), options_);
+  double mass = 0;
+  for (const Candidate& candidate : candidates) mass += std::exp(candidate.logit - largest);
+  // 53 random bits: std::uniform_real_distribution differs between libraries.
+  double left = static_cast<double>(random_() >> 11) * 0x1.0p-53 * mass;
+  int64_t chosen = candidates.front().token;
+  for (const Candidate& candidate : candidates) {
+    const double share = std::exp(candidate.logit - largest);
+    if (share == 0) continue;
+    chosen = candidate.token;
+    left -= share;
+    if (left < 0) break;
+  }
+  return chosen;
 }
 
 int64_t Sampler::next(const at::Tensor& logits) {
   tensor::check_shape("sampler", "logits", logits, {{"V"}});
   tensor::check_value(logits.size(0) > 0, "sampler", "number of logits", logits.size(0), "> 0");
-  const bool greedy = options_.temperature == 0;
-  const at::Tensor scaled =
-      logits.to(at::kCPU, at::kDouble) / (greedy ? 1.0 : options_.temperature);
-  const auto [values, ids] = at::sort(scaled, /*stable=*/true, /*dim=*/0, /*descending=*/true);
-  const at::Tensor probabilities = at::softmax(values, 0);
-  const double* p = probabilities.const_data_ptr<double>();
-  const int64_t* id = ids.const_data_ptr<int64_t>();
-  const int64_t vocabulary = logits.size(0);
-  if (std::isnan(p[0])) throw Error("sampler: the logits are NaN; the model has diverged");
-  if (greedy) return id[0];
-
-  int64_t kept = options_.top_k > 0 ? std::min(options_.top_k, vocabulary) : vocabulary;
-  double mass = 0;
-  for (int64_t i = 0; i < kept; ++i) {
-    mass += p[i];
-    if (options_.top_p > 0 && mass >= options_.top_p) kept = i + 1;
+  const at::Tensor values = logits.to(at::kCPU, at::kDouble).contiguous();
+  const auto* first = values.const_data_ptr<double>();
+  std::vector<double> x(first, first + logits.size(0));
+  if (std::any_of(x.begin(), x.end(), [](double logit) { return std::isnan(logit); })) {
+    throw Error("sampler: the logits are NaN; the model has diverged");
   }
-  // 53 random bits: std::uniform_real_distribution differs between libraries.
-  double left = static_cast<double>(random_() >> 11) * 0x1.0p-53 * mass;
-  for (int64_t i = 0; i + 1 < kept; ++i) {
-    left -= p[i];
-    if (left < 0) return id[i];
-  }
-  return id[kept - 1];
+  penalize(x);
+  const int64_t token =
+      options_.temperature == 0 ? std::max_element(x.begin(), x.end()) - x.begin() : draw(x);
+  ++written_[token];
+  if (options_.repetition_penalty != 1) seen_.insert(token);
+  return token;
 }
 
 }  // namespace reynard::generation

@@ -121,13 +121,24 @@ void Decoder::refresh_compute() {
   });
 }
 
+void Decoder::set_log_pruning_tolerance(double log_tolerance) {
+  tensor::check_value(log_tolerance <= 0,
+                      "set_log_pruning_tolerance",
+                      "log_tolerance",
+                      log_tolerance,
+                      "at most 0 (0: off)");
+  config_.attention.log_pruning_tolerance = log_tolerance;
+  for (const auto& block : blocks_) block->mixer->set_log_pruning_tolerance(log_tolerance);
+}
+
 int64_t Decoder::evict(SequenceState& state, double log_tolerance, int64_t horizon) const {
   tensor::check_value(horizon >= 0 && horizon <= state.length(),
                       "evict",
                       "horizon",
                       horizon,
                       fmt::format("0 to the state's length, {}", state.length()));
-  tensor::check_value(log_tolerance < 0, "evict", "log_tolerance", log_tolerance, "less than 0");
+  tensor::check_value(
+      log_tolerance <= 0, "evict", "log_tolerance", log_tolerance, "at most 0 (0: window only)");
   int64_t pages = 0;
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     pages += blocks_[layer]->mixer->evict(state, layer, log_tolerance, horizon);

@@ -44,12 +44,14 @@ class Decoder {
 
   // Frees pages of the state that no token from `horizon` on (at most its length) can need: left of
   // the window, or forgotten up to exp(log_tolerance) of any query's attention mass per layer
-  // (forget gates with QK-norm). The state can then not be truncated below horizon. Returns pages
-  // freed.
+  // (forget gates with QK-norm; 0: window only). The state can then not be truncated below horizon.
+  // Returns pages freed.
   int64_t evict(SequenceState& state, double log_tolerance, int64_t horizon) const;
 
   const Parameter& head() const;  // (V, C)
   const DecoderConfig& config() const { return config_; }
+  // Overrides what the config says (attention.log_pruning_tolerance; 0: off).
+  void set_log_pruning_tolerance(double log_tolerance);
   // Visits every parameter in a fixed order.
   void parameters(const ParameterVisitor& visit);
   // bf16: gives every matrix a compute copy; f32: drops them. Norms, gates and residual stay f32.

@@ -38,6 +38,7 @@ class Mixer {
                         int64_t /*horizon*/) const {
     return 0;
   }
+  virtual void set_log_pruning_tolerance(double /*log_tolerance*/) {}
   // Names are relative to the layer: "attn.q_proj.weight".
   virtual void parameters(const ParameterVisitor& visit) = 0;
 };

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
 #include <utility>
 
 namespace reynard::models {
@@ -42,9 +44,10 @@ SequenceState SequenceState::fork() const {
 
 bool SequenceState::can_truncate(int64_t length) const {
   if (length < 0 || length > this->length()) return false;
-  if (length == 0 || length == this->length()) return true;
+  if (length == this->length()) return true;
   return std::ranges::all_of(layers_, [&](const Layer& layer) {
-    return layer.carries.empty() || layer.carries.contains(length);
+    const bool has_carry = length == 0 || layer.carries.empty() || layer.carries.contains(length);
+    return has_carry && length >= layer.cache.horizon();
   });
 }
 
@@ -53,7 +56,8 @@ void SequenceState::truncate(int64_t length) {
                       "truncate",
                       "length",
                       length,
-                      fmt::format("one of the last {} lengths up to {}, or a multiple of {}",
+                      fmt::format("one of the last {} lengths up to {}, or a multiple of {}; "
+                                  "from the last eviction on",
                                   kCarryTokens,
                                   this->length(),
                                   attention::kPageTokens));
@@ -61,6 +65,37 @@ void SequenceState::truncate(int64_t length) {
     layer.cache.truncate(length);
     layer.carries.erase(layer.carries.upper_bound(length), layer.carries.end());
   }
+}
+
+CacheUse SequenceState::cache_use() const {
+  const attention::PageLayout& layout = layers_[0].cache.pool()->layout();
+  const auto element_bytes = static_cast<int64_t>(c10::elementSize(layout.dtype));
+  const auto sum_bytes = static_cast<int64_t>(sizeof(double));
+  CacheUse use{.pages_kept = {},
+               .pages_seen = (length() + attention::kPageTokens - 1) / attention::kPageTokens,
+               .page_bytes = attention::kPageTokens *
+                             (2 * layout.head_dim * element_bytes + layout.group * sum_bytes),
+               .log_evicted_share = -std::numeric_limits<double>::infinity()};
+  for (const Layer& layer : layers_) {
+    std::vector<int64_t>& kept = use.pages_kept.emplace_back();
+    for (int64_t g = 0; g < layer.cache.num_kv_heads(); ++g) {
+      kept.push_back(
+          std::ranges::count_if(layer.cache.pages(g), [](int32_t id) { return id >= 0; }));
+    }
+    use.log_evicted_share = std::max(use.log_evicted_share, layer.cache.evicted_share());
+  }
+  return use;
+}
+
+int64_t CacheUse::bytes_kept() const {
+  int64_t pages = 0;
+  for (const auto& heads : pages_kept) pages = std::accumulate(heads.begin(), heads.end(), pages);
+  return pages * page_bytes;
+}
+
+int64_t CacheUse::bytes_saved() const {
+  const auto heads = static_cast<int64_t>(pages_kept.size() * pages_kept.at(0).size());
+  return heads * pages_seen * page_bytes - bytes_kept();
 }
 
 StateSnapshot SequenceState::snapshot() const {

@@ -30,6 +30,18 @@ struct Carry {
   at::Tensor k, v;  // (G, D); with a leading T for several tokens
 };
 
+// What a state's cache holds, for people and metrics.
+struct CacheUse {
+  std::vector<std::vector<int64_t>> pages_kept;  // [L][G]
+  int64_t pages_seen = 0;                        // per (layer, kv head), evicted ones included
+  int64_t page_bytes = 0;                        // keys, values and gate sums of one page
+  // Largest log share of a query's mass that eviction has allowed in a layer; -inf: none evicted.
+  double log_evicted_share = 0;
+
+  int64_t bytes_kept() const;
+  int64_t bytes_saved() const;
+};
+
 // Everything of a state as plain tensors: to be saved, or restored into another pool.
 struct StateSnapshot {
   struct Layer {
@@ -53,10 +65,11 @@ class SequenceState {
   int64_t num_layers() const { return static_cast<int64_t>(layers_.size()); }
   // A state that shares all pages; whoever writes into a shared page copies it first.
   SequenceState fork() const;
-  // Whether the carries allow going back to this length: always without token shifts.
+  // Whether carries (kept only with token shifts) and eviction allow going back to this length.
   bool can_truncate(int64_t length) const;
   // Forgets the tokens from `length` on. Throws reynard::Error when can_truncate is false.
   void truncate(int64_t length);
+  CacheUse cache_use() const;
   StateSnapshot snapshot() const;
   static SequenceState restore(std::shared_ptr<attention::PagePool> pool,
                                const StateSnapshot& snapshot);

@@ -1,77 +1,34 @@
 #include "reynard/generation/generator.h"
 
-#include "reynard/generation/sampler.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/score.h"
 #include "reynard/tensor/check.h"
+#include "tests/support/compare.h"
+#include "tests/support/decoder_variants.h"
 
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/argmax.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <limits>
-#include <map>
+#include <numeric>
 
 namespace reynard::generation {
 namespace {
 
-const at::Tensor kLogits = at::tensor({0.0F, 2.0F, 1.0F, -1.0F});
-
-TEST(Sampler, GreedyTakesTheMostProbableAndOfEqualsTheFirst) {
-  Sampler greedy({});
-  EXPECT_EQ(greedy.next(kLogits), 1);
-  EXPECT_EQ(greedy.next(at::tensor({3.0F, 5.0F, 5.0F})), 1);
-}
-
-TEST(Sampler, FollowsTheDistributionAtItsTemperature) {
-  for (const double temperature : {0.5, 1.0, 2.0}) {
-    Sampler sampler({.temperature = temperature, .seed = 7});
-    std::map<int64_t, int> counts;
-    const int draws = 4000;
-    for (int i = 0; i < draws; ++i) ++counts[sampler.next(kLogits)];
-    double total = 0;
-    for (const double x : {0.0, 2.0, 1.0, -1.0}) total += std::exp(x / temperature);
-    for (int64_t id = 0; id < 4; ++id) {
-      const double p = std::exp(kLogits[id].item<double>() / temperature) / total;
-      // Five standard deviations of a binomial.
-      EXPECT_NEAR(counts[id] / double{draws}, p, 5 * std::sqrt(p * (1 - p) / draws)) << id;
-    }
-  }
-}
-
-TEST(Sampler, TopKAndTopPKeepOnlyTheMostProbable) {
-  Sampler top_k({.temperature = 1, .top_k = 2, .seed = 1});
-  // p = 0.087, 0.644, 0.237, 0.032: the first reaches 0.6 alone.
-  Sampler top_p({.temperature = 1, .top_p = 0.6, .seed = 1});
-  for (int i = 0; i < 200; ++i) {
-    const int64_t id = top_k.next(kLogits);
-    EXPECT_TRUE(id == 1 || id == 2) << id;
-    EXPECT_EQ(top_p.next(kLogits), 1);
-  }
-}
-
-TEST(Sampler, SameSeedSameTokens) {
-  Sampler first({.temperature = 1, .seed = 3});
-  Sampler second({.temperature = 1, .seed = 3});
-  for (int i = 0; i < 50; ++i) EXPECT_EQ(first.next(kLogits), second.next(kLogits));
-}
-
-TEST(Sampler, RejectsWhatMakesNoSense) {
-  EXPECT_THROW(Sampler({.temperature = -1}), Error);
-  EXPECT_THROW(Sampler({.top_k = -1}), Error);
-  try {
-    Sampler({.top_p = 1.0000001});
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "sampler: top_p = 1.0000001; expected 0 to 1, 0: all");
-  }
-  Sampler sampler({});
-  EXPECT_THROW(sampler.next(at::tensor({std::numeric_limits<float>::quiet_NaN()})), Error);
-  EXPECT_THROW(sampler.next(at::zeros({0})), Error);
-}
+struct OneThread : testing::Environment {
+  void SetUp() override { at::set_num_threads(1); }
+};
+[[maybe_unused]] const auto* const one_thread = testing::AddGlobalTestEnvironment(new OneThread);
 
 models::DecoderConfig small_config() {
   models::DecoderConfig config;
@@ -84,20 +41,66 @@ models::DecoderConfig small_config() {
   return config;
 }
 
+std::vector<int64_t> random_prompt(int64_t vocabulary, int64_t length) {
+  const at::Tensor ids = at::randint(vocabulary, {length}, at::kLong);
+  const auto* first = ids.const_data_ptr<int64_t>();
+  return {first, first + length};
+}
+
+std::vector<int64_t> tokens_of(const Sequence& sequence) {
+  std::vector<int64_t> tokens;
+  for (const ScoredToken& written : sequence.written()) tokens.push_back(written.token);
+  return tokens;
+}
+
+// Until all are finished: prompts chunk by chunk in turn, texts together.
+void run(Generator& generator, std::vector<Sequence>& sequences) {
+  while (true) {
+    std::vector<Sequence*> ready;
+    bool reading = false;
+    for (Sequence& sequence : sequences) {
+      if (sequence.finished() != FinishReason::kNone) continue;
+      generator.prefill(sequence);
+      reading |= !sequence.is_prefilled();
+      if (sequence.is_prefilled()) ready.push_back(&sequence);
+    }
+    if (!reading && ready.empty()) return;
+    generator.step(ready);
+  }
+}
+
+std::vector<int64_t> run_alone(models::Decoder& decoder,
+                               const std::vector<int64_t>& prompt,
+                               const SequenceOptions& options,
+                               const GeneratorOptions& generator_options = {}) {
+  Generator generator(decoder, generator_options);
+  std::vector<Sequence> one;
+  one.push_back(generator.start(prompt, options));
+  run(generator, one);
+  return tokens_of(one[0]);
+}
+
+GenerateOptions options_with(int64_t max_tokens, std::vector<int64_t> stop = {}) {
+  GenerateOptions options;
+  options.max_tokens = max_tokens;
+  options.stop = std::move(stop);
+  return options;
+}
+
 TEST(Generate, IsDeterministicAndStops) {
   models::Decoder decoder(small_config(), 1);
   const std::vector<int64_t> prompt{1, 2, 3};
   std::vector<int64_t> seen;
-  GenerateOptions options{.max_tokens = 12};
+  GenerateOptions options = options_with(12);
   options.on_token = [&](int64_t token) { seen.push_back(token); };
   const std::vector<int64_t> text = generate(decoder, prompt, options);
   EXPECT_EQ(text.size(), 12);
   EXPECT_EQ(text, seen);
-  EXPECT_EQ(generate(decoder, prompt, {.max_tokens = 12}), text);
+  EXPECT_EQ(generate(decoder, prompt, options_with(12)), text);
 
   const int64_t stop = text[4];
   const auto first = std::find(text.begin(), text.end(), stop);
-  EXPECT_EQ(generate(decoder, prompt, {.max_tokens = 12, .stop = {stop}}),
+  EXPECT_EQ(generate(decoder, prompt, options_with(12, {stop})),
             std::vector<int64_t>(text.begin(), first));
 }
 
@@ -105,7 +108,7 @@ TEST(Generate, IsDeterministicAndStops) {
 TEST(Generate, CachedStepsAreTheWholeForward) {
   models::Decoder decoder(small_config(), 1);
   std::vector<int64_t> tokens{1, 2, 3};
-  const std::vector<int64_t> text = generate(decoder, tokens, {.max_tokens = 80});
+  const std::vector<int64_t> text = generate(decoder, tokens, options_with(80));
   for (const int64_t token : text) {
     const at::Tensor all = at::tensor(tokens, at::kLong);
     const at::Tensor hidden = decoder.hidden(all, at::zeros({1}, at::kLong));
@@ -122,8 +125,187 @@ TEST(Generate, RejectsBadRequests) {
   const std::vector<int64_t> fine{1};
   EXPECT_THROW(generate(decoder, none, {}), Error);
   EXPECT_THROW(generate(decoder, outside, {}), Error);
-  EXPECT_THROW(generate(decoder, fine, {.max_tokens = -1}), Error);
-  EXPECT_TRUE(generate(decoder, fine, {.max_tokens = 0}).empty());
+  EXPECT_THROW(generate(decoder, fine, options_with(-1)), Error);
+  EXPECT_TRUE(generate(decoder, fine, options_with(0)).empty());
+  EXPECT_THROW(Generator(decoder, {.chunk_tokens = 0}), Error);
+  const Generator generator(decoder);
+  EXPECT_THROW(generator.start(fine, {.lookup_tokens = 32}), Error);
+  EXPECT_THROW(generator.start(fine, {.sampler = {.logit_bias = {{40, 1.0}}}}), Error);
+  EXPECT_THROW(generator.start(fine, {.scores = {.logprobs = true, .num_top = -1}}), Error);
+}
+
+class EveryVariant : public testing::TestWithParam<test::Variant> {
+ protected:
+  static models::Decoder make(const models::DecoderConfig& config) {
+    models::Decoder decoder(config, /*seed=*/5);
+    test::spread_weights(decoder, 3);
+    return decoder;
+  }
+};
+
+// Prompts of any chunk size, beside other prompts: scores are those of the whole forward.
+TEST_P(EveryVariant, ChunkedPromptsScoreAsTheWholeForward) {
+  const at::NoGradGuard no_grad;
+  models::Decoder decoder = make(GetParam().config);
+  const int64_t vocabulary = GetParam().config.vocab_size;
+  const std::vector<std::vector<int64_t>> prompts = {
+      random_prompt(vocabulary, 150), random_prompt(vocabulary, 2), random_prompt(vocabulary, 65)};
+  for (const int64_t chunk : {1, 7, 64, 150}) {
+    Generator generator(decoder, {.chunk_tokens = chunk});
+    std::vector<Sequence> sequences;
+    for (const auto& prompt : prompts) {
+      sequences.push_back(generator.start(
+          prompt,
+          {.max_tokens = 3, .scores = {.logprobs = true}, .prompt_scores = {.logprobs = true}}));
+    }
+    run(generator, sequences);
+    for (const Sequence& sequence : sequences) {
+      std::vector<int64_t> all = sequence.prompt();
+      std::vector<ScoredToken> scored = sequence.prompt_scores();
+      for (const ScoredToken& token : sequence.written()) {
+        all.push_back(token.token);
+        scored.push_back(token);
+      }
+      ASSERT_EQ(scored.size(), all.size() - 1);
+      const at::Tensor hidden =
+          decoder.hidden(at::tensor(all, at::kLong), at::zeros({1}, at::kLong));
+      const at::Tensor logprobs = at::log_softmax(models::logits(decoder, hidden), 1);
+      for (std::size_t i = 0; i < scored.size(); ++i) {
+        const auto row = static_cast<int64_t>(i);
+        ASSERT_EQ(scored[i].token, all[i + 1]);
+        ASSERT_NEAR(scored[i].logprob, logprobs[row][scored[i].token].item<float>(), 1e-5)
+            << "token " << i << " of " << all.size() << ", chunks of " << chunk;
+      }
+    }
+  }
+}
+
+// A row of a left-padded batch is its padding, a sequence of its own, and its text: nothing of the
+// padding is seen.
+TEST_P(EveryVariant, LeftPaddingChangesNothing) {
+  const at::NoGradGuard no_grad;
+  models::Decoder decoder = make(GetParam().config);
+  const std::vector<int64_t> text = random_prompt(GetParam().config.vocab_size, 30);
+  std::vector<int64_t> padded(11, 0);
+  padded.insert(padded.end(), text.begin(), text.end());
+  const std::vector<int64_t> offsets{0, 11};
+  const at::Tensor hidden =
+      decoder.hidden(at::tensor(padded, at::kLong), at::tensor(offsets, at::kLong));
+  const at::Tensor alone = decoder.hidden(at::tensor(text, at::kLong), at::zeros({1}, at::kLong));
+  EXPECT_TENSORS_NEAR(hidden.narrow(0, 11, 30), alone, 2e-5, 1e-5);
+}
+
+TEST_P(EveryVariant, GuessingLeavesTheTextAsItIs) {
+  models::Decoder decoder = make(GetParam().config);
+  std::vector<int64_t> prompt = random_prompt(GetParam().config.vocab_size, 20);
+  prompt.insert(prompt.end(), prompt.begin(), prompt.begin() + 12);
+  for (const double temperature : {0.0, 1.0}) {
+    const SequenceOptions plain{.max_tokens = 90,
+                                .sampler = {.temperature = temperature, .seed = 5}};
+    SequenceOptions guessing = plain;
+    guessing.lookup_tokens = 6;
+    EXPECT_EQ(run_alone(decoder, prompt, guessing), run_alone(decoder, prompt, plain));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         EveryVariant,
+                         testing::ValuesIn(test::attention_variants()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(Generator, TextsDoNotDependOnTheirBatch) {
+  models::Decoder decoder(small_config(), 1);
+  std::vector<std::vector<int64_t>> prompts;
+  std::vector<SequenceOptions> options;
+  for (int64_t i = 0; i < 6; ++i) {
+    prompts.push_back(random_prompt(40, 1 + 13 * i));
+    options.push_back({.max_tokens = 20 + 5 * i,
+                       .sampler = {.repetition_penalty = 1.1,
+                                   .temperature = i % 2 == 0 ? 0.8 : 0.0,
+                                   .top_p = 0.9,
+                                   .seed = static_cast<uint64_t>(i)}});
+  }
+  Generator generator(decoder, {.chunk_tokens = 16});
+  std::vector<Sequence> batch;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    batch.push_back(generator.start(prompts[i], options[i]));
+  }
+  run(generator, batch);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_EQ(tokens_of(batch[i]), run_alone(decoder, prompts[i], options[i], {.chunk_tokens = 16}))
+        << i;
+    EXPECT_EQ(batch[i].finished(), FinishReason::kLength);
+  }
+}
+
+TEST(Generator, ForksAreTextsOfTheirOwn) {
+  models::Decoder decoder(small_config(), 1);
+  const std::vector<int64_t> prompt = random_prompt(40, 70);
+  const SequenceOptions options{.max_tokens = 30, .sampler = {.temperature = 1.5, .seed = 1}};
+  Generator generator(decoder);
+  Sequence root = generator.start(prompt, options);
+  generator.prefill(root);
+  std::vector<Sequence> forks;
+  for (const uint64_t seed : {1, 2, 3}) forks.push_back(root.fork(seed));
+  run(generator, forks);
+  for (const uint64_t seed : {1, 2, 3}) {
+    SequenceOptions own = options;
+    own.sampler.seed = seed;
+    EXPECT_EQ(tokens_of(forks[seed - 1]), run_alone(decoder, prompt, own)) << seed;
+  }
+  EXPECT_NE(tokens_of(forks[0]), tokens_of(forks[1]));
+}
+
+TEST(Generator, PagesGoBackToThePool) {
+  models::Decoder decoder(small_config(), 1);
+  Generator generator(decoder);
+  {
+    std::vector<Sequence> texts;
+    texts.push_back(generator.start(random_prompt(40, 100), {.max_tokens = 5}));
+    run(generator, texts);
+    EXPECT_GT(generator.pool()->pages_in_use(), 0);
+  }
+  EXPECT_EQ(generator.pool()->pages_in_use(), 0);
+  Generator tight(decoder, {.max_pages = 4});  // 2 layers of 2 heads: 64 tokens
+  Sequence text = tight.start(random_prompt(40, 100), {});
+  EXPECT_THROW(tight.prefill(text), Error);
+}
+
+TEST(Generator, RepeatedTextIsGuessed) {
+  models::Decoder decoder(small_config(), 1);
+  // The text that this model writes goes round in circles.
+  const std::vector<int64_t> prompt = random_prompt(40, 8);
+  Generator generator(decoder);
+  std::vector<Sequence> one;
+  one.push_back(generator.start(prompt, {.max_tokens = 200, .lookup_tokens = 8}));
+  run(generator, one);
+  EXPECT_EQ(one[0].written().size(), 200);
+  EXPECT_GT(one[0].num_accepted(), 50);
+  EXPECT_LE(one[0].num_accepted(), one[0].num_guessed());
+}
+
+TEST(Generator, TopLogprobsAreOfTheModelsOwnDistribution) {
+  models::Decoder decoder(small_config(), 1);
+  Generator generator(decoder);
+  std::vector<Sequence> one;
+  one.push_back(generator.start({1, 2, 3},
+                                {.max_tokens = 4,
+                                 .sampler = {.logit_bias = {{7, 100.0}}},
+                                 .scores = {.logprobs = true, .num_top = 40}}));
+  run(generator, one);
+  for (const ScoredToken& token : one[0].written()) {
+    EXPECT_EQ(token.token, 7);
+    ASSERT_EQ(token.top.size(), 40U);
+    double total = 0;
+    for (const TokenScore& other : token.top) {
+      total += std::exp(other.logprob);
+      if (other.token == 7) {
+        EXPECT_EQ(other.logprob, token.logprob);
+      }
+    }
+    EXPECT_NEAR(total, 1, 1e-5);
+    EXPECT_TRUE(std::ranges::is_sorted(token.top, std::greater(), &TokenScore::logprob));
+  }
 }
 
 }  // namespace

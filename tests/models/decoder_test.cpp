@@ -235,7 +235,7 @@ TEST(Decoder, EvictedPagesAreNotMissed) {
     EXPECT_TENSORS_NEAR(rest, full.narrow(0, 300, 100), 1e-3, 0);
     EXPECT_THROW(state.truncate(256), Error);  // below the horizon
     EXPECT_THROW(model->evict(state, -10, 401), Error);
-    EXPECT_THROW(model->evict(state, 0, 300), Error);
+    EXPECT_THROW(model->evict(state, 1, 300), Error);
   }
 }
 

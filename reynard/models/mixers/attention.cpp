@@ -202,7 +202,8 @@ int64_t AttentionMixer::evict(SequenceState& state,
   if (config_.window > 0)
     pages += cache.evict_before(std::max<int64_t>(0, horizon - config_.window + 1), horizon);
   // Without QK-norm no bound holds for queries to come.
-  if (config_.forget_gate != ForgetGate::kNone && config_.qk_norm != QKNorm::kNone) {
+  if (log_tolerance < 0 && config_.forget_gate != ForgetGate::kNone &&
+      config_.qk_norm != QKNorm::kNone) {
     pages += cache.evict(logit_bound(cache.pool()->layout().dtype), log_tolerance, horizon);
   }
   return pages;

@@ -21,6 +21,9 @@ class AttentionMixer : public Mixer {
                 int64_t layer,
                 double log_tolerance,
                 int64_t horizon) const override;
+  void set_log_pruning_tolerance(double log_tolerance) override {
+    config_.log_pruning_tolerance = log_tolerance;
+  }
   void parameters(const ParameterVisitor& visit) override;
 
  private:

@@ -1,0 +1,352 @@
+// reynard generate MODEL PROMPT: writes text, token by token.
+
+#include "cli/command.h"
+#include "cli/progress_bar.h"
+#include "cli/sampling_options.h"
+#include "cli/stop_signal.h"
+#include "cli/text_model.h"
+#include "reynard/generation/generator.h"
+#include "reynard/generation/text_stream.h"
+#include "reynard/tensor/check.h"
+#include "reynard/tokenizer/utf8.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace reynard::cli {
+
+namespace {
+
+using generation::FinishReason;
+using generation::Sequence;
+using nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+struct GenerateArguments {
+  TextModelArguments model;
+  SamplingArguments sampling;
+  std::string prompt, file;
+  std::vector<std::string> stop;
+  int64_t num_texts = 1, best_of = 0, logprobs = -1, chunk_tokens = 512;
+  bool keep_all = false, stats = false, json = false;
+};
+
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  reynard generate runs/fox \"def main(\"\n"
+    "  reynard generate models/llama --file chapter.txt -t 0.8 --top-p 0.95 --seed 7\n"
+    "  cat question.txt | reynard generate models/llama --stop '\\n\\n' --json\n"
+    "  reynard generate models/fox \"Once\" -n 2 --best-of 8 -t 1\n"
+    "\n"
+    "Text is written as it comes; Ctrl-C keeps what was written (exit code 130). Without a prompt "
+    "it is\n"
+    "read from standard input. \\n, \\t and \\\\ in --stop mean newline, tab and backslash.\n";
+
+std::string read_all(std::istream& in) {
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string read_prompt(const GenerateArguments& arguments, bool given) {
+  if (given && !arguments.file.empty()) {
+    throw Error("generate: PROMPT and --file; expected one of them");
+  }
+  if (given) return arguments.prompt;
+  if (arguments.file.empty()) return read_all(std::cin);
+  if (std::filesystem::is_directory(arguments.file)) {
+    throw Error(fmt::format("generate: {} is a folder; expected a text file", arguments.file));
+  }
+  std::ifstream in(arguments.file, std::ios::binary);
+  if (!in) throw Error(fmt::format("generate: {} cannot be read", arguments.file));
+  return read_all(in);
+}
+
+std::string unescaped(const std::string& text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool escaped = text[i] == '\\' && i + 1 < text.size();
+    const char next = escaped ? text[i + 1] : '\0';
+    if (next == 'n' || next == 't' || next == '\\') {
+      out += next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
+      ++i;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+// One of the texts that are written beside each other.
+struct Text {
+  Sequence sequence;
+  generation::TextStream stream;
+  std::string text = {};
+  std::size_t num_read = 0;  // tokens whose text is in the stream
+
+  double logprob() const {  // mean per token
+    double sum = 0;
+    for (const auto& token : sequence.written()) sum += token.logprob;
+    return sum / static_cast<double>(std::max<std::size_t>(1, sequence.written().size()));
+  }
+  // The text that became certain since the last call.
+  std::string advance() {
+    std::string piece;
+    while (num_read < sequence.written().size()) {
+      piece += stream.add(sequence.written()[num_read++].token);
+      if (stream.is_stopped()) sequence.finish(FinishReason::kStop);
+    }
+    if (sequence.finished() != FinishReason::kNone) piece += stream.finish();
+    text += piece;
+    return piece;
+  }
+};
+
+struct Timing {
+  int64_t prompt_tokens = 0, new_tokens = 0, steps = 0;
+  double prompt_seconds = 0, seconds = 0;
+};
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Reads the prompt once; the texts share its pages. False: interrupted.
+bool prefill(generation::Generator& generator, Sequence& prompt, Timing& timing) {
+  const auto begin = Clock::now();
+  const std::atomic<bool>& stop = stop_flag();
+  ProgressBar bar("reading the prompt");
+  const int64_t total = prompt.num_unread();
+  while (!prompt.is_prefilled() && !stop) {
+    generator.prefill(prompt);
+    bar.show(total - prompt.num_unread(), total);
+  }
+  timing.prompt_tokens = static_cast<int64_t>(prompt.prompt().size());
+  timing.prompt_seconds = seconds_since(begin);
+  return !stop;
+}
+
+// Returns when all texts are finished, or at Ctrl-C.
+void write(generation::Generator& generator,
+           std::vector<Text>& texts,
+           bool streams,
+           Timing& timing) {
+  const auto begin = Clock::now();
+  const std::atomic<bool>& stop = stop_flag();
+  while (!stop) {
+    std::vector<Sequence*> unfinished;
+    for (Text& text : texts) {
+      if (text.sequence.finished() == FinishReason::kNone) unfinished.push_back(&text.sequence);
+    }
+    if (unfinished.empty()) break;
+    generator.step(unfinished);
+    ++timing.steps;
+    for (Text& text : texts) {
+      const std::string piece = text.advance();
+      if (!streams || piece.empty()) continue;
+      fmt::print("{}", piece);
+      std::fflush(stdout);
+    }
+  }
+  timing.seconds = seconds_since(begin);
+  for (Text& text : texts) {
+    const std::string rest = text.stream.finish();
+    text.text += rest;
+    if (streams) fmt::print("{}", rest);
+    timing.new_tokens += static_cast<int64_t>(text.sequence.written().size());
+  }
+}
+
+ordered_json cache_json(const models::CacheUse& use) {
+  return {{"pages_kept", use.pages_kept},
+          {"pages_seen", use.pages_seen},
+          {"page_bytes", use.page_bytes},
+          {"bytes_kept", use.bytes_kept()},
+          {"bytes_saved", use.bytes_saved()},
+          {"log_evicted_share",
+           std::isfinite(use.log_evicted_share) ? ordered_json(use.log_evicted_share)
+                                                : ordered_json()}};
+}
+
+void print_stats(const std::vector<Text>& texts,
+                 const models::Decoder& decoder,
+                 const Timing& timing) {
+  const models::CacheUse use = texts[0].sequence.state().cache_use();
+  fmt::print(stderr,
+             "prompt   {} tokens, {:.2f} s, {:.0f} tokens/s\n"
+             "text     {} tokens, {:.2f} s, {:.1f} tokens/s\n"
+             "cache    {} tokens, {} bytes kept, {} bytes saved\n",
+             timing.prompt_tokens,
+             timing.prompt_seconds,
+             static_cast<double>(timing.prompt_tokens) / timing.prompt_seconds,
+             timing.new_tokens,
+             timing.seconds,
+             static_cast<double>(timing.new_tokens) / timing.seconds,
+             texts[0].sequence.state().length(),
+             use.bytes_kept(),
+             use.bytes_saved());
+  const double log_tolerance = decoder.config().attention.log_pruning_tolerance;
+  fmt::print(
+      stderr,
+      "dropped  at most {:.2g} of any query's attention by eviction{}\n",
+      std::exp(use.log_evicted_share),
+      log_tolerance < 0 ? fmt::format(", {:.2g} with pruning", std::exp(log_tolerance)) : "");
+  fmt::print(stderr, "pages kept of {} per key/value head:\n", use.pages_seen);
+  for (std::size_t layer = 0; layer < use.pages_kept.size(); ++layer) {
+    fmt::print(stderr, "  layer {:<3}", layer);
+    for (const int64_t pages : use.pages_kept[layer]) fmt::print(stderr, " {:>5}", pages);
+    fmt::print(stderr, "\n");
+  }
+}
+
+ordered_json text_json(const Text& text, const tokenizer::Tokenizer& tokenizer, bool logprobs) {
+  ordered_json json = {{"text", text.text},
+                       {"finish_reason",
+                        text.sequence.finished() == FinishReason::kNone   ? "interrupted"
+                        : text.sequence.finished() == FinishReason::kStop ? "stop"
+                                                                          : "length"}};
+  ordered_json tokens = ordered_json::array();
+  for (const auto& written : text.sequence.written()) {
+    if (!logprobs) {
+      tokens.push_back(written.token);
+      continue;
+    }
+    const auto entry = [&](const generation::TokenScore& score) {
+      const bool known = score.token < tokenizer.vocab_size();
+      const std::string bytes = known ? tokenizer.decode(std::span(&score.token, 1)) : "";
+      return ordered_json{
+          {"id", score.token}, {"text", tokenizer::displayable(bytes)}, {"logprob", score.logprob}};
+    };
+    ordered_json token = entry(written);
+    for (const auto& other : written.top) token["top"].push_back(entry(other));
+    tokens.push_back(token);
+  }
+  json["tokens"] = tokens;
+  if (logprobs) json["mean_logprob"] = text.logprob();
+  return json;
+}
+
+void print_texts(const std::vector<Text>& texts,
+                 const TextModel& model,
+                 const Timing& timing,
+                 const GenerateArguments& arguments) {
+  const auto shown = std::min(texts.size(), static_cast<std::size_t>(arguments.num_texts));
+  for (std::size_t i = 0; i < shown; ++i) {
+    if (!arguments.json) {
+      fmt::print("{}==> text {} (mean log-probability {:.4f})\n{}\n",
+                 i > 0 ? "\n" : "",
+                 i + 1,
+                 texts[i].logprob(),
+                 texts[i].text);
+      continue;
+    }
+    ordered_json line = text_json(texts[i], *model.tokenizer, arguments.logprobs >= 0);
+    line["prompt_tokens"] = timing.prompt_tokens;
+    if (arguments.stats) {
+      line["stats"] = {{"prompt_seconds", timing.prompt_seconds},
+                       {"seconds", timing.seconds},
+                       {"new_tokens", timing.new_tokens},
+                       {"steps", timing.steps},
+                       {"guessed", texts[i].sequence.num_guessed()},
+                       {"accepted", texts[i].sequence.num_accepted()},
+                       {"cache", cache_json(texts[i].sequence.state().cache_use())}};
+    }
+    fmt::print("{}\n", line.dump());
+  }
+}
+
+void check_arguments(const GenerateArguments& arguments) {
+  using tensor::check_value;
+  check_value(arguments.num_texts >= 1, "generate", "-n", arguments.num_texts, "at least 1");
+  check_value(arguments.best_of == 0 || arguments.best_of >= arguments.num_texts,
+              "generate",
+              "--best-of",
+              arguments.best_of,
+              "at least -n");
+}
+
+generation::SequenceOptions sequence_options(const GenerateArguments& arguments,
+                                             const TextModel& model) {
+  generation::SequenceOptions options = arguments.sampling.sequence_options();
+  if (!arguments.sampling.ignore_eos) options.stop = model.stop;
+  // Several texts are told apart, and ranked, by their log-probabilities.
+  options.scores.logprobs =
+      arguments.logprobs >= 0 || arguments.num_texts > 1 || arguments.best_of > 1;
+  options.scores.num_top = std::max<int64_t>(0, arguments.logprobs);
+  return options;
+}
+
+void run_generate(const GenerateArguments& arguments, bool prompt_given) {
+  check_arguments(arguments);
+  const std::string prompt = read_prompt(arguments, prompt_given);
+  TextModel model = open_text_model(arguments.model);
+  generation::Generator generator(
+      model.decoder, {.chunk_tokens = arguments.chunk_tokens, .evict = !arguments.keep_all});
+  Timing timing;
+  Sequence first = generator.start(model.encode(prompt), sequence_options(arguments, model));
+  std::vector<std::string> stop;
+  for (const std::string& text : arguments.stop) stop.push_back(unescaped(text));
+  const bool whole = prefill(generator, first, timing);
+  const int64_t num_texts = std::max(arguments.num_texts, arguments.best_of);
+  std::vector<Text> texts;
+  for (int64_t i = 0; i < num_texts; ++i) {
+    texts.push_back({first.fork(arguments.sampling.options.seed + static_cast<uint64_t>(i)),
+                     generation::TextStream(*model.tokenizer, stop)});
+  }
+  const bool streams = !arguments.json && num_texts == 1;
+  if (whole) write(generator, texts, streams, timing);
+  const bool interrupted = stop_flag();
+  std::ranges::stable_sort(texts,
+                           [](const Text& a, const Text& b) { return a.logprob() > b.logprob(); });
+  if (streams) {
+    fmt::print("\n");
+  } else {
+    print_texts(texts, model, timing, arguments);
+  }
+  if (arguments.stats && !arguments.json) print_stats(texts, model.decoder, timing);
+  if (interrupted) throw ExitWith{kInterruptedExitCode};
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app) {
+  auto* command = app.add_subcommand("generate", "write text with a model");
+  auto arguments = std::make_shared<GenerateArguments>();
+  add_options(*command, arguments->model);
+  auto* prompt = command->add_option("PROMPT", arguments->prompt, "text to go on from");
+  command->add_option("--file", arguments->file, "read the prompt from this file");
+  add_options(*command, arguments->sampling);
+  command->add_option("--stop", arguments->stop, "ends the text before this string; repeatable")
+      ->allow_extra_args(false);
+  command->add_option("-n", arguments->num_texts, "texts to write, of seeds SEED, SEED + 1, ...")
+      ->capture_default_str();
+  command->add_option("--best-of",
+                      arguments->best_of,
+                      "write this many and show the N of the best mean log-probability");
+  command
+      ->add_option("--logprobs",
+                   arguments->logprobs,
+                   "with --json: log-probabilities, and those of this many most probable tokens")
+      ->check(CLI::Range(0, 1000));
+  command->add_option("--chunk-tokens", arguments->chunk_tokens, "prompt tokens read at once")
+      ->capture_default_str();
+  command->add_flag("--keep-all", arguments->keep_all, "never free forgotten cache pages");
+  command->add_flag("--stats", arguments->stats, "speed, cache pages per head, bytes saved");
+  command->add_flag("--json", arguments->json, "one JSON line per text");
+  command->footer(kFooter);
+  command->callback([arguments, prompt] { run_generate(*arguments, prompt->count() > 0); });
+}
+
+}  // namespace reynard::cli

@@ -1,0 +1,77 @@
+#include "cli/sampling_options.h"
+
+#include "reynard/tensor/error.h"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <charconv>
+#include <cmath>
+#include <system_error>
+
+namespace reynard::cli {
+
+namespace {
+
+generation::LogitBias parse_bias(const std::string& text) {
+  const std::size_t sign = text.find('=');
+  generation::LogitBias bias;
+  if (sign != std::string::npos) {
+    const char* const begin = text.data();
+    const char* const end = begin + text.size();
+    const auto id = std::from_chars(begin, begin + sign, bias.token);
+    const auto value = std::from_chars(begin + sign + 1, end, bias.bias);
+    const bool whole = id.ec == std::errc() && id.ptr == begin + sign && value.ec == std::errc() &&
+                       value.ptr == end;
+    if (whole && !std::isnan(bias.bias)) return bias;
+  }
+  throw Error(fmt::format("generate: --logit-bias {}; expected ID=VALUE, such as 42=-3.5", text));
+}
+
+}  // namespace
+
+generation::SequenceOptions SamplingArguments::sequence_options() const {
+  generation::SequenceOptions sequence{
+      .max_tokens = max_tokens, .sampler = options, .lookup_tokens = lookup_tokens};
+  for (const std::string& text : logit_bias) {
+    sequence.sampler.logit_bias.push_back(parse_bias(text));
+  }
+  return sequence;
+}
+
+void add_options(CLI::App& command, SamplingArguments& arguments) {
+  generation::SamplerOptions& options = arguments.options;
+  command.add_option("-m,--max-tokens", arguments.max_tokens, "tokens to write at most")
+      ->capture_default_str();
+  command
+      .add_option("-t,--temperature",
+                  options.temperature,
+                  "0: always the most probable token; 1: the model's distribution")
+      ->capture_default_str();
+  command.add_option("--top-k", options.top_k, "choose from the K most probable tokens; 0: all");
+  command.add_option(
+      "--top-p", options.top_p, "choose from the fewest tokens with this probability; 0: all");
+  command.add_option("--min-p",
+                     options.min_p,
+                     "choose from tokens with this share of the largest probability; 0: all");
+  command.add_option("--repetition-penalty",
+                     options.repetition_penalty,
+                     "divides logits of tokens of prompt and text; 1: off");
+  command.add_option("--presence-penalty",
+                     options.presence_penalty,
+                     "subtracted from logits of tokens of the text");
+  command.add_option("--frequency-penalty",
+                     options.frequency_penalty,
+                     "subtracted once for each occurrence in the text");
+  command
+      .add_option("--logit-bias", arguments.logit_bias, "ID=VALUE, added to a logit; repeatable")
+      ->allow_extra_args(false);
+  command.add_option("--seed", options.seed, "same seed, same text")->capture_default_str();
+  command.add_option("--lookup",
+                     arguments.lookup_tokens,
+                     "tokens guessed from earlier text and checked in one step; same text, often "
+                     "sooner; 0: off");
+  command.add_flag("--ignore-eos", arguments.ignore_eos, "go on behind the end of the text");
+}
+
+}  // namespace reynard::cli

@@ -1,0 +1,124 @@
+#include "cli/text_model.h"
+
+#include "reynard/models/pretrained.h"
+#include "reynard/tensor/error.h"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+
+namespace reynard::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array kTokenizerFiles = {"tokenizer.json", "tokenizer.model", "vocab.json"};
+constexpr uintmax_t kMaxConfigBytes = 4 << 20;
+
+// The folder with config.json: a run keeps its last weights in model/.
+fs::path folder_of(const fs::path& model) {
+  const bool is_run = !fs::exists(model / "config.json") && fs::exists(model / "model");
+  return is_run ? model / "model" : model;
+}
+
+std::unique_ptr<tokenizer::Tokenizer> open_tokenizer(const TextModelArguments& arguments,
+                                                     const fs::path& folder,
+                                                     int64_t vocab_size) {
+  if (!arguments.tokenizer.empty()) return tokenizer::make_tokenizer(arguments.tokenizer);
+  if (std::ranges::any_of(kTokenizerFiles, [&](auto name) { return fs::exists(folder / name); })) {
+    return tokenizer::make_tokenizer(folder.string());
+  }
+  if (vocab_size == tokenizer::ByteTokenizer::kVocabSize) return tokenizer::make_tokenizer("byte");
+  throw Error(fmt::format("{}: has no tokenizer and a vocabulary of {}; name one with --tokenizer",
+                          folder.string(),
+                          vocab_size));
+}
+
+// The ids under "eos_token_id" of a JSON file: one, a list, or none.
+std::vector<int64_t> end_tokens(const fs::path& file) {
+  std::error_code error;
+  if (const uintmax_t bytes = fs::file_size(file, error); error || bytes > kMaxConfigBytes)
+    return {};
+  std::ifstream stream(file, std::ios::binary);
+  const auto json = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("eos_token_id")) return {};
+  const nlohmann::json& ids = json["eos_token_id"];
+  std::vector<int64_t> tokens;
+  for (const auto& id : ids.is_array() ? ids : nlohmann::json::array({ids})) {
+    if (id.is_number_integer()) tokens.push_back(id.get<int64_t>());
+  }
+  return tokens;
+}
+
+void add_unique(std::vector<int64_t>& tokens, std::optional<int64_t> token) {
+  if (token && std::ranges::find(tokens, *token) == tokens.end()) tokens.push_back(*token);
+}
+
+}  // namespace
+
+void add_options(CLI::App& command, TextModelArguments& arguments) {
+  command.add_option("MODEL", arguments.model, "model folder or run folder")->required();
+  command.add_option("--tokenizer",
+                     arguments.tokenizer,
+                     "\"byte\", a tokenizer file or a folder; by default that of the model");
+  command
+      .add_option("--dtype", arguments.dtype, "of the matrix products and the cache: f32 or bf16")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f32", "bf16"}));
+  command
+      .add_option(
+          "--log-tolerance",
+          arguments.log_tolerance,
+          "natural log of the attention mass that pruning and eviction may drop together; 0: "
+          "off; by default the model's")
+      ->check(CLI::Range(-1e4, 0.0));
+}
+
+std::vector<int64_t> TextModel::encode(std::string_view prompt) const {
+  const std::vector<int32_t> ids = tokenizer->encode(prompt);
+  std::vector<int64_t> tokens;
+  if (bos) tokens.push_back(*bos);
+  tokens.insert(tokens.end(), ids.begin(), ids.end());
+  return tokens;
+}
+
+TextModel open_text_model(const TextModelArguments& arguments) {
+  const fs::path folder = folder_of(arguments.model);
+  const models::DecoderConfig config = models::load_config(folder);
+  auto tokenizer = open_tokenizer(arguments, folder, config.vocab_size);
+  if (tokenizer->vocab_size() > config.vocab_size) {
+    throw Error(
+        fmt::format("{}: the tokenizer has {} tokens, the model {}; name another with "
+                    "--tokenizer",
+                    folder.string(),
+                    tokenizer->vocab_size(),
+                    config.vocab_size));
+  }
+  TextModel model{.decoder = models::load_model(folder),
+                  .tokenizer = std::move(tokenizer),
+                  .name = fs::absolute(arguments.model).lexically_normal().filename().string(),
+                  .stop = end_tokens(folder / "config.json"),
+                  .bos = config.bos_token_id};
+  if (model.name.empty()) {
+    model.name = fs::absolute(arguments.model).lexically_normal().parent_path().filename().string();
+  }
+  for (const int64_t token : end_tokens(folder / "generation_config.json")) {
+    add_unique(model.stop, token);
+  }
+  // Models that were trained here need not say so: their documents begin with BOS.
+  if (!model.bos && config.vocab_size == model.tokenizer->vocab_size()) {
+    model.bos = model.tokenizer->bos();
+  }
+  if (model.stop.empty()) add_unique(model.stop, model.tokenizer->eos());
+  if (arguments.dtype == "bf16") model.decoder.set_compute_dtype(at::kBFloat16);
+  if (arguments.log_tolerance) model.decoder.set_log_pruning_tolerance(*arguments.log_tolerance);
+  return model;
+}
+
+}  // namespace reynard::cli

@@ -1,0 +1,86 @@
+#include "reynard/generation/text_stream.h"
+
+#include "reynard/tensor/check.h"
+#include "reynard/tokenizer/tokenizer.h"
+#include "reynard/tokenizer/utf8.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+namespace reynard::generation {
+
+namespace {
+
+// Tokens before the newest that its text may depend on: a tokenizer may drop the blank before the
+// first token of what it decodes, never that of a later one.
+constexpr std::size_t kContextTokens = 4;
+
+}  // namespace
+
+TextStream::TextStream(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stop)
+    : tokenizer_(&tokenizer), stop_(std::move(stop)) {
+  for (const std::string& text : stop_) {
+    tensor::check_value(!text.empty(), "generate", "stop string", "\"\"", "at least one character");
+  }
+}
+
+std::string TextStream::add(int64_t token) {
+  if (stopped_ || token < 0 || token >= tokenizer_->vocab_size()) return "";
+  if (window_.size() > 2 * kContextTokens) {
+    const auto surplus = static_cast<std::ptrdiff_t>(window_.size() - kContextTokens);
+    window_.erase(window_.begin(), window_.begin() + surplus);
+  }
+  const std::string before = tokenizer_->decode(window_);
+  window_.push_back(token);
+  const std::string after = tokenizer_->decode(window_);
+  held_ += after.substr(std::min(before.size(), after.size()));
+  const std::size_t stop = find_stop();
+  if (stop != std::string::npos) {
+    held_.resize(stop);
+    stopped_ = true;
+    return release(held_.size());
+  }
+  return release(num_certain());
+}
+
+std::string TextStream::finish() {
+  return release(held_.size());
+}
+
+std::string TextStream::release(std::size_t bytes) {
+  const std::string text = tokenizer::displayable(std::string_view(held_).substr(0, bytes));
+  held_.erase(0, bytes);
+  return text;
+}
+
+std::size_t TextStream::find_stop() const {
+  std::size_t first = std::string::npos;
+  for (const std::string& text : stop_) first = std::min(first, held_.find(text));
+  return first;
+}
+
+// Without the longest end that begins a stop string, and without an unfinished character.
+std::size_t TextStream::num_certain() const {
+  std::size_t certain = held_.size();
+  for (const std::string& text : stop_) {
+    for (std::size_t begin = held_.size() - std::min(held_.size(), text.size() - 1);
+         begin < certain;
+         ++begin) {
+      if (std::string_view(text).starts_with(std::string_view(held_).substr(begin))) {
+        certain = begin;
+      }
+    }
+  }
+  // A character has at most four bytes: the last lead byte tells.
+  for (std::size_t back = 1; back <= std::min<std::size_t>(certain, 3); ++back) {
+    const auto byte = static_cast<unsigned char>(held_[certain - back]);
+    if ((byte & 0xc0U) == 0x80U) continue;
+    const std::size_t length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
+    if (length > back) certain -= back;
+    break;
+  }
+  return certain;
+}
+
+}  // namespace reynard::generation

@@ -1,0 +1,40 @@
+#pragma once
+// Tokens to text as they come: a piece is handed out once later tokens can no longer change it,
+// that is when it ends no character in the middle and no stop string may begin in it.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace reynard::tokenizer {
+class Tokenizer;
+}
+
+namespace reynard::generation {
+
+class TextStream {
+ public:
+  // The tokenizer must outlive it. Throws reynard::Error for an empty stop string.
+  TextStream(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stop);
+
+  // The text that became certain with this token; "" is common. Ids that the tokenizer does not
+  // know (a padded vocabulary) have no text.
+  std::string add(int64_t token);
+  // What was held back; an unfinished character becomes U+FFFD.
+  std::string finish();
+  // A stop string was found: the text ends before it, and later tokens add nothing.
+  bool is_stopped() const { return stopped_; }
+
+ private:
+  std::string release(std::size_t bytes);
+  std::size_t find_stop() const;
+  std::size_t num_certain() const;
+
+  const tokenizer::Tokenizer* tokenizer_;
+  std::vector<std::string> stop_;
+  std::vector<int64_t> window_;  // the newest tokens, on which the text of the next may depend
+  std::string held_;             // text that is not handed out yet
+  bool stopped_ = false;
+};
+
+}  // namespace reynard::generation

@@ -1,0 +1,153 @@
+// reynard generate as a user runs it.
+
+#include "reynard/models/pretrained.h"
+#include "tests/support/decoder_variants.h"
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace reynard;
+using nlohmann::json;
+using test::ProgramResult;
+
+// A folder with a small model of bytes that forgets quickly.
+struct ModelFolder {
+  test::TempDir folder;
+  std::string path = (folder / "model").string();
+
+  ModelFolder() {
+    models::DecoderConfig config = test::small_config();
+    config.vocab_size = 258;
+    config.attention.qk_norm = models::QKNorm::kPerHead;
+    config.attention.num_kv_heads = 2;
+    models::Decoder decoder(config, /*seed=*/3);
+    test::spread_weights(decoder, 4);
+    models::save_model(decoder, path);
+  }
+  ProgramResult generate(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), {"generate", path});
+    return test::run_program({.arguments = arguments});
+  }
+  json generate_json(std::vector<std::string> arguments) const {
+    arguments.emplace_back("--json");
+    const ProgramResult result = generate(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    json lines = json::array();
+    std::istringstream stream(result.output);
+    for (std::string line; std::getline(stream, line);) lines.push_back(json::parse(line));
+    return lines;
+  }
+};
+
+TEST(GenerateCommand, TextFromArgumentFileOrStandardInput) {
+  const ModelFolder model;
+  const ProgramResult text = model.generate({"Hello", "-m", "20", "--ignore-eos"});
+  ASSERT_EQ(text.exit_code, 0) << text.errors;
+  EXPECT_EQ(text.output.back(), '\n');
+  test::write_file(model.folder / "prompt.txt", "Hello");
+  const std::string file = (model.folder / "prompt.txt").string();
+  EXPECT_EQ(model.generate({"--file", file, "-m", "20", "--ignore-eos"}).output, text.output);
+  // Standard input is empty here: BOS alone.
+  EXPECT_EQ(model.generate({"-m", "2", "--ignore-eos"}).exit_code, 0);
+}
+
+TEST(GenerateCommand, SeedsAndSeveralTexts) {
+  const ModelFolder model;
+  const std::vector<std::string> sampled = {"ab", "-m", "30", "-t", "1", "--seed", "5"};
+  const json one = model.generate_json(sampled);
+  EXPECT_EQ(one, model.generate_json(sampled));
+  std::vector<std::string> several = sampled;
+  several.insert(several.end(), {"-n", "3"});
+  const json three = model.generate_json(several);
+  ASSERT_EQ(three.size(), 3U);
+  int same = 0;
+  for (const json& text : three) same += text["text"] == one[0]["text"] ? 1 : 0;
+  EXPECT_EQ(same, 1) << "the first seed is that of a single text";
+}
+
+TEST(GenerateCommand, BestOfRanksByMeanLogprob) {
+  const ModelFolder model;
+  const json best = model.generate_json(
+      {"ab", "-m", "10", "-t", "1", "-n", "2", "--best-of", "6", "--logprobs", "2"});
+  const json all = model.generate_json({"ab", "-m", "10", "-t", "1", "-n", "6", "--logprobs", "2"});
+  ASSERT_EQ(best.size(), 2U);
+  EXPECT_EQ(best[0], all[0]);
+  EXPECT_EQ(best[1], all[1]);
+  for (std::size_t i = 0; i + 1 < all.size(); ++i) {
+    EXPECT_GE(all[i]["mean_logprob"], all[i + 1]["mean_logprob"]);
+  }
+  EXPECT_EQ(all[0]["tokens"][0]["top"].size(), 2U);
+}
+
+TEST(GenerateCommand, StatsCountWhatEvictionFreed) {
+  const ModelFolder model;
+  const std::string prompt(600, 'x');
+  const std::vector<std::string> arguments = {
+      prompt, "-m", "40", "--ignore-eos", "--stats", "--log-tolerance", "-10"};
+  const json kept = model.generate_json(
+      {prompt, "-m", "40", "--ignore-eos", "--stats", "--log-tolerance", "-10", "--keep-all"});
+  const json freed = model.generate_json(arguments);
+  EXPECT_EQ(kept[0]["stats"]["cache"]["bytes_saved"], 0);
+  EXPECT_TRUE(kept[0]["stats"]["cache"]["log_evicted_share"].is_null());
+  EXPECT_GT(freed[0]["stats"]["cache"]["bytes_saved"], 0);
+  EXPECT_LE(freed[0]["stats"]["cache"]["log_evicted_share"], -10.0);
+  EXPECT_EQ(freed[0]["stats"]["cache"]["pages_seen"], 10);
+  const ProgramResult people = model.generate(arguments);
+  EXPECT_NE(people.errors.find("pages kept of 10"), std::string::npos) << people.errors;
+}
+
+TEST(GenerateCommand, GuessingAndBiasAndStop) {
+  const ModelFolder model;
+  const std::vector<std::string> plain = {"abcabcabc", "-m", "40", "--ignore-eos"};
+  std::vector<std::string> guessing = plain;
+  guessing.insert(guessing.end(), {"--lookup", "5"});
+  EXPECT_EQ(model.generate(plain).output, model.generate(guessing).output);
+  EXPECT_EQ(model.generate({"a", "-m", "4", "--logit-bias", "65=100"}).output, "AAAA\n");
+  const json stopped =
+      model.generate_json({"a", "-m", "4", "--logit-bias", "10=100", "--stop", "\\n"});
+  EXPECT_EQ(stopped[0]["text"], "");
+  EXPECT_EQ(stopped[0]["finish_reason"], "stop");
+}
+
+TEST(GenerateCommand, BadInput) {
+  const ModelFolder model;
+  const auto expect_error = [&](const std::vector<std::string>& arguments,
+                                const std::string& part) {
+    const ProgramResult result = model.generate(arguments);
+    EXPECT_EQ(result.exit_code, 2) << part;
+    EXPECT_NE(result.errors.find(part), std::string::npos) << result.errors;
+    EXPECT_EQ(result.output, "");
+  };
+  expect_error({"a", "--top-p", "2"}, "top_p = 2; expected 0 to 1");
+  expect_error({"a", "-t", "-1"}, "temperature");
+  expect_error({"a", "--logit-bias", "65"}, "--logit-bias 65; expected ID=VALUE");
+  expect_error({"a", "--logit-bias", "999=1"}, "logit_bias token = 999");
+  expect_error({"a", "--file", "b"}, "PROMPT and --file");
+  expect_error({"--file", "/nowhere"}, "/nowhere cannot be read");
+  expect_error({"a", "--stop", ""}, "stop string");
+  expect_error({"a", "-n", "3", "--best-of", "2"}, "--best-of");
+  expect_error({"a", "--lookup", "99"}, "lookup_tokens");
+  expect_error({"a", "--tokenizer", "nonsense"}, "nonsense");
+  expect_error({"a", "--chunk-tokens", "0"}, "chunk_tokens");
+}
+
+TEST(GenerateCommand, ModelsWithoutATokenizerSaySo) {
+  const test::TempDir folder;
+  models::Decoder decoder(test::small_config(), /*seed=*/3);
+  models::save_model(decoder, folder / "model");
+  const ProgramResult result =
+      test::run_program({.arguments = {"generate", (folder / "model").string(), "a"}});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.errors.find("--tokenizer"), std::string::npos) << result.errors;
+}
+
+}  // namespace

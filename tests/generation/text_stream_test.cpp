@@ -1,0 +1,86 @@
+#include "reynard/generation/text_stream.h"
+
+#include "reynard/tensor/error.h"
+#include "reynard/tokenizer/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace reynard::generation {
+namespace {
+
+// The pieces that the bytes of a text, one token each, come out in; the last one by finish().
+std::vector<std::string> pieces(const std::string& text,
+                                const std::vector<std::string>& stop = {}) {
+  const tokenizer::ByteTokenizer tokenizer;
+  TextStream stream(tokenizer, stop);
+  std::vector<std::string> out;
+  for (const unsigned char byte : text) out.push_back(stream.add(byte));
+  out.push_back(stream.finish());
+  return out;
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += part;
+  return text;
+}
+
+using Pieces = std::vector<std::string>;
+
+TEST(TextStream, CharactersComeWhole) {
+  EXPECT_EQ(pieces("ab"), (Pieces{"a", "b", ""}));
+  EXPECT_EQ(pieces("\xc3\xa9!"), (Pieces{"", "\xc3\xa9", "!", ""}));
+  EXPECT_EQ(pieces("\xf0\x9f\xa6\x8a"), (Pieces{"", "", "", "\xf0\x9f\xa6\x8a", ""}));
+  // What never becomes a character is shown as one.
+  EXPECT_EQ(joined(pieces("\xf0\x9f")), "\xef\xbf\xbd");
+  EXPECT_EQ(joined(pieces("\xff"
+                          "abcd")),
+            "\xef\xbf\xbd"
+            "abcd");
+  EXPECT_EQ(joined(pieces("a\x80"
+                          "b")),
+            "a\xef\xbf\xbd"
+            "b");
+}
+
+TEST(TextStream, StopStringsEndTheTextBeforeThem) {
+  EXPECT_EQ(pieces("one END two", {"END"}),
+            (Pieces{"o", "n", "e", " ", "", "", "", "", "", "", "", ""}));
+  EXPECT_EQ(joined(pieces("one END two", {"END"})), "one ");
+  // Held back while it may become a stop string, and given when it did not.
+  EXPECT_EQ(pieces("ENE", {"END"}), (Pieces{"", "", "EN", "E"}));
+  EXPECT_EQ(joined(pieces("aabaac", {"aac"})), "aab");
+  EXPECT_EQ(joined(pieces("x\n\ny", {"zz", "\n\n", "\n\ny"})), "x");
+  EXPECT_EQ(joined(pieces("\xc3\xa9\xc3\xa9", {"\xc3\xa9\xc3\xa9"})), "");
+}
+
+TEST(TextStream, TellsThatItStopped) {
+  const tokenizer::ByteTokenizer tokenizer;
+  TextStream stream(tokenizer, {"."});
+  EXPECT_EQ(stream.add('a'), "a");
+  EXPECT_FALSE(stream.is_stopped());
+  EXPECT_EQ(stream.add('.'), "");
+  EXPECT_TRUE(stream.is_stopped());
+  EXPECT_EQ(stream.add('b'), "");
+  EXPECT_EQ(stream.finish(), "");
+}
+
+TEST(TextStream, IdsWithoutTextAddNothing) {
+  const tokenizer::ByteTokenizer tokenizer;
+  TextStream stream(tokenizer, {});
+  EXPECT_EQ(stream.add(tokenizer::ByteTokenizer::kEos), "");
+  EXPECT_EQ(stream.add(300), "");  // a padded vocabulary
+  EXPECT_EQ(stream.add(-1), "");
+  EXPECT_EQ(stream.add('a'), "a");
+}
+
+TEST(TextStream, RejectsAnEmptyStopString) {
+  const tokenizer::ByteTokenizer tokenizer;
+  EXPECT_THROW(TextStream(tokenizer, {"a", ""}), Error);
+}
+
+}  // namespace
+}  // namespace reynard::generation
