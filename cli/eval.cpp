@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 struct EvalArguments {
   std::string model;
   std::vector<std::string> tasks;
-  std::string text;
+  std::vector<std::string> texts;
   std::string output;
   std::string dtype = "f32";
   int64_t length = 0;
@@ -43,6 +43,9 @@ std::string footer() {
       "  reynard eval runs/fox --text data/python/held_out.tokens\n"
       "  reynard eval runs/fox --task forgetting_curve --text book.txt "
       "--forgetting_curve.grid=code\n"
+      "  reynard eval runs/fox --task forgetting_curve --text held_out.tokens --text "
+      "train=train.tokens "
+      "--forgetting_curve.targets=text,train\n"
       "  reynard eval models/fox-760m --task per_position_loss --text book.txt --length 65536 -o "
       "results\n"
       "\n"
@@ -122,7 +125,7 @@ void run_eval(const EvalArguments& arguments, const std::vector<std::string>& ov
       "", "command line", with_length(overrides, arguments.length));
   const ModelFolder folder = find_model(arguments.model);
   const TextCorpus text =
-      open_text(arguments.text, models::load_config(folder.model), !folder.run.empty());
+      open_texts(arguments.texts, models::load_config(folder.model), !folder.run.empty());
   models::Decoder decoder = models::load_model(folder.model);
   if (arguments.dtype == "bf16") decoder.set_compute_dtype(at::kBFloat16);
 
@@ -170,7 +173,11 @@ void add_eval(CLI::App& app) {
       ->delimiter(',');
   command
       ->add_option(
-          "--text", arguments->text, "Token file (.tokens), or text as `reynard prepare` takes it")
+          "--text",
+          arguments->texts,
+          "Token file (.tokens), or text as `reynard prepare` takes it; NAME=FILE adds one that "
+          "tasks name")
+      ->allow_extra_args(false)
       ->required();
   command->add_option(
       "--length", arguments->length, "Length for every task that has one; default: per task");

@@ -12,8 +12,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -103,6 +105,69 @@ std::shared_ptr<PreparedText> tokens_of(const fs::path& path) {
   return text;
 }
 
+TextCorpus open_text(const fs::path& path, const models::DecoderConfig& model, bool trained_here) {
+  const std::shared_ptr<PreparedText> text = tokens_of(path);
+  const data::TokenFile& tokens = *text->tokens;
+  const data::TokenFileHeader& header = tokens.header();
+  if (header.vocab_size > model.vocab_size) {
+    throw Error(
+        fmt::format("eval: {} has a vocabulary of {} ({} tokenizer), the model one of {}; prepare "
+                    "the text with "
+                    "the tokenizer that the model was trained with",
+                    path.string(),
+                    header.vocab_size,
+                    header.tokenizer,
+                    model.vocab_size));
+  }
+  TextCorpus result;
+  result.name = plain_name(path);
+  result.identity = checkpoint::sha256_hex_of_file(tokens.path());
+  result.storage = text;
+  evaluation::Corpus& corpus = result.corpus;
+  corpus.num_tokens = tokens.num_tokens();
+  for (int64_t d = 0; d < tokens.num_documents(); ++d) {
+    // BOS and EOS stand around the text.
+    corpus.documents.push_back({tokens.document_begin(d) + 1, tokens.document_end(d) - 1});
+  }
+  corpus.read = [&tokens](int64_t begin, int64_t end) { return tokens.read(begin, end - begin); };
+  corpus.bos = model.bos_token_id;
+  corpus.eos = model.eos_token_id;
+  if (trained_here && !corpus.bos) corpus.bos = header.bos;
+  if (trained_here && !corpus.eos) corpus.eos = header.eos;
+  const int64_t predicted = tokens.num_tokens() - tokens.num_documents();
+  if (predicted > 0) {
+    corpus.bytes_per_token =
+        static_cast<double>(header.num_text_bytes) / static_cast<double>(predicted);
+  }
+  const std::shared_ptr<const tokenizer::Tokenizer> tokenizer =
+      tokenizer::make_tokenizer(header.tokenizer);
+  corpus.vocab_size = tokenizer->vocab_size();
+  corpus.encode = [tokenizer](std::string_view text) {
+    const std::vector<int32_t> ids = tokenizer->encode(text);
+    return std::vector<int64_t>(ids.begin(), ids.end());
+  };
+  corpus.decode = [tokenizer](const std::vector<int64_t>& ids) {
+    std::vector<int64_t> known;
+    for (const int64_t id : ids) {
+      // A model's vocabulary may be padded beyond that of the tokenizer.
+      if (id < tokenizer->vocab_size()) known.push_back(id);
+    }
+    return tokenizer::displayable(tokenizer->decode(known));
+  };
+  return result;
+}
+
+// "train=train.tokens" -> ("train", "train.tokens"); a file that is there keeps its whole name.
+std::pair<std::string, std::string> name_and_file(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || fs::exists(text)) return {"", text};
+  const std::string name = text.substr(0, equals);
+  const bool plain = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
+  });
+  return plain ? std::pair{name, text.substr(equals + 1)} : std::pair{std::string(), text};
+}
+
 }  // namespace
 
 int64_t ModelFolder::train_length() const {
@@ -150,50 +215,43 @@ ModelFolder find_model(const fs::path& path) {
   return folder;
 }
 
-TextCorpus open_text(const fs::path& path, const models::DecoderConfig& model, bool trained_here) {
-  const std::shared_ptr<PreparedText> text = tokens_of(path);
-  const data::TokenFile& tokens = *text->tokens;
-  const data::TokenFileHeader& header = tokens.header();
-  if (header.vocab_size > model.vocab_size) {
-    throw Error(
-        fmt::format("eval: {} has a vocabulary of {} ({} tokenizer), the model one of {}; prepare "
-                    "the text with "
-                    "the tokenizer that the model was trained with",
-                    path.string(),
-                    header.vocab_size,
-                    header.tokenizer,
-                    model.vocab_size));
-  }
+TextCorpus open_texts(const std::vector<std::string>& texts,
+                      const models::DecoderConfig& model,
+                      bool trained_here) {
+  static const std::set<std::string> kTaken = {"text", "same", "random", "copy"};
   TextCorpus result;
-  result.name = plain_name(path);
-  result.identity = checkpoint::sha256_hex_of_file(tokens.path());
-  result.storage = text;
-  evaluation::Corpus& corpus = result.corpus;
-  corpus.num_tokens = tokens.num_tokens();
-  for (int64_t d = 0; d < tokens.num_documents(); ++d) {
-    // BOS and EOS stand around the text.
-    corpus.documents.push_back({tokens.document_begin(d) + 1, tokens.document_end(d) - 1});
-  }
-  corpus.read = [&tokens](int64_t begin, int64_t end) { return tokens.read(begin, end - begin); };
-  corpus.bos = model.bos_token_id;
-  corpus.eos = model.eos_token_id;
-  if (trained_here && !corpus.bos) corpus.bos = header.bos;
-  if (trained_here && !corpus.eos) corpus.eos = header.eos;
-  const int64_t predicted = tokens.num_tokens() - tokens.num_documents();
-  if (predicted > 0) {
-    corpus.bytes_per_token =
-        static_cast<double>(header.num_text_bytes) / static_cast<double>(predicted);
-  }
-  const std::shared_ptr<const tokenizer::Tokenizer> tokenizer =
-      tokenizer::make_tokenizer(header.tokenizer);
-  corpus.decode = [tokenizer](const std::vector<int64_t>& ids) {
-    std::vector<int64_t> known;
-    for (const int64_t id : ids) {
-      // A model's vocabulary may be padded beyond that of the tokenizer.
-      if (id < tokenizer->vocab_size()) known.push_back(id);
+  std::vector<evaluation::Corpus> others;
+  auto storage = std::make_shared<std::vector<std::shared_ptr<const void>>>();
+  std::string others_identity;
+  for (const std::string& text : texts) {
+    const auto [name, file] = name_and_file(text);
+    TextCorpus opened = open_text(file, model, trained_here);
+    storage->push_back(opened.storage);
+    if (name.empty()) {
+      if (!result.name.empty()) {
+        throw Error(fmt::format(
+            "eval: two texts without a name, {} and {}; give further ones as --text NAME=FILE",
+            result.name,
+            opened.name));
+      }
+      result = std::move(opened);
+      continue;
     }
-    return tokenizer::displayable(tokenizer->decode(known));
-  };
+    const bool known = std::any_of(
+        others.begin(), others.end(), [&](const auto& other) { return other.name == name; });
+    if (known || kTaken.contains(name)) {
+      throw Error(fmt::format("eval: --text {}: the name '{}' is taken", text, name));
+    }
+    opened.corpus.name = name;
+    others.push_back(std::move(opened.corpus));
+    others_identity += fmt::format(" {}={}", name, opened.identity);
+  }
+  if (result.name.empty()) {
+    throw Error("eval: every --text has a name; give the text to measure on as --text FILE");
+  }
+  result.corpus.others = std::move(others);
+  result.identity += others_identity;
+  result.storage = storage;
   return result;
 }
 

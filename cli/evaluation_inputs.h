@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -37,10 +38,12 @@ struct TextCorpus {
   std::string identity;  // digest of the tokens
   std::shared_ptr<const void> storage;
 };
-// path: a token file, or text as `reynard prepare` takes it. BOS and EOS are those of the model's
-// configuration; a model trained by this program without them there uses those of its token files.
-TextCorpus open_text(const std::filesystem::path& path,
-                     const models::DecoderConfig& model,
-                     bool trained_here);
+// One text, and any number of NAME=FILE that become its `others`. A file is a token file, or text
+// as `reynard prepare` takes it. BOS and EOS are those of the model's configuration; a model
+// trained by this program without them there uses those of its token files. Throws reynard::Error
+// unless exactly one text has no name.
+TextCorpus open_texts(const std::vector<std::string>& texts,
+                      const models::DecoderConfig& model,
+                      bool trained_here);
 
 }  // namespace reynard::cli

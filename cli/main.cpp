@@ -59,6 +59,7 @@ int main(int argc, char** argv) {
   add_sweep(app);
   add_eval(app);
   add_report(app);
+  add_forgetting_curve(app);
   add_info(app);
   add_score(app);
   add_generate(app);

@@ -2,22 +2,17 @@
 
 #include "cli/command.h"
 #include "cli/command_line.h"
+#include "cli/figure_files.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/report/page.h"
 #include "reynard/report/verdict.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <CLI/CLI.hpp>
 
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -34,70 +29,6 @@ struct ReportArguments {
   int64_t smoothing = 101;
   int64_t tokens_to_copy = 0;
 };
-
-// Runs python/figures.py with the environment's Python; true when it exits with 0.
-bool run_figures(const std::string& what, const fs::path& path) {
-  const char* chosen = std::getenv("REYNARD_PYTHON");
-  const std::string python = chosen && *chosen ? chosen : REYNARD_PYTHON;
-  std::vector<std::string> words{
-      python, REYNARD_SOURCE_DIR "/python/figures.py", what, path.string()};
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  pid_t child = 0;
-  if (posix_spawnp(&child, argv[0], nullptr, nullptr, argv.data(), environ) != 0) return false;
-  int status = 0;
-  return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
-std::string figures_command(const std::string& what, const fs::path& path) {
-  return fmt::format(
-      "{} {}/python/figures.py {} {}", REYNARD_PYTHON, REYNARD_SOURCE_DIR, what, path.string());
-}
-
-// The JavaScript that draws the figures: made once from the vl-convert wheel, then kept beside the
-// program.
-std::string vega_javascript() {
-  const char* chosen = std::getenv("REYNARD_VEGA");
-  const fs::path bundle = chosen && *chosen ? fs::path(chosen)
-                                            : fs::read_symlink("/proc/self/exe").parent_path() /
-                                                  "../share/vega-embed.js";
-  if (!fs::exists(bundle) && !run_figures("bundle", bundle)) {
-    throw Error(fmt::format(
-        "report: {} is missing (the JavaScript that draws the figures) and could not be made; "
-        "install scripts/requirements.txt and run `{}`",
-        bundle.string(),
-        figures_command("bundle", bundle)));
-  }
-  std::ifstream in(bundle, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in || text.str().find("vegaEmbed") == std::string::npos) {
-    throw Error(fmt::format(
-        "report: {} does not hold the Vega bundle; delete it and run this again", bundle.string()));
-  }
-  return text.str();
-}
-
-void write_figures(const report::Runs& runs, const ReportArguments& arguments) {
-  const fs::path folder = arguments.png;
-  std::error_code failed;
-  fs::create_directories(folder, failed);
-  if (failed) {
-    throw Error(fmt::format("report: cannot create {}: {}", folder.string(), failed.message()));
-  }
-  for (const report::FigureGroup& group : report::figure_groups(runs, {arguments.smoothing})) {
-    for (const report::Figure& figure : group.figures) {
-      checkpoint::write_atomically(folder / (figure.id + ".vl.json"), figure.spec.dump());
-    }
-  }
-  if (!run_figures("png", folder)) {
-    throw Error(
-        fmt::format("report: the figures could not be drawn; run `{}` to see why (the "
-                    "specifications are written)",
-                    figures_command("png", folder)));
-  }
-}
 
 // The page's table in at most ten lines of the terminal, the page's address last.
 void print_summary(const report::Runs& runs, const fs::path& page) {
@@ -136,7 +67,13 @@ void report(const ReportArguments& arguments) {
   const fs::path output = arguments.output;
   if (output.has_parent_path()) fs::create_directories(output.parent_path());
   checkpoint::write_atomically(output, report::page(runs, options, vega_javascript()));
-  if (!arguments.png.empty()) write_figures(runs, arguments);
+  if (!arguments.png.empty()) {
+    std::vector<report::Figure> figures;
+    for (report::FigureGroup& group : report::figure_groups(runs, options.figures)) {
+      for (report::Figure& figure : group.figures) figures.push_back(std::move(figure));
+    }
+    draw_figures(figures, arguments.png);
+  }
   print_summary(runs, output);
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace reynard::evaluation {
 
@@ -34,6 +35,8 @@ struct ForgettingCurveConfig {
   int64_t points = 32;
   int64_t repeats = 10;
   int64_t seed = 0;
+  std::vector<std::string> targets = {"text"};
+  std::vector<std::string> prefixes = {"same"};
 
   static void fields(auto& self, auto&& field) {
     field("length",
@@ -45,6 +48,13 @@ struct ForgettingCurveConfig {
     field("points", self.points, "lengths n of the grid", config::positive);
     field("repeats", self.repeats, "targets per length", config::positive);
     field("seed", self.seed, "seed of where targets begin", config::non_negative);
+    field("targets",
+          self.targets,
+          "texts that targets are cut from: text, a name given by --text NAME=FILE, or random");
+    field("prefixes",
+          self.prefixes,
+          "texts that the unrelated prefix is the end of: same (as the target), text, a name, or "
+          "random");
   }
 };
 

@@ -159,7 +159,20 @@ std::string to_string(const MemoryLength& length) {
   return fmt::format("{}{}", length.open ? ">" : "", length.length);
 }
 
-nlohmann::json to_json(const CurvePoint& point) {
+nlohmann::json curve_metrics(std::span<const CurvePoint> points) {
+  const MemoryLengths lengths = memory_lengths(points);
+  const auto json_of = [](const MemoryLength& length) -> nlohmann::json {
+    return {{"length", length.length}, {"open", length.open}, {"text", to_string(length)}};
+  };
+  const bool copies =
+      std::any_of(points.begin(), points.end(), [](const CurvePoint& p) { return p.differs; });
+  return {{"fine_length", json_of(lengths.fine)},
+          {"coarse_length", json_of(lengths.coarse)},
+          {"significant_length", json_of(lengths.significant)},
+          {"copies", copies}};
+}
+
+nlohmann::json published_json(const CurvePoint& point) {
   return {{"length", point.length},
           {"lm_mean", point.lm_mean},
           {"lm_std", point.lm_std},
@@ -169,10 +182,17 @@ nlohmann::json to_json(const CurvePoint& point) {
           {"copy_accs", point.copy_accs},
           {"p_value", point.p_value},
           {"normality",
-           {{"normality", point.normality}, {"variance_homogeneity", point.variance_homogeneity}}},
-          {"adjusted_p_value", point.adjusted_p_value},
-          {"differs", point.differs},
-          {"noise", point.noise}};
+           {{"normality", point.normality}, {"variance_homogeneity", point.variance_homogeneity}}}};
+}
+
+nlohmann::json to_json(const CurvePoint& point) {
+  nlohmann::json json = published_json(point);
+  json["adjusted_p_value"] = point.adjusted_p_value;
+  json["differs"] = point.differs;
+  json["noise"] = point.noise;
+  if (point.lm_loss) json["lm_loss"] = *point.lm_loss;
+  if (point.copy_loss) json["copy_loss"] = *point.copy_loss;
+  return json;
 }
 
 }  // namespace reynard::evaluation

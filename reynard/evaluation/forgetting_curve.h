@@ -7,6 +7,7 @@
 #include "reynard/config/fields.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
@@ -59,6 +60,8 @@ struct CurvePoint {
   double adjusted_p_value = 1;         // Holm over the lengths of the curve
   bool differs = false;                // copy beats LM and adjusted p < 0.05
   double noise = 0;  // half width of the 95 % interval of mean(copy - lm); 0 for one repeat
+  // Mean loss of the scored tokens, nats; empty in results of the published script.
+  std::optional<double> lm_loss = {}, copy_loss = {};
 };
 // Statistics of one length by itself (no correction over lengths yet).
 CurvePoint curve_point(int64_t length, std::vector<double> lm_accs, std::vector<double> copy_accs);
@@ -80,7 +83,23 @@ MemoryLengths memory_lengths(std::span<const CurvePoint> points);
 
 std::string to_string(const MemoryLength& length);
 
-// The published result format (length, lm_mean, ..., normality{...}) with our fields added.
+// What a curve says in numbers: fine_length, coarse_length and significant_length as {"length",
+// "open", "text"}, and whether the model copies at all.
+nlohmann::json curve_metrics(std::span<const CurvePoint> points);
+
+// The published result format: length, lm_mean, ..., normality{...}.
+nlohmann::json published_json(const CurvePoint& point);
+// The same with our fields added.
 nlohmann::json to_json(const CurvePoint& point);
+
+// A result file: the published JSON (an array), or a summary that `reynard eval` wrote. All
+// statistics are computed anew from the accuracies of the repeats.
+struct CurveFile {
+  std::string name;          // of the model
+  int64_t train_length = 0;  // 0: the file does not say
+  std::vector<CurvePoint> points;
+};
+// Throws reynard::Error naming file, entry and field where it is not such a file.
+CurveFile read_curve_file(const std::filesystem::path& path);
 
 }  // namespace reynard::evaluation

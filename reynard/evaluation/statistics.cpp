@@ -4,6 +4,7 @@
 
 #include <boost/math/special_functions/beta.hpp>
 #include <boost/math/special_functions/erf.hpp>
+#include <boost/math/special_functions/gamma.hpp>
 
 #include <algorithm>
 #include <array>
@@ -108,6 +109,55 @@ double shapiro_p_value(double w, double one_minus_w, size_t size) {
   return normal_upper_tail((y - mean) / deviation);
 }
 
+// Upper tail of the F distribution.
+double f_upper_tail(double f, double between_freedom, double within_freedom) {
+  return boost::math::ibeta(within_freedom / 2,
+                            between_freedom / 2,
+                            within_freedom / (within_freedom + between_freedom * f));
+}
+
+// The values of all groups, one after the other.
+std::vector<double> all_values(Groups groups, const char* test) {
+  check_value(groups.size() >= 2,
+              test,
+              "number of groups",
+              static_cast<int64_t>(groups.size()),
+              "at least 2");
+  std::vector<double> values;
+  for (const std::vector<double>& group : groups) {
+    check_value(!group.empty(), test, "number of values of a group", int64_t{0}, "at least 1");
+    values.insert(values.end(), group.begin(), group.end());
+  }
+  check_value(values.size() > groups.size(),
+              test,
+              "number of values",
+              static_cast<int64_t>(values.size()),
+              "more than groups");
+  return values;
+}
+
+// Ranks from 1, equal values sharing the mean of theirs, and the sum of t^3 - t over the ties.
+struct Ranks {
+  std::vector<double> of;
+  double ties = 0;
+};
+Ranks mid_ranks(const std::vector<double>& values) {
+  std::vector<size_t> order(values.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t i, size_t j) { return values[i] < values[j]; });
+  Ranks ranks{std::vector<double>(values.size()), 0};
+  for (size_t begin = 0; begin < order.size();) {
+    size_t end = begin;
+    while (end < order.size() && values[order[end]] == values[order[begin]]) ++end;
+    const double rank = static_cast<double>(begin + end + 1) / 2;
+    for (size_t i = begin; i < end; ++i) ranks.of[order[i]] = rank;
+    const auto tied = static_cast<double>(end - begin);
+    ranks.ties += tied * tied * tied - tied;
+    begin = end;
+  }
+  return ranks;
+}
+
 }  // namespace
 
 Moments moments(std::span<const double> values) {
@@ -202,7 +252,49 @@ TestResult levene(std::span<const double> a, std::span<const double> b) {
   }
   const double freedom = total - 2;
   const double f = freedom * between / within;
-  return {f, boost::math::ibeta(freedom / 2, 0.5, freedom / (freedom + f))};
+  return {f, f_upper_tail(f, 1, freedom)};
+}
+
+TestResult one_way_anova(Groups groups) {
+  const std::vector<double> values = all_values(groups, "one_way_anova");
+  const double grand = moments(values).mean;
+  double between = 0;
+  double within = 0;
+  for (const std::vector<double>& group : groups) {
+    const double mean = moments(group).mean;
+    between += static_cast<double>(group.size()) * (mean - grand) * (mean - grand);
+    for (const double x : group) within += (x - mean) * (x - mean);
+  }
+  if (within == 0) {
+    if (between > 0) return {std::numeric_limits<double>::infinity(), 0};
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    return {nan, nan};
+  }
+  const auto between_freedom = static_cast<double>(groups.size() - 1);
+  const auto within_freedom = static_cast<double>(values.size() - groups.size());
+  const double f = (between / between_freedom) / (within / within_freedom);
+  return {f, f_upper_tail(f, between_freedom, within_freedom)};
+}
+
+TestResult kruskal_wallis(Groups groups) {
+  const std::vector<double> values = all_values(groups, "kruskal_wallis");
+  const Ranks ranks = mid_ranks(values);
+  const auto n = static_cast<double>(values.size());
+  double sum = 0;
+  size_t next = 0;
+  for (const std::vector<double>& group : groups) {
+    double rank_sum = 0;
+    for (size_t i = 0; i < group.size(); ++i) rank_sum += ranks.of[next++];
+    sum += rank_sum * rank_sum / static_cast<double>(group.size());
+  }
+  const double untied = 1 - ranks.ties / (n * n * n - n);
+  if (untied <= 0) {
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    return {nan, nan};
+  }
+  const double h = (12 / (n * (n + 1)) * sum - 3 * (n + 1)) / untied;
+  const auto freedom = static_cast<double>(groups.size() - 1);
+  return {h, boost::math::gamma_q(freedom / 2, std::max(0.0, h) / 2)};
 }
 
 std::vector<double> holm_adjusted(std::span<const double> p_values) {

@@ -1,7 +1,7 @@
 #pragma once
-// The statistics that go with a measured mean: paired t-test, normality, equal variances, and a
-// correction for many comparisons. Definitions are those of scipy, whose numbers published results
-// carry (docs/evaluation.md).
+// The statistics that go with a measured mean: paired t-test, normality, equal variances, tests
+// over several groups, and a correction for many comparisons. Definitions are those of scipy, whose
+// numbers published results carry (docs/evaluation.md).
 
 #include <span>
 #include <vector>
@@ -35,6 +35,18 @@ TestResult shapiro_wilk(std::span<const double> values);
 // Levene's test of equal variances around the medians (Brown-Forsythe) for two samples; p is NaN
 // when neither spreads.
 TestResult levene(std::span<const double> a, std::span<const double> b);
+
+using Groups = std::span<const std::vector<double>>;
+
+// One-way analysis of variance: do all groups have the same mean? Equal values throughout give p =
+// NaN; groups that differ without any spread inside give p = 0. Throws reynard::Error for fewer
+// than two groups, an empty one, or as many groups as values.
+TestResult one_way_anova(Groups groups);
+
+// Kruskal-Wallis H with mid-ranks and the correction for ties: do all groups have the same
+// distribution? p from the chi-squared distribution; equal values throughout give p = NaN. Throws
+// as above.
+TestResult kruskal_wallis(Groups groups);
 
 // Holm's correction: p-values that keep the chance of any false alarm below the level that they are
 // compared with. Order is that of the input.

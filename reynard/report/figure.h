@@ -36,6 +36,9 @@ std::optional<Figure> loss_by_position(const Runs& runs, const FigureOptions& op
 std::optional<Figure> perplexity_by_length(const Runs& runs);
 
 std::optional<Figure> forgetting_curve(const RunResults& run, size_t index);
+std::optional<Figure> curve_perplexity(const RunResults& run, size_t index);
+std::optional<Figure> curve_targets(const RunResults& run, size_t index);
+std::optional<Figure> curve_prefixes(const RunResults& run, size_t index);
 
 std::optional<Figure> forget_gates(const RunResults& run, size_t index);
 std::optional<Figure> decay_maps(const RunResults& run, size_t index);

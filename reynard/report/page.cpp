@@ -95,6 +95,10 @@ std::vector<FigureGroup> figure_groups(const Runs& runs, const FigureOptions& op
     keep(groups[3].figures, decay_maps(runs[i], i));
     keep(groups[3].figures, attention_maps(runs[i], i));
   }
+  // Under the curves: they have the same axis.
+  for (size_t i = 0; i < runs.size(); ++i) keep(groups[1].figures, curve_perplexity(runs[i], i));
+  for (size_t i = 0; i < runs.size(); ++i) keep(groups[1].figures, curve_targets(runs[i], i));
+  for (size_t i = 0; i < runs.size(); ++i) keep(groups[1].figures, curve_prefixes(runs[i], i));
   keep(groups[4].figures, training_loss(runs));
   keep(groups[4].figures, gate_saturation(runs));
   keep(groups[4].figures, training_speed(runs));

@@ -83,6 +83,70 @@ TEST_F(EvalCommand, MeasuresARunAndReportsIt) {
   EXPECT_NE(page.find("reynard eval run --text text.txt --length 64"), std::string::npos);
 }
 
+// Hits out of ceil(length / 2) in the published file, three lengths of it; fine is the middle one.
+constexpr const char* kCurveFile = R"([
+ {"length": 8, "copy_accs": [1, 0.75, 1, 1], "lm_accs": [0, 0, 0.5, 0.5]},
+ {"length": 40, "copy_accs": [1, 1, 1, 0.99], "lm_accs": [0.5, 0.45, 0.55, 0.5]},
+ {"length": 80, "copy_accs": [0.6, 0.55, 0.5, 0.525], "lm_accs": [0.5, 0.45, 0.55, 0.4]}])";
+
+TEST_F(EvalCommand, CurveFilesAreComputedAnew) {
+  test::write_file(folder_ / "curve.json", kCurveFile);
+  const ProgramResult result = run({"forgetting-curve",
+                                    "curve.json",
+                                    "--json",
+                                    "--lengths",
+                                    "40,80",
+                                    "--claimed",
+                                    "100",
+                                    "--out",
+                                    "out"});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  const json numbers = json::parse(result.output);
+  EXPECT_EQ(numbers.at("fine"), 40);
+  EXPECT_EQ(numbers.at("fine_reached"), true);
+  EXPECT_EQ(numbers.at("coarse"), 80);
+  EXPECT_EQ(numbers.at("coarse_reached"), false);
+  EXPECT_EQ(numbers.at("confirms_claimed"), true);
+  EXPECT_GT(numbers.at("between_lengths").at("copy").at("anova").at("statistic").get<double>(),
+            100);
+  EXPECT_TRUE(fs::exists(folder_ / "out/forgetting_curve.png"));
+  EXPECT_TRUE(fs::exists(folder_ / "out/published.json"));
+  // What was written is read again, and several files are compared.
+  const ProgramResult both =
+      run({"forgetting-curve", "out/forgetting_curve.json", "out/published.json"});
+  ASSERT_EQ(both.exit_code, 0) << both.errors;
+  EXPECT_NE(both.output.find("curve: fine memory 40 tokens, coarse memory >80 tokens"),
+            std::string::npos)
+      << both.output;
+  EXPECT_NE(both.output.find("LM between files, length      40"), std::string::npos) << both.output;
+  expect_error({"forgetting-curve", "curve.json", "--lengths", "40,41"}, "--lengths 41");
+  expect_error({"forgetting-curve", "text.txt"}, "text.txt is not JSON");
+}
+
+TEST_F(EvalCommand, FurtherTextsHaveNames) {
+  const ProgramResult eval = run({"eval",
+                                  "run",
+                                  "--task",
+                                  "forgetting_curve",
+                                  "--text",
+                                  "text.txt",
+                                  "--text",
+                                  "train=text.txt",
+                                  "--length",
+                                  "16",
+                                  kFewPoints,
+                                  "--forgetting_curve.targets=text,train"});
+  ASSERT_EQ(eval.exit_code, 0) << eval.errors;
+  const auto curve = json::parse(test::read_file(folder_ / "run/eval/forgetting_curve.json"));
+  EXPECT_EQ(curve.at("series").at("curves").size(), 2);
+  const auto eval_with = [](const char* first, const char* second) {
+    return std::vector<std::string>{"eval", "run", "--text", first, "--text", second};
+  };
+  expect_error(eval_with("text.txt", "text.txt"), "two texts without a name");
+  expect_error(eval_with("text.txt", "random=text.txt"), "the name 'random' is taken");
+  expect_error({"eval", "run", "--text", "a=text.txt"}, "every --text has a name");
+}
+
 TEST_F(EvalCommand, SecondRunAsksForNothingNew) {
   const std::vector<std::string> arguments{
       "eval", "run", "--task", "per_position_loss", "--text", "text.txt", "--length", "64"};

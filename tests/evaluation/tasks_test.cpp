@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <new>
@@ -130,6 +131,66 @@ TEST(ForgettingCurveTask, CopyAndLmShareTheTargetAndScoreItsLaterHalf) {
             corpus.read(992, 1000));
 }
 
+TEST(ForgettingCurveTask, TargetsAndPrefixesComeFromTheTextsThatAreNamed) {
+  const test::TempDir folder;
+  Corpus corpus = counting_corpus(1000);
+  Corpus train = counting_corpus(1000);
+  train.name = "train";
+  train.read = [](int64_t begin, int64_t end) {
+    std::vector<int64_t> tokens(end - begin);
+    std::iota(tokens.begin(), tokens.end(), 5000 + begin);
+    return tokens;
+  };
+  corpus.others = {train};
+  EvaluationConfig config = small_config();
+  config.forgetting_curve.targets = {"text", "train", "random"};
+  config.forgetting_curve.prefixes = {"same", "train", "random"};
+  const auto task = task_named("forgetting_curve").make(corpus, config, {});
+  const Requests requests = task->requests();
+  ASSERT_EQ(requests.size, 8 * 3 * 3 * 4);
+  const Request request = requests.at(2);  // text, prefix train
+  EXPECT_EQ(request.id, "text lm train 8 0");
+  const auto& score = std::get<Score>(request.query);
+  EXPECT_EQ(std::vector<int64_t>(score.context.begin() + 1, score.context.begin() + 9),
+            train.read(992, 1000));
+
+  Copier copier(/*memory=*/33);
+  const auto summary = evaluate(copier, *task, {.folder = folder.path()});
+  const auto& curves = summary.at("series").at("curves");
+  ASSERT_EQ(curves.size(), 9);
+  EXPECT_EQ(curves[3].at("target"), "train");
+  EXPECT_EQ(curves[3].at("fine_length").at("text"), "32");
+  // Two natural prefixes at eight lengths for each of three targets.
+  EXPECT_EQ(summary.at("series").at("prefix_tests").size(), 24);
+  const auto& point = summary.at("series").at("points")[7];
+  EXPECT_GT(point.at("lm_loss").get<double>(), 0);
+}
+
+TEST(ForgettingCurveTask, UnknownSourceListsTheKnownOnes) {
+  const Corpus corpus = counting_corpus(1000);
+  EvaluationConfig config = small_config();
+  config.forgetting_curve.prefixes = {"train"};
+  try {
+    task_named("forgetting_curve").make(corpus, config, {});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("no text is called 'train'; known: text, random"),
+              std::string::npos);
+  }
+}
+
+TEST(Corpus, RandomTextIsTheSameForTheSameSeedAndHasNoSpecialTokens) {
+  Corpus corpus = counting_corpus(10);
+  corpus.bos = 20;
+  corpus.eos = 21;
+  const auto tokens = source_named(corpus, "random", 5000, 3).read(0, 5000);
+  EXPECT_EQ(tokens, source_named(corpus, "random", 5000, 3).read(0, 5000));
+  EXPECT_NE(tokens, source_named(corpus, "random", 5000, 4).read(0, 5000));
+  EXPECT_EQ(std::count(tokens.begin(), tokens.end(), 20), 0);
+  EXPECT_EQ(*std::min_element(tokens.begin(), tokens.end()), 10);
+  EXPECT_EQ(*std::max_element(tokens.begin(), tokens.end()), 257);
+}
+
 TEST(PerPositionLossTask, AveragesOverRowsAtEveryPosition) {
   const test::TempDir folder;
   const Corpus corpus = counting_corpus(600);
@@ -223,7 +284,7 @@ TEST(Evaluate, GoesOnWhereAnEarlierRunStopped) {
   EXPECT_THROW(evaluate(first, *entry.make(corpus, small_config(), {}), small_batches), Error);
   // A crash in the middle of a line leaves a piece of it.
   const auto log = cut.path() / "forgetting_curve.jsonl";
-  test::write_file(log, test::read_file(log) + R"({"id":"copy 64 2","hi)");
+  test::write_file(log, test::read_file(log) + R"({"id":"text copy 64 2","hi)");
   Copier second(33);
   const auto resumed = evaluate(second, *entry.make(corpus, small_config(), {}), small_batches);
   EXPECT_LT(second.answered, 48);
@@ -252,7 +313,7 @@ TEST(Evaluate, OutOfMemoryKeepsTheLengthsThatFit) {
     }
     return "";
   };
-  EXPECT_NE(error(*task).find("out of memory at sample \"copy 48 0\" of 98 tokens"),
+  EXPECT_NE(error(*task).find("out of memory at sample \"text copy 48 0\" of 98 tokens"),
             std::string::npos)
       << error(*task);
   const auto summary = nlohmann::json::parse(test::read_file(folder / "forgetting_curve.json"));

@@ -204,6 +204,34 @@ TEST(Report, PageHasTheNumbersOfItsInputs) {
   EXPECT_EQ(rows_with(specs.at("attention_maps_1"), "b").size(), 2);
 }
 
+TEST(Report, CurvesOfSeveralTextsAndPrefixesHaveFiguresOfTheirOwn) {
+  const test::TempDir folder;
+  Runs runs = two_runs(folder);
+  EXPECT_FALSE(curve_targets(runs[0], 0));
+  EXPECT_FALSE(curve_perplexity(runs[0], 0));
+  json& series = runs[0].evaluations["forgetting_curve"]["series"];
+  const json points{
+      {{"length", 8}, {"copy_mean", 0.9}, {"lm_mean", 0.5}, {"lm_loss", 1.0}, {"copy_loss", 0.5}}};
+  series["points"] = points;
+  series["curves"] = json::array();
+  for (const char* target : {"text", "train"}) {
+    for (const char* prefix : {"same", "zh"}) {
+      series["curves"].push_back({{"target", target}, {"prefix", prefix}, {"points", points}});
+    }
+  }
+  series["prefix_tests"] = {{{"target", "text"},
+                             {"length", 8},
+                             {"anova", {{"p_value", 0.01}}},
+                             {"kruskal_wallis", {{"p_value", nullptr}}}}};
+  EXPECT_EQ(rows_with(curve_targets(runs[0], 0)->spec, "target").size(), 4);
+  EXPECT_EQ(rows_with(curve_prefixes(runs[0], 0)->spec, "prefix").size(), 2);
+  EXPECT_NE(curve_prefixes(runs[0], 0)->caption.find("at 1 of 1 lengths, Kruskal-Wallis at 0"),
+            std::string::npos);
+  const auto perplexity = rows_with(curve_perplexity(runs[0], 0)->spec, "perplexity");
+  ASSERT_EQ(perplexity.size(), 2);
+  EXPECT_NEAR(perplexity[1].at("perplexity").get<double>(), std::exp(1.0), 1e-4);
+}
+
 TEST(Report, LossIsSmoothedOverTheStatedWindow) {
   const test::TempDir folder;
   const Runs runs = two_runs(folder);

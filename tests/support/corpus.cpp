@@ -18,6 +18,12 @@ evaluation::Corpus corpus_of(std::vector<int64_t> tokens,
   corpus.read = [shared](int64_t begin, int64_t end) {
     return std::vector<int64_t>(shared->begin() + begin, shared->begin() + end);
   };
+  corpus.vocab_size = 258;
+  corpus.encode = [](std::string_view text) {
+    std::vector<int64_t> ids;
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+    return ids;
+  };
   corpus.decode = [](const std::vector<int64_t>& ids) {
     std::string text;
     for (const int64_t id : ids) {

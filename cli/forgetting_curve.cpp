@@ -1,0 +1,278 @@
+// reynard forgetting-curve RESULT.json: memory lengths, statistics and figure of a result file,
+// computed anew from the accuracies in it.
+
+#include "reynard/evaluation/forgetting_curve.h"
+
+#include "cli/command.h"
+#include "cli/figure_files.h"
+#include "reynard/checkpoint/atomic_file.h"
+#include "reynard/evaluation/statistics.h"
+#include "reynard/report/figure.h"
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace reynard::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+using evaluation::CurveFile;
+using evaluation::CurvePoint;
+using evaluation::TestResult;
+using Json = nlohmann::ordered_json;
+
+struct CurveArguments {
+  std::vector<std::string> files;
+  std::vector<int64_t> lengths;
+  std::string output;
+  int64_t train_length = 0;
+  int64_t claimed = 0;
+  bool json = false;
+};
+
+Json json_of(const TestResult& test) {
+  return {{"statistic", test.statistic}, {"p_value", test.p_value}};
+}
+
+Json tests_of(const std::vector<std::vector<double>>& groups) {
+  return {{"anova", json_of(evaluation::one_way_anova(groups))},
+          {"kruskal_wallis", json_of(evaluation::kruskal_wallis(groups))}};
+}
+
+const CurvePoint& point_at(const CurveFile& file, int64_t length) {
+  std::vector<int64_t> known;
+  for (const CurvePoint& point : file.points) {
+    if (point.length == length) return point;
+    known.push_back(point.length);
+  }
+  throw Error(fmt::format("forgetting-curve: --lengths {}: {} has the lengths {}",
+                          length,
+                          file.name,
+                          fmt::join(known, ", ")));
+}
+
+// Do the accuracies differ between these lengths of one file?
+Json between_lengths(const CurveFile& file, const std::vector<int64_t>& lengths) {
+  std::vector<std::vector<double>> lm;
+  std::vector<std::vector<double>> copy;
+  for (const int64_t length : lengths) {
+    lm.push_back(point_at(file, length).lm_accs);
+    copy.push_back(point_at(file, length).copy_accs);
+  }
+  return {{"lengths", lengths}, {"lm", tests_of(lm)}, {"copy", tests_of(copy)}};
+}
+
+// Per length that all files have: does the accuracy without help differ between them? Files that
+// differ in the unrelated prefix alone show so whether it matters.
+Json between_files(const std::vector<CurveFile>& files) {
+  Json rows = Json::array();
+  for (const CurvePoint& first : files.front().points) {
+    std::vector<std::vector<double>> groups;
+    for (const CurveFile& file : files) {
+      for (const CurvePoint& point : file.points) {
+        if (point.length == first.length) groups.push_back(point.lm_accs);
+      }
+    }
+    if (groups.size() < files.size()) continue;
+    Json row = tests_of(groups);
+    row["length"] = first.length;
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+Json result_of(const CurveFile& file, const CurveArguments& arguments) {
+  const evaluation::MemoryLengths lengths = evaluation::memory_lengths(file.points);
+  Json result{{"name", file.name},
+              {"fine", lengths.fine.length},
+              {"fine_reached", !lengths.fine.open},
+              {"coarse", lengths.coarse.length},
+              {"coarse_reached", !lengths.coarse.open},
+              {"significant", lengths.significant.length},
+              {"significant_reached", !lengths.significant.open},
+              {"longest", file.points.back().length},
+              {"repeats", file.points.front().lm_accs.size()}};
+  if (arguments.claimed > 0) {
+    // The whole sequence is twice the target.
+    result["claimed"] = arguments.claimed;
+    result["confirms_claimed"] = 2 * lengths.coarse.length > arguments.claimed;
+  }
+  if (!arguments.lengths.empty()) {
+    result["between_lengths"] = between_lengths(file, arguments.lengths);
+  }
+  result["points"] = Json::array();
+  for (const CurvePoint& point : file.points) {
+    result["points"].push_back(Json(evaluation::to_json(point)));
+  }
+  return result;
+}
+
+void print_table(const CurveFile& file, const Json& result) {
+  fmt::print("{}: fine memory {}{} tokens, coarse memory {}{} tokens\n",
+             file.name,
+             result["fine_reached"].get<bool>() ? "" : ">",
+             result["fine"].get<int64_t>(),
+             result["coarse_reached"].get<bool>() ? "" : ">",
+             result["coarse"].get<int64_t>());
+  if (result.contains("claimed")) {
+    fmt::print("claimed length {}: {}\n",
+               result["claimed"].get<int64_t>(),
+               result["confirms_claimed"].get<bool>() ? "confirmed (2 x coarse is more)"
+                                                      : "not confirmed (2 x coarse is no more)");
+  }
+  fmt::print("{:>8} {:>9} {:>7} {:>9} {:>7} {:>9} {:>9}\n",
+             "length",
+             "copy",
+             "std",
+             "LM",
+             "std",
+             "p",
+             "p (Holm)");
+  for (const CurvePoint& p : file.points) {
+    fmt::print("{:>8} {:>9.5f} {:>7.5f} {:>9.5f} {:>7.5f} {:>9.2e} {:>9.2e}\n",
+               p.length,
+               p.copy_mean,
+               p.copy_std,
+               p.lm_mean,
+               p.lm_std,
+               p.p_value,
+               p.adjusted_p_value);
+  }
+}
+
+void print_tests(const std::string& label, const Json& tests) {
+  for (const char* test : {"anova", "kruskal_wallis"}) {
+    fmt::print("{} {:16} {} = {:.12f}  p = {:.12g}\n",
+               label,
+               test,
+               std::string_view(test) == "anova" ? "F" : "H",
+               tests[test]["statistic"].get<double>(),
+               tests[test]["p_value"].get<double>());
+  }
+}
+
+// The summary of `reynard eval`, so that `reynard report` reads the folder.
+nlohmann::json summary_of(const CurveFile& file, int64_t train_length) {
+  nlohmann::json points = nlohmann::json::array();
+  for (const CurvePoint& point : file.points) points.push_back(evaluation::to_json(point));
+  return {{"task", "forgetting_curve"},
+          {"name", file.name},
+          {"train_length", train_length},
+          {"metrics", evaluation::curve_metrics(file.points)},
+          {"series", {{"points", points}}}};
+}
+
+std::string dump(const nlohmann::json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+void write_results(const CurveFile& file, int64_t train_length, const fs::path& folder) {
+  const nlohmann::json summary = summary_of(file, train_length);
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  if (failed) {
+    throw Error(
+        fmt::format("forgetting-curve: cannot create {}: {}", folder.string(), failed.message()));
+  }
+  checkpoint::write_atomically(folder / "forgetting_curve.json", dump(summary, 1));
+  nlohmann::json published = nlohmann::json::array();
+  for (const CurvePoint& point : file.points) published.push_back(published_json(point));
+  checkpoint::write_atomically(folder / "published.json", dump(published, 4));
+  report::RunResults run;
+  run.name = file.name;
+  run.evaluations["forgetting_curve"] = summary;
+  std::optional<report::Figure> figure = report::forgetting_curve(run, 0);
+  figure->id = "forgetting_curve";
+  draw_figures({&*figure, 1}, folder);
+}
+
+void run_forgetting_curve(const CurveArguments& arguments) {
+  using tensor::check_value;
+  constexpr const char* kName = "forgetting-curve";
+  check_value(arguments.train_length >= 0, kName, "--train-length", arguments.train_length, ">= 1");
+  check_value(arguments.claimed >= 0, kName, "--claimed", arguments.claimed, ">= 1");
+  check_value(arguments.lengths.size() != 1, kName, "--lengths", "one length", "at least two");
+  std::vector<CurveFile> files;
+  for (const std::string& path : arguments.files) {
+    files.push_back(evaluation::read_curve_file(path));
+  }
+  std::vector<Json> results;
+  for (const CurveFile& file : files) results.push_back(result_of(file, arguments));
+  const Json across = files.size() > 1 ? between_files(files) : Json();
+
+  for (size_t i = 0; i < files.size(); ++i) {
+    const int64_t trained =
+        arguments.train_length > 0 ? arguments.train_length : files[i].train_length;
+    const fs::path folder = arguments.output;
+    if (!arguments.output.empty()) {
+      write_results(files[i], trained, files.size() == 1 ? folder : folder / files[i].name);
+    }
+    if (arguments.json) {
+      fmt::print("{}\n", results[i].dump(-1, ' ', false, Json::error_handler_t::replace));
+      continue;
+    }
+    print_table(files[i], results[i]);
+    if (!results[i].contains("between_lengths")) continue;
+    print_tests("LM between lengths  ", results[i]["between_lengths"]["lm"]);
+    print_tests("copy between lengths", results[i]["between_lengths"]["copy"]);
+  }
+  if (files.size() == 1) return;
+  if (arguments.json) {
+    fmt::print("{}\n", Json{{"between_files", across}}.dump());
+  } else {
+    for (const Json& row : across) {
+      print_tests(fmt::format("LM between files, length {:>7}", row["length"].get<int64_t>()), row);
+    }
+  }
+}
+
+}  // namespace
+
+void add_forgetting_curve(CLI::App& app) {
+  const auto arguments = std::make_shared<CurveArguments>();
+  CLI::App* command = app.add_subcommand(
+      "forgetting-curve", "Memory lengths, statistics and figure of a forgetting-curve result");
+  command
+      ->add_option("RESULT",
+                   arguments->files,
+                   "Result files: the published JSON, or forgetting_curve.json of `reynard eval`")
+      ->required();
+  command->add_option(
+      "--out", arguments->output, "Folder for the figure, the summary and the published format");
+  command
+      ->add_option("--lengths",
+                   arguments->lengths,
+                   "Compare the accuracies at these lengths (ANOVA, Kruskal-Wallis)")
+      ->delimiter(',');
+  command->add_option(
+      "--train-length", arguments->train_length, "Length trained on, marked in the figure");
+  command->add_option("--claimed",
+                      arguments->claimed,
+                      "Claimed context length; confirmed when twice the coarse length exceeds it");
+  command->add_flag("--json", arguments->json, "Print one JSON line per file");
+  command->footer(
+      "Examples:\n"
+      "  reynard forgetting-curve Meta-Llama-3-8B.json --claimed 8192 --out curve\n"
+      "  reynard forgetting-curve runs/fox/eval/forgetting_curve.json --json\n"
+      "\n"
+      "Fine: the longest text copied with more than 99 % accuracy. Coarse: the longest where "
+      "having\n"
+      "seen it helps by more than one point; '>' or \"..._reached\": false means that the test "
+      "ended\n"
+      "first. With several files, also whether their accuracies without help differ by length, as\n"
+      "between unrelated prefixes of several sources.");
+  command->callback([arguments] { run_forgetting_curve(*arguments); });
+}
+
+}  // namespace reynard::cli
