@@ -64,12 +64,19 @@ std::string footer() {
 // --length stands for the length of every task that has one and was not given its own.
 std::vector<std::string> with_length(std::vector<std::string> overrides, int64_t length) {
   if (length == 0) return overrides;
-  for (const char* task : {"per_position_loss", "forgetting_curve", "pruning", "inside"}) {
-    const std::string key = fmt::format("--{}.length", task);
+  for (const char* key : {"per_position_loss.length",
+                          "forgetting_curve.length",
+                          "pruning.length",
+                          "inside.length",
+                          "needle.longest",
+                          "passkey.lengths",
+                          "ruler.lengths",
+                          "babilong.lengths"}) {
+    const std::string option = fmt::format("--{}", key);
     const bool given = std::any_of(overrides.begin(), overrides.end(), [&](const std::string& o) {
-      return o.rfind(key, 0) == 0;
+      return o.rfind(option, 0) == 0;
     });
-    if (!given) overrides.push_back(fmt::format("{}={}", key, length));
+    if (!given) overrides.push_back(fmt::format("{}={}", option, length));
   }
   return overrides;
 }
@@ -78,7 +85,7 @@ std::vector<std::string> tasks_for(const EvalArguments& arguments, bool forgets)
   if (!arguments.tasks.empty()) return arguments.tasks;
   std::vector<std::string> names;
   for (const evaluation::TaskEntry& entry : evaluation::tasks()) {
-    if (entry.name != "pruning" || forgets) names.emplace_back(entry.name);
+    if (entry.by_default && (entry.name != "pruning" || forgets)) names.emplace_back(entry.name);
   }
   return names;
 }
@@ -168,8 +175,9 @@ void add_eval(CLI::App& app) {
   CLI::App* command = app.add_subcommand("eval", "Measure a model on a text");
   command->add_option("MODEL", arguments->model, "Run folder or model folder")->required();
   command
-      ->add_option(
-          "--task", arguments->tasks, "Tasks, separated by commas; default: all that apply")
+      ->add_option("--task",
+                   arguments->tasks,
+                   "Tasks, separated by commas; default: the first five below, where they apply")
       ->delimiter(',');
   command
       ->add_option(

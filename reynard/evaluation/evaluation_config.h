@@ -3,6 +3,7 @@
 
 #include "reynard/config/fields.h"
 #include "reynard/evaluation/forgetting_curve.h"
+#include "reynard/evaluation/retrieval_config.h"
 
 #include <cstdint>
 #include <string>
@@ -124,6 +125,10 @@ struct EvaluationConfig {
   PruningConfig pruning;
   InsideConfig inside;
   TextSampleConfig text_sample;
+  NeedleConfig needle;
+  PasskeyConfig passkey;
+  RulerConfig ruler;
+  BabilongConfig babilong;
 
   static void fields(auto& self, auto&& field) {
     field("per_position_loss", self.per_position_loss, "loss by position");
@@ -131,6 +136,10 @@ struct EvaluationConfig {
     field("pruning", self.pruning, "loss with and without pruning");
     field("inside", self.inside, "gates and attention maps");
     field("text_sample", self.text_sample, "generated text");
+    field("needle", self.needle, "a sentence hidden in a long text");
+    field("passkey", self.passkey, "a number hidden in a long text");
+    field("ruler", self.ruler, "13 tasks of retrieval, tracing, counting and questions");
+    field("babilong", self.babilong, "facts hidden in a long text");
   }
 };
 

@@ -14,12 +14,21 @@ namespace reynard::evaluation {
 
 namespace {
 
+constexpr bool kByDefault = true;
+constexpr bool kOnRequest = false;
+
 constexpr std::array kTasks = {
-    TaskEntry{"per_position_loss", "loss by position in the text", make_per_position_loss},
-    TaskEntry{"forgetting_curve", "copy accuracy by distance", make_forgetting_curve},
-    TaskEntry{"pruning", "loss with and without pruning, pruned share", make_pruning},
-    TaskEntry{"inside", "forget gates and attention maps", make_inside},
-    TaskEntry{"text_sample", "text that the model writes", make_text_sample},
+    TaskEntry{
+        "per_position_loss", "loss by position in the text", kByDefault, make_per_position_loss},
+    TaskEntry{"forgetting_curve", "copy accuracy by distance", kByDefault, make_forgetting_curve},
+    TaskEntry{"pruning", "loss with and without pruning, pruned share", kByDefault, make_pruning},
+    TaskEntry{"inside", "forget gates and attention maps", kByDefault, make_inside},
+    TaskEntry{"text_sample", "text that the model writes", kByDefault, make_text_sample},
+    TaskEntry{"needle", "a sentence hidden in a long text", kOnRequest, make_needle},
+    TaskEntry{"passkey", "a number hidden in a long text", kOnRequest, make_passkey},
+    TaskEntry{
+        "ruler", "13 tasks of retrieval, tracing, counting, questions", kOnRequest, make_ruler},
+    TaskEntry{"babilong", "reasoning over facts hidden in a long text", kOnRequest, make_babilong},
 };
 
 }  // namespace

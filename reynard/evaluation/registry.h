@@ -23,6 +23,7 @@ struct ModelFacts {
 struct TaskEntry {
   std::string_view name;
   std::string_view description;
+  bool by_default;  // measured when no task is named; others may take hours
   // Cuts the samples from the corpus, which must outlive the task. Throws reynard::Error where the
   // corpus is too small for the settings.
   std::unique_ptr<Task> (*make)(const Corpus& corpus,

@@ -45,6 +45,25 @@ std::optional<Figure> decay_maps(const RunResults& run, size_t index);
 std::optional<Figure> attention_maps(const RunResults& run, size_t index);
 std::optional<Figure> pruned_share(const RunResults& run, size_t index);
 
+// A map of scores over two settings of a task, one run; the averages come from "series/groups".
+struct ScoreMap {
+  std::string task;  // also the figure's id, with the run's number
+  std::string x, y;  // keys of the averages
+  std::string title, x_title, y_title, caption;
+};
+std::optional<Figure> score_map(const RunResults& run, size_t index, const ScoreMap& map);
+
+// Scores by length, one line per run.
+struct ScoreLines {
+  std::string task;  // also the figure's id
+  std::string x;     // key of the averages
+  std::string title, x_title, caption;
+};
+std::optional<Figure> score_lines(const Runs& runs, const ScoreLines& lines);
+
+// All figures of tasks that ask for something said in a long text.
+std::vector<Figure> score_figures(const Runs& runs);
+
 // Centred mean over `window` positions, shrinking at the ends; NaN stays out of the means.
 std::vector<double> smoothed(const std::vector<double>& values, int64_t window);
 

@@ -79,6 +79,11 @@ std::vector<FigureGroup> figure_groups(const Runs& runs, const FigureOptions& op
        "length trained on, everything fits.",
        runs.size() > 1 ? 2 : 1,
        {}},
+      {"retrieval",
+       "Finding what was said",
+       "Something stands somewhere in a long text; at the end the model is asked for it.",
+       1,
+       score_figures(runs)},
       {"pruning",
        "Pruning",
        "Where the forget gates have faded the past below a stated tolerance, attention skips it.",
@@ -90,18 +95,18 @@ std::vector<FigureGroup> figure_groups(const Runs& runs, const FigureOptions& op
   keep(groups[0].figures, perplexity_by_length(runs));
   for (size_t i = 0; i < runs.size(); ++i) {
     keep(groups[1].figures, forgetting_curve(runs[i], i));
-    keep(groups[2].figures, pruned_share(runs[i], i));
-    keep(groups[3].figures, forget_gates(runs[i], i));
-    keep(groups[3].figures, decay_maps(runs[i], i));
-    keep(groups[3].figures, attention_maps(runs[i], i));
+    keep(groups[3].figures, pruned_share(runs[i], i));
+    keep(groups[4].figures, forget_gates(runs[i], i));
+    keep(groups[4].figures, decay_maps(runs[i], i));
+    keep(groups[4].figures, attention_maps(runs[i], i));
   }
   // Under the curves: they have the same axis.
   for (size_t i = 0; i < runs.size(); ++i) keep(groups[1].figures, curve_perplexity(runs[i], i));
   for (size_t i = 0; i < runs.size(); ++i) keep(groups[1].figures, curve_targets(runs[i], i));
   for (size_t i = 0; i < runs.size(); ++i) keep(groups[1].figures, curve_prefixes(runs[i], i));
-  keep(groups[4].figures, training_loss(runs));
-  keep(groups[4].figures, gate_saturation(runs));
-  keep(groups[4].figures, training_speed(runs));
+  keep(groups[5].figures, training_loss(runs));
+  keep(groups[5].figures, gate_saturation(runs));
+  keep(groups[5].figures, training_speed(runs));
   for (FigureGroup& group : groups) {
     if (group.figures.size() == 1) group.columns = 1;
   }

@@ -186,6 +186,7 @@ TEST(CellMaps, CellsMustDivideTheSequence) {
 // Every task of the registry runs on a model and gives a summary.
 TEST(Tasks, AllRunOnADecoder) {
   models::DecoderConfig model = small_config();
+  model.vocab_size = 258;  // prompts of bytes
   model.attention.qk_norm = models::QKNorm::kPerHead;
   models::Decoder decoder(model, 2);
   Corpus corpus = test::corpus_of(tokens_from(5, 1500), {700, 1500});
@@ -196,6 +197,18 @@ TEST(Tasks, AllRunOnADecoder) {
   config.pruning = {.length = 256, .rows = 2};
   config.inside = {.length = 256, .gate_tokens = 40, .cells = 16};
   config.text_sample = {.prompt = 20, .tokens = 8};
+  config.needle = {.longest = 600, .lengths = 2, .depths = 2, .max_tokens = 2};
+  config.passkey = {.lengths = {400}, .trials = 2, .max_tokens = 2};
+  const test::TempDir words;
+  std::string list;
+  for (int i = 0; i < 40; ++i) list += "w" + std::to_string(i) + "\n";
+  test::write_file(words / "words.txt", list);
+  config.ruler.words = (words / "words.txt").string();
+  config.ruler.essays = config.ruler.words;
+  config.ruler.tasks = {"niah_multikey_3", "vt"};
+  config.ruler.lengths = {2000};
+  config.ruler.samples = 1;
+  config.babilong = {.tasks = {"qa4"}, .lengths = {1800}, .samples = 2, .max_tokens = 2};
   const test::TempDir folder;
   const auto scorer = make_decoder_scorer(decoder, 512);
   for (const TaskEntry& entry : tasks()) {

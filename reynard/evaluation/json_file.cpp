@@ -1,0 +1,63 @@
+#include "reynard/evaluation/json_file.h"
+
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <sstream>
+#include <system_error>
+
+namespace reynard::evaluation {
+
+namespace {
+
+constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
+
+}  // namespace
+
+std::string read_text_file(const std::filesystem::path& path, std::string_view task) {
+  std::error_code failed;
+  const uintmax_t bytes = std::filesystem::file_size(path, failed);
+  if (failed) throw Error(fmt::format("{}: {}: {}", task, path.string(), failed.message()));
+  if (bytes > kMostBytes) {
+    throw Error(fmt::format("{}: {} is larger than 1 GiB", task, path.string()));
+  }
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) throw Error(fmt::format("{}: cannot read {}", task, path.string()));
+  return std::move(text).str();
+}
+
+nlohmann::json read_json_file(const std::filesystem::path& path, std::string_view task) {
+  nlohmann::json json =
+      nlohmann::json::parse(read_text_file(path, task), nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) throw Error(fmt::format("{}: {} is not JSON", task, path.string()));
+  return json;
+}
+
+JsonLines read_json_lines(const std::filesystem::path& path, std::string_view task, bool skip_bad) {
+  JsonLines result;
+  std::istringstream in(read_text_file(path, task));
+  int64_t number = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (json.is_object()) {
+      result.lines.push_back(std::move(json));
+      result.numbers.push_back(number);
+    } else if (skip_bad) {
+      ++result.skipped;
+    } else {
+      throw Error(fmt::format("{}: {}:{} is not a JSON object; --skip-bad leaves such lines out",
+                              task,
+                              path.string(),
+                              number));
+    }
+  }
+  return result;
+}
+
+}  // namespace reynard::evaluation

@@ -1,0 +1,181 @@
+#include "reynard/evaluation/prompt_task.h"
+
+#include "reynard/evaluation/statistics.h"
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <set>
+#include <utility>
+
+namespace reynard::evaluation {
+
+namespace {
+
+// Tokens that end an answer: EOS, and the end of a line where only the first counts and one token
+// stands for it.
+std::vector<int64_t> stop_tokens(const Corpus& corpus, bool first_line) {
+  std::vector<int64_t> stop;
+  if (corpus.eos) stop.push_back(*corpus.eos);
+  const std::vector<int64_t> line_end = first_line ? corpus.encode("\n") : std::vector<int64_t>();
+  if (line_end.size() == 1) stop.push_back(line_end.front());
+  return stop;
+}
+
+class PromptTask final : public Task {
+ public:
+  PromptTask(const Corpus& corpus, PromptSet set)
+      : corpus_(corpus), set_(std::move(set)), stop_(stop_tokens(corpus, set_.first_line)) {}
+
+  std::string name() const override { return set_.name; }
+  nlohmann::json settings() const override { return set_.settings; }
+
+  Requests requests() override {
+    return {set_.size, [this](int64_t i) {
+              Prompt prompt = set_.at(i);
+              nlohmann::json about = std::move(prompt.about);
+              about["answers"] = std::move(prompt.answers);
+              about["prompt_tokens"] = prompt.tokens.size();
+              Generate query;
+              query.prompt = std::move(prompt.tokens);
+              query.max_tokens = prompt.max_tokens;
+              query.stop = stop_;
+              return Request{std::move(prompt.id), std::move(about), std::move(query)};
+            }};
+  }
+
+  nlohmann::json sample(const Request& request, const Response& response) override {
+    std::string written = corpus_.decode(std::get<Generated>(response).tokens);
+    nlohmann::json line = request.about;
+    line["score"] = set_.score(set_.first_line ? first_line_of(written) : written, line);
+    line["answer"] = std::move(written);
+    return line;
+  }
+
+  Measured measure(const Samples& samples) override {
+    Measured result = average_scores(samples, set_.group_by);
+    if (set_.finish) set_.finish(result);
+    return result;
+  }
+  bool measures_part() const override { return true; }
+
+ private:
+  const Corpus& corpus_;
+  PromptSet set_;
+  std::vector<int64_t> stop_;
+};
+
+nlohmann::json mean_json(const std::vector<double>& scores) {
+  const Moments m = moments(scores);
+  const auto n = static_cast<double>(scores.size());
+  return {{"score", m.mean},
+          {"standard_error", m.sample_deviation / std::sqrt(n)},
+          {"samples", scores.size()}};
+}
+
+}  // namespace
+
+std::unique_ptr<Task> make_prompt_task(const Corpus& corpus, PromptSet set) {
+  return std::make_unique<PromptTask>(corpus, std::move(set));
+}
+
+Measured average_scores(const Samples& samples, const std::vector<std::string>& group_by) {
+  std::vector<std::pair<nlohmann::json, std::vector<double>>> groups;
+  std::vector<double> all;
+  samples.for_each([&](const nlohmann::json& line) {
+    nlohmann::json key = nlohmann::json::object();
+    for (const std::string& name : group_by) key[name] = line.at(name);
+    auto group = std::find_if(
+        groups.begin(), groups.end(), [&](const auto& other) { return other.first == key; });
+    if (group == groups.end()) {
+      groups.emplace_back(std::move(key), std::vector<double>());
+      group = groups.end() - 1;
+    }
+    group->second.push_back(line.at("score").get<double>());
+    all.push_back(group->second.back());
+  });
+  Measured result;
+  result.metrics = mean_json(all);
+  result.series["groups"] = nlohmann::json::array();
+  for (auto& [key, scores] : groups) {
+    nlohmann::json group = mean_json(scores);
+    group.update(key);
+    result.series["groups"].push_back(std::move(group));
+  }
+  return result;
+}
+
+Haystack::Haystack(const Corpus& corpus, std::string_view task) : corpus_(corpus) {
+  int64_t total = 0;
+  for (const Document& document : corpus.documents) {
+    total += document.end - document.begin;
+    ends_.push_back(total);
+  }
+  tensor::check_value(total > 0, task, "tokens of text", total, "at least 1");
+}
+
+std::vector<int64_t> Haystack::read(int64_t begin, int64_t count) const {
+  std::vector<int64_t> tokens;
+  int64_t place = begin % num_tokens();
+  while (static_cast<int64_t>(tokens.size()) < count) {
+    const auto end = std::upper_bound(ends_.begin(), ends_.end(), place);
+    const Document& document = corpus_.documents[end - ends_.begin()];
+    const int64_t left = *end - place;
+    const int64_t here = std::min(left, count - static_cast<int64_t>(tokens.size()));
+    const std::vector<int64_t> piece =
+        corpus_.read(document.end - left, document.end - left + here);
+    tokens.insert(tokens.end(), piece.begin(), piece.end());
+    place = (place + here) % num_tokens();
+  }
+  return tokens;
+}
+
+std::vector<int64_t> test_lengths(const std::vector<int64_t>& asked, int64_t train_length) {
+  if (!asked.empty()) {
+    const std::set<int64_t> distinct(asked.begin(), asked.end());
+    return {distinct.begin(), distinct.end()};
+  }
+  const int64_t trained = train_length > 0 ? train_length : 4096;
+  return {trained / 4, trained / 2, trained, 2 * trained, 4 * trained};
+}
+
+PythonRandom sample_random(int64_t seed, int64_t sample) {
+  return PythonRandom(static_cast<uint64_t>(seed) * 1'000'003 + static_cast<uint64_t>(sample));
+}
+
+std::vector<int64_t> prompt_tokens(const Corpus& corpus, std::string_view text) {
+  std::vector<int64_t> tokens;
+  if (corpus.bos) tokens.push_back(*corpus.bos);
+  const std::vector<int64_t> ids = corpus.encode(text);
+  tokens.insert(tokens.end(), ids.begin(), ids.end());
+  return tokens;
+}
+
+std::string first_line_of(std::string_view text) {
+  const size_t begin = text.find_first_not_of("\r\n");
+  if (begin == std::string_view::npos) return "";
+  return std::string(text.substr(begin, text.find_first_of("\r\n", begin) - begin));
+}
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
+}
+
+bool contains_folded(std::string_view text, std::string_view part) {
+  return lower_case(text).find(lower_case(part)) != std::string::npos;
+}
+
+double share_contained(std::string_view text, const nlohmann::json& answers) {
+  double found = 0;
+  for (const nlohmann::json& answer : answers) {
+    found += contains_folded(text, answer.get<std::string>()) ? 1 : 0;
+  }
+  return answers.empty() ? 0 : found / static_cast<double>(answers.size());
+}
+
+}  // namespace reynard::evaluation

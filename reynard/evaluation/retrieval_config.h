@@ -1,0 +1,108 @@
+#pragma once
+// Settings of the tasks that ask for something said in a long text; EvaluationConfig holds them.
+
+#include "reynard/config/fields.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace reynard::evaluation {
+
+enum class NeedleMode {
+  kStandard,  // the sentence alone
+  kEasy,      // with the question before it, as it is asked at the end
+};
+config::EnumNames<NeedleMode> enum_names(NeedleMode);
+
+struct NeedleConfig {
+  NeedleMode mode = NeedleMode::kStandard;
+  int64_t longest = 0;  // 0: twice the training length, 32,000 when it is unknown
+  int64_t lengths = 11;
+  int64_t depths = 11;
+  int64_t trials = 1;
+  int64_t buffer = 200;
+  bool same_haystack = false;
+  int64_t max_tokens = 64;
+  int64_t seed = 0;
+
+  static void fields(auto& self, auto&& field) {
+    field("mode", self.mode, "standard: the sentence; easy: the question stands before it");
+    field("longest",
+          self.longest,
+          "longest context; 0: twice the training length, 32000 when unknown",
+          config::non_negative);
+    field("lengths", self.lengths, "context lengths, evenly from longest/32", config::positive);
+    field("depths", self.depths, "depths, evenly from 0 to 100 %", config::positive);
+    field("trials", self.trials, "texts per length and depth", config::positive);
+    field("buffer", self.buffer, "tokens kept free for the question", config::non_negative);
+    field("same_haystack",
+          self.same_haystack,
+          "the same text in every cell, as published; otherwise another in each");
+    field("max_tokens", self.max_tokens, "tokens of an answer", config::positive);
+    field("seed", self.seed, "seed of where texts begin", config::non_negative);
+  }
+};
+
+struct PasskeyConfig {
+  std::vector<int64_t> lengths = {};  // empty: 1/4 to 4 times the training length
+  int64_t trials = 50;
+  int64_t max_tokens = 10;
+  int64_t seed = 0;
+
+  static void fields(auto& self, auto&& field) {
+    field("lengths",
+          self.lengths,
+          "tokens of the prompt; default: 1/4, 1/2, 1, 2 and 4 times the training length",
+          config::positive);
+    field("trials", self.trials, "prompts per length", config::positive);
+    field("max_tokens", self.max_tokens, "tokens of an answer", config::positive);
+    field("seed", self.seed, "seed of keys and places", config::non_negative);
+  }
+};
+
+struct RulerConfig {
+  std::vector<std::string> tasks = {};  // empty: all whose data is there
+  std::vector<int64_t> lengths = {};    // empty: 1/4 to 4 times the training length
+  int64_t samples = 500;
+  int64_t seed = 42;
+  std::string essays = {}, words = {}, squad = {},
+              hotpot = {};  // files; empty: from the text, or left out
+
+  static void fields(auto& self, auto&& field) {
+    field("tasks", self.tasks, "of the 13 tasks; default: all whose data is there");
+    field("lengths",
+          self.lengths,
+          "tokens of prompt and answer; default: 1/4, 1/2, 1, 2 and 4 times the training length",
+          config::positive);
+    field("samples", self.samples, "samples per task and length", config::positive);
+    field("seed", self.seed, "seed of all samples", config::non_negative);
+    field("essays", self.essays, "text file of the haystack; default: the text (not comparable)");
+    field("words", self.words, "file of words; default: those of the text (not comparable)");
+    field("squad", self.squad, "dev-v2.0.json of SQuAD, for qa_1");
+    field("hotpot", self.hotpot, "hotpot_dev_distractor_v1.json of HotpotQA, for qa_2");
+  }
+};
+
+struct BabilongConfig {
+  std::vector<std::string> tasks = {"qa1", "qa2", "qa3", "qa4", "qa5"};
+  std::vector<int64_t> lengths = {};  // empty: 1/4 to 4 times the training length
+  int64_t samples = 100;
+  int64_t max_tokens = 20;
+  int64_t seed = 0;
+  std::string facts = {};  // folder of bAbI files; empty: generated
+
+  static void fields(auto& self, auto&& field) {
+    field("tasks", self.tasks, "of qa1 to qa5");
+    field("lengths",
+          self.lengths,
+          "tokens of the prompt; default: 1/4, 1/2, 1, 2 and 4 times the training length",
+          config::positive);
+    field("samples", self.samples, "questions per task and length", config::positive);
+    field("max_tokens", self.max_tokens, "tokens of an answer", config::positive);
+    field("seed", self.seed, "seed of facts and places", config::non_negative);
+    field("facts", self.facts, "folder of bAbI files (qa1_*.txt, ...); default: generated");
+  }
+};
+
+}  // namespace reynard::evaluation

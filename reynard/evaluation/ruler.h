@@ -1,0 +1,65 @@
+#pragma once
+// RULER (Hsieh et al. 2024): the 13 tasks as generators of prompts of any size. Prompts are those
+// that were published, word for word; essays, words and question data are the caller's. How samples
+// are sized to a length and scored: tasks/ruler.cpp.
+
+#include "reynard/evaluation/python_random.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace reynard::evaluation {
+
+struct RulerSample {
+  std::string text;  // the prompt with the beginning of the answer
+  std::vector<std::string> answers;
+};
+
+// A question with the documents that answer it and others to mix in.
+struct RulerQuestion {
+  std::string question;
+  std::vector<std::string> answers;
+  std::vector<size_t> documents;  // that belong to it, as indices into all documents
+};
+struct RulerQuestions {
+  std::vector<std::string> documents;
+  std::vector<RulerQuestion> questions;
+};
+
+struct RulerSources {
+  std::vector<std::string> words;        // distinct
+  std::vector<std::string> essay_words;  // of the haystack, in order
+  RulerQuestions squad, hotpot;          // empty: qa_1, qa_2 cannot be made
+};
+
+struct RulerTask {
+  std::string_view name;
+  int64_t max_tokens;      // of an answer, as published
+  int64_t unit;            // the haystack grows by so much
+  bool any_answer_counts;  // score: the best of the answers, else their share
+  // A sample whose haystack has `size` parts (words, lines, documents). length: of the whole, which
+  // decides the variant; index: of the sample.
+  RulerSample (*make)(
+      const RulerSources&, PythonRandom&, int64_t size, int64_t length, int64_t index);
+};
+
+std::span<const RulerTask> ruler_tasks();
+// Throws reynard::Error, listing the known names, when there is no such task.
+const RulerTask& ruler_task_named(std::string_view name);
+
+// Files as published: SQuAD (qa_1) and HotpotQA distractor (qa_2) development sets. Throw
+// reynard::Error naming file and place of what is wrong.
+RulerQuestions read_squad(const std::filesystem::path& path);
+RulerQuestions read_hotpot(const std::filesystem::path& path);
+
+// Distinct lower-case words of 3 to 12 letters, in the order in which they first occur, at most
+// `most`.
+std::vector<std::string> words_of(std::string_view text, size_t most);
+
+}  // namespace reynard::evaluation

@@ -1,0 +1,244 @@
+// RULER as a task: samples sized to every length, scored as published, and the effective length.
+
+#include "reynard/evaluation/ruler.h"
+
+#include "reynard/evaluation/json_file.h"
+#include "reynard/evaluation/prompt_task.h"
+#include "reynard/evaluation/tasks/tasks.h"
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+#include <sstream>
+#include <utility>
+
+namespace reynard::evaluation {
+
+namespace {
+
+constexpr double kEffective = 0.856;  // Llama-2-7B-chat at 4096 tokens, the published threshold
+constexpr int64_t kEssayTokens = 2'000'000;
+constexpr size_t kMostWords = 10'000;
+
+struct RulerPlan {
+  RulerConfig config;
+  RulerSources sources;
+  std::vector<const RulerTask*> tasks;
+  std::map<std::pair<size_t, int64_t>, int64_t> sizes;  // (task, length) -> parts of the haystack
+};
+
+// Each sample has a stream of its own, so that any of them can be made alone.
+PythonRandom random_of(const RulerConfig& config, size_t task, int64_t length, int64_t sample) {
+  uint64_t seed = static_cast<uint64_t>(config.seed) * 1009 + task;
+  seed = seed * 1'000'003 + static_cast<uint64_t>(length);
+  return PythonRandom(seed * 10'007 + static_cast<uint64_t>(sample));
+}
+
+struct SizedSample {
+  RulerSample sample;
+  std::vector<int64_t> tokens;
+};
+
+SizedSample sample_of(const Corpus& corpus,
+                      const RulerPlan& plan,
+                      size_t task,
+                      int64_t length,
+                      int64_t index,
+                      int64_t size) {
+  PythonRandom random = random_of(plan.config, task, length, index);
+  SizedSample made{plan.tasks[task]->make(plan.sources, random, size, length, index), {}};
+  made.tokens = prompt_tokens(corpus, made.sample.text);
+  return made;
+}
+
+bool fits(const SizedSample& made, const RulerTask& task, int64_t length) {
+  return static_cast<int64_t>(made.tokens.size()) + task.max_tokens <= length;
+}
+
+// The most parts with which the first sample fits; an error where none fits.
+int64_t largest_size(const Corpus& corpus, const RulerPlan& plan, size_t task, int64_t length) {
+  const RulerTask& kind = *plan.tasks[task];
+  const auto fits_with = [&](int64_t size) {
+    return fits(sample_of(corpus, plan, task, length, 0, size), kind, length);
+  };
+  tensor::check_value(fits_with(0),
+                      "ruler",
+                      "lengths",
+                      length,
+                      fmt::format("longer: {} alone does not fit", kind.name));
+  int64_t good = 0;
+  int64_t bad = kind.unit;
+  // A word list or a set of documents may end before the length does.
+  while (bad <= length && fits_with(bad)) {
+    good = bad;
+    bad *= 2;
+  }
+  while (bad - good > kind.unit) {
+    const int64_t middle = good + (bad - good) / 2;
+    (fits_with(middle) ? good : bad) = middle;
+  }
+  return good;
+}
+
+Prompt prompt_of(const Corpus& corpus, const RulerPlan& plan, int64_t request) {
+  const int64_t index = request % plan.config.samples;
+  const auto num_tasks = static_cast<int64_t>(plan.tasks.size());
+  const auto task = static_cast<size_t>(request / plan.config.samples % num_tasks);
+  const int64_t length = plan.config.lengths[request / plan.config.samples / num_tasks];
+  const RulerTask& kind = *plan.tasks[task];
+  int64_t size = plan.sizes.at({task, length});
+  SizedSample made = sample_of(corpus, plan, task, length, index, size);
+  // Samples differ a little in size.
+  while (!fits(made, kind, length) && size > 0) {
+    size = std::max<int64_t>(0, size - kind.unit);
+    made = sample_of(corpus, plan, task, length, index, size);
+  }
+  Prompt prompt;
+  prompt.id = fmt::format("{} {} {}", kind.name, length, index);
+  prompt.about = {{"task", kind.name}, {"length", length}, {"sample", index}, {"size", size}};
+  prompt.tokens = std::move(made.tokens);
+  prompt.answers = std::move(made.sample.answers);
+  prompt.max_tokens = kind.max_tokens;
+  return prompt;
+}
+
+// As published: control characters become line ends, blanks around are cut.
+double score(const std::string& written, const nlohmann::json& line) {
+  const nlohmann::json& answers = line.at("answers");
+  if (!ruler_task_named(line.at("task").get<std::string>()).any_answer_counts) {
+    return share_contained(written, answers);
+  }
+  return std::any_of(answers.begin(), answers.end(), [&](const nlohmann::json& answer) {
+    return contains_folded(written, answer.get<std::string>());
+  });
+}
+
+std::vector<std::string> split_words(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream in(text);
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+std::string text_of(const Corpus& corpus) {
+  const Haystack haystack(corpus, "ruler");
+  return corpus.decode(haystack.read(0, std::min(haystack.num_tokens(), kEssayTokens)));
+}
+
+RulerSources sources_of(const Corpus& corpus, const RulerConfig& config) {
+  RulerSources sources;
+  const std::string text = text_of(corpus);
+  const std::string essays = config.essays.empty() ? text : read_text_file(config.essays, "ruler");
+  sources.essay_words = split_words(essays);
+  if (sources.essay_words.empty()) throw Error("ruler: the essays have no words");
+  sources.words = config.words.empty() ? words_of(text, kMostWords)
+                                       : split_words(read_text_file(config.words, "ruler"));
+  tensor::check_value(sources.words.size() >= 40,
+                      "ruler",
+                      "distinct words",
+                      static_cast<int64_t>(sources.words.size()),
+                      "at least 40: give more text or a list as --ruler.words");
+  if (!config.squad.empty()) sources.squad = read_squad(config.squad);
+  if (!config.hotpot.empty()) sources.hotpot = read_hotpot(config.hotpot);
+  return sources;
+}
+
+// The tasks asked for; by default all whose data is there.
+std::vector<const RulerTask*> tasks_of(const RulerConfig& config, const RulerSources& sources) {
+  std::vector<const RulerTask*> tasks;
+  const auto has_data = [&](const RulerTask& task) {
+    if (task.name == "qa_1") return !sources.squad.questions.empty();
+    if (task.name == "qa_2") return !sources.hotpot.questions.empty();
+    return true;
+  };
+  if (config.tasks.empty()) {
+    for (const RulerTask& task : ruler_tasks()) {
+      if (has_data(task)) tasks.push_back(&task);
+    }
+    return tasks;
+  }
+  for (const std::string& name : config.tasks) {
+    const RulerTask& task = ruler_task_named(name);
+    if (!has_data(task)) {
+      throw Error(fmt::format(
+          "ruler: {0} needs question data: download {1} and name it as --ruler.{2}=FILE",
+          name,
+          name == "qa_1" ? "dev-v2.0.json of SQuAD" : "hotpot_dev_distractor_v1.json of HotpotQA",
+          name == "qa_1" ? "squad" : "hotpot"));
+    }
+    if (std::find(tasks.begin(), tasks.end(), &task) == tasks.end()) tasks.push_back(&task);
+  }
+  return tasks;
+}
+
+// Mean over the tasks at every length; the effective length is the longest that reaches the
+// threshold.
+void finish(Measured& result) {
+  std::map<int64_t, std::pair<double, int64_t>> by_length;
+  for (const nlohmann::json& group : result.series.at("groups")) {
+    auto& [sum, count] = by_length[group.at("length").get<int64_t>()];
+    sum += group.at("score").get<double>();
+    ++count;
+  }
+  int64_t effective = 0;
+  nlohmann::json averages = nlohmann::json::array();
+  for (const auto& [length, total] : by_length) {
+    const double mean = total.first / static_cast<double>(total.second);
+    averages.push_back({{"length", length}, {"score", mean}});
+    if (mean >= kEffective) effective = length;
+  }
+  const bool open = !by_length.empty() && effective == by_length.rbegin()->first;
+  result.metrics["effective_length"] = {{"length", effective},
+                                        {"open", open},
+                                        {"text", fmt::format("{}{}", open ? ">" : "", effective)}};
+  result.series["averages"] = std::move(averages);
+}
+
+}  // namespace
+
+std::unique_ptr<Task> make_ruler(const Corpus& corpus,
+                                 const EvaluationConfig& config,
+                                 const ModelFacts& model) {
+  const auto plan = std::make_shared<RulerPlan>();
+  plan->config = config.ruler;
+  plan->config.lengths = test_lengths(config.ruler.lengths, model.train_length);
+  plan->sources = sources_of(corpus, plan->config);
+  plan->tasks = tasks_of(plan->config, plan->sources);
+  for (const int64_t length : plan->config.lengths) {
+    for (size_t task = 0; task < plan->tasks.size(); ++task) {
+      plan->sizes[{task, length}] = largest_size(corpus, *plan, task, length);
+    }
+  }
+  std::vector<std::string_view> names;
+  for (const RulerTask* task : plan->tasks) names.push_back(task->name);
+  const bool comparable = !config.ruler.essays.empty() && !config.ruler.words.empty() &&
+                          names.size() == ruler_tasks().size();
+
+  PromptSet set;
+  set.name = "ruler";
+  set.settings = {{"tasks", names},
+                  {"lengths", plan->config.lengths},
+                  {"samples", plan->config.samples},
+                  {"seed", plan->config.seed},
+                  {"essays", plan->config.essays},
+                  {"words", plan->config.words},
+                  {"num_words", plan->sources.words.size()},
+                  {"num_essay_words", plan->sources.essay_words.size()},
+                  {"squad", plan->config.squad},
+                  {"hotpot", plan->config.hotpot}};
+  set.size =
+      static_cast<int64_t>(plan->config.lengths.size() * plan->tasks.size()) * plan->config.samples;
+  set.at = [&corpus, plan](int64_t i) { return prompt_of(corpus, *plan, i); };
+  set.score = score;
+  set.group_by = {"task", "length"};
+  set.finish = [comparable](Measured& result) {
+    finish(result);
+    result.metrics["comparable"] = comparable;
+  };
+  return make_prompt_task(corpus, std::move(set));
+}
+
+}  // namespace reynard::evaluation

@@ -1,0 +1,168 @@
+// Scores of tasks that ask for something said in a long text: a map over two settings, or lines by
+// length.
+
+#include "reynard/report/figure.h"
+#include "reynard/report/figure_style.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace reynard::report {
+
+namespace {
+
+// The averages of a task; empty where it was not measured.
+json groups_of(const RunResults& run, std::string_view task) {
+  const json* summary = run.evaluation(task);
+  const json::json_pointer path("/series/groups");
+  if (!summary || !summary->contains(path) || !summary->at(path).is_array()) return json::array();
+  return summary->at(path);
+}
+
+json group_value(const json& group, std::string_view key) {
+  return group.is_object() ? group.value(std::string(key), json()) : json();
+}
+
+json score_values(const json& groups, std::string_view x, std::string_view y) {
+  json values = json::array();
+  for (const json& group : groups) {
+    const double score = number_at(group, "/score");
+    if (std::isnan(score)) continue;
+    json value{{"x", group_value(group, x)},
+               {"score", rounded(score, 4)},
+               {"samples", number_at(group, "/samples")}};
+    if (!y.empty()) value["y"] = group_value(group, y);
+    const double error = number_at(group, "/standard_error");
+    if (!std::isnan(error)) {
+      value["low"] = rounded(std::max(0.0, score - error), 4);
+      value["high"] = rounded(std::min(1.0, score + error), 4);
+    }
+    values.push_back(std::move(value));
+  }
+  return values;
+}
+
+// The first tested length beyond the training length, "" where there is none.
+std::string extrapolation_note(const RunResults& run, const json& groups, std::string_view key) {
+  const int64_t trained = run.train_length();
+  std::set<int64_t> beyond;
+  for (const json& group : groups) {
+    const json value = group_value(group, key);
+    if (value.is_number_integer() && value.get<int64_t>() > trained)
+      beyond.insert(value.get<int64_t>());
+  }
+  if (trained <= 0 || beyond.empty()) return "";
+  return fmt::format(" The model was trained on {} tokens at once: columns from {} on extrapolate.",
+                     grouped(trained),
+                     grouped(*beyond.begin()));
+}
+
+json run_colors(const Runs& runs) {
+  json domain = json::array();
+  json range = json::array();
+  for (size_t i = 0; i < runs.size(); ++i) {
+    domain.push_back(runs[i].name);
+    range.push_back(run_color(i));
+  }
+  return {{"field", "run"},
+          {"type", "nominal"},
+          {"scale", {{"domain", domain}, {"range", range}}},
+          {"legend", {{"orient", "top"}, {"title", nullptr}}}};
+}
+
+}  // namespace
+
+std::optional<Figure> score_map(const RunResults& run, size_t index, const ScoreMap& map) {
+  const json groups = groups_of(run, map.task);
+  const json values = score_values(groups, map.x, map.y);
+  if (values.empty()) return {};
+  std::set<json> rows;
+  for (const json& value : values) rows.insert(value.at("y"));
+  json spec = base_spec(static_cast<int>(60 + 26 * rows.size()));
+  spec["data"] = {{"values", values}};
+  const json x{{"field", "x"},
+               {"type", "ordinal"},
+               {"title", map.x_title},
+               {"axis", {{"labelAngle", 0}, {"labelOverlap", true}, {"format", ",d"}}}};
+  const json y{{"field", "y"}, {"type", "ordinal"}, {"title", map.y_title}};
+  spec["encoding"] = {{"x", x}, {"y", y}};
+  json color = quantitative("score", "score");
+  color["scale"] = {{"domain", {0, 0.5, 1}}, {"range", {"#dc2626", "#facc15", "#16a34a"}}};
+  color["legend"] = {{"orient", "top"}, {"format", ".0%"}, {"gradientLength", 160}};
+  spec["layer"] = {{{"mark", {{"type", "rect"}, {"tooltip", true}, {"opacity", 0.85}}},
+                    {"encoding", {{"color", color}}}}};
+  return Figure{fmt::format("{}_{}", map.task, index + 1),
+                fmt::format("{}: {}", run.name, map.title),
+                std::string(map.caption) + extrapolation_note(run, groups, map.x),
+                spec};
+}
+
+std::optional<Figure> score_lines(const Runs& runs, const ScoreLines& lines) {
+  json values = json::array();
+  std::set<int64_t> trained;
+  for (const RunResults& run : runs) {
+    for (json& value : score_values(groups_of(run, lines.task), lines.x, "")) {
+      value["run"] = run.name;
+      values.push_back(std::move(value));
+    }
+    if (run.train_length() > 0) trained.insert(run.train_length());
+  }
+  if (values.empty()) return {};
+  json spec = base_spec(260);
+  json x = quantitative("x", lines.x_title);
+  x["axis"] = {{"format", "~s"}};
+  x["scale"] = {{"type", "log"}, {"base", 2}, {"nice", false}};
+  json y = quantitative("score", "accuracy");
+  y["axis"] = {{"format", ".0%"}};
+  y["scale"] = {{"domain", {0, 1}}};
+  const json color = run_colors(runs);
+  spec["layer"] = {
+      {{"data", {{"values", values}}},
+       {"encoding", {{"x", x}, {"color", color}}},
+       {"layer",
+        {{{"mark", {{"type", "rule"}}},
+          {"encoding",
+           {{"y", {{"field", "low"}, {"type", "quantitative"}}}, {"y2", {{"field", "high"}}}}}},
+         {{"mark", {{"type", "line"}, {"tooltip", true}, {"point", {{"size", 30}}}}},
+          {"encoding", {{"y", y}}}}}}}};
+  for (const int64_t length : trained) {
+    spec["layer"].push_back(marked_position(static_cast<double>(length),
+                                            fmt::format("trained at {}", grouped(length))));
+  }
+  return Figure{lines.task, lines.title, lines.caption, spec};
+}
+
+std::vector<Figure> score_figures(const Runs& runs) {
+  std::vector<Figure> figures;
+  const auto keep = [&](std::optional<Figure> figure) {
+    if (figure) figures.push_back(std::move(*figure));
+  };
+  for (size_t i = 0; i < runs.size(); ++i) {
+    keep(
+        score_map(runs[i],
+                  i,
+                  {"needle",
+                   "length",
+                   "depth",
+                   "needle in a haystack",
+                   "length of the text (tokens)",
+                   "depth (% of the text before the sentence)",
+                   "One sentence is hidden in a long text and asked for at its end. Green: the "
+                   "answer has it; red: not. A model that only knows what is near has green at the "
+                   "bottom alone."}));
+  }
+  keep(score_lines(runs,
+                   {"passkey",
+                    "length",
+                    "Passkey retrieval",
+                    "length of the prompt (tokens, log scale)",
+                    "Share of prompts after which the model repeats a five-digit number that was "
+                    "hidden in filler text; bars are one standard error. A model that finds it at "
+                    "any distance stays at 100 %."}));
+  return figures;
+}
+
+}  // namespace reynard::report

@@ -1,0 +1,269 @@
+// Tasks that give a prompt and judge what is written, on stub models: one that knows every answer
+// scores 1, one that always says the same scores near chance.
+
+#include "reynard/evaluation/prompt_task.h"
+
+#include "reynard/evaluation/evaluate.h"
+#include "reynard/evaluation/registry.h"
+#include "reynard/evaluation/scorer.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/corpus.h"
+#include "tests/support/files.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace reynard::evaluation {
+namespace {
+
+// Writes what a function makes of the request.
+class Writer final : public Scorer {
+ public:
+  using Answer = std::function<std::string(const Request&)>;
+  explicit Writer(Answer answer) : answer_(std::move(answer)) {}
+
+  std::vector<Response> answer(std::span<const Request> requests) override {
+    std::vector<Response> responses;
+    for (const Request& request : requests) {
+      Generated generated;
+      for (const char c : answer_(request)) {
+        generated.tokens.push_back(static_cast<unsigned char>(c));
+      }
+      responses.emplace_back(std::move(generated));
+      ++answered;
+    }
+    return responses;
+  }
+  int64_t answered = 0;
+
+ private:
+  Answer answer_;
+};
+
+Writer oracle() {
+  return Writer([](const Request& request) {
+    std::string all;
+    for (const auto& answer : request.about.at("answers")) all += " " + answer.get<std::string>();
+    return all + ".";
+  });
+}
+
+Writer parrot(std::string text) {
+  return Writer([text = std::move(text)](const Request&) { return text; });
+}
+
+// English-like text: sentences of lower-case words.
+Corpus text_corpus(int64_t size = 20000) {
+  static const std::vector<std::string> kWords = {
+      "river", "stone", "walks", "under", "cloud", "seven", "green", "horse", "quiet", "paper"};
+  static const std::vector<std::string> kEndings = {"", "s", "ing", "ed", "ly", "er", "est"};
+  std::vector<int64_t> tokens;
+  uint64_t state = 1;
+  int64_t words = 0;
+  while (static_cast<int64_t>(tokens.size()) < size) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    std::string word = kWords[(state >> 33) % kWords.size()];
+    word += kEndings[(state >> 40) % kEndings.size()];
+    word += ++words % 12 == 0 ? ". " : " ";
+    for (const char c : word) tokens.push_back(static_cast<unsigned char>(c));
+  }
+  tokens.resize(size);
+  Corpus corpus = test::corpus_of(std::move(tokens), {size / 2, size});
+  corpus.bos = 256;
+  corpus.eos = 257;
+  return corpus;
+}
+
+EvaluationConfig small_config() {
+  EvaluationConfig config;
+  config.needle.longest = 2000;
+  config.needle.lengths = 3;
+  config.needle.depths = 3;
+  config.needle.trials = 2;
+  config.passkey.lengths = {600, 1200};
+  config.passkey.trials = 5;
+  config.ruler.lengths = {6000};
+  config.ruler.samples = 2;
+  config.babilong.lengths = {3000, 5000};
+  config.babilong.samples = 3;
+  return config;
+}
+
+nlohmann::json run(const std::string& task, Scorer& scorer, const EvaluationConfig& config) {
+  const test::TempDir folder;
+  const Corpus corpus = text_corpus();
+  return evaluate(scorer, *task_named(task).make(corpus, config, {}), {.folder = folder.path()});
+}
+
+std::string text_of(const Corpus& corpus, const Request& request) {
+  return corpus.decode(std::get<Generate>(request.query).prompt);
+}
+
+class PromptTasks : public testing::TestWithParam<const char*> {};
+
+TEST_P(PromptTasks, OracleScoresOneAndAConstantAnswerNearChance) {
+  Writer knows = oracle();
+  const auto right = run(GetParam(), knows, small_config());
+  EXPECT_EQ(right.at("metrics").at("score"), 1.0);
+  EXPECT_EQ(right.at("metrics").at("samples"), knows.answered);
+  Writer constant = parrot(" 12345 and the of");
+  EXPECT_LT(run(GetParam(), constant, small_config()).at("metrics").at("score").get<double>(), 0.2);
+}
+
+TEST_P(PromptTasks, PromptsFitTheirLengthAndAreTheSameForTheSameSeed) {
+  const Corpus corpus = text_corpus();
+  const auto first = task_named(GetParam()).make(corpus, small_config(), {});
+  const auto second = task_named(GetParam()).make(corpus, small_config(), {});
+  const Requests requests = first->requests();
+  const Requests again = second->requests();
+  ASSERT_EQ(requests.size, again.size);
+  std::set<std::string> ids;
+  for (int64_t i = 0; i < requests.size; ++i) {
+    const Request request = requests.at(i);
+    ids.insert(request.id);
+    const auto& query = std::get<Generate>(request.query);
+    EXPECT_EQ(query.prompt, std::get<Generate>(again.at(i).query).prompt);
+    EXPECT_EQ(query.prompt.front(), 256);
+    EXPECT_LE(static_cast<int64_t>(query.prompt.size()), request.about.at("length").get<int64_t>());
+  }
+  EXPECT_EQ(static_cast<int64_t>(ids.size()), requests.size);
+}
+
+TEST_P(PromptTasks, GoesOnAfterItWasCutShort) {
+  const test::TempDir folder;
+  const Corpus corpus = text_corpus();
+  int64_t patience = 4;
+  Writer cut([&](const Request&) {
+    if (--patience < 0) throw Error("out of patience");
+    return std::string("x");
+  });
+  const EvaluateOptions options{.folder = folder.path(), .batch_tokens = 1};
+  EXPECT_THROW(evaluate(cut, *task_named(GetParam()).make(corpus, small_config(), {}), options),
+               Error);
+  Writer rest = parrot("x");
+  const auto summary =
+      evaluate(rest, *task_named(GetParam()).make(corpus, small_config(), {}), options);
+  EXPECT_EQ(summary.at("metrics").at("samples").get<int64_t>(), rest.answered + 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         PromptTasks,
+                         testing::Values("needle", "passkey", "ruler", "babilong"));
+
+TEST(Needle, IsInsertedBehindASentenceAtItsDepth) {
+  const Corpus corpus = text_corpus();
+  const auto task = task_named("needle").make(corpus, small_config(), {});
+  const Requests requests = task->requests();
+  for (int64_t i = 0; i < requests.size; ++i) {
+    const Request request = requests.at(i);
+    const std::string text = text_of(corpus, request);
+    const size_t needle = text.find("\nThe best thing to do in San Francisco is eat");
+    ASSERT_NE(needle, std::string::npos);
+    const int64_t depth = request.about.at("depth");
+    const auto end = static_cast<double>(text.find("\n\nThere is an important piece") - 93);
+    // At most a sentence of some 80 characters left of the depth.
+    EXPECT_LE(static_cast<double>(needle), end * static_cast<double>(depth) / 100 + 1);
+    EXPECT_GE(static_cast<double>(needle), end * static_cast<double>(depth) / 100 - 100);
+    if (needle > 0 && depth < 100) {
+      EXPECT_EQ(text[needle - 1], '.');
+    }
+    EXPECT_TRUE(text.ends_with("Answer: The best thing to do in San Francisco is"));
+  }
+}
+
+TEST(Needle, EasyModeAsksBeforeItTells) {
+  EvaluationConfig config = small_config();
+  config.needle.mode = NeedleMode::kEasy;
+  const Corpus corpus = text_corpus();
+  const auto task = task_named("needle").make(corpus, config, {});
+  EXPECT_NE(text_of(corpus, task->requests().at(0))
+                .find("\nWhat is the best thing to do in San Francisco? Answer: The best thing to "
+                      "do in San Francisco is eat a sandwich"),
+            std::string::npos);
+}
+
+TEST(Needle, OnlyTheFirstLineOfTheAnswerCounts) {
+  Writer late = parrot(" nothing\nEat a sandwich and sit in Dolores Park on a sunny day");
+  EXPECT_EQ(run("needle", late, small_config()).at("metrics").at("score"), 0.0);
+  Writer loud = parrot("\nEAT a sandwich and sit in Dolores Park on a sunny day, they say\nmore");
+  EXPECT_EQ(run("needle", loud, small_config()).at("metrics").at("score"), 1.0);
+}
+
+TEST(Needle, PublishedGridFollowsFromItsLongestLength) {
+  EvaluationConfig config;
+  config.needle.longest = 32000;
+  const Corpus corpus = text_corpus();
+  const auto settings = task_named("needle").make(corpus, config, {})->settings();
+  EXPECT_EQ(settings.at("lengths"),
+            (std::vector<int64_t>{
+                1000, 4100, 7200, 10300, 13400, 16500, 19600, 22700, 25800, 28900, 32000}));
+  EXPECT_EQ(settings.at("depths").size(), 11);
+}
+
+TEST(Passkey, PromptIsThePublishedOne) {
+  const Corpus corpus = text_corpus();
+  const auto task = task_named("passkey").make(corpus, small_config(), {});
+  const Request request = task->requests().at(0);
+  const std::string key = request.about.at("answers")[0];
+  const std::string text = text_of(corpus, request);
+  EXPECT_TRUE(text.starts_with(
+      "There is an important info hidden inside a lot of irrelevant text. Find it and memorize "
+      "them. I will quiz you about the important information there.\n"))
+      << text;
+  EXPECT_NE(text.find("\nThe pass key is " + key + ". Remember it. " + key + " is the pass key.\n"),
+            std::string::npos);
+  EXPECT_TRUE(text.ends_with("\nWhat is the pass key? The pass key is"));
+  // As long as fits.
+  EXPECT_GT(std::get<Generate>(request.query).prompt.size(), 600 - 32);
+}
+
+TEST(Passkey, FirstNumberOfTheAnswerCounts) {
+  Writer first([](const Request& r) {
+    return "no. " + r.about.at("answers")[0].get<std::string>() + "9 or";
+  });
+  EXPECT_EQ(run("passkey", first, small_config()).at("metrics").at("score"), 0.0);
+  Writer exact(
+      [](const Request& r) { return " :" + r.about.at("answers")[0].get<std::string>() + " 7"; });
+  EXPECT_EQ(run("passkey", exact, small_config()).at("metrics").at("score"), 1.0);
+}
+
+TEST(Passkey, LengthsThatHoldNoPromptAreRefused) {
+  EvaluationConfig config = small_config();
+  config.passkey.lengths = {100};
+  const Corpus corpus = text_corpus();
+  try {
+    task_named("passkey").make(corpus, config, {});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("passkey: lengths = 100; expected >= "), std::string::npos)
+        << e.what();
+  }
+}
+
+TEST(Haystack, GoesRoundOverDocumentsWithoutTheirEnds) {
+  Corpus corpus = test::corpus_of({0, 1, 2, 3, 4, 5, 6, 7}, {4, 8});
+  corpus.documents = {{1, 3}, {5, 8}};
+  const Haystack haystack(corpus, "needle");
+  EXPECT_EQ(haystack.num_tokens(), 5);
+  EXPECT_EQ(haystack.read(1, 7), (std::vector<int64_t>{2, 5, 6, 7, 1, 2, 5}));
+  corpus.documents.clear();
+  EXPECT_THROW(Haystack(corpus, "needle"), Error);
+}
+
+TEST(PromptTask, AveragesByGroup) {
+  Samples samples{4, [](const auto& visit) {
+                    for (const int i : {0, 1, 2, 3}) {
+                      visit({{"length", i % 2}, {"score", i < 3 ? 1.0 : 0.0}});
+                    }
+                  }};
+  const Measured measured = average_scores(samples, {"length"});
+  EXPECT_EQ(measured.metrics.at("score"), 0.75);
+  ASSERT_EQ(measured.series.at("groups").size(), 2);
+  EXPECT_EQ(measured.series.at("groups")[0].at("score"), 1.0);
+  EXPECT_EQ(measured.series.at("groups")[1].at("score"), 0.5);
+  EXPECT_EQ(measured.series.at("groups")[1].at("standard_error"), 0.5);
+}
+
+}  // namespace
+}  // namespace reynard::evaluation

@@ -1,0 +1,217 @@
+// RULER's generators: the published prompts and structure.
+
+#include "reynard/evaluation/ruler.h"
+
+#include "reynard/evaluation/evaluation_config.h"
+#include "reynard/evaluation/registry.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/corpus.h"
+#include "tests/support/files.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+
+namespace reynard::evaluation {
+namespace {
+
+RulerSources sources() {
+  RulerSources sources;
+  for (int i = 0; i < 200; ++i) {
+    sources.words.push_back(std::string("w") + static_cast<char>('a' + i / 26) +
+                            static_cast<char>('a' + i % 26));
+  }
+  for (int i = 0; i < 3000; ++i) {
+    sources.essay_words.push_back(sources.words[i * 7 % 200] + (i % 9 == 8 ? "." : ""));
+  }
+  sources.squad = {{"doc one", "doc two", "doc three"}, {{"Which?", {"one", "uno"}, {0}}}};
+  sources.hotpot = sources.squad;
+  return sources;
+}
+
+RulerSample sample(const char* name, int64_t size, int64_t length = 8192, uint64_t seed = 1) {
+  PythonRandom random(seed);
+  return ruler_task_named(name).make(sources(), random, size, length, 0);
+}
+
+int64_t count(const std::string& text, const std::string& part) {
+  int64_t found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+TEST(Ruler, HasThe13TasksWithTheirAnswers) {
+  ASSERT_EQ(ruler_tasks().size(), 13);
+  const std::map<std::string_view, size_t> answers = {{"niah_multivalue", 4},
+                                                      {"niah_multiquery", 4},
+                                                      {"vt", 5},
+                                                      {"cwe", 10},
+                                                      {"fwe", 3},
+                                                      {"qa_1", 2},
+                                                      {"qa_2", 2}};
+  for (const RulerTask& task : ruler_tasks()) {
+    SCOPED_TRACE(task.name);
+    for (uint64_t seed = 0; seed < 5; ++seed) {
+      PythonRandom random(seed);
+      const RulerSample made = task.make(sources(), random, 100, 8192, 0);
+      const auto expected = answers.find(task.name);
+      EXPECT_EQ(made.answers.size(), expected == answers.end() ? 1 : expected->second);
+      for (const std::string& answer : made.answers) {
+        if (task.name.substr(0, 2) != "qa") {
+          EXPECT_NE(made.text.find(answer), std::string::npos);
+        }
+      }
+      EXPECT_EQ(std::set(made.answers.begin(), made.answers.end()).size(), made.answers.size());
+    }
+  }
+}
+
+TEST(Ruler, OneNeedleIsAskedForInTheSingular) {
+  const RulerSample made = sample("niah_single_1", 20);
+  std::smatch key;
+  const std::regex needle("One of the special magic numbers for (\\w+-\\w+) is: (\\d{7})\\.");
+  ASSERT_TRUE(std::regex_search(made.text, key, needle));
+  EXPECT_EQ(made.answers, std::vector<std::string>{key[2]});
+  const std::string query = key[1];
+  EXPECT_TRUE(
+      made.text.starts_with("A special magic number is hidden within the following text. Make sure "
+                            "to memorize it. I will "
+                            "quiz you about the number afterwards.\nThe grass is green."));
+  EXPECT_TRUE(made.text.ends_with("\nWhat is the special magic number for " + query +
+                                  " mentioned in the provided text? The special magic number for " +
+                                  query + " mentioned in the provided text is"));
+  EXPECT_EQ(count(made.text, "\nThe grass is green."), 20);
+}
+
+TEST(Ruler, SeveralQueriesAreJoinedAndAskedForInThePlural) {
+  const RulerSample made = sample("niah_multiquery", 200);
+  const std::regex question(
+      "\nWhat are all the special magic numbers for ([^,]+), ([^,]+), ([^,]+), and ([^,]+) "
+      "mentioned "
+      "in the provided text\\? The special magic numbers for [^?]* mentioned in the provided text "
+      "are$");
+  std::smatch keys;
+  ASSERT_TRUE(std::regex_search(made.text, keys, question)) << made.text;
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_NE(made.text.find("One of the special magic numbers for " + keys[i + 1].str() +
+                             " is: " + made.answers[i] + "."),
+              std::string::npos);
+  }
+}
+
+TEST(Ruler, DistractorsAreNeedlesOfTheSameKind) {
+  const RulerSample made = sample("niah_multikey_3", 30);
+  EXPECT_EQ(count(made.text, "One of the special magic uuids for "), 31);
+  const std::regex uuid("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}");
+  EXPECT_TRUE(std::regex_match(made.answers[0], uuid)) << made.answers[0];
+  EXPECT_NE(made.text.find("A special magic uuid is hidden"), std::string::npos);
+}
+
+TEST(Ruler, ChainOfVariablesKeepsItsOrder) {
+  const RulerSample made = sample("vt", 40);
+  size_t at = made.text.rfind("Memorize and track the chain(s)");
+  ASSERT_GT(at, 0);  // behind the solved example
+  EXPECT_NE(made.text.substr(at).find(
+                " Answer: According to the chain(s) of variable assignment in the text above, 5 "
+                "variables are assigned the value "),
+            std::string::npos);
+  EXPECT_TRUE(made.text.ends_with(", they are: "));
+  for (size_t i = 0; i < made.answers.size(); ++i) {
+    EXPECT_EQ(made.answers[i].size(), 5);
+    const std::string line = i == 0 ? "VAR " + made.answers[0] + " = "
+                                    : "VAR " + made.answers[i] + " = VAR " + made.answers[i - 1];
+    const size_t found = made.text.find(line, at);
+    ASSERT_NE(found, std::string::npos) << line;
+    at = found;
+  }
+}
+
+TEST(Ruler, CommonWordsAreTheMostFrequent) {
+  for (const int64_t length : {1000, 8192}) {
+    const RulerSample made = sample("cwe", 30, length);
+    const size_t list = made.text.rfind("Memorize the ones that appear most often.\n");
+    std::istringstream words(made.text.substr(list + 42));
+    std::map<std::string, int> times;
+    std::string number;
+    std::string word;
+    while (words >> number >> word && number != "Question:") ++times[word];
+    for (const std::string& common : made.answers) {
+      EXPECT_EQ(times[common], length < 4096 ? 6 : 30);
+      times.erase(common);
+    }
+    EXPECT_EQ(times.size(), 20);
+    for (const auto& [other, n] : times) EXPECT_EQ(n, length < 4096 ? 1 : 3) << other;
+  }
+}
+
+TEST(Ruler, CodedWordsFollowTheZetaDistribution) {
+  const RulerSample made = sample("fwe", 1000, 4000);
+  // floor(1000 r^-2 / zeta(2)) for r = 2, 3, 4.
+  EXPECT_EQ(count(made.text, made.answers[0]), 151);
+  EXPECT_EQ(count(made.text, made.answers[1]), 67);
+  EXPECT_EQ(count(made.text, made.answers[2]), 37);
+  EXPECT_GT(count(made.text, "..."), 600);  // the most frequent word is hidden
+}
+
+TEST(Ruler, QuestionHasItsDocumentsAmongOthers) {
+  const RulerSample made = sample("qa_1", 2);
+  EXPECT_NE(made.text.find("doc one"), std::string::npos);
+  EXPECT_EQ(count(made.text, "Document "), 2);
+  EXPECT_TRUE(made.text.ends_with("\n\nQuestion: Which? Answer:"));
+  EXPECT_EQ(made.answers, (std::vector<std::string>{"one", "uno"}));
+}
+
+TEST(Ruler, ReadsThePublishedQuestionFiles) {
+  const test::TempDir folder;
+  test::write_file(folder / "squad.json",
+                   R"({"data":[{"paragraphs":[{"context":"C1","qas":[
+                      {"question":"Q1","answers":[{"text":"A"},{"text":"B"}]},
+                      {"question":"Q2","answers":[],"is_impossible":true}]}]}]})");
+  const RulerQuestions squad = read_squad(folder / "squad.json");
+  ASSERT_EQ(squad.questions.size(), 1);
+  EXPECT_EQ(squad.questions[0].answers, (std::vector<std::string>{"A", "B"}));
+  test::write_file(folder / "hotpot.json",
+                   R"([{"question":"Q","answer":"A","context":[["T1",["a ","b"]],["T2",["c"]]]}])");
+  const RulerQuestions hotpot = read_hotpot(folder / "hotpot.json");
+  EXPECT_EQ(hotpot.documents, (std::vector<std::string>{"T1\na b", "T2\nc"}));
+  EXPECT_EQ(hotpot.questions[0].documents, (std::vector<size_t>{0, 1}));
+  EXPECT_THROW(read_squad(folder / "hotpot.json"), Error);
+  EXPECT_THROW(read_hotpot(folder / "squad.json"), Error);
+  EXPECT_THROW(read_squad(folder / "missing.json"), Error);
+}
+
+TEST(Ruler, MissingDataNamesWhatToDownload) {
+  const Corpus corpus = test::corpus_of(std::vector<int64_t>(100, 'a'), {100});
+  EvaluationConfig config;
+  config.ruler.tasks = {"qa_2"};
+  const auto error = [&]() -> std::string {
+    try {
+      task_named("ruler").make(corpus, config, {});
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_NE(error().find("give more text or a list as --ruler.words"), std::string::npos)
+      << error();
+  const test::TempDir folder;
+  std::string words;
+  for (const std::string& word : sources().words) words += word + "\n";
+  test::write_file(folder / "words.txt", words);
+  config.ruler.words = (folder / "words.txt").string();
+  EXPECT_NE(error().find("download hotpot_dev_distractor_v1.json"), std::string::npos) << error();
+  config.ruler.tasks = {"qa_3"};
+  EXPECT_NE(error().find("no task is called 'qa_3'"), std::string::npos) << error();
+}
+
+TEST(Ruler, WordsComeInOrderAndOnce) {
+  EXPECT_EQ(words_of("The cat sat; the cat! It ran-away on.", 3),
+            (std::vector<std::string>{"cat", "sat", "the"}));
+}
+
+}  // namespace
+}  // namespace reynard::evaluation
