@@ -9,7 +9,8 @@ file(CREATE_LINK ${FMT_INCLUDE}/fmt ${CMAKE_BINARY_DIR}/system_fmt/fmt SYMBOLIC)
 target_include_directories(reynard_options BEFORE INTERFACE ${CMAKE_BINARY_DIR}/system_fmt)
 # at::parallel_for is silently serial in a file compiled without -fopenmp.
 # -Wrestrict: false alarms of g++ 12 inside std::string (GCC bug 105651).
-target_compile_options(reynard_options INTERFACE -Wall -Wextra -Wno-restrict -fopenmp)
+target_compile_options(reynard_options
+                       INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-restrict -fopenmp>)
 target_link_options(reynard_options INTERFACE -fopenmp)
 target_compile_definitions(reynard_options INTERFACE SPDLOG_COMPILED_LIB SPDLOG_FMT_EXTERNAL)
 if(REYNARD_WERROR)
@@ -34,6 +35,7 @@ target_link_options(reynard_options INTERFACE ${sanitize} ${standard_library_fir
 function(reynard_component name)
   cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/${name}/(.*/)?cuda/")  # these are libreynard_cuda.so
   if(NOT sources)
     return()
   endif()

@@ -8,3 +8,8 @@ endif()
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_ARCHITECTURES 90a)
 enable_language(CUDA)
+# CMake 3.25 does not know the option yet.
+set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+find_package(CUDAToolkit 13.0 REQUIRED)
+# The runtime library is the one beside the torch wheel: one copy in the process.
+set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)

@@ -43,6 +43,11 @@ void check_keys(std::string_view op,
   const int64_t B = q.size(0), H = q.size(2), D = q.size(3);
   check_shape(op, "k" + suffix, k, {{"B", B}, {"Tk"}, {"G"}, {"D", D}});
   check_same_dtype(op, "k" + suffix, k, q);
+  check_value(k.device() == q.device(),
+              op,
+              "device of k" + suffix,
+              k.device().str(),
+              "that of q: " + q.device().str());
   const int64_t G = k.size(2);
   check_value(G >= 1 && H % G == 0,
               op,

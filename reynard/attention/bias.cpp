@@ -1,9 +1,9 @@
 #include "reynard/attention/bias.h"
 
 #include "reynard/attention/arguments.h"
+#include "reynard/attention/part_kernels.h"
 #include "reynard/tensor/check.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -12,10 +12,7 @@
 #include <torch/library.h>
 
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros_like.h>
 
-#include <algorithm>
 #include <optional>
 
 namespace reynard::attention {
@@ -37,35 +34,9 @@ void check_log_gate(const at::Tensor& log_gate) {
                       "log gates <= 0 (pass logsigmoid of the gate's logits)");
 }
 
-// Running sums along T, one (batch, head) row per step of the parallel loop.
-template <class Scalar>
-void running_sums(const at::Tensor& log_gate, at::Tensor& sums) {
-  const int64_t B = log_gate.size(0), T = log_gate.size(1), H = log_gate.size(2);
-  const Scalar* gates = log_gate.const_data_ptr<Scalar>();
-  double* c = sums.mutable_data_ptr<double>();
-  at::parallel_for(0, B * H, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const Scalar* in = gates + (row / H) * T * H + row % H;
-      double sum = 0;
-      for (int64_t t = 0; t < T; ++t) {
-        sum += std::max(static_cast<double>(in[t * H]), kSmallestLogGate);
-        c[row * T + t] = sum;
-      }
-    }
-  });
-}
-
-at::Tensor gate_sums_cpu(const at::Tensor& log_gate, const OptionalTensor& /*first_key*/) {
+at::Tensor gate_sums_strided(const at::Tensor& log_gate, const OptionalTensor& /*first_key*/) {
   check_log_gate(log_gate);
-  const at::Tensor gates = log_gate.contiguous();
-  at::Tensor sums =
-      at::empty({gates.size(0), gates.size(2), gates.size(1)}, gates.options().dtype(at::kDouble));
-  if (gates.scalar_type() == at::kDouble) {
-    running_sums<double>(gates, sums);
-  } else {
-    running_sums<float>(gates, sums);
-  }
-  return sums;
+  return part_kernels(log_gate).gate_sums(log_gate.contiguous());
 }
 
 at::Tensor gate_sums_meta(const at::Tensor& log_gate, const OptionalTensor& /*first_key*/) {
@@ -74,49 +45,13 @@ at::Tensor gate_sums_meta(const at::Tensor& log_gate, const OptionalTensor& /*fi
                                    log_gate.options().dtype(at::kDouble));
 }
 
-template <class Scalar>
-void reverse_sums(const at::Tensor& dsums,
-                  const at::Tensor& log_gate,
-                  const at::Tensor& first_key,
-                  at::Tensor& dgate) {
-  const int64_t B = log_gate.size(0), T = log_gate.size(1), H = log_gate.size(2);
-  const Scalar* gates = log_gate.const_data_ptr<Scalar>();
-  const double* dc = dsums.const_data_ptr<double>();
-  Scalar* out = dgate.mutable_data_ptr<Scalar>();
-  const int64_t Tq = first_key.defined() ? first_key.size(1) : 0;
-  const int32_t* first = first_key.defined() ? first_key.const_data_ptr<int32_t>() : nullptr;
-  at::parallel_for(0, B * H, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t b = row / H;
-      double sum = 0;
-      for (int64_t t = T - 1; t >= 0; --t) {
-        const int64_t index = (b * T + t) * H + row % H;
-        const int64_t query = t - (T - Tq);
-        sum += dc[row * T + t];
-        if (query >= 0 && first[b * Tq + query] >= t) {
-          out[index] = 0;
-          sum = 0;
-        } else {
-          const bool clamped = static_cast<double>(gates[index]) < kSmallestLogGate;
-          out[index] = clamped ? Scalar(0) : static_cast<Scalar>(sum);
-        }
-      }
-    }
-  });
-}
-
-at::Tensor gate_sums_backward_cpu(const at::Tensor& dsums,
-                                  const at::Tensor& log_gate,
-                                  const OptionalTensor& first_key) {
-  const at::Tensor gates = log_gate.contiguous();
-  const at::Tensor first = first_key ? first_key->contiguous() : at::Tensor();
-  at::Tensor dgate = at::empty(gates.sizes(), gates.options());
-  if (gates.scalar_type() == at::kDouble) {
-    reverse_sums<double>(dsums.contiguous(), gates, first, dgate);
-  } else {
-    reverse_sums<float>(dsums.contiguous(), gates, first, dgate);
-  }
-  return dgate;
+at::Tensor gate_sums_backward_strided(const at::Tensor& dsums,
+                                      const at::Tensor& log_gate,
+                                      const OptionalTensor& first_key) {
+  return part_kernels(log_gate).gate_sums_backward(
+      dsums.contiguous(),
+      log_gate.contiguous(),
+      first_key ? first_key->contiguous() : at::Tensor());
 }
 
 at::Tensor gate_sums_backward_meta(const at::Tensor& /*dsums*/,
@@ -128,7 +63,7 @@ at::Tensor gate_sums_backward_meta(const at::Tensor& /*dsums*/,
 at::Tensor call_gate_sums(const at::Tensor& log_gate, const OptionalTensor& first_key) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("reynard::gate_sums", "")
-                             .typed<decltype(gate_sums_cpu)>();
+                             .typed<decltype(gate_sums_strided)>();
   return op.call(log_gate, first_key);
 }
 
@@ -137,7 +72,7 @@ at::Tensor call_gate_sums_backward(const at::Tensor& dsums,
                                    const OptionalTensor& first_key) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("reynard::gate_sums_backward", "")
-                             .typed<decltype(gate_sums_backward_cpu)>();
+                             .typed<decltype(gate_sums_backward_strided)>();
   return op.call(dsums, log_gate, first_key);
 }
 
@@ -166,8 +101,12 @@ TORCH_LIBRARY_FRAGMENT(reynard, m) {
   m.def("gate_sums_backward(Tensor dsums, Tensor log_gate, Tensor? first_key=None) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(reynard, CPU, m) {
-  m.impl("gate_sums", gate_sums_cpu);
-  m.impl("gate_sums_backward", gate_sums_backward_cpu);
+  m.impl("gate_sums", gate_sums_strided);
+  m.impl("gate_sums_backward", gate_sums_backward_strided);
+}
+TORCH_LIBRARY_IMPL(reynard, CUDA, m) {
+  m.impl("gate_sums", gate_sums_strided);
+  m.impl("gate_sums_backward", gate_sums_backward_strided);
 }
 TORCH_LIBRARY_IMPL(reynard, Meta, m) {
   m.impl("gate_sums", gate_sums_meta);

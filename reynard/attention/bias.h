@@ -2,13 +2,11 @@
 // Attention variants: each is one function that fills the bias sums c of queries and keys; the
 // kernels know nothing else of them. The bias of query i and key j is c_i - c_j.
 
+#include "reynard/attention/bias_limits.h"
+
 #include <ATen/core/Tensor.h>
 
 namespace reynard::attention {
-
-// Log gates below this are raised to it: f = 0 then weighs earlier keys exactly zero in f32 while
-// their logits differ by less than 850, and the sums stay finite.
-constexpr double kSmallestLogGate = -1e3;
 
 // Forgetting (FoX eq. 5): c_t = sum_{l <= t} log f_l in f64, log f clamped at -1e3 with zero
 // gradient where it is below (f = 0). Differentiable: the gradient is a true reverse running sum in

@@ -148,7 +148,7 @@ BackwardResult unpacked_backward(const OptionalTensor& dout,
                   scale});
 }
 
-ForwardResult forward_cpu(const ForwardArguments& a) {
+ForwardResult forward_strided(const ForwardArguments& a) {
   check_parts("attention", a.q, a.query_sums, a.parts, a.logit_bound, a.options);
   const PartsForward result = forward_parts(a.q, a.query_sums, a.parts, a.logit_bound, a.options);
   return {result.out, result.lse, result.start};
@@ -165,7 +165,7 @@ ForwardResult forward_meta(const ForwardArguments& a) {
               a.q.options().dtype(at::kInt))};
 }
 
-BackwardResult backward_cpu(const BackwardArguments& a) {
+BackwardResult backward_strided(const BackwardArguments& a) {
   PartsBackward result =
       backward_parts(a.dout, a.dlse, a.q, a.query_sums, a.parts, a.forward, a.scale);
   const auto absent = [&](at::Tensor& t) {
@@ -201,7 +201,7 @@ auto find_op(const char* name) {
 
 BackwardResult call_backward(const BackwardArguments& a) {
   static const auto op =
-      find_op<decltype(unpacked_backward<backward_cpu>)>("reynard::attention_parts_backward");
+      find_op<decltype(unpacked_backward<backward_strided>)>("reynard::attention_parts_backward");
   const PartLists parts = lists_of(a.parts);
   return op.call(optional_of(a.dout),
                  optional_of(a.dlse),
@@ -341,8 +341,13 @@ TORCH_LIBRARY(reynard, m) {
 }
 TORCH_LIBRARY_IMPL(reynard, CPU, m) {
   m.impl("attention", attention_composite);
-  m.impl("attention_parts", unpacked_forward<forward_cpu>);
-  m.impl("attention_parts_backward", unpacked_backward<backward_cpu>);
+  m.impl("attention_parts", unpacked_forward<forward_strided>);
+  m.impl("attention_parts_backward", unpacked_backward<backward_strided>);
+}
+TORCH_LIBRARY_IMPL(reynard, CUDA, m) {
+  m.impl("attention", attention_composite);
+  m.impl("attention_parts", unpacked_forward<forward_strided>);
+  m.impl("attention_parts_backward", unpacked_backward<backward_strided>);
 }
 TORCH_LIBRARY_IMPL(reynard, Meta, m) {
   m.impl("attention", attention_composite);
@@ -363,7 +368,7 @@ ForwardResult call_attention_parts(const at::Tensor& q,
                                    const at::Tensor& logit_bound,
                                    const AttentionOptions& options) {
   static const auto op =
-      find_op<decltype(unpacked_forward<forward_cpu>)>("reynard::attention_parts");
+      find_op<decltype(unpacked_forward<forward_strided>)>("reynard::attention_parts");
   const PartLists lists = lists_of(parts);
   return op.call(q,
                  optional_of(query_sums),

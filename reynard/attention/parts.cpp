@@ -1,6 +1,6 @@
 #include "reynard/attention/parts.h"
 
-#include "reynard/attention/cpu/attention_cpu.h"
+#include "reynard/attention/part_kernels.h"
 #include "reynard/attention/pruning.h"
 #include "reynard/attention/reference.h"
 
@@ -25,12 +25,12 @@ at::Tensor with_unit_stride(const at::Tensor& t) {
   return t.defined() && t.stride(-1) != 1 && t.size(-1) != 1 ? t.contiguous() : t;
 }
 
-cpu::PartArguments kernel_arguments(const at::Tensor& q,
-                                    const at::Tensor& query_sums,
-                                    const KeyPart& part,
-                                    const at::Tensor& start,
-                                    double scale) {
-  cpu::PartArguments arguments;
+PartArguments kernel_arguments(const at::Tensor& q,
+                               const at::Tensor& query_sums,
+                               const KeyPart& part,
+                               const at::Tensor& start,
+                               double scale) {
+  PartArguments arguments;
   arguments.q = with_unit_stride(q);
   arguments.part = part;
   arguments.part.k = with_unit_stride(part.k);
@@ -50,28 +50,28 @@ double effective_scale(const at::Tensor& q, double scale) {
 }
 
 // Kernel or, for f64, the definition: out in out_dtype, normalised within the part.
-cpu::ForwardPart run_forward(const at::Tensor& q,
-                             const at::Tensor& query_sums,
-                             const KeyPart& part,
-                             const at::Tensor& start,
-                             double scale,
-                             at::ScalarType out_dtype) {
+ForwardPart run_forward(const at::Tensor& q,
+                        const at::Tensor& query_sums,
+                        const KeyPart& part,
+                        const at::Tensor& start,
+                        double scale,
+                        at::ScalarType out_dtype) {
   if (q.scalar_type() == at::kDouble) {
     const ReferenceOutput exact =
         reference_attention(q, query_sums, {&part, 1}, scale, {&start, start.defined() ? 1U : 0U});
     return {exact.out, exact.lse};
   }
-  return cpu::forward_part(kernel_arguments(q, query_sums, part, start, scale), out_dtype);
+  return part_kernels(q).forward(kernel_arguments(q, query_sums, part, start, scale), out_dtype);
 }
 
 // Parts weigh by exp(lse_p - lse); rows that see nothing anywhere keep out 0 and lse -inf.
-cpu::ForwardPart combined(const std::vector<cpu::ForwardPart>& parts, at::ScalarType out_dtype) {
+ForwardPart combined(const std::vector<ForwardPart>& parts, at::ScalarType out_dtype) {
   std::vector<at::Tensor> lses;
-  for (const cpu::ForwardPart& part : parts) lses.push_back(part.lse);
+  for (const ForwardPart& part : parts) lses.push_back(part.lse);
   const at::Tensor lse = at::logsumexp(at::stack(lses), {0});
   const at::Tensor finite = at::where(at::isfinite(lse), lse, at::zeros_like(lse));
   at::Tensor out;
-  for (const cpu::ForwardPart& part : parts) {
+  for (const ForwardPart& part : parts) {
     const at::Tensor weight = at::exp(part.lse - finite).transpose(1, 2).unsqueeze(-1);
     const at::Tensor share = part.out * weight;
     out = out.defined() ? out + share : share;
@@ -94,9 +94,10 @@ at::Tensor row_floors(const at::Tensor& q,
   std::vector<at::Tensor> floors;
   for (const KeyPart& part : parts) {
     const at::Tensor nearest = nearest_starts(q, part);
-    floors.push_back(q.scalar_type() == at::kDouble
-                         ? run_forward(q, query_sums, part, nearest, scale, at::kDouble).lse
-                         : cpu::lse_of_part(kernel_arguments(q, query_sums, part, nearest, scale)));
+    floors.push_back(
+        q.scalar_type() == at::kDouble
+            ? run_forward(q, query_sums, part, nearest, scale, at::kDouble).lse
+            : part_kernels(q).lse(kernel_arguments(q, query_sums, part, nearest, scale)));
   }
   return floors.size() == 1 ? floors[0] : at::logsumexp(at::stack(floors), {0});
 }
@@ -107,7 +108,7 @@ at::Tensor row_deltas(const at::Tensor& dout, const at::Tensor& dlse, const Part
   if (dout.defined() && dout.scalar_type() == at::kDouble) {
     delta = (dout * forward.out).sum(-1).transpose(1, 2).contiguous();
   } else if (dout.defined()) {
-    delta = cpu::row_products(with_unit_stride(dout), forward.out);
+    delta = part_kernels(dout).row_products(with_unit_stride(dout), forward.out);
   }
   return dlse.defined() ? delta - dlse : delta;
 }
@@ -130,14 +131,14 @@ PartsForward forward_parts(const at::Tensor& q,
                                   : at::Tensor();
     starts = pruned_starts(q, query_sums, parts, logit_bound, options, floors);
   }
-  std::vector<cpu::ForwardPart> results;
+  std::vector<ForwardPart> results;
   for (size_t p = 0; p < parts.size(); ++p) {
     const at::ScalarType dtype = several && half ? at::kFloat : q.scalar_type();
     const at::Tensor start = pruned ? starts[p] : at::Tensor();
     results.push_back(run_forward(q, query_sums, parts[p], start, scale, dtype));
     if (!pruned) starts.push_back(first_visible(q, parts[p]));
   }
-  const cpu::ForwardPart whole = several ? combined(results, q.scalar_type()) : results[0];
+  const ForwardPart whole = several ? combined(results, q.scalar_type()) : results[0];
   return {whole.out, whole.lse, at::stack(starts)};
 }
 
@@ -162,7 +163,7 @@ PartsBackward backward_parts(const at::Tensor& dout,
       dq = exact.dq, dquery_sums = exact.dquery_sums;
       dk = exact.dk, dv = exact.dv, dsums = exact.dsums;
     } else {
-      const cpu::BackwardPart kernel = cpu::backward_part(
+      const BackwardPart kernel = part_kernels(q).backward(
           kernel_arguments(q, query_sums, part, start, scale), rows, forward.lse, delta);
       dq = kernel.dq, dquery_sums = kernel.dquery_sums;
       dk = kernel.dk, dv = kernel.dv, dsums = kernel.dsums;

@@ -1,7 +1,8 @@
 #pragma once
 // Attention over several key parts from the kernels of one part: which keys are pruned, the
 // combination of the parts by their lse, and the backward of every part with the final lse. This is
-// the CPU implementation behind the registered ops; it knows nothing of autograd.
+// the implementation behind the registered ops; the kernels are those of the device of q
+// (part_kernels.h). It knows nothing of autograd.
 
 #include "reynard/attention/attention.h"
 

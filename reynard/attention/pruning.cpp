@@ -1,340 +1,18 @@
 #include "reynard/attention/pruning.h"
 
-#include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
+#include "reynard/attention/part_kernels.h"
+
 #include <ATen/TensorOperators.h>
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
-
-#include <algorithm>
-#include <cmath>
-#include <limits>
 
 namespace reynard::attention {
 
-namespace {
-
-constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
-// In nats: rounding of the f32 norms, logits and floors that the tight rule compares.
-constexpr double kMargin = 0.01;
-// Relative: rounding of an f32 norm of at most 256 squares.
-constexpr float kNormMargin = 1 + 1e-5F;
-
-int64_t blocks(int64_t length, int64_t size) {
-  return (length + size - 1) / size;
-}
-
-double log_add_exp(double a, double b) {
-  const double high = std::max(a, b), low = std::min(a, b);
-  return low == kMinusInfinity ? high : high + std::log1p(std::exp(low - high));
-}
-
-// The larger of two values; NaN once there stays, so that a comparison with it keeps the keys.
-template <class Value>
-Value sticky_max(Value a, Value b) {
-  return b > a || b != b ? b : a;
-}
-
-// Squared norm with 16 sums side by side: a fixed order that vectorises.
-template <class Scalar>
-float squared_norm(const Scalar* x, int64_t D) {
-  float lanes[16] = {};
-  int64_t d = 0;
-  for (; d + 16 <= D; d += 16) {
-    for (int lane = 0; lane < 16; ++lane) {
-      const auto value = static_cast<float>(x[d + lane]);
-      lanes[lane] += value * value;
-    }
-  }
-  float sum = 0;
-  for (; d < D; ++d) sum += static_cast<float>(x[d]) * static_cast<float>(x[d]);
-  for (const float lane : lanes) sum += lane;
-  return sum;
-}
-
-// Largest norm of each block of rows, slightly enlarged so that it is a bound:
-// (B, T, heads, D) -> (B, heads, ceil(T/size)) f32.
-at::Tensor block_norms(const at::Tensor& t, int64_t size) {
-  const int64_t B = t.size(0), T = t.size(1), heads = t.size(2), D = t.size(3);
-  const int64_t N = blocks(T, size);
-  at::Tensor norms = at::empty({B, heads, N}, t.options().dtype(at::kFloat));
-  const at::Tensor rows = t.stride(3) == 1 || D == 1 ? t : t.contiguous();
-  auto* out = norms.mutable_data_ptr<float>();
-  AT_DISPATCH_SWITCH(t.scalar_type(),
-                     "reynard::block_norms",
-                     AT_DISPATCH_CASE_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, [&] {
-                       const auto* data = rows.const_data_ptr<scalar_t>();
-                       at::parallel_for(0, B * heads * N, 16, [&](int64_t begin, int64_t end) {
-                         for (int64_t task = begin; task < end; ++task) {
-                           const int64_t n = task % N, head = task / N % heads,
-                                         b = task / N / heads;
-                           float largest = 0;
-                           for (int64_t row = n * size; row < std::min(T, (n + 1) * size); ++row) {
-                             const scalar_t* x = data + b * rows.stride(0) + row * rows.stride(1) +
-                                                 head * rows.stride(2);
-                             largest = sticky_max(largest, squared_norm(x, D));
-                           }
-                           out[task] = std::sqrt(largest) * kNormMargin;
-                         }
-                       });
-                     }));
-  return norms;
-}
-
-// log sum_j exp(-c_j) over each key block: (B, H, Tk) f64 -> (B, H, N) f64. Formed relative to the
-// block's last sum, so that it is finite wherever the sums are.
-at::Tensor block_masses(const at::Tensor& sums) {
-  const int64_t rows = sums.size(0) * sums.size(1), Tk = sums.size(2), N = blocks(Tk, kKeyBlock);
-  at::Tensor masses = at::empty({sums.size(0), sums.size(1), N}, sums.options());
-  const auto* c = sums.const_data_ptr<double>();
-  auto* out = masses.mutable_data_ptr<double>();
-  at::parallel_for(0, rows * N, 64, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      const double* row = c + task / N * Tk;
-      const int64_t first = task % N * kKeyBlock, last = std::min(first + kKeyBlock, Tk) - 1;
-      double total = 0;
-      for (int64_t j = first; j <= last; ++j) total += std::exp(row[last] - row[j]);
-      out[task] = std::log(total) - row[last];
-    }
-  });
-  return masses;
-}
-
-// One part as the rules see it: contiguous tensors, bounds and block sums.
-struct PartBounds {
-  const KeyPart& part;
-  int64_t Tq, Tk, N;
-  at::Tensor sums, first_key, norms, masses, result;
-
-  PartBounds(const at::Tensor& q, const KeyPart& p, bool measured, bool tight)
-      : part(p), Tq(q.size(1)), Tk(p.k.size(1)), N(blocks(Tk, kKeyBlock)) {
-    result = first_visible(q, p);
-    if (p.first_key.defined()) first_key = p.first_key.contiguous();
-    if (measured) norms = block_norms(p.k, kKeyBlock);
-    if (!p.sums.defined()) return;
-    sums = p.sums.contiguous();
-    if (tight) masses = block_masses(sums);
-  }
-
-  // Last key that a query sees, or -1.
-  int64_t last_key(int64_t query) const { return part.causal ? Tk - Tq + query : Tk - 1; }
-  int64_t first_of(int64_t b, int64_t query) const {
-    return first_key.defined()
-               ? std::max<int64_t>(first_key.const_data_ptr<int32_t>()[b * Tq + query], 0)
-               : 0;
-  }
-  bool sees(int64_t b, int64_t query) const { return first_of(b, query) <= last_key(query); }
-  const double* row_sums(int64_t bh) const { return sums.const_data_ptr<double>() + bh * Tk; }
-  float largest_norm(int64_t bg) const {
-    float largest = 0;
-    for (int64_t n = 0; n < N; ++n) {
-      largest = sticky_max(largest, norms.const_data_ptr<float>()[bg * N + n]);
-    }
-    return largest;
-  }
-};
-
-// What the rules share over one call.
-struct Rules {
-  int64_t B = 0, Tq = 0, H = 0, M = 0;
-  double scale = 0, tolerance = 0;
-  at::Tensor query_sums, query_norms, bound, floors;
-  std::vector<PartBounds> parts;
-
-  int64_t group(const PartBounds& part) const { return H / part.part.k.size(2); }
-  double fixed_bound(int64_t b, int64_t h) const {
-    return bound.const_data_ptr<float>()[bound.dim() == 1 ? h : b * H + h];
-  }
-  double query_norm(int64_t bh, int64_t m) const {
-    return query_norms.const_data_ptr<float>()[bh * M + m];
-  }
-  int64_t end_query(int64_t m) const { return std::min((m + 1) * kQueryBlock, Tq); }
-};
-
-Rules make_rules(const at::Tensor& q,
-                 const at::Tensor& query_sums,
-                 std::span<const KeyPart> parts,
-                 const at::Tensor& logit_bound,
-                 const AttentionOptions& options,
-                 const at::Tensor& floors) {
-  const int64_t Tq = q.size(1), D = q.size(3);
-  const bool measured = !logit_bound.defined();
-  Rules rules;
-  rules.B = q.size(0), rules.Tq = Tq, rules.H = q.size(2), rules.M = blocks(Tq, kQueryBlock);
-  rules.scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<double>(D));
-  int64_t num_biased = 0;
-  for (const KeyPart& part : parts) {
-    rules.parts.emplace_back(q, part, measured, options.rule == PruningRule::kTight);
-    if (part.sums.defined()) ++num_biased;
-  }
-  // Each part that prunes gets an equal share of the tolerance.
-  rules.tolerance = options.log_pruning_tolerance -
-                    std::log(static_cast<double>(std::max<int64_t>(num_biased, 1)));
-  if (query_sums.defined()) rules.query_sums = query_sums.contiguous();
-  if (measured) rules.query_norms = block_norms(q, kQueryBlock);
-  if (!measured) rules.bound = logit_bound.contiguous();
-  if (floors.defined()) rules.floors = floors.to(at::kDouble).contiguous();
-  return rules;
-}
-
-// The tight rule for one query block of one part: the first key block whose mass, with all before
-// it, might exceed the tolerance of some row.
-int64_t tight_first_block(
-    const Rules& rules, const PartBounds& part, int64_t b, int64_t h, int64_t m) {
-  const int64_t bh = b * rules.H + h;
-  const int64_t bg = b * part.part.k.size(2) + h / rules.group(part);
-  const double* c = rules.query_sums.const_data_ptr<double>() + bh * rules.Tq;
-  const double* floors = rules.floors.const_data_ptr<double>() + bh * rules.Tq;
-  const double* masses = part.masses.const_data_ptr<double>() + bh * part.N;
-  const bool fixed = rules.bound.defined();
-  const double factor = fixed ? rules.fixed_bound(b, h) : rules.scale * rules.query_norm(bh, m);
-  const int64_t end = rules.end_query(m);
-  const int64_t last_block = std::max<int64_t>(part.last_key(end - 1), 0) / kKeyBlock;
-  int64_t row = m * kQueryBlock;  // rows before it may see keys of block n
-  double top = kMinusInfinity;    // max over those rows of c_i - floor_i
-  double mass = kMinusInfinity;   // log mass of the blocks up to n, relative to exp(c_i)
-  int64_t n = part.first_of(b, row) / kKeyBlock;
-  for (; n < last_block; ++n) {
-    for (; row < end && part.first_of(b, row) < (n + 1) * kKeyBlock; ++row) {
-      // A row whose floor is -inf sees nothing at all.
-      if (floors[row] != kMinusInfinity) top = sticky_max(top, c[row] - floors[row]);
-    }
-    const double norm = fixed ? 1 : part.norms.const_data_ptr<float>()[bg * part.N + n];
-    mass = log_add_exp(mass, factor * norm + masses[n]);
-    if (!(mass + top <= rules.tolerance - kMargin)) break;  // NaN keeps the keys
-  }
-  return n;
-}
-
-// Keys that a query of the row's document can see in a part, over all rows: (Tq) counts. A document
-// begins where a query sees nothing before itself.
-std::vector<int64_t> document_keys(const PartBounds& part, int64_t b) {
-  std::vector<int64_t> counts(part.Tq);
-  if (!part.first_key.defined() || !part.part.causal) {
-    for (int64_t i = 0; i < part.Tq; ++i) counts[i] = part.Tk - part.first_of(b, 0);
-    return counts;
-  }
-  int64_t begin = 0;
-  int64_t largest = 0;
-  for (int64_t i = 0; i <= part.Tq; ++i) {
-    const bool starts = i == part.Tq || part.first_of(b, i) >= part.last_key(i);
-    if (starts) {
-      std::fill(counts.begin() + begin, counts.begin() + i, largest);
-      begin = i;
-      largest = 0;
-    }
-    if (i < part.Tq) largest = std::max(largest, part.last_key(i) - part.first_of(b, i) + 1);
-  }
-  return counts;
-}
-
-// The largest |scale q.k| of a head over all parts.
-double published_bound(const Rules& rules, int64_t b, int64_t h) {
-  if (rules.bound.defined()) return rules.fixed_bound(b, h);
-  double query = 0;
-  for (int64_t m = 0; m < rules.M; ++m) {
-    query = sticky_max(query, rules.query_norm(b * rules.H + h, m));
-  }
-  double key = 0;
-  for (const PartBounds& part : rules.parts) {
-    const int64_t bg = b * part.part.k.size(2) + h / rules.group(part);
-    key = sticky_max(key, static_cast<double>(part.largest_norm(bg)));
-  }
-  return rules.scale * query * key;
-}
-
-// The smallest bias that the nearest key of any row of the block carries: 0 where a row sees itself
-// or a part without bias. A row's log-sum-exp is at least this minus the logit bound.
-double nearest_bias(const Rules& rules, int64_t b, int64_t h, int64_t m) {
-  const int64_t bh = b * rules.H + h;
-  double smallest = 0;
-  for (int64_t i = m * kQueryBlock; i < rules.end_query(m); ++i) {
-    double nearest = kMinusInfinity;
-    for (const PartBounds& part : rules.parts) {
-      if (!part.sees(b, i)) continue;
-      const double bias = part.sums.defined()
-                              ? rules.query_sums.const_data_ptr<double>()[bh * rules.Tq + i] -
-                                    part.row_sums(bh)[part.last_key(i)]
-                              : 0;
-      nearest = std::max(nearest, bias);
-    }
-    if (nearest != kMinusInfinity) smallest = std::min(smallest, nearest);
-  }
-  return smallest;
-}
-
-// The published rule (ACP) for one query block of one part: tiles whose largest decay, that of the
-// first row and the last column, lies below the threshold.
-int64_t published_first_block(const Rules& rules,
-                              const PartBounds& part,
-                              int64_t b,
-                              int64_t h,
-                              int64_t m,
-                              double logit_bound,
-                              int64_t num_keys) {
-  const int64_t bh = b * rules.H + h;
-  const double threshold = rules.tolerance - 2 * logit_bound -
-                           std::log(static_cast<double>(std::max<int64_t>(num_keys, 1))) +
-                           nearest_bias(rules, b, h, m);
-  const double c = rules.query_sums.const_data_ptr<double>()[bh * rules.Tq + m * kQueryBlock];
-  const int64_t last_block =
-      std::max<int64_t>(part.last_key(rules.end_query(m) - 1), 0) / kKeyBlock;
-  int64_t n = part.first_of(b, m * kQueryBlock) / kKeyBlock;
-  while (n < last_block && c - part.row_sums(bh)[(n + 1) * kKeyBlock - 1] < threshold) ++n;
-  return n;
-}
-
-void raise_start(const Rules& rules, PartBounds& part, int64_t bh, int64_t m, int64_t block) {
-  int32_t& start = part.result.mutable_data_ptr<int32_t>()[bh * rules.M + m];
-  start = std::max(start, static_cast<int32_t>(block * kKeyBlock));
-}
-
-void apply_tight(Rules& rules) {
-  at::parallel_for(0, rules.B * rules.H, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t bh = begin; bh < end; ++bh) {
-      for (PartBounds& part : rules.parts) {
-        if (!part.sums.defined() || part.Tk == 0) continue;
-        for (int64_t m = 0; m < rules.M; ++m) {
-          const int64_t block = tight_first_block(rules, part, bh / rules.H, bh % rules.H, m);
-          raise_start(rules, part, bh, m, block);
-        }
-      }
-    }
-  });
-}
-
-void apply_published(Rules& rules) {
-  for (int64_t b = 0; b < rules.B; ++b) {
-    std::vector<int64_t> num_keys(rules.Tq, 0);
-    for (const PartBounds& part : rules.parts) {
-      const std::vector<int64_t> counts = document_keys(part, b);
-      for (int64_t i = 0; i < rules.Tq; ++i) num_keys[i] += counts[i];
-    }
-    at::parallel_for(0, rules.H, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t h = begin; h < end; ++h) {
-        const double bound = published_bound(rules, b, h);
-        for (PartBounds& part : rules.parts) {
-          if (!part.sums.defined() || part.Tk == 0) continue;
-          for (int64_t m = 0; m < rules.M; ++m) {
-            const int64_t keys = *std::max_element(num_keys.begin() + m * kQueryBlock,
-                                                   num_keys.begin() + rules.end_query(m));
-            raise_start(rules,
-                        part,
-                        b * rules.H + h,
-                        m,
-                        published_first_block(rules, part, b, h, m, bound, keys));
-          }
-        }
-      }
-    });
-  }
-}
-
-}  // namespace
-
 at::Tensor first_visible(const at::Tensor& q, const KeyPart& part) {
-  const int64_t B = q.size(0), Tq = q.size(1), H = q.size(2), M = blocks(Tq, kQueryBlock);
+  const int64_t B = q.size(0), Tq = q.size(1), H = q.size(2);
+  const int64_t M = (Tq + kQueryBlock - 1) / kQueryBlock;
   if (!part.first_key.defined()) return at::zeros({B, H, M}, q.options().dtype(at::kInt));
   return part.first_key.slice(1, 0, Tq, kQueryBlock)
       .clamp_min(0)
@@ -344,14 +22,12 @@ at::Tensor first_visible(const at::Tensor& q, const KeyPart& part) {
 }
 
 at::Tensor nearest_starts(const at::Tensor& q, const KeyPart& part) {
-  at::Tensor starts = first_visible(q, part);
-  const int64_t Tq = q.size(1), Tk = part.k.size(1), M = starts.size(2);
-  auto* values = starts.mutable_data_ptr<int32_t>();
-  for (int64_t i = 0; i < starts.numel(); ++i) {
-    const int64_t nearest = part.causal ? Tk - Tq + i % M * kQueryBlock - kKeyBlock : Tk - 128;
-    values[i] = std::max(values[i], static_cast<int32_t>(std::max<int64_t>(nearest, 0)));
-  }
-  return starts;
+  const at::Tensor visible = first_visible(q, part);
+  const int64_t Tq = q.size(1), Tk = part.k.size(1);
+  const at::Tensor block = at::arange(visible.size(2), visible.options());
+  const at::Tensor nearest =
+      part.causal ? block * kQueryBlock + (Tk - Tq - kKeyBlock) : block * 0 + (Tk - 128);
+  return at::maximum(visible, nearest);
 }
 
 std::vector<at::Tensor> pruned_starts(const at::Tensor& q,
@@ -360,15 +36,7 @@ std::vector<at::Tensor> pruned_starts(const at::Tensor& q,
                                       const at::Tensor& logit_bound,
                                       const AttentionOptions& options,
                                       const at::Tensor& row_floor) {
-  Rules rules = make_rules(q, query_sums, parts, logit_bound, options, row_floor);
-  if (options.rule == PruningRule::kTight) {
-    apply_tight(rules);
-  } else {
-    apply_published(rules);
-  }
-  std::vector<at::Tensor> starts;
-  for (const PartBounds& part : rules.parts) starts.push_back(part.result);
-  return starts;
+  return part_kernels(q).pruned_starts(q, query_sums, parts, logit_bound, options, row_floor);
 }
 
 }  // namespace reynard::attention

@@ -4,6 +4,7 @@
 // statistics of what was dropped. Derivations: docs/attention.md.
 
 #include "reynard/attention/attention.h"
+#include "reynard/attention/pruning_limits.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -12,9 +13,6 @@
 #include <vector>
 
 namespace reynard::attention {
-
-constexpr int64_t kQueryBlock = 128;  // queries that share one entry of start
-constexpr int64_t kKeyBlock = 64;     // granularity of start, and the tiles that statistics count
 
 // U with |scale q.k| <= U when q and k are RMS-normalised over D and multiplied by their weights:
 // scale D max_d |wq_d wk_d|; with RoPE the largest product over rotated pairs (d, d + D/2), since a

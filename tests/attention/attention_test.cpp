@@ -3,6 +3,7 @@
 #include "reynard/tensor/check.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
+#include "tests/support/device.h"
 
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
@@ -17,17 +18,18 @@ namespace reynard::attention {
 namespace {
 
 using test::expect_same_bits;
+using test::on_test_device;
 using test::random_inputs;
 using test::run_attention;
 using test::run_reference;
 
 // Two tokens, one head of one dimension: every number can be followed by hand.
 TEST(ForgettingAttention, WeighsThePastByTheGate) {
-  const at::Tensor q = at::tensor({1.0F, 2.0F}).reshape({1, 2, 1, 1});
-  const at::Tensor k = at::tensor({3.0F, 1.0F}).reshape({1, 2, 1, 1});
-  const at::Tensor v = at::tensor({10.0F, 20.0F}).reshape({1, 2, 1, 1});
+  const at::Tensor q = on_test_device(at::tensor({1.0F, 2.0F})).reshape({1, 2, 1, 1});
+  const at::Tensor k = on_test_device(at::tensor({3.0F, 1.0F})).reshape({1, 2, 1, 1});
+  const at::Tensor v = on_test_device(at::tensor({10.0F, 20.0F})).reshape({1, 2, 1, 1});
   const float half = std::log(0.5F);  // the second token halves what lies before it
-  const at::Tensor log_gate = at::tensor({0.0F, half}).reshape({1, 2, 1});
+  const at::Tensor log_gate = on_test_device(at::tensor({0.0F, half})).reshape({1, 2, 1});
   const AttentionOutput result = attention(q, k, v, log_gate);
   // Token 0 sees itself alone; token 1: exp(2*3) * 0.5 for key 0, exp(2*1) for key 1.
   const double past = std::exp(6.0) * 0.5;

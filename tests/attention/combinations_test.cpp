@@ -8,6 +8,7 @@
 #include "reynard/attention/reference.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
+#include "tests/support/device.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -63,7 +64,7 @@ at::Tensor random_first_key(int64_t B, int64_t Tq, int64_t Tk) {
       first[b][i] = static_cast<int32_t>(key);
     }
   }
-  return first;
+  return test::on_test_device(first);
 }
 
 Call random_call() {

@@ -6,6 +6,7 @@
 #include "reynard/tensor/check.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
+#include "tests/support/device.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -40,7 +41,8 @@ TEST(Identities, ConstantGateIsAlibiWithSlopeMinusLogGate) {
   AttentionInputs in = random_inputs({.B = 1, .Tq = 200, .Tk = 200, .H = 2, .G = 1, .D = 64});
   const double slopes[] = {0.25, 0.01};
   for (int h = 0; h < 2; ++h) in.log_gate.select(2, h).fill_(-slopes[h]);
-  const at::Tensor sums = alibi_sums(at::tensor({slopes[0], slopes[1]}, at::kDouble), 200);
+  const at::Tensor sums =
+      alibi_sums(test::on_test_device(at::tensor({slopes[0], slopes[1]}, at::kDouble)), 200);
   const KeyPart part = {in.k, in.v, sums, {}, true};
   const AttentionOutput alibi = attention(in.q, sums, {&part, 1}, {});
   const AttentionOutput forgetting = attention(in.q, in.k, in.v, in.log_gate);

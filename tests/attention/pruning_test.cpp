@@ -5,6 +5,7 @@
 #include "reynard/tensor/check.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
+#include "tests/support/device.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -137,13 +138,14 @@ Plateau plateau(int64_t T, double gate, double U) {
   p.far = T - kQueryBlock;
   // scale q.k = +-U with scale 1/sqrt(D) = 1/4.
   const double u = std::sqrt(U * 4 / static_cast<double>(D));
-  p.q = at::full({1, kQueryBlock, 1, D}, u, at::kFloat);  // the queries after the gate
-  p.k = at::full({1, T, 1, D}, u, at::kFloat);
+  p.q = test::on_test_device(
+      at::full({1, kQueryBlock, 1, D}, u, at::kFloat));  // the queries after the gate
+  p.k = test::on_test_device(at::full({1, T, 1, D}, u, at::kFloat));
   p.k.slice(1, p.far).neg_();
-  p.v = at::ones({1, T, 1, D}, at::kFloat);
-  p.log_gate = at::zeros({1, T, 1}, at::kFloat);
+  p.v = test::on_test_device(at::ones({1, T, 1, D}, at::kFloat));
+  p.log_gate = test::on_test_device(at::zeros({1, T, 1}, at::kFloat));
   p.log_gate[0][p.far][0] = gate;
-  p.bound = at::full({1}, static_cast<float>(U), at::kFloat);
+  p.bound = test::on_test_device(at::full({1}, static_cast<float>(U), at::kFloat));
   return p;
 }
 
@@ -206,7 +208,7 @@ TEST(Pruning, DoesNotReadPrunedTiles) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       const AttentionShape shape = {.B = 1, .Tq = 128, .Tk = 1024, .H = 2, .G = 1, .D = 64};
       const AttentionInputs clean = random_inputs(shape, dtype, 5, 0);
-      const at::Tensor bound = at::full({2}, 12.0F, at::kFloat);
+      const at::Tensor bound = test::on_test_device(at::full({2}, 12.0F, at::kFloat));
       const AttentionOptions options = {0, -10, rule};
       const auto expected = run_attention(clean, options, bound);
       const at::Tensor start =

@@ -3,6 +3,7 @@
 #include "reynard/attention/bias.h"
 #include "reynard/attention/reference.h"
 #include "tests/support/compare.h"
+#include "tests/support/device.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
@@ -85,7 +86,7 @@ AttentionInputs random_inputs(const AttentionShape& shape,
   const auto [B, Tq, Tk, H, G, D] = shape;
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   const auto normal = [&](at::IntArrayRef sizes) {
-    return at::randn(sizes, generator, at::kDouble);
+    return on_test_device(at::randn(sizes, generator, at::kDouble));
   };
   const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
   AttentionInputs inputs;
@@ -120,7 +121,7 @@ at::Tensor first_keys(const AttentionShape& shape, const Visibility& visibility)
       values[b * shape.Tq + t] = static_cast<int32_t>(key);
     }
   }
-  return first;
+  return on_test_device(first);
 }
 
 AttentionGradients run_attention(const AttentionInputs& inputs,

@@ -46,8 +46,8 @@ testing::AssertionResult same_layout(const at::Tensor& actual, const at::Tensor&
 
 // Difference with equal infinities counted as 0 and any other non-finite disagreement as infinite.
 at::Tensor difference(const at::Tensor& actual, const at::Tensor& expected) {
-  const at::Tensor a = actual.detach().to(at::kDouble);
-  const at::Tensor e = expected.detach().to(at::kDouble);
+  const at::Tensor a = actual.detach().cpu().to(at::kDouble);
+  const at::Tensor e = expected.detach().cpu().to(at::kDouble);
   at::Tensor diff = at::abs(a - e);
   diff = at::where(a.eq(e), at::zeros_like(diff), diff);
   return at::where(at::isnan(diff), at::zeros_like(diff) + INFINITY, diff);
@@ -60,8 +60,8 @@ testing::AssertionResult bitwise_equal(const at::Tensor& actual, const at::Tenso
   if (actual.scalar_type() != expected.scalar_type()) {
     return testing::AssertionFailure() << "dtypes differ";
   }
-  const at::Tensor a = actual.detach().contiguous();
-  const at::Tensor e = expected.detach().contiguous();
+  const at::Tensor a = actual.detach().cpu().contiguous();
+  const at::Tensor e = expected.detach().cpu().contiguous();
   const auto* pa = static_cast<const char*>(a.const_data_ptr());
   const auto* pe = static_cast<const char*>(e.const_data_ptr());
   const int64_t size = a.element_size();
@@ -79,7 +79,7 @@ testing::AssertionResult near(const at::Tensor& actual,
                               double rtol) {
   if (auto same = same_layout(actual, expected); !same) return same;
   if (actual.numel() == 0) return testing::AssertionSuccess();
-  const at::Tensor e = expected.detach().to(at::kDouble);
+  const at::Tensor e = expected.detach().cpu().to(at::kDouble);
   const at::Tensor allowed =
       at::where(at::isfinite(e), at::abs(e), at::zeros_like(e)) * rtol + atol;
   const at::Tensor excess = (difference(actual, expected) - allowed).reshape(-1);
@@ -97,7 +97,7 @@ testing::AssertionResult within_budget(const at::Tensor& kernel,
   if (exact.numel() == 0) return testing::AssertionSuccess();
   const at::Tensor kernel_error = difference(kernel, exact).reshape(-1);
   const at::Tensor naive_error = difference(naive, exact).reshape(-1);
-  const at::Tensor e = exact.detach().to(at::kDouble);
+  const at::Tensor e = exact.detach().cpu().to(at::kDouble);
   const double largest =
       at::where(at::isfinite(e), at::abs(e), at::zeros_like(e)).max().item<double>();
   const double ulp = kernel.scalar_type() == at::kBFloat16 ? 0x1p-8

@@ -356,4 +356,21 @@ BackwardPart backward_part(const PartArguments& arguments,
   return result;
 }
 
+namespace {
+
+// While the library is loaded.
+const bool kRegistered = [] {
+  static const PartKernels table = {.forward = forward_part,
+                                    .lse = lse_of_part,
+                                    .backward = backward_part,
+                                    .row_products = row_products,
+                                    .pruned_starts = pruned_starts,
+                                    .gate_sums = gate_sums,
+                                    .gate_sums_backward = gate_sums_backward};
+  register_part_kernels(at::kCPU, table);
+  return true;
+}();
+
+}  // namespace
+
 }  // namespace reynard::attention::cpu

@@ -1,0 +1,201 @@
+#include "reynard/attention/cuda/attention_cuda.h"
+
+#include "reynard/attention/cuda/bounds.h"
+#include "reynard/attention/cuda/gate_scan.h"
+#include "reynard/attention/cuda/simt.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <limits>
+
+namespace reynard::attention::cuda {
+
+namespace {
+
+Element element_of(const at::Tensor& x) {
+  switch (x.scalar_type()) {
+    case at::kFloat:
+      return Element::kFloat;
+    case at::kBFloat16:
+      return Element::kBFloat16;
+    case at::kHalf:
+      return Element::kHalf;
+    default:
+      TORCH_INTERNAL_ASSERT(false, "attention on a GPU: dtype ", x.scalar_type());
+  }
+}
+
+Problem problem_of(const PartArguments& arguments) {
+  const at::Tensor& q = arguments.q;
+  const KeyPart& part = arguments.part;
+  Problem p;
+  p.B = static_cast<int>(q.size(0)), p.Tq = static_cast<int>(q.size(1));
+  p.H = static_cast<int>(q.size(2)), p.D = static_cast<int>(q.size(3));
+  p.Tk = static_cast<int>(part.k.size(1)), p.G = static_cast<int>(part.k.size(2));
+  p.q = operand(q), p.k = operand(part.k), p.v = operand(part.v);
+  p.scale = static_cast<float>(arguments.scale);
+  p.causal = part.causal;
+  TORCH_INTERNAL_ASSERT(arguments.query_sums.defined() == part.sums.defined());
+  if (part.sums.defined()) {
+    p.query_sums = arguments.query_sums.const_data_ptr<double>();
+    p.key_sums = part.sums.const_data_ptr<double>();
+  }
+  if (part.first_key.defined()) p.first_key = part.first_key.const_data_ptr<int32_t>();
+  if (arguments.start.defined()) p.start = arguments.start.const_data_ptr<int32_t>();
+  return p;
+}
+
+at::Tensor no_lse(const at::Tensor& q) {
+  return at::full({q.size(0), q.size(2), q.size(1)},
+                  -std::numeric_limits<double>::infinity(),
+                  q.options().dtype(at::kFloat));
+}
+
+void run_forward(const PartArguments& arguments, const at::Tensor& out, const at::Tensor& lse) {
+  const c10::cuda::CUDAGuard device(arguments.q.device());
+  ForwardTask task;
+  task.problem = problem_of(arguments);
+  if (out.defined()) task.out = operand(out);
+  task.lse = lse.data_ptr<float>();
+  simt::forward(task, c10::cuda::getCurrentCUDAStream());
+}
+
+BackwardPart empty_gradients(const PartArguments& arguments) {
+  const at::Tensor& q = arguments.q;
+  const KeyPart& part = arguments.part;
+  BackwardPart result;
+  result.dq = at::empty(q.sizes(), q.options().dtype(at::kFloat));
+  result.dk = at::empty(part.k.sizes(), q.options());
+  result.dv = at::empty(part.v.sizes(), q.options());
+  if (part.sums.defined()) {
+    const auto f64 = q.options().dtype(at::kDouble);
+    result.dquery_sums = at::empty({q.size(0), q.size(2), q.size(1)}, f64);
+    result.dsums = at::empty({q.size(0), q.size(2), part.k.size(1)}, f64);
+  }
+  return result;
+}
+
+// While the library is loaded.
+const bool kRegistered = [] {
+  static const PartKernels table = {.forward = forward_part,
+                                    .lse = lse_of_part,
+                                    .backward = backward_part,
+                                    .row_products = row_products,
+                                    .pruned_starts = pruned_starts,
+                                    .gate_sums = gate_sums,
+                                    .gate_sums_backward = gate_sums_backward};
+  register_part_kernels(at::kCUDA, table);
+  return true;
+}();
+
+}  // namespace
+
+Operand operand(const at::Tensor& x) {
+  TORCH_INTERNAL_ASSERT(x.dim() == 4 && (x.size(3) <= 1 || x.stride(3) == 1));
+  return {
+      const_cast<void*>(x.const_data_ptr()), x.stride(0), x.stride(1), x.stride(2), element_of(x)};
+}
+
+ForwardPart forward_part(const PartArguments& arguments, at::ScalarType out_dtype) {
+  const at::Tensor& q = arguments.q;
+  if (q.numel() == 0) return {at::zeros(q.sizes(), q.options().dtype(out_dtype)), no_lse(q)};
+  const ForwardPart result = {
+      at::empty(q.sizes(), q.options().dtype(out_dtype)),
+      at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat))};
+  run_forward(arguments, result.out, result.lse);
+  return result;
+}
+
+at::Tensor lse_of_part(const PartArguments& arguments) {
+  const at::Tensor& q = arguments.q;
+  if (q.numel() == 0) return no_lse(q);
+  const at::Tensor lse =
+      at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat));
+  run_forward(arguments, at::Tensor(), lse);
+  return lse;
+}
+
+BackwardPart backward_part(const PartArguments& arguments,
+                           const at::Tensor& dout,
+                           const at::Tensor& lse,
+                           const at::Tensor& delta) {
+  BackwardPart result = empty_gradients(arguments);
+  if (arguments.q.numel() == 0) {
+    for (at::Tensor* x : {&result.dk, &result.dv, &result.dsums}) {
+      if (x->defined()) x->zero_();
+    }
+    return result;
+  }
+  const c10::cuda::CUDAGuard device(arguments.q.device());
+  const at::Tensor whole_lse = lse.contiguous(), whole_delta = delta.contiguous();
+  BackwardTask task;
+  task.problem = problem_of(arguments);
+  task.dout = operand(dout);
+  task.lse = whole_lse.const_data_ptr<float>();
+  task.delta = whole_delta.const_data_ptr<double>();
+  task.dq = operand(result.dq), task.dk = operand(result.dk), task.dv = operand(result.dv);
+  if (result.dsums.defined()) {
+    task.dquery_sums = result.dquery_sums.data_ptr<double>();
+    task.dkey_sums = result.dsums.data_ptr<double>();
+  }
+  simt::backward(task, c10::cuda::getCurrentCUDAStream());
+  return result;
+}
+
+at::Tensor row_products(const at::Tensor& dout, const at::Tensor& out) {
+  const c10::cuda::CUDAGuard device(dout.device());
+  const int64_t B = dout.size(0), T = dout.size(1), H = dout.size(2);
+  at::Tensor products = at::zeros({B, H, T}, dout.options().dtype(at::kDouble));
+  if (dout.numel() == 0) return products;
+  cuda::row_products(operand(dout),
+                     operand(out),
+                     static_cast<int>(B),
+                     static_cast<int>(T),
+                     static_cast<int>(H),
+                     static_cast<int>(dout.size(3)),
+                     products.data_ptr<double>(),
+                     c10::cuda::getCurrentCUDAStream());
+  return products;
+}
+
+at::Tensor gate_sums(const at::Tensor& log_gate) {
+  const c10::cuda::CUDAGuard device(log_gate.device());
+  at::Tensor sums = at::empty({log_gate.size(0), log_gate.size(2), log_gate.size(1)},
+                              log_gate.options().dtype(at::kDouble));
+  if (sums.numel() == 0) return sums;
+  const GateScan scan = {log_gate.const_data_ptr(),
+                         log_gate.scalar_type() == at::kDouble,
+                         static_cast<int>(log_gate.size(0)),
+                         static_cast<int>(log_gate.size(1)),
+                         static_cast<int>(log_gate.size(2))};
+  gate_sums(scan, sums.data_ptr<double>(), c10::cuda::getCurrentCUDAStream());
+  return sums;
+}
+
+at::Tensor gate_sums_backward(const at::Tensor& dsums,
+                              const at::Tensor& log_gate,
+                              const at::Tensor& first_key) {
+  const c10::cuda::CUDAGuard device(log_gate.device());
+  at::Tensor dgate = at::empty(log_gate.sizes(), log_gate.options());
+  if (dgate.numel() == 0) return dgate;
+  GateGradient gradient;
+  gradient.scan = {log_gate.const_data_ptr(),
+                   log_gate.scalar_type() == at::kDouble,
+                   static_cast<int>(log_gate.size(0)),
+                   static_cast<int>(log_gate.size(1)),
+                   static_cast<int>(log_gate.size(2))};
+  gradient.dsums = dsums.const_data_ptr<double>();
+  if (first_key.defined()) {
+    gradient.first_key = first_key.const_data_ptr<int32_t>();
+    gradient.Tq = static_cast<int>(first_key.size(1));
+  }
+  gradient.dgate = dgate.mutable_data_ptr();
+  gate_sums_backward(gradient, c10::cuda::getCurrentCUDAStream());
+  return dgate;
+}
+
+}  // namespace reynard::attention::cuda

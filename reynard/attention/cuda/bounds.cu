@@ -1,0 +1,274 @@
+#include "reynard/attention/cuda/bounds.h"
+
+#include "reynard/attention/cuda/launch.h"
+#include "reynard/attention/cuda/simt_tile.cuh"
+#include "reynard/attention/pruning_limits.h"
+
+#include <cmath>
+
+namespace reynard::attention::cuda {
+
+namespace {
+
+using simt::load_value;
+
+constexpr int kWarpsPerBlock = 8;
+constexpr int kThreads = 32 * kWarpsPerBlock;
+
+__device__ int64_t warp_task() {
+  return int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / 32;
+}
+unsigned warp_blocks(int64_t tasks) {
+  return static_cast<unsigned>((tasks + kWarpsPerBlock - 1) / kWarpsPerBlock);
+}
+
+// The larger of two values; NaN once there stays, so that a comparison with it keeps the keys.
+template <class Value>
+__device__ Value sticky_max(Value a, Value b) {
+  return b > a || b != b ? b : a;
+}
+
+template <class Value>
+__device__ Value warp_sticky_max(Value value) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    value = sticky_max(value, __shfl_xor_sync(~0U, value, step));
+  }
+  return value;
+}
+
+template <class Value>
+__device__ Value warp_sum(Value value) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0U, value, step);
+  return value;
+}
+
+__device__ double log_add_exp(double a, double b) {
+  const double high = fmax(a, b), low = fmin(a, b);
+  if (a != a || b != b) return a + b;
+  return low == -INFINITY ? high : high + log1p(exp(low - high));
+}
+
+// One warp per block of rows; a lane takes whole rows.
+__global__ void __launch_bounds__(kThreads)
+    norms_kernel(const Operand rows, int B, int T, int heads, int D, int size, float* norms) {
+  const int num_blocks = div_up(T, size), lane = threadIdx.x % 32;
+  const int64_t task = warp_task();
+  if (task >= int64_t{B} * heads * num_blocks) return;
+  const int n = task % num_blocks, head = task / num_blocks % heads;
+  const int64_t b = task / num_blocks / heads;
+  float largest = 0;
+  for (int t = n * size + lane; t < min(T, (n + 1) * size); t += 32) {
+    const int64_t base = b * rows.batch + int64_t{t} * rows.time + head * rows.head;
+    float sum = 0;
+    for (int d = 0; d < D; ++d) {
+      const float value = load_value(rows, base + d);
+      sum = fmaf(value, value, sum);
+    }
+    largest = sticky_max(largest, sum);
+  }
+  largest = warp_sticky_max(largest);
+  if (lane == 0) norms[task] = sqrtf(largest) * kNormMargin;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    masses_kernel(const double* sums, int rows, int Tk, double* masses) {
+  const int num_blocks = div_up(Tk, kKeyBlock), lane = threadIdx.x % 32;
+  const int64_t task = warp_task();
+  if (task >= int64_t{rows} * num_blocks) return;
+  const double* c = sums + task / num_blocks * Tk;
+  const int first = task % num_blocks * kKeyBlock, last = min(first + int{kKeyBlock}, Tk) - 1;
+  double total = 0;
+  for (int j = first + lane; j <= last; j += 32) total += exp(c[last] - c[j]);
+  total = warp_sum(total);
+  if (lane == 0) masses[task] = log(total) - c[last];
+}
+
+__device__ int first_of(const PruningTask& task, int64_t b, int query) {
+  return task.first_key ? max(task.first_key[b * task.Tq + query], 0) : 0;
+}
+
+// Last key that a query sees, or -1.
+__device__ int last_key(const PruningTask& task, int query) {
+  return task.causal ? task.Tk - task.Tq + query : task.Tk - 1;
+}
+
+// c_i - floor_i of 128 rows in shared memory -> their running maxima: tops[i] covers rows 0..i.
+__device__ void running_tops(
+    const PruningTask& task, int64_t bh, int first, int end, double* tops) {
+  const int lane = threadIdx.x % 32;
+  double carry = -INFINITY;
+  for (int base = 0; base < kQueryBlock; base += 32) {
+    const int row = first + base + lane;
+    double top = -INFINITY;
+    if (row < end) {
+      const double floor = task.floors[bh * task.Tq + row];
+      // A row whose floor is -inf sees nothing at all.
+      if (floor != -INFINITY) top = task.query_sums[bh * task.Tq + row] - floor;
+    }
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const double other = __shfl_up_sync(~0U, top, distance);
+      if (lane >= distance) top = sticky_max(top, other);
+    }
+    top = sticky_max(top, carry);
+    tops[base + lane] = top;
+    carry = __shfl_sync(~0U, top, 31);
+  }
+  __syncwarp();
+}
+
+// Rows of [first, end) whose first key lies before `key`: they come first.
+__device__ int rows_before(const PruningTask& task, int64_t b, int first, int end, int key) {
+  int low = first, high = end;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (first_of(task, b, middle) < key) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low - first;
+}
+
+// One warp per query block: 32 key blocks at a time, from the first visible one on. The first block
+// whose mass, with all before it, might exceed the tolerance of some row is kept.
+__global__ void __launch_bounds__(kThreads) tight_kernel(const PruningTask task) {
+  __shared__ double shared_tops[kWarpsPerBlock][kQueryBlock];
+  const int lane = threadIdx.x % 32;
+  const int num_query_blocks = div_up(task.Tq, kQueryBlock);
+  const int num_key_blocks = div_up(task.Tk, kKeyBlock);
+  const int64_t index = warp_task();
+  if (index >= int64_t{task.B} * task.H * num_query_blocks) return;
+  const int64_t bh = index / num_query_blocks, b = bh / task.H;
+  const int first = index % num_query_blocks * kQueryBlock;
+  const int end = min(first + int{kQueryBlock}, task.Tq);
+  double* tops = shared_tops[threadIdx.x / 32];
+  running_tops(task, bh, first, end, tops);
+
+  const int64_t bg = b * task.G + bh % task.H / (task.H / task.G);
+  const double factor = task.factors[index];
+  const int last_block = max(last_key(task, end - 1), 0) / kKeyBlock;
+  int kept = last_block;
+  double carry = -INFINITY;  // log mass of the blocks before
+  for (int base = first_of(task, b, first) / kKeyBlock; base < last_block; base += 32) {
+    const int n = base + lane;
+    double mass = -INFINITY;
+    if (n < last_block) {
+      const double norm = task.key_norms ? task.key_norms[bg * num_key_blocks + n] : 1;
+      mass = factor * norm + task.masses[bh * num_key_blocks + n];
+    }
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const double other = __shfl_up_sync(~0U, mass, distance);
+      if (lane >= distance) mass = log_add_exp(other, mass);
+    }
+    mass = log_add_exp(carry, mass);
+    carry = __shfl_sync(~0U, mass, 31);
+    const int rows = rows_before(task, b, first, end, (n + 1) * kKeyBlock);
+    const double top = rows > 0 ? tops[rows - 1] : -INFINITY;
+    const bool keep = n >= last_block || !(mass + top <= task.log_tolerance - kFloorMargin);
+    const unsigned votes = __ballot_sync(~0U, keep);
+    if (votes) {
+      kept = min(base + __ffs(static_cast<int>(votes)) - 1, last_block);
+      break;
+    }
+  }
+  // A query block that sees nothing before last_block keeps from its own first key on.
+  kept = max(kept, min(first_of(task, b, first) / int{kKeyBlock}, last_block));
+  if (lane == 0) task.start[index] = max(task.start[index], kept * int{kKeyBlock});
+}
+
+// The largest decay of a tile is that of the first row and the last column; it only grows with n.
+__global__ void __launch_bounds__(kThreads) published_kernel(const PruningTask task) {
+  const int num_query_blocks = div_up(task.Tq, kQueryBlock);
+  const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (index >= int64_t{task.B} * task.H * num_query_blocks) return;
+  const int64_t bh = index / num_query_blocks, b = bh / task.H;
+  const int first = index % num_query_blocks * kQueryBlock;
+  const int end = min(first + int{kQueryBlock}, task.Tq);
+  const double* sums = task.key_sums + bh * task.Tk;
+  const double c = task.query_sums[bh * task.Tq + first];
+  const int last_block = max(last_key(task, end - 1), 0) / kKeyBlock;
+  int low = min(first_of(task, b, first) / int{kKeyBlock}, last_block), high = last_block;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (c - sums[(middle + 1) * kKeyBlock - 1] < task.thresholds[index]) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  task.start[index] = max(task.start[index], low * int{kKeyBlock});
+}
+
+__global__ void __launch_bounds__(kThreads)
+    products_kernel(Operand dout, Operand out, int B, int T, int H, int D, double* products) {
+  const int lane = threadIdx.x % 32;
+  const int64_t task = warp_task();
+  if (task >= int64_t{B} * T * H) return;
+  const int64_t b = task / (int64_t{T} * H), t = task / H % T, h = task % H;
+  const int64_t left = b * dout.batch + t * dout.time + h * dout.head;
+  const int64_t right = b * out.batch + t * out.time + h * out.head;
+  double sum = 0;
+  for (int d = lane; d < D; d += 32) {
+    sum += static_cast<double>(load_value(dout, left + d)) * load_value(out, right + d);
+  }
+  sum = warp_sum(sum);
+  if (lane == 0) products[(b * H + h) * T + t] = sum;
+}
+
+}  // namespace
+
+void block_norms(const Operand& rows,
+                 int B,
+                 int T,
+                 int heads,
+                 int D,
+                 int size,
+                 float* norms,
+                 cudaStream_t stream) {
+  const unsigned blocks = warp_blocks(int64_t{B} * heads * div_up(T, size));
+  if (blocks == 0) return;
+  norms_kernel<<<blocks, kThreads, 0, stream>>>(rows, B, T, heads, D, size, norms);
+  REYNARD_CUDA_CHECK_LAUNCH();
+}
+
+void block_masses(const double* sums, int rows, int Tk, double* masses, cudaStream_t stream) {
+  const unsigned blocks = warp_blocks(int64_t{rows} * div_up(Tk, kKeyBlock));
+  if (blocks == 0) return;
+  masses_kernel<<<blocks, kThreads, 0, stream>>>(sums, rows, Tk, masses);
+  REYNARD_CUDA_CHECK_LAUNCH();
+}
+
+void raise_starts_tight(const PruningTask& task, cudaStream_t stream) {
+  const int64_t tasks = int64_t{task.B} * task.H * div_up(task.Tq, kQueryBlock);
+  tight_kernel<<<warp_blocks(tasks), kThreads, 0, stream>>>(task);
+  REYNARD_CUDA_CHECK_LAUNCH();
+}
+
+void raise_starts_published(const PruningTask& task, cudaStream_t stream) {
+  const int64_t tasks = int64_t{task.B} * task.H * div_up(task.Tq, kQueryBlock);
+  published_kernel<<<static_cast<unsigned>((tasks + kThreads - 1) / kThreads),
+                     kThreads,
+                     0,
+                     stream>>>(task);
+  REYNARD_CUDA_CHECK_LAUNCH();
+}
+
+void row_products(const Operand& dout,
+                  const Operand& out,
+                  int B,
+                  int T,
+                  int H,
+                  int D,
+                  double* products,
+                  cudaStream_t stream) {
+  products_kernel<<<warp_blocks(int64_t{B} * T * H), kThreads, 0, stream>>>(
+      dout, out, B, T, H, D, products);
+  REYNARD_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace reynard::attention::cuda

@@ -1,0 +1,53 @@
+#pragma once
+// The kernels behind the search for prunable keys (docs/attention.md): norms and masses of blocks,
+// and the first block that each rule keeps, each found by a warp or a binary search.
+
+#include "reynard/attention/cuda/problem.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace reynard::attention::cuda {
+
+// Largest norm of each block of `size` rows, slightly enlarged so that it is a bound:
+// (B, T, heads, D) -> (B, heads, ceil(T/size)) f32.
+void block_norms(
+    const Operand& rows, int B, int T, int heads, int D, int size, float* norms, cudaStream_t);
+
+// log sum_j exp(-c_j) over each key block of 64: (rows, Tk) f64 -> (rows, ceil(Tk/64)) f64.
+void block_masses(const double* sums, int rows, int Tk, double* masses, cudaStream_t);
+
+// One key part as the rules see it.
+struct PruningTask {
+  int B = 0, Tq = 0, Tk = 0, H = 0, G = 0;
+  bool causal = true;
+  double log_tolerance = 0;            // this part's share
+  const double* query_sums = nullptr;  // (B, H, Tq)
+  const double* key_sums = nullptr;    // (B, H, Tk)
+  const int32_t* first_key = nullptr;  // (B, Tq), or null
+  int32_t* start = nullptr;            // (B, H, ceil(Tq/128)): raised to the first key kept
+
+  // Tight rule: factor of the key norms per query block, or the fixed bound with key_norms null.
+  const float* factors = nullptr;    // (B, H, ceil(Tq/128)): scale |q|max, or the logit bound
+  const float* key_norms = nullptr;  // (B, G, ceil(Tk/64)), or null: 1
+  const double* masses = nullptr;    // (B, H, ceil(Tk/64))
+  const double* floors = nullptr;    // (B, H, Tq)
+
+  // Published rule: skip where c_i - c_j of the first row and last column lies below.
+  const double* thresholds = nullptr;  // (B, H, ceil(Tq/128))
+};
+void raise_starts_tight(const PruningTask& task, cudaStream_t);
+void raise_starts_published(const PruningTask& task, cudaStream_t);
+
+// rowsum(dout * out) in f64, one warp per row: (B, T, H, D) -> (B, H, T).
+void row_products(const Operand& dout,
+                  const Operand& out,
+                  int B,
+                  int T,
+                  int H,
+                  int D,
+                  double* products,
+                  cudaStream_t);
+
+}  // namespace reynard::attention::cuda

@@ -1,0 +1,29 @@
+#pragma once
+// The running sums of the log gates in f64 and their gradient, a true reverse running sum (no
+// subtraction of prefix sums). One block of threads per (batch, head) row; a fixed order of sums.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace reynard::attention::cuda {
+
+struct GateScan {
+  const void* log_gate = nullptr;  // (B, T, H)
+  bool is_double = false;          // f64 gates; else f32
+  int B = 0, T = 0, H = 0;
+};
+
+//   sums (B, H, T)
+void gate_sums(const GateScan& scan, double* sums, cudaStream_t stream);
+
+struct GateGradient {
+  GateScan scan;
+  const double* dsums = nullptr;       // (B, H, T)
+  const int32_t* first_key = nullptr;  // (B, Tq) of the last Tq positions, or null
+  int Tq = 0;
+  void* dgate = nullptr;  // (B, T, H) of the dtype of the gates
+};
+void gate_sums_backward(const GateGradient& gradient, cudaStream_t stream);
+
+}  // namespace reynard::attention::cuda

@@ -1,0 +1,49 @@
+#pragma once
+// What every CUDA kernel of the operator is handed: one key part as plain pointers. No torch
+// header, so that kernels compile fast; the bridge is attention_cuda.cpp.
+//
+// Legend: B batch, Tq queries, Tk keys, H query heads, G key/value heads, D head dimension.
+
+#include <cstdint>
+
+namespace reynard::attention::cuda {
+
+enum class Element : int { kFloat, kBFloat16, kHalf };
+
+// A (B, T, heads, D) array of which the last dimension is contiguous; strides in elements.
+struct Operand {
+  void* data = nullptr;
+  int64_t batch = 0, time = 0, head = 0;
+  Element element = Element::kFloat;
+};
+
+// Everything that is not an Operand is contiguous.
+struct Problem {
+  int B = 0, Tq = 0, Tk = 0, H = 0, G = 0, D = 0;
+  Operand q, k, v;
+  const double* query_sums = nullptr;  // (B, H, Tq), or null: no bias
+  const double* key_sums = nullptr;    // (B, H, Tk), or null
+  const int32_t* first_key = nullptr;  // (B, Tq), non-decreasing in Tq, or null: 0
+  const int32_t* start = nullptr;      // (B, H, ceil(Tq/128)): keys before it are pruned, or null
+  float scale = 1;
+  bool causal = true;  // queries are the last Tq positions of the keys
+};
+
+struct ForwardTask {
+  Problem problem;
+  Operand out;           // (B, Tq, H, D); without data only lse is computed
+  float* lse = nullptr;  // (B, H, Tq) natural logarithm
+};
+
+struct BackwardTask {
+  Problem problem;
+  Operand dout;                   // (B, Tq, H, D)
+  const float* lse = nullptr;     // (B, H, Tq) of all key parts together
+  const double* delta = nullptr;  // (B, H, Tq) rowsum(dout * out) - dlse
+  Operand dq;                     // (B, Tq, H, D) f32
+  Operand dk, dv;                 // (B, Tk, G, D)
+  double* dquery_sums = nullptr;  // (B, H, Tq), or null
+  double* dkey_sums = nullptr;    // (B, H, Tk), or null
+};
+
+}  // namespace reynard::attention::cuda

@@ -1,0 +1,253 @@
+#include "reynard/attention/cuda/launch.h"
+#include "reynard/attention/cuda/simt.h"
+#include "reynard/attention/cuda/simt_tile.cuh"
+
+#include <cmath>
+
+namespace reynard::attention::cuda::simt {
+
+namespace {
+
+template <int kDim>
+struct BackwardShared {
+  using T = Tile<kDim>;
+  float q[T::kValues], dout[T::kValues], k[T::kValues], v[T::kValues];
+  float weights[T::kScores];  // P, [query][key]
+  float dscores[T::kScores];  // dS, likewise
+};
+
+// Limits and terms of the query rows that a thread owns in one tile.
+template <int kOwn>
+struct QueryRows {
+  KeyRange visible[kOwn];
+  float bias[kOwn];  // of the query, relative to the block's first row, minus lse
+  float delta[kOwn];
+
+  template <int kRows>
+  __device__ void load(
+      const BackwardTask& task, int b, int h, int first, int last, int y, double reference) {
+    const Problem& p = task.problem;
+    const int64_t row = (int64_t{b} * p.H + h) * p.Tq;
+    for (int a = 0; a < kOwn; ++a) {
+      const int i = first + y + kSide * a;
+      visible[a] = {};
+      bias[a] = delta[a] = 0;
+      if (i >= last) continue;
+      visible[a] = keys_of_query(p, b, h, i);
+      const double sum = p.query_sums ? p.query_sums[row + i] - reference : 0;
+      bias[a] = static_cast<float>((sum - task.lse[row + i]) * kLog2E);
+      delta[a] = static_cast<float>(task.delta[row + i]);
+    }
+  }
+};
+
+// P and dS of a tile into shared memory; body(a, c, dS) sees each value that the thread owns.
+template <int kDim, class Body>
+__device__ void differentiate(BackwardShared<kDim>& s,
+                              const QueryRows<Tile<kDim>::kRowsPerThread>& rows,
+                              const float (&key_bias)[Tile<kDim>::kRowsPerThread],
+                              int base,
+                              int y,
+                              int x,
+                              float scale2,
+                              const Body& body) {
+  using T = Tile<kDim>;
+  constexpr int kOwn = T::kRowsPerThread;
+  float score[kOwn][kOwn], dweight[kOwn][kOwn];
+  row_products<kDim>(s.q, s.k, y, x, score);
+  row_products<kDim>(s.dout, s.v, y, x, dweight);
+  for (int a = 0; a < kOwn; ++a) {
+    for (int c = 0; c < kOwn; ++c) {
+      const bool seen = rows.visible[a].holds(base + x + kSide * c);
+      const float logit = fmaf(score[a][c], scale2, rows.bias[a] - key_bias[c]);
+      const float weight = seen ? exp2f(logit) : 0;
+      const float dscore = seen ? weight * (dweight[a][c] - rows.delta[a]) : 0;
+      const int index = (y + kSide * a) * T::kScoreStride + x + kSide * c;
+      s.weights[index] = weight;
+      s.dscores[index] = dscore;
+      body(a, c, dscore);
+    }
+  }
+}
+
+template <int kDim>
+__device__ void load_key_bias(const Problem& p,
+                              int64_t key_row,
+                              int base,
+                              int x,
+                              double reference,
+                              float (&bias)[Tile<kDim>::kRowsPerThread]) {
+  for (int c = 0; c < Tile<kDim>::kRowsPerThread; ++c) {
+    const int j = base + x + kSide * c;
+    bias[c] = j < p.Tk ? relative_bias(p.key_sums, key_row + j, reference) : 0;
+  }
+}
+
+// dq and the row sums of dS: one block of threads per query block of one head.
+template <int kDim>
+__global__ void __launch_bounds__(kThreads) query_kernel(const BackwardTask task) {
+  using T = Tile<kDim>;
+  constexpr int kOwn = T::kRowsPerThread;
+  extern __shared__ char raw[];
+  auto& s = *reinterpret_cast<BackwardShared<kDim>*>(raw);
+  const Problem& p = task.problem;
+  const int num_blocks = div_up(p.Tq, T::kRows);
+  const int head = blockIdx.x / num_blocks, m = num_blocks - 1 - blockIdx.x % num_blocks;
+  const int b = head / p.H, h = head % p.H, g = h / (p.H / p.G);
+  const int first = m * T::kRows, last = min(first + T::kRows, p.Tq);
+  const int y = threadIdx.x / kSide, x = threadIdx.x % kSide;
+  const KeyRange keys = keys_of_queries(p, b, h, first, last);
+  const int64_t query_row = int64_t{head} * p.Tq;
+  const double reference = p.query_sums ? p.query_sums[query_row + first] : 0;
+  const float scale2 = static_cast<float>(p.scale * kLog2E);
+
+  QueryRows<kOwn> rows;
+  rows.template load<T::kRows>(task, b, h, first, last, y, reference);
+  load_tile<kDim>(s.q, p.q, p.D, b, h, first, {first, last});
+  load_tile<kDim>(s.dout, task.dout, p.D, b, h, first, {first, last});
+  float dq[kOwn][T::kDimsPerThread] = {};
+  double sums[kOwn] = {};
+  for (int n = keys.begin / T::kRows; n * T::kRows < keys.end; ++n) {
+    const int base = n * T::kRows;
+    __syncthreads();
+    load_tile<kDim>(s.k, p.k, p.D, b, g, base, keys);
+    load_tile<kDim>(s.v, p.v, p.D, b, g, base, keys);
+    float key_bias[kOwn];
+    load_key_bias<kDim>(p, int64_t{head} * p.Tk, base, x, reference, key_bias);
+    __syncthreads();
+    differentiate<kDim>(
+        s, rows, key_bias, base, y, x, scale2, [&](int a, int, float ds) { sums[a] += ds; });
+    __syncthreads();
+    add_weighted_rows<kDim>(
+        [&](int row, int j) { return s.dscores[row * T::kScoreStride + j]; }, s.k, y, x, dq);
+  }
+
+  for (int a = 0; a < kOwn; ++a) {
+    const int i = first + y + kSide * a;
+    const double sum = over_row(sums[a], [](double u, double w) { return u + w; });
+    if (i >= last) continue;
+    if (x == 0 && task.dquery_sums) task.dquery_sums[query_row + i] = sum;
+    const int64_t base = b * task.dq.batch + int64_t{i} * task.dq.time + h * task.dq.head;
+    for (int c = 0; c < T::kDimsPerThread; ++c) {
+      const int d = x + kSide * c;
+      if (d < p.D) store_value(task.dq, base + d, dq[a][c] * p.scale);
+    }
+  }
+}
+
+// Column sums of dS of one head: over the 16 threads that share a column, through shared memory.
+template <int kDim>
+__device__ void store_key_sums(BackwardShared<kDim>& s,
+                               const BackwardTask& task,
+                               int64_t key_row,
+                               int base,
+                               int y,
+                               int x,
+                               const double (&sums)[Tile<kDim>::kRowsPerThread]) {
+  using T = Tile<kDim>;
+  // The tiles of P and dS are free here, and together large enough.
+  static_assert(2 * T::kScores * sizeof(float) >= kSide * T::kRows * sizeof(double) + 8);
+  const auto address = (reinterpret_cast<uintptr_t>(s.weights) + 7) / 8 * 8;
+  auto* columns = reinterpret_cast<double*>(address);
+  __syncthreads();
+  for (int c = 0; c < T::kRowsPerThread; ++c) columns[y * T::kRows + x + kSide * c] = sums[c];
+  __syncthreads();
+  const int j = threadIdx.x;
+  if (j < T::kRows && base + j < task.problem.Tk) {
+    double total = 0;
+    for (int row = 0; row < kSide; ++row) total += columns[row * T::kRows + j];
+    task.dkey_sums[key_row + base + j] = -total;
+  }
+}
+
+// dk, dv and the column sums of dS: one block of threads per key block of one key/value head.
+template <int kDim>
+__global__ void __launch_bounds__(kThreads) key_kernel(const BackwardTask task) {
+  using T = Tile<kDim>;
+  constexpr int kOwn = T::kRowsPerThread;
+  extern __shared__ char raw[];
+  auto& s = *reinterpret_cast<BackwardShared<kDim>*>(raw);
+  const Problem& p = task.problem;
+  const int num_key_blocks = div_up(p.Tk, T::kRows), num_query_blocks = div_up(p.Tq, T::kRows);
+  const int pair = blockIdx.x / num_key_blocks, n = blockIdx.x % num_key_blocks;
+  const int b = pair / p.G, g = pair % p.G, group = p.H / p.G;
+  const int base = n * T::kRows, end = min(base + T::kRows, p.Tk);
+  const int y = threadIdx.x / kSide, x = threadIdx.x % kSide;
+  const float scale2 = static_cast<float>(p.scale * kLog2E);
+  // Keys that no query reads are zeros here: they may hold anything.
+  float dk[kOwn][T::kDimsPerThread] = {}, dv[kOwn][T::kDimsPerThread] = {};
+
+  for (int h = g * group; h < (g + 1) * group; ++h) {
+    const int64_t head = int64_t{b} * p.H + h;
+    double sums[kOwn] = {};
+    const int first_block = p.causal ? max(0, base - (p.Tk - p.Tq)) / T::kRows : 0;
+    for (int m = first_block; m < num_query_blocks; ++m) {
+      const int first = m * T::kRows, last = min(first + T::kRows, p.Tq);
+      const KeyRange keys = keys_of_queries(p, b, h, first, last);
+      if (keys.empty() || keys.begin >= end || keys.end <= base) continue;
+      const double reference = p.query_sums ? p.query_sums[head * p.Tq + first] : 0;
+      __syncthreads();
+      load_tile<kDim>(s.k, p.k, p.D, b, g, base, keys);
+      load_tile<kDim>(s.v, p.v, p.D, b, g, base, keys);
+      load_tile<kDim>(s.q, p.q, p.D, b, h, first, {first, last});
+      load_tile<kDim>(s.dout, task.dout, p.D, b, h, first, {first, last});
+      QueryRows<kOwn> rows;
+      rows.template load<T::kRows>(task, b, h, first, last, y, reference);
+      float key_bias[kOwn];
+      load_key_bias<kDim>(p, head * p.Tk, base, x, reference, key_bias);
+      __syncthreads();
+      differentiate<kDim>(
+          s, rows, key_bias, base, y, x, scale2, [&](int, int c, float ds) { sums[c] += ds; });
+      __syncthreads();
+      add_weighted_rows<kDim>(
+          [&](int row, int i) { return s.weights[i * T::kScoreStride + row]; }, s.dout, y, x, dv);
+      add_weighted_rows<kDim>(
+          [&](int row, int i) { return s.dscores[i * T::kScoreStride + row]; }, s.q, y, x, dk);
+    }
+    if (task.dkey_sums) store_key_sums<kDim>(s, task, head * p.Tk, base, y, x, sums);
+  }
+
+  for (int a = 0; a < kOwn; ++a) {
+    const int j = base + y + kSide * a;
+    if (j >= end) continue;
+    for (int c = 0; c < T::kDimsPerThread; ++c) {
+      const int d = x + kSide * c;
+      if (d >= p.D) continue;
+      store_value(task.dk,
+                  b * task.dk.batch + int64_t{j} * task.dk.time + g * task.dk.head + d,
+                  dk[a][c] * p.scale);
+      store_value(
+          task.dv, b * task.dv.batch + int64_t{j} * task.dv.time + g * task.dv.head + d, dv[a][c]);
+    }
+  }
+}
+
+template <int kDim>
+void launch(const BackwardTask& task, cudaStream_t stream) {
+  const Problem& p = task.problem;
+  constexpr int kBytes = sizeof(BackwardShared<kDim>);
+  constexpr auto kAttribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  cudaFuncSetAttribute(query_kernel<kDim>, kAttribute, kBytes);
+  cudaFuncSetAttribute(key_kernel<kDim>, kAttribute, kBytes);
+  const unsigned query_blocks = p.B * p.H * div_up(p.Tq, Tile<kDim>::kRows);
+  query_kernel<kDim><<<query_blocks, kThreads, kBytes, stream>>>(task);
+  REYNARD_CUDA_CHECK_LAUNCH();
+  const unsigned key_blocks = p.B * p.G * div_up(p.Tk, Tile<kDim>::kRows);
+  if (key_blocks == 0) return;
+  key_kernel<kDim><<<key_blocks, kThreads, kBytes, stream>>>(task);
+  REYNARD_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace
+
+void backward(const BackwardTask& task, cudaStream_t stream) {
+  if (task.problem.D <= 64) {
+    launch<64>(task, stream);
+  } else if (task.problem.D <= 128) {
+    launch<128>(task, stream);
+  } else {
+    launch<256>(task, stream);
+  }
+}
+
+}  // namespace reynard::attention::cuda::simt

@@ -1,0 +1,139 @@
+#pragma once
+// Tiles of the path that multiplies in f32 on the ordinary cores: any input type, any head
+// dimension up to 256. 256 threads form a 16 x 16 grid; thread (y, x) owns rows y, y + 16, ... and
+// columns x, x + 16, ... of every product.
+
+#include "reynard/attention/cuda/problem.h"
+#include "reynard/attention/cuda/visibility.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace reynard::attention::cuda::simt {
+
+constexpr int kThreads = 256;
+constexpr int kSide = 16;
+constexpr double kLog2E = 1.4426950408889634;
+constexpr float kLn2 = 0.69314718055994531F;
+
+// kDim: head dimension rounded up to 64, 128 or 256.
+template <int kDim>
+struct Tile {
+  // Four operand tiles of the backward fit into the 99 KB of the smallest supported GPU's block at
+  // D = 64 with 64 rows; more dimensions take fewer rows.
+  static constexpr int kRows = kDim == 64 ? 64 : kDim == 128 ? 32 : 16;
+  static constexpr int kRowsPerThread = kRows / kSide;
+  static constexpr int kDimsPerThread = kDim / kSide;
+  static constexpr int kStride = kDim + 1;        // odd: 16 rows at one depth lie in 16 banks
+  static constexpr int kScoreStride = kRows + 1;  // likewise
+  static constexpr int kValues = kRows * kStride;
+  static constexpr int kScores = kRows * kScoreStride;
+};
+
+__device__ inline float load_value(const Operand& x, int64_t offset) {
+  switch (x.element) {
+    case Element::kFloat:
+      return static_cast<const float*>(x.data)[offset];
+    case Element::kBFloat16:
+      return __bfloat162float(static_cast<const __nv_bfloat16*>(x.data)[offset]);
+    default:
+      return __half2float(static_cast<const __half*>(x.data)[offset]);
+  }
+}
+
+__device__ inline void store_value(const Operand& x, int64_t offset, float value) {
+  switch (x.element) {
+    case Element::kFloat:
+      static_cast<float*>(x.data)[offset] = value;
+      break;
+    case Element::kBFloat16:
+      static_cast<__nv_bfloat16*>(x.data)[offset] = __float2bfloat16_rn(value);
+      break;
+    default:
+      static_cast<__half*>(x.data)[offset] = __float2half_rn(value);
+  }
+}
+
+// Rows [first, first + kRows) of one head into shared memory; rows outside `valid` become zeros and
+// are not read (they may hold anything).
+template <int kDim>
+__device__ void load_tile(
+    float* tile, const Operand& x, int D, int b, int head, int first, KeyRange valid) {
+  using T = Tile<kDim>;
+  const int64_t base = b * x.batch + head * x.head;
+  for (int index = threadIdx.x; index < T::kRows * kDim; index += kThreads) {
+    const int row = index / kDim, d = index % kDim;
+    const bool there = d < D && valid.holds(first + row);
+    tile[row * T::kStride + d] =
+        there ? load_value(x, base + int64_t{first + row} * x.time + d) : 0;
+  }
+}
+
+// products[a][c] = left row (y + 16 a) . right row (x + 16 c)
+template <int kDim>
+__device__ void row_products(
+    const float* left,
+    const float* right,
+    int y,
+    int x,
+    float (&products)[Tile<kDim>::kRowsPerThread][Tile<kDim>::kRowsPerThread]) {
+  using T = Tile<kDim>;
+  for (auto& row : products) {
+    for (float& value : row) value = 0;
+  }
+#pragma unroll 4
+  for (int d = 0; d < kDim; ++d) {
+    float r[T::kRowsPerThread];
+#pragma unroll
+    for (int c = 0; c < T::kRowsPerThread; ++c) r[c] = right[(x + kSide * c) * T::kStride + d];
+#pragma unroll
+    for (int a = 0; a < T::kRowsPerThread; ++a) {
+      const float l = left[(y + kSide * a) * T::kStride + d];
+#pragma unroll
+      for (int c = 0; c < T::kRowsPerThread; ++c) products[a][c] = fmaf(l, r[c], products[a][c]);
+    }
+  }
+}
+
+// sums[a][c] += sum_j weights(y + 16 a, j) * values[j][x + 16 c]; weight(row, j) reads shared
+// memory.
+template <int kDim, class Weight>
+__device__ void add_weighted_rows(
+    const Weight& weight,
+    const float* values,
+    int y,
+    int x,
+    float (&sums)[Tile<kDim>::kRowsPerThread][Tile<kDim>::kDimsPerThread]) {
+  using T = Tile<kDim>;
+#pragma unroll 2
+  for (int j = 0; j < T::kRows; ++j) {
+    float w[T::kRowsPerThread];
+#pragma unroll
+    for (int a = 0; a < T::kRowsPerThread; ++a) w[a] = weight(y + kSide * a, j);
+#pragma unroll
+    for (int c = 0; c < T::kDimsPerThread; ++c) {
+      const float value = values[j * T::kStride + x + kSide * c];
+#pragma unroll
+      for (int a = 0; a < T::kRowsPerThread; ++a) sums[a][c] = fmaf(w[a], value, sums[a][c]);
+    }
+  }
+}
+
+// Bias of a key or query relative to the first row of the query block, in powers of two.
+__device__ inline float relative_bias(const double* sums, int64_t index, double reference) {
+  return sums ? static_cast<float>((sums[index] - reference) * kLog2E) : 0;
+}
+
+// Over the 16 threads that share rows.
+template <class Value, class Combine>
+__device__ Value over_row(Value value, const Combine& combine) {
+#pragma unroll
+  for (int step = kSide / 2; step > 0; step /= 2) {
+    value = combine(value, __shfl_xor_sync(~0U, value, step));
+  }
+  return value;
+}
+
+}  // namespace reynard::attention::cuda::simt

@@ -1,0 +1,40 @@
+#pragma once
+// Which keys a query sees: the same three limits (causality, first_key, start) for every kernel.
+
+#include "reynard/attention/cuda/problem.h"
+
+#include <cstdint>
+
+namespace reynard::attention::cuda {
+
+constexpr int kQueriesPerStart = 128;  // queries that share one entry of Problem::start
+
+struct KeyRange {
+  int begin = 0, end = 0;
+  __device__ bool empty() const { return begin >= end; }
+  __device__ bool holds(int key) const { return key >= begin && key < end; }
+};
+
+__host__ __device__ inline int div_up(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+// Keys of query i of head h; empty where it sees nothing.
+__device__ inline KeyRange keys_of_query(const Problem& p, int b, int h, int i) {
+  KeyRange keys;
+  if (p.first_key) keys.begin = max(0, p.first_key[int64_t{b} * p.Tq + i]);
+  if (p.start) {
+    const int num_starts = div_up(p.Tq, kQueriesPerStart);
+    const int64_t head = int64_t{b} * p.H + h;
+    keys.begin = max(keys.begin, p.start[head * num_starts + i / kQueriesPerStart]);
+  }
+  keys.end = p.causal ? i + p.Tk - p.Tq + 1 : p.Tk;
+  return keys;
+}
+
+// Union over queries [first, last), which lie in one block of 128: both limits only grow.
+__device__ inline KeyRange keys_of_queries(const Problem& p, int b, int h, int first, int last) {
+  return {keys_of_query(p, b, h, first).begin, keys_of_query(p, b, h, last - 1).end};
+}
+
+}  // namespace reynard::attention::cuda

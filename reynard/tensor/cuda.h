@@ -1,0 +1,14 @@
+#pragma once
+// The CUDA part of the library. Nothing here or in libreynard.so links to CUDA: what runs on a GPU
+// lies in libreynard_cuda.so, which is opened when the first CUDA tensor or --device asks for it.
+
+namespace reynard::tensor {
+
+// Opens libreynard_cuda.so, which lies beside libreynard.so, once; its kernels then register
+// themselves. Throws reynard::Error naming the file when it cannot be opened.
+void open_cuda_library();
+
+// True when libreynard_cuda.so can be opened and a GPU that it supports is there.
+bool cuda_available();
+
+}  // namespace reynard::tensor
