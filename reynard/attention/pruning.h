@@ -51,8 +51,8 @@ std::vector<at::Tensor> pruned_starts(const at::Tensor& q,
                                       const AttentionOptions& options,
                                       const at::Tensor& row_floor);
 
-// What pruning dropped, counted on tiles of 128 queries x 64 keys whatever the kernels use. Tiles
-// that causality or first_key leave empty count nowhere.
+// What pruning dropped (on the CPU, wherever start is), counted on tiles of 128 queries x 64 keys
+// whatever the kernels use. Tiles that causality or first_key leave empty count nowhere.
 struct AttentionStatistics {
   at::Tensor first_block;   // (B, H, ceil(Tq/128)) i32: first key block that each query block reads
   at::Tensor pruned_tiles;  // (H) f64: share of tiles that were dropped

@@ -53,13 +53,14 @@ void check_statistics(const at::Tensor& start,
 
 using StatisticsResult = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-StatisticsResult attention_statistics_cpu(const at::Tensor& start,
-                                          const std::optional<at::Tensor>& first_key,
-                                          int64_t Tq,
-                                          int64_t Tk) {
+StatisticsResult attention_statistics_anywhere(const at::Tensor& start,
+                                               const std::optional<at::Tensor>& first_key,
+                                               int64_t Tq,
+                                               int64_t Tk) {
   const AttentionStatistics result =
       attention_statistics(start, first_key.value_or(at::Tensor()), Tq, Tk);
-  return {result.first_block, result.pruned_tiles, result.pruned_flops};
+  const auto back = [&](const at::Tensor& t) { return t.to(start.device()); };
+  return {back(result.first_block), back(result.pruned_tiles), back(result.pruned_flops)};
 }
 
 StatisticsResult attention_statistics_meta(const at::Tensor& start,
@@ -79,7 +80,10 @@ TORCH_LIBRARY_FRAGMENT(reynard, m) {
       "-> (Tensor first_block, Tensor pruned_tiles, Tensor pruned_flops)");
 }
 TORCH_LIBRARY_IMPL(reynard, CPU, m) {
-  m.impl("attention_statistics", attention_statistics_cpu);
+  m.impl("attention_statistics", attention_statistics_anywhere);
+}
+TORCH_LIBRARY_IMPL(reynard, CUDA, m) {
+  m.impl("attention_statistics", attention_statistics_anywhere);
 }
 TORCH_LIBRARY_IMPL(reynard, Meta, m) {
   m.impl("attention_statistics", attention_statistics_meta);
@@ -97,9 +101,9 @@ AttentionStatistics attention_statistics(const at::Tensor& start,
   check_statistics(start, first_key, Tq, Tk);
   const int64_t B = start.size(0), H = start.size(1), M = start.size(2);
   AttentionStatistics result;
-  result.first_block = start.floor_divide(kKeyBlock).to(at::kInt).contiguous();
+  result.first_block = start.cpu().floor_divide(kKeyBlock).to(at::kInt).contiguous();
   const auto* first_block = result.first_block.const_data_ptr<int32_t>();
-  const at::Tensor first = first_key.defined() ? first_key.contiguous() : at::Tensor();
+  const at::Tensor first = first_key.defined() ? first_key.cpu().contiguous() : at::Tensor();
   std::vector<Share> tiles(H), flops(H);
   for (int64_t b = 0; b < B; ++b) {
     for (int64_t m = 0; m < M; ++m) {

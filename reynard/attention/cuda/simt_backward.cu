@@ -20,22 +20,20 @@ struct BackwardShared {
 template <int kOwn>
 struct QueryRows {
   KeyRange visible[kOwn];
-  float bias[kOwn];  // of the query, relative to the block's first row, minus lse
+  double sum[kOwn];  // of the gates, minus lse
   float delta[kOwn];
 
   template <int kRows>
-  __device__ void load(
-      const BackwardTask& task, int b, int h, int first, int last, int y, double reference) {
+  __device__ void load(const BackwardTask& task, int b, int h, int first, int last, int y) {
     const Problem& p = task.problem;
     const int64_t row = (int64_t{b} * p.H + h) * p.Tq;
     for (int a = 0; a < kOwn; ++a) {
       const int i = first + y + kSide * a;
       visible[a] = {};
-      bias[a] = delta[a] = 0;
+      sum[a] = delta[a] = 0;
       if (i >= last) continue;
       visible[a] = keys_of_query(p, b, h, i);
-      const double sum = p.query_sums ? p.query_sums[row + i] - reference : 0;
-      bias[a] = static_cast<float>((sum - task.lse[row + i]) * kLog2E);
+      sum[a] = sum_at(p.query_sums, row + i) - task.lse[row + i];
       delta[a] = static_cast<float>(task.delta[row + i]);
     }
   }
@@ -45,7 +43,7 @@ struct QueryRows {
 template <int kDim, class Body>
 __device__ void differentiate(BackwardShared<kDim>& s,
                               const QueryRows<Tile<kDim>::kRowsPerThread>& rows,
-                              const float (&key_bias)[Tile<kDim>::kRowsPerThread],
+                              const double (&key_sums)[Tile<kDim>::kRowsPerThread],
                               int base,
                               int y,
                               int x,
@@ -59,7 +57,7 @@ __device__ void differentiate(BackwardShared<kDim>& s,
   for (int a = 0; a < kOwn; ++a) {
     for (int c = 0; c < kOwn; ++c) {
       const bool seen = rows.visible[a].holds(base + x + kSide * c);
-      const float logit = fmaf(score[a][c], scale2, rows.bias[a] - key_bias[c]);
+      const float logit = fmaf(score[a][c], scale2, bias_between(rows.sum[a], key_sums[c]));
       const float weight = seen ? exp2f(logit) : 0;
       const float dscore = seen ? weight * (dweight[a][c] - rows.delta[a]) : 0;
       const int index = (y + kSide * a) * T::kScoreStride + x + kSide * c;
@@ -71,15 +69,14 @@ __device__ void differentiate(BackwardShared<kDim>& s,
 }
 
 template <int kDim>
-__device__ void load_key_bias(const Problem& p,
+__device__ void load_key_sums(const Problem& p,
                               int64_t key_row,
                               int base,
                               int x,
-                              double reference,
-                              float (&bias)[Tile<kDim>::kRowsPerThread]) {
+                              double (&sums)[Tile<kDim>::kRowsPerThread]) {
   for (int c = 0; c < Tile<kDim>::kRowsPerThread; ++c) {
     const int j = base + x + kSide * c;
-    bias[c] = j < p.Tk ? relative_bias(p.key_sums, key_row + j, reference) : 0;
+    sums[c] = j < p.Tk ? sum_at(p.key_sums, key_row + j) : 0;
   }
 }
 
@@ -98,11 +95,10 @@ __global__ void __launch_bounds__(kThreads) query_kernel(const BackwardTask task
   const int y = threadIdx.x / kSide, x = threadIdx.x % kSide;
   const KeyRange keys = keys_of_queries(p, b, h, first, last);
   const int64_t query_row = int64_t{head} * p.Tq;
-  const double reference = p.query_sums ? p.query_sums[query_row + first] : 0;
   const float scale2 = static_cast<float>(p.scale * kLog2E);
 
   QueryRows<kOwn> rows;
-  rows.template load<T::kRows>(task, b, h, first, last, y, reference);
+  rows.template load<T::kRows>(task, b, h, first, last, y);
   load_tile<kDim>(s.q, p.q, p.D, b, h, first, {first, last});
   load_tile<kDim>(s.dout, task.dout, p.D, b, h, first, {first, last});
   float dq[kOwn][T::kDimsPerThread] = {};
@@ -112,11 +108,11 @@ __global__ void __launch_bounds__(kThreads) query_kernel(const BackwardTask task
     __syncthreads();
     load_tile<kDim>(s.k, p.k, p.D, b, g, base, keys);
     load_tile<kDim>(s.v, p.v, p.D, b, g, base, keys);
-    float key_bias[kOwn];
-    load_key_bias<kDim>(p, int64_t{head} * p.Tk, base, x, reference, key_bias);
+    double key_sum[kOwn];
+    load_key_sums<kDim>(p, int64_t{head} * p.Tk, base, x, key_sum);
     __syncthreads();
     differentiate<kDim>(
-        s, rows, key_bias, base, y, x, scale2, [&](int a, int, float ds) { sums[a] += ds; });
+        s, rows, key_sum, base, y, x, scale2, [&](int a, int, float ds) { sums[a] += ds; });
     __syncthreads();
     add_weighted_rows<kDim>(
         [&](int row, int j) { return s.dscores[row * T::kScoreStride + j]; }, s.k, y, x, dq);
@@ -185,19 +181,18 @@ __global__ void __launch_bounds__(kThreads) key_kernel(const BackwardTask task) 
       const int first = m * T::kRows, last = min(first + T::kRows, p.Tq);
       const KeyRange keys = keys_of_queries(p, b, h, first, last);
       if (keys.empty() || keys.begin >= end || keys.end <= base) continue;
-      const double reference = p.query_sums ? p.query_sums[head * p.Tq + first] : 0;
       __syncthreads();
       load_tile<kDim>(s.k, p.k, p.D, b, g, base, keys);
       load_tile<kDim>(s.v, p.v, p.D, b, g, base, keys);
       load_tile<kDim>(s.q, p.q, p.D, b, h, first, {first, last});
       load_tile<kDim>(s.dout, task.dout, p.D, b, h, first, {first, last});
       QueryRows<kOwn> rows;
-      rows.template load<T::kRows>(task, b, h, first, last, y, reference);
-      float key_bias[kOwn];
-      load_key_bias<kDim>(p, head * p.Tk, base, x, reference, key_bias);
+      rows.template load<T::kRows>(task, b, h, first, last, y);
+      double key_sum[kOwn];
+      load_key_sums<kDim>(p, head * p.Tk, base, x, key_sum);
       __syncthreads();
       differentiate<kDim>(
-          s, rows, key_bias, base, y, x, scale2, [&](int, int c, float ds) { sums[c] += ds; });
+          s, rows, key_sum, base, y, x, scale2, [&](int, int c, float ds) { sums[c] += ds; });
       __syncthreads();
       add_weighted_rows<kDim>(
           [&](int row, int i) { return s.weights[i * T::kScoreStride + row]; }, s.dout, y, x, dv);

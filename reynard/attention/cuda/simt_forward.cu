@@ -29,16 +29,16 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ForwardTask tas
   const int y = threadIdx.x / kSide, x = threadIdx.x % kSide;
   const KeyRange keys = keys_of_queries(p, b, h, first, last);
   const int64_t query_row = int64_t{head} * p.Tq, key_row = int64_t{head} * p.Tk;
-  const double reference = p.query_sums ? p.query_sums[query_row + first] : 0;
   const float scale2 = static_cast<float>(p.scale * kLog2E);
 
   KeyRange visible[kOwn];
-  float bias[kOwn], largest[kOwn], total[kOwn];
+  double query_sum[kOwn];
+  float largest[kOwn], total[kOwn];
   float out[kOwn][T::kDimsPerThread] = {};
   for (int a = 0; a < kOwn; ++a) {
     const int i = first + y + kSide * a;
     if (i < last) visible[a] = keys_of_query(p, b, h, i);
-    bias[a] = i < last ? relative_bias(p.query_sums, query_row + i, reference) : 0;
+    query_sum[a] = i < last ? sum_at(p.query_sums, query_row + i) : 0;
     largest[a] = -INFINITY;
     total[a] = 0;
   }
@@ -54,10 +54,11 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ForwardTask tas
     row_products<kDim>(s.q, s.k, y, x, score);
     for (int c = 0; c < kOwn; ++c) {
       const int j = base + x + kSide * c;
-      const float key_bias = j < p.Tk ? relative_bias(p.key_sums, key_row + j, reference) : 0;
+      const double key_sum = j < p.Tk ? sum_at(p.key_sums, key_row + j) : 0;
       for (int a = 0; a < kOwn; ++a) {
-        score[a][c] =
-            visible[a].holds(j) ? fmaf(score[a][c], scale2, bias[a] - key_bias) : -INFINITY;
+        score[a][c] = visible[a].holds(j)
+                          ? fmaf(score[a][c], scale2, bias_between(query_sum[a], key_sum))
+                          : -INFINITY;
       }
     }
     for (int a = 0; a < kOwn; ++a) {

@@ -121,9 +121,15 @@ __device__ void add_weighted_rows(
   }
 }
 
-// Bias of a key or query relative to the first row of the query block, in powers of two.
-__device__ inline float relative_bias(const double* sums, int64_t index, double reference) {
-  return sums ? static_cast<float>((sums[index] - reference) * kLog2E) : 0;
+// c_i - c_j in powers of two. The difference is formed in f64: sums reach thousands where gates
+// shut, and two of them that lie close would lose what sets them apart.
+__device__ inline float bias_between(double query_sum, double key_sum) {
+  return static_cast<float>((query_sum - key_sum) * kLog2E);
+}
+
+// An entry of (B, H, T) sums; 0 without bias.
+__device__ inline double sum_at(const double* sums, int64_t index) {
+  return sums ? sums[index] : 0;
 }
 
 // Over the 16 threads that share rows.
