@@ -2,7 +2,9 @@
 
 #include "reynard/attention/cuda/bounds.h"
 #include "reynard/attention/cuda/gate_scan.h"
+#include "reynard/attention/cuda/path.h"
 #include "reynard/attention/cuda/simt.h"
+#include "reynard/attention/cuda/sm90/forward.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -61,7 +63,14 @@ void run_forward(const PartArguments& arguments, const at::Tensor& out, const at
   task.problem = problem_of(arguments);
   if (out.defined()) task.out = operand(out);
   task.lse = lse.data_ptr<float>();
-  simt::forward(task, c10::cuda::getCurrentCUDAStream());
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
+  if (current_path() == Path::kSm90 && sm90::takes_forward(task)) {
+    const at::Tensor scratch = at::empty({sm90::forward_scratch_bytes(task.problem)},
+                                         arguments.q.options().dtype(at::kByte));
+    sm90::forward(task, scratch.data_ptr(), num_processors(), stream);
+  } else {
+    simt::forward(task, stream);
+  }
 }
 
 BackwardPart empty_gradients(const PartArguments& arguments) {

@@ -1,0 +1,132 @@
+#pragma once
+// Barriers in shared memory and the copy engine of Hopper: tiles travel between global and shared
+// memory without registers, and a barrier counts their bytes.
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace reynard::attention::cuda::sm90 {
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// ---- barriers that count arrivals and bytes (mbarrier), by shared address ----
+
+__device__ __forceinline__ void init_barrier(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+__device__ __forceinline__ void arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void arrive_expecting(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+// Returns when the phase of that parity is over.
+__device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred p;\nAGAIN_%=:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+      "@p bra DONE_%=;\nbra AGAIN_%=;\nDONE_%=:\n}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+// Makes barriers that one thread initialised, and shared memory that it wrote, visible to the copy
+// engine and the matrix units.
+__device__ __forceinline__ void fence_barrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void fence_for_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- barriers among threads of some warps, by number ----
+
+__device__ __forceinline__ void sync_threads(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void arrive_threads(int number, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+// ---- the copy engine ----
+
+// Position of a tile in a (B, T, heads, D) array.
+struct TilePosition {
+  int dim = 0, time = 0, head = 0, batch = 0;
+};
+
+__device__ __forceinline__ void load_tile(uint32_t to,
+                                          const CUtensorMap& map,
+                                          const TilePosition& at,
+                                          uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(&map)),
+      "r"(at.dim),
+      "r"(at.time),
+      "r"(at.head),
+      "r"(at.batch),
+      "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void store_tile(const CUtensorMap& map,
+                                           uint32_t from,
+                                           const TilePosition& at) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
+          reinterpret_cast<uint64_t>(&map)),
+      "r"(from),
+      "r"(at.dim),
+      "r"(at.time),
+      "r"(at.head),
+      "r"(at.batch)
+      : "memory");
+}
+// Bytes as they lie; a multiple of 16.
+__device__ __forceinline__ void load_bytes(uint32_t to,
+                                           const void* from,
+                                           uint32_t bytes,
+                                           uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(__cvta_generic_to_global(from)),
+      "r"(bytes),
+      "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void commit_stores() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until the shared memory of all stores may be written again.
+__device__ __forceinline__ void wait_stores_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+// Until all stores are done.
+__device__ __forceinline__ void wait_stores() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+// ---- registers ----
+
+// Every warp of a warpgroup asks for this many registers per thread.
+template <int kRegisters>
+__device__ __forceinline__ void shrink_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void grow_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace reynard::attention::cuda::sm90
