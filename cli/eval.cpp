@@ -29,6 +29,7 @@ struct EvalArguments {
   std::string model;
   std::vector<std::string> tasks;
   std::vector<std::string> texts;
+  std::string tokenizer;
   std::string output;
   std::string dtype = "f32";
   int64_t length = 0;
@@ -132,7 +133,7 @@ void run_eval(const EvalArguments& arguments, const std::vector<std::string>& ov
       "", "command line", with_length(overrides, arguments.length));
   const ModelFolder folder = find_model(arguments.model);
   const TextCorpus text =
-      open_texts(arguments.texts, models::load_config(folder.model), !folder.run.empty());
+      open_texts(arguments.texts, folder, models::load_config(folder.model), arguments.tokenizer);
   models::Decoder decoder = models::load_model(folder.model);
   if (arguments.dtype == "bf16") decoder.set_compute_dtype(at::kBFloat16);
 
@@ -187,6 +188,10 @@ void add_eval(CLI::App& app) {
           "tasks name")
       ->allow_extra_args(false)
       ->required();
+  command->add_option("--tokenizer",
+                      arguments->tokenizer,
+                      "Tokenizer of the model, where its folder holds none (see `reynard tokenizer "
+                      "encode --help`)");
   command->add_option(
       "--length", arguments->length, "Length for every task that has one; default: per task");
   command->add_option("-o,--output",

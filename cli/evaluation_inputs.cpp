@@ -1,7 +1,9 @@
 #include "cli/evaluation_inputs.h"
 
+#include "cli/model_tokenizer.h"
 #include "reynard/checkpoint/sha256.h"
 #include "reynard/data/prepare.h"
+#include "reynard/data/recorded_tokenizer.h"
 #include "reynard/data/token_file.h"
 #include "reynard/models/decoder_config.h"
 #include "reynard/tensor/check.h"
@@ -84,12 +86,18 @@ struct PreparedText {
   }
 };
 
-std::shared_ptr<PreparedText> tokens_of(const fs::path& path) {
+// tokenizer: for text; empty: there is none.
+std::shared_ptr<PreparedText> tokens_of(const fs::path& path, const std::string& tokenizer) {
   if (!fs::exists(path)) throw Error(fmt::format("eval: {} does not exist", path.string()));
   auto text = std::make_shared<PreparedText>();
   if (path.extension() == ".tokens") {
     text->tokens = std::make_unique<data::TokenFile>(path);
     return text;
+  }
+  if (tokenizer.empty()) {
+    throw Error(
+        fmt::format("eval: the model's folder holds no tokenizer for {}; name one with --tokenizer",
+                    path.string()));
   }
   std::string pattern = (fs::temp_directory_path() / "reynard-eval-XXXXXX").string();
   if (!mkdtemp(pattern.data())) {
@@ -100,13 +108,19 @@ std::shared_ptr<PreparedText> tokens_of(const fs::path& path) {
   data::PrepareOptions options;
   options.inputs = {path};
   options.output = text->folder;
+  options.tokenizer = tokenizer;
   data::prepare(options);
   text->tokens = std::make_unique<data::TokenFile>(text->folder / "train.tokens");
   return text;
 }
 
-TextCorpus open_text(const fs::path& path, const models::DecoderConfig& model, bool trained_here) {
-  const std::shared_ptr<PreparedText> text = tokens_of(path);
+TextCorpus open_text(const fs::path& path,
+                     const ModelFolder& folder,
+                     const models::DecoderConfig& model,
+                     const std::string& given) {
+  const std::string of_model = tokenizer_of_model(folder.model, model.vocab_size, given);
+  const bool trained_here = !folder.run.empty();
+  const std::shared_ptr<PreparedText> text = tokens_of(path, of_model);
   const data::TokenFile& tokens = *text->tokens;
   const data::TokenFileHeader& header = tokens.header();
   if (header.vocab_size > model.vocab_size) {
@@ -139,8 +153,13 @@ TextCorpus open_text(const fs::path& path, const models::DecoderConfig& model, b
     corpus.bytes_per_token =
         static_cast<double>(header.num_text_bytes) / static_cast<double>(predicted);
   }
-  const std::shared_ptr<const tokenizer::Tokenizer> tokenizer =
-      tokenizer::make_tokenizer(header.tokenizer);
+  const std::shared_ptr<const tokenizer::Tokenizer> tokenizer = data::recorded_tokenizer(tokens);
+  if (!of_model.empty() && text->folder.empty()) {
+    check_same_tokenizer(*tokenizer,
+                         path.string(),
+                         *tokenizer::make_tokenizer(of_model),
+                         given.empty() ? folder.model.string() : given);
+  }
   corpus.vocab_size = tokenizer->vocab_size();
   corpus.encode = [tokenizer](std::string_view text) {
     const std::vector<int32_t> ids = tokenizer->encode(text);
@@ -216,8 +235,9 @@ ModelFolder find_model(const fs::path& path) {
 }
 
 TextCorpus open_texts(const std::vector<std::string>& texts,
+                      const ModelFolder& folder,
                       const models::DecoderConfig& model,
-                      bool trained_here) {
+                      const std::string& tokenizer) {
   static const std::set<std::string> kTaken = {"text", "same", "random", "copy"};
   TextCorpus result;
   std::vector<evaluation::Corpus> others;
@@ -225,7 +245,7 @@ TextCorpus open_texts(const std::vector<std::string>& texts,
   std::string others_identity;
   for (const std::string& text : texts) {
     const auto [name, file] = name_and_file(text);
-    TextCorpus opened = open_text(file, model, trained_here);
+    TextCorpus opened = open_text(file, folder, model, tokenizer);
     storage->push_back(opened.storage);
     if (name.empty()) {
       if (!result.name.empty()) {

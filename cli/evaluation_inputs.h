@@ -41,9 +41,11 @@ struct TextCorpus {
 // One text, and any number of NAME=FILE that become its `others`. A file is a token file, or text
 // as `reynard prepare` takes it. BOS and EOS are those of the model's configuration; a model
 // trained by this program without them there uses those of its token files. Throws reynard::Error
-// unless exactly one text has no name.
+// unless exactly one text has no name. tokenizer: instead of the one in the model's folder; empty:
+// none was named.
 TextCorpus open_texts(const std::vector<std::string>& texts,
+                      const ModelFolder& folder,
                       const models::DecoderConfig& model,
-                      bool trained_here);
+                      const std::string& tokenizer);
 
 }  // namespace reynard::cli

@@ -1,11 +1,14 @@
-// reynard info MODEL: parameters, work per token and memory, from shapes alone.
+// reynard info MODEL: parameters, work per token and memory, from shapes alone; and tokenizers.
 
 #include "cli/command.h"
+#include "cli/model_tokenizer.h"
 #include "reynard/config/config.h"
 #include "reynard/models/cost.h"
 #include "reynard/models/decoder_config.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/error.h"
+#include "reynard/tokenizer/tokenizer.h"
+#include "reynard/tokenizer/tokenizer_folder.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -41,6 +44,43 @@ models::DecoderConfig read_model_config(const std::string& model) {
   if (std::filesystem::is_directory(model)) return models::load_config(model);
   if (model.ends_with(".toml")) return read_experiment_model(model);
   throw Error(fmt::format("info: \"{}\" is neither a model folder nor a .toml file", model));
+}
+
+// What is known of a tokenizer. name: what make_tokenizer() takes.
+nlohmann::ordered_json tokenizer_json(const std::string& name) {
+  const auto tokenizer = tokenizer::make_tokenizer(name);
+  nlohmann::ordered_json json = {
+      {"name", name}, {"kind", tokenizer->name()}, {"vocab_size", tokenizer->vocab_size()}};
+  json["bos"] = tokenizer->bos() ? nlohmann::ordered_json(*tokenizer->bos()) : nullptr;
+  json["eos"] = tokenizer->eos() ? nlohmann::ordered_json(*tokenizer->eos()) : nullptr;
+  return json;
+}
+
+std::string tokenizer_text(const nlohmann::ordered_json& json) {
+  const auto id = [&](const char* key) { return json[key].is_null() ? "none" : json[key].dump(); };
+  return fmt::format("{}, {} tokens, BOS {}, EOS {}",
+                     json["kind"].get<std::string>(),
+                     json["vocab_size"].get<int64_t>(),
+                     id("bos"),
+                     id("eos"));
+}
+
+// Whether the argument names a tokenizer and no model.
+bool names_tokenizer(const std::string& name) {
+  if (name == "byte") return true;
+  const std::filesystem::path path = tokenizer::parse_name(name).path;
+  if (std::filesystem::is_regular_file(path)) return path.extension() != ".toml";
+  return std::filesystem::is_directory(path) && tokenizer::holds_tokenizer(path) &&
+         !std::filesystem::exists(path / "config.json") &&
+         !std::filesystem::exists(path / "model" / "config.json");
+}
+
+// The name of the tokenizer that a model folder or run folder holds; empty: none.
+std::string tokenizer_beside(const std::string& model, int64_t vocab_size) {
+  const std::filesystem::path folder = model;
+  if (!std::filesystem::is_directory(folder)) return {};
+  const bool is_model = std::filesystem::exists(folder / "config.json");
+  return tokenizer_of_model(is_model ? folder : folder / "model", vocab_size);
 }
 
 nlohmann::ordered_json to_json(const models::DecoderConfig& config,
@@ -106,26 +146,43 @@ void print(const models::DecoderConfig& config,
       fmt::format("one sequence of {} tokens, gate sums included", arguments.length));
 }
 
+// Paths need not be UTF-8.
+std::string replaced(const nlohmann::ordered_json& json) {
+  return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace
 
 void add_info(CLI::App& app) {
-  auto* info = app.add_subcommand("info", "Parameters, FLOPs per token and memory of a model");
+  auto* info = app.add_subcommand(
+      "info", "Parameters, FLOPs per token, memory and tokenizer of a model; or a tokenizer");
   auto arguments = std::make_shared<InfoArguments>();
-  info->add_option("MODEL", arguments->model, "model folder, run folder or experiment .toml")
+  info->add_option("MODEL",
+                   arguments->model,
+                   "model folder, run folder, experiment .toml, or a tokenizer's file")
       ->required();
   info->add_option("--length", arguments->length, "tokens T of a sequence")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
   info->add_flag("--json", arguments->json, "one JSON object instead of a table");
   info->callback([arguments] {
+    if (names_tokenizer(arguments->model)) {
+      const auto json = tokenizer_json(arguments->model);
+      const std::string text = arguments->json ? replaced(json) : tokenizer_text(json);
+      return fmt::print("{}\n", text);
+    }
     const models::DecoderConfig config = read_model_config(arguments->model);
+    const std::string tokenizer = tokenizer_beside(arguments->model, config.vocab_size);
     const models::ModelCost cost = models::model_cost(config, arguments->length);
     if (arguments->json) {
-      const auto json = to_json(config, cost, *arguments);
-      // The model's path need not be UTF-8.
-      fmt::print("{}\n", json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+      auto json = to_json(config, cost, *arguments);
+      if (!tokenizer.empty()) json["tokenizer"] = tokenizer_json(tokenizer);
+      fmt::print("{}\n", replaced(json));
     } else {
       print(config, cost, *arguments);
+      if (!tokenizer.empty()) {
+        fmt::print("tokenizer: {}\n", tokenizer_text(tokenizer_json(tokenizer)));
+      }
     }
   });
 }

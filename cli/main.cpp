@@ -63,6 +63,7 @@ int main(int argc, char** argv) {
   add_info(app);
   add_score(app);
   add_generate(app);
+  add_tokenizer(app);
 
   limit_memory_to_free();
   try {

@@ -26,6 +26,7 @@ constexpr const char* kFooter =
     "Examples:\n"
     "  reynard prepare book.txt -o data/book --held-out 0.05\n"
     "  reynard prepare src/ --glob '*.py' --min-bytes 4096 -o data/python --held-out 0.05\n"
+    "  reynard prepare books/ --tokenizer models/gpt2/tokenizer.json -o data/books\n"
     "  reynard prepare part-*.jsonl.zst --field content --roll 1 -o data/web\n"
     "\n"
     "A text file is one document, a line of a .jsonl file is one; .gz and .zst are unpacked. Text "
@@ -85,7 +86,12 @@ void add_prepare(CLI::App& app) {
                    "only files of folders whose name or path in the folder matches (repeatable)")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--tokenizer", options.tokenizer, "byte: ids 0-255, BOS 256, EOS 257")
+  command
+      ->add_option(
+          "--tokenizer",
+          options.tokenizer,
+          "byte (ids 0-255, BOS 256, EOS 257), or a model folder, tokenizer.json, tiktoken "
+          "rank file or SentencePiece model; json: before it for JSON-escaped text")
       ->capture_default_str();
   command->add_option("--field", options.field, "field of the text in .jsonl files")
       ->capture_default_str();

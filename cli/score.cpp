@@ -1,10 +1,13 @@
-// reynard score MODEL --ids FILE.json: log-probabilities of given tokens, one JSON line per list.
+// reynard score MODEL --ids FILE.json | --texts FILE.json: log-probabilities of given tokens, one
+// JSON line per list or text.
 
 #include "reynard/models/score.h"
 #include "cli/command.h"
+#include "cli/model_tokenizer.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/error.h"
+#include "reynard/tokenizer/tokenizer.h"
 
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -18,6 +21,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -25,22 +29,28 @@ namespace reynard::cli {
 
 namespace {
 
-constexpr uintmax_t kMaxIdsBytes = uintmax_t{1} << 30;
+constexpr uintmax_t kMaxFileBytes = uintmax_t{1} << 30;
 
 struct ScoreArguments {
-  std::string model, ids, dtype = "f32";
+  std::string model, ids, texts, tokenizer, dtype = "f32";
 };
 
-std::vector<std::vector<int64_t>> read_ids(const std::string& file, int64_t vocab_size) {
+// The list that a file holds. what: of what it is, for errors.
+nlohmann::json read_list(const std::string& file, std::string_view what) {
   std::error_code error;
   const uintmax_t bytes = std::filesystem::file_size(file, error);
   if (error) throw Error(fmt::format("{}: cannot be read: {}", file, error.message()));
-  if (bytes > kMaxIdsBytes) throw Error(fmt::format("{}: is larger than 1 GiB", file));
+  if (bytes > kMaxFileBytes) throw Error(fmt::format("{}: is larger than 1 GiB", file));
   std::ifstream stream(file, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_array()) throw Error(fmt::format("{}: is not a JSON list of lists of ids", file));
-  if (json.empty()) throw Error(fmt::format("{}: is an empty list; expected lists of ids", file));
+  auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_array()) throw Error(fmt::format("{}: is not a JSON list of {}", file, what));
+  if (json.empty()) throw Error(fmt::format("{}: is an empty list; expected {}", file, what));
+  return json;
+}
+
+std::vector<std::vector<int64_t>> read_ids(const std::string& file, int64_t vocab_size) {
+  const nlohmann::json json = read_list(file, "lists of ids");
   std::vector<std::vector<int64_t>> lists;
   for (const auto& list : json) {
     const auto where = fmt::format("{}: list {}", file, lists.size());
@@ -58,6 +68,32 @@ std::vector<std::vector<int64_t>> read_ids(const std::string& file, int64_t voca
       }
       ids.push_back(id.get<int64_t>());
     }
+  }
+  return lists;
+}
+
+std::vector<std::vector<int64_t>> read_texts(const ScoreArguments& arguments, int64_t vocab_size) {
+  const std::filesystem::path model = arguments.model;
+  const bool is_run = !std::filesystem::exists(model / "config.json");
+  const std::string name =
+      tokenizer_of_model(is_run ? model / "model" : model, vocab_size, arguments.tokenizer);
+  if (name.empty()) {
+    throw Error(fmt::format("{}: holds no tokenizer; name one with --tokenizer", arguments.model));
+  }
+  const auto tokenizer = tokenizer::make_tokenizer(name);
+  const nlohmann::json json = read_list(arguments.texts, "texts");
+  std::vector<std::vector<int64_t>> lists;
+  for (const auto& text : json) {
+    const auto where = fmt::format("{}: text {}", arguments.texts, lists.size());
+    if (!text.is_string()) throw Error(where + " is not a JSON string");
+    const auto ids = tokenizer->encode(text.get_ref<const std::string&>(), {.add_template = true});
+    for (const int32_t id : ids) {
+      if (id < vocab_size) continue;
+      throw Error(fmt::format(
+          "{} has the token {} of {}; the model's vocabulary has {}", where, id, name, vocab_size));
+    }
+    if (ids.size() < 2) throw Error(where + " has fewer than 2 tokens");
+    lists.emplace_back(ids.begin(), ids.end());
   }
   return lists;
 }
@@ -83,15 +119,27 @@ void add_score(CLI::App& app) {
   auto* score = app.add_subcommand("score", "Log-probabilities of given token ids under a model");
   auto arguments = std::make_shared<ScoreArguments>();
   score->add_option("MODEL", arguments->model, "model folder or run folder")->required();
-  score->add_option("--ids", arguments->ids, "JSON file: a list of lists of token ids")->required();
+  auto* input = score->add_option_group("input")->require_option(1);
+  input->add_option("--ids", arguments->ids, "JSON file: a list of lists of token ids");
+  auto* texts = input->add_option("--texts", arguments->texts, "JSON file: a list of texts");
+  score
+      ->add_option("--tokenizer",
+                   arguments->tokenizer,
+                   "of the texts; default: the one in the model's folder")
+      ->needs(texts);
   score->add_option("--dtype", arguments->dtype, "of the matrix products: f32 or bf16")
       ->capture_default_str()
       ->check(CLI::IsMember({"f32", "bf16"}));
   score->callback([arguments] {
     models::Decoder decoder = models::load_model(arguments->model);
     if (arguments->dtype == "bf16") decoder.set_compute_dtype(at::kBFloat16);
-    for (const auto& ids : read_ids(arguments->ids, decoder.config().vocab_size)) {
-      fmt::print("{}\n", score_line(decoder, ids).dump());
+    const int64_t vocab_size = decoder.config().vocab_size;
+    const bool is_text = !arguments->texts.empty();
+    for (const auto& ids :
+         is_text ? read_texts(*arguments, vocab_size) : read_ids(arguments->ids, vocab_size)) {
+      nlohmann::ordered_json line = score_line(decoder, ids);
+      if (is_text) line["ids"] = ids;
+      fmt::print("{}\n", line.dump());
     }
   });
 }

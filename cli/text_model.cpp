@@ -1,5 +1,6 @@
 #include "cli/text_model.h"
 
+#include "cli/model_tokenizer.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/error.h"
 
@@ -8,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <fstream>
 
@@ -18,7 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array kTokenizerFiles = {"tokenizer.json", "tokenizer.model", "vocab.json"};
 constexpr uintmax_t kMaxConfigBytes = 4 << 20;
 
 // The folder with config.json: a run keeps its last weights in model/.
@@ -30,11 +29,8 @@ fs::path folder_of(const fs::path& model) {
 std::unique_ptr<tokenizer::Tokenizer> open_tokenizer(const TextModelArguments& arguments,
                                                      const fs::path& folder,
                                                      int64_t vocab_size) {
-  if (!arguments.tokenizer.empty()) return tokenizer::make_tokenizer(arguments.tokenizer);
-  if (std::ranges::any_of(kTokenizerFiles, [&](auto name) { return fs::exists(folder / name); })) {
-    return tokenizer::make_tokenizer(folder.string());
-  }
-  if (vocab_size == tokenizer::ByteTokenizer::kVocabSize) return tokenizer::make_tokenizer("byte");
+  const std::string name = tokenizer_of_model(folder, vocab_size, arguments.tokenizer);
+  if (!name.empty()) return tokenizer::make_tokenizer(name);
   throw Error(fmt::format("{}: has no tokenizer and a vocabulary of {}; name one with --tokenizer",
                           folder.string(),
                           vocab_size));

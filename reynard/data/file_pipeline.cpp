@@ -126,20 +126,24 @@ void FilePipeline::push(FileQueue& queue, Event event) {
 void FilePipeline::read_file(size_t index, FileQueue& queue) {
   TextHash text_hash;
   int64_t num_bytes = 0;
-  std::string rest;  // text whose tokens depend on what follows
+  std::string rest;        // text whose tokens depend on what follows
+  bool continues = false;  // text of this document was encoded before
   DocumentSink sink;
   sink.begin = [&](bool held_out) {
     text_hash = {};
     num_bytes = 0;
+    continues = false;
     Event event;
     event.kind = Event::Kind::kBegin;
     event.held_out = held_out;
     push(queue, std::move(event));
   };
   const auto push_tokens = [&](std::string_view text) {
+    if (text.empty()) return;
     Event event;
     event.kind = Event::Kind::kTokens;
-    event.ids = tokenizer_.encode(text);
+    event.ids = tokenizer_.encode(text, {.continues = continues});
+    continues = true;
     if (!event.ids.empty()) push(queue, std::move(event));
   };
   sink.text = [&](std::string_view piece) {

@@ -1,6 +1,7 @@
 #include "reynard/data/prepare.h"
 
 #include "reynard/data/file_pipeline.h"
+#include "reynard/data/recorded_tokenizer.h"
 #include "reynard/data/token_file_writer.h"
 #include "reynard/tensor/error.h"
 
@@ -56,17 +57,29 @@ std::vector<TextReaderOptions> reader_options(const std::vector<InputFile>& file
   return result;
 }
 
+// What stands around documents. A vocabulary with one of the two, like GPT-2's, uses it for both.
+struct Ends {
+  int64_t bos = 0;
+  int64_t eos = 0;
+};
+Ends ends_of(const tokenizer::Tokenizer& tokenizer, const std::string& name) {
+  const std::optional<int64_t> bos = tokenizer.bos();
+  const std::optional<int64_t> eos = tokenizer.eos();
+  if (!bos && !eos) {
+    throw Error(fmt::format(
+        "prepare: the tokenizer {} has no token that begins or ends a text; name them in its "
+        "tokenizer_config.json as \"bos_token\" and \"eos_token\"",
+        name));
+  }
+  return {bos ? *bos : *eos, eos ? *eos : *bos};
+}
+
 // Takes the events of the pipeline to the writers.
 class Preparation {
  public:
   Preparation(const PrepareOptions& options, const tokenizer::Tokenizer& tokenizer)
-      : options_(options) {
-    const TokenFileWriterOptions writer_options{.tokenizer = tokenizer.name(),
-                                                .vocab_size = tokenizer.vocab_size(),
-                                                .bos = tokenizer.bos(),
-                                                .eos = tokenizer.eos(),
-                                                .roll_seed = options.roll_seed,
-                                                .roll_min_tokens = options.roll_min_tokens};
+      : options_(options), record_(record_of(options.tokenizer)) {
+    const Ends ends = ends_of(tokenizer, options.tokenizer);
     std::error_code error;
     std::filesystem::create_directories(options.output, error);
     if (error || !std::filesystem::is_directory(options.output)) {
@@ -75,6 +88,12 @@ class Preparation {
                               error ? ": " : "",
                               error ? error.message() : ""));
     }
+    const TokenFileWriterOptions writer_options{.tokenizer = record_.name,
+                                                .vocab_size = tokenizer.vocab_size(),
+                                                .bos = ends.bos,
+                                                .eos = ends.eos,
+                                                .roll_seed = options.roll_seed,
+                                                .roll_min_tokens = options.roll_min_tokens};
     add_output(options.output / "train.tokens", writer_options);
     const std::filesystem::path held_out = options.output / "held_out.tokens";
     if (options.held_out > 0) {
@@ -115,6 +134,7 @@ class Preparation {
       if (outputs_[i].writer->num_documents() == 0) fail_no_text(i == 1);
       outputs_[i].writer->finish();
     }
+    write_record(record_, options_.output);
     for (Output& output : outputs_) {
       output.writer->commit();
       output.written.num_documents = output.writer->num_documents();
@@ -183,6 +203,7 @@ class Preparation {
   }
 
   const PrepareOptions& options_;
+  TokenizerRecord record_;
   std::vector<Output> outputs_;  // train, then held out
   size_t current_ = 0;
   PrepareSummary summary_;

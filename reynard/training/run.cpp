@@ -4,6 +4,7 @@
 #include "reynard/checkpoint/directory.h"
 #include "reynard/config/config.h"
 #include "reynard/data/loader.h"
+#include "reynard/data/recorded_tokenizer.h"
 #include "reynard/data/token_file.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
@@ -76,17 +77,23 @@ data::LoaderConfig held_out_loader(const Experiment& experiment) {
 
 // Finds out before the first step, not after the last one, that a text does not fit.
 void check_texts(const Experiment& experiment) {
+  // Returns the name of the tokenizer.
   const auto check = [&](const char* key, const data::LoaderConfig& config) {
-    const int64_t vocab_size = data::make_loader(config)->file().header().vocab_size;
-    if (vocab_size <= experiment.model.vocab_size) return;
+    const data::TokenFileHeader header = data::make_loader(config)->file().header();
+    if (header.vocab_size <= experiment.model.vocab_size) return header.tokenizer;
     throw Error(fmt::format("{} = {}: has a vocabulary of {}; model.vocab_size = {} is too small",
                             key,
                             config.path,
-                            vocab_size,
+                            header.vocab_size,
                             experiment.model.vocab_size));
   };
-  check("data.path", experiment.data);
-  if (!experiment.validation.path.empty()) check("validation.path", held_out_loader(experiment));
+  const std::string tokenizer = check("data.path", experiment.data);
+  if (experiment.validation.path.empty()) return;
+  if (check("validation.path", held_out_loader(experiment)) == tokenizer) return;
+  throw Error(
+      fmt::format("validation.path = {}: was made with another tokenizer than data.path = {}",
+                  experiment.validation.path,
+                  experiment.data.path));
 }
 
 // A run that failed before its first line of metrics (out of memory in the first step, a full disk)
@@ -203,6 +210,7 @@ class Run {
   Run(const Experiment& experiment, const RunOptions& options)
       : options_(options),
         folder_(experiment.run.folder),
+        tokenizer_(data::recorded_tokenizer_files(data::make_loader(experiment.data)->file())),
         trainer_(experiment, data::make_loader(experiment.data)) {}
 
   RunResult train() {
@@ -274,7 +282,10 @@ class Run {
   }
 
   void save(bool permanent) {
-    save_checkpoint(trainer_, folder_, {.permanent = permanent, .recent_losses = window_.recent()});
+    save_checkpoint(
+        trainer_,
+        folder_,
+        {.permanent = permanent, .recent_losses = window_.recent(), .tokenizer = tokenizer_});
     saved_step_ = trainer_.steps();
   }
 
@@ -307,11 +318,18 @@ class Run {
             .validation_loss = {}};
   }
 
+  void save_model() {
+    checkpoint::FolderWriter writer(folder_ / "model");
+    models::write_model(trainer_.model(), writer);
+    for (const tokenizer::SavedFile& file : tokenizer_) writer.write(file.name, file.contents);
+    writer.commit();
+  }
+
   RunResult end() {
     RunResult done = result();
     done.finished = true;
     if (saved_step_ != trainer_.steps()) save(/*permanent=*/false);
-    models::save_model(trainer_.model(), folder_ / "model");
+    save_model();
     done.validation_loss = validation_loss();
     Json json = {{"steps", done.steps},
                  {"tokens", done.tokens},
@@ -325,6 +343,7 @@ class Run {
 
   RunOptions options_;
   fs::path folder_;
+  std::vector<tokenizer::SavedFile> tokenizer_;  // of the text; kept beside the weights
   Trainer trainer_;
   Window window_;
   std::unique_ptr<MetricsLog> metrics_;

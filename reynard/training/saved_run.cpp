@@ -101,6 +101,7 @@ void save_checkpoint(Trainer& trainer,
   fs::create_directories(parent);
   checkpoint::FolderWriter writer(parent / fmt::format("{}{:012}", kPrefix, trainer.steps()));
   models::write_model(trainer.model(), writer);
+  for (const tokenizer::SavedFile& file : options.tokenizer) writer.write(file.name, file.contents);
   writer.write_tensors("trainer.safetensors", trainer.optimizer_state());
   nlohmann::json counters = trainer.counters();
   counters["permanent"] = options.permanent;

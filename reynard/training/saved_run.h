@@ -2,6 +2,7 @@
 // The checkpoints of a run folder: which exist, which are valid, which are kept. A checkpoint is a
 // folder checkpoints/step-000000001234 that appears whole or not at all (docs/formats.md).
 
+#include "reynard/data/recorded_tokenizer.h"
 #include "reynard/training/trainer.h"
 
 #include <filesystem>
@@ -12,8 +13,9 @@
 namespace reynard::training {
 
 struct CheckpointOptions {
-  bool permanent = false;                  // never removed
-  std::vector<double> recent_losses = {};  // of the run that goes on from here
+  bool permanent = false;                            // never removed
+  std::vector<double> recent_losses = {};            // of the run that goes on from here
+  std::vector<tokenizer::SavedFile> tokenizer = {};  // kept beside the weights
 };
 
 // Writes checkpoints/step-N and then removes all but the newest keep_checkpoints of those that are

@@ -66,7 +66,8 @@ TEST_F(PrepareCommand, WrongUsageIsOneLine) {
   expect_error({"a.txt", "-o", "out", "--held-out", "2"},
                "prepare: --held-out 2; expected at least 0 and less than 1");
   test::write_file(folder_ / "a.txt", "text");
-  expect_error({"a.txt", "-o", "out", "--tokenizer", "bpe"}, "tokenizer = \"bpe\"; expected byte");
+  expect_error({"a.txt", "-o", "out", "--tokenizer", "bpe"},
+               "tokenizer = \"bpe\"; expected byte, or a file or folder that exists");
   expect_error({"a.txt", "-o", "out", "--roll-min-tokens", "2"},
                "--roll-min-tokens requires --roll; see `reynard prepare --help`");
   expect_error({"a.txt", "-o", "a.txt/x"}, "a.txt/x: cannot be made a folder: Not a directory");

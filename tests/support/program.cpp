@@ -28,9 +28,10 @@ namespace {
     arguments.push_back(const_cast<char*>(argument.c_str()));
   }
   arguments.push_back(nullptr);
-  const int files[] = {open("/dev/null", O_RDONLY),
-                       open(output.c_str(), O_WRONLY | O_CREAT, 0600),
-                       open(errors.c_str(), O_WRONLY | O_CREAT, 0600)};
+  const int files[] = {
+      open(run.input_file.empty() ? "/dev/null" : run.input_file.c_str(), O_RDONLY),
+      open(output.c_str(), O_WRONLY | O_CREAT, 0600),
+      open(errors.c_str(), O_WRONLY | O_CREAT, 0600)};
   for (int i = 0; i < 3; ++i) {
     if (dup2(files[i], i) != i) _exit(126);
   }

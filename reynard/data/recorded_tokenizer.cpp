@@ -1,0 +1,113 @@
+#include "reynard/data/recorded_tokenizer.h"
+
+#include "reynard/data/token_file.h"
+#include "reynard/tensor/error.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+namespace reynard::data {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kPrefix = "tokenizer-";
+
+[[noreturn]] void fail(const fs::path& path, std::string_view action) {
+  throw Error(fmt::format("{}: cannot be {}: {}", path.string(), action, std::strerror(errno)));
+}
+
+void write_synced(const fs::path& path, std::string_view contents) {
+  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (descriptor < 0) fail(path, "made");
+  bool good = true;
+  while (good && !contents.empty()) {
+    const ssize_t done = write(descriptor, contents.data(), contents.size());
+    if (done < 0 && errno == EINTR) continue;
+    good = done > 0;
+    if (good) contents.remove_prefix(static_cast<size_t>(done));
+  }
+  good = good && fsync(descriptor) == 0;
+  const int reason = errno;
+  close(descriptor);
+  errno = reason;
+  if (!good) fail(path, "written");
+}
+
+// The folder of a recorded tokenizer; empty for the byte tokenizer.
+fs::path folder_of(const TokenFile& file) {
+  const std::string& name = file.header().tokenizer;
+  if (name == "byte") return {};
+  // A header cannot point anywhere else.
+  const bool plain =
+      name.starts_with(kPrefix) &&
+      name.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string::npos;
+  if (!plain) {
+    throw Error(fmt::format("{}: header: tokenizer = {:?}; expected \"byte\" or \"{}...\"",
+                            file.path().string(),
+                            name,
+                            kPrefix));
+  }
+  return file.path().parent_path() / name;
+}
+
+}  // namespace
+
+TokenizerRecord record_of(std::string_view tokenizer) {
+  if (tokenizer == "byte") return {.name = "byte", .files = {}};
+  TokenizerRecord record{.name = {}, .files = tokenizer::saved_files(tokenizer)};
+  record.name = std::string(kPrefix) + tokenizer::fingerprint(record.files);
+  return record;
+}
+
+void write_record(const TokenizerRecord& record, const fs::path& folder) {
+  const fs::path target = folder / record.name;
+  if (record.files.empty() || fs::exists(target)) return;
+  const fs::path partial = target.string() + ".partial";
+  std::error_code error;
+  fs::remove_all(partial, error);  // of a process that was killed
+  try {
+    fs::create_directories(partial);
+    for (const tokenizer::SavedFile& file : record.files) {
+      write_synced(partial / file.name, file.contents);
+    }
+    fs::rename(partial, target);
+  } catch (...) {
+    fs::remove_all(partial, error);
+    throw;
+  }
+}
+
+std::vector<tokenizer::SavedFile> recorded_tokenizer_files(const TokenFile& file) {
+  const fs::path folder = folder_of(file);
+  if (folder.empty()) return tokenizer::saved_files("byte");
+  if (!fs::exists(folder)) {
+    throw Error(
+        fmt::format("{}: is missing: the tokenizer of {}, which `reynard prepare` puts beside it",
+                    folder.string(),
+                    file.path().string()));
+  }
+  std::vector<tokenizer::SavedFile> files = tokenizer::saved_files(folder.string());
+  if (std::string(kPrefix) + tokenizer::fingerprint(files) != folder.filename()) {
+    throw Error(
+        fmt::format("{}: was changed after {} was made with it; run `reynard prepare` again",
+                    folder.string(),
+                    file.path().string()));
+  }
+  return files;
+}
+
+std::unique_ptr<tokenizer::Tokenizer> recorded_tokenizer(const TokenFile& file) {
+  const fs::path folder = folder_of(file);
+  if (folder.empty()) return tokenizer::make_tokenizer("byte");
+  recorded_tokenizer_files(file);  // they are those that the name says
+  return tokenizer::make_tokenizer(folder.string());
+}
+
+}  // namespace reynard::data

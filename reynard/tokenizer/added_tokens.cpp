@@ -1,0 +1,109 @@
+#include "reynard/tokenizer/added_tokens.h"
+
+#include "reynard/tokenizer/unicode.h"
+
+#include <algorithm>
+
+namespace reynard::tokenizer {
+
+namespace {
+
+bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+bool ends_with_word(std::string_view text) {
+  return !text.empty() && is_word(code_point_before(text, text.size()).value);
+}
+
+bool starts_with_word(std::string_view text) {
+  return !text.empty() && is_word(code_point_at(text, 0).value);
+}
+
+}  // namespace
+
+void TokenFinder::add(const std::string& text, const AddedToken& token) {
+  if (text.empty()) return;
+  uint32_t node = 0;
+  for (const char c : text) {
+    const uint64_t key = uint64_t{node} << 8 | static_cast<unsigned char>(c);
+    const auto [child, inserted] = children_.try_emplace(key, static_cast<uint32_t>(ends_.size()));
+    if (inserted) ends_.push_back(-1);
+    node = child->second;
+  }
+  if (ends_[node] >= 0) return;  // the first of equals
+  ends_[node] = static_cast<int32_t>(tokens_.size());
+  tokens_.push_back({text, token});
+  first_bytes_[static_cast<unsigned char>(text[0])] = true;
+}
+
+bool TokenFinder::find(std::string_view text, std::size_t from, Found& found) const {
+  for (std::size_t begin = from; begin < text.size(); ++begin) {
+    if (!first_bytes_[static_cast<unsigned char>(text[begin])]) continue;
+    uint32_t node = 0;
+    int32_t token = -1;
+    for (std::size_t i = begin; i < text.size(); ++i) {
+      const auto child = children_.find(uint64_t{node} << 8 | static_cast<unsigned char>(text[i]));
+      if (child == children_.end()) break;
+      node = child->second;
+      if (ends_[node] >= 0) {
+        token = ends_[node];
+        found.end = i + 1;
+      }
+    }
+    if (token < 0) continue;
+    found.begin = begin;
+    found.token = static_cast<std::size_t>(token);
+    return true;
+  }
+  return false;
+}
+
+void TokenFinder::split(std::string_view text,
+                        const std::function<void(std::string_view part, int32_t id)>& part) const {
+  std::size_t done = 0;
+  Found found;
+  for (std::size_t from = 0; !tokens_.empty() && find(text, from, found); from = found.end) {
+    const AddedToken& token = tokens_[found.token].token;
+    std::size_t begin = found.begin;
+    std::size_t end = found.end;
+    if (token.single_word &&
+        (ends_with_word(text.substr(0, begin)) || starts_with_word(text.substr(end)))) {
+      continue;
+    }
+    while (token.lstrip && begin > done) {
+      const CodePoint c = code_point_before(text, begin);
+      if (!is_space(c.value)) break;
+      begin -= static_cast<std::size_t>(c.length);
+    }
+    begin = std::max(begin, done);
+    while (token.rstrip && end < text.size()) {
+      const CodePoint c = code_point_at(text, end);
+      if (!is_space(c.value)) break;
+      end += static_cast<std::size_t>(c.length);
+    }
+    if (begin > done) part(text.substr(done, begin - done), -1);
+    part(text.substr(begin, end - begin), token.id);
+    done = end;
+  }
+  if (done < text.size()) part(text.substr(done), -1);
+}
+
+bool TokenFinder::keeps_word_ends() const {
+  return std::none_of(tokens_.begin(), tokens_.end(), [](const Entry& entry) {
+    for (std::size_t i = 1; i < entry.text.size(); ++i) {
+      if (entry.text[i] == ' ' && is_letter(entry.text[i - 1])) return true;
+    }
+    return (entry.token.rstrip && is_letter(entry.text.back())) ||
+           (entry.token.single_word && entry.text.front() == ' ');
+  });
+}
+
+bool TokenFinder::keeps_newlines() const {
+  return std::none_of(tokens_.begin(), tokens_.end(), [](const Entry& entry) {
+    return entry.token.lstrip || entry.token.rstrip || entry.token.single_word ||
+           entry.text.find('\n') != std::string::npos;
+  });
+}
+
+}  // namespace reynard::tokenizer

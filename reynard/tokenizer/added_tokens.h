@@ -1,0 +1,59 @@
+#pragma once
+// Tokens that are found in the text as they are, before anything is split: "<|endoftext|>", "<s>".
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace reynard::tokenizer {
+
+struct AddedToken {
+  std::string content;
+  int32_t id = 0;
+  bool single_word = false;  // only where no word character touches it
+  bool lstrip = false;       // takes the spaces before it
+  bool rstrip = false;       // takes the spaces behind it
+  bool normalized = false;   // looked for in normalized text, in its normalized form
+  bool special = false;      // decoding can leave it out
+};
+
+// Finds the leftmost, of these the longest, occurrences of a set of tokens.
+class TokenFinder {
+ public:
+  // `text` is what to look for (a token's content, or its normalized form).
+  void add(const std::string& text, const AddedToken& token);
+  bool empty() const { return tokens_.empty(); }
+
+  // Cuts the text into what is between the tokens (id -1) and tokens, from left to right.
+  void split(std::string_view text,
+             const std::function<void(std::string_view part, int32_t id)>& part) const;
+
+  // The tokens are found alike when the text is cut behind a letter and before a space.
+  bool keeps_word_ends() const;
+  // ... and when it is cut behind a newline and before what is no space.
+  bool keeps_newlines() const;
+
+ private:
+  struct Found {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    std::size_t token = 0;
+  };
+  bool find(std::string_view text, std::size_t from, Found& found) const;
+
+  struct Entry {
+    std::string text;
+    AddedToken token;
+  };
+  std::vector<Entry> tokens_;
+  // A tree of the tokens' bytes: child = children_[node << 8 | byte].
+  std::unordered_map<uint64_t, uint32_t> children_;
+  std::vector<int32_t> ends_ = {-1};  // per node: the token that ends there
+  bool first_bytes_[256] = {};
+};
+
+}  // namespace reynard::tokenizer

@@ -1,0 +1,54 @@
+#pragma once
+// How tokens become text again: the decoders of tokenizer.json.
+
+#include "reynard/tokenizer/regex.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace reynard::tokenizer {
+
+struct DecodeByteLevel {};     // characters of the byte alphabet -> bytes; then one text
+struct DecodeByteFallback {};  // runs of "<0x41>" -> bytes; U+FFFD each where they are not UTF-8
+struct DecodeFuse {};          // one text
+struct DecodeReplace {
+  Regex from;
+  std::string to;
+};
+struct DecodeStrip {
+  std::string content;  // one character
+  int64_t start = 0;    // at most so many of it are taken from the beginning of each token
+  int64_t stop = 0;     // and from its end
+};
+struct DecodeMetaspace {
+  std::string replacement;
+  bool drop_first = true;  // the mark that was put before the text
+};
+using DecoderStep = std::variant<DecodeByteLevel,
+                                 DecodeByteFallback,
+                                 DecodeFuse,
+                                 DecodeReplace,
+                                 DecodeStrip,
+                                 DecodeMetaspace>;
+
+class Decoder {
+ public:
+  template <class Step>
+  void add(Step step) {
+    steps_.emplace_back(std::move(step));
+  }
+  // Without steps: the tokens with a space between them.
+  std::string decode(std::vector<std::string> tokens) const;
+
+ private:
+  std::vector<DecoderStep> steps_;
+};
+
+// The byte of a token like "<0x41>"; -1 for others.
+int byte_of_token(std::string_view token);
+
+}  // namespace reynard::tokenizer

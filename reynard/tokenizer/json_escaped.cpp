@@ -1,0 +1,99 @@
+#include "reynard/tokenizer/json_escaped.h"
+
+#include "reynard/tokenizer/byte_pair_tokenizer.h"
+#include "reynard/tokenizer/json_string.h"
+#include "reynard/tokenizer/unicode.h"
+#include "reynard/tokenizer/utf8.h"
+
+#include <utility>
+
+namespace reynard::tokenizer {
+
+namespace {
+
+int digit_of(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  return c >= 'A' && c <= 'F' ? c - 'A' + 10 : 16;
+}
+
+// Reads up to `most` digits of the base at text[i].
+struct Number {
+  char32_t value = 0;
+  std::size_t num_digits = 0;
+};
+Number read_number(std::string_view text, std::size_t i, int base, std::size_t most) {
+  Number number;
+  while (number.num_digits < most && i < text.size() && digit_of(text[i]) < base) {
+    number.value =
+        number.value * static_cast<char32_t>(base) + static_cast<char32_t>(digit_of(text[i++]));
+    ++number.num_digits;
+  }
+  return number;
+}
+
+}  // namespace
+
+JsonEscapedTokenizer::JsonEscapedTokenizer(std::unique_ptr<Tokenizer> inner, bool add_bos)
+    : inner_(std::move(inner)), add_bos_(add_bos && inner_->bos()) {}
+
+std::size_t JsonEscapedTokenizer::safe_prefix(std::string_view text) const {
+  // Letters and spaces are not escaped. A newline is: "\n" ends with a letter then.
+  if (inner_->safe_prefix("a b") != 1) return 0;
+  return last_safe_place(text, true, false);
+}
+
+std::vector<int32_t> JsonEscapedTokenizer::encode_text(std::string_view text,
+                                                       const EncodeOptions& options) const {
+  Utf8Validator validator;
+  if (!validator.feed(text) || !validator.finish()) return encode_text(displayable(text), options);
+  std::vector<int32_t> ids = inner_->encode(to_json_string(text), options);
+  if (add_bos_ && options.add_template) ids.insert(ids.begin(), static_cast<int32_t>(*bos()));
+  return ids;
+}
+
+std::string JsonEscapedTokenizer::decode_ids(std::span<const int64_t> ids,
+                                             const DecodeOptions& options) const {
+  const std::string escaped = displayable(inner_->decode(ids, options));
+  if (auto text = from_json_string(escaped)) return *std::move(text);
+  return from_unicode_escape(escaped);
+}
+
+std::string from_unicode_escape(std::string_view bytes) {
+  constexpr std::string_view letters = "\\'\"abfnrtv";
+  constexpr std::string_view characters = "\\'\"\a\b\f\n\r\t\v";
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size();) {
+    const char c = bytes[i++];
+    if (c != '\\') {
+      append_utf8(text, static_cast<unsigned char>(c));
+      continue;
+    }
+    if (i == bytes.size()) break;
+    const char kind = bytes[i];
+    if (kind == '\n') {
+      ++i;
+    } else if (const auto which = letters.find(kind); which != std::string_view::npos) {
+      text += characters[which];
+      ++i;
+    } else if (kind >= '0' && kind <= '7') {
+      const Number number = read_number(bytes, i, 8, 3);
+      append_utf8(text, number.value);
+      i += number.num_digits;
+    } else if (kind == 'x' || kind == 'u' || kind == 'U') {
+      const std::size_t size = kind == 'x' ? 2 : kind == 'u' ? 4 : 8;
+      const Number number = read_number(bytes, ++i, 16, size);
+      const bool character = number.value < 0x110000;
+      const bool surrogate = number.value >= 0xd800 && number.value < 0xe000;
+      if (number.num_digits == size && character) {
+        append_utf8(text, surrogate ? 0xfffd : number.value);
+      }
+      i += number.num_digits;
+    } else {
+      text += '\\';
+    }
+  }
+  return text;
+}
+
+}  // namespace reynard::tokenizer

@@ -1,0 +1,236 @@
+#include "reynard/tokenizer/sentencepiece.h"
+
+#include "reynard/tensor/error.h"
+#include "reynard/tokenizer/byte_pair_tokenizer.h"
+#include "reynard/tokenizer/decoder.h"
+#include "reynard/tokenizer/unicode.h"
+#include "reynard/tokenizer/utf8.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+namespace reynard::tokenizer {
+
+namespace {
+
+using Type = SentencePieceModel::Type;
+
+bool is_plain(Type type) {
+  return type == Type::kNormal || type == Type::kUserDefined;
+}
+
+constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
+
+bool is_utf8(std::string_view text) {
+  Utf8Validator validator;
+  return validator.feed(text) && validator.finish();
+}
+
+// The bytes of the character that the text begins with; 0: there is none.
+std::size_t valid_character(std::string_view text) {
+  const auto length = static_cast<std::size_t>(code_point_at(text, 0).length);
+  return is_utf8(text.substr(0, length)) ? length : 0;
+}
+
+// Text that is joined to pieces starts as single characters, so each must be a piece itself.
+void check_characters(const std::vector<RankedToken>& tokens, const std::string& where) {
+  std::unordered_set<std::string_view> pieces;
+  for (const RankedToken& token : tokens) pieces.insert(token.text);
+  for (const RankedToken& token : tokens) {
+    for (std::size_t i = 0; i < token.text.size();) {
+      const auto length = static_cast<std::size_t>(code_point_at(token.text, i).length);
+      const std::string_view character = token.text.substr(i, length);
+      if (pieces.count(character) == 0) {
+        throw Error(
+            fmt::format("{}: the piece {:?} holds {:?}, which is no piece; this is not supported",
+                        where,
+                        token.text,
+                        character));
+      }
+      i += length;
+    }
+  }
+}
+
+VocabularySpec vocabulary_of(const SentencePieceModel& model, const std::string& where) {
+  VocabularySpec vocabulary;
+  vocabulary.fuse_unknown = true;
+  if (model.byte_fallback) vocabulary.byte_tokens.assign(256, -1);
+  std::vector<RankedToken> ranked;
+  for (std::size_t i = 0; i < model.pieces.size(); ++i) {
+    const auto& [text, score, type] = model.pieces[i];
+    const auto id = static_cast<int32_t>(i);
+    if (type == Type::kUnknown) vocabulary.unknown = id;
+    if (type == Type::kByte && model.byte_fallback) {
+      vocabulary.byte_tokens[static_cast<std::size_t>(byte_of_token(text))] = id;
+    }
+    if (is_plain(type)) vocabulary.tokens.push_back({text, id});
+    if (type == Type::kNormal) ranked.push_back({text, id, -static_cast<double>(score)});
+  }
+  check_characters(ranked, where);
+  vocabulary.merges = merges_of_ranked(ranked);
+  return vocabulary;
+}
+
+}  // namespace
+
+SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model,
+                                               const SentencePieceOptions& options,
+                                               const std::string& where)
+    : model_(std::move(model)),
+      options_(options),
+      space_(model_.escape_whitespaces ? kMetaspace : " "),
+      characters_(model_.character_map, where),
+      vocabulary_(vocabulary_of(model_, where)) {
+  for (std::size_t i = 0; i < model_.pieces.size(); ++i) {
+    const auto& [text, score, type] = model_.pieces[i];
+    const auto id = static_cast<int64_t>(i);
+    if (type == Type::kUserDefined) {
+      if (text.find(kMetaspace) != std::string::npos || text.find(' ') != std::string::npos) {
+        throw Error(fmt::format(
+            "{}: user-defined pieces with spaces, like {:?}, are not supported", where, text));
+      }
+      user_defined_.add(text, {.content = text, .id = static_cast<int32_t>(i)});
+    }
+    if (type == Type::kControl && text == model_.bos_piece) bos_ = id;
+    if (type == Type::kControl && text == model_.eos_piece) eos_ = id;
+  }
+  if ((options_.add_bos && !bos_) || (options_.add_eos && !eos_)) {
+    throw Error(fmt::format("{}: has no piece that {} a text", where, bos_ ? "ends" : "begins"));
+  }
+}
+
+std::size_t SentencePieceTokenizer::safe_prefix(std::string_view text) const {
+  // Rules may reach from a letter to a space; words touch where "▁" is inside pieces.
+  if (!characters_.empty() || !model_.escape_whitespaces) return 0;
+  if (!vocabulary_.splits_at_metaspace()) return 0;
+  return last_safe_place(text, true, false);
+}
+
+// What the beginning of the text becomes, and how much of it that is.
+std::string_view SentencePieceTokenizer::normal_prefix(std::string_view text,
+                                                       std::size_t& length) const {
+  if (const CharacterMap::Match rule = characters_.match(text); rule.length > 0) {
+    length = rule.length;
+    return rule.replacement;
+  }
+  length = valid_character(text);
+  if (length > 0) return text.substr(0, length);
+  length = 1;  // every byte that belongs to no character is one
+  return kReplacementCharacter;
+}
+
+std::string SentencePieceTokenizer::normalized(std::string_view text, bool continues) const {
+  std::string out;
+  out.reserve(text.size() + text.size() / 2);
+  const bool one_space = model_.remove_extra_whitespaces;
+  const bool copies = characters_.empty() && !one_space && is_utf8(text);
+  bool behind_space = one_space && !continues;
+  bool begun = continues || !model_.add_dummy_prefix;
+  const auto add = [&](std::string_view normal) {
+    for (const char c : normal) {
+      const bool space = c == ' ';
+      if (space && behind_space) continue;
+      if (!begun) out += space_;
+      begun = true;
+      if (space) {
+        out += space_;
+      } else {
+        out += c;
+      }
+      behind_space = false;  // only what the whole ends with counts
+    }
+    if (one_space && !normal.empty() && normal.back() == ' ') behind_space = true;
+  };
+  user_defined_.split(text, [&](std::string_view part, int32_t id) {
+    if (id >= 0 || copies) return add(part);
+    while (!part.empty()) {
+      std::size_t length = 0;
+      add(normal_prefix(part, length));
+      part.remove_prefix(length);
+    }
+  });
+  if (!begun && !one_space && !text.empty()) out += space_;
+  const std::string_view space = space_;
+  while (one_space && out.size() >= space.size() &&
+         std::string_view(out).substr(out.size() - space.size()) == space) {
+    out.resize(out.size() - space.size());
+  }
+  return out;
+}
+
+std::vector<int32_t> SentencePieceTokenizer::encode_text(std::string_view text,
+                                                         const EncodeOptions& options) const {
+  std::unique_ptr<Vocabulary::Scratch> scratch;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      scratch = std::move(idle_.back());
+      idle_.pop_back();
+    }
+  }
+  if (!scratch) scratch = std::make_unique<Vocabulary::Scratch>();
+  std::vector<int32_t> ids;
+  if (options.add_template && options_.add_bos) ids.push_back(static_cast<int32_t>(*bos_));
+  std::string normal = normalized(text, options.continues);
+  const std::size_t size = normal.size();
+  normal.append(PieceCache::kPadding, '\0');
+  user_defined_.split(std::string_view(normal).substr(0, size),
+                      [&](std::string_view part, int32_t id) {
+                        if (id >= 0) {
+                          ids.push_back(id);
+                        } else {
+                          vocabulary_.encode(part, ids, *scratch);
+                        }
+                      });
+  if (options.add_template && options_.add_eos) ids.push_back(static_cast<int32_t>(*eos_));
+  const std::lock_guard lock(mutex_);
+  idle_.push_back(std::move(scratch));
+  return ids;
+}
+
+std::string SentencePieceTokenizer::decode_ids(std::span<const int64_t> ids,
+                                               const DecodeOptions& /*options*/) const {
+  check_ids(ids, vocab_size(), name());
+  std::string text;
+  std::string bytes;
+  const auto flush = [&] {
+    for (std::string_view rest = bytes; !rest.empty();) {
+      const std::size_t length = valid_character(rest);
+      text += length > 0 ? rest.substr(0, length) : kReplacementCharacter;
+      rest.remove_prefix(std::max<std::size_t>(length, 1));
+    }
+    bytes.clear();
+  };
+  bool at_begin = true;
+  bool mark_taken = false;
+  for (const int64_t id : ids) {
+    const auto& [piece, score, type] = model_.pieces[static_cast<std::size_t>(id)];
+    if (type == Type::kByte) {
+      bytes += static_cast<char>(byte_of_token(piece));
+      continue;
+    }
+    flush();
+    if (mark_taken || !text.empty()) at_begin = false;
+    mark_taken = false;
+    if (type == Type::kControl) continue;
+    if (type == Type::kUnknown) {
+      text += model_.unknown_surface;
+      continue;
+    }
+    std::string_view rest = piece;
+    if (at_begin && (model_.add_dummy_prefix || model_.remove_extra_whitespaces) &&
+        rest.substr(0, kMetaspace.size()) == kMetaspace) {
+      rest.remove_prefix(kMetaspace.size());
+      mark_taken = !model_.remove_extra_whitespaces;
+    }
+    text += replace_all(rest, kMetaspace, " ");
+  }
+  flush();
+  return text;
+}
+
+}  // namespace reynard::tokenizer

@@ -1,0 +1,57 @@
+#pragma once
+// The tokenizer of a SentencePiece BPE model: ids and text are those of the library of that name.
+
+#include "reynard/tokenizer/added_tokens.h"
+#include "reynard/tokenizer/character_map.h"
+#include "reynard/tokenizer/sentencepiece_model.h"
+#include "reynard/tokenizer/tokenizer.h"
+#include "reynard/tokenizer/vocabulary.h"
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace reynard::tokenizer {
+
+struct SentencePieceOptions {
+  bool add_bos = false;  // the template; model files do not say
+  bool add_eos = false;
+};
+
+class SentencePieceTokenizer final : public Tokenizer {
+ public:
+  // where: the file's name in errors. Throws reynard::Error for a model that cannot be used.
+  SentencePieceTokenizer(SentencePieceModel model,
+                         const SentencePieceOptions& options,
+                         const std::string& where);
+
+  std::string name() const override { return "SentencePiece BPE"; }
+  int64_t vocab_size() const override { return static_cast<int64_t>(model_.pieces.size()); }
+  std::optional<int64_t> bos() const override { return bos_; }
+  std::optional<int64_t> eos() const override { return eos_; }
+  std::size_t safe_prefix(std::string_view text) const override;
+
+ private:
+  std::vector<int32_t> encode_text(std::string_view text,
+                                   const EncodeOptions& options) const override;
+  // Control pieces have no text in any case, as in the library.
+  std::string decode_ids(std::span<const int64_t> ids, const DecodeOptions& options) const override;
+  std::string normalized(std::string_view text, bool continues) const;
+  std::string_view normal_prefix(std::string_view text, std::size_t& length) const;
+
+  SentencePieceModel model_;
+  SentencePieceOptions options_;
+  std::string space_;  // what a space is in pieces
+  CharacterMap characters_;
+  Vocabulary vocabulary_;
+  TokenFinder user_defined_;
+  std::optional<int64_t> bos_;
+  std::optional<int64_t> eos_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<Vocabulary::Scratch>> idle_;
+};
+
+}  // namespace reynard::tokenizer

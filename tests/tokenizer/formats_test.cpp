@@ -1,0 +1,241 @@
+// What each format means, on small made-up vocabularies. That real ones give the ids of the
+// libraries that define them is the business of parity_test.py.
+
+#include "reynard/tensor/error.h"
+#include "reynard/tokenizer/saved_tokenizer.h"
+#include "reynard/tokenizer/tokenizer.h"
+#include "tests/support/files.h"
+#include "tests/support/tokenizers.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace reynard;
+using nlohmann::json;
+using tokenizer::Tokenizer;
+
+class Formats : public testing::Test {
+ protected:
+  std::unique_ptr<Tokenizer> open(const std::string& file,
+                                  std::string_view contents,
+                                  const std::string& prefix = "") {
+    test::write_file(folder_ / file, contents);
+    return tokenizer::make_tokenizer(prefix + (folder_ / file).string());
+  }
+  std::unique_ptr<Tokenizer> open_json(const json& contents) {
+    return open("tokenizer.json", contents.dump());
+  }
+  std::string error_of(const std::function<void()>& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+  // The message for the file with a change.
+  std::string error_of(json contents, const std::function<void(json&)>& change) {
+    change(contents);
+    return error_of([&] { open_json(contents); });
+  }
+  test::TempDir folder_;
+};
+
+std::vector<int64_t> wide(const std::vector<int32_t>& ids) {
+  return {ids.begin(), ids.end()};
+}
+
+TEST_F(Formats, ByteLevelJson) {
+  const auto gpt2 = open_json(test::byte_level_json());
+  EXPECT_EQ(gpt2->vocab_size(), 270);
+  EXPECT_EQ(gpt2->eos(), 269);
+  EXPECT_EQ(gpt2->bos(), 269);  // the only special token
+  EXPECT_EQ(gpt2->encode("hello the<|endoftext|>\xc3\xa9!"),
+            (std::vector<int32_t>{262, 258, 269, 267, '!'}));
+  EXPECT_EQ(gpt2->decode(std::vector<int64_t>{262, 258, 269}), "hello the");
+  EXPECT_EQ(gpt2->decode(std::vector<int64_t>{262, 269}, {.keep_special = true}),
+            "hello<|endoftext|>");
+  EXPECT_EQ(gpt2->encode("\xff"), (std::vector<int32_t>{0xef, 0xbf, 0xbd}));  // U+FFFD
+  for (const std::string& text : test::difficult_texts()) {
+    if (text.find("<|endoftext|>") == std::string::npos) {
+      EXPECT_EQ(gpt2->decode(wide(gpt2->encode(text))), text);
+    }
+  }
+}
+
+TEST_F(Formats, MetaspaceJsonWithByteFallback) {
+  const auto llama = open_json(test::metaspace_json());
+  EXPECT_EQ(llama->bos(), 1);
+  const std::vector<int32_t> ids = llama->encode("the\xe2\x82\xac", {.add_template = true});
+  EXPECT_EQ(ids, (std::vector<int32_t>{1, 268, 3 + 0xe2, 3 + 0x82, 3 + 0xac}));
+  EXPECT_EQ(llama->encode("the"), (std::vector<int32_t>{268}));  // no template
+  EXPECT_EQ(llama->decode(wide(ids)), "the\xe2\x82\xac");
+  EXPECT_EQ(llama->decode(std::vector<int64_t>{3 + 0xe2, 3 + 0x82, 268}),
+            "\xef\xbf\xbd\xef\xbf\xbd the");  // bytes that are no character
+}
+
+TEST_F(Formats, TiktokenIsTheSameVocabularyAsItsJson) {
+  const auto ranks = open("x.tiktoken", test::tiktoken_ranks(), "gpt2:");
+  const auto from_json = open_json(test::byte_level_json());
+  EXPECT_EQ(ranks->eos(), 269);
+  for (const std::string& text : test::difficult_texts()) {
+    EXPECT_EQ(ranks->encode(text), from_json->encode(text)) << text;
+  }
+  EXPECT_EQ(error_of([&] {
+              open("x.tiktoken", test::tiktoken_ranks());
+            }).substr((folder_ / "x.tiktoken").string().size()),
+            ": 269 ranks are no vocabulary whose splitting pattern is known: 50256 (GPT-2), 100256 "
+            "(cl100k), 128000 (Llama-3), 151643 (Qwen); write gpt2:, llama3: or qwen2: before the "
+            "name of the file");
+  EXPECT_NE(error_of([&] { open("x.tiktoken", "YQ== 0\nYg== 0\n", "gpt2:"); }).find("rank 0 again"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { open("x.tiktoken", "YQ== 0\nYg== x\n", "gpt2:"); }).find("line 2"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { open("x.tiktoken", "YQ== 0\n", "gpt2:"); }).find("the byte 0"),
+            std::string::npos);
+}
+
+TEST_F(Formats, SentencePieceModel) {
+  const auto model = open("tokenizer.model", test::sentencepiece_model());
+  EXPECT_EQ(model->bos(), 1);
+  EXPECT_EQ(model->eos(), 2);
+  const std::vector<int32_t> ids = model->encode("hello the\xff");
+  EXPECT_EQ(ids, (std::vector<int32_t>{264, 261, 3 + 0xef, 3 + 0xbf, 3 + 0xbd}));  // U+FFFD
+  EXPECT_EQ(model->decode(wide(ids)), "hello the\xef\xbf\xbd");
+  EXPECT_EQ(model->encode("  he"), (std::vector<int32_t>{268, 268, 263}));
+  const auto trimmed =
+      open("tokenizer.model", test::sentencepiece_model({.remove_extra_whitespaces = true}));
+  EXPECT_EQ(trimmed->encode("  he  "), (std::vector<int32_t>{263}));
+  const auto unknown = open("tokenizer.model", test::sentencepiece_model({.byte_fallback = false}));
+  EXPECT_EQ(unknown->encode("xyt"), (std::vector<int32_t>{12, 0, 13}));  // one for both
+  const auto marked = open("tokenizer.model", test::sentencepiece_model({.user_defined = {"<m>"}}));
+  EXPECT_EQ(marked->encode("<m>he"), (std::vector<int32_t>{269, 3, 261}));
+}
+
+TEST_F(Formats, JsonEscapedTextAsInLongCrawl64) {
+  open_json(test::byte_level_json());
+  const auto plain = tokenizer::make_tokenizer((folder_ / "tokenizer.json").string());
+  const auto escaped = tokenizer::make_tokenizer("json:" + (folder_ / "tokenizer.json").string());
+  EXPECT_EQ(escaped->encode("the\n\"\xc3\xa9\xf0\x9f\x98\x80"),
+            plain->encode("the\\n\\\"\\u00e9\\ud83d\\ude00"));
+  for (const std::string& text : test::difficult_texts()) {
+    if (text.find("<|endoftext|>") == std::string::npos) {
+      EXPECT_EQ(escaped->decode(wide(escaped->encode(text))), text);
+    }
+  }
+  // What is no JSON string is read as Python's unicode_escape reads it.
+  EXPECT_EQ(escaped->decode(wide(plain->encode("a\\x41\\q"))), "aA\\q");
+}
+
+TEST_F(Formats, FoldersAreFoundByThemselves) {
+  test::write_file(folder_ / "tokenizer.json", test::byte_level_json().dump());
+  test::write_file(folder_ / "tokenizer_config.json",
+                   R"({"bos_token": {"content": "<|endoftext|>"}, "eos_token": "!"})");
+  const auto tokenizer = tokenizer::make_tokenizer(folder_.path().string());
+  EXPECT_EQ(tokenizer->bos(), 269);
+  EXPECT_EQ(tokenizer->eos(), '!');
+  test::write_file(folder_ / "tokenizer_config.json", R"({"bos_token": null})");
+  EXPECT_EQ(tokenizer::make_tokenizer(folder_.path().string())->bos(), std::nullopt);
+  const test::TempDir empty;
+  EXPECT_NE(error_of([&] {
+              tokenizer::make_tokenizer(empty.path().string());
+            }).find("holds no tokenizer: tokenizer.json, tokenizer.model"),
+            std::string::npos);
+  // GPT-2's first format.
+  const json parts = test::byte_level_json();
+  std::string merges = "#version: 0.2\n";
+  for (const json& pair : parts["model"]["merges"]) {
+    merges += pair[0].get<std::string>() + " " + pair[1].get<std::string>() + "\n";
+  }
+  json vocab = parts["model"]["vocab"];
+  vocab["<|endoftext|>"] = 269;
+  test::write_file(empty / "vocab.json", vocab.dump());
+  test::write_file(empty / "merges.txt", merges);
+  const auto old = tokenizer::make_tokenizer(empty.path().string());
+  EXPECT_EQ(old->encode("hello the<|endoftext|>"), (std::vector<int32_t>{262, 258, 269}));
+}
+
+TEST_F(Formats, CopiesAreTheSameTokenizer) {
+  test::write_file(folder_ / "a.tiktoken", test::tiktoken_ranks());
+  test::write_file(folder_ / "b.json", test::byte_level_json().dump());
+  test::write_file(folder_ / "c.model", test::sentencepiece_model());
+  for (const std::string& name : {std::string("byte"),
+                                  "gpt2:" + (folder_ / "a.tiktoken").string(),
+                                  "json:llama3:" + (folder_ / "a.tiktoken").string(),
+                                  "json:" + (folder_ / "b.json").string(),
+                                  (folder_ / "c.model").string()}) {
+    const test::TempDir copy;
+    const auto files = tokenizer::saved_files(name);
+    for (const auto& file : files) test::write_file(copy / file.name, file.contents);
+    const auto original = tokenizer::make_tokenizer(name);
+    const auto copied = tokenizer::make_tokenizer(copy.path().string());
+    for (const std::string& text : test::difficult_texts()) {
+      EXPECT_EQ(copied->encode(text), original->encode(text)) << name;
+    }
+    const auto again = tokenizer::saved_files(copy.path().string());
+    EXPECT_EQ(tokenizer::fingerprint(again), tokenizer::fingerprint(files));
+  }
+  EXPECT_NE(tokenizer::fingerprint(tokenizer::saved_files("byte")),
+            tokenizer::fingerprint(tokenizer::saved_files((folder_ / "b.json").string())));
+}
+
+TEST_F(Formats, WhatIsNotSupportedIsNamed) {
+  const json good = test::byte_level_json();
+  const auto expect = [&](const std::function<void(json&)>& change, const std::string& part) {
+    const std::string message = error_of(good, change);
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+    EXPECT_NE(message.find("tokenizer.json"), std::string::npos) << message;
+  };
+  expect([](json& file) { file["model"]["type"] = "Unigram"; },
+         "the model \"Unigram\" is not supported; expected BPE");
+  expect(
+      [](json& file) {
+        file["normalizer"] = {{"type", "BertNormalizer"}};
+      },
+      "the normalizer \"BertNormalizer\" is not supported");
+  expect(
+      [](json& file) {
+        file["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
+      },
+      "the pre-tokenizer \"BertPreTokenizer\" is not supported");
+  expect(
+      [](json& file) {
+        file["decoder"] = {{"type", "WordPiece"}};
+      },
+      "the decoder \"WordPiece\" is not supported");
+  expect(
+      [](json& file) {
+        file["post_processor"] = {{"type", "Other"}};
+      },
+      "the post-processor \"Other\" is not supported");
+  expect([](json& file) { file["model"]["dropout"] = 0.1; }, "\"dropout\" is not supported");
+  expect([](json& file) { file["model"]["end_of_word_suffix"] = "</w>"; },
+         "\"end_of_word_suffix\" is not supported");
+  expect([](json& file) { file["model"]["vocab"]["he"] = 17; }, "two tokens have the id 17");
+  expect([](json& file) { file["model"]["merges"].push_back("q z"); }, "which is not in vocab");
+  expect([](json& file) { file["added_tokens"][0]["id"] = 500; }, "follow one by one");
+  expect(
+      [](json& file) {
+        file["pre_tokenizer"] = {
+            {"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", "Isolated"}};
+      },
+      "the regular expression \"(a\" cannot be used");
+  const auto expect_error =
+      [&](const std::string& file, const std::string& text, const char* part) {
+        const std::string message = error_of([&] { open(file, text); });
+        EXPECT_NE(message.find(part), std::string::npos) << message;
+      };
+  expect_error("tokenizer.json", std::string(100000, '['), "is no tokenizer");
+  expect_error("tokenizer.json", "{\"a\":" + std::string(100000, '['), "nested deeper");
+  expect_error("tokenizer.json", "{\"a\":", "is not JSON");
+  expect_error("tokenizer.model", std::string("\n\x03") + "abc", "tokenizer.model");
+  EXPECT_NE(error_of([] { tokenizer::make_tokenizer("bpe"); }).find("\"bpe\""), std::string::npos);
+}
+
+}  // namespace
