@@ -13,6 +13,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -202,7 +203,9 @@ TEST(LayerCache, SkippedPagesAreNotRead) {
       append(cache, in, 0, 1000);
       const AttentionOptions options = {0, -10, rule};
       const PagedOutput clean = attend(cache, in, 1, bound, 0, options);
-      const int64_t skipped = clean.start.min().item<int32_t>() / kPageTokens;
+      // The two nearest pages are read in any case: they bound the query's log-sum-exp.
+      const int64_t floor_page = 1000 / kPageTokens - 1;
+      const int64_t skipped = std::min(clean.start.min().item<int32_t>() / kPageTokens, floor_page);
       ASSERT_GT(skipped, 5) << config::name_of(rule);
       for (int64_t g = 0; g < G; ++g) {
         for (int64_t n = 0; n < skipped; ++n) {

@@ -2,6 +2,7 @@
 // The table of one tile struct, filled from the templates: the last line of each kernels_*.cpp.
 
 #include "reynard/attention/cpu/backward.h"
+#include "reynard/attention/cpu/decode_run.h"
 #include "reynard/attention/cpu/forward.h"
 
 namespace reynard::attention::cpu {
@@ -30,6 +31,8 @@ KernelTable make_kernel_table() {
   table.pack_queries = pack_queries<Tiles>;
   table.backward = backward<Tiles>;
   table.reduce_queries = reduce_queries<Tiles>;
+  table.decode_scratch_bytes = DecodeScratch::bytes;
+  table.decode = decode_run;
   return table;
 }
 

@@ -80,6 +80,29 @@ struct BackwardParams {
   char* touched = nullptr;      // (S, pairs, H/G, N): whether the segment wrote its parts at all
 };
 
+// Consecutive pages of one (sequence, kv head), attended by one query of each head of the group: a
+// task of split-KV decode. Pages are read where they lie.
+struct PageRun {
+  const void* keys = nullptr;    // (P, 64, D)
+  const void* values = nullptr;  // (P, 64, D); null: only the sums of weights are wanted
+  Element element = Element::kFloat;
+  int64_t D = 0, group = 1;        // H/G heads
+  const double* sums = nullptr;    // (P, group, 64), or null: no bias
+  const int32_t* pages = nullptr;  // (num_pages) ids, of which none that is read is negative
+  int64_t num_pages = 0;
+  const float* q = nullptr;            // (group, D) times scale
+  const double* query_sums = nullptr;  // (group)
+  const KeyRange* ranges = nullptr;    // (group) keys to read, counted from the run's first page
+};
+
+// The softmax of a run's keys, not yet normalised: weights are 2^(logit - largest), with logits in
+// base 2. Of heads that read no key: -inf, 0 and 0.
+struct RunSoftmax {
+  float* largest = nullptr;  // (group)
+  float* total = nullptr;    // (group)
+  float* out = nullptr;      // (group, D)
+};
+
 // The kernels of one path for one kind of input. Sizes of blocks and scratch are in bytes.
 struct KernelTable {
   int64_t queries_per_block = 0;  // divides 128
@@ -106,6 +129,10 @@ struct KernelTable {
                          int64_t b,
                          int64_t h,
                          int64_t query_block) = nullptr;
+
+  // Pages of any element.
+  int64_t (*decode_scratch_bytes)(int64_t head_dim, int64_t group) = nullptr;
+  void (*decode)(const PageRun&, const RunSoftmax&, char* scratch) = nullptr;
 };
 
 // f32 arithmetic on any input; the bf16 tables read bf16 only.

@@ -33,6 +33,13 @@ inline Vec load(const float* p) {
 inline void store(float* p, Vec x) {
   *reinterpret_cast<Vec*>(p) = x;
 }
+// Wherever p lies.
+template <class Register>
+inline Register load_unaligned(const void* p) {
+  Register x;
+  __builtin_memcpy(&x, p, sizeof(x));
+  return x;
+}
 inline IntVec load(const int32_t* p) {
   return *reinterpret_cast<const IntVec*>(p);
 }
@@ -57,6 +64,29 @@ inline bool any(IntVec mask) {
 #else
   return _mm_movemask_epi8((__m128i)mask) != 0;
 #endif
+}
+
+// Lane i of the result is the sum of the lanes of rows[i]. Each step interleaves two vectors of
+// partial sums and adds the halves; rows[i] meets rows[i + count] so that the order comes out
+// right.
+inline Vec sums_of_lanes(Vec (&rows)[kLanes]) {
+#if defined(__AVX512F__)
+  constexpr IntVec kLow = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+#elif defined(__AVX2__)
+  constexpr IntVec kLow = {0, 8, 1, 9, 2, 10, 3, 11};
+#else
+  constexpr IntVec kLow = {0, 4, 1, 5};
+#endif
+  constexpr IntVec kHigh = kLow + kLanes / 2;
+#pragma GCC unroll 4
+  for (int count = kLanes / 2; count > 0; count /= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < count; ++i) {
+      rows[i] = __builtin_shuffle(rows[i], rows[i + count], kLow) +
+                __builtin_shuffle(rows[i], rows[i + count], kHigh);
+    }
+  }
+  return rows[0];
 }
 
 constexpr float kInfinity = __builtin_inff();

@@ -7,6 +7,7 @@
 #include "reynard/tensor/check.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
+#include "tests/support/forced_path.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -33,42 +34,15 @@ using test::expect_within_budget;
 using test::random_inputs;
 using test::run_attention;
 
-// Forces a path while it lives.
-class ForcedPath {
- public:
-  explicit ForcedPath(const std::string& name) {
-    if (const char* before = std::getenv(kVariable)) before_ = before;
-    setenv(kVariable, name.c_str(), 1);
-  }
-  ~ForcedPath() {
-    if (before_.empty()) {
-      unsetenv(kVariable);
-    } else {
-      setenv(kVariable, before_.c_str(), 1);
-    }
-  }
-  ForcedPath(const ForcedPath&) = delete;
-  ForcedPath& operator=(const ForcedPath&) = delete;
-
- private:
-  static constexpr const char* kVariable = "REYNARD_CPU_PATH";
-  std::string before_;
-};
-
-std::vector<std::string> path_names() {
-  std::vector<std::string> names;
-  for (const Path& path : available_paths()) names.emplace_back(path.name);
-  return names;
-}
-
 class KernelPath : public testing::TestWithParam<std::string> {
  protected:
-  ForcedPath forced_{GetParam()};
+  test::ForcedPath forced_{GetParam()};
 };
 
-INSTANTIATE_TEST_SUITE_P(Cpu, KernelPath, testing::ValuesIn(path_names()), [](const auto& info) {
-  return info.param;
-});
+INSTANTIATE_TEST_SUITE_P(Cpu,
+                         KernelPath,
+                         testing::ValuesIn(test::path_names()),
+                         [](const auto& info) { return info.param; });
 
 TEST_P(KernelPath, IsTheOneInUse) {
   EXPECT_EQ(current_path().name, GetParam());
@@ -216,7 +190,7 @@ TEST(CpuPath, BestComesFirstAndPortableIsAlwaysThere) {
 }
 
 TEST(CpuPath, UnknownNameIsAnErrorThatListsThisMachines) {
-  const ForcedPath forced("sse9");
+  const test::ForcedPath forced("sse9");
   try {
     current_path();
     FAIL() << "no error";
