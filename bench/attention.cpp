@@ -1,6 +1,7 @@
 #include "bench/attention.h"
 
 #include "reynard/attention/attention.h"
+#include "reynard/attention/pruning.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
@@ -22,12 +23,6 @@ namespace reynard::bench {
 
 namespace {
 
-at::ScalarType scalar_type(const std::string& dtype) {
-  if (dtype == "f32") return at::kFloat;
-  if (dtype == "bf16") return at::kBFloat16;
-  throw Error(fmt::format("bench: --dtype {}; expected f32 or bf16", dtype));
-}
-
 // Leaves that gradients are taken of, and the gradient of out.
 struct Inputs {
   at::Tensor q, k, v;   // (B, T, H or G, D)
@@ -43,20 +38,25 @@ at::Tensor mixed_gates(int64_t B, int64_t T, int64_t H) {
   return at::log_sigmoid(logits);
 }
 
-Inputs random_inputs(const AttentionBench& o, int64_t T, at::ScalarType dtype) {
+Inputs random_inputs(const AttentionShape& shape, at::ScalarType dtype) {
   Inputs inputs;
-  const auto draw = [&](int64_t heads) { return at::randn({o.B, T, heads, o.D}).to(dtype); };
-  inputs.q = draw(o.H), inputs.k = draw(o.G), inputs.v = draw(o.G), inputs.dout = draw(o.H);
-  inputs.log_gate = mixed_gates(o.B, T, o.H);
+  const auto draw = [&](int64_t heads) {
+    return at::randn({shape.B, shape.T, heads, shape.D}).to(dtype);
+  };
+  inputs.q = draw(shape.H), inputs.dout = draw(shape.H);
+  inputs.k = draw(shape.G), inputs.v = draw(shape.G);
+  inputs.log_gate = mixed_gates(shape.B, shape.T, shape.H);
   for (at::Tensor* x : {&inputs.q, &inputs.k, &inputs.v, &inputs.log_gate}) {
     x->set_requires_grad(true);
   }
   return inputs;
 }
 
+constexpr double kLogTolerance = -10;
+
 attention::AttentionOptions pruned_options(bool pruned) {
   attention::AttentionOptions options;
-  options.log_pruning_tolerance = pruned ? -10 : 0;
+  options.log_pruning_tolerance = pruned ? kLogTolerance : 0;
   return options;
 }
 
@@ -127,9 +127,9 @@ void check_dense_parity(const Inputs& x, const Peer& peer) {
   }
 }
 
-std::string shape_text(const AttentionBench& o, int64_t T) {
-  std::string text = fmt::format("B{} H{} T{} D{}", o.B, o.H, T, o.D);
-  if (o.G != o.H) text += fmt::format(" G{}", o.G);
+std::string shape_text(const AttentionShape& shape) {
+  std::string text = fmt::format("B{} H{} T{} D{}", shape.B, shape.H, shape.T, shape.D);
+  if (shape.G != shape.H) text += fmt::format(" G{}", shape.G);
   return text;
 }
 
@@ -138,16 +138,16 @@ bool wanted(const AttentionBench& o, const std::string& name) {
 }
 
 // GFLOP/s of a causal pass: 2 matrix products forward, 5 backward.
-Row speed_row(const AttentionBench& o,
+Row speed_row(const AttentionShape& shape,
               const std::string& name,
-              int64_t T,
               const std::string& dtype,
               int products,
               Medians seconds,
               const std::string& peer) {
-  const double flops = 2.0 * products * o.B * o.H * o.D * T * (T + 1) / 2;
+  const double pairs = static_cast<double>(shape.T) * (shape.T + 1) / 2;
+  const double flops = 2.0 * products * shape.B * shape.H * shape.D * pairs;
   return {name,
-          shape_text(o, T),
+          shape_text(shape),
           dtype,
           cpu_name(),
           flops / seconds.ours * 1e-9,
@@ -160,8 +160,11 @@ Row speed_row(const AttentionBench& o,
 constexpr int kForwardProducts = 2, kBackwardProducts = 5;
 
 // Ours computes the gates and their gradients; the peer has none.
-void bench_dense(const AttentionBench& o, const std::string& dtype, std::vector<Row>& rows) {
-  const Inputs x = random_inputs(o, o.T, scalar_type(dtype));
+void bench_dense(const AttentionBench& o,
+                 const AttentionShape& shape,
+                 const std::string& dtype,
+                 std::vector<Row>& rows) {
+  const Inputs x = random_inputs(shape, scalar_type(dtype));
   const Peer peer(x, x.q.scalar_type());
   check_dense_parity(x, peer);
   if (wanted(o, "dense_forward")) {
@@ -169,7 +172,7 @@ void bench_dense(const AttentionBench& o, const std::string& dtype, std::vector<
     const Medians seconds = time_by_turns(
         o.repeats, [&] { ours(x, x.log_gate); }, [&] { peer.forward(); });
     rows.push_back(
-        speed_row(o, "dense_forward", o.T, dtype, kForwardProducts, seconds, "torch_sdpa"));
+        speed_row(shape, "dense_forward", dtype, kForwardProducts, seconds, "torch_sdpa"));
   }
   if (wanted(o, "dense_backward")) {
     const at::Tensor out = ours(x, x.log_gate), peer_out = peer.forward();
@@ -182,13 +185,14 @@ void bench_dense(const AttentionBench& o, const std::string& dtype, std::vector<
           gradients(peer_out, {peer.q, peer.k, peer.v}, peer.dout);
         });
     rows.push_back(
-        speed_row(o, "dense_backward", o.T, dtype, kBackwardProducts, seconds, "torch_sdpa"));
+        speed_row(shape, "dense_backward", dtype, kBackwardProducts, seconds, "torch_sdpa"));
   }
 }
 
 // Speeds of the pruned pass are in FLOPs of the dense one, so that both columns compare.
 void bench_pruned(const AttentionBench& o, const std::string& dtype, std::vector<Row>& rows) {
-  const Inputs x = random_inputs(o, o.pruned_T, scalar_type(dtype));
+  const AttentionShape& shape = o.pruned_shape;
+  const Inputs x = random_inputs(shape, scalar_type(dtype));
   const at::Tensor pruned = ours(x, x.log_gate, true), dense = ours(x, x.log_gate);
   const double scale = largest(dense), allowed = dtype == "f32" ? 1e-4 : 2e-2;
   check_parity("out", largest(pruned - dense) / scale, allowed, "own without pruning");
@@ -198,7 +202,7 @@ void bench_pruned(const AttentionBench& o, const std::string& dtype, std::vector
     const Medians seconds = time_by_turns(
         repeats, [&] { ours(x, x.log_gate, true); }, [&] { ours(x, x.log_gate); });
     rows.push_back(
-        speed_row(o, "pruned_forward", o.pruned_T, dtype, kForwardProducts, seconds, "own_dense"));
+        speed_row(shape, "pruned_forward", dtype, kForwardProducts, seconds, "own_dense"));
   }
   if (wanted(o, "pruned_backward")) {
     const std::vector<at::Tensor> leaves = {x.q, x.k, x.v, x.log_gate};
@@ -206,9 +210,37 @@ void bench_pruned(const AttentionBench& o, const std::string& dtype, std::vector
         repeats,
         [&] { gradients(pruned, leaves, x.dout); },
         [&] { gradients(dense, leaves, x.dout); });
-    rows.push_back(speed_row(
-        o, "pruned_backward", o.pruned_T, dtype, kBackwardProducts, seconds, "own_dense"));
+    rows.push_back(
+        speed_row(shape, "pruned_backward", dtype, kBackwardProducts, seconds, "own_dense"));
   }
+}
+
+// Mid-range heads: most gates near 0.99, so that neither rule keeps everything.
+void bench_kept_tiles(const AttentionBench& o, const std::string& dtype, std::vector<Row>& rows) {
+  const at::NoGradGuard no_grad;
+  const AttentionShape& shape = o.pruned_shape;
+  Inputs x = random_inputs(shape, scalar_type(dtype));
+  x.log_gate = at::log_sigmoid(at::randn({shape.B, shape.T, shape.H}) + 5);
+  const at::Tensor dense = ours(x, x.log_gate);
+  const auto kept_by = [&](attention::PruningRule rule) {
+    const auto pruned =
+        attention::attention(x.q, x.k, x.v, x.log_gate, {}, {}, {0, kLogTolerance, rule});
+    const double allowed = dtype == "f32" ? 1e-4 : 2e-2;
+    check_parity("out", largest(pruned.out - dense) / largest(dense), allowed, "own dense");
+    const auto statistics = attention::attention_statistics(pruned.start, {}, shape.T, shape.T);
+    return 1 - statistics.pruned_tiles.mean().item<double>();
+  };
+  const double tight = kept_by(attention::PruningRule::kTight);
+  const double published = kept_by(attention::PruningRule::kPublished);
+  rows.push_back({.name = "kept_tiles",
+                  .shape = shape_text(shape),
+                  .dtype = dtype,
+                  .device = cpu_name(),
+                  .ours = tight,
+                  .peer = "published",
+                  .peer_value = published,
+                  .unit = "share",
+                  .ratio = published / tight});
 }
 
 }  // namespace
@@ -217,11 +249,14 @@ std::vector<Row> bench_attention(const AttentionBench& options) {
   std::vector<Row> rows;
   for (const std::string& dtype : options.dtypes) {
     if (wanted(options, "dense_forward") || wanted(options, "dense_backward")) {
-      bench_dense(options, dtype, rows);
+      for (const AttentionShape& shape : options.dense_shapes) {
+        bench_dense(options, shape, dtype, rows);
+      }
     }
     if (wanted(options, "pruned_forward") || wanted(options, "pruned_backward")) {
       bench_pruned(options, dtype, rows);
     }
+    if (wanted(options, "kept_tiles")) bench_kept_tiles(options, dtype, rows);
   }
   return rows;
 }

@@ -10,16 +10,23 @@
 
 namespace reynard::bench {
 
-struct AttentionBench {
+struct AttentionShape {
   int64_t B = 1, H = 8, G = 8, T = 4096, D = 64;
-  int64_t pruned_T = 16384;
+};
+
+struct AttentionBench {
+  std::vector<AttentionShape> dense_shapes = {
+      {}, {.H = 4, .G = 4, .T = 16384}, {.H = 4, .G = 4, .D = 128}};
+  AttentionShape pruned_shape = {.T = 16384};
   std::vector<std::string> dtypes = {"f32", "bf16"};
   std::vector<std::string> names = {
-      "dense_forward", "dense_backward", "pruned_forward", "pruned_backward"};
+      "dense_forward", "dense_backward", "pruned_forward", "pruned_backward", "kept_tiles"};
   int repeats = 7;
 };
 
-// Throws reynard::Error where results of ours and the peer differ by more than rounding.
+// Rows of kept_tiles are shares of tiles that are read with gate logits N(5, 1), measured norms and
+// tolerance e^-10: the tight rule's against the published one's. Throws reynard::Error where
+// results of ours and the peer differ by more than rounding.
 std::vector<Row> bench_attention(const AttentionBench& options);
 
 // Peak resident memory of forward and backward with grouped heads, gates, packed documents and left

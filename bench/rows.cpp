@@ -1,6 +1,8 @@
 #include "bench/rows.h"
 
+#include "bench/reference_figures.h"
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/tensor/check.h"
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -52,6 +54,12 @@ Medians time_by_turns(int repeats,
   return {median(our_times), median(peer_times)};
 }
 
+at::ScalarType scalar_type(const std::string& dtype) {
+  if (dtype == "f32") return at::kFloat;
+  if (dtype == "bf16") return at::kBFloat16;
+  throw Error(fmt::format("bench: --dtype {}; expected f32 or bf16", dtype));
+}
+
 void print_rows(const std::vector<Row>& rows) {
   fmt::print("{:<18} {:<24} {:<5} {:>10} {:>10}  {:<12} {:<10} {:>6}\n",
              "name",
@@ -74,6 +82,10 @@ void print_rows(const std::vector<Row>& rows) {
                row.ratio);
   }
   if (!rows.empty()) fmt::print("device: {}\n", rows.front().device);
+  for (const Row& row : rows) {
+    const std::string note = slow_peer_note(row, machine_kind());
+    if (!note.empty()) fmt::print("note: {}\n", note);
+  }
 }
 
 void write_rows(const std::vector<Row>& rows, const std::string& path) {
@@ -88,7 +100,8 @@ void write_rows(const std::vector<Row>& rows, const std::string& path) {
                     {"peer", row.peer},
                     {"peer_value", row.peer_value},
                     {"unit", row.unit},
-                    {"ratio", row.ratio}});
+                    {"ratio", row.ratio},
+                    {"note", slow_peer_note(row, machine_kind())}});
   }
   checkpoint::write_atomically(path, list.dump(1) + "\n");
 }

@@ -2,6 +2,8 @@
 // What every benchmark reports: rows that compare ours with a peer measured in the same run, as a
 // table for people and as JSON for machines.
 
+#include <ATen/core/Tensor.h>
+
 #include <functional>
 #include <string>
 #include <vector>
@@ -32,6 +34,10 @@ Medians time_by_turns(int repeats,
                       const std::function<void()>& ours,
                       const std::function<void()>& peer);
 
+// f32 or bf16; another name is a reynard::Error.
+at::ScalarType scalar_type(const std::string& dtype);
+
+// With a line for each peer that was too slow (reference_figures.h).
 void print_rows(const std::vector<Row>& rows);
 // Writes a JSON list of rows; replaces the file only when it is complete. Empty path: nothing.
 void write_rows(const std::vector<Row>& rows, const std::string& path);

@@ -1,6 +1,7 @@
 // reynard bench: speed and memory against peers measured in the same run.
 
 #include "bench/attention.h"
+#include "bench/decode.h"
 #include "bench/train_step.h"
 #include "cli/command.h"
 #include "reynard/tensor/check.h"
@@ -17,8 +18,9 @@ namespace reynard::cli {
 namespace {
 
 // "B1 H8 T4096 D64", in any order, parts left out keep their defaults; G defaults to H.
-void parse_shape(const std::string& text, bench::AttentionBench& options) {
+bench::AttentionShape parse_shape(const std::string& text) {
   static const std::regex part(R"(([BHGTD])=?(\d{1,9})[ ,]*)");
+  bench::AttentionShape shape;
   std::string rest = text;
   std::smatch match;
   bool has_groups = false;
@@ -27,29 +29,30 @@ void parse_shape(const std::string& text, bench::AttentionBench& options) {
     if (value == 0) break;
     switch (match[1].str()[0]) {
       case 'B':
-        options.B = value;
+        shape.B = value;
         break;
       case 'H':
-        options.H = value;
+        shape.H = value;
         break;
       case 'G':
-        options.G = value, has_groups = true;
+        shape.G = value, has_groups = true;
         break;
       case 'T':
-        options.T = options.pruned_T = value;
+        shape.T = value;
         break;
       case 'D':
-        options.D = value;
+        shape.D = value;
         break;
     }
     rest = match.suffix();
   }
-  if (!has_groups) options.G = options.H;
-  if (!rest.empty() || options.H % options.G != 0) {
+  if (!has_groups) shape.G = shape.H;
+  if (!rest.empty() || shape.H % shape.G != 0) {
     throw Error(fmt::format(
         "bench: --shape \"{}\"; expected parts like \"B1 H8 G2 T4096 D64\" with G dividing H",
         text));
   }
+  return shape;
 }
 
 void add_attention(CLI::App& bench) {
@@ -60,8 +63,10 @@ void add_attention(CLI::App& bench) {
     std::string shape, json;
   };
   auto arguments = std::make_shared<Arguments>();
-  command->add_option(
-      "--shape", arguments->shape, "e.g. \"B1 H8 G8 T4096 D64\" (default; pruned rows: T16384)");
+  command->add_option("--shape",
+                      arguments->shape,
+                      "one shape for all rows, e.g. \"B1 H8 G8 T4096 D64\" (default: that one, "
+                      "B1 H4 T16384 D64 and B1 H4 T4096 D128; pruned rows: B1 H8 T16384 D64)");
   command->add_option("--dtype", arguments->bench.dtypes, "f32, bf16 (default: both)")
       ->delimiter(',');
   command->add_option("--only", arguments->bench.names, "names of the rows to measure")
@@ -71,7 +76,10 @@ void add_attention(CLI::App& bench) {
       ->check(CLI::PositiveNumber);
   command->add_option("--json", arguments->json, "file for the rows");
   command->callback([arguments] {
-    if (!arguments->shape.empty()) parse_shape(arguments->shape, arguments->bench);
+    if (!arguments->shape.empty()) {
+      arguments->bench.pruned_shape = parse_shape(arguments->shape);
+      arguments->bench.dense_shapes = {arguments->bench.pruned_shape};
+    }
     const auto rows = bench::bench_attention(arguments->bench);
     bench::print_rows(rows);
     bench::write_rows(rows, arguments->json);
@@ -92,6 +100,41 @@ void add_attention_memory(CLI::App& bench) {
   command->add_option("--json", arguments->json, "file for the row");
   command->callback([arguments] {
     const auto rows = bench::bench_attention_memory(arguments->length, arguments->dtype);
+    bench::print_rows(rows);
+    bench::write_rows(rows, arguments->json);
+  });
+}
+
+void add_decode(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand(
+      "decode",
+      "attention on a paged cache: one token against a copy of the bytes, a chunk of a "
+      "prefill against contiguous tensors");
+  struct Arguments {
+    bench::DecodeBench bench;
+    std::string shape, json;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option(
+      "--shape", arguments->shape, "\"H8 G8 T65536 D64\" (default; prefill rows: T8192)");
+  command->add_option("--chunk", arguments->bench.chunk, "tokens of a prefill chunk")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--dtype", arguments->bench.dtypes, "f32, bf16 (default: both)")
+      ->delimiter(',');
+  command->add_option("--only", arguments->bench.names, "names of the rows to measure")
+      ->delimiter(',')
+      ->check(CLI::IsMember(arguments->bench.names));
+  command->add_option("--repeats", arguments->bench.repeats, "timed runs; the median counts")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--json", arguments->json, "file for the rows");
+  command->callback([arguments] {
+    bench::DecodeBench& options = arguments->bench;
+    if (!arguments->shape.empty()) {
+      const bench::AttentionShape shape = parse_shape(arguments->shape);
+      options.H = shape.H, options.G = shape.G, options.D = shape.D;
+      options.length = options.prefill_length = shape.T;
+    }
+    const auto rows = bench::bench_decode(options);
     bench::print_rows(rows);
     bench::write_rows(rows, arguments->json);
   });
@@ -129,6 +172,7 @@ void add_bench(CLI::App& app) {
   bench->require_subcommand(1);
   add_attention(*bench);
   add_attention_memory(*bench);
+  add_decode(*bench);
   add_train_step(*bench);
 }
 

@@ -1,0 +1,143 @@
+#include "bench/decode.h"
+
+#include "reynard/attention/attention.h"
+#include "reynard/attention/decode.h"
+#include "reynard/tensor/check.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+
+#include <ATen/ops/abs.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/log_sigmoid.h>
+#include <ATen/ops/randn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <span>
+
+namespace reynard::bench {
+
+namespace {
+
+// A pool whose free pages come in random order, as after hours of serving.
+std::shared_ptr<attention::PagePool> shuffled_pool(const attention::PageLayout& layout,
+                                                   int64_t num_pages) {
+  auto pool = std::make_shared<attention::PagePool>(layout);
+  std::vector<int32_t> pages;
+  for (int64_t i = 0; i < num_pages; ++i) pages.push_back(pool->allocate());
+  std::shuffle(pages.begin(), pages.end(), std::mt19937(1));
+  for (const int32_t page : pages) pool->release(page);
+  return pool;
+}
+
+// A cached sequence, the same tensors contiguous, and queries of its last tokens.
+struct Sequence {
+  at::Tensor q;         // (chunk, H, D)
+  at::Tensor k, v;      // (T, G, D)
+  at::Tensor log_gate;  // (T, H) f32
+  attention::LayerCache cache;
+
+  Sequence(const DecodeBench& o, int64_t T, int64_t chunk, at::ScalarType dtype)
+      : q(at::randn({chunk, o.H, o.D}).to(dtype)),
+        k(at::randn({T, o.G, o.D}).to(dtype)),
+        v(at::randn({T, o.G, o.D}).to(dtype)),
+        log_gate(at::log_sigmoid(at::randn({T, o.H}) + 12)),
+        cache(shuffled_pool({.head_dim = o.D, .group = o.H / o.G, .dtype = dtype},
+                            o.G * (T / attention::kPageTokens + 1)),
+              o.G) {
+    cache.append(k, v, log_gate);
+  }
+
+  at::Tensor from_pages() const {
+    const attention::LayerCache* caches[] = {&cache};
+    const int64_t offsets[] = {0, q.size(0)};
+    return attention::paged_attention(q, offsets, caches).out;
+  }
+  at::Tensor contiguous() const {
+    return attention::attention(
+               q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), log_gate.unsqueeze(0), {}, {}, {})
+        .out[0];
+  }
+};
+
+void check_parity(const Sequence& sequence, const std::string& name, const std::string& dtype) {
+  const at::Tensor expected = sequence.contiguous().to(at::kDouble);
+  const double scale = at::abs(expected).max().item<double>();
+  const at::Tensor difference = sequence.from_pages().to(at::kDouble) - expected;
+  const double error = at::abs(difference).max().item<double>() / scale;
+  // bf16: weights are rounded before they multiply the values, and both outputs are.
+  const double allowed = dtype == "f32" ? 1e-5 : 2e-2;
+  if (error <= allowed) return;
+  throw Error(fmt::format(
+      "bench: {} differs by {:.2g} of its largest value from attention on contiguous tensors; "
+      "expected at most {:.2g}",
+      name,
+      error,
+      allowed));
+}
+
+std::string shape_text(const DecodeBench& o, int64_t T) {
+  std::string text = fmt::format("H{} T{} D{}", o.H, T, o.D);
+  if (o.G != o.H) text += fmt::format(" G{}", o.G);
+  return text;
+}
+
+Row decode_row(const DecodeBench& o, const std::string& dtype, at::ScalarType type) {
+  const Sequence sequence(o, o.length, 1, type);
+  check_parity(sequence, "decode", dtype);
+  const at::Tensor source = sequence.k.new_empty({2 * o.length, o.G, o.D}).fill_(1);
+  at::Tensor target = at::empty_like(source);
+  const Medians seconds = time_by_turns(
+      o.repeats, [&] { sequence.from_pages(); }, [&] { target.copy_(source); });
+  const double read = static_cast<double>(source.nbytes()) / seconds.ours * 1e-9;
+  const double copied = 2 * static_cast<double>(source.nbytes()) / seconds.peer * 1e-9;
+  return {.name = "decode",
+          .shape = shape_text(o, o.length),
+          .dtype = dtype,
+          .device = cpu_name(),
+          .ours = read,
+          .peer = "copy",
+          .peer_value = copied,
+          .unit = "GB/s",
+          .ratio = read / copied};
+}
+
+Row prefill_row(const DecodeBench& o, const std::string& dtype, at::ScalarType type) {
+  const int64_t T = o.prefill_length, chunk = std::min(o.chunk, T);
+  const Sequence sequence(o, T, chunk, type);
+  check_parity(sequence, "prefill", dtype);
+  const Medians seconds = time_by_turns(
+      o.repeats, [&] { sequence.from_pages(); }, [&] { sequence.contiguous(); });
+  const double pairs = static_cast<double>(chunk) * static_cast<double>(2 * T - chunk + 1) / 2;
+  const double flops = 4.0 * o.H * o.D * pairs;
+  return {.name = "prefill",
+          .shape = shape_text(o, T) + fmt::format(" +{}", chunk),
+          .dtype = dtype,
+          .device = cpu_name(),
+          .ours = flops / seconds.ours * 1e-9,
+          .peer = "own_dense",
+          .peer_value = flops / seconds.peer * 1e-9,
+          .unit = "GFLOP/s",
+          .ratio = seconds.peer / seconds.ours};
+}
+
+}  // namespace
+
+std::vector<Row> bench_decode(const DecodeBench& options) {
+  const at::NoGradGuard no_grad;
+  const auto wanted = [&](const char* name) {
+    return std::find(options.names.begin(), options.names.end(), name) != options.names.end();
+  };
+  std::vector<Row> rows;
+  for (const std::string& dtype : options.dtypes) {
+    const at::ScalarType type = scalar_type(dtype);
+    if (wanted("decode")) rows.push_back(decode_row(options, dtype, type));
+    if (wanted("prefill")) rows.push_back(prefill_row(options, dtype, type));
+  }
+  return rows;
+}
+
+}  // namespace reynard::bench
