@@ -2,14 +2,16 @@
 // Forward pass of one query block, over a tile struct (tiles_f32.h, tiles_bf16.h): for each key
 // block from the right end of what the queries see to the left,
 //   S^T = K Q^T,   P^T = exp2(logits - m),   O^T += V^T P^T,
-// with queries in the lanes. The running maximum m is raised only when a tile exceeds it by
-// kSlack, so that O is seldom rescaled; the diagonal comes first and settles it as a rule.
+// with queries in the lanes. The diagonal comes first and settles the maximum m; later tiles go
+// from products to weights in registers, relative to that m. Only a tile that exceeds it by far is
+// done again with S in memory and raises m.
 
 #include "reynard/attention/cpu/logits.h"
 #include "reynard/attention/cpu/pack.h"
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 namespace reynard::attention::cpu {
 namespace {
@@ -17,6 +19,10 @@ namespace {
 // exp2 of at most 8 above the maximum: sums stay far from overflow, and relative precision is that
 // of the type wherever the exponent lies.
 constexpr float kSlack = 8;
+
+// What a tile may exceed m by before m must be raised: 2^40 times 65,536 keys is far from overflow
+// too.
+constexpr float kFarSlack = 40;
 
 // Everything one thread needs for a query block.
 template <class Tiles>
@@ -142,36 +148,100 @@ void weigh(ForwardScratch<Tiles>& s, int64_t count, bool edge) {
   }
 }
 
+// P of a tile that every query sees whole, straight from the products and relative to m as it is;
+// adds to the sums. False, with nothing added, where m is too far below the tile or not known yet.
 template <class Tiles>
-void forward_tile(const ForwardParams& params,
-                  int64_t b,
-                  int64_t h,
-                  int64_t block,
-                  KeySpan span,
-                  ForwardScratch<Tiles>& s) {
-  constexpr int64_t kQueries = Tiles::kQueries, kKeys = Tiles::kKeys;
-  const Problem& p = params.problem;
-  const int64_t pair = b * p.G + h / (p.H / p.G), padded_dim = Tiles::padded(p.D);
-  const int64_t offset = span.first - block * kKeys;
-  const auto* keys = key_block<Tiles>(p, params.packed, params.packed.key_rows, pair, block);
-  float* out = s.out(p.D);
+bool weigh_products(ForwardScratch<Tiles>& s,
+                    Matrix<const typename Tiles::Value> keys,
+                    int64_t count,
+                    float scale2) {
+  constexpr int64_t kQueries = Tiles::kQueries;
+  alignas(64) float shift[kQueries], largest[kQueries];
+  alignas(64) float sum[kQueries] = {}, rounded_sum[kQueries] = {};
+  for (int64_t q = 0; q < kQueries; q += kLanes) {
+    if (any(load(s.max + q) == splat(-kInfinity))) return false;
+    store(shift + q, load(s.rows.bias + q) - load(s.max + q));
+    store(largest + q, splat(-kInfinity));
+  }
+  const auto weigh = [&](int64_t j, int64_t q, auto& products) __attribute__((always_inline)) {
+    constexpr int kRows = std::extent_v<std::remove_reference_t<decltype(products)>, 0>;
+    constexpr int kVectors = std::extent_v<std::remove_reference_t<decltype(products)>, 1>;
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const int64_t lane = q + v * kLanes;
+      const Vec lane_shift = load(shift + lane);
+      Vec high = load(largest + lane), total = load(sum + lane), rounded = load(rounded_sum + lane);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; r += 2) {
+        const Vec even = products[r][v] * scale2 + (lane_shift - s.keys.bias[j + r]);
+        const Vec odd = products[r + 1][v] * scale2 + (lane_shift - s.keys.bias[j + r + 1]);
+        high = at_least(at_least(even, odd), high);
+        const Vec even_weight = exp2<Tiles::kExpDegree>(even);
+        const Vec odd_weight = exp2<Tiles::kExpDegree>(odd);
+        Tiles::store_right(s.weights, j + r, lane, even_weight, odd_weight);
+        total += even_weight + odd_weight;
+        if constexpr (Tiles::kRoundsP) {
+          rounded = Tiles::add_rounded(rounded, even_weight, odd_weight);
+        }
+      }
+      store(largest + lane, high);
+      store(sum + lane, total);
+      store(rounded_sum + lane, rounded);
+    }
+  };
+  Tiles::each_product(
+      keys, {s.query_lanes(), Tiles::right_stride(kQueries)}, count, keys.stride, weigh);
+  for (int64_t q = 0; q < kQueries; q += kLanes) {
+    if (any(load(largest + q) > splat(kFarSlack))) return false;
+  }
+  for (int64_t q = 0; q < kQueries; q += kLanes) {
+    store(s.sum + q, load(s.sum + q) + load(sum + q));
+    store(s.rounded_sum + q, load(s.rounded_sum + q) + load(rounded_sum + q));
+  }
+  return true;
+}
 
-  fill_key_bias<kKeys>(p, b, h, span.first, span.count, s.rows.reference, s.keys);
-  Tiles::template multiply<false>({keys + offset * padded_dim, padded_dim},
+// P by way of S and logits in memory: masks where the tile is an edge, and raises m as needed.
+template <class Tiles>
+void weigh_scores(ForwardScratch<Tiles>& s,
+                  Matrix<const typename Tiles::Value> keys,
+                  KeySpan span,
+                  bool edge,
+                  float scale2,
+                  float* out) {
+  constexpr int64_t kQueries = Tiles::kQueries;
+  Tiles::template multiply<false>(keys,
                                   {s.query_lanes(), Tiles::right_stride(kQueries)},
                                   {s.scores, kQueries},
                                   span.count,
                                   kQueries,
-                                  padded_dim);
-  const float scale2 = static_cast<float>(p.scale * kLog2EExact);
-  const bool edge = is_edge(s.rows, span);
+                                  keys.stride);
   if (edge) {
     edge_logits(s, span, scale2);
   } else {
     whole_logits(s, span.count, scale2);
   }
-  raise_max(s, out, padded_dim);
+  raise_max(s, out, keys.stride);
   weigh(s, span.count, edge);
+}
+
+template <class Tiles>
+void forward_tile(
+    const ForwardParams& params, int64_t b, int64_t h, KeySpan span, ForwardScratch<Tiles>& s) {
+  constexpr int64_t kQueries = Tiles::kQueries, kKeys = Tiles::kKeys;
+  const Problem& p = params.problem;
+  const int64_t pair = b * p.G + h / (p.H / p.G), padded_dim = Tiles::padded(p.D);
+  const int64_t block = span.first / kKeys, offset = span.first % kKeys;
+  const auto* rows = key_block<Tiles>(p, params.packed, params.packed.key_rows, pair, block);
+  const Matrix<const typename Tiles::Value> keys{rows + offset * padded_dim, padded_dim};
+  float* out = s.out(p.D);
+
+  fill_key_bias<kKeys>(p, b, h, span.first, span.count, s.rows.reference, s.keys);
+  const float scale2 = static_cast<float>(p.scale * kLog2EExact);
+  const bool edge = is_edge(s.rows, span);
+  if (edge || !weigh_products(s, keys, span.count, scale2)) {
+    weigh_scores(s, keys, span, edge, scale2, out);
+  }
   if (!params.out.data) return;
   const auto* values = key_block<Tiles>(p, params.packed, params.packed.value_columns, pair, block);
   Tiles::template multiply<true>({values + offset, kKeys},
@@ -234,8 +304,10 @@ void forward(
   const KeyRange keys = p.ranges[(b * p.H + h) * div_up(p.Tq, kQueries) + query_block];
   if (!keys.empty()) {
     for (int64_t block = (keys.end - 1) / kKeys; block >= keys.begin / kKeys; --block) {
-      const KeySpan span = span_in_block<Tiles>(block, keys);
-      forward_tile(params, b, h, block, span, s);
+      for (const KeySpan& span :
+           parts_of_span<Tiles>(s.rows, span_in_block<Tiles>(block, keys)).spans) {
+        if (span.count > 0) forward_tile(params, b, h, span, s);
+      }
     }
   }
   write_outputs(params, b, h, query_block, s);

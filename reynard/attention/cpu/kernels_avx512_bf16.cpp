@@ -8,22 +8,16 @@ namespace reynard::attention::cpu {
 namespace {
 
 struct TilesAvx512Bf16 : LayoutBf16<64, 256> {
-  struct Session {};  // nothing to set up per thread
+  struct Session {};                      // nothing to set up per thread
+  static_assert(kQueries == 4 * kLanes);  // one micro-tile wide
 
-  // kRows x kVectors sums in registers: 16 hide the latency of 6 cycles at two vdpbf16ps a cycle.
-  template <int kRows, int kVectors, bool kAccumulate>
-  static inline void multiply_tile(Matrix<const Value> a,
-                                   Matrix<const Value> b,
-                                   Matrix<float> c,
-                                   int64_t depth) {
-    Vec sums[kRows][kVectors];
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        sums[r][v] = kAccumulate ? load(c.data + r * c.stride + v * kLanes) : Vec{};
-      }
-    }
+  // Adds a * b to kRows x kVectors sums in registers: 16 hide the latency of 6 cycles at two
+  // vdpbf16ps a cycle.
+  template <int kRows, int kVectors>
+  static inline void add_products(Vec (&sums)[kRows][kVectors],
+                                  Matrix<const Value> a,
+                                  Matrix<const Value> b,
+                                  int64_t depth) {
 #pragma GCC unroll 2
     for (int64_t k = 0; k < depth; k += 2) {
       __m512i row[kVectors];
@@ -42,10 +36,37 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256> {
         }
       }
     }
+  }
+
+  template <int kRows, int kVectors, bool kAccumulate>
+  static inline void multiply_tile(Matrix<const Value> a,
+                                   Matrix<const Value> b,
+                                   Matrix<float> c,
+                                   int64_t depth) {
+    Vec sums[kRows][kVectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        sums[r][v] = kAccumulate ? load(c.data + r * c.stride + v * kLanes) : Vec{};
+      }
+    }
+    add_products(sums, a, b, depth);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) store(c.data + r * c.stride + v * kLanes, sums[r][v]);
+    }
+  }
+
+  // Hands each micro-tile of a * b to body while it is in registers.
+  template <class Body>
+  static inline void each_product(
+      Matrix<const Value> a, Matrix<const Value> b, int64_t rows, int64_t depth, const Body& body) {
+    for (int64_t m = 0; m < rows; m += 4) {
+      Vec sums[4][4] = {};
+      add_products(sums, {a.data + m * a.stride, a.stride}, b, depth);
+      body(m, 0, sums);
     }
   }
 

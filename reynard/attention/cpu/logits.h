@@ -99,6 +99,23 @@ bool is_edge(const QueryRows<kQueries>& rows, KeySpan span) {
   return span.first < rows.full_begin || span.first + span.count > rows.full_end;
 }
 
+// A span cut at the borders of what every query sees, rounded inwards to whole steps of the packed
+// layout: the part to the right of it, the whole part, and the part to the left; any may be empty.
+struct SpanParts {
+  KeySpan spans[3];
+};
+template <class Tiles>
+SpanParts parts_of_span(const QueryRows<Tiles::kQueries>& rows, KeySpan span) {
+  const int64_t end = span.first + span.count;
+  const int64_t whole_begin =
+      min_of(max_of(round_up(rows.full_begin, Tiles::kKeyStep), span.first), end);
+  const int64_t whole_end =
+      max_of(min_of(rows.full_end / Tiles::kKeyStep * Tiles::kKeyStep, end), whole_begin);
+  return {{{whole_end, end - whole_end},
+           {whole_begin, whole_end - whole_begin},
+           {span.first, whole_begin - span.first}}};
+}
+
 // Vectors of queries handled together: independent chains hide the latency of max and add.
 template <int64_t kQueries>
 constexpr int kGroup = kQueries / kLanes < 4 ? kQueries / kLanes : 4;

@@ -31,40 +31,39 @@ constexpr int64_t kDepthOfSum = 64;
 constexpr int64_t kDepthOfSum = 8;
 #endif
 
-// C = A * B, or C += A * B, for kRows rows and kVectors vectors of C. The product is summed from
-// zero and then added to C: rounding errors grow with the depth of one product, not with T.
-template <int kRows, int kVectors, bool kAccumulate>
-inline void multiply_tile(const float* a,
-                          int64_t a_stride,
-                          const float* b,
-                          int64_t b_stride,
-                          float* c,
-                          int64_t c_stride,
-                          int64_t depth) {
-  Vec sums[kRows][kVectors];
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      sums[r][v] = Vec{};
-    }
-  }
+// Adds A * B to kRows rows and kVectors vectors of sums.
+template <int kRows, int kVectors>
+inline void add_products(Vec (&sums)[kRows][kVectors],
+                         Matrix<const float> a,
+                         Matrix<const float> b,
+                         int64_t depth) {
   for (int64_t k = 0; k < depth; ++k) {
     Vec row[kVectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) row[v] = load(b + k * b_stride + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) row[v] = load(b.data + k * b.stride + v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const Vec x = splat(a[r * a_stride + k]);
+      const Vec x = splat(a.data[r * a.stride + k]);
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) sums[r][v] += x * row[v];
     }
   }
+}
+
+// C = A * B, or C += A * B, for kRows rows and kVectors vectors of C. The product is summed from
+// zero and then added to C: rounding errors grow with the depth of one product, not with T.
+template <int kRows, int kVectors, bool kAccumulate>
+inline void multiply_tile(Matrix<const float> a,
+                          Matrix<const float> b,
+                          Matrix<float> c,
+                          int64_t depth) {
+  Vec sums[kRows][kVectors] = {};
+  add_products(sums, a, b, depth);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      float* to = c + r * c_stride + v * kLanes;
+      float* to = c.data + r * c.stride + v * kLanes;
       store(to, kAccumulate ? load(to) + sums[r][v] : sums[r][v]);
     }
   }
@@ -77,7 +76,7 @@ inline void multiply_columns(
   int64_t m = 0;
   const auto tile = [&]<int kRows>() {
     multiply_tile<kRows, kVectors, kAccumulate>(
-        a.data + m * a.stride, a.stride, b.data, b.stride, c.data + m * c.stride, c.stride, depth);
+        {a.data + m * a.stride, a.stride}, b, {c.data + m * c.stride, c.stride}, depth);
     m += kRows;
   };
   while (m + kTileRows <= rows) tile.template operator()<kTileRows>();
@@ -167,6 +166,31 @@ struct TilesF32 {
   }
   // Adds two keys' weights as they enter products.
   static Vec add_rounded(Vec sum, Vec even, Vec odd) { return sum + (even + odd); }
+
+  // Hands each micro-tile of a * b, kQueries wide, to body while it is in registers. rows is a
+  // multiple of 4.
+  template <class Body>
+  static inline void each_product(
+      Matrix<const Value> a, Matrix<const Value> b, int64_t rows, int64_t depth, const Body& body) {
+    for (int64_t n = 0; n < kQueries; n += kTileVectors * kLanes) {
+      for (int64_t m = 0; m < rows; m += 4) {
+        Vec sums[4][kTileVectors] = {};
+        for (int64_t k = 0; k < depth; k += kDepthOfSum) {
+          Vec part[4][kTileVectors] = {};
+          add_products(part,
+                       {a.data + m * a.stride + k, a.stride},
+                       {b.data + k * b.stride + n, b.stride},
+                       min_of(kDepthOfSum, depth - k));
+#pragma GCC unroll 4
+          for (int r = 0; r < 4; ++r) {
+#pragma GCC unroll 4
+            for (int v = 0; v < kTileVectors; ++v) sums[r][v] += part[r][v];
+          }
+        }
+        body(m, n, sums);
+      }
+    }
+  }
 
   // columns is a multiple of 16.
   template <bool kAccumulate>
