@@ -64,6 +64,7 @@ int main(int argc, char** argv) {
   add_score(app);
   add_generate(app);
   add_tokenizer(app);
+  add_serve(app);
 
   limit_memory_to_free();
   try {

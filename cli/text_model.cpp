@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 namespace reynard::cli {
 
@@ -36,13 +37,20 @@ std::unique_ptr<tokenizer::Tokenizer> open_tokenizer(const TextModelArguments& a
                           vocab_size));
 }
 
-// The ids under "eos_token_id" of a JSON file: one, a list, or none.
-std::vector<int64_t> end_tokens(const fs::path& file) {
+// The JSON object of a small file; null when there is none.
+nlohmann::json read_json(const fs::path& file) {
   std::error_code error;
-  if (const uintmax_t bytes = fs::file_size(file, error); error || bytes > kMaxConfigBytes)
-    return {};
+  if (const uintmax_t bytes = fs::file_size(file, error); error || bytes > kMaxConfigBytes) {
+    return nullptr;
+  }
   std::ifstream stream(file, std::ios::binary);
   const auto json = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json : nlohmann::json();
+}
+
+// The ids under "eos_token_id" of a JSON file: one, a list, or none.
+std::vector<int64_t> end_tokens(const fs::path& file) {
+  const nlohmann::json json = read_json(file);
   if (!json.is_object() || !json.contains("eos_token_id")) return {};
   const nlohmann::json& ids = json["eos_token_id"];
   std::vector<int64_t> tokens;
@@ -54,6 +62,21 @@ std::vector<int64_t> end_tokens(const fs::path& file) {
 
 void add_unique(std::vector<int64_t>& tokens, std::optional<int64_t> token) {
   if (token && std::ranges::find(tokens, *token) == tokens.end()) tokens.push_back(*token);
+}
+
+// How a prompt begins: as the tokenizer's template says; where it says nothing, with the model's
+// BOS, unless the folder denies it. Models that were trained here need not name theirs: their
+// documents begin with the tokenizer's.
+void adopt_beginning(TextModel& model) {
+  model.uses_template = !model.tokenizer->encode("", {.add_template = true}).empty();
+  const nlohmann::json says = read_json(model.folder / "tokenizer_config.json");
+  const bool has_none = says.is_object() && says.value("add_bos_token", nlohmann::json()) == false;
+  if (model.uses_template || has_none) return;
+  const models::DecoderConfig& config = model.decoder.config();
+  model.bos = config.bos_token_id;
+  if (!model.bos && config.vocab_size == model.tokenizer->vocab_size()) {
+    model.bos = model.tokenizer->bos();
+  }
 }
 
 }  // namespace
@@ -77,11 +100,30 @@ void add_options(CLI::App& command, TextModelArguments& arguments) {
 }
 
 std::vector<int64_t> TextModel::encode(std::string_view prompt) const {
-  const std::vector<int32_t> ids = tokenizer->encode(prompt);
+  const std::vector<int32_t> ids = tokenizer->encode(prompt, {.add_template = uses_template});
   std::vector<int64_t> tokens;
   if (bos) tokens.push_back(*bos);
   tokens.insert(tokens.end(), ids.begin(), ids.end());
   return tokens;
+}
+
+generation::ChatTemplate chat_template_of(const TextModel& model, const std::string& name) {
+  if (!name.empty()) return generation::ChatTemplate::named(name);
+  const fs::path own = model.folder / "chat_template.jinja";
+  const fs::path config = model.folder / "tokenizer_config.json";
+  std::error_code error;
+  if (const uintmax_t bytes = fs::file_size(own, error); !error && bytes <= kMaxConfigBytes) {
+    std::ifstream stream(own, std::ios::binary);
+    return generation::ChatTemplate::recognised(
+        std::string(std::istreambuf_iterator<char>(stream), {}), own.string());
+  }
+  const nlohmann::json json = read_json(config);
+  if (json.is_object() && json.contains("chat_template") && json["chat_template"].is_string()) {
+    return generation::ChatTemplate::recognised(json["chat_template"].get<std::string>(),
+                                                config.string());
+  }
+  throw Error(fmt::format("{}: has no chat template; name one with --chat-template",
+                          model.folder.string()));
 }
 
 TextModel open_text_model(const TextModelArguments& arguments) {
@@ -98,19 +140,16 @@ TextModel open_text_model(const TextModelArguments& arguments) {
   }
   TextModel model{.decoder = models::load_model(folder),
                   .tokenizer = std::move(tokenizer),
+                  .folder = folder,
                   .name = fs::absolute(arguments.model).lexically_normal().filename().string(),
-                  .stop = end_tokens(folder / "config.json"),
-                  .bos = config.bos_token_id};
+                  .stop = end_tokens(folder / "config.json")};
   if (model.name.empty()) {
     model.name = fs::absolute(arguments.model).lexically_normal().parent_path().filename().string();
   }
   for (const int64_t token : end_tokens(folder / "generation_config.json")) {
     add_unique(model.stop, token);
   }
-  // Models that were trained here need not say so: their documents begin with BOS.
-  if (!model.bos && config.vocab_size == model.tokenizer->vocab_size()) {
-    model.bos = model.tokenizer->bos();
-  }
+  adopt_beginning(model);
   if (model.stop.empty()) add_unique(model.stop, model.tokenizer->eos());
   if (arguments.dtype == "bf16") model.decoder.set_compute_dtype(at::kBFloat16);
   if (arguments.log_tolerance) model.decoder.set_log_pruning_tolerance(*arguments.log_tolerance);

@@ -1,10 +1,12 @@
 #pragma once
 // A model with its tokenizer: what generate, chat and serve open.
 
+#include "reynard/generation/chat_template.h"
 #include "reynard/models/decoder.h"
 #include "reynard/tokenizer/tokenizer.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,13 +30,20 @@ void add_options(CLI::App& command, TextModelArguments& arguments);
 struct TextModel {
   models::Decoder decoder;
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;
-  std::string name;            // of its folder
-  std::vector<int64_t> stop;   // tokens that end a text
-  std::optional<int64_t> bos;  // begins every prompt
+  std::filesystem::path folder;     // config.json's
+  std::string name;                 // of its folder
+  std::vector<int64_t> stop;        // tokens that end a text
+  bool uses_template = false;       // prompts get what the tokenizer puts around a text ...
+  std::optional<int64_t> bos = {};  // ... or begin with this
 
-  // The prompt's ids with BOS.
+  // The prompt's ids, with what begins a text.
   std::vector<int64_t> encode(std::string_view prompt) const;
 };
+// The chat template named so, or that of the model's folder (chat_template.jinja,
+// tokenizer_config.json) where the name is empty. Throws reynard::Error when there is none that is
+// supported.
+generation::ChatTemplate chat_template_of(const TextModel& model, const std::string& name);
+
 // Throws reynard::Error when the model or its tokenizer cannot be read or do not belong together.
 TextModel open_text_model(const TextModelArguments& arguments);
 

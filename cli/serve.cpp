@@ -1,0 +1,188 @@
+// reynard serve MODEL: an OpenAI-compatible server.
+
+#include "cli/command.h"
+#include "cli/memory_limit.h"
+#include "cli/stop_signal.h"
+#include "cli/text_model.h"
+#include "reynard/serving/engine.h"
+#include "reynard/serving/http_server.h"
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+
+namespace reynard::cli {
+
+namespace {
+
+struct ServeArguments {
+  TextModelArguments model;
+  serving::HttpOptions http;
+  serving::EngineOptions engine;
+  std::string name, chat_template;
+  double cache_gb = 0;
+  int64_t max_length = 0;
+  bool no_prefix_reuse = false;
+};
+
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  reynard serve runs/fox\n"
+    "  reynard serve models/llama --port 8080 --api-key SECRET --dtype bf16\n"
+    "  curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\\n"
+    "       -d '{\"prompt\": \"Once\", \"max_tokens\": 40, \"stream\": true}'\n"
+    "\n"
+    "Open http://127.0.0.1:8000/ in a browser for a small page. SIGTERM and Ctrl-C let what runs "
+    "end,\n"
+    "refuse new work and exit with 0; a second Ctrl-C ends at once. The key can also be given as "
+    "$REYNARD_API_KEY.\n";
+
+// Bytes of cache that one token takes in all layers.
+int64_t token_bytes(const models::Decoder& decoder) {
+  const models::DecoderConfig& config = decoder.config();
+  const auto element_bytes = static_cast<int64_t>(c10::elementSize(decoder.compute_dtype()));
+  const int64_t keys_and_values = 2 * config.num_kv_heads() * config.head_dim() * element_bytes;
+  const auto sums = config.attention.num_heads * static_cast<int64_t>(sizeof(double));
+  return config.num_layers * (keys_and_values + sums);
+}
+
+serving::EngineOptions engine_options(const ServeArguments& arguments,
+                                      const models::Decoder& decoder) {
+  serving::EngineOptions options = arguments.engine;
+  const double bytes =
+      arguments.cache_gb > 0 ? arguments.cache_gb * 1e9 : static_cast<double>(memory_limit()) / 4;
+  options.max_cache_tokens =
+      static_cast<int64_t>(bytes / static_cast<double>(token_bytes(decoder)));
+  if (!arguments.no_prefix_reuse) options.max_prefix_tokens = options.max_cache_tokens / 2;
+  return options;
+}
+
+serving::ServedModel served_model(const ServeArguments& arguments,
+                                  const TextModel& model,
+                                  const serving::EngineOptions& engine) {
+  serving::ServedModel served{.name = arguments.name.empty() ? model.name : arguments.name,
+                              .tokenizer = model.tokenizer.get(),
+                              .vocab_size = model.decoder.config().vocab_size,
+                              .max_length = engine.max_cache_tokens,
+                              .uses_template = model.uses_template,
+                              .bos = model.bos,
+                              .stop = model.stop,
+                              .chat = {}};
+  if (arguments.max_length > 0) {
+    served.max_length = std::min(arguments.max_length, engine.max_cache_tokens);
+  }
+  // What a text of its own rounds up to.
+  served.max_length = std::max<int64_t>(2, served.max_length - attention::kPageTokens);
+  try {
+    served.chat = chat_template_of(model, arguments.chat_template);
+  } catch (const Error& error) {
+    if (!arguments.chat_template.empty()) throw;
+    served.no_chat = error.what();
+  }
+  return served;
+}
+
+void check_arguments(const ServeArguments& arguments) {
+  using tensor::check_value;
+  const serving::EngineOptions& engine = arguments.engine;
+  const serving::ConnectionLimits& limits = arguments.http.limits;
+  check_value(engine.max_batch >= 1, "serve", "--max-batch", engine.max_batch, "at least 1");
+  check_value(engine.max_waiting >= 1, "serve", "--max-waiting", engine.max_waiting, "at least 1");
+  check_value(arguments.max_length >= 0, "serve", "--max-length", arguments.max_length, ">= 0");
+  check_value(limits.max_body_bytes >= 1024,
+              "serve",
+              "--max-body-bytes",
+              limits.max_body_bytes,
+              "at least 1024");
+  check_value(arguments.http.max_connections >= 1,
+              "serve",
+              "--max-connections",
+              arguments.http.max_connections,
+              "at least 1");
+  check_value(
+      limits.read_seconds >= 1, "serve", "--read-seconds", limits.read_seconds, "at least 1");
+  check_value(
+      limits.write_seconds >= 1, "serve", "--write-seconds", limits.write_seconds, "at least 1");
+}
+
+void run_serve(ServeArguments arguments) {
+  check_arguments(arguments);
+  if (const char* key = std::getenv("REYNARD_API_KEY");
+      arguments.http.api_key.empty() && key != nullptr) {
+    arguments.http.api_key = key;
+  }
+  const std::atomic<bool>& stop = stop_flag();
+  TextModel model = open_text_model(arguments.model);
+  const serving::EngineOptions options = engine_options(arguments, model.decoder);
+  const serving::ServedModel served = served_model(arguments, model, options);
+  serving::Engine engine(model.decoder, *model.tokenizer, options);
+  serving::HttpServer server(engine, served, arguments.http);
+  fmt::print(stderr,
+             "{} at http://{}:{}/ (up to {} tokens per text, cache for {} tokens)\n",
+             served.name,
+             arguments.http.host,
+             server.port(),
+             served.max_length,
+             options.max_cache_tokens);
+  while (!stop) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  fmt::print(stderr, "stopping: finishing what runs\n");
+  server.drain();
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app) {
+  auto* command = app.add_subcommand("serve", "answer OpenAI API requests with a model");
+  auto arguments = std::make_shared<ServeArguments>();
+  add_options(*command, arguments->model);
+  serving::HttpOptions& http = arguments->http;
+  command->add_option("--host", http.host, "address to listen at; the default is this machine only")
+      ->capture_default_str();
+  command->add_option("--port", http.port, "0: any that is free")->capture_default_str();
+  command->add_option("--api-key", http.api_key, "clients must send Authorization: Bearer KEY");
+  command->add_option("--name", arguments->name, "of the model; by default that of its folder");
+  command->add_option("--chat-template",
+                      arguments->chat_template,
+                      "chatml, llama3 or llama2; by default that of the model's folder");
+  command
+      ->add_option("--cache-gb",
+                   arguments->cache_gb,
+                   "memory for keys and values; by default a quarter of what is free")
+      ->check(CLI::Range(1e-3, 1e5));
+  command->add_option("--max-length",
+                      arguments->max_length,
+                      "tokens of a prompt and its text; by default what the cache holds");
+  command->add_option("--max-batch", arguments->engine.max_batch, "texts written at once")
+      ->capture_default_str();
+  command
+      ->add_option("--max-waiting",
+                   arguments->engine.max_waiting,
+                   "texts that wait for their turn; beyond, clients get 429")
+      ->capture_default_str();
+  command->add_option("--max-connections", http.max_connections, "beyond, clients get 503")
+      ->capture_default_str();
+  command->add_option("--max-body-bytes", http.limits.max_body_bytes, "of a request")
+      ->capture_default_str();
+  command
+      ->add_option("--read-seconds", http.limits.read_seconds, "a request must arrive within this")
+      ->capture_default_str();
+  command
+      ->add_option("--write-seconds",
+                   http.limits.write_seconds,
+                   "a client that takes nothing for this long is cut off")
+      ->capture_default_str();
+  command->add_flag(
+      "--no-prefix-reuse", arguments->no_prefix_reuse, "read every prompt from its beginning");
+  command->footer(kFooter);
+  command->callback([arguments] { run_serve(*arguments); });
+}
+
+}  // namespace reynard::cli

@@ -1,0 +1,127 @@
+#include "reynard/protocol/request_fields.h"
+
+#include "reynard/protocol/api_error.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace reynard::protocol {
+
+namespace {
+
+constexpr int kMaxDepth = 32;
+constexpr std::size_t kMaxShown = 60;  // characters of a bad value in a message
+
+std::string shown(const nlohmann::json& value) {
+  std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  return text.size() > kMaxShown ? text.substr(0, kMaxShown) + "..." : text;
+}
+
+}  // namespace
+
+nlohmann::json parse_body(std::string_view body) {
+  bool too_deep = false;
+  const auto limit_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    too_deep |= depth > kMaxDepth;
+    return !too_deep;
+  };
+  nlohmann::json json;
+  try {
+    json = nlohmann::json::parse(body, limit_depth);
+  } catch (const nlohmann::json::exception& error) {
+    throw ApiError(400, fmt::format("the body is not valid JSON: {}", error.what()));
+  }
+  if (too_deep) throw ApiError(400, fmt::format("the body is nested deeper than {}", kMaxDepth));
+  if (!json.is_object()) throw ApiError(400, "the body is not a JSON object");
+  return json;
+}
+
+const nlohmann::json& RequestFields::at(std::string_view key) const {
+  static const nlohmann::json absent;
+  const auto found = object_.find(key);
+  return found == object_.end() ? absent : *found;
+}
+
+void RequestFields::reject(std::string_view key, std::string_view expected) const {
+  const std::string name = prefix_ + std::string(key);
+  const nlohmann::json& value = at(key);
+  throw ApiError(400,
+                 value.is_null()
+                     ? fmt::format("{} is missing; expected {}", name, expected)
+                     : fmt::format("{} = {}; expected {}", name, shown(value), expected),
+                 name);
+}
+
+std::optional<int64_t> RequestFields::integer(std::string_view key,
+                                              int64_t low,
+                                              int64_t high) const {
+  const nlohmann::json& value = at(key);
+  if (value.is_null()) return {};
+  const bool fits = value.is_number_integer() &&
+                    !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX});
+  if (!fits || value.get<int64_t>() < low || value.get<int64_t>() > high) {
+    reject(key, fmt::format("an integer from {} to {}", low, high));
+  }
+  return value.get<int64_t>();
+}
+
+std::optional<double> RequestFields::number(std::string_view key, double low, double high) const {
+  const nlohmann::json& value = at(key);
+  if (value.is_null()) return {};
+  if (!value.is_number() || !(value.get<double>() >= low && value.get<double>() <= high)) {
+    reject(key, fmt::format("a number from {} to {}", low, high));
+  }
+  return value.get<double>();
+}
+
+bool RequestFields::boolean(std::string_view key, bool fallback) const {
+  const nlohmann::json& value = at(key);
+  if (value.is_null()) return fallback;
+  if (!value.is_boolean()) reject(key, "true or false");
+  return value.get<bool>();
+}
+
+std::optional<std::string> RequestFields::text(std::string_view key) const {
+  const nlohmann::json& value = at(key);
+  if (value.is_null()) return {};
+  if (!value.is_string()) reject(key, "a string");
+  return value.get<std::string>();
+}
+
+std::vector<std::string> RequestFields::texts(std::string_view key, std::size_t most) const {
+  const nlohmann::json& value = at(key);
+  if (value.is_null()) return {};
+  if (value.is_string()) return {value.get<std::string>()};
+  const std::string expected = fmt::format("a string or a list of at most {} strings", most);
+  if (!value.is_array() || value.size() > most) reject(key, expected);
+  std::vector<std::string> texts;
+  for (const auto& item : value) {
+    if (!item.is_string()) reject(key, expected);
+    texts.push_back(item.get<std::string>());
+  }
+  return texts;
+}
+
+std::vector<int64_t> token_ids(const nlohmann::json& list, const std::string& field) {
+  std::vector<int64_t> ids;
+  if (!list.is_array()) {
+    throw ApiError(400, fmt::format("{} = {}; expected a list of ids", field, shown(list)), field);
+  }
+  ids.reserve(list.size());
+  for (const auto& item : list) {
+    const bool fits = item.is_number_integer() &&
+                      !(item.is_number_unsigned() && item.get<uint64_t>() > uint64_t{INT64_MAX}) &&
+                      item.get<int64_t>() >= 0;
+    if (!fits) {
+      throw ApiError(
+          400,
+          fmt::format("{} holds {}; expected token ids, integers from 0 on", field, shown(item)),
+          field);
+    }
+    ids.push_back(item.get<int64_t>());
+  }
+  return ids;
+}
+
+}  // namespace reynard::protocol

@@ -1,0 +1,171 @@
+#include "reynard/protocol/responses.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace reynard::protocol {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+// JSON has no infinity; this is what the original API says for "never".
+constexpr float kNever = -9999;
+
+ordered_json number(float logprob) {
+  return std::isfinite(logprob) ? logprob : kNever;
+}
+
+// Keys must be what a reader sees: two ids whose bytes are shown alike are one.
+std::string key_of(const std::string& bytes) {
+  const ordered_json quoted = bytes;
+  const std::string shown = quoted.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  return ordered_json::parse(shown).get<std::string>();
+}
+
+int64_t num_characters(const std::string& text) {
+  return std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80U; });
+}
+
+ordered_json completion_logprobs(const Choice& choice) {
+  if (!choice.logprobs) return nullptr;
+  ordered_json json = {{"tokens", ordered_json::array()},
+                       {"token_logprobs", ordered_json::array()},
+                       {"top_logprobs", ordered_json::array()},
+                       {"text_offset", ordered_json::array()}};
+  int64_t offset = choice.text_offset;
+  for (const TokenLogprob& token : *choice.logprobs) {
+    json["tokens"].push_back(token.text);
+    json["token_logprobs"].push_back(token.logprob ? number(*token.logprob) : ordered_json());
+    json["text_offset"].push_back(offset);
+    offset += num_characters(token.text);
+    ordered_json top;
+    if (token.logprob) {
+      // Best first: of equal texts the larger stays.
+      for (const auto& [text, logprob] : token.top) top.emplace(key_of(text), number(logprob));
+      top.emplace(key_of(token.text), number(*token.logprob));
+    }
+    json["top_logprobs"].push_back(top);
+  }
+  return json;
+}
+
+ordered_json chat_token(const std::string& text, float logprob) {
+  ordered_json bytes = ordered_json::array();
+  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
+  return {{"token", text}, {"logprob", number(logprob)}, {"bytes", bytes}};
+}
+
+ordered_json chat_logprobs(const Choice& choice) {
+  if (!choice.logprobs) return nullptr;
+  ordered_json content = ordered_json::array();
+  for (const TokenLogprob& token : *choice.logprobs) {
+    ordered_json entry = chat_token(token.text, token.logprob.value_or(kNever));
+    entry["top_logprobs"] = ordered_json::array();
+    for (const auto& [text, logprob] : token.top) {
+      entry["top_logprobs"].push_back(chat_token(text, logprob));
+    }
+    content.push_back(entry);
+  }
+  return {{"content", content}};
+}
+
+ordered_json finish_reason(const Choice& choice) {
+  return choice.finish_reason.empty() ? ordered_json() : ordered_json(choice.finish_reason);
+}
+
+ordered_json envelope_json(const Envelope& envelope, const char* object) {
+  return {{"id", envelope.id},
+          {"object", object},
+          {"created", envelope.created},
+          {"model", envelope.model}};
+}
+
+void add_usage(ordered_json& json, const std::optional<Usage>& usage) {
+  if (!usage) return;
+  json["usage"] = {{"prompt_tokens", usage->prompt_tokens},
+                   {"completion_tokens", usage->completion_tokens},
+                   {"total_tokens", usage->prompt_tokens + usage->completion_tokens},
+                   {"prompt_tokens_details", {{"cached_tokens", usage->cached_tokens}}}};
+}
+
+ordered_json with_cache(ordered_json choice, const Choice& from) {
+  if (!from.cache.is_null()) choice["cache"] = from.cache;
+  return choice;
+}
+
+}  // namespace
+
+ordered_json completion_json(const Envelope& envelope,
+                             std::span<const Choice> choices,
+                             const std::optional<Usage>& usage) {
+  ordered_json json = envelope_json(envelope, "text_completion");
+  json["choices"] = ordered_json::array();
+  for (const Choice& choice : choices) {
+    json["choices"].push_back(with_cache({{"index", choice.index},
+                                          {"text", choice.text},
+                                          {"logprobs", completion_logprobs(choice)},
+                                          {"finish_reason", finish_reason(choice)}},
+                                         choice));
+  }
+  add_usage(json, usage);
+  return json;
+}
+
+ordered_json chat_json(const Envelope& envelope,
+                       std::span<const Choice> choices,
+                       const std::optional<Usage>& usage) {
+  ordered_json json = envelope_json(envelope, "chat.completion");
+  json["choices"] = ordered_json::array();
+  for (const Choice& choice : choices) {
+    json["choices"].push_back(
+        with_cache({{"index", choice.index},
+                    {"message", {{"role", "assistant"}, {"content", choice.text}}},
+                    {"logprobs", chat_logprobs(choice)},
+                    {"finish_reason", finish_reason(choice)}},
+                   choice));
+  }
+  add_usage(json, usage);
+  return json;
+}
+
+ordered_json chat_chunk_json(const Envelope& envelope,
+                             std::span<const Choice> choices,
+                             const std::optional<Usage>& usage,
+                             bool with_role) {
+  ordered_json json = envelope_json(envelope, "chat.completion.chunk");
+  json["choices"] = ordered_json::array();
+  for (const Choice& choice : choices) {
+    ordered_json delta = ordered_json::object();
+    if (with_role) delta["role"] = "assistant";
+    if (with_role || !choice.text.empty()) delta["content"] = choice.text;
+    json["choices"].push_back(with_cache({{"index", choice.index},
+                                          {"delta", delta},
+                                          {"logprobs", chat_logprobs(choice)},
+                                          {"finish_reason", finish_reason(choice)}},
+                                         choice));
+  }
+  add_usage(json, usage);
+  return json;
+}
+
+std::string dump(const ordered_json& json) {
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+std::string server_sent_event(const ordered_json& json) {
+  return "data: " + dump(json) + "\n\n";
+}
+
+ordered_json models_json(const std::string& model, int64_t created, int64_t max_length) {
+  return {{"object", "list"},
+          {"data",
+           ordered_json::array({{{"id", model},
+                                 {"object", "model"},
+                                 {"created", created},
+                                 {"owned_by", "reynard"},
+                                 {"max_model_len", max_length}}})}};
+}
+
+}  // namespace reynard::protocol

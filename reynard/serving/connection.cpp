@@ -1,0 +1,157 @@
+#include "reynard/serving/connection.h"
+
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+namespace reynard::serving {
+
+namespace {
+
+constexpr int kPollMs = 100;
+constexpr std::size_t kReceiveBytes = 16 * 1024;
+
+thread_local const Connection* current_connection = nullptr;
+
+// Waits for events on a socket; false when none came in time.
+bool wait_for(int socket, short events, int timeout_ms) {
+  pollfd entry{.fd = socket, .events = events, .revents = 0};
+  int ready = 0;
+  do {
+    ready = ::poll(&entry, 1, timeout_ms);
+  } while (ready < 0 && errno == EINTR);
+  return ready > 0;
+}
+
+void read_address(const sockaddr_storage& address, socklen_t size, std::string& ip, int& port) {
+  char host[NI_MAXHOST] = {}, service[NI_MAXSERV] = {};
+  const auto* plain = reinterpret_cast<const sockaddr*>(&address);
+  if (::getnameinfo(plain,
+                    size,
+                    host,
+                    sizeof host,
+                    service,
+                    sizeof service,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return;
+  }
+  ip = host;
+  port = std::atoi(service);
+}
+
+}  // namespace
+
+const Connection* Connection::current() {
+  return current_connection;
+}
+
+Connection::Scope::Scope(const Connection& connection) {
+  current_connection = &connection;
+}
+
+Connection::Scope::~Scope() {
+  current_connection = nullptr;
+}
+
+bool Connection::is_gone() const {
+  char byte = 0;
+  const ssize_t got = ::recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+ssize_t Connection::receive(char* data, size_t size) {
+  while (true) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now());
+    if (left.count() <= 0 || !wait_for(socket_, POLLIN, static_cast<int>(left.count()))) return -1;
+    const ssize_t got = ::recv(socket_, data, size, 0);
+    if (got >= 0 || errno != EINTR) return got;
+  }
+}
+
+Connection::Head Connection::read_head(const std::atomic<bool>& stopping) {
+  buffer_.erase(0, position_);
+  position_ = 0;
+  const auto idle_end = Clock::now() + std::chrono::seconds(limits_.keep_alive_seconds);
+  while (buffer_.empty() && !wait_for(socket_, POLLIN, kPollMs)) {
+    if (stopping || Clock::now() > idle_end) return Head::kClosed;
+  }
+  deadline_ = Clock::now() + std::chrono::seconds(limits_.read_seconds);
+  char bytes[kReceiveBytes];
+  while (true) {
+    const std::size_t end = buffer_.find("\r\n\r\n");
+    const auto head_bytes = static_cast<int64_t>(std::min(end, buffer_.size()));
+    const auto lines = std::count(buffer_.begin(), buffer_.begin() + head_bytes, '\n');
+    if (head_bytes > limits_.max_header_bytes || lines > limits_.max_header_lines) {
+      return Head::kTooLarge;
+    }
+    if (end != std::string::npos) {
+      body_bytes_left_ = limits_.max_body_bytes + static_cast<int64_t>(end) + 4;
+      return Head::kReady;
+    }
+    const ssize_t got = receive(bytes, sizeof bytes);
+    if (got <= 0) return Head::kClosed;
+    buffer_.append(bytes, static_cast<std::size_t>(got));
+  }
+}
+
+bool Connection::is_readable() const {
+  return position_ < buffer_.size() || wait_for(socket_, POLLIN, 0);
+}
+
+bool Connection::is_writable() const {
+  return wait_for(socket_, POLLOUT, 0) && !is_gone();
+}
+
+ssize_t Connection::read(char* data, size_t size) {
+  // Bodies without a length are bounded here; those with one are refused before.
+  size = std::min(size, static_cast<size_t>(std::max<int64_t>(0, body_bytes_left_)));
+  if (size == 0) return -1;
+  ssize_t got = 0;
+  if (position_ < buffer_.size()) {
+    got = static_cast<ssize_t>(std::min(size, buffer_.size() - position_));
+    std::memcpy(data, buffer_.data() + position_, static_cast<size_t>(got));
+    position_ += static_cast<size_t>(got);
+  } else {
+    got = receive(data, size);
+  }
+  if (got > 0) body_bytes_left_ -= got;
+  return got;
+}
+
+ssize_t Connection::write(const char* data, size_t size) {
+  size_t done = 0;
+  while (done < size) {
+    if (!wait_for(socket_, POLLOUT, static_cast<int>(limits_.write_seconds * 1000))) return -1;
+    const ssize_t sent = ::send(socket_, data + done, size - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      done += static_cast<size_t>(sent);
+    } else if (errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK) {
+      return -1;
+    }
+  }
+  return static_cast<ssize_t>(size);
+}
+
+void Connection::get_remote_ip_and_port(std::string& ip, int& port) const {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (::getpeername(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0) {
+    read_address(address, size, ip, port);
+  }
+}
+
+void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0) {
+    read_address(address, size, ip, port);
+  }
+}
+
+}  // namespace reynard::serving

@@ -1,0 +1,66 @@
+#pragma once
+// One client's socket under the limits of the server: the head of a request is read here, whole and
+// bounded, before the HTTP library sees it; its body and the answer pass through, with deadlines.
+// Slow and endless senders are cut off, never waited for.
+
+#include <httplib.h>
+
+#include <atomic>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace reynard::serving {
+
+struct ConnectionLimits {
+  int64_t max_header_bytes = 32 * 1024;
+  int64_t max_header_lines = 100;
+  int64_t max_body_bytes = 16 << 20;
+  int64_t keep_alive_seconds = 15;  // between two requests
+  int64_t read_seconds = 30;        // for a whole request
+  int64_t write_seconds = 10;       // without progress, then a slow reader is cut off
+};
+
+class Connection final : public httplib::Stream {
+ public:
+  Connection(int socket, const ConnectionLimits& limits) : socket_(socket), limits_(limits) {}
+
+  enum class Head { kReady, kClosed, kTooLarge };
+  // Waits for the head of the next request; `stopping` ends the wait between two requests.
+  Head read_head(const std::atomic<bool>& stopping);
+
+  // The client has closed its end: nobody reads the answer.
+  bool is_gone() const;
+  // The connection whose request this thread is answering; nullptr: none.
+  static const Connection* current();
+  // Makes this the current one for as long as the object lives.
+  struct Scope {
+    explicit Scope(const Connection& connection);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+  };
+
+  bool is_readable() const override;
+  bool is_writable() const override;
+  ssize_t read(char* data, size_t size) override;
+  ssize_t write(const char* data, size_t size) override;
+  void get_remote_ip_and_port(std::string& ip, int& port) const override;
+  void get_local_ip_and_port(std::string& ip, int& port) const override;
+  socket_t socket() const override { return socket_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // Bytes received, 0 at the end of the stream, -1 at the deadline or on failure.
+  ssize_t receive(char* data, size_t size);
+
+  int socket_;
+  ConnectionLimits limits_;
+  std::string buffer_;        // received and not read yet
+  std::size_t position_ = 0;  // of the first byte that was not read
+  int64_t body_bytes_left_ = 0;
+  Clock::time_point deadline_{};
+};
+
+}  // namespace reynard::serving

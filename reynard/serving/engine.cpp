@@ -1,0 +1,323 @@
+#include "reynard/serving/engine.h"
+
+#include "reynard/attention/cache.h"
+#include "reynard/models/decoder.h"
+#include "reynard/tensor/check.h"
+#include "reynard/tensor/out_of_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+namespace reynard::serving {
+
+namespace {
+
+using generation::FinishReason;
+using generation::Sequence;
+using Clock = std::chrono::steady_clock;
+
+// A chunk of a prompt may hold running texts up by this many of their steps.
+constexpr double kStepsPerChunk = 1.5;
+constexpr double kMeanWeight = 0.2;  // of the newest value in a running mean
+
+void update_mean(double& mean, double value) {
+  mean = mean == 0 ? value : mean + kMeanWeight * (value - mean);
+}
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+std::string reason_of(const std::exception& error) {
+  return tensor::is_out_of_memory(error) ? "the server is out of memory" : error.what();
+}
+
+}  // namespace
+
+struct Engine::Text {
+  std::shared_ptr<const Job> job;
+  std::shared_ptr<Reply> reply;
+  int64_t index;
+  Sequence sequence;
+  generation::TextStream stream;
+  int64_t reserved_tokens;
+  int64_t reused_tokens = 0;
+  bool is_read = false;           // the prompt
+  bool is_reported = false;       // what the first piece says was said
+  std::size_t num_delivered = 0;  // tokens
+
+  bool is_writing() const {
+    return is_read && sequence.finished() == FinishReason::kNone && !reply->is_cancelled();
+  }
+  bool has_ended() const {
+    return reply->is_cancelled() || (is_read && sequence.finished() != FinishReason::kNone);
+  }
+};
+
+Engine::Engine(models::Decoder& decoder,
+               const tokenizer::Tokenizer& tokenizer,
+               const EngineOptions& options)
+    : tokenizer_(tokenizer),
+      options_(options),
+      generator_(decoder, {.chunk_tokens = options.chunk_tokens}),
+      prefixes_(options.max_prefix_tokens) {
+  thread_ = std::thread([this] { run(); });
+}
+
+Engine::~Engine() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+int64_t Engine::tokens_needed(const Waiting& waiting) const {
+  const auto prompt = static_cast<int64_t>(waiting.job->prompts[waiting.prompt].size());
+  // Each text writes into pages of its own.
+  return prompt +
+         waiting.job->texts_per_prompt * (waiting.job->options.max_tokens + attention::kPageTokens);
+}
+
+std::shared_ptr<Reply> Engine::submit(Job job) {
+  const auto num_prompts = static_cast<int64_t>(job.prompts.size());
+  const int64_t num_texts = num_prompts * job.texts_per_prompt;
+  tensor::check_value(num_texts >= 1 && job.texts_per_prompt <= options_.max_batch,
+                      "serve",
+                      "texts per prompt",
+                      job.texts_per_prompt,
+                      fmt::format("1 to {}", options_.max_batch));
+  for (const std::vector<int64_t>& prompt : job.prompts) {
+    generation::check_sequence(generator_.decoder(), prompt, job.options);
+  }
+  const generation::Sampler checked(job.options.sampler);
+  const generation::TextStream checked_stop(tokenizer_, job.stop);
+  auto reply = std::make_shared<Reply>(num_texts);
+  const auto shared = std::make_shared<const Job>(std::move(job));
+  {
+    const std::lock_guard lock(mutex_);
+    for (int64_t prompt = 0; prompt < num_prompts; ++prompt) {
+      const int64_t needed = tokens_needed({shared, reply, prompt});
+      tensor::check_value(options_.max_cache_tokens == 0 || needed <= options_.max_cache_tokens,
+                          "serve",
+                          "prompt and max_tokens together",
+                          needed,
+                          fmt::format("at most the cache's {} tokens", options_.max_cache_tokens));
+    }
+    if (counters_.waiting + num_texts > options_.max_waiting) {
+      throw QueueFull(fmt::format("the queue is full ({} texts are waiting); try again later",
+                                  counters_.waiting.load()));
+    }
+    for (int64_t prompt = 0; prompt < num_prompts; ++prompt) {
+      waiting_.push_back({shared, reply, prompt});
+    }
+    counters_.waiting += num_texts;
+    idle_ = false;
+  }
+  changed_.notify_all();
+  return reply;
+}
+
+void Engine::wait_until_idle() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return idle_; });
+}
+
+bool Engine::wait_for_work() {
+  std::unique_lock lock(mutex_);
+  if (texts_.empty() && waiting_.empty()) {
+    idle_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
+  }
+  return !stopping_;
+}
+
+void Engine::run() {
+  while (wait_for_work()) {
+    try {
+      admit();
+      write_next();
+      prefill_next();
+    } catch (const std::exception& error) {
+      // Nobody can say whose state is whole: all texts of the batch end.
+      for (Text& text : texts_) {
+        text.reply->fail(reason_of(error));
+        ++counters_.failed;
+      }
+    }
+    remove_finished();
+    counters_.cache_pages = generator_.pool()->pages_in_use();
+    counters_.evicted_pages = generator_.num_evicted();
+  }
+  constexpr const char* kStopping = "the server is stopping";
+  for (const Text& text : texts_) text.reply->fail(kStopping);
+  const std::lock_guard lock(mutex_);
+  for (const Waiting& waiting : waiting_) waiting.reply->fail(kStopping);
+}
+
+void Engine::admit() {
+  while (true) {
+    Waiting next;
+    {
+      const std::lock_guard lock(mutex_);
+      if (waiting_.empty()) return;
+      next = waiting_.front();
+      const int64_t num_texts = next.job->texts_per_prompt;
+      const bool cancelled = next.reply->is_cancelled();
+      if (!cancelled && std::ssize(texts_) + num_texts > options_.max_batch) return;
+      const int64_t needed = tokens_needed(next);
+      const auto fits = [&] {
+        return options_.max_cache_tokens == 0 ||
+               reserved_tokens_ + prefixes_.num_tokens() + needed <= options_.max_cache_tokens;
+      };
+      while (!cancelled && !fits() && prefixes_.forget_oldest()) {
+      }
+      if (!cancelled && !fits()) return;
+      waiting_.pop_front();
+      counters_.waiting -= num_texts;
+      if (cancelled) {
+        counters_.cancelled += num_texts;
+        continue;
+      }
+    }
+    start(next);
+  }
+}
+
+void Engine::start(const Waiting& waiting) {
+  const Job& job = *waiting.job;
+  const std::vector<int64_t>& prompt = job.prompts[waiting.prompt];
+  Text text{.job = waiting.job,
+            .reply = waiting.reply,
+            .index = waiting.prompt * job.texts_per_prompt,
+            .sequence = generator_.start(prompt, job.options),
+            .stream = generation::TextStream(tokenizer_, job.stop),
+            .reserved_tokens = tokens_needed(waiting)};
+  // Scores of a prompt need every token of it.
+  if (!job.options.prompt_scores.logprobs) {
+    if (auto state = prefixes_.find(prompt)) {
+      text.reused_tokens = state->length();
+      text.sequence.adopt(std::move(*state));
+    }
+  }
+  counters_.prompt_tokens += std::ssize(prompt);
+  counters_.reused_tokens += text.reused_tokens;
+  reserved_tokens_ += text.reserved_tokens;
+  texts_.push_back(std::move(text));
+  counters_.running += job.texts_per_prompt;
+}
+
+int64_t Engine::chunk_tokens() const {
+  const bool is_writing = std::ranges::any_of(texts_, &Text::is_writing);
+  if (!is_writing) return options_.chunk_tokens;
+  if (prefill_token_seconds_ == 0) return options_.least_chunk_tokens;
+  const double tokens = kStepsPerChunk * step_seconds_ / prefill_token_seconds_;
+  return std::clamp(
+      static_cast<int64_t>(tokens), options_.least_chunk_tokens, options_.chunk_tokens);
+}
+
+// One chunk for the prompt whose turn it is: they take turns, so that a short one does not wait for
+// the whole of a long one.
+void Engine::prefill_next() {
+  const auto reading = std::ranges::find_if(
+      texts_, [](const Text& text) { return !text.is_read && !text.reply->is_cancelled(); });
+  if (reading == texts_.end()) return;
+  const int64_t unread = reading->sequence.num_unread();
+  if (unread > 0) {
+    const auto begin = Clock::now();
+    const int64_t tokens = std::min(chunk_tokens(), unread);
+    generator_.prefill(reading->sequence, tokens);
+    update_mean(prefill_token_seconds_, seconds_since(begin) / static_cast<double>(tokens));
+  }
+  if (!reading->sequence.is_prefilled()) {
+    texts_.splice(texts_.end(), texts_, reading);
+    return;
+  }
+  reading->is_read = true;
+  const uint64_t seed = reading->job->options.sampler.seed;
+  for (int64_t i = 1; i < reading->job->texts_per_prompt; ++i) {
+    texts_.push_back({.job = reading->job,
+                      .reply = reading->reply,
+                      .index = reading->index + i,
+                      .sequence = reading->sequence.fork(seed + static_cast<uint64_t>(i)),
+                      .stream = generation::TextStream(tokenizer_, reading->job->stop),
+                      .reserved_tokens = 0,
+                      .reused_tokens = reading->reused_tokens,
+                      .is_read = true});
+    if (texts_.back().sequence.finished() != FinishReason::kNone) deliver(texts_.back());
+  }
+  if (reading->sequence.finished() != FinishReason::kNone) deliver(*reading);
+}
+
+void Engine::write_next() {
+  std::vector<Sequence*> sequences;
+  for (Text& text : texts_) {
+    if (text.is_writing()) sequences.push_back(&text.sequence);
+  }
+  if (sequences.empty()) return;
+  const auto begin = Clock::now();
+  generator_.step(sequences);
+  update_mean(step_seconds_, seconds_since(begin));
+  ++counters_.steps;
+  for (Text& text : texts_) {
+    if (text.is_read && text.sequence.written().size() > text.num_delivered) {
+      deliver(text);
+    } else if (text.is_read && text.sequence.finished() != FinishReason::kNone) {
+      deliver(text);  // it ended without another token
+    }
+  }
+}
+
+void Engine::deliver(Text& text) {
+  Piece piece{.index = text.index};
+  const auto& written = text.sequence.written();
+  while (text.num_delivered < written.size() && !text.stream.is_stopped()) {
+    piece.text += text.stream.add(written[text.num_delivered].token);
+    piece.tokens.push_back(written[text.num_delivered++]);
+  }
+  counters_.new_tokens += std::ssize(piece.tokens);
+  if (text.stream.is_stopped()) text.sequence.finish(FinishReason::kStop);
+  piece.finished = text.sequence.finished();
+  if (piece.finished != FinishReason::kNone) {
+    piece.text += text.stream.finish();
+    piece.end = text.sequence.end();
+    if (text.job->cache_use) piece.cache = text.sequence.state().cache_use();
+  }
+  if (!text.is_reported) {
+    piece.prompt_scores = text.sequence.prompt_scores();
+    piece.reused_tokens = text.reused_tokens;
+    text.is_reported = true;
+  }
+  text.reply->add(std::move(piece));
+}
+
+void Engine::remove_finished() {
+  for (auto text = texts_.begin(); text != texts_.end();) {
+    if (!text->has_ended()) {
+      ++text;
+      continue;
+    }
+    const bool cancelled = text->reply->is_cancelled();
+    // A prompt that was not read to its end stands for all its texts.
+    const int64_t num_texts = text->is_read ? 1 : text->job->texts_per_prompt;
+    (cancelled ? counters_.cancelled : counters_.finished) += num_texts;
+    counters_.running -= num_texts;
+    reserved_tokens_ -= text->reserved_tokens;
+    if (!cancelled) {
+      const Sequence& sequence = text->sequence;
+      std::vector<int64_t> tokens = sequence.prompt();
+      for (const auto& written : sequence.written()) tokens.push_back(written.token);
+      tokens.resize(sequence.state().length());
+      prefixes_.add(tokens, sequence.state());
+    }
+    text = texts_.erase(text);
+  }
+}
+
+}  // namespace reynard::serving

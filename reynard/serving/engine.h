@@ -1,0 +1,108 @@
+#pragma once
+// Continuous batching: one thread owns the model and advances all texts; any thread submits jobs
+// and reads their replies. A job joins the running batch at the next step. Clients never hold the
+// thread up: what they do not fetch waits in their reply.
+
+#include "reynard/generation/generator.h"
+#include "reynard/generation/text_stream.h"
+#include "reynard/serving/prefix_store.h"
+#include "reynard/serving/reply.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace reynard::serving {
+
+struct EngineOptions {
+  int64_t max_batch = 64;           // texts written at once
+  int64_t max_waiting = 256;        // texts that wait for their turn; beyond: QueueFull
+  int64_t max_cache_tokens = 0;     // keys and values held at once; 0: no limit
+  int64_t max_prefix_tokens = 0;    // of finished texts kept for prompts that begin alike; 0: none
+  int64_t chunk_tokens = 512;       // of a prompt per step while no text is being written ...
+  int64_t least_chunk_tokens = 16;  // ... and at least while some are
+};
+
+struct Job {
+  std::vector<std::vector<int64_t>> prompts;
+  int64_t texts_per_prompt = 1;  // text i of prompt p has index p * texts_per_prompt + i
+  generation::SequenceOptions options;
+  std::vector<std::string> stop;
+  bool cache_use = false;  // report it with the end of each text
+};
+
+// The queue has no room for the job now.
+struct QueueFull : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// What the engine did since its start; read from any thread.
+struct EngineCounters {
+  std::atomic<int64_t> waiting{0}, running{0}, cache_pages{0};
+  std::atomic<int64_t> finished{0}, cancelled{0}, failed{0};
+  std::atomic<int64_t> prompt_tokens{0}, reused_tokens{0}, new_tokens{0};
+  std::atomic<int64_t> steps{0}, evicted_pages{0};
+};
+
+class Engine {
+ public:
+  // Decoder and tokenizer must outlive it; nobody else may use the decoder meanwhile.
+  Engine(models::Decoder& decoder,
+         const tokenizer::Tokenizer& tokenizer,
+         const EngineOptions& options);
+  ~Engine();  // cancels what runs
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Throws reynard::Error for a job that can never run, QueueFull for one that cannot now.
+  std::shared_ptr<Reply> submit(Job job);
+  // Returns once everything submitted has ended.
+  void wait_until_idle();
+
+  const EngineCounters& counters() const { return counters_; }
+
+ private:
+  struct Text;  // one text of a job, from its turn to its end
+  struct Waiting {
+    std::shared_ptr<const Job> job;
+    std::shared_ptr<Reply> reply;
+    int64_t prompt;  // index into job->prompts
+  };
+
+  void run();
+  bool wait_for_work();
+  void admit();
+  void start(const Waiting& waiting);
+  void prefill_next();
+  void write_next();
+  void deliver(Text& text);
+  void remove_finished();
+  int64_t chunk_tokens() const;
+  int64_t tokens_needed(const Waiting& waiting) const;
+
+  const tokenizer::Tokenizer& tokenizer_;
+  EngineOptions options_;
+  generation::Generator generator_;
+  PrefixStore prefixes_;
+  EngineCounters counters_;
+
+  std::list<Text> texts_;  // owned by the engine's thread
+  int64_t reserved_tokens_ = 0;
+  double step_seconds_ = 0, prefill_token_seconds_ = 0;  // running means
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Waiting> waiting_;
+  bool stopping_ = false;
+  bool idle_ = true;
+  std::thread thread_;
+};
+
+}  // namespace reynard::serving

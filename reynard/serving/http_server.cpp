@@ -1,0 +1,342 @@
+#include "reynard/serving/http_server.h"
+
+#include "reynard/protocol/api_error.h"
+#include "reynard/serving/listener.h"
+#include "reynard/serving/page.h"
+#include "reynard/serving/prometheus.h"
+#include "reynard/tensor/check.h"
+#include "reynard/tokenizer/tokenizer.h"
+#include "reynard/tokenizer/utf8.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <ctime>
+#include <exception>
+#include <random>
+#include <span>
+#include <utility>
+
+namespace reynard::serving {
+
+namespace {
+
+using protocol::ApiError;
+
+constexpr const char* kJson = "application/json";
+// How long a wait for a piece lasts before the client is looked after.
+constexpr std::chrono::milliseconds kPatience{200};
+
+void set_error(httplib::Response& response, const ApiError& error) {
+  response.status = error.status;
+  if (error.retry_after_s > 0) {
+    response.set_header("Retry-After", std::to_string(error.retry_after_s));
+  }
+  response.set_content(protocol::dump(protocol::to_json(error)) + "\n", kJson);
+}
+
+// Takes the same time wherever the first difference is.
+bool equal_in_constant_time(const std::string& a, const std::string& b) {
+  unsigned different = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    different |= static_cast<unsigned char>(a[i]) ^
+                 static_cast<unsigned char>(b.empty() ? 0 : b[i % b.size()]);
+  }
+  return different == 0;
+}
+
+std::string message_of_status(int status) {
+  switch (status) {
+    case 400:
+      return "the request is not valid HTTP";
+    case 404:
+      return "there is nothing at this path";
+    case 413:
+      return "the body is too large";
+    default:
+      return fmt::format("status {}", status);
+  }
+}
+
+ApiError draining_error() {
+  ApiError error(503, "the server is stopping and takes no new work");
+  error.retry_after_s = 5;
+  return error;
+}
+
+}  // namespace
+
+struct HttpServer::Exchange {
+  const httplib::Request& request;
+  httplib::Response& response;
+
+  void send(const nlohmann::ordered_json& json) const {
+    response.set_content(protocol::dump(json) + "\n", kJson);
+  }
+};
+
+HttpServer::HttpServer(Engine& engine, ServedModel model, HttpOptions options)
+    : engine_(engine),
+      model_(std::move(model)),
+      options_(std::move(options)),
+      listener_(std::make_unique<Listener>(options_.limits, options_.max_connections)),
+      started_(std::time(nullptr)) {
+  add_routes();
+  tensor::check_value(
+      options_.port >= 0 && options_.port <= 65535, "serve", "--port", options_.port, "0 to 65535");
+  const auto wanted = static_cast<int>(options_.port);
+  if (wanted == 0) {
+    port_ = listener_->bind_to_any_port(options_.host);
+  } else if (listener_->bind_to_port(options_.host, wanted)) {
+    port_ = wanted;
+  }
+  if (port_ <= 0) {
+    throw Error(
+        fmt::format("serve: {}:{} cannot be had: in use, or no address of this machine; "
+                    "choose another with --host and --port",
+                    options_.host,
+                    options_.port));
+  }
+  listener_->widen_backlog();
+  thread_ = std::thread([this] { listener_->listen_after_bind(); });
+  while (!listener_->is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+HttpServer::~HttpServer() {
+  if (!thread_.joinable()) return;
+  draining_ = true;
+  listener_->close_idle();
+  listener_->stop();
+  thread_.join();
+}
+
+void HttpServer::drain() {
+  draining_ = true;
+  engine_.wait_until_idle();
+  listener_->close_idle();
+  listener_->stop();
+  thread_.join();  // after the last answer was sent
+}
+
+void HttpServer::add_routes() {
+  const auto route = [this](const char* path, void (HttpServer::*handler)(const Exchange&)) {
+    return [this, path, handler](const httplib::Request& request, httplib::Response& response) {
+      guard({request, response}, path, handler);
+    };
+  };
+  const auto get = [&](const char* path, void (HttpServer::*handler)(const Exchange&)) {
+    listener_->Get(path, route(path, handler));
+  };
+  const auto post = [&](const char* path, void (HttpServer::*handler)(const Exchange&)) {
+    listener_->Post(path, route(path, handler));
+  };
+  get("/", &HttpServer::page);
+  get("/health", &HttpServer::health);
+  get("/metrics", &HttpServer::metrics);
+  get("/tokenizer_info", &HttpServer::tokenizer_info);
+  get("/v1/models", &HttpServer::list_models);
+  post("/v1/completions", &HttpServer::completions);
+  post("/v1/chat/completions", &HttpServer::chat);
+  post("/tokenize", &HttpServer::tokenize);
+  post("/detokenize", &HttpServer::detokenize);
+  // What the library refuses by itself gets the API's error object too.
+  listener_->set_error_handler([](const httplib::Request&, httplib::Response& response) {
+    if (!response.body.empty()) return;
+    set_error(response, ApiError(response.status, message_of_status(response.status)));
+  });
+}
+
+bool HttpServer::is_allowed(const Exchange& exchange) const {
+  if (options_.api_key.empty()) return true;
+  return equal_in_constant_time("Bearer " + options_.api_key,
+                                exchange.request.get_header_value("Authorization"));
+}
+
+void HttpServer::guard(const Exchange& exchange,
+                       const std::string& route,
+                       void (HttpServer::*handler)(const Exchange&)) {
+  ++num_requests_;
+  try {
+    const bool is_open = route == "/" || route == "/health";
+    if (!is_open && !is_allowed(exchange)) {
+      throw ApiError(401, "the API key is wrong or missing (header Authorization: Bearer KEY)");
+    }
+    (this->*handler)(exchange);
+    return;
+  } catch (const ApiError& error) {
+    set_error(exchange.response, error);
+  } catch (const QueueFull& full) {
+    ApiError error(429, full.what());
+    error.retry_after_s = 1;
+    set_error(exchange.response, error);
+  } catch (const reynard::Error& error) {
+    set_error(exchange.response, ApiError(400, tokenizer::displayable(error.what())));
+  } catch (const std::exception& error) {
+    set_error(
+        exchange.response,
+        ApiError(500, fmt::format("internal error: {}", tokenizer::displayable(error.what()))));
+  }
+  ++num_rejected_;
+}
+
+void HttpServer::page(const Exchange& exchange) {
+  exchange.response.set_content(kPage.data(), kPage.size(), "text/html; charset=utf-8");
+}
+
+void HttpServer::health(const Exchange& exchange) {
+  if (draining_) throw draining_error();
+  exchange.send({{"status", "ok"}});
+}
+
+void HttpServer::list_models(const Exchange& exchange) {
+  exchange.send(protocol::models_json(model_.name, started_, model_.max_length));
+}
+
+void HttpServer::metrics(const Exchange& exchange) {
+  const EngineCounters& counters = engine_.counters();
+  const std::string text = prometheus_text({
+      {"requests_total", "HTTP requests", true, num_requests_},
+      {"requests_rejected_total", "requests answered with an error", true, num_rejected_},
+      {"connections", "open connections", false, listener_->num_connections()},
+      {"connections_refused_total", "connections beyond the limit", true, listener_->num_refused()},
+      {"texts_waiting", "texts that wait for their turn", false, counters.waiting},
+      {"texts_running", "texts being read or written", false, counters.running},
+      {"texts_finished_total", "texts written to their end", true, counters.finished},
+      {"texts_cancelled_total", "texts whose client went away", true, counters.cancelled},
+      {"texts_failed_total", "texts ended by a failure", true, counters.failed},
+      {"prompt_tokens_total", "tokens of prompts", true, counters.prompt_tokens},
+      {"prompt_tokens_reused_total",
+       "tokens of prompts found in the cache",
+       true,
+       counters.reused_tokens},
+      {"generated_tokens_total", "tokens written", true, counters.new_tokens},
+      {"steps_total", "passes that added tokens", true, counters.steps},
+      {"cache_pages", "pages of keys and values in use", false, counters.cache_pages},
+      {"cache_pages_evicted_total",
+       "pages freed since no query can need them",
+       true,
+       counters.evicted_pages},
+  });
+  exchange.response.set_content(text, "text/plain; version=0.0.4; charset=utf-8");
+}
+
+void HttpServer::tokenize(const Exchange& exchange) {
+  const auto request = protocol::parse_tokenize_request(exchange.request.body);
+  const std::vector<int64_t> tokens = encode(model_, request.text, request.add_special_tokens);
+  exchange.send(
+      {{"tokens", tokens}, {"count", tokens.size()}, {"max_model_len", model_.max_length}});
+}
+
+void HttpServer::detokenize(const Exchange& exchange) {
+  const std::vector<int64_t> tokens = protocol::parse_detokenize_request(exchange.request.body);
+  exchange.send({{"prompt", tokenizer::displayable(model_.tokenizer->decode(tokens))}});
+}
+
+void HttpServer::tokenizer_info(const Exchange& exchange) {
+  const auto text_of = [&](std::optional<int64_t> id) {
+    return id ? nlohmann::ordered_json(tokenizer::displayable(
+                    model_.tokenizer->decode(std::span(&*id, 1), {.keep_special = true})))
+              : nlohmann::ordered_json();
+  };
+  exchange.send({{"bos_token", text_of(model_.tokenizer->bos())},
+                 {"eos_token", text_of(model_.tokenizer->eos())},
+                 {"vocab_size", model_.tokenizer->vocab_size()}});
+}
+
+void HttpServer::completions(const Exchange& exchange) {
+  answer(exchange,
+         ask_completion(protocol::parse_completion_request(exchange.request.body), model_));
+}
+
+void HttpServer::chat(const Exchange& exchange) {
+  answer(exchange, ask_chat(protocol::parse_chat_request(exchange.request.body), model_));
+}
+
+void HttpServer::answer(const Exchange& exchange, Ask ask) {
+  if (draining_) throw draining_error();
+  const std::shared_ptr<Reply> reply = engine_.submit(ask.job);
+  if (ask.stream) {
+    answer_stream(exchange, std::move(ask), reply);
+  } else {
+    answer_whole(exchange, ask, *reply);
+  }
+}
+
+protocol::Envelope HttpServer::envelope(bool is_chat) {
+  std::random_device random;
+  return {.id = fmt::format("{}-{:08x}{:08x}", is_chat ? "chatcmpl" : "cmpl", random(), random()),
+          .created = std::time(nullptr),
+          .model = model_.name};
+}
+
+void HttpServer::answer_whole(const Exchange& exchange, const Ask& ask, Reply& reply) {
+  Answer answer(ask, model_);
+  const Connection* connection = Connection::current();
+  auto looked = std::chrono::steady_clock::now();
+  while (!reply.is_done()) {
+    const std::optional<Piece> piece = reply.next(kPatience);
+    if (const auto now = std::chrono::steady_clock::now(); now - looked >= kPatience) {
+      looked = now;
+      if (connection != nullptr && connection->is_gone()) {
+        reply.cancel();
+        return;
+      }
+    }
+    if (!piece) continue;
+    if (!piece->error.empty()) throw ApiError(500, tokenizer::displayable(piece->error));
+    answer.add(*piece);
+  }
+  const std::vector<protocol::Choice> choices = answer.choices();
+  const protocol::Envelope head = envelope(ask.is_chat);
+  exchange.send(ask.is_chat ? protocol::chat_json(head, choices, answer.usage())
+                            : protocol::completion_json(head, choices, answer.usage()));
+}
+
+void HttpServer::answer_stream(const Exchange& exchange, Ask ask, std::shared_ptr<Reply> reply) {
+  // Lives as long as the library sends.
+  struct State {
+    State(Ask asked, const ServedModel& model) : ask(std::move(asked)), answer(ask, model) {}
+    Ask ask;
+    Answer answer;
+    std::vector<bool> begun;
+  };
+  auto state = std::make_shared<State>(std::move(ask), model_);
+  state->begun.resize(state->ask.job.prompts.size() *
+                      static_cast<std::size_t>(state->ask.job.texts_per_prompt));
+  const protocol::Envelope head = envelope(state->ask.is_chat);
+  const auto event = [state, head](std::span<const protocol::Choice> choices,
+                                   const std::optional<protocol::Usage>& usage) {
+    if (!state->ask.is_chat) {
+      return protocol::server_sent_event(protocol::completion_json(head, choices, usage));
+    }
+    const bool first = !choices.empty() && !state->begun[choices[0].index];
+    if (first) state->begun[choices[0].index] = true;
+    return protocol::server_sent_event(protocol::chat_chunk_json(head, choices, usage, first));
+  };
+  const auto provide = [state, reply, event](size_t, httplib::DataSink& sink) {
+    const auto send = [&](const std::string& text) { return sink.write(text.data(), text.size()); };
+    if (reply->is_done()) {
+      if (state->ask.include_usage) send(event({}, state->answer.usage()));
+      send(std::string(protocol::kStreamEnd));
+      sink.done();
+      return true;
+    }
+    const std::optional<Piece> piece = reply->next(kPatience);
+    if (!piece) return sink.is_writable();
+    if (!piece->error.empty()) {
+      const ApiError error(500, tokenizer::displayable(piece->error));
+      send(protocol::server_sent_event(protocol::to_json(error)));
+      sink.done();
+      return true;
+    }
+    const protocol::Choice choice = state->answer.add(*piece);
+    const bool is_empty = choice.text.empty() && choice.finish_reason.empty() &&
+                          (!choice.logprobs || choice.logprobs->empty());
+    return is_empty ? sink.is_writable() : send(event(std::span(&choice, 1), {}));
+  };
+  exchange.response.set_header("Cache-Control", "no-cache");
+  exchange.response.set_chunked_content_provider(
+      "text/event-stream", provide, [reply](bool) { reply->cancel(); });
+}
+
+}  // namespace reynard::serving

@@ -1,0 +1,131 @@
+#include "reynard/serving/listener.h"
+
+#include "reynard/protocol/api_error.h"
+#include "reynard/protocol/responses.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace reynard::serving {
+
+namespace {
+
+constexpr int kMaxRequests = 1000;  // on one connection
+
+// Set while a connection is only told that there are too many.
+thread_local bool refusing = false;
+
+// An answer without the library, where it does not get to see a request.
+void refuse(Connection& connection, int status, const char* reason, const std::string& message) {
+  const std::string body =
+      protocol::dump(protocol::to_json(protocol::ApiError(status, message))) + "\n";
+  const std::string answer = fmt::format(
+      "HTTP/1.1 {} {}\r\nContent-Type: application/json\r\n"
+      "Content-Length: {}\r\n{}Connection: close\r\n\r\n{}",
+      status,
+      reason,
+      body.size(),
+      status == 503 ? "Retry-After: 1\r\n" : "",
+      body);
+  connection.write(answer.data(), answer.size());
+}
+
+}  // namespace
+
+struct Listener::Threads final : httplib::TaskQueue {
+  explicit Threads(Listener& owner) : listener(owner) {}
+
+  void enqueue(std::function<void()> answer) override {
+    bool has_room = listener.num_connections_ < listener.max_connections_;
+    if (has_room) {
+      ++listener.num_connections_;
+      try {
+        std::thread([this, answer] {
+          answer();
+          const std::lock_guard lock(mutex);
+          --listener.num_connections_;
+          all_ended.notify_all();
+        }).detach();
+      } catch (const std::system_error&) {  // no further thread can be had
+        --listener.num_connections_;
+        has_room = false;
+      }
+    }
+    if (has_room) return;
+    ++listener.num_refused_;
+    refusing = true;
+    answer();
+    refusing = false;
+  }
+
+  void shutdown() override {
+    std::unique_lock lock(mutex);
+    all_ended.wait(lock, [&] { return listener.num_connections_ == 0; });
+  }
+
+  Listener& listener;
+  std::mutex mutex;
+  std::condition_variable all_ended;
+};
+
+Listener::Listener(const ConnectionLimits& limits, int64_t max_connections)
+    : limits_(limits), max_connections_(max_connections) {
+  new_task_queue = [this] { return new Threads(*this); };
+  set_payload_max_length(static_cast<size_t>(limits.max_body_bytes));
+  set_tcp_nodelay(true);
+  // Without the library's SO_REUSEPORT, by which two servers would share a port unnoticed.
+  set_socket_options([](socket_t socket) {
+    const int on = 1;
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  });
+}
+
+void Listener::widen_backlog() {
+  ::listen(svr_sock_, static_cast<int>(max_connections_));
+}
+
+bool Listener::answer_requests(Connection& connection) {
+  bool answered = false;
+  for (int left = kMaxRequests; left > 0; --left) {
+    const Connection::Head head = connection.read_head(stopping_);
+    if (head == Connection::Head::kTooLarge) {
+      refuse(connection,
+             431,
+             "Request Header Fields Too Large",
+             fmt::format("the head of a request may have {} lines and {} bytes",
+                         limits_.max_header_lines,
+                         limits_.max_header_bytes));
+    }
+    if (head != Connection::Head::kReady) return answered;
+    const Connection::Scope scope(connection);
+    bool closed = false;
+    answered = process_request(connection, left == 1 || stopping_, closed, {});
+    if (!answered || closed) return answered;
+  }
+  return answered;
+}
+
+bool Listener::process_and_close_socket(socket_t socket) {
+  Connection connection(socket, limits_);
+  bool answered = false;
+  if (refusing) {
+    refuse(connection, 503, "Service Unavailable", "too many connections; try again later");
+  } else {
+    answered = answer_requests(connection);
+  }
+  // What the client still sends would reset the connection before it reads the answer.
+  ::shutdown(socket, SHUT_WR);
+  char rest[4096];
+  for (int i = 0; i < 64 && ::recv(socket, rest, sizeof rest, MSG_DONTWAIT) > 0; ++i) {
+  }
+  ::close(socket);
+  return answered;
+}
+
+}  // namespace reynard::serving

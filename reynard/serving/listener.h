@@ -1,0 +1,41 @@
+#pragma once
+// The HTTP library's server with the limits of connection.h: one thread per connection up to a
+// number, beyond which clients are told at once to come back later.
+
+#include "reynard/serving/connection.h"
+
+#include <httplib.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+
+namespace reynard::serving {
+
+class Listener final : public httplib::Server {
+ public:
+  Listener(const ConnectionLimits& limits, int64_t max_connections);
+
+  // Once bound: lets many clients connect at the same moment. The library's queue of five drops or
+  // resets what comes beyond.
+  void widen_backlog();
+  // Ends waits for further requests; those being answered go on. Follow it by stop().
+  void close_idle() { stopping_ = true; }
+  int64_t num_connections() const { return num_connections_; }
+  int64_t num_refused() const { return num_refused_; }
+
+ private:
+  struct Threads;
+
+  bool process_and_close_socket(socket_t socket) override;
+  bool answer_requests(Connection& connection);
+
+  ConnectionLimits limits_;
+  int64_t max_connections_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<int64_t> num_connections_{0}, num_refused_{0};
+};
+
+}  // namespace reynard::serving

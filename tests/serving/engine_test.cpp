@@ -1,0 +1,224 @@
+#include "reynard/serving/engine.h"
+
+#include "reynard/tensor/error.h"
+#include "tests/serving/served.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace reynard::serving {
+namespace {
+
+using generation::FinishReason;
+
+std::vector<int64_t> prompt_of(const std::string& text) {
+  std::vector<int64_t> tokens;
+  for (const unsigned char byte : text) tokens.push_back(byte);
+  return tokens;
+}
+
+Job job_of(const std::string& prompt, int64_t max_tokens) {
+  Job job;
+  job.prompts = {prompt_of(prompt)};
+  job.options.max_tokens = max_tokens;
+  return job;
+}
+
+// Texts of a reply by their index, and what they reused.
+struct Collected {
+  std::vector<std::string> texts;
+  int64_t reused = 0;
+  std::string error;
+};
+Collected collect(Reply& reply, std::size_t num_texts) {
+  Collected all;
+  all.texts.resize(num_texts);
+  while (!reply.is_done()) {
+    const auto piece = reply.next(std::chrono::milliseconds(200));
+    if (!piece) continue;
+    all.error += piece->error;
+    if (!piece->error.empty()) continue;
+    all.texts[piece->index] += piece->text;
+    all.reused += piece->reused_tokens;
+  }
+  return all;
+}
+
+struct EngineTest : testing::Test {
+  models::Decoder decoder = test::byte_decoder();
+  tokenizer::ByteTokenizer tokenizer;
+};
+
+TEST_F(EngineTest, ManyAtOnceWriteWhatEachWritesAlone) {
+  std::vector<std::string> prompts;
+  for (int i = 0; i < 12; ++i)
+    prompts.push_back(std::string(1 + 23 * i, static_cast<char>('a' + i)) + "?");
+  std::vector<std::string> alone;
+  for (const std::string& prompt : prompts) {
+    Engine engine(decoder, tokenizer, {});
+    alone.push_back(collect(*engine.submit(job_of(prompt, 30)), 1).texts[0]);
+  }
+  Engine engine(decoder, tokenizer, {.max_batch = 5});
+  std::vector<std::shared_ptr<Reply>> replies;
+  for (const std::string& prompt : prompts) replies.push_back(engine.submit(job_of(prompt, 30)));
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_EQ(collect(*replies[i], 1).texts[0], alone[i]) << i;
+  }
+  engine.wait_until_idle();
+  EXPECT_EQ(engine.counters().finished, 12);
+  EXPECT_EQ(engine.counters().running, 0);
+  EXPECT_EQ(engine.counters().cache_pages, 0);
+}
+
+TEST_F(EngineTest, SeveralPromptsAndTextsKeepTheirPlaces) {
+  Engine engine(decoder, tokenizer, {});
+  Job job = job_of("first", 12);
+  job.prompts.push_back(prompt_of("second"));
+  job.texts_per_prompt = 3;
+  job.options.sampler.temperature = 1;
+  job.options.sampler.seed = 9;
+  const Collected together = collect(*engine.submit(job), 6);
+  for (int64_t prompt = 0; prompt < 2; ++prompt) {
+    for (int64_t text = 0; text < 3; ++text) {
+      Job one = job;
+      one.prompts = {job.prompts[prompt]};
+      one.texts_per_prompt = 1;
+      one.options.sampler.seed = 9 + static_cast<uint64_t>(text);
+      EXPECT_EQ(collect(*engine.submit(one), 1).texts[0], together.texts[prompt * 3 + text]);
+    }
+  }
+}
+
+TEST_F(EngineTest, PromptsThatBeginAlikeShareTheirPages) {
+  const std::string beginning(300, 'x');
+  Engine plain(decoder, tokenizer, {});
+  const std::string expected = collect(*plain.submit(job_of(beginning + "yz", 20)), 1).texts[0];
+  Engine engine(decoder, tokenizer, {.max_prefix_tokens = 2000});
+  EXPECT_EQ(collect(*engine.submit(job_of(beginning + "a", 5)), 1).reused, 0);
+  engine.wait_until_idle();
+  EXPECT_GT(engine.counters().cache_pages, 0);
+  const Collected second = collect(*engine.submit(job_of(beginning + "yz", 20)), 1);
+  EXPECT_EQ(second.reused, 256);
+  EXPECT_EQ(second.texts[0], expected);
+  // Prompts that are scored are read whole.
+  Job scored = job_of(beginning + "yz", 1);
+  scored.options.prompt_scores.logprobs = true;
+  EXPECT_EQ(collect(*engine.submit(scored), 1).reused, 0);
+}
+
+TEST_F(EngineTest, OldPrefixesAreForgotten) {
+  Engine engine(decoder, tokenizer, {.max_prefix_tokens = 300});
+  for (int i = 0; i < 6; ++i) {
+    collect(*engine.submit(job_of(std::string(128, static_cast<char>('a' + i)), 2)), 1);
+  }
+  engine.wait_until_idle();
+  // Two texts of 129 tokens: 3 pages each for 4 heads of 2 layers.
+  EXPECT_EQ(engine.counters().cache_pages, 2 * 3 * 4 * 2);
+}
+
+TEST_F(EngineTest, WhatDoesNotFitWaitsOrIsRefused) {
+  Engine engine(decoder, tokenizer, {.max_batch = 1, .max_waiting = 3, .max_cache_tokens = 1000});
+  EXPECT_THROW(engine.submit(job_of("a", 1000)), Error);
+  Job many = job_of("a", 5);
+  many.texts_per_prompt = 2;
+  EXPECT_THROW(engine.submit(many), Error) << "more texts than a batch has";
+  std::vector<std::shared_ptr<Reply>> replies;
+  try {
+    for (int i = 0; i < 20; ++i) replies.push_back(engine.submit(job_of("abc", 400)));
+    ADD_FAILURE() << "the queue has no end";
+  } catch (const QueueFull&) {
+    EXPECT_GE(replies.size(), 3U);
+  }
+  for (const auto& reply : replies) {
+    EXPECT_EQ(collect(*reply, 1).texts[0].empty(), false);
+  }
+}
+
+TEST_F(EngineTest, RejectsBeforeAnythingRuns) {
+  Engine engine(decoder, tokenizer, {});
+  EXPECT_THROW(engine.submit(Job{}), Error);
+  EXPECT_THROW(engine.submit(job_of("", 5)), Error);
+  Job outside = job_of("a", 5);
+  outside.prompts[0][0] = 258;
+  EXPECT_THROW(engine.submit(outside), Error);
+  Job negative = job_of("a", 5);
+  negative.options.sampler.temperature = -1;
+  EXPECT_THROW(engine.submit(negative), Error);
+  Job empty_stop = job_of("a", 5);
+  empty_stop.stop = {""};
+  EXPECT_THROW(engine.submit(empty_stop), Error);
+  EXPECT_EQ(engine.counters().waiting, 0);
+}
+
+TEST_F(EngineTest, CancelledTextsLeaveTheirPages) {
+  Engine engine(decoder, tokenizer, {});
+  const auto reply = engine.submit(job_of("abc", 1'000'000));
+  const auto other = engine.submit(job_of("abd", 50));
+  while (!reply->next(std::chrono::milliseconds(200))) {
+  }
+  reply->cancel();
+  EXPECT_EQ(collect(*other, 1).error, "");
+  engine.wait_until_idle();
+  EXPECT_EQ(engine.counters().cancelled, 1);
+  EXPECT_EQ(engine.counters().finished, 1);
+  EXPECT_EQ(engine.counters().cache_pages, 0);
+}
+
+TEST_F(EngineTest, EndingTheEngineEndsTheReplies) {
+  std::shared_ptr<Reply> running, waiting;
+  {
+    Engine engine(decoder, tokenizer, {.max_batch = 1});
+    running = engine.submit(job_of("abc", 1'000'000));
+    waiting = engine.submit(job_of("abc", 1'000'000));
+    while (!running->next(std::chrono::milliseconds(200))) {
+    }
+  }
+  EXPECT_EQ(collect(*running, 1).error, "the server is stopping");
+  EXPECT_EQ(collect(*waiting, 1).error, "the server is stopping");
+}
+
+// A long prompt is read in pieces between the steps of those who write: a short one that comes
+// later has its text long before.
+TEST_F(EngineTest, ShortOnesDoNotWaitForLongPrompts) {
+  Engine engine(decoder, tokenizer, {});
+  const auto begin = std::chrono::steady_clock::now();
+  const auto elapsed = [&] { return std::chrono::steady_clock::now() - begin; };
+  const auto longest = engine.submit(job_of(std::string(12000, 'l'), 2));
+  const auto late = engine.submit(job_of("short", 10));
+  collect(*late, 1);
+  const auto short_time = elapsed();
+  collect(*longest, 1);
+  EXPECT_LT(short_time * 2, elapsed());
+}
+
+TEST_F(EngineTest, StopStringsEndOnlyTheirText) {
+  Engine engine(decoder, tokenizer, {});
+  const std::string whole = collect(*engine.submit(job_of("abc", 40)), 1).texts[0];
+  ASSERT_NE(whole.find("g\f"), std::string::npos) << whole;
+  Job job = job_of("abc", 40);
+  job.stop = {"never", "g\f"};
+  const std::string text = collect(*engine.submit(job), 1).texts[0];
+  EXPECT_EQ(text, whole.substr(0, whole.find("g\f")));
+}
+
+TEST_F(EngineTest, NoTokensIsAnAnswerToo) {
+  Engine engine(decoder, tokenizer, {});
+  Job job = job_of("abc", 0);
+  job.options.prompt_scores.logprobs = true;
+  const auto reply = engine.submit(job);
+  std::size_t scores = 0;
+  while (!reply->is_done()) {
+    if (const auto piece = reply->next(std::chrono::milliseconds(200))) {
+      scores += piece->prompt_scores.size();
+      EXPECT_EQ(piece->finished, FinishReason::kLength);
+    }
+  }
+  EXPECT_EQ(scores, 2U);
+}
+
+}  // namespace
+}  // namespace reynard::serving

@@ -1,0 +1,465 @@
+#include "reynard/serving/http_server.h"
+
+#include "reynard/tensor/error.h"
+#include "tests/serving/served.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace reynard::serving {
+namespace {
+
+using nlohmann::json;
+using test::Served;
+
+TEST(HttpServer, CompletionIsTheEnginesText) {
+  const Served served;
+  const json request = {
+      {"prompt", "abc"}, {"max_tokens", 12}, {"temperature", 0}, {"model", "small"}};
+  const auto response = served.complete(request);
+  ASSERT_EQ(response.status, 200) << response.json;
+  const json& choice = response.json["choices"][0];
+  EXPECT_EQ(response.json["object"], "text_completion");
+  EXPECT_EQ(choice["index"], 0);
+  EXPECT_FALSE(choice["text"].get<std::string>().empty());
+  EXPECT_EQ(response.json["usage"]["prompt_tokens"], 4);  // with BOS
+  EXPECT_EQ(served.complete(request).json["choices"], response.json["choices"]);
+  // The ids of the same prompt, and texts beside others.
+  json several = request;
+  several["prompt"] = {{256, 97, 98, 99}, {256, 97}, {256, 97, 98, 99}};
+  const json choices = served.complete(several).json["choices"];
+  ASSERT_EQ(choices.size(), 3U);
+  EXPECT_EQ(choices[0]["text"], choice["text"]);
+  EXPECT_EQ(choices[2]["text"], choice["text"]);
+  EXPECT_EQ(choices[2]["index"], 2);
+}
+
+// What the evaluation harness asks for: a score for each id of the prompt and one token more.
+TEST(HttpServer, EchoedPromptsAreScored) {
+  const Served served;
+  const std::vector<std::vector<int64_t>> prompts = {{97, 98, 99, 100}, {7, 7}, {256}};
+  const auto response = served.complete({{"prompt", prompts},
+                                         {"max_tokens", 1},
+                                         {"temperature", 0},
+                                         {"logprobs", 1},
+                                         {"echo", true},
+                                         {"seed", 1234}});
+  ASSERT_EQ(response.status, 200) << response.json;
+  for (std::size_t p = 0; p < prompts.size(); ++p) {
+    const json& logprobs = response.json["choices"][p]["logprobs"];
+    const std::size_t entries = prompts[p].size() + 1;
+    for (const char* key : {"tokens", "token_logprobs", "top_logprobs", "text_offset"}) {
+      ASSERT_EQ(logprobs[key].size(), entries) << key;
+    }
+    EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
+    for (std::size_t i = 1; i < entries; ++i) {
+      const json& own = logprobs["token_logprobs"][i];
+      double best = -1e9;
+      for (const auto& [text, logprob] : logprobs["top_logprobs"][i].items()) {
+        best = std::max(best, logprob.get<double>());
+      }
+      EXPECT_LE(own.get<double>(), best);
+      // The token that was written greedily is the best one, to the last bit.
+      if (i + 1 == entries) {
+        EXPECT_EQ(own.get<double>(), best);
+      }
+    }
+  }
+  const auto text = served.complete({{"prompt", "abcd"}, {"max_tokens", 0}, {"echo", true}});
+  EXPECT_EQ(text.json["choices"][0]["text"], "abcd");
+  EXPECT_EQ(text.json["usage"]["completion_tokens"], 0);
+}
+
+// The events of a stream, [DONE] left out.
+std::vector<json> events_of(const std::string& body) {
+  std::vector<json> events;
+  for (std::size_t begin = 0; begin < body.size();) {
+    const std::size_t end = body.find("\n\n", begin);
+    const std::string event = body.substr(begin, end - begin);
+    EXPECT_TRUE(event.starts_with("data: ")) << event;
+    begin = end + 2;
+    if (event == "data: [DONE]") {
+      EXPECT_EQ(begin, body.size());
+    } else {
+      events.push_back(json::parse(event.substr(6)));
+    }
+  }
+  return events;
+}
+
+TEST(HttpServer, StreamsAreTheWholeTextInPieces) {
+  const Served served;
+  json request = {{"prompt", {"abc", "xyz"}},
+                  {"max_tokens", 20},
+                  {"temperature", 1},
+                  {"seed", 3},
+                  {"n", 2},
+                  {"logprobs", 1}};
+  const json whole = served.complete(request).json;
+  request["stream"] = true;
+  request["stream_options"] = {{"include_usage", true}};
+  const auto response = served.client().Post("/v1/completions", request.dump(), "application/json");
+  ASSERT_TRUE(response);
+  EXPECT_EQ(response->get_header_value("Content-Type"), "text/event-stream");
+  std::vector<std::string> texts(4), reasons(4);
+  std::vector<std::size_t> tokens(4, 0);
+  json usage;
+  for (const json& event : events_of(response->body)) {
+    if (event.contains("usage")) usage = event["usage"];
+    for (const json& choice : event["choices"]) {
+      const auto index = choice["index"].get<std::size_t>();
+      texts[index] += choice["text"].get<std::string>();
+      tokens[index] += choice["logprobs"]["tokens"].size();
+      if (!choice["finish_reason"].is_null()) reasons[index] = choice["finish_reason"];
+    }
+  }
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(texts[i], whole["choices"][i]["text"]) << i;
+    EXPECT_EQ(reasons[i], whole["choices"][i]["finish_reason"]);
+    EXPECT_EQ(tokens[i], whole["choices"][i]["logprobs"]["tokens"].size());
+  }
+  EXPECT_EQ(usage["completion_tokens"], whole["usage"]["completion_tokens"]);
+}
+
+TEST(HttpServer, ChatWholeAndStreamed) {
+  const Served served;
+  json request = {{"messages", {{{"role", "user"}, {"content", "hello"}}}},
+                  {"max_tokens", 10},
+                  {"temperature", 0},
+                  {"logprobs", true},
+                  {"top_logprobs", 2}};
+  const auto whole = served.post("/v1/chat/completions", request.dump());
+  ASSERT_EQ(whole.status, 200) << whole.json;
+  EXPECT_EQ(whole.json["object"], "chat.completion");
+  const json& choice = whole.json["choices"][0];
+  EXPECT_EQ(choice["message"]["role"], "assistant");
+  EXPECT_EQ(choice["logprobs"]["content"][0]["top_logprobs"].size(), 2U);
+  request["stream"] = true;
+  const auto streamed =
+      served.client().Post("/v1/chat/completions", request.dump(), "application/json");
+  ASSERT_TRUE(streamed);
+  std::string text;
+  bool first = true;
+  for (const json& event : events_of(streamed->body)) {
+    EXPECT_EQ(event["object"], "chat.completion.chunk");
+    const json& delta = event["choices"][0]["delta"];
+    EXPECT_EQ(delta.contains("role"), first);
+    first = false;
+    text += delta.value("content", "");
+  }
+  EXPECT_EQ(text, choice["message"]["content"]);
+}
+
+TEST(HttpServer, SmallRoutes) {
+  const Served served;
+  httplib::Client client = served.client();
+  EXPECT_EQ(client.Get("/health")->status, 200);
+  EXPECT_EQ(json::parse(client.Get("/v1/models")->body)["data"][0]["id"], "small");
+  EXPECT_NE(client.Get("/")->body.find("<title>reynard</title>"), std::string::npos);
+  const auto tokens = served.post("/tokenize", R"({"prompt": "ab"})").json["tokens"];
+  EXPECT_EQ(tokens, (json{256, 97, 98}));
+  EXPECT_EQ(
+      served.post("/tokenize", R"({"prompt": "ab", "add_special_tokens": false})").json["tokens"],
+      (json{97, 98}));
+  EXPECT_EQ(served.post("/detokenize", R"({"tokens": [97, 98]})").json["prompt"], "ab");
+  served.complete({{"prompt", "a"}, {"max_tokens", 3}, {"ignore_eos", true}});
+  const std::string metrics = client.Get("/metrics")->body;
+  EXPECT_NE(metrics.find("reynard_generated_tokens_total 3\n"), std::string::npos) << metrics;
+}
+
+TEST(HttpServer, BestOfShowsTheBest) {
+  const Served served;
+  const json response = served
+                            .complete({{"prompt", "ab"},
+                                       {"max_tokens", 5},
+                                       {"temperature", 1.5},
+                                       {"n", 1},
+                                       {"best_of", 5},
+                                       {"seed", 1}})
+                            .json;
+  const json all = served
+                       .complete({{"prompt", "ab"},
+                                  {"max_tokens", 5},
+                                  {"temperature", 1.5},
+                                  {"n", 5},
+                                  {"seed", 1},
+                                  {"logprobs", 0}})
+                       .json;
+  ASSERT_EQ(response["choices"].size(), 1U);
+  double best = -1e9;
+  std::string text;
+  for (const json& choice : all["choices"]) {
+    double sum = 0;
+    for (const json& logprob : choice["logprobs"]["token_logprobs"]) sum += logprob.get<double>();
+    sum /= static_cast<double>(choice["logprobs"]["token_logprobs"].size());
+    if (sum > best) text = choice["text"];
+    best = std::max(best, sum);
+  }
+  EXPECT_EQ(response["choices"][0]["text"], text);
+}
+
+void expect_error(const Served::Response& response, int status, const std::string& part) {
+  EXPECT_EQ(response.status, status) << part;
+  ASSERT_TRUE(response.json.is_object() && response.json.contains("error")) << part;
+  EXPECT_NE(response.json["error"]["message"].get<std::string>().find(part), std::string::npos)
+      << response.json;
+}
+
+TEST(HttpServer, BadRequestsGetTheErrorObject) {
+  const Served served({}, {}, /*max_length=*/100);
+  expect_error(served.post("/v1/completions", "{"), 400, "not valid JSON");
+  expect_error(served.post("/v1/completions", "{\"prompt\": \"\xff\xfe\"}"), 400, "not valid JSON");
+  expect_error(served.complete({{"max_tokens", 1}}), 400, "prompt is missing");
+  expect_error(served.complete({{"prompt", std::string(200, 'a')}}), 400, "this server takes 100");
+  expect_error(
+      served.complete({{"prompt", "a"}, {"max_tokens", 100}}), 400, "this server takes 100");
+  EXPECT_EQ(served.complete({{"prompt", "a"}, {"max_tokens", 98}}).status, 200);
+  expect_error(served.complete({{"prompt", {1, 258}}}), 400, "token 258; expected 0 to 257");
+  expect_error(served.complete({{"prompt", "a"}, {"logit_bias", {{"258", 1}}}}), 400, "logit_bias");
+  expect_error(served.complete({{"prompt", "a"}, {"n", 100}}), 400, "texts per prompt");
+  expect_error(served.complete({{"prompt", "a"}, {"model", "other"}}), 404, "there is no model");
+  expect_error(
+      served.post("/v1/chat/completions", R"({"messages": [{"role": "cat", "content": ""}]})"),
+      400,
+      "role \"cat\"");
+  expect_error(served.post("/detokenize", R"({"tokens": [9999]})"), 400, "9999");
+  expect_error(served.post("/v1/nothing", "{}"), 404, "nothing at this path");
+}
+
+TEST(HttpServer, AKeyIsAskedForWhereThereIsOne) {
+  HttpOptions http;
+  http.api_key = "secret";
+  const Served served({}, http);
+  const std::string body = R"({"prompt": "a", "max_tokens": 1})";
+  expect_error(served.post("/v1/completions", body), 401, "API key");
+  expect_error(
+      served.post("/v1/completions", body, {{"Authorization", "Bearer secre"}}), 401, "API");
+  expect_error(
+      served.post("/v1/completions", body, {{"Authorization", "Bearer secrets"}}), 401, "API");
+  EXPECT_EQ(served.post("/v1/completions", body, {{"Authorization", "Bearer secret"}}).status, 200);
+  EXPECT_EQ(served.client().Get("/health")->status, 200);
+  EXPECT_EQ(served.client().Get("/metrics")->status, 401);
+}
+
+// A socket that says anything.
+struct RawClient {
+  int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+
+  explicit RawClient(const Served& served) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(served.server.port()));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval patience{.tv_sec = 20, .tv_usec = 0};
+    ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    EXPECT_EQ(::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  }
+  RawClient(const RawClient&) = delete;
+  RawClient& operator=(const RawClient&) = delete;
+  ~RawClient() { ::close(socket); }
+
+  void send(const std::string& text) const {
+    ::send(socket, text.data(), text.size(), MSG_NOSIGNAL);
+  }
+  std::string read_all() const {
+    std::string all;
+    char bytes[4096];
+    for (ssize_t got = 0; (got = ::recv(socket, bytes, sizeof bytes, 0)) > 0;) {
+      all.append(bytes, static_cast<std::size_t>(got));
+    }
+    return all;
+  }
+};
+
+std::string post_text(const std::string& body) {
+  return "POST /v1/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) +
+         "\r\n\r\n" + body;
+}
+
+TEST(HttpServer, FloodsAndHugeBodiesAreCutOff) {
+  HttpOptions http;
+  http.limits.max_body_bytes = 5000;
+  http.limits.read_seconds = http.limits.keep_alive_seconds = 1;
+  const Served served({}, http);
+  expect_error(served.complete({{"prompt", std::string(6000, 'a')}}), 413, "too large");
+  {
+    const RawClient flood(served);
+    flood.send("GET /health HTTP/1.1\r\n");
+    for (int i = 0; i < 300; ++i) flood.send("X-" + std::to_string(i) + ": y\r\n");
+    flood.send("\r\n");
+    EXPECT_EQ(flood.read_all().substr(0, 12), "HTTP/1.1 431");
+  }
+  {
+    const RawClient flood(served);
+    flood.send("GET /health HTTP/1.1\r\nX: " + std::string(100'000, 'y') + "\r\n\r\n");
+    EXPECT_EQ(flood.read_all().substr(0, 12), "HTTP/1.1 431");
+  }
+  {
+    const RawClient endless(served);
+    endless.send("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n");
+    for (int i = 0; i < 20; ++i) endless.send("400\r\n" + std::string(1024, ' ') + "\r\n");
+    EXPECT_NE(endless.read_all().substr(0, 12), "HTTP/1.1 200");
+  }
+  {
+    const RawClient slow(served);
+    slow.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{");
+    const std::string answer = slow.read_all();  // within read_seconds
+    EXPECT_TRUE(answer.empty() || answer.substr(0, 10) == "HTTP/1.1 4") << answer;
+  }
+  {
+    const RawClient nonsense(served);
+    nonsense.send(std::string("\x16\x03\x01\0\0nonsense\r\n\r\n", 17));
+    EXPECT_TRUE(nonsense.read_all().starts_with("HTTP/1.1 400"));
+  }
+  EXPECT_EQ(served.client().Get("/health")->status, 200);
+}
+
+TEST(HttpServer, FullQueueSaysWhenToComeBack) {
+  const Served served({.max_batch = 1, .max_waiting = 1}, {}, /*max_length=*/100'000);
+  std::atomic<int> accepted{0}, refused{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 12; ++i) {
+    clients.emplace_back([&] {
+      const auto response =
+          served.complete({{"prompt", "abc"}, {"max_tokens", 300}, {"ignore_eos", true}});
+      if (response.status == 200) ++accepted;
+      if (response.status != 429) return;
+      EXPECT_EQ(response.headers.count("Retry-After"), 1U);
+      ++refused;
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(accepted + refused, 12);
+  EXPECT_GE(accepted, 1);
+  EXPECT_GE(refused, 1);
+}
+
+TEST(HttpServer, TooManyConnectionsAreTurnedAway) {
+  HttpOptions http;
+  http.max_connections = 2;
+  const Served served({}, http);
+  const RawClient first(served), second(served);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const RawClient third(served);
+  EXPECT_TRUE(third.read_all().starts_with("HTTP/1.1 503"));
+}
+
+TEST(HttpServer, ClientsThatVanishAreForgotten) {
+  const Served served({}, {}, /*max_length=*/10'000'000);
+  const std::string body =
+      R"({"prompt": "abc", "max_tokens": 5000000, "ignore_eos": true, "stream": STREAM})";
+  for (const bool stream : {true, false}) {
+    const RawClient client(served);
+    std::string request = body;
+    request.replace(request.find("STREAM"), 6, stream ? "true" : "false");
+    client.send(post_text(request));
+    const int64_t running = stream ? 1 : 2;
+    while (served.engine.counters().running + served.engine.counters().cancelled < running) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (served.engine.counters().cancelled < 2 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_EQ(served.engine.counters().cancelled, 2);
+  EXPECT_EQ(served.engine.counters().running, 0);
+}
+
+// 64 clients, mixed: whole and streamed, long and short, some vanish, some read slowly. Everyone
+// else gets the text that a single request gets.
+TEST(HttpServer, ManyClientsAtOnce) {
+  const Served served({.max_batch = 24});
+  std::vector<std::string> prompts, expected;
+  for (int i = 0; i < 6; ++i) {
+    prompts.push_back(std::string(1 + 90 * i, static_cast<char>('a' + i)));
+    expected.push_back(
+        served.complete({{"prompt", prompts.back()}, {"max_tokens", 16}, {"temperature", 0}})
+            .json["choices"][0]["text"]);
+  }
+  std::atomic<int> wrong{0}, answered{0};
+  std::vector<std::thread> clients;
+  for (int c = 0; c < 64; ++c) {
+    clients.emplace_back([&, c] {
+      const std::size_t which = static_cast<std::size_t>(c) % prompts.size();
+      const json request = {{"prompt", prompts[which]},
+                            {"max_tokens", 16},
+                            {"temperature", 0},
+                            {"stream", c % 2 == 0}};
+      if (c % 8 == 6) {  // vanishes after the first bytes
+        const RawClient vanishing(served);
+        vanishing.send(post_text(request.dump()));
+        char byte = 0;
+        ::recv(vanishing.socket, &byte, 1, 0);
+        return;
+      }
+      const auto response =
+          served.client().Post("/v1/completions", request.dump(), "application/json");
+      if (!response || response->status != 200) {
+        ADD_FAILURE() << (response ? response->body : httplib::to_string(response.error()));
+        ++wrong;
+        return;
+      }
+      std::string text;
+      if (c % 2 == 0) {
+        for (const json& event : events_of(response->body)) {
+          for (const json& choice : event["choices"]) text += choice["text"].get<std::string>();
+        }
+      } else {
+        text = json::parse(response->body)["choices"][0]["text"];
+      }
+      ++answered;
+      if (text != expected[which]) ++wrong;
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(answered, 56) << served.client().Get("/metrics")->body;
+}
+
+TEST(HttpServer, DrainingFinishesWhatRuns) {
+  Served served({}, {}, /*max_length=*/100'000);
+  std::string text;
+  std::thread client([&] {
+    const auto response =
+        served.complete({{"prompt", "abc"}, {"max_tokens", 400}, {"ignore_eos", true}});
+    EXPECT_EQ(response.status, 200);
+    EXPECT_EQ(response.json["usage"]["completion_tokens"], 400);
+  });
+  while (served.engine.counters().running == 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  std::thread drain([&] { served.server.drain(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  httplib::Client late = served.client();
+  if (const auto response =
+          late.Post("/v1/completions", R"({"prompt": "a"})", "application/json")) {
+    EXPECT_EQ(response->status, 503);
+  }
+  client.join();
+  drain.join();
+  EXPECT_FALSE(served.client().Get("/health"));
+}
+
+TEST(HttpServer, AddressesThatCannotBeHad) {
+  const Served served;
+  HttpOptions http;
+  http.port = served.server.port();
+  models::Decoder decoder = test::byte_decoder();
+  const tokenizer::ByteTokenizer tokenizer;
+  Engine engine(decoder, tokenizer, {});
+  EXPECT_THROW(HttpServer(engine, served.model(100), http), Error);
+  http.port = 70000;
+  EXPECT_THROW(HttpServer(engine, served.model(100), http), Error);
+}
+
+}  // namespace
+}  // namespace reynard::serving
