@@ -19,6 +19,7 @@ void add_eval(CLI::App& app);
 void add_report(CLI::App& app);
 void add_forgetting_curve(CLI::App& app);
 void add_tokenizer(CLI::App& app);
+void add_tokenizer_train(CLI::App& tokenizer);  // under `tokenizer`
 void add_bench(CLI::App& app);
 
 }  // namespace reynard::cli

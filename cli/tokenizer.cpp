@@ -1,4 +1,5 @@
-// reynard tokenizer encode|decode: text to token ids and back, as JSON lines.
+// reynard tokenizer encode|decode: text to token ids and back, as JSON lines. Training is in
+// tokenizer_train.cpp.
 
 #include "reynard/tokenizer/tokenizer.h"
 #include "cli/command.h"
@@ -141,11 +142,13 @@ void add_decode(CLI::App& command, const std::shared_ptr<TokenizerArguments>& ar
 }  // namespace
 
 void add_tokenizer(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("tokenizer", "Text to token ids and back");
+  CLI::App* command =
+      app.add_subcommand("tokenizer", "Text to token ids and back; vocabularies from text");
   command->require_subcommand(1);
   const auto arguments = std::make_shared<TokenizerArguments>();
   add_encode(*command, arguments);
   add_decode(*command, arguments);
+  add_tokenizer_train(*command);
 }
 
 }  // namespace reynard::cli

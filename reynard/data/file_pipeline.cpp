@@ -15,6 +15,7 @@ namespace reynard::data {
 
 namespace {
 
+constexpr size_t kUnseen = 16;    // bytes at the end of a text whose safety depends on what follows
 constexpr size_t kMaxEvents = 6;  // a reader is at most this far ahead; a block is up to 1 MiB
 
 // 128 bits over a text that arrives in pieces; the same however it is cut.
@@ -150,10 +151,13 @@ void FilePipeline::read_file(size_t index, FileQueue& queue) {
     text_hash.add(piece);
     num_bytes += static_cast<int64_t>(piece.size());
     if (rest.empty() && tokenizer_.safe_prefix(piece) == piece.size()) return push_tokens(piece);
+    // Where there was no safe place before, there is none now, but for the last characters.
+    const size_t seen = rest.size() - std::min(rest.size(), kUnseen);
     rest += piece;
-    const size_t safe = tokenizer_.safe_prefix(rest);
-    push_tokens(std::string_view(rest).substr(0, safe));
-    rest.erase(0, safe);
+    const size_t safe = tokenizer_.safe_prefix(std::string_view(rest).substr(seen));
+    if (safe == 0) return;
+    push_tokens(std::string_view(rest).substr(0, seen + safe));
+    rest.erase(0, seen + safe);
   };
   sink.end = [&] {
     push_tokens(rest);

@@ -42,7 +42,7 @@ class PieceCache {
   static void store(Entry& entry, std::span<const int32_t> ids);
 
  private:
-  static constexpr std::size_t kNumEntries = 1 << 14;  // 1 MB: about a core's second-level cache
+  static constexpr std::size_t kNumEntries = 1 << 16;  // 4 MB: a shared cache holds it
   std::vector<Entry> entries_;
 };
 

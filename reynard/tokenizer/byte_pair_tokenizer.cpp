@@ -48,6 +48,15 @@ std::size_t last_safe_place(std::string_view text, bool words, bool newlines) {
   return 0;
 }
 
+std::size_t chunk_size(const Tokenizer& tokenizer, std::string_view text) {
+  // A chunk without a safe place grows until it has one.
+  for (std::size_t some = kChunkBytes; some < text.size(); some *= 2) {
+    const std::size_t safe = tokenizer.safe_prefix(text.substr(0, some));
+    if (safe > 0) return safe;
+  }
+  return text.size();
+}
+
 void check_ids(std::span<const int64_t> ids, int64_t vocab_size, std::string_view name) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= 0 && ids[i] < vocab_size) continue;
@@ -110,14 +119,7 @@ std::vector<int32_t> BytePairTokenizer::encode_text(std::string_view text,
   ids.reserve(ids.size() + text.size() / 4);
   bool continues = options.continues;
   while (!text.empty()) {
-    std::size_t size = text.size();
-    // A chunk without a safe place grows until it has one.
-    for (std::size_t some = kChunkBytes; some < text.size(); some *= 2) {
-      const std::size_t safe = safe_prefix(text.substr(0, some));
-      if (safe == 0) continue;
-      size = safe;
-      break;
-    }
+    const std::size_t size = chunk_size(*this, text);
     encode_chunk(text.substr(0, size), continues, ids, *scratch);
     text.remove_prefix(size);
     continues = true;

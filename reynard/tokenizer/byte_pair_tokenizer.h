@@ -81,4 +81,7 @@ void check_ids(std::span<const int64_t> ids, int64_t vocab_size, std::string_vie
 // 0: none.
 std::size_t last_safe_place(std::string_view text, bool words, bool newlines);
 
+// How much of a text (not empty) to encode at once: a few caches full, up to a safe place.
+std::size_t chunk_size(const Tokenizer& tokenizer, std::string_view text);
+
 }  // namespace reynard::tokenizer

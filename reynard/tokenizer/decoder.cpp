@@ -57,6 +57,15 @@ struct Step {
 
   Tokens operator()(const DecodeFuse&) const { return {concatenated(tokens)}; }
 
+  Tokens operator()(const DecodeReplaceText& replace) const {
+    Tokens out;
+    out.reserve(tokens.size());
+    for (const std::string& token : tokens) {
+      out.push_back(replace_all(token, replace.from, replace.to));
+    }
+    return out;
+  }
+
   Tokens operator()(const DecodeReplace& replace) const {
     Tokens out;
     for (const std::string& token : tokens) {

@@ -15,6 +15,10 @@ namespace reynard::tokenizer {
 struct DecodeByteLevel {};     // characters of the byte alphabet -> bytes; then one text
 struct DecodeByteFallback {};  // runs of "<0x41>" -> bytes; U+FFFD each where they are not UTF-8
 struct DecodeFuse {};          // one text
+struct DecodeReplaceText {
+  std::string from;  // not empty
+  std::string to;
+};
 struct DecodeReplace {
   Regex from;
   std::string to;
@@ -31,6 +35,7 @@ struct DecodeMetaspace {
 using DecoderStep = std::variant<DecodeByteLevel,
                                  DecodeByteFallback,
                                  DecodeFuse,
+                                 DecodeReplaceText,
                                  DecodeReplace,
                                  DecodeStrip,
                                  DecodeMetaspace>;

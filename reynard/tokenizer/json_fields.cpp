@@ -105,6 +105,8 @@ json parse_json(std::string_view text, const std::string& where) {
     return json::parse(text);
   } catch (const json::parse_error& error) {
     throw Error(fmt::format("{}: is not JSON: error at byte {}", where, error.byte));
+  } catch (const json::out_of_range&) {
+    throw Error(fmt::format("{}: holds a number that is too large", where));
   }
 }
 

@@ -127,29 +127,36 @@ std::string SentencePieceTokenizer::normalized(std::string_view text, bool conti
   std::string out;
   out.reserve(text.size() + text.size() / 2);
   const bool one_space = model_.remove_extra_whitespaces;
-  const bool copies = characters_.empty() && !one_space && is_utf8(text);
+  const bool copies = characters_.empty() && is_utf8(text);
   bool behind_space = one_space && !continues;
   bool begun = continues || !model_.add_dummy_prefix;
+  const auto add_letters = [&](std::string_view letters) {
+    if (!begun) out += space_;
+    begun = true;
+    behind_space = false;
+    out += letters;
+  };
   const auto add = [&](std::string_view normal) {
-    for (const char c : normal) {
-      const bool space = c == ' ';
-      if (space && behind_space) continue;
-      if (!begun) out += space_;
-      begun = true;
-      if (space) {
-        out += space_;
-      } else {
-        out += c;
-      }
-      behind_space = false;  // only what the whole ends with counts
+    if (normal.empty()) return;
+    const bool ends_with_space = normal.ends_with(' ');
+    while (!normal.empty()) {
+      const std::size_t size = std::min(normal.find(' '), normal.size());
+      if (size > 0) add_letters(normal.substr(0, size));
+      if (size < normal.size() && !behind_space) add_letters(space_);
+      normal.remove_prefix(std::min(size + 1, normal.size()));
     }
-    if (one_space && !normal.empty() && normal.back() == ' ') behind_space = true;
+    behind_space = one_space && ends_with_space;  // only what the whole ends with counts
   };
   user_defined_.split(text, [&](std::string_view part, int32_t id) {
-    if (id >= 0 || copies) return add(part);
+    if (id >= 0) return add(part);
     while (!part.empty()) {
       std::size_t length = 0;
-      add(normal_prefix(part, length));
+      if (copies) {  // words, and spaces one by one
+        length = std::clamp<std::size_t>(part.find(' '), 1, part.size());
+        add(part.substr(0, length));
+      } else {
+        add(normal_prefix(part, length));
+      }
       part.remove_prefix(length);
     }
   });
@@ -164,18 +171,28 @@ std::string SentencePieceTokenizer::normalized(std::string_view text, bool conti
 
 std::vector<int32_t> SentencePieceTokenizer::encode_text(std::string_view text,
                                                          const EncodeOptions& options) const {
-  std::unique_ptr<Vocabulary::Scratch> scratch;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-      scratch = std::move(idle_.back());
-      idle_.pop_back();
-    }
-  }
-  if (!scratch) scratch = std::make_unique<Vocabulary::Scratch>();
+  std::unique_ptr<Scratch> scratch = take_scratch();
   std::vector<int32_t> ids;
   if (options.add_template && options_.add_bos) ids.push_back(static_cast<int32_t>(*bos_));
-  std::string normal = normalized(text, options.continues);
+  ids.reserve(ids.size() + text.size() / 4);
+  bool continues = options.continues;
+  while (!text.empty()) {
+    const std::size_t size = chunk_size(*this, text);
+    encode_chunk(text.substr(0, size), continues, ids, *scratch);
+    text.remove_prefix(size);
+    continues = true;
+  }
+  if (options.add_template && options_.add_eos) ids.push_back(static_cast<int32_t>(*eos_));
+  const std::lock_guard lock(mutex_);
+  idle_.push_back(std::move(scratch));
+  return ids;
+}
+
+void SentencePieceTokenizer::encode_chunk(std::string_view text,
+                                          bool continues,
+                                          std::vector<int32_t>& ids,
+                                          Scratch& scratch) const {
+  std::string normal = normalized(text, continues);
   const std::size_t size = normal.size();
   normal.append(PieceCache::kPadding, '\0');
   user_defined_.split(std::string_view(normal).substr(0, size),
@@ -183,13 +200,17 @@ std::vector<int32_t> SentencePieceTokenizer::encode_text(std::string_view text,
                         if (id >= 0) {
                           ids.push_back(id);
                         } else {
-                          vocabulary_.encode(part, ids, *scratch);
+                          vocabulary_.encode(part, ids, scratch);
                         }
                       });
-  if (options.add_template && options_.add_eos) ids.push_back(static_cast<int32_t>(*eos_));
+}
+
+std::unique_ptr<SentencePieceTokenizer::Scratch> SentencePieceTokenizer::take_scratch() const {
   const std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(scratch));
-  return ids;
+  if (idle_.empty()) return std::make_unique<Scratch>();
+  auto scratch = std::move(idle_.back());
+  idle_.pop_back();
+  return scratch;
 }
 
 std::string SentencePieceTokenizer::decode_ids(std::span<const int64_t> ids,

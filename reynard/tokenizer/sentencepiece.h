@@ -35,10 +35,16 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::size_t safe_prefix(std::string_view text) const override;
 
  private:
+  using Scratch = Vocabulary::Scratch;
   std::vector<int32_t> encode_text(std::string_view text,
                                    const EncodeOptions& options) const override;
   // Control pieces have no text in any case, as in the library.
   std::string decode_ids(std::span<const int64_t> ids, const DecodeOptions& options) const override;
+  void encode_chunk(std::string_view text,
+                    bool continues,
+                    std::vector<int32_t>& ids,
+                    Scratch& scratch) const;
+  std::unique_ptr<Scratch> take_scratch() const;
   std::string normalized(std::string_view text, bool continues) const;
   std::string_view normal_prefix(std::string_view text, std::size_t& length) const;
 
@@ -51,7 +57,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::optional<int64_t> bos_;
   std::optional<int64_t> eos_;
   mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Vocabulary::Scratch>> idle_;
+  mutable std::vector<std::unique_ptr<Scratch>> idle_;
 };
 
 }  // namespace reynard::tokenizer

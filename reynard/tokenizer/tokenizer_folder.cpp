@@ -71,6 +71,13 @@ std::string_view name_of(SplitPattern pattern) {
   return {};
 }
 
+std::optional<SplitPattern> split_pattern_named(std::string_view name) {
+  for (const auto& [pattern, known] : kPatterns) {
+    if (known == name) return pattern;
+  }
+  return std::nullopt;
+}
+
 TokenizerName parse_name(std::string_view name) {
   TokenizerName parsed;
   const auto take = [&](std::string_view word) {
@@ -121,9 +128,7 @@ TokenizerConfig read_config(const fs::path& path) {
   config.add_bos = object.flag_or("add_bos_token", false);
   config.add_eos = object.flag_or("add_eos_token", false);
   const std::string pattern = object.text_or("split_pattern", "");
-  for (const auto& [known, name] : kPatterns) {
-    if (pattern == name) config.pattern = known;
-  }
+  config.pattern = split_pattern_named(pattern);
   if (!pattern.empty() && !config.pattern) {
     object.fail(fmt::format("\"split_pattern\" is {:?}; expected gpt2, llama3 or qwen2", pattern));
   }

@@ -46,6 +46,8 @@ TokenizerConfig read_config(const std::filesystem::path& path);
 
 // "gpt2", "llama3", "qwen2"
 std::string_view name_of(SplitPattern pattern);
+// The reverse; nothing for another name.
+std::optional<SplitPattern> split_pattern_named(std::string_view name);
 
 // The contents of a file. Throws reynard::Error for one that cannot be read or is too large.
 std::string read_tokenizer_file(const std::filesystem::path& path);

@@ -162,7 +162,13 @@ void add_decoder(const JsonObject& object, Decoder& decoder, int depth) {
   } else if (type == "Fuse") {
     decoder.add(DecodeFuse{});
   } else if (type == "Replace") {
-    decoder.add(DecodeReplace{read_pattern(object).regex(), object.text("content")});
+    const Pattern pattern = read_pattern(object);
+    const std::string content = object.text("content");
+    if (pattern.is_regex || pattern.text.empty()) {
+      decoder.add(DecodeReplace{pattern.regex(), content});
+    } else {
+      decoder.add(DecodeReplaceText{pattern.text, content});
+    }
   } else if (type == "Strip") {
     decoder.add(DecodeStrip{.content = one_character(object, "content"),
                             .start = object.whole_number("start", 0, 1 << 20),

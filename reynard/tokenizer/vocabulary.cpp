@@ -27,8 +27,9 @@ void Vocabulary::find_smallest(const VocabularySpec& spec) {
   by_byte_.fill(-1);
   for (const auto& [text, id] : spec.tokens) {
     if (text.empty()) continue;
-    if (bytes_) {
-      if (text.size() == 1) by_byte_[static_cast<unsigned char>(text[0])] = id;
+    const auto first = static_cast<unsigned char>(text[0]);
+    if (bytes_ || first < 0x80) {
+      if (text.size() == 1) by_byte_[first] = id;
     } else if (const CodePoint c = code_point_at(text, 0);
                static_cast<std::size_t>(c.length) == text.size()) {
       by_character_[c.value] = id;
@@ -38,14 +39,24 @@ void Vocabulary::find_smallest(const VocabularySpec& spec) {
 
 void Vocabulary::look_for_boundaries(const VocabularySpec& spec) {
   splits_at_metaspace_ = !bytes_ && by_character_.count(0x2581) > 0;
+  const bool all_bytes =
+      byte_tokens_.size() == 256 &&
+      std::all_of(byte_tokens_.begin(), byte_tokens_.end(), [](int32_t id) { return id >= 0; });
+  for (std::size_t c = 0; c < 0x80; ++c) {
+    // Unknown characters may be fused with their neighbours.
+    if (all_bytes || by_byte_[c] >= 0) boundaries_[c] = Boundary::kAlone;
+  }
   for (const auto& [text, id] : spec.tokens) {
-    if (text.size() > 1 && text.find('\n') != std::string::npos) newlines_alone_ = false;
+    if (text.size() > 1) {
+      for (const char c : text) boundaries_[static_cast<unsigned char>(c)] = Boundary::kNone;
+    }
     std::size_t first = 0;
     while (std::string_view(text).substr(first, kMetaspace.size()) == kMetaspace) {
       first += kMetaspace.size();
     }
     if (text.find(kMetaspace, first) != std::string::npos) splits_at_metaspace_ = false;
   }
+  boundaries_[static_cast<unsigned char>(kMetaspace[0])] = Boundary::kMetaspace;
 }
 
 int32_t Vocabulary::find(std::string_view token) const {
@@ -68,8 +79,9 @@ void Vocabulary::smallest_tokens(std::string_view piece, std::vector<int32_t>& i
   for (std::size_t i = 0; i < piece.size();) {
     std::size_t length = 1;
     int32_t id = -1;
-    if (bytes_) {
-      id = by_byte_[static_cast<unsigned char>(piece[i])];
+    const auto byte = static_cast<unsigned char>(piece[i]);
+    if (bytes_ || byte < 0x80) {
+      id = by_byte_[byte];
     } else {
       const CodePoint c = code_point_at(piece, i);
       length = static_cast<std::size_t>(c.length);
@@ -126,20 +138,28 @@ void Vocabulary::encode(std::string_view piece, std::vector<int32_t>& ids, Scrat
     }
   }
   std::size_t begin = 0;
-  for (std::size_t at = 0; at < piece.size();) {
-    const std::size_t mark = piece.find('\xe2', at);
-    if (mark == std::string_view::npos) break;
-    at = mark + 1;
-    if (piece.substr(mark, kMetaspace.size()) != kMetaspace) continue;
-    at = mark + kMetaspace.size();
-    const bool behind_another =
-        mark >= kMetaspace.size() &&
-        piece.substr(mark - kMetaspace.size(), kMetaspace.size()) == kMetaspace;
-    if (mark == begin || behind_another) continue;
-    encode_cached(piece.substr(begin, mark - begin), ids, scratch);
-    begin = mark;
+  const auto encode_up_to = [&](std::size_t end) {
+    if (end > begin) encode_cached(piece.substr(begin, end - begin), ids, scratch);
+    begin = end;
+  };
+  bool behind_mark = false;
+  for (std::size_t i = 0; i < piece.size();) {
+    const Boundary boundary = boundaries_[static_cast<unsigned char>(piece[i])];
+    const bool mark =
+        boundary == Boundary::kMetaspace && piece.substr(i, kMetaspace.size()) == kMetaspace;
+    if (mark) {
+      if (!behind_mark) encode_up_to(i);
+      i += kMetaspace.size();
+    } else if (boundary == Boundary::kAlone) {
+      encode_up_to(i);
+      smallest_tokens(piece.substr(i, 1), ids);
+      begin = ++i;
+    } else {
+      ++i;
+    }
+    behind_mark = mark;
   }
-  encode_cached(piece.substr(begin), ids, scratch);
+  encode_up_to(piece.size());
 }
 
 std::vector<VocabularySpec::Pair> merges_of_ranked(const std::vector<RankedToken>& tokens) {

@@ -62,8 +62,6 @@ class Vocabulary {
 
   // No token holds "▁" behind anything else: words that begin with it do not touch each other.
   bool splits_at_metaspace() const { return splits_at_metaspace_; }
-  // No token but a newline itself holds one.
-  bool newlines_alone() const { return newlines_alone_; }
 
  private:
   struct TextHash {
@@ -79,8 +77,9 @@ class Vocabulary {
   void look_for_boundaries(const VocabularySpec& spec);
 
   std::unordered_map<std::string, int32_t, TextHash, std::equal_to<>> by_text_;
+  // Of single bytes, or of single ASCII characters.
   std::array<int32_t, 256> by_byte_;
-  std::unordered_map<char32_t, int32_t> by_character_;
+  std::unordered_map<char32_t, int32_t> by_character_;  // others
   MergeTable merges_;
   bool bytes_ = false;
   bool whole_pieces_first_ = false;
@@ -88,7 +87,10 @@ class Vocabulary {
   bool fuse_unknown_ = false;
   std::vector<int32_t> byte_tokens_;
   bool splits_at_metaspace_ = false;
-  bool newlines_alone_ = true;
+  // What begins a new piece, by the first byte of a character: "▁", or a character that no other
+  // token holds, as newlines often are, which is a piece by itself.
+  enum class Boundary : uint8_t { kNone, kMetaspace, kAlone };
+  std::array<Boundary, 256> boundaries_{};
 };
 
 inline constexpr std::string_view kMetaspace = "\xe2\x96\x81";  // "▁", U+2581

@@ -74,6 +74,42 @@ TEST_F(TokenizerCommand, BadLinesAreNamed) {
   expect_error({"tokenizer"}, "", "reynard tokenizer --help");
 }
 
+TEST_F(TokenizerCommand, LearnsAVocabulary) {
+  fs::create_directory(folder_ / "text");
+  std::string text;
+  for (int i = 0; i < 500; ++i)
+    text += "the hello " + std::to_string(i % 10) + " worlds<|endoftext|>";
+  test::write_file(folder_ / "text/a.txt", text);
+  test::write_file(folder_ / "text/b.jsonl", "{\"text\": \"the world\"}\n{\"text\": \"hello\"}\n");
+  const std::vector<std::string> train = {
+      "tokenizer", "train", "text", "-o", "new/tokenizer.json", "--vocab-size", "275"};
+  EXPECT_EQ(succeed(train).output,
+            "new/tokenizer.json: 275 tokens, learnt from 13 different pieces of text\n");
+  const std::string once = test::read_file(folder_ / "new/tokenizer.json");
+  auto alone = train;
+  alone.insert(alone.end(), {"--threads", "1"});
+  succeed(alone);
+  EXPECT_EQ(test::read_file(folder_ / "new/tokenizer.json"), once);
+  EXPECT_EQ(succeed({"tokenizer", "encode", "new"}, "\" the<|endoftext|>\"").output,
+            "[258, 274]\n");
+  auto many = train;
+  many.back() = "5000";
+  EXPECT_NE(succeed(many).output.find("no other pair of tokens occurs 2 times"), std::string::npos);
+  const auto bad = [&](const std::vector<std::string>& more, const std::string& part) {
+    auto arguments = train;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    expect_error(arguments, "", part);
+  };
+  bad({"--min-count", "0"}, "--min-count 0; expected at least 1");
+  bad({"--special", "a,a"}, "--special needs different tokens");
+  bad({"--pattern", "bert"}, "--pattern");
+  bad({"--threads", "-1"}, "--threads -1");
+  many.back() = "256";
+  expect_error(many, "", "--vocab-size 256; expected 257");
+  expect_error({"tokenizer", "train", "text", "-o", "text"}, "", "is a folder; name a file");
+  expect_error({"tokenizer", "train", "none", "-o", "x.json"}, "", "none: there is no such file");
+}
+
 TEST_F(TokenizerCommand, InfoDescribesTokenizers) {
   EXPECT_EQ(succeed({"info", "gpt2.json"}).output,
             "byte-level BPE, 270 tokens, BOS 269, EOS 269\n");

@@ -7,10 +7,10 @@ import base64
 import io
 import json
 import os
+import subprocess
 
 import sentencepiece
 import tiktoken
-import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from generated_text import CODE, as_text, generated_strings
@@ -20,6 +20,9 @@ LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[
           r"\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 DEEPSEEK = [r"[\r\n]", r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-Ֆ]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", r"[一-龥ࠀ-一가-퟿]+"]
+
+
+PROGRAM = "reynard"  # parity_test.py sets it
 
 
 class Family:
@@ -108,12 +111,9 @@ def json_escaped(folder, shared):
 
     def unescaped(text):
         try:
-            return json.loads('"' + text + '"').encode("utf-8", "replace").decode("utf-8") if False else _loads(text)
+            return json.loads('"' + text + '"')
         except ValueError:
             return text.encode().decode("unicode_escape", "ignore")
-
-    def _loads(text):
-        return "".join("�" if 0xD800 <= ord(c) < 0xE000 else c for c in json.loads('"' + text + '"'))
 
     def decode(lists):
         return ["".join("�" if 0xD800 <= ord(c) < 0xE000 else c for c in unescaped(t)) for t in plain.decode(lists)]
@@ -241,5 +241,16 @@ def llama2_metaspace(folder, shared):
     return converted(folder, shared, "llama2-metaspace", legacy=False)
 
 
-FAMILIES = [gpt2, llama3, qwen2, sequence_of_splits, llama2, llama2_metaspace, json_escaped, tiktoken_gpt2, tiktoken_llama3, sentencepiece_real,
+def learnt(folder, _):
+    """What `reynard tokenizer train` writes."""
+    text = os.path.join(folder, "corpus.txt")
+    with open(text, "w", encoding="utf-8", newline="") as file:
+        file.write("".join(corpus()).replace("\0", ""))
+    path = os.path.join(folder, "learnt.json")
+    subprocess.run([PROGRAM, "tokenizer", "train", text, "-o", path, "--vocab-size", "3000", "--pattern", "qwen2"], check=True,
+                   stdout=subprocess.DEVNULL)
+    return of_package("learnt", path, Tokenizer.from_file(path))
+
+
+FAMILIES = [learnt, gpt2, llama3, qwen2, sequence_of_splits, llama2, llama2_metaspace, json_escaped, tiktoken_gpt2, tiktoken_llama3, sentencepiece_real,
             sentencepiece_bytes, sentencepiece_nfkc, sentencepiece_symbols]

@@ -84,6 +84,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shared", default=os.environ.get("REYNARD_SHARED", os.path.join(here, "..", "..", "..", "shared")))
     arguments = parser.parse_args()
+    parity_families.PROGRAM = arguments.program
     strings = generated_strings(arguments.strings, arguments.seed)
     bad = 0
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,170 @@
+#include "reynard/data/count_pieces.h"
+
+#include "reynard/data/input_files.h"
+#include "reynard/data/text_reader.h"
+#include "reynard/tensor/error.h"
+#include "reynard/tokenizer/added_tokens.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace reynard::data {
+
+namespace {
+
+using tokenizer::PieceCounts;
+
+constexpr size_t kMaxWaiting = 8;             // blocks of text that wait for a counter
+constexpr size_t kMaxRest = size_t{8} << 20;  // of text without an end of a word
+
+// Threads that count the blocks of text that they are given.
+class Counters {
+ public:
+  Counters(const CountOptions& options, int64_t num_threads) {
+    for (const std::string& token : options.special_tokens) special_.add(token, {.content = token});
+    for (int64_t i = 0; i < num_threads; ++i) counts_.emplace_back(options.pattern);
+    try {
+      for (PieceCounts& counts : counts_) threads_.emplace_back([this, &counts] { work(counts); });
+    } catch (const std::system_error& error) {
+      const size_t started = threads_.size();
+      finish();
+      throw Error(
+          fmt::format("--threads {}: only {} threads could be started ({}); give a smaller "
+                      "number",
+                      num_threads,
+                      started,
+                      error.code().message()));
+    }
+  }
+  ~Counters() { finish(); }
+
+  void give(std::string text) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return waiting_.size() < kMaxWaiting; });
+    waiting_.push_back(std::move(text));
+    changed_.notify_all();
+  }
+
+  PieceCounts result() {
+    finish();
+    if (error_) std::rethrow_exception(error_);
+    for (size_t i = 1; i < counts_.size(); ++i) counts_[0].add(counts_[i]);
+    return std::move(counts_[0]);
+  }
+
+ private:
+  void finish() {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+      changed_.notify_all();
+    }
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+  void work(PieceCounts& counts) {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return done_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      const std::string text = std::move(waiting_.front());
+      waiting_.pop_front();
+      changed_.notify_all();
+      lock.unlock();
+      std::exception_ptr error;
+      try {
+        special_.split(text, [&](std::string_view part, int32_t id) {
+          if (id < 0) counts.add(part);
+        });
+      } catch (...) {  // out of memory
+        error = std::current_exception();
+      }
+      lock.lock();
+      if (error) error_ = error;
+    }
+  }
+
+  tokenizer::TokenFinder special_;
+  std::deque<PieceCounts> counts_;  // one per thread
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::string> waiting_;
+  bool done_ = false;
+  std::exception_ptr error_;
+  std::vector<std::thread> threads_;
+};
+
+// Cuts documents into blocks that end where pieces do.
+class Blocks {
+ public:
+  explicit Blocks(Counters& counters) : counters_(counters) {}
+
+  void add(std::string_view text) {
+    rest_ += text;
+    size_t end = tokenizer::last_word_end(rest_);
+    if (end == 0 && rest_.size() > kMaxRest) {  // no letters of ours: cut between characters
+      for (end = rest_.size() - 1; end > 0 && (rest_[end] & 0xc0) == 0x80; --end) {
+      }
+    }
+    if (end == 0) return;
+    std::string after = rest_.substr(end);
+    rest_.resize(end);
+    counters_.give(std::exchange(rest_, std::move(after)));
+  }
+  void end() {
+    if (!rest_.empty()) counters_.give(std::exchange(rest_, {}));
+  }
+  void drop() { rest_.clear(); }
+
+ private:
+  Counters& counters_;
+  std::string rest_;
+};
+
+}  // namespace
+
+PieceCounts count_pieces(const CountOptions& options, const PrepareProgress& progress) {
+  const std::vector<InputFile> files = find_input_files(options.inputs, options.patterns);
+  int64_t total = 0;
+  for (const InputFile& file : files) total += file.size;
+  const auto machine = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
+  Counters counters(options, options.num_threads > 0 ? options.num_threads : machine);
+  Blocks blocks(counters);
+  std::atomic<int64_t> done = 0;
+  const std::atomic<bool> stop = false;
+  DocumentSink sink;
+  sink.begin = [](bool) {};
+  sink.text = [&](std::string_view text) {
+    blocks.add(text);
+    if (progress) progress(done, total);
+  };
+  sink.end = [&] { blocks.end(); };
+  TextReaderOptions reader;
+  reader.field = options.field;
+  for (const InputFile& file : files) {
+    try {
+      read_documents(file, reader, sink, done, stop);
+    } catch (const NotText&) {
+      if (!file.from_folder) throw;
+      blocks.drop();
+    }
+  }
+  PieceCounts counts = counters.result();
+  if (counts.num_pieces() == 0) {
+    throw Error(fmt::format("{}: no text was found", options.inputs.front().string()));
+  }
+  return counts;
+}
+
+}  // namespace reynard::data
