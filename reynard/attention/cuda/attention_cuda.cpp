@@ -4,6 +4,7 @@
 #include "reynard/attention/cuda/gate_scan.h"
 #include "reynard/attention/cuda/path.h"
 #include "reynard/attention/cuda/simt.h"
+#include "reynard/attention/cuda/sm90/backward.h"
 #include "reynard/attention/cuda/sm90/forward.h"
 
 #include <ATen/ops/empty.h>
@@ -151,7 +152,14 @@ BackwardPart backward_part(const PartArguments& arguments,
     task.dquery_sums = result.dquery_sums.data_ptr<double>();
     task.dkey_sums = result.dsums.data_ptr<double>();
   }
-  simt::backward(task, c10::cuda::getCurrentCUDAStream());
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
+  if (current_path() == Path::kSm90 && sm90::takes_backward(task)) {
+    const at::Tensor scratch = at::empty({sm90::backward_scratch_bytes(task.problem)},
+                                         arguments.q.options().dtype(at::kByte));
+    sm90::backward(task, scratch.data_ptr(), num_processors(), stream);
+  } else {
+    simt::backward(task, stream);
+  }
   return result;
 }
 

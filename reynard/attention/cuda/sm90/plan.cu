@@ -15,6 +15,27 @@ constexpr int kHeadsPerSection = 8;
 constexpr int kPlanThreads = 512;
 constexpr int kMostCosts = 8192;  // longer ranges share the last bin
 
+// value as {high, middle, low, 1, 1, 1, 0, 0}, or with the ones first.
+__device__ uint4 split_number(float value, bool ones_first) {
+  const auto bits = [](__nv_bfloat16 x) { return static_cast<uint32_t>(__bfloat16_as_ushort(x)); };
+  const __nv_bfloat16 high = __float2bfloat16_rn(value);
+  const float rest = value - __bfloat162float(high);
+  const __nv_bfloat16 middle = __float2bfloat16_rn(rest);
+  const __nv_bfloat16 low = __float2bfloat16_rn(rest - __bfloat162float(middle));
+  constexpr uint32_t kOne = 0x3F80;
+  if (ones_first) {
+    return {kOne | kOne << 16, kOne | bits(high) << 16, bits(middle) | bits(low) << 16, 0};
+  }
+  return {bits(high) | bits(middle) << 16, bits(low) | kOne << 16, kOne | kOne << 16, 0};
+}
+
+// A sum in powers of two as two f32.
+__device__ float2 two_floats(double sum) {
+  const double scaled = sum * kLog2E;
+  const float high = static_cast<float>(scaled);
+  return {high, static_cast<float>(scaled - high)};
+}
+
 __global__ void __launch_bounds__(kKeysPerBlock)
     records_kernel(const Problem p, BiasRecord* records) {
   const int num_blocks = div_up(p.Tk, kKeysPerBlock);
@@ -25,18 +46,35 @@ __global__ void __launch_bounds__(kKeysPerBlock)
   const int j = first + threadIdx.x;
   BiasRecord& record = records[blockIdx.x];
   const float bias = j < p.Tk ? static_cast<float>((last - sums[j]) / p.scale) : 0;
-  const __nv_bfloat16 high = __float2bfloat16_rn(bias);
-  const float rest = bias - __bfloat162float(high);
-  const __nv_bfloat16 middle = __float2bfloat16_rn(rest);
-  const __nv_bfloat16 low = __float2bfloat16_rn(rest - __bfloat162float(middle));
-  uint4 key = {};
-  key.x = __bfloat16_as_ushort(high) | static_cast<uint32_t>(__bfloat16_as_ushort(middle)) << 16;
-  key.y = __bfloat16_as_ushort(low);
-  reinterpret_cast<uint4*>(record.keys)[threadIdx.x] = key;
+  reinterpret_cast<uint4*>(record.keys)[threadIdx.x] = split_number(bias, false);
   if (threadIdx.x == 0) {
-    const double scaled = last * kLog2E;
-    record.last_high = static_cast<float>(scaled);
-    record.last_low = static_cast<float>(scaled - record.last_high);
+    const float2 sum = two_floats(last);
+    record.last_high = sum.x, record.last_low = sum.y;
+    record.padding[0] = record.padding[1] = 0;
+  }
+}
+
+__global__ void __launch_bounds__(kQueriesPerTile)
+    query_records_kernel(const BackwardTask task, QueryRecord* records) {
+  const Problem& p = task.problem;
+  const int num_tiles = div_up(p.Tq, kQueriesPerTile);
+  const int64_t row = int64_t{blockIdx.x / num_tiles} * p.Tq;
+  const int first = blockIdx.x % num_tiles * kQueriesPerTile, i = first + threadIdx.x;
+  const auto sum_of = [&](int query) { return p.query_sums ? p.query_sums[row + query] : 0; };
+  const double reference = sum_of(first);
+  float logit = 0, delta = 0;
+  if (i < p.Tq) {
+    const float lse = task.lse[row + i];
+    // A row that sees nothing is hidden in every tile.
+    if (lse != -INFINITY) logit = static_cast<float>((sum_of(i) - reference - lse) / p.scale);
+    delta = static_cast<float>(-task.delta[row + i]);
+  }
+  QueryRecord& record = records[blockIdx.x];
+  reinterpret_cast<uint4*>(record.logits)[threadIdx.x] = split_number(logit, true);
+  reinterpret_cast<uint4*>(record.deltas)[threadIdx.x] = split_number(delta, false);
+  if (threadIdx.x == 0) {
+    const float2 sum = two_floats(reference);
+    record.first_high = sum.x, record.first_low = sum.y;
     record.padding[0] = record.padding[1] = 0;
   }
 }
@@ -61,10 +99,11 @@ __global__ void __launch_bounds__(kPlanThreads)
   const int num_blocks = div_up(p.Tq, rows);
   const int first_task = blockIdx.x * kHeadsPerSection * num_blocks;
   const int end_task = min(first_task + kHeadsPerSection * num_blocks, p.B * p.H * num_blocks);
-  const auto bin_of = [](const BlockRange& range) {  // costly first
-    return kMostCosts - min(range.last - range.first + 1, kMostCosts);
+  const int most = min(div_up(p.Tk, kKeysPerBlock), kMostCosts);
+  const auto bin_of = [most](const BlockRange& range) {  // costly first
+    return most - min(range.last - range.first + 1, most);
   };
-  for (int i = threadIdx.x; i <= kMostCosts; i += kPlanThreads) places[i] = 0;
+  for (int i = threadIdx.x; i <= most; i += kPlanThreads) places[i] = 0;
   if (blockIdx.x == 0 && threadIdx.x == 0) *plan.next_task = 0;
   __syncthreads();
   for (int task = first_task + threadIdx.x; task < end_task; task += kPlanThreads) {
@@ -76,16 +115,16 @@ __global__ void __launch_bounds__(kPlanThreads)
   __syncthreads();
   if (threadIdx.x < 32) {  // exclusive sums of the counts by one warp
     int before = 0;
-    for (int base = 0; base <= kMostCosts; base += 32) {
+    for (int base = 0; base <= most; base += 32) {
       const int i = base + threadIdx.x;
-      const int count = i <= kMostCosts ? places[i] : 0;
+      const int count = i <= most ? places[i] : 0;
       int sum = count;
 #pragma unroll
       for (int distance = 1; distance < 32; distance *= 2) {
         const int other = __shfl_up_sync(~0U, sum, distance);
         if (threadIdx.x >= distance) sum += other;
       }
-      if (i <= kMostCosts) places[i] = before + sum - count;
+      if (i <= most) places[i] = before + sum - count;
       before += __shfl_sync(~0U, sum, 31);
     }
   }
@@ -95,7 +134,55 @@ __global__ void __launch_bounds__(kPlanThreads)
   }
 }
 
+__global__ void __launch_bounds__(kPlanThreads)
+    tile_ranges_kernel(const Problem p, const KeyPlan plan) {
+  const int num_tiles = div_up(p.Tq, kQueriesPerTile);
+  const int task = blockIdx.x * kPlanThreads + threadIdx.x;
+  if (task == 0) *plan.next_task = 0;
+  if (task >= p.B * p.H * num_tiles) return;
+  const int head = task / num_tiles, first = task % num_tiles * kQueriesPerTile;
+  plan.ranges[task] =
+      range_of(p, head / p.H, head % p.H, first, min(first + kQueriesPerTile, p.Tq));
+}
+
+// One warp per key block of a head: the first and the last tile that read it.
+__global__ void __launch_bounds__(kPlanThreads)
+    key_tiles_kernel(const Problem p, const KeyPlan plan) {
+  const int num_tiles = div_up(p.Tq, kQueriesPerTile), num_blocks = div_up(p.Tk, kKeysPerBlock);
+  const int warp = (blockIdx.x * kPlanThreads + threadIdx.x) / 32, lane = threadIdx.x % 32;
+  if (warp >= p.B * p.H * num_blocks) return;
+  const BlockRange* ranges = plan.ranges + int64_t{warp / num_blocks} * num_tiles;
+  const int n = warp % num_blocks;
+  TileRange found = {num_tiles, -1};
+  for (int base = 0; base < num_tiles; base += 32) {
+    const int m = base + lane;
+    const bool reads = m < num_tiles && ranges[m].first <= n && n <= ranges[m].last;
+    const unsigned votes = __ballot_sync(~0U, reads);
+    if (votes == 0) continue;
+    found.first = min(found.first, base + __ffs(static_cast<int>(votes)) - 1);
+    found.last = base + 31 - __clz(static_cast<int>(votes));
+  }
+  if (lane == 0) plan.tiles[warp] = found;
+}
+
 }  // namespace
+
+void make_query_records(const BackwardTask& task, QueryRecord* records, cudaStream_t stream) {
+  const Problem& p = task.problem;
+  const unsigned tiles = p.B * p.H * div_up(p.Tq, kQueriesPerTile);
+  query_records_kernel<<<tiles, kQueriesPerTile, 0, stream>>>(task, records);
+  REYNARD_CUDA_CHECK_LAUNCH();
+}
+
+void plan_keys(const Problem& problem, const KeyPlan& plan, cudaStream_t stream) {
+  const int heads = problem.B * problem.H;
+  const int tiles = heads * div_up(problem.Tq, kQueriesPerTile);
+  tile_ranges_kernel<<<div_up(tiles, kPlanThreads), kPlanThreads, 0, stream>>>(problem, plan);
+  REYNARD_CUDA_CHECK_LAUNCH();
+  const int warps = heads * div_up(problem.Tk, kKeysPerBlock);
+  key_tiles_kernel<<<div_up(warps * 32, kPlanThreads), kPlanThreads, 0, stream>>>(problem, plan);
+  REYNARD_CUDA_CHECK_LAUNCH();
+}
 
 void make_bias_records(const Problem& problem, BiasRecord* records, cudaStream_t stream) {
   const unsigned blocks = problem.B * problem.H * div_up(problem.Tk, kKeysPerBlock);
