@@ -31,7 +31,8 @@ constexpr int kConsumers = 2;  // warpgroups, each with half of the keys
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 constexpr int kOwnKeys = kKeysPerBlock / kConsumers;
 constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
-constexpr int kRowBytes = 128;  // of a swizzled tile
+constexpr int kRowBytes = 128;                     // of a swizzled tile
+constexpr int kPartFloats = kQueriesPerTile * 64;  // of dQ on its way: 64 dimensions of a tile
 // (batch, key/value head) pairs whose key blocks are in flight together.
 constexpr int kPairsPerSection = 8;
 
@@ -49,7 +50,8 @@ struct Config {
 // What the producer says of a stage: a tile of queries, and where in its task it stands.
 struct Step {
   int b, h, m, n;
-  int turn;  // of this key block among those that add to the tile's dQ
+  int turn;                  // of this key block among those that add to the tile's dQ
+  int full_begin, full_end;  // keys that every query sees
   bool has_tile, first_of_head, last_of_head, first_of_task, last_of_task, stop;
 };
 
@@ -63,8 +65,8 @@ template <class C>
 struct alignas(1024) Shared {
   char keys[C::kKeyBytes], values[C::kKeyBytes];
   char queries[C::kStages][C::kQueryBytes], douts[C::kStages][C::kQueryBytes];
-  char dscores[2][kKeysPerBlock * kRowBytes];           // [key][query], of even and odd tiles
-  char dq[kConsumers][2][kQueriesPerTile * kRowBytes];  // f32, [32 dimensions][query]
+  char dscores[2][kKeysPerBlock * kRowBytes];  // [key][query], of even and odd tiles
+  float dq[kConsumers][kPartFloats];
   alignas(128) QueryRecord records[C::kStages];
   float query_sums[2][kConsumers * 4][kQueriesPerTile];  // of dS over the keys of each warp
   double dq_sums[kConsumers][kQueriesPerTile];
@@ -76,12 +78,13 @@ struct alignas(1024) Shared {
 };
 
 struct Params {
-  CUtensorMap q, k, v, dout, dq;
+  CUtensorMap q, k, v, dout;
   BackwardTask task;
   const BiasRecord* biases;
   const QueryRecord* records;
   KeyPlan plan;
-  int* turns;  // (B, H, tiles): parts of dQ that were added
+  int* turns;      // (B, H, tiles): parts of dQ that were added
+  float* dq_sums;  // (B, H, tiles, halves) of parts, unscaled
   int num_tasks, num_tiles, num_key_blocks;
 };
 
@@ -157,16 +160,17 @@ class Producer {
   __device__ void walk_head(int h, bool first_head, bool last_head) {
     const int64_t head = int64_t{b_} * p_.task.problem.H + h;
     const TileRange tiles = p_.plan.tiles[head * p_.num_key_blocks + n_];
-    const BlockRange* ranges = p_.plan.ranges + head * p_.num_tiles;
+    const TileKeys* keys = p_.plan.keys + head * p_.num_tiles;
     Step step = {.b = b_, .h = h, .n = n_, .first_of_head = true, .first_of_task = first_head};
     if (tiles.last < 0) {
       step.last_of_head = true, step.last_of_task = last_head;
       push(step);
     }
     for (int m = tiles.first; m <= tiles.last; ++m) {
-      const BlockRange range = ranges[m];
-      if (n_ < range.first || n_ > range.last) continue;
-      step.m = m, step.turn = range.last - n_, step.has_tile = true;
+      const auto [blocks, full_begin, full_end] = keys[m];
+      if (n_ < blocks.first || n_ > blocks.last) continue;
+      step.m = m, step.turn = blocks.last - n_, step.has_tile = true;
+      step.full_begin = full_begin, step.full_end = full_end;
       step.last_of_head = m == tiles.last, step.last_of_task = step.last_of_head && last_head;
       push(step);
       step.first_of_head = step.first_of_task = false;
@@ -202,7 +206,7 @@ class Producer {
   int b_ = 0, g_ = 0, n_ = 0;
 };
 
-// ---- one warp: adds parts of dQ to global memory, each in its turn ----
+// ---- a warp for each warpgroup: adds parts of dQ to global memory, each in its turn ----
 
 __device__ __forceinline__ int load_acquire(const int* address) {
   int value;
@@ -212,73 +216,93 @@ __device__ __forceinline__ int load_acquire(const int* address) {
 __device__ __forceinline__ void store_release(int* address, int value) {
   asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
-__device__ __forceinline__ void fence_proxies() {
-  asm volatile("fence.proxy.async;" ::: "memory");
+// f32 values in a row; a multiple of 16 bytes.
+__device__ __forceinline__ void add_floats(float* to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
+                   __cvta_generic_to_global(to)),
+               "r"(from),
+               "r"(bytes)
+               : "memory");
 }
-__device__ __forceinline__ void add_tile(const CUtensorMap& map,
-                                         uint32_t from,
-                                         const TilePosition& at) {
-  asm volatile(
-      "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.bulk_group "
-      "[%0, {%2, %3, %4, %5}], [%1];" ::"l"(reinterpret_cast<uint64_t>(&map)),
-      "r"(from),
-      "r"(at.dim),
-      "r"(at.time),
-      "r"(at.head),
-      "r"(at.batch)
-      : "memory");
+__device__ __forceinline__ void store_floats(float* to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
+                   __cvta_generic_to_global(to)),
+               "r"(from),
+               "r"(bytes)
+               : "memory");
 }
 
+// Announces a part whose addition was queued before, when it is done. While the next part waits for
+// its own turn nothing may be held back: others may wait for this one.
+struct Announcement {
+  int* turn = nullptr;
+  int value = 0;
+
+  // kPending: additions queued since.
+  template <int kPending>
+  __device__ __forceinline__ void publish() {
+    if (!turn) return;
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
+    store_release(turn, value);
+    turn = nullptr;
+  }
+};
+
+__device__ __forceinline__ void add_query_sums(const Params& p,
+                                               const double* sums,
+                                               const Delivery& part,
+                                               int lane) {
+  const Problem& problem = p.task.problem;
+  const int64_t head = int64_t{part.b} * problem.H + part.h;
+#pragma unroll
+  for (int i = lane; i < kQueriesPerTile; i += 32) {
+    const int query = part.m * kQueriesPerTile + i;
+    if (query < problem.Tq) atomicAdd(p.task.dquery_sums + head * problem.Tq + query, sums[i]);
+  }
+}
+
+// The parts of one warpgroup.
 template <class C>
-__device__ void deliver(const Params& p, Shared<C>& s) {
+__device__ void deliver(const Params& p, Shared<C>& s, int from) {
   const Problem& problem = p.task.problem;
   const int lane = threadIdx.x % 32;
-  uint32_t parity[kConsumers] = {};
-  for (int count = 0;; ++count) {
-    const int from = count % kConsumers;
-    for (int half = 0; half < C::kHalves; ++half) {
-      wait(shared_address(&s.dq_full[from]), parity[from]);
-      parity[from] ^= 1;
+  const uint32_t full = shared_address(&s.dq_full[from]);
+  Announcement announcement;  // of lane 0
+  for (uint32_t parity = 0;;) {
+    for (int half = 0; half < C::kHalves; ++half, parity ^= 1) {
+      if (lane == 0 && !is_over(full, parity)) announcement.publish<0>();
+      wait(full, parity);
       const Delivery part = s.deliveries[from];
-      if (part.stop) return;
-      const int64_t head = int64_t{part.b} * problem.H + part.h;
-      int* turn = p.turns + head * p.num_tiles + part.m;
+      if (part.stop) {
+        if (lane == 0) announcement.publish<0>();
+        return;
+      }
+      const int64_t tile = (int64_t{part.b} * problem.H + part.h) * p.num_tiles + part.m;
       const bool last = half + 1 == C::kHalves;
-      if (half == 0) {
-        while (load_acquire(turn) != part.turn) {
-        }
-      }
-      __syncwarp();
       if (lane == 0) {
-        fence_proxies();
-        for (int box = 0; box < 2; ++box) {
-          add_tile(p.dq,
-                   shared_address(s.dq[from][box]),
-                   {half * 64 + box * 32, part.m * kQueriesPerTile, part.h, part.b});
-        }
-        commit_stores();
-      }
-      if (last && p.task.dquery_sums) {
-        for (int i = lane; i < kQueriesPerTile; i += 32) {
-          const int query = part.m * kQueriesPerTile + i;
-          if (query < problem.Tq) {
-            atomicAdd(p.task.dquery_sums + head * problem.Tq + query, s.dq_sums[from][i]);
+        if (half == 0 && load_acquire(p.turns + tile) != part.turn) {
+          announcement.publish<0>();
+          while (load_acquire(p.turns + tile) != part.turn) {
           }
         }
-        __threadfence();
+        float* sums = p.dq_sums + (tile * C::kHalves + half) * kPartFloats;
+        const uint32_t own = shared_address(s.dq[from]);
+        if (part.turn == 0) {
+          store_floats(sums, own, kPartFloats * 4);
+        } else {
+          add_floats(sums, own, kPartFloats * 4);
+        }
+        commit_stores();
+        announcement.publish<1>();
       }
+      __syncwarp();
+      if (last && p.task.dquery_sums) add_query_sums(p, s.dq_sums[from], part, lane);
       __syncwarp();
       if (lane == 0) {
         wait_stores_read();
         arrive(shared_address(&s.dq_empty[from]));
-        if (last) {
-          wait_stores();
-          fence_proxies();
-          __threadfence();
-          store_release(turn, part.turn + 1);
-        }
+        if (last) announcement = {p.turns + tile, part.turn + 1};
       }
-      __syncwarp();
     }
   }
 }
@@ -332,7 +356,7 @@ class Consumer {
       if (last_of_head) finish_head();
       if (last_of_task) finish_task();
     }
-    if (count_ % kConsumers == warpgroup_) send({.stop = true});
+    send({.stop = true});
   }
 
  private:
@@ -456,12 +480,9 @@ class Consumer {
   }
 
   __device__ __forceinline__ bool is_edge() const {
-    const Problem& problem = p_.task.problem;
-    const int first = m_ * kQueriesPerTile, last = first + kQueriesPerTile - 1;
-    if (last >= problem.Tq) return true;
+    const Step& step = s_.steps[stage_.index];
     const int begin = n_ * kKeysPerBlock + warpgroup_ * kOwnKeys;
-    return keys_of_query(problem, b_, h_, last).begin > begin ||
-           keys_of_query(problem, b_, h_, first).end < begin + kOwnKeys;
+    return begin < step.full_begin || begin + kOwnKeys > step.full_end;
   }
 
   __device__ __forceinline__ void hide() {
@@ -579,21 +600,14 @@ class Consumer {
     }
   }
 
+  // A part is [register quad][thread][4]: whoever reads it back knows what it holds.
   __device__ __forceinline__ void send_dq(int half, int parity) {
     wait_for_delivery();
-    const float scale = p_.task.problem.scale;
-    const int row = thread_ / 32 * 16 + thread_ % 32 / 4;
-    const uint32_t base = shared_address(s_.dq[warpgroup_]) + row * kRowBytes;
+    auto* part = reinterpret_cast<float4*>(s_.dq[warpgroup_]);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const int chunk = 2 * j + thread_ % 4 / 2;  // of four dimensions
-      const uint32_t address = base + chunk / 8 * kQueriesPerTile * kRowBytes +
-                               (((chunk & 7) ^ (row & 7)) << 4) + thread_ % 2 * 8;
-      const auto store = [&](uint32_t to, float a, float b) {
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
-      };
-      store(address, dweights_[4 * j] * scale, dweights_[4 * j + 1] * scale);
-      store(address + 8 * kRowBytes, dweights_[4 * j + 2] * scale, dweights_[4 * j + 3] * scale);
+      part[j * kWarpgroup + thread_] = {
+          dweights_[4 * j], dweights_[4 * j + 1], dweights_[4 * j + 2], dweights_[4 * j + 3]};
     }
     if (half == 0 && thread_ < kQueriesPerTile) {
       double sum = 0;
@@ -690,8 +704,8 @@ __global__ void __launch_bounds__(kThreads, 1) backward_kernel(const __grid_cons
     shrink_registers<kProducerRegisters>();
     if (threadIdx.x == 0) {
       Producer<C>(p, s).run();
-    } else if (threadIdx.x / 32 == 1) {
-      deliver(p, s);
+    } else if (threadIdx.x / 32 >= 1 && threadIdx.x / 32 <= kConsumers) {
+      deliver(p, s, threadIdx.x / 32 - 1);
     }
   } else {
     grow_registers<kConsumerRegisters>();
@@ -699,20 +713,47 @@ __global__ void __launch_bounds__(kThreads, 1) backward_kernel(const __grid_cons
   }
 }
 
+// dq from the sums of parts: one block of threads per part, in the order that send_dq wrote.
+__global__ void __launch_bounds__(kWarpgroup) dq_kernel(const Params p, int num_halves) {
+  const Problem& problem = p.task.problem;
+  const int64_t tile = blockIdx.x / num_halves;
+  const int half = blockIdx.x % num_halves, m = tile % p.num_tiles;
+  const int64_t head = tile / p.num_tiles, b = head / problem.H, h = head % problem.H;
+  const BlockRange blocks = p.plan.keys[tile].blocks;
+  const bool seen = blocks.last >= blocks.first;
+  const auto* part = reinterpret_cast<const float4*>(p.dq_sums + int64_t{blockIdx.x} * kPartFloats);
+  const int row = m * kQueriesPerTile + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+  const Operand& to = p.task.dq;
+  float* out = static_cast<float*>(to.data) + b * to.batch + h * to.head;
+  for (int j = 0; j < 8; ++j) {
+    const int d = half * 64 + 8 * j + threadIdx.x % 4 * 2;
+    if (d >= problem.D) continue;
+    const float4 sums = seen ? part[j * kWarpgroup + threadIdx.x] : float4{};
+    const auto store = [&](int query, float x, float y) {
+      if (query >= problem.Tq) return;
+      *reinterpret_cast<float2*>(out + int64_t{query} * to.time + d) = {x * problem.scale,
+                                                                        y * problem.scale};
+    };
+    store(row, sums.x, sums.y);
+    store(row + 8, sums.z, sums.w);
+  }
+}
+
 // Where the arrays of a call lie in its scratch.
 struct Layout {
-  int64_t records = 0, ranges = 0, tiles = 0, turns = 0, next_task = 0, total = 0;
+  int64_t records = 0, keys = 0, tiles = 0, turns = 0, next_task = 0, dq_sums = 0, total = 0;
 
   explicit Layout(const Problem& p) {
     const auto padded = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
     const int64_t heads = int64_t{p.B} * p.H, key_blocks = heads * div_up(p.Tk, kKeysPerBlock);
     const int64_t num_tiles = heads * div_up(p.Tq, kQueriesPerTile);
     records = p.key_sums ? padded(key_blocks * sizeof(BiasRecord)) : 0;
-    ranges = records + padded(num_tiles * sizeof(QueryRecord));
-    tiles = ranges + padded(num_tiles * sizeof(BlockRange));
+    keys = records + padded(num_tiles * sizeof(QueryRecord));
+    tiles = keys + padded(num_tiles * sizeof(TileKeys));
     turns = tiles + padded(key_blocks * sizeof(TileRange));
     next_task = turns + padded(num_tiles * sizeof(int));
-    total = next_task + 256;
+    dq_sums = next_task + 256;
+    total = dq_sums + num_tiles * div_up(p.D, 64) * kPartFloats * sizeof(float);
   }
 };
 
@@ -727,22 +768,22 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
     return tensor_map(x, problem.B, problem.Tk, problem.G, problem.D, kKeysPerBlock);
   };
   Params p;
-  p.q = queries(problem.q), p.dout = queries(task.dout), p.dq = queries(task.dq);
+  p.q = queries(problem.q), p.dout = queries(task.dout);
   p.k = keys(problem.k), p.v = keys(problem.v);
   p.task = task;
   auto* biases = reinterpret_cast<BiasRecord*>(scratch);
   auto* records = reinterpret_cast<QueryRecord*>(scratch + layout.records);
   p.biases = problem.key_sums ? biases : nullptr;
   p.records = records;
-  p.plan = {reinterpret_cast<BlockRange*>(scratch + layout.ranges),
+  p.plan = {reinterpret_cast<TileKeys*>(scratch + layout.keys),
             reinterpret_cast<TileRange*>(scratch + layout.tiles),
             reinterpret_cast<int*>(scratch + layout.next_task)};
   p.turns = reinterpret_cast<int*>(scratch + layout.turns);
+  p.dq_sums = reinterpret_cast<float*>(scratch + layout.dq_sums);
   p.num_tiles = div_up(problem.Tq, kQueriesPerTile);
   p.num_key_blocks = div_up(problem.Tk, kKeysPerBlock);
   p.num_tasks = problem.B * problem.G * p.num_key_blocks;
   const int64_t rows = int64_t{problem.B} * problem.H * problem.Tq;
-  cudaMemsetAsync(task.dq.data, 0, rows * problem.D * sizeof(float), stream);
   if (task.dquery_sums) cudaMemsetAsync(task.dquery_sums, 0, rows * sizeof(double), stream);
   cudaMemsetAsync(p.turns, 0, layout.next_task - layout.turns, stream);
   if (problem.key_sums) make_bias_records(problem, biases, stream);
@@ -752,6 +793,9 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   cudaFuncSetAttribute(backward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const int blocks = min(num_processors, p.num_tasks);
   backward_kernel<C><<<blocks, kThreads, kBytes, stream>>>(p);
+  REYNARD_CUDA_CHECK_LAUNCH();
+  const unsigned parts = problem.B * problem.H * p.num_tiles * C::kHalves;
+  dq_kernel<<<parts, kWarpgroup, 0, stream>>>(p, C::kHalves);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 

@@ -10,7 +10,6 @@
 
 namespace reynard::attention::cuda::sm90 {
 
-// dq must be contiguous f32.
 bool takes_backward(const BackwardTask& task);
 
 // Bytes of scratch, to be aligned to 256.

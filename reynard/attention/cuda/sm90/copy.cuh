@@ -33,6 +33,17 @@ __device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+// Whether the phase of that parity is over.
+__device__ __forceinline__ bool is_over(uint32_t barrier, uint32_t parity) {
+  uint32_t over;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(over)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return over != 0;
+}
 // Makes barriers that one thread initialised, and shared memory that it wrote, visible to the copy
 // engine and the matrix units.
 __device__ __forceinline__ void fence_barrier_init() {

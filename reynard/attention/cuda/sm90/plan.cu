@@ -141,8 +141,13 @@ __global__ void __launch_bounds__(kPlanThreads)
   if (task == 0) *plan.next_task = 0;
   if (task >= p.B * p.H * num_tiles) return;
   const int head = task / num_tiles, first = task % num_tiles * kQueriesPerTile;
-  plan.ranges[task] =
-      range_of(p, head / p.H, head % p.H, first, min(first + kQueriesPerTile, p.Tq));
+  const int b = head / p.H, h = head % p.H, end = first + kQueriesPerTile;
+  TileKeys keys = {.blocks = range_of(p, b, h, first, min(end, p.Tq))};
+  if (end <= p.Tq) {
+    keys.full_begin = keys_of_query(p, b, h, end - 1).begin;
+    keys.full_end = keys_of_query(p, b, h, first).end;
+  }
+  plan.keys[task] = keys;
 }
 
 // One warp per key block of a head: the first and the last tile that read it.
@@ -151,12 +156,12 @@ __global__ void __launch_bounds__(kPlanThreads)
   const int num_tiles = div_up(p.Tq, kQueriesPerTile), num_blocks = div_up(p.Tk, kKeysPerBlock);
   const int warp = (blockIdx.x * kPlanThreads + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (warp >= p.B * p.H * num_blocks) return;
-  const BlockRange* ranges = plan.ranges + int64_t{warp / num_blocks} * num_tiles;
+  const TileKeys* keys = plan.keys + int64_t{warp / num_blocks} * num_tiles;
   const int n = warp % num_blocks;
   TileRange found = {num_tiles, -1};
   for (int base = 0; base < num_tiles; base += 32) {
     const int m = base + lane;
-    const bool reads = m < num_tiles && ranges[m].first <= n && n <= ranges[m].last;
+    const bool reads = m < num_tiles && keys[m].blocks.first <= n && n <= keys[m].blocks.last;
     const unsigned votes = __ballot_sync(~0U, reads);
     if (votes == 0) continue;
     found.first = min(found.first, base + __ffs(static_cast<int>(votes)) - 1);

@@ -65,10 +65,14 @@ void plan_queries(const Problem& problem, int rows, const Plan& plan, cudaStream
 struct TileRange {
   int first = 0, last = -1;
 };
+struct TileKeys {
+  BlockRange blocks;
+  int full_begin = 0, full_end = 0;  // keys that every query of a whole tile sees
+};
 struct KeyPlan {
-  BlockRange* ranges = nullptr;  // (B, H, ceil(Tq/64))
-  TileRange* tiles = nullptr;    // (B, H, ceil(Tk/128))
-  int* next_task = nullptr;      // set to 0
+  TileKeys* keys = nullptr;    // (B, H, ceil(Tq/64))
+  TileRange* tiles = nullptr;  // (B, H, ceil(Tk/128))
+  int* next_task = nullptr;    // set to 0
 };
 void plan_keys(const Problem& problem, const KeyPlan& plan, cudaStream_t stream);
 

@@ -34,20 +34,16 @@ bool is_tileable(const Operand& x, int D) {
 }
 
 CUtensorMap tensor_map(const Operand& x, int B, int T, int heads, int D, int rows) {
-  const bool wide = x.element == Element::kFloat;
-  const auto bytes = [&](int64_t stride) {
-    return static_cast<cuuint64_t>(stride * (wide ? 4 : 2));
-  };
+  const auto bytes = [](int64_t stride) { return static_cast<cuuint64_t>(stride * 2); };
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(D),
                               static_cast<cuuint64_t>(T),
                               static_cast<cuuint64_t>(heads),
                               static_cast<cuuint64_t>(B)};
   const cuuint64_t strides[] = {bytes(x.time), bytes(x.head), bytes(x.batch)};
-  const cuuint32_t box[] = {wide ? 32U : 64U, static_cast<cuuint32_t>(rows), 1, 1};
+  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(rows), 1, 1};
   const cuuint32_t steps[] = {1, 1, 1, 1};
-  const CUtensorMapDataType type = wide                          ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-                                   : x.element == Element::kHalf ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                                 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const CUtensorMapDataType type = x.element == Element::kHalf ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                               : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   CUtensorMap map;
   const CUresult result = encode()(&map,
                                    type,
