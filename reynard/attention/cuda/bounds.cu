@@ -29,15 +29,6 @@ __device__ Value sticky_max(Value a, Value b) {
 }
 
 template <class Value>
-__device__ Value warp_sticky_max(Value value) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    value = sticky_max(value, __shfl_xor_sync(~0U, value, step));
-  }
-  return value;
-}
-
-template <class Value>
 __device__ Value warp_sum(Value value) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0U, value, step);
@@ -50,26 +41,31 @@ __device__ double log_add_exp(double a, double b) {
   return low == -INFINITY ? high : high + log1p(exp(low - high));
 }
 
-// One warp per block of rows; a lane takes whole rows.
+// One warp per row and one block of threads per block of rows.
 __global__ void __launch_bounds__(kThreads)
     norms_kernel(const Operand rows, int B, int T, int heads, int D, int size, float* norms) {
-  const int num_blocks = div_up(T, size), lane = threadIdx.x % 32;
-  const int64_t task = warp_task();
-  if (task >= int64_t{B} * heads * num_blocks) return;
+  __shared__ float of_warps[kWarpsPerBlock];
+  const int num_blocks = div_up(T, size), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t task = blockIdx.x;
   const int n = task % num_blocks, head = task / num_blocks % heads;
   const int64_t b = task / num_blocks / heads;
+  const int end = min(T, (n + 1) * size);
   float largest = 0;
-  for (int t = n * size + lane; t < min(T, (n + 1) * size); t += 32) {
+#pragma unroll 4
+  for (int t = n * size + warp; t < end; t += kWarpsPerBlock) {
     const int64_t base = b * rows.batch + int64_t{t} * rows.time + head * rows.head;
     float sum = 0;
-    for (int d = 0; d < D; ++d) {
+    for (int d = lane; d < D; d += 32) {
       const float value = load_value(rows, base + d);
       sum = fmaf(value, value, sum);
     }
-    largest = sticky_max(largest, sum);
+    largest = sticky_max(largest, warp_sum(sum));
   }
-  largest = warp_sticky_max(largest);
-  if (lane == 0) norms[task] = sqrtf(largest) * kNormMargin;
+  if (lane == 0) of_warps[warp] = largest;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (const float other : of_warps) largest = sticky_max(largest, other);
+  norms[task] = sqrtf(largest) * kNormMargin;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -230,7 +226,7 @@ void block_norms(const Operand& rows,
                  int size,
                  float* norms,
                  cudaStream_t stream) {
-  const unsigned blocks = warp_blocks(int64_t{B} * heads * div_up(T, size));
+  const unsigned blocks = B * heads * div_up(T, size);
   if (blocks == 0) return;
   norms_kernel<<<blocks, kThreads, 0, stream>>>(rows, B, T, heads, D, size, norms);
   REYNARD_CUDA_CHECK_LAUNCH();

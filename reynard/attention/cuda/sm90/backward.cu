@@ -530,6 +530,19 @@ class Consumer {
     key_sums_[1] += sums[1];
   }
 
+  // Of 2 kKept sums the first or the second half stays with a lane, and gains those of its partner.
+  template <int kKept>
+  static __device__ __forceinline__ void exchange_halves(float (&sums)[kQueriesPerTile / 4],
+                                                         int lane) {
+    const bool upper = lane & 2 * kKept;
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      const float own = upper ? sums[kKept + i] : sums[i];
+      const float other = upper ? sums[i] : sums[kKept + i];
+      sums[i] = own + __shfl_xor_sync(~0U, other, 2 * kKept);
+    }
+  }
+
   // Sums of dS over the 16 keys of each warp, for 64 queries. Lanes that hold the same queries
   // exchange halves until each has two sums of its own.
   __device__ __forceinline__ void sum_over_keys(int parity) {
@@ -539,16 +552,9 @@ class Consumer {
       sums[i] = dweights_[i / 2 * 4 + i % 2] + dweights_[i / 2 * 4 + i % 2 + 2];
     }
     const int lane = thread_ % 32;
-#pragma unroll
-    for (int kept = 8; kept >= 2; kept /= 2) {
-      const bool upper = lane & 2 * kept;
-#pragma unroll
-      for (int i = 0; i < kept; ++i) {
-        const float own = upper ? sums[kept + i] : sums[i];
-        const float other = upper ? sums[i] : sums[kept + i];
-        sums[i] = own + __shfl_xor_sync(~0U, other, 2 * kept);
-      }
-    }
+    exchange_halves<8>(sums, lane);
+    exchange_halves<4>(sums, lane);
+    exchange_halves<2>(sums, lane);
     float* to = s_.query_sums[parity][warpgroup_ * 4 + thread_ / 32];
     reinterpret_cast<float2*>(to)[lane / 4 * 4 + lane % 4] = {sums[0], sums[1]};
   }
