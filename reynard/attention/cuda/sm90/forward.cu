@@ -55,9 +55,10 @@ template <class C>
 struct alignas(1024) Shared {
   char queries[2][C::kQueryBytes];
   char keys[kStages][C::kKeyBytes];
-  char values[C::kWithValues ? kStages : 1][C::kWithValues ? C::kKeyBytes : 1024];
+  // Before the values: an operand that repeats itself counts as longer than it is when addresses
+  // are checked (compute-sanitizer).
   alignas(128) BiasRecord bias[kStages];
-  alignas(128) uint32_t ones[64];  // left operand of the bias: {1, 1, 1, 0 ...}, then zeros
+  alignas(1024) char values[C::kWithValues ? kStages : 1][C::kWithValues ? C::kKeyBytes : 1024];
   alignas(16) Task tasks[2];
   uint64_t query_full[2], query_empty[2];
   uint64_t key_full[kStages], key_empty[kStages];
@@ -96,12 +97,7 @@ __device__ void prepare_shared(Shared<C>& s) {
     init_barrier(shared_address(&s.value_full[i]), 1);
     init_barrier(shared_address(&s.value_empty[i]), C::kWarpgroups * 4);
   }
-  constexpr uint32_t kTwoOnes = 0x3F803F80, kOneOne = 0x3F80;  // pairs of bf16
-  for (int i = 0; i < 64; ++i) {
-    s.ones[i] = i >= 32 ? 0 : i % 4 == 0 ? kTwoOnes : i % 4 == 1 ? kOneOne : 0;
-  }
   fence_barrier_init();
-  fence_for_async();
 }
 
 // One thread: takes tasks and keeps the rings of tiles full.
@@ -406,12 +402,13 @@ class Consumer {
           step > 0);
     }
     if constexpr (C::kGated && !kEdge) {
-      // Depth 8 to 15 of the ones is zero: the right operand repeats itself there.
-      wgmma<kKeysPerBlock, __nv_bfloat16>(
-          scores_,
-          plain_descriptor(shared_address(s_.ones), 128, 0),
-          plain_descriptor(shared_address(s_.bias[keys_.index].keys), 0, 128),
-          1);
+      // {1, 1, 1, 0 ...} for every query; from depth 8 on zero, where the right operand repeats
+      // itself.
+      constexpr uint32_t kOne = 0x3F80, kTwoOnes = 0x3F803F80;  // bf16
+      const uint32_t word = thread_ % 4 == 0 ? kTwoOnes : thread_ % 4 == 1 ? kOne : 0;
+      const uint32_t ones[4] = {word, word, 0, 0};
+      wgmma_registers<kKeysPerBlock, __nv_bfloat16, Contiguous::kDepth>(
+          scores_, ones, plain_descriptor(shared_address(s_.bias[keys_.index].keys), 0, 128), 1);
     }
   }
 
