@@ -1,7 +1,7 @@
 #include "reynard/ops/cross_entropy.h"
 
-#include "reynard/ops/cpu/rows.h"
 #include "reynard/ops/precision.h"
+#include "reynard/ops/rows.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
@@ -61,16 +61,16 @@ at::Tensor softmax_loss(at::Tensor& logits,
                         const at::Tensor& target,
                         const at::Tensor& weight,
                         bool gradient) {
-  if (cpu::has_row_kernels(logits)) {
+  if (has_row_kernels(logits)) {
     const at::Tensor loss = at::empty(target.sizes(), logits.options().dtype(at::kFloat));
-    const cpu::SoftmaxLossRows task{.logits = logits.data_ptr(),
-                                    .targets = target.const_data_ptr<int64_t>(),
-                                    .weights = weight.const_data_ptr<float>(),
-                                    .vocabulary = logits.size(1),
-                                    .gradient = gradient,
-                                    .loss = loss.data_ptr<float>()};
-    const cpu::RowKernels& kernels = cpu::row_kernels(logits);
-    cpu::for_rows(logits.size(0), logits.size(1), [&](int64_t begin, int64_t end) {
+    const SoftmaxLossRows task{.logits = logits.data_ptr(),
+                               .targets = target.const_data_ptr<int64_t>(),
+                               .weights = weight.const_data_ptr<float>(),
+                               .vocabulary = logits.size(1),
+                               .gradient = gradient,
+                               .loss = loss.data_ptr<float>()};
+    const RowKernels& kernels = row_kernels(logits);
+    for_rows(logits, logits.size(0), logits.size(1), [&](int64_t begin, int64_t end) {
       kernels.softmax_loss(task, begin, end);
     });
     return loss;
@@ -86,6 +86,10 @@ at::Tensor softmax_loss(at::Tensor& logits,
     logits = (d_logits * weight.to(dtype).unsqueeze(1)).to(logits.scalar_type());
   }
   return loss;
+}
+
+at::Tensor beside(const at::Tensor& hidden, const at::Tensor& t) {
+  return t.to(hidden.device(), /*non_blocking=*/true).contiguous();
 }
 
 struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
@@ -144,8 +148,8 @@ at::Tensor cross_entropy(const at::Tensor& hidden,
   return CrossEntropy::apply(hidden,
                              head,
                              matrix,
-                             targets.contiguous(),
-                             weights.to(at::kFloat).contiguous(),
+                             beside(hidden, targets),
+                             beside(hidden, weights.to(at::kFloat)),
                              chunk_tokens);
 }
 
@@ -157,13 +161,14 @@ TokenScores score_tokens(const at::Tensor& hidden,
   check_head("score_tokens", hidden, head, head_compute, targets, chunk_tokens);
   const at::NoGradGuard no_grad;
   const at::Tensor& matrix = head_compute.defined() ? head_compute : head;
+  const at::Tensor wanted = beside(hidden, targets);
   TokenScores scores{
-      .logprob = at::empty(targets.sizes(), targets.options().dtype(arithmetic_dtype(matrix))),
-      .greedy = at::empty(targets.sizes(), targets.options())};
+      .logprob = at::empty(wanted.sizes(), wanted.options().dtype(arithmetic_dtype(matrix))),
+      .greedy = at::empty(wanted.sizes(), wanted.options())};
   for (int64_t begin = 0; begin < hidden.size(0); begin += chunk_tokens) {
     const int64_t count = std::min(chunk_tokens, hidden.size(0) - begin);
     const at::Tensor logits = chunk_logits(hidden.narrow(0, begin, count), matrix);
-    const at::Tensor target = targets.narrow(0, begin, count).unsqueeze(1);
+    const at::Tensor target = wanted.narrow(0, begin, count).unsqueeze(1);
     scores.logprob.narrow(0, begin, count)
         .copy_((logits.gather(1, target).squeeze(1) - at::logsumexp(logits, {1})));
     scores.greedy.narrow(0, begin, count).copy_(at::argmax(logits, 1));

@@ -9,6 +9,8 @@ namespace reynard::ops {
 // differentiable in hidden and head (both gradients are formed chunk by chunk in the forward pass).
 //   hidden  (N, C)        head (V, C) f32 master, head_compute its bf16 copy or undefined
 //   targets (N) i64       mask (N) f32 or undefined (all ones): 0 leaves a token out
+// targets and mask may lie on the CPU whatever the device of hidden: token ids are then checked
+// without waiting for a GPU.
 at::Tensor cross_entropy(const at::Tensor& hidden,
                          const at::Tensor& head,
                          const at::Tensor& head_compute,

@@ -1,8 +1,8 @@
 #include "reynard/ops/rms_norm.h"
 
-#include "reynard/ops/cpu/rows.h"
 #include "reynard/ops/precision.h"
-#include "reynard/ops/rms_norm_cpu.h"
+#include "reynard/ops/rms_norm_rows.h"
+#include "reynard/ops/rows.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/same_shape.h"
 
@@ -52,7 +52,7 @@ at::Tensor normalised(const at::Tensor& x,
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t num_groups) {
   check_norm("rms_norm", x, weight, num_groups);
-  if (cpu::has_row_kernels(x)) return cpu::rms_norm(x, /*gate=*/{}, weight, eps, num_groups);
+  if (has_row_kernels(x)) return rows::rms_norm(x, /*gate=*/{}, weight, eps, num_groups);
   return normalised(x, weight, eps, num_groups).to(x.scalar_type());
 }
 
@@ -62,7 +62,7 @@ NormedSum add_rms_norm(const at::Tensor& x,
                        double eps) {
   check_norm("add_rms_norm", x, weight, 1);
   tensor::check_same_shape("add_rms_norm", "residual", residual, "x", x);
-  if (cpu::has_row_kernels(x)) return cpu::add_rms_norm(x, residual, weight, eps);
+  if (has_row_kernels(x)) return rows::add_rms_norm(x, residual, weight, eps);
   const at::Tensor sum = residual.to(arithmetic_dtype(x)) + x;
   return {.normed = normalised(sum, weight, eps, 1).to(x.scalar_type()), .residual = sum};
 }
@@ -74,7 +74,7 @@ at::Tensor gated_rms_norm(const at::Tensor& x,
                           int64_t num_groups) {
   check_norm("gated_rms_norm", x, weight, num_groups);
   tensor::check_same_shape("gated_rms_norm", "gate", gate, "x", x);
-  if (cpu::has_row_kernels(x)) return cpu::rms_norm(x, gate, weight, eps, num_groups);
+  if (has_row_kernels(x)) return rows::rms_norm(x, gate, weight, eps, num_groups);
   const at::Tensor open = at::sigmoid(gate.to(arithmetic_dtype(x)));
   return (normalised(x, weight, eps, num_groups) * open).to(x.scalar_type());
 }

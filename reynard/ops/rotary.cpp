@@ -1,8 +1,8 @@
 #include "reynard/ops/rotary.h"
 
-#include "reynard/ops/cpu/rows.h"
 #include "reynard/ops/precision.h"
-#include "reynard/ops/rotary_cpu.h"
+#include "reynard/ops/rotary_rows.h"
+#include "reynard/ops/rows.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
@@ -17,9 +17,11 @@
 namespace reynard::ops {
 
 at::Tensor rotary_angles(const at::Tensor& positions, int64_t half, double base) {
+  // The powers on the CPU, whose rounding is then that of every device.
   const at::Tensor exponent = at::arange(half, at::kFloat) * (1.0 / half);
   const at::Tensor inverse_frequency = at::reciprocal(at::pow(base, exponent));
-  return positions.to(at::kFloat).unsqueeze(1) * inverse_frequency.to(positions.device());
+  return positions.to(at::kFloat).unsqueeze(1) *
+         inverse_frequency.to(positions.device(), /*non_blocking=*/true);
 }
 
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& positions, double base) {
@@ -29,11 +31,11 @@ at::Tensor rotary(const at::Tensor& x, const at::Tensor& positions, double base)
   tensor::check_value(
       x.size(2) % 2 == 0, "rotary", "head dimension D", x.size(2), "an even number");
   tensor::check_value(base > 0, "rotary", "base", base, "> 0");
-  if (positions.numel() > 0) {
+  if (positions.numel() > 0 && positions.is_cpu()) {
     const int64_t first = positions.min().item<int64_t>();
     tensor::check_value(first >= 0, "rotary", "smallest position", first, ">= 0");
   }
-  if (cpu::has_row_kernels(x)) return cpu::rotary(x, positions, base);
+  if (has_row_kernels(x)) return rows::rotary(x, positions, base);
   const at::ScalarType dtype = arithmetic_dtype(x);
   const int64_t half = x.size(2) / 2;
   const at::Tensor angle = rotary_angles(positions, half, base).to(dtype).unsqueeze(1);

@@ -1,8 +1,8 @@
 #include "reynard/ops/token_shift.h"
 
-#include "reynard/ops/cpu/rows.h"
 #include "reynard/ops/precision.h"
-#include "reynard/ops/token_shift_cpu.h"
+#include "reynard/ops/rows.h"
+#include "reynard/ops/token_shift_rows.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
@@ -18,6 +18,7 @@ namespace {
 
 void check_starts(const at::Tensor& starts, int64_t num_tokens) {
   tensor::check_dtype("token_shift", "starts", starts, {at::kLong});
+  if (!starts.is_cpu()) return;
   const at::Tensor contiguous = starts.contiguous();
   const int64_t* start = contiguous.const_data_ptr<int64_t>();
   for (int64_t s = 0; s < starts.size(0); ++s) {
@@ -47,7 +48,7 @@ at::Tensor token_shift(const at::Tensor& x,
                         {{"S", starts.size(0)}, {"G", x.size(1)}, {"D", x.size(2)}});
   }
   check_starts(starts, x.size(0));
-  if (cpu::has_row_kernels(x)) return cpu::token_shift(x, shift_logit, starts, previous);
+  if (has_row_kernels(x)) return rows::token_shift(x, shift_logit, starts, previous);
   const at::ScalarType dtype = arithmetic_dtype(x);
   const at::Tensor current = x.to(dtype);
   const at::Tensor before_first =

@@ -9,7 +9,8 @@ namespace reynard::ops {
 // token of a sequence is `previous` for that sequence, or zero.
 //   x           (N, G, D)   N tokens of all sequences, one after the other
 //   shift_logit (N, G)      any float dtype; sigmoid in f32
-//   starts      (S) i64     index of each sequence's first token, ascending, starts[0] = 0
+//   starts      (S) i64     index of each sequence's first token, ascending, starts[0] = 0; checked
+//                           on the CPU only: reading it on a GPU would wait for the GPU
 //   previous    (S, G, D) or undefined: the last raw x of each sequence so far (decoding)
 // Differentiable in x and shift_logit.
 at::Tensor token_shift(const at::Tensor& x,

@@ -1,5 +1,6 @@
 // The fused loops against the same operators in f64, forward and backward, with the error budget of
-// the plain formulas in the loops' own dtype; every instruction set that this machine has.
+// the plain formulas in the loops' own dtype; every instruction set that this machine has, or the
+// GPU that REYNARD_TEST_DEVICE names.
 
 #include "reynard/ops/cpu/row_path.h"
 #include "reynard/ops/cross_entropy.h"
@@ -9,6 +10,7 @@
 #include "reynard/ops/token_shift.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/compare.h"
+#include "tests/support/device.h"
 #include "tests/support/gradients.h"
 
 #include <ATen/Parallel.h>
@@ -21,6 +23,7 @@
 #include <ATen/ops/index_copy.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
@@ -39,6 +42,7 @@ namespace reynard::ops {
 namespace {
 
 using test::gradients;
+using test::on_test_device;
 using test::random_normal;
 using Inputs = std::vector<at::Tensor>;
 
@@ -77,7 +81,7 @@ void expect_budget(const test::TensorFunction& fused,
   for (const at::ScalarType dtype : dtypes) {
     Inputs rounded, exact;
     for (const at::Tensor& input : exact_inputs) {
-      rounded.push_back(input.to(dtype));
+      rounded.push_back(on_test_device(input.to(dtype)));
       exact.push_back(rounded.back().to(at::kDouble));
     }
     EXPECT_WITHIN_BUDGET(fused(rounded), plain(rounded), fused(exact)) << c10::toString(dtype);
@@ -95,7 +99,7 @@ class Kernels : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (const char* set = std::getenv("REYNARD_CPU_PATH")) before_ = set;
-    setenv("REYNARD_CPU_PATH", GetParam().c_str(), 1);
+    if (test::test_device().is_cpu()) setenv("REYNARD_CPU_PATH", GetParam().c_str(), 1);
   }
   void TearDown() override {
     if (before_.empty()) {
@@ -107,15 +111,21 @@ class Kernels : public testing::TestWithParam<std::string> {
   std::string before_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Isa,
-                         Kernels,
-                         testing::ValuesIn(cpu::available_row_paths()),
-                         [](const auto& info) { return info.param; });
+// A GPU has one path.
+std::vector<std::string> paths() {
+  return test::test_device().is_cpu() ? cpu::available_row_paths()
+                                      : std::vector<std::string>{"cuda"};
+}
 
-constexpr int64_t kOddWidths[] = {1, 3, 16, 17, 63, 64, 113};
+INSTANTIATE_TEST_SUITE_P(Isa, Kernels, testing::ValuesIn(paths()), [](const auto& info) {
+  return info.param;
+});
+
+// Odd ones, and those at which a GPU moves 2, 4 and 8 elements at a time.
+constexpr int64_t kOddWidths[] = {1, 3, 16, 17, 63, 64, 113, 128, 264};
 // A norm over one number is its sign: the exact gradient is 0 but for eps, and what any formula
 // computes there is its rounding only.
-constexpr int64_t kNormWidths[] = {3, 16, 17, 63, 64, 113};
+constexpr int64_t kNormWidths[] = {3, 16, 17, 63, 64, 113, 128, 264};
 
 }  // namespace
 
@@ -167,7 +177,8 @@ TEST_P(Kernels, AddNormWithinBudget) {
 }
 
 TEST_P(Kernels, ShiftWithinBudget) {
-  const at::Tensor starts = at::tensor(std::vector<int64_t>{0, 1, 5, 64}, at::kLong);
+  const at::Tensor starts =
+      on_test_device(at::tensor(std::vector<int64_t>{0, 1, 5, 64}, at::kLong));
   for (const int64_t width : kOddWidths) {
     const auto fused = [&](const Inputs& in) { return token_shift(in[0], in[1], starts); };
     const auto plain = [&](const Inputs& in) { return plain_shift(in[0], in[1], starts); };
@@ -192,7 +203,7 @@ TEST_P(Kernels, GatesWithinBudget) {
 }
 
 TEST_P(Kernels, RotaryWithinBudget) {
-  const at::Tensor positions = at::arange(66, at::kLong) * 37;
+  const at::Tensor positions = on_test_device(at::arange(66, at::kLong) * 37);
   for (const int64_t width : {2, 6, 32, 64, 66}) {
     const auto fused = [&](const Inputs& in) { return rotary(in[0], positions, 500000); };
     const auto plain = [&](const Inputs& in) { return plain_rotary(in[0], positions, 500000); };
@@ -202,7 +213,7 @@ TEST_P(Kernels, RotaryWithinBudget) {
 
 TEST_P(Kernels, CrossEntropyWithinBudget) {
   for (const int64_t vocabulary : {1, 3, 17, 64, 258, 1003}) {
-    const at::Tensor targets = at::arange(9, at::kLong).remainder(vocabulary);
+    const at::Tensor targets = on_test_device(at::arange(9, at::kLong).remainder(vocabulary));
     const auto fused = [&](const Inputs& in) {
       return cross_entropy(in[0], in[1], {}, targets, {}, 4);
     };
@@ -217,7 +228,7 @@ TEST_P(Kernels, CrossEntropyWithinBudget) {
     // in one formula and not in the other, so the bound stands in for the budget.
     Inputs rounded, exact;
     for (const at::Tensor& input : inputs) {
-      rounded.push_back(input.to(at::kBFloat16));
+      rounded.push_back(on_test_device(input.to(at::kBFloat16)));
       exact.push_back(rounded.back().to(at::kDouble));
     }
     const double largest = exact[0].matmul(exact[1].t()).abs().max().item<double>();
@@ -238,43 +249,64 @@ TEST_P(Kernels, SameBitsForAnyThreadCount) {
     const auto all = [](const Inputs& in) {
       const NormedSum sum = add_rms_norm(in[0], in[1], in[2], 1e-5);
       const at::Tensor heads = sum.normed.view({-1, 4, 64});
-      const at::Tensor starts = at::zeros({1}, at::kLong);
+      const at::Tensor starts = on_test_device(at::zeros({1}, at::kLong));
       const at::Tensor shifted = token_shift(heads, sum.residual.narrow(1, 0, 4), starts);
       return gated_act(gated_rms_norm(shifted.flatten(1), in[1], in[2], 1e-5, 4),
                        Activation::kSilu);
     };
     return gradients(all,
-                     {random_normal({500, 256}, 1, at::kFloat),
-                      random_normal({500, 256}, 2, at::kFloat),
-                      random_normal({256}, 3, at::kFloat)});
+                     {on_test_device(random_normal({500, 256}, 1, at::kFloat)),
+                      on_test_device(random_normal({500, 256}, 2, at::kFloat)),
+                      on_test_device(random_normal({256}, 3, at::kFloat))});
   };
   const auto one = run(1), three = run(3);
   at::set_num_threads(threads);
   for (size_t i = 0; i < one.size(); ++i) EXPECT_BITWISE_EQUAL(one[i], three[i]);
 }
 
+TEST_P(Kernels, SameBitsAgain) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor targets = at::arange(300, at::kLong);
+    const auto all = [&](const Inputs& in) {
+      const NormedSum sum = add_rms_norm(in[0], in[1], in[2], 1e-5);
+      return cross_entropy(sum.normed, in[3], {}, targets, {}, 128) + sum.residual.sum();
+    };
+    Inputs inputs;
+    for (const at::Tensor& t : {random_normal({300, 264}, 1),
+                                random_normal({300, 264}, 2),
+                                random_normal({264}, 3),
+                                random_normal({1001, 264}, 4)}) {
+      inputs.push_back(on_test_device(t.to(dtype)));
+    }
+    const auto first = gradients(all, inputs), second = gradients(all, inputs);
+    for (size_t i = 0; i < first.size(); ++i) EXPECT_BITWISE_EQUAL(first[i], second[i]);
+  }
+}
+
 TEST_P(Kernels, ExtremeGatesAndLogitsStayFinite) {
-  const at::Tensor gate = at::tensor(std::vector<float>{-1e30F, -100, -88, 0, 88, 100, 1e30F});
-  const at::Tensor open = gate_mul(at::ones({7}), gate, Activation::kSigmoid);
+  const at::Tensor gate =
+      on_test_device(at::tensor(std::vector<float>{-1e30F, -100, -88, 0, 88, 100, 1e30F}));
+  const at::Tensor open = gate_mul(at::ones_like(gate), gate, Activation::kSigmoid);
   const at::Tensor expected = at::tensor(std::vector<float>{0, 0, 0, 0.5F, 1, 1, 1});
   EXPECT_TENSORS_NEAR(open, expected, 1e-30, 1e-6);
-  const at::Tensor head = at::tensor(std::vector<float>{1e4F, -1e4F, 0}).view({3, 1});
-  const at::Tensor loss =
-      cross_entropy(at::ones({1, 1}), head, {}, at::zeros({1}, at::kLong), {}, 1);
+  const at::Tensor head =
+      on_test_device(at::tensor(std::vector<float>{1e4F, -1e4F, 0}).view({3, 1}));
+  const at::Tensor one = on_test_device(at::ones({1, 1}));
+  const at::Tensor loss = cross_entropy(one, head, {}, at::zeros({1}, at::kLong), {}, 1);
   EXPECT_NEAR(loss.item<double>(), 0, 1e-6);
 }
 
 TEST_P(Kernels, NotANumberStaysOne) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  at::Tensor x = at::ones({2, 4});
+  at::Tensor x = on_test_device(at::ones({2, 4}));
   x[1][2] = nan;
-  const at::Tensor weight = at::ones({4});
+  const at::Tensor weight = on_test_device(at::ones({4}));
   EXPECT_TRUE(rms_norm(x, weight, 1e-6)[1].isnan().all().item<bool>());
   EXPECT_FALSE(rms_norm(x, weight, 1e-6)[0].isnan().any().item<bool>());
   EXPECT_TRUE(gate_mul(x, x, Activation::kSilu)[1][2].isnan().item<bool>());
   EXPECT_TRUE(gate_mul(x.to(at::kBFloat16), x, Activation::kSilu)[1][2].isnan().item<bool>());
-  EXPECT_TRUE(
-      cross_entropy(x, at::ones({3, 4}), {}, at::zeros({2}, at::kLong)).isnan().item<bool>());
+  const at::Tensor head = on_test_device(at::ones({3, 4}));
+  EXPECT_TRUE(cross_entropy(x, head, {}, at::zeros({2}, at::kLong)).isnan().item<bool>());
 }
 
 }  // namespace reynard::ops

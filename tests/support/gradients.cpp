@@ -15,7 +15,7 @@ namespace reynard::test {
 namespace {
 
 at::Tensor weighted_sum(const at::Tensor& output) {
-  const at::Tensor weights = random_normal(output.sizes(), 1234, at::kDouble);
+  const at::Tensor weights = random_normal(output.sizes(), 1234, at::kDouble).to(output.device());
   return (output.to(at::kDouble) * weights).sum();
 }
 

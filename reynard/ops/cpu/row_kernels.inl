@@ -2,7 +2,7 @@
 // with their target options and REYNARD_ROW_KERNELS set. Nothing here may call into a library: an
 // inline function compiled for one ISA could be the copy that the linker keeps.
 
-#include "reynard/ops/cpu/row_kernels.h"
+#include "reynard/ops/row_kernels.h"
 
 namespace reynard::ops::cpu {
 

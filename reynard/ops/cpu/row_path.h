@@ -2,7 +2,7 @@
 // Which row loops this machine runs: the widest that it has, or those that the environment variable
 // REYNARD_CPU_PATH names. The paths of attention (amx, avx512_bf16) use the AVX-512 loops.
 
-#include "reynard/ops/cpu/row_kernels.h"
+#include "reynard/ops/row_kernels.h"
 
 #include <string>
 #include <vector>

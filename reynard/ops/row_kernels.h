@@ -1,12 +1,15 @@
 #pragma once
-// Row-wise loops of the operators in ops/, compiled once per instruction set. Each function works
-// on rows [begin, end), so that callers may split rows between threads; no result depends on the
-// split. Plain data only: files that include this are compiled for one ISA. Elements are f32 or
-// bf16 (its bits as uint16_t), arithmetic is f32.
+// Row-wise loops of the operators in ops/: compiled once per instruction set of the CPU, and once
+// for the GPU. Each function works on rows [begin, end), so that callers may split rows between
+// threads; no result depends on the split. Plain data only: files that include this are compiled
+// for one ISA. Elements are f32 or bf16 (its bits as uint16_t), arithmetic is f32.
 
 #include <cstdint>
 
-namespace reynard::ops::cpu {
+namespace reynard::ops {
+
+// Rows whose sums of the weight's gradient are formed together, on every device.
+inline constexpr int64_t kBlockRows = 32;
 
 // y = x / sqrt(mean(x^2) + eps) * weight [* sigmoid(gate)] per group; x' = residual + x first when
 // there is a residual.
@@ -40,15 +43,18 @@ struct NormBackward {
   void* dx = nullptr;           // element
   float* d_residual = nullptr;  // f32, with a residual
   void* d_gate = nullptr;       // element, with a gate
-  float* d_weight = nullptr;    // (groups * width): added to
+  // CPU: (groups * width), added to; GPU: a row of that for each block of kBlockRows, written.
+  float* d_weight = nullptr;
 };
 
 // y_t = a_t x_{t-1} + (1 - a_t) x_t, a = sigmoid(logit), per head.
 struct ShiftForward {
   const void* x = nullptr;            // (N, G, D) element
   const void* logit = nullptr;        // (N, G) element
-  const int64_t* sequence = nullptr;  // (N): index of the sequence that starts here, or -1
-  const void* previous = nullptr;     // (S, G, D) element or null: zero
+  const int64_t* sequence = nullptr;  // CPU: (N), index of the sequence that starts here, or -1
+  const int64_t* starts = nullptr;    // GPU: (num_starts), first tokens of the sequences
+  int64_t num_starts = 0;
+  const void* previous = nullptr;  // (S, G, D) element or null: zero
   int64_t heads = 0, width = 0;
   void* y = nullptr;  // (N, G, D) element
 };
@@ -77,7 +83,7 @@ struct GateRows {
 // Rotation of the pairs (j, j + D/2) by the angle of the token's position.
 struct RotaryRows {
   const void* x = nullptr;             // (N, H, D) element
-  const int64_t* positions = nullptr;  // (N)
+  const int64_t* positions = nullptr;  // (N); GPU: null, row n of the tables is token n's
   const float* cosine = nullptr;       // (positions, D/2)
   const float* sine = nullptr;
   bool inverse = false;
@@ -108,9 +114,11 @@ struct RowKernels {
 
 enum class Element { kF32, kBF16 };
 
-// The tables of one instruction set.
+// The tables of one instruction set of the CPU.
+namespace cpu {
 const RowKernels& row_kernels_avx512(Element element);
 const RowKernels& row_kernels_avx2(Element element);
 const RowKernels& row_kernels_portable(Element element);
+}  // namespace cpu
 
-}  // namespace reynard::ops::cpu
+}  // namespace reynard::ops

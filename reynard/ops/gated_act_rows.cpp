@@ -1,13 +1,13 @@
-#include "reynard/ops/gated_act_cpu.h"
+#include "reynard/ops/gated_act_rows.h"
 
-#include "reynard/ops/cpu/rows.h"
+#include "reynard/ops/rows.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
-namespace reynard::ops::cpu {
+namespace reynard::ops::rows {
 
 namespace {
 
@@ -35,7 +35,7 @@ struct GatedAct : torch::autograd::Function<GatedAct> {
     const at::Tensor out = at::empty({gate_up.size(0), task.width}, gate_up.options());
     task.out = out.data_ptr();
     const RowKernels& kernels = row_kernels(gate_up);
-    for_rows(gate_up.size(0), 2 * task.width, [&](int64_t begin, int64_t end) {
+    for_rows(gate_up, gate_up.size(0), 2 * task.width, [&](int64_t begin, int64_t end) {
       kernels.gate_forward(task, begin, end);
     });
     context->save_for_backward({gate_up});
@@ -52,7 +52,7 @@ struct GatedAct : torch::autograd::Function<GatedAct> {
     task.d_gate = d_gate_up.data_ptr();
     task.dx = bytes_at(d_gate_up, task.width);
     const RowKernels& kernels = row_kernels(gate_up);
-    for_rows(gate_up.size(0), 2 * task.width, [&](int64_t begin, int64_t end) {
+    for_rows(gate_up, gate_up.size(0), 2 * task.width, [&](int64_t begin, int64_t end) {
       kernels.gate_backward(task, begin, end);
     });
     return {d_gate_up, {}};
@@ -76,7 +76,7 @@ void for_pieces(const at::Tensor& x,
                 const GateRows& task,
                 void (*loop)(const GateRows&, int64_t, int64_t)) {
   const int64_t whole = x.numel() / kPiece;
-  for_rows(whole, kPiece, [&](int64_t begin, int64_t end) { loop(task, begin, end); });
+  for_rows(x, whole, kPiece, [&](int64_t begin, int64_t end) { loop(task, begin, end); });
   const int64_t rest = x.numel() - whole * kPiece;
   if (rest == 0) return;
   const int64_t skipped = whole * kPiece * x.element_size();
@@ -94,7 +94,7 @@ void for_pieces(const at::Tensor& x,
   last.d_out = after(task.d_out);
   last.dx = after(task.dx);
   last.d_gate = after(task.d_gate);
-  loop(last, 0, 1);
+  for_rows(x, 1, rest, [&](int64_t begin, int64_t end) { loop(last, begin, end); });
 }
 
 struct GateMul : torch::autograd::Function<GateMul> {
@@ -136,4 +136,4 @@ at::Tensor gate_mul(const at::Tensor& x, const at::Tensor& gate, Activation act)
       x.contiguous(), gate.to(x.scalar_type()).contiguous(), act == Activation::kSilu);
 }
 
-}  // namespace reynard::ops::cpu
+}  // namespace reynard::ops::rows

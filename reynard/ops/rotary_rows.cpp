@@ -1,7 +1,7 @@
-#include "reynard/ops/rotary_cpu.h"
+#include "reynard/ops/rotary_rows.h"
 
-#include "reynard/ops/cpu/rows.h"
 #include "reynard/ops/rotary.h"
+#include "reynard/ops/rows.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -17,7 +17,7 @@
 #include <mutex>
 #include <utility>
 
-namespace reynard::ops::cpu {
+namespace reynard::ops::rows {
 
 namespace {
 
@@ -44,10 +44,16 @@ Table rotary_table(int64_t num_positions, int64_t half, double base) {
   return table;
 }
 
+// One row per token: finding the largest position would wait for the GPU.
+Table rotary_rows(const at::Tensor& positions, int64_t half, double base) {
+  const at::Tensor angle = rotary_angles(positions, half, base);
+  return {.cosine = at::cos(angle), .sine = at::sin(angle)};
+}
+
 at::Tensor turned(const at::Tensor& x, const at::Tensor& positions, const Table& table, bool back) {
   const at::Tensor y = at::empty_like(x);
   const RotaryRows task{.x = x.const_data_ptr(),
-                        .positions = positions.const_data_ptr<int64_t>(),
+                        .positions = x.is_cpu() ? positions.const_data_ptr<int64_t>() : nullptr,
                         .cosine = table.cosine.const_data_ptr<float>(),
                         .sine = table.sine.const_data_ptr<float>(),
                         .inverse = back,
@@ -55,7 +61,7 @@ at::Tensor turned(const at::Tensor& x, const at::Tensor& positions, const Table&
                         .width = x.size(2),
                         .y = y.data_ptr()};
   const RowKernels& kernels = row_kernels(x);
-  for_rows(x.size(0), x.size(1) * x.size(2), [&](int64_t begin, int64_t end) {
+  for_rows(x, x.size(0), x.size(1) * x.size(2), [&](int64_t begin, int64_t end) {
     kernels.rotary(task, begin, end);
   });
   return y;
@@ -82,9 +88,10 @@ struct Rotary : torch::autograd::Function<Rotary> {
 
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& positions, double base) {
   if (x.numel() == 0) return x;
-  const int64_t num_positions = positions.max().item<int64_t>() + 1;
-  const Table table = rotary_table(num_positions, x.size(2) / 2, base);
+  const int64_t half = x.size(2) / 2;
+  const Table table = x.is_cpu() ? rotary_table(positions.max().item<int64_t>() + 1, half, base)
+                                 : rotary_rows(positions, half, base);
   return Rotary::apply(x.contiguous(), positions.contiguous(), table.cosine, table.sine);
 }
 
-}  // namespace reynard::ops::cpu
+}  // namespace reynard::ops::rows

@@ -1,6 +1,6 @@
-#include "reynard/ops/rms_norm_cpu.h"
+#include "reynard/ops/rms_norm_rows.h"
 
-#include "reynard/ops/cpu/rows.h"
+#include "reynard/ops/rows.h"
 
 #include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -11,7 +11,7 @@
 
 #include <optional>
 
-namespace reynard::ops::cpu {
+namespace reynard::ops::rows {
 
 namespace {
 
@@ -64,7 +64,7 @@ struct Norm : torch::autograd::Function<Norm> {
                            .y = y.data_ptr(),
                            .inverse_rms = inverse.data_ptr<float>()};
     const RowKernels& kernels = row_kernels(x);
-    for_rows(shape.rows, shape.row_width, [&](int64_t begin, int64_t end) {
+    for_rows(x, shape.rows, shape.row_width, [&](int64_t begin, int64_t end) {
       kernels.norm_forward(task, begin, end);
     });
     context->save_for_backward({x, gate, weight, inverse});
@@ -91,7 +91,7 @@ struct Norm : torch::autograd::Function<Norm> {
     if (gate.defined()) task.d_gate = d_gate.data_ptr();
     const RowKernels& kernels = row_kernels(x);
     const at::Tensor columns = sum_over_row_blocks(
-        shape.rows, shape.row_width, [&](int64_t begin, int64_t end, float* partial) {
+        x, shape.rows, shape.row_width, [&](int64_t begin, int64_t end, float* partial) {
           NormBackward block = task;
           block.d_weight = partial;
           kernels.norm_backward(block, begin, end);
@@ -119,7 +119,7 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
                            .sum = sum.data_ptr<float>(),
                            .inverse_rms = inverse.data_ptr<float>()};
     const RowKernels& kernels = row_kernels(x);
-    for_rows(shape.rows, shape.row_width, [&](int64_t begin, int64_t end) {
+    for_rows(x, shape.rows, shape.row_width, [&](int64_t begin, int64_t end) {
       kernels.norm_forward(task, begin, end);
     });
     context->set_materialize_grads(false);
@@ -150,7 +150,7 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
                             .d_residual = d_residual.data_ptr<float>()};
     const RowKernels& kernels = row_kernels(dx);
     const at::Tensor d_weight = sum_over_row_blocks(
-        shape.rows, shape.row_width, [&](int64_t begin, int64_t end, float* partial) {
+        sum, shape.rows, shape.row_width, [&](int64_t begin, int64_t end, float* partial) {
           NormBackward block = task;
           block.d_weight = partial;
           kernels.norm_backward(block, begin, end);
@@ -183,4 +183,4 @@ NormedSum add_rms_norm(const at::Tensor& x,
   return {.normed = out[0], .residual = out[1]};
 }
 
-}  // namespace reynard::ops::cpu
+}  // namespace reynard::ops::rows

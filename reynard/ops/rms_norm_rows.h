@@ -1,10 +1,10 @@
 #pragma once
-// The norms of rms_norm.h as fused CPU loops with their own backward; f32 and bf16. Arguments were
-// checked by the caller.
+// The norms of rms_norm.h as fused loops over rows (ops/rows.h) with their own backward; f32 and
+// bf16. Arguments were checked by the caller.
 
 #include "reynard/ops/rms_norm.h"
 
-namespace reynard::ops::cpu {
+namespace reynard::ops::rows {
 
 // gate may be undefined.
 at::Tensor rms_norm(const at::Tensor& x,
@@ -18,4 +18,4 @@ NormedSum add_rms_norm(const at::Tensor& x,
                        const at::Tensor& weight,
                        double eps);
 
-}  // namespace reynard::ops::cpu
+}  // namespace reynard::ops::rows

@@ -1,6 +1,6 @@
-#include "reynard/ops/token_shift_cpu.h"
+#include "reynard/ops/token_shift_rows.h"
 
-#include "reynard/ops/cpu/rows.h"
+#include "reynard/ops/rows.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -9,7 +9,7 @@
 
 #include <optional>
 
-namespace reynard::ops::cpu {
+namespace reynard::ops::rows {
 
 namespace {
 
@@ -25,16 +25,23 @@ at::Tensor sequence_of_starts(const at::Tensor& starts, int64_t num_tokens) {
   return sequence;
 }
 
+// starts: sequence_of_starts on the CPU; a GPU searches the starts themselves.
 ShiftForward shift_task(const at::Tensor& x,
                         const at::Tensor& logit,
-                        const at::Tensor& sequence,
+                        const at::Tensor& starts,
                         const at::Tensor& previous) {
-  return {.x = x.const_data_ptr(),
-          .logit = logit.const_data_ptr(),
-          .sequence = sequence.const_data_ptr<int64_t>(),
-          .previous = previous.defined() ? previous.const_data_ptr() : nullptr,
-          .heads = x.size(1),
-          .width = x.size(2)};
+  ShiftForward task{.x = x.const_data_ptr(),
+                    .logit = logit.const_data_ptr(),
+                    .previous = previous.defined() ? previous.const_data_ptr() : nullptr,
+                    .heads = x.size(1),
+                    .width = x.size(2)};
+  if (x.is_cpu()) {
+    task.sequence = starts.const_data_ptr<int64_t>();
+  } else {
+    task.starts = starts.const_data_ptr<int64_t>();
+    task.num_starts = starts.size(0);
+  }
+  return task;
 }
 
 struct Shift : torch::autograd::Function<Shift> {
@@ -44,15 +51,16 @@ struct Shift : torch::autograd::Function<Shift> {
                             const at::Tensor& starts,
                             const std::optional<at::Tensor>& optional_previous) {
     const at::Tensor previous = optional_previous.value_or(at::Tensor());
-    const at::Tensor sequence = sequence_of_starts(starts, x.size(0));
+    const at::Tensor lookup =
+        x.is_cpu() ? sequence_of_starts(starts, x.size(0)) : starts.contiguous();
     const at::Tensor y = at::empty_like(x);
-    ShiftForward task = shift_task(x, logit, sequence, previous);
+    ShiftForward task = shift_task(x, logit, lookup, previous);
     task.y = y.data_ptr();
     const RowKernels& kernels = row_kernels(x);
-    for_rows(x.size(0), x.size(1) * x.size(2), [&](int64_t begin, int64_t end) {
+    for_rows(x, x.size(0), x.size(1) * x.size(2), [&](int64_t begin, int64_t end) {
       kernels.shift_forward(task, begin, end);
     });
-    context->save_for_backward({x, logit, sequence, previous});
+    context->save_for_backward({x, logit, lookup, previous});
     return y;
   }
 
@@ -68,7 +76,7 @@ struct Shift : torch::autograd::Function<Shift> {
                              .dx = dx.data_ptr(),
                              .d_logit = d_logit.data_ptr()};
     const RowKernels& kernels = row_kernels(x);
-    for_rows(x.size(0), x.size(1) * x.size(2), [&](int64_t begin, int64_t end) {
+    for_rows(x, x.size(0), x.size(1) * x.size(2), [&](int64_t begin, int64_t end) {
       kernels.shift_backward(task, begin, end);
     });
     return {dx, d_logit, {}, {}};
@@ -86,4 +94,4 @@ at::Tensor token_shift(const at::Tensor& x,
   return Shift::apply(x.contiguous(), shift_logit.to(x.scalar_type()).contiguous(), starts, before);
 }
 
-}  // namespace reynard::ops::cpu
+}  // namespace reynard::ops::rows

@@ -1,0 +1,11 @@
+#pragma once
+// rotary.h as a fused loop over rows (ops/rows.h) with its own backward; f32 and bf16. Arguments
+// were checked by the caller.
+
+#include <ATen/core/Tensor.h>
+
+namespace reynard::ops::rows {
+
+at::Tensor rotary(const at::Tensor& x, const at::Tensor& positions, double base);
+
+}  // namespace reynard::ops::rows

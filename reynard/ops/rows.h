@@ -1,0 +1,45 @@
+#pragma once
+// How tensors meet the row loops: which dtypes and devices have them, and rows split between
+// threads of the CPU or given to the GPU at once.
+
+#include "reynard/ops/row_kernels.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <algorithm>
+#include <functional>
+
+namespace reynard::ops {
+
+// f32 and bf16 on the CPU, and on a GPU once libreynard_cuda.so is open.
+bool has_row_kernels(const at::Tensor& x);
+const RowKernels& row_kernels(const at::Tensor& x);
+
+// Called once by libreynard_cuda.so while it is loaded.
+void register_gpu_row_kernels(const RowKernels& f32, const RowKernels& bf16);
+
+// Calls body(begin, end) for parts of [0, rows) on x's device: in parallel when there is enough to
+// do, or all at once on a GPU, where body starts work and returns.
+template <class Body>
+void for_rows(const at::Tensor& x, int64_t rows, int64_t row_width, const Body& body) {
+  constexpr int64_t kElementsPerThread = 16384;  // a thread's wake-up costs about as much
+  if (!x.is_cpu()) {
+    const c10::DeviceGuard device(x.device());
+    body(0, rows);
+    return;
+  }
+  const int64_t grain = std::max<int64_t>(1, kElementsPerThread / std::max<int64_t>(1, row_width));
+  at::parallel_for(0, rows, grain, body);
+}
+
+// Like for_rows for loops that add into one row of partial sums per block of kBlockRows rows,
+// whatever thread takes it: body(begin, end, partial). Returns the sum of the partial rows
+// (row_width) f32, added up in order.
+at::Tensor sum_over_row_blocks(const at::Tensor& x,
+                               int64_t rows,
+                               int64_t row_width,
+                               const std::function<void(int64_t, int64_t, float*)>& body);
+
+}  // namespace reynard::ops
