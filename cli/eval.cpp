@@ -2,6 +2,7 @@
 
 #include "cli/command.h"
 #include "cli/command_line.h"
+#include "cli/device_option.h"
 #include "cli/evaluation_inputs.h"
 #include "cli/progress_bar.h"
 #include "reynard/config/config.h"
@@ -9,6 +10,7 @@
 #include "reynard/evaluation/registry.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/device.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -32,6 +34,7 @@ struct EvalArguments {
   std::string tokenizer;
   std::string output;
   std::string dtype = "f32";
+  std::string device = "auto";
   int64_t length = 0;
   int64_t train_length = 0;
   int64_t batch_tokens = 16384;
@@ -134,7 +137,8 @@ void run_eval(const EvalArguments& arguments, const std::vector<std::string>& ov
   const ModelFolder folder = find_model(arguments.model);
   const TextCorpus text =
       open_texts(arguments.texts, folder, models::load_config(folder.model), arguments.tokenizer);
-  models::Decoder decoder = models::load_model(folder.model);
+  models::Decoder decoder =
+      models::load_model(folder.model, tensor::choose_device(arguments.device));
   if (arguments.dtype == "bf16") decoder.set_compute_dtype(at::kBFloat16);
 
   const int64_t train_length =
@@ -143,8 +147,10 @@ void run_eval(const EvalArguments& arguments, const std::vector<std::string>& ov
   evaluation::EvaluateOptions options;
   options.folder = arguments.output.empty() ? folder.results() : fs::path(arguments.output);
   options.batch_tokens = arguments.batch_tokens;
-  options.identity = {
-      {"model", folder.identity}, {"text", text.identity}, {"dtype", arguments.dtype}};
+  options.identity = {{"model", folder.identity},
+                      {"text", text.identity},
+                      {"dtype", arguments.dtype},
+                      {"device", decoder.device().is_cuda() ? "cuda" : "cpu"}};
   options.about = {{"name", folder.name},
                    {"model", folder.model.string()},
                    {"text", text.name},
@@ -198,6 +204,7 @@ void add_eval(CLI::App& app) {
                       arguments->output,
                       "Folder for results; default: RUN/eval, or eval/NAME for other models");
   command->add_option("--dtype", arguments->dtype, "Compute in f32 or bf16")->capture_default_str();
+  add_device_option(*command, arguments->device);
   command->add_option("--train-length",
                       arguments->train_length,
                       "Length that the model was trained on, where its folder does not say");

@@ -19,7 +19,13 @@
 
 namespace {
 
-int report_out_of_memory() {
+int report_out_of_memory(const std::exception& error) {
+  if (reynard::tensor::is_out_of_gpu_memory(error)) {
+    fmt::print(stderr,
+               "reynard: out of GPU memory; use a shorter length, a smaller batch, a smaller model "
+               "or, in training, training.checkpoint_activations\n");
+    return 2;
+  }
   fmt::print(stderr,
              "reynard: out of memory: more than the {:.1f} GB that were free are needed; use a "
              "shorter length, a smaller batch or a smaller model\n",
@@ -81,7 +87,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "reynard: {}: {}\n", e.path1().string(), e.code().message());
     return 2;
   } catch (const std::exception& e) {
-    if (reynard::tensor::is_out_of_memory(e)) return report_out_of_memory();
+    if (reynard::tensor::is_out_of_memory(e)) return report_out_of_memory(e);
     fmt::print(stderr, "reynard: internal error: {}\n", e.what());
     return 1;
   }

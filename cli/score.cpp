@@ -3,9 +3,11 @@
 
 #include "reynard/models/score.h"
 #include "cli/command.h"
+#include "cli/device_option.h"
 #include "cli/model_tokenizer.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
+#include "reynard/tensor/device.h"
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer.h"
 
@@ -32,7 +34,7 @@ namespace {
 constexpr uintmax_t kMaxFileBytes = uintmax_t{1} << 30;
 
 struct ScoreArguments {
-  std::string model, ids, texts, tokenizer, dtype = "f32";
+  std::string model, ids, texts, tokenizer, dtype = "f32", device = "auto";
 };
 
 // The list that a file holds. what: of what it is, for errors.
@@ -105,7 +107,7 @@ nlohmann::ordered_json score_line(models::Decoder& decoder, const std::vector<in
                                                    all.narrow(0, 0, num_targets),
                                                    at::zeros({1}, at::kLong),
                                                    all.narrow(0, 1, num_targets));
-  const at::Tensor logprob = scores.logprob.contiguous();
+  const at::Tensor logprob = scores.logprob.cpu().contiguous();
   const auto* values = logprob.const_data_ptr<float>();
   double sum = 0;
   for (int64_t i = 0; i < num_targets; ++i) sum += values[i];
@@ -130,8 +132,10 @@ void add_score(CLI::App& app) {
   score->add_option("--dtype", arguments->dtype, "of the matrix products: f32 or bf16")
       ->capture_default_str()
       ->check(CLI::IsMember({"f32", "bf16"}));
+  add_device_option(*score, arguments->device);
   score->callback([arguments] {
-    models::Decoder decoder = models::load_model(arguments->model);
+    models::Decoder decoder =
+        models::load_model(arguments->model, tensor::choose_device(arguments->device));
     if (arguments->dtype == "bf16") decoder.set_compute_dtype(at::kBFloat16);
     const int64_t vocab_size = decoder.config().vocab_size;
     const bool is_text = !arguments->texts.empty();

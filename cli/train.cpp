@@ -1,6 +1,7 @@
 // reynard train: one experiment file, one run folder.
 
 #include "cli/command.h"
+#include "cli/device_option.h"
 #include "cli/stop_signal.h"
 #include "cli/training_run.h"
 #include "reynard/config/config.h"
@@ -19,6 +20,7 @@ namespace {
 
 struct TrainArguments {
   std::string experiment;
+  std::string device;  // empty: what the experiment says
   bool resume = false;
   bool quiet = false;
 };
@@ -29,6 +31,7 @@ std::string footer() {
          "  reynard train configs/quickstart/fox.toml --run.folder=runs/short "
          "--training.tokens=200000\n"
          "  reynard train configs/quickstart/fox.toml --resume\n"
+         "  reynard train configs/760m/fox-pro.toml --device cuda\n"
          "\n"
          "Ctrl-C writes a checkpoint and stops (exit code 130); --resume goes on from the newest "
          "valid\n"
@@ -41,7 +44,8 @@ std::string footer() {
          config::help_text(config::describe<training::Experiment>());
 }
 
-void run_train(const TrainArguments& arguments, const std::vector<std::string>& overrides) {
+void run_train(const TrainArguments& arguments, std::vector<std::string> overrides) {
+  if (!arguments.device.empty()) overrides.push_back("--training.device=" + arguments.device);
   const auto experiment = config::read_toml<training::Experiment>(arguments.experiment, overrides);
   std::vector<std::string> command = {"reynard", "train", arguments.experiment};
   command.insert(command.end(), overrides.begin(), overrides.end());
@@ -74,6 +78,7 @@ void add_train(CLI::App& app) {
   CLI::App* train = app.add_subcommand(
       "train", "Train a model as an experiment file (TOML) says: reynard train EXPERIMENT.toml");
   train->add_option("EXPERIMENT", arguments->experiment, "experiment file (TOML)")->required();
+  add_device_option(*train, arguments->device);
   train->add_flag("--resume", arguments->resume, "go on with the run in run.folder");
   train->add_flag("--quiet", arguments->quiet, "no progress on stderr");
   train->allow_extras();

@@ -164,10 +164,10 @@ class DecoderScorer final : public Scorer {
     for (int64_t first = 0; first < rows.size(0); first += kHeadRows) {
       const int64_t count = std::min(kHeadRows, rows.size(0) - first);
       const at::Tensor logits = models::logits(decoder, hidden, rows.narrow(0, first, count));
-      const at::Tensor target = targets.narrow(0, first, count);
+      const at::Tensor target = targets.narrow(0, first, count).to(logits.device());
       const at::Tensor chosen =
-          at::log_softmax(logits, -1).gather(-1, target.unsqueeze(-1)).squeeze(-1).contiguous();
-      const at::Tensor hit = logits.argmax(-1).eq(target).contiguous();
+          at::log_softmax(logits, -1).gather(-1, target.unsqueeze(-1)).squeeze(-1).cpu();
+      const at::Tensor hit = logits.argmax(-1).eq(target).cpu();
       const float* p = chosen.const_data_ptr<float>();
       const bool* h = hit.const_data_ptr<bool>();
       logprobs.insert(logprobs.end(), p, p + count);

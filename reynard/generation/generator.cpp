@@ -52,7 +52,7 @@ void Generator::prefill(Sequence& sequence, int64_t max_tokens) {
     for (int64_t row = 0; row < count; row += kScoredRows) {
       const int64_t rows = std::min(kScoredRows, count - row);
       const at::Tensor logits =
-          models::logits(decoder_, hidden, at::arange(row, row + rows, at::kLong));
+          models::logits(decoder_, hidden, at::arange(row, row + rows, at::kLong)).cpu();
       const std::span<const int64_t> targets(&first[row] + 1, static_cast<std::size_t>(rows));
       const std::vector<ScoredToken> scored =
           score_tokens(logits, targets, sequence.options_.prompt_scores);
@@ -77,7 +77,7 @@ void Generator::step(std::span<Sequence* const> sequences) {
     states.push_back(&sequence->state_);
   }
   const at::Tensor hidden = decoder_.hidden(ids(tokens), ids(offsets), states);
-  const at::Tensor logits = models::logits(decoder_, hidden);
+  const at::Tensor logits = models::logits(decoder_, hidden).cpu();
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     Sequence& sequence = *sequences[s];
     const auto rows = static_cast<int64_t>(guesses[s].size()) + 1;

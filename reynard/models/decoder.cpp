@@ -150,10 +150,10 @@ at::Tensor Decoder::hidden(const at::Tensor& tokens,
                            const at::Tensor& offsets,
                            std::span<SequenceState* const> states,
                            const ForwardOptions& options) {
-  const Ragged ragged = make_ragged(tokens, offsets, states, config_);
+  const Ragged ragged = make_ragged(tokens, offsets, states, config_, device());
   // Caches hold values, not graphs.
   const at::AutoGradMode gradients(at::GradMode::is_enabled() && states.empty());
-  Block::Stream stream{.update = {}, .residual = at::embedding(embedding_.value, tokens)};
+  Block::Stream stream{.update = {}, .residual = at::embedding(embedding_.value, ragged.tokens)};
   const bool recompute = options.checkpoint_activations && at::GradMode::is_enabled();
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     const std::shared_ptr<Block>& block = blocks_[layer];

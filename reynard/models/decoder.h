@@ -27,12 +27,15 @@ struct ForwardOptions {
 
 class Decoder {
  public:
-  // Random weights (FoX init, N(0, initializer_range^2), norms 1) from the given seed. On the meta
-  // device: shapes only, for counting and loading. Throws reynard::Error for an impossible config.
+  // Random weights (FoX init, N(0, initializer_range^2), norms 1) from the given seed, the same on
+  // every device. On the meta device: shapes only, for counting and loading. Throws reynard::Error
+  // for an impossible config.
   explicit Decoder(const DecoderConfig& config, uint64_t seed = 0, at::Device device = at::kCPU);
   ~Decoder();
   Decoder(Decoder&&) noexcept;
 
+  // tokens and offsets are checked on the CPU, where they should lie, and moved to the decoder's
+  // device.
   // tokens  (N) i64: all sequences, one after the other
   // offsets (S) i64: index of each sequence's first token, ascending, offsets[0] = 0
   // states  empty, or one per sequence: its earlier tokens; extended by this call (no gradients)
@@ -50,6 +53,7 @@ class Decoder {
 
   const Parameter& head() const;  // (V, C)
   const DecoderConfig& config() const { return config_; }
+  at::Device device() const { return embedding_.value.device(); }
   // Overrides what the config says (attention.log_pruning_tolerance; 0: off).
   void set_log_pruning_tolerance(double log_tolerance);
   // Visits every parameter in a fixed order.

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace reynard::models {
 
@@ -16,9 +17,11 @@ class SequenceState;
 
 // The ragged batch that a forward pass works on.
 struct Ragged {
+  at::Tensor tokens;     // (N) i64
   at::Tensor offsets;    // (S) i64: index of each sequence's first token
   at::Tensor positions;  // (N) i64: position of each token in its sequence (cached tokens counted)
   at::Tensor first_key;  // (N) i32: index of the first key that each token may see, window included
+  std::vector<int64_t> bounds;             // (S + 1): offsets and N, for the CPU
   std::span<SequenceState* const> states;  // empty, or one per sequence
 };
 

@@ -25,9 +25,12 @@ Initializer::Initializer(double std, uint64_t seed, at::Device device)
 
 Parameter Initializer::matrix(int64_t rows, int64_t columns) {
   Parameter parameter;
+  // Drawn on the CPU whatever the device: the same seed gives the same weights everywhere.
+  const at::Device drawn_on = device_.is_meta() ? device_ : at::Device(at::kCPU);
   parameter.value =
-      at::empty({rows, columns}, at::TensorOptions().dtype(at::kFloat).device(device_));
+      at::empty({rows, columns}, at::TensorOptions().dtype(at::kFloat).device(drawn_on));
   if (!device_.is_meta()) parameter.value.normal_(0, std_, generator_);
+  parameter.value = parameter.value.to(device_);
   parameter.value.requires_grad_(true);
   return parameter;
 }

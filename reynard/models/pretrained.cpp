@@ -133,7 +133,7 @@ DecoderConfig load_config(const fs::path& folder) {
   return read_config_file(model_folder(folder)).config;
 }
 
-Decoder load_model(const fs::path& model_or_run) {
+Decoder load_model(const fs::path& model_or_run, at::Device device) {
   const fs::path folder = model_folder(model_or_run);
   ConfigFile file = read_config_file(folder);
   if (checkpoint::has_checksums(folder)) checkpoint::verify_folder(folder);
@@ -146,7 +146,7 @@ Decoder load_model(const fs::path& model_or_run) {
     for (const Piece& piece : file.family->pieces(name, parameter.value.size(0))) {
       parts.push_back(tensors.read(piece.name).to(at::kFloat));
     }
-    parameter.value = parts.size() == 1 ? parts[0] : at::cat(parts);
+    parameter.value = (parts.size() == 1 ? parts[0] : at::cat(parts)).to(device);
     parameter.value.requires_grad_(!parameter.frozen);
   });
   return decoder;

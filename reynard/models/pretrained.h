@@ -14,10 +14,10 @@ class FolderWriter;
 
 namespace reynard::models {
 
-// Reads a model folder, or the model/ folder of a run; weights become f32 masters. Checksums are
-// verified where the folder has them. Throws reynard::Error naming file and tensor for everything
-// that does not fit.
-Decoder load_model(const std::filesystem::path& folder);
+// Reads a model folder, or the model/ folder of a run; weights become f32 masters on the device.
+// Checksums are verified where the folder has them. Throws reynard::Error naming file and tensor
+// for everything that does not fit.
+Decoder load_model(const std::filesystem::path& folder, at::Device device = at::kCPU);
 
 // Only config.json of the folder.
 DecoderConfig load_config(const std::filesystem::path& folder);

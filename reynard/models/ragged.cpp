@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <limits>
 #include <set>
+#include <utility>
+#include <vector>
 
 namespace reynard::models {
 
@@ -70,17 +72,16 @@ void check(const at::Tensor& tokens,
 Ragged make_ragged(const at::Tensor& tokens,
                    const at::Tensor& offsets,
                    std::span<SequenceState* const> states,
-                   const DecoderConfig& config) {
-  const at::Tensor flat_tokens = tokens.contiguous(), flat_offsets = offsets.contiguous();
+                   const DecoderConfig& config,
+                   at::Device device) {
+  const at::Tensor flat_tokens = tokens.cpu().contiguous();
+  const at::Tensor flat_offsets = offsets.cpu().contiguous();
   check(flat_tokens, flat_offsets, states, config);
   const int64_t N = tokens.size(0), S = offsets.size(0);
-  Ragged ragged{.offsets = flat_offsets,
-                .positions = at::empty({N}, at::kLong),
-                .first_key = at::empty({N}, at::kInt),
-                .states = states};
+  const at::Tensor positions = at::empty({N}, at::kLong), first_keys = at::empty({N}, at::kInt);
   const auto* offset = flat_offsets.const_data_ptr<int64_t>();
-  auto* position = ragged.positions.data_ptr<int64_t>();
-  auto* first_key = ragged.first_key.data_ptr<int32_t>();
+  auto* position = positions.data_ptr<int64_t>();
+  auto* first_key = first_keys.data_ptr<int32_t>();
   for (int64_t s = 0; s < S; ++s) {
     const int64_t begin = offset[s], end = s + 1 < S ? offset[s + 1] : N;
     const int64_t earlier = states.empty() ? 0 : states[s]->length();
@@ -90,7 +91,15 @@ Ragged make_ragged(const at::Tensor& tokens,
       first_key[n] = static_cast<int32_t>(window > 0 ? std::max(begin, n - window + 1) : begin);
     }
   }
-  return ragged;
+  std::vector<int64_t> bounds(offset, offset + S);
+  bounds.push_back(N);
+  const auto moved = [&](const at::Tensor& t) { return t.to(device, /*non_blocking=*/true); };
+  return {.tokens = moved(flat_tokens),
+          .offsets = moved(flat_offsets),
+          .positions = moved(positions),
+          .first_key = moved(first_keys),
+          .bounds = std::move(bounds),
+          .states = states};
 }
 
 }  // namespace reynard::models

@@ -1,5 +1,5 @@
 #pragma once
-// Checks a ragged batch and derives what every layer reads of it.
+// Checks a ragged batch on the CPU and derives what every layer reads of it, on the given device.
 
 #include "reynard/models/decoder_config.h"
 #include "reynard/models/mixer.h"
@@ -11,6 +11,7 @@ namespace reynard::models {
 Ragged make_ragged(const at::Tensor& tokens,
                    const at::Tensor& offsets,
                    std::span<SequenceState* const> states,
-                   const DecoderConfig& config);
+                   const DecoderConfig& config,
+                   at::Device device);
 
 }  // namespace reynard::models

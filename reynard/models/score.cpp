@@ -27,7 +27,8 @@ at::Tensor logits(Decoder& decoder, const at::Tensor& hidden, const at::Tensor& 
   tensor::check_shape("logits", "hidden", hidden, {{"N"}, {"C", decoder.config().hidden_size}});
   const at::NoGradGuard no_grad;
   const Parameter& head = decoder.head();
-  const at::Tensor chosen = rows.defined() ? hidden.index_select(0, rows) : hidden;
+  const at::Tensor chosen =
+      rows.defined() ? hidden.index_select(0, rows.to(hidden.device())) : hidden;
   return ops::linear(chosen, head.value, head.compute).to(at::kFloat);
 }
 

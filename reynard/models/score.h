@@ -14,6 +14,7 @@ class SequenceState;
 struct Observer;
 
 struct TokenScores {
+  // On the decoder's device.
   at::Tensor logprob;  // (N) f32: log probability of the target, natural log
   at::Tensor greedy;   // (N) i64: the most probable token
 };

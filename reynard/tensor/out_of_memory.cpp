@@ -19,4 +19,10 @@ bool is_out_of_memory(const std::exception& error) {
          message.find("Storage size calculation overflowed") != std::string_view::npos;
 }
 
+bool is_out_of_gpu_memory(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::OutOfMemoryError*>(&error);
+  return torch_error &&
+         std::string_view(torch_error->what_without_backtrace()).starts_with("CUDA out of memory");
+}
+
 }  // namespace reynard::tensor

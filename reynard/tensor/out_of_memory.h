@@ -7,5 +7,7 @@
 namespace reynard::tensor {
 
 bool is_out_of_memory(const std::exception& error);
+// Whether it is the memory of a GPU that ran out.
+bool is_out_of_gpu_memory(const std::exception& error);
 
 }  // namespace reynard::tensor

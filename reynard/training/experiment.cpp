@@ -1,6 +1,7 @@
 #include "reynard/training/experiment.h"
 
 #include "reynard/tensor/cpu_features.h"
+#include "reynard/tensor/device.h"
 
 #include <string>
 
@@ -16,6 +17,11 @@ config::EnumNames<ScheduleShape> enum_names(ScheduleShape) {
 
 config::EnumNames<Precision> enum_names(Precision) {
   return {{Precision::kAuto, "auto"}, {Precision::kF32, "f32"}, {Precision::kBF16, "bf16"}};
+}
+
+config::EnumNames<DeviceChoice> enum_names(DeviceChoice) {
+  return {
+      {DeviceChoice::kAuto, "auto"}, {DeviceChoice::kCPU, "cpu"}, {DeviceChoice::kCUDA, "cuda"}};
 }
 
 void OptimizerConfig::check(config::Problems& problems, const std::string& path) const {
@@ -57,8 +63,16 @@ void Experiment::check(config::Problems& problems, const std::string& path) cons
   }
 }
 
-at::ScalarType compute_dtype(Precision precision) {
+at::Device chosen_device(DeviceChoice choice) {
+  for (const auto& [item, name] : enum_names(choice)) {
+    if (item == choice) return tensor::choose_device(name);
+  }
+  return at::kCPU;
+}
+
+at::ScalarType compute_dtype(Precision precision, at::Device device) {
   if (precision == Precision::kAuto) {
+    if (device.is_cuda()) return at::kBFloat16;
     return tensor::cpu_features().avx512_bf16 || tensor::cpu_features().amx_bf16 ? at::kBFloat16
                                                                                  : at::kFloat;
   }

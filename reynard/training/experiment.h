@@ -19,12 +19,19 @@ enum class ScheduleShape {
   kWSD,           // warm-up, stable, then one-minus-sqrt over the last decay_fraction
 };
 enum class Precision {
-  kAuto,  // bf16 where the CPU multiplies bf16 matrices (AVX512-BF16 or AMX), else f32
+  kAuto,  // bf16 on a GPU and where the CPU multiplies bf16 (AVX512-BF16 or AMX), else f32
   kF32,
   kBF16,  // bf16 products, f32 weights, residual, norms and gates
 };
+// Where the run computes; a run may go on with --resume on another device.
+enum class DeviceChoice {
+  kAuto,  // a GPU where there is one and this build can use it, else the CPU
+  kCPU,
+  kCUDA,
+};
 config::EnumNames<ScheduleShape> enum_names(ScheduleShape);
 config::EnumNames<Precision> enum_names(Precision);
+config::EnumNames<DeviceChoice> enum_names(DeviceChoice);
 
 struct RunConfig {
   std::string folder = "runs/experiment";
@@ -93,6 +100,7 @@ struct TrainingConfig {
   int64_t tokens = 0;        // budget in input tokens; 0: only the time decides
   double minutes = 0;        // budget in wall time; 0: only the tokens decide
   int64_t accumulation = 1;  // micro-batches per step
+  DeviceChoice device = DeviceChoice::kAuto;
   Precision precision = Precision::kAuto;
   bool checkpoint_activations = false;
   int64_t loss_chunk_tokens = 2048;
@@ -113,9 +121,12 @@ struct TrainingConfig {
           self.accumulation,
           "micro-batches (data.batch_size rows of data.length) per optimizer step",
           config::positive);
+    field("device",
+          self.device,
+          "cpu, cuda (one NVIDIA GPU) or auto: a GPU where there is one; also --device");
     field("precision",
           self.precision,
-          "matrix products in f32 or bf16; auto: what this CPU is fast at");
+          "matrix products in f32 or bf16; auto: what the device is fast at");
     field("checkpoint_activations",
           self.checkpoint_activations,
           "recompute each block in the backward pass: less memory, a third more work");
@@ -182,7 +193,9 @@ struct Experiment {
   int64_t tokens_per_step() const { return data.batch_size * data.length * training.accumulation; }
 };
 
-// The dtype of the matrix products: kBFloat16 or kFloat.
-at::ScalarType compute_dtype(Precision precision);
+// The device that training runs on. Throws reynard::Error for cuda where there is none.
+at::Device chosen_device(DeviceChoice choice);
+// The dtype of the matrix products on that device: kBFloat16 or kFloat.
+at::ScalarType compute_dtype(Precision precision, at::Device device);
 
 }  // namespace reynard::training

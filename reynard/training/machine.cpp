@@ -1,6 +1,7 @@
 #include "reynard/training/machine.h"
 
 #include "reynard/tensor/cpu_features.h"
+#include "reynard/tensor/device.h"
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -38,14 +39,16 @@ std::string isa() {
 
 }  // namespace
 
-nlohmann::ordered_json machine_description() {
+nlohmann::ordered_json machine_description(at::Device device) {
   const char* policy = std::getenv("OMP_WAIT_POLICY");
-  return {{"cpu", cpu_name()},
-          {"cores", std::thread::hardware_concurrency()},
-          {"threads", at::get_num_threads()},
-          {"omp_wait_policy", policy ? policy : "default"},
-          {"isa", isa()},
-          {"torch", TORCH_VERSION}};
+  nlohmann::ordered_json machine = {{"cpu", cpu_name()},
+                                    {"cores", std::thread::hardware_concurrency()},
+                                    {"threads", at::get_num_threads()},
+                                    {"omp_wait_policy", policy ? policy : "default"},
+                                    {"isa", isa()},
+                                    {"torch", TORCH_VERSION}};
+  if (device.is_cuda()) machine["gpu"] = tensor::gpu_name(device);
+  return machine;
 }
 
 std::string git_revision() {

@@ -1,14 +1,15 @@
 #pragma once
 // What run.json says about where a run was made.
 
+#include <ATen/core/Tensor.h>
 #include <nlohmann/json_fwd.hpp>
 
 #include <string>
 
 namespace reynard::training {
 
-// {"cpu", "cores", "threads", "omp_wait_policy", "isa", "torch"}
-nlohmann::ordered_json machine_description();
+// {"cpu", "cores", "threads", "omp_wait_policy", "isa", "torch"} and, when it ran there, "gpu"
+nlohmann::ordered_json machine_description(at::Device device);
 // `git describe` of the checkout that the program was built in, "unknown" where there is none.
 std::string git_revision();
 

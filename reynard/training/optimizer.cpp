@@ -6,9 +6,11 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -41,9 +43,11 @@ double Optimizer::grad_norm() const {
     }
   }
   if (gradients.empty()) return 0;
+  // Copied once: on a GPU every number that is read waits for the work before it.
+  const at::Tensor norms = at::stack(at::_foreach_norm(gradients)).to(at::kCPU, at::kDouble);
   double square = 0;
-  for (const at::Tensor& norm : at::_foreach_norm(gradients)) {
-    square += std::pow(norm.item<double>(), 2);
+  for (int64_t i = 0; i < norms.size(0); ++i) {
+    square += std::pow(norms.const_data_ptr<double>()[i], 2);
   }
   return std::sqrt(square);
 }
@@ -63,7 +67,7 @@ void Optimizer::step(double learning_rate, double grad_norm) {
     }
     if (values.empty()) continue;
     if (clip) at::_foreach_mul_(gradients, config_.clip_norm / grad_norm);
-    for (at::Tensor& count : steps) count += 1;
+    at::_foreach_add_(steps, 1);
     at::_fused_adamw_(values,
                       gradients,
                       exp_avg,

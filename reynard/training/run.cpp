@@ -8,6 +8,7 @@
 #include "reynard/data/token_file.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/device.h"
 #include "reynard/training/gate_statistics.h"
 #include "reynard/training/machine.h"
 #include "reynard/training/metrics.h"
@@ -124,7 +125,7 @@ void write_run_json(Trainer& trainer, const RunOptions& options) {
                      {"command", options.command},
                      {"git_revision", git_revision()},
                      {"version", options.version},
-                     {"machine", machine_description()},
+                     {"machine", machine_description(trainer.device())},
                      {"parameters", parameters},
                      {"non_embedding_parameters", parameters - embedding},
                      {"train_length", experiment.data.length}};
@@ -162,6 +163,9 @@ class Window {
                  {"seconds", now},
                  {"skipped_steps", trainer.skipped_steps()},
                  {"peak_memory_bytes", peak_memory_bytes()}};
+    if (trainer.device().is_cuda()) {
+      line["peak_gpu_memory_bytes"] = tensor::peak_gpu_memory_bytes(trainer.device());
+    }
     begin(trainer);
     return line;
   }
@@ -234,6 +238,7 @@ class Run {
   void begin() {
     fs::create_directories(folder_);
     reset_peak_memory();
+    tensor::reset_peak_gpu_memory(trainer_.device());
     if (options_.resume) resume();
     write_run_json(trainer_, options_);
     metrics_ = std::make_unique<MetricsLog>(folder_, trainer_.steps());

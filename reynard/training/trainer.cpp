@@ -10,6 +10,7 @@
 
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/nonzero.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -41,9 +42,11 @@ double training_seconds(double minutes) {
 Trainer::Trainer(const Experiment& experiment, std::unique_ptr<data::Loader> loader)
     : experiment_(experiment),
       loader_(std::move(loader)),
-      model_(experiment.model, static_cast<uint64_t>(experiment.run.seed)),
+      model_(experiment.model,
+             static_cast<uint64_t>(experiment.run.seed),
+             chosen_device(experiment.training.device)),
       optimizer_(experiment.optimizer, model_) {
-  model_.set_compute_dtype(compute_dtype(experiment.training.precision));
+  model_.set_compute_dtype(compute_dtype(experiment.training.precision, model_.device()));
 }
 
 double Trainer::seconds() const {
@@ -88,12 +91,14 @@ Trainer::Losses Trainer::accumulate_gradients(models::Observer* observer) {
     tokens_ += batches.back().tokens.numel();
   }
   const double scale = 1 / std::max(losses.tokens, 1.0);
+  // On a GPU reading a number waits for all work before it: the sum is read once, at the end.
+  at::Tensor total = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(device()));
   for (const data::Batch& batch : batches) {
     const at::Tensor sum = loss_sum(batch, &batch == batches.data() ? observer : nullptr);
-    losses.sum += sum.item<double>();
-    if (!std::isfinite(losses.sum)) break;  // the step is skipped whatever the rest says
+    total += sum.detach();
     (sum * scale).backward();
   }
+  losses.sum = total.item<double>();
   return losses;
 }
 

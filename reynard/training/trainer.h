@@ -30,8 +30,8 @@ struct StepResult {
 
 class Trainer {
  public:
-  // loader: data::make_loader(experiment.data), or a test's own. The weights are those of
-  // experiment.run.seed.
+  // loader: data::make_loader(experiment.data), or a test's own; its batches lie on the CPU. The
+  // weights are those of experiment.run.seed, the same on every device.
   Trainer(const Experiment& experiment, std::unique_ptr<data::Loader> loader);
 
   // One optimizer step over `accumulation` micro-batches; the observer sees the first of them.
@@ -54,6 +54,7 @@ class Trainer {
   bool weights_finite();
 
   models::Decoder& model() { return model_; }
+  at::Device device() const { return model_.device(); }
   const Experiment& experiment() const { return experiment_; }
   int64_t steps() const { return steps_; }
   int64_t tokens() const { return tokens_; }

@@ -8,6 +8,7 @@
 #include "reynard/tensor/check.h"
 #include "tests/support/compare.h"
 #include "tests/support/decoder_variants.h"
+#include "tests/support/device.h"
 #include "tests/support/files.h"
 
 #include <ATen/Parallel.h>
@@ -44,7 +45,7 @@ at::Tensor random_tokens(const DecoderConfig& config, int64_t count) {
 }
 
 Decoder make_decoder(const DecoderConfig& config) {
-  Decoder decoder(config, /*seed=*/5);
+  Decoder decoder(config, /*seed=*/5, test::test_device());
   test::spread_weights(decoder, 3);
   return decoder;
 }
@@ -176,7 +177,7 @@ TEST_P(Conformance, SavedAndLoadedIsTheSame) {
   Decoder decoder = make_decoder(config());
   const test::TempDir parent;
   save_model(decoder, parent / "model");
-  Decoder loaded = load_model(parent / "model");
+  Decoder loaded = load_model(parent / "model", test::test_device());
   const at::Tensor tokens = random_tokens(config(), 30);
   EXPECT_BITWISE_EQUAL(loaded.hidden(tokens, offsets_of({0})),
                        decoder.hidden(tokens, offsets_of({0})));
@@ -184,7 +185,7 @@ TEST_P(Conformance, SavedAndLoadedIsTheSame) {
 
 // One batch is learned by heart, which needs gradients in every parameter.
 TEST_P(Conformance, OneBatchIsOverfitted) {
-  Decoder decoder(config(), /*seed=*/1);
+  Decoder decoder(config(), /*seed=*/1, test::test_device());
   // Every token once: even a model without positions can tell the targets apart.
   const at::Tensor tokens = at::randperm(config().vocab_size, at::kLong).narrow(0, 0, 24);
   const at::Tensor targets = random_tokens(config(), 24);

@@ -7,6 +7,7 @@
 #include "reynard/models/score.h"
 #include "reynard/ops/cross_entropy.h"
 #include "tests/support/compare.h"
+#include "tests/support/device.h"
 #include "tests/support/files.h"
 
 #include <ATen/TensorOperators.h>
@@ -54,7 +55,7 @@ void check_gradients(const Golden& golden, Decoder& decoder) {
     int64_t row = 0;
     for (const Piece& piece : family.pieces(name, parameter.value.size(0))) {
       ASSERT_TRUE(parameter.value.grad().defined()) << name;
-      const at::Tensor grad = parameter.value.grad().narrow(0, row, piece.rows);
+      const at::Tensor grad = parameter.value.grad().cpu().narrow(0, row, piece.rows);
       row += piece.rows;
       const double norm = golden.file.read("grad_norm." + piece.name).item<double>();
       EXPECT_NEAR(grad.to(at::kDouble).norm().item<double>(), norm, 1e-3 * norm) << piece.name;
@@ -72,7 +73,7 @@ class GoldenTest : public testing::TestWithParam<std::string> {};
 TEST_P(GoldenTest, LogitsLossAndGradients) {
   REYNARD_NEED_SHARED();
   const Golden golden(GetParam());
-  Decoder decoder = load_model(golden.folder);
+  Decoder decoder = load_model(golden.folder, test::test_device());
   const int64_t N = golden.tokens.size(0);
   const at::Tensor hidden = decoder.hidden(golden.tokens, golden.offsets);
   EXPECT_TENSORS_NEAR(logits(decoder, hidden), golden.file.read("logits").flatten(0, 1), 1e-4, 0);
@@ -87,7 +88,7 @@ TEST_P(GoldenTest, LogitsLossAndGradients) {
 TEST_P(GoldenTest, RecomputedActivationsGiveTheSameGradients) {
   REYNARD_NEED_SHARED();
   const Golden golden(GetParam());
-  Decoder decoder = load_model(golden.folder);
+  Decoder decoder = load_model(golden.folder, test::test_device());
   const at::Tensor hidden =
       decoder.hidden(golden.tokens, golden.offsets, {}, {.checkpoint_activations = true});
   const at::Tensor loss = ops::cross_entropy(hidden, decoder.head().value, {}, golden.targets) /
@@ -99,7 +100,7 @@ TEST_P(GoldenTest, RecomputedActivationsGiveTheSameGradients) {
 TEST_P(GoldenTest, SavedModelIsThePublishedOne) {
   REYNARD_NEED_SHARED();
   const Golden golden(GetParam());
-  Decoder decoder = load_model(golden.folder);
+  Decoder decoder = load_model(golden.folder, test::test_device());
   const test::TempDir parent;
   save_model(decoder, parent / "copy", family_of(golden.folder).model_type);
   const checkpoint::TensorFolder original(golden.folder), copy(parent / "copy");
@@ -107,7 +108,7 @@ TEST_P(GoldenTest, SavedModelIsThePublishedOne) {
   for (const std::string& name : original.names()) {
     EXPECT_BITWISE_EQUAL(copy.read(name), original.read(name)) << name;
   }
-  Decoder again = load_model(parent / "copy");
+  Decoder again = load_model(parent / "copy", test::test_device());
   EXPECT_BITWISE_EQUAL(again.hidden(golden.tokens, golden.offsets),
                        decoder.hidden(golden.tokens, golden.offsets));
   // What the published config says of the model, the written one says too.

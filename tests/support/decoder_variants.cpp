@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
 namespace reynard::test {
 
@@ -105,11 +106,14 @@ void spread_weights(Decoder& decoder, uint64_t seed) {
   decoder.parameters([&](const std::string& name, Parameter& parameter) {
     if (parameter.frozen) return;
     const bool is_norm = name.find("norm") != std::string::npos;
+    // Drawn on the CPU: the same numbers on every device.
+    const at::Tensor drawn = at::empty(parameter.value.sizes(), at::kFloat);
     if (parameter.value.dim() == 2) {
-      parameter.value.normal_(0, 0.15, generator);
+      drawn.normal_(0, 0.15, generator);
     } else {
-      parameter.value.normal_(is_norm ? 1 : 0.5, 0.3, generator);
+      drawn.normal_(is_norm ? 1 : 0.5, 0.3, generator);
     }
+    parameter.value.copy_(drawn);
   });
   decoder.refresh_compute();
 }

@@ -3,6 +3,8 @@
 #include "reynard/tensor/cuda.h"
 #include "reynard/tensor/error.h"
 
+#include <gtest/gtest.h>
+
 #include <cstdlib>
 #include <string_view>
 
@@ -18,5 +20,16 @@ at::Device test_device() {
   }();
   return device;
 }
+
+namespace {
+
+// libtorch looks for its CUDA part once, at the latest when it first runs backward on the CPU.
+struct ChosenFirst : testing::Environment {
+  void SetUp() override { test_device(); }
+};
+[[maybe_unused]] const auto* const chosen_first =
+    testing::AddGlobalTestEnvironment(new ChosenFirst);
+
+}  // namespace
 
 }  // namespace reynard::test

@@ -4,6 +4,7 @@
 #include "reynard/data/loader.h"
 #include "reynard/tensor/error.h"
 #include "reynard/training/trainer.h"
+#include "tests/support/device.h"
 #include "tests/support/files.h"
 
 #include <ATen/ops/empty.h>
@@ -35,6 +36,8 @@ inline Experiment tiny_experiment() {
   experiment.schedule.warmup_fraction = 0.1;
   experiment.training.tokens = 20 * 24;
   experiment.training.precision = Precision::kF32;
+  experiment.training.device =
+      test::test_device().is_cuda() ? DeviceChoice::kCUDA : DeviceChoice::kCPU;
   return experiment;
 }
 

@@ -56,7 +56,7 @@ at::Tensor previous(const Ragged& ragged,
   std::vector<at::Tensor> rows;
   for (const SequenceState* state : ragged.states) {
     const at::Tensor carried = state->carry(layer).*member;
-    rows.push_back(carried.defined() ? carried : at::zeros_like(raw[0]));
+    rows.push_back(carried.defined() ? carried.to(raw.device()) : at::zeros_like(raw[0]));
   }
   return at::stack(rows);
 }
@@ -204,7 +204,8 @@ int64_t AttentionMixer::evict(SequenceState& state,
   // Without QK-norm no bound holds for queries to come.
   if (log_tolerance < 0 && config_.forget_gate != ForgetGate::kNone &&
       config_.qk_norm != QKNorm::kNone) {
-    pages += cache.evict(logit_bound(cache.pool()->layout().dtype), log_tolerance, horizon);
+    const at::Tensor bound = logit_bound(cache.pool()->layout().dtype).cpu();
+    pages += cache.evict(bound, log_tolerance, horizon);
   }
   return pages;
 }
@@ -237,27 +238,27 @@ at::Tensor AttentionMixer::attend_to_states(const Projections& p,
                                             int64_t layer,
                                             Observer* observer) {
   const auto S = static_cast<int64_t>(ragged.states.size());
-  const auto* offset = ragged.offsets.const_data_ptr<int64_t>();
-  std::vector<int64_t> offsets(offset, offset + S);
-  offsets.push_back(p.q.size(0));
+  const std::vector<int64_t>& bounds = ragged.bounds;
   std::vector<const attention::LayerCache*> caches;
   for (int64_t s = 0; s < S; ++s) {
+    // Caches lie in host memory, whatever the device of the weights.
     const auto rows = [&](const at::Tensor& t) {
-      return t.defined() ? t.narrow(0, offsets[s], offsets[s + 1] - offsets[s]) : t;
+      return t.defined() ? t.narrow(0, bounds[s], bounds[s + 1] - bounds[s]).cpu() : t;
     };
     attention::LayerCache& cache = ragged.states[s]->cache(layer);
     cache.append(rows(p.k), rows(p.v), rows(p.log_gate));
     ragged.states[s]->remember(layer, {.k = rows(p.raw_k), .v = rows(p.raw_v)});
     caches.push_back(&cache);
   }
-  const attention::PagedOutput result =
-      attention::paged_attention(p.q, offsets, caches, pruning_bound(p), config_.window, options());
+  const at::Tensor bound = pruning_bound(p);
+  const attention::PagedOutput result = attention::paged_attention(
+      p.q.cpu(), bounds, caches, bound.defined() ? bound.cpu() : bound, config_.window, options());
   if (observer != nullptr && observer->wants(layer)) {
     observer->attention(
         layer,
         {.q = p.q, .k = p.k, .log_gate = p.log_gate, .start = {}, .first_key = ragged.first_key});
   }
-  return result.out;
+  return result.out.to(p.q.device());
 }
 
 at::Tensor AttentionMixer::gated(const at::Tensor& out, const at::Tensor& x) const {

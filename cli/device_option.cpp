@@ -1,0 +1,17 @@
+#include "cli/device_option.h"
+
+#include <CLI/CLI.hpp>
+
+namespace reynard::cli {
+
+void add_device_option(CLI::App& command, std::string& device) {
+  CLI::Option* const option = command.add_option(
+      "--device",
+      device,
+      "cpu, cuda (one NVIDIA GPU; CUDA_VISIBLE_DEVICES says which) or auto: a GPU where "
+      "there is one and this build can use it");
+  option->check(CLI::IsMember({"cpu", "cuda", "auto"}));
+  if (!device.empty()) option->capture_default_str();
+}
+
+}  // namespace reynard::cli

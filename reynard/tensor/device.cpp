@@ -1,0 +1,92 @@
+#include "reynard/tensor/device.h"
+
+#include "reynard/tensor/check.h"
+#include "reynard/tensor/cuda.h"
+
+#include <ATen/Context.h>
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <dlfcn.h>
+#include <array>
+
+namespace reynard::tensor {
+
+namespace {
+
+// The few functions of the driver that are called before (and without) the CUDA part. 0: success.
+struct Driver {
+  int (*init)(unsigned) = nullptr;
+  int (*device_count)(int*) = nullptr;
+  int (*device_name)(char*, int, int) = nullptr;
+};
+
+template <class Function>
+void find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+}
+
+const Driver* driver() {
+  static const Driver found = [] {
+    Driver d;
+    void* const library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!library) return d;
+    find(library, "cuInit", d.init);
+    find(library, "cuDeviceGetCount", d.device_count);
+    find(library, "cuDeviceGetName", d.device_name);
+    return d;
+  }();
+  static const bool usable =
+      found.init && found.device_count && found.device_name && found.init(0) == 0;
+  return usable ? &found : nullptr;
+}
+
+c10::DeviceAllocator& allocator(at::Device device) {
+  at::globalContext().lazyInitDevice(device.type());
+  return *at::getDeviceAllocator(device.type());
+}
+
+}  // namespace
+
+int num_gpus() {
+  int count = 0;
+  if (!driver() || driver()->device_count(&count) != 0) return 0;
+  return count;
+}
+
+std::string gpu_name(at::Device device) {
+  std::array<char, 128> name = {};
+  if (!device.is_cuda() || !driver()) return "";
+  const int failed =
+      driver()->device_name(name.data(), static_cast<int>(name.size()) - 1, device.index());
+  return failed ? "" : name.data();
+}
+
+at::Device choose_device(std::string_view name) {
+  check_value(name == "cpu" || name == "cuda" || name == "auto",
+              "device",
+              "--device",
+              name,
+              "cpu, cuda or auto");
+  if (name == "cpu") return at::kCPU;
+  const int gpus = num_gpus();
+  if (name == "auto" && (gpus == 0 || !cuda_available())) return at::kCPU;
+  if (gpus == 0) {
+    throw Error(
+        "--device cuda: there is no NVIDIA GPU (or no driver, or CUDA_VISIBLE_DEVICES hides it); "
+        "use --device cpu or auto");
+  }
+  open_cuda_library();  // says what is missing
+  return {at::kCUDA, 0};
+}
+
+int64_t peak_gpu_memory_bytes(at::Device device) {
+  if (!device.is_cuda()) return 0;
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return allocator(device).getDeviceStats(device.index()).allocated_bytes[kAll].peak;
+}
+
+void reset_peak_gpu_memory(at::Device device) {
+  if (device.is_cuda()) allocator(device).resetPeakStats(device.index());
+}
+
+}  // namespace reynard::tensor
