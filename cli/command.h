@@ -20,6 +20,9 @@ void add_report(CLI::App& app);
 void add_forgetting_curve(CLI::App& app);
 void add_tokenizer(CLI::App& app);
 void add_tokenizer_train(CLI::App& tokenizer);  // under `tokenizer`
+void add_compare(CLI::App& app);
+void add_cost(CLI::App& app);
+void add_dictionary(CLI::App& app);
 void add_bench(CLI::App& app);
 
 }  // namespace reynard::cli

@@ -38,6 +38,7 @@ struct EvalArguments {
   int64_t length = 0;
   int64_t train_length = 0;
   int64_t batch_tokens = 16384;
+  bool skip_bad = false;
   bool json = false;
 };
 
@@ -75,7 +76,9 @@ std::vector<std::string> with_length(std::vector<std::string> overrides, int64_t
                           "needle.longest",
                           "passkey.lengths",
                           "ruler.lengths",
-                          "babilong.lengths"}) {
+                          "babilong.lengths",
+                          "dictionary.lengths",
+                          "few_shot.lengths"}) {
     const std::string option = fmt::format("--{}", key);
     const bool given = std::any_of(overrides.begin(), overrides.end(), [&](const std::string& o) {
       return o.rfind(option, 0) == 0;
@@ -132,8 +135,9 @@ void check_arguments(const EvalArguments& arguments) {
 
 void run_eval(const EvalArguments& arguments, const std::vector<std::string>& overrides) {
   check_arguments(arguments);
-  const auto config = config::from_toml<evaluation::EvaluationConfig>(
+  auto config = config::from_toml<evaluation::EvaluationConfig>(
       "", "command line", with_length(overrides, arguments.length));
+  if (arguments.skip_bad) config.few_shot.skip_bad = true;
   const ModelFolder folder = find_model(arguments.model);
   const TextCorpus text =
       open_texts(arguments.texts, folder, models::load_config(folder.model), arguments.tokenizer);
@@ -210,6 +214,8 @@ void add_eval(CLI::App& app) {
                       "Length that the model was trained on, where its folder does not say");
   command->add_option("--batch-tokens", arguments->batch_tokens, "Tokens of one forward pass")
       ->capture_default_str();
+  command->add_flag(
+      "--skip-bad", arguments->skip_bad, "Leave malformed lines of data files out and count them");
   command->add_flag("--json", arguments->json, "Print one JSON line per task");
   command->allow_extras();
   command->footer(footer);

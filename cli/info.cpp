@@ -1,12 +1,10 @@
 // reynard info MODEL: parameters, work per token and memory, from shapes alone; and tokenizers.
 
 #include "cli/command.h"
+#include "cli/model_config.h"
 #include "cli/model_tokenizer.h"
-#include "reynard/config/config.h"
 #include "reynard/models/cost.h"
 #include "reynard/models/decoder_config.h"
-#include "reynard/models/pretrained.h"
-#include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "reynard/tokenizer/tokenizer_folder.h"
 
@@ -18,7 +16,6 @@
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <variant>
 
 namespace reynard::cli {
 
@@ -29,22 +26,6 @@ struct InfoArguments {
   int64_t length = 16384;
   bool json = false;
 };
-
-// Section [model] of an experiment file; the others are read by `reynard train`.
-models::DecoderConfig read_experiment_model(const std::string& file) {
-  const config::Table table = config::parse_toml(config::read_config_file(file), file);
-  const config::Node* model = table.find("model");
-  if (model == nullptr || !std::holds_alternative<config::Table>(model->value)) {
-    throw Error(fmt::format("{}: has no section [model]", file));
-  }
-  return config::from_table<models::DecoderConfig>(std::get<config::Table>(model->value), file);
-}
-
-models::DecoderConfig read_model_config(const std::string& model) {
-  if (std::filesystem::is_directory(model)) return models::load_config(model);
-  if (model.ends_with(".toml")) return read_experiment_model(model);
-  throw Error(fmt::format("info: \"{}\" is neither a model folder nor a .toml file", model));
-}
 
 // What is known of a tokenizer. name: what make_tokenizer() takes.
 nlohmann::ordered_json tokenizer_json(const std::string& name) {

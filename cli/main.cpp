@@ -65,7 +65,10 @@ int main(int argc, char** argv) {
   add_sweep(app);
   add_eval(app);
   add_report(app);
+  add_compare(app);
+  add_cost(app);
   add_forgetting_curve(app);
+  add_dictionary(app);
   add_info(app);
   add_score(app);
   add_generate(app);

@@ -129,6 +129,9 @@ struct EvaluationConfig {
   PasskeyConfig passkey;
   RulerConfig ruler;
   BabilongConfig babilong;
+  DictionaryConfig dictionary;
+  PerplexityConfig perplexity;
+  FewShotConfig few_shot;
 
   static void fields(auto& self, auto&& field) {
     field("per_position_loss", self.per_position_loss, "loss by position");
@@ -140,6 +143,9 @@ struct EvaluationConfig {
     field("passkey", self.passkey, "a number hidden in a long text");
     field("ruler", self.ruler, "13 tasks of retrieval, tracing, counting and questions");
     field("babilong", self.babilong, "facts hidden in a long text");
+    field("dictionary", self.dictionary, "values looked up in a dictionary");
+    field("perplexity", self.perplexity, "documents in windows and streams");
+    field("few_shot", self.few_shot, "questions after solved examples");
   }
 };
 

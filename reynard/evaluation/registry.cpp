@@ -29,6 +29,9 @@ constexpr std::array kTasks = {
     TaskEntry{
         "ruler", "13 tasks of retrieval, tracing, counting, questions", kOnRequest, make_ruler},
     TaskEntry{"babilong", "reasoning over facts hidden in a long text", kOnRequest, make_babilong},
+    TaskEntry{"dictionary", "values looked up in a dictionary", kOnRequest, make_dictionary_task},
+    TaskEntry{"perplexity", "documents in windows and after others", kOnRequest, make_perplexity},
+    TaskEntry{"few_shot", "questions after solved examples", kOnRequest, make_few_shot},
 };
 
 }  // namespace

@@ -105,4 +105,91 @@ struct BabilongConfig {
   }
 };
 
+struct DictionaryConfig {
+  std::vector<int64_t> lengths = {};  // empty: 256, 1024, ... up to 4 times the training length
+  int64_t query_tokens = 256;
+  int64_t repeats = 10;
+  int64_t seed = 0;
+  int64_t first_token = 33;
+  int64_t vocabulary = 64;
+
+  static void fields(auto& self, auto&& field) {
+    field("lengths",
+          self.lengths,
+          "tokens of definitions; default: 256, 1024, ... up to 4 times the training length",
+          config::positive);
+    field("query_tokens", self.query_tokens, "tokens of queries behind them", config::positive);
+    field("repeats", self.repeats, "dictionaries per length", config::positive);
+    field("seed", self.seed, "seed of keys and values", config::non_negative);
+    field("first_token", self.first_token, "id of the first token", config::non_negative);
+    field("vocabulary",
+          self.vocabulary,
+          "tokens of the vocabulary, marks included",
+          config::positive);
+  }
+};
+
+struct PerplexityConfig {
+  int64_t window = 0;
+  int64_t stride = 0;
+  int64_t tokens = 65536;
+  int64_t length = 0;
+  std::vector<int64_t> documents = {1, 2, 4, 8};
+  int64_t streams = 16;
+  int64_t seed = 0;
+
+  static void fields(auto& self, auto&& field) {
+    field("window",
+          self.window,
+          "tokens of a window; 0: the training length, 1024 when unknown",
+          config::non_negative);
+    field("stride",
+          self.stride,
+          "tokens scored by an overlapping window; 0: half of it",
+          config::non_negative);
+    field("tokens", self.tokens, "tokens scored in windows, at most", config::positive);
+    field("length",
+          self.length,
+          "tokens of each document of a stream; 0: half of the training length",
+          config::non_negative);
+    field(
+        "documents", self.documents, "documents of a stream; the last is scored", config::positive);
+    field("streams", self.streams, "streams of each number of documents", config::positive);
+    field("seed", self.seed, "seed of the documents' order", config::non_negative);
+  }
+};
+
+enum class FewShotKind {
+  kChoice,  // the most probable of all labels
+  kAnswer,  // what the model writes
+};
+config::EnumNames<FewShotKind> enum_names(FewShotKind);
+
+struct FewShotConfig {
+  std::string train = {}, test = {};
+  FewShotKind kind = FewShotKind::kChoice;
+  std::vector<int64_t> lengths = {};  // empty: 1/4 to 4 times the training length
+  int64_t draws = 20;
+  int64_t items = 0;  // 0: all
+  int64_t max_tokens = 50;
+  int64_t seed = 0;
+  bool skip_bad = false;
+
+  static void fields(auto& self, auto&& field) {
+    field("train", self.train, "file of examples, one {question, answer} per line");
+    field("test", self.test, "file of questions to ask, likewise");
+    field("kind", self.kind, "choice: the most probable label (TREC); answer: written (WebQS)");
+    field(
+        "lengths",
+        self.lengths,
+        "tokens of examples and question; default: 1/4, 1/2, 1, 2 and 4 times the training length",
+        config::positive);
+    field("draws", self.draws, "draws of examples", config::positive);
+    field("items", self.items, "questions asked; 0: all of the file", config::non_negative);
+    field("max_tokens", self.max_tokens, "tokens of a written answer", config::positive);
+    field("seed", self.seed, "seed of the draws", config::non_negative);
+    field("skip_bad", self.skip_bad, "leave lines out that hold no question and answer");
+  }
+};
+
 }  // namespace reynard::evaluation

@@ -29,6 +29,10 @@ ModelCost model_cost(const DecoderConfig& config, int64_t length) {
     if (!parameter.frozen) trained += size;
     const bool is_embedding = name == "model.embeddings.weight";
     if (!is_embedding) cost.non_embedding_parameters += size;
+    const double flops = 2.0 * static_cast<double>(size);
+    if (name.find(".attn.") != std::string::npos) cost.mixer_flops += flops;
+    if (name.find(".mlp.") != std::string::npos) cost.mlp_flops += flops;
+    if (name == "lm_head.weight") cost.head_flops += flops;
     // A tied embedding is looked up and is the head.
     if (parameter.value.dim() == 2 && (!is_embedding || config.tie_embeddings)) {
       product_weights += size;
@@ -38,8 +42,9 @@ ModelCost model_cost(const DecoderConfig& config, int64_t length) {
   const AttentionMixerConfig& a = config.attention;
   const auto width = static_cast<double>(a.num_heads * config.head_dim());
   const auto layers = static_cast<double>(config.num_layers);
-  cost.paper_flops = 2.0 * static_cast<double>(cost.non_embedding_parameters) +
-                     2 * layers * width * static_cast<double>(length);
+  cost.attention_flops = 2 * layers * width * static_cast<double>(length);
+  cost.paper_flops =
+      2.0 * static_cast<double>(cost.non_embedding_parameters) + cost.attention_flops;
   // QK^T and PV: two products of 2 D FLOPs per head and visible key.
   cost.exact_flops = 2.0 * static_cast<double>(product_weights) +
                      4 * layers * width * mean_visible_keys(length, a.window);

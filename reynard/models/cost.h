@@ -15,6 +15,11 @@ struct ModelCost {
   double paper_flops = 0;  // 2 N + 2 L d T, N non-embedding parameters (FoX paper, Table 6)
   double exact_flops =
       0;  // matrix products of this model: weights and visible keys, mean over tokens
+  // paper_flops by part; the rest is the norms.
+  double attention_flops = 0;  // 2 L d T: scores and weighted values
+  double mixer_flops = 0;      // projections, gates and what else the mixers hold
+  double mlp_flops = 0;
+  double head_flops = 0;
   int64_t weight_bytes = 0;     // f32 masters
   int64_t compute_bytes = 0;    // bf16 copies in mixed precision
   int64_t gradient_bytes = 0;   // f32

@@ -61,6 +61,9 @@ struct ScoreLines {
 };
 std::optional<Figure> score_lines(const Runs& runs, const ScoreLines& lines);
 
+// Perplexity of a document after others, by the tokens before it.
+std::optional<Figure> document_perplexity(const Runs& runs);
+
 // All figures of tasks that ask for something said in a long text.
 std::vector<Figure> score_figures(const Runs& runs);
 

@@ -36,7 +36,10 @@ json score_values(const json& groups, std::string_view x, std::string_view y) {
                {"samples", number_at(group, "/samples")}};
     if (!y.empty()) value["y"] = group_value(group, y);
     const double error = number_at(group, "/standard_error");
-    if (!std::isnan(error)) {
+    if (!std::isnan(number_at(group, "/low"))) {
+      value["low"] = number_at(group, "/low");
+      value["high"] = number_at(group, "/high");
+    } else if (!std::isnan(error)) {
       value["low"] = rounded(std::max(0.0, score - error), 4);
       value["high"] = rounded(std::min(1.0, score + error), 4);
     }
@@ -135,6 +138,36 @@ std::optional<Figure> score_lines(const Runs& runs, const ScoreLines& lines) {
   return Figure{lines.task, lines.title, lines.caption, spec};
 }
 
+std::optional<Figure> document_perplexity(const Runs& runs) {
+  json values = json::array();
+  for (const RunResults& run : runs) {
+    const json* summary = run.evaluation("perplexity");
+    const json::json_pointer path("/series/documents");
+    if (!summary || !summary->contains(path)) continue;
+    for (const json& point : summary->at(path)) {
+      values.push_back({{"run", run.name},
+                        {"context", number_at(point, "/context")},
+                        {"documents", number_at(point, "/documents")},
+                        {"perplexity", rounded(number_at(point, "/perplexity"))}});
+    }
+  }
+  if (values.empty()) return {};
+  json spec = base_spec(240);
+  spec["data"] = {{"values", values}};
+  json x = quantitative("context", "tokens of other documents before");
+  x["axis"] = {{"format", ",d"}};
+  json y = quantitative("perplexity", "perplexity of the last document");
+  y["scale"] = {{"zero", false}};
+  spec["mark"] = {{"type", "line"}, {"tooltip", true}, {"point", {{"size", 30}}}};
+  spec["encoding"] = {{"x", x}, {"y", y}, {"color", run_colors(runs)}};
+  return Figure{"document_perplexity",
+                "Do other documents disturb?",
+                "Perplexity of the same documents with more and more unrelated documents before "
+                "them. Flat: they do no harm. Rising: the model is distracted by what does not "
+                "belong to the text.",
+                spec};
+}
+
 std::vector<Figure> score_figures(const Runs& runs) {
   std::vector<Figure> figures;
   const auto keep = [&](std::optional<Figure> figure) {
@@ -162,6 +195,25 @@ std::vector<Figure> score_figures(const Runs& runs) {
                     "Share of prompts after which the model repeats a five-digit number that was "
                     "hidden in filler text; bars are one standard error. A model that finds it at "
                     "any distance stays at 100 %."}));
+  keep(score_lines(
+      runs,
+      {"dictionary",
+       "length",
+       "Dictionary lookup",
+       "tokens of definitions (log scale)",
+       "Share of looked-up values of which all tokens are right; bars go from the worst "
+       "dictionary to the best. Only models trained on dictionaries do this at all; a "
+       "memory that holds stays at 100 % past the training length."}));
+  keep(score_lines(
+      runs,
+      {"few_shot",
+       "length",
+       "Learning from examples in the context",
+       "tokens of examples and question (log scale)",
+       "Accuracy on questions after as many solved examples as fit; bars are one standard "
+       "error over draws of examples. A model that uses its context gets better with "
+       "more of them."}));
+  keep(document_perplexity(runs));
   return figures;
 }
 

@@ -1,5 +1,6 @@
 #include "reynard/report/page.h"
 
+#include "reynard/report/differences.h"
 #include "reynard/report/escape.h"
 #include "reynard/report/figure_style.h"
 #include "reynard/report/page_assets.h"
@@ -115,7 +116,14 @@ std::vector<FigureGroup> figure_groups(const Runs& runs, const FigureOptions& op
 }
 
 std::string page(const Runs& runs, const PageOptions& options, std::string_view vega_javascript) {
-  const std::vector<FigureGroup> groups = figure_groups(runs, options.figures);
+  std::vector<FigureGroup> groups = figure_groups(runs, options.figures);
+  if (options.comparison) {
+    const std::optional<Figure> figure = difference_figure(*options.comparison, runs);
+    if (figure) {
+      groups.insert(groups.begin(),
+                    {"intervals", "Intervals", "How sure each difference is.", 1, {*figure}});
+    }
+  }
   const std::string title = title_of(runs);
   std::string text = fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
@@ -139,6 +147,7 @@ std::string page(const Runs& runs, const PageOptions& options, std::string_view 
   text +=
       "<a href=\"#speed\">Speed and memory</a><a href=\"#repeat\">Repeat it</a></nav></header>\n";
   text += "<main>\n";
+  if (options.comparison) text += differences_section(*options.comparison, runs);
   text += verdict_section(runs, options.tokens_to_copy);
   for (const FigureGroup& group : groups) text += group_html(group);
   text += samples + speed_section(runs) + repeat_section(runs, options.command) + "</main>\n";

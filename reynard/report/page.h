@@ -2,6 +2,7 @@
 // One self-contained HTML page from the results of any number of runs: verdict, table, figures,
 // text samples, and the commands to repeat it. It opens without a network.
 
+#include "reynard/report/compare.h"
 #include "reynard/report/figure.h"
 
 #include <string>
@@ -12,8 +13,9 @@ namespace reynard::report {
 
 struct PageOptions {
   FigureOptions figures = {};
-  int64_t tokens_to_copy = 0;  // see VerdictOptions
-  std::string command = {};    // with which the page was made; shown at its end
+  int64_t tokens_to_copy = 0;              // see VerdictOptions
+  const Comparison* comparison = nullptr;  // shown first, where there is one
+  std::string command = {};                // with which the page was made; shown at its end
 };
 
 // The sections of the page that have figures, in their order.

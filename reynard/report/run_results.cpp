@@ -133,6 +133,18 @@ std::vector<RunResults> read_runs(const std::vector<fs::path>& folders) {
   return runs;
 }
 
+std::vector<nlohmann::json> read_samples(const RunResults& run, std::string_view task) {
+  const std::string name = fmt::format("{}.jsonl", task);
+  for (const fs::path& path : {run.folder / "eval" / name, run.folder / name}) {
+    if (!fs::exists(path)) continue;
+    std::vector<nlohmann::json> lines = read_lines(path);
+    // The first line says what was measured.
+    std::erase_if(lines, [](const nlohmann::json& line) { return !line.contains("id"); });
+    return lines;
+  }
+  return {};
+}
+
 double number_at(const nlohmann::json& json, const std::string& pointer) {
   const nlohmann::json::json_pointer path(pointer);
   if (!json.contains(path) || !json.at(path).is_number()) return std::nan("");

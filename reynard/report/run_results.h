@@ -35,6 +35,9 @@ RunResults read_run(const std::filesystem::path& folder);
 // Reads all and makes their names unique ("fox", "fox (2)").
 std::vector<RunResults> read_runs(const std::vector<std::filesystem::path>& folders);
 
+// The sample lines of a task; empty where its file is missing.
+std::vector<nlohmann::json> read_samples(const RunResults& run, std::string_view task);
+
 // The number at a path of keys ("/metrics/loss"), NaN when absent or not a number.
 double number_at(const nlohmann::json& json, const std::string& pointer);
 // The text at a path of keys, empty when absent.

@@ -147,6 +147,51 @@ TEST_F(EvalCommand, FurtherTextsHaveNames) {
   expect_error({"eval", "run", "--text", "a=text.txt"}, "every --text has a name");
 }
 
+TEST_F(EvalCommand, ComparesRunsThatWereMeasuredAlike) {
+  const auto eval = [&](const char* output, const char* rows) {
+    return run({"eval",
+                "run",
+                "--task",
+                "per_position_loss",
+                "--text",
+                "text.txt",
+                "--length",
+                "64",
+                std::string("--per_position_loss.rows=") + rows,
+                "-o",
+                output});
+  };
+  ASSERT_EQ(eval("a", "8").exit_code, 0);
+  ASSERT_EQ(eval("b", "8").exit_code, 0);
+  const ProgramResult same = run({"compare", "a", "b", "--json"});
+  ASSERT_EQ(same.exit_code, 0) << same.errors;
+  const json difference = json::parse(same.output);
+  EXPECT_EQ(difference.at("differs"), false);
+  EXPECT_EQ(difference.at("difference"), 0);
+  EXPECT_EQ(difference.at("samples"), 8);
+
+  ASSERT_EQ(eval("c", "9").exit_code, 0);
+  test::write_file(folder_ / "vega.js", "window.vegaEmbed = 1");
+  ::setenv("REYNARD_VEGA", (folder_ / "vega.js").c_str(), 1);
+  const ProgramResult page = run({"compare", "a", "c", "-o", "compare.html"});
+  ASSERT_EQ(page.exit_code, 0) << page.errors;
+  EXPECT_NE(page.output.find("not compared: per_position_loss"), std::string::npos) << page.output;
+  EXPECT_TRUE(fs::exists(folder_ / "compare.html"));
+  expect_error({"compare", "a"}, "RUN = one run; expected at least two");
+  expect_error({"compare", "a", "b", "--resamples", "3"}, "--resamples = 3");
+}
+
+TEST_F(EvalCommand, DictionariesAreWrittenAndPrepared) {
+  ASSERT_EQ(run({"dictionary", "-o", "d.jsonl", "--documents", "3"}).exit_code, 0);
+  const ProgramResult prepared = run({"prepare", "d.jsonl", "-o", "data"});
+  ASSERT_EQ(prepared.exit_code, 0) << prepared.errors;
+  const std::string lines = test::read_file(folder_ / "d.jsonl");
+  // 25 definitions and 25 queries of 10 tokens.
+  EXPECT_EQ(json::parse(lines.substr(0, lines.find('\n'))).at("text").get<std::string>().size(),
+            500);
+  expect_error({"dictionary", "-o", "d.jsonl", "--tokens", "10"}, "--tokens = 10");
+}
+
 TEST_F(EvalCommand, SecondRunAsksForNothingNew) {
   const std::vector<std::string> arguments{
       "eval", "run", "--task", "per_position_loss", "--text", "text.txt", "--length", "64"};

@@ -42,6 +42,25 @@ TEST(InfoCommand, CountsFlopsAsThePaper) {
   EXPECT_EQ(info["parameters"], 759'512'640 + 50257 * 1536);
 }
 
+TEST(CostCommand, SharesAreThoseOfThePaper) {
+  const std::vector<std::string> cost{
+      "cost", kConfigs + "760m/fox-pro.toml", "--lengths", "4096,16384"};
+  std::vector<std::string> as_json = cost;
+  as_json.emplace_back("--json");
+  const ProgramResult result = test::run_program({.arguments = as_json});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  std::istringstream lines(result.output);
+  std::string line;
+  for (const double share : {0.166, 0.443}) {
+    ASSERT_TRUE(std::getline(lines, line));
+    EXPECT_NEAR(json::parse(line)["attention"]["share"].get<double>(), share, 0.0005);
+  }
+  const ProgramResult table = test::run_program({.arguments = cost});
+  EXPECT_NE(table.output.find("44.3 %"), std::string::npos) << table.output;
+  expect_error({"cost", kConfigs + "760m/fox-pro.toml", "--lengths", "0"}, "--lengths = 0");
+  expect_error({"cost", "nowhere"}, "neither a model folder nor a .toml file");
+}
+
 TEST(InfoCommand, TableForPeople) {
   const ProgramResult result =
       test::run_program({.arguments = {"info", kConfigs + "125m/transformer-llama.toml"}});

@@ -199,10 +199,22 @@ TEST(Tasks, AllRunOnADecoder) {
   config.text_sample = {.prompt = 20, .tokens = 8};
   config.needle = {.longest = 600, .lengths = 2, .depths = 2, .max_tokens = 2};
   config.passkey = {.lengths = {400}, .trials = 2, .max_tokens = 2};
+  config.dictionary.lengths = {100};
+  config.dictionary.query_tokens = 50;
+  config.dictionary.repeats = 2;
+  config.perplexity.tokens = 500;
+  config.perplexity.streams = 2;
   const test::TempDir words;
   std::string list;
   for (int i = 0; i < 40; ++i) list += "w" + std::to_string(i) + "\n";
   test::write_file(words / "words.txt", list);
+  test::write_file(words / "questions.jsonl",
+                   "{\"question\": \"a?\", \"answer\": \"b\"}\n{\"question\": \"c?\", \"answer\": "
+                   "\"d\"}\n");
+  config.few_shot.train = (words / "questions.jsonl").string();
+  config.few_shot.test = config.few_shot.train;
+  config.few_shot.lengths = {100};
+  config.few_shot.draws = 2;
   config.ruler.words = (words / "words.txt").string();
   config.ruler.essays = config.ruler.words;
   config.ruler.tasks = {"niah_multikey_3", "vt"};

@@ -78,6 +78,17 @@ TEST(Cost, FlopsOfThePaperAndExactOnes) {
   EXPECT_EQ(cost.kv_cache_bytes, int64_t{24} * 16384 * (2 * 2 * 1536 + 8 * 24));
 }
 
+TEST(Cost, PartsAreThoseOfThePaper) {
+  const DecoderConfig config = pro(fox_llama(k760m), QKNorm::kPerHead);
+  const ModelCost at_4k = model_cost(config, 4096);
+  const ModelCost at_16k = model_cost(config, 16384);
+  EXPECT_NEAR(at_4k.attention_flops / at_4k.paper_flops, 0.166, 0.0005);
+  EXPECT_NEAR(at_16k.attention_flops / at_16k.paper_flops, 0.443, 0.0005);
+  const double parts =
+      at_4k.attention_flops + at_4k.mixer_flops + at_4k.mlp_flops + at_4k.head_flops;
+  EXPECT_NEAR(parts / at_4k.paper_flops, 1, 1e-3);  // norms are missing
+}
+
 TEST(Cost, WindowLimitsKeysAndCache) {
   DecoderConfig config = transformer_llama(k125m);
   const ModelCost all = model_cost(config, 4);

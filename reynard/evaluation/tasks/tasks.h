@@ -18,5 +18,10 @@ std::unique_ptr<Task> make_needle(const Corpus&, const EvaluationConfig&, const 
 std::unique_ptr<Task> make_passkey(const Corpus&, const EvaluationConfig&, const ModelFacts&);
 std::unique_ptr<Task> make_ruler(const Corpus&, const EvaluationConfig&, const ModelFacts&);
 std::unique_ptr<Task> make_babilong(const Corpus&, const EvaluationConfig&, const ModelFacts&);
+std::unique_ptr<Task> make_dictionary_task(const Corpus&,
+                                           const EvaluationConfig&,
+                                           const ModelFacts&);
+std::unique_ptr<Task> make_perplexity(const Corpus&, const EvaluationConfig&, const ModelFacts&);
+std::unique_ptr<Task> make_few_shot(const Corpus&, const EvaluationConfig&, const ModelFacts&);
 
 }  // namespace reynard::evaluation

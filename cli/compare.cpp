@@ -1,0 +1,127 @@
+// reynard compare A B ...: which differences between runs are more than chance.
+
+#include "reynard/report/compare.h"
+
+#include "cli/command.h"
+#include "cli/command_line.h"
+#include "cli/figure_files.h"
+#include "reynard/checkpoint/atomic_file.h"
+#include "reynard/report/page.h"
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace reynard::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct CompareArguments {
+  std::vector<std::string> runs;
+  std::string output = "compare.html";
+  report::CompareOptions options;
+  int64_t seed = 0;
+  bool json = false;
+};
+
+nlohmann::ordered_json json_of(const report::Difference& difference, const report::Runs& runs) {
+  return {{"task", difference.task},
+          {"quantity", difference.quantity},
+          {"unit", difference.unit},
+          {"first", runs[difference.first].name},
+          {"second", runs[difference.second].name},
+          {"samples", difference.samples},
+          {"first_mean", difference.first_mean},
+          {"second_mean", difference.second_mean},
+          {"difference", difference.of.mean},
+          {"low", difference.of.low},
+          {"high", difference.of.high},
+          {"p_value", difference.of.p_value},
+          {"adjusted_p_value", difference.adjusted_p_value},
+          {"differs", difference.differs}};
+}
+
+void run_compare(const CompareArguments& arguments) {
+  using tensor::check_value;
+  check_value(arguments.runs.size() >= 2, "compare", "RUN", "one run", "at least two");
+  check_value(arguments.seed >= 0, "compare", "--seed", arguments.seed, ">= 0");
+  check_value(arguments.options.bootstrap.resamples >= 99,
+              "compare",
+              "--resamples",
+              arguments.options.bootstrap.resamples,
+              ">= 99");
+  check_value(arguments.options.loss_margin >= 0,
+              "compare",
+              "--loss-margin",
+              fmt::format("{}", arguments.options.loss_margin),
+              ">= 0");
+  const report::Runs runs = report::read_runs({arguments.runs.begin(), arguments.runs.end()});
+  report::CompareOptions options = arguments.options;
+  options.bootstrap.seed = static_cast<uint64_t>(arguments.seed);
+  const report::Comparison comparison = report::compare(runs, options);
+  if (comparison.differences.empty() && comparison.left_out.empty()) {
+    throw Error(
+        "compare: no task was measured for two of the runs; run `reynard eval` on each "
+        "with the same tasks and text");
+  }
+  if (arguments.json) {
+    for (const report::Difference& difference : comparison.differences) {
+      fmt::print(
+          "{}\n",
+          json_of(difference, runs).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    }
+    return;
+  }
+  report::PageOptions page;
+  page.comparison = &comparison;
+  page.command = command_line();
+  const fs::path output = arguments.output;
+  if (output.has_parent_path()) fs::create_directories(output.parent_path());
+  checkpoint::write_atomically(output, report::page(runs, page, vega_javascript()));
+  for (const report::Difference& difference : comparison.differences) {
+    fmt::print("{}\n", report::sentence_of(difference, runs));
+  }
+  for (const std::string& reason : comparison.left_out) fmt::print("not compared: {}\n", reason);
+  fmt::print("{}\n", fs::absolute(output).lexically_normal().string());
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app) {
+  const auto arguments = std::make_shared<CompareArguments>();
+  CLI::App* command =
+      app.add_subcommand("compare", "Say which differences between runs are more than chance");
+  command
+      ->add_option("RUN", arguments->runs, "Run folders, or folders written by `reynard eval -o`")
+      ->required();
+  command->add_option("-o,--output", arguments->output, "The page")->capture_default_str();
+  command
+      ->add_option("--loss-margin",
+                   arguments->options.loss_margin,
+                   "Nats that losses must differ by to count: what another seed would change")
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--resamples", arguments->options.bootstrap.resamples, "Resamples of the bootstrap")
+      ->capture_default_str();
+  command->add_option("--seed", arguments->seed, "Seed of the bootstrap")->capture_default_str();
+  command->add_flag("--json", arguments->json, "Print one JSON line per difference, no page");
+  command->footer(
+      "Samples are paired, so both runs must have been measured with the same settings on the "
+      "same\n"
+      "text. All differences of the page are corrected together (Holm).\n"
+      "\n"
+      "Example: reynard compare runs/fox runs/transformer -o compare.html");
+  command->callback([arguments] { run_compare(*arguments); });
+}
+
+}  // namespace reynard::cli

@@ -1,0 +1,142 @@
+// reynard cost MODEL...: what models cost at several lengths, side by side.
+
+#include "reynard/models/cost.h"
+
+#include "cli/command.h"
+#include "cli/model_config.h"
+#include "reynard/report/run_results.h"
+#include "reynard/report/verdict.h"
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace reynard::cli {
+
+namespace {
+
+struct CostArguments {
+  std::vector<std::string> models;
+  std::vector<int64_t> lengths = {4096, 16384, 65536};
+  bool json = false;
+};
+
+// Tokens per second that the run was measured at; NaN for a model that was not run.
+double measured_speed(const std::string& model) {
+  const std::filesystem::path folder = model;
+  if (!std::filesystem::exists(folder / "metrics.jsonl")) return std::nan("");
+  return report::median_speed(report::read_run(folder));
+}
+
+nlohmann::ordered_json json_of(const std::string& model,
+                               int64_t length,
+                               const models::ModelCost& cost) {
+  const auto part = [&](double flops) -> nlohmann::ordered_json {
+    return {{"flops", flops}, {"share", flops / cost.paper_flops}};
+  };
+  const double speed = measured_speed(model);
+  return {{"model", model},
+          {"length", length},
+          {"parameters", cost.parameters},
+          {"non_embedding_parameters", cost.non_embedding_parameters},
+          {"inference_flops_per_token", cost.paper_flops},
+          {"training_flops_per_token", 3 * cost.paper_flops},
+          {"attention", part(cost.attention_flops)},
+          {"mixer_weights", part(cost.mixer_flops)},
+          {"mlp", part(cost.mlp_flops)},
+          {"head", part(cost.head_flops)},
+          {"cache_bytes", cost.kv_cache_bytes},
+          {"measured_tokens_per_s", std::isnan(speed) ? nlohmann::json() : nlohmann::json(speed)}};
+}
+
+void print_header() {
+  fmt::print("{:<36}{:>9}{:>10}{:>12}{:>12}{:>11}{:>8}{:>7}{:>7}{:>11}{:>11}\n",
+             "model",
+             "length",
+             "params",
+             "infer/tok",
+             "train/tok",
+             "attention",
+             "mixer",
+             "mlp",
+             "head",
+             "cache",
+             "tokens/s");
+}
+
+void print_row(const nlohmann::ordered_json& row) {
+  const auto share = [&](const char* key) {
+    return fmt::format("{:.1f} %", 100 * row[key]["share"].get<double>());
+  };
+  std::string name = row["model"];
+  if (name.size() > 34) name = "…" + name.substr(name.size() - 33);
+  const auto& speed = row["measured_tokens_per_s"];
+  fmt::print("{:<36}{:>9}{:>9.1f}M{:>12.4g}{:>12.4g}{:>11}{:>8}{:>7}{:>7}{:>8.1f} MB{:>11}\n",
+             name,
+             row["length"].get<int64_t>(),
+             row["parameters"].get<double>() / 1e6,
+             row["inference_flops_per_token"].get<double>(),
+             row["training_flops_per_token"].get<double>(),
+             share("attention"),
+             share("mixer_weights"),
+             share("mlp"),
+             share("head"),
+             row["cache_bytes"].get<double>() / 1e6,
+             speed.is_null() ? "-" : fmt::format("{:.0f}", speed.get<double>()));
+}
+
+void run_cost(const CostArguments& arguments) {
+  for (const int64_t length : arguments.lengths) {
+    tensor::check_value(
+        length >= 1 && length <= int64_t{1} << 31, "cost", "--lengths", length, "1 to 2147483648");
+  }
+  if (!arguments.json) print_header();
+  for (const std::string& model : arguments.models) {
+    const models::DecoderConfig config = read_model_config(model);
+    for (const int64_t length : arguments.lengths) {
+      const auto row = json_of(model, length, models::model_cost(config, length));
+      if (arguments.json) {
+        // The model's path need not be UTF-8.
+        fmt::print("{}\n", row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+      } else {
+        print_row(row);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void add_cost(CLI::App& app) {
+  const auto arguments = std::make_shared<CostArguments>();
+  CLI::App* command = app.add_subcommand("cost", "What models cost at several lengths");
+  command
+      ->add_option(
+          "MODEL", arguments->models, "Model folders, run folders or experiment .toml files")
+      ->required();
+  command->add_option("--lengths", arguments->lengths, "Tokens of a sequence")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_flag("--json", arguments->json, "One JSON line per model and length");
+  command->footer(
+      "FLOPs per token of a whole sequence after the FoX paper (Table 6): 2 per weight, all but "
+      "the\n"
+      "input embedding, and 2 x layers x width x length for attention; training is three times "
+      "that.\n"
+      "Shares are of these. Cache: keys, values and gate sums of one sequence in bf16. tokens/s: "
+      "what\n"
+      "a run measured in training.\n"
+      "\n"
+      "Example: reynard cost configs/760m/fox-pro.toml runs/fox --lengths 4096,16384");
+  command->callback([arguments] { run_cost(*arguments); });
+}
+
+}  // namespace reynard::cli

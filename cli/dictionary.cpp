@@ -1,0 +1,73 @@
+// reynard dictionary: training text for dictionary lookup, one document per line.
+
+#include "reynard/evaluation/dictionary.h"
+
+#include "cli/command.h"
+#include "reynard/checkpoint/atomic_file.h"
+#include "reynard/evaluation/prompt_task.h"
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <memory>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace reynard::cli {
+
+namespace {
+
+struct DictionaryArguments {
+  std::string output;
+  int64_t documents = 10000;
+  int64_t tokens = 512;
+  int64_t seed = 1;
+};
+
+void run_dictionary(const DictionaryArguments& arguments) {
+  using tensor::check_value;
+  check_value(arguments.documents >= 1, "dictionary", "--documents", arguments.documents, ">= 1");
+  check_value(arguments.tokens >= 20, "dictionary", "--tokens", arguments.tokens, ">= 20");
+  check_value(arguments.seed >= 0, "dictionary", "--seed", arguments.seed, ">= 0");
+  std::string lines;
+  for (int64_t i = 0; i < arguments.documents; ++i) {
+    evaluation::PythonRandom random = evaluation::sample_random(arguments.seed, i);
+    const evaluation::Dictionary dictionary =
+        evaluation::make_dictionary(random, {}, arguments.tokens / 2, arguments.tokens / 2);
+    std::string text;
+    for (const int64_t token : dictionary.definitions) text += static_cast<char>(token);
+    for (const int64_t token : dictionary.queries) text += static_cast<char>(token);
+    lines += nlohmann::json{{"text", text}}.dump() + "\n";
+  }
+  checkpoint::write_atomically(arguments.output, lines);
+}
+
+}  // namespace
+
+void add_dictionary(CLI::App& app) {
+  const auto arguments = std::make_shared<DictionaryArguments>();
+  CLI::App* command =
+      app.add_subcommand("dictionary", "Write training text for the task dictionary");
+  command->add_option("-o,--output", arguments->output, "The file (.jsonl)")->required();
+  command->add_option("--documents", arguments->documents, "Documents")->capture_default_str();
+  command
+      ->add_option("--tokens", arguments->tokens, "Tokens of a document: definitions, then queries")
+      ->capture_default_str();
+  command->add_option("--seed", arguments->seed, "Seed; another than that of the evaluation")
+      ->capture_default_str();
+  command->footer(
+      "Each document defines keys, then asks for some: the first half of its tokens is "
+      "definitions,\n"
+      "the second queries. Tokens are printable characters of the byte tokenizer.\n"
+      "\n"
+      "Example:\n"
+      "  reynard dictionary -o dictionary.jsonl\n"
+      "  reynard prepare dictionary.jsonl -o data --held-out 0.01\n"
+      "  reynard train my.toml --data.path=data/train.tokens\n"
+      "  reynard eval runs/my --task dictionary --text data/held_out.tokens");
+  command->callback([arguments] { run_dictionary(*arguments); });
+}
+
+}  // namespace reynard::cli

@@ -1,0 +1,34 @@
+#include "cli/model_config.h"
+
+#include "reynard/config/config.h"
+#include "reynard/models/pretrained.h"
+#include "reynard/tensor/error.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <variant>
+
+namespace reynard::cli {
+
+namespace {
+
+// Section [model] of an experiment file; the others are read by `reynard train`.
+models::DecoderConfig read_experiment_model(const std::string& file) {
+  const config::Table table = config::parse_toml(config::read_config_file(file), file);
+  const config::Node* model = table.find("model");
+  if (model == nullptr || !std::holds_alternative<config::Table>(model->value)) {
+    throw Error(fmt::format("{}: has no section [model]", file));
+  }
+  return config::from_table<models::DecoderConfig>(std::get<config::Table>(model->value), file);
+}
+
+}  // namespace
+
+models::DecoderConfig read_model_config(const std::string& model) {
+  if (std::filesystem::is_directory(model)) return models::load_config(model);
+  if (model.ends_with(".toml")) return read_experiment_model(model);
+  throw Error(fmt::format("\"{}\" is neither a model folder nor a .toml file", model));
+}
+
+}  // namespace reynard::cli

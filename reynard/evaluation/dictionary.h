@@ -1,0 +1,39 @@
+#pragma once
+// Dictionary lookup (Focused Transformer, Tworkowski et al. 2023, appendix D): definitions of keys,
+// then queries for some of them. Tokens are ids of a vocabulary of its own; with the byte tokenizer
+// they are printable characters, so that training text can be prepared like any other.
+
+#include "reynard/evaluation/python_random.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace reynard::evaluation {
+
+struct DictionaryVocabulary {
+  int64_t first = 33;  // '!': mark of a key, then of a value, then of a query, then content
+  int64_t size = 64;
+
+  int64_t key_mark() const { return first; }
+  int64_t value_mark() const { return first + 1; }
+  int64_t query_mark() const { return first + 2; }
+  int64_t content(int64_t i) const { return first + 3 + i; }
+  int64_t num_content() const { return size - 3; }
+};
+
+inline constexpr int64_t kKeyTokens = 4;      // of a key, and of a value
+inline constexpr int64_t kRecordTokens = 10;  // mark, key, mark, value
+
+struct Dictionary {
+  std::vector<int64_t> definitions;  // whole records
+  std::vector<int64_t> queries;      // whole records, of keys that are defined
+};
+// As many records as fit into the given numbers of tokens; keys are distinct. Throws reynard::Error
+// when there are fewer keys than that, or no record fits.
+Dictionary make_dictionary(PythonRandom& random,
+                           const DictionaryVocabulary& vocabulary,
+                           int64_t definition_tokens,
+                           int64_t query_tokens);
+
+}  // namespace reynard::evaluation

@@ -1,0 +1,123 @@
+// Dictionary lookup as a task: accuracy of looked-up values by the size of the dictionary.
+
+#include "reynard/evaluation/dictionary.h"
+
+#include "reynard/evaluation/prompt_task.h"
+#include "reynard/evaluation/tasks/tasks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+namespace reynard::evaluation {
+
+namespace {
+
+class DictionaryTask final : public Task {
+ public:
+  DictionaryTask(const Corpus& corpus, DictionaryConfig config)
+      : bos_(corpus.bos), config_(std::move(config)) {}
+
+  std::string name() const override { return "dictionary"; }
+
+  nlohmann::json settings() const override {
+    return {{"lengths", config_.lengths},
+            {"query_tokens", config_.query_tokens},
+            {"repeats", config_.repeats},
+            {"seed", config_.seed},
+            {"first_token", config_.first_token},
+            {"vocabulary", config_.vocabulary},
+            {"bos", bos_ ? nlohmann::json(*bos_) : nlohmann::json()}};
+  }
+
+  Requests requests() override {
+    return {static_cast<int64_t>(config_.lengths.size()) * config_.repeats, [this](int64_t i) {
+              const int64_t length = config_.lengths[i / config_.repeats];
+              PythonRandom random = sample_random(config_.seed, i);
+              Dictionary dictionary = make_dictionary(
+                  random, {config_.first_token, config_.vocabulary}, length, config_.query_tokens);
+              Score score;
+              if (bos_) score.context = {*bos_};
+              score.context.insert(score.context.end(),
+                                   dictionary.definitions.begin(),
+                                   dictionary.definitions.end());
+              score.continuation = std::move(dictionary.queries);
+              return Request{fmt::format("{} {}", length, i % config_.repeats),
+                             {{"length", length}, {"repeat", i % config_.repeats}},
+                             std::move(score)};
+            }};
+  }
+
+  // A value is right when all its tokens are, each predicted after the true ones before it.
+  nlohmann::json sample(const Request& request, const Response& response) override {
+    const std::vector<uint8_t>& hits = std::get<Scored>(response).hits;
+    const auto records = static_cast<int64_t>(hits.size()) / kRecordTokens;
+    int64_t right = 0;
+    int64_t tokens = 0;
+    for (int64_t r = 0; r < records; ++r) {
+      const auto value = hits.begin() + (r + 1) * kRecordTokens - kKeyTokens;
+      const auto correct = std::count(value, value + kKeyTokens, uint8_t{1});
+      tokens += correct;
+      right += correct == kKeyTokens ? 1 : 0;
+    }
+    nlohmann::json line = request.about;
+    line["queries"] = records;
+    line["right"] = right;
+    line["score"] = static_cast<double>(right) / static_cast<double>(records);
+    line["token_accuracy"] =
+        static_cast<double>(tokens) / static_cast<double>(records * kKeyTokens);
+    return line;
+  }
+
+  Measured measure(const Samples& samples) override {
+    Measured result = average_scores(samples, {"length"});
+    struct Range {
+      double low = 1, high = 0, tokens = 0;
+    };
+    std::map<int64_t, Range> ranges;
+    samples.for_each([&](const nlohmann::json& line) {
+      Range& range = ranges[line.at("length").get<int64_t>()];
+      range.low = std::min(range.low, line.at("score").get<double>());
+      range.high = std::max(range.high, line.at("score").get<double>());
+      range.tokens += line.at("token_accuracy").get<double>();
+    });
+    for (nlohmann::json& group : result.series.at("groups")) {
+      const Range& range = ranges.at(group.at("length").get<int64_t>());
+      group["low"] = range.low;
+      group["high"] = range.high;
+      group["token_accuracy"] = range.tokens / group.at("samples").get<double>();
+    }
+    return result;
+  }
+  bool measures_part() const override { return true; }
+
+ private:
+  std::optional<int64_t> bos_;
+  DictionaryConfig config_;
+};
+
+}  // namespace
+
+std::unique_ptr<Task> make_dictionary_task(const Corpus& corpus,
+                                           const EvaluationConfig& config,
+                                           const ModelFacts& model) {
+  DictionaryConfig settings = config.dictionary;
+  if (settings.lengths.empty()) {
+    const int64_t trained = model.train_length ? model.train_length : 512;
+    for (int64_t length = 256; length <= 4 * trained; length *= 4) {
+      settings.lengths.push_back(length);
+    }
+  }
+  settings.lengths = test_lengths(settings.lengths, 0);
+  PythonRandom random(0);  // settings that no dictionary fits show before anything runs
+  make_dictionary(random,
+                  {settings.first_token, settings.vocabulary},
+                  settings.lengths.front(),
+                  settings.query_tokens);
+  return std::make_unique<DictionaryTask>(corpus, settings);
+}
+
+}  // namespace reynard::evaluation

@@ -1,0 +1,269 @@
+// Few-shot questions (Tworkowski et al. 2023, section 4.3; templates of Hao et al. 2022): solved
+// examples fill the context, then one more question is asked.
+
+#include "reynard/evaluation/json_file.h"
+#include "reynard/evaluation/prompt_task.h"
+#include "reynard/evaluation/statistics.h"
+#include "reynard/evaluation/tasks/tasks.h"
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace reynard::evaluation {
+
+namespace {
+
+struct Item {
+  std::string question;
+  std::vector<std::string> answers;  // the first is shown in examples
+};
+
+struct ItemFile {
+  std::vector<Item> items;
+  int64_t skipped = 0;
+};
+
+// {"question": ..., "answer": ...} or {"question": ..., "answers": [...]} in each line.
+ItemFile read_items(const std::string& path, const char* key, bool skip_bad) {
+  if (path.empty()) {
+    throw Error(fmt::format(
+        "few_shot: no questions; give a file with one {{\"question\", \"answer\"}} per line as "
+        "--few_shot.{}=FILE (TREC: github.com/microsoft/LMOps names the data)",
+        key));
+  }
+  const JsonLines file = read_json_lines(path, "few_shot", skip_bad);
+  ItemFile result{{}, file.skipped};
+  for (size_t i = 0; i < file.lines.size(); ++i) {
+    const nlohmann::json& line = file.lines[i];
+    Item item;
+    if (line.contains("question") && line["question"].is_string()) item.question = line["question"];
+    if (line.contains("answer") && line["answer"].is_string()) item.answers = {line["answer"]};
+    const auto answers = line.find("answers");
+    if (answers != line.end() && answers->is_array()) {
+      for (const nlohmann::json& answer : *answers) {
+        if (answer.is_string()) item.answers.push_back(answer);
+      }
+    }
+    if (!item.question.empty() && !item.answers.empty()) {
+      result.items.push_back(std::move(item));
+    } else if (skip_bad) {
+      ++result.skipped;
+    } else {
+      throw Error(
+          fmt::format("few_shot: {}:{} has no text \"question\" and \"answer\"; "
+                      "--skip-bad leaves such lines out",
+                      path,
+                      file.numbers[i]));
+    }
+  }
+  if (result.items.empty()) throw Error(fmt::format("few_shot: {} has no question", path));
+  return result;
+}
+
+class FewShot final : public Task {
+ public:
+  FewShot(const Corpus& corpus, FewShotConfig config);
+
+  std::string name() const override { return "few_shot"; }
+  nlohmann::json settings() const override {
+    return {{"kind", config::name_of(config_.kind)},
+            {"lengths", config_.lengths},
+            {"draws", config_.draws},
+            {"items", items_.size()},
+            {"examples", examples_.items.size()},
+            {"skipped", skipped_},
+            {"options", options_},
+            {"max_tokens", config_.max_tokens},
+            {"seed", config_.seed}};
+  }
+  Requests requests() override;
+  nlohmann::json sample(const Request& request, const Response& response) override;
+  Measured measure(const Samples& samples) override;
+
+ private:
+  bool chooses() const { return config_.kind == FewShotKind::kChoice; }
+  std::string question_text(const Item& item) const {
+    return fmt::format("Question: {} {}:", item.question, chooses() ? "Type" : "Answer");
+  }
+  // Solved examples in the order of a draw, as many as leave room for the longest question.
+  std::string examples_text(int64_t length, int64_t draw) const;
+  Request request(int64_t length, int64_t draw, int64_t item, int64_t option) const;
+
+  const Corpus& corpus_;
+  FewShotConfig config_;
+  ItemFile examples_;
+  std::vector<Item> items_;
+  std::vector<std::string> options_;  // all labels; empty: answers are written
+  int64_t skipped_ = 0;
+  int64_t longest_item_ = 0;  // tokens
+  mutable std::map<std::pair<int64_t, int64_t>, std::string> contexts_;
+};
+
+FewShot::FewShot(const Corpus& corpus, FewShotConfig config)
+    : corpus_(corpus),
+      config_(std::move(config)),
+      examples_(read_items(config_.train, "train", config_.skip_bad)) {
+  ItemFile test = read_items(config_.test, "test", config_.skip_bad);
+  skipped_ = examples_.skipped + test.skipped;
+  items_ = std::move(test.items);
+  if (config_.items > 0 && config_.items < static_cast<int64_t>(items_.size())) {
+    items_.resize(config_.items);
+  }
+  if (chooses()) {
+    std::set<std::string> labels;
+    for (const Item& item : examples_.items) labels.insert(item.answers.front());
+    for (const Item& item : items_) labels.insert(item.answers.front());
+    options_.assign(labels.begin(), labels.end());
+  }
+  for (const Item& item : items_) {
+    const std::string text = question_text(item) + " " + item.answers.front();
+    longest_item_ = std::max(longest_item_, static_cast<int64_t>(corpus.encode(text).size()) + 2);
+  }
+  if (!chooses()) longest_item_ += config_.max_tokens;
+  tensor::check_value(config_.lengths.front() > longest_item_,
+                      "few_shot",
+                      "lengths",
+                      config_.lengths.front(),
+                      fmt::format("> {}: the longest question alone", longest_item_));
+}
+
+Requests FewShot::requests() {
+  const auto options = static_cast<int64_t>(std::max<size_t>(1, options_.size()));
+  const auto items = static_cast<int64_t>(items_.size());
+  const int64_t per_length = config_.draws * items * options;
+  return {static_cast<int64_t>(config_.lengths.size()) * per_length,
+          [this, options, items, per_length](int64_t i) {
+            return request(config_.lengths[i / per_length],
+                           i / options / items % config_.draws,
+                           i / options % items,
+                           i % options);
+          }};
+}
+
+std::string FewShot::examples_text(int64_t length, int64_t draw) const {
+  const auto known = contexts_.find({length, draw});
+  if (known != contexts_.end()) return known->second;
+  std::vector<size_t> order(examples_.items.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  PythonRandom random = sample_random(config_.seed, draw);
+  for (auto i = static_cast<int64_t>(order.size()) - 1; i > 0; --i) {
+    std::swap(order[i], order[random.up_to(i)]);
+  }
+  std::string text;
+  int64_t room = length - longest_item_;
+  for (const size_t i : order) {
+    const Item& item = examples_.items[i];
+    const std::string example = fmt::format("{} {}\n", question_text(item), item.answers.front());
+    room -= static_cast<int64_t>(corpus_.encode(example).size());
+    if (room < 0) break;
+    text += example;
+  }
+  contexts_.clear();  // one draw after the other
+  contexts_[{length, draw}] = text;
+  return text;
+}
+
+Request FewShot::request(int64_t length, int64_t draw, int64_t item, int64_t option) const {
+  const Item& asked = items_[item];
+  nlohmann::json about{
+      {"length", length}, {"draw", draw}, {"item", item}, {"answers", asked.answers}};
+  std::vector<int64_t> prompt =
+      prompt_tokens(corpus_, examples_text(length, draw) + question_text(asked));
+  if (!chooses()) {
+    Generate query;
+    query.prompt = std::move(prompt);
+    query.max_tokens = config_.max_tokens;
+    if (corpus_.eos) query.stop = {*corpus_.eos};
+    const std::vector<int64_t> line_end = corpus_.encode("\n");
+    if (line_end.size() == 1) query.stop.push_back(line_end.front());
+    return {fmt::format("{} {} {}", length, draw, item), std::move(about), std::move(query)};
+  }
+  about["option"] = options_[option];
+  Score score{std::move(prompt), corpus_.encode(" " + options_[option]), {}};
+  return {
+      fmt::format("{} {} {} {}", length, draw, item, option), std::move(about), std::move(score)};
+}
+
+nlohmann::json FewShot::sample(const Request& request, const Response& response) {
+  nlohmann::json line = request.about;
+  if (const auto* scored = std::get_if<Scored>(&response)) {
+    double sum = 0;
+    for (const float logprob : scored->logprobs) sum += logprob;
+    line["logprob"] = sum;
+    return line;
+  }
+  const std::string written = first_line_of(corpus_.decode(std::get<Generated>(response).tokens));
+  const auto trimmed = [](std::string text) {
+    text = lower_case(text);
+    text.erase(0, std::min(text.find_first_not_of(" \t"), text.size()));
+    while (text.ends_with(' ') || text.ends_with('.')) text.pop_back();
+    return text;
+  };
+  double score = 0;
+  for (const nlohmann::json& answer : line.at("answers")) {
+    if (trimmed(written) == trimmed(answer.get<std::string>())) score = 1;
+  }
+  line["answer"] = written;
+  line["score"] = score;
+  return line;
+}
+
+// Accuracy of every draw, then mean, deviation and 95 % interval over draws.
+Measured FewShot::measure(const Samples& samples) {
+  struct Best {
+    double logprob = -INFINITY, score = 0;
+  };
+  std::map<int64_t, std::map<int64_t, std::map<int64_t, Best>>> answers;  // length, draw, item
+  samples.for_each([&](const nlohmann::json& line) {
+    Best& best = answers[line.at("length")][line.at("draw")][line.at("item")];
+    if (!line.contains("logprob")) {
+      best.score = line.at("score");
+    } else if (const double logprob = line.at("logprob"); logprob > best.logprob) {
+      best = {logprob, line.at("option") == line.at("answers")[0] ? 1.0 : 0.0};
+    }
+  });
+  Measured result;
+  result.series["groups"] = nlohmann::json::array();
+  std::vector<double> all;
+  for (const auto& [length, draws] : answers) {
+    std::vector<double> accuracies;
+    for (const auto& [draw, items] : draws) {
+      double right = 0;
+      for (const auto& [item, best] : items) right += best.score;
+      accuracies.push_back(right / static_cast<double>(items.size()));
+    }
+    const Moments m = moments(accuracies);
+    const double error = m.sample_deviation / std::sqrt(static_cast<double>(accuracies.size()));
+    result.series["groups"].push_back({{"length", length},
+                                       {"score", m.mean},
+                                       {"deviation", m.sample_deviation},
+                                       {"standard_error", error},
+                                       {"samples", accuracies.size()}});
+    all.insert(all.end(), accuracies.begin(), accuracies.end());
+  }
+  result.metrics = {{"score", moments(all).mean}, {"draws", config_.draws}, {"skipped", skipped_}};
+  if (chooses()) result.metrics["chance"] = 1 / static_cast<double>(options_.size());
+  return result;
+}
+
+}  // namespace
+
+config::EnumNames<FewShotKind> enum_names(FewShotKind) {
+  return {{FewShotKind::kChoice, "choice"}, {FewShotKind::kAnswer, "answer"}};
+}
+
+std::unique_ptr<Task> make_few_shot(const Corpus& corpus,
+                                    const EvaluationConfig& config,
+                                    const ModelFacts& model) {
+  FewShotConfig settings = config.few_shot;
+  settings.lengths = test_lengths(settings.lengths, model.train_length);
+  return std::make_unique<FewShot>(corpus, settings);
+}
+
+}  // namespace reynard::evaluation

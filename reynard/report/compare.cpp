@@ -1,0 +1,226 @@
+#include "reynard/report/compare.h"
+
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+
+namespace reynard::report {
+
+namespace {
+
+constexpr double kLevel = 0.05;
+
+struct MeanAndError {
+  double mean = 0, error = 0;
+};
+MeanAndError mean_and_error(std::span<const double> values) {
+  const auto n = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
+  double squares = 0;
+  for (const double x : values) squares += (x - mean) * (x - mean);
+  return {mean, std::sqrt(squares / (n - 1) / n)};
+}
+
+// What is compared of a task: one number of each sample line.
+struct Quantity {
+  std::string_view task, name, unit;
+  bool lower_is_better;
+  double scale;  // of the number in the unit
+  // The number of a line, NaN where the line has none.
+  double (*value)(const nlohmann::json& line);
+};
+
+double loss_of(const nlohmann::json& line) {
+  return number_at(line, "/loss");
+}
+double score_of(const nlohmann::json& line) {
+  return number_at(line, "/score");
+}
+double copy_accuracy_of(const nlohmann::json& line) {
+  if (text_at(line, "/setting") != "copy") return std::nan("");
+  return number_at(line, "/hits") / number_at(line, "/scored");
+}
+
+constexpr Quantity kQuantities[] = {
+    {"per_position_loss", "loss", "nats", true, 1, loss_of},
+    {"perplexity", "loss", "nats", true, 1, loss_of},
+    {"forgetting_curve",
+     "copy accuracy, mean over lengths",
+     "points",
+     false,
+     100,
+     copy_accuracy_of},
+    {"needle", "score", "points", false, 100, score_of},
+    {"passkey", "score", "points", false, 100, score_of},
+    {"dictionary", "score", "points", false, 100, score_of},
+    {"ruler", "score", "points", false, 100, score_of},
+    {"babilong", "score", "points", false, 100, score_of},
+};
+
+// The numbers of a run's samples by their id.
+std::map<std::string, double> values_of(const RunResults& run, const Quantity& quantity) {
+  std::map<std::string, double> values;
+  for (const nlohmann::json& line : read_samples(run, quantity.task)) {
+    const double value = quantity.value(line);
+    if (!std::isnan(value)) values[text_at(line, "/id")] = quantity.scale * value;
+  }
+  return values;
+}
+
+// Samples of the same id are the same only where settings and text are.
+bool same_samples(const nlohmann::json& a, const nlohmann::json& b) {
+  const nlohmann::json::json_pointer text("/identity/text");
+  return a.value("settings", nlohmann::json()) == b.value("settings", nlohmann::json()) &&
+         a.value(text, nlohmann::json()) == b.value(text, nlohmann::json());
+}
+
+void add_difference(const std::vector<RunResults>& runs,
+                    const Quantity& quantity,
+                    size_t first,
+                    size_t second,
+                    const CompareOptions& options,
+                    Comparison& comparison) {
+  const nlohmann::json* a = runs[first].evaluation(quantity.task);
+  const nlohmann::json* b = runs[second].evaluation(quantity.task);
+  if (!a || !b) return;
+  const auto leave_out = [&](const char* why) {
+    comparison.left_out.push_back(
+        fmt::format("{}: {} and {} {}.", quantity.task, runs[first].name, runs[second].name, why));
+  };
+  if (!same_samples(*a, *b)) return leave_out("were measured with other settings or on other text");
+  const std::map<std::string, double> values = values_of(runs[first], quantity);
+  std::vector<double> differences;
+  Difference difference;
+  for (const auto& [id, other] : values_of(runs[second], quantity)) {
+    const auto found = values.find(id);
+    if (found == values.end()) continue;
+    differences.push_back(found->second - other);
+    difference.first_mean += found->second;
+    difference.second_mean += other;
+  }
+  if (differences.size() < 2) return leave_out("share fewer than two samples");
+  const auto n = static_cast<double>(differences.size());
+  difference.task = quantity.task;
+  difference.quantity = quantity.name;
+  difference.lower_is_better = quantity.lower_is_better;
+  difference.unit = quantity.unit;
+  difference.first = first;
+  difference.second = second;
+  difference.samples = static_cast<int64_t>(differences.size());
+  difference.first_mean /= n;
+  difference.second_mean /= n;
+  difference.of = bootstrap_mean(differences, options.bootstrap);
+  comparison.differences.push_back(std::move(difference));
+}
+
+// Holm's correction: the chance of any false difference on the page stays below the level.
+void judge(std::vector<Difference>& differences, double loss_margin) {
+  std::vector<Difference*> order;
+  for (Difference& difference : differences) order.push_back(&difference);
+  std::sort(order.begin(), order.end(), [](const Difference* a, const Difference* b) {
+    return a->of.p_value < b->of.p_value;
+  });
+  double largest = 0;
+  for (size_t rank = 0; rank < order.size(); ++rank) {
+    Difference& difference = *order[rank];
+    const auto left = static_cast<double>(order.size() - rank);
+    largest = std::max(largest, std::min(1.0, left * difference.of.p_value));
+    difference.adjusted_p_value = largest;
+    const double margin = difference.unit == "nats" ? loss_margin : 0;
+    difference.differs = largest < kLevel && std::abs(difference.of.mean) > margin;
+  }
+}
+
+}  // namespace
+
+Bootstrap bootstrap_mean(std::span<const double> differences, const BootstrapOptions& options) {
+  tensor::check_value(differences.size() >= 2,
+                      "bootstrap",
+                      "number of differences",
+                      static_cast<int64_t>(differences.size()),
+                      "at least 2");
+  const MeanAndError whole = mean_and_error(differences);
+  Bootstrap result{whole.mean, whole.mean, whole.mean, 1};
+  if (whole.error <= 1e-12 * std::abs(whole.mean)) {  // none but rounding
+    result.p_value = whole.mean == 0 ? 1 : 0;
+    return result;
+  }
+  std::mt19937_64 random(options.seed);
+  std::vector<double> resample(differences.size());
+  std::vector<double> sizes;  // of the studentised deviations
+  for (int64_t b = 0; b < options.resamples; ++b) {
+    for (double& x : resample) x = differences[random() % differences.size()];
+    const MeanAndError drawn = mean_and_error(resample);
+    const double deviation = std::abs(drawn.mean - whole.mean);
+    // A resample of equal values says nothing of the spread; it counts as the largest deviation.
+    sizes.push_back(drawn.error > 0 ? deviation / drawn.error
+                                    : std::numeric_limits<double>::infinity());
+  }
+  std::sort(sizes.begin(), sizes.end());
+  const double t = std::abs(whole.mean) / whole.error;
+  const auto larger = sizes.end() - std::lower_bound(sizes.begin(), sizes.end(), t);
+  const auto n = static_cast<double>(sizes.size());
+  result.p_value = (static_cast<double>(larger) + 1) / (n + 1);
+  // The interval leaves 0 out exactly where p < 0.05.
+  const auto rank = static_cast<size_t>(n + 1 - std::floor(kLevel * (n + 1)));
+  const double width = sizes[std::min(rank, sizes.size() - 1)] * whole.error;
+  result.low = whole.mean - width;
+  result.high = whole.mean + width;
+  return result;
+}
+
+Comparison compare(const std::vector<RunResults>& runs, const CompareOptions& options) {
+  Comparison comparison;
+  for (const Quantity& quantity : kQuantities) {
+    for (size_t second = 1; second < runs.size(); ++second) {
+      for (size_t first = 0; first < second; ++first) {
+        add_difference(runs, quantity, first, second, options, comparison);
+      }
+    }
+  }
+  judge(comparison.differences, options.loss_margin);
+  return comparison;
+}
+
+std::string sentence_of(const Difference& difference, const std::vector<RunResults>& runs) {
+  const std::string& first = runs[difference.first].name;
+  const std::string& second = runs[difference.second].name;
+  const int digits = difference.unit == "nats" ? 4 : 1;
+  if (!difference.differs) {
+    return fmt::format(
+        "{}: no difference between {} and {} ({:.{}f} {}, 95 %: {:.{}f} to {:.{}f}).",
+        difference.task,
+        first,
+        second,
+        difference.of.mean,
+        digits,
+        difference.unit,
+        difference.of.low,
+        digits,
+        difference.of.high,
+        digits);
+  }
+  const bool first_wins = (difference.of.mean < 0) == difference.lower_is_better;
+  const double sign = difference.of.mean < 0 ? -1 : 1;
+  const double low = sign < 0 ? -difference.of.high : difference.of.low;
+  const double high = sign < 0 ? -difference.of.low : difference.of.high;
+  return fmt::format("{}: {} is better than {} by {:.{}f} {} (95 %: {:.{}f} to {:.{}f}).",
+                     difference.task,
+                     first_wins ? first : second,
+                     first_wins ? second : first,
+                     sign * difference.of.mean,
+                     digits,
+                     difference.unit,
+                     low,
+                     digits,
+                     high,
+                     digits);
+}
+
+}  // namespace reynard::report

@@ -1,0 +1,63 @@
+#pragma once
+// Which differences between runs are more than chance: results of the same samples are paired, the
+// mean difference is resampled, and all tests of a page are corrected together.
+
+#include "reynard/report/run_results.h"
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace reynard::report {
+
+struct BootstrapOptions {
+  int64_t resamples = 9999;
+  uint64_t seed = 0;
+};
+
+// Of the mean of paired differences.
+struct Bootstrap {
+  double mean = 0;
+  double low = 0, high = 0;  // 95 % interval
+  double p_value = 1;        // two-sided, of mean = 0
+};
+// Studentised bootstrap: the distribution of (mean* - mean) / error* over resamples stands for that
+// of mean / error. It holds its level with few samples, where the plain percentile interval is too
+// narrow. No spread but rounding: p = 1 for differences of 0, otherwise p = 0. Throws reynard::Error
+// for fewer than 2 differences.
+Bootstrap bootstrap_mean(std::span<const double> differences, const BootstrapOptions& options = {});
+
+// One quantity of two runs, over the samples that both measured under the same settings on the same
+// text.
+struct Difference {
+  std::string task;
+  std::string quantity;  // "loss (nats per token)", "score"
+  bool lower_is_better = false;
+  std::string unit;              // of the difference: "nats", "points"
+  size_t first = 0, second = 0;  // indices of the runs
+  int64_t samples = 0;
+  double first_mean = 0, second_mean = 0;
+  Bootstrap of;                 // first - second
+  double adjusted_p_value = 1;  // Holm over all differences of the page
+  bool differs = false;         // adjusted p < 0.05 and more than the margin
+};
+
+struct CompareOptions {
+  BootstrapOptions bootstrap = {};
+  // Losses must differ by more than this many nats: training again with another seed moves them
+  // about as much, which no resampling of one run's samples can see.
+  double loss_margin = 0.005;
+};
+
+struct Comparison {
+  std::vector<Difference> differences;
+  std::vector<std::string> left_out;  // why a task was not compared, one sentence each
+};
+Comparison compare(const std::vector<RunResults>& runs, const CompareOptions& options = {});
+
+// "fox and lru do not differ", "fox is better than lru by 0.12 nats (95 %: 0.10 to 0.14)".
+std::string sentence_of(const Difference& difference, const std::vector<RunResults>& runs);
+
+}  // namespace reynard::report

@@ -1,0 +1,110 @@
+#include "reynard/report/differences.h"
+
+#include "reynard/report/escape.h"
+#include "reynard/report/figure_style.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace reynard::report {
+
+namespace {
+
+std::string pair_name(const Difference& difference, const Runs& runs) {
+  return fmt::format("{} − {}", runs[difference.first].name, runs[difference.second].name);
+}
+
+std::string number(double value, const Difference& difference) {
+  return fmt::format("{:.{}f}", value, difference.unit == "nats" ? 4 : 1);
+}
+
+std::string row_html(const Difference& difference, const Runs& runs) {
+  const std::string interval = fmt::format(
+      "{} to {}", number(difference.of.low, difference), number(difference.of.high, difference));
+  return fmt::format(
+      "<tr><th>{}<small>{}, {} samples</small></th><td>{}</td><td>{}</td><td>{}</td><td>{}</td>"
+      "<td>{}</td><td>{:.2g}</td><td>{}</td></tr>",
+      html(difference.task),
+      html(difference.quantity),
+      grouped(difference.samples),
+      html(pair_name(difference, runs)),
+      number(difference.first_mean, difference),
+      number(difference.second_mean, difference),
+      number(difference.of.mean, difference),
+      interval,
+      difference.adjusted_p_value,
+      difference.differs ? "differs" : "no difference");
+}
+
+}  // namespace
+
+std::string differences_section(const Comparison& comparison, const Runs& runs) {
+  std::string text =
+      "<section id=\"compared\"><h2>Differences</h2><p class=\"intro\">The same samples of both "
+      "runs, paired: mean difference with its 95 % interval (studentised bootstrap) and the chance "
+      "p of one as large without any, corrected for all rows. Only rows that say "
+      "“differs” are more than chance; losses must also differ by more than training "
+      "again with another seed would move them.</p>";
+  if (!comparison.differences.empty()) {
+    text += "<div class=\"card verdict\"><ul>";
+    for (const Difference& difference : comparison.differences) {
+      text += fmt::format("<li>{}</li>", html(sentence_of(difference, runs)));
+    }
+    text +=
+        "</ul></div><div class=\"card scroll\"><table><thead><tr><th></th><th>Pair</th><th>First"
+        "</th><th>Second</th><th>Difference</th><th>95 %</th><th>p</th><th></th></tr></thead>"
+        "<tbody>";
+    for (const Difference& difference : comparison.differences) text += row_html(difference, runs);
+    text += "</tbody></table></div>";
+  }
+  for (const std::string& reason : comparison.left_out) {
+    text += fmt::format("<p class=\"intro\">Not compared: {}</p>", html(reason));
+  }
+  return text + "</section>\n";
+}
+
+std::optional<Figure> difference_figure(const Comparison& comparison, const Runs& runs) {
+  json values = json::array();
+  for (const Difference& difference : comparison.differences) {
+    const double scale = 100 / std::abs(difference.first_mean);
+    if (!std::isfinite(scale) || !std::isfinite(difference.of.high)) continue;
+    values.push_back({{"what", fmt::format("{}: {}", difference.task, pair_name(difference, runs))},
+                      {"mean", rounded(scale * difference.of.mean)},
+                      {"low", rounded(scale * difference.of.low)},
+                      {"high", rounded(scale * difference.of.high)},
+                      {"verdict", difference.differs ? "differs" : "no difference"}});
+  }
+  if (values.empty()) return {};
+  json spec = base_spec(static_cast<int>(60 + 28 * values.size()));
+  spec["data"] = {{"values", values}};
+  json x = quantitative("mean", "difference (% of the first run's mean)");
+  x["scale"] = {{"zero", true}};
+  const json y{{"field", "what"},
+               {"type", "nominal"},
+               {"title", nullptr},
+               {"sort", nullptr},
+               {"axis", {{"labelLimit", 220}}}};
+  const json color{
+      {"field", "verdict"},
+      {"type", "nominal"},
+      {"scale", {{"domain", {"differs", "no difference"}}, {"range", {"#d97706", "#94a3b8"}}}},
+      {"legend", {{"orient", "top"}, {"title", nullptr}}}};
+  spec["encoding"] = {{"y", y}, {"color", color}};
+  spec["layer"] = {
+      {{"mark", {{"type", "rule"}, {"strokeWidth", 3}}},
+       {"encoding",
+        {{"x", {{"field", "low"}, {"type", "quantitative"}}}, {"x2", {{"field", "high"}}}}}},
+      {{"mark", {{"type", "point"}, {"filled", true}, {"size", 60}, {"tooltip", true}}},
+       {"encoding", {{"x", x}}}},
+      {{"mark", {{"type", "rule"}, {"strokeDash", {4, 4}}}},
+       {"encoding", {{"x", {{"datum", 0}}}, {"y", nullptr}, {"color", nullptr}}}}};
+  return Figure{
+      "differences",
+      "Differences and their intervals",
+      "Each bar is the 95 % interval of a paired mean difference. A grey bar means that the "
+      "runs cannot be told apart; amber bars lie wholly on one side of zero.",
+      spec};
+}
+
+}  // namespace reynard::report

@@ -1,0 +1,121 @@
+// Dictionaries: their structure, and a model that looks values up by reading.
+
+#include "reynard/evaluation/dictionary.h"
+
+#include "reynard/evaluation/evaluate.h"
+#include "reynard/evaluation/registry.h"
+#include "reynard/evaluation/scorer.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/corpus.h"
+#include "tests/support/files.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace reynard::evaluation {
+namespace {
+
+using Word = std::vector<int64_t>;
+
+TEST(Dictionary, HasTheStructureOfThePaper) {
+  PythonRandom random(1);
+  const Dictionary dictionary = make_dictionary(random, {}, 256, 256);
+  // 25 whole records of 10 tokens in 256.
+  ASSERT_EQ(dictionary.definitions.size(), 250);
+  ASSERT_EQ(dictionary.queries.size(), 250);
+  std::map<Word, Word> defined;
+  const auto word = [](const std::vector<int64_t>& tokens, size_t at) {
+    return Word(tokens.begin() + at, tokens.begin() + at + 4);
+  };
+  for (size_t at = 0; at < 250; at += 10) {
+    EXPECT_EQ(dictionary.definitions[at], 33);
+    EXPECT_EQ(dictionary.definitions[at + 5], 34);
+    defined[word(dictionary.definitions, at + 1)] = word(dictionary.definitions, at + 6);
+  }
+  EXPECT_EQ(defined.size(), 25);  // distinct keys
+  for (size_t at = 0; at < 250; at += 10) {
+    EXPECT_EQ(dictionary.queries[at], 35);
+    EXPECT_EQ(defined.at(word(dictionary.queries, at + 1)), word(dictionary.queries, at + 6));
+  }
+  for (const int64_t token : dictionary.definitions) {
+    EXPECT_GE(token, 33);
+    EXPECT_LT(token, 33 + 64);
+  }
+}
+
+TEST(Dictionary, RefusesWhatHasNoRecordsOrTooFewKeys) {
+  PythonRandom random(1);
+  EXPECT_THROW(make_dictionary(random, {}, 9, 100), Error);
+  EXPECT_THROW(make_dictionary(random, {}, 100, 9), Error);
+  EXPECT_THROW(make_dictionary(random, {.size = 4}, 100, 100), Error);
+  EXPECT_THROW(make_dictionary(random, {.size = 5}, 170, 100), Error);  // 2^4 keys, 17 records
+}
+
+// Remembers what followed every <key mark, key> among the last `memory` tokens.
+class Reader final : public Scorer {
+ public:
+  explicit Reader(int64_t memory) : memory_(memory) {}
+  std::vector<Response> answer(std::span<const Request> requests) override {
+    std::vector<Response> responses;
+    for (const Request& request : requests)
+      responses.emplace_back(read(std::get<Score>(request.query)));
+    return responses;
+  }
+
+ private:
+  Scored read(const Score& score) const {
+    Scored scored;
+    std::vector<int64_t> tokens = score.context;
+    for (const int64_t token : score.continuation) {
+      scored.hits.push_back(next(tokens) == token ? 1 : 0);
+      scored.logprobs.push_back(-1);
+      tokens.push_back(token);
+    }
+    return scored;
+  }
+  // What followed the last six or more tokens (key, mark, part of the value) before.
+  int64_t next(const std::vector<int64_t>& tokens) const {
+    const auto size = static_cast<int64_t>(tokens.size());
+    for (int64_t end = size - 1; end > std::max<int64_t>(5, size - memory_); --end) {
+      if (std::equal(tokens.end() - 5, tokens.end(), tokens.begin() + end - 5)) return tokens[end];
+    }
+    return -1;
+  }
+  int64_t memory_;
+};
+
+nlohmann::json run(Scorer& scorer) {
+  const test::TempDir folder;
+  const Corpus corpus = test::corpus_of({1, 2, 3}, {3});
+  EvaluationConfig config;
+  config.dictionary.lengths = {256, 1024};
+  config.dictionary.repeats = 3;
+  return evaluate(
+      scorer, *task_named("dictionary").make(corpus, config, {}), {.folder = folder.path()});
+}
+
+TEST(DictionaryTask, AReaderWithEnoughMemoryScoresOne) {
+  Reader reader(1 << 20);
+  const auto summary = run(reader);
+  EXPECT_EQ(summary.at("metrics").at("score"), 1.0);
+  const auto& groups = summary.at("series").at("groups");
+  ASSERT_EQ(groups.size(), 2);
+  EXPECT_EQ(groups[1].at("length"), 1024);
+  EXPECT_EQ(groups[1].at("low"), 1.0);
+  EXPECT_EQ(groups[1].at("token_accuracy"), 1.0);
+}
+
+TEST(DictionaryTask, OneWithoutScoresNearChanceAndForgetsTheFar) {
+  Reader forgetful(1);
+  EXPECT_EQ(run(forgetful).at("metrics").at("score"), 0.0);
+  Reader near(600);  // reaches all of 256 tokens, little of 1024
+  const auto groups = run(near).at("series").at("groups");
+  EXPECT_EQ(groups[0].at("score"), 1.0);
+  EXPECT_LT(groups[1].at("score").get<double>(), 0.6);
+}
+
+}  // namespace
+}  // namespace reynard::evaluation

@@ -1,0 +1,130 @@
+// Few-shot questions: what the prompts hold, and accuracies of stub models.
+
+#include "reynard/evaluation/evaluate.h"
+#include "reynard/evaluation/registry.h"
+#include "reynard/evaluation/scorer.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/corpus.h"
+#include "tests/support/files.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace reynard::evaluation {
+namespace {
+
+// Knows the answers, or always prefers the option that is first in the alphabet.
+class Stub final : public Scorer {
+ public:
+  explicit Stub(bool knows) : knows_(knows) {}
+  std::vector<Response> answer(std::span<const Request> requests) override {
+    std::vector<Response> responses;
+    for (const Request& request : requests) {
+      const std::string right = request.about.at("answers")[0];
+      if (const auto* score = std::get_if<Score>(&request.query)) {
+        const std::string option = request.about.at("option");
+        const float logprob = knows_ ? (option == right ? -1.0F : -2.0F)
+                                     : -static_cast<float>(static_cast<unsigned char>(option[0]));
+        Scored scored;
+        scored.logprobs.assign(score->continuation.size(),
+                               logprob / static_cast<float>(score->continuation.size()));
+        scored.hits.assign(score->continuation.size(), 0);
+        responses.emplace_back(std::move(scored));
+        continue;
+      }
+      Generated generated;
+      for (const char c : knows_ ? " " + right + ".\nmore" : std::string(" x")) {
+        generated.tokens.push_back(static_cast<unsigned char>(c));
+      }
+      responses.emplace_back(std::move(generated));
+    }
+    return responses;
+  }
+
+ private:
+  bool knows_;
+};
+
+class FewShotTask : public testing::Test {
+ protected:
+  FewShotTask() : corpus_(test::corpus_of({1, 2, 3}, {3})) {
+    std::string lines;
+    for (int i = 0; i < 40; ++i) {
+      lines += fmt::format("{{\"question\": \"what is {}?\", \"answer\": \"{}\"}}\n",
+                           i,
+                           i % 4 == 0   ? "number"
+                           : i % 4 == 1 ? "place"
+                           : i % 4 == 2 ? "thing"
+                                        : "who");
+    }
+    test::write_file(folder_ / "all.jsonl", lines);
+    config_.few_shot.train = (folder_ / "all.jsonl").string();
+    config_.few_shot.test = config_.few_shot.train;
+    config_.few_shot.lengths = {300, 600};
+    config_.few_shot.draws = 3;
+  }
+  nlohmann::json run(bool knows) {
+    const test::TempDir results;
+    Stub stub(knows);
+    return evaluate(
+        stub, *task_named("few_shot").make(corpus_, config_, {}), {.folder = results.path()});
+  }
+  std::string error() {
+    try {
+      task_named("few_shot").make(corpus_, config_, {});
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  }
+  test::TempDir folder_;
+  Corpus corpus_;
+  EvaluationConfig config_;
+};
+
+TEST_F(FewShotTask, OracleScoresOneAndAConstantAnswerChance) {
+  const auto right = run(true);
+  EXPECT_EQ(right.at("metrics").at("score"), 1.0);
+  EXPECT_EQ(right.at("metrics").at("chance"), 0.25);
+  EXPECT_EQ(right.at("series").at("groups").size(), 2);
+  EXPECT_EQ(right.at("series").at("groups")[0].at("samples"), 3);
+  EXPECT_EQ(run(false).at("metrics").at("score"), 0.25);
+  config_.few_shot.kind = FewShotKind::kAnswer;
+  config_.few_shot.max_tokens = 10;
+  EXPECT_EQ(run(true).at("metrics").at("score"), 1.0);
+  EXPECT_EQ(run(false).at("metrics").at("score"), 0.0);
+}
+
+TEST_F(FewShotTask, ExamplesFillTheContextAndDifferByDraw) {
+  const auto task = task_named("few_shot").make(corpus_, config_, {});
+  const Requests requests = task->requests();
+  ASSERT_EQ(requests.size, 2 * 3 * 40 * 4);
+  const auto prompt = [&](int64_t i) {
+    return corpus_.decode(std::get<Score>(requests.at(i).query).context);
+  };
+  const std::string first = prompt(0);
+  EXPECT_TRUE(first.ends_with("Question: what is 0? Type:")) << first;
+  EXPECT_NE(first.find(" Type: place\nQuestion: "), std::string::npos) << first;
+  EXPECT_LE(first.size(), 300);
+  EXPECT_GT(first.size(), 230);
+  EXPECT_NE(prompt(0), prompt(40 * 4));
+  EXPECT_GT(prompt(3 * 40 * 4).size(), 500);
+}
+
+TEST_F(FewShotTask, BadDataIsNamedByLine) {
+  config_.few_shot.test.clear();
+  EXPECT_NE(error().find("--few_shot.test=FILE"), std::string::npos) << error();
+  test::write_file(folder_ / "bad.jsonl",
+                   "{\"question\": \"q\", \"answer\": \"a\"}\n\n{\"question\": 3}\nnot json\n");
+  config_.few_shot.test = (folder_ / "bad.jsonl").string();
+  EXPECT_NE(error().find("bad.jsonl:4 is not a JSON object"), std::string::npos) << error();
+  config_.few_shot.skip_bad = true;
+  EXPECT_EQ(task_named("few_shot").make(corpus_, config_, {})->settings().at("skipped"), 2);
+  config_.few_shot.lengths = {10};
+  EXPECT_NE(error().find("the longest question alone"), std::string::npos) << error();
+}
+
+}  // namespace
+}  // namespace reynard::evaluation

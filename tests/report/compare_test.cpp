@@ -1,0 +1,151 @@
+// Paired statistics: how often chance alone is called a difference, and what is compared at all.
+
+#include "reynard/report/compare.h"
+
+#include "reynard/report/differences.h"
+#include "reynard/report/page.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/files.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <random>
+
+namespace reynard::report {
+namespace {
+
+namespace fs = std::filesystem;
+using json = nlohmann::json;
+
+// Loss of a document: its difficulty, which both runs share, and what is each run's own.
+std::vector<double> losses(std::mt19937_64& random,
+                           const std::vector<double>& difficulty,
+                           double own) {
+  std::normal_distribution<double> noise(0, own);
+  std::vector<double> values;
+  for (const double d : difficulty) values.push_back(d + noise(random));
+  return values;
+}
+
+std::vector<double> difficulties(std::mt19937_64& random, int64_t count) {
+  std::lognormal_distribution<double> spread(1, 0.4);
+  std::vector<double> values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(spread(random));
+  return values;
+}
+
+std::vector<double> minus(const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> difference;
+  for (size_t i = 0; i < a.size(); ++i) difference.push_back(a[i] - b[i]);
+  return difference;
+}
+
+// 5 % are expected; of 400 comparisons, 7 % is two standard deviations more.
+TEST(BootstrapMean, CallsChanceADifferenceInAtMost7Of100) {
+  std::mt19937_64 random(1);
+  for (const int64_t samples : {8, 16, 64}) {
+    int64_t false_differences = 0;
+    constexpr int kComparisons = 400;
+    for (int i = 0; i < kComparisons; ++i) {
+      const auto difficulty = difficulties(random, samples);
+      const auto difference =
+          minus(losses(random, difficulty, 0.05), losses(random, difficulty, 0.05));
+      const Bootstrap result =
+          bootstrap_mean(difference, {.resamples = 999, .seed = static_cast<uint64_t>(i)});
+      false_differences += result.p_value < 0.05 ? 1 : 0;
+      EXPECT_EQ(result.p_value<0.05, result.low> 0 || result.high < 0);
+    }
+    EXPECT_LE(false_differences, kComparisons * 7 / 100) << samples << " samples";
+  }
+}
+
+TEST(BootstrapMean, SeesADifferenceThatIsThere) {
+  std::mt19937_64 random(2);
+  int64_t seen = 0;
+  for (int i = 0; i < 100; ++i) {
+    const auto difficulty = difficulties(random, 64);
+    auto worse = losses(random, difficulty, 0.05);
+    for (double& x : worse) x += 0.05;
+    const Bootstrap result = bootstrap_mean(minus(worse, losses(random, difficulty, 0.05)));
+    seen += result.p_value < 0.05 ? 1 : 0;
+  }
+  EXPECT_GE(seen, 99);
+}
+
+TEST(BootstrapMean, IsTheSameForTheSameSeedAndKnowsItsEdges) {
+  const std::vector<double> values{0.1, -0.2, 0.4, 0.3, 0.05};
+  EXPECT_EQ(bootstrap_mean(values).p_value, bootstrap_mean(values).p_value);
+  EXPECT_EQ(bootstrap_mean(std::vector<double>(5, 0.0)).p_value, 1);
+  EXPECT_EQ(bootstrap_mean(std::vector<double>(5, 0.5)).p_value, 0);
+  EXPECT_THROW(bootstrap_mean(std::vector<double>{1}), Error);
+}
+
+void write_run(const fs::path& folder, const std::string& name, double loss, int hits) {
+  fs::create_directories(folder);
+  const json about{{"name", name},
+                   {"settings", {{"rows", 32}}},
+                   {"identity", {{"text", "t"}}},
+                   {"metrics", json::object()}};
+  for (const char* task : {"per_position_loss", "passkey"}) {
+    json summary = about;
+    summary["task"] = task;
+    test::write_file(folder / (std::string(task) + ".json"), summary.dump());
+  }
+  std::string rows = "{\"task\":\"per_position_loss\"}\n";
+  std::string prompts = "{\"task\":\"passkey\"}\n";
+  for (int i = 0; i < 32; ++i) {
+    rows +=
+        json{{"id", fmt::format("row {}", i)}, {"loss", loss + 0.01 * std::sin(i)}}.dump() + "\n";
+    prompts += json{{"id", fmt::format("{}", i)}, {"score", i % 8 < hits ? 1 : 0}}.dump() + "\n";
+  }
+  test::write_file(folder / "per_position_loss.jsonl", rows);
+  test::write_file(folder / "passkey.jsonl", prompts + "{\"id\":\"cut");
+}
+
+TEST(Compare, SaysWhoIsBetterAndWhereNobodyIs) {
+  const test::TempDir folder;
+  write_run(folder / "a", "fox", 1.0, 4);
+  write_run(folder / "b", "lru", 1.2, 4);
+  const auto runs = read_runs({folder / "a", folder / "b"});
+  const Comparison comparison = compare(runs);
+  ASSERT_EQ(comparison.differences.size(), 2);
+  EXPECT_TRUE(comparison.differences[0].differs);
+  EXPECT_EQ(sentence_of(comparison.differences[0], runs),
+            "per_position_loss: fox is better than lru by 0.2000 nats (95 %: 0.2000 to 0.2000).");
+  EXPECT_FALSE(comparison.differences[1].differs);
+  EXPECT_EQ(comparison.differences[1].samples, 32);
+  EXPECT_EQ(comparison.differences[1].first_mean, 50);
+
+  const PageOptions options{.comparison = &comparison};
+  const std::string text = page(runs, options, "vegaEmbed");
+  EXPECT_NE(text.find("fox is better than lru"), std::string::npos);
+  EXPECT_NE(text.find("spec-differences"), std::string::npos);
+}
+
+TEST(Compare, LossesMustDifferByMoreThanAnotherSeedWould) {
+  const test::TempDir folder;
+  write_run(folder / "a", "fox", 1.000, 4);
+  write_run(folder / "b", "lru", 1.004, 4);
+  const auto runs = read_runs({folder / "a", folder / "b"});
+  EXPECT_FALSE(compare(runs).differences[0].differs);
+  EXPECT_TRUE(compare(runs, {.loss_margin = 0.001}).differences[0].differs);
+}
+
+TEST(Compare, OtherSettingsAreLeftOutAndNamed) {
+  const test::TempDir folder;
+  write_run(folder / "a", "fox", 1.0, 4);
+  write_run(folder / "b", "lru", 1.2, 4);
+  auto runs = read_runs({folder / "a", folder / "b"});
+  runs[1].evaluations["passkey"]["settings"]["rows"] = 33;
+  const Comparison comparison = compare(runs);
+  EXPECT_EQ(comparison.differences.size(), 1);
+  ASSERT_EQ(comparison.left_out.size(), 1);
+  EXPECT_NE(comparison.left_out[0].find("passkey: fox and lru were measured with other settings"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace reynard::report
