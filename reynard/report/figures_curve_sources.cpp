@@ -146,7 +146,7 @@ std::optional<Figure> curve_targets(const RunResults& run, size_t index) {
                       {"strokeDash", dash}};
   return Figure{
       fmt::format("curve_targets_{}", index + 1),
-      fmt::format("{}: is memory of the text or of the training data?", run.name),
+      fmt::format("{}: does it remember the text or its training data?", run.name),
       "The forgetting curve on several texts: solid where the text was seen just before (copy), "
       "dashed where it was not (LM). Solid lines that coincide for training and held-out text mean "
       "that the curve measures memory of the context, not leaked training data.",

@@ -116,7 +116,7 @@ std::optional<Figure> score_lines(const Runs& runs, const ScoreLines& lines) {
   if (values.empty()) return {};
   json spec = base_spec(260);
   json x = quantitative("x", lines.x_title);
-  x["axis"] = {{"format", "~s"}};
+  x["axis"] = {{"format", ",d"}};
   x["scale"] = {{"type", "log"}, {"base", 2}, {"nice", false}};
   json y = quantitative("score", "accuracy");
   y["axis"] = {{"format", ".0%"}};
@@ -169,50 +169,65 @@ std::optional<Figure> document_perplexity(const Runs& runs) {
 }
 
 std::vector<Figure> score_figures(const Runs& runs) {
-  std::vector<Figure> figures;
-  const auto keep = [&](std::optional<Figure> figure) {
-    if (figure) figures.push_back(std::move(*figure));
+  static const std::vector<ScoreMap> kMaps = {
+      {"needle",
+       "length",
+       "depth",
+       "needle in a haystack",
+       "length of the text (tokens)",
+       "depth (% of the text before the sentence)",
+       "One sentence is hidden in a long text and asked for at its end. Green: the answer has it; "
+       "red: not. A model that only knows what is near has green at the bottom alone."},
+      {"ruler",
+       "length",
+       "task",
+       "RULER",
+       "length of prompt and answer (tokens)",
+       "task",
+       "Mean score per task and length. niah: find planted values; vt: follow variable "
+       "assignments; "
+       "cwe, fwe: most frequent words; qa: questions about documents. Rows that turn red to the "
+       "right show what breaks first with length."},
+      {"babilong",
+       "length",
+       "task",
+       "BABILong",
+       "length of the prompt (tokens)",
+       "task",
+       "Questions about facts that are spread over other text. qa1 needs one fact, qa2 two, qa3 "
+       "three; qa4 and qa5 are relations of two and three things. About one in six answers is "
+       "right "
+       "by chance."},
   };
-  for (size_t i = 0; i < runs.size(); ++i) {
-    keep(
-        score_map(runs[i],
-                  i,
-                  {"needle",
-                   "length",
-                   "depth",
-                   "needle in a haystack",
-                   "length of the text (tokens)",
-                   "depth (% of the text before the sentence)",
-                   "One sentence is hidden in a long text and asked for at its end. Green: the "
-                   "answer has it; red: not. A model that only knows what is near has green at the "
-                   "bottom alone."}));
-  }
-  keep(score_lines(runs,
-                   {"passkey",
-                    "length",
-                    "Passkey retrieval",
-                    "length of the prompt (tokens, log scale)",
-                    "Share of prompts after which the model repeats a five-digit number that was "
-                    "hidden in filler text; bars are one standard error. A model that finds it at "
-                    "any distance stays at 100 %."}));
-  keep(score_lines(
-      runs,
+  static const std::vector<ScoreLines> kLines = {
+      {"passkey",
+       "length",
+       "Passkey retrieval",
+       "length of the prompt (tokens, log scale)",
+       "Share of prompts after which the model repeats a number that was hidden in filler text; "
+       "bars are one standard error. A model that finds it at any distance stays at 100 %."},
       {"dictionary",
        "length",
        "Dictionary lookup",
        "tokens of definitions (log scale)",
-       "Share of looked-up values of which all tokens are right; bars go from the worst "
-       "dictionary to the best. Only models trained on dictionaries do this at all; a "
-       "memory that holds stays at 100 % past the training length."}));
-  keep(score_lines(
-      runs,
+       "Share of looked-up values of which all tokens are right; bars go from the worst dictionary "
+       "to the best. Only models trained on dictionaries do this at all; a memory that holds stays "
+       "at 100 % past the training length."},
       {"few_shot",
        "length",
        "Learning from examples in the context",
        "tokens of examples and question (log scale)",
-       "Accuracy on questions after as many solved examples as fit; bars are one standard "
-       "error over draws of examples. A model that uses its context gets better with "
-       "more of them."}));
+       "Accuracy on questions after as many solved examples as fit; bars are one standard error "
+       "over draws of examples. A model that uses its context gets better with more of them."},
+  };
+  std::vector<Figure> figures;
+  const auto keep = [&](std::optional<Figure> figure) {
+    if (figure) figures.push_back(std::move(*figure));
+  };
+  for (const ScoreMap& map : kMaps) {
+    for (size_t i = 0; i < runs.size(); ++i) keep(score_map(runs[i], i, map));
+  }
+  for (const ScoreLines& lines : kLines) keep(score_lines(runs, lines));
   keep(document_perplexity(runs));
   return figures;
 }

@@ -136,9 +136,10 @@ std::string page(const Runs& runs, const PageOptions& options, std::string_view 
       kPageStyle);
   text += fmt::format(
       "<header><p class=\"eyebrow\">reynard report</p><h1>{}</h1><p class=\"lead\">{}</p><nav>"
-      "<a href=\"#verdict\">Verdict</a>",
+      "{}<a href=\"#verdict\">Verdict</a>",
       html(title),
-      html(lead_text(runs)));
+      html(lead_text(runs)),
+      options.comparison ? "<a href=\"#compared\">Differences</a>" : "");
   for (const FigureGroup& group : groups) {
     text += fmt::format("<a href=\"#{}\">{}</a>", html(group.id), html(group.title));
   }

@@ -222,6 +222,14 @@ std::string coarse_memory(const RunResults& run) {
   return text.empty() || copies(run) ? text : text + " (within noise)";
 }
 
+std::string effective_length(const RunResults& run) {
+  const json* summary = run.evaluation("ruler");
+  const std::string text = summary ? text_at(*summary, "/metrics/effective_length/text") : "";
+  if (text.empty()) return "";
+  const bool comparable = summary->at("metrics").value("comparable", false);
+  return fmt::format("{} tokens{}", text, comparable ? "" : " (own data)");
+}
+
 std::string pruned_share(const RunResults& run) {
   return text_unless_nan(pruned(run), percent);
 }
@@ -266,6 +274,11 @@ constexpr Quantity kQuantities[] = {
     {"Coarse memory",
      "longest text on which having seen it helps by more than one point",
      coarse_memory},
+    {"RULER effective length",
+     "longest context with a mean score of at least 85.6 %; own data: not comparable with "
+     "published "
+     "results",
+     effective_length},
     {"Pruned share", "attention tiles that are neither read nor computed", pruned_share},
     {"Loss with / without pruning", "the same weights, the same rows", pruning_losses},
     {"Training speed", "tokens per second, median", training_speed},

@@ -232,6 +232,35 @@ TEST(Report, CurvesOfSeveralTextsAndPrefixesHaveFiguresOfTheirOwn) {
   EXPECT_NEAR(perplexity[1].at("perplexity").get<double>(), std::exp(1.0), 1e-4);
 }
 
+TEST(Report, EveryTaskOfScoresHasItsFigure) {
+  const test::TempDir folder;
+  Runs runs = two_runs(folder);
+  EXPECT_TRUE(score_figures(runs).empty());
+  const json group{{"length", 128}, {"depth", 50}, {"task", "qa1"}, {"score", 0.5}, {"samples", 4}};
+  json longer = group;
+  longer["length"] = 256;
+  for (const char* task : {"needle", "ruler", "babilong", "passkey", "dictionary", "few_shot"}) {
+    runs[0].evaluations[task] = {
+        {"metrics", {{"effective_length", {{"text", ">256"}}}, {"comparable", false}}},
+        {"series", {{"groups", {group, longer}}}}};
+  }
+  runs[0].evaluations["perplexity"] = {
+      {"metrics", json::object()},
+      {"series", {{"documents", {{{"documents", 1}, {"context", 1}, {"perplexity", 4.0}}}}}}};
+  const auto specs = specs_of(page(runs, {}, "vegaEmbed"));
+  for (const char* id :
+       {"needle_1", "ruler_1", "babilong_1", "passkey", "dictionary", "few_shot"}) {
+    ASSERT_TRUE(specs.contains(id)) << id;
+    EXPECT_EQ(rows_with(specs.at(id), "score").size(), 2) << id;
+  }
+  EXPECT_TRUE(specs.contains("document_perplexity"));
+  EXPECT_NE(score_figures(runs)[0].caption.find("columns from 128 on extrapolate"),
+            std::string::npos);
+  std::map<std::string, std::vector<std::string>> rows;
+  for (const SummaryRow& row : summary_rows(runs)) rows[row.quantity] = row.values;
+  EXPECT_EQ(rows.at("RULER effective length")[0], ">256 tokens (own data)");
+}
+
 TEST(Report, LossIsSmoothedOverTheStatedWindow) {
   const test::TempDir folder;
   const Runs runs = two_runs(folder);
