@@ -5,12 +5,14 @@
 #include "cli/device_option.h"
 #include "cli/evaluation_inputs.h"
 #include "cli/progress_bar.h"
+#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/config/config.h"
 #include "reynard/evaluation/evaluate.h"
 #include "reynard/evaluation/registry.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/device.h"
+#include "reynard/training/saved_run.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -38,6 +40,7 @@ struct EvalArguments {
   int64_t length = 0;
   int64_t train_length = 0;
   int64_t batch_tokens = 16384;
+  std::string checkpoints;
   bool skip_bad = false;
   bool json = false;
 };
@@ -130,15 +133,19 @@ void check_arguments(const EvalArguments& arguments) {
                       "--dtype",
                       arguments.dtype,
                       "f32 or bf16");
+  tensor::check_value(arguments.checkpoints.empty() || arguments.checkpoints == "all",
+                      "eval",
+                      "--checkpoints",
+                      arguments.checkpoints,
+                      "all");
   for (const std::string& name : arguments.tasks) evaluation::task_named(name);
 }
 
-void run_eval(const EvalArguments& arguments, const std::vector<std::string>& overrides) {
-  check_arguments(arguments);
-  auto config = config::from_toml<evaluation::EvaluationConfig>(
-      "", "command line", with_length(overrides, arguments.length));
-  if (arguments.skip_bad) config.few_shot.skip_bad = true;
-  const ModelFolder folder = find_model(arguments.model);
+// Measures one model with all tasks; results go into the folder. Returns the summaries.
+std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
+                                          const evaluation::EvaluationConfig& config,
+                                          const ModelFolder& folder,
+                                          const fs::path& output) {
   const TextCorpus text =
       open_texts(arguments.texts, folder, models::load_config(folder.model), arguments.tokenizer);
   models::Decoder decoder =
@@ -149,7 +156,7 @@ void run_eval(const EvalArguments& arguments, const std::vector<std::string>& ov
       arguments.train_length > 0 ? arguments.train_length : folder.train_length();
   const evaluation::ModelFacts facts = facts_of(decoder.config(), train_length);
   evaluation::EvaluateOptions options;
-  options.folder = arguments.output.empty() ? folder.results() : fs::path(arguments.output);
+  options.folder = output;
   options.batch_tokens = arguments.batch_tokens;
   options.identity = {{"model", folder.identity},
                       {"text", text.identity},
@@ -167,16 +174,68 @@ void run_eval(const EvalArguments& arguments, const std::vector<std::string>& ov
     tasks.push_back(evaluation::task_named(name).make(text.corpus, config, facts));
   }
   const auto scorer = evaluation::make_decoder_scorer(decoder, arguments.batch_tokens);
+  std::vector<nlohmann::json> summaries;
   for (const auto& task : tasks) {
-    nlohmann::json summary;
     {
       ProgressBar bar(task->name());
       options.progress = [&](int64_t done, int64_t all) { bar.show(done, all); };
-      summary = evaluation::evaluate(*scorer, *task, options);
+      summaries.push_back(evaluation::evaluate(*scorer, *task, options));
     }
-    print_summary(summary, arguments.json);
+    print_summary(summaries.back(), arguments.json);
   }
   if (!arguments.json) fmt::print("results: {}\n", options.folder.string());
+  return summaries;
+}
+
+// Every checkpoint of the run into a folder of its own, and all metrics by the tokens seen.
+void measure_checkpoints(const EvalArguments& arguments,
+                         const evaluation::EvaluationConfig& config) {
+  const std::vector<fs::path> checkpoints = training::list_checkpoints(arguments.model);
+  if (checkpoints.empty()) {
+    throw Error(
+        fmt::format("eval: --checkpoints: {} has no checkpoints/step-*; keep them with "
+                    "training.keep_checkpoints",
+                    arguments.model));
+  }
+  const fs::path output =
+      arguments.output.empty() ? fs::path(arguments.model) / "eval" : fs::path(arguments.output);
+  nlohmann::json points = nlohmann::json::array();
+  std::string name;
+  for (const fs::path& path : checkpoints) {
+    const ModelFolder folder = find_model(path);
+    name = folder.run_json.value("name", fs::path(arguments.model).filename().string());
+    const fs::path step = path.filename();
+    if (!arguments.json) fmt::print("{}\n", step.string());
+    const nlohmann::json counters = read_object(path / "trainer.json");
+    for (const nlohmann::json& summary :
+         measure_model(arguments, config, folder, output / "checkpoints" / step)) {
+      points.push_back({{"checkpoint", step.string()},
+                        {"tokens", counters.value("tokens", int64_t{0})},
+                        {"task", summary.at("task")},
+                        {"metrics", summary.at("metrics")}});
+    }
+  }
+  const nlohmann::json summary{{"task", "checkpoints"},
+                               {"name", name},
+                               {"command", command_line()},
+                               {"metrics", {{"checkpoints", checkpoints.size()}}},
+                               {"series", {{"points", points}}}};
+  checkpoint::write_atomically(
+      output / "checkpoints.json",
+      summary.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+void run_eval(const EvalArguments& arguments, const std::vector<std::string>& overrides) {
+  check_arguments(arguments);
+  auto config = config::from_toml<evaluation::EvaluationConfig>(
+      "", "command line", with_length(overrides, arguments.length));
+  if (arguments.skip_bad) config.few_shot.skip_bad = true;
+  if (!arguments.checkpoints.empty()) return measure_checkpoints(arguments, config);
+  const ModelFolder folder = find_model(arguments.model);
+  measure_model(arguments,
+                config,
+                folder,
+                arguments.output.empty() ? folder.results() : fs::path(arguments.output));
 }
 
 }  // namespace
@@ -214,6 +273,9 @@ void add_eval(CLI::App& app) {
                       "Length that the model was trained on, where its folder does not say");
   command->add_option("--batch-tokens", arguments->batch_tokens, "Tokens of one forward pass")
       ->capture_default_str();
+  command->add_option("--checkpoints",
+                      arguments->checkpoints,
+                      "all: measure every checkpoint of the run, for metrics by tokens seen");
   command->add_flag(
       "--skip-bad", arguments->skip_bad, "Leave malformed lines of data files out and count them");
   command->add_flag("--json", arguments->json, "Print one JSON line per task");

@@ -189,6 +189,12 @@ std::pair<std::string, std::string> name_and_file(const std::string& text) {
 
 }  // namespace
 
+nlohmann::json read_object(const fs::path& path) {
+  nlohmann::json json = read_json(path);
+  if (!json.is_object()) throw Error(fmt::format("eval: {} is not a JSON object", path.string()));
+  return json;
+}
+
 int64_t ModelFolder::train_length() const {
   const auto found = run_json.find("train_length");
   return found != run_json.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
@@ -218,11 +224,8 @@ ModelFolder find_model(const fs::path& path) {
                                     fs::absolute(folder.model).parent_path().parent_path()}) {
     if (!fs::exists(candidate / "run.json")) continue;
     folder.run = candidate;
-    folder.run_json = read_json(candidate / "run.json");
+    folder.run_json = read_object(candidate / "run.json");
     break;
-  }
-  if (!folder.run_json.is_object()) {
-    throw Error(fmt::format("eval: {}/run.json is not a JSON object", folder.run.string()));
   }
   folder.name = plain_name(path);
   const auto name = folder.run_json.find("name");

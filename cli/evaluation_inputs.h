@@ -31,6 +31,9 @@ struct ModelFolder {
 // Throws reynard::Error when there is no model there.
 ModelFolder find_model(const std::filesystem::path& path);
 
+// A JSON file that must hold an object. Throws reynard::Error naming it otherwise.
+nlohmann::json read_object(const std::filesystem::path& path);
+
 // A corpus with the file that its tokens are read from.
 struct TextCorpus {
   evaluation::Corpus corpus;

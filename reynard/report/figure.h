@@ -61,6 +61,9 @@ struct ScoreLines {
 };
 std::optional<Figure> score_lines(const Runs& runs, const ScoreLines& lines);
 
+// The main metrics of a run's checkpoints by the tokens seen, one figure each.
+std::vector<Figure> checkpoint_figures(const Runs& runs);
+
 // Perplexity of a document after others, by the tokens before it.
 std::optional<Figure> document_perplexity(const Runs& runs);
 

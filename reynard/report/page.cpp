@@ -108,6 +108,7 @@ std::vector<FigureGroup> figure_groups(const Runs& runs, const FigureOptions& op
   keep(groups[5].figures, training_loss(runs));
   keep(groups[5].figures, gate_saturation(runs));
   keep(groups[5].figures, training_speed(runs));
+  for (Figure& figure : checkpoint_figures(runs)) groups[5].figures.push_back(std::move(figure));
   for (FigureGroup& group : groups) {
     if (group.figures.size() == 1) group.columns = 1;
   }

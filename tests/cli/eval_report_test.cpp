@@ -181,6 +181,37 @@ TEST_F(EvalCommand, ComparesRunsThatWereMeasuredAlike) {
   expect_error({"compare", "a", "b", "--resamples", "3"}, "--resamples = 3");
 }
 
+TEST_F(EvalCommand, CheckpointsAreMeasuredByTokensSeen) {
+  const std::vector<std::string> arguments{"eval",
+                                           "run",
+                                           "--checkpoints",
+                                           "all",
+                                           "--task",
+                                           "per_position_loss",
+                                           "--text",
+                                           "text.txt",
+                                           "--length",
+                                           "64"};
+  expect_error(arguments, "run has no checkpoints/step-*");
+  for (const int step : {1, 2}) {
+    const fs::path checkpoint = folder_ / fmt::format("run/checkpoints/step-{:012}", step);
+    fs::create_directories(checkpoint.parent_path());
+    fs::copy(folder_ / "run/model", checkpoint, fs::copy_options::recursive);
+    test::write_file(checkpoint / "trainer.json", json{{"tokens", 1000 * step}}.dump());
+  }
+  const ProgramResult eval = run(arguments);
+  ASSERT_EQ(eval.exit_code, 0) << eval.errors;
+  const auto all = json::parse(test::read_file(folder_ / "run/eval/checkpoints.json"));
+  const json& points = all.at("series").at("points");
+  ASSERT_EQ(points.size(), 2);
+  EXPECT_EQ(points[1].at("tokens"), 2000);
+  EXPECT_EQ(points[0].at("metrics").at("loss"), points[1].at("metrics").at("loss"));
+  EXPECT_EQ(all.at("name"), "small");
+  EXPECT_TRUE(
+      fs::exists(folder_ / "run/eval/checkpoints/step-000000000001/per_position_loss.json"));
+  expect_error({"eval", "run", "--checkpoints", "3", "--text", "text.txt"}, "--checkpoints = 3");
+}
+
 TEST_F(EvalCommand, DictionariesAreWrittenAndPrepared) {
   ASSERT_EQ(run({"dictionary", "-o", "d.jsonl", "--documents", "3"}).exit_code, 0);
   const ProgramResult prepared = run({"prepare", "d.jsonl", "-o", "data"});

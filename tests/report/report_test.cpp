@@ -261,6 +261,24 @@ TEST(Report, EveryTaskOfScoresHasItsFigure) {
   EXPECT_EQ(rows.at("RULER effective length")[0], ">256 tokens (own data)");
 }
 
+TEST(Report, CheckpointsAreDrawnByTokensSeen) {
+  const test::TempDir folder;
+  Runs runs = two_runs(folder);
+  const json point{{"checkpoint", "step-1"},
+                   {"tokens", 1000},
+                   {"task", "forgetting_curve"},
+                   {"metrics", {{"fine_length", {{"length", 32}}}}}};
+  runs[0].evaluations["checkpoints"] = {{"metrics", json::object()},
+                                        {"series", {{"points", {point, point}}}}};
+  const auto specs = specs_of(page(runs, {}, "vegaEmbed"));
+  const auto id = "checkpoints_forgetting_curve_fine_length_length";
+  ASSERT_TRUE(specs.contains(id));
+  const auto values = rows_with(specs.at(id), "value");
+  ASSERT_EQ(values.size(), 2);
+  EXPECT_EQ(values[0].at("tokens"), 1000);
+  EXPECT_EQ(values[0].at("value"), 32);
+}
+
 TEST(Report, LossIsSmoothedOverTheStatedWindow) {
   const test::TempDir folder;
   const Runs runs = two_runs(folder);
