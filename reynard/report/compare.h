@@ -25,8 +25,8 @@ struct Bootstrap {
 };
 // Studentised bootstrap: the distribution of (mean* - mean) / error* over resamples stands for that
 // of mean / error. It holds its level with few samples, where the plain percentile interval is too
-// narrow. No spread but rounding: p = 1 for differences of 0, otherwise p = 0. Throws reynard::Error
-// for fewer than 2 differences.
+// narrow. No spread but rounding: p = 1 for differences of 0, otherwise p = 0. Throws
+// reynard::Error for fewer than 2 differences.
 Bootstrap bootstrap_mean(std::span<const double> differences, const BootstrapOptions& options = {});
 
 // One quantity of two runs, over the samples that both measured under the same settings on the same
