@@ -98,17 +98,21 @@ void run_cost(const CostArguments& arguments) {
     tensor::check_value(
         length >= 1 && length <= int64_t{1} << 31, "cost", "--lengths", length, "1 to 2147483648");
   }
-  if (!arguments.json) print_header();
+  // All models are read before anything is printed.
+  std::vector<nlohmann::ordered_json> rows;
   for (const std::string& model : arguments.models) {
     const models::DecoderConfig config = read_model_config(model);
     for (const int64_t length : arguments.lengths) {
-      const auto row = json_of(model, length, models::model_cost(config, length));
-      if (arguments.json) {
-        // The model's path need not be UTF-8.
-        fmt::print("{}\n", row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-      } else {
-        print_row(row);
-      }
+      rows.push_back(json_of(model, length, models::model_cost(config, length)));
+    }
+  }
+  if (!arguments.json) print_header();
+  for (const nlohmann::ordered_json& row : rows) {
+    if (arguments.json) {
+      // The model's path need not be UTF-8.
+      fmt::print("{}\n", row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    } else {
+      print_row(row);
     }
   }
 }
