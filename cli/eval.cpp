@@ -5,6 +5,7 @@
 #include "cli/device_option.h"
 #include "cli/evaluation_inputs.h"
 #include "cli/progress_bar.h"
+#include "cli/pruning_note.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/config/config.h"
 #include "reynard/evaluation/evaluate.h"
@@ -151,6 +152,7 @@ std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
   models::Decoder decoder =
       models::load_model(folder.model, tensor::choose_device(arguments.device));
   if (arguments.dtype == "bf16") decoder.set_compute_dtype(at::kBFloat16);
+  print_pruning_note(decoder.config());
 
   const int64_t train_length =
       arguments.train_length > 0 ? arguments.train_length : folder.train_length();

@@ -2,6 +2,7 @@
 
 #include "cli/command.h"
 #include "cli/progress_bar.h"
+#include "cli/pruning_note.h"
 #include "cli/sampling_options.h"
 #include "cli/stop_signal.h"
 #include "cli/text_model.h"
@@ -292,6 +293,7 @@ void run_generate(const GenerateArguments& arguments, bool prompt_given) {
   check_arguments(arguments);
   const std::string prompt = read_prompt(arguments, prompt_given);
   TextModel model = open_text_model(arguments.model);
+  print_pruning_note(model.decoder.config());
   generation::Generator generator(
       model.decoder, {.chunk_tokens = arguments.chunk_tokens, .evict = !arguments.keep_all});
   Timing timing;

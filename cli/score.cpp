@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/device_option.h"
 #include "cli/model_tokenizer.h"
+#include "cli/pruning_note.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/device.h"
@@ -137,6 +138,7 @@ void add_score(CLI::App& app) {
     models::Decoder decoder =
         models::load_model(arguments->model, tensor::choose_device(arguments->device));
     if (arguments->dtype == "bf16") decoder.set_compute_dtype(at::kBFloat16);
+    print_pruning_note(decoder.config());
     const int64_t vocab_size = decoder.config().vocab_size;
     const bool is_text = !arguments->texts.empty();
     for (const auto& ids :

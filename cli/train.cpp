@@ -2,6 +2,7 @@
 
 #include "cli/command.h"
 #include "cli/device_option.h"
+#include "cli/pruning_note.h"
 #include "cli/stop_signal.h"
 #include "cli/training_run.h"
 #include "reynard/config/config.h"
@@ -49,6 +50,7 @@ void run_train(const TrainArguments& arguments, std::vector<std::string> overrid
   const auto experiment = config::read_toml<training::Experiment>(arguments.experiment, overrides);
   std::vector<std::string> command = {"reynard", "train", arguments.experiment};
   command.insert(command.end(), overrides.begin(), overrides.end());
+  if (!arguments.quiet) print_pruning_note(experiment.model);
   const training::RunResult result = run_training(
       experiment, {.resume = arguments.resume, .quiet = arguments.quiet, .command = command});
   if (!result.finished) {

@@ -82,6 +82,23 @@ TEST(InfoCommand, BadModels) {
   expect_error({"info", (folder / "e.toml").string()}, "e.toml:2");
 }
 
+TEST(ScoreCommand, SaysWhichRulePrunes) {
+  const test::TempDir folder;
+  models::DecoderConfig config = test::attention_variants()[1].config;
+  test::write_file(folder / "ids.json", "[[1, 2, 3]]");
+  const std::string model = (folder / "model").string(), ids = (folder / "ids.json").string();
+  for (const double tolerance : {0.0, -10.0}) {
+    config.attention.forget_gate = models::ForgetGate::kFull;
+    config.attention.log_pruning_tolerance = tolerance;
+    models::Decoder decoder(config, /*seed=*/3);
+    models::save_model(decoder, model);
+    const ProgramResult result = test::run_program({.arguments = {"score", model, "--ids", ids}});
+    ASSERT_EQ(result.exit_code, 0) << result.errors;
+    const bool said = result.errors.find("pruning: tight rule, at most e^-10") != std::string::npos;
+    EXPECT_EQ(said, tolerance < 0) << result.errors;
+  }
+}
+
 TEST(ScoreCommand, OneLinePerList) {
   const test::TempDir folder;
   models::Decoder decoder(test::attention_variants()[1].config, /*seed=*/3);
