@@ -30,6 +30,7 @@ constexpr std::array kFigures = {
     Figure{kTwoZen5, "dense_backward", "B1 H4 T16384 D64", "bf16", 288},
     Figure{kTwoZen5, "train_step", "10M B4 T1024", "bf16", 3399},
     Figure{kTwoZen5, "train_step", "10M B1 T8192", "bf16", 1109},
+    Figure{kTwoZen5, "train_step", "125M B1 T1024", "bf16", 273},
 };
 
 }  // namespace

@@ -12,21 +12,36 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/zeros.h>
 
+#include <array>
 #include <cmath>
 #include <memory>
+#include <string_view>
 
 namespace reynard::bench {
 
 namespace {
 
-constexpr int64_t kVocabulary = 258;
+// Sizes of the two models. The peer has one projection less and a wider MLP: the same count.
+struct Sizes {
+  std::string_view name;
+  int64_t vocabulary, width, layers, heads, mlp, peer_mlp;
+};
+constexpr std::array kSizes = {Sizes{"10M", 258, 384, 6, 6, 768, 896},
+                               Sizes{"125M", 50257, 768, 12, 12, 1792, 2048}};
+
+const Sizes& sizes_named(const std::string& name) {
+  for (const Sizes& sizes : kSizes) {
+    if (sizes.name == name) return sizes;
+  }
+  throw Error(fmt::format("bench train_step: --model {}; expected 10M or 125M", name));
+}
 
 // The same random rows again and again: what they say does not matter for speed, and a model that
 // trains learns them.
 class RepeatedBatch : public data::Loader {
  public:
-  RepeatedBatch(int64_t rows, int64_t length) {
-    const at::Tensor text = at::randint(kVocabulary, {rows, length + 1}, at::kLong);
+  RepeatedBatch(int64_t vocabulary, int64_t rows, int64_t length) {
+    const at::Tensor text = at::randint(vocabulary, {rows, length + 1}, at::kLong);
     batch_ = {.tokens = text.narrow(1, 0, length).contiguous(),
               .targets = text.narrow(1, 1, length).contiguous(),
               .loss_mask = at::ones({rows, length}, at::kFloat),
@@ -41,15 +56,16 @@ class RepeatedBatch : public data::Loader {
   data::Batch batch_;
 };
 
-// FoX (Pro), 9.9M parameters. The peer has one projection less and an MLP of 896: the same count.
-training::Experiment fox_experiment(const TrainStepBench& options, const std::string& dtype) {
+training::Experiment fox_experiment(const TrainStepBench& options,
+                                    const Sizes& sizes,
+                                    const std::string& dtype) {
   training::Experiment experiment;
-  experiment.model.vocab_size = kVocabulary;
-  experiment.model.hidden_size = 384;
-  experiment.model.num_layers = 6;
-  experiment.model.intermediate_size = 768;
+  experiment.model.vocab_size = sizes.vocabulary;
+  experiment.model.hidden_size = sizes.width;
+  experiment.model.num_layers = sizes.layers;
+  experiment.model.intermediate_size = sizes.mlp;
   models::AttentionMixerConfig& attention = experiment.model.attention;
-  attention.num_heads = 6;
+  attention.num_heads = sizes.heads;
   attention.qk_norm = models::QKNorm::kPerHead;
   attention.output_gate = models::OutputGate::kSigmoid;
   attention.output_norm = true;
@@ -66,28 +82,37 @@ training::Experiment fox_experiment(const TrainStepBench& options, const std::st
 }
 
 // Both must begin at the loss of a model that knows nothing and then fall.
-void check_learning(const std::string& who, double first, double last) {
-  if (std::abs(first - std::log(kVocabulary)) < 0.3 && last < first) return;
+void check_learning(const std::string& who, const Sizes& sizes, double first, double last) {
+  if (std::abs(first - std::log(sizes.vocabulary)) < 0.3 && last < first) return;
   throw Error(fmt::format(
       "bench train_step: {} does not learn: loss {} at first, {} at last", who, first, last));
 }
 
 Row bench_dtype(const TrainStepBench& options, const std::string& dtype) {
-  training::Trainer trainer(fox_experiment(options, dtype),
-                            std::make_unique<RepeatedBatch>(options.batch_size, options.length));
+  const Sizes& sizes = sizes_named(options.model);
+  training::Trainer trainer(
+      fox_experiment(options, sizes, dtype),
+      std::make_unique<RepeatedBatch>(sizes.vocabulary, options.batch_size, options.length));
   PeerProcess peer("train_step_peer.py",
-                   {std::to_string(options.batch_size), std::to_string(options.length), dtype});
+                   {std::to_string(options.batch_size),
+                    std::to_string(options.length),
+                    dtype,
+                    std::to_string(sizes.vocabulary),
+                    std::to_string(sizes.width),
+                    std::to_string(sizes.layers),
+                    std::to_string(sizes.heads),
+                    std::to_string(sizes.peer_mlp)});
   const double our_first = trainer.step().loss, peer_first = std::stod(peer.ask("step"));
   double our_last = our_first, peer_last = peer_first;
   const Medians seconds = time_by_turns(
       options.repeats,
       [&] { our_last = trainer.step().loss; },
       [&] { peer_last = std::stod(peer.ask("step")); });
-  check_learning("FoX (Pro)", our_first, our_last);
-  check_learning("the peer", peer_first, peer_last);
+  check_learning("FoX (Pro)", sizes, our_first, our_last);
+  check_learning("the peer", sizes, peer_first, peer_last);
   const auto tokens = static_cast<double>(options.batch_size * options.length);
   return {.name = "train_step",
-          .shape = fmt::format("10M B{} T{}", options.batch_size, options.length),
+          .shape = fmt::format("{} B{} T{}", sizes.name, options.batch_size, options.length),
           .dtype = dtype,
           .device = cpu_name(),
           .ours = tokens / seconds.ours,

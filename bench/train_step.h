@@ -1,7 +1,6 @@
 #pragma once
-// Tokens per second of whole training steps: a FoX (Pro) of 10M parameters here against a PyTorch
-// eager Transformer of the same size (bench/peers/train_step_peer.py), by turns on the same
-// threads.
+// Tokens per second of whole training steps: a FoX (Pro) here against a PyTorch eager Transformer
+// of the same size (bench/peers/train_step_peer.py), by turns on the same threads.
 
 #include "bench/rows.h"
 
@@ -12,8 +11,9 @@
 namespace reynard::bench {
 
 struct TrainStepBench {
-  int64_t batch_size = 4;  // rows of a step
-  int64_t length = 1024;   // tokens of a row
+  std::string model = "10M";  // or 125M, as the recipes in configs/125m: 162M with its embeddings
+  int64_t batch_size = 4;     // rows of a step
+  int64_t length = 1024;      // tokens of a row
   std::vector<std::string> dtypes = {"f32", "bf16"};
   int repeats = 7;
 };

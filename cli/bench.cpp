@@ -142,12 +142,14 @@ void add_decode(CLI::App& bench) {
 
 void add_train_step(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
-      "train_step", "training steps of a 10M FoX (Pro) against a PyTorch eager Transformer");
+      "train_step", "training steps of a FoX (Pro) against a PyTorch eager Transformer");
   struct Arguments {
     bench::TrainStepBench bench;
     std::string json;
   };
   auto arguments = std::make_shared<Arguments>();
+  command->add_option("--model", arguments->bench.model, "10M (default) or 125M parameters")
+      ->check(CLI::IsMember({"10M", "125M"}));
   command->add_option("--batch", arguments->bench.batch_size, "rows of a step")
       ->check(CLI::PositiveNumber);
   command->add_option("--length", arguments->bench.length, "tokens of a row")

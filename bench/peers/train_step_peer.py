@@ -1,6 +1,6 @@
-"""Peer of `reynard bench train_step`: a LLaMA-style Transformer of 9.9M parameters in PyTorch eager.
+"""Peer of `reynard bench train_step`: a LLaMA-style Transformer in PyTorch eager.
 
-    train_step_peer.py BATCH LENGTH f32|bf16
+    train_step_peer.py BATCH LENGTH f32|bf16 VOCABULARY WIDTH LAYERS HEADS MLP
 
 Answers every line on stdin with one training step and its loss: forward, backward, clipping, fused
 AdamW. bf16 is autocast with f32 weights. Same sizes, vocabulary and optimizer settings as ours.
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-VOCABULARY, WIDTH, LAYERS, HEADS, MLP = 258, 384, 6, 6, 896
+VOCABULARY, WIDTH, LAYERS, HEADS, MLP = map(int, sys.argv[4:9])
 HEAD = WIDTH // HEADS
 
 
