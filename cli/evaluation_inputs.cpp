@@ -247,7 +247,9 @@ TextCorpus open_texts(const std::vector<std::string>& texts,
   auto storage = std::make_shared<std::vector<std::shared_ptr<const void>>>();
   std::string others_identity;
   for (const std::string& text : texts) {
-    const auto [name, file] = name_and_file(text);
+    const auto named = name_and_file(text);
+    const auto& name = named.first;  // a structured binding cannot be captured by clang 14
+    const auto& file = named.second;
     TextCorpus opened = open_text(file, folder, model, tokenizer);
     storage->push_back(opened.storage);
     if (name.empty()) {

@@ -26,6 +26,7 @@ using protocol::ApiError;
 constexpr const char* kJson = "application/json";
 // How long a wait for a piece lasts before the client is looked after.
 constexpr std::chrono::milliseconds kPatience{200};
+constexpr std::chrono::seconds kDrainPatience{30};  // for answers that are being sent
 
 void set_error(httplib::Response& response, const ApiError& error) {
   response.status = error.status;
@@ -114,8 +115,13 @@ void HttpServer::drain() {
   draining_ = true;
   engine_.wait_until_idle();
   listener_->close_idle();
+  // stop() cuts off what is still being sent; a client that reads too slowly is not waited for.
+  const auto deadline = std::chrono::steady_clock::now() + kDrainPatience;
+  while (listener_->num_connections() > 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   listener_->stop();
-  thread_.join();  // after the last answer was sent
+  thread_.join();
 }
 
 void HttpServer::add_routes() {

@@ -26,8 +26,7 @@ constexpr int value_of(char c) {
 
 std::optional<std::string> from_base64(std::string_view text) {
   if (text.empty() || text.size() % 4 != 0) return std::nullopt;
-  while (text.substr(text.size() - 1) == "=") text.remove_suffix(1);
-  if (text.size() % 4 == 1) return std::nullopt;
+  for (int padding = 0; padding < 2 && text.back() == '='; ++padding) text.remove_suffix(1);
   std::string bytes;
   uint32_t bits = 0;
   int num_bits = 0;

@@ -97,6 +97,8 @@ TEST_F(Formats, TiktokenIsTheSameVocabularyAsItsJson) {
             std::string::npos);
   EXPECT_NE(error_of([&] { open("x.tiktoken", "YQ== 0\nYg== x\n", "gpt2:"); }).find("line 2"),
             std::string::npos);
+  EXPECT_NE(error_of([&] { open("x.tiktoken", "YQ== 0\n==== 1\n", "gpt2:"); }).find("line 2"),
+            std::string::npos);
   EXPECT_NE(error_of([&] { open("x.tiktoken", "YQ== 0\n", "gpt2:"); }).find("the byte 0"),
             std::string::npos);
 }

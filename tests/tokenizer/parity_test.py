@@ -1,6 +1,6 @@
 """Ids and decoded text of every family equal those of the libraries that define them.
 
-Usage: parity_test.py PROGRAM [--strings N] [--seed S] [--shared FOLDER] [FAMILY...]
+Usage: parity_test.py PROGRAM [FAMILY...] [--strings N] [--seed S] [--shared FOLDER]
 
 100,000 strings a family, as the numbers in docs/tokenizers.md were found:
     .venv/bin/python tests/tokenizer/parity_test.py build/cpu/bin/reynard --strings 100000
