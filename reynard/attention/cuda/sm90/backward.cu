@@ -390,6 +390,7 @@ class Consumer {
   }
 
   __device__ __forceinline__ void release_stage() {
+    __syncwarp();  // all lanes have read the step
     if (thread_ % 32 == 0) arrive(shared_address(&s_.stage_empty[stage_.index]));
     stage_.next();
   }
@@ -677,6 +678,7 @@ class Consumer {
   }
 
   __device__ __forceinline__ void finish_task() {
+    __syncwarp();
     if (thread_ % 32 == 0) arrive(shared_address(&s_.keys_empty));
     store_rows(p_.task.dk, dk_, p_.task.problem.scale);
     store_rows(p_.task.dv, dv_, 1);

@@ -374,10 +374,12 @@ class Consumer {
   }
 
   __device__ __forceinline__ void release_keys() {
+    __syncwarp();  // all lanes have read what the block brought
     if (thread_ % 32 == 0) arrive(shared_address(&s_.key_empty[keys_.index]));
     keys_.next();
   }
   __device__ __forceinline__ void release_values() {
+    __syncwarp();
     if (thread_ % 32 == 0) arrive(shared_address(&s_.value_empty[values_.index]));
     values_.next();
   }
