@@ -26,12 +26,10 @@ namespace reynard::attention::cuda::sm90 {
 namespace {
 
 constexpr double kLog2E = 1.4426950408889634;
-constexpr int kWarpgroup = 128;
 constexpr int kConsumers = 2;  // warpgroups, each with half of the keys
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 constexpr int kOwnKeys = kKeysPerBlock / kConsumers;
 constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
-constexpr int kRowBytes = 128;                     // of a swizzled tile
 constexpr int kPartFloats = kQueriesPerTile * 64;  // of dQ on its way: 64 dimensions of a tile
 // (batch, key/value head) pairs whose key blocks are in flight together.
 constexpr int kPairsPerSection = 8;
@@ -86,18 +84,6 @@ struct Params {
   int* turns;      // (B, H, tiles): parts of dQ that were added
   float* dq_sums;  // (B, H, tiles, halves) of parts, unscaled
   int num_tasks, num_tiles, num_key_blocks;
-};
-
-template <int kStages>
-struct Stage {
-  int index = 0;
-  uint32_t parity = 0;
-  __device__ void next() {
-    if (++index == kStages) {
-      index = 0;
-      parity ^= 1;
-    }
-  }
 };
 
 template <class C>
@@ -308,17 +294,6 @@ __device__ void deliver(const Params& p, Shared<C>& s, int from) {
 }
 
 // ---- a warpgroup: 64 keys ----
-
-__device__ __forceinline__ uint32_t packed(float low, float high, __nv_bfloat16) {
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-__device__ __forceinline__ uint32_t packed(float low, float high, __half) {
-  uint32_t pair;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
 
 template <class C>
 class Consumer {
@@ -703,8 +678,7 @@ class Consumer {
 template <class C>
 __global__ void __launch_bounds__(kThreads, 1) backward_kernel(const __grid_constant__ Params p) {
   extern __shared__ char raw[];
-  const uint32_t misaligned = shared_address(raw) & 1023;
-  auto& s = *reinterpret_cast<Shared<C>*>(raw + (misaligned ? 1024 - misaligned : 0));
+  auto& s = aligned_shared<Shared<C>>(raw);
   const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (threadIdx.x == 0) prepare_shared(s);
   __syncthreads();
@@ -797,7 +771,7 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   if (problem.key_sums) make_bias_records(problem, biases, stream);
   make_query_records(task, records, stream);
   plan_keys(problem, p.plan, stream);
-  constexpr int kBytes = sizeof(Shared<C>) + 1024;
+  constexpr int kBytes = sizeof(Shared<C>) + kAlignment;
   cudaFuncSetAttribute(backward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const int blocks = min(num_processors, p.num_tasks);
   backward_kernel<C><<<blocks, kThreads, kBytes, stream>>>(p);

@@ -122,6 +122,33 @@ __device__ __forceinline__ void wait_stores() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
+// ---- rings of tiles ----
+
+constexpr int kWarpgroup = 128;  // threads
+constexpr int kRowBytes = 128;   // of a swizzled tile: 64 half-precision dimensions
+
+// Position in a ring of kStages tiles, and the parity of the turn.
+template <int kStages>
+struct Stage {
+  int index = 0;
+  uint32_t parity = 0;
+  __device__ void next() {
+    if (++index == kStages) {
+      index = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// The dynamic shared memory as a struct: swizzled tiles start at multiples of 1024 bytes, so
+// launches ask for kAlignment bytes more than it has.
+constexpr int kAlignment = 1024;
+template <class Shared>
+__device__ __forceinline__ Shared& aligned_shared(char* raw) {
+  const uint32_t beyond = shared_address(raw) % kAlignment;
+  return *reinterpret_cast<Shared*>(raw + (beyond ? kAlignment - beyond : 0));
+}
+
 // ---- registers ----
 
 // Every warp of a warpgroup asks for this many registers per thread.

@@ -27,8 +27,6 @@ constexpr double kLn2 = 0.69314718055994531;
 constexpr float kLowest = -1e30F;    // finite, so that differences of references are
 constexpr float kLargestExcess = 8;  // of a score over its row's reference, in powers of two
 constexpr int kStages = 2;
-constexpr int kWarpgroup = 128;
-constexpr int kRowBytes = 128;  // of a swizzled tile: 64 dimensions
 
 // kDim: head dimension rounded up to 64 or 128.
 template <int kDim_, class Scalar_, bool kGated_, bool kWithValues_>
@@ -71,18 +69,6 @@ struct Params {
   const BiasRecord* records;
   Plan plan;
   int num_tasks, num_query_blocks, num_key_blocks;
-};
-
-// Position in a ring of kStages tiles.
-struct Stage {
-  int index = 0;
-  uint32_t parity = 0;
-  __device__ void next() {
-    if (++index == kStages) {
-      index = 0;
-      parity ^= 1;
-    }
-  }
 };
 
 template <class C>
@@ -182,19 +168,8 @@ class Producer {
 
   const Params& p_;
   Shared<C>& s_;
-  Stage keys_, values_;
+  Stage<kStages> keys_, values_;
 };
-
-__device__ __forceinline__ uint32_t packed(float low, float high, __nv_bfloat16) {
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-__device__ __forceinline__ uint32_t packed(float low, float high, __half) {
-  uint32_t pair;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
 
 // One warpgroup: 64 queries of each task.
 template <class C>
@@ -615,7 +590,7 @@ class Consumer {
   const int warpgroup_, thread_;
   const float scale2_;
   int slot_ = 0, b_ = 0, h_ = 0, first_row_ = 0;
-  Stage keys_, values_;
+  Stage<kStages> keys_, values_;
   KeyRange visible_[2];
   BlockRange own_;                     // blocks that this warpgroup reads
   int full_begin_ = 0, full_end_ = 0;  // blocks that every row sees whole
@@ -632,8 +607,7 @@ class Consumer {
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_constant__ Params p) {
   extern __shared__ char raw[];
-  const uint32_t misaligned = shared_address(raw) & 1023;
-  auto& s = *reinterpret_cast<Shared<C>*>(raw + (misaligned ? 1024 - misaligned : 0));
+  auto& s = aligned_shared<Shared<C>>(raw);
   const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (threadIdx.x == 0) prepare_shared(s);
   __syncthreads();
@@ -682,7 +656,7 @@ void launch(const ForwardTask& task, char* scratch, int num_processors, cudaStre
   p.num_tasks = problem.B * problem.H * p.num_query_blocks;
   if (C::kGated) make_bias_records(problem, records, stream);
   plan_queries(problem, C::kRows, p.plan, stream);
-  constexpr int kBytes = sizeof(Shared<C>) + 1024;
+  constexpr int kBytes = sizeof(Shared<C>) + kAlignment;
   cudaFuncSetAttribute(forward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const int blocks = min(num_processors, p.num_tasks);
   forward_kernel<C><<<blocks, C::kThreads, kBytes, stream>>>(p);
