@@ -42,12 +42,12 @@ void print_summary(const report::Runs& runs, const fs::path& page) {
   if (rows.size() > kMaxRows) rows.resize(kMaxRows);
   constexpr int kWidth = 28;
   fmt::print("{:{}}", "", kWidth);
-  for (const report::RunResults& run : runs) fmt::print("{:>{}}", run.name, kWidth - 4);
+  for (const report::RunResults& run : runs) fmt::print("  {:>{}}", run.name, kWidth - 4);
   fmt::print("\n");
   for (const report::SummaryRow& row : rows) {
     fmt::print("{:{}}", row.quantity, kWidth);
     for (const std::string& value : row.values) {
-      fmt::print("{:>{}}", value.empty() ? "-" : value, kWidth - 4);
+      fmt::print("  {:>{}}", value.empty() ? "-" : value, kWidth - 4);
     }
     fmt::print("\n");
   }
