@@ -5,7 +5,6 @@
 #include "reynard/models/ragged.h"
 #include "reynard/models/registry.h"
 #include "reynard/models/state.h"
-#include "reynard/ops/gated_act.h"
 #include "reynard/ops/linear.h"
 #include "reynard/ops/rms_norm.h"
 #include "reynard/tensor/check.h"
@@ -41,7 +40,7 @@ struct Decoder::Block {
     const ops::NormedSum second =
         ops::add_rms_norm(mixed, first.residual, mlp_norm.value, norm_eps);
     const at::Tensor inner = ops::linear(second.normed, gate_up.value, gate_up.compute);
-    return {.update = ops::linear(ops::gated_act(inner, act), down.value, down.compute),
+    return {.update = ops::gated_linear(inner, act, {down.value, down.compute}),
             .residual = second.residual};
   }
 

@@ -1,6 +1,7 @@
 #include "reynard/ops/cross_entropy.h"
 
 #include "reynard/ops/precision.h"
+#include "reynard/ops/product.h"
 #include "reynard/ops/rows.h"
 #include "reynard/tensor/check.h"
 
@@ -56,8 +57,10 @@ at::Tensor chunk_logits(const at::Tensor& hidden, const at::Tensor& matrix) {
   return logits.to(arithmetic_dtype(logits));
 }
 
-// Losses (N) of the rows of `logits`, which become their own gradient times `weight` when asked.
+// Losses (N) of the first V columns of `logits`, which become their own gradient times `weight`
+// when asked.
 at::Tensor softmax_loss(at::Tensor& logits,
+                        int64_t V,
                         const at::Tensor& target,
                         const at::Tensor& weight,
                         bool gradient) {
@@ -66,7 +69,8 @@ at::Tensor softmax_loss(at::Tensor& logits,
     const SoftmaxLossRows task{.logits = logits.data_ptr(),
                                .targets = target.const_data_ptr<int64_t>(),
                                .weights = weight.const_data_ptr<float>(),
-                               .vocabulary = logits.size(1),
+                               .vocabulary = V,
+                               .stride = logits.stride(0),
                                .gradient = gradient,
                                .loss = loss.data_ptr<float>()};
     const RowKernels& kernels = row_kernels(logits);
@@ -88,6 +92,17 @@ at::Tensor softmax_loss(at::Tensor& logits,
   return loss;
 }
 
+// The head with rows of zeros up to a multiple of 16 bytes' worth on a GPU, where the products of
+// an odd vocabulary take four times as long; their logits and gradients are 0 and are not read.
+at::Tensor padded(const at::Tensor& matrix) {
+  constexpr int64_t kAlignment = 16;
+  const int64_t V = matrix.size(0), step = kAlignment / matrix.element_size();
+  if (!matrix.is_cuda() || !has_row_kernels(matrix) || V % step == 0) return matrix;
+  at::Tensor rows = at::zeros({(V + step - 1) / step * step, matrix.size(1)}, matrix.options());
+  rows.narrow(0, 0, V).copy_(matrix);
+  return rows;
+}
+
 at::Tensor beside(const at::Tensor& hidden, const at::Tensor& t) {
   return t.to(hidden.device(), /*non_blocking=*/true).contiguous();
 }
@@ -105,19 +120,22 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
     const bool head_grad = head.requires_grad();
     at::Tensor d_hidden, d_head;
     if (hidden_grad) d_hidden = at::empty(hidden.sizes(), hidden.options());
-    if (head_grad) d_head = at::zeros(head.sizes(), head.options());
+    const at::Tensor rows = padded(matrix);
+    if (head_grad) d_head = at::zeros(rows.sizes(), head.options());
     at::Tensor total = at::zeros({}, hidden.options().dtype(at::kDouble));
     for (int64_t begin = 0; begin < hidden.size(0); begin += chunk_tokens) {
       const int64_t count = std::min(chunk_tokens, hidden.size(0) - begin);
       const at::Tensor part = hidden.narrow(0, begin, count).to(matrix.scalar_type());
       const at::Tensor target = targets.narrow(0, begin, count);
       const at::Tensor weight = mask.narrow(0, begin, count);
-      at::Tensor logits = at::mm(part, matrix.t());
-      const at::Tensor loss = softmax_loss(logits, target, weight, hidden_grad || head_grad);
+      at::Tensor logits = at::mm(part, rows.t());
+      const at::Tensor loss =
+          softmax_loss(logits, head.size(0), target, weight, hidden_grad || head_grad);
       total += (loss * weight).sum(at::kDouble);
-      if (hidden_grad) d_hidden.narrow(0, begin, count).copy_(at::mm(logits, matrix));
-      if (head_grad) d_head += at::mm(logits.t(), part);
+      if (hidden_grad) d_hidden.narrow(0, begin, count).copy_(at::mm(logits, rows));
+      if (head_grad) add_product(d_head, logits.t(), part);
     }
+    if (head_grad) d_head = d_head.narrow(0, 0, head.size(0));
     context->save_for_backward({d_hidden, d_head});
     return total.to(dtype);
   }

@@ -31,31 +31,14 @@ GateRows half_rows(const at::Tensor& gate_up, bool silu) {
 
 struct GatedAct : torch::autograd::Function<GatedAct> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gate_up, bool silu) {
-    GateRows task = half_rows(gate_up, silu);
-    const at::Tensor out = at::empty({gate_up.size(0), task.width}, gate_up.options());
-    task.out = out.data_ptr();
-    const RowKernels& kernels = row_kernels(gate_up);
-    for_rows(gate_up, gate_up.size(0), 2 * task.width, [&](int64_t begin, int64_t end) {
-      kernels.gate_forward(task, begin, end);
-    });
     context->save_for_backward({gate_up});
     context->saved_data["silu"] = silu;
-    return out;
+    return gated_act_forward(gate_up, silu);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const at::Tensor gate_up = context->get_saved_variables()[0];
-    const at::Tensor d_out = grads[0].to(gate_up.scalar_type()).contiguous();
-    const at::Tensor d_gate_up = at::empty_like(gate_up);
-    GateRows task = half_rows(gate_up, context->saved_data["silu"].toBool());
-    task.d_out = d_out.const_data_ptr();
-    task.d_gate = d_gate_up.data_ptr();
-    task.dx = bytes_at(d_gate_up, task.width);
-    const RowKernels& kernels = row_kernels(gate_up);
-    for_rows(gate_up, gate_up.size(0), 2 * task.width, [&](int64_t begin, int64_t end) {
-      kernels.gate_backward(task, begin, end);
-    });
-    return {d_gate_up, {}};
+    return {gated_act_backward(gate_up, grads[0], context->saved_data["silu"].toBool()), {}};
   }
 };
 
@@ -126,6 +109,31 @@ struct GateMul : torch::autograd::Function<GateMul> {
 };
 
 }  // namespace
+
+at::Tensor gated_act_forward(const at::Tensor& gate_up, bool silu) {
+  GateRows task = half_rows(gate_up, silu);
+  const at::Tensor out = at::empty({gate_up.size(0), task.width}, gate_up.options());
+  task.out = out.data_ptr();
+  const RowKernels& kernels = row_kernels(gate_up);
+  for_rows(gate_up, gate_up.size(0), 2 * task.width, [&](int64_t begin, int64_t end) {
+    kernels.gate_forward(task, begin, end);
+  });
+  return out;
+}
+
+at::Tensor gated_act_backward(const at::Tensor& gate_up, const at::Tensor& grad, bool silu) {
+  const at::Tensor d_out = grad.to(gate_up.scalar_type()).contiguous();
+  const at::Tensor d_gate_up = at::empty_like(gate_up);
+  GateRows task = half_rows(gate_up, silu);
+  task.d_out = d_out.const_data_ptr();
+  task.d_gate = d_gate_up.data_ptr();
+  task.dx = bytes_at(d_gate_up, task.width);
+  const RowKernels& kernels = row_kernels(gate_up);
+  for_rows(gate_up, gate_up.size(0), 2 * task.width, [&](int64_t begin, int64_t end) {
+    kernels.gate_backward(task, begin, end);
+  });
+  return d_gate_up;
+}
 
 at::Tensor gated_act(const at::Tensor& gate_up, Activation act) {
   return GatedAct::apply(gate_up.contiguous(), act == Activation::kSilu);

@@ -9,4 +9,8 @@ namespace reynard::ops::rows {
 at::Tensor gated_act(const at::Tensor& gate_up, Activation act);
 at::Tensor gate_mul(const at::Tensor& x, const at::Tensor& gate, Activation act);
 
+// The two passes of gated_act; contiguous gate_up (N, 2I), d_out (N, I) -> d_gate_up (N, 2I).
+at::Tensor gated_act_forward(const at::Tensor& gate_up, bool silu);
+at::Tensor gated_act_backward(const at::Tensor& gate_up, const at::Tensor& d_out, bool silu);
+
 }  // namespace reynard::ops::rows

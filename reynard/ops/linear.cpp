@@ -1,5 +1,8 @@
 #include "reynard/ops/linear.h"
 
+#include "reynard/ops/gated_act_rows.h"
+#include "reynard/ops/product.h"
+#include "reynard/ops/rows.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
@@ -14,51 +17,129 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The product in the dtype of `compute`; the gradient of its values goes to the master weight.
-struct ComputeLinear : torch::autograd::Function<ComputeLinear> {
-  static at::Tensor forward(AutogradContext* context,
-                            const at::Tensor& x,
-                            const at::Tensor& weight,
-                            const at::Tensor& compute) {
-    const at::Tensor input = x.to(compute.scalar_type());
-    context->save_for_backward({input, compute});
-    context->saved_data["x_dtype"] = static_cast<int64_t>(x.scalar_type());
-    context->saved_data["weight_dtype"] = static_cast<int64_t>(weight.scalar_type());
-    return at::mm(input, compute.t());
+void check_weight(std::string_view op, const Weight& weight, int64_t inputs) {
+  tensor::check_shape(op, "weight", weight.value, {{"O"}, {"I", inputs}});
+  if (!weight.compute.defined()) return;
+  tensor::check_shape(
+      op, "compute", weight.compute, {{"O", weight.value.size(0)}, {"I", weight.value.size(1)}});
+}
+
+// What is multiplied: a tensor without a graph.
+at::Tensor matrix_of(const Weight& weight) {
+  return weight.compute.defined() ? weight.compute : weight.value.detach();
+}
+
+at::ScalarType saved_dtype(AutogradContext* context, const char* name) {
+  return static_cast<at::ScalarType>(context->saved_data[name].toInt());
+}
+
+// x is of the dtype of the products; weights without a compute copy may be wider and are then not
+// rounded in the forward pass.
+struct Linears : torch::autograd::Function<Linears> {
+  static variable_list forward(AutogradContext* context,
+                               const at::Tensor& x,
+                               at::TensorList values,
+                               at::TensorList matrices) {
+    variable_list saved = {x}, outputs;
+    for (const at::Tensor& matrix : matrices) {
+      const bool wider = matrix.scalar_type() != x.scalar_type();
+      outputs.push_back(wider ? exact_product(x, matrix) : at::mm(x, matrix.t()));
+      saved.push_back(matrix);
+    }
+    context->save_for_backward(saved);
+    context->saved_data["value_dtype"] = static_cast<int64_t>(values[0].scalar_type());
+    return outputs;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
-    const at::Tensor& input = saved[0];
-    const at::Tensor& compute = saved[1];
-    const at::Tensor dy = grads[0].to(compute.scalar_type());
-    const auto dtype = [&](const char* name) {
-      return static_cast<at::ScalarType>(context->saved_data[name].toInt());
-    };
-    at::Tensor dx, dw;
-    if (context->needs_input_grad(0)) dx = at::mm(dy, compute).to(dtype("x_dtype"));
-    if (context->needs_input_grad(1)) dw = at::mm(dy.t(), input).to(dtype("weight_dtype"));
-    return {dx, dw, {}};
+    const at::Tensor& x = saved[0];
+    const at::ScalarType value_dtype = saved_dtype(context, "value_dtype");
+    variable_list result(1 + 2 * grads.size());
+    at::Tensor& dx = result[0];
+    for (size_t i = 0; i < grads.size(); ++i) {
+      if (!grads[i].defined()) continue;
+      const at::Tensor dy = grads[i].to(x.scalar_type());
+      if (context->needs_input_grad(0)) {
+        const at::Tensor matrix = saved[1 + i].to(x.scalar_type());
+        if (dx.defined()) {
+          add_product(dx, dy, matrix);
+        } else {
+          dx = at::mm(dy, matrix);
+        }
+      }
+      if (context->needs_input_grad(1 + i)) result[1 + i] = product(dy.t(), x, value_dtype);
+    }
+    return result;
+  }
+};
+
+struct GatedLinear : torch::autograd::Function<GatedLinear> {
+  static at::Tensor forward(AutogradContext* context,
+                            const at::Tensor& gate_up,
+                            const at::Tensor& value,
+                            const at::Tensor& matrix,
+                            bool silu) {
+    context->save_for_backward({gate_up, matrix});
+    context->saved_data["silu"] = silu;
+    context->saved_data["value_dtype"] = static_cast<int64_t>(value.scalar_type());
+    return at::mm(rows::gated_act_forward(gate_up, silu).to(matrix.scalar_type()), matrix.t());
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &gate_up = saved[0], &matrix = saved[1];
+    const bool silu = context->saved_data["silu"].toBool();
+    const at::ScalarType value_dtype = saved_dtype(context, "value_dtype");
+    const at::Tensor dy = grads[0].to(matrix.scalar_type());
+    variable_list result(4);
+    if (context->needs_input_grad(1)) {
+      const at::Tensor acts = rows::gated_act_forward(gate_up, silu).to(matrix.scalar_type());
+      result[1] = product(dy.t(), acts, value_dtype);
+    }
+    if (context->needs_input_grad(0)) {
+      result[0] = rows::gated_act_backward(gate_up, at::mm(dy, matrix), silu);
+    }
+    return result;
   }
 };
 
 }  // namespace
 
+std::vector<at::Tensor> linears(const at::Tensor& x, std::span<const Weight> weights) {
+  tensor::check_shape("linear", "x", x, {{"N"}, {"I"}});
+  std::vector<at::Tensor> values, matrices;
+  at::ScalarType dtype = weights[0].value.scalar_type();
+  for (const Weight& weight : weights) {
+    check_weight("linear", weight, x.size(1));
+    values.push_back(weight.value);
+    matrices.push_back(matrix_of(weight));
+    if (weight.compute.defined()) dtype = weight.compute.scalar_type();
+  }
+  return Linears::apply(x.to(dtype), at::TensorList(values), at::TensorList(matrices));
+}
+
 at::Tensor linear(const at::Tensor& x,
                   const at::Tensor& weight,
                   const at::Tensor& compute,
                   const at::Tensor& bias) {
-  tensor::check_shape("linear", "weight", weight, {{"O"}, {"I"}});
-  tensor::check_shape("linear", "x", x, {{"N"}, {"I", weight.size(1)}});
-  if (compute.defined()) {
-    tensor::check_shape(
-        "linear", "compute", compute, {{"O", weight.size(0)}, {"I", weight.size(1)}});
-  }
   if (bias.defined()) tensor::check_shape("linear", "bias", bias, {{"O", weight.size(0)}});
-  at::Tensor y = compute.defined() ? ComputeLinear::apply(x, weight, compute)
-                                   : at::mm(x.to(weight.scalar_type()), weight.t());
-  if (bias.defined()) y = (y.to(bias.scalar_type()) + bias).to(y.scalar_type());
-  return y;
+  const Weight one{.value = weight, .compute = compute};
+  return add_bias(linears(x, {&one, 1})[0], bias);
+}
+
+at::Tensor add_bias(const at::Tensor& y, const at::Tensor& bias) {
+  return bias.defined() ? (y.to(bias.scalar_type()) + bias).to(y.scalar_type()) : y;
+}
+
+at::Tensor gated_linear(const at::Tensor& gate_up, Activation act, const Weight& weight) {
+  tensor::check_shape("gated_linear", "gate_up", gate_up, {{"N"}, {"2I"}});
+  check_weight("gated_linear", weight, gate_up.size(1) / 2);
+  if (!has_row_kernels(gate_up)) {
+    return linear(gated_act(gate_up, act), weight.value, weight.compute);
+  }
+  return GatedLinear::apply(
+      gate_up.contiguous(), weight.value, matrix_of(weight), act == Activation::kSilu);
 }
 
 }  // namespace reynard::ops

@@ -1,16 +1,39 @@
 #pragma once
-// Matrix product with an f32 master weight and, for mixed precision, its bf16 compute copy.
+// Matrix products with f32 master weights and, for mixed precision, their bf16 compute copies.
+
+#include "reynard/ops/gated_act.h"
 
 #include <ATen/core/Tensor.h>
 
+#include <span>
+#include <vector>
+
 namespace reynard::ops {
 
-// y = x W^T. When `compute` is defined the products run in its dtype (x is cast to it), and the
-// weight's gradient reaches the f32 master `weight`. bias (O) may be undefined; it is added in f32.
-//   x (N, I), weight (O, I) f32, compute (O, I) bf16 or undefined  ->  (N, O) dtype of the product
+// A weight W (O, I) in f32 (f64: the reference). Where `compute` (O, I) is defined, products run
+// in its dtype and the gradient reaches `value`; where it is not, in that of `value`.
+struct Weight {
+  at::Tensor value, compute;
+};
+
+// y_w = x W_w^T for weights that share their input. One node: the gradient of x is one sum, to
+// which each product adds.
+//   x (N, I), W_w (O_w, I)  ->  one (N, O_w) per weight, in the dtype of its product
+std::vector<at::Tensor> linears(const at::Tensor& x, std::span<const Weight> weights);
+
+// y = x W^T + b. bias (O) may be undefined; it is added in f32.
+//   x (N, I)  ->  (N, O) dtype of the product
 at::Tensor linear(const at::Tensor& x,
                   const at::Tensor& weight,
                   const at::Tensor& compute = {},
                   const at::Tensor& bias = {});
+
+// y (N, O) + bias (O), which may be undefined; the sum is formed in the dtype of the bias.
+at::Tensor add_bias(const at::Tensor& y, const at::Tensor& bias);
+
+// gated_act(gate_up, act) W^T: the MLP after its first product. The backward pass computes the
+// activations again, so that only gate_up is kept.
+//   gate_up (N, 2I), W (O, I)  ->  (N, O) dtype of the product
+at::Tensor gated_linear(const at::Tensor& gate_up, Activation act, const Weight& weight);
 
 }  // namespace reynard::ops

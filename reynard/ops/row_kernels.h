@@ -97,8 +97,23 @@ struct SoftmaxLossRows {
   const int64_t* targets = nullptr;  // (N)
   const float* weights = nullptr;    // (N)
   int64_t vocabulary = 0;
+  int64_t stride = 0;  // elements from row to row
   bool gradient = false;
   float* loss = nullptr;  // (N): lse - logit[target], not weighted
+};
+
+// One AdamW step of a tensor: m = exp_avg, v = exp_avg_sq, g = gradient * scale,
+// value = kept * value - rate * m / (sqrt(v) * root_scale + epsilon).
+struct AdamWRow {
+  float *value = nullptr, *exp_avg = nullptr, *exp_avg_sq = nullptr;
+  void* compute = nullptr;  // element, or null: the rounded new value
+  const float* gradient = nullptr;
+  const float* gradient_scale = nullptr;  // one number; not finite: nothing changes
+  float kept = 1;                         // 1 - learning rate * weight decay
+  float beta1 = 0, beta2 = 0;
+  float rate = 0;        // learning rate / (1 - beta1^t)
+  float root_scale = 1;  // 1 / sqrt(1 - beta2^t)
+  float epsilon = 0;
 };
 
 struct RowKernels {
@@ -110,6 +125,7 @@ struct RowKernels {
   void (*gate_backward)(const GateRows&, int64_t begin, int64_t end);
   void (*rotary)(const RotaryRows&, int64_t begin, int64_t end);
   void (*softmax_loss)(const SoftmaxLossRows&, int64_t begin, int64_t end);
+  void (*adamw)(const AdamWRow&, int64_t begin, int64_t end);  // elements, not rows
 };
 
 enum class Element { kF32, kBF16 };

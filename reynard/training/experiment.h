@@ -104,6 +104,7 @@ struct TrainingConfig {
   Precision precision = Precision::kAuto;
   bool checkpoint_activations = false;
   int64_t loss_chunk_tokens = 2048;
+  int64_t profile_step = 0;        // recorded as profile.json in the run folder; 0: none
   int64_t log_every = 10;          // steps
   int64_t checkpoint_every = 0;    // tokens; 0: at the end and on Ctrl-C only
   int64_t keep_checkpoints = 2;    // newest kept
@@ -134,6 +135,10 @@ struct TrainingConfig {
           self.loss_chunk_tokens,
           "tokens whose logits exist at a time",
           config::positive);
+    field("profile_step",
+          self.profile_step,
+          "step recorded as a Chrome trace, profile.json in the run folder; 0: none",
+          config::non_negative);
     field("log_every", self.log_every, "steps between lines of metrics", config::positive);
     field("checkpoint_every",
           self.checkpoint_every,

@@ -1,18 +1,16 @@
 #include "reynard/training/optimizer.h"
 
+#include "reynard/ops/adamw.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#include <ATen/ops/_foreach_add.h>
-#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
-#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/sqrt.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <cmath>
 #include <map>
@@ -20,75 +18,75 @@
 namespace reynard::training {
 
 Optimizer::Optimizer(const OptimizerConfig& config, models::Decoder& model)
-    : config_(config), model_(&model), groups_(2) {
+    : config_(config), groups_(2) {
   groups_[0].weight_decay = config.weight_decay;
   model.parameters([&](const std::string& name, models::Parameter& parameter) {
     if (parameter.frozen) return;
     Group& group = groups_[parameter.decay ? 0 : 1];
     const at::TensorOptions f32 = parameter.value.options().dtype(at::kFloat).requires_grad(false);
     group.names.push_back(name);
-    group.values.push_back(parameter.value);
+    group.parameters.push_back(&parameter);
     group.exp_avg.push_back(at::zeros(parameter.value.sizes(), f32));
     group.exp_avg_sq.push_back(at::zeros(parameter.value.sizes(), f32));
-    group.steps.push_back(at::zeros({}, f32));
+    group.steps.push_back(at::zeros({}, at::kFloat));
+    group.moved.push_back(false);
   });
 }
 
-double Optimizer::grad_norm() const {
+at::Tensor Optimizer::grad_norm() const {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
   for (const Group& group : groups_) {
-    for (const at::Tensor& value : group.values) {
-      if (value.grad().defined()) gradients.push_back(value.grad());
+    for (const models::Parameter* parameter : group.parameters) {
+      if (parameter->value.grad().defined()) gradients.push_back(parameter->value.grad());
     }
   }
-  if (gradients.empty()) return 0;
-  // Copied once: on a GPU every number that is read waits for the work before it.
-  const at::Tensor norms = at::stack(at::_foreach_norm(gradients)).to(at::kCPU, at::kDouble);
-  double square = 0;
-  for (int64_t i = 0; i < norms.size(0); ++i) {
-    square += std::pow(norms.const_data_ptr<double>()[i], 2);
-  }
-  return std::sqrt(square);
+  if (gradients.empty()) return at::zeros({}, at::kDouble);
+  const at::Tensor norms = at::stack(at::_foreach_norm(gradients)).to(at::kDouble);
+  return at::sqrt((norms * norms).sum());
 }
 
-void Optimizer::step(double learning_rate, double grad_norm) {
+void Optimizer::step(double learning_rate, const at::Tensor& grad_norm, const at::Tensor& loss) {
   const at::NoGradGuard no_grad;
-  const bool clip = config_.clip_norm > 0 && grad_norm > config_.clip_norm;
+  // 0 * x is 0, or NaN where x is not finite.
+  at::Tensor scale = 1 + 0 * (grad_norm + loss.to(grad_norm.device()));
+  if (config_.clip_norm > 0) scale = scale * (config_.clip_norm / grad_norm).clamp_max(1);
+  scale = scale.to(at::kFloat);
   for (Group& group : groups_) {
-    std::vector<at::Tensor> values, gradients, exp_avg, exp_avg_sq, steps;
-    for (size_t i = 0; i < group.values.size(); ++i) {
-      if (!group.values[i].grad().defined()) continue;  // not used by this model's forward
-      values.push_back(group.values[i]);
-      gradients.push_back(group.values[i].grad());
-      exp_avg.push_back(group.exp_avg[i]);
-      exp_avg_sq.push_back(group.exp_avg_sq[i]);
-      steps.push_back(group.steps[i]);
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      models::Parameter& parameter = *group.parameters[i];
+      const at::Tensor& gradient = parameter.value.grad();
+      group.moved[i] = gradient.defined();  // else not used by this model's forward
+      if (!group.moved[i]) continue;
+      const auto taken = static_cast<int64_t>(group.steps[i].add_(1).item<float>());
+      ops::adamw({.value = parameter.value.detach(),
+                  .compute = parameter.compute,
+                  .exp_avg = group.exp_avg[i],
+                  .exp_avg_sq = group.exp_avg_sq[i]},
+                 gradient,
+                 scale,
+                 {.learning_rate = learning_rate,
+                  .beta1 = config_.beta1,
+                  .beta2 = config_.beta2,
+                  .epsilon = config_.epsilon,
+                  .weight_decay = group.weight_decay,
+                  .step = taken});
     }
-    if (values.empty()) continue;
-    if (clip) at::_foreach_mul_(gradients, config_.clip_norm / grad_norm);
-    at::_foreach_add_(steps, 1);
-    at::_fused_adamw_(values,
-                      gradients,
-                      exp_avg,
-                      exp_avg_sq,
-                      /*max_exp_avg_sqs=*/{},
-                      steps,
-                      learning_rate,
-                      config_.beta1,
-                      config_.beta2,
-                      group.weight_decay,
-                      config_.epsilon,
-                      /*amsgrad=*/false,
-                      /*maximize=*/false);
   }
   clear_gradients();
-  model_->refresh_compute();
+}
+
+void Optimizer::take_back_step() {
+  for (Group& group : groups_) {
+    for (size_t i = 0; i < group.steps.size(); ++i) {
+      if (group.moved[i]) group.steps[i].sub_(1);
+    }
+  }
 }
 
 void Optimizer::clear_gradients() {
   for (Group& group : groups_) {
-    for (at::Tensor& value : group.values) value.mutable_grad().reset();
+    for (models::Parameter* parameter : group.parameters) parameter->value.mutable_grad().reset();
   }
 }
 

@@ -17,12 +17,16 @@ class Optimizer {
   // Takes every parameter that is not frozen; two groups: those with `decay` and those without.
   Optimizer(const OptimizerConfig& config, models::Decoder& model);
 
-  // Global L2 norm of the gradients that are there (parameters without a gradient count 0).
-  double grad_norm() const;
-  // One AdamW step on the gradients scaled to clip_norm, then clears the gradients and refreshes
-  // the model's compute copies. grad_norm: what grad_norm() returned.
-  void step(double learning_rate, double grad_norm);
-  void clear_gradients();
+  // Global L2 norm of the gradients that are there (parameters without a gradient count 0): an f64
+  // scalar on the model's device.
+  at::Tensor grad_norm() const;
+  // One AdamW step on the gradients scaled to clip_norm, which also refreshes the model's compute
+  // copies; then clears the gradients. Nothing on a GPU is waited for: where grad_norm, which
+  // grad_norm() returned, or the loss (f64 scalars) is not finite the kernels change nothing, and
+  // the caller, who learns of it later, calls take_back_step().
+  void step(double learning_rate, const at::Tensor& grad_norm, const at::Tensor& loss);
+  // The last step() changed nothing: it does not count.
+  void take_back_step();
 
   // Moments and step counts by name: "exp_avg.NAME", "exp_avg_sq.NAME", "step.NAME" (f32 scalar).
   // The tensors are the optimizer's own.
@@ -32,13 +36,17 @@ class Optimizer {
   void restore(std::span<const checkpoint::NamedTensor> saved);
 
  private:
+  void clear_gradients();
+
   struct Group {
     double weight_decay = 0;
     std::vector<std::string> names;
-    std::vector<at::Tensor> values, exp_avg, exp_avg_sq, steps;
+    std::vector<models::Parameter*> parameters;
+    std::vector<at::Tensor> exp_avg, exp_avg_sq;
+    std::vector<at::Tensor> steps;  // f32 scalars in host memory
+    std::vector<bool> moved;        // by the last step: it had a gradient
   };
   OptimizerConfig config_;
-  models::Decoder* model_;
   std::vector<Group> groups_;
 };
 

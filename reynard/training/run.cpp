@@ -12,6 +12,7 @@
 #include "reynard/training/gate_statistics.h"
 #include "reynard/training/machine.h"
 #include "reynard/training/metrics.h"
+#include "reynard/training/profile.h"
 #include "reynard/training/saved_run.h"
 #include "reynard/training/trainer.h"
 
@@ -270,7 +271,10 @@ class Run {
   void step() {
     const bool log = (trainer_.steps() + 1) % config().log_every == 0;
     GateStatistics gates;
+    std::optional<StepProfile> profile;
+    if (trainer_.steps() + 1 == config().profile_step) profile.emplace(trainer_.device());
     window_.add(trainer_.step(log ? &gates : nullptr));
+    if (profile) profile->write((folder_ / "profile.json").string());
     const bool last = trainer_.done();
     const bool validate = !last && crossed(trainer_, trainer_.experiment().validation.every);
     if (log || last || validate) {

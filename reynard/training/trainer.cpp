@@ -10,6 +10,7 @@
 
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/nonzero.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -91,14 +92,12 @@ Trainer::Losses Trainer::accumulate_gradients(models::Observer* observer) {
     tokens_ += batches.back().tokens.numel();
   }
   const double scale = 1 / std::max(losses.tokens, 1.0);
-  // On a GPU reading a number waits for all work before it: the sum is read once, at the end.
-  at::Tensor total = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(device()));
+  losses.sum = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(device()));
   for (const data::Batch& batch : batches) {
     const at::Tensor sum = loss_sum(batch, &batch == batches.data() ? observer : nullptr);
-    total += sum.detach();
+    losses.sum += sum.detach();
     (sum * scale).backward();
   }
-  losses.sum = total.item<double>();
   return losses;
 }
 
@@ -110,15 +109,18 @@ StepResult Trainer::step(models::Observer* observer) {
   const Losses losses = accumulate_gradients(observer);
   result.tokens = tokens_;
   result.loss_tokens = losses.tokens;
-  result.loss = losses.sum / std::max(losses.tokens, 1.0);
-  result.grad_norm = optimizer_.grad_norm();
+  const at::Tensor grad_norm = optimizer_.grad_norm();
+  optimizer_.step(result.learning_rate, grad_norm, losses.sum);
+  // Read together and last: on a GPU reading a number waits for all work before it.
+  const at::Tensor read = at::stack({losses.sum, grad_norm}).cpu();
+  result.loss = read[0].item<double>() / std::max(losses.tokens, 1.0);
+  result.grad_norm = read[1].item<double>();
   result.skipped = !std::isfinite(result.loss) || !std::isfinite(result.grad_norm);
   ++steps_;
   if (result.skipped) {
-    optimizer_.clear_gradients();
+    optimizer_.take_back_step();
     count_skipped(result);
   } else {
-    optimizer_.step(result.learning_rate, result.grad_norm);
     skipped_in_a_row_ = 0;
   }
   // The first step is the slowest (allocation, code paths met for the first time): forget it.
@@ -144,14 +146,14 @@ void Trainer::count_skipped(const StepResult& result) {
 
 double Trainer::held_out_loss(data::Loader& loader, int64_t tokens) {
   const at::NoGradGuard no_grad;
-  Losses losses;
+  double sum = 0, counted = 0;
   for (int64_t seen = 0; seen < tokens;) {
     const data::Batch batch = loader.next();
-    losses.sum += loss_sum(batch, nullptr).item<double>();
-    losses.tokens += batch.loss_mask.sum(at::kDouble).item<double>();
+    sum += loss_sum(batch, nullptr).item<double>();
+    counted += batch.loss_mask.sum(at::kDouble).item<double>();
     seen += batch.tokens.numel();
   }
-  return losses.sum / std::max(losses.tokens, 1.0);
+  return sum / std::max(counted, 1.0);
 }
 
 nlohmann::json Trainer::counters() const {

@@ -66,7 +66,7 @@ class Trainer {
   using Clock = std::chrono::steady_clock;
 
   struct Losses {
-    double sum = 0;     // nats over all tokens that count
+    at::Tensor sum;     // nats over all tokens that count: an f64 scalar on the model's device
     double tokens = 0;  // tokens that count
   };
   // Forward and backward of the whole step; gradients are accumulated.

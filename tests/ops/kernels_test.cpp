@@ -2,9 +2,11 @@
 // the plain formulas in the loops' own dtype; every instruction set that this machine has, or the
 // GPU that REYNARD_TEST_DEVICE names.
 
+#include "reynard/ops/adamw.h"
 #include "reynard/ops/cpu/row_path.h"
 #include "reynard/ops/cross_entropy.h"
 #include "reynard/ops/gated_act.h"
+#include "reynard/ops/linear.h"
 #include "reynard/ops/rms_norm.h"
 #include "reynard/ops/rotary.h"
 #include "reynard/ops/token_shift.h"
@@ -20,6 +22,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cos.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/index_copy.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/ones.h>
@@ -32,6 +35,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <string>
@@ -125,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(Isa, Kernels, testing::ValuesIn(paths()), [](const auto
 constexpr int64_t kOddWidths[] = {1, 3, 16, 17, 63, 64, 113, 128, 264};
 // A norm over one number is its sign: the exact gradient is 0 but for eps, and what any formula
 // computes there is its rounding only.
-constexpr int64_t kNormWidths[] = {3, 16, 17, 63, 64, 113, 128, 264};
+constexpr int64_t kNormWidths[] = {3, 16, 17, 63, 64, 113, 128, 264, 512, 768};
 
 }  // namespace
 
@@ -202,6 +206,53 @@ TEST_P(Kernels, GatesWithinBudget) {
   }
 }
 
+// A wide weight beside one with a compute copy: its product must not feel the rounding of bf16.
+TEST_P(Kernels, LinearsWithinBudget) {
+  const auto products = [](const Inputs& in) {
+    const at::Tensor& x = in[0];
+    const bool mixed = x.scalar_type() == at::kBFloat16;
+    const auto weight = [&](const at::Tensor& w) {
+      return mixed ? Weight{w.to(at::kFloat), w} : Weight{w, {}};
+    };
+    const std::vector<Weight> weights = {weight(in[1]), weight(in[2])};
+    const std::vector<at::Tensor> y = linears(x, weights);
+    return at::cat({y[0], y[1]}, 1);
+  };
+  const auto plain = [](const Inputs& in) {
+    return at::cat({in[0].matmul(in[1].t()), in[0].matmul(in[2].t())}, 1);
+  };
+  expect_budget(
+      products,
+      plain,
+      {random_normal({66, 40}, 1), random_normal({24, 40}, 2), random_normal({3, 40}, 3)});
+}
+
+TEST_P(Kernels, WeightsWithoutComputeCopyAreNotRounded) {
+  const at::Tensor x = on_test_device(random_normal({66, 512}, 1, at::kBFloat16));
+  const at::Tensor w = on_test_device(random_normal({3, 512}, 2, at::kFloat));
+  const at::Tensor other = on_test_device(random_normal({5, 512}, 3, at::kFloat));
+  const std::vector<Weight> weights = {{w, {}}, {other, other.to(at::kBFloat16)}};
+  const std::vector<at::Tensor> y = linears(x, weights);
+  EXPECT_EQ(y[0].scalar_type(), at::kFloat);
+  EXPECT_EQ(y[1].scalar_type(), at::kBFloat16);
+  EXPECT_WITHIN_BUDGET(
+      y[0], x.to(at::kFloat).matmul(w.t()), x.to(at::kDouble).matmul(w.to(at::kDouble).t()));
+}
+
+TEST_P(Kernels, GatedLinearWithinBudget) {
+  for (const Activation act : {Activation::kSilu, Activation::kSigmoid}) {
+    const auto fused = [&](const Inputs& in) {
+      const bool mixed = in[1].scalar_type() == at::kBFloat16;
+      return gated_linear(
+          in[0], act, mixed ? Weight{in[1].to(at::kFloat), in[1]} : Weight{in[1], {}});
+    };
+    const auto plain = [&](const Inputs& in) {
+      return plain_gate(in[0].narrow(1, 48, 48), in[0].narrow(1, 0, 48), act).matmul(in[1].t());
+    };
+    expect_budget(fused, plain, {random_normal({65, 96}, 1), random_normal({24, 48}, 2)});
+  }
+}
+
 TEST_P(Kernels, RotaryWithinBudget) {
   const at::Tensor positions = on_test_device(at::arange(66, at::kLong) * 37);
   for (const int64_t width : {2, 6, 32, 64, 66}) {
@@ -238,6 +289,43 @@ TEST_P(Kernels, CrossEntropyWithinBudget) {
     const auto from_exact = gradients(fused, exact);
     for (size_t i = 0; i < 2; ++i) {
       EXPECT_WITHIN_BUDGET(from_fused[i], from_plain[i], from_exact[i]) << "gradient " << i;
+    }
+  }
+}
+
+TEST_P(Kernels, AdamWFollowsTheDefinition) {
+  for (const int64_t size : {1, 17, 1000, 1027}) {
+    for (const bool mixed : {true, false}) {
+      const at::Tensor start = random_normal({size}, 1, at::kFloat);
+      AdamWTensors tensors{.value = on_test_device(start.clone()),
+                           .compute = {},
+                           .exp_avg = on_test_device(at::zeros({size})),
+                           .exp_avg_sq = on_test_device(at::zeros({size}))};
+      if (mixed) tensors.compute = tensors.value.to(at::kBFloat16);
+      at::Tensor value = start.to(at::kDouble), m = at::zeros_like(value), v = m;
+      const at::Tensor scale = on_test_device(at::full({}, 0.5));
+      for (int64_t t = 1; t <= 3; ++t) {
+        const at::Tensor gradient = random_normal({size}, 1 + t, at::kFloat);
+        const at::Tensor g = 0.5 * gradient.to(at::kDouble);
+        m = 0.8 * m + 0.2 * g;
+        v = 0.95 * v + 0.05 * g * g;
+        const auto step = static_cast<double>(t);
+        const at::Tensor root = (v / (1 - std::pow(0.95, step))).sqrt() + 1e-8;
+        value = 0.999 * value - 0.01 / (1 - std::pow(0.8, step)) * m / root;
+        adamw(tensors,
+              on_test_device(gradient),
+              scale,
+              {.learning_rate = 0.01,
+               .beta1 = 0.8,
+               .beta2 = 0.95,
+               .epsilon = 1e-8,
+               .weight_decay = 0.1,
+               .step = t});
+      }
+      EXPECT_TENSORS_NEAR(tensors.value.cpu(), value.to(at::kFloat), 1e-6, 1e-6) << size;
+      if (mixed) {
+        EXPECT_BITWISE_EQUAL(tensors.compute, tensors.value.to(at::kBFloat16)) << size;
+      }
     }
   }
 }

@@ -2,21 +2,27 @@
 
 #include "reynard/tensor/check.h"
 #include "tests/support/compare.h"
+#include "tests/support/gradients.h"
 #include "tests/training/tiny.h"
 
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <cmath>
+#include <limits>
+#include <map>
 #include <set>
 
 namespace reynard::training {
 
 namespace {
+
+const at::Tensor kLoss = at::ones({}, at::kDouble);
 
 void set_gradients(models::Decoder& model, double value) {
   model.parameters([&](const std::string&, models::Parameter& parameter) {
@@ -36,7 +42,7 @@ TEST(Optimizer, FirstStepMovesEveryWeightByTheRateAndDecaysMatricesOnly) {
     before[name] = parameter.value.detach().clone();
   });
   set_gradients(model, 3);
-  optimizer.step(0.01, optimizer.grad_norm());
+  optimizer.step(0.01, optimizer.grad_norm(), kLoss);
   // AdamW's first step: m / sqrt(v) = sign(g); decay multiplies by 1 - rate * decay.
   model.parameters([&](const std::string& name, models::Parameter& parameter) {
     const bool matrix = parameter.value.dim() == 2;
@@ -52,13 +58,14 @@ TEST(Optimizer, ClipsTheGlobalNorm) {
   models::Decoder model(tiny_experiment().model);
   Optimizer clipped({.clip_norm = 1}, model);
   set_gradients(model, 2);
-  const double norm = clipped.grad_norm();
+  const at::Tensor grad_norm = clipped.grad_norm();
+  const double norm = grad_norm.item<double>();
   double square = 0;
   model.parameters([&](const std::string&, models::Parameter& parameter) {
     square += 4.0 * static_cast<double>(parameter.value.numel());
   });
   EXPECT_NEAR(norm, std::sqrt(square), 1e-4 * norm);
-  clipped.step(1e-3, norm);
+  clipped.step(1e-3, grad_norm, kLoss);
   for (const auto& [name, tensor] : clipped.state()) {
     if (!name.starts_with("exp_avg.")) continue;
     EXPECT_TENSORS_NEAR(tensor, at::full_like(tensor, 0.1 * 2 / norm), 1e-8, 1e-4) << name;
@@ -70,7 +77,7 @@ TEST(Optimizer, RefreshesTheComputeCopies) {
   model.set_compute_dtype(at::kBFloat16);
   Optimizer optimizer({}, model);
   set_gradients(model, 1);
-  optimizer.step(0.1, optimizer.grad_norm());
+  optimizer.step(0.1, optimizer.grad_norm(), kLoss);
   int64_t copies = 0;
   model.parameters([&](const std::string& name, models::Parameter& parameter) {
     if (!parameter.compute.defined()) return;
@@ -78,6 +85,60 @@ TEST(Optimizer, RefreshesTheComputeCopies) {
     EXPECT_BITWISE_EQUAL(parameter.compute, parameter.value.detach().to(at::kBFloat16)) << name;
   });
   EXPECT_GT(copies, 0);
+}
+
+// Three steps of every parameter against the formulas of the paper in f64, bias correction
+// included.
+TEST(Optimizer, FollowsTheDefinition) {
+  models::Decoder model(tiny_experiment().model);
+  const OptimizerConfig config{.beta1 = 0.8, .beta2 = 0.9, .weight_decay = 0.1, .clip_norm = 0};
+  Optimizer optimizer(config, model);
+  struct Moments {
+    at::Tensor value, m, v;
+  };
+  std::map<std::string, Moments> expected;
+  model.parameters([&](const std::string& name, models::Parameter& parameter) {
+    const at::Tensor value = parameter.value.detach().to(at::kDouble).clone();
+    expected[name] = {value, at::zeros_like(value), at::zeros_like(value)};
+  });
+  for (int t = 1; t <= 3; ++t) {
+    model.parameters([&](const std::string& name, models::Parameter& parameter) {
+      const at::Tensor g = test::random_normal(parameter.value.sizes(), t, at::kFloat);
+      parameter.value.mutable_grad() = g;
+      auto& [value, m, v] = expected[name];
+      m = 0.8 * m + 0.2 * g.to(at::kDouble);
+      v = 0.9 * v + 0.1 * g.to(at::kDouble) * g.to(at::kDouble);
+      const at::Tensor root = (v / (1 - std::pow(0.9, t))).sqrt() + config.epsilon;
+      value =
+          value * (parameter.decay ? 1 - 0.01 * 0.1 : 1) - 0.01 / (1 - std::pow(0.8, t)) * m / root;
+    });
+    optimizer.step(0.01, optimizer.grad_norm(), kLoss);
+  }
+  model.parameters([&](const std::string& name, models::Parameter& parameter) {
+    const at::Tensor& value = expected.at(name).value;
+    EXPECT_TENSORS_NEAR(parameter.value.detach(), value.to(at::kFloat), 1e-6, 1e-5) << name;
+  });
+}
+
+TEST(Optimizer, ChangesNothingWhereALossOrGradientIsNotFinite) {
+  for (const bool in_loss : {true, false}) {
+    models::Decoder model(tiny_experiment().model);
+    Optimizer optimizer({}, model);
+    std::map<std::string, at::Tensor> before;
+    model.parameters([&](const std::string& name, models::Parameter& parameter) {
+      before[name] = parameter.value.detach().clone();
+    });
+    set_gradients(model, in_loss ? 1 : std::numeric_limits<double>::infinity());
+    const at::Tensor loss = in_loss ? kLoss / 0 : kLoss;
+    optimizer.step(0.01, optimizer.grad_norm(), loss);
+    optimizer.take_back_step();
+    model.parameters([&](const std::string& name, models::Parameter& parameter) {
+      EXPECT_BITWISE_EQUAL(parameter.value.detach(), before[name]) << name;
+    });
+    for (const auto& [name, tensor] : optimizer.state()) {
+      EXPECT_EQ(tensor.abs().max().item<float>(), 0) << name;
+    }
+  }
 }
 
 TEST(Optimizer, LeavesFrozenParametersAlone) {

@@ -28,10 +28,6 @@ namespace {
 // The published q and k norms fix this epsilon whatever norm_eps says.
 constexpr double kQKNormEps = 1e-5;
 
-at::Tensor linear(const at::Tensor& x, const Parameter& weight, const Parameter& bias = {}) {
-  return ops::linear(x, weight.value, weight.compute, bias.value);
-}
-
 // b_h = -ln(expm1(1/T_h)) with T_h geometric between T_min and T_max: sigmoid(b_h)^T_h = 1/e.
 // Without decay times every head gets forget_bias_init.
 at::Tensor initial_gate_biases(const AttentionMixerConfig& config) {
@@ -125,36 +121,56 @@ void AttentionMixer::parameters(const ParameterVisitor& visit) {
   visit_if_used("k_norm.weight", k_norm_);
 }
 
-at::Tensor AttentionMixer::log_gate(const at::Tensor& x) const {
+at::Tensor AttentionMixer::log_gate(const at::Tensor& logits, int64_t num_tokens) const {
   switch (config_.forget_gate) {
     case ForgetGate::kNone:
       return {};
     case ForgetGate::kFull:
-      return at::log_sigmoid(linear(x.to(at::kFloat), gate_, gate_bias_));
+      return at::log_sigmoid(logits + gate_bias_.value);
     case ForgetGate::kDataIndependent:
     case ForgetGate::kFixed:
-      return at::log_sigmoid(gate_bias_.value).expand({x.size(0), H_});
+      return at::log_sigmoid(gate_bias_.value).expand({num_tokens, H_});
   }
   return {};
+}
+
+AttentionMixer::Products AttentionMixer::products(const at::Tensor& x) const {
+  Products y;
+  std::vector<ops::Weight> weights;
+  std::vector<at::Tensor*> outputs;
+  const auto multiply = [&](const Parameter& weight, at::Tensor& output) {
+    if (!weight.value.defined()) return;
+    weights.push_back({weight.value, weight.compute});
+    outputs.push_back(&output);
+  };
+  multiply(q_, y.q);
+  multiply(k_, y.k);
+  multiply(v_, y.v);
+  multiply(k_shift_, y.k_shift);
+  multiply(v_shift_, y.v_shift);
+  multiply(gate_, y.gate);
+  multiply(output_gate_, y.output_gate);
+  const std::vector<at::Tensor> all = ops::linears(x, weights);
+  for (size_t i = 0; i < all.size(); ++i) *outputs[i] = all[i];
+  return y;
 }
 
 AttentionMixer::Projections AttentionMixer::project(const at::Tensor& x,
                                                     const Ragged& ragged,
                                                     int64_t layer) const {
   const int64_t N = x.size(0);
+  const Products y = products(x);
   Projections p;
-  p.q = linear(x, q_, q_bias_);
-  p.k = linear(x, k_, k_bias_).view({N, G_, D_});
-  p.v = linear(x, v_, v_bias_).view({N, G_, D_});
-  if (k_shift_.value.defined()) {
+  p.q = ops::add_bias(y.q, q_bias_.value);
+  p.k = ops::add_bias(y.k, k_bias_.value).view({N, G_, D_});
+  p.v = ops::add_bias(y.v, v_bias_.value).view({N, G_, D_});
+  if (y.k_shift.defined()) {
     p.raw_k = p.k;
-    p.k = ops::token_shift(
-        p.k, linear(x, k_shift_), ragged.offsets, previous(ragged, layer, p.k, &Carry::k));
+    p.k = ops::token_shift(p.k, y.k_shift, ragged.offsets, previous(ragged, layer, p.k, &Carry::k));
   }
-  if (v_shift_.value.defined()) {
+  if (y.v_shift.defined()) {
     p.raw_v = p.v;
-    p.v = ops::token_shift(
-        p.v, linear(x, v_shift_), ragged.offsets, previous(ragged, layer, p.v, &Carry::v));
+    p.v = ops::token_shift(p.v, y.v_shift, ragged.offsets, previous(ragged, layer, p.v, &Carry::v));
   }
   if (config_.qk_norm != QKNorm::kNone) {
     p.q = ops::rms_norm(p.q, q_norm_.value, kQKNormEps, H_);
@@ -166,7 +182,8 @@ AttentionMixer::Projections AttentionMixer::project(const at::Tensor& x,
     p.q = ops::rotary(p.q, ragged.positions, config_.rope_base);
     p.k = ops::rotary(p.k, ragged.positions, config_.rope_base);
   }
-  p.log_gate = log_gate(x);
+  p.log_gate = log_gate(y.gate, N);
+  p.output_gate = y.output_gate;
   return p;
 }
 
@@ -261,11 +278,10 @@ at::Tensor AttentionMixer::attend_to_states(const Projections& p,
   return result.out.to(p.q.device());
 }
 
-at::Tensor AttentionMixer::gated(const at::Tensor& out, const at::Tensor& x) const {
+at::Tensor AttentionMixer::gated(const at::Tensor& out, const at::Tensor& gate) const {
   if (config_.output_gate == OutputGate::kNone) {
     return config_.output_norm ? ops::rms_norm(out, output_norm_.value, norm_eps_, H_) : out;
   }
-  const at::Tensor gate = linear(x, output_gate_);
   if (config_.output_norm) {
     return ops::gated_rms_norm(out, gate, output_norm_.value, norm_eps_, H_);
   }
@@ -279,12 +295,11 @@ at::Tensor AttentionMixer::forward(const at::Tensor& x,
                                    const Ragged& ragged,
                                    int64_t layer,
                                    Observer* observer) {
-  // Rounded once for all projections (the first block's norm gives f32).
-  const at::Tensor input = q_.compute.defined() ? x.to(q_.compute.scalar_type()) : x;
-  const Projections p = project(input, ragged, layer);
+  const Projections p = project(x, ragged, layer);
   const at::Tensor out = ragged.states.empty() ? attend(p, ragged, layer, observer)
                                                : attend_to_states(p, ragged, layer, observer);
-  return linear(gated(out.reshape({x.size(0), H_ * D_}), input), o_);
+  const at::Tensor heads = gated(out.reshape({x.size(0), H_ * D_}), p.output_gate);
+  return ops::linear(heads, o_.value, o_.compute);
 }
 
 }  // namespace reynard::models

@@ -27,15 +27,25 @@ class AttentionMixer : public Mixer {
   void parameters(const ParameterVisitor& visit) override;
 
  private:
+  // Products of the input with each weight that it has; undefined where there is none.
+  struct Products {
+    at::Tensor q, k, v;           // (N, H*D), (N, G*D), (N, G*D)
+    at::Tensor k_shift, v_shift;  // (N, G)
+    at::Tensor gate;              // (N, H) f32
+    at::Tensor output_gate;       // (N, H*D)
+  };
+  Products products(const at::Tensor& x) const;
   // Inputs of the attention kernel, and what the token shift carries over.
   struct Projections {
     at::Tensor q;             // (N, H, D)
     at::Tensor k, v;          // (N, G, D)
     at::Tensor log_gate;      // (N, H) f32 or undefined
     at::Tensor raw_k, raw_v;  // (N, G, D) before the shift, undefined where there is none
+    at::Tensor output_gate;   // (N, H*D) or undefined
   };
   Projections project(const at::Tensor& x, const Ragged& ragged, int64_t layer) const;
-  at::Tensor log_gate(const at::Tensor& x) const;
+  // (N, H) f32 from the products with the gate's weight; undefined without a gate.
+  at::Tensor log_gate(const at::Tensor& logits, int64_t num_tokens) const;
   // (H) f32: bound of |scale q.k| from the QK-norm weights; undefined without QK-norm.
   at::Tensor logit_bound(at::ScalarType kernel_dtype) const;
   // The same where pruning is on; undefined where it is off.
@@ -48,8 +58,8 @@ class AttentionMixer : public Mixer {
                               const Ragged& ragged,
                               int64_t layer,
                               Observer* observer);
-  // Output norm and gate: out (N, H*D), x (N, C) -> (N, H*D).
-  at::Tensor gated(const at::Tensor& out, const at::Tensor& x) const;
+  // Output norm and gate: out (N, H*D), gate (N, H*D) before its activation -> (N, H*D).
+  at::Tensor gated(const at::Tensor& out, const at::Tensor& gate) const;
 
   AttentionMixerConfig config_;
   double norm_eps_;

@@ -237,7 +237,7 @@ void softmax_loss(const SoftmaxLossRows& p, int64_t begin, int64_t end) {
   const int64_t whole = p.vocabulary / kLanes * kLanes;
   const int64_t rest = p.vocabulary - whole;
   for (int64_t row = begin; row < end; ++row) {
-    T* x = static_cast<T*>(p.logits) + row * p.vocabulary;
+    T* x = static_cast<T*>(p.logits) + row * p.stride;
     Vector largest = broadcast(scalar(x));
     for (int64_t i = 0; i < whole; i += kLanes) {
       const Vector v = load(x + i);
@@ -269,6 +269,32 @@ void softmax_loss(const SoftmaxLossRows& p, int64_t begin, int64_t end) {
   }
 }
 
+// ---- AdamW
+
+REYNARD_INLINE Vector square_root(Vector v) {
+  for (int64_t i = 0; i < kLanes; ++i) v[i] = __builtin_sqrtf(v[i]);
+  return v;
+}
+
+template <class T>
+void adamw(const AdamWRow& p, int64_t begin, int64_t end) {
+  const float scale = *p.gradient_scale;
+  if (!__builtin_isfinite(scale)) return;
+  for (int64_t i = begin; i < end; i += kLanes) {
+    const int64_t count = end - i;
+    const Vector g = load(p.gradient + i, count) * scale;
+    Vector m = load(p.exp_avg + i, count), s = load(p.exp_avg_sq + i, count);
+    m += (1.0F - p.beta1) * (g - m);
+    s = p.beta2 * s + (1.0F - p.beta2) * g * g;
+    const Vector root = square_root(s) * p.root_scale + p.epsilon;
+    const Vector value = p.kept * load(p.value + i, count) - p.rate * m / root;
+    store(p.exp_avg + i, m, count);
+    store(p.exp_avg_sq + i, s, count);
+    store(p.value + i, value, count);
+    if (p.compute) store(static_cast<T*>(p.compute) + i, value, count);
+  }
+}
+
 template <class T>
 constexpr RowKernels kTable = {&norm_forward<T>,
                                &norm_backward<T>,
@@ -277,7 +303,8 @@ constexpr RowKernels kTable = {&norm_forward<T>,
                                &gate_forward<T>,
                                &gate_backward<T>,
                                &rotary<T>,
-                               &softmax_loss<T>};
+                               &softmax_loss<T>,
+                               &adamw<T>};
 
 }  // namespace
 

@@ -65,7 +65,7 @@ __global__ void rotary_kernel(RotaryRows p, int64_t rows) {
 
 int gate_width(const GateRows& p) {
   if (p.x_stride % 8 != 0 || p.gate_stride % 8 != 0) return 1;
-  return vector_width(p.width, 1, 8, {p.x, p.gate, p.out, p.d_out, p.dx, p.d_gate});
+  return vector_width(p.width, 8, {p.x, p.gate, p.out, p.d_out, p.dx, p.d_gate});
 }
 
 }  // namespace

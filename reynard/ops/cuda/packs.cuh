@@ -59,27 +59,50 @@ __device__ inline float sigmoid(float x) {
   return 1.0F / (1.0F + expf(-x));
 }
 
-// In a fixed order; every lane gets the sum.
-__device__ inline float warp_sum(float x) {
-#pragma unroll
-  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
+// Over teams of `lanes` neighbours, a power of two, in a fixed order; every lane gets the sum. All
+// lanes of the warp must call it.
+__device__ inline float team_sum(float x, int lanes) {
+  for (int distance = lanes / 2; distance > 0; distance /= 2) {
     x += __shfl_xor_sync(0xffffffffU, x, distance);
   }
   return x;
 }
 
-// The largest power of two up to `most` that divides width and leaves work for `lanes` lanes, 1
-// when a pointer is not aligned for 16 bytes.
-inline int vector_width(int64_t width,
-                        int lanes,
-                        int most,
-                        std::initializer_list<const void*> pointers) {
+__device__ inline float warp_sum(float x) {
+  return team_sum(x, kWarpSize);
+}
+
+// Rows of `width` elements, each read by a team of `lanes` threads of one warp, V elements at once.
+struct Teams {
+  int lanes;
+  int vector;
+  static constexpr int kThreads = 256;
+  __host__ __device__ int per_block() const { return kThreads / lanes; }
+};
+
+// The row of this thread's team. Teams past the end repeat the last row, so that warps stay whole.
+__device__ inline int64_t team_row(Teams teams, int64_t rows) {
+  const int64_t row =
+      static_cast<int64_t>(blockIdx.x) * teams.per_block() + threadIdx.x / teams.lanes;
+  return row < rows ? row : rows - 1;
+}
+
+// The largest power of two up to `most` that divides width, 1 when a pointer is not aligned for 16
+// bytes.
+inline int vector_width(int64_t width, int most, std::initializer_list<const void*> pointers) {
   for (const void* pointer : pointers) {
     if (reinterpret_cast<uintptr_t>(pointer) % 16 != 0) return 1;
   }
   int v = most;
-  while (v > 1 && (width % v != 0 || width < static_cast<int64_t>(v) * lanes)) v /= 2;
+  while (width % v != 0) v /= 2;
   return v;
+}
+
+// As few lanes as read a row at once, at most a warp.
+inline Teams teams_for(int64_t width, std::initializer_list<const void*> pointers) {
+  Teams teams{.lanes = 1, .vector = vector_width(width, 8, pointers)};
+  while (teams.lanes < kWarpSize && teams.lanes * teams.vector < width) teams.lanes *= 2;
+  return teams;
 }
 
 template <int V>

@@ -25,7 +25,8 @@ constexpr RowKernels kTable = {&run<element, &norm_forward, NormForward>,
                                &run<element, &gate_forward, GateRows>,
                                &run<element, &gate_backward, GateRows>,
                                &run<element, &rotary, RotaryRows>,
-                               &run<element, &softmax_loss, SoftmaxLossRows>};
+                               &run<element, &softmax_loss, SoftmaxLossRows>,
+                               &run<element, &adamw, AdamWRow>};
 
 const bool registered = [] {
   register_gpu_row_kernels(kTable<Element::kF32>, kTable<Element::kBF16>);

@@ -1,4 +1,4 @@
-// The token shift: one warp per token and head.
+// The token shift: one team of lanes per token and head.
 
 #include "reynard/ops/cuda/packs.cuh"
 #include "reynard/ops/cuda/row_launch.h"
@@ -7,8 +7,6 @@
 namespace reynard::ops::cuda {
 
 namespace {
-
-constexpr int kWarps = 8;
 
 // Index of the sequence that starts at token t, or -1.
 __device__ int64_t sequence_at(const ShiftForward& p, int64_t t) {
@@ -42,14 +40,13 @@ __device__ float shift_weight(const ShiftForward& p, int64_t index) {
 }
 
 template <class T, int V>
-__global__ void shift_forward_kernel(ShiftForward p, int64_t rows) {
-  const int lane = threadIdx.x % kWarpSize;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpSize;
-  if (index >= rows * p.heads) return;
+__global__ void shift_forward_kernel(ShiftForward p, Teams teams, int64_t rows) {
+  const int lane = threadIdx.x % teams.lanes;
+  const int64_t index = team_row(teams, rows * p.heads);
   const int64_t offset = index * p.width;
   const float a = shift_weight<T>(p, index);
   const T* before = row_before<T>(p, index / p.heads, index % p.heads);
-  for (int64_t i = lane * V; i < p.width; i += kWarpSize * V) {
+  for (int64_t i = lane * V; i < p.width; i += teams.lanes * V) {
     Pack<V> y = load<V>(static_cast<const T*>(p.x) + offset + i);
     Pack<V> earlier{};
     if (before) earlier = load<V>(before + i);
@@ -61,11 +58,10 @@ __global__ void shift_forward_kernel(ShiftForward p, int64_t rows) {
 
 // dx_t = (1 - a_t) dy_t + a_{t+1} dy_{t+1} where t + 1 goes on with the sequence.
 template <class T, int V>
-__global__ void shift_backward_kernel(ShiftBackward p, int64_t rows) {
+__global__ void shift_backward_kernel(ShiftBackward p, Teams teams, int64_t rows) {
   const ShiftForward& f = p.forward;
-  const int lane = threadIdx.x % kWarpSize;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpSize;
-  if (index >= rows * f.heads) return;
+  const int lane = threadIdx.x % teams.lanes;
+  const int64_t index = team_row(teams, rows * f.heads);
   const int64_t t = index / f.heads, head = index % f.heads;
   const int64_t offset = index * f.width;
   const bool goes_on = t + 1 < p.num_tokens && sequence_at(f, t + 1) < 0;
@@ -74,7 +70,7 @@ __global__ void shift_backward_kernel(ShiftBackward p, int64_t rows) {
   const T* dy = static_cast<const T*>(p.dy) + offset;
   const T* before = row_before<T>(f, t, head);
   float products = 0;
-  for (int64_t i = lane * V; i < f.width; i += kWarpSize * V) {
+  for (int64_t i = lane * V; i < f.width; i += teams.lanes * V) {
     const Pack<V> g = load<V>(dy + i);
     const Pack<V> x = load<V>(static_cast<const T*>(f.x) + offset + i);
     Pack<V> earlier{}, g_next{}, dx;
@@ -87,18 +83,19 @@ __global__ void shift_backward_kernel(ShiftBackward p, int64_t rows) {
     }
     store(static_cast<T*>(p.dx) + offset + i, dx);
   }
-  products = warp_sum(products);
+  products = team_sum(products, teams.lanes);
   if (lane == 0) narrow(products * a * (1.0F - a), static_cast<T*>(p.d_logit)[index]);
 }
 
 }  // namespace
 
 void shift_forward(const ShiftForward& p, Element element, int64_t rows, cudaStream_t stream) {
-  const int v = vector_width(p.width, kWarpSize, 8, {p.x, p.previous, p.y});
+  const Teams teams = teams_for(p.width, {p.x, p.previous, p.y});
   with_element(element, [&](auto zero) {
-    with_width(v, [&](auto width) {
+    with_width(teams.vector, [&](auto width) {
       shift_forward_kernel<decltype(zero), width()>
-          <<<blocks_for(rows * p.heads, kWarps), kWarps * kWarpSize, 0, stream>>>(p, rows);
+          <<<blocks_for(rows * p.heads, teams.per_block()), Teams::kThreads, 0, stream>>>(
+              p, teams, rows);
     });
   });
   REYNARD_CHECK_LAUNCH();
@@ -106,11 +103,12 @@ void shift_forward(const ShiftForward& p, Element element, int64_t rows, cudaStr
 
 void shift_backward(const ShiftBackward& p, Element element, int64_t rows, cudaStream_t stream) {
   const ShiftForward& f = p.forward;
-  const int v = vector_width(f.width, kWarpSize, 8, {f.x, f.previous, p.dy, p.dx});
+  const Teams teams = teams_for(f.width, {f.x, f.previous, p.dy, p.dx});
   with_element(element, [&](auto zero) {
-    with_width(v, [&](auto width) {
+    with_width(teams.vector, [&](auto width) {
       shift_backward_kernel<decltype(zero), width()>
-          <<<blocks_for(rows * f.heads, kWarps), kWarps * kWarpSize, 0, stream>>>(p, rows);
+          <<<blocks_for(rows * f.heads, teams.per_block()), Teams::kThreads, 0, stream>>>(
+              p, teams, rows);
     });
   });
   REYNARD_CHECK_LAUNCH();

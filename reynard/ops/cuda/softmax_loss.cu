@@ -64,7 +64,7 @@ __global__ void softmax_loss_kernel(SoftmaxLossRows p) {
   __shared__ Softmax warps[kWarps];
   const int64_t row = blockIdx.x;
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  T* x = static_cast<T*>(p.logits) + row * p.vocabulary;
+  T* x = static_cast<T*>(p.logits) + row * p.stride;
   Softmax seen = {-INFINITY, 0};
   for_row<V>(
       x,

@@ -1,0 +1,22 @@
+#pragma once
+// Matrix products whose result is wider than their factors: sums are f32 in every library, and a
+// GPU's can be had before they are rounded.
+
+#include <ATen/core/Tensor.h>
+
+namespace reynard::ops {
+
+// a b in the dtype `out`. On a GPU the f32 product of bf16 or f16 factors is not rounded on its
+// way; on the CPU it is rounded to the factors' dtype first.
+//   a (M, K), b (K, N) of one dtype  ->  (M, N)
+at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType out);
+
+// sum += a b, with the same rounding.   sum (M, N)
+void add_product(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
+
+// x w^T in f32 for a w that must not be rounded: on a GPU w is the sum of three bf16 matrices (24
+// bits), which the matrix unit multiplies; elsewhere x is widened.
+//   x (N, I) any dtype, w (O, I) f32  ->  (N, O) f32
+at::Tensor exact_product(const at::Tensor& x, const at::Tensor& w);
+
+}  // namespace reynard::ops
