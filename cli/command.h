@@ -12,6 +12,7 @@ void add_info(CLI::App& app);
 void add_score(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_serve(CLI::App& app);
+void add_convert(CLI::App& app);
 void add_prepare(CLI::App& app);
 void add_train(CLI::App& app);
 void add_sweep(CLI::App& app);

@@ -74,6 +74,7 @@ int main(int argc, char** argv) {
   add_generate(app);
   add_tokenizer(app);
   add_serve(app);
+  add_convert(app);
 
   limit_memory_to_free();
   try {

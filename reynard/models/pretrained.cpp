@@ -120,7 +120,7 @@ const Family& choose_family(const DecoderConfig& config, std::string_view model_
         "save_model: layout {} cannot express this model: {}", family.model_type, obstacle));
   }
   for (const Family* family :
-       {&kTransformer, &kForgettingTransformer, &kFlaForgettingTransformer}) {
+       {&kTransformer, &kForgettingTransformer, &kFlaForgettingTransformer, &kQwen2}) {
     if (family->obstacle(config).empty()) return *family;
   }
   throw Error(
@@ -152,17 +152,28 @@ Decoder load_model(const fs::path& model_or_run, at::Device device) {
   return decoder;
 }
 
-void write_model(Decoder& decoder, checkpoint::FolderWriter& folder, std::string_view model_type) {
+void write_model(Decoder& decoder,
+                 checkpoint::FolderWriter& folder,
+                 std::string_view model_type,
+                 at::ScalarType dtype) {
+  tensor::check_value(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf,
+                      "save_model",
+                      "dtype",
+                      c10::toString(dtype),
+                      "Float, BFloat16 or Half");
   const Family& family = choose_family(decoder.config(), model_type);
   std::vector<checkpoint::NamedTensor> tensors;
   decoder.parameters([&](const std::string& name, Parameter& parameter) {
     int64_t row = 0;
     for (const Piece& piece : family.pieces(name, parameter.value.size(0))) {
-      tensors.push_back({piece.name, parameter.value.detach().narrow(0, row, piece.rows)});
+      tensors.push_back(
+          {piece.name, parameter.value.detach().narrow(0, row, piece.rows).to(dtype)});
       row += piece.rows;
     }
   });
-  folder.write("config.json", write_config(family, decoder.config()).dump(2) + "\n");
+  nlohmann::ordered_json config = write_config(family, decoder.config());
+  config["dtype"] = dtype == at::kFloat ? "float32" : dtype == at::kHalf ? "float16" : "bfloat16";
+  folder.write("config.json", config.dump(2) + "\n");
   folder.write_tensors("model.safetensors", tensors, {{"format", "pt"}});
 }
 

@@ -23,15 +23,17 @@ Decoder load_model(const std::filesystem::path& folder, at::Device device = at::
 DecoderConfig load_config(const std::filesystem::path& folder);
 
 // Writes the folder atomically. model_type names the layout (models/registry.h); empty: the first
-// of transformer-project_fox, forgetting_transformer-project_fox, forgetting_transformer that can
-// express the config.
+// of transformer-project_fox, forgetting_transformer-project_fox, forgetting_transformer, qwen2
+// that can express the config.
 void save_model(Decoder& decoder,
                 const std::filesystem::path& folder,
                 std::string_view model_type = "");
 
-// The same two files into a folder that is being written (training checkpoints).
+// The same two files into a folder that is being written (training checkpoints). dtype: of the
+// weights, f32 | bf16 | f16.
 void write_model(Decoder& decoder,
                  checkpoint::FolderWriter& folder,
-                 std::string_view model_type = "");
+                 std::string_view model_type = "",
+                 at::ScalarType dtype = at::kFloat);
 
 }  // namespace reynard::models

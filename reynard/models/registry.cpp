@@ -26,6 +26,8 @@ constexpr std::array kFamilies = {
     &kTransformer,
     &kFlaForgettingTransformer,
     &kLlama,
+    &kMistral,
+    &kQwen2,
 };
 
 }  // namespace

@@ -51,5 +51,7 @@ extern const Family kForgettingTransformer;     // FoX authors: forgetting_trans
 extern const Family kTransformer;               // FoX authors' baseline: transformer-project_fox
 extern const Family kFlaForgettingTransformer;  // flash-linear-attention: forgetting_transformer
 extern const Family kLlama;                     // Hugging Face: llama
+extern const Family kMistral;                   // Hugging Face: mistral
+extern const Family kQwen2;                     // Hugging Face: qwen2
 
 }  // namespace reynard::models

@@ -1,66 +1,26 @@
 // The Hugging Face Llama layout: RoPE of the default type, GQA, tied or untied head, no biases.
 
-#include "reynard/models/families/family.h"
-#include "reynard/models/families/layout.h"
+#include "reynard/models/families/llama_layout.h"
 
 namespace reynard::models {
 
 namespace {
 
-// Written where the layout wants a number; reynard itself has no limit on positions.
-constexpr int64_t kPositions = 131072;
-
-double read_rope_base(const JsonFields& fields) {
-  fields.expect("rope_scaling", nullptr);
-  const std::optional<JsonFields> rope = fields.object("rope_parameters");  // since transformers 5
-  if (!rope) return fields.number("rope_theta", 10000);
-  rope->expect("rope_type", "default");
-  return rope->number("rope_theta", 10000);
-}
-
 void read_keys(const JsonFields& fields, DecoderConfig& config) {
   fields.expect("attention_bias", false);
-  fields.expect("mlp_bias", false);
-  fields.expect("hidden_act", "silu");
-  config.intermediate_size = fields.integer("intermediate_size");  // required in this layout
-  config.norm_eps = fields.number("rms_norm_eps", 1e-6);
-  AttentionMixerConfig& a = config.attention;
-  a.num_heads = fields.integer("num_attention_heads");
-  a.num_kv_heads = fields.integer("num_key_value_heads", 0);
-  a.head_dim = fields.integer("head_dim", 0);
-  a.forget_gate = ForgetGate::kNone;
-  a.rope = true;
-  a.rope_base = read_rope_base(fields);
+  read_llama_keys(fields, config);
 }
 
 std::string obstacle(const DecoderConfig& config) {
-  const std::string other = kTransformer.obstacle(config);
-  if (!other.empty()) return other;
-  if (!config.attention.rope) return "attention.rope is off";
+  if (config.attention.qkv_bias) return "attention.qkv_bias is on";
   if (config.attention.window > 0) return "attention.window is set";
-  if (config.hidden_act == "sigmoid") return "hidden_act is sigmoid";
-  return "";
+  return llama_obstacle(config);
 }
 
 void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
-  json["intermediate_size"] = config.mlp_size();
-  json["num_attention_heads"] = config.attention.num_heads;
-  json["num_key_value_heads"] = config.num_kv_heads();
-  json["head_dim"] = config.head_dim();
-  json["hidden_act"] = "silu";
-  json["max_position_embeddings"] = kPositions;
-  json["rms_norm_eps"] = config.norm_eps;
-  json["rope_theta"] = config.attention.rope_base;
+  write_llama_keys(config, json);
   json["attention_bias"] = false;
   json["mlp_bias"] = false;
-}
-
-std::vector<Piece> pieces(const std::string& name, int64_t rows) {
-  if (name == "model.embeddings.weight") return {{"model.embed_tokens.weight", rows}};
-  if (is_gate_and_up(name)) return gate_and_up(name, rows);
-  std::string published = replaced(name, ".attn.", ".self_attn.");
-  published = replaced(published, ".attn_norm.", ".input_layernorm.");
-  return {{replaced(published, ".mlp_norm.", ".post_attention_layernorm."), rows}};
 }
 
 }  // namespace
@@ -70,7 +30,7 @@ const Family kLlama = {.model_type = "llama",
                        .read_keys = read_keys,
                        .write_keys = write_keys,
                        .obstacle = obstacle,
-                       .pieces = pieces,
+                       .pieces = llama_pieces,
                        .ignored_ending = "rotary_emb.inv_freq"};
 
 }  // namespace reynard::models

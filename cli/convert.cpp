@@ -1,0 +1,99 @@
+// reynard convert MODEL FOLDER: the same model in another published layout or dtype.
+
+#include "cli/command.h"
+#include "cli/model_tokenizer.h"
+#include "reynard/checkpoint/directory.h"
+#include "reynard/models/pretrained.h"
+#include "reynard/models/registry.h"
+#include "reynard/tensor/error.h"
+#include "reynard/tokenizer/tokenizer.h"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+
+namespace reynard::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ConvertArguments {
+  std::string model, folder, layout, dtype = "f32";
+};
+
+// What belongs to a model's text and is the same in every layout.
+constexpr std::array kCompanions = {"tokenizer_config.json",
+                                    "special_tokens_map.json",
+                                    "generation_config.json",
+                                    "chat_template.jinja"};
+
+std::string layout_names() {
+  std::string names;
+  for (const models::Family* family : models::families()) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", family->model_type);
+  }
+  return names;
+}
+
+std::string read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw Error(fmt::format("convert: {} cannot be read", path.string()));
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void run_convert(const ConvertArguments& arguments) {
+  const fs::path model = arguments.model;
+  const bool is_run = !fs::exists(model / "config.json") && fs::exists(model / "model");
+  const fs::path source = is_run ? model / "model" : model;
+  if (fs::exists(arguments.folder)) {
+    throw Error(fmt::format("convert: {} exists; name a folder that does not", arguments.folder));
+  }
+  models::Decoder decoder = models::load_model(source);
+  checkpoint::FolderWriter writer(arguments.folder);
+  const at::ScalarType dtype = arguments.dtype == "bf16"  ? at::kBFloat16
+                               : arguments.dtype == "f16" ? at::kHalf
+                                                          : at::kFloat;
+  models::write_model(decoder, writer, arguments.layout, dtype);
+  const std::string tokenizer = tokenizer_of_model(source, decoder.config().vocab_size);
+  if (!tokenizer.empty()) {
+    for (const tokenizer::TokenizerFile& file : tokenizer::tokenizer_files(tokenizer)) {
+      writer.write(file.copy_name, read_file(file.path));
+    }
+  }
+  for (const char* name : kCompanions) {
+    if (fs::exists(source / name)) writer.write(name, read_file(source / name));
+  }
+  writer.commit();
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app) {
+  auto* command = app.add_subcommand("convert", "write a model in another layout or dtype");
+  auto arguments = std::make_shared<ConvertArguments>();
+  command->add_option("MODEL", arguments->model, "model folder or run folder")->required();
+  command->add_option("FOLDER", arguments->folder, "to write; must not exist")->required();
+  command->add_option("--to",
+                      arguments->layout,
+                      "layout: " + layout_names() + "; by default the first that can express it");
+  command->add_option("--dtype", arguments->dtype, "of the weights: f32, bf16 or f16")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  command->footer(
+      "Examples:\n"
+      "  reynard convert runs/transformer models/mine --to llama --dtype bf16\n"
+      "\n"
+      "A layout that cannot express the model is refused with what stands in its way. Tokenizer "
+      "files,\n"
+      "chat template and generation settings of the folder come along.\n");
+  command->callback([arguments] { run_convert(*arguments); });
+}
+
+}  // namespace reynard::cli

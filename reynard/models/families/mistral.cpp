@@ -1,0 +1,37 @@
+// The Hugging Face Mistral layout: Llama with a sliding window. A query sees itself and the
+// sliding_window - 1 keys before it, as attention.window counts.
+
+#include "reynard/models/families/llama_layout.h"
+
+namespace reynard::models {
+
+namespace {
+
+void read_keys(const JsonFields& fields, DecoderConfig& config) {
+  read_llama_keys(fields, config);
+  config.attention.num_kv_heads = fields.integer("num_key_value_heads");
+  config.attention.window = fields.integer("sliding_window", 0);
+}
+
+std::string obstacle(const DecoderConfig& config) {
+  if (config.attention.qkv_bias) return "attention.qkv_bias is on";
+  return llama_obstacle(config);
+}
+
+void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
+  write_llama_keys(config, json);
+  const int64_t window = config.attention.window;
+  json["sliding_window"] = window > 0 ? nlohmann::ordered_json(window) : nlohmann::ordered_json();
+}
+
+}  // namespace
+
+const Family kMistral = {.model_type = "mistral",
+                         .architecture = "MistralForCausalLM",
+                         .read_keys = read_keys,
+                         .write_keys = write_keys,
+                         .obstacle = obstacle,
+                         .pieces = llama_pieces,
+                         .ignored_ending = "rotary_emb.inv_freq"};
+
+}  // namespace reynard::models

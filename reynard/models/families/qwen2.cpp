@@ -1,0 +1,41 @@
+// The Hugging Face Qwen2 layout: Llama with biases of q, k and v. Windows that only some layers
+// have are not supported.
+
+#include "reynard/models/families/llama_layout.h"
+
+namespace reynard::models {
+
+namespace {
+
+void read_keys(const JsonFields& fields, DecoderConfig& config) {
+  fields.expect("use_sliding_window", false);
+  read_llama_keys(fields, config);
+  config.attention.num_kv_heads = fields.integer("num_key_value_heads");
+  config.attention.qkv_bias = true;
+}
+
+std::string obstacle(const DecoderConfig& config) {
+  if (!config.attention.qkv_bias) return "attention.qkv_bias is off";
+  if (config.attention.window > 0) return "attention.window is set";
+  if (config.head_dim() * config.attention.num_heads != config.hidden_size) {
+    return "attention.head_dim is not hidden_size / num_heads";
+  }
+  return llama_obstacle(config);
+}
+
+void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
+  write_llama_keys(config, json);
+  json["use_sliding_window"] = false;
+}
+
+}  // namespace
+
+const Family kQwen2 = {.model_type = "qwen2",
+                       .architecture = "Qwen2ForCausalLM",
+                       .read_keys = read_keys,
+                       .write_keys = write_keys,
+                       .obstacle = obstacle,
+                       .pieces = llama_pieces,
+                       .ignored_ending = "rotary_emb.inv_freq"};
+
+}  // namespace reynard::models

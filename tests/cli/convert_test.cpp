@@ -1,0 +1,91 @@
+// reynard convert as a user runs it.
+
+#include "reynard/models/pretrained.h"
+#include "tests/support/compare.h"
+#include "tests/support/decoder_variants.h"
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace reynard;
+
+models::DecoderConfig config_named(const std::string& name) {
+  for (const test::Variant& variant : test::attention_variants()) {
+    if (variant.name == name) return variant.config;
+  }
+  return {};
+}
+
+struct Converted {
+  test::TempDir folder;
+  std::string from = (folder / "from").string(), to = (folder / "to").string();
+
+  explicit Converted(const std::string& variant) {
+    models::Decoder decoder(config_named(variant), /*seed=*/3);
+    test::spread_weights(decoder, 4);
+    models::save_model(decoder, from);
+  }
+  test::ProgramResult run(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), {"convert", from, to});
+    return test::run_program({.arguments = arguments});
+  }
+  void expect_error(const std::vector<std::string>& arguments, const std::string& part) const {
+    const test::ProgramResult result = run(arguments);
+    EXPECT_EQ(result.exit_code, 2) << part;
+    EXPECT_NE(result.errors.find(part), std::string::npos) << result.errors;
+  }
+};
+
+at::Tensor hidden_of(const std::string& folder) {
+  models::Decoder decoder = models::load_model(folder);
+  return decoder.hidden(at::arange(40, at::kLong), at::zeros({1}, at::kLong)).detach();
+}
+
+TEST(ConvertCommand, SameModelInAnotherLayout) {
+  const Converted rope("rope");
+  test::write_file(rope.folder / "from/generation_config.json", "{\"eos_token_id\": 3}");
+  ASSERT_EQ(rope.run({"--to", "llama"}).exit_code, 0);
+  const auto config = nlohmann::json::parse(test::read_file(rope.folder / "to/config.json"));
+  EXPECT_EQ(config["model_type"], "llama");
+  EXPECT_EQ(config["dtype"], "float32");
+  EXPECT_EQ(test::read_file(rope.folder / "to/generation_config.json"), "{\"eos_token_id\": 3}");
+  EXPECT_BITWISE_EQUAL(hidden_of(rope.to), hidden_of(rope.from));
+}
+
+TEST(ConvertCommand, SmallerWeights) {
+  const Converted pro("fox_pro");
+  ASSERT_EQ(pro.run({"--dtype", "bf16"}).exit_code, 0);
+  const auto config = nlohmann::json::parse(test::read_file(pro.folder / "to/config.json"));
+  EXPECT_EQ(config["dtype"], "bfloat16");
+  EXPECT_LT(std::filesystem::file_size(pro.folder / "to/model.safetensors"),
+            std::filesystem::file_size(pro.folder / "from/model.safetensors") * 6 / 10);
+  const at::Tensor from = hidden_of(pro.from), to = hidden_of(pro.to);
+  // 8 bits of mantissa through a few dozen products of order 1.
+  EXPECT_LT((to - from).norm().item<double>(), 0.05 * from.norm().item<double>());
+}
+
+TEST(ConvertCommand, NamesWhatCannotBeExpressed) {
+  const Converted pro("fox_pro");
+  pro.expect_error({"--to", "forgetting_transformer"}, "token shift");
+  pro.expect_error({"--to", "llama"}, "attention.forget_gate");
+  pro.expect_error({"--to", "gpt2"}, "model_type \"gpt2\" is not supported; supported: ");
+  EXPECT_FALSE(std::filesystem::exists(pro.to));
+  ASSERT_EQ(pro.run({}).exit_code, 0);
+  pro.expect_error({}, "exists; name a folder that does not");
+  const Converted window("rope");
+  window.expect_error({"--to", "qwen2"}, "attention.qkv_bias is off");
+}
+
+}  // namespace
