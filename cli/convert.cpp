@@ -6,15 +6,14 @@
 #include "reynard/models/pretrained.h"
 #include "reynard/models/registry.h"
 #include "reynard/tensor/error.h"
-#include "reynard/tokenizer/tokenizer.h"
+#include "reynard/tokenizer/saved_tokenizer.h"
+#include "reynard/tokenizer/tokenizer_folder.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include <array>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 
@@ -28,11 +27,9 @@ struct ConvertArguments {
   std::string model, folder, layout, dtype = "f32";
 };
 
-// What belongs to a model's text and is the same in every layout.
-constexpr std::array kCompanions = {"tokenizer_config.json",
-                                    "special_tokens_map.json",
-                                    "generation_config.json",
-                                    "chat_template.jinja"};
+// What belongs to a model's text beside its tokenizer and is the same in every layout.
+constexpr std::array kCompanions = {
+    "special_tokens_map.json", "generation_config.json", "chat_template.jinja"};
 
 std::string layout_names() {
   std::string names;
@@ -40,12 +37,6 @@ std::string layout_names() {
     names += fmt::format("{}{}", names.empty() ? "" : ", ", family->model_type);
   }
   return names;
-}
-
-std::string read_file(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw Error(fmt::format("convert: {} cannot be read", path.string()));
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 void run_convert(const ConvertArguments& arguments) {
@@ -63,12 +54,14 @@ void run_convert(const ConvertArguments& arguments) {
   models::write_model(decoder, writer, arguments.layout, dtype);
   const std::string tokenizer = tokenizer_of_model(source, decoder.config().vocab_size);
   if (!tokenizer.empty()) {
-    for (const tokenizer::TokenizerFile& file : tokenizer::tokenizer_files(tokenizer)) {
-      writer.write(file.copy_name, read_file(file.path));
+    for (const tokenizer::SavedFile& file : tokenizer::saved_files(tokenizer)) {
+      writer.write(file.name, file.contents);
     }
   }
   for (const char* name : kCompanions) {
-    if (fs::exists(source / name)) writer.write(name, read_file(source / name));
+    if (fs::exists(source / name)) {
+      writer.write(name, tokenizer::read_tokenizer_file(source / name));
+    }
   }
   writer.commit();
 }

@@ -6,14 +6,13 @@
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 
-#include <ATen/core/grad_mode.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
-
 #include <string>
 #include <vector>
 
@@ -78,14 +77,14 @@ TEST(ConvertCommand, SmallerWeights) {
 
 TEST(ConvertCommand, NamesWhatCannotBeExpressed) {
   const Converted pro("fox_pro");
-  pro.expect_error({"--to", "forgetting_transformer"}, "token shift");
+  pro.expect_error({"--to", "forgetting_transformer"}, "attention.output_norm is on");
   pro.expect_error({"--to", "llama"}, "attention.forget_gate");
   pro.expect_error({"--to", "gpt2"}, "model_type \"gpt2\" is not supported; supported: ");
   EXPECT_FALSE(std::filesystem::exists(pro.to));
   ASSERT_EQ(pro.run({}).exit_code, 0);
   pro.expect_error({}, "exists; name a folder that does not");
-  const Converted window("rope");
-  window.expect_error({"--to", "qwen2"}, "attention.qkv_bias is off");
+  const Converted rope("rope");
+  rope.expect_error({"--to", "qwen2"}, "attention.qkv_bias is off");
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-"""Models of the Llama family by `transformers`: transformers_peer.py make|check FOLDER.
+"""Models of the Llama family by `transformers`: transformers_peer.py FOLDER.
 
-make: FOLDER/NAME, random models in their published layouts (one of them in shards, one in bf16), and
-FOLDER/NAME/peer.safetensors with input_ids (1, T) and logits (1, T, V). check: FOLDER/NAME-ours loads in
-transformers and gives the logits of FOLDER/NAME. Exits with 77 where the package is missing."""
+Makes FOLDER/NAME, random models in their published layouts (one of them in shards, one in bf16), each with
+peer.safetensors (input_ids (1, T), logits (1, T, V)), then the file FOLDER/made. After a line on standard input it loads
+FOLDER/NAME-ours and compares its logits. Exits with 77 where the package is missing."""
 import pathlib
 import sys
 
@@ -30,10 +30,13 @@ def logits_of(model, ids):
         return model.float().eval()(ids).logits
 
 
+def load(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+
+
 def make(folder):
     for seed, (name, config) in enumerate(MODELS.items()):
         torch.manual_seed(seed)
-        config._attn_implementation = "eager"
         model = transformers.AutoModelForCausalLM.from_config(config)
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, 1 if parameter.dim() == 1 else 0, 0.2)
@@ -41,15 +44,18 @@ def make(folder):
             model = model.to(torch.bfloat16)
         model.save_pretrained(folder / name, max_shard_size="20KB" if name == "qwen2" else "1GB")
         ids = torch.randint(config.vocab_size, (1, 40))
-        save_file({"input_ids": ids, "logits": logits_of(model, ids)}, folder / name / "peer.safetensors")
+        save_file({"input_ids": ids, "logits": logits_of(load(folder / name), ids)}, folder / name / "peer.safetensors")
 
 
 def check(folder):
     for name in MODELS:
         peer = load_file(folder / name / "peer.safetensors")
-        ours = transformers.AutoModelForCausalLM.from_pretrained(
-            folder / f"{name}-ours", attn_implementation="eager", dtype=torch.float32)
+        ours = load(folder / f"{name}-ours")
         torch.testing.assert_close(logits_of(ours, peer["input_ids"]), peer["logits"], rtol=1e-4, atol=1e-4)
 
 
-{"make": make, "check": check}[sys.argv[1]](pathlib.Path(sys.argv[2]))
+transformers.logging.disable_progress_bar()
+make(pathlib.Path(sys.argv[1]))
+(pathlib.Path(sys.argv[1]) / "made").touch()
+sys.stdin.readline()
+check(pathlib.Path(sys.argv[1]))
