@@ -75,6 +75,38 @@ void check_heads(const DecoderConfig& config, const Checker& check) {
                 fmt::format("needs an even head dimension, not {}", D));
 }
 
+void check_rotary(const DecoderConfig& config, const Checker& check) {
+  using Type = ops::RotaryScalingType;
+  const AttentionMixerConfig& a = config.attention;
+  const ops::RotaryScaling& s = a.rope_scaling;
+  check.require(a.rope_base > 0, "attention.rope_base", "must be > 0");
+  if (!s) return;
+  constexpr double kMaxFactor = 1e6;
+  check.require(a.rope, "attention.rope_scaling.type", "needs attention.rope");
+  check.require(s.factor > 0 && s.factor <= kMaxFactor,
+                "attention.rope_scaling.factor",
+                fmt::format("{} must be > 0 and at most {}", s.factor, kMaxFactor));
+  check.require(
+      s.type == Type::kLinear || (s.original_length > 0 && s.original_length <= int64_t{1} << 40),
+      "attention.rope_scaling.original_length",
+      fmt::format("{} must be the context of pre-training, > 0", s.original_length));
+  check.require(s.type != Type::kDynamic || a.num_heads <= 0 || config.head_dim() > 2,
+                "attention.rope_scaling.type",
+                "dynamic needs a head dimension over 2");
+  check.require(
+      s.type != Type::kLlama3 || (s.low_freq_factor > 0 && s.high_freq_factor > s.low_freq_factor),
+      "attention.rope_scaling.high_freq_factor",
+      "must be more than low_freq_factor, and that more than 0");
+  if (s.type != Type::kYarn) return;
+  check.require(s.beta_slow > 0 && s.beta_fast >= s.beta_slow,
+                "attention.rope_scaling.beta_fast",
+                "must be at least beta_slow, and that more than 0");
+  check.require(s.attention_factor >= 0 && s.attention_factor <= kMaxFactor,
+                "attention.rope_scaling.attention_factor",
+                fmt::format("must be 0 to {}", kMaxFactor));
+  check.require(a.rope_base > 1, "attention.rope_base", "must be > 1 for yarn");
+}
+
 void check_gates(const AttentionMixerConfig& a, const Checker& check) {
   const bool has_times = a.decay_time_min || a.decay_time_max;
   check.require(!has_times || a.forget_gate != ForgetGate::kNone,
@@ -129,6 +161,9 @@ void DecoderConfig::check(config::Problems& problems, const std::string& path) c
         fmt::format("must be a token of the vocabulary, 0 to vocab_size - 1 = {}", vocab_size - 1));
   }
   check_heads(*this, checker);
+  check_rotary(*this, checker);
+  checker.require(
+      attention.qk_norm_eps > 0 && norm_eps > 0, "attention.qk_norm_eps", "must be > 0");
   check_gates(attention, checker);
 }
 

@@ -4,6 +4,7 @@
 
 #include "reynard/attention/attention.h"
 #include "reynard/config/fields.h"
+#include "reynard/ops/rotary_scaling.h"
 
 #include <cstdint>
 #include <optional>
@@ -32,6 +33,7 @@ struct AttentionMixerConfig {
   int64_t window = 0;        // keys a query sees, itself included; 0: all
   bool rope = false;
   double rope_base = 500000;
+  ops::RotaryScaling rope_scaling;
   bool qkv_bias = false;
   ForgetGate forget_gate = ForgetGate::kFull;
   // Initial bias of the data-dependent gate. 0 (f = 0.5) is what the authors' code does; their text
@@ -42,6 +44,7 @@ struct AttentionMixerConfig {
   std::optional<double> decay_time_min;
   std::optional<double> decay_time_max;
   QKNorm qk_norm = QKNorm::kNone;
+  double qk_norm_eps = 1e-5;  // the FoX layouts fix it, whatever norm_eps says
   OutputGate output_gate = OutputGate::kNone;
   bool output_norm = false;
   bool key_shift = false;
@@ -63,6 +66,7 @@ struct AttentionMixerConfig {
         "window", self.window, "keys a query sees, itself included; 0: all", config::non_negative);
     field("rope", self.rope, "rotary position embedding");
     field("rope_base", self.rope_base, "base of the rotary angles", config::positive);
+    field("rope_scaling", self.rope_scaling, "rotary frequencies for long contexts");
     field("qkv_bias", self.qkv_bias, "bias of the q, k and v projections");
     field("forget_gate", self.forget_gate, "where the log gate comes from");
     field("forget_bias_init",
@@ -77,6 +81,7 @@ struct AttentionMixerConfig {
           "T_max of the gate biases, tokens",
           config::positive);
     field("qk_norm", self.qk_norm, "RMSNorm of queries and keys");
+    field("qk_norm_eps", self.qk_norm_eps, "epsilon of qk_norm", config::positive);
     field("output_gate", self.output_gate, "gate on the attention output");
     field("output_norm", self.output_norm, "RMSNorm per head on the attention output");
     field("key_shift", self.key_shift, "data-dependent token shift of keys");

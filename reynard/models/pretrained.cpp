@@ -65,8 +65,9 @@ void adopt_qk_norm(const checkpoint::TensorFolder& tensors,
   if (a.qk_norm == QKNorm::kNone) return;
   const auto* info = tensors.find(family.pieces("model.layers.0.attn.q_norm.weight", 0)[0].name);
   if (info == nullptr || info->shape.size() != 1) return;  // reported with the other tensors
+  if (a.num_heads == 1) return;                            // the same either way
   if (info->shape[0] == config.head_dim() * a.num_heads) a.qk_norm = QKNorm::kPerHead;
-  if (info->shape[0] == config.head_dim() && a.num_heads > 1) a.qk_norm = QKNorm::kShared;
+  if (info->shape[0] == config.head_dim()) a.qk_norm = QKNorm::kShared;
 }
 
 void check_piece(const checkpoint::TensorFolder& tensors,
@@ -119,12 +120,19 @@ const Family& choose_family(const DecoderConfig& config, std::string_view model_
     throw Error(fmt::format(
         "save_model: layout {} cannot express this model: {}", family.model_type, obstacle));
   }
-  for (const Family* family :
-       {&kTransformer, &kForgettingTransformer, &kFlaForgettingTransformer, &kQwen2}) {
+  for (const Family* family : {&kTransformer,
+                               &kForgettingTransformer,
+                               &kFlaForgettingTransformer,
+                               &kLlama,
+                               &kMistral,
+                               &kQwen2,
+                               &kQwen3,
+                               &kFlaTransformer}) {
     if (family->obstacle(config).empty()) return *family;
   }
-  throw Error(
-      "save_model: no layout can express this model (attention.qkv_bias with another switch)");
+  throw Error(fmt::format("save_model: no layout can express this model (layout {}: {})",
+                          kForgettingTransformer.model_type,
+                          kForgettingTransformer.obstacle(config)));
 }
 
 }  // namespace

@@ -25,9 +25,11 @@ constexpr std::array kFamilies = {
     &kForgettingTransformer,
     &kTransformer,
     &kFlaForgettingTransformer,
+    &kFlaTransformer,
     &kLlama,
     &kMistral,
     &kQwen2,
+    &kQwen3,
 };
 
 }  // namespace

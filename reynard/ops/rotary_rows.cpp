@@ -15,7 +15,7 @@
 #include <bit>
 #include <map>
 #include <mutex>
-#include <utility>
+#include <tuple>
 
 namespace reynard::ops::rows {
 
@@ -28,26 +28,30 @@ struct Table {
   at::Tensor cosine, sine;  // (positions, D/2) f32
 };
 
-// Cosines and sines of positions [0, num_positions or more), made once per base and D: every layer
-// and step reads the same table.
-Table rotary_table(int64_t num_positions, int64_t half, double base) {
-  static std::mutex mutex;
-  static std::map<std::pair<double, int64_t>, Table> tables;
-  const std::lock_guard lock(mutex);
-  Table& table = tables[{base, half}];
-  if (!table.cosine.defined() || table.cosine.size(0) < num_positions) {
-    const at::NoGradGuard no_grad;
-    const auto rows = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_positions)));
-    const at::Tensor angle = rotary_angles(at::arange(rows, at::kLong), half, base);
-    table = {.cosine = at::cos(angle).contiguous(), .sine = at::sin(angle).contiguous()};
-  }
+Table make_table(const at::Tensor& positions,
+                 int64_t half,
+                 double base,
+                 const RotaryScaling& scaling) {
+  const at::Tensor angle = rotary_angles(positions, half, base, scaling);
+  const double magnitude = rotary_magnitude(scaling);
+  Table table{.cosine = at::cos(angle), .sine = at::sin(angle)};
+  if (magnitude != 1) table = {.cosine = table.cosine * magnitude, .sine = table.sine * magnitude};
   return table;
 }
 
-// One row per token: finding the largest position would wait for the GPU.
-Table rotary_rows(const at::Tensor& positions, int64_t half, double base) {
-  const at::Tensor angle = rotary_angles(positions, half, base);
-  return {.cosine = at::cos(angle), .sine = at::sin(angle)};
+// Cosines and sines of positions [0, num_positions or more), made once per base, D and scaling:
+// every layer and step reads the same table.
+Table rotary_table(int64_t num_positions, int64_t half, double base, const RotaryScaling& scaling) {
+  static std::mutex mutex;
+  static std::map<std::tuple<double, int64_t, RotaryScaling>, Table> tables;
+  const std::lock_guard lock(mutex);
+  Table& table = tables[{base, half, scaling}];
+  if (!table.cosine.defined() || table.cosine.size(0) < num_positions) {
+    const at::NoGradGuard no_grad;
+    const auto rows = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_positions)));
+    table = make_table(at::arange(rows, at::kLong), half, base, scaling);
+  }
+  return table;
 }
 
 at::Tensor turned(const at::Tensor& x, const at::Tensor& positions, const Table& table, bool back) {
@@ -86,11 +90,16 @@ struct Rotary : torch::autograd::Function<Rotary> {
 
 }  // namespace
 
-at::Tensor rotary(const at::Tensor& x, const at::Tensor& positions, double base) {
+at::Tensor rotary(const at::Tensor& x,
+                  const at::Tensor& positions,
+                  double base,
+                  const RotaryScaling& scaling) {
   if (x.numel() == 0) return x;
   const int64_t half = x.size(2) / 2;
-  const Table table = x.is_cpu() ? rotary_table(positions.max().item<int64_t>() + 1, half, base)
-                                 : rotary_rows(positions, half, base);
+  // On a GPU one row per token: finding the largest position would wait for it.
+  const Table table = x.is_cpu()
+                          ? rotary_table(positions.max().item<int64_t>() + 1, half, base, scaling)
+                          : make_table(positions, half, base, scaling);
   return Rotary::apply(x.contiguous(), positions.contiguous(), table.cosine, table.sine);
 }
 

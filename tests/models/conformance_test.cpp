@@ -53,6 +53,7 @@ Decoder make_decoder(const DecoderConfig& config) {
 // Every mixer of the registry with its defaults, and all variants of attention.
 std::vector<test::Variant> all_variants() {
   std::vector<test::Variant> variants = test::attention_variants();
+  variants.insert(variants.end(), test::llama_variants().begin(), test::llama_variants().end());
   for (const MixerEntry& mixer : mixers()) {
     test::Variant variant{"default_" + std::string(mixer.name), test::small_config()};
     variant.config.mixer = mixer.name;

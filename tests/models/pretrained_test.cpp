@@ -218,10 +218,70 @@ TEST(Llama, RopeBiasesAndTokenIds) {
   }
 }
 
+TEST(Llama, RopeScaling) {
+  const auto read = [](const json& scaling, const char* key = "rope_scaling") {
+    json config = llama_config();
+    config["max_position_embeddings"] = 400;
+    config[key] = scaling;
+    return read_config(find_family("llama", "test"), config, "config.json").attention;
+  };
+  using Type = ops::RotaryScalingType;
+  EXPECT_EQ(read({{"type", "default"}}).rope_scaling.type, Type::kNone);
+  EXPECT_EQ(read({{"type", "linear"}, {"factor", 2}}).rope_scaling,
+            (ops::RotaryScaling{.type = Type::kLinear, .factor = 2}));
+  EXPECT_EQ(read({{"rope_type", "dynamic"}, {"factor", 2}, {"rope_theta", 7}}, "rope_parameters")
+                .rope_scaling,
+            (ops::RotaryScaling{.type = Type::kDynamic, .factor = 2, .original_length = 400}));
+  const json yarn = {{"rope_type", "yarn"}, {"original_max_position_embeddings", 100}};
+  EXPECT_EQ(read(yarn).rope_scaling.factor, 4);  // of the two lengths
+  EXPECT_NEAR(read(yarn).rope_scaling.attention_factor, 0.1 * std::log(4) + 1, 1e-12);
+  const json llama3 = {
+      {"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
+  EXPECT_EQ(read(llama3).rope_scaling.original_length, 400);
+  json flat = llama3;
+  flat["high_freq_factor"] = 1;
+  for (const json& bad :
+       {json{{"rope_type", "longrope"}, {"factor", 2}},
+        json{{"rope_type", "none"}},
+        json{{"rope_type", "linear"}},
+        json{{"rope_type", "linear"}, {"factor", 0}},
+        json{{"rope_type", "linear"}, {"factor", "2"}},
+        json{{"rope_type", "default"}, {"partial_rotary_factor", 0.5}},
+        json{{"rope_type", "yarn"}, {"factor", 2}, {"original_max_position_embeddings", 0}},
+        json{{"rope_type", "yarn"}, {"factor", 2}, {"beta_fast", 0.5}},
+        flat}) {
+    EXPECT_THROW(read(bad), Error) << bad;
+  }
+}
+
+TEST(Qwen, WindowsOfAllLayersOrNone) {
+  const auto window = [](const json& changes) {
+    json config = llama_config();
+    config["num_key_value_heads"] = 2;
+    config["num_hidden_layers"] = 2;
+    config["sliding_window"] = 5;
+    config.update(changes);
+    return read_config(find_family("qwen2", "test"), config, "config.json").attention.window;
+  };
+  EXPECT_EQ(window(json::object()), 0);
+  EXPECT_EQ(window({{"use_sliding_window", true}, {"max_window_layers", 2}}), 0);
+  EXPECT_EQ(window({{"use_sliding_window", true}, {"max_window_layers", 0}}), 5);
+  const json all = {"sliding_attention", "sliding_attention"};
+  EXPECT_EQ(window({{"use_sliding_window", true}, {"layer_types", all}}), 5);
+  EXPECT_EQ(window({{"layer_types", all}}), 0);
+  EXPECT_THROW(window({{"use_sliding_window", true}, {"max_window_layers", 1}}), Error);
+  EXPECT_THROW(window({{"layer_types", {"full_attention", "sliding_attention"}}}), Error);
+  EXPECT_THROW(window({{"layer_types", {"linear_attention", "linear_attention"}}}), Error);
+  EXPECT_THROW(window({{"layer_types", 3}}), Error);
+  EXPECT_THROW(window({{"quantization_config", {{"bits", 4}}}}), Error);
+}
+
 // Every layout that can express a config gives it back; the others say why not.
 TEST(Families, WrittenConfigsAreReadBack) {
   const test::TempDir parent;
-  for (const test::Variant& variant : test::attention_variants()) {
+  std::vector<test::Variant> variants = test::attention_variants();
+  variants.insert(variants.end(), test::llama_variants().begin(), test::llama_variants().end());
+  for (const test::Variant& variant : variants) {
     Decoder decoder(variant.config, /*seed=*/4);
     int num_written = 0;
     for (const Family* family : families()) {

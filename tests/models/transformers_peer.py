@@ -16,18 +16,44 @@ except ImportError as missing:
 
 SHARED = dict(vocab_size=97, hidden_size=32, intermediate_size=44, num_hidden_layers=3, num_attention_heads=4,
               num_key_value_heads=2, max_position_embeddings=256, rms_norm_eps=1e-5)
+def scaled(**scaling):
+    return dict(rope_parameters=dict(rope_theta=10000.0, **scaling))
+
+
+QWEN3 = dict(SHARED, rms_norm_eps=1e-3, head_dim=16)
 MODELS = {
     "llama": transformers.LlamaConfig(**SHARED),
     "llama_tied": transformers.LlamaConfig(**SHARED, tie_word_embeddings=True),
+    "llama_linear": transformers.LlamaConfig(**SHARED, **scaled(rope_type="linear", factor=3.0)),
+    "llama_dynamic": transformers.LlamaConfig(
+        **dict(SHARED, max_position_embeddings=16), **scaled(rope_type="dynamic", factor=3.0)),
+    "llama_llama3": transformers.LlamaConfig(**SHARED, **scaled(
+        rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=200)),
+    "llama_yarn": transformers.LlamaConfig(**SHARED, **scaled(
+        rope_type="yarn", factor=4.0, original_max_position_embeddings=64)),
     "mistral": transformers.MistralConfig(**SHARED, sliding_window=5, head_dim=16),
     "mistral_full": transformers.MistralConfig(**SHARED, sliding_window=None),
+    "mistral_yarn": transformers.MistralConfig(**SHARED, sliding_window=None, **scaled(
+        rope_type="yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=16.0, mscale=0.7,
+        mscale_all_dim=0.4, truncate=False)),
     "qwen2": transformers.Qwen2Config(**SHARED),
+    "qwen2_window": transformers.Qwen2Config(
+        **SHARED, use_sliding_window=True, sliding_window=5, max_window_layers=0),
+    "qwen3": transformers.Qwen3Config(**QWEN3),
+    "qwen3_tied": transformers.Qwen3Config(**QWEN3, tie_word_embeddings=True),
 }
 
 
 def logits_of(model, ids):
+    """In one pass, but token by token with a cache where RoPE is dynamic: one pass turns every token as the last."""
+    model = model.float().eval()
     with torch.no_grad():
-        return model.float().eval()(ids).logits
+        if model.config.rope_parameters["rope_type"] != "dynamic":
+            return model(ids).logits
+        cache, rows = transformers.DynamicCache(), []
+        for token in ids.split(1, dim=1):
+            rows.append(model(token, past_key_values=cache, use_cache=True).logits)
+        return torch.cat(rows, dim=1)
 
 
 def load(folder):

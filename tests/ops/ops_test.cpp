@@ -132,6 +132,35 @@ TEST(Rotary, TurnsPairsByThePosition) {
   EXPECT_BITWISE_EQUAL(rotary(x, indices({0}), 100), x);
 }
 
+TEST(Rotary, Scaled) {
+  using Type = RotaryScalingType;
+  const at::Tensor x = random_normal({1, 2, 6}, 1);
+  const RotaryScaling linear{.type = Type::kLinear, .factor = 3};
+  EXPECT_TENSORS_NEAR(rotary(x, indices({12}), 100, linear), rotary(x, indices({4}), 100), 1e-6, 0);
+  // Within the original length as if not scaled; beyond it at twice the length with
+  // base * (2 * 2 - 1)^(6 / 4).
+  const RotaryScaling dynamic{.type = Type::kDynamic, .factor = 2, .original_length = 8};
+  EXPECT_TENSORS_NEAR(rotary(x, indices({7}), 100, dynamic), rotary(x, indices({7}), 100), 1e-6, 0);
+  EXPECT_TENSORS_NEAR(rotary(x, indices({15}), 100, dynamic),
+                      rotary(x, indices({15}), 100 * std::pow(3, 1.5)),
+                      1e-6,
+                      0);
+  // The first pair turns 500 / 2 pi times within the original length and is kept, the last 3.7
+  // times and is slowed; cosines and sines grow.
+  const RotaryScaling yarn{.type = Type::kYarn, .factor = 4, .original_length = 500};
+  const at::Tensor angles = rotary_angles(indices({3}), 3, 100, yarn);
+  EXPECT_NEAR(angles[0][0].item<double>(), 3, 1e-6);
+  EXPECT_LT(angles[0][2].item<double>(), 3 * std::pow(100, -2.0 / 3));
+  EXPECT_NEAR(rotary(x, indices({9}), 100, yarn).norm().item<double>(),
+              x.norm().item<double>() * (0.1 * std::log(4) + 1),
+              1e-4);
+  const auto turn = [&](const std::vector<at::Tensor>& in) {
+    return rotary(in[0], indices({0, 1, 7}), 1000, yarn);
+  };
+  EXPECT_GRADIENTS_RIGHT(turn, {random_normal({3, 2, 6}, 1)});
+  EXPECT_THROW(rotary(at::ones({1, 1, 2}), indices({0}), 100, dynamic), Error);
+}
+
 TEST(Rotary, Gradients) {
   const auto turn = [](const std::vector<at::Tensor>& in) {
     return rotary(in[0], indices({0, 1, 7}), 1000);

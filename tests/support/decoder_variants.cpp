@@ -93,7 +93,58 @@ std::vector<Variant> make_variants() {
   };
 }
 
+DecoderConfig llama() {
+  DecoderConfig config = small_config();
+  config.attention.forget_gate = ForgetGate::kNone;
+  config.attention.rope = true;
+  config.attention.rope_base = 100;
+  config.attention.num_kv_heads = 2;
+  return config;
+}
+
+Variant scaled(const std::string& name, const ops::RotaryScaling& scaling) {
+  DecoderConfig config = llama();
+  config.attention.rope_scaling = scaling;
+  return {name, config};
+}
+
+std::vector<Variant> make_llama_variants() {
+  using A = AttentionMixerConfig;
+  using C = DecoderConfig;
+  using Type = ops::RotaryScalingType;
+  return {
+      scaled("rope_linear", {.type = Type::kLinear, .factor = 3}),
+      scaled("rope_dynamic", {.type = Type::kDynamic, .factor = 3, .original_length = 12}),
+      scaled("rope_yarn", {.type = Type::kYarn, .factor = 4, .original_length = 20}),
+      scaled("rope_llama3", {.type = Type::kLlama3, .factor = 4, .original_length = 60}),
+      variant("qwen2",
+              llama(),
+              [](A& a, C&) {
+                a.qkv_bias = true;
+                a.window = 7;
+              }),
+      variant("qwen3",
+              llama(),
+              [](A& a, C& c) {
+                a.qk_norm = QKNorm::kShared;
+                a.qk_norm_eps = c.norm_eps = 1e-3;
+                a.head_dim = 16;
+              }),
+      variant("fla_transformer",
+              llama(),
+              [](A& a, C&) {
+                a.qk_norm = QKNorm::kShared;
+                a.qkv_bias = true;
+              }),
+  };
+}
+
 }  // namespace
+
+const std::vector<Variant>& llama_variants() {
+  static const std::vector<Variant> variants = make_llama_variants();
+  return variants;
+}
 
 const std::vector<Variant>& attention_variants() {
   static const std::vector<Variant> variants = make_variants();

@@ -21,6 +21,8 @@ inline void PrintTo(const Variant& variant, std::ostream* out) {
 // Width 32, 2 layers, 4 heads, vocabulary 48.
 models::DecoderConfig small_config();
 const std::vector<Variant>& attention_variants();
+// What only layouts of the Llama family express: scaled RoPE, biases, norms with their own epsilon.
+const std::vector<Variant>& llama_variants();
 
 // Larger random weights, norms away from 1 and biases away from 0, so that a forgotten weight or an
 // exchanged pair shows.

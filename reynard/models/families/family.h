@@ -50,8 +50,10 @@ nlohmann::ordered_json write_config(const Family& family, const DecoderConfig& c
 extern const Family kForgettingTransformer;     // FoX authors: forgetting_transformer-project_fox
 extern const Family kTransformer;               // FoX authors' baseline: transformer-project_fox
 extern const Family kFlaForgettingTransformer;  // flash-linear-attention: forgetting_transformer
+extern const Family kFlaTransformer;            // flash-linear-attention: transformer
 extern const Family kLlama;                     // Hugging Face: llama
 extern const Family kMistral;                   // Hugging Face: mistral
 extern const Family kQwen2;                     // Hugging Face: qwen2
+extern const Family kQwen3;                     // Hugging Face: qwen3
 
 }  // namespace reynard::models

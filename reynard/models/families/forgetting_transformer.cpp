@@ -58,7 +58,11 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
 
 std::string obstacle(const DecoderConfig& config) {
   if (config.mixer != "attention") return "mixer is not attention";
-  if (config.attention.qkv_bias) return "attention.qkv_bias is on";
+  const AttentionMixerConfig& a = config.attention;
+  if (a.qkv_bias) return "attention.qkv_bias is on";
+  if (a.rope && a.rope_scaling) return "attention.rope_scaling is set";
+  if (a.qk_norm != QKNorm::kNone && a.qk_norm_eps != 1e-5)
+    return "attention.qk_norm_eps is not 1e-5";
   return "";
 }
 

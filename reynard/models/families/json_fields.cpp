@@ -64,6 +64,18 @@ std::string JsonFields::text(std::string_view key, std::string_view fallback) co
   return value.get<std::string>();
 }
 
+std::vector<std::string> JsonFields::texts(std::string_view key) const {
+  const nlohmann::json& value = at(key);
+  if (value.is_null()) return {};
+  if (!value.is_array()) reject(key, "a list of strings");
+  std::vector<std::string> texts;
+  for (const nlohmann::json& text : value) {
+    if (!text.is_string()) reject(key, "a list of strings");
+    texts.push_back(text.get<std::string>());
+  }
+  return texts;
+}
+
 std::optional<int64_t> JsonFields::token_id(std::string_view key) const {
   const nlohmann::json& value = at(key);
   if (!value.is_array()) return optional_integer(key);

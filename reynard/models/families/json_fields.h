@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace reynard::models {
 
@@ -23,6 +24,8 @@ class JsonFields {
   // Absent or null: nothing.
   std::optional<int64_t> optional_integer(std::string_view key) const;
   std::optional<double> optional_number(std::string_view key) const;
+  // A list of strings; absent or null: empty.
+  std::vector<std::string> texts(std::string_view key) const;
   // The first of several (Llama lists more than one end token), or nothing.
   std::optional<int64_t> token_id(std::string_view key) const;
   // The fields of an object, or nothing.

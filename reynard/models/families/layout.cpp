@@ -8,6 +8,7 @@ namespace {
 
 // Keys with one name in every layout.
 void read_shared_keys(const JsonFields& fields, DecoderConfig& config) {
+  fields.expect("quantization_config", nullptr);
   config.vocab_size = fields.integer("vocab_size");
   config.hidden_size = fields.integer("hidden_size");
   config.num_layers = fields.integer("num_hidden_layers");
@@ -94,6 +95,7 @@ void read_fox_keys(const JsonFields& fields, DecoderConfig& config) {
   config.hidden_ratio = fields.number("hidden_ratio", 4);
   config.hidden_act = fields.text("hidden_act", "swish");
   config.norm_eps = fields.number("norm_eps", 1e-6);
+  fields.expect("elementwise_affine", true);
   config.attention.num_heads = fields.integer("num_heads");
   config.attention.num_kv_heads = fields.integer("num_kv_heads", 0);
   config.attention.window = fields.integer("window_size", 0);

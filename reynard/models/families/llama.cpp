@@ -1,4 +1,4 @@
-// The Hugging Face Llama layout: RoPE of the default type, GQA, tied or untied head, no biases.
+// The Hugging Face Llama layout: RoPE, GQA, tied or untied head, no biases.
 
 #include "reynard/models/families/llama_layout.h"
 

@@ -1,23 +1,11 @@
 #include "reynard/models/families/llama_layout.h"
 
 #include "reynard/models/families/layout.h"
+#include "reynard/models/families/rope_keys.h"
+
+#include <algorithm>
 
 namespace reynard::models {
-
-namespace {
-
-// Written where the layout wants a number; reynard itself has no limit on positions.
-constexpr int64_t kPositions = 131072;
-
-double read_rope_base(const JsonFields& fields) {
-  fields.expect("rope_scaling", nullptr);
-  const std::optional<JsonFields> rope = fields.object("rope_parameters");  // since transformers 5
-  if (!rope) return fields.number("rope_theta", 10000);
-  rope->expect("rope_type", "default");
-  return rope->number("rope_theta", 10000);
-}
-
-}  // namespace
 
 void read_llama_keys(const JsonFields& fields, DecoderConfig& config) {
   fields.expect("mlp_bias", false);
@@ -29,8 +17,7 @@ void read_llama_keys(const JsonFields& fields, DecoderConfig& config) {
   a.num_kv_heads = fields.integer("num_key_value_heads", 0);
   a.head_dim = fields.integer("head_dim", 0);
   a.forget_gate = ForgetGate::kNone;
-  a.rope = true;
-  a.rope_base = read_rope_base(fields);
+  read_rope_keys(fields, a);
 }
 
 void write_llama_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
@@ -39,14 +26,43 @@ void write_llama_keys(const DecoderConfig& config, nlohmann::ordered_json& json)
   json["num_key_value_heads"] = config.num_kv_heads();
   json["head_dim"] = config.head_dim();
   json["hidden_act"] = "silu";
-  json["max_position_embeddings"] = kPositions;
   json["rms_norm_eps"] = config.norm_eps;
-  json["rope_theta"] = config.attention.rope_base;
+  write_rope_keys(config.attention, json);
+}
+
+void read_layer_windows(const JsonFields& fields, DecoderConfig& config) {
+  const std::vector<std::string> types = fields.texts("layer_types");
+  const auto windowed = std::ranges::count(types, "sliding_attention");
+  const auto full = std::ranges::count(types, "full_attention");
+  if (!types.empty() &&
+      (windowed + full != static_cast<int64_t>(types.size()) || (windowed > 0 && full > 0))) {
+    fields.reject("layer_types", "sliding_attention or full_attention, the same for all layers");
+  }
+  bool on = fields.boolean("use_sliding_window", false);
+  if (on && types.empty()) {
+    const int64_t num_full = fields.integer("max_window_layers", 28);
+    if (num_full > 0 && num_full < config.num_layers) {
+      fields.reject("max_window_layers", "0 or num_hidden_layers: a window of all layers or none");
+    }
+    on = num_full <= 0;
+  } else {
+    on = on && windowed > 0;
+  }
+  if (on) config.attention.window = fields.integer("sliding_window", 4096);
+}
+
+void write_layer_windows(const DecoderConfig& config, nlohmann::ordered_json& json) {
+  const int64_t window = config.attention.window;
+  json["use_sliding_window"] = window > 0;
+  if (window > 0) json["sliding_window"] = window;
+  // The number of layers, from the first, that have none.
+  json["max_window_layers"] = window > 0 ? 0 : config.num_layers;
 }
 
 std::string llama_obstacle(const DecoderConfig& config) {
   DecoderConfig plain = config;
   plain.attention.qkv_bias = false;
+  plain.attention.rope_scaling = {};
   const std::string other = kTransformer.obstacle(plain);
   if (!other.empty()) return other;
   if (!config.attention.rope) return "attention.rope is off";

@@ -12,9 +12,12 @@
 
 namespace reynard::models {
 
-// Throws reynard::Error for RoPE scaling, MLP biases and other activations.
+// Throws reynard::Error for MLP biases and other activations.
 void read_llama_keys(const JsonFields& fields, DecoderConfig& config);
 void write_llama_keys(const DecoderConfig& config, nlohmann::ordered_json& json);
+// The window of Qwen: of all layers or of none; a mixture is an error.
+void read_layer_windows(const JsonFields& fields, DecoderConfig& config);
+void write_layer_windows(const DecoderConfig& config, nlohmann::ordered_json& json);
 // Why a plain Llama cannot be this model, whatever its window and its biases of q, k and v; empty
 // when it can.
 std::string llama_obstacle(const DecoderConfig& config);

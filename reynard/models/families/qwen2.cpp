@@ -1,5 +1,4 @@
-// The Hugging Face Qwen2 layout: Llama with biases of q, k and v. Windows that only some layers
-// have are not supported.
+// The Hugging Face Qwen2 layout: Llama with biases of q, k and v.
 
 #include "reynard/models/families/llama_layout.h"
 
@@ -8,15 +7,14 @@ namespace reynard::models {
 namespace {
 
 void read_keys(const JsonFields& fields, DecoderConfig& config) {
-  fields.expect("use_sliding_window", false);
   read_llama_keys(fields, config);
+  read_layer_windows(fields, config);
   config.attention.num_kv_heads = fields.integer("num_key_value_heads");
   config.attention.qkv_bias = true;
 }
 
 std::string obstacle(const DecoderConfig& config) {
   if (!config.attention.qkv_bias) return "attention.qkv_bias is off";
-  if (config.attention.window > 0) return "attention.window is set";
   if (config.head_dim() * config.attention.num_heads != config.hidden_size) {
     return "attention.head_dim is not hidden_size / num_heads";
   }
@@ -25,7 +23,7 @@ std::string obstacle(const DecoderConfig& config) {
 
 void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
   write_llama_keys(config, json);
-  json["use_sliding_window"] = false;
+  write_layer_windows(config, json);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ std::string obstacle(const DecoderConfig& config) {
   const AttentionMixerConfig& a = config.attention;
   if (config.mixer != "attention") return "mixer is not attention";
   if (a.qkv_bias) return "attention.qkv_bias is on";
+  if (a.rope && a.rope_scaling) return "attention.rope_scaling is set";
   if (a.forget_gate != ForgetGate::kNone) return "attention.forget_gate is not none";
   if (a.qk_norm != QKNorm::kNone) return "attention.qk_norm is on";
   if (a.output_gate != OutputGate::kNone) return "attention.output_gate is on";

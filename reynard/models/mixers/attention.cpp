@@ -25,9 +25,6 @@ namespace reynard::models {
 
 namespace {
 
-// The published q and k norms fix this epsilon whatever norm_eps says.
-constexpr double kQKNormEps = 1e-5;
-
 // b_h = -ln(expm1(1/T_h)) with T_h geometric between T_min and T_max: sigmoid(b_h)^T_h = 1/e.
 // Without decay times every head gets forget_bias_init.
 at::Tensor initial_gate_biases(const AttentionMixerConfig& config) {
@@ -173,14 +170,14 @@ AttentionMixer::Projections AttentionMixer::project(const at::Tensor& x,
     p.v = ops::token_shift(p.v, y.v_shift, ragged.offsets, previous(ragged, layer, p.v, &Carry::v));
   }
   if (config_.qk_norm != QKNorm::kNone) {
-    p.q = ops::rms_norm(p.q, q_norm_.value, kQKNormEps, H_);
-    p.k = ops::rms_norm(p.k.reshape({N, G_ * D_}), k_norm_.value, kQKNormEps, G_);
+    p.q = ops::rms_norm(p.q, q_norm_.value, config_.qk_norm_eps, H_);
+    p.k = ops::rms_norm(p.k.reshape({N, G_ * D_}), k_norm_.value, config_.qk_norm_eps, G_);
   }
   p.q = p.q.reshape({N, H_, D_});
   p.k = p.k.reshape({N, G_, D_});
   if (config_.rope) {
-    p.q = ops::rotary(p.q, ragged.positions, config_.rope_base);
-    p.k = ops::rotary(p.k, ragged.positions, config_.rope_base);
+    p.q = ops::rotary(p.q, ragged.positions, config_.rope_base, config_.rope_scaling);
+    p.k = ops::rotary(p.k, ragged.positions, config_.rope_base, config_.rope_scaling);
   }
   p.log_gate = log_gate(y.gate, N);
   p.output_gate = y.output_gate;
@@ -197,11 +194,12 @@ attention::AttentionOptions AttentionMixer::options() const {
 at::Tensor AttentionMixer::logit_bound(at::ScalarType kernel_dtype) const {
   if (config_.qk_norm == QKNorm::kNone) return {};
   const bool shared = config_.qk_norm == QKNorm::kShared;
+  const double magnitude = config_.rope ? ops::rotary_magnitude(config_.rope_scaling) : 1;
   const at::NoGradGuard no_grad;
   return attention::qk_norm_bound(shared ? q_norm_.value : q_norm_.value.reshape({H_, D_}),
                                   shared ? k_norm_.value : k_norm_.value.reshape({G_, D_}),
                                   H_,
-                                  1 / std::sqrt(static_cast<double>(D_)),
+                                  magnitude * magnitude / std::sqrt(static_cast<double>(D_)),
                                   config_.rope,
                                   kernel_dtype);
 }

@@ -1,0 +1,40 @@
+#include "reynard/models/families/fla_keys.h"
+
+#include <cmath>
+
+namespace reynard::models {
+
+void read_fla_keys(const JsonFields& fields, DecoderConfig& config) {
+  read_fox_keys(fields, config);
+  fields.expect("attnres_block_size", nullptr);
+  fields.expect("hidden_act", "swish");
+  config.attention.qkv_bias = fields.boolean("qkv_bias", false);
+}
+
+void write_fla_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
+  write_fox_keys(config, json);
+  json["hidden_act"] = "swish";
+  // The layout's hidden_ratio is an integer.
+  if (config.hidden_ratio != std::floor(config.hidden_ratio)) {
+    json["hidden_ratio"] = 4;
+    json["intermediate_size"] = config.mlp_size();
+  } else {
+    json["hidden_ratio"] = static_cast<int64_t>(config.hidden_ratio);
+  }
+  json["qkv_bias"] = config.attention.qkv_bias;
+  json["qk_norm"] = config.attention.qk_norm != QKNorm::kNone;
+}
+
+std::string fla_obstacle(const DecoderConfig& config) {
+  const AttentionMixerConfig& a = config.attention;
+  if (config.mixer != "attention") return "mixer is not attention";
+  if (config.hidden_act == "sigmoid") return "hidden_act is sigmoid";
+  if (a.rope && a.rope_scaling) return "attention.rope_scaling is set";
+  if (a.qk_norm != QKNorm::kNone && a.qk_norm_eps != 1e-5)
+    return "attention.qk_norm_eps is not 1e-5";
+  if (a.output_norm) return "attention.output_norm is on";
+  if (a.key_shift || a.value_shift) return "a token shift is on";
+  return "";
+}
+
+}  // namespace reynard::models

@@ -1,0 +1,47 @@
+// The Hugging Face Qwen3 layout: Llama with RMSNorm of q and k, one weight for all heads and the
+// epsilon of the other norms.
+
+#include "reynard/models/families/llama_layout.h"
+
+namespace reynard::models {
+
+namespace {
+
+void read_keys(const JsonFields& fields, DecoderConfig& config) {
+  fields.expect("attention_bias", false);
+  read_llama_keys(fields, config);
+  read_layer_windows(fields, config);
+  config.attention.num_kv_heads = fields.integer("num_key_value_heads");
+  config.attention.head_dim = fields.integer("head_dim", 128);
+  config.attention.qk_norm = QKNorm::kShared;
+  config.attention.qk_norm_eps = config.norm_eps;
+}
+
+std::string obstacle(const DecoderConfig& config) {
+  if (config.attention.qkv_bias) return "attention.qkv_bias is on";
+  if (config.attention.qk_norm != QKNorm::kShared) return "attention.qk_norm is not shared";
+  if (config.attention.qk_norm_eps != config.norm_eps) {
+    return "attention.qk_norm_eps is not norm_eps";
+  }
+  DecoderConfig plain = config;
+  plain.attention.qk_norm = QKNorm::kNone;
+  return llama_obstacle(plain);
+}
+
+void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
+  write_llama_keys(config, json);
+  write_layer_windows(config, json);
+  json["attention_bias"] = false;
+}
+
+}  // namespace
+
+const Family kQwen3 = {.model_type = "qwen3",
+                       .architecture = "Qwen3ForCausalLM",
+                       .read_keys = read_keys,
+                       .write_keys = write_keys,
+                       .obstacle = obstacle,
+                       .pieces = llama_pieces,
+                       .ignored_ending = "rotary_emb.inv_freq"};
+
+}  // namespace reynard::models

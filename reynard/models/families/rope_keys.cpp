@@ -1,0 +1,121 @@
+#include "reynard/models/families/rope_keys.h"
+
+#include "reynard/config/fields.h"
+
+#include <cmath>
+
+namespace reynard::models {
+
+namespace {
+
+using ops::RotaryScaling;
+using ops::RotaryScalingType;
+
+// Written where the layout wants a number; reynard itself has no limit on positions.
+constexpr int64_t kPositions = 131072;
+
+RotaryScalingType read_type(const JsonFields& rope) {
+  const std::string text = rope.text("rope_type", rope.text("type", "default"));
+  if (text == "default") return RotaryScalingType::kNone;
+  const auto type = config::value_named<RotaryScalingType>(text);
+  if (!type || *type == RotaryScalingType::kNone) {
+    rope.reject("rope_type", "default, linear, dynamic, yarn or llama3");
+  }
+  return *type;
+}
+
+// 0.1 m ln s + 1, by which YaRN multiplies cosines and sines.
+double yarn_scale(double factor, double m) {
+  return factor <= 1 ? 1 : 0.1 * m * std::log(factor) + 1;
+}
+
+double read_attention_factor(const JsonFields& rope, double factor) {
+  const double m = rope.number("mscale", 0), m_all = rope.number("mscale_all_dim", 0);
+  const double inferred = m != 0 && m_all != 0 ? yarn_scale(factor, m) / yarn_scale(factor, m_all)
+                                               : yarn_scale(factor, 1);
+  return rope.number("attention_factor", inferred);
+}
+
+RotaryScaling read_scaling(const JsonFields& fields, const JsonFields& rope) {
+  RotaryScaling scaling{.type = read_type(rope)};
+  if (!scaling) return scaling;
+  const int64_t positions = fields.integer("max_position_embeddings", 0);
+  const int64_t before =
+      fields.integer("original_max_position_embeddings",
+                     rope.integer("original_max_position_embeddings", positions));
+  switch (scaling.type) {
+    case RotaryScalingType::kDynamic:
+      scaling.factor = rope.number("factor");
+      scaling.original_length = positions;
+      break;
+    case RotaryScalingType::kLlama3:
+      scaling.factor = rope.number("factor");
+      scaling.original_length = before;
+      scaling.low_freq_factor = rope.number("low_freq_factor");
+      scaling.high_freq_factor = rope.number("high_freq_factor");
+      break;
+    case RotaryScalingType::kYarn:
+      scaling.original_length = before;
+      scaling.factor = rope.number(
+          "factor", before > 0 ? static_cast<double>(positions) / static_cast<double>(before) : 0);
+      scaling.beta_fast = rope.number("beta_fast", 32);
+      scaling.beta_slow = rope.number("beta_slow", 1);
+      scaling.truncate = rope.boolean("truncate", true);
+      scaling.attention_factor = read_attention_factor(rope, scaling.factor);
+      break;
+    default:
+      scaling.factor = rope.number("factor");
+  }
+  return scaling;
+}
+
+}  // namespace
+
+void read_rope_keys(const JsonFields& fields, AttentionMixerConfig& config) {
+  config.rope = true;
+  config.rope_base = fields.number("rope_theta", 10000);
+  fields.expect("partial_rotary_factor", 1.0);
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    const std::optional<JsonFields> rope = fields.object(key);
+    if (!rope) continue;
+    rope->expect("partial_rotary_factor", 1.0);
+    config.rope_base = rope->number("rope_theta", config.rope_base);
+    config.rope_scaling = read_scaling(fields, *rope);
+  }
+}
+
+void write_rope_keys(const AttentionMixerConfig& config, nlohmann::ordered_json& json) {
+  const RotaryScaling& scaling = config.rope_scaling;
+  json["max_position_embeddings"] = kPositions;
+  json["rope_theta"] = config.rope_base;
+  if (!scaling) return;
+  nlohmann::ordered_json rope;
+  rope["rope_type"] = config::name_of(scaling.type);
+  rope["factor"] = scaling.factor;
+  switch (scaling.type) {
+    case RotaryScalingType::kDynamic:
+      json["max_position_embeddings"] = scaling.original_length;
+      break;
+    case RotaryScalingType::kLlama3:
+      rope["original_max_position_embeddings"] = scaling.original_length;
+      rope["low_freq_factor"] = scaling.low_freq_factor;
+      rope["high_freq_factor"] = scaling.high_freq_factor;
+      break;
+    case RotaryScalingType::kYarn:
+      // Readers warn where the factor is not the quotient of the two lengths.
+      json["max_position_embeddings"] =
+          std::llround(scaling.factor * static_cast<double>(scaling.original_length));
+      rope["original_max_position_embeddings"] = scaling.original_length;
+      rope["attention_factor"] =
+          scaling.attention_factor > 0 ? scaling.attention_factor : yarn_scale(scaling.factor, 1);
+      rope["beta_fast"] = scaling.beta_fast;
+      rope["beta_slow"] = scaling.beta_slow;
+      rope["truncate"] = scaling.truncate;
+      break;
+    default:
+      break;
+  }
+  json["rope_scaling"] = rope;
+}
+
+}  // namespace reynard::models
