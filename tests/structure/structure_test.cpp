@@ -25,7 +25,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"config", {}},
     {"attention", {}},
     {"ops", {}},
-    {"knn", {}},
+    {"knn", {"checkpoint"}},
     {"tokenizer", {}},
     {"checkpoint", {}},
     {"distributed", {}},

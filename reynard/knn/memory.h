@@ -1,0 +1,113 @@
+#pragma once
+// The key-value memory of one attention layer: entries of every row of a batch (one document each,
+// or one row that all queries share), searched exactly, bounded by a ring buffer if wanted, saved
+// to a file and searched from it by mapping. Stored keys carry no gradient.
+// Shapes: B rows, T tokens, G key/value heads, H query heads (G divides H), D head dimension.
+
+#include "reynard/knn/search.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace reynard::knn {
+
+// Which layer of which model the entries belong to: a file is only opened for the same.
+struct MemoryLayer {
+  std::string model;  // any text that names the weights; at most 512 bytes of UTF-8
+  int64_t layer = 0;
+  int64_t num_heads = 1;                 // G
+  int64_t head_dim = 64;                 // D
+  at::ScalarType dtype = at::kBFloat16;  // of keys and values: bf16 or f32
+};
+
+struct MemoryOptions {
+  MemoryLayer of;
+  int64_t num_rows = 1;  // B; with 1, queries of any number of rows share it (multi-document)
+  int64_t capacity = 0;  // entries per row; 0: as many as fit
+  bool evict = true;     // at capacity: the oldest entries leave; false: add() is an error
+};
+
+struct Entries {
+  at::Tensor keys, values;
+};
+
+class MappedFile;
+
+// Ids count the entries of a row from 0 and are never used again, not after a reset either: row b
+// holds those in [first_id(b), next_id(b)). Every function that throws leaves the memory as it was.
+class Memory {
+ public:
+  // Throws reynard::Error for sizes out of range.
+  explicit Memory(MemoryOptions options);
+  Memory(Memory&&) noexcept;
+  Memory& operator=(Memory&&) noexcept;
+  ~Memory();
+
+  const MemoryOptions& options() const { return options_; }
+
+  // Appends keys and values (B,T,G,D), copied without gradient. valid (B,T) bool: only these
+  // tokens are entries (padding, documents of unequal length); undefined: all. Throws
+  // reynard::Error for other shapes or dtypes, entries that are not finite, a row that is full
+  // without eviction, and a mapped memory.
+  void add(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& valid = {});
+
+  // A new document begins in this row: its entries are gone, the other rows keep theirs.
+  void reset_row(int64_t row);
+  void clear();  // all rows
+
+  int64_t num_rows() const { return options_.num_rows; }
+  int64_t first_id(int64_t row) const;
+  int64_t next_id(int64_t row) const;
+  int64_t size(int64_t row) const { return next_id(row) - first_id(row); }
+  int64_t max_size() const;  // of the largest row
+
+  // The k best keys of queries (B,Tq,H,D), as knn::search(); k at most max_size().
+  SearchResult search(const at::Tensor& queries, int64_t k) const;
+  // What search reads; valid until the memory changes.
+  std::vector<KeyRing> key_rings() const;
+
+  // Keys and values (B,Tq,H,k,D) of the ids (B,Tq,H,k) i64 that search() gave, in the memory's
+  // dtype; zeros where the id is -1. Throws reynard::Error for an id that is not in its row.
+  Entries gather(const at::Tensor& ids) const;
+  // All entries of a row (n,G,D) by ascending id: what attention with k = all reads. May share
+  // storage with the memory: valid until it changes.
+  Entries entries(int64_t row) const;
+
+  // Writes a file (docs/formats.md) that appears whole or not at all.
+  void save(const std::filesystem::path& path) const;
+  // Reads the file into memory. Throws reynard::Error when it is damaged or not of this layer.
+  static Memory load(const std::filesystem::path& path, const MemoryLayer& of);
+  // Leaves keys and values in the file, mapped: they may be larger than main memory. Read-only;
+  // the file must not be changed while it is in use.
+  static Memory map(const std::filesystem::path& path, const MemoryLayer& of);
+
+ private:
+  struct Row {
+    at::Tensor keys, values;  // (G,S,D)
+    int64_t base = 0, first = 0, next = 0;
+
+    int64_t slots() const { return keys.size(1); }
+    int64_t size() const { return next - first; }
+  };
+
+  void check_row(int64_t row) const;
+  void check_writable() const;
+  void check_tokens(const at::Tensor& keys,
+                    const at::Tensor& values,
+                    const at::Tensor& valid) const;
+  void check_room(int64_t row, int64_t added) const;
+  at::Tensor new_slots(int64_t slots) const;
+  void reserve(Row& row, int64_t added) const;
+  void append(Row& row, const at::Tensor& keys, const at::Tensor& values) const;
+
+  MemoryOptions options_;
+  std::vector<Row> rows_;
+  std::shared_ptr<const MappedFile> mapped_;  // set: entries lie in this file
+};
+
+}  // namespace reynard::knn

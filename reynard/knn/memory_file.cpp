@@ -1,0 +1,321 @@
+#include "reynard/knn/memory_file.h"
+
+#include "reynard/tensor/check.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace reynard::knn {
+
+static_assert(std::endian::native == std::endian::little, "memory files are little-endian");
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kFormat = "reynard-memory";
+constexpr int64_t kVersion = 1;
+constexpr int64_t kHeaderBytes = 4096;
+constexpr int64_t kAlignment = 64;  // of sections: a cache line, and more than any element
+constexpr int64_t kMaxNameBytes = 512;
+constexpr int64_t kMaxHeads = 1 << 16, kMaxHeadDim = 1 << 16, kMaxRows = 1 << 24;
+// Far above any real number, far below an overflow.
+constexpr int64_t kMaxEntries = int64_t{1} << 56;
+
+[[noreturn]] void fail(const std::filesystem::path& path, const std::string& what) {
+  throw Error(fmt::format("{}: {}", path.string(), what));
+}
+
+int64_t aligned(int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+int64_t element_bytes(at::ScalarType dtype) {
+  return dtype == at::kFloat ? 4 : 2;
+}
+
+std::string_view dtype_text(at::ScalarType dtype) {
+  return dtype == at::kFloat ? "float32" : "bfloat16";
+}
+
+std::string header_text(const MemoryOptions& options) {
+  const nlohmann::ordered_json json{{"format", kFormat},
+                                    {"version", kVersion},
+                                    {"model", options.of.model},
+                                    {"layer", options.of.layer},
+                                    {"num_heads", options.of.num_heads},
+                                    {"head_dim", options.of.head_dim},
+                                    {"dtype", dtype_text(options.of.dtype)},
+                                    {"num_rows", options.num_rows},
+                                    {"capacity", options.capacity},
+                                    {"evict", options.evict}};
+  std::string text;
+  try {
+    text = json.dump();
+  } catch (const Json::exception&) {
+    throw Error("memory: the name of the model is not UTF-8");
+  }
+  TORCH_INTERNAL_ASSERT(std::ssize(text) < kHeaderBytes);  // a name is escaped to at most 6 times
+  text.resize(kHeaderBytes - 1, ' ');                      // JSON allows blanks at its end
+  text += '\n';
+  return text;
+}
+
+const Json& member(const Json& json, const std::filesystem::path& path, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end()) fail(path, fmt::format("header has no \"{}\"", key));
+  return *found;
+}
+
+int64_t integer(const Json& json,
+                const std::filesystem::path& path,
+                const char* key,
+                int64_t min,
+                int64_t max) {
+  const Json& value = member(json, path, key);
+  const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= static_cast<uint64_t>(max)
+                                               : value.is_number_integer();
+  if (fits && value.get<int64_t>() >= min && value.get<int64_t>() <= max) {
+    return value.get<int64_t>();
+  }
+  fail(path,
+       fmt::format("header: {} = {}; expected an integer in {} ... {}",
+                   key,
+                   value.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80),
+                   min,
+                   max));
+}
+
+std::string text(const Json& json, const std::filesystem::path& path, const char* key) {
+  const Json& value = member(json, path, key);
+  if (!value.is_string()) fail(path, fmt::format("header has no text \"{}\"", key));
+  return value.get<std::string>();
+}
+
+MemoryOptions parse_header(std::string_view bytes, const std::filesystem::path& path) {
+  // Only an object without nesting is a header: messages print values, and printing recurses.
+  if (!bytes.starts_with(R"({"format":"reynard-memory")")) {
+    fail(path, "is not a memory file");
+  }
+  Json json;
+  int depth = 0;
+  const auto flat = [&](int, Json::parse_event_t event, Json&) {
+    depth +=
+        event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
+    return depth <= 1;
+  };
+  json = Json::parse(bytes, flat, /*allow_exceptions=*/false);
+  if (!json.is_object() || depth != 1) fail(path, "the memory file's header is not valid JSON");
+  if (const int64_t version = integer(json, path, "version", 0, kMaxEntries); version != kVersion) {
+    fail(
+        path,
+        fmt::format("memory file of version {}; this program reads version {}", version, kVersion));
+  }
+  MemoryOptions options;
+  options.of.model = text(json, path, "model");
+  options.of.layer = integer(json, path, "layer", 0, kMaxEntries);
+  options.of.num_heads = integer(json, path, "num_heads", 1, kMaxHeads);
+  options.of.head_dim = integer(json, path, "head_dim", 1, kMaxHeadDim);
+  const std::string dtype = text(json, path, "dtype");
+  if (dtype != "float32" && dtype != "bfloat16") {
+    fail(path, "header: dtype is neither float32 nor bfloat16");
+  }
+  options.of.dtype = dtype == "float32" ? at::kFloat : at::kBFloat16;
+  options.num_rows = integer(json, path, "num_rows", 1, kMaxRows);
+  options.capacity = integer(json, path, "capacity", 0, kMaxEntries);
+  const Json& evict = member(json, path, "evict");
+  if (!evict.is_boolean()) fail(path, "header: evict is neither true nor false");
+  options.evict = evict.get<bool>();
+  return options;
+}
+
+void check_same_layer(const std::filesystem::path& path,
+                      const MemoryLayer& is,
+                      const MemoryLayer& wanted) {
+  const auto compare = [&](std::string_view what, const auto& a, const auto& b) {
+    if (a == b) return;
+    fail(path,
+         fmt::format("belongs to another model: {} is {}, expected {}; use the memory that was "
+                     "saved with this model",
+                     what,
+                     a,
+                     b));
+  };
+  compare("the model's name",
+          nlohmann::json(is.model).dump(-1, ' ', true, Json::error_handler_t::replace),
+          nlohmann::json(wanted.model).dump(-1, ' ', true, Json::error_handler_t::replace));
+  compare("layer", is.layer, wanted.layer);
+  compare("num_heads", is.num_heads, wanted.num_heads);
+  compare("head_dim", is.head_dim, wanted.head_dim);
+  compare("dtype", dtype_text(is.dtype), dtype_text(wanted.dtype));
+}
+
+}  // namespace
+
+void check_memory_options(std::string_view where, const MemoryOptions& options) {
+  const auto in_range = [&](std::string_view arg, int64_t value, int64_t min, int64_t max) {
+    tensor::check_value(
+        value >= min && value <= max, where, arg, value, fmt::format("{} ... {}", min, max));
+  };
+  const MemoryLayer& of = options.of;
+  in_range("bytes of the model's name", std::ssize(of.model), 0, kMaxNameBytes);
+  in_range("layer", of.layer, 0, kMaxEntries);
+  in_range("num_heads", of.num_heads, 1, kMaxHeads);
+  in_range("head_dim", of.head_dim, 1, kMaxHeadDim);
+  in_range("num_rows", options.num_rows, 1, kMaxRows);
+  in_range("capacity", options.capacity, 0, kMaxEntries);
+  tensor::check_value(of.dtype == at::kFloat || of.dtype == at::kBFloat16,
+                      where,
+                      "dtype",
+                      c10::toString(of.dtype),
+                      "Float or BFloat16");
+}
+
+MemoryFileWriter::MemoryFileWriter(const std::filesystem::path& path,
+                                   const MemoryFileHeader& header)
+    : file_(path) {
+  const std::string json = header_text(header.options);
+  write(json.data(), json.size());
+  for (const MemoryFileRow& row : header.rows) {
+    const std::array<int64_t, 2> ids = {row.first, row.next};
+    write(ids.data(), sizeof(ids));
+  }
+  end_section();
+}
+
+void MemoryFileWriter::end_section() {
+  constexpr std::array<char, kAlignment> kZeros = {};
+  const auto size = static_cast<int64_t>(file_.size_bytes());
+  write(kZeros.data(), static_cast<size_t>(aligned(size) - size));
+}
+
+MemoryFile::MemoryFile(const std::filesystem::path& path, const MemoryLayer& of) : path_(path) {
+  descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor_ < 0) fail(path, fmt::format("cannot be opened: {}", std::strerror(errno)));
+  try {
+    struct stat status {};
+    if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+      fail(path, "is not a file; expected a memory file");
+    }
+    size_bytes_ = status.st_size;
+    read_header(of);
+    read_rows();
+    place_sections();
+  } catch (...) {
+    close(descriptor_);
+    throw;
+  }
+}
+
+MemoryFile::~MemoryFile() {
+  close(descriptor_);
+}
+
+void MemoryFile::read(int64_t offset, void* data, size_t bytes) const {
+  char* rest = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t got = pread(descriptor_, rest, bytes, offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(path_, fmt::format("cannot be read: {}", std::strerror(errno)));
+    if (got == 0) fail(path_, "became shorter while it was read");
+    rest += got;
+    offset += got;
+    bytes -= static_cast<size_t>(got);
+  }
+}
+
+void MemoryFile::read_header(const MemoryLayer& of) {
+  if (size_bytes_ < kHeaderBytes) {
+    fail(path_, fmt::format("has {} bytes, less than the header of a memory file", size_bytes_));
+  }
+  std::string bytes(kHeaderBytes, '\0');
+  read(0, bytes.data(), bytes.size());
+  header_.options = parse_header(bytes, path_);
+  check_same_layer(path_, header_.options.of, of);
+}
+
+void MemoryFile::read_rows() {
+  const int64_t num_rows = header_.options.num_rows, capacity = header_.options.capacity;
+  if (size_bytes_ < kHeaderBytes + num_rows * static_cast<int64_t>(sizeof(MemoryFileRow))) {
+    fail(path_, fmt::format("has {} bytes, too few for {} rows", size_bytes_, num_rows));
+  }
+  header_.rows.resize(static_cast<size_t>(num_rows));
+  static_assert(sizeof(MemoryFileRow) == 16);
+  read(kHeaderBytes, header_.rows.data(), header_.rows.size() * sizeof(MemoryFileRow));
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const MemoryFileRow& ids = header_.rows[static_cast<size_t>(row)];
+    const bool valid = ids.first >= 0 && ids.next >= ids.first && ids.next <= kMaxEntries &&
+                       (capacity == 0 || ids.next - ids.first <= capacity);
+    if (!valid) {
+      fail(path_,
+           fmt::format("row {} has the ids [{}, {}); expected a range from 0 with at most "
+                       "capacity = {} (0: any number of) entries",
+                       row,
+                       ids.first,
+                       ids.next,
+                       capacity));
+    }
+  }
+}
+
+void MemoryFile::place_sections() {
+  const MemoryLayer& of = header_.options.of;
+  const int64_t entry_bytes = of.num_heads * of.head_dim * element_bytes(of.dtype);
+  int64_t end = aligned(kHeaderBytes +
+                        header_.options.num_rows * static_cast<int64_t>(sizeof(MemoryFileRow)));
+  for (std::vector<int64_t>* sections : {&keys_at_, &values_at_}) {
+    for (const MemoryFileRow& ids : header_.rows) {
+      sections->push_back(end);
+      const int64_t size = ids.next - ids.first;
+      if (end > size_bytes_ || size > (size_bytes_ - end) / entry_bytes) {
+        fail(path_,
+             fmt::format("has {} bytes, too few for the entries that it lists; the file was cut "
+                         "short or damaged",
+                         size_bytes_));
+      }
+      end = aligned(end + size * entry_bytes);
+    }
+  }
+  if (end != size_bytes_) {
+    fail(path_,
+         fmt::format("has {} bytes; expected {} for the entries that it lists; the file was cut "
+                     "short or damaged",
+                     size_bytes_,
+                     end));
+  }
+}
+
+MappedFile::MappedFile(const MemoryFile& file)
+    : path_(file.path()), size_bytes_(static_cast<size_t>(file.size_bytes())) {
+  data_ = mmap(nullptr, size_bytes_, PROT_READ, MAP_SHARED, file.descriptor(), 0);
+  if (data_ == MAP_FAILED) {
+    fail(path_, fmt::format("cannot be mapped into memory: {}", std::strerror(errno)));
+  }
+}
+
+MappedFile::~MappedFile() {
+  munmap(data_, size_bytes_);
+}
+
+at::Tensor MappedFile::tensor(int64_t offset,
+                              const std::vector<int64_t>& shape,
+                              at::ScalarType dtype) const {
+  char* begin = static_cast<char*>(data_) + offset;
+  return at::from_blob(
+      begin, shape, [file = shared_from_this()](void*) {}, at::TensorOptions().dtype(dtype));
+}
+
+}  // namespace reynard::knn

@@ -1,0 +1,87 @@
+#pragma once
+// The file of a memory (docs/formats.md): what its header says, with every check against the size
+// of the file before anything is allocated or mapped.
+
+#include "reynard/checkpoint/atomic_file.h"
+#include "reynard/knn/memory.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+namespace reynard::knn {
+
+// Throws reynard::Error, beginning with `where`, for sizes out of range.
+void check_memory_options(std::string_view where, const MemoryOptions& options);
+
+struct MemoryFileRow {
+  int64_t first = 0, next = 0;  // ids of the row's entries
+};
+
+struct MemoryFileHeader {
+  MemoryOptions options;
+  std::vector<MemoryFileRow> rows;
+};
+
+// Takes the bytes of keys, then of values, row by row.
+class MemoryFileWriter {
+ public:
+  MemoryFileWriter(const std::filesystem::path& path, const MemoryFileHeader& header);
+  void write(const void* data, size_t bytes) { file_.write(data, bytes); }
+  void end_section();  // the keys or the values of a row are complete
+  void commit() { file_.commit(); }
+
+ private:
+  checkpoint::AtomicFile file_;
+};
+
+class MemoryFile {
+ public:
+  // Throws reynard::Error when the file is missing, cut short, inconsistent or of another layer.
+  MemoryFile(const std::filesystem::path& path, const MemoryLayer& of);
+  ~MemoryFile();
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  const MemoryFileHeader& header() const { return header_; }
+  int descriptor() const { return descriptor_; }
+  int64_t size_bytes() const { return size_bytes_; }
+  // Where the keys (G,n,D) and the values of a row begin.
+  int64_t keys_at(int64_t row) const { return keys_at_[static_cast<size_t>(row)]; }
+  int64_t values_at(int64_t row) const { return values_at_[static_cast<size_t>(row)]; }
+  void read(int64_t offset, void* data, size_t bytes) const;
+
+ private:
+  void read_header(const MemoryLayer& of);
+  void read_rows();
+  void place_sections();
+
+  std::filesystem::path path_;
+  MemoryFileHeader header_;
+  std::vector<int64_t> keys_at_, values_at_;
+  int descriptor_ = -1;
+  int64_t size_bytes_ = 0;
+};
+
+// The whole file in the address space, read-only; tensors in it keep it there.
+class MappedFile : public std::enable_shared_from_this<MappedFile> {
+ public:
+  explicit MappedFile(const MemoryFile& file);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  at::Tensor tensor(int64_t offset, const std::vector<int64_t>& shape, at::ScalarType dtype) const;
+
+ private:
+  std::filesystem::path path_;
+  void* data_ = nullptr;
+  size_t size_bytes_ = 0;
+};
+
+}  // namespace reynard::knn

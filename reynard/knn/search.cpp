@@ -1,0 +1,33 @@
+#include "reynard/knn/search.h"
+
+#include "reynard/tensor/check.h"
+
+namespace reynard::knn {
+
+namespace {
+
+using Search = SearchResult (*)(const at::Tensor&, std::span<const KeyRing>, int64_t);
+
+SearchResult one_head(Search search, const at::Tensor& queries, const at::Tensor& keys, int64_t k) {
+  tensor::check_shape("knn", "queries", queries, {{"Q"}, {"D"}});
+  tensor::check_shape("knn", "keys", keys, {{"N"}, {"D", queries.size(1)}});
+  const KeyRing ring{keys.detach().contiguous().unsqueeze(0), 0, 0, keys.size(0)};
+  const SearchResult found = search(queries.unsqueeze(0).unsqueeze(2), {&ring, 1}, k);
+  return {found.ids.squeeze(2).squeeze(0), found.scores.squeeze(2).squeeze(0)};
+}
+
+}  // namespace
+
+SearchResult search(const at::Tensor& queries, std::span<const KeyRing> rings, int64_t k) {
+  return plain_search(queries, rings, k);
+}
+
+SearchResult search(const at::Tensor& queries, const at::Tensor& keys, int64_t k) {
+  return one_head(search, queries, keys, k);
+}
+
+SearchResult plain_search(const at::Tensor& queries, const at::Tensor& keys, int64_t k) {
+  return one_head(plain_search, queries, keys, k);
+}
+
+}  // namespace reynard::knn
