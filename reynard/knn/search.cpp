@@ -1,5 +1,7 @@
 #include "reynard/knn/search.h"
 
+#include "reynard/knn/problem.h"
+#include "reynard/knn/scan.h"
 #include "reynard/tensor/check.h"
 
 namespace reynard::knn {
@@ -19,7 +21,10 @@ SearchResult one_head(Search search, const at::Tensor& queries, const at::Tensor
 }  // namespace
 
 SearchResult search(const at::Tensor& queries, std::span<const KeyRing> rings, int64_t k) {
-  return plain_search(queries, rings, k);
+  const Problem problem = make_problem(queries, rings, k);
+  SearchResult found = empty_result(problem);
+  scan(problem, found);
+  return found;
 }
 
 SearchResult search(const at::Tensor& queries, const at::Tensor& keys, int64_t k) {

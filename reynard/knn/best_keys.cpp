@@ -1,0 +1,67 @@
+#include "reynard/knn/best_keys.h"
+
+#include <algorithm>
+
+namespace reynard::knn {
+
+namespace {
+
+constexpr int64_t kSlack = 64;  // candidates beyond 2k before the pool is thinned out
+
+}  // namespace
+
+float ExactScore::operator()(int64_t id) const {
+  const KeyRun* run = &rows->runs.front();
+  if (id >= run->id + run->size) run = &rows->runs.back();
+  const int64_t at = key_head * rows->head_stride + (run->slot + id - run->id) * rows->slot_stride;
+  return bf16_keys ? score(query, static_cast<const BFloat16*>(rows->data) + at, head_dim)
+                   : score(query, static_cast<const float*>(rows->data) + at, head_dim);
+}
+
+void BestKeys::add(const Candidate& candidate) {
+  pool_.push_back(candidate);
+  if (std::ssize(pool_) >= 2 * k_ + kSlack) shrink();
+}
+
+void BestKeys::add_exact(int64_t id) {
+  const float value = rank(exact_(id));
+  if (value >= floor_) add({value, value, id});
+}
+
+// Drops what cannot be among the best. Where many candidates remain, their bounds overlap: then
+// they are scored, which leaves exactly k, so that each candidate is scored at most once and the
+// work per added key is constant.
+void BestKeys::shrink() {
+  const auto kth = pool_.begin() + (k_ - 1);
+  std::nth_element(pool_.begin(), kth, pool_.end(), [](const Candidate& a, const Candidate& b) {
+    return a.lower > b.lower;
+  });
+  floor_ = std::max(floor_, kth->lower);
+  std::erase_if(pool_, [&](const Candidate& c) { return c.upper < floor_; });
+  if (std::ssize(pool_) > k_ + (k_ + kSlack) / 2) settle();
+}
+
+void BestKeys::settle() {
+  for (Candidate& c : pool_) {
+    if (c.lower != c.upper) c.lower = c.upper = rank(exact_(c.id));
+  }
+  if (std::ssize(pool_) <= k_) return;
+  const auto kth = pool_.begin() + (k_ - 1);
+  std::nth_element(pool_.begin(), kth, pool_.end(), [](const Candidate& a, const Candidate& b) {
+    return a.upper != b.upper ? a.upper > b.upper : a.id < b.id;
+  });
+  floor_ = kth->lower;
+  pool_.resize(static_cast<size_t>(k_));
+}
+
+std::vector<Scored> BestKeys::take() {
+  if (std::ssize(pool_) > k_) shrink();
+  settle();
+  std::vector<Scored> best;
+  best.reserve(pool_.size());
+  for (const Candidate& c : pool_) best.push_back({exact_(c.id), c.id});
+  pool_ = {};
+  return best;
+}
+
+}  // namespace reynard::knn

@@ -1,0 +1,55 @@
+#include "reynard/knn/cpu/path.h"
+
+#include "reynard/tensor/cpu_features.h"
+#include "reynard/tensor/error.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdlib>
+
+namespace reynard::knn::cpu {
+
+namespace {
+
+struct Path {
+  std::string name;
+  ScanTables tables;
+};
+
+const std::vector<Path>& paths() {
+  static const std::vector<Path> found = [] {
+    const tensor::CpuFeatures& cpu = tensor::cpu_features();
+    std::vector<Path> all;
+    if (cpu.amx_bf16) all.push_back({"amx", amx_scan()});
+    if (cpu.avx512_bf16) all.push_back({"avx512_bf16", avx512_bf16_scan()});
+    if (cpu.avx512) all.push_back({"avx512", avx512_scan()});
+    if (cpu.avx2) all.push_back({"avx2", avx2_scan()});
+    all.push_back({"portable", portable_scan()});
+    return all;
+  }();
+  return found;
+}
+
+}  // namespace
+
+std::vector<std::string> available_paths() {
+  std::vector<std::string> names;
+  for (const Path& path : paths()) names.push_back(path.name);
+  return names;
+}
+
+const ScanKernels& scan_kernels(bool bf16_keys) {
+  const char* set = std::getenv("REYNARD_CPU_PATH");
+  const std::string forced = set ? set : "";
+  for (const Path& path : paths()) {
+    if (forced.empty() || path.name == forced)
+      return bf16_keys ? path.tables.bf16 : path.tables.f32;
+  }
+  throw Error(
+      fmt::format("knn: REYNARD_CPU_PATH = {}; expected one of {} on this machine, or unset",
+                  forced,
+                  fmt::join(available_paths(), ", ")));
+}
+
+}  // namespace reynard::knn::cpu

@@ -1,0 +1,9 @@
+#include "reynard/knn/cpu/scan_kernels.inl"
+
+namespace reynard::knn::cpu {
+
+ScanTables portable_scan() {
+  return make_tables();
+}
+
+}  // namespace reynard::knn::cpu

@@ -1,0 +1,292 @@
+#include "reynard/knn/scan.h"
+
+#include "reynard/knn/cpu/path.h"
+#include "reynard/knn/query_group.h"
+#include "reynard/tensor/parallel.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+namespace reynard::knn {
+
+namespace {
+
+constexpr int64_t kBlockKeys = 256;        // 32 KB of bf16 at D = 64: stay in the caches
+constexpr int64_t kMaxQueries = 256;       // that a task compares with each block of keys
+constexpr int64_t kFewestShared = 4;       // fewer queries are scored one by one
+constexpr int64_t kFewestTaskKeys = 8192;  // below this a task is not worth its start
+constexpr int64_t kTasksPerWorker = 4;
+
+// The first key that is not finite, whichever task meets one first.
+class BrokenKey {
+ public:
+  void report(int64_t row, int64_t head, int64_t id) {
+    const std::lock_guard lock(mutex_);
+    const std::tuple key(row, head, id);
+    if (!first_ || key < *first_) first_ = key;
+  }
+  void check() const {
+    if (first_) std::apply(fail_not_finite, *first_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::optional<std::tuple<int64_t, int64_t, int64_t>> first_;
+};
+
+// Queries of one row that share a head of keys: query j is token j / R, head key_head * R + j % R,
+// R = H / G.
+struct QueryRange {
+  int64_t row = 0, key_head = 0;
+  int64_t first = 0, size = 0;
+  int64_t num_parts = 1;  // of the keys
+};
+
+struct Plan {
+  std::vector<QueryRange> ranges;
+  std::vector<std::pair<int64_t, int64_t>> tasks;  // (range, part of its keys)
+};
+
+Plan make_plan(const Problem& problem) {
+  const int64_t repeat = problem.num_heads() / problem.num_key_heads;
+  const int64_t queries = problem.num_queries() * repeat;
+  const int64_t lists = problem.batch() * problem.num_key_heads;
+  const int64_t wanted = kTasksPerWorker * tensor::num_workers(std::numeric_limits<int64_t>::max());
+  // Each range of queries reads all keys: as few ranges as keep the workers busy.
+  constexpr int64_t kLanes = cpu::kQueryLanes;
+  const int64_t share = (queries * lists + wanted - 1) / wanted;
+  const int64_t size = std::clamp((share + kLanes - 1) / kLanes * kLanes, kLanes, kMaxQueries);
+  const int64_t num_ranges = lists * ((queries + size - 1) / size);
+  Plan plan;
+  for (int64_t row = 0; row < problem.batch(); ++row) {
+    const int64_t keys = problem.keys_of(row).size;
+    const int64_t most = std::max<int64_t>(1, keys / kFewestTaskKeys);
+    for (int64_t head = 0; head < problem.num_key_heads; ++head) {
+      for (int64_t first = 0; first < queries; first += size) {
+        const int64_t parts = std::min(most, (wanted + num_ranges - 1) / num_ranges);
+        plan.ranges.push_back({row, head, first, std::min(size, queries - first), parts});
+      }
+    }
+  }
+  for (int64_t range = 0; range < std::ssize(plan.ranges); ++range) {
+    for (int64_t part = 0; part < plan.ranges[range].num_parts; ++part) {
+      plan.tasks.emplace_back(range, part);
+    }
+  }
+  return plan;
+}
+
+int64_t query_index(const Problem& problem, const QueryRange& range, int64_t j) {
+  const int64_t repeat = problem.num_heads() / problem.num_key_heads;
+  const int64_t t = j / repeat, head = range.key_head * repeat + j % repeat;
+  return (range.row * problem.num_queries() + t) * problem.num_heads() + head;
+}
+
+// One range of queries against one part of the keys.
+class Scan {
+ public:
+  Scan(const Problem& problem, const QueryRange& range, BrokenKey& broken)
+      : problem_(problem),
+        range_(range),
+        rows_(problem.keys_of(range.row)),
+        kernels_(cpu::scan_kernels(problem.bf16_keys)),
+        depth_((problem.head_dim() + cpu::kDepthStep - 1) / cpu::kDepthStep * cpu::kDepthStep),
+        element_bytes_(problem.bf16_keys ? 2 : 4),
+        broken_(broken) {
+    make_groups();
+    const bool shared = std::any_of(
+        groups_.begin(), groups_.end(), [](const QueryGroup& group) { return !group.single(); });
+    const int64_t lanes = shared ? cpu::kQueryLanes : 1;
+    scores_.resize(lines_of(kBlockKeys * lanes * 4));
+    found_.resize(static_cast<size_t>(kBlockKeys * lanes));
+    if (shared && kernels_.widen) widened_.resize(lines_of(kBlockKeys * depth_ * 4));
+  }
+
+  // Keys [begin, end) of the row, counted in the order of their ids.
+  void run(int64_t begin, int64_t end) {
+    int64_t passed = 0;
+    for (const KeyRun& run : rows_.runs) {
+      const int64_t last = std::min(end - passed, run.size);
+      for (int64_t i = std::max<int64_t>(begin - passed, 0); i < last; i += kBlockKeys) {
+        visit(run.slot + i, run.id + i, std::min(kBlockKeys, last - i));
+      }
+      passed += run.size;
+    }
+  }
+
+  std::vector<std::vector<Scored>> take() {
+    std::vector<std::vector<Scored>> best;
+    for (QueryGroup& group : groups_) {
+      for (Query& query : group.queries()) best.push_back(query.best.take());
+    }
+    return best;
+  }
+
+ private:
+  void make_groups() {
+    const int64_t dim = problem_.head_dim();
+    const auto* queries = problem_.queries.const_data_ptr<float>();
+    for (int64_t first = 0; first < range_.size;) {
+      const int64_t left = range_.size - first;
+      const int64_t size = left < kFewestShared ? 1 : std::min(left, cpu::kQueryLanes);
+      std::vector<Query> members;
+      std::vector<float> values(static_cast<size_t>(size * depth_));
+      for (int64_t i = 0; i < size; ++i) {
+        const float* q = queries + query_index(problem_, range_, range_.first + first + i) * dim;
+        std::copy(q, q + dim, values.begin() + i * depth_);
+        members.push_back(
+            {BestKeys(problem_.k, {q, &rows_, range_.key_head, dim, problem_.bf16_keys})});
+      }
+      groups_.emplace_back(std::move(members), std::move(values), kernels_, depth_);
+      first += size;
+    }
+  }
+
+  // The keys where they lie if the kernels can take them so, else a zero-padded copy.
+  cpu::KeyBlock block_at(int64_t slot, int64_t size) {
+    const auto* data =
+        static_cast<const std::byte*>(rows_.data) +
+        (range_.key_head * rows_.head_stride + slot * rows_.slot_stride) * element_bytes_;
+    const int64_t dim = problem_.head_dim();
+    if (dim == depth_ && size % cpu::kKeyStep == 0) return {data, rows_.slot_stride, size, depth_};
+    const int64_t padded = (size + cpu::kKeyStep - 1) / cpu::kKeyStep * cpu::kKeyStep;
+    copy_.assign(lines_of(padded * depth_ * element_bytes_), {});
+    auto* out = reinterpret_cast<std::byte*>(copy_.data());
+    for (int64_t i = 0; i < size; ++i) {
+      std::memcpy(out + i * depth_ * element_bytes_,
+                  data + i * rows_.slot_stride * element_bytes_,
+                  static_cast<size_t>(dim * element_bytes_));
+    }
+    return {out, depth_, padded, depth_};
+  }
+
+  void report_broken(const cpu::KeyBlock& block, int64_t id) {
+    for (int64_t i = 0;; ++i) {
+      cpu::KeyBlock one = block;
+      one.keys = static_cast<const std::byte*>(block.keys) + i * block.stride * element_bytes_;
+      one.size = 1;
+      if (std::isfinite(__builtin_bit_cast(float, kernels_.largest(one)))) continue;
+      return broken_.report(range_.row, range_.key_head, id + i);
+    }
+  }
+
+  void visit(int64_t slot, int64_t id, int64_t size) {
+    const cpu::KeyBlock block = block_at(slot, size);
+    const auto largest = __builtin_bit_cast(float, kernels_.largest(block));
+    if (!std::isfinite(largest)) return report_broken(block, id);
+    cpu::KeyBlock wide = block;
+    if (!widened_.empty()) {
+      auto* keys = reinterpret_cast<float*>(widened_.data());
+      kernels_.widen(block, keys);
+      wide = {keys, depth_, block.size, depth_};
+    }
+    for (QueryGroup& group : groups_)
+      compare(group, group.single() ? block : wide, id, size, largest);
+  }
+
+  void compare(
+      QueryGroup& group, const cpu::KeyBlock& block, int64_t id, int64_t size, float largest) {
+    std::array<float, cpu::kQueryLanes> errors = {};
+    std::array<float, cpu::kQueryLanes> thresholds;
+    thresholds.fill(std::numeric_limits<float>::infinity());  // what absent queries cannot reach
+    std::vector<Query>& queries = group.queries();
+    for (size_t i = 0; i < queries.size(); ++i) {
+      errors[i] = error_bound(queries[i], largest, kernels_, depth_);
+      thresholds[i] = queries[i].best.floor() - errors[i];
+    }
+    auto* scores = reinterpret_cast<float*>(scores_.data());
+    int64_t num_found = 0;
+    if (group.single()) {
+      kernels_.score_one(block, group.packed(), scores);
+      num_found = kernels_.reach_one(scores, size, thresholds[0], found_.data());
+    } else {
+      kernels_.score_many(block, group.packed(), scores);
+      num_found = kernels_.reach_many(scores, size, thresholds.data(), found_.data());
+    }
+    for (int64_t i = 0; i < num_found; ++i) {
+      const auto at = static_cast<size_t>(found_[static_cast<size_t>(i)]);
+      const size_t lane = at % static_cast<size_t>(group.lanes());
+      BestKeys& best = queries[lane].best;
+      const int64_t key = id + static_cast<int64_t>(at) / group.lanes();
+      const float error = errors[lane];
+      if (!std::isfinite(error)) {
+        best.add_exact(key);
+      } else if (scores[at] + error >= best.floor()) {  // the floor rises while a block is added
+        best.add({scores[at] - error, scores[at] + error, key});
+      }
+    }
+  }
+
+  const Problem& problem_;
+  const QueryRange& range_;
+  const KeyRows& rows_;
+  const cpu::ScanKernels& kernels_;
+  int64_t depth_;
+  int64_t element_bytes_;
+  BrokenKey& broken_;
+  std::vector<QueryGroup> groups_;
+  Scratch copy_, widened_, scores_;
+  std::vector<int32_t> found_;
+};
+
+using Lists = std::vector<std::vector<Scored>>;  // per query
+
+void write(const Problem& problem,
+           int64_t query,
+           std::vector<Scored>& best,
+           const SearchResult& out) {
+  const auto found = std::min<int64_t>(problem.k, std::ssize(best));
+  std::partial_sort(best.begin(), best.begin() + found, best.end(), before);
+  auto* ids = out.ids.mutable_data_ptr<int64_t>() + query * problem.k;
+  auto* scores = out.scores.mutable_data_ptr<float>() + query * problem.k;
+  for (int64_t i = 0; i < found; ++i) {
+    ids[i] = best[static_cast<size_t>(i)].id;
+    scores[i] = best[static_cast<size_t>(i)].score;
+  }
+}
+
+}  // namespace
+
+// Which parts the keys are cut into changes no result: the best k of all are among the best k of
+// the parts, and the order of before() is total.
+void scan(const Problem& problem, const SearchResult& out) {
+  if (problem.queries.numel() == 0) return;
+  const Plan plan = make_plan(problem);
+  BrokenKey broken;
+  std::vector<Lists> lists(plan.tasks.size());
+  tensor::run_tasks(std::ssize(plan.tasks), [&](int64_t task, int64_t /*worker*/) {
+    const auto [number, part] = plan.tasks[static_cast<size_t>(task)];
+    const QueryRange& range = plan.ranges[static_cast<size_t>(number)];
+    const int64_t size = problem.keys_of(range.row).size;
+    const auto edge = [&](int64_t p) {  // parts begin at whole blocks
+      return p == range.num_parts ? size : size / kBlockKeys * p / range.num_parts * kBlockKeys;
+    };
+    Scan one(problem, range, broken);
+    one.run(edge(part), edge(part + 1));
+    lists[static_cast<size_t>(task)] = one.take();
+  });
+  broken.check();
+  int64_t first_task = 0;
+  for (const QueryRange& range : plan.ranges) {
+    tensor::run_tasks(range.size, [&](int64_t j, int64_t /*worker*/) {
+      std::vector<Scored> best;
+      for (int64_t part = 0; part < range.num_parts; ++part) {
+        std::vector<Scored>& list =
+            lists[static_cast<size_t>(first_task + part)][static_cast<size_t>(j)];
+        best.insert(best.end(), list.begin(), list.end());
+        list = {};
+      }
+      write(problem, query_index(problem, range, range.first + j), best, out);
+    });
+    first_task += range.num_parts;
+  }
+}
+
+}  // namespace reynard::knn
