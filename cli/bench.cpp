@@ -2,6 +2,7 @@
 
 #include "bench/attention.h"
 #include "bench/decode.h"
+#include "bench/knn.h"
 #include "bench/train_step.h"
 #include "cli/command.h"
 #include "reynard/tensor/check.h"
@@ -140,6 +141,40 @@ void add_decode(CLI::App& bench) {
   });
 }
 
+void add_knn(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand(
+      "knn",
+      "exact search for the k best of many keys: against a sum over the same bytes and FAISS "
+      "IndexFlatIP in f32 (scripts/requirements-test.txt), and its memory for scores");
+  struct Arguments {
+    bench::KnnBench bench;
+    std::string json;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("--keys", arguments->bench.num_keys, "keys of the head (default: 1000000)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--head-dim", arguments->bench.head_dim, "D (default: 64)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--k", arguments->bench.k, "keys to find (default: 128)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--queries", arguments->bench.queries, "default: 1,64,512")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  command->add_option("--dtype", arguments->bench.dtypes, "of the keys: bf16 (default), f32")
+      ->delimiter(',');
+  command->add_option("--only", arguments->bench.names, "names of the rows to measure")
+      ->delimiter(',')
+      ->check(CLI::IsMember(arguments->bench.names));
+  command->add_option("--repeats", arguments->bench.repeats, "timed runs; the median counts")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--json", arguments->json, "file for the rows");
+  command->callback([arguments] {
+    const auto rows = bench::bench_knn(arguments->bench);
+    bench::print_rows(rows);
+    bench::write_rows(rows, arguments->json);
+  });
+}
+
 void add_train_step(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "train_step", "training steps of a FoX (Pro) against a PyTorch eager Transformer");
@@ -175,6 +210,7 @@ void add_bench(CLI::App& app) {
   add_attention(*bench);
   add_attention_memory(*bench);
   add_decode(*bench);
+  add_knn(*bench);
   add_train_step(*bench);
 }
 

@@ -1,0 +1,197 @@
+#include "bench/knn.h"
+
+#include "bench/peer_process.h"
+#include "reynard/knn/search.h"
+#include "reynard/tensor/check.h"
+#include "reynard/tensor/parallel.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+namespace reynard::bench {
+
+namespace {
+
+struct Data {
+  at::Tensor keys;     // (N,D)
+  at::Tensor queries;  // (most queries, D)
+};
+
+// What the peer makes too: the generator of torch is the same in both languages.
+Data make_data(const KnnBench& options, int64_t most_queries, at::ScalarType dtype) {
+  at::Generator generator = at::detail::createCPUGenerator(0);
+  const auto random = [&](int64_t rows) {
+    return at::randn({rows, options.head_dim}, generator, at::TensorOptions().dtype(at::kFloat))
+        .to(dtype);
+  };
+  Data data;
+  data.keys = random(options.num_keys);
+  data.queries = random(most_queries);
+  return data;
+}
+
+std::string shape_text(const KnnBench& options, int64_t queries, int64_t k) {
+  return fmt::format("Q{} N{} D{} k{}", queries, options.num_keys, options.head_dim, k);
+}
+
+// Reads all bytes once, with all threads.
+uint64_t sum_of_words(const at::Tensor& keys) {
+  constexpr int64_t kTaskWords = 1 << 17;
+  const auto* words = static_cast<const uint64_t*>(keys.const_data_ptr());
+  const auto num_words = static_cast<int64_t>(keys.nbytes() / sizeof(uint64_t));
+  std::atomic<uint64_t> total{0};
+  tensor::run_tasks((num_words + kTaskWords - 1) / kTaskWords, [&](int64_t task, int64_t) {
+    uint64_t sum = 0;
+    const int64_t last = std::min(num_words, (task + 1) * kTaskWords);
+    for (int64_t i = task * kTaskWords; i < last; ++i) sum += words[i];
+    total += sum;
+  });
+  return total;
+}
+
+void check_plain(const KnnBench& options, const Data& data) {
+  const at::Tensor query = data.queries.narrow(0, 0, 1);
+  const knn::SearchResult found = knn::search(query, data.keys, options.k);
+  const knn::SearchResult expected = knn::plain_search(query, data.keys, options.k);
+  if (at::equal(found.ids, expected.ids) && at::equal(found.scores, expected.scores)) return;
+  throw Error("bench knn: the search does not find what the plain loop finds");
+}
+
+Row bandwidth_row(const KnnBench& options, const std::string& dtype, const Data& data) {
+  check_plain(options, data);
+  const at::Tensor query = data.queries.narrow(0, 0, 1);
+  std::atomic<uint64_t> sink{0};
+  const Medians seconds = time_by_turns(
+      options.repeats,
+      [&] { knn::search(query, data.keys, options.k); },
+      [&] { sink += sum_of_words(data.keys); });
+  const double gigabytes = static_cast<double>(data.keys.nbytes()) * 1e-9;
+  return {.name = "knn_bandwidth",
+          .shape = shape_text(options, 1, options.k),
+          .dtype = dtype,
+          .device = cpu_name(),
+          .ours = gigabytes / seconds.ours,
+          .peer = "sum",
+          .peer_value = gigabytes / seconds.peer,
+          .unit = "GB/s",
+          .ratio = seconds.peer / seconds.ours};
+}
+
+// The peer sums in another order: scores agree to the roundings of sums of D products.
+void check_peer(const KnnBench& options, const Data& data, int64_t queries, PeerProcess& peer) {
+  const knn::SearchResult found =
+      knn::search(data.queries.narrow(0, 0, queries), data.keys, options.k);
+  const auto* ours = found.scores.const_data_ptr<float>();
+  peer.ask(fmt::format("search {}", queries));
+  for (const int64_t query : {int64_t{0}, queries - 1}) {
+    std::istringstream theirs(peer.ask(fmt::format("scores {}", query)));
+    for (int64_t i = 0; i < options.k; ++i) {
+      double score = 0;
+      theirs >> score;
+      const double difference = std::abs(score - ours[query * options.k + i]);
+      if (theirs && difference <= 1e-5 * std::abs(score) + 1e-5) continue;
+      throw Error(fmt::format("bench knn: score {} of query {} is {}, FAISS has {}",
+                              i,
+                              query,
+                              ours[query * options.k + i],
+                              score));
+    }
+  }
+}
+
+Row faiss_row(const KnnBench& options,
+              const std::string& dtype,
+              const Data& data,
+              int64_t queries,
+              PeerProcess& peer) {
+  check_peer(options, data, queries, peer);
+  const at::Tensor some = data.queries.narrow(0, 0, queries);
+  const Medians seconds = time_by_turns(
+      options.repeats,
+      [&] { knn::search(some, data.keys, options.k); },
+      [&] { peer.ask(fmt::format("search {}", queries)); });
+  const auto count = static_cast<double>(queries);
+  return {.name = "knn_faiss",
+          .shape = shape_text(options, queries, options.k),
+          .dtype = dtype,
+          .device = cpu_name(),
+          .ours = count / seconds.ours,
+          .peer = "faiss_flat",
+          .peer_value = count / seconds.peer,
+          .unit = "queries/s",
+          .ratio = seconds.peer / seconds.ours};
+}
+
+// A line of /proc/self/status in MB.
+double resident_mb(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind(field + ":", 0) == 0) return std::stod(line.substr(field.size() + 1)) / 1024;
+  }
+  throw Error("bench knn: /proc/self/status has no " + field + "; expected Linux");
+}
+
+Row memory_row(const KnnBench& options, const std::string& dtype, const Data& data) {
+  constexpr int64_t kQueries = 512, kBest = 32;
+  const at::Tensor queries = data.queries.narrow(0, 0, kQueries);
+  std::ofstream("/proc/self/clear_refs") << "5";  // the peak starts from what is resident now
+  const double before = resident_mb("VmRSS");
+  knn::search(queries, data.keys, kBest);
+  const double grown = std::max(resident_mb("VmHWM") - before, 0.01);
+  const double all = static_cast<double>(kQueries * options.num_keys) * 4 / (1 << 20);
+  return {.name = "knn_memory",
+          .shape = shape_text(options, kQueries, kBest),
+          .dtype = dtype,
+          .device = cpu_name(),
+          .ours = grown,
+          .peer = "all_scores",
+          .peer_value = all,
+          .unit = "MB",
+          .ratio = all / grown};
+}
+
+}  // namespace
+
+std::vector<Row> bench_knn(const KnnBench& options) {
+  const auto wanted = [&](const char* name) {
+    return std::find(options.names.begin(), options.names.end(), name) != options.names.end();
+  };
+  constexpr int64_t kFewest = 1000;
+  tensor::check_value(
+      options.num_keys >= kFewest, "bench knn", "--keys", options.num_keys, ">= 1000");
+  tensor::check_value(options.k >= 1 && options.k <= options.num_keys && options.k <= 300,
+                      "bench knn",
+                      "--k",
+                      options.k,
+                      "1 ... 300");
+  const int64_t most =
+      std::max<int64_t>(512, *std::max_element(options.queries.begin(), options.queries.end()));
+  std::vector<Row> rows;
+  for (const std::string& dtype : options.dtypes) {
+    const Data data = make_data(options, most, scalar_type(dtype));
+    // The peak of memory comes first: later rows leave freed memory that could be used again.
+    if (wanted("knn_memory")) rows.push_back(memory_row(options, dtype, data));
+    if (wanted("knn_bandwidth")) rows.push_back(bandwidth_row(options, dtype, data));
+    if (!wanted("knn_faiss")) continue;
+    PeerProcess peer("knn_faiss_peer.py",
+                     {std::to_string(options.num_keys),
+                      std::to_string(options.head_dim),
+                      std::to_string(options.k),
+                      std::to_string(most),
+                      dtype});
+    for (const int64_t queries : options.queries) {
+      rows.push_back(faiss_row(options, dtype, data, queries, peer));
+    }
+  }
+  return rows;
+}
+
+}  // namespace reynard::bench

@@ -1,0 +1,30 @@
+#pragma once
+// Speed of exact search over a memory's keys: against the bandwidth that a sum over the same bytes
+// reaches, and against FAISS IndexFlatIP in f32; and the memory that it takes for scores.
+
+#include "bench/rows.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace reynard::bench {
+
+struct KnnBench {
+  int64_t num_keys = 1'000'000;
+  int64_t head_dim = 64;
+  int64_t k = 128;
+  std::vector<int64_t> queries = {1, 64, 512};
+  std::vector<std::string> dtypes = {"bf16"};
+  std::vector<std::string> names = {"knn_bandwidth", "knn_faiss", "knn_memory"};
+  int repeats = 9;
+};
+
+// knn_bandwidth: GB/s of one query, bytes of the keys over its time, against the sum. knn_faiss:
+// queries/s against the peer, each on its own dtype of the same keys. knn_memory: MB that the
+// process grew by while 512 queries looked for 32 keys, against the scores of all pairs.
+// Throws reynard::Error where the found keys are not those of the plain loop or the scores not
+// those of the peer.
+std::vector<Row> bench_knn(const KnnBench& options);
+
+}  // namespace reynard::bench

@@ -1,0 +1,29 @@
+// torch.ops.reynard.knn_search: exact search for Python.
+
+#include "reynard/knn/search.h"
+
+#include <torch/library.h>
+
+#include <tuple>
+
+namespace reynard::knn {
+
+namespace {
+
+std::tuple<at::Tensor, at::Tensor> knn_search(const at::Tensor& queries,
+                                              const at::Tensor& keys,
+                                              int64_t k) {
+  SearchResult found = search(queries, keys, k);
+  return {found.ids, found.scores};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(reynard, m) {
+  m.def("knn_search(Tensor queries, Tensor keys, int k) -> (Tensor ids, Tensor scores)");
+}
+TORCH_LIBRARY_IMPL(reynard, CPU, m) {
+  m.impl("knn_search", knn_search);
+}
+
+}  // namespace reynard::knn

@@ -1,0 +1,6 @@
+add_test(NAME knn COMMAND knn_test)
+set_tests_properties(knn PROPERTIES ENVIRONMENT OMP_WAIT_POLICY=passive)
+# FAISS is the oracle of exact search.
+add_test(NAME knn_faiss COMMAND ${TorchWheel_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/faiss_test.py
+                                $<TARGET_FILE:reynard>)
+set_tests_properties(knn_faiss PROPERTIES SKIP_RETURN_CODE 77)
