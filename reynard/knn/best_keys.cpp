@@ -59,7 +59,10 @@ std::vector<Scored> BestKeys::take() {
   settle();
   std::vector<Scored> best;
   best.reserve(pool_.size());
-  for (const Candidate& c : pool_) best.push_back({exact_(c.id), c.id});
+  for (const Candidate& c : pool_) {
+    const bool known = c.upper > -std::numeric_limits<float>::infinity();
+    best.push_back({known ? c.upper : exact_(c.id), c.id});  // a rank of -inf may be a score of NaN
+  }
   pool_ = {};
   return best;
 }
