@@ -6,6 +6,7 @@
 #include "cli/evaluation_inputs.h"
 #include "cli/progress_bar.h"
 #include "cli/pruning_note.h"
+#include "cli/remote_model.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/config/config.h"
 #include "reynard/evaluation/evaluate.h"
@@ -32,6 +33,7 @@ namespace fs = std::filesystem;
 
 struct EvalArguments {
   std::string model;
+  RemoteArguments remote;
   std::vector<std::string> tasks;
   std::vector<std::string> texts;
   std::string tokenizer;
@@ -57,6 +59,8 @@ std::string footer() {
       "--forgetting_curve.targets=text,train\n"
       "  reynard eval models/fox-760m --task per_position_loss --text book.txt --length 65536 -o "
       "results\n"
+      "  reynard eval --endpoint http://127.0.0.1:8000/v1 --tokenizer models/llama --task "
+      "needle,passkey --text book.txt\n"
       "\n"
       "Results are OUTPUT/TASK.jsonl (one line per sample) and OUTPUT/TASK.json (the summary). A "
       "second\n"
@@ -139,7 +143,65 @@ void check_arguments(const EvalArguments& arguments) {
                       "--checkpoints",
                       arguments.checkpoints,
                       "all");
+  const bool remote = arguments.remote.given();
+  if (remote != arguments.model.empty()) {
+    throw Error(remote ? "eval: give either MODEL or --endpoint or --adapter"
+                       : "eval: MODEL is required, or --endpoint, or --adapter");
+  }
+  tensor::check_value(!remote || arguments.checkpoints.empty(),
+                      "eval",
+                      "--checkpoints",
+                      arguments.checkpoints,
+                      "a run on this machine");
   for (const std::string& name : arguments.tasks) evaluation::task_named(name);
+}
+
+using Tasks = std::vector<std::unique_ptr<evaluation::Task>>;
+
+// What the task needs and the scorer cannot give; empty: nothing.
+std::string cannot_run(evaluation::Task& task, const evaluation::Scorer& scorer) {
+  const evaluation::Requests requests = task.requests();
+  return requests.size == 0 ? "" : scorer.cannot_answer(requests.at(0));
+}
+
+// All tasks are made before the first runs: a text too short for the last shows at once.
+Tasks make_tasks(const EvalArguments& arguments,
+                 const evaluation::EvaluationConfig& config,
+                 const evaluation::Corpus& corpus,
+                 const evaluation::ModelFacts& facts,
+                 const evaluation::Scorer& scorer) {
+  Tasks tasks;
+  for (const std::string& name : tasks_for(arguments, facts.forgets)) {
+    auto task = evaluation::task_named(name).make(corpus, config, facts);
+    const std::string missing = cannot_run(*task, scorer);
+    if (missing.empty()) {
+      tasks.push_back(std::move(task));
+    } else if (!arguments.tasks.empty()) {
+      throw Error(fmt::format(
+          "eval: {} needs {}, which this model cannot be asked for: give a MODEL on this machine",
+          name,
+          missing));
+    }
+  }
+  return tasks;
+}
+
+// Runs the tasks into options.folder. Returns the summaries.
+std::vector<nlohmann::json> measure_tasks(const EvalArguments& arguments,
+                                          const Tasks& tasks,
+                                          evaluation::Scorer& scorer,
+                                          evaluation::EvaluateOptions options) {
+  std::vector<nlohmann::json> summaries;
+  for (const auto& task : tasks) {
+    {
+      ProgressBar bar(task->name());
+      options.progress = [&](int64_t done, int64_t all) { bar.show(done, all); };
+      summaries.push_back(evaluation::evaluate(scorer, *task, options));
+    }
+    print_summary(summaries.back(), arguments.json);
+  }
+  if (!arguments.json) fmt::print("results: {}\n", options.folder.string());
+  return summaries;
 }
 
 // Measures one model with all tasks; results go into the folder. Returns the summaries.
@@ -170,23 +232,35 @@ std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
                    {"train_length", train_length},
                    {"command", command_line()}};
 
-  // All tasks are made before the first runs: a text too short for the last shows at once.
-  std::vector<std::unique_ptr<evaluation::Task>> tasks;
-  for (const std::string& name : tasks_for(arguments, facts.forgets)) {
-    tasks.push_back(evaluation::task_named(name).make(text.corpus, config, facts));
-  }
   const auto scorer = evaluation::make_decoder_scorer(decoder, arguments.batch_tokens);
-  std::vector<nlohmann::json> summaries;
-  for (const auto& task : tasks) {
-    {
-      ProgressBar bar(task->name());
-      options.progress = [&](int64_t done, int64_t all) { bar.show(done, all); };
-      summaries.push_back(evaluation::evaluate(*scorer, *task, options));
-    }
-    print_summary(summaries.back(), arguments.json);
-  }
-  if (!arguments.json) fmt::print("results: {}\n", options.folder.string());
-  return summaries;
+  return measure_tasks(arguments,
+                       make_tasks(arguments, config, text.corpus, facts, *scorer),
+                       *scorer,
+                       std::move(options));
+}
+
+// The same for a model behind an endpoint or an adapter.
+void measure_remote(const EvalArguments& arguments, const evaluation::EvaluationConfig& config) {
+  const RemoteModel model = open_remote_model(arguments.remote, arguments.tokenizer);
+  const TextCorpus text = open_texts(arguments.texts, model.text);
+  const evaluation::ModelFacts facts{
+      arguments.train_length > 0 ? arguments.train_length : model.train_length, 0, false};
+  evaluation::EvaluateOptions options;
+  options.folder =
+      arguments.output.empty() ? fs::path("eval") / model.name : fs::path(arguments.output);
+  options.batch_tokens = arguments.batch_tokens;
+  options.identity = model.identity;
+  options.identity["text"] = text.identity;
+  options.about = {{"name", model.name},
+                   {"model", model.where},
+                   {"text", text.name},
+                   {"train_length", facts.train_length},
+                   {"command", command_line()}};
+  const auto scorer = model.make_scorer(text.corpus);
+  measure_tasks(arguments,
+                make_tasks(arguments, config, text.corpus, facts, *scorer),
+                *scorer,
+                std::move(options));
 }
 
 // Every checkpoint of the run into a folder of its own, and all metrics by the tokens seen.
@@ -232,6 +306,7 @@ void run_eval(const EvalArguments& arguments, const std::vector<std::string>& ov
   auto config = config::from_toml<evaluation::EvaluationConfig>(
       "", "command line", with_length(overrides, arguments.length));
   if (arguments.skip_bad) config.few_shot.skip_bad = true;
+  if (arguments.remote.given()) return measure_remote(arguments, config);
   if (!arguments.checkpoints.empty()) return measure_checkpoints(arguments, config);
   const ModelFolder folder = find_model(arguments.model);
   measure_model(arguments,
@@ -245,7 +320,7 @@ void run_eval(const EvalArguments& arguments, const std::vector<std::string>& ov
 void add_eval(CLI::App& app) {
   const auto arguments = std::make_shared<EvalArguments>();
   CLI::App* command = app.add_subcommand("eval", "Measure a model on a text");
-  command->add_option("MODEL", arguments->model, "Run folder or model folder")->required();
+  command->add_option("MODEL", arguments->model, "Run folder or model folder");
   command
       ->add_option("--task",
                    arguments->tasks,
@@ -259,7 +334,7 @@ void add_eval(CLI::App& app) {
           "tasks name")
       ->allow_extra_args(false)
       ->required();
-  command->add_option("--tokenizer",
+  command->add_option("--tokenizer,--endpoint-tokenizer",
                       arguments->tokenizer,
                       "Tokenizer of the model, where its folder holds none (see `reynard tokenizer "
                       "encode --help`)");
@@ -280,6 +355,7 @@ void add_eval(CLI::App& app) {
                       "all: measure every checkpoint of the run, for metrics by tokens seen");
   command->add_flag(
       "--skip-bad", arguments->skip_bad, "Leave malformed lines of data files out and count them");
+  add_remote_options(*command, arguments->remote);
   command->add_flag("--json", arguments->json, "Print one JSON line per task");
   command->allow_extras();
   command->footer(footer);

@@ -96,7 +96,7 @@ std::shared_ptr<PreparedText> tokens_of(const fs::path& path, const std::string&
   }
   if (tokenizer.empty()) {
     throw Error(
-        fmt::format("eval: the model's folder holds no tokenizer for {}; name one with --tokenizer",
+        fmt::format("eval: there is no tokenizer of the model for {}; name one with --tokenizer",
                     path.string()));
   }
   std::string pattern = (fs::temp_directory_path() / "reynard-eval-XXXXXX").string();
@@ -114,16 +114,11 @@ std::shared_ptr<PreparedText> tokens_of(const fs::path& path, const std::string&
   return text;
 }
 
-TextCorpus open_text(const fs::path& path,
-                     const ModelFolder& folder,
-                     const models::DecoderConfig& model,
-                     const std::string& given) {
-  const std::string of_model = tokenizer_of_model(folder.model, model.vocab_size, given);
-  const bool trained_here = !folder.run.empty();
-  const std::shared_ptr<PreparedText> text = tokens_of(path, of_model);
+TextCorpus open_text(const fs::path& path, const TextNeeds& needs) {
+  const std::shared_ptr<PreparedText> text = tokens_of(path, needs.tokenizer);
   const data::TokenFile& tokens = *text->tokens;
   const data::TokenFileHeader& header = tokens.header();
-  if (header.vocab_size > model.vocab_size) {
+  if (needs.vocab_size > 0 && header.vocab_size > needs.vocab_size) {
     throw Error(
         fmt::format("eval: {} has a vocabulary of {} ({} tokenizer), the model one of {}; prepare "
                     "the text with "
@@ -131,7 +126,7 @@ TextCorpus open_text(const fs::path& path,
                     path.string(),
                     header.vocab_size,
                     header.tokenizer,
-                    model.vocab_size));
+                    needs.vocab_size));
   }
   TextCorpus result;
   result.name = plain_name(path);
@@ -144,21 +139,19 @@ TextCorpus open_text(const fs::path& path,
     corpus.documents.push_back({tokens.document_begin(d) + 1, tokens.document_end(d) - 1});
   }
   corpus.read = [&tokens](int64_t begin, int64_t end) { return tokens.read(begin, end - begin); };
-  corpus.bos = model.bos_token_id;
-  corpus.eos = model.eos_token_id;
-  if (trained_here && !corpus.bos) corpus.bos = header.bos;
-  if (trained_here && !corpus.eos) corpus.eos = header.eos;
+  corpus.bos = needs.bos;
+  corpus.eos = needs.eos;
+  if (needs.marks_of_text && !corpus.bos) corpus.bos = header.bos;
+  if (needs.marks_of_text && !corpus.eos) corpus.eos = header.eos;
   const int64_t predicted = tokens.num_tokens() - tokens.num_documents();
   if (predicted > 0) {
     corpus.bytes_per_token =
         static_cast<double>(header.num_text_bytes) / static_cast<double>(predicted);
   }
   const std::shared_ptr<const tokenizer::Tokenizer> tokenizer = data::recorded_tokenizer(tokens);
-  if (!of_model.empty() && text->folder.empty()) {
-    check_same_tokenizer(*tokenizer,
-                         path.string(),
-                         *tokenizer::make_tokenizer(of_model),
-                         given.empty() ? folder.model.string() : given);
+  if (!needs.tokenizer.empty() && text->folder.empty()) {
+    check_same_tokenizer(
+        *tokenizer, path.string(), *tokenizer::make_tokenizer(needs.tokenizer), needs.owner);
   }
   corpus.vocab_size = tokenizer->vocab_size();
   corpus.encode = [tokenizer](std::string_view text) {
@@ -241,6 +234,16 @@ TextCorpus open_texts(const std::vector<std::string>& texts,
                       const ModelFolder& folder,
                       const models::DecoderConfig& model,
                       const std::string& tokenizer) {
+  return open_texts(texts,
+                    {.tokenizer = tokenizer_of_model(folder.model, model.vocab_size, tokenizer),
+                     .owner = tokenizer.empty() ? folder.model.string() : tokenizer,
+                     .vocab_size = model.vocab_size,
+                     .bos = model.bos_token_id,
+                     .eos = model.eos_token_id,
+                     .marks_of_text = !folder.run.empty()});
+}
+
+TextCorpus open_texts(const std::vector<std::string>& texts, const TextNeeds& needs) {
   static const std::set<std::string> kTaken = {"text", "same", "random", "copy"};
   TextCorpus result;
   std::vector<evaluation::Corpus> others;
@@ -250,7 +253,7 @@ TextCorpus open_texts(const std::vector<std::string>& texts,
     const auto named = name_and_file(text);
     const auto& name = named.first;  // a structured binding cannot be captured by clang 14
     const auto& file = named.second;
-    TextCorpus opened = open_text(file, folder, model, tokenizer);
+    TextCorpus opened = open_text(file, needs);
     storage->push_back(opened.storage);
     if (name.empty()) {
       if (!result.name.empty()) {

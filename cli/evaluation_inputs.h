@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,5 +51,15 @@ TextCorpus open_texts(const std::vector<std::string>& texts,
                       const ModelFolder& folder,
                       const models::DecoderConfig& model,
                       const std::string& tokenizer);
+
+// What a text must fit to, whatever runs the model.
+struct TextNeeds {
+  std::string tokenizer;   // for text that is no token file; empty: none is known
+  std::string owner;       // of the tokenizer, for messages
+  int64_t vocab_size = 0;  // of the model; 0: unknown
+  std::optional<int64_t> bos, eos;
+  bool marks_of_text = false;  // BOS and EOS of the token files where the model has none
+};
+TextCorpus open_texts(const std::vector<std::string>& texts, const TextNeeds& needs);
 
 }  // namespace reynard::cli

@@ -43,15 +43,20 @@ struct Effort {
 void answer_batch(
     Scorer& scorer, Task& task, std::vector<Request>& batch, SampleLog& log, Effort& effort) {
   const auto begin = std::chrono::steady_clock::now();
-  const std::vector<Response> responses = scorer.answer(batch);
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-  effort.seconds += taken.count();
-  for (size_t i = 0; i < batch.size(); ++i) {
+  const auto record = [&](size_t i, const Response& response) {
     effort.tokens += tokens_of(batch[i]);
-    nlohmann::json line = task.sample(batch[i], responses[i]);
+    nlohmann::json line = task.sample(batch[i], response);
     line["id"] = batch[i].id;
     log.append(line);
+  };
+  try {
+    scorer.answer_each(batch, record);
+  } catch (...) {
+    log.flush();
+    throw;
   }
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  effort.seconds += taken.count();
   log.flush();
   batch.clear();
 }

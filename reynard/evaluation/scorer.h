@@ -1,11 +1,15 @@
 #pragma once
-// What answers a task's requests. DecoderScorer runs a model of this project; tests and future
-// remote models bring their own.
+// What answers a task's requests. DecoderScorer runs a model of this project; endpoint_scorer.h and
+// adapter.h ask other programs; tests bring their own.
 
 #include "reynard/evaluation/task.h"
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace reynard::models {
@@ -19,6 +23,16 @@ class Scorer {
   virtual ~Scorer() = default;
   // Answers in the order of the requests. Requests of one call may be batched.
   virtual std::vector<Response> answer(std::span<const Request> requests) = 0;
+
+  // The same one by one, with the request's place: what was answered before one failed is not lost.
+  using Taker = std::function<void(size_t, Response)>;
+  virtual void answer_each(std::span<const Request> requests, const Taker& take) {
+    std::vector<Response> responses = answer(requests);
+    for (size_t i = 0; i < responses.size(); ++i) take(i, std::move(responses[i]));
+  }
+
+  // What the request needs and this cannot give, for a message; empty: it can be answered.
+  virtual std::string cannot_answer(const Request& /*request*/) const { return ""; }
 };
 
 // Runs requests on a decoder; Score requests of one call share forward passes of up to

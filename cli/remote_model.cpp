@@ -1,0 +1,156 @@
+#include "cli/remote_model.h"
+
+#include "reynard/evaluation/adapter.h"
+#include "reynard/evaluation/endpoint_scorer.h"
+#include "reynard/tensor/check.h"
+#include "reynard/tokenizer/tokenizer.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
+
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace reynard::cli {
+
+namespace {
+
+std::optional<int64_t> mark_of(int64_t given, std::optional<int64_t> own) {
+  if (given == RemoteArguments::kFromTokenizer) return own;
+  return given < 0 ? std::nullopt : std::optional(given);
+}
+
+// Part of a folder's name: letters, digits and a few marks.
+std::string plain(std::string name) {
+  for (char& c : name) {
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.' && c != '_') c = '-';
+  }
+  return name.empty() || name.front() == '.' ? "model" + name : name;
+}
+
+// The only model that the endpoint lists.
+std::string only_model(const evaluation::EndpointOptions& options) {
+  const evaluation::Endpoint endpoint(options);
+  const nlohmann::json models = endpoint.get("models", "data");
+  std::vector<std::string> names;
+  for (const nlohmann::json& model : models.at("data")) {
+    if (model.is_object() && model.contains("id") && model["id"].is_string()) {
+      names.push_back(model["id"].get<std::string>());
+    }
+  }
+  if (names.size() == 1) return names.front();
+  throw Error(fmt::format("eval: {} lists {} models ({}); name one with --endpoint-model",
+                          options.url,
+                          names.size(),
+                          fmt::join(names, ", ")));
+}
+
+RemoteModel endpoint_model(const RemoteArguments& arguments) {
+  evaluation::EndpointOptions options;
+  options.url = arguments.endpoint;
+  options.attempts = arguments.attempts;
+  options.timeout_s = arguments.timeout_s;
+  if (const char* key = std::getenv(arguments.api_key_variable.c_str())) options.api_key = key;
+  options.note = [](const std::string& text) { fmt::print(stderr, "\n{}\n", text); };
+  options.model = arguments.model.empty() ? only_model(options) : arguments.model;
+  RemoteModel model;
+  model.name = plain(options.model);
+  model.where = options.url;
+  model.identity = {{"endpoint", options.url}, {"model", options.model}};
+  model.make_scorer = [options, n = arguments.concurrency](const evaluation::Corpus& corpus) {
+    return evaluation::make_endpoint_scorer(options, corpus, n);
+  };
+  return model;
+}
+
+RemoteModel adapter_model(const RemoteArguments& arguments) {
+  RemoteModel model;
+  model.adapter = std::make_shared<evaluation::Adapter>(arguments.adapter, arguments.timeout_s);
+  const evaluation::AdapterFacts& facts = model.adapter->facts();
+  model.name = plain(facts.name);
+  model.where = arguments.adapter;
+  model.identity = {{"adapter", arguments.adapter}, {"model", facts.name}};
+  model.train_length = facts.train_length;
+  model.text.vocab_size = facts.vocab_size;
+  model.text.bos = facts.bos;
+  model.text.eos = facts.eos;
+  model.make_scorer = [adapter = model.adapter](const evaluation::Corpus& /*corpus*/) {
+    return evaluation::make_adapter_scorer(*adapter);
+  };
+  return model;
+}
+
+}  // namespace
+
+void add_remote_options(CLI::App& command, RemoteArguments& arguments) {
+  command.add_option("--endpoint",
+                     arguments.endpoint,
+                     "Instead of MODEL: URL of an OpenAI-compatible server, as "
+                     "http://127.0.0.1:8000/v1");
+  command.add_option("--endpoint-model",
+                     arguments.model,
+                     "Name of the model there; default: the only one that it lists");
+  command
+      .add_option("--api-key-variable",
+                  arguments.api_key_variable,
+                  "Environment variable that holds the endpoint's key")
+      ->capture_default_str();
+  command.add_option("--adapter",
+                     arguments.adapter,
+                     "Instead of MODEL: command of a program that answers token ids with "
+                     "log-probabilities, as \"python examples/transformers_adapter.py MODEL\"");
+  command.add_option("--concurrency", arguments.concurrency, "Requests to the endpoint at once")
+      ->capture_default_str();
+  command
+      .add_option("--attempts",
+                  arguments.attempts,
+                  "Before an endpoint that fails, stalls or answers nonsense is given up")
+      ->capture_default_str();
+  command
+      .add_option("--timeout", arguments.timeout_s, "Seconds without an answer that count as stall")
+      ->capture_default_str();
+  command.add_option("--bos",
+                     arguments.bos,
+                     "Token that begins texts of an endpoint or adapter; -1: none; default: the "
+                     "adapter's or the tokenizer's");
+  command.add_option("--eos", arguments.eos, "Token that ends them, likewise");
+}
+
+RemoteModel open_remote_model(const RemoteArguments& arguments, const std::string& tokenizer) {
+  using tensor::check_value;
+  check_value(arguments.attempts >= 1, "eval", "--attempts", arguments.attempts, ">= 1");
+  check_value(arguments.timeout_s > 0, "eval", "--timeout", arguments.timeout_s, "> 0");
+  check_value(arguments.concurrency >= 1, "eval", "--concurrency", arguments.concurrency, ">= 1");
+  check_value(arguments.bos >= -2, "eval", "--bos", arguments.bos, "a token id, or -1 for none");
+  check_value(arguments.eos >= -2, "eval", "--eos", arguments.eos, "a token id, or -1 for none");
+  check_value(arguments.endpoint.empty() || arguments.adapter.empty(),
+              "eval",
+              "--adapter",
+              arguments.adapter,
+              "either --endpoint or --adapter");
+  std::unique_ptr<tokenizer::Tokenizer> marks;
+  if (!tokenizer.empty()) marks = tokenizer::make_tokenizer(tokenizer);
+  RemoteModel model =
+      arguments.endpoint.empty() ? adapter_model(arguments) : endpoint_model(arguments);
+  model.text.tokenizer = tokenizer;
+  model.text.owner = tokenizer;
+  if (model.adapter == nullptr) {
+    model.text.bos = marks ? marks->bos() : std::nullopt;
+    model.text.eos = marks ? marks->eos() : std::nullopt;
+    // Token files know theirs.
+    model.text.marks_of_text = marks == nullptr;
+  }
+  model.text.bos = mark_of(arguments.bos, model.text.bos);
+  model.text.eos = mark_of(arguments.eos, model.text.eos);
+  if (arguments.bos == -1 || arguments.eos == -1) model.text.marks_of_text = false;
+  model.identity["bos"] = model.text.bos ? nlohmann::json(*model.text.bos) : nlohmann::json();
+  model.identity["eos"] = model.text.eos ? nlohmann::json(*model.text.eos) : nlohmann::json();
+  return model;
+}
+
+}  // namespace reynard::cli

@@ -1,0 +1,145 @@
+#include "reynard/evaluation/endpoint.h"
+
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+#include <httplib.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace reynard::evaluation {
+
+namespace {
+
+constexpr double kLongestPause = 30;       // seconds
+constexpr double kLongestAsked = 120;      // of what a server may ask for with Retry-After
+constexpr size_t kQuotedCharacters = 200;  // of an answer, in messages
+
+// What came of one attempt: an answer, or a problem and whether another attempt may help.
+struct Outcome {
+  std::optional<nlohmann::json> answer;
+  std::string problem;
+  bool again = true;
+  double asked_pause_s = 0;
+};
+
+std::string quoted(const std::string& body) {
+  std::string text = body.substr(0, kQuotedCharacters);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+// The message of an OpenAI error object, or the beginning of whatever was sent.
+std::string refusal(const httplib::Response& response) {
+  const auto json = nlohmann::json::parse(response.body, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object() && json.contains("error")) {
+    const nlohmann::json& error = json["error"];
+    if (error.is_string()) return error.get<std::string>();
+    if (error.is_object() && error.contains("message") && error["message"].is_string()) {
+      return error["message"].get<std::string>();
+    }
+  }
+  return quoted(response.body);
+}
+
+Outcome read(const httplib::Result& result, const std::string& list) {
+  if (!result) return {{}, httplib::to_string(result.error())};
+  const httplib::Response& response = *result;
+  if (response.status != 200) {
+    Outcome outcome{{}, fmt::format("status {}: {}", response.status, refusal(response))};
+    outcome.again = response.status >= 500 || response.status == 429 || response.status == 408;
+    const std::string after = response.get_header_value("Retry-After");
+    std::from_chars(after.data(), after.data() + after.size(), outcome.asked_pause_s);
+    return outcome;
+  }
+  auto json = nlohmann::json::parse(response.body, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return {{}, fmt::format("no JSON: {}", quoted(response.body))};
+  if (!json.is_object() || !json.contains(list) || !json[list].is_array() || json[list].empty()) {
+    return {{}, fmt::format("no list \"{}\" in the answer: {}", list, quoted(response.body))};
+  }
+  return {std::move(json), ""};
+}
+
+void pause(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
+
+Endpoint::Endpoint(EndpointOptions options) : options_(std::move(options)) {
+  const std::string& url = options_.url;
+  const size_t scheme = url.find("://");
+  const bool known = url.starts_with("http://") || url.starts_with("https://");
+  const size_t path = known ? url.find('/', scheme + 3) : std::string::npos;
+  host_ = url.substr(0, path);
+  if (!known || host_.size() == scheme + 3) {
+    throw Error(fmt::format("eval: --endpoint {} is no URL; expected http://HOST:PORT", url));
+  }
+  base_ = path == std::string::npos ? "" : url.substr(path);
+  for (const std::string ending : {"/", "/completions", "/chat", "/"}) {
+    if (base_.ends_with(ending)) base_.resize(base_.size() - ending.size());
+  }
+  if (base_.empty()) base_ = "/v1";
+}
+
+std::string Endpoint::route_url(const std::string& route) const {
+  return fmt::format("{}{}/{}", host_, base_, route);
+}
+
+nlohmann::json Endpoint::post(const std::string& route,
+                              const nlohmann::json& body,
+                              const std::string& list) const {
+  return ask(route, body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), list);
+}
+
+nlohmann::json Endpoint::get(const std::string& route, const std::string& list) const {
+  return ask(route, "", list);
+}
+
+// An empty body: GET.
+nlohmann::json Endpoint::ask(const std::string& route,
+                             const std::string& body,
+                             const std::string& list) const {
+  httplib::Client client(host_);
+  const auto whole = static_cast<time_t>(std::max(1.0, options_.timeout_s));
+  client.set_connection_timeout(std::min<time_t>(whole, 30));
+  client.set_read_timeout(whole);
+  client.set_write_timeout(whole);
+  httplib::Headers headers;
+  if (!options_.api_key.empty()) headers.emplace("Authorization", "Bearer " + options_.api_key);
+  const std::string path = fmt::format("{}/{}", base_, route);
+  double wait = options_.first_pause_s;
+  for (int64_t attempt = 1;; ++attempt) {
+    Outcome outcome = read(body.empty() ? client.Get(path, headers)
+                                        : client.Post(path, headers, body, "application/json"),
+                           list);
+    if (outcome.answer) return std::move(*outcome.answer);
+    if (!outcome.again) throw Error(fmt::format("eval: {}: {}", route_url(route), outcome.problem));
+    if (attempt >= options_.attempts) {
+      throw Error(
+          fmt::format("eval: {}: {} ({} attempts); what was answered before is kept, the same "
+                      "command goes on from there",
+                      route_url(route),
+                      outcome.problem,
+                      attempt));
+    }
+    const double seconds = std::max(wait, std::min(outcome.asked_pause_s, kLongestAsked));
+    if (options_.note) {
+      options_.note(fmt::format("{}: {}; again in {:.1f} s ({} of {})",
+                                route_url(route),
+                                outcome.problem,
+                                seconds,
+                                attempt,
+                                options_.attempts));
+    }
+    pause(seconds);
+    wait = std::min(2 * wait, kLongestPause);
+  }
+}
+
+}  // namespace reynard::evaluation

@@ -1,0 +1,205 @@
+#include "reynard/evaluation/endpoint_scorer.h"
+
+#include "reynard/tensor/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace reynard::evaluation {
+
+namespace {
+
+constexpr double kRounding = 1e-3;  // a probability of one may come out a little above
+constexpr size_t kMostStops = 4;    // of the OpenAI API
+
+[[noreturn]] void bad_answer(const std::string& field, const std::string& problem) {
+  throw Error(fmt::format("eval: the endpoint's answer: choices[0].{} {}", field, problem));
+}
+
+// A list of log-probabilities of all echoed tokens, with or without that of the token written.
+const nlohmann::json& echoed_list(const nlohmann::json& logprobs,
+                                  const std::string& name,
+                                  size_t tokens) {
+  const std::string field = "logprobs." + name;
+  if (!logprobs.contains(name) || !logprobs[name].is_array()) {
+    bad_answer(field, "is missing; the endpoint must answer \"logprobs\": 1 with it");
+  }
+  const nlohmann::json& list = logprobs[name];
+  if (list.size() != tokens && list.size() != tokens + 1) {
+    bad_answer(field,
+               fmt::format("has {} entries; expected {}, one for each token of the prompt and one "
+                           "more: the endpoint must honour \"echo\" and take prompts as token ids",
+                           list.size(),
+                           tokens + 1));
+  }
+  return list;
+}
+
+double number_at(const nlohmann::json& list, size_t i, const std::string& field) {
+  const bool is_number = list[i].is_number();
+  const double value = is_number ? list[i].get<double>() : 0;
+  if (!is_number || value > kRounding || std::isnan(value)) {
+    bad_answer(fmt::format("{}[{}]", field, i),
+               fmt::format("is {}; expected a log-probability", list[i].dump()));
+  }
+  return value;
+}
+
+// The largest log-probability among the most probable tokens of one place.
+double best_of(const nlohmann::json& list, size_t i) {
+  const std::string field = "logprobs.top_logprobs";
+  if (!list[i].is_object() || list[i].empty()) {
+    bad_answer(fmt::format("{}[{}]", field, i),
+               fmt::format("is {}; expected the most probable token", list[i].dump()));
+  }
+  double best = -INFINITY;
+  for (const auto& [token, value] : list[i].items()) {
+    if (!value.is_number()) {
+      bad_answer(fmt::format("{}[{}]", field, i), "holds something that is no number");
+    }
+    best = std::max(best, value.get<double>());
+  }
+  return best;
+}
+
+class EndpointScorer final : public Scorer {
+ public:
+  EndpointScorer(EndpointOptions options, const Corpus& corpus, int64_t concurrency)
+      : endpoint_(std::move(options)), corpus_(corpus), concurrency_(concurrency) {
+    tensor::check_value(concurrency >= 1, "eval", "concurrency", concurrency, ">= 1");
+  }
+
+  std::string cannot_answer(const Request& request) const override {
+    if (std::holds_alternative<Probe>(request.query)) return "a look inside the model";
+    const auto* score = std::get_if<Score>(&request.query);
+    if (score != nullptr && score->log_pruning_tolerance) return "pruning of its own";
+    return "";
+  }
+
+  std::vector<Response> answer(std::span<const Request> requests) override {
+    std::vector<Response> responses(requests.size());
+    answer_each(requests, [&](size_t i, Response response) { responses[i] = std::move(response); });
+    return responses;
+  }
+
+  void answer_each(std::span<const Request> requests, const Taker& take) override {
+    std::vector<std::optional<Response>> answers(requests.size());
+    std::atomic<size_t> next = 0;
+    std::atomic<bool> stop = false;
+    std::exception_ptr failure;
+    std::mutex failed;
+    const auto work = [&] {
+      for (size_t i = next++; i < requests.size() && !stop; i = next++) {
+        try {
+          answers[i] = ask(requests[i]);
+        } catch (...) {
+          const std::scoped_lock lock(failed);
+          if (!failure) failure = std::current_exception();
+          stop = true;
+        }
+      }
+    };
+    std::vector<std::thread> workers;
+    const size_t count = std::min<size_t>(requests.size(), concurrency_);
+    for (size_t w = 1; w < count; ++w) workers.emplace_back(work);
+    work();
+    for (std::thread& worker : workers) worker.join();
+    // What was answered beside a failure is not lost.
+    for (size_t i = 0; i < requests.size(); ++i) {
+      if (answers[i]) take(i, std::move(*answers[i]));
+    }
+    if (failure) std::rethrow_exception(failure);
+  }
+
+ private:
+  Response ask(const Request& request) const {
+    if (const std::string what = cannot_answer(request); !what.empty()) {
+      throw Error(fmt::format("eval: {} needs a model on this machine, not an endpoint", what));
+    }
+    if (const auto* score = std::get_if<Score>(&request.query)) return ask_scores(*score);
+    return ask_text(std::get<Generate>(request.query));
+  }
+
+  Scored ask_scores(const Score& score) const {
+    tensor::check_value(!score.continuation.empty(), "eval", "continuation", "", "not empty");
+    std::vector<int64_t> tokens = score.context;
+    tokens.insert(tokens.end(), score.continuation.begin(), score.continuation.end());
+    if (tokens.size() == 1) return {{std::nanf("")}, {0}};  // nothing to score
+    return read_echo(endpoint_.post("completions",
+                                    {{"model", endpoint_.options().model},
+                                     {"prompt", tokens},
+                                     {"max_tokens", 1},
+                                     {"temperature", 0},
+                                     {"logprobs", 1},
+                                     {"echo", true}},
+                                    "choices"),
+                     score);
+  }
+
+  Generated ask_text(const Generate& query) const {
+    nlohmann::json body{{"model", endpoint_.options().model},
+                        {"prompt", query.prompt},
+                        {"max_tokens", query.max_tokens},
+                        {"temperature", query.temperature}};
+    if (query.temperature > 0) body["seed"] = query.seed;
+    // The server ends at its own EOS, whose text is empty here.
+    nlohmann::json stops = nlohmann::json::array();
+    for (const int64_t token : query.stop) {
+      const std::string text = corpus_.decode({token});
+      if (!text.empty() && stops.size() < kMostStops) stops.push_back(text);
+    }
+    if (!stops.empty()) body["stop"] = std::move(stops);
+    const nlohmann::json answer = endpoint_.post("completions", body, "choices");
+    const nlohmann::json& choice = answer["choices"][0];
+    if (!choice.is_object() || !choice.contains("text") || !choice["text"].is_string()) {
+      bad_answer("text", "is missing");
+    }
+    return {corpus_.encode(choice["text"].get<std::string>())};
+  }
+
+  Endpoint endpoint_;
+  const Corpus& corpus_;
+  int64_t concurrency_;
+};
+
+}  // namespace
+
+Scored read_echo(const nlohmann::json& answer, const Score& asked) {
+  const nlohmann::json& choice = answer.at("choices").at(0);
+  if (!choice.is_object() || !choice.contains("logprobs") || !choice["logprobs"].is_object()) {
+    bad_answer("logprobs", "is missing: the endpoint gives no log-probabilities");
+  }
+  const size_t tokens = asked.context.size() + asked.continuation.size();
+  const nlohmann::json& logprobs = choice["logprobs"];
+  const nlohmann::json& chosen = echoed_list(logprobs, "token_logprobs", tokens);
+  const nlohmann::json& best = echoed_list(logprobs, "top_logprobs", tokens);
+  Scored scored;
+  for (size_t i = asked.context.size(); i < tokens; ++i) {
+    if (i == 0) {  // nothing comes before it
+      scored.logprobs.push_back(std::nanf(""));
+      scored.hits.push_back(0);
+      continue;
+    }
+    const double logprob = number_at(chosen, i, "logprobs.token_logprobs");
+    scored.logprobs.push_back(static_cast<float>(logprob));
+    scored.hits.push_back(logprob >= best_of(best, i) ? 1 : 0);
+  }
+  return scored;
+}
+
+std::unique_ptr<Scorer> make_endpoint_scorer(EndpointOptions options,
+                                             const Corpus& corpus,
+                                             int64_t concurrency) {
+  return std::make_unique<EndpointScorer>(std::move(options), corpus, concurrency);
+}
+
+}  // namespace reynard::evaluation

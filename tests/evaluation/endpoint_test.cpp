@@ -1,0 +1,332 @@
+// A model behind an OpenAI-compatible server, on stub servers that answer well, badly, late or not
+// at all.
+
+#include "reynard/evaluation/endpoint_scorer.h"
+
+#include "reynard/evaluation/evaluate.h"
+#include "reynard/evaluation/registry.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/corpus.h"
+#include "tests/support/files.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace reynard::evaluation {
+namespace {
+
+using nlohmann::json;
+
+// A server on a free port whose completions are what a function makes of the request's JSON.
+class StubServer {
+ public:
+  using Answer = std::function<void(const json& body, httplib::Response& response)>;
+  explicit StubServer(Answer answer) {
+    server_.Post("/v1/completions",
+                 [this, answer = std::move(answer)](const httplib::Request& request,
+                                                    httplib::Response& response) {
+                   {
+                     const std::scoped_lock lock(mutex_);
+                     bodies_.push_back(json::parse(request.body));
+                     key_ = request.get_header_value("Authorization");
+                   }
+                   answer(json::parse(request.body), response);
+                 });
+    port_ = server_.bind_to_any_port("127.0.0.1");
+    thread_ = std::thread([this] { server_.listen_after_bind(); });
+    while (!server_.is_running()) std::this_thread::yield();
+  }
+  ~StubServer() {
+    server_.stop();
+    thread_.join();
+  }
+  StubServer(const StubServer&) = delete;
+  StubServer& operator=(const StubServer&) = delete;
+
+  EndpointOptions options(int64_t attempts = 1) const {
+    return {.url = fmt::format("http://127.0.0.1:{}", port_),
+            .model = "stub",
+            .attempts = attempts,
+            .timeout_s = 1,
+            .first_pause_s = 0.01};
+  }
+  std::vector<json> bodies() const {
+    const std::scoped_lock lock(mutex_);
+    return bodies_;
+  }
+  std::string key() const {
+    const std::scoped_lock lock(mutex_);
+    return key_;
+  }
+
+ private:
+  httplib::Server server_;
+  int port_ = 0;
+  std::thread thread_;
+  mutable std::mutex mutex_;
+  std::vector<json> bodies_;
+  std::string key_;
+};
+
+void answer_json(httplib::Response& response, const json& body) {
+  response.set_content(body.dump(), "application/json");
+}
+
+// Token t has the log-probability -t / 100; it is a hit where t is even.
+json echo_of(const json& body) {
+  json chosen = json::array({nullptr});
+  json best = json::array({nullptr});
+  for (size_t i = 1; i < body.at("prompt").size(); ++i) {
+    const auto token = body.at("prompt")[i].get<int64_t>();
+    const double logprob = -static_cast<double>(token) / 100;
+    chosen.push_back(logprob);
+    best.push_back({{"a", token % 2 == 0 ? logprob : logprob / 2}, {"b", logprob}});
+  }
+  chosen.push_back(-0.5);
+  best.push_back({{"c", -0.5}});
+  return {{"choices", {{{"logprobs", {{"token_logprobs", chosen}, {"top_logprobs", best}}}}}}};
+}
+
+// Echoes prompts that are scored and completes the others with the number that is hidden in them.
+void answer_well(const json& body, httplib::Response& response) {
+  if (body.contains("echo")) return answer_json(response, echo_of(body));
+  std::string prompt;
+  for (const json& token : body.at("prompt")) {
+    if (token.get<int>() < 256) prompt += static_cast<char>(token.get<int>());
+  }
+  const std::string mark = "The pass key is ";
+  const size_t key = prompt.find(mark) + mark.size();
+  const std::string number = prompt.substr(key, prompt.find('.', key) - key);
+  answer_json(response, {{"choices", {{{"text", " " + number}}}}});
+}
+
+Corpus small_corpus() {
+  std::vector<int64_t> tokens;
+  for (int64_t i = 0; i < 4000; ++i) tokens.push_back(32 + i * i % 90);
+  Corpus corpus = test::corpus_of(std::move(tokens), {4000});
+  corpus.bos = 256;
+  corpus.eos = 257;
+  return corpus;
+}
+
+std::string error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+Request scores(std::vector<int64_t> context, std::vector<int64_t> continuation) {
+  return {"x", {}, Score{std::move(context), std::move(continuation), {}}};
+}
+
+TEST(EndpointScorer, ReadsLogProbabilitiesAndHits) {
+  const StubServer server(answer_well);
+  const Corpus corpus = small_corpus();
+  EndpointOptions options = server.options();
+  options.api_key = "secret";
+  const auto scorer = make_endpoint_scorer(options, corpus, 3);
+  const std::vector<Request> requests{
+      scores({10, 11}, {12, 13}), scores({}, {20, 22}), scores({}, {5})};
+  const std::vector<Response> responses = scorer->answer(requests);
+  const auto& first = std::get<Scored>(responses[0]);
+  EXPECT_EQ(first.logprobs, (std::vector<float>{-0.12F, -0.13F}));
+  EXPECT_EQ(first.hits, (std::vector<uint8_t>{1, 0}));
+  const auto& second = std::get<Scored>(responses[1]);
+  EXPECT_TRUE(std::isnan(second.logprobs[0]));
+  EXPECT_EQ(second.logprobs[1], -0.22F);
+  EXPECT_TRUE(std::isnan(std::get<Scored>(responses[2]).logprobs[0]));
+  EXPECT_EQ(server.key(), "Bearer secret");
+  ASSERT_EQ(server.bodies().size(), 2U);  // one token alone is not asked about
+  const json body = server.bodies().front();
+  EXPECT_EQ(body.at("model"), "stub");
+  EXPECT_EQ(body.at("max_tokens"), 1);
+  EXPECT_EQ(body.at("logprobs"), 1);
+  EXPECT_EQ(body.at("echo"), true);
+}
+
+TEST(EndpointScorer, CompletesPrompts) {
+  const StubServer server([](const json&, httplib::Response& r) {
+    answer_json(r, {{"choices", {{{"text", "yes"}}}}});
+  });
+  const Corpus corpus = small_corpus();
+  const auto scorer = make_endpoint_scorer(server.options(), corpus, 1);
+  Generate query;
+  query.prompt = {65, 66};
+  query.max_tokens = 7;
+  query.stop = {257, '\n'};
+  const std::vector<Request> requests{{"x", {}, query}};
+  EXPECT_EQ(std::get<Generated>(scorer->answer(requests)[0]).tokens, corpus.encode("yes"));
+  const json body = server.bodies().front();
+  EXPECT_EQ(body.at("prompt"), json({65, 66}));
+  EXPECT_EQ(body.at("max_tokens"), 7);
+  EXPECT_EQ(body.at("temperature"), 0);
+  EXPECT_EQ(body.at("stop"), json({"\n"}));  // EOS is the server's own business
+}
+
+TEST(EndpointScorer, MeasuresATask) {
+  const StubServer server(answer_well);
+  const Corpus corpus = small_corpus();
+  const test::TempDir folder;
+  EvaluationConfig config;
+  config.passkey.lengths = {600};
+  config.passkey.trials = 6;
+  config.per_position_loss.length = 50;
+  config.per_position_loss.rows = 8;
+  const auto scorer = make_endpoint_scorer(server.options(), corpus, 2);
+  const auto passkey = task_named("passkey").make(corpus, config, {});
+  EXPECT_EQ(evaluate(*scorer, *passkey, {.folder = folder.path()}).at("metrics").at("score"), 1.0);
+  const auto loss = task_named("per_position_loss").make(corpus, config, {});
+  const double mean = evaluate(*scorer, *loss, {.folder = folder.path()}).at("metrics").at("loss");
+  EXPECT_GT(mean, 0.32);
+  EXPECT_LT(mean, 1.22);
+}
+
+TEST(EndpointScorer, AFieldThatIsMissingOrWrongIsNamed) {
+  const Score asked{{10}, {11, 12}, {}};
+  const json good = echo_of({{"prompt", {10, 11, 12}}});
+  EXPECT_EQ(read_echo(good, asked).logprobs.size(), 2U);
+  const auto expect_named = [&](const char* pointer, const json& value, const std::string& part) {
+    json bad = good;
+    bad[json::json_pointer(std::string("/choices/0/") + pointer)] = value;
+    const std::string message = error_of([&] { read_echo(bad, asked); });
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  expect_named("logprobs", nullptr, "choices[0].logprobs is missing");
+  expect_named("logprobs/token_logprobs", nullptr, "choices[0].logprobs.token_logprobs is missing");
+  expect_named("logprobs/top_logprobs", nullptr, "choices[0].logprobs.top_logprobs is missing");
+  // Only the token written: echo was ignored.
+  expect_named("logprobs/token_logprobs",
+               json::array({-0.5}),
+               "choices[0].logprobs.token_logprobs has 1 entries; expected 4");
+  expect_named("logprobs/top_logprobs",
+               json::array({nullptr, nullptr}),
+               "choices[0].logprobs.top_logprobs has 2 entries; expected 4");
+  expect_named("logprobs/token_logprobs/2", nullptr, "token_logprobs[2] is null");
+  expect_named("logprobs/token_logprobs/1", "-1", "token_logprobs[1] is \"-1\"");
+  expect_named("logprobs/token_logprobs/1", 0.5, "token_logprobs[1] is 0.5");
+  expect_named("logprobs/top_logprobs/1", json::object(), "top_logprobs[1] is {}");
+  expect_named("logprobs/top_logprobs/2", nullptr, "top_logprobs[2] is null");
+}
+
+TEST(EndpointScorer, AsksAgainAfterFailuresStallsAndNonsense) {
+  std::atomic<int> asked = 0;
+  const StubServer server([&](const json& body, httplib::Response& response) {
+    switch (asked++) {
+      case 0:
+        response.status = 500;
+        break;
+      case 1:
+        response.set_content("<html>busy</html>", "text/html");
+        break;
+      case 2:
+        answer_json(response, {{"object", "text_completion"}});
+        break;
+      case 3:
+        response.status = 429;
+        break;
+      case 4:
+        std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+        [[fallthrough]];
+      default:
+        answer_well(body, response);
+    }
+  });
+  const Corpus corpus = small_corpus();
+  EndpointOptions options = server.options(/*attempts=*/6);
+  std::vector<std::string> notes;
+  options.note = [&](const std::string& note) { notes.push_back(note); };
+  const std::vector<Request> requests{scores({10}, {12})};
+  const auto scorer = make_endpoint_scorer(options, corpus, 1);
+  EXPECT_EQ(std::get<Scored>(scorer->answer(requests)[0]).logprobs, std::vector<float>{-0.12F});
+  ASSERT_EQ(notes.size(), 5U);
+  EXPECT_NE(notes[0].find("status 500"), std::string::npos) << notes[0];
+  EXPECT_NE(notes[1].find("no JSON: <html>"), std::string::npos) << notes[1];
+  EXPECT_NE(notes[2].find("no list \"choices\""), std::string::npos) << notes[2];
+  EXPECT_NE(notes[4].find("(5 of 6)"), std::string::npos) << notes[4];
+}
+
+TEST(EndpointScorer, ARefusalIsReportedAtOnce) {
+  std::atomic<int> asked = 0;
+  const StubServer server([&](const json&, httplib::Response& response) {
+    ++asked;
+    response.status = 400;
+    response.set_content(R"({"error": {"message": "too long by 7 tokens"}})", "application/json");
+  });
+  const Corpus corpus = small_corpus();
+  const auto scorer = make_endpoint_scorer(server.options(/*attempts=*/5), corpus, 1);
+  const std::vector<Request> requests{scores({10}, {12})};
+  const std::string message = error_of([&] { scorer->answer(requests); });
+  EXPECT_NE(message.find("status 400: too long by 7 tokens"), std::string::npos) << message;
+  EXPECT_EQ(asked, 1);
+}
+
+TEST(EndpointScorer, NothingIsLostWhenTheServerGoesAway) {
+  std::atomic<int> patience = 7;
+  std::atomic<int> answered = 0;
+  const StubServer server([&](const json& body, httplib::Response& response) {
+    if (--patience < 0) {
+      response.status = 503;
+      return;
+    }
+    ++answered;
+    answer_well(body, response);
+  });
+  const Corpus corpus = small_corpus();
+  const test::TempDir folder;
+  EvaluationConfig config;
+  config.passkey.lengths = {600};
+  config.passkey.trials = 10;
+  const auto task = task_named("passkey").make(corpus, config, {});
+  // All ten in one batch, three at a time.
+  const auto scorer = make_endpoint_scorer(server.options(/*attempts=*/2), corpus, 3);
+  const std::string message =
+      error_of([&] { evaluate(*scorer, *task, {.folder = folder.path()}); });
+  EXPECT_NE(message.find("status 503"), std::string::npos) << message;
+  EXPECT_NE(message.find("2 attempts"), std::string::npos) << message;
+  patience = 100;
+  const json summary = evaluate(*scorer, *task, {.folder = folder.path()});
+  EXPECT_EQ(summary.at("metrics").at("samples"), 10);
+  EXPECT_EQ(summary.at("metrics").at("score"), 1.0);
+  EXPECT_EQ(summary.at("effort").at("reused_samples"), 7);
+  EXPECT_EQ(answered, 10);
+}
+
+TEST(EndpointScorer, SaysWhatItCannotAnswer) {
+  const Corpus corpus = small_corpus();
+  const auto scorer = make_endpoint_scorer({.url = "http://127.0.0.1:1"}, corpus, 1);
+  EXPECT_EQ(scorer->cannot_answer(scores({1}, {2})), "");
+  EXPECT_EQ(scorer->cannot_answer({"x", {}, Generate{}}), "");
+  EXPECT_NE(scorer->cannot_answer({"x", {}, Probe{}}), "");
+  EXPECT_NE(scorer->cannot_answer({"x", {}, Score{{1}, {2}, -10.0}}), "");
+}
+
+TEST(Endpoint, TakesTheUsualFormsOfItsUrl) {
+  const auto url_of = [](const std::string& url) {
+    return Endpoint({.url = url}).route_url("completions");
+  };
+  EXPECT_EQ(url_of("http://host:8000"), "http://host:8000/v1/completions");
+  EXPECT_EQ(url_of("http://host:8000/"), "http://host:8000/v1/completions");
+  EXPECT_EQ(url_of("https://host/v1"), "https://host/v1/completions");
+  EXPECT_EQ(url_of("https://host/v1/completions"), "https://host/v1/completions");
+  EXPECT_EQ(url_of("https://host/api/v2/chat/completions/"), "https://host/api/v2/completions");
+  for (const char* bad : {"", "host:8000", "ftp://host", "http://", "http:///v1"}) {
+    EXPECT_NE(error_of([&] { url_of(bad); }).find("--endpoint"), std::string::npos) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace reynard::evaluation
