@@ -11,6 +11,7 @@ namespace reynard::cli {
 void add_info(CLI::App& app);
 void add_score(CLI::App& app);
 void add_generate(CLI::App& app);
+void add_chat(CLI::App& app);
 void add_serve(CLI::App& app);
 void add_convert(CLI::App& app);
 void add_prepare(CLI::App& app);

@@ -72,6 +72,7 @@ int main(int argc, char** argv) {
   add_info(app);
   add_score(app);
   add_generate(app);
+  add_chat(app);
   add_tokenizer(app);
   add_serve(app);
   add_convert(app);

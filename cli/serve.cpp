@@ -149,9 +149,10 @@ void add_serve(CLI::App& app) {
   command->add_option("--port", http.port, "0: any that is free")->capture_default_str();
   command->add_option("--api-key", http.api_key, "clients must send Authorization: Bearer KEY");
   command->add_option("--name", arguments->name, "of the model; by default that of its folder");
-  command->add_option("--chat-template",
-                      arguments->chat_template,
-                      "chatml, llama3 or llama2; by default that of the model's folder");
+  command->add_option(
+      "--chat-template",
+      arguments->chat_template,
+      "chatml, llama2, llama3 or a Jinja file; by default that of the model's folder");
   command
       ->add_option("--cache-gb",
                    arguments->cache_gb,

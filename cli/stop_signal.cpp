@@ -41,4 +41,9 @@ const std::atomic<bool>& stop_flag() {
   return stop_requested;
 }
 
+void clear_stop() {
+  first_request_ns = 0;
+  stop_requested = false;
+}
+
 }  // namespace reynard::cli

@@ -9,6 +9,9 @@ namespace reynard::cli {
 // Installs the handlers (once) and returns the flag that they set.
 const std::atomic<bool>& stop_flag();
 
+// The next Ctrl-C is a first one again: what was interrupted has ended, the process goes on.
+void clear_stop();
+
 // What a shell expects of a process that was interrupted.
 inline constexpr int kInterruptedExitCode = 130;
 

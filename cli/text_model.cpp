@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -79,6 +80,50 @@ void adopt_beginning(TextModel& model) {
   }
 }
 
+std::string read_text(const fs::path& file) {
+  std::error_code error;
+  const uintmax_t bytes = fs::file_size(file, error);
+  if (error || bytes > kMaxConfigBytes) {
+    throw Error(fmt::format("{}: cannot be read, or is larger than 4 MiB", file.string()));
+  }
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+// The text under "chat_template": one, or of several that named "default".
+std::string template_in(const nlohmann::json& json) {
+  const nlohmann::json none;
+  const auto text_at = [&](const nlohmann::json& object, const char* key) {
+    const nlohmann::json value = object.is_object() ? object.value(key, none) : none;
+    return value.is_string() ? value.get<std::string>() : std::string();
+  };
+  const nlohmann::json several = json.is_object() ? json.value("chat_template", none) : none;
+  if (!several.is_array()) return text_at(json, "chat_template");
+  for (const nlohmann::json& entry : several) {
+    if (text_at(entry, "name") == "default") return text_at(entry, "template");
+  }
+  return "";
+}
+
+// What the model's template writes for BOS and EOS: as tokenizer_config.json says, else the names
+// that its tokenizer knows them by.
+generation::SpecialTexts special_texts(const TextModel& model) {
+  const nlohmann::json config = read_json(model.folder / "tokenizer_config.json");
+  const auto text_of = [&](const char* key, std::optional<int64_t> id) -> std::string {
+    const nlohmann::json none;
+    nlohmann::json value = config.is_object() ? config.value(key, none) : none;
+    if (value.is_object()) value = value.value("content", none);
+    if (value.is_string()) return value.get<std::string>();
+    if (!id || !config.is_null()) return "";
+    const std::array<int64_t, 1> one = {*id};
+    const std::string text = model.tokenizer->decode(one, {.keep_special = true});
+    const std::vector<int32_t> again = model.tokenizer->encode(text);
+    return again.size() == 1 && again[0] == *id ? text : "";
+  };
+  return {text_of("bos_token", model.tokenizer->bos()),
+          text_of("eos_token", model.tokenizer->eos())};
+}
+
 }  // namespace
 
 void add_options(CLI::App& command, TextModelArguments& arguments) {
@@ -108,22 +153,26 @@ std::vector<int64_t> TextModel::encode(std::string_view prompt) const {
 }
 
 generation::ChatTemplate chat_template_of(const TextModel& model, const std::string& name) {
-  if (!name.empty()) return generation::ChatTemplate::named(name);
+  const generation::SpecialTexts special = special_texts(model);
+  if (!name.empty()) {
+    return fs::is_regular_file(name)
+               ? generation::ChatTemplate::published(read_text(name), name, special)
+               : generation::ChatTemplate::named(name, special);
+  }
   const fs::path own = model.folder / "chat_template.jinja";
-  const fs::path config = model.folder / "tokenizer_config.json";
-  std::error_code error;
-  if (const uintmax_t bytes = fs::file_size(own, error); !error && bytes <= kMaxConfigBytes) {
-    std::ifstream stream(own, std::ios::binary);
-    return generation::ChatTemplate::recognised(
-        std::string(std::istreambuf_iterator<char>(stream), {}), own.string());
+  if (fs::exists(own)) {
+    return generation::ChatTemplate::published(read_text(own), own.string(), special);
   }
-  const nlohmann::json json = read_json(config);
-  if (json.is_object() && json.contains("chat_template") && json["chat_template"].is_string()) {
-    return generation::ChatTemplate::recognised(json["chat_template"].get<std::string>(),
-                                                config.string());
+  for (const char* file : {"chat_template.json", "tokenizer_config.json"}) {
+    const fs::path path = model.folder / file;
+    const std::string source = template_in(read_json(path));
+    if (!source.empty()) {
+      return generation::ChatTemplate::published(source, path.string(), special);
+    }
   }
-  throw Error(fmt::format("{}: has no chat template; name one with --chat-template",
-                          model.folder.string()));
+  throw Error(fmt::format(
+      "{}: has no chat template; name one with --chat-template: chatml, llama2, llama3 or a file",
+      model.folder.string()));
 }
 
 TextModel open_text_model(const TextModelArguments& arguments) {

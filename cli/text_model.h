@@ -39,9 +39,9 @@ struct TextModel {
   // The prompt's ids, with what begins a text.
   std::vector<int64_t> encode(std::string_view prompt) const;
 };
-// The chat template named so, or that of the model's folder (chat_template.jinja,
-// tokenizer_config.json) where the name is empty. Throws reynard::Error when there is none that is
-// supported.
+// The chat template of this name or file, or where it is empty that of the model's folder
+// (chat_template.jinja, chat_template.json, tokenizer_config.json). Throws reynard::Error when
+// there is none, or one that uses what is not supported.
 generation::ChatTemplate chat_template_of(const TextModel& model, const std::string& name);
 
 // Throws reynard::Error when the model or its tokenizer cannot be read or do not belong together.

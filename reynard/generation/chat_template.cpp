@@ -1,9 +1,12 @@
 #include "reynard/generation/chat_template.h"
 
+#include "reynard/generation/jinja/template.h"
 #include "reynard/tensor/error.h"
+#include "reynard/tokenizer/tokenizer.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 namespace reynard::generation {
@@ -12,124 +15,146 @@ namespace {
 
 struct Named {
   std::string_view name;
-  ChatTemplate::Kind kind;
-  std::string_view mark;  // only templates of this family write it
+  std::string_view source;
 };
 
+// The families as their first models define them, for folders that hold no template.
 constexpr std::array kTemplates = {
-    Named{"chatml", ChatTemplate::Kind::kChatMl, "<|im_start|>"},
-    Named{"llama3", ChatTemplate::Kind::kLlama3, "<|start_header_id|>"},
-    Named{"llama2", ChatTemplate::Kind::kLlama2, "[INST]"},
+    Named{"chatml",
+          R"({% for message in messages %}
+{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+{%- endfor %}
+{% if add_generation_prompt %}
+{{ '<|im_start|>assistant\n' }}
+{%- endif %})"},
+    Named{"llama2",
+          R"({% set turns = messages %}
+{% set system = '' %}
+{% if messages[0].role == 'system' %}
+{% set turns = messages[1:] %}
+{% set system = '<<SYS>>\n' + messages[0].content + '\n<</SYS>>\n\n' %}
+{% endif %}
+{% for message in turns %}
+{% if message.role != ('assistant' if loop.index0 is odd else 'user') %}
+{{ raise_exception('the roles must be user and assistant by turns, after at most one system') }}
+{%- endif %}
+{% if message.role == 'user' %}
+{% set content = (system if loop.first else '') + message.content %}
+{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}
+{%- else %}
+{{ ' ' + message.content.strip() + ' ' + eos_token }}
+{%- endif %}
+{% endfor %})"},
+    Named{"llama3",
+          R"({{ bos_token }}
+{%- for message in messages %}
+{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' }}
+{{- message.content.strip() + '<|eot_id|>' }}
+{%- endfor %}
+{% if add_generation_prompt %}
+{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
+{%- endif %})"},
 };
 
-std::string trimmed(const std::string& text) {
-  constexpr std::string_view kBlanks = " \t\r\n";
-  const std::size_t begin = text.find_first_not_of(kBlanks);
+bool is_role(const std::string& role) {
+  return role == "system" || role == "user" || role == "assistant";
+}
+
+std::string stripped(const std::string& text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(kSpace);
   if (begin == std::string::npos) return "";
-  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
-}
-
-std::string render_chatml(std::span<const ChatMessage> messages) {
-  std::string text;
-  for (const ChatMessage& message : messages) {
-    text += fmt::format("<|im_start|>{}\n{}<|im_end|>\n", message.role, message.content);
-  }
-  return text + "<|im_start|>assistant\n";
-}
-
-std::string render_llama3(std::span<const ChatMessage> messages) {
-  std::string text;
-  for (const ChatMessage& message : messages) {
-    text += fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n{}<|eot_id|>",
-                        message.role,
-                        trimmed(message.content));
-  }
-  return text + "<|start_header_id|>assistant<|end_header_id|>\n\n";
-}
-
-// Turns alternate, and the system's message is part of the first turn of the user.
-std::string render_llama2(std::span<const ChatMessage> messages) {
-  std::string text, system;
-  bool user_is_next = true;
-  for (const ChatMessage& message : messages) {
-    if (message.role == "system") {
-      if (&message != messages.data())
-        throw Error("chat: llama2: only the first message may be system");
-      system = fmt::format("<<SYS>>\n{}\n<</SYS>>\n\n", message.content);
-      continue;
-    }
-    if ((message.role == "user") != user_is_next) {
-      throw Error("chat: llama2: roles must alternate user, assistant, user, ...");
-    }
-    text += user_is_next ? fmt::format("[INST] {}{} [/INST]", system, trimmed(message.content))
-                         : fmt::format(" {} </s><s>", trimmed(message.content));
-    if (user_is_next) system.clear();
-    user_is_next = !user_is_next;
-  }
-  if (user_is_next) throw Error("chat: llama2: the last message must be the user's");
-  return text;
+  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
 }  // namespace
 
-ChatTemplate ChatTemplate::named(std::string_view name) {
+ChatTemplate::ChatTemplate(std::string_view source,
+                           std::string_view name,
+                           const SpecialTexts& special)
+    : template_(std::make_shared<jinja::Template>(source)),
+      special_(special),
+      name_(name),
+      turn_end_(find_turn_end()) {}
+
+ChatTemplate ChatTemplate::named(std::string_view name, const SpecialTexts& special) {
   std::string names;
   for (const Named& known : kTemplates) {
-    if (known.name == name) return ChatTemplate(known.kind);
+    if (known.name == name) return ChatTemplate(known.source, name, special);
     names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
   }
   throw Error(fmt::format("there is no chat template \"{}\"; there is: {}", name, names));
 }
 
-ChatTemplate ChatTemplate::recognised(std::string_view text, std::string_view file) {
-  for (const Named& known : kTemplates) {
-    if (text.find(known.mark) != std::string_view::npos) return ChatTemplate(known.kind);
+ChatTemplate ChatTemplate::published(std::string_view source,
+                                     std::string_view file,
+                                     const SpecialTexts& special) {
+  try {
+    return {source, file, special};
+  } catch (const Error& error) {
+    throw Error(fmt::format(
+        "{}: the chat template: {}; name another with --chat-template", file, error.what()));
   }
-  throw Error(
-      fmt::format("{}: the chat template is none of ChatML, Llama 3 and Llama 2: it writes "
-                  "neither <|im_start|> nor <|start_header_id|> nor [INST]; name one with "
-                  "--chat-template",
-                  file));
+}
+
+std::string ChatTemplate::run(std::span<const ChatMessage> messages, bool answer_begins) const {
+  jinja::Value::List list;
+  for (const ChatMessage& message : messages) {
+    list.emplace_back(jinja::Value::Map{{"role", message.role}, {"content", message.content}});
+  }
+  return template_->render({{"messages", std::move(list)},
+                            {"add_generation_prompt", answer_begins},
+                            {"bos_token", special_.bos},
+                            {"eos_token", special_.eos},
+                            {"tools", jinja::Value::None()},
+                            {"documents", jinja::Value::None()}});
 }
 
 std::string ChatTemplate::render(std::span<const ChatMessage> messages) const {
   if (messages.empty()) throw Error("chat: there is no message");
   for (const ChatMessage& message : messages) {
-    const bool known =
-        message.role == "system" || message.role == "user" || message.role == "assistant";
-    if (!known) {
-      throw Error(fmt::format("chat: role \"{}\"; expected system, user or assistant",
-                              message.role.substr(0, 40)));
-    }
+    if (is_role(message.role)) continue;
+    throw Error(fmt::format("chat: role \"{}\"; expected system, user or assistant",
+                            message.role.substr(0, 40)));
   }
-  switch (kind_) {
-    case Kind::kChatMl:
-      return render_chatml(messages);
-    case Kind::kLlama3:
-      return render_llama3(messages);
-    case Kind::kLlama2:
-      return render_llama2(messages);
+  try {
+    return run(messages, /*answer_begins=*/true);
+  } catch (const Error& error) {
+    throw Error(fmt::format("chat: the template refuses these messages: {}", error.what()));
   }
-  return "";
 }
 
-std::string ChatTemplate::turn_end() const {
-  switch (kind_) {
-    case Kind::kChatMl:
-      return "<|im_end|>";
-    case Kind::kLlama3:
-      return "<|eot_id|>";
-    case Kind::kLlama2:
-      return "</s>";
+// What the template writes behind an answer.
+std::string ChatTemplate::find_turn_end() const {
+  constexpr std::string_view kAnswer = "the-answer";
+  const std::array messages = {ChatMessage{"user", "the-question"},
+                               ChatMessage{"assistant", std::string(kAnswer)}};
+  try {
+    const std::string text = run(messages, /*answer_begins=*/false);
+    const std::size_t at = text.rfind(kAnswer);
+    return at == std::string::npos ? "" : stripped(text.substr(at + kAnswer.size()));
+  } catch (const Error&) {  // it wants other messages; the model's own end tokens are left
+    return "";
   }
-  return "";
 }
 
-std::string_view ChatTemplate::name() const {
-  for (const Named& known : kTemplates) {
-    if (known.kind == kind_) return known.name;
+ChatPrompt chat_prompt(const ChatTemplate& chat,
+                       const tokenizer::Tokenizer& tokenizer,
+                       std::span<const ChatMessage> messages) {
+  ChatPrompt prompt;
+  // The template has written the special tokens.
+  const std::vector<int32_t> ids = tokenizer.encode(chat.render(messages));
+  prompt.tokens.assign(ids.begin(), ids.end());
+  if (chat.turn_end().empty()) return prompt;
+  const std::vector<int32_t> end = tokenizer.encode(chat.turn_end());
+  const std::array<int64_t, 1> first = {end.empty() ? 0 : end[0]};
+  const bool is_special = !end.empty() && tokenizer.decode(first).empty();
+  if (is_special) {
+    prompt.stop.push_back(first[0]);
+  } else {
+    prompt.stop_texts.push_back(chat.turn_end());
   }
-  return "";
+  return prompt;
 }
 
 }  // namespace reynard::generation

@@ -1,39 +1,71 @@
 #pragma once
-// Chat templates of the ChatML (Qwen and many others), Llama 3 and Llama 2 / Mistral families:
-// recognised by the marks that their published templates write, and rendered by own code. Other
-// templates are an error that names them.
+// From messages to the prompt of a chat model. Templates are those that models publish (Jinja, run
+// by jinja/template.h) or one of a few by name; what one uses and is not supported is named in the
+// error.
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
+
+namespace reynard::tokenizer {
+class Tokenizer;
+}
 
 namespace reynard::generation {
+
+namespace jinja {
+class Template;
+}
 
 struct ChatMessage {
   std::string role;  // "system", "user", "assistant"
   std::string content;
 };
 
+// What templates write for the tokens that begin and end a text.
+struct SpecialTexts {
+  std::string bos, eos;
+};
+
 class ChatTemplate {
  public:
-  enum class Kind { kChatMl, kLlama3, kLlama2 };
+  // "chatml", "llama2", "llama3". Throws reynard::Error, listing them, for any other.
+  static ChatTemplate named(std::string_view name, const SpecialTexts& special = {});
+  // The published template of `file`. Throws reynard::Error naming what is not supported.
+  static ChatTemplate published(std::string_view source,
+                                std::string_view file,
+                                const SpecialTexts& special = {});
 
-  explicit ChatTemplate(Kind kind) : kind_(kind) {}
-  // By name: "chatml", "llama3", "llama2". Throws reynard::Error, listing them, for any other.
-  static ChatTemplate named(std::string_view name);
-  // By the published template's text, of `file`. Throws reynard::Error when it is none of these.
-  static ChatTemplate recognised(std::string_view text, std::string_view file);
-
-  // The prompt, without the token that begins a text, up to where the assistant's turn begins.
-  // Throws reynard::Error for a role or an order that the template cannot express.
+  // The prompt up to where the assistant's turn begins, special tokens included. Throws
+  // reynard::Error for a role or an order that the template refuses.
   std::string render(std::span<const ChatMessage> messages) const;
-  // What ends the assistant's turn, as text.
-  std::string turn_end() const;
-  std::string_view name() const;
+  // What ends the assistant's turn, as text; empty: nothing does.
+  const std::string& turn_end() const { return turn_end_; }
+  // The built-in name, or the file.
+  const std::string& name() const { return name_; }
 
  private:
-  Kind kind_;
+  ChatTemplate(std::string_view source, std::string_view name, const SpecialTexts& special);
+  std::string run(std::span<const ChatMessage> messages, bool answer_begins) const;
+  std::string find_turn_end() const;
+
+  std::shared_ptr<const jinja::Template> template_;
+  SpecialTexts special_;
+  std::string name_, turn_end_;
 };
+
+// A conversation as a model reads it, and what ends its answer: an id, or a text where the
+// tokenizer has no token for it.
+struct ChatPrompt {
+  std::vector<int64_t> tokens;
+  std::vector<int64_t> stop;
+  std::vector<std::string> stop_texts;
+};
+ChatPrompt chat_prompt(const ChatTemplate& chat,
+                       const tokenizer::Tokenizer& tokenizer,
+                       std::span<const ChatMessage> messages);
 
 }  // namespace reynard::generation

@@ -176,7 +176,8 @@ Ask ask_chat(const protocol::ChatRequest& request, const ServedModel& model) {
   for (const protocol::Message& message : request.messages) {
     messages.push_back({message.role, message.content});
   }
-  ask.job.prompts.push_back(encode(model, model.chat->render(messages), true));
+  generation::ChatPrompt prompt = generation::chat_prompt(*model.chat, *model.tokenizer, messages);
+  ask.job.prompts.push_back(std::move(prompt.tokens));
   check_ids(ask.job.prompts.back(), model);
   ask.job.texts_per_prompt = request.sampling.n;
   ask.job.options = sequence_options(request.sampling, model);
@@ -184,12 +185,8 @@ Ask ask_chat(const protocol::ChatRequest& request, const ServedModel& model) {
       max_tokens(request.sampling.max_tokens, kChatTokens, longest(ask.job.prompts), model);
   ask.job.options.scores = {.logprobs = request.logprobs, .num_top = request.top_logprobs};
   ask.job.stop = request.sampling.stop;
-  const std::vector<int64_t> turn_end = encode(model, model.chat->turn_end(), false);
-  if (turn_end.size() == 1) {
-    ask.job.options.stop.push_back(turn_end[0]);
-  } else {
-    ask.job.stop.push_back(model.chat->turn_end());  // no token of this tokenizer
-  }
+  ask.job.options.stop.insert(ask.job.options.stop.end(), prompt.stop.begin(), prompt.stop.end());
+  ask.job.stop.insert(ask.job.stop.end(), prompt.stop_texts.begin(), prompt.stop_texts.end());
   ask.job.cache_use = request.sampling.cache_stats;
   return ask;
 }

@@ -1,0 +1,266 @@
+// reynard chat MODEL: a conversation in the terminal.
+
+#include "cli/chat_input.h"
+#include "cli/command.h"
+#include "cli/pruning_note.h"
+#include "cli/sampling_options.h"
+#include "cli/stop_signal.h"
+#include "cli/text_model.h"
+#include "reynard/checkpoint/atomic_file.h"
+#include "reynard/generation/chat_template.h"
+#include "reynard/generation/generator.h"
+#include "reynard/generation/text_stream.h"
+#include "reynard/tensor/error.h"
+#include "reynard/tokenizer/utf8.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace reynard::cli {
+
+namespace {
+
+using generation::ChatMessage;
+using generation::FinishReason;
+using generation::Sequence;
+using nlohmann::ordered_json;
+
+struct ChatArguments {
+  TextModelArguments model;
+  SamplingArguments sampling{.max_tokens = 1024};
+  std::string system, chat_template, history;
+  bool show_prompt = false, json = false;
+};
+
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  reynard chat models/llama-instruct\n"
+    "  reynard chat models/qwen --system \"Answer in one sentence.\" -t 0.7 --top-p 0.9\n"
+    "  reynard chat models/qwen --history talk.json        # goes on where it ended\n"
+    "  printf 'Hello\\nAnd in French?\\n' | reynard chat models/qwen --json\n"
+    "\n"
+    "Each line is a message; one that ends with a backslash goes on in the next. /new begins a "
+    "new\n"
+    "conversation, /exit or Ctrl-D ends it. Ctrl-C ends the answer that is being written and "
+    "keeps\n"
+    "what is there of it; while nothing is written it ends the program (exit code 130).\n";
+
+constexpr uintmax_t kMaxHistoryBytes = uintmax_t{256} << 20U;
+
+std::vector<ChatMessage> read_history(const std::string& file) {
+  std::vector<ChatMessage> messages;
+  if (file.empty() || !std::filesystem::exists(file)) return messages;
+  if (!std::filesystem::is_regular_file(file) ||
+      std::filesystem::file_size(file) > kMaxHistoryBytes) {
+    throw Error(fmt::format("chat: --history {}: is no file of at most 256 MiB", file));
+  }
+  std::ifstream stream(file, std::ios::binary);
+  const auto json = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  const auto is_text = [](const nlohmann::json& message, const char* key) {
+    return message.is_object() && message.contains(key) && message[key].is_string();
+  };
+  const bool is_list = json.is_array() && std::ranges::all_of(json, [&](const auto& message) {
+                         return is_text(message, "role") && is_text(message, "content");
+                       });
+  if (!is_list) {
+    throw Error(
+        fmt::format("chat: --history {}: is no JSON list of {{\"role\", \"content\"}}", file));
+  }
+  for (const auto& message : json) {
+    messages.push_back({message["role"].template get<std::string>(),
+                        message["content"].template get<std::string>()});
+  }
+  return messages;
+}
+
+void write_history(const std::vector<ChatMessage>& messages, const std::string& file) {
+  if (file.empty()) return;
+  ordered_json json = ordered_json::array();
+  for (const ChatMessage& message : messages) {
+    json.push_back({{"role", message.role}, {"content", tokenizer::displayable(message.content)}});
+  }
+  checkpoint::write_atomically(file, json.dump(1) + "\n");
+}
+
+struct Answer {
+  std::string text = {};
+  std::string finish_reason = {};
+  int64_t prompt_tokens = 0, reused_tokens = 0, new_tokens = 0;
+};
+
+// The model's side of a conversation: keeps the state of what was read and written, so that a turn
+// reads its own words alone.
+class Talker {
+ public:
+  Talker(TextModel& model, const ChatArguments& arguments)
+      : model_(model),
+        arguments_(arguments),
+        template_(chat_template_of(model, arguments.chat_template)),
+        generator_(model.decoder) {}
+
+  Answer answer(const std::vector<ChatMessage>& messages, bool streams) {
+    generation::ChatPrompt prompt = generation::chat_prompt(template_, *model_.tokenizer, messages);
+    if (prompt.tokens.empty()) throw Error("chat: the template writes an empty prompt");
+    if (arguments_.show_prompt) fmt::print(stderr, "{}\n", template_.render(messages));
+    generation::SequenceOptions options = arguments_.sampling.sequence_options();
+    options.stop = prompt.stop;
+    if (!arguments_.sampling.ignore_eos) {
+      options.stop.insert(options.stop.end(), model_.stop.begin(), model_.stop.end());
+    }
+    Sequence sequence = generator_.start(prompt.tokens, options);
+    Answer answer{.prompt_tokens = std::ssize(prompt.tokens)};
+    answer.reused_tokens = adopt_state(sequence);
+    write(sequence, prompt.stop_texts, streams, answer);
+    keep_state(std::move(sequence));
+    return answer;
+  }
+
+ private:
+  // Gives the sequence what the last turn left, as far as the prompt begins alike. Returns how many
+  // tokens need no reading.
+  int64_t adopt_state(Sequence& sequence) {
+    if (!state_) return 0;
+    const std::vector<int64_t>& prompt = sequence.prompt();
+    const auto [own, other] = std::ranges::mismatch(tokens_, prompt);
+    int64_t same = std::min<int64_t>(own - tokens_.begin(), std::ssize(prompt) - 1);
+    // Token shifts can go back to some lengths only, and nothing behind what was freed.
+    while (same > 0 && same < state_->length() && !state_->can_truncate(same)) --same;
+    models::SequenceState state = std::move(*state_);
+    state_.reset();
+    if (same == 0) return 0;
+    if (same < state.length()) state.truncate(same);
+    sequence.adopt(std::move(state));
+    return same;
+  }
+
+  void keep_state(Sequence sequence) {
+    tokens_ = sequence.prompt();
+    for (const auto& token : sequence.written()) tokens_.push_back(token.token);
+    tokens_.resize(sequence.state().length());
+    state_ = std::move(sequence.state());
+  }
+
+  void write(Sequence& sequence,
+             const std::vector<std::string>& stop_texts,
+             bool streams,
+             Answer& answer) {
+    const std::atomic<bool>& stop = stop_flag();
+    generation::TextStream stream(*model_.tokenizer, stop_texts);
+    const auto show = [&](const std::string& piece) {
+      answer.text += piece;
+      if (!streams) return;
+      fmt::print("{}", piece);
+      std::fflush(stdout);
+    };
+    while (!sequence.is_prefilled() && !stop) generator_.prefill(sequence);
+    while (!stop && sequence.finished() == FinishReason::kNone) {
+      const std::size_t before = sequence.written().size();
+      generator_.step(std::array{&sequence});
+      for (std::size_t i = before; i < sequence.written().size(); ++i) {
+        show(stream.add(sequence.written()[i].token));
+      }
+      if (stream.is_stopped()) sequence.finish(FinishReason::kStop);
+    }
+    show(stream.finish());
+    answer.new_tokens = std::ssize(sequence.written());
+    answer.finish_reason = sequence.finished() == FinishReason::kNone   ? "interrupted"
+                           : sequence.finished() == FinishReason::kStop ? "stop"
+                                                                        : "length";
+  }
+
+  TextModel& model_;
+  const ChatArguments& arguments_;
+  generation::ChatTemplate template_;
+  generation::Generator generator_;
+  std::optional<models::SequenceState> state_;
+  std::vector<int64_t> tokens_;  // that the state holds
+};
+
+void print_answer(const Answer& answer) {
+  const ordered_json line = {{"role", "assistant"},
+                             {"content", tokenizer::displayable(answer.text)},
+                             {"finish_reason", answer.finish_reason},
+                             {"prompt_tokens", answer.prompt_tokens},
+                             {"reused_tokens", answer.reused_tokens},
+                             {"new_tokens", answer.new_tokens}};
+  fmt::print("{}\n", line.dump());
+}
+
+void run_chat(const ChatArguments& arguments) {
+  std::vector<ChatMessage> messages = read_history(arguments.history);
+  if (!arguments.system.empty() && messages.empty()) {
+    messages.push_back({"system", arguments.system});
+  }
+  TextModel model = open_text_model(arguments.model);
+  print_pruning_note(model.decoder.config());
+  Talker talker(model, arguments);
+  ChatInput input;
+  const std::size_t num_system = arguments.system.empty() ? 0 : 1;
+  while (const std::optional<std::string> line = input.next("> ")) {
+    if (*line == "/exit") return;
+    if (line->empty()) continue;
+    if (*line == "/new") {
+      messages.resize(std::min(num_system, messages.size()));
+      continue;
+    }
+    messages.push_back({"user", *line});
+    const Answer answer = talker.answer(messages, !arguments.json);
+    if (answer.text.empty() && answer.finish_reason == "interrupted") {
+      messages.pop_back();  // nothing was said
+    } else {
+      messages.push_back({"assistant", answer.text});
+    }
+    if (arguments.json) {
+      print_answer(answer);
+    } else {
+      fmt::print("\n{}", isatty(STDOUT_FILENO) != 0 ? "\n" : "");
+    }
+    std::fflush(stdout);
+    write_history(messages, arguments.history);
+    if (answer.finish_reason != "interrupted") continue;
+    if (isatty(STDIN_FILENO) == 0) throw ExitWith{kInterruptedExitCode};
+    clear_stop();
+  }
+  if (stop_flag()) {
+    fmt::print("\n");
+    throw ExitWith{kInterruptedExitCode};
+  }
+}
+
+}  // namespace
+
+void add_chat(CLI::App& app) {
+  auto* command = app.add_subcommand("chat", "talk with a model in the terminal");
+  auto arguments = std::make_shared<ChatArguments>();
+  add_options(*command, arguments->model);
+  command->add_option("--system", arguments->system, "what the model is told before all else");
+  command->add_option("--chat-template",
+                      arguments->chat_template,
+                      "chatml, llama2, llama3 or a Jinja file; by default that of the model's "
+                      "folder");
+  command->add_option("--history",
+                      arguments->history,
+                      "JSON file of messages: read if it is there, written after each answer");
+  add_options(*command, arguments->sampling);
+  command->add_flag("--show-prompt",
+                    arguments->show_prompt,
+                    "write to standard error what the model reads, as the template makes it");
+  command->add_flag("--json", arguments->json, "one JSON line per answer");
+  command->footer(kFooter);
+  command->callback([arguments] { run_chat(*arguments); });
+}
+
+}  // namespace reynard::cli

@@ -1,0 +1,35 @@
+#pragma once
+// The filters, tests and string methods that chat templates use.
+
+#include "reynard/generation/jinja/value.h"
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace reynard::generation::jinja {
+
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+
+  // The argument at an index or of a name; undefined where there is none.
+  Value at(std::size_t index, std::string_view name = {}) const;
+};
+
+bool is_filter(std::string_view name);
+bool is_test(std::string_view name);
+bool is_method(std::string_view name);
+
+// All throw reynard::Error for values that they do not take.
+Value apply_filter(std::string_view name, const Value& input, const Arguments& arguments);
+bool apply_test(std::string_view name, const Value& input, const Arguments& arguments);
+Value call_method(std::string_view name, const Value& object, const Arguments& arguments);
+
+// Whether a is one of b's items, keys or pieces of text.
+bool contains(const Value& b, const Value& a);
+// What a for goes through: items, keys or characters.
+Value::List items_of(const Value& value);
+
+}  // namespace reynard::generation::jinja

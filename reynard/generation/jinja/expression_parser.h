@@ -1,0 +1,16 @@
+#pragma once
+// Reads the expressions of a template, by Jinja's ranks of operators.
+
+#include "reynard/generation/jinja/syntax.h"
+#include "reynard/generation/jinja/token_reader.h"
+
+namespace reynard::generation::jinja {
+
+// Each reads as far as the expression goes. Throw reynard::Error "line 3: ...".
+ExpressionPtr parse_expression(TokenReader& reader);
+// Without "b if a else c": what a for goes through.
+ExpressionPtr parse_operand(TokenReader& reader);
+// a, b, c is a list.
+ExpressionPtr parse_tuple(TokenReader& reader);
+
+}  // namespace reynard::generation::jinja

@@ -1,0 +1,402 @@
+#include "reynard/generation/jinja/template.h"
+
+#include "reynard/generation/jinja/builtins.h"
+#include "reynard/generation/jinja/operators.h"
+#include "reynard/tensor/error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+
+namespace reynard::generation::jinja {
+
+namespace {
+
+using Node = Expression::Kind;
+
+// A conversation of 4,096 messages takes fewer than a million.
+constexpr int64_t kMaxSteps = 20'000'000;
+constexpr std::size_t kBytesPerStep = 64;  // what copying counts as
+constexpr std::size_t kMaxText = std::size_t{256} << 20U;
+constexpr int64_t kMaxRange = 100'000;
+constexpr int64_t kMaxCalls = 10;         // of macros inside each other
+constexpr std::size_t kItemBytes = 1024;  // what copying an item of a list counts as
+
+constexpr std::array<std::string_view, 5> kFunctions = {
+    "raise_exception", "strftime_now", "namespace", "range", "dict"};
+
+enum class Flow { kNext, kBreak, kContinue };
+
+std::string time_now(const std::string& format) {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  std::array<char, 256> text{};
+  if (format.size() > 64) throw Error("strftime_now: the format is too long");
+  return {text.data(), std::strftime(text.data(), text.size(), format.c_str(), &local)};
+}
+
+class Run {
+ public:
+  explicit Run(const Value::Map& variables) {
+    scopes_.emplace_back();
+    for (const auto& [name, value] : variables) scopes_[0].insert_or_assign(name, value);
+  }
+
+  std::string text(const std::vector<Statement>& statements) {
+    execute(statements);
+    return std::move(out_);
+  }
+
+ private:
+  using Scope = std::map<std::string, Value, std::less<>>;
+
+  void spend(std::size_t bytes) {
+    steps_ += 1 + static_cast<int64_t>(bytes / kBytesPerStep);
+    if (steps_ > kMaxSteps) throw Error("the template takes too long");
+  }
+  void write(const std::string& text) {
+    spend(text.size());
+    if (out_.size() + text.size() > kMaxText) throw Error("the text is too long");
+    out_ += text;
+  }
+
+  Flow execute(const std::vector<Statement>& statements) {
+    for (const Statement& statement : statements) {
+      const Flow flow = execute(statement);
+      if (flow != Flow::kNext) return flow;
+    }
+    return Flow::kNext;
+  }
+
+  Flow execute(const Statement& statement) {
+    spend(0);
+    switch (statement.kind) {
+      case Statement::Kind::kText:
+        write(statement.text);
+        break;
+      case Statement::Kind::kPrint:
+        at(statement.line, [&] { write(to_text(evaluate(*statement.value))); });
+        break;
+      case Statement::Kind::kSet:
+        at(statement.line, [&] { assign(statement, evaluate(*statement.value)); });
+        break;
+      case Statement::Kind::kSetBlock: {
+        std::string outer = std::exchange(out_, {});
+        execute(statement.body);
+        const std::string inner = std::exchange(out_, std::move(outer));
+        at(statement.line, [&] { assign(statement, inner); });
+        break;
+      }
+      case Statement::Kind::kFor:
+        loop(statement);
+        break;
+      case Statement::Kind::kIf: {
+        bool holds = false;
+        at(statement.line, [&] { holds = evaluate(*statement.value).is_true(); });
+        return execute(holds ? statement.body : statement.otherwise);
+      }
+      case Statement::Kind::kMacro:
+        scopes_.back().insert_or_assign(statement.text,
+                                        Value::Function{statement.text, &statement});
+        break;
+      case Statement::Kind::kBreak:
+        return Flow::kBreak;
+      case Statement::Kind::kContinue:
+        return Flow::kContinue;
+    }
+    return Flow::kNext;
+  }
+
+  // Errors inside say the line, once.
+  template <class Work>
+  void at(int64_t line, Work work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      const std::string what = error.what();
+      if (what.starts_with("line ")) throw;
+      throw Error(fmt::format("line {}: {}", line, what));
+    }
+  }
+
+  void assign(const Statement& set, const Value& value) {
+    if (!set.text.empty()) {
+      const auto space = lookup(set.names[0]).space();
+      if (!space) throw Error(fmt::format("{} is no namespace", set.names[0]));
+      if (value.holds_namespace()) throw Error("a namespace cannot hold a namespace");
+      const auto field = std::ranges::find(space->fields, set.text, &Value::Map::value_type::first);
+      if (field != space->fields.end()) {
+        field->second = value;
+      } else {
+        space->fields.emplace_back(set.text, value);
+      }
+      return;
+    }
+    bind(set.names, value);
+  }
+
+  void bind(const std::vector<std::string>& names, const Value& value) {
+    if (names.size() == 1) {
+      scopes_.back().insert_or_assign(names[0], value);
+      return;
+    }
+    const Value::List items = items_of(value);
+    if (items.size() != names.size()) throw Error("a list has another number of items than names");
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      scopes_.back().insert_or_assign(names[i], items[i]);
+    }
+  }
+
+  void loop(const Statement& statement) {
+    Value::List items;
+    at(statement.line, [&] { items = items_of(evaluate(*statement.value)); });
+    if (statement.condition) {
+      std::erase_if(items, [&](const Value& item) {
+        scopes_.emplace_back();
+        bool keeps = false;
+        at(statement.line, [&] {
+          bind(statement.names, item);
+          keeps = evaluate(*statement.condition).is_true();
+        });
+        scopes_.pop_back();
+        return !keeps;
+      });
+    }
+    if (items.empty()) {
+      execute(statement.otherwise);
+      return;
+    }
+    const auto count = std::ssize(items);
+    for (int64_t i = 0; i < count; ++i) {
+      spend(0);
+      const auto index = static_cast<std::size_t>(i);
+      scopes_.emplace_back();
+      at(statement.line, [&] { bind(statement.names, items[index]); });
+      scopes_.back().insert_or_assign(
+          "loop",
+          Value::Map{{"index", i + 1},
+                     {"index0", i},
+                     {"revindex", count - i},
+                     {"revindex0", count - i - 1},
+                     {"first", i == 0},
+                     {"last", i + 1 == count},
+                     {"length", count},
+                     {"previtem", i > 0 ? items[index - 1] : Value()},
+                     {"nextitem", i + 1 < count ? items[index + 1] : Value()}});
+      const Flow flow = execute(statement.body);
+      scopes_.pop_back();
+      if (flow == Flow::kBreak) break;
+    }
+  }
+
+  Value lookup(std::string_view name) const {
+    for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+      if (const auto found = scope->find(name); found != scope->end()) return found->second;
+    }
+    if (std::ranges::find(kFunctions, name) != kFunctions.end()) {
+      return Value::Function{std::string(name), nullptr};
+    }
+    return {};
+  }
+
+  Value evaluate(const Expression& e) {
+    Value value = value_of(e);
+    spend(value.text()   ? value.text()->size()
+          : value.list() ? value.list()->size() * kItemBytes
+                         : 0);
+    return value;
+  }
+
+  Value value_of(const Expression& e) {
+    const auto operand = [&](std::size_t i) { return evaluate(*e.operands[i]); };
+    switch (e.kind) {
+      case Node::kLiteral:
+        return e.literal;
+      case Node::kName:
+        return lookup(e.name);
+      case Node::kList:
+      case Node::kMap:
+        return collection(e);
+      case Node::kAttribute:
+        return attribute(operand(0), e.name);
+      case Node::kItem:
+        return item_of(operand(0), operand(1));
+      case Node::kSlice:
+        return slice(e);
+      case Node::kCall:
+        return call(e);
+      case Node::kMethod:
+        return call_method(e.name, operand(0), arguments(e, 1));
+      case Node::kFilter:
+        return apply_filter(e.name, operand(0), arguments(e, 1));
+      case Node::kTest:
+        return apply_test(e.name, operand(0), arguments(e, 1));
+      case Node::kUnary: {
+        const Value value = operand(0);
+        if (e.name == "not") return !value.is_true();
+        return e.name == "-" ? arithmetic("-", int64_t{0}, value) : value;
+      }
+      case Node::kBinary:
+        return binary(e);
+      case Node::kChoice:
+        return operand(operand(0).is_true() ? 1 : 2);
+    }
+    return {};
+  }
+
+  Value collection(const Expression& e) {
+    if (e.kind == Node::kList) {
+      Value::List list;
+      for (const ExpressionPtr& item : e.operands) list.push_back(evaluate(*item));
+      return list;
+    }
+    Value::Map map;
+    for (std::size_t i = 0; i < e.operands.size(); i += 2) {
+      std::string key = to_text(evaluate(*e.operands[i]));
+      map.emplace_back(std::move(key), evaluate(*e.operands[i + 1]));
+    }
+    return map;
+  }
+
+  static Value attribute(const Value& object, const std::string& name) {
+    if (object.is_undefined()) {
+      throw Error(fmt::format("{:?} of what is undefined is asked for", name));
+    }
+    return object.map() ? find(*object.map(), name) : Value();
+  }
+
+  Value slice(const Expression& e) {
+    const Value object = evaluate(*e.operands[0]);
+    std::array<Value, 3> parts;
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (e.operands[i + 1]) parts[i] = evaluate(*e.operands[i + 1]);
+    }
+    const bool is_text = object.text() != nullptr;
+    if (!is_text && !object.list()) {
+      throw Error(fmt::format("{} has no slices", object.type_name()));
+    }
+    const Value::List items = items_of(object);
+    Value::List list;
+    std::string text;
+    for (const int64_t i : slice_of(std::ssize(items), parts[0], parts[1], parts[2])) {
+      const Value& item = items[static_cast<std::size_t>(i)];
+      if (is_text) {
+        text += *item.text();
+      } else {
+        list.push_back(item);
+      }
+    }
+    return is_text ? Value(text) : Value(list);
+  }
+
+  Value binary(const Expression& e) {
+    const std::string& op = e.name;
+    const Value a = evaluate(*e.operands[0]);
+    if (op == "and") return a.is_true() ? evaluate(*e.operands[1]) : a;
+    if (op == "or") return a.is_true() ? a : evaluate(*e.operands[1]);
+    const Value b = evaluate(*e.operands[1]);
+    if (op == "==") return equal(a, b);
+    if (op == "!=") return !equal(a, b);
+    if (op == "in") return contains(b, a);
+    if (op == "<") return is_less(a, b);
+    if (op == ">") return is_less(b, a);
+    if (op == "<=") return !is_less(b, a);
+    if (op == ">=") return !is_less(a, b);
+    if (op == "~") return joined(to_text(a), to_text(b));
+    if (op == "+" && a.text() && b.text()) return joined(*a.text(), *b.text());
+    if (op == "+" && a.list() && b.list()) {
+      Value::List list = *a.list();
+      list.insert(list.end(), b.list()->begin(), b.list()->end());
+      return list;
+    }
+    return arithmetic(op, a, b);
+  }
+
+  static std::string joined(const std::string& a, const std::string& b) {
+    if (a.size() + b.size() > kMaxText) throw Error("the text is too long");
+    return a + b;
+  }
+
+  Arguments arguments(const Expression& e, std::size_t first) {
+    Arguments out;
+    for (std::size_t i = first; i < e.operands.size(); ++i) {
+      out.positional.push_back(evaluate(*e.operands[i]));
+    }
+    for (const auto& [name, value] : e.named) out.named.emplace_back(name, evaluate(*value));
+    return out;
+  }
+
+  Value call(const Expression& e) {
+    const Value callee = lookup(e.name);
+    if (!callee.function()) throw Error(fmt::format("{:?} is no function", e.name));
+    const Arguments given = arguments(e, 0);
+    if (callee.function()->macro != nullptr) return call_macro(*callee.function()->macro, given);
+    const std::string& name = callee.function()->name;
+    if (name == "raise_exception") throw Error(to_text(given.at(0)));
+    if (name == "strftime_now") return time_now(to_text(given.at(0)));
+    if (name == "range") return range(given);
+    Value::Map fields = given.named;
+    if (given.at(0).map())
+      fields.insert(fields.begin(), given.at(0).map()->begin(), given.at(0).map()->end());
+    if (name == "dict") return fields;
+    return std::make_shared<Value::Namespace>(Value::Namespace{std::move(fields)});
+  }
+
+  static Value range(const Arguments& given) {
+    std::vector<int64_t> parts;
+    for (const Value& part : given.positional) {
+      if (!part.integer()) throw Error("range: an argument is no integer");
+      parts.push_back(*part.integer());
+    }
+    if (parts.empty() || parts.size() > 3) throw Error("range: expected 1 to 3 arguments");
+    const int64_t begin = parts.size() > 1 ? parts[0] : 0;
+    const int64_t end = parts.size() > 1 ? parts[1] : parts[0];
+    const int64_t step = parts.size() > 2 ? parts[2] : 1;
+    const int64_t limit = kMaxRange;
+    const bool is_small = std::max({begin, end, step}) <= limit &&
+                          std::min({begin, end, step}) >= -limit && step != 0;
+    if (!is_small) throw Error("range: a number is too large, or the step is 0");
+    Value::List list;
+    for (int64_t i = begin; step > 0 ? i < end : i > end; i += step) list.emplace_back(i);
+    return list;
+  }
+
+  // A macro sees its arguments and what the template has set outside of loops.
+  Value call_macro(const Statement& macro, const Arguments& given) {
+    if (++calls_ > kMaxCalls) throw Error("macros call each other too often");
+    std::vector<Scope> inner(scopes_.begin() + 1, scopes_.end());
+    scopes_.resize(1);
+    Scope own;
+    for (std::size_t i = 0; i < macro.names.size(); ++i) {
+      Value value = given.at(i, macro.names[i]);
+      if (value.is_undefined() && macro.defaults[i]) value = evaluate(*macro.defaults[i]);
+      own.insert_or_assign(macro.names[i], std::move(value));
+    }
+    scopes_.push_back(std::move(own));
+    std::string outer = std::exchange(out_, {});
+    execute(macro.body);
+    scopes_.resize(1);
+    scopes_.insert(scopes_.end(), inner.begin(), inner.end());
+    --calls_;
+    return std::exchange(out_, std::move(outer));
+  }
+
+  std::vector<Scope> scopes_;
+  std::string out_;
+  int64_t steps_ = 0, calls_ = 0;
+};
+
+}  // namespace
+
+std::string Template::render(const Value::Map& variables) const {
+  return Run(variables).text(statements_);
+}
+
+}  // namespace reynard::generation::jinja

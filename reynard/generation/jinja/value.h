@@ -1,0 +1,94 @@
+#pragma once
+// The values of a chat template while it runs: Python's, as far as templates use them. Lists and
+// maps are shared and never changed, but for the fields of a namespace.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace reynard::generation::jinja {
+
+struct Statement;
+
+class Value {
+ public:
+  struct Undefined {};
+  struct None {};
+  using List = std::vector<Value>;
+  using Map = std::vector<std::pair<std::string, Value>>;  // in the order of insertion
+  struct Namespace {
+    Map fields;
+  };
+  struct Function {
+    std::string name;
+    const Statement* macro = nullptr;  // nothing: built in
+  };
+
+  Value() = default;
+  Value(None none) : data_(none) {}
+  Value(bool value) : data_(value) {}
+  Value(int64_t value) : data_(value) {}
+  Value(double value) : data_(value) {}
+  Value(std::string value) : data_(std::move(value)) {}
+  Value(const char* value) : data_(std::string(value)) {}
+  // Throw reynard::Error for lists and maps that are too deep inside each other.
+  Value(List value);
+  Value(Map value);
+  Value(Function value) : data_(std::move(value)) {}
+  Value(std::shared_ptr<Namespace> value) : data_(std::move(value)), holds_namespace_(true) {}
+
+  bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
+  bool is_none() const { return std::holds_alternative<None>(data_); }
+  // Null unless the value is of this type.
+  const bool* boolean() const { return std::get_if<bool>(&data_); }
+  const int64_t* integer() const { return std::get_if<int64_t>(&data_); }
+  const double* real() const { return std::get_if<double>(&data_); }
+  const std::string* text() const { return std::get_if<std::string>(&data_); }
+  const List* list() const;
+  const Map* map() const;  // of a namespace: its fields
+  const Function* function() const { return std::get_if<Function>(&data_); }
+  std::shared_ptr<Namespace> space() const;
+  // Booleans count as 0 and 1.
+  bool is_number() const { return boolean() || integer() || real(); }
+  double as_real() const;
+
+  // It is one, or one is inside: such a value must not become a field of a namespace.
+  bool holds_namespace() const { return holds_namespace_; }
+
+  bool is_true() const;
+  // "a string", "a list", ... for messages.
+  std::string_view type_name() const;
+
+ private:
+  void hold(const Value& inner);
+
+  std::variant<Undefined,
+               None,
+               bool,
+               int64_t,
+               double,
+               std::string,
+               std::shared_ptr<const List>,
+               std::shared_ptr<const Map>,
+               std::shared_ptr<Namespace>,
+               Function>
+      data_;
+  int32_t depth_ = 0;  // of lists and maps inside each other
+  bool holds_namespace_ = false;
+};
+
+bool equal(const Value& a, const Value& b);
+// As {{ }} writes it. Throws reynard::Error for lists, maps and functions.
+std::string to_text(const Value& value);
+// As Python's json.dumps with ensure_ascii off; indent < 0: on one line.
+std::string to_json(const Value& value, int64_t indent);
+// The value under a key; undefined where there is none.
+Value find(const Value::Map& map, std::string_view key);
+// A text as its characters (UTF-8 code points; bytes that are none stand alone).
+std::vector<std::string> characters(std::string_view text);
+
+}  // namespace reynard::generation::jinja

@@ -1,0 +1,124 @@
+"""reynard chat against Jinja2 and in a terminal: chat_terminal.py PROGRAM MODEL. The model is one of bytes."""
+import glob
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime
+
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+program, model = sys.argv[1:3]
+own_folder = os.path.join(os.path.dirname(__file__), "..", "generation", "chat_templates")
+
+
+# What `transformers` gives templates.
+def environment():
+    def raise_exception(message):
+        raise ValueError(message)
+
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    made.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    made.globals.update(raise_exception=raise_exception,
+                        strftime_now=lambda form: datetime.now().strftime(form))
+    return made
+
+
+def expected_prompt(source, messages):
+    return environment().from_string(source).render(
+        messages=messages, add_generation_prompt=True, bos_token="<s>", eos_token="</s>", tools=None, documents=None)
+
+
+def chat(arguments, lines):
+    return subprocess.run([program, "chat", model, "-m", "4", "--ignore-eos", "--log-tolerance", "0", *arguments],
+                          input="".join(line + "\n" for line in lines), capture_output=True, text=True, timeout=60)
+
+
+def same_prompts_as_jinja2(path, folder):
+    with open(path, encoding="utf-8") as file:
+        source = file.read()
+    for beginning in [[], [{"role": "system", "content": "Be \"brief\".\n"}, {"role": "user", "content": "grüß 👍"},
+                           {"role": "assistant", "content": "<think>\nhm\n</think>\n\n ja "}]]:
+        history = os.path.join(folder, "history.json")
+        with open(history, "w", encoding="utf-8") as file:
+            json.dump(beginning, file)
+        run = chat(["--chat-template", path, "--history", history, "--show-prompt", "--json"], [" one ", "two"])
+        assert run.returncode == 0, run.stderr
+        with open(history, encoding="utf-8") as file:
+            messages = json.load(file)
+        asked = len(beginning)
+        assert [m["role"] for m in messages[asked:]] == ["user", "assistant"] * 2, messages
+        want = "".join(expected_prompt(source, messages[:end]) + "\n" for end in (asked + 1, asked + 3))
+        assert run.stderr == want, f"{path}:\n{run.stderr!r}\n{want!r}"
+        answers = [json.loads(line) for line in run.stdout.splitlines()]
+        assert [a["content"] for a in answers] == [m["content"] for m in messages[asked + 1::2]]
+
+
+class Terminal:
+    """A person at a terminal."""
+
+    def __init__(self, arguments):
+        self.child, self.descriptor = pty.fork()
+        if self.child == 0:
+            os.execv(program, [program, "chat", model, *arguments])
+
+    def type(self, text):
+        os.write(self.descriptor, text.encode())
+
+    def wait_for(self, is_there):
+        seen = b""
+        end = time.time() + 60
+        while not is_there(seen):
+            assert time.time() < end, seen
+            if select.select([self.descriptor], [], [], 0.2)[0]:
+                seen += os.read(self.descriptor, 4096)
+        return seen
+
+    def end(self):
+        status = None
+        for _ in range(600):
+            done, status = os.waitpid(self.child, os.WNOHANG)
+            if done:
+                return os.waitstatus_to_exitcode(status)
+            if select.select([self.descriptor], [], [], 0.1)[0]:
+                try:
+                    os.read(self.descriptor, 4096)
+                except OSError:  # the other side is closed
+                    time.sleep(0.1)
+        os.kill(self.child, signal.SIGKILL)
+        raise AssertionError("it does not end")
+
+
+def control_c_ends_the_answer_and_then_the_program(folder):
+    history = os.path.join(folder, "talk.json")
+    endless = ["--chat-template", "chatml", "--history", history, "-m", "100000", "-t", "1", "--ignore-eos"]
+    terminal = Terminal(endless)
+    terminal.wait_for(lambda seen: seen.endswith(b"> "))
+    terminal.type("hello\n")
+    terminal.wait_for(lambda seen: len(seen) > 60)  # it streams
+    terminal.type("\x03")
+    terminal.wait_for(lambda seen: seen.endswith(b"\r\n> "))
+    with open(history, encoding="utf-8") as file:
+        messages = json.load(file)
+    assert messages[0]["content"] == "hello" and len(messages[1]["content"]) > 20, messages
+    time.sleep(0.6)  # later than what counts as the same Ctrl-C
+    terminal.type("\x03")
+    assert terminal.end() == 130
+    terminal = Terminal(endless)
+    terminal.wait_for(lambda seen: seen.endswith(b"> "))
+    terminal.type("/exit\n")
+    assert terminal.end() == 0
+
+
+with tempfile.TemporaryDirectory() as temporary:
+    folders = [own_folder] + [f for f in [os.environ.get("REYNARD_CHAT_TEMPLATES")] if f]
+    for path in [p for folder in folders for p in sorted(glob.glob(folder + "/*.jinja"))]:
+        same_prompts_as_jinja2(path, temporary)
+    control_c_ends_the_answer_and_then_the_program(temporary)
+print("ok")

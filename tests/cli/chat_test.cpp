@@ -1,0 +1,117 @@
+// reynard chat as a user runs it.
+
+#include "reynard/models/pretrained.h"
+#include "tests/support/decoder_variants.h"
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace reynard;
+using nlohmann::json;
+using test::ProgramResult;
+
+struct ChatCommand : testing::Test {
+  test::TempDir folder;
+  std::string model = (folder / "model").string();
+
+  ChatCommand() {
+    models::DecoderConfig config = test::small_config();
+    config.vocab_size = 258;
+    config.attention.key_shift = true;
+    models::Decoder decoder(config, /*seed=*/3);
+    test::spread_weights(decoder, 4);
+    models::save_model(decoder, model);
+  }
+  ProgramResult chat(std::vector<std::string> arguments, const std::string& typed) const {
+    test::write_file(folder / "typed", typed);
+    arguments.insert(arguments.begin(), {"chat", model});
+    return test::run_program({.arguments = arguments, .input_file = (folder / "typed").string()});
+  }
+};
+
+std::vector<json> lines_of(const std::string& output) {
+  std::vector<json> lines;
+  std::istringstream stream(output);
+  for (std::string line; std::getline(stream, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+TEST_F(ChatCommand, TurnsReadTheirOwnWordsAlone) {
+  const std::vector<std::string> arguments = {
+      "--chat-template", "chatml", "--system", "Be brief.", "-m", "12", "--ignore-eos", "--json"};
+  const ProgramResult run = chat(arguments, "Hello\nAnd in two\\\nlines?\n/new\n\nHello\n");
+  ASSERT_EQ(run.exit_code, 0) << run.errors;
+  const std::vector<json> answers = lines_of(run.output);
+  ASSERT_EQ(answers.size(), 3U);
+  EXPECT_EQ(answers[0]["finish_reason"], "length");
+  EXPECT_EQ(answers[0]["new_tokens"], 12);
+  EXPECT_EQ(answers[0]["reused_tokens"], 0);
+  // All that was read and written, but the newest token.
+  EXPECT_GT(answers[1]["reused_tokens"], answers[0]["prompt_tokens"]);
+  EXPECT_GT(answers[1]["prompt_tokens"], answers[0]["prompt_tokens"]);
+  EXPECT_EQ(answers[2]["content"], answers[0]["content"]) << "a new conversation";
+  // The answer to the whole conversation at once is the same.
+  json history = json::array({{{"role", "system"}, {"content", "Be brief."}},
+                              {{"role", "user"}, {"content", "Hello"}},
+                              {{"role", "assistant"}, {"content", answers[0]["content"]}}});
+  test::write_file(folder / "history.json", history.dump());
+  const ProgramResult again = chat({"--chat-template",
+                                    "chatml",
+                                    "-m",
+                                    "12",
+                                    "--ignore-eos",
+                                    "--json",
+                                    "--history",
+                                    (folder / "history.json").string()},
+                                   "And in two\\\nlines?\n");
+  EXPECT_EQ(lines_of(again.output).at(0)["content"], answers[1]["content"]) << again.errors;
+}
+
+TEST_F(ChatCommand, TextStreamsToPipesToo) {
+  const ProgramResult run =
+      chat({"--chat-template", "llama3", "-m", "3", "--logit-bias", "65=100"}, "Hello\nMore\n");
+  EXPECT_EQ(run.exit_code, 0) << run.errors;
+  EXPECT_EQ(run.output, "AAA\nAAA\n");
+}
+
+TEST_F(ChatCommand, PromptsAreThoseOfJinjaAndTerminalsWork) {
+  const std::string command =
+      std::string("timeout 100 " REYNARD_TEST_PYTHON " " REYNARD_SOURCE_DIR
+                  "/tests/cli/chat_terminal.py " REYNARD_BINARY_DIR "/bin/reynard ") +
+      model;
+  const int status = std::system(command.c_str());
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+TEST_F(ChatCommand, BadInput) {
+  const auto expect_error = [&](const std::vector<std::string>& arguments,
+                                const std::string& part) {
+    const ProgramResult run = chat(arguments, "Hello\n");
+    EXPECT_EQ(run.exit_code, 2) << part;
+    EXPECT_NE(run.errors.find(part), std::string::npos) << run.errors;
+    EXPECT_EQ(run.output, "");
+  };
+  expect_error({}, "has no chat template; name one with --chat-template");
+  expect_error({"--chat-template", "nonsense"}, "chatml, llama2, llama3");
+  test::write_file(folder / "strange.jinja", "{{ messages | xmlattr }}");
+  expect_error({"--chat-template", (folder / "strange.jinja").string()},
+               "strange.jinja: the chat template: line 1: \"xmlattr\" is no supported filter");
+  test::write_file(folder / "history.json", "{}");
+  expect_error({"--chat-template", "chatml", "--history", (folder / "history.json").string()},
+               "is no JSON list");
+  test::write_file(model + "/tokenizer_config.json",
+                   R"({"chat_template": [{"name": "default", "template": "{% extends 'x' %}"}]})");
+  expect_error({}, "\"extends\" is no supported tag");
+}
+
+}  // namespace
