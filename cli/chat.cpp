@@ -40,7 +40,7 @@ using nlohmann::ordered_json;
 
 struct ChatArguments {
   TextModelArguments model;
-  SamplingArguments sampling{.max_tokens = 1024};
+  SamplingArguments sampling{.options = {}, .logit_bias = {}, .max_tokens = 1024};
   std::string system, chat_template, history;
   bool show_prompt = false, json = false;
 };
