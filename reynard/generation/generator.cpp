@@ -42,8 +42,12 @@ void Generator::prefill(Sequence& sequence, int64_t max_tokens) {
   if (sequence.is_prefilled()) return;
   const at::NoGradGuard no_grad;
   const int64_t begin = sequence.state_.length();
-  const int64_t count =
+  // What comes before the prompt's last context goes to the memory.
+  const int64_t last_context = decoder_.config().last_context_begin(std::ssize(sequence.prompt_));
+  if (begin == last_context) decoder_.start_window(sequence.state_);
+  int64_t count =
       std::min(max_tokens > 0 ? max_tokens : options_.chunk_tokens, sequence.num_unread());
+  if (begin < last_context) count = std::min(count, last_context - begin);
   const auto first = sequence.prompt_.begin() + begin;
   const std::array<models::SequenceState*, 1> states = {&sequence.state_};
   const at::Tensor hidden =
@@ -73,6 +77,13 @@ void Generator::step(std::span<Sequence* const> sequences) {
     offsets.push_back(static_cast<int64_t>(tokens.size()));
     tokens.push_back(sequence->token_at(sequence->num_tokens() - 1));
     guesses.push_back(sequence->guess());
+    // Guesses must be in one local context with the newest token, or they could not be taken back.
+    const models::DecoderConfig& config = decoder_.config();
+    if (config.has_memory()) {
+      const int64_t left = config.memory.window - sequence->state_.window_length() - 1;
+      guesses.back().resize(
+          std::min<int64_t>(std::ssize(guesses.back()), std::max<int64_t>(left, 0)));
+    }
     tokens.insert(tokens.end(), guesses.back().begin(), guesses.back().end());
     states.push_back(&sequence->state_);
   }

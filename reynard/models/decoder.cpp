@@ -20,11 +20,11 @@ namespace reynard::models {
 
 // norm, mixer, norm, gated MLP around a residual that stays f32.
 struct Decoder::Block {
-  Block(const DecoderConfig& config, Initializer& initializer)
+  Block(const DecoderConfig& config, Initializer& initializer, int64_t layer)
       : norm_eps(config.norm_eps),
         act(config.hidden_act == "sigmoid" ? ops::Activation::kSigmoid : ops::Activation::kSilu),
         mixer_norm(initializer.norm(config.hidden_size)),
-        mixer(find_mixer(config.mixer).make(config, initializer)),
+        mixer(find_mixer(config.mixer).make(config, initializer, layer)),
         mlp_norm(initializer.norm(config.hidden_size)),
         gate_up(initializer.matrix(2 * config.mlp_size(), config.hidden_size)),
         down(initializer.matrix(config.hidden_size, config.mlp_size())) {}
@@ -77,7 +77,7 @@ Decoder::Decoder(const DecoderConfig& config, uint64_t seed, at::Device device) 
   embedding_ = initializer.matrix(config.vocab_size, config.hidden_size);
   embedding_.product = config.tie_embeddings;
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    blocks_.push_back(std::make_shared<Block>(config, initializer));
+    blocks_.push_back(std::make_shared<Block>(config, initializer, layer));
   }
   norm_ = initializer.norm(config.hidden_size);
   if (!config.tie_embeddings) head_ = initializer.matrix(config.vocab_size, config.hidden_size);
@@ -130,6 +130,20 @@ void Decoder::set_log_pruning_tolerance(double log_tolerance) {
   for (const auto& block : blocks_) block->mixer->set_log_pruning_tolerance(log_tolerance);
 }
 
+void Decoder::set_memory_limits(int64_t capacity, int64_t top_k) {
+  tensor::check_value(capacity >= 0, "set_memory_limits", "capacity", capacity, ">= 0 (0: all)");
+  tensor::check_value(top_k >= 0, "set_memory_limits", "top_k", top_k, ">= 0 (0: all)");
+  config_.memory.capacity = capacity;
+  config_.memory.top_k = top_k;
+  for (const auto& block : blocks_) block->mixer->set_memory_limits(capacity, top_k);
+}
+
+void Decoder::start_window(SequenceState& state) const {
+  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    blocks_[layer]->mixer->start_window(state, layer);
+  }
+}
+
 int64_t Decoder::evict(SequenceState& state, double log_tolerance, int64_t horizon) const {
   tensor::check_value(horizon >= 0 && horizon <= state.length(),
                       "evict",
@@ -149,7 +163,7 @@ at::Tensor Decoder::hidden(const at::Tensor& tokens,
                            const at::Tensor& offsets,
                            std::span<SequenceState* const> states,
                            const ForwardOptions& options) {
-  const Ragged ragged = make_ragged(tokens, offsets, states, config_, device());
+  const Ragged ragged = make_ragged(tokens, offsets, states, config_, device(), options.crossbatch);
   // Caches hold values, not graphs.
   const at::AutoGradMode gradients(at::GradMode::is_enabled() && states.empty());
   Block::Stream stream{.update = {}, .residual = at::embedding(embedding_.value, ragged.tokens)};

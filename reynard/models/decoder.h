@@ -4,6 +4,7 @@
 // batches, prefill chunks and decode steps are the same call. Loss and logits are the caller's (in
 // chunks, ops/).
 
+#include "reynard/models/crossbatch.h"
 #include "reynard/models/decoder_config.h"
 #include "reynard/models/mixer.h"
 #include "reynard/models/observer.h"
@@ -13,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,6 +23,9 @@ namespace reynard::models {
 class SequenceState;  // models/state.h: what one sequence needs to go on
 
 struct ForwardOptions {
+  // Sequences are the contexts of a batch of documents that see each other's keys (training of a
+  // memory, mixer memory_attention).
+  std::optional<Crossbatch> crossbatch = {};
   bool checkpoint_activations = false;  // recompute each block in the backward pass
   Observer* observer = nullptr;
 };
@@ -45,6 +50,10 @@ class Decoder {
                     std::span<SequenceState* const> states = {},
                     const ForwardOptions& options = {});
 
+  // Ends the state's local context: its keys go to the memory of the layers that have one (mixer
+  // memory_attention; nothing in others).
+  void start_window(SequenceState& state) const;
+
   // Frees pages of the state that no token from `horizon` on (at most its length) can need: left of
   // the window, or forgotten up to exp(log_tolerance) of any query's attention mass per layer
   // (forget gates with QK-norm; 0: window only). The state can then not be truncated below horizon.
@@ -56,6 +65,8 @@ class Decoder {
   at::Device device() const { return embedding_.value.device(); }
   // Overrides what the config says (attention.log_pruning_tolerance; 0: off).
   void set_log_pruning_tolerance(double log_tolerance);
+  // Override what the config says of a memory: newest tokens kept, best keys read; 0: all.
+  void set_memory_limits(int64_t capacity, int64_t top_k);
   // Visits every parameter in a fixed order.
   void parameters(const ParameterVisitor& visit);
   // bf16: gives every matrix a compute copy; f32: drops them. Norms, gates and residual stay f32.

@@ -1,5 +1,6 @@
 #include "reynard/models/decoder_config.h"
 
+#include "reynard/models/crossbatch.h"
 #include "reynard/models/registry.h"
 
 #include <fmt/format.h>
@@ -17,12 +18,27 @@ config::EnumNames<ForgetGate> enum_names(ForgetGate) {
 }
 
 config::EnumNames<QKNorm> enum_names(QKNorm) {
-  return {{QKNorm::kNone, "none"}, {QKNorm::kPerHead, "per_head"}, {QKNorm::kShared, "shared"}};
+  return {{QKNorm::kNone, "none"},
+          {QKNorm::kPerHead, "per_head"},
+          {QKNorm::kShared, "shared"},
+          {QKNorm::kTemperature, "temperature"}};
 }
 
 config::EnumNames<OutputGate> enum_names(OutputGate) {
   return {
       {OutputGate::kNone, "none"}, {OutputGate::kSigmoid, "sigmoid"}, {OutputGate::kSilu, "silu"}};
+}
+
+config::EnumNames<MemoryMerge> enum_names(MemoryMerge) {
+  return {{MemoryMerge::kJoint, "joint"}, {MemoryMerge::kGated, "gated"}};
+}
+
+config::EnumNames<MemoryDecay> enum_names(MemoryDecay) {
+  return {{MemoryDecay::kNone, "none"}, {MemoryDecay::kDistance, "distance"}};
+}
+
+config::EnumNames<CrossbatchRule> enum_names(CrossbatchRule) {
+  return {{CrossbatchRule::kRows, "rows"}, {CrossbatchRule::kPacks, "packs"}};
 }
 
 int64_t DecoderConfig::mlp_size() const {
@@ -134,6 +150,30 @@ void check_gates(const AttentionMixerConfig& a, const Checker& check) {
                 "must be sigmoid or none when output_norm is on");
 }
 
+void check_memory(const DecoderConfig& config, const Checker& check) {
+  const MemoryConfig& m = config.memory;
+  check.at_most(m.window, int64_t{1} << 30, "memory.window");
+  check.require(config.has_memory() || m.layers.empty(),
+                "memory.layers",
+                "needs mixer = \"memory_attention\"");
+  if (!config.has_memory()) return;
+  check.require(m.window >= 1, "memory.window", "must be >= 1");
+  check.require(m.last_context >= 0 && m.last_context <= m.window,
+                "memory.last_context",
+                fmt::format("must be at most memory.window = {}", m.window));
+  check.require(m.top_k >= 0 && m.capacity >= 0, "memory.top_k", "and capacity must be >= 0");
+  check.require(
+      std::ranges::all_of(m.layers, [&](int64_t l) { return l >= 0 && l < config.num_layers; }),
+      "memory.layers",
+      fmt::format("must be layers 0 to num_layers - 1 = {}", config.num_layers - 1));
+  check.require(config.attention.window == 0,
+                "attention.window",
+                "must be 0 with a memory; memory.window is its local context");
+  check.require(m.decay == MemoryDecay::kNone || config.attention.forget_gate != ForgetGate::kNone,
+                "memory.decay",
+                "= \"distance\" needs forget gates; attention.forget_gate is none");
+}
+
 }  // namespace
 
 void DecoderConfig::check(config::Problems& problems, const std::string& path) const {
@@ -165,6 +205,7 @@ void DecoderConfig::check(config::Problems& problems, const std::string& path) c
   checker.require(
       attention.qk_norm_eps > 0 && norm_eps > 0, "attention.qk_norm_eps", "must be > 0");
   check_gates(attention, checker);
+  check_memory(*this, checker);
 }
 
 }  // namespace reynard::models

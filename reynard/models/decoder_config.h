@@ -6,9 +6,11 @@
 #include "reynard/config/fields.h"
 #include "reynard/ops/rotary_scaling.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace reynard::models {
 
@@ -19,12 +21,25 @@ enum class ForgetGate {
   kDataIndependent,  // [bias_only] log sigmoid(b), b learned
   kFixed,  // [fixed] log sigmoid(b), b from decay_time_min/max, never learned (like ALiBi)
 };
-enum class QKNorm { kNone, kPerHead, kShared };  // RMSNorm of q and k per head; weight (H*D) or (D)
+// RMSNorm of q and k per head, weight (H*D) or (D); kTemperature: directions only, with one learned
+// factor (H) on the logits (Focused Transformer's small models).
+enum class QKNorm { kNone, kPerHead, kShared, kTemperature };
 enum class OutputGate { kNone, kSigmoid, kSilu };
+enum class MemoryMerge {
+  kJoint,  // one softmax over local and memory keys
+  kGated,  // two softmaxes, mixed by one learned gate per head (Memorizing Transformer)
+};
+// What a forget gate does to keys of the memory.
+enum class MemoryDecay {
+  kNone,      // nothing: it decides in the local context only
+  kDistance,  // all gates between key and query act, as without a memory
+};
 
 config::EnumNames<ForgetGate> enum_names(ForgetGate);
 config::EnumNames<QKNorm> enum_names(QKNorm);
 config::EnumNames<OutputGate> enum_names(OutputGate);
+config::EnumNames<MemoryMerge> enum_names(MemoryMerge);
+config::EnumNames<MemoryDecay> enum_names(MemoryDecay);
 
 struct AttentionMixerConfig {
   int64_t num_heads = 8;
@@ -94,6 +109,40 @@ struct AttentionMixerConfig {
   }
 };
 
+// Of the mixer memory_attention (docs/memory.md).
+struct MemoryConfig {
+  int64_t window = 2048;        // W: tokens of a local context
+  std::vector<int64_t> layers;  // layers with a memory, from 0; empty: none
+  int64_t last_context = 0;  // tokens at the end of a prompt that stay local; 0: windows of W only
+  bool positions = true;     // RoPE in memory layers too (local keys; memory keys have none)
+  int64_t top_k = 0;         // best memory keys per query and head; 0: all
+  int64_t capacity = 0;      // newest tokens that a memory keeps; 0: all
+  MemoryMerge merge = MemoryMerge::kJoint;
+  MemoryDecay decay = MemoryDecay::kNone;
+
+  static void fields(auto& self, auto&& field) {
+    field("window", self.window, "tokens of a local context", config::positive);
+    field("layers", self.layers, "layers with a memory, from 0", config::non_negative);
+    field("last_context",
+          self.last_context,
+          "tokens at the end of a prompt that stay local; 0: contexts of `window` tokens only",
+          config::non_negative);
+    field("positions",
+          self.positions,
+          "with attention.rope: rotate queries and local keys of memory layers too");
+    field("top_k",
+          self.top_k,
+          "memory keys that a query and head attends to, the best; 0: all",
+          config::non_negative);
+    field("capacity",
+          self.capacity,
+          "newest tokens that a memory keeps; 0: all",
+          config::non_negative);
+    field("merge", self.merge, "one softmax over local and memory keys, or two and a gate");
+    field("decay", self.decay, "what the forget gate does to memory keys");
+  }
+};
+
 struct DecoderConfig {
   int64_t vocab_size = 258;       // V
   int64_t hidden_size = 256;      // C
@@ -106,6 +155,7 @@ struct DecoderConfig {
   bool tie_embeddings = false;
   std::string mixer = "attention";  // a name of models/registry
   AttentionMixerConfig attention;
+  MemoryConfig memory;  // of the mixer memory_attention only
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> eos_token_id;
 
@@ -116,6 +166,15 @@ struct DecoderConfig {
     return attention.head_dim ? attention.head_dim : hidden_size / attention.num_heads;
   }
   int64_t mlp_size() const;  // I after the rule above
+  bool has_memory() const { return mixer == "memory_attention"; }
+  bool is_memory_layer(int64_t layer) const {
+    return has_memory() && std::ranges::find(memory.layers, layer) != memory.layers.end();
+  }
+  // Where the last context of a prompt begins that a memory reads to its end: 0 where it has none.
+  int64_t last_context_begin(int64_t prompt_tokens) const {
+    const bool split = has_memory() && memory.last_context > 0;
+    return split ? std::max<int64_t>(prompt_tokens - memory.last_context, 0) : 0;
+  }
 
   static void fields(auto& self, auto&& field) {
     field("vocab_size", self.vocab_size, "vocabulary V", config::positive);
@@ -135,6 +194,7 @@ struct DecoderConfig {
     field("tie_embeddings", self.tie_embeddings, "head shares the embedding's weight");
     field("mixer", self.mixer, "sequence mixer of every layer");
     field("attention", self.attention, "attention mixer");
+    field("memory", self.memory, "memory of the mixer memory_attention");
     field("bos_token_id", self.bos_token_id, "token that begins a sequence");
     field("eos_token_id", self.eos_token_id, "token that ends a sequence");
   }

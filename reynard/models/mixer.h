@@ -1,12 +1,14 @@
 #pragma once
 // What a sequence mixer is to the decoder: one file pair in mixers/ and one line in registry.cpp.
 
+#include "reynard/models/crossbatch.h"
 #include "reynard/models/observer.h"
 #include "reynard/models/parameter.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,14 +17,22 @@ namespace reynard::models {
 
 class SequenceState;
 
+// Rows [begin, end) of a ragged batch that are one local context, or the part of it in this call.
+struct Window {
+  int64_t begin, end;
+  int64_t sequence;
+};
+
 // The ragged batch that a forward pass works on.
 struct Ragged {
   at::Tensor tokens;     // (N) i64
   at::Tensor offsets;    // (S) i64: index of each sequence's first token
-  at::Tensor positions;  // (N) i64: position of each token in its sequence (cached tokens counted)
+  at::Tensor positions;  // (N) i64: position of each token in its window (cached tokens counted)
   at::Tensor first_key;  // (N) i32: index of the first key that each token may see, window included
   std::vector<int64_t> bounds;             // (S + 1): offsets and N, for the CPU
   std::span<SequenceState* const> states;  // empty, or one per sequence
+  std::vector<Window> windows;             // in order; one per sequence, or more with a memory
+  std::optional<Crossbatch> crossbatch;
 };
 
 class Mixer {
@@ -41,7 +51,10 @@ class Mixer {
                         int64_t /*horizon*/) const {
     return 0;
   }
+  // Ends the local context of the layer's state (memory_attention).
+  virtual void start_window(SequenceState& /*state*/, int64_t /*layer*/) const {}
   virtual void set_log_pruning_tolerance(double /*log_tolerance*/) {}
+  virtual void set_memory_limits(int64_t /*capacity*/, int64_t /*top_k*/) {}
   // Names are relative to the layer: "attn.q_proj.weight".
   virtual void parameters(const ParameterVisitor& visit) = 0;
 };

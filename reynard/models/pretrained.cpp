@@ -62,7 +62,7 @@ void adopt_qk_norm(const checkpoint::TensorFolder& tensors,
                    const Family& family,
                    DecoderConfig& config) {
   AttentionMixerConfig& a = config.attention;
-  if (a.qk_norm == QKNorm::kNone) return;
+  if (a.qk_norm == QKNorm::kNone || a.qk_norm == QKNorm::kTemperature) return;
   const auto* info = tensors.find(family.pieces("model.layers.0.attn.q_norm.weight", 0)[0].name);
   if (info == nullptr || info->shape.size() != 1) return;  // reported with the other tensors
   if (a.num_heads == 1) return;                            // the same either way
@@ -121,6 +121,7 @@ const Family& choose_family(const DecoderConfig& config, std::string_view model_
         "save_model: layout {} cannot express this model: {}", family.model_type, obstacle));
   }
   for (const Family* family : {&kTransformer,
+                               &kLongLlama,
                                &kForgettingTransformer,
                                &kFlaForgettingTransformer,
                                &kLlama,

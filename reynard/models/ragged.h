@@ -4,6 +4,9 @@
 #include "reynard/models/decoder_config.h"
 #include "reynard/models/mixer.h"
 
+#include <optional>
+#include <span>
+
 namespace reynard::models {
 
 // Arguments as Decoder::hidden. Throws reynard::Error naming the argument for a wrong shape, dtype
@@ -12,6 +15,7 @@ Ragged make_ragged(const at::Tensor& tokens,
                    const at::Tensor& offsets,
                    std::span<SequenceState* const> states,
                    const DecoderConfig& config,
-                   at::Device device);
+                   at::Device device,
+                   const std::optional<Crossbatch>& crossbatch = {});
 
 }  // namespace reynard::models

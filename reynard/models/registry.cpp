@@ -1,24 +1,32 @@
 #include "reynard/models/registry.h"
 
 #include "reynard/models/mixers/attention.h"
+#include "reynard/models/mixers/memory_attention.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
 namespace reynard::models {
 
 namespace {
 
 template <class MixerType>
-std::unique_ptr<Mixer> make(const DecoderConfig& config, Initializer& initializer) {
-  return std::make_unique<MixerType>(config, initializer);
+std::unique_ptr<Mixer> make(const DecoderConfig& config, Initializer& initializer, int64_t layer) {
+  // Most mixers are the same in every layer.
+  if constexpr (std::is_constructible_v<MixerType, const DecoderConfig&, Initializer&, int64_t>) {
+    return std::make_unique<MixerType>(config, initializer, layer);
+  } else {
+    return std::make_unique<MixerType>(config, initializer);
+  }
 }
 
 constexpr std::array kMixers = {
     MixerEntry{"attention", make<AttentionMixer>},
+    MixerEntry{"memory_attention", make<MemoryAttentionMixer>},
 };
 
 constexpr std::array kFamilies = {
@@ -30,6 +38,7 @@ constexpr std::array kFamilies = {
     &kMistral,
     &kQwen2,
     &kQwen3,
+    &kLongLlama,
 };
 
 }  // namespace

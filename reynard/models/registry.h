@@ -15,7 +15,7 @@ namespace reynard::models {
 
 struct MixerEntry {
   std::string_view name;
-  std::unique_ptr<Mixer> (*make)(const DecoderConfig&, Initializer&);
+  std::unique_ptr<Mixer> (*make)(const DecoderConfig&, Initializer&, int64_t layer);
 };
 
 std::span<const MixerEntry> mixers();

@@ -3,6 +3,8 @@
 #include "reynard/models/decoder.h"
 #include "reynard/tensor/check.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,13 +34,15 @@ SequenceState::SequenceState(const Decoder& decoder, std::shared_ptr<attention::
                       fmt::format("pages of D = {}, {}", layout.head_dim, toString(layout.dtype)),
                       "the pool that make_page_pool makes for this decoder");
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    layers_.push_back({attention::LayerCache(pool, config.num_kv_heads()), {}});
+    layers_.push_back({.cache = attention::LayerCache(pool, config.num_kv_heads()), .carries = {}});
   }
 }
 
 SequenceState SequenceState::fork() const {
   SequenceState copy;
-  for (const Layer& layer : layers_) copy.layers_.push_back({layer.cache.fork(), layer.carries});
+  for (const Layer& layer : layers_) {
+    copy.layers_.push_back({layer.cache.fork(), layer.carries, layer.memory, layer.begin});
+  }
   return copy;
 }
 
@@ -47,7 +51,7 @@ bool SequenceState::can_truncate(int64_t length) const {
   if (length == this->length()) return true;
   return std::ranges::all_of(layers_, [&](const Layer& layer) {
     const bool has_carry = length == 0 || layer.carries.empty() || layer.carries.contains(length);
-    return has_carry && length >= layer.cache.horizon();
+    return has_carry && length >= layer.begin + layer.cache.horizon();
   });
 }
 
@@ -57,12 +61,12 @@ void SequenceState::truncate(int64_t length) {
                       "length",
                       length,
                       fmt::format("one of the last {} lengths up to {}, or a multiple of {}; "
-                                  "from the last eviction on",
+                                  "from the last eviction or local context on",
                                   kCarryTokens,
                                   this->length(),
                                   attention::kPageTokens));
   for (Layer& layer : layers_) {
-    layer.cache.truncate(length);
+    layer.cache.truncate(length - layer.begin);
     layer.carries.erase(layer.carries.upper_bound(length), layer.carries.end());
   }
 }
@@ -101,7 +105,7 @@ int64_t CacheUse::bytes_saved() const {
 StateSnapshot SequenceState::snapshot() const {
   StateSnapshot snapshot;
   for (const Layer& layer : layers_) {
-    snapshot.layers.push_back({layer.cache.snapshot(), layer.carries});
+    snapshot.layers.push_back({layer.cache.snapshot(), layer.carries, layer.memory, layer.begin});
   }
   return snapshot;
 }
@@ -110,9 +114,45 @@ SequenceState SequenceState::restore(std::shared_ptr<attention::PagePool> pool,
                                      const StateSnapshot& snapshot) {
   SequenceState state;
   for (const StateSnapshot::Layer& layer : snapshot.layers) {
-    state.layers_.push_back({attention::LayerCache::restore(pool, layer.cache), layer.carries});
+    state.layers_.push_back({attention::LayerCache::restore(pool, layer.cache),
+                             layer.carries,
+                             layer.memory,
+                             layer.begin});
   }
   return state;
+}
+
+void LayerMemory::add(const at::Tensor& keys,
+                      const at::Tensor& values,
+                      const at::Tensor& context_sums,
+                      int64_t capacity) {
+  const auto joined = [&](const at::Tensor& old, const at::Tensor& added, int64_t dim) {
+    const at::Tensor all = old.defined() ? at::cat({old, added}, dim) : added.contiguous();
+    const int64_t size = all.size(dim);
+    if (capacity == 0 || size <= capacity) return all;
+    // Contiguous: what is forgotten must not stay in memory.
+    return all.narrow(dim, size - capacity, capacity).contiguous();
+  };
+  k = joined(k, keys, 0);
+  v = joined(v, values, 0);
+  if (!context_sums.defined()) return;
+  const at::Tensor from_start =
+      window_sums.defined() ? context_sums + window_sums.unsqueeze(1) : context_sums;
+  sums = joined(sums, from_start, 1);
+  window_sums = from_start.select(1, -1).clone();
+}
+
+at::Tensor SequenceState::gate_sums(int64_t layer) const {
+  const attention::LayerCache& cache = layers_[layer].cache;
+  std::vector<at::Tensor> groups;
+  for (int64_t g = 0; g < cache.num_kv_heads(); ++g) groups.push_back(cache.gather(g).sums);
+  return at::cat(groups);
+}
+
+void SequenceState::leave_window(int64_t layer) {
+  Layer& own = layers_[layer];
+  own.begin += own.cache.length();
+  own.cache = attention::LayerCache(own.cache.pool(), own.cache.num_kv_heads());
 }
 
 Carry SequenceState::carry(int64_t layer) const {
@@ -124,7 +164,8 @@ void SequenceState::remember(int64_t layer, const Carry& raw) {
   auto& carries = layers_[layer].carries;
   const at::Tensor& any = raw.k.defined() ? raw.k : raw.v;
   if (!any.defined()) return;
-  const int64_t end = layers_[layer].cache.length(), begin = end - any.size(0);
+  const int64_t end = layers_[layer].begin + layers_[layer].cache.length();
+  const int64_t begin = end - any.size(0);
   const auto is_kept = [&](int64_t length) {
     return length > end - kCarryTokens || length % attention::kPageTokens == 0;
   };

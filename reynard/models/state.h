@@ -30,6 +30,23 @@ struct Carry {
   at::Tensor k, v;  // (G, D); with a leading T for several tokens
 };
 
+// What left the local contexts of a layer, oldest first (mixer memory_attention). Its tensors are
+// never written to: adding makes new ones, so that states share them. The copy is small beside the
+// attention that has read every key once per token of the context.
+struct LayerMemory {
+  at::Tensor k, v;  // (M, G, D), keys without positions; undefined when empty
+  at::Tensor sums;  // (H, M) f64: gate sums from the sequence's first token, where they count
+  at::Tensor window_sums;  // (H) f64: the sum of all gates before the current context
+
+  int64_t size() const { return k.defined() ? k.size(0) : 0; }
+  // keys, values (T, G, D) and, within their context, their gate sums (H, T) or undefined. The
+  // newest `capacity` tokens are kept; 0: all.
+  void add(const at::Tensor& keys,
+           const at::Tensor& values,
+           const at::Tensor& context_sums,
+           int64_t capacity);
+};
+
 // What a state's cache holds, for people and metrics.
 struct CacheUse {
   std::vector<std::vector<int64_t>> pages_kept;  // [L][G]
@@ -47,6 +64,8 @@ struct StateSnapshot {
   struct Layer {
     attention::CacheSnapshot cache;
     std::map<int64_t, Carry> carries;
+    LayerMemory memory;
+    int64_t begin = 0;
   };
   std::vector<Layer> layers;
 };
@@ -61,11 +80,14 @@ class SequenceState {
   SequenceState(SequenceState&&) noexcept = default;
   SequenceState& operator=(SequenceState&&) noexcept = default;
 
-  int64_t length() const { return layers_[0].cache.length(); }
+  int64_t length() const { return layers_[0].begin + window_length(); }
+  // Tokens of the current local context: all, without a memory.
+  int64_t window_length() const { return layers_[0].cache.length(); }
   int64_t num_layers() const { return static_cast<int64_t>(layers_.size()); }
   // A state that shares all pages; whoever writes into a shared page copies it first.
   SequenceState fork() const;
-  // Whether carries (kept only with token shifts) and eviction allow going back to this length.
+  // Whether carries (kept only with token shifts), eviction and the begin of the local context
+  // allow going back to this length.
   bool can_truncate(int64_t length) const;
   // Forgets the tokens from `length` on. Throws reynard::Error when can_truncate is false.
   void truncate(int64_t length);
@@ -81,11 +103,18 @@ class SequenceState {
   // Raw keys and values (T, G, D) of the T tokens that were just appended to the cache of the
   // layer.
   void remember(int64_t layer, const Carry& raw);
+  LayerMemory& memory(int64_t layer) { return layers_[layer].memory; }
+  // (H, T) f64: gate sums of the layer's local context, from its first token.
+  at::Tensor gate_sums(int64_t layer) const;
+  // Ends the layer's local context: what it needs later must be in its memory.
+  void leave_window(int64_t layer);
 
  private:
   struct Layer {
     attention::LayerCache cache;
     std::map<int64_t, Carry> carries;  // by the length after the token
+    LayerMemory memory = {};
+    int64_t begin = 0;  // position of the cache's first token
   };
   SequenceState() = default;
 

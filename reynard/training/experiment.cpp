@@ -1,8 +1,13 @@
 #include "reynard/training/experiment.h"
 
+#include "reynard/data/random.h"
 #include "reynard/tensor/cpu_features.h"
 #include "reynard/tensor/device.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
 #include <string>
 
 namespace reynard::training {
@@ -24,9 +29,77 @@ config::EnumNames<DeviceChoice> enum_names(DeviceChoice) {
       {DeviceChoice::kAuto, "auto"}, {DeviceChoice::kCPU, "cpu"}, {DeviceChoice::kCUDA, "cuda"}};
 }
 
+config::EnumNames<DocumentsOrder> enum_names(DocumentsOrder) {
+  return {{DocumentsOrder::kInTurn, "in_turn"}, {DocumentsOrder::kDrawn, "drawn"}};
+}
+
+config::EnumNames<CrossbatchLoss> enum_names(CrossbatchLoss) {
+  return {{CrossbatchLoss::kAll, "all"}, {CrossbatchLoss::kLast, "last"}};
+}
+
 void OptimizerConfig::check(config::Problems& problems, const std::string& path) const {
   if (beta1 >= 1) problems.add(config::key(path, "beta1"), "must be below 1");
   if (beta2 >= 1) problems.add(config::key(path, "beta2"), "must be below 1");
+}
+
+namespace {
+
+constexpr uint64_t kDocumentsStream = 0x63726f7373;  // of random_bits, apart from the loader's
+
+void check_crossbatch(const Experiment& experiment,
+                      const std::function<void(const char*, const std::string&)>& add) {
+  const CrossbatchConfig& cross = experiment.crossbatch;
+  const data::LoaderConfig& data = experiment.data;
+  const bool packs = cross.rule == models::CrossbatchRule::kPacks;
+  if (cross.contexts == 0) {
+    if (cross.memory > 0) add("crossbatch.memory", "needs crossbatch.contexts, at least 1");
+    return;
+  }
+  if (!experiment.model.has_memory()) {
+    add("crossbatch.contexts", "needs model.mixer = \"memory_attention\"");
+  }
+  if (data.length % cross.contexts != 0) {
+    add("crossbatch.contexts", fmt::format("must divide data.length = {}", data.length));
+  } else if (data.length / cross.contexts > experiment.model.memory.window) {
+    add("crossbatch.contexts",
+        fmt::format("gives contexts of {} tokens; the model's are model.memory.window = {}",
+                    data.length / cross.contexts,
+                    experiment.model.memory.window));
+  }
+  if (cross.documents.empty()) add("crossbatch.documents", "must list at least one number");
+  for (const int64_t d : cross.documents) {
+    if (d <= data.batch_size) continue;
+    add("crossbatch.documents",
+        fmt::format("must be at most data.batch_size = {}", data.batch_size));
+  }
+  const bool in_turn = cross.order == DocumentsOrder::kInTurn;
+  if (cross.steps.size() + 1 != std::max<size_t>(in_turn ? cross.documents.size() : 1, 1)) {
+    add("crossbatch.steps",
+        in_turn ? "must be one fewer than crossbatch.documents"
+                : "must be empty with crossbatch.order = \"drawn\"");
+  }
+  if (!std::ranges::is_sorted(cross.steps)) add("crossbatch.steps", "must not fall");
+  if (cross.memory > 0 && (packs || data.mode != data::LoaderMode::kOrdered)) {
+    add("crossbatch.memory", "needs crossbatch.rule = \"rows\" and data.mode = \"ordered\"");
+  }
+  if (cross.memory > (int64_t{1} << 30)) add("crossbatch.memory", "must be at most 2^30 tokens");
+  if (data.mode == data::LoaderMode::kPacked) {
+    add("data.mode", "must be ordered or slices with crossbatch: a row is one document");
+  }
+}
+
+}  // namespace
+
+int64_t crossbatch_documents(const Experiment& experiment, int64_t step) {
+  const CrossbatchConfig& cross = experiment.crossbatch;
+  const auto count = static_cast<int64_t>(cross.documents.size());
+  if (cross.order == DocumentsOrder::kDrawn) {
+    const uint64_t bits = data::random_bits(
+        static_cast<uint64_t>(experiment.run.seed), kDocumentsStream, static_cast<uint64_t>(step));
+    return cross.documents[data::below(bits, count)];
+  }
+  const auto passed = std::ranges::upper_bound(cross.steps, step) - cross.steps.begin();
+  return cross.documents[std::min<int64_t>(passed, count - 1)];
 }
 
 void Experiment::check(config::Problems& problems, const std::string& path) const {
@@ -58,6 +131,7 @@ void Experiment::check(config::Problems& problems, const std::string& path) cons
     add("training.accumulation",
         "times data.batch_size times data.length must be at most 2^31 tokens per step");
   }
+  check_crossbatch(*this, add);
   if (data.path.empty()) {
     add("data.path", "must name a token file (write one with `reynard prepare`)");
   }

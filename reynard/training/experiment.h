@@ -4,10 +4,12 @@
 
 #include "reynard/config/fields.h"
 #include "reynard/data/loader.h"
+#include "reynard/models/crossbatch.h"
 #include "reynard/models/decoder_config.h"
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace reynard::training {
 
@@ -159,6 +161,63 @@ struct TrainingConfig {
   }
 };
 
+// How the number of documents that a context sees keys of changes over a run.
+enum class DocumentsOrder {
+  kInTurn,  // the next of the list after each of `steps`
+  kDrawn,   // one of the list, drawn in every step
+};
+enum class CrossbatchLoss {
+  kAll,   // every token
+  kLast,  // the last context of each row; the others are only seen
+};
+config::EnumNames<DocumentsOrder> enum_names(DocumentsOrder);
+config::EnumNames<CrossbatchLoss> enum_names(CrossbatchLoss);
+
+// Training of a memory (docs/memory.md): rows are cut into contexts that see each other's keys.
+struct CrossbatchConfig {
+  int64_t contexts = 0;  // of a row, w + 1; 0: off
+  models::CrossbatchRule rule = models::CrossbatchRule::kRows;
+  std::vector<int64_t> documents = {1};
+  DocumentsOrder order = DocumentsOrder::kInTurn;
+  std::vector<int64_t> steps;
+  CrossbatchLoss loss = CrossbatchLoss::kAll;
+  bool stop_gradient = false;
+  int64_t memory = 0;  // tokens per row; 0: none
+  int64_t memory_from_step = 0;
+  bool memory_across_documents = false;
+
+  static void fields(auto& self, auto&& field) {
+    field("contexts",
+          self.contexts,
+          "contexts that a row of data.length tokens is cut into: w previous ones and the current; "
+          "0: off",
+          config::non_negative);
+    field("rule", self.rule, "which contexts see which: those before in d rows, or LongLLaMA's");
+    field("documents",
+          self.documents,
+          "d: documents whose keys a context sees, its own included; a list for `order`",
+          config::positive);
+    field("order", self.order, "how a list of documents is used");
+    field("steps",
+          self.steps,
+          "steps after which the next of `documents` is used, one fewer than those",
+          config::positive);
+    field("loss", self.loss, "loss of all contexts, or of the last of each row");
+    field("stop_gradient", self.stop_gradient, "no gradient through keys of other contexts");
+    field("memory",
+          self.memory,
+          "tokens per row that are remembered between steps, without gradients; 0: none",
+          config::non_negative);
+    field("memory_from_step",
+          self.memory_from_step,
+          "step from which there is such a memory",
+          config::non_negative);
+    field("memory_across_documents",
+          self.memory_across_documents,
+          "a row's memory is kept when its document ends");
+  }
+};
+
 struct ValidationConfig {
   std::string path;         // token file; empty: none
   int64_t tokens = 131072;  // measured each time
@@ -177,6 +236,7 @@ struct ValidationConfig {
 struct Experiment {
   RunConfig run;
   models::DecoderConfig model;
+  CrossbatchConfig crossbatch;
   data::LoaderConfig data;
   ValidationConfig validation;
   OptimizerConfig optimizer;
@@ -186,6 +246,7 @@ struct Experiment {
   static void fields(auto& self, auto&& field) {
     field("run", self.run, "the run folder and its seed");
     field("model", self.model, "the decoder");
+    field("crossbatch", self.crossbatch, "training of a memory");
     field("data", self.data, "training text");
     field("validation", self.validation, "held-out text");
     field("optimizer", self.optimizer, "AdamW");
@@ -197,6 +258,9 @@ struct Experiment {
 
   int64_t tokens_per_step() const { return data.batch_size * data.length * training.accumulation; }
 };
+
+// Documents whose keys a context sees in a step (from 0).
+int64_t crossbatch_documents(const Experiment& experiment, int64_t step);
 
 // The device that training runs on. Throws reynard::Error for cuda where there is none.
 at::Device chosen_device(DeviceChoice choice);

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -22,11 +23,13 @@ namespace reynard::training {
 
 namespace {
 
-// Index of the first token of every sequence in the flattened batch: document starts and row
-// starts, since rows are separate sequences whatever the loader's mode.
-at::Tensor sequence_offsets(const at::Tensor& starts) {
+// Index of the first token of every sequence in the flattened batch: document starts,
+// row starts, since rows are separate sequences whatever the loader's mode, and the starts of the
+// `contexts` equal parts of a row.
+at::Tensor sequence_offsets(const at::Tensor& starts, int64_t contexts) {
   const at::Tensor begins = starts.clone();
-  begins.select(1, 0).fill_(true);
+  const int64_t length = starts.size(1) / contexts;
+  for (int64_t c = 0; c < contexts; ++c) begins.select(1, c * length).fill_(true);
   return at::nonzero(begins.flatten()).squeeze(1);
 }
 
@@ -69,11 +72,23 @@ bool Trainer::done() const {
   return progress().fraction() >= 1;
 }
 
-at::Tensor Trainer::loss_sum(const data::Batch& batch, models::Observer* observer) {
-  const models::ForwardOptions options{
+at::Tensor Trainer::loss_sum(const data::Batch& batch,
+                             models::Observer* observer,
+                             int64_t documents,
+                             models::BatchMemory* memory) {
+  const CrossbatchConfig& cross = experiment_.crossbatch;
+  models::ForwardOptions options{
       .checkpoint_activations = experiment_.training.checkpoint_activations, .observer = observer};
-  const at::Tensor hidden =
-      model_.hidden(batch.tokens.flatten(), sequence_offsets(batch.starts), {}, options);
+  if (cross.contexts > 0) {
+    options.crossbatch = models::Crossbatch{.rows = batch.tokens.size(0),
+                                            .contexts = cross.contexts,
+                                            .documents = documents,
+                                            .rule = cross.rule,
+                                            .stop_gradient = cross.stop_gradient,
+                                            .memory = memory};
+  }
+  const at::Tensor offsets = sequence_offsets(batch.starts, std::max<int64_t>(cross.contexts, 1));
+  const at::Tensor hidden = model_.hidden(batch.tokens.flatten(), offsets, {}, options);
   const models::Parameter& head = model_.head();
   return ops::cross_entropy(hidden,
                             head.value,
@@ -83,20 +98,44 @@ at::Tensor Trainer::loss_sum(const data::Batch& batch, models::Observer* observe
                             experiment_.training.loss_chunk_tokens);
 }
 
+data::Batch Trainer::next_batch(data::Loader& loader) const {
+  data::Batch batch = loader.next();
+  const CrossbatchConfig& cross = experiment_.crossbatch;
+  if (cross.contexts > 1 && cross.loss == CrossbatchLoss::kLast) {
+    const int64_t T = batch.tokens.size(1);
+    batch.loss_mask.narrow(1, 0, T - T / cross.contexts).zero_();
+  }
+  return batch;
+}
+
+models::BatchMemory* Trainer::memory(int64_t i) {
+  const CrossbatchConfig& cross = experiment_.crossbatch;
+  if (cross.memory == 0 || steps_ < cross.memory_from_step) return nullptr;
+  while (std::ssize(memories_) < experiment_.training.accumulation) {
+    memories_.emplace_back(
+        experiment_.data.batch_size, cross.memory, cross.memory_across_documents);
+  }
+  return &memories_[i];
+}
+
 Trainer::Losses Trainer::accumulate_gradients(models::Observer* observer) {
   Losses losses;
   std::vector<data::Batch> batches;
   for (int64_t i = 0; i < experiment_.training.accumulation; ++i) {
-    batches.push_back(loader_->next());
+    batches.push_back(next_batch(*loader_));
     losses.tokens += batches.back().loss_mask.sum(at::kDouble).item<double>();
     tokens_ += batches.back().tokens.numel();
   }
   const double scale = 1 / std::max(losses.tokens, 1.0);
   losses.sum = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(device()));
-  for (const data::Batch& batch : batches) {
-    const at::Tensor sum = loss_sum(batch, &batch == batches.data() ? observer : nullptr);
+  const int64_t documents = crossbatch_documents(experiment_, steps_);
+  for (int64_t i = 0; i < experiment_.training.accumulation; ++i) {
+    models::BatchMemory* const remembered = memory(i);
+    if (remembered != nullptr) remembered->begin_step(batches[i].starts);
+    const at::Tensor sum = loss_sum(batches[i], i == 0 ? observer : nullptr, documents, remembered);
     losses.sum += sum.detach();
     (sum * scale).backward();
+    if (remembered != nullptr) remembered->commit();
   }
   return losses;
 }
@@ -148,8 +187,9 @@ double Trainer::held_out_loss(data::Loader& loader, int64_t tokens) {
   const at::NoGradGuard no_grad;
   double sum = 0, counted = 0;
   for (int64_t seen = 0; seen < tokens;) {
-    const data::Batch batch = loader.next();
-    sum += loss_sum(batch, nullptr).item<double>();
+    const data::Batch batch = next_batch(loader);
+    // Its own document only: the same measure whatever a step trains with.
+    sum += loss_sum(batch, nullptr, /*documents=*/1, nullptr).item<double>();
     counted += batch.loss_mask.sum(at::kDouble).item<double>();
     seen += batch.tokens.numel();
   }
@@ -167,12 +207,44 @@ nlohmann::json Trainer::counters() const {
 }
 
 std::vector<checkpoint::NamedTensor> Trainer::optimizer_state() const {
-  return optimizer_.state();
+  std::vector<checkpoint::NamedTensor> state = optimizer_.state();
+  for (size_t i = 0; i < memories_.size(); ++i) {
+    for (checkpoint::NamedTensor& tensor : memories_[i].state()) {
+      tensor.name = fmt::format("{}.{}", i, tensor.name);
+      state.push_back(std::move(tensor));
+    }
+  }
+  return state;
+}
+
+// Names of a micro-batch's memory begin with its number.
+void Trainer::restore_memories(std::span<const checkpoint::NamedTensor> saved) {
+  std::vector<checkpoint::NamedTensor> moments;
+  std::map<int64_t, std::vector<checkpoint::NamedTensor>> remembered;
+  for (const checkpoint::NamedTensor& tensor : saved) {
+    const size_t dot = tensor.name.find(".memory.");
+    const bool is_memory = dot != std::string::npos && dot > 0 &&
+                           tensor.name.find_first_not_of("0123456789") == dot && dot < 10;
+    if (!is_memory) {
+      moments.push_back(tensor);
+    } else {
+      remembered[std::stoll(tensor.name)].push_back({tensor.name.substr(dot + 1), tensor.tensor});
+    }
+  }
+  optimizer_.restore(moments);
+  const CrossbatchConfig& cross = experiment_.crossbatch;
+  memories_.clear();
+  if (cross.memory == 0) return;
+  for (int64_t i = 0; i < experiment_.training.accumulation; ++i) {
+    memories_.emplace_back(
+        experiment_.data.batch_size, cross.memory, cross.memory_across_documents);
+    memories_.back().restore(remembered[i], device());
+  }
 }
 
 void Trainer::restore(const nlohmann::json& counters,
                       std::span<const checkpoint::NamedTensor> optimizer) {
-  optimizer_.restore(optimizer);
+  restore_memories(optimizer);
   model_.refresh_compute();
   try {
     steps_ = counters.at("step");

@@ -4,6 +4,7 @@
 
 #include "reynard/checkpoint/safetensors.h"
 #include "reynard/data/loader.h"
+#include "reynard/models/batch_memory.h"
 #include "reynard/models/decoder.h"
 #include "reynard/training/experiment.h"
 #include "reynard/training/optimizer.h"
@@ -71,13 +72,23 @@ class Trainer {
   };
   // Forward and backward of the whole step; gradients are accumulated.
   Losses accumulate_gradients(models::Observer* observer);
-  at::Tensor loss_sum(const data::Batch& batch, models::Observer* observer);
+  // documents: whose keys a context sees (crossbatch); memory: of that batch's rows, or none.
+  at::Tensor loss_sum(const data::Batch& batch,
+                      models::Observer* observer,
+                      int64_t documents,
+                      models::BatchMemory* memory);
+  // The loader's next batch with the loss mask of the crossbatch.
+  data::Batch next_batch(data::Loader& loader) const;
+  void restore_memories(std::span<const checkpoint::NamedTensor> saved);
+  // The memory of the i-th micro-batch of a step, where there is one yet.
+  models::BatchMemory* memory(int64_t i);
   void count_skipped(const StepResult& result);
 
   Experiment experiment_;
   std::unique_ptr<data::Loader> loader_;
   models::Decoder model_;
   Optimizer optimizer_;
+  std::vector<models::BatchMemory> memories_;  // one per micro-batch of a step, or none
   int64_t steps_ = 0, tokens_ = 0, skipped_steps_ = 0, skipped_in_a_row_ = 0;
   double seconds_before_ = 0;  // of earlier processes
   Clock::time_point begin_ = Clock::now();

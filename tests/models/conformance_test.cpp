@@ -162,8 +162,12 @@ TEST_P(Conformance, ForkTruncateAndSnapshotGoOnAsIfNothingHappened) {
   go_on(fork, 80);
   fork.truncate(64);  // a page end
   go_on(fork, 65);
-  fork.truncate(0);
-  go_on(fork, 10);
+  // A local context that has left to the memory does not come back.
+  EXPECT_EQ(fork.can_truncate(0), !config().has_memory() || config().memory.window > 79);
+  if (fork.can_truncate(0)) {
+    fork.truncate(0);
+    go_on(fork, 10);
+  }
 
   const auto other_pool = make_page_pool(decoder);
   SequenceState restored = SequenceState::restore(other_pool, state.snapshot());
@@ -200,7 +204,7 @@ TEST_P(Conformance, OneBatchIsOverfitted) {
   });
   double loss_value = 0;
   for (int step = 1; step <= 60; ++step) {
-    const at::Tensor hidden = decoder.hidden(tokens, offsets_of({0, 11}));
+    const at::Tensor hidden = decoder.hidden(tokens, offsets_of({0, 5}));
     const at::Tensor loss = ops::cross_entropy(hidden, decoder.head().value, {}, targets) / 24.0;
     loss.backward();
     loss_value = loss.item<double>();

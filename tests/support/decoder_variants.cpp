@@ -35,6 +35,13 @@ Variant variant(const std::string& name, DecoderConfig config, Change change) {
   return {name, config};
 }
 
+// Contexts so short that the tests' texts leave them.
+void remember(DecoderConfig& config, const std::vector<int64_t>& layers) {
+  config.mixer = "memory_attention";
+  config.memory.window = 16;
+  config.memory.layers = layers;
+}
+
 std::vector<Variant> make_variants() {
   using A = AttentionMixerConfig;
   using C = DecoderConfig;
@@ -82,6 +89,35 @@ std::vector<Variant> make_variants() {
                 a.forget_gate = ForgetGate::kFixed;
                 a.decay_time_min = 2;
                 a.decay_time_max = 16;
+              }),
+      variant("memory",
+              llama,
+              [](A& a, C& c) {
+                remember(c, {1});
+                a.forget_gate = ForgetGate::kNone;
+                a.rope = true;
+                a.num_kv_heads = 2;
+              }),
+      variant("memory_of_fox",
+              pro(),
+              [](A&, C& c) {
+                remember(c, {0, 1});
+              }),
+      variant("memory_by_distance",
+              pro(),
+              [](A&, C& c) {
+                remember(c, {0});
+                c.memory.decay = MemoryDecay::kDistance;
+              }),
+      variant("memory_gated",
+              llama,
+              [](A& a, C& c) {
+                remember(c, {0});
+                a.forget_gate = ForgetGate::kNone;
+                a.rope = true;
+                a.qk_norm = QKNorm::kTemperature;
+                c.memory.positions = false;
+                c.memory.merge = MemoryMerge::kGated;
               }),
       variant("sigmoid_mlp_tied",
               llama,

@@ -55,5 +55,6 @@ extern const Family kLlama;                     // Hugging Face: llama
 extern const Family kMistral;                   // Hugging Face: mistral
 extern const Family kQwen2;                     // Hugging Face: qwen2
 extern const Family kQwen3;                     // Hugging Face: qwen3
+extern const Family kLongLlama;                 // Focused Transformer authors: longllama
 
 }  // namespace reynard::models

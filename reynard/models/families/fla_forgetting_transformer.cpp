@@ -22,6 +22,7 @@ std::string obstacle(const DecoderConfig& config) {
   if (a.forget_gate != ForgetGate::kFull) return "attention.forget_gate is not full";
   if (a.rope) return "attention.rope is on";
   if (a.qk_norm == QKNorm::kShared) return "attention.qk_norm is shared";
+  if (a.qk_norm == QKNorm::kTemperature) return "attention.qk_norm is temperature";
   if (a.output_gate == OutputGate::kSilu) return "attention.output_gate is silu";
   return fla_obstacle(config);
 }

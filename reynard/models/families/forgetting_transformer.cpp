@@ -57,7 +57,8 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
 }
 
 std::string obstacle(const DecoderConfig& config) {
-  if (config.mixer != "attention") return "mixer is not attention";
+  // A memory and its temperature are under "reynard" (layout.cpp).
+  if (config.mixer != "attention" && !config.has_memory()) return "mixer is not attention";
   const AttentionMixerConfig& a = config.attention;
   if (a.qkv_bias) return "attention.qkv_bias is on";
   if (a.rope && a.rope_scaling) return "attention.rope_scaling is set";
@@ -86,7 +87,7 @@ void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
   json["decay_time_min"] = or_null(has_times ? a.decay_time_min : std::nullopt);
   json["decay_time_max"] = or_null(has_times ? a.decay_time_max : std::nullopt);
   json["use_output_norm"] = a.output_norm;
-  json["qk_norm"] = a.qk_norm != QKNorm::kNone;
+  json["qk_norm"] = a.qk_norm == QKNorm::kPerHead || a.qk_norm == QKNorm::kShared;
   json["qk_norm_share_param_across_head"] = a.qk_norm == QKNorm::kShared;
   json["use_k_shift"] = a.key_shift;
   json["use_v_shift"] = a.value_shift;

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace reynard::models {
 
 const nlohmann::json& JsonFields::at(std::string_view key) const {
@@ -81,6 +83,18 @@ std::optional<int64_t> JsonFields::token_id(std::string_view key) const {
   if (!value.is_array()) return optional_integer(key);
   if (value.empty() || !value[0].is_number_integer()) reject(key, "a token id or a list of them");
   return value[0].get<int64_t>();
+}
+
+std::vector<int64_t> JsonFields::integers(std::string_view key) const {
+  const nlohmann::json& value = at(key);
+  if (value.is_null()) return {};
+  const bool fits = value.is_array() && std::ranges::all_of(value, [](const auto& element) {
+                      return element.is_number_integer() &&
+                             !(element.is_number_unsigned() &&
+                               element.template get<uint64_t>() > uint64_t{INT64_MAX});
+                    });
+  if (!fits) reject(key, "a list of integers");
+  return value.get<std::vector<int64_t>>();
 }
 
 std::optional<JsonFields> JsonFields::object(std::string_view key) const {

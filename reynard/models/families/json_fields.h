@@ -34,6 +34,11 @@ class JsonFields {
   // Throws unless the value is absent, null or equal to `only`: the one that we support.
   void expect(std::string_view key, const nlohmann::json& only) const;
   [[noreturn]] void reject(std::string_view key, std::string_view expected) const;
+  // A list of integers; absent or null: empty.
+  std::vector<int64_t> integers(std::string_view key) const;
+
+  const nlohmann::json& json() const { return json_; }
+  const std::string& file() const { return file_; }
 
  private:
   // The value of a key, null when absent.

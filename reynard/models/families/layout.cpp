@@ -1,6 +1,6 @@
 #include "reynard/models/families/layout.h"
 
-#include "reynard/config/fields.h"
+#include "reynard/config/config.h"
 
 namespace reynard::models {
 
@@ -44,6 +44,11 @@ void read_extension(const JsonFields& fields, DecoderConfig& config) {
   const auto known = config::value_named<attention::PruningRule>(rule);
   if (!known) extension->reject("pruning_rule", "tight or published");
   a.pruning_rule = *known;
+  if (extension->text("qk_norm", "") == "temperature") a.qk_norm = QKNorm::kTemperature;
+  if (const std::optional<JsonFields> memory = extension->object("memory")) {
+    config.mixer = "memory_attention";
+    config.memory = config::from_json<MemoryConfig>(memory->json().dump(), memory->file());
+  }
 }
 
 void write_extension(const DecoderConfig& config, nlohmann::ordered_json& json) {
@@ -61,6 +66,13 @@ void write_extension(const DecoderConfig& config, nlohmann::ordered_json& json) 
   }
   if (a.pruning_rule != defaults.pruning_rule) {
     extension["pruning_rule"] = config::name_of(a.pruning_rule);
+  }
+  if (a.qk_norm == QKNorm::kTemperature) extension["qk_norm"] = "temperature";
+  // The longllama layout has keys for a memory, though not for all of it.
+  const MemoryConfig& memory = config.memory;
+  if (config.has_memory() &&
+      (!json.contains("mem_layers") || memory.top_k != 0 || memory.capacity != 0)) {
+    extension["memory"] = nlohmann::ordered_json::parse(config::to_json(memory));
   }
   if (!extension.is_null()) json["reynard"] = extension;
 }

@@ -14,6 +14,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/log_sigmoid.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -90,7 +91,9 @@ AttentionMixer::AttentionMixer(const DecoderConfig& config, Initializer& initial
   }
   if (config_.output_gate != OutputGate::kNone) output_gate_ = initializer.matrix(H_ * D_, C);
   if (config_.output_norm) output_norm_ = initializer.norm(H_ * D_);
-  if (config_.qk_norm != QKNorm::kNone) {
+  if (config_.qk_norm == QKNorm::kTemperature) {
+    temperature_ = initializer.norm(H_);
+  } else if (config_.qk_norm != QKNorm::kNone) {
     const bool shared = config_.qk_norm == QKNorm::kShared;
     q_norm_ = initializer.norm(shared ? D_ : H_ * D_);
     k_norm_ = initializer.norm(shared ? D_ : G_ * D_);
@@ -116,6 +119,7 @@ void AttentionMixer::parameters(const ParameterVisitor& visit) {
   visit_if_used("output_norm.weight", output_norm_);
   visit_if_used("q_norm.weight", q_norm_);
   visit_if_used("k_norm.weight", k_norm_);
+  visit_if_used("temperature", temperature_);
 }
 
 at::Tensor AttentionMixer::log_gate(const at::Tensor& logits, int64_t num_tokens) const {
@@ -170,18 +174,35 @@ AttentionMixer::Projections AttentionMixer::project(const at::Tensor& x,
     p.v = ops::token_shift(p.v, y.v_shift, ragged.offsets, previous(ragged, layer, p.v, &Carry::v));
   }
   if (config_.qk_norm != QKNorm::kNone) {
-    p.q = ops::rms_norm(p.q, q_norm_.value, config_.qk_norm_eps, H_);
-    p.k = ops::rms_norm(p.k.reshape({N, G_ * D_}), k_norm_.value, config_.qk_norm_eps, G_);
+    const auto [q_weight, k_weight] = norm_weights();
+    p.q = ops::rms_norm(p.q, q_weight, config_.qk_norm_eps, H_);
+    p.k = ops::rms_norm(p.k.reshape({N, G_ * D_}), k_weight, config_.qk_norm_eps, G_);
   }
   p.q = p.q.reshape({N, H_, D_});
   p.k = p.k.reshape({N, G_, D_});
-  if (config_.rope) {
-    p.q = ops::rotary(p.q, ragged.positions, config_.rope_base, config_.rope_scaling);
-    p.k = ops::rotary(p.k, ragged.positions, config_.rope_base, config_.rope_scaling);
-  }
   p.log_gate = log_gate(y.gate, N);
   p.output_gate = y.output_gate;
   return p;
+}
+
+std::pair<at::Tensor, at::Tensor> AttentionMixer::norm_weights() const {
+  if (config_.qk_norm != QKNorm::kTemperature) return {q_norm_.value, k_norm_.value};
+  const at::Tensor& t = temperature_.value;
+  return {t.repeat_interleave(D_), at::ones({G_ * D_}, t.options().requires_grad(false))};
+}
+
+void AttentionMixer::rotate(Projections& p, const at::Tensor& positions) const {
+  if (!config_.rope) return;
+  p.q = ops::rotary(p.q, positions, config_.rope_base, config_.rope_scaling);
+  p.k = ops::rotary(p.k, positions, config_.rope_base, config_.rope_scaling);
+}
+
+at::Tensor AttentionMixer::unrotated(const at::Tensor& k, const at::Tensor& positions) const {
+  if (!config_.rope) return k;
+  // A rotation by -a is the mirror image of a rotation by a.
+  at::Tensor mirror = at::ones({D_}, k.options());
+  mirror.narrow(0, D_ / 2, D_ / 2).fill_(-1);
+  return ops::rotary(k * mirror, positions, config_.rope_base) * mirror;
 }
 
 attention::AttentionOptions AttentionMixer::options() const {
@@ -196,8 +217,9 @@ at::Tensor AttentionMixer::logit_bound(at::ScalarType kernel_dtype) const {
   const bool shared = config_.qk_norm == QKNorm::kShared;
   const double magnitude = config_.rope ? ops::rotary_magnitude(config_.rope_scaling) : 1;
   const at::NoGradGuard no_grad;
-  return attention::qk_norm_bound(shared ? q_norm_.value : q_norm_.value.reshape({H_, D_}),
-                                  shared ? k_norm_.value : k_norm_.value.reshape({G_, D_}),
+  const auto [q_weight, k_weight] = norm_weights();
+  return attention::qk_norm_bound(shared ? q_weight : q_weight.reshape({H_, D_}),
+                                  shared ? k_weight : k_weight.reshape({G_, D_}),
                                   H_,
                                   magnitude * magnitude / std::sqrt(static_cast<double>(D_)),
                                   config_.rope,
@@ -248,32 +270,26 @@ at::Tensor AttentionMixer::attend(const Projections& p,
   return result.out.squeeze(0);
 }
 
-at::Tensor AttentionMixer::attend_to_states(const Projections& p,
-                                            const Ragged& ragged,
-                                            int64_t layer,
-                                            Observer* observer) {
-  const auto S = static_cast<int64_t>(ragged.states.size());
-  const std::vector<int64_t>& bounds = ragged.bounds;
+attention::PagedOutput AttentionMixer::attend_to_states(const Projections& p,
+                                                        std::span<const int64_t> bounds,
+                                                        std::span<SequenceState* const> states,
+                                                        int64_t layer) const {
   std::vector<const attention::LayerCache*> caches;
-  for (int64_t s = 0; s < S; ++s) {
+  for (std::size_t s = 0; s < states.size(); ++s) {
     // Caches lie in host memory, whatever the device of the weights.
     const auto rows = [&](const at::Tensor& t) {
       return t.defined() ? t.narrow(0, bounds[s], bounds[s + 1] - bounds[s]).cpu() : t;
     };
-    attention::LayerCache& cache = ragged.states[s]->cache(layer);
+    attention::LayerCache& cache = states[s]->cache(layer);
     cache.append(rows(p.k), rows(p.v), rows(p.log_gate));
-    ragged.states[s]->remember(layer, {.k = rows(p.raw_k), .v = rows(p.raw_v)});
+    states[s]->remember(layer, {.k = rows(p.raw_k), .v = rows(p.raw_v)});
     caches.push_back(&cache);
   }
   const at::Tensor bound = pruning_bound(p);
-  const attention::PagedOutput result = attention::paged_attention(
+  attention::PagedOutput result = attention::paged_attention(
       p.q.cpu(), bounds, caches, bound.defined() ? bound.cpu() : bound, config_.window, options());
-  if (observer != nullptr && observer->wants(layer)) {
-    observer->attention(
-        layer,
-        {.q = p.q, .k = p.k, .log_gate = p.log_gate, .start = {}, .first_key = ragged.first_key});
-  }
-  return result.out.to(p.q.device());
+  result.out = result.out.to(p.q.device());
+  return result;
 }
 
 at::Tensor AttentionMixer::gated(const at::Tensor& out, const at::Tensor& gate) const {
@@ -289,15 +305,25 @@ at::Tensor AttentionMixer::gated(const at::Tensor& out, const at::Tensor& gate) 
                                                                 : ops::Activation::kSigmoid);
 }
 
+at::Tensor AttentionMixer::output(const at::Tensor& out, const Projections& p) const {
+  const at::Tensor heads = gated(out.reshape({out.size(0), H_ * D_}), p.output_gate);
+  return ops::linear(heads, o_.value, o_.compute);
+}
+
 at::Tensor AttentionMixer::forward(const at::Tensor& x,
                                    const Ragged& ragged,
                                    int64_t layer,
                                    Observer* observer) {
-  const Projections p = project(x, ragged, layer);
-  const at::Tensor out = ragged.states.empty() ? attend(p, ragged, layer, observer)
-                                               : attend_to_states(p, ragged, layer, observer);
-  const at::Tensor heads = gated(out.reshape({x.size(0), H_ * D_}), p.output_gate);
-  return ops::linear(heads, o_.value, o_.compute);
+  Projections p = project(x, ragged, layer);
+  rotate(p, ragged.positions);
+  if (ragged.states.empty()) return output(attend(p, ragged, layer, observer), p);
+  const at::Tensor out = attend_to_states(p, ragged.bounds, ragged.states, layer).out;
+  if (observer != nullptr && observer->wants(layer)) {
+    observer->attention(
+        layer,
+        {.q = p.q, .k = p.k, .log_gate = p.log_gate, .start = {}, .first_key = ragged.first_key});
+  }
+  return output(out, p);
 }
 
 }  // namespace reynard::models

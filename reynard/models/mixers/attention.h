@@ -3,8 +3,13 @@
 // pruning, output norm and gate, GQA, window.
 
 #include "reynard/attention/attention.h"
+#include "reynard/attention/decode.h"
 #include "reynard/models/decoder_config.h"
 #include "reynard/models/mixer.h"
+
+#include <cstdint>
+#include <span>
+#include <utility>
 
 namespace reynard::models {
 
@@ -26,6 +31,35 @@ class AttentionMixer : public Mixer {
   }
   void parameters(const ParameterVisitor& visit) override;
 
+  // The steps of forward, for mixers that attend to other keys too (memory_attention).
+  //
+  // Inputs of the attention kernel, and what the token shift carries over.
+  struct Projections {
+    at::Tensor q;             // (N, H, D)
+    at::Tensor k, v;          // (N, G, D)
+    at::Tensor log_gate;      // (N, H) f32 or undefined
+    at::Tensor raw_k, raw_v;  // (N, G, D) before the shift, undefined where there is none
+    at::Tensor output_gate;   // (N, H*D) or undefined
+  };
+  // Without positions: rotate() follows.
+  Projections project(const at::Tensor& x, const Ragged& ragged, int64_t layer) const;
+  // Rotates q and k where the config has RoPE.
+  void rotate(Projections& p, const at::Tensor& positions) const;
+  // Undoes it for keys (N, G, D).
+  at::Tensor unrotated(const at::Tensor& k, const at::Tensor& positions) const;
+  // Attention over the tokens of this call -> (N, H, D) ...
+  at::Tensor attend(const Projections& p, const Ragged& ragged, int64_t layer, Observer* observer);
+  // ... or over these and the earlier ones of each sequence's state, which are extended.
+  attention::PagedOutput attend_to_states(const Projections& p,
+                                          std::span<const int64_t> bounds,
+                                          std::span<SequenceState* const> states,
+                                          int64_t layer) const;
+  // Output norm, gate and projection: out (N, H, D) -> (N, C).
+  at::Tensor output(const at::Tensor& out, const Projections& p) const;
+  attention::AttentionOptions options() const;
+  // (H) f32 where pruning is on and QK-norm bounds logits; else undefined.
+  at::Tensor pruning_bound(const Projections& p) const;
+
  private:
   // Products of the input with each weight that it has; undefined where there is none.
   struct Products {
@@ -35,29 +69,12 @@ class AttentionMixer : public Mixer {
     at::Tensor output_gate;       // (N, H*D)
   };
   Products products(const at::Tensor& x) const;
-  // Inputs of the attention kernel, and what the token shift carries over.
-  struct Projections {
-    at::Tensor q;             // (N, H, D)
-    at::Tensor k, v;          // (N, G, D)
-    at::Tensor log_gate;      // (N, H) f32 or undefined
-    at::Tensor raw_k, raw_v;  // (N, G, D) before the shift, undefined where there is none
-    at::Tensor output_gate;   // (N, H*D) or undefined
-  };
-  Projections project(const at::Tensor& x, const Ragged& ragged, int64_t layer) const;
   // (N, H) f32 from the products with the gate's weight; undefined without a gate.
   at::Tensor log_gate(const at::Tensor& logits, int64_t num_tokens) const;
+  // Weights of the norms of q and k: (H*D) and (G*D), or (D) each.
+  std::pair<at::Tensor, at::Tensor> norm_weights() const;
   // (H) f32: bound of |scale q.k| from the QK-norm weights; undefined without QK-norm.
   at::Tensor logit_bound(at::ScalarType kernel_dtype) const;
-  // The same where pruning is on; undefined where it is off.
-  at::Tensor pruning_bound(const Projections& p) const;
-  attention::AttentionOptions options() const;
-  // -> (N, H, D), over the tokens of this call ...
-  at::Tensor attend(const Projections& p, const Ragged& ragged, int64_t layer, Observer* observer);
-  // ... or over these and the earlier ones of each sequence's state.
-  at::Tensor attend_to_states(const Projections& p,
-                              const Ragged& ragged,
-                              int64_t layer,
-                              Observer* observer);
   // Output norm and gate: out (N, H*D), gate (N, H*D) before its activation -> (N, H*D).
   at::Tensor gated(const at::Tensor& out, const at::Tensor& gate) const;
 
@@ -70,6 +87,7 @@ class AttentionMixer : public Mixer {
   Parameter gate_, gate_bias_;  // forget gate: (H, C) and (H); only the bias if not data-dependent
   Parameter output_gate_, output_norm_;  // (H*D, C), (H*D)
   Parameter q_norm_, k_norm_;            // (H*D) and (G*D), or (D) each
+  Parameter temperature_;                // (H) with QKNorm::kTemperature
 };
 
 }  // namespace reynard::models

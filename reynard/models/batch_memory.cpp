@@ -1,0 +1,127 @@
+#include "reynard/models/batch_memory.h"
+
+#include "reynard/tensor/error.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+namespace reynard::models {
+
+BatchMemory::BatchMemory(int64_t rows, int64_t capacity, bool across_documents)
+    : capacity_(capacity), across_documents_(across_documents), rows_(rows) {}
+
+void BatchMemory::begin_step(const at::Tensor& starts) {
+  staged_.clear();
+  first_start_.assign(rows_, starts.size(1));
+  last_start_.assign(rows_, -1);
+  if (across_documents_) return;
+  const at::Tensor flags = starts.contiguous();
+  const auto* flag = flags.const_data_ptr<bool>();
+  for (int64_t b = 0; b < rows_; ++b) {
+    for (int64_t t = 0; t < starts.size(1); ++t) {
+      if (!flag[b * starts.size(1) + t]) continue;
+      first_start_[b] = std::min(first_start_[b], t);
+      last_start_[b] = t;
+    }
+  }
+}
+
+BatchMemory::View BatchMemory::view(int64_t layer) const {
+  const auto found = layers_.find(layer);
+  if (found == layers_.end()) return {};
+  int64_t M = 0;
+  const LayerMemory* any = nullptr;
+  for (const LayerMemory& row : found->second) {
+    M = std::max(M, row.size());
+    if (row.size() > 0) any = &row;
+  }
+  if (any == nullptr) return {};
+  // Rows are as long as the longest: what is missing comes first and is never seen.
+  const auto aligned = [&](at::Tensor LayerMemory::*member) {
+    at::Tensor all = at::zeros({rows_, M, any->k.size(1), any->k.size(2)}, any->k.options());
+    for (int64_t b = 0; b < rows_; ++b) {
+      const LayerMemory& row = found->second[b];
+      if (row.size() > 0) all[b].narrow(0, M - row.size(), row.size()).copy_(row.*member);
+    }
+    return all;
+  };
+  return {.k = aligned(&LayerMemory::k), .v = aligned(&LayerMemory::v)};
+}
+
+at::Tensor BatchMemory::first_key(int64_t layer, int64_t begin, int64_t size) const {
+  const std::vector<LayerMemory>& rows = layers_.at(layer);
+  int64_t M = 0;
+  for (const LayerMemory& row : rows) M = std::max(M, row.size());
+  const at::Tensor first = at::empty({rows_, size}, at::kInt);
+  auto* key = first.data_ptr<int32_t>();
+  for (int64_t b = 0; b < rows_; ++b) {
+    for (int64_t t = 0; t < size; ++t) {
+      const bool sees = begin + t < first_start_[b];
+      key[b * size + t] = static_cast<int32_t>(sees ? M - rows[b].size() : M);
+    }
+  }
+  return first;
+}
+
+void BatchMemory::stage(int64_t layer, const at::Tensor& k, const at::Tensor& v) {
+  staged_[layer] = {k.detach(), v.detach()};
+}
+
+void BatchMemory::commit() {
+  for (const auto& [layer, added] : staged_) {
+    std::vector<LayerMemory>& rows = layers_.try_emplace(layer, rows_).first->second;
+    for (int64_t b = 0; b < rows_; ++b) {
+      if (last_start_[b] >= 0) rows[b] = {};
+      const int64_t begin = std::max<int64_t>(last_start_[b], 0);
+      rows[b].add(added.k[b].slice(0, begin), added.v[b].slice(0, begin), {}, capacity_);
+    }
+  }
+  staged_.clear();
+}
+
+std::vector<checkpoint::NamedTensor> BatchMemory::state() const {
+  std::vector<checkpoint::NamedTensor> tensors;
+  for (const auto& [layer, rows] : layers_) {
+    for (int64_t b = 0; b < rows_; ++b) {
+      if (rows[b].size() == 0) continue;
+      const std::string name = fmt::format("memory.{}.{}.", layer, b);
+      tensors.push_back({name + "k", rows[b].k});
+      tensors.push_back({name + "v", rows[b].v});
+    }
+  }
+  return tensors;
+}
+
+void BatchMemory::restore(std::span<const checkpoint::NamedTensor> saved, at::Device device) {
+  layers_.clear();
+  for (const checkpoint::NamedTensor& tensor : saved) {
+    long layer = 0, row = 0;
+    char kind = 0;
+    const int read = std::sscanf(tensor.name.c_str(), "memory.%ld.%ld.%c", &layer, &row, &kind);
+    if (read != 3 || row < 0 || row >= rows_ || tensor.tensor.dim() != 3 ||
+        (kind != 'k' && kind != 'v')) {
+      throw Error(fmt::format("checkpoint: \"{}\" is not a memory of this run", tensor.name));
+    }
+    LayerMemory& memory = layers_.try_emplace(layer, rows_).first->second[row];
+    (kind == 'k' ? memory.k : memory.v) = tensor.tensor.to(device);
+  }
+  for (const auto& [layer, rows] : layers_) {
+    for (const LayerMemory& row : rows) {
+      if (row.k.defined() == row.v.defined() &&
+          (!row.k.defined() || row.k.sizes() == row.v.sizes()))
+        continue;
+      throw Error(fmt::format("checkpoint: memory of layer {} has keys without values", layer));
+    }
+  }
+}
+
+}  // namespace reynard::models

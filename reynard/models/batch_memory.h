@@ -1,0 +1,59 @@
+#pragma once
+// The memory of a training batch whose rows walk through documents: keys and values of memory
+// layers from earlier steps, per row, without gradients (Memorizing Transformer, Wu et al. 2022).
+// The trainer owns it; mixers/memory_attention reads it and stages what the step adds.
+
+#include "reynard/checkpoint/safetensors.h"
+#include "reynard/models/state.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+namespace reynard::models {
+
+class BatchMemory {
+ public:
+  // capacity: newest tokens that each row keeps. across_documents: a document that begins does not
+  // clear its row.
+  BatchMemory(int64_t rows, int64_t capacity, bool across_documents);
+
+  // Before the forward pass. starts (B, T) bool: where documents begin.
+  void begin_step(const at::Tensor& starts);
+
+  // The rows' memories of a layer, aligned at their newest tokens: k, v (B, M, G, D). Undefined
+  // while all are empty.
+  struct View {
+    at::Tensor k, v;
+    int64_t size() const { return k.defined() ? k.size(1) : 0; }
+  };
+  View view(int64_t layer) const;
+  // The first entry of the view that each of the tokens [begin, begin + size) of the rows sees:
+  // (B, size) i32. Tokens after a document's start see none.
+  at::Tensor first_key(int64_t layer, int64_t begin, int64_t size) const;
+
+  // k, v (B, T, G, D) of this step; staging a layer again (recomputed activations) replaces them.
+  void stage(int64_t layer, const at::Tensor& k, const at::Tensor& v);
+  // After the backward pass: what was staged joins the memory.
+  void commit();
+
+  // Tensors "memory.LAYER.ROW.k" and "...v".
+  std::vector<checkpoint::NamedTensor> state() const;
+  void restore(std::span<const checkpoint::NamedTensor> saved, at::Device device);
+
+ private:
+  struct Staged {
+    at::Tensor k, v;
+  };
+  int64_t capacity_;
+  bool across_documents_;
+  std::vector<int64_t> first_start_, last_start_;  // per row of this step; T and -1: none
+  std::map<int64_t, std::vector<LayerMemory>> layers_;
+  std::map<int64_t, Staged> staged_;
+  int64_t rows_;
+};
+
+}  // namespace reynard::models

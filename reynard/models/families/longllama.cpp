@@ -1,0 +1,54 @@
+// LongLLaMA (the Focused Transformer authors' Hugging Face code): Llama's tensors, and a memory in
+// `mem_layers`. Its memory dtype and the grouping of its attention loops decide memory use, not the
+// function, and are not read.
+
+#include "reynard/models/families/family.h"
+#include "reynard/models/families/layout.h"
+
+namespace reynard::models {
+
+namespace {
+
+void read_keys(const JsonFields& fields, DecoderConfig& config) {
+  kLlama.read_keys(fields, config);
+  config.mixer = "memory_attention";
+  config.memory.window = fields.integer("max_position_embeddings", 2048);
+  config.memory.last_context = fields.integer("last_context_length", 1024);
+  config.memory.layers = fields.integers("mem_layers");
+  config.memory.positions = fields.boolean("mem_positionals", true);
+}
+
+std::string obstacle(const DecoderConfig& config) {
+  if (!config.has_memory()) return "mixer is not memory_attention";
+  DecoderConfig local = config;
+  local.mixer = "attention";
+  const std::string other = kLlama.obstacle(local);
+  if (!other.empty()) return other;
+  if (config.memory.merge != MemoryMerge::kJoint) return "memory.merge is not joint";
+  return "";
+}
+
+void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
+  kLlama.write_keys(config, json);
+  json["max_position_embeddings"] = config.memory.window;
+  json["last_context_length"] = config.memory.last_context;
+  json["mem_layers"] = config.memory.layers;
+  json["mem_positionals"] = config.memory.positions;
+  json["mem_dtype"] = "float32";
+  json["mem_attention_grouping"] = nullptr;
+  json["torch_attention"] = false;
+  json["gradient_checkpoint_every_ith"] = 1;
+}
+
+}  // namespace
+
+const Family kLongLlama = {
+    .model_type = "longllama",
+    .architecture = "LongLlamaForCausalLM",
+    .read_keys = read_keys,
+    .write_keys = write_keys,
+    .obstacle = obstacle,
+    .pieces = [](const std::string& name, int64_t rows) { return kLlama.pieces(name, rows); },
+    .ignored_ending = "rotary_emb.inv_freq"};
+
+}  // namespace reynard::models

@@ -1,0 +1,114 @@
+#include "reynard/models/mixers/top_k_attention.h"
+
+#include "reynard/knn/search.h"
+
+#include <ATen/TensorIndexing.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/floor_divide.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/logaddexp.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace reynard::models {
+
+namespace {
+
+// Queries whose chosen keys and values are gathered at once: (B, 128, H, k, D) twice.
+constexpr int64_t kQueryBlock = 128;
+
+// ids (B, T, H, k) of t (B, M, G, D) -> (B, T, H, k, D); query head h reads head h G / H.
+at::Tensor chosen(const at::Tensor& t, const at::Tensor& ids) {
+  const int64_t B = t.size(0), G = t.size(2), H = ids.size(2);
+  const at::Tensor row = at::arange(B, ids.options()).view({B, 1, 1, 1});
+  const at::Tensor head = at::floor_divide(at::arange(H, ids.options()) * G, H).view({1, 1, H, 1});
+  return t.index({row, ids, head});
+}
+
+attention::AttentionOutput attend_chosen(const at::Tensor& q,
+                                         const at::Tensor& query_sums,
+                                         const attention::KeyPart& part,
+                                         const at::Tensor& found) {
+  const at::Tensor ids = found.clamp_min(0);
+  const at::Tensor keys = chosen(part.k, ids).to(at::kFloat);
+  const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
+  at::Tensor logits =
+      at::matmul(keys, q.to(at::kFloat).unsqueeze(-1)).squeeze(-1) * scale;  // (B, T, H, k)
+  if (part.sums.defined()) {
+    const at::Tensor key_sums = part.sums.gather(2, ids.transpose(1, 2).flatten(2))
+                                    .view_as(ids.transpose(1, 2))
+                                    .transpose(1, 2);
+    logits = logits + (query_sums.transpose(1, 2).unsqueeze(-1) - key_sums).to(at::kFloat);
+  }
+  at::Tensor visible = found.ge(0);
+  if (part.first_key.defined()) {
+    visible = visible.logical_and(found.ge(part.first_key.unsqueeze(-1).unsqueeze(-1)));
+  }
+  logits = logits.masked_fill(visible.logical_not(), -std::numeric_limits<double>::infinity());
+  const at::Tensor lse = at::logsumexp(logits, {-1});
+  const at::Tensor finite = at::where(at::isfinite(lse), lse, at::zeros_like(lse));
+  const at::Tensor weights = at::exp(logits - finite.unsqueeze(-1));
+  const at::Tensor values = chosen(part.v, ids).to(at::kFloat);
+  return {.out = at::matmul(weights.unsqueeze(-2), values).squeeze(-2).to(q.scalar_type()),
+          .lse = lse.transpose(1, 2),
+          .start = {}};
+}
+
+// One ring per row of the batch, all of the part's keys in it.
+std::vector<knn::KeyRing> rings_of(const attention::KeyPart& part) {
+  std::vector<knn::KeyRing> rings;
+  for (int64_t b = 0; b < part.k.size(0); ++b) {
+    knn::KeyRing& ring = rings.emplace_back();
+    ring.keys = part.k[b].detach().cpu().transpose(0, 1);
+    ring.next = part.k.size(1);
+    // Entries that the row's first query does not see are padding: no query of it sees them.
+    if (part.first_key.defined()) ring.first = part.first_key[b][0].item<int64_t>();
+  }
+  return rings;
+}
+
+}  // namespace
+
+attention::AttentionOutput top_k_attention(const at::Tensor& q,
+                                           const at::Tensor& query_sums,
+                                           const attention::KeyPart& part,
+                                           int64_t k) {
+  const std::vector<knn::KeyRing> rings = rings_of(part);
+  int64_t most = 0;
+  for (const knn::KeyRing& ring : rings) most = std::max(most, ring.size());
+  std::vector<at::Tensor> outs, lses;
+  for (int64_t begin = 0; begin < q.size(1); begin += kQueryBlock) {
+    const int64_t size = std::min(kQueryBlock, q.size(1) - begin);
+    const at::Tensor queries = q.narrow(1, begin, size);
+    attention::KeyPart seen = part;
+    if (part.first_key.defined()) seen.first_key = part.first_key.narrow(1, begin, size);
+    const at::Tensor sums = query_sums.defined() ? query_sums.narrow(2, begin, size) : query_sums;
+    const at::Tensor ids = knn::search(queries.detach().cpu(), rings, std::min(k, most)).ids;
+    const auto block = attend_chosen(queries, sums, seen, ids.to(q.device()));
+    outs.push_back(block.out);
+    lses.push_back(block.lse);
+  }
+  return {.out = at::cat(outs, 1), .lse = at::cat(lses, 2), .start = {}};
+}
+
+attention::AttentionOutput joined(const attention::AttentionOutput& a,
+                                  const attention::AttentionOutput& b) {
+  const at::Tensor share = at::sigmoid(b.lse - a.lse).transpose(1, 2).unsqueeze(-1);
+  const at::Tensor own = a.out.to(at::kFloat);
+  return {.out = (own + share * (b.out.to(at::kFloat) - own)).to(a.out.scalar_type()),
+          .lse = at::logaddexp(a.lse, b.lse),
+          .start = {}};
+}
+
+}  // namespace reynard::models

@@ -1,0 +1,281 @@
+// Training of a memory: which contexts see which, and where gradients go.
+
+#include "reynard/models/crossbatch.h"
+#include "reynard/models/batch_memory.h"
+#include "reynard/models/decoder.h"
+#include "reynard/tensor/error.h"
+#include "tests/support/compare.h"
+#include "tests/support/decoder_variants.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+#include <vector>
+
+namespace reynard::models {
+namespace {
+
+constexpr int64_t kL = 5;  // tokens of a context
+
+// One layer with a memory: then tokens reach each other through its keys only.
+DecoderConfig config_of(bool gated, MemoryDecay decay = MemoryDecay::kNone) {
+  DecoderConfig config = test::small_config();
+  config.vocab_size = 128;
+  config.num_layers = 1;
+  config.mixer = "memory_attention";
+  config.attention.num_kv_heads = 2;
+  config.attention.qk_norm = QKNorm::kTemperature;
+  config.attention.rope = true;
+  config.attention.forget_gate =
+      decay == MemoryDecay::kNone ? ForgetGate::kNone : ForgetGate::kFull;
+  config.memory.window = kL;
+  config.memory.layers = {0};
+  config.memory.positions = false;
+  config.memory.decay = decay;
+  config.memory.merge = gated ? MemoryMerge::kGated : MemoryMerge::kJoint;
+  return config;
+}
+
+Decoder make_decoder(const DecoderConfig& config) {
+  Decoder decoder(config, /*seed=*/2);
+  test::spread_weights(decoder, 7);
+  return decoder;
+}
+
+// Every token of the batch is another one.
+at::Tensor distinct_tokens(const Crossbatch& cross) {
+  return at::arange(cross.rows * cross.contexts * kL, at::kLong);
+}
+
+at::Tensor hidden(Decoder& decoder, const at::Tensor& tokens, const Crossbatch& cross) {
+  const at::Tensor offsets = at::arange(0, tokens.size(0), kL, at::kLong);
+  return decoder.hidden(tokens, offsets, {}, {.crossbatch = cross});
+}
+
+at::Tensor context(const at::Tensor& rows, int64_t u) {
+  return rows.narrow(0, u * kL, kL);
+}
+
+// Contexts u whose output changes with the tokens of context `changed`.
+std::set<int64_t> readers_of(Decoder& decoder, const Crossbatch& cross, int64_t changed) {
+  const at::NoGradGuard no_grad;
+  at::Tensor tokens = distinct_tokens(cross);
+  const at::Tensor before = hidden(decoder, tokens, cross);
+  context(tokens, changed).fill_(127);
+  const at::Tensor moved = (hidden(decoder, tokens, cross) - before).abs();
+  std::set<int64_t> readers;
+  for (int64_t u = 0; u < cross.rows * cross.contexts; ++u) {
+    if (u != changed && context(moved, u).max().item<double>() > 0) readers.insert(u);
+  }
+  return readers;
+}
+
+TEST(Crossbatch, ContextsSeeEarlierOnesOfTheNextRows) {
+  Decoder decoder = make_decoder(config_of(false));
+  const Crossbatch cross{.rows = 4, .contexts = 3, .documents = 2};
+  // Contexts of row i are 3 i, 3 i + 1, 3 i + 2; row i is read by itself and by row i - 1.
+  EXPECT_EQ(readers_of(decoder, cross, 3), (std::set<int64_t>{4, 5, 1, 2}));
+  EXPECT_EQ(readers_of(decoder, cross, 4), (std::set<int64_t>{5, 2}));
+  EXPECT_EQ(readers_of(decoder, cross, 5), (std::set<int64_t>{}));
+  EXPECT_EQ(readers_of(decoder, cross, 0), (std::set<int64_t>{1, 2, 10, 11})) << "around the end";
+}
+
+// k = 4, R = 3: contexts 0 to 3 of a pack see 0, 2, 3 and 3 others, none before the first pack.
+TEST(Crossbatch, PacksAreThoseOfLongLlama3B) {
+  Decoder decoder = make_decoder(config_of(false));
+  const Crossbatch cross{.rows = 2, .contexts = 4, .documents = 1, .rule = CrossbatchRule::kPacks};
+  std::vector<std::set<int64_t>> seen(8);
+  for (int64_t u = 0; u < 8; ++u) {
+    for (const int64_t reader : readers_of(decoder, cross, u)) seen[reader].insert(u);
+  }
+  EXPECT_EQ(seen,
+            (std::vector<std::set<int64_t>>{
+                {}, {0}, {0, 1}, {0, 1, 2}, {}, {3, 4}, {3, 4, 5}, {4, 5, 6}}));
+}
+
+// Of its own document a context sees what it sees at inference.
+TEST(Crossbatch, OneDocumentIsInference) {
+  for (const bool gated : {false, true}) {
+    for (const MemoryDecay decay : {MemoryDecay::kNone, MemoryDecay::kDistance}) {
+      Decoder decoder = make_decoder(config_of(gated, decay));
+      const Crossbatch cross{.rows = 2, .contexts = 3, .documents = 1};
+      const at::NoGradGuard no_grad;
+      const at::Tensor tokens = distinct_tokens(cross);
+      const at::Tensor offsets = at::arange(0, 2, at::kLong) * 3 * kL;
+      EXPECT_TENSORS_NEAR(
+          hidden(decoder, tokens, cross), decoder.hidden(tokens, offsets), 2e-5, 1e-5);
+    }
+  }
+}
+
+// The loss of row 0's last context as a function of the embedding of a token of another document.
+struct OtherDocument {
+  Decoder decoder;
+  Crossbatch cross;
+  at::Tensor weights = at::randn({kL, 32});
+  at::Tensor embedding = {};
+
+  OtherDocument(const DecoderConfig& config, const Crossbatch& crossbatch)
+      : decoder(make_decoder(config)), cross(crossbatch) {
+    decoder.parameters([&](const std::string& name, Parameter& parameter) {
+      if (name == "model.embeddings.weight") embedding = parameter.value;
+    });
+  }
+  at::Tensor loss() {
+    return (context(hidden(decoder, distinct_tokens(cross), cross), 1) * weights).sum();
+  }
+  // (L, C): of the tokens of row 1's first context.
+  at::Tensor gradient() {
+    embedding.mutable_grad() = at::Tensor();
+    loss().backward();
+    return embedding.grad().narrow(0, 2 * kL, kL);
+  }
+};
+
+TEST(Crossbatch, GradientReachesKeysOfOtherDocuments) {
+  for (const CrossbatchRule rule : {CrossbatchRule::kRows, CrossbatchRule::kPacks}) {
+    // In packs a context sees those before it: then row 1 reads row 0.
+    const bool rows = rule == CrossbatchRule::kRows;
+    const Crossbatch cross{.rows = 3, .contexts = 2, .documents = 2, .rule = rule};
+    OtherDocument test(config_of(false), cross);
+    const int64_t read = rows ? 2 : 0, reader = rows ? 1 : 3;
+    const auto loss = [&] {
+      return (context(hidden(test.decoder, distinct_tokens(cross), cross), reader) * test.weights)
+          .sum();
+    };
+    loss().backward();
+    const at::Tensor gradient = test.embedding.grad().narrow(0, read * kL, kL).clone();
+    EXPECT_GT(gradient.abs().max().item<double>(), 1e-2);
+    const at::NoGradGuard no_grad;
+    constexpr float kStep = 1e-2F;
+    const auto difference = [&](at::Tensor element, float step) {
+      element += step;
+      const double up = loss().item<double>();
+      element -= 2 * step;
+      const double down = loss().item<double>();
+      element += step;
+      return (up - down) / (2 * step);
+    };
+    for (const int64_t column : {0, 7, 31}) {
+      for (int64_t t = 0; t < kL; ++t) {
+        // Richardson: the third derivative cancels. What stays is rounding: f32 losses of order
+        // 10 differ by 1e-6 of that, divided by the step.
+        const at::Tensor element = test.embedding[read * kL + t][column];
+        const double expected =
+            (4 * difference(element, kStep / 2) - difference(element, kStep)) / 3;
+        EXPECT_NEAR(gradient[t][column].item<double>(), expected, 4e-3 + 1e-3 * std::abs(expected))
+            << t << ", " << column;
+      }
+    }
+  }
+}
+
+TEST(Crossbatch, OneDocumentOrAStopGivesOtherDocumentsNoGradient) {
+  OtherDocument alone(config_of(false), {.rows = 3, .contexts = 2, .documents = 1});
+  EXPECT_EQ(alone.gradient().abs().max().item<double>(), 0);
+  for (const bool gated : {false, true}) {
+    OtherDocument stopped(config_of(gated),
+                          {.rows = 3, .contexts = 2, .documents = 2, .stop_gradient = true});
+    EXPECT_EQ(stopped.gradient().abs().max().item<double>(), 0);
+    const at::Tensor own = stopped.embedding.grad();
+    EXPECT_EQ(own.narrow(0, 0, kL).abs().max().item<double>(), 0) << "its own earlier context";
+    EXPECT_GT(own.narrow(0, kL, kL).abs().max().item<double>(), 1e-2);
+  }
+}
+
+// Steps over a document with a memory between them are its contexts at inference, and the gradient
+// to the memory is exactly 0.
+TEST(BatchMemory, StepsAreContextsWithoutGradient) {
+  for (const bool gated : {false, true}) {
+    for (const int64_t top_k : {0, 3}) {
+      DecoderConfig config = config_of(gated);
+      config.memory.top_k = top_k;
+      Decoder decoder = make_decoder(config);
+      constexpr int64_t kRows = 2, kSteps = 3;
+      const at::Tensor tokens = at::arange(kRows * kSteps * kL, at::kLong).view({kRows, -1});
+      BatchMemory memory(kRows, /*capacity=*/100, /*across_documents=*/false);
+      const Crossbatch cross{.rows = kRows, .contexts = 1, .memory = &memory};
+      at::Tensor embedding;
+      decoder.parameters([&](const std::string& name, Parameter& parameter) {
+        if (name == "model.embeddings.weight") embedding = parameter.value;
+      });
+      std::vector<at::Tensor> steps;
+      for (int64_t step = 0; step < kSteps; ++step) {
+        memory.begin_step(at::zeros({kRows, kL}, at::kBool));
+        const at::Tensor chunk = tokens.narrow(1, step * kL, kL).flatten();
+        embedding.mutable_grad() = at::Tensor();
+        const at::Tensor out = hidden(decoder, chunk, cross);
+        (out * at::randn(out.sizes())).sum().backward();
+        memory.commit();
+        steps.push_back(out.detach().view({kRows, kL, -1}));
+      }
+      const at::Tensor gradient = embedding.grad().view({-1, 32}).abs().sum(1);
+      for (int64_t row = 0; row < kRows; ++row) {
+        const at::Tensor earlier = gradient.narrow(0, row * kSteps * kL, 2 * kL);
+        EXPECT_EQ(earlier.max().item<double>(), 0);
+        EXPECT_GT(gradient.narrow(0, row * kSteps * kL + 2 * kL, kL).min().item<double>(), 0);
+        const at::NoGradGuard no_grad;
+        const at::Tensor whole = decoder.hidden(tokens[row], at::zeros({1}, at::kLong));
+        for (int64_t step = 0; step < kSteps; ++step) {
+          EXPECT_TENSORS_NEAR(steps[step][row], context(whole, step), 2e-5, 1e-5)
+              << "step " << step << " top_k " << top_k;
+        }
+      }
+    }
+  }
+}
+
+TEST(BatchMemory, ADocumentThatBeginsForgetsTheOneBefore) {
+  BatchMemory memory(/*rows=*/2, /*capacity=*/8, /*across_documents=*/false);
+  const auto step = [&](int64_t row, int64_t start, double value) {
+    at::Tensor starts = at::zeros({2, 6}, at::kBool);
+    if (start >= 0) starts[row][start] = true;
+    memory.begin_step(starts);
+    memory.stage(3, at::zeros({2, 6, 1, 4}) + value, at::zeros({2, 6, 1, 4}));
+    memory.commit();
+  };
+  step(0, -1, 1);
+  EXPECT_EQ(memory.view(3).size(), 6);
+  step(0, 4, 2);  // row 0 keeps two tokens, row 1 the newest eight of twelve
+  const at::Tensor keys = memory.view(3).k;
+  ASSERT_EQ(keys.size(1), 8);
+  EXPECT_EQ(keys[0].narrow(0, 6, 2).mean().item<double>(), 2);
+  EXPECT_EQ(keys[1].sum().item<double>(), 4 * (2 * 1 + 6 * 2));
+  at::Tensor starts = at::zeros({2, 6}, at::kBool);
+  starts[1][3] = true;
+  memory.begin_step(starts);
+  const at::Tensor first = memory.first_key(3, 0, 6);
+  EXPECT_EQ(first[0].min().item<int>(), 6);
+  EXPECT_EQ(first[0].max().item<int>(), 6);
+  EXPECT_EQ(first[1][2].item<int>(), 0);
+  EXPECT_EQ(first[1][3].item<int>(), 8) << "the new document sees none";
+
+  BatchMemory restored(2, 8, false);
+  restored.restore(memory.state(), at::kCPU);
+  EXPECT_BITWISE_EQUAL(restored.view(3).k, keys);
+  EXPECT_THROW(
+      restored.restore(std::vector<checkpoint::NamedTensor>{{"memory.3.9.k", keys[0]}}, at::kCPU),
+      Error);
+}
+
+TEST(Crossbatch, BatchesThatDoNotDivideAreRefused) {
+  Decoder decoder = make_decoder(config_of(false));
+  const at::Tensor tokens = at::arange(20, at::kLong);
+  const auto run = [&](const Crossbatch& cross) { return hidden(decoder, tokens, cross); };
+  EXPECT_THROW(run({.rows = 3, .contexts = 1}), Error);
+  EXPECT_THROW(run({.rows = 2, .contexts = 2, .documents = 3}), Error);
+  EXPECT_THROW(decoder.hidden(tokens,
+                              at::zeros({1}, at::kLong),
+                              {},
+                              {.crossbatch = Crossbatch{.rows = 2, .contexts = 2}}),
+               Error);
+}
+
+}  // namespace
+}  // namespace reynard::models

@@ -1,0 +1,261 @@
+// Memory attention at inference: the published golden and a plain computation of the rule.
+
+#include "reynard/attention/attention.h"
+#include "reynard/checkpoint/safetensors.h"
+#include "reynard/models/mixers/top_k_attention.h"
+#include "reynard/models/pretrained.h"
+#include "reynard/models/score.h"
+#include "reynard/models/state.h"
+#include "reynard/tensor/error.h"
+#include "tests/models/plain_memory_model.h"
+#include "tests/support/compare.h"
+#include "tests/support/decoder_variants.h"
+#include "tests/support/files.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/randperm.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+namespace reynard::models {
+namespace {
+
+DecoderConfig longllama(int64_t window, int64_t last_context, int64_t num_kv_heads) {
+  DecoderConfig config = test::small_config();
+  config.num_layers = 3;
+  config.mixer = "memory_attention";
+  config.attention.forget_gate = ForgetGate::kNone;
+  config.attention.rope = true;
+  config.attention.rope_base = 100;
+  config.attention.num_kv_heads = num_kv_heads;
+  config.memory.window = window;
+  config.memory.last_context = last_context;
+  config.memory.layers = {0, 2};
+  return config;
+}
+
+Decoder make_decoder(const DecoderConfig& config) {
+  Decoder decoder(config, /*seed=*/5);
+  test::spread_weights(decoder, 3);
+  return decoder;
+}
+
+at::Tensor random_tokens(int64_t count) {
+  return at::randint(48, {count}, at::kLong);
+}
+
+at::Tensor one_sequence() {
+  return at::zeros({1}, at::kLong);
+}
+
+// Contexts of W tokens, one that begins the last `last` tokens, and of W tokens again.
+std::vector<int64_t> window_begins(int64_t T, int64_t W, int64_t last_begin) {
+  std::vector<int64_t> begins;
+  for (int64_t at = 0; at < last_begin; at += W) begins.push_back(at);
+  for (int64_t at = last_begin; at < T; at += W) begins.push_back(at);
+  return begins;
+}
+
+TEST(MemoryAttention, GoldenPrefillAndDecodeAcrossAFlush) {
+  REYNARD_NEED_SHARED();
+  const auto folder = test::shared_folder() / "goldens" / "longllama";
+  const checkpoint::SafetensorsFile golden(folder / "golden.safetensors");
+  Decoder decoder = load_model(folder);
+  const at::NoGradGuard no_grad;
+  const at::Tensor prompts = golden.read("input_ids").to(at::kLong);
+  const at::Tensor next = golden.read("decode_input").to(at::kLong);
+  const int64_t B = prompts.size(0), T = prompts.size(1);
+  const at::Tensor expected = golden.read("logits");
+  const at::Tensor decoded = golden.read("decode_logits");
+  const auto pool = make_page_pool(decoder);
+  const int64_t last = decoder.config().last_context_begin(T);
+  ASSERT_EQ(last, 300 - 64);
+  for (int64_t b = 0; b < B; ++b) {
+    // In one go ...
+    const at::Tensor whole = logits(decoder, decoder.hidden(prompts[b], one_sequence()));
+    EXPECT_TENSORS_NEAR(whole, expected[b], 1e-4, 0) << "prefill of prompt " << b;
+    // ... and with a state, in chunks, then token by token.
+    SequenceState state(decoder, pool);
+    const std::array states{&state};
+    const std::array<int64_t, 5> ends{100, 130, last, 290, T};
+    for (const int64_t end : ends) {
+      const int64_t begin = state.length();
+      const at::Tensor hidden =
+          decoder.hidden(prompts[b].narrow(0, begin, end - begin), one_sequence(), states);
+      EXPECT_TENSORS_NEAR(
+          logits(decoder, hidden), expected[b].narrow(0, begin, end - begin), 1e-4, 0)
+          << "chunk from " << begin;
+      if (end == last) decoder.start_window(state);
+    }
+    for (int64_t t = 0; t < next.size(1); ++t) {
+      const at::Tensor hidden = decoder.hidden(next[b].narrow(0, t, 1), one_sequence(), states);
+      EXPECT_TENSORS_NEAR(logits(decoder, hidden)[0], decoded[b][t], 1e-4, 0) << "step " << t;
+    }
+    EXPECT_EQ(state.memory(1).size(), last + 128) << "the local context did not leave";
+    EXPECT_EQ(state.memory(0).size(), 0) << "layer without a memory";
+  }
+}
+
+TEST(MemoryAttention, WholeTextsEqualThePlainRule) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [W, last, G] : std::vector<std::array<int64_t, 3>>{
+           {16, 0, 4}, {16, 10, 2}, {7, 7, 1}, {1, 0, 4}, {64, 20, 2}, {200, 0, 2}}) {
+    Decoder decoder = make_decoder(longllama(W, last, G));
+    const test::PlainMemoryModel plain(decoder);
+    for (const int64_t T : {1, 6, 16, 17, 90}) {
+      const at::Tensor tokens = random_tokens(T);
+      const auto begins = window_begins(T, W, decoder.config().last_context_begin(T));
+      EXPECT_TENSORS_NEAR(decoder.hidden(tokens, one_sequence()),
+                          plain.hidden(tokens, begins).to(at::kFloat),
+                          2e-5,
+                          1e-5)
+          << "W " << W << " last " << last << " G " << G << " T " << T;
+    }
+  }
+}
+
+// Prompts of other lengths in the same calls, cut anywhere; then single tokens.
+TEST(MemoryAttention, UnequalPromptsWithStatesEqualThePlainRule) {
+  Decoder decoder = make_decoder(longllama(16, 10, 2));
+  const test::PlainMemoryModel plain(decoder);
+  const auto pool = make_page_pool(decoder);
+  const std::array<int64_t, 3> prompts{50, 9, 23};
+  const std::array<int64_t, 3> lengths{95, 60, 70};
+  std::vector<SequenceState> states;
+  std::vector<at::Tensor> tokens, seen(3);
+  for (const int64_t length : lengths) {
+    states.emplace_back(decoder, pool);
+    tokens.push_back(random_tokens(length));
+  }
+  const auto call = [&](const std::vector<int64_t>& sizes) {
+    std::vector<at::Tensor> chunks;
+    std::vector<int64_t> offsets, members;
+    std::vector<SequenceState*> callers;
+    int64_t rows = 0;
+    for (std::size_t s = 0; s < 3; ++s) {
+      if (sizes[s] == 0) continue;
+      chunks.push_back(tokens[s].narrow(0, states[s].length(), sizes[s]));
+      offsets.push_back(rows);
+      members.push_back(static_cast<int64_t>(s));
+      callers.push_back(&states[s]);
+      rows += sizes[s];
+    }
+    const at::Tensor hidden =
+        decoder.hidden(at::cat(chunks), at::tensor(offsets, at::kLong), callers);
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      at::Tensor& all = seen[members[i]];
+      const at::Tensor mine = hidden.narrow(0, offsets[i], sizes[members[i]]);
+      all = all.defined() ? at::cat({all, mine}) : mine;
+    }
+  };
+  call({33, 0, 13});
+  call({7, 0, 0});
+  for (const int s : {0, 2}) decoder.start_window(states[s]);
+  call({10, 9, 10});
+  for (int step = 0; step < 45; ++step) call({1, 1, 1});
+  call({0, 6, 2});
+  for (int s = 0; s < 3; ++s) {
+    const int64_t begin = std::max<int64_t>(prompts[s] - 10, 0);
+    EXPECT_TENSORS_NEAR(
+        seen[s],
+        plain.hidden(tokens[s], window_begins(lengths[s], 16, begin)).to(at::kFloat),
+        5e-5,
+        1e-5)
+        << "sequence " << s;
+  }
+}
+
+TEST(MemoryAttention, BestKeysEqualThePlainRuleWithAndWithoutStates) {
+  DecoderConfig config = longllama(12, 0, 2);
+  config.memory.top_k = 5;
+  config.vocab_size = 128;
+  Decoder decoder = make_decoder(config);
+  const test::PlainMemoryModel plain(decoder);
+  const at::NoGradGuard no_grad;
+  // Every token once: equal ones have equal keys, of which the search takes the oldest.
+  const at::Tensor tokens = at::randperm(128, at::kLong).narrow(0, 0, 80);
+  const at::Tensor expected = plain.hidden(tokens, window_begins(80, 12, 0)).to(at::kFloat);
+  EXPECT_TENSORS_NEAR(decoder.hidden(tokens, one_sequence()), expected, 5e-5, 1e-5);
+  SequenceState state(decoder, make_page_pool(decoder));
+  const std::array states{&state};
+  for (const int64_t end : {30, 31, 32, 60, 80}) {
+    const int64_t begin = state.length();
+    EXPECT_TENSORS_NEAR(
+        decoder.hidden(tokens.narrow(0, begin, end - begin), one_sequence(), states),
+        expected.narrow(0, begin, end - begin),
+        5e-5,
+        1e-5);
+  }
+}
+
+TEST(MemoryAttention, AllKeysAsTheBestAreDenseAttention) {
+  const at::Tensor q = at::randn({2, 150, 4, 16}), k = at::randn({2, 40, 2, 16}),
+                   v = at::randn({2, 40, 2, 16});
+  const std::vector<attention::KeyPart> parts = {
+      {.k = k, .v = v, .sums = {}, .first_key = {}, .causal = false}};
+  const auto dense = attention::attention(q, {}, parts, {});
+  const auto best = top_k_attention(q, {}, parts[0], 40);
+  EXPECT_TENSORS_NEAR(best.out, dense.out, 1e-5, 1e-5);
+  EXPECT_TENSORS_NEAR(best.lse, dense.lse, 1e-5, 1e-5);
+}
+
+TEST(MemoryAttention, CapacityKeepsTheNewest) {
+  DecoderConfig config = longllama(8, 0, 4);
+  config.num_layers = 1;  // with more, what a key saw depends on the capacity too
+  config.memory.layers = {0};
+  config.memory.capacity = 20;
+  Decoder bounded = make_decoder(config);
+  const at::NoGradGuard no_grad;
+  at::Tensor tokens = random_tokens(64);
+  const at::Tensor before = bounded.hidden(tokens, one_sequence());
+  SequenceState state(bounded, make_page_pool(bounded));
+  const std::array states{&state};
+  EXPECT_TENSORS_NEAR(bounded.hidden(tokens, one_sequence(), states), before, 2e-5, 1e-5);
+  EXPECT_EQ(state.memory(0).size(), 20);
+  // The last context, from 56 on, sees 36 to 55.
+  for (const auto& [changed, seen] : {std::pair{35, false}, std::pair{36, true}}) {
+    tokens[changed] = (tokens[changed] + 1) % 48;
+    const at::Tensor after = bounded.hidden(tokens, one_sequence());
+    const double moved = (after - before).narrow(0, 56, 8).abs().max().item<double>();
+    EXPECT_EQ(moved > 1e-6, seen) << changed << " moved it by " << moved;
+  }
+}
+
+TEST(MemoryAttention, ForksShareAMemoryAndGoTheirOwnWays) {
+  Decoder decoder = make_decoder(longllama(16, 0, 2));
+  const at::Tensor tokens = random_tokens(60);
+  const at::Tensor full = decoder.hidden(tokens, one_sequence()).detach();
+  SequenceState state(decoder, make_page_pool(decoder));
+  decoder.hidden(tokens.narrow(0, 0, 40), one_sequence(), std::array{&state});
+  SequenceState fork = state.fork();
+  decoder.hidden(random_tokens(30), one_sequence(), std::array{&fork});
+  EXPECT_EQ(fork.memory(0).size(), 64);
+  EXPECT_EQ(state.memory(0).size(), 32);
+  EXPECT_FALSE(state.can_truncate(31)) << "its context has left";
+  EXPECT_TRUE(state.can_truncate(33));
+  const at::Tensor rest =
+      decoder.hidden(tokens.narrow(0, 40, 20), one_sequence(), std::array{&state});
+  EXPECT_TENSORS_NEAR(rest, full.narrow(0, 40, 20), 5e-5, 1e-5);
+}
+
+TEST(MemoryAttention, ImpossibleConfigsAreRefused) {
+  const auto refused = [](auto change) {
+    DecoderConfig config = longllama(16, 8, 2);
+    change(config);
+    EXPECT_THROW(Decoder decoder(config), Error);
+  };
+  refused([](DecoderConfig& c) { c.memory.layers = {3}; });
+  refused([](DecoderConfig& c) { c.memory.last_context = 17; });
+  refused([](DecoderConfig& c) { c.attention.window = 4; });
+  refused([](DecoderConfig& c) { c.memory.decay = MemoryDecay::kDistance; });
+  refused([](DecoderConfig& c) { c.mixer = "attention"; });
+}
+
+}  // namespace
+}  // namespace reynard::models
