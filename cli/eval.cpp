@@ -43,6 +43,8 @@ struct EvalArguments {
   int64_t length = 0;
   int64_t train_length = 0;
   int64_t batch_tokens = 16384;
+  int64_t memory_tokens = -1;  // -1: as the model says
+  int64_t memory_keys = -1;
   std::string checkpoints;
   bool skip_bad = false;
   bool json = false;
@@ -204,6 +206,21 @@ std::vector<nlohmann::json> measure_tasks(const EvalArguments& arguments,
   return summaries;
 }
 
+// Applies --memory-tokens and --memory-keys; what they are, for the identity of results.
+nlohmann::json limit_memory(const EvalArguments& arguments, models::Decoder& decoder) {
+  if (arguments.memory_tokens < 0 && arguments.memory_keys < 0) return {};
+  const models::DecoderConfig& config = decoder.config();
+  tensor::check_value(config.has_memory(),
+                      "eval",
+                      "--memory-tokens or --memory-keys",
+                      "given",
+                      "none: the model has no memory");
+  decoder.set_memory_limits(
+      arguments.memory_tokens < 0 ? config.memory.capacity : arguments.memory_tokens,
+      arguments.memory_keys < 0 ? config.memory.top_k : arguments.memory_keys);
+  return {{"tokens", config.memory.capacity}, {"keys", config.memory.top_k}};
+}
+
 // Measures one model with all tasks; results go into the folder. Returns the summaries.
 std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
                                           const evaluation::EvaluationConfig& config,
@@ -214,6 +231,7 @@ std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
   models::Decoder decoder =
       models::load_model(folder.model, tensor::choose_device(arguments.device));
   if (arguments.dtype == "bf16") decoder.set_compute_dtype(at::kBFloat16);
+  const nlohmann::json memory = limit_memory(arguments, decoder);
   print_pruning_note(decoder.config());
 
   const int64_t train_length =
@@ -226,6 +244,7 @@ std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
                       {"text", text.identity},
                       {"dtype", arguments.dtype},
                       {"device", decoder.device().is_cuda() ? "cuda" : "cpu"}};
+  if (!memory.is_null()) options.identity["memory"] = memory;
   options.about = {{"name", folder.name},
                    {"model", folder.model.string()},
                    {"text", text.name},
@@ -350,6 +369,17 @@ void add_eval(CLI::App& app) {
                       "Length that the model was trained on, where its folder does not say");
   command->add_option("--batch-tokens", arguments->batch_tokens, "Tokens of one forward pass")
       ->capture_default_str();
+  command
+      ->add_option("--memory-tokens",
+                   arguments->memory_tokens,
+                   "Newest tokens that a model's memory keeps; 0: all; default: as its config says")
+      ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option(
+          "--memory-keys",
+          arguments->memory_keys,
+          "Best keys of the memory per query and head; 0: all; default: as its config says")
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--checkpoints",
                       arguments->checkpoints,
                       "all: measure every checkpoint of the run, for metrics by tokens seen");

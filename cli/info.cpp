@@ -9,6 +9,7 @@
 #include "reynard/tokenizer/tokenizer_folder.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
@@ -84,7 +85,10 @@ nlohmann::ordered_json to_json(const models::DecoderConfig& config,
           {"num_heads", config.attention.num_heads},
           {"num_kv_heads", config.num_kv_heads()},
           {"head_dim", config.head_dim()},
-          {"mlp_size", config.mlp_size()}};
+          {"mlp_size", config.mlp_size()},
+          {"memory_layers", config.memory.layers},
+          {"local_context",
+           config.has_memory() ? nlohmann::ordered_json(config.memory.window) : nullptr}};
 }
 
 void print(const models::DecoderConfig& config,
@@ -110,6 +114,11 @@ void print(const models::DecoderConfig& config,
              config.num_kv_heads(),
              config.mlp_size(),
              config.vocab_size);
+  if (config.has_memory()) {
+    fmt::print("memory in layers [{}] (from 0), local context of {} tokens\n",
+               fmt::join(config.memory.layers, ", "),
+               config.memory.window);
+  }
   row("parameters", count(cost.parameters), "");
   row("  non-embedding", count(cost.non_embedding_parameters), "all but the input embedding");
   row("forward FLOPs per token",

@@ -2,14 +2,17 @@
 #include "reynard/generation/generator.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/score.h"
+#include "reynard/models/state.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <string>
@@ -120,7 +123,7 @@ class DecoderScorer final : public Scorer {
         batch.add(score);
         ++end;
       }
-      std::vector<Scored> scored = run(decoder, batch, requests, which, begin, end);
+      std::vector<Scored> scored = run(decoder, batch, batch_tokens_, requests, which, begin, end);
       for (size_t i = begin; i < end; ++i) responses[which[i]] = std::move(scored[i - begin]);
       begin = end;
     }
@@ -128,6 +131,7 @@ class DecoderScorer final : public Scorer {
 
   static std::vector<Scored> run(models::Decoder& decoder,
                                  const Batch& batch,
+                                 int64_t batch_tokens,
                                  std::span<const Request> requests,
                                  const std::vector<size_t>& which,
                                  size_t begin,
@@ -135,9 +139,14 @@ class DecoderScorer final : public Scorer {
     std::vector<float> logprobs;
     std::vector<uint8_t> hits;
     if (!batch.tokens.empty()) {
-      const at::Tensor hidden =
-          decoder.hidden(at::tensor(batch.tokens, at::kLong), at::tensor(batch.offsets, at::kLong));
-      score_rows(decoder, hidden, batch, logprobs, hits);
+      const bool chunked = decoder.config().has_memory() && batch.offsets.size() == 1 &&
+                           std::ssize(batch.tokens) > batch_tokens;
+      score_rows(
+          decoder,
+          chunked ? hidden_by_chunks(decoder, batch, batch_tokens) : hidden_of(decoder, batch),
+          batch,
+          logprobs,
+          hits);
     }
     std::vector<Scored> scored;
     size_t next = 0;
@@ -154,16 +163,47 @@ class DecoderScorer final : public Scorer {
     return scored;
   }
 
+  // (R, C): of the batch's rows.
+  static at::Tensor hidden_of(models::Decoder& decoder, const Batch& batch) {
+    const at::Tensor hidden =
+        decoder.hidden(at::tensor(batch.tokens, at::kLong), at::tensor(batch.offsets, at::kLong));
+    return hidden.index_select(0, at::tensor(batch.rows, at::kLong).to(hidden.device()));
+  }
+
+  // The same of one long text through a state: only its memory grows with the text.
+  static at::Tensor hidden_by_chunks(models::Decoder& decoder,
+                                     const Batch& batch,
+                                     int64_t batch_tokens) {
+    models::SequenceState state(decoder, models::make_page_pool(decoder));
+    const std::array<models::SequenceState*, 1> states{&state};
+    const auto length = static_cast<int64_t>(batch.tokens.size());
+    const int64_t last = decoder.config().last_context_begin(length);
+    const at::Tensor tokens = at::tensor(batch.tokens, at::kLong);
+    std::vector<at::Tensor> parts;
+    auto row = batch.rows.begin();
+    while (state.length() < length) {
+      const int64_t begin = state.length();
+      if (begin == last) decoder.start_window(state);
+      const int64_t end = std::min(begin + batch_tokens, begin < last ? last : length);
+      const at::Tensor hidden =
+          decoder.hidden(tokens.narrow(0, begin, end - begin), at::zeros({1}, at::kLong), states);
+      std::vector<int64_t> rows;
+      for (; row != batch.rows.end() && *row < end; ++row) rows.push_back(*row - begin);
+      parts.push_back(hidden.index_select(0, at::tensor(rows, at::kLong).to(hidden.device())));
+    }
+    return at::cat(parts);
+  }
+
+  // hidden (R, C): of the batch's rows.
   static void score_rows(models::Decoder& decoder,
                          const at::Tensor& hidden,
                          const Batch& batch,
                          std::vector<float>& logprobs,
                          std::vector<uint8_t>& hits) {
-    const at::Tensor rows = at::tensor(batch.rows, at::kLong);
     const at::Tensor targets = at::tensor(batch.targets, at::kLong);
-    for (int64_t first = 0; first < rows.size(0); first += kHeadRows) {
-      const int64_t count = std::min(kHeadRows, rows.size(0) - first);
-      const at::Tensor logits = models::logits(decoder, hidden, rows.narrow(0, first, count));
+    for (int64_t first = 0; first < targets.size(0); first += kHeadRows) {
+      const int64_t count = std::min(kHeadRows, targets.size(0) - first);
+      const at::Tensor logits = models::logits(decoder, hidden.narrow(0, first, count));
       const at::Tensor target = targets.narrow(0, first, count).to(logits.device());
       const at::Tensor chosen =
           at::log_softmax(logits, -1).gather(-1, target.unsqueeze(-1)).squeeze(-1).cpu();

@@ -17,6 +17,26 @@ double mean_visible_keys(int64_t length, int64_t window) {
   return (W * (W + 1) / 2 + (T - W) * W) / T;
 }
 
+// Keys of a sequence that a layer keeps: those of the local context, and of all with a memory.
+int64_t kept_keys(const DecoderConfig& config, int64_t layer, int64_t length) {
+  const int64_t window = config.has_memory() ? config.memory.window : config.attention.window;
+  const int64_t local = window > 0 ? std::min(length, window) : length;
+  if (!config.is_memory_layer(layer)) return local;
+  const int64_t capacity = config.memory.capacity;
+  return capacity > 0 ? std::min(length, capacity + local) : length;
+}
+
+// Mean over the queries of a sequence of the keys that a layer's query sees. Contexts of a memory
+// begin anew: on average half of one is there.
+double mean_seen_keys(const DecoderConfig& config, int64_t layer, int64_t length) {
+  if (!config.has_memory()) return mean_visible_keys(length, config.attention.window);
+  const double local = mean_visible_keys(std::min(length, config.memory.window), 0);
+  if (!config.is_memory_layer(layer)) return local;
+  double far = mean_visible_keys(length, config.memory.capacity) - local;
+  if (config.memory.top_k > 0) far = std::min(far, static_cast<double>(config.memory.top_k));
+  return local + std::max(far, 0.0);
+}
+
 }  // namespace
 
 ModelCost model_cost(const DecoderConfig& config, int64_t length) {
@@ -46,15 +66,16 @@ ModelCost model_cost(const DecoderConfig& config, int64_t length) {
   cost.paper_flops =
       2.0 * static_cast<double>(cost.non_embedding_parameters) + cost.attention_flops;
   // QK^T and PV: two products of 2 D FLOPs per head and visible key.
-  cost.exact_flops = 2.0 * static_cast<double>(product_weights) +
-                     4 * layers * width * mean_visible_keys(length, a.window);
+  const int64_t key_bytes = 2 * 2 * config.num_kv_heads() * config.head_dim();
+  const int64_t gate_bytes = a.forget_gate == ForgetGate::kNone ? 0 : 8 * a.num_heads;
+  cost.exact_flops = 2.0 * static_cast<double>(product_weights);
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    cost.exact_flops += 4 * width * mean_seen_keys(config, layer, length);
+    cost.kv_cache_bytes += kept_keys(config, layer, length) * (key_bytes + gate_bytes);
+  }
   cost.weight_bytes = 4 * cost.parameters;
   cost.gradient_bytes = 4 * trained;
   cost.optimizer_bytes = 8 * trained;
-  const int64_t kept = a.window > 0 ? std::min(length, a.window) : length;
-  const int64_t key_bytes = 2 * 2 * config.num_kv_heads() * config.head_dim();
-  const int64_t gate_bytes = a.forget_gate == ForgetGate::kNone ? 0 : 8 * a.num_heads;
-  cost.kv_cache_bytes = config.num_layers * kept * (key_bytes + gate_bytes);
   return cost;
 }
 

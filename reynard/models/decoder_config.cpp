@@ -169,6 +169,9 @@ void check_memory(const DecoderConfig& config, const Checker& check) {
   check.require(config.attention.window == 0,
                 "attention.window",
                 "must be 0 with a memory; memory.window is its local context");
+  check.require(!config.attention.rope || !config.attention.rope_scaling,
+                "attention.rope_scaling",
+                "is not possible with a memory, whose keys have no positions");
   check.require(m.decay == MemoryDecay::kNone || config.attention.forget_gate != ForgetGate::kNone,
                 "memory.decay",
                 "= \"distance\" needs forget gates; attention.forget_gate is none");

@@ -38,10 +38,14 @@ config::EnumNames<DeviceChoice> enum_names(DeviceChoice);
 struct RunConfig {
   std::string folder = "runs/experiment";
   int64_t seed = 0;  // of the initial weights; the order of the data has its own, data.seed
+  std::string start_from;  // model folder; empty: random weights
 
   static void fields(auto& self, auto&& field) {
     field("folder", self.folder, "where checkpoints, metrics and the final model are written");
     field("seed", self.seed, "seed of the initial weights", config::non_negative);
+    field("start_from",
+          self.start_from,
+          "model or run folder whose weights the run starts from; empty: random ones");
   }
 };
 

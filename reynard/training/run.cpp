@@ -48,6 +48,8 @@ void check_same_run(const Experiment& now, const fs::path& folder) {
         folder.string()));
   };
   require(config::to_toml(now.model) == config::to_toml(before.model), "section [model]");
+  require(config::to_toml(now.crossbatch) == config::to_toml(before.crossbatch),
+          "section [crossbatch]");
   require(config::to_toml(now.data) == config::to_toml(before.data), "section [data]");
   require(now.run.seed == before.run.seed, "run.seed");
   require(now.training.accumulation == before.training.accumulation, "training.accumulation");

@@ -1,11 +1,13 @@
 #include "reynard/training/trainer.h"
 
+#include "reynard/models/pretrained.h"
 #include "reynard/ops/cross_entropy.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <ATen/ops/isfinite.h>
@@ -33,6 +35,37 @@ at::Tensor sequence_offsets(const at::Tensor& starts, int64_t contexts) {
   return at::nonzero(begins.flatten()).squeeze(1);
 }
 
+// Weights by name. The model may have gates of a memory that the folder's has not: they keep their
+// initial values.
+void take_weights(models::Decoder& model, const std::string& folder) {
+  const at::NoGradGuard no_grad;
+  models::Decoder source = models::load_model(folder, model.device());
+  std::map<std::string, at::Tensor> values;
+  source.parameters([&](const std::string& name, models::Parameter& parameter) {
+    values.emplace(name, parameter.value);
+  });
+  const auto fail = [&](const std::string& what) {
+    throw Error(fmt::format(
+        "run.start_from = {}: {}; section [model] must describe this model", folder, what));
+  };
+  model.parameters([&](const std::string& name, models::Parameter& parameter) {
+    const auto found = values.find(name);
+    if (found == values.end()) {
+      if (!name.ends_with("attn.memory_gate")) fail(fmt::format("has no weights {}", name));
+      return;
+    }
+    if (found->second.sizes() != parameter.value.sizes()) {
+      fail(fmt::format("{} has shape [{}], not [{}]",
+                       name,
+                       fmt::join(found->second.sizes(), ", "),
+                       fmt::join(parameter.value.sizes(), ", ")));
+    }
+    parameter.value.copy_(found->second);
+    values.erase(found);
+  });
+  if (!values.empty()) fail(fmt::format("has weights {} without a place", values.begin()->first));
+}
+
 // With a time budget the schedule ends a little before the clock does, for the last checkpoint.
 double training_seconds(double minutes) {
   constexpr double kReservedShare = 0.02;
@@ -50,6 +83,7 @@ Trainer::Trainer(const Experiment& experiment, std::unique_ptr<data::Loader> loa
              static_cast<uint64_t>(experiment.run.seed),
              chosen_device(experiment.training.device)),
       optimizer_(experiment.optimizer, model_) {
+  if (!experiment.run.start_from.empty()) take_weights(model_, experiment.run.start_from);
   model_.set_compute_dtype(compute_dtype(experiment.training.precision, model_.device()));
 }
 

@@ -53,15 +53,28 @@ struct Plain {
 Plain plain_scores(models::Decoder& decoder, const std::vector<int64_t>& tokens) {
   const at::NoGradGuard no_grad;
   const at::Tensor ids = at::tensor(tokens, at::kLong);
-  const at::Tensor hidden = decoder.hidden(ids, at::zeros({1}, at::kLong));
-  const at::Tensor logits = models::logits(decoder, hidden).narrow(0, 0, ids.size(0) - 1);
+  // The last token predicts nothing; where it counts, a memory's last context would begin later.
+  const at::Tensor logits = models::logits(
+      decoder, decoder.hidden(ids.narrow(0, 0, ids.size(0) - 1), at::zeros({1}, at::kLong)));
   const at::Tensor next = ids.narrow(0, 1, ids.size(0) - 1);
   return {at::log_softmax(logits, -1).gather(-1, next.unsqueeze(-1)).squeeze(-1),
           logits.argmax(-1).eq(next)};
 }
 
-TEST(DecoderScorer, ScoresEqualAPlainForwardPassHoweverTheyAreBatched) {
-  models::Decoder decoder(small_config(), 1);
+// With a memory long texts are read in chunks of batch_tokens, whatever its contexts are.
+models::DecoderConfig memory_config(int64_t last_context) {
+  models::DecoderConfig config = small_config();
+  config.mixer = "memory_attention";
+  config.memory.window = 8;
+  config.memory.last_context = last_context;
+  config.memory.layers = {0};
+  return config;
+}
+
+class DecoderScorerOf : public testing::TestWithParam<models::DecoderConfig> {};
+
+TEST_P(DecoderScorerOf, ScoresEqualAPlainForwardPassHoweverTheyAreBatched) {
+  models::Decoder decoder(GetParam(), 1);
   std::vector<Request> requests;
   for (int64_t i = 0; i < 5; ++i) {
     Score score;
@@ -91,6 +104,10 @@ TEST(DecoderScorer, ScoresEqualAPlainForwardPassHoweverTheyAreBatched) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         DecoderScorerOf,
+                         testing::Values(small_config(), memory_config(0), memory_config(6)));
 
 TEST(DecoderScorer, PruningOfARequestChangesOnlyThatRequest) {
   models::DecoderConfig config = small_config();

@@ -212,6 +212,10 @@ INSTANTIATE_TEST_SUITE_P(All,
                          EveryVariant,
                          testing::ValuesIn(test::attention_variants()),
                          [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Memory,
+                         EveryVariant,
+                         testing::ValuesIn(test::memory_variants()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(Generator, TextsDoNotDependOnTheirBatch) {
   models::Decoder decoder(small_config(), 1);

@@ -50,10 +50,11 @@ Decoder make_decoder(const DecoderConfig& config) {
   return decoder;
 }
 
-// Every mixer of the registry with its defaults, and all variants of attention.
+// Every mixer of the registry with its defaults, and all variants of attention and memory.
 std::vector<test::Variant> all_variants() {
   std::vector<test::Variant> variants = test::attention_variants();
   variants.insert(variants.end(), test::llama_variants().begin(), test::llama_variants().end());
+  for (const test::Variant& variant : test::memory_variants()) variants.push_back(variant);
   for (const MixerEntry& mixer : mixers()) {
     test::Variant variant{"default_" + std::string(mixer.name), test::small_config()};
     variant.config.mixer = mixer.name;

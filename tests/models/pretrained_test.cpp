@@ -281,6 +281,7 @@ TEST(Families, WrittenConfigsAreReadBack) {
   const test::TempDir parent;
   std::vector<test::Variant> variants = test::attention_variants();
   variants.insert(variants.end(), test::llama_variants().begin(), test::llama_variants().end());
+  for (const test::Variant& variant : test::memory_variants()) variants.push_back(variant);
   for (const test::Variant& variant : variants) {
     Decoder decoder(variant.config, /*seed=*/4);
     int num_written = 0;

@@ -90,6 +90,21 @@ std::vector<Variant> make_variants() {
                 a.decay_time_min = 2;
                 a.decay_time_max = 16;
               }),
+      variant("sigmoid_mlp_tied",
+              llama,
+              [](A& a, C& c) {
+                c.hidden_act = "sigmoid";
+                c.tie_embeddings = true;
+                a.forget_bias_init = 2;
+              }),
+  };
+}
+
+std::vector<Variant> make_memory_variants() {
+  using A = AttentionMixerConfig;
+  using C = DecoderConfig;
+  const DecoderConfig llama = small_config();
+  return {
       variant("memory",
               llama,
               [](A& a, C& c) {
@@ -118,13 +133,6 @@ std::vector<Variant> make_variants() {
                 a.qk_norm = QKNorm::kTemperature;
                 c.memory.positions = false;
                 c.memory.merge = MemoryMerge::kGated;
-              }),
-      variant("sigmoid_mlp_tied",
-              llama,
-              [](A& a, C& c) {
-                c.hidden_act = "sigmoid";
-                c.tie_embeddings = true;
-                a.forget_bias_init = 2;
               }),
   };
 }
@@ -184,6 +192,11 @@ const std::vector<Variant>& llama_variants() {
 
 const std::vector<Variant>& attention_variants() {
   static const std::vector<Variant> variants = make_variants();
+  return variants;
+}
+
+const std::vector<Variant>& memory_variants() {
+  static const std::vector<Variant> variants = make_memory_variants();
   return variants;
 }
 

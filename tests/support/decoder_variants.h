@@ -23,6 +23,8 @@ models::DecoderConfig small_config();
 const std::vector<Variant>& attention_variants();
 // What only layouts of the Llama family express: scaled RoPE, biases, norms with their own epsilon.
 const std::vector<Variant>& llama_variants();
+// The same for the mixer memory_attention, with contexts of 16 tokens.
+const std::vector<Variant>& memory_variants();
 
 // Larger random weights, norms away from 1 and biases away from 0, so that a forgotten weight or an
 // exchanged pair shows.

@@ -1,0 +1,184 @@
+// Training of a memory by the trainer: how many documents a step sees, and that it can go on.
+
+#include "reynard/config/config.h"
+#include "reynard/models/pretrained.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/compare.h"
+#include "tests/training/tiny.h"
+
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+namespace reynard::training {
+namespace {
+
+Experiment crossbatch_experiment() {
+  Experiment experiment = tiny_experiment();
+  experiment.model.mixer = "memory_attention";
+  experiment.model.memory.window = 6;
+  experiment.model.memory.layers = {1};
+  experiment.crossbatch.contexts = 2;
+  experiment.crossbatch.documents = {2};
+  experiment.data.mode = data::LoaderMode::kOrdered;
+  experiment.data.batch_size = 4;
+  experiment.training.tokens = 20 * 48;
+  return experiment;
+}
+
+TEST(CrossbatchTraining, DocumentsFollowTheirOrder) {
+  Experiment experiment = crossbatch_experiment();
+  experiment.crossbatch.documents = {1, 2, 4};
+  experiment.crossbatch.steps = {3, 10};
+  for (const auto& [step, documents] : {std::pair{0, 1},
+                                        std::pair{2, 1},
+                                        std::pair{3, 2},
+                                        std::pair{9, 2},
+                                        std::pair{10, 4},
+                                        std::pair{1000, 4}}) {
+    EXPECT_EQ(crossbatch_documents(experiment, step), documents) << step;
+  }
+  experiment.crossbatch.order = DocumentsOrder::kDrawn;
+  experiment.crossbatch.steps = {};
+  std::multiset<int64_t> drawn;
+  for (int64_t step = 0; step < 300; ++step) {
+    drawn.insert(crossbatch_documents(experiment, step));
+    EXPECT_EQ(crossbatch_documents(experiment, step), crossbatch_documents(experiment, step));
+  }
+  for (const int64_t d : {1, 2, 4}) EXPECT_NEAR(drawn.count(d), 100, 40) << d;
+}
+
+TEST(CrossbatchTraining, LearnsAndDependsOnOtherDocuments) {
+  double first_loss = 0;
+  std::set<double> losses;
+  for (const int64_t documents : {1, 2, 4}) {
+    Experiment experiment = crossbatch_experiment();
+    experiment.crossbatch.documents = {documents};
+    experiment.optimizer.learning_rate = 1e-2;
+    experiment.training.tokens = 150 * 48;
+    const auto trainer = tiny_trainer(experiment);
+    first_loss = trainer->step().loss;
+    losses.insert(first_loss);
+    StepResult last;
+    while (!trainer->done()) last = trainer->step();
+    EXPECT_LT(last.loss, 0.7 * first_loss) << documents;
+  }
+  EXPECT_EQ(losses.size(), 3) << "other documents made no difference";
+}
+
+TEST(CrossbatchTraining, LossOfTheLastContextCountsItsTokensOnly) {
+  Experiment experiment = crossbatch_experiment();
+  const double all = tiny_trainer(experiment)->step().loss_tokens;
+  experiment.crossbatch.loss = CrossbatchLoss::kLast;
+  const double last = tiny_trainer(experiment)->step().loss_tokens;
+  // Two of four rows leave out their second token, which is in the first context.
+  EXPECT_EQ(all, 4 * 12 - 2);
+  EXPECT_EQ(last, 4 * 6);
+}
+
+TEST(CrossbatchTraining, PacksLearnToo) {
+  Experiment experiment = crossbatch_experiment();
+  experiment.crossbatch.rule = models::CrossbatchRule::kPacks;
+  experiment.optimizer.learning_rate = 1e-2;
+  experiment.training.tokens = 100 * 48;
+  const auto trainer = tiny_trainer(experiment);
+  const double first = trainer->step().loss;
+  StepResult last;
+  while (!trainer->done()) last = trainer->step();
+  EXPECT_LT(last.loss, 0.8 * first);
+}
+
+// A memory of earlier steps is part of what resuming needs; recomputed activations see the same.
+TEST(CrossbatchTraining, MemoryOfEarlierStepsContinuesBitForBit) {
+  Experiment experiment = crossbatch_experiment();
+  experiment.crossbatch.contexts = 1;
+  experiment.crossbatch.documents = {1};
+  experiment.crossbatch.memory = 20;
+  experiment.crossbatch.memory_from_step = 2;
+  experiment.crossbatch.memory_across_documents = true;  // the tests' rows all begin one
+  experiment.model.memory.merge = models::MemoryMerge::kGated;
+  experiment.model.memory.window = 12;
+  experiment.training.accumulation = 2;
+  const auto straight = tiny_trainer(experiment);
+  for (int i = 0; i < 8; ++i) straight->step();
+
+  const auto before = tiny_trainer(experiment);
+  for (int i = 0; i < 5; ++i) before->step();
+  const auto weights = weights_of(*before);
+  experiment.training.checkpoint_activations = true;
+  const auto after = tiny_trainer(experiment);
+  {
+    const at::NoGradGuard no_grad;
+    after->model().parameters([&](const std::string& name, models::Parameter& parameter) {
+      parameter.value.copy_(weights.at(name));
+    });
+  }
+  after->restore(before->counters(), before->optimizer_state());
+  for (int i = 0; i < 3; ++i) after->step();
+  const auto expected = weights_of(*straight);
+  for (const auto& [name, value] : weights_of(*after)) {
+    EXPECT_BITWISE_EQUAL(value, expected.at(name)) << name;
+  }
+}
+
+// A Llama that gets a memory: its weights, and contexts that see each other from the first step on.
+TEST(CrossbatchTraining, StartsFromWeightsWithoutAMemory) {
+  Experiment llama = tiny_experiment();
+  llama.model.attention = models::AttentionMixerConfig();
+  llama.model.attention.num_heads = 2;
+  llama.model.attention.rope = true;
+  llama.model.attention.forget_gate = models::ForgetGate::kNone;
+  const test::TempDir folder;
+  const auto source = tiny_trainer(llama);
+  for (int i = 0; i < 5; ++i) source->step();
+  models::save_model(source->model(), folder / "llama", "llama");
+
+  Experiment experiment = crossbatch_experiment();
+  experiment.model.attention = llama.model.attention;
+  experiment.run.seed = 9;  // other random weights
+  experiment.run.start_from = (folder / "llama").string();
+  for (const auto merge : {models::MemoryMerge::kJoint, models::MemoryMerge::kGated}) {
+    experiment.model.memory.merge = merge;
+    const auto trainer = tiny_trainer(experiment);
+    const auto expected = weights_of(*source);
+    for (const auto& [name, value] : weights_of(*trainer)) {
+      if (name.ends_with("memory_gate")) continue;
+      EXPECT_BITWISE_EQUAL(value, expected.at(name)) << name;
+    }
+    trainer->step();
+    models::save_model(trainer->model(), folder / "out");
+    EXPECT_TRUE(models::load_config(folder / "out").has_memory());
+  }
+  experiment.model.hidden_size = 32;
+  EXPECT_THROW(tiny_trainer(experiment), Error);
+}
+
+TEST(CrossbatchTraining, ImpossibleExperimentsAreNamed) {
+  const auto refused = [](const std::string& key, auto change) {
+    Experiment experiment = crossbatch_experiment();
+    change(experiment);
+    config::Problems problems;
+    experiment.check(problems, "");
+    ASSERT_FALSE(problems.empty()) << key;
+    EXPECT_NE(problems.lines()[0].find(key), std::string::npos) << problems.lines()[0];
+  };
+  config::Problems none;
+  crossbatch_experiment().check(none, "");
+  EXPECT_TRUE(none.empty());
+  refused("crossbatch.contexts", [](Experiment& e) { e.model.mixer = "attention"; });
+  refused("crossbatch.contexts", [](Experiment& e) { e.crossbatch.contexts = 5; });
+  refused("crossbatch.contexts", [](Experiment& e) { e.model.memory.window = 4; });
+  refused("crossbatch.documents", [](Experiment& e) { e.crossbatch.documents = {5}; });
+  refused("crossbatch.documents", [](Experiment& e) { e.crossbatch.documents = {}; });
+  refused("crossbatch.steps", [](Experiment& e) { e.crossbatch.documents = {1, 2}; });
+  refused("crossbatch.memory", [](Experiment& e) {
+    e.crossbatch.memory = 8;
+    e.data.mode = data::LoaderMode::kSlices;
+  });
+  refused("data.mode", [](Experiment& e) { e.data.mode = data::LoaderMode::kPacked; });
+}
+
+}  // namespace
+}  // namespace reynard::training
