@@ -23,8 +23,8 @@ Decoder load_model(const std::filesystem::path& folder, at::Device device = at::
 DecoderConfig load_config(const std::filesystem::path& folder);
 
 // Writes the folder atomically. model_type names the layout (models/registry.h); empty: the first
-// of transformer-project_fox, longllama, forgetting_transformer-project_fox, forgetting_transformer,
-// llama, mistral, qwen2, qwen3, transformer that can express the config.
+// of transformer-project_fox, longllama, forgetting_transformer-project_fox,
+// forgetting_transformer, llama, mistral, qwen2, qwen3, transformer that can express the config.
 void save_model(Decoder& decoder,
                 const std::filesystem::path& folder,
                 std::string_view model_type = "");

@@ -37,7 +37,7 @@ config::EnumNames<DeviceChoice> enum_names(DeviceChoice);
 
 struct RunConfig {
   std::string folder = "runs/experiment";
-  int64_t seed = 0;  // of the initial weights; the order of the data has its own, data.seed
+  int64_t seed = 0;        // of the initial weights; the order of the data has its own, data.seed
   std::string start_from;  // model folder; empty: random weights
 
   static void fields(auto& self, auto&& field) {
