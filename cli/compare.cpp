@@ -47,6 +47,8 @@ nlohmann::ordered_json json_of(const report::Difference& difference, const repor
           {"high", difference.of.high},
           {"p_value", difference.of.p_value},
           {"adjusted_p_value", difference.adjusted_p_value},
+          {"same_recipe", difference.same_recipe},
+          {"margin", difference.margin},
           {"differs", difference.differs}};
 }
 
@@ -105,9 +107,10 @@ void add_compare(CLI::App& app) {
       ->required();
   command->add_option("-o,--output", arguments->output, "The page")->capture_default_str();
   command
-      ->add_option("--loss-margin",
-                   arguments->options.loss_margin,
-                   "Nats that losses must differ by to count: what another seed would change")
+      ->add_option(
+          "--loss-margin",
+          arguments->options.loss_margin,
+          "Nats that losses must differ by at least to count: what another seed would change")
       ->capture_default_str();
   command
       ->add_option(
@@ -118,7 +121,9 @@ void add_compare(CLI::App& app) {
   command->footer(
       "Samples are paired, so both runs must have been measured with the same settings on the "
       "same\n"
-      "text. All differences of the page are corrected together (Holm).\n"
+      "text. All differences of the page are corrected together (Holm). Several runs of one recipe "
+      "(equal but for\n"
+      "their seed) show what the seed alone moves; then only what lies farther apart differs.\n"
       "\n"
       "Example: reynard compare runs/fox runs/transformer -o compare.html");
   command->callback([arguments] { run_compare(*arguments); });

@@ -41,19 +41,23 @@ struct Difference {
   double first_mean = 0, second_mean = 0;
   Bootstrap of;                 // first - second
   double adjusted_p_value = 1;  // Holm over all differences of the page
-  bool differs = false;         // adjusted p < 0.05 and more than the margin
+  bool same_recipe = false;     // the runs differ by the seed of their training alone
+  double margin = 0;            // what another seed of a run may change, in the unit
+  bool differs = false;         // adjusted p < 0.05, more than the margin, and not the same recipe
 };
 
 struct CompareOptions {
   BootstrapOptions bootstrap = {};
   // Losses must differ by more than this many nats: training again with another seed moves them
-  // about as much, which no resampling of one run's samples can see.
+  // at least as much, which no resampling of one run's samples can see. Where the page has several
+  // runs of one recipe, the margin of every quantity is what these runs show.
   double loss_margin = 0.005;
 };
 
 struct Comparison {
   std::vector<Difference> differences;
   std::vector<std::string> left_out;  // why a task was not compared, one sentence each
+  bool seeds_known = false;           // there are several runs of at least one recipe
 };
 Comparison compare(const std::vector<RunResults>& runs, const CompareOptions& options = {});
 

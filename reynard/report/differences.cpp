@@ -19,6 +19,21 @@ std::string number(double value, const Difference& difference) {
   return fmt::format("{:.{}f}", value, difference.unit == "nats" ? 4 : 1);
 }
 
+std::string_view verdict_of(const Difference& difference) {
+  if (difference.same_recipe) return "same recipe";
+  return difference.differs ? "differs" : "no difference";
+}
+
+// What the reader must know of the seeds before taking a difference for one of recipes.
+std::string_view seeds_note(const Comparison& comparison) {
+  return comparison.seeds_known
+             ? "Runs of one recipe with several seeds show what the seed alone moves; other runs "
+               "must lie farther apart than that (95 %) to differ."
+             : "No recipe was trained with more than one seed here: a difference is one of these "
+               "models. Whether their recipes differ shows only when each is trained with two "
+               "seeds or more and all runs are given.";
+}
+
 std::string row_html(const Difference& difference, const Runs& runs) {
   const std::string interval = fmt::format(
       "{} to {}", number(difference.of.low, difference), number(difference.of.high, difference));
@@ -34,7 +49,7 @@ std::string row_html(const Difference& difference, const Runs& runs) {
       number(difference.of.mean, difference),
       interval,
       difference.adjusted_p_value,
-      difference.differs ? "differs" : "no difference");
+      verdict_of(difference));
 }
 
 }  // namespace
@@ -44,8 +59,8 @@ std::string differences_section(const Comparison& comparison, const Runs& runs) 
       "<section id=\"compared\"><h2>Differences</h2><p class=\"intro\">The same samples of both "
       "runs, paired: mean difference with its 95 % interval (studentised bootstrap) and the chance "
       "p of one as large without any, corrected for all rows. Only rows that say "
-      "“differs” are more than chance; losses must also differ by more than training "
-      "again with another seed would move them.</p>";
+      "“differs” are more than chance.</p>";
+  text += fmt::format("<p class=\"intro\">{}</p>", seeds_note(comparison));
   if (!comparison.differences.empty()) {
     text += "<div class=\"card verdict\"><ul>";
     for (const Difference& difference : comparison.differences) {
@@ -73,7 +88,7 @@ std::optional<Figure> difference_figure(const Comparison& comparison, const Runs
                       {"mean", rounded(scale * difference.of.mean)},
                       {"low", rounded(scale * difference.of.low)},
                       {"high", rounded(scale * difference.of.high)},
-                      {"verdict", difference.differs ? "differs" : "no difference"}});
+                      {"verdict", verdict_of(difference)}});
   }
   if (values.empty()) return {};
   json spec = base_spec(static_cast<int>(60 + 28 * values.size()));
@@ -85,11 +100,12 @@ std::optional<Figure> difference_figure(const Comparison& comparison, const Runs
                {"title", nullptr},
                {"sort", nullptr},
                {"axis", {{"labelLimit", 220}}}};
-  const json color{
-      {"field", "verdict"},
-      {"type", "nominal"},
-      {"scale", {{"domain", {"differs", "no difference"}}, {"range", {"#d97706", "#94a3b8"}}}},
-      {"legend", {{"orient", "top"}, {"title", nullptr}}}};
+  const json color{{"field", "verdict"},
+                   {"type", "nominal"},
+                   {"scale",
+                    {{"domain", {"differs", "no difference", "same recipe"}},
+                     {"range", {"#d97706", "#94a3b8", "#0d9488"}}}},
+                   {"legend", {{"orient", "top"}, {"title", nullptr}}}};
   spec["encoding"] = {{"y", y}, {"color", color}};
   spec["layer"] = {
       {{"mark", {{"type", "rule"}, {"strokeWidth", 3}}},
@@ -103,7 +119,8 @@ std::optional<Figure> difference_figure(const Comparison& comparison, const Runs
       "differences",
       "Differences and their intervals",
       "Each bar is the 95 % interval of a paired mean difference. A grey bar means that the "
-      "runs cannot be told apart; amber bars lie wholly on one side of zero.",
+      "runs cannot be told apart; amber bars lie wholly on one side of zero and farther from it "
+      "than another seed would move them.",
       spec};
 }
 

@@ -67,6 +67,17 @@ void read_evaluations(const fs::path& folder, RunResults& results) {
   }
 }
 
+// Every line of the experiment but seeds and where its results lie.
+std::string recipe_of(const fs::path& experiment) {
+  std::string recipe;
+  std::istringstream in(read_text(experiment));
+  for (std::string line; std::getline(in, line);) {
+    const std::string key = line.substr(0, line.find_first_of(" ="));
+    if (key != "seed" && key != "folder") recipe += line + "\n";
+  }
+  return recipe;
+}
+
 std::string name_of(const RunResults& results) {
   const std::string name = text_at(results.run, "/name");
   if (!name.empty()) return name;
@@ -106,6 +117,9 @@ RunResults read_run(const fs::path& folder) {
   RunResults results;
   results.folder = folder;
   if (fs::exists(folder / "run.json")) results.run = read_object(folder / "run.json");
+  if (fs::exists(folder / "experiment.toml")) {
+    results.recipe = recipe_of(folder / "experiment.toml");
+  }
   if (fs::exists(folder / "metrics.jsonl")) results.metrics = read_lines(folder / "metrics.jsonl");
   read_evaluations(folder, results);
   read_evaluations(folder / "eval", results);

@@ -21,6 +21,9 @@ struct RunResults {
   std::map<std::string, nlohmann::json> evaluations;  // task -> summary
   std::map<std::string, nlohmann::json>
       rows;  // per_position_loss: row id -> mean loss, to compare runs
+  // experiment.toml without seeds and the run's folder: equal for runs that differ by the seed
+  // alone. Empty: not known.
+  std::string recipe;
 
   // The summary of a task, or nullptr.
   const nlohmann::json* evaluation(std::string_view task) const;

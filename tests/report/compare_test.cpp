@@ -147,5 +147,85 @@ TEST(Compare, OtherSettingsAreLeftOutAndNamed) {
             std::string::npos);
 }
 
+// A run of a recipe: its seed moves all its losses by `shift`; rows have noise of their own.
+void write_seed(const fs::path& folder,
+                const std::string& recipe,
+                int seed,
+                double shift,
+                std::mt19937_64& random) {
+  write_run(folder, fmt::format("{} {}", recipe, seed), 1, 4);
+  test::write_file(
+      folder / "experiment.toml",
+      fmt::format(
+          "[run]\nfolder = \"{0} {1}\"\nseed = {1}\n[model]\nname = \"{0}\"\n", recipe, seed));
+  std::normal_distribution<double> noise(0, 0.02);
+  std::string rows = "{\"task\":\"per_position_loss\"}\n";
+  for (int i = 0; i < 32; ++i) {
+    const double loss = 1.5 + std::sin(i) + shift + noise(random);
+    rows += json{{"id", fmt::format("row {}", i)}, {"loss", loss}}.dump() + "\n";
+  }
+  test::write_file(folder / "per_position_loss.jsonl", rows);
+}
+
+const Difference& loss_of(const Comparison& comparison, const Runs& runs, const char* pair) {
+  for (const Difference& difference : comparison.differences) {
+    const std::string name = runs[difference.first].name + "/" + runs[difference.second].name;
+    if (difference.task == "per_position_loss" && name == pair) return difference;
+  }
+  throw Error("no such pair");
+}
+
+TEST(Compare, RunsOfOneRecipeAreNoDifferenceAndSetTheMargin) {
+  const test::TempDir folder;
+  std::mt19937_64 random(3);
+  write_seed(folder / "a0", "a", 0, 0.0, random);
+  write_seed(folder / "a1", "a", 1, 0.05, random);
+  write_seed(folder / "a2", "a", 2, -0.05, random);
+  write_seed(folder / "b0", "b", 0, 0.1, random);
+  write_seed(folder / "c0", "c", 0, 0.8, random);
+  const Runs runs =
+      read_runs({folder / "a0", folder / "a1", folder / "a2", folder / "b0", folder / "c0"});
+  EXPECT_EQ(runs[0].recipe, runs[1].recipe);
+  EXPECT_NE(runs[0].recipe, runs[3].recipe);
+  const Comparison comparison = compare(runs);
+  EXPECT_TRUE(comparison.seeds_known);
+  const Difference& seeds = loss_of(comparison, runs, "a 1/a 2");
+  EXPECT_TRUE(seeds.same_recipe);
+  EXPECT_FALSE(seeds.differs);  // though its interval is far from 0
+  EXPECT_LT(seeds.of.p_value, 0.01);
+  EXPECT_EQ(sentence_of(seeds, runs).find("per_position_loss: a 1 and a 2 are one recipe"), 0);
+  // Deviation of the three seeds 0.05, two degrees of freedom: 4.303 x 0.05 x sqrt 2 = 0.30.
+  EXPECT_NEAR(seeds.margin, 0.30, 0.04);
+  EXPECT_FALSE(loss_of(comparison, runs, "a 0/b 0").differs);
+  EXPECT_TRUE(loss_of(comparison, runs, "a 0/c 0").differs);
+}
+
+// Seeds that move the loss by much more than rows are noisy: a test of the rows alone calls nearly
+// every pair of seeds a difference; with the seeds of the recipes known, at most 7 of 100 are.
+TEST(Compare, TheSameRecipeUnderTwoNamesIsADifferenceInAtMost7Of100) {
+  std::mt19937_64 random(4);
+  std::normal_distribution<double> seed_effect(0, 0.1);
+  int called = 0;
+  int without_seeds = 0;
+  constexpr int kComparisons = 100;
+  for (int i = 0; i < kComparisons; ++i) {
+    const test::TempDir folder;
+    std::vector<fs::path> folders;
+    for (const int seed : {0, 1, 2}) {
+      folders.push_back(folder / fmt::format("a{}", seed));
+      write_seed(folders.back(), "a", seed, seed_effect(random), random);
+    }
+    folders.push_back(folder / "b0");
+    write_seed(folders.back(), "b", 0, seed_effect(random), random);
+    Runs runs = read_runs(folders);
+    const CompareOptions options{.bootstrap = {.resamples = 499}};
+    called += loss_of(compare(runs, options), runs, "a 0/b 0").differs ? 1 : 0;
+    for (RunResults& run : runs) run.recipe.clear();
+    without_seeds += loss_of(compare(runs, options), runs, "a 0/b 0").differs ? 1 : 0;
+  }
+  EXPECT_LE(called, 7);
+  EXPECT_GE(without_seeds, 70);
+}
+
 }  // namespace
 }  // namespace reynard::report
