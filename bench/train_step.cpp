@@ -33,7 +33,7 @@ const Sizes& sizes_named(const std::string& name) {
   for (const Sizes& sizes : kSizes) {
     if (sizes.name == name) return sizes;
   }
-  throw Error(fmt::format("bench train_step: --model {}; expected 10M or 125M", name));
+  throw Error(fmt::format("bench: --model {}; expected 10M or 125M", name));
 }
 
 // The same random rows again and again: what they say does not matter for speed, and a model that
@@ -56,21 +56,9 @@ class RepeatedBatch : public data::Loader {
   data::Batch batch_;
 };
 
-training::Experiment fox_experiment(const TrainStepBench& options,
-                                    const Sizes& sizes,
-                                    const std::string& dtype) {
+training::Experiment fox_experiment(const TrainStepBench& options, const std::string& dtype) {
   training::Experiment experiment;
-  experiment.model.vocab_size = sizes.vocabulary;
-  experiment.model.hidden_size = sizes.width;
-  experiment.model.num_layers = sizes.layers;
-  experiment.model.intermediate_size = sizes.mlp;
-  models::AttentionMixerConfig& attention = experiment.model.attention;
-  attention.num_heads = sizes.heads;
-  attention.qk_norm = models::QKNorm::kPerHead;
-  attention.output_gate = models::OutputGate::kSigmoid;
-  attention.output_norm = true;
-  attention.key_shift = true;
-  attention.value_shift = true;
+  experiment.model = fox_config(options.model);
   experiment.data.batch_size = options.batch_size;
   experiment.data.length = options.length;
   experiment.optimizer.learning_rate = 1e-3;
@@ -91,7 +79,7 @@ void check_learning(const std::string& who, const Sizes& sizes, double first, do
 Row bench_dtype(const TrainStepBench& options, const std::string& dtype) {
   const Sizes& sizes = sizes_named(options.model);
   training::Trainer trainer(
-      fox_experiment(options, sizes, dtype),
+      fox_experiment(options, dtype),
       std::make_unique<RepeatedBatch>(sizes.vocabulary, options.batch_size, options.length));
   PeerProcess peer("train_step_peer.py",
                    {std::to_string(options.batch_size),
@@ -123,6 +111,23 @@ Row bench_dtype(const TrainStepBench& options, const std::string& dtype) {
 }
 
 }  // namespace
+
+models::DecoderConfig fox_config(const std::string& model) {
+  const Sizes& sizes = sizes_named(model);
+  models::DecoderConfig config;
+  config.vocab_size = sizes.vocabulary;
+  config.hidden_size = sizes.width;
+  config.num_layers = sizes.layers;
+  config.intermediate_size = sizes.mlp;
+  models::AttentionMixerConfig& attention = config.attention;
+  attention.num_heads = sizes.heads;
+  attention.qk_norm = models::QKNorm::kPerHead;
+  attention.output_gate = models::OutputGate::kSigmoid;
+  attention.output_norm = true;
+  attention.key_shift = true;
+  attention.value_shift = true;
+  return config;
+}
 
 std::vector<Row> bench_train_step(const TrainStepBench& options) {
   std::vector<Row> rows;

@@ -3,6 +3,7 @@
 // of the same size (bench/peers/train_step_peer.py), by turns on the same threads.
 
 #include "bench/rows.h"
+#include "reynard/models/decoder_config.h"
 
 #include <cstdint>
 #include <string>
@@ -17,6 +18,9 @@ struct TrainStepBench {
   std::vector<std::string> dtypes = {"f32", "bf16"};
   int repeats = 7;
 };
+
+// The FoX (Pro) of this size: 10M or 125M; another name is a reynard::Error.
+models::DecoderConfig fox_config(const std::string& model);
 
 // Throws reynard::Error when the peer does not run or one of the two does not learn.
 std::vector<Row> bench_train_step(const TrainStepBench& options);

@@ -2,6 +2,7 @@
 
 #include "bench/attention.h"
 #include "bench/decode.h"
+#include "bench/forgetting_curve.h"
 #include "bench/knn.h"
 #include "bench/train_step.h"
 #include "cli/command.h"
@@ -202,6 +203,38 @@ void add_train_step(CLI::App& bench) {
   });
 }
 
+void add_forgetting_curve_bench(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand(
+      "forgetting_curve", "a whole forgetting curve against its forward passes alone");
+  struct Arguments {
+    bench::ForgettingCurveBench bench;
+    std::string json;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  bench::ForgettingCurveBench& options = arguments->bench;
+  command->add_option("--model", options.model, "10M (default) or 125M parameters")
+      ->check(CLI::IsMember({"10M", "125M"}));
+  command->add_option("--length", options.length, "longest target (default: 2048)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--points", options.points, "lengths (default: 4)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--samples", options.samples, "targets per length (default: 1)")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--batch-tokens",
+                   options.batch_tokens,
+                   "tokens of one forward pass; longer sequences go in pieces of it")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--repeats", options.repeats, "timed runs; the median counts")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--json", arguments->json, "file for the row");
+  command->callback([arguments] {
+    const auto rows = bench::bench_forgetting_curve(arguments->bench);
+    bench::print_rows(rows);
+    bench::write_rows(rows, arguments->json);
+  });
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app) {
@@ -210,6 +243,7 @@ void add_bench(CLI::App& app) {
   add_attention(*bench);
   add_attention_memory(*bench);
   add_decode(*bench);
+  add_forgetting_curve_bench(*bench);
   add_knn(*bench);
   add_train_step(*bench);
 }

@@ -5,6 +5,7 @@
 #include "reynard/models/state.h"
 #include "reynard/tensor/check.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/log_softmax.h>
@@ -123,30 +124,63 @@ class DecoderScorer final : public Scorer {
         batch.add(score);
         ++end;
       }
-      std::vector<Scored> scored = run(decoder, batch, batch_tokens_, requests, which, begin, end);
+      std::vector<Scored> scored = run(decoder, batch, requests, which, begin, end);
       for (size_t i = begin; i < end; ++i) responses[which[i]] = std::move(scored[i - begin]);
       begin = end;
     }
   }
 
-  static std::vector<Scored> run(models::Decoder& decoder,
-                                 const Batch& batch,
-                                 int64_t batch_tokens,
-                                 std::span<const Request> requests,
-                                 const std::vector<size_t>& which,
-                                 size_t begin,
-                                 size_t end) {
+  // (R, C): the rows that predict scored tokens.
+  at::Tensor scored_hidden(models::Decoder& decoder, const Batch& batch) const {
+    const at::Tensor tokens = at::tensor(batch.tokens, at::kLong);
+    const at::Tensor rows = at::tensor(batch.rows, at::kLong);
+    // Caches lie in host memory: on a GPU a long sequence is read at once, unless a memory is
+    // asked.
+    const bool in_pieces = decoder.device().is_cpu() || decoder.config().has_memory();
+    if (tokens.size(0) > batch_tokens_ && in_pieces) {
+      TORCH_INTERNAL_ASSERT(batch.offsets.size() == 1);
+      return hidden_in_pieces(decoder, tokens, rows);
+    }
+    const at::Tensor hidden = decoder.hidden(tokens, at::tensor(batch.offsets, at::kLong));
+    return hidden.index_select(0, rows.to(hidden.device()));
+  }
+
+  // The same of one sequence that goes in pieces of batch_tokens: each reads the keys and values of
+  // those before it from a cache, so that no more than a piece's activations exist. With a memory a
+  // piece begins where the last local context does.
+  at::Tensor hidden_in_pieces(models::Decoder& decoder,
+                              const at::Tensor& tokens,
+                              const at::Tensor& rows) const {
+    models::SequenceState state(decoder, models::make_page_pool(decoder));
+    const std::array<models::SequenceState*, 1> states = {&state};
+    const at::Tensor offsets = at::zeros({1}, at::kLong);
+    const int64_t length = tokens.size(0);
+    const bool has_memory = decoder.config().has_memory();
+    const int64_t last = has_memory ? decoder.config().last_context_begin(length) : length;
+    std::vector<at::Tensor> kept;
+    for (int64_t first = 0; first < length;) {
+      if (has_memory && first == last) decoder.start_window(state);
+      const int64_t end = std::min(first + batch_tokens_, first < last ? last : length);
+      const at::Tensor hidden =
+          decoder.hidden(tokens.narrow(0, first, end - first), offsets, states);
+      const at::Tensor here = rows.ge(first).logical_and(rows.lt(end));
+      const at::Tensor piece_rows = rows.masked_select(here) - first;
+      kept.push_back(hidden.index_select(0, piece_rows.to(hidden.device())));
+      first = end;
+    }
+    return at::cat(kept);
+  }
+
+  std::vector<Scored> run(models::Decoder& decoder,
+                          const Batch& batch,
+                          std::span<const Request> requests,
+                          const std::vector<size_t>& which,
+                          size_t begin,
+                          size_t end) const {
     std::vector<float> logprobs;
     std::vector<uint8_t> hits;
-    if (!batch.tokens.empty()) {
-      const bool chunked = decoder.config().has_memory() && batch.offsets.size() == 1 &&
-                           std::ssize(batch.tokens) > batch_tokens;
-      score_rows(
-          decoder,
-          chunked ? hidden_by_chunks(decoder, batch, batch_tokens) : hidden_of(decoder, batch),
-          batch,
-          logprobs,
-          hits);
+    if (!batch.rows.empty()) {
+      score_rows(decoder, scored_hidden(decoder, batch), batch, logprobs, hits);
     }
     std::vector<Scored> scored;
     size_t next = 0;
@@ -163,46 +197,15 @@ class DecoderScorer final : public Scorer {
     return scored;
   }
 
-  // (R, C): of the batch's rows.
-  static at::Tensor hidden_of(models::Decoder& decoder, const Batch& batch) {
-    const at::Tensor hidden =
-        decoder.hidden(at::tensor(batch.tokens, at::kLong), at::tensor(batch.offsets, at::kLong));
-    return hidden.index_select(0, at::tensor(batch.rows, at::kLong).to(hidden.device()));
-  }
-
-  // The same of one long text through a state: only its memory grows with the text.
-  static at::Tensor hidden_by_chunks(models::Decoder& decoder,
-                                     const Batch& batch,
-                                     int64_t batch_tokens) {
-    models::SequenceState state(decoder, models::make_page_pool(decoder));
-    const std::array<models::SequenceState*, 1> states{&state};
-    const auto length = static_cast<int64_t>(batch.tokens.size());
-    const int64_t last = decoder.config().last_context_begin(length);
-    const at::Tensor tokens = at::tensor(batch.tokens, at::kLong);
-    std::vector<at::Tensor> parts;
-    auto row = batch.rows.begin();
-    while (state.length() < length) {
-      const int64_t begin = state.length();
-      if (begin == last) decoder.start_window(state);
-      const int64_t end = std::min(begin + batch_tokens, begin < last ? last : length);
-      const at::Tensor hidden =
-          decoder.hidden(tokens.narrow(0, begin, end - begin), at::zeros({1}, at::kLong), states);
-      std::vector<int64_t> rows;
-      for (; row != batch.rows.end() && *row < end; ++row) rows.push_back(*row - begin);
-      parts.push_back(hidden.index_select(0, at::tensor(rows, at::kLong).to(hidden.device())));
-    }
-    return at::cat(parts);
-  }
-
-  // hidden (R, C): of the batch's rows.
+  // hidden (R, C): as scored_hidden.
   static void score_rows(models::Decoder& decoder,
                          const at::Tensor& hidden,
                          const Batch& batch,
                          std::vector<float>& logprobs,
                          std::vector<uint8_t>& hits) {
     const at::Tensor targets = at::tensor(batch.targets, at::kLong);
-    for (int64_t first = 0; first < targets.size(0); first += kHeadRows) {
-      const int64_t count = std::min(kHeadRows, targets.size(0) - first);
+    for (int64_t first = 0; first < hidden.size(0); first += kHeadRows) {
+      const int64_t count = std::min(kHeadRows, hidden.size(0) - first);
       const at::Tensor logits = models::logits(decoder, hidden.narrow(0, first, count));
       const at::Tensor target = targets.narrow(0, first, count).to(logits.device());
       const at::Tensor chosen =

@@ -1,0 +1,25 @@
+#pragma once
+// What a forgetting curve costs beyond the forward passes that it needs: the whole evaluation
+// (sampling, scoring, files, statistics) against the same sequences through the model alone.
+
+#include "bench/rows.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace reynard::bench {
+
+struct ForgettingCurveBench {
+  std::string model = "10M";     // or 125M
+  int64_t length = 2048;         // longest target; a sequence is twice as long
+  int64_t points = 4;            // lengths
+  int64_t samples = 1;           // targets per length
+  int64_t batch_tokens = 16384;  // of one forward pass; longer sequences go in pieces of it
+  int repeats = 3;
+};
+
+// One row in tokens per second; a ratio of 0.83 is 1.2 times the time of the passes alone.
+std::vector<Row> bench_forgetting_curve(const ForgettingCurveBench& options);
+
+}  // namespace reynard::bench
