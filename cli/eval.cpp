@@ -42,6 +42,7 @@ struct EvalArguments {
   std::string device = "auto";
   int64_t length = 0;
   int64_t train_length = 0;
+  int64_t extrapolate = 0;
   int64_t batch_tokens = 16384;
   int64_t memory_tokens = -1;  // -1: as the model says
   int64_t memory_keys = -1;
@@ -59,6 +60,7 @@ std::string footer() {
       "  reynard eval runs/fox --task forgetting_curve --text held_out.tokens --text "
       "train=train.tokens "
       "--forgetting_curve.targets=text,train\n"
+      "  reynard eval runs/fox --task per_position_loss,passkey --text book.txt --extrapolate 4\n"
       "  reynard eval models/fox-760m --task per_position_loss --text book.txt --length 65536 -o "
       "results\n"
       "  reynard eval --endpoint http://127.0.0.1:8000/v1 --tokenizer models/llama --task "
@@ -76,6 +78,45 @@ std::string footer() {
   return text + config::help_text(config::describe<evaluation::EvaluationConfig>());
 }
 
+bool is_given(const std::vector<std::string>& overrides, const std::string& option) {
+  return std::any_of(overrides.begin(), overrides.end(), [&](const std::string& o) {
+    return o.rfind(option, 0) == 0;
+  });
+}
+
+// --extrapolate 4: every task that has lengths at 1, 2 and 4 times the training length, those that
+// were given ones of their own left alone.
+std::vector<std::string> with_extrapolation(std::vector<std::string> overrides,
+                                            int64_t times,
+                                            int64_t train_length) {
+  if (times == 0) return overrides;
+  if (train_length == 0) {
+    throw Error(
+        "eval: --extrapolate: the model's folder does not say what length it was trained on; give "
+        "--train-length");
+  }
+  std::string lengths;
+  for (int64_t at = 1; at < times; at *= 2) lengths += fmt::format("{},", at * train_length);
+  const int64_t longest = times * train_length;
+  lengths += std::to_string(longest);
+  const auto add = [&](const char* key, const std::string& value) {
+    const std::string option = fmt::format("--{}", key);
+    if (!is_given(overrides, option)) overrides.push_back(fmt::format("{}={}", option, value));
+  };
+  add("per_position_loss.length", std::to_string(longest));
+  // The model reads twice the target.
+  add("forgetting_curve.length", std::to_string(longest / 2));
+  add("needle.longest", std::to_string(longest));
+  for (const char* key : {"passkey.lengths",
+                          "ruler.lengths",
+                          "babilong.lengths",
+                          "dictionary.lengths",
+                          "few_shot.lengths"}) {
+    add(key, lengths);
+  }
+  return overrides;
+}
+
 // --length stands for the length of every task that has one and was not given its own.
 std::vector<std::string> with_length(std::vector<std::string> overrides, int64_t length) {
   if (length == 0) return overrides;
@@ -90,10 +131,7 @@ std::vector<std::string> with_length(std::vector<std::string> overrides, int64_t
                           "dictionary.lengths",
                           "few_shot.lengths"}) {
     const std::string option = fmt::format("--{}", key);
-    const bool given = std::any_of(overrides.begin(), overrides.end(), [&](const std::string& o) {
-      return o.rfind(option, 0) == 0;
-    });
-    if (!given) overrides.push_back(fmt::format("{}={}", option, length));
+    if (!is_given(overrides, option)) overrides.push_back(fmt::format("{}={}", option, length));
   }
   return overrides;
 }
@@ -133,6 +171,16 @@ void check_arguments(const EvalArguments& arguments) {
   tensor::check_value(arguments.length >= 0, "eval", "--length", arguments.length, ">= 1");
   tensor::check_value(
       arguments.train_length >= 0, "eval", "--train-length", arguments.train_length, ">= 1");
+  tensor::check_value(arguments.extrapolate == 0 || arguments.extrapolate >= 2,
+                      "eval",
+                      "--extrapolate",
+                      arguments.extrapolate,
+                      ">= 2");
+  tensor::check_value(arguments.extrapolate == 0 || arguments.length == 0,
+                      "eval",
+                      "--extrapolate",
+                      arguments.extrapolate,
+                      "not together with --length");
   tensor::check_value(
       arguments.batch_tokens >= 1, "eval", "--batch-tokens", arguments.batch_tokens, ">= 1");
   tensor::check_value(arguments.dtype == "f32" || arguments.dtype == "bf16",
@@ -320,10 +368,16 @@ void measure_checkpoints(const EvalArguments& arguments,
       summary.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-void run_eval(const EvalArguments& arguments, const std::vector<std::string>& overrides) {
+void run_eval(const EvalArguments& arguments, const std::vector<std::string>& given) {
   check_arguments(arguments);
-  auto config = config::from_toml<evaluation::EvaluationConfig>(
-      "", "command line", with_length(overrides, arguments.length));
+  std::vector<std::string> overrides = with_length(given, arguments.length);
+  if (arguments.extrapolate > 0) {
+    const int64_t trained = arguments.train_length > 0 ? arguments.train_length
+                                                       : find_model(arguments.model).train_length();
+    overrides = with_extrapolation(std::move(overrides), arguments.extrapolate, trained);
+  }
+  auto config =
+      config::from_toml<evaluation::EvaluationConfig>("", "command line", std::move(overrides));
   if (arguments.skip_bad) config.few_shot.skip_bad = true;
   if (arguments.remote.given()) return measure_remote(arguments, config);
   if (!arguments.checkpoints.empty()) return measure_checkpoints(arguments, config);
@@ -359,6 +413,9 @@ void add_eval(CLI::App& app) {
                       "encode --help`)");
   command->add_option(
       "--length", arguments->length, "Length for every task that has one; default: per task");
+  command->add_option("--extrapolate",
+                      arguments->extrapolate,
+                      "N: measure at 1, 2, 4 ... N times the length that the model was trained on");
   command->add_option("-o,--output",
                       arguments->output,
                       "Folder for results; default: RUN/eval, or eval/NAME for other models");

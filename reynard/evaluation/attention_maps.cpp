@@ -1,74 +1,110 @@
 #include "reynard/evaluation/attention_maps.h"
 
-#include "reynard/attention/bias.h"
+#include "reynard/evaluation/attention_rows.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/einsum.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/softmax.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <vector>
 
 namespace reynard::evaluation {
 
 namespace {
 
-constexpr int64_t kQueries = 64;  // rows of the dense matrix that exist at once
+// First token of each cell, and one past the last: (cells + 1).
+std::vector<int64_t> bounds_of(const CellOptions& options) {
+  std::vector<int64_t> bounds;
+  const int64_t tokens = options.end - options.begin;
+  for (int64_t a = 0; a <= options.cells; ++a) {
+    bounds.push_back(options.begin + a * tokens / options.cells);
+  }
+  return bounds;
+}
 
-// x (H, R, N) -> sums (H, R, cells) over the keys of each cell.
-at::Tensor sum_over_cells(const at::Tensor& x, int64_t cells) {
-  return x.reshape({x.size(0), x.size(1), cells, x.size(2) / cells}).sum(-1);
+// The queries that are read (Q) i64, and the cell of each.
+struct Queries {
+  at::Tensor positions, cells;
+};
+Queries queries_of(const std::vector<int64_t>& bounds, int64_t most) {
+  std::vector<at::Tensor> positions;
+  std::vector<at::Tensor> cells;
+  for (size_t a = 0; a + 1 < bounds.size(); ++a) {
+    const int64_t size = bounds[a + 1] - bounds[a];
+    const int64_t count = most > 0 ? std::min(most, size) : size;
+    const at::Tensor spread = at::arange(count, at::kLong);
+    // The middles of `count` equal pieces.
+    positions.push_back(((spread * 2 + 1) * size).floor_divide(2 * count) + bounds[a]);
+    cells.push_back(spread * 0 + static_cast<int64_t>(a));
+  }
+  return {at::cat(positions), at::cat(cells)};
+}
+
+// x (R, K) f32 of all keys before K -> (R, cells): sums over the keys of each cell.
+at::Tensor sum_over_cells(const at::Tensor& x, const std::vector<int64_t>& bounds) {
+  const auto cells = static_cast<int64_t>(bounds.size()) - 1;
+  at::Tensor sums = at::zeros({x.size(0), cells}, at::kFloat);
+  for (int64_t b = 0; b < cells; ++b) {
+    const int64_t begin = std::min(bounds[b], x.size(1));
+    const int64_t end = std::min(bounds[b + 1], x.size(1));
+    if (begin >= end) break;
+    sums.select(1, b).copy_(x.narrow(1, begin, end - begin).sum(1));
+  }
+  return sums;
 }
 
 }  // namespace
 
-CellMaps cell_maps(const models::AttentionView& view, int64_t cells) {
+CellMaps cell_maps(const models::AttentionView& view, const CellOptions& given) {
+  CellOptions options = given;
   const int64_t N = view.q.size(0);
   const int64_t H = view.q.size(1);
-  tensor::check_value(cells >= 1 && N % cells == 0, "cell_maps", "cells", cells, "a divisor of N");
-  const int64_t per_cell = N / cells;
-  const int64_t repeats = H / view.k.size(1);
-  const at::Tensor q = view.q.to(at::kFloat).transpose(0, 1);  // (H, N, D)
-  const at::Tensor k = view.k.to(at::kFloat).transpose(0, 1).repeat_interleave(repeats, 0);
-  const double scale = 1 / std::sqrt(static_cast<double>(view.q.size(2)));
-  at::Tensor sums;  // (H, N) f64
-  if (view.log_gate.defined()) sums = attention::gate_sums(view.log_gate.unsqueeze(0)).squeeze(0);
+  if (options.end == 0) options.end = N;
+  tensor::check_value(options.begin >= 0 && options.begin < options.end && options.end <= N,
+                      "cell_maps",
+                      "end",
+                      options.end,
+                      "a piece of the sequence");
+  tensor::check_value(options.cells >= 1 && options.cells <= options.end - options.begin,
+                      "cell_maps",
+                      "cells",
+                      options.cells,
+                      "1 ... the tokens looked at");
+  const std::vector<int64_t> bounds = bounds_of(options);
+  const Queries queries = queries_of(bounds, options.queries_per_cell);
+  const int64_t cells = options.cells;
 
-  const at::TensorOptions options = q.options();
-  CellMaps maps{at::zeros({H, cells, cells}, options), {}};
-  if (sums.defined()) maps.decay = at::zeros({H, cells, cells}, options);
-  const at::Tensor keys = at::arange(N, at::kLong);
-  for (int64_t first = 0; first < N; first += kQueries) {
-    const int64_t rows = std::min(kQueries, N - first);
-    const at::Tensor queries = keys.narrow(0, first, rows);
-    at::Tensor visible = keys.unsqueeze(0) <= queries.unsqueeze(1);  // (R, N)
-    if (view.first_key.defined()) {
-      visible = visible & (keys.unsqueeze(0) >= view.first_key.narrow(0, first, rows).unsqueeze(1));
-    }
-    at::Tensor logits = at::einsum("hrd,hnd->hrn", {q.narrow(1, first, rows), k}) * scale;
-    const at::Tensor cell = queries.floor_divide(per_cell);
-    if (sums.defined()) {
-      const at::Tensor bias = sums.narrow(1, first, rows).unsqueeze(2) - sums.unsqueeze(1);
-      logits = logits + bias.to(at::kFloat);
-      const at::Tensor decay = at::where(visible, bias.exp(), 0.0).to(at::kFloat);
-      maps.decay.index_add_(1, cell, sum_over_cells(decay, cells));
-    }
-    const at::Tensor hidden = at::where(visible, logits, -std::numeric_limits<float>::infinity());
-    const at::Tensor weights = at::softmax(hidden, -1);
-    maps.attention.index_add_(1, cell, sum_over_cells(weights, cells));
+  CellMaps maps{at::zeros({H, cells, cells}, at::kFloat), {}, {}};
+  if (view.log_gate.defined()) {
+    maps.decay = at::zeros({H, cells, cells}, at::kFloat);
+    maps.log_decay = at::zeros({H, cells, cells}, at::kFloat);
   }
-  maps.attention /= static_cast<double>(per_cell);
+  at::Tensor pairs = at::zeros({cells, cells}, at::kFloat);  // seen by one head
+  at::Tensor read = at::zeros({cells, 1}, at::kFloat);       // queries of a cell
+  for_attention_rows(view, queries.positions, [&](const AttentionRows& rows) {
+    const at::Tensor cell = queries.cells.narrow(0, rows.first, rows.queries.size(0));
+    const at::Tensor seen = rows.logits.isneginf().logical_not();
+    const auto add = [&](at::Tensor map, const at::Tensor& values) {
+      map.index_add_(0, cell, sum_over_cells(values, bounds));
+    };
+    if (rows.head == 0) {
+      add(pairs, seen.to(at::kFloat));
+      read.index_add_(0, cell, at::zeros({cell.size(0), 1}, at::kFloat) + 1);
+    }
+    add(maps.attention[rows.head], at::softmax(rows.logits, -1));
+    if (!rows.log_decay.defined()) return;
+    add(maps.decay[rows.head], rows.log_decay.exp());
+    add(maps.log_decay[rows.head], rows.log_decay.masked_fill(seen.logical_not(), 0));
+  });
+  maps.attention /= read;
   if (maps.decay.defined()) {
-    // Pairs j <= i of a cell: all below the diagonal, half and the diagonal itself on it.
-    const auto n = static_cast<double>(per_cell);
-    const at::Tensor index = at::arange(cells, at::kLong);
-    const at::Tensor diagonal = index.unsqueeze(0) == index.unsqueeze(1);
-    maps.decay = at::where(diagonal, maps.decay / (n * (n + 1) / 2), maps.decay / (n * n));
+    pairs.clamp_min_(1);
+    maps.decay /= pairs;
+    maps.log_decay /= pairs;
   }
   return maps;
 }

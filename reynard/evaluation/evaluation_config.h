@@ -16,6 +16,7 @@ struct PerPositionLossConfig {
   int64_t rows = 64;   // fewer when the text has fewer
   int64_t seed = 0;
   bool across_documents = false;
+  bool rolled = false;
 
   static void fields(auto& self, auto&& field) {
     field("length",
@@ -27,6 +28,9 @@ struct PerPositionLossConfig {
     field("across_documents",
           self.across_documents,
           "cut rows from the whole text instead of single documents");
+    field("rolled",
+          self.rolled,
+          "rotate every row by a random number of tokens, as the published evaluation does");
   }
 };
 
@@ -102,6 +106,38 @@ struct InsideConfig {
   }
 };
 
+// Where in the sequence the context stands that goes on in the queries.
+enum class OwnPlace {
+  kRandom,  // anywhere among the others
+  kFirst,   // farthest away
+  kLast,    // right before the queries
+};
+config::EnumNames<OwnPlace> enum_names(OwnPlace);
+
+struct AttentionMassConfig {
+  std::vector<int64_t> contexts = {1, 2, 4, 8, 16, 32, 64};
+  int64_t length = 0;  // tokens of a context; 0: an eighth of the training length, at least 16
+  int64_t samples = 16;
+  OwnPlace place = OwnPlace::kRandom;
+  int64_t seed = 0;
+
+  static void fields(auto& self, auto&& field) {
+    field("contexts",
+          self.contexts,
+          "numbers d of contexts from different documents",
+          config::positive);
+    field("length",
+          self.length,
+          "tokens of each context; 0: an eighth of the training length, 128 when unknown",
+          config::non_negative);
+    field("samples", self.samples, "sequences per number of contexts", config::positive);
+    field("place",
+          self.place,
+          "where the context of the queries' own document stands: random, first or last");
+    field("seed", self.seed, "seed of documents and places", config::non_negative);
+  }
+};
+
 struct TextSampleConfig {
   int64_t prompt = 256;
   int64_t tokens = 256;
@@ -124,6 +160,7 @@ struct EvaluationConfig {
   ForgettingCurveConfig forgetting_curve;
   PruningConfig pruning;
   InsideConfig inside;
+  AttentionMassConfig attention_mass;
   TextSampleConfig text_sample;
   NeedleConfig needle;
   PasskeyConfig passkey;
@@ -138,6 +175,7 @@ struct EvaluationConfig {
     field("forgetting_curve", self.forgetting_curve, "copy accuracy by distance");
     field("pruning", self.pruning, "loss with and without pruning");
     field("inside", self.inside, "gates and attention maps");
+    field("attention_mass", self.attention_mass, "attention on the right document");
     field("text_sample", self.text_sample, "generated text");
     field("needle", self.needle, "a sentence hidden in a long text");
     field("passkey", self.passkey, "a number hidden in a long text");

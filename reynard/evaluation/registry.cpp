@@ -24,6 +24,10 @@ constexpr std::array kTasks = {
     TaskEntry{"pruning", "loss with and without pruning, pruned share", kByDefault, make_pruning},
     TaskEntry{"inside", "forget gates and attention maps", kByDefault, make_inside},
     TaskEntry{"text_sample", "text that the model writes", kByDefault, make_text_sample},
+    TaskEntry{"attention_mass",
+              "attention on the right one of many documents",
+              kOnRequest,
+              make_attention_mass},
     TaskEntry{"needle", "a sentence hidden in a long text", kOnRequest, make_needle},
     TaskEntry{"passkey", "a number hidden in a long text", kOnRequest, make_passkey},
     TaskEntry{

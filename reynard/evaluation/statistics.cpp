@@ -179,13 +179,18 @@ TestResult paired_t_test(std::span<const double> a, std::span<const double> b) {
   return {t, boost::math::ibeta(freedom / 2, 0.5, freedom / (freedom + t * t))};
 }
 
-double paired_half_width(std::span<const double> a, std::span<const double> b, double level) {
-  const Moments d = moments(differences(a, b));
-  const auto n = static_cast<double>(a.size());
+double interval_factor(int64_t count, double level) {
+  if (count < 2) return std::nan("");
+  const auto n = static_cast<double>(count);
   // t quantile from the inverse incomplete beta function: level = I_x(df/2, 1/2), x = df/(df+t^2).
   const double x = boost::math::ibeta_inv((n - 1) / 2, 0.5, level);
-  const double t = std::sqrt((n - 1) * (1 - x) / x);
-  return t * d.sample_deviation / std::sqrt(n);
+  return std::sqrt((n - 1) * (1 - x) / x);
+}
+
+double paired_half_width(std::span<const double> a, std::span<const double> b, double level) {
+  const Moments d = moments(differences(a, b));
+  const auto n = static_cast<int64_t>(a.size());
+  return interval_factor(n, level) * d.sample_deviation / std::sqrt(static_cast<double>(n));
 }
 
 TestResult shapiro_wilk(std::span<const double> values) {

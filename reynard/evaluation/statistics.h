@@ -3,6 +3,7 @@
 // over several groups, and a correction for many comparisons. Definitions are those of scipy, whose
 // numbers published results carry (docs/evaluation.md).
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -24,6 +25,10 @@ struct TestResult {
 // Two-sided paired t-test of mean(a - b) = 0. No difference at all gives p = 1; a difference
 // without any spread gives p = 0. Throws reynard::Error unless both have the same size >= 2.
 TestResult paired_t_test(std::span<const double> a, std::span<const double> b);
+
+// What the standard error of the mean of `count` values is multiplied with for its two-sided
+// confidence interval (Student's t; level 0.05: 95 %); NaN below two values.
+double interval_factor(int64_t count, double level);
 
 // Half width of the confidence interval of mean(a - b) at the given two-sided level (0.05: 95 %).
 double paired_half_width(std::span<const double> a, std::span<const double> b, double level);

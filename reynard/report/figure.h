@@ -43,6 +43,9 @@ std::optional<Figure> curve_prefixes(const RunResults& run, size_t index);
 std::optional<Figure> forget_gates(const RunResults& run, size_t index);
 std::optional<Figure> decay_maps(const RunResults& run, size_t index);
 std::optional<Figure> attention_maps(const RunResults& run, size_t index);
+// Attention on the right one of many documents: by their number, and per head at the largest.
+std::optional<Figure> attention_mass(const RunResults& run, size_t index);
+std::optional<Figure> attention_mass_heads(const RunResults& run, size_t index);
 std::optional<Figure> pruned_share(const RunResults& run, size_t index);
 
 // A map of scores over two settings of a task, one run; the averages come from "series/groups".

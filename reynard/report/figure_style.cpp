@@ -81,6 +81,23 @@ json marked_position(double x, std::string_view label, const MarkStyle& style) {
           {"data", {{"values", {json::object()}}}}};
 }
 
+std::vector<json> training_length_marks(int64_t trained, double longest) {
+  std::vector<json> marks;
+  if (trained <= 0 || static_cast<double>(trained) > longest) return marks;
+  const auto length = static_cast<double>(trained);
+  marks.push_back(marked_position(length,
+                                  fmt::format("trained at {}", grouped(trained)),
+                                  {.label_left = length > 0.7 * longest}));
+  for (int64_t times = 2; length * static_cast<double>(times) <= longest; times *= 2) {
+    const double at = length * static_cast<double>(times);
+    marks.push_back(
+        marked_position(at,
+                        fmt::format("{}× longer", times),
+                        {.color = "#94a3b8", .label_left = at > 0.8 * longest, .row = 1}));
+  }
+  return marks;
+}
+
 double rounded(double value, int digits) {
   if (value == 0 || !std::isfinite(value)) return value;
   return std::stod(fmt::format("{:.{}g}", value, digits));

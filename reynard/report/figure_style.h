@@ -31,6 +31,10 @@ struct MarkStyle {
 };
 json marked_position(double x, std::string_view label, const MarkStyle& style = {});
 
+// Lines at the training length and at 2, 4, 8 ... times that length, up to `longest`: what lies to
+// the right of the first is extrapolated. None where the training length is 0 (unknown).
+std::vector<json> training_length_marks(int64_t trained, double longest);
+
 // Every value to at most `digits` significant digits, so that pages stay small.
 double rounded(double value, int digits = 5);
 

@@ -127,9 +127,11 @@ std::string caption(const json& summary) {
   if (!summary.at("metrics").value("copies", true)) {
     return "Amber stays in the grey band: having seen the text does not help this model yet.";
   }
-  std::string text = fmt::format("Fine memory {} tokens, coarse memory {} tokens.",
-                                 text_at(summary, "/metrics/fine_length/text"),
-                                 text_at(summary, "/metrics/coarse_length/text"));
+  std::string text = fmt::format(
+      "Fine memory {} tokens, coarse memory {} tokens: look for where "
+      "amber leaves 100 % and where it meets blue.",
+      text_at(summary, "/metrics/fine_length/text"),
+      text_at(summary, "/metrics/coarse_length/text"));
   if (summary.at("metrics").contains("bos") && summary.at("metrics").at("bos").is_null()) {
     text += " The model has no BOS token; sequences are without it.";
   }
@@ -156,6 +158,9 @@ std::optional<Figure> forgetting_curve(const RunResults& run, size_t index) {
   };
   mark(trained, fmt::format("trained at {}", grouped(run.train_length())), 0);
   mark(trained / 2, fmt::format("half: {}", grouped(run.train_length() / 2)), 1);
+  for (int times = 2; trained > 0 && times * trained <= longest; times *= 2) {
+    mark(times * trained, fmt::format("{}× longer", times), 1);
+  }
   spec["encoding"] = {
       {"y",
        {{"type", "quantitative"}, {"axis", {{"format", ".0%"}}}, {"scale", {{"domain", {0, 1}}}}}}};

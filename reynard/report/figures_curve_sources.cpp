@@ -44,6 +44,20 @@ json colors_of(const std::vector<std::string>& names, std::string_view field) {
   return color;
 }
 
+// The mark and encoding of a figure as its first layer, with the training length over it.
+void mark_training_length(const RunResults& run, json& spec) {
+  double longest = 0;
+  for (const json& value : spec.at("data").at("values")) {
+    longest = std::fmax(longest, number_at(value, "/length"));
+  }
+  const std::vector<json> marks = training_length_marks(run.train_length(), longest);
+  if (marks.empty()) return;
+  spec["layer"] = {
+      {{"data", spec["data"]}, {"mark", spec["mark"]}, {"encoding", spec["encoding"]}}};
+  for (const char* moved : {"data", "mark", "encoding"}) spec.erase(moved);
+  for (const json& mark : marks) spec["layer"].push_back(mark);
+}
+
 json percent_axis(std::string_view field) {
   json y = quantitative(field, "greedy accuracy");
   y["axis"] = {{"format", ".0%"}};
@@ -117,6 +131,7 @@ std::optional<Figure> curve_perplexity(const RunResults& run, size_t index) {
   color["scale"] = {{"domain", {"copy", "LM"}}, {"range", {kCopyColor, kLmColor}}};
   spec["mark"] = {{"type", "line"}, {"tooltip", true}, {"point", {{"size", 20}}}};
   spec["encoding"] = {{"x", length_axis()}, {"y", y}, {"color", color}};
+  mark_training_length(run, spec);
   return Figure{
       fmt::format("curve_perplexity_{}", index + 1),
       fmt::format("{}: perplexity at the same lengths", run.name),
@@ -144,6 +159,7 @@ std::optional<Figure> curve_targets(const RunResults& run, size_t index) {
                       {"y", percent_axis("accuracy")},
                       {"color", colors_of(targets, "target")},
                       {"strokeDash", dash}};
+  mark_training_length(run, spec);
   return Figure{
       fmt::format("curve_targets_{}", index + 1),
       fmt::format("{}: does it remember the text or its training data?", run.name),
@@ -173,6 +189,7 @@ std::optional<Figure> curve_prefixes(const RunResults& run, size_t index) {
   y["axis"] = {{"format", ".0%"}};
   spec["mark"] = {{"type", "line"}, {"tooltip", true}};
   spec["encoding"] = {{"x", length_axis()}, {"y", y}, {"color", colors_of(prefixes, "prefix")}};
+  mark_training_length(run, spec);
   return Figure{
       fmt::format("curve_prefixes_{}", index + 1),
       fmt::format("{}: does the unrelated text matter?", run.name),

@@ -1,5 +1,6 @@
 #include "reynard/report/figure.h"
 #include "reynard/report/figure_style.h"
+#include "reynard/report/head_maps.h"
 
 #include <fmt/format.h>
 
@@ -10,10 +11,8 @@ namespace reynard::report {
 
 namespace {
 
-constexpr size_t kMostHeads = 24;      // maps on one page
-constexpr size_t kMostGateRows = 48;   // heads in the gate matrix
-constexpr int kMapSize = 128;          // pixels; 4 for each of 32 cells
-constexpr int64_t kPruningRows = 128;  // queries that share one boundary
+constexpr size_t kMostHeads = 96;     // maps of one figure
+constexpr size_t kMostGateRows = 48;  // heads in the gate matrix
 
 struct Head {
   size_t layer = 0, head = 0;
@@ -45,120 +44,29 @@ std::string thinned_note(const json& series, const std::string& key, size_t show
   return all > shown ? fmt::format(" {} of {} heads are shown.", shown, all) : "";
 }
 
-// Whether pruning skips anything in this head.
-bool is_pruned(const json& layer, const Head& head) {
+const json* start_of(const json& layer, size_t head) {
   const auto starts = layer.find("start");
-  if (starts == layer.end() || !starts->is_array() || head.head >= starts->size()) return false;
-  const json& of_head = starts->at(head.head);
-  return std::any_of(of_head.begin(), of_head.end(), [](const json& start) { return start > 0; });
+  if (starts == layer.end() || !starts->is_array() || head >= starts->size()) return nullptr;
+  return &starts->at(head);
 }
 
-std::string boundary_note(const json& series, const std::vector<Head>& heads) {
-  const bool any = std::any_of(heads.begin(), heads.end(), [&](const Head& head) {
-    return is_pruned(series.at("layers").at(head.layer), head);
-  });
-  return any ? " The pink line is the pruning boundary: what lies left of it is not read." : "";
-}
-
-// A corner of the pruning boundary: query rows [row, row + 128) keep keys from `start` on.
-void add_boundary(const json& layer, const Head& head, double length, json& values) {
-  if (!is_pruned(layer, head)) return;
-  int64_t block = 0;
-  for (const json& start : layer.at("start").at(head.head)) {
-    for (const int64_t row : {block * kPruningRows, (block + 1) * kPruningRows}) {
-      values.push_back({{"m", head.label()},
-                        {"b", start},
-                        {"q", std::min(static_cast<double>(row), length)},
-                        {"o", values.size()}});
-    }
-    ++block;
-  }
-}
-
-json map_values(const json& series, const std::string& key, const std::vector<Head>& heads) {
-  json values = json::array();
-  const double length = number_at(series, "/length");
-  const auto cells = static_cast<size_t>(number_at(series, "/cells"));
-  const double step = length / static_cast<double>(cells);
+// The maps of the heads, a row per layer.
+HeadMaps maps_of(const json& series, const std::string& key, const std::vector<Head>& heads) {
+  HeadMaps maps;
   for (const Head& head : heads) {
     const json& layer = series.at("layers").at(head.layer);
-    const json& map = layer.at(key).at(head.head);
-    size_t i = 0;
-    for (size_t q = 0; q < cells; ++q) {
-      for (size_t k = 0; k <= q && i < map.size(); ++k, ++i) {
-        values.push_back({{"m", head.label()},
-                          {"q", rounded(step * static_cast<double>(q))},
-                          {"k", rounded(step * static_cast<double>(k))},
-                          {"v", map[i]}});
-      }
-    }
-    add_boundary(layer, head, length, values);
+    maps.maps.push_back({head.label(), &layer.at(key).at(head.head), start_of(layer, head.head)});
   }
-  return values;
+  maps.end = number_at(series, "/length");
+  maps.cells = static_cast<int64_t>(number_at(series, "/cells"));
+  maps.columns = series.at("layers").at(heads[0].layer).at(key).size();
+  return maps;
 }
 
-// Small multiples of a lower-triangular map per head, with the pruning boundary on top.
-json map_spec(const json& series,
-              const std::string& key,
-              const std::vector<Head>& heads,
-              const json& color) {
-  const double length = number_at(series, "/length");
-  const double step = length / number_at(series, "/cells");
-  json spec = base_spec(kMapSize);
-  for (const char* replaced : {"width", "height", "autosize"}) spec.erase(replaced);
-  draw_on_canvas(spec);
-  // The page chooses how many columns fit: a row per layer if it can.
-  spec["usermeta"]["cell"] = 96 + 16;
-  spec["usermeta"]["heads"] = heads.size();
-  spec["usermeta"]["columns"] = series.at("layers").at(heads[0].layer).at(key).size();
-  spec["data"] = {{"values", map_values(series, key, heads)}};
-  json order = json::array();
-  for (const Head& head : heads) order.push_back(head.label());
-  spec["facet"] = {{"field", "m"}, {"type", "nominal"}, {"title", nullptr}, {"sort", order}};
-  spec["columns"] = 4;
-  spec["spacing"] = 14;
-  const json domain{length, 0};
-  json x = quantitative("k", "");
-  x["scale"] = {{"domain", {0, length}}, {"nice", false}};
-  x["axis"] = {{"tickCount", 2}, {"grid", false}, {"title", nullptr}, {"format", "~s"}};
-  json y = quantitative("q", "");
-  y["scale"] = {{"domain", domain}, {"nice", false}};
-  y["axis"] = {{"tickCount", 2}, {"grid", false}, {"title", nullptr}, {"format", "~s"}};
-  json boundary_x = x;
-  boundary_x["field"] = "b";
-  spec["spec"] = {
-      {"width", kMapSize},
-      {"height", kMapSize},
-      {"layer",
-       {{{"transform",
-          {{{"filter", "isValid(datum.v)"}},
-           {{"calculate", fmt::format("datum.k + {}", step)}, {"as", "k2"}},
-           {{"calculate", fmt::format("datum.q + {}", step)}, {"as", "q2"}}}},
-         {"mark", {{"type", "rect"}, {"tooltip", true}}},
-         {"encoding",
-          {{"x", x},
-           {"x2", {{"field", "k2"}}},
-           {"y", y},
-           {"y2", {{"field", "q2"}}},
-           {"color", color}}}},
-        {{"transform", {{{"filter", "isValid(datum.b)"}}}},
-         {"mark", {{"type", "line"}, {"color", "#ff3d7f"}, {"strokeWidth", 1.6}}},
-         {"encoding",
-          {{"x", boundary_x}, {"y", y}, {"order", {{"field", "o"}, {"type", "quantitative"}}}}}}}}};
-  return spec;
-}
-
-// Color of map values from 0.01 % to all.
-json log_color(const char* title) {
-  return {{"field", "v"},
-          {"type", "quantitative"},
-          {"scale", {{"type", "log"}, {"domain", {1e-4, 1}}, {"clamp", true}, {"scheme", "magma"}}},
-          {"legend",
-           {{"title", title},
-            {"orient", "top"},
-            {"gradientLength", 200},
-            {"format", "~p"},
-            {"values", {1e-4, 1e-3, 1e-2, 1e-1, 1}}}}};
+std::string boundary_note(const HeadMaps& maps) {
+  return std::any_of(maps.maps.begin(), maps.maps.end(), is_pruned)
+             ? " The pink line is the pruning boundary: what lies left of it is not read."
+             : "";
 }
 
 // Every gate of the heads at every token of the text.
@@ -240,7 +148,8 @@ std::optional<Figure> decay_maps(const RunResults& run, size_t index) {
   if (!series) return {};
   const std::vector<Head> heads = heads_with(*series, "decay", kMostHeads);
   if (heads.empty()) return {};
-  const json color = log_color("what is left of a key");
+  HeadMaps maps = maps_of(*series, "decay", heads);
+  maps.color = log_color("what is left of a key");
   return Figure{
       fmt::format("decay_maps_{}", index + 1),
       run.name + ": decay",
@@ -248,8 +157,8 @@ std::optional<Figure> decay_maps(const RunResults& run, size_t index) {
       "gates between, on a log scale. A bright triangle is a head with a long memory, a bright "
       "diagonal one that "
       "forgets at once." +
-          boundary_note(*series, heads) + thinned_note(*series, "decay", heads.size()),
-      map_spec(*series, "decay", heads, color)};
+          boundary_note(maps) + thinned_note(*series, "decay", heads.size()),
+      maps_spec(maps)};
 }
 
 std::optional<Figure> attention_maps(const RunResults& run, size_t index) {
@@ -257,15 +166,16 @@ std::optional<Figure> attention_maps(const RunResults& run, size_t index) {
   if (!series) return {};
   const std::vector<Head> heads = heads_with(*series, "attention", kMostHeads);
   if (heads.empty()) return {};
-  const json color = log_color("share of attention");
+  HeadMaps maps = maps_of(*series, "attention", heads);
+  maps.color = log_color("share of attention");
   return Figure{
       fmt::format("attention_maps_{}", index + 1),
       run.name + ": attention",
       "Share of a query's attention (down) that falls on each stretch of keys (across), on a log "
       "scale. A bright left edge looks at the beginning, a bright diagonal at what is near, bright "
       "spots far from the diagonal at something found far back." +
-          boundary_note(*series, heads) + thinned_note(*series, "attention", heads.size()),
-      map_spec(*series, "attention", heads, color)};
+          boundary_note(maps) + thinned_note(*series, "attention", heads.size()),
+      maps_spec(maps)};
 }
 
 std::optional<Figure> pruned_share(const RunResults& run, size_t index) {

@@ -53,9 +53,73 @@ void mark_training_lengths(const Runs& runs, json& spec) {
     longest = std::max(longest, static_cast<double>(series_of(run, "loss").size()));
   }
   for (const int64_t length : lengths) {
-    spec["layer"].push_back(marked_position(static_cast<double>(length),
-                                            fmt::format("trained at {}", grouped(length))));
+    for (json& mark : training_length_marks(length, longest)) {
+      spec["layer"].push_back(std::move(mark));
+    }
   }
+}
+
+// Half widths of 95 % intervals; of earlier results, which have standard errors only, about that.
+std::vector<double> half_widths(const RunResults& run) {
+  std::vector<double> widths = series_of(run, "half_width");
+  if (widths.empty()) {
+    widths = series_of(run, "standard_error");
+    for (double& x : widths) x *= 1.96;
+  }
+  return widths;
+}
+
+// The fitted lines of a run, as points of a dashed line each.
+void add_slopes(const RunResults& run, json& values) {
+  const json* summary = run.evaluation("per_position_loss");
+  const json::json_pointer path("/metrics/slopes");
+  if (!summary || !summary->contains(path)) return;
+  for (const json& fit : summary->at(path)) {
+    const double from = number_at(fit, "/from");
+    const double to = number_at(fit, "/to");
+    const double first = number_at(fit, "/loss_from");
+    const double rise = number_at(fit, "/loss_to") - first;
+    for (int i = 0; i <= 24; ++i) {  // straight over log i, bent over i
+      const double share = i / 24.0;
+      values.push_back({{"run", run.name},
+                        {"fit", fmt::format("{} {}", run.name, from)},
+                        {"position", rounded(from * std::pow(to / from, share))},
+                        {"fitted", rounded(first + rise * share)}});
+    }
+  }
+}
+
+std::string slopes_note(const RunResults& run) {
+  const json* summary = run.evaluation("per_position_loss");
+  const json::json_pointer path("/metrics/slopes");
+  if (!summary || !summary->contains(path)) return "";
+  std::string note;
+  for (const json& fit : summary->at(path)) {
+    note += fmt::format("{}{:+.3f} ± {:.3f} from {} to {}",
+                        note.empty() ? "" : ", ",
+                        number_at(fit, "/slope"),
+                        number_at(fit, "/half_width"),
+                        grouped(static_cast<int64_t>(number_at(fit, "/from"))),
+                        grouped(static_cast<int64_t>(number_at(fit, "/to"))));
+  }
+  return note.empty() ? "" : fmt::format(" {}: {}.", run.name, note);
+}
+
+// What the rows are, of the first run that has them.
+std::string rows_note(const Runs& runs) {
+  for (const RunResults& run : runs) {
+    const json* summary = run.evaluation("per_position_loss");
+    if (!summary) continue;
+    const json settings = summary->value("settings", json::object());
+    const bool across = settings.value("across_documents", false);
+    const bool rolled = settings.value("rolled", false);
+    return fmt::format("{} held-out rows, {}, {}.",
+                       grouped(static_cast<int64_t>(number_at(*summary, "/metrics/rows"))),
+                       across ? "cut from the whole text across documents"
+                              : "each a piece of one document that begins at a random place in it",
+                       rolled ? "rolled (rotated by a random number of tokens)" : "not rolled");
+  }
+  return "";
 }
 
 }  // namespace
@@ -65,18 +129,23 @@ std::optional<Figure> loss_by_position(const Runs& runs, const FigureOptions& op
   const int64_t first = first_shown(runs);
   for (const RunResults& run : runs) {
     const std::vector<double> loss = smoothed(series_of(run, "loss"), options.smoothing_window);
-    const std::vector<double> error = series_of(run, "standard_error");
+    const std::vector<double> width = half_widths(run);
     for (const size_t i : thinned(loss.size(), kMostPoints)) {
       if (static_cast<int64_t>(i) < first || std::isnan(loss[i])) continue;
       json point{{"run", run.name}, {"position", i + 1}, {"loss", rounded(loss[i])}};
-      if (i < error.size() && !std::isnan(error[i])) {
-        point["low"] = rounded(loss[i] - error[i]);
-        point["high"] = rounded(loss[i] + error[i]);
+      if (i < width.size() && !std::isnan(width[i])) {
+        point["low"] = rounded(loss[i] - width[i]);
+        point["high"] = rounded(loss[i] + width[i]);
       }
       values.push_back(std::move(point));
     }
   }
   if (values.empty()) return {};
+  std::string slopes;
+  for (const RunResults& run : runs) {
+    add_slopes(run, values);
+    slopes += slopes_note(run);
+  }
   json spec = base_spec(340);
   spec["data"] = {{"values", values}};
   json x = quantitative("position", "position i in the row (tokens of context)");
@@ -86,23 +155,36 @@ std::optional<Figure> loss_by_position(const Runs& runs, const FigureOptions& op
   y["scale"] = {{"zero", false}};
   json low = quantitative("low", "loss L(i) (nats per token)");
   spec["layer"] = {
-      {{"mark", {{"type", "area"}, {"opacity", 0.15}}},
+      {{"transform", {{{"filter", "isValid(datum.low)"}}}},
+       {"mark", {{"type", "area"}, {"opacity", 0.15}}},
        {"encoding",
         {{"x", x}, {"y", low}, {"y2", {{"field", "high"}}}, {"color", color_of_runs(runs)}}}},
-      {{"mark", {{"type", "line"}, {"tooltip", true}}},
-       {"encoding", {{"x", x}, {"y", y}, {"color", color_of_runs(runs)}}}}};
+      {{"transform", {{{"filter", "isValid(datum.loss)"}}}},
+       {"mark", {{"type", "line"}, {"tooltip", true}}},
+       {"encoding", {{"x", x}, {"y", y}, {"color", color_of_runs(runs)}}}},
+      {{"transform", {{{"filter", "isValid(datum.fitted)"}}}},
+       {"mark", {{"type", "line"}, {"strokeDash", {4, 3}}, {"strokeWidth", 1.4}}},
+       {"encoding",
+        {{"x", x},
+         {"y", quantitative("fitted", "loss L(i) (nats per token)")},
+         {"detail", {{"field", "fit"}, {"type", "nominal"}}},
+         {"color", color_of_runs(runs)}}}}};
   mark_training_lengths(runs, spec);
   return Figure{
       "loss_by_position",
       "Loss by position",
       fmt::format(
-          "Mean loss of the token at each position of held-out rows, smoothed by a centred mean "
-          "over "
-          "{} positions, from position {}; bands are one standard error over rows. A curve that "
-          "still falls uses context that far back. Past the length trained on, a model that "
-          "extrapolates stays flat; one that does not turns up.",
+          "Mean loss of the token at each position, smoothed by a centred mean over {} positions, "
+          "from position {}; bands are 95 % intervals over rows. {} A curve that still falls uses "
+          "context that far back. Past the length trained on, a model that extrapolates stays "
+          "flat; one that does not turns up.{}{}",
           options.smoothing_window,
-          std::max<int64_t>(first, 1)),
+          std::max<int64_t>(first, 1),
+          rows_note(runs),
+          slopes.empty() ? ""
+                         : " Dashed: lines fitted over log i; slopes in nats per doubling of the "
+                           "context, with 95 % intervals.",
+          slopes),
       spec};
 }
 
@@ -111,10 +193,15 @@ std::optional<Figure> perplexity_by_length(const Runs& runs) {
   const int64_t first = first_shown(runs);
   for (const RunResults& run : runs) {
     const std::vector<double> perplexity = series_of(run, "perplexity");
+    const std::vector<double> width = series_of(run, "log_perplexity_half_width");
     for (const size_t i : thinned(perplexity.size(), kMostPoints)) {
       if (static_cast<int64_t>(i) < first || std::isnan(perplexity[i])) continue;
-      values.push_back(
-          {{"run", run.name}, {"length", i + 1}, {"perplexity", rounded(perplexity[i])}});
+      json point{{"run", run.name}, {"length", i + 1}, {"perplexity", rounded(perplexity[i])}};
+      if (i < width.size() && !std::isnan(width[i])) {
+        point["low"] = rounded(perplexity[i] * std::exp(-width[i]));
+        point["high"] = rounded(perplexity[i] * std::exp(width[i]));
+      }
+      values.push_back(std::move(point));
     }
   }
   if (values.empty()) return {};
@@ -125,14 +212,21 @@ std::optional<Figure> perplexity_by_length(const Runs& runs) {
   x["scale"] = {{"nice", false}, {"zero", true}};
   json y = quantitative("perplexity", "perplexity P(l)");
   y["scale"] = {{"zero", false}};
-  spec["layer"] = {{{"mark", {{"type", "line"}, {"tooltip", true}}},
-                    {"encoding", {{"x", x}, {"y", y}, {"color", color_of_runs(runs)}}}}};
+  const json low = quantitative("low", "perplexity P(l)");
+  spec["layer"] = {
+      {{"transform", {{{"filter", "isValid(datum.low)"}}}},
+       {"mark", {{"type", "area"}, {"opacity", 0.15}}},
+       {"encoding",
+        {{"x", x}, {"y", low}, {"y2", {{"field", "high"}}}, {"color", color_of_runs(runs)}}}},
+      {{"mark", {{"type", "line"}, {"tooltip", true}}},
+       {"encoding", {{"x", x}, {"y", y}, {"color", color_of_runs(runs)}}}}};
   mark_training_lengths(runs, spec);
   return Figure{
       "perplexity",
       "Perplexity by length",
       "Perplexity of the first l tokens of a row, P(l) = exp of the mean of L(1) to L(l), "
-      "not smoothed. It keeps falling after L(i) is flat, because it averages the "
+      "not smoothed; bands are 95 % intervals over rows. It keeps falling after L(i) is flat, "
+      "because it averages the "
       "beginning in: read the use of context from the figure above.",
       spec};
 }

@@ -63,6 +63,16 @@ std::string extrapolation_note(const RunResults& run, const json& groups, std::s
                      grouped(*beyond.begin()));
 }
 
+// Lengths beyond the training length carry how many times as long they are.
+std::string length_label(int64_t trained) {
+  const std::string plain = "format(datum.value, ',d')";
+  if (trained <= 0) return plain;
+  return fmt::format(
+      "datum.value > {0} ? {1} + ' (' + format(datum.value / {0}, '.2~f') + '×)' : {1}",
+      trained,
+      plain);
+}
+
 json run_colors(const Runs& runs) {
   json domain = json::array();
   json range = json::array();
@@ -89,7 +99,10 @@ std::optional<Figure> score_map(const RunResults& run, size_t index, const Score
   const json x{{"field", "x"},
                {"type", "ordinal"},
                {"title", map.x_title},
-               {"axis", {{"labelAngle", 0}, {"labelOverlap", true}, {"format", ",d"}}}};
+               {"axis",
+                {{"labelAngle", 0},
+                 {"labelOverlap", true},
+                 {"labelExpr", length_label(map.x == "length" ? run.train_length() : 0)}}}};
   const json y{{"field", "y"}, {"type", "ordinal"}, {"title", map.y_title}};
   spec["encoding"] = {{"x", x}, {"y", y}};
   json color = quantitative("score", "score");
@@ -131,9 +144,12 @@ std::optional<Figure> score_lines(const Runs& runs, const ScoreLines& lines) {
            {{"y", {{"field", "low"}, {"type", "quantitative"}}}, {"y2", {{"field", "high"}}}}}},
          {{"mark", {{"type", "line"}, {"tooltip", true}, {"point", {{"size", 30}}}}},
           {"encoding", {{"y", y}}}}}}}};
+  double longest = 0;
+  for (const json& value : values) longest = std::fmax(longest, number_at(value, "/x"));
   for (const int64_t length : trained) {
-    spec["layer"].push_back(marked_position(static_cast<double>(length),
-                                            fmt::format("trained at {}", grouped(length))));
+    for (json& mark : training_length_marks(length, longest)) {
+      spec["layer"].push_back(std::move(mark));
+    }
   }
   return Figure{lines.task, lines.title, lines.caption, spec};
 }

@@ -1,9 +1,6 @@
 #include "reynard/report/page.h"
 
 #include "reynard/report/differences.h"
-#include "reynard/report/escape.h"
-#include "reynard/report/figure_style.h"
-#include "reynard/report/page_assets.h"
 #include "reynard/report/sections.h"
 #include "reynard/report/verdict.h"
 
@@ -24,41 +21,8 @@ std::string title_of(const Runs& runs) {
   return fmt::format("What {} {}", names, runs.size() == 1 ? "remembers" : "remember");
 }
 
-std::string figure_html(const Figure& figure) {
-  return fmt::format(
-      "<figure class=\"card\"><h3>{}</h3><div class=\"plot\" id=\"{}\"></div>"
-      "<figcaption>{}</figcaption>"
-      "<script type=\"application/json\" id=\"spec-{}\">{}</script></figure>\n",
-      html(figure.title),
-      html(figure.id),
-      html(figure.caption),
-      html(figure.id),
-      script_json(figure.spec));
-}
-
-std::string group_html(const FigureGroup& group) {
-  std::string text = fmt::format("<section id=\"{}\"><h2>{}</h2><p class=\"intro\">{}</p>",
-                                 html(group.id),
-                                 html(group.title),
-                                 html(group.intro));
-  text += fmt::format("<div class=\"grid{}\">\n", group.columns == 2 ? " two" : "");
-  for (const Figure& figure : group.figures) text += figure_html(figure);
-  return text + "</div></section>\n";
-}
-
 void keep(std::vector<Figure>& figures, std::optional<Figure> figure) {
   if (figure) figures.push_back(std::move(*figure));
-}
-
-// The bundle as the content of a <script> element.
-std::string inline_script(std::string_view javascript) {
-  std::string safe;
-  safe.reserve(javascript.size());
-  for (size_t i = 0; i < javascript.size(); ++i) {
-    const bool closes = javascript.substr(i, 8) == "</script" || javascript.substr(i, 4) == "<!--";
-    safe += closes ? "\\x3c" : std::string(1, javascript[i]);
-  }
-  return safe;
 }
 
 }  // namespace
@@ -100,6 +64,8 @@ std::vector<FigureGroup> figure_groups(const Runs& runs, const FigureOptions& op
     keep(groups[4].figures, forget_gates(runs[i], i));
     keep(groups[4].figures, decay_maps(runs[i], i));
     keep(groups[4].figures, attention_maps(runs[i], i));
+    keep(groups[4].figures, attention_mass(runs[i], i));
+    keep(groups[4].figures, attention_mass_heads(runs[i], i));
   }
   // Under the curves: they have the same axis.
   for (size_t i = 0; i < runs.size(); ++i) keep(groups[1].figures, curve_perplexity(runs[i], i));
@@ -125,43 +91,21 @@ std::string page(const Runs& runs, const PageOptions& options, std::string_view 
                     {"intervals", "Intervals", "How sure each difference is.", 1, {*figure}});
     }
   }
-  const std::string title = title_of(runs);
-  std::string text = fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
-      // Nothing is loaded from anywhere; Vega compiles its expressions, hence unsafe-eval.
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
-      "script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:\">"
-      "<title>{}</title><style>{}</style></head><body>\n",
-      html(title),
-      kPageStyle);
-  text += fmt::format(
-      "<header><p class=\"eyebrow\">reynard report</p><h1>{}</h1><p class=\"lead\">{}</p><nav>"
-      "{}<a href=\"#verdict\">Verdict</a>",
-      html(title),
-      html(lead_text(runs)),
-      options.comparison ? "<a href=\"#compared\">Differences</a>" : "");
-  for (const FigureGroup& group : groups) {
-    text += fmt::format("<a href=\"#{}\">{}</a>", html(group.id), html(group.title));
-  }
+  PageShell shell{"reynard report", title_of(runs), lead_text(runs), {}, {}};
+  if (options.comparison) shell.links.push_back({"compared", "Differences"});
+  shell.links.push_back({"verdict", "Verdict"});
+  for (const FigureGroup& group : groups) shell.links.push_back({group.id, group.title});
   const std::string samples = text_samples(runs);
-  if (!samples.empty()) text += "<a href=\"#text\">Text</a>";
-  text +=
-      "<a href=\"#speed\">Speed and memory</a><a href=\"#repeat\">Repeat it</a></nav></header>\n";
-  text += "<main>\n";
-  if (options.comparison) text += differences_section(*options.comparison, runs);
-  text += verdict_section(runs, options.tokens_to_copy);
-  for (const FigureGroup& group : groups) text += group_html(group);
-  text += samples + speed_section(runs) + repeat_section(runs, options.command) + "</main>\n";
-  text +=
-      "<footer>Made by reynard. Figures are Vega-Lite specifications with their data inside; the "
-      "menu "
-      "at each figure's corner saves it as SVG or PNG. Drawn by Vega, Vega-Lite and Vega-Embed "
-      "(BSD-3-Clause, University of Washington Interactive Data Lab and contributors).</footer>\n";
-  text += fmt::format("<script>{}</script>\n<script>{}</script>\n</body></html>\n",
-                      inline_script(vega_javascript),
-                      kPageScript);
-  return text;
+  if (!samples.empty()) shell.links.push_back({"text", "Text"});
+  shell.links.push_back({"speed", "Speed and memory"});
+  shell.links.push_back({"words", "Words"});
+  shell.links.push_back({"repeat", "Repeat it"});
+  if (options.comparison) shell.main += differences_section(*options.comparison, runs);
+  shell.main += verdict_section(runs, options.tokens_to_copy);
+  for (const FigureGroup& group : groups) shell.main += group_html(group);
+  shell.main += samples + speed_section(runs) + words_section();
+  shell.main += repeat_section(runs, options.command);
+  return html_page(shell, vega_javascript);
 }
 
 }  // namespace reynard::report

@@ -4,6 +4,7 @@
 
 #include "reynard/report/compare.h"
 #include "reynard/report/figure.h"
+#include "reynard/report/html_page.h"
 
 #include <string>
 #include <string_view>
@@ -19,11 +20,6 @@ struct PageOptions {
 };
 
 // The sections of the page that have figures, in their order.
-struct FigureGroup {
-  std::string id, title, intro;  // plain text
-  int columns = 1;
-  std::vector<Figure> figures;
-};
 std::vector<FigureGroup> figure_groups(const Runs& runs, const FigureOptions& options);
 
 // vega_javascript: a bundle that defines window.vegaEmbed.

@@ -76,6 +76,9 @@ pre {
 pre.commands { white-space: pre-wrap; overflow-wrap: anywhere; }
 .prompt { color: var(--soft); }
 .written { background: color-mix(in srgb, var(--accent) 14%, transparent); border-radius: 3px; }
+dl { display: grid; grid-template-columns: minmax(120px, 170px) 1fr; gap: 8px 18px; margin: 0; }
+dt { font-weight: 500; }
+dd { margin: 0; color: var(--soft); }
 details > summary { cursor: pointer; color: var(--soft); font-size: 14px; }
 footer { color: var(--soft); font-size: 13px; padding-bottom: 48px; border-top: 1px solid var(--line); padding-top: 16px; }
 @media (max-width: 640px) {
@@ -86,6 +89,8 @@ footer { color: var(--soft); font-size: 13px; padding-bottom: 48px; border-top: 
   td { white-space: normal; }
   table { font-size: 14px; }
   body { font-size: 15px; }
+  dl { grid-template-columns: 1fr; gap: 2px; }
+  dd { margin-bottom: 8px; }
 }
 @media print { nav { display: none; } .card { break-inside: avoid; box-shadow: none; } }
 )css";
@@ -97,13 +102,13 @@ const std::string_view kPageScript = R"js(
     const meta = spec.usermeta || {};
     const width = plot.clientWidth;
     if (meta.cell) {
-      const room = Math.max(2, Math.floor((width - 50) / meta.cell));  // at the smallest size
+      const room = Math.max(1, Math.floor((width - 70) / meta.cell));  // at the smallest size
       let columns = meta.columns;  // a row per layer, if it fits
       if (columns > room) for (columns = room; columns > 2 && meta.heads % columns; --columns);
       spec.columns = columns;
       // Larger maps where there is room, in whole pixels per cell.
-      const size = Math.floor(((width - 60) / columns - 16) / 32) * 32;
-      spec.spec.width = spec.spec.height = Math.max(96, Math.min(192, size));
+      const size = Math.floor(((width - 80) / columns - 16) / meta.cells) * meta.cells;
+      spec.spec.width = spec.spec.height = Math.max(meta.least, Math.min(meta.largest, size));
     }
     if (meta.minimum && width < meta.minimum) spec.width = meta.minimum;
     const options = Object.assign({}, meta.embedOptions, {

@@ -167,12 +167,14 @@ std::string pruning_sentence(const RunResults& run) {
   const double share = pruned(run);
   const double change = number_at(*summary, "/metrics/loss_difference");
   if (std::isnan(share) || std::isnan(change)) return "";
-  return fmt::format(
-      "Pruning skips {} of {}'s attention tiles at length {} and moves its loss by {:+.1e} nats.",
-      percent(share),
-      run.name,
-      grouped(static_cast<int64_t>(number_at(*summary, "/settings/length"))),
-      change);
+  constexpr double kNoChange = 1e-4;  // nats
+  return fmt::format("Pruning skips {} of {}'s attention tiles at length {} and {}.",
+                     percent(share),
+                     run.name,
+                     grouped(static_cast<int64_t>(number_at(*summary, "/settings/length"))),
+                     std::abs(change) < kNoChange
+                         ? fmt::format("leaves its loss as it is (to {:g} nats)", kNoChange)
+                         : fmt::format("moves its loss by {:+.4f} nats", change));
 }
 
 // The values of the summary's rows, as text; empty where a run has none.

@@ -83,6 +83,72 @@ TEST_F(EvalCommand, MeasuresARunAndReportsIt) {
   EXPECT_NE(page.find("reynard eval run --text text.txt --length 64"), std::string::npos);
 }
 
+TEST_F(EvalCommand, ExtrapolatesOverMultiplesOfTheTrainingLength) {
+  const ProgramResult eval = run({"eval",
+                                  "run",
+                                  "--task",
+                                  "per_position_loss,forgetting_curve,passkey",
+                                  "--text",
+                                  "text.txt",
+                                  "--extrapolate",
+                                  "16",
+                                  kFewPoints,
+                                  "--forgetting_curve.repeats=2",
+                                  "--passkey.lengths=512",
+                                  "--passkey.trials=1",
+                                  "--passkey.max_tokens=1"});
+  ASSERT_EQ(eval.exit_code, 0) << eval.errors;
+  const auto settings_of = [&](const char* task) {
+    const std::string file = fmt::format("run/eval/{}.json", task);
+    return json::parse(test::read_file(folder_ / file)).at("settings");
+  };
+  EXPECT_EQ(settings_of("per_position_loss").at("length"), 1024);
+  // The model reads twice the target.
+  EXPECT_EQ(settings_of("forgetting_curve").at("length"), 512);
+  EXPECT_EQ(settings_of("passkey").at("lengths"), json({512}));  // its own
+  expect_error({"eval", "run/model", "--text", "text.txt", "--extrapolate", "1"}, "--extrapolate");
+  expect_error({"eval", "run", "--text", "text.txt", "--extrapolate", "2", "--length", "9"},
+               "not together with --length");
+  fs::remove(folder_ / "run/run.json");
+  expect_error({"eval", "run", "--text", "text.txt", "--extrapolate", "2"}, "give --train-length");
+}
+
+TEST_F(EvalCommand, InspectsEveryHeadOnOnePage) {
+  test::write_file(folder_ / "vega.js", "window.vegaEmbed = 1");
+  ::setenv("REYNARD_VEGA", (folder_ / "vega.js").c_str(), 1);
+  const ProgramResult result = run({"inspect",
+                                    "run",
+                                    "--text",
+                                    "text.txt",
+                                    "text.txt",
+                                    "--length",
+                                    "200",
+                                    "--heads",
+                                    "1.2",
+                                    "--window",
+                                    "150:180",
+                                    "-o",
+                                    "out/inside.html"});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_NE(result.output.find("2 heads."), std::string::npos) << result.output;
+  const auto numbers = json::parse(test::read_file(folder_ / "out/inside.json"));
+  EXPECT_EQ(numbers.at("texts").size(), 2);
+  EXPECT_EQ(numbers.at("maps").at(0).at("window").at("end"), 180);
+  EXPECT_EQ(numbers.at("sweep").at("points").size(), 20);
+  const std::string page = test::read_file(folder_ / "out/inside.html");
+  EXPECT_NE(page.find("Inside small"), std::string::npos);
+  EXPECT_NE(page.find("layer 1 head 2"), std::string::npos);
+
+  const auto inspect_with = [](const char* option, const char* value) {
+    return std::vector<std::string>{"inspect", "run", "--text", "text.txt", option, value};
+  };
+  expect_error(inspect_with("--heads", "1.3"), "--heads = 1.3; expected 1.1 ... 1.2");
+  expect_error(inspect_with("--heads", "x"), "--heads = x");
+  expect_error(inspect_with("--window", "60:70"), "a piece of the text's 64 tokens");
+  expect_error(inspect_with("--log-tolerance", "1"), "below 0");
+  expect_error(inspect_with("--threshold", "0"), "--threshold");
+}
+
 // Hits out of ceil(length / 2) in the published file, three lengths of it; fine is the middle one.
 constexpr const char* kCurveFile = R"([
  {"length": 8, "copy_accs": [1, 0.75, 1, 1], "lm_accs": [0, 0, 0.5, 0.5]},

@@ -171,7 +171,7 @@ TEST(CellMaps, EqualTheDenseMatrices) {
   view.q = at::randn({N, H, 8});
   view.k = at::randn({N, 2, 8});
   view.log_gate = -at::randn({N, H}).abs() * 0.1;
-  const CellMaps maps = cell_maps(view, 8);
+  const CellMaps maps = cell_maps(view, {.cells = 8});
 
   const at::Tensor k = view.k.repeat_interleave(2, 1);
   const at::Tensor sums = view.log_gate.to(at::kDouble).cumsum(0).transpose(0, 1);
@@ -192,14 +192,6 @@ TEST(CellMaps, EqualTheDenseMatrices) {
   EXPECT_TENSORS_NEAR(maps.attention.sum(-1), at::zeros({H, 8}) + 1, 1e-5, 0);
 }
 
-TEST(CellMaps, CellsMustDivideTheSequence) {
-  models::AttentionView view;
-  view.q = at::randn({10, 1, 4});
-  view.k = at::randn({10, 1, 4});
-  EXPECT_THROW(cell_maps(view, 3), Error);
-  EXPECT_FALSE(cell_maps(view, 5).decay.defined());
-}
-
 // Every task of the registry runs on a model and gives a summary.
 TEST(Tasks, AllRunOnADecoder) {
   models::DecoderConfig model = small_config();
@@ -213,6 +205,7 @@ TEST(Tasks, AllRunOnADecoder) {
   config.forgetting_curve = {.length = 32, .points = 4, .repeats = 3};
   config.pruning = {.length = 256, .rows = 2};
   config.inside = {.length = 256, .gate_tokens = 40, .cells = 16};
+  config.attention_mass = {.contexts = {1, 2}, .length = 16, .samples = 2};
   config.text_sample = {.prompt = 20, .tokens = 8};
   config.needle = {.longest = 600, .lengths = 2, .depths = 2, .max_tokens = 2};
   config.passkey = {.lengths = {400}, .trials = 2, .max_tokens = 2};

@@ -214,6 +214,75 @@ TEST(PerPositionLossTask, AveragesOverRowsAtEveryPosition) {
   EXPECT_NEAR(summary.at("metrics").at("standard_error").get<double>(), 0, 1e-7);
 }
 
+// Losses of the i-th token are a + b log2 i with a slope b of the row's own.
+class LogLine final : public Scorer {
+ public:
+  std::vector<Response> answer(std::span<const Request> requests) override {
+    std::vector<Response> responses;
+    for (const Request& request : requests) {
+      const Score& score = std::get<Score>(request.query);
+      seen.push_back(score.continuation);
+      const double slope = -0.5 + 0.1 * static_cast<double>(answered++);
+      Scored scored;
+      for (size_t i = 1; i <= score.continuation.size(); ++i) {
+        scored.logprobs.push_back(
+            static_cast<float>(-(7 + slope * std::log2(static_cast<double>(i)))));
+        scored.hits.push_back(0);
+      }
+      responses.emplace_back(std::move(scored));
+    }
+    return responses;
+  }
+  int64_t answered = 0;
+  std::vector<std::vector<int64_t>> seen;
+};
+
+TEST(PerPositionLossTask, SlopesAreFittedWithinAndBeyondTheTrainingLength) {
+  const test::TempDir folder;
+  const Corpus corpus = counting_corpus(600);
+  const auto task =
+      task_named("per_position_loss").make(corpus, small_config(), {.train_length = 64});
+  LogLine scorer;
+  const auto summary = evaluate(scorer, *task, {.folder = folder.path()});
+  const auto& slopes = summary.at("metrics").at("slopes");
+  ASSERT_EQ(slopes.size(), 2);
+  EXPECT_EQ(slopes[0].at("from"), 8);
+  EXPECT_EQ(slopes[0].at("to"), 64);
+  EXPECT_EQ(slopes[1].at("to"), 128);
+  // Slopes -0.5, -0.4, -0.3, -0.2: mean -0.35, deviation 0.1291; t(3) = 3.1824.
+  for (const auto& fit : slopes) {
+    EXPECT_NEAR(fit.at("slope").get<double>(), -0.35, 1e-5);
+    EXPECT_NEAR(fit.at("half_width").get<double>(), 3.1824 * 0.129099 / 2, 1e-4);
+  }
+  EXPECT_NEAR(slopes[0].at("loss_from").get<double>(), 7 - 0.35 * 3, 1e-5);
+  EXPECT_NEAR(slopes[1].at("loss_to").get<double>(), 7 - 0.35 * 7, 1e-5);
+  // The bands: four values at position 128 have the same deviation times log2 of the position.
+  const double last = summary.at("series").at("half_width")[127].get<double>();
+  EXPECT_NEAR(last, 3.1824 * 0.129099 / 2 * 6.6, 0.05);
+}
+
+TEST(PerPositionLossTask, RolledRowsAreTheSameTokensRotated) {
+  const Corpus corpus = counting_corpus(600);
+  EvaluationConfig config = small_config();
+  const auto plain = task_named("per_position_loss").make(corpus, config, {});
+  config.per_position_loss.rolled = true;
+  const auto rolled = task_named("per_position_loss").make(corpus, config, {});
+  EXPECT_EQ(plain->settings().at("rolled"), false);
+  EXPECT_EQ(rolled->settings().at("rolled"), true);
+  int64_t moved = 0;
+  for (int64_t i = 0; i < 4; ++i) {
+    const Request a = plain->requests().at(i);
+    const Request b = rolled->requests().at(i);
+    std::vector<int64_t> tokens = std::get<Score>(b.query).continuation;
+    EXPECT_EQ(std::get<Score>(rolled->requests().at(i).query).continuation, tokens);
+    moved += tokens != std::get<Score>(a.query).continuation ? 1 : 0;
+    // Only one seam: sorted, the rotation is the row.
+    std::sort(tokens.begin(), tokens.end());
+    EXPECT_EQ(tokens, std::get<Score>(a.query).continuation);
+  }
+  EXPECT_GE(moved, 3);
+}
+
 TEST(PerPositionLossTask, FirstTokenWithoutBosIsMasked) {
   const test::TempDir folder;
   Corpus corpus = counting_corpus(600);

@@ -199,9 +199,105 @@ TEST(Report, PageHasTheNumbersOfItsInputs) {
   ASSERT_EQ(shares.size(), 4);
   EXPECT_EQ(shares[3].at("share"), 1.0);
   EXPECT_EQ(rows_with(specs.at("forget_gates_1"), "f").size(), 4);
-  EXPECT_EQ(rows_with(specs.at("decay_maps_1"), "v").size(), 6);
+  const auto maps = rows_with(specs.at("decay_maps_1"), "v");
+  ASSERT_EQ(maps.size(), 2);
+  EXPECT_EQ(maps[0].at("v"), json({1, 0.5, 1}));
   // Only the first head is pruned: one block, two corners.
   EXPECT_EQ(rows_with(specs.at("attention_maps_1"), "b").size(), 2);
+}
+
+// What is marked in a figure, in its order.
+std::vector<std::string> marks_of(const json& spec) {
+  std::vector<std::string> labels;
+  if (spec.is_object() && spec.contains(json::json_pointer("/encoding/text/value"))) {
+    labels.push_back(spec.at("encoding").at("text").at("value"));
+  }
+  if (spec.is_structured()) {
+    for (const json& child : spec) {
+      for (std::string& label : marks_of(child)) labels.push_back(std::move(label));
+    }
+  }
+  return labels;
+}
+
+TEST(Report, LossByPositionHasBandsSlopesAndSaysWhatItsRowsAre) {
+  const test::TempDir folder;
+  Runs runs = two_runs(folder);
+  json& summary = runs[0].evaluations["per_position_loss"];
+  summary["series"]["half_width"] = std::vector<double>(128, 0.05);
+  summary["metrics"]["slopes"] = {{{"from", 8},
+                                   {"to", 64},
+                                   {"slope", -0.25},
+                                   {"half_width", 0.0125},
+                                   {"loss_from", 2.0},
+                                   {"loss_to", 1.25}}};
+  Figure figure = *loss_by_position(runs, {.smoothing_window = 1});
+  const auto points = rows_with(figure.spec, "low");
+  EXPECT_NEAR(points[0].at("loss").get<double>() - points[0].at("low").get<double>(), 0.05, 1e-9);
+  const auto fitted = rows_with(figure.spec, "fitted");
+  ASSERT_EQ(fitted.size(), 25);
+  EXPECT_NEAR(fitted.back().at("fitted").get<double>(), 1.25, 1e-9);
+  EXPECT_NE(figure.caption.find("fox: -0.250 ± 0.013 from 8 to 64."), std::string::npos)
+      << figure.caption;
+  EXPECT_NE(figure.caption.find("not rolled"), std::string::npos);
+  EXPECT_NE(figure.caption.find("over 1 positions"), std::string::npos);
+  EXPECT_EQ(marks_of(figure.spec), (std::vector<std::string>{"trained at 64", "2× longer"}));
+  summary["settings"]["rolled"] = true;
+  figure = *loss_by_position(runs, {});
+  EXPECT_NE(figure.caption.find(", rolled (rotated"), std::string::npos) << figure.caption;
+}
+
+TEST(Report, MultiplesOfTheTrainingLengthAreMarkedInEveryFigureByLength) {
+  const test::TempDir folder;
+  Runs runs = two_runs(folder);
+  json groups = json::array();
+  for (const int length : {64, 128, 256}) {
+    groups.push_back({{"length", length}, {"depth", 50}, {"score", 0.5}, {"samples", 4}});
+  }
+  for (const char* task : {"passkey", "needle"}) {
+    runs[0].evaluations[task] = {{"metrics", json::object()}, {"series", {{"groups", groups}}}};
+  }
+  const std::vector<std::string> expected{"trained at 64", "2× longer", "4× longer"};
+  const std::vector<Figure> figures = score_figures(runs);
+  ASSERT_EQ(figures.size(), 2);  // a map and lines
+  EXPECT_NE(figures[0].spec.dump().find("datum.value > 64"), std::string::npos);
+  EXPECT_EQ(marks_of(figures[1].spec), expected);
+  json& curve = runs[0].evaluations["forgetting_curve"];
+  curve["series"]["points"][2]["length"] = 256;
+  EXPECT_EQ(marks_of(forgetting_curve(runs[0], 0)->spec),
+            (std::vector<std::string>{"trained at 64", "half: 32", "2× longer", "4× longer"}));
+  for (json& point : curve["series"]["points"]) point["lm_loss"] = point["copy_loss"] = 1.0;
+  EXPECT_EQ(marks_of(curve_perplexity(runs[0], 0)->spec), expected);
+  EXPECT_TRUE(training_length_marks(0, 1000).empty());
+  EXPECT_TRUE(training_length_marks(1000, 999).empty());
+}
+
+TEST(Report, AttentionMassHasTheLineOfChance) {
+  const test::TempDir folder;
+  Runs runs = two_runs(folder);
+  EXPECT_FALSE(attention_mass(runs[0], 0));
+  const json one{{"contexts", 1},
+                 {"mass", {{1.0, 1.0}, {1.0, nullptr}}},
+                 {"context_share", {{0.5, 0.5}, {0.5, 0.5}}}};
+  json four = one;
+  four["contexts"] = 4;
+  four["mass"] = {{0.5, 0.25}, {0.75, nullptr}};
+  runs[0].evaluations["attention_mass"] = {{"settings", {{"place", "last"}, {"length", 16}}},
+                                           {"metrics", json::object()},
+                                           {"series", {{"points", {one, four}}}}};
+  const auto figure = attention_mass(runs[0], 0);
+  ASSERT_TRUE(figure);
+  const auto chance = rows_with(figure->spec, "chance");
+  ASSERT_EQ(chance.size(), 2);
+  EXPECT_EQ(chance[1].at("chance"), 0.25);
+  const auto lines = rows_with(figure->spec, "mass");
+  ASSERT_EQ(lines.size(), 4);
+  EXPECT_EQ(lines[2].at("mass"), 0.375);
+  EXPECT_EQ(lines[2].at("best"), 0.5);
+  EXPECT_EQ(marks_of(figure->spec), std::vector<std::string>{"trained at 64"});  // at d = 3
+  const auto heads = rows_with(attention_mass_heads(runs[0], 0)->spec, "times");
+  ASSERT_EQ(heads.size(), 3);
+  EXPECT_EQ(heads[2].at("times"), 3.0);
 }
 
 TEST(Report, CurvesOfSeveralTextsAndPrefixesHaveFiguresOfTheirOwn) {

@@ -2,6 +2,7 @@
 // attention per head with the pruning boundary.
 
 #include "reynard/evaluation/attention_maps.h"
+#include "reynard/evaluation/map_json.h"
 #include "reynard/evaluation/rows.h"
 #include "reynard/evaluation/tasks/tasks.h"
 #include "reynard/tensor/check.h"
@@ -15,63 +16,6 @@
 namespace reynard::evaluation {
 
 namespace {
-
-// A number with few digits: maps hold many.
-nlohmann::json short_number(double value, int digits) {
-  return nlohmann::json::parse(fmt::format("{:.{}g}", value, digits));
-}
-
-// (H, N) -> list of lists, four digits each.
-nlohmann::json rows_of(const at::Tensor& values) {
-  const at::Tensor v = values.to(at::kFloat).contiguous();
-  const float* x = v.const_data_ptr<float>();
-  nlohmann::json rows = nlohmann::json::array();
-  for (int64_t h = 0; h < v.size(0); ++h) {
-    nlohmann::json row = nlohmann::json::array();
-    for (int64_t i = 0; i < v.size(1); ++i) row.push_back(short_number(x[h * v.size(1) + i], 4));
-    rows.push_back(std::move(row));
-  }
-  return rows;
-}
-
-// (H, cells, cells) -> per head the lower triangle, row by row.
-nlohmann::json triangles(const at::Tensor& maps) {
-  const at::Tensor m = maps.to(at::kFloat).contiguous();
-  const int64_t cells = m.size(1);
-  const float* x = m.const_data_ptr<float>();
-  nlohmann::json heads = nlohmann::json::array();
-  for (int64_t h = 0; h < m.size(0); ++h) {
-    nlohmann::json head = nlohmann::json::array();
-    for (int64_t a = 0; a < cells; ++a) {
-      for (int64_t b = 0; b <= a; ++b) {
-        head.push_back(short_number(x[(h * cells + a) * cells + b], 3));
-      }
-    }
-    heads.push_back(std::move(head));
-  }
-  return heads;
-}
-
-nlohmann::json integer_rows(const at::Tensor& values) {
-  const at::Tensor v = values.to(at::kLong).contiguous();
-  const int64_t* x = v.const_data_ptr<int64_t>();
-  nlohmann::json rows = nlohmann::json::array();
-  for (int64_t h = 0; h < v.size(0); ++h) {
-    rows.push_back(std::vector<int64_t>(x + h * v.size(1), x + (h + 1) * v.size(1)));
-  }
-  return rows;
-}
-
-// One token as a reader sees it: spaces and line ends visible, no control characters.
-std::string visible(std::string text) {
-  if (text == " ") return "·";
-  if (text == "\n") return "⏎";
-  if (text == "\t") return "→";
-  const bool printable = !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-    return static_cast<unsigned char>(c) >= 0x20 && static_cast<unsigned char>(c) < 0x7f;
-  });
-  return printable ? text : "□";
-}
 
 class Inside final : public Task {
  public:
@@ -141,7 +85,7 @@ class Inside final : public Task {
 
   nlohmann::json layer(const models::AttentionView& view, int64_t shown) const {
     nlohmann::json json;
-    const CellMaps maps = cell_maps(view, config_.cells);
+    const CellMaps maps = cell_maps(view, {.cells = config_.cells});
     json["attention"] = triangles(maps.attention);
     if (maps.decay.defined()) {
       json["decay"] = triangles(maps.decay);

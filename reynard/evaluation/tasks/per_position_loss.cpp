@@ -1,6 +1,7 @@
 // Loss by position, L(i), and the perplexity of the first l tokens, P(l) (FoX, Lin et al. 2025,
 // section 4.2): rows of connected text, one teacher-forced pass each, sums in f64.
 
+#include "reynard/data/random.h"
 #include "reynard/evaluation/packed_floats.h"
 #include "reynard/evaluation/rows.h"
 #include "reynard/evaluation/statistics.h"
@@ -20,6 +21,7 @@ namespace {
 // The report smooths L(i) over this many positions; the standard error of that mean needs the rows.
 constexpr int64_t kErrorWindow = 101;
 constexpr int64_t kShortestReported = 64;
+constexpr double kLevel = 0.05;  // of confidence intervals: 95 %
 
 // Sums over rows of one number per position and of its square.
 struct PositionSums {
@@ -63,17 +65,67 @@ struct RowSums {
   }
 };
 
+nlohmann::json number_or_null(double x) {
+  return std::isnan(x) ? nlohmann::json() : nlohmann::json(x);
+}
+
+// How fast the loss falls with context: the least-squares line of L(i) over log2 i for positions
+// from ... to (from 1). Each row has a slope of its own; their mean is that of L(i), and their
+// spread its error, however the tokens of a row hang together.
+class LossSlope {
+ public:
+  LossSlope(int64_t from, int64_t to) : from_(from), to_(to) {}
+
+  void add(std::span<const float> losses) {
+    double n = 0, sum_x = 0, sum_y = 0, sum_xx = 0, sum_xy = 0;
+    for (int64_t i = from_; i <= to_; ++i) {
+      const double y = losses[i - 1];
+      if (std::isnan(y)) continue;
+      const double x = std::log2(static_cast<double>(i));
+      n += 1, sum_x += x, sum_y += y, sum_xx += x * x, sum_xy += x * y;
+    }
+    const double spread = sum_xx - sum_x * sum_x / n;
+    if (!(n >= 2) || !(spread > 0)) return;
+    slopes_.push_back((sum_xy - sum_x * sum_y / n) / spread);
+    level_ += sum_y / n;
+    middle_ = sum_x / n;  // the same in every row
+  }
+  // Slope in nats per doubling of the context, with the line's values at both ends.
+  nlohmann::json json() const {
+    const Moments of = moments(slopes_);
+    const auto n = static_cast<double>(slopes_.size());
+    const double factor = interval_factor(static_cast<int64_t>(slopes_.size()), kLevel);
+    const auto at = [&](int64_t i) {
+      return level_ / n + of.mean * (std::log2(static_cast<double>(i)) - middle_);
+    };
+    return {{"from", from_},
+            {"to", to_},
+            {"slope", of.mean},
+            {"half_width", number_or_null(factor * of.sample_deviation / std::sqrt(n))},
+            {"loss_from", at(from_)},
+            {"loss_to", at(to_)}};
+  }
+  bool empty() const { return slopes_.empty(); }
+
+ private:
+  int64_t from_, to_;
+  std::vector<double> slopes_;
+  double level_ = 0, middle_ = 0;
+};
+
 nlohmann::json json_of(const std::vector<double>& values) {
   nlohmann::json list = nlohmann::json::array();
-  for (const double x : values)
-    list.push_back(std::isnan(x) ? nlohmann::json() : nlohmann::json(x));
+  for (const double x : values) list.push_back(number_or_null(x));
   return list;
 }
 
 class PerPositionLoss final : public Task {
  public:
-  PerPositionLoss(const Corpus& corpus, PerPositionLossConfig config)
-      : corpus_(corpus), config_(config), rows_(cut_rows(corpus, options(), name())) {}
+  PerPositionLoss(const Corpus& corpus, PerPositionLossConfig config, int64_t train_length)
+      : corpus_(corpus),
+        config_(config),
+        train_length_(train_length),
+        rows_(cut_rows(corpus, options(), name())) {}
 
   std::string name() const override { return "per_position_loss"; }
 
@@ -82,6 +134,7 @@ class PerPositionLoss final : public Task {
             {"rows", rows_.size()},
             {"seed", config_.seed},
             {"across_documents", config_.across_documents},
+            {"rolled", config_.rolled},
             {"bos", corpus_.bos ? nlohmann::json(*corpus_.bos) : nlohmann::json()}};
   }
 
@@ -92,6 +145,7 @@ class PerPositionLoss final : public Task {
               // The first token is predicted from BOS alone; without a BOS it is not scored.
               if (corpus_.bos) score.context = {*corpus_.bos};
               score.continuation = corpus_.read(row.begin, row.begin + config_.length);
+              if (config_.rolled) roll(score.continuation, row);
               return Request{fmt::format("row {}", row.begin),
                              {{"begin", row.begin}, {"document", row.document}},
                              std::move(score)};
@@ -113,6 +167,15 @@ class PerPositionLoss final : public Task {
   RowOptions options() const {
     return {config_.length, config_.rows, config_.seed, config_.across_documents};
   }
+  // To the right by a random number of tokens: the end of the row then stands before its beginning.
+  void roll(std::vector<int64_t>& tokens, const Row& row) const {
+    const uint64_t bits = data::random_bits(static_cast<uint64_t>(config_.seed),
+                                            data::hash("per_position_loss"),
+                                            static_cast<uint64_t>(row.begin));
+    const int64_t shift = data::below(bits, config_.length);
+    std::rotate(tokens.begin(), tokens.end() - shift, tokens.end());
+  }
+  std::vector<LossSlope> slopes() const;
   std::vector<int64_t> reported_lengths() const {
     std::vector<int64_t> lengths{config_.length};
     while (lengths.back() / 2 >= kShortestReported) lengths.push_back(lengths.back() / 2);
@@ -122,16 +185,29 @@ class PerPositionLoss final : public Task {
 
   const Corpus& corpus_;
   PerPositionLossConfig config_;
+  int64_t train_length_;  // 0: unknown
   std::vector<Row> rows_;
 };
+
+// Within the training length and, where rows are long enough, beyond it.
+std::vector<LossSlope> PerPositionLoss::slopes() const {
+  const int64_t length = config_.length;
+  const int64_t within = train_length_ > 0 ? std::min(train_length_, length) : length;
+  std::vector<LossSlope> slopes;
+  if (within >= 16) slopes.emplace_back(within / 8, within);
+  if (2 * length >= 3 * within) slopes.emplace_back(within, length);
+  return slopes;
+}
 
 Measured PerPositionLoss::measure(const Samples& samples) {
   const int64_t length = config_.length;
   PositionSums at_position(length);
   PositionSums in_window(length);
   PositionSums up_to(length);  // index l - 1: mean loss of the first l tokens of a row
+  std::vector<LossSlope> fits = slopes();
   samples.for_each([&](const nlohmann::json& line) {
     const std::vector<float> losses = unpack_floats(line.at("losses").get<std::string>());
+    for (LossSlope& fit : fits) fit.add(losses);
     const RowSums row(losses);
     for (int64_t i = 0; i < length; ++i) {
       if (!std::isnan(losses[i])) at_position.add(i, losses[i]);
@@ -146,12 +222,23 @@ Measured PerPositionLoss::measure(const Samples& samples) {
   Measured result;
   std::vector<double> loss(length);
   std::vector<double> error(length);
+  std::vector<double> half_width(length);
   std::vector<double> perplexity(length);
+  std::vector<double> log_half_width(length);  // of ln P(l)
   double total = 0;
   int64_t scored = 0;
+  int64_t counted = -1;  // rows that `factor` is for
+  double factor = 0;
   for (int64_t i = 0; i < length; ++i) {
     loss[i] = at_position.mean(i);
     error[i] = in_window.standard_error(i);
+    // Rows have the same positions: nearly all counts are equal.
+    if (in_window.count[i] != counted) {
+      counted = in_window.count[i];
+      factor = interval_factor(counted, kLevel);
+    }
+    half_width[i] = factor * error[i];
+    log_half_width[i] = factor * up_to.standard_error(i);
     total += std::isnan(loss[i]) ? 0 : loss[i];
     scored += std::isnan(loss[i]) ? 0 : 1;
     perplexity[i] = scored ? std::exp(total / static_cast<double>(scored)) : std::nan("");
@@ -175,10 +262,16 @@ Measured PerPositionLoss::measure(const Samples& samples) {
     result.metrics["bits_per_byte"] = mean / std::numbers::ln2 / corpus_.bytes_per_token;
   }
   result.metrics["at_lengths"] = std::move(at_lengths);
+  result.metrics["slopes"] = nlohmann::json::array();
+  for (const LossSlope& fit : fits) {
+    if (!fit.empty()) result.metrics["slopes"].push_back(fit.json());
+  }
   result.series["loss"] = json_of(loss);
   result.series["standard_error"] = json_of(error);
   result.series["standard_error_window"] = kErrorWindow;
+  result.series["half_width"] = json_of(half_width);
   result.series["perplexity"] = json_of(perplexity);
+  result.series["log_perplexity_half_width"] = json_of(log_half_width);
   return result;
 }
 
@@ -189,7 +282,7 @@ std::unique_ptr<Task> make_per_position_loss(const Corpus& corpus,
                                              const ModelFacts& model) {
   PerPositionLossConfig settings = config.per_position_loss;
   if (settings.length == 0) settings.length = model.train_length ? 2 * model.train_length : 2048;
-  return std::make_unique<PerPositionLoss>(corpus, settings);
+  return std::make_unique<PerPositionLoss>(corpus, settings, model.train_length);
 }
 
 }  // namespace reynard::evaluation

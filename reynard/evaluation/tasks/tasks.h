@@ -13,6 +13,9 @@ std::unique_ptr<Task> make_forgetting_curve(const Corpus&,
                                             const ModelFacts&);
 std::unique_ptr<Task> make_pruning(const Corpus&, const EvaluationConfig&, const ModelFacts&);
 std::unique_ptr<Task> make_inside(const Corpus&, const EvaluationConfig&, const ModelFacts&);
+std::unique_ptr<Task> make_attention_mass(const Corpus&,
+                                          const EvaluationConfig&,
+                                          const ModelFacts&);
 std::unique_ptr<Task> make_text_sample(const Corpus&, const EvaluationConfig&, const ModelFacts&);
 std::unique_ptr<Task> make_needle(const Corpus&, const EvaluationConfig&, const ModelFacts&);
 std::unique_ptr<Task> make_passkey(const Corpus&, const EvaluationConfig&, const ModelFacts&);

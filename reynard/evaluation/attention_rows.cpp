@@ -1,0 +1,65 @@
+#include "reynard/evaluation/attention_rows.h"
+
+#include "reynard/attention/bias.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/matmul.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace reynard::evaluation {
+
+namespace {
+
+constexpr int64_t kQueries = 64;  // rows that exist at once
+constexpr float kHidden = -std::numeric_limits<float>::infinity();
+
+}  // namespace
+
+at::Tensor gate_sums_of(const models::AttentionView& view) {
+  if (!view.log_gate.defined()) return {};
+  return attention::gate_sums(view.log_gate.unsqueeze(0)).squeeze(0);
+}
+
+void for_attention_rows(const models::AttentionView& view,
+                        const at::Tensor& queries,
+                        const std::function<void(const AttentionRows&)>& visit) {
+  const int64_t H = view.q.size(1);
+  const int64_t repeats = H / view.k.size(1);
+  const double scale = 1 / std::sqrt(static_cast<double>(view.q.size(2)));
+  const at::Tensor sums = gate_sums_of(view);
+  for (int64_t first = 0; first < queries.size(0); first += kQueries) {
+    const int64_t count = std::min(kQueries, queries.size(0) - first);
+    AttentionRows rows;
+    rows.first = first;
+    rows.queries = queries.narrow(0, first, count);
+    const int64_t K = rows.queries[count - 1].item<int64_t>() + 1;
+    const at::Tensor keys = at::arange(K, at::kLong).unsqueeze(0);
+    at::Tensor hidden = keys > rows.queries.unsqueeze(1);  // (R, K)
+    if (view.first_key.defined()) {
+      hidden = hidden | (keys < view.first_key.index_select(0, rows.queries).unsqueeze(1));
+    }
+    for (rows.head = 0; rows.head < H; ++rows.head) {
+      const at::Tensor q =
+          view.q.select(1, rows.head).index_select(0, rows.queries).to(at::kFloat) * scale;
+      const at::Tensor k = view.k.select(1, rows.head / repeats).narrow(0, 0, K).to(at::kFloat);
+      rows.logits = at::matmul(q, k.transpose(0, 1));
+      if (sums.defined()) {
+        const at::Tensor c = sums[rows.head];
+        // Subtracted in f64: sums of long texts are large, their differences are not.
+        rows.log_decay = (c.index_select(0, rows.queries).unsqueeze(1) - c.narrow(0, 0, K))
+                             .to(at::kFloat)
+                             .masked_fill_(hidden, kHidden);
+        rows.logits += rows.log_decay;
+      } else {
+        rows.logits.masked_fill_(hidden, kHidden);
+      }
+      visit(rows);
+    }
+  }
+}
+
+}  // namespace reynard::evaluation

@@ -1,0 +1,79 @@
+#include "reynard/evaluation/head_statistics.h"
+
+#include "reynard/evaluation/attention_rows.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/softmax.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace reynard::evaluation {
+
+namespace {
+
+constexpr double kLeftOut = 0.1;  // share of attention farther away than the reach
+
+void add_gates(const at::Tensor& log_gate, HeadStatistics& head) {
+  const at::Tensor gates = log_gate.to(at::kDouble).exp().contiguous();
+  const auto* f = gates.const_data_ptr<double>();
+  const int64_t N = gates.size(0);
+  head.gate_histogram.assign(kGateBins, 0);
+  double left = 0;  // sum_j F_ij = 1 + f_i * that of the token before
+  double memory = 0;
+  for (int64_t i = 0; i < N; ++i) {
+    left = 1 + f[i] * left;
+    memory += left;
+    head.mean_gate += f[i];
+    // Gates come from f32 logarithms: one that is meant to be on an edge belongs above it.
+    const auto bin = static_cast<int64_t>(f[i] * kGateBins + 1e-5);
+    head.gate_histogram[std::clamp<int64_t>(bin, 0, kGateBins - 1)] += 1;
+  }
+  const auto n = static_cast<double>(N);
+  head.gate_memory = memory / n;
+  head.mean_gate /= n;
+  for (double& count : head.gate_histogram) count /= n;
+}
+
+}  // namespace
+
+std::vector<HeadStatistics> head_statistics(const models::AttentionView& view, int64_t queries) {
+  const int64_t N = view.q.size(0);
+  const int64_t H = view.q.size(1);
+  std::vector<HeadStatistics> heads(H);
+  for (int64_t h = 0; h < H; ++h) {
+    if (view.log_gate.defined()) {
+      add_gates(view.log_gate.select(1, h), heads[h]);
+    } else {
+      heads[h].gate_memory = heads[h].mean_gate = std::nan("");
+    }
+  }
+  const int64_t half = N / 2;
+  const int64_t count = std::clamp<int64_t>(queries, 1, N - half);
+  // The last of `count` equal pieces each: the last query of the text is among them.
+  const at::Tensor positions =
+      ((at::arange(count, at::kLong) + 1) * (N - half)).floor_divide(count) + half - 1;
+  std::vector<std::vector<double>> reaches(H);
+  for_attention_rows(view, positions, [&](const AttentionRows& rows) {
+    const at::Tensor weights = at::softmax(rows.logits, -1).to(at::kDouble);  // (R, K)
+    const at::Tensor keys = at::arange(weights.size(1), at::kLong);
+    const at::Tensor distance = rows.queries.unsqueeze(1) - keys;
+    const at::Tensor mean = (weights * distance).sum(-1);
+    // Keys that hold less than the share left out together with all before them.
+    const at::Tensor far = weights.cumsum(-1).lt(kLeftOut).sum(-1);
+    for (int64_t r = 0; r < weights.size(0); ++r) {
+      heads[rows.head].mean_distance += mean[r].item<double>() / static_cast<double>(count);
+      reaches[rows.head].push_back(
+          static_cast<double>(rows.queries[r].item<int64_t>() - far[r].item<int64_t>()));
+    }
+  });
+  for (int64_t h = 0; h < H; ++h) {
+    const auto middle = reaches[h].begin() + static_cast<int64_t>(reaches[h].size() / 2);
+    std::nth_element(reaches[h].begin(), middle, reaches[h].end());
+    heads[h].reach = *middle;
+  }
+  return heads;
+}
+
+}  // namespace reynard::evaluation

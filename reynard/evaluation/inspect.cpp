@@ -1,0 +1,371 @@
+#include "reynard/evaluation/inspect.h"
+
+#include "reynard/attention/pruning.h"
+#include "reynard/evaluation/attention_maps.h"
+#include "reynard/evaluation/head_statistics.h"
+#include "reynard/evaluation/map_json.h"
+#include "reynard/models/decoder.h"
+#include "reynard/models/score.h"
+#include "reynard/tensor/check.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+namespace reynard::evaluation {
+
+namespace {
+
+constexpr int64_t kWindow = 64;         // tokens shown one by one by default
+constexpr int64_t kReachQueries = 128;  // read of each text for the distances
+constexpr int64_t kTolerances = 20;     // e^-1 ... e^-20
+
+// The view on the CPU: maps are made there.
+models::AttentionView on_cpu(const models::AttentionView& view) {
+  const auto copy = [](const at::Tensor& t) { return t.defined() ? t.cpu() : t; };
+  return {copy(view.q), copy(view.k), copy(view.log_gate), copy(view.start), copy(view.first_key)};
+}
+
+models::AttentionView one_head(const models::AttentionView& view, int64_t head) {
+  const int64_t group = head / (view.q.size(1) / view.k.size(1));
+  models::AttentionView one = view;
+  one.q = view.q.narrow(1, head, 1);
+  one.k = view.k.narrow(1, group, 1);
+  if (view.log_gate.defined()) one.log_gate = view.log_gate.narrow(1, head, 1);
+  if (view.start.defined()) one.start = view.start.narrow(0, head, 1);
+  return one;
+}
+
+attention::AttentionStatistics pruning_of(const models::AttentionView& view) {
+  const int64_t N = view.q.size(0);
+  return attention::attention_statistics(
+      view.start.unsqueeze(0),
+      view.first_key.defined() ? view.first_key.unsqueeze(0) : at::Tensor(),
+      N,
+      N);
+}
+
+// Calls visit for the layers that it wants, one at a time.
+struct EachLayer final : models::Observer {
+  std::function<bool(int64_t)> chosen = [](int64_t) { return true; };
+  std::function<void(int64_t, const models::AttentionView&)> visit;
+  bool wants(int64_t layer) override { return chosen(layer); }
+  void attention(int64_t layer, const models::AttentionView& view) override {
+    visit(layer, on_cpu(view));
+  }
+};
+
+// What is known of one head, means over the texts.
+struct Head {
+  HeadIndex index;
+  HeadStatistics statistics;
+  double pruned_tiles = 0, pruned_flops = 0;
+};
+
+class Inspection {
+ public:
+  Inspection(models::Decoder& decoder,
+             const std::vector<InspectedText>& texts,
+             InspectOptions options,
+             std::function<void(int64_t, int64_t)> progress)
+      : decoder_(decoder),
+        texts_(texts),
+        options_(std::move(options)),
+        progress_(std::move(progress)) {
+    check();
+    gated_ = decoder.config().attention.forget_gate != models::ForgetGate::kNone;
+    const auto count = static_cast<int64_t>(texts.size());
+    passes_ = count + 1 + (sweeps() ? count * (kTolerances + 1) : 0);
+  }
+
+  nlohmann::json run(const std::function<std::string(const std::vector<int64_t>&)>& decode);
+
+ private:
+  bool sweeps() const { return gated_ && options_.sweep_tokens > 0; }
+  void check();
+  void forward(const std::vector<int64_t>& tokens, models::Observer& observer);
+  void count_pass() {
+    ++done_;
+    if (progress_) progress_(done_, passes_);
+  }
+  void look_at(const InspectedText& text, bool first);
+  void add(int64_t layer, const models::AttentionView& view);
+  std::vector<HeadIndex> shown() const;
+  nlohmann::json maps();
+  nlohmann::json full_maps(const models::AttentionView& view) const;
+  nlohmann::json heads() const;
+  nlohmann::json sweep();
+  // Mean loss of the sweep's tokens and the mean share of attention's FLOPs that was skipped.
+  std::pair<double, double> loss_at(double log_tolerance);
+
+  models::Decoder& decoder_;
+  const std::vector<InspectedText>& texts_;
+  InspectOptions options_;
+  std::function<void(int64_t, int64_t)> progress_;
+  bool gated_ = false;
+  int64_t passes_ = 0, done_ = 0;
+  std::vector<Head> heads_;  // layer by layer
+  nlohmann::json overview_ = nlohmann::json::object();
+};
+
+void Inspection::check() {
+  tensor::check_value(!texts_.empty(), "inspect", "texts", "[]", "at least one");
+  for (const InspectedText& text : texts_) {
+    const auto size = static_cast<int64_t>(text.tokens.size());
+    tensor::check_value(
+        size >= 2, "inspect", text.name, fmt::format("{} tokens", size), "at least 2 tokens");
+  }
+  const auto N = static_cast<int64_t>(texts_.front().tokens.size());
+  if (options_.window_end == 0) {
+    options_.window_end = N;
+    options_.window_begin = std::max<int64_t>(0, N - kWindow);
+  }
+  tensor::check_value(options_.window_begin >= 0 && options_.window_begin < options_.window_end &&
+                          options_.window_end <= N,
+                      "inspect",
+                      "--window",
+                      fmt::format("{}:{}", options_.window_begin, options_.window_end),
+                      fmt::format("a piece of the text's {} tokens", N));
+  const models::DecoderConfig& config = decoder_.config();
+  for (const HeadIndex& head : options_.heads) {
+    tensor::check_value(
+        head.layer >= 0 && head.layer < config.num_layers && head.head >= 0 &&
+            head.head < config.attention.num_heads,
+        "inspect",
+        "--heads",
+        fmt::format("{}.{}", head.layer + 1, head.head + 1),
+        fmt::format("1.1 ... {}.{} (LAYER.HEAD)", config.num_layers, config.attention.num_heads));
+  }
+}
+
+void Inspection::forward(const std::vector<int64_t>& tokens, models::Observer& observer) {
+  const at::NoGradGuard no_grad;
+  decoder_.hidden(
+      at::tensor(tokens, at::kLong), at::zeros({1}, at::kLong), {}, {.observer = &observer});
+  count_pass();
+}
+
+void Inspection::add(int64_t layer, const models::AttentionView& view) {
+  const auto share = 1 / static_cast<double>(texts_.size());
+  const std::vector<HeadStatistics> statistics = head_statistics(view, kReachQueries);
+  const attention::AttentionStatistics pruning = pruning_of(view);
+  const auto H = static_cast<int64_t>(statistics.size());
+  heads_.resize(std::max<size_t>(heads_.size(), (layer + 1) * H));
+  for (int64_t h = 0; h < H; ++h) {
+    Head& head = heads_[layer * H + h];
+    head.index = {layer, h};
+    const HeadStatistics& one = statistics[h];
+    head.statistics.reach += share * one.reach;
+    head.statistics.mean_distance += share * one.mean_distance;
+    head.statistics.gate_memory += share * one.gate_memory;
+    head.statistics.mean_gate += share * one.mean_gate;
+    head.statistics.gate_histogram.resize(one.gate_histogram.size());
+    for (size_t b = 0; b < one.gate_histogram.size(); ++b) {
+      head.statistics.gate_histogram[b] += share * one.gate_histogram[b];
+    }
+    head.pruned_tiles += share * pruning.pruned_tiles[h].item<double>();
+    head.pruned_flops += share * pruning.pruned_flops[h].item<double>();
+  }
+}
+
+void Inspection::look_at(const InspectedText& text, bool first) {
+  EachLayer look;
+  look.visit = [&](int64_t layer, const models::AttentionView& view) {
+    add(layer, view);
+    if (!first) return;
+    const int64_t N = view.q.size(0);
+    const CellMaps maps = cell_maps(view,
+                                    {.cells = std::min(options_.overview_cells, N),
+                                     .queries_per_cell = options_.queries_per_cell});
+    nlohmann::json& json = overview_["layers"][layer];
+    json["attention"] = triangles(maps.attention);
+    if (maps.decay.defined()) {
+      json["decay"] = triangles(maps.decay);
+      const int64_t shown = std::min(options_.gate_tokens, N);
+      json["gates"] = rows_of(view.log_gate.exp().transpose(0, 1).narrow(1, N - shown, shown));
+    }
+    json["start"] = integer_rows(view.start);
+  };
+  forward(text.tokens, look);
+}
+
+// By reach: the nearest, the middle and the farthest head, unless heads were named.
+std::vector<HeadIndex> Inspection::shown() const {
+  if (!options_.heads.empty()) return options_.heads;
+  std::vector<const Head*> order;
+  for (const Head& head : heads_) order.push_back(&head);
+  std::stable_sort(order.begin(), order.end(), [](const Head* a, const Head* b) {
+    return a->statistics.mean_distance < b->statistics.mean_distance;
+  });
+  std::vector<HeadIndex> chosen;
+  if (order.size() <= 3) {
+    for (const Head* head : order) chosen.push_back(head->index);
+  } else {
+    for (const size_t i : {order.size() - 1, order.size() / 2, size_t{0}}) {
+      chosen.push_back(order[i]->index);
+    }
+  }
+  return chosen;
+}
+
+nlohmann::json Inspection::full_maps(const models::AttentionView& view) const {
+  const auto as_json = [](const CellMaps& maps, int64_t begin, int64_t end, int64_t cells) {
+    nlohmann::json json{{"begin", begin}, {"end", end}, {"cells", cells}};
+    json["attention"] = triangle(maps.attention[0]);
+    if (maps.decay.defined()) {
+      json["decay"] = triangle(maps.decay[0]);
+      json["log_decay"] = triangle(maps.log_decay[0]);
+    }
+    return json;
+  };
+  const int64_t N = view.q.size(0);
+  CellOptions whole{.cells = std::min(options_.cells, N),
+                    .begin = 0,
+                    .end = N,
+                    .queries_per_cell = options_.queries_per_cell};
+  CellOptions window = whole;
+  window.begin = options_.window_begin;
+  window.end = options_.window_end;
+  window.cells = std::min(options_.cells, window.end - window.begin);
+  return {{"start", integer_rows(view.start)[0]},
+          {"whole", as_json(cell_maps(view, whole), 0, N, whole.cells)},
+          {"window", as_json(cell_maps(view, window), window.begin, window.end, window.cells)}};
+}
+
+// Of the first text, in the order in which the heads are shown.
+nlohmann::json Inspection::maps() {
+  const std::vector<HeadIndex> chosen = shown();
+  std::vector<nlohmann::json> found(chosen.size());
+  EachLayer look;
+  look.chosen = [&](int64_t layer) {
+    return std::any_of(
+        chosen.begin(), chosen.end(), [&](const HeadIndex& head) { return head.layer == layer; });
+  };
+  look.visit = [&](int64_t layer, const models::AttentionView& view) {
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      if (chosen[i].layer != layer) continue;
+      found[i] = full_maps(one_head(view, chosen[i].head));
+      found[i]["layer"] = layer + 1;
+      found[i]["head"] = chosen[i].head + 1;
+    }
+  };
+  forward(texts_.front().tokens, look);
+  return found;
+}
+
+nlohmann::json Inspection::heads() const {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Head& head : heads_) {
+    const HeadStatistics& s = head.statistics;
+    nlohmann::json json{{"layer", head.index.layer + 1},
+                        {"head", head.index.head + 1},
+                        {"reach", s.reach},
+                        {"mean_distance", s.mean_distance}};
+    if (gated_) {
+      json["gate_memory"] = s.gate_memory;
+      json["mean_gate"] = s.mean_gate;
+      json["gate_histogram"] = s.gate_histogram;
+      json["pruned_tiles"] = head.pruned_tiles;
+      json["pruned_flops"] = head.pruned_flops;
+    }
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+std::pair<double, double> Inspection::loss_at(double log_tolerance) {
+  decoder_.set_log_pruning_tolerance(log_tolerance);
+  double loss = 0;
+  double skipped = 0;
+  int64_t scored = 0;
+  int64_t views = 0;
+  for (const InspectedText& text : texts_) {
+    const auto size = static_cast<int64_t>(text.tokens.size());
+    const int64_t count = std::min(options_.sweep_tokens, size - 1);
+    const at::Tensor tokens = at::tensor(text.tokens, at::kLong);
+    EachLayer look;
+    look.visit = [&](int64_t, const models::AttentionView& view) {
+      skipped += pruning_of(view).pruned_flops.mean().item<double>();
+      ++views;
+    };
+    const models::TokenScores scores = models::score(decoder_,
+                                                     tokens.narrow(0, 0, count),
+                                                     at::zeros({1}, at::kLong),
+                                                     tokens.narrow(0, 1, count),
+                                                     {},
+                                                     &look);
+    loss -= scores.logprob.to(at::kDouble).sum().item<double>();
+    scored += count;
+    count_pass();
+  }
+  return {loss / static_cast<double>(scored), skipped / static_cast<double>(views)};
+}
+
+nlohmann::json Inspection::sweep() {
+  const double unpruned = loss_at(0).first;
+  nlohmann::json points = nlohmann::json::array();
+  for (int64_t i = 1; i <= kTolerances; ++i) {
+    const auto [loss, flops] = loss_at(-static_cast<double>(i));
+    points.push_back({{"log_tolerance", -i},
+                      {"loss", loss},
+                      {"loss_difference", loss - unpruned},
+                      {"pruned_flops", flops}});
+  }
+  return {{"loss_unpruned", unpruned}, {"tokens", options_.sweep_tokens}, {"points", points}};
+}
+
+nlohmann::json Inspection::run(
+    const std::function<std::string(const std::vector<int64_t>&)>& decode) {
+  decoder_.set_log_pruning_tolerance(gated_ ? options_.log_tolerance : 0);
+  for (const InspectedText& text : texts_) look_at(text, &text == &texts_.front());
+  const std::vector<int64_t>& tokens = texts_.front().tokens;
+  const auto N = static_cast<int64_t>(tokens.size());
+  overview_["length"] = N;
+  overview_["cells"] = std::min(options_.overview_cells, N);
+  overview_["gate_text"] = nlohmann::json::array();
+  for (int64_t i = N - std::min(options_.gate_tokens, N); i < N; ++i) {
+    overview_["gate_text"].push_back(visible(decode({tokens[i]})));
+  }
+  nlohmann::json result{{"heads", heads()}, {"overview", overview_}, {"maps", maps()}};
+  result["texts"] = nlohmann::json::array();
+  for (const InspectedText& text : texts_) {
+    result["texts"].push_back({{"name", text.name}, {"tokens", text.tokens.size()}});
+  }
+  result["settings"] = {{"log_tolerance", options_.log_tolerance},
+                        {"queries_per_cell", options_.queries_per_cell},
+                        {"window", {options_.window_begin, options_.window_end}}};
+  if (sweeps()) result["sweep"] = sweep();
+  return result;
+}
+
+// Gives the decoder its own tolerance back, whatever happens.
+struct KeptTolerance {
+  explicit KeptTolerance(models::Decoder& model)
+      : decoder(model), tolerance(model.config().attention.log_pruning_tolerance) {}
+  ~KeptTolerance() { decoder.set_log_pruning_tolerance(tolerance); }
+  KeptTolerance(const KeptTolerance&) = delete;
+  KeptTolerance& operator=(const KeptTolerance&) = delete;
+
+  models::Decoder& decoder;
+  double tolerance;
+};
+
+}  // namespace
+
+nlohmann::json inspect(models::Decoder& decoder,
+                       const std::vector<InspectedText>& texts,
+                       const InspectOptions& options,
+                       const std::function<std::string(const std::vector<int64_t>&)>& decode,
+                       const std::function<void(int64_t, int64_t)>& progress) {
+  const KeptTolerance kept(decoder);
+  return Inspection(decoder, texts, options, progress).run(decode);
+}
+
+}  // namespace reynard::evaluation

@@ -1,0 +1,163 @@
+// What `reynard inspect` measures, against dense matrices and cases whose answer is known.
+
+#include "reynard/evaluation/inspect.h"
+
+#include "reynard/evaluation/attention_maps.h"
+#include "reynard/evaluation/head_statistics.h"
+#include "reynard/models/decoder.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/compare.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+namespace reynard::evaluation {
+namespace {
+
+// One head whose queries see all keys alike, with the same gate everywhere.
+models::AttentionView even_view(int64_t tokens, double gate) {
+  models::AttentionView view;
+  view.q = at::zeros({tokens, 1, 4});
+  view.k = at::randn({tokens, 1, 4});
+  if (gate > 0) view.log_gate = at::full({tokens, 1}, std::log(gate));
+  return view;
+}
+
+TEST(CellMaps, AWindowIsAPieceOfTheWhole) {
+  models::AttentionView view = even_view(40, 0.9);
+  view.q = at::randn({40, 1, 4});
+  const CellMaps whole = cell_maps(view, {.cells = 40});
+  const CellMaps window = cell_maps(view, {.cells = 10, .begin = 25, .end = 35});
+  const auto piece = [](const at::Tensor& map) { return map.narrow(1, 25, 10).narrow(2, 25, 10); };
+  EXPECT_TENSORS_NEAR(window.attention, piece(whole.attention), 1e-6, 1e-5);
+  EXPECT_TENSORS_NEAR(window.decay, piece(whole.decay), 1e-6, 1e-5);
+  EXPECT_TENSORS_NEAR(window.log_decay, piece(whole.log_decay), 1e-5, 1e-5);
+  // Three tokens between: three gates.
+  EXPECT_NEAR(window.decay[0][8][5].item<double>(), std::pow(0.9, 3), 1e-6);
+  EXPECT_NEAR(window.log_decay[0][8][5].item<double>(), 3 * std::log(0.9), 1e-6);
+  EXPECT_THROW(cell_maps(view, {.cells = 2, .begin = 30, .end = 41}), Error);
+  EXPECT_THROW(cell_maps(view, {.cells = 41}), Error);
+}
+
+// Cells of unequal size; of even attention some queries say what all say.
+TEST(CellMaps, ReadingSomeQueriesIsEnoughWhereAllAreAlike) {
+  const models::AttentionView view = even_view(1000, 0);
+  const CellMaps some = cell_maps(view, {.cells = 7, .queries_per_cell = 16});
+  const CellMaps all = cell_maps(view, {.cells = 7});
+  EXPECT_TENSORS_NEAR(some.attention, all.attention, 5e-3, 0);
+  EXPECT_TENSORS_NEAR(some.attention.sum(-1), at::zeros({1, 7}) + 1, 1e-5, 0);
+  EXPECT_FALSE(some.decay.defined());
+}
+
+TEST(HeadStatistics, KnowEvenAttentionAndConstantGates) {
+  const HeadStatistics open = head_statistics(even_view(400, 1), 50)[0];
+  EXPECT_NEAR(open.gate_memory, 401.0 / 2, 1e-6);  // sum of 1 ... 400 over 400
+  EXPECT_NEAR(open.mean_gate, 1, 1e-9);
+  EXPECT_EQ(open.gate_histogram.back(), 1);
+  // Queries lie evenly between 200 and 399; attention is even over all before them.
+  EXPECT_NEAR(open.mean_distance, 300 / 2.0, 2);
+  EXPECT_NEAR(open.reach, 0.9 * 300, 3);
+
+  const HeadStatistics half = head_statistics(even_view(400, 0.5), 50)[0];
+  EXPECT_NEAR(half.gate_memory, 2, 0.01);  // 1 + 1/2 + 1/4 + ...
+  EXPECT_EQ(half.gate_histogram[10], 1);   // [0.5, 0.55)
+  EXPECT_EQ(half.reach, 3);  // 1/2 + 1/4 + 1/8 is less than nine tenths, with 1/16 it is more
+
+  const HeadStatistics none = head_statistics(even_view(400, 0), 50)[0];
+  EXPECT_TRUE(std::isnan(none.gate_memory));
+  EXPECT_TRUE(none.gate_histogram.empty());
+}
+
+models::DecoderConfig small_model() {
+  models::DecoderConfig config;
+  config.vocab_size = 50;
+  config.hidden_size = 32;
+  config.num_layers = 2;
+  config.attention.num_heads = 4;
+  config.attention.num_kv_heads = 2;
+  config.attention.qk_norm = models::QKNorm::kPerHead;
+  config.attention.log_pruning_tolerance = -14;
+  return config;
+}
+
+std::string no_text(const std::vector<int64_t>& /*tokens*/) {
+  return "x";
+}
+
+std::vector<int64_t> some_tokens(int64_t count) {
+  std::vector<int64_t> tokens(count);
+  for (int64_t i = 0; i < count; ++i) tokens[i] = (i * i * 7 + i) % 50;
+  return tokens;
+}
+
+TEST(Inspect, LooksIntoEveryHeadAndSweepsTheTolerance) {
+  models::Decoder decoder(small_model(), 3);
+  const std::vector<InspectedText> texts{{"a", some_tokens(500)}, {"b", some_tokens(300)}};
+  int64_t passes = 0;
+  int64_t all = 0;
+  const auto result = inspect(
+      decoder, texts, {.cells = 20, .sweep_tokens = 400}, no_text, [&](int64_t done, int64_t of) {
+        passes = done;
+        all = of;
+      });
+  EXPECT_EQ(passes, all);
+  ASSERT_EQ(result.at("heads").size(), 8);
+  EXPECT_EQ(result.at("heads")[7].at("layer"), 2);
+  EXPECT_EQ(result.at("heads")[7].at("head"), 4);
+  // Gates of random weights are about 1/2: two tokens' worth, and nearly all can be pruned.
+  EXPECT_NEAR(result.at("heads")[0].at("gate_memory").get<double>(), 2, 0.5);
+  EXPECT_GT(result.at("heads")[0].at("pruned_flops").get<double>(), 0.2);
+  EXPECT_EQ(result.at("overview").at("layers")[1].at("attention").size(), 4);
+  EXPECT_EQ(result.at("overview").at("layers")[1].at("attention")[0].size(), 32 * 33 / 2);
+  ASSERT_EQ(result.at("maps").size(), 3);
+  EXPECT_EQ(result.at("maps")[0].at("whole").at("decay").size(), 20 * 21 / 2);
+  EXPECT_EQ(result.at("maps")[0].at("window").at("begin"), 500 - 64);
+  const auto& points = result.at("sweep").at("points");
+  ASSERT_EQ(points.size(), 20);
+  EXPECT_EQ(points[0].at("log_tolerance"), -1);
+  // Less is skipped the less may be dropped, and e^-20 changes nothing.
+  for (size_t i = 1; i < points.size(); ++i) {
+    EXPECT_LE(points[i].at("pruned_flops").get<double>(),
+              points[i - 1].at("pruned_flops").get<double>());
+  }
+  EXPECT_NEAR(points[19].at("loss_difference").get<double>(), 0, 1e-5);
+  EXPECT_EQ(decoder.config().attention.log_pruning_tolerance, -14);
+}
+
+TEST(Inspect, ShowsTheHeadsThatAreNamed) {
+  models::Decoder decoder(small_model(), 3);
+  const std::vector<InspectedText> texts{{"a", some_tokens(200)}};
+  const InspectOptions options{
+      .heads = {{1, 2}, {0, 0}}, .window_begin = 10, .window_end = 20, .sweep_tokens = 0};
+  const auto result = inspect(decoder, texts, options, no_text);
+  ASSERT_EQ(result.at("maps").size(), 2);
+  EXPECT_EQ(result.at("maps")[0].at("layer"), 2);
+  EXPECT_EQ(result.at("maps")[0].at("head"), 3);
+  EXPECT_EQ(result.at("maps")[0].at("window").at("cells"), 10);
+  EXPECT_FALSE(result.contains("sweep"));
+  EXPECT_THROW(inspect(decoder, texts, {.heads = {{2, 0}}}, no_text), Error);
+  EXPECT_THROW(inspect(decoder, texts, {.window_begin = 5, .window_end = 201}, no_text), Error);
+  EXPECT_EQ(decoder.config().attention.log_pruning_tolerance, -14);
+}
+
+TEST(Inspect, AModelWithoutGatesHasAttentionOnly) {
+  models::DecoderConfig config = small_model();
+  config.attention.forget_gate = models::ForgetGate::kNone;
+  config.attention.log_pruning_tolerance = 0;
+  models::Decoder decoder(config, 3);
+  const auto result = inspect(decoder, {{"a", some_tokens(200)}}, {}, no_text);
+  EXPECT_FALSE(result.contains("sweep"));
+  EXPECT_FALSE(result.at("heads")[0].contains("gate_memory"));
+  EXPECT_FALSE(result.at("maps")[0].at("whole").contains("decay"));
+  EXPECT_TRUE(result.at("maps")[0].at("whole").contains("attention"));
+}
+
+}  // namespace
+}  // namespace reynard::evaluation
