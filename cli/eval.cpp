@@ -4,6 +4,7 @@
 #include "cli/command_line.h"
 #include "cli/device_option.h"
 #include "cli/evaluation_inputs.h"
+#include "cli/lm_eval.h"
 #include "cli/progress_bar.h"
 #include "cli/pruning_note.h"
 #include "cli/remote_model.h"
@@ -20,6 +21,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -74,6 +76,7 @@ std::string footer() {
   for (const evaluation::TaskEntry& entry : evaluation::tasks()) {
     text += fmt::format("  {:20} {}\n", entry.name, entry.description);
   }
+  text += fmt::format("  {:20} {}\n", kLmEval, "tasks of the installed lm-evaluation-harness");
   text += "\nSettings of the tasks, as --task.key=value:\n";
   return text + config::help_text(config::describe<evaluation::EvaluationConfig>());
 }
@@ -129,7 +132,8 @@ std::vector<std::string> with_length(std::vector<std::string> overrides, int64_t
                           "ruler.lengths",
                           "babilong.lengths",
                           "dictionary.lengths",
-                          "few_shot.lengths"}) {
+                          "few_shot.lengths",
+                          "longbench.length"}) {
     const std::string option = fmt::format("--{}", key);
     if (!is_given(overrides, option)) overrides.push_back(fmt::format("{}={}", option, length));
   }
@@ -203,7 +207,14 @@ void check_arguments(const EvalArguments& arguments) {
                       "--checkpoints",
                       arguments.checkpoints,
                       "a run on this machine");
-  for (const std::string& name : arguments.tasks) evaluation::task_named(name);
+  for (const std::string& name : arguments.tasks) {
+    if (name != kLmEval) evaluation::task_named(name);
+  }
+  const bool others = arguments.tasks.empty() ||
+                      std::any_of(arguments.tasks.begin(),
+                                  arguments.tasks.end(),
+                                  [](const std::string& name) { return name != kLmEval; });
+  if (others && arguments.texts.empty()) throw Error("eval: --text is required");
 }
 
 using Tasks = std::vector<std::unique_ptr<evaluation::Task>>;
@@ -368,7 +379,46 @@ void measure_checkpoints(const EvalArguments& arguments,
       summary.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-void run_eval(const EvalArguments& arguments, const std::vector<std::string>& given) {
+// The harness asks the endpoint, or a server of the model.
+void measure_with_harness(const EvalArguments& arguments,
+                          const evaluation::EvaluationConfig& config) {
+  const std::string& endpoint = arguments.remote.endpoint;
+  HarnessRun run{.config = config.lm_eval,
+                 .output = arguments.output,
+                 .serve = {},
+                 .url = {},
+                 .model = {},
+                 .identity = {},
+                 .about = {{"command", command_line()}}};
+  if (!arguments.remote.adapter.empty() || !arguments.checkpoints.empty()) {
+    throw Error("eval: lm_eval needs MODEL or --endpoint");
+  }
+  if (endpoint.empty()) {
+    const ModelFolder folder = find_model(arguments.model);
+    run.serve = {folder.model.string(), "--dtype", arguments.dtype};
+    if (!arguments.tokenizer.empty()) {
+      run.serve.insert(run.serve.end(), {"--tokenizer", arguments.tokenizer});
+    }
+    run.identity = {{"model", folder.identity}, {"dtype", arguments.dtype}};
+    run.about["name"] = folder.name;
+    run.about["model"] = folder.model.string();
+    if (arguments.output.empty()) run.output = folder.results();
+  } else {
+    const RemoteModel model = open_remote_model(arguments.remote, arguments.tokenizer);
+    run.url = model.url;
+    run.model = model.model;
+    run.identity = model.identity;
+    run.about["name"] = model.name;
+    run.about["model"] = model.where;
+    if (arguments.output.empty()) run.output = fs::path("eval") / model.name;
+  }
+  // The harness takes its key from this variable; `reynard serve` wants the same as an endpoint.
+  const char* key = std::getenv(arguments.remote.api_key_variable.c_str());
+  if (key != nullptr) ::setenv("OPENAI_API_KEY", key, /*overwrite=*/1);
+  print_summary(run_harness(run), arguments.json);
+}
+
+void run_eval(EvalArguments arguments, const std::vector<std::string>& given) {
   check_arguments(arguments);
   std::vector<std::string> overrides = with_length(given, arguments.length);
   if (arguments.extrapolate > 0) {
@@ -378,7 +428,14 @@ void run_eval(const EvalArguments& arguments, const std::vector<std::string>& gi
   }
   auto config =
       config::from_toml<evaluation::EvaluationConfig>("", "command line", std::move(overrides));
-  if (arguments.skip_bad) config.few_shot.skip_bad = true;
+  if (arguments.skip_bad) {
+    config.few_shot.skip_bad = config.longbench.skip_bad = true;
+    config.ruler.skip_bad = config.babilong.skip_bad = true;
+  }
+  if (std::erase(arguments.tasks, kLmEval) > 0) {
+    measure_with_harness(arguments, config);
+    if (arguments.tasks.empty()) return;
+  }
   if (arguments.remote.given()) return measure_remote(arguments, config);
   if (!arguments.checkpoints.empty()) return measure_checkpoints(arguments, config);
   const ModelFolder folder = find_model(arguments.model);
@@ -404,9 +461,8 @@ void add_eval(CLI::App& app) {
           "--text",
           arguments->texts,
           "Token file (.tokens), or text as `reynard prepare` takes it; NAME=FILE adds one that "
-          "tasks name")
-      ->allow_extra_args(false)
-      ->required();
+          "tasks name; required but for lm_eval")
+      ->allow_extra_args(false);
   command->add_option("--tokenizer,--endpoint-tokenizer",
                       arguments->tokenizer,
                       "Tokenizer of the model, where its folder holds none (see `reynard tokenizer "

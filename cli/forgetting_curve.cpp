@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -92,7 +93,17 @@ Json between_files(const std::vector<CurveFile>& files) {
   return rows;
 }
 
-Json result_of(const CurveFile& file, const CurveArguments& arguments) {
+// RULER's effective length, where `reynard eval` measured it into the same folder; else null.
+Json ruler_length_beside(const fs::path& curve) {
+  std::ifstream in(curve.parent_path() / "ruler.json", std::ios::binary);
+  const auto summary = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  if (!summary.is_object()) return nullptr;
+  const nlohmann::json text = summary.value(
+      nlohmann::json::json_pointer("/metrics/effective_length/text"), nlohmann::json());
+  return text.is_string() ? Json(text.get<std::string>()) : Json();
+}
+
+Json result_of(const CurveFile& file, const fs::path& path, const CurveArguments& arguments) {
   const evaluation::MemoryLengths lengths = evaluation::memory_lengths(file.points);
   Json result{{"name", file.name},
               {"fine", lengths.fine.length},
@@ -103,11 +114,14 @@ Json result_of(const CurveFile& file, const CurveArguments& arguments) {
               {"significant_reached", !lengths.significant.open},
               {"longest", file.points.back().length},
               {"repeats", file.points.front().lm_accs.size()}};
-  if (arguments.claimed > 0) {
+  // A file of `reynard eval` knows the length trained on, which is what our models claim.
+  const int64_t claimed = arguments.claimed > 0 ? arguments.claimed : file.train_length;
+  if (claimed > 0) {
     // The whole sequence is twice the target.
-    result["claimed"] = arguments.claimed;
-    result["confirms_claimed"] = 2 * lengths.coarse.length > arguments.claimed;
+    result["claimed"] = claimed;
+    result["confirms_claimed"] = 2 * lengths.coarse.length > claimed;
   }
+  result["ruler_effective"] = ruler_length_beside(path);
   if (!arguments.lengths.empty()) {
     result["between_lengths"] = between_lengths(file, arguments.lengths);
   }
@@ -116,6 +130,26 @@ Json result_of(const CurveFile& file, const CurveArguments& arguments) {
     result["points"].push_back(Json(evaluation::to_json(point)));
   }
   return result;
+}
+
+// Claimed length, fine and coarse memory and RULER's effective length, one line per file.
+void print_lengths(const std::vector<Json>& results) {
+  const auto memory = [](const Json& result, const std::string& key) {
+    return fmt::format(
+        "{}{}", result[key + "_reached"].get<bool>() ? "" : ">", result[key].get<int64_t>());
+  };
+  fmt::print(
+      "{:24} {:>9} {:>9} {:>9} {:>16}\n", "model", "claimed", "fine", "coarse", "RULER effective");
+  for (const Json& result : results) {
+    const bool claims = result.contains("claimed");
+    const Json& ruler = result["ruler_effective"];
+    fmt::print("{:24} {:>9} {:>9} {:>9} {:>16}\n",
+               result["name"].get<std::string>(),
+               claims ? std::to_string(result["claimed"].get<int64_t>()) : "-",
+               memory(result, "fine"),
+               memory(result, "coarse"),
+               ruler.is_string() ? ruler.get<std::string>() : "-");
+  }
 }
 
 void print_table(const CurveFile& file, const Json& result) {
@@ -208,7 +242,9 @@ void run_forgetting_curve(const CurveArguments& arguments) {
     files.push_back(evaluation::read_curve_file(path));
   }
   std::vector<Json> results;
-  for (const CurveFile& file : files) results.push_back(result_of(file, arguments));
+  for (size_t i = 0; i < files.size(); ++i) {
+    results.push_back(result_of(files[i], arguments.files[i], arguments));
+  }
   const Json across = files.size() > 1 ? between_files(files) : Json();
 
   for (size_t i = 0; i < files.size(); ++i) {
@@ -227,6 +263,7 @@ void run_forgetting_curve(const CurveArguments& arguments) {
     print_tests("LM between lengths  ", results[i]["between_lengths"]["lm"]);
     print_tests("copy between lengths", results[i]["between_lengths"]["copy"]);
   }
+  if (!arguments.json) print_lengths(results);
   if (files.size() == 1) return;
   if (arguments.json) {
     fmt::print("{}\n", Json{{"between_files", across}}.dump());
@@ -259,7 +296,8 @@ void add_forgetting_curve(CLI::App& app) {
       "--train-length", arguments->train_length, "Length trained on, marked in the figure");
   command->add_option("--claimed",
                       arguments->claimed,
-                      "Claimed context length; confirmed when twice the coarse length exceeds it");
+                      "Claimed context length, confirmed when twice the coarse length exceeds it; "
+                      "default: the length trained on, where the file says it");
   command->add_flag("--json", arguments->json, "Print one JSON line per file");
   command->footer(
       "Examples:\n"

@@ -61,6 +61,9 @@ RemoteModel endpoint_model(const RemoteArguments& arguments) {
   RemoteModel model;
   model.name = plain(options.model);
   model.where = options.url;
+  model.url = evaluation::Endpoint(options).route_url("");
+  model.url.pop_back();  // the slash before the route
+  model.model = options.model;
   model.identity = {{"endpoint", options.url}, {"model", options.model}};
   model.make_scorer = [options, n = arguments.concurrency](const evaluation::Corpus& corpus) {
     return evaluation::make_endpoint_scorer(options, corpus, n);

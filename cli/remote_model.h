@@ -40,6 +40,7 @@ void add_remote_options(CLI::App& command, RemoteArguments& arguments);
 struct RemoteModel {
   std::string name;
   std::string where;         // URL or command
+  std::string url, model;    // of an endpoint: to its /v1, and the model's name there
   nlohmann::json identity;   // what the numbers depend on, as far as it can be seen from here
   TextNeeds text;            // what its texts must fit to
   int64_t train_length = 0;  // 0: unknown

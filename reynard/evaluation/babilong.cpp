@@ -133,8 +133,8 @@ const BabiTask& babi_task_named(std::string_view name) {
       fmt::format("babilong: no task is called '{}'; known: {}", name, fmt::join(known, ", ")));
 }
 
-std::vector<BabiStory> read_babi(const std::filesystem::path& path) {
-  std::vector<BabiStory> stories;
+BabiFile read_babi(const std::filesystem::path& path, bool skip_bad) {
+  BabiFile file;
   std::vector<std::string> facts;
   std::istringstream in(read_text_file(path, "babilong"));
   int64_t number = 0;
@@ -144,8 +144,12 @@ std::vector<BabiStory> read_babi(const std::filesystem::path& path) {
     if (line.empty()) continue;
     const size_t digits = line.find_first_not_of("0123456789");
     if (digits == 0 || digits == std::string::npos || line[digits] != ' ') {
-      throw Error(fmt::format(
-          "babilong: {}:{} does not begin with a number and a space", path.string(), number));
+      if (skip_bad && ++file.skipped > 0) continue;
+      throw Error(
+          fmt::format("babilong: {}:{} does not begin with a number and a space; --skip-bad "
+                      "leaves such lines out",
+                      path.string(),
+                      number));
     }
     if (line.substr(0, digits) == "1") facts.clear();
     const std::string sentence = line.substr(digits + 1);
@@ -158,10 +162,10 @@ std::vector<BabiStory> read_babi(const std::filesystem::path& path) {
     std::string question = sentence.substr(0, tab);
     while (question.ends_with(' ')) question.pop_back();
     const size_t end = sentence.find('\t', tab + 1);
-    stories.push_back({facts, question, sentence.substr(tab + 1, end - tab - 1)});
+    file.stories.push_back({facts, question, sentence.substr(tab + 1, end - tab - 1)});
   }
-  if (stories.empty()) throw Error(fmt::format("babilong: {} has no question", path.string()));
-  return stories;
+  if (file.stories.empty()) throw Error(fmt::format("babilong: {} has no question", path.string()));
+  return file;
 }
 
 std::string babilong_prompt(const BabiTask& task,

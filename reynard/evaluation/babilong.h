@@ -32,8 +32,12 @@ std::span<const BabiTask> babi_tasks();
 const BabiTask& babi_task_named(std::string_view name);
 
 // The stories of a bAbI file: each question with all facts of its story before it. Throws
-// reynard::Error naming file and line.
-std::vector<BabiStory> read_babi(const std::filesystem::path& path);
+// reynard::Error naming file and line of what is malformed, unless skip_bad leaves it out.
+struct BabiFile {
+  std::vector<BabiStory> stories;
+  int64_t skipped = 0;  // lines
+};
+BabiFile read_babi(const std::filesystem::path& path, bool skip_bad = false);
 
 // The published prompt around a context.
 std::string babilong_prompt(const BabiTask& task,

@@ -78,7 +78,7 @@ Endpoint::Endpoint(EndpointOptions options) : options_(std::move(options)) {
   const size_t path = known ? url.find('/', scheme + 3) : std::string::npos;
   host_ = url.substr(0, path);
   if (!known || host_.size() == scheme + 3) {
-    throw Error(fmt::format("eval: --endpoint {} is no URL; expected http://HOST:PORT", url));
+    throw Error(fmt::format("eval: the endpoint {} is no URL; expected http://HOST:PORT", url));
   }
   base_ = path == std::string::npos ? "" : url.substr(path);
   for (const std::string ending : {"/", "/completions", "/chat", "/"}) {

@@ -155,6 +155,35 @@ struct TextSampleConfig {
   }
 };
 
+struct LmEvalConfig {
+  std::vector<std::string> tasks = {};  // the harness's
+  int64_t limit = 0;                    // 0: all
+  int64_t num_fewshot = -1;             // -1: the task's own
+  int64_t length = 4096;
+  int64_t batch_size = 8;
+  int64_t timeout = 3600;
+  std::string include_path = {}, python = {}, model_args = {};
+  std::string tokenizer_backend = "remote";
+
+  static void fields(auto& self, auto&& field) {
+    field("tasks", self.tasks, "tasks of the harness, separated by commas");
+    field("limit", self.limit, "first samples of each task; 0: all", config::non_negative);
+    field("num_fewshot", self.num_fewshot, "solved examples before each question; -1: the task's");
+    field("length",
+          self.length,
+          "longest prompt; longer ones lose their beginning",
+          config::positive);
+    field("batch_size", self.batch_size, "prompts in one request", config::positive);
+    field("timeout", self.timeout, "seconds for a request", config::positive);
+    field("include_path", self.include_path, "folder of further tasks (YAML)");
+    field("python", self.python, "Python that has the harness; default: $REYNARD_PYTHON");
+    field("tokenizer_backend",
+          self.tokenizer_backend,
+          "remote: the server's tokenizer; huggingface: name it in model_args");
+    field("model_args", self.model_args, "added to the harness's --model_args");
+  }
+};
+
 struct EvaluationConfig {
   PerPositionLossConfig per_position_loss;
   ForgettingCurveConfig forgetting_curve;
@@ -169,6 +198,8 @@ struct EvaluationConfig {
   DictionaryConfig dictionary;
   PerplexityConfig perplexity;
   FewShotConfig few_shot;
+  LongbenchConfig longbench;
+  LmEvalConfig lm_eval;
 
   static void fields(auto& self, auto&& field) {
     field("per_position_loss", self.per_position_loss, "loss by position");
@@ -184,6 +215,8 @@ struct EvaluationConfig {
     field("dictionary", self.dictionary, "values looked up in a dictionary");
     field("perplexity", self.perplexity, "documents in windows and streams");
     field("few_shot", self.few_shot, "questions after solved examples");
+    field("longbench", self.longbench, "questions and summaries of long texts");
+    field("lm_eval", self.lm_eval, "the installed lm-evaluation-harness");
   }
 };
 

@@ -16,10 +16,19 @@ constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
 
 }  // namespace
 
-std::string read_text_file(const std::filesystem::path& path, std::string_view task) {
+std::string read_text_file(const std::filesystem::path& path,
+                           std::string_view task,
+                           std::string_view where_to_get) {
   std::error_code failed;
   const uintmax_t bytes = std::filesystem::file_size(path, failed);
-  if (failed) throw Error(fmt::format("{}: {}: {}", task, path.string(), failed.message()));
+  if (failed) {
+    throw Error(fmt::format("{}: {}: {}{}{}",
+                            task,
+                            path.string(),
+                            failed.message(),
+                            where_to_get.empty() ? "" : "; ",
+                            where_to_get));
+  }
   if (bytes > kMostBytes) {
     throw Error(fmt::format("{}: {} is larger than 1 GiB", task, path.string()));
   }
@@ -30,16 +39,21 @@ std::string read_text_file(const std::filesystem::path& path, std::string_view t
   return std::move(text).str();
 }
 
-nlohmann::json read_json_file(const std::filesystem::path& path, std::string_view task) {
-  nlohmann::json json =
-      nlohmann::json::parse(read_text_file(path, task), nullptr, /*allow_exceptions=*/false);
+nlohmann::json read_json_file(const std::filesystem::path& path,
+                              std::string_view task,
+                              std::string_view where_to_get) {
+  nlohmann::json json = nlohmann::json::parse(
+      read_text_file(path, task, where_to_get), nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) throw Error(fmt::format("{}: {} is not JSON", task, path.string()));
   return json;
 }
 
-JsonLines read_json_lines(const std::filesystem::path& path, std::string_view task, bool skip_bad) {
+JsonLines read_json_lines(const std::filesystem::path& path,
+                          std::string_view task,
+                          bool skip_bad,
+                          std::string_view where_to_get) {
   JsonLines result;
-  std::istringstream in(read_text_file(path, task));
+  std::istringstream in(read_text_file(path, task, where_to_get));
   int64_t number = 0;
   for (std::string line; std::getline(in, line);) {
     ++number;

@@ -12,11 +12,15 @@
 namespace reynard::evaluation {
 
 // Throws reynard::Error, naming the task and the file, when it cannot be read or has more than
-// 1 GiB.
-std::string read_text_file(const std::filesystem::path& path, std::string_view task);
+// 1 GiB. where_to_get: what a user can do who does not have the file.
+std::string read_text_file(const std::filesystem::path& path,
+                           std::string_view task,
+                           std::string_view where_to_get = "");
 
 // The same, and that it is JSON.
-nlohmann::json read_json_file(const std::filesystem::path& path, std::string_view task);
+nlohmann::json read_json_file(const std::filesystem::path& path,
+                              std::string_view task,
+                              std::string_view where_to_get = "");
 
 // The objects of a file with one in each line; blank lines are left out. A line that is none is an
 // error that names its number, or with skip_bad left out and counted.
@@ -25,6 +29,9 @@ struct JsonLines {
   std::vector<int64_t> numbers;  // of each line, from 1
   int64_t skipped = 0;
 };
-JsonLines read_json_lines(const std::filesystem::path& path, std::string_view task, bool skip_bad);
+JsonLines read_json_lines(const std::filesystem::path& path,
+                          std::string_view task,
+                          bool skip_bad,
+                          std::string_view where_to_get = "");
 
 }  // namespace reynard::evaluation

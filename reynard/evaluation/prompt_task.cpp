@@ -51,6 +51,7 @@ class PromptTask final : public Task {
     std::string written = corpus_.decode(std::get<Generated>(response).tokens);
     nlohmann::json line = request.about;
     line["score"] = set_.score(set_.first_line ? first_line_of(written) : written, line);
+    if (set_.rate) line.update(set_.rate(written));
     line["answer"] = std::move(written);
     return line;
   }
@@ -68,12 +69,32 @@ class PromptTask final : public Task {
   std::vector<int64_t> stop_;
 };
 
+// Scores of one group of samples, and ratings where there are any.
+struct Scores {
+  std::vector<double> scores, ratings;
+
+  void add(const nlohmann::json& line) {
+    scores.push_back(line.at("score").get<double>());
+    const auto rating = line.find("rating");
+    if (rating != line.end() && rating->is_number()) ratings.push_back(rating->get<double>());
+  }
+};
+
 nlohmann::json mean_json(const std::vector<double>& scores) {
   const Moments m = moments(scores);
   const auto n = static_cast<double>(scores.size());
   return {{"score", m.mean},
           {"standard_error", m.sample_deviation / std::sqrt(n)},
           {"samples", scores.size()}};
+}
+
+nlohmann::json mean_json(const Scores& all) {
+  nlohmann::json means = mean_json(all.scores);
+  if (!all.ratings.empty()) {
+    means["rating"] = moments(all.ratings).mean;
+    means["rated"] = all.ratings.size();
+  }
+  return means;
 }
 
 }  // namespace
@@ -83,19 +104,19 @@ std::unique_ptr<Task> make_prompt_task(const Corpus& corpus, PromptSet set) {
 }
 
 Measured average_scores(const Samples& samples, const std::vector<std::string>& group_by) {
-  std::vector<std::pair<nlohmann::json, std::vector<double>>> groups;
-  std::vector<double> all;
+  std::vector<std::pair<nlohmann::json, Scores>> groups;
+  Scores all;
   samples.for_each([&](const nlohmann::json& line) {
     nlohmann::json key = nlohmann::json::object();
     for (const std::string& name : group_by) key[name] = line.at(name);
     auto group = std::find_if(
         groups.begin(), groups.end(), [&](const auto& other) { return other.first == key; });
     if (group == groups.end()) {
-      groups.emplace_back(std::move(key), std::vector<double>());
+      groups.emplace_back(std::move(key), Scores());
       group = groups.end() - 1;
     }
-    group->second.push_back(line.at("score").get<double>());
-    all.push_back(group->second.back());
+    group->second.add(line);
+    all.add(line);
   });
   Measured result;
   result.metrics = mean_json(all);

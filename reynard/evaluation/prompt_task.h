@@ -35,6 +35,9 @@ struct PromptSet {
   std::function<double(const std::string& written, const nlohmann::json& line)> score;
   std::vector<std::string> group_by;  // keys of about: scores are averaged where they are equal
   bool first_line = false;            // only the answer's first line counts
+  // Further fields of the sample line, from all that the model wrote; may be empty. A number
+  // "rating" is averaged too.
+  std::function<nlohmann::json(const std::string& written)> rate = {};
   // More metrics from the averages; may be empty.
   std::function<void(Measured&)> finish = {};
 };

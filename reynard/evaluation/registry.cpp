@@ -36,6 +36,7 @@ constexpr std::array kTasks = {
     TaskEntry{"dictionary", "values looked up in a dictionary", kOnRequest, make_dictionary_task},
     TaskEntry{"perplexity", "documents in windows and after others", kOnRequest, make_perplexity},
     TaskEntry{"few_shot", "questions after solved examples", kOnRequest, make_few_shot},
+    TaskEntry{"longbench", "questions and summaries of long texts", kOnRequest, make_longbench},
 };
 
 }  // namespace

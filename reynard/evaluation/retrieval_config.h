@@ -25,6 +25,9 @@ struct NeedleConfig {
   bool same_haystack = false;
   int64_t max_tokens = 64;
   int64_t seed = 0;
+  std::string judge = {};  // empty: none
+  std::string judge_model = "gpt-4o-2024-08-06";
+  std::string judge_key_variable = "OPENAI_API_KEY";
 
   static void fields(auto& self, auto&& field) {
     field("mode", self.mode, "standard: the sentence; easy: the question stands before it");
@@ -41,6 +44,13 @@ struct NeedleConfig {
           "the same text in every cell, as published; otherwise another in each");
     field("max_tokens", self.max_tokens, "tokens of an answer", config::positive);
     field("seed", self.seed, "seed of where texts begin", config::non_negative);
+    field("judge",
+          self.judge,
+          "URL of an OpenAI-compatible server that rates answers too; default: none");
+    field("judge_model", self.judge_model, "name of the judge there");
+    field("judge_key_variable",
+          self.judge_key_variable,
+          "environment variable that holds the judge's key");
   }
 };
 
@@ -68,6 +78,7 @@ struct RulerConfig {
   int64_t seed = 42;
   std::string essays = {}, words = {}, squad = {},
               hotpot = {};  // files; empty: from the text, or left out
+  bool skip_bad = false;
 
   static void fields(auto& self, auto&& field) {
     field("tasks", self.tasks, "of the 13 tasks; default: all whose data is there");
@@ -81,6 +92,7 @@ struct RulerConfig {
     field("words", self.words, "file of words; default: those of the text (not comparable)");
     field("squad", self.squad, "dev-v2.0.json of SQuAD, for qa_1");
     field("hotpot", self.hotpot, "hotpot_dev_distractor_v1.json of HotpotQA, for qa_2");
+    field("skip_bad", self.skip_bad, "leave malformed questions out");
   }
 };
 
@@ -91,6 +103,7 @@ struct BabilongConfig {
   int64_t max_tokens = 20;
   int64_t seed = 0;
   std::string facts = {};  // folder of bAbI files; empty: generated
+  bool skip_bad = false;
 
   static void fields(auto& self, auto&& field) {
     field("tasks", self.tasks, "of qa1 to qa5");
@@ -102,6 +115,7 @@ struct BabilongConfig {
     field("max_tokens", self.max_tokens, "tokens of an answer", config::positive);
     field("seed", self.seed, "seed of facts and places", config::non_negative);
     field("facts", self.facts, "folder of bAbI files (qa1_*.txt, ...); default: generated");
+    field("skip_bad", self.skip_bad, "leave malformed lines out");
   }
 };
 
@@ -189,6 +203,35 @@ struct FewShotConfig {
     field("max_tokens", self.max_tokens, "tokens of a written answer", config::positive);
     field("seed", self.seed, "seed of the draws", config::non_negative);
     field("skip_bad", self.skip_bad, "leave lines out that hold no question and answer");
+  }
+};
+
+enum class LongbenchScoring {
+  kUpstream,  // the first line counts for trec, triviaqa and samsum
+  kFox,       // for all tasks
+};
+config::EnumNames<LongbenchScoring> enum_names(LongbenchScoring);
+
+struct LongbenchConfig {
+  std::string data = "longbench";
+  std::vector<std::string> tasks = {};  // empty: all whose file is there
+  LongbenchScoring scoring = LongbenchScoring::kUpstream;
+  int64_t length = 15500;
+  int64_t samples = 0;  // 0: all
+  bool skip_bad = false;
+
+  static void fields(auto& self, auto&& field) {
+    field("data", self.data, "folder of the published files (narrativeqa.jsonl, ...)");
+    field("tasks", self.tasks, "of the 14 English tasks; default: all whose file is there");
+    field("scoring",
+          self.scoring,
+          "upstream: the first line counts for trec, triviaqa, samsum; fox: for all tasks");
+    field("length",
+          self.length,
+          "tokens of a prompt; longer ones lose their middle",
+          config::positive);
+    field("samples", self.samples, "first samples of each file; 0: all", config::non_negative);
+    field("skip_bad", self.skip_bad, "leave malformed lines out");
   }
 };
 

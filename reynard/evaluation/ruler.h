@@ -30,6 +30,7 @@ struct RulerQuestion {
 struct RulerQuestions {
   std::vector<std::string> documents;
   std::vector<RulerQuestion> questions;
+  int64_t skipped = 0;  // malformed entries, where they are left out
 };
 
 struct RulerSources {
@@ -54,9 +55,9 @@ std::span<const RulerTask> ruler_tasks();
 const RulerTask& ruler_task_named(std::string_view name);
 
 // Files as published: SQuAD (qa_1) and HotpotQA distractor (qa_2) development sets. Throw
-// reynard::Error naming file and place of what is wrong.
-RulerQuestions read_squad(const std::filesystem::path& path);
-RulerQuestions read_hotpot(const std::filesystem::path& path);
+// reynard::Error naming file and place of what is wrong, unless skip_bad leaves it out.
+RulerQuestions read_squad(const std::filesystem::path& path, bool skip_bad = false);
+RulerQuestions read_hotpot(const std::filesystem::path& path, bool skip_bad = false);
 
 // Distinct lower-case words of 3 to 12 letters, in the order in which they first occur, at most
 // `most`.

@@ -7,6 +7,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
 namespace reynard::evaluation {
 
 namespace {
@@ -26,6 +30,29 @@ class Documents {
   std::map<std::string, size_t> indices_;
 };
 
+// Adds one entry after the other. A malformed one is an error that names its place, or is left out.
+// Returns how many were.
+int64_t add_entries(const nlohmann::json& list,
+                    std::string_view what,
+                    const std::filesystem::path& path,
+                    bool skip_bad,
+                    const std::function<void(const nlohmann::json&)>& add) {
+  int64_t skipped = 0;
+  for (size_t i = 0; i < list.size(); ++i) {
+    try {
+      add(list[i]);
+    } catch (const nlohmann::json::exception& e) {
+      if (skip_bad && ++skipped > 0) continue;
+      throw Error(fmt::format("ruler: {} is not a {}[{}]: {}; --skip-bad leaves such entries out",
+                              path.string(),
+                              what,
+                              i,
+                              e.what()));
+    }
+  }
+  return skipped;
+}
+
 RulerQuestions checked(RulerQuestions data, const std::filesystem::path& path) {
   if (data.questions.empty()) {
     throw Error(fmt::format("ruler: {} has no question with an answer", path.string()));
@@ -35,53 +62,58 @@ RulerQuestions checked(RulerQuestions data, const std::filesystem::path& path) {
 
 }  // namespace
 
-RulerQuestions read_squad(const std::filesystem::path& path) {
-  const nlohmann::json json = read_json_file(path, "ruler");
+RulerQuestions read_squad(const std::filesystem::path& path, bool skip_bad) {
+  const nlohmann::json json = read_json_file(
+      path,
+      "ruler",
+      "download https://rajpurkar.github.io/SQuAD-explorer/dataset/dev-v2.0.json and name it with "
+      "--ruler.squad=FILE");
+  if (!json.is_object() || !json.contains("data") || !json["data"].is_array()) {
+    throw Error(fmt::format("ruler: {} is not a SQuAD file: no list \"data\"", path.string()));
+  }
   RulerQuestions data;
   Documents documents(data.documents);
-  try {
-    for (const nlohmann::json& article : json.at("data")) {
-      for (const nlohmann::json& paragraph : article.at("paragraphs")) {
-        const size_t document = documents.index_of(paragraph.at("context").get<std::string>());
-        for (const nlohmann::json& entry : paragraph.at("qas")) {
-          RulerQuestion question{entry.at("question").get<std::string>(), {}, {document}};
-          for (const nlohmann::json& answer : entry.at("answers")) {
-            question.answers.push_back(answer.at("text").get<std::string>());
-          }
-          // SQuAD 2 has questions without an answer, which are left out as published.
-          if (!question.answers.empty()) data.questions.push_back(std::move(question));
+  const auto add = [&](const nlohmann::json& article) {
+    std::vector<RulerQuestion> questions;
+    for (const nlohmann::json& paragraph : article.at("paragraphs")) {
+      const size_t document = documents.index_of(paragraph.at("context").get<std::string>());
+      for (const nlohmann::json& entry : paragraph.at("qas")) {
+        RulerQuestion question{entry.at("question").get<std::string>(), {}, {document}};
+        for (const nlohmann::json& answer : entry.at("answers")) {
+          question.answers.push_back(answer.at("text").get<std::string>());
         }
+        // SQuAD 2 has questions without an answer, which are left out as published.
+        if (!question.answers.empty()) questions.push_back(std::move(question));
       }
     }
-  } catch (const nlohmann::json::exception& e) {
-    throw Error(fmt::format(
-        "ruler: {} is not a SQuAD file (data[].paragraphs[].qas[]): {}", path.string(), e.what()));
-  }
+    std::move(questions.begin(), questions.end(), std::back_inserter(data.questions));
+  };
+  data.skipped = add_entries(json["data"], "SQuAD file: data", path, skip_bad, add);
   return checked(std::move(data), path);
 }
 
-RulerQuestions read_hotpot(const std::filesystem::path& path) {
-  const nlohmann::json json = read_json_file(path, "ruler");
+RulerQuestions read_hotpot(const std::filesystem::path& path, bool skip_bad) {
+  const nlohmann::json json = read_json_file(
+      path,
+      "ruler",
+      "download http://curtis.ml.cmu.edu/datasets/hotpot/hotpot_dev_distractor_v1.json and name it "
+      "with --ruler.hotpot=FILE");
+  if (!json.is_array()) {
+    throw Error(fmt::format("ruler: {} is not a HotpotQA file: no list", path.string()));
+  }
   RulerQuestions data;
   Documents documents(data.documents);
-  try {
-    for (const nlohmann::json& entry : json) {
-      RulerQuestion question{
-          entry.at("question").get<std::string>(), {entry.at("answer").get<std::string>()}, {}};
-      for (const nlohmann::json& document : entry.at("context")) {
-        std::string text = document.at(0).get<std::string>() + "\n";
-        for (const nlohmann::json& sentence : document.at(1)) text += sentence.get<std::string>();
-        question.documents.push_back(documents.index_of(text));
-      }
-      data.questions.push_back(std::move(question));
+  const auto add = [&](const nlohmann::json& entry) {
+    RulerQuestion question{
+        entry.at("question").get<std::string>(), {entry.at("answer").get<std::string>()}, {}};
+    for (const nlohmann::json& document : entry.at("context")) {
+      std::string text = document.at(0).get<std::string>() + "\n";
+      for (const nlohmann::json& sentence : document.at(1)) text += sentence.get<std::string>();
+      question.documents.push_back(documents.index_of(text));
     }
-  } catch (const nlohmann::json::exception& e) {
-    throw Error(
-        fmt::format("ruler: {} is not a HotpotQA file (a list of question, answer, "
-                    "context): {}",
-                    path.string(),
-                    e.what()));
-  }
+    data.questions.push_back(std::move(question));
+  };
+  data.skipped = add_entries(json, "HotpotQA file: ", path, skip_bad, add);
   return checked(std::move(data), path);
 }
 

@@ -214,6 +214,25 @@ std::vector<Figure> score_figures(const Runs& runs) {
        "three; qa4 and qa5 are relations of two and three things. About one in six answers is "
        "right "
        "by chance."},
+      {"longbench",
+       "words",
+       "task",
+       "LongBench",
+       "length of the text (words)",
+       "task",
+       "Mean score per task and length of the text: F1 for questions, ROUGE-L for summaries, share "
+       "of "
+       "the right class, similarity of a line of code. Only the same row compares with published "
+       "numbers; rows that turn red to the right show what length costs."},
+      {"lm_eval",
+       "metric",
+       "task",
+       "lm-evaluation-harness",
+       "metric",
+       "task",
+       "Accuracies of the harness's tasks, on short texts: what a model knows and how it reasons, "
+       "not "
+       "what it remembers. Compare with the chance of each task."},
   };
   static const std::vector<ScoreLines> kLines = {
       {"passkey",

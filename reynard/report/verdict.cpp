@@ -224,6 +224,16 @@ std::string coarse_memory(const RunResults& run) {
   return text.empty() || copies(run) ? text : text + " (within noise)";
 }
 
+// The whole sequence of a forgetting curve is twice the text that is copied.
+std::string claimed_length(const RunResults& run) {
+  const json* curve = run.evaluation("forgetting_curve");
+  if (run.train_length() <= 0 || !curve) return "";
+  const double coarse = number_at(*curve, "/metrics/coarse_length/length");
+  const bool confirmed = copies(run) && 2 * coarse > static_cast<double>(run.train_length());
+  return fmt::format(
+      "{} tokens ({}confirmed)", grouped(run.train_length()), confirmed ? "" : "not ");
+}
+
 std::string effective_length(const RunResults& run) {
   const json* summary = run.evaluation("ruler");
   const std::string text = summary ? text_at(*summary, "/metrics/effective_length/text") : "";
@@ -270,6 +280,9 @@ constexpr Quantity kQuantities[] = {
     {"Loss within → past the trained length",
      "mean of the second half of the trained length, and of what follows it",
      extrapolated_loss},
+    {"Claimed length",
+     "what the model was trained on at once; confirmed when twice the coarse memory exceeds it",
+     claimed_length},
     {"Fine memory",
      "longest text copied with more than 99 % accuracy; > means to the end of the test",
      fine_memory},

@@ -178,13 +178,23 @@ TEST_F(EvalCommand, CurveFilesAreComputedAnew) {
   EXPECT_TRUE(fs::exists(folder_ / "out/forgetting_curve.png"));
   EXPECT_TRUE(fs::exists(folder_ / "out/published.json"));
   // What was written is read again, and several files are compared.
-  const ProgramResult both =
-      run({"forgetting-curve", "out/forgetting_curve.json", "out/published.json"});
+  test::write_file(folder_ / "out/ruler.json",
+                   R"({"metrics": {"effective_length": {"text": ">64"}}})");
+  const ProgramResult both = run(
+      {"forgetting-curve", "out/forgetting_curve.json", "out/published.json", "--claimed", "150"});
   ASSERT_EQ(both.exit_code, 0) << both.errors;
   EXPECT_NE(both.output.find("curve: fine memory 40 tokens, coarse memory >80 tokens"),
             std::string::npos)
       << both.output;
   EXPECT_NE(both.output.find("LM between files, length      40"), std::string::npos) << both.output;
+  EXPECT_NE(
+      both.output.find("model                      claimed      fine    coarse  RULER effective"),
+      std::string::npos)
+      << both.output;
+  EXPECT_NE(
+      both.output.find("curve                          150        40       >80              >64"),
+      std::string::npos)
+      << both.output;
   expect_error({"forgetting-curve", "curve.json", "--lengths", "40,41"}, "--lengths 41");
   expect_error({"forgetting-curve", "text.txt"}, "text.txt is not JSON");
 }

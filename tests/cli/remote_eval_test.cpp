@@ -110,7 +110,7 @@ TEST_F(RemoteEval, BadInputIsOneLine) {
   };
   expect_error({}, "MODEL is required, or --endpoint, or --adapter");
   expect_error({"run", "--endpoint", url()}, "give either MODEL or --endpoint or --adapter");
-  expect_error({"--endpoint", "host:8000"}, "--endpoint host:8000 is no URL");
+  expect_error({"--endpoint", "host:8000"}, "the endpoint host:8000 is no URL");
   expect_error({"--endpoint", url()}, "there is no tokenizer of the model for text.txt");
   expect_error({"--endpoint", url(), "--tokenizer", "byte", "--task", "inside"},
                "inside needs a look inside the model");

@@ -98,7 +98,7 @@ TEST(Babilong, ReadsItsFiles) {
                    "1 Mary moved to the bathroom.\n2 Where is Mary? \tbathroom\t1\n"
                    "3 John went to the hallway.\r\n4 Where is John? \thallway\t3\n"
                    "1 Sandra went to the office.\n2 Where is Sandra? \toffice\t1\n");
-  const std::vector<BabiStory> stories = read_babi(folder / "qa1_x.txt");
+  const std::vector<BabiStory> stories = read_babi(folder / "qa1_x.txt").stories;
   ASSERT_EQ(stories.size(), 3);
   EXPECT_EQ(stories[1].facts.size(), 2);
   EXPECT_EQ(stories[1].question, "Where is John?");
@@ -111,6 +111,10 @@ TEST(Babilong, ReadsItsFiles) {
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("bad.txt:2"), std::string::npos);
   }
+  test::write_file(folder / "bad.txt", "1 Mary moved.\nMary?\n2 Where is Mary? \toffice\t1\n");
+  const BabiFile skipped = read_babi(folder / "bad.txt", /*skip_bad=*/true);
+  EXPECT_EQ(skipped.skipped, 1);
+  EXPECT_EQ(skipped.stories.size(), 1);
 }
 
 TEST(Babilong, UnknownTaskListsTheKnownOnes) {

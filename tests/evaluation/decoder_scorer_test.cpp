@@ -225,6 +225,8 @@ TEST(Tasks, AllRunOnADecoder) {
   config.few_shot.test = config.few_shot.train;
   config.few_shot.lengths = {100};
   config.few_shot.draws = 2;
+  test::write_file(words / "triviaqa.jsonl", R"({"input": "a", "context": "b", "answers": ["c"]})");
+  config.longbench.data = words.path().string();
   config.ruler.words = (words / "words.txt").string();
   config.ruler.essays = config.ruler.words;
   config.ruler.tasks = {"niah_multikey_3", "vt"};

@@ -6,18 +6,17 @@
 #include "reynard/evaluation/evaluate.h"
 #include "reynard/evaluation/registry.h"
 #include "reynard/tensor/check.h"
+#include "tests/evaluation/stub_server.h"
 #include "tests/support/corpus.h"
 #include "tests/support/files.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <httplib.h>
 
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -28,60 +27,8 @@ namespace {
 
 using nlohmann::json;
 
-// A server on a free port whose completions are what a function makes of the request's JSON.
-class StubServer {
- public:
-  using Answer = std::function<void(const json& body, httplib::Response& response)>;
-  explicit StubServer(Answer answer) {
-    server_.Post("/v1/completions",
-                 [this, answer = std::move(answer)](const httplib::Request& request,
-                                                    httplib::Response& response) {
-                   {
-                     const std::scoped_lock lock(mutex_);
-                     bodies_.push_back(json::parse(request.body));
-                     key_ = request.get_header_value("Authorization");
-                   }
-                   answer(json::parse(request.body), response);
-                 });
-    port_ = server_.bind_to_any_port("127.0.0.1");
-    thread_ = std::thread([this] { server_.listen_after_bind(); });
-    while (!server_.is_running()) std::this_thread::yield();
-  }
-  ~StubServer() {
-    server_.stop();
-    thread_.join();
-  }
-  StubServer(const StubServer&) = delete;
-  StubServer& operator=(const StubServer&) = delete;
-
-  EndpointOptions options(int64_t attempts = 1) const {
-    return {.url = fmt::format("http://127.0.0.1:{}", port_),
-            .model = "stub",
-            .attempts = attempts,
-            .timeout_s = 1,
-            .first_pause_s = 0.01};
-  }
-  std::vector<json> bodies() const {
-    const std::scoped_lock lock(mutex_);
-    return bodies_;
-  }
-  std::string key() const {
-    const std::scoped_lock lock(mutex_);
-    return key_;
-  }
-
- private:
-  httplib::Server server_;
-  int port_ = 0;
-  std::thread thread_;
-  mutable std::mutex mutex_;
-  std::vector<json> bodies_;
-  std::string key_;
-};
-
-void answer_json(httplib::Response& response, const json& body) {
-  response.set_content(body.dump(), "application/json");
-}
+using test::answer_json;
+using test::StubServer;
 
 // Token t has the log-probability -t / 100; it is a hit where t is even.
 json echo_of(const json& body) {
@@ -239,24 +186,25 @@ TEST(EndpointScorer, AsksAgainAfterFailuresStallsAndNonsense) {
         response.status = 429;
         break;
       case 4:
-        std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+        std::this_thread::sleep_for(std::chrono::milliseconds(3000));
         [[fallthrough]];
       default:
         answer_well(body, response);
     }
   });
   const Corpus corpus = small_corpus();
-  EndpointOptions options = server.options(/*attempts=*/6);
+  EndpointOptions options = server.options(/*attempts=*/8);
+  options.timeout_s = 2;
   std::vector<std::string> notes;
   options.note = [&](const std::string& note) { notes.push_back(note); };
   const std::vector<Request> requests{scores({10}, {12})};
   const auto scorer = make_endpoint_scorer(options, corpus, 1);
   EXPECT_EQ(std::get<Scored>(scorer->answer(requests)[0]).logprobs, std::vector<float>{-0.12F});
-  ASSERT_EQ(notes.size(), 5U);
+  ASSERT_GE(notes.size(), 5U);  // more on a machine so busy that answers take seconds
   EXPECT_NE(notes[0].find("status 500"), std::string::npos) << notes[0];
   EXPECT_NE(notes[1].find("no JSON: <html>"), std::string::npos) << notes[1];
   EXPECT_NE(notes[2].find("no list \"choices\""), std::string::npos) << notes[2];
-  EXPECT_NE(notes[4].find("(5 of 6)"), std::string::npos) << notes[4];
+  EXPECT_NE(notes[4].find("(5 of 8)"), std::string::npos) << notes[4];
 }
 
 TEST(EndpointScorer, ARefusalIsReportedAtOnce) {
@@ -324,7 +272,7 @@ TEST(Endpoint, TakesTheUsualFormsOfItsUrl) {
   EXPECT_EQ(url_of("https://host/v1/completions"), "https://host/v1/completions");
   EXPECT_EQ(url_of("https://host/api/v2/chat/completions/"), "https://host/api/v2/completions");
   for (const char* bad : {"", "host:8000", "ftp://host", "http://", "http:///v1"}) {
-    EXPECT_NE(error_of([&] { url_of(bad); }).find("--endpoint"), std::string::npos) << bad;
+    EXPECT_NE(error_of([&] { url_of(bad); }).find("is no URL"), std::string::npos) << bad;
   }
 }
 

@@ -116,6 +116,8 @@ TEST_F(FewShotTask, ExamplesFillTheContextAndDifferByDraw) {
 TEST_F(FewShotTask, BadDataIsNamedByLine) {
   config_.few_shot.test.clear();
   EXPECT_NE(error().find("--few_shot.test=FILE"), std::string::npos) << error();
+  config_.few_shot.test = (folder_ / "missing.jsonl").string();
+  EXPECT_NE(error().find("TREC_10.label"), std::string::npos) << error();
   test::write_file(folder_ / "bad.jsonl",
                    "{\"question\": \"q\", \"answer\": \"a\"}\n\n{\"question\": 3}\nnot json\n");
   config_.few_shot.test = (folder_ / "bad.jsonl").string();

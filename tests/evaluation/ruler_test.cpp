@@ -181,7 +181,23 @@ TEST(Ruler, ReadsThePublishedQuestionFiles) {
   EXPECT_EQ(hotpot.questions[0].documents, (std::vector<size_t>{0, 1}));
   EXPECT_THROW(read_squad(folder / "hotpot.json"), Error);
   EXPECT_THROW(read_hotpot(folder / "squad.json"), Error);
-  EXPECT_THROW(read_squad(folder / "missing.json"), Error);
+  const auto error_of = [&](const char* file) {
+    try {
+      read_squad(folder / file);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(error_of("missing.json").find("download https://rajpurkar.github.io"),
+            std::string::npos);
+  test::write_file(folder / "bad.json",
+                   R"({"data":[{"paragraphs":[{"context":"C1","qas":[
+                      {"question":"Q1","answers":[{"text":"A"}]}]}]}, {"paragraphs":3}]})");
+  EXPECT_NE(error_of("bad.json").find("data[1]"), std::string::npos) << error_of("bad.json");
+  const RulerQuestions skipped = read_squad(folder / "bad.json", /*skip_bad=*/true);
+  EXPECT_EQ(skipped.skipped, 1);
+  EXPECT_EQ(skipped.questions.size(), 1);
 }
 
 TEST(Ruler, MissingDataNamesWhatToDownload) {

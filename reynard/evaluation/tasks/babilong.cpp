@@ -24,16 +24,18 @@ struct BabilongPlan {
   Haystack haystack;
   std::vector<const BabiTask*> tasks;
   std::vector<std::vector<BabiStory>> stories;  // per task; empty: they are generated
+  int64_t skipped = 0;                          // malformed lines
 };
 
 // The stories of a user's folder: the first file, in order of names, that begins with "qa1_".
-std::vector<BabiStory> stories_in(const std::string& folder, std::string_view task) {
+BabiFile stories_in(const std::string& folder, std::string_view task, bool skip_bad) {
   std::vector<std::filesystem::path> files;
   if (!std::filesystem::is_directory(folder)) {
-    throw Error(
-        fmt::format("babilong: {} is not a folder; unpack tasks_1-20_v1-2.tar.gz of bAbI "
-                    "and name its en-10k folder",
-                    folder));
+    throw Error(fmt::format(
+        "babilong: {} is not a folder; download "
+        "https://www.thespermwhale.com/jaseweston/babi/tasks_1-20_v1-2.tar.gz, unpack it "
+        "and name its en-10k folder with --babilong.facts",
+        folder));
   }
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().filename().string().starts_with(fmt::format("{}_", task))) {
@@ -41,7 +43,7 @@ std::vector<BabiStory> stories_in(const std::string& folder, std::string_view ta
     }
   }
   if (files.empty()) throw Error(fmt::format("babilong: {} has no {}_*.txt", folder, task));
-  return read_babi(*std::min_element(files.begin(), files.end()));
+  return read_babi(*std::min_element(files.begin(), files.end()), skip_bad);
 }
 
 BabiStory story_of(const BabilongPlan& plan, size_t task, int64_t sample, int64_t most_facts) {
@@ -172,7 +174,10 @@ std::unique_ptr<Task> make_babilong(const Corpus& corpus,
   for (const std::string& name : plan->config.tasks) {
     plan->tasks.push_back(&babi_task_named(name));
     plan->stories.emplace_back();
-    if (!plan->config.facts.empty()) plan->stories.back() = stories_in(plan->config.facts, name);
+    if (plan->config.facts.empty()) continue;
+    BabiFile file = stories_in(plan->config.facts, name, plan->config.skip_bad);
+    plan->stories.back() = std::move(file.stories);
+    plan->skipped += file.skipped;
   }
   tensor::check_value(!plan->tasks.empty(), "babilong", "tasks", "[]", "at least one");
   check_lengths(corpus, *plan);
@@ -184,6 +189,7 @@ std::unique_ptr<Task> make_babilong(const Corpus& corpus,
                   {"samples", plan->config.samples},
                   {"max_tokens", plan->config.max_tokens},
                   {"seed", plan->config.seed},
+                  {"skipped", plan->skipped},
                   {"facts", plan->config.facts}};
   set.size =
       static_cast<int64_t>(plan->config.lengths.size() * plan->tasks.size()) * plan->config.samples;

@@ -37,7 +37,13 @@ ItemFile read_items(const std::string& path, const char* key, bool skip_bad) {
         "--few_shot.{}=FILE (TREC: github.com/microsoft/LMOps names the data)",
         key));
   }
-  const JsonLines file = read_json_lines(path, "few_shot", skip_bad);
+  const JsonLines file = read_json_lines(
+      path,
+      "few_shot",
+      skip_bad,
+      "write one {\"question\", \"answer\"} per line into it (TREC: train_5500.label and "
+      "TREC_10.label of https://cogcomp.seas.upenn.edu/Data/QA/QC; WebQS: "
+      "https://nlp.stanford.edu/software/sempre)");
   ItemFile result{{}, file.skipped};
   for (size_t i = 0; i < file.lines.size(); ++i) {
     const nlohmann::json& line = file.lines[i];

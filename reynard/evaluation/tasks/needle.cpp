@@ -1,6 +1,7 @@
 // Needle in a haystack: one sentence hidden at every depth of texts of every length, with the
 // prompts of the FoX paper (Lin et al. 2025, section 4.3).
 
+#include "reynard/evaluation/needle_judge.h"
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/tasks/tasks.h"
 #include "reynard/tensor/check.h"
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -93,6 +95,19 @@ Prompt prompt_of(const Corpus& corpus, const NeedleGrid& grid, int64_t index) {
   return prompt;
 }
 
+// Fields of a sample line: the judge's rating, null where it gave none.
+std::function<nlohmann::json(const std::string&)> rated_by_judge(const NeedleConfig& config) {
+  EndpointOptions options;
+  options.url = config.judge;
+  options.model = config.judge_model;
+  options.timeout_s = 120;
+  if (const char* key = std::getenv(config.judge_key_variable.c_str())) options.api_key = key;
+  return [judge = NeedleJudge(options)](const std::string& written) {
+    const std::optional<int64_t> rating = judge.rating(written);
+    return nlohmann::json{{"rating", rating ? nlohmann::json(*rating) : nlohmann::json()}};
+  };
+}
+
 }  // namespace
 
 config::EnumNames<NeedleMode> enum_names(NeedleMode) {
@@ -139,6 +154,11 @@ std::unique_ptr<Task> make_needle(const Corpus& corpus,
   set.score = [](const std::string& written, const nlohmann::json& /*line*/) {
     return contains_folded(written, kCore) ? 1.0 : 0.0;
   };
+  if (!settings.judge.empty()) {
+    set.settings["judge"] = settings.judge;
+    set.settings["judge_model"] = settings.judge_model;
+    set.rate = rated_by_judge(settings);
+  }
   set.group_by = {"length", "depth"};
   set.first_line = true;
   return make_prompt_task(corpus, std::move(set));

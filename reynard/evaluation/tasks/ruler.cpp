@@ -128,21 +128,31 @@ std::string text_of(const Corpus& corpus) {
   return corpus.decode(haystack.read(0, std::min(haystack.num_tokens(), kEssayTokens)));
 }
 
+std::string essays_of(const RulerConfig& config) {
+  return read_text_file(config.essays,
+                        "ruler",
+                        "the published essays are those of Paul Graham: download them with "
+                        "scripts/data/synthetic/json of https://github.com/NVIDIA/RULER and join "
+                        "them in one text file");
+}
+
 RulerSources sources_of(const Corpus& corpus, const RulerConfig& config) {
   RulerSources sources;
   const std::string text = text_of(corpus);
-  const std::string essays = config.essays.empty() ? text : read_text_file(config.essays, "ruler");
+  const std::string essays = config.essays.empty() ? text : essays_of(config);
   sources.essay_words = split_words(essays);
   if (sources.essay_words.empty()) throw Error("ruler: the essays have no words");
-  sources.words = config.words.empty() ? words_of(text, kMostWords)
-                                       : split_words(read_text_file(config.words, "ruler"));
+  sources.words =
+      config.words.empty()
+          ? words_of(text, kMostWords)
+          : split_words(read_text_file(config.words, "ruler", "write one word per line"));
   tensor::check_value(sources.words.size() >= 40,
                       "ruler",
                       "distinct words",
                       static_cast<int64_t>(sources.words.size()),
                       "at least 40: give more text or a list as --ruler.words");
-  if (!config.squad.empty()) sources.squad = read_squad(config.squad);
-  if (!config.hotpot.empty()) sources.hotpot = read_hotpot(config.hotpot);
+  if (!config.squad.empty()) sources.squad = read_squad(config.squad, config.skip_bad);
+  if (!config.hotpot.empty()) sources.hotpot = read_hotpot(config.hotpot, config.skip_bad);
   return sources;
 }
 
@@ -227,6 +237,7 @@ std::unique_ptr<Task> make_ruler(const Corpus& corpus,
                   {"words", plan->config.words},
                   {"num_words", plan->sources.words.size()},
                   {"num_essay_words", plan->sources.essay_words.size()},
+                  {"skipped", plan->sources.squad.skipped + plan->sources.hotpot.skipped},
                   {"squad", plan->config.squad},
                   {"hotpot", plan->config.hotpot}};
   set.size =

@@ -26,5 +26,6 @@ std::unique_ptr<Task> make_dictionary_task(const Corpus&,
                                            const ModelFacts&);
 std::unique_ptr<Task> make_perplexity(const Corpus&, const EvaluationConfig&, const ModelFacts&);
 std::unique_ptr<Task> make_few_shot(const Corpus&, const EvaluationConfig&, const ModelFacts&);
+std::unique_ptr<Task> make_longbench(const Corpus&, const EvaluationConfig&, const ModelFacts&);
 
 }  // namespace reynard::evaluation

@@ -1,0 +1,75 @@
+#pragma once
+// A server for tests that answers one route of the OpenAI API as the test says.
+
+#include "reynard/evaluation/endpoint.h"
+
+#include <fmt/format.h>
+#include <httplib.h>
+
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace reynard::test {
+
+// A server on a free port whose completions are what a function makes of the request's JSON.
+class StubServer {
+ public:
+  using Answer = std::function<void(const nlohmann::json& body, httplib::Response& response)>;
+  explicit StubServer(Answer answer, const std::string& route = "/v1/completions") {
+    server_.Post(route,
+                 [this, answer = std::move(answer)](const httplib::Request& request,
+                                                    httplib::Response& response) {
+                   {
+                     const std::scoped_lock lock(mutex_);
+                     bodies_.push_back(nlohmann::json::parse(request.body));
+                     key_ = request.get_header_value("Authorization");
+                   }
+                   answer(nlohmann::json::parse(request.body), response);
+                 });
+    port_ = server_.bind_to_any_port("127.0.0.1");
+    thread_ = std::thread([this] { server_.listen_after_bind(); });
+    while (!server_.is_running()) std::this_thread::yield();
+  }
+  ~StubServer() {
+    server_.stop();
+    thread_.join();
+  }
+  StubServer(const StubServer&) = delete;
+  StubServer& operator=(const StubServer&) = delete;
+
+  evaluation::EndpointOptions options(int64_t attempts = 1) const {
+    return {.url = fmt::format("http://127.0.0.1:{}", port_),
+            .model = "stub",
+            .attempts = attempts,
+            .timeout_s = 30,
+            .first_pause_s = 0.01};
+  }
+  std::vector<nlohmann::json> bodies() const {
+    const std::scoped_lock lock(mutex_);
+    return bodies_;
+  }
+  std::string key() const {
+    const std::scoped_lock lock(mutex_);
+    return key_;
+  }
+
+ private:
+  httplib::Server server_;
+  int port_ = 0;
+  std::thread thread_;
+  mutable std::mutex mutex_;
+  std::vector<nlohmann::json> bodies_;
+  std::string key_;
+};
+
+inline void answer_json(httplib::Response& response, const nlohmann::json& body) {
+  response.set_content(body.dump(), "application/json");
+}
+
+}  // namespace reynard::test
