@@ -20,6 +20,10 @@ namespace {
 // Logits of this many prompt tokens exist at once.
 constexpr int64_t kScoredRows = 64;
 
+// Tokens between looks at what a text that is being written may free: after each token they took
+// longer than all else in a small model's step, and what is not freed yet is not read either.
+constexpr int64_t kEvictEvery = 16;
+
 at::Tensor ids(const std::vector<int64_t>& values) {
   return at::tensor(values, at::kLong);
 }
@@ -92,11 +96,12 @@ void Generator::step(std::span<Sequence* const> sequences) {
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     Sequence& sequence = *sequences[s];
     const auto rows = static_cast<int64_t>(guesses[s].size()) + 1;
-    sequence.take(logits.narrow(0, offsets[s], rows), guesses[s]);
+    const int64_t taken =
+        std::max<int64_t>(1, sequence.take(logits.narrow(0, offsets[s], rows), guesses[s]));
     // The state holds every token but the newest; wrong guesses leave it.
     const int64_t length = sequence.num_tokens() - 1;
     if (sequence.state_.length() > length) sequence.state_.truncate(length);
-    evict(sequence);
+    if (length / kEvictEvery != (length - taken) / kEvictEvery) evict(sequence);
   }
 }
 
