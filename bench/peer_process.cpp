@@ -31,7 +31,9 @@ namespace {
 
 PeerProcess::PeerProcess(const std::string& script, const std::vector<std::string>& arguments)
     : script_(script) {
-  std::vector<std::string> command = {REYNARD_BENCH_PYTHON, REYNARD_BENCH_PEERS "/" + script};
+  const char* const other = std::getenv("REYNARD_PEER_PYTHON");
+  std::vector<std::string> command = {other != nullptr ? other : REYNARD_BENCH_PYTHON,
+                                      REYNARD_BENCH_PEERS "/" + script};
   command.insert(command.end(), arguments.begin(), arguments.end());
   int to[2], from[2];
   if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0) {
@@ -60,7 +62,8 @@ std::string PeerProcess::ask(const std::string& line) {
   if (std::fputs((line + "\n").c_str(), to_.get()) < 0 || std::fflush(to_.get()) != 0 ||
       !std::fgets(answer, sizeof answer, from_.get())) {
     throw Error(fmt::format(
-        "bench: the peer {} ended early (its messages are above); it needs {} with torch and numpy",
+        "bench: the peer {} ended early (its messages are above); it runs with {}, or the Python "
+        "of $REYNARD_PEER_PYTHON",
         script_,
         REYNARD_BENCH_PYTHON));
   }

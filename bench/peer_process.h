@@ -13,8 +13,9 @@ namespace reynard::bench {
 
 class PeerProcess {
  public:
-  // script: name in bench/peers; arguments: its command line. Started with as many threads as this
-  // process uses. Throws reynard::Error when it cannot be started.
+  // script: name in bench/peers; arguments: its command line. Run by $REYNARD_PEER_PYTHON, else by
+  // the Python that has torch, with as many threads as this process uses. Throws reynard::Error
+  // when it cannot be started.
   PeerProcess(const std::string& script, const std::vector<std::string>& arguments);
   ~PeerProcess();
   PeerProcess(const PeerProcess&) = delete;

@@ -3,7 +3,9 @@
 #include "bench/attention.h"
 #include "bench/decode.h"
 #include "bench/forgetting_curve.h"
+#include "bench/generate.h"
 #include "bench/knn.h"
+#include "bench/serve.h"
 #include "bench/train_step.h"
 #include "cli/command.h"
 #include "reynard/tensor/check.h"
@@ -235,6 +237,69 @@ void add_forgetting_curve_bench(CLI::App& bench) {
   });
 }
 
+void add_generate_bench(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand(
+      "generate",
+      "prefill and decode of a llama against llama.cpp ($REYNARD_PEER_PYTHON: a Python with "
+      "llama-cpp-python, gguf, safetensors); decode far into a text, pruned against whole");
+  struct Arguments {
+    bench::GenerateBench bench;
+    std::string json;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  bench::GenerateBench& options = arguments->bench;
+  command->add_option("--only", options.names, "llama, pruned (default: both)")
+      ->delimiter(',')
+      ->check(CLI::IsMember(options.names));
+  command->add_option("--prompt", options.prompt, "tokens of the prefill")->capture_default_str();
+  command->add_option("--tokens", options.tokens, "tokens of a decode")->capture_default_str();
+  command->add_option("--length", options.length, "cached tokens of the pruned decode")
+      ->capture_default_str();
+  command->add_option("--layers", options.layers, "of both models")->capture_default_str();
+  command->add_option("--repeats", options.repeats, "timed runs; the median counts")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--json", arguments->json, "file for the rows");
+  command->callback([arguments] {
+    const auto rows = bench::bench_generate(arguments->bench);
+    bench::print_rows(rows);
+    bench::write_rows(rows, arguments->json);
+  });
+}
+
+void add_serve_bench(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand(
+      "serve", "tokens/s of many clients against one, and gaps beside a long prompt");
+  struct Arguments {
+    bench::ServeBench bench;
+    std::string json;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  bench::ServeBench& options = arguments->bench;
+  command->add_option("--only", options.names, "throughput, gap (default: both)")
+      ->delimiter(',')
+      ->check(CLI::IsMember(options.names));
+  command->add_option("--clients", options.clients, "at once")->capture_default_str();
+  command->add_option("--tokens", options.tokens, "that each writes")->capture_default_str();
+  command->add_option("--long-prompt", options.long_prompt, "tokens of one client's prompt")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--layers", options.layers, "of the model")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--width", options.width, "of the model; heads have 64")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--dtype", options.dtype, "f32 or bf16")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
+  command->add_option("--json", arguments->json, "file for the rows");
+  command->callback([arguments] {
+    const auto rows = bench::bench_serve(arguments->bench);
+    bench::print_rows(rows);
+    bench::write_rows(rows, arguments->json);
+  });
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app) {
@@ -246,6 +311,8 @@ void add_bench(CLI::App& app) {
   add_forgetting_curve_bench(*bench);
   add_knn(*bench);
   add_train_step(*bench);
+  add_generate_bench(*bench);
+  add_serve_bench(*bench);
 }
 
 }  // namespace reynard::cli

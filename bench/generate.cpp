@@ -1,0 +1,245 @@
+#include "bench/generate.h"
+
+#include "bench/peer_process.h"
+#include "reynard/models/decoder.h"
+#include "reynard/models/pretrained.h"
+#include "reynard/models/score.h"
+#include "reynard/models/state.h"
+#include "reynard/tensor/check.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/log_sigmoid.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+namespace reynard::bench {
+
+namespace {
+
+constexpr int64_t kHeads = 12, kHeadDim = 64, kWidth = kHeads * kHeadDim;
+constexpr int64_t kVocabulary = 32'000;
+constexpr int64_t kChunk = 512;  // of a prefill, as llama.cpp's
+constexpr double kLogTolerance = -10;
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder()
+      : path_(std::filesystem::temp_directory_path() / fmt::format("reynard-bench-{}", getpid())) {
+    std::filesystem::create_directories(path_);
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+at::Tensor one_offset() {
+  return at::zeros({1}, at::kLong);
+}
+
+models::DecoderConfig llama_config(int64_t layers) {
+  models::DecoderConfig config;
+  config.vocab_size = kVocabulary;
+  config.hidden_size = kWidth;
+  config.num_layers = layers;
+  config.intermediate_size = 2048;
+  config.attention.num_heads = kHeads;
+  config.attention.forget_gate = models::ForgetGate::kNone;
+  config.attention.rope = true;
+  config.attention.rope_base = 10'000;
+  return config;
+}
+
+// The same work as the peer's: a prompt, or `tokens` greedy steps behind it.
+class Llama {
+ public:
+  Llama(models::Decoder& decoder, const GenerateBench& options)
+      : decoder_(decoder),
+        prompt_((at::arange(options.prompt, at::kLong) * 7919 + 13).remainder(kVocabulary)),
+        tokens_(options.tokens) {}
+
+  // Reads the prompt anew; the most probable token behind it.
+  int64_t prefill() {
+    state_.emplace(decoder_, models::make_page_pool(decoder_));
+    const std::array<models::SequenceState*, 1> states = {&*state_};
+    at::Tensor hidden;
+    for (int64_t done = 0; done < prompt_.size(0); done += kChunk) {
+      const int64_t count = std::min(kChunk, prompt_.size(0) - done);
+      hidden = decoder_.hidden(prompt_.narrow(0, done, count), one_offset(), states);
+    }
+    return best(hidden);
+  }
+  void decode() {
+    const int64_t begin = state_->length();
+    const std::array<models::SequenceState*, 1> states = {&*state_};
+    int64_t token = 1;
+    for (int64_t i = 0; i < tokens_; ++i) {
+      token = best(decoder_.hidden(at::full({1}, token, at::kLong), one_offset(), states));
+    }
+    state_->truncate(begin);
+  }
+
+ private:
+  int64_t best(const at::Tensor& hidden) const {
+    const at::Tensor last = hidden.narrow(0, hidden.size(0) - 1, 1);
+    return models::logits(decoder_, last).argmax().item<int64_t>();
+  }
+
+  models::Decoder& decoder_;
+  at::Tensor prompt_;
+  int64_t tokens_;
+  std::optional<models::SequenceState> state_;
+};
+
+std::vector<Row> llama_rows(const GenerateBench& options) {
+  const TemporaryFolder folder;
+  models::Decoder decoder(llama_config(options.layers), /*seed=*/1);
+  models::save_model(decoder, folder.path() / "model", "llama");
+  decoder.set_compute_dtype(at::kBFloat16);
+  Llama llama(decoder, options);
+  PeerProcess peer("llama_cpp_peer.py",
+                   {(folder.path() / "model").string(),
+                    std::to_string(options.prompt),
+                    std::to_string(options.tokens)});
+  const int64_t ours = llama.prefill();
+  peer.ask("prefill");
+  // Two of 32,000 logits may be as good as equal; a wrong one lies about four deviations below.
+  const double behind = std::stod(peer.ask(fmt::format("behind {}", ours)));
+  if (!(behind < 0.2)) {
+    throw Error(fmt::format(
+        "bench generate: behind the prompt ours writes a token whose logit is {:.3f} standard "
+        "deviations below llama.cpp's best",
+        behind));
+  }
+  const Medians prefill = time_by_turns(
+      options.repeats, [&] { llama.prefill(); }, [&] { peer.ask("prefill"); });
+  const Medians decode = time_by_turns(
+      options.repeats, [&] { llama.decode(); }, [&] { peer.ask("decode"); });
+  const auto row = [&](const char* name, int64_t tokens, const Medians& seconds) {
+    return Row{.name = name,
+               .shape = fmt::format("134M T{} +{}", options.prompt, options.tokens),
+               .dtype = "bf16",
+               .device = cpu_name(),
+               .ours = static_cast<double>(tokens) / seconds.ours,
+               .peer = "llama.cpp",
+               .peer_value = static_cast<double>(tokens) / seconds.peer,
+               .unit = "tokens/s",
+               .ratio = seconds.peer / seconds.ours};
+  };
+  return {row("llama_prefill", options.prompt, prefill),
+          row("llama_decode", options.tokens, decode)};
+}
+
+models::DecoderConfig fox_config(int64_t layers) {
+  models::DecoderConfig config;
+  config.vocab_size = kVocabulary;
+  config.hidden_size = kWidth;
+  config.num_layers = layers;
+  models::AttentionMixerConfig& attention = config.attention;
+  attention.num_heads = kHeads;
+  attention.qk_norm = models::QKNorm::kPerHead;
+  attention.output_gate = models::OutputGate::kSigmoid;
+  attention.output_norm = attention.key_shift = attention.value_shift = true;
+  return config;
+}
+
+// Gate logits of one chunk: three heads of four forget quickly, one nearly nothing.
+at::Tensor log_gates(int64_t tokens) {
+  at::Tensor logits = at::randn({tokens, kHeads}) + 2;
+  logits.narrow(1, kHeads - kHeads / 4, kHeads / 4).add_(10);
+  return at::log_sigmoid(logits);
+}
+
+// A state as after `length` tokens: keys as QK-norm gives them, the same for both decoders' states.
+models::SequenceState filled_state(models::Decoder& decoder,
+                                   const GenerateBench& options,
+                                   double log_tolerance) {
+  models::SequenceState state(decoder, models::make_page_pool(decoder));
+  for (int64_t done = 0; done < options.length; done += kChunk) {
+    const int64_t count = std::min(kChunk, options.length - done);
+    for (int64_t layer = 0; layer < options.layers; ++layer) {
+      at::Tensor k = at::randn({count, kHeads, kHeadDim});
+      k = (k / k.norm(2, -1, true) * std::sqrt(kHeadDim)).to(at::kBFloat16);
+      const at::Tensor v = at::randn({count, kHeads, kHeadDim}).to(at::kBFloat16);
+      state.cache(layer).append(k, v, log_gates(count));
+      state.remember(layer, {.k = k, .v = v});
+    }
+    if (log_tolerance < 0) decoder.evict(state, log_tolerance, state.length());
+  }
+  return state;
+}
+
+double megabytes(const models::CacheUse& use) {
+  return static_cast<double>(use.bytes_kept()) * 1e-6;
+}
+
+std::vector<Row> pruned_rows(const GenerateBench& options) {
+  models::Decoder decoder(fox_config(options.layers), /*seed=*/1);
+  decoder.set_compute_dtype(at::kBFloat16);
+  models::SequenceState pruned = filled_state(decoder, options, kLogTolerance);
+  models::SequenceState whole = filled_state(decoder, options, 0);
+  const auto step = [&](models::SequenceState& state, double log_tolerance) {
+    decoder.set_log_pruning_tolerance(log_tolerance);
+    const std::array<models::SequenceState*, 1> states = {&state};
+    const at::Tensor hidden = decoder.hidden(at::full({1}, 7, at::kLong), one_offset(), states);
+    models::logits(decoder, hidden);
+    if (log_tolerance < 0) decoder.evict(state, log_tolerance, state.length());
+  };
+  const double mb_pruned = megabytes(pruned.cache_use()), mb_whole = megabytes(whole.cache_use());
+  const Medians seconds = time_by_turns(
+      options.repeats, [&] { step(pruned, kLogTolerance); }, [&] { step(whole, 0); });
+  Row time{
+      .name = "pruned_decode",
+      .shape = fmt::format("L{} H{} T{} D{}", options.layers, kHeads, options.length, kHeadDim),
+      .dtype = "bf16",
+      .device = cpu_name(),
+      .ours = seconds.ours * 1e3,
+      .peer = "unpruned",
+      .peer_value = seconds.peer * 1e3,
+      .unit = "ms/token",
+      .ratio = seconds.peer / seconds.ours};
+  Row memory = time;
+  memory.name = "pruned_cache";
+  memory.ours = mb_pruned, memory.peer_value = mb_whole, memory.unit = "MB";
+  memory.ratio = mb_whole / mb_pruned;
+  return {time, memory};
+}
+
+}  // namespace
+
+std::vector<Row> bench_generate(const GenerateBench& options) {
+  using tensor::check_value;
+  check_value(options.prompt >= 1, "bench generate", "--prompt", options.prompt, "at least 1");
+  check_value(options.tokens >= 1, "bench generate", "--tokens", options.tokens, "at least 1");
+  check_value(options.length >= 1, "bench generate", "--length", options.length, "at least 1");
+  check_value(options.layers >= 1, "bench generate", "--layers", options.layers, "at least 1");
+  const at::NoGradGuard no_grad;
+  std::vector<Row> rows;
+  for (const std::string& name : options.names) {
+    for (const Row& row : name == "llama" ? llama_rows(options) : pruned_rows(options)) {
+      rows.push_back(row);
+    }
+  }
+  return rows;
+}
+
+}  // namespace reynard::bench

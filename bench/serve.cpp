@@ -1,0 +1,187 @@
+#include "bench/serve.h"
+
+#include "reynard/models/decoder.h"
+#include "reynard/serving/engine.h"
+#include "reynard/tensor/check.h"
+#include "reynard/tokenizer/tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+namespace reynard::bench {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kPatience{100};
+constexpr int64_t kShortPrompt = 32;
+
+double milliseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+models::Decoder byte_decoder(const ServeBench& options) {
+  models::DecoderConfig config;
+  config.vocab_size = tokenizer::ByteTokenizer::kVocabSize;
+  config.hidden_size = options.width;
+  config.num_layers = options.layers;
+  config.attention.num_heads = std::max<int64_t>(1, options.width / 64);
+  config.attention.qk_norm = models::QKNorm::kPerHead;
+  config.attention.log_pruning_tolerance = -10;
+  models::Decoder decoder(config, /*seed=*/1);
+  decoder.set_compute_dtype(scalar_type(options.dtype));
+  return decoder;
+}
+
+serving::Job job_of(int64_t prompt_tokens, int64_t max_tokens, int64_t which) {
+  serving::Job job;
+  job.prompts.emplace_back();
+  for (int64_t i = 0; i < prompt_tokens; ++i) {
+    job.prompts[0].push_back((which * 31 + i * i) % 256);
+  }
+  job.options.max_tokens = max_tokens;
+  return job;
+}
+
+// When each piece of a reply came, in milliseconds since `begin`, until it ends or is cancelled.
+std::vector<double> times_of(serving::Reply& reply, Clock::time_point begin) {
+  std::vector<double> times;
+  while (!reply.is_done() && !reply.is_cancelled()) {
+    const auto piece = reply.next(kPatience);
+    if (!piece) continue;
+    if (!piece->error.empty()) throw Error("bench serve: " + piece->error);
+    times.push_back(milliseconds_since(begin));
+  }
+  return times;
+}
+
+double tokens_per_second(serving::Engine& engine, const ServeBench& options, int64_t clients) {
+  std::vector<std::shared_ptr<serving::Reply>> replies;
+  const auto begin = Clock::now();
+  for (int64_t c = 0; c < clients; ++c) {
+    replies.push_back(engine.submit(job_of(kShortPrompt, options.tokens, c)));
+  }
+  for (const auto& reply : replies) times_of(*reply, begin);
+  engine.wait_until_idle();
+  return static_cast<double>(clients * options.tokens) / milliseconds_since(begin) * 1e3;
+}
+
+double percentile95(std::vector<double> values) {
+  if (values.empty()) throw Error("bench serve: no gap between tokens was seen");
+  std::ranges::sort(values);
+  return values[(values.size() - 1) * 95 / 100];
+}
+
+// Gaps between tokens that ended inside [begin, end].
+void add_gaps(const std::vector<double>& times,
+              double begin,
+              double end,
+              std::vector<double>& gaps) {
+  for (std::size_t i = 1; i < times.size(); ++i) {
+    if (times[i] >= begin && times[i] <= end) gaps.push_back(times[i] - times[i - 1]);
+  }
+}
+
+struct Gaps {
+  double p95_ms = 0;
+  double long_prompt_ms = 0;  // until it was read
+  double late_first_ms = 0;   // of a client that came meanwhile
+};
+
+// The short clients write until the long prompt has its first token.
+Gaps measure_gaps(serving::Engine& engine, const ServeBench& options, bool with_long_prompt) {
+  const int64_t endless = int64_t{1} << 30;
+  const auto begin = Clock::now();
+  std::vector<std::shared_ptr<serving::Reply>> replies;
+  std::vector<std::vector<double>> times(static_cast<std::size_t>(options.clients - 1));
+  std::vector<std::thread> readers;
+  for (std::size_t c = 0; c < times.size(); ++c) {
+    replies.push_back(engine.submit(job_of(
+        kShortPrompt, with_long_prompt ? endless : options.tokens, static_cast<int64_t>(c))));
+    readers.emplace_back([&, c] { times[c] = times_of(*replies[c], begin); });
+  }
+  Gaps gaps;
+  double from = 0, to = 1e18;
+  if (with_long_prompt) {
+    while (engine.counters().steps < 20) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    from = milliseconds_since(begin);
+    const auto reply = engine.submit(job_of(options.long_prompt, 1, 99));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const double joined = milliseconds_since(begin);
+    const auto late = engine.submit(job_of(kShortPrompt, 1, 98));
+    gaps.late_first_ms = times_of(*late, begin).front() - joined;
+    to = times_of(*reply, begin).front();
+    gaps.long_prompt_ms = to - joined;
+    for (const auto& running : replies) running->cancel();
+  }
+  for (std::thread& reader : readers) reader.join();
+  engine.wait_until_idle();
+  std::vector<double> all;
+  for (const auto& of_client : times) add_gaps(of_client, from, to, all);
+  gaps.p95_ms = percentile95(std::move(all));
+  return gaps;
+}
+
+Row row_of(const ServeBench& options, const std::string& name, const std::string& shape) {
+  return {.name = name,
+          .shape = fmt::format("L{} C{} {}", options.layers, options.width, shape),
+          .dtype = options.dtype,
+          .device = cpu_name(),
+          .peer = {},
+          .unit = {}};
+}
+
+}  // namespace
+
+std::vector<Row> bench_serve(const ServeBench& options) {
+  tensor::check_value(
+      options.clients >= 2, "bench serve", "--clients", options.clients, "at least 2");
+  tensor::check_value(options.tokens >= 8, "bench serve", "--tokens", options.tokens, "at least 8");
+  models::Decoder decoder = byte_decoder(options);
+  const tokenizer::ByteTokenizer tokenizer;
+  std::vector<Row> rows;
+  const auto wanted = [&](const char* name) {
+    return std::ranges::find(options.names, name) != options.names.end();
+  };
+  if (wanted("throughput")) {
+    serving::Engine engine(decoder, tokenizer, {});
+    tokens_per_second(engine, options, 2);  // unmeasured
+    Row row = row_of(options, "throughput", fmt::format("clients {}", options.clients));
+    row.peer = "one_client";
+    row.peer_value = tokens_per_second(engine, options, 1);
+    row.ours = tokens_per_second(engine, options, options.clients);
+    row.unit = "tokens/s";
+    row.ratio = row.ours / row.peer_value;
+    rows.push_back(row);
+  }
+  if (wanted("gap")) {
+    Gaps without, with;
+    {
+      serving::Engine engine(decoder, tokenizer, {});
+      without = measure_gaps(engine, options, /*with_long_prompt=*/false);
+    }
+    {
+      serving::Engine engine(decoder, tokenizer, {});
+      with = measure_gaps(engine, options, /*with_long_prompt=*/true);
+    }
+    const std::string shape =
+        fmt::format("clients {} prompt {}", options.clients - 1, options.long_prompt);
+    Row gap = row_of(options, "gap_p95", shape);
+    gap.ours = with.p95_ms, gap.peer = "without_it", gap.peer_value = without.p95_ms;
+    gap.unit = "ms", gap.ratio = without.p95_ms / with.p95_ms;
+    Row first = row_of(options, "first_token_late", shape);
+    first.ours = with.late_first_ms, first.peer = "long_prompt_read";
+    first.peer_value = with.long_prompt_ms, first.unit = "ms";
+    first.ratio = with.long_prompt_ms / with.late_first_ms;
+    rows.push_back(gap);
+    rows.push_back(first);
+  }
+  return rows;
+}
+
+}  // namespace reynard::bench

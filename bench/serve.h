@@ -1,0 +1,28 @@
+#pragma once
+// What clients of a server have of continuous batching: tokens per second of many against one, and
+// how long those who write wait for each token while another's long prompt is read. The engine is
+// asked in this process: HTTP adds less than a millisecond.
+
+#include "bench/rows.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace reynard::bench {
+
+struct ServeBench {
+  int64_t clients = 16;
+  int64_t tokens = 64;              // that each client writes
+  int64_t long_prompt = 32'768;     // of one client among the others
+  int64_t width = 256, layers = 4;  // heads have 64 dimensions
+  std::string dtype = "f32";
+  std::vector<std::string> names = {"throughput", "gap"};
+};
+
+// throughput: tokens/s of all clients and of one. gap: 95th percentile of the milliseconds between
+// tokens with and without the long prompt; first_token: milliseconds until a client that joins
+// while it is read has its first, and until the long prompt is read.
+std::vector<Row> bench_serve(const ServeBench& options);
+
+}  // namespace reynard::bench
