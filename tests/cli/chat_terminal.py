@@ -1,4 +1,4 @@
-"""reynard chat against Jinja2 and in a terminal: chat_terminal.py PROGRAM MODEL. The model is one of bytes."""
+"""reynard chat against Jinja2 and in a terminal, and Ctrl-C in generate: chat_terminal.py PROGRAM MODEL. The model is one of bytes."""
 import glob
 import json
 import os
@@ -116,9 +116,20 @@ def control_c_ends_the_answer_and_then_the_program(folder):
     assert terminal.end() == 0
 
 
+def control_c_keeps_what_generate_wrote():
+    run = subprocess.Popen([program, "generate", model, "hello", "-m", "1000000", "-t", "1", "--ignore-eos"],
+                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    written = run.stdout.read(50)  # it streams
+    run.send_signal(signal.SIGINT)
+    written += run.stdout.read()
+    assert run.wait(timeout=60) == 130
+    assert len(written) > 50 and written.endswith(b"\n"), written[-50:]
+
+
 with tempfile.TemporaryDirectory() as temporary:
     folders = [own_folder] + [f for f in [os.environ.get("REYNARD_CHAT_TEMPLATES")] if f]
     for path in [p for folder in folders for p in sorted(glob.glob(folder + "/*.jinja"))]:
         same_prompts_as_jinja2(path, temporary)
     control_c_ends_the_answer_and_then_the_program(temporary)
+control_c_keeps_what_generate_wrote()
 print("ok")
