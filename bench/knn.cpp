@@ -85,6 +85,44 @@ Row bandwidth_row(const KnnBench& options, const std::string& dtype, const Data&
           .ratio = seconds.peer / seconds.ours};
 }
 
+// As a memory that keeps codes of its keys searches them.
+knn::KeyRing coded_ring(const KnnBench& options, const Data& data) {
+  knn::KeyRing ring{data.keys.unsqueeze(0), 0, 0, options.num_keys};
+  ring.codes = knn::new_codes(1, options.num_keys, options.head_dim);
+  knn::encode_keys(ring.keys, 0, ring.codes);
+  return ring;
+}
+
+Row coded_row(const KnnBench& options,
+              const std::string& dtype,
+              const Data& data,
+              PeerProcess& peer) {
+  const knn::KeyRing ring = coded_ring(options, data);
+  const at::Tensor query = data.queries.narrow(0, 0, 1);
+  const at::Tensor batched = query.unsqueeze(0).unsqueeze(2);
+  const knn::SearchResult found = knn::search(batched, {&ring, 1}, options.k);
+  const knn::SearchResult expected = knn::plain_search(query, data.keys, options.k);
+  if (!at::equal(found.ids.view_as(expected.ids), expected.ids) ||
+      !at::equal(found.scores.view_as(expected.scores), expected.scores)) {
+    throw Error("bench knn: codes do not lead to what the plain loop finds");
+  }
+  const Medians seconds = time_by_turns(
+      options.repeats,
+      [&] {
+        knn::search(batched, {&ring, 1}, options.k);
+      },
+      [&] { peer.ask("search 1"); });
+  return {.name = "knn_coded",
+          .shape = shape_text(options, 1, options.k),
+          .dtype = dtype,
+          .device = cpu_name(),
+          .ours = 1 / seconds.ours,
+          .peer = "faiss_flat",
+          .peer_value = 1 / seconds.peer,
+          .unit = "queries/s",
+          .ratio = seconds.peer / seconds.ours};
+}
+
 // The peer sums in another order: scores agree to the roundings of sums of D products.
 void check_peer(const KnnBench& options, const Data& data, int64_t queries, PeerProcess& peer) {
   const knn::SearchResult found =
@@ -180,13 +218,15 @@ std::vector<Row> bench_knn(const KnnBench& options) {
     // The peak of memory comes first: later rows leave freed memory that could be used again.
     if (wanted("knn_memory")) rows.push_back(memory_row(options, dtype, data));
     if (wanted("knn_bandwidth")) rows.push_back(bandwidth_row(options, dtype, data));
-    if (!wanted("knn_faiss")) continue;
+    if (!wanted("knn_faiss") && !wanted("knn_coded")) continue;
     PeerProcess peer("knn_faiss_peer.py",
                      {std::to_string(options.num_keys),
                       std::to_string(options.head_dim),
                       std::to_string(options.k),
                       std::to_string(most),
                       dtype});
+    if (wanted("knn_coded")) rows.push_back(coded_row(options, dtype, data, peer));
+    if (!wanted("knn_faiss")) continue;
     for (const int64_t queries : options.queries) {
       rows.push_back(faiss_row(options, dtype, data, queries, peer));
     }

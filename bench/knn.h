@@ -16,12 +16,13 @@ struct KnnBench {
   int64_t k = 128;
   std::vector<int64_t> queries = {1, 64, 512};
   std::vector<std::string> dtypes = {"bf16"};
-  std::vector<std::string> names = {"knn_bandwidth", "knn_faiss", "knn_memory"};
+  std::vector<std::string> names = {"knn_bandwidth", "knn_faiss", "knn_coded", "knn_memory"};
   int repeats = 9;
 };
 
 // knn_bandwidth: GB/s of one query, bytes of the keys over its time, against the sum. knn_faiss:
-// queries/s against the peer, each on its own dtype of the same keys. knn_memory: MB that the
+// queries/s against the peer, each on its own dtype of the same keys. knn_coded: the same for one
+// query where int8 codes of the keys are kept. knn_memory: MB that the
 // process grew by while 512 queries looked for 32 keys, against the scores of all pairs.
 // Throws reynard::Error where the found keys are not those of the plain loop or the scores not
 // those of the peer.

@@ -122,6 +122,11 @@ void Memory::reserve(Row& row, int64_t added) const {
     values.narrow(1, begin, piece.size).copy_(row.values.narrow(1, piece.slot, piece.size));
     begin += piece.size;
   }
+  if (coded_) {
+    KeyCodes codes = new_codes(options_.of.num_heads, slots, options_.of.head_dim);
+    encode_keys(keys.narrow(1, 0, row.size()), 0, codes);
+    row.codes = std::move(codes);
+  }
   row.keys = keys;
   row.values = values;
   row.base = row.first;
@@ -139,6 +144,7 @@ void Memory::append(Row& row, const at::Tensor& keys, const at::Tensor& values) 
     };
     write(row.keys, keys);
     write(row.values, values);
+    if (coded_) encode_keys(row.keys.narrow(1, piece.slot, piece.size), piece.slot, row.codes);
     from += piece.size;
   }
   row.next += added;
@@ -165,6 +171,19 @@ void Memory::add(const at::Tensor& keys, const at::Tensor& values, const at::Ten
   for (size_t row = 0; row < rows_.size(); ++row) {
     append(rows_[row], added[row].keys, added[row].values);
   }
+}
+
+void Memory::code_keys() {
+  std::vector<KeyCodes> all;
+  for (const Row& row : rows_) {
+    KeyCodes codes = new_codes(options_.of.num_heads, row.slots(), options_.of.head_dim);
+    for (const Piece& piece : pieces(row.first, row.size(), row.base, row.slots())) {
+      encode_keys(row.keys.narrow(1, piece.slot, piece.size), piece.slot, codes);
+    }
+    all.push_back(std::move(codes));
+  }
+  for (size_t row = 0; row < rows_.size(); ++row) rows_[row].codes = std::move(all[row]);
+  coded_ = true;
 }
 
 void Memory::reset_row(int64_t row) {
@@ -198,7 +217,9 @@ int64_t Memory::max_size() const {
 std::vector<KeyRing> Memory::key_rings() const {
   std::vector<KeyRing> rings;
   rings.reserve(rows_.size());
-  for (const Row& row : rows_) rings.push_back({row.keys, row.base, row.first, row.next});
+  for (const Row& row : rows_) {
+    rings.push_back({row.keys, row.base, row.first, row.next, row.codes});
+  }
   return rings;
 }
 

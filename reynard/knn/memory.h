@@ -60,6 +60,11 @@ class Memory {
   void reset_row(int64_t row);
   void clear();  // all rows
 
+  // From now on keeps int8 codes beside the keys (key_codes.h), half the bytes of bf16 keys: a
+  // search for few queries then reads these and gives the same results. In a mapped memory they
+  // are in main memory. Throws reynard::Error where a mapped key is not finite.
+  void code_keys();
+
   int64_t num_rows() const { return options_.num_rows; }
   int64_t first_id(int64_t row) const;
   int64_t next_id(int64_t row) const;
@@ -90,6 +95,7 @@ class Memory {
   struct Row {
     at::Tensor keys, values;  // (G,S,D)
     int64_t base = 0, first = 0, next = 0;
+    KeyCodes codes;
 
     int64_t slots() const { return keys.size(1); }
     int64_t size() const { return next - first; }
@@ -106,6 +112,7 @@ class Memory {
   void append(Row& row, const at::Tensor& keys, const at::Tensor& values) const;
 
   MemoryOptions options_;
+  bool coded_ = false;
   std::vector<Row> rows_;
   std::shared_ptr<const MappedFile> mapped_;  // set: entries lie in this file
 };

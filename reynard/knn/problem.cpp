@@ -34,6 +34,11 @@ void check_ring(const KeyRing& ring, const KeyRing& first, int64_t head_dim) {
                       "number of keys",
                       ring.size(),
                       fmt::format("at most the {} slots", ring.keys.size(1)));
+  if (!ring.codes.defined()) return;
+  const tensor::Dim heads{"G", ring.keys.size(0)}, slots{"S", ring.keys.size(1)};
+  const int64_t depth = (head_dim + kCodeStep - 1) / kCodeStep * kCodeStep;
+  tensor::check_shape("knn", "codes", ring.codes.codes, {heads, slots, {"", depth}});
+  tensor::check_shape("knn", "scales", ring.codes.scales, {heads, slots});
 }
 
 KeyRows key_rows(const KeyRing& ring) {
@@ -43,6 +48,7 @@ KeyRows key_rows(const KeyRing& ring) {
   rows.data = ring.keys.const_data_ptr();
   rows.head_stride = ring.keys.stride(0);
   rows.slot_stride = ring.keys.stride(1);
+  rows.codes = ring.codes;
   const int64_t slots = ring.keys.size(1);
   const int64_t slot = (ring.first - ring.base) % slots;
   const int64_t size = std::min(rows.size, slots - slot);

@@ -22,6 +22,7 @@ struct KeyRows {
   int64_t head_stride = 0, slot_stride = 0;  // in elements
   std::vector<KeyRun> runs;                  // by ascending id
   int64_t size = 0;                          // keys in all runs
+  KeyCodes codes;
 };
 
 struct Problem {

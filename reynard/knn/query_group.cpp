@@ -1,5 +1,6 @@
 #include "reynard/knn/query_group.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -38,6 +39,33 @@ float error_bound(const Query& query,
   error += kSmallest * 4 * terms;
   if (kernels.flushes_denormals) error += kSmallest * (query.norm + terms * largest);
   return std::nextafter(static_cast<float>(error), std::numeric_limits<float>::infinity());
+}
+
+// Key = scale (code + e) with |e_d| <= 0.501, query = factor code + r: the score is within
+// scale (127 |r|_1 + 0.501 |q|_1) of scale factor product. The plain loop's rounding, g |q|_1 127
+// scale, and that of the bound itself (2^-10 of it is far more) come on top.
+CodedQuery encode_query(const float* query, int64_t head_dim, int64_t depth) {
+  constexpr double kMost = 127, kUnit = 0x1p-24, kSmallest = 0x1p-126;
+  double largest = 0, norm = 0, rounding = 0;
+  for (int64_t d = 0; d < head_dim; ++d) {
+    largest = std::max(largest, std::fabs(double{query[d]}));
+    norm += std::fabs(double{query[d]});
+  }
+  CodedQuery coded{Scratch(lines_of(depth)), {}};
+  const auto factor = static_cast<float>(std::max(largest / kMost, kSmallest));
+  auto* codes = reinterpret_cast<int8_t*>(coded.codes.data());
+  for (int64_t d = 0; d < head_dim; ++d) {
+    const double code = std::clamp(std::nearbyint(query[d] / double{factor}), -kMost, kMost);
+    codes[d] = static_cast<int8_t>(code);
+    rounding += std::fabs(query[d] - double{factor} * code);
+  }
+  const auto terms = static_cast<double>(head_dim + 1);
+  const double loop = terms * kUnit / (1 - terms * kUnit) * kMost * norm;
+  coded.bound.factor = factor;
+  coded.bound.error =
+      static_cast<float>((kMost * rounding + 0.501 * norm + loop) * (1 + 0x1p-10) + kSmallest);
+  coded.bound.smallest = static_cast<float>(4 * kSmallest * terms);
+  return coded;
 }
 
 QueryGroup::QueryGroup(std::vector<Query> queries,

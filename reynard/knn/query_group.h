@@ -32,6 +32,13 @@ float error_bound(const Query& query,
                   const cpu::ScanKernels& kernels,
                   int64_t depth);
 
+// A query as int8 codes, and what the products with coded keys say about scores.
+struct CodedQuery {
+  Scratch codes;  // (depth)
+  cpu::CodeBound bound;
+};
+CodedQuery encode_query(const float* query, int64_t head_dim, int64_t depth);
+
 // One query, or up to kQueryLanes of them, which share each load of a key.
 class QueryGroup {
  public:

@@ -106,6 +106,7 @@ class Scan {
     const int64_t lanes = shared ? cpu::kQueryLanes : 1;
     scores_.resize(lines_of(kBlockKeys * lanes * 4));
     found_.resize(static_cast<size_t>(kBlockKeys * lanes));
+    if (!shared && kernels_.multiply_codes && rows_.codes.defined()) encode_queries();
     if (shared && kernels_.widen) widened_.resize(lines_of(kBlockKeys * depth_ * 4));
   }
 
@@ -115,7 +116,9 @@ class Scan {
     for (const KeyRun& run : rows_.runs) {
       const int64_t last = std::min(end - passed, run.size);
       for (int64_t i = std::max<int64_t>(begin - passed, 0); i < last; i += kBlockKeys) {
-        visit(run.slot + i, run.id + i, std::min(kBlockKeys, last - i));
+        const int64_t size = std::min(kBlockKeys, last - i);
+        coded_.empty() ? visit(run.slot + i, run.id + i, size)
+                       : visit_codes(run.slot + i, run.id + i, size);
       }
       passed += run.size;
     }
@@ -146,6 +149,54 @@ class Scan {
       }
       groups_.emplace_back(std::move(members), std::move(values), kernels_, depth_);
       first += size;
+    }
+  }
+
+  // Unless a score or its bound might overflow f32.
+  void encode_queries() {
+    const auto* queries = problem_.queries.const_data_ptr<float>();
+    const int64_t dim = problem_.head_dim();
+    for (int64_t i = 0; i < range_.size; ++i) {
+      const double norm = groups_[static_cast<size_t>(i)].queries()[0].norm;
+      const double size = 256 * norm * std::max(rows_.codes.largest_scale, 1.0);
+      if (!(size < 0.25 * std::numeric_limits<float>::max())) return coded_.clear();
+      const float* q = queries + query_index(problem_, range_, range_.first + i) * dim;
+      coded_.push_back(encode_query(q, dim, rows_.codes.codes.size(2)));
+    }
+  }
+
+  void visit_codes(int64_t slot, int64_t id, int64_t size) {
+    const int64_t depth = rows_.codes.codes.size(2);
+    const int64_t at = range_.key_head * rows_.codes.codes.size(1) + slot;
+    cpu::CodeBlock block{rows_.codes.codes.const_data_ptr<int8_t>() + at * depth,
+                         rows_.codes.scales.const_data_ptr<float>() + at,
+                         size,
+                         depth};
+    if (size % cpu::kKeyStep != 0) {
+      block.size = (size + cpu::kKeyStep - 1) / cpu::kKeyStep * cpu::kKeyStep;
+      copy_.assign(lines_of(block.size * (depth + 4)), {});
+      auto* codes = reinterpret_cast<int8_t*>(copy_.data());
+      auto* scales = reinterpret_cast<float*>(codes + block.size * depth);
+      std::copy_n(block.codes, size * depth, codes);
+      std::copy_n(block.scales, size, scales);
+      block.codes = codes;
+      block.scales = scales;
+    }
+    auto* products = reinterpret_cast<int32_t*>(scores_.data());
+    for (size_t q = 0; q < groups_.size(); ++q) {
+      const cpu::CodeBound& bound = coded_[q].bound;
+      BestKeys& best = groups_[q].queries()[0].best;
+      kernels_.multiply_codes(
+          block, reinterpret_cast<const int8_t*>(coded_[q].codes.data()), products);
+      const int64_t num_found =
+          kernels_.reach_codes(block, products, bound, best.floor(), found_.data());
+      for (int64_t i = 0; i < num_found && found_[static_cast<size_t>(i)] < size; ++i) {
+        const int32_t key = found_[static_cast<size_t>(i)];
+        const float score = bound.factor * static_cast<float>(products[key]);
+        const float upper = block.scales[key] * (score + bound.error) + bound.smallest;
+        const float lower = block.scales[key] * (score - bound.error) - bound.smallest;
+        if (upper >= best.floor()) best.add({lower, upper, id + key});
+      }
     }
   }
 
@@ -232,6 +283,7 @@ class Scan {
   int64_t element_bytes_;
   BrokenKey& broken_;
   std::vector<QueryGroup> groups_;
+  std::vector<CodedQuery> coded_;  // one per group, if codes are read
   Scratch copy_, widened_, scores_;
   std::vector<int32_t> found_;
 };

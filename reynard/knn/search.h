@@ -5,6 +5,8 @@
 // Shapes: B batch, Tq queries, H query heads, G key heads (G divides H; head h reads head h*G/H),
 // D head dimension, N keys.
 
+#include "reynard/knn/key_codes.h"
+
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -23,6 +25,7 @@ struct KeyRing {
   at::Tensor keys;  // (G,S,D) f32 | bf16, the last dimension contiguous
   int64_t base = 0;
   int64_t first = 0, next = 0;
+  KeyCodes codes = {};  // of the same slots; few queries then read these instead of the keys
 
   int64_t size() const { return next - first; }
 };

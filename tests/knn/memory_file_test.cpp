@@ -74,6 +74,9 @@ TEST(MemoryFile, MappedIsSearchedAndReadOnly) {
   const auto found = mapped.search(queries, 20), expected = memory.search(queries, 20);
   EXPECT_BITWISE_EQUAL(found.ids, expected.ids);
   EXPECT_BITWISE_EQUAL(found.scores, expected.scores);
+  mapped.code_keys();
+  EXPECT_BITWISE_EQUAL(mapped.search(queries.narrow(1, 0, 1), 20).ids,
+                       expected.ids.narrow(1, 0, 1));
   EXPECT_BITWISE_EQUAL(mapped.gather(found.ids).values, memory.gather(found.ids).values);
   const at::Tensor more = at::randn({2, 1, 2, 40}).to(at::kBFloat16);
   EXPECT_SAYS(error_of([&] { mapped.add(more, more); }), "read-only; load it instead");

@@ -76,8 +76,10 @@ TEST(Memory, AgreesWithAListThatForgetsItsFront) {
     const int64_t capacity = seed % 2 == 0 ? 0 : 300 + static_cast<int64_t>(random.below(500));
     const int64_t num_rows = 1 + static_cast<int64_t>(random.below(3));
     Memory memory({.of = layer_of(2, 3), .num_rows = num_rows, .capacity = capacity});
+    if (seed % 3 == 0) memory.code_keys();
     std::vector<at::Tensor> lists(num_rows, at::zeros({0, 2, 3}));
     for (int step = 0; step < 30; ++step) {
+      if (seed % 3 == 1 && step == 15) memory.code_keys();
       if (random.below(8) == 0) {
         const auto row = static_cast<int64_t>(random.below(num_rows));
         memory.reset_row(row);
@@ -95,6 +97,13 @@ TEST(Memory, AgreesWithAListThatForgetsItsFront) {
         EXPECT_BITWISE_EQUAL(memory.entries(row).keys, lists[row]);
         EXPECT_BITWISE_EQUAL(memory.entries(row).values, -lists[row]);
       }
+      if (memory.max_size() == 0) continue;
+      const at::Tensor queries = at::randn({num_rows, 1, 2, 3});
+      const int64_t k = (memory.max_size() + 9) / 10;
+      const knn::SearchResult found = memory.search(queries, k);
+      const knn::SearchResult plain = knn::plain_search(queries, memory.key_rings(), k);
+      EXPECT_BITWISE_EQUAL(found.ids, plain.ids);
+      EXPECT_BITWISE_EQUAL(found.scores, plain.scores);
     }
   }
 }

@@ -61,6 +61,53 @@ void score(const KeyBlock& block, const void* packed, float* scores) {
   }
 }
 
+// The query is one column of the right factor, four codes a row.
+void multiply_codes(const CodeBlock& block, const int8_t* query, int32_t* products) {
+  constexpr int64_t kTileDepth = 64;
+  const Session session(1);
+  for (int64_t i = 0; i < block.size; i += kKeyStep) {
+    const int8_t* key = block.codes + i * block.depth;
+    for (int64_t at = 0; at < kKeyStep * block.depth; at += 64) prefetch(key + at);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t d = 0; d < block.depth; d += kTileDepth) {
+      _tile_loadd(4, query + d, 4);
+      _tile_loadd(5, key + d, block.depth);
+      _tile_dpbssd(0, 5, 4);
+      _tile_loadd(6, key + d + kTileRows * block.depth, block.depth);
+      _tile_dpbssd(1, 6, 4);
+      _tile_loadd(5, key + d + 2 * kTileRows * block.depth, block.depth);
+      _tile_dpbssd(2, 5, 4);
+      _tile_loadd(6, key + d + 3 * kTileRows * block.depth, block.depth);
+      _tile_dpbssd(3, 6, 4);
+    }
+    _tile_stored(0, products + i, 4);
+    _tile_stored(1, products + i + kTileRows, 4);
+    _tile_stored(2, products + i + 2 * kTileRows, 4);
+    _tile_stored(3, products + i + 3 * kTileRows, 4);
+  }
+}
+
+int64_t reach_codes(const CodeBlock& block,
+                    const int32_t* products,
+                    const CodeBound& bound,
+                    float threshold,
+                    int32_t* found) {
+  const Vec factor = splat(bound.factor), error = splat(bound.error), limit = splat(threshold);
+  int64_t count = 0;
+  for (int64_t i = 0; i < block.size; i += kLanes) {
+    const Vec product = __builtin_convertvector(load<IntVec>(products + i), Vec);
+    const Vec upper = load<Vec>(block.scales + i) * (factor * product + error) + bound.smallest;
+    uint32_t reached = lane_mask(~(upper < limit));
+    for (; reached != 0; reached &= reached - 1) {
+      found[count++] = static_cast<int32_t>(i + __builtin_ctz(reached));
+    }
+  }
+  return count;
+}
+
 }  // namespace
 
 ScanTables amx_scan() {
@@ -72,6 +119,8 @@ ScanTables amx_scan() {
   tables.bf16.pack_many = pack_many_bf16;
   tables.bf16.score_one = score<1>;
   tables.bf16.score_many = score<kQueryLanes>;
+  tables.bf16.multiply_codes = tables.f32.multiply_codes = multiply_codes;
+  tables.bf16.reach_codes = tables.f32.reach_codes = reach_codes;
   return tables;
 }
 

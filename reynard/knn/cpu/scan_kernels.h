@@ -18,6 +18,19 @@ struct KeyBlock {
   int64_t depth = 0;           // a multiple of kDepthStep
 };
 
+// Coded keys (key_codes.h), contiguous.
+struct CodeBlock {
+  const int8_t* codes = nullptr;  // (size, depth)
+  const float* scales = nullptr;  // (size)
+  int64_t size = 0;               // a multiple of kKeyStep
+  int64_t depth = 0;              // a multiple of 64
+};
+
+// scale_i (factor product_i + error) + smallest is what the score of key i can reach.
+struct CodeBound {
+  float factor = 0, error = 0, smallest = 0;
+};
+
 // What one instruction set has for keys of one dtype. The error of a score, against the exact inner
 // product of key and packed query, is that of at most `depth` rounded f32 additions and products in
 // some order; with flushes_denormals, numbers below 2^-126 may count as zero.
@@ -48,6 +61,15 @@ struct ScanKernels {
                         int64_t size,
                         const float* thresholds,
                         int32_t* found) = nullptr;
+
+  // Null, or: products (size) of codes with those of a query (depth), and the indices of the keys
+  // that can reach the threshold.
+  void (*multiply_codes)(const CodeBlock& block, const int8_t* query, int32_t* products) = nullptr;
+  int64_t (*reach_codes)(const CodeBlock& block,
+                         const int32_t* products,
+                         const CodeBound& bound,
+                         float threshold,
+                         int32_t* found) = nullptr;
 };
 
 // For bf16 keys and for f32 keys.

@@ -42,7 +42,14 @@ void expect_same(const SearchResult& actual, const SearchResult& expected) {
   EXPECT_BITWISE_EQUAL(actual.scores, expected.scores);
 }
 
-// In both dtypes of keys, few and many queries, few and many results.
+SearchResult search_codes(const at::Tensor& queries, const at::Tensor& keys, int64_t k) {
+  KeyRing ring{keys.unsqueeze(0), 0, 0, keys.size(0)};
+  ring.codes = knn::new_codes(1, keys.size(0), keys.size(1));
+  knn::encode_keys(ring.keys, 0, ring.codes);
+  return knn::search(queries.unsqueeze(0).unsqueeze(2), {&ring, 1}, k);
+}
+
+// In both dtypes of keys, with and without codes, few and many queries, few and many results.
 void expect_exact(const at::Tensor& queries, const at::Tensor& keys) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
     const at::Tensor typed = keys.to(dtype);
@@ -52,7 +59,11 @@ void expect_exact(const at::Tensor& queries, const at::Tensor& keys) {
       for (const int64_t k : {int64_t{1}, (keys.size(0) + 9) / 10, keys.size(0)}) {
         SCOPED_TRACE(testing::Message() << "dtype " << dtype << ", N " << keys.size(0) << ", D "
                                         << keys.size(1) << ", Q " << num_queries << ", k " << k);
-        expect_same(knn::search(some, typed, k), knn::plain_search(some, typed, k));
+        const SearchResult expected = knn::plain_search(some, typed, k);
+        expect_same(knn::search(some, typed, k), expected);
+        const SearchResult coded = search_codes(some, typed, k);
+        EXPECT_BITWISE_EQUAL(coded.ids.view_as(expected.ids), expected.ids);
+        EXPECT_BITWISE_EQUAL(coded.scores.view_as(expected.scores), expected.scores);
       }
     }
   }
