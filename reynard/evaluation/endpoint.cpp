@@ -1,5 +1,6 @@
 #include "reynard/evaluation/endpoint.h"
 
+#include "reynard/evaluation/context_limit.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -25,6 +26,7 @@ struct Outcome {
   std::optional<nlohmann::json> answer;
   std::string problem;
   bool again = true;
+  bool too_long = false;  // the prompt, for the model
   double asked_pause_s = 0;
 };
 
@@ -53,6 +55,9 @@ Outcome read(const httplib::Result& result, const std::string& list) {
   if (response.status != 200) {
     Outcome outcome{{}, fmt::format("status {}: {}", response.status, refusal(response))};
     outcome.again = response.status >= 500 || response.status == 429 || response.status == 408;
+    // The code of the OpenAI API, or the words that servers use who give none.
+    outcome.too_long = response.body.find("context_length_exceeded") != std::string::npos ||
+                       response.body.find("maximum context length") != std::string::npos;
     const std::string after = response.get_header_value("Retry-After");
     std::from_chars(after.data(), after.data() + after.size(), outcome.asked_pause_s);
     return outcome;
@@ -119,7 +124,11 @@ nlohmann::json Endpoint::ask(const std::string& route,
                                         : client.Post(path, headers, body, "application/json"),
                            list);
     if (outcome.answer) return std::move(*outcome.answer);
-    if (!outcome.again) throw Error(fmt::format("eval: {}: {}", route_url(route), outcome.problem));
+    if (!outcome.again) {
+      const std::string message = fmt::format("eval: {}: {}", route_url(route), outcome.problem);
+      if (outcome.too_long) throw ContextLimitError(message);
+      throw Error(message);
+    }
     if (attempt >= options_.attempts) {
       throw Error(
           fmt::format("eval: {}: {} ({} attempts); what was answered before is kept, the same "

@@ -1,5 +1,6 @@
 #include "reynard/evaluation/evaluate.h"
 
+#include "reynard/evaluation/context_limit.h"
 #include "reynard/evaluation/memory_use.h"
 #include "reynard/evaluation/sample_log.h"
 #include "reynard/tensor/check.h"
@@ -95,7 +96,16 @@ Request first_unanswered(const Requests& requests, const SampleLog& log) {
   return requests.at(requests.size - 1);
 }
 
-std::string out_of_memory_at(const Request& request, const Task& task) {
+// Why the request does not fit; empty where the error is another.
+std::string misfit_at(const Request& request, const Task& task, const std::exception& error) {
+  if (dynamic_cast<const ContextLimitError*>(&error) != nullptr) {
+    return fmt::format("{}: sample \"{}\" of {} tokens: {}",
+                       task.name(),
+                       request.id,
+                       tokens_of(request),
+                       error.what());
+  }
+  if (!tensor::is_out_of_memory(error)) return "";
   return fmt::format(
       "{}: out of memory at sample \"{}\" of {} tokens; give a smaller --length or --batch-tokens",
       task.name(),
@@ -141,8 +151,8 @@ nlohmann::json evaluate(Scorer& scorer, Task& task, const EvaluateOptions& optio
   try {
     answer_all(scorer, task, requests, options, log, effort);
   } catch (const std::exception& error) {
-    if (!tensor::is_out_of_memory(error)) throw;
-    stopped = out_of_memory_at(first_unanswered(requests, log), task);
+    stopped = misfit_at(first_unanswered(requests, log), task, error);
+    if (stopped.empty()) throw;
     if (!task.measures_part() || log.size() == 0) throw Error(stopped);
   }
 

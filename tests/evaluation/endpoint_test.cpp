@@ -253,6 +253,30 @@ TEST(EndpointScorer, NothingIsLostWhenTheServerGoesAway) {
   EXPECT_EQ(answered, 10);
 }
 
+TEST(EndpointScorer, ALengthThatTheModelDoesNotTakeEndsTheCurve) {
+  const StubServer server([](const json& body, httplib::Response& response) {
+    if (body.at("prompt").size() <= 200) return answer_well(body, response);
+    response.status = 400;
+    response.set_content(
+        R"({"error": {"message": "201 > 200", "code": "context_length_exceeded"}})",
+        "application/json");
+  });
+  const Corpus corpus = small_corpus();
+  const test::TempDir folder;
+  EvaluationConfig config;
+  config.forgetting_curve.length = 128;
+  config.forgetting_curve.points = 4;
+  config.forgetting_curve.repeats = 2;
+  const auto scorer = make_endpoint_scorer(server.options(), corpus, 2);
+  const auto task = task_named("forgetting_curve").make(corpus, config, {});
+  const std::string message =
+      error_of([&] { evaluate(*scorer, *task, {.folder = folder.path(), .batch_tokens = 1}); });
+  EXPECT_NE(message.find("201 > 200"), std::string::npos) << message;
+  EXPECT_NE(message.find("what was measured before is in"), std::string::npos) << message;
+  const json summary = json::parse(test::read_file(folder / "forgetting_curve.json"));
+  EXPECT_EQ(summary.at("series").at("points").size(), 3U);  // 32, 64 and 96 tokens
+}
+
 TEST(EndpointScorer, SaysWhatItCannotAnswer) {
   const Corpus corpus = small_corpus();
   const auto scorer = make_endpoint_scorer({.url = "http://127.0.0.1:1"}, corpus, 1);
