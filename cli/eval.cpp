@@ -95,7 +95,7 @@ std::vector<std::string> with_extrapolation(std::vector<std::string> overrides,
   if (times == 0) return overrides;
   if (train_length == 0) {
     throw Error(
-        "eval: --extrapolate: the model's folder does not say what length it was trained on; give "
+        "eval: --extrapolate: nothing says what length the model was trained on; give "
         "--train-length");
   }
   std::string lengths;
@@ -422,8 +422,10 @@ void run_eval(EvalArguments arguments, const std::vector<std::string>& given) {
   check_arguments(arguments);
   std::vector<std::string> overrides = with_length(given, arguments.length);
   if (arguments.extrapolate > 0) {
-    const int64_t trained = arguments.train_length > 0 ? arguments.train_length
-                                                       : find_model(arguments.model).train_length();
+    int64_t trained = arguments.train_length;
+    if (trained == 0 && !arguments.remote.given()) {
+      trained = find_model(arguments.model).train_length();
+    }
     overrides = with_extrapolation(std::move(overrides), arguments.extrapolate, trained);
   }
   auto config =
