@@ -26,15 +26,37 @@ void TokenFinder::add(const std::string& text, const AddedToken& token) {
   if (text.empty()) return;
   uint32_t node = 0;
   for (const char c : text) {
-    const uint64_t key = uint64_t{node} << 8 | static_cast<unsigned char>(c);
-    const auto [child, inserted] = children_.try_emplace(key, static_cast<uint32_t>(ends_.size()));
-    if (inserted) ends_.push_back(-1);
-    node = child->second;
+    const uint32_t known = child_of(node, c);
+    if (known != kNone) {
+      node = known;
+      continue;
+    }
+    const auto added = static_cast<uint32_t>(nodes_.size());
+    nodes_.emplace_back();
+    Node& parent = nodes_[node];
+    const auto byte = static_cast<unsigned char>(c);
+    if (parent.num_children++ == 0) {
+      parent.child = added;
+      parent.byte = byte;
+    } else {
+      more_children_.emplace(uint64_t{node} << 8 | byte, added);
+    }
+    node = added;
   }
-  if (ends_[node] >= 0) return;  // the first of equals
-  ends_[node] = static_cast<int32_t>(tokens_.size());
+  if (nodes_[node].token >= 0) return;  // the first of equals
+  nodes_[node].token = static_cast<int32_t>(tokens_.size());
   tokens_.push_back({text, token});
   first_bytes_[static_cast<unsigned char>(text[0])] = true;
+}
+
+uint32_t TokenFinder::child_of(uint32_t node, char byte) const {
+  const Node& parent = nodes_[node];
+  const auto wanted = static_cast<unsigned char>(byte);
+  if (parent.num_children == 0) return kNone;
+  if (parent.byte == wanted) return parent.child;
+  if (parent.num_children == 1) return kNone;
+  const auto found = more_children_.find(uint64_t{node} << 8 | wanted);
+  return found == more_children_.end() ? kNone : found->second;
 }
 
 bool TokenFinder::find(std::string_view text, std::size_t from, Found& found) const {
@@ -43,11 +65,10 @@ bool TokenFinder::find(std::string_view text, std::size_t from, Found& found) co
     uint32_t node = 0;
     int32_t token = -1;
     for (std::size_t i = begin; i < text.size(); ++i) {
-      const auto child = children_.find(uint64_t{node} << 8 | static_cast<unsigned char>(text[i]));
-      if (child == children_.end()) break;
-      node = child->second;
-      if (ends_[node] >= 0) {
-        token = ends_[node];
+      node = child_of(node, text[i]);
+      if (node == kNone) break;
+      if (nodes_[node].token >= 0) {
+        token = nodes_[node].token;
         found.end = i + 1;
       }
     }

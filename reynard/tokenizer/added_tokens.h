@@ -49,10 +49,20 @@ class TokenFinder {
     std::string text;
     AddedToken token;
   };
+  // A tree of the tokens' bytes. Most nodes have one child, which needs no look-up: "▁<s>" then
+  // costs a few comparisons at each word.
+  struct Node {
+    int32_t token = -1;  // that ends here
+    uint32_t num_children = 0;
+    uint32_t child = 0;  // the first child and its byte
+    unsigned char byte = 0;
+  };
+  static constexpr uint32_t kNone = ~uint32_t{0};
+  uint32_t child_of(uint32_t node, char byte) const;
+
   std::vector<Entry> tokens_;
-  // A tree of the tokens' bytes: child = children_[node << 8 | byte].
-  std::unordered_map<uint64_t, uint32_t> children_;
-  std::vector<int32_t> ends_ = {-1};  // per node: the token that ends there
+  std::vector<Node> nodes_ = {Node{}};
+  std::unordered_map<uint64_t, uint32_t> more_children_;  // by node << 8 | byte: all but the first
   bool first_bytes_[256] = {};
 };
 

@@ -12,6 +12,12 @@ namespace reynard::tokenizer {
 
 namespace {
 
+// The package takes digits from Unicode 17 and what its patterns mean from Unicode 16.
+bool is_number(char32_t c) {
+  return char_class(c) == CharClass::kNumber || (c >= 0x11de0 && c <= 0x11de9) ||
+         (c >= 0x16ff4 && c <= 0x16ff6);
+}
+
 struct Part {
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -102,7 +108,7 @@ struct Splitter {
     for (std::size_t i = 0; i < text.size();) {
       const CodePoint c = code_point_at(text, i);
       const std::size_t end = i + static_cast<std::size_t>(c.length);
-      if (char_class(c.value) == CharClass::kNumber) parts.match(i, end);
+      if (is_number(c.value)) parts.match(i, end);
       i = end;
     }
     const auto behavior = digits.each ? SplitBehavior::kIsolated : SplitBehavior::kContiguous;

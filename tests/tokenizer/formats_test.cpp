@@ -2,6 +2,7 @@
 // libraries that define them is the business of parity_test.py.
 
 #include "reynard/tensor/error.h"
+#include "reynard/tokenizer/pre_tokenizer.h"
 #include "reynard/tokenizer/saved_tokenizer.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "tests/support/files.h"
@@ -12,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace {
@@ -238,6 +240,16 @@ TEST_F(Formats, WhatIsNotSupportedIsNamed) {
   expect_error("tokenizer.json", "{\"a\":", "is not JSON");
   expect_error("tokenizer.model", std::string("\n\x03") + "abc", "tokenizer.model");
   EXPECT_NE(error_of([] { tokenizer::make_tokenizer("bpe"); }).find("\"bpe\""), std::string::npos);
+}
+
+// U+11DE8 came with Unicode 17, which the package's digits follow and its patterns do not yet.
+TEST(Digits, AreThoseOfUnicode17) {
+  tokenizer::PreTokenizer digits;
+  digits.add(tokenizer::DigitSplit{.each = true});
+  tokenizer::TextStore store;
+  std::vector<std::string_view> pieces;
+  digits.split(store.keep("a\xf0\x91\xb7\xa8z1"), /*at_begin=*/true, store, pieces);
+  EXPECT_EQ(pieces, (std::vector<std::string_view>{"a", "\xf0\x91\xb7\xa8", "z", "1"}));
 }
 
 }  // namespace
