@@ -6,6 +6,7 @@
 #include "bench/generate.h"
 #include "bench/knn.h"
 #include "bench/serve.h"
+#include "bench/tokenizer.h"
 #include "bench/train_step.h"
 #include "cli/command.h"
 #include "reynard/tensor/check.h"
@@ -300,6 +301,32 @@ void add_serve_bench(CLI::App& bench) {
   });
 }
 
+void add_tokenizer_speed(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand(
+      "tokenizer", "encoding text in one thread against the PyPI package of the format");
+  struct Arguments {
+    bench::TokenizerBench bench;
+    std::string json;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("TEXT", arguments->bench.text, "file of UTF-8 text")->required();
+  command
+      ->add_option(
+          "TOKENIZER", arguments->bench.tokenizers, "tokenizer.json files and SentencePiece models")
+      ->required();
+  command->add_option("--max-bytes", arguments->bench.max_bytes, "read no more of the text")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 30));
+  command->add_option("--repeats", arguments->bench.repeats, "timed runs; the median counts")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--json", arguments->json, "file for the rows");
+  command->callback([arguments] {
+    const auto rows = bench::bench_tokenizer(arguments->bench);
+    bench::print_rows(rows);
+    bench::write_rows(rows, arguments->json);
+  });
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app) {
@@ -313,6 +340,7 @@ void add_bench(CLI::App& app) {
   add_train_step(*bench);
   add_generate_bench(*bench);
   add_serve_bench(*bench);
+  add_tokenizer_speed(*bench);
 }
 
 }  // namespace reynard::cli
