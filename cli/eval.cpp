@@ -8,6 +8,7 @@
 #include "cli/progress_bar.h"
 #include "cli/pruning_note.h"
 #include "cli/remote_model.h"
+#include "cli/weight_option.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/config/config.h"
 #include "reynard/evaluation/evaluate.h"
@@ -187,11 +188,12 @@ void check_arguments(const EvalArguments& arguments) {
                       "not together with --length");
   tensor::check_value(
       arguments.batch_tokens >= 1, "eval", "--batch-tokens", arguments.batch_tokens, ">= 1");
-  tensor::check_value(arguments.dtype == "f32" || arguments.dtype == "bf16",
-                      "eval",
-                      "--dtype",
-                      arguments.dtype,
-                      "f32 or bf16");
+  tensor::check_value(
+      arguments.dtype == "f32" || arguments.dtype == "bf16" || arguments.dtype == "int8",
+      "eval",
+      "--dtype",
+      arguments.dtype,
+      "f32, bf16 or int8");
   tensor::check_value(arguments.checkpoints.empty() || arguments.checkpoints == "all",
                       "eval",
                       "--checkpoints",
@@ -287,9 +289,8 @@ std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
                                           const fs::path& output) {
   const TextCorpus text =
       open_texts(arguments.texts, folder, models::load_config(folder.model), arguments.tokenizer);
-  models::Decoder decoder =
-      models::load_model(folder.model, tensor::choose_device(arguments.device));
-  if (arguments.dtype == "bf16") decoder.set_compute_dtype(at::kBFloat16);
+  models::Decoder decoder = models::open_model(
+      folder.model, weight_format(arguments.dtype), tensor::choose_device(arguments.device));
   const nlohmann::json memory = limit_memory(arguments, decoder);
   print_pruning_note(decoder.config());
 
@@ -477,7 +478,8 @@ void add_eval(CLI::App& app) {
   command->add_option("-o,--output",
                       arguments->output,
                       "Folder for results; default: RUN/eval, or eval/NAME for other models");
-  command->add_option("--dtype", arguments->dtype, "Compute in f32 or bf16")->capture_default_str();
+  command->add_option("--dtype", arguments->dtype, "Compute in f32, bf16 or int8")
+      ->capture_default_str();
   add_device_option(*command, arguments->device);
   command->add_option("--train-length",
                       arguments->train_length,

@@ -6,6 +6,7 @@
 #include "cli/device_option.h"
 #include "cli/model_tokenizer.h"
 #include "cli/pruning_note.h"
+#include "cli/weight_option.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/device.h"
@@ -130,14 +131,12 @@ void add_score(CLI::App& app) {
                    arguments->tokenizer,
                    "of the texts; default: the one in the model's folder")
       ->needs(texts);
-  score->add_option("--dtype", arguments->dtype, "of the matrix products: f32 or bf16")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"f32", "bf16"}));
+  add_weight_option(*score, arguments->dtype);
   add_device_option(*score, arguments->device);
   score->callback([arguments] {
-    models::Decoder decoder =
-        models::load_model(arguments->model, tensor::choose_device(arguments->device));
-    if (arguments->dtype == "bf16") decoder.set_compute_dtype(at::kBFloat16);
+    models::Decoder decoder = models::open_model(arguments->model,
+                                                 weight_format(arguments->dtype),
+                                                 tensor::choose_device(arguments->device));
     print_pruning_note(decoder.config());
     const int64_t vocab_size = decoder.config().vocab_size;
     const bool is_text = !arguments->texts.empty();

@@ -1,6 +1,7 @@
 #include "cli/text_model.h"
 
 #include "cli/model_tokenizer.h"
+#include "cli/weight_option.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/error.h"
 
@@ -131,10 +132,7 @@ void add_options(CLI::App& command, TextModelArguments& arguments) {
   command.add_option("--tokenizer",
                      arguments.tokenizer,
                      "\"byte\", a tokenizer file or a folder; by default that of the model");
-  command
-      .add_option("--dtype", arguments.dtype, "of the matrix products and the cache: f32 or bf16")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"f32", "bf16"}));
+  add_weight_option(command, arguments.dtype);
   command
       .add_option(
           "--log-tolerance",
@@ -187,7 +185,7 @@ TextModel open_text_model(const TextModelArguments& arguments) {
                     tokenizer->vocab_size(),
                     config.vocab_size));
   }
-  TextModel model{.decoder = models::load_model(folder),
+  TextModel model{.decoder = models::open_model(folder, weight_format(arguments.dtype)),
                   .tokenizer = std::move(tokenizer),
                   .folder = folder,
                   .name = fs::absolute(arguments.model).lexically_normal().filename().string(),
@@ -200,7 +198,6 @@ TextModel open_text_model(const TextModelArguments& arguments) {
   }
   adopt_beginning(model);
   if (model.stop.empty()) add_unique(model.stop, model.tokenizer->eos());
-  if (arguments.dtype == "bf16") model.decoder.set_compute_dtype(at::kBFloat16);
   if (arguments.log_tolerance) model.decoder.set_log_pruning_tolerance(*arguments.log_tolerance);
   return model;
 }

@@ -5,8 +5,10 @@
 #include "reynard/tensor/check.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <nlohmann/json.hpp>
@@ -15,13 +17,15 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <set>
 
 namespace reynard::checkpoint {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
 
-// Read with pread, not mmap: a file that shrinks under us is then an error, not a SIGBUS.
+// Read with pread where a copy is made anyway: a file that shrinks under us is then an error, not a
+// SIGBUS. Mapped where weights are only read.
 class ReadOnlyFile {
  public:
   explicit ReadOnlyFile(const std::filesystem::path& path) : path_(path) {
@@ -34,11 +38,26 @@ class ReadOnlyFile {
     }
     size_bytes_ = static_cast<uint64_t>(status.st_size);
   }
-  ~ReadOnlyFile() { ::close(descriptor_); }
+  ~ReadOnlyFile() {
+    if (mapping_ != nullptr) ::munmap(mapping_, size_bytes_);
+    ::close(descriptor_);
+  }
   ReadOnlyFile(const ReadOnlyFile&) = delete;
   ReadOnlyFile& operator=(const ReadOnlyFile&) = delete;
 
   uint64_t size_bytes() const { return size_bytes_; }
+
+  // All of the file, read only: such pages are no data of the process, whatever limits that.
+  char* mapped() const {
+    const std::lock_guard lock(mutex_);
+    if (mapping_ == nullptr) {
+      void* const mapping = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_SHARED, descriptor_, 0);
+      if (mapping == MAP_FAILED) fail("cannot be mapped", errno);
+      ::madvise(mapping, size_bytes_, MADV_WILLNEED);
+      mapping_ = mapping;
+    }
+    return static_cast<char*>(mapping_);
+  }
 
   void read(uint64_t offset, void* data, std::size_t bytes) const {
     char* rest = static_cast<char*>(data);
@@ -62,6 +81,8 @@ class ReadOnlyFile {
   std::filesystem::path path_;
   int descriptor_ = -1;
   uint64_t size_bytes_ = 0;
+  mutable std::mutex mutex_;
+  mutable void* mapping_ = nullptr;
 };
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
@@ -120,6 +141,31 @@ at::Tensor SafetensorsFile::read(const std::string& name) const {
     }
   }
   return tensor;
+}
+
+at::Tensor SafetensorsFile::map(std::span<const std::string> names) const {
+  const TensorInfo* const first = names.empty() ? nullptr : find(names[0]);
+  if (first == nullptr || first->shape.empty() || first->begin == first->end) return {};
+  if ((data_offset_ + first->begin) % c10::elementSize(first->dtype) != 0) return {};
+  if (!at::isFloatingType(first->dtype)) return {};
+  uint64_t end = first->begin;
+  std::vector<int64_t> shape = first->shape;
+  shape[0] = 0;
+  for (const std::string& name : names) {
+    const TensorInfo* const info = find(name);
+    if (info == nullptr || info->dtype != first->dtype || info->begin != end ||
+        info->shape.size() != shape.size() ||
+        !std::equal(shape.begin() + 1, shape.end(), info->shape.begin() + 1)) {
+      return {};
+    }
+    shape[0] += info->shape[0];
+    end = info->end;
+  }
+  return at::from_blob(
+      file_->mapped() + data_offset_ + first->begin,
+      shape,
+      [file = file_](void*) {},
+      at::TensorOptions().dtype(first->dtype));
 }
 
 namespace {

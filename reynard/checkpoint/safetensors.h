@@ -43,6 +43,11 @@ class SafetensorsFile {
   const TensorInfo* find(const std::string& name) const;
   // A copy in the file's dtype. Throws reynard::Error when there is no such tensor.
   at::Tensor read(const std::string& name) const;
+  // The rows of these tensors as one tensor in the file's own memory pages, which come in when they
+  // are read, are shared with the page cache and must never be written. Undefined where they do not
+  // follow each other in the file with one dtype and row shape, aligned to their elements. A file
+  // that becomes shorter while it is mapped ends the process with SIGBUS.
+  at::Tensor map(std::span<const std::string> names) const;
   const std::filesystem::path& path() const { return path_; }
 
  private:
@@ -63,6 +68,8 @@ class TensorFolder {
   std::vector<std::string> names() const;  // sorted
   const TensorInfo* find(const std::string& name) const;
   at::Tensor read(const std::string& name) const;
+  // SafetensorsFile::map where one file holds all of them, undefined elsewhere.
+  at::Tensor map(std::span<const std::string> names) const;
   // The file that holds the tensor, for messages; the folder when none does.
   std::filesystem::path file_of(const std::string& name) const;
 

@@ -105,6 +105,12 @@ at::Tensor TensorFolder::read(const std::string& name) const {
   return files_[found->second].read(name);
 }
 
+at::Tensor TensorFolder::map(std::span<const std::string> names) const {
+  if (names.empty()) return {};
+  const auto found = file_of_.find(names[0]);
+  return found == file_of_.end() ? at::Tensor() : files_[found->second].map(names);
+}
+
 std::filesystem::path TensorFolder::file_of(const std::string& name) const {
   const auto found = file_of_.find(name);
   return found == file_of_.end() ? folder_ : files_[found->second].path();

@@ -10,7 +10,6 @@
 #include "reynard/tensor/check.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/embedding.h>
 #include <fmt/format.h>
 
 #include <string>
@@ -39,8 +38,10 @@ struct Decoder::Block {
     const at::Tensor mixed = mixer->forward(first.normed, ragged, layer, observer);
     const ops::NormedSum second =
         ops::add_rms_norm(mixed, first.residual, mlp_norm.value, norm_eps);
-    const at::Tensor inner = ops::linear(second.normed, gate_up.value, gate_up.compute);
-    return {.update = ops::gated_linear(inner, act, {down.value, down.compute}),
+    const at::Tensor inner = product(second.normed, gate_up);
+    return {.update = down.scales.defined()
+                          ? product(ops::gated_act(inner, act), down)
+                          : ops::gated_linear(inner, act, {down.value, down.compute}),
             .residual = second.residual};
   }
 
@@ -113,6 +114,10 @@ void Decoder::set_compute_dtype(at::ScalarType dtype) {
   });
 }
 
+void Decoder::set_read_only(at::ScalarType products) {
+  compute_dtype_ = products;
+}
+
 void Decoder::refresh_compute() {
   const at::NoGradGuard no_grad;
   parameters([](const std::string&, Parameter& parameter) {
@@ -166,7 +171,7 @@ at::Tensor Decoder::hidden(const at::Tensor& tokens,
   const Ragged ragged = make_ragged(tokens, offsets, states, config_, device(), options.crossbatch);
   // Caches hold values, not graphs.
   const at::AutoGradMode gradients(at::GradMode::is_enabled() && states.empty());
-  Block::Stream stream{.update = {}, .residual = at::embedding(embedding_.value, ragged.tokens)};
+  Block::Stream stream{.update = {}, .residual = rows_of(embedding_, ragged.tokens)};
   const bool recompute = options.checkpoint_activations && at::GradMode::is_enabled();
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     const std::shared_ptr<Block>& block = blocks_[layer];

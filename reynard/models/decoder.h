@@ -71,6 +71,9 @@ class Decoder {
   void parameters(const ParameterVisitor& visit);
   // bf16: gives every matrix a compute copy; f32: drops them. Norms, gates and residual stay f32.
   void set_compute_dtype(at::ScalarType dtype);
+  // For whoever fills the parameters with weights that are only read (models/pretrained.h): the
+  // dtype of products, and so of caches.
+  void set_read_only(at::ScalarType products);
   at::ScalarType compute_dtype() const { return compute_dtype_; }
   // Copies masters into compute copies; the optimizer calls it after each step.
   void refresh_compute();

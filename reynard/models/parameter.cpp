@@ -1,6 +1,11 @@
 #include "reynard/models/parameter.h"
 
+#include "reynard/ops/int8_linear.h"
+#include "reynard/ops/linear.h"
+
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
@@ -19,6 +24,22 @@ Parameter vector_parameter(const at::Tensor& value, bool frozen) {
 }
 
 }  // namespace
+
+at::Tensor product(const at::Tensor& x, const Parameter& weight, const at::Tensor& bias) {
+  if (weight.scales.defined()) {
+    return ops::int8_linear(x, {.values = weight.value, .scales = weight.scales}, bias);
+  }
+  return ops::linear(x, weight.value, weight.compute, bias);
+}
+
+at::Tensor rows_of(const Parameter& weight, const at::Tensor& ids) {
+  if (weight.scales.defined()) {
+    return weight.value.index_select(0, ids).to(at::kFloat) *
+           weight.scales.index_select(0, ids).unsqueeze(1);
+  }
+  const at::Tensor rows = at::embedding(weight.value, ids);
+  return rows.scalar_type() == at::kDouble ? rows : rows.to(at::kFloat);
+}
 
 Initializer::Initializer(double std, uint64_t seed, at::Device device)
     : std_(std), generator_(at::detail::createCPUGenerator(seed)), device_(device) {}

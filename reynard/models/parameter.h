@@ -12,14 +12,23 @@ namespace reynard::models {
 
 // Names are those of the FoX layout ("model.layers.0.attn.q_proj.weight"); families rename them on
 // load and save.
+// In a model that is trained, value is an f32 master (a leaf that requires grad unless frozen) and
+// compute its bf16 copy that forward uses, or undefined (then forward uses value). In one that is
+// only read, a product's value may be bf16 (then compute is the same tensor) or i8 with scales.
 struct Parameter {
-  at::Tensor value;    // f32 master, a leaf that requires grad unless frozen
-  at::Tensor compute;  // bf16 copy that forward uses, or undefined (then forward uses value)
+  at::Tensor value;
+  at::Tensor compute;
+  at::Tensor scales;  // (rows) f32 of an int8 weight (ops/int8_linear.h), else undefined
   bool decay =
       true;  // AdamW weight decay applies (published groups: weights yes, norms, biases no)
   bool frozen = false;  // saved with the model, never trained (fixed gates)
   bool product = true;  // read by a matrix product: has a compute copy in mixed precision
 };
+// x W^T + bias (f32 or undefined) in the dtype of the weight's products.
+at::Tensor product(const at::Tensor& x, const Parameter& weight, const at::Tensor& bias = {});
+// The rows of these ids (N) as f32 (f64 of an f64 weight): the embedding of tokens.
+at::Tensor rows_of(const Parameter& weight, const at::Tensor& ids);
+
 using ParameterVisitor = std::function<void(const std::string& name, Parameter& parameter)>;
 
 // Makes parameters: N(0, std^2) for matrices without depth rescaling, as every FoX and LLaMA model

@@ -3,9 +3,10 @@
 #include "reynard/checkpoint/directory.h"
 #include "reynard/checkpoint/safetensors.h"
 #include "reynard/models/registry.h"
+#include "reynard/ops/int8_linear.h"
 #include "reynard/tensor/check.h"
 
-#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -142,23 +143,98 @@ DecoderConfig load_config(const fs::path& folder) {
   return read_config_file(model_folder(folder)).config;
 }
 
-Decoder load_model(const fs::path& model_or_run, at::Device device) {
+namespace {
+
+// A folder whose config and tensors belong together, with a decoder of shapes to be filled.
+struct CheckedFolder {
+  const Family* family;
+  checkpoint::TensorFolder tensors;
+  Decoder decoder;
+};
+
+CheckedFolder check_folder(const fs::path& model_or_run) {
   const fs::path folder = model_folder(model_or_run);
   ConfigFile file = read_config_file(folder);
   if (checkpoint::has_checksums(folder)) checkpoint::verify_folder(folder);
-  const checkpoint::TensorFolder tensors(folder);
+  checkpoint::TensorFolder tensors(folder);
   adopt_qk_norm(tensors, *file.family, file.config);
   Decoder decoder(file.config, /*seed=*/0, at::kMeta);
   check_tensors(tensors, *file.family, decoder);
-  decoder.parameters([&](const std::string& name, Parameter& parameter) {
-    std::vector<at::Tensor> parts;
-    for (const Piece& piece : file.family->pieces(name, parameter.value.size(0))) {
-      parts.push_back(tensors.read(piece.name).to(at::kFloat));
-    }
-    parameter.value = (parts.size() == 1 ? parts[0] : at::cat(parts)).to(device);
+  return {file.family, std::move(tensors), std::move(decoder)};
+}
+
+// The parameter's values in one tensor of this dtype, piece by piece.
+at::Tensor read_pieces(const checkpoint::TensorFolder& tensors,
+                       const std::vector<Piece>& pieces,
+                       at::IntArrayRef shape,
+                       at::ScalarType dtype) {
+  if (pieces.size() == 1) return tensors.read(pieces[0].name).to(dtype);
+  at::Tensor value = at::empty(shape, dtype);
+  int64_t row = 0;
+  for (const Piece& piece : pieces) {
+    value.narrow(0, row, piece.rows).copy_(tensors.read(piece.name));
+    row += piece.rows;
+  }
+  return value;
+}
+
+// The same without a copy where the file has it so.
+at::Tensor map_or_read(const checkpoint::TensorFolder& tensors,
+                       const std::vector<Piece>& pieces,
+                       at::IntArrayRef shape,
+                       at::ScalarType dtype) {
+  std::vector<std::string> names;
+  for (const Piece& piece : pieces) names.push_back(piece.name);
+  const at::Tensor mapped = tensors.map(names);
+  if (mapped.defined() && mapped.scalar_type() == dtype) return mapped;
+  return read_pieces(tensors, pieces, shape, dtype);
+}
+
+}  // namespace
+
+config::EnumNames<WeightFormat> enum_names(WeightFormat) {
+  return {
+      {WeightFormat::kF32, "f32"}, {WeightFormat::kBF16, "bf16"}, {WeightFormat::kInt8, "int8"}};
+}
+
+Decoder load_model(const fs::path& folder, at::Device device) {
+  CheckedFolder checked = check_folder(folder);
+  checked.decoder.parameters([&](const std::string& name, Parameter& parameter) {
+    const std::vector<Piece> pieces = checked.family->pieces(name, parameter.value.size(0));
+    parameter.value =
+        read_pieces(checked.tensors, pieces, parameter.value.sizes(), at::kFloat).to(device);
     parameter.value.requires_grad_(!parameter.frozen);
   });
-  return decoder;
+  return std::move(checked.decoder);
+}
+
+Decoder open_model(const fs::path& folder, WeightFormat format, at::Device device) {
+  if (format == WeightFormat::kInt8 && !device.is_cpu()) {
+    throw Error("open_model: int8 weights are for the CPU; use f32 or bf16 on a GPU");
+  }
+  const at::ScalarType dtype = format == WeightFormat::kF32 ? at::kFloat : at::kBFloat16;
+  CheckedFolder checked = check_folder(folder);
+  checked.decoder.parameters([&](const std::string& name, Parameter& parameter) {
+    const std::vector<Piece> pieces = checked.family->pieces(name, parameter.value.size(0));
+    const at::IntArrayRef shape = parameter.value.sizes();
+    const bool looked_up = name == "model.embeddings.weight" && !parameter.product;
+    if (looked_up) {  // rows are widened when they are read
+      const at::ScalarType own = checked.tensors.find(pieces[0].name)->dtype;
+      parameter.value = map_or_read(checked.tensors, pieces, shape, own).to(device);
+    } else if (parameter.product && format == WeightFormat::kInt8) {
+      const at::ScalarType own = checked.tensors.find(pieces[0].name)->dtype;
+      ops::Int8Weight weight = ops::quantize_rows(map_or_read(checked.tensors, pieces, shape, own));
+      parameter.value = std::move(weight.values);
+      parameter.scales = std::move(weight.scales);
+    } else {
+      parameter.value =
+          map_or_read(checked.tensors, pieces, shape, parameter.product ? dtype : at::kFloat)
+              .to(device);
+      if (parameter.product && dtype != at::kFloat) parameter.compute = parameter.value;
+    }
+  });
+  checked.decoder.set_read_only(dtype);
+  return std::move(checked.decoder);
 }
 
 void write_model(Decoder& decoder,

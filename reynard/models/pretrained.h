@@ -19,6 +19,17 @@ namespace reynard::models {
 // for everything that does not fit.
 Decoder load_model(const std::filesystem::path& folder, at::Device device = at::kCPU);
 
+// What matrix products read: weights and, with int8, activations in bf16 (ops/int8_linear.h).
+enum class WeightFormat { kF32, kBF16, kInt8 };
+config::EnumNames<WeightFormat> enum_names(WeightFormat);
+
+// The same for a model that is only read (no gradients, no saving): weights that the file holds as
+// they are needed stay in its pages on a CPU, others are converted one by one, so that none is ever
+// held twice.
+Decoder open_model(const std::filesystem::path& folder,
+                   WeightFormat format,
+                   at::Device device = at::kCPU);
+
 // Only config.json of the folder.
 DecoderConfig load_config(const std::filesystem::path& folder);
 

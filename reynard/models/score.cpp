@@ -2,7 +2,6 @@
 
 #include "reynard/models/decoder.h"
 #include "reynard/ops/cross_entropy.h"
-#include "reynard/ops/linear.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/core/grad_mode.h>
@@ -19,7 +18,8 @@ TokenScores score(Decoder& decoder,
   const at::NoGradGuard no_grad;
   const at::Tensor hidden = decoder.hidden(tokens, offsets, states, {.observer = observer});
   const Parameter& head = decoder.head();
-  ops::TokenScores scores = ops::score_tokens(hidden, head.value, head.compute, targets);
+  ops::TokenScores scores = ops::score_tokens(
+      hidden, head.value, head.compute, targets, /*chunk_tokens=*/2048, head.scales);
   return {.logprob = scores.logprob, .greedy = scores.greedy};
 }
 
@@ -29,7 +29,7 @@ at::Tensor logits(Decoder& decoder, const at::Tensor& hidden, const at::Tensor& 
   const Parameter& head = decoder.head();
   const at::Tensor chosen =
       rows.defined() ? hidden.index_select(0, rows.to(hidden.device())) : hidden;
-  return ops::linear(chosen, head.value, head.compute).to(at::kFloat);
+  return product(chosen, head).to(at::kFloat);
 }
 
 }  // namespace reynard::models

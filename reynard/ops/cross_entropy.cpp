@@ -1,5 +1,6 @@
 #include "reynard/ops/cross_entropy.h"
 
+#include "reynard/ops/int8_linear.h"
 #include "reynard/ops/precision.h"
 #include "reynard/ops/product.h"
 #include "reynard/ops/rows.h"
@@ -175,17 +176,22 @@ TokenScores score_tokens(const at::Tensor& hidden,
                          const at::Tensor& head,
                          const at::Tensor& head_compute,
                          const at::Tensor& targets,
-                         int64_t chunk_tokens) {
+                         int64_t chunk_tokens,
+                         const at::Tensor& head_scales) {
   check_head("score_tokens", hidden, head, head_compute, targets, chunk_tokens);
   const at::NoGradGuard no_grad;
   const at::Tensor& matrix = head_compute.defined() ? head_compute : head;
   const at::Tensor wanted = beside(hidden, targets);
   TokenScores scores{
-      .logprob = at::empty(wanted.sizes(), wanted.options().dtype(arithmetic_dtype(matrix))),
+      .logprob = at::empty(wanted.sizes(), wanted.options().dtype(arithmetic_dtype(hidden))),
       .greedy = at::empty(wanted.sizes(), wanted.options())};
   for (int64_t begin = 0; begin < hidden.size(0); begin += chunk_tokens) {
     const int64_t count = std::min(chunk_tokens, hidden.size(0) - begin);
-    const at::Tensor logits = chunk_logits(hidden.narrow(0, begin, count), matrix);
+    const at::Tensor rows = hidden.narrow(0, begin, count);
+    const at::Tensor logits =
+        head_scales.defined()
+            ? int8_linear(rows, {.values = head, .scales = head_scales}).to(at::kFloat)
+            : chunk_logits(rows, matrix);
     const at::Tensor target = wanted.narrow(0, begin, count).unsqueeze(1);
     scores.logprob.narrow(0, begin, count)
         .copy_((logits.gather(1, target).squeeze(1) - at::logsumexp(logits, {1})));

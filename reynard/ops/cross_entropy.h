@@ -23,11 +23,13 @@ struct TokenScores {
   at::Tensor greedy;   // (N) i64: argmax over the vocabulary
 };
 
-// Scores without gradients, chunk by chunk; what evaluation reads.
+// Scores without gradients, chunk by chunk; what evaluation reads. head_scales (V) f32: head is an
+// int8 weight (int8_linear.h).
 TokenScores score_tokens(const at::Tensor& hidden,
                          const at::Tensor& head,
                          const at::Tensor& head_compute,
                          const at::Tensor& targets,
-                         int64_t chunk_tokens = 2048);
+                         int64_t chunk_tokens = 2048,
+                         const at::Tensor& head_scales = {});
 
 }  // namespace reynard::ops

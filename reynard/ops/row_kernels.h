@@ -116,6 +116,15 @@ struct AdamWRow {
   float epsilon = 0;
 };
 
+// y = x W^T for an int8 weight with a scale per row; rows are those of the weight.
+struct Int8Rows {
+  const void* x = nullptr;         // (tokens, width) element
+  const int8_t* values = nullptr;  // (rows, width)
+  const float* scales = nullptr;   // (rows)
+  int64_t tokens = 0, rows = 0, width = 0;
+  float* y = nullptr;  // (tokens, rows)
+};
+
 struct RowKernels {
   void (*norm_forward)(const NormForward&, int64_t begin, int64_t end);
   void (*norm_backward)(const NormBackward&, int64_t begin, int64_t end);
@@ -126,6 +135,7 @@ struct RowKernels {
   void (*rotary)(const RotaryRows&, int64_t begin, int64_t end);
   void (*softmax_loss)(const SoftmaxLossRows&, int64_t begin, int64_t end);
   void (*adamw)(const AdamWRow&, int64_t begin, int64_t end);  // elements, not rows
+  void (*int8_product)(const Int8Rows&, int64_t begin, int64_t end) = nullptr;  // CPU only
 };
 
 enum class Element { kF32, kBF16 };

@@ -141,6 +141,10 @@ AttentionMixer::Products AttentionMixer::products(const at::Tensor& x) const {
   std::vector<at::Tensor*> outputs;
   const auto multiply = [&](const Parameter& weight, at::Tensor& output) {
     if (!weight.value.defined()) return;
+    if (weight.scales.defined()) {
+      output = product(x, weight);
+      return;
+    }
     weights.push_back({weight.value, weight.compute});
     outputs.push_back(&output);
   };
@@ -151,6 +155,7 @@ AttentionMixer::Products AttentionMixer::products(const at::Tensor& x) const {
   multiply(v_shift_, y.v_shift);
   multiply(gate_, y.gate);
   multiply(output_gate_, y.output_gate);
+  if (weights.empty()) return y;
   const std::vector<at::Tensor> all = ops::linears(x, weights);
   for (size_t i = 0; i < all.size(); ++i) *outputs[i] = all[i];
   return y;
@@ -307,7 +312,7 @@ at::Tensor AttentionMixer::gated(const at::Tensor& out, const at::Tensor& gate) 
 
 at::Tensor AttentionMixer::output(const at::Tensor& out, const Projections& p) const {
   const at::Tensor heads = gated(out.reshape({out.size(0), H_ * D_}), p.output_gate);
-  return ops::linear(heads, o_.value, o_.compute);
+  return product(heads, o_);
 }
 
 at::Tensor AttentionMixer::forward(const at::Tensor& x,
