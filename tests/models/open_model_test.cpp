@@ -115,7 +115,9 @@ TEST(OpenModel, WeightsStayInTheFile) {
     Decoder opened = open_model(folder, WeightFormat::kBF16);
     EXPECT_GE(resident_bytes_of(file), static_cast<int64_t>(std::filesystem::file_size(file)));
     opened.parameters([&](const std::string& name, Parameter& parameter) {
-      if (parameter.product) EXPECT_TRUE(parameter.compute.is_same(parameter.value)) << name;
+      if (parameter.product) {
+        EXPECT_TRUE(parameter.compute.is_same(parameter.value)) << name;
+      }
     });
   }
   EXPECT_EQ(resident_bytes_of(file), 0);
