@@ -64,6 +64,7 @@ training::Experiment fox_experiment(const TrainStepBench& options, const std::st
   experiment.optimizer.learning_rate = 1e-3;
   experiment.schedule.shape = training::ScheduleShape::kConstant;
   experiment.training.tokens = int64_t{1} << 40;
+  experiment.training.device = training::DeviceChoice::kCPU;  // where the peer runs
   experiment.training.precision =
       dtype == "bf16" ? training::Precision::kBF16 : training::Precision::kF32;
   return experiment;

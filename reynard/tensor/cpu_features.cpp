@@ -15,11 +15,13 @@ bool request_tile_registers() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-bool has_amx_bf16() {
+constexpr unsigned kAmxBf16 = 1U << 22, kAmxTile = 1U << 24, kAmxInt8 = 1U << 25;
+
+// The processor's AMX bits (CPUID leaf 7, EDX); 0 where tiles may not be used.
+unsigned amx_bits() {
   unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  constexpr unsigned kAmxBf16 = 1U << 22, kAmxTile = 1U << 24;
-  return (d & kAmxBf16) && (d & kAmxTile) && request_tile_registers();
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
+  return (d & kAmxTile) && request_tile_registers() ? d : 0;
 }
 
 CpuFeatures detect() {
@@ -29,7 +31,9 @@ CpuFeatures detect() {
                  __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                  __builtin_cpu_supports("avx512vl");
   found.avx512_bf16 = found.avx512 && __builtin_cpu_supports("avx512bf16");
-  found.amx_bf16 = found.avx512_bf16 && has_amx_bf16();
+  const unsigned amx = found.avx512_bf16 ? amx_bits() : 0;
+  found.amx_bf16 = (amx & kAmxBf16) != 0;
+  found.amx_int8 = found.amx_bf16 && (amx & kAmxInt8) != 0;
   return found;
 }
 

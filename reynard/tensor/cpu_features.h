@@ -8,6 +8,7 @@ struct CpuFeatures {
   bool avx512 = false;       // AVX-512 F, BW, DQ, VL
   bool avx512_bf16 = false;  // vdpbf16ps
   bool amx_bf16 = false;     // tile products of bf16, and the kernel lets this process use them
+  bool amx_int8 = false;     // the same with tile products of int8
 };
 
 // The first call asks Linux for permission to use the AMX tile registers.

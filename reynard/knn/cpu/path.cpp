@@ -21,8 +21,7 @@ const std::vector<Path>& paths() {
   static const std::vector<Path> found = [] {
     const tensor::CpuFeatures& cpu = tensor::cpu_features();
     std::vector<Path> all;
-    // Every processor with tiles of bf16 so far has them for int8 too.
-    if (cpu.amx_bf16 && __builtin_cpu_supports("amx-int8")) all.push_back({"amx", amx_scan()});
+    if (cpu.amx_int8) all.push_back({"amx", amx_scan()});
     if (cpu.avx512_bf16) all.push_back({"avx512_bf16", avx512_bf16_scan()});
     if (cpu.avx512) all.push_back({"avx512", avx512_scan()});
     if (cpu.avx2) all.push_back({"avx2", avx2_scan()});
