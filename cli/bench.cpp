@@ -60,6 +60,25 @@ bench::AttentionShape parse_shape(const std::string& text) {
   return shape;
 }
 
+template <class Bench>
+struct BenchArguments {
+  Bench bench;
+  std::string json;
+};
+
+// Adds --json and what the command does: measure(*arguments) makes the rows.
+template <class Arguments, class Measure>
+void run_with_json(CLI::App& command,
+                   const std::shared_ptr<Arguments>& arguments,
+                   const Measure& measure) {
+  command.add_option("--json", arguments->json, "file for the rows");
+  command.callback([arguments, measure] {
+    const auto rows = measure(*arguments);
+    bench::print_rows(rows);
+    bench::write_rows(rows, arguments->json);
+  });
+}
+
 void add_attention(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "attention", "attention forward and backward: dense against torch, pruned against own dense");
@@ -79,15 +98,12 @@ void add_attention(CLI::App& bench) {
       ->check(CLI::IsMember(arguments->bench.names));
   command->add_option("--repeats", arguments->bench.repeats, "timed runs; the median counts")
       ->check(CLI::PositiveNumber);
-  command->add_option("--json", arguments->json, "file for the rows");
-  command->callback([arguments] {
-    if (!arguments->shape.empty()) {
-      arguments->bench.pruned_shape = parse_shape(arguments->shape);
-      arguments->bench.dense_shapes = {arguments->bench.pruned_shape};
+  run_with_json(*command, arguments, [](Arguments& given) {
+    if (!given.shape.empty()) {
+      given.bench.pruned_shape = parse_shape(given.shape);
+      given.bench.dense_shapes = {given.bench.pruned_shape};
     }
-    const auto rows = bench::bench_attention(arguments->bench);
-    bench::print_rows(rows);
-    bench::write_rows(rows, arguments->json);
+    return bench::bench_attention(given.bench);
   });
 }
 
@@ -102,11 +118,8 @@ void add_attention_memory(CLI::App& bench) {
   command->add_option("--length", arguments->length, "tokens (default: 65536)");
   command->add_option("--dtype", arguments->dtype, "f32 (default) or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}));
-  command->add_option("--json", arguments->json, "file for the row");
-  command->callback([arguments] {
-    const auto rows = bench::bench_attention_memory(arguments->length, arguments->dtype);
-    bench::print_rows(rows);
-    bench::write_rows(rows, arguments->json);
+  run_with_json(*command, arguments, [](Arguments& given) {
+    return bench::bench_attention_memory(given.length, given.dtype);
   });
 }
 
@@ -131,17 +144,14 @@ void add_decode(CLI::App& bench) {
       ->check(CLI::IsMember(arguments->bench.names));
   command->add_option("--repeats", arguments->bench.repeats, "timed runs; the median counts")
       ->check(CLI::PositiveNumber);
-  command->add_option("--json", arguments->json, "file for the rows");
-  command->callback([arguments] {
-    bench::DecodeBench& options = arguments->bench;
-    if (!arguments->shape.empty()) {
-      const bench::AttentionShape shape = parse_shape(arguments->shape);
+  run_with_json(*command, arguments, [](Arguments& given) {
+    bench::DecodeBench& options = given.bench;
+    if (!given.shape.empty()) {
+      const bench::AttentionShape shape = parse_shape(given.shape);
       options.H = shape.H, options.G = shape.G, options.D = shape.D;
       options.length = options.prefill_length = shape.T;
     }
-    const auto rows = bench::bench_decode(options);
-    bench::print_rows(rows);
-    bench::write_rows(rows, arguments->json);
+    return bench::bench_decode(options);
   });
 }
 
@@ -150,11 +160,7 @@ void add_knn(CLI::App& bench) {
       "knn",
       "exact search for the k best of many keys: against a sum over the same bytes and FAISS "
       "IndexFlatIP in f32 (scripts/requirements-test.txt), and its memory for scores");
-  struct Arguments {
-    bench::KnnBench bench;
-    std::string json;
-  };
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<BenchArguments<bench::KnnBench>>();
   command->add_option("--keys", arguments->bench.num_keys, "keys of the head (default: 1000000)")
       ->check(CLI::PositiveNumber);
   command->add_option("--head-dim", arguments->bench.head_dim, "D (default: 64)")
@@ -171,22 +177,13 @@ void add_knn(CLI::App& bench) {
       ->check(CLI::IsMember(arguments->bench.names));
   command->add_option("--repeats", arguments->bench.repeats, "timed runs; the median counts")
       ->check(CLI::PositiveNumber);
-  command->add_option("--json", arguments->json, "file for the rows");
-  command->callback([arguments] {
-    const auto rows = bench::bench_knn(arguments->bench);
-    bench::print_rows(rows);
-    bench::write_rows(rows, arguments->json);
-  });
+  run_with_json(*command, arguments, [](auto& given) { return bench::bench_knn(given.bench); });
 }
 
 void add_train_step(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "train_step", "training steps of a FoX (Pro) against a PyTorch eager Transformer");
-  struct Arguments {
-    bench::TrainStepBench bench;
-    std::string json;
-  };
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<BenchArguments<bench::TrainStepBench>>();
   command->add_option("--model", arguments->bench.model, "10M (default) or 125M parameters")
       ->check(CLI::IsMember({"10M", "125M"}));
   command->add_option("--batch", arguments->bench.batch_size, "rows of a step")
@@ -198,22 +195,14 @@ void add_train_step(CLI::App& bench) {
       ->check(CLI::IsMember({"f32", "bf16"}));
   command->add_option("--repeats", arguments->bench.repeats, "timed steps; the median counts")
       ->check(CLI::PositiveNumber);
-  command->add_option("--json", arguments->json, "file for the rows");
-  command->callback([arguments] {
-    const auto rows = bench::bench_train_step(arguments->bench);
-    bench::print_rows(rows);
-    bench::write_rows(rows, arguments->json);
-  });
+  run_with_json(
+      *command, arguments, [](auto& given) { return bench::bench_train_step(given.bench); });
 }
 
 void add_forgetting_curve_bench(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "forgetting_curve", "a whole forgetting curve against its forward passes alone");
-  struct Arguments {
-    bench::ForgettingCurveBench bench;
-    std::string json;
-  };
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<BenchArguments<bench::ForgettingCurveBench>>();
   bench::ForgettingCurveBench& options = arguments->bench;
   command->add_option("--model", options.model, "10M (default) or 125M parameters")
       ->check(CLI::IsMember({"10M", "125M"}));
@@ -230,12 +219,8 @@ void add_forgetting_curve_bench(CLI::App& bench) {
       ->check(CLI::PositiveNumber);
   command->add_option("--repeats", options.repeats, "timed runs; the median counts")
       ->check(CLI::PositiveNumber);
-  command->add_option("--json", arguments->json, "file for the row");
-  command->callback([arguments] {
-    const auto rows = bench::bench_forgetting_curve(arguments->bench);
-    bench::print_rows(rows);
-    bench::write_rows(rows, arguments->json);
-  });
+  run_with_json(
+      *command, arguments, [](auto& given) { return bench::bench_forgetting_curve(given.bench); });
 }
 
 void add_generate_bench(CLI::App& bench) {
@@ -243,11 +228,7 @@ void add_generate_bench(CLI::App& bench) {
       "generate",
       "prefill and decode of a llama against llama.cpp ($REYNARD_PEER_PYTHON: a Python with "
       "llama-cpp-python, gguf, safetensors); decode far into a text, pruned against whole");
-  struct Arguments {
-    bench::GenerateBench bench;
-    std::string json;
-  };
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<BenchArguments<bench::GenerateBench>>();
   bench::GenerateBench& options = arguments->bench;
   command->add_option("--only", options.names, "llama, pruned (default: both)")
       ->delimiter(',')
@@ -259,22 +240,14 @@ void add_generate_bench(CLI::App& bench) {
   command->add_option("--layers", options.layers, "of both models")->capture_default_str();
   command->add_option("--repeats", options.repeats, "timed runs; the median counts")
       ->check(CLI::PositiveNumber);
-  command->add_option("--json", arguments->json, "file for the rows");
-  command->callback([arguments] {
-    const auto rows = bench::bench_generate(arguments->bench);
-    bench::print_rows(rows);
-    bench::write_rows(rows, arguments->json);
-  });
+  run_with_json(
+      *command, arguments, [](auto& given) { return bench::bench_generate(given.bench); });
 }
 
 void add_serve_bench(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "serve", "tokens/s of many clients against one, and gaps beside a long prompt");
-  struct Arguments {
-    bench::ServeBench bench;
-    std::string json;
-  };
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<BenchArguments<bench::ServeBench>>();
   bench::ServeBench& options = arguments->bench;
   command->add_option("--only", options.names, "throughput, gap (default: both)")
       ->delimiter(',')
@@ -293,22 +266,13 @@ void add_serve_bench(CLI::App& bench) {
   command->add_option("--dtype", options.dtype, "f32 or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
-  command->add_option("--json", arguments->json, "file for the rows");
-  command->callback([arguments] {
-    const auto rows = bench::bench_serve(arguments->bench);
-    bench::print_rows(rows);
-    bench::write_rows(rows, arguments->json);
-  });
+  run_with_json(*command, arguments, [](auto& given) { return bench::bench_serve(given.bench); });
 }
 
 void add_tokenizer_speed(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "tokenizer", "encoding text in one thread against the PyPI package of the format");
-  struct Arguments {
-    bench::TokenizerBench bench;
-    std::string json;
-  };
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<BenchArguments<bench::TokenizerBench>>();
   command->add_option("TEXT", arguments->bench.text, "file of UTF-8 text")->required();
   command
       ->add_option(
@@ -319,12 +283,8 @@ void add_tokenizer_speed(CLI::App& bench) {
       ->check(CLI::Range(1, 1 << 30));
   command->add_option("--repeats", arguments->bench.repeats, "timed runs; the median counts")
       ->check(CLI::PositiveNumber);
-  command->add_option("--json", arguments->json, "file for the rows");
-  command->callback([arguments] {
-    const auto rows = bench::bench_tokenizer(arguments->bench);
-    bench::print_rows(rows);
-    bench::write_rows(rows, arguments->json);
-  });
+  run_with_json(
+      *command, arguments, [](auto& given) { return bench::bench_tokenizer(given.bench); });
 }
 
 }  // namespace

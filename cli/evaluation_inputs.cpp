@@ -88,20 +88,19 @@ struct PreparedText {
 
 // tokenizer: for text; empty: there is none.
 std::shared_ptr<PreparedText> tokens_of(const fs::path& path, const std::string& tokenizer) {
-  if (!fs::exists(path)) throw Error(fmt::format("eval: {} does not exist", path.string()));
+  if (!fs::exists(path)) throw Error(fmt::format("{} does not exist", path.string()));
   auto text = std::make_shared<PreparedText>();
   if (path.extension() == ".tokens") {
     text->tokens = std::make_unique<data::TokenFile>(path);
     return text;
   }
   if (tokenizer.empty()) {
-    throw Error(
-        fmt::format("eval: there is no tokenizer of the model for {}; name one with --tokenizer",
-                    path.string()));
+    throw Error(fmt::format("there is no tokenizer of the model for {}; name one with --tokenizer",
+                            path.string()));
   }
   std::string pattern = (fs::temp_directory_path() / "reynard-eval-XXXXXX").string();
   if (!mkdtemp(pattern.data())) {
-    throw Error(fmt::format("eval: cannot create a folder in {}; set TMPDIR",
+    throw Error(fmt::format("cannot create a folder in {}; set TMPDIR",
                             fs::temp_directory_path().string()));
   }
   text->folder = pattern;
@@ -120,7 +119,7 @@ TextCorpus open_text(const fs::path& path, const TextNeeds& needs) {
   const data::TokenFileHeader& header = tokens.header();
   if (needs.vocab_size > 0 && header.vocab_size > needs.vocab_size) {
     throw Error(
-        fmt::format("eval: {} has a vocabulary of {} ({} tokenizer), the model one of {}; prepare "
+        fmt::format("{} has a vocabulary of {} ({} tokenizer), the model one of {}; prepare "
                     "the text with "
                     "the tokenizer that the model was trained with",
                     path.string(),
@@ -184,7 +183,7 @@ std::pair<std::string, std::string> name_and_file(const std::string& text) {
 
 nlohmann::json read_object(const fs::path& path) {
   nlohmann::json json = read_json(path);
-  if (!json.is_object()) throw Error(fmt::format("eval: {} is not a JSON object", path.string()));
+  if (!json.is_object()) throw Error(fmt::format("{} is not a JSON object", path.string()));
   return json;
 }
 
@@ -208,9 +207,9 @@ ModelFolder find_model(const fs::path& path) {
     folder.model = newest_checkpoint(path);
   }
   if (folder.model.empty()) {
-    throw Error(fmt::format(
-        "eval: {} holds no model: neither config.json nor model/config.json nor a checkpoint",
-        path.string()));
+    throw Error(
+        fmt::format("{} holds no model: neither config.json nor model/config.json nor a checkpoint",
+                    path.string()));
   }
   for (const fs::path& candidate : {path,
                                     fs::absolute(folder.model).parent_path(),
@@ -258,7 +257,7 @@ TextCorpus open_texts(const std::vector<std::string>& texts, const TextNeeds& ne
     if (name.empty()) {
       if (!result.name.empty()) {
         throw Error(fmt::format(
-            "eval: two texts without a name, {} and {}; give further ones as --text NAME=FILE",
+            "two texts without a name, {} and {}; give further ones as --text NAME=FILE",
             result.name,
             opened.name));
       }
@@ -268,14 +267,14 @@ TextCorpus open_texts(const std::vector<std::string>& texts, const TextNeeds& ne
     const bool known = std::any_of(
         others.begin(), others.end(), [&](const auto& other) { return other.name == name; });
     if (known || kTaken.contains(name)) {
-      throw Error(fmt::format("eval: --text {}: the name '{}' is taken", text, name));
+      throw Error(fmt::format("--text {}: the name '{}' is taken", text, name));
     }
     opened.corpus.name = name;
     others.push_back(std::move(opened.corpus));
     others_identity += fmt::format(" {}={}", name, opened.identity);
   }
   if (result.name.empty()) {
-    throw Error("eval: every --text has a name; give the text to measure on as --text FILE");
+    throw Error("every --text has a name; give the text to measure on as --text FILE");
   }
   result.corpus.others = std::move(others);
   result.identity += others_identity;

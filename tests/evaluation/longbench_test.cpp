@@ -7,6 +7,7 @@
 #include "reynard/evaluation/registry.h"
 #include "reynard/evaluation/scorer.h"
 #include "reynard/tensor/check.h"
+#include "tests/evaluation/writer.h"
 #include "tests/support/corpus.h"
 #include "tests/support/files.h"
 
@@ -83,27 +84,6 @@ TEST(LongbenchScore, SimilarityOfTheFirstLineOfCode) {
   for (int i = 0; i < 140; ++i) ba += "ba";
   EXPECT_EQ(code(ab + "c", ba + "cd"), 0);
 }
-
-// Writes what a function makes of the request.
-class Writer final : public Scorer {
- public:
-  using Answer = std::function<std::string(const Request&)>;
-  explicit Writer(Answer answer) : answer_(std::move(answer)) {}
-  std::vector<Response> answer(std::span<const Request> requests) override {
-    std::vector<Response> responses;
-    for (const Request& request : requests) {
-      Generated generated;
-      for (const char c : answer_(request)) {
-        generated.tokens.push_back(static_cast<unsigned char>(c));
-      }
-      responses.emplace_back(std::move(generated));
-    }
-    return responses;
-  }
-
- private:
-  Answer answer_;
-};
 
 class LongbenchTaskTest : public testing::Test {
  protected:

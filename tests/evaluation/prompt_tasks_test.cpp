@@ -7,6 +7,7 @@
 #include "reynard/evaluation/registry.h"
 #include "reynard/evaluation/scorer.h"
 #include "reynard/tensor/check.h"
+#include "tests/evaluation/writer.h"
 #include "tests/support/corpus.h"
 #include "tests/support/files.h"
 
@@ -16,30 +17,6 @@
 
 namespace reynard::evaluation {
 namespace {
-
-// Writes what a function makes of the request.
-class Writer final : public Scorer {
- public:
-  using Answer = std::function<std::string(const Request&)>;
-  explicit Writer(Answer answer) : answer_(std::move(answer)) {}
-
-  std::vector<Response> answer(std::span<const Request> requests) override {
-    std::vector<Response> responses;
-    for (const Request& request : requests) {
-      Generated generated;
-      for (const char c : answer_(request)) {
-        generated.tokens.push_back(static_cast<unsigned char>(c));
-      }
-      responses.emplace_back(std::move(generated));
-      ++answered;
-    }
-    return responses;
-  }
-  int64_t answered = 0;
-
- private:
-  Answer answer_;
-};
 
 Writer oracle() {
   return Writer([](const Request& request) {
