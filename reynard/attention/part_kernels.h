@@ -32,7 +32,7 @@ struct PartArguments {
 };
 
 struct BackwardPart {
-  at::Tensor dq;           // (B, Tq, H, D) f32: parts are added in f32 before the final rounding
+  at::Tensor dq;           // (B, Tq, H, D) dq_dtype
   at::Tensor dquery_sums;  // (B, H, Tq) f64, undefined without bias
   at::Tensor dk, dv;       // (B, Tk, G, D) dtype of q
   at::Tensor dsums;        // (B, H, Tk) f64, undefined without bias
@@ -47,10 +47,12 @@ struct PartKernels {
   //   dout  (B, Tq, H, D) dtype of q, stride(-1) == 1
   //   lse   (B, H, Tq) f32: of all parts together
   //   delta (B, H, Tq) f64: rowsum(dout * out) - dlse, with out of all parts together
+  //   dq_dtype: that of q, or f32 where parts are to be added before the final rounding
   BackwardPart (*backward)(const PartArguments& arguments,
                            const at::Tensor& dout,
                            const at::Tensor& lse,
-                           const at::Tensor& delta) = nullptr;
+                           const at::Tensor& delta,
+                           at::ScalarType dq_dtype) = nullptr;
 
   // rowsum(dout * out) in f64: rounding it to f32 would show in the gradient of the gates, which
   // sums it over all rows.

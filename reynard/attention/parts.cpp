@@ -152,6 +152,7 @@ PartsBackward backward_parts(const at::Tensor& dout,
   scale = effective_scale(q, scale);
   const at::Tensor delta = row_deltas(dout, dlse, forward);
   const at::Tensor rows = with_unit_stride(dout.defined() ? dout : at::zeros_like(forward.out));
+  const at::ScalarType dq_dtype = parts.size() > 1 ? at::kFloat : q.scalar_type();
   PartsBackward result;
   for (size_t p = 0; p < parts.size(); ++p) {
     const KeyPart& part = parts[p];
@@ -164,7 +165,7 @@ PartsBackward backward_parts(const at::Tensor& dout,
       dk = exact.dk, dv = exact.dv, dsums = exact.dsums;
     } else {
       const BackwardPart kernel = part_kernels(q).backward(
-          kernel_arguments(q, query_sums, part, start, scale), rows, forward.lse, delta);
+          kernel_arguments(q, query_sums, part, start, scale), rows, forward.lse, delta, dq_dtype);
       dq = kernel.dq, dquery_sums = kernel.dquery_sums;
       dk = kernel.dk, dv = kernel.dv, dsums = kernel.dsums;
     }

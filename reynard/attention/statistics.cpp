@@ -22,9 +22,9 @@ namespace {
 // A part of a whole.
 struct Share {
   double part = 0, whole = 0;
-  void add(double amount, bool in_part) {
-    whole += amount;
-    if (in_part) part += amount;
+  void add(int64_t of_part, int64_t of_whole) {
+    part += static_cast<double>(of_part);
+    whole += static_cast<double>(of_whole);
   }
 };
 
@@ -112,13 +112,13 @@ AttentionStatistics attention_statistics(const at::Tensor& start,
       const int64_t row = b * Tq + m * kQueryBlock;
       const int64_t visible =
           first.defined() ? std::max(first.const_data_ptr<int32_t>()[row], 0) : 0;
-      for (int64_t n = visible / kKeyBlock; n * kKeyBlock < end; ++n) {
-        const int64_t columns = std::min((n + 1) * kKeyBlock, end) - n * kKeyBlock;
-        for (int64_t h = 0; h < H; ++h) {
-          const bool pruned = n < first_block[(b * H + h) * M + m];
-          tiles[h].add(1, pruned);
-          flops[h].add(static_cast<double>(rows * columns), pruned);
-        }
+      const int64_t from = visible / kKeyBlock;
+      const int64_t to = std::max(from, (end + kKeyBlock - 1) / kKeyBlock);  // tiles [from, to)
+      const auto keys = [&](int64_t tile) { return std::min(tile * kKeyBlock, end); };
+      for (int64_t h = 0; h < H; ++h) {
+        const int64_t kept = std::clamp<int64_t>(first_block[(b * H + h) * M + m], from, to);
+        tiles[h].add(kept - from, to - from);
+        flops[h].add(rows * (keys(kept) - keys(from)), rows * (keys(to) - keys(from)));
       }
     }
   }

@@ -7,11 +7,10 @@
 namespace reynard::models {
 
 std::vector<double> pruned_tiles(const AttentionView& view) {
-  const int64_t N = view.q.size(0);
-  const at::Tensor first_key =
-      view.first_key.defined() ? view.first_key.unsqueeze(0) : at::Tensor();
+  const int64_t N = view.first_key.size(0);
   const at::Tensor shares =
-      attention::attention_statistics(view.start.unsqueeze(0), first_key, N, N).pruned_tiles;
+      attention::attention_statistics(view.start.unsqueeze(0), view.first_key.unsqueeze(0), N, N)
+          .pruned_tiles;
   const auto* begin = shares.const_data_ptr<double>();
   return {begin, begin + shares.numel()};
 }

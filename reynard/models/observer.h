@@ -19,7 +19,7 @@ struct AttentionView {
 };
 
 // Per head (H): share of the 128 x 64 tiles that the layer's queries see and pruning skips. view
-// has a start.
+// has a start; of it, start and first_key are read.
 std::vector<double> pruned_tiles(const AttentionView& view);
 
 // Default: nothing.

@@ -5,36 +5,62 @@
 #include "reynard/tensor/same_shape.h"
 
 #include <cmath>
+#include <vector>
 
 namespace reynard::ops {
 
-void adamw(const AdamWTensors& tensors,
-           const at::Tensor& gradient,
-           const at::Tensor& gradient_scale,
-           const AdamWStep& step) {
-  const auto& [value, compute, exp_avg, exp_avg_sq] = tensors;
-  tensor::check_dtype("adamw", "value", value, {at::kFloat});
-  tensor::check_same_shape("adamw", "gradient", gradient, "value", value);
-  tensor::check_same_shape("adamw", "exp_avg", exp_avg, "value", value);
-  tensor::check_same_shape("adamw", "exp_avg_sq", exp_avg_sq, "value", value);
-  if (compute.defined()) tensor::check_same_shape("adamw", "compute", compute, "value", value);
-  const at::Tensor dense = gradient.to(at::kFloat).contiguous();
+namespace {
+
+void check(const AdamWStep& step) {
+  tensor::check_dtype("adamw", "value", step.value, {at::kFloat});
+  tensor::check_same_shape("adamw", "gradient", step.gradient, "value", step.value);
+  tensor::check_same_shape("adamw", "exp_avg", step.exp_avg, "value", step.value);
+  tensor::check_same_shape("adamw", "exp_avg_sq", step.exp_avg_sq, "value", step.value);
+  if (step.compute.defined()) {
+    tensor::check_same_shape("adamw", "compute", step.compute, "value", step.value);
+  }
+}
+
+AdamWTensor tensor_of(const AdamWStep& step, const at::Tensor& gradient, int64_t first) {
   const auto t = static_cast<double>(step.step);
-  const AdamWRow row{.value = value.data_ptr<float>(),
-                     .exp_avg = exp_avg.data_ptr<float>(),
-                     .exp_avg_sq = exp_avg_sq.data_ptr<float>(),
-                     .compute = compute.defined() ? compute.data_ptr() : nullptr,
-                     .gradient = dense.const_data_ptr<float>(),
-                     .gradient_scale = gradient_scale.const_data_ptr<float>(),
-                     .kept = static_cast<float>(1 - step.learning_rate * step.weight_decay),
-                     .beta1 = static_cast<float>(step.beta1),
-                     .beta2 = static_cast<float>(step.beta2),
-                     .rate = static_cast<float>(step.learning_rate / (1 - std::pow(step.beta1, t))),
-                     .root_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(step.beta2, t))),
-                     .epsilon = static_cast<float>(step.epsilon)};
-  const RowKernels& kernels = row_kernels(compute.defined() ? compute : value);
-  for_rows(
-      value, value.numel(), 1, [&](int64_t begin, int64_t end) { kernels.adamw(row, begin, end); });
+  return {.value = step.value.data_ptr<float>(),
+          .exp_avg = step.exp_avg.data_ptr<float>(),
+          .exp_avg_sq = step.exp_avg_sq.data_ptr<float>(),
+          .compute = step.compute.defined() ? step.compute.data_ptr() : nullptr,
+          .gradient = gradient.const_data_ptr<float>(),
+          .first = first,
+          .size = step.value.numel(),
+          .kept = static_cast<float>(1 - step.learning_rate * step.weight_decay),
+          .beta1 = static_cast<float>(step.beta1),
+          .beta2 = static_cast<float>(step.beta2),
+          .rate = static_cast<float>(step.learning_rate / (1 - std::pow(step.beta1, t))),
+          .root_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(step.beta2, t))),
+          .epsilon = static_cast<float>(step.epsilon)};
+}
+
+}  // namespace
+
+void adamw(std::span<const AdamWStep> steps, const at::Tensor& gradient_scale) {
+  if (steps.empty()) return;
+  std::vector<at::Tensor> gradients;
+  std::vector<AdamWTensor> tensors;
+  at::Tensor elements = steps[0].value;  // whose dtype `compute` has
+  int64_t size = 0;
+  for (const AdamWStep& step : steps) {
+    check(step);
+    if (step.compute.defined()) {
+      if (elements.scalar_type() == at::kFloat) elements = step.compute;
+      tensor::check_dtype("adamw", "compute", step.compute, {elements.scalar_type()});
+    }
+    gradients.push_back(step.gradient.to(at::kFloat).contiguous());
+    tensors.push_back(tensor_of(step, gradients.back(), size));
+    size += step.value.numel();
+  }
+  const AdamWTask task{.tensors = tensors.data(),
+                       .num_tensors = static_cast<int64_t>(tensors.size()),
+                       .gradient_scale = gradient_scale.const_data_ptr<float>()};
+  const RowKernels& kernels = row_kernels(elements);
+  for_rows(elements, size, 1, [&](int64_t begin, int64_t end) { kernels.adamw(task, begin, end); });
 }
 
 }  // namespace reynard::ops

@@ -8,7 +8,11 @@
 #include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/mm.h>
+
+#include <algorithm>
+#include <vector>
 
 namespace reynard::ops {
 
@@ -27,6 +31,39 @@ void check_weight(std::string_view op, const Weight& weight, int64_t inputs) {
 // What is multiplied: a tensor without a graph.
 at::Tensor matrix_of(const Weight& weight) {
   return weight.compute.defined() ? weight.compute : weight.value.detach();
+}
+
+// Matrices of few rows, like those of the gates, cost as much as their inputs' rows: in the
+// backward pass their gradients go through one product together.
+constexpr int64_t kFewOutputs = 64;
+
+// Gradients that are multiplied together: dy (N, sum of sizes) and the matrices that they belong
+// to.
+struct Together {
+  std::vector<at::Tensor> dys, matrices;
+  std::vector<size_t> weights;  // their indices
+
+  at::Tensor dy() const { return dys.size() == 1 ? dys[0] : at::cat(dys, 1); }
+  at::Tensor matrix() const { return matrices.size() == 1 ? matrices[0] : at::cat(matrices); }
+};
+
+// matrices[i] belongs to grads[i]; gradients and matrices become `dtype`.
+std::vector<Together> grouped(const variable_list& grads,
+                              std::span<const at::Tensor> matrices,
+                              at::ScalarType dtype) {
+  std::vector<Together> groups;
+  Together few;
+  for (size_t i = 0; i < grads.size(); ++i) {
+    if (!grads[i].defined()) continue;
+    Together one;
+    Together& group = matrices[i].size(0) <= kFewOutputs ? few : one;
+    group.dys.push_back(grads[i].to(dtype));
+    group.matrices.push_back(matrices[i].to(dtype));
+    group.weights.push_back(i);
+    if (!one.weights.empty()) groups.push_back(std::move(one));
+  }
+  if (!few.weights.empty()) groups.push_back(std::move(few));
+  return groups;
 }
 
 at::ScalarType saved_dtype(AutogradContext* context, const char* name) {
@@ -57,18 +94,24 @@ struct Linears : torch::autograd::Function<Linears> {
     const at::ScalarType value_dtype = saved_dtype(context, "value_dtype");
     variable_list result(1 + 2 * grads.size());
     at::Tensor& dx = result[0];
-    for (size_t i = 0; i < grads.size(); ++i) {
-      if (!grads[i].defined()) continue;
-      const at::Tensor dy = grads[i].to(x.scalar_type());
+    for (const Together& group : grouped(grads, std::span(saved).subspan(1), x.scalar_type())) {
+      const at::Tensor dy = group.dy();
       if (context->needs_input_grad(0)) {
-        const at::Tensor matrix = saved[1 + i].to(x.scalar_type());
         if (dx.defined()) {
-          add_product(dx, dy, matrix);
+          add_product(dx, dy, group.matrix());
         } else {
-          dx = at::mm(dy, matrix);
+          dx = at::mm(dy, group.matrix());
         }
       }
-      if (context->needs_input_grad(1 + i)) result[1 + i] = product(dy.t(), x, value_dtype);
+      const auto is_trained = [&](size_t i) { return context->needs_input_grad(1 + i); };
+      if (std::none_of(group.weights.begin(), group.weights.end(), is_trained)) continue;
+      const at::Tensor dw = product(dy.t(), x, value_dtype);
+      int64_t row = 0;
+      for (const size_t i : group.weights) {
+        const int64_t rows = saved[1 + i].size(0);
+        if (is_trained(i)) result[1 + i] = dw.narrow(0, row, rows);
+        row += rows;
+      }
     }
     return result;
   }

@@ -104,16 +104,30 @@ struct SoftmaxLossRows {
 
 // One AdamW step of a tensor: m = exp_avg, v = exp_avg_sq, g = gradient * scale,
 // value = kept * value - rate * m / (sqrt(v) * root_scale + epsilon).
-struct AdamWRow {
+struct AdamWTensor {
   float *value = nullptr, *exp_avg = nullptr, *exp_avg_sq = nullptr;
   void* compute = nullptr;  // element, or null: the rounded new value
   const float* gradient = nullptr;
-  const float* gradient_scale = nullptr;  // one number; not finite: nothing changes
-  float kept = 1;                         // 1 - learning rate * weight decay
+  int64_t first = 0, size = 0;  // elements before those of this tensor, and its own
+  float kept = 1;               // 1 - learning rate * weight decay
   float beta1 = 0, beta2 = 0;
   float rate = 0;        // learning rate / (1 - beta1^t)
   float root_scale = 1;  // 1 / sqrt(1 - beta2^t)
   float epsilon = 0;
+};
+
+// The tensors of a step; their elements are counted through.
+struct AdamWTask {
+  const AdamWTensor* tensors = nullptr;  // in host memory
+  int64_t num_tensors = 0;
+  const float* gradient_scale = nullptr;  // one number; not finite: nothing changes
+};
+
+// The sum of each column of partial (rows, width) in f64, row by row in a fixed order.
+struct ColumnSums {
+  const float* partial = nullptr;
+  int64_t rows = 0, width = 0;
+  float* sums = nullptr;  // (width)
 };
 
 // y = x W^T for an int8 weight with a scale per row; rows are those of the weight.
@@ -134,8 +148,11 @@ struct RowKernels {
   void (*gate_backward)(const GateRows&, int64_t begin, int64_t end);
   void (*rotary)(const RotaryRows&, int64_t begin, int64_t end);
   void (*softmax_loss)(const SoftmaxLossRows&, int64_t begin, int64_t end);
-  void (*adamw)(const AdamWRow&, int64_t begin, int64_t end);  // elements, not rows
+  void (*adamw)(const AdamWTask&, int64_t begin, int64_t end);  // elements, not rows
   void (*int8_product)(const Int8Rows&, int64_t begin, int64_t end) = nullptr;  // CPU only
+  void (*column_sums)(const ColumnSums&,
+                      int64_t begin,
+                      int64_t end) = nullptr;  // GPU only; columns
 };
 
 enum class Element { kF32, kBF16 };

@@ -3,7 +3,6 @@
 #include "reynard/ops/cpu/row_path.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
 #include <array>
@@ -41,13 +40,21 @@ at::Tensor sum_over_row_blocks(const at::Tensor& x,
                                const std::function<void(int64_t, int64_t, float*)>& body) {
   const int64_t num_blocks = (rows + kBlockRows - 1) / kBlockRows;
   const at::TensorOptions options = at::TensorOptions().dtype(at::kFloat).device(x.device());
-  const at::Tensor partial = at::zeros({num_blocks, row_width}, options);
-  float* sums = partial.data_ptr<float>();
   if (!x.is_cpu()) {
     const c10::DeviceGuard device(x.device());
-    body(0, rows, sums);
-    return at::sum(partial, {0}, /*keepdim=*/false, at::kDouble).to(at::kFloat);
+    const at::Tensor partial = at::empty({num_blocks, row_width}, options);
+    const at::Tensor total = at::empty({row_width}, options);
+    body(0, rows, partial.data_ptr<float>());
+    row_kernels(x).column_sums({.partial = partial.const_data_ptr<float>(),
+                                .rows = num_blocks,
+                                .width = row_width,
+                                .sums = total.data_ptr<float>()},
+                               0,
+                               row_width);
+    return total;
   }
+  const at::Tensor partial = at::zeros({num_blocks, row_width}, options);
+  float* sums = partial.data_ptr<float>();
   at::parallel_for(0, num_blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kBlockRows;

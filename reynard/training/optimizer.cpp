@@ -52,27 +52,27 @@ void Optimizer::step(double learning_rate, const at::Tensor& grad_norm, const at
   at::Tensor scale = 1 + 0 * (grad_norm + loss.to(grad_norm.device()));
   if (config_.clip_norm > 0) scale = scale * (config_.clip_norm / grad_norm).clamp_max(1);
   scale = scale.to(at::kFloat);
+  std::vector<ops::AdamWStep> steps;
   for (Group& group : groups_) {
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       models::Parameter& parameter = *group.parameters[i];
       const at::Tensor& gradient = parameter.value.grad();
       group.moved[i] = gradient.defined();  // else not used by this model's forward
       if (!group.moved[i]) continue;
-      const auto taken = static_cast<int64_t>(group.steps[i].add_(1).item<float>());
-      ops::adamw({.value = parameter.value.detach(),
-                  .compute = parameter.compute,
-                  .exp_avg = group.exp_avg[i],
-                  .exp_avg_sq = group.exp_avg_sq[i]},
-                 gradient,
-                 scale,
-                 {.learning_rate = learning_rate,
-                  .beta1 = config_.beta1,
-                  .beta2 = config_.beta2,
-                  .epsilon = config_.epsilon,
-                  .weight_decay = group.weight_decay,
-                  .step = taken});
+      steps.push_back({.value = parameter.value.detach(),
+                       .compute = parameter.compute,
+                       .exp_avg = group.exp_avg[i],
+                       .exp_avg_sq = group.exp_avg_sq[i],
+                       .gradient = gradient,
+                       .learning_rate = learning_rate,
+                       .beta1 = config_.beta1,
+                       .beta2 = config_.beta2,
+                       .epsilon = config_.epsilon,
+                       .weight_decay = group.weight_decay,
+                       .step = static_cast<int64_t>(group.steps[i].add_(1).item<float>())});
     }
   }
+  ops::adamw(steps, scale);
   clear_gradients();
 }
 

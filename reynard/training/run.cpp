@@ -198,12 +198,10 @@ class Window {
   double loss_ = 0, loss_tokens_ = 0, begin_seconds_ = 0, mean_loss_ = 0, rate_ = 0;
 };
 
-void add_gates(Json& line, const GateStatistics& gates, bool prunes) {
-  if (gates.has_gates()) {
-    line["gates_closed"] = gates.gates_closed();
-    line["gates_open"] = gates.gates_open();
-  }
-  if (prunes && gates.has_tiles()) line["pruned_share"] = gates.pruned_share();
+void add_gates(Json& line, const GateShares& gates, bool prunes) {
+  if (gates.closed) line["gates_closed"] = *gates.closed;
+  if (gates.open) line["gates_open"] = *gates.open;
+  if (prunes && gates.pruned) line["pruned_share"] = *gates.pruned;
 }
 
 // Whether the last step crossed a multiple of `every` tokens.
@@ -281,7 +279,7 @@ class Run {
     const bool validate = !last && crossed(trainer_, trainer_.experiment().validation.every);
     if (log || last || validate) {
       Json line = window_.line(trainer_);
-      add_gates(line, gates, prunes());
+      add_gates(line, gates.shares(), prunes());
       if (validate) line["validation_loss"] = validation_loss().value();
       metrics_->write(line);
       show_progress();

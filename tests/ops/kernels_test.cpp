@@ -293,15 +293,26 @@ TEST_P(Kernels, CrossEntropyWithinBudget) {
   }
 }
 
+AdamWStep adamw_step(const at::Tensor& start, bool mixed) {
+  AdamWStep step{.value = on_test_device(start.clone()),
+                 .compute = {},
+                 .exp_avg = on_test_device(at::zeros(start.sizes())),
+                 .exp_avg_sq = on_test_device(at::zeros(start.sizes())),
+                 .gradient = {},
+                 .learning_rate = 0.01,
+                 .beta1 = 0.8,
+                 .beta2 = 0.95,
+                 .epsilon = 1e-8,
+                 .weight_decay = 0.1};
+  if (mixed) step.compute = step.value.to(at::kBFloat16);
+  return step;
+}
+
 TEST_P(Kernels, AdamWFollowsTheDefinition) {
   for (const int64_t size : {1, 17, 1000, 1027}) {
     for (const bool mixed : {true, false}) {
       const at::Tensor start = random_normal({size}, 1, at::kFloat);
-      AdamWTensors tensors{.value = on_test_device(start.clone()),
-                           .compute = {},
-                           .exp_avg = on_test_device(at::zeros({size})),
-                           .exp_avg_sq = on_test_device(at::zeros({size}))};
-      if (mixed) tensors.compute = tensors.value.to(at::kBFloat16);
+      AdamWStep tensors = adamw_step(start, mixed);
       at::Tensor value = start.to(at::kDouble), m = at::zeros_like(value), v = m;
       const at::Tensor scale = on_test_device(at::full({}, 0.5));
       for (int64_t t = 1; t <= 3; ++t) {
@@ -312,20 +323,41 @@ TEST_P(Kernels, AdamWFollowsTheDefinition) {
         const auto step = static_cast<double>(t);
         const at::Tensor root = (v / (1 - std::pow(0.95, step))).sqrt() + 1e-8;
         value = 0.999 * value - 0.01 / (1 - std::pow(0.8, step)) * m / root;
-        adamw(tensors,
-              on_test_device(gradient),
-              scale,
-              {.learning_rate = 0.01,
-               .beta1 = 0.8,
-               .beta2 = 0.95,
-               .epsilon = 1e-8,
-               .weight_decay = 0.1,
-               .step = t});
+        tensors.gradient = on_test_device(gradient);
+        tensors.step = t;
+        adamw({&tensors, 1}, scale);
       }
       EXPECT_TENSORS_NEAR(tensors.value.cpu(), value.to(at::kFloat), 1e-6, 1e-6) << size;
       if (mixed) {
         EXPECT_BITWISE_EQUAL(tensors.compute, tensors.value.to(at::kBFloat16)) << size;
       }
+    }
+  }
+}
+
+// More tensors than one launch on a GPU takes, of sizes with and without whole vectors, with and
+// without copies.
+TEST_P(Kernels, AdamWOfManyTensorsIsThatOfEach) {
+  const at::Tensor scale = on_test_device(at::full({}, 0.5));
+  std::vector<AdamWStep> together, alone;
+  for (int64_t i = 0; i < 130; ++i) {
+    const int64_t size = i == 7 ? 40000 : i % 3 == 0 ? 4 * i : i;
+    const at::Tensor start = random_normal({size}, i, at::kFloat);
+    for (auto* steps : {&together, &alone}) {
+      steps->push_back(adamw_step(start, i % 2 == 0));
+      steps->back().gradient = on_test_device(random_normal({size}, 1000 + i, at::kFloat));
+      steps->back().weight_decay = i % 5 == 0 ? 0 : 0.1;
+      steps->back().step = 1 + i % 4;
+    }
+  }
+  adamw(together, scale);
+  for (AdamWStep& step : alone) adamw({&step, 1}, scale);
+  for (size_t i = 0; i < alone.size(); ++i) {
+    EXPECT_BITWISE_EQUAL(together[i].value, alone[i].value) << i;
+    EXPECT_BITWISE_EQUAL(together[i].exp_avg, alone[i].exp_avg) << i;
+    EXPECT_BITWISE_EQUAL(together[i].exp_avg_sq, alone[i].exp_avg_sq) << i;
+    if (alone[i].compute.defined()) {
+      EXPECT_BITWISE_EQUAL(together[i].compute, alone[i].compute) << i;
     }
   }
 }

@@ -1,9 +1,13 @@
 add_test(NAME structure COMMAND structure_test)
 
 # Headers stand alone. A source includes its own header first (structure_test sees to that), which shows it
-# for that header; those without a source of the same name are compiled by themselves, as part of the build.
+# for that header; those without a source of the same name are compiled by themselves, as part of the build,
+# those of the GPU only where its toolkit is.
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}
      ${CMAKE_SOURCE_DIR}/reynard/*.h ${CMAKE_SOURCE_DIR}/cli/*.h ${CMAKE_SOURCE_DIR}/bench/*.h)
+if(NOT REYNARD_CUDA)
+  list(FILTER headers EXCLUDE REGEX "/cuda/|/cuda_launch.h$")
+endif()
 foreach(header ${headers})
   string(REGEX REPLACE "h$" "cpp" own_source ${header})
   if(EXISTS ${CMAKE_SOURCE_DIR}/${own_source})
@@ -17,5 +21,8 @@ endforeach()
 if(NOT REYNARD_SANITIZER)
   add_library(headers_stand_alone OBJECT ${header_sources})
   target_link_libraries(headers_stand_alone PRIVATE reynard_options reynard CLI11::CLI11)
+  if(REYNARD_CUDA)
+    target_link_libraries(headers_stand_alone PRIVATE CUDA::cudart)
+  endif()
   target_compile_options(headers_stand_alone PRIVATE -O0)
 endif()

@@ -314,7 +314,8 @@ BackwardPart empty_gradients(const PartArguments& arguments) {
 BackwardPart backward_part(const PartArguments& arguments,
                            const at::Tensor& dout,
                            const at::Tensor& lse,
-                           const at::Tensor& delta) {
+                           const at::Tensor& delta,
+                           at::ScalarType dq_dtype) {
   const bool has_bias = arguments.part.sums.defined();
   BackwardPart result = empty_gradients(arguments);
   if (arguments.q.numel() == 0) {
@@ -353,6 +354,7 @@ BackwardPart backward_part(const PartArguments& arguments,
     params.packed.num_pairs = std::min(per_wave, num_pairs - pair);
     run_wave(prepared, params, workers, worker_bytes);
   }
+  result.dq = result.dq.to(dq_dtype);
   return result;
 }
 

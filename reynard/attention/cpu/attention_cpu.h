@@ -11,7 +11,8 @@ at::Tensor lse_of_part(const PartArguments& arguments);
 BackwardPart backward_part(const PartArguments& arguments,
                            const at::Tensor& dout,
                            const at::Tensor& lse,
-                           const at::Tensor& delta);
+                           const at::Tensor& delta,
+                           at::ScalarType dq_dtype);
 at::Tensor row_products(const at::Tensor& dout, const at::Tensor& out);
 std::vector<at::Tensor> pruned_starts(const at::Tensor& q,
                                       const at::Tensor& query_sums,

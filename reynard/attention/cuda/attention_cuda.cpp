@@ -74,11 +74,11 @@ void run_forward(const PartArguments& arguments, const at::Tensor& out, const at
   }
 }
 
-BackwardPart empty_gradients(const PartArguments& arguments) {
+BackwardPart empty_gradients(const PartArguments& arguments, at::ScalarType dq_dtype) {
   const at::Tensor& q = arguments.q;
   const KeyPart& part = arguments.part;
   BackwardPart result;
-  result.dq = at::empty(q.sizes(), q.options().dtype(at::kFloat));
+  result.dq = at::empty(q.sizes(), q.options().dtype(dq_dtype));
   result.dk = at::empty(part.k.sizes(), q.options());
   result.dv = at::empty(part.v.sizes(), q.options());
   if (part.sums.defined()) {
@@ -132,8 +132,9 @@ at::Tensor lse_of_part(const PartArguments& arguments) {
 BackwardPart backward_part(const PartArguments& arguments,
                            const at::Tensor& dout,
                            const at::Tensor& lse,
-                           const at::Tensor& delta) {
-  BackwardPart result = empty_gradients(arguments);
+                           const at::Tensor& delta,
+                           at::ScalarType dq_dtype) {
+  BackwardPart result = empty_gradients(arguments, dq_dtype);
   if (arguments.q.numel() == 0) {
     for (at::Tensor* x : {&result.dk, &result.dv, &result.dsums}) {
       if (x->defined()) x->zero_();

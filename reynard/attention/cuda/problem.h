@@ -40,7 +40,7 @@ struct BackwardTask {
   Operand dout;                   // (B, Tq, H, D)
   const float* lse = nullptr;     // (B, H, Tq) of all key parts together
   const double* delta = nullptr;  // (B, H, Tq) rowsum(dout * out) - dlse
-  Operand dq;                     // (B, Tq, H, D) f32
+  Operand dq;                     // (B, Tq, H, D) f32 or dtype of q
   Operand dk, dv;                 // (B, Tk, G, D)
   double* dquery_sums = nullptr;  // (B, H, Tq), or null
   double* dkey_sums = nullptr;    // (B, H, Tk), or null

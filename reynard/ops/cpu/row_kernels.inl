@@ -277,9 +277,7 @@ REYNARD_INLINE Vector square_root(Vector v) {
 }
 
 template <class T>
-void adamw(const AdamWRow& p, int64_t begin, int64_t end) {
-  const float scale = *p.gradient_scale;
-  if (!__builtin_isfinite(scale)) return;
+void adamw(const AdamWTensor& p, float scale, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; i += kLanes) {
     const int64_t count = end - i;
     const Vector g = load(p.gradient + i, count) * scale;
@@ -292,6 +290,18 @@ void adamw(const AdamWRow& p, int64_t begin, int64_t end) {
     store(p.exp_avg_sq + i, s, count);
     store(p.value + i, value, count);
     if (p.compute) store(static_cast<T*>(p.compute) + i, value, count);
+  }
+}
+
+template <class T>
+void adamw(const AdamWTask& task, int64_t begin, int64_t end) {
+  const float scale = *task.gradient_scale;
+  if (!__builtin_isfinite(scale)) return;
+  for (int64_t i = 0; i < task.num_tensors; ++i) {
+    const AdamWTensor& tensor = task.tensors[i];
+    const int64_t from = begin > tensor.first ? begin - tensor.first : 0;
+    const int64_t to = end - tensor.first < tensor.size ? end - tensor.first : tensor.size;
+    if (from < to) adamw<T>(tensor, scale, from, to);
   }
 }
 

@@ -26,7 +26,9 @@ constexpr RowKernels kTable = {&run<element, &norm_forward, NormForward>,
                                &run<element, &gate_backward, GateRows>,
                                &run<element, &rotary, RotaryRows>,
                                &run<element, &softmax_loss, SoftmaxLossRows>,
-                               &run<element, &adamw, AdamWRow>};
+                               &run<element, &adamw, AdamWTask>,
+                               nullptr,
+                               &run<element, &column_sums, ColumnSums>};
 
 const bool registered = [] {
   register_gpu_row_kernels(kTable<Element::kF32>, kTable<Element::kBF16>);

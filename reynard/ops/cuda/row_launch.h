@@ -19,6 +19,7 @@ void gate_forward(const GateRows& task, Element element, int64_t rows, cudaStrea
 void gate_backward(const GateRows& task, Element element, int64_t rows, cudaStream_t stream);
 void rotary(const RotaryRows& task, Element element, int64_t rows, cudaStream_t stream);
 void softmax_loss(const SoftmaxLossRows& task, Element element, int64_t rows, cudaStream_t stream);
-void adamw(const AdamWRow& task, Element element, int64_t elements, cudaStream_t stream);
+void adamw(const AdamWTask& task, Element element, int64_t elements, cudaStream_t stream);
+void column_sums(const ColumnSums& task, Element element, int64_t columns, cudaStream_t stream);
 
 }  // namespace reynard::ops::cuda

@@ -117,7 +117,8 @@ TEST_P(KernelPath, ReadsNoKeyBlockBeforeStart) {
     arguments.start = at::full({1, 1, 2}, 300, at::TensorOptions().dtype(at::kInt));
     const ForwardPart expected = forward_part(arguments, dtype);
     const at::Tensor delta = row_products(inputs.dout, expected.out);
-    const BackwardPart gradients = backward_part(arguments, inputs.dout, expected.lse, delta);
+    const BackwardPart gradients =
+        backward_part(arguments, inputs.dout, expected.lse, delta, dtype);
 
     arguments.part.k = inputs.k.clone();
     arguments.part.v = inputs.v.clone();
@@ -126,7 +127,7 @@ TEST_P(KernelPath, ReadsNoKeyBlockBeforeStart) {
     const ForwardPart poisoned = forward_part(arguments, dtype);
     EXPECT_BITWISE_EQUAL(poisoned.out, expected.out);
     EXPECT_BITWISE_EQUAL(poisoned.lse, expected.lse);
-    const BackwardPart again = backward_part(arguments, inputs.dout, expected.lse, delta);
+    const BackwardPart again = backward_part(arguments, inputs.dout, expected.lse, delta, dtype);
     EXPECT_BITWISE_EQUAL(again.dq, gradients.dq);
     EXPECT_BITWISE_EQUAL(again.dk, gradients.dk);
     EXPECT_BITWISE_EQUAL(again.dk.slice(1, 0, 300), at::zeros_like(again.dk.slice(1, 0, 300)));

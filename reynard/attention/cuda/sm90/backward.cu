@@ -695,7 +695,16 @@ __global__ void __launch_bounds__(kThreads, 1) backward_kernel(const __grid_cons
   }
 }
 
+__device__ void store_pair(float* to, float x, float y) {
+  *reinterpret_cast<float2*>(to) = {x, y};
+}
+template <class Scalar>
+__device__ void store_pair(Scalar* to, float x, float y) {
+  *reinterpret_cast<uint32_t*>(to) = packed(x, y, Scalar());
+}
+
 // dq from the sums of parts: one block of threads per part, in the order that send_dq wrote.
+template <class Out>
 __global__ void __launch_bounds__(kWarpgroup) dq_kernel(const Params p, int num_halves) {
   const Problem& problem = p.task.problem;
   const int64_t tile = blockIdx.x / num_halves;
@@ -706,15 +715,14 @@ __global__ void __launch_bounds__(kWarpgroup) dq_kernel(const Params p, int num_
   const auto* part = reinterpret_cast<const float4*>(p.dq_sums + int64_t{blockIdx.x} * kPartFloats);
   const int row = m * kQueriesPerTile + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
   const Operand& to = p.task.dq;
-  float* out = static_cast<float*>(to.data) + b * to.batch + h * to.head;
+  Out* out = static_cast<Out*>(to.data) + b * to.batch + h * to.head;
   for (int j = 0; j < 8; ++j) {
     const int d = half * 64 + 8 * j + threadIdx.x % 4 * 2;
     if (d >= problem.D) continue;
     const float4 sums = seen ? part[j * kWarpgroup + threadIdx.x] : float4{};
     const auto store = [&](int query, float x, float y) {
       if (query >= problem.Tq) return;
-      *reinterpret_cast<float2*>(out + int64_t{query} * to.time + d) = {x * problem.scale,
-                                                                        y * problem.scale};
+      store_pair(out + int64_t{query} * to.time + d, x * problem.scale, y * problem.scale);
     };
     store(row, sums.x, sums.y);
     store(row + 8, sums.z, sums.w);
@@ -777,7 +785,9 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   backward_kernel<C><<<blocks, kThreads, kBytes, stream>>>(p);
   REYNARD_CUDA_CHECK_LAUNCH();
   const unsigned parts = problem.B * problem.H * p.num_tiles * C::kHalves;
-  dq_kernel<<<parts, kWarpgroup, 0, stream>>>(p, C::kHalves);
+  const auto write_dq =
+      task.dq.element == Element::kFloat ? &dq_kernel<float> : &dq_kernel<typename C::Scalar>;
+  write_dq<<<parts, kWarpgroup, 0, stream>>>(p, C::kHalves);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 
