@@ -695,17 +695,28 @@ __global__ void __launch_bounds__(kThreads, 1) backward_kernel(const __grid_cons
   }
 }
 
-__device__ void store_pair(float* to, float x, float y) {
-  *reinterpret_cast<float2*>(to) = {x, y};
+// Eight neighbouring numbers in whole 16-byte accesses.
+__device__ void store_eight(float* to, const float* from) {
+  for (int i = 0; i < 8; i += 4) {
+    *reinterpret_cast<float4*>(to + i) = *reinterpret_cast<const float4*>(from + i);
+  }
 }
 template <class Scalar>
-__device__ void store_pair(Scalar* to, float x, float y) {
-  *reinterpret_cast<uint32_t*>(to) = packed(x, y, Scalar());
+__device__ void store_eight(Scalar* to, const float* from) {
+  uint4 pairs;
+  pairs.x = packed(from[0], from[1], Scalar());
+  pairs.y = packed(from[2], from[3], Scalar());
+  pairs.z = packed(from[4], from[5], Scalar());
+  pairs.w = packed(from[6], from[7], Scalar());
+  *reinterpret_cast<uint4*>(to) = pairs;
 }
 
 // dq from the sums of parts: one block of threads per part, in the order that send_dq wrote.
+// Through shared memory, so that rows are written whole.
 template <class Out>
 __global__ void __launch_bounds__(kWarpgroup) dq_kernel(const Params p, int num_halves) {
+  constexpr int kColumns = 64, kStride = kColumns + 4;
+  __shared__ alignas(16) float rows[kQueriesPerTile * kStride];
   const Problem& problem = p.task.problem;
   const int64_t tile = blockIdx.x / num_halves;
   const int half = blockIdx.x % num_halves, m = tile % p.num_tiles;
@@ -713,19 +724,23 @@ __global__ void __launch_bounds__(kWarpgroup) dq_kernel(const Params p, int num_
   const BlockRange blocks = p.plan.keys[tile].blocks;
   const bool seen = blocks.last >= blocks.first;
   const auto* part = reinterpret_cast<const float4*>(p.dq_sums + int64_t{blockIdx.x} * kPartFloats);
-  const int row = m * kQueriesPerTile + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-  const Operand& to = p.task.dq;
-  Out* out = static_cast<Out*>(to.data) + b * to.batch + h * to.head;
-  for (int j = 0; j < 8; ++j) {
-    const int d = half * 64 + 8 * j + threadIdx.x % 4 * 2;
-    if (d >= problem.D) continue;
+  float* own =
+      rows + (threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4) * kStride + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int j = 0; j < kColumns / 8; ++j) {
     const float4 sums = seen ? part[j * kWarpgroup + threadIdx.x] : float4{};
-    const auto store = [&](int query, float x, float y) {
-      if (query >= problem.Tq) return;
-      store_pair(out + int64_t{query} * to.time + d, x * problem.scale, y * problem.scale);
-    };
-    store(row, sums.x, sums.y);
-    store(row + 8, sums.z, sums.w);
+    *reinterpret_cast<float2*>(own + 8 * j) = {sums.x * problem.scale, sums.y * problem.scale};
+    *reinterpret_cast<float2*>(own + 8 * kStride + 8 * j) = {sums.z * problem.scale,
+                                                             sums.w * problem.scale};
+  }
+  __syncthreads();
+  const Operand& to = p.task.dq;
+  Out* out = static_cast<Out*>(to.data) + b * to.batch + h * to.head + half * kColumns;
+  for (int i = threadIdx.x; i < kQueriesPerTile * kColumns / 8; i += kWarpgroup) {
+    const int row = i / (kColumns / 8), d = i % (kColumns / 8) * 8;
+    const int64_t query = int64_t{m} * kQueriesPerTile + row;
+    if (query >= problem.Tq || half * kColumns + d >= problem.D) continue;
+    store_eight(out + query * to.time + d, rows + row * kStride + d);
   }
 }
 
