@@ -39,10 +39,7 @@ struct Decoder::Block {
     const ops::NormedSum second =
         ops::add_rms_norm(mixed, first.residual, mlp_norm.value, norm_eps);
     const at::Tensor inner = product(second.normed, gate_up);
-    return {.update = down.scales.defined()
-                          ? product(ops::gated_act(inner, act), down)
-                          : ops::gated_linear(inner, act, {down.value, down.compute}),
-            .residual = second.residual};
+    return {.update = ops::gated_linear(inner, act, weight_of(down)), .residual = second.residual};
   }
 
   ops::NormedSum add_norm(const Stream& in, const Parameter& norm) const {

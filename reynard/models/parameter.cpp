@@ -1,8 +1,5 @@
 #include "reynard/models/parameter.h"
 
-#include "reynard/ops/int8_linear.h"
-#include "reynard/ops/linear.h"
-
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>
@@ -26,10 +23,7 @@ Parameter vector_parameter(const at::Tensor& value, bool frozen) {
 }  // namespace
 
 at::Tensor product(const at::Tensor& x, const Parameter& weight, const at::Tensor& bias) {
-  if (weight.scales.defined()) {
-    return ops::int8_linear(x, {.values = weight.value, .scales = weight.scales}, bias);
-  }
-  return ops::linear(x, weight.value, weight.compute, bias);
+  return ops::linear(x, weight_of(weight), bias);
 }
 
 at::Tensor rows_of(const Parameter& weight, const at::Tensor& ids) {

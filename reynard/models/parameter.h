@@ -1,6 +1,8 @@
 #pragma once
 // A named weight of a model, and how weights get their first values.
 
+#include "reynard/ops/linear.h"
+
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
@@ -24,6 +26,10 @@ struct Parameter {
   bool frozen = false;  // saved with the model, never trained (fixed gates)
   bool product = true;  // read by a matrix product: has a compute copy in mixed precision
 };
+// What ops/linear.h multiplies with.
+inline ops::Weight weight_of(const Parameter& parameter) {
+  return {.value = parameter.value, .compute = parameter.compute, .scales = parameter.scales};
+}
 // x W^T + bias (f32 or undefined) in the dtype of the weight's products.
 at::Tensor product(const at::Tensor& x, const Parameter& weight, const at::Tensor& bias = {});
 // The rows of these ids (N) as f32 (f64 of an f64 weight): the embedding of tokens.

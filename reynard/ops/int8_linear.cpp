@@ -1,6 +1,6 @@
 #include "reynard/ops/int8_linear.h"
 
-#include "reynard/ops/rows.h"
+#include "reynard/ops/few_row_products.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
@@ -21,29 +21,9 @@ namespace {
 constexpr double kLargest = 127;  // not -128: the range is symmetric
 // Rows of a weight that are quantised or widened at a time: a few MB at any width.
 constexpr int64_t kWideRows = 512;
-// Up to this many tokens the int8 values are multiplied as they are; more tokens pay for widening
-// the weight to bf16, whose products have matrix units.
-constexpr int64_t kDirectTokens = 16;
 
-// Sums over int8 values as they are, their rows split between threads.
-at::Tensor direct_product(const at::Tensor& x, const Int8Weight& weight) {
-  const int64_t O = weight.values.size(0), I = weight.values.size(1);
-  at::Tensor y = at::empty({x.size(0), O}, at::kFloat);
-  const Int8Rows task{.x = x.const_data_ptr(),
-                      .values = weight.values.const_data_ptr<int8_t>(),
-                      .scales = weight.scales.const_data_ptr<float>(),
-                      .tokens = x.size(0),
-                      .rows = O,
-                      .width = I,
-                      .y = y.data_ptr<float>()};
-  const RowKernels& kernels = row_kernels(x);
-  for_rows(x, O, x.size(0) * I, [&](int64_t begin, int64_t end) {
-    kernels.int8_product(task, begin, end);
-  });
-  return y;
-}
-
-// int8 values are bf16 values too: the scale comes after the product, in f32.
+// For many rows of x, which pay for widening the weight: int8 values are bf16 values too, and bf16
+// products have matrix units. The scale comes after the product, in f32.
 at::Tensor widened_product(const at::Tensor& x, const Int8Weight& weight) {
   const int64_t O = weight.values.size(0);
   at::Tensor y = at::empty({x.size(0), O}, at::kFloat);
@@ -88,10 +68,10 @@ at::Tensor int8_linear(const at::Tensor& x, const Int8Weight& weight, const at::
   tensor::check_shape("int8_linear", "x", x, {{"N"}, {"I", weight.values.size(1)}});
   const at::NoGradGuard no_grad;
   const at::Tensor input = x.to(at::kBFloat16).contiguous();
-  const bool few = x.size(0) <= kDirectTokens;
-  at::Tensor y = few ? direct_product(input, weight) : widened_product(input, weight);
-  if (bias.defined()) y = y + bias;
-  return y.to(at::kBFloat16);
+  const RowWeight rows{.values = weight.values, .scales = weight.scales};
+  const at::Tensor y = has_few_row_product(input, rows) ? few_row_products(input, {&rows, 1})[0]
+                                                        : widened_product(input, weight);
+  return bias.defined() ? (y + bias).to(at::kBFloat16) : y.to(at::kBFloat16);
 }
 
 }  // namespace reynard::ops

@@ -1,11 +1,14 @@
 #include "reynard/ops/linear.h"
 
+#include "reynard/ops/few_row_products.h"
 #include "reynard/ops/gated_act_rows.h"
+#include "reynard/ops/int8_linear.h"
 #include "reynard/ops/product.h"
 #include "reynard/ops/rows.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <ATen/ops/cat.h>
@@ -64,6 +67,34 @@ std::vector<Together> grouped(const variable_list& grads,
   }
   if (!few.weights.empty()) groups.push_back(std::move(few));
   return groups;
+}
+
+// What the products of these weights are formed in: that of the narrowest.
+at::ScalarType product_dtype(std::span<const Weight> weights) {
+  at::ScalarType dtype = weights[0].value.scalar_type();
+  for (const Weight& weight : weights) {
+    if (weight.scales.defined()) return at::kBFloat16;
+    if (weight.compute.defined()) dtype = weight.compute.scalar_type();
+  }
+  return dtype;
+}
+
+bool has_graph(const at::Tensor& x, std::span<const Weight> weights) {
+  return at::GradMode::is_enabled() &&
+         (x.requires_grad() || std::ranges::any_of(weights, [](const Weight& weight) {
+            return weight.value.requires_grad();
+          }));
+}
+
+// The products of few rows; empty where the library has to form them.
+std::vector<at::Tensor> without_graph(const at::Tensor& x, std::span<const Weight> weights) {
+  if (has_graph(x, weights)) return {};
+  std::vector<RowWeight> matrices;
+  for (const Weight& weight : weights) {
+    matrices.push_back({.values = matrix_of(weight), .scales = weight.scales});
+    if (!has_few_row_product(x, matrices.back())) return {};
+  }
+  return few_row_products(x, matrices);
 }
 
 at::ScalarType saved_dtype(AutogradContext* context, const char* name) {
@@ -151,24 +182,33 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
 
 std::vector<at::Tensor> linears(const at::Tensor& x, std::span<const Weight> weights) {
   tensor::check_shape("linear", "x", x, {{"N"}, {"I"}});
+  for (const Weight& weight : weights) check_weight("linear", weight, x.size(1));
+  const at::Tensor input = x.to(product_dtype(weights));
+  std::vector<at::Tensor> results = without_graph(input, weights);
+  if (!results.empty()) return results;
+  results.resize(weights.size());
   std::vector<at::Tensor> values, matrices;
-  at::ScalarType dtype = weights[0].value.scalar_type();
-  for (const Weight& weight : weights) {
-    check_weight("linear", weight, x.size(1));
-    values.push_back(weight.value);
-    matrices.push_back(matrix_of(weight));
-    if (weight.compute.defined()) dtype = weight.compute.scalar_type();
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i].scales.defined()) {
+      results[i] = int8_linear(input, {.values = weights[i].value, .scales = weights[i].scales});
+    } else {
+      values.push_back(weights[i].value);
+      matrices.push_back(matrix_of(weights[i]));
+    }
   }
-  return Linears::apply(x.to(dtype), at::TensorList(values), at::TensorList(matrices));
+  if (values.empty()) return results;
+  const variable_list floats =
+      Linears::apply(input, at::TensorList(values), at::TensorList(matrices));
+  auto next = floats.begin();
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (!weights[i].scales.defined()) results[i] = *next++;
+  }
+  return results;
 }
 
-at::Tensor linear(const at::Tensor& x,
-                  const at::Tensor& weight,
-                  const at::Tensor& compute,
-                  const at::Tensor& bias) {
-  if (bias.defined()) tensor::check_shape("linear", "bias", bias, {{"O", weight.size(0)}});
-  const Weight one{.value = weight, .compute = compute};
-  return add_bias(linears(x, {&one, 1})[0], bias);
+at::Tensor linear(const at::Tensor& x, const Weight& weight, const at::Tensor& bias) {
+  if (bias.defined()) tensor::check_shape("linear", "bias", bias, {{"O", weight.value.size(0)}});
+  return add_bias(linears(x, {&weight, 1})[0], bias);
 }
 
 at::Tensor add_bias(const at::Tensor& y, const at::Tensor& bias) {
@@ -178,11 +218,14 @@ at::Tensor add_bias(const at::Tensor& y, const at::Tensor& bias) {
 at::Tensor gated_linear(const at::Tensor& gate_up, Activation act, const Weight& weight) {
   tensor::check_shape("gated_linear", "gate_up", gate_up, {{"N"}, {"2I"}});
   check_weight("gated_linear", weight, gate_up.size(1) / 2);
-  if (!has_row_kernels(gate_up)) {
-    return linear(gated_act(gate_up, act), weight.value, weight.compute);
+  if (!has_row_kernels(gate_up) || weight.scales.defined()) {
+    return linear(gated_act(gate_up, act), weight);
   }
-  return GatedLinear::apply(
-      gate_up.contiguous(), weight.value, matrix_of(weight), act == Activation::kSilu);
+  const bool silu = act == Activation::kSilu;
+  if (gate_up.size(0) <= kFewRows && !has_graph(gate_up, {&weight, 1})) {
+    return linear(rows::gated_act_forward(gate_up.contiguous(), silu), weight);
+  }
+  return GatedLinear::apply(gate_up.contiguous(), weight.value, matrix_of(weight), silu);
 }
 
 }  // namespace reynard::ops

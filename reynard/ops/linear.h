@@ -1,5 +1,6 @@
 #pragma once
-// Matrix products with f32 master weights and, for mixed precision, their bf16 compute copies.
+// Matrix products with f32 master weights and, for mixed precision, their bf16 compute copies, or
+// with int8 weights. Few rows without a graph (decoding) go to few_row_products.h.
 
 #include "reynard/ops/gated_act.h"
 
@@ -11,9 +12,11 @@
 namespace reynard::ops {
 
 // A weight W (O, I) in f32 (f64: the reference). Where `compute` (O, I) is defined, products run
-// in its dtype and the gradient reaches `value`; where it is not, in that of `value`.
+// in its dtype and the gradient reaches `value`; where it is not, in that of `value`. With scales
+// `value` is int8 (int8_linear.h), products are bf16 and there are no gradients.
 struct Weight {
-  at::Tensor value, compute;
+  at::Tensor value, compute = {};
+  at::Tensor scales = {};  // (O) f32
 };
 
 // y_w = x W_w^T for weights that share their input. One node: the gradient of x is one sum, to
@@ -23,10 +26,7 @@ std::vector<at::Tensor> linears(const at::Tensor& x, std::span<const Weight> wei
 
 // y = x W^T + b. bias (O) may be undefined; it is added in f32.
 //   x (N, I)  ->  (N, O) dtype of the product
-at::Tensor linear(const at::Tensor& x,
-                  const at::Tensor& weight,
-                  const at::Tensor& compute = {},
-                  const at::Tensor& bias = {});
+at::Tensor linear(const at::Tensor& x, const Weight& weight, const at::Tensor& bias = {});
 
 // y (N, O) + bias (O), which may be undefined; the sum is formed in the dtype of the bias.
 at::Tensor add_bias(const at::Tensor& y, const at::Tensor& bias);

@@ -130,15 +130,6 @@ struct ColumnSums {
   float* sums = nullptr;  // (width)
 };
 
-// y = x W^T for an int8 weight with a scale per row; rows are those of the weight.
-struct Int8Rows {
-  const void* x = nullptr;         // (tokens, width) element
-  const int8_t* values = nullptr;  // (rows, width)
-  const float* scales = nullptr;   // (rows)
-  int64_t tokens = 0, rows = 0, width = 0;
-  float* y = nullptr;  // (tokens, rows)
-};
-
 struct RowKernels {
   void (*norm_forward)(const NormForward&, int64_t begin, int64_t end);
   void (*norm_backward)(const NormBackward&, int64_t begin, int64_t end);
@@ -149,10 +140,8 @@ struct RowKernels {
   void (*rotary)(const RotaryRows&, int64_t begin, int64_t end);
   void (*softmax_loss)(const SoftmaxLossRows&, int64_t begin, int64_t end);
   void (*adamw)(const AdamWTask&, int64_t begin, int64_t end);  // elements, not rows
-  void (*int8_product)(const Int8Rows&, int64_t begin, int64_t end) = nullptr;  // CPU only
-  void (*column_sums)(const ColumnSums&,
-                      int64_t begin,
-                      int64_t end) = nullptr;  // GPU only; columns
+  // GPU only; columns.
+  void (*column_sums)(const ColumnSums&, int64_t begin, int64_t end) = nullptr;
 };
 
 enum class Element { kF32, kBF16 };

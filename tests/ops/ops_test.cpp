@@ -202,7 +202,7 @@ TEST(Linear, GradientOfTheComputeCopyReachesTheMaster) {
   const at::Tensor x = random_normal({5, 8}, 1, at::kFloat).requires_grad_(true);
   const at::Tensor weight = random_normal({3, 8}, 2, at::kFloat).requires_grad_(true);
   const at::Tensor compute = weight.detach().to(at::kBFloat16);
-  const at::Tensor y = ops::linear(x, weight, compute);
+  const at::Tensor y = ops::linear(x, {weight, compute});
   EXPECT_EQ(y.scalar_type(), at::kBFloat16);
   y.sum().backward();
   EXPECT_EQ(weight.grad().scalar_type(), at::kFloat);
@@ -213,7 +213,7 @@ TEST(Linear, GradientOfTheComputeCopyReachesTheMaster) {
 
 TEST(Linear, Gradients) {
   const auto product = [](const std::vector<at::Tensor>& in) {
-    return ops::linear(in[0], in[1], {}, in[2]);
+    return ops::linear(in[0], {in[1]}, in[2]);
   };
   EXPECT_GRADIENTS_RIGHT(
       product, {random_normal({4, 5}, 1), random_normal({3, 5}, 2), random_normal({3}, 3)});
@@ -221,9 +221,9 @@ TEST(Linear, Gradients) {
 
 TEST(Linear, Rejects) {
   const at::Tensor weight = at::ones({3, 5});
-  EXPECT_THROW(ops::linear(at::ones({2, 4}), weight), Error);
-  EXPECT_THROW(ops::linear(at::ones({2, 5}), weight, at::ones({3, 4})), Error);
-  EXPECT_THROW(ops::linear(at::ones({2, 5}), weight, {}, at::ones({2})), Error);
+  EXPECT_THROW(ops::linear(at::ones({2, 4}), {weight}), Error);
+  EXPECT_THROW(ops::linear(at::ones({2, 5}), {weight, at::ones({3, 4})}), Error);
+  EXPECT_THROW(ops::linear(at::ones({2, 5}), {weight}, at::ones({2})), Error);
 }
 
 TEST(CrossEntropy, UniformLogitsCostTheLogOfTheVocabulary) {

@@ -141,11 +141,7 @@ AttentionMixer::Products AttentionMixer::products(const at::Tensor& x) const {
   std::vector<at::Tensor*> outputs;
   const auto multiply = [&](const Parameter& weight, at::Tensor& output) {
     if (!weight.value.defined()) return;
-    if (weight.scales.defined()) {
-      output = product(x, weight);
-      return;
-    }
-    weights.push_back({weight.value, weight.compute});
+    weights.push_back(weight_of(weight));
     outputs.push_back(&output);
   };
   multiply(q_, y.q);
@@ -155,7 +151,6 @@ AttentionMixer::Products AttentionMixer::products(const at::Tensor& x) const {
   multiply(v_shift_, y.v_shift);
   multiply(gate_, y.gate);
   multiply(output_gate_, y.output_gate);
-  if (weights.empty()) return y;
   const std::vector<at::Tensor> all = ops::linears(x, weights);
   for (size_t i = 0; i < all.size(); ++i) *outputs[i] = all[i];
   return y;

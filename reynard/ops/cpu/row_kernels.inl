@@ -305,33 +305,6 @@ void adamw(const AdamWTask& task, int64_t begin, int64_t end) {
   }
 }
 
-// ---- products with int8 weights
-
-// kTokens rows of x with one row of the weight, whose widened values serve all of them.
-template <int kTokens, class T>
-REYNARD_INLINE void int8_dots(const Int8Rows& p, int64_t row, int64_t token) {
-  const T* x = static_cast<const T*>(p.x) + token * p.width;
-  const int8_t* weight = p.values + row * p.width;
-  Vector sums[kTokens] = {};
-  for (int64_t i = 0; i < p.width; i += kLanes) {
-    const int64_t count = p.width - i;
-    const Vector w = load(weight + i, count);
-    for (int t = 0; t < kTokens; ++t) sums[t] += load(x + t * p.width + i, count) * w;
-  }
-  for (int t = 0; t < kTokens; ++t) {
-    p.y[(token + t) * p.rows + row] = sum_of(sums[t]) * p.scales[row];
-  }
-}
-
-template <class T>
-void int8_product(const Int8Rows& p, int64_t begin, int64_t end) {
-  for (int64_t row = begin; row < end; ++row) {
-    int64_t token = 0;
-    for (; token + 4 <= p.tokens; token += 4) int8_dots<4, T>(p, row, token);
-    for (; token < p.tokens; ++token) int8_dots<1, T>(p, row, token);
-  }
-}
-
 template <class T>
 constexpr RowKernels kTable = {&norm_forward<T>,
                                &norm_backward<T>,
@@ -341,8 +314,7 @@ constexpr RowKernels kTable = {&norm_forward<T>,
                                &gate_backward<T>,
                                &rotary<T>,
                                &softmax_loss<T>,
-                               &adamw<T>,
-                               &int8_product<T>};
+                               &adamw<T>};
 
 }  // namespace
 

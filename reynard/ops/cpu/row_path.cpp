@@ -7,6 +7,20 @@
 
 namespace reynard::ops::cpu {
 
+namespace {
+
+template <class Table>
+const Table& chosen(const Table& avx512, const Table& avx2, const Table& portable) {
+  const char* set = std::getenv("REYNARD_CPU_PATH");
+  const std::string_view forced = set ? set : "";
+  const tensor::CpuFeatures& cpu = tensor::cpu_features();
+  if (forced == "portable" || !cpu.avx2) return portable;
+  if (forced == "avx2" || !cpu.avx512) return avx2;
+  return avx512;
+}
+
+}  // namespace
+
 std::vector<std::string> available_row_paths() {
   std::vector<std::string> paths;
   if (tensor::cpu_features().avx512) paths.emplace_back("avx512");
@@ -16,12 +30,12 @@ std::vector<std::string> available_row_paths() {
 }
 
 const RowKernels& row_kernels(Element element) {
-  const char* set = std::getenv("REYNARD_CPU_PATH");
-  const std::string_view forced = set ? set : "";
-  const tensor::CpuFeatures& cpu = tensor::cpu_features();
-  if (forced == "portable" || !cpu.avx2) return row_kernels_portable(element);
-  if (forced == "avx2" || !cpu.avx512) return row_kernels_avx2(element);
-  return row_kernels_avx512(element);
+  return chosen(
+      row_kernels_avx512(element), row_kernels_avx2(element), row_kernels_portable(element));
+}
+
+const ProductKernels& product_kernels() {
+  return chosen(product_kernels_avx512(), product_kernels_avx2(), product_kernels_portable());
 }
 
 }  // namespace reynard::ops::cpu

@@ -2,6 +2,7 @@
 // Which row loops this machine runs: the widest that it has, or those that the environment variable
 // REYNARD_CPU_PATH names. The paths of attention (amx, avx512_bf16) use the AVX-512 loops.
 
+#include "reynard/ops/product_kernels.h"
 #include "reynard/ops/row_kernels.h"
 
 #include <string>
@@ -14,5 +15,6 @@ std::vector<std::string> available_row_paths();
 
 // Asked at every call, so that tests may switch; attention reports names that nothing has.
 const RowKernels& row_kernels(Element element);
+const ProductKernels& product_kernels();
 
 }  // namespace reynard::ops::cpu

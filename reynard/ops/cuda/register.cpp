@@ -27,7 +27,6 @@ constexpr RowKernels kTable = {&run<element, &norm_forward, NormForward>,
                                &run<element, &rotary, RotaryRows>,
                                &run<element, &softmax_loss, SoftmaxLossRows>,
                                &run<element, &adamw, AdamWTask>,
-                               nullptr,
                                &run<element, &column_sums, ColumnSums>};
 
 const bool registered = [] {

@@ -1,0 +1,32 @@
+#pragma once
+// Products of few rows with whole weights on the CPU, as decoding needs them: memory bounds them,
+// so each weight is read once and as it lies there, its rows split between the threads. No
+// gradients. linear.h chooses between these and the library's products.
+
+#include <ATen/core/Tensor.h>
+
+#include <span>
+#include <vector>
+
+namespace reynard::ops {
+
+// Up to here reading bf16 and f32 weights takes longer than multiplying; beyond, the library's
+// blocked products win.
+inline constexpr int64_t kFewRows = 8;
+// The same for int8 weights, which the library has to get widened.
+inline constexpr int64_t kFewInt8Rows = 16;
+
+struct RowWeight {
+  at::Tensor values;  // (O, I) f32, bf16 or i8
+  at::Tensor scales;  // (O) f32 of i8 values, else undefined
+};
+
+// Whether there is a loop for these dtypes and this memory, and x has few rows.
+bool has_few_row_product(const at::Tensor& x, const RowWeight& weight);
+
+// y_w = x W_w^T for weights that share their input, in one parallel region. The bits of a row of y
+// depend neither on the other rows nor on the number of threads.
+//   x (N, I) f32 or bf16  ->  one (N, O_w) per weight: f32 for an f32 weight, else bf16
+std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const RowWeight> weights);
+
+}  // namespace reynard::ops

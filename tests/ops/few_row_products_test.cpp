@@ -1,0 +1,151 @@
+// Products of few rows: the error budget against f64 on every instruction set, what they must not
+// read, and bits that depend neither on threads nor on the other rows.
+
+#include "reynard/ops/few_row_products.h"
+#include "reynard/ops/cpu/row_path.h"
+#include "reynard/ops/int8_linear.h"
+#include "reynard/ops/linear.h"
+#include "tests/support/compare.h"
+#include "tests/support/forced_path.h"
+#include "tests/support/gradients.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+namespace reynard::ops {
+namespace {
+
+using test::random_normal;
+
+// In the middle of NaN: what is read beyond the matrix spoils the product.
+at::Tensor among_nan(const at::Tensor& matrix) {
+  const int64_t rows = matrix.size(0);
+  const at::Tensor all = at::full(
+      {rows + 2, matrix.size(1)}, std::numeric_limits<double>::quiet_NaN(), matrix.options());
+  all.narrow(0, 1, rows).copy_(matrix);
+  return all.narrow(0, 1, rows);
+}
+
+struct Dtypes {
+  at::ScalarType x, weight;
+};
+constexpr Dtypes kDtypes[] = {{at::kFloat, at::kFloat},
+                              {at::kBFloat16, at::kFloat},
+                              {at::kBFloat16, at::kBFloat16},
+                              {at::kBFloat16, at::kChar}};
+
+RowWeight weight_of(const at::Tensor& exact, at::ScalarType dtype) {
+  if (dtype != at::kChar) return {.values = among_nan(exact.to(dtype)), .scales = {}};
+  const Int8Weight int8 = quantize_rows(exact);
+  return {.values = int8.values, .scales = int8.scales};
+}
+
+at::Tensor widened(const RowWeight& weight, at::ScalarType dtype) {
+  const at::Tensor values = weight.values.to(dtype);
+  return weight.scales.defined() ? values * weight.scales.to(dtype).unsqueeze(1) : values;
+}
+
+class FewRowProducts : public testing::TestWithParam<std::string> {
+ protected:
+  const test::ForcedPath path_{GetParam()};
+};
+
+TEST(FewRowProduct, IsTheMatrixProduct) {
+  const at::Tensor x = at::full({1, 3}, 2, at::kFloat);
+  const RowWeight weight{.values = at::full({2, 3}, 5, at::kFloat), .scales = {}};
+  EXPECT_BITWISE_EQUAL(few_row_products(x, {&weight, 1})[0], at::full({1, 2}, 30, at::kFloat));
+}
+
+TEST_P(FewRowProducts, WithinBudget) {
+  for (const auto [x_dtype, dtype] : kDtypes) {
+    for (const int64_t width : {1, 15, 31, 32, 33, 96, 769}) {
+      const RowWeight weight = weight_of(random_normal({37, width}, 1), dtype);
+      for (const int64_t tokens : {1, 2, 3, 4, 5, 8}) {
+        const at::Tensor x = among_nan(random_normal({tokens, width}, 2).to(x_dtype));
+        const at::Tensor y = few_row_products(x, {&weight, 1})[0];
+        const bool wide = dtype == at::kFloat;
+        ASSERT_EQ(y.scalar_type(), wide ? at::kFloat : at::kBFloat16);
+        const at::Tensor naive =
+            at::mm(x.to(at::kFloat), widened(weight, at::kFloat).t()).to(y.scalar_type());
+        const at::Tensor exact = at::mm(x.to(at::kDouble), widened(weight, at::kDouble).t());
+        EXPECT_WITHIN_BUDGET(y, naive, exact)
+            << toString(x_dtype) << " by " << toString(dtype) << ", " << tokens << ", " << width;
+      }
+    }
+  }
+}
+
+// Several weights in one call, many tasks, for every number of threads; a row by itself.
+TEST_P(FewRowProducts, SameBitsForAnyThreadCountAndBesideAnyRows) {
+  const at::Tensor x = random_normal({7, 515}, 3).to(at::kBFloat16);
+  std::vector<RowWeight> weights;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kChar, at::kFloat}) {
+    weights.push_back(weight_of(random_normal({611, 515}, weights.size()), dtype));
+  }
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const std::vector<at::Tensor> expected = few_row_products(x, weights);
+  for (const int count : {2, 3, 5}) {
+    at::set_num_threads(count);
+    const std::vector<at::Tensor> y = few_row_products(x, weights);
+    for (size_t i = 0; i < weights.size(); ++i) EXPECT_BITWISE_EQUAL(y[i], expected[i]);
+  }
+  at::set_num_threads(threads);
+  for (int64_t row = 0; row < 7; ++row) {
+    const std::vector<at::Tensor> y = few_row_products(x.narrow(0, row, 1), weights);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      EXPECT_BITWISE_EQUAL(y[i], expected[i].narrow(0, row, 1).contiguous()) << row;
+    }
+  }
+}
+
+// linears() takes them where there is no graph, whatever the mixture of weights.
+TEST_P(FewRowProducts, AreTheLinearsOfDecoding) {
+  const at::Tensor x = random_normal({3, 64}, 4).to(at::kBFloat16);
+  const at::Tensor gate = random_normal({5, 64}, 5).to(at::kFloat).requires_grad_(true);
+  const at::Tensor master = random_normal({9, 64}, 6).to(at::kFloat).requires_grad_(true);
+  const Int8Weight int8 = quantize_rows(master.detach());
+  const std::vector<Weight> weights = {{gate},
+                                       {master, master.detach().to(at::kBFloat16)},
+                                       {.value = int8.values, .scales = int8.scales}};
+  std::vector<at::Tensor> decoded;
+  {
+    const at::NoGradGuard no_grad;
+    decoded = linears(x, weights);
+    const std::vector<RowWeight> rows = {
+        {gate.detach(), {}}, {weights[1].compute, {}}, {int8.values, int8.scales}};
+    const std::vector<at::Tensor> direct = few_row_products(x, rows);
+    for (size_t i = 0; i < rows.size(); ++i) EXPECT_BITWISE_EQUAL(decoded[i], direct[i]);
+  }
+  const std::vector<at::Tensor> trained = linears(x, weights);
+  EXPECT_TRUE(trained[0].requires_grad() && trained[1].requires_grad());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    EXPECT_EQ(trained[i].scalar_type(), decoded[i].scalar_type());
+    EXPECT_TENSORS_NEAR(trained[i].detach(), decoded[i], 0.05, 0x1p-7) << i;
+  }
+}
+
+TEST(FewRowProduct, LeavesWhatItHasNoLoopFor) {
+  const RowWeight weight{.values = random_normal({4, 8}, 1).to(at::kBFloat16), .scales = {}};
+  const at::Tensor x = random_normal({kFewRows, 8}, 2).to(at::kBFloat16);
+  EXPECT_TRUE(has_few_row_product(x, weight));
+  EXPECT_FALSE(has_few_row_product(x.repeat({2, 1}), weight));   // many rows
+  EXPECT_FALSE(has_few_row_product(x.to(at::kFloat), weight));   // f32 by bf16
+  EXPECT_FALSE(has_few_row_product(x.to(at::kDouble), weight));  // the reference
+  EXPECT_FALSE(has_few_row_product(x, {.values = weight.values.t(), .scales = {}}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths,
+                         FewRowProducts,
+                         testing::ValuesIn(cpu::available_row_paths()),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace reynard::ops
