@@ -93,7 +93,7 @@ serving::ServedModel served_model(const ServeArguments& arguments,
 void check_arguments(const ServeArguments& arguments) {
   using tensor::check_value;
   const serving::EngineOptions& engine = arguments.engine;
-  const serving::ConnectionLimits& limits = arguments.http.limits;
+  const http::ConnectionLimits& limits = arguments.http.limits;
   check_value(engine.max_batch >= 1, "serve", "--max-batch", engine.max_batch, "at least 1");
   check_value(engine.max_waiting >= 1, "serve", "--max-waiting", engine.max_waiting, "at least 1");
   check_value(arguments.max_length >= 0, "serve", "--max-length", arguments.max_length, ">= 0");

@@ -1,6 +1,6 @@
 #include "reynard/generation/chat_template.h"
 
-#include "reynard/generation/jinja/template.h"
+#include "reynard/jinja/template.h"
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer.h"
 

@@ -14,11 +14,11 @@ namespace reynard::tokenizer {
 class Tokenizer;
 }
 
-namespace reynard::generation {
-
-namespace jinja {
+namespace reynard::jinja {
 class Template;
 }
+
+namespace reynard::generation {
 
 struct ChatMessage {
   std::string role;  // "system", "user", "assistant"

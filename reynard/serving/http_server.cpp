@@ -1,7 +1,7 @@
 #include "reynard/serving/http_server.h"
 
+#include "reynard/http/listener.h"
 #include "reynard/protocol/api_error.h"
-#include "reynard/serving/listener.h"
 #include "reynard/serving/page.h"
 #include "reynard/serving/prometheus.h"
 #include "reynard/tensor/check.h"
@@ -80,7 +80,7 @@ HttpServer::HttpServer(Engine& engine, ServedModel model, HttpOptions options)
     : engine_(engine),
       model_(std::move(model)),
       options_(std::move(options)),
-      listener_(std::make_unique<Listener>(options_.limits, options_.max_connections)),
+      listener_(std::make_unique<http::Listener>(options_.limits, options_.max_connections)),
       started_(std::time(nullptr)) {
   add_routes();
   tensor::check_value(
@@ -277,7 +277,7 @@ protocol::Envelope HttpServer::envelope(bool is_chat) {
 
 void HttpServer::answer_whole(const Exchange& exchange, const Ask& ask, Reply& reply) {
   Answer answer(ask, model_);
-  const Connection* connection = Connection::current();
+  const http::Connection* connection = http::Connection::current();
   auto looked = std::chrono::steady_clock::now();
   while (!reply.is_done()) {
     const std::optional<Piece> piece = reply.next(kPatience);

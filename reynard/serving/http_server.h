@@ -2,8 +2,8 @@
 // The OpenAI-compatible HTTP interface of an Engine: routes, keys, limits, streams, metrics. What
 // requests mean is in answer.h, how texts are written in engine.h.
 
+#include "reynard/http/connection.h"
 #include "reynard/serving/answer.h"
-#include "reynard/serving/connection.h"
 #include "reynard/serving/engine.h"
 
 #include <atomic>
@@ -13,16 +13,18 @@
 #include <string>
 #include <thread>
 
-namespace reynard::serving {
-
+namespace reynard::http {
 class Listener;
+}
+
+namespace reynard::serving {
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
   int64_t port = 8000;  // 0: any that is free
   std::string api_key;  // empty: none is asked for
   int64_t max_connections = 256;
-  ConnectionLimits limits = {};
+  http::ConnectionLimits limits = {};
 };
 
 class HttpServer {
@@ -62,7 +64,7 @@ class HttpServer {
   Engine& engine_;
   ServedModel model_;
   HttpOptions options_;
-  std::unique_ptr<Listener> listener_;
+  std::unique_ptr<http::Listener> listener_;
   int64_t port_ = 0;
   int64_t started_ = 0;  // seconds since 1970
   std::atomic<int64_t> num_requests_{0}, num_rejected_{0};

@@ -1,8 +1,8 @@
 // Requests that were damaged on their way: each is answered or closed, and the server goes on.
 
-#include "tests/serving/raw_client.h"
 #include "tests/serving/served.h"
 #include "tests/support/mutate.h"
+#include "tests/support/raw_client.h"
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ TEST(HostileRequests, AreAnsweredOrClosed) {
                                                                "HTTP/9.9",
                                                                "%",
                                                                null});
-    const test::RawClient client(served);
+    const test::RawClient client(served.server.port());
     client.send(damaged);
     ::shutdown(client.socket, SHUT_WR);
     const std::string answer = client.read_all();

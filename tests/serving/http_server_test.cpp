@@ -1,8 +1,8 @@
 #include "reynard/serving/http_server.h"
 
 #include "reynard/tensor/error.h"
-#include "tests/serving/raw_client.h"
 #include "tests/serving/served.h"
+#include "tests/support/raw_client.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -258,31 +258,31 @@ TEST(HttpServer, FloodsAndHugeBodiesAreCutOff) {
   const Served served({}, http);
   expect_error(served.complete({{"prompt", std::string(6000, 'a')}}), 413, "too large");
   {
-    const RawClient flood(served);
+    const RawClient flood(served.server.port());
     flood.send("GET /health HTTP/1.1\r\n");
     for (int i = 0; i < 300; ++i) flood.send("X-" + std::to_string(i) + ": y\r\n");
     flood.send("\r\n");
     EXPECT_EQ(flood.read_all().substr(0, 12), "HTTP/1.1 431");
   }
   {
-    const RawClient flood(served);
+    const RawClient flood(served.server.port());
     flood.send("GET /health HTTP/1.1\r\nX: " + std::string(100'000, 'y') + "\r\n\r\n");
     EXPECT_EQ(flood.read_all().substr(0, 12), "HTTP/1.1 431");
   }
   {
-    const RawClient endless(served);
+    const RawClient endless(served.server.port());
     endless.send("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n");
     for (int i = 0; i < 20; ++i) endless.send("400\r\n" + std::string(1024, ' ') + "\r\n");
     EXPECT_NE(endless.read_all().substr(0, 12), "HTTP/1.1 200");
   }
   {
-    const RawClient slow(served);
+    const RawClient slow(served.server.port());
     slow.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{");
     const std::string answer = slow.read_all();  // within read_seconds
     EXPECT_TRUE(answer.empty() || answer.substr(0, 10) == "HTTP/1.1 4") << answer;
   }
   {
-    const RawClient nonsense(served);
+    const RawClient nonsense(served.server.port());
     nonsense.send(std::string("\x16\x03\x01\0\0nonsense\r\n\r\n", 17));
     EXPECT_TRUE(nonsense.read_all().starts_with("HTTP/1.1 400"));
   }
@@ -313,9 +313,9 @@ TEST(HttpServer, TooManyConnectionsAreTurnedAway) {
   HttpOptions http;
   http.max_connections = 2;
   const Served served({}, http);
-  const RawClient first(served), second(served);
+  const RawClient first(served.server.port()), second(served.server.port());
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  const RawClient third(served);
+  const RawClient third(served.server.port());
   EXPECT_TRUE(third.read_all().starts_with("HTTP/1.1 503"));
 }
 
@@ -324,7 +324,7 @@ TEST(HttpServer, ClientsThatVanishAreForgotten) {
   const std::string body =
       R"({"prompt": "abc", "max_tokens": 5000000, "ignore_eos": true, "stream": STREAM})";
   for (const bool stream : {true, false}) {
-    const RawClient client(served);
+    const RawClient client(served.server.port());
     std::string request = body;
     request.replace(request.find("STREAM"), 6, stream ? "true" : "false");
     client.send(post_text(request));
@@ -362,7 +362,7 @@ TEST(HttpServer, ManyClientsAtOnce) {
                             {"temperature", 0},
                             {"stream", c % 2 == 0}};
       if (c % 8 == 6) {  // vanishes after the first bytes
-        const RawClient vanishing(served);
+        const RawClient vanishing(served.server.port());
         vanishing.send(post_text(request.dump()));
         char byte = 0;
         ::recv(vanishing.socket, &byte, 1, 0);

@@ -31,12 +31,14 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"distributed", {}},
     {"report", {}},
     {"protocol", {}},
+    {"jinja", {}},
+    {"http", {"protocol"}},
     {"data", {"tokenizer"}},
     {"models", {"attention", "ops", "knn", "checkpoint", "distributed"}},
-    {"generation", {"models", "tokenizer", "attention"}},
+    {"generation", {"models", "tokenizer", "attention", "jinja"}},
     {"training", {"models", "data", "checkpoint", "distributed", "ops"}},
     {"evaluation", {"generation", "models", "data", "tokenizer", "protocol", "attention"}},
-    {"serving", {"generation", "models", "tokenizer", "protocol", "attention"}},
+    {"serving", {"generation", "models", "tokenizer", "protocol", "attention", "http"}},
 };
 const std::set<std::string> kOpenToAll = {"tensor", "config"};
 const std::set<std::string> kForbiddenFolders = {

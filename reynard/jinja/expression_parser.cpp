@@ -1,6 +1,6 @@
-#include "reynard/generation/jinja/expression_parser.h"
+#include "reynard/jinja/expression_parser.h"
 
-#include "reynard/generation/jinja/builtins.h"
+#include "reynard/jinja/builtins.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include <system_error>
 #include <utility>
 
-namespace reynard::generation::jinja {
+namespace reynard::jinja {
 
 namespace {
 
@@ -340,4 +340,4 @@ ExpressionPtr parse_tuple(TokenReader& reader) {
   return Parser(reader).tuple();
 }
 
-}  // namespace reynard::generation::jinja
+}  // namespace reynard::jinja

@@ -1,4 +1,4 @@
-#include "reynard/generation/jinja/builtins.h"
+#include "reynard/jinja/builtins.h"
 
 #include "reynard/tensor/error.h"
 
@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace reynard::generation::jinja {
+namespace reynard::jinja {
 
 namespace {
 
@@ -355,4 +355,4 @@ Value call_method(std::string_view name, const Value& object, const Arguments& a
   return apply_filter(name, object, arguments);  // upper, lower, capitalize, replace
 }
 
-}  // namespace reynard::generation::jinja
+}  // namespace reynard::jinja

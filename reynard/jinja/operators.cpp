@@ -1,4 +1,4 @@
-#include "reynard/generation/jinja/operators.h"
+#include "reynard/jinja/operators.h"
 
 #include "reynard/tensor/error.h"
 
@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstddef>
 
-namespace reynard::generation::jinja {
+namespace reynard::jinja {
 
 namespace {
 
@@ -104,4 +104,4 @@ bool is_less(const Value& a, const Value& b) {
   throw Error(fmt::format("{} and {} have no order", a.type_name(), b.type_name()));
 }
 
-}  // namespace reynard::generation::jinja
+}  // namespace reynard::jinja

@@ -1,13 +1,13 @@
 #pragma once
 // What the operators of chat templates mean: Python's rules.
 
-#include "reynard/generation/jinja/value.h"
+#include "reynard/jinja/value.h"
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-namespace reynard::generation::jinja {
+namespace reynard::jinja {
 
 // The indices of a[begin:end:step] where a has this length; parts left out are undefined.
 std::vector<int64_t> slice_of(int64_t length,
@@ -21,4 +21,4 @@ Value arithmetic(const std::string& op, const Value& a, const Value& b);
 // Throws reynard::Error where there is no order.
 bool is_less(const Value& a, const Value& b);
 
-}  // namespace reynard::generation::jinja
+}  // namespace reynard::jinja

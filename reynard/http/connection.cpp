@@ -1,4 +1,4 @@
-#include "reynard/serving/connection.h"
+#include "reynard/http/connection.h"
 
 #include <netdb.h>
 #include <poll.h>
@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace reynard::serving {
+namespace reynard::http {
 
 namespace {
 
@@ -154,4 +154,4 @@ void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
   }
 }
 
-}  // namespace reynard::serving
+}  // namespace reynard::http

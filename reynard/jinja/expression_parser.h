@@ -1,10 +1,10 @@
 #pragma once
 // Reads the expressions of a template, by Jinja's ranks of operators.
 
-#include "reynard/generation/jinja/syntax.h"
-#include "reynard/generation/jinja/token_reader.h"
+#include "reynard/jinja/syntax.h"
+#include "reynard/jinja/token_reader.h"
 
-namespace reynard::generation::jinja {
+namespace reynard::jinja {
 
 // Each reads as far as the expression goes. Throw reynard::Error "line 3: ...".
 ExpressionPtr parse_expression(TokenReader& reader);
@@ -13,4 +13,4 @@ ExpressionPtr parse_operand(TokenReader& reader);
 // a, b, c is a list.
 ExpressionPtr parse_tuple(TokenReader& reader);
 
-}  // namespace reynard::generation::jinja
+}  // namespace reynard::jinja

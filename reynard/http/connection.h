@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <string>
 
-namespace reynard::serving {
+namespace reynard::http {
 
 struct ConnectionLimits {
   int64_t max_header_bytes = 32 * 1024;
@@ -63,4 +63,4 @@ class Connection final : public httplib::Stream {
   Clock::time_point deadline_{};
 };
 
-}  // namespace reynard::serving
+}  // namespace reynard::http

@@ -1,14 +1,14 @@
 #pragma once
 // The filters, tests and string methods that chat templates use.
 
-#include "reynard/generation/jinja/value.h"
+#include "reynard/jinja/value.h"
 
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-namespace reynard::generation::jinja {
+namespace reynard::jinja {
 
 struct Arguments {
   std::vector<Value> positional;
@@ -32,4 +32,4 @@ bool contains(const Value& b, const Value& a);
 // What a for goes through: items, keys or characters.
 Value::List items_of(const Value& value);
 
-}  // namespace reynard::generation::jinja
+}  // namespace reynard::jinja

@@ -1,7 +1,7 @@
-#include "reynard/generation/jinja/template.h"
+#include "reynard/jinja/template.h"
 
-#include "reynard/generation/jinja/builtins.h"
-#include "reynard/generation/jinja/operators.h"
+#include "reynard/jinja/builtins.h"
+#include "reynard/jinja/operators.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 #include <memory>
 #include <utility>
 
-namespace reynard::generation::jinja {
+namespace reynard::jinja {
 
 namespace {
 
@@ -399,4 +399,4 @@ std::string Template::render(const Value::Map& variables) const {
   return Run(variables).text(statements_);
 }
 
-}  // namespace reynard::generation::jinja
+}  // namespace reynard::jinja

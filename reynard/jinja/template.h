@@ -3,13 +3,13 @@
 // white space rules, values and functions that `transformers` gives them. What is not supported is
 // an error that names it. Templates are files of others, so steps and memory are bounded.
 
-#include "reynard/generation/jinja/syntax.h"
+#include "reynard/jinja/syntax.h"
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace reynard::generation::jinja {
+namespace reynard::jinja {
 
 class Template {
  public:
@@ -24,4 +24,4 @@ class Template {
   std::vector<Statement> statements_;
 };
 
-}  // namespace reynard::generation::jinja
+}  // namespace reynard::jinja

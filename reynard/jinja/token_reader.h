@@ -1,7 +1,7 @@
 #pragma once
 // Walks over a template's tokens for the parser, and counts what is inside each other.
 
-#include "reynard/generation/jinja/lexer.h"
+#include "reynard/jinja/lexer.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace reynard::generation::jinja {
+namespace reynard::jinja {
 
 // Templates are files of others: brackets, blocks and chains of operators end here, not with the
 // stack. Published ones have fewer than 30.
@@ -74,4 +74,4 @@ class TokenReader {
   int64_t depth_ = 0;
 };
 
-}  // namespace reynard::generation::jinja
+}  // namespace reynard::jinja

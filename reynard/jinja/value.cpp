@@ -1,4 +1,4 @@
-#include "reynard/generation/jinja/value.h"
+#include "reynard/jinja/value.h"
 
 #include "reynard/tensor/error.h"
 
@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace reynard::generation::jinja {
+namespace reynard::jinja {
 
 namespace {
 
@@ -172,4 +172,4 @@ std::vector<std::string> characters(std::string_view text) {
   return out;
 }
 
-}  // namespace reynard::generation::jinja
+}  // namespace reynard::jinja

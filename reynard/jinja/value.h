@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-namespace reynard::generation::jinja {
+namespace reynard::jinja {
 
 struct Statement;
 
@@ -91,4 +91,4 @@ Value find(const Value::Map& map, std::string_view key);
 // A text as its characters (UTF-8 code points; bytes that are none stand alone).
 std::vector<std::string> characters(std::string_view text);
 
-}  // namespace reynard::generation::jinja
+}  // namespace reynard::jinja

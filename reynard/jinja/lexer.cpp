@@ -1,4 +1,4 @@
-#include "reynard/generation/jinja/lexer.h"
+#include "reynard/jinja/lexer.h"
 
 #include "reynard/tensor/error.h"
 
@@ -9,7 +9,7 @@
 #include <cctype>
 #include <charconv>
 
-namespace reynard::generation::jinja {
+namespace reynard::jinja {
 
 namespace {
 
@@ -236,4 +236,4 @@ std::vector<Token> tokens_of(std::string_view source) {
   return Lexer(std::move(text)).run();
 }
 
-}  // namespace reynard::generation::jinja
+}  // namespace reynard::jinja

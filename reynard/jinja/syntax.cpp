@@ -1,7 +1,7 @@
-#include "reynard/generation/jinja/syntax.h"
+#include "reynard/jinja/syntax.h"
 
-#include "reynard/generation/jinja/expression_parser.h"
-#include "reynard/generation/jinja/token_reader.h"
+#include "reynard/jinja/expression_parser.h"
+#include "reynard/jinja/token_reader.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 #include <initializer_list>
 #include <utility>
 
-namespace reynard::generation::jinja {
+namespace reynard::jinja {
 
 namespace {
 
@@ -174,4 +174,4 @@ std::vector<Statement> parse(std::string_view source) {
   return Parser(source).whole();
 }
 
-}  // namespace reynard::generation::jinja
+}  // namespace reynard::jinja

@@ -1,14 +1,13 @@
 #pragma once
 // A socket that says anything to a server under test.
 
-#include "tests/serving/served.h"
-
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace reynard::test {
@@ -16,10 +15,10 @@ namespace reynard::test {
 struct RawClient {
   int socket = ::socket(AF_INET, SOCK_STREAM, 0);
 
-  explicit RawClient(const Served& served) {
+  explicit RawClient(int64_t port) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(served.server.port()));
+    address.sin_port = htons(static_cast<uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     const timeval patience{.tv_sec = 20, .tv_usec = 0};
     ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);

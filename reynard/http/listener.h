@@ -2,7 +2,7 @@
 // The HTTP library's server with the limits of connection.h: one thread per connection up to a
 // number, beyond which clients are told at once to come back later.
 
-#include "reynard/serving/connection.h"
+#include "reynard/http/connection.h"
 
 #include <httplib.h>
 
@@ -12,7 +12,7 @@
 #include <functional>
 #include <mutex>
 
-namespace reynard::serving {
+namespace reynard::http {
 
 class Listener final : public httplib::Server {
  public:
@@ -38,4 +38,4 @@ class Listener final : public httplib::Server {
   std::atomic<int64_t> num_connections_{0}, num_refused_{0};
 };
 
-}  // namespace reynard::serving
+}  // namespace reynard::http

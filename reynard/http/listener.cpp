@@ -1,4 +1,4 @@
-#include "reynard/serving/listener.h"
+#include "reynard/http/listener.h"
 
 #include "reynard/protocol/api_error.h"
 #include "reynard/protocol/responses.h"
@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-namespace reynard::serving {
+namespace reynard::http {
 
 namespace {
 
@@ -128,4 +128,4 @@ bool Listener::process_and_close_socket(socket_t socket) {
   return answered;
 }
 
-}  // namespace reynard::serving
+}  // namespace reynard::http

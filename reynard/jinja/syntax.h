@@ -1,7 +1,7 @@
 #pragma once
 // What a chat template says, as a tree.
 
-#include "reynard/generation/jinja/value.h"
+#include "reynard/jinja/value.h"
 
 #include <cstdint>
 #include <memory>
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace reynard::generation::jinja {
+namespace reynard::jinja {
 
 struct Expression {
   enum class Kind {
@@ -54,4 +54,4 @@ struct Statement {
 // Throws reynard::Error "line 3: ..." naming what is wrong or not supported.
 std::vector<Statement> parse(std::string_view source);
 
-}  // namespace reynard::generation::jinja
+}  // namespace reynard::jinja

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace reynard::generation::jinja {
+namespace reynard::jinja {
 
 struct Token {
   enum class Kind {
@@ -30,4 +30,4 @@ struct Token {
 // The last token is kEnd. Throws reynard::Error "line 3: ..." for what is no template.
 std::vector<Token> tokens_of(std::string_view source);
 
-}  // namespace reynard::generation::jinja
+}  // namespace reynard::jinja

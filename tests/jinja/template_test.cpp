@@ -1,0 +1,127 @@
+// The template language by itself, and templates that want to do harm.
+
+#include "reynard/jinja/template.h"
+
+#include "reynard/tensor/error.h"
+#include "tests/support/files.h"
+#include "tests/support/mutate.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+
+namespace reynard::jinja {
+namespace {
+
+std::string render(const std::string& source, const Value::Map& variables = {}) {
+  return Template(source).render(variables);
+}
+
+void expect_error(const std::string& source, const std::string& part) {
+  try {
+    ADD_FAILURE() << source << " gives " << render(source);
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
+TEST(Jinja, ValuesAndOperators) {
+  EXPECT_EQ(render("{{ 1 + 2 * 3 }} {{ 7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 1.5 * 2 }}"),
+            "7 3 2 3.5 3.0");
+  EXPECT_EQ(render("{{ 'a' ~ 1 ~ 1 }}{{ 'b' + \"c\\n\" }}"), "a11bc\n");
+  EXPECT_EQ(render("{{ not 1 == 2 and 'b' in 'abc' }} {{ 3 not in [1, 2] }}"), "True True");
+  EXPECT_EQ(render("{{ none }} {{ missing }}| {{ true if 0 else 'no' }}"), "None | no");
+  EXPECT_EQ(render("{{ [1, 2, 3][-1] }} {{ [1, 2, 3][1:] | join(',') }} {{ 'üab'[::-1] }}"),
+            "3 2,3 baü");
+  EXPECT_EQ(render("{{ {'a': {'b': 5}}.a['b'] }} {{ 'x' is string }} {{ x is defined }}"),
+            "5 True False");
+  EXPECT_EQ(render("{{ 'a</t>b'.split('</t>')[-1].lstrip() | upper | trim }}"), "B");
+  EXPECT_EQ(render("{{ {'k': [1, 'ü\"'], 'n': none} | tojson }}"),
+            "{\"k\": [1, \"ü\\\"\"], \"n\": null}");
+}
+
+TEST(Jinja, WhiteSpaceGoesAsInTransformers) {
+  EXPECT_EQ(render("a\n  {% if true %}\n  b\n  {% endif %}\nc\n"), "a\n  b\nc");
+  EXPECT_EQ(render("a  {%- if true -%}  b  {%- endif -%}  c"), "abc");
+  EXPECT_EQ(render("a\n  {%+ if true +%}\nb{% endif %}"), "a\n  \nb");
+  EXPECT_EQ(render("{# note #}\nx{#- y -#} z"), "xz");
+  EXPECT_EQ(render("  {{ 'kept' }}\n"), "  kept");
+  EXPECT_EQ(render("a\r\nb"), "a\nb");
+}
+
+TEST(Jinja, StatementsAndScopes) {
+  EXPECT_EQ(render("{% for a, b in [(1, 2), (3, 4)] %}{{ loop.index }}{{ a }}{{ b }};"
+                   "{% else %}none{% endfor %}"),
+            "112;234;");
+  EXPECT_EQ(render("{% set x = 1 %}{% for i in [5] %}{% set x = i %}{% endfor %}{{ x }}"), "1");
+  EXPECT_EQ(render("{% set n = namespace(x=1) %}{% for i in [5] %}{% set n.x = i %}{% endfor %}"
+                   "{{ n.x }}"),
+            "5");
+  EXPECT_EQ(render("{% for i in range(9) if i is odd %}{% if i == 5 %}{% break %}{% endif %}"
+                   "{{ i }}{% if loop.last %}!{% endif %}{% endfor %}"),
+            "13");
+  EXPECT_EQ(
+      render("{% macro m(a, b='x') %}<{{ a }}{{ b }}>{% endmacro %}{{ m(1) }}{{ m(2, b=3) }}"),
+      "<1x><23>");
+  EXPECT_EQ(render("{% set t %}in{{ 1 }}{% endset %}[{{ t }}]"), "[in1]");
+}
+
+TEST(Jinja, ErrorsSayWhereAndWhat) {
+  expect_error("a\n{{ x | nonsense }}", "line 2: \"nonsense\" is no supported filter");
+  expect_error("{{ x.y.z }}", "line 1: \"y\" of what is undefined");
+  expect_error("{% if x %}", "\"endif\" is missing");
+  expect_error("{{ 1 / 0 }}", "division by 0");
+  expect_error("{{ raise_exception('no ' ~ 1) }}", "line 1: no 1");
+  expect_error("{{ 'abc", "line 1: the string has no end");
+  expect_error("{{ 9223372036854775807 + 1 }}", "too large");
+  expect_error("{{ [] }}", "a list cannot be written as text");
+}
+
+// Templates are files of others.
+TEST(Jinja, HostileTemplatesEnd) {
+  expect_error("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+               "takes too long");
+  expect_error(
+      "{% set n = namespace(s='xxxxxxxxxxxxxxxx') %}{% for i in range(60) %}"
+      "{% set n.s = n.s + n.s %}{% endfor %}",
+      "too long");
+  expect_error("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "too often");
+  expect_error("{% set n = namespace() %}{% set n.l = [n] %}", "namespace");
+  expect_error(
+      "{% set n = namespace(l=[]) %}{% for i in range(999) %}{% set n.l = [n.l] %}"
+      "{% endfor %}",
+      "too deep");
+  expect_error("{{ " + std::string(90'000, '(') + "1" + std::string(90'000, ')') + " }}", "levels");
+  std::string chain = "{{ 1";
+  for (int i = 0; i < 5000; ++i) chain += " + 1";
+  expect_error(chain + " }}", "levels");
+  std::string blocks;
+  for (int i = 0; i < 5000; ++i) blocks += "{% if true %}";
+  expect_error(blocks, "levels");
+}
+
+TEST(Jinja, DamagedTemplatesAreErrorsAtMost) {
+  const Value::Map user = {{"role", "user"}, {"content", " one "}};
+  const Value::Map assistant = {{"role", "assistant"}, {"content", "two\n"}};
+  const Value::Map variables = {{"messages", Value::List{user, assistant, user}},
+                                {"add_generation_prompt", true},
+                                {"bos_token", "<s>"},
+                                {"eos_token", "</s>"}};
+  for (const char* name : {"qwen3.jinja", "phi-3.5.jinja"}) {
+    const std::string whole =
+        test::read_file(std::string(REYNARD_SOURCE_DIR "/tests/generation/chat_templates/") + name);
+    EXPECT_NE(render(whole, variables).find("one"), std::string::npos);
+    test::repeat_for(1, 1000, [&](uint64_t attempt) {
+      const std::string damaged =
+          test::Mutator(attempt).mutate(whole, {"{%", "%}", "{{", "}}", "[", "|", "-", "range("});
+      try {
+        render(damaged, variables);
+      } catch (const Error&) {
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace reynard::jinja
