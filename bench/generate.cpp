@@ -1,5 +1,6 @@
 #include "bench/generate.h"
 
+#include "bench/llama_model.h"
 #include "bench/peer_process.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
@@ -16,7 +17,6 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -30,43 +30,11 @@ namespace reynard::bench {
 namespace {
 
 constexpr int64_t kHeads = 12, kHeadDim = 64, kWidth = kHeads * kHeadDim;
-constexpr int64_t kVocabulary = 32'000;
 constexpr int64_t kChunk = 512;  // of a prefill, as llama.cpp's
 constexpr double kLogTolerance = -10;
 
-class TemporaryFolder {
- public:
-  TemporaryFolder()
-      : path_(std::filesystem::temp_directory_path() / fmt::format("reynard-bench-{}", getpid())) {
-    std::filesystem::create_directories(path_);
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 at::Tensor one_offset() {
   return at::zeros({1}, at::kLong);
-}
-
-models::DecoderConfig llama_config(int64_t layers) {
-  models::DecoderConfig config;
-  config.vocab_size = kVocabulary;
-  config.hidden_size = kWidth;
-  config.num_layers = layers;
-  config.intermediate_size = 2048;
-  config.attention.num_heads = kHeads;
-  config.attention.forget_gate = models::ForgetGate::kNone;
-  config.attention.rope = true;
-  config.attention.rope_base = 10'000;
-  return config;
 }
 
 // The same work as the peer's: a prompt, or `tokens` greedy steps behind it.
@@ -74,7 +42,7 @@ class Llama {
  public:
   Llama(models::Decoder& decoder, const GenerateBench& options)
       : decoder_(decoder),
-        prompt_((at::arange(options.prompt, at::kLong) * 7919 + 13).remainder(kVocabulary)),
+        prompt_((at::arange(options.prompt, at::kLong) * 7919 + 13).remainder(kLlamaVocabulary)),
         tokens_(options.tokens) {}
 
   // Reads the prompt anew; the most probable token behind it.
@@ -110,16 +78,20 @@ class Llama {
   std::optional<models::SequenceState> state_;
 };
 
-std::vector<Row> llama_rows(const GenerateBench& options) {
-  const TemporaryFolder folder;
-  models::Decoder decoder(llama_config(options.layers), /*seed=*/1);
-  models::save_model(decoder, folder.path() / "model", "llama");
-  decoder.set_compute_dtype(at::kBFloat16);
+std::vector<Row> llama_rows(const GenerateBench& options,
+                            const std::filesystem::path& model,
+                            const std::string& dtype) {
+  const std::optional format = config::value_named<models::WeightFormat>(dtype);
+  tensor::check_value(format && format != models::WeightFormat::kF32,
+                      "bench generate",
+                      "--dtype",
+                      dtype,
+                      "bf16 or int8");
+  models::Decoder decoder = models::open_model(model, *format);
   Llama llama(decoder, options);
-  PeerProcess peer("llama_cpp_peer.py",
-                   {(folder.path() / "model").string(),
-                    std::to_string(options.prompt),
-                    std::to_string(options.tokens)});
+  PeerProcess peer(
+      "llama_cpp_peer.py",
+      {model.string(), std::to_string(options.prompt), std::to_string(options.tokens), dtype});
   const int64_t ours = llama.prefill();
   peer.ask("prefill");
   // Two of 32,000 logits may be as good as equal; a wrong one lies about four deviations below.
@@ -137,7 +109,7 @@ std::vector<Row> llama_rows(const GenerateBench& options) {
   const auto row = [&](const char* name, int64_t tokens, const Medians& seconds) {
     return Row{.name = name,
                .shape = fmt::format("134M T{} +{}", options.prompt, options.tokens),
-               .dtype = "bf16",
+               .dtype = dtype,
                .device = cpu_name(),
                .ours = static_cast<double>(tokens) / seconds.ours,
                .peer = "llama.cpp",
@@ -149,9 +121,23 @@ std::vector<Row> llama_rows(const GenerateBench& options) {
           row("llama_decode", options.tokens, decode)};
 }
 
+std::vector<Row> llama_rows(const GenerateBench& options) {
+  const TemporaryFolder folder;
+  const std::filesystem::path model = folder.path() / "model";
+  {
+    models::Decoder decoder(llama_config(kWidth, options.layers), /*seed=*/1);
+    models::save_model(decoder, model, "llama");
+  }
+  std::vector<Row> rows;
+  for (const std::string& dtype : options.dtypes) {
+    for (const Row& row : llama_rows(options, model, dtype)) rows.push_back(row);
+  }
+  return rows;
+}
+
 models::DecoderConfig fox_config(int64_t layers) {
   models::DecoderConfig config;
-  config.vocab_size = kVocabulary;
+  config.vocab_size = kLlamaVocabulary;
   config.hidden_size = kWidth;
   config.num_layers = layers;
   models::AttentionMixerConfig& attention = config.attention;

@@ -6,6 +6,7 @@
 #include "bench/generate.h"
 #include "bench/knn.h"
 #include "bench/serve.h"
+#include "bench/start.h"
 #include "bench/tokenizer.h"
 #include "bench/train_step.h"
 #include "cli/command.h"
@@ -233,6 +234,9 @@ void add_generate_bench(CLI::App& bench) {
   command->add_option("--only", options.names, "llama, pruned (default: both)")
       ->delimiter(',')
       ->check(CLI::IsMember(options.names));
+  command->add_option("--dtype", options.dtypes, "of the llama: bf16, int8 (default: both)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"bf16", "int8"}));
   command->add_option("--prompt", options.prompt, "tokens of the prefill")->capture_default_str();
   command->add_option("--tokens", options.tokens, "tokens of a decode")->capture_default_str();
   command->add_option("--length", options.length, "cached tokens of the pruned decode")
@@ -269,6 +273,21 @@ void add_serve_bench(CLI::App& bench) {
   run_with_json(*command, arguments, [](auto& given) { return bench::bench_serve(given.bench); });
 }
 
+void add_start_bench(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand(
+      "start", "seconds from exec to the first token of a model's text, and memory held");
+  auto arguments = std::make_shared<BenchArguments<bench::StartBench>>();
+  bench::StartBench& options = arguments->bench;
+  command->add_option("--megabytes", options.megabytes, "sizes of the models (default: 500)")
+      ->delimiter(',');
+  command->add_option("--dtype", options.dtypes, "f32, bf16, int8 (default: all)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"f32", "bf16", "int8"}));
+  command->add_option("--repeats", options.repeats, "timed starts; the median counts")
+      ->check(CLI::PositiveNumber);
+  run_with_json(*command, arguments, [](auto& given) { return bench::bench_start(given.bench); });
+}
+
 void add_tokenizer_speed(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "tokenizer", "encoding text in one thread against the PyPI package of the format");
@@ -300,6 +319,7 @@ void add_bench(CLI::App& app) {
   add_train_step(*bench);
   add_generate_bench(*bench);
   add_serve_bench(*bench);
+  add_start_bench(*bench);
   add_tokenizer_speed(*bench);
 }
 

@@ -170,8 +170,14 @@ void write(generation::Generator& generator,
   }
 }
 
-ordered_json cache_json(const models::CacheUse& use) {
-  return {{"pages_kept", use.pages_kept},
+// What stands behind the share of attention that eviction may have dropped.
+const char* eviction_basis(const models::Decoder& decoder) {
+  return decoder.measured_eviction() ? "heuristic" : "bound";
+}
+
+ordered_json cache_json(const models::CacheUse& use, const models::Decoder& decoder) {
+  return {{"eviction", eviction_basis(decoder)},
+          {"pages_kept", use.pages_kept},
           {"pages_seen", use.pages_seen},
           {"page_bytes", use.page_bytes},
           {"bytes_kept", use.bytes_kept()},
@@ -199,11 +205,13 @@ void print_stats(const std::vector<Text>& texts,
              use.bytes_kept(),
              use.bytes_saved());
   const double log_tolerance = decoder.config().attention.log_pruning_tolerance;
-  fmt::print(
-      stderr,
-      "dropped  at most {:.2g} of any query's attention by eviction{}\n",
-      std::exp(use.log_evicted_share),
-      log_tolerance < 0 ? fmt::format(", {:.2g} with pruning", std::exp(log_tolerance)) : "");
+  fmt::print(stderr,
+             "dropped  at most {:.2g} of any query's attention by eviction{}{}\n",
+             std::exp(use.log_evicted_share),
+             log_tolerance < 0 ? fmt::format(", {:.2g} with pruning", std::exp(log_tolerance)) : "",
+             decoder.measured_eviction()
+                 ? " (heuristic: while no query or key is longer than those before)"
+                 : "");
   fmt::print(stderr, "pages kept of {} per key/value head:\n", use.pages_seen);
   for (std::size_t layer = 0; layer < use.pages_kept.size(); ++layer) {
     fmt::print(stderr, "  layer {:<3}", layer);
@@ -262,7 +270,7 @@ void print_texts(const std::vector<Text>& texts,
                        {"steps", timing.steps},
                        {"guessed", texts[i].sequence.num_guessed()},
                        {"accepted", texts[i].sequence.num_accepted()},
-                       {"cache", cache_json(texts[i].sequence.state().cache_use())}};
+                       {"cache", cache_json(texts[i].sequence.state().cache_use(), model.decoder)}};
     }
     fmt::print("{}\n", line.dump());
   }

@@ -140,6 +140,11 @@ void add_options(CLI::App& command, TextModelArguments& arguments) {
           "natural log of the attention mass that pruning and eviction may drop together; 0: "
           "off; by default the model's")
       ->check(CLI::Range(-1e4, 0.0));
+  command.add_flag("--evict-measured",
+                   arguments.evict_measured,
+                   "for models with forget gates but without QK-norm, which otherwise keep every "
+                   "page: free pages as if no later query or key were longer than those so far (a "
+                   "heuristic; needs a tolerance)");
 }
 
 std::vector<int64_t> TextModel::encode(std::string_view prompt) const {
@@ -173,6 +178,25 @@ generation::ChatTemplate chat_template_of(const TextModel& model, const std::str
       model.folder.string()));
 }
 
+namespace {
+
+void request_measured_eviction(models::Decoder& decoder) {
+  const models::DecoderConfig& config = decoder.config();
+  const models::AttentionMixerConfig& attention = config.attention;
+  const char* obstacle =
+      config.mixer != "attention" || attention.forget_gate == models::ForgetGate::kNone
+          ? "has no forget gates, so nothing is ever forgotten"
+      : attention.qk_norm != models::QKNorm::kNone
+          ? "has QK-norm: its pages are freed by a bound that holds; leave the option out"
+      : attention.log_pruning_tolerance == 0
+          ? "has no pruning tolerance; give one, such as --log-tolerance -10"
+          : nullptr;
+  if (obstacle != nullptr) throw Error(fmt::format("--evict-measured: the model {}", obstacle));
+  decoder.set_measured_eviction(true);
+}
+
+}  // namespace
+
 TextModel open_text_model(const TextModelArguments& arguments) {
   const fs::path folder = folder_of(arguments.model);
   const models::DecoderConfig config = models::load_config(folder);
@@ -199,6 +223,7 @@ TextModel open_text_model(const TextModelArguments& arguments) {
   adopt_beginning(model);
   if (model.stop.empty()) add_unique(model.stop, model.tokenizer->eos());
   if (arguments.log_tolerance) model.decoder.set_log_pruning_tolerance(*arguments.log_tolerance);
+  if (arguments.evict_measured) request_measured_eviction(model.decoder);
   return model;
 }
 

@@ -24,6 +24,7 @@ struct TextModelArguments {
   std::string tokenizer;  // empty: that of the model's folder
   std::string dtype = "f32";
   std::optional<double> log_tolerance;  // empty: the model's
+  bool evict_measured = false;
 };
 void add_options(CLI::App& command, TextModelArguments& arguments);
 

@@ -1,6 +1,6 @@
-"""Peer of `reynard bench generate`: llama.cpp (PyPI llama-cpp-python, gguf) on the same weights in bf16.
+"""Peer of `reynard bench generate`: llama.cpp (PyPI llama-cpp-python, gguf) on the same weights in bf16 or Q8_0.
 
-    llama_cpp_peer.py MODEL PROMPT TOKENS
+    llama_cpp_peer.py MODEL PROMPT TOKENS bf16|int8
 
 MODEL is a folder in Llama's layout; its weights are written as a GGUF file beside it. "prefill" reads the prompt; "behind N"
 answers by how many standard deviations token N's logit is below the best; "decode" writes TOKENS greedily and takes them back.
@@ -15,7 +15,8 @@ import numpy as np
 from llama_cpp import Llama
 from safetensors import safe_open
 
-FOLDER, PROMPT, TOKENS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+FOLDER, PROMPT, TOKENS, DTYPE = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+QUANTIZATION = {"bf16": gguf.GGMLQuantizationType.BF16, "int8": gguf.GGMLQuantizationType.Q8_0}[DTYPE]
 VOCABULARY = 32000
 NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
          "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
@@ -61,8 +62,8 @@ def write_gguf(path):
             if weight.ndim == 1:
                 writer.add_tensor(gguf_name(name), weight)
                 continue
-            packed = gguf.quants.quantize(np.ascontiguousarray(weight), gguf.GGMLQuantizationType.BF16)
-            writer.add_tensor(gguf_name(name), packed, raw_dtype=gguf.GGMLQuantizationType.BF16)
+            packed = gguf.quants.quantize(np.ascontiguousarray(weight), QUANTIZATION)
+            writer.add_tensor(gguf_name(name), packed, raw_dtype=QUANTIZATION)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -70,7 +71,7 @@ def write_gguf(path):
 
 
 def main():
-    path = os.path.join(FOLDER, "model.gguf")
+    path = os.path.join(FOLDER, f"{DTYPE}.gguf")
     write_gguf(path)
     threads = int(os.environ.get("OMP_NUM_THREADS", "2"))
     llama = Llama(path, n_ctx=PROMPT + TOKENS + 64, n_batch=512, n_threads=threads, n_threads_batch=threads, verbose=False)

@@ -6,6 +6,7 @@
 
 #include <ATen/TensorOperators.h>
 
+#include <ATen/ops/amax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -26,6 +27,11 @@ int64_t pages_for(int64_t tokens) {
   return (tokens + kPageTokens - 1) / kPageTokens;
 }
 
+// The next f32 above: for bounds.
+float rounded_up(double x) {
+  return std::nextafter(static_cast<float>(x), std::numeric_limits<float>::infinity());
+}
+
 double log_add_exp(double a, double b) {
   const double high = std::max(a, b), low = std::min(a, b);
   return low == kNoMass ? high : high + std::log1p(std::exp(low - high));
@@ -41,6 +47,7 @@ LayerCache::LayerCache(std::shared_ptr<PagePool> pool, int64_t num_kv_heads)
   evicted_pages_.resize(num_kv_heads, 0);
   evicted_norms_.resize(num_kv_heads, 0);
   evicted_masses_.resize(num_heads, kNoMass);
+  query_norms_.resize(num_heads, 0);
   last_sums_.resize(num_heads, 0);
 }
 
@@ -52,6 +59,7 @@ LayerCache& LayerCache::operator=(LayerCache&& other) noexcept {
   evicted_pages_ = std::move(other.evicted_pages_);
   evicted_masses_ = std::move(other.evicted_masses_);
   evicted_norms_ = std::move(other.evicted_norms_);
+  query_norms_ = std::move(other.query_norms_);
   last_sums_ = std::move(other.last_sums_);
   evicted_share_ = other.evicted_share_;
   length_ = std::exchange(other.length_, 0);
@@ -78,6 +86,7 @@ LayerCache LayerCache::fork() const {
   copy.evicted_pages_ = evicted_pages_;
   copy.evicted_masses_ = evicted_masses_;
   copy.evicted_norms_ = evicted_norms_;
+  copy.query_norms_ = query_norms_;
   copy.last_sums_ = last_sums_;
   copy.evicted_share_ = evicted_share_;
   copy.length_ = length_;
@@ -165,9 +174,7 @@ struct TokenWriter {
   }
   void norm(int32_t page, double squares) const {
     float& largest = pool.norms().mutable_data_ptr<float>()[page];
-    // Rounded up: it is a bound.
-    const float norm = std::nextafter(static_cast<float>(std::sqrt(squares)),
-                                      std::numeric_limits<float>::infinity());
+    const float norm = rounded_up(std::sqrt(squares));
     if (!(norm <= largest)) largest = norm;
   }
   void sum(int32_t page, int64_t head_of_group, int64_t slot, double c) const {
@@ -286,6 +293,36 @@ int64_t LayerCache::evict(const at::Tensor& logit_bound, double log_tolerance, i
   return dropped;
 }
 
+void LayerCache::note_queries(const at::Tensor& q) {
+  const auto H = static_cast<int64_t>(query_norms_.size());
+  tensor::check_shape(
+      "cache note_queries", "q", q, {{"T"}, {"H", H}, {"D", pool_->layout().head_dim}});
+  if (q.size(0) == 0) return;
+  const at::Tensor squares = q.to(at::kDouble).square().sum(-1).amax(0);  // (H)
+  for (int64_t h = 0; h < H; ++h) {
+    const double norm = std::sqrt(squares.const_data_ptr<double>()[h]);
+    query_norms_[h] = std::max(query_norms_[h], rounded_up(norm));
+  }
+}
+
+at::Tensor LayerCache::measured_bound(double scale) const {
+  const int64_t G = num_kv_heads(), group = pool_->layout().group;
+  at::Tensor bound = at::empty({G * group}, at::kFloat);
+  for (int64_t g = 0; g < G; ++g) {
+    float longest = evicted_norms_[g];
+    for (const int32_t page : pages_[g]) {
+      if (page >= 0) longest = std::max(longest, pool_->norms().const_data_ptr<float>()[page]);
+    }
+    for (int64_t h = g * group; h < (g + 1) * group; ++h) {
+      // Before any query was seen nothing bounds them.
+      const double query = query_norms_[h] > 0 ? static_cast<double>(query_norms_[h])
+                                               : std::numeric_limits<double>::infinity();
+      bound.mutable_data_ptr<float>()[h] = rounded_up(scale * query * std::max(longest, 1e-30F));
+    }
+  }
+  return bound;
+}
+
 double LayerCache::page_mass(int64_t head, int64_t page_index) const {
   const int64_t group = pool_->layout().group;
   const int32_t page = pages_[head / group][page_index];
@@ -364,6 +401,7 @@ CacheSnapshot LayerCache::snapshot() const {
   saved.evicted_pages = at::tensor(evicted_pages_, at::kLong);
   saved.evicted_masses = at::tensor(evicted_masses_, at::kDouble);
   saved.evicted_norms = at::tensor(evicted_norms_, at::kFloat);
+  saved.query_norms = at::tensor(query_norms_, at::kFloat);
   saved.horizon = horizon_;
   return saved;
 }
@@ -380,6 +418,7 @@ LayerCache LayerCache::restore(std::shared_ptr<PagePool> pool, const CacheSnapsh
   tensor::check_shape("cache restore", "evicted_pages", snapshot.evicted_pages, {{"G", G}});
   tensor::check_shape("cache restore", "evicted_masses", snapshot.evicted_masses, {{"H", H}});
   tensor::check_shape("cache restore", "evicted_norms", snapshot.evicted_norms, {{"G", G}});
+  tensor::check_shape("cache restore", "query_norms", snapshot.query_norms, {{"H", H}});
   LayerCache cache(std::move(pool), G);
   for (int64_t g = 0; g < G; ++g) {
     cache.evicted_pages_[g] = snapshot.evicted_pages[g].item<int64_t>();
@@ -393,6 +432,7 @@ LayerCache LayerCache::restore(std::shared_ptr<PagePool> pool, const CacheSnapsh
   }
   for (int64_t h = 0; h < H; ++h) {
     cache.evicted_masses_[h] = snapshot.evicted_masses[h].item<double>();
+    cache.query_norms_[h] = snapshot.query_norms[h].item<float>();
   }
   tensor::check_value(snapshot.horizon >= 0 && snapshot.horizon <= T,
                       "cache restore",

@@ -72,6 +72,7 @@ struct CacheSnapshot {
   at::Tensor evicted_pages;   // (G) i64
   at::Tensor evicted_masses;  // (H) f64
   at::Tensor evicted_norms;   // (G) f32
+  at::Tensor query_norms;     // (H) f32
   int64_t horizon = 0;
 };
 
@@ -105,6 +106,12 @@ class LayerCache {
   //   weights; with bounds measured on past queries the result is a heuristic
   // Returns the number of pages dropped by this sequence (other users keep theirs).
   int64_t evict(const at::Tensor& logit_bound, double log_tolerance, int64_t horizon);
+
+  // Notes how long queries were: q (T, H, D).
+  void note_queries(const at::Tensor& q);
+  // (H) f32 for evict() where nothing bounds queries to come: scale times the longest query of the
+  // head times the longest key, of those noted and appended so far.
+  at::Tensor measured_bound(double scale) const;
 
   // Frees the pages whose keys all lie before position (a sliding window: no query from horizon on
   // sees them). They count as evicted, but not against the tolerance: they would be masked.
@@ -144,6 +151,7 @@ class LayerCache {
   std::vector<int64_t> evicted_pages_;       // per kv head: pages dropped at the front
   std::vector<double> evicted_masses_;       // per query head
   std::vector<float> evicted_norms_;         // per kv head
+  std::vector<float> query_norms_;           // per query head; 0: none was noted
   std::vector<double> last_sums_;            // per query head
   double evicted_share_ = -std::numeric_limits<double>::infinity();
   int64_t length_ = 0;

@@ -132,6 +132,23 @@ void Decoder::set_log_pruning_tolerance(double log_tolerance) {
   for (const auto& block : blocks_) block->mixer->set_log_pruning_tolerance(log_tolerance);
 }
 
+void Decoder::set_measured_eviction(bool on) {
+  const AttentionMixerConfig& attention = config_.attention;
+  tensor::check_value(
+      !on || (config_.mixer == "attention" && attention.forget_gate != ForgetGate::kNone &&
+              attention.qk_norm == QKNorm::kNone),
+      "set_measured_eviction",
+      "model",
+      fmt::format("mixer {}, forget gate {}, QK-norm {}",
+                  config_.mixer,
+                  config::name_of(attention.forget_gate),
+                  config::name_of(attention.qk_norm)),
+      "attention with forget gates and without QK-norm (with it, eviction has a "
+      "bound and needs no request)");
+  measured_eviction_ = on;
+  for (const auto& block : blocks_) block->mixer->set_measured_eviction(on);
+}
+
 void Decoder::set_memory_limits(int64_t capacity, int64_t top_k) {
   tensor::check_value(capacity >= 0, "set_memory_limits", "capacity", capacity, ">= 0 (0: all)");
   tensor::check_value(top_k >= 0, "set_memory_limits", "top_k", top_k, ">= 0 (0: all)");

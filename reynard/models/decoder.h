@@ -56,7 +56,8 @@ class Decoder {
 
   // Frees pages of the state that no token from `horizon` on (at most its length) can need: left of
   // the window, or forgotten up to exp(log_tolerance) of any query's attention mass per layer
-  // (forget gates with QK-norm; 0: window only). The state can then not be truncated below horizon.
+  // (forget gates with QK-norm, see set_measured_eviction; 0: window only). The state can then not
+  // be truncated below horizon.
   // Returns pages freed.
   int64_t evict(SequenceState& state, double log_tolerance, int64_t horizon) const;
 
@@ -65,6 +66,11 @@ class Decoder {
   at::Device device() const { return embedding_.value.device(); }
   // Overrides what the config says (attention.log_pruning_tolerance; 0: off).
   void set_log_pruning_tolerance(double log_tolerance);
+  // Models with forget gates but without QK-norm evict too, as if no later query or key were longer
+  // than those of the state so far: a heuristic, whose bound may not hold. Off by default; to be
+  // set before the states are filled.
+  void set_measured_eviction(bool on);
+  bool measured_eviction() const { return measured_eviction_; }
   // Override what the config says of a memory: newest tokens kept, best keys read; 0: all.
   void set_memory_limits(int64_t capacity, int64_t top_k);
   // Visits every parameter in a fixed order.
@@ -84,6 +90,7 @@ class Decoder {
   Parameter embedding_, norm_, head_;  // head_ is undefined when tied
   std::vector<std::shared_ptr<Block>> blocks_;
   at::ScalarType compute_dtype_ = at::kFloat;
+  bool measured_eviction_ = false;
 };
 
 }  // namespace reynard::models

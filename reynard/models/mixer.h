@@ -54,6 +54,7 @@ class Mixer {
   // Ends the local context of the layer's state (memory_attention).
   virtual void start_window(SequenceState& /*state*/, int64_t /*layer*/) const {}
   virtual void set_log_pruning_tolerance(double /*log_tolerance*/) {}
+  virtual void set_measured_eviction(bool /*on*/) {}
   virtual void set_memory_limits(int64_t /*capacity*/, int64_t /*top_k*/) {}
   // Names are relative to the layer: "attn.q_proj.weight".
   virtual void parameters(const ParameterVisitor& visit) = 0;

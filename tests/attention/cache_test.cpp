@@ -9,7 +9,9 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
+#include <ATen/ops/amax.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/einsum.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
@@ -161,6 +163,28 @@ TEST(LayerCache, TruncateThenAppendIsTheOtherContinuation) {
   EXPECT_BITWISE_EQUAL(attend(cache, in).out, attend(straight, in).out);
   cache.truncate(0);
   EXPECT_EQ(cache.pool()->pages_in_use(), 0);
+}
+
+// What a cache without QK-norm can say of logits: those of the queries and keys that it has seen.
+TEST(LayerCache, MeasuredBoundHoldsForWhatWasSeen) {
+  const AttentionInputs in = sequence(200);
+  LayerCache cache(make_pool(), G);
+  append(cache, in, 0, 200);
+  EXPECT_EQ(cache.measured_bound(0.5)[0].item<float>(), std::numeric_limits<float>::infinity());
+  EXPECT_EQ(cache.evict(cache.measured_bound(0.5), -10, 200), 0);
+  cache.note_queries(in.q[0].slice(0, 0, 50));
+  cache.note_queries(in.q[0].slice(0, 50, 200));
+  const at::Tensor keys = in.k[0].repeat_interleave(H / G, 1).to(at::kDouble);
+  const at::Tensor logits = at::einsum("ihd,jhd->hij", {in.q[0].to(at::kDouble), keys}) * 0.5;
+  const at::Tensor largest = logits.abs().amax({1, 2}).to(at::kFloat);
+  const at::Tensor bound = cache.measured_bound(0.5);
+  EXPECT_TRUE((bound >= largest).all().item<bool>());
+  EXPECT_TRUE((bound <= 8 * largest).all().item<bool>());
+  // It goes with the state.
+  EXPECT_BITWISE_EQUAL(bound, cache.fork().measured_bound(0.5));
+  EXPECT_BITWISE_EQUAL(bound,
+                       LayerCache::restore(make_pool(), cache.snapshot()).measured_bound(0.5));
+  EXPECT_THROW(cache.note_queries(in.q[0].slice(2, 0, 3)), Error);
 }
 
 TEST(LayerCache, SnapshotRestoresTheSameState) {

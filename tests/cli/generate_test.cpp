@@ -24,10 +24,10 @@ struct ModelFolder {
   test::TempDir folder;
   std::string path = (folder / "model").string();
 
-  ModelFolder() {
+  explicit ModelFolder(models::QKNorm qk_norm = models::QKNorm::kPerHead) {
     models::DecoderConfig config = test::small_config();
     config.vocab_size = 258;
-    config.attention.qk_norm = models::QKNorm::kPerHead;
+    config.attention.qk_norm = qk_norm;
     config.attention.num_kv_heads = 2;
     models::Decoder decoder(config, /*seed=*/3);
     test::spread_weights(decoder, 4);
@@ -103,6 +103,28 @@ TEST(GenerateCommand, StatsCountWhatEvictionFreed) {
   EXPECT_EQ(freed[0]["stats"]["cache"]["pages_seen"], 10);
   const ProgramResult people = model.generate(arguments);
   EXPECT_NE(people.errors.find("pages kept of 10"), std::string::npos) << people.errors;
+}
+
+TEST(GenerateCommand, EvictionWithoutQKNormIsAskedForAndAHeuristic) {
+  const ModelFolder model(models::QKNorm::kNone);
+  const std::string prompt(600, 'x');
+  std::vector<std::string> arguments = {
+      prompt, "-m", "40", "--ignore-eos", "--stats", "--log-tolerance", "-10"};
+  const json kept = model.generate_json(arguments)[0]["stats"]["cache"];
+  EXPECT_EQ(kept["bytes_saved"], 0);
+  arguments.emplace_back("--evict-measured");
+  const json freed = model.generate_json(arguments)[0]["stats"]["cache"];
+  EXPECT_GT(freed["bytes_saved"], 0);
+  EXPECT_EQ(freed["eviction"], "heuristic");
+  const ProgramResult people = model.generate(arguments);
+  EXPECT_NE(people.errors.find("heuristic"), std::string::npos) << people.errors;
+  const ProgramResult no_tolerance = model.generate({"a", "--evict-measured"});
+  EXPECT_EQ(no_tolerance.exit_code, 2);
+  EXPECT_NE(no_tolerance.errors.find("--log-tolerance -10"), std::string::npos)
+      << no_tolerance.errors;
+  const ProgramResult bounded = ModelFolder().generate({"a", "--evict-measured"});
+  EXPECT_EQ(bounded.exit_code, 2);
+  EXPECT_NE(bounded.errors.find("has QK-norm"), std::string::npos) << bounded.errors;
 }
 
 TEST(GenerateCommand, GuessingAndBiasAndStop) {

@@ -6,6 +6,7 @@
 #include "reynard/generation/generator.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/observer.h"
+#include "reynard/tensor/error.h"
 #include "tests/support/decoder_variants.h"
 
 #include <ATen/TensorOperators.h>
@@ -206,6 +207,42 @@ TEST_F(EvictionMeasured, DropsAtMostTheToleranceOfAnyQuery) {
     EXPECT_LE(measured.adversarial.evicted, std::exp(measured.use.log_evicted_share));
   }
   EXPECT_GT(aimed.adversarial.evicted, 10 * aimed.own.evicted) << "the adversary aims badly";
+}
+
+// Without QK-norm nothing is freed unless asked for; then what the model's own queries lose stays
+// within the tolerance as long as no query or key is longer than those before.
+TEST(EvictionByMeasuredNorms, FreesPagesOnRequestAlone) {
+  const at::NoGradGuard no_grad;
+  models::DecoderConfig config = forgetting_config();
+  config.attention.qk_norm = models::QKNorm::kNone;
+  models::Decoder decoder(config, /*seed=*/3);
+  decoder.set_log_pruning_tolerance(kLogTolerance);
+  const at::Tensor tokens = at::randint(48, {kTokens}, at::kLong);
+  for (const bool requested : {false, true}) {
+    decoder.set_measured_eviction(requested);
+    models::SequenceState state(decoder, models::make_page_pool(decoder));
+    const std::array<models::SequenceState*, 1> states = {&state};
+    for (int64_t done = 0; done < kTokens; done += 100) {
+      decoder.hidden(tokens.narrow(0, done, 100), at::zeros({1}, at::kLong), states);
+      decoder.evict(state, kLogTolerance, state.length());
+    }
+    const models::CacheUse use = state.cache_use();
+    EXPECT_EQ(use.bytes_saved() > 0, requested);
+    EXPECT_LE(use.log_evicted_share, kLogTolerance);
+    if (!requested) continue;
+    // The newest query of a decoder that keeps everything loses as little.
+    models::SequenceState whole(decoder, models::make_page_pool(decoder));
+    const std::array<models::SequenceState*, 1> wholes = {&whole};
+    decoder.set_log_pruning_tolerance(0);
+    decoder.hidden(tokens, at::zeros({1}, at::kLong), wholes);
+    const at::Tensor next = at::zeros({1}, at::kLong);
+    const at::Tensor exact = decoder.hidden(next, at::zeros({1}, at::kLong), wholes);
+    const at::Tensor freed = decoder.hidden(next, at::zeros({1}, at::kLong), states);
+    EXPECT_LE((freed - exact).abs().max().item<double>(), 2 * std::exp(kLogTolerance));
+    decoder.set_log_pruning_tolerance(kLogTolerance);
+  }
+  models::Decoder bounded(forgetting_config(), /*seed=*/3);
+  EXPECT_THROW(bounded.set_measured_eviction(true), Error);
 }
 
 // The pool of a text that forgets stays small: freed pages are those of the tokens to come.

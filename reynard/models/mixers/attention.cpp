@@ -238,11 +238,13 @@ int64_t AttentionMixer::evict(SequenceState& state,
   int64_t pages = 0;
   if (config_.window > 0)
     pages += cache.evict_before(std::max<int64_t>(0, horizon - config_.window + 1), horizon);
-  // Without QK-norm no bound holds for queries to come.
-  if (log_tolerance < 0 && config_.forget_gate != ForgetGate::kNone &&
-      config_.qk_norm != QKNorm::kNone) {
+  if (log_tolerance == 0 || config_.forget_gate == ForgetGate::kNone) return pages;
+  if (config_.qk_norm != QKNorm::kNone) {
     const at::Tensor bound = logit_bound(cache.pool()->layout().dtype).cpu();
     pages += cache.evict(bound, log_tolerance, horizon);
+  } else if (measured_eviction_) {  // no bound holds for queries to come
+    const double scale = 1 / std::sqrt(static_cast<double>(D_));
+    pages += cache.evict(cache.measured_bound(scale), log_tolerance, horizon);
   }
   return pages;
 }
@@ -282,6 +284,7 @@ attention::PagedOutput AttentionMixer::attend_to_states(const Projections& p,
     };
     attention::LayerCache& cache = states[s]->cache(layer);
     cache.append(rows(p.k), rows(p.v), rows(p.log_gate));
+    if (measured_eviction_) cache.note_queries(rows(p.q));
     states[s]->remember(layer, {.k = rows(p.raw_k), .v = rows(p.raw_v)});
     caches.push_back(&cache);
   }

@@ -21,7 +21,8 @@ class AttentionMixer : public Mixer {
                      const Ragged& ragged,
                      int64_t layer,
                      Observer* observer) override;
-  // Keys left of the window; with forget gates and QK-norm also what has been forgotten.
+  // Keys left of the window; with forget gates and QK-norm (or on request: measured norms) also
+  // what has been forgotten.
   int64_t evict(SequenceState& state,
                 int64_t layer,
                 double log_tolerance,
@@ -29,6 +30,7 @@ class AttentionMixer : public Mixer {
   void set_log_pruning_tolerance(double log_tolerance) override {
     config_.log_pruning_tolerance = log_tolerance;
   }
+  void set_measured_eviction(bool on) override { measured_eviction_ = on; }
   void parameters(const ParameterVisitor& visit) override;
 
   // The steps of forward, for mixers that attend to other keys too (memory_attention).
@@ -81,6 +83,7 @@ class AttentionMixer : public Mixer {
   AttentionMixerConfig config_;
   double norm_eps_;
   int64_t H_, G_, D_;
+  bool measured_eviction_ = false;
   Parameter q_, k_, v_, o_;
   Parameter q_bias_, k_bias_, v_bias_;  // undefined without qkv_bias
   Parameter k_shift_, v_shift_;         // (G, C) or undefined

@@ -1,0 +1,128 @@
+#include "bench/start.h"
+
+#include "bench/llama_model.h"
+#include "reynard/models/decoder.h"
+#include "reynard/models/pretrained.h"
+#include "reynard/tensor/check.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <filesystem>
+
+namespace reynard::bench {
+
+namespace {
+
+constexpr double kLimitSeconds = 2;
+
+struct Start {
+  double seconds = 0;    // until the first byte of text
+  double megabytes = 0;  // most that was resident
+};
+
+Start start_once(const std::string& model, const std::string& dtype) {
+  std::array<int, 2> pipe = {-1, -1};
+  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) throw Error("bench start: cannot make a pipe");
+  const auto begin = std::chrono::steady_clock::now();
+  const pid_t process = ::fork();
+  if (process < 0) throw Error("bench start: cannot start a process");
+  if (process == 0) {
+    if (::dup2(pipe[1], STDOUT_FILENO) < 0) ::_exit(126);
+    ::execl("/proc/self/exe",
+            "reynard",
+            "generate",
+            model.c_str(),
+            "Once upon a time",
+            "-m",
+            "1",
+            "--ignore-eos",
+            "--tokenizer",
+            "byte",
+            "--dtype",
+            dtype.c_str(),
+            nullptr);
+    ::_exit(127);
+  }
+  ::close(pipe[1]);
+  Start start;
+  char byte = 0;
+  const bool wrote = ::read(pipe[0], &byte, 1) == 1;
+  start.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  while (::read(pipe[0], &byte, 1) == 1) {
+  }
+  ::close(pipe[0]);
+  int status = 0;
+  struct rusage use = {};
+  ::wait4(process, &status, 0, &use);
+  if (!wrote || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    throw Error("bench start: reynard generate failed (its message is above)");
+  }
+  start.megabytes = static_cast<double>(use.ru_maxrss) * 1024e-6;
+  return start;
+}
+
+// Widths double from 768 until the layers are fewer than 48.
+models::DecoderConfig config_of(int64_t megabytes) {
+  for (int64_t width = 768;; width *= 2) {
+    const int64_t of_tables = 2 * kLlamaVocabulary * width, of_layer = 12 * width * width;
+    const int64_t layers = (megabytes * 1'000'000 / 4 - of_tables) / of_layer;
+    if (layers < 48) return llama_config(width, std::max<int64_t>(1, layers));
+  }
+}
+
+std::vector<Row> rows_of(const StartBench& options, int64_t megabytes) {
+  const TemporaryFolder folder;
+  const std::filesystem::path model = folder.path() / "model";
+  {
+    models::Decoder decoder(config_of(megabytes), /*seed=*/1);
+    models::save_model(decoder, model, "llama");
+  }
+  const auto file_bytes = std::filesystem::file_size(model / "model.safetensors");
+  const double file_megabytes = static_cast<double>(file_bytes) * 1e-6;
+  std::vector<Row> rows;
+  for (const std::string& dtype : options.dtypes) {
+    std::vector<double> seconds;
+    Start start;
+    for (int i = 0; i < options.repeats; ++i) {
+      start = start_once(model.string(), dtype);
+      seconds.push_back(start.seconds);
+    }
+    std::ranges::sort(seconds);
+    Row first{.name = "first_token",
+              .shape = fmt::format("{:.0f} MB", file_megabytes),
+              .dtype = dtype,
+              .device = cpu_name(),
+              .ours = seconds[seconds.size() / 2],
+              .peer = "limit",
+              .peer_value = kLimitSeconds,
+              .unit = "s"};
+    first.ratio = first.peer_value / first.ours;
+    Row memory = first;
+    memory.name = "peak_memory", memory.unit = "MB", memory.peer = "file";
+    memory.ours = start.megabytes, memory.peer_value = file_megabytes;
+    memory.ratio = memory.peer_value / memory.ours;
+    rows.push_back(first);
+    rows.push_back(memory);
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::vector<Row> bench_start(const StartBench& options) {
+  std::vector<Row> rows;
+  for (const int64_t megabytes : options.megabytes) {
+    tensor::check_value(megabytes >= 250, "bench start", "--megabytes", megabytes, "at least 250");
+    for (const Row& row : rows_of(options, megabytes)) rows.push_back(row);
+  }
+  return rows;
+}
+
+}  // namespace reynard::bench
