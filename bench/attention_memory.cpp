@@ -1,5 +1,6 @@
 #include "bench/attention.h"
 
+#include "bench/resident_memory.h"
 #include "reynard/attention/attention.h"
 #include "reynard/tensor/check.h"
 
@@ -13,7 +14,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -23,15 +23,6 @@ namespace {
 
 constexpr int64_t kHeads = 4, kGroups = 2, kHeadDim = 64;
 constexpr int64_t kPadding = 1000, kDocument = 6000;
-
-// A line of /proc/self/status in bytes, "VmRSS" (now) or "VmHWM" (peak).
-double resident_bytes(const std::string& field) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind(field + ":", 0) == 0) return 1024.0 * std::stod(line.substr(field.size() + 1));
-  }
-  throw Error("bench attention_memory: /proc/self/status has no " + field + "; expected Linux");
-}
 
 double bytes_of(const std::vector<at::Tensor>& tensors) {
   double bytes = 0;
@@ -60,7 +51,7 @@ struct Pass {
 double overhead(const Pass& pass, double before) {
   const double tensors =
       bytes_of(pass.inputs) + bytes_of({pass.out, pass.dout}) + bytes_of(pass.gradients);
-  return (resident_bytes("VmHWM") - before) / tensors;
+  return (peak_resident_bytes() - before) / tensors;
 }
 
 at::Tensor leaf(at::IntArrayRef sizes, at::ScalarType dtype) {
@@ -72,7 +63,7 @@ void differentiate(Pass& pass) {
 }
 
 double peer_overhead(int64_t T, at::ScalarType dtype) {
-  const double before = resident_bytes("VmRSS");
+  const double before = resident_bytes();
   Pass pass;
   pass.inputs = {leaf({1, kHeads, T, kHeadDim}, dtype),
                  leaf({1, kGroups, T, kHeadDim}, dtype),
@@ -85,7 +76,7 @@ double peer_overhead(int64_t T, at::ScalarType dtype) {
 }
 
 double own_overhead(int64_t T, at::ScalarType dtype) {
-  const double before = resident_bytes("VmRSS");
+  const double before = resident_bytes();
   Pass pass;
   const at::Tensor log_gate =
       at::log_sigmoid(at::randn({1, T, kHeads}) + 8).detach().set_requires_grad(true);

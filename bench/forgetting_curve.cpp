@@ -1,20 +1,24 @@
 #include "bench/forgetting_curve.h"
 
+#include "bench/resident_memory.h"
 #include "bench/train_step.h"
 #include "reynard/data/random.h"
 #include "reynard/evaluation/evaluate.h"
 #include "reynard/evaluation/registry.h"
 #include "reynard/evaluation/scorer.h"
 #include "reynard/models/decoder.h"
-#include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <system_error>
 
 namespace reynard::bench {
 
@@ -64,50 +68,109 @@ std::vector<Pass> passes_of(evaluation::Task& task, int64_t batch_tokens) {
   return passes;
 }
 
+// The whole evaluation and the passes that it needs, on one model.
+class Curve {
+ public:
+  Curve(models::Decoder& decoder, const ForgettingCurveBench& options)
+      : decoder_(decoder),
+        batch_tokens_(options.batch_tokens),
+        corpus_(random_corpus(8 * options.length)),
+        scorer_(evaluation::make_decoder_scorer(decoder, options.batch_tokens)),
+        folder_(fs::temp_directory_path() / fmt::format("reynard-bench-{}", ::getpid())) {
+    evaluation::EvaluationConfig config;
+    config.forgetting_curve.length = options.length;
+    config.forgetting_curve.points = options.points;
+    config.forgetting_curve.repeats = options.samples;
+    config.forgetting_curve.seed = options.seed;
+    task_ = evaluation::task_named("forgetting_curve").make(corpus_, config, {});
+    passes_ = passes_of(*task_, options.batch_tokens);
+  }
+  ~Curve() {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+  Curve(const Curve&) = delete;
+  Curve& operator=(const Curve&) = delete;
+
+  void evaluate() {
+    fs::remove_all(folder_);  // an evaluation that is there would only be read
+    evaluation::evaluate(*scorer_, *task_, {.folder = folder_, .batch_tokens = batch_tokens_});
+  }
+  void run(const Pass& pass) const {
+    const at::NoGradGuard no_grad;
+    decoder_.hidden(at::tensor(pass.tokens, at::kLong), at::tensor(pass.offsets, at::kLong));
+  }
+  void run_passes() const {
+    for (const Pass& pass : passes_) run(pass);
+  }
+  const Pass& longest_pass() const {
+    return *std::max_element(passes_.begin(), passes_.end(), [](const Pass& a, const Pass& b) {
+      return a.tokens.size() < b.tokens.size();
+    });
+  }
+  double num_tokens() const {
+    double tokens = 0;
+    for (const Pass& pass : passes_) tokens += static_cast<double>(pass.tokens.size());
+    return tokens;
+  }
+
+ private:
+  models::Decoder& decoder_;
+  int64_t batch_tokens_;
+  evaluation::Corpus corpus_;
+  std::unique_ptr<evaluation::Scorer> scorer_;
+  std::unique_ptr<evaluation::Task> task_;
+  std::vector<Pass> passes_;
+  fs::path folder_;
+};
+
+// Bytes that running takes at most above what is held before.
+double peak_growth(const std::function<void()>& run) {
+  forget_peak();
+  const double before = resident_bytes();
+  run();
+  return peak_resident_bytes() - before;
+}
+
 }  // namespace
 
 std::vector<Row> bench_forgetting_curve(const ForgettingCurveBench& options) {
   models::Decoder decoder(fox_config(options.model));
-  const evaluation::Corpus corpus = random_corpus(8 * options.length);
-  evaluation::EvaluationConfig config;
-  config.forgetting_curve.length = options.length;
-  config.forgetting_curve.points = options.points;
-  config.forgetting_curve.repeats = options.samples;
-  const auto task = evaluation::task_named("forgetting_curve").make(corpus, config, {});
-  const auto scorer = evaluation::make_decoder_scorer(decoder, options.batch_tokens);
-  const std::vector<Pass> passes = passes_of(*task, options.batch_tokens);
-  double tokens = 0;
-  for (const Pass& pass : passes) tokens += static_cast<double>(pass.tokens.size());
+  decoder.set_compute_dtype(scalar_type(options.dtype));
+  ForgettingCurveBench first = options;  // what is done once only, in little time
+  first.length = 64;
+  first.points = first.samples = 1;
+  Curve(decoder, first).evaluate();
 
-  const fs::path folder = fs::temp_directory_path() /
-                          fmt::format("reynard-bench-{}", fs::hash_value(fs::current_path()));
-  const Medians seconds = time_by_turns(
-      options.repeats,
-      [&] {
-        fs::remove_all(folder);  // an evaluation that is there would only be read
-        evaluation::evaluate(
-            *scorer, *task, {.folder = folder, .batch_tokens = options.batch_tokens});
-      },
-      [&] {
-        const at::NoGradGuard no_grad;
-        for (const Pass& pass : passes) {
-          decoder.hidden(at::tensor(pass.tokens, at::kLong), at::tensor(pass.offsets, at::kLong));
-        }
-      });
-  fs::remove_all(folder);
-  return {{.name = "forgetting_curve",
-           .shape = fmt::format("{} to {}, {} lengths x {}",
-                                options.model,
-                                options.length,
-                                options.points,
-                                options.samples),
-           .dtype = "f32",
-           .device = cpu_name(),
-           .ours = tokens / seconds.ours,
-           .peer = "own_forward",
-           .peer_value = tokens / seconds.peer,
-           .unit = "tokens/s",
-           .ratio = seconds.peer / seconds.ours}};
+  Curve curve(decoder, options);
+  const double one_sample = peak_growth([&] { curve.run(curve.longest_pass()); });
+  double whole = 0;
+  std::vector<double> ours, peer;
+  for (int i = 0; i < options.repeats; ++i) {
+    ours.push_back(
+        seconds_of([&] { whole = std::max(whole, peak_growth([&] { curve.evaluate(); })); }));
+    peer.push_back(seconds_of([&] { curve.run_passes(); }));
+  }
+  Row row;
+  row.name = "forgetting_curve";
+  row.shape = fmt::format(
+      "{} to {}, {} lengths x {}", options.model, options.length, options.points, options.samples);
+  row.dtype = options.dtype;
+  row.device = cpu_name();
+  Row speed = row;
+  speed.ours = curve.num_tokens() / median(ours);
+  speed.peer = "own_forward";
+  speed.peer_value = curve.num_tokens() / median(peer);
+  speed.unit = "tokens/s";
+  speed.ratio = median(peer) / median(ours);
+  Row memory = row;
+  memory.name = "forgetting_curve_memory";
+  memory.ours = whole / 1e6;
+  memory.peer = "one_sample";
+  memory.peer_value = one_sample / 1e6;
+  memory.unit = "MB";
+  memory.ratio = one_sample / whole;
+  return {speed, memory};
 }
 
 }  // namespace reynard::bench

@@ -12,14 +12,17 @@ namespace reynard::bench {
 
 struct ForgettingCurveBench {
   std::string model = "10M";     // or 125M
+  std::string dtype = "f32";     // or bf16
   int64_t length = 2048;         // longest target; a sequence is twice as long
-  int64_t points = 4;            // lengths
+  int64_t points = 4;            // lengths: length / points, 2 length / points ... length
   int64_t samples = 1;           // targets per length
+  int64_t seed = 0;              // of where targets begin
   int64_t batch_tokens = 16384;  // of one forward pass; longer sequences go in pieces of it
   int repeats = 3;
 };
 
-// One row in tokens per second; a ratio of 0.83 is 1.2 times the time of the passes alone.
+// Two rows. Tokens per second: a ratio of 0.83 is 1.2 times the time of the passes alone. Peak
+// memory above that of the model: a ratio of 1 is that of the longest sequence's forward pass.
 std::vector<Row> bench_forgetting_curve(const ForgettingCurveBench& options);
 
 }  // namespace reynard::bench

@@ -14,7 +14,16 @@
 
 namespace reynard::bench {
 
-namespace {
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  std::string model = "CPU";
+  for (std::string line; std::getline(info, line);) {
+    if (line.rfind("model name", 0) != 0) continue;
+    model = line.substr(line.find(':') + 2);
+    break;
+  }
+  return fmt::format("{} x {} threads", model, at::get_num_threads());
+}
 
 double seconds_of(const std::function<void()>& run) {
   const auto begin = std::chrono::steady_clock::now();
@@ -26,19 +35,6 @@ double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<int64_t>(values.size()) / 2;
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
-}
-
-}  // namespace
-
-std::string cpu_name() {
-  std::ifstream info("/proc/cpuinfo");
-  std::string model = "CPU";
-  for (std::string line; std::getline(info, line);) {
-    if (line.rfind("model name", 0) != 0) continue;
-    model = line.substr(line.find(':') + 2);
-    break;
-  }
-  return fmt::format("{} x {} threads", model, at::get_num_threads());
 }
 
 Medians time_by_turns(int repeats,

@@ -25,6 +25,8 @@ struct Row {
 // The machine as a row names it: processor model and number of threads, "Xeon ... x 2 threads".
 std::string cpu_name();
 
+double seconds_of(const std::function<void()>& run);
+double median(std::vector<double> values);
 // Medians in seconds of two functions run by turns, after one unmeasured run of each: machine noise
 // then hits both.
 struct Medians {

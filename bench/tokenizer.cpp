@@ -37,11 +37,6 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 Row measure(const TokenizerBench& options, const std::string& file, const std::string& text) {
   const auto tokenizer = tokenizer::make_tokenizer(file);
   PeerProcess peer("tokenizer_peer.py", {file, options.text, std::to_string(text.size())});

@@ -202,7 +202,8 @@ void add_train_step(CLI::App& bench) {
 
 void add_forgetting_curve_bench(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
-      "forgetting_curve", "a whole forgetting curve against its forward passes alone");
+      "forgetting_curve",
+      "a whole forgetting curve against its forward passes alone: time and peak memory");
   auto arguments = std::make_shared<BenchArguments<bench::ForgettingCurveBench>>();
   bench::ForgettingCurveBench& options = arguments->bench;
   command->add_option("--model", options.model, "10M (default) or 125M parameters")
@@ -213,6 +214,10 @@ void add_forgetting_curve_bench(CLI::App& bench) {
       ->check(CLI::PositiveNumber);
   command->add_option("--samples", options.samples, "targets per length (default: 1)")
       ->check(CLI::PositiveNumber);
+  command->add_option("--seed", options.seed, "of where targets begin")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--dtype", options.dtype, "f32 (default) or bf16")
+      ->check(CLI::IsMember({"f32", "bf16"}));
   command
       ->add_option("--batch-tokens",
                    options.batch_tokens,
