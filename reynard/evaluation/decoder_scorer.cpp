@@ -84,11 +84,12 @@ class DecoderScorer final : public Scorer {
     const at::NoGradGuard no_grad;
     std::vector<Response> responses(requests.size());
     std::map<double, std::vector<size_t>> scores;  // by pruning tolerance
+    std::vector<size_t> texts;
     for (size_t i = 0; i < requests.size(); ++i) {
       if (const auto* score = std::get_if<Score>(&requests[i].query)) {
         scores[score->log_pruning_tolerance.value_or(own_tolerance())].push_back(i);
-      } else if (const auto* generate = std::get_if<Generate>(&requests[i].query)) {
-        responses[i] = write(*generate);
+      } else if (std::holds_alternative<Generate>(requests[i].query)) {
+        texts.push_back(i);
       } else {
         responses[i] = look_inside(std::get<Probe>(requests[i].query));
       }
@@ -96,6 +97,7 @@ class DecoderScorer final : public Scorer {
     for (const auto& [tolerance, which] : scores) {
       answer_scores(decoder_with(tolerance), requests, which, responses);
     }
+    write_texts(requests, texts, responses);
     return responses;
   }
 
@@ -218,13 +220,32 @@ class DecoderScorer final : public Scorer {
     }
   }
 
-  Generated write(const Generate& query) const {
-    generation::GenerateOptions options;
-    options.max_tokens = query.max_tokens;
-    options.sampler.temperature = query.temperature;
-    options.sampler.seed = query.seed;
-    options.stop = query.stop;
-    return {generation::generate(decoder_, query.prompt, options)};
+  // Texts are written together as long as their prompts and what may follow them are no more than
+  // batch_tokens: that bounds their caches. A longer one is written alone.
+  void write_texts(std::span<const Request> requests,
+                   const std::vector<size_t>& which,
+                   std::vector<Response>& responses) const {
+    for (size_t begin = 0; begin < which.size();) {
+      std::vector<generation::Prompt> prompts;
+      int64_t tokens = 0;
+      size_t end = begin;
+      for (; end < which.size(); ++end) {
+        const Generate& query = std::get<Generate>(requests[which[end]].query);
+        tokens += static_cast<int64_t>(query.prompt.size()) + query.max_tokens;
+        if (end > begin && tokens > batch_tokens_) break;
+        generation::Prompt& prompt = prompts.emplace_back();
+        prompt.tokens = query.prompt;
+        prompt.options.max_tokens = query.max_tokens;
+        prompt.options.sampler.temperature = query.temperature;
+        prompt.options.sampler.seed = query.seed;
+        prompt.options.stop = query.stop;
+      }
+      std::vector<std::vector<int64_t>> texts = generation::generate(decoder_, prompts);
+      for (size_t i = begin; i < end; ++i) {
+        responses[which[i]] = Generated{std::move(texts[i - begin])};
+      }
+      begin = end;
+    }
   }
 
   Probed look_inside(const Probe& query) {

@@ -142,7 +142,9 @@ nlohmann::json evaluate(Scorer& scorer, Task& task, const EvaluateOptions& optio
   const nlohmann::json settings = task.settings();
   const nlohmann::json header{
       {"task", task.name()}, {"settings", settings}, {"identity", options.identity}};
-  SampleLog log(options.folder / (task.name() + ".jsonl"), header);
+  SampleLog log(options.folder / (task.name() + ".jsonl"),
+                header,
+                options.only_resume ? SampleLog::Others::kKeep : SampleLog::Others::kReplace);
   const Requests requests = task.requests();
   const int64_t reused = log.size();
 

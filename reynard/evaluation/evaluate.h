@@ -20,6 +20,8 @@ struct EvaluateOptions {
   nlohmann::json identity = nlohmann::json::object();
   // Copied into the summary: model name, command line, training length, ...
   nlohmann::json about = nlohmann::json::object();
+  // Samples of other settings, or of another identity, are an error instead of being replaced.
+  bool only_resume = false;
   int64_t batch_tokens = 16384;  // tokens of the requests that are answered together
   // Called after every batch with (done, all) samples; may be empty.
   std::function<void(int64_t, int64_t)> progress = {};

@@ -17,6 +17,7 @@ namespace {
 struct Kept {
   int64_t bytes = 0;
   std::set<std::string> ids;
+  bool is_other = false;  // it begins with another header
 };
 
 Kept readable_part(const std::filesystem::path& path, const nlohmann::json& header) {
@@ -28,7 +29,8 @@ Kept readable_part(const std::filesystem::path& path, const nlohmann::json& head
     const nlohmann::json value = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!value.is_object()) break;
     if (first) {
-      if (value != header) break;
+      kept.is_other = value != header;
+      if (kept.is_other) break;
       first = false;
     } else {
       const auto id = value.find("id");
@@ -42,9 +44,15 @@ Kept readable_part(const std::filesystem::path& path, const nlohmann::json& head
 
 }  // namespace
 
-SampleLog::SampleLog(std::filesystem::path path, const nlohmann::json& header)
+SampleLog::SampleLog(std::filesystem::path path, const nlohmann::json& header, Others others)
     : path_(std::move(path)) {
   Kept kept = readable_part(path_, header);
+  if (kept.is_other && others == Others::kKeep) {
+    throw Error(
+        fmt::format("eval: --resume: {} holds samples of other settings, another model or text; "
+                    "give another -o, or leave --resume out to measure anew",
+                    path_.string()));
+  }
   ids_ = std::move(kept.ids);
   if (kept.bytes > 0) std::filesystem::resize_file(path_, static_cast<uintmax_t>(kept.bytes));
   file_.reset(std::fopen(path_.c_str(), kept.bytes > 0 ? "ab" : "wb"));

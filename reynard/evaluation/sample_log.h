@@ -16,9 +16,11 @@ namespace reynard::evaluation {
 
 class SampleLog {
  public:
+  // What becomes of the lines of a run with another header.
+  enum class Others { kReplace, kKeep };
   // Opens the log for appending. Lines of an earlier run are kept when its header equals this one,
-  // otherwise the file begins anew.
-  SampleLog(std::filesystem::path path, const nlohmann::json& header);
+  // otherwise the file begins anew, or that is a reynard::Error (kKeep).
+  SampleLog(std::filesystem::path path, const nlohmann::json& header, Others others);
 
   bool contains(const std::string& id) const { return ids_.contains(id); }
   int64_t size() const { return static_cast<int64_t>(ids_.size()); }

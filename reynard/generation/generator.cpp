@@ -114,20 +114,37 @@ void Generator::evict(Sequence& sequence) {
 std::vector<int64_t> generate(models::Decoder& decoder,
                               std::span<const int64_t> prompt,
                               const GenerateOptions& options) {
+  const Prompt one{{prompt.begin(), prompt.end()}, options};
+  return std::move(generate(decoder, std::span(&one, 1)).front());
+}
+
+std::vector<std::vector<int64_t>> generate(models::Decoder& decoder,
+                                           std::span<const Prompt> prompts) {
   Generator generator(decoder);
-  Sequence sequence = generator.start(
-      {prompt.begin(), prompt.end()},
-      {.max_tokens = options.max_tokens, .sampler = options.sampler, .stop = options.stop});
-  while (!sequence.is_prefilled()) generator.prefill(sequence);
-  std::vector<int64_t> tokens;
-  while (sequence.finished() == FinishReason::kNone) {
-    generator.step(std::array{&sequence});
-    for (std::size_t i = tokens.size(); i < sequence.written().size(); ++i) {
-      tokens.push_back(sequence.written()[i].token);
-      if (options.on_token) options.on_token(tokens.back());
+  std::vector<Sequence> sequences;
+  for (const auto& [tokens, options] : prompts) {
+    sequences.push_back(generator.start(
+        tokens,
+        {.max_tokens = options.max_tokens, .sampler = options.sampler, .stop = options.stop}));
+  }
+  for (Sequence& sequence : sequences) {
+    while (!sequence.is_prefilled()) generator.prefill(sequence);
+  }
+  std::vector<std::vector<int64_t>> texts(sequences.size());
+  for (;;) {
+    std::vector<Sequence*> unfinished;
+    for (Sequence& sequence : sequences) {
+      if (sequence.finished() == FinishReason::kNone) unfinished.push_back(&sequence);
+    }
+    if (unfinished.empty()) return texts;
+    generator.step(unfinished);
+    for (std::size_t s = 0; s < sequences.size(); ++s) {
+      for (std::size_t i = texts[s].size(); i < sequences[s].written().size(); ++i) {
+        texts[s].push_back(sequences[s].written()[i].token);
+        if (prompts[s].options.on_token) prompts[s].options.on_token(texts[s].back());
+      }
     }
   }
-  return tokens;
 }
 
 }  // namespace reynard::generation

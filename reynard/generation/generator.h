@@ -62,4 +62,13 @@ std::vector<int64_t> generate(models::Decoder& decoder,
                               std::span<const int64_t> prompt,
                               const GenerateOptions& options);
 
+// The same for several prompts, which need not be equally long: each is read by itself, then every
+// pass over the weights adds a token to all texts that are not finished.
+struct Prompt {
+  std::vector<int64_t> tokens;
+  GenerateOptions options;
+};
+std::vector<std::vector<int64_t>> generate(models::Decoder& decoder,
+                                           std::span<const Prompt> prompts);
+
 }  // namespace reynard::generation

@@ -25,7 +25,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <limits>
+#include <span>
+#include <string>
+#include <vector>
 
 namespace reynard::evaluation {
 namespace {
@@ -105,6 +109,32 @@ TEST_P(DecoderScorerOf, ScoresEqualAPlainForwardPassHoweverTheyAreBatched) {
   }
 }
 
+TEST_P(DecoderScorerOf, TextsAreTheSameHoweverManyAreWrittenTogether) {
+  models::Decoder decoder(GetParam(), 1);
+  std::vector<Request> requests;
+  for (int64_t i = 0; i < 6; ++i) {
+    Generate query;
+    query.prompt = tokens_from(i, 1 + 13 * i);
+    query.max_tokens = 3 + i % 3;
+    query.stop = {i};  // some end early
+    query.temperature = i == 4 ? 0.7 : 0;
+    query.seed = 5;
+    requests.push_back({std::to_string(i), {}, query});
+  }
+  std::vector<std::vector<int64_t>> alone;
+  for (const Request& request : requests) {
+    const auto response = make_decoder_scorer(decoder, 1)->answer(std::span(&request, 1));
+    alone.push_back(std::get<Generated>(response[0]).tokens);
+    EXPECT_LE(alone.back().size(), 5U);
+  }
+  for (const int64_t batch_tokens : {1, 60, 100000}) {
+    const auto together = make_decoder_scorer(decoder, batch_tokens)->answer(requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(std::get<Generated>(together[i]).tokens, alone[i]) << i << " of " << batch_tokens;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All,
                          DecoderScorerOf,
                          testing::Values(small_config(), memory_config(0), memory_config(6)));
@@ -162,6 +192,43 @@ TEST(DecoderScorer, GeneratesWithTheModel) {
   const std::vector<Request> checks{{"check", {}, check}};
   const auto checked = make_decoder_scorer(decoder, 64)->answer(checks);
   for (const uint8_t hit : std::get<Scored>(checked[0]).hits) EXPECT_EQ(hit, 1);
+}
+
+// A run that was killed between batches, or in the middle of a line, goes on to the same samples.
+TEST(DecoderScorer, WrittenSamplesAreTheSameAfterAKill) {
+  models::DecoderConfig model = small_config();
+  model.vocab_size = 258;
+  models::Decoder decoder(model, 2);
+  Corpus corpus = test::corpus_of(tokens_from(5, 3000), {3000});
+  corpus.bos = 1;
+  EvaluationConfig config;
+  config.passkey = {.lengths = {400, 500}, .trials = 3, .max_tokens = 6};
+  const auto task = task_named("passkey").make(corpus, config, {});
+  const test::TempDir folder;
+  const auto lines_of = [&](const std::string& name, int64_t batch_tokens) {
+    const auto scorer = make_decoder_scorer(decoder, batch_tokens);
+    const auto summary =
+        evaluate(*scorer, *task, {.folder = folder / name, .batch_tokens = batch_tokens});
+    EXPECT_EQ(summary.at("metrics").at("samples"), 6);
+    return test::read_file(folder / (name + "/passkey.jsonl"));
+  };
+  const std::string one_by_one = lines_of("one", 1);
+  EXPECT_EQ(lines_of("together", 100000), one_by_one);
+  std::filesystem::create_directories(folder / "killed");
+  for (const size_t left : {one_by_one.size() / 2, one_by_one.size() - 3}) {
+    test::write_file(folder / "killed/passkey.jsonl", one_by_one.substr(0, left));
+    EXPECT_EQ(lines_of("killed", 1000), one_by_one);
+  }
+  // --resume: what other settings have measured is not replaced.
+  config.passkey.trials = 2;
+  const auto fewer = task_named("passkey").make(corpus, config, {});
+  const auto scorer = make_decoder_scorer(decoder, 1000);
+  EXPECT_THROW(evaluate(*scorer, *fewer, {.folder = folder / "one", .only_resume = true}), Error);
+  EXPECT_EQ(test::read_file(folder / "one/passkey.jsonl"), one_by_one);
+  EXPECT_EQ(evaluate(*scorer, *task, {.folder = folder / "one", .only_resume = true})
+                .at("effort")
+                .at("reused_samples"),
+            6);
 }
 
 TEST(CellMaps, EqualTheDenseMatrices) {
