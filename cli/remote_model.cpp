@@ -50,13 +50,18 @@ std::string only_model(const evaluation::EndpointOptions& options) {
                           fmt::join(names, ", ")));
 }
 
+evaluation::RetryOptions retries_of(const RemoteArguments& arguments) {
+  return {.attempts = arguments.attempts,
+          .note = [](const std::string& text) { fmt::print(stderr, "\n{}\n", text); }};
+}
+
 RemoteModel endpoint_model(const RemoteArguments& arguments) {
   evaluation::EndpointOptions options;
   options.url = arguments.endpoint;
-  options.attempts = arguments.attempts;
+  options.chat = arguments.chat;
   options.timeout_s = arguments.timeout_s;
   if (const char* key = std::getenv(arguments.api_key_variable.c_str())) options.api_key = key;
-  options.note = [](const std::string& text) { fmt::print(stderr, "\n{}\n", text); };
+  options.retries = retries_of(arguments);
   options.model = arguments.model.empty() ? only_model(options) : arguments.model;
   RemoteModel model;
   model.name = plain(options.model);
@@ -65,6 +70,7 @@ RemoteModel endpoint_model(const RemoteArguments& arguments) {
   model.url.pop_back();  // the slash before the route
   model.model = options.model;
   model.identity = {{"endpoint", options.url}, {"model", options.model}};
+  if (options.chat) model.identity["chat"] = true;
   model.make_scorer = [options, n = arguments.concurrency](const evaluation::Corpus& corpus) {
     return evaluation::make_endpoint_scorer(options, corpus, n);
   };
@@ -73,7 +79,10 @@ RemoteModel endpoint_model(const RemoteArguments& arguments) {
 
 RemoteModel adapter_model(const RemoteArguments& arguments) {
   RemoteModel model;
-  model.adapter = std::make_shared<evaluation::Adapter>(arguments.adapter, arguments.timeout_s);
+  model.adapter = std::make_shared<evaluation::Adapter>(
+      evaluation::AdapterOptions{.command = arguments.adapter,
+                                 .timeout_s = arguments.timeout_s,
+                                 .retries = retries_of(arguments)});
   const evaluation::AdapterFacts& facts = model.adapter->facts();
   model.name = plain(facts.name);
   model.where = arguments.adapter;
@@ -98,6 +107,10 @@ void add_remote_options(CLI::App& command, RemoteArguments& arguments) {
   command.add_option("--endpoint-model",
                      arguments.model,
                      "Name of the model there; default: the only one that it lists");
+  command.add_flag("--chat",
+                   arguments.chat,
+                   "The endpoint has chat completions only: no log-probabilities, prompts are sent "
+                   "as a user's message");
   command
       .add_option("--api-key-variable",
                   arguments.api_key_variable,
@@ -110,9 +123,10 @@ void add_remote_options(CLI::App& command, RemoteArguments& arguments) {
   command.add_option("--concurrency", arguments.concurrency, "Requests to the endpoint at once")
       ->capture_default_str();
   command
-      .add_option("--attempts",
-                  arguments.attempts,
-                  "Before an endpoint that fails, stalls or answers nonsense is given up")
+      .add_option(
+          "--attempts",
+          arguments.attempts,
+          "Before an endpoint or adapter that fails, stalls or answers nonsense is given up")
       ->capture_default_str();
   command
       .add_option("--timeout", arguments.timeout_s, "Seconds without an answer that count as stall")
@@ -136,6 +150,11 @@ RemoteModel open_remote_model(const RemoteArguments& arguments, const std::strin
               "--adapter",
               arguments.adapter,
               "either --endpoint or --adapter");
+  check_value(!arguments.chat || !arguments.endpoint.empty(),
+              "eval",
+              "--chat",
+              "given",
+              "with --endpoint only");
   std::unique_ptr<tokenizer::Tokenizer> marks;
   if (!tokenizer.empty()) marks = tokenizer::make_tokenizer(tokenizer);
   RemoteModel model =

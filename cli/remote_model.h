@@ -27,6 +27,7 @@ struct RemoteArguments {
   std::string model;     // its name there; empty: the only one there
   std::string api_key_variable = "REYNARD_API_KEY";
   std::string adapter;  // command; empty: none
+  bool chat = false;    // the endpoint has chat completions only
   int64_t concurrency = 4;
   int64_t attempts = 6;
   double timeout_s = 600;

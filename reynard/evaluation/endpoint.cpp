@@ -8,16 +8,13 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <optional>
-#include <thread>
 #include <utility>
 
 namespace reynard::evaluation {
 
 namespace {
 
-constexpr double kLongestPause = 30;       // seconds
 constexpr double kLongestAsked = 120;      // of what a server may ask for with Retry-After
 constexpr size_t kQuotedCharacters = 200;  // of an answer, in messages
 
@@ -27,6 +24,7 @@ struct Outcome {
   std::string problem;
   bool again = true;
   bool too_long = false;  // the prompt, for the model
+  bool no_route = false;  // as a server answers that does not have it
   double asked_pause_s = 0;
 };
 
@@ -54,10 +52,12 @@ Outcome read(const httplib::Result& result, const std::string& list) {
   const httplib::Response& response = *result;
   if (response.status != 200) {
     Outcome outcome{{}, fmt::format("status {}: {}", response.status, refusal(response))};
-    outcome.again = response.status >= 500 || response.status == 429 || response.status == 408;
+    outcome.again = (response.status >= 500 && response.status != 501) || response.status == 429 ||
+                    response.status == 408;
     // The code of the OpenAI API, or the words that servers use who give none.
     outcome.too_long = response.body.find("context_length_exceeded") != std::string::npos ||
                        response.body.find("maximum context length") != std::string::npos;
+    outcome.no_route = response.status == 404 || response.status == 405 || response.status == 501;
     const std::string after = response.get_header_value("Retry-After");
     std::from_chars(after.data(), after.data() + after.size(), outcome.asked_pause_s);
     return outcome;
@@ -70,8 +70,16 @@ Outcome read(const httplib::Result& result, const std::string& list) {
   return {std::move(json), ""};
 }
 
-void pause(double seconds) {
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+[[noreturn]] void refuse(const std::string& url, const Outcome& outcome) {
+  const std::string message = fmt::format("eval: {}: {}", url, outcome.problem);
+  if (outcome.too_long) throw ContextLimitError(message);
+  // A model that is not known there is also a 404, which its text says.
+  if (outcome.no_route && url.ends_with("/completions") && !url.ends_with("/chat/completions")) {
+    throw Error(message +
+                "; where only chat completions are offered, --chat asks them, for tasks that read "
+                "what the model writes");
+  }
+  throw Error(message);
 }
 
 }  // namespace
@@ -118,36 +126,14 @@ nlohmann::json Endpoint::ask(const std::string& route,
   httplib::Headers headers;
   if (!options_.api_key.empty()) headers.emplace("Authorization", "Bearer " + options_.api_key);
   const std::string path = fmt::format("{}/{}", base_, route);
-  double wait = options_.first_pause_s;
-  for (int64_t attempt = 1;; ++attempt) {
+  Retries retries(options_.retries, route_url(route));
+  for (;;) {
     Outcome outcome = read(body.empty() ? client.Get(path, headers)
                                         : client.Post(path, headers, body, "application/json"),
                            list);
     if (outcome.answer) return std::move(*outcome.answer);
-    if (!outcome.again) {
-      const std::string message = fmt::format("eval: {}: {}", route_url(route), outcome.problem);
-      if (outcome.too_long) throw ContextLimitError(message);
-      throw Error(message);
-    }
-    if (attempt >= options_.attempts) {
-      throw Error(
-          fmt::format("eval: {}: {} ({} attempts); what was answered before is kept, the same "
-                      "command goes on from there",
-                      route_url(route),
-                      outcome.problem,
-                      attempt));
-    }
-    const double seconds = std::max(wait, std::min(outcome.asked_pause_s, kLongestAsked));
-    if (options_.note) {
-      options_.note(fmt::format("{}: {}; again in {:.1f} s ({} of {})",
-                                route_url(route),
-                                outcome.problem,
-                                seconds,
-                                attempt,
-                                options_.attempts));
-    }
-    pause(seconds);
-    wait = std::min(2 * wait, kLongestPause);
+    if (!outcome.again) refuse(route_url(route), outcome);
+    retries.failed(outcome.problem, std::min(outcome.asked_pause_s, kLongestAsked));
   }
 }
 

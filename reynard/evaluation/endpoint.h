@@ -3,8 +3,8 @@
 // answers nonsense is asked again with growing pauses. What the answers mean is the caller's
 // business.
 
-#include <cstdint>
-#include <functional>
+#include "reynard/evaluation/retries.h"
+
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -15,11 +15,9 @@ struct EndpointOptions {
   std::string url;           // http://HOST[:PORT][/v1]
   std::string model = {};    // its name there
   std::string api_key = {};  // empty: none is sent
-  int64_t attempts = 6;
-  double timeout_s = 600;      // without a byte from the server
-  double first_pause_s = 0.5;  // before the second attempt; doubled each time, up to 30 s
-  // Told about every attempt that failed; may be empty. Several threads may call it.
-  std::function<void(const std::string&)> note = {};
+  bool chat = false;         // text comes from chat/completions; there are no log-probabilities
+  double timeout_s = 600;    // without a byte from the server
+  RetryOptions retries = {};
 };
 
 class Endpoint {

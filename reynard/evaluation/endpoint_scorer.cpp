@@ -81,6 +81,9 @@ class EndpointScorer final : public Scorer {
   std::string cannot_answer(const Request& request) const override {
     if (std::holds_alternative<Probe>(request.query)) return "a look inside the model";
     const auto* score = std::get_if<Score>(&request.query);
+    if (score != nullptr && endpoint_.options().chat) {
+      return "log-probabilities of a text (chat completions have none)";
+    }
     if (score != nullptr && score->log_pruning_tolerance) return "pruning of its own";
     return "";
   }
@@ -126,7 +129,8 @@ class EndpointScorer final : public Scorer {
       throw Error(fmt::format("eval: {} needs a model on this machine, not an endpoint", what));
     }
     if (const auto* score = std::get_if<Score>(&request.query)) return ask_scores(*score);
-    return ask_text(std::get<Generate>(request.query));
+    const Generate& query = std::get<Generate>(request.query);
+    return endpoint_.options().chat ? ask_reply(query) : ask_text(query);
   }
 
   Scored ask_scores(const Score& score) const {
@@ -146,11 +150,8 @@ class EndpointScorer final : public Scorer {
   }
 
   Generated ask_text(const Generate& query) const {
-    nlohmann::json body{{"model", endpoint_.options().model},
-                        {"prompt", query.prompt},
-                        {"max_tokens", query.max_tokens},
-                        {"temperature", query.temperature}};
-    if (query.temperature > 0) body["seed"] = query.seed;
+    nlohmann::json body = wishes(query);
+    body["prompt"] = query.prompt;
     // The server ends at its own EOS, whose text is empty here.
     nlohmann::json stops = nlohmann::json::array();
     for (const int64_t token : query.stop) {
@@ -158,12 +159,40 @@ class EndpointScorer final : public Scorer {
       if (!text.empty() && stops.size() < kMostStops) stops.push_back(text);
     }
     if (!stops.empty()) body["stop"] = std::move(stops);
-    const nlohmann::json answer = endpoint_.post("completions", body, "choices");
-    const nlohmann::json& choice = answer["choices"][0];
-    if (!choice.is_object() || !choice.contains("text") || !choice["text"].is_string()) {
-      bad_answer("text", "is missing");
+    return written(endpoint_.post("completions", body, "choices"), "text");
+  }
+
+  // The prompt as what a user says. BOS and EOS are the server's chat template's business, and a
+  // reply may begin with an empty line, so that it does not stop at the end of one.
+  Generated ask_reply(const Generate& query) const {
+    std::vector<int64_t> text = query.prompt;
+    std::erase_if(text,
+                  [&](int64_t token) { return token == corpus_.bos || token == corpus_.eos; });
+    nlohmann::json body = wishes(query);
+    body["messages"] = {{{"role", "user"}, {"content", corpus_.decode(text)}}};
+    return written(endpoint_.post("chat/completions", body, "choices"), "message/content");
+  }
+
+  // What both kinds of request have.
+  nlohmann::json wishes(const Generate& query) const {
+    nlohmann::json body{{"model", endpoint_.options().model},
+                        {"max_tokens", query.max_tokens},
+                        {"temperature", query.temperature}};
+    if (query.temperature > 0) body["seed"] = query.seed;
+    return body;
+  }
+
+  Generated written(const nlohmann::json& answer, const std::string& field) const {
+    const nlohmann::json& choice = answer.at("choices")[0];
+    const nlohmann::json::json_pointer place("/" + field);
+    const nlohmann::json text =
+        choice.is_object() ? choice.value(place, nlohmann::json()) : nlohmann::json();
+    if (!text.is_string()) {
+      std::string name = field;
+      std::replace(name.begin(), name.end(), '/', '.');
+      bad_answer(name, "is missing");
     }
-    return {corpus_.encode(choice["text"].get<std::string>())};
+    return {corpus_.encode(text.get<std::string>())};
   }
 
   Endpoint endpoint_;

@@ -1,7 +1,8 @@
 #pragma once
 // Runs requests on an OpenAI-compatible server: log-probabilities by echoing the prompt, text by
 // completing it. Prompts are token ids, so that the server scores exactly the tokens that a task
-// asks about. There is no look inside, and pruning is the server's.
+// asks about. There is no look inside, and pruning is the server's. A server of chat completions
+// gets prompts as text and gives no log-probabilities.
 
 #include "reynard/evaluation/corpus.h"
 #include "reynard/evaluation/endpoint.h"

@@ -68,8 +68,10 @@ std::optional<int64_t> NeedleJudge::rating(const std::string& written) const {
                                               message("user", needle_judge_prompt(written))})},
                       {"temperature", 0}},
                      "choices");
-  const nlohmann::json content = answer.at("choices")[0].value(
-      nlohmann::json::json_pointer("/message/content"), nlohmann::json());
+  const nlohmann::json& choice = answer.at("choices")[0];
+  const nlohmann::json::json_pointer place("/message/content");
+  const nlohmann::json content =
+      choice.is_object() ? choice.value(place, nlohmann::json()) : nlohmann::json();
   if (!content.is_string()) {
     throw Error("needle: the judge's answer: choices[0].message.content is missing");
   }

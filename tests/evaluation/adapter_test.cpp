@@ -2,7 +2,10 @@
 
 #include "reynard/evaluation/adapter.h"
 
+#include "reynard/evaluation/evaluate.h"
+#include "reynard/evaluation/registry.h"
 #include "reynard/tensor/check.h"
+#include "tests/support/corpus.h"
 #include "tests/support/files.h"
 
 #include <fmt/format.h>
@@ -40,6 +43,9 @@ class AdapterTest : public testing::Test {
     test::write_file(folder_ / "adapter.py", program);
     return fmt::format("{} {}", REYNARD_TEST_PYTHON, (folder_ / "adapter.py").string());
   }
+  static AdapterOptions options(const std::string& command, double timeout_s = 30) {
+    return {.command = command, .timeout_s = timeout_s, .retries = {.attempts = 1}};
+  }
   static std::string error_of(const std::function<void()>& act) {
     try {
       act();
@@ -56,7 +62,7 @@ Request scores(std::vector<int64_t> context, std::vector<int64_t> continuation) 
 }
 
 TEST_F(AdapterTest, AnswersScoresAndText) {
-  Adapter adapter(python(kGood), 30);
+  Adapter adapter(options(python(kGood)));
   EXPECT_EQ(adapter.facts().name, "stub");
   EXPECT_EQ(adapter.facts().vocab_size, 99);
   EXPECT_EQ(adapter.facts().bos, 1);
@@ -86,7 +92,7 @@ TEST_F(AdapterTest, WrongAnswersAreNamed) {
         "import sys\nprint('{\"name\": \"x\"}', flush=True)\nfor line in sys.stdin: print('" +
         answer + "', flush=True)\n";
     return error_of([&] {
-      Adapter adapter(python(program), 30);
+      Adapter adapter(options(python(program)));
       const std::vector<Request> requests{scores({1}, {2, 3})};
       make_adapter_scorer(adapter)->answer(requests);
     });
@@ -105,22 +111,109 @@ TEST_F(AdapterTest, WrongAnswersAreNamed) {
 }
 
 TEST_F(AdapterTest, AnAdapterThatEndsOrStallsIsReported) {
-  EXPECT_NE(error_of([&] { Adapter("exit 3", 30); }).find("it ended with status 3"),
+  EXPECT_NE(error_of([&] { Adapter(options("exit 3")); }).find("it ended with status 3"),
             std::string::npos);
-  EXPECT_NE(error_of([&] { Adapter("echo '{}'", 30); }).find("its first line has no \"name\""),
+  EXPECT_NE(error_of([&] { Adapter(options("echo '{}'")); }).find("its first line has no \"name\""),
             std::string::npos);
-  EXPECT_NE(error_of([&] { Adapter("exec sleep 20", 0.2); }).find("no answer within 0.2 s"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of([&] { Adapter(options("sleep 20; true", 0.2)); }).find("no answer within 0.2 s"),
+      std::string::npos);
   const std::string message = error_of([&] {
-    Adapter adapter(python("print('{\"name\": \"x\"}', flush=True)\nraise SystemExit(4)\n"), 30);
+    Adapter adapter(
+        options(python("print('{\"name\": \"x\"}', flush=True)\nraise SystemExit(4)\n")));
     const std::vector<Request> requests{scores({1}, {2, 3})};
     make_adapter_scorer(adapter)->answer(requests);
   });
   EXPECT_NE(message.find("it ended with status 4"), std::string::npos) << message;
 }
 
+// Each run of the program counts itself in a file; the first dies at its second request, the second
+// stalls, the third writes nonsense, the fourth answers.
+constexpr const char* kFragile = R"(
+import json, pathlib, sys, time
+runs = pathlib.Path(sys.argv[1])
+run = len(runs.read_text()) if runs.exists() else 0
+runs.write_text("x" * (run + 1))
+print(json.dumps({"name": "stub", "generates": True}), flush=True)
+for i, line in enumerate(sys.stdin):
+    if run == 0 and i == 1: sys.exit(5)
+    if run == 1: time.sleep(60)
+    if run == 2: print("Traceback", flush=True)
+    print(json.dumps({"tokens": json.loads(line)["prompt"]}), flush=True)
+)";
+
+TEST_F(AdapterTest, IsStartedAgainAfterItDiesStallsOrWritesNonsense) {
+  AdapterOptions fragile = options(python(kFragile) + " " + (folder_ / "runs").string(), 3);
+  std::vector<std::string> notes;
+  fragile.retries = {.attempts = 5, .first_pause_s = 0.01, .note = [&](const std::string& note) {
+                       notes.push_back(note);
+                     }};
+  Adapter adapter(fragile);
+  const auto scorer = make_adapter_scorer(adapter);
+  std::vector<Request> requests;
+  for (int64_t i = 0; i < 4; ++i) {
+    Generate query;
+    query.prompt = {i, i};
+    requests.push_back({std::to_string(i), {}, query});
+  }
+  std::vector<int64_t> answered;
+  scorer->answer_each(requests, [&](size_t i, const Response& response) {
+    EXPECT_EQ(i, answered.size());
+    answered.push_back(std::get<Generated>(response).tokens.at(0));
+  });
+  EXPECT_EQ(answered, (std::vector<int64_t>{0, 1, 2, 3}));
+  ASSERT_EQ(notes.size(), 3U);
+  EXPECT_NE(notes[0].find("it ended with status 5; again in 0.0 s (1 of 5)"), std::string::npos)
+      << notes[0];
+  EXPECT_NE(notes[1].find("no answer within 3 s"), std::string::npos) << notes[1];
+  EXPECT_NE(notes[2].find("no JSON object in its line: Traceback"), std::string::npos) << notes[2];
+}
+
+// Dies at every request after the third; a second evaluation goes on with what was answered.
+TEST_F(AdapterTest, NothingIsLostWhenItIsGivenUp) {
+  const std::string program =
+      "import json, sys\n"
+      "print(json.dumps({'name': 'stub', 'generates': True}), flush=True)\n"
+      "for i, line in enumerate(sys.stdin):\n"
+      "    if i == 3: sys.exit(6)\n"
+      "    print(json.dumps({'tokens': [49]}), flush=True)\n";
+  const Corpus corpus = [] {
+    Corpus text = test::corpus_of(std::vector<int64_t>(2000, 'a'), {2000});
+    text.bos = 256;
+    return text;
+  }();
+  EvaluationConfig config;
+  config.passkey.lengths = {500};
+  config.passkey.trials = 5;
+  const auto task = task_named("passkey").make(corpus, config, {});
+  const auto run = [&] {
+    Adapter adapter(options(python(program)));
+    return evaluate(*make_adapter_scorer(adapter), *task, {.folder = folder_ / "eval"});
+  };
+  const std::string message = error_of([&] { run(); });
+  EXPECT_NE(message.find("it ended with status 6"), std::string::npos) << message;
+  EXPECT_NE(message.find("the same command goes on from there"), std::string::npos) << message;
+  const nlohmann::json summary = run();
+  EXPECT_EQ(summary.at("metrics").at("samples"), 5);
+  EXPECT_EQ(summary.at("effort").at("reused_samples"), 3);
+}
+
+TEST_F(AdapterTest, AnotherModelAfterARestartIsAnError) {
+  const std::string program =
+      "import json, os, sys\n"
+      "print(json.dumps({'name': str(os.getpid()), 'generates': True}), flush=True)\n"
+      "sys.stdin.readline()\n";
+  AdapterOptions changing = options(python(program));
+  changing.retries = {.attempts = 3, .first_pause_s = 0.01};
+  Adapter adapter(changing);
+  EXPECT_NE(error_of([&] {
+              adapter.ask({{"tokens", {1, 2}}});
+            }).find("started again it is another model"),
+            std::string::npos);
+}
+
 TEST_F(AdapterTest, OneThatDoesNotWriteIsNotAsked) {
-  Adapter adapter("echo '{\"name\": \"x\"}'; cat > /dev/null", 30);
+  Adapter adapter(options("echo '{\"name\": \"x\"}'; cat > /dev/null"));
   const auto scorer = make_adapter_scorer(adapter);
   EXPECT_EQ(scorer->cannot_answer({"x", {}, Generate{}}), "text written by the model");
   EXPECT_EQ(scorer->cannot_answer(scores({1}, {2})), "");

@@ -196,7 +196,7 @@ TEST(EndpointScorer, AsksAgainAfterFailuresStallsAndNonsense) {
   EndpointOptions options = server.options(/*attempts=*/8);
   options.timeout_s = 2;
   std::vector<std::string> notes;
-  options.note = [&](const std::string& note) { notes.push_back(note); };
+  options.retries.note = [&](const std::string& note) { notes.push_back(note); };
   const std::vector<Request> requests{scores({10}, {12})};
   const auto scorer = make_endpoint_scorer(options, corpus, 1);
   EXPECT_EQ(std::get<Scored>(scorer->answer(requests)[0]).logprobs, std::vector<float>{-0.12F});
@@ -275,6 +275,62 @@ TEST(EndpointScorer, ALengthThatTheModelDoesNotTakeEndsTheCurve) {
   EXPECT_NE(message.find("what was measured before is in"), std::string::npos) << message;
   const json summary = json::parse(test::read_file(folder / "forgetting_curve.json"));
   EXPECT_EQ(summary.at("series").at("points").size(), 3U);  // 32, 64 and 96 tokens
+}
+
+// A server that has only chat completions, whose model finds the pass key.
+TEST(EndpointScorer, AChatEndpointWritesButDoesNotScore) {
+  const StubServer server(
+      [](const json& body, httplib::Response& response) {
+        const json& message = body.at("messages").at(0);
+        EXPECT_EQ(message.at("role"), "user");
+        const json content = message.at("content");
+        httplib::Response plain;
+        answer_well({{"prompt", small_corpus().encode(content.get<std::string>())}}, plain);
+        const std::string number = json::parse(plain.body).at("choices")[0].at("text");
+        answer_json(response, {{"choices", {{{"message", {{"content", "\n\n" + number}}}}}}});
+      },
+      "/v1/chat/completions");
+  const Corpus corpus = small_corpus();
+  EndpointOptions options = server.options();
+  options.chat = true;
+  const auto scorer = make_endpoint_scorer(options, corpus, 2);
+  EXPECT_NE(scorer->cannot_answer(scores({1}, {2})).find("log-probabilities"), std::string::npos);
+  EXPECT_EQ(scorer->cannot_answer({"x", {}, Generate{}}), "");
+  const test::TempDir folder;
+  EvaluationConfig config;
+  config.passkey.lengths = {600};
+  config.passkey.trials = 4;
+  const auto passkey = task_named("passkey").make(corpus, config, {});
+  EXPECT_EQ(evaluate(*scorer, *passkey, {.folder = folder.path()}).at("metrics").at("score"), 1.0);
+  const json body = server.bodies().front();
+  EXPECT_FALSE(body.contains("stop"));  // the reply begins with empty lines
+  EXPECT_FALSE(body.contains("prompt"));
+  EXPECT_EQ(body.at("max_tokens"), config.passkey.max_tokens);
+
+  // The same server asked for what it does not have.
+  const auto plain = make_endpoint_scorer(server.options(/*attempts=*/5), corpus, 1);
+  const std::vector<Request> requests{scores({10}, {12})};
+  const std::string message = error_of([&] { plain->answer(requests); });
+  EXPECT_NE(message.find("status 404"), std::string::npos) << message;
+  EXPECT_NE(message.find("--chat"), std::string::npos) << message;
+}
+
+TEST(EndpointScorer, AReplyWithoutContentIsNamed) {
+  const StubServer server(
+      [](const json&, httplib::Response& response) {
+        answer_json(response, {{"choices", {{{"message", {{"content", nullptr}}}}}}});
+      },
+      "/v1/chat/completions");
+  const Corpus corpus = small_corpus();
+  EndpointOptions options = server.options();
+  options.chat = true;
+  const auto scorer = make_endpoint_scorer(options, corpus, 1);
+  Generate query;
+  query.prompt = {65};
+  const std::vector<Request> requests{{"x", {}, query}};
+  EXPECT_NE(
+      error_of([&] { scorer->answer(requests); }).find("choices[0].message.content is missing"),
+      std::string::npos);
 }
 
 TEST(EndpointScorer, SaysWhatItCannotAnswer) {

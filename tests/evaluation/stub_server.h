@@ -46,9 +46,8 @@ class StubServer {
   evaluation::EndpointOptions options(int64_t attempts = 1) const {
     return {.url = fmt::format("http://127.0.0.1:{}", port_),
             .model = "stub",
-            .attempts = attempts,
             .timeout_s = 30,
-            .first_pause_s = 0.01};
+            .retries = {.attempts = attempts, .first_pause_s = 0.01}};
   }
   std::vector<nlohmann::json> bodies() const {
     const std::scoped_lock lock(mutex_);
