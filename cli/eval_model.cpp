@@ -1,0 +1,116 @@
+// reynard eval MODEL: a model that is run here, and all checkpoints of a run.
+
+#include "cli/command_line.h"
+#include "cli/eval_measurements.h"
+#include "cli/pruning_note.h"
+#include "cli/weight_option.h"
+#include "reynard/checkpoint/atomic_file.h"
+#include "reynard/models/decoder.h"
+#include "reynard/models/pretrained.h"
+#include "reynard/tensor/check.h"
+#include "reynard/tensor/device.h"
+#include "reynard/training/saved_run.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace reynard::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+evaluation::ModelFacts facts_of(const models::DecoderConfig& config, int64_t train_length) {
+  return {train_length,
+          config.attention.log_pruning_tolerance,
+          config.attention.forget_gate != models::ForgetGate::kNone};
+}
+
+// Applies --memory-tokens and --memory-keys; what they are, for the identity of results.
+nlohmann::json limit_memory(const EvalArguments& arguments, models::Decoder& decoder) {
+  if (arguments.memory_tokens < 0 && arguments.memory_keys < 0) return {};
+  const models::DecoderConfig& config = decoder.config();
+  tensor::check_value(config.has_memory(),
+                      "eval",
+                      "--memory-tokens or --memory-keys",
+                      "given",
+                      "none: the model has no memory");
+  decoder.set_memory_limits(
+      arguments.memory_tokens < 0 ? config.memory.capacity : arguments.memory_tokens,
+      arguments.memory_keys < 0 ? config.memory.top_k : arguments.memory_keys);
+  return {{"tokens", config.memory.capacity}, {"keys", config.memory.top_k}};
+}
+
+}  // namespace
+
+std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
+                                          const evaluation::EvaluationConfig& config,
+                                          const ModelFolder& folder,
+                                          const fs::path& output) {
+  const TextCorpus text =
+      open_texts(arguments.texts, folder, models::load_config(folder.model), arguments.tokenizer);
+  models::Decoder decoder = models::open_model(
+      folder.model, weight_format(arguments.dtype), tensor::choose_device(arguments.device));
+  const nlohmann::json memory = limit_memory(arguments, decoder);
+  print_pruning_note(decoder.config());
+
+  const int64_t train_length =
+      arguments.train_length > 0 ? arguments.train_length : folder.train_length();
+  const evaluation::ModelFacts facts = facts_of(decoder.config(), train_length);
+  evaluation::EvaluateOptions options;
+  options.folder = output;
+  options.batch_tokens = arguments.batch_tokens;
+  options.identity = {{"model", folder.identity},
+                      {"text", text.identity},
+                      {"dtype", arguments.dtype},
+                      {"device", decoder.device().is_cuda() ? "cuda" : "cpu"}};
+  if (!memory.is_null()) options.identity["memory"] = memory;
+  options.about = {{"name", folder.name},
+                   {"model", folder.model.string()},
+                   {"text", text.name},
+                   {"train_length", train_length},
+                   {"command", command_line()}};
+
+  const auto scorer = evaluation::make_decoder_scorer(decoder, arguments.batch_tokens);
+  return measure_tasks(arguments, config, text.corpus, facts, *scorer, std::move(options));
+}
+
+void measure_checkpoints(const EvalArguments& arguments,
+                         const evaluation::EvaluationConfig& config) {
+  const std::vector<fs::path> checkpoints = training::list_checkpoints(arguments.model);
+  if (checkpoints.empty()) {
+    throw Error(
+        fmt::format("eval: --checkpoints: {} has no checkpoints/step-*; keep them with "
+                    "training.keep_checkpoints",
+                    arguments.model));
+  }
+  const fs::path output =
+      arguments.output.empty() ? fs::path(arguments.model) / "eval" : fs::path(arguments.output);
+  nlohmann::json points = nlohmann::json::array();
+  std::string name;
+  for (const fs::path& path : checkpoints) {
+    const ModelFolder folder = find_model(path);
+    name = folder.run_json.value("name", fs::path(arguments.model).filename().string());
+    const fs::path step = path.filename();
+    if (!arguments.json) fmt::print("{}\n", step.string());
+    const nlohmann::json counters = read_object(path / "trainer.json");
+    for (const nlohmann::json& summary :
+         measure_model(arguments, config, folder, output / "checkpoints" / step)) {
+      points.push_back({{"checkpoint", step.string()},
+                        {"tokens", counters.value("tokens", int64_t{0})},
+                        {"task", summary.at("task")},
+                        {"metrics", summary.at("metrics")}});
+    }
+  }
+  const nlohmann::json summary{{"task", "checkpoints"},
+                               {"name", name},
+                               {"command", command_line()},
+                               {"metrics", {{"checkpoints", checkpoints.size()}}},
+                               {"series", {{"points", points}}}};
+  checkpoint::write_atomically(
+      output / "checkpoints.json",
+      summary.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace reynard::cli

@@ -1,0 +1,92 @@
+// Making and running the tasks of `reynard eval`, whoever answers them.
+
+#include "cli/eval_measurements.h"
+#include "cli/progress_bar.h"
+#include "reynard/tensor/error.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+namespace reynard::cli {
+
+namespace {
+
+std::vector<std::string> tasks_for(const EvalArguments& arguments, bool forgets) {
+  if (!arguments.tasks.empty()) return arguments.tasks;
+  std::vector<std::string> names;
+  for (const evaluation::TaskEntry& entry : evaluation::tasks()) {
+    if (entry.by_default && (entry.name != "pruning" || forgets)) names.emplace_back(entry.name);
+  }
+  return names;
+}
+
+using Tasks = std::vector<std::unique_ptr<evaluation::Task>>;
+
+// What the task needs and the scorer cannot give; empty: nothing.
+std::string cannot_run(evaluation::Task& task, const evaluation::Scorer& scorer) {
+  const evaluation::Requests requests = task.requests();
+  return requests.size == 0 ? "" : scorer.cannot_answer(requests.at(0));
+}
+
+Tasks make_tasks(const EvalArguments& arguments,
+                 const evaluation::EvaluationConfig& config,
+                 const evaluation::Corpus& corpus,
+                 const evaluation::ModelFacts& facts,
+                 const evaluation::Scorer& scorer) {
+  Tasks tasks;
+  for (const std::string& name : tasks_for(arguments, facts.forgets)) {
+    auto task = evaluation::task_named(name).make(corpus, config, facts);
+    const std::string missing = cannot_run(*task, scorer);
+    if (missing.empty()) {
+      tasks.push_back(std::move(task));
+    } else if (!arguments.tasks.empty()) {
+      throw Error(fmt::format(
+          "eval: {} needs {}, which this model cannot be asked for: give a MODEL on this machine",
+          name,
+          missing));
+    }
+  }
+  return tasks;
+}
+
+}  // namespace
+
+std::vector<nlohmann::json> measure_tasks(const EvalArguments& arguments,
+                                          const evaluation::EvaluationConfig& config,
+                                          const evaluation::Corpus& corpus,
+                                          const evaluation::ModelFacts& facts,
+                                          evaluation::Scorer& scorer,
+                                          evaluation::EvaluateOptions options) {
+  const Tasks tasks = make_tasks(arguments, config, corpus, facts, scorer);
+  options.only_resume = arguments.resume;
+  std::vector<nlohmann::json> summaries;
+  for (const auto& task : tasks) {
+    {
+      ProgressBar bar(task->name());
+      options.progress = [&](int64_t done, int64_t all) { bar.show(done, all); };
+      summaries.push_back(evaluation::evaluate(scorer, *task, options));
+    }
+    print_summary(summaries.back(), arguments.json);
+  }
+  if (!arguments.json) fmt::print("results: {}\n", options.folder.string());
+  return summaries;
+}
+
+void print_summary(const nlohmann::json& summary, bool as_json) {
+  if (as_json) {
+    nlohmann::json line = summary;
+    line.erase("series");
+    // Names of files need not be UTF-8.
+    fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    return;
+  }
+  fmt::print("{}:\n", summary.at("task").get<std::string>());
+  for (const auto& [key, value] : summary.at("metrics").items()) {
+    if (key.rfind("val/", 0) == 0 || value.is_array()) continue;
+    const bool has_text = value.is_object() && value.contains("text");
+    fmt::print("  {:24} {}\n", key, has_text ? value.at("text").get<std::string>() : value.dump());
+  }
+}
+
+}  // namespace reynard::cli
