@@ -57,7 +57,8 @@ def most_probable_texts(folder):
 
 
 def write_tasks(folder, greedy):
-    choices = [{"text": c, "choices": [greedy.get(c, " the"), " twelve 12s", " he said"], "answer": 0} for c in contexts]
+    choices = [{"text": c, "choices": [greedy.get(c, " the"), " twelve 12s", " he said"], "answer": i % 2}
+               for i, c in enumerate(contexts)]
     rolling = [{"text": " ".join(contexts[i:i + 1 + i % 5])} for i in range(12)]
     data = {"reynard_choice": choices, "reynard_rolling": rolling, "reynard_generate": choices[:16]}
     common = {"dataset_path": "json", "test_split": "train", "doc_to_text": "text", "metadata": {"version": 1}}
@@ -87,14 +88,14 @@ def evaluate(url, tasks, folder, token_ids, concurrent):
                     "max_length": 512},
         batch_size=8, tasks=tasks, task_manager=TaskManager(include_path=folder, include_defaults=False),
         log_samples=True, bootstrap_iters=0)
-    return results["samples"]
+    return results
 
 
 def close(a, b):
     return abs(a - b) < 1e-4 * max(1, abs(b))
 
 
-def check_choices(samples, greedy, folder):
+def check_choices(samples, accuracy, greedy, folder):
     pairs, expected = [], []
     for sample in samples:
         for choice in sample["doc"]["choices"]:
@@ -102,6 +103,13 @@ def check_choices(samples, greedy, folder):
     wholes = [split(*pair) for pair in pairs]
     for (whole, begin), scores in zip(wholes, score([w for w, _ in wholes], folder)):
         expected.append(sum(scores[begin - 1:]))
+    # How often the choice that is most probable by `reynard score` is the one that the task calls right.
+    right = 0
+    for i, sample in enumerate(samples):
+        choices = expected[3 * i:3 * i + 3]
+        right += choices.index(max(choices)) == sample["doc"]["answer"]
+    assert 0 < right < len(samples), right  # an accuracy that could be wrong
+    assert close(accuracy, right / len(samples)), (accuracy, right)
     # Log-probability and whether it is what the model would write.
     got = [(float(r[0][0]), str(r[0][1]) == "True") for sample in samples for r in sample["resps"]]
     assert len(got) == len(expected) == 120
@@ -136,8 +144,9 @@ try:
         assert len(greedy) >= 2, greedy
         tasks = write_tasks(folder, greedy)
         for token_ids, concurrent in [(True, 4), (False, 4), (True, 1)]:
-            samples = evaluate(url, tasks, folder, token_ids, concurrent)
-            check_choices(samples["reynard_choice"], greedy, folder)
+            results = evaluate(url, tasks, folder, token_ids, concurrent)
+            samples = results["samples"]
+            check_choices(samples["reynard_choice"], results["results"]["reynard_choice"]["acc,none"], greedy, folder)
             check_rolling(samples["reynard_rolling"], folder)
             check_texts(samples["reynard_generate"])
     with urllib.request.urlopen(url + "metrics") as answer:
