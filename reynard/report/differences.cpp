@@ -91,21 +91,21 @@ std::optional<Figure> difference_figure(const Comparison& comparison, const Runs
                       {"verdict", verdict_of(difference)}});
   }
   if (values.empty()) return {};
-  json spec = base_spec(static_cast<int>(60 + 28 * values.size()));
+  json spec = base_spec(static_cast<int>(60 + 32 * values.size()));
   spec["data"] = {{"values", values}};
-  json x = quantitative("mean", "difference (% of the first run's mean)");
+  json x = quantitative("mean", "difference (%)");
   x["scale"] = {{"zero", true}};
   const json y{{"field", "what"},
                {"type", "nominal"},
                {"title", nullptr},
                {"sort", nullptr},
-               {"axis", {{"labelLimit", 220}}}};
+               {"axis", {{"labelLimit", 220}, {"labelExpr", "split(datum.label, ': ')"}}}};
   const json color{{"field", "verdict"},
                    {"type", "nominal"},
                    {"scale",
                     {{"domain", {"differs", "no difference", "same recipe"}},
                      {"range", {"#d97706", "#94a3b8", "#0d9488"}}}},
-                   {"legend", {{"orient", "top"}, {"title", nullptr}}}};
+                   {"legend", {{"orient", "bottom"}, {"title", nullptr}, {"columns", 1}}}};
   spec["encoding"] = {{"y", y}, {"color", color}};
   spec["layer"] = {
       {{"mark", {{"type", "rule"}, {"strokeWidth", 3}}},
@@ -118,7 +118,8 @@ std::optional<Figure> difference_figure(const Comparison& comparison, const Runs
   return Figure{
       "differences",
       "Differences and their intervals",
-      "Each bar is the 95 % interval of a paired mean difference. A grey bar means that the "
+      "Each bar is the 95 % interval of a paired mean difference, in percent of the first run's "
+      "mean; below zero the first is better in losses, worse in scores. A grey bar means that the "
       "runs cannot be told apart; amber bars lie wholly on one side of zero and farther from it "
       "than another seed would move them.",
       spec};

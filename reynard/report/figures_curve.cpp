@@ -164,7 +164,10 @@ std::optional<Figure> forgetting_curve(const RunResults& run, size_t index) {
   spec["encoding"] = {
       {"y",
        {{"type", "quantitative"}, {"axis", {{"format", ".0%"}}}, {"scale", {{"domain", {0, 1}}}}}}};
-  return Figure{fmt::format("forgetting_curve_{}", index + 1), run.name, caption(*summary), spec};
+  return Figure{fmt::format("forgetting_curve_{}", index + 1),
+                run.name + ": accuracy by length",
+                caption(*summary),
+                spec};
 }
 
 }  // namespace reynard::report

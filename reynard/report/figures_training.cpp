@@ -173,7 +173,7 @@ std::optional<Figure> gate_saturation(const Runs& runs) {
                       {"strokeDash",
                        {{"field", "what"},
                         {"type", "nominal"},
-                        {"legend", {{"orient", "top"}, {"title", nullptr}}}}}};
+                        {"legend", {{"orient", "bottom"}, {"title", nullptr}, {"columns", 2}}}}}};
   return Figure{
       "gate_saturation",
       "Gates and pruning during training",

@@ -93,8 +93,8 @@ json maps_spec(const HeadMaps& maps) {
   spec["facet"] = {{"field", "m"}, {"type", "nominal"}, {"title", nullptr}, {"sort", order}};
   spec["columns"] = 4;
   spec["spacing"] = 14;
-  const json x = axis_of("k", "key (position in tokens)", {maps.begin, maps.end});
-  const json y = axis_of("q", "query (position in tokens)", {maps.end, maps.begin});
+  const json x = axis_of("k", "key (token)", {maps.begin, maps.end});
+  const json y = axis_of("q", "query (token)", {maps.end, maps.begin});
   json boundary_x = x;
   boundary_x["field"] = "b";
   const json tooltip{

@@ -57,6 +57,11 @@ std::string memory_text(const RunResults& run, const char* which) {
   return text.empty() ? "" : text + " tokens";
 }
 
+// ">1024 tokens" inside of a sentence.
+std::string in_words(const std::string& length) {
+  return length.starts_with('>') ? "more than " + length.substr(1) : length;
+}
+
 bool copies(const RunResults& run) {
   const json* summary = run.evaluation("forgetting_curve");
   return summary && summary->at("metrics").value("copies", false);
@@ -152,13 +157,22 @@ std::string memory_sentence(const RunResults& run, const VerdictOptions& options
         run.name);
     return sentence + copy_advice(run, options.tokens_to_copy);
   }
+  const std::string fine = memory_text(run, "fine_length");
+  const std::string verbatim =
+      fine == "0 tokens"
+          ? std::string(
+                "repeats no tested length word for word (fine memory: copies with more than "
+                "99 % accuracy), but")
+          : fmt::format(
+                "remembers word for word over {} (fine memory: copies with more than 99 % "
+                "accuracy) and",
+                in_words(fine));
   return fmt::format(
-      "{} remembers word for word over {} (fine memory: copies with more than 99 % accuracy) and "
-      "notices that it has seen a text before over {} (coarse memory: at least one point better "
-      "than unseen).",
+      "{} {} notices that it has seen a text before over {} (coarse memory: at least one point "
+      "better than unseen).",
       run.name,
-      memory_text(run, "fine_length"),
-      memory_text(run, "coarse_length"));
+      verbatim,
+      in_words(memory_text(run, "coarse_length")));
 }
 
 std::string pruning_sentence(const RunResults& run) {

@@ -7,7 +7,9 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -147,6 +149,46 @@ TEST_F(EvalCommand, InspectsEveryHeadOnOnePage) {
   expect_error(inspect_with("--window", "60:70"), "a piece of the text's 64 tokens");
   expect_error(inspect_with("--log-tolerance", "1"), "below 0");
   expect_error(inspect_with("--threshold", "0"), "--threshold");
+}
+
+// What a reader sees: all figures drawn, explained, and no wider than a phone.
+TEST_F(EvalCommand, PagesFitADesktopAndAPhone) {
+  ::unsetenv("REYNARD_VEGA");
+  fs::copy(folder_ / "run", folder_ / "other", fs::copy_options::recursive);
+  for (const char* name : {"run", "other"}) {
+    const ProgramResult eval =
+        run({"eval",
+             name,
+             "--text",
+             "text.txt",
+             "--task",
+             "per_position_loss,forgetting_curve,inside,pruning,needle,passkey,"
+             "attention_mass",
+             "--length=512",
+             kFewPoints,
+             "--forgetting_curve.length=64",
+             "--needle.lengths=2",
+             "--needle.depths=2",
+             "--needle.max_tokens=2",
+             "--passkey.max_tokens=2",
+             "--passkey.trials=2",
+             "--attention_mass.samples=2"});
+    ASSERT_EQ(eval.exit_code, 0) << eval.errors;
+  }
+  const ProgramResult report = run({"report", "run", "other", "-o", "report.html"});
+  if (report.errors.find("could not be made") != std::string::npos) GTEST_SKIP() << report.errors;
+  ASSERT_EQ(report.exit_code, 0) << report.errors;
+  ASSERT_EQ(run({"compare", "run", "other", "-o", "compare.html"}).exit_code, 0);
+  ASSERT_EQ(run({"inspect", "run", "--text", "text.txt", "-o", "inspect.html"}).exit_code, 0);
+  const std::string command =
+      fmt::format("cd {} && timeout 100 {} {} report.html compare.html inspect.html",
+                  folder_.path().string(),
+                  REYNARD_TEST_PYTHON,
+                  REYNARD_SOURCE_DIR "/tests/cli/report_in_browser.py");
+  const int status = std::system(command.c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "there is no chromium; apt-get install chromium";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 // Hits out of ceil(length / 2) in the published file, three lengths of it; fine is the middle one.

@@ -1,0 +1,44 @@
+"""Pages of reynard report, compare and inspect in headless Chromium, at the widths of a desktop and of a phone:
+report_in_browser.py PAGE... Every figure must be drawn, with a title and a caption, and nothing may be wider than the page but
+what scrolls by itself. Exits with 77 where there is no Chromium."""
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
+from browser import Browser  # noqa: E402
+
+if Browser.found is None:
+    print("there is no chromium")
+    sys.exit(77)
+
+DRAWN = "document.querySelectorAll('canvas.marks, svg.marks').length"
+# Beyond the right edge, outside of everything that scrolls or cuts what it holds.
+TOO_WIDE = """[...document.querySelectorAll('body *')].filter(e => {
+  if (e.getBoundingClientRect().right <= innerWidth + 1) return false;
+  for (let p = e; p !== document.body; p = p.parentElement) {
+    if (getComputedStyle(p).overflowX !== 'visible') return false;
+  }
+  return true;
+}).map(e => e.tagName + '.' + e.className + ': ' + e.textContent.slice(0, 40))"""
+
+UNEXPLAINED = """[...document.querySelectorAll('figure')].filter(f =>
+  !f.querySelector('h3')?.textContent || !f.querySelector('figcaption')?.textContent.includes('.'))"""
+
+
+def check(page, path, width):
+    with open(path, encoding="utf-8") as file:
+        figures = file.read().count('<script type="application/json"')
+    assert figures > 0, path
+    page.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500)
+    page.call("Page.navigate", url="file://" + os.path.abspath(path))
+    page.wait_for(f"document.readyState === 'complete' && {DRAWN} >= {figures}", f"{figures} figures of {path}")
+    assert page.value("document.documentElement.scrollWidth") <= width, (path, width)
+    assert page.value(TOO_WIDE) == [], (path, width, page.value(TOO_WIDE))
+    assert page.value(UNEXPLAINED + ".length") == 0, f"a figure of {path} without title or caption"
+
+
+with Browser() as browser:
+    for path in sys.argv[1:]:
+        for width in (1280, 390):
+            check(browser.page, path, width)
+print("ok")
