@@ -47,8 +47,20 @@ std::string refusal(const httplib::Response& response) {
   return quoted(response.body);
 }
 
-Outcome read(const httplib::Result& result, const std::string& list) {
-  if (!result) return {{}, httplib::to_string(result.error())};
+// What came of a request that got no answer.
+std::string failure(httplib::Error error, double timeout_s) {
+  switch (error) {
+    case httplib::Error::Connection:
+      return "no connection";
+    case httplib::Error::Read:
+      return fmt::format("the connection ended or was silent for {:g} s", timeout_s);
+    default:
+      return httplib::to_string(error);
+  }
+}
+
+Outcome read(const httplib::Result& result, const std::string& list, double timeout_s) {
+  if (!result) return {{}, failure(result.error(), timeout_s)};
   const httplib::Response& response = *result;
   if (response.status != 200) {
     Outcome outcome{{}, fmt::format("status {}: {}", response.status, refusal(response))};
@@ -130,7 +142,8 @@ nlohmann::json Endpoint::ask(const std::string& route,
   for (;;) {
     Outcome outcome = read(body.empty() ? client.Get(path, headers)
                                         : client.Post(path, headers, body, "application/json"),
-                           list);
+                           list,
+                           options_.timeout_s);
     if (outcome.answer) return std::move(*outcome.answer);
     if (!outcome.again) refuse(route_url(route), outcome);
     retries.failed(outcome.problem, std::min(outcome.asked_pause_s, kLongestAsked));

@@ -56,6 +56,12 @@ const RulerTask& ruler_task_named(std::string_view name);
 
 // Files as published: SQuAD (qa_1) and HotpotQA distractor (qa_2) development sets. Throw
 // reynard::Error naming file and place of what is wrong, unless skip_bad leaves it out.
+inline constexpr const char* kWhereToGetSquad =
+    "download https://rajpurkar.github.io/SQuAD-explorer/dataset/dev-v2.0.json and name it with "
+    "--ruler.squad=FILE";
+inline constexpr const char* kWhereToGetHotpot =
+    "download http://curtis.ml.cmu.edu/datasets/hotpot/hotpot_dev_distractor_v1.json and name it "
+    "with --ruler.hotpot=FILE";
 RulerQuestions read_squad(const std::filesystem::path& path, bool skip_bad = false);
 RulerQuestions read_hotpot(const std::filesystem::path& path, bool skip_bad = false);
 

@@ -30,10 +30,11 @@ class Documents {
   std::map<std::string, size_t> indices_;
 };
 
-// Adds one entry after the other. A malformed one is an error that names its place, or is left out.
+// Adds one entry after the other. A malformed one is an error that names its place and what it
+// lacks, or is left out.
 // Returns how many were.
 int64_t add_entries(const nlohmann::json& list,
-                    std::string_view what,
+                    std::string_view lacks,
                     const std::filesystem::path& path,
                     bool skip_bad,
                     const std::function<void(const nlohmann::json&)>& add) {
@@ -41,13 +42,12 @@ int64_t add_entries(const nlohmann::json& list,
   for (size_t i = 0; i < list.size(); ++i) {
     try {
       add(list[i]);
-    } catch (const nlohmann::json::exception& e) {
+    } catch (const nlohmann::json::exception&) {
       if (skip_bad && ++skipped > 0) continue;
-      throw Error(fmt::format("ruler: {} is not a {}[{}]: {}; --skip-bad leaves such entries out",
+      throw Error(fmt::format("ruler: {}: entry {} {}; --skip-bad leaves such entries out",
                               path.string(),
-                              what,
-                              i,
-                              e.what()));
+                              i + 1,
+                              lacks));
     }
   }
   return skipped;
@@ -63,11 +63,7 @@ RulerQuestions checked(RulerQuestions data, const std::filesystem::path& path) {
 }  // namespace
 
 RulerQuestions read_squad(const std::filesystem::path& path, bool skip_bad) {
-  const nlohmann::json json = read_json_file(
-      path,
-      "ruler",
-      "download https://rajpurkar.github.io/SQuAD-explorer/dataset/dev-v2.0.json and name it with "
-      "--ruler.squad=FILE");
+  const nlohmann::json json = read_json_file(path, "ruler", kWhereToGetSquad);
   if (!json.is_object() || !json.contains("data") || !json["data"].is_array()) {
     throw Error(fmt::format("ruler: {} is not a SQuAD file: no list \"data\"", path.string()));
   }
@@ -88,16 +84,18 @@ RulerQuestions read_squad(const std::filesystem::path& path, bool skip_bad) {
     }
     std::move(questions.begin(), questions.end(), std::back_inserter(data.questions));
   };
-  data.skipped = add_entries(json["data"], "SQuAD file: data", path, skip_bad, add);
+  data.skipped = add_entries(json["data"],
+                             "of \"data\" is no article of SQuAD: \"paragraphs\" with \"context\", "
+                             "\"qas\" of \"question\" "
+                             "and \"answers\"",
+                             path,
+                             skip_bad,
+                             add);
   return checked(std::move(data), path);
 }
 
 RulerQuestions read_hotpot(const std::filesystem::path& path, bool skip_bad) {
-  const nlohmann::json json = read_json_file(
-      path,
-      "ruler",
-      "download http://curtis.ml.cmu.edu/datasets/hotpot/hotpot_dev_distractor_v1.json and name it "
-      "with --ruler.hotpot=FILE");
+  const nlohmann::json json = read_json_file(path, "ruler", kWhereToGetHotpot);
   if (!json.is_array()) {
     throw Error(fmt::format("ruler: {} is not a HotpotQA file: no list", path.string()));
   }
@@ -113,7 +111,12 @@ RulerQuestions read_hotpot(const std::filesystem::path& path, bool skip_bad) {
     }
     data.questions.push_back(std::move(question));
   };
-  data.skipped = add_entries(json, "HotpotQA file: ", path, skip_bad, add);
+  data.skipped = add_entries(
+      json,
+      "is none of HotpotQA: \"question\", \"answer\", \"context\" of titles with their sentences",
+      path,
+      skip_bad,
+      add);
   return checked(std::move(data), path);
 }
 

@@ -198,7 +198,7 @@ std::vector<Figure> score_figures(const Runs& runs) {
        "length",
        "task",
        "RULER",
-       "length of prompt and answer (tokens)",
+       "length with answer (tokens)",
        "task",
        "Mean score per task and length. niah: find planted values; vt: follow variable "
        "assignments; "

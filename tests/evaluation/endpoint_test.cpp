@@ -204,6 +204,7 @@ TEST(EndpointScorer, AsksAgainAfterFailuresStallsAndNonsense) {
   EXPECT_NE(notes[0].find("status 500"), std::string::npos) << notes[0];
   EXPECT_NE(notes[1].find("no JSON: <html>"), std::string::npos) << notes[1];
   EXPECT_NE(notes[2].find("no list \"choices\""), std::string::npos) << notes[2];
+  EXPECT_NE(notes[4].find("silent for 2 s"), std::string::npos) << notes[4];
   EXPECT_NE(notes[4].find("(5 of 8)"), std::string::npos) << notes[4];
 }
 

@@ -29,21 +29,18 @@ struct ItemFile {
   int64_t skipped = 0;
 };
 
+constexpr const char* kWhereToGet =
+    "write one {\"question\", \"answer\"} per line into a file and name it with "
+    "--few_shot.train=FILE "
+    "and --few_shot.test=FILE (TREC: train_5500.label and TREC_10.label of "
+    "https://cogcomp.seas.upenn.edu/Data/QA/QC; WebQS: https://nlp.stanford.edu/software/sempre)";
+
 // {"question": ..., "answer": ...} or {"question": ..., "answers": [...]} in each line.
 ItemFile read_items(const std::string& path, const char* key, bool skip_bad) {
   if (path.empty()) {
-    throw Error(fmt::format(
-        "few_shot: no questions; give a file with one {{\"question\", \"answer\"}} per line as "
-        "--few_shot.{}=FILE (TREC: github.com/microsoft/LMOps names the data)",
-        key));
+    throw Error(fmt::format("few_shot: no --few_shot.{} file; {}", key, kWhereToGet));
   }
-  const JsonLines file = read_json_lines(
-      path,
-      "few_shot",
-      skip_bad,
-      "write one {\"question\", \"answer\"} per line into it (TREC: train_5500.label and "
-      "TREC_10.label of https://cogcomp.seas.upenn.edu/Data/QA/QC; WebQS: "
-      "https://nlp.stanford.edu/software/sempre)");
+  const JsonLines file = read_json_lines(path, "few_shot", skip_bad, kWhereToGet);
   ItemFile result{{}, file.skipped};
   for (size_t i = 0; i < file.lines.size(); ++i) {
     const nlohmann::json& line = file.lines[i];

@@ -145,7 +145,10 @@ RulerSources sources_of(const Corpus& corpus, const RulerConfig& config) {
   sources.words =
       config.words.empty()
           ? words_of(text, kMostWords)
-          : split_words(read_text_file(config.words, "ruler", "write one word per line"));
+          : split_words(read_text_file(
+                config.words,
+                "ruler",
+                "write one word per line into a file and name it with --ruler.words=FILE"));
   tensor::check_value(sources.words.size() >= 40,
                       "ruler",
                       "distinct words",
@@ -173,11 +176,9 @@ std::vector<const RulerTask*> tasks_of(const RulerConfig& config, const RulerSou
   for (const std::string& name : config.tasks) {
     const RulerTask& task = ruler_task_named(name);
     if (!has_data(task)) {
-      throw Error(fmt::format(
-          "ruler: {0} needs question data: download {1} and name it as --ruler.{2}=FILE",
-          name,
-          name == "qa_1" ? "dev-v2.0.json of SQuAD" : "hotpot_dev_distractor_v1.json of HotpotQA",
-          name == "qa_1" ? "squad" : "hotpot"));
+      throw Error(fmt::format("ruler: {} needs question data: {}",
+                              name,
+                              name == "qa_1" ? kWhereToGetSquad : kWhereToGetHotpot));
     }
     if (std::find(tasks.begin(), tasks.end(), &task) == tasks.end()) tasks.push_back(&task);
   }
