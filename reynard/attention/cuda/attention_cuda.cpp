@@ -4,6 +4,8 @@
 #include "reynard/attention/cuda/gate_scan.h"
 #include "reynard/attention/cuda/path.h"
 #include "reynard/attention/cuda/simt.h"
+#include "reynard/attention/cuda/sm80/backward.h"
+#include "reynard/attention/cuda/sm80/forward.h"
 #include "reynard/attention/cuda/sm90/backward.h"
 #include "reynard/attention/cuda/sm90/forward.h"
 
@@ -65,10 +67,16 @@ void run_forward(const PartArguments& arguments, const at::Tensor& out, const at
   if (out.defined()) task.out = operand(out);
   task.lse = lse.data_ptr<float>();
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
-  if (current_path() == Path::kSm90 && sm90::takes_forward(task)) {
-    const at::Tensor scratch = at::empty({sm90::forward_scratch_bytes(task.problem)},
-                                         arguments.q.options().dtype(at::kByte));
-    sm90::forward(task, scratch.data_ptr(), num_processors(), stream);
+  const auto scratch = [&](int64_t bytes) {
+    return at::empty({bytes}, arguments.q.options().dtype(at::kByte));
+  };
+  const Path path = current_path();
+  if (path >= Path::kSm90 && sm90::takes_forward(task)) {
+    const at::Tensor bytes = scratch(sm90::forward_scratch_bytes(task.problem));
+    sm90::forward(task, bytes.data_ptr(), num_processors(), stream);
+  } else if (path >= Path::kSm80 && sm80::takes_forward(task)) {
+    const at::Tensor bytes = scratch(sm80::forward_scratch_bytes(task.problem));
+    sm80::forward(task, bytes.data_ptr(), stream);
   } else {
     simt::forward(task, stream);
   }
@@ -87,6 +95,20 @@ BackwardPart empty_gradients(const PartArguments& arguments, at::ScalarType dq_d
     result.dsums = at::empty({q.size(0), q.size(2), part.k.size(1)}, f64);
   }
   return result;
+}
+
+void run_backward(const BackwardTask& task, const at::TensorOptions& bytes) {
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
+  const Path path = current_path();
+  if (path >= Path::kSm90 && sm90::takes_backward(task)) {
+    const at::Tensor scratch = at::empty({sm90::backward_scratch_bytes(task.problem)}, bytes);
+    sm90::backward(task, scratch.data_ptr(), num_processors(), stream);
+  } else if (path >= Path::kSm80 && sm80::takes_backward(task)) {
+    const at::Tensor scratch = at::empty({sm80::backward_scratch_bytes(task.problem)}, bytes);
+    sm80::backward(task, scratch.data_ptr(), stream);
+  } else {
+    simt::backward(task, stream);
+  }
 }
 
 // While the library is loaded.
@@ -153,14 +175,7 @@ BackwardPart backward_part(const PartArguments& arguments,
     task.dquery_sums = result.dquery_sums.data_ptr<double>();
     task.dkey_sums = result.dsums.data_ptr<double>();
   }
-  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
-  if (current_path() == Path::kSm90 && sm90::takes_backward(task)) {
-    const at::Tensor scratch = at::empty({sm90::backward_scratch_bytes(task.problem)},
-                                         arguments.q.options().dtype(at::kByte));
-    sm90::backward(task, scratch.data_ptr(), num_processors(), stream);
-  } else {
-    simt::backward(task, stream);
-  }
+  run_backward(task, arguments.q.options().dtype(at::kByte));
   return result;
 }
 

@@ -12,27 +12,37 @@ namespace reynard::attention::cuda {
 
 namespace {
 
+// wgmma is Hopper's alone; the instructions of kSm80 stay.
 Path best_path() {
-  return at::cuda::getCurrentDeviceProperties()->major == 9 ? Path::kSm90 : Path::kSimt;
+  const int major = at::cuda::getCurrentDeviceProperties()->major;
+  return major == 9 ? Path::kSm90 : major >= 8 ? Path::kSm80 : Path::kSimt;
 }
 
 Path chosen_path() {
   const Path best = best_path();
   const char* wanted = std::getenv("REYNARD_CUDA_PATH");
   if (!wanted) return best;
-  for (const Path path : {Path::kSimt, best}) {
+  std::string names;
+  for (const Path path : {Path::kSimt, Path::kSm80, Path::kSm90}) {
+    if (path > best) break;
     if (name_of(path) == wanted) return path;
+    names += (names.empty() ? "" : ", ") + std::string(name_of(path));
   }
-  tensor::fail("attention",
-               "REYNARD_CUDA_PATH",
-               wanted,
-               best == Path::kSm90 ? "simt or sm90" : "simt (this GPU is not a Hopper)");
+  tensor::fail("attention", "REYNARD_CUDA_PATH", wanted, "what this GPU can run: " + names);
 }
 
 }  // namespace
 
 std::string_view name_of(Path path) {
-  return path == Path::kSm90 ? "sm90" : "simt";
+  switch (path) {
+    case Path::kSm90:
+      return "sm90";
+    case Path::kSm80:
+      return "sm80";
+    case Path::kSimt:
+      return "simt";
+  }
+  return {};
 }
 
 Path current_path() {

@@ -6,9 +6,11 @@
 
 namespace reynard::attention::cuda {
 
+// In rising order: a path falls back to the one before it for what it does not take.
 enum class Path : int {
   kSimt,  // f32 arithmetic on the ordinary cores: any GPU, any input
-  kSm90,  // Hopper: wgmma and the copy engine; falls back to kSimt for what it does not take
+  kSm80,  // Ampere and later: the matrix instruction of a warp
+  kSm90,  // Hopper: wgmma and the copy engine
 };
 
 std::string_view name_of(Path path);

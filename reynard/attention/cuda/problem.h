@@ -17,6 +17,15 @@ struct Operand {
   Element element = Element::kFloat;
 };
 
+// Whether rows can be moved 16 bytes at a time: half precision, rows and addresses to match.
+inline bool is_tileable(const Operand& x, int D) {
+  constexpr int64_t kAlignment = 16;
+  if (x.element == Element::kFloat || D % 8 != 0) return false;
+  const bool strides =
+      x.batch * 2 % kAlignment == 0 && x.time * 2 % kAlignment == 0 && x.head * 2 % kAlignment == 0;
+  return strides && reinterpret_cast<uintptr_t>(x.data) % kAlignment == 0;
+}
+
 // Everything that is not an Operand is contiguous.
 struct Problem {
   int B = 0, Tq = 0, Tk = 0, H = 0, G = 0, D = 0;

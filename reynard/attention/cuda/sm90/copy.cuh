@@ -2,15 +2,13 @@
 // Barriers in shared memory and the copy engine of Hopper: tiles travel between global and shared
 // memory without registers, and a barrier counts their bytes.
 
+#include "reynard/attention/cuda/registers.cuh"
+
 #include <cuda.h>
 
 #include <cstdint>
 
 namespace reynard::attention::cuda::sm90 {
-
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
 
 // ---- barriers that count arrivals and bytes (mbarrier), by shared address ----
 
@@ -159,12 +157,6 @@ __device__ __forceinline__ void shrink_registers() {
 template <int kRegisters>
 __device__ __forceinline__ void grow_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 }  // namespace reynard::attention::cuda::sm90

@@ -10,6 +10,7 @@
 #include "reynard/attention/cuda/sm90/forward.h"
 
 #include "reynard/attention/cuda/launch.h"
+#include "reynard/attention/cuda/registers.cuh"
 #include "reynard/attention/cuda/sm90/copy.cuh"
 #include "reynard/attention/cuda/sm90/plan.h"
 #include "reynard/attention/cuda/sm90/tensor_map.h"

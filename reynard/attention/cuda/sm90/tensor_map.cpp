@@ -25,14 +25,6 @@ Encode encode() {
 
 }  // namespace
 
-bool is_tileable(const Operand& x, int D) {
-  constexpr int64_t kAlignment = 16;
-  if (x.element == Element::kFloat || D % 8 != 0) return false;
-  const bool strides =
-      x.batch * 2 % kAlignment == 0 && x.time * 2 % kAlignment == 0 && x.head * 2 % kAlignment == 0;
-  return strides && reinterpret_cast<uintptr_t>(x.data) % kAlignment == 0;
-}
-
 CUtensorMap tensor_map(const Operand& x, int B, int T, int heads, int D, int rows) {
   const auto bytes = [](int64_t stride) { return static_cast<cuuint64_t>(stride * 2); };
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(D),

@@ -7,10 +7,7 @@
 
 namespace reynard::attention::cuda::sm90 {
 
-// True when the copy engine can address the array: half precision, 16-byte rows and addresses.
-bool is_tileable(const Operand& x, int D);
-
-// Tiles of 64 dimensions x `rows` positions of one head, swizzled. Reading
+// Tiles of 64 dimensions x `rows` positions of one head of an is_tileable() array, swizzled. Reading
 // beyond T or D gives zeros; writing there has no effect.
 CUtensorMap tensor_map(const Operand& x, int B, int T, int heads, int D, int rows);
 

@@ -147,18 +147,6 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[N / 2],
   }
 }
 
-// A pair of sums as one register of a left operand; the last argument names the type.
-__device__ __forceinline__ uint32_t packed(float low, float high, __nv_bfloat16) {
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-__device__ __forceinline__ uint32_t packed(float low, float high, __half) {
-  uint32_t pair;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-
 #undef REYNARD_WGMMA_SUMS_32
 #undef REYNARD_WGMMA_OPERANDS_32
 #undef REYNARD_WGMMA_SUMS_64

@@ -1,0 +1,81 @@
+#include "reynard/attention/cuda/sm80/records.cuh"
+
+#include "reynard/attention/cuda/launch.h"
+#include "reynard/attention/cuda/visibility.cuh"
+
+#include <climits>
+#include <cmath>
+
+namespace reynard::attention::cuda::sm80 {
+
+namespace {
+
+constexpr double kLog2E = 1.4426950408889634;
+constexpr int kThreads = 128;
+
+struct Source {
+  Problem problem;
+  const float* lse;
+  const double* delta;
+  Records records;
+};
+
+__device__ float2 two_floats(double sum) {
+  const double scaled = sum * kLog2E;
+  const float high = static_cast<float>(scaled);
+  return {high, static_cast<float>(scaled - high)};
+}
+
+__device__ KeyRecord key_record(const Problem& p, int64_t head, int j) {
+  if (!p.key_sums || j >= p.Tk) return {0, 0};
+  const float2 sum = two_floats(p.key_sums[head * p.Tk + j]);
+  return {sum.x, sum.y};
+}
+
+__device__ QueryRecord query_record(const Source& s, int64_t head, int i) {
+  const Problem& p = s.problem;
+  if (i >= p.Tq) return {0, 0, 0, INT_MAX};
+  const int64_t row = head * p.Tq + i;
+  const float lse = s.lse ? s.lse[row] : 0;
+  // A row that sees nothing is hidden in every tile.
+  const double sum = (p.query_sums ? p.query_sums[row] : 0) - (lse == -INFINITY ? 0 : lse);
+  const float2 parts = two_floats(sum);
+  const float delta = s.delta ? static_cast<float>(s.delta[row]) : 0;
+  const int b = static_cast<int>(head / p.H), h = static_cast<int>(head % p.H);
+  return {parts.x, parts.y, delta, keys_of_query(p, b, h, i).begin};
+}
+
+__global__ void __launch_bounds__(kThreads) records_kernel(const Source s) {
+  const Problem& p = s.problem;
+  const int64_t head = blockIdx.x;
+  const int i = blockIdx.y * kThreads + threadIdx.x;
+  const int64_t num_keys = padded(p.Tk), num_queries = padded(p.Tq);
+  if (i < num_keys) s.records.keys[head * num_keys + i] = key_record(p, head, i);
+  if (i < num_queries) s.records.queries[head * num_queries + i] = query_record(s, head, i);
+}
+
+}  // namespace
+
+int64_t records_bytes(const Problem& p) {
+  const int64_t heads = int64_t{p.B} * p.H;
+  return heads * (padded(p.Tk) * sizeof(KeyRecord) + padded(p.Tq) * sizeof(QueryRecord));
+}
+
+Records records_in(void* scratch, const Problem& p) {
+  auto* queries = static_cast<QueryRecord*>(scratch);
+  auto* keys = reinterpret_cast<KeyRecord*>(queries + int64_t{p.B} * p.H * padded(p.Tq));
+  return {keys, queries};
+}
+
+void make_records(const Problem& problem,
+                  const float* lse,
+                  const double* delta,
+                  const Records& records,
+                  cudaStream_t stream) {
+  const dim3 blocks(problem.B * problem.H,
+                    static_cast<unsigned>(padded(max(problem.Tq, problem.Tk)) / kThreads));
+  records_kernel<<<blocks, kThreads, 0, stream>>>({problem, lse, delta, records});
+  REYNARD_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace reynard::attention::cuda::sm80
