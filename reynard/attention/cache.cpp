@@ -1,6 +1,6 @@
 #include "reynard/attention/cache.h"
 
-#include "reynard/attention/bias.h"
+#include "reynard/attention/part_kernels.h"
 #include "reynard/attention/pruning.h"
 #include "reynard/tensor/check.h"
 
@@ -10,10 +10,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -48,7 +48,7 @@ LayerCache::LayerCache(std::shared_ptr<PagePool> pool, int64_t num_kv_heads)
   evicted_norms_.resize(num_kv_heads, 0);
   evicted_masses_.resize(num_heads, kNoMass);
   query_norms_.resize(num_heads, 0);
-  last_sums_.resize(num_heads, 0);
+  last_sums_ = at::zeros({num_heads}, at::TensorOptions(pool_->layout().device).dtype(at::kDouble));
 }
 
 LayerCache& LayerCache::operator=(LayerCache&& other) noexcept {
@@ -87,7 +87,7 @@ LayerCache LayerCache::fork() const {
   copy.evicted_masses_ = evicted_masses_;
   copy.evicted_norms_ = evicted_norms_;
   copy.query_norms_ = query_norms_;
-  copy.last_sums_ = last_sums_;
+  copy.last_sums_ = last_sums_.clone();
   copy.evicted_share_ = evicted_share_;
   copy.length_ = length_;
   copy.horizon_ = horizon_;
@@ -107,24 +107,11 @@ void LayerCache::append(const at::Tensor& k, const at::Tensor& v, const at::Tens
   tensor::check_shape("cache append", "v", v, {{"T", T}, {"G", G}, {"D", D}});
   tensor::check_dtype("cache append", "k", k, {layout.dtype});
   tensor::check_dtype("cache append", "v", v, {layout.dtype});
-  at::Tensor sums = at::empty({H, T}, at::kDouble);
-  auto* c = sums.mutable_data_ptr<double>();
   if (log_gate.defined()) {
     tensor::check_shape("cache append", "log_gate", log_gate, {{"T", T}, {"H", H}});
     tensor::check_dtype("cache append", "log_gate", log_gate, {at::kFloat});
   }
-  const at::Tensor gates = log_gate.defined() ? log_gate.contiguous() : at::Tensor();
-  for (int64_t h = 0; h < H; ++h) {
-    double sum = last_sums_[h];
-    for (int64_t t = 0; t < T; ++t) {
-      if (gates.defined()) {
-        const double gate = gates.const_data_ptr<float>()[t * H + h];
-        sum += std::max(gate, kSmallestLogGate);
-      }
-      c[h * T + t] = sum;
-    }
-  }
-  write(k, v, sums);
+  write(k, v, log_gate.defined() ? log_gate.contiguous() : log_gate, {});
 }
 
 void LayerCache::prepare_pages(int64_t new_length) {
@@ -154,71 +141,41 @@ void LayerCache::prepare_pages(int64_t new_length) {
   }
 }
 
-namespace {
-
-// One token of one kv head into its place of a page, with the page's bounds.
-struct TokenWriter {
-  const PagePool& pool;
-  int64_t group, D, row_bytes;
-
-  explicit TokenWriter(const PagePool& p)
-      : pool(p),
-        group(p.layout().group),
-        D(p.layout().head_dim),
-        row_bytes(D * static_cast<int64_t>(c10::elementSize(p.layout().dtype))) {}
-
-  void key_and_value(int32_t page, int64_t slot, const void* k, const void* v) const {
-    const int64_t offset = (page * kPageTokens + slot) * row_bytes;
-    std::memcpy(static_cast<char*>(pool.keys().mutable_data_ptr()) + offset, k, row_bytes);
-    std::memcpy(static_cast<char*>(pool.values().mutable_data_ptr()) + offset, v, row_bytes);
-  }
-  void norm(int32_t page, double squares) const {
-    float& largest = pool.norms().mutable_data_ptr<float>()[page];
-    const float norm = rounded_up(std::sqrt(squares));
-    if (!(norm <= largest)) largest = norm;
-  }
-  void sum(int32_t page, int64_t head_of_group, int64_t slot, double c) const {
-    const int64_t row = page * group + head_of_group;
-    pool.sums().mutable_data_ptr<double>()[row * kPageTokens + slot] = c;
-    double& mass = pool.masses().mutable_data_ptr<double>()[row];
-    mass = log_add_exp(mass, -c);
-  }
-};
-
-}  // namespace
-
-void LayerCache::write(const at::Tensor& k, const at::Tensor& v, const at::Tensor& sums) {
+void LayerCache::write(const at::Tensor& k,
+                       const at::Tensor& v,
+                       const at::Tensor& log_gate,
+                       const at::Tensor& token_sums) {
   const int64_t T = k.size(0), G = num_kv_heads();
   if (T == 0) return;
   prepare_pages(length_ + T);
-  const at::Tensor keys = k.contiguous(), values = v.contiguous();
-  const at::Tensor squares = keys.to(at::kDouble).square().sum(-1);  // (T, G)
-  const TokenWriter writer(*pool_);
-  const auto* key_bytes = static_cast<const char*>(keys.const_data_ptr());
-  const auto* value_bytes = static_cast<const char*>(values.const_data_ptr());
-  const auto* c = sums.const_data_ptr<double>();
+  const int64_t first_page = length_ / kPageTokens, num_pages = pages_for(length_ + T) - first_page;
+  PageWrite tokens = {.keys = pool_->keys(),
+                      .values = pool_->values(),
+                      .sums = pool_->sums(),
+                      .norms = pool_->norms(),
+                      .masses = pool_->masses(),
+                      .pages = at::empty({G, num_pages}, at::kInt),
+                      .first_slot = length_ % kPageTokens,
+                      .k = k.contiguous(),
+                      .v = v.contiguous(),
+                      .log_gate = log_gate,
+                      .token_sums = token_sums,
+                      .last_sums = last_sums_};
   for (int64_t g = 0; g < G; ++g) {
-    for (int64_t t = 0; t < T; ++t) {
-      const int32_t page = pages_[g][(length_ + t) / kPageTokens];
-      if (page < 0) continue;
-      const int64_t slot = (length_ + t) % kPageTokens;
-      const int64_t offset = (t * G + g) * writer.row_bytes;
-      writer.key_and_value(page, slot, key_bytes + offset, value_bytes + offset);
-      writer.norm(page, squares.const_data_ptr<double>()[t * G + g]);
-      for (int64_t h = 0; h < writer.group; ++h) {
-        writer.sum(page, h, slot, c[(g * writer.group + h) * T + t]);
-      }
-    }
+    std::copy_n(pages_[g].begin() + first_page,
+                num_pages,
+                tokens.pages.mutable_data_ptr<int32_t>() + g * num_pages);
   }
-  for (size_t h = 0; h < last_sums_.size(); ++h) last_sums_[h] = c[h * T + T - 1];
+  part_kernels(pool_->keys()).write_pages(tokens);
   length_ += T;
 }
 
-double LayerCache::sum_at(int64_t head, int64_t position) const {
-  const int64_t group = pool_->layout().group;
-  const int32_t page = pages_[head / group][position / kPageTokens];
-  return pool_->sums().const_data_ptr<double>()[(page * group + head % group) * kPageTokens +
-                                                position % kPageTokens];
+at::Tensor LayerCache::sums_at(int64_t position) const {
+  std::vector<int64_t> pages;
+  for (const std::vector<int32_t>& table : pages_) pages.push_back(table[position / kPageTokens]);
+  const at::Tensor index = at::tensor(pages, at::kLong).to(pool_->layout().device);
+  const at::Tensor sums = pool_->sums().index_select(0, index).select(2, position % kPageTokens);
+  return sums.reshape({-1}).contiguous();
 }
 
 void LayerCache::truncate(int64_t length) {
@@ -239,9 +196,7 @@ void LayerCache::truncate(int64_t length) {
       pages_[g].pop_back();
     }
   }
-  for (size_t h = 0; h < last_sums_.size(); ++h) {
-    last_sums_[h] = length > 0 ? sum_at(static_cast<int64_t>(h), length - 1) : 0;
-  }
+  if (length < length_) last_sums_ = length > 0 ? sums_at(length - 1) : at::zeros_like(last_sums_);
   length_ = length;
 }
 
@@ -249,8 +204,10 @@ int64_t LayerCache::drop_front(int64_t kv_head, int64_t num_pages) {
   std::vector<int32_t>& table = pages_[kv_head];
   int64_t& evicted = evicted_pages_[kv_head];
   const int64_t dropped = std::max<int64_t>(num_pages - evicted, 0);
+  if (dropped == 0) return 0;
+  const at::Tensor norms = pool_->norms().cpu();
   for (; evicted < num_pages; ++evicted) {
-    const float norm = pool_->norms().const_data_ptr<float>()[table[evicted]];
+    const float norm = norms.const_data_ptr<float>()[table[evicted]];
     evicted_norms_[kv_head] = std::max(evicted_norms_[kv_head], norm);
     pool_->release(table[evicted]);
     table[evicted] = -1;
@@ -270,7 +227,8 @@ int64_t LayerCache::evict(const at::Tensor& logit_bound, double log_tolerance, i
                       "between 0 and the cached length " + std::to_string(length_));
   if (horizon == 0) return 0;
   horizon = std::max(horizon, horizon_);  // the page of an earlier position may be gone
-  const at::Tensor bounds = logit_bound.to(at::kDouble).contiguous();
+  const at::Tensor bounds = logit_bound.cpu().to(at::kDouble).contiguous();
+  const at::Tensor masses = pool_->masses().cpu(), sums = sums_at(horizon - 1).cpu();
   int64_t dropped = 0;
   for (int64_t g = 0; g < G; ++g) {
     int64_t keep = std::numeric_limits<int64_t>::max();  // pages that every head of the group drops
@@ -278,11 +236,11 @@ int64_t LayerCache::evict(const at::Tensor& logit_bound, double log_tolerance, i
     for (int64_t h = g * group; h < (g + 1) * group; ++h) {
       // Above this log mass of exp(-c_j) a later query might notice: c only falls, U bounds it.
       limits.push_back(eviction_limit(
-          bounds.const_data_ptr<double>()[h], log_tolerance, sum_at(h, horizon - 1)));
-      keep = std::min(keep, prefix_within(h, limits.back()));
+          bounds.const_data_ptr<double>()[h], log_tolerance, sums.const_data_ptr<double>()[h]));
+      keep = std::min(keep, prefix_within(masses, h, limits.back()));
     }
     for (int64_t h = g * group; h < (g + 1) * group; ++h) {
-      evicted_masses_[h] = prefix_mass(h, keep);
+      evicted_masses_[h] = prefix_mass(masses, h, keep);
       if (keep <= evicted_pages_[g]) continue;
       const double share = log_tolerance + evicted_masses_[h] - limits[h - g * group];
       evicted_share_ = std::max(evicted_share_, share);
@@ -298,7 +256,7 @@ void LayerCache::note_queries(const at::Tensor& q) {
   tensor::check_shape(
       "cache note_queries", "q", q, {{"T"}, {"H", H}, {"D", pool_->layout().head_dim}});
   if (q.size(0) == 0) return;
-  const at::Tensor squares = q.to(at::kDouble).square().sum(-1).amax(0);  // (H)
+  const at::Tensor squares = q.to(at::kDouble).square().sum(-1).amax(0).cpu();  // (H)
   for (int64_t h = 0; h < H; ++h) {
     const double norm = std::sqrt(squares.const_data_ptr<double>()[h]);
     query_norms_[h] = std::max(query_norms_[h], rounded_up(norm));
@@ -308,10 +266,11 @@ void LayerCache::note_queries(const at::Tensor& q) {
 at::Tensor LayerCache::measured_bound(double scale) const {
   const int64_t G = num_kv_heads(), group = pool_->layout().group;
   at::Tensor bound = at::empty({G * group}, at::kFloat);
+  const at::Tensor norms = pool_->norms().cpu();
   for (int64_t g = 0; g < G; ++g) {
     float longest = evicted_norms_[g];
     for (const int32_t page : pages_[g]) {
-      if (page >= 0) longest = std::max(longest, pool_->norms().const_data_ptr<float>()[page]);
+      if (page >= 0) longest = std::max(longest, norms.const_data_ptr<float>()[page]);
     }
     for (int64_t h = g * group; h < (g + 1) * group; ++h) {
       // Before any query was seen nothing bounds them.
@@ -323,28 +282,28 @@ at::Tensor LayerCache::measured_bound(double scale) const {
   return bound;
 }
 
-double LayerCache::page_mass(int64_t head, int64_t page_index) const {
+double LayerCache::page_mass(const at::Tensor& masses, int64_t head, int64_t page_index) const {
   const int64_t group = pool_->layout().group;
   const int32_t page = pages_[head / group][page_index];
-  return pool_->masses().const_data_ptr<double>()[page * group + head % group];
+  return masses.const_data_ptr<double>()[page * group + head % group];
 }
 
 // The number of leading pages, evicted ones included, whose log mass stays within limit.
-int64_t LayerCache::prefix_within(int64_t head, double limit) const {
+int64_t LayerCache::prefix_within(const at::Tensor& masses, int64_t head, double limit) const {
   const int64_t kv_head = head / pool_->layout().group;
   double mass = evicted_masses_[head];
   int64_t page = evicted_pages_[kv_head];
   for (; page < static_cast<int64_t>(pages_[kv_head].size()); ++page) {
-    mass = log_add_exp(mass, page_mass(head, page));
+    mass = log_add_exp(mass, page_mass(masses, head, page));
     if (!(mass <= limit)) break;  // NaN keeps the page
   }
   return page;
 }
 
-double LayerCache::prefix_mass(int64_t head, int64_t num_pages) const {
+double LayerCache::prefix_mass(const at::Tensor& masses, int64_t head, int64_t num_pages) const {
   double mass = evicted_masses_[head];
   for (int64_t page = evicted_pages_[head / pool_->layout().group]; page < num_pages; ++page) {
-    mass = log_add_exp(mass, page_mass(head, page));
+    mass = log_add_exp(mass, page_mass(masses, head, page));
   }
   return mass;
 }
@@ -377,7 +336,7 @@ LayerCache::Gathered LayerCache::gather(int64_t kv_head) const {
   for (const int32_t page : pages_[kv_head]) {
     if (page >= 0) kept.push_back(page);
   }
-  const at::Tensor index = at::tensor(kept, at::kLong);
+  const at::Tensor index = at::tensor(kept, at::kLong).to(pool_->layout().device);
   const int64_t rows = static_cast<int64_t>(kept.size()) * kPageTokens;
   result.k = pool_->keys().index_select(0, index).reshape({rows, D}).slice(0, 0, T);
   result.v = pool_->values().index_select(0, index).reshape({rows, D}).slice(0, 0, T);
@@ -389,9 +348,9 @@ LayerCache::Gathered LayerCache::gather(int64_t kv_head) const {
 CacheSnapshot LayerCache::snapshot() const {
   const int64_t G = num_kv_heads(), group = pool_->layout().group, D = pool_->layout().head_dim;
   CacheSnapshot saved;
-  saved.k = at::zeros({length_, G, D}, pool_->layout().dtype);
-  saved.v = at::zeros({length_, G, D}, pool_->layout().dtype);
-  saved.sums = at::zeros({G * group, length_}, at::kDouble);
+  saved.k = at::zeros({length_, G, D}, pool_->keys().options());
+  saved.v = at::zeros({length_, G, D}, pool_->keys().options());
+  saved.sums = at::zeros({G * group, length_}, pool_->sums().options());
   for (int64_t g = 0; g < G; ++g) {
     const Gathered kept = gather(g);
     saved.k.select(1, g).slice(0, kept.begin).copy_(kept.k);
@@ -440,7 +399,11 @@ LayerCache LayerCache::restore(std::shared_ptr<PagePool> pool, const CacheSnapsh
                       snapshot.horizon,
                       "a position of the snapshot");
   cache.horizon_ = snapshot.horizon;
-  cache.write(snapshot.k, snapshot.v, snapshot.sums.to(at::kDouble).contiguous());
+  const at::Device device = layout.device;
+  cache.write(snapshot.k.to(device),
+              snapshot.v.to(device),
+              {},
+              snapshot.sums.to(device).to(at::kDouble).contiguous());
   return cache;
 }
 

@@ -30,6 +30,7 @@ struct PageLayout {
   int64_t group = 1;                  // query heads per key/value head, H / G
   at::ScalarType dtype = at::kFloat;  // of keys and values: f32 | bf16 | f16
   int64_t max_pages = 0;              // pages that may be in use at once; 0: no limit
+  at::Device device = at::kCPU;       // where pages lie; tables stay on the host
 };
 
 // Storage of pages; page ids index the first dimension of its tensors.
@@ -40,7 +41,8 @@ class PagePool {
   const PageLayout& layout() const { return layout_; }
   int64_t pages_in_use() const { return in_use_; }
 
-  // A page with one user and empty bounds. Throws reynard::Error when max_pages are in use.
+  // A page with one user, whose content and bounds are set by the first write. Throws
+  // reynard::Error when max_pages are in use.
   int32_t allocate();
   void retain(int32_t page);
   void release(int32_t page);  // the last user's release frees the page
@@ -139,11 +141,15 @@ class LayerCache {
  private:
   void release_all();
   void prepare_pages(int64_t new_length);
-  void write(const at::Tensor& k, const at::Tensor& v, const at::Tensor& sums);
-  double sum_at(int64_t head, int64_t position) const;
-  double page_mass(int64_t head, int64_t page_index) const;
-  int64_t prefix_within(int64_t head, double limit) const;
-  double prefix_mass(int64_t head, int64_t num_pages) const;
+  void write(const at::Tensor& k,
+             const at::Tensor& v,
+             const at::Tensor& log_gate,
+             const at::Tensor& token_sums);
+  at::Tensor sums_at(int64_t position) const;  // (H) f64
+  // masses: those of the pool, on the host
+  double page_mass(const at::Tensor& masses, int64_t head, int64_t page_index) const;
+  int64_t prefix_within(const at::Tensor& masses, int64_t head, double limit) const;
+  double prefix_mass(const at::Tensor& masses, int64_t head, int64_t num_pages) const;
   int64_t drop_front(int64_t kv_head, int64_t num_pages);
 
   std::shared_ptr<PagePool> pool_;
@@ -152,7 +158,7 @@ class LayerCache {
   std::vector<double> evicted_masses_;       // per query head
   std::vector<float> evicted_norms_;         // per kv head
   std::vector<float> query_norms_;           // per query head; 0: none was noted
-  std::vector<double> last_sums_;            // per query head
+  at::Tensor last_sums_;                     // (H) f64, where the pages lie
   double evicted_share_ = -std::numeric_limits<double>::infinity();
   int64_t length_ = 0;
   int64_t horizon_ = 0;

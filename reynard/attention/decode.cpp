@@ -1,6 +1,6 @@
 #include "reynard/attention/decode.h"
 
-#include "reynard/attention/cpu/decode.h"
+#include "reynard/attention/part_kernels.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
@@ -81,19 +81,19 @@ struct DecodeBatch {
   std::vector<int64_t> rows;  // of q
 };
 
-cpu::DecodeArguments decode_arguments(const DecodeBatch& batch,
-                                      const at::Tensor& q,
-                                      const at::Tensor& logit_bound,
-                                      int64_t window,
-                                      const AttentionOptions& options) {
+DecodeArguments decode_arguments(const DecodeBatch& batch,
+                                 const at::Tensor& q,
+                                 const at::Tensor& logit_bound,
+                                 int64_t window,
+                                 const AttentionOptions& options) {
   const PagePool& pool = *batch.caches[0]->pool();
   const auto S = static_cast<int64_t>(batch.caches.size());
   const int64_t G = batch.caches[0]->num_kv_heads(), group = pool.layout().group;
   size_t longest = 0;
   for (const LayerCache* cache : batch.caches) longest = std::max(longest, cache->pages(0).size());
   const auto N = static_cast<int64_t>(longest);
-  cpu::DecodeArguments a;
-  a.q = q.index_select(0, at::tensor(batch.rows, at::kLong)).contiguous();
+  DecodeArguments a;
+  a.q = q.index_select(0, at::tensor(batch.rows, at::kLong).to(q.device())).contiguous();
   a.keys = pool.keys(), a.values = pool.values();
   a.sums = pool.sums(), a.norms = pool.norms(), a.masses = pool.masses();
   a.page_table = at::full({S, G, N}, -1, at::kInt);
@@ -117,6 +117,10 @@ cpu::DecodeArguments decode_arguments(const DecodeBatch& batch,
     for (int64_t h = 0; h < G * group; ++h) {
       a.evicted_masses.mutable_data_ptr<double>()[s * G * group + h] = cache.evicted_mass(h);
     }
+  }
+  for (at::Tensor* x :
+       {&a.page_table, &a.lengths, &a.first_key, &a.evicted_masses, &a.evicted_norms}) {
+    *x = x->to(q.device());
   }
   return a;
 }
@@ -163,7 +167,8 @@ void chunk_attention(const LayerCache& cache,
     part.v = kept.v.unsqueeze(0).unsqueeze(2);
     part.sums = kept.sums.unsqueeze(0);
     if (window > 0) {
-      const at::Tensor position = at::arange(first_query, cache.length(), at::kInt);
+      const at::Tensor position =
+          at::arange(first_query, cache.length(), q.options().dtype(at::kInt));
       part.first_key = (position - static_cast<int32_t>(window - 1 + kept.begin)).clamp_min(0);
       part.first_key = part.first_key.to(at::kInt).unsqueeze(0);
     }
@@ -187,7 +192,7 @@ void chunk_attention(const LayerCache& cache,
 using DecodeResult = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // out, lse, start
 constexpr std::string_view kDecode = "attention_decode";
 
-void check_pages(const cpu::DecodeArguments& a) {
+void check_pages(const DecodeArguments& a) {
   tensor::check_shape(kDecode, "q", a.q, {{"S"}, {"H"}, {"D"}});
   const int64_t H = a.q.size(1), D = a.q.size(2);
   tensor::check_dtype(kDecode, "q", a.q, {at::kFloat, at::kBFloat16, at::kHalf});
@@ -219,9 +224,8 @@ void check_pages(const cpu::DecodeArguments& a) {
   }
 }
 
-// Page ids and lengths index memory: out of range they would read outside the pool.
-void check_sequences(const cpu::DecodeArguments& a) {
-  const int64_t S = a.q.size(0), P = a.keys.size(0), N = a.page_table.size(2);
+void check_sequences(const DecodeArguments& a) {
+  const int64_t S = a.q.size(0);
   tensor::check_shape(kDecode, "lengths", a.lengths, {{"S", S}});
   tensor::check_dtype(kDecode, "lengths", a.lengths, {at::kLong});
   if (a.first_key.defined()) {
@@ -241,6 +245,11 @@ void check_sequences(const cpu::DecodeArguments& a) {
                         "undefined",
                         "one of them, since pruning is on");
   }
+}
+
+// Page ids and lengths index memory: out of range they would read outside the pool.
+void check_sequence_values(const DecodeArguments& a) {
+  const int64_t S = a.q.size(0), P = a.keys.size(0), N = a.page_table.size(2);
   const bool pages_exist = a.page_table.numel() == 0 || a.page_table.max().item<int32_t>() < P;
   tensor::check_value(pages_exist,
                       kDecode,
@@ -267,23 +276,23 @@ void check_sequences(const cpu::DecodeArguments& a) {
 }
 
 // The op for pages held in plain tensors.
-DecodeResult attention_decode_cpu(const at::Tensor& q,
-                                  const at::Tensor& keys,
-                                  const at::Tensor& values,
-                                  const OptionalTensor& sums,
-                                  const OptionalTensor& norms,
-                                  const OptionalTensor& masses,
-                                  const at::Tensor& page_table,
-                                  const at::Tensor& lengths,
-                                  const OptionalTensor& first_key,
-                                  const OptionalTensor& logit_bound,
-                                  double scale,
-                                  double log_pruning_tolerance,
-                                  std::string_view rule) {
+DecodeResult attention_decode(const at::Tensor& q,
+                              const at::Tensor& keys,
+                              const at::Tensor& values,
+                              const OptionalTensor& sums,
+                              const OptionalTensor& norms,
+                              const OptionalTensor& masses,
+                              const at::Tensor& page_table,
+                              const at::Tensor& lengths,
+                              const OptionalTensor& first_key,
+                              const OptionalTensor& logit_bound,
+                              double scale,
+                              double log_pruning_tolerance,
+                              std::string_view rule) {
   const auto contiguous = [](const OptionalTensor& t) {
     return t ? t->contiguous() : at::Tensor();
   };
-  cpu::DecodeArguments a;
+  DecodeArguments a;
   a.q = q.contiguous(), a.keys = keys.contiguous(), a.values = values.contiguous();
   a.sums = contiguous(sums), a.norms = contiguous(norms), a.masses = contiguous(masses);
   a.page_table = page_table.contiguous(), a.lengths = lengths.contiguous();
@@ -291,8 +300,9 @@ DecodeResult attention_decode_cpu(const at::Tensor& q,
   a.options = {scale, log_pruning_tolerance, pruning_rule_named(rule)};
   check_pages(a);
   check_sequences(a);
+  if (!q.is_cuda()) check_sequence_values(a);  // reading a value waits for all of a GPU's work
   a.options = with_scale(a.options, q.size(2));
-  const cpu::DecodeOutput result = cpu::decode(a);
+  const DecodeOutput result = part_kernels(q).decode(a);
   return {result.out, result.lse, result.start};
 }
 
@@ -323,7 +333,10 @@ TORCH_LIBRARY_FRAGMENT(reynard, m) {
       "str rule=\"tight\") -> (Tensor out, Tensor lse, Tensor start)");
 }
 TORCH_LIBRARY_IMPL(reynard, CPU, m) {
-  m.impl("attention_decode", attention_decode_cpu);
+  m.impl("attention_decode", attention_decode);
+}
+TORCH_LIBRARY_IMPL(reynard, CUDA, m) {
+  m.impl("attention_decode", attention_decode);
 }
 TORCH_LIBRARY_IMPL(reynard, Meta, m) {
   m.impl("attention_decode", attention_decode_meta);
@@ -359,9 +372,9 @@ PagedOutput paged_attention(const at::Tensor& q,
     }
   }
   if (batch.caches.empty()) return result;
-  const cpu::DecodeOutput rows =
-      cpu::decode(decode_arguments(batch, q, logit_bound, window, options));
-  const at::Tensor index = at::tensor(batch.rows, at::kLong);
+  const DecodeOutput rows =
+      part_kernels(q).decode(decode_arguments(batch, q, logit_bound, window, options));
+  const at::Tensor index = at::tensor(batch.rows, at::kLong).to(q.device());
   result.out.index_copy_(0, index, rows.out);
   result.lse.index_copy_(1, index, rows.lse.t());
   result.start.index_copy_(1, index, rows.start.t());

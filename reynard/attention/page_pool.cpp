@@ -8,14 +8,12 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 namespace reynard::attention {
 
 namespace {
 
-constexpr double kNoMass = -std::numeric_limits<double>::infinity();
 constexpr int64_t kFirstPages = 16;
 
 at::Tensor enlarged(const at::Tensor& t, int64_t capacity) {
@@ -34,11 +32,12 @@ PagePool::PagePool(const PageLayout& layout) : layout_(layout) {
   check_value(layout.head_dim > 0, "PagePool", "head_dim", layout.head_dim, "at least 1");
   check_value(layout.group > 0, "PagePool", "group", layout.group, "at least 1");
   check_value(layout.max_pages >= 0, "PagePool", "max_pages", layout.max_pages, "0 or more");
-  const auto f64 = at::TensorOptions(at::kDouble);
-  keys_ = at::empty({0, kPageTokens, layout.head_dim}, layout.dtype);
-  values_ = at::empty({0, kPageTokens, layout.head_dim}, layout.dtype);
+  const auto there = at::TensorOptions(layout.device);
+  const auto f64 = there.dtype(at::kDouble);
+  keys_ = at::empty({0, kPageTokens, layout.head_dim}, there.dtype(layout.dtype));
+  values_ = at::empty({0, kPageTokens, layout.head_dim}, there.dtype(layout.dtype));
   sums_ = at::empty({0, layout.group, kPageTokens}, f64);
-  norms_ = at::empty({0}, at::kFloat);
+  norms_ = at::empty({0}, there.dtype(at::kFloat));
   masses_ = at::empty({0, layout.group}, f64);
 }
 
@@ -64,8 +63,6 @@ int32_t PagePool::allocate() {
   free_.pop_back();
   users_[page] = 1;
   ++in_use_;
-  norms_.mutable_data_ptr<float>()[page] = 0;
-  std::fill_n(masses_.mutable_data_ptr<double>() + page * layout_.group, layout_.group, kNoMass);
   return page;
 }
 

@@ -9,6 +9,7 @@
 // causality) are neither read nor multiplied where a whole tile of them is skipped.
 
 #include "reynard/attention/attention.h"
+#include "reynard/attention/page_kernels.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -73,6 +74,11 @@ struct PartKernels {
   at::Tensor (*gate_sums_backward)(const at::Tensor& dsums,
                                    const at::Tensor& log_gate,
                                    const at::Tensor& first_key) = nullptr;
+
+  // Of page_kernels.h: attention from pages in place, pages before a query's start are never read;
+  // and new tokens into their pages.
+  DecodeOutput (*decode)(const DecodeArguments& arguments) = nullptr;
+  void (*write_pages)(const PageWrite& tokens) = nullptr;
 };
 
 // The table of the device of t; opens libreynard_cuda.so for the first CUDA tensor. Throws

@@ -20,7 +20,8 @@ std::shared_ptr<attention::PagePool> make_page_pool(const Decoder& decoder, int6
       attention::PageLayout{.head_dim = config.head_dim(),
                             .group = config.attention.num_heads / config.num_kv_heads(),
                             .dtype = decoder.compute_dtype(),
-                            .max_pages = max_pages});
+                            .max_pages = max_pages,
+                            .device = decoder.device()});
 }
 
 SequenceState::SequenceState(const Decoder& decoder, std::shared_ptr<attention::PagePool> pool) {
@@ -28,7 +29,8 @@ SequenceState::SequenceState(const Decoder& decoder, std::shared_ptr<attention::
   const attention::PageLayout& layout = pool->layout();
   tensor::check_value(layout.head_dim == config.head_dim() &&
                           layout.group == config.attention.num_heads / config.num_kv_heads() &&
-                          layout.dtype == decoder.compute_dtype(),
+                          layout.dtype == decoder.compute_dtype() &&
+                          layout.device == decoder.device(),
                       "SequenceState",
                       "pool",
                       fmt::format("pages of D = {}, {}", layout.head_dim, toString(layout.dtype)),

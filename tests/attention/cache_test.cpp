@@ -4,6 +4,7 @@
 #include "reynard/tensor/check.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
+#include "tests/support/device.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -29,8 +30,11 @@ using test::random_inputs;
 constexpr int64_t H = 4, G = 2, D = 32;
 
 std::shared_ptr<PagePool> make_pool(at::ScalarType dtype = at::kFloat, int64_t max_pages = 0) {
-  return std::make_shared<PagePool>(
-      PageLayout{.head_dim = D, .group = H / G, .dtype = dtype, .max_pages = max_pages});
+  return std::make_shared<PagePool>(PageLayout{.head_dim = D,
+                                               .group = H / G,
+                                               .dtype = dtype,
+                                               .max_pages = max_pages,
+                                               .device = test::test_device()});
 }
 
 AttentionInputs sequence(int64_t T, at::ScalarType dtype = at::kFloat, double gate_mean = 2) {
@@ -87,6 +91,32 @@ TEST(LayerCache, PrefillThenDecodeIsFullAttention) {
       const PagedOutput one = attend(cache, in);
       EXPECT_TENSORS_NEAR(one.out[0], whole.out[0][t], tolerance, tolerance);
       EXPECT_TENSORS_NEAR(one.lse.select(1, 0), whole.lse[0].select(1, t), 1e-4, 1e-5);
+    }
+  }
+}
+
+// More keys than one run of pages holds, heads of every width, groups that fill no tile.
+TEST(LayerCache, DecodesHeadsOfAnyShape) {
+  struct Heads {
+    int64_t H, G, D;
+  };
+  const int64_t T = 1100;
+  for (const auto& [heads, groups, dim] :
+       {Heads{2, 2, 64}, Heads{6, 2, 128}, Heads{5, 1, 256}, Heads{4, 2, 37}, Heads{1, 1, 8}}) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      const AttentionInputs in =
+          random_inputs({.B = 1, .Tq = T, .Tk = T, .H = heads, .G = groups, .D = dim}, dtype, 3, 4);
+      LayerCache cache(std::make_shared<PagePool>(PageLayout{.head_dim = dim,
+                                                             .group = heads / groups,
+                                                             .dtype = dtype,
+                                                             .device = test::test_device()}),
+                       groups);
+      append(cache, in, 0, T);
+      const AttentionOutput whole = attention(in.q, in.k, in.v, in.log_gate);
+      const PagedOutput one = attend(cache, in);
+      const double tolerance = dtype == at::kFloat ? 1e-5 : 2e-2;  // two roundings of out
+      EXPECT_TENSORS_NEAR(one.out[0], whole.out[0][T - 1], tolerance, tolerance);
+      EXPECT_TENSORS_NEAR(one.lse.select(1, 0), whole.lse[0].select(1, T - 1), 1e-4, 1e-5);
     }
   }
 }
@@ -191,7 +221,7 @@ TEST(LayerCache, SnapshotRestoresTheSameState) {
   const AttentionInputs in = sequence(400, at::kBFloat16, -1);
   LayerCache cache(make_pool(at::kBFloat16), G);
   append(cache, in, 0, 300);
-  ASSERT_GT(cache.evict(at::full({H}, 2.0F), -10, 300), 0);
+  ASSERT_GT(cache.evict(test::on_test_device(at::full({H}, 2.0F)), -10, 300), 0);
   LayerCache restored = LayerCache::restore(make_pool(at::kBFloat16), cache.snapshot());
   EXPECT_EQ(restored.length(), 300);
   EXPECT_EQ(restored.pool()->pages_in_use(), cache.pool()->pages_in_use());
@@ -206,7 +236,7 @@ TEST(LayerCache, UnusedPagesAndSlotsAreNotRead) {
   auto pool = make_pool();
   {
     LayerCache poison(pool, G);  // its pages go back to the pool full of NaN
-    const at::Tensor bad = at::full({1000, G, D}, nan, at::kFloat);
+    const at::Tensor bad = test::on_test_device(at::full({1000, G, D}, nan, at::kFloat));
     poison.append(bad, bad);
   }
   const AttentionInputs in = sequence(100);
@@ -220,7 +250,8 @@ TEST(LayerCache, UnusedPagesAndSlotsAreNotRead) {
 // Pages that a query skips are not read: the pool is poisoned behind the cache's back.
 TEST(LayerCache, SkippedPagesAreNotRead) {
   const AttentionInputs in = sequence(1000, at::kFloat, 0);
-  const at::Tensor bounds[] = {at::Tensor(), at::full({H}, 12.0F, at::kFloat)};
+  const at::Tensor bounds[] = {at::Tensor(),
+                               test::on_test_device(at::full({H}, 12.0F, at::kFloat))};
   for (const PruningRule rule : {PruningRule::kTight, PruningRule::kPublished}) {
     for (const at::Tensor& bound : bounds) {
       LayerCache cache(make_pool(), G);

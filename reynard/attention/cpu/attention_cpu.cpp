@@ -1,6 +1,8 @@
 #include "reynard/attention/cpu/attention_cpu.h"
 
+#include "reynard/attention/cpu/decode.h"
 #include "reynard/attention/cpu/kernels.h"
+#include "reynard/attention/cpu/page_writer.h"
 #include "reynard/attention/cpu/path.h"
 #include "reynard/attention/cpu/scratch.h"
 #include "reynard/attention/cpu/visibility.h"
@@ -368,7 +370,9 @@ const bool kRegistered = [] {
                                     .row_products = row_products,
                                     .pruned_starts = pruned_starts,
                                     .gate_sums = gate_sums,
-                                    .gate_sums_backward = gate_sums_backward};
+                                    .gate_sums_backward = gate_sums_backward,
+                                    .decode = decode,
+                                    .write_pages = write_pages};
   register_part_kernels(at::kCPU, table);
   return true;
 }();

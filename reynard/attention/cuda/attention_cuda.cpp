@@ -119,7 +119,9 @@ const bool kRegistered = [] {
                                     .row_products = row_products,
                                     .pruned_starts = pruned_starts,
                                     .gate_sums = gate_sums,
-                                    .gate_sums_backward = gate_sums_backward};
+                                    .gate_sums_backward = gate_sums_backward,
+                                    .decode = decode_pages,
+                                    .write_pages = write_pages};
   register_part_kernels(at::kCUDA, table);
   return true;
 }();

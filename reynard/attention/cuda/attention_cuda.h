@@ -28,5 +28,7 @@ at::Tensor gate_sums(const at::Tensor& log_gate);
 at::Tensor gate_sums_backward(const at::Tensor& dsums,
                               const at::Tensor& log_gate,
                               const at::Tensor& first_key);
+DecodeOutput decode_pages(const DecodeArguments& arguments);
+void write_pages(const PageWrite& tokens);
 
 }  // namespace reynard::attention::cuda

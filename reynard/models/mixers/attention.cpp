@@ -240,7 +240,7 @@ int64_t AttentionMixer::evict(SequenceState& state,
     pages += cache.evict_before(std::max<int64_t>(0, horizon - config_.window + 1), horizon);
   if (log_tolerance == 0 || config_.forget_gate == ForgetGate::kNone) return pages;
   if (config_.qk_norm != QKNorm::kNone) {
-    const at::Tensor bound = logit_bound(cache.pool()->layout().dtype).cpu();
+    const at::Tensor bound = logit_bound(cache.pool()->layout().dtype);
     pages += cache.evict(bound, log_tolerance, horizon);
   } else if (measured_eviction_) {  // no bound holds for queries to come
     const double scale = 1 / std::sqrt(static_cast<double>(D_));
@@ -278,9 +278,8 @@ attention::PagedOutput AttentionMixer::attend_to_states(const Projections& p,
                                                         int64_t layer) const {
   std::vector<const attention::LayerCache*> caches;
   for (std::size_t s = 0; s < states.size(); ++s) {
-    // Caches lie in host memory, whatever the device of the weights.
     const auto rows = [&](const at::Tensor& t) {
-      return t.defined() ? t.narrow(0, bounds[s], bounds[s + 1] - bounds[s]).cpu() : t;
+      return t.defined() ? t.narrow(0, bounds[s], bounds[s + 1] - bounds[s]) : t;
     };
     attention::LayerCache& cache = states[s]->cache(layer);
     cache.append(rows(p.k), rows(p.v), rows(p.log_gate));
@@ -288,11 +287,8 @@ attention::PagedOutput AttentionMixer::attend_to_states(const Projections& p,
     states[s]->remember(layer, {.k = rows(p.raw_k), .v = rows(p.raw_v)});
     caches.push_back(&cache);
   }
-  const at::Tensor bound = pruning_bound(p);
-  attention::PagedOutput result = attention::paged_attention(
-      p.q.cpu(), bounds, caches, bound.defined() ? bound.cpu() : bound, config_.window, options());
-  result.out = result.out.to(p.q.device());
-  return result;
+  return attention::paged_attention(
+      p.q, bounds, caches, pruning_bound(p), config_.window, options());
 }
 
 at::Tensor AttentionMixer::gated(const at::Tensor& out, const at::Tensor& gate) const {

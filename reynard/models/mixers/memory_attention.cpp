@@ -344,7 +344,7 @@ void MemoryAttentionMixer::start_window(SequenceState& state, int64_t layer) con
       keys.push_back(head.k);
       values.push_back(head.v);
     }
-    const at::Tensor positions = at::arange(cache.length(), at::kLong);
+    const at::Tensor positions = at::arange(cache.length(), keys[0].options().dtype(at::kLong));
     state.memory(layer).add(attention_.unrotated(at::stack(keys, 1), positions),
                             at::stack(values, 1),
                             decays() ? state.gate_sums(layer) : at::Tensor(),

@@ -1,0 +1,99 @@
+#include "reynard/attention/cpu/page_writer.h"
+
+#include "reynard/attention/bias_limits.h"
+#include "reynard/attention/cache.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace reynard::attention::cpu {
+
+namespace {
+
+constexpr double kNoMass = -std::numeric_limits<double>::infinity();
+
+double log_add_exp(double a, double b) {
+  const double high = std::max(a, b), low = std::min(a, b);
+  return low == kNoMass ? high : high + std::log1p(std::exp(low - high));
+}
+
+// (H, T) f64: the running sums of the gates.
+at::Tensor running_sums(const PageWrite& w) {
+  const int64_t T = w.k.size(0), H = w.last_sums.size(0);
+  at::Tensor sums = at::empty({H, T}, at::kDouble);
+  auto* c = sums.mutable_data_ptr<double>();
+  const float* gates = w.log_gate.defined() ? w.log_gate.const_data_ptr<float>() : nullptr;
+  for (int64_t h = 0; h < H; ++h) {
+    double sum = w.last_sums.const_data_ptr<double>()[h];
+    for (int64_t t = 0; t < T; ++t) {
+      if (gates) sum += std::max<double>(gates[t * H + h], kSmallestLogGate);
+      c[h * T + t] = sum;
+    }
+  }
+  return sums;
+}
+
+// One token of one kv head into its place of a page, with the page's bounds.
+struct TokenWriter {
+  const PageWrite& to;
+  int64_t group, row_bytes;
+
+  explicit TokenWriter(const PageWrite& w)
+      : to(w),
+        group(w.sums.size(1)),
+        row_bytes(w.k.size(2) * static_cast<int64_t>(w.k.element_size())) {}
+
+  void key_and_value(int32_t page, int64_t slot, const void* k, const void* v) const {
+    const int64_t offset = (page * kPageTokens + slot) * row_bytes;
+    std::memcpy(static_cast<char*>(to.keys.mutable_data_ptr()) + offset, k, row_bytes);
+    std::memcpy(static_cast<char*>(to.values.mutable_data_ptr()) + offset, v, row_bytes);
+  }
+  void norm(int32_t page, int64_t slot, double squares) const {
+    float& largest = to.norms.mutable_data_ptr<float>()[page];
+    if (slot == 0) largest = 0;
+    // Rounded up: it is a bound.
+    const float norm = std::nextafter(static_cast<float>(std::sqrt(squares)),
+                                      std::numeric_limits<float>::infinity());
+    if (!(norm <= largest)) largest = norm;
+  }
+  void sum(int32_t page, int64_t head_of_group, int64_t slot, double c) const {
+    const int64_t row = page * group + head_of_group;
+    to.sums.mutable_data_ptr<double>()[row * kPageTokens + slot] = c;
+    double& mass = to.masses.mutable_data_ptr<double>()[row];
+    mass = log_add_exp(slot == 0 ? kNoMass : mass, -c);
+  }
+};
+
+}  // namespace
+
+void write_pages(const PageWrite& w) {
+  const int64_t T = w.k.size(0), G = w.k.size(1), H = w.last_sums.size(0), N = w.pages.size(1);
+  const at::Tensor sums = w.token_sums.defined() ? w.token_sums : running_sums(w);
+  const at::Tensor squares = w.k.to(at::kDouble).square().sum(-1);  // (T, G)
+  const TokenWriter writer(w);
+  const auto* keys = static_cast<const char*>(w.k.const_data_ptr());
+  const auto* values = static_cast<const char*>(w.v.const_data_ptr());
+  const auto* c = sums.const_data_ptr<double>();
+  for (int64_t g = 0; g < G; ++g) {
+    for (int64_t t = 0; t < T; ++t) {
+      const int64_t slot = (w.first_slot + t) % kPageTokens;
+      const int32_t page =
+          w.pages.const_data_ptr<int32_t>()[g * N + (w.first_slot + t) / kPageTokens];
+      if (page < 0) continue;
+      const int64_t offset = (t * G + g) * writer.row_bytes;
+      writer.key_and_value(page, slot, keys + offset, values + offset);
+      writer.norm(page, slot, squares.const_data_ptr<double>()[t * G + g]);
+      for (int64_t h = 0; h < writer.group; ++h) {
+        writer.sum(page, h, slot, c[(g * writer.group + h) * T + t]);
+      }
+    }
+  }
+  auto* last = w.last_sums.mutable_data_ptr<double>();
+  for (int64_t h = 0; h < H; ++h) last[h] = c[h * T + T - 1];
+}
+
+}  // namespace reynard::attention::cpu

@@ -1,0 +1,377 @@
+// A warp reads a page row by row: kLanes lanes hold eight dimensions each of a key and of its
+// value, so 32 / kLanes keys arrive with one load, and several loads are in flight. Lanes that
+// share a key add up its score; each such group keeps a softmax of its own over the keys that it
+// has seen. All heads of a key/value head use what was read (four at a time).
+
+#include "reynard/attention/cuda/decode.h"
+
+#include "reynard/attention/cuda/launch.h"
+#include "reynard/attention/cuda/registers.cuh"
+#include "reynard/attention/cuda/visibility.cuh"
+
+#include <cmath>
+
+namespace reynard::attention::cuda {
+
+namespace {
+
+constexpr double kLog2E = 1.4426950408889634, kLn2 = 0.69314718055994531;
+constexpr float kLowest = -1e30F;  // finite, so that differences of references are
+constexpr int kWarps = 8, kThreads = 32 * kWarps;
+constexpr int kDims = 8;   // of a lane
+constexpr int kLoads = 4;  // of keys in flight, and as many of values
+
+// Softmaxes of runs of pages, not yet combined.
+struct Partials {
+  float* largest;  // (S, H, runs) in powers of two
+  float* total;    // (S, H, runs)
+  float* out;      // (S, H, runs, D), not divided by total
+};
+
+struct Scratch {
+  int32_t* first_pages;  // (S, H)
+  Partials partials;
+};
+
+// Eight dimensions of a row; those beyond D are zeros. kWhole: D is a multiple of eight, so rows
+// are aligned.
+template <class Scalar, bool kWhole>
+struct RowPiece {
+  uint4 words[sizeof(Scalar) / 2];
+
+  __device__ __forceinline__ void load(const Scalar* row, int d, int D, bool there) {
+#pragma unroll
+    for (uint4& w : words) w = {0, 0, 0, 0};
+    if (!there) return;
+    if constexpr (kWhole) {
+      if (d >= D) return;
+      const auto* from = reinterpret_cast<const uint4*>(row + d);
+#pragma unroll
+      for (int i = 0; i < static_cast<int>(sizeof(Scalar)) / 2; ++i) words[i] = __ldg(from + i);
+    } else {
+      auto* to = reinterpret_cast<Scalar*>(words);
+#pragma unroll
+      for (int i = 0; i < kDims; ++i) {
+        if (d + i < D) to[i] = row[d + i];
+      }
+    }
+  }
+  __device__ __forceinline__ float at(int i) const {
+    return static_cast<float>(reinterpret_cast<const Scalar*>(words)[i]);
+  }
+};
+
+// The softmax of one head over the keys that a group of lanes has seen.
+struct Softmax {
+  float largest = kLowest, total = 0;
+  float out[kDims] = {};
+
+  __device__ __forceinline__ void raise(float top) {
+    const float raised = fmaxf(largest, top), keep = exp2_fast(largest - raised);
+    largest = raised;
+    total *= keep;
+#pragma unroll
+    for (float& x : out) x *= keep;
+  }
+  // Adds the softmax of other keys.
+  __device__ __forceinline__ void add(float other_largest, float other_total, const float* other) {
+    raise(other_largest);
+    const float weight = exp2_fast(other_largest - largest);
+    total += weight * other_total;
+#pragma unroll
+    for (int i = 0; i < kDims; ++i) out[i] = fmaf(weight, other[i], out[i]);
+  }
+};
+
+// One warp: its pages of a run, for kHeads heads of one key/value head.
+template <class Scalar, int kLanes, int kHeads, bool kWhole>
+class PageReader {
+  static constexpr int kRows = 32 / kLanes;  // keys of one load
+
+ public:
+  __device__ __forceinline__
+  PageReader(const DecodeTask& task, const int32_t* first_pages, int pair, int first_head)
+      : t_(task),
+        lane_(threadIdx.x % 32),
+        d_(threadIdx.x % kLanes * kDims),
+        group_(task.H / task.G),
+        first_head_(first_head) {
+    s_ = pair / t_.G;
+    const int g = pair % t_.G;
+    pages_ = t_.page_table + int64_t{pair} * t_.N;
+    length_ = static_cast<int>(t_.lengths[s_]);
+    const int first_key = t_.first_key ? max(t_.first_key[s_], 0) : 0;
+    begin_ = length_;
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+      begins_[i] = length_;
+      query_sums_[i] = 0;
+      const int in_group = first_head + i;
+      RowPiece<Scalar, kWhole> piece;
+      const int64_t row = int64_t{s_} * t_.H + g * group_ + in_group;
+      const bool there = in_group < group_;
+      piece.load(static_cast<const Scalar*>(t_.q) + (there ? row * t_.D : 0), d_, t_.D, there);
+#pragma unroll
+      for (int d = 0; d < kDims; ++d) {
+        q_[i][d] = piece.at(d) * static_cast<float>(t_.scale * kLog2E);
+      }
+      if (!there || length_ == 0) continue;
+      begins_[i] = max(first_pages[row] * kPageKeys, first_key);
+      begin_ = min(begin_, begins_[i]);
+      if (t_.sums) query_sums_[i] = sums_of(pages_[(length_ - 1) / kPageKeys], i)[last_slot()];
+    }
+  }
+
+  __device__ __forceinline__ bool reads(int n) const {
+    return n * kPageKeys < length_ && (n + 1) * kPageKeys > begin_;
+  }
+
+  __device__ __forceinline__ void read(int n) {
+    const int32_t page = pages_[n];
+    const int64_t base = int64_t{page} * kPageKeys * t_.D;
+    const auto* keys = static_cast<const Scalar*>(t_.keys) + base;
+    const auto* values = static_cast<const Scalar*>(t_.values) + base;
+    load_biases(page, n * kPageKeys);
+#pragma unroll 1
+    for (int row = lane_ / kLanes; row < kPageKeys; row += kRows * kLoads) {
+      RowPiece<Scalar, kWhole> k[kLoads], v[kLoads];
+#pragma unroll
+      for (int u = 0; u < kLoads; ++u) {
+        const int slot = row + u * kRows, key = n * kPageKeys + slot;
+        const bool there = key >= begin_ && key < length_;
+        k[u].load(keys + slot * t_.D, d_, t_.D, there);
+        v[u].load(values + slot * t_.D, d_, t_.D, there);
+      }
+#pragma unroll
+      for (int i = 0; i < kHeads; ++i) add_rows(i, row, k, v);
+    }
+  }
+
+  // Over the groups of lanes: afterwards all of them hold the warp's softmax. Both sides of a pair
+  // compute the same bits: product and sum are rounded each by itself.
+  __device__ __forceinline__ Softmax combined(int i) const {
+    Softmax softmax = softmax_[i];
+#pragma unroll
+    for (int step = kLanes; step < 32; step *= 2) {
+      const float other = __shfl_xor_sync(~0U, softmax.largest, step);
+      const float raised = fmaxf(softmax.largest, other);
+      const float keep = exp2_fast(softmax.largest - raised), weight = exp2_fast(other - raised);
+      const auto add = [&](float own) {
+        const float theirs = __shfl_xor_sync(~0U, own, step);
+        return __fadd_rn(__fmul_rn(keep, own), __fmul_rn(weight, theirs));
+      };
+      softmax.largest = raised;
+      softmax.total = add(softmax.total);
+#pragma unroll
+      for (float& x : softmax.out) x = add(x);
+    }
+    return softmax;
+  }
+
+ private:
+  __device__ __forceinline__ int last_slot() const {
+    return (length_ - 1) % kPageKeys;
+  }
+  __device__ __forceinline__ const double* sums_of(int32_t page, int i) const {
+    return t_.sums + (int64_t{page} * group_ + first_head_ + i) * kPageKeys;
+  }
+
+  // c_i - c_j of a page's keys in powers of two, two keys a lane; -inf where a head sees nothing.
+  __device__ __forceinline__ void load_biases(int32_t page, int base) {
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int slot = half * 32 + lane_, key = base + slot;
+        const bool seen = key >= begins_[i] && key < length_;
+        const double sum = seen && t_.sums ? sums_of(page, i)[slot] : 0;
+        const float bias = static_cast<float>((query_sums_[i] - sum) * kLog2E);
+        biases_[i][half] = seen ? bias : -INFINITY;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void add_rows(int i,
+                                           int row,
+                                           const RowPiece<Scalar, kWhole> (&k)[kLoads],
+                                           const RowPiece<Scalar, kWhole> (&v)[kLoads]) {
+    float scores[kLoads];
+    float top = kLowest;
+#pragma unroll
+    for (int u = 0; u < kLoads; ++u) {
+      float score = 0;
+#pragma unroll
+      for (int d = 0; d < kDims; ++d) score = fmaf(q_[i][d], k[u].at(d), score);
+#pragma unroll
+      for (int step = 1; step < kLanes; step *= 2) score += __shfl_xor_sync(~0U, score, step);
+      // The keys of one turn lie in one half of the page.
+      const int slot = row + u * kRows;
+      scores[u] = score + __shfl_sync(~0U, slot < 32 ? biases_[i][0] : biases_[i][1], slot % 32);
+      top = fmaxf(top, scores[u]);
+    }
+    Softmax& own = softmax_[i];
+    if (top > own.largest) own.raise(top);
+#pragma unroll
+    for (int u = 0; u < kLoads; ++u) {
+      const float weight = exp2_fast(scores[u] - own.largest);
+      own.total += weight;
+#pragma unroll
+      for (int d = 0; d < kDims; ++d) own.out[d] = fmaf(weight, v[u].at(d), own.out[d]);
+    }
+  }
+
+  const DecodeTask& t_;
+  const int lane_, d_, group_, first_head_;
+  int s_, length_, begin_;  // the first key that any head sees
+  const int32_t* pages_;
+  int begins_[kHeads];
+  double query_sums_[kHeads];
+  float q_[kHeads][kDims];
+  float biases_[kHeads][2];
+  Softmax softmax_[kHeads];
+};
+
+template <class Scalar, int kLanes, int kHeads, bool kWhole>
+__global__ void __launch_bounds__(kThreads, 2)
+    runs_kernel(const DecodeTask task, const Scratch scratch) {
+  __shared__ float largest[kWarps], total[kWarps];
+  __shared__ float out[kWarps][kLanes * kDims];
+  const int run = blockIdx.x, pair = blockIdx.y, first_head = blockIdx.z * kHeads;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int group = task.H / task.G, num_runs = task.num_runs;
+  PageReader<Scalar, kLanes, kHeads, kWhole> reader(task, scratch.first_pages, pair, first_head);
+  for (int n = run * kRunPages + warp; n < min((run + 1) * kRunPages, task.N); n += kWarps) {
+    if (reader.reads(n)) reader.read(n);
+  }
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    if (first_head + i >= group) break;
+    const Softmax own = reader.combined(i);
+    __syncthreads();  // what the head before left has been read
+    if (lane == 0) largest[warp] = own.largest, total[warp] = own.total;
+    if (lane < kLanes) {
+#pragma unroll
+      for (int d = 0; d < kDims; ++d) out[warp][lane * kDims + d] = own.out[d];
+    }
+    __syncthreads();
+    if (warp != 0) continue;
+    Softmax all;
+    for (int w = 0; w < kWarps; ++w) all.add(largest[w], total[w], out[w] + lane % kLanes * kDims);
+    const int64_t head = int64_t{pair} * group + first_head + i, row = head * num_runs + run;
+    if (lane == 0) {
+      scratch.partials.largest[row] = all.largest;
+      scratch.partials.total[row] = all.total;
+    }
+#pragma unroll
+    for (int d = 0; d < kDims; ++d) {
+      const int at = lane * kDims + d;
+      if (lane < kLanes && at < task.D) scratch.partials.out[row * task.D + at] = all.out[d];
+    }
+  }
+}
+
+// The runs of one query: each warp those of its own turn, then the warps in order.
+template <class Scalar>
+__global__ void __launch_bounds__(kThreads)
+    combine_kernel(const DecodeTask task, const Scratch scratch) {
+  __shared__ float largest[kWarps], total[kWarps];
+  __shared__ float out[kWarps][32 * kDims];
+  const int64_t head = blockIdx.x;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, num_runs = task.num_runs;
+  const int length = static_cast<int>(task.lengths[head / task.H]);
+  const int end = div_up(div_up(length, kPageKeys), kRunPages);
+  const auto load = [&](float* to, int64_t row) {
+#pragma unroll
+    for (int d = 0; d < kDims; ++d) {
+      const int at = lane + 32 * d;
+      to[d] = at < task.D ? scratch.partials.out[row * task.D + at] : 0;
+    }
+  };
+  Softmax own;
+  for (int run = scratch.first_pages[head] / kRunPages + warp; run < end; run += kWarps) {
+    const int64_t row = head * num_runs + run;
+    float part[kDims];
+    load(part, row);
+    own.add(scratch.partials.largest[row], scratch.partials.total[row], part);
+  }
+  if (lane == 0) largest[warp] = own.largest, total[warp] = own.total;
+#pragma unroll
+  for (int d = 0; d < kDims; ++d) out[warp][lane + 32 * d] = own.out[d];
+  __syncthreads();
+  if (warp != 0) return;
+  Softmax all;
+  for (int w = 0; w < kWarps; ++w) {
+    float part[kDims];
+#pragma unroll
+    for (int d = 0; d < kDims; ++d) part[d] = out[w][lane + 32 * d];
+    all.add(largest[w], total[w], part);
+  }
+  const bool sees = all.total > 0;
+  if (lane == 0) {
+    const double lse = kLn2 * (all.largest + log2f(all.total));
+    task.lse[head] = sees ? static_cast<float>(lse) : -INFINITY;
+  }
+#pragma unroll
+  for (int d = 0; d < kDims; ++d) {
+    const int at = lane + 32 * d;
+    const float value = sees ? all.out[d] / all.total : 0;
+    if (at < task.D)
+      static_cast<Scalar*>(task.out)[head * task.D + at] = static_cast<Scalar>(value);
+  }
+}
+
+template <class Scalar, int kLanes, bool kWhole>
+void launch(const DecodeTask& task, const Scratch& scratch, cudaStream_t stream) {
+  const int group = task.H / task.G;
+  const unsigned runs = task.num_runs, pairs = task.S * task.G;
+  if (group == 1) {
+    const dim3 blocks(runs, pairs, 1);
+    runs_kernel<Scalar, kLanes, 1, kWhole><<<blocks, kThreads, 0, stream>>>(task, scratch);
+  } else {
+    const dim3 blocks(runs, pairs, div_up(group, 4));
+    runs_kernel<Scalar, kLanes, 4, kWhole><<<blocks, kThreads, 0, stream>>>(task, scratch);
+  }
+  REYNARD_CUDA_CHECK_LAUNCH();
+  combine_kernel<Scalar><<<task.S * task.H, kThreads, 0, stream>>>(task, scratch);
+  REYNARD_CUDA_CHECK_LAUNCH();
+}
+
+template <class Scalar>
+void launch_dimension(const DecodeTask& task, const Scratch& scratch, cudaStream_t stream) {
+  if (task.D % kDims != 0) {
+    launch<Scalar, 32, false>(task, scratch, stream);
+  } else if (task.D <= 64) {
+    launch<Scalar, 8, true>(task, scratch, stream);
+  } else if (task.D <= 128) {
+    launch<Scalar, 16, true>(task, scratch, stream);
+  } else {
+    launch<Scalar, 32, true>(task, scratch, stream);
+  }
+}
+
+}  // namespace
+
+int64_t decode_scratch_bytes(const DecodeTask& task) {
+  const int64_t rows = int64_t{task.S} * task.H, runs = rows * task.num_runs;
+  return (rows + runs * (2 + task.D)) * 4;
+}
+
+void decode(const DecodeTask& task, void* scratch, cudaStream_t stream) {
+  const int64_t rows = int64_t{task.S} * task.H, runs = rows * task.num_runs;
+  Scratch arrays;
+  arrays.partials.largest = static_cast<float*>(scratch);
+  arrays.partials.total = arrays.partials.largest + runs;
+  arrays.partials.out = arrays.partials.total + runs;
+  arrays.first_pages = reinterpret_cast<int32_t*>(arrays.partials.out + runs * task.D);
+  find_first_pages(task, arrays.first_pages, stream);
+  switch (task.element) {
+    case Element::kFloat:
+      return launch_dimension<float>(task, arrays, stream);
+    case Element::kBFloat16:
+      return launch_dimension<__nv_bfloat16>(task, arrays, stream);
+    case Element::kHalf:
+      return launch_dimension<__half>(task, arrays, stream);
+  }
+}
+
+}  // namespace reynard::attention::cuda

@@ -1,0 +1,71 @@
+#pragma once
+// One query per sequence against pages in place (split-KV decode). The first page that each query
+// must read is found on the GPU; runs of pages are attended by blocks of threads and combined in
+// their order, so the bits are the same in every run. Grids depend on shapes alone and nothing
+// waits for the GPU: a call can be recorded in a CUDA graph.
+
+#include "reynard/attention/cuda/problem.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace reynard::attention::cuda {
+
+constexpr int kPageKeys = 64;
+constexpr int kRunPages = 16;  // 1,024 keys: 16 runs a head at 16k keys, so that no processor idles
+
+// S sequences, N pages in the longest page table; the rest as in problem.h.
+struct DecodeTask {
+  int S = 0, H = 0, G = 0, D = 0, N = 0;
+  Element element = Element::kFloat;
+  const void* q = nullptr;              // (S, H, D)
+  const void* keys = nullptr;           // (P, 64, D)
+  const void* values = nullptr;         // (P, 64, D)
+  const double* sums = nullptr;         // (P, H/G, 64), or null: no bias
+  const int32_t* page_table = nullptr;  // (S, G, N); -1: evicted
+  const int64_t* lengths = nullptr;     // (S)
+  const int32_t* first_key = nullptr;   // (S), or null
+  float scale = 1;
+
+  // Pruning; off when log_tolerance is 0.
+  double log_tolerance = 0;
+  bool tight = true;
+  const float* norms = nullptr;            // (P), or null
+  const double* masses = nullptr;          // (P, H/G)
+  const float* logit_bound = nullptr;      // (H), or null: measured norms
+  const double* evicted_masses = nullptr;  // (S, H), or null
+  const float* evicted_norms = nullptr;    // (S, G)
+
+  void* out = nullptr;       // (S, H, D)
+  float* lse = nullptr;      // (S, H)
+  int32_t* start = nullptr;  // (S, H)
+  int num_runs = 0;          // ceil(N / kRunPages)
+};
+
+// Bytes of scratch, to be aligned to 256.
+int64_t decode_scratch_bytes(const DecodeTask& task);
+void decode(const DecodeTask& task, void* scratch, cudaStream_t stream);
+
+// The first page that each query reads: (S, H). decode() begins with it.
+void find_first_pages(const DecodeTask& task, int32_t* pages, cudaStream_t stream);
+
+// New tokens of one sequence into its pages (page_kernels.h).
+struct PageWriteTask {
+  int T = 0, H = 0, G = 0, N = 0, first_slot = 0;
+  int row_bytes = 0;  // of a key
+  int D = 0;
+  Element element = Element::kFloat;
+  void *keys = nullptr, *values = nullptr;
+  double *sums = nullptr, *masses = nullptr;
+  float* norms = nullptr;
+  const int32_t* pages = nullptr;         // (G, N)
+  const void *k = nullptr, *v = nullptr;  // (T, G, D)
+  const float* log_gate = nullptr;        // (T, H), or null
+  const double* given_sums = nullptr;     // (H, T), or null: from log_gate
+  double* token_sums = nullptr;           // (H, T): scratch for them
+  double* last_sums = nullptr;            // (H)
+};
+void write_pages(const PageWriteTask& task, cudaStream_t stream);
+
+}  // namespace reynard::attention::cuda

@@ -1,0 +1,238 @@
+#include "reynard/attention/cuda/decode.h"
+
+#include "reynard/attention/cuda/launch.h"
+#include "reynard/attention/cuda/simt_tile.cuh"
+
+#include <climits>
+#include <cmath>
+
+namespace reynard::attention::cuda {
+
+namespace {
+
+using simt::load_value;
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kFloorPages = 2;    // the pages nearest to the query, whose lse bounds its own
+constexpr double kMargin = 0.01;  // f32 rounding of logits and norms, in nats
+
+__device__ double log_add_exp(double a, double b) {
+  const double high = fmax(a, b), low = fmin(a, b);
+  if (a != a || b != b) return a + b;
+  return low == -INFINITY ? high : high + log1p(exp(low - high));
+}
+
+struct LogAddExp {
+  static constexpr double kNeutral = -INFINITY;
+  __device__ double operator()(double a, double b) const { return log_add_exp(a, b); }
+};
+struct Sum {
+  static constexpr double kNeutral = 0;
+  __device__ double operator()(double a, double b) const { return a + b; }
+};
+// NaN once there stays, so that a comparison with it keeps the pages.
+struct Largest {
+  static constexpr double kNeutral = 0;
+  __device__ double operator()(double a, double b) const { return b > a || b != b ? b : a; }
+};
+
+// Every thread's value combined with those of the threads before it, in their order.
+template <class Combine>
+__device__ double inclusive_scan(double value, const Combine& combine) {
+  __shared__ double totals[kWarps];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const double before = __shfl_up_sync(~0U, value, distance);
+    if (lane >= distance) value = combine(before, value);
+  }
+  __syncthreads();
+  if (lane == 31) totals[warp] = value;
+  __syncthreads();
+  double carry = Combine::kNeutral;
+  for (int w = 0; w < warp; ++w) carry = combine(carry, totals[w]);
+  return combine(carry, value);
+}
+
+template <class Combine>
+__device__ double over_block(double value, const Combine& combine) {
+  __shared__ double result;
+  value = inclusive_scan(value, combine);
+  if (threadIdx.x == kThreads - 1) result = value;
+  __syncthreads();
+  const double all = result;
+  __syncthreads();
+  return all;
+}
+
+// The smallest index that any thread found; INT_MAX: none.
+__device__ int first_of_block(int index) {
+  __shared__ int least;
+  if (threadIdx.x == 0) least = INT_MAX;
+  __syncthreads();
+  if (index != INT_MAX) atomicMin(&least, index);
+  __syncthreads();
+  const int found = least;
+  __syncthreads();
+  return found;
+}
+
+// One block of threads per query.
+class FirstPage {
+ public:
+  __device__ explicit FirstPage(const DecodeTask& task)
+      : t_(task),
+        row_(blockIdx.x),
+        s_(blockIdx.x / task.H),
+        h_(blockIdx.x % task.H),
+        group_(task.H / task.G) {
+    g_ = h_ / group_;
+    pages_ = t_.page_table + (int64_t{s_} * t_.G + g_) * t_.N;
+    length_ = static_cast<int>(t_.lengths[s_]);
+    end_ = (length_ + kPageKeys - 1) / kPageKeys;
+    first_key_ = t_.first_key ? max(t_.first_key[s_], 0) : 0;
+  }
+
+  __device__ int find() {
+    if (length_ == 0) return 0;
+    const int held = first_held();
+    if (!t_.sums || !(t_.log_tolerance < 0)) return held;
+    query_sum_ = sum_of(length_ - 1);
+    if (!t_.logit_bound) factor_ = sqrt(over_block(own_squares(), Sum())) * t_.scale;
+    return t_.tight ? tight(held) : published(held);
+  }
+
+ private:
+  __device__ double sum_of(int key) const {
+    const int64_t row = int64_t{pages_[key / kPageKeys]} * group_ + h_ % group_;
+    return t_.sums[row * kPageKeys + key % kPageKeys];
+  }
+  __device__ float value_of(const void* from, int64_t index) const {
+    return load_value({const_cast<void*>(from), 0, 0, 0, t_.element}, index);
+  }
+  __device__ double own_squares() const {
+    double sum = 0;
+    for (int d = threadIdx.x; d < t_.D; d += kThreads) {
+      const double value = value_of(t_.q, row_ * t_.D + d);
+      sum += value * value;
+    }
+    return sum;
+  }
+
+  // The first page that lies there, but the last in any case.
+  __device__ int first_held() const {
+    const int last = end_ - 1;
+    for (int base = min(first_key_ / kPageKeys, last); base < last; base += kThreads) {
+      const int n = base + threadIdx.x;
+      const int found = first_of_block(n < last && pages_[n] >= 0 ? n : INT_MAX);
+      if (found != INT_MAX) return found;
+    }
+    return last;
+  }
+
+  __device__ double bound_of_norm(float norm) const {
+    return t_.logit_bound ? t_.logit_bound[h_] : factor_ * norm;
+  }
+  __device__ double bound_of_page(int n) const {
+    return bound_of_norm(t_.norms ? t_.norms[pages_[n]] : 0);
+  }
+  // Log of the mass that eviction dropped, at most, for this query.
+  __device__ double evicted() const {
+    if (!t_.evicted_masses) return -INFINITY;
+    return bound_of_norm(t_.evicted_norms[s_ * t_.G + g_]) + query_sum_ + t_.evicted_masses[row_];
+  }
+
+  // Log-sum-exp over the nearest pages: a warp per key, and what it found stays with lane 0.
+  __device__ double floor(int held) const {
+    const int first = max(end_ - kFloorPages, held) * kPageKeys;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    double total = -INFINITY;
+#pragma unroll 4
+    for (int key = first + warp; key < length_; key += kWarps) {
+      const int64_t row = int64_t{pages_[key / kPageKeys]} * kPageKeys + key % kPageKeys;
+      float product = 0;
+      for (int d = lane; d < t_.D; d += 32) {
+        product = fmaf(value_of(t_.q, row_ * t_.D + d), value_of(t_.keys, row * t_.D + d), product);
+      }
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) product += __shfl_xor_sync(~0U, product, step);
+      if (lane != 0 || key < first_key_) continue;
+      const double logit = static_cast<double>(product) * t_.scale + query_sum_ - sum_of(key);
+      total = log_add_exp(total, logit);
+    }
+    return over_block(total, LogAddExp());
+  }
+
+  // The first page from `held` on whose mass, with all before it, may matter.
+  __device__ int tight(int held) const {
+    const double limit = t_.log_tolerance - kMargin + floor(held);
+    double dropped = evicted();
+    const int last = end_ - 1;
+    for (int base = held; base < last; base += kThreads) {
+      const int n = base + threadIdx.x;
+      double mass = -INFINITY;
+      if (n < last) {
+        mass = bound_of_page(n) + query_sum_ + t_.masses[int64_t{pages_[n]} * group_ + h_ % group_];
+      }
+      const double before = log_add_exp(dropped, inclusive_scan(mass, LogAddExp()));
+      // NaN keeps the page.
+      const int found = first_of_block(n < last && !(before <= limit) ? n : INT_MAX);
+      if (found != INT_MAX) return found;
+      dropped = over_block(before, Last());
+    }
+    return last;
+  }
+
+  __device__ int published(int held) const {
+    const int last = end_ - 1;
+    double largest = bound_of_norm(0);
+    for (int n = held + threadIdx.x; n <= last; n += kThreads) {
+      largest = Largest()(largest, bound_of_page(n));
+    }
+    largest = over_block(largest, Largest());
+    // Skipped keys weigh at most tolerance / T each, and share the tolerance with what was evicted.
+    const double left = exp(t_.log_tolerance) - exp(fmin(evicted() + largest, 0.0));
+    if (!(left > 0)) return held;
+    const double threshold =
+        log(left) - 2 * largest - log(static_cast<double>(length_ - first_key_));
+    for (int base = held; base < last; base += kThreads) {
+      const int n = base + threadIdx.x;
+      const bool keep =
+          n < last && !(query_sum_ - sum_of(n * kPageKeys + kPageKeys - 1) < threshold);
+      const int found = first_of_block(keep ? n : INT_MAX);
+      if (found != INT_MAX) return found;
+    }
+    return last;
+  }
+
+  struct Last {
+    static constexpr double kNeutral = 0;
+    __device__ double operator()(double, double b) const { return b; }
+  };
+
+  const DecodeTask& t_;
+  const int64_t row_;
+  const int s_, h_, group_;
+  int g_, length_, end_, first_key_;
+  const int32_t* pages_;
+  double query_sum_ = 0, factor_ = 0;
+};
+
+__global__ void __launch_bounds__(kThreads)
+    first_pages_kernel(const DecodeTask task, int32_t* pages) {
+  FirstPage search(task);
+  const int page = search.find();
+  if (threadIdx.x != 0) return;
+  pages[blockIdx.x] = page;
+  const int first_key = task.first_key ? max(task.first_key[blockIdx.x / task.H], 0) : 0;
+  task.start[blockIdx.x] = max(page * kPageKeys, first_key);
+}
+
+}  // namespace
+
+void find_first_pages(const DecodeTask& task, int32_t* pages, cudaStream_t stream) {
+  first_pages_kernel<<<task.S * task.H, kThreads, 0, stream>>>(task, pages);
+  REYNARD_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace reynard::attention::cuda

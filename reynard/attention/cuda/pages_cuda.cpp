@@ -1,0 +1,90 @@
+// The GPU's entries of page_kernels.h.
+
+#include "reynard/attention/cache.h"
+#include "reynard/attention/cuda/attention_cuda.h"
+#include "reynard/attention/cuda/decode.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+namespace reynard::attention::cuda {
+
+static_assert(kPageKeys == kPageTokens);
+
+namespace {
+
+template <class Value>
+const Value* pointer(const at::Tensor& t) {
+  return t.defined() ? t.const_data_ptr<Value>() : nullptr;
+}
+
+Element element_of_rows(const at::Tensor& rows) {
+  return rows.scalar_type() == at::kFloat      ? Element::kFloat
+         : rows.scalar_type() == at::kBFloat16 ? Element::kBFloat16
+                                               : Element::kHalf;
+}
+
+}  // namespace
+
+DecodeOutput decode_pages(const DecodeArguments& a) {
+  const c10::cuda::CUDAGuard device(a.q.device());
+  DecodeOutput result;
+  result.out = at::empty(a.q.sizes(), a.q.options());
+  result.lse = at::empty({a.q.size(0), a.q.size(1)}, a.q.options().dtype(at::kFloat));
+  result.start = at::empty({a.q.size(0), a.q.size(1)}, a.q.options().dtype(at::kInt));
+  if (a.q.numel() == 0) return result;
+  DecodeTask task;
+  task.S = static_cast<int>(a.q.size(0)), task.H = static_cast<int>(a.q.size(1));
+  task.D = static_cast<int>(a.q.size(2));
+  task.G = static_cast<int>(a.page_table.size(1)), task.N = static_cast<int>(a.page_table.size(2));
+  task.num_runs = (task.N + kRunPages - 1) / kRunPages;
+  task.element = element_of_rows(a.q);
+  task.q = a.q.const_data_ptr();
+  task.keys = a.keys.const_data_ptr(), task.values = a.values.const_data_ptr();
+  task.sums = pointer<double>(a.sums);
+  task.page_table = pointer<int32_t>(a.page_table);
+  task.lengths = pointer<int64_t>(a.lengths);
+  task.first_key = pointer<int32_t>(a.first_key);
+  task.scale = static_cast<float>(a.options.scale);
+  task.log_tolerance = a.options.log_pruning_tolerance;
+  task.tight = a.options.rule == PruningRule::kTight;
+  task.norms = pointer<float>(a.norms), task.masses = pointer<double>(a.masses);
+  task.logit_bound = pointer<float>(a.logit_bound);
+  task.evicted_masses = pointer<double>(a.evicted_masses);
+  task.evicted_norms = pointer<float>(a.evicted_norms);
+  task.out = result.out.mutable_data_ptr();
+  task.lse = result.lse.mutable_data_ptr<float>();
+  task.start = result.start.mutable_data_ptr<int32_t>();
+  const at::Tensor scratch =
+      at::empty({decode_scratch_bytes(task)}, a.q.options().dtype(at::kByte));
+  decode(task, scratch.mutable_data_ptr(), c10::cuda::getCurrentCUDAStream());
+  return result;
+}
+
+void write_pages(const PageWrite& w) {
+  const c10::cuda::CUDAGuard device(w.k.device());
+  const at::Tensor pages = w.pages.to(w.k.device());
+  PageWriteTask task;
+  task.T = static_cast<int>(w.k.size(0)), task.G = static_cast<int>(w.k.size(1));
+  task.D = static_cast<int>(w.k.size(2)), task.H = static_cast<int>(w.last_sums.size(0));
+  task.N = static_cast<int>(w.pages.size(1)), task.first_slot = static_cast<int>(w.first_slot);
+  task.element = element_of_rows(w.k);
+  task.row_bytes = task.D * static_cast<int>(w.k.element_size());
+  task.keys = w.keys.mutable_data_ptr(), task.values = w.values.mutable_data_ptr();
+  task.sums = w.sums.mutable_data_ptr<double>(), task.masses = w.masses.mutable_data_ptr<double>();
+  task.norms = w.norms.mutable_data_ptr<float>();
+  task.pages = pages.const_data_ptr<int32_t>();
+  task.k = w.k.const_data_ptr(), task.v = w.v.const_data_ptr();
+  task.log_gate = pointer<float>(w.log_gate);
+  task.given_sums = pointer<double>(w.token_sums);
+  at::Tensor scratch;
+  if (!task.given_sums) {
+    scratch = at::empty({task.H, task.T}, w.last_sums.options());
+    task.token_sums = scratch.mutable_data_ptr<double>();
+  }
+  task.last_sums = w.last_sums.mutable_data_ptr<double>();
+  write_pages(task, c10::cuda::getCurrentCUDAStream());
+}
+
+}  // namespace reynard::attention::cuda

@@ -1,0 +1,50 @@
+#pragma once
+// What the kernels of one device are handed to read and to write pages of the cache (cache.h). The
+// functions are entries of the device's table (part_kernels.h).
+
+#include "reynard/attention/attention.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace reynard::attention {
+
+// One query per sequence. S sequences, P pages in the pool, N the longest page table; all on one
+// device.
+struct DecodeArguments {
+  at::Tensor q;            // (S, H, D) contiguous
+  at::Tensor keys;         // (P, 64, D) dtype of q
+  at::Tensor values;       // (P, 64, D)
+  at::Tensor sums;         // (P, H/G, 64) f64, or undefined: no bias
+  at::Tensor norms;        // (P) f32, needed for pruning without logit_bound
+  at::Tensor masses;       // (P, H/G) f64: log sum_j exp(-c_j), needed for pruning
+  at::Tensor page_table;   // (S, G, N) i32; -1: evicted
+  at::Tensor lengths;      // (S) i64: the query stands at position lengths - 1
+  at::Tensor first_key;    // (S) i32 or undefined
+  at::Tensor logit_bound;  // (H) f32 or undefined
+  // What eviction already dropped counts against the same tolerance; undefined: nothing evicted.
+  at::Tensor evicted_masses;  // (S, H) f64
+  at::Tensor evicted_norms;   // (S, G) f32
+  AttentionOptions options;   // scale never 0 here
+};
+
+struct DecodeOutput {
+  at::Tensor out;    // (S, H, D) dtype of q
+  at::Tensor lse;    // (S, H) f32
+  at::Tensor start;  // (S, H) i32: first position read
+};
+
+// New tokens of one sequence into its pages. The sums of gates run on from last_sums, which end at
+// the last token; a page whose first slot is written starts with empty bounds.
+struct PageWrite {
+  at::Tensor keys, values, sums, norms, masses;  // the pool's, on one device with the rest
+  at::Tensor pages;  // (G, N) i32 on the CPU: the pages of the tokens; -1: evicted, not written
+  int64_t first_slot = 0;  // of the first token in its page
+  at::Tensor k, v;         // (T, G, D) contiguous
+  at::Tensor log_gate;     // (T, H) f32 contiguous, or undefined: log 1
+  at::Tensor token_sums;   // (H, T) f64 to be written as they are, or undefined: from log_gate
+  at::Tensor last_sums;    // (H) f64, updated
+};
+
+}  // namespace reynard::attention
