@@ -1,6 +1,7 @@
 #include "bench/peer_process.h"
 
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/installation.h"
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -33,7 +34,7 @@ PeerProcess::PeerProcess(const std::string& script, const std::vector<std::strin
     : script_(script) {
   const char* const other = std::getenv("REYNARD_PEER_PYTHON");
   std::vector<std::string> command = {other != nullptr ? other : REYNARD_BENCH_PYTHON,
-                                      REYNARD_BENCH_PEERS "/" + script};
+                                      tensor::project_file("bench/peers/" + script)};
   command.insert(command.end(), arguments.begin(), arguments.end());
   int to[2], from[2];
   if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0) {

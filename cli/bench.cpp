@@ -1,6 +1,7 @@
 // reynard bench: speed and memory against peers measured in the same run.
 
 #include "bench/attention.h"
+#include "bench/attention_cuda.h"
 #include "bench/decode.h"
 #include "bench/forgetting_curve.h"
 #include "bench/generate.h"
@@ -18,6 +19,7 @@
 #include <memory>
 #include <regex>
 #include <string>
+#include <vector>
 
 namespace reynard::cli {
 
@@ -80,14 +82,51 @@ void run_with_json(CLI::App& command,
   });
 }
 
+void add_attention_cuda(CLI::App& command, std::string& device, bench::AttentionCudaBench& bench) {
+  command
+      .add_option("--device", device, "cpu (default) or cuda, which takes the next three options")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  command.add_flag("--peers",
+                   bench.peers,
+                   "cuda: time cuDNN, FlashAttention-2 and, where it is installed, FLA in the same "
+                   "process ($REYNARD_PEER_PYTHON: a Python with torch for CUDA)");
+  command.add_option("--lengths", bench.lengths, "cuda: default 4096,8192,16384,65536")
+      ->delimiter(',')
+      ->check(CLI::Range(512, 1 << 20));
+  command.add_option("--head-dims", bench.head_dims, "cuda: default 64,128,256")
+      ->delimiter(',')
+      ->check(CLI::Range(8, 256));
+}
+
+void reject_options_of_the_other_device(const CLI::App& command, const std::string& device) {
+  const bool cuda = device == "cuda";
+  const std::vector<std::string> others =
+      cuda ? std::vector<std::string>{"--shape", "--dtype", "--only"}
+           : std::vector<std::string>{"--peers", "--lengths", "--head-dims"};
+  for (const std::string& option : others) {
+    if (command.count(option) == 0) continue;
+    throw Error(
+        fmt::format("bench attention: {} is an option of --device {}; leave it out or choose "
+                    "that device",
+                    option,
+                    cuda ? "cpu" : "cuda"));
+  }
+}
+
 void add_attention(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
-      "attention", "attention forward and backward: dense against torch, pruned against own dense");
+      "attention",
+      "attention forward and backward: dense against torch, pruned against own dense; on a GPU "
+      "every "
+      "--lengths x --head-dims with grouped heads and packed documents, the worst ratio on top");
   struct Arguments {
     bench::AttentionBench bench;
-    std::string shape, json;
+    bench::AttentionCudaBench cuda;
+    std::string device = "cpu", shape, json;
+    int repeats = 0;  // 0: the default of the device
   };
   auto arguments = std::make_shared<Arguments>();
+  add_attention_cuda(*command, arguments->device, arguments->cuda);
   command->add_option("--shape",
                       arguments->shape,
                       "one shape for all rows, e.g. \"B1 H8 G8 T4096 D64\" (default: that one, "
@@ -97,9 +136,12 @@ void add_attention(CLI::App& bench) {
   command->add_option("--only", arguments->bench.names, "names of the rows to measure")
       ->delimiter(',')
       ->check(CLI::IsMember(arguments->bench.names));
-  command->add_option("--repeats", arguments->bench.repeats, "timed runs; the median counts")
+  command->add_option("--repeats", arguments->repeats, "timed runs; the median counts")
       ->check(CLI::PositiveNumber);
-  run_with_json(*command, arguments, [](Arguments& given) {
+  run_with_json(*command, arguments, [command](Arguments& given) {
+    reject_options_of_the_other_device(*command, given.device);
+    if (given.repeats > 0) given.bench.repeats = given.cuda.repeats = given.repeats;
+    if (given.device == "cuda") return bench::bench_attention_cuda(given.cuda);
     if (!given.shape.empty()) {
       given.bench.pruned_shape = parse_shape(given.shape);
       given.bench.dense_shapes = {given.bench.pruned_shape};

@@ -2,6 +2,7 @@
 
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/installation.h"
 
 #include <fmt/format.h>
 #include <spawn.h>
@@ -24,7 +25,7 @@ bool run_figures(const std::string& what, const fs::path& path) {
   const char* chosen = std::getenv("REYNARD_PYTHON");
   const std::string python = chosen && *chosen ? chosen : REYNARD_PYTHON;
   std::vector<std::string> words{
-      python, REYNARD_SOURCE_DIR "/python/figures.py", what, path.string()};
+      python, tensor::project_file("python/figures.py"), what, path.string()};
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -35,8 +36,11 @@ bool run_figures(const std::string& what, const fs::path& path) {
 }
 
 std::string figures_command(const std::string& what, const fs::path& path) {
-  return fmt::format(
-      "{} {}/python/figures.py {} {}", REYNARD_PYTHON, REYNARD_SOURCE_DIR, what, path.string());
+  return fmt::format("{} {} {} {}",
+                     REYNARD_PYTHON,
+                     tensor::project_file("python/figures.py"),
+                     what,
+                     path.string());
 }
 
 }  // namespace

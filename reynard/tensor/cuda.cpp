@@ -1,28 +1,18 @@
 #include "reynard/tensor/cuda.h"
 
 #include "reynard/tensor/error.h"
+#include "reynard/tensor/installation.h"
 
 #include <ATen/Context.h>
 
 #include <dlfcn.h>
-#include <filesystem>
 #include <string>
 
 namespace reynard::tensor {
 
-namespace {
-
-std::filesystem::path folder_of_this_library() {
-  Dl_info info = {};
-  dladdr(reinterpret_cast<const void*>(&open_cuda_library), &info);
-  return std::filesystem::path(info.dli_fname).parent_path();
-}
-
-}  // namespace
-
 void open_cuda_library() {
   static void* const library = [] {
-    const std::string path = folder_of_this_library() / "libreynard_cuda.so";
+    const std::string path = library_folder() + "/libreynard_cuda.so";
     void* const opened = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (opened) return opened;
     throw Error("CUDA: " + path + " cannot be opened (" + dlerror() +

@@ -26,3 +26,8 @@ if(NOT REYNARD_SANITIZER)
   endif()
   target_compile_options(headers_stand_alone PRIVATE -O0)
 endif()
+
+if(NOT REYNARD_SANITIZER)
+  add_test(NAME install COMMAND ${CMAKE_CURRENT_LIST_DIR}/install_test ${CMAKE_COMMAND}
+                                ${CMAKE_BINARY_DIR} ${TorchWheel_PYTHON})
+endif()

@@ -1,0 +1,158 @@
+#include "bench/attention_cuda.h"
+
+#include "bench/peer_process.h"
+#include "reynard/tensor/check.h"
+#include "reynard/tensor/device.h"
+#include "reynard/tensor/installation.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+namespace reynard::bench {
+
+namespace {
+
+constexpr double kLargestError = 6e-3;  // of bf16 outputs, relative to the norm of the rows
+constexpr int64_t kTokens = 32768;      // of a batch, or one row where rows are longer
+constexpr int64_t kGroup = 4, kDocuments = 4;
+constexpr std::array kDirections = {"forward", "backward"};
+constexpr std::array kPeers = {"cudnn", "flash_attention_2", "fla"};
+
+struct Shape {
+  int64_t B, H, G, T, D, documents = 1;
+
+  std::string text() const {
+    return fmt::format("B{} H{} G{} T{} D{}{}", B, H, G, T, D, documents > 1 ? " packed" : "");
+  }
+};
+
+Shape plain_shape(int64_t T, int64_t D) {
+  const int64_t most = D <= 64 ? 24 : D <= 128 ? 12 : 8;
+  const int64_t heads = T <= kTokens ? most : D <= 64 ? 8 : 4;
+  return {std::max<int64_t>(kTokens / T, 1), heads, heads, T, D};
+}
+
+class Session {
+ public:
+  explicit Session(const AttentionCudaBench& options)
+      : peer_("attention_cuda_peer.py",
+              {tensor::library_folder() + "/libreynard.so",
+               std::to_string(options.repeats),
+               options.peers ? "1" : "0"}) {
+    const auto device = nlohmann::json::parse(peer_.ask(R"({"what": "device"})"));
+    const auto text = [&](const char* key) { return device.at(key).get<std::string>(); };
+    device_ = fmt::format(
+        "{}, {}, torch {}, commit {}", text("gpu"), text("clocks"), text("torch"), text("commit"));
+  }
+
+  // Milliseconds by name.
+  nlohmann::json times(const Shape& shape, const char* direction) { return ask(shape, direction); }
+
+  void check_parity(const Shape& shape) {
+    const double error = ask(shape, "parity").at("error").get<double>();
+    if (error < kLargestError) return;
+    throw Error(
+        fmt::format("bench: sampled rows of {} differ from f64 by {:.2g} of their norm; "
+                    "expected at most {}",
+                    shape.text(),
+                    error,
+                    kLargestError));
+  }
+
+  // Nothing where either time is missing.
+  void add(const std::string& name,
+           const Shape& shape,
+           const nlohmann::json& ours,
+           const char* own,
+           const nlohmann::json& theirs,
+           const char* peer,
+           const std::string& peer_name) {
+    if (!ours.contains(own) || !theirs.contains(peer)) return;
+    const double own_ms = ours.at(own).get<double>(), peer_ms = theirs.at(peer).get<double>();
+    rows_.push_back({.name = name,
+                     .shape = shape.text(),
+                     .dtype = "bf16",
+                     .device = device_,
+                     .ours = own_ms,
+                     .peer = peer_name,
+                     .peer_value = peer_ms,
+                     .unit = "ms",
+                     .ratio = peer_ms / own_ms});
+  }
+
+  std::vector<Row> sorted_rows() && {
+    std::stable_sort(
+        rows_.begin(), rows_.end(), [](const Row& a, const Row& b) { return a.ratio < b.ratio; });
+    return std::move(rows_);
+  }
+
+ private:
+  nlohmann::json ask(const Shape& s, const char* what) {
+    const nlohmann::json request = {{"what", what},
+                                    {"B", s.B},
+                                    {"H", s.H},
+                                    {"G", s.G},
+                                    {"T", s.T},
+                                    {"D", s.D},
+                                    {"documents", s.documents}};
+    return nlohmann::json::parse(peer_.ask(request.dump()));
+  }
+
+  PeerProcess peer_;
+  std::string device_;
+  std::vector<Row> rows_;
+};
+
+// Gated, and pruned by both rules, against peers (fla has gates, the others none); pruned against
+// own dense. Grouped heads against as many key heads, documents against as many short rows: the
+// same FLOPs.
+void bench_shape(Session& session, const Shape& shape, const char* direction) {
+  const auto times = session.times(shape, direction);
+  const std::string suffix = std::string("_") + direction;
+  session.add("dense" + suffix, shape, times, "dense", times, "softmax", "own_ungated");
+  for (const char* peer : kPeers) {
+    session.add("dense" + suffix, shape, times, "dense", times, peer, peer);
+    session.add("tight" + suffix, shape, times, "tight", times, peer, peer);
+    session.add("published" + suffix, shape, times, "published", times, peer, peer);
+  }
+  session.add("tight" + suffix, shape, times, "tight", times, "dense", "own_dense");
+  session.add("published" + suffix, shape, times, "published", times, "dense", "own_dense");
+
+  Shape grouped = shape;
+  grouped.G = shape.H / kGroup;
+  const auto grouped_times = session.times(grouped, direction);
+  session.add("gqa" + suffix, grouped, grouped_times, "dense", times, "dense", "own_plain");
+  for (const char* peer : kPeers) {
+    session.add("gqa" + suffix, grouped, grouped_times, "dense", grouped_times, peer, peer);
+  }
+
+  Shape packed = shape, apart = shape;
+  packed.documents = kDocuments;
+  apart.B *= kDocuments, apart.T /= kDocuments;
+  const auto packed_times = session.times(packed, direction);
+  const auto apart_times = session.times(apart, direction);
+  session.add("packed" + suffix, packed, packed_times, "dense", apart_times, "dense", "own_apart");
+}
+
+}  // namespace
+
+std::vector<Row> bench_attention_cuda(const AttentionCudaBench& options) {
+  tensor::choose_device("cuda");  // says what is missing
+  Session session(options);
+  for (const int64_t T : options.lengths) {
+    for (const int64_t D : options.head_dims) {
+      const Shape shape = plain_shape(T, D);
+      Shape grouped = shape, packed = shape;
+      grouped.G /= kGroup, packed.documents = kDocuments;
+      for (const Shape& each : {grouped, packed, shape}) session.check_parity(each);
+      for (const char* direction : kDirections) bench_shape(session, shape, direction);
+    }
+  }
+  return std::move(session).sorted_rows();
+}
+
+}  // namespace reynard::bench

@@ -1,0 +1,205 @@
+"""Both sides of `reynard bench attention --device cuda`: gated attention of libreynard.so on a GPU and
+ungated attention of other libraries, by turns in this process.
+
+    attention_cuda_peer.py LIBREYNARD REPEATS 0|1
+
+The last argument says whether peers are timed: cuDNN and FlashAttention-2 through torch, and FLA's
+parallel_forgetting_attn (which has gates) where its package is installed. Answers one JSON line per JSON
+line: {"what": "device"} with GPU, clocks, torch and commit; {"what": "parity"|"forward"|"backward", "B", "H",
+"G", "T", "D", "documents"} with the largest relative error of sampled rows against f64, or with
+milliseconds by name: medians of events after three warm-ups, a buffer larger than the L2 cache written
+between two runs.
+
+Gates: 75 % of the heads with logits N(2, 1), the rest N(12, 1); q, k, v from N(0, 1); tolerance e^-10.
+"""
+
+import json
+import math
+import subprocess
+import sys
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import logsigmoid, scaled_dot_product_attention
+
+LIBRARY, REPEATS, WITH_PEERS = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "1"
+TOLERANCE = -10.0
+BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash_attention_2": SDPBackend.FLASH_ATTENTION}
+
+try:
+    from fla.ops.forgetting_attn import parallel_forgetting_attn
+except ImportError:
+    parallel_forgetting_attn = None
+
+
+class Case:
+    """Inputs of one shape; documents of equal length."""
+
+    def __init__(self, B, H, G, T, D, documents):
+        self.shape = (B, H, G, T, D, documents)
+        torch.manual_seed(1)
+
+        def normal(count):
+            made = torch.randn(B, T, count, D, device="cuda", dtype=torch.bfloat16)
+            return made.requires_grad_()
+
+        self.q, self.k, self.v = normal(H), normal(G), normal(G)
+        mean = torch.where(torch.arange(H, device="cuda") < H * 3 // 4, 2.0, 12.0)
+        logits = torch.randn(B, T, H, device="cuda") + mean
+        self.log_gate = logsigmoid(logits).requires_grad_()
+        self.dout = torch.randn_like(self.q)
+        self.first_key = None
+        if documents > 1:
+            document = T // documents
+            first = torch.arange(T, device="cuda", dtype=torch.int32) // document * document
+            self.first_key = first.expand(B, T).contiguous()
+        self.bound = torch.full((H,), math.sqrt(D) * 1.01, device="cuda")
+        # Peers read (B, H, T, D).
+        self.peer_inputs = [
+            t.detach().transpose(1, 2).contiguous().requires_grad_() for t in (self.q, self.k, self.v)
+        ]
+        self.peer_dout = self.dout.transpose(1, 2).contiguous()
+
+    def ours(self, **options):
+        bound = self.bound if options.get("rule") == "published" else None
+        gate = options.pop("log_gate", self.log_gate)
+        return torch.ops.reynard.attention(
+            self.q, self.k, self.v, gate, self.first_key, bound, **options
+        )[0]
+
+    def sdpa(self, backend):
+        with sdpa_kernel(backend):
+            return scaled_dot_product_attention(
+                *self.peer_inputs, is_causal=True, enable_gqa=self.shape[1] != self.shape[2]
+            )
+
+    def functions(self):
+        """name -> (function, inputs of its gradient, gradient of its output)"""
+        own = ((self.q, self.k, self.v, self.log_gate), self.dout)
+        found = {
+            "softmax": (lambda: self.ours(log_gate=None), *own),
+            "dense": (lambda: self.ours(), *own),
+            "tight": (lambda: self.ours(log_pruning_tolerance=TOLERANCE), *own),
+            "published": (lambda: self.ours(log_pruning_tolerance=TOLERANCE, rule="published"), *own),
+        }
+        if WITH_PEERS and self.first_key is None:
+            for name, backend in BACKENDS.items():
+                function = lambda backend=backend: self.sdpa(backend)  # noqa: E731
+                found[name] = (function, self.peer_inputs, self.peer_dout)
+            if parallel_forgetting_attn and self.shape[1] == self.shape[2]:
+                function = lambda: parallel_forgetting_attn(  # noqa: E731
+                    self.q, self.k, self.v, self.log_gate
+                )
+                found["fla"] = (function, *own)
+        return found
+
+    def largest_error(self):
+        """Of sampled rows of three heads against f64, relative to the norm of the rows."""
+        _, H, G, T, D, _ = self.shape
+        rows = torch.sort(torch.randperm(T, device="cuda")[:64])[0]
+        sums = self.log_gate.detach().double().cumsum(1)
+        with torch.no_grad():
+            out = self.ours()
+        worst = 0.0
+        for head in (0, H // 2, H - 1):
+            group = head // (H // G)
+            q = self.q[0, rows, head].double()
+            k, v = self.k[0, :, group].double(), self.v[0, :, group].double()
+            logits = q @ k.T / math.sqrt(D) + sums[0, rows, head, None] - sums[0, None, :, head]
+            key = torch.arange(T, device="cuda")
+            hidden = key[None] > rows[:, None]
+            if self.first_key is not None:
+                hidden |= key[None] < self.first_key[0, rows, None]
+            exact = logits.masked_fill(hidden, -math.inf).softmax(-1) @ v
+            error = (out[0, rows, head].double() - exact).norm() / exact.norm()
+            worst = max(worst, float(error))
+        return worst
+
+
+def medians(functions, flush):
+    events = {name: [] for name in functions}
+    for function in functions.values():
+        for _ in range(3):
+            function()
+    for _ in range(REPEATS):
+        for name, function in functions.items():
+            flush.zero_()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            function()
+            end.record()
+            events[name].append((begin, end))
+    torch.cuda.synchronize()
+    return {
+        name: sorted(begin.elapsed_time(end) for begin, end in pairs)[len(pairs) // 2]
+        for name, pairs in events.items()
+    }
+
+
+def runs(function):
+    """Whether a peer takes this shape at all."""
+    try:
+        function()
+        return True
+    except RuntimeError as error:
+        print(f"not timed: {str(error).splitlines()[0]}", file=sys.stderr)
+        return False
+
+
+def measure(case, what, flush):
+    if what == "parity":
+        return {"error": case.largest_error()}
+    timed = {}
+    if what == "forward":
+        with torch.no_grad():
+            for name, (function, _, _) in case.functions().items():
+                if runs(function):
+                    timed[name] = function
+            return medians(timed, flush)
+    for name, (function, inputs, dout) in case.functions().items():
+        if not runs(function):
+            continue
+        out = function()
+        out = out[0] if isinstance(out, tuple) else out
+
+        def backward(out=out, inputs=inputs, dout=dout):
+            return torch.autograd.grad(out, inputs, dout, retain_graph=True, allow_unused=True)
+
+        if runs(backward):
+            timed[name] = backward
+    return medians(timed, flush)
+
+
+def described():
+    def output(*command):
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+    clocks = output("nvidia-smi", "--query-gpu=clocks.max.sm,clocks.max.mem", "--format=csv,noheader")
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "clocks": clocks.splitlines()[0] if clocks else "unknown",
+        "torch": torch.__version__,
+        "commit": output("git", "rev-parse", "--short", "HEAD") or "unknown",
+    }
+
+
+def main():
+    torch.ops.load_library(LIBRARY)
+    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+    flush = torch.empty(2 * l2_bytes, dtype=torch.uint8, device="cuda")
+    case = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        what = request.pop("what")
+        if what == "device":
+            answer = described()
+        else:
+            if case is None or case.shape != tuple(request[x] for x in ("B", "H", "G", "T", "D", "documents")):
+                case = None
+                torch.cuda.empty_cache()
+                case = Case(**request)
+            answer = measure(case, what, flush)
+        print(json.dumps(answer), flush=True)
+
+
+main()

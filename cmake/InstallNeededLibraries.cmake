@@ -1,0 +1,22 @@
+# Part of cmake --install, after the targets. `names`: what was installed into lib/; `left_out`: the
+# libraries that every machine has or must bring.
+set(folder "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/lib")
+foreach(name ${names})
+  # Also drops the folders of libtorch on this machine, which came in as linker options.
+  file(RPATH_SET FILE ${folder}/${name} NEW_RPATH "$ORIGIN")
+endforeach()
+file(
+  GET_RUNTIME_DEPENDENCIES
+  EXECUTABLES ${folder}/reynard
+  LIBRARIES ${folder}/libreynard.so
+  RESOLVED_DEPENDENCIES_VAR needed
+  UNRESOLVED_DEPENDENCIES_VAR missing
+  PRE_EXCLUDE_REGEXES ${left_out})
+if(missing)
+  message(FATAL_ERROR "install: libraries not found on this machine: ${missing}")
+endif()
+foreach(library ${needed})
+  if(NOT library MATCHES "^${folder}/")
+    file(INSTALL ${library} DESTINATION ${CMAKE_INSTALL_PREFIX}/lib FOLLOW_SYMLINK_CHAIN)
+  endif()
+endforeach()
