@@ -17,9 +17,14 @@ namespace {
 
 constexpr double kLog2E = 1.4426950408889634, kLn2 = 0.69314718055994531;
 constexpr float kLowest = -1e30F;  // finite, so that differences of references are
-constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kDims = 8;   // of a lane
-constexpr int kLoads = 4;  // of keys in flight, and as many of values
+// Of a block that attends to a run. Four heads take twice the registers of one.
+template <int kHeads>
+constexpr int kRunWarps = kHeads == 1 ? 8 : 4;
+template <int kHeads>
+constexpr int kRunBlocks = kHeads == 1 ? 2 : 3;    // at a time on a processor
+constexpr int kWarps = 8, kThreads = 32 * kWarps;  // of a block that combines runs
+constexpr int kDims = 8;                           // of a lane
+constexpr int kLoads = 4;                          // of keys in flight, and as many of values
 
 // Softmaxes of runs of pages, not yet combined.
 struct Partials {
@@ -232,8 +237,9 @@ class PageReader {
 };
 
 template <class Scalar, int kLanes, int kHeads, bool kWhole>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(32 * kRunWarps<kHeads>, kRunBlocks<kHeads>)
     runs_kernel(const DecodeTask task, const Scratch scratch) {
+  constexpr int kWarps = kRunWarps<kHeads>;
   __shared__ float largest[kWarps], total[kWarps];
   __shared__ float out[kWarps][kLanes * kDims];
   const int run = blockIdx.x, pair = blockIdx.y, first_head = blockIdx.z * kHeads;
@@ -326,10 +332,10 @@ void launch(const DecodeTask& task, const Scratch& scratch, cudaStream_t stream)
   const unsigned runs = task.num_runs, pairs = task.S * task.G;
   if (group == 1) {
     const dim3 blocks(runs, pairs, 1);
-    runs_kernel<Scalar, kLanes, 1, kWhole><<<blocks, kThreads, 0, stream>>>(task, scratch);
+    runs_kernel<Scalar, kLanes, 1, kWhole><<<blocks, 32 * kRunWarps<1>, 0, stream>>>(task, scratch);
   } else {
     const dim3 blocks(runs, pairs, div_up(group, 4));
-    runs_kernel<Scalar, kLanes, 4, kWhole><<<blocks, kThreads, 0, stream>>>(task, scratch);
+    runs_kernel<Scalar, kLanes, 4, kWhole><<<blocks, 32 * kRunWarps<4>, 0, stream>>>(task, scratch);
   }
   REYNARD_CUDA_CHECK_LAUNCH();
   combine_kernel<Scalar><<<task.S * task.H, kThreads, 0, stream>>>(task, scratch);

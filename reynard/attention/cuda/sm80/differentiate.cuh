@@ -239,7 +239,7 @@ class Rows {
         if (d >= p_.D) continue;
         const float x = sums[a / 2][c][a % 2 * 2] * factor;
         const float y = sums[a / 2][c][a % 2 * 2 + 1] * factor;
-        if constexpr (C::kOwnsKeys) {
+        if (C::kOwnsKeys || to.element != Element::kFloat) {
           *reinterpret_cast<uint32_t*>(static_cast<Scalar*>(to.data) + start + d) =
               packed(x, y, Scalar());
         } else {
