@@ -4,10 +4,15 @@
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/parallel.h"
 
+#include <ATen/TensorIndexing.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/floor_divide.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/nonzero.h>
+#include <ATen/ops/stack.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -53,9 +58,11 @@ void check_finite(std::string_view arg, const at::Tensor& t) {
 Memory::Memory(MemoryOptions options) : options_(std::move(options)) {
   check_memory_options("memory", options_);
   rows_.resize(static_cast<size_t>(options_.num_rows));
-  for (Row& row : rows_) row.keys = row.values = new_slots(0);
+  for (Row& row : rows_) row.slots = new_slots(0, 0);
 }
 
+Memory::Memory(const Memory&) = default;
+Memory& Memory::operator=(const Memory&) = default;
 Memory::Memory(Memory&&) noexcept = default;
 Memory& Memory::operator=(Memory&&) noexcept = default;
 Memory::~Memory() = default;
@@ -101,54 +108,79 @@ void Memory::check_room(int64_t row, int64_t added) const {
                   added));
 }
 
-at::Tensor Memory::new_slots(int64_t slots) const {
-  return at::empty({options_.of.num_heads, slots, options_.of.head_dim}, options_.of.dtype);
+std::shared_ptr<Memory::Slots> Memory::new_slots(int64_t size, int64_t base) const {
+  const auto like = at::TensorOptions().dtype(options_.of.dtype).device(options_.device);
+  const std::vector<int64_t> shape = {options_.of.num_heads, size, options_.of.head_dim};
+  auto slots = std::make_shared<Slots>();
+  slots->keys = at::empty(shape, like);
+  slots->values = at::empty(shape, like);
+  slots->base = slots->written = base;
+  return slots;
 }
 
-// Makes room for `added` more entries as far as the capacity allows; slots double, so that adding
-// costs constant time per entry.
-void Memory::reserve(Row& row, int64_t added) const {
+// Slots of its own, or shared ones behind all that a copy may read.
+bool Memory::may_write(const Row& row, int64_t added) {
+  const Slots& slots = *row.slots;
+  return row.slots.use_count() == 1 ||
+         (slots.written == row.next && row.next + added - slots.base <= slots.size());
+}
+
+// Makes room for `added` more entries as far as the capacity allows. Slots grow to at least
+// least_growth times their number: doubling makes adding cost constant time per entry.
+void Memory::reserve(Row& row, int64_t added, int64_t least_growth) const {
   const int64_t most = options_.capacity;
+  const Slots& held = *row.slots;
   int64_t needed = row.size() + added;
   if (most > 0) needed = std::min(needed, most);
-  if (needed <= row.slots()) return;
-  int64_t slots = std::max({needed, 2 * row.slots(), kFewestSlots});
-  if (most > 0) slots = std::min(slots, most);
-  const std::vector<Piece> order = pieces(row.first, row.size(), row.base, row.slots());
-  const at::Tensor keys = new_slots(slots), values = new_slots(slots);
+  if (needed <= held.size() && may_write(row, added)) return;
+  int64_t size = held.size();
+  if (needed > size) size = std::max({needed, least_growth * size, kFewestSlots});
+  if (most > 0) size = std::min(size, most);
+  row.slots = copied(row, size);
+}
+
+// The row's entries in slots of their own.
+std::shared_ptr<Memory::Slots> Memory::copied(const Row& row, int64_t size) const {
+  const Slots& held = *row.slots;
+  std::shared_ptr<Slots> slots = new_slots(size, row.first);
   int64_t begin = 0;
-  for (const Piece& piece : order) {
-    keys.narrow(1, begin, piece.size).copy_(row.keys.narrow(1, piece.slot, piece.size));
-    values.narrow(1, begin, piece.size).copy_(row.values.narrow(1, piece.slot, piece.size));
+  for (const Piece& piece : pieces(row.first, row.size(), held.base, held.size())) {
+    slots->keys.narrow(1, begin, piece.size).copy_(held.keys.narrow(1, piece.slot, piece.size));
+    slots->values.narrow(1, begin, piece.size).copy_(held.values.narrow(1, piece.slot, piece.size));
     begin += piece.size;
   }
   if (coded_) {
-    KeyCodes codes = new_codes(options_.of.num_heads, slots, options_.of.head_dim);
-    encode_keys(keys.narrow(1, 0, row.size()), 0, codes);
-    row.codes = std::move(codes);
+    slots->codes = new_codes(options_.of.num_heads, size, options_.of.head_dim);
+    encode_keys(slots->keys.narrow(1, 0, row.size()), 0, slots->codes);
   }
-  row.keys = keys;
-  row.values = values;
-  row.base = row.first;
+  slots->written = row.next;
+  return slots;
 }
 
 // keys, values (n,G,D). Slots are there (reserve).
 void Memory::append(Row& row, const at::Tensor& keys, const at::Tensor& values) const {
+  Slots& slots = *row.slots;
   const int64_t added = keys.size(0);
-  const int64_t kept = std::min(added, row.slots());
+  const int64_t kept = std::min(added, slots.size());
   int64_t from = added - kept;  // entries that would be evicted by this very call
-  for (const Piece& piece : pieces(row.next + from, kept, row.base, row.slots())) {
-    const auto write = [&](const at::Tensor& slots, const at::Tensor& source) {
-      slots.narrow(1, piece.slot, piece.size)
+  for (const Piece& piece : pieces(row.next + from, kept, slots.base, slots.size())) {
+    const auto write = [&](const at::Tensor& to, const at::Tensor& source) {
+      to.narrow(1, piece.slot, piece.size)
           .copy_(source.narrow(0, from, piece.size).transpose(0, 1));
     };
-    write(row.keys, keys);
-    write(row.values, values);
-    if (coded_) encode_keys(row.keys.narrow(1, piece.slot, piece.size), piece.slot, row.codes);
+    write(slots.keys, keys);
+    write(slots.values, values);
+    if (coded_) encode_keys(slots.keys.narrow(1, piece.slot, piece.size), piece.slot, slots.codes);
     from += piece.size;
   }
-  row.next += added;
+  row.next = slots.written = row.next + added;
   if (options_.capacity > 0) row.first = std::max(row.first, row.next - options_.capacity);
+}
+
+void Memory::reserve(int64_t entries) {
+  check_writable();
+  tensor::check_value(entries >= 0, "memory", "entries to reserve", entries, ">= 0");
+  for (Row& row : rows_) reserve(row, entries, /*least_growth=*/1);
 }
 
 void Memory::add(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& valid) {
@@ -156,9 +188,10 @@ void Memory::add(const at::Tensor& keys, const at::Tensor& values, const at::Ten
   check_tokens(keys, values, valid);
   std::vector<Entries> added;
   for (int64_t row = 0; row < options_.num_rows; ++row) {
-    Entries entries{keys[row].detach().to(at::kCPU), values[row].detach().to(at::kCPU)};
+    Entries entries{keys[row].detach().to(options_.device),
+                    values[row].detach().to(options_.device)};
     if (valid.defined()) {
-      const at::Tensor chosen = at::nonzero(valid[row].to(at::kCPU)).squeeze(1);
+      const at::Tensor chosen = at::nonzero(valid[row].to(options_.device)).squeeze(1);
       entries = {entries.keys.index_select(0, chosen), entries.values.index_select(0, chosen)};
     }
     check_finite("keys", entries.keys);
@@ -167,22 +200,29 @@ void Memory::add(const at::Tensor& keys, const at::Tensor& values, const at::Ten
     added.push_back(std::move(entries));
   }
   // All rows get their slots before any is written: running out of memory changes nothing.
-  for (size_t row = 0; row < rows_.size(); ++row) reserve(rows_[row], added[row].keys.size(0));
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    reserve(rows_[row], added[row].keys.size(0), /*least_growth=*/2);
+  }
   for (size_t row = 0; row < rows_.size(); ++row) {
     append(rows_[row], added[row].keys, added[row].values);
   }
 }
 
 void Memory::code_keys() {
+  tensor::check_value(
+      options_.device.is_cpu(), "memory", "device of coded keys", options_.device.str(), "cpu");
   std::vector<KeyCodes> all;
-  for (const Row& row : rows_) {
-    KeyCodes codes = new_codes(options_.of.num_heads, row.slots(), options_.of.head_dim);
-    for (const Piece& piece : pieces(row.first, row.size(), row.base, row.slots())) {
-      encode_keys(row.keys.narrow(1, piece.slot, piece.size), piece.slot, codes);
+  for (Row& row : rows_) {
+    // Copies stay without codes.
+    if (row.slots.use_count() > 1 && !mapped_) row.slots = copied(row, row.slots->size());
+    const Slots& slots = *row.slots;
+    KeyCodes codes = new_codes(options_.of.num_heads, slots.size(), options_.of.head_dim);
+    for (const Piece& piece : pieces(row.first, row.size(), slots.base, slots.size())) {
+      encode_keys(slots.keys.narrow(1, piece.slot, piece.size), piece.slot, codes);
     }
     all.push_back(std::move(codes));
   }
-  for (size_t row = 0; row < rows_.size(); ++row) rows_[row].codes = std::move(all[row]);
+  for (size_t row = 0; row < rows_.size(); ++row) rows_[row].slots->codes = std::move(all[row]);
   coded_ = true;
 }
 
@@ -190,7 +230,8 @@ void Memory::reset_row(int64_t row) {
   check_writable();
   check_row(row);
   Row& old = rows_[static_cast<size_t>(row)];
-  old.base = old.first = old.next;
+  if (old.slots.use_count() > 1) old.slots = new_slots(0, old.next);
+  old.first = old.slots->base = old.slots->written = old.next;
 }
 
 void Memory::clear() {
@@ -218,7 +259,8 @@ std::vector<KeyRing> Memory::key_rings() const {
   std::vector<KeyRing> rings;
   rings.reserve(rows_.size());
   for (const Row& row : rows_) {
-    rings.push_back({row.keys, row.base, row.first, row.next, row.codes});
+    const Slots& slots = *row.slots;
+    rings.push_back({slots.keys, slots.base, row.first, row.next, slots.codes});
   }
   return rings;
 }
@@ -242,6 +284,7 @@ Entries Memory::gather(const at::Tensor& ids) const {
                       "heads of ids",
                       num_heads,
                       fmt::format("a multiple of G = {}", of.num_heads));
+  if (!options_.device.is_cpu()) return gather_by_index(ids);
   const at::Tensor source = ids.cpu().contiguous();
   const auto* id = source.const_data_ptr<int64_t>();
   const std::vector<int64_t> shape = {batch, ids.size(1), num_heads, k, of.head_dim};
@@ -252,6 +295,7 @@ Entries Memory::gather(const at::Tensor& ids) const {
   tensor::run_tasks(batch * ids.size(1), [&](int64_t task, int64_t /*worker*/) {
     const int64_t b = options_.num_rows == 1 ? 0 : task / ids.size(1);
     const Row& row = rows_[static_cast<size_t>(b)];
+    const Slots& slots = *row.slots;
     for (int64_t i = task * num_heads * k; i < (task + 1) * num_heads * k; ++i) {
       char* key = out_keys + i * static_cast<int64_t>(bytes);
       char* value = out_values + i * static_cast<int64_t>(bytes);
@@ -266,20 +310,40 @@ Entries Memory::gather(const at::Tensor& ids) const {
                           id[i],
                           fmt::format("-1 or an id in [{}, {})", row.first, row.next));
       const int64_t head = i / k % num_heads * of.num_heads / num_heads;
-      const int64_t slot = (id[i] - row.base) % row.slots();
-      const auto at = static_cast<size_t>(head * row.slots() + slot) * bytes;
-      std::memcpy(key, static_cast<const char*>(row.keys.const_data_ptr()) + at, bytes);
-      std::memcpy(value, static_cast<const char*>(row.values.const_data_ptr()) + at, bytes);
+      const int64_t slot = (id[i] - slots.base) % slots.size();
+      const auto at = static_cast<size_t>(head * slots.size() + slot) * bytes;
+      std::memcpy(key, static_cast<const char*>(slots.keys.const_data_ptr()) + at, bytes);
+      std::memcpy(value, static_cast<const char*>(slots.values.const_data_ptr()) + at, bytes);
     }
   });
   return out;
 }
 
+// On a GPU, where reading an id would wait: ids are trusted to be search()'s.
+Entries Memory::gather_by_index(const at::Tensor& ids) const {
+  const int64_t batch = ids.size(0), num_heads = ids.size(2);
+  const at::Tensor places = ids.to(options_.device);
+  const at::Tensor heads =
+      at::floor_divide(at::arange(num_heads, places.options()) * options_.of.num_heads, num_heads);
+  std::vector<at::Tensor> keys, values;
+  for (int64_t b = 0; b < batch; ++b) {
+    const Slots& slots = *rows_[options_.num_rows == 1 ? 0 : static_cast<size_t>(b)].slots;
+    const at::Tensor found = places[b].ge(0);
+    const at::Tensor slot = (places[b] - slots.base).clamp_min(0).remainder(slots.size());
+    const at::Tensor shown = found.unsqueeze(-1);
+    keys.push_back(slots.keys.index({heads.view({1, -1, 1}), slot}) * shown);
+    values.push_back(slots.values.index({heads.view({1, -1, 1}), slot}) * shown);
+  }
+  return {at::stack(keys), at::stack(values)};
+}
+
 Entries Memory::entries(int64_t row) const {
   check_row(row);
   const Row& held = rows_[static_cast<size_t>(row)];
-  const std::vector<Piece> order = pieces(held.first, held.size(), held.base, held.slots());
-  return {in_order(held.keys, order).transpose(0, 1), in_order(held.values, order).transpose(0, 1)};
+  const Slots& slots = *held.slots;
+  const std::vector<Piece> order = pieces(held.first, held.size(), slots.base, slots.size());
+  return {in_order(slots.keys, order).transpose(0, 1),
+          in_order(slots.values, order).transpose(0, 1)};
 }
 
 void Memory::save(const std::filesystem::path& path) const {
@@ -288,10 +352,11 @@ void Memory::save(const std::filesystem::path& path) const {
   MemoryFileWriter file(path, header);
   for (const bool values : {false, true}) {
     for (const Row& row : rows_) {
-      const at::Tensor& slots = values ? row.values : row.keys;
-      for (int64_t head = 0; head < slots.size(0); ++head) {
-        for (const Piece& piece : pieces(row.first, row.size(), row.base, row.slots())) {
-          const at::Tensor block = slots[head].narrow(0, piece.slot, piece.size);
+      const Slots& slots = *row.slots;
+      const at::Tensor& held = values ? slots.values : slots.keys;
+      for (int64_t head = 0; head < held.size(0); ++head) {
+        for (const Piece& piece : pieces(row.first, row.size(), slots.base, slots.size())) {
+          const at::Tensor block = held[head].narrow(0, piece.slot, piece.size).cpu();
           file.write(block.const_data_ptr(), block.nbytes());
         }
       }
@@ -301,21 +366,25 @@ void Memory::save(const std::filesystem::path& path) const {
   file.commit();
 }
 
-Memory Memory::load(const std::filesystem::path& path, const MemoryLayer& of) {
+Memory Memory::load(const std::filesystem::path& path, const MemoryLayer& of, at::Device device) {
   const MemoryFile file(path, of);
   Memory memory(file.header().options);
   for (int64_t row = 0; row < memory.num_rows(); ++row) {
     Row& loaded = memory.rows_[static_cast<size_t>(row)];
     const MemoryFileRow& ids = file.header().rows[static_cast<size_t>(row)];
-    loaded.base = loaded.first = ids.first;
+    loaded.first = ids.first;
     loaded.next = ids.next;
-    loaded.keys = memory.new_slots(ids.next - ids.first);
-    loaded.values = memory.new_slots(ids.next - ids.first);
-    file.read(file.keys_at(row), loaded.keys.mutable_data_ptr(), loaded.keys.nbytes());
-    file.read(file.values_at(row), loaded.values.mutable_data_ptr(), loaded.values.nbytes());
-    check_finite(fmt::format("keys of {}", path.string()), loaded.keys);
-    check_finite(fmt::format("values of {}", path.string()), loaded.values);
+    loaded.slots = memory.new_slots(ids.next - ids.first, ids.first);
+    Slots& slots = *loaded.slots;
+    slots.written = ids.next;
+    file.read(file.keys_at(row), slots.keys.mutable_data_ptr(), slots.keys.nbytes());
+    file.read(file.values_at(row), slots.values.mutable_data_ptr(), slots.values.nbytes());
+    check_finite(fmt::format("keys of {}", path.string()), slots.keys);
+    check_finite(fmt::format("values of {}", path.string()), slots.values);
+    slots.keys = slots.keys.to(device);
+    slots.values = slots.values.to(device);
   }
+  memory.options_.device = device;
   return memory;
 }
 
@@ -326,11 +395,13 @@ Memory Memory::map(const std::filesystem::path& path, const MemoryLayer& of) {
   for (int64_t row = 0; row < memory.num_rows(); ++row) {
     Row& mapped = memory.rows_[static_cast<size_t>(row)];
     const MemoryFileRow& ids = file.header().rows[static_cast<size_t>(row)];
-    mapped.base = mapped.first = ids.first;
+    mapped.first = ids.first;
     mapped.next = ids.next;
     const std::vector<int64_t> shape = {of.num_heads, ids.next - ids.first, of.head_dim};
-    mapped.keys = memory.mapped_->tensor(file.keys_at(row), shape, of.dtype);
-    mapped.values = memory.mapped_->tensor(file.values_at(row), shape, of.dtype);
+    mapped.slots->base = ids.first;
+    mapped.slots->written = ids.next;
+    mapped.slots->keys = memory.mapped_->tensor(file.keys_at(row), shape, of.dtype);
+    mapped.slots->values = memory.mapped_->tensor(file.values_at(row), shape, of.dtype);
   }
   return memory;
 }

@@ -30,6 +30,7 @@ struct MemoryOptions {
   int64_t num_rows = 1;  // B; with 1, queries of any number of rows share it (multi-document)
   int64_t capacity = 0;  // entries per row; 0: as many as fit
   bool evict = true;     // at capacity: the oldest entries leave; false: add() is an error
+  at::Device device = at::kCPU;  // where entries lie
 };
 
 struct Entries {
@@ -40,10 +41,14 @@ class MappedFile;
 
 // Ids count the entries of a row from 0 and are never used again, not after a reset either: row b
 // holds those in [first_id(b), next_id(b)). Every function that throws leaves the memory as it was.
+// Copies share entries: a copy costs nothing until it writes where another one may read. Copies are
+// not for several threads.
 class Memory {
  public:
   // Throws reynard::Error for sizes out of range.
   explicit Memory(MemoryOptions options);
+  Memory(const Memory&);
+  Memory& operator=(const Memory&);
   Memory(Memory&&) noexcept;
   Memory& operator=(Memory&&) noexcept;
   ~Memory();
@@ -56,13 +61,16 @@ class Memory {
   // without eviction, and a mapped memory.
   void add(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& valid = {});
 
+  // Makes room for so many more entries of each row: add() then copies none of the earlier ones.
+  void reserve(int64_t entries);
+
   // A new document begins in this row: its entries are gone, the other rows keep theirs.
   void reset_row(int64_t row);
   void clear();  // all rows
 
   // From now on keeps int8 codes beside the keys (key_codes.h), half the bytes of bf16 keys: a
   // search for few queries then reads these and gives the same results. In a mapped memory they
-  // are in main memory. Throws reynard::Error where a mapped key is not finite.
+  // are in main memory. Throws reynard::Error where a mapped key is not finite, and on a GPU.
   void code_keys();
 
   int64_t num_rows() const { return options_.num_rows; }
@@ -86,18 +94,26 @@ class Memory {
   // Writes a file (docs/formats.md) that appears whole or not at all.
   void save(const std::filesystem::path& path) const;
   // Reads the file into memory. Throws reynard::Error when it is damaged or not of this layer.
-  static Memory load(const std::filesystem::path& path, const MemoryLayer& of);
+  static Memory load(const std::filesystem::path& path,
+                     const MemoryLayer& of,
+                     at::Device device = at::kCPU);
   // Leaves keys and values in the file, mapped: they may be larger than main memory. Read-only;
   // the file must not be changed while it is in use.
   static Memory map(const std::filesystem::path& path, const MemoryLayer& of);
 
  private:
-  struct Row {
+  struct Slots {
     at::Tensor keys, values;  // (G,S,D)
-    int64_t base = 0, first = 0, next = 0;
     KeyCodes codes;
+    int64_t base = 0;     // id of slot 0
+    int64_t written = 0;  // the id after the newest that any copy has written
 
-    int64_t slots() const { return keys.size(1); }
+    int64_t size() const { return keys.size(1); }
+  };
+  struct Row {
+    std::shared_ptr<Slots> slots;
+    int64_t first = 0, next = 0;
+
     int64_t size() const { return next - first; }
   };
 
@@ -107,8 +123,11 @@ class Memory {
                     const at::Tensor& values,
                     const at::Tensor& valid) const;
   void check_room(int64_t row, int64_t added) const;
-  at::Tensor new_slots(int64_t slots) const;
-  void reserve(Row& row, int64_t added) const;
+  std::shared_ptr<Slots> new_slots(int64_t size, int64_t base) const;
+  std::shared_ptr<Slots> copied(const Row& row, int64_t size) const;
+  Entries gather_by_index(const at::Tensor& ids) const;
+  static bool may_write(const Row& row, int64_t added);
+  void reserve(Row& row, int64_t added, int64_t least_growth) const;
   void append(Row& row, const at::Tensor& keys, const at::Tensor& values) const;
 
   MemoryOptions options_;

@@ -25,5 +25,8 @@ TORCH_LIBRARY_FRAGMENT(reynard, m) {
 TORCH_LIBRARY_IMPL(reynard, CPU, m) {
   m.impl("knn_search", knn_search);
 }
+TORCH_LIBRARY_IMPL(reynard, CUDA, m) {
+  m.impl("knn_search", knn_search);
+}
 
 }  // namespace reynard::knn

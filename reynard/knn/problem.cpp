@@ -18,7 +18,6 @@ void check_ring(const KeyRing& ring, const KeyRing& first, int64_t head_dim) {
   tensor::check_dtype("knn", "keys", ring.keys, {at::kFloat, at::kBFloat16});
   tensor::check_shape("knn", "keys", ring.keys, {{"G", first.keys.size(0)}, {"S"}, {"D"}});
   tensor::check_dtype("knn", "keys", ring.keys, {first.keys.scalar_type()});
-  tensor::check_value(ring.keys.is_cpu(), "knn", "device of keys", ring.keys.device().str(), "cpu");
   tensor::check_value(ring.keys.numel() == 0 || ring.keys.stride(2) == 1,
                       "knn",
                       "last stride of keys",
@@ -49,7 +48,7 @@ KeyRows key_rows(const KeyRing& ring) {
   rows.head_stride = ring.keys.stride(0);
   rows.slot_stride = ring.keys.stride(1);
   rows.codes = ring.codes;
-  const int64_t slots = ring.keys.size(1);
+  const int64_t slots = rows.slots = ring.keys.size(1);
   const int64_t slot = (ring.first - ring.base) % slots;
   const int64_t size = std::min(rows.size, slots - slot);
   rows.runs.push_back({slot, ring.first, size});
@@ -62,7 +61,13 @@ KeyRows key_rows(const KeyRing& ring) {
 Problem make_problem(const at::Tensor& queries, std::span<const KeyRing> rings, int64_t k) {
   tensor::check_shape("knn", "queries", queries, {{"B"}, {"Tq"}, {"H"}, {"D"}});
   tensor::check_dtype("knn", "queries", queries, {at::kFloat, at::kBFloat16, at::kHalf});
-  tensor::check_value(queries.is_cpu(), "knn", "device of queries", queries.device().str(), "cpu");
+  for (const KeyRing& ring : rings) {
+    tensor::check_value(queries.device() == ring.keys.device(),
+                        "knn",
+                        "device of queries",
+                        queries.device().str(),
+                        fmt::format("that of keys, {}", ring.keys.device().str()));
+  }
   tensor::check_value(queries.size(3) >= 1, "knn", "D", queries.size(3), "at least 1");
   const auto num_rings = static_cast<int64_t>(rings.size());
   tensor::check_value(num_rings == 1 || num_rings == queries.size(0),
@@ -88,7 +93,7 @@ Problem make_problem(const at::Tensor& queries, std::span<const KeyRing> rings, 
                       fmt::format("1 ... {}, the keys that there are", largest));
   Problem problem;
   problem.queries = queries.detach().to(at::kFloat).contiguous();
-  if (!at::isfinite(problem.queries).all().item<bool>()) {
+  if (queries.is_cpu() && !at::isfinite(problem.queries).all().item<bool>()) {
     throw Error("knn: queries hold NaN or an infinity; expected finite numbers");
   }
   problem.k = k;

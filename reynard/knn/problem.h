@@ -20,8 +20,9 @@ struct KeyRun {
 struct KeyRows {
   const void* data = nullptr;
   int64_t head_stride = 0, slot_stride = 0;  // in elements
-  std::vector<KeyRun> runs;                  // by ascending id
-  int64_t size = 0;                          // keys in all runs
+  int64_t slots = 0;
+  std::vector<KeyRun> runs;  // by ascending id
+  int64_t size = 0;          // keys in all runs
   KeyCodes codes;
 };
 

@@ -1,5 +1,6 @@
 #include "reynard/knn/search.h"
 
+#include "reynard/knn/gpu_search.h"
 #include "reynard/knn/problem.h"
 #include "reynard/knn/scan.h"
 #include "reynard/tensor/check.h"
@@ -22,9 +23,14 @@ SearchResult one_head(Search search, const at::Tensor& queries, const at::Tensor
 
 SearchResult search(const at::Tensor& queries, std::span<const KeyRing> rings, int64_t k) {
   const Problem problem = make_problem(queries, rings, k);
+  if (!problem.queries.is_cpu()) return gpu_search()(problem);
   SearchResult found = empty_result(problem);
   scan(problem, found);
   return found;
+}
+
+bool searches_on(at::DeviceType device) {
+  return device == at::kCPU || device == at::kCUDA;
 }
 
 SearchResult search(const at::Tensor& queries, const at::Tensor& keys, int64_t k) {

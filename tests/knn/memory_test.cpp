@@ -69,6 +69,40 @@ TEST(Memory, OldestEntriesLeaveAFullRing) {
   EXPECT_BITWISE_EQUAL(memory.entries(0).keys.view({5}), at::arange(14, 19, at::kFloat));
 }
 
+// Three copies of one ring: each goes its own way, also around the end and after a reset.
+TEST(Memory, CopiesShareUntilTheyWrite) {
+  for (const int64_t capacity : {0, 300}) {
+    Memory first({.of = layer_of(1, 1), .capacity = capacity});
+    add_counted(first, 0, 200);
+    Memory second = first, third = first;
+    const void* shared = first.key_rings()[0].keys.const_data_ptr();
+    EXPECT_EQ(second.key_rings()[0].keys.const_data_ptr(), shared);
+    add_counted(second, 1000, 20);  // there is room behind what all see
+    EXPECT_EQ(second.key_rings()[0].keys.const_data_ptr(), shared);
+    add_counted(first, 2000, 150);
+    third.reset_row(0);
+    add_counted(third, 3000, 5);
+    const auto keys = [](const Memory& memory) { return memory.entries(0).keys.flatten(); };
+    const at::Tensor begun = at::arange(200, at::kFloat);
+    EXPECT_BITWISE_EQUAL(keys(second), at::cat({begun, at::arange(1000, 1020, at::kFloat)}));
+    EXPECT_BITWISE_EQUAL(keys(first),
+                         at::cat({begun.narrow(0, capacity > 0 ? 50 : 0, capacity > 0 ? 150 : 200),
+                                  at::arange(2000, 2150, at::kFloat)}));
+    EXPECT_BITWISE_EQUAL(keys(third), at::arange(3000, 3005, at::kFloat));
+    EXPECT_EQ(third.first_id(0), 200);
+  }
+}
+
+TEST(Memory, ReservedRoomIsNotCopied) {
+  Memory memory({.of = layer_of(1, 1)});
+  memory.reserve(5000);
+  add_counted(memory, 0, 300);
+  const void* begin = memory.key_rings()[0].keys.const_data_ptr();
+  for (int64_t at = 300; at < 4900; at += 100) add_counted(memory, at, 100);
+  EXPECT_EQ(memory.key_rings()[0].keys.const_data_ptr(), begin);
+  EXPECT_EQ(memory.key_rings()[0].keys.size(1), 5000);
+}
+
 // Random additions and resets against lists that forget their front.
 TEST(Memory, AgreesWithAListThatForgetsItsFront) {
   for (uint64_t seed = 0; seed < 8; ++seed) {

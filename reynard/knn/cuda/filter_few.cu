@@ -1,0 +1,183 @@
+#include "reynard/knn/cuda/filter_few.h"
+
+#include "reynard/knn/cuda/code.cuh"
+#include "reynard/knn/cuda/copy_rows.cuh"
+#include "reynard/tensor/cuda_launch.h"
+
+#include <algorithm>
+
+namespace reynard::knn::cuda {
+
+namespace {
+
+constexpr int kWarps = 4, kRows = 32;  // of keys that a warp copies and scores by itself
+constexpr int kRowBytes = 128;         // of each row per step
+constexpr int kChunks = kRowBytes / 16;
+constexpr int kStages = 4;  // 16 KB per warp: 3 blocks fill a processor with copies in flight
+
+template <class Element>
+struct Chunk {
+  static constexpr int kSize = 16 / sizeof(Element);
+};
+
+// Values of one chunk as floats.
+__device__ inline void widen(const uint4& bits, float (&out)[8], __nv_bfloat16 /*tag*/) {
+  const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    out[2 * i] = __uint_as_float(words[i] << 16);
+    out[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000U);
+  }
+}
+__device__ inline void widen(const uint4& bits, float (&out)[4], float /*tag*/) {
+  out[0] = __uint_as_float(bits.x), out[1] = __uint_as_float(bits.y);
+  out[2] = __uint_as_float(bits.z), out[3] = __uint_as_float(bits.w);
+}
+
+// A step is a column of kRowBytes of a warp's 32 keys; `columns` of them make a key.
+template <class Element>
+__device__ void copy_step(const FilterTask& t,
+                          const KeyGroup& keys,
+                          int64_t first_place,
+                          int column,
+                          uint4* to,
+                          int lane) {
+  const int row_chunks = t.head_dim * static_cast<int>(sizeof(Element)) / 16;
+  const int chunk = column * kChunks + lane % kChunks;
+#pragma unroll
+  for (int i = 0; i < kRows * kChunks / 32; ++i) {
+    const int row = i * (32 / kChunks) + lane / kChunks;
+    const int64_t place = first_place + row;
+    const bool there = place < keys.size && chunk < row_chunks;
+    const int64_t slot = there ? slot_of(keys, place) : 0;
+    const auto* from = static_cast<const Element*>(keys.keys) + slot * keys.stride +
+                       (there ? chunk * Chunk<Element>::kSize : 0);
+    copy_16(to + row * kChunks + ((lane % kChunks) ^ (row & 7)), from, there);
+  }
+}
+
+template <class Element, int Queries>
+__global__ void __launch_bounds__(kWarps * 32) filter_few_kernel(FilterTask t, int columns) {
+  extern __shared__ uint4 shared[];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int group = blockIdx.z, first = blockIdx.y * Queries;
+  const KeyGroup keys = t.groups[group];
+  const int queries = min(Queries, t.queries_per_group - first);
+  const int depth = columns * kChunks * Chunk<Element>::kSize;
+  auto* q = reinterpret_cast<float*>(shared + kWarps * kStages * kRows * kChunks);
+  for (int i = threadIdx.x; i < Queries * depth; i += blockDim.x) {
+    const int j = i / depth, d = i % depth;
+    const bool there = j < queries && d < t.head_dim;
+    q[i] = there ? t.queries[query_index(t, group, first + j) * t.head_dim + d] : 0.0F;
+  }
+  Code threshold[Queries];
+  float floor[Queries];
+#pragma unroll
+  for (int j = 0; j < Queries; ++j) {
+    threshold[j] = j < queries ? t.thresholds[query_index(t, group, first + j)] : INT64_MAX;
+    floor[j] = j < queries ? score_of(threshold[j]) : CUDART_INF_F;
+  }
+  __syncthreads();
+
+  // The 32-key pieces of the sample's blocks, by turns among all warps.
+  constexpr int kPieces = kBlockKeys / kRows;
+  const int64_t blocks = (keys.size + kBlockKeys - 1) / kBlockKeys;
+  const int64_t pieces = (blocks + t.sample - 1) / t.sample * kPieces;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kWarps;
+  const int64_t own = begin < pieces ? (pieces - begin + stride - 1) / stride : 0;
+  const int64_t steps = own * columns;
+  const auto first_place = [&](int64_t step) {
+    const int64_t piece = begin + step / columns * stride;
+    return sampled_block(piece / kPieces, t.sample) * kBlockKeys + piece % kPieces * kRows;
+  };
+  uint4* stages = shared + warp * kStages * kRows * kChunks;
+  const auto copy = [&](int64_t step) {
+    if (step < steps) {
+      copy_step<Element>(t,
+                         keys,
+                         first_place(step),
+                         static_cast<int>(step % columns),
+                         stages + step % kStages * (kRows * kChunks),
+                         lane);
+    }
+    end_copies();
+  };
+  for (int s = 0; s < kStages - 1; ++s) copy(s);
+  float sum[Queries] = {};
+  for (int64_t step = 0; step < steps; ++step) {
+    wait_for_copies<kStages - 2>();
+    __syncwarp();
+    copy(step + kStages - 1);
+    const int column = static_cast<int>(step % columns);
+    const uint4* row = stages + step % kStages * (kRows * kChunks) + lane * kChunks;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      constexpr int kSize = Chunk<Element>::kSize;
+      float k[kSize];
+      widen(row[c ^ (lane & 7)], k, Element());
+#pragma unroll
+      for (int j = 0; j < Queries; ++j) {
+        const auto* values =
+            reinterpret_cast<const float4*>(q + j * depth + (column * kChunks + c) * kSize);
+#pragma unroll
+        for (int i = 0; i < kSize / 4; ++i) {
+          const float4 four = values[i];
+          sum[j] = plain_step(sum[j], four.x, k[4 * i]);
+          sum[j] = plain_step(sum[j], four.y, k[4 * i + 1]);
+          sum[j] = plain_step(sum[j], four.z, k[4 * i + 2]);
+          sum[j] = plain_step(sum[j], four.w, k[4 * i + 3]);
+        }
+      }
+    }
+    if (column + 1 < columns) continue;
+    const int64_t place = first_place(step) + lane;
+#pragma unroll
+    for (int j = 0; j < Queries; ++j) {
+      if (!(sum[j] < floor[j]) && place < keys.size && j < queries) {
+        const Code code = make_code(sum[j], place);
+        if (code >= threshold[j]) append(t, query_index(t, group, first + j), code);
+      }
+      sum[j] = 0;
+    }
+  }
+  wait_for_copies<0>();
+}
+
+template <class Element, int Queries>
+void launch(const FilterTask& task, int num_processors, cudaStream_t stream) {
+  const int row_bytes = task.head_dim * static_cast<int>(sizeof(Element));
+  const int columns = (row_bytes + kRowBytes - 1) / kRowBytes;
+  const int shared = kWarps * kStages * kRows * kRowBytes +
+                     Queries * columns * (kRowBytes / static_cast<int>(sizeof(Element))) * 4;
+  auto* kernel = filter_few_kernel<Element, Queries>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  const int tiles = (task.queries_per_group + Queries - 1) / Queries;
+  const int groups = task.num_rows * task.num_key_heads;
+  const int64_t blocks = (task.most_keys / task.sample + kWarps * kRows) / (kWarps * kRows) + 1;
+  const int64_t wanted =
+      std::max(1, 3 * num_processors / std::min(tiles * groups, 3 * num_processors));
+  const dim3 grid(static_cast<unsigned>(std::min(blocks, wanted)),
+                  static_cast<unsigned>(tiles),
+                  static_cast<unsigned>(groups));
+  kernel<<<grid, kWarps * 32, shared, stream>>>(task, columns);
+  REYNARD_CHECK_LAUNCH();
+}
+
+template <class Element>
+void launch_for(const FilterTask& task, int num_processors, cudaStream_t stream) {
+  const int queries = task.queries_per_group;
+  if (queries == 1) return launch<Element, 1>(task, num_processors, stream);
+  if (queries == 2) return launch<Element, 2>(task, num_processors, stream);
+  if (queries <= 4) return launch<Element, 4>(task, num_processors, stream);
+  launch<Element, 8>(task, num_processors, stream);
+}
+
+}  // namespace
+
+void filter_few(const FilterTask& task, int num_processors, cudaStream_t stream) {
+  if (task.bf16_keys) return launch_for<__nv_bfloat16>(task, num_processors, stream);
+  launch_for<float>(task, num_processors, stream);
+}
+
+}  // namespace reynard::knn::cuda

@@ -1,0 +1,132 @@
+// The search of a GPU against the definition: the same ids and scores to the last bit. Runs with
+// REYNARD_TEST_DEVICE=cuda.
+
+#include "reynard/knn/memory.h"
+#include "reynard/knn/search.h"
+
+#include "tests/support/compare.h"
+#include "tests/support/device.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+namespace reynard::test {
+namespace {
+
+using knn::KeyRing;
+using knn::SearchResult;
+
+class GpuSearch : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (test_device().is_cpu())
+      GTEST_SKIP() << "set REYNARD_TEST_DEVICE=cuda on a machine with one";
+  }
+};
+
+KeyRing moved(const KeyRing& ring) {
+  return {
+      .keys = on_test_device(ring.keys), .base = ring.base, .first = ring.first, .next = ring.next};
+}
+
+void expect_same(const at::Tensor& queries, const std::vector<KeyRing>& rings, int64_t k) {
+  const SearchResult expected = knn::plain_search(queries, rings, k);
+  std::vector<KeyRing> there;
+  for (const KeyRing& ring : rings) there.push_back(moved(ring));
+  const SearchResult found = knn::search(on_test_device(queries), there, k);
+  EXPECT_BITWISE_EQUAL(found.ids.cpu(), expected.ids);
+  EXPECT_BITWISE_EQUAL(found.scores.cpu(), expected.scores);
+}
+
+TEST_F(GpuSearch, EqualsTheDefinition) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
+    for (const int64_t D : {5, 8, 24, 64, 100, 128, 256}) {
+      for (const auto& [Tq, N, k] : std::vector<std::array<int64_t, 3>>{{1, 1, 1},
+                                                                        {1, 20000, 128},
+                                                                        {2, 70000, 7},
+                                                                        {5, 300, 300},
+                                                                        {40, 33000, 32},
+                                                                        {3, 9000, 5000}}) {
+        SCOPED_TRACE(testing::Message() << dtype << " D " << D << " Tq " << Tq << " N " << N);
+        const KeyRing ring{at::randn({2, N, D}).to(dtype), 0, 0, N};
+        expect_same(at::randn({1, Tq, 4, D}), {ring}, k);
+      }
+    }
+  }
+}
+
+TEST_F(GpuSearch, ManyQueriesOverManyKeys) {
+  const KeyRing ring{at::randn({1, 200000, 64}).to(at::kBFloat16), 0, 0, 200000};
+  expect_same(at::randn({1, 300, 1, 64}), {ring}, 128);
+  expect_same(at::randn({1, 300, 1, 64}).to(at::kBFloat16), {ring}, 1);
+}
+
+TEST_F(GpuSearch, TiesGoToTheSmallerId) {
+  const KeyRing equal{at::ones({1, 50000, 64}).to(at::kBFloat16), 0, 0, 50000};
+  expect_same(at::ones({1, 1, 1, 64}), {equal}, 100);
+  expect_same(at::ones({1, 20, 1, 64}), {equal}, 100);
+  // Few different scores, each many times.
+  const at::Tensor levels = at::arange(50000, at::kFloat).remainder(7).view({1, -1, 1});
+  const KeyRing some{levels.expand({1, 50000, 64}).contiguous().to(at::kBFloat16), 0, 0, 50000};
+  expect_same(at::randn({1, 20, 1, 64}), {some}, 100);
+}
+
+// Scores that rise with the id: everything reaches a threshold taken from what came before.
+TEST_F(GpuSearch, SortedKeysOverflowNoList) {
+  const at::Tensor rising = at::arange(300000, at::kFloat).view({1, -1, 1}) / 1000;
+  const KeyRing ring{rising.expand({1, 300000, 64}).contiguous(), 0, 0, 300000};
+  expect_same(at::ones({1, 2, 1, 64}), {ring}, 16);
+  const at::Tensor best_first =
+      at::cat({at::full({1, 60000, 64}, 3.0), at::randn({1, 60000, 64})}, 1);
+  const KeyRing clustered{best_first.to(at::kBFloat16), 0, 0, 120000};
+  expect_same(at::ones({1, 20, 1, 64}), {clustered}, 50);
+}
+
+TEST_F(GpuSearch, RingsOfUnequalRows) {
+  const at::Tensor keys = at::randn({2, 30000, 64}).to(at::kBFloat16);
+  const KeyRing turned{keys, 100, 25000, 55000 - 7};
+  const KeyRing small{keys.narrow(1, 0, 40), 0, 0, 33};
+  const KeyRing strided{at::randn({300, 2, 64}).to(at::kBFloat16).transpose(0, 1), 0, 0, 300};
+  expect_same(at::randn({3, 6, 4, 64}), {turned, small, strided}, 40);
+  expect_same(at::randn({3, 6, 4, 64}), {turned}, 40);
+}
+
+TEST_F(GpuSearch, LargeAndTinyNumbers) {
+  const at::Tensor keys = at::randn({1, 40000, 64});
+  for (const double size : {1e30, 1e-30, 1e-38}) {
+    const KeyRing ring{(keys * size).to(at::kBFloat16), 0, 0, 40000};
+    expect_same(at::randn({1, 16, 1, 64}), {ring}, 30);
+    expect_same(at::randn({1, 16, 1, 64}) * size, {ring}, 30);
+  }
+}
+
+TEST_F(GpuSearch, AMemoryLivesThere) {
+  knn::MemoryOptions options{.of = {.model = "m", .num_heads = 2, .head_dim = 64}, .capacity = 500};
+  knn::Memory here(options);
+  options.device = test_device();
+  knn::Memory there(options);
+  for (int i = 0; i < 5; ++i) {
+    const at::Tensor k = at::randn({1, 130, 2, 64}).to(at::kBFloat16);
+    here.add(k, -k);
+    there.add(on_test_device(k), on_test_device(-k));
+  }
+  const at::Tensor queries = at::randn({1, 3, 4, 64});
+  const SearchResult expected = here.search(queries, 9);
+  const SearchResult found = there.search(on_test_device(queries), 9);
+  EXPECT_BITWISE_EQUAL(found.ids.cpu(), expected.ids);
+  EXPECT_BITWISE_EQUAL(found.scores.cpu(), expected.scores);
+  const knn::Entries a = here.gather(expected.ids), b = there.gather(found.ids);
+  EXPECT_BITWISE_EQUAL(b.keys.cpu(), a.keys);
+  EXPECT_BITWISE_EQUAL(b.values.cpu(), a.values);
+}
+
+}  // namespace
+}  // namespace reynard::test
