@@ -9,6 +9,8 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace reynard::data {
 
 namespace {
@@ -35,6 +37,9 @@ class RowLoader final : public Loader {
         fill_repeated(file_, config_, static_cast<uint64_t>(num_rows_), row);
       } else {
         source_->fill(b, row);
+      }
+      if (config_.answer_mark >= 0) {
+        mask_questions(row, batch.loss_mask.mutable_data_ptr<float>() + b * T);
       }
     }
     return batch;
@@ -69,6 +74,18 @@ class RowLoader final : public Loader {
   const TokenFile& file() const override { return file_; }
 
  private:
+  // Leaves in the loss what is behind answer marks of the row. A row that begins within an answer
+  // leaves the rest of that one out.
+  void mask_questions(const Row& row, float* mask) const {
+    const int64_t all = config_.answer_tokens > 0 ? config_.answer_tokens : row.tokens.size();
+    int64_t left = 0;
+    for (size_t t = 0; t < row.tokens.size(); ++t) {
+      if (row.starts[t]) left = 0;
+      if (row.tokens[t] == config_.answer_mark) left = all;
+      mask[t] = left > 0 ? 1.0F : 0.0F;
+      left = row.targets[t] == config_.answer_end_mark ? 0 : std::max<int64_t>(left - 1, 0);
+    }
+  }
   bool repeats(int64_t row) const {
     return config_.repeat_fraction > 0 &&
            unit(random_bits(static_cast<uint64_t>(config_.seed),

@@ -52,6 +52,9 @@ struct LoaderConfig {
   int64_t seed = 0;                // order of documents or slices
   double repeat_fraction = 0;      // share of rows that repeat one piece; 0: none
   int64_t repeat_min_length = 16;  // tokens of the shortest such piece; the longest is T / 2
+  int64_t answer_mark = -1;        // token id; -1: every token counts in the loss
+  int64_t answer_tokens = 0;       // else only so many behind each mark; 0: all up to the end mark
+  int64_t answer_end_mark = -1;    // token id, itself counted; -1: the document's end
 
   static void fields(auto& self, auto&& field) {
     field("path", self.path, "token file written by `reynard prepare`");
@@ -67,9 +70,22 @@ struct LoaderConfig {
           self.repeat_min_length,
           "tokens of the shortest repeated piece; the longest is half a row",
           config::positive);
+    field("answer_mark",
+          self.answer_mark,
+          "token id behind which tokens count in the loss, and no others do; -1: all count",
+          kTokenId);
+    field("answer_tokens",
+          self.answer_tokens,
+          "how many tokens count behind each such mark; 0: those up to data.answer_end_mark",
+          config::non_negative);
+    field("answer_end_mark",
+          self.answer_end_mark,
+          "token id that ends what counts, itself included; -1: the end of the document",
+          kTokenId);
   }
   void check(config::Problems& problems, const std::string& path) const;
 
+  static constexpr config::Rule kTokenId{-1, 2147483647, false, "-1 or a token id"};
   static constexpr config::Rule kDimension{1, 2147483647, false, "between 1 and 2147483647"};
 };
 

@@ -178,6 +178,23 @@ void expect_same(const data::Batch& a, const data::Batch& b) {
   RC_ASSERT(static_cast<bool>(test::bitwise_equal(a.loss_mask, b.loss_mask)));
 }
 
+TEST(Loader, OnlyAnswersCountInTheLoss) {
+  const test::TempDir folder;
+  LoaderConfig config{
+      .path = write_documents(folder, {14}), .batch_size = 1, .length = 15, .answer_mark = 3};
+  // BOS, 0, 1, ..., 13: the targets of tokens 3, 4 and 5.
+  config.answer_tokens = 3;
+  EXPECT_EQ(row(data::make_loader(config)->next().loss_mask, 0),
+            (Ids{0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0}));
+  config.answer_tokens = 0;
+  config.answer_end_mark = 5;  // as a target
+  EXPECT_EQ(row(data::make_loader(config)->next().loss_mask, 0),
+            (Ids{0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
+  config.answer_end_mark = -1;
+  EXPECT_EQ(row(data::make_loader(config)->next().loss_mask, 0),
+            (Ids{0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
+}
+
 TEST(Loader, ResumesToTheTokenAtAnyPlaceAndAnyNumberOfTimes) {
   EXPECT_TRUE(rc::check([] {
     const test::TempDir folder;
