@@ -160,7 +160,11 @@ class DecoderScorer final : public Scorer {
     const bool has_memory = decoder.config().has_memory();
     const int64_t last = has_memory ? decoder.config().last_context_begin(length) : length;
     std::vector<at::Tensor> kept;
-    for (int64_t first = 0; first < length;) {
+    int64_t begin = 0;
+    if (has_memory) {
+      begin = remember(decoder, tokens, last, rows.min().item<int64_t>(), state);
+    }
+    for (int64_t first = begin; first < length;) {
       if (has_memory && first == last) decoder.start_window(state);
       const int64_t end = std::min(first + batch_tokens_, first < last ? last : length);
       const at::Tensor hidden =
@@ -171,6 +175,23 @@ class DecoderScorer final : public Scorer {
       first = end;
     }
     return at::cat(kept);
+  }
+
+  // Whole local contexts before the first row that is asked for are only remembered. Returns their
+  // tokens. last: where the last context begins, or 0.
+  int64_t remember(models::Decoder& decoder,
+                   const at::Tensor& tokens,
+                   int64_t last,
+                   int64_t first_row,
+                   models::SequenceState& state) const {
+    const int64_t window = decoder.config().memory.window;
+    const int64_t end = last > 0 && first_row >= last ? last : first_row / window * window;
+    const int64_t piece = std::max<int64_t>(batch_tokens_ / window, 1) * window;
+    state.expect(tokens.size(0));
+    for (int64_t first = 0; first < end; first += piece) {
+      decoder.remember(tokens.narrow(0, first, std::min(piece, end - first)), state);
+    }
+    return end;
   }
 
   std::vector<Scored> run(models::Decoder& decoder,

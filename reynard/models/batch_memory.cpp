@@ -4,6 +4,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
@@ -18,6 +19,17 @@ namespace reynard::models {
 
 BatchMemory::BatchMemory(int64_t rows, int64_t capacity, bool across_documents)
     : capacity_(capacity), across_documents_(across_documents), rows_(rows) {}
+
+void BatchMemory::Entries::add(const at::Tensor& keys, const at::Tensor& values, int64_t capacity) {
+  const auto newest = [&](const at::Tensor& old, const at::Tensor& added) {
+    const at::Tensor all = old.defined() ? at::cat({old, added}) : added.contiguous();
+    if (all.size(0) <= capacity) return all;
+    // Contiguous: what is forgotten must not stay in memory.
+    return all.narrow(0, all.size(0) - capacity, capacity).contiguous();
+  };
+  k = newest(k, keys);
+  v = newest(v, values);
+}
 
 void BatchMemory::begin_step(const at::Tensor& starts) {
   staged_.clear();
@@ -39,28 +51,28 @@ BatchMemory::View BatchMemory::view(int64_t layer) const {
   const auto found = layers_.find(layer);
   if (found == layers_.end()) return {};
   int64_t M = 0;
-  const LayerMemory* any = nullptr;
-  for (const LayerMemory& row : found->second) {
+  const Entries* any = nullptr;
+  for (const Entries& row : found->second) {
     M = std::max(M, row.size());
     if (row.size() > 0) any = &row;
   }
   if (any == nullptr) return {};
   // Rows are as long as the longest: what is missing comes first and is never seen.
-  const auto aligned = [&](at::Tensor LayerMemory::*member) {
+  const auto aligned = [&](at::Tensor Entries::*member) {
     at::Tensor all = at::zeros({rows_, M, any->k.size(1), any->k.size(2)}, any->k.options());
     for (int64_t b = 0; b < rows_; ++b) {
-      const LayerMemory& row = found->second[b];
+      const Entries& row = found->second[b];
       if (row.size() > 0) all[b].narrow(0, M - row.size(), row.size()).copy_(row.*member);
     }
     return all;
   };
-  return {.k = aligned(&LayerMemory::k), .v = aligned(&LayerMemory::v)};
+  return {.k = aligned(&Entries::k), .v = aligned(&Entries::v)};
 }
 
 at::Tensor BatchMemory::first_key(int64_t layer, int64_t begin, int64_t size) const {
-  const std::vector<LayerMemory>& rows = layers_.at(layer);
+  const std::vector<Entries>& rows = layers_.at(layer);
   int64_t M = 0;
-  for (const LayerMemory& row : rows) M = std::max(M, row.size());
+  for (const Entries& row : rows) M = std::max(M, row.size());
   const at::Tensor first = at::empty({rows_, size}, at::kInt);
   auto* key = first.data_ptr<int32_t>();
   for (int64_t b = 0; b < rows_; ++b) {
@@ -78,11 +90,11 @@ void BatchMemory::stage(int64_t layer, const at::Tensor& k, const at::Tensor& v)
 
 void BatchMemory::commit() {
   for (const auto& [layer, added] : staged_) {
-    std::vector<LayerMemory>& rows = layers_.try_emplace(layer, rows_).first->second;
+    std::vector<Entries>& rows = layers_.try_emplace(layer, rows_).first->second;
     for (int64_t b = 0; b < rows_; ++b) {
       if (last_start_[b] >= 0) rows[b] = {};
       const int64_t begin = std::max<int64_t>(last_start_[b], 0);
-      rows[b].add(added.k[b].slice(0, begin), added.v[b].slice(0, begin), {}, capacity_);
+      rows[b].add(added.k[b].slice(0, begin), added.v[b].slice(0, begin), capacity_);
     }
   }
   staged_.clear();
@@ -111,11 +123,11 @@ void BatchMemory::restore(std::span<const checkpoint::NamedTensor> saved, at::De
         (kind != 'k' && kind != 'v')) {
       throw Error(fmt::format("checkpoint: \"{}\" is not a memory of this run", tensor.name));
     }
-    LayerMemory& memory = layers_.try_emplace(layer, rows_).first->second[row];
+    Entries& memory = layers_.try_emplace(layer, rows_).first->second[row];
     (kind == 'k' ? memory.k : memory.v) = tensor.tensor.to(device);
   }
   for (const auto& [layer, rows] : layers_) {
-    for (const LayerMemory& row : rows) {
+    for (const Entries& row : rows) {
       if (row.k.defined() == row.v.defined() &&
           (!row.k.defined() || row.k.sizes() == row.v.sizes()))
         continue;

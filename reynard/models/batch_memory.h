@@ -3,10 +3,8 @@
 // layers from earlier steps, per row, without gradients (Memorizing Transformer, Wu et al. 2022).
 // The trainer owns it; mixers/memory_attention reads it and stages what the step adds.
 
-#include "reynard/checkpoint/safetensors.h"
-#include "reynard/models/state.h"
-
 #include <ATen/core/Tensor.h>
+#include "reynard/checkpoint/safetensors.h"
 
 #include <cstdint>
 #include <map>
@@ -45,13 +43,20 @@ class BatchMemory {
   void restore(std::span<const checkpoint::NamedTensor> saved, at::Device device);
 
  private:
+  struct Entries {
+    at::Tensor k, v;  // (M, G, D), oldest first; undefined when empty
+
+    int64_t size() const { return k.defined() ? k.size(0) : 0; }
+    // The newest `capacity` tokens are kept.
+    void add(const at::Tensor& keys, const at::Tensor& values, int64_t capacity);
+  };
   struct Staged {
     at::Tensor k, v;
   };
   int64_t capacity_;
   bool across_documents_;
   std::vector<int64_t> first_start_, last_start_;  // per row of this step; T and -1: none
-  std::map<int64_t, std::vector<LayerMemory>> layers_;
+  std::map<int64_t, std::vector<Entries>> layers_;
   std::map<int64_t, Staged> staged_;
   int64_t rows_;
 };

@@ -10,6 +10,8 @@
 #include "reynard/tensor/check.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <string>
@@ -161,6 +163,39 @@ void Decoder::start_window(SequenceState& state) const {
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     blocks_[layer]->mixer->start_window(state, layer);
   }
+}
+
+// One memory layer, no gates that decay it and no token shift across contexts.
+bool Decoder::remembers_alone() const {
+  const AttentionMixerConfig& attention = config_.attention;
+  const bool decays =
+      attention.forget_gate != ForgetGate::kNone && config_.memory.decay == MemoryDecay::kDistance;
+  return config_.memory.layers.size() == 1 && !decays && !attention.key_shift &&
+         !attention.value_shift && attention.window == 0;
+}
+
+void Decoder::remember(const at::Tensor& tokens, SequenceState& state) {
+  tensor::check_value(config_.has_memory(), "remember", "mixer", "without a memory", "one with");
+  tensor::check_shape("remember", "tokens", tokens, {{"N"}});
+  const at::NoGradGuard no_grad;
+  start_window(state);
+  SequenceState* const states[] = {&state};
+  if (!remembers_alone()) {
+    hidden(tokens, at::zeros({1}, at::kLong), states);
+    return start_window(state);
+  }
+  DecoderConfig contexts = config_;
+  contexts.memory.last_context = 0;
+  const at::Tensor offsets = at::arange(0, tokens.size(0), config_.memory.window, at::kLong);
+  const Ragged ragged = make_ragged(tokens, offsets, {}, contexts, device());
+  const int64_t last = config_.memory.layers[0];
+  Block::Stream stream{.update = {}, .residual = rows_of(embedding_, ragged.tokens)};
+  for (int64_t layer = 0; layer < last; ++layer) {
+    stream = blocks_[layer]->forward(stream, ragged, layer, nullptr);
+  }
+  const Block& block = *blocks_[last];
+  block.mixer->remember(block.add_norm(stream, block.mixer_norm).normed, ragged, last, state);
+  state.pass(tokens.size(0));
 }
 
 int64_t Decoder::evict(SequenceState& state, double log_tolerance, int64_t horizon) const {

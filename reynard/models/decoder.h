@@ -54,6 +54,12 @@ class Decoder {
   // memory_attention; nothing in others).
   void start_window(SequenceState& state) const;
 
+  // Reads the next tokens (N) i64 of a text whose hidden states nobody needs, in local contexts
+  // from where the state's ends; the last of them ends too. What they leave in memories is all that
+  // is computed, where only one layer has a memory and nothing but memories crosses contexts: for
+  // millions of tokens. Else it is hidden(). No gradients.
+  void remember(const at::Tensor& tokens, SequenceState& state);
+
   // Frees pages of the state that no token from `horizon` on (at most its length) can need: left of
   // the window, or forgotten up to exp(log_tolerance) of any query's attention mass per layer
   // (forget gates with QK-norm, see set_measured_eviction; 0: window only). The state can then not
@@ -86,6 +92,8 @@ class Decoder {
 
  private:
   struct Block;
+  bool remembers_alone() const;
+
   DecoderConfig config_;
   Parameter embedding_, norm_, head_;  // head_ is undefined when tied
   std::vector<std::shared_ptr<Block>> blocks_;

@@ -53,6 +53,12 @@ class Mixer {
   }
   // Ends the local context of the layer's state (memory_attention).
   virtual void start_window(SequenceState& /*state*/, int64_t /*layer*/) const {}
+  // Adds the keys and values of tokens that begin new local contexts (x as forward) to the layer's
+  // memory, and nothing else (memory_attention).
+  virtual void remember(const at::Tensor& /*x*/,
+                        const Ragged& /*ragged*/,
+                        int64_t /*layer*/,
+                        SequenceState& /*state*/) const {}
   virtual void set_log_pruning_tolerance(double /*log_tolerance*/) {}
   virtual void set_measured_eviction(bool /*on*/) {}
   virtual void set_memory_limits(int64_t /*capacity*/, int64_t /*top_k*/) {}

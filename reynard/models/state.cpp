@@ -127,21 +127,30 @@ SequenceState SequenceState::restore(std::shared_ptr<attention::PagePool> pool,
 void LayerMemory::add(const at::Tensor& keys,
                       const at::Tensor& values,
                       const at::Tensor& context_sums,
-                      int64_t capacity) {
-  const auto joined = [&](const at::Tensor& old, const at::Tensor& added, int64_t dim) {
-    const at::Tensor all = old.defined() ? at::cat({old, added}, dim) : added.contiguous();
-    const int64_t size = all.size(dim);
-    if (capacity == 0 || size <= capacity) return all;
-    // Contiguous: what is forgotten must not stay in memory.
-    return all.narrow(dim, size - capacity, capacity).contiguous();
-  };
-  k = joined(k, keys, 0);
-  v = joined(v, values, 0);
+                      int64_t capacity,
+                      at::Device device) {
+  if (!entries_ || entries_->options().capacity != capacity) {
+    const knn::Entries earlier = entries();
+    entries_.emplace(knn::MemoryOptions{.of = {.model = {},
+                                               .layer = 0,
+                                               .num_heads = keys.size(1),
+                                               .head_dim = keys.size(2),
+                                               .dtype = keys.scalar_type()},
+                                        .capacity = capacity,
+                                        .device = device});
+    if (expected_ > 0) entries_->reserve(expected_);
+    if (earlier.keys.defined()) {
+      entries_->add(earlier.keys.unsqueeze(0), earlier.values.unsqueeze(0));
+    }
+  }
+  entries_->add(keys.unsqueeze(0), values.unsqueeze(0));
   if (!context_sums.defined()) return;
   const at::Tensor from_start =
-      window_sums.defined() ? context_sums + window_sums.unsqueeze(1) : context_sums;
-  sums = joined(sums, from_start, 1);
-  window_sums = from_start.select(1, -1).clone();
+      window_sums_.defined() ? context_sums + window_sums_.unsqueeze(1) : context_sums;
+  const at::Tensor all = sums_.defined() ? at::cat({sums_, from_start}, 1) : from_start;
+  // Contiguous: what is forgotten must not stay in memory.
+  sums_ = all.narrow(1, all.size(1) - size(), size()).contiguous();
+  window_sums_ = from_start.select(1, -1).clone();
 }
 
 at::Tensor SequenceState::gate_sums(int64_t layer) const {
@@ -155,6 +164,14 @@ void SequenceState::leave_window(int64_t layer) {
   Layer& own = layers_[layer];
   own.begin += own.cache.length();
   own.cache = attention::LayerCache(own.cache.pool(), own.cache.num_kv_heads());
+}
+
+void SequenceState::expect(int64_t tokens) {
+  for (Layer& layer : layers_) layer.memory.expect(tokens);
+}
+
+void SequenceState::pass(int64_t tokens) {
+  for (Layer& layer : layers_) layer.begin += tokens;
 }
 
 Carry SequenceState::carry(int64_t layer) const {

@@ -9,12 +9,14 @@
 //   decoder.hidden(token, offsets, std::array{&state});    // decode
 
 #include "reynard/attention/cache.h"
+#include "reynard/knn/memory.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace reynard::models {
@@ -30,21 +32,33 @@ struct Carry {
   at::Tensor k, v;  // (G, D); with a leading T for several tokens
 };
 
-// What left the local contexts of a layer, oldest first (mixer memory_attention). Its tensors are
-// never written to: adding makes new ones, so that states share them. The copy is small beside the
-// attention that has read every key once per token of the context.
-struct LayerMemory {
-  at::Tensor k, v;  // (M, G, D), keys without positions; undefined when empty
-  at::Tensor sums;  // (H, M) f64: gate sums from the sequence's first token, where they count
-  at::Tensor window_sums;  // (H) f64: the sum of all gates before the current context
+// What left the local contexts of a layer, oldest first (mixer memory_attention). Copies, those of
+// forks, share the entries until one of them writes where another reads (knn/memory.h).
+class LayerMemory {
+ public:
+  int64_t size() const { return entries_ ? entries_->size(0) : 0; }
+  // Keys without positions and values (M, G, D), valid until the memory changes; undefined if
+  // empty.
+  knn::Entries entries() const { return size() > 0 ? entries_->entries(0) : knn::Entries{}; }
+  // (H, M) f64: gate sums from the sequence's first token, where they count.
+  const at::Tensor& sums() const { return sums_; }
+  // (H) f64: the sum of all gates before the current context.
+  const at::Tensor& window_sums() const { return window_sums_; }
 
-  int64_t size() const { return k.defined() ? k.size(0) : 0; }
   // keys, values (T, G, D) and, within their context, their gate sums (H, T) or undefined. The
-  // newest `capacity` tokens are kept; 0: all.
+  // newest `capacity` tokens are kept; 0: all. Entries lie on `device`.
   void add(const at::Tensor& keys,
            const at::Tensor& values,
            const at::Tensor& context_sums,
-           int64_t capacity);
+           int64_t capacity,
+           at::Device device);
+  // There will be so many tokens: room is made for them at once.
+  void expect(int64_t tokens) { expected_ = tokens; }
+
+ private:
+  std::optional<knn::Memory> entries_;
+  at::Tensor sums_, window_sums_;
+  int64_t expected_ = 0;
 };
 
 // What a state's cache holds, for people and metrics.
@@ -104,6 +118,10 @@ class SequenceState {
   // layer.
   void remember(int64_t layer, const Carry& raw);
   LayerMemory& memory(int64_t layer) { return layers_[layer].memory; }
+  // The sequence will have so many tokens: memories make room for them at once.
+  void expect(int64_t tokens);
+  // Tokens went by whose local contexts have ended: what is needed of them is in the memories.
+  void pass(int64_t tokens);
   // (H, T) f64: gate sums of the layer's local context, from its first token.
   at::Tensor gate_sums(int64_t layer) const;
   // Ends the layer's local context: what it needs later must be in its memory.

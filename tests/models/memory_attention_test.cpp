@@ -227,6 +227,38 @@ TEST(MemoryAttention, CapacityKeepsTheNewest) {
   }
 }
 
+// Contexts that are only remembered leave the state that reading them does, with one memory layer
+// (computed alone), with two, and with a token shift.
+TEST(MemoryAttention, RememberedContextsAreThoseThatWereRead) {
+  const at::NoGradGuard no_grad;
+  for (const std::string kind : {"one", "two", "shift", "best", "capacity", "gates"}) {
+    DecoderConfig config = longllama(16, 0, 2);
+    if (kind != "two") config.memory.layers = {1};
+    config.memory.positions = kind != "best";
+    if (kind == "shift") config.attention.key_shift = true;
+    if (kind == "best") config.memory.top_k = 5;
+    if (kind == "capacity") config.memory.capacity = 20;
+    if (kind == "gates") config.attention.forget_gate = ForgetGate::kFull;
+    Decoder decoder = make_decoder(config);
+    const at::Tensor tokens = random_tokens(70);
+    SequenceState read(decoder, make_page_pool(decoder)), state(decoder, make_page_pool(decoder));
+    decoder.hidden(tokens.narrow(0, 0, 55), one_sequence(), std::array{&read});
+    decoder.start_window(read);
+    state.expect(70);
+    decoder.remember(tokens.narrow(0, 0, 32), state);
+    decoder.remember(tokens.narrow(0, 32, 23), state);
+    EXPECT_EQ(state.length(), 55);
+    EXPECT_EQ(state.window_length(), 0);
+    EXPECT_EQ(state.memory(1).size(), kind == "capacity" ? 20 : (kind == "two" ? 0 : 55)) << kind;
+    const at::Tensor rest = tokens.narrow(0, 55, 15);
+    EXPECT_TENSORS_NEAR(decoder.hidden(rest, one_sequence(), std::array{&state}),
+                        decoder.hidden(rest, one_sequence(), std::array{&read}),
+                        5e-5,
+                        1e-5)
+        << kind;
+  }
+}
+
 TEST(MemoryAttention, ForksShareAMemoryAndGoTheirOwnWays) {
   Decoder decoder = make_decoder(longllama(16, 0, 2));
   const at::Tensor tokens = random_tokens(60);

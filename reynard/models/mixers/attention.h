@@ -59,6 +59,7 @@ class AttentionMixer : public Mixer {
   // Output norm, gate and projection: out (N, H, D) -> (N, C).
   at::Tensor output(const at::Tensor& out, const Projections& p) const;
   attention::AttentionOptions options() const;
+  at::Device device() const { return o_.value.device(); }
   // (H) f32 where pruning is on and QK-norm bounds logits; else undefined.
   at::Tensor pruning_bound(const Projections& p) const;
 

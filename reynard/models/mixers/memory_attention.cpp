@@ -2,6 +2,7 @@
 
 #include "reynard/attention/bias.h"
 #include "reynard/attention/cache.h"
+#include "reynard/knn/search.h"
 #include "reynard/models/batch_memory.h"
 #include "reynard/models/mixers/top_k_attention.h"
 #include "reynard/models/state.h"
@@ -198,14 +199,14 @@ at::Tensor MemoryAttentionMixer::attend_rows(const Inputs& in,
   const Crossbatch& cross = *ragged.crossbatch;
   const int64_t b = cross.rows, n = cross.contexts, T = in.p.q.size(0) / b, L = T / n;
   const auto grid = [&](const at::Tensor& t) { return t.reshape({b, T, t.size(1), t.size(2)}); };
-  // Rows 0 .. b - 1 and the first again: those of document i + j are then rows j .. j + b - 1,
-  // views.
-  const auto around = [&](at::Tensor t) {
+  // (b, d, ...): rows i .. i + d - 1 of t (b, ...), around its end. With the first rows behind the
+  // last, contiguous, these are views that overlap.
+  const auto documents = [&](at::Tensor t) {
     if (cross.stop_gradient) t = t.detach();
-    return cross.documents > 1 ? at::cat({t, t.narrow(0, 0, cross.documents - 1)}) : t;
+    const at::Tensor all = at::cat({t, t.narrow(0, 0, cross.documents - 1)}).contiguous();
+    return all.unfold(0, cross.documents, 1).movedim(-1, 1);
   };
-  const at::Tensor q = grid(in.p.q), k = grid(in.p.k), v = grid(in.p.v);
-  const at::Tensor far_k = around(grid(in.memory_k)), far_v = around(v);
+  const at::Tensor q = grid(in.p.q), k = grid(in.p.k), v = grid(in.p.v), far = grid(in.memory_k);
   const at::Tensor first_key = context_first_keys(ragged.first_key, b, n);
   const int64_t H = q.size(2);
   at::Tensor sums;  // (b, H, T)
@@ -217,17 +218,17 @@ at::Tensor MemoryAttentionMixer::attend_rows(const Inputs& in,
     if (decays() && c > 0) {
       const at::Tensor before = sums.narrow(2, c * L - 1, 1);
       own_sums = own_sums - before;
-      far_sums = around(sums.narrow(2, 0, c * L) - before);
+      far_sums = documents(sums.narrow(2, 0, c * L) - before).transpose(1, 2).flatten(2);
     }
     const KeyPart local{.k = k.narrow(1, c * L, L),
                         .v = v.narrow(1, c * L, L),
                         .sums = own_sums,
                         .first_key = first_key.select(1, c)};
     Keys keys{.local = local, .contexts = {}, .memory = batch_memory(ragged, layer, c * L, L)};
-    for (int64_t j = 0; c > 0 && j < cross.documents; ++j) {
-      keys.contexts.push_back(whole_part(far_k.narrow(0, j, b).narrow(1, 0, c * L),
-                                         far_v.narrow(0, j, b).narrow(1, 0, c * L),
-                                         narrowed(far_sums, 0, j, b)));
+    if (c > 0) {
+      keys.contexts = {whole_part(documents(far.narrow(1, 0, c * L)).flatten(1, 2),
+                                  documents(v.narrow(1, 0, c * L)).flatten(1, 2),
+                                  far_sums)};
     }
     outs.push_back(attend(q.narrow(1, c * L, L), own_sums, keys, in.bound));
   }
@@ -316,11 +317,12 @@ at::Tensor MemoryAttentionMixer::attend_states(const Projections& p,
     }
     at::Tensor query_sums;
     const at::Device device = p.q.device();
-    KeyPart part =
-        whole_part(memory.k.unsqueeze(0).to(device), memory.v.unsqueeze(0).to(device), {});
+    const knn::Entries entries = memory.entries();
+    KeyPart part = whole_part(
+        entries.keys.unsqueeze(0).to(device), entries.values.unsqueeze(0).to(device), {});
     if (decays()) {
-      part.sums = memory.sums.unsqueeze(0).to(device);
-      query_sums = (states[s]->gate_sums(layer).slice(1, -size) + memory.window_sums.unsqueeze(1))
+      part.sums = memory.sums().unsqueeze(0).to(device);
+      query_sums = (states[s]->gate_sums(layer).slice(1, -size) + memory.window_sums().unsqueeze(1))
                        .unsqueeze(0)
                        .to(device);
     }
@@ -348,9 +350,24 @@ void MemoryAttentionMixer::start_window(SequenceState& state, int64_t layer) con
     state.memory(layer).add(attention_.unrotated(at::stack(keys, 1), positions),
                             at::stack(values, 1),
                             decays() ? state.gate_sums(layer) : at::Tensor(),
-                            memory_.capacity);
+                            memory_.capacity,
+                            memory_device());
   }
   state.leave_window(layer);
+}
+
+at::Device MemoryAttentionMixer::memory_device() const {
+  const at::Device device = attention_.device();
+  return knn::searches_on(device.type()) ? device : at::kCPU;
+}
+
+void MemoryAttentionMixer::remember(const at::Tensor& x,
+                                    const Ragged& ragged,
+                                    int64_t layer,
+                                    SequenceState& state) const {
+  TORCH_INTERNAL_ASSERT(has_memory_ && !decays());
+  const Projections p = attention_.project(x, ragged, layer);
+  state.memory(layer).add(p.k, p.v, {}, memory_.capacity, memory_device());
 }
 
 }  // namespace reynard::models

@@ -22,6 +22,10 @@ class MemoryAttentionMixer : public Mixer {
                      int64_t layer,
                      Observer* observer) override;
   void start_window(SequenceState& state, int64_t layer) const override;
+  void remember(const at::Tensor& x,
+                const Ragged& ragged,
+                int64_t layer,
+                SequenceState& state) const override;
   void set_log_pruning_tolerance(double log_tolerance) override {
     attention_.set_log_pruning_tolerance(log_tolerance);
   }
@@ -76,6 +80,8 @@ class MemoryAttentionMixer : public Mixer {
                                       int64_t layer,
                                       int64_t begin,
                                       int64_t size) const;
+  // Where a state's memory lies: beside the weights if it can be searched there.
+  at::Device memory_device() const;
   bool decays() const { return memory_.decay == MemoryDecay::kDistance; }
 
   AttentionMixer attention_;

@@ -70,7 +70,7 @@ std::vector<knn::KeyRing> rings_of(const attention::KeyPart& part) {
   std::vector<knn::KeyRing> rings;
   for (int64_t b = 0; b < part.k.size(0); ++b) {
     knn::KeyRing& ring = rings.emplace_back();
-    ring.keys = part.k[b].detach().cpu().transpose(0, 1);
+    ring.keys = part.k[b].detach().transpose(0, 1);
     ring.next = part.k.size(1);
     // Entries that the row's first query does not see are padding: no query of it sees them.
     if (part.first_key.defined()) ring.first = part.first_key[b][0].item<int64_t>();
@@ -94,8 +94,8 @@ attention::AttentionOutput top_k_attention(const at::Tensor& q,
     attention::KeyPart seen = part;
     if (part.first_key.defined()) seen.first_key = part.first_key.narrow(1, begin, size);
     const at::Tensor sums = query_sums.defined() ? query_sums.narrow(2, begin, size) : query_sums;
-    const at::Tensor ids = knn::search(queries.detach().cpu(), rings, std::min(k, most)).ids;
-    const auto block = attend_chosen(queries, sums, seen, ids.to(q.device()));
+    const at::Tensor ids = knn::search(queries.detach(), rings, std::min(k, most)).ids;
+    const auto block = attend_chosen(queries, sums, seen, ids);
     outs.push_back(block.out);
     lses.push_back(block.lse);
   }
