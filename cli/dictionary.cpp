@@ -35,7 +35,11 @@ void run_dictionary(const DictionaryArguments& arguments) {
   for (int64_t i = 0; i < arguments.documents; ++i) {
     evaluation::PythonRandom random = evaluation::sample_random(arguments.seed, i);
     const evaluation::Dictionary dictionary =
-        evaluation::make_dictionary(random, {}, arguments.tokens / 2, arguments.tokens / 2);
+        evaluation::make_dictionary(random,
+                                    {},
+                                    {.definition_tokens = arguments.tokens / 2,
+                                     .query_tokens = arguments.tokens / 2,
+                                     .block = arguments.tokens / 2});
     std::string text;
     for (const int64_t token : dictionary.definitions) text += static_cast<char>(token);
     for (const int64_t token : dictionary.queries) text += static_cast<char>(token);

@@ -33,20 +33,40 @@ void append_record(std::vector<int64_t>& tokens,
   append_word(value);
 }
 
+// Key marks up to where the next record begins.
+void fill_block(std::vector<int64_t>& tokens, int64_t mark, int64_t next) {
+  tokens.resize(static_cast<size_t>(next), mark);
+}
+
 }  // namespace
+
+int64_t DictionarySize::records(int64_t tokens) const {
+  if (block == 0) return tokens / kRecordTokens;
+  return tokens / block * (block / kRecordTokens) + tokens % block / kRecordTokens;
+}
+
+int64_t DictionarySize::record_begin(int64_t record) const {
+  if (block == 0) return record * kRecordTokens;
+  const int64_t in_block = block / kRecordTokens;
+  return record / in_block * block + record % in_block * kRecordTokens;
+}
 
 Dictionary make_dictionary(PythonRandom& random,
                            const DictionaryVocabulary& vocabulary,
-                           int64_t definition_tokens,
-                           int64_t query_tokens) {
+                           const DictionarySize& size) {
   using tensor::check_value;
   constexpr const char* kName = "dictionary";
   check_value(vocabulary.size >= 5, kName, "vocabulary", vocabulary.size, ">= 5");
   check_value(vocabulary.size <= 1 << 15, kName, "vocabulary", vocabulary.size, "<= 32768");
-  const int64_t defined = definition_tokens / kRecordTokens;
-  const int64_t asked = query_tokens / kRecordTokens;
-  check_value(defined >= 1, kName, "definition tokens", definition_tokens, ">= 10");
-  check_value(asked >= 1, kName, "query tokens", query_tokens, ">= 10");
+  check_value(size.block == 0 || size.block >= kRecordTokens,
+              kName,
+              "block",
+              size.block,
+              "0 (off) or >= 10");
+  const int64_t defined = size.records(size.definition_tokens);
+  const int64_t asked = size.records(size.query_tokens);
+  check_value(defined >= 1, kName, "definition tokens", size.definition_tokens, ">= 10");
+  check_value(asked >= 1, kName, "query tokens", size.query_tokens, ">= 10");
   Word words = 1;
   for (int64_t i = 0; i < kKeyTokens; ++i) words *= vocabulary.num_content();
   check_value(defined <= words,
@@ -56,20 +76,28 @@ Dictionary make_dictionary(PythonRandom& random,
               fmt::format("at most the {} keys of the vocabulary", words));
 
   Dictionary dictionary;
-  dictionary.definitions.reserve(static_cast<size_t>(defined * kRecordTokens));
+  dictionary.definitions.reserve(static_cast<size_t>(size.definition_tokens));
   std::unordered_set<Word> known;
   std::vector<std::array<Word, 2>> records;
   while (static_cast<int64_t>(records.size()) < defined) {
     const Word key = random.up_to(words - 1);
     if (!known.insert(key).second) continue;
+    fill_block(dictionary.definitions,
+               vocabulary.key_mark(),
+               size.record_begin(static_cast<int64_t>(records.size())));
     records.push_back({key, random.up_to(words - 1)});
     append_record(
         dictionary.definitions, vocabulary, vocabulary.key_mark(), key, records.back()[1]);
   }
+  if (size.block > 0) {
+    fill_block(dictionary.definitions, vocabulary.key_mark(), size.definition_tokens);
+  }
   for (int64_t i = 0; i < asked; ++i) {
+    fill_block(dictionary.queries, vocabulary.key_mark(), size.record_begin(i));
     const auto& [key, value] = records[random.up_to(defined - 1)];
     append_record(dictionary.queries, vocabulary, vocabulary.query_mark(), key, value);
   }
+  if (size.block > 0) fill_block(dictionary.queries, vocabulary.key_mark(), size.query_tokens);
   return dictionary;
 }
 

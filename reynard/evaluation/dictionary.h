@@ -25,15 +25,25 @@ struct DictionaryVocabulary {
 inline constexpr int64_t kKeyTokens = 4;      // of a key, and of a value
 inline constexpr int64_t kRecordTokens = 10;  // mark, key, mark, value
 
-struct Dictionary {
-  std::vector<int64_t> definitions;  // whole records
-  std::vector<int64_t> queries;      // whole records, of keys that are defined
+struct DictionarySize {
+  int64_t definition_tokens = 256, query_tokens = 256;
+  // Each block of so many tokens holds whole records and is filled up with key marks, so that local
+  // contexts of this length cut none; 0: records follow each other.
+  int64_t block = 256;
+
+  // Records in a number of tokens, and where a record begins in them.
+  int64_t records(int64_t tokens) const;
+  int64_t record_begin(int64_t record) const;
 };
-// As many records as fit into the given numbers of tokens; keys are distinct. Throws reynard::Error
-// when there are fewer keys than that, or no record fits.
+
+struct Dictionary {
+  std::vector<int64_t> definitions;
+  std::vector<int64_t> queries;  // of keys that are defined
+};
+// As many records as fit; keys are distinct. Throws reynard::Error when there are fewer keys than
+// that, or no record fits.
 Dictionary make_dictionary(PythonRandom& random,
                            const DictionaryVocabulary& vocabulary,
-                           int64_t definition_tokens,
-                           int64_t query_tokens);
+                           const DictionarySize& size);
 
 }  // namespace reynard::evaluation

@@ -122,6 +122,7 @@ struct BabilongConfig {
 struct DictionaryConfig {
   std::vector<int64_t> lengths = {};  // empty: 256, 1024, ... up to 4 times the training length
   int64_t query_tokens = 256;
+  int64_t block = 256;
   int64_t repeats = 10;
   int64_t seed = 0;
   int64_t first_token = 33;
@@ -133,6 +134,10 @@ struct DictionaryConfig {
           "tokens of definitions; default: 256, 1024, ... up to 4 times the training length",
           config::positive);
     field("query_tokens", self.query_tokens, "tokens of queries behind them", config::positive);
+    field("block",
+          self.block,
+          "tokens that are filled up behind whole records, the model's local context; 0: off",
+          config::non_negative);
     field("repeats", self.repeats, "dictionaries per length", config::positive);
     field("seed", self.seed, "seed of keys and values", config::non_negative);
     field("first_token", self.first_token, "id of the first token", config::non_negative);

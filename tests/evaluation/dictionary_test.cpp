@@ -22,10 +22,10 @@ using Word = std::vector<int64_t>;
 
 TEST(Dictionary, HasTheStructureOfThePaper) {
   PythonRandom random(1);
-  const Dictionary dictionary = make_dictionary(random, {}, 256, 256);
-  // 25 whole records of 10 tokens in 256.
-  ASSERT_EQ(dictionary.definitions.size(), 250);
-  ASSERT_EQ(dictionary.queries.size(), 250);
+  const Dictionary dictionary = make_dictionary(random, {}, {});
+  // 25 whole records of 10 tokens in 256, and key marks.
+  ASSERT_EQ(dictionary.definitions.size(), 256);
+  ASSERT_EQ(dictionary.queries.size(), 256);
   std::map<Word, Word> defined;
   const auto word = [](const std::vector<int64_t>& tokens, size_t at) {
     return Word(tokens.begin() + at, tokens.begin() + at + 4);
@@ -48,10 +48,30 @@ TEST(Dictionary, HasTheStructureOfThePaper) {
 
 TEST(Dictionary, RefusesWhatHasNoRecordsOrTooFewKeys) {
   PythonRandom random(1);
-  EXPECT_THROW(make_dictionary(random, {}, 9, 100), Error);
-  EXPECT_THROW(make_dictionary(random, {}, 100, 9), Error);
-  EXPECT_THROW(make_dictionary(random, {.size = 4}, 100, 100), Error);
-  EXPECT_THROW(make_dictionary(random, {.size = 5}, 170, 100), Error);  // 2^4 keys, 17 records
+  EXPECT_THROW(make_dictionary(random, {}, {9, 100, 0}), Error);
+  EXPECT_THROW(make_dictionary(random, {}, {100, 9, 0}), Error);
+  EXPECT_THROW(make_dictionary(random, {.size = 4}, {100, 100, 0}), Error);
+  EXPECT_THROW(make_dictionary(random, {.size = 5}, {170, 100, 0}), Error);  // 2^4 keys, 17 records
+}
+
+TEST(Dictionary, BlocksHoldWholeRecords) {
+  PythonRandom one(1), other(1);
+  const Dictionary dense = make_dictionary(one, {}, {500, 300, 0});
+  EXPECT_EQ(dense.definitions.size(), 500);
+  const Dictionary filled = make_dictionary(other, {}, {512, 308, 256});
+  ASSERT_EQ(filled.definitions.size(), 512);
+  ASSERT_EQ(filled.queries.size(), 308);
+  // The same records, with six key marks behind each 25 of them.
+  for (int64_t record = 0; record < 50; ++record) {
+    const int64_t at = DictionarySize{}.record_begin(record);
+    EXPECT_EQ(at, record < 25 ? record * 10 : 256 + (record - 25) * 10);
+    EXPECT_TRUE(std::equal(dense.definitions.begin() + record * 10,
+                           dense.definitions.begin() + record * 10 + 10,
+                           filled.definitions.begin() + at))
+        << record;
+  }
+  for (const int64_t at : {250, 255, 506, 511}) EXPECT_EQ(filled.definitions[at], 33) << at;
+  EXPECT_EQ(filled.queries[307], 33);
 }
 
 // Remembers what followed every <key mark, key> among the last `memory` tokens.

@@ -26,6 +26,7 @@ class DictionaryTask final : public Task {
   nlohmann::json settings() const override {
     return {{"lengths", config_.lengths},
             {"query_tokens", config_.query_tokens},
+            {"block", config_.block},
             {"repeats", config_.repeats},
             {"seed", config_.seed},
             {"first_token", config_.first_token},
@@ -34,31 +35,32 @@ class DictionaryTask final : public Task {
   }
 
   Requests requests() override {
-    return {static_cast<int64_t>(config_.lengths.size()) * config_.repeats, [this](int64_t i) {
-              const int64_t length = config_.lengths[i / config_.repeats];
-              PythonRandom random = sample_random(config_.seed, i);
-              Dictionary dictionary = make_dictionary(
-                  random, {config_.first_token, config_.vocabulary}, length, config_.query_tokens);
-              Score score;
-              if (bos_) score.context = {*bos_};
-              score.context.insert(score.context.end(),
-                                   dictionary.definitions.begin(),
-                                   dictionary.definitions.end());
-              score.continuation = std::move(dictionary.queries);
-              return Request{fmt::format("{} {}", length, i % config_.repeats),
-                             {{"length", length}, {"repeat", i % config_.repeats}},
-                             std::move(score)};
-            }};
+    return {
+        static_cast<int64_t>(config_.lengths.size()) * config_.repeats, [this](int64_t i) {
+          const int64_t length = config_.lengths[i / config_.repeats];
+          PythonRandom random = sample_random(config_.seed, i);
+          Dictionary dictionary =
+              make_dictionary(random, {config_.first_token, config_.vocabulary}, size_of(length));
+          Score score;
+          if (bos_) score.context = {*bos_};
+          score.context.insert(
+              score.context.end(), dictionary.definitions.begin(), dictionary.definitions.end());
+          score.continuation = std::move(dictionary.queries);
+          return Request{fmt::format("{} {}", length, i % config_.repeats),
+                         {{"length", length}, {"repeat", i % config_.repeats}},
+                         std::move(score)};
+        }};
   }
 
   // A value is right when all its tokens are, each predicted after the true ones before it.
   nlohmann::json sample(const Request& request, const Response& response) override {
     const std::vector<uint8_t>& hits = std::get<Scored>(response).hits;
-    const auto records = static_cast<int64_t>(hits.size()) / kRecordTokens;
+    const DictionarySize size = size_of(request.about.at("length"));
+    const int64_t records = size.records(size.query_tokens);
     int64_t right = 0;
     int64_t tokens = 0;
     for (int64_t r = 0; r < records; ++r) {
-      const auto value = hits.begin() + (r + 1) * kRecordTokens - kKeyTokens;
+      const auto value = hits.begin() + size.record_begin(r) + kRecordTokens - kKeyTokens;
       const auto correct = std::count(value, value + kKeyTokens, uint8_t{1});
       tokens += correct;
       right += correct == kKeyTokens ? 1 : 0;
@@ -95,6 +97,11 @@ class DictionaryTask final : public Task {
   bool measures_part() const override { return true; }
 
  private:
+  DictionarySize size_of(int64_t length) const {
+    return {
+        .definition_tokens = length, .query_tokens = config_.query_tokens, .block = config_.block};
+  }
+
   std::optional<int64_t> bos_;
   DictionaryConfig config_;
 };
@@ -115,8 +122,9 @@ std::unique_ptr<Task> make_dictionary_task(const Corpus& corpus,
   PythonRandom random(0);  // settings that no dictionary fits show before anything runs
   make_dictionary(random,
                   {settings.first_token, settings.vocabulary},
-                  settings.lengths.front(),
-                  settings.query_tokens);
+                  {.definition_tokens = settings.lengths.front(),
+                   .query_tokens = settings.query_tokens,
+                   .block = settings.block});
   return std::make_unique<DictionaryTask>(corpus, settings);
 }
 
