@@ -17,7 +17,12 @@ config::EnumNames<ScheduleShape> enum_names(ScheduleShape) {
           {ScheduleShape::kLinear, "linear"},
           {ScheduleShape::kCosine, "cosine"},
           {ScheduleShape::kOneMinusSqrt, "one-minus-sqrt"},
-          {ScheduleShape::kWSD, "wsd"}};
+          {ScheduleShape::kWSD, "wsd"},
+          {ScheduleShape::kInverseSqrt, "inverse-sqrt"}};
+}
+
+config::EnumNames<OptimizerRule> enum_names(OptimizerRule) {
+  return {{OptimizerRule::kAdamW, "adamw"}, {OptimizerRule::kAdafactor, "adafactor"}};
 }
 
 config::EnumNames<Precision> enum_names(Precision) {
@@ -30,7 +35,9 @@ config::EnumNames<DeviceChoice> enum_names(DeviceChoice) {
 }
 
 config::EnumNames<DocumentsOrder> enum_names(DocumentsOrder) {
-  return {{DocumentsOrder::kInTurn, "in_turn"}, {DocumentsOrder::kDrawn, "drawn"}};
+  return {{DocumentsOrder::kInTurn, "in_turn"},
+          {DocumentsOrder::kDrawn, "drawn"},
+          {DocumentsOrder::kByAccuracy, "by_accuracy"}};
 }
 
 config::EnumNames<CrossbatchLoss> enum_names(CrossbatchLoss) {
@@ -76,7 +83,7 @@ void check_crossbatch(const Experiment& experiment,
   if (cross.steps.size() + 1 != std::max<size_t>(in_turn ? cross.documents.size() : 1, 1)) {
     add("crossbatch.steps",
         in_turn ? "must be one fewer than crossbatch.documents"
-                : "must be empty with crossbatch.order = \"drawn\"");
+                : "must be empty unless crossbatch.order = \"in_turn\"");
   }
   if (!std::ranges::is_sorted(cross.steps)) add("crossbatch.steps", "must not fall");
   if (cross.memory > 0 && (packs || data.mode != data::LoaderMode::kOrdered)) {
@@ -124,6 +131,10 @@ void Experiment::check(config::Problems& problems, const std::string& path) cons
   if (schedule.shape == ScheduleShape::kWSD &&
       schedule.warmup_fraction + schedule.decay_fraction > 1) {
     add("schedule.decay_fraction", "and schedule.warmup_fraction together must be at most 1");
+  }
+  if (schedule.shape == ScheduleShape::kInverseSqrt && schedule.warmup_fraction == 0 &&
+      schedule.warmup_tokens == 0) {
+    add("schedule.shape", "\"inverse-sqrt\" needs a warm-up, from whose end the rate falls");
   }
   if (run.folder.empty()) add("run.folder", "must name a folder for the results of the run");
   constexpr int64_t kMostStepTokens = int64_t{1} << 31;

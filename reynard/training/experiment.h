@@ -19,6 +19,11 @@ enum class ScheduleShape {
   kCosine,        // half a cosine down to the final rate
   kOneMinusSqrt,  // peak - (peak - final) sqrt(progress)
   kWSD,           // warm-up, stable, then one-minus-sqrt over the last decay_fraction
+  kInverseSqrt,   // peak sqrt(warm-up / progress), at least the final rate
+};
+enum class OptimizerRule {
+  kAdamW,
+  kAdafactor,  // learning rates are relative to the weights' root mean square
 };
 enum class Precision {
   kAuto,  // bf16 on a GPU and where the CPU multiplies bf16 (AVX512-BF16 or AMX), else f32
@@ -32,6 +37,7 @@ enum class DeviceChoice {
   kCUDA,
 };
 config::EnumNames<ScheduleShape> enum_names(ScheduleShape);
+config::EnumNames<OptimizerRule> enum_names(OptimizerRule);
 config::EnumNames<Precision> enum_names(Precision);
 config::EnumNames<DeviceChoice> enum_names(DeviceChoice);
 
@@ -50,6 +56,7 @@ struct RunConfig {
 };
 
 struct OptimizerConfig {
+  OptimizerRule rule = OptimizerRule::kAdamW;
   double learning_rate = 2e-3;  // peak
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -58,10 +65,16 @@ struct OptimizerConfig {
   double clip_norm = 1;       // global norm of the gradient of a step; 0: off
 
   static void fields(auto& self, auto&& field) {
-    field("learning_rate", self.learning_rate, "peak learning rate of AdamW", config::positive);
+    field("rule",
+          self.rule,
+          "adamw, or adafactor: learning rates relative to the weights, factored second moments");
+    field("learning_rate", self.learning_rate, "peak learning rate", config::positive);
     field("beta1", self.beta1, "decay of the first moment", config::fraction);
-    field("beta2", self.beta2, "decay of the second moment", config::fraction);
-    field("epsilon", self.epsilon, "added to the root of the second moment", config::positive);
+    field("beta2", self.beta2, "decay of the second moment (adamw)", config::fraction);
+    field("epsilon",
+          self.epsilon,
+          "added to the root of the second moment (adamw)",
+          config::positive);
     field("weight_decay",
           self.weight_decay,
           "decoupled weight decay of matrices and embeddings; norms and biases have none",
@@ -167,8 +180,9 @@ struct TrainingConfig {
 
 // How the number of documents that a context sees keys of changes over a run.
 enum class DocumentsOrder {
-  kInTurn,  // the next of the list after each of `steps`
-  kDrawn,   // one of the list, drawn in every step
+  kInTurn,      // the next of the list after each of `steps`
+  kDrawn,       // one of the list, drawn in every step
+  kByAccuracy,  // the next of the list after a step that predicted `accuracy` of its tokens
 };
 enum class CrossbatchLoss {
   kAll,   // every token
@@ -184,6 +198,7 @@ struct CrossbatchConfig {
   std::vector<int64_t> documents = {1};
   DocumentsOrder order = DocumentsOrder::kInTurn;
   std::vector<int64_t> steps;
+  double accuracy = 0.98;
   CrossbatchLoss loss = CrossbatchLoss::kAll;
   bool stop_gradient = false;
   int64_t memory = 0;  // tokens per row; 0: none
@@ -206,6 +221,10 @@ struct CrossbatchConfig {
           self.steps,
           "steps after which the next of `documents` is used, one fewer than those",
           config::positive);
+    field("accuracy",
+          self.accuracy,
+          "share of a step's tokens that is predicted when the next of `documents` is due",
+          config::fraction);
     field("loss", self.loss, "loss of all contexts, or of the last of each row");
     field("stop_gradient", self.stop_gradient, "no gradient through keys of other contexts");
     field("memory",
@@ -253,7 +272,7 @@ struct Experiment {
     field("crossbatch", self.crossbatch, "training of a memory");
     field("data", self.data, "training text");
     field("validation", self.validation, "held-out text");
-    field("optimizer", self.optimizer, "AdamW");
+    field("optimizer", self.optimizer, "AdamW or Adafactor");
     field("schedule", self.schedule, "learning rate over the run");
     field("training", self.training, "budget, precision, checkpoints");
   }
@@ -263,7 +282,7 @@ struct Experiment {
   int64_t tokens_per_step() const { return data.batch_size * data.length * training.accumulation; }
 };
 
-// Documents whose keys a context sees in a step (from 0).
+// Documents whose keys a context sees in a step (from 0), unless they go by accuracy.
 int64_t crossbatch_documents(const Experiment& experiment, int64_t step);
 
 // The device that training runs on. Throws reynard::Error for cuda where there is none.

@@ -26,8 +26,12 @@ Optimizer::Optimizer(const OptimizerConfig& config, models::Decoder& model)
     const at::TensorOptions f32 = parameter.value.options().dtype(at::kFloat).requires_grad(false);
     group.names.push_back(name);
     group.parameters.push_back(&parameter);
-    group.exp_avg.push_back(at::zeros(parameter.value.sizes(), f32));
-    group.exp_avg_sq.push_back(at::zeros(parameter.value.sizes(), f32));
+    if (config.rule == OptimizerRule::kAdafactor) {
+      group.factored.push_back(adafactor_moments(parameter.value.detach()));
+    } else {
+      group.exp_avg.push_back(at::zeros(parameter.value.sizes(), f32));
+      group.exp_avg_sq.push_back(at::zeros(parameter.value.sizes(), f32));
+    }
     group.steps.push_back(at::zeros({}, at::kFloat));
     group.moved.push_back(false);
   });
@@ -59,6 +63,19 @@ void Optimizer::step(double learning_rate, const at::Tensor& grad_norm, const at
       const at::Tensor& gradient = parameter.value.grad();
       group.moved[i] = gradient.defined();  // else not used by this model's forward
       if (!group.moved[i]) continue;
+      const auto taken = static_cast<int64_t>(group.steps[i].add_(1).item<float>());
+      if (config_.rule == OptimizerRule::kAdafactor) {
+        adafactor(parameter.value.detach(),
+                  group.factored[i],
+                  gradient,
+                  scale.to(gradient.device()),
+                  {.learning_rate = learning_rate,
+                   .beta1 = config_.beta1,
+                   .weight_decay = group.weight_decay,
+                   .step = taken});
+        if (parameter.compute.defined()) parameter.compute.copy_(parameter.value);
+        continue;
+      }
       steps.push_back({.value = parameter.value.detach(),
                        .compute = parameter.compute,
                        .exp_avg = group.exp_avg[i],
@@ -69,7 +86,7 @@ void Optimizer::step(double learning_rate, const at::Tensor& grad_norm, const at
                        .beta2 = config_.beta2,
                        .epsilon = config_.epsilon,
                        .weight_decay = group.weight_decay,
-                       .step = static_cast<int64_t>(group.steps[i].add_(1).item<float>())});
+                       .step = taken});
     }
   }
   ops::adamw(steps, scale);
@@ -94,8 +111,14 @@ std::vector<checkpoint::NamedTensor> Optimizer::state() const {
   std::vector<checkpoint::NamedTensor> state;
   for (const Group& group : groups_) {
     for (size_t i = 0; i < group.names.size(); ++i) {
-      state.push_back({"exp_avg." + group.names[i], group.exp_avg[i]});
-      state.push_back({"exp_avg_sq." + group.names[i], group.exp_avg_sq[i]});
+      if (config_.rule == OptimizerRule::kAdafactor) {
+        for (const auto& [moment, tensor] : group.factored[i].named()) {
+          state.push_back({moment + "." + group.names[i], tensor});
+        }
+      } else {
+        state.push_back({"exp_avg." + group.names[i], group.exp_avg[i]});
+        state.push_back({"exp_avg_sq." + group.names[i], group.exp_avg_sq[i]});
+      }
       state.push_back({"step." + group.names[i], group.steps[i]});
     }
   }

@@ -1,9 +1,10 @@
 #pragma once
-// AdamW over a model's parameters with the published parameter groups, global-norm clipping, and
-// the refresh of bf16 compute copies. Moments are f32.
+// AdamW or Adafactor over a model's parameters with the published parameter groups, global-norm
+// clipping, and the refresh of bf16 compute copies. Moments are f32.
 
 #include "reynard/checkpoint/safetensors.h"
 #include "reynard/models/decoder.h"
+#include "reynard/training/adafactor.h"
 #include "reynard/training/experiment.h"
 
 #include <span>
@@ -20,7 +21,7 @@ class Optimizer {
   // Global L2 norm of the gradients that are there (parameters without a gradient count 0): an f64
   // scalar on the model's device.
   at::Tensor grad_norm() const;
-  // One AdamW step on the gradients scaled to clip_norm, which also refreshes the model's compute
+  // One step on the gradients scaled to clip_norm, which also refreshes the model's compute
   // copies; then clears the gradients. Nothing on a GPU is waited for: where grad_norm, which
   // grad_norm() returned, or the loss (f64 scalars) is not finite the kernels change nothing, and
   // the caller, who learns of it later, calls take_back_step().
@@ -28,8 +29,8 @@ class Optimizer {
   // The last step() changed nothing: it does not count.
   void take_back_step();
 
-  // Moments and step counts by name: "exp_avg.NAME", "exp_avg_sq.NAME", "step.NAME" (f32 scalar).
-  // The tensors are the optimizer's own.
+  // Moments and step counts by name: "exp_avg.NAME", "exp_avg_sq.NAME", "step.NAME" (f32 scalar),
+  // and with Adafactor those of AdafactorMoments. The tensors are the optimizer's own.
   std::vector<checkpoint::NamedTensor> state() const;
   // Copies values into the moments; throws Error unless names, shapes and dtypes are those of
   // state().
@@ -42,9 +43,10 @@ class Optimizer {
     double weight_decay = 0;
     std::vector<std::string> names;
     std::vector<models::Parameter*> parameters;
-    std::vector<at::Tensor> exp_avg, exp_avg_sq;
-    std::vector<at::Tensor> steps;  // f32 scalars in host memory
-    std::vector<bool> moved;        // by the last step: it had a gradient
+    std::vector<at::Tensor> exp_avg, exp_avg_sq;  // with AdamW
+    std::vector<AdafactorMoments> factored;       // with Adafactor
+    std::vector<at::Tensor> steps;                // f32 scalars in host memory
+    std::vector<bool> moved;                      // by the last step: it had a gradient
   };
   OptimizerConfig config_;
   std::vector<Group> groups_;

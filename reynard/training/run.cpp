@@ -166,6 +166,8 @@ class Window {
                  {"seconds", now},
                  {"skipped_steps", trainer.skipped_steps()},
                  {"peak_memory_bytes", peak_memory_bytes()}};
+    if (last_.documents > 0) line["documents"] = last_.documents;
+    if (last_.accuracy >= 0) line["accuracy"] = last_.accuracy;
     if (trainer.device().is_cuda()) {
       line["peak_gpu_memory_bytes"] = tensor::peak_gpu_memory_bytes(trainer.device());
     }

@@ -20,6 +20,7 @@ double decay(ScheduleShape shape, double decayed, double decay_share) {
     case ScheduleShape::kOneMinusSqrt:
       return 1 - std::sqrt(decayed);
     case ScheduleShape::kWSD:
+    case ScheduleShape::kInverseSqrt:
       break;
   }
   if (decay_share <= 0) return 1;
@@ -41,6 +42,9 @@ double learning_rate(const ScheduleConfig& schedule, double peak, const Progress
           ? static_cast<double>(schedule.warmup_tokens) / progress.token_budget
           : schedule.warmup_fraction;
   if (fraction < warmup_end) return peak * fraction / warmup_end;
+  if (schedule.shape == ScheduleShape::kInverseSqrt) {
+    return peak * std::max(schedule.final_fraction, std::sqrt(warmup_end / fraction));
+  }
   const double rest = 1 - warmup_end;
   const double decayed = rest > 0 ? (fraction - warmup_end) / rest : 1;
   const double share = rest > 0 ? schedule.decay_fraction / rest : 1;

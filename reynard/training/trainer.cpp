@@ -10,10 +10,13 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <ATen/ops/argmax.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -109,7 +112,8 @@ bool Trainer::done() const {
 at::Tensor Trainer::loss_sum(const data::Batch& batch,
                              models::Observer* observer,
                              int64_t documents,
-                             models::BatchMemory* memory) {
+                             models::BatchMemory* memory,
+                             at::Tensor* hits) {
   const CrossbatchConfig& cross = experiment_.crossbatch;
   models::ForwardOptions options{
       .checkpoint_activations = experiment_.training.checkpoint_activations, .observer = observer};
@@ -124,12 +128,37 @@ at::Tensor Trainer::loss_sum(const data::Batch& batch,
   const at::Tensor offsets = sequence_offsets(batch.starts, std::max<int64_t>(cross.contexts, 1));
   const at::Tensor hidden = model_.hidden(batch.tokens.flatten(), offsets, {}, options);
   const models::Parameter& head = model_.head();
+  if (hits != nullptr) *hits += count_hits(hidden, batch);
   return ops::cross_entropy(hidden,
                             head.value,
                             head.compute,
                             batch.targets.flatten(),
                             batch.loss_mask.flatten(),
                             experiment_.training.loss_chunk_tokens);
+}
+
+at::Tensor Trainer::count_hits(const at::Tensor& hidden, const data::Batch& batch) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor counted = at::nonzero(batch.loss_mask.flatten()).squeeze(1);
+  const at::Tensor targets = batch.targets.flatten().index_select(0, counted).to(device());
+  const at::Tensor rows = hidden.detach().index_select(0, counted.to(device()));
+  const models::Parameter& head = model_.head();
+  const at::Tensor weight = head.compute.defined() ? head.compute : head.value;
+  at::Tensor hits = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(device()));
+  const int64_t chunk = experiment_.training.loss_chunk_tokens;
+  for (int64_t begin = 0; begin < rows.size(0); begin += chunk) {
+    const int64_t size = std::min(chunk, rows.size(0) - begin);
+    const at::Tensor logits =
+        at::matmul(rows.narrow(0, begin, size).to(weight.scalar_type()), weight.t());
+    hits += logits.argmax(-1).eq(targets.narrow(0, begin, size)).sum();
+  }
+  return hits;
+}
+
+int64_t Trainer::documents() const {
+  const CrossbatchConfig& cross = experiment_.crossbatch;
+  if (by_accuracy()) return cross.documents[stage_];
+  return crossbatch_documents(experiment_, steps_);
 }
 
 data::Batch Trainer::next_batch(data::Loader& loader) const {
@@ -162,11 +191,15 @@ Trainer::Losses Trainer::accumulate_gradients(models::Observer* observer) {
   }
   const double scale = 1 / std::max(losses.tokens, 1.0);
   losses.sum = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(device()));
-  const int64_t documents = crossbatch_documents(experiment_, steps_);
+  losses.hits = at::zeros_like(losses.sum);
   for (int64_t i = 0; i < experiment_.training.accumulation; ++i) {
     models::BatchMemory* const remembered = memory(i);
     if (remembered != nullptr) remembered->begin_step(batches[i].starts);
-    const at::Tensor sum = loss_sum(batches[i], i == 0 ? observer : nullptr, documents, remembered);
+    const at::Tensor sum = loss_sum(batches[i],
+                                    i == 0 ? observer : nullptr,
+                                    documents(),
+                                    remembered,
+                                    by_accuracy() ? &losses.hits : nullptr);
     losses.sum += sum.detach();
     (sum * scale).backward();
     if (remembered != nullptr) remembered->commit();
@@ -179,16 +212,22 @@ StepResult Trainer::step(models::Observer* observer) {
   StepResult result{.step = steps_ + 1};
   result.learning_rate =
       learning_rate(experiment_.schedule, experiment_.optimizer.learning_rate, progress());
+  if (experiment_.crossbatch.contexts > 0) result.documents = documents();
   const Losses losses = accumulate_gradients(observer);
   result.tokens = tokens_;
   result.loss_tokens = losses.tokens;
   const at::Tensor grad_norm = optimizer_.grad_norm();
   optimizer_.step(result.learning_rate, grad_norm, losses.sum);
   // Read together and last: on a GPU reading a number waits for all work before it.
-  const at::Tensor read = at::stack({losses.sum, grad_norm}).cpu();
+  const at::Tensor read = at::stack({losses.sum, grad_norm, losses.hits}).cpu();
   result.loss = read[0].item<double>() / std::max(losses.tokens, 1.0);
   result.grad_norm = read[1].item<double>();
   result.skipped = !std::isfinite(result.loss) || !std::isfinite(result.grad_norm);
+  if (by_accuracy()) {
+    result.accuracy = read[2].item<double>() / std::max(losses.tokens, 1.0);
+    const auto last = std::ssize(experiment_.crossbatch.documents) - 1;
+    if (result.accuracy >= experiment_.crossbatch.accuracy) stage_ = std::min(stage_ + 1, last);
+  }
   ++steps_;
   if (result.skipped) {
     optimizer_.take_back_step();
@@ -235,6 +274,7 @@ nlohmann::json Trainer::counters() const {
           {"tokens", tokens_},
           {"skipped_steps", skipped_steps_},
           {"skipped_in_a_row", skipped_in_a_row_},
+          {"stage", stage_},
           {"seconds", seconds()},
           {"step_seconds", step_seconds_},
           {"loader", loader_->state()}};
@@ -285,6 +325,10 @@ void Trainer::restore(const nlohmann::json& counters,
     tokens_ = counters.at("tokens");
     skipped_steps_ = counters.at("skipped_steps");
     skipped_in_a_row_ = counters.at("skipped_in_a_row");
+    stage_ =
+        std::clamp<int64_t>(counters.value("stage", int64_t{0}),
+                            0,
+                            std::max<int64_t>(std::ssize(experiment_.crossbatch.documents), 1) - 1);
     seconds_before_ = counters.at("seconds");
     step_seconds_ = counters.at("step_seconds");
     loader_->restore(counters.at("loader"));

@@ -26,7 +26,9 @@ struct StepResult {
   double loss_tokens = 0;  // tokens that count in the loss
   double grad_norm = 0;    // before clipping
   double learning_rate = 0;
-  bool skipped = false;  // loss or gradient was not finite: weights and moments are untouched
+  int64_t documents = 0;  // crossbatch: whose keys a context saw; 0: off
+  double accuracy = -1;   // share of the tokens predicted, where documents go by it; -1: unknown
+  bool skipped = false;   // loss or gradient was not finite: weights and moments are untouched
 };
 
 class Trainer {
@@ -69,6 +71,7 @@ class Trainer {
   struct Losses {
     at::Tensor sum;     // nats over all tokens that count: an f64 scalar on the model's device
     double tokens = 0;  // tokens that count
+    at::Tensor hits;    // those predicted: an f64 scalar; zero unless documents go by accuracy
   };
   // Forward and backward of the whole step; gradients are accumulated.
   Losses accumulate_gradients(models::Observer* observer);
@@ -76,7 +79,16 @@ class Trainer {
   at::Tensor loss_sum(const data::Batch& batch,
                       models::Observer* observer,
                       int64_t documents,
-                      models::BatchMemory* memory);
+                      models::BatchMemory* memory,
+                      at::Tensor* hits = nullptr);
+  // Tokens that count and whose target has the largest logit: an f64 scalar.
+  at::Tensor count_hits(const at::Tensor& hidden, const data::Batch& batch) const;
+  bool by_accuracy() const {
+    return experiment_.crossbatch.contexts > 0 &&
+           experiment_.crossbatch.order == DocumentsOrder::kByAccuracy;
+  }
+  // Whose keys the next step's contexts see.
+  int64_t documents() const;
   // The loader's next batch with the loss mask of the crossbatch.
   data::Batch next_batch(data::Loader& loader) const;
   void restore_memories(std::span<const checkpoint::NamedTensor> saved);
@@ -89,6 +101,7 @@ class Trainer {
   models::Decoder model_;
   Optimizer optimizer_;
   std::vector<models::BatchMemory> memories_;  // one per micro-batch of a step, or none
+  int64_t stage_ = 0;  // place in crossbatch.documents, where they go by accuracy
   int64_t steps_ = 0, tokens_ = 0, skipped_steps_ = 0, skipped_in_a_row_ = 0;
   double seconds_before_ = 0;  // of earlier processes
   Clock::time_point begin_ = Clock::now();

@@ -50,6 +50,26 @@ TEST(CrossbatchTraining, DocumentsFollowTheirOrder) {
   for (const int64_t d : {1, 2, 4}) EXPECT_NEAR(drawn.count(d), 100, 40) << d;
 }
 
+// A threshold that every step passes: the next number in each step, also after a restart.
+TEST(CrossbatchTraining, DocumentsGoByAccuracy) {
+  Experiment experiment = crossbatch_experiment();
+  experiment.crossbatch.documents = {1, 2, 4};
+  experiment.crossbatch.order = DocumentsOrder::kByAccuracy;
+  experiment.crossbatch.accuracy = 0;
+  const auto trainer = tiny_trainer(experiment);
+  const StepResult first = trainer->step();
+  EXPECT_EQ(first.documents, 1);
+  EXPECT_GE(first.accuracy, 0);
+  EXPECT_LE(first.accuracy, 1);
+  const auto resumed = tiny_trainer(experiment);
+  resumed->restore(trainer->counters(), trainer->optimizer_state());
+  EXPECT_EQ(resumed->step().documents, 2);
+  for (const int64_t documents : {2, 4, 4}) EXPECT_EQ(trainer->step().documents, documents);
+  experiment.crossbatch.accuracy = 1;  // not reached by random weights
+  const auto waiting = tiny_trainer(experiment);
+  for (int step = 0; step < 3; ++step) EXPECT_EQ(waiting->step().documents, 1);
+}
+
 TEST(CrossbatchTraining, LearnsAndDependsOnOtherDocuments) {
   double first_loss = 0;
   std::set<double> losses;

@@ -11,6 +11,8 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <cmath>
@@ -118,6 +120,66 @@ TEST(Optimizer, FollowsTheDefinition) {
     const at::Tensor& value = expected.at(name).value;
     EXPECT_TENSORS_NEAR(parameter.value.detach(), value.to(at::kFloat), 1e-6, 1e-5) << name;
   });
+}
+
+// The published formulas in f64, three steps: a matrix with rows and columns, and a vector.
+TEST(Adafactor, FollowsTheDefinition) {
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{130, 140}, {7}}) {
+    const at::Tensor value = at::randn(shape) * 0.1;
+    at::Tensor expected = value.to(at::kDouble), momentum = at::zeros_like(expected);
+    AdafactorMoments moments = adafactor_moments(value);
+    EXPECT_EQ(moments.rows.defined(), shape.size() == 2);
+    at::Tensor second = at::zeros_like(expected);
+    at::Tensor rows = at::zeros({shape[0]}, at::kDouble), columns;
+    if (shape.size() == 2) columns = at::zeros({shape[1]}, at::kDouble);
+    for (int64_t t = 1; t <= 3; ++t) {
+      const at::Tensor gradient = at::randn(shape);
+      const double beta2 = 1 - std::pow(static_cast<double>(t), -0.8);
+      const at::Tensor g = gradient.to(at::kDouble) * 0.5, square = g * g + 1e-30;
+      if (shape.size() == 2) {
+        rows = rows * beta2 + square.mean(1) * (1 - beta2);
+        columns = columns * beta2 + square.mean(0) * (1 - beta2);
+        second = rows.unsqueeze(1) * columns / rows.mean();
+      } else {
+        second = second * beta2 + square * (1 - beta2);
+      }
+      at::Tensor u = g / second.sqrt();
+      u = u / (u * u).mean().sqrt().clamp_min(1);
+      const double size = std::max((expected * expected).mean().sqrt().item<double>(), 1e-3);
+      momentum = momentum * 0.9 + u * (0.1 * 0.02 * size);
+      expected = expected * (1 - 0.02 * 0.3) - momentum;
+      adafactor(value,
+                moments,
+                gradient,
+                at::ones({}) * 0.5,
+                {.learning_rate = 0.02, .weight_decay = 0.3, .step = t});
+    }
+    EXPECT_TENSORS_NEAR(value, expected.to(at::kFloat), 1e-6, 1e-5);
+  }
+}
+
+TEST(Optimizer, AdafactorIsSavedAndChangesNothingWhereALossIsNotFinite) {
+  models::Decoder model(tiny_experiment().model);
+  Optimizer optimizer({.rule = OptimizerRule::kAdafactor}, model);
+  set_gradients(model, 1);
+  optimizer.step(0.01, optimizer.grad_norm(), kLoss);
+  std::map<std::string, at::Tensor> before;
+  model.parameters([&](const std::string& name, models::Parameter& parameter) {
+    before[name] = parameter.value.detach().clone();
+  });
+  set_gradients(model, 1);
+  optimizer.step(0.01, optimizer.grad_norm(), kLoss * std::numeric_limits<double>::quiet_NaN());
+  optimizer.take_back_step();
+  model.parameters([&](const std::string& name, models::Parameter& parameter) {
+    EXPECT_BITWISE_EQUAL(parameter.value.detach(), before[name]) << name;
+  });
+  Optimizer other({.rule = OptimizerRule::kAdafactor}, model);
+  other.restore(optimizer.state());
+  const auto left = optimizer.state(), right = other.state();
+  ASSERT_EQ(left.size(), right.size());
+  for (size_t i = 0; i < left.size(); ++i) EXPECT_BITWISE_EQUAL(left[i].tensor, right[i].tensor);
+  Optimizer adamw({}, model);
+  EXPECT_THROW(adamw.restore(optimizer.state()), Error);
 }
 
 TEST(Optimizer, ChangesNothingWhereALossOrGradientIsNotFinite) {

@@ -51,6 +51,19 @@ TEST(Schedule, ShapesFallFromThePeakToTheFinalRate) {
   EXPECT_NEAR(rate_at(with(ScheduleShape::kOneMinusSqrt), 400), 0.1 + 0.9 * 0.5, 1e-12);
 }
 
+TEST(Schedule, InverseSqrtFallsFromTheEndOfTheWarmUp) {
+  const ScheduleConfig schedule{
+      .shape = ScheduleShape::kInverseSqrt, .warmup_tokens = 100, .final_fraction = 0.25};
+  const auto rate = [&](int64_t tokens) {
+    return learning_rate(schedule, 2, {.tokens = tokens, .token_budget = 10000});
+  };
+  EXPECT_NEAR(rate(50), 1, 1e-9);
+  EXPECT_NEAR(rate(100), 2, 1e-9);
+  EXPECT_NEAR(rate(400), 1, 1e-9);
+  EXPECT_NEAR(rate(900), 2.0 / 3, 1e-9);
+  EXPECT_NEAR(rate(5000), 0.5, 1e-9);  // not below the final rate
+}
+
 TEST(Schedule, WsdIsStableUntilTheLastShare) {
   const ScheduleConfig wsd{
       .shape = ScheduleShape::kWSD, .warmup_tokens = 100, .decay_fraction = 0.4};
