@@ -12,7 +12,7 @@ import sys
 
 import gguf
 import numpy as np
-from llama_cpp import Llama
+from llama_cpp import Llama, llama_cpp
 from safetensors import safe_open
 
 FOLDER, PROMPT, TOKENS, DTYPE = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
@@ -70,10 +70,19 @@ def write_gguf(path):
     writer.close()
 
 
+def model_params_without_amx(defaults=llama_cpp.llama_model_default_params):
+    """AMX kernels of llama-cpp-python 0.3.36 end in SIGILL with Q8_0 weights (tileloadd without a tile configuration)."""
+    params = defaults()
+    params.use_extra_bufts = False
+    return params
+
+
 def main():
     path = os.path.join(FOLDER, f"{DTYPE}.gguf")
     write_gguf(path)
     threads = int(os.environ.get("OMP_NUM_THREADS", "2"))
+    if DTYPE == "int8":
+        llama_cpp.llama_model_default_params = model_params_without_amx
     llama = Llama(path, n_ctx=PROMPT + TOKENS + 64, n_batch=512, n_threads=threads, n_threads_batch=threads, verbose=False)
     prompt = [(i * 7919 + 13) % VOCABULARY for i in range(PROMPT)]
 

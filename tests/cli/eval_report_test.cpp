@@ -162,8 +162,7 @@ TEST_F(EvalCommand, PagesFitADesktopAndAPhone) {
              "--text",
              "text.txt",
              "--task",
-             "per_position_loss,forgetting_curve,inside,pruning,needle,passkey,"
-             "attention_mass",
+             "per_position_loss,forgetting_curve,inside,pruning,needle,passkey",
              "--length=512",
              kFewPoints,
              "--forgetting_curve.length=64",
@@ -171,8 +170,7 @@ TEST_F(EvalCommand, PagesFitADesktopAndAPhone) {
              "--needle.depths=2",
              "--needle.max_tokens=2",
              "--passkey.max_tokens=2",
-             "--passkey.trials=2",
-             "--attention_mass.samples=2"});
+             "--passkey.trials=2"});
     ASSERT_EQ(eval.exit_code, 0) << eval.errors;
   }
   const ProgramResult report = run({"report", "run", "other", "-o", "report.html"});

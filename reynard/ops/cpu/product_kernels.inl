@@ -9,11 +9,53 @@
 
 #include "reynard/ops/product_kernels.h"
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 namespace reynard::ops::cpu {
 
 namespace {
 
 #include "reynard/ops/cpu/row_vector.inl"
+
+// GCC 12 widens vectors of bytes lane by lane; hence intrinsics.
+REYNARD_INLINE Vector load(const int8_t* p) {
+#if defined(__AVX512F__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+#elif defined(__AVX2__)
+  const auto eight = [](const int8_t* from) __attribute__((always_inline)) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+  };
+  const __m256 halves[2] = {eight(p), eight(p + 8)};
+  return __builtin_bit_cast(Vector, halves);
+#else
+  using Bytes = int8_t __attribute__((vector_size(16)));
+  Bytes bytes;
+  __builtin_memcpy(&bytes, p, sizeof bytes);
+  return __builtin_convertvector(bytes, Vector);
+#endif
+}
+
+// In the order of sum_of, which takes its lanes through memory: too slow for short rows.
+REYNARD_INLINE float sum_of_row(Vector v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps(v);
+#else
+  return sum_of(v);
+#endif
+}
+
+REYNARD_INLINE void store_one(float* p, float x) {
+  *p = x;
+}
+REYNARD_INLINE void store_one(BF16* p, float x) {
+  const auto bits = __builtin_bit_cast(uint32_t, x);
+  const uint32_t rounded = (bits + (((bits >> 16) & 1U) + 0x7fffU)) >> 16;
+  *p = static_cast<BF16>(x != x ? 0x7fc0U : rounded);
+}
 
 constexpr int64_t kStep = 2 * kLanes;
 constexpr int kRowsAtOnce = 4;    // of the weight: they share what is loaded of x
@@ -72,9 +114,9 @@ REYNARD_INLINE void product_block(const ProductRows& p, int64_t row, int64_t tok
   if (whole < p.width) add(whole, p.width - whole);
   for (int r = 0; r < kRows; ++r) {
     for (int t = 0; t < kTokens; ++t) {
-      float sum = sum_of(sums[r][t]);
+      float sum = sum_of_row(sums[r][t]);
       if constexpr (sizeof(W) == 1) sum *= p.scales[row + r];
-      store(static_cast<Y*>(p.y) + (token + t) * p.rows + row + r, broadcast(sum), 1);
+      store_one(static_cast<Y*>(p.y) + (token + t) * p.rows + row + r, sum);
     }
   }
 }

@@ -1,5 +1,4 @@
 // Products of few rows for AVX2 and FMA.
-#pragma GCC target("avx2,fma")
 
 #define REYNARD_PRODUCT_KERNELS product_kernels_avx2
 #include "reynard/ops/cpu/product_kernels.inl"

@@ -20,12 +20,6 @@ REYNARD_INLINE Vector load(const BF16* p) {
   __builtin_memcpy(&half, p, sizeof half);
   return reinterpret_cast<Vector>(__builtin_convertvector(half, Bits) << 16);
 }
-REYNARD_INLINE Vector load(const int8_t* p) {
-  using Bytes = int8_t __attribute__((vector_size(16)));
-  Bytes bytes;
-  __builtin_memcpy(&bytes, p, sizeof bytes);
-  return __builtin_convertvector(bytes, Vector);
-}
 REYNARD_INLINE void store(float* p, Vector v) {
   __builtin_memcpy(p, &v, sizeof v);
 }
