@@ -178,8 +178,6 @@ TEST(Optimizer, AdafactorIsSavedAndChangesNothingWhereALossIsNotFinite) {
   const auto left = optimizer.state(), right = other.state();
   ASSERT_EQ(left.size(), right.size());
   for (size_t i = 0; i < left.size(); ++i) EXPECT_BITWISE_EQUAL(left[i].tensor, right[i].tensor);
-  Optimizer adamw({}, model);
-  EXPECT_THROW(adamw.restore(optimizer.state()), Error);
 }
 
 TEST(Optimizer, ChangesNothingWhereALossOrGradientIsNotFinite) {
