@@ -59,16 +59,21 @@ PeerProcess::~PeerProcess() {
 }
 
 std::string PeerProcess::ask(const std::string& line) {
-  char answer[4096];
+  std::string text;
+  const auto read_line = [&] {  // of any length
+    for (char part[4096]; text.empty() || text.back() != '\n'; text += part) {
+      if (!std::fgets(part, sizeof part, from_.get())) return false;
+    }
+    return true;
+  };
   if (std::fputs((line + "\n").c_str(), to_.get()) < 0 || std::fflush(to_.get()) != 0 ||
-      !std::fgets(answer, sizeof answer, from_.get())) {
+      !read_line()) {
     throw Error(fmt::format(
         "bench: the peer {} ended early (its messages are above); it runs with {}, or the Python "
         "of $REYNARD_PEER_PYTHON",
         script_,
         REYNARD_BENCH_PYTHON));
   }
-  std::string text = answer;
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
 }

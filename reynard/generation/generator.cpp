@@ -20,10 +20,6 @@ namespace {
 // Logits of this many prompt tokens exist at once.
 constexpr int64_t kScoredRows = 64;
 
-// Tokens between looks at what a text that is being written may free: after each token they took
-// longer than all else in a small model's step, and what is not freed yet is not read either.
-constexpr int64_t kEvictEvery = 16;
-
 at::Tensor ids(const std::vector<int64_t>& values) {
   return at::tensor(values, at::kLong);
 }

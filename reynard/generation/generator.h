@@ -17,6 +17,10 @@
 
 namespace reynard::generation {
 
+// Tokens between looks at what a text that is being written may free: after each token they took
+// longer than all else in a small model's step, and what is not freed yet is not read either.
+inline constexpr int64_t kEvictEvery = 16;
+
 struct GeneratorOptions {
   int64_t chunk_tokens = 512;  // of a prompt per call
   // Frees pages that no later query can need, within the decoder's pruning tolerance (nothing

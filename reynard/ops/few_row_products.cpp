@@ -45,7 +45,7 @@ ProductLoop loop_for(at::ScalarType x, at::ScalarType weight) {
 
 bool has_few_row_product(const at::Tensor& x, const RowWeight& weight) {
   const bool int8 = weight.values.scalar_type() == at::kChar;
-  return x.size(0) <= (int8 ? kFewInt8Rows : kFewRows) && x.is_cpu() && weight.values.is_cpu() &&
+  return x.size(0) <= kFewRows && x.is_cpu() && weight.values.is_cpu() &&
          weight.values.is_contiguous() && int8 == weight.scales.defined() &&
          loop_for(x.scalar_type(), weight.values.scalar_type()) != nullptr;
 }

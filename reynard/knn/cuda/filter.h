@@ -39,7 +39,6 @@ struct FilterTask {
   int* counts = nullptr;             // (B, Tq, H): candidates found, stored or not
   int capacity = 0;
   int sample = 1;  // one of so many blocks of keys, at hashed places; 1: all
-
 };
 
 // Whether the matrix unit makes approximate scores for the task: it then reads margins.
