@@ -24,19 +24,37 @@ struct DictionaryArguments {
   int64_t documents = 10000;
   int64_t tokens = 512;
   int64_t seed = 1;
+  double similar = 0;
 };
+
+// Of a document: 0, all, or of a share of the documents 10, 5 or 4, so that most keys there agree
+// with others in three of their four symbols.
+int64_t key_symbols(evaluation::PythonRandom& random, double similar) {
+  constexpr int64_t kSteps = 1000000;
+  const double drawn = static_cast<double>(random.up_to(kSteps - 1)) / kSteps;
+  if (drawn >= similar) return 0;
+  if (drawn < 0.4 * similar) return 10;
+  return drawn < 0.8 * similar ? 5 : 4;
+}
 
 void run_dictionary(const DictionaryArguments& arguments) {
   using tensor::check_value;
   check_value(arguments.documents >= 1, "dictionary", "--documents", arguments.documents, ">= 1");
   check_value(arguments.tokens >= 20, "dictionary", "--tokens", arguments.tokens, ">= 20");
+  check_value(arguments.similar >= 0 && arguments.similar <= 1,
+              "dictionary",
+              "--similar",
+              arguments.similar,
+              "0 ... 1");
   check_value(arguments.seed >= 0, "dictionary", "--seed", arguments.seed, ">= 0");
   std::string lines;
   for (int64_t i = 0; i < arguments.documents; ++i) {
     evaluation::PythonRandom random = evaluation::sample_random(arguments.seed, i);
+    evaluation::DictionaryVocabulary vocabulary;
+    if (arguments.similar > 0) vocabulary.key_symbols = key_symbols(random, arguments.similar);
     const evaluation::Dictionary dictionary =
         evaluation::make_dictionary(random,
-                                    {},
+                                    vocabulary,
                                     {.definition_tokens = arguments.tokens / 2,
                                      .query_tokens = arguments.tokens / 2,
                                      .block = arguments.tokens / 2});
@@ -60,6 +78,11 @@ void add_dictionary(CLI::App& app) {
       ->add_option("--tokens", arguments->tokens, "Tokens of a document: definitions, then queries")
       ->capture_default_str();
   command->add_option("--seed", arguments->seed, "Seed; another than that of the evaluation")
+      ->capture_default_str();
+  command
+      ->add_option("--similar",
+                   arguments->similar,
+                   "Share of the documents whose keys are made of few symbols: hard to tell apart")
       ->capture_default_str();
   command->footer(
       "Each document defines keys, then asks for some: the first half of its tokens is "

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <unordered_set>
 
@@ -31,6 +32,25 @@ void append_record(std::vector<int64_t>& tokens,
   append_word(key);
   tokens.push_back(vocabulary.value_mark());
   append_word(value);
+}
+
+// As many different symbols as keys are made of; none: all.
+std::vector<int64_t> draw_symbols(PythonRandom& random, const DictionaryVocabulary& vocabulary) {
+  std::vector<int64_t> symbols;
+  while (static_cast<int64_t>(symbols.size()) < vocabulary.key_symbols) {
+    const int64_t symbol = random.up_to(vocabulary.num_content() - 1);
+    if (std::ranges::find(symbols, symbol) == symbols.end()) symbols.push_back(symbol);
+  }
+  return symbols;
+}
+
+Word draw_key(PythonRandom& random, const std::vector<int64_t>& symbols, int64_t base, Word words) {
+  if (symbols.empty()) return random.up_to(words - 1);
+  Word key = 0;
+  for (int64_t i = 0; i < kKeyTokens; ++i) {
+    key = key * base + symbols[random.up_to(static_cast<int64_t>(symbols.size()) - 1)];
+  }
+  return key;
 }
 
 // Key marks up to where the next record begins.
@@ -67,20 +87,28 @@ Dictionary make_dictionary(PythonRandom& random,
   const int64_t asked = size.records(size.query_tokens);
   check_value(defined >= 1, kName, "definition tokens", size.definition_tokens, ">= 10");
   check_value(asked >= 1, kName, "query tokens", size.query_tokens, ">= 10");
-  Word words = 1;
-  for (int64_t i = 0; i < kKeyTokens; ++i) words *= vocabulary.num_content();
-  check_value(defined <= words,
+  check_value(vocabulary.key_symbols >= 0 && vocabulary.key_symbols <= vocabulary.num_content(),
+              kName,
+              "key symbols",
+              vocabulary.key_symbols,
+              fmt::format("0 (all) ... {}", vocabulary.num_content()));
+  const int64_t in_keys =
+      vocabulary.key_symbols > 0 ? vocabulary.key_symbols : vocabulary.num_content();
+  Word words = 1, keys = 1;
+  for (int64_t i = 0; i < kKeyTokens; ++i) words *= vocabulary.num_content(), keys *= in_keys;
+  check_value(defined <= keys,
               kName,
               "records",
               defined,
-              fmt::format("at most the {} keys of the vocabulary", words));
+              fmt::format("at most the {} keys of the vocabulary", keys));
 
   Dictionary dictionary;
   dictionary.definitions.reserve(static_cast<size_t>(size.definition_tokens));
+  const std::vector<int64_t> symbols = draw_symbols(random, vocabulary);
   std::unordered_set<Word> known;
   std::vector<std::array<Word, 2>> records;
   while (static_cast<int64_t>(records.size()) < defined) {
-    const Word key = random.up_to(words - 1);
+    const Word key = draw_key(random, symbols, vocabulary.num_content(), words);
     if (!known.insert(key).second) continue;
     fill_block(dictionary.definitions,
                vocabulary.key_mark(),

@@ -14,6 +14,9 @@ namespace reynard::evaluation {
 struct DictionaryVocabulary {
   int64_t first = 33;  // '!': mark of a key, then of a value, then of a query, then content
   int64_t size = 64;
+  // Keys are made of so many symbols, drawn for each dictionary: many agree in all but one; 0: of
+  // all.
+  int64_t key_symbols = 0;
 
   int64_t key_mark() const { return first; }
   int64_t value_mark() const { return first + 1; }

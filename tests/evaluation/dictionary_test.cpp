@@ -51,7 +51,23 @@ TEST(Dictionary, RefusesWhatHasNoRecordsOrTooFewKeys) {
   EXPECT_THROW(make_dictionary(random, {}, {9, 100, 0}), Error);
   EXPECT_THROW(make_dictionary(random, {}, {100, 9, 0}), Error);
   EXPECT_THROW(make_dictionary(random, {.size = 4}, {100, 100, 0}), Error);
+  EXPECT_THROW(make_dictionary(random, {.key_symbols = 2}, {170, 100, 0}), Error);
+  EXPECT_THROW(make_dictionary(random, {.key_symbols = 62}, {}), Error);
   EXPECT_THROW(make_dictionary(random, {.size = 5}, {170, 100, 0}), Error);  // 2^4 keys, 17 records
+}
+
+TEST(Dictionary, KeysOfFewSymbolsAreDistinct) {
+  PythonRandom random(1);
+  const Dictionary dictionary = make_dictionary(random, {.key_symbols = 4}, {});
+  std::set<int64_t> symbols;
+  std::set<Word> keys;
+  for (size_t at = 0; at < 250; at += 10) {
+    const auto key = dictionary.definitions.begin() + static_cast<int64_t>(at) + 1;
+    symbols.insert(key, key + 4);
+    keys.insert(Word(key, key + 4));
+  }
+  EXPECT_EQ(symbols.size(), 4);
+  EXPECT_EQ(keys.size(), 25);
 }
 
 TEST(Dictionary, BlocksHoldWholeRecords) {

@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <limits>
 #include <vector>
 
 namespace reynard::test {
@@ -43,7 +44,12 @@ void expect_same(const at::Tensor& queries, const std::vector<KeyRing>& rings, i
   for (const KeyRing& ring : rings) there.push_back(moved(ring));
   const SearchResult found = knn::search(on_test_device(queries), there, k);
   EXPECT_BITWISE_EQUAL(found.ids.cpu(), expected.ids);
-  EXPECT_BITWISE_EQUAL(found.scores.cpu(), expected.scores);
+  // Sums that overflow both ways are NaN; of which sign depends on the machine.
+  const auto comparable = [](const at::Tensor& scores) {
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    return scores.masked_fill(scores.isnan(), nan);
+  };
+  EXPECT_BITWISE_EQUAL(comparable(found.scores.cpu()), comparable(expected.scores));
 }
 
 TEST_F(GpuSearch, EqualsTheDefinition) {
@@ -53,7 +59,7 @@ TEST_F(GpuSearch, EqualsTheDefinition) {
                                                                         {1, 20000, 128},
                                                                         {2, 70000, 7},
                                                                         {5, 300, 300},
-                                                                        {40, 33000, 32},
+                                                                        {20, 20000, 32},
                                                                         {3, 9000, 5000}}) {
         SCOPED_TRACE(testing::Message() << dtype << " D " << D << " Tq " << Tq << " N " << N);
         const KeyRing ring{at::randn({2, N, D}).to(dtype), 0, 0, N};
@@ -64,9 +70,9 @@ TEST_F(GpuSearch, EqualsTheDefinition) {
 }
 
 TEST_F(GpuSearch, ManyQueriesOverManyKeys) {
-  const KeyRing ring{at::randn({1, 200000, 64}).to(at::kBFloat16), 0, 0, 200000};
-  expect_same(at::randn({1, 300, 1, 64}), {ring}, 128);
-  expect_same(at::randn({1, 300, 1, 64}).to(at::kBFloat16), {ring}, 1);
+  const KeyRing ring{at::randn({1, 70000, 64}).to(at::kBFloat16), 0, 0, 70000};
+  expect_same(at::randn({1, 200, 1, 64}), {ring}, 128);
+  expect_same(at::randn({1, 200, 1, 64}).to(at::kBFloat16), {ring}, 1);
 }
 
 TEST_F(GpuSearch, TiesGoToTheSmallerId) {
