@@ -79,16 +79,17 @@ at::ScalarType product_dtype(std::span<const Weight> weights) {
   return dtype;
 }
 
-bool has_graph(const at::Tensor& x, std::span<const Weight> weights) {
-  return at::GradMode::is_enabled() &&
-         (x.requires_grad() || std::ranges::any_of(weights, [](const Weight& weight) {
-            return weight.value.requires_grad();
-          }));
+// Whether x or a weight needs gradients. Weights that are trained do even where no graph is
+// recorded: what is computed again must have the same bits.
+bool is_trained(const at::Tensor& x, std::span<const Weight> weights) {
+  return (at::GradMode::is_enabled() && x.requires_grad()) ||
+         std::ranges::any_of(weights,
+                             [](const Weight& weight) { return weight.value.requires_grad(); });
 }
 
 // The products of few rows; empty where the library has to form them.
 std::vector<at::Tensor> without_graph(const at::Tensor& x, std::span<const Weight> weights) {
-  if (has_graph(x, weights)) return {};
+  if (is_trained(x, weights)) return {};
   std::vector<RowWeight> matrices;
   for (const Weight& weight : weights) {
     matrices.push_back({.values = matrix_of(weight), .scales = weight.scales});
@@ -134,13 +135,13 @@ struct Linears : torch::autograd::Function<Linears> {
           dx = at::mm(dy, group.matrix());
         }
       }
-      const auto is_trained = [&](size_t i) { return context->needs_input_grad(1 + i); };
-      if (std::none_of(group.weights.begin(), group.weights.end(), is_trained)) continue;
+      const auto is_wanted = [&](size_t i) { return context->needs_input_grad(1 + i); };
+      if (std::none_of(group.weights.begin(), group.weights.end(), is_wanted)) continue;
       const at::Tensor dw = product(dy.t(), x, value_dtype);
       int64_t row = 0;
       for (const size_t i : group.weights) {
         const int64_t rows = saved[1 + i].size(0);
-        if (is_trained(i)) result[1 + i] = dw.narrow(0, row, rows);
+        if (is_wanted(i)) result[1 + i] = dw.narrow(0, row, rows);
         row += rows;
       }
     }
@@ -222,7 +223,7 @@ at::Tensor gated_linear(const at::Tensor& gate_up, Activation act, const Weight&
     return linear(gated_act(gate_up, act), weight);
   }
   const bool silu = act == Activation::kSilu;
-  if (gate_up.size(0) <= kFewRows && !has_graph(gate_up, {&weight, 1})) {
+  if (gate_up.size(0) <= kFewRows && !is_trained(gate_up, {&weight, 1})) {
     return linear(rows::gated_act_forward(gate_up.contiguous(), silu), weight);
   }
   return GatedLinear::apply(gate_up.contiguous(), weight.value, matrix_of(weight), silu);

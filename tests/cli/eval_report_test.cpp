@@ -333,9 +333,9 @@ TEST_F(EvalCommand, DictionariesAreWrittenAndPrepared) {
   const ProgramResult prepared = run({"prepare", "d.jsonl", "-o", "data"});
   ASSERT_EQ(prepared.exit_code, 0) << prepared.errors;
   const std::string lines = test::read_file(folder_ / "d.jsonl");
-  // 25 definitions and 25 queries of 10 tokens.
+  // Two blocks of 256 tokens: 25 definitions, and 25 queries, of 10 tokens, filled up.
   EXPECT_EQ(json::parse(lines.substr(0, lines.find('\n'))).at("text").get<std::string>().size(),
-            500);
+            512);
   expect_error({"dictionary", "-o", "d.jsonl", "--tokens", "10"}, "--tokens = 10");
 }
 

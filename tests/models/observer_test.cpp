@@ -14,7 +14,7 @@ namespace {
 // 300 tokens: query blocks 0-127, 128-255, 256-299 see 2, 4 and 5 key tiles of 64.
 AttentionView view_of(const std::vector<int32_t>& starts) {
   AttentionView view;
-  view.q = at::zeros({300, 3, 8});
+  view.first_key = at::zeros({300}, at::kInt);
   view.start = at::tensor(starts, at::kInt).view({3, 3});
   return view;
 }
@@ -29,7 +29,6 @@ TEST(PrunedTiles, AreWholeTilesBeforeTheFirstKeyKept) {
 // What another document or the window hides counts neither as pruned nor as kept.
 TEST(PrunedTiles, HiddenTilesCountNowhere) {
   AttentionView view = view_of({0, 128, 128, 0, 128, 192, 0, 128, 256});
-  view.first_key = at::zeros({300}, at::kInt);
   view.first_key.slice(0, 128).fill_(128);  // blocks see 2, 2 and 3 tiles
   const std::vector<double> shares = pruned_tiles(view);
   EXPECT_DOUBLE_EQ(shares[0], 0);
@@ -39,7 +38,7 @@ TEST(PrunedTiles, HiddenTilesCountNowhere) {
 
 TEST(PrunedTiles, StartsMustBeThoseOfTheTokens) {
   AttentionView view = view_of({0, 0, 0, 0, 0, 0, 0, 0, 0});
-  view.q = at::zeros({500, 3, 8});
+  view.first_key = at::zeros({500}, at::kInt);
   EXPECT_THROW(pruned_tiles(view), Error);
 }
 

@@ -109,26 +109,27 @@ TEST_P(FewRowProducts, SameBitsForAnyThreadCountAndBesideAnyRows) {
 // linears() takes them where there is no graph, whatever the mixture of weights.
 TEST_P(FewRowProducts, AreTheLinearsOfDecoding) {
   const at::Tensor x = random_normal({3, 64}, 4).to(at::kBFloat16);
-  const at::Tensor gate = random_normal({5, 64}, 5).to(at::kFloat).requires_grad_(true);
-  const at::Tensor master = random_normal({9, 64}, 6).to(at::kFloat).requires_grad_(true);
-  const Int8Weight int8 = quantize_rows(master.detach());
-  const std::vector<Weight> weights = {{gate},
-                                       {master, master.detach().to(at::kBFloat16)},
-                                       {.value = int8.values, .scales = int8.scales}};
-  std::vector<at::Tensor> decoded;
-  {
-    const at::NoGradGuard no_grad;
-    decoded = linears(x, weights);
-    const std::vector<RowWeight> rows = {
-        {gate.detach(), {}}, {weights[1].compute, {}}, {int8.values, int8.scales}};
-    const std::vector<at::Tensor> direct = few_row_products(x, rows);
-    for (size_t i = 0; i < rows.size(); ++i) EXPECT_BITWISE_EQUAL(decoded[i], direct[i]);
-  }
+  const at::Tensor gate = random_normal({5, 64}, 5).to(at::kFloat);
+  const at::Tensor master = random_normal({9, 64}, 6).to(at::kFloat);
+  const Int8Weight int8 = quantize_rows(master);
+  std::vector<Weight> weights = {
+      {gate}, {master, master.to(at::kBFloat16)}, {.value = int8.values, .scales = int8.scales}};
+  const std::vector<at::Tensor> decoded = linears(x, weights);
+  const std::vector<RowWeight> rows = {
+      {gate, {}}, {weights[1].compute, {}}, {int8.values, int8.scales}};
+  const std::vector<at::Tensor> direct = few_row_products(x, rows);
+  for (size_t i = 0; i < rows.size(); ++i) EXPECT_BITWISE_EQUAL(decoded[i], direct[i]);
+
+  gate.requires_grad_(true);
+  master.requires_grad_(true);
   const std::vector<at::Tensor> trained = linears(x, weights);
   EXPECT_TRUE(trained[0].requires_grad() && trained[1].requires_grad());
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> without_record = linears(x, weights);
   for (size_t i = 0; i < weights.size(); ++i) {
     EXPECT_EQ(trained[i].scalar_type(), decoded[i].scalar_type());
     EXPECT_TENSORS_NEAR(trained[i].detach(), decoded[i], 0.05, 0x1p-7) << i;
+    EXPECT_BITWISE_EQUAL(without_record[i], trained[i].detach()) << i;
   }
 }
 
