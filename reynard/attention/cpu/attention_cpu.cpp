@@ -321,6 +321,7 @@ BackwardPart backward_part(const PartArguments& arguments,
   const bool has_bias = arguments.part.sums.defined();
   BackwardPart result = empty_gradients(arguments);
   if (arguments.q.numel() == 0) {
+    result.dq = result.dq.to(dq_dtype);
     for (at::Tensor* x : {&result.dk, &result.dv, &result.dsums}) {
       if (x->defined()) x->zero_();
     }
