@@ -12,7 +12,9 @@ target_include_directories(reynard_options BEFORE INTERFACE ${CMAKE_BINARY_DIR}/
 target_compile_options(reynard_options
                        INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-restrict -fopenmp>)
 target_link_options(reynard_options INTERFACE -fopenmp)
-target_compile_definitions(reynard_options INTERFACE SPDLOG_COMPILED_LIB SPDLOG_FMT_EXTERNAL)
+# Without the last one, small headers of ATen include the declarations of all operators.
+target_compile_definitions(reynard_options INTERFACE SPDLOG_COMPILED_LIB SPDLOG_FMT_EXTERNAL
+                                                     AT_PER_OPERATOR_HEADERS)
 if(REYNARD_WERROR)
   target_compile_options(reynard_options INTERFACE -Werror)
 endif()

@@ -18,6 +18,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
