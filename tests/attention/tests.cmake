@@ -19,6 +19,16 @@ if(cpu_flags MATCHES " amx_bf16 ")
   list(APPEND cpu_paths amx)
 endif()
 
+# The exponential by itself, once per instruction set whose vectors it has.
+set(exp2_avx2_options -mavx2 -mfma)
+set(exp2_avx512_options ${exp2_avx2_options} -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+foreach(isa avx512 avx2 portable)
+  set(source ${CMAKE_CURRENT_LIST_DIR}/cpu/exp2_${isa}.cpp)
+  target_sources(attention_test PRIVATE ${source})
+  set_source_files_properties(
+    ${source} PROPERTIES COMPILE_OPTIONS "-ffp-contract=fast;-Wno-psabi;-Wno-maybe-uninitialized;${exp2_${isa}_options}")
+endforeach()
+
 add_test(NAME attention COMMAND attention_test --gtest_filter=-${kernel_tests})
 set_tests_properties(attention PROPERTIES ENVIRONMENT OMP_WAIT_POLICY=passive)
 foreach(path ${cpu_paths})

@@ -7,6 +7,7 @@
 // Row and column sums of the f32 dS, before it is rounded for the products, are the gradients of
 // the bias sums.
 
+#include "reynard/attention/cpu/backward_queries.h"
 #include "reynard/attention/cpu/logits.h"
 #include "reynard/attention/cpu/pack.h"
 
@@ -19,24 +20,25 @@ namespace {
 // Column sums are kept per lane in f32 for this many query blocks, then added up in f64.
 constexpr int kBlocksPerFlush = 16;
 
-template <int64_t kQueries>
-struct alignas(64) QueryLimits {
-  QueryRows<kQueries> rows;  // its bias is a_i - log2(e) lse_i, -inf for queries that see nothing
-  float delta[kQueries];
-};
-
 template <class Tiles>
 struct BackwardScratch {
   static constexpr int64_t kQueries = Tiles::kQueries, kKeys = Tiles::kKeys;
   using Value = typename Tiles::Value;
 
+  // S and dP are formed for this many keys and queries at a time, so that both stay in the
+  // first-level cache on their way to P and dS.
+  static constexpr int kPartVectors = kGroup<kQueries>;
+  static constexpr int64_t kPartQueries = kPartVectors * kLanes, kPartKeys = 32;
+  static_assert(kKeys % kPartKeys == 0 && kPartKeys % Tiles::kKeyStep == 0);
+
   alignas(64) KeyBias<kKeys> keys;
-  alignas(64) float scores[kKeys * kQueries];    // S^T, [key][query]
-  alignas(64) float dweights[kKeys * kQueries];  // dP^T
-  alignas(64) Value weights[kKeys * kQueries];   // P^T as the left factor
-  alignas(64) Value dscores[kKeys * kQueries];   // dS^T as the left factor
+  alignas(64) float scores[kPartKeys * kPartQueries];    // S^T, [key][query]
+  alignas(64) float dweights[kPartKeys * kPartQueries];  // dP^T
+  alignas(64) Value weights[kKeys * kQueries];           // P^T as the left factor
+  alignas(64) Value dscores[kKeys * kQueries];           // dS^T as the left factor
   alignas(64) Value dscores_right[Tiles::kSharedLayout ? 16 : kKeys * kQueries];
   alignas(64) float key_sums[kKeys * kLanes];  // of dS over queries, per lane
+  alignas(64) float row_sums[kQueries];        // of dS over the keys of a tile
   double key_totals[kKeys];
 
   // Two blocks of [key][padded D] follow.
@@ -47,116 +49,55 @@ struct BackwardScratch {
   }
 };
 
-// Index of a query block among those of the packed pairs.
+// A span of one key block against one query block.
 template <class Tiles>
-int64_t query_index(const BackwardParams& params, int64_t b, int64_t h, int64_t query_block) {
-  const Problem& p = params.problem;
-  const int64_t group = p.H / p.G, pair = b * p.G + h / group;
-  const int64_t head = (pair - params.packed.first_pair) * group + h % group;
-  return head * div_up(p.Tq, Tiles::kQueries) + query_block;
-}
+struct BackwardTile {
+  const QueryLimits<Tiles::kQueries>& limits;
+  KeySpan span;
+  int64_t offset = 0;  // where the span begins in its key block
+  float scale2 = 0;
+  // S and dP: rows of the span as left factors, the query block as right ones.
+  Matrix<const typename Tiles::Value> keys, values, queries, douts;
+};
 
-template <class Tiles>
-QueryLimits<Tiles::kQueries>* query_limits(const BackwardParams& params, int64_t index) {
-  return reinterpret_cast<QueryLimits<Tiles::kQueries>*>(params.query_limits) + index;
-}
+// Part of a tile: `count` keys from `key` of the span and kPartQueries queries from `query`.
+struct TilePart {
+  int64_t key = 0, count = 0, query = 0;
+};
 
-template <class Tiles>
-typename Tiles::Value* query_values(const BackwardParams& params, char* array, int64_t index) {
-  return reinterpret_cast<typename Tiles::Value*>(array) +
-         index * query_block_values<Tiles>(params.problem.D);
-}
-
-// Index of a query block in a segment's sums over keys.
-template <class Tiles>
-int64_t part_index(const BackwardParams& params, int64_t segment, int64_t index) {
-  const Problem& p = params.problem;
-  const int64_t num_heads = params.packed.num_pairs * (p.H / p.G);
-  return segment * num_heads * div_up(p.Tq, Tiles::kQueries) + index;
-}
-
-template <class Tiles>
-float* dq_part(const BackwardParams& params, int64_t segment, int64_t index) {
-  return params.dq_parts +
-         part_index<Tiles>(params, segment, index) * query_block_values<Tiles>(params.problem.D);
-}
-
-template <class Tiles>
-double* row_part(const BackwardParams& params, int64_t segment, int64_t index) {
-  return params.row_parts + part_index<Tiles>(params, segment, index) * Tiles::kQueries;
-}
-
-template <class Tiles>
-char& touched_part(const BackwardParams& params, int64_t segment, int64_t index) {
-  return params.touched[part_index<Tiles>(params, segment, index)];
-}
-
-template <class Tiles>
-void pack_queries(const BackwardParams& params, int64_t b, int64_t h, int64_t query_block) {
-  constexpr int64_t kQueries = Tiles::kQueries;
-  const FlushDenormals flush;
-  const Problem& p = params.problem;
-  const int64_t index = query_index<Tiles>(params, b, h, query_block);
-  const int64_t first = query_block * kQueries, num_rows = min_of(kQueries, p.Tq - first);
-  const auto pack = [&](const Operand& x, char* lanes, char* rows) {
-    with_rows(x, b, first, h, [&](const auto* from) {
-      Tiles::pack_query_lanes(
-          from, x.time, num_rows, p.D, query_values<Tiles>(params, lanes, index));
-      Tiles::pack_query_rows(from, x.time, num_rows, p.D, query_values<Tiles>(params, rows, index));
-    });
-  };
-  pack(p.q, params.query_lanes, params.query_rows);
-  pack(params.dout, params.dout_lanes, params.dout_rows);
-
-  auto& limits = *query_limits<Tiles>(params, index);
-  fill_query_rows<kQueries>(p, b, h, query_block, limits.rows);
-  const int64_t row = (b * p.H + h) * p.Tq + first;
-  for (int64_t i = 0; i < kQueries; ++i) {
-    const float lse = i < num_rows ? params.lse[row + i] : -kInfinity;
-    const double bias = static_cast<double>(limits.rows.bias[i]) + limits.rows.bias_rest[i];
-    split(bias - lse * kLog2EExact, limits.rows.bias[i], limits.rows.bias_rest[i]);
-    if (lse == -kInfinity) {
-      limits.rows.bias[i] = -kInfinity;
-      limits.rows.bias_rest[i] = 0;
-    }
-    limits.delta[i] = i < num_rows ? static_cast<float>(params.delta[row + i]) : 0;
-  }
-}
-
-// P and dS of a tile from S and dP, as factors of the products, and the sums of dS.
+// P and dS of a part of a tile, as factors of the products, and the sums of dS.
 template <bool kEdge, class Tiles>
-void weigh_and_differentiate(BackwardScratch<Tiles>& s,
-                             const QueryLimits<Tiles::kQueries>& limits,
-                             KeySpan span,
-                             int64_t offset,
-                             float scale2,
-                             double* row_sums) {
-  constexpr int64_t kQueries = Tiles::kQueries;
-  constexpr int kVectors = kEdge ? 1 : kGroup<kQueries>;
-  for (int64_t q = 0; q < kQueries; q += kVectors * kLanes) {
+inline void weigh_and_differentiate(BackwardScratch<Tiles>& s,
+                                    const BackwardTile<Tiles>& tile,
+                                    const TilePart& part) {
+  constexpr int64_t kPartQueries = BackwardScratch<Tiles>::kPartQueries;
+  constexpr int kVectors = kEdge ? 1 : BackwardScratch<Tiles>::kPartVectors;
+  for (int64_t q = 0; q < kPartQueries; q += kVectors * kLanes) {
+    const int64_t query = part.query + q;
     Vec bias[kVectors], rest[kVectors], delta[kVectors], sums[kVectors];
     for (int v = 0; v < kVectors; ++v) {
-      const int64_t lane = q + v * kLanes;
-      bias[v] = load(limits.rows.bias + lane);
-      rest[v] = load(limits.rows.bias_rest + lane);
-      delta[v] = load(limits.delta + lane);
-      sums[v] = Vec{};
+      const int64_t lane = query + v * kLanes;
+      bias[v] = load(tile.limits.rows.bias + lane);
+      rest[v] = load(tile.limits.rows.bias_rest + lane);
+      delta[v] = load(tile.limits.delta + lane);
+      sums[v] = load(s.row_sums + lane);
     }
-    const EdgeRows rows = edge_rows(limits.rows, q);
-    for (int64_t j = 0; j < span.count; j += 2) {
+    const EdgeRows rows = edge_rows(tile.limits.rows, query);
+    for (int64_t i = 0; i < part.count; i += 2) {
+      const int64_t j = part.key + i;
       Vec key_sums[2] = {};
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        const int64_t lane = q + v * kLanes;
+        const int64_t lane = query + v * kLanes;
         Vec weight[2], dscore[2];
 #pragma GCC unroll 2
         for (int u = 0; u < 2; ++u) {
-          const int64_t at = (j + u) * kQueries + lane;
+          const int64_t at = (i + u) * kPartQueries + q + v * kLanes;
           const Vec score = load(s.scores + at);
           const float key = s.keys.bias[j + u], key_rest = s.keys.bias_rest[j + u];
-          const Vec logit = kEdge
-                                ? edge_logit(score, scale2, rows, key, key_rest, span.first + j + u)
-                                : score * scale2 + (bias[v] - key) + rest[v];
+          const Vec logit =
+              kEdge ? edge_logit(score, tile.scale2, rows, key, key_rest, tile.span.first + j + u)
+                    : score * tile.scale2 + (bias[v] - key) + rest[v];
           weight[u] = exp2<Tiles::kExpDegree>(logit);
           dscore[u] = weight[u] * (load(s.dweights + at) - delta[v]);
           key_sums[u] += dscore[u];
@@ -169,12 +110,35 @@ void weigh_and_differentiate(BackwardScratch<Tiles>& s,
         }
       }
       for (int u = 0; u < 2; ++u) {
-        float* total = s.key_sums + (offset + j + u) * kLanes;
+        float* total = s.key_sums + (tile.offset + j + u) * kLanes;
         store(total, load(total) + key_sums[u]);
       }
     }
-    for (int v = 0; v < kVectors; ++v) {
-      for (int i = 0; i < kLanes; ++i) row_sums[q + v * kLanes + i] += sums[v][i];
+    for (int v = 0; v < kVectors; ++v) store(s.row_sums + query + v * kLanes, sums[v]);
+  }
+}
+
+template <bool kEdge, class Tiles>
+void form_weights(BackwardScratch<Tiles>& s, const BackwardTile<Tiles>& tile, int64_t depth) {
+  constexpr int64_t kPartKeys = BackwardScratch<Tiles>::kPartKeys;
+  constexpr int64_t kPartQueries = BackwardScratch<Tiles>::kPartQueries;
+  for (int64_t query = 0; query < Tiles::kQueries; query += kPartQueries) {
+    for (int64_t key = 0; key < tile.span.count; key += kPartKeys) {
+      const TilePart part = {key, min_of(kPartKeys, tile.span.count - key), query};
+      const auto multiply = [&](const auto& left, const auto& right, float* to) {
+        Tiles::template multiply<false>({left.data + key * left.stride, left.stride},
+                                        {right.data + query / Tiles::kPanel * right.panel +
+                                             Tiles::right_stride(query % Tiles::kPanel),
+                                         right.stride,
+                                         right.panel},
+                                        {to, kPartQueries},
+                                        part.count,
+                                        kPartQueries,
+                                        depth);
+      };
+      multiply(tile.keys, tile.queries, s.scores);
+      multiply(tile.values, tile.douts, s.dweights);
+      weigh_and_differentiate<kEdge>(s, tile, part);
     }
   }
 }
@@ -194,33 +158,37 @@ void backward_tile(const BackwardParams& params,
   const Problem& p = params.problem;
   const PackedKeys& packed = params.packed;
   const int64_t dim = Tiles::padded(p.D), offset = span.first - block * kKeys;
-  const int64_t lane_stride = Tiles::right_stride(kQueries), dim_stride = Tiles::right_stride(dim);
+  const int64_t dim_stride = Tiles::right_stride(dim);
   const auto& limits = *query_limits<Tiles>(params, index);
-  const auto keys_of = [&](char* array) { return key_block<Tiles>(p, packed, array, pair, block); };
-  const auto queries_of = [&](char* array) { return query_values<Tiles>(params, array, index); };
+  const auto keys_of = [&](char* array) -> const Value* {
+    return key_block<Tiles>(p, packed, array, pair, block);
+  };
+  const auto queries_of = [&](char* array) -> const Value* {
+    return query_values<Tiles>(params, array, index);
+  };
 
   fill_key_bias<kKeys>(p, pair / p.G, h, span.first, span.count, limits.rows.reference, s.keys);
-  Tiles::template multiply<false>({keys_of(packed.key_rows) + offset * dim, dim},
-                                  {queries_of(params.query_lanes), lane_stride},
-                                  {s.scores, kQueries},
-                                  span.count,
-                                  kQueries,
-                                  dim);
-  Tiles::template multiply<false>({keys_of(packed.value_rows) + offset * dim, dim},
-                                  {queries_of(params.dout_lanes), lane_stride},
-                                  {s.dweights, kQueries},
-                                  span.count,
-                                  kQueries,
-                                  dim);
-  const float scale2 = static_cast<float>(p.scale * kLog2EExact);
-  double* row_sums = row_part<Tiles>(params, segment, index);
-  char& touched = touched_part<Tiles>(params, segment, index);
-  if (!touched) memset(row_sums, 0, kQueries * sizeof(double));
+  memset(s.row_sums, 0, sizeof(s.row_sums));
+  const BackwardTile<Tiles> tile = {
+      .limits = limits,
+      .span = span,
+      .offset = offset,
+      .scale2 = static_cast<float>(p.scale * kLog2EExact),
+      .keys = {keys_of(packed.key_rows) + offset * dim, dim},
+      .values = {keys_of(packed.value_rows) + offset * dim, dim},
+      .queries = query_factor<Tiles>(queries_of(params.query_lanes), dim),
+      .douts = query_factor<Tiles>(queries_of(params.dout_lanes), dim)};
   if (is_edge(limits.rows, span)) {
-    weigh_and_differentiate<true>(s, limits, span, offset, scale2, row_sums);
+    form_weights<true>(s, tile, dim);
   } else {
-    weigh_and_differentiate<false>(s, limits, span, offset, scale2, row_sums);
+    form_weights<false>(s, tile, dim);
   }
+
+  char& touched = touched_part<Tiles>(params, segment, index);
+  double* totals = row_part<Tiles>(params, segment, index);
+  if (!touched) memset(totals, 0, kQueries * sizeof(double));
+  for (int64_t i = 0; i < kQueries; ++i) totals[i] += s.row_sums[i];
+
   Tiles::template multiply<true>({s.weights, kQueries},
                                  {queries_of(params.dout_rows), dim_stride},
                                  {s.dv(p.D) + offset * dim, dim},
@@ -234,8 +202,8 @@ void backward_tile(const BackwardParams& params,
                                  dim,
                                  kQueries);
   const Matrix<const Value> left{keys_of(packed.key_columns) + offset, kKeys};
-  const Matrix<const Value> right{Tiles::kSharedLayout ? s.dscores : s.dscores_right, lane_stride};
-  const Matrix<float> dq{dq_part<Tiles>(params, segment, index), kQueries};
+  const auto right = query_factor<Tiles>(Tiles::kSharedLayout ? s.dscores : s.dscores_right, kKeys);
+  const auto dq = query_sums_of<Tiles>(dq_part<Tiles>(params, segment, index), dim);
   if (touched) {
     Tiles::template multiply<true>(left, right, dq, dim, kQueries, span.count);
   } else {
@@ -322,40 +290,6 @@ void backward(const BackwardParams& params, int64_t pair, int64_t segment, char*
     }
     write_key_gradients(params, pair, block, s);
   }
-}
-
-template <class Tiles>
-void reduce_queries(const BackwardParams& params, int64_t b, int64_t h, int64_t query_block) {
-  constexpr int64_t kQueries = Tiles::kQueries;
-  const FlushDenormals flush;
-  const Problem& p = params.problem;
-  const int64_t first = query_block * kQueries, num_rows = min_of(kQueries, p.Tq - first);
-  const int64_t index = query_index<Tiles>(params, b, h, query_block);
-  float* total = nullptr;
-  double* row_total = nullptr;
-  for (int64_t segment = 0; segment < params.num_segments; ++segment) {
-    if (!touched_part<Tiles>(params, segment, index)) continue;
-    float* part = dq_part<Tiles>(params, segment, index);
-    double* row_sums = row_part<Tiles>(params, segment, index);
-    if (!total) {
-      total = part;
-      row_total = row_sums;
-      continue;
-    }
-    for (int64_t x = 0; x < query_block_values<Tiles>(p.D); ++x) total[x] += part[x];
-    for (int64_t i = 0; i < kQueries; ++i) row_total[i] += row_sums[i];
-  }
-  const float scale = static_cast<float>(p.scale);
-  with_output_rows(params.dq, b, first, h, [&](auto* rows) {
-    for (int64_t i = 0; i < num_rows; ++i) {
-      for (int64_t d = 0; d < p.D; ++d) {
-        from_float(total ? total[d * kQueries + i] * scale : 0, rows[i * params.dq.time + d]);
-      }
-    }
-  });
-  if (!params.dquery_sums) return;
-  double* sums = params.dquery_sums + (b * p.H + h) * p.Tq + first;
-  for (int64_t i = 0; i < num_rows; ++i) sums[i] = row_total ? row_total[i] : 0;
 }
 
 }  // namespace

@@ -20,9 +20,9 @@ namespace {
 // of the type wherever the exponent lies.
 constexpr float kSlack = 8;
 
-// What a tile may exceed m by before m must be raised: 2^40 times 65,536 keys is far from overflow
-// too.
-constexpr float kFarSlack = 40;
+// What the weights of a tile may add up to before m must be raised: times 65,536 keys it is far
+// from overflow too.
+constexpr float kLargestSum = 0x1p40f;
 
 // Everything one thread needs for a query block.
 template <class Tiles>
@@ -34,9 +34,8 @@ struct ForwardScratch {
   alignas(64) float scores[kKeys * kQueries];                   // [key][query]
   alignas(64) typename Tiles::Value weights[kKeys * kQueries];  // P as the right factor
   alignas(64) float tile_max[kQueries];
-  alignas(64) float max[kQueries];          // m, base 2
-  alignas(64) float sum[kQueries];          // of P before rounding: gives lse
-  alignas(64) float rounded_sum[kQueries];  // of P as it multiplied V: normalises out
+  alignas(64) float max[kQueries];  // m, base 2
+  alignas(64) float sum[kQueries];  // of P before rounding
 
   // Two blocks of [padded D][query] follow.
   typename Tiles::Value* query_lanes() {
@@ -94,8 +93,9 @@ void edge_logits(ForwardScratch<Tiles>& s, KeySpan span, float scale2) {
 
 // m = tile_max where that is more than kSlack above it; O and the sums are rescaled.
 template <class Tiles>
-void raise_max(ForwardScratch<Tiles>& s, float* out, int64_t padded_dim) {
+void raise_max(ForwardScratch<Tiles>& s, Matrix<float> sums, int64_t padded_dim) {
   for (int64_t q = 0; q < Tiles::kQueries; q += kLanes) {
+    float* out = sums.data + q / Tiles::kPanel * sums.panel + q % Tiles::kPanel;
     const Vec old = load(s.max + q), tile = load(s.tile_max + q);
     const IntVec raise = tile > old + kSlack;
     if (!any(raise)) continue;
@@ -104,9 +104,8 @@ void raise_max(ForwardScratch<Tiles>& s, float* out, int64_t padded_dim) {
     const Vec factor = raise ? exp2<6>(old - raised) : splat(1.0f);
     store(s.max + q, raised);
     store(s.sum + q, load(s.sum + q) * factor);
-    store(s.rounded_sum + q, load(s.rounded_sum + q) * factor);
     for (int64_t d = 0; d < padded_dim; ++d) {
-      float* o = out + d * Tiles::kQueries + q;
+      float* o = out + d * Tiles::kPanel;
       store(o, load(o) * factor);
     }
   }
@@ -117,14 +116,14 @@ template <class Tiles>
 void weigh(ForwardScratch<Tiles>& s, int64_t count, bool edge) {
   constexpr int kVectors = kGroup<Tiles::kQueries>;
   for (int64_t q = 0; q < Tiles::kQueries; q += kVectors * kLanes) {
-    Vec shift[kVectors], sum[kVectors], rounded_sum[kVectors];
+    Vec shift[kVectors], sum[kVectors];
     for (int v = 0; v < kVectors; ++v) {
       const int64_t lane = q + v * kLanes;
       const Vec max = load(s.max + lane);
       // Queries that have seen nothing keep -inf: subtracting 0 leaves their logits at -inf.
       const Vec finite_max = max == splat(-kInfinity) ? Vec{} : max;
       shift[v] = edge ? -finite_max : load(s.rows.bias + lane) - finite_max;
-      sum[v] = rounded_sum[v] = Vec{};
+      sum[v] = Vec{};
     }
     for (int64_t j = 0; j < count; j += 2) {
       const float* logits = s.scores + j * Tiles::kQueries + q;
@@ -135,15 +134,11 @@ void weigh(ForwardScratch<Tiles>& s, int64_t count, bool edge) {
             exp2<Tiles::kExpDegree>(load(logits + Tiles::kQueries + v * kLanes) + shift[v]);
         Tiles::store_right(s.weights, j, q + v * kLanes, even, odd);
         sum[v] += even + odd;
-        if constexpr (Tiles::kRoundsP) {
-          rounded_sum[v] = Tiles::add_rounded(rounded_sum[v], even, odd);
-        }
       }
     }
     for (int v = 0; v < kVectors; ++v) {
       const int64_t lane = q + v * kLanes;
       store(s.sum + lane, load(s.sum + lane) + sum[v]);
-      store(s.rounded_sum + lane, load(s.rounded_sum + lane) + rounded_sum[v]);
     }
   }
 }
@@ -156,13 +151,16 @@ bool weigh_products(ForwardScratch<Tiles>& s,
                     int64_t count,
                     float scale2) {
   constexpr int64_t kQueries = Tiles::kQueries;
-  alignas(64) float shift[kQueries], largest[kQueries];
-  alignas(64) float sum[kQueries] = {}, rounded_sum[kQueries] = {};
+  alignas(64) float shift[kQueries], sum[kQueries];
   for (int64_t q = 0; q < kQueries; q += kLanes) {
     if (any(load(s.max + q) == splat(-kInfinity))) return false;
     store(shift + q, load(s.rows.bias + q) - load(s.max + q));
-    store(largest + q, splat(-kInfinity));
+    store(sum + q, Vec{});
   }
+  const auto weight_of = [&](Vec product, Vec lane_shift, int64_t j) {
+    const Vec logit = product * scale2 + (lane_shift - s.keys.bias[j]);
+    return exp2<Tiles::kExpDegree>(kExp2Saturates ? logit : at_most(logit, splat(127.0f)));
+  };
   const auto weigh = [&](int64_t j, int64_t q, auto& products) __attribute__((always_inline)) {
     constexpr int kRows = std::extent_v<std::remove_reference_t<decltype(products)>, 0>;
     constexpr int kVectors = std::extent_v<std::remove_reference_t<decltype(products)>, 1>;
@@ -170,33 +168,24 @@ bool weigh_products(ForwardScratch<Tiles>& s,
     for (int v = 0; v < kVectors; ++v) {
       const int64_t lane = q + v * kLanes;
       const Vec lane_shift = load(shift + lane);
-      Vec high = load(largest + lane), total = load(sum + lane), rounded = load(rounded_sum + lane);
+      Vec total = load(sum + lane);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; r += 2) {
-        const Vec even = products[r][v] * scale2 + (lane_shift - s.keys.bias[j + r]);
-        const Vec odd = products[r + 1][v] * scale2 + (lane_shift - s.keys.bias[j + r + 1]);
-        high = at_least(at_least(even, odd), high);
-        const Vec even_weight = exp2<Tiles::kExpDegree>(even);
-        const Vec odd_weight = exp2<Tiles::kExpDegree>(odd);
-        Tiles::store_right(s.weights, j + r, lane, even_weight, odd_weight);
-        total += even_weight + odd_weight;
-        if constexpr (Tiles::kRoundsP) {
-          rounded = Tiles::add_rounded(rounded, even_weight, odd_weight);
-        }
+        const Vec even = weight_of(products[r][v], lane_shift, j + r);
+        const Vec odd = weight_of(products[r + 1][v], lane_shift, j + r + 1);
+        Tiles::store_right(s.weights, j + r, lane, even, odd);
+        total += even + odd;
       }
-      store(largest + lane, high);
       store(sum + lane, total);
-      store(rounded_sum + lane, rounded);
     }
   };
   Tiles::each_product(
-      keys, {s.query_lanes(), Tiles::right_stride(kQueries)}, count, keys.stride, weigh);
+      keys, query_factor<Tiles>(s.query_lanes(), keys.stride), count, keys.stride, weigh);
   for (int64_t q = 0; q < kQueries; q += kLanes) {
-    if (any(load(largest + q) > splat(kFarSlack))) return false;
+    if (any(load(sum + q) > splat(kLargestSum))) return false;
   }
   for (int64_t q = 0; q < kQueries; q += kLanes) {
     store(s.sum + q, load(s.sum + q) + load(sum + q));
-    store(s.rounded_sum + q, load(s.rounded_sum + q) + load(rounded_sum + q));
   }
   return true;
 }
@@ -208,10 +197,10 @@ void weigh_scores(ForwardScratch<Tiles>& s,
                   KeySpan span,
                   bool edge,
                   float scale2,
-                  float* out) {
+                  Matrix<float> out) {
   constexpr int64_t kQueries = Tiles::kQueries;
   Tiles::template multiply<false>(keys,
-                                  {s.query_lanes(), Tiles::right_stride(kQueries)},
+                                  query_factor<Tiles>(s.query_lanes(), keys.stride),
                                   {s.scores, kQueries},
                                   span.count,
                                   kQueries,
@@ -234,7 +223,7 @@ void forward_tile(
   const int64_t block = span.first / kKeys, offset = span.first % kKeys;
   const auto* rows = key_block<Tiles>(p, params.packed, params.packed.key_rows, pair, block);
   const Matrix<const typename Tiles::Value> keys{rows + offset * padded_dim, padded_dim};
-  float* out = s.out(p.D);
+  const Matrix<float> out = query_sums_of<Tiles>(s.out(p.D), padded_dim);
 
   fill_key_bias<kKeys>(p, b, h, span.first, span.count, s.rows.reference, s.keys);
   const float scale2 = static_cast<float>(p.scale * kLog2EExact);
@@ -245,8 +234,8 @@ void forward_tile(
   if (!params.out.data) return;
   const auto* values = key_block<Tiles>(p, params.packed, params.packed.value_columns, pair, block);
   Tiles::template multiply<true>({values + offset, kKeys},
-                                 {s.weights, Tiles::right_stride(kQueries)},
-                                 {out, kQueries},
+                                 query_factor<Tiles>(s.weights, kKeys),
+                                 out,
                                  padded_dim,
                                  kQueries,
                                  span.count);
@@ -268,17 +257,16 @@ void write_outputs(const ForwardParams& params,
     lse[i] = nothing ? -kInfinity
                      : static_cast<float>(s.max[i] * kLn2Exact +
                                           __builtin_log(static_cast<double>(s.sum[i])));
-    const float total = Tiles::kRoundsP ? s.rounded_sum[i] : s.sum[i];
-    s.tile_max[i] = nothing ? 0 : 1 / total;  // the factor of the row
+    s.tile_max[i] = nothing ? 0 : 1 / s.sum[i];  // the factor of the row
   }
   if (!params.out.data) return;
-  const float* out = s.out(p.D);
   with_output_rows(params.out, b, first, h, [&](auto* rows) {
-    for (int64_t i = 0; i < num_rows; ++i) {
-      for (int64_t d = 0; d < p.D; ++d) {
-        from_float(out[d * Tiles::kQueries + i] * s.tile_max[i], rows[i * params.out.time + d]);
-      }
-    }
+    write_transposed<Tiles>(query_sums_of<Tiles>(s.out(p.D), Tiles::padded(p.D)),
+                            s.tile_max,
+                            num_rows,
+                            p.D,
+                            rows,
+                            params.out.time);
   });
 }
 
@@ -299,7 +287,7 @@ void forward(
   memset(out, 0, query_block_values<Tiles>(p.D) * sizeof(float));
   for (int64_t i = 0; i < kQueries; ++i) {
     s.max[i] = -kInfinity;
-    s.sum[i] = s.rounded_sum[i] = 0;
+    s.sum[i] = 0;
   }
   const KeyRange keys = p.ranges[(b * p.H + h) * div_up(p.Tq, kQueries) + query_block];
   if (!keys.empty()) {

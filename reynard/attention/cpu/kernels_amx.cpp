@@ -14,7 +14,7 @@ struct alignas(64) TileConfiguration {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-struct TilesAmx : LayoutBf16<128, 128> {
+struct TilesAmx : LayoutBf16<128, 128, 32> {
   // Tile registers hold data only while a session lives: idle ones cost power and context switches.
   class Session {
    public:
@@ -44,6 +44,9 @@ struct TilesAmx : LayoutBf16<128, 128> {
       b.data += 16 * b.stride;
     }
   }
+  // GCC does not know that loads into tiles read memory: stores before this stay before it.
+  static inline void written_by_vectors() { __asm__ volatile("" ::: "memory"); }
+
   static inline void zero_sums() {
     _tile_zero(0);
     _tile_zero(1);
@@ -58,6 +61,14 @@ struct TilesAmx : LayoutBf16<128, 128> {
     _tile_stored(3, c.data + 16 * c.stride + 16, c_bytes);
   }
 
+  // Blocks of 32 columns: of sums from row m, column n on, and of a right factor.
+  static inline Matrix<float> block_of(Matrix<float> c, int64_t m, int64_t n) {
+    return {c.data + m * c.stride + (c.panel ? n / 32 * c.panel : n), c.stride};
+  }
+  static inline Matrix<const Value> right_panel(Matrix<const Value> b, int64_t n) {
+    return {b.data + (b.panel ? n / 32 * b.panel : 2 * n), b.stride};
+  }
+
   // Hands the products to body in vectors, 8 x 2 at a time. A block of 32 x 32 is on its way
   // through the tile unit while body works on the one before it.
   template <class Body>
@@ -70,10 +81,10 @@ struct TilesAmx : LayoutBf16<128, 128> {
     const auto column_of = [&](int64_t i) { return i / (rows / kBlock) * kBlock; };
     const auto multiply_block = [&](int64_t i) {
       zero_sums();
-      add_products(
-          {a.data + row_of(i) * a.stride, a.stride}, {b.data + 2 * column_of(i), b.stride}, depth);
+      add_products({a.data + row_of(i) * a.stride, a.stride}, right_panel(b, column_of(i)), depth);
       store_sums({products[i % 2], kBlock});
     };
+    written_by_vectors();
     multiply_block(0);
     for (int64_t i = 0; i < num_blocks; ++i) {
       if (i + 1 < num_blocks) multiply_block(i + 1);
@@ -99,9 +110,10 @@ struct TilesAmx : LayoutBf16<128, 128> {
                        int64_t columns,
                        int64_t depth) {
     const int64_t c_bytes = c.stride * sizeof(float);
+    written_by_vectors();
     for (int64_t n = 0; n < columns; n += 32) {
       for (int64_t m = 0; m < rows; m += 32) {
-        float* upper = c.data + m * c.stride + n;
+        float* upper = block_of(c, m, n).data;
         float* lower = upper + 16 * c.stride;
         if constexpr (kAccumulate) {
           _tile_loadd(0, upper, c_bytes);
@@ -111,7 +123,7 @@ struct TilesAmx : LayoutBf16<128, 128> {
         } else {
           zero_sums();
         }
-        add_products({a.data + m * a.stride, a.stride}, {b.data + 2 * n, b.stride}, depth);
+        add_products({a.data + m * a.stride, a.stride}, right_panel(b, n), depth);
         store_sums({upper, c.stride});
       }
     }

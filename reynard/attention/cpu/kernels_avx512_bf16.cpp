@@ -7,7 +7,7 @@ namespace reynard::attention::cpu {
 
 namespace {
 
-struct TilesAvx512Bf16 : LayoutBf16<64, 256> {
+struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
   struct Session {};                      // nothing to set up per thread
   static_assert(kQueries == 4 * kLanes);  // one micro-tile wide
 

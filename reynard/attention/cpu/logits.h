@@ -71,12 +71,12 @@ void fill_key_bias(const Problem& p,
                    int64_t count,
                    double reference,
                    KeyBias<kKeys>& keys) {
-  const double* sums = p.key_sums ? p.key_sums + (b * p.H + h) * p.Tk : nullptr;
-  for (int64_t j = 0; j < count; ++j) {
-    const bool real = sums && first + j < p.Tk;
-    const double bias = real ? (sums[first + j] - reference) * kLog2EExact : 0;
-    split(bias, keys.bias[j], keys.bias_rest[j]);
+  const int64_t num_real = p.key_sums ? max_of(0, min_of(count, p.Tk - first)) : 0;
+  const double* sums = num_real > 0 ? p.key_sums + (b * p.H + h) * p.Tk + first : nullptr;
+  for (int64_t j = 0; j < num_real; ++j) {  // without a branch it becomes vectors
+    split((sums[j] - reference) * kLog2EExact, keys.bias[j], keys.bias_rest[j]);
   }
+  for (int64_t j = num_real; j < count; ++j) keys.bias[j] = keys.bias_rest[j] = 0;
 }
 
 // A tile of a query block: `count` keys from `first`, all in one key block.

@@ -39,6 +39,48 @@ void with_output_rows(const Operand& x, int64_t b, int64_t first, int64_t head, 
   }
 }
 
+// Matrices with the queries of a block as columns and `rows` rows: f32 sums, and right factors.
+template <class Tiles>
+Matrix<float> query_sums_of(float* data, int64_t rows) {
+  return {data, Tiles::kPanel, rows * Tiles::kPanel};
+}
+template <class Tiles>
+Matrix<const typename Tiles::Value> query_factor(const typename Tiles::Value* data, int64_t rows) {
+  return {data, Tiles::right_stride(Tiles::kPanel), rows * Tiles::kPanel};
+}
+
+// Writes x[d][query] * factors[query] as rows [query][d].
+template <class Tiles, class Element>
+void write_transposed(Matrix<float> x,
+                      const float* factors,
+                      int64_t num_rows,
+                      int64_t num_dims,
+                      Element* rows,
+                      int64_t row_stride) {
+  for (int64_t q = 0; q < num_rows; q += kLanes) {
+    const Vec factor = load(factors + q);
+    const float* from = x.data + q / Tiles::kPanel * x.panel + q % Tiles::kPanel;
+    for (int64_t d = 0; d < num_dims; d += kLanes) {
+      Vec block[kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) block[i] = load(from + (d + i) * x.stride) * factor;
+      transpose(block);
+      const int64_t count = min_of(kLanes, num_rows - q), dims = min_of(kLanes, num_dims - d);
+      alignas(64) float values[kLanes][kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) store(values[i], block[i]);
+      for (int64_t i = 0; i < count; ++i) {
+        Element* to = rows + (q + i) * row_stride + d;
+        if (dims == kLanes) {
+          for (int j = 0; j < kLanes; ++j) from_float(values[i][j], to[j]);
+        } else {
+          for (int64_t j = 0; j < dims; ++j) from_float(values[i][j], to[j]);
+        }
+      }
+    }
+  }
+}
+
 template <class Tiles>
 int64_t key_block_values(int64_t head_dim) {
   return Tiles::kKeys * Tiles::padded(head_dim);

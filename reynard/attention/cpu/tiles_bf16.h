@@ -67,14 +67,24 @@ inline __m512i interleaved(Vec even, Vec odd) {
                                   (__m512i)_mm512_cvtne2ps_pbh(odd, even));
 }
 
-template <int64_t kQueriesPerBlock, int64_t kKeysPerBlock>
+// Words of two registers side by side: those of the first halves, and of the second.
+alignas(64) constexpr int16_t kLowPairs[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
+                                               37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
+                                               11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+alignas(64) constexpr int16_t kHighPairs[32] = {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21,
+                                                53, 22, 54, 23, 55, 24, 56, 25, 57, 26, 58,
+                                                27, 59, 28, 60, 29, 61, 30, 62, 31, 63};
+
+template <int64_t kQueriesPerBlock, int64_t kKeysPerBlock, int64_t kQueriesPerPanel>
 struct LayoutBf16 {
   using Value = BFloat16;
   static constexpr int64_t kQueries = kQueriesPerBlock;
   static constexpr int64_t kKeys = kKeysPerBlock;
+  // Matrices with queries as columns lie in panels of this many: what a product reads together then
+  // fills all sets of the first-level cache, where part of long rows would fall into few.
+  static constexpr int64_t kPanel = kQueriesPerPanel;
   static constexpr int64_t kKeyStep = 32;  // depth of one AMX tile
   static constexpr int kExpDegree = 5;     // degree 4 (2.9e-6) would show in lse
-  static constexpr bool kRoundsP = true;
   static constexpr bool kSharedLayout = false;
 
   static int64_t padded(int64_t head_dim) { return round_up(head_dim, 32); }
@@ -98,6 +108,15 @@ struct LayoutBf16 {
     }
   }
 
+  // The first 32 values of a row that has `count` left; zeros beyond, where nothing is read.
+  template <class Source>
+  static __m512i load_row(const Source* row, int64_t count) {
+    if (count >= 32 && is_bf16(row)) return _mm512_loadu_si512(row);
+    alignas(64) Value values[32] = {};
+    for (int64_t d = 0; d < min_of(32, count); ++d) convert(row[d], values[d]);
+    return _mm512_load_si512(values);
+  }
+
   // 16 rows x 32 dimensions as 16 pairs x 16 rows; zeros beyond the edges.
   template <class Source>
   static void load_pairs(const Source* rows,
@@ -106,14 +125,7 @@ struct LayoutBf16 {
                          int64_t num_dims,
                          __m512i (&pairs)[16]) {
     for (int64_t r = 0; r < 16; ++r) {
-      alignas(64) Value row[32] = {};
-      const int64_t filled = r < num_rows ? max_of(0, min_of(32, num_dims)) : 0;
-      if (filled == 32 && sizeof(Source) == sizeof(Value) && is_bf16(rows)) {
-        pairs[r] = _mm512_loadu_si512(rows + r * row_stride);
-        continue;
-      }
-      for (int64_t d = 0; d < filled; ++d) convert(rows[r * row_stride + d], row[d]);
-      pairs[r] = _mm512_load_si512(row);
+      pairs[r] = load_row(rows + r * row_stride, r < num_rows ? num_dims : 0);
     }
     transpose16(pairs);
   }
@@ -155,7 +167,9 @@ struct LayoutBf16 {
         __m512i pairs[16];
         load_pairs(rows + r * row_stride + d, row_stride, num_rows - r, head_dim - d, pairs);
         for (int64_t i = 0; i < 16; ++i) {
-          _mm512_store_si512(packed + ((d / 2 + i) * kQueries + r) * 2, pairs[i]);
+          _mm512_store_si512(packed + r / kPanel * padded(head_dim) * kPanel +
+                                 ((d / 2 + i) * kPanel + r % kPanel) * 2,
+                             pairs[i]);
         }
       }
     }
@@ -166,16 +180,22 @@ struct LayoutBf16 {
   static void pack_query_rows(
       const Source* rows, int64_t row_stride, int64_t num_rows, int64_t head_dim, Value* packed) {
     const int64_t padded_dim = padded(head_dim);
-    memset(packed, 0, kQueries * padded_dim * sizeof(Value));
-    for (int64_t r = 0; r < num_rows; ++r) {
-      Value* to = packed + r / 2 * 2 * padded_dim + r % 2;
-      const Source* from = rows + r * row_stride;
-      for (int64_t d = 0; d < head_dim; ++d) convert(from[d], to[2 * d]);
+    for (int64_t r = 0; r < kQueries; r += 2) {
+      for (int64_t d = 0; d < padded_dim; d += 32) {
+        const Source* from = rows + r * row_stride + d;
+        const __m512i even = load_row(from, r < num_rows ? head_dim - d : 0);
+        const __m512i odd = load_row(from + row_stride, r + 1 < num_rows ? head_dim - d : 0);
+        Value* to = packed + r * padded_dim + 2 * d;
+        _mm512_store_si512(to, _mm512_permutex2var_epi16(even, _mm512_load_si512(kLowPairs), odd));
+        _mm512_store_si512(to + 32,
+                           _mm512_permutex2var_epi16(even, _mm512_load_si512(kHighPairs), odd));
+      }
     }
   }
 
   static void store_right(Value* weights, int64_t j, int64_t q, Vec even, Vec odd) {
-    _mm512_store_si512(weights + (j / 2 * kQueries + q) * 2, interleaved(even, odd));
+    _mm512_store_si512(weights + q / kPanel * kKeys * kPanel + (j / 2 * kPanel + q % kPanel) * 2,
+                       interleaved(even, odd));
   }
   static void store_left(Value* weights, int64_t j, int64_t q, Vec even, Vec odd) {
     const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
@@ -183,10 +203,6 @@ struct LayoutBf16 {
                        _mm512_castsi512_si256(both));
     _mm256_store_si256(reinterpret_cast<__m256i*>(weights + (j + 1) * kQueries + q),
                        _mm512_extracti64x4_epi64(both, 1));
-  }
-  static Vec add_rounded(Vec sum, Vec even, Vec odd) {
-    const __m512i one = _mm512_set1_epi16(0x3f80);
-    return _mm512_dpbf16_ps(sum, (__m512bh)interleaved(even, odd), (__m512bh)one);
   }
 };
 

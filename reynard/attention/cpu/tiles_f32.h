@@ -89,9 +89,9 @@ struct TilesF32 {
   using Value = float;
   static constexpr int64_t kQueries = 64;  // S^T of a block and a chunk of P stay in the L1 cache
   static constexpr int64_t kKeys = 64;
+  static constexpr int64_t kPanel = kQueries;
   static constexpr int64_t kKeyStep = 4;  // spans of keys within a block are multiples of this
   static constexpr int kExpDegree = 6;
-  static constexpr bool kRoundsP = false;  // P enters the products as it is summed
 
   // P as the left factor [key][query] and as the right factor are the same array.
   static constexpr bool kSharedLayout = true;
@@ -164,8 +164,6 @@ struct TilesF32 {
   static void store_left(Value* weights, int64_t j, int64_t q, Vec even, Vec odd) {
     store_right(weights, j, q, even, odd);
   }
-  // Adds two keys' weights as they enter products.
-  static Vec add_rounded(Vec sum, Vec even, Vec odd) { return sum + (even + odd); }
 
   // Hands each micro-tile of a * b, kQueries wide, to body while it is in registers. rows is a
   // multiple of 4.

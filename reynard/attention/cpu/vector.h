@@ -55,6 +55,17 @@ inline Vec at_least(Vec x, Vec limit) {
 #endif
 }
 
+// The smaller of limit and x; NaN where x is NaN.
+inline Vec at_most(Vec x, Vec limit) {
+#if defined(__AVX512F__)
+  return _mm512_min_ps(limit, x);
+#elif defined(__AVX2__)
+  return _mm256_min_ps(limit, x);
+#else
+  return _mm_min_ps(limit, x);
+#endif
+}
+
 // Whether any lane of a comparison holds.
 inline bool any(IntVec mask) {
 #if defined(__AVX512F__)
@@ -66,36 +77,85 @@ inline bool any(IntVec mask) {
 #endif
 }
 
+// Two vectors element by element: the first half of the pairs, and the second.
+#if defined(__AVX512F__)
+constexpr IntVec kFirstPairs = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+#elif defined(__AVX2__)
+constexpr IntVec kFirstPairs = {0, 8, 1, 9, 2, 10, 3, 11};
+#else
+constexpr IntVec kFirstPairs = {0, 4, 1, 5};
+#endif
+constexpr IntVec kLastPairs = kFirstPairs + kLanes / 2;
+
 // Lane i of the result is the sum of the lanes of rows[i]. Each step interleaves two vectors of
 // partial sums and adds the halves; rows[i] meets rows[i + count] so that the order comes out
 // right.
 inline Vec sums_of_lanes(Vec (&rows)[kLanes]) {
-#if defined(__AVX512F__)
-  constexpr IntVec kLow = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
-#elif defined(__AVX2__)
-  constexpr IntVec kLow = {0, 8, 1, 9, 2, 10, 3, 11};
-#else
-  constexpr IntVec kLow = {0, 4, 1, 5};
-#endif
-  constexpr IntVec kHigh = kLow + kLanes / 2;
 #pragma GCC unroll 4
   for (int count = kLanes / 2; count > 0; count /= 2) {
 #pragma GCC unroll 8
     for (int i = 0; i < count; ++i) {
-      rows[i] = __builtin_shuffle(rows[i], rows[i + count], kLow) +
-                __builtin_shuffle(rows[i], rows[i + count], kHigh);
+      rows[i] = __builtin_shuffle(rows[i], rows[i + count], kFirstPairs) +
+                __builtin_shuffle(rows[i], rows[i + count], kLastPairs);
     }
   }
   return rows[0];
+}
+
+// Lane j of rows[i] becomes lane i of rows[j]: log2(kLanes) perfect shuffles.
+inline void transpose(Vec (&rows)[kLanes]) {
+#pragma GCC unroll 4
+  for (int step = 1; step < kLanes; step *= 2) {
+    Vec shuffled[kLanes];
+#pragma GCC unroll 8
+    for (int i = 0; i < kLanes / 2; ++i) {
+      shuffled[2 * i] = __builtin_shuffle(rows[i], rows[i + kLanes / 2], kFirstPairs);
+      shuffled[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + kLanes / 2], kLastPairs);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) rows[i] = shuffled[i];
+  }
 }
 
 constexpr float kInfinity = __builtin_inff();
 constexpr double kLog2EExact = 1.44269504088896340736;
 constexpr double kLn2Exact = 0.693147180559945309417;
 
-// 2^x for x <= 127; exactly 0 for x <= -127, exactly 1 at 0, NaN stays NaN. The fraction in
-// [-1/2, 1/2] goes through a minimax polynomial whose constant term is exactly 1. Relative error
-// for x > -126, rounding included: degree 6: 8e-8, degree 5: 1.7e-7.
+// Whether exp2 of 128 and more is infinite; where not, its argument must be at most 127.
+#if defined(__AVX512DQ__)
+constexpr bool kExp2Saturates = true;
+#else
+constexpr bool kExp2Saturates = false;
+#endif
+
+// 2^x, exactly 1 at 0 and 2^n at every integer n; 0 for x <= -127 (denormals are flushed, see
+// below); NaN stays NaN. The fraction goes through a minimax polynomial whose constant term is
+// exactly 1. Relative error for x > -126, rounding included: degree 6: 8e-8, degree 5: 1.7e-7.
+//
+// AVX-512 has instructions that take the fraction x - floor(x), in [0, 1), and that multiply by
+// 2^floor(x), whatever the exponents: 8 operations for degree 5. Elsewhere the fraction is in
+// [-1/2, 1/2] and the integer is added to the exponent: 11.
+#if defined(__AVX512DQ__)
+template <int degree>
+inline Vec exp2(Vec x) {
+  static_assert(degree == 5 || degree == 6);
+  const Vec f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  Vec y;
+  if constexpr (degree == 6) {
+    y = f * 0x1.c54174p-13f + 0x1.46d64ep-10f;
+    y = y * f + 0x1.3d0b92p-7f;
+    y = y * f + 0x1.c68912p-5f;
+    y = y * f + 0x1.ebfd58p-3f;
+    y = y * f + 0x1.62e42cp-1f;
+  } else {
+    y = f * 0x1.e974fap-10f + 0x1.277856p-7f;
+    y = y * f + 0x1.c91ce6p-5f;
+    y = y * f + 0x1.ebdb56p-3f;
+    y = y * f + 0x1.62e4bap-1f;
+  }
+  return _mm512_scalef_ps(y * f + 1.0f, x);
+}
+#else
 template <int degree>
 inline Vec exp2(Vec x) {
   static_assert(degree == 5 || degree == 6);
@@ -120,12 +180,15 @@ inline Vec exp2(Vec x) {
   // The integer sits in the low bits of `shifted`: added to the exponent of y.
   return (Vec)((IntVec)y + ((IntVec)shifted << 23));
 }
+#endif
 
-// A matrix by its first element and the distance between rows, in elements.
+// A matrix by its first element and the distance between rows, in elements. Where `panel` is not 0
+// the columns lie in panels (kPanel of a tile struct), which are this far apart.
 template <class T>
 struct Matrix {
   T* data;
   int64_t stride;
+  int64_t panel = 0;
 };
 
 // 16-bit inputs by value.

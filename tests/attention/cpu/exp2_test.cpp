@@ -1,47 +1,92 @@
-// The exponential of the kernels, in the lanes of plain x86-64 (the other instruction sets compile
-// the same lines).
+// The exponential of the kernels on each instruction set that this machine has: its stated error,
+// and where it must be exact.
 
 #include "reynard/attention/cpu/vector.h"
+#include "reynard/tensor/cpu_features.h"
+#include "tests/attention/cpu/exp2_lanes.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
+#include <vector>
 
 namespace reynard::attention::cpu {
 namespace {
 
-template <int degree>
-float exp2_of(float x) {
-  return exp2<degree>(splat(x))[0];
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+struct Exp2Path {
+  std::string name;
+  Exp2Lanes exp2;
+  double rounding;  // what each step adds where multiply-add rounds twice
+  bool saturates;
+};
+
+std::vector<Exp2Path> exp2_paths() {
+  std::vector<Exp2Path> paths = {{"portable", exp2_portable, 6e-8, false}};
+  if (tensor::cpu_features().avx2) paths.push_back({"avx2", exp2_avx2, 0, false});
+  if (tensor::cpu_features().avx512) paths.push_back({"avx512", exp2_avx512, 0, true});
+  return paths;
 }
 
-template <int degree>
-double largest_relative_error() {
-  double largest = 0;
-  for (float x = -125.9f; x < 16; x += 0x1p-9f + 0x1p-14f) {
-    const double exact = std::exp2(static_cast<double>(x));
-    largest = std::max(largest, std::abs(exp2_of<degree>(x) - exact) / exact);
+class Exp2 : public testing::TestWithParam<Exp2Path> {
+ protected:
+  static std::vector<float> of(std::vector<float> x, int degree) {
+    const size_t count = x.size();
+    x.resize((count + 15) / 16 * 16);
+    std::vector<float> y(x.size());
+    GetParam().exp2(x.data(), y.data(), static_cast<int64_t>(x.size()), degree);
+    y.resize(count);
+    return y;
   }
-  return largest;
-}
+  static float of(float x, int degree) { return of(std::vector<float>{x}, degree)[0]; }
 
-// The stated bounds are for fused multiply-add; without it each step rounds twice.
-TEST(Exp2, StaysWithinItsStatedError) {
-  EXPECT_LT(largest_relative_error<6>(), 8e-8 + 6e-8);
-  EXPECT_LT(largest_relative_error<5>(), 1.7e-7 + 6e-8);
-}
-
-TEST(Exp2, IsExactWhereMasksAndOpenGatesNeedIt) {
-  EXPECT_EQ(exp2_of<6>(0.0f), 1.0f);
-  EXPECT_EQ(exp2_of<6>(-127.0f), 0.0f);
-  EXPECT_EQ(exp2_of<6>(-1e6f), 0.0f);
-  EXPECT_EQ(exp2_of<5>(-std::numeric_limits<float>::infinity()), 0.0f);
-  for (int n = -126; n <= 127; ++n) {
-    EXPECT_EQ(exp2_of<5>(static_cast<float>(n)), std::exp2(static_cast<float>(n)));
+  static double largest_relative_error(int degree) {
+    std::vector<float> x;
+    for (float at = -125.9f; at < 127; at += 0x1p-8f + 0x1p-14f) x.push_back(at);
+    for (float at = -1; at <= 1; at += 0x1p-16f) x.push_back(at);
+    const std::vector<float> y = of(x, degree);
+    double largest = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double exact = std::exp2(static_cast<double>(x[i]));
+      largest = std::max(largest, std::abs(y[i] - exact) / exact);
+    }
+    return largest;
   }
-  EXPECT_TRUE(std::isnan(exp2_of<6>(std::numeric_limits<float>::quiet_NaN())));
+};
+
+INSTANTIATE_TEST_SUITE_P(Lanes, Exp2, testing::ValuesIn(exp2_paths()), [](const auto& info) {
+  return info.param.name;
+});
+
+TEST_P(Exp2, StaysWithinItsStatedError) {
+  EXPECT_LT(largest_relative_error(6), 8e-8 + GetParam().rounding);
+  EXPECT_LT(largest_relative_error(5), 1.7e-7 + GetParam().rounding);
+}
+
+TEST_P(Exp2, IsExactWhereMasksAndOpenGatesNeedIt) {
+  for (const int degree : {5, 6}) {
+    EXPECT_EQ(of(0.0f, degree), 1.0f);
+    EXPECT_EQ(of(-0.0f, degree), 1.0f);
+    EXPECT_EQ(of(-127.0f, degree), 0.0f);
+    EXPECT_EQ(of(-1e6f, degree), 0.0f);
+    EXPECT_EQ(of(-kInf, degree), 0.0f);
+    EXPECT_TRUE(std::isnan(of(std::numeric_limits<float>::quiet_NaN(), degree)));
+    for (int n = -126; n <= 127; ++n) {
+      EXPECT_EQ(of(static_cast<float>(n), degree), std::exp2(static_cast<float>(n)));
+    }
+  }
+}
+
+// Weights that are too large are found by their sum, which must not be small by accident.
+TEST_P(Exp2, IsLargeWhereTheArgumentIs) {
+  const std::vector<float> too_large = {128, 129.5f, 1e4f, kInf};
+  for (const float x : too_large) {
+    EXPECT_EQ(of(GetParam().saturates ? x : 127.0f, 5), GetParam().saturates ? kInf : 0x1p127f);
+  }
 }
 
 TEST(Conversion, OfBFloat16RoundsToNearestEvenAndKeepsNaN) {
