@@ -2,6 +2,7 @@
 
 #include "reynard/attention/cache.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/huge_pages.h"
 
 #include <ATen/TensorOperators.h>
 
@@ -21,6 +22,10 @@ at::Tensor enlarged(const at::Tensor& t, int64_t capacity) {
   const int64_t used = sizes[0];
   sizes[0] = capacity;
   at::Tensor larger = at::empty(sizes, t.options());
+  // Cache pages are read in any order: each small page of memory would cost a walk.
+  if (larger.is_cpu()) {
+    tensor::advise_huge_pages(larger.data_ptr(), static_cast<int64_t>(larger.nbytes()));
+  }
   larger.slice(0, 0, used).copy_(t);
   return larger;
 }

@@ -1,15 +1,14 @@
 #include "reynard/attention/cpu/scratch.h"
 
+#include "reynard/tensor/huge_pages.h"
+
 #include <ATen/ops/empty.h>
-#include <sys/mman.h>
 
 #include <utility>
 
 namespace reynard::attention::cpu {
 
 namespace {
-
-constexpr int64_t kHugePage = int64_t{2} << 20;
 
 at::Tensor& kept_storage() {
   thread_local at::Tensor kept;
@@ -23,11 +22,7 @@ char* aligned(char* data, int64_t alignment) {
 
 at::Tensor allocate(int64_t bytes) {
   at::Tensor storage = at::empty({bytes}, at::TensorOptions().dtype(at::kByte));
-  auto* data = static_cast<char*>(storage.data_ptr());
-  char* begin = aligned(data, kHugePage);
-  const int64_t whole = (data + bytes - begin) / kHugePage * kHugePage;
-  // Advice only: without huge pages the memory works all the same.
-  if (whole > 0) madvise(begin, whole, MADV_HUGEPAGE);
+  tensor::advise_huge_pages(storage.data_ptr(), bytes);
   return storage;
 }
 
