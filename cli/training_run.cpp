@@ -2,6 +2,7 @@
 
 #include "cli/progress_bar.h"
 #include "cli/stop_signal.h"
+#include "reynard/training/kept_memory.h"
 
 #include <fmt/format.h>
 
@@ -29,6 +30,7 @@ Progress shown(const training::RunProgress& progress) {
 }  // namespace
 
 training::RunResult run_training(const training::Experiment& experiment, const TrainingRun& run) {
+  training::keep_freed_memory();
   ProgressBar bar(std::filesystem::path(experiment.run.folder).filename().string(),
                   OffTerminal::kLines);
   training::RunOptions options = {.resume = run.resume,

@@ -108,6 +108,9 @@ at::Tensor beside(const at::Tensor& hidden, const at::Tensor& t) {
   return t.to(hidden.device(), /*non_blocking=*/true).contiguous();
 }
 
+// Gradients are formed with the loss, chunk by chunk, so that logits need not be kept; the backward
+// pass scales them where they lie and gives them away. They are as large as the head: so it runs
+// once.
 struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   static at::Tensor forward(AutogradContext* context,
                             const at::Tensor& hidden,
@@ -122,7 +125,6 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
     at::Tensor d_hidden, d_head;
     if (hidden_grad) d_hidden = at::empty(hidden.sizes(), hidden.options());
     const at::Tensor rows = padded(matrix);
-    if (head_grad) d_head = at::zeros(rows.sizes(), head.options());
     at::Tensor total = at::zeros({}, hidden.options().dtype(at::kDouble));
     for (int64_t begin = 0; begin < hidden.size(0); begin += chunk_tokens) {
       const int64_t count = std::min(chunk_tokens, hidden.size(0) - begin);
@@ -134,20 +136,34 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
           softmax_loss(logits, head.size(0), target, weight, hidden_grad || head_grad);
       total += (loss * weight).sum(at::kDouble);
       if (hidden_grad) d_hidden.narrow(0, begin, count).copy_(at::mm(logits, rows));
-      if (head_grad) add_product(d_head, logits.t(), part);
+      if (!head_grad) continue;
+      if (d_head.defined()) {
+        add_product(d_head, logits.t(), part);
+      } else {
+        d_head = product(logits.t(), part, head.scalar_type());
+      }
     }
+    if (head_grad && !d_head.defined()) d_head = at::zeros(rows.sizes(), head.options());
     if (head_grad) d_head = d_head.narrow(0, 0, head.size(0));
-    context->save_for_backward({d_hidden, d_head});
+    if (hidden_grad) context->saved_data["d_hidden"] = d_hidden;
+    if (head_grad) context->saved_data["d_head"] = d_head;
     return total.to(dtype);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    const variable_list saved = context->get_saved_variables();
-    variable_list result(6);
-    for (int i = 0; i < 2; ++i) {
-      if (saved[i].defined()) result[i] = (saved[i] * grads[0]).to(saved[i].scalar_type());
-    }
-    return result;
+    tensor::check_value(!context->saved_data.empty(),
+                        "cross_entropy",
+                        "backward pass",
+                        "a second one",
+                        "one: it gives its gradients away");
+    const auto taken = [&](const char* name) {
+      const auto found = context->saved_data.find(name);
+      if (found == context->saved_data.end()) return at::Tensor();
+      at::Tensor gradient = std::move(found->second).toTensor();
+      context->saved_data.erase(found);
+      return gradient.mul_(grads[0]);
+    };
+    return {taken("d_hidden"), taken("d_head"), {}, {}, {}, {}};
   }
 };
 

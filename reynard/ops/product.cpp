@@ -1,5 +1,6 @@
 #include "reynard/ops/product.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 
 #include <ATen/ops/addmm.h>
@@ -15,6 +16,18 @@ bool widens_on_gpu(const at::Tensor& factor, at::ScalarType out) {
   return factor.is_cuda() && out == at::kFloat && (dtype == at::kBFloat16 || dtype == at::kHalf);
 }
 
+// sum += x for bf16 x: `+=` would make a copy of x in f32 first, and a head of 50,000 tokens is
+// large.
+void add_widened(at::Tensor& sum, const at::Tensor& x) {
+  const at::Tensor from = x.contiguous();
+  const auto* values = from.const_data_ptr<at::BFloat16>();
+  auto* sums = sum.mutable_data_ptr<float>();
+  constexpr int64_t kGrain = int64_t{1} << 16;
+  at::parallel_for(0, sum.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) sums[i] += static_cast<float>(values[i]);
+  });
+}
+
 }  // namespace
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType out) {
@@ -27,7 +40,14 @@ void add_product(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
   } else if (widens_on_gpu(a, sum.scalar_type())) {
     at::addmm_out(sum, sum, a, b, sum.scalar_type());
   } else {
-    sum += at::mm(a, b);
+    const at::Tensor product = at::mm(a, b);
+    const bool widened = sum.is_cpu() && sum.is_contiguous() && sum.scalar_type() == at::kFloat &&
+                         product.scalar_type() == at::kBFloat16;
+    if (widened) {
+      add_widened(sum, product);
+    } else {
+      sum += product;
+    }
   }
 }
 

@@ -1,15 +1,13 @@
 #include "reynard/training/optimizer.h"
 
 #include "reynard/ops/adamw.h"
+#include "reynard/ops/global_norm.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#include <ATen/ops/_foreach_norm.h>
-#include <ATen/ops/sqrt.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -45,9 +43,7 @@ at::Tensor Optimizer::grad_norm() const {
       if (parameter->value.grad().defined()) gradients.push_back(parameter->value.grad());
     }
   }
-  if (gradients.empty()) return at::zeros({}, at::kDouble);
-  const at::Tensor norms = at::stack(at::_foreach_norm(gradients)).to(at::kDouble);
-  return at::sqrt((norms * norms).sum());
+  return ops::global_norm(gradients);
 }
 
 void Optimizer::step(double learning_rate, const at::Tensor& grad_norm, const at::Tensor& loss) {

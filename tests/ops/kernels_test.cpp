@@ -362,6 +362,22 @@ TEST_P(Kernels, AdamWOfManyTensorsIsThatOfEach) {
   }
 }
 
+TEST_P(Kernels, AdamWGivesTheSameBitsForAnyThreadCount) {
+  const int threads = at::get_num_threads();
+  const at::Tensor start = random_normal({200003}, 1, at::kFloat);
+  const at::Tensor gradient = on_test_device(random_normal({200003}, 2, at::kFloat));
+  std::vector<AdamWStep> steps;
+  for (const int count : {1, 2, 3}) {
+    at::set_num_threads(count);
+    steps.push_back(adamw_step(start, true));
+    steps.back().gradient = gradient;
+    adamw({&steps.back(), 1}, on_test_device(at::full({}, 0.5)));
+    EXPECT_BITWISE_EQUAL(steps.back().value, steps[0].value) << count << " threads";
+    EXPECT_BITWISE_EQUAL(steps.back().compute, steps[0].compute) << count << " threads";
+  }
+  at::set_num_threads(threads);
+}
+
 TEST_P(Kernels, SameBitsForAnyThreadCount) {
   const int threads = at::get_num_threads();
   const auto run = [](int num_threads) {

@@ -257,6 +257,19 @@ TEST(CrossEntropy, Gradients) {
   EXPECT_GRADIENTS_RIGHT(loss, {random_normal({5, 4}, 1), random_normal({6, 4}, 2)});
 }
 
+// They are as large as the head and are not copied.
+TEST(CrossEntropy, GivesItsGradientsAwayOnce) {
+  const at::Tensor hidden = random_normal({3, 4}, 1).requires_grad_();
+  const at::Tensor head = random_normal({6, 4}, 2).requires_grad_();
+  const at::Tensor loss = cross_entropy(hidden, head, {}, indices({0, 1, 5}));
+  (2 * loss).backward({}, /*retain_graph=*/true);
+  const at::Tensor twice = head.grad().clone();
+  EXPECT_THROW(loss.backward(), Error);
+  head.mutable_grad().reset();
+  cross_entropy(hidden, head, {}, indices({0, 1, 5})).backward();
+  EXPECT_TENSORS_NEAR(twice, 2 * head.grad(), 1e-12, 0);
+}
+
 TEST(CrossEntropy, Rejects) {
   const at::Tensor hidden = at::ones({2, 4});
   const at::Tensor head = at::ones({6, 4});
