@@ -17,6 +17,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 namespace reynard::bench {
@@ -159,6 +160,12 @@ Row speed_row(const AttentionShape& shape,
 
 constexpr int kForwardProducts = 2, kBackwardProducts = 5;
 
+// Torch's attention in this process; $ONEDNN_MAX_CPU_ISA holds it back to an older instruction set.
+std::string torch_name() {
+  const char* const isa = std::getenv("ONEDNN_MAX_CPU_ISA");
+  return isa == nullptr ? "torch_sdpa" : fmt::format("torch_sdpa ({})", isa);
+}
+
 // Ours computes the gates and their gradients; the peer has none.
 void bench_dense(const AttentionBench& o,
                  const AttentionShape& shape,
@@ -172,7 +179,7 @@ void bench_dense(const AttentionBench& o,
     const Medians seconds = time_by_turns(
         o.repeats, [&] { ours(x, x.log_gate); }, [&] { peer.forward(); });
     rows.push_back(
-        speed_row(shape, "dense_forward", dtype, kForwardProducts, seconds, "torch_sdpa"));
+        speed_row(shape, "dense_forward", dtype, kForwardProducts, seconds, torch_name()));
   }
   if (wanted(o, "dense_backward")) {
     const at::Tensor out = ours(x, x.log_gate), peer_out = peer.forward();
@@ -185,7 +192,7 @@ void bench_dense(const AttentionBench& o,
           gradients(peer_out, {peer.q, peer.k, peer.v}, peer.dout);
         });
     rows.push_back(
-        speed_row(shape, "dense_backward", dtype, kBackwardProducts, seconds, "torch_sdpa"));
+        speed_row(shape, "dense_backward", dtype, kBackwardProducts, seconds, torch_name()));
   }
 }
 

@@ -3,6 +3,7 @@
 #include "bench/peer_process.h"
 #include "reynard/data/loader.h"
 #include "reynard/tensor/check.h"
+#include "reynard/training/kept_memory.h"
 #include "reynard/training/trainer.h"
 
 #include <fmt/format.h>
@@ -59,6 +60,7 @@ class RepeatedBatch : public data::Loader {
 training::Experiment fox_experiment(const TrainStepBench& options, const std::string& dtype) {
   training::Experiment experiment;
   experiment.model = fox_config(options.model);
+  experiment.model.attention.log_pruning_tolerance = options.log_tolerance;
   experiment.data.batch_size = options.batch_size;
   experiment.data.length = options.length;
   experiment.optimizer.learning_rate = 1e-3;
@@ -79,6 +81,7 @@ void check_learning(const std::string& who, const Sizes& sizes, double first, do
 
 Row bench_dtype(const TrainStepBench& options, const std::string& dtype) {
   const Sizes& sizes = sizes_named(options.model);
+  training::keep_freed_memory();  // as reynard train does
   training::Trainer trainer(
       fox_experiment(options, dtype),
       std::make_unique<RepeatedBatch>(sizes.vocabulary, options.batch_size, options.length));
@@ -100,8 +103,10 @@ Row bench_dtype(const TrainStepBench& options, const std::string& dtype) {
   check_learning("FoX (Pro)", sizes, our_first, our_last);
   check_learning("the peer", sizes, peer_first, peer_last);
   const auto tokens = static_cast<double>(options.batch_size * options.length);
+  std::string shape = fmt::format("{} B{} T{}", sizes.name, options.batch_size, options.length);
+  if (options.log_tolerance != 0) shape += fmt::format(" e^{:g}", options.log_tolerance);
   return {.name = "train_step",
-          .shape = fmt::format("{} B{} T{}", sizes.name, options.batch_size, options.length),
+          .shape = shape,
           .dtype = dtype,
           .device = cpu_name(),
           .ours = tokens / seconds.ours,

@@ -16,6 +16,7 @@ struct TrainStepBench {
   int64_t batch_size = 4;     // rows of a step
   int64_t length = 1024;      // tokens of a row
   std::vector<std::string> dtypes = {"f32", "bf16"};
+  double log_tolerance = 0;  // of ours, 0: no pruning; gates are as they are at initialisation
   int repeats = 7;
 };
 

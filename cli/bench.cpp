@@ -236,6 +236,13 @@ void add_train_step(CLI::App& bench) {
   command->add_option("--dtype", arguments->bench.dtypes, "f32, bf16 (default: both)")
       ->delimiter(',')
       ->check(CLI::IsMember({"f32", "bf16"}));
+  command
+      ->add_option(
+          "--log-tolerance",
+          arguments->bench.log_tolerance,
+          "let ours prune, e.g. at -10 (default 0: off); with the gates of a model that has "
+          "not learned yet nearly all heads are local")
+      ->check(CLI::Range(-100.0, 0.0));
   command->add_option("--repeats", arguments->bench.repeats, "timed steps; the median counts")
       ->check(CLI::PositiveNumber);
   run_with_json(
