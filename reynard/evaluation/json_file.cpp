@@ -1,5 +1,6 @@
 #include "reynard/evaluation/json_file.h"
 
+#include "reynard/data/random.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -46,6 +47,10 @@ nlohmann::json read_json_file(const std::filesystem::path& path,
       read_text_file(path, task, where_to_get), nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) throw Error(fmt::format("{}: {} is not JSON", task, path.string()));
   return json;
+}
+
+std::string fingerprint(const std::filesystem::path& path, std::string_view task) {
+  return fmt::format("{:016x}", data::hash(read_text_file(path, task)));
 }
 
 JsonLines read_json_lines(const std::filesystem::path& path,

@@ -22,6 +22,10 @@ nlohmann::json read_json_file(const std::filesystem::path& path,
                               std::string_view task,
                               std::string_view where_to_get = "");
 
+// 16 hex digits that stand for the bytes of a file: settings of tasks hold them, so that samples of
+// other data under the same name are not taken for these. Throws like read_text_file.
+std::string fingerprint(const std::filesystem::path& path, std::string_view task);
+
 // The objects of a file with one in each line; blank lines are left out. A line that is none is an
 // error that names its number, or with skip_bad left out and counted.
 struct JsonLines {

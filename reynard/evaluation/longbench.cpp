@@ -13,15 +13,15 @@ namespace reynard::evaluation {
 
 namespace {
 
-// Benchmark data, quoted exactly (NOTICE).
+// Benchmark data, quoted exactly, slips included (NOTICE).
 constexpr std::string_view kStory =
     "You are given a story, which can be either a novel or a movie script, and a "
-    "question. Answer the question as concisely as you can, using a single phrase if "
+    "question. Answer the question asconcisely as you can, using a single phrase if "
     "possible. Do not provide any explanation.\n"
     "\n"
     "Story: {context}\n"
     "\n"
-    "Now, answer the question based on the story as concisely as you can, using a single "
+    "Now, answer the question based on the story asconcisely as you can, using a single "
     "phrase if possible. Do not provide any explanation.\n"
     "\n"
     "Question: {input}\n"

@@ -154,13 +154,17 @@ std::vector<int64_t> Haystack::read(int64_t begin, int64_t count) const {
   return tokens;
 }
 
-std::vector<int64_t> test_lengths(const std::vector<int64_t>& asked, int64_t train_length) {
+std::vector<int64_t> test_lengths(const std::vector<int64_t>& asked,
+                                  int64_t train_length,
+                                  const std::function<bool(int64_t length)>& holds) {
   if (!asked.empty()) {
     const std::set<int64_t> distinct(asked.begin(), asked.end());
     return {distinct.begin(), distinct.end()};
   }
   const int64_t trained = train_length > 0 ? train_length : 4096;
-  return {trained / 4, trained / 2, trained, 2 * trained, 4 * trained};
+  std::vector<int64_t> lengths{trained / 4, trained / 2, trained, 2 * trained, 4 * trained};
+  while (holds && lengths.size() > 1 && !holds(lengths.front())) lengths.erase(lengths.begin());
+  return lengths;
 }
 
 PythonRandom sample_random(int64_t seed, int64_t sample) {

@@ -89,7 +89,10 @@ struct RulerConfig {
     field("samples", self.samples, "samples per task and length", config::positive);
     field("seed", self.seed, "seed of all samples", config::non_negative);
     field("essays", self.essays, "text file of the haystack; default: the text (not comparable)");
-    field("words", self.words, "file of words; default: those of the text (not comparable)");
+    field("words",
+          self.words,
+          "folder of the lists of the package wonderwords, or a file of words; default: those of "
+          "the text (not comparable)");
     field("squad", self.squad, "dev-v2.0.json of SQuAD, for qa_1");
     field("hotpot", self.hotpot, "hotpot_dev_distractor_v1.json of HotpotQA, for qa_2");
     field("skip_bad", self.skip_bad, "leave malformed questions out");

@@ -1,5 +1,6 @@
 #include "reynard/evaluation/ruler.h"
 
+#include "reynard/evaluation/shuffle.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -45,20 +46,7 @@ constexpr std::string_view kFrequentWords =
     "frequently appeared coded words. {0}\nQuestion: Do not provide any explanation. Please ignore "
     "the dots '....'. What are the three most frequently appeared words in the above coded text? "
     "Answer: According to the coded text above, the three most frequently appeared words are:";
-// {0}: documents, {1}: question.
-constexpr std::string_view kQuestion =
-    "Answer the question based on the given documents. Only give me the answer and do not output "
-    "any other words.\n\nThe following are given documents.\n\n{0}\n\nAnswer the question based on "
-    "the given documents. Only give me the answer and do not output any other words.\n\nQuestion: "
-    "{1} Answer:";
 constexpr int64_t kShort = 4096;  // below, lists of words are smaller
-
-template <class Value>
-void shuffle(std::vector<Value>& values, PythonRandom& random) {
-  for (auto i = static_cast<int64_t>(values.size()) - 1; i > 0; --i) {
-    std::swap(values[i], values[random.up_to(i)]);
-  }
-}
 
 // `count` of 0 ... size - 1, distinct, ascending.
 std::vector<int64_t> places(int64_t size, size_t count, PythonRandom& random) {
@@ -110,9 +98,12 @@ std::string uuid(PythonRandom& random) {
 std::string draw(Value type, const RulerSources& sources, PythonRandom& random) {
   if (type == Value::kNumbers) return std::to_string(1'000'000 + random.up_to(8'999'999));
   if (type == Value::kUuids) return uuid(random);
-  const auto last = static_cast<int64_t>(sources.words.size()) - 1;
-  const std::string first = sources.words[random.up_to(last)];
-  return first + "-" + sources.words[random.up_to(last)];
+  const auto one_of = [&](const std::vector<std::string>& list) {
+    const std::vector<std::string>& words = list.empty() ? sources.words : list;
+    return words[random.up_to(static_cast<int64_t>(words.size()) - 1)];
+  };
+  const std::string first = one_of(sources.adjectives);
+  return first + "-" + one_of(sources.nouns);
 }
 
 std::vector<std::string> sentences_of(const std::vector<std::string>& words, int64_t count) {
@@ -132,16 +123,24 @@ std::vector<std::string> sentences_of(const std::vector<std::string>& words, int
 std::string among_sentences(const std::vector<std::string>& sentences,
                             const std::vector<std::string>& needles,
                             PythonRandom& random) {
-  std::vector<size_t> at;
+  const auto piece = [&](size_t begin, size_t end) {
+    return fmt::format("{}", fmt::join(sentences.begin() + static_cast<std::ptrdiff_t>(begin),
+                                       sentences.begin() + static_cast<std::ptrdiff_t>(end),
+                                       " "));
+  };
+  // As published, pieces without a sentence are joined too: they leave a second blank.
+  std::vector<std::string> parts;
+  size_t done = 0;
+  size_t needle = 0;
   for (const int64_t depth : places(40, needles.size(), random)) {
     const double percent = std::round(static_cast<double>(depth) * 100 / 39);
-    at.push_back(static_cast<size_t>(static_cast<double>(sentences.size()) * (percent / 100)));
+    const auto at =
+        static_cast<size_t>(static_cast<double>(sentences.size()) * (percent / 100));
+    parts.push_back(piece(done, at));
+    parts.push_back(needles[needle++]);
+    done = at;
   }
-  std::vector<std::string> parts;
-  for (size_t i = 0, needle = 0; i <= sentences.size(); ++i) {
-    while (needle < at.size() && at[needle] == i) parts.push_back(needles[needle++]);
-    if (i < sentences.size()) parts.push_back(sentences[i]);
-  }
+  parts.push_back(piece(done, sentences.size()));
   return fmt::format("{}", fmt::join(parts, " "));
 }
 
@@ -226,30 +225,11 @@ RulerSample make_needles(
   return needle_sample({kHay, kKey, kValue, kKeys, kValues, kQueries}, sources, random, size);
 }
 
-// One chain of assignments among noise lines.
-RulerSample chain_sample(PythonRandom& random, int64_t lines_wanted, int64_t name_size) {
-  constexpr int64_t kHops = 4;
-  const std::vector<std::string> names = distinct_letters(random, kHops + 1, name_size, 'A');
-  const std::string value = std::to_string(10000 + random.up_to(89998));
-  std::vector<std::string> chain{fmt::format("VAR {} = {}", names[0], value)};
-  for (int64_t hop = 0; hop < kHops; ++hop) {
-    chain.push_back(fmt::format("VAR {} = VAR {} ", names[hop + 1], names[hop]));
-  }
-  const auto size = std::max<int64_t>(lines_wanted, kHops + 1);
-  const std::vector<int64_t> at = places(size, chain.size(), random);
-  std::vector<std::string> lines(static_cast<size_t>(size), std::string(kNoise));
-  for (size_t i = 0; i < chain.size(); ++i) {
-    lines.insert(lines.begin() + at[i] + static_cast<int64_t>(i), chain[i]);
-  }
-  return {fmt::format(fmt::runtime(kVariables), fmt::join(lines, "\n"), value, names.size()),
-          names};
-}
-
-// The solved example before the question has three-letter names and the fewest lines.
+// The solved example before the question has three-letter names.
 RulerSample make_variables(
-    const RulerSources&, PythonRandom& random, int64_t size, int64_t, int64_t) {
-  const RulerSample example = chain_sample(random, 0, 3);
-  RulerSample sample = chain_sample(random, size, 5);
+    const RulerSources& sources, PythonRandom& random, int64_t size, int64_t, int64_t) {
+  const RulerSample example = ruler_variables(random, sources.example_lines, 3);
+  RulerSample sample = ruler_variables(random, size, 5);
   sample.text =
       fmt::format("{} {}\n\n{}", example.text, fmt::join(example.answers, " "), sample.text);
   return sample;
@@ -314,38 +294,13 @@ RulerSample make_frequent_words(
           {words[1], words[2], words[3]}};
 }
 
-RulerSample question_sample(const RulerQuestions& data,
-                            PythonRandom& random,
-                            int64_t size,
-                            int64_t index) {
-  const RulerQuestion& question = data.questions[index % data.questions.size()];
-  std::vector<size_t> chosen = question.documents;
-  const size_t wanted =
-      std::min(static_cast<size_t>(std::max<int64_t>(size, 1)), data.documents.size());
-  std::vector<size_t> others(data.documents.size());
-  std::iota(others.begin(), others.end(), size_t{0});
-  shuffle(others, random);
-  for (const size_t document : others) {
-    if (chosen.size() >= wanted) break;
-    if (std::find(chosen.begin(), chosen.end(), document) == chosen.end()) {
-      chosen.push_back(document);
-    }
-  }
-  shuffle(chosen, random);
-  std::string context;
-  for (size_t i = 0; i < chosen.size(); ++i) {
-    context += fmt::format("{}Document {}:\n{}", i ? "\n\n" : "", i + 1, data.documents[chosen[i]]);
-  }
-  return {fmt::format(fmt::runtime(kQuestion), context, question.question), question.answers};
-}
-
 RulerSample make_squad(
     const RulerSources& s, PythonRandom& random, int64_t size, int64_t, int64_t index) {
-  return question_sample(s.squad, random, size, index);
+  return ruler_question(s.squad, random, size, index);
 }
 RulerSample make_hotpot(
     const RulerSources& s, PythonRandom& random, int64_t size, int64_t, int64_t index) {
-  return question_sample(s.hotpot, random, size, index);
+  return ruler_question(s.hotpot, random, size, index);
 }
 
 constexpr auto kNumbers = Value::kNumbers;
@@ -370,6 +325,23 @@ constexpr std::array kTasks = {
 };
 
 }  // namespace
+
+RulerSample ruler_variables(PythonRandom& random, int64_t lines, int64_t name_size) {
+  constexpr int64_t kHops = 4;
+  const std::vector<std::string> names = distinct_letters(random, kHops + 1, name_size, 'A');
+  const std::string value = std::to_string(10000 + random.up_to(89998));
+  std::vector<std::string> chain{fmt::format("VAR {} = {}", names[0], value)};
+  for (int64_t hop = 0; hop < kHops; ++hop) {
+    chain.push_back(fmt::format("VAR {} = VAR {} ", names[hop + 1], names[hop]));
+  }
+  const auto size = std::max<int64_t>(lines, kHops + 1);
+  const std::vector<int64_t> at = places(size, chain.size(), random);
+  std::vector<std::string> all(static_cast<size_t>(size), std::string(kNoise));
+  for (size_t i = 0; i < chain.size(); ++i) {
+    all.insert(all.begin() + at[i] + static_cast<int64_t>(i), chain[i]);
+  }
+  return {fmt::format(fmt::runtime(kVariables), fmt::join(all, "\n"), value, names.size()), names};
+}
 
 std::span<const RulerTask> ruler_tasks() {
   return kTasks;

@@ -26,6 +26,7 @@ struct RulerQuestion {
   std::string question;
   std::vector<std::string> answers;
   std::vector<size_t> documents;  // that belong to it, as indices into all documents
+  std::vector<size_t> nearby;     // of the same article: mixed in before all others
 };
 struct RulerQuestions {
   std::vector<std::string> documents;
@@ -34,9 +35,11 @@ struct RulerQuestions {
 };
 
 struct RulerSources {
-  std::vector<std::string> words;        // distinct
-  std::vector<std::string> essay_words;  // of the haystack, in order
-  RulerQuestions squad, hotpot;          // empty: qa_1, qa_2 cannot be made
+  std::vector<std::string> words;              // distinct
+  std::vector<std::string> adjectives, nouns;  // keys are pairs of them; empty: pairs of words
+  std::vector<std::string> essay_words;        // of the haystack, in order
+  RulerQuestions squad, hotpot;                // empty: qa_1, qa_2 cannot be made
+  int64_t example_lines = 5;                   // other lines of the solved example of vt
 };
 
 struct RulerTask {
@@ -64,6 +67,16 @@ inline constexpr const char* kWhereToGetHotpot =
     "with --ruler.hotpot=FILE";
 RulerQuestions read_squad(const std::filesystem::path& path, bool skip_bad = false);
 RulerQuestions read_hotpot(const std::filesystem::path& path, bool skip_bad = false);
+
+// vt without its solved example: one chain of assignments among `lines` other lines, at least five.
+// Names of variables have name_size letters.
+RulerSample ruler_variables(PythonRandom& random, int64_t lines, int64_t name_size);
+
+// The index-th question with `size` documents: its own, then others of their article, then any.
+RulerSample ruler_question(const RulerQuestions& data,
+                           PythonRandom& random,
+                           int64_t size,
+                           int64_t index);
 
 // Distinct lower-case words of 3 to 12 letters, in the order in which they first occur, at most
 // `most`.

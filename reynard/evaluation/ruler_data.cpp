@@ -1,19 +1,56 @@
-// RULER's question data: the published development sets of SQuAD and HotpotQA.
+// RULER's questions (qa_1, qa_2) from the published development sets of SQuAD and HotpotQA.
 
 #include "reynard/evaluation/ruler.h"
 
 #include "reynard/evaluation/json_file.h"
+#include "reynard/evaluation/shuffle.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 namespace reynard::evaluation {
 
 namespace {
+
+// Benchmark data, quoted exactly (NOTICE).
+// {0}: documents, {1}: question.
+constexpr std::string_view kQuestion =
+    "Answer the question based on the given documents. Only give me the answer and do not output "
+    "any other words.\n\nThe following are given documents.\n\n{0}\n\nAnswer the question based on "
+    "the given documents. Only give me the answer and do not output any other words.\n\nQuestion: "
+    "{1} Answer:";
+
+// The documents of a question and others, first those of the same article; where more are wanted
+// than there are, all of them again and again, as published.
+std::vector<size_t> chosen_documents(const RulerQuestions& data,
+                                     const RulerQuestion& question,
+                                     PythonRandom& random,
+                                     size_t wanted) {
+  std::vector<size_t> chosen;
+  if (wanted >= data.documents.size()) {
+    for (size_t i = 0; i < wanted; ++i) chosen.push_back(i % data.documents.size());
+    return chosen;
+  }
+  chosen = question.documents;
+  std::vector<size_t> others(data.documents.size());
+  std::iota(others.begin(), others.end(), size_t{0});
+  std::vector<size_t> nearby = question.nearby;
+  for (std::vector<size_t>* documents : {&nearby, &others}) {
+    shuffle(*documents, random);
+    for (const size_t document : *documents) {
+      if (chosen.size() >= wanted) return chosen;
+      if (std::find(chosen.begin(), chosen.end(), document) == chosen.end()) {
+        chosen.push_back(document);
+      }
+    }
+  }
+  return chosen;
+}
 
 // The index of a document, which is added where it is new.
 class Documents {
@@ -71,10 +108,12 @@ RulerQuestions read_squad(const std::filesystem::path& path, bool skip_bad) {
   Documents documents(data.documents);
   const auto add = [&](const nlohmann::json& article) {
     std::vector<RulerQuestion> questions;
+    std::vector<size_t> all;
     for (const nlohmann::json& paragraph : article.at("paragraphs")) {
       const size_t document = documents.index_of(paragraph.at("context").get<std::string>());
+      all.push_back(document);
       for (const nlohmann::json& entry : paragraph.at("qas")) {
-        RulerQuestion question{entry.at("question").get<std::string>(), {}, {document}};
+        RulerQuestion question{entry.at("question").get<std::string>(), {}, {document}, {}};
         for (const nlohmann::json& answer : entry.at("answers")) {
           question.answers.push_back(answer.at("text").get<std::string>());
         }
@@ -82,7 +121,13 @@ RulerQuestions read_squad(const std::filesystem::path& path, bool skip_bad) {
         if (!question.answers.empty()) questions.push_back(std::move(question));
       }
     }
-    std::move(questions.begin(), questions.end(), std::back_inserter(data.questions));
+    for (RulerQuestion& question : questions) {
+      std::copy_if(all.begin(),
+                   all.end(),
+                   std::back_inserter(question.nearby),
+                   [&](size_t document) { return document != question.documents.front(); });
+      data.questions.push_back(std::move(question));
+    }
   };
   data.skipped = add_entries(json["data"],
                              "of \"data\" is no article of SQuAD: \"paragraphs\" with \"context\", "
@@ -103,7 +148,7 @@ RulerQuestions read_hotpot(const std::filesystem::path& path, bool skip_bad) {
   Documents documents(data.documents);
   const auto add = [&](const nlohmann::json& entry) {
     RulerQuestion question{
-        entry.at("question").get<std::string>(), {entry.at("answer").get<std::string>()}, {}};
+        entry.at("question").get<std::string>(), {entry.at("answer").get<std::string>()}, {}, {}};
     for (const nlohmann::json& document : entry.at("context")) {
       std::string text = document.at(0).get<std::string>() + "\n";
       for (const nlohmann::json& sentence : document.at(1)) text += sentence.get<std::string>();
@@ -118,6 +163,21 @@ RulerQuestions read_hotpot(const std::filesystem::path& path, bool skip_bad) {
       skip_bad,
       add);
   return checked(std::move(data), path);
+}
+
+RulerSample ruler_question(const RulerQuestions& data,
+                           PythonRandom& random,
+                           int64_t size,
+                           int64_t index) {
+  const RulerQuestion& question = data.questions[index % data.questions.size()];
+  std::vector<size_t> chosen = chosen_documents(
+      data, question, random, static_cast<size_t>(std::max<int64_t>(size, 1)));
+  shuffle(chosen, random);
+  std::string context;
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    context += fmt::format("{}Document {}:\n{}", i ? "\n\n" : "", i + 1, data.documents[chosen[i]]);
+  }
+  return {fmt::format(fmt::runtime(kQuestion), context, question.question), question.answers};
 }
 
 }  // namespace reynard::evaluation

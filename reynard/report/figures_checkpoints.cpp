@@ -6,12 +6,14 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <set>
+#include <utility>
 
 namespace reynard::report {
 
 namespace {
 
-// What is drawn of a task; the results hold all its metrics.
+// What has a figure of its own; in the last one the reader chooses among all metrics.
 struct DrawnMetric {
   const char* task;
   const char* pointer;
@@ -58,40 +60,92 @@ json values_of(const Runs& runs, const DrawnMetric& metric) {
   return values;
 }
 
-}  // namespace
+// All numbers of the checkpoints' metrics, by their names.
+json all_values(const Runs& runs) {
+  json values = json::array();
+  for (const RunResults& run : runs) {
+    const json* summary = run.evaluation("checkpoints");
+    const json::json_pointer path("/series/points");
+    if (!summary || !summary->contains(path)) continue;
+    for (const json& point : summary->at(path)) {
+      const json metrics = point.is_object() ? point.value("metrics", json()) : json();
+      if (!metrics.is_object()) continue;
+      for (const auto& [key, metric] : metrics.items()) {
+        const json parts = metric.is_object() ? metric : json{{"", metric}};
+        for (const auto& [part, value] : parts.items()) {
+          if (!value.is_number()) continue;
+          const std::string name = fmt::format(
+              "{} {}{}{}", text_at(point, "/task"), key, part.empty() ? "" : " ", part);
+          values.push_back({{"run", run.name},
+                            {"tokens", number_at(point, "/tokens")},
+                            {"metric", name},
+                            {"value", rounded(value.get<double>())}});
+        }
+      }
+    }
+  }
+  return values;
+}
 
-std::vector<Figure> checkpoint_figures(const Runs& runs) {
-  std::vector<Figure> figures;
+json lines_by_tokens(const Runs& runs, const json& values, const char* axis) {
   json domain = json::array();
   json range = json::array();
   for (size_t i = 0; i < runs.size(); ++i) {
     domain.push_back(runs[i].name);
     range.push_back(run_color(i));
   }
+  json spec = base_spec(200);
+  spec["data"] = {{"values", values}};
+  json x = quantitative("tokens", "training tokens seen");
+  x["axis"] = {{"format", "~s"}};
+  json y = quantitative("value", axis);
+  y["scale"] = {{"zero", false}};
+  spec["mark"] = {{"type", "line"}, {"tooltip", true}, {"point", {{"size", 30}}}};
+  spec["encoding"] = {{"x", x},
+                      {"y", y},
+                      {"color",
+                       {{"field", "run"},
+                        {"type", "nominal"},
+                        {"scale", {{"domain", domain}, {"range", range}}},
+                        {"legend", {{"orient", "top"}, {"title", nullptr}}}}}};
+  return spec;
+}
+
+// One figure for whatever else was measured: the reader chooses.
+std::optional<Figure> chosen_metric(const Runs& runs) {
+  const json values = all_values(runs);
+  if (values.empty()) return {};
+  std::set<std::string> names;
+  for (const json& value : values) names.insert(value.at("metric").get<std::string>());
+  json spec = lines_by_tokens(runs, values, "value");
+  spec["params"] = {{{"name", "metric"},
+                     {"value", *names.begin()},
+                     {"bind", {{"input", "select"}, {"options", names}, {"name", "metric "}}}}};
+  spec["transform"] = {{{"filter", "datum.metric == metric"}}};
+  return Figure{"checkpoints_chosen",
+                "Any metric over training",
+                fmt::format("Choose one of the {} numbers that were measured of every checkpoint "
+                            "below the figure; at first it shows {}.",
+                            names.size(),
+                            *names.begin()),
+                spec};
+}
+
+}  // namespace
+
+std::vector<Figure> checkpoint_figures(const Runs& runs) {
+  std::vector<Figure> figures;
   for (const DrawnMetric& metric : kDrawn) {
     const json values = values_of(runs, metric);
     if (values.empty()) continue;
-    json spec = base_spec(200);
-    spec["data"] = {{"values", values}};
-    json x = quantitative("tokens", "training tokens seen");
-    x["axis"] = {{"format", "~s"}};
-    json y = quantitative("value", metric.axis);
-    y["scale"] = {{"zero", false}};
-    spec["mark"] = {{"type", "line"}, {"tooltip", true}, {"point", {{"size", 30}}}};
-    spec["encoding"] = {{"x", x},
-                        {"y", y},
-                        {"color",
-                         {{"field", "run"},
-                          {"type", "nominal"},
-                          {"scale", {{"domain", domain}, {"range", range}}},
-                          {"legend", {{"orient", "top"}, {"title", nullptr}}}}}};
     std::string id = fmt::format("checkpoints_{}{}", metric.task, metric.pointer);
     for (char& c : id) c = c == '/' ? '_' : c;
     figures.push_back({id,
                        fmt::format("{} over training", metric.title),
                        fmt::format("{} of every checkpoint. {}", metric.title, metric.what),
-                       spec});
+                       lines_by_tokens(runs, values, metric.axis)});
   }
+  if (auto figure = chosen_metric(runs)) figures.push_back(std::move(*figure));
   return figures;
 }
 

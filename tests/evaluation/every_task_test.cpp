@@ -1,13 +1,14 @@
-// Every task of the registry on real models, an untrained small FoX and a golden llama: finite
-// numbers, samples, and a figure or text on the page.
+// Every task of the registry on real models, the quickstart's before training and a golden llama:
+// finite numbers, samples, and a figure or text on the page.
 
+#include "reynard/config/config.h"
 #include "reynard/evaluation/evaluate.h"
 #include "reynard/evaluation/registry.h"
 #include "reynard/evaluation/scorer.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/report/page.h"
+#include "reynard/training/experiment.h"
 #include "tests/support/corpus.h"
-#include "tests/support/decoder_variants.h"
 #include "tests/support/files.h"
 
 #include <fmt/format.h>
@@ -139,10 +140,10 @@ void expect_every_task_runs(models::Decoder& decoder, bool with_marks) {
   }
 }
 
-TEST(EveryTask, RunsOnASmallFox) {
-  models::DecoderConfig config = test::small_config();
-  config.vocab_size = 258;
-  models::Decoder decoder(config, /*seed=*/3);
+TEST(EveryTask, RunsOnTheQuickstartsModel) {
+  const std::string recipe = test::read_file(REYNARD_SOURCE_DIR "/configs/quickstart/fox.toml");
+  const auto experiment = config::from_toml<training::Experiment>(recipe, "fox.toml", {});
+  models::Decoder decoder(experiment.model, /*seed=*/3);
   ASSERT_NE(decoder.config().attention.forget_gate, models::ForgetGate::kNone);
   expect_every_task_runs(decoder, /*with_marks=*/true);
 }

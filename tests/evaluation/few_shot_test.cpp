@@ -113,6 +113,32 @@ TEST_F(FewShotTask, ExamplesFillTheContextAndDifferByDraw) {
   EXPECT_GT(prompt(3 * 40 * 4).size(), 500);
 }
 
+TEST_F(FewShotTask, ReadsTrecAndWebQuestionsAsTheyArePublished) {
+  test::write_file(folder_ / "train.label",
+                   "DESC:manner How did serfdom develop ?\r\nHUM:ind Who was Andr\xe9 ?\n\n"
+                   "DESC:manner Why ?\n");
+  config_.few_shot.train = config_.few_shot.test = (folder_ / "train.label").string();
+  const auto trec = task_named("few_shot").make(corpus_, config_, {});
+  EXPECT_EQ(trec->settings().at("options"), (nlohmann::json{"DESC:manner", "HUM:ind"}));
+  const std::string prompt =
+      corpus_.decode(std::get<Score>(trec->requests().at(2).query).context);
+  EXPECT_TRUE(prompt.ends_with("Question: Who was Andr\u00e9 ? Type:")) << prompt;
+  test::write_file(folder_ / "train.label", "DESC:manner Why ?\nno class\n");
+  EXPECT_NE(error().find("train.label:2 is no \"CLASS:kind question\""), std::string::npos)
+      << error();
+
+  test::write_file(folder_ / "web.json", R"json([
+      {"url": "u", "utterance": "what is x?", "targetValue":
+       "(list (description \"J. \\\"Q\\\" B\") (description Jaxon))"},
+      {"utterance": "who?", "targetValue": "(list)"}])json");
+  config_.few_shot.kind = FewShotKind::kAnswer;
+  config_.few_shot.train = config_.few_shot.test = (folder_ / "web.json").string();
+  EXPECT_NE(error().find("web.json: entry 2 has no text"), std::string::npos) << error();
+  config_.few_shot.skip_bad = true;
+  const auto web = task_named("few_shot").make(corpus_, config_, {});
+  EXPECT_EQ(web->requests().at(0).about.at("answers"), (nlohmann::json{"J. \"Q\" B", "Jaxon"}));
+}
+
 TEST_F(FewShotTask, BadDataIsNamedByLine) {
   config_.few_shot.test.clear();
   EXPECT_NE(error().find("--few_shot.test=FILE"), std::string::npos) << error();

@@ -218,6 +218,39 @@ TEST(Passkey, LengthsThatHoldNoPromptAreRefused) {
   }
 }
 
+// Other text fills the length, however short its sentences are.
+TEST(Babilong, PromptsHaveTheirLength) {
+  std::vector<int64_t> tokens;
+  for (int i = 0; i < 3000; ++i) {
+    const std::string text = i % 3 == 0 ? "Yes. " : "The river walks under the stone. ";
+    for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  }
+  const auto size = static_cast<int64_t>(tokens.size());
+  Corpus corpus = test::corpus_of(std::move(tokens), {size});
+  EvaluationConfig config;
+  config.babilong.lengths = {3000, 6000};
+  config.babilong.samples = 5;
+  const auto task = task_named("babilong").make(corpus, config, {});
+  const Requests requests = task->requests();
+  for (int64_t i = 0; i < requests.size; ++i) {
+    const Request request = requests.at(i);
+    const auto prompt =
+        static_cast<int64_t>(std::get<Generate>(request.query).prompt.size());
+    const int64_t length = request.about.at("length");
+    EXPECT_LE(prompt, length);
+    EXPECT_GT(prompt, length - 40) << request.id;
+    EXPECT_EQ(text_of(corpus, request).find(" Yes. "), std::string::npos) << "a short sentence";
+  }
+}
+
+TEST(PromptTask, DefaultLengthsHoldThePrompt) {
+  const auto at_least = [](int64_t least) { return [=](int64_t length) { return length >= least; }; };
+  EXPECT_EQ(test_lengths({}, 100, at_least(60)), (std::vector<int64_t>{100, 200, 400}));
+  EXPECT_EQ(test_lengths({}, 100, at_least(1000)), std::vector<int64_t>{400});
+  EXPECT_EQ(test_lengths({}, 100), (std::vector<int64_t>{25, 50, 100, 200, 400}));
+  EXPECT_EQ(test_lengths({7, 3}, 100, at_least(60)), (std::vector<int64_t>{3, 7}));
+}
+
 TEST(Haystack, GoesRoundOverDocumentsWithoutTheirEnds) {
   Corpus corpus = test::corpus_of({0, 1, 2, 3, 4, 5, 6, 7}, {4, 8});
   corpus.documents = {{1, 3}, {5, 8}};

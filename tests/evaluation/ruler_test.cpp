@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <regex>
 #include <set>
@@ -18,6 +19,8 @@
 
 namespace reynard::evaluation {
 namespace {
+
+using nlohmann::json;
 
 RulerSources sources() {
   RulerSources sources;
@@ -28,7 +31,7 @@ RulerSources sources() {
   for (int i = 0; i < 3000; ++i) {
     sources.essay_words.push_back(sources.words[i * 7 % 200] + (i % 9 == 8 ? "." : ""));
   }
-  sources.squad = {{"doc one", "doc two", "doc three"}, {{"Which?", {"one", "uno"}, {0}}}};
+  sources.squad = {{"doc one", "doc two", "doc three"}, {{"Which?", {"one", "uno"}, {0}, {}}}, 0};
   sources.hotpot = sources.squad;
   return sources;
 }
@@ -165,15 +168,133 @@ TEST(Ruler, QuestionHasItsDocumentsAmongOthers) {
   EXPECT_EQ(made.answers, (std::vector<std::string>{"one", "uno"}));
 }
 
+TEST(Ruler, DocumentsOfTheSameArticleComeBeforeOthers) {
+  RulerQuestions data;
+  for (int i = 0; i < 40; ++i) data.documents.push_back("text " + std::to_string(i) + ".");
+  data.questions = {{"Which?", {"one"}, {5}, {6, 7, 8}}};
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    PythonRandom random(seed);
+    const std::string few = ruler_question(data, random, 3, 0).text;
+    int nearby = 0;
+    for (const char* text : {"text 6.", "text 7.", "text 8."}) nearby += count(few, text);
+    EXPECT_EQ(count(few, "text 5."), 1);
+    EXPECT_EQ(nearby, 2) << few;
+    const std::string more = ruler_question(data, random, 10, 0).text;
+    for (const char* text : {"text 5.", "text 6.", "text 7.", "text 8."}) {
+      EXPECT_EQ(count(more, text), 1) << more;
+    }
+    EXPECT_EQ(count(more, "Document "), 10);
+    // More than there are: all of them again.
+    const std::string all = ruler_question(data, random, 100, 0).text;
+    EXPECT_EQ(count(all, "Document "), 100);
+    EXPECT_EQ(count(all, "text 3."), 3);
+    EXPECT_EQ(count(all, "text 39."), 2);
+  }
+}
+
+// sentences[last:next] and needles joined by blanks, pieces without a sentence too.
+TEST(Ruler, NeedlesStandBetweenTheSentencesOfAnEssay) {
+  RulerSources data = sources();
+  data.essay_words = {"a", "b.", "c."};
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    PythonRandom random(seed);
+    const RulerSample made = ruler_task_named("niah_single_2").make(data, random, 3, 8192, 0);
+    const size_t begin = made.text.find("afterwards.\n") + 12;
+    std::string context = made.text.substr(begin, made.text.find("\nWhat is") - begin);
+    const size_t needle = context.find("One of the special magic");
+    ASSERT_NE(needle, std::string::npos);
+    const size_t end = context.find(made.answers[0] + ".", needle) + made.answers[0].size() + 1;
+    context.replace(needle, end - needle, "N");
+    EXPECT_TRUE(context == " N a b. c." || context == "a b. N c." || context == "a b. c. N ")
+        << "'" << context << "'";
+  }
+}
+
+TEST(Ruler, KeysAreAdjectivesAndNounsWhereTheListsAreThere) {
+  RulerSources data = sources();
+  data.adjectives = {"green", "quiet"};
+  data.nouns = {"river", "ice cream"};
+  PythonRandom random(1);
+  const RulerSample made = ruler_task_named("niah_multikey_1").make(data, random, 50, 8192, 0);
+  const std::regex key("special magic numbers for (green|quiet)-(river|ice cream) is: ");
+  EXPECT_EQ(std::distance(std::sregex_iterator(made.text.begin(), made.text.end(), key), {}), 4);
+}
+
+// The prompt of the solved example fills 500 tokens, as published.
+TEST(Ruler, TheSolvedExampleOfVariablesHas500Tokens) {
+  Corpus corpus = test::corpus_of(std::vector<int64_t>(100, 'a'), {100});
+  const test::TempDir folder;
+  std::string words;
+  for (const std::string& word : sources().words) words += word + "\n";
+  test::write_file(folder / "words.txt", words);
+  EvaluationConfig config;
+  config.ruler.words = (folder / "words.txt").string();
+  config.ruler.tasks = {"vt"};
+  config.ruler.lengths = {8000};
+  config.ruler.samples = 1;
+  const auto lines = [&] {
+    return task_named("ruler").make(corpus, config, {})->settings().at("example_lines");
+  };
+  EXPECT_EQ(lines(), 5);  // of bytes not even these fit
+  const auto bytes = corpus.encode;
+  corpus.encode = [&](std::string_view text) {  // four bytes a token
+    return std::vector<int64_t>((text.size() + 3) / 4, 'a');
+  };
+  const int64_t most = lines();
+  EXPECT_GT(most, 5);
+  PythonRandom random(0);
+  EXPECT_LE(ruler_variables(random, most, 3).text.size(), 2000U);
+  EXPECT_GT(ruler_variables(random, most + 1, 3).text.size(), 2000U);
+  config.ruler.lengths = {100};
+  try {
+    task_named("ruler").make(corpus, config, {});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("prompt and answer of vt alone"), std::string::npos)
+        << e.what();
+  }
+  // By default only lengths that hold the prompts.
+  config.ruler.lengths = {};
+  const json lengths =
+      task_named("ruler").make(corpus, config, {.train_length = 1024})->settings().at("lengths");
+  EXPECT_EQ(lengths, (json{1024, 2048, 4096}));
+}
+
+TEST(Ruler, ListsOfTheWordPackageAreReadAsTheyAre) {
+  const Corpus corpus = test::corpus_of(std::vector<int64_t>(100, 'a'), {100});
+  const test::TempDir folder;
+  std::string nouns;
+  for (const std::string& word : sources().words) nouns += word + "\n";
+  test::write_file(folder / "nounlist.txt", nouns + "ice cream\n");
+  test::write_file(folder / "adjectivelist.txt", "green\r\nquiet\r\n");
+  EvaluationConfig config;
+  config.ruler.words = folder.path().string();
+  config.ruler.tasks = {"niah_single_1"};
+  config.ruler.lengths = {2000};
+  try {
+    task_named("ruler").make(corpus, config, {});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("verblist.txt"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("wonderwords"), std::string::npos) << e.what();
+  }
+  test::write_file(folder / "verblist.txt", "walk\nquiet\n");
+  const auto settings = task_named("ruler").make(corpus, config, {})->settings();
+  EXPECT_EQ(settings.at("num_words"), 200 + 1 + 2 + 1);
+  EXPECT_EQ(settings.at("files").size(), 3U);
+}
+
 TEST(Ruler, ReadsThePublishedQuestionFiles) {
   const test::TempDir folder;
   test::write_file(folder / "squad.json",
                    R"({"data":[{"paragraphs":[{"context":"C1","qas":[
                       {"question":"Q1","answers":[{"text":"A"},{"text":"B"}]},
-                      {"question":"Q2","answers":[],"is_impossible":true}]}]}]})");
+                      {"question":"Q2","answers":[],"is_impossible":true}]},
+                      {"context":"C2","qas":[]},{"context":"C1","qas":[]}]}]})");
   const RulerQuestions squad = read_squad(folder / "squad.json");
   ASSERT_EQ(squad.questions.size(), 1);
   EXPECT_EQ(squad.questions[0].answers, (std::vector<std::string>{"A", "B"}));
+  EXPECT_EQ(squad.questions[0].nearby, std::vector<size_t>{1});
   test::write_file(folder / "hotpot.json",
                    R"([{"question":"Q","answer":"A","context":[["T1",["a ","b"]],["T2",["c"]]]}])");
   const RulerQuestions hotpot = read_hotpot(folder / "hotpot.json");

@@ -335,7 +335,8 @@ TEST(Report, EveryTaskOfScoresHasItsFigure) {
   const json group{{"length", 128}, {"depth", 50}, {"task", "qa1"}, {"score", 0.5}, {"samples", 4}};
   json longer = group;
   longer["length"] = 256;
-  for (const char* task : {"needle", "ruler", "babilong", "passkey", "dictionary", "few_shot"}) {
+  for (const char* task :
+       {"needle", "ruler", "babilong", "passkey", "dictionary", "few_shot", "longbench", "lm_eval"}) {
     runs[0].evaluations[task] = {
         {"metrics", {{"effective_length", {{"text", ">256"}}}, {"comparable", false}}},
         {"series", {{"groups", {group, longer}}}}};
@@ -360,10 +361,11 @@ TEST(Report, EveryTaskOfScoresHasItsFigure) {
 TEST(Report, CheckpointsAreDrawnByTokensSeen) {
   const test::TempDir folder;
   Runs runs = two_runs(folder);
-  const json point{{"checkpoint", "step-1"},
-                   {"tokens", 1000},
-                   {"task", "forgetting_curve"},
-                   {"metrics", {{"fine_length", {{"length", 32}}}}}};
+  const json point{
+      {"checkpoint", "step-1"},
+      {"tokens", 1000},
+      {"task", "forgetting_curve"},
+      {"metrics", {{"fine_length", {{"length", 32}, {"text", "32"}}}, {"own", 0.25}}}};
   runs[0].evaluations["checkpoints"] = {{"metrics", json::object()},
                                         {"series", {{"points", {point, point}}}}};
   const auto specs = specs_of(page(runs, {}, "vegaEmbed"));
@@ -373,6 +375,11 @@ TEST(Report, CheckpointsAreDrawnByTokensSeen) {
   ASSERT_EQ(values.size(), 2);
   EXPECT_EQ(values[0].at("tokens"), 1000);
   EXPECT_EQ(values[0].at("value"), 32);
+  // Any other metric is there to be chosen.
+  const json& chosen = specs.at("checkpoints_chosen");
+  EXPECT_EQ(chosen.at("params")[0].at("bind").at("options"),
+            (json{"forgetting_curve fine_length length", "forgetting_curve own"}));
+  EXPECT_EQ(rows_with(chosen, "metric").size(), 4U);
 }
 
 TEST(Report, LossIsSmoothedOverTheStatedWindow) {

@@ -2,6 +2,7 @@
 
 #include "reynard/evaluation/babilong.h"
 
+#include "reynard/evaluation/json_file.h"
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/tasks/tasks.h"
 #include "reynard/tensor/check.h"
@@ -25,10 +26,11 @@ struct BabilongPlan {
   std::vector<const BabiTask*> tasks;
   std::vector<std::vector<BabiStory>> stories;  // per task; empty: they are generated
   int64_t skipped = 0;                          // malformed lines
+  std::vector<std::string> fingerprints;        // of the files
 };
 
-// The stories of a user's folder: the first file, in order of names, that begins with "qa1_".
-BabiFile stories_in(const std::string& folder, std::string_view task, bool skip_bad) {
+// The task's file in a user's folder: the first, in order of names, that begins with "qa1_".
+std::filesystem::path file_in(const std::string& folder, std::string_view task) {
   std::vector<std::filesystem::path> files;
   if (!std::filesystem::is_directory(folder)) {
     throw Error(fmt::format(
@@ -43,7 +45,7 @@ BabiFile stories_in(const std::string& folder, std::string_view task, bool skip_
     }
   }
   if (files.empty()) throw Error(fmt::format("babilong: {} has no {}_*.txt", folder, task));
-  return read_babi(*std::min_element(files.begin(), files.end()), skip_bad);
+  return *std::min_element(files.begin(), files.end());
 }
 
 BabiStory story_of(const BabilongPlan& plan, size_t task, int64_t sample, int64_t most_facts) {
@@ -62,17 +64,10 @@ BabiStory story_of(const BabilongPlan& plan, size_t task, int64_t sample, int64_
                           most_facts));
 }
 
-// Sentences of other text with at most `budget` tokens together, from a random place.
-std::vector<std::string> background(const Corpus& corpus,
-                                    const Haystack& haystack,
-                                    PythonRandom& random,
-                                    int64_t budget) {
+// What stands between the ends of sentences, with single blanks; the first and the last are pieces.
+std::vector<std::string> sentences_of(const std::string& text) {
   std::vector<std::string> sentences;
-  if (budget <= 0) return sentences;
-  const int64_t begin = random.up_to(haystack.num_tokens() - 1);
-  const std::string text = corpus.decode(haystack.read(begin, budget));
-  size_t start = 0;
-  while (start < text.size()) {
+  for (size_t start = 0; start < text.size();) {
     size_t end = text.find_first_of(".!?", start);
     end = end == std::string::npos ? text.size() : end + 1;
     std::string sentence;
@@ -82,10 +77,38 @@ std::vector<std::string> background(const Corpus& corpus,
       sentence += blank ? ' ' : c;
     }
     start = end;
-    const auto tokens = static_cast<int64_t>(corpus.encode(sentence).size());
-    if (tokens >= kShortestSentence) sentences.push_back(std::move(sentence));
+    sentences.push_back(std::move(sentence));
   }
   return sentences;
+}
+
+// Sentences of other text from a random place on, `budget` tokens together: as published, short ones
+// are left out and the last is cut. Fewer tokens where the text hardly has sentences.
+std::vector<std::string> background(const Corpus& corpus,
+                                    const Haystack& haystack,
+                                    PythonRandom& random,
+                                    int64_t budget) {
+  std::vector<std::string> chosen;
+  int64_t place = random.up_to(haystack.num_tokens() - 1);
+  for (int barren = 0; budget > 0 && barren < 8;) {
+    const int64_t count = budget + 512;  // the pieces at both ends are left out
+    std::vector<std::string> sentences = sentences_of(corpus.decode(haystack.read(place, count)));
+    place = (place + count) % haystack.num_tokens();
+    const size_t before = chosen.size();
+    for (size_t i = 1; i + 1 < sentences.size() && budget > 0; ++i) {
+      std::vector<int64_t> tokens = corpus.encode(" " + sentences[i]);  // joined by blanks
+      if (static_cast<int64_t>(tokens.size()) < kShortestSentence) continue;
+      if (static_cast<int64_t>(tokens.size()) > budget) {
+        tokens.resize(budget);
+        const std::string cut = corpus.decode(tokens);
+        sentences[i] = cut.substr(std::min(cut.find_first_not_of(' '), cut.size()));
+      }
+      budget -= static_cast<int64_t>(tokens.size());
+      chosen.push_back(std::move(sentences[i]));
+    }
+    barren = chosen.size() == before ? barren + 1 : 0;
+  }
+  return chosen;
 }
 
 std::string mixed(const std::vector<std::string>& facts,
@@ -125,11 +148,10 @@ Prompt prompt_of(const Corpus& corpus, const BabilongPlan& plan, int64_t request
     most_facts = std::max<int64_t>(2, most_facts / 2);
     story = story_of(plan, task, sample, most_facts);
   }
-  const int64_t told = tokens_of(story);
   PythonRandom random = sample_random(plan.config.seed, request);
-  int64_t budget = length - frame - told - static_cast<int64_t>(story.facts.size());
+  int64_t budget = length - frame - tokens_of(story);
   Prompt prompt;
-  do {  // text in whole sentences may have a few tokens more when it is cut anew
+  do {  // joined sentences may have a few tokens more
     const auto sentences = background(corpus, plan.haystack, random, budget);
     prompt.tokens = prompt_tokens(
         corpus, babilong_prompt(kind, mixed(story.facts, sentences, random), story.question));
@@ -146,21 +168,33 @@ Prompt prompt_of(const Corpus& corpus, const BabilongPlan& plan, int64_t request
   return prompt;
 }
 
-void check_lengths(const Corpus& corpus, const BabilongPlan& plan) {
+// Tokens of the task's prompt without other text.
+int64_t least_tokens(const Corpus& corpus, const BabiTask& task) {
+  // Two sentences and a question have some 40 words; in bytes, 250.
+  PythonRandom random(0);
+  const BabiStory story = task.make(random, 2);
+  const std::string facts = fmt::format("{}", fmt::join(story.facts, " "));
+  return static_cast<int64_t>(
+      prompt_tokens(corpus, babilong_prompt(task, facts, story.question)).size());
+}
+
+// Sets the lengths; those that were asked for must leave room for other text.
+void choose_lengths(const Corpus& corpus, BabilongPlan& plan, int64_t train_length) {
+  int64_t least = 0;
+  std::string_view longest;
   for (const BabiTask* task : plan.tasks) {
-    // Two sentences and a question have some 40 words; in bytes, 250.
-    PythonRandom random(0);
-    const BabiStory story = task->make(random, 2);
-    const std::string facts = fmt::format("{}", fmt::join(story.facts, " "));
-    const auto least = static_cast<int64_t>(
-        prompt_tokens(corpus, babilong_prompt(*task, facts, story.question)).size());
-    tensor::check_value(
-        plan.config.lengths.front() >= 2 * least,
-        "babilong",
-        "lengths",
-        plan.config.lengths.front(),
-        fmt::format(">= {}: twice the prompt of {} without other text", 2 * least, task->name));
+    const int64_t tokens = 2 * least_tokens(corpus, *task);
+    if (tokens > least) longest = task->name;
+    least = std::max(least, tokens);
   }
+  plan.config.lengths = test_lengths(
+      plan.config.lengths, train_length, [&](int64_t length) { return length >= least; });
+  tensor::check_value(
+      plan.config.lengths.front() >= least,
+      "babilong",
+      "lengths",
+      plan.config.lengths.front(),
+      fmt::format(">= {}: twice the prompt of {} without other text", least, longest));
 }
 
 }  // namespace
@@ -169,18 +203,19 @@ std::unique_ptr<Task> make_babilong(const Corpus& corpus,
                                     const EvaluationConfig& config,
                                     const ModelFacts& model) {
   const auto plan = std::make_shared<BabilongPlan>(
-      BabilongPlan{config.babilong, Haystack(corpus, "babilong"), {}, {}});
-  plan->config.lengths = test_lengths(config.babilong.lengths, model.train_length);
+      BabilongPlan{config.babilong, Haystack(corpus, "babilong"), {}, {}, 0, {}});
   for (const std::string& name : plan->config.tasks) {
     plan->tasks.push_back(&babi_task_named(name));
     plan->stories.emplace_back();
     if (plan->config.facts.empty()) continue;
-    BabiFile file = stories_in(plan->config.facts, name, plan->config.skip_bad);
+    const std::filesystem::path path = file_in(plan->config.facts, name);
+    BabiFile file = read_babi(path, plan->config.skip_bad);
+    plan->fingerprints.push_back(fingerprint(path, "babilong"));
     plan->stories.back() = std::move(file.stories);
     plan->skipped += file.skipped;
   }
   tensor::check_value(!plan->tasks.empty(), "babilong", "tasks", "[]", "at least one");
-  check_lengths(corpus, *plan);
+  choose_lengths(corpus, *plan, model.train_length);
 
   PromptSet set;
   set.name = "babilong";
@@ -190,7 +225,8 @@ std::unique_ptr<Task> make_babilong(const Corpus& corpus,
                   {"max_tokens", plan->config.max_tokens},
                   {"seed", plan->config.seed},
                   {"skipped", plan->skipped},
-                  {"facts", plan->config.facts}};
+                  {"facts", plan->config.facts},
+                  {"files", plan->fingerprints}};
   set.size =
       static_cast<int64_t>(plan->config.lengths.size() * plan->tasks.size()) * plan->config.samples;
   set.at = [&corpus, plan](int64_t i) { return prompt_of(corpus, *plan, i); };

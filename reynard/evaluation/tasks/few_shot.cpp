@@ -1,8 +1,10 @@
 // Few-shot questions (Tworkowski et al. 2023, section 4.3; templates of Hao et al. 2022): solved
 // examples fill the context, then one more question is asked.
 
+#include "reynard/evaluation/few_shot_items.h"
 #include "reynard/evaluation/json_file.h"
 #include "reynard/evaluation/prompt_task.h"
+#include "reynard/evaluation/shuffle.h"
 #include "reynard/evaluation/statistics.h"
 #include "reynard/evaluation/tasks/tasks.h"
 #include "reynard/tensor/check.h"
@@ -19,59 +21,9 @@ namespace reynard::evaluation {
 
 namespace {
 
-struct Item {
-  std::string question;
-  std::vector<std::string> answers;  // the first is shown in examples
-};
-
-struct ItemFile {
-  std::vector<Item> items;
-  int64_t skipped = 0;
-};
-
-constexpr const char* kWhereToGet =
-    "write one {\"question\", \"answer\"} per line into a file and name it with "
-    "--few_shot.train=FILE "
-    "and --few_shot.test=FILE (TREC: train_5500.label and TREC_10.label of "
-    "https://cogcomp.seas.upenn.edu/Data/QA/QC; WebQS: https://nlp.stanford.edu/software/sempre)";
-
-// {"question": ..., "answer": ...} or {"question": ..., "answers": [...]} in each line.
-ItemFile read_items(const std::string& path, const char* key, bool skip_bad) {
-  if (path.empty()) {
-    throw Error(fmt::format("few_shot: no --few_shot.{} file; {}", key, kWhereToGet));
-  }
-  const JsonLines file = read_json_lines(path, "few_shot", skip_bad, kWhereToGet);
-  ItemFile result{{}, file.skipped};
-  for (size_t i = 0; i < file.lines.size(); ++i) {
-    const nlohmann::json& line = file.lines[i];
-    Item item;
-    if (line.contains("question") && line["question"].is_string()) item.question = line["question"];
-    if (line.contains("answer") && line["answer"].is_string()) item.answers = {line["answer"]};
-    const auto answers = line.find("answers");
-    if (answers != line.end() && answers->is_array()) {
-      for (const nlohmann::json& answer : *answers) {
-        if (answer.is_string()) item.answers.push_back(answer);
-      }
-    }
-    if (!item.question.empty() && !item.answers.empty()) {
-      result.items.push_back(std::move(item));
-    } else if (skip_bad) {
-      ++result.skipped;
-    } else {
-      throw Error(
-          fmt::format("few_shot: {}:{} has no text \"question\" and \"answer\"; "
-                      "--skip-bad leaves such lines out",
-                      path,
-                      file.numbers[i]));
-    }
-  }
-  if (result.items.empty()) throw Error(fmt::format("few_shot: {} has no question", path));
-  return result;
-}
-
 class FewShot final : public Task {
  public:
-  FewShot(const Corpus& corpus, FewShotConfig config);
+  FewShot(const Corpus& corpus, FewShotConfig config, int64_t train_length);
 
   std::string name() const override { return "few_shot"; }
   nlohmann::json settings() const override {
@@ -81,6 +33,8 @@ class FewShot final : public Task {
             {"items", items_.size()},
             {"examples", examples_.items.size()},
             {"skipped", skipped_},
+            {"train", fingerprint(config_.train, "few_shot")},
+            {"test", fingerprint(config_.test, "few_shot")},
             {"options", options_},
             {"max_tokens", config_.max_tokens},
             {"seed", config_.seed}};
@@ -91,7 +45,7 @@ class FewShot final : public Task {
 
  private:
   bool chooses() const { return config_.kind == FewShotKind::kChoice; }
-  std::string question_text(const Item& item) const {
+  std::string question_text(const FewShotItem& item) const {
     return fmt::format("Question: {} {}:", item.question, chooses() ? "Type" : "Answer");
   }
   // Solved examples in the order of a draw, as many as leave room for the longest question.
@@ -100,19 +54,19 @@ class FewShot final : public Task {
 
   const Corpus& corpus_;
   FewShotConfig config_;
-  ItemFile examples_;
-  std::vector<Item> items_;
+  FewShotFile examples_;
+  std::vector<FewShotItem> items_;
   std::vector<std::string> options_;  // all labels; empty: answers are written
   int64_t skipped_ = 0;
   int64_t longest_item_ = 0;  // tokens
   mutable std::map<std::pair<int64_t, int64_t>, std::string> contexts_;
 };
 
-FewShot::FewShot(const Corpus& corpus, FewShotConfig config)
+FewShot::FewShot(const Corpus& corpus, FewShotConfig config, int64_t train_length)
     : corpus_(corpus),
       config_(std::move(config)),
-      examples_(read_items(config_.train, "train", config_.skip_bad)) {
-  ItemFile test = read_items(config_.test, "test", config_.skip_bad);
+      examples_(read_few_shot(config_.train, "train", config_.skip_bad)) {
+  FewShotFile test = read_few_shot(config_.test, "test", config_.skip_bad);
   skipped_ = examples_.skipped + test.skipped;
   items_ = std::move(test.items);
   if (config_.items > 0 && config_.items < static_cast<int64_t>(items_.size())) {
@@ -120,15 +74,17 @@ FewShot::FewShot(const Corpus& corpus, FewShotConfig config)
   }
   if (chooses()) {
     std::set<std::string> labels;
-    for (const Item& item : examples_.items) labels.insert(item.answers.front());
-    for (const Item& item : items_) labels.insert(item.answers.front());
+    for (const FewShotItem& item : examples_.items) labels.insert(item.answers.front());
+    for (const FewShotItem& item : items_) labels.insert(item.answers.front());
     options_.assign(labels.begin(), labels.end());
   }
-  for (const Item& item : items_) {
+  for (const FewShotItem& item : items_) {
     const std::string text = question_text(item) + " " + item.answers.front();
     longest_item_ = std::max(longest_item_, static_cast<int64_t>(corpus.encode(text).size()) + 2);
   }
   if (!chooses()) longest_item_ += config_.max_tokens;
+  config_.lengths = test_lengths(
+      config_.lengths, train_length, [&](int64_t length) { return length > longest_item_; });
   tensor::check_value(config_.lengths.front() > longest_item_,
                       "few_shot",
                       "lengths",
@@ -155,13 +111,11 @@ std::string FewShot::examples_text(int64_t length, int64_t draw) const {
   std::vector<size_t> order(examples_.items.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   PythonRandom random = sample_random(config_.seed, draw);
-  for (auto i = static_cast<int64_t>(order.size()) - 1; i > 0; --i) {
-    std::swap(order[i], order[random.up_to(i)]);
-  }
+  shuffle(order, random);
   std::string text;
   int64_t room = length - longest_item_;
   for (const size_t i : order) {
-    const Item& item = examples_.items[i];
+    const FewShotItem& item = examples_.items[i];
     const std::string example = fmt::format("{} {}\n", question_text(item), item.answers.front());
     room -= static_cast<int64_t>(corpus_.encode(example).size());
     if (room < 0) break;
@@ -173,7 +127,7 @@ std::string FewShot::examples_text(int64_t length, int64_t draw) const {
 }
 
 Request FewShot::request(int64_t length, int64_t draw, int64_t item, int64_t option) const {
-  const Item& asked = items_[item];
+  const FewShotItem& asked = items_[item];
   nlohmann::json about{
       {"length", length}, {"draw", draw}, {"item", item}, {"answers", asked.answers}};
   std::vector<int64_t> prompt =
@@ -264,9 +218,7 @@ config::EnumNames<FewShotKind> enum_names(FewShotKind) {
 std::unique_ptr<Task> make_few_shot(const Corpus& corpus,
                                     const EvaluationConfig& config,
                                     const ModelFacts& model) {
-  FewShotConfig settings = config.few_shot;
-  settings.lengths = test_lengths(settings.lengths, model.train_length);
-  return std::make_unique<FewShot>(corpus, settings);
+  return std::make_unique<FewShot>(corpus, config.few_shot, model.train_length);
 }
 
 }  // namespace reynard::evaluation

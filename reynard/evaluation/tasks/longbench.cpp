@@ -3,6 +3,7 @@
 
 #include "reynard/evaluation/longbench.h"
 
+#include "reynard/evaluation/json_file.h"
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/tasks/tasks.h"
 #include "reynard/tensor/check.h"
@@ -28,6 +29,7 @@ struct LongbenchPlan {
   std::vector<std::string> tasks;
   std::vector<LongbenchItem> items;
   int64_t skipped = 0;
+  std::vector<std::string> fingerprints;  // of the files
 };
 
 // The tasks that were asked for, or all whose file is there.
@@ -46,11 +48,12 @@ std::vector<std::string> tasks_in(const LongbenchConfig& config) {
 }
 
 LongbenchPlan read_plan(const LongbenchConfig& config) {
-  LongbenchPlan plan{config, tasks_in(config), {}, 0};
+  LongbenchPlan plan{config, tasks_in(config), {}, 0, {}};
   for (const std::string& name : plan.tasks) {
     const LongbenchTask& task = longbench_task_named(name);
-    LongbenchFile file = read_longbench(
-        std::filesystem::path(config.data) / (name + ".jsonl"), task, config.skip_bad);
+    const std::filesystem::path path = std::filesystem::path(config.data) / (name + ".jsonl");
+    LongbenchFile file = read_longbench(path, task, config.skip_bad);
+    plan.fingerprints.push_back(fingerprint(path, "longbench"));
     plan.skipped += file.skipped;
     if (config.samples > 0 && config.samples < static_cast<int64_t>(file.samples.size())) {
       file.samples.resize(config.samples);
@@ -142,7 +145,8 @@ std::unique_ptr<Task> make_longbench(const Corpus& corpus,
                   {"length", plan->config.length},
                   {"samples", plan->items.size()},
                   {"skipped", plan->skipped},
-                  {"data", plan->config.data}};
+                  {"data", plan->config.data},
+                  {"files", plan->fingerprints}};
   set.size = static_cast<int64_t>(plan->items.size());
   set.at = [&corpus, plan](int64_t i) { return prompt_of(corpus, *plan, i); };
   set.score = [scoring = plan->config.scoring](const std::string& written,

@@ -47,13 +47,15 @@ std::string prompt_text(int64_t key, int64_t before, int64_t after) {
                      kQuestion);
 }
 
-// The most characters of filler with which a prompt has at most `length` tokens, wherever the key
-// is: 16 tokens are left for cuts inside a word.
+// Tokens of a prompt with so much filler, wherever the key is: 16 more for cuts inside a word.
+int64_t tokens_with(const Corpus& corpus, int64_t characters) {
+  const std::string text = prompt_text(kLargestKey, characters / 2, characters - characters / 2);
+  return static_cast<int64_t>(prompt_tokens(corpus, text).size()) + 16;
+}
+
+// The most characters of filler with which a prompt has at most `length` tokens.
 int64_t filler_characters(const Corpus& corpus, int64_t length) {
-  const auto tokens = [&](int64_t characters) {
-    const std::string text = prompt_text(kLargestKey, characters / 2, characters - characters / 2);
-    return static_cast<int64_t>(prompt_tokens(corpus, text).size()) + 16;
-  };
+  const auto tokens = [&](int64_t characters) { return tokens_with(corpus, characters); };
   tensor::check_value(tokens(0) <= length,
                       "passkey",
                       "lengths",
@@ -81,7 +83,9 @@ std::unique_ptr<Task> make_passkey(const Corpus& corpus,
                                    const EvaluationConfig& config,
                                    const ModelFacts& model) {
   PasskeyConfig settings = config.passkey;
-  settings.lengths = test_lengths(settings.lengths, model.train_length);
+  settings.lengths = test_lengths(settings.lengths, model.train_length, [&](int64_t length) {
+    return tokens_with(corpus, 0) <= length;
+  });
   const auto characters = std::make_shared<std::map<int64_t, int64_t>>();
   for (const int64_t length : settings.lengths) {
     if (characters->contains(length)) continue;

@@ -11,7 +11,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
 #include <memory>
+#include <optional>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -58,17 +62,26 @@ bool fits(const SizedSample& made, const RulerTask& task, int64_t length) {
   return static_cast<int64_t>(made.tokens.size()) + task.max_tokens <= length;
 }
 
-// The most parts with which the first sample fits; an error where none fits.
+// The first task whose prompt and answer do not fit, even without more text around, and how many
+// tokens they have; empty where all do.
+std::optional<std::pair<std::string_view, int64_t>> misfit(const Corpus& corpus,
+                                                           const RulerPlan& plan,
+                                                           int64_t length) {
+  for (size_t task = 0; task < plan.tasks.size(); ++task) {
+    const RulerTask& kind = *plan.tasks[task];
+    const SizedSample made = sample_of(corpus, plan, task, length, 0, 0);
+    const int64_t needed = static_cast<int64_t>(made.tokens.size()) + kind.max_tokens;
+    if (needed > length) return std::pair{kind.name, needed};
+  }
+  return {};
+}
+
+// The most parts with which the first sample fits.
 int64_t largest_size(const Corpus& corpus, const RulerPlan& plan, size_t task, int64_t length) {
   const RulerTask& kind = *plan.tasks[task];
   const auto fits_with = [&](int64_t size) {
     return fits(sample_of(corpus, plan, task, length, 0, size), kind, length);
   };
-  tensor::check_value(fits_with(0),
-                      "ruler",
-                      "lengths",
-                      length,
-                      fmt::format("longer: {} alone does not fit", kind.name));
   int64_t good = 0;
   int64_t bad = kind.unit;
   // A word list or a set of documents may end before the length does.
@@ -136,24 +149,66 @@ std::string essays_of(const RulerConfig& config) {
                         "them in one text file");
 }
 
+constexpr std::array kWordLists = {"adjectivelist.txt", "nounlist.txt", "verblist.txt"};
+constexpr const char* kWhereToGetWords =
+    "the published words are the lists of the Python package wonderwords: name its folder of "
+    "adjectivelist.txt, nounlist.txt and verblist.txt with --ruler.words=FOLDER, or a file of your "
+    "own with one word per line";
+
+// The lists of the package, a word or two in each line, or one file for all.
+void read_words(const std::string& path, RulerSources& sources) {
+  const auto read = [](const std::filesystem::path& file) {
+    std::vector<std::string> words;
+    std::istringstream in(read_text_file(file, "ruler", kWhereToGetWords));
+    for (std::string line; std::getline(in, line);) {
+      line = fmt::format("{}", fmt::join(split_words(line), " "));
+      if (!line.empty()) words.push_back(std::move(line));
+    }
+    if (words.empty()) throw Error(fmt::format("ruler: {} has no words", file.string()));
+    return words;
+  };
+  const std::filesystem::path folder(path);
+  if (!std::filesystem::is_directory(folder)) {
+    sources.words = split_words(read_text_file(folder, "ruler", kWhereToGetWords));
+    return;
+  }
+  sources.adjectives = read(folder / kWordLists[0]);
+  sources.nouns = read(folder / kWordLists[1]);
+  std::set<std::string> all(sources.adjectives.begin(), sources.adjectives.end());
+  all.insert(sources.nouns.begin(), sources.nouns.end());
+  for (std::string& verb : read(folder / kWordLists[2])) all.insert(std::move(verb));
+  sources.words.assign(all.begin(), all.end());
+}
+
+// As published: other lines of the solved example as long as its prompt has at most 500 tokens.
+int64_t example_lines(const Corpus& corpus) {
+  constexpr size_t kMostTokens = 500;
+  int64_t lines = RulerSources().example_lines;
+  const auto tokens = [&](int64_t count) {
+    PythonRandom random(0);
+    return corpus.encode(ruler_variables(random, count, 3).text).size();
+  };
+  while (tokens(lines + 1) <= kMostTokens) ++lines;
+  return lines;
+}
+
 RulerSources sources_of(const Corpus& corpus, const RulerConfig& config) {
   RulerSources sources;
   const std::string text = text_of(corpus);
   const std::string essays = config.essays.empty() ? text : essays_of(config);
   sources.essay_words = split_words(essays);
   if (sources.essay_words.empty()) throw Error("ruler: the essays have no words");
-  sources.words =
-      config.words.empty()
-          ? words_of(text, kMostWords)
-          : split_words(read_text_file(
-                config.words,
-                "ruler",
-                "write one word per line into a file and name it with --ruler.words=FILE"));
+  if (config.words.empty()) {
+    sources.words = words_of(text, kMostWords);
+  } else {
+    read_words(config.words, sources);
+  }
   tensor::check_value(sources.words.size() >= 40,
                       "ruler",
                       "distinct words",
                       static_cast<int64_t>(sources.words.size()),
                       "at least 40: give more text or a list as --ruler.words");
+  sources.example_lines = example_lines(corpus);
   if (!config.squad.empty()) sources.squad = read_squad(config.squad, config.skip_bad);
   if (!config.hotpot.empty()) sources.hotpot = read_hotpot(config.hotpot, config.skip_bad);
   return sources;
@@ -183,6 +238,21 @@ std::vector<const RulerTask*> tasks_of(const RulerConfig& config, const RulerSou
     if (std::find(tasks.begin(), tasks.end(), &task) == tasks.end()) tasks.push_back(&task);
   }
   return tasks;
+}
+
+// Of the user's files, the essays first.
+std::vector<std::string> fingerprints_of(const RulerConfig& config) {
+  std::vector<std::filesystem::path> paths{config.essays, config.squad, config.hotpot};
+  if (std::filesystem::is_directory(config.words)) {
+    for (const char* name : kWordLists) paths.push_back(config.words / std::filesystem::path(name));
+  } else {
+    paths.emplace_back(config.words);
+  }
+  std::vector<std::string> prints;
+  for (const std::filesystem::path& path : paths) {
+    if (!path.empty()) prints.push_back(fingerprint(path, "ruler"));
+  }
+  return prints;
 }
 
 // Mean over the tasks at every length; the effective length is the longest that reaches the
@@ -215,9 +285,23 @@ std::unique_ptr<Task> make_ruler(const Corpus& corpus,
                                  const ModelFacts& model) {
   const auto plan = std::make_shared<RulerPlan>();
   plan->config = config.ruler;
-  plan->config.lengths = test_lengths(config.ruler.lengths, model.train_length);
   plan->sources = sources_of(corpus, plan->config);
   plan->tasks = tasks_of(plan->config, plan->sources);
+  plan->config.lengths =
+      test_lengths(config.ruler.lengths, model.train_length, [&](int64_t length) {
+        return !misfit(corpus, *plan, length);
+      });
+  for (const int64_t length : plan->config.lengths) {
+    const auto found = misfit(corpus, *plan, length);
+    if (!found) continue;
+    tensor::check_value(false,
+                        "ruler",
+                        "lengths",
+                        length,
+                        fmt::format(">= {}: prompt and answer of {} alone",
+                                    found->second,
+                                    found->first));
+  }
   for (const int64_t length : plan->config.lengths) {
     for (size_t task = 0; task < plan->tasks.size(); ++task) {
       plan->sizes[{task, length}] = largest_size(corpus, *plan, task, length);
@@ -225,7 +309,7 @@ std::unique_ptr<Task> make_ruler(const Corpus& corpus,
   }
   std::vector<std::string_view> names;
   for (const RulerTask* task : plan->tasks) names.push_back(task->name);
-  const bool comparable = !config.ruler.essays.empty() && !config.ruler.words.empty() &&
+  const bool comparable = !config.ruler.essays.empty() && !plan->sources.nouns.empty() &&
                           names.size() == ruler_tasks().size();
 
   PromptSet set;
@@ -237,10 +321,12 @@ std::unique_ptr<Task> make_ruler(const Corpus& corpus,
                   {"essays", plan->config.essays},
                   {"words", plan->config.words},
                   {"num_words", plan->sources.words.size()},
+                  {"example_lines", plan->sources.example_lines},
                   {"num_essay_words", plan->sources.essay_words.size()},
                   {"skipped", plan->sources.squad.skipped + plan->sources.hotpot.skipped},
                   {"squad", plan->config.squad},
-                  {"hotpot", plan->config.hotpot}};
+                  {"hotpot", plan->config.hotpot},
+                  {"files", fingerprints_of(plan->config)}};
   set.size =
       static_cast<int64_t>(plan->config.lengths.size() * plan->tasks.size()) * plan->config.samples;
   set.at = [&corpus, plan](int64_t i) { return prompt_of(corpus, *plan, i); };

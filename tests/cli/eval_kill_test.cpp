@@ -1,0 +1,109 @@
+// reynard eval that is killed again and again: the next run goes on, repeats nothing and drops
+// nothing.
+
+#include "reynard/models/decoder.h"
+#include "reynard/models/pretrained.h"
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace {
+
+using namespace reynard;
+using nlohmann::json;
+
+class KilledEval : public testing::Test {
+ protected:
+  KilledEval() {
+    models::DecoderConfig config;
+    config.hidden_size = 32;
+    config.num_layers = 2;
+    config.attention.num_heads = 2;
+    models::Decoder decoder(config, 1);
+    models::save_model(decoder, folder_ / "run/model");
+    test::write_file(folder_ / "run/run.json", R"({"name": "small", "train_length": 64})");
+    std::string text;
+    for (int i = 0; i < 400; ++i) text += fmt::format("line {} is {}\n", i, i * i % 97);
+    test::write_file(folder_ / "text.txt", text);
+  }
+  test::ProgramResult eval(const std::string& output, double seconds) {
+    return test::run_program({.arguments = {"eval",
+                                            "run",
+                                            "--text",
+                                            "text.txt",
+                                            "--task",
+                                            "forgetting_curve,passkey",
+                                            "--batch-tokens=700",
+                                            "--forgetting_curve.length=200",
+                                            "--forgetting_curve.points=10",
+                                            "--passkey.lengths=600",
+                                            "--passkey.trials=12",
+                                            "-o",
+                                            output},
+                              .folder = folder_.path(),
+                              .seconds_limit = seconds});
+  }
+  // The sample lines by their ids, each of which must be there once.
+  std::map<std::string, json> samples(const std::string& file) {
+    std::istringstream in(test::read_file(folder_ / file));
+    std::string line;
+    std::getline(in, line);
+    EXPECT_TRUE(json::parse(line).contains("identity"));
+    std::map<std::string, json> by_id;
+    while (std::getline(in, line)) {
+      const json sample = json::parse(line);
+      EXPECT_TRUE(by_id.emplace(sample.at("id"), sample).second) << line << " is there twice";
+    }
+    return by_id;
+  }
+  test::TempDir folder_;
+};
+
+TEST_F(KilledEval, GoesOnWithoutRepeatingOrDroppingSamples) {
+  const auto begin = std::chrono::steady_clock::now();
+  const test::ProgramResult straight = eval("straight", 60);
+  ASSERT_EQ(straight.exit_code, 0) << straight.errors;
+  const double whole =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::mt19937 random(7);  // kill times differ between machines anyway
+  std::uniform_real_distribution<double> fraction(0.1, 0.8);
+  int killed = 0;
+  for (int i = 0; i < 6; ++i) {
+    const test::ProgramResult result = eval("killed", fraction(random) * whole);
+    EXPECT_TRUE(result.exit_code == 137 || result.exit_code == 0) << result.errors;
+    killed += result.exit_code == 137 ? 1 : 0;
+  }
+  EXPECT_GE(killed, 1);
+  const test::ProgramResult last = eval("killed", 60);
+  ASSERT_EQ(last.exit_code, 0) << last.errors;
+  for (const char* task : {"forgetting_curve", "passkey"}) {
+    const auto expected = samples(fmt::format("straight/{}.jsonl", task));
+    const auto found = samples(fmt::format("killed/{}.jsonl", task));
+    ASSERT_EQ(found.size(), expected.size()) << task;
+    for (const auto& [id, sample] : expected) {
+      ASSERT_TRUE(found.contains(id)) << id;
+      // Written text and greedy hits are equal; losses to rounding, as passes hold other samples.
+      for (const char* key : {"answer", "hits", "begin", "answers"}) {
+        EXPECT_EQ(found.at(id).value(key, json()), sample.value(key, json())) << id;
+      }
+      if (sample.contains("loss")) {
+        EXPECT_NEAR(found.at(id).at("loss").get<double>(), sample.at("loss").get<double>(), 1e-4);
+      }
+    }
+    const auto summary = json::parse(test::read_file(folder_ / fmt::format("killed/{}.json", task)));
+    EXPECT_EQ(summary.at("effort").at("samples"), expected.size());
+  }
+}
+
+}  // namespace
