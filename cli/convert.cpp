@@ -28,8 +28,10 @@ struct ConvertArguments {
 };
 
 // What belongs to a model's text beside its tokenizer and is the same in every layout.
-constexpr std::array kCompanions = {
-    "special_tokens_map.json", "generation_config.json", "chat_template.jinja"};
+constexpr std::array kCompanions = {"special_tokens_map.json",
+                                    "generation_config.json",
+                                    "chat_template.jinja",
+                                    "chat_template.json"};
 
 std::string layout_names() {
   std::string names;

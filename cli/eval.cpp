@@ -38,7 +38,8 @@ std::string footer() {
       "\n"
       "Results are OUTPUT/TASK.jsonl (one line per sample) and OUTPUT/TASK.json (the summary). A "
       "second\n"
-      "run with the same settings, model and text goes on where the first stopped.\n"
+      "run with the same settings, model and text goes on where the first stopped, also after "
+      "Ctrl-C.\n"
       "\n"
       "Tasks:\n";
   for (const evaluation::TaskEntry& entry : evaluation::tasks()) {

@@ -2,11 +2,15 @@
 
 #include "cli/eval_measurements.h"
 #include "cli/progress_bar.h"
+#include "cli/stop_signal.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <memory>
+#include <string>
+#include <utility>
 
 namespace reynard::cli {
 
@@ -50,6 +54,31 @@ Tasks make_tasks(const EvalArguments& arguments,
   return tasks;
 }
 
+// Ctrl-C ends it after the samples that are being answered, with exit code 130.
+nlohmann::json measure_task(evaluation::Task& task,
+                            evaluation::Scorer& scorer,
+                            evaluation::EvaluateOptions options) {
+  const std::atomic<bool>& stop = stop_flag();
+  std::string progress;
+  try {
+    ProgressBar bar(task.name());
+    options.progress = [&](int64_t done, int64_t all) {
+      bar.show(done, all);
+      if (!stop || done == all) return;
+      progress = fmt::format("{} of {}", done, all);
+      throw ExitWith{kInterruptedExitCode};
+    };
+    return evaluation::evaluate(scorer, task, options);
+  } catch (const ExitWith&) {
+    fmt::print(stderr,
+               "stopped: {} samples of {} are in {}; the same command goes on from there\n",
+               progress,
+               task.name(),
+               options.folder.string());
+    throw;
+  }
+}
+
 }  // namespace
 
 std::vector<nlohmann::json> measure_tasks(const EvalArguments& arguments,
@@ -62,11 +91,7 @@ std::vector<nlohmann::json> measure_tasks(const EvalArguments& arguments,
   options.only_resume = arguments.resume;
   std::vector<nlohmann::json> summaries;
   for (const auto& task : tasks) {
-    {
-      ProgressBar bar(task->name());
-      options.progress = [&](int64_t done, int64_t all) { bar.show(done, all); };
-      summaries.push_back(evaluation::evaluate(scorer, *task, options));
-    }
+    summaries.push_back(measure_task(*task, scorer, options));
     print_summary(summaries.back(), arguments.json);
   }
   if (!arguments.json) fmt::print("results: {}\n", options.folder.string());

@@ -30,8 +30,8 @@ class Items {
     } else if (skip_bad_) {
       ++file_.skipped;
     } else {
-      throw Error(fmt::format(
-          "few_shot: {}{} {}; --skip-bad leaves such lines out", path_, place, lacks));
+      throw Error(
+          fmt::format("few_shot: {}{} {}; --skip-bad leaves such lines out", path_, place, lacks));
     }
   }
   FewShotFile file() && {

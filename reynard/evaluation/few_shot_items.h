@@ -18,10 +18,10 @@ struct FewShotFile {
   int64_t skipped = 0;  // malformed lines, where they are left out
 };
 
-// By the end of the name: .label is a TREC file (LABEL, blank, question), .json one of WebQuestions,
-// anything else has {"question", "answer"} or {"question", "answers"} in each line. key: of the
-// setting ("train" or "test"), for messages. Throws reynard::Error for a file that is not there,
-// saying where to get it, and naming what is malformed unless skip_bad.
+// By the end of the name: .label is a TREC file (LABEL, blank, question), .json one of
+// WebQuestions, anything else has {"question", "answer"} or {"question", "answers"} in each line.
+// key: of the setting ("train" or "test"), for messages. Throws reynard::Error for a file that is
+// not there, saying where to get it, and naming what is malformed unless skip_bad.
 FewShotFile read_few_shot(const std::string& path, std::string_view key, bool skip_bad);
 
 }  // namespace reynard::evaluation

@@ -65,9 +65,9 @@ class Haystack {
   std::vector<int64_t> ends_;  // per document: tokens of it and all before it
 };
 
-// Context lengths to test: those that were asked for, each once and ascending, or those of 1/4, 1/2,
-// 1, 2 and 4 times the training length (4096 where it is unknown) that hold the shortest prompt; the
-// longest where none does.
+// Context lengths to test: those that were asked for, each once and ascending, or those of 1/4,
+// 1/2, 1, 2 and 4 times the training length (4096 where it is unknown) that hold the shortest
+// prompt; the longest where none does.
 std::vector<int64_t> test_lengths(const std::vector<int64_t>& asked,
                                   int64_t train_length,
                                   const std::function<bool(int64_t length)>& holds = {});

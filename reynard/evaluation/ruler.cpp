@@ -124,9 +124,10 @@ std::string among_sentences(const std::vector<std::string>& sentences,
                             const std::vector<std::string>& needles,
                             PythonRandom& random) {
   const auto piece = [&](size_t begin, size_t end) {
-    return fmt::format("{}", fmt::join(sentences.begin() + static_cast<std::ptrdiff_t>(begin),
-                                       sentences.begin() + static_cast<std::ptrdiff_t>(end),
-                                       " "));
+    return fmt::format("{}",
+                       fmt::join(sentences.begin() + static_cast<std::ptrdiff_t>(begin),
+                                 sentences.begin() + static_cast<std::ptrdiff_t>(end),
+                                 " "));
   };
   // As published, pieces without a sentence are joined too: they leave a second blank.
   std::vector<std::string> parts;
@@ -134,8 +135,7 @@ std::string among_sentences(const std::vector<std::string>& sentences,
   size_t needle = 0;
   for (const int64_t depth : places(40, needles.size(), random)) {
     const double percent = std::round(static_cast<double>(depth) * 100 / 39);
-    const auto at =
-        static_cast<size_t>(static_cast<double>(sentences.size()) * (percent / 100));
+    const auto at = static_cast<size_t>(static_cast<double>(sentences.size()) * (percent / 100));
     parts.push_back(piece(done, at));
     parts.push_back(needles[needle++]);
     done = at;

@@ -122,10 +122,10 @@ RulerQuestions read_squad(const std::filesystem::path& path, bool skip_bad) {
       }
     }
     for (RulerQuestion& question : questions) {
-      std::copy_if(all.begin(),
-                   all.end(),
-                   std::back_inserter(question.nearby),
-                   [&](size_t document) { return document != question.documents.front(); });
+      std::copy_if(
+          all.begin(), all.end(), std::back_inserter(question.nearby), [&](size_t document) {
+            return document != question.documents.front();
+          });
       data.questions.push_back(std::move(question));
     }
   };
@@ -170,8 +170,8 @@ RulerSample ruler_question(const RulerQuestions& data,
                            int64_t size,
                            int64_t index) {
   const RulerQuestion& question = data.questions[index % data.questions.size()];
-  std::vector<size_t> chosen = chosen_documents(
-      data, question, random, static_cast<size_t>(std::max<int64_t>(size, 1)));
+  std::vector<size_t> chosen =
+      chosen_documents(data, question, random, static_cast<size_t>(std::max<int64_t>(size, 1)));
   shuffle(chosen, random);
   std::string context;
   for (size_t i = 0; i < chosen.size(); ++i) {

@@ -74,8 +74,8 @@ json all_values(const Runs& runs) {
         const json parts = metric.is_object() ? metric : json{{"", metric}};
         for (const auto& [part, value] : parts.items()) {
           if (!value.is_number()) continue;
-          const std::string name = fmt::format(
-              "{} {}{}{}", text_at(point, "/task"), key, part.empty() ? "" : " ", part);
+          const std::string name =
+              fmt::format("{} {}{}{}", text_at(point, "/task"), key, part.empty() ? "" : " ", part);
           values.push_back({{"run", run.name},
                             {"tokens", number_at(point, "/tokens")},
                             {"metric", name},

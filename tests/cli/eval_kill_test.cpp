@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <sstream>
@@ -101,9 +102,40 @@ TEST_F(KilledEval, GoesOnWithoutRepeatingOrDroppingSamples) {
         EXPECT_NEAR(found.at(id).at("loss").get<double>(), sample.at("loss").get<double>(), 1e-4);
       }
     }
-    const auto summary = json::parse(test::read_file(folder_ / fmt::format("killed/{}.json", task)));
+    const auto summary =
+        json::parse(test::read_file(folder_ / fmt::format("killed/{}.json", task)));
     EXPECT_EQ(summary.at("effort").at("samples"), expected.size());
   }
+}
+
+TEST_F(KilledEval, CtrlCSaysWhatIsThereAndGoesOn) {
+  test::ProgramRun run{.arguments = {"eval",
+                                     "run",
+                                     "--text",
+                                     "text.txt",
+                                     "--task",
+                                     "forgetting_curve",
+                                     "--batch-tokens=100",
+                                     "--forgetting_curve.length=100",
+                                     "-o",
+                                     "stopped"},
+                       .folder = folder_.path(),
+                       .interrupt_at_file = folder_ / "stopped/forgetting_curve.jsonl"};
+  const test::ProgramResult stopped = test::run_program(run);
+  EXPECT_EQ(stopped.exit_code, 130) << stopped.errors;
+  EXPECT_NE(stopped.errors.find("of 640 samples of forgetting_curve are in stopped"),
+            std::string::npos)
+      << stopped.errors;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "stopped/forgetting_curve.json"));
+  const size_t before = samples("stopped/forgetting_curve.jsonl").size();
+  EXPECT_GT(before, 0U);
+  EXPECT_LT(before, 640U);
+  run.interrupt_at_file.clear();
+  const test::ProgramResult last = test::run_program(run);
+  ASSERT_EQ(last.exit_code, 0) << last.errors;
+  const auto summary = json::parse(test::read_file(folder_ / "stopped/forgetting_curve.json"));
+  EXPECT_EQ(summary.at("effort").at("reused_samples"), before);
+  EXPECT_EQ(samples("stopped/forgetting_curve.jsonl").size(), 640U);
 }
 
 }  // namespace

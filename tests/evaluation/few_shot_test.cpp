@@ -120,8 +120,7 @@ TEST_F(FewShotTask, ReadsTrecAndWebQuestionsAsTheyArePublished) {
   config_.few_shot.train = config_.few_shot.test = (folder_ / "train.label").string();
   const auto trec = task_named("few_shot").make(corpus_, config_, {});
   EXPECT_EQ(trec->settings().at("options"), (nlohmann::json{"DESC:manner", "HUM:ind"}));
-  const std::string prompt =
-      corpus_.decode(std::get<Score>(trec->requests().at(2).query).context);
+  const std::string prompt = corpus_.decode(std::get<Score>(trec->requests().at(2).query).context);
   EXPECT_TRUE(prompt.ends_with("Question: Who was Andr\u00e9 ? Type:")) << prompt;
   test::write_file(folder_ / "train.label", "DESC:manner Why ?\nno class\n");
   EXPECT_NE(error().find("train.label:2 is no \"CLASS:kind question\""), std::string::npos)

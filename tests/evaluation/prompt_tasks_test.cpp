@@ -234,8 +234,7 @@ TEST(Babilong, PromptsHaveTheirLength) {
   const Requests requests = task->requests();
   for (int64_t i = 0; i < requests.size; ++i) {
     const Request request = requests.at(i);
-    const auto prompt =
-        static_cast<int64_t>(std::get<Generate>(request.query).prompt.size());
+    const auto prompt = static_cast<int64_t>(std::get<Generate>(request.query).prompt.size());
     const int64_t length = request.about.at("length");
     EXPECT_LE(prompt, length);
     EXPECT_GT(prompt, length - 40) << request.id;
@@ -244,7 +243,9 @@ TEST(Babilong, PromptsHaveTheirLength) {
 }
 
 TEST(PromptTask, DefaultLengthsHoldThePrompt) {
-  const auto at_least = [](int64_t least) { return [=](int64_t length) { return length >= least; }; };
+  const auto at_least = [](int64_t least) {
+    return [=](int64_t length) { return length >= least; };
+  };
   EXPECT_EQ(test_lengths({}, 100, at_least(60)), (std::vector<int64_t>{100, 200, 400}));
   EXPECT_EQ(test_lengths({}, 100, at_least(1000)), std::vector<int64_t>{400});
   EXPECT_EQ(test_lengths({}, 100), (std::vector<int64_t>{25, 50, 100, 200, 400}));

@@ -1,5 +1,5 @@
-// Prompts are those that were published, word for word and slip for slip: digests of the templates in
-// the repositories that NOTICE names.
+// Prompts are those that were published, word for word and slip for slip: digests of the templates
+// in the repositories that NOTICE names.
 
 #include "reynard/checkpoint/sha256.h"
 #include "reynard/evaluation/babilong.h"
@@ -122,10 +122,9 @@ TEST(PublishedPrompts, Ruler) {
                                 "the ones that appear most often.\n",
                                 "\nQuestion: "})),
             "c2426f94a28fc3a2");
-  EXPECT_EQ(
-      digest(template_of(ruler_sample("fwe"),
-                         {"Read the following coded text", "coded words. ", "\nQuestion: "})),
-      "0bfad42dcc7b1cff");
+  EXPECT_EQ(digest(template_of(ruler_sample("fwe"),
+                               {"Read the following coded text", "coded words. ", "\nQuestion: "})),
+            "0bfad42dcc7b1cff");
 
   std::string question = template_of(ruler_sample("qa_1"),
                                      {"Answer the question based on the given documents. Only give "

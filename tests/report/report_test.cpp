@@ -335,8 +335,14 @@ TEST(Report, EveryTaskOfScoresHasItsFigure) {
   const json group{{"length", 128}, {"depth", 50}, {"task", "qa1"}, {"score", 0.5}, {"samples", 4}};
   json longer = group;
   longer["length"] = 256;
-  for (const char* task :
-       {"needle", "ruler", "babilong", "passkey", "dictionary", "few_shot", "longbench", "lm_eval"}) {
+  for (const char* task : {"needle",
+                           "ruler",
+                           "babilong",
+                           "passkey",
+                           "dictionary",
+                           "few_shot",
+                           "longbench",
+                           "lm_eval"}) {
     runs[0].evaluations[task] = {
         {"metrics", {{"effective_length", {{"text", ">256"}}}, {"comparable", false}}},
         {"series", {{"groups", {group, longer}}}}};
@@ -361,11 +367,10 @@ TEST(Report, EveryTaskOfScoresHasItsFigure) {
 TEST(Report, CheckpointsAreDrawnByTokensSeen) {
   const test::TempDir folder;
   Runs runs = two_runs(folder);
-  const json point{
-      {"checkpoint", "step-1"},
-      {"tokens", 1000},
-      {"task", "forgetting_curve"},
-      {"metrics", {{"fine_length", {{"length", 32}, {"text", "32"}}}, {"own", 0.25}}}};
+  const json point{{"checkpoint", "step-1"},
+                   {"tokens", 1000},
+                   {"task", "forgetting_curve"},
+                   {"metrics", {{"fine_length", {{"length", 32}, {"text", "32"}}}, {"own", 0.25}}}};
   runs[0].evaluations["checkpoints"] = {{"metrics", json::object()},
                                         {"series", {{"points", {point, point}}}}};
   const auto specs = specs_of(page(runs, {}, "vegaEmbed"));

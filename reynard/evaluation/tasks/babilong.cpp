@@ -82,8 +82,8 @@ std::vector<std::string> sentences_of(const std::string& text) {
   return sentences;
 }
 
-// Sentences of other text from a random place on, `budget` tokens together: as published, short ones
-// are left out and the last is cut. Fewer tokens where the text hardly has sentences.
+// Sentences of other text from a random place on, `budget` tokens together: as published, short
+// ones are left out and the last is cut. Fewer tokens where the text hardly has sentences.
 std::vector<std::string> background(const Corpus& corpus,
                                     const Haystack& haystack,
                                     PythonRandom& random,

@@ -278,35 +278,37 @@ void finish(Measured& result) {
   result.series["averages"] = std::move(averages);
 }
 
-}  // namespace
-
-std::unique_ptr<Task> make_ruler(const Corpus& corpus,
-                                 const EvaluationConfig& config,
-                                 const ModelFacts& model) {
+std::shared_ptr<const RulerPlan> make_plan(const Corpus& corpus,
+                                           const RulerConfig& config,
+                                           int64_t train_length) {
   const auto plan = std::make_shared<RulerPlan>();
-  plan->config = config.ruler;
+  plan->config = config;
   plan->sources = sources_of(corpus, plan->config);
   plan->tasks = tasks_of(plan->config, plan->sources);
-  plan->config.lengths =
-      test_lengths(config.ruler.lengths, model.train_length, [&](int64_t length) {
-        return !misfit(corpus, *plan, length);
-      });
+  plan->config.lengths = test_lengths(
+      config.lengths, train_length, [&](int64_t length) { return !misfit(corpus, *plan, length); });
   for (const int64_t length : plan->config.lengths) {
-    const auto found = misfit(corpus, *plan, length);
-    if (!found) continue;
-    tensor::check_value(false,
-                        "ruler",
-                        "lengths",
-                        length,
-                        fmt::format(">= {}: prompt and answer of {} alone",
-                                    found->second,
-                                    found->first));
+    if (const auto found = misfit(corpus, *plan, length)) {
+      throw Error(fmt::format("ruler: lengths = {}; expected >= {}: prompt and answer of {} alone",
+                              length,
+                              found->second,
+                              found->first));
+    }
   }
   for (const int64_t length : plan->config.lengths) {
     for (size_t task = 0; task < plan->tasks.size(); ++task) {
       plan->sizes[{task, length}] = largest_size(corpus, *plan, task, length);
     }
   }
+  return plan;
+}
+
+}  // namespace
+
+std::unique_ptr<Task> make_ruler(const Corpus& corpus,
+                                 const EvaluationConfig& config,
+                                 const ModelFacts& model) {
+  const std::shared_ptr<const RulerPlan> plan = make_plan(corpus, config.ruler, model.train_length);
   std::vector<std::string_view> names;
   for (const RulerTask* task : plan->tasks) names.push_back(task->name);
   const bool comparable = !config.ruler.essays.empty() && !plan->sources.nouns.empty() &&
