@@ -98,6 +98,8 @@ void check_arguments(const EvalArguments& arguments) {
 }
 
 void run_eval(EvalArguments arguments, const std::vector<std::string>& given) {
+  // What is no option shows first: a slip in --text is not a missing text.
+  config::from_toml<evaluation::EvaluationConfig>("", "command line", given);
   check_arguments(arguments);
   std::vector<std::string> overrides = with_length(given, arguments.length);
   if (arguments.extrapolate > 0) {

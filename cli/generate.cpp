@@ -284,6 +284,9 @@ void check_arguments(const GenerateArguments& arguments) {
               "--best-of",
               arguments.best_of,
               "at least -n");
+  if (arguments.logprobs >= 0 && !arguments.json) {
+    throw Error("generate: --logprobs needs --json, which has a place for them");
+  }
 }
 
 generation::SequenceOptions sequence_options(const GenerateArguments& arguments,

@@ -40,9 +40,11 @@ std::string usage_error(const CLI::App* app, const CLI::Error& error) {
     return fmt::format("reynard: {} is no command; see `reynard --help`\n",
                        app->remaining().front());
   }
-  return fmt::format("reynard: {}; see `reynard {}--help`\n",
-                     error.what(),
-                     commands.empty() ? "" : commands.front()->get_name() + " ");
+  std::string names;
+  for (auto at = commands; !at.empty(); at = at.front()->get_subcommands()) {
+    names += at.front()->get_name() + " ";
+  }
+  return fmt::format("reynard: {}; see `reynard {}--help`\n", error.what(), names);
 }
 
 }  // namespace

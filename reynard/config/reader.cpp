@@ -99,11 +99,15 @@ std::string nearest_key(const std::string& path, const std::vector<std::string>&
   const std::string plain = without_indices(path);
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(1, leaf(plain).size() / 3) + 1;
+  std::size_t best_slips = 0;
   for (const std::string& key : known) {
-    // The right name in the wrong section is as near as one slip.
-    const std::size_t distance = leaf(key) == leaf(plain) ? 1 : edit_distance(plain, key);
-    if (distance < best_distance) {
+    // The right name in the wrong section is as near as one slip, but not nearer.
+    const std::size_t slips = edit_distance(plain, key);
+    const std::size_t distance = leaf(key) == leaf(plain) ? 1 : slips;
+    const bool breaks_tie = !best.empty() && distance == best_distance && slips < best_slips;
+    if (distance < best_distance || breaks_tie) {
       best_distance = distance;
+      best_slips = slips;
       best = key;
     }
   }

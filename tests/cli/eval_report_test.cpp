@@ -402,6 +402,10 @@ TEST_F(EvalCommand, BadInputIsOneLine) {
   expect_error(eval({"--train-length", "-4"}), "--train-length = -4; expected >= 1");
   expect_error(eval({"--length", "6000"}), "no document has 6000 tokens");
   expect_error(eval({"--forgetting_curve.gird=code"}), "gird");
+  expect_error(eval({"--passkey.length=9"}), "did you mean passkey.lengths?");
+  expect_error({"eval", "run", "--txt", "text.txt"}, "txt");
+  expect_error(eval({"--task", "babilong", "--babilong.facts=."}),
+               "has no qa1_*.txt; download https://www.thespermwhale.com");
   test::write_file(folder_ / "binary.txt", std::string_view("a\0b", 3));
   expect_error({"eval", "run", "--text", "binary.txt"}, "binary.txt");
   test::write_file(folder_ / "cut.tokens", "{\"format\"");

@@ -160,6 +160,7 @@ TEST(GenerateCommand, BadInput) {
   expect_error({"a", "--lookup", "99"}, "lookup_tokens");
   expect_error({"a", "--tokenizer", "nonsense"}, "nonsense");
   expect_error({"a", "--chunk-tokens", "0"}, "chunk_tokens");
+  expect_error({"a", "--logprobs", "3"}, "--logprobs needs --json");
 }
 
 TEST(GenerateCommand, ModelsWithoutATokenizerSaySo) {

@@ -109,6 +109,14 @@ TEST_F(TokenizerCommand, LearnsAVocabulary) {
   expect_error({"tokenizer", "train", "none", "-o", "x.json"}, "", "none: there is no such file");
 }
 
+TEST_F(TokenizerCommand, WrongUsageNamesItsOwnHelp) {
+  const test::ProgramResult result =
+      test::run_program({.arguments = {"tokenizer", "train", "text.txt"}});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.errors.find("see `reynard tokenizer train --help`"), std::string::npos)
+      << result.errors;
+}
+
 TEST_F(TokenizerCommand, InfoDescribesTokenizers) {
   EXPECT_EQ(succeed({"info", "gpt2.json"}).output,
             "byte-level BPE, 270 tokens, BOS 269, EOS 269\n");

@@ -32,19 +32,21 @@ struct BabilongPlan {
 // The task's file in a user's folder: the first, in order of names, that begins with "qa1_".
 std::filesystem::path file_in(const std::string& folder, std::string_view task) {
   std::vector<std::filesystem::path> files;
+  constexpr const char* kWhereToGet =
+      "download https://www.thespermwhale.com/jaseweston/babi/tasks_1-20_v1-2.tar.gz, unpack it "
+      "and "
+      "name its en-10k folder with --babilong.facts=FOLDER";
   if (!std::filesystem::is_directory(folder)) {
-    throw Error(fmt::format(
-        "babilong: {} is not a folder; download "
-        "https://www.thespermwhale.com/jaseweston/babi/tasks_1-20_v1-2.tar.gz, unpack it "
-        "and name its en-10k folder with --babilong.facts",
-        folder));
+    throw Error(fmt::format("babilong: {} is not a folder; {}", folder, kWhereToGet));
   }
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().filename().string().starts_with(fmt::format("{}_", task))) {
       files.push_back(entry.path());
     }
   }
-  if (files.empty()) throw Error(fmt::format("babilong: {} has no {}_*.txt", folder, task));
+  if (files.empty()) {
+    throw Error(fmt::format("babilong: {} has no {}_*.txt; {}", folder, task, kWhereToGet));
+  }
   return *std::min_element(files.begin(), files.end());
 }
 
