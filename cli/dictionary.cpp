@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <array>
 #include <memory>
 #include <string>
 
@@ -27,14 +28,21 @@ struct DictionaryArguments {
   double similar = 0;
 };
 
-// Of a document: 0, all, or of a share of the documents 10, 5 or 4, so that most keys there agree
-// with others in three of their four symbols.
-int64_t key_symbols(evaluation::PythonRandom& random, double similar) {
+// Of a share `similar` of the documents, half have keys that differ from one key in one symbol,
+// half keys of 4, 5 or 10 symbols: most agree with others in all but one. Values there are made of
+// four symbols: what follows a key's mark then tells keys apart no better.
+evaluation::DictionaryVocabulary draw_vocabulary(evaluation::PythonRandom& random, double similar) {
   constexpr int64_t kSteps = 1000000;
+  constexpr std::array<int64_t, 3> kFew = {4, 5, 10};
   const double drawn = static_cast<double>(random.up_to(kSteps - 1)) / kSteps;
-  if (drawn >= similar) return 0;
-  if (drawn < 0.4 * similar) return 10;
-  return drawn < 0.8 * similar ? 5 : 4;
+  if (drawn >= similar) return {};
+  evaluation::DictionaryVocabulary vocabulary{.value_symbols = 4};
+  if (drawn < similar / 2) {
+    vocabulary.one_change = true;
+  } else {
+    vocabulary.key_symbols = kFew[static_cast<size_t>(random.up_to(2))];
+  }
+  return vocabulary;
 }
 
 void run_dictionary(const DictionaryArguments& arguments) {
@@ -51,7 +59,7 @@ void run_dictionary(const DictionaryArguments& arguments) {
   for (int64_t i = 0; i < arguments.documents; ++i) {
     evaluation::PythonRandom random = evaluation::sample_random(arguments.seed, i);
     evaluation::DictionaryVocabulary vocabulary;
-    if (arguments.similar > 0) vocabulary.key_symbols = key_symbols(random, arguments.similar);
+    if (arguments.similar > 0) vocabulary = draw_vocabulary(random, arguments.similar);
     const evaluation::Dictionary dictionary =
         evaluation::make_dictionary(random,
                                     vocabulary,
@@ -82,7 +90,7 @@ void add_dictionary(CLI::App& app) {
   command
       ->add_option("--similar",
                    arguments->similar,
-                   "Share of the documents whose keys are made of few symbols: hard to tell apart")
+                   "Share of the documents whose keys differ in few symbols: hard to tell apart")
       ->capture_default_str();
   command->footer(
       "Each document defines keys, then asks for some: the first half of its tokens is "

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <unordered_set>
 
 namespace reynard::evaluation {
@@ -34,23 +35,66 @@ void append_record(std::vector<int64_t>& tokens,
   append_word(value);
 }
 
-// As many different symbols as keys are made of; none: all.
-std::vector<int64_t> draw_symbols(PythonRandom& random, const DictionaryVocabulary& vocabulary) {
+// `count` different symbols; 0: none, which stands for all.
+std::vector<int64_t> draw_symbols(PythonRandom& random, int64_t count, int64_t content) {
   std::vector<int64_t> symbols;
-  while (static_cast<int64_t>(symbols.size()) < vocabulary.key_symbols) {
-    const int64_t symbol = random.up_to(vocabulary.num_content() - 1);
+  while (static_cast<int64_t>(symbols.size()) < count) {
+    const int64_t symbol = random.up_to(content - 1);
     if (std::ranges::find(symbols, symbol) == symbols.end()) symbols.push_back(symbol);
   }
   return symbols;
 }
 
-Word draw_key(PythonRandom& random, const std::vector<int64_t>& symbols, int64_t base, Word words) {
-  if (symbols.empty()) return random.up_to(words - 1);
-  Word key = 0;
-  for (int64_t i = 0; i < kKeyTokens; ++i) {
-    key = key * base + symbols[random.up_to(static_cast<int64_t>(symbols.size()) - 1)];
+// Draws the keys or the values of one dictionary.
+class WordSource {
+ public:
+  WordSource(PythonRandom& random, int64_t symbols, int64_t content, bool one_change)
+      : random_(random), content_(content), symbols_(draw_symbols(random, symbols, content)) {
+    for (int64_t i = 0; i < kKeyTokens; ++i) words_ *= content;
+    if (one_change) base_ = any();
   }
-  return key;
+
+  Word draw() {
+    if (!base_) return any();
+    int64_t place = 1;
+    for (int64_t i = random_.up_to(kKeyTokens - 1); i > 0; --i) place *= content_;
+    const int64_t old = *base_ / place % content_;
+    return *base_ + (random_.up_to(content_ - 1) - old) * place;
+  }
+
+ private:
+  Word any() {
+    if (symbols_.empty()) return random_.up_to(words_ - 1);
+    Word word = 0;
+    for (int64_t i = 0; i < kKeyTokens; ++i) {
+      word = word * content_ + symbols_[random_.up_to(static_cast<int64_t>(symbols_.size()) - 1)];
+    }
+    return word;
+  }
+
+  PythonRandom& random_;
+  int64_t content_;
+  Word words_ = 1;
+  std::vector<int64_t> symbols_;
+  std::optional<Word> base_;  // the key that all are changes of
+};
+
+// How many different keys a vocabulary allows.
+Word num_keys(const DictionaryVocabulary& vocabulary) {
+  const int64_t content = vocabulary.num_content();
+  if (vocabulary.one_change) return 1 + kKeyTokens * (content - 1);
+  const int64_t symbols = vocabulary.key_symbols > 0 ? vocabulary.key_symbols : content;
+  Word keys = 1;
+  for (int64_t i = 0; i < kKeyTokens; ++i) keys *= symbols;
+  return keys;
+}
+
+void check_symbols(int64_t symbols, const char* what, int64_t content) {
+  tensor::check_value(symbols >= 0 && symbols <= content,
+                      "dictionary",
+                      what,
+                      symbols,
+                      fmt::format("0 (all) ... {}", content));
 }
 
 // Key marks up to where the next record begins.
@@ -87,33 +131,28 @@ Dictionary make_dictionary(PythonRandom& random,
   const int64_t asked = size.records(size.query_tokens);
   check_value(defined >= 1, kName, "definition tokens", size.definition_tokens, ">= 10");
   check_value(asked >= 1, kName, "query tokens", size.query_tokens, ">= 10");
-  check_value(vocabulary.key_symbols >= 0 && vocabulary.key_symbols <= vocabulary.num_content(),
-              kName,
-              "key symbols",
-              vocabulary.key_symbols,
-              fmt::format("0 (all) ... {}", vocabulary.num_content()));
-  const int64_t in_keys =
-      vocabulary.key_symbols > 0 ? vocabulary.key_symbols : vocabulary.num_content();
-  Word words = 1, keys = 1;
-  for (int64_t i = 0; i < kKeyTokens; ++i) words *= vocabulary.num_content(), keys *= in_keys;
-  check_value(defined <= keys,
+  const int64_t content = vocabulary.num_content();
+  check_symbols(vocabulary.key_symbols, "key symbols", content);
+  check_symbols(vocabulary.value_symbols, "value symbols", content);
+  check_value(defined <= num_keys(vocabulary),
               kName,
               "records",
               defined,
-              fmt::format("at most the {} keys of the vocabulary", keys));
+              fmt::format("at most the {} keys of the vocabulary", num_keys(vocabulary)));
 
   Dictionary dictionary;
   dictionary.definitions.reserve(static_cast<size_t>(size.definition_tokens));
-  const std::vector<int64_t> symbols = draw_symbols(random, vocabulary);
+  WordSource keys(random, vocabulary.key_symbols, content, vocabulary.one_change);
+  WordSource values(random, vocabulary.value_symbols, content, false);
   std::unordered_set<Word> known;
   std::vector<std::array<Word, 2>> records;
   while (static_cast<int64_t>(records.size()) < defined) {
-    const Word key = draw_key(random, symbols, vocabulary.num_content(), words);
+    const Word key = keys.draw();
     if (!known.insert(key).second) continue;
     fill_block(dictionary.definitions,
                vocabulary.key_mark(),
                size.record_begin(static_cast<int64_t>(records.size())));
-    records.push_back({key, random.up_to(words - 1)});
+    records.push_back({key, values.draw()});
     append_record(
         dictionary.definitions, vocabulary, vocabulary.key_mark(), key, records.back()[1]);
   }

@@ -14,9 +14,10 @@ namespace reynard::evaluation {
 struct DictionaryVocabulary {
   int64_t first = 33;  // '!': mark of a key, then of a value, then of a query, then content
   int64_t size = 64;
-  // Keys are made of so many symbols, drawn for each dictionary: many agree in all but one; 0: of
-  // all.
-  int64_t key_symbols = 0;
+  // Keys and values are made of so many symbols, drawn for each dictionary: many keys agree in all
+  // but one, and values tell little; 0: of all.
+  int64_t key_symbols = 0, value_symbols = 0;
+  bool one_change = false;  // all keys differ from one key in one symbol, which may be any
 
   int64_t key_mark() const { return first; }
   int64_t value_mark() const { return first + 1; }

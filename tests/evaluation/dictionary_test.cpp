@@ -53,6 +53,7 @@ TEST(Dictionary, RefusesWhatHasNoRecordsOrTooFewKeys) {
   EXPECT_THROW(make_dictionary(random, {.size = 4}, {100, 100, 0}), Error);
   EXPECT_THROW(make_dictionary(random, {.key_symbols = 2}, {170, 100, 0}), Error);
   EXPECT_THROW(make_dictionary(random, {.key_symbols = 62}, {}), Error);
+  EXPECT_THROW(make_dictionary(random, {.value_symbols = -1}, {}), Error);
   EXPECT_THROW(make_dictionary(random, {.size = 5}, {170, 100, 0}), Error);  // 2^4 keys, 17 records
 }
 
@@ -68,6 +69,36 @@ TEST(Dictionary, KeysOfFewSymbolsAreDistinct) {
   }
   EXPECT_EQ(symbols.size(), 4);
   EXPECT_EQ(keys.size(), 25);
+}
+
+TEST(Dictionary, KeysOfOneChangeDifferFromOneKeyInOneSymbol) {
+  PythonRandom random(1);
+  const Dictionary dictionary =
+      make_dictionary(random, {.value_symbols = 3, .one_change = true}, {});
+  std::vector<Word> keys;
+  std::set<int64_t> in_values;
+  for (size_t at = 0; at < 250; at += 10) {
+    const auto record = dictionary.definitions.begin() + static_cast<int64_t>(at);
+    keys.emplace_back(record + 1, record + 5);
+    in_values.insert(record + 6, record + 10);
+  }
+  EXPECT_EQ(in_values.size(), 3);
+  EXPECT_EQ(std::set<Word>(keys.begin(), keys.end()).size(), 25);
+  // The key itself: what most have at each place.
+  Word base(4);
+  for (size_t place = 0; place < 4; ++place) {
+    std::map<int64_t, int> counts;
+    for (const Word& key : keys) ++counts[key[place]];
+    base[place] =
+        std::ranges::max_element(counts, {}, &std::pair<const int64_t, int>::second)->first;
+  }
+  for (const Word& key : keys) {
+    int changes = 0;
+    for (size_t place = 0; place < 4; ++place) changes += key[place] != base[place] ? 1 : 0;
+    EXPECT_LE(changes, 1);
+  }
+  // 1 + 4 * 60 keys exist.
+  EXPECT_THROW(make_dictionary(random, {.one_change = true}, {2420, 100, 0}), Error);
 }
 
 TEST(Dictionary, BlocksHoldWholeRecords) {
