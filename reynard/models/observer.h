@@ -15,7 +15,10 @@ struct AttentionView {
   at::Tensor k;         // (N, G, D)
   at::Tensor log_gate;  // (N, H) f32 or undefined
   at::Tensor start;  // (H, ceil(N/128)) i32: first key kept per query block; undefined with states
-  at::Tensor first_key;  // (N) i32
+  // (N) i32. A layer with a memory and no gates that stop at it counts from its sequence's begin:
+  // keys are without positions there but for each sequence's last local context, whose queries see
+  // exactly these.
+  at::Tensor first_key;
 };
 
 // Per head (H): share of the 128 x 64 tiles that the layer's queries see and pruning skips. view

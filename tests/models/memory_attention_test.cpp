@@ -259,6 +259,32 @@ TEST(MemoryAttention, RememberedContextsAreThoseThatWereRead) {
   }
 }
 
+// With the keys that an observer is shown, queries of the last context attend as the layer does.
+TEST(MemoryAttention, ObserversSeeTheKeysOfTheMemory) {
+  struct Recorder final : Observer {
+    bool wants(int64_t layer) override { return layer == 0; }
+    void attention(int64_t, const AttentionView& shown) override { view = shown; }
+    AttentionView view;
+  } recorder;
+  const at::NoGradGuard no_grad;
+  constexpr int64_t kTokens = 40, kLast = 32;
+  const DecoderConfig config = longllama(16, 0, 2);
+  Decoder decoder = make_decoder(config);
+  const at::Tensor tokens = random_tokens(kTokens);
+  decoder.hidden(tokens, one_sequence(), {}, {.observer = &recorder});
+  const AttentionView whole = recorder.view;
+  EXPECT_EQ(whole.first_key.narrow(0, kLast, kTokens - kLast).max().item<int32_t>(), 0);
+  // Without anything before it, the last context has the same local keys ...
+  decoder.hidden(
+      tokens.narrow(0, kLast, kTokens - kLast), one_sequence(), {}, {.observer = &recorder});
+  EXPECT_TENSORS_NEAR(whole.k.narrow(0, kLast, kTokens - kLast), recorder.view.k, 1e-6, 0);
+  // ... and what left its context is as at position 0, so a token's key is that of a first token.
+  for (const int64_t t : {3, 20, 31}) {
+    decoder.hidden(tokens.narrow(0, t, 1), one_sequence(), {}, {.observer = &recorder});
+    EXPECT_TENSORS_NEAR(whole.k.narrow(0, t, 1), recorder.view.k, 1e-6, 0) << t;
+  }
+}
+
 TEST(MemoryAttention, ForksShareAMemoryAndGoTheirOwnWays) {
   Decoder decoder = make_decoder(longllama(16, 0, 2));
   const at::Tensor tokens = random_tokens(60);

@@ -10,6 +10,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/stack.h>
@@ -103,12 +104,7 @@ at::Tensor MemoryAttentionMixer::forward(const at::Tensor& x,
     return attention_.output(attention_.attend(in.p, ragged, layer, observer), in.p);
   }
   if (observer != nullptr && observer->wants(layer)) {
-    observer->attention(layer,
-                        {.q = in.p.q,
-                         .k = in.p.k,
-                         .log_gate = in.p.log_gate,
-                         .start = {},
-                         .first_key = ragged.first_key});
+    observer->attention(layer, view(in, ragged));
   }
   if (!ragged.states.empty()) {
     return attention_.output(attend_states(in, ragged, layer), in.p);
@@ -118,6 +114,31 @@ at::Tensor MemoryAttentionMixer::forward(const at::Tensor& x,
                                ? attend_rows(in, ragged, layer)
                                : attend_packs(in, ragged),
                            in.p);
+}
+
+AttentionView MemoryAttentionMixer::view(const Inputs& in, const Ragged& ragged) const {
+  AttentionView view{.q = in.p.q,
+                     .k = in.p.k,
+                     .log_gate = in.p.log_gate,
+                     .start = {},
+                     .first_key = ragged.first_key};
+  // Gates that end with the context are no sums over all tokens: only the context is shown.
+  const bool gates_stop = in.p.log_gate.defined() && !decays();
+  if (!has_memory_ || gates_stop || !ragged.states.empty() || ragged.crossbatch) return view;
+  view.k = in.memory_k.clone();
+  const at::Tensor first = at::empty({in.p.q.size(0)}, at::kInt);
+  for (size_t w = 0; w < ragged.windows.size(); ++w) {
+    const Window& window = ragged.windows[w];
+    const int64_t size = window.end - window.begin;
+    int64_t begin = ragged.bounds[window.sequence];
+    if (memory_.capacity > 0) begin = std::max(begin, window.begin - memory_.capacity);
+    first.narrow(0, window.begin, size).fill_(begin);
+    const bool last =
+        w + 1 == ragged.windows.size() || ragged.windows[w + 1].sequence != window.sequence;
+    if (last) view.k.narrow(0, window.begin, size).copy_(in.p.k.narrow(0, window.begin, size));
+  }
+  view.first_key = first.to(ragged.first_key.device());
+  return view;
 }
 
 at::Tensor MemoryAttentionMixer::attend(const at::Tensor& q,

@@ -48,6 +48,9 @@ class MemoryAttentionMixer : public Mixer {
   };
   Inputs inputs(const at::Tensor& x, const Ragged& ragged, int64_t layer) const;
 
+  // What an observer is shown: with a memory also the keys in it.
+  AttentionView view(const Inputs& in, const Ragged& ragged) const;
+
   // All -> (N, H, D).
   at::Tensor attend_windows(const Inputs& in, const Ragged& ragged) const;
   at::Tensor attend_rows(const Inputs& in, const Ragged& ragged, int64_t layer) const;  // kRows
