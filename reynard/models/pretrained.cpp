@@ -246,7 +246,10 @@ void write_model(Decoder& decoder,
                       "dtype",
                       c10::toString(dtype),
                       "Float, BFloat16 or Half");
-  const Family& family = choose_family(decoder.config(), model_type);
+  DecoderConfig described = decoder.config();
+  // Recurrence is of training only.
+  if (described.mixer == "transformer_xl") described.mixer = "attention";
+  const Family& family = choose_family(described, model_type);
   std::vector<checkpoint::NamedTensor> tensors;
   decoder.parameters([&](const std::string& name, Parameter& parameter) {
     int64_t row = 0;
@@ -256,7 +259,7 @@ void write_model(Decoder& decoder,
       row += piece.rows;
     }
   });
-  nlohmann::ordered_json config = write_config(family, decoder.config());
+  nlohmann::ordered_json config = write_config(family, described);
   config["dtype"] = dtype == at::kFloat ? "float32" : dtype == at::kHalf ? "float16" : "bfloat16";
   folder.write("config.json", config.dump(2) + "\n");
   folder.write_tensors("model.safetensors", tensors, {{"format", "pt"}});

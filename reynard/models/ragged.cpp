@@ -73,11 +73,13 @@ void check_crossbatch(const Crossbatch& crossbatch,
                       const at::Tensor& offsets,
                       const DecoderConfig& config) {
   const int64_t rows = crossbatch.rows, contexts = crossbatch.contexts;
-  tensor::check_value(config.has_memory(),
+  const bool recurrent = config.mixer == "transformer_xl" && contexts == 1;
+  tensor::check_value(config.has_memory() || recurrent,
                       "hidden",
                       "crossbatch",
                       "set",
-                      "none: the decoder's mixer is not memory_attention");
+                      "none: the decoder's mixer is neither memory_attention nor, with single "
+                      "contexts, transformer_xl");
   tensor::check_value(rows >= 1 && contexts >= 1 && N % (rows * contexts) == 0,
                       "hidden",
                       "crossbatch",

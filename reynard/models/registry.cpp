@@ -2,6 +2,7 @@
 
 #include "reynard/models/mixers/attention.h"
 #include "reynard/models/mixers/memory_attention.h"
+#include "reynard/models/mixers/transformer_xl.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -27,6 +28,7 @@ std::unique_ptr<Mixer> make(const DecoderConfig& config, Initializer& initialize
 constexpr std::array kMixers = {
     MixerEntry{"attention", make<AttentionMixer>},
     MixerEntry{"memory_attention", make<MemoryAttentionMixer>},
+    MixerEntry{"transformer_xl", make<TransformerXLMixer>},
 };
 
 constexpr std::array kFamilies = {

@@ -53,6 +53,23 @@ namespace {
 
 constexpr uint64_t kDocumentsStream = 0x63726f7373;  // of random_bits, apart from the loader's
 
+// Transformer-XL: rows see what they were in the step before.
+void check_recurrence(const Experiment& experiment,
+                      const std::function<void(const char*, const std::string&)>& add) {
+  const CrossbatchConfig& cross = experiment.crossbatch;
+  const models::AttentionMixerConfig& attention = experiment.model.attention;
+  if (cross.contexts > 1 || cross.memory == 0) {
+    add("crossbatch.contexts",
+        "must be 1, with crossbatch.memory above 0, for model.mixer = \"transformer_xl\"");
+  }
+  if (attention.forget_gate != models::ForgetGate::kNone || attention.key_shift ||
+      attention.value_shift) {
+    add("model.attention",
+        "must have neither forget gates nor token shifts to be trained as a transformer_xl: both "
+        "would end with each row");
+  }
+}
+
 void check_crossbatch(const Experiment& experiment,
                       const std::function<void(const char*, const std::string&)>& add) {
   const CrossbatchConfig& cross = experiment.crossbatch;
@@ -62,16 +79,19 @@ void check_crossbatch(const Experiment& experiment,
     if (cross.memory > 0) add("crossbatch.memory", "needs crossbatch.contexts, at least 1");
     return;
   }
-  if (!experiment.model.has_memory()) {
-    add("crossbatch.contexts", "needs model.mixer = \"memory_attention\"");
+  const models::DecoderConfig& model = experiment.model;
+  const bool recurrent = model.mixer == "transformer_xl";
+  if (!model.has_memory() && !recurrent) {
+    add("crossbatch.contexts", "needs model.mixer = \"memory_attention\" or \"transformer_xl\"");
   }
+  if (recurrent) check_recurrence(experiment, add);
   if (data.length % cross.contexts != 0) {
     add("crossbatch.contexts", fmt::format("must divide data.length = {}", data.length));
-  } else if (data.length / cross.contexts > experiment.model.memory.window) {
+  } else if (model.has_memory() && data.length / cross.contexts > model.memory.window) {
     add("crossbatch.contexts",
         fmt::format("gives contexts of {} tokens; the model's are model.memory.window = {}",
                     data.length / cross.contexts,
-                    experiment.model.memory.window));
+                    model.memory.window));
   }
   if (cross.documents.empty()) add("crossbatch.documents", "must list at least one number");
   for (const int64_t d : cross.documents) {

@@ -231,6 +231,49 @@ TEST(BatchMemory, StepsAreContextsWithoutGradient) {
   }
 }
 
+// Transformer-XL: steps over a document are attention with a window over all of it, and nothing
+// flows back into earlier steps.
+TEST(TransformerXL, StepsAreAWindowOverTheDocument) {
+  constexpr int64_t kRows = 2, kSteps = 4;
+  for (const auto& [window, capacity] : std::vector<std::array<int64_t, 2>>{
+           {kL, kL}, {kL + 3, 100}, {2 * kL + 1, 2 * kL}, {0, 100}}) {
+    SCOPED_TRACE(window);
+    DecoderConfig config = config_of(/*gated=*/false);
+    config.mixer = "transformer_xl";
+    config.memory = {};
+    config.attention.rope = true;
+    config.attention.window = window;
+    Decoder decoder = make_decoder(config);
+    const at::Tensor tokens = at::arange(kRows * kSteps * kL, at::kLong).view({kRows, -1});
+    BatchMemory memory(kRows, capacity, /*across_documents=*/false);
+    const Crossbatch cross{.rows = kRows, .contexts = 1, .memory = &memory};
+    at::Tensor embedding;
+    decoder.parameters([&](const std::string& name, Parameter& parameter) {
+      if (name == "model.embeddings.weight") embedding = parameter.value;
+    });
+    for (int64_t step = 0; step < kSteps; ++step) {
+      memory.begin_step(at::zeros({kRows, kL}, at::kBool));
+      embedding.mutable_grad() = at::Tensor();
+      const at::Tensor chunk = tokens.narrow(1, step * kL, kL).flatten();
+      const at::Tensor out = hidden(decoder, chunk, cross);
+      (out * at::randn(out.sizes())).sum().backward();
+      memory.commit();
+      const at::Tensor gradient = embedding.grad().abs().sum(1);
+      const at::NoGradGuard no_grad;
+      for (int64_t row = 0; row < kRows; ++row) {
+        const at::Tensor whole = decoder.hidden(tokens[row], at::zeros({1}, at::kLong));
+        EXPECT_TENSORS_NEAR(
+            out.detach().view({kRows, kL, -1})[row], context(whole, step), 2e-5, 1e-5)
+            << "step " << step;
+        const int64_t first = row * kSteps * kL;
+        EXPECT_GT(gradient.narrow(0, first + step * kL, kL).min().item<double>(), 0);
+        if (step == 0) continue;
+        EXPECT_EQ(gradient.narrow(0, first, step * kL).max().item<double>(), 0);
+      }
+    }
+  }
+}
+
 TEST(BatchMemory, ADocumentThatBeginsForgetsTheOneBefore) {
   BatchMemory memory(/*rows=*/2, /*capacity=*/8, /*across_documents=*/false);
   const auto step = [&](int64_t row, int64_t start, double value) {

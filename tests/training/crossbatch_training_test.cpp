@@ -143,6 +143,47 @@ TEST(CrossbatchTraining, MemoryOfEarlierStepsContinuesBitForBit) {
   }
 }
 
+// The same of a recurrence through all layers.
+TEST(CrossbatchTraining, TransformerXLLearnsAndContinuesBitForBit) {
+  Experiment experiment = crossbatch_experiment();
+  experiment.model.mixer = "transformer_xl";
+  experiment.model.memory = {};
+  models::AttentionMixerConfig& attention = experiment.model.attention;
+  attention = models::AttentionMixerConfig();
+  attention.num_heads = 2;
+  attention.window = 12;
+  attention.rope = true;
+  attention.forget_gate = models::ForgetGate::kNone;
+  experiment.crossbatch.contexts = 1;
+  experiment.crossbatch.documents = {1};
+  experiment.crossbatch.memory = 12;
+  experiment.crossbatch.memory_across_documents = true;  // the tests' rows all begin one
+  experiment.optimizer.learning_rate = 1e-2;
+  experiment.training.tokens = 100 * 48;
+  config::Problems problems;
+  experiment.check(problems, "");
+  ASSERT_TRUE(problems.empty()) << problems.lines()[0];
+  const auto straight = tiny_trainer(experiment), before = tiny_trainer(experiment);
+  const double first = straight->step().loss;
+  before->step();
+  for (int i = 0; i < 4; ++i) straight->step(), before->step();
+  const auto weights = weights_of(*before);
+  const auto after = tiny_trainer(experiment);
+  {
+    const at::NoGradGuard no_grad;
+    after->model().parameters([&](const std::string& name, models::Parameter& parameter) {
+      parameter.value.copy_(weights.at(name));
+    });
+  }
+  after->restore(before->counters(), before->optimizer_state());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(straight->step().loss, after->step().loss);
+  }
+  StepResult last;
+  while (!straight->done()) last = straight->step();
+  EXPECT_LT(last.loss, 0.8 * first);
+}
+
 // A Llama that gets a memory: its weights, and contexts that see each other from the first step on.
 TEST(CrossbatchTraining, StartsFromWeightsWithoutAMemory) {
   Experiment llama = tiny_experiment();
@@ -188,6 +229,17 @@ TEST(CrossbatchTraining, ImpossibleExperimentsAreNamed) {
   crossbatch_experiment().check(none, "");
   EXPECT_TRUE(none.empty());
   refused("crossbatch.contexts", [](Experiment& e) { e.model.mixer = "attention"; });
+  refused("crossbatch.contexts", [](Experiment& e) {
+    e.model.mixer = "transformer_xl";
+    e.crossbatch.contexts = 1;
+  });
+  refused("model.attention", [](Experiment& e) {
+    e.model.mixer = "transformer_xl";
+    e.model.memory.layers = {};
+    e.crossbatch.contexts = 1;
+    e.crossbatch.memory = 6;
+    e.crossbatch.documents = {1};
+  });
   refused("crossbatch.contexts", [](Experiment& e) { e.crossbatch.contexts = 5; });
   refused("crossbatch.contexts", [](Experiment& e) { e.model.memory.window = 4; });
   refused("crossbatch.documents", [](Experiment& e) { e.crossbatch.documents = {5}; });

@@ -192,9 +192,13 @@ std::pair<at::Tensor, at::Tensor> AttentionMixer::norm_weights() const {
 }
 
 void AttentionMixer::rotate(Projections& p, const at::Tensor& positions) const {
-  if (!config_.rope) return;
-  p.q = ops::rotary(p.q, positions, config_.rope_base, config_.rope_scaling);
-  p.k = ops::rotary(p.k, positions, config_.rope_base, config_.rope_scaling);
+  p.q = rotated(p.q, positions);
+  p.k = rotated(p.k, positions);
+}
+
+at::Tensor AttentionMixer::rotated(const at::Tensor& x, const at::Tensor& positions) const {
+  if (!config_.rope) return x;
+  return ops::rotary(x, positions, config_.rope_base, config_.rope_scaling);
 }
 
 at::Tensor AttentionMixer::unrotated(const at::Tensor& k, const at::Tensor& positions) const {

@@ -47,6 +47,8 @@ class AttentionMixer : public Mixer {
   Projections project(const at::Tensor& x, const Ragged& ragged, int64_t layer) const;
   // Rotates q and k where the config has RoPE.
   void rotate(Projections& p, const at::Tensor& positions) const;
+  // The same of queries or keys alone.
+  at::Tensor rotated(const at::Tensor& x, const at::Tensor& positions) const;
   // Undoes it for keys (N, G, D).
   at::Tensor unrotated(const at::Tensor& k, const at::Tensor& positions) const;
   // Attention over the tokens of this call -> (N, H, D) ...
