@@ -241,6 +241,7 @@ TEST(TransformerXL, StepsAreAWindowOverTheDocument) {
     DecoderConfig config = config_of(/*gated=*/false);
     config.mixer = "transformer_xl";
     config.memory = {};
+    config.num_layers = 2;
     config.attention.rope = true;
     config.attention.window = window;
     Decoder decoder = make_decoder(config);
