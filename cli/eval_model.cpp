@@ -1,6 +1,7 @@
 // reynard eval MODEL: a model that is run here, and all checkpoints of a run.
 
 #include "cli/command_line.h"
+#include "cli/device_option.h"
 #include "cli/eval_measurements.h"
 #include "cli/pruning_note.h"
 #include "cli/weight_option.h"
@@ -8,7 +9,6 @@
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
-#include "reynard/tensor/device.h"
 #include "reynard/training/saved_run.h"
 
 #include <fmt/format.h>
@@ -50,8 +50,9 @@ std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
                                           const fs::path& output) {
   const TextCorpus text =
       open_texts(arguments.texts, folder, models::load_config(folder.model), arguments.tokenizer);
-  models::Decoder decoder = models::open_model(
-      folder.model, weight_format(arguments.dtype), tensor::choose_device(arguments.device));
+  models::Decoder decoder = models::open_model(folder.model,
+                                               weight_format(arguments.dtype),
+                                               reading_device(arguments.device, arguments.dtype));
   const nlohmann::json memory = limit_memory(arguments, decoder);
   print_pruning_note(decoder.config());
 

@@ -9,7 +9,6 @@
 #include "cli/weight_option.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
-#include "reynard/tensor/device.h"
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer.h"
 
@@ -134,9 +133,10 @@ void add_score(CLI::App& app) {
   add_weight_option(*score, arguments->dtype);
   add_device_option(*score, arguments->device);
   score->callback([arguments] {
-    models::Decoder decoder = models::open_model(arguments->model,
-                                                 weight_format(arguments->dtype),
-                                                 tensor::choose_device(arguments->device));
+    models::Decoder decoder =
+        models::open_model(arguments->model,
+                           weight_format(arguments->dtype),
+                           reading_device(arguments->device, arguments->dtype));
     print_pruning_note(decoder.config());
     const int64_t vocab_size = decoder.config().vocab_size;
     const bool is_text = !arguments->texts.empty();

@@ -7,6 +7,7 @@
 #include "reynard/serving/engine.h"
 #include "reynard/serving/http_server.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/device.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -45,22 +46,52 @@ constexpr const char* kFooter =
     "refuse new work and exit with 0; a second Ctrl-C ends at once. The key can also be given as "
     "$REYNARD_API_KEY.\n";
 
-// Bytes of cache that one token takes in all layers.
+// Bytes of cache that one token takes in all layers, the bounds of its page included.
 int64_t token_bytes(const models::Decoder& decoder) {
   const models::DecoderConfig& config = decoder.config();
   const auto element_bytes = static_cast<int64_t>(c10::elementSize(decoder.compute_dtype()));
   const int64_t keys_and_values = 2 * config.num_kv_heads() * config.head_dim() * element_bytes;
-  const auto sums = config.attention.num_heads * static_cast<int64_t>(sizeof(double));
+  const auto sums = (config.attention.num_heads + 1) * static_cast<int64_t>(sizeof(double));
   return config.num_layers * (keys_and_values + sums);
+}
+
+// A GPU serves this process alone, and its pages are taken before the first request: what is free
+// beside the weights is theirs, but for what a step computes with.
+constexpr double kCacheShareOfGpu = 0.75, kMostOfGpu = 0.9;
+constexpr int64_t kLeastCacheTokens = 4 * attention::kPageTokens;
+
+// Memory for keys and values.
+double cache_bytes(const ServeArguments& arguments, const models::Decoder& decoder) {
+  const double asked = arguments.cache_gb * 1e9;
+  if (!decoder.device().is_cuda()) {
+    return asked > 0 ? asked : static_cast<double>(memory_limit()) / 4;
+  }
+  const auto free = static_cast<double>(tensor::free_gpu_memory_bytes(decoder.device()));
+  if (asked > kMostOfGpu * free) {
+    throw Error(
+        fmt::format("serve: --cache-gb is {}; the GPU has {:.1f} GB free beside the model, of "
+                    "which a cache may take {:.1f}: ask for less, or use --device cpu",
+                    arguments.cache_gb,
+                    free / 1e9,
+                    kMostOfGpu * free / 1e9));
+  }
+  return asked > 0 ? asked : kCacheShareOfGpu * free;
 }
 
 serving::EngineOptions engine_options(const ServeArguments& arguments,
                                       const models::Decoder& decoder) {
   serving::EngineOptions options = arguments.engine;
-  const double bytes =
-      arguments.cache_gb > 0 ? arguments.cache_gb * 1e9 : static_cast<double>(memory_limit()) / 4;
+  const double bytes = cache_bytes(arguments, decoder);
   options.max_cache_tokens =
       static_cast<int64_t>(bytes / static_cast<double>(token_bytes(decoder)));
+  if (options.max_cache_tokens < kLeastCacheTokens) {
+    throw Error(
+        fmt::format("serve: {:.3f} GB of cache hold {} tokens, {} at least are needed; give more "
+                    "with --cache-gb, or a smaller model",
+                    bytes / 1e9,
+                    options.max_cache_tokens,
+                    kLeastCacheTokens));
+  }
   if (!arguments.no_prefix_reuse) options.max_prefix_tokens = options.max_cache_tokens / 2;
   return options;
 }
@@ -132,6 +163,9 @@ void run_serve(ServeArguments arguments) {
              server.port(),
              served.max_length,
              options.max_cache_tokens);
+  if (model.decoder.device().is_cuda()) {
+    fmt::print(stderr, "on {}\n", tensor::gpu_name(model.decoder.device()));
+  }
   while (!stop) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   fmt::print(stderr, "stopping: finishing what runs\n");
   server.drain();
@@ -156,7 +190,8 @@ void add_serve(CLI::App& app) {
   command
       ->add_option("--cache-gb",
                    arguments->cache_gb,
-                   "memory for keys and values; by default a quarter of what is free")
+                   "memory for keys and values; by default a quarter of what is free, on a GPU "
+                   "three quarters of what the model leaves")
       ->check(CLI::Range(1e-3, 1e5));
   command->add_option("--max-length",
                       arguments->max_length,

@@ -1,5 +1,6 @@
 #include "cli/text_model.h"
 
+#include "cli/device_option.h"
 #include "cli/model_tokenizer.h"
 #include "cli/weight_option.h"
 #include "reynard/models/pretrained.h"
@@ -133,6 +134,7 @@ void add_options(CLI::App& command, TextModelArguments& arguments) {
                      arguments.tokenizer,
                      "\"byte\", a tokenizer file or a folder; by default that of the model");
   add_weight_option(command, arguments.dtype);
+  add_device_option(command, arguments.device);
   command
       .add_option(
           "--log-tolerance",
@@ -209,7 +211,8 @@ TextModel open_text_model(const TextModelArguments& arguments) {
                     tokenizer->vocab_size(),
                     config.vocab_size));
   }
-  TextModel model{.decoder = models::open_model(folder, weight_format(arguments.dtype)),
+  const at::Device device = reading_device(arguments.device, arguments.dtype);
+  TextModel model{.decoder = models::open_model(folder, weight_format(arguments.dtype), device),
                   .tokenizer = std::move(tokenizer),
                   .folder = folder,
                   .name = fs::absolute(arguments.model).lexically_normal().filename().string(),

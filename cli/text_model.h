@@ -22,7 +22,7 @@ namespace reynard::cli {
 struct TextModelArguments {
   std::string model;
   std::string tokenizer;  // empty: that of the model's folder
-  std::string dtype = "f32";
+  std::string dtype = "f32", device = "auto";
   std::optional<double> log_tolerance;  // empty: the model's
   bool evict_measured = false;
 };

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -205,9 +206,9 @@ int64_t LayerCache::drop_front(int64_t kv_head, int64_t num_pages) {
   int64_t& evicted = evicted_pages_[kv_head];
   const int64_t dropped = std::max<int64_t>(num_pages - evicted, 0);
   if (dropped == 0) return 0;
-  const at::Tensor norms = pool_->norms().cpu();
+  const at::Tensor norms = of_own_pages(pool_->norms())[kv_head];
   for (; evicted < num_pages; ++evicted) {
-    const float norm = norms.const_data_ptr<float>()[table[evicted]];
+    const float norm = norms.const_data_ptr<float>()[evicted];
     evicted_norms_[kv_head] = std::max(evicted_norms_[kv_head], norm);
     pool_->release(table[evicted]);
     table[evicted] = -1;
@@ -228,7 +229,7 @@ int64_t LayerCache::evict(const at::Tensor& logit_bound, double log_tolerance, i
   if (horizon == 0) return 0;
   horizon = std::max(horizon, horizon_);  // the page of an earlier position may be gone
   const at::Tensor bounds = logit_bound.cpu().to(at::kDouble).contiguous();
-  const at::Tensor masses = pool_->masses().cpu(), sums = sums_at(horizon - 1).cpu();
+  const at::Tensor masses = of_own_pages(pool_->masses()), sums = sums_at(horizon - 1).cpu();
   int64_t dropped = 0;
   for (int64_t g = 0; g < G; ++g) {
     int64_t keep = std::numeric_limits<int64_t>::max();  // pages that every head of the group drops
@@ -266,11 +267,12 @@ void LayerCache::note_queries(const at::Tensor& q) {
 at::Tensor LayerCache::measured_bound(double scale) const {
   const int64_t G = num_kv_heads(), group = pool_->layout().group;
   at::Tensor bound = at::empty({G * group}, at::kFloat);
-  const at::Tensor norms = pool_->norms().cpu();
+  const at::Tensor norms = of_own_pages(pool_->norms());
+  const auto num_pages = static_cast<int64_t>(pages_[0].size());
   for (int64_t g = 0; g < G; ++g) {
     float longest = evicted_norms_[g];
-    for (const int32_t page : pages_[g]) {
-      if (page >= 0) longest = std::max(longest, norms.const_data_ptr<float>()[page]);
+    for (int64_t page = evicted_pages_[g]; page < num_pages; ++page) {
+      longest = std::max(longest, norms.const_data_ptr<float>()[g * num_pages + page]);
     }
     for (int64_t h = g * group; h < (g + 1) * group; ++h) {
       // Before any query was seen nothing bounds them.
@@ -282,9 +284,21 @@ at::Tensor LayerCache::measured_bound(double scale) const {
   return bound;
 }
 
+at::Tensor LayerCache::of_own_pages(const at::Tensor& values) const {
+  std::vector<int64_t> ids;
+  for (const std::vector<int32_t>& table : pages_) {
+    for (const int32_t page : table) ids.push_back(std::max(page, 0));  // evicted: any will do
+  }
+  std::vector<int64_t> sizes = values.sizes().vec();
+  sizes[0] = num_kv_heads();
+  sizes.insert(sizes.begin() + 1, static_cast<int64_t>(pages_[0].size()));
+  const at::Tensor index = at::tensor(ids, at::kLong).to(values.device());
+  return values.index_select(0, index).view(sizes).cpu();
+}
+
 double LayerCache::page_mass(const at::Tensor& masses, int64_t head, int64_t page_index) const {
   const int64_t group = pool_->layout().group;
-  const int32_t page = pages_[head / group][page_index];
+  const int64_t page = head / group * masses.size(1) + page_index;
   return masses.const_data_ptr<double>()[page * group + head % group];
 }
 
@@ -328,20 +342,37 @@ int64_t LayerCache::evict_before(int64_t position, int64_t horizon) {
 }
 
 LayerCache::Gathered LayerCache::gather(int64_t kv_head) const {
-  const int64_t group = pool_->layout().group, D = pool_->layout().head_dim;
+  Gathered one = gather(kv_head, 1);
+  one.k = one.k.select(1, 0);
+  one.v = one.v.select(1, 0);
+  return one;
+}
+
+LayerCache::Gathered LayerCache::gather(int64_t first_head, int64_t num_heads) const {
+  const int64_t group = pool_->layout().group, D = pool_->layout().head_dim, n = num_heads;
   Gathered result;
-  result.begin = std::min(evicted_pages_[kv_head] * kPageTokens, length_);
-  const int64_t T = length_ - result.begin;
+  result.begin = begin(first_head);
   std::vector<int64_t> kept;
-  for (const int32_t page : pages_[kv_head]) {
-    if (page >= 0) kept.push_back(page);
+  for (int64_t g = first_head; g < first_head + n; ++g) {
+    TORCH_INTERNAL_ASSERT(begin(g) == result.begin, "heads that begin elsewhere");
+    std::copy_if(pages_[g].begin(), pages_[g].end(), std::back_inserter(kept), [](int32_t page) {
+      return page >= 0;
+    });
   }
   const at::Tensor index = at::tensor(kept, at::kLong).to(pool_->layout().device);
-  const int64_t rows = static_cast<int64_t>(kept.size()) * kPageTokens;
-  result.k = pool_->keys().index_select(0, index).reshape({rows, D}).slice(0, 0, T);
-  result.v = pool_->values().index_select(0, index).reshape({rows, D}).slice(0, 0, T);
-  result.sums =
-      pool_->sums().index_select(0, index).transpose(0, 1).reshape({group, rows}).slice(1, 0, T);
+  const int64_t num_pages = std::ssize(kept) / n, rows = num_pages * kPageTokens;
+  const int64_t T = length_ - result.begin;
+  const auto in_order = [&](const at::Tensor& of_pages) {
+    return of_pages.index_select(0, index).view({n, rows, D}).narrow(1, 0, T).transpose(0, 1);
+  };
+  result.k = in_order(pool_->keys());
+  result.v = in_order(pool_->values());
+  result.sums = pool_->sums()
+                    .index_select(0, index)
+                    .view({n, num_pages, group, kPageTokens})
+                    .transpose(1, 2)
+                    .reshape({n * group, rows})
+                    .narrow(1, 0, T);
   return result;
 }
 

@@ -16,6 +16,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -44,6 +45,8 @@ class PagePool {
   // A page with one user, whose content and bounds are set by the first write. Throws
   // reynard::Error when max_pages are in use.
   int32_t allocate();
+  // Takes the memory of max_pages at once, so that the pool never grows by copying itself.
+  void reserve();
   void retain(int32_t page);
   void release(int32_t page);  // the last user's release frees the page
   int32_t num_users(int32_t page) const { return users_[page]; }
@@ -57,7 +60,7 @@ class PagePool {
   const at::Tensor& masses() const { return masses_; }  // (P, group) f64: >= log sum_j exp(-c_j)
 
  private:
-  void grow();
+  void grow(int64_t capacity);
 
   PageLayout layout_;
   at::Tensor keys_, values_, sums_, norms_, masses_;
@@ -130,6 +133,10 @@ class LayerCache {
   // nothing was.
   double evicted_share() const { return evicted_share_; }
   float evicted_norm(int64_t kv_head) const { return evicted_norms_[kv_head]; }
+  // Position of the kv head's first token that is not evicted.
+  int64_t begin(int64_t kv_head) const {
+    return std::min(evicted_pages_[kv_head] * kPageTokens, length_);
+  }
   // Keys, values and sums of one kv head from its first page that is not evicted:
   // (T', D), (T', D), (group, T') f64.
   struct Gathered {
@@ -137,6 +144,8 @@ class LayerCache {
     int64_t begin = 0;  // position of the first gathered token
   };
   Gathered gather(int64_t kv_head) const;
+  // The same of n adjacent heads that begin alike: (T', n, D), (T', n, D), (n * group, T').
+  Gathered gather(int64_t first_head, int64_t num_heads) const;
 
  private:
   void release_all();
@@ -146,7 +155,9 @@ class LayerCache {
              const at::Tensor& log_gate,
              const at::Tensor& token_sums);
   at::Tensor sums_at(int64_t position) const;  // (H) f64
-  // masses: those of the pool, on the host
+  // A value per page of the pool (P, ...) for the pages of this cache (G, N, ...), on the host.
+  at::Tensor of_own_pages(const at::Tensor& values) const;
+  // masses (G, N, group): those of the own pages
   double page_mass(const at::Tensor& masses, int64_t head, int64_t page_index) const;
   int64_t prefix_within(const at::Tensor& masses, int64_t head, double limit) const;
   double prefix_mass(const at::Tensor& masses, int64_t head, int64_t num_pages) const;

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+#include <ATen/ops/amax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -125,31 +126,58 @@ DecodeArguments decode_arguments(const DecodeBatch& batch,
   return a;
 }
 
-// What is left of the tolerance for queries from position first_query on, after eviction; 0 turns
-// pruning off.
+// The kv heads first, ..., first + count - 1 of a cache.
+struct HeadRun {
+  int64_t first = 0, count = 1;
+};
+
+// What is left of the tolerance for the queries q (Tq, count * group, D) after eviction; 0 turns
+// pruning off. first_sums (count * group): sums of the first query.
 double remaining_tolerance(const LayerCache& cache,
-                           int64_t kv_head,
+                           const HeadRun& run,
                            const at::Tensor& q,
                            const at::Tensor& logit_bound,
                            const at::Tensor& first_sums,
                            const AttentionOptions& options) {
-  if (options.log_pruning_tolerance == 0) return 0;
-  const int64_t group = cache.pool()->layout().group;
+  if (options.log_pruning_tolerance == 0 || cache.begin(run.first) == 0) {
+    return options.log_pruning_tolerance;
+  }
+  const int64_t group = cache.pool()->layout().group, first_head = run.first * group;
+  const at::Tensor longest = q.to(at::kDouble).square().sum(-1).amax(0).sqrt().cpu();
+  const at::Tensor sums = first_sums.cpu().contiguous();
+  const at::Tensor given = logit_bound.defined() ? logit_bound.cpu().contiguous() : logit_bound;
   double evicted = -std::numeric_limits<double>::infinity();
-  for (int64_t i = 0; i < group; ++i) {
-    const int64_t h = kv_head * group + i;
-    const double measured =
-        q.select(1, i).to(at::kDouble).square().sum(-1).max().sqrt().item<double>() *
-        options.scale * cache.evicted_norm(kv_head);
-    const double bound = logit_bound.defined() ? logit_bound[h].item<double>() : measured;
-    evicted = std::max(evicted, 2 * bound + first_sums[i].item<double>() + cache.evicted_mass(h));
+  for (int64_t i = 0; i < run.count * group; ++i) {
+    const double measured = longest.const_data_ptr<double>()[i] * options.scale *
+                            cache.evicted_norm(run.first + i / group);
+    const double bound = given.defined()
+                             ? static_cast<double>(given.const_data_ptr<float>()[first_head + i])
+                             : measured;
+    evicted = std::max(
+        evicted, 2 * bound + sums.const_data_ptr<double>()[i] + cache.evicted_mass(first_head + i));
   }
   const double left = std::exp(options.log_pruning_tolerance) - std::exp(evicted);
   return left > 0 ? std::log(left) : 0;
 }
 
-// Several queries of one sequence: each kv head may keep another part of the past, so each is one
-// call of the full operator on its gathered pages.
+// Heads from `first` on whose kept keys begin alike, as long as their copies stay small.
+HeadRun next_run(const LayerCache& cache, int64_t first) {
+  constexpr int64_t kCopiedBytes = 32 << 20;
+  const PageLayout& layout = cache.pool()->layout();
+  const int64_t row_bytes =
+      2 * layout.head_dim * static_cast<int64_t>(c10::elementSize(layout.dtype));
+  const int64_t head_bytes = (cache.length() - cache.begin(first)) * row_bytes;
+  const int64_t most = std::max<int64_t>(1, kCopiedBytes / std::max<int64_t>(1, head_bytes));
+  HeadRun run = {.first = first};
+  while (run.count < most && first + run.count < cache.num_kv_heads() &&
+         cache.begin(first + run.count) == cache.begin(first)) {
+    ++run.count;
+  }
+  return run;
+}
+
+// Several queries of one sequence: a kv head may keep another part of the past than its neighbour,
+// so heads that keep the same are one call of the full operator on their gathered pages.
 void chunk_attention(const LayerCache& cache,
                      const at::Tensor& q,
                      const at::Tensor& logit_bound,
@@ -159,12 +187,15 @@ void chunk_attention(const LayerCache& cache,
                      int64_t row) {
   const int64_t Tq = q.size(0), group = cache.pool()->layout().group;
   const int64_t first_query = cache.length() - Tq;
-  for (int64_t g = 0; g < cache.num_kv_heads(); ++g) {
-    const LayerCache::Gathered kept = cache.gather(g);
-    const at::Tensor heads = q.slice(1, g * group, (g + 1) * group);
+  for (int64_t g = 0; g < cache.num_kv_heads();) {
+    const HeadRun run = next_run(cache, g);
+    g += run.count;
+    const int64_t first_head = run.first * group, end_head = first_head + run.count * group;
+    const LayerCache::Gathered kept = cache.gather(run.first, run.count);
+    const at::Tensor heads = q.slice(1, first_head, end_head);
     KeyPart part;
-    part.k = kept.k.unsqueeze(0).unsqueeze(2);
-    part.v = kept.v.unsqueeze(0).unsqueeze(2);
+    part.k = kept.k.unsqueeze(0);
+    part.v = kept.v.unsqueeze(0);
     part.sums = kept.sums.unsqueeze(0);
     if (window > 0) {
       const at::Tensor position =
@@ -176,16 +207,16 @@ void chunk_attention(const LayerCache& cache,
     const at::Tensor query_sums = part.sums.slice(2, kept_keys - Tq).contiguous();
     AttentionOptions head_options = options;
     head_options.log_pruning_tolerance = remaining_tolerance(
-        cache, g, heads, logit_bound, query_sums.select(0, 0).select(1, 0), options);
+        cache, run, heads, logit_bound, query_sums.select(0, 0).select(1, 0), options);
     const at::Tensor bound = logit_bound.defined()
-                                 ? logit_bound.slice(0, g * group, (g + 1) * group).contiguous()
+                                 ? logit_bound.slice(0, first_head, end_head).contiguous()
                                  : logit_bound;
     const AttentionOutput head =
         attention(heads.unsqueeze(0), query_sums, {&part, 1}, bound, head_options);
-    result.out.slice(0, row, row + Tq).slice(1, g * group, (g + 1) * group).copy_(head.out[0]);
-    result.lse.slice(0, g * group, (g + 1) * group).slice(1, row, row + Tq).copy_(head.lse[0]);
+    result.out.slice(0, row, row + Tq).slice(1, first_head, end_head).copy_(head.out[0]);
+    result.lse.slice(0, first_head, end_head).slice(1, row, row + Tq).copy_(head.lse[0]);
     const at::Tensor start = head.start[0].repeat_interleave(128, 1).slice(1, 0, Tq) + kept.begin;
-    result.start.slice(0, g * group, (g + 1) * group).slice(1, row, row + Tq).copy_(start);
+    result.start.slice(0, first_head, end_head).slice(1, row, row + Tq).copy_(start);
   }
 }
 

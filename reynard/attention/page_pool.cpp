@@ -46,9 +46,8 @@ PagePool::PagePool(const PageLayout& layout) : layout_(layout) {
   masses_ = at::empty({0, layout.group}, f64);
 }
 
-void PagePool::grow() {
+void PagePool::grow(int64_t capacity) {
   const int64_t old_capacity = keys_.size(0);
-  int64_t capacity = std::max(kFirstPages, 2 * old_capacity);
   if (layout_.max_pages > 0) capacity = std::min(capacity, layout_.max_pages);
   for (at::Tensor* t : {&keys_, &values_, &sums_, &norms_, &masses_}) *t = enlarged(*t, capacity);
   users_.resize(capacity, 0);
@@ -63,12 +62,16 @@ int32_t PagePool::allocate() {
                       "pages in use",
                       in_use_,
                       "less than max_pages; shorten the sequences or raise max_pages");
-  if (free_.empty()) grow();
+  if (free_.empty()) grow(std::max(kFirstPages, 2 * keys_.size(0)));
   const int32_t page = free_.back();
   free_.pop_back();
   users_[page] = 1;
   ++in_use_;
   return page;
+}
+
+void PagePool::reserve() {
+  if (keys_.size(0) < layout_.max_pages) grow(layout_.max_pages);
 }
 
 void PagePool::retain(int32_t page) {

@@ -136,10 +136,7 @@ class DecoderScorer final : public Scorer {
   at::Tensor scored_hidden(models::Decoder& decoder, const Batch& batch) const {
     const at::Tensor tokens = at::tensor(batch.tokens, at::kLong);
     const at::Tensor rows = at::tensor(batch.rows, at::kLong);
-    // Caches lie in host memory: on a GPU a long sequence is read at once, unless a memory is
-    // asked.
-    const bool in_pieces = decoder.device().is_cpu() || decoder.config().has_memory();
-    if (tokens.size(0) > batch_tokens_ && in_pieces) {
+    if (tokens.size(0) > batch_tokens_) {
       TORCH_INTERNAL_ASSERT(batch.offsets.size() == 1);
       return hidden_in_pieces(decoder, tokens, rows);
     }

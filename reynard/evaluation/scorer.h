@@ -37,8 +37,8 @@ class Scorer {
 
 // Runs requests on a decoder. Score requests of one call share forward passes of up to
 // `batch_tokens` tokens; texts are written together within the same bound. A longer sequence goes
-// alone: on the CPU in pieces of that size, which read what came before from a cache, so that
-// memory for activations is bounded; on a GPU at once.
+// alone, in pieces of that size, which read what came before from a cache, so that memory for
+// activations is bounded.
 std::unique_ptr<Scorer> make_decoder_scorer(models::Decoder& decoder, int64_t batch_tokens);
 
 }  // namespace reynard::evaluation

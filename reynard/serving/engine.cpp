@@ -36,6 +36,14 @@ std::string reason_of(const std::exception& error) {
   return tensor::is_out_of_memory(error) ? "the server is out of memory" : error.what();
 }
 
+// Of all layers and heads: what is set aside for texts and prefixes is counted in whole pages, so
+// the pool never needs more.
+int64_t max_pages(const models::Decoder& decoder, const EngineOptions& options) {
+  const models::DecoderConfig& config = decoder.config();
+  return options.max_cache_tokens / attention::kPageTokens * config.num_layers *
+         config.num_kv_heads();
+}
+
 }  // namespace
 
 struct Engine::Text {
@@ -63,8 +71,11 @@ Engine::Engine(models::Decoder& decoder,
                const EngineOptions& options)
     : tokenizer_(tokenizer),
       options_(options),
-      generator_(decoder, {.chunk_tokens = options.chunk_tokens}),
+      generator_(decoder,
+                 {.chunk_tokens = options.chunk_tokens, .max_pages = max_pages(decoder, options)}),
       prefixes_(options.max_prefix_tokens) {
+  // A GPU has no memory that is only promised: what does not fit shows before the first request.
+  if (decoder.device().is_cuda()) generator_.pool()->reserve();
   thread_ = std::thread([this] { run(); });
 }
 
@@ -79,9 +90,10 @@ Engine::~Engine() {
 
 int64_t Engine::tokens_needed(const Waiting& waiting) const {
   const auto prompt = static_cast<int64_t>(waiting.job->prompts[waiting.prompt].size());
-  // Each text writes into pages of its own.
-  return prompt +
-         waiting.job->texts_per_prompt * (waiting.job->options.max_tokens + attention::kPageTokens);
+  // Each text writes into pages of its own, from within the prompt's last one to within another.
+  const int64_t texts = waiting.job->texts_per_prompt;
+  return prompt + texts * waiting.job->options.max_tokens +
+         (2 * texts - 1) * attention::kPageTokens;
 }
 
 std::shared_ptr<Reply> Engine::submit(Job job) {

@@ -25,7 +25,8 @@ struct EngineOptions {
   int64_t max_batch = 64;           // texts written at once
   int64_t max_waiting = 256;        // texts that wait for their turn; beyond: QueueFull
   int64_t max_cache_tokens = 0;     // keys and values held at once; 0: no limit
-  int64_t max_prefix_tokens = 0;    // of finished texts kept for prompts that begin alike; 0: none
+  int64_t max_prefix_tokens = 0;    // of finished texts kept for prompts that begin alike, counted
+                                    // in whole pages; 0: none
   int64_t chunk_tokens = 512;       // of a prompt per step while no text is being written ...
   int64_t least_chunk_tokens = 16;  // ... and at least while some are
 };

@@ -14,6 +14,11 @@ int64_t num_common(std::span<const int64_t> a, std::span<const int64_t> b) {
   return end - a.begin();
 }
 
+// What the pages of so many tokens have room for.
+int64_t in_pages(int64_t tokens) {
+  return (tokens + attention::kPageTokens - 1) / attention::kPageTokens * attention::kPageTokens;
+}
+
 // The longest page end that a state can go back to, at most `length`.
 int64_t reusable_length(const models::SequenceState& state, int64_t length) {
   length -= length % attention::kPageTokens;
@@ -42,12 +47,12 @@ std::optional<models::SequenceState> PrefixStore::find(std::span<const int64_t> 
 }
 
 void PrefixStore::add(std::span<const int64_t> tokens, const models::SequenceState& state) {
-  const auto size = static_cast<int64_t>(tokens.size());
-  if (size < attention::kPageTokens || size > max_tokens_) return;
+  const int64_t size = in_pages(std::ssize(tokens));
+  if (std::ssize(tokens) < attention::kPageTokens || size > max_tokens_) return;
   // What begins alike is held by the longer one.
   std::erase_if(entries_, [&](const Entry& entry) {
     const bool covered = num_common(entry.tokens, tokens) == std::ssize(entry.tokens);
-    if (covered) num_tokens_ -= std::ssize(entry.tokens);
+    if (covered) num_tokens_ -= in_pages(std::ssize(entry.tokens));
     return covered;
   });
   while (num_tokens_ + size > max_tokens_ && forget_oldest()) {
@@ -58,7 +63,7 @@ void PrefixStore::add(std::span<const int64_t> tokens, const models::SequenceSta
 
 bool PrefixStore::forget_oldest() {
   if (entries_.empty()) return false;
-  num_tokens_ -= std::ssize(entries_.back().tokens);
+  num_tokens_ -= in_pages(std::ssize(entries_.back().tokens));
   entries_.pop_back();
   return true;
 }

@@ -89,4 +89,11 @@ void reset_peak_gpu_memory(at::Device device) {
   if (device.is_cuda()) allocator(device).resetPeakStats(device.index());
 }
 
+int64_t free_gpu_memory_bytes(at::Device device) {
+  if (!device.is_cuda()) return 0;
+  c10::DeviceAllocator& memory = allocator(device);
+  memory.emptyCache();  // what this process holds without using it
+  return static_cast<int64_t>(memory.getMemoryInfo(device.index()).first);
+}
+
 }  // namespace reynard::tensor

@@ -27,4 +27,7 @@ std::string gpu_name(at::Device device);
 int64_t peak_gpu_memory_bytes(at::Device device);
 void reset_peak_gpu_memory(at::Device device);
 
+// Memory of a GPU that nobody uses now, in bytes; 0 for the CPU.
+int64_t free_gpu_memory_bytes(at::Device device);
+
 }  // namespace reynard::tensor

@@ -1,6 +1,7 @@
 // reynard generate as a user runs it.
 
 #include "reynard/models/pretrained.h"
+#include "reynard/tensor/device.h"
 #include "tests/support/decoder_variants.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
@@ -161,6 +162,8 @@ TEST(GenerateCommand, BadInput) {
   expect_error({"a", "--tokenizer", "nonsense"}, "nonsense");
   expect_error({"a", "--chunk-tokens", "0"}, "chunk_tokens");
   expect_error({"a", "--logprobs", "3"}, "--logprobs needs --json");
+  expect_error({"a", "--device", "tpu"}, "--device");
+  if (tensor::num_gpus() == 0) expect_error({"a", "--device", "cuda"}, "there is no NVIDIA GPU");
 }
 
 TEST(GenerateCommand, ModelsWithoutATokenizerSaySo) {

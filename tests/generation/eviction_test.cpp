@@ -8,6 +8,7 @@
 #include "reynard/models/observer.h"
 #include "reynard/tensor/error.h"
 #include "tests/support/decoder_variants.h"
+#include "tests/support/device.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -79,7 +80,7 @@ struct Dropped {
 
 struct EvictionOfAModel : testing::Test {
   const at::NoGradGuard no_grad;
-  models::Decoder decoder{forgetting_config(), /*seed=*/3};
+  models::Decoder decoder{forgetting_config(), /*seed=*/3, test::test_device()};
   const int64_t H = 8, G = 4, D = 8;
   std::vector<at::Tensor> q_weights, bounds;  // per layer: (H, D), (H)
 
@@ -107,7 +108,7 @@ struct EvictionOfAModel : testing::Test {
   // The query of the model's own QK-norm that points at the mean of the keys before `begin` and
   // away from the last one: weight * sqrt(D) * u for a unit vector u.
   at::Tensor adversarial(int64_t layer, const at::Tensor& keys, const std::vector<int64_t>& begin) {
-    at::Tensor q = at::zeros({H, D}, at::kFloat);
+    at::Tensor q = at::zeros({H, D}, q_weights[layer].options());
     for (int64_t h = 0; h < H; ++h) {
       const at::Tensor of_head = keys.select(1, h / (H / G));
       const int64_t T = of_head.size(0), end = std::max<int64_t>(1, begin[h / (H / G)]);
@@ -215,7 +216,7 @@ TEST(EvictionByMeasuredNorms, FreesPagesOnRequestAlone) {
   const at::NoGradGuard no_grad;
   models::DecoderConfig config = forgetting_config();
   config.attention.qk_norm = models::QKNorm::kNone;
-  models::Decoder decoder(config, /*seed=*/3);
+  models::Decoder decoder(config, /*seed=*/3, test::test_device());
   decoder.set_log_pruning_tolerance(kLogTolerance);
   const at::Tensor tokens = at::randint(48, {kTokens}, at::kLong);
   for (const bool requested : {false, true}) {

@@ -5,6 +5,7 @@
 #include "reynard/tensor/check.h"
 #include "tests/support/compare.h"
 #include "tests/support/decoder_variants.h"
+#include "tests/support/device.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -88,7 +89,7 @@ GenerateOptions options_with(int64_t max_tokens, std::vector<int64_t> stop = {})
 }
 
 TEST(Generate, IsDeterministicAndStops) {
-  models::Decoder decoder(small_config(), 1);
+  models::Decoder decoder(small_config(), 1, test::test_device());
   const std::vector<int64_t> prompt{1, 2, 3};
   std::vector<int64_t> seen;
   GenerateOptions options = options_with(12);
@@ -106,7 +107,7 @@ TEST(Generate, IsDeterministicAndStops) {
 
 // Greedy text, token by token from the cache, is what whole forwards over all tokens so far choose.
 TEST(Generate, CachedStepsAreTheWholeForward) {
-  models::Decoder decoder(small_config(), 1);
+  models::Decoder decoder(small_config(), 1, test::test_device());
   std::vector<int64_t> tokens{1, 2, 3};
   const std::vector<int64_t> text = generate(decoder, tokens, options_with(80));
   for (const int64_t token : text) {
@@ -119,7 +120,7 @@ TEST(Generate, CachedStepsAreTheWholeForward) {
 }
 
 TEST(Generate, RejectsBadRequests) {
-  models::Decoder decoder(small_config(), 1);
+  models::Decoder decoder(small_config(), 1, test::test_device());
   const std::vector<int64_t> none;
   const std::vector<int64_t> outside{40};
   const std::vector<int64_t> fine{1};
@@ -136,8 +137,9 @@ TEST(Generate, RejectsBadRequests) {
 
 class EveryVariant : public testing::TestWithParam<test::Variant> {
  protected:
-  static models::Decoder make(const models::DecoderConfig& config) {
-    models::Decoder decoder(config, /*seed=*/5);
+  static models::Decoder make(const models::DecoderConfig& config,
+                              at::Device device = test::test_device()) {
+    models::Decoder decoder(config, /*seed=*/5, device);
     test::spread_weights(decoder, 3);
     return decoder;
   }
@@ -208,6 +210,17 @@ TEST_P(EveryVariant, GuessingLeavesTheTextAsItIs) {
   }
 }
 
+// The most probable token is no matter of a device: cache, pages and kernels of a GPU lead to the
+// text that the CPU writes, from a prompt in chunks over several pages.
+TEST_P(EveryVariant, GreedyTextIsThatOfTheCPU) {
+  if (test::test_device().is_cpu()) GTEST_SKIP() << "needs REYNARD_TEST_DEVICE=cuda";
+  const std::vector<int64_t> prompt = random_prompt(GetParam().config.vocab_size, 200);
+  models::Decoder there = make(GetParam().config), here = make(GetParam().config, at::kCPU);
+  const SequenceOptions options{.max_tokens = 100};
+  EXPECT_EQ(run_alone(there, prompt, options, {.chunk_tokens = 70}),
+            run_alone(here, prompt, options, {.chunk_tokens = 70}));
+}
+
 INSTANTIATE_TEST_SUITE_P(All,
                          EveryVariant,
                          testing::ValuesIn(test::attention_variants()),
@@ -218,7 +231,7 @@ INSTANTIATE_TEST_SUITE_P(Memory,
                          [](const auto& info) { return info.param.name; });
 
 TEST(Generator, TextsDoNotDependOnTheirBatch) {
-  models::Decoder decoder(small_config(), 1);
+  models::Decoder decoder(small_config(), 1, test::test_device());
   std::vector<std::vector<int64_t>> prompts;
   std::vector<SequenceOptions> options;
   for (int64_t i = 0; i < 6; ++i) {
@@ -243,7 +256,7 @@ TEST(Generator, TextsDoNotDependOnTheirBatch) {
 }
 
 TEST(Generator, ForksAreTextsOfTheirOwn) {
-  models::Decoder decoder(small_config(), 1);
+  models::Decoder decoder(small_config(), 1, test::test_device());
   const std::vector<int64_t> prompt = random_prompt(40, 70);
   const SequenceOptions options{.max_tokens = 30, .sampler = {.temperature = 1.5, .seed = 1}};
   Generator generator(decoder);
@@ -261,7 +274,7 @@ TEST(Generator, ForksAreTextsOfTheirOwn) {
 }
 
 TEST(Generator, PagesGoBackToThePool) {
-  models::Decoder decoder(small_config(), 1);
+  models::Decoder decoder(small_config(), 1, test::test_device());
   Generator generator(decoder);
   {
     std::vector<Sequence> texts;
@@ -276,7 +289,7 @@ TEST(Generator, PagesGoBackToThePool) {
 }
 
 TEST(Generator, RepeatedTextIsGuessed) {
-  models::Decoder decoder(small_config(), 1);
+  models::Decoder decoder(small_config(), 1, test::test_device());
   // The text that this model writes goes round in circles.
   const std::vector<int64_t> prompt = random_prompt(40, 8);
   Generator generator(decoder);
@@ -289,7 +302,7 @@ TEST(Generator, RepeatedTextIsGuessed) {
 }
 
 TEST(Generator, TopLogprobsAreOfTheModelsOwnDistribution) {
-  models::Decoder decoder(small_config(), 1);
+  models::Decoder decoder(small_config(), 1, test::test_device());
   Generator generator(decoder);
   std::vector<Sequence> one;
   one.push_back(generator.start({1, 2, 3},

@@ -111,13 +111,30 @@ TEST_F(EngineTest, PromptsThatBeginAlikeShareTheirPages) {
 }
 
 TEST_F(EngineTest, OldPrefixesAreForgotten) {
-  Engine engine(decoder, tokenizer, {.max_prefix_tokens = 300});
+  Engine engine(decoder, tokenizer, {.max_prefix_tokens = 400});
   for (int i = 0; i < 6; ++i) {
     collect(*engine.submit(job_of(std::string(128, static_cast<char>('a' + i)), 2)), 1);
   }
   engine.wait_until_idle();
   // Two texts of 129 tokens: 3 pages each for 4 heads of 2 layers.
   EXPECT_EQ(engine.counters().cache_pages, 2 * 3 * 4 * 2);
+}
+
+// The pool has as many pages as the limit says: a text that needed one more would fail.
+TEST_F(EngineTest, ReservationsCoverEveryPage) {
+  constexpr int64_t kTokens = 64 * 20;
+  Engine engine(
+      decoder, tokenizer, {.max_batch = 9, .max_cache_tokens = kTokens, .max_prefix_tokens = 640});
+  std::vector<std::shared_ptr<Reply>> replies;
+  for (int i = 0; i < 8; ++i) {
+    Job job = job_of(std::string(1 + 20 * i, 'a'), 20 + i);
+    job.texts_per_prompt = 1 + i % 3;
+    replies.push_back(engine.submit(std::move(job)));
+  }
+  for (int i = 0; i < 8; ++i) collect(*replies[i], 1 + i % 3);
+  engine.wait_until_idle();
+  EXPECT_EQ(engine.counters().failed, 0);
+  EXPECT_LE(engine.counters().cache_pages, 20 * 4 * 2);
 }
 
 TEST_F(EngineTest, WhatDoesNotFitWaitsOrIsRefused) {

@@ -6,6 +6,7 @@
 #include "reynard/serving/http_server.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "tests/support/decoder_variants.h"
+#include "tests/support/device.h"
 
 #include <httplib.h>
 #include <nlohmann/json.hpp>
@@ -20,7 +21,7 @@ inline models::Decoder byte_decoder() {
   models::DecoderConfig config = small_config();
   config.vocab_size = tokenizer::ByteTokenizer::kVocabSize;
   config.attention.key_shift = true;
-  models::Decoder decoder(config, /*seed=*/3);
+  models::Decoder decoder(config, /*seed=*/3, test_device());
   spread_weights(decoder, 4);
   return decoder;
 }
