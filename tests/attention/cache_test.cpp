@@ -27,7 +27,7 @@ namespace {
 using test::AttentionInputs;
 using test::random_inputs;
 
-constexpr int64_t H = 4, G = 2, D = 32;
+constexpr int64_t H = 4, G = 2, D = 64;  // a GPU's matrix unit takes D = 64 in half precision
 
 std::shared_ptr<PagePool> make_pool(at::ScalarType dtype = at::kFloat, int64_t max_pages = 0) {
   return std::make_shared<PagePool>(PageLayout{.head_dim = D,
@@ -101,8 +101,13 @@ TEST(LayerCache, DecodesHeadsOfAnyShape) {
     int64_t H, G, D;
   };
   const int64_t T = 1100;
-  for (const auto& [heads, groups, dim] :
-       {Heads{2, 2, 64}, Heads{6, 2, 128}, Heads{5, 1, 256}, Heads{4, 2, 37}, Heads{1, 1, 8}}) {
+  for (const auto& [heads, groups, dim] : {Heads{2, 2, 64},
+                                           Heads{20, 1, 64},
+                                           Heads{6, 2, 128},
+                                           Heads{12, 1, 128},
+                                           Heads{5, 1, 256},
+                                           Heads{4, 2, 37},
+                                           Heads{1, 1, 8}}) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
       const AttentionInputs in =
           random_inputs({.B = 1, .Tq = T, .Tk = T, .H = heads, .G = groups, .D = dim}, dtype, 3, 4);
@@ -233,44 +238,50 @@ TEST(LayerCache, SnapshotRestoresTheSameState) {
 
 TEST(LayerCache, UnusedPagesAndSlotsAreNotRead) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  auto pool = make_pool();
-  {
-    LayerCache poison(pool, G);  // its pages go back to the pool full of NaN
-    const at::Tensor bad = test::on_test_device(at::full({1000, G, D}, nan, at::kFloat));
-    poison.append(bad, bad);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    auto pool = make_pool(dtype);
+    {
+      LayerCache poison(pool, G);  // its pages go back to the pool full of NaN
+      const at::Tensor bad = test::on_test_device(at::full({1000, G, D}, nan, dtype));
+      poison.append(bad, bad);
+    }
+    const AttentionInputs in = sequence(100, dtype);
+    LayerCache cache(pool, G);
+    append(cache, in, 0, 100);
+    LayerCache clean(make_pool(dtype), G);
+    append(clean, in, 0, 100);
+    EXPECT_BITWISE_EQUAL(attend(cache, in).out, attend(clean, in).out);
   }
-  const AttentionInputs in = sequence(100);
-  LayerCache cache(pool, G);
-  append(cache, in, 0, 100);
-  LayerCache clean(make_pool(), G);
-  append(clean, in, 0, 100);
-  EXPECT_BITWISE_EQUAL(attend(cache, in).out, attend(clean, in).out);
 }
 
 // Pages that a query skips are not read: the pool is poisoned behind the cache's back.
+void expect_skipped_pages_unread(at::ScalarType dtype, PruningRule rule, const at::Tensor& bound) {
+  const AttentionInputs in = sequence(1000, dtype, 0);
+  LayerCache cache(make_pool(dtype), G);
+  append(cache, in, 0, 1000);
+  const AttentionOptions options = {0, -10, rule};
+  const PagedOutput clean = attend(cache, in, 1, bound, 0, options);
+  // The two nearest pages are read in any case: they bound the query's log-sum-exp.
+  const int64_t floor_page = 1000 / kPageTokens - 1;
+  const int64_t skipped = std::min(clean.start.min().item<int32_t>() / kPageTokens, floor_page);
+  ASSERT_GT(skipped, 5) << config::name_of(rule);
+  for (int64_t g = 0; g < G; ++g) {
+    for (int64_t n = 0; n < skipped; ++n) {
+      cache.pool()->keys()[cache.pages(g)[n]].fill_(std::numeric_limits<float>::quiet_NaN());
+      cache.pool()->values()[cache.pages(g)[n]].fill_(std::numeric_limits<float>::quiet_NaN());
+    }
+  }
+  const PagedOutput poisoned = attend(cache, in, 1, bound, 0, options);
+  EXPECT_BITWISE_EQUAL(poisoned.out, clean.out);
+  EXPECT_BITWISE_EQUAL(poisoned.lse, clean.lse);
+}
+
 TEST(LayerCache, SkippedPagesAreNotRead) {
-  const AttentionInputs in = sequence(1000, at::kFloat, 0);
-  const at::Tensor bounds[] = {at::Tensor(),
-                               test::on_test_device(at::full({H}, 12.0F, at::kFloat))};
-  for (const PruningRule rule : {PruningRule::kTight, PruningRule::kPublished}) {
-    for (const at::Tensor& bound : bounds) {
-      LayerCache cache(make_pool(), G);
-      append(cache, in, 0, 1000);
-      const AttentionOptions options = {0, -10, rule};
-      const PagedOutput clean = attend(cache, in, 1, bound, 0, options);
-      // The two nearest pages are read in any case: they bound the query's log-sum-exp.
-      const int64_t floor_page = 1000 / kPageTokens - 1;
-      const int64_t skipped = std::min(clean.start.min().item<int32_t>() / kPageTokens, floor_page);
-      ASSERT_GT(skipped, 5) << config::name_of(rule);
-      for (int64_t g = 0; g < G; ++g) {
-        for (int64_t n = 0; n < skipped; ++n) {
-          cache.pool()->keys()[cache.pages(g)[n]].fill_(std::numeric_limits<float>::quiet_NaN());
-          cache.pool()->values()[cache.pages(g)[n]].fill_(std::numeric_limits<float>::quiet_NaN());
-        }
-      }
-      const PagedOutput poisoned = attend(cache, in, 1, bound, 0, options);
-      EXPECT_BITWISE_EQUAL(poisoned.out, clean.out);
-      EXPECT_BITWISE_EQUAL(poisoned.lse, clean.lse);
+  const at::Tensor bound = test::on_test_device(at::full({H}, 12.0F, at::kFloat));
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const PruningRule rule : {PruningRule::kTight, PruningRule::kPublished}) {
+      expect_skipped_pages_unread(dtype, rule, {});
+      expect_skipped_pages_unread(dtype, rule, bound);
     }
   }
 }

@@ -1,10 +1,12 @@
-// A warp reads a page row by row: kLanes lanes hold eight dimensions each of a key and of its
+// Half precision with 64 or 128 dimensions goes through the matrix unit (decode_tile.cuh). Else a
+// warp reads a page row by row: kLanes lanes hold eight dimensions each of a key and of its
 // value, so 32 / kLanes keys arrive with one load, and several loads are in flight. Lanes that
 // share a key add up its score; each such group keeps a softmax of its own over the keys that it
 // has seen. All heads of a key/value head use what was read (four at a time).
 
 #include "reynard/attention/cuda/decode.h"
 
+#include "reynard/attention/cuda/decode_tile.cuh"
 #include "reynard/attention/cuda/launch.h"
 #include "reynard/attention/cuda/registers.cuh"
 #include "reynard/attention/cuda/visibility.cuh"
@@ -276,54 +278,104 @@ __global__ void __launch_bounds__(32 * kRunWarps<kHeads>, kRunBlocks<kHeads>)
   }
 }
 
-// The runs of one query: each warp those of its own turn, then the warps in order.
+constexpr int kTileWarps = 4;
+
+// One warp's rows of a tile, then those of the warps in order.
+template <class Scalar, int kDim>
+__global__ void __launch_bounds__(32 * kTileWarps, 3)
+    tile_runs_kernel(const DecodeTask task, const Scratch scratch) {
+  __shared__ float largest[kTileWarps][kTileHeads], total[kTileWarps][kTileHeads];
+  __shared__ float out[kTileWarps][kTileHeads][kDim];
+  const int run = blockIdx.x, pair = blockIdx.y, first_head = blockIdx.z * kTileHeads;
+  const int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4;
+  const int group = task.H / task.G, num_heads = min(group - first_head, kTileHeads);
+  TileReader<Scalar, kDim> reader(task, scratch.first_pages, pair, first_head);
+  for (int n = run * kRunPages + warp; n < min((run + 1) * kRunPages, task.N); n += kTileWarps) {
+    if (reader.reads(n)) reader.read(n);
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float sum = reader.total(r);
+    if (row + 8 * r >= num_heads) continue;
+    largest[warp][row + 8 * r] = reader.reference(r), total[warp][row + 8 * r] = sum;
+    reader.store(r, out[warp][row + 8 * r]);
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < num_heads * kDim; i += 32 * kTileWarps) {
+    const int head = i / kDim, d = i % kDim;
+    float top = kLowest, weight = 0, value = 0;
+    for (int w = 0; w < kTileWarps; ++w) top = fmaxf(top, largest[w][head]);
+    for (int w = 0; w < kTileWarps; ++w) {
+      const float keep = exp2_fast(largest[w][head] - top);
+      weight = fmaf(keep, total[w][head], weight);
+      value = fmaf(keep, out[w][head][d], value);
+    }
+    const int64_t at = (int64_t{pair} * group + first_head + head) * task.num_runs + run;
+    scratch.partials.out[at * kDim + d] = value;
+    if (d == 0) scratch.partials.largest[at] = top, scratch.partials.total[at] = weight;
+  }
+}
+
+// The runs of one query: the largest reference first, then every group of threads its share of the
+// runs, a dimension a thread, then the groups in order.
 template <class Scalar>
 __global__ void __launch_bounds__(kThreads)
-    combine_kernel(const DecodeTask task, const Scratch scratch) {
-  __shared__ float largest[kWarps], total[kWarps];
-  __shared__ float out[kWarps][32 * kDims];
-  const int64_t head = blockIdx.x;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, num_runs = task.num_runs;
+    combine_kernel(const DecodeTask task, const Scratch scratch, int width) {
+  __shared__ float of_warps[kWarps], outs[kThreads], totals[kThreads];
+  const int64_t head = blockIdx.x, row = head * task.num_runs;
   const int length = static_cast<int>(task.lengths[head / task.H]);
+  const int first = scratch.first_pages[head] / kRunPages;
   const int end = div_up(div_up(length, kPageKeys), kRunPages);
-  const auto load = [&](float* to, int64_t row) {
-#pragma unroll
-    for (int d = 0; d < kDims; ++d) {
-      const int at = lane + 32 * d;
-      to[d] = at < task.D ? scratch.partials.out[row * task.D + at] : 0;
-    }
-  };
-  Softmax own;
-  for (int run = scratch.first_pages[head] / kRunPages + warp; run < end; run += kWarps) {
-    const int64_t row = head * num_runs + run;
-    float part[kDims];
-    load(part, row);
-    own.add(scratch.partials.largest[row], scratch.partials.total[row], part);
+  float top = kLowest;
+  for (int run = first + static_cast<int>(threadIdx.x); run < end; run += kThreads) {
+    top = fmaxf(top, __ldg(scratch.partials.largest + row + run));
   }
-  if (lane == 0) largest[warp] = own.largest, total[warp] = own.total;
 #pragma unroll
-  for (int d = 0; d < kDims; ++d) out[warp][lane + 32 * d] = own.out[d];
+  for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(~0U, top, step));
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = top;
   __syncthreads();
-  if (warp != 0) return;
-  Softmax all;
-  for (int w = 0; w < kWarps; ++w) {
-    float part[kDims];
-#pragma unroll
-    for (int d = 0; d < kDims; ++d) part[d] = out[w][lane + 32 * d];
-    all.add(largest[w], total[w], part);
+  for (const float other : of_warps) top = fmaxf(top, other);
+
+  // width: D rounded up to a power of two, at least 32
+  const int group = threadIdx.x / width, d = threadIdx.x % width, num_groups = kThreads / width;
+  float out = 0, total = 0;
+#pragma unroll 4
+  for (int run = first + group; run < end; run += num_groups) {
+    const int64_t at = row + run;
+    const float weight = exp2_fast(__ldg(scratch.partials.largest + at) - top);
+    total = fmaf(weight, __ldg(scratch.partials.total + at), total);
+    if (d < task.D) out = fmaf(weight, __ldg(scratch.partials.out + at * task.D + d), out);
   }
-  const bool sees = all.total > 0;
-  if (lane == 0) {
-    const double lse = kLn2 * (all.largest + log2f(all.total));
+  outs[threadIdx.x] = out, totals[threadIdx.x] = total;
+  __syncthreads();
+  if (group != 0 || d >= task.D) return;
+  for (int other = 1; other < num_groups; ++other) {
+    out += outs[other * width + d];
+    total += totals[other * width + d];
+  }
+  const bool sees = total > 0;
+  if (d == 0) {
+    const double lse = kLn2 * (top + log2f(total));
     task.lse[head] = sees ? static_cast<float>(lse) : -INFINITY;
   }
-#pragma unroll
-  for (int d = 0; d < kDims; ++d) {
-    const int at = lane + 32 * d;
-    const float value = sees ? all.out[d] / all.total : 0;
-    if (at < task.D)
-      static_cast<Scalar*>(task.out)[head * task.D + at] = static_cast<Scalar>(value);
-  }
+  static_cast<Scalar*>(task.out)[head * task.D + d] =
+      static_cast<Scalar>(sees ? out / total : 0.0F);
+}
+
+template <class Scalar>
+void combine(const DecodeTask& task, const Scratch& scratch, cudaStream_t stream) {
+  int width = 32;
+  while (width < task.D) width *= 2;
+  combine_kernel<Scalar><<<task.S * task.H, kThreads, 0, stream>>>(task, scratch, width);
+  REYNARD_CUDA_CHECK_LAUNCH();
+}
+
+template <class Scalar, int kDim>
+void launch_tiles(const DecodeTask& task, const Scratch& scratch, cudaStream_t stream) {
+  const dim3 blocks(task.num_runs, task.S * task.G, div_up(task.H / task.G, kTileHeads));
+  tile_runs_kernel<Scalar, kDim><<<blocks, 32 * kTileWarps, 0, stream>>>(task, scratch);
+  REYNARD_CUDA_CHECK_LAUNCH();
+  combine<Scalar>(task, scratch, stream);
 }
 
 template <class Scalar, int kLanes, bool kWhole>
@@ -338,12 +390,15 @@ void launch(const DecodeTask& task, const Scratch& scratch, cudaStream_t stream)
     runs_kernel<Scalar, kLanes, 4, kWhole><<<blocks, 32 * kRunWarps<4>, 0, stream>>>(task, scratch);
   }
   REYNARD_CUDA_CHECK_LAUNCH();
-  combine_kernel<Scalar><<<task.S * task.H, kThreads, 0, stream>>>(task, scratch);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  combine<Scalar>(task, scratch, stream);
 }
 
 template <class Scalar>
 void launch_dimension(const DecodeTask& task, const Scratch& scratch, cudaStream_t stream) {
+  if constexpr (sizeof(Scalar) == 2) {
+    if (task.D == 64) return launch_tiles<Scalar, 64>(task, scratch, stream);
+    if (task.D == 128) return launch_tiles<Scalar, 128>(task, scratch, stream);
+  }
   if (task.D % kDims != 0) {
     launch<Scalar, 32, false>(task, scratch, stream);
   } else if (task.D <= 64) {

@@ -13,7 +13,7 @@
 namespace reynard::attention::cuda {
 
 constexpr int kPageKeys = 64;
-constexpr int kRunPages = 16;  // 1,024 keys: 16 runs a head at 16k keys, so that no processor idles
+constexpr int kRunPages = 8;  // 512 keys: 32 runs a head at 16k keys, so that no processor idles
 
 // S sequences, N pages in the longest page table; the rest as in problem.h.
 struct DecodeTask {
