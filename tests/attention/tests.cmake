@@ -39,3 +39,8 @@ endforeach()
 
 add_test(NAME attention_ops COMMAND ${TorchWheel_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/attention_ops_test.py
                                     $<TARGET_FILE:reynard>)
+# Under torch.compile; on a GPU with REYNARD_TEST_DEVICE=cuda.
+add_test(NAME attention_compiled
+         COMMAND ${TorchWheel_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/compiled_ops_test.py
+                 $<TARGET_FILE:reynard>)
+set_tests_properties(attention_compiled PROPERTIES SKIP_RETURN_CODE 77)
