@@ -177,27 +177,52 @@ __global__ void __launch_bounds__(kThreads) tight_kernel(const PruningTask task)
   if (lane == 0) task.start[index] = max(task.start[index], kept * int{kKeyBlock});
 }
 
-// The largest decay of a tile is that of the first row and the last column; it only grows with n.
+// What the published rule compares decays with, of queries that see every key up to their own:
+// log tolerance - 2 U - ln Tk, and the smallest bias that the nearest key of a row carries.
+__device__ double threshold_of(const PruningTask& task, int64_t bh, int first, int end) {
+  const double* sums = task.key_sums + bh * task.Tk + task.Tk - task.Tq;
+  double nearest = 0;
+  for (int i = first + static_cast<int>(threadIdx.x) % 32; i < end; i += 32) {
+    const double bias = task.query_sums[bh * task.Tq + i] - sums[i];
+    if (bias < nearest || bias != bias) nearest = bias;  // NaN stays and keeps every key
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    const double other = __shfl_xor_sync(~0U, nearest, step);
+    if (other < nearest || other != other) nearest = other;
+  }
+  const int64_t b = bh / task.H, h = bh % task.H;
+  const double bound = task.logit_bounds[b * task.bound_stride + h];
+  return task.log_tolerance - bound * 2 - log(static_cast<double>(max(task.Tk, 1))) + nearest;
+}
+
+// One warp per query block. The largest decay of a tile is that of the first row and the last
+// column; it only grows with n, so that 32 key blocks at a time narrow the range.
 __global__ void __launch_bounds__(kThreads) published_kernel(const PruningTask task) {
   const int num_query_blocks = div_up(task.Tq, kQueryBlock);
-  const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int lane = threadIdx.x % 32;
+  const int64_t index = warp_task();
   if (index >= int64_t{task.B} * task.H * num_query_blocks) return;
   const int64_t bh = index / num_query_blocks, b = bh / task.H;
   const int first = index % num_query_blocks * kQueryBlock;
   const int end = min(first + int{kQueryBlock}, task.Tq);
   const double* sums = task.key_sums + bh * task.Tk;
   const double c = task.query_sums[bh * task.Tq + first];
+  const double threshold =
+      task.thresholds ? task.thresholds[index] : threshold_of(task, bh, first, end);
   const int last_block = max(last_key(task, end - 1), 0) / kKeyBlock;
   int low = min(first_of(task, b, first) / int{kKeyBlock}, last_block), high = last_block;
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (c - sums[(middle + 1) * kKeyBlock - 1] < task.thresholds[index]) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
+  while (low < high) {  // blocks before low are skipped, block `high` is kept
+    const int step = div_up(high - low, 32);
+    const int n = low + lane * step;
+    const bool skipped = n < high && c - sums[(n + 1) * kKeyBlock - 1] < threshold;
+    const int count = __popc(__ballot_sync(~0U, skipped));
+    if (count == 0) break;
+    const int next = low + (count - 1) * step + 1;
+    high = min(high, low + count * step);
+    low = next;
   }
-  task.start[index] = max(task.start[index], low * int{kKeyBlock});
+  if (lane == 0) task.start[index] = max(task.start[index], low * int{kKeyBlock});
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -285,10 +310,7 @@ void raise_starts_tight(const PruningTask& task, cudaStream_t stream) {
 
 void raise_starts_published(const PruningTask& task, cudaStream_t stream) {
   const int64_t tasks = int64_t{task.B} * task.H * div_up(task.Tq, kQueryBlock);
-  published_kernel<<<static_cast<unsigned>((tasks + kThreads - 1) / kThreads),
-                     kThreads,
-                     0,
-                     stream>>>(task);
+  published_kernel<<<warp_blocks(tasks), kThreads, 0, stream>>>(task);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 

@@ -34,8 +34,11 @@ struct PruningTask {
   const double* masses = nullptr;    // (B, H, ceil(Tk/64))
   const double* floors = nullptr;    // (B, H, Tq)
 
-  // Published rule: skip where c_i - c_j of the first row and last column lies below.
-  const double* thresholds = nullptr;  // (B, H, ceil(Tq/128))
+  // Published rule: skip where c_i - c_j of the first row and last column lies below. Null: of the
+  // logit bounds and Tk, for a causal part that queries see from its first key on.
+  const double* thresholds = nullptr;   // (B, H, ceil(Tq/128))
+  const float* logit_bounds = nullptr;  // (H), or (B, H) with bound_stride H
+  int bound_stride = 0;
 };
 void raise_starts_tight(const PruningTask& task, cudaStream_t);
 void raise_starts_published(const PruningTask& task, cudaStream_t);

@@ -197,7 +197,12 @@ void search_published(const Search& s,
   PruningTask task = task_of(s, part, start);
   task.key_sums = sums.const_data_ptr<double>();
   if (first_key.defined()) task.first_key = first_key.const_data_ptr<int32_t>();
-  task.thresholds = thresholds.const_data_ptr<double>();
+  if (thresholds.defined()) {
+    task.thresholds = thresholds.const_data_ptr<double>();
+  } else {
+    task.logit_bounds = s.logit_bound.const_data_ptr<float>();
+    task.bound_stride = s.logit_bound.dim() == 1 ? 0 : task.H;
+  }
   raise_starts_published(task, c10::cuda::getCurrentCUDAStream());
 }
 
@@ -224,7 +229,13 @@ std::vector<at::Tensor> pruned_starts(const at::Tensor& q,
   s.log_tolerance = options.log_pruning_tolerance -
                     std::log(static_cast<double>(std::max<int64_t>(num_biased, 1)));
   at::Tensor thresholds;
-  if (!tight) thresholds = thresholds_of(s).contiguous();
+  // The common case needs no tensors of its own: the kernel knows the thresholds.
+  const bool plain = parts.size() == 1 && parts[0].causal && !parts[0].first_key.defined();
+  if (plain && logit_bound.defined()) {
+    s.logit_bound = logit_bound.contiguous();
+  } else if (!tight) {
+    thresholds = thresholds_of(s).contiguous();
+  }
   std::vector<at::Tensor> starts;
   for (const KeyPart& part : parts) {
     const at::Tensor start = first_visible(q, part);

@@ -19,17 +19,21 @@ __host__ __device__ inline int div_up(int a, int b) {
   return (a + b - 1) / b;
 }
 
-// Keys of query i of head h; empty where it sees nothing.
-__device__ inline KeyRange keys_of_query(const Problem& p, int b, int h, int i) {
-  KeyRange keys;
-  if (p.first_key) keys.begin = max(0, p.first_key[int64_t{b} * p.Tq + i]);
-  if (p.start) {
-    const int num_starts = div_up(p.Tq, kQueriesPerStart);
-    const int64_t head = int64_t{b} * p.H + h;
-    keys.begin = max(keys.begin, p.start[head * num_starts + i / kQueriesPerStart]);
-  }
-  keys.end = p.causal ? i + p.Tk - p.Tq + 1 : p.Tk;
+// Keys of query i from the start of its block on; empty where it sees nothing.
+__device__ inline KeyRange keys_from(const Problem& p, int b, int start, int i) {
+  KeyRange keys = {start, p.causal ? i + p.Tk - p.Tq + 1 : p.Tk};
+  if (p.first_key) keys.begin = max(keys.begin, p.first_key[int64_t{b} * p.Tq + i]);
   return keys;
+}
+
+// The entry of Problem::start for query i of head h; 0 without pruning.
+__device__ inline int start_of(const Problem& p, int64_t head, int i) {
+  if (!p.start) return 0;
+  return max(0, p.start[head * div_up(p.Tq, kQueriesPerStart) + i / kQueriesPerStart]);
+}
+
+__device__ inline KeyRange keys_of_query(const Problem& p, int b, int h, int i) {
+  return keys_from(p, b, start_of(p, int64_t{b} * p.H + h, i), i);
 }
 
 // Union over queries [first, last), which lie in one block of 128: both limits only grow.

@@ -29,39 +29,38 @@ __device__ uint4 split_number(float value, bool ones_first) {
   return {bits(high) | bits(middle) << 16, bits(low) | kOne << 16, kOne | kOne << 16, 0};
 }
 
-// A sum in powers of two as two f32.
-__device__ float2 two_floats(double sum) {
+__device__ SplitSum split_sum(double sum) {
   const double scaled = sum * kLog2E;
   const float high = static_cast<float>(scaled);
   return {high, static_cast<float>(scaled - high)};
 }
 
+// Thread 0 to 127 of those that make the index-th record.
+__device__ void make_record(const Problem& p, BiasRecord* records, int64_t index, int thread) {
+  const int num_blocks = div_up(p.Tk, kKeysPerBlock);
+  if (index >= int64_t{p.B} * p.H * num_blocks) return;
+  const int first = static_cast<int>(index % num_blocks) * kKeysPerBlock;
+  const double* sums = p.key_sums + index / num_blocks * p.Tk;
+  const double last = sums[min(first + kKeysPerBlock, p.Tk) - 1];
+  const double own = sums[min(first + thread, p.Tk - 1)];
+  BiasRecord& record = records[index];
+  const auto bias = static_cast<float>((last - own) / p.scale);
+  reinterpret_cast<uint4*>(record.keys)[thread] = split_number(bias, false);
+  record.sums[thread] = split_sum(own);
+}
+
 __global__ void __launch_bounds__(kKeysPerBlock)
     records_kernel(const Problem p, BiasRecord* records) {
-  const int num_blocks = div_up(p.Tk, kKeysPerBlock);
-  const int64_t head = blockIdx.x / num_blocks;
-  const int first = blockIdx.x % num_blocks * kKeysPerBlock;
-  const double* sums = p.key_sums + head * p.Tk;
-  const double last = sums[min(first + kKeysPerBlock, p.Tk) - 1];
-  const int j = first + threadIdx.x;
-  BiasRecord& record = records[blockIdx.x];
-  const float bias = j < p.Tk ? static_cast<float>((last - sums[j]) / p.scale) : 0;
-  reinterpret_cast<uint4*>(record.keys)[threadIdx.x] = split_number(bias, false);
-  if (threadIdx.x == 0) {
-    const float2 sum = two_floats(last);
-    record.last_high = sum.x, record.last_low = sum.y;
-    record.padding[0] = record.padding[1] = 0;
-  }
+  make_record(p, records, blockIdx.x, threadIdx.x);
 }
 
 __global__ void __launch_bounds__(kQueriesPerTile)
-    query_records_kernel(const BackwardTask task, QueryRecord* records) {
+    query_records_kernel(const BackwardTask task, int num_tiles, QueryRecord* records) {
   const Problem& p = task.problem;
-  const int num_tiles = div_up(p.Tq, kQueriesPerTile);
   const int64_t row = int64_t{blockIdx.x / num_tiles} * p.Tq;
   const int first = blockIdx.x % num_tiles * kQueriesPerTile, i = first + threadIdx.x;
   const auto sum_of = [&](int query) { return p.query_sums ? p.query_sums[row + query] : 0; };
-  const double reference = sum_of(first);
+  const double reference = sum_of(min(first, p.Tq - 1));
   float logit = 0, delta = 0;
   if (i < p.Tq) {
     const float lse = task.lse[row + i];
@@ -73,8 +72,7 @@ __global__ void __launch_bounds__(kQueriesPerTile)
   reinterpret_cast<uint4*>(record.logits)[threadIdx.x] = split_number(logit, true);
   reinterpret_cast<uint4*>(record.deltas)[threadIdx.x] = split_number(delta, false);
   if (threadIdx.x == 0) {
-    const float2 sum = two_floats(reference);
-    record.first_high = sum.x, record.first_low = sum.y;
+    record.first = split_sum(reference);
     record.padding[0] = record.padding[1] = 0;
   }
 }
@@ -91,10 +89,9 @@ __device__ BlockRange range_of(const Problem& p, int b, int h, int first, int en
   return {begin / kKeysPerBlock, last / kKeysPerBlock};
 }
 
-// One block per section of heads: a counting sort of its tasks by falling cost. The order within
-// equal costs may differ between runs; results do not depend on it.
-__global__ void __launch_bounds__(kPlanThreads)
-    plan_kernel(const Problem p, int rows, const Plan plan) {
+// A block of threads for a section of heads: a counting sort of its tasks by falling cost. The
+// order within equal costs may differ between runs; results do not depend on it.
+__device__ void plan_section(const Problem& p, int rows, const Plan& plan) {
   __shared__ int places[kMostCosts + 1];
   const int num_blocks = div_up(p.Tq, rows);
   const int first_task = blockIdx.x * kHeadsPerSection * num_blocks;
@@ -130,19 +127,44 @@ __global__ void __launch_bounds__(kPlanThreads)
   }
   __syncthreads();
   for (int task = first_task + threadIdx.x; task < end_task; task += kPlanThreads) {
-    plan.order[first_task + atomicAdd(&places[bin_of(plan.ranges[task])], 1)] = task;
+    const BlockRange range = plan.ranges[task];
+    QueryTask taken = {.head = task / num_blocks, .m = task % num_blocks, .blocks = range};
+    for (int group = 0; group * 64 < rows; ++group) {
+      taken.starts[group] = start_of(p, taken.head, min(taken.m * rows + group * 64, p.Tq - 1));
+    }
+    plan.tasks[first_task + atomicAdd(&places[bin_of(range)], 1)] = taken;
   }
 }
 
+// Blocks of threads for sections of heads, then for four records each, then for the sums of 512
+// queries each.
 __global__ void __launch_bounds__(kPlanThreads)
-    tile_ranges_kernel(const Problem p, const KeyPlan plan) {
-  const int num_tiles = div_up(p.Tq, kQueriesPerTile);
+    prepare_kernel(const QueryPreparation to, int num_sections, int record_blocks) {
+  const Problem& p = to.problem;
+  if (static_cast<int>(blockIdx.x) < num_sections) return plan_section(p, to.rows, to.plan);
+  const int64_t block = blockIdx.x - num_sections;
+  if (block < record_blocks) {
+    constexpr int kRecords = kPlanThreads / kKeysPerBlock;
+    const int thread = threadIdx.x;
+    return make_record(
+        p, to.records, block * kRecords + thread / kKeysPerBlock, thread % kKeysPerBlock);
+  }
+  const int64_t i = (block - record_blocks) * kPlanThreads + threadIdx.x, head = i / to.padded;
+  if (head >= int64_t{p.B} * p.H) return;
+  const int query = min(static_cast<int>(i % to.padded), p.Tq - 1);
+  to.query_sums[i] = split_sum(p.query_sums[head * p.Tq + query]);
+}
+
+__global__ void __launch_bounds__(kPlanThreads)
+    tile_ranges_kernel(const Problem p, int rows, const KeyPlan plan) {
+  const int num_tiles = div_up(p.Tq, rows);
   const int task = blockIdx.x * kPlanThreads + threadIdx.x;
   if (task == 0) *plan.next_task = 0;
   if (task >= p.B * p.H * num_tiles) return;
-  const int head = task / num_tiles, first = task % num_tiles * kQueriesPerTile;
-  const int b = head / p.H, h = head % p.H, end = first + kQueriesPerTile;
-  TileKeys keys = {.blocks = range_of(p, b, h, first, min(end, p.Tq))};
+  const int head = task / num_tiles, first = task % num_tiles * rows;
+  const int b = head / p.H, h = head % p.H, end = first + rows;
+  TileKeys keys = {.blocks = range_of(p, b, h, first, min(end, p.Tq)),
+                   .start = start_of(p, head, first)};
   if (end <= p.Tq) {
     keys.full_begin = keys_of_query(p, b, h, end - 1).begin;
     keys.full_end = keys_of_query(p, b, h, first).end;
@@ -152,8 +174,8 @@ __global__ void __launch_bounds__(kPlanThreads)
 
 // One warp per key block of a head: the first and the last tile that read it.
 __global__ void __launch_bounds__(kPlanThreads)
-    key_tiles_kernel(const Problem p, const KeyPlan plan) {
-  const int num_tiles = div_up(p.Tq, kQueriesPerTile), num_blocks = div_up(p.Tk, kKeysPerBlock);
+    key_tiles_kernel(const Problem p, int rows, const KeyPlan plan) {
+  const int num_tiles = div_up(p.Tq, rows), num_blocks = div_up(p.Tk, kKeysPerBlock);
   const int warp = (blockIdx.x * kPlanThreads + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (warp >= p.B * p.H * num_blocks) return;
   const TileKeys* keys = plan.keys + int64_t{warp / num_blocks} * num_tiles;
@@ -172,20 +194,23 @@ __global__ void __launch_bounds__(kPlanThreads)
 
 }  // namespace
 
-void make_query_records(const BackwardTask& task, QueryRecord* records, cudaStream_t stream) {
-  const Problem& p = task.problem;
-  const unsigned tiles = p.B * p.H * div_up(p.Tq, kQueriesPerTile);
-  query_records_kernel<<<tiles, kQueriesPerTile, 0, stream>>>(task, records);
+void make_query_records(const BackwardTask& task,
+                        int num_tiles,
+                        QueryRecord* records,
+                        cudaStream_t stream) {
+  const unsigned tiles = task.problem.B * task.problem.H * num_tiles;
+  query_records_kernel<<<tiles, kQueriesPerTile, 0, stream>>>(task, num_tiles, records);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 
-void plan_keys(const Problem& problem, const KeyPlan& plan, cudaStream_t stream) {
+void plan_keys(const Problem& problem, int rows, const KeyPlan& plan, cudaStream_t stream) {
   const int heads = problem.B * problem.H;
-  const int tiles = heads * div_up(problem.Tq, kQueriesPerTile);
-  tile_ranges_kernel<<<div_up(tiles, kPlanThreads), kPlanThreads, 0, stream>>>(problem, plan);
+  const int tiles = heads * div_up(problem.Tq, rows);
+  tile_ranges_kernel<<<div_up(tiles, kPlanThreads), kPlanThreads, 0, stream>>>(problem, rows, plan);
   REYNARD_CUDA_CHECK_LAUNCH();
   const int warps = heads * div_up(problem.Tk, kKeysPerBlock);
-  key_tiles_kernel<<<div_up(warps * 32, kPlanThreads), kPlanThreads, 0, stream>>>(problem, plan);
+  key_tiles_kernel<<<div_up(warps * 32, kPlanThreads), kPlanThreads, 0, stream>>>(
+      problem, rows, plan);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 
@@ -195,9 +220,18 @@ void make_bias_records(const Problem& problem, BiasRecord* records, cudaStream_t
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 
-void plan_queries(const Problem& problem, int rows, const Plan& plan, cudaStream_t stream) {
-  const unsigned sections = div_up(problem.B * problem.H, kHeadsPerSection);
-  plan_kernel<<<sections, kPlanThreads, 0, stream>>>(problem, rows, plan);
+void prepare_queries(const QueryPreparation& to, cudaStream_t stream) {
+  const Problem& p = to.problem;
+  const int64_t heads = int64_t{p.B} * p.H;
+  const auto blocks_for = [](int64_t threads) {
+    return static_cast<int>((threads + kPlanThreads - 1) / kPlanThreads);
+  };
+  const int sections = div_up(p.B * p.H, kHeadsPerSection);
+  const int64_t record_threads = heads * div_up(p.Tk, kKeysPerBlock) * kKeysPerBlock;
+  const int record_blocks = to.records ? blocks_for(record_threads) : 0;
+  const int sum_blocks = to.records ? blocks_for(heads * to.padded) : 0;
+  prepare_kernel<<<sections + record_blocks + sum_blocks, kPlanThreads, 0, stream>>>(
+      to, sections, record_blocks);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 

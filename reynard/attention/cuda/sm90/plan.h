@@ -21,13 +21,21 @@ struct alignas(16) SplitNumber {
   uint16_t zeros[2] = {};
 };
 
-// Biases of one block of 128 keys relative to its last key, -(c_j - c_last) / scale.
+// A sum of gates in powers of two as the sum of two f32, 48 bits: differences of two such numbers,
+// high parts first, are as exact as a logit needs.
+struct alignas(8) SplitSum {
+  float high = 0, low = 0;
+};
+
+// One block of 128 keys: biases relative to its last key, -(c_j - c_last) / scale, and the sums c_j
+// themselves. Keys beyond the last one repeat it.
 struct BiasRecord {
   SplitNumber keys[kKeysPerBlock];
-  float last_high = 0, last_low = 0;  // c_last in powers of two, as the sum of two f32
-  float padding[2] = {};
+  SplitSum sums[kKeysPerBlock];
+
+  __host__ __device__ const SplitSum& last() const { return sums[kKeysPerBlock - 1]; }
 };
-static_assert(sizeof(BiasRecord) == kKeysPerBlock * 16 + 16);
+static_assert(sizeof(BiasRecord) == kKeysPerBlock * 24);
 
 //   records (B, H, ceil(Tk/128))
 void make_bias_records(const Problem& problem, BiasRecord* records, cudaStream_t stream);
@@ -39,41 +47,65 @@ constexpr int kQueriesPerTile = 64;  // of the backward
 struct QueryRecord {
   SplitNumber logits[kQueriesPerTile];
   SplitNumber deltas[kQueriesPerTile];
-  float first_high = 0, first_low = 0;  // c_first in powers of two, as the sum of two f32
+  SplitSum first;  // c_first
   float padding[2] = {};
 };
 static_assert(sizeof(QueryRecord) == 2 * kQueriesPerTile * 16 + 16);
 
-//   records (B, H, ceil(Tq/64))
-void make_query_records(const BackwardTask& task, QueryRecord* records, cudaStream_t stream);
+//   records (B, H, num_tiles), at least ceil(Tq/64) tiles: rows beyond the last query are zeros
+void make_query_records(const BackwardTask& task,
+                        int num_tiles,
+                        QueryRecord* records,
+                        cudaStream_t stream);
 
 // Key blocks [first, last] of a task, walked from the last; none when last < first.
 struct BlockRange {
   int first = 0, last = -1;
 };
 
+// A block of queries of one head, and all that is to be known of its keys but first_key.
+struct alignas(16) QueryTask {
+  static constexpr int kMostGroups = 3;
+
+  int head = 0;  // b H + h
+  int m = -1;    // -1: there is no such task
+  BlockRange blocks;
+  int starts[kMostGroups] = {};  // of each 64 queries: keys before it are pruned
+  int padding = 0;
+};
+
 struct Plan {
   BlockRange* ranges = nullptr;  // (B, H, ceil(Tq/rows))
-  int* order = nullptr;          // the same number of task indices
+  QueryTask* tasks = nullptr;    // the same number, in the order in which they are taken
   int* next_task = nullptr;      // taken with atomicAdd; set to 0 by plan()
 };
-// Tasks of `rows` (a multiple of 64) queries.
-void plan_queries(const Problem& problem, int rows, const Plan& plan, cudaStream_t stream);
 
-// For the backward: key blocks that each tile of 64 queries reads, and for each key block the tiles
-// that may read it.
+// What is made for the forward.
+struct QueryPreparation {
+  Problem problem;
+  int rows = 0;  // of a task: 64 to 192, a multiple of 64
+  Plan plan;
+  BiasRecord* records = nullptr;   // null: no bias
+  SplitSum* query_sums = nullptr;  // (B, H, padded): beyond Tq the last one repeats
+  int padded = 0;                  // whole tasks
+};
+void prepare_queries(const QueryPreparation& to, cudaStream_t stream);
+
+// For the backward: key blocks that each tile of `rows` (64 or 128) queries reads, and for each key
+// block the tiles that may read it.
 struct TileRange {
   int first = 0, last = -1;
 };
 struct TileKeys {
   BlockRange blocks;
+  int start = 0;                     // keys before it are pruned
   int full_begin = 0, full_end = 0;  // keys that every query of a whole tile sees
 };
 struct KeyPlan {
-  TileKeys* keys = nullptr;    // (B, H, ceil(Tq/64))
+  TileKeys* keys = nullptr;    // (B, H, ceil(Tq/rows))
   TileRange* tiles = nullptr;  // (B, H, ceil(Tk/128))
   int* next_task = nullptr;    // set to 0
 };
-void plan_keys(const Problem& problem, const KeyPlan& plan, cudaStream_t stream);
+void plan_keys(const Problem& problem, int rows, const KeyPlan& plan, cudaStream_t stream);
 
 }  // namespace reynard::attention::cuda::sm90

@@ -1,0 +1,104 @@
+#pragma once
+// The loading side of the backward kernel: one thread takes key blocks and loads the queries that
+// see them.
+
+#include "reynard/attention/cuda/sm90/backward_config.cuh"
+
+namespace reynard::attention::cuda::sm90::bwd {
+
+// (batch, key/value head) pairs whose key blocks are in flight together.
+constexpr int kPairsPerSection = 8;
+
+template <class C>
+class Producer {
+ public:
+  __device__ Producer(const Params& p, Shared<C>& s) : p_(p), s_(s) {}
+
+  __device__ void run() {
+    for (uint32_t parity = 1;; parity ^= 1) {
+      const int task = atomicAdd(p_.plan.next_task, 1);
+      if (task >= p_.num_tasks) break;
+      take(task);
+      wait(shared_address(&s_.keys_empty), parity);
+      const uint32_t full = shared_address(&s_.keys_full);
+      arrive_expecting(full, 2 * C::kKeyBytes);
+      for (int half = 0; half < C::kHalves; ++half) {
+        const TilePosition at = {half * 64, n_ * kKeysPerBlock, g_, b_};
+        const uint32_t offset = half * kKeysPerBlock * kRowBytes;
+        load_tile(shared_address(s_.keys) + offset, p_.k, at, full);
+        load_tile(shared_address(s_.values) + offset, p_.v, at, full);
+      }
+      const Problem& problem = p_.task.problem;
+      const int group = problem.H / problem.G;
+      for (int h = g_ * group; h < (g_ + 1) * group; ++h) {
+        walk_head(h, h == g_ * group, h + 1 == (g_ + 1) * group);
+      }
+    }
+    push({.stop = true});
+  }
+
+ private:
+  // Within a section of pairs: the last key blocks of all pairs first.
+  __device__ void take(int task) {
+    const Problem& problem = p_.task.problem;
+    const int section = task / (kPairsPerSection * p_.num_key_blocks);
+    const int rest = task % (kPairsPerSection * p_.num_key_blocks);
+    const int pairs = min(kPairsPerSection, problem.B * problem.G - section * kPairsPerSection);
+    const int pair = section * kPairsPerSection + rest % pairs;
+    n_ = p_.num_key_blocks - 1 - rest / pairs;
+    b_ = pair / problem.G, g_ = pair % problem.G;
+  }
+
+  __device__ void walk_head(int h, bool first_head, bool last_head) {
+    const int64_t head = int64_t{b_} * p_.task.problem.H + h;
+    const TileRange tiles = p_.plan.tiles[head * p_.num_key_blocks + n_];
+    const TileKeys* keys = p_.plan.keys + head * p_.num_steps;
+    Step step = {.b = b_, .h = h, .n = n_, .first_of_head = true, .first_of_task = first_head};
+    if (tiles.last < 0) {
+      step.last_of_head = true, step.last_of_task = last_head;
+      push(step);
+    }
+    for (int m = tiles.first; m <= tiles.last; ++m) {
+      const auto [blocks, start, full_begin, full_end] = keys[m];
+      if (n_ < blocks.first || n_ > blocks.last) continue;
+      step.m = m, step.turn = blocks.last - n_, step.has_queries = true;
+      step.start = start, step.full_begin = full_begin, step.full_end = full_end;
+      step.last_of_head = m == tiles.last, step.last_of_task = step.last_of_head && last_head;
+      push(step);
+      step.first_of_head = step.first_of_task = false;
+    }
+  }
+
+  __device__ void push(const Step& step) {
+    const uint32_t full = shared_address(&s_.stage_full[stage_.index]);
+    wait(shared_address(&s_.stage_empty[stage_.index]), stage_.parity ^ 1);
+    s_.steps[stage_.index] = step;
+    if (step.has_queries) {
+      constexpr int kRecordBytes = C::kTiles * sizeof(QueryRecord);
+      arrive_expecting(full, 2 * kPieces * kPieceBytes + kRecordBytes);
+      for (int piece = 0; piece < kPieces; ++piece) {  // tiles, or halves of the dimensions
+        const int tile = piece / C::kHalves, half = piece % C::kHalves;
+        const TilePosition at = {
+            half * 64, step.m * C::kQueries + tile * kQueriesPerTile, step.h, step.b};
+        const uint32_t offset = piece * kPieceBytes;
+        load_tile(shared_address(s_.queries[stage_.index]) + offset, p_.q, at, full);
+        load_tile(shared_address(s_.douts[stage_.index]) + offset, p_.dout, at, full);
+      }
+      const int64_t head = int64_t{step.b} * p_.task.problem.H + step.h;
+      load_bytes(shared_address(s_.records[stage_.index]),
+                 p_.records + (head * p_.num_steps + step.m) * C::kTiles,
+                 kRecordBytes,
+                 full);
+    } else {
+      arrive(full);
+    }
+    stage_.next();
+  }
+
+  const Params& p_;
+  Shared<C>& s_;
+  Stage<kStages> stage_;
+  int b_ = 0, g_ = 0, n_ = 0;
+};
+
+}  // namespace reynard::attention::cuda::sm90::bwd

@@ -1,0 +1,72 @@
+#pragma once
+// What the warps of the forward kernel share: its configuration, its shared memory and its
+// parameters.
+
+#include "reynard/attention/cuda/registers.cuh"
+#include "reynard/attention/cuda/sm90/copy.cuh"
+#include "reynard/attention/cuda/sm90/plan.h"
+
+#include <cstdint>
+
+namespace reynard::attention::cuda::sm90::fwd {
+
+constexpr int kStages = 2;
+
+// kDim: head dimension rounded up to 64 or 128.
+template <int kDim_, class Scalar_, bool kGated_, bool kWithValues_>
+struct Config {
+  static constexpr int kDim = kDim_;
+  using Scalar = Scalar_;
+  static constexpr bool kGated = kGated_, kWithValues = kWithValues_;
+  // More warpgroups hide more of each other's softmax; 64 x 128 sums leave room for two only.
+  static constexpr int kWarpgroups = kDim == 64 ? 3 : 2;
+  static_assert(kWarpgroups <= QueryTask::kMostGroups);
+  static constexpr int kRows = 64 * kWarpgroups;
+  static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
+  static constexpr int kConsumerRegisters = kDim == 64 ? 160 : 240;
+  static constexpr int kProducerRegisters = kDim == 64 ? 32 : 24;
+  static constexpr int kHalves = kDim / 64;  // tiles of 64 dimensions
+  static constexpr int kQueryBytes = kRows * kDim * 2, kKeyBytes = kKeysPerBlock * kDim * 2;
+  static constexpr int kQuerySumBytes = kGated ? kRows * sizeof(SplitSum) : 0;
+};
+
+template <class C>
+struct alignas(1024) Shared {
+  char queries[2][C::kQueryBytes];
+  char keys[kStages][C::kKeyBytes];
+  // Before the values: an operand that repeats itself counts as longer than it is when addresses
+  // are checked (compute-sanitizer).
+  alignas(128) BiasRecord bias[kStages];
+  alignas(1024) char values[C::kWithValues ? kStages : 1][C::kWithValues ? C::kKeyBytes : 1024];
+  alignas(128) SplitSum query_sums[2][C::kRows];
+  alignas(16) QueryTask tasks[2];
+  uint64_t query_full[2], query_empty[2];
+  uint64_t key_full[kStages], key_empty[kStages];
+  uint64_t value_full[kStages], value_empty[kStages];
+};
+
+struct Params {
+  CUtensorMap q, k, v, out;
+  ForwardTask task;
+  const BiasRecord* records;
+  const SplitSum* query_sums;  // (B, H, num_query_blocks kRows)
+  Plan plan;
+  int num_tasks, num_query_blocks, num_key_blocks;
+};
+
+template <class C>
+__device__ void prepare_shared(Shared<C>& s) {
+  for (int i = 0; i < 2; ++i) {
+    init_barrier(shared_address(&s.query_full[i]), 1);
+    init_barrier(shared_address(&s.query_empty[i]), C::kWarpgroups);
+  }
+  for (int i = 0; i < kStages; ++i) {
+    init_barrier(shared_address(&s.key_full[i]), 1);
+    init_barrier(shared_address(&s.key_empty[i]), C::kWarpgroups * 4);
+    init_barrier(shared_address(&s.value_full[i]), 1);
+    init_barrier(shared_address(&s.value_empty[i]), C::kWarpgroups * 4);
+  }
+  fence_barrier_init();
+}
+
+}  // namespace reynard::attention::cuda::sm90::fwd

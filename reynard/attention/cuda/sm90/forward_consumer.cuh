@@ -1,0 +1,449 @@
+#pragma once
+// The computing side of the forward kernel: a warpgroup owns 64 queries of each task; their scores,
+// weights and sums stay in registers.
+
+#include "reynard/attention/cuda/sm90/forward_config.cuh"
+#include "reynard/attention/cuda/sm90/wgmma.cuh"
+#include "reynard/attention/cuda/visibility.cuh"
+
+namespace reynard::attention::cuda::sm90::fwd {
+
+constexpr double kLog2E = 1.4426950408889634;
+constexpr double kLn2 = 0.69314718055994531;
+constexpr float kLowest = -1e30F;    // finite, so that differences of references are
+constexpr float kLargestExcess = 8;  // of a score over its row's reference, in powers of two
+
+// One warpgroup: 64 queries of each task.
+template <class C>
+class Consumer {
+ public:
+  __device__ __forceinline__ Consumer(const Params& p, Shared<C>& s, int warpgroup)
+      : p_(p),
+        s_(s),
+        warpgroup_(warpgroup),
+        thread_(threadIdx.x % kWarpgroup),
+        scale2_(static_cast<float>(p.task.problem.scale * kLog2E)),
+        inverse_scale2_(static_cast<float>(1 / (p.task.problem.scale * kLog2E))) {}
+
+  __device__ __forceinline__ void run() {
+    // The first turn at the matrix unit is the first warpgroup's.
+    if (warpgroup_ == C::kWarpgroups - 1) arrive_threads(1, 2 * kWarpgroup);
+    for (int turn = 0;; ++turn) {
+      slot_ = turn & 1;
+      wait(shared_address(&s_.query_full[slot_]), (turn >> 1) & 1);
+      const volatile QueryTask& shared = s_.tasks[slot_];
+      const int m = shared.m;
+      if (m < 0) break;
+      head_ = shared.head;
+      first_row_ = m * C::kRows + warpgroup_ * 64;
+      start_ = shared.starts[warpgroup_];
+      attend({shared.blocks.first, shared.blocks.last});
+      finish();
+    }
+    if (thread_ == 0) wait_stores();
+  }
+
+ private:
+  // ---- what the rows see ----
+
+  __device__ __forceinline__ int row(int r) const {
+    return first_row_ + thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * r;
+  }
+
+  __device__ __forceinline__ int batch() const { return head_ / p_.task.problem.H; }
+
+  __device__ __forceinline__ KeyRange keys_of(int query) const {
+    return keys_from(p_.task.problem, batch(), start_, query);
+  }
+
+  __device__ __forceinline__ void look() {
+    const Problem& problem = p_.task.problem;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      visible_[r] = {};
+      if (row(r) < problem.Tq) visible_[r] = keys_of(row(r));
+      reference_[r] = kLowest;
+      total_[r] = 0;
+      if constexpr (C::kGated) own_sum_[r] = s_.query_sums[slot_][row(r) % C::kRows];
+    }
+    own_ = {};
+    full_begin_ = full_end_ = 0;
+    if (first_row_ >= problem.Tq) return;
+    const KeyRange top = keys_of(first_row_);
+    const KeyRange bottom = keys_of(min(first_row_ + 63, problem.Tq - 1));
+    if (bottom.end <= top.begin) return;
+    own_ = {top.begin / kKeysPerBlock, (bottom.end - 1) / kKeysPerBlock};
+    full_begin_ = div_up(bottom.begin, kKeysPerBlock);
+    full_end_ = top.end / kKeysPerBlock;
+  }
+
+  // ---- the walk over key blocks ----
+
+  __device__ __forceinline__ void attend(const BlockRange& blocks) {
+    look();
+#pragma unroll
+    for (int i = 0; i < C::kDim / 2; ++i) out_[i] = 0;
+    int n = blocks.last;
+    for (; n >= blocks.first && n > own_.last; --n) skip_block();
+    if (n >= blocks.first && n >= own_.first) {
+      first_block(n);
+      for (--n; n >= own_.first; --n) {
+        if (n < full_end_ && n >= full_begin_) {
+          next_block<false>(n);
+        } else {
+          next_block<true>(n);
+        }
+      }
+      if (C::kWithValues) {
+        wait(shared_address(&s_.value_full[values_.index]), values_.parity);
+        wgmma_fence();
+        multiply_values();
+        wgmma_commit();
+        wgmma_wait<0>();
+        pin(out_);
+        release_values();
+      }
+    }
+    for (; n >= blocks.first; --n) skip_block();
+  }
+
+  // Warpgroups take turns to issue products, so that one computes weights while another multiplies.
+  __device__ __forceinline__ void begin_turn() {
+    sync_threads(1 + warpgroup_, 2 * kWarpgroup);
+  }
+  __device__ __forceinline__ void end_turn() {
+    const int next = warpgroup_ + 1 == C::kWarpgroups ? 0 : warpgroup_ + 1;
+    arrive_threads(1 + next, 2 * kWarpgroup);
+  }
+
+  // A block that only other warpgroups read.
+  __device__ __forceinline__ void skip_block() {
+    wait(shared_address(&s_.key_full[keys_.index]), keys_.parity);
+    release_keys();
+    if (C::kWithValues) {
+      wait(shared_address(&s_.value_full[values_.index]), values_.parity);
+      release_values();
+    }
+    begin_turn();
+    end_turn();
+  }
+
+  __device__ __forceinline__ void first_block(int n) {
+    wait(shared_address(&s_.key_full[keys_.index]), keys_.parity);
+    begin_turn();
+    wgmma_fence();
+    multiply_keys<true>();
+    wgmma_commit();
+    end_turn();
+    wgmma_wait<0>();
+    pin(scores_);
+    release_stored_queries();
+    add_exact_bias();
+    release_keys();
+    hide(n);
+    const float none[2] = {};
+    raise_references(none);
+    weigh<true>(none);
+  }
+
+  // Scores of block n while the values of the block before are multiplied.
+  template <bool kEdge>
+  __device__ __forceinline__ void next_block(int n) {
+    wait(shared_address(&s_.key_full[keys_.index]), keys_.parity);
+    begin_turn();
+    wgmma_fence();
+    multiply_keys<kEdge>();
+    wgmma_commit();
+    if constexpr (C::kWithValues) {
+      wait(shared_address(&s_.value_full[values_.index]), values_.parity);
+      multiply_values();
+      wgmma_commit();
+    }
+    end_turn();
+    wgmma_wait<C::kWithValues ? 1 : 0>();
+    pin(scores_);
+    // c_i - c_j of the block's last key, in powers of two.
+    float shift[2] = {};
+    if constexpr (C::kGated && !kEdge) {
+      const SplitSum last = s_.bias[keys_.index].last();
+      shift[0] = difference(own_sum_[0], last);
+      shift[1] = difference(own_sum_[1], last);
+    }
+    if constexpr (kEdge) add_exact_bias();
+    release_keys();
+    if constexpr (kEdge) hide(n);
+    const bool exceeds = kEdge || exceeds_reference(shift);
+    if constexpr (C::kWithValues) {
+      wgmma_wait<0>();
+      pin(out_);
+      release_values();
+    }
+    if (__any_sync(~0U, exceeds)) {
+      raise_references(shift);
+    }
+    weigh<false>(shift);
+  }
+
+  __device__ __forceinline__ void release_keys() {
+    __syncwarp();  // all lanes have read what the block brought
+    if (thread_ % 32 == 0) arrive(shared_address(&s_.key_empty[keys_.index]));
+    keys_.next();
+  }
+  __device__ __forceinline__ void release_values() {  // only the matrix unit has read them
+    if (thread_ % 32 == 0) arrive(shared_address(&s_.value_empty[values_.index]));
+    values_.next();
+  }
+
+  // ---- products ----
+
+  __device__ __forceinline__ uint32_t own_queries() const {
+    return shared_address(s_.queries[slot_]) + warpgroup_ * 64 * kRowBytes;
+  }
+
+  template <bool kEdge>
+  __device__ __forceinline__ void multiply_keys() {
+    const uint64_t q = swizzled_descriptor(own_queries(), 16, 1024);
+    const uint64_t k = swizzled_descriptor(shared_address(s_.keys[keys_.index]), 16, 1024);
+#pragma unroll
+    for (int step = 0; step < C::kDim / 16; ++step) {
+      const int half = step / 4, within = step % 4 * 32;
+      wgmma<kKeysPerBlock, typename C::Scalar>(
+          scores_,
+          advanced(q, half * C::kRows * kRowBytes + within),
+          advanced(k, half * kKeysPerBlock * kRowBytes + within),
+          step > 0);
+    }
+    if constexpr (C::kGated && !kEdge) {
+      // {1, 1, 1, 0 ...} for every query; from depth 8 on zero, where the right operand repeats
+      // itself.
+      constexpr uint32_t kOne = 0x3F80, kTwoOnes = 0x3F803F80;  // bf16
+      const uint32_t word = thread_ % 4 == 0 ? kTwoOnes : thread_ % 4 == 1 ? kOne : 0;
+      const uint32_t ones[4] = {word, word, 0, 0};
+      wgmma_registers<kKeysPerBlock, __nv_bfloat16, Contiguous::kDepth>(
+          scores_, ones, plain_descriptor(shared_address(s_.bias[keys_.index].keys), 0, 128), 1);
+    }
+  }
+
+  __device__ __forceinline__ void multiply_values() {
+    const uint64_t v = swizzled_descriptor(
+        shared_address(s_.values[values_.index]), kKeysPerBlock * kRowBytes, 1024);
+#pragma unroll
+    for (int step = 0; step < kKeysPerBlock / 16; ++step) {
+      wgmma_registers<C::kDim, typename C::Scalar, Contiguous::kRows>(
+          out_, weights_ + 4 * step, advanced(v, step * 16 * kRowBytes), 1);
+    }
+  }
+
+  // ---- softmax ----
+
+  static __device__ __forceinline__ float difference(const SplitSum& a, const SplitSum& b) {
+    return (a.high - b.high) + (a.low - b.low);
+  }
+
+  // c_i - c_j in the unit of the scores, of the keys in the ring.
+  __device__ __forceinline__ void add_exact_bias() {
+    if constexpr (C::kGated) {
+      const auto* pairs = reinterpret_cast<const float4*>(s_.bias[keys_.index].sums);
+#pragma unroll
+      for (int j = 0; j < kKeysPerBlock / 8; ++j) {
+        const float4 pair = pairs[4 * j + thread_ % 4];
+        const SplitSum sums[2] = {{pair.x, pair.y}, {pair.z, pair.w}};
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          float& score = scores_[4 * j + e];
+          score = fmaf(difference(own_sum_[e / 2], sums[e % 2]), inverse_scale2_, score);
+        }
+      }
+    }
+  }
+
+  // Scores of keys that a row must not see.
+  __device__ __forceinline__ void hide(int n) {
+    const int base = n * kKeysPerBlock + thread_ % 4 * 2;
+    const int ends[2] = {visible_[0].end - base, visible_[1].end - base};
+#pragma unroll
+    for (int i = 0; i < kKeysPerBlock / 2; ++i) {
+      if (i / 4 * 8 + i % 2 >= ends[i / 2 % 2]) scores_[i] = -INFINITY;
+    }
+    if (n >= full_begin_) return;  // the same for all threads
+    const int begins[2] = {visible_[0].begin - base, visible_[1].begin - base};
+#pragma unroll
+    for (int i = 0; i < kKeysPerBlock / 2; ++i) {
+      if (i / 4 * 8 + i % 2 < begins[i / 2 % 2]) scores_[i] = -INFINITY;
+    }
+  }
+
+  __device__ __forceinline__ void row_maxima(float (&top)[2]) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float even = scores_[2 * r], odd = scores_[2 * r + 1];
+#pragma unroll
+      for (int j = 1; j < kKeysPerBlock / 8; ++j) {
+        even = fmaxf(even, scores_[4 * j + 2 * r]);
+        odd = fmaxf(odd, scores_[4 * j + 2 * r + 1]);
+      }
+      top[r] = fmaxf(even, odd);
+    }
+  }
+
+  // Whether a score lies so far above its row's reference that the reference must be raised. Scores
+  // below 0 count as 0: then the bits of a float order as integers do, of which one instruction
+  // compares three. A row whose scores are all that low is told too often, never too seldom.
+  __device__ __forceinline__ bool exceeds_reference(const float (&shift)[2]) const {
+    const auto bits = [&](int i) { return __float_as_int(scores_[i]); };
+    bool exceeds = false;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      int even = 0, odd = 0;
+#pragma unroll
+      for (int j = 0; j < kKeysPerBlock / 8; j += 2) {
+        even = __vimax3_s32(even, bits(4 * j + 2 * r), bits(4 * j + 2 * r + 1));
+        odd = __vimax3_s32(odd, bits(4 * j + 2 * r + 4), bits(4 * j + 2 * r + 5));
+      }
+      const float top = __int_as_float(max(even, odd));
+      exceeds |= fmaf(top, scale2_, shift[r] - reference_[r]) > kLargestExcess;
+    }
+    return exceeds;
+  }
+
+  // References become the exact maxima so far; what was summed is brought to them.
+  __device__ __forceinline__ void raise_references(const float (&shift)[2]) {
+    float top[2], keep[2];
+    row_maxima(top);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      top[r] = fmaxf(top[r], __shfl_xor_sync(~0U, top[r], 1));
+      top[r] = fmaxf(top[r], __shfl_xor_sync(~0U, top[r], 2));
+      const float raised = fmaxf(reference_[r], fmaf(top[r], scale2_, shift[r]));
+      keep[r] = exp2_fast(reference_[r] - raised);
+      reference_[r] = raised;
+      total_[r] *= keep[r];
+    }
+#pragma unroll
+    for (int i = 0; i < C::kDim / 2; ++i) out_[i] *= keep[i / 2 % 2];
+  }
+
+  // Weights of a block as the left operand of the next product; the first ones start the sums.
+  template <bool kFirst>
+  __device__ __forceinline__ void weigh(const float (&shift)[2]) {
+    const float minus[2] = {shift[0] - reference_[0], shift[1] - reference_[1]};
+    float sums[4] = {};
+#pragma unroll
+    for (int j = 0; j < kKeysPerBlock / 8; ++j) {
+      float w[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        w[e] = exp2_fast(fmaf(scores_[4 * j + e], scale2_, minus[e / 2]));
+        sums[e] += w[e];
+      }
+      weights_[2 * j] = packed(w[0], w[1], typename C::Scalar());
+      weights_[2 * j + 1] = packed(w[2], w[3], typename C::Scalar());
+    }
+    total_[0] = (kFirst ? 0 : total_[0]) + (sums[0] + sums[1]);
+    total_[1] = (kFirst ? 0 : total_[1]) + (sums[2] + sums[3]);
+  }
+
+  // ---- results ----
+
+  __device__ __forceinline__ void finish() {
+    const Problem& problem = p_.task.problem;
+    float inverse[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      total_[r] += __shfl_xor_sync(~0U, total_[r], 1);
+      total_[r] += __shfl_xor_sync(~0U, total_[r], 2);
+      inverse[r] = total_[r] > 0 ? 1 / total_[r] : 0;
+      if (thread_ % 4 == 0 && row(r) < problem.Tq) {
+        p_.task.lse[int64_t{head_} * problem.Tq + row(r)] = log_sum_exp(r);
+      }
+    }
+    release_stored_queries();  // of a task without keys
+    stored_slot_ = slot_;
+    if constexpr (C::kWithValues) {
+      if (p_.task.out.element != Element::kFloat) return store_tiles(inverse);
+      store_wide(inverse);
+    }
+    sync_threads(8 + warpgroup_, kWarpgroup);  // nobody reads the queries any more
+  }
+
+  // The queries of the task before, once its output, which lay there, was read.
+  __device__ __forceinline__ void release_stored_queries() {
+    if (stored_slot_ < 0) return;
+    if (thread_ == 0) {
+      wait_stores_read();
+      arrive(shared_address(&s_.query_empty[stored_slot_]));
+    }
+    stored_slot_ = -1;
+  }
+
+  __device__ __forceinline__ float log_sum_exp(int r) const {
+    if (!(total_[r] > 0)) return -INFINITY;
+    return static_cast<float>(kLn2 * (reference_[r] + log2f(total_[r])));
+  }
+
+  // Through the queries' shared memory, which is not needed any more.
+  __device__ __forceinline__ void store_tiles(const float (&inverse)[2]) {
+    const uint32_t tile = own_queries();
+    const int in_tile = thread_ / 32 * 16 + thread_ % 32 / 4;
+#pragma unroll
+    for (int j = 0; j < C::kDim / 8; ++j) {
+      const uint32_t address = tile + j / 8 * C::kRows * kRowBytes + in_tile * kRowBytes +
+                               (((j & 7) ^ (in_tile & 7)) << 4) + thread_ % 4 * 4;
+      const float* o = out_ + 4 * j;
+      const auto store = [](uint32_t to, uint32_t pair) {
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(pair) : "memory");
+      };
+      store(address, packed(o[0] * inverse[0], o[1] * inverse[0], typename C::Scalar()));
+      store(address + 8 * kRowBytes,
+            packed(o[2] * inverse[1], o[3] * inverse[1], typename C::Scalar()));
+    }
+    fence_for_async();
+    sync_threads(8 + warpgroup_, kWarpgroup);
+    if (thread_ != 0) return;
+    if (first_row_ < p_.task.problem.Tq) {
+      for (int half = 0; half < C::kHalves; ++half) {
+        store_tile(p_.out,
+                   tile + half * C::kRows * kRowBytes,
+                   {half * 64, first_row_, head_ % p_.task.problem.H, batch()});
+      }
+    }
+    commit_stores();
+  }
+
+  // f32, when several key parts will be combined.
+  __device__ __forceinline__ void store_wide(const float (&inverse)[2]) {
+    const Problem& problem = p_.task.problem;
+    const Operand& to = p_.task.out;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (row(r) >= problem.Tq) continue;
+      float* out = static_cast<float*>(to.data) + batch() * to.batch + int64_t{row(r)} * to.time +
+                   head_ % problem.H * to.head;
+#pragma unroll
+      for (int j = 0; j < C::kDim / 8; ++j) {
+        const int d = 8 * j + thread_ % 4 * 2;
+        if (d >= problem.D) continue;
+        out[d] = out_[4 * j + 2 * r] * inverse[r];
+        out[d + 1] = out_[4 * j + 2 * r + 1] * inverse[r];
+      }
+    }
+  }
+
+  const Params& p_;
+  Shared<C>& s_;
+  const int warpgroup_, thread_;
+  const float scale2_, inverse_scale2_;
+  int slot_ = 0, head_ = 0, first_row_ = 0, start_ = 0;
+  int stored_slot_ = -1;  // of queries to be released
+  Stage<kStages> keys_, values_;
+  KeyRange visible_[2];
+  BlockRange own_;                     // blocks that this warpgroup reads
+  int full_begin_ = 0, full_end_ = 0;  // blocks that every row sees whole
+  SplitSum own_sum_[2];                // of the rows
+  float scores_[kKeysPerBlock / 2];
+  uint32_t weights_[kKeysPerBlock / 4];
+  float out_[C::kDim / 2];
+  float reference_[2], total_[2];
+};
+
+}  // namespace reynard::attention::cuda::sm90::fwd

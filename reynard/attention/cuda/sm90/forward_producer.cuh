@@ -1,0 +1,107 @@
+#pragma once
+// The loading side of the forward kernel: one thread takes tasks and keeps the rings of tiles full.
+
+#include "reynard/attention/cuda/sm90/forward_config.cuh"
+
+namespace reynard::attention::cuda::sm90::fwd {
+
+template <class C>
+class Producer {
+ public:
+  __device__ Producer(const Params& p, Shared<C>& s) : p_(p), s_(s) {}
+
+  // Numbers of tasks are drawn two ahead and their records read one ahead, so that short tasks do
+  // not wait for global memory.
+  __device__ void run() {
+    QueryTask task = task_number(draw());
+    int next = draw();
+    for (int turn = 0;; ++turn) {
+      const int slot = turn & 1;
+      const QueryTask following = task_number(next);
+      next = draw();
+      wait(shared_address(&s_.query_empty[slot]), ((turn >> 1) & 1) ^ 1);
+      s_.tasks[slot] = task;
+      if (task.m < 0) {
+        arrive(shared_address(&s_.query_full[slot]));
+        return;
+      }
+      load_queries(task, slot);
+      load_blocks(task);
+      task = following;
+    }
+  }
+
+ private:
+  __device__ int draw() { return atomicAdd(p_.plan.next_task, 1); }
+  __device__ QueryTask task_number(int number) const {
+    return number < p_.num_tasks ? p_.plan.tasks[number] : QueryTask();
+  }
+
+  __device__ void load_queries(const QueryTask& task, int slot) {
+    const uint32_t full = shared_address(&s_.query_full[slot]);
+    b_ = task.head / p_.task.problem.H, h_ = task.head % p_.task.problem.H;
+    arrive_expecting(full, C::kQueryBytes + C::kQuerySumBytes);
+    for (int half = 0; half < C::kHalves; ++half) {
+      load_tile(shared_address(s_.queries[slot]) + half * C::kRows * kRowBytes,
+                p_.q,
+                {half * 64, task.m * C::kRows, h_, b_},
+                full);
+    }
+    if constexpr (C::kGated) {
+      const int64_t block = int64_t{task.head} * p_.num_query_blocks + task.m;
+      load_bytes(shared_address(s_.query_sums[slot]),
+                 p_.query_sums + block * C::kRows,
+                 C::kQuerySumBytes,
+                 full);
+    }
+  }
+
+  // Values follow their keys by one block, as they are used.
+  __device__ void load_blocks(const QueryTask& task) {
+    const auto [first, last] = task.blocks;
+    for (int n = last; n >= first; --n) {
+      load_keys(task, n);
+      if (C::kWithValues && n < last) load_values(n + 1);
+    }
+    if (C::kWithValues && last >= first) load_values(first);
+  }
+
+  __device__ void load_keys(const QueryTask& task, int n) {
+    const uint32_t full = shared_address(&s_.key_full[keys_.index]);
+    wait(shared_address(&s_.key_empty[keys_.index]), keys_.parity ^ 1);
+    arrive_expecting(full, C::kKeyBytes + (C::kGated ? sizeof(BiasRecord) : 0));
+    load(shared_address(s_.keys[keys_.index]), p_.k, n, full);
+    if (C::kGated) {
+      load_bytes(shared_address(&s_.bias[keys_.index]),
+                 p_.records + int64_t{task.head} * p_.num_key_blocks + n,
+                 sizeof(BiasRecord),
+                 full);
+    }
+    keys_.next();
+  }
+
+  __device__ void load_values(int n) {
+    const uint32_t full = shared_address(&s_.value_full[values_.index]);
+    wait(shared_address(&s_.value_empty[values_.index]), values_.parity ^ 1);
+    arrive_expecting(full, C::kKeyBytes);
+    load(shared_address(s_.values[values_.index]), p_.v, n, full);
+    values_.next();
+  }
+
+  __device__ void load(uint32_t to, const CUtensorMap& map, int n, uint32_t full) {
+    const int group = p_.task.problem.H / p_.task.problem.G;
+    for (int half = 0; half < C::kHalves; ++half) {
+      load_tile(to + half * kKeysPerBlock * kRowBytes,
+                map,
+                {half * 64, n * kKeysPerBlock, h_ / group, b_},
+                full);
+    }
+  }
+
+  const Params& p_;
+  Shared<C>& s_;
+  Stage<kStages> keys_, values_;
+  int b_ = 0, h_ = 0;
+};
+
+}  // namespace reynard::attention::cuda::sm90::fwd
