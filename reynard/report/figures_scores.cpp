@@ -96,13 +96,11 @@ std::optional<Figure> score_map(const RunResults& run, size_t index, const Score
   for (const json& value : values) rows.insert(value.at("y"));
   json spec = base_spec(static_cast<int>(60 + 26 * rows.size()));
   spec["data"] = {{"values", values}};
-  const json x{{"field", "x"},
-               {"type", "ordinal"},
-               {"title", map.x_title},
-               {"axis",
-                {{"labelAngle", 0},
-                 {"labelOverlap", true},
-                 {"labelExpr", length_label(map.x == "length" ? run.train_length() : 0)}}}};
+  json x{{"field", "x"},
+         {"type", "ordinal"},
+         {"title", map.x_title},
+         {"axis", {{"labelAngle", 0}, {"labelOverlap", true}}}};
+  if (map.x == "length") x["axis"]["labelExpr"] = length_label(run.train_length());
   const json y{{"field", "y"}, {"type", "ordinal"}, {"title", map.y_title}};
   spec["encoding"] = {{"x", x}, {"y", y}};
   json color = quantitative("score", "score");

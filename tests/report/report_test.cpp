@@ -357,6 +357,13 @@ TEST(Report, EveryTaskOfScoresHasItsFigure) {
     EXPECT_EQ(rows_with(specs.at(id), "score").size(), 2) << id;
   }
   EXPECT_TRUE(specs.contains("document_perplexity"));
+  // Words and names of metrics are no numbers to be formatted.
+  const json::json_pointer label("/encoding/x/axis/labelExpr");
+  EXPECT_TRUE(specs.at("needle_1").contains(label));
+  for (const char* id : {"longbench_1", "lm_eval_1"}) {
+    ASSERT_TRUE(specs.contains(id)) << id;
+    EXPECT_FALSE(specs.at(id).contains(label)) << id;
+  }
   EXPECT_NE(score_figures(runs)[0].caption.find("columns from 128 on extrapolate"),
             std::string::npos);
   std::map<std::string, std::vector<std::string>> rows;
