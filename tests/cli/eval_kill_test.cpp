@@ -75,17 +75,21 @@ TEST_F(KilledEval, GoesOnWithoutRepeatingOrDroppingSamples) {
   const auto begin = std::chrono::steady_clock::now();
   const test::ProgramResult straight = eval("straight", 60);
   ASSERT_EQ(straight.exit_code, 0) << straight.errors;
-  const double whole =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  double whole = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::mt19937 random(7);  // kill times differ between machines anyway
   std::uniform_real_distribution<double> fraction(0.1, 0.8);
   int killed = 0;
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 40 && killed < 4; ++i) {
     const test::ProgramResult result = eval("killed", fraction(random) * whole);
-    EXPECT_TRUE(result.exit_code == 137 || result.exit_code == 0) << result.errors;
+    ASSERT_TRUE(result.exit_code == 137 || result.exit_code == 0) << result.errors;
     killed += result.exit_code == 137 ? 1 : 0;
+    if (result.exit_code == 137) continue;
+    // Other programs slowed the first run: begin again, with less time.
+    std::filesystem::remove_all(folder_ / "killed");
+    whole *= 0.7;
+    killed = 0;
   }
-  EXPECT_GE(killed, 1);
+  ASSERT_EQ(killed, 4);
   const test::ProgramResult last = eval("killed", 60);
   ASSERT_EQ(last.exit_code, 0) << last.errors;
   for (const char* task : {"forgetting_curve", "passkey"}) {
