@@ -45,7 +45,7 @@ struct ChatArguments {
   bool show_prompt = false, json = false;
 };
 
-constexpr const char* kFooter =
+constexpr const char* kChatFooter =
     "Examples:\n"
     "  reynard chat models/llama-instruct\n"
     "  reynard chat models/qwen --system \"Answer in one sentence.\" -t 0.7 --top-p 0.9\n"
@@ -259,7 +259,7 @@ void add_chat(CLI::App& app) {
                     arguments->show_prompt,
                     "write to standard error what the model reads, as the template makes it");
   command->add_flag("--json", arguments->json, "one JSON line per answer");
-  command->footer(kFooter);
+  command->footer(kChatFooter);
   command->callback([arguments] { run_chat(*arguments); });
 }
 

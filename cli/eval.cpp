@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string footer() {
+std::string eval_footer() {
   std::string text =
       "Examples:\n"
       "  reynard eval runs/fox --text data/python/held_out.tokens\n"
@@ -188,7 +188,7 @@ void add_eval(CLI::App& app) {
   add_remote_options(*command, arguments->remote);
   command->add_flag("--json", arguments->json, "Print one JSON line per task");
   command->allow_extras();
-  command->footer(footer);
+  command->footer(eval_footer);
   command->callback([arguments, command] { run_eval(*arguments, command->remaining()); });
 }
 

@@ -46,7 +46,7 @@ struct GenerateArguments {
   bool keep_all = false, stats = false, json = false;
 };
 
-constexpr const char* kFooter =
+constexpr const char* kGenerateFooter =
     "Examples:\n"
     "  reynard generate runs/fox \"def main(\"\n"
     "  reynard generate models/llama --file chapter.txt -t 0.8 --top-p 0.95 --seed 7\n"
@@ -358,7 +358,7 @@ void add_generate(CLI::App& app) {
   command->add_flag("--keep-all", arguments->keep_all, "never free forgotten cache pages");
   command->add_flag("--stats", arguments->stats, "speed, cache pages per head, bytes saved");
   command->add_flag("--json", arguments->json, "one JSON line per text");
-  command->footer(kFooter);
+  command->footer(kGenerateFooter);
   command->callback([arguments, prompt] { run_generate(*arguments, prompt->count() > 0); });
 }
 

@@ -45,7 +45,7 @@ struct InspectArguments {
   bool json = false;
 };
 
-constexpr const char* kFooter =
+constexpr const char* kInspectFooter =
     "Examples:\n"
     "  reynard inspect runs/fox --text data/python/held_out.tokens\n"
     "  reynard inspect runs/fox --text book.txt --length 65536 --heads 1.2,4.1 "
@@ -251,7 +251,7 @@ void add_inspect(CLI::App& app) {
       ->capture_default_str();
   add_device_option(*command, arguments->device);
   command->add_flag("--json", arguments->json, "Print the numbers instead of the findings");
-  command->footer(kFooter);
+  command->footer(kInspectFooter);
   command->callback([arguments] { run_inspect(*arguments); });
 }
 

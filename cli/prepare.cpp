@@ -22,7 +22,7 @@ struct PrepareArguments {
   int64_t roll_seed = 0;
 };
 
-constexpr const char* kFooter =
+constexpr const char* kPrepareFooter =
     "Examples:\n"
     "  reynard prepare book.txt -o data/book --held-out 0.05\n"
     "  reynard prepare src/ --glob '*.py' --min-bytes 4096 -o data/python --held-out 0.05\n"
@@ -111,7 +111,7 @@ void add_prepare(CLI::App& app) {
       ->needs(roll);
   command->add_option("--threads", options.num_threads, "0: as many as the machine has")
       ->capture_default_str();
-  command->footer(kFooter);
+  command->footer(kPrepareFooter);
   command->callback([arguments, roll] {
     arguments->options.inputs.assign(arguments->inputs.begin(), arguments->inputs.end());
     arguments->options.output = arguments->output;

@@ -34,7 +34,7 @@ struct ServeArguments {
   bool no_prefix_reuse = false;
 };
 
-constexpr const char* kFooter =
+constexpr const char* kServeFooter =
     "Examples:\n"
     "  reynard serve runs/fox\n"
     "  reynard serve models/llama --port 8080 --api-key SECRET --dtype bf16\n"
@@ -217,7 +217,7 @@ void add_serve(CLI::App& app) {
       ->capture_default_str();
   command->add_flag(
       "--no-prefix-reuse", arguments->no_prefix_reuse, "read every prompt from its beginning");
-  command->footer(kFooter);
+  command->footer(kServeFooter);
   command->callback([arguments] { run_serve(*arguments); });
 }
 

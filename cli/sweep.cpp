@@ -109,7 +109,7 @@ std::string table(const std::vector<Row>& rows, bool held_out) {
   return out;
 }
 
-nlohmann::ordered_json json(const std::vector<Row>& rows, bool held_out) {
+nlohmann::ordered_json rows_json(const std::vector<Row>& rows, bool held_out) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const Row& row : rows) {
     list.push_back({{"settings", row.point},
@@ -170,7 +170,7 @@ void run_sweep(const SweepArguments& arguments, const std::vector<std::string>& 
   std::stable_sort(
       rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.mean() < b.mean(); });
   const fs::path folder = fs::path(rows.front().folders.front()).parent_path();
-  checkpoint::write_atomically(folder / "sweep.json", json(rows, held_out).dump(2) + "\n");
+  checkpoint::write_atomically(folder / "sweep.json", rows_json(rows, held_out).dump(2) + "\n");
   fmt::print("{}best first; also in {}\n", table(rows, held_out), (folder / "sweep.json").string());
 }
 

@@ -26,7 +26,7 @@ namespace {
 constexpr int64_t kNumBytes = 256;
 constexpr int64_t kMaxVocabulary = 1 << 20;
 
-struct TrainArguments {
+struct TokenizerTrainArguments {
   std::vector<std::string> inputs;
   std::string output;
   int64_t vocab_size = 32000;
@@ -35,7 +35,7 @@ struct TrainArguments {
   data::CountOptions count;
 };
 
-constexpr const char* kFooter =
+constexpr const char* kTokenizerTrainFooter =
     "Examples:\n"
     "  reynard tokenizer train books/ -o tokenizer.json --vocab-size 8192\n"
     "  reynard tokenizer train src/ --glob '*.py' --pattern qwen2 -o code/tokenizer.json\n"
@@ -45,7 +45,7 @@ constexpr const char* kFooter =
     "vocabulary,\n"
     "whatever the number of threads. tokenizer.json is what the package `tokenizers` reads.\n";
 
-void check_arguments(const TrainArguments& arguments) {
+void check_arguments(const TokenizerTrainArguments& arguments) {
   const auto require = [](bool holds, const std::string& message) {
     if (!holds) throw Error("tokenizer train: " + message);
   };
@@ -69,7 +69,7 @@ void check_arguments(const TrainArguments& arguments) {
                       arguments.output));
 }
 
-void run_train(const TrainArguments& arguments) {
+void run_train(const TokenizerTrainArguments& arguments) {
   check_arguments(arguments);
   data::CountOptions count = arguments.count;
   count.inputs.assign(arguments.inputs.begin(), arguments.inputs.end());
@@ -109,7 +109,7 @@ void run_train(const TrainArguments& arguments) {
 
 void add_tokenizer_train(CLI::App& tokenizer) {
   CLI::App* train = tokenizer.add_subcommand("train", "learn a byte-level BPE from text");
-  const auto arguments = std::make_shared<TrainArguments>();
+  const auto arguments = std::make_shared<TokenizerTrainArguments>();
   arguments->count.special_tokens = {"<|endoftext|>"};
   train->add_option("INPUT", arguments->inputs, "text files, .jsonl, .gz, .zst and folders")
       ->required();
@@ -140,7 +140,7 @@ void add_tokenizer_train(CLI::App& tokenizer) {
       ->capture_default_str();
   train->add_option("--threads", arguments->count.num_threads, "0: as many as the machine has")
       ->capture_default_str();
-  train->footer(kFooter);
+  train->footer(kTokenizerTrainFooter);
   train->callback([arguments] { run_train(*arguments); });
 }
 

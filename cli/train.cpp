@@ -26,7 +26,7 @@ struct TrainArguments {
   bool quiet = false;
 };
 
-std::string footer() {
+std::string train_footer() {
   return "Examples:\n"
          "  reynard train configs/quickstart/fox.toml\n"
          "  reynard train configs/quickstart/fox.toml --run.folder=runs/short "
@@ -84,7 +84,7 @@ void add_train(CLI::App& app) {
   train->add_flag("--resume", arguments->resume, "go on with the run in run.folder");
   train->add_flag("--quiet", arguments->quiet, "no progress on stderr");
   train->allow_extras();
-  train->footer(footer);
+  train->footer(train_footer);
   train->callback([arguments, train] { run_train(*arguments, train->remaining()); });
 }
 

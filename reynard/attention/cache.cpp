@@ -1,5 +1,6 @@
 #include "reynard/attention/cache.h"
 
+#include "reynard/attention/log_mass.h"
 #include "reynard/attention/part_kernels.h"
 #include "reynard/attention/pruning.h"
 #include "reynard/tensor/check.h"
@@ -22,8 +23,6 @@ namespace reynard::attention {
 
 namespace {
 
-constexpr double kNoMass = -std::numeric_limits<double>::infinity();
-
 int64_t pages_for(int64_t tokens) {
   return (tokens + kPageTokens - 1) / kPageTokens;
 }
@@ -31,11 +30,6 @@ int64_t pages_for(int64_t tokens) {
 // The next f32 above: for bounds.
 float rounded_up(double x) {
   return std::nextafter(static_cast<float>(x), std::numeric_limits<float>::infinity());
-}
-
-double log_add_exp(double a, double b) {
-  const double high = std::max(a, b), low = std::min(a, b);
-  return low == kNoMass ? high : high + std::log1p(std::exp(low - high));
 }
 
 }  // namespace

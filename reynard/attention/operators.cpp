@@ -3,6 +3,7 @@
 #include "reynard/attention/arguments.h"
 #include "reynard/attention/bias.h"
 #include "reynard/attention/parts.h"
+#include "reynard/attention/pruning_limits.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
@@ -32,7 +33,6 @@ using BackwardResult = std::tuple<at::Tensor,
                                   std::vector<at::Tensor>,
                                   std::vector<at::Tensor>,
                                   std::vector<at::Tensor>>;
-constexpr int64_t kStartBlock = 128;  // queries that share one entry of start
 
 at::Tensor tensor_of(const OptionalTensor& t) {
   return t.value_or(at::Tensor());
@@ -156,7 +156,7 @@ ForwardResult forward_strided(const ForwardArguments& a) {
 
 ForwardResult forward_meta(const ForwardArguments& a) {
   const auto sizes = a.q.sym_sizes();
-  const c10::SymInt num_blocks = (sizes[1] + (kStartBlock - 1)) / kStartBlock;
+  const c10::SymInt num_blocks = (sizes[1] + (kQueryBlock - 1)) / kQueryBlock;
   const at::ScalarType lse_dtype = a.q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   return {a.q.new_empty_symint(sizes),
           a.q.new_empty_symint({sizes[0], sizes[2], sizes[1]}, a.q.options().dtype(lse_dtype)),

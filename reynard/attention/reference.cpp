@@ -1,5 +1,7 @@
 #include "reynard/attention/reference.h"
 
+#include "reynard/attention/pruning_limits.h"
+
 #include <ATen/TensorOperators.h>
 
 #include <ATen/ops/amax.h>
@@ -24,7 +26,6 @@ namespace reynard::attention {
 namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
-constexpr int64_t kStartBlock = 128;  // queries that share one entry of start
 
 at::ScalarType compute_dtype(const at::Tensor& t) {
   return t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -69,7 +70,7 @@ at::Tensor visible_keys(const KeyPart& part, int64_t Tq, const at::Tensor& start
     visible = visible.logical_and(key >= part.first_key.unsqueeze(1).unsqueeze(-1));
   }
   if (start.defined()) {
-    const at::Tensor row_start = start.index_select(2, query.floor_divide(kStartBlock));
+    const at::Tensor row_start = start.index_select(2, query.floor_divide(kQueryBlock));
     visible = visible.logical_and(key >= row_start.unsqueeze(-1));
   }
   return visible.expand({part.k.size(0), visible.size(1), Tq, Tk});

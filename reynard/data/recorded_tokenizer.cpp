@@ -19,13 +19,13 @@ namespace {
 
 constexpr std::string_view kPrefix = "tokenizer-";
 
-[[noreturn]] void fail(const fs::path& path, std::string_view action) {
+[[noreturn]] void fail_file(const fs::path& path, std::string_view action) {
   throw Error(fmt::format("{}: cannot be {}: {}", path.string(), action, std::strerror(errno)));
 }
 
 void write_synced(const fs::path& path, std::string_view contents) {
   const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor < 0) fail(path, "made");
+  if (descriptor < 0) fail_file(path, "made");
   bool good = true;
   while (good && !contents.empty()) {
     const ssize_t done = write(descriptor, contents.data(), contents.size());
@@ -37,7 +37,7 @@ void write_synced(const fs::path& path, std::string_view contents) {
   const int reason = errno;
   close(descriptor);
   errno = reason;
-  if (!good) fail(path, "written");
+  if (!good) fail_file(path, "written");
 }
 
 // The folder of a recorded tokenizer; empty for the byte tokenizer.

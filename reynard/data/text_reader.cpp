@@ -15,15 +15,15 @@ namespace reynard::data {
 
 namespace {
 
-constexpr size_t kBlockBytes = 1 << 20;
+constexpr size_t kTextBlockBytes = 1 << 20;
 constexpr size_t kMaxLineBytes = size_t{1} << 30;  // of a .jsonl file: it is held in memory
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
-// Blocks of a file without a byte order mark; tells how far it is.
-class Blocks {
+// TextBlocks of a file without a byte order mark; tells how far it is.
+class TextBlocks {
  public:
-  Blocks(const InputFile& file, std::atomic<int64_t>& progress, const std::atomic<bool>& stop)
-      : bytes_(file.path), block_(kBlockBytes), progress_(progress), stop_(stop) {}
+  TextBlocks(const InputFile& file, std::atomic<int64_t>& progress, const std::atomic<bool>& stop)
+      : bytes_(file.path), block_(kTextBlockBytes), progress_(progress), stop_(stop) {}
 
   // Empty at the end.
   std::string_view next() {
@@ -85,7 +85,7 @@ size_t character_begin(std::string_view text, size_t at) {
 void read_text_file(const InputFile& file,
                     const TextReaderOptions& options,
                     const DocumentSink& sink,
-                    Blocks& blocks) {
+                    TextBlocks& blocks) {
   tokenizer::Utf8Validator validator;
   int64_t position = 0;  // of the block
   bool cut_to_come = options.held_out_from_byte > 0;
@@ -125,7 +125,7 @@ class JsonLines {
   JsonLines(const InputFile& file, const TextReaderOptions& options, const DocumentSink& sink)
       : file_(file), options_(options), sink_(sink) {}
 
-  void read(Blocks& blocks) {
+  void read(TextBlocks& blocks) {
     std::string line;
     for (auto block = blocks.next(); !block.empty(); block = blocks.next()) {
       while (!block.empty()) {
@@ -179,7 +179,7 @@ void read_documents(const InputFile& file,
                     const DocumentSink& sink,
                     std::atomic<int64_t>& progress,
                     const std::atomic<bool>& stop) {
-  Blocks blocks(file, progress, stop);
+  TextBlocks blocks(file, progress, stop);
   if (file.is_jsonl()) {
     JsonLines(file, options, sink).read(blocks);
   } else {

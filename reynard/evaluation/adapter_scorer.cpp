@@ -11,7 +11,7 @@ namespace reynard::evaluation {
 
 namespace {
 
-constexpr double kRounding = 1e-3;  // a probability of one may come out a little above
+constexpr double kLogprobRounding = 1e-3;  // a probability of one may come out a little above
 
 class AdapterScorer final : public Scorer {
  public:
@@ -76,7 +76,7 @@ class AdapterScorer final : public Scorer {
       }
       const nlohmann::json& logprob = answer["logprobs"][i - 1];
       const nlohmann::json& hit = answer["hits"][i - 1];
-      if (!logprob.is_number() || !(logprob.get<double>() <= kRounding)) {
+      if (!logprob.is_number() || !(logprob.get<double>() <= kLogprobRounding)) {
         bad_answer(fmt::format("logprobs[{}] is {}", i - 1, logprob.dump()));
       }
       const bool is_hit = hit == true || hit == 1;

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uintmax_t kMostBytes = uintmax_t{64} << 20;  // a published file has some 20 kB
+constexpr uintmax_t kMostCurveBytes = uintmax_t{64} << 20;  // a published file has some 20 kB
 
 std::string text_of(const fs::path& path) {
   std::error_code failed;
@@ -23,7 +23,7 @@ std::string text_of(const fs::path& path) {
   if (failed) {
     throw Error(fmt::format("forgetting-curve: {}: {}", path.string(), failed.message()));
   }
-  if (bytes > kMostBytes) {
+  if (bytes > kMostCurveBytes) {
     throw Error(fmt::format("forgetting-curve: {} is larger than 64 MiB", path.string()));
   }
   std::ifstream in(path, std::ios::binary);

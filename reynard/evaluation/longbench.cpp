@@ -127,7 +127,7 @@ constexpr bool kFirstLine = true;
 constexpr bool kAllOfIt = false;
 using enum LongbenchMetric;
 
-constexpr std::array kTasks = {
+constexpr std::array kLongbenchTasks = {
     LongbenchTask{"narrativeqa", kF1, 128, kAllOfIt, kStory},
     LongbenchTask{"qasper", kF1, 128, kAllOfIt, kArticle},
     LongbenchTask{"multifieldqa_en", kF1, 64, kAllOfIt, kText},
@@ -177,12 +177,12 @@ std::string read_sample(const nlohmann::json& line,
 }  // namespace
 
 std::span<const LongbenchTask> longbench_tasks() {
-  return kTasks;
+  return kLongbenchTasks;
 }
 
 const LongbenchTask& longbench_task_named(std::string_view name) {
   std::vector<std::string_view> known;
-  for (const LongbenchTask& task : kTasks) {
+  for (const LongbenchTask& task : kLongbenchTasks) {
     if (task.name == name) return task;
     known.push_back(task.name);
   }

@@ -1,11 +1,13 @@
 #pragma once
-// Lists of numbers as base64 of little-endian f32, so that per-token results of long rows stay
-// small in a JSON line (5.4 bytes a number) and come back bit for bit.
+// Numbers in JSON lines. Lists are base64 of little-endian f32, so that per-token results of long
+// rows stay small (5.4 bytes a number) and come back bit for bit.
 
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <nlohmann/json_fwd.hpp>
 
 namespace reynard::evaluation {
 
@@ -13,5 +15,8 @@ std::string pack_floats(std::span<const float> values);
 
 // Throws reynard::Error when the text is not base64 of whole floats.
 std::vector<float> unpack_floats(std::string_view text);
+
+// JSON knows no NaN: null.
+nlohmann::json number_or_null(double x);
 
 }  // namespace reynard::evaluation

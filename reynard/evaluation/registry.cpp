@@ -17,7 +17,7 @@ namespace {
 constexpr bool kByDefault = true;
 constexpr bool kOnRequest = false;
 
-constexpr std::array kTasks = {
+constexpr std::array kEntries = {
     TaskEntry{
         "per_position_loss", "loss by position in the text", kByDefault, make_per_position_loss},
     TaskEntry{"forgetting_curve", "copy accuracy by distance", kByDefault, make_forgetting_curve},
@@ -42,12 +42,12 @@ constexpr std::array kTasks = {
 }  // namespace
 
 std::span<const TaskEntry> tasks() {
-  return kTasks;
+  return kEntries;
 }
 
 const TaskEntry& task_named(std::string_view name) {
   std::vector<std::string_view> known;
-  for (const TaskEntry& entry : kTasks) {
+  for (const TaskEntry& entry : kEntries) {
     if (entry.name == name) return entry;
     known.push_back(entry.name);
   }

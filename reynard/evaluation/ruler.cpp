@@ -17,7 +17,7 @@ namespace reynard::evaluation {
 namespace {
 
 // Benchmark data, quoted exactly (NOTICE). {0}: type of the value, {1}: context, {2}: query.
-constexpr std::string_view kNeedle = "One of the special magic {0} for {1} is: {2}.";
+constexpr std::string_view kMagicNeedle = "One of the special magic {0} for {1} is: {2}.";
 constexpr std::string_view kManyNeedles =
     "Some special magic {0} are hidden within the following text. Make sure to memorize it. I will "
     "quiz you about the {0} afterwards.\n{1}\nWhat are all the special magic {0} for {2} mentioned "
@@ -171,7 +171,7 @@ std::string needle_context(const NeedleKind& kind,
   std::vector<std::string> lines;
   for (int64_t i = 0; i < std::max<int64_t>(size, static_cast<int64_t>(needles.size())); ++i) {
     lines.push_back(kind.hay == Hay::kNoise ? std::string(kNoise)
-                                            : fmt::format(fmt::runtime(kNeedle),
+                                            : fmt::format(fmt::runtime(kMagicNeedle),
                                                           name_of(kind.value),
                                                           draw(kind.key, sources, random),
                                                           draw(kind.value, sources, random)));
@@ -192,7 +192,7 @@ RulerSample needle_sample(const NeedleKind& kind,
     for (int64_t v = 0; v < kind.values; ++v) {
       values.back().push_back(draw(kind.value, sources, random));
       needles.push_back(fmt::format(
-          fmt::runtime(kNeedle), name_of(kind.value), keys.back(), values.back().back()));
+          fmt::runtime(kMagicNeedle), name_of(kind.value), keys.back(), values.back().back()));
     }
   }
   shuffle(needles, random);
@@ -307,7 +307,7 @@ constexpr auto kNumbers = Value::kNumbers;
 constexpr auto kWords = Value::kWords;
 constexpr auto kUuids = Value::kUuids;
 
-constexpr std::array kTasks = {
+constexpr std::array kRulerTasks = {
     RulerTask{"niah_single_1", 128, 1, false, make_needles<Hay::kNoise, kWords, kNumbers>},
     RulerTask{"niah_single_2", 128, 25, false, make_needles<Hay::kEssay, kWords, kNumbers>},
     RulerTask{"niah_single_3", 128, 25, false, make_needles<Hay::kEssay, kWords, kUuids>},
@@ -344,12 +344,12 @@ RulerSample ruler_variables(PythonRandom& random, int64_t lines, int64_t name_si
 }
 
 std::span<const RulerTask> ruler_tasks() {
-  return kTasks;
+  return kRulerTasks;
 }
 
 const RulerTask& ruler_task_named(std::string_view name) {
   std::vector<std::string_view> known;
-  for (const RulerTask& task : kTasks) {
+  for (const RulerTask& task : kRulerTasks) {
     if (task.name == name) return task;
     known.push_back(task.name);
   }

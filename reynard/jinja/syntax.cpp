@@ -16,9 +16,9 @@ namespace {
 
 using Kind = Token::Kind;
 
-class Parser {
+class TemplateParser {
  public:
-  explicit Parser(std::string_view source) : reader_(tokens_of(source)) {}
+  explicit TemplateParser(std::string_view source) : reader_(tokens_of(source)) {}
 
   std::vector<Statement> whole() {
     std::vector<Statement> statements = block({});
@@ -171,7 +171,7 @@ class Parser {
 }  // namespace
 
 std::vector<Statement> parse(std::string_view source) {
-  return Parser(source).whole();
+  return TemplateParser(source).whole();
 }
 
 }  // namespace reynard::jinja

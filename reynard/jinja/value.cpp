@@ -13,7 +13,7 @@ namespace reynard::jinja {
 namespace {
 
 // Values inside each other are freed and compared by recursion.
-constexpr int32_t kMaxDepth = 50;
+constexpr int32_t kMaxValueDepth = 50;
 
 void write_json(const Value& value, int64_t indent, int64_t level, std::string& out) {
   const auto new_line = [&](int64_t depth) {
@@ -69,7 +69,7 @@ Value::Value(Map value) {
 void Value::hold(const Value& inner) {
   depth_ = std::max(depth_, inner.depth_ + 1);
   holds_namespace_ |= inner.holds_namespace_;
-  if (depth_ > kMaxDepth) throw Error("lists are too deep inside each other");
+  if (depth_ > kMaxValueDepth) throw Error("lists are too deep inside each other");
 }
 
 const Value::List* Value::list() const {

@@ -73,6 +73,9 @@ std::optional<Figure> document_perplexity(const Runs& runs);
 // All figures of tasks that ask for something said in a long text.
 std::vector<Figure> score_figures(const Runs& runs);
 
+// Puts a figure behind the others, where there is one.
+void keep(std::vector<Figure>& figures, std::optional<Figure> figure);
+
 // Centred mean over `window` positions, shrinking at the ends; NaN stays out of the means.
 std::vector<double> smoothed(const std::vector<double>& values, int64_t window);
 

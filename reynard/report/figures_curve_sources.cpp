@@ -13,7 +13,7 @@ namespace reynard::report {
 
 namespace {
 
-constexpr double kLevel = 0.05;
+constexpr double kTestLevel = 0.05;
 
 json length_axis() {
   json x = quantitative("length", "length of the copied text (tokens)");
@@ -96,8 +96,8 @@ std::string prefix_verdict(const json& tests, const std::string& target) {
   for (const json& test : tests) {
     if (text_at(test, "/target") != target) continue;
     ++lengths;
-    anova += number_at(test, "/anova/p_value") < kLevel ? 1 : 0;
-    kruskal += number_at(test, "/kruskal_wallis/p_value") < kLevel ? 1 : 0;
+    anova += number_at(test, "/anova/p_value") < kTestLevel ? 1 : 0;
+    kruskal += number_at(test, "/kruskal_wallis/p_value") < kTestLevel ? 1 : 0;
   }
   if (lengths == 0) return "";
   return fmt::format(
@@ -106,7 +106,7 @@ std::string prefix_verdict(const json& tests, const std::string& target) {
       anova,
       lengths,
       kruskal,
-      static_cast<int64_t>(std::ceil(kLevel * static_cast<double>(lengths))));
+      static_cast<int64_t>(std::ceil(kTestLevel * static_cast<double>(lengths))));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace reynard::report {
 
 namespace {
 
-constexpr size_t kMostPoints = 400;  // of one line
+constexpr size_t kMostPositions = 400;  // of one line
 
 std::vector<double> series_of(const RunResults& run, const std::string& key) {
   std::vector<double> values;
@@ -130,7 +130,7 @@ std::optional<Figure> loss_by_position(const Runs& runs, const FigureOptions& op
   for (const RunResults& run : runs) {
     const std::vector<double> loss = smoothed(series_of(run, "loss"), options.smoothing_window);
     const std::vector<double> width = half_widths(run);
-    for (const size_t i : thinned(loss.size(), kMostPoints)) {
+    for (const size_t i : thinned(loss.size(), kMostPositions)) {
       if (static_cast<int64_t>(i) < first || std::isnan(loss[i])) continue;
       json point{{"run", run.name}, {"position", i + 1}, {"loss", rounded(loss[i])}};
       if (i < width.size() && !std::isnan(width[i])) {
@@ -194,7 +194,7 @@ std::optional<Figure> perplexity_by_length(const Runs& runs) {
   for (const RunResults& run : runs) {
     const std::vector<double> perplexity = series_of(run, "perplexity");
     const std::vector<double> width = series_of(run, "log_perplexity_half_width");
-    for (const size_t i : thinned(perplexity.size(), kMostPoints)) {
+    for (const size_t i : thinned(perplexity.size(), kMostPositions)) {
       if (static_cast<int64_t>(i) < first || std::isnan(perplexity[i])) continue;
       json point{{"run", run.name}, {"length", i + 1}, {"perplexity", rounded(perplexity[i])}};
       if (i < width.size() && !std::isnan(width[i])) {

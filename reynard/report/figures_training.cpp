@@ -11,8 +11,8 @@ namespace reynard::report {
 
 namespace {
 
-constexpr size_t kMostPoints = 500;    // of one line
-constexpr int64_t kMostSmoothed = 21;  // logged steps
+constexpr size_t kMostCurvePoints = 500;  // of one line
+constexpr int64_t kMostSmoothed = 21;     // logged steps
 
 // The color scale that gives each run its color.
 json run_scale(const Runs& runs) {
@@ -91,7 +91,7 @@ std::optional<Figure> training_loss(const Runs& runs) {
   for (const RunResults& run : runs) {
     const Curve curve = curve_of(run, "loss");
     const std::vector<double> mean = smoothed(curve.values, window);
-    for (const size_t i : thinned(curve.values.size(), kMostPoints)) {
+    for (const size_t i : thinned(curve.values.size(), kMostCurvePoints)) {
       values.push_back({{"run", run.name},
                         {"tokens", curve.tokens[i]},
                         {"loss", rounded(curve.values[i])},
@@ -122,7 +122,7 @@ std::optional<Figure> training_speed(const Runs& runs) {
   json values = json::array();
   for (const RunResults& run : runs) {
     const Curve curve = curve_of(run, "tokens_per_s");
-    for (const size_t i : thinned(curve.values.size(), kMostPoints)) {
+    for (const size_t i : thinned(curve.values.size(), kMostCurvePoints)) {
       values.push_back(
           {{"run", run.name}, {"tokens", curve.tokens[i]}, {"speed", rounded(curve.values[i])}});
     }
@@ -152,7 +152,7 @@ std::optional<Figure> gate_saturation(const Runs& runs) {
     if (curve_of(run, "gates_open").values.empty()) continue;  // a model without gates
     for (const auto& [key, label] : keys) {
       const Curve curve = curve_of(run, key);
-      for (const size_t i : thinned(curve.values.size(), kMostPoints)) {
+      for (const size_t i : thinned(curve.values.size(), kMostCurvePoints)) {
         values.push_back({{"run", run.name},
                           {"tokens", curve.tokens[i]},
                           {"share", rounded(curve.values[i])},

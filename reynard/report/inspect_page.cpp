@@ -18,10 +18,6 @@ namespace {
 constexpr double kNoChange = 1e-3;  // nats: a change of the loss that nobody would notice
 constexpr int kLargestMap = 256;    // pixels
 
-void keep(std::vector<Figure>& figures, std::optional<Figure> figure) {
-  if (figure) figures.push_back(std::move(*figure));
-}
-
 std::vector<double> of_heads(const json& inspection, const std::string& key) {
   std::vector<double> values;
   for (const json& head : inspection.value("heads", json::array())) {

@@ -21,11 +21,11 @@ std::string title_of(const Runs& runs) {
   return fmt::format("What {} {}", names, runs.size() == 1 ? "remembers" : "remember");
 }
 
+}  // namespace
+
 void keep(std::vector<Figure>& figures, std::optional<Figure> figure) {
   if (figure) figures.push_back(std::move(*figure));
 }
-
-}  // namespace
 
 std::vector<FigureGroup> figure_groups(const Runs& runs, const FigureOptions& options) {
   std::vector<FigureGroup> groups{

@@ -277,13 +277,13 @@ std::string peak_memory_text(const RunResults& run) {
   return text_unless_nan(peak_memory(run), bytes_text);
 }
 
-struct Quantity {
+struct TableRow {
   const char* name;
   const char* meaning;
   std::string (*value)(const RunResults& run);
 };
 
-constexpr Quantity kQuantities[] = {
+constexpr TableRow kTableRows[] = {
     {"Parameters", "all weights that are stored", parameters},
     {"Non-embedding parameters", "without the input embedding", non_embedding_parameters},
     {"Trained on", "tokens seen in training, and how many at once", trained_on},
@@ -380,9 +380,9 @@ std::string bytes_text(double bytes) {
 
 std::vector<SummaryRow> summary_rows(const Runs& runs) {
   std::vector<SummaryRow> rows;
-  for (const Quantity& quantity : kQuantities) {
-    SummaryRow row{quantity.name, quantity.meaning, {}};
-    for (const RunResults& run : runs) row.values.push_back(quantity.value(run));
+  for (const TableRow& shown : kTableRows) {
+    SummaryRow row{shown.name, shown.meaning, {}};
+    for (const RunResults& run : runs) row.values.push_back(shown.value(run));
     const bool any = std::any_of(
         row.values.begin(), row.values.end(), [](const std::string& v) { return !v.empty(); });
     if (any) rows.push_back(std::move(row));

@@ -8,10 +8,6 @@ namespace reynard::tokenizer {
 
 namespace {
 
-bool is_letter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
 bool ends_with_word(std::string_view text) {
   return !text.empty() && is_word(code_point_before(text, text.size()).value);
 }
@@ -113,9 +109,9 @@ void TokenFinder::split(std::string_view text,
 bool TokenFinder::keeps_word_ends() const {
   return std::none_of(tokens_.begin(), tokens_.end(), [](const Entry& entry) {
     for (std::size_t i = 1; i < entry.text.size(); ++i) {
-      if (entry.text[i] == ' ' && is_letter(entry.text[i - 1])) return true;
+      if (entry.text[i] == ' ' && is_ascii_letter(entry.text[i - 1])) return true;
     }
-    return (entry.token.rstrip && is_letter(entry.text.back())) ||
+    return (entry.token.rstrip && is_ascii_letter(entry.text.back())) ||
            (entry.token.single_word && entry.text.front() == ' ');
   });
 }

@@ -15,15 +15,6 @@ namespace {
 // Texts are encoded in chunks of about this size: what a chunk needs then fits into the caches.
 constexpr std::size_t kChunkBytes = 1 << 15;
 
-bool is_letter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
-bool is_utf8(std::string_view text) {
-  Utf8Validator validator;
-  return validator.feed(text) && validator.finish();
-}
-
 }  // namespace
 
 struct BytePairTokenizer::Scratch {
@@ -37,7 +28,7 @@ std::size_t last_safe_place(std::string_view text, bool words, bool newlines) {
   for (std::size_t i = text.size(); i >= 2; --i) {  // between text[i - 2] and text[i - 1]
     const char before = text[i - 2];
     const char behind = text[i - 1];
-    if (words && behind == ' ' && is_letter(before)) return i - 1;
+    if (words && behind == ' ' && is_ascii_letter(before)) return i - 1;
     if (newlines && before == '\n' && i >= 3 && (behind & 0xc0) != 0x80) {
       const bool alone = !is_space(code_point_before(text, i - 2).value);
       // A character that is cut off at the end might be a space.

@@ -24,11 +24,6 @@ bool is_plain(Type type) {
 
 constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
 
-bool is_utf8(std::string_view text) {
-  Utf8Validator validator;
-  return validator.feed(text) && validator.finish();
-}
-
 // The bytes of the character that the text begins with; 0: there is none.
 std::size_t valid_character(std::string_view text) {
   const auto length = static_cast<std::size_t>(code_point_at(text, 0).length);

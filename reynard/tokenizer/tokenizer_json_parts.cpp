@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxDepth = 16;  // of Sequence in Sequence
+constexpr int kMaxSequenceDepth = 16;  // of Sequence in Sequence
 
 [[noreturn]] void unsupported(const JsonObject& object, std::string_view what) {
   object.fail(fmt::format("{} is not supported", what));
@@ -24,7 +24,7 @@ constexpr int kMaxDepth = 16;  // of Sequence in Sequence
 // Calls read(part) for each part of a Sequence.
 template <class Read>
 void for_each_part(const JsonObject& object, std::string_view key, int depth, const Read& read) {
-  if (depth >= kMaxDepth) object.fail("Sequence is nested too deeply");
+  if (depth >= kMaxSequenceDepth) object.fail("Sequence is nested too deeply");
   const json& list = object.value(key);
   if (!list.is_array()) object.fail(fmt::format("\"{}\" must be a list", key));
   for (std::size_t i = 0; i < list.size(); ++i) {

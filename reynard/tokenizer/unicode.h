@@ -53,6 +53,9 @@ CharClass char_class(char32_t c);
 inline bool is_space(char32_t c) {
   return char_class(c) == CharClass::kSpace;
 }
+inline bool is_ascii_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
 // \w of the regex libraries: letters, marks, decimal digits, connectors and joiners.
 bool is_word(char32_t c);
 

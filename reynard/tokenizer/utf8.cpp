@@ -55,6 +55,11 @@ bool Utf8Validator::feed(std::string_view bytes) {
   return true;
 }
 
+bool is_utf8(std::string_view text) {
+  Utf8Validator validator;
+  return validator.feed(text) && validator.finish();
+}
+
 std::string displayable(std::string_view bytes) {
   std::string out;
   while (!bytes.empty()) {

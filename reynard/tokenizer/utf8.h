@@ -29,6 +29,8 @@ class Utf8Validator {
   unsigned char high_ = 0xbf;
 };
 
+bool is_utf8(std::string_view text);
+
 // The text with every invalid sequence replaced by U+FFFD (one per maximal part, as Unicode
 // advises).
 std::string displayable(std::string_view bytes);

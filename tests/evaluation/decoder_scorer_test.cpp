@@ -34,7 +34,7 @@
 namespace reynard::evaluation {
 namespace {
 
-models::DecoderConfig small_config() {
+models::DecoderConfig small_decoder() {
   models::DecoderConfig config;
   config.vocab_size = 50;
   config.hidden_size = 32;
@@ -67,7 +67,7 @@ Plain plain_scores(models::Decoder& decoder, const std::vector<int64_t>& tokens)
 
 // With a memory long texts are read in chunks of batch_tokens, whatever its contexts are.
 models::DecoderConfig memory_config(int64_t last_context) {
-  models::DecoderConfig config = small_config();
+  models::DecoderConfig config = small_decoder();
   config.mixer = "memory_attention";
   config.memory.window = 8;
   config.memory.last_context = last_context;
@@ -137,10 +137,10 @@ TEST_P(DecoderScorerOf, TextsAreTheSameHoweverManyAreWrittenTogether) {
 
 INSTANTIATE_TEST_SUITE_P(All,
                          DecoderScorerOf,
-                         testing::Values(small_config(), memory_config(0), memory_config(6)));
+                         testing::Values(small_decoder(), memory_config(0), memory_config(6)));
 
 TEST(DecoderScorer, PruningOfARequestChangesOnlyThatRequest) {
-  models::DecoderConfig config = small_config();
+  models::DecoderConfig config = small_decoder();
   config.attention.forget_gate = models::ForgetGate::kFixed;
   config.attention.decay_time_min = 2;  // forgets within a few tokens: nearly all can be pruned
   config.attention.decay_time_max = 4;
@@ -179,7 +179,7 @@ TEST(DecoderScorer, PruningOfARequestChangesOnlyThatRequest) {
 }
 
 TEST(DecoderScorer, GeneratesWithTheModel) {
-  models::Decoder decoder(small_config(), 1);
+  models::Decoder decoder(small_decoder(), 1);
   Generate query;
   query.prompt = tokens_from(1, 9);
   query.max_tokens = 5;
@@ -196,7 +196,7 @@ TEST(DecoderScorer, GeneratesWithTheModel) {
 
 // A run that was killed between batches, or in the middle of a line, goes on to the same samples.
 TEST(DecoderScorer, WrittenSamplesAreTheSameAfterAKill) {
-  models::DecoderConfig model = small_config();
+  models::DecoderConfig model = small_decoder();
   model.vocab_size = 258;
   models::Decoder decoder(model, 2);
   Corpus corpus = test::corpus_of(tokens_from(5, 3000), {3000});
@@ -261,7 +261,7 @@ TEST(CellMaps, EqualTheDenseMatrices) {
 
 // Every task of the registry runs on a model and gives a summary.
 TEST(Tasks, AllRunOnADecoder) {
-  models::DecoderConfig model = small_config();
+  models::DecoderConfig model = small_decoder();
   model.vocab_size = 258;  // prompts of bytes
   model.attention.qk_norm = models::QKNorm::kPerHead;
   models::Decoder decoder(model, 2);

@@ -76,7 +76,7 @@ std::string error_of(const std::function<void()>& act) {
   return "no error";
 }
 
-Request scores(std::vector<int64_t> context, std::vector<int64_t> continuation) {
+Request score_of(std::vector<int64_t> context, std::vector<int64_t> continuation) {
   return {"x", {}, Score{std::move(context), std::move(continuation), {}}};
 }
 
@@ -87,7 +87,7 @@ TEST(EndpointScorer, ReadsLogProbabilitiesAndHits) {
   options.api_key = "secret";
   const auto scorer = make_endpoint_scorer(options, corpus, 3);
   const std::vector<Request> requests{
-      scores({10, 11}, {12, 13}), scores({}, {20, 22}), scores({}, {5})};
+      score_of({10, 11}, {12, 13}), score_of({}, {20, 22}), score_of({}, {5})};
   const std::vector<Response> responses = scorer->answer(requests);
   const auto& first = std::get<Scored>(responses[0]);
   EXPECT_EQ(first.logprobs, (std::vector<float>{-0.12F, -0.13F}));
@@ -197,7 +197,7 @@ TEST(EndpointScorer, AsksAgainAfterFailuresStallsAndNonsense) {
   options.timeout_s = 2;
   std::vector<std::string> notes;
   options.retries.note = [&](const std::string& note) { notes.push_back(note); };
-  const std::vector<Request> requests{scores({10}, {12})};
+  const std::vector<Request> requests{score_of({10}, {12})};
   const auto scorer = make_endpoint_scorer(options, corpus, 1);
   EXPECT_EQ(std::get<Scored>(scorer->answer(requests)[0]).logprobs, std::vector<float>{-0.12F});
   ASSERT_GE(notes.size(), 5U);  // more on a machine so busy that answers take seconds
@@ -217,7 +217,7 @@ TEST(EndpointScorer, ARefusalIsReportedAtOnce) {
   });
   const Corpus corpus = small_corpus();
   const auto scorer = make_endpoint_scorer(server.options(/*attempts=*/5), corpus, 1);
-  const std::vector<Request> requests{scores({10}, {12})};
+  const std::vector<Request> requests{score_of({10}, {12})};
   const std::string message = error_of([&] { scorer->answer(requests); });
   EXPECT_NE(message.find("status 400: too long by 7 tokens"), std::string::npos) << message;
   EXPECT_EQ(asked, 1);
@@ -295,7 +295,7 @@ TEST(EndpointScorer, AChatEndpointWritesButDoesNotScore) {
   EndpointOptions options = server.options();
   options.chat = true;
   const auto scorer = make_endpoint_scorer(options, corpus, 2);
-  EXPECT_NE(scorer->cannot_answer(scores({1}, {2})).find("log-probabilities"), std::string::npos);
+  EXPECT_NE(scorer->cannot_answer(score_of({1}, {2})).find("log-probabilities"), std::string::npos);
   EXPECT_EQ(scorer->cannot_answer({"x", {}, Generate{}}), "");
   const test::TempDir folder;
   EvaluationConfig config;
@@ -310,7 +310,7 @@ TEST(EndpointScorer, AChatEndpointWritesButDoesNotScore) {
 
   // The same server asked for what it does not have.
   const auto plain = make_endpoint_scorer(server.options(/*attempts=*/5), corpus, 1);
-  const std::vector<Request> requests{scores({10}, {12})};
+  const std::vector<Request> requests{score_of({10}, {12})};
   const std::string message = error_of([&] { plain->answer(requests); });
   EXPECT_NE(message.find("status 404"), std::string::npos) << message;
   EXPECT_NE(message.find("--chat"), std::string::npos) << message;
@@ -337,7 +337,7 @@ TEST(EndpointScorer, AReplyWithoutContentIsNamed) {
 TEST(EndpointScorer, SaysWhatItCannotAnswer) {
   const Corpus corpus = small_corpus();
   const auto scorer = make_endpoint_scorer({.url = "http://127.0.0.1:1"}, corpus, 1);
-  EXPECT_EQ(scorer->cannot_answer(scores({1}, {2})), "");
+  EXPECT_EQ(scorer->cannot_answer(score_of({1}, {2})), "");
   EXPECT_EQ(scorer->cannot_answer({"x", {}, Generate{}}), "");
   EXPECT_NE(scorer->cannot_answer({"x", {}, Probe{}}), "");
   EXPECT_NE(scorer->cannot_answer({"x", {}, Score{{1}, {2}, -10.0}}), "");

@@ -25,7 +25,7 @@ Corpus corpus_of_documents() {
   return corpus;
 }
 
-EvaluationConfig small_config() {
+EvaluationConfig perplexity_config() {
   EvaluationConfig config;
   config.perplexity.window = 40;
   config.perplexity.stride = 10;
@@ -37,7 +37,7 @@ EvaluationConfig small_config() {
 
 TEST(PerplexityTask, EveryTokenIsScoredOnceInEitherKindOfWindow) {
   const Corpus corpus = corpus_of_documents();
-  const auto task = task_named("perplexity").make(corpus, small_config(), {});
+  const auto task = task_named("perplexity").make(corpus, perplexity_config(), {});
   const Requests requests = task->requests();
   std::map<std::string, std::vector<int64_t>> scored;
   for (int64_t i = 0; i < requests.size; ++i) {
@@ -65,7 +65,7 @@ TEST(PerplexityTask, EveryTokenIsScoredOnceInEitherKindOfWindow) {
 
 TEST(PerplexityTask, StreamsPutOtherDocumentsBeforeTheSameLastOne) {
   const Corpus corpus = corpus_of_documents();
-  const auto task = task_named("perplexity").make(corpus, small_config(), {});
+  const auto task = task_named("perplexity").make(corpus, perplexity_config(), {});
   // Four documents have 50 tokens: streams of eight are left out.
   EXPECT_EQ(task->settings().at("documents"), (std::vector<int64_t>{1, 2, 4}));
   const Requests requests = task->requests();
@@ -109,7 +109,7 @@ TEST(PerplexityTask, IsTheExponentialOfTheMeanLoss) {
   const Corpus corpus = corpus_of_documents();
   Fading scorer;
   const auto summary = evaluate(scorer,
-                                *task_named("perplexity").make(corpus, small_config(), {}),
+                                *task_named("perplexity").make(corpus, perplexity_config(), {}),
                                 {.folder = folder.path()});
   double loss = 0;
   for (int i = 1; i <= 50; ++i) loss += 1.0 / i;
@@ -125,7 +125,7 @@ TEST(PerplexityTask, IsTheExponentialOfTheMeanLoss) {
 
 TEST(PerplexityTask, StrideLongerThanTheWindowIsRefused) {
   const Corpus corpus = corpus_of_documents();
-  EvaluationConfig config = small_config();
+  EvaluationConfig config = perplexity_config();
   config.perplexity.stride = 41;
   EXPECT_THROW(task_named("perplexity").make(corpus, config, {}), Error);
 }

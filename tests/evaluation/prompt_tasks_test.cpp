@@ -52,7 +52,7 @@ Corpus text_corpus(int64_t size = 20000) {
   return corpus;
 }
 
-EvaluationConfig small_config() {
+EvaluationConfig prompt_config() {
   EvaluationConfig config;
   config.needle.longest = 2000;
   config.needle.lengths = 3;
@@ -81,17 +81,18 @@ class PromptTasks : public testing::TestWithParam<const char*> {};
 
 TEST_P(PromptTasks, OracleScoresOneAndAConstantAnswerNearChance) {
   Writer knows = oracle();
-  const auto right = run(GetParam(), knows, small_config());
+  const auto right = run(GetParam(), knows, prompt_config());
   EXPECT_EQ(right.at("metrics").at("score"), 1.0);
   EXPECT_EQ(right.at("metrics").at("samples"), knows.answered);
   Writer constant = parrot(" 12345 and the of");
-  EXPECT_LT(run(GetParam(), constant, small_config()).at("metrics").at("score").get<double>(), 0.2);
+  EXPECT_LT(run(GetParam(), constant, prompt_config()).at("metrics").at("score").get<double>(),
+            0.2);
 }
 
 TEST_P(PromptTasks, PromptsFitTheirLengthAndAreTheSameForTheSameSeed) {
   const Corpus corpus = text_corpus();
-  const auto first = task_named(GetParam()).make(corpus, small_config(), {});
-  const auto second = task_named(GetParam()).make(corpus, small_config(), {});
+  const auto first = task_named(GetParam()).make(corpus, prompt_config(), {});
+  const auto second = task_named(GetParam()).make(corpus, prompt_config(), {});
   const Requests requests = first->requests();
   const Requests again = second->requests();
   ASSERT_EQ(requests.size, again.size);
@@ -116,11 +117,11 @@ TEST_P(PromptTasks, GoesOnAfterItWasCutShort) {
     return std::string("x");
   });
   const EvaluateOptions options{.folder = folder.path(), .batch_tokens = 1};
-  EXPECT_THROW(evaluate(cut, *task_named(GetParam()).make(corpus, small_config(), {}), options),
+  EXPECT_THROW(evaluate(cut, *task_named(GetParam()).make(corpus, prompt_config(), {}), options),
                Error);
   Writer rest = parrot("x");
   const auto summary =
-      evaluate(rest, *task_named(GetParam()).make(corpus, small_config(), {}), options);
+      evaluate(rest, *task_named(GetParam()).make(corpus, prompt_config(), {}), options);
   EXPECT_EQ(summary.at("metrics").at("samples").get<int64_t>(), rest.answered + 4);
 }
 
@@ -130,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(All,
 
 TEST(Needle, IsInsertedBehindASentenceAtItsDepth) {
   const Corpus corpus = text_corpus();
-  const auto task = task_named("needle").make(corpus, small_config(), {});
+  const auto task = task_named("needle").make(corpus, prompt_config(), {});
   const Requests requests = task->requests();
   for (int64_t i = 0; i < requests.size; ++i) {
     const Request request = requests.at(i);
@@ -150,7 +151,7 @@ TEST(Needle, IsInsertedBehindASentenceAtItsDepth) {
 }
 
 TEST(Needle, EasyModeAsksBeforeItTells) {
-  EvaluationConfig config = small_config();
+  EvaluationConfig config = prompt_config();
   config.needle.mode = NeedleMode::kEasy;
   const Corpus corpus = text_corpus();
   const auto task = task_named("needle").make(corpus, config, {});
@@ -162,9 +163,9 @@ TEST(Needle, EasyModeAsksBeforeItTells) {
 
 TEST(Needle, OnlyTheFirstLineOfTheAnswerCounts) {
   Writer late = parrot(" nothing\nEat a sandwich and sit in Dolores Park on a sunny day");
-  EXPECT_EQ(run("needle", late, small_config()).at("metrics").at("score"), 0.0);
+  EXPECT_EQ(run("needle", late, prompt_config()).at("metrics").at("score"), 0.0);
   Writer loud = parrot("\nEAT a sandwich and sit in Dolores Park on a sunny day, they say\nmore");
-  EXPECT_EQ(run("needle", loud, small_config()).at("metrics").at("score"), 1.0);
+  EXPECT_EQ(run("needle", loud, prompt_config()).at("metrics").at("score"), 1.0);
 }
 
 TEST(Needle, PublishedGridFollowsFromItsLongestLength) {
@@ -180,7 +181,7 @@ TEST(Needle, PublishedGridFollowsFromItsLongestLength) {
 
 TEST(Passkey, PromptIsThePublishedOne) {
   const Corpus corpus = text_corpus();
-  const auto task = task_named("passkey").make(corpus, small_config(), {});
+  const auto task = task_named("passkey").make(corpus, prompt_config(), {});
   const Request request = task->requests().at(0);
   const std::string key = request.about.at("answers")[0];
   const std::string text = text_of(corpus, request);
@@ -199,14 +200,14 @@ TEST(Passkey, FirstNumberOfTheAnswerCounts) {
   Writer first([](const Request& r) {
     return "no. " + r.about.at("answers")[0].get<std::string>() + "9 or";
   });
-  EXPECT_EQ(run("passkey", first, small_config()).at("metrics").at("score"), 0.0);
+  EXPECT_EQ(run("passkey", first, prompt_config()).at("metrics").at("score"), 0.0);
   Writer exact(
       [](const Request& r) { return " :" + r.about.at("answers")[0].get<std::string>() + " 7"; });
-  EXPECT_EQ(run("passkey", exact, small_config()).at("metrics").at("score"), 1.0);
+  EXPECT_EQ(run("passkey", exact, prompt_config()).at("metrics").at("score"), 1.0);
 }
 
 TEST(Passkey, LengthsThatHoldNoPromptAreRefused) {
-  EvaluationConfig config = small_config();
+  EvaluationConfig config = prompt_config();
   config.passkey.lengths = {100};
   const Corpus corpus = text_corpus();
   try {

@@ -42,7 +42,7 @@ DecoderConfig config_of(bool gated, MemoryDecay decay = MemoryDecay::kNone) {
   return config;
 }
 
-Decoder make_decoder(const DecoderConfig& config) {
+Decoder crossbatch_decoder(const DecoderConfig& config) {
   Decoder decoder(config, /*seed=*/2);
   test::spread_weights(decoder, 7);
   return decoder;
@@ -77,7 +77,7 @@ std::set<int64_t> readers_of(Decoder& decoder, const Crossbatch& cross, int64_t 
 }
 
 TEST(Crossbatch, ContextsSeeEarlierOnesOfTheNextRows) {
-  Decoder decoder = make_decoder(config_of(false));
+  Decoder decoder = crossbatch_decoder(config_of(false));
   const Crossbatch cross{.rows = 4, .contexts = 3, .documents = 2};
   // Contexts of row i are 3 i, 3 i + 1, 3 i + 2; row i is read by itself and by row i - 1.
   EXPECT_EQ(readers_of(decoder, cross, 3), (std::set<int64_t>{4, 5, 1, 2}));
@@ -88,7 +88,7 @@ TEST(Crossbatch, ContextsSeeEarlierOnesOfTheNextRows) {
 
 // k = 4, R = 3: contexts 0 to 3 of a pack see 0, 2, 3 and 3 others, none before the first pack.
 TEST(Crossbatch, PacksAreThoseOfLongLlama3B) {
-  Decoder decoder = make_decoder(config_of(false));
+  Decoder decoder = crossbatch_decoder(config_of(false));
   const Crossbatch cross{.rows = 2, .contexts = 4, .documents = 1, .rule = CrossbatchRule::kPacks};
   std::vector<std::set<int64_t>> seen(8);
   for (int64_t u = 0; u < 8; ++u) {
@@ -103,7 +103,7 @@ TEST(Crossbatch, PacksAreThoseOfLongLlama3B) {
 TEST(Crossbatch, OneDocumentIsInference) {
   for (const bool gated : {false, true}) {
     for (const MemoryDecay decay : {MemoryDecay::kNone, MemoryDecay::kDistance}) {
-      Decoder decoder = make_decoder(config_of(gated, decay));
+      Decoder decoder = crossbatch_decoder(config_of(gated, decay));
       const Crossbatch cross{.rows = 2, .contexts = 3, .documents = 1};
       const at::NoGradGuard no_grad;
       const at::Tensor tokens = distinct_tokens(cross);
@@ -122,7 +122,7 @@ struct OtherDocument {
   at::Tensor embedding = {};
 
   OtherDocument(const DecoderConfig& config, const Crossbatch& crossbatch)
-      : decoder(make_decoder(config)), cross(crossbatch) {
+      : decoder(crossbatch_decoder(config)), cross(crossbatch) {
     decoder.parameters([&](const std::string& name, Parameter& parameter) {
       if (name == "model.embeddings.weight") embedding = parameter.value;
     });
@@ -196,7 +196,7 @@ TEST(BatchMemory, StepsAreContextsWithoutGradient) {
     for (const int64_t top_k : {0, 3}) {
       DecoderConfig config = config_of(gated);
       config.memory.top_k = top_k;
-      Decoder decoder = make_decoder(config);
+      Decoder decoder = crossbatch_decoder(config);
       constexpr int64_t kRows = 2, kSteps = 3;
       const at::Tensor tokens = at::arange(kRows * kSteps * kL, at::kLong).view({kRows, -1});
       BatchMemory memory(kRows, /*capacity=*/100, /*across_documents=*/false);
@@ -244,7 +244,7 @@ TEST(TransformerXL, StepsAreAWindowOverTheDocument) {
     config.num_layers = 2;
     config.attention.rope = true;
     config.attention.window = window;
-    Decoder decoder = make_decoder(config);
+    Decoder decoder = crossbatch_decoder(config);
     const at::Tensor tokens = at::arange(kRows * kSteps * kL, at::kLong).view({kRows, -1});
     BatchMemory memory(kRows, capacity, /*across_documents=*/false);
     const Crossbatch cross{.rows = kRows, .contexts = 1, .memory = &memory};
@@ -309,7 +309,7 @@ TEST(BatchMemory, ADocumentThatBeginsForgetsTheOneBefore) {
 }
 
 TEST(Crossbatch, BatchesThatDoNotDivideAreRefused) {
-  Decoder decoder = make_decoder(config_of(false));
+  Decoder decoder = crossbatch_decoder(config_of(false));
   const at::Tensor tokens = at::arange(20, at::kLong);
   const auto run = [&](const Crossbatch& cross) { return hidden(decoder, tokens, cross); };
   EXPECT_THROW(run({.rows = 3, .contexts = 1}), Error);

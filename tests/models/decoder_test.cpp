@@ -30,7 +30,7 @@ const DecoderConfig& pro_config() {
   return test::attention_variants()[1].config;
 }
 
-at::Tensor offsets_of(const std::vector<int64_t>& offsets) {
+at::Tensor row_offsets(const std::vector<int64_t>& offsets) {
   return at::tensor(offsets, at::kLong);
 }
 
@@ -47,7 +47,7 @@ TEST(Decoder, RejectsWhatItCannotRead) {
   Decoder decoder(pro_config());
   const at::Tensor tokens = at::zeros({6}, at::kLong);
   const auto hidden = [&](const at::Tensor& t, const std::vector<int64_t>& offsets) {
-    return [&decoder, t, offsets] { decoder.hidden(t, offsets_of(offsets)); };
+    return [&decoder, t, offsets] { decoder.hidden(t, row_offsets(offsets)); };
   };
   expect_error(hidden(tokens.view({2, 3}), {0}), "tokens has shape [2, 3]");
   expect_error(hidden(tokens.to(at::kInt), {0}), "tokens has dtype Int");
@@ -64,13 +64,13 @@ TEST(Decoder, RejectsWhatItCannotRead) {
   SequenceState* one[] = {&state};
   SequenceState* twice[] = {&state, &state};
   SequenceState* none[] = {nullptr};
-  expect_error([&] { decoder.hidden(tokens, offsets_of({0, 2}), one); }, "number of states = 1");
-  expect_error([&] { decoder.hidden(tokens, offsets_of({0, 2}), twice); }, "state");
-  expect_error([&] { decoder.hidden(tokens, offsets_of({0}), none); }, "state = null");
+  expect_error([&] { decoder.hidden(tokens, row_offsets({0, 2}), one); }, "number of states = 1");
+  expect_error([&] { decoder.hidden(tokens, row_offsets({0, 2}), twice); }, "state");
+  expect_error([&] { decoder.hidden(tokens, row_offsets({0}), none); }, "state = null");
   DecoderConfig deeper = pro_config();
   deeper.num_layers = 3;
   Decoder other(deeper);
-  expect_error([&] { other.hidden(tokens, offsets_of({0}), one); }, "2 layers");
+  expect_error([&] { other.hidden(tokens, row_offsets({0}), one); }, "2 layers");
   decoder.set_compute_dtype(at::kBFloat16);
   expect_error([&] { SequenceState(decoder, pool); }, "make_page_pool");
   expect_error([&] { decoder.set_compute_dtype(at::kHalf); }, "Float or BFloat16");
@@ -127,7 +127,7 @@ TEST(Decoder, ObserverSeesTheLayersThatItWants) {
   Recorder recorder;
   const at::Tensor tokens = at::randint(48, {150}, at::kLong);
   at::Tensor hidden = decoder.hidden(
-      tokens, offsets_of({0, 100}), {}, {.checkpoint_activations = true, .observer = &recorder});
+      tokens, row_offsets({0, 100}), {}, {.checkpoint_activations = true, .observer = &recorder});
   hidden.sum().backward();  // the second run of each block is not shown
   EXPECT_EQ(recorder.layers, std::vector<int64_t>{1});
   EXPECT_EQ(recorder.view.q.sizes(), (std::vector<int64_t>{150, 4, 8}));
@@ -140,7 +140,7 @@ TEST(Decoder, ObserverSeesTheLayersThatItWants) {
 
 std::vector<at::Tensor> gradients(Decoder& decoder, const ForwardOptions& options) {
   const at::Tensor tokens = (at::zeros({30}, at::kLong) + 7).cumsum(0).remainder(48);
-  decoder.hidden(tokens, offsets_of({0, 12}), {}, options).pow(2).sum().backward();
+  decoder.hidden(tokens, row_offsets({0, 12}), {}, options).pow(2).sum().backward();
   std::vector<at::Tensor> grads;
   decoder.parameters([&](const std::string&, Parameter& parameter) {
     if (!parameter.value.grad().defined()) return;
@@ -198,18 +198,18 @@ TEST(Score, IsTheLogSoftmaxOfTheLogits) {
   test::spread_weights(decoder, 3);
   const at::Tensor tokens = at::randint(48, {40}, at::kLong);
   const at::Tensor targets = at::randint(48, {40}, at::kLong);
-  const TokenScores scores = score(decoder, tokens, offsets_of({0, 9}), targets);
-  const at::Tensor all = logits(decoder, decoder.hidden(tokens, offsets_of({0, 9})));
+  const TokenScores scores = score(decoder, tokens, row_offsets({0, 9}), targets);
+  const at::Tensor all = logits(decoder, decoder.hidden(tokens, row_offsets({0, 9})));
   const at::Tensor expected = at::log_softmax(all, -1).gather(1, targets.unsqueeze(1)).squeeze(1);
   EXPECT_TENSORS_NEAR(scores.logprob, expected, 1e-5, 0);
   EXPECT_BITWISE_EQUAL(scores.greedy, all.argmax(-1));
   EXPECT_FALSE(scores.logprob.requires_grad());
   const at::Tensor rows = at::tensor(std::vector<int64_t>{3, 39}, at::kLong);
-  EXPECT_TENSORS_NEAR(logits(decoder, decoder.hidden(tokens, offsets_of({0, 9})), rows),
+  EXPECT_TENSORS_NEAR(logits(decoder, decoder.hidden(tokens, row_offsets({0, 9})), rows),
                       all.index_select(0, rows),
                       1e-6,
                       1e-6);
-  EXPECT_THROW(score(decoder, tokens, offsets_of({0}), targets.narrow(0, 0, 3)), Error);
+  EXPECT_THROW(score(decoder, tokens, row_offsets({0}), targets.narrow(0, 0, 3)), Error);
   EXPECT_THROW(logits(decoder, at::randn({3, 31})), Error);
 }
 
@@ -222,16 +222,16 @@ TEST(Decoder, EvictedPagesAreNotMissed) {
   Decoder windowed(config, /*seed=*/3);
   const at::Tensor tokens = at::randint(48, {400}, at::kLong);
   for (Decoder* model : {&decoder, &windowed}) {
-    const at::Tensor full = model->hidden(tokens, offsets_of({0}));
+    const at::Tensor full = model->hidden(tokens, row_offsets({0}));
     const auto pool = make_page_pool(*model);
     SequenceState state(*model, pool);
     SequenceState* states[] = {&state};
-    model->hidden(tokens.narrow(0, 0, 300), offsets_of({0}), states);
+    model->hidden(tokens.narrow(0, 0, 300), row_offsets({0}), states);
     const int64_t before = pool->pages_in_use();
     const int64_t freed = model->evict(state, /*log_tolerance=*/-10, /*horizon=*/290);
     EXPECT_EQ(pool->pages_in_use(), before - freed);
     EXPECT_GE(freed, before / 2);
-    const at::Tensor rest = model->hidden(tokens.narrow(0, 300, 100), offsets_of({0}), states);
+    const at::Tensor rest = model->hidden(tokens.narrow(0, 300, 100), row_offsets({0}), states);
     EXPECT_TENSORS_NEAR(rest, full.narrow(0, 300, 100), 1e-3, 0);
     EXPECT_THROW(state.truncate(256), Error);  // below the horizon
     EXPECT_THROW(model->evict(state, -10, 401), Error);
@@ -245,7 +245,7 @@ TEST(Decoder, PagesAreFreedWithTheirStates) {
   {
     SequenceState state(decoder, pool);
     SequenceState* states[] = {&state};
-    decoder.hidden(at::zeros({100}, at::kLong), offsets_of({0}), states);
+    decoder.hidden(at::zeros({100}, at::kLong), row_offsets({0}), states);
     EXPECT_EQ(pool->pages_in_use(), 2 * 2 * 4);  // two pages, layers, heads
     const SequenceState fork = state.fork();
     EXPECT_EQ(pool->pages_in_use(), 2 * 2 * 4);

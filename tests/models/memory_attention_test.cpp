@@ -40,7 +40,7 @@ DecoderConfig longllama(int64_t window, int64_t last_context, int64_t num_kv_hea
   return config;
 }
 
-Decoder make_decoder(const DecoderConfig& config) {
+Decoder memory_decoder(const DecoderConfig& config) {
   Decoder decoder(config, /*seed=*/5);
   test::spread_weights(decoder, 3);
   return decoder;
@@ -106,7 +106,7 @@ TEST(MemoryAttention, WholeTextsEqualThePlainRule) {
   const at::NoGradGuard no_grad;
   for (const auto& [W, last, G] : std::vector<std::array<int64_t, 3>>{
            {16, 0, 4}, {16, 10, 2}, {7, 7, 1}, {1, 0, 4}, {64, 20, 2}, {200, 0, 2}}) {
-    Decoder decoder = make_decoder(longllama(W, last, G));
+    Decoder decoder = memory_decoder(longllama(W, last, G));
     const test::PlainMemoryModel plain(decoder);
     for (const int64_t T : {1, 6, 16, 17, 90}) {
       const at::Tensor tokens = random_tokens(T);
@@ -122,7 +122,7 @@ TEST(MemoryAttention, WholeTextsEqualThePlainRule) {
 
 // Prompts of other lengths in the same calls, cut anywhere; then single tokens.
 TEST(MemoryAttention, UnequalPromptsWithStatesEqualThePlainRule) {
-  Decoder decoder = make_decoder(longllama(16, 10, 2));
+  Decoder decoder = memory_decoder(longllama(16, 10, 2));
   const test::PlainMemoryModel plain(decoder);
   const auto pool = make_page_pool(decoder);
   const std::array<int64_t, 3> prompts{50, 9, 23};
@@ -175,7 +175,7 @@ TEST(MemoryAttention, BestKeysEqualThePlainRuleWithAndWithoutStates) {
   DecoderConfig config = longllama(12, 0, 2);
   config.memory.top_k = 5;
   config.vocab_size = 128;
-  Decoder decoder = make_decoder(config);
+  Decoder decoder = memory_decoder(config);
   const test::PlainMemoryModel plain(decoder);
   const at::NoGradGuard no_grad;
   // Every token once: equal ones have equal keys, of which the search takes the oldest.
@@ -210,7 +210,7 @@ TEST(MemoryAttention, CapacityKeepsTheNewest) {
   config.num_layers = 1;  // with more, what a key saw depends on the capacity too
   config.memory.layers = {0};
   config.memory.capacity = 20;
-  Decoder bounded = make_decoder(config);
+  Decoder bounded = memory_decoder(config);
   const at::NoGradGuard no_grad;
   at::Tensor tokens = random_tokens(64);
   const at::Tensor before = bounded.hidden(tokens, one_sequence());
@@ -239,7 +239,7 @@ TEST(MemoryAttention, RememberedContextsAreThoseThatWereRead) {
     if (kind == "best") config.memory.top_k = 5;
     if (kind == "capacity") config.memory.capacity = 20;
     if (kind == "gates") config.attention.forget_gate = ForgetGate::kFull;
-    Decoder decoder = make_decoder(config);
+    Decoder decoder = memory_decoder(config);
     const at::Tensor tokens = random_tokens(70);
     SequenceState read(decoder, make_page_pool(decoder)), state(decoder, make_page_pool(decoder));
     decoder.hidden(tokens.narrow(0, 0, 55), one_sequence(), std::array{&read});
@@ -269,7 +269,7 @@ TEST(MemoryAttention, ObserversSeeTheKeysOfTheMemory) {
   const at::NoGradGuard no_grad;
   constexpr int64_t kTokens = 40, kLast = 32;
   const DecoderConfig config = longllama(16, 0, 2);
-  Decoder decoder = make_decoder(config);
+  Decoder decoder = memory_decoder(config);
   const at::Tensor tokens = random_tokens(kTokens);
   decoder.hidden(tokens, one_sequence(), {}, {.observer = &recorder});
   const AttentionView whole = recorder.view;
@@ -286,7 +286,7 @@ TEST(MemoryAttention, ObserversSeeTheKeysOfTheMemory) {
 }
 
 TEST(MemoryAttention, ForksShareAMemoryAndGoTheirOwnWays) {
-  Decoder decoder = make_decoder(longllama(16, 0, 2));
+  Decoder decoder = memory_decoder(longllama(16, 0, 2));
   const at::Tensor tokens = random_tokens(60);
   const at::Tensor full = decoder.hidden(tokens, one_sequence()).detach();
   SequenceState state(decoder, make_page_pool(decoder));

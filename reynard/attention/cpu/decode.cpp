@@ -4,6 +4,7 @@
 #include "reynard/attention/cpu/kernels.h"
 #include "reynard/attention/cpu/path.h"
 #include "reynard/attention/cpu/scratch.h"
+#include "reynard/attention/log_mass.h"
 #include "reynard/tensor/parallel.h"
 
 #include <ATen/ops/empty.h>
@@ -17,16 +18,10 @@ namespace reynard::attention::cpu {
 
 namespace {
 
-constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 constexpr double kLn2 = 0.693147180559945309417;
 constexpr int64_t kRunPages = 16;   // 1024 keys: enough work for a thread, enough runs at 16k keys
 constexpr int64_t kFloorPages = 2;  // the pages nearest to the query, whose lse bounds its own
 constexpr double kMargin = 0.01;    // f32 rounding of logits and norms, in nats
-
-double log_add_exp(double a, double b) {
-  const double high = std::max(a, b), low = std::min(a, b);
-  return low == kMinusInfinity ? high : high + std::log1p(std::exp(low - high));
-}
 
 Element element_of(at::ScalarType dtype) {
   if (dtype == at::kBFloat16) return Element::kBFloat16;
@@ -121,7 +116,7 @@ struct LogitBound {
 
 // Log of the mass that eviction dropped, at most, for this query; -inf when none.
 double evicted_bound(const Call& call, const LogitBound& bound, int64_t s, int64_t h) {
-  if (!call.a.evicted_masses.defined()) return kMinusInfinity;
+  if (!call.a.evicted_masses.defined()) return kNoMass;
   const float norm = call.a.evicted_norms.const_data_ptr<float>()[s * call.G + h / call.group];
   return bound.of_norm(norm) + call.query_sum(s, h) +
          call.a.evicted_masses.const_data_ptr<double>()[s * call.H + h];

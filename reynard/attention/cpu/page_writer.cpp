@@ -2,6 +2,7 @@
 
 #include "reynard/attention/bias_limits.h"
 #include "reynard/attention/cache.h"
+#include "reynard/attention/log_mass.h"
 
 #include <ATen/ops/empty.h>
 
@@ -13,13 +14,6 @@
 namespace reynard::attention::cpu {
 
 namespace {
-
-constexpr double kNoMass = -std::numeric_limits<double>::infinity();
-
-double log_add_exp(double a, double b) {
-  const double high = std::max(a, b), low = std::min(a, b);
-  return low == kNoMass ? high : high + std::log1p(std::exp(low - high));
-}
 
 // (H, T) f64: the running sums of the gates.
 at::Tensor running_sums(const PageWrite& w) {

@@ -1,5 +1,6 @@
 #include "reynard/attention/cpu/attention_cpu.h"
 
+#include "reynard/attention/log_mass.h"
 #include "reynard/attention/pruning.h"
 
 #include <ATen/Dispatch.h>
@@ -16,14 +17,11 @@ namespace reynard::attention::cpu {
 
 namespace {
 
-constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+// Of a row that sees no key.
+constexpr double kNoFloor = -std::numeric_limits<double>::infinity();
+
 int64_t blocks(int64_t length, int64_t size) {
   return (length + size - 1) / size;
-}
-
-double log_add_exp(double a, double b) {
-  const double high = std::max(a, b), low = std::min(a, b);
-  return low == kMinusInfinity ? high : high + std::log1p(std::exp(low - high));
 }
 
 // The larger of two values; NaN once there stays, so that a comparison with it keeps the keys.
@@ -188,13 +186,13 @@ int64_t tight_first_block(
   const int64_t end = rules.end_query(m);
   const int64_t last_block = std::max<int64_t>(part.last_key(end - 1), 0) / kKeyBlock;
   int64_t row = m * kQueryBlock;  // rows before it may see keys of block n
-  double top = kMinusInfinity;    // max over those rows of c_i - floor_i
-  double mass = kMinusInfinity;   // log mass of the blocks up to n, relative to exp(c_i)
+  double top = kNoFloor;          // max over those rows of c_i - floor_i
+  double mass = kNoMass;          // log mass of the blocks up to n, relative to exp(c_i)
   int64_t n = part.first_of(b, row) / kKeyBlock;
   for (; n < last_block; ++n) {
     for (; row < end && part.first_of(b, row) < (n + 1) * kKeyBlock; ++row) {
       // A row whose floor is -inf sees nothing at all.
-      if (floors[row] != kMinusInfinity) top = sticky_max(top, c[row] - floors[row]);
+      if (floors[row] != kNoFloor) top = sticky_max(top, c[row] - floors[row]);
     }
     const double norm = fixed ? 1 : part.norms.const_data_ptr<float>()[bg * part.N + n];
     mass = log_add_exp(mass, factor * norm + masses[n]);
@@ -246,7 +244,7 @@ double nearest_bias(const Rules& rules, int64_t b, int64_t h, int64_t m) {
   const int64_t bh = b * rules.H + h;
   double smallest = 0;
   for (int64_t i = m * kQueryBlock; i < rules.end_query(m); ++i) {
-    double nearest = kMinusInfinity;
+    double nearest = kNoFloor;
     for (const PartBounds& part : rules.parts) {
       if (!part.sees(b, i)) continue;
       const double bias = part.sums.defined()
@@ -255,7 +253,7 @@ double nearest_bias(const Rules& rules, int64_t b, int64_t h, int64_t m) {
                               : 0;
       nearest = std::max(nearest, bias);
     }
-    if (nearest != kMinusInfinity) smallest = std::min(smallest, nearest);
+    if (nearest != kNoFloor) smallest = std::min(smallest, nearest);
   }
   return smallest;
 }

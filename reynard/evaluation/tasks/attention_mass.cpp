@@ -3,6 +3,7 @@
 // that cannot tell them apart gives 1/d.
 
 #include "reynard/evaluation/attention_rows.h"
+#include "reynard/evaluation/packed_floats.h"
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/tasks/tasks.h"
 #include "reynard/tensor/check.h"
@@ -74,10 +75,6 @@ std::vector<Mass> masses_of(const models::AttentionView& view,
     masses[h].contexts /= n;
   }
   return masses;
-}
-
-nlohmann::json number_or_null(double value) {
-  return std::isnan(value) ? nlohmann::json() : nlohmann::json(value);
 }
 
 // Mean and standard error over samples of one number per head.

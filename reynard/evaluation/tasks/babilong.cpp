@@ -67,7 +67,7 @@ BabiStory story_of(const BabilongPlan& plan, size_t task, int64_t sample, int64_
 }
 
 // What stands between the ends of sentences, with single blanks; the first and the last are pieces.
-std::vector<std::string> sentences_of(const std::string& text) {
+std::vector<std::string> published_sentences(const std::string& text) {
   std::vector<std::string> sentences;
   for (size_t start = 0; start < text.size();) {
     size_t end = text.find_first_of(".!?", start);
@@ -94,7 +94,8 @@ std::vector<std::string> background(const Corpus& corpus,
   int64_t place = random.up_to(haystack.num_tokens() - 1);
   for (int barren = 0; budget > 0 && barren < 8;) {
     const int64_t count = budget + 512;  // the pieces at both ends are left out
-    std::vector<std::string> sentences = sentences_of(corpus.decode(haystack.read(place, count)));
+    std::vector<std::string> sentences =
+        published_sentences(corpus.decode(haystack.read(place, count)));
     place = (place + count) % haystack.num_tokens();
     const size_t before = chosen.size();
     for (size_t i = 1; i + 1 < sentences.size() && budget > 0; ++i) {

@@ -26,7 +26,7 @@ constexpr std::string_view kEasyNeedle =
     "\nWhat is the best thing to do in San Francisco? Answer: The best thing to do in San "
     "Francisco "
     "is eat a sandwich and sit in Dolores Park on a sunny day.\n";
-constexpr std::string_view kQuestion =
+constexpr std::string_view kNeedleQuestion =
     "\n\nThere is an important piece of information hidden inside the above document. Now that "
     "you've read the document, I will quiz you about it. Answer the following question: What is "
     "the "
@@ -124,7 +124,7 @@ std::unique_ptr<Task> make_needle(const Corpus& corpus,
       std::make_shared<NeedleGrid>(NeedleGrid{settings,
                                               Haystack(corpus, "needle"),
                                               corpus.encode(easy ? kEasyNeedle : kNeedle),
-                                              corpus.encode(kQuestion),
+                                              corpus.encode(kNeedleQuestion),
                                               corpus.encode("."),
                                               {},
                                               test_lengths(grid(0, 100, settings.depths), 0)});

@@ -22,7 +22,7 @@ constexpr std::string_view kTask =
     "will quiz you about the important information there.";
 constexpr std::string_view kFiller =
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
-constexpr std::string_view kQuestion = "What is the pass key? The pass key is";
+constexpr std::string_view kPasskeyQuestion = "What is the pass key? The pass key is";
 constexpr int64_t kLargestKey = 50000;
 
 // The first `characters` characters of the filler unit, repeated with a space between.
@@ -44,7 +44,7 @@ std::string prompt_text(int64_t key, int64_t before, int64_t after) {
                      key,
                      key,
                      filler(after),
-                     kQuestion);
+                     kPasskeyQuestion);
 }
 
 // Tokens of a prompt with so much filler, wherever the key is: 16 more for cuts inside a word.
@@ -70,7 +70,7 @@ int64_t filler_characters(const Corpus& corpus, int64_t length) {
   return fits;
 }
 
-double score(const std::string& written, const nlohmann::json& line) {
+double score_passkey(const std::string& written, const nlohmann::json& line) {
   const size_t begin = written.find_first_of("0123456789");
   if (begin == std::string::npos) return 0;
   const size_t end = written.find_first_not_of("0123456789", begin);
@@ -116,7 +116,7 @@ std::unique_ptr<Task> make_passkey(const Corpus& corpus,
     prompt.max_tokens = settings.max_tokens;
     return prompt;
   };
-  set.score = score;
+  set.score = score_passkey;
   set.group_by = {"length"};
   return make_prompt_task(corpus, std::move(set));
 }

@@ -21,7 +21,7 @@ namespace {
 // The report smooths L(i) over this many positions; the standard error of that mean needs the rows.
 constexpr int64_t kErrorWindow = 101;
 constexpr int64_t kShortestReported = 64;
-constexpr double kLevel = 0.05;  // of confidence intervals: 95 %
+constexpr double kIntervalLevel = 0.05;  // of confidence intervals: 95 %
 
 // Sums over rows of one number per position and of its square.
 struct PositionSums {
@@ -65,10 +65,6 @@ struct RowSums {
   }
 };
 
-nlohmann::json number_or_null(double x) {
-  return std::isnan(x) ? nlohmann::json() : nlohmann::json(x);
-}
-
 // How fast the loss falls with context: the least-squares line of L(i) over log2 i for positions
 // from ... to (from 1). Each row has a slope of its own; their mean is that of L(i), and their
 // spread its error, however the tokens of a row hang together.
@@ -94,7 +90,7 @@ class LossSlope {
   nlohmann::json json() const {
     const Moments of = moments(slopes_);
     const auto n = static_cast<double>(slopes_.size());
-    const double factor = interval_factor(static_cast<int64_t>(slopes_.size()), kLevel);
+    const double factor = interval_factor(static_cast<int64_t>(slopes_.size()), kIntervalLevel);
     const auto at = [&](int64_t i) {
       return level_ / n + of.mean * (std::log2(static_cast<double>(i)) - middle_);
     };
@@ -235,7 +231,7 @@ Measured PerPositionLoss::measure(const Samples& samples) {
     // Rows have the same positions: nearly all counts are equal.
     if (in_window.count[i] != counted) {
       counted = in_window.count[i];
-      factor = interval_factor(counted, kLevel);
+      factor = interval_factor(counted, kIntervalLevel);
     }
     half_width[i] = factor * error[i];
     log_half_width[i] = factor * up_to.standard_error(i);

@@ -119,7 +119,7 @@ Prompt prompt_of(const Corpus& corpus, const RulerPlan& plan, int64_t request) {
 }
 
 // As published: control characters become line ends, blanks around are cut.
-double score(const std::string& written, const nlohmann::json& line) {
+double score_ruler(const std::string& written, const nlohmann::json& line) {
   const nlohmann::json& answers = line.at("answers");
   if (!ruler_task_named(line.at("task").get<std::string>()).any_answer_counts) {
     return share_contained(written, answers);
@@ -332,7 +332,7 @@ std::unique_ptr<Task> make_ruler(const Corpus& corpus,
   set.size =
       static_cast<int64_t>(plan->config.lengths.size() * plan->tasks.size()) * plan->config.samples;
   set.at = [&corpus, plan](int64_t i) { return prompt_of(corpus, *plan, i); };
-  set.score = score;
+  set.score = score_ruler;
   set.group_by = {"task", "length"};
   set.finish = [comparable](Measured& result) {
     finish(result);
