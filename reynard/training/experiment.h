@@ -118,6 +118,7 @@ struct ScheduleConfig {
 struct TrainingConfig {
   int64_t tokens = 0;        // budget in input tokens; 0: only the time decides
   double minutes = 0;        // budget in wall time; 0: only the tokens decide
+  double accuracy = 0;       // of a step, that ends the run before its budget; 0: nothing does
   int64_t accumulation = 1;  // micro-batches per step
   DeviceChoice device = DeviceChoice::kAuto;
   Precision precision = Precision::kAuto;
@@ -137,6 +138,12 @@ struct TrainingConfig {
           self.minutes,
           "budget in minutes of wall time; the schedule follows the clock; 0: tokens decides",
           config::non_negative);
+    field("accuracy",
+          self.accuracy,
+          "share of a step's tokens that is predicted when the run ends before its budget; with "
+          "crossbatch.order = \"by_accuracy\" once the last of crossbatch.documents is in use; 0: "
+          "off",
+          config::fraction);
     field("accumulation",
           self.accumulation,
           "micro-batches (data.batch_size rows of data.length) per optimizer step",

@@ -106,7 +106,8 @@ Progress Trainer::progress() const {
 }
 
 bool Trainer::done() const {
-  return progress().fraction() >= 1;
+  const double end = experiment_.training.accuracy;
+  return (end > 0 && accuracy_ >= end) || progress().fraction() >= 1;
 }
 
 at::Tensor Trainer::loss_sum(const data::Batch& batch,
@@ -199,7 +200,7 @@ Trainer::Losses Trainer::accumulate_gradients(models::Observer* observer) {
                                     i == 0 ? observer : nullptr,
                                     documents(),
                                     remembered,
-                                    by_accuracy() ? &losses.hits : nullptr);
+                                    counts_hits() ? &losses.hits : nullptr);
     losses.sum += sum.detach();
     (sum * scale).backward();
     if (remembered != nullptr) remembered->commit();
@@ -223,10 +224,9 @@ StepResult Trainer::step(models::Observer* observer) {
   result.loss = read[0].item<double>() / std::max(losses.tokens, 1.0);
   result.grad_norm = read[1].item<double>();
   result.skipped = !std::isfinite(result.loss) || !std::isfinite(result.grad_norm);
-  if (by_accuracy()) {
+  if (counts_hits()) {
     result.accuracy = read[2].item<double>() / std::max(losses.tokens, 1.0);
-    const auto last = std::ssize(experiment_.crossbatch.documents) - 1;
-    if (result.accuracy >= experiment_.crossbatch.accuracy) stage_ = std::min(stage_ + 1, last);
+    go_by(result.accuracy);
   }
   ++steps_;
   if (result.skipped) {
@@ -239,6 +239,13 @@ StepResult Trainer::step(models::Observer* observer) {
   const double taken = seconds() - begin;
   step_seconds_ = steps_ <= 2 ? taken : 0.8 * step_seconds_ + 0.2 * taken;
   return result;
+}
+
+void Trainer::go_by(double accuracy) {
+  const CrossbatchConfig& cross = experiment_.crossbatch;
+  const int64_t last = by_accuracy() ? std::ssize(cross.documents) - 1 : 0;
+  accuracy_ = stage_ == last ? accuracy : -1;
+  if (by_accuracy() && accuracy >= cross.accuracy) stage_ = std::min(stage_ + 1, last);
 }
 
 void Trainer::count_skipped(const StepResult& result) {
@@ -275,6 +282,7 @@ nlohmann::json Trainer::counters() const {
           {"skipped_steps", skipped_steps_},
           {"skipped_in_a_row", skipped_in_a_row_},
           {"stage", stage_},
+          {"accuracy", accuracy_},
           {"seconds", seconds()},
           {"step_seconds", step_seconds_},
           {"loader", loader_->state()}};
@@ -329,6 +337,7 @@ void Trainer::restore(const nlohmann::json& counters,
         std::clamp<int64_t>(counters.value("stage", int64_t{0}),
                             0,
                             std::max<int64_t>(std::ssize(experiment_.crossbatch.documents), 1) - 1);
+    accuracy_ = counters.value("accuracy", -1.0);
     seconds_before_ = counters.at("seconds");
     step_seconds_ = counters.at("step_seconds");
     loader_->restore(counters.at("loader"));

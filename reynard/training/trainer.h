@@ -27,7 +27,7 @@ struct StepResult {
   double grad_norm = 0;    // before clipping
   double learning_rate = 0;
   int64_t documents = 0;  // crossbatch: whose keys a context saw; 0: off
-  double accuracy = -1;   // share of the tokens predicted, where documents go by it; -1: unknown
+  double accuracy = -1;   // share of the tokens predicted, where something goes by it; -1: unknown
   bool skipped = false;   // loss or gradient was not finite: weights and moments are untouched
 };
 
@@ -40,7 +40,8 @@ class Trainer {
   // One optimizer step over `accumulation` micro-batches; the observer sees the first of them.
   // Throws Error after max_skipped_steps skipped steps in a row.
   StepResult step(models::Observer* observer = nullptr);
-  // Whether the budget of tokens or time is used up (a step that would not end in time counts).
+  // Whether the budget of tokens or time is used up (a step that would not end in time counts) or
+  // training.accuracy was reached.
   bool done() const;
   Progress progress() const;
 
@@ -71,7 +72,7 @@ class Trainer {
   struct Losses {
     at::Tensor sum;     // nats over all tokens that count: an f64 scalar on the model's device
     double tokens = 0;  // tokens that count
-    at::Tensor hits;    // those predicted: an f64 scalar; zero unless documents go by accuracy
+    at::Tensor hits;    // those predicted: an f64 scalar; zero unless something goes by accuracy
   };
   // Forward and backward of the whole step; gradients are accumulated.
   Losses accumulate_gradients(models::Observer* observer);
@@ -87,6 +88,9 @@ class Trainer {
     return experiment_.crossbatch.contexts > 0 &&
            experiment_.crossbatch.order == DocumentsOrder::kByAccuracy;
   }
+  bool counts_hits() const { return by_accuracy() || experiment_.training.accuracy > 0; }
+  // The next of crossbatch.documents is due, or the run ends.
+  void go_by(double accuracy);
   // Whose keys the next step's contexts see.
   int64_t documents() const;
   // The loader's next batch with the loss mask of the crossbatch.
@@ -101,7 +105,8 @@ class Trainer {
   models::Decoder model_;
   Optimizer optimizer_;
   std::vector<models::BatchMemory> memories_;  // one per micro-batch of a step, or none
-  int64_t stage_ = 0;  // place in crossbatch.documents, where they go by accuracy
+  int64_t stage_ = 0;     // place in crossbatch.documents, where they go by accuracy
+  double accuracy_ = -1;  // of the newest step, if with the last of crossbatch.documents
   int64_t steps_ = 0, tokens_ = 0, skipped_steps_ = 0, skipped_in_a_row_ = 0;
   double seconds_before_ = 0;  // of earlier processes
   Clock::time_point begin_ = Clock::now();

@@ -70,6 +70,33 @@ TEST(CrossbatchTraining, DocumentsGoByAccuracy) {
   for (int step = 0; step < 3; ++step) EXPECT_EQ(waiting->step().documents, 1);
 }
 
+// With the last number of documents only; a resumed run knows that it has ended, and goes on when
+// more is asked.
+TEST(CrossbatchTraining, EndsByAccuracy) {
+  Experiment experiment = crossbatch_experiment();
+  experiment.crossbatch.documents = {1, 2};
+  experiment.crossbatch.order = DocumentsOrder::kByAccuracy;
+  experiment.crossbatch.accuracy = 0;
+  experiment.training.accuracy = 1e-9;
+  experiment.optimizer.learning_rate = 0.02;
+  const auto trainer = tiny_trainer(experiment);
+  const StepResult first = trainer->step();
+  EXPECT_EQ(first.documents, 1);
+  EXPECT_FALSE(trainer->done());
+  StepResult last;
+  while (!trainer->done()) last = trainer->step();
+  EXPECT_EQ(last.documents, 2);
+  EXPECT_GT(last.accuracy, 0);
+  EXPECT_LT(trainer->tokens(), experiment.training.tokens);
+  const auto resumed = tiny_trainer(experiment);
+  resumed->restore(trainer->counters(), trainer->optimizer_state());
+  EXPECT_TRUE(resumed->done());
+  experiment.training.accuracy = 1;
+  const auto longer = tiny_trainer(experiment);
+  longer->restore(trainer->counters(), trainer->optimizer_state());
+  EXPECT_FALSE(longer->done());
+}
+
 TEST(CrossbatchTraining, LearnsAndDependsOnOtherDocuments) {
   double first_loss = 0;
   std::set<double> losses;
