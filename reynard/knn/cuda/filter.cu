@@ -60,7 +60,7 @@ __global__ void results_kernel(ResultTask t) {
   const float* q = s.queries + query * s.head_dim;
   float sum = 0;
   for (int d = 0; d < s.head_dim; ++d) sum = plain_step(sum, q[d], to_float(key[d]));
-  t.ids[i] = t.first_ids[group] + place;
+  t.ids[i] = keys.first_id + place;
   t.scores[i] = sum;
 }
 

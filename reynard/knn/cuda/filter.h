@@ -22,6 +22,7 @@ struct KeyGroup {
   int64_t slots = 1;           // S
   int64_t first_slot = 0;      // of place 0
   int64_t size = 0;            // places
+  int64_t first_id = 0;        // of place 0
 };
 
 struct FilterTask {
@@ -48,8 +49,7 @@ void filter(const FilterTask& task, int num_processors, cudaStream_t stream);
 // codes (rows, k) -> ids (place + first id; -1: none) and scores by the definition (-inf: none).
 struct ResultTask {
   FilterTask search;
-  const Code* codes = nullptr;         // (B, Tq, H, k)
-  const int64_t* first_ids = nullptr;  // (B * G)
+  const Code* codes = nullptr;  // (B, Tq, H, k)
   int64_t* ids = nullptr;
   float* scores = nullptr;
   int k = 1;

@@ -34,6 +34,28 @@ __device__ inline void widen(const uint4& bits, float (&out)[4], float /*tag*/) 
   out[2] = __uint_as_float(bits.z), out[3] = __uint_as_float(bits.w);
 }
 
+template <class Element>
+constexpr int kRowValues = kRowBytes / static_cast<int>(sizeof(Element));
+
+// Adds the products of a chunk of a key, in order; values: of query 0, queries `depth4` apart.
+template <int Queries, int Size>
+__device__ inline void add_products(float (&sum)[Queries],
+                                    const float4* values,
+                                    int depth4,
+                                    const float (&k)[Size]) {
+#pragma unroll
+  for (int j = 0; j < Queries; ++j) {
+#pragma unroll
+    for (int i = 0; i < Size / 4; ++i) {
+      const float4 four = values[j * depth4 + i];
+      sum[j] = plain_step(sum[j], four.x, k[4 * i]);
+      sum[j] = plain_step(sum[j], four.y, k[4 * i + 1]);
+      sum[j] = plain_step(sum[j], four.z, k[4 * i + 2]);
+      sum[j] = plain_step(sum[j], four.w, k[4 * i + 3]);
+    }
+  }
+}
+
 // A step is a column of kRowBytes of a warp's 32 keys; `columns` of them make a key.
 template <class Element>
 __device__ void copy_step(const FilterTask& t,
@@ -44,6 +66,21 @@ __device__ void copy_step(const FilterTask& t,
                           int lane) {
   const int row_chunks = t.head_dim * static_cast<int>(sizeof(Element)) / 16;
   const int chunk = column * kChunks + lane % kChunks;
+  const int64_t first_slot = slot_of(keys, first_place);
+  // Nearly always: no end of the keys, nor of the ring that they lie in, among these.
+  if (first_place + kRows <= keys.size && first_slot + kRows <= keys.slots) {
+    constexpr int kRowsAtOnce = 32 / kChunks;
+    const bool there = chunk < row_chunks;
+    const auto* from = static_cast<const Element*>(keys.keys) +
+                       (first_slot + lane / kChunks) * keys.stride +
+                       (there ? chunk * Chunk<Element>::kSize : 0);
+#pragma unroll
+    for (int i = 0; i < kRows / kRowsAtOnce; ++i, from += kRowsAtOnce * keys.stride) {
+      const int row = i * kRowsAtOnce + lane / kChunks;
+      copy_16(to + row * kChunks + ((lane % kChunks) ^ (row & 7)), from, there);
+    }
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < kRows * kChunks / 32; ++i) {
     const int row = i * (32 / kChunks) + lane / kChunks;
@@ -57,7 +94,8 @@ __device__ void copy_step(const FilterTask& t,
 }
 
 template <class Element, int Queries>
-__global__ void __launch_bounds__(kWarps * 32) filter_few_kernel(FilterTask t, int columns) {
+__global__ void __launch_bounds__(kWarps * 32)
+    filter_few_kernel(const __grid_constant__ FilterTask t, int columns) {
   extern __shared__ uint4 shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int group = blockIdx.z, first = blockIdx.y * Queries;
@@ -82,63 +120,51 @@ __global__ void __launch_bounds__(kWarps * 32) filter_few_kernel(FilterTask t, i
   // The 32-key pieces of the sample's blocks, by turns among all warps.
   constexpr int kPieces = kBlockKeys / kRows;
   const int64_t blocks = (keys.size + kBlockKeys - 1) / kBlockKeys;
-  const int64_t pieces = (blocks + t.sample - 1) / t.sample * kPieces;
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kWarps;
-  const int64_t own = begin < pieces ? (pieces - begin + stride - 1) / stride : 0;
-  const int64_t steps = own * columns;
-  const auto first_place = [&](int64_t step) {
-    const int64_t piece = begin + step / columns * stride;
+  // Fewer than 2^32 keys: pieces are counted in 32 bits.
+  const int pieces = static_cast<int>((blocks + t.sample - 1) / t.sample) * kPieces;
+  const int begin = static_cast<int>(blockIdx.x) * kWarps + warp;
+  const int stride = static_cast<int>(gridDim.x) * kWarps;
+  const auto first_place = [&](int piece) {
     return sampled_block(piece / kPieces, t.sample) * kBlockKeys + piece % kPieces * kRows;
   };
-  uint4* stages = shared + warp * kStages * kRows * kChunks;
-  const auto copy = [&](int64_t step) {
-    if (step < steps) {
-      copy_step<Element>(t,
-                         keys,
-                         first_place(step),
-                         static_cast<int>(step % columns),
-                         stages + step % kStages * (kRows * kChunks),
-                         lane);
+  constexpr int kStage = kRows * kChunks;
+  uint4* stages = shared + warp * kStages * kStage;
+  // The next step to copy, and the stages of it and of the next one to score: no step is divided
+  // into piece and column.
+  int copied_piece = begin, copied_column = 0, copied_stage = 0, stage = 0;
+  const auto copy = [&] {
+    if (copied_piece < pieces) {
+      copy_step<Element>(
+          t, keys, first_place(copied_piece), copied_column, stages + copied_stage * kStage, lane);
+      if (++copied_column == columns) copied_column = 0, copied_piece += stride;
     }
+    copied_stage = (copied_stage + 1) % kStages;
     end_copies();
   };
-  for (int s = 0; s < kStages - 1; ++s) copy(s);
-  float sum[Queries] = {};
-  for (int64_t step = 0; step < steps; ++step) {
-    wait_for_copies<kStages - 2>();
-    __syncwarp();
-    copy(step + kStages - 1);
-    const int column = static_cast<int>(step % columns);
-    const uint4* row = stages + step % kStages * (kRows * kChunks) + lane * kChunks;
+  for (int s = 0; s < kStages - 1; ++s) copy();
+  for (int piece = begin; piece < pieces; piece += stride) {
+    float sum[Queries] = {};
+    for (int column = 0; column < columns; ++column) {
+      wait_for_copies<kStages - 2>();
+      __syncwarp();
+      copy();
+      const uint4* row = stages + stage * kStage + lane * kChunks;
+      stage = (stage + 1) % kStages;
+      const auto* values = reinterpret_cast<const float4*>(q) + column * (kRowValues<Element> / 4);
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      constexpr int kSize = Chunk<Element>::kSize;
-      float k[kSize];
-      widen(row[c ^ (lane & 7)], k, Element());
-#pragma unroll
-      for (int j = 0; j < Queries; ++j) {
-        const auto* values =
-            reinterpret_cast<const float4*>(q + j * depth + (column * kChunks + c) * kSize);
-#pragma unroll
-        for (int i = 0; i < kSize / 4; ++i) {
-          const float4 four = values[i];
-          sum[j] = plain_step(sum[j], four.x, k[4 * i]);
-          sum[j] = plain_step(sum[j], four.y, k[4 * i + 1]);
-          sum[j] = plain_step(sum[j], four.z, k[4 * i + 2]);
-          sum[j] = plain_step(sum[j], four.w, k[4 * i + 3]);
-        }
+      for (int c = 0; c < kChunks; ++c) {
+        float k[Chunk<Element>::kSize];
+        widen(row[c ^ (lane & 7)], k, Element());
+        add_products(sum, values + c * (Chunk<Element>::kSize / 4), depth / 4, k);
       }
     }
-    if (column + 1 < columns) continue;
-    const int64_t place = first_place(step) + lane;
+    const int64_t place = first_place(piece) + lane;
 #pragma unroll
     for (int j = 0; j < Queries; ++j) {
       if (!(sum[j] < floor[j]) && place < keys.size && j < queries) {
         const Code code = make_code(sum[j], place);
         if (code >= threshold[j]) append(t, query_index(t, group, first + j), code);
       }
-      sum[j] = 0;
     }
   }
   wait_for_copies<0>();

@@ -16,6 +16,13 @@ constexpr int kLanes = 8;  // queries of an instruction
 constexpr int kTiles = 4;  // of queries that a warp holds in registers
 constexpr int kWarpQueries = kTiles * kLanes;
 constexpr int kStages = 3;
+constexpr int kMostFound = 1024;  // keys that wait in a block to be scored by the definition
+
+// A key whose approximate score reaches its query's threshold.
+struct Found {
+  int query;  // of the group
+  uint32_t place;
+};
 
 // D (keys x queries) += A (16 keys x 16) B (16 x 8 queries).
 __device__ inline void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
@@ -70,33 +77,47 @@ __device__ void load_queries(const FilterTask& t, int group, int first, Queries<
   }
 }
 
-// Scores a key by the definition and keeps it if it reaches the threshold. Rare.
-template <int Steps>
-__device__ __noinline__ void consider(
-    const FilterTask& t, int group, int j, int64_t place, const uint4* rows, int row) {
-  const int64_t query = query_index(t, group, j);
-  const float* q = t.queries + query * t.head_dim;
+// Scores a key by the definition and keeps it if it reaches the threshold.
+__device__ __noinline__ void consider(const FilterTask& t, int group, Found found) {
+  const int64_t query = query_index(t, group, found.query);
+  const KeyGroup& keys = t.groups[group];
+  const auto* key = reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(keys.keys) +
+                                                   slot_of(keys, found.place) * keys.stride);
+  const auto* q = reinterpret_cast<const float4*>(t.queries + query * t.head_dim);
   float sum = 0;
+#pragma unroll 4
   for (int c = 0; c < t.head_dim / 8; ++c) {
-    const uint4 bits = rows[row * (2 * Steps) + (c ^ (row & 7))];
-    const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      sum = plain_step(sum, q[8 * c + 2 * i], __uint_as_float(words[i] << 16));
-      sum = plain_step(sum, q[8 * c + 2 * i + 1], __uint_as_float(words[i] & 0xffff0000U));
-    }
+    const uint4 bits = key[c];
+    const float4 a = q[2 * c], b = q[2 * c + 1];
+    sum = plain_step(sum, a.x, __uint_as_float(bits.x << 16));
+    sum = plain_step(sum, a.y, __uint_as_float(bits.x & 0xffff0000U));
+    sum = plain_step(sum, a.z, __uint_as_float(bits.y << 16));
+    sum = plain_step(sum, a.w, __uint_as_float(bits.y & 0xffff0000U));
+    sum = plain_step(sum, b.x, __uint_as_float(bits.z << 16));
+    sum = plain_step(sum, b.y, __uint_as_float(bits.z & 0xffff0000U));
+    sum = plain_step(sum, b.z, __uint_as_float(bits.w << 16));
+    sum = plain_step(sum, b.w, __uint_as_float(bits.w & 0xffff0000U));
   }
-  const Code code = make_code(sum, place);
+  const Code code = make_code(sum, found.place);
   if (code >= t.thresholds[query]) append(t, query, code);
+}
+
+// What waits is scored by all threads, one key each: one lane alone would hold up its block.
+__device__ inline void consider_all(const FilterTask& t, int group, const Found* found, int size) {
+  for (int i = threadIdx.x; i < min(size, kMostFound); i += kThreads) consider(t, group, found[i]);
 }
 
 template <int Steps>
 __global__ void __launch_bounds__(kThreads, Steps == 4 ? 2 : 1)
-    filter_mma_kernel(FilterTask t, int query_warps) {
+    filter_mma_kernel(const __grid_constant__ FilterTask t, int query_warps) {
   constexpr int kChunks = 2 * Steps;  // of 16 bytes per key
   constexpr int kStage = kBlockKeys * kChunks;
   extern __shared__ uint4 shared[];
   __shared__ uint32_t largest_of[2][kWarps];
+  __shared__ float2 limits[kWarps * kWarpQueries];  // a query's threshold and margin
+  __shared__ Found found[kMostFound];
+  __shared__ int num_found;
+  __shared__ bool many_found[2];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int group = blockIdx.z;
   const KeyGroup keys = t.groups[group];
@@ -105,19 +126,14 @@ __global__ void __launch_bounds__(kThreads, Steps == 4 ? 2 : 1)
 
   Queries<Steps> q;
   load_queries<Steps>(t, group, first, q);
-  // This thread's results are of queries tile * 8 + lane % 4 * 2 + {0, 1}.
-  float floor[kTiles][2], margin[kTiles][2];
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int j = first + tile * kLanes + lane % 4 * 2 + i;
-      const bool there = j < total;
-      const int64_t query = there ? query_index(t, group, j) : 0;
-      floor[tile][i] = there ? score_of(t.thresholds[query]) : CUDART_INF_F;
-      margin[tile][i] = there ? t.margins[query] : 0.0F;
-    }
+  for (int i = threadIdx.x; i < query_warps * kWarpQueries; i += kThreads) {
+    const int j = blockIdx.y * query_warps * kWarpQueries + i;
+    const int64_t query = j < total ? query_index(t, group, j) : 0;
+    limits[i] = j < total ? float2{score_of(t.thresholds[query]), t.margins[query]}
+                          : float2{CUDART_INF_F, 0.0F};
   }
+  // This thread's results are of queries tile * 8 + lane % 4 * 2 + {0, 1} of its warp's.
+  const float2* own_limits = limits + warp % query_warps * kWarpQueries + lane % 4 * 2;
 
   const int64_t all = (keys.size + kBlockKeys - 1) / kBlockKeys;
   const int64_t blocks = (all + t.sample - 1) / t.sample;
@@ -141,6 +157,7 @@ __global__ void __launch_bounds__(kThreads, Steps == 4 ? 2 : 1)
     }
     end_copies();
   };
+  if (threadIdx.x == 0) num_found = 0;
   for (int s = 0; s < kStages - 1; ++s) copy(s);
   for (int64_t step = 0; step < own; ++step) {
     wait_for_copies<kStages - 2>();
@@ -154,8 +171,15 @@ __global__ void __launch_bounds__(kThreads, Steps == 4 ? 2 : 1)
     }
     largest = __reduce_max_sync(0xffffffffU, largest);
     if (lane == 0) largest_of[step % 2][warp] = largest;
+    if (threadIdx.x == 0) many_found[step % 2] = num_found > kMostFound / 2;
     __syncthreads();
     copy(step + kStages - 1);
+    if (many_found[step % 2]) {
+      consider_all(t, group, found, num_found);
+      __syncthreads();
+      if (threadIdx.x == 0) num_found = 0;
+      __syncthreads();
+    }
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) largest = max(largest, largest_of[step % 2][w]);
     const float most = __uint_as_float(largest << 16);
@@ -164,8 +188,8 @@ __global__ void __launch_bounds__(kThreads, Steps == 4 ? 2 : 1)
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        reach[tile][i] =
-            __fsub_rd(floor[tile][i], __fadd_ru(__fmul_ru(margin[tile][i], most), 0x1p-120F));
+        const float2 limit = own_limits[tile * kLanes + i];
+        reach[tile][i] = __fsub_rd(limit.x, __fadd_ru(__fmul_ru(limit.y, most), 0x1p-120F));
       }
     }
     const int64_t begin = first_place(step);
@@ -193,14 +217,21 @@ __global__ void __launch_bounds__(kThreads, Steps == 4 ? 2 : 1)
           if (scores[tile][i] < reach[tile][i % 2]) continue;
           const int j = first + tile * kLanes + lane % 4 * 2 + i % 2;
           const int row = m * kTile + lane / 4 + i / 2 * 8;
-          if (j < total && begin + row < keys.size) {
-            consider<Steps>(t, group, j, begin + row, rows, row);
+          if (j >= total || begin + row >= keys.size) continue;
+          const Found one{j, static_cast<uint32_t>(begin + row)};
+          const int at = atomicAdd(&num_found, 1);
+          if (at < kMostFound) {
+            found[at] = one;
+          } else {
+            consider(t, group, one);
           }
         }
       }
     }
   }
   wait_for_copies<0>();
+  __syncthreads();
+  consider_all(t, group, found, num_found);
 }
 
 template <int Steps>

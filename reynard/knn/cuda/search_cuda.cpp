@@ -5,13 +5,12 @@
 #include "reynard/knn/gpu_search.h"
 
 #include "reynard/knn/cuda/filter.h"
+#include "reynard/knn/cuda/select.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/maximum.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -28,7 +27,10 @@ namespace {
 
 constexpr int64_t kSmallestSample = 8192;  // keys; all of their scores are candidates
 constexpr int64_t kFewestRanked = 64;      // a sample's k-th best is a poor guess for smaller k
+// Candidates of queries that are answered at once: so much, or a quarter of the keys' bytes where
+// that is more (many short rows: few queries of each would be a pass each).
 constexpr int64_t kMostCandidateBytes = 48 << 20;
+constexpr int64_t kKeyBytesPerCandidateByte = 4;
 
 // How the passes of a search grow and what they may find.
 struct Plan {
@@ -61,9 +63,9 @@ Plan make_plan(int64_t keys, int64_t k, int64_t queries) {
 
 // What the kernels read of the rows, copied in one piece.
 struct Groups {
-  at::Tensor groups;     // (B*G) KeyGroup, as bytes
-  at::Tensor first_ids;  // (B*G) i64
+  at::Tensor groups;  // (B*G) KeyGroup, as bytes
   int64_t most_keys = 0;
+  int64_t key_bytes = 0;
   bool aligned = false;
 };
 
@@ -71,7 +73,6 @@ Groups make_groups(const Problem& problem) {
   const int64_t heads = problem.num_key_heads, D = problem.head_dim();
   const int64_t bytes = problem.bf16_keys ? 2 : 4;
   std::vector<KeyGroup> groups;
-  std::vector<int64_t> first_ids;
   Groups out;
   constexpr int64_t kMostAlignedDim = 1024;  // queries of longer ones do not fit beside the keys
   out.aligned = D * bytes % 16 == 0 && D <= kMostAlignedDim;
@@ -86,73 +87,78 @@ Groups make_groups(const Problem& problem) {
         group.slots = rows.slots;
         group.first_slot = rows.runs[0].slot;
         group.size = rows.size;
+        group.first_id = rows.runs[0].id;
+        out.key_bytes += rows.size * D * bytes;
         out.aligned = out.aligned && reinterpret_cast<uintptr_t>(group.keys) % 16 == 0 &&
                       group.stride * bytes % 16 == 0;
       }
       groups.push_back(group);
-      first_ids.push_back(rows.size > 0 ? rows.runs[0].id : 0);
     }
   }
   const auto size = static_cast<int64_t>(groups.size() * sizeof(KeyGroup));
   const at::Tensor staged = at::empty({size}, at::kByte);
   std::memcpy(staged.mutable_data_ptr(), groups.data(), static_cast<size_t>(size));
-  const at::Device device = problem.queries.device();
-  out.groups = staged.to(device);
-  out.first_ids = at::tensor(first_ids, at::kLong).to(device);
+  out.groups = staged.to(problem.queries.device());
   return out;
 }
 
 // Both the matrix unit's sum and the plain loop's are within a multiple of 2^-22 |q|_1 max|k| of
 // the exact sum (the matrix unit may cut each of a step's addends at its largest one's last bit but
 // one); rounding the query to bf16 adds |q - rounded q|_1 max|k|.
-at::Tensor margins(const at::Tensor& queries) {
-  const double terms = 1.2 * static_cast<double>(queries.size(3)) + 32;
-  const at::Tensor rounded = queries.to(at::kBFloat16).to(at::kFloat);
-  const at::Tensor size = queries.abs().sum(-1) + rounded.abs().sum(-1);
-  return (size * (terms * 0x1p-22) + (queries - rounded).abs().sum(-1)) * (1 + 0x1p-10);
+float margin_factor(int64_t head_dim) {
+  return static_cast<float>((1.2 * static_cast<double>(head_dim) + 32) * 0x1p-22);
 }
 
 // (B, Tq, H, k) codes, best first, of a block of queries (B, Tq, H, D).
 at::Tensor best_codes(const Problem& problem, FilterTask& task, const at::Tensor& queries) {
-  const int64_t B = queries.size(0), Tq = queries.size(1), H = queries.size(2);
-  const Plan plan = make_plan(task.most_keys, problem.k, task.queries_per_group);
+  const int64_t B = queries.size(0), Tq = queries.size(1), H = queries.size(2), k = problem.k;
+  const Plan plan = make_plan(task.most_keys, k, task.queries_per_group);
   const auto codes = queries.options().dtype(at::kLong);
-  at::Tensor thresholds = at::full({B, Tq, H}, kNoCode, codes);
-  at::Tensor error;
-  task.queries = queries.const_data_ptr<float>();
-  task.capacity = static_cast<int>(plan.capacity);
-  if (uses_matrix_unit(task)) {
-    error = margins(queries);
-    task.margins = error.const_data_ptr<float>();
-  }
+  const at::Tensor thresholds = at::full({B, Tq, H}, kNoCode, codes);
+  const at::Tensor candidates = at::empty({B, Tq, H, plan.capacity}, codes);
+  // The last one says whether a list was too short.
+  const at::Tensor counts = at::zeros({B * Tq * H + 1}, queries.options().dtype(at::kInt));
+  at::Tensor margins;
   const int processors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
-  at::Tensor candidates = at::empty({B, Tq, H, plan.capacity}, codes);
-  at::Tensor counts = at::empty({B, Tq, H}, queries.options().dtype(at::kInt));
+  task.queries = queries.const_data_ptr<float>();
+  task.capacity = static_cast<int>(plan.capacity);
+  task.thresholds = thresholds.const_data_ptr<Code>();
+  task.candidates = candidates.data_ptr<Code>();
+  task.counts = counts.data_ptr<int>();
+  if (uses_matrix_unit(task)) {
+    margins = at::empty({B, Tq, H}, queries.options());
+    write_margins(task, margin_factor(task.head_dim), margins.data_ptr<float>(), stream);
+    task.margins = margins.const_data_ptr<float>();
+  }
   const auto pass = [&](int sample) {
-    candidates.fill_(kNoCode);
-    counts.zero_();
     task.sample = sample;
-    task.thresholds = thresholds.const_data_ptr<Code>();
-    task.candidates = candidates.data_ptr<Code>();
-    task.counts = counts.data_ptr<int>();
     filter(task, processors, stream);
   };
   const auto raise = [&](int64_t rank) {
-    const int64_t size = std::min(rank, plan.capacity);
-    const at::Tensor best = std::get<0>(at::topk(candidates, size, -1));
-    // Fewer than `rank` of a sample may have reached the threshold.
-    if (size == rank) thresholds = at::maximum(thresholds, best.select(-1, size - 1));
+    raise_thresholds(
+        task, thresholds.data_ptr<Code>(), task.counts, static_cast<int>(rank), stream);
   };
   for (size_t i = 0; i + 1 < plan.samples.size(); ++i) {
     pass(plan.samples[i]);
     raise(plan.ranked);
   }
-  for (pass(1); counts.max().item<int>() > plan.capacity; pass(1)) {
-    // Each round leaves at least capacity - k fewer.
-    raise(problem.k);
+  const at::Tensor best = at::empty({B, Tq, H, k}, codes);
+  const at::Tensor overflow = counts.narrow(0, B * Tq * H, 1);
+  // Each round leaves at least capacity - k fewer.
+  for (bool complete = false; !complete;) {
+    overflow.zero_();
+    if (k > kMostSorted) candidates.fill_(kNoCode);
+    pass(1);
+    if (k <= kMostSorted) {
+      sort_best(task, best.data_ptr<Code>(), static_cast<int>(k), overflow.data_ptr<int>(), stream);
+      complete = overflow.item<int>() == 0;
+    } else {
+      complete = counts.max().item<int>() <= plan.capacity;
+    }
+    if (!complete) raise(k);
   }
-  return std::get<0>(at::topk(candidates, problem.k, -1));
+  return k <= kMostSorted ? best : std::get<0>(at::topk(candidates, k, -1));
 }
 
 SearchResult search(const Problem& problem) {
@@ -175,8 +181,9 @@ SearchResult search(const Problem& problem) {
   task.aligned = groups.aligned;
   TORCH_INTERNAL_ASSERT(groups.most_keys < (int64_t{1} << 32));
   const Plan plan = make_plan(groups.most_keys, k, Tq * task.repeat);
-  const int64_t fit =
-      kMostCandidateBytes / static_cast<int64_t>(sizeof(Code)) / (plan.capacity * B * H);
+  const int64_t budget =
+      std::max(kMostCandidateBytes, groups.key_bytes / kKeyBytesPerCandidateByte);
+  const int64_t fit = budget / static_cast<int64_t>(sizeof(Code)) / (plan.capacity * B * H);
   const int64_t block = std::clamp<int64_t>(fit, 1, Tq);
   for (int64_t begin = 0; begin < Tq; begin += block) {
     const int64_t size = std::min(block, Tq - begin);
@@ -190,7 +197,6 @@ SearchResult search(const Problem& problem) {
     task.queries = some.const_data_ptr<float>();
     write_results({.search = task,
                    .codes = codes.const_data_ptr<Code>(),
-                   .first_ids = groups.first_ids.const_data_ptr<int64_t>(),
                    .ids = ids.data_ptr<int64_t>(),
                    .scores = scores.data_ptr<float>(),
                    .k = static_cast<int>(k)},
