@@ -247,10 +247,11 @@ void add_chat(CLI::App& app) {
   auto arguments = std::make_shared<ChatArguments>();
   add_options(*command, arguments->model);
   command->add_option("--system", arguments->system, "what the model is told before all else");
-  command->add_option("--chat-template",
-                      arguments->chat_template,
-                      "chatml, llama2, llama3 or a Jinja file; by default that of the model's "
-                      "folder");
+  command->add_option(
+      "--chat-template",
+      arguments->chat_template,
+      "chatml, llama2, llama3, longllama or a Jinja file; by default that of the model's "
+      "folder");
   command->add_option("--history",
                       arguments->history,
                       "JSON file of messages: read if it is there, written after each answer");

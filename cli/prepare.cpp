@@ -28,6 +28,7 @@ constexpr const char* kPrepareFooter =
     "  reynard prepare src/ --glob '*.py' --min-bytes 4096 -o data/python --held-out 0.05\n"
     "  reynard prepare books/ --tokenizer models/gpt2/tokenizer.json -o data/books\n"
     "  reynard prepare part-*.jsonl.zst --field content --roll 1 -o data/web\n"
+    "  reynard prepare questions.jsonl --dialogues --tokenizer models/llama -o data/questions\n"
     "\n"
     "A text file is one document, a line of a .jsonl file is one; .gz and .zst are unpacked. Text "
     "must be\n"
@@ -93,8 +94,14 @@ void add_prepare(CLI::App& app) {
           "byte (ids 0-255, BOS 256, EOS 257), or a model folder, tokenizer.json, tiktoken "
           "rank file or SentencePiece model; json: before it for JSON-escaped text")
       ->capture_default_str();
-  command->add_option("--field", options.field, "field of the text in .jsonl files")
-      ->capture_default_str();
+  auto* field = command->add_option("--field", options.field, "field of the text in .jsonl files")
+                    ->capture_default_str();
+  command
+      ->add_flag("--dialogues",
+                 options.dialogues,
+                 "lines of .jsonl files are {\"prompt\", \"response\"} or {\"messages\"}; only "
+                 "responses and what the assistant says count in the loss")
+      ->excludes(field);
   command->add_option("--min-bytes", options.min_bytes, "leave out documents of fewer bytes")
       ->capture_default_str();
   command->add_flag(

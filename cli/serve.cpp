@@ -186,7 +186,7 @@ void add_serve(CLI::App& app) {
   command->add_option(
       "--chat-template",
       arguments->chat_template,
-      "chatml, llama2, llama3 or a Jinja file; by default that of the model's folder");
+      "chatml, llama2, llama3, longllama or a Jinja file; by default that of the model's folder");
   command
       ->add_option("--cache-gb",
                    arguments->cache_gb,

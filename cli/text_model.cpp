@@ -175,9 +175,10 @@ generation::ChatTemplate chat_template_of(const TextModel& model, const std::str
       return generation::ChatTemplate::published(source, path.string(), special);
     }
   }
-  throw Error(fmt::format(
-      "{}: has no chat template; name one with --chat-template: chatml, llama2, llama3 or a file",
-      model.folder.string()));
+  throw Error(
+      fmt::format("{}: has no chat template; name one with --chat-template: chatml, llama2, "
+                  "llama3, longllama or a file",
+                  model.folder.string()));
 }
 
 namespace {

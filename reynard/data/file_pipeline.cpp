@@ -159,9 +159,18 @@ void FilePipeline::read_file(size_t index, FileQueue& queue) {
     push_tokens(std::string_view(rest).substr(0, seen + safe));
     rest.erase(0, seen + safe);
   };
-  sink.end = [&] {
+  const auto push_rest = [&] {
     push_tokens(rest);
     rest.clear();
+  };
+  sink.answer = [&](bool begins) {
+    push_rest();
+    Event event;
+    event.kind = begins ? Event::Kind::kAnswer : Event::Kind::kAnswerEnd;
+    push(queue, std::move(event));
+  };
+  sink.end = [&] {
+    push_rest();
     Event event;
     event.kind = Event::Kind::kEnd;
     event.num_bytes = num_bytes;

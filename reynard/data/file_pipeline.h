@@ -21,7 +21,7 @@ namespace reynard::data {
 
 // What happens next in the output.
 struct Event {
-  enum class Kind { kBegin, kTokens, kEnd, kNotText, kFileDone };
+  enum class Kind { kBegin, kTokens, kAnswer, kAnswerEnd, kEnd, kNotText, kFileDone };
   Kind kind = Kind::kFileDone;
   bool held_out = false;     // kBegin
   std::vector<int32_t> ids;  // kTokens

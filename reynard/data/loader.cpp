@@ -27,20 +27,24 @@ class RowLoader final : public Loader {
                 at::empty({B, T}, at::kLong),
                 at::ones({B, T}, at::kFloat),
                 at::zeros({B, T}, at::kBool)};
+    if (config_.mode == LoaderMode::kPadded) batch.padding = at::zeros({B}, at::kLong);
     auto* tokens = batch.tokens.mutable_data_ptr<int64_t>();
     auto* targets = batch.targets.mutable_data_ptr<int64_t>();
     auto* starts = batch.starts.mutable_data_ptr<bool>();
+    auto* counts = batch.loss_mask.mutable_data_ptr<float>();
     const auto length = static_cast<size_t>(T);
     for (int64_t b = 0; b < B; ++b, ++num_rows_) {
-      const Row row{{tokens + b * T, length}, {targets + b * T, length}, {starts + b * T, length}};
+      const Row row{{tokens + b * T, length},
+                    {targets + b * T, length},
+                    {starts + b * T, length},
+                    {counts + b * T, length}};
       if (repeats(num_rows_)) {
         fill_repeated(file_, config_, static_cast<uint64_t>(num_rows_), row);
       } else {
-        source_->fill(b, row);
+        const int64_t padding = source_->fill(b, row);
+        if (batch.padding.defined()) batch.padding.mutable_data_ptr<int64_t>()[b] = padding;
       }
-      if (config_.answer_mark >= 0) {
-        mask_questions(row, batch.loss_mask.mutable_data_ptr<float>() + b * T);
-      }
+      if (config_.answer_mark >= 0) mask_questions(row);
     }
     return batch;
   }
@@ -76,13 +80,13 @@ class RowLoader final : public Loader {
  private:
   // Leaves in the loss what is behind answer marks of the row. A row that begins within an answer
   // leaves the rest of that one out.
-  void mask_questions(const Row& row, float* mask) const {
+  void mask_questions(const Row& row) const {
     const int64_t all = config_.answer_tokens > 0 ? config_.answer_tokens : row.tokens.size();
     int64_t left = 0;
     for (size_t t = 0; t < row.tokens.size(); ++t) {
       if (row.starts[t]) left = 0;
       if (row.tokens[t] == config_.answer_mark) left = all;
-      mask[t] = left > 0 ? 1.0F : 0.0F;
+      row.counts[t] = left > 0 ? 1.0F : 0.0F;
       left = row.targets[t] == config_.answer_end_mark ? 0 : std::max<int64_t>(left - 1, 0);
     }
   }
@@ -94,14 +98,16 @@ class RowLoader final : public Loader {
   }
   // What must be the same for a state to mean the same.
   nlohmann::json identity() const {
-    return {{"num_tokens", file_.num_tokens()},
-            {"num_documents", file_.num_documents()},
-            {"mode", static_cast<int>(config_.mode)},
-            {"batch_size", config_.batch_size},
-            {"length", config_.length},
-            {"seed", config_.seed},
-            {"repeat_fraction", config_.repeat_fraction},
-            {"repeat_min_length", config_.repeat_min_length}};
+    nlohmann::json identity = {{"num_tokens", file_.num_tokens()},
+                               {"num_documents", file_.num_documents()},
+                               {"mode", static_cast<int>(config_.mode)},
+                               {"batch_size", config_.batch_size},
+                               {"length", config_.length},
+                               {"seed", config_.seed},
+                               {"repeat_fraction", config_.repeat_fraction},
+                               {"repeat_min_length", config_.repeat_min_length}};
+    if (config_.mode == LoaderMode::kPadded) identity["random_padding"] = config_.random_padding;
+    return identity;
   }
 
   LoaderConfig config_;
@@ -115,7 +121,8 @@ class RowLoader final : public Loader {
 config::EnumNames<LoaderMode> enum_names(LoaderMode) {
   return {{LoaderMode::kPacked, "packed"},
           {LoaderMode::kSlices, "slices"},
-          {LoaderMode::kOrdered, "ordered"}};
+          {LoaderMode::kOrdered, "ordered"},
+          {LoaderMode::kPadded, "padded"}};
 }
 
 void LoaderConfig::check(config::Problems& problems, const std::string& path) const {
@@ -125,8 +132,9 @@ void LoaderConfig::check(config::Problems& problems, const std::string& path) co
                              config::key(path, "batch_size"),
                              config::key(path, "length")));
   }
-  if (repeat_fraction > 0 && mode == LoaderMode::kOrdered) {
-    problems.add(config::key(path, "repeat_fraction"), "must be 0 with mode = \"ordered\"");
+  if (repeat_fraction > 0 && (mode == LoaderMode::kOrdered || mode == LoaderMode::kPadded)) {
+    problems.add(config::key(path, "repeat_fraction"),
+                 "must be 0 with mode = \"ordered\" and with \"padded\"");
   }
   if (repeat_fraction > 0 && repeat_min_length > length / 2) {
     problems.add(
@@ -147,6 +155,10 @@ std::unique_ptr<Loader> make_loader(const LoaderConfig& config) {
   // Every document of a single token would give no pair (input, target) in any epoch.
   if (file.num_tokens() == file.num_documents()) {
     throw Error(fmt::format("{}: every document has one token; nothing can be predicted",
+                            file.path().string()));
+  }
+  if (config.answer_mark >= 0 && file.header().num_answers > 0) {
+    throw Error(fmt::format("{}: says itself which tokens count; leave data.answer_mark out",
                             file.path().string()));
   }
   return loader;

@@ -20,6 +20,7 @@ enum class LoaderMode {
   kPacked,   // documents one after the other; no attention across boundaries
   kSlices,   // every row is one slice of a document of more than T tokens
   kOrdered,  // each row walks one document after the other (segment recurrence)
+  kPadded,   // every row is one document, cut at T tokens, at a random place (instruction tuning)
 };
 config::EnumNames<LoaderMode> enum_names(LoaderMode);
 
@@ -31,6 +32,7 @@ struct Batch {
   at::Tensor starts;     // (B, T) bool: true where a document (or the row) starts: attention, shift
                       // and RoPE restart here; in kOrdered false at a row start that goes on from
                       // the last batch
+  at::Tensor padding = {};  // (B) i64 tokens before the document (kPadded); undefined: none
 };
 
 class Loader {
@@ -52,7 +54,8 @@ struct LoaderConfig {
   int64_t seed = 0;                // order of documents or slices
   double repeat_fraction = 0;      // share of rows that repeat one piece; 0: none
   int64_t repeat_min_length = 16;  // tokens of the shortest such piece; the longest is T / 2
-  int64_t answer_mark = -1;        // token id; -1: every token counts in the loss
+  bool random_padding = true;      // padded: the document's place in its row is drawn
+  int64_t answer_mark = -1;        // token id; -1: what the token file says counts in the loss
   int64_t answer_tokens = 0;       // else only so many behind each mark; 0: all up to the end mark
   int64_t answer_end_mark = -1;    // token id, itself counted; -1: the document's end
 
@@ -70,10 +73,16 @@ struct LoaderConfig {
           self.repeat_min_length,
           "tokens of the shortest repeated piece; the longest is half a row",
           config::positive);
-    field("answer_mark",
-          self.answer_mark,
-          "token id behind which tokens count in the loss, and no others do; -1: all count",
-          kTokenId);
+    field("random_padding",
+          self.random_padding,
+          "with mode = \"padded\": padding stands at random before and behind the document; else "
+          "behind it");
+    field(
+        "answer_mark",
+        self.answer_mark,
+        "token id behind which tokens count in the loss, and no others do; -1: all, or the answers "
+        "of a file of `reynard prepare --dialogues`",
+        kTokenId);
     field("answer_tokens",
           self.answer_tokens,
           "how many tokens count behind each such mark; 0: those up to data.answer_end_mark",

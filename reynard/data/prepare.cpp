@@ -28,6 +28,8 @@ void check_options(const PrepareOptions& options) {
           fmt::format("--min-bytes {}; expected at least 1", options.min_bytes));
   require(options.roll_min_tokens >= 1,
           fmt::format("--roll-min-tokens {}; expected at least 1", options.roll_min_tokens));
+  require(!options.dialogues || !options.roll_seed,
+          "--roll moves text and --dialogues says where answers are; leave one out");
   require(options.num_threads >= 0,
           fmt::format("--threads {}; expected at least 0", options.num_threads));
 }
@@ -37,6 +39,7 @@ std::vector<TextReaderOptions> reader_options(const std::vector<InputFile>& file
                                               const PrepareOptions& options) {
   TextReaderOptions common;
   common.field = options.field;
+  common.dialogues = options.dialogues;
   common.held_out_share = options.held_out;
   std::vector<TextReaderOptions> result(files.size(), common);
   if (options.held_out == 0) return result;
@@ -115,6 +118,12 @@ class Preparation {
         break;
       case Event::Kind::kTokens:
         outputs_[current_].writer->append(event.ids);
+        break;
+      case Event::Kind::kAnswer:
+        outputs_[current_].writer->begin_answer();
+        break;
+      case Event::Kind::kAnswerEnd:
+        outputs_[current_].writer->end_answer();
         break;
       case Event::Kind::kEnd:
         end_document(file, event);
@@ -239,6 +248,11 @@ PrepareSummary prepare(const PrepareOptions& options, const PrepareProgress& pro
   for (const InputFile& file : files) {
     if (file.size == 0 && !file.from_folder) {
       throw Error(fmt::format("{}: is empty; expected text", file.path.string()));
+    }
+    if (options.dialogues && !file.is_jsonl()) {
+      throw Error(fmt::format("{}: is no .jsonl file; --dialogues reads only those{}",
+                              file.path.string(),
+                              file.from_folder ? "; choose them with --glob '*.jsonl'" : ""));
     }
     total_bytes += file.size;
   }

@@ -17,6 +17,7 @@ struct PrepareOptions {
   std::filesystem::path output;  // folder of train.tokens and held_out.tokens; made if needed
   std::string tokenizer = "byte";
   std::string field = "text";        // of the objects in .jsonl files
+  bool dialogues = false;            // inputs are .jsonl files of dialogues (dialogue.h)
   double held_out = 0;               // share of the text for held_out.tokens; 0: no such file
   int64_t min_bytes = 1;             // shorter documents are left out
   bool deduplicate = false;          // leave out documents that came before, byte for byte

@@ -30,15 +30,14 @@ void copy_pairs(const TokenFile& file,
   const auto count = static_cast<size_t>(n);
   file.read(begin, row.tokens.subspan(to, count));
   file.read(begin + 1, row.targets.subspan(to, count));
+  file.read_counted(begin + 1, row.counts.subspan(to, count));
 }
 
 // The order of all epochs as one endless list of documents.
 class DocumentOrder {
  public:
-  DocumentOrder(const TokenFile& file, uint64_t seed)
-      : num_documents_(file.num_documents()),
-        seed_(seed),
-        order_(num_documents_, seed, stream(0)) {}
+  DocumentOrder(int64_t num_documents, uint64_t seed)
+      : num_documents_(num_documents), seed_(seed), order_(num_documents_, seed, stream(0)) {}
   int64_t operator[](int64_t position) {
     const int64_t epoch = position / num_documents_;
     if (epoch != epoch_) {
@@ -78,9 +77,9 @@ Cursor cursor_from(const nlohmann::json& state, const TokenFile& file, DocumentO
 class PackedRows final : public RowSource {
  public:
   PackedRows(const TokenFile& file, const LoaderConfig& config)
-      : file_(file), order_(file, static_cast<uint64_t>(config.seed)) {}
+      : file_(file), order_(file.num_documents(), static_cast<uint64_t>(config.seed)) {}
 
-  void fill(int64_t /*index*/, const Row& row) override {
+  int64_t fill(int64_t /*index*/, const Row& row) override {
     const auto length = static_cast<int64_t>(row.tokens.size());
     for (int64_t at = 0; at < length;) {
       const int64_t document = order_[cursor_.position];
@@ -97,6 +96,7 @@ class PackedRows final : public RowSource {
       cursor_.offset += n;
       if (n == left) cursor_ = {cursor_.position + 1, 0};
     }
+    return 0;
   }
   nlohmann::json state() const override { return to_json(cursor_); }
   void restore(const nlohmann::json& state) override {
@@ -113,12 +113,12 @@ class OrderedRows final : public RowSource {
  public:
   OrderedRows(const TokenFile& file, const LoaderConfig& config)
       : file_(file),
-        order_(file, static_cast<uint64_t>(config.seed)),
+        order_(file.num_documents(), static_cast<uint64_t>(config.seed)),
         rows_(static_cast<size_t>(config.batch_size)) {
     for (Cursor& row : rows_) row.position = next_++;
   }
 
-  void fill(int64_t index, const Row& row) override {
+  int64_t fill(int64_t index, const Row& row) override {
     Cursor& cursor = rows_[static_cast<size_t>(index)];
     const auto length = static_cast<int64_t>(row.tokens.size());
     for (int64_t at = 0; at < length;) {
@@ -133,6 +133,7 @@ class OrderedRows final : public RowSource {
       cursor.offset += n;
       if (n == left) cursor = {next_++, 0};
     }
+    return 0;
   }
   nlohmann::json state() const override {
     nlohmann::json rows = nlohmann::json::array();
@@ -179,7 +180,7 @@ class SliceRows final : public RowSource {
     }
   }
 
-  void fill(int64_t /*index*/, const Row& row) override {
+  int64_t fill(int64_t /*index*/, const Row& row) override {
     const int64_t epoch = position_ / num_slices_;
     if (epoch != epoch_) {
       epoch_ = epoch;
@@ -202,6 +203,7 @@ class SliceRows final : public RowSource {
     row.tokens[0] = file_.header().bos;
     row.starts[0] = true;
     ++position_;
+    return 0;
   }
   nlohmann::json state() const override { return {{"position", position_}}; }
   void restore(const nlohmann::json& state) override {
@@ -225,6 +227,62 @@ class SliceRows final : public RowSource {
   int64_t position_ = 0;  // slices delivered
   int64_t epoch_ = -1;
   Permutation order_{1, 0, 0};
+};
+
+class PaddedRows final : public RowSource {
+ public:
+  PaddedRows(const TokenFile& file, const LoaderConfig& config)
+      : file_(file),
+        config_(config),
+        documents_(documents_that_count()),
+        order_(std::ssize(documents_), static_cast<uint64_t>(config.seed)) {}
+
+  int64_t fill(int64_t /*index*/, const Row& row) override {
+    const int64_t document = documents_[order_[position_]];
+    const int64_t pairs = std::min(num_pairs(file_, document), config_.length);
+    const uint64_t bits = random_bits(static_cast<uint64_t>(config_.seed),
+                                      random_bits(kPaddingStream, 0, 0),
+                                      static_cast<uint64_t>(position_));
+    const int64_t before = config_.random_padding ? below(bits, config_.length - pairs + 1) : 0;
+    std::ranges::fill(row.tokens, file_.header().eos);
+    std::ranges::fill(row.targets, file_.header().eos);
+    std::ranges::fill(row.counts, 0.0F);
+    copy_pairs(file_, document, 0, pairs, before, row);
+    for (const int64_t start : {int64_t{0}, before, before + pairs}) {
+      if (start < config_.length) row.starts[static_cast<size_t>(start)] = true;
+    }
+    ++position_;
+    return before;
+  }
+  nlohmann::json state() const override { return {{"position", position_}}; }
+  void restore(const nlohmann::json& state) override {
+    position_ = state_integer(state, "position", kMaxInt);
+  }
+
+ private:
+  // Those with a token that counts before they are cut.
+  std::vector<int64_t> documents_that_count() const {
+    std::vector<int64_t> documents;
+    for (int64_t d = 0; d < file_.num_documents(); ++d) {
+      const int64_t first = file_.document_begin(d) + 1;
+      const int64_t last = std::min(first + config_.length, file_.document_end(d));
+      if (file_.any_counted(first, last)) documents.push_back(d);
+    }
+    if (documents.empty()) {
+      throw Error(
+          fmt::format("{}: no document has an answer in its first {} tokens; use a larger "
+                      "data.length",
+                      file_.path().string(),
+                      config_.length + 1));
+    }
+    return documents;
+  }
+
+  const TokenFile& file_;
+  const LoaderConfig& config_;
+  std::vector<int64_t> documents_;
+  DocumentOrder order_;
+  int64_t position_ = 0;  // rows delivered
 };
 
 }  // namespace
@@ -296,6 +354,8 @@ std::unique_ptr<RowSource> make_row_source(const TokenFile& file, const LoaderCo
       return std::make_unique<SliceRows>(file, config);
     case LoaderMode::kOrdered:
       return std::make_unique<OrderedRows>(file, config);
+    case LoaderMode::kPadded:
+      return std::make_unique<PaddedRows>(file, config);
     case LoaderMode::kPacked:
       break;
   }

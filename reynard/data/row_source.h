@@ -20,19 +20,25 @@ struct Row {
   std::span<int64_t> tokens;   // (T)
   std::span<int64_t> targets;  // (T)
   std::span<bool> starts;      // (T), all false at first
+  std::span<float> counts;     // (T), all 1 at first: whether the target counts in the loss
 };
 
 class RowSource {
  public:
   virtual ~RowSource() = default;
-  // index: which row of the batch.
-  virtual void fill(int64_t index, const Row& row) = 0;
+  // index: which row of the batch. Returns how many tokens of padding the row begins with.
+  virtual int64_t fill(int64_t index, const Row& row) = 0;
   virtual nlohmann::json state() const = 0;
   virtual void restore(const nlohmann::json& state) = 0;
 };
 
 // Streams of random_bits(): one per use, so that uses do not share numbers.
-enum RandomStream : uint64_t { kOrderStream = 1, kOffsetStream = 2, kRepeatStream = 3 };
+enum RandomStream : uint64_t {
+  kOrderStream = 1,
+  kOffsetStream = 2,
+  kRepeatStream = 3,
+  kPaddingStream = 4
+};
 
 std::unique_ptr<RowSource> make_row_source(const TokenFile& file, const LoaderConfig& config);
 

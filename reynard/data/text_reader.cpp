@@ -1,6 +1,7 @@
 #include "reynard/data/text_reader.h"
 
 #include "reynard/data/byte_stream.h"
+#include "reynard/data/dialogue.h"
 #include "reynard/data/random.h"
 #include "reynard/tokenizer/utf8.h"
 
@@ -154,15 +155,33 @@ class JsonLines {
     if (line.find_first_not_of(" \t\r") == std::string::npos) return;
     const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (json.is_discarded()) fail("is not valid JSON in UTF-8");
+    const bool held_out =
+        unit(hash(fmt::format("{}:{}", file_.name, number_))) < options_.held_out_share;
+    if (options_.dialogues) return add_dialogue(json, held_out);
     const auto text = json.is_object() ? json.find(options_.field) : json.end();
     if (!json.is_object() || text == json.end()) {
       fail(fmt::format("has no field \"{}\"; name the field of the text with --field",
                        options_.field));
     }
     if (!text->is_string()) fail(fmt::format("the field \"{}\" is not text", options_.field));
-    const uint64_t key = hash(fmt::format("{}:{}", file_.name, number_));
-    sink_.begin(unit(key) < options_.held_out_share);
+    sink_.begin(held_out);
     sink_.text(text->get_ref<const std::string&>());
+    sink_.end();
+  }
+
+  void add_dialogue(const nlohmann::json& json, bool held_out) {
+    std::vector<DialoguePiece> pieces;
+    try {
+      pieces = dialogue_pieces(json);
+    } catch (const Error& error) {
+      fail(error.what());
+    }
+    sink_.begin(held_out);
+    for (const DialoguePiece& piece : pieces) {
+      if (piece.answer) sink_.answer(true);
+      sink_.text(piece.text);
+      if (piece.answer) sink_.answer(false);
+    }
     sink_.end();
   }
 

@@ -20,15 +20,18 @@ struct NotText : Error {
 
 struct TextReaderOptions {
   std::string field = "text";      // of the objects in .jsonl files
+  bool dialogues = false;          // .jsonl files hold dialogues (dialogue.h)
   double held_out_share = 0;       // of the records of a .jsonl file, by the hash of name and line
   int64_t held_out_from_byte = 0;  // > 0: the rest of a text file from here on is held out
   bool held_out = false;           // the whole text file is
 };
 
-// Receives documents. Each is begin, text..., end.
+// Receives documents. Each is begin, text..., end; text between answer(true) and answer(false) is
+// an answer.
 struct DocumentSink {
   std::function<void(bool held_out)> begin;
   std::function<void(std::string_view piece)> text;
+  std::function<void(bool begins)> answer;
   std::function<void()> end;
 };
 

@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -25,6 +26,7 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kFormat = "reynard-tokens";
 constexpr int64_t kVersion = 1;
+constexpr int64_t kAnswersVersion = 2;  // of files that say which tokens count
 // Far above any real file, far below an overflow of bytes in int64.
 constexpr int64_t kMaxTokens = int64_t{1} << 56;
 
@@ -70,12 +72,14 @@ TokenFileHeader parse_header(std::string_view bytes, const std::filesystem::path
   }
   const Json json = Json::parse(bytes, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) fail(path, "the token file's header is not valid JSON");
-  if (const int64_t version = integer(json, path, "version", 0, kMaxTokens); version != kVersion) {
+  const int64_t version = integer(json, path, "version", 0, kMaxTokens);
+  if (version != kVersion && version != kAnswersVersion) {
     fail(path,
-         fmt::format("token file of version {}; this program reads version {}; run `reynard "
-                     "prepare` again",
+         fmt::format("token file of version {}; this program reads versions {} and {}; run "
+                     "`reynard prepare` again",
                      version,
-                     kVersion));
+                     kVersion,
+                     kAnswersVersion));
   }
   TokenFileHeader header;
   header.tokenizer = text(json, path, "tokenizer");
@@ -85,6 +89,9 @@ TokenFileHeader parse_header(std::string_view bytes, const std::filesystem::path
   header.num_tokens = integer(json, path, "num_tokens", 1, kMaxTokens);
   header.num_documents = integer(json, path, "num_documents", 1, header.num_tokens);
   header.num_text_bytes = integer(json, path, "num_text_bytes", 0, kMaxTokens);
+  if (version == kAnswersVersion) {
+    header.num_answers = integer(json, path, "num_answers", 1, header.num_tokens);
+  }
   if (json.contains("roll_seed")) {
     header.roll_seed = integer(json,
                                path,
@@ -114,7 +121,7 @@ int64_t token_bytes(int64_t vocab_size) {
 
 std::string header_text(const TokenFileHeader& header) {
   nlohmann::ordered_json json{{"format", kFormat},
-                              {"version", kVersion},
+                              {"version", header.num_answers > 0 ? kAnswersVersion : kVersion},
                               {"dtype", token_bytes(header.vocab_size) == 2 ? "uint16" : "uint32"},
                               {"tokenizer", header.tokenizer},
                               {"vocab_size", header.vocab_size},
@@ -124,6 +131,7 @@ std::string header_text(const TokenFileHeader& header) {
                               {"num_documents", header.num_documents},
                               {"num_text_bytes", header.num_text_bytes}};
   if (header.roll_seed) json["roll_seed"] = *header.roll_seed;
+  if (header.num_answers > 0) json["num_answers"] = header.num_answers;
   std::string text = json.dump();
   text.resize(kTokenFileHeaderBytes - 1, ' ');  // JSON allows blanks at its end
   text += '\n';
@@ -136,6 +144,7 @@ TokenFile::TokenFile(const std::filesystem::path& path) : path_(path) {
   try {
     map();
     verify_ends();
+    verify_answers();
   } catch (...) {
     if (data_) munmap(data_, static_cast<size_t>(size_));
     close(descriptor_);
@@ -160,8 +169,9 @@ void TokenFile::map() {
   if (got == 0) fail(path_, "is empty; expected a token file of `reynard prepare`");
   bytes.resize(static_cast<size_t>(got));
   header_ = parse_header(bytes, path_);
-  const int64_t expected =
-      ends_offset(header_) + header_.num_documents * static_cast<int64_t>(sizeof(int64_t));
+  const int64_t expected = ends_offset(header_) +
+                           header_.num_documents * static_cast<int64_t>(sizeof(int64_t)) +
+                           header_.num_answers * static_cast<int64_t>(sizeof(Range));
   if (size_ != expected) {
     fail(path_,
          fmt::format("has {} bytes; expected {} for {} tokens in {} documents; the file was cut "
@@ -177,6 +187,7 @@ void TokenFile::map() {
     fail(path_, fmt::format("cannot be mapped into memory: {}", std::strerror(errno)));
   }
   ends_ = reinterpret_cast<const int64_t*>(static_cast<const char*>(data_) + ends_offset(header_));
+  answers_ = reinterpret_cast<const Range*>(ends_ + header_.num_documents);
 }
 
 void TokenFile::verify_ends() const {
@@ -196,6 +207,47 @@ void TokenFile::verify_ends() const {
     fail(path_,
          fmt::format(
              "the last document ends at token {}; expected {}", previous, header_.num_tokens));
+  }
+}
+
+void TokenFile::verify_answers() const {
+  int64_t previous = 0;
+  for (int64_t i = 0; i < header_.num_answers; ++i) {
+    const Range& answer = answers_[i];
+    if (answer.begin < previous || answer.end <= answer.begin || answer.end > header_.num_tokens) {
+      fail(path_,
+           fmt::format("answer {} is of tokens [{}, {}); expected a range behind {} and up to {}",
+                       i,
+                       answer.begin,
+                       answer.end,
+                       previous,
+                       header_.num_tokens));
+    }
+    previous = answer.end;
+  }
+}
+
+const TokenFile::Range* TokenFile::answer_behind(int64_t position) const {
+  return std::upper_bound(
+      answers_, answers_ + header_.num_answers, position, [](int64_t p, const Range& answer) {
+        return p < answer.end;
+      });
+}
+
+bool TokenFile::any_counted(int64_t begin, int64_t end) const {
+  if (header_.num_answers == 0) return begin < end;
+  const Range* answer = answer_behind(begin);
+  return answer != answers_ + header_.num_answers && answer->begin < end;
+}
+
+void TokenFile::read_counted(int64_t begin, std::span<float> out) const {
+  const auto count = static_cast<int64_t>(out.size());
+  std::fill(out.begin(), out.end(), header_.num_answers == 0 ? 1.0F : 0.0F);
+  const Range* const last = answers_ + header_.num_answers;
+  for (const Range* answer = answer_behind(begin); answer != last; ++answer) {
+    const int64_t from = std::max<int64_t>(answer->begin - begin, 0);
+    if (from >= count) break;
+    std::fill(out.begin() + from, out.begin() + std::min(answer->end - begin, count), 1.0F);
   }
 }
 

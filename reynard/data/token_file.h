@@ -1,5 +1,6 @@
 #pragma once
-// A file of token ids, mapped into memory: documents one after the other, each [BOS, text, EOS].
+// A file of token ids, mapped into memory: documents one after the other, each [BOS, text, EOS],
+// and which of the tokens count in the loss.
 // Layout: docs/formats.md. Everything that the header says is verified when the file is opened;
 // ids are verified when they are read.
 
@@ -21,6 +22,7 @@ struct TokenFileHeader {
   int64_t num_documents = 0;   // at least 1 in a file
   int64_t num_text_bytes = 0;  // of the text behind the tokens: loss per token -> bits per byte
   std::optional<int64_t> roll_seed = {};  // set: documents were rolled (see prepare.h)
+  int64_t num_answers = 0;  // ranges of tokens that count in the loss; 0: every token counts
 };
 
 // 2 where every id of the vocabulary fits in 16 bits, else 4.
@@ -50,17 +52,28 @@ class TokenFile {
   // file or an id outside the vocabulary.
   void read(int64_t begin, std::span<int64_t> out) const;
   std::vector<int64_t> read(int64_t begin, int64_t count) const;
+  // 1 for each of the tokens from begin on that counts in the loss when it is predicted, else 0.
+  void read_counted(int64_t begin, std::span<float> out) const;
+  // Whether one of the tokens [begin, end) counts.
+  bool any_counted(int64_t begin, int64_t end) const;
 
  private:
+  struct Range {
+    int64_t begin, end;
+  };
   void map();
   void verify_ends() const;
+  void verify_answers() const;
+  // The first answer that ends behind a position.
+  const Range* answer_behind(int64_t position) const;
 
   std::filesystem::path path_;
   TokenFileHeader header_;
   int descriptor_ = -1;
-  int64_t size_ = 0;               // bytes of the file
-  void* data_ = nullptr;           // the mapped file
-  const int64_t* ends_ = nullptr;  // (num_documents)
+  int64_t size_ = 0;                // bytes of the file
+  void* data_ = nullptr;            // the mapped file
+  const int64_t* ends_ = nullptr;   // (num_documents)
+  const Range* answers_ = nullptr;  // (num_answers)
 };
 
 }  // namespace reynard::data

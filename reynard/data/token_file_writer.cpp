@@ -78,24 +78,31 @@ TokenFileWriter::TokenFileWriter(const std::filesystem::path& path,
     close(tokens_.descriptor);
     throw Error(fmt::format("{}: is being written by another process", partial_.string()));
   }
-  // Ends are many but small: they wait in a file without a name until the tokens are complete.
-  ends_.path = path;
-  ends_.path += ".ends.partial";
-  ends_.descriptor = open(ends_.path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (ends_.descriptor < 0 || ftruncate(tokens_.descriptor, 0) != 0) {
+  open_unnamed(ends_, ".ends.partial");
+  open_unnamed(answers_, ".answers.partial");
+  if (ends_.descriptor < 0 || answers_.descriptor < 0 || ftruncate(tokens_.descriptor, 0) != 0) {
     const int reason = errno;
     unlink(partial_.c_str());
     close(tokens_.descriptor);
+    if (ends_.descriptor >= 0) close(ends_.descriptor);
+    if (answers_.descriptor >= 0) close(answers_.descriptor);
     errno = reason;
     fail("made");
   }
-  unlink(ends_.path.c_str());
+}
+
+void TokenFileWriter::open_unnamed(Output& output, const char* suffix) {
+  output.path = path_;
+  output.path += suffix;
+  output.descriptor = open(output.path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (output.descriptor >= 0) unlink(output.path.c_str());
 }
 
 TokenFileWriter::~TokenFileWriter() {
   if (!renamed_) unlink(partial_.c_str());
   close(tokens_.descriptor);
   close(ends_.descriptor);
+  close(answers_.descriptor);
 }
 
 void TokenFileWriter::put(int64_t id) {
@@ -124,9 +131,21 @@ void TokenFileWriter::append(std::span<const int32_t> ids) {
   end_ += static_cast<int64_t>(ids.size());
 }
 
-void TokenFileWriter::end_document(int64_t num_text_bytes) {
+void TokenFileWriter::begin_answer() {
+  ranges_.push_back(end_);
+}
+
+void TokenFileWriter::end_answer() {
   put(options_.eos);
+  ranges_.push_back(end_);
+}
+
+void TokenFileWriter::end_document(int64_t num_text_bytes) {
+  if (ranges_.empty() || ranges_.back() != end_) put(options_.eos);
   ends_.write(&end_, sizeof end_);
+  answers_.write(ranges_.data(), ranges_.size() * sizeof(int64_t));
+  header_.num_answers += static_cast<int64_t>(ranges_.size() / 2);
+  ranges_.clear();
   header_.num_tokens = end_;
   header_.num_text_bytes += num_text_bytes;
   ++header_.num_documents;
@@ -142,13 +161,14 @@ void TokenFileWriter::drop_document() {
     tokens_.buffer_begin = keep;
   }
   end_ = header_.num_tokens;
+  ranges_.clear();
 }
 
-void TokenFileWriter::append_ends() {
-  ends_.flush();
+void TokenFileWriter::append_all(Output& numbers) {
+  numbers.flush();
   std::vector<char> block(kBufferBytes);
-  for (int64_t offset = 0; offset < ends_.buffer_begin;) {
-    const ssize_t got = pread(ends_.descriptor, block.data(), block.size(), offset);
+  for (int64_t offset = 0; offset < numbers.buffer_begin;) {
+    const ssize_t got = pread(numbers.descriptor, block.data(), block.size(), offset);
     if (got <= 0) fail("completed");
     tokens_.write(block.data(), static_cast<size_t>(got));
     offset += got;
@@ -188,7 +208,8 @@ void TokenFileWriter::finish() {
   const int64_t end = tokens_.buffer_begin;
   const char zeros[8] = {};
   tokens_.write(zeros, static_cast<size_t>((end + 7) / 8 * 8 - end));
-  append_ends();
+  append_all(ends_);
+  append_all(answers_);
   if (ftruncate(tokens_.descriptor, tokens_.buffer_begin) != 0) fail("cut");
   if (options_.roll_seed) roll_documents();
   const std::string header = header_text(header_);

@@ -32,7 +32,9 @@ class TokenFileWriter {
 
   void begin_document();                      // writes BOS
   void append(std::span<const int32_t> ids);  // tokens of its text
-  void end_document(int64_t num_text_bytes);  // writes EOS
+  void begin_answer();                        // what is appended now counts in the loss
+  void end_answer();                          // writes EOS, which counts too
+  void end_document(int64_t num_text_bytes);  // writes EOS, unless an answer ends here
   void drop_document();                       // forgets what begin_document began
 
   int64_t num_tokens() const { return header_.num_tokens; }  // of ended documents
@@ -52,9 +54,10 @@ class TokenFileWriter {
     void write(const void* data, size_t size);
     void flush();
   };
+  void open_unnamed(Output& output, const char* suffix);
   void put(int64_t id);
   void roll_documents();
-  void append_ends();
+  void append_all(Output& numbers);
   [[noreturn]] void fail(const char* action) const;
 
   std::filesystem::path path_;
@@ -62,8 +65,9 @@ class TokenFileWriter {
   TokenFileWriterOptions options_;
   TokenFileHeader header_;
   Output tokens_;
-  Output ends_;
-  int64_t end_ = 0;  // tokens written, of the open document too
+  Output ends_, answers_;        // wait in files without names until the tokens are complete
+  std::vector<int64_t> ranges_;  // begins and ends of the open document's answers
+  int64_t end_ = 0;              // tokens written, of the open document too
   bool renamed_ = false;
 };
 

@@ -54,6 +54,21 @@ constexpr std::array kTemplates = {
 {% if add_generation_prompt %}
 {{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
 {%- endif %})"},
+    // What `reynard prepare --dialogues` writes (data/dialogue.cpp), too.
+    Named{"longllama",
+          R"({{ bos_token }}
+{%- for message in messages %}
+{%- if message.role == 'system' %}
+{{- message.content + '\n\n' }}
+{%- elif message.role == 'user' %}
+{{- '\nUSER: ' + message.content }}
+{%- else %}
+{{- '\nASSISTANT: ' + message.content + eos_token }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '\nASSISTANT: ' }}
+{%- endif %})"},
 };
 
 bool is_role(const std::string& role) {

@@ -32,7 +32,7 @@ struct SpecialTexts {
 
 class ChatTemplate {
  public:
-  // "chatml", "llama2", "llama3". Throws reynard::Error, listing them, for any other.
+  // "chatml", "llama2", "llama3", "longllama". Throws reynard::Error, listing them, for any other.
   static ChatTemplate named(std::string_view name, const SpecialTexts& special = {});
   // The published template of `file`. Throws reynard::Error naming what is not supported.
   static ChatTemplate published(std::string_view source,

@@ -6,6 +6,8 @@
 
 #include "reynard/config/fields.h"
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 
 namespace reynard::models {
@@ -32,6 +34,9 @@ struct Crossbatch {
   int64_t documents = 1;  // d: the own one and d - 1 others
   CrossbatchRule rule = CrossbatchRule::kRows;
   bool stop_gradient = false;  // keys and values of other contexts are constants
+  // (rows) integers: tokens at the begin of each row that no other context sees; undefined: none.
+  // With kRows and one document only.
+  at::Tensor padding = {};
   // What rows saw in earlier steps; read, and this step's keys are staged. With kRows only.
   BatchMemory* memory = nullptr;
 };

@@ -90,6 +90,14 @@ void check_crossbatch(const Crossbatch& crossbatch,
                       "crossbatch.documents",
                       crossbatch.documents,
                       fmt::format("1 to the number of rows, {}", rows));
+  if (crossbatch.padding.defined()) {
+    tensor::check_value(crossbatch.padding.sizes() == at::IntArrayRef{rows} &&
+                            crossbatch.rule == CrossbatchRule::kRows && crossbatch.documents == 1,
+                        "hidden",
+                        "crossbatch.padding",
+                        fmt::format("[{}]", fmt::join(crossbatch.padding.sizes(), ", ")),
+                        fmt::format("[{}], with rule = rows and one document", rows));
+  }
   const int64_t L = N / (rows * contexts);
   const auto* offset = offsets.const_data_ptr<int64_t>();
   for (int64_t begin = 0; begin < N; begin += L) {
@@ -160,6 +168,10 @@ Ragged make_ragged(const at::Tensor& tokens,
   std::vector<int64_t> bounds(offset, offset + S);
   bounds.push_back(N);
   const auto moved = [&](const at::Tensor& t) { return t.to(device, /*non_blocking=*/true); };
+  std::optional<Crossbatch> contexts = crossbatch;
+  if (contexts && contexts->padding.defined()) {
+    contexts->padding = moved(contexts->padding.to(at::kInt));
+  }
   return {.tokens = moved(flat_tokens),
           .offsets = moved(flat_offsets),
           .positions = moved(positions),
@@ -167,7 +179,7 @@ Ragged make_ragged(const at::Tensor& tokens,
           .bounds = std::move(bounds),
           .states = states,
           .windows = std::move(windows),
-          .crossbatch = crossbatch};
+          .crossbatch = std::move(contexts)};
 }
 
 }  // namespace reynard::models

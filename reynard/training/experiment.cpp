@@ -111,7 +111,14 @@ void check_crossbatch(const Experiment& experiment,
   }
   if (cross.memory > (int64_t{1} << 30)) add("crossbatch.memory", "must be at most 2^30 tokens");
   if (data.mode == data::LoaderMode::kPacked) {
-    add("data.mode", "must be ordered or slices with crossbatch: a row is one document");
+    add("data.mode", "must be ordered, slices or padded with crossbatch: a row is one document");
+  }
+  if (data.mode == data::LoaderMode::kPadded &&
+      (packs || std::ranges::any_of(cross.documents, [](int64_t d) { return d > 1; }))) {
+    add("data.mode",
+        "\"padded\" needs crossbatch.rule = \"rows\" and crossbatch.documents = 1: padding of "
+        "other "
+        "rows would be seen");
   }
 }
 

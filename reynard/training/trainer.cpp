@@ -124,6 +124,7 @@ at::Tensor Trainer::loss_sum(const data::Batch& batch,
                                             .documents = documents,
                                             .rule = cross.rule,
                                             .stop_gradient = cross.stop_gradient,
+                                            .padding = batch.padding,
                                             .memory = memory};
   }
   const at::Tensor offsets = sequence_offsets(batch.starts, std::max<int64_t>(cross.contexts, 1));

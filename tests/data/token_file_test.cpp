@@ -197,7 +197,7 @@ TEST_F(BadTokenFile, IsAnErrorThatNamesTheFileAndTheFault) {
   EXPECT_EQ(has(error_with(good_.substr(0, 4096)), "cut short"), "");
   EXPECT_EQ(has(error_with(good_.substr(0, good_.size() - 1)), "cut short"), "");
   EXPECT_EQ(has(error_with(good_ + "x"), "damaged"), "");
-  EXPECT_EQ(has(error_with(replaced("\"version\":1", "\"version\":2")), "version 2"), "");
+  EXPECT_EQ(has(error_with(replaced("\"version\":1", "\"version\":3")), "version 3"), "");
   EXPECT_EQ(has(error_with(replaced("\"dtype\":\"uint16\"", "\"dtype\":\"uint32\"")), "dtype"), "");
   EXPECT_EQ(has(error_with(replaced("\"bos\":256", "\"bos\":999")), "bos = 999"), "");
   EXPECT_EQ(has(error_with(replaced("\"bos\":256", "\"bos\":2.5")), "bos = 2.5"), "");

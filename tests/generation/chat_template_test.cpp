@@ -32,6 +32,9 @@ TEST(ChatTemplate, FamiliesByName) {
   EXPECT_EQ(ChatTemplate::named("llama2", {"<s>", "</s>"}).render(kTalk),
             "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\n one [/INST] two </s>"
             "<s>[INST] three [/INST]");
+  EXPECT_EQ(ChatTemplate::named("longllama", {"<s>", "</s>"}).render(kTalk),
+            "<s>Be brief.\n\n\nUSER:  one \nASSISTANT: two\n</s>\nUSER: three\nASSISTANT: ");
+  EXPECT_EQ(ChatTemplate::named("longllama", {"<s>", "</s>"}).turn_end(), "</s>");
   EXPECT_EQ(ChatTemplate::named("chatml").turn_end(), "<|im_end|>");
   EXPECT_EQ(ChatTemplate::named("llama3").turn_end(), "<|eot_id|>");
   EXPECT_EQ(ChatTemplate::named("llama2", {"<s>", "</s>"}).turn_end(), "</s>");

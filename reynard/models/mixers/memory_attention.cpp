@@ -250,6 +250,10 @@ at::Tensor MemoryAttentionMixer::attend_rows(const Inputs& in,
       keys.contexts = {whole_part(documents(far.narrow(1, 0, c * L)).flatten(1, 2),
                                   documents(v.narrow(1, 0, c * L)).flatten(1, 2),
                                   far_sums)};
+      if (cross.padding.defined()) {
+        keys.contexts[0].first_key =
+            cross.padding.clamp_max(c * L).unsqueeze(1).expand({b, L}).contiguous();
+      }
     }
     outs.push_back(attend(q.narrow(1, c * L, L), own_sums, keys, in.bound));
   }
