@@ -79,16 +79,21 @@ class Llama {
   std::optional<models::SequenceState> state_;
 };
 
-std::vector<Row> llama_rows(const GenerateBench& options,
-                            const std::filesystem::path& model,
-                            const std::string& dtype) {
+// What products read. Activations, keys and values are bf16 in both.
+models::WeightFormat weight_format(const std::string& dtype) {
   const std::optional format = config::value_named<models::WeightFormat>(dtype);
   tensor::check_value(format && format != models::WeightFormat::kF32,
                       "bench generate",
                       "--dtype",
                       dtype,
                       "bf16 or int8");
-  models::Decoder decoder = models::open_model(model, *format);
+  return *format;
+}
+
+std::vector<Row> llama_rows(const GenerateBench& options,
+                            const std::filesystem::path& model,
+                            const std::string& dtype) {
+  models::Decoder decoder = models::open_model(model, weight_format(dtype));
   Llama llama(decoder, options);
   PeerProcess peer(
       "llama_cpp_peer.py",
@@ -156,6 +161,15 @@ at::Tensor log_gates(int64_t tokens) {
   return at::log_sigmoid(logits);
 }
 
+// The tokens that are decoded forget as those before them do: gates of a fresh model would end the
+// memory of all heads within a hundred tokens.
+void set_gates(const std::string& name, models::Parameter& parameter) {
+  if (name.ends_with("fgate_proj.weight")) parameter.value.zero_();
+  if (!name.ends_with("fgate_proj.bias")) return;
+  parameter.value.fill_(2);
+  parameter.value.narrow(0, kHeads - kHeads / 4, kHeads / 4).fill_(12);
+}
+
 // A state as after `length` tokens: keys as QK-norm gives them, the same for both decoders' states.
 models::SequenceState filled_state(models::Decoder& decoder,
                                    const GenerateBench& options,
@@ -179,11 +193,11 @@ double megabytes(const models::CacheUse& use) {
   return static_cast<double>(use.bytes_kept()) * 1e-6;
 }
 
-std::vector<Row> pruned_rows(const GenerateBench& options) {
-  models::Decoder decoder(fox_config(options.layers), /*seed=*/1);
-  decoder.set_compute_dtype(at::kBFloat16);
-  models::SequenceState pruned = filled_state(decoder, options, kLogTolerance);
-  models::SequenceState whole = filled_state(decoder, options, 0);
+std::vector<Row> pruned_rows(const GenerateBench& options,
+                             models::Decoder& decoder,
+                             const std::string& dtype,
+                             models::SequenceState& pruned,
+                             models::SequenceState& whole) {
   // As generation does: pages are freed once in a while, which counts.
   const auto steps = [&](models::SequenceState& state, double log_tolerance) {
     decoder.set_log_pruning_tolerance(log_tolerance);
@@ -201,7 +215,7 @@ std::vector<Row> pruned_rows(const GenerateBench& options) {
   Row time{
       .name = "pruned_decode",
       .shape = fmt::format("L{} H{} T{} D{}", options.layers, kHeads, options.length, kHeadDim),
-      .dtype = "bf16",
+      .dtype = dtype,
       .device = cpu_name(),
       .ours = seconds.ours * per_token_ms,
       .peer = "unpruned",
@@ -213,6 +227,30 @@ std::vector<Row> pruned_rows(const GenerateBench& options) {
   memory.ours = mb_pruned, memory.peer_value = mb_whole, memory.unit = "MB";
   memory.ratio = mb_whole / mb_pruned;
   return {time, memory};
+}
+
+// One pair of states for all dtypes: pages and evictions are the same.
+std::vector<Row> pruned_rows(const GenerateBench& options) {
+  const TemporaryFolder folder;
+  const std::filesystem::path model = folder.path() / "model";
+  {
+    models::Decoder decoder(fox_config(options.layers), /*seed=*/1);
+    decoder.parameters(set_gates);
+    models::save_model(decoder, model);
+  }
+  std::vector<Row> rows;
+  std::optional<models::SequenceState> pruned, whole;
+  for (const std::string& dtype : options.dtypes) {
+    models::Decoder decoder = models::open_model(model, weight_format(dtype));
+    if (!pruned) {
+      pruned = filled_state(decoder, options, kLogTolerance);
+      whole = filled_state(decoder, options, 0);
+    }
+    for (const Row& row : pruned_rows(options, decoder, dtype, *pruned, *whole)) {
+      rows.push_back(row);
+    }
+  }
+  return rows;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "bench/serve.h"
 
+#include "bench/read_only.h"
 #include "reynard/models/decoder.h"
 #include "reynard/serving/engine.h"
 #include "reynard/tensor/check.h"
@@ -34,7 +35,7 @@ models::Decoder byte_decoder(const ServeBench& options) {
   config.attention.qk_norm = models::QKNorm::kPerHead;
   config.attention.log_pruning_tolerance = -10;
   models::Decoder decoder(config, /*seed=*/1);
-  decoder.set_compute_dtype(scalar_type(options.dtype));
+  make_read_only(decoder, scalar_type(options.dtype));
   return decoder;
 }
 

@@ -288,7 +288,7 @@ void add_generate_bench(CLI::App& bench) {
   command->add_option("--only", options.names, "llama, pruned (default: both)")
       ->delimiter(',')
       ->check(CLI::IsMember(options.names));
-  command->add_option("--dtype", options.dtypes, "of the llama: bf16, int8 (default: both)")
+  command->add_option("--dtype", options.dtypes, "of weights: bf16, int8 (default: both)")
       ->delimiter(',')
       ->check(CLI::IsMember({"bf16", "int8"}));
   command->add_option("--prompt", options.prompt, "tokens of the prefill")->capture_default_str();
