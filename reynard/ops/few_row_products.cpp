@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <span>
 
 namespace reynard::ops {
 
@@ -15,6 +16,7 @@ namespace {
 
 // Of a weight, per task: long enough for sequential reads, short enough to keep threads equal.
 constexpr int64_t kTaskBytes = 128 << 10;
+constexpr int64_t kRowsAtOnce = 32;  // the most that a loop takes together
 // Below this one thread is done before another one is awake.
 constexpr int64_t kSerialBytes = 128 << 10;
 
@@ -41,6 +43,18 @@ ProductLoop loop_for(at::ScalarType x, at::ScalarType weight) {
   }
 }
 
+// x as the loops of these kernels want it; undefined: as it is.
+at::Tensor packed_input(const at::Tensor& x, std::span<const RowWeight> weights) {
+  const ProductKernels& kernels = cpu::product_kernels();
+  const bool is_read = std::ranges::any_of(
+      weights, [](const RowWeight& weight) { return weight.values.scalar_type() != at::kFloat; });
+  if (!kernels.pack || !is_read) return {};
+  const ProductRows rows{.x = x.const_data_ptr(), .tokens = x.size(0), .width = x.size(1)};
+  const at::Tensor packed = at::empty({kernels.packed_bytes(rows.tokens, rows.width)}, at::kByte);
+  kernels.pack(rows, packed.mutable_data_ptr());
+  return packed;
+}
+
 }  // namespace
 
 bool has_few_row_product(const at::Tensor& x, const RowWeight& weight) {
@@ -51,7 +65,7 @@ bool has_few_row_product(const at::Tensor& x, const RowWeight& weight) {
 }
 
 std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const RowWeight> weights) {
-  const at::Tensor input = x.contiguous();
+  const at::Tensor input = x.contiguous(), packed = packed_input(input, weights);
   const int64_t N = x.size(0), I = x.size(1);
   std::vector<at::Tensor> results;
   std::vector<Task> tasks;
@@ -63,6 +77,7 @@ std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const Ro
     results.push_back(at::empty({N, O}, wide ? at::kFloat : at::kBFloat16));
     const ProductRows rows{
         .x = input.const_data_ptr(),
+        .packed = packed.defined() ? packed.const_data_ptr() : nullptr,
         .weight = weight.values.const_data_ptr(),
         .scales = weight.scales.defined() ? weight.scales.const_data_ptr<float>() : nullptr,
         .tokens = N,
@@ -70,7 +85,8 @@ std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const Ro
         .width = I,
         .y = results.back().data_ptr()};
     const int64_t row_bytes = std::max<int64_t>(1, I * weight.values.element_size());
-    const int64_t rows_per_task = std::max<int64_t>(4, kTaskBytes / row_bytes / 4 * 4);
+    const int64_t rows_per_task =
+        std::max(kRowsAtOnce, kTaskBytes / row_bytes / kRowsAtOnce * kRowsAtOnce);
     const ProductLoop loop = loop_for(x.scalar_type(), weight.values.scalar_type());
     for (int64_t begin = 0; begin < O; begin += rows_per_task) {
       tasks.push_back({loop, rows, begin, std::min(O, begin + rows_per_task)});

@@ -12,6 +12,7 @@ namespace reynard::ops {
 // y = x W^T.
 struct ProductRows {
   const void* x = nullptr;        // (tokens, width)
+  const void* packed = nullptr;   // x as ProductKernels::pack lays it out, if there is one
   const void* weight = nullptr;   // (rows, width)
   const float* scales = nullptr;  // (rows) of an int8 weight
   int64_t tokens = 0, rows = 0, width = 0;
@@ -26,9 +27,14 @@ struct ProductKernels {
   ProductLoop bf16_by_f32 = nullptr;
   ProductLoop bf16_by_bf16 = nullptr;
   ProductLoop bf16_by_int8 = nullptr;
+  // Where bf16 has to be laid out anew for its products with bf16 and int8 (at most 32 tokens);
+  // null: these loops read x.
+  int64_t (*packed_bytes)(int64_t tokens, int64_t width) = nullptr;
+  void (*pack)(const ProductRows& rows, void* packed) = nullptr;
 };
 
 namespace cpu {
+const ProductKernels& product_kernels_amx();  // products of bf16 with bf16 and int8 only
 const ProductKernels& product_kernels_avx512();
 const ProductKernels& product_kernels_avx2();
 const ProductKernels& product_kernels_portable();

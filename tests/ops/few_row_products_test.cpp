@@ -67,7 +67,7 @@ TEST_P(FewRowProducts, WithinBudget) {
   for (const auto [x_dtype, dtype] : kDtypes) {
     for (const int64_t width : {1, 15, 31, 32, 33, 96, 769}) {
       const RowWeight weight = weight_of(random_normal({37, width}, 1), dtype);
-      for (const int64_t tokens : {1, 2, 3, 4, 5, 8, 31, 32}) {
+      for (const int64_t tokens : {1, 2, 3, 4, 5, 8, 16, 17, 31, 32}) {
         const at::Tensor x = among_nan(random_normal({tokens, width}, 2).to(x_dtype));
         const at::Tensor y = few_row_products(x, {&weight, 1})[0];
         const bool wide = dtype == at::kFloat;
@@ -145,7 +145,7 @@ TEST(FewRowProduct, LeavesWhatItHasNoLoopFor) {
 
 INSTANTIATE_TEST_SUITE_P(Paths,
                          FewRowProducts,
-                         testing::ValuesIn(cpu::available_row_paths()),
+                         testing::ValuesIn(cpu::available_product_paths()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

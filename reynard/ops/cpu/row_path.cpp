@@ -34,7 +34,22 @@ const RowKernels& row_kernels(Element element) {
       row_kernels_avx512(element), row_kernels_avx2(element), row_kernels_portable(element));
 }
 
+std::vector<std::string> available_product_paths() {
+  std::vector<std::string> paths = available_row_paths();
+  if (tensor::cpu_features().amx_bf16) paths.insert(paths.begin(), "amx");
+  return paths;
+}
+
 const ProductKernels& product_kernels() {
+  static const ProductKernels amx = [] {
+    ProductKernels kernels = product_kernels_amx();
+    kernels.f32_by_f32 = product_kernels_avx512().f32_by_f32;
+    kernels.bf16_by_f32 = product_kernels_avx512().bf16_by_f32;
+    return kernels;
+  }();
+  const char* set = std::getenv("REYNARD_CPU_PATH");
+  const std::string_view forced = set ? set : "";
+  if (tensor::cpu_features().amx_bf16 && (forced.empty() || forced == "amx")) return amx;
   return chosen(product_kernels_avx512(), product_kernels_avx2(), product_kernels_portable());
 }
 
