@@ -6,6 +6,7 @@
 #include <ATen/TensorOperators.h>
 
 #include <ATen/ops/amax.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/maximum.h>
 
 #include <cmath>
@@ -15,15 +16,69 @@ namespace reynard::attention {
 
 namespace {
 
-at::Tensor per_head_weight(std::string_view arg, const at::Tensor& weight, int64_t num_heads) {
-  const at::Tensor wide = weight.detach().to(at::kDouble).abs();
-  if (wide.dim() == 1) return wide.unsqueeze(0).expand({num_heads, wide.size(0)});
-  tensor::check_value(wide.dim() == 2 && wide.size(0) >= 1 && num_heads % wide.size(0) == 0,
+// NaN wins: a bound must not hide it.
+double larger_or_nan(double a, double b) {
+  return a > b || std::isnan(a) ? a : b;
+}
+
+at::Tensor checked_weight(std::string_view arg, const at::Tensor& weight, int64_t num_heads) {
+  const bool fits = weight.dim() == 1 ||
+                    (weight.dim() == 2 && weight.size(0) >= 1 && num_heads % weight.size(0) == 0);
+  tensor::check_value(fits,
                       "qk_norm_bound",
                       arg,
                       "a tensor of another shape",
                       "(D), or (heads, D) with heads dividing num_heads");
+  return weight.detach().to(at::kDouble).contiguous();
+}
+
+at::Tensor per_head_weight(const at::Tensor& weight, int64_t num_heads) {
+  const at::Tensor wide = weight.abs();
+  if (wide.dim() == 1) return wide.unsqueeze(0).expand({num_heads, wide.size(0)});
   return wide.repeat_interleave(num_heads / wide.size(0), 0);
+}
+
+// (H) f64: the largest |wq_d wk_d| of each head; rotary: over pairs of the products of their
+// maxima.
+at::Tensor largest_products(const at::Tensor& q_weight,
+                            const at::Tensor& k_weight,
+                            int64_t num_heads,
+                            bool rotary) {
+  at::Tensor wq = per_head_weight(q_weight, num_heads), wk = per_head_weight(k_weight, num_heads);
+  if (rotary) {
+    const int64_t half = wq.size(1) / 2;
+    wq = at::maximum(wq.slice(1, 0, half), wq.slice(1, half));
+    wk = at::maximum(wk.slice(1, 0, half), wk.slice(1, half));
+  }
+  return (wq * wk).amax({1});
+}
+
+// The same on the host: decoding asks in every layer of every step, where each tensor operation
+// costs as much as all of these products.
+at::Tensor largest_products_on_host(const at::Tensor& q_weight,
+                                    const at::Tensor& k_weight,
+                                    int64_t num_heads,
+                                    bool rotary) {
+  const int64_t D = q_weight.size(-1), half = D / 2;
+  at::Tensor largest = at::empty({num_heads}, at::kDouble);
+  const auto row = [&](const at::Tensor& weight, int64_t h) {
+    const int64_t rows = weight.dim() == 1 ? 1 : weight.size(0);
+    return weight.const_data_ptr<double>() + h * rows / num_heads * D;
+  };
+  for (int64_t h = 0; h < num_heads; ++h) {
+    const double *wq = row(q_weight, h), *wk = row(k_weight, h);
+    double most = 0;
+    for (int64_t d = 0; d < (rotary ? half : D); ++d) {
+      double q = std::abs(wq[d]), k = std::abs(wk[d]);
+      if (rotary) {
+        q = larger_or_nan(q, std::abs(wq[d + half]));
+        k = larger_or_nan(k, std::abs(wk[d + half]));
+      }
+      most = larger_or_nan(most, q * k);
+    }
+    largest.mutable_data_ptr<double>()[h] = most;
+  }
+  return largest;
 }
 
 }  // namespace
@@ -34,21 +89,18 @@ at::Tensor qk_norm_bound(const at::Tensor& q_weight,
                          double scale,
                          bool rotary,
                          at::ScalarType dtype) {
-  at::Tensor wq = per_head_weight("q_weight", q_weight, num_heads);
-  at::Tensor wk = per_head_weight("k_weight", k_weight, num_heads);
-  const int64_t D = wq.size(1);
+  const at::Tensor wq = checked_weight("q_weight", q_weight, num_heads);
+  const at::Tensor wk = checked_weight("k_weight", k_weight, num_heads);
+  const int64_t D = wq.size(-1);
   tensor::check_value(
-      wk.size(1) == D, "qk_norm_bound", "k_weight's D", wk.size(1), "that of q_weight");
-  if (rotary) {
-    const int64_t half = D / 2;
-    wq = at::maximum(wq.slice(1, 0, half), wq.slice(1, half));
-    wk = at::maximum(wk.slice(1, 0, half), wk.slice(1, half));
-  }
+      wk.size(-1) == D, "qk_norm_bound", "k_weight's D", wk.size(-1), "that of q_weight");
   if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(D));
   // q and k are rounded once after the norm, and once more after the rotation.
   const double unit = dtype == at::kBFloat16 ? 0x1p-7 : dtype == at::kHalf ? 0x1p-10 : 0x1p-16;
   const double rounding = 1 + (rotary ? 2 : 1) * unit;
-  return ((wq * wk).amax({1}) * (scale * static_cast<double>(D) * rounding)).to(at::kFloat);
+  const auto products = wq.is_cpu() && wk.is_cpu() ? largest_products_on_host : largest_products;
+  const at::Tensor largest = products(wq, wk, num_heads, rotary);
+  return (largest * (scale * static_cast<double>(D) * rounding)).to(at::kFloat);
 }
 
 double eviction_limit(double logit_bound, double log_tolerance, double c_now) {

@@ -188,7 +188,15 @@ void SequenceState::remember(int64_t layer, const Carry& raw) {
   const auto is_kept = [&](int64_t length) {
     return length > end - kCarryTokens || length % attention::kPageTokens == 0;
   };
-  std::erase_if(carries, [&](const auto& kept) { return !is_kept(kept.first); });
+  // What lies further back was looked at before: a walk through all page ends of a long text would
+  // cost more than the rest of a step.
+  if (!carries.empty()) {
+    const auto last = carries.upper_bound(end - kCarryTokens);
+    auto kept = carries.upper_bound(carries.rbegin()->first - kCarryTokens);
+    while (kept != last) {
+      kept = is_kept(kept->first) ? std::next(kept) : carries.erase(kept);
+    }
+  }
   for (int64_t length = begin + 1; length <= end; ++length) {
     if (!is_kept(length)) continue;
     const auto row = [&](const at::Tensor& rows) {

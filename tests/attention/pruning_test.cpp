@@ -289,6 +289,16 @@ TEST(QkNormBound, HoldsAndIsReached) {
   EXPECT_THROW(qk_norm_bound(wq, wk.slice(1, 0, 2), 2, 0, false, at::kFloat), Error);
 }
 
+// Four heads of q, two of k: each of these serves two of those. Negative weights count as much.
+TEST(QkNormBound, PairsEachQueryHeadWithItsKeyHead) {
+  const at::Tensor wq = at::tensor({1.0F, 1.0F, 2.0F, 1.0F, -3.0F, 1.0F, 1.0F, 4.0F}).view({4, 2});
+  const at::Tensor wk = at::tensor({1.0F, 2.0F, 5.0F, 1.0F}).view({2, 2});
+  EXPECT_TENSORS_NEAR(qk_norm_bound(wq, wk, 4, 0.5, false, at::kFloat),
+                      at::tensor({2.0F, 2.0F, 15.0F, 5.0F}),
+                      1e-3,
+                      0);
+}
+
 TEST(AttentionStatistics, CountsTilesOf128By64) {
   // 256 causal tokens: block 0 has tiles 0, 1; block 1 has tiles 0..3.
   const at::Tensor start = at::tensor({0, 128}, at::kInt).reshape({1, 1, 2});

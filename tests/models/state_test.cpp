@@ -1,0 +1,56 @@
+// What a state keeps besides pages.
+
+#include "reynard/models/state.h"
+#include "reynard/models/decoder.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace reynard::models {
+namespace {
+
+DecoderConfig config_with_shift() {
+  DecoderConfig config;
+  config.vocab_size = 16;
+  config.hidden_size = 32;
+  config.num_layers = 2;
+  config.attention.num_heads = 2;
+  config.attention.key_shift = true;
+  return config;
+}
+
+// Carries of the last 32 tokens and of page ends, however the tokens came and after going back.
+TEST(SequenceState, CanGoBackToTheLastTokensAndPageEnds) {
+  Decoder decoder(config_with_shift(), /*seed=*/1);
+  const at::NoGradGuard no_grad;
+  SequenceState state(decoder, make_page_pool(decoder));
+  const auto read = [&](int64_t tokens) {
+    const std::array<SequenceState*, 1> states = {&state};
+    decoder.hidden(at::full({tokens}, 3, at::kLong), at::zeros({1}, at::kLong), states);
+  };
+  const auto expect_kept = [&] {
+    const int64_t end = state.length();
+    for (int64_t length = 0; length <= end; ++length) {
+      const bool is_kept = length > end - SequenceState::kCarryTokens || length % 64 == 0;
+      EXPECT_EQ(state.can_truncate(length), is_kept) << length << " of " << end;
+    }
+  };
+  read(100);
+  expect_kept();
+  for (int i = 0; i < 50; ++i) read(1);
+  expect_kept();
+  state.truncate(121);
+  read(31);
+  read(3);
+  expect_kept();
+  state.truncate(64);
+  read(70);
+  expect_kept();
+}
+
+}  // namespace
+}  // namespace reynard::models
