@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
 namespace reynard::report {
 
 namespace {
+
+// Of a label beside a mark, as a share of a figure on a phone.
+constexpr double kLabelWidth = 0.27;
 
 json theme(std::string_view text) {
   const json axis{{"labelColor", text},
@@ -81,20 +85,33 @@ json marked_position(double x, std::string_view label, const MarkStyle& style) {
           {"data", {{"values", {json::object()}}}}};
 }
 
-std::vector<json> training_length_marks(int64_t trained, double longest) {
-  std::vector<json> marks;
-  if (trained <= 0 || static_cast<double>(trained) > longest) return marks;
+std::vector<json> training_length_marks(int64_t trained, const LengthAxis& axis, int row) {
   const auto length = static_cast<double>(trained);
+  if (trained <= 0 || length > axis.longest) return {};
+  // Where on the axis, from 0 to 1. The mark itself may be what a log scale begins with.
+  const auto place = [&](double x) {
+    if (axis.shortest <= 0) return x / axis.longest;
+    const double begin = std::min(axis.shortest, length);
+    return std::log(x / begin) / std::max(std::log(axis.longest / begin), 1e-9);
+  };
+  std::vector<json> marks;
+  const auto largest =
+      static_cast<int64_t>(std::exp2(std::floor(std::log2(axis.longest / length))));
+  double taken = 1 + kLabelWidth;  // where the label to the right begins
+  for (int64_t times = largest; times >= 2; times /= 2) {
+    const double at = place(length * static_cast<double>(times));
+    if (at > taken - kLabelWidth) continue;
+    taken = at;
+    const MarkStyle style{.color = "#94a3b8", .label_left = at > 0.8, .row = row + 1};
+    marks.push_back(
+        marked_position(length * static_cast<double>(times),
+                        times < 100 ? fmt::format("{}× longer", times) : grouped(times) + "×",
+                        style));
+  }
   marks.push_back(marked_position(length,
                                   fmt::format("trained at {}", grouped(trained)),
-                                  {.label_left = length > 0.7 * longest}));
-  for (int64_t times = 2; length * static_cast<double>(times) <= longest; times *= 2) {
-    const double at = length * static_cast<double>(times);
-    marks.push_back(
-        marked_position(at,
-                        fmt::format("{}× longer", times),
-                        {.color = "#94a3b8", .label_left = at > 0.8 * longest, .row = 1}));
-  }
+                                  {.label_left = place(length) > 0.7, .row = row}));
+  std::reverse(marks.begin(), marks.end());
   return marks;
 }
 

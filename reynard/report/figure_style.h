@@ -31,9 +31,16 @@ struct MarkStyle {
 };
 json marked_position(double x, std::string_view label, const MarkStyle& style = {});
 
-// Lines at the training length and at 2, 4, 8 ... times that length, up to `longest`: what lies to
-// the right of the first is extrapolated. None where the training length is 0 (unknown).
-std::vector<json> training_length_marks(int64_t trained, double longest);
+// An axis of lengths, as far as its marks need to know it.
+struct LengthAxis {
+  double longest = 0;
+  double shortest = 0;  // above 0: a log scale that begins there; 0: linear from 0
+};
+// Lines at the training length and at 2, 4, 8 ... times that length, up to the longest: what lies
+// to the right of the first is extrapolated. Multiples whose labels would run into each other are
+// left out, the largest one never. None where the training length is 0 (unknown). row: of the first
+// label; multiples have theirs in the next.
+std::vector<json> training_length_marks(int64_t trained, const LengthAxis& axis, int row = 0);
 
 // Every value to at most `digits` significant digits, so that pages stay small.
 double rounded(double value, int digits = 5);

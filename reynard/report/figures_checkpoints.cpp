@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <set>
+#include <string>
 #include <utility>
 
 namespace reynard::report {
@@ -43,25 +43,9 @@ constexpr DrawnMetric kDrawn[] = {
     {"perplexity", "/strided_perplexity", "Perplexity", "perplexity", "Lower is better."},
 };
 
-json values_of(const Runs& runs, const DrawnMetric& metric) {
-  json values = json::array();
-  for (const RunResults& run : runs) {
-    const json* summary = run.evaluation("checkpoints");
-    const json::json_pointer path("/series/points");
-    if (!summary || !summary->contains(path)) continue;
-    for (const json& point : summary->at(path)) {
-      if (text_at(point, "/task") != metric.task) continue;
-      const double value = number_at(point, fmt::format("/metrics{}", metric.pointer));
-      if (std::isnan(value)) continue;
-      values.push_back(
-          {{"run", run.name}, {"tokens", number_at(point, "/tokens")}, {"value", rounded(value)}});
-    }
-  }
-  return values;
-}
-
-// All numbers of the checkpoints' metrics, by their names.
-json all_values(const Runs& runs) {
+// All numbers of the checkpoints' metrics: {run, tokens, task, pointer, value}, where the pointer
+// is that of the number in the metrics.
+json metric_values(const Runs& runs) {
   json values = json::array();
   for (const RunResults& run : runs) {
     const json* summary = run.evaluation("checkpoints");
@@ -78,6 +62,8 @@ json all_values(const Runs& runs) {
               fmt::format("{} {}{}{}", text_at(point, "/task"), key, part.empty() ? "" : " ", part);
           values.push_back({{"run", run.name},
                             {"tokens", number_at(point, "/tokens")},
+                            {"task", text_at(point, "/task")},
+                            {"pointer", fmt::format("/{}{}{}", key, part.empty() ? "" : "/", part)},
                             {"metric", name},
                             {"value", rounded(value.get<double>())}});
         }
@@ -85,6 +71,16 @@ json all_values(const Runs& runs) {
     }
   }
   return values;
+}
+
+json values_of(const json& values, const DrawnMetric& metric) {
+  json chosen = json::array();
+  for (const json& value : values) {
+    if (value.at("task") != metric.task || value.at("pointer") != metric.pointer) continue;
+    chosen.push_back(
+        {{"run", value.at("run")}, {"tokens", value.at("tokens")}, {"value", value.at("value")}});
+  }
+  return chosen;
 }
 
 json lines_by_tokens(const Runs& runs, const json& values, const char* axis) {
@@ -112,11 +108,14 @@ json lines_by_tokens(const Runs& runs, const json& values, const char* axis) {
 }
 
 // One figure for whatever else was measured: the reader chooses.
-std::optional<Figure> chosen_metric(const Runs& runs) {
-  const json values = all_values(runs);
+std::optional<Figure> chosen_metric(const Runs& runs, json values) {
   if (values.empty()) return {};
   std::set<std::string> names;
-  for (const json& value : values) names.insert(value.at("metric").get<std::string>());
+  for (json& value : values) {
+    names.insert(value.at("metric").get<std::string>());
+    value.erase("task");
+    value.erase("pointer");
+  }
   json spec = lines_by_tokens(runs, values, "value");
   spec["params"] = {{{"name", "metric"},
                      {"value", *names.begin()},
@@ -135,8 +134,9 @@ std::optional<Figure> chosen_metric(const Runs& runs) {
 
 std::vector<Figure> checkpoint_figures(const Runs& runs) {
   std::vector<Figure> figures;
+  const json all = metric_values(runs);
   for (const DrawnMetric& metric : kDrawn) {
-    const json values = values_of(runs, metric);
+    const json values = values_of(all, metric);
     if (values.empty()) continue;
     std::string id = fmt::format("checkpoints_{}{}", metric.task, metric.pointer);
     for (char& c : id) c = c == '/' ? '_' : c;
@@ -145,7 +145,7 @@ std::vector<Figure> checkpoint_figures(const Runs& runs) {
                        fmt::format("{} of every checkpoint. {}", metric.title, metric.what),
                        lines_by_tokens(runs, values, metric.axis)});
   }
-  if (auto figure = chosen_metric(runs)) figures.push_back(std::move(*figure));
+  if (auto figure = chosen_metric(runs, all)) figures.push_back(std::move(*figure));
   return figures;
 }
 

@@ -150,16 +150,14 @@ std::optional<Figure> forgetting_curve(const RunResults& run, size_t index) {
   json spec = base_spec(300);
   spec["layer"] = regions_of(*summary, longest);
   spec["layer"].push_back(curve_layers(points));
-  const auto trained = static_cast<double>(run.train_length());
-  const auto mark = [&](double x, const std::string& label, int row) {
-    if (x <= 0 || x > longest) return;
-    spec["layer"].push_back(
-        marked_position(x, label, {.label_left = x > 0.7 * longest, .row = row}));
-  };
-  mark(trained, fmt::format("trained at {}", grouped(run.train_length())), 0);
-  mark(trained / 2, fmt::format("half: {}", grouped(run.train_length() / 2)), 1);
-  for (int times = 2; trained > 0 && times * trained <= longest; times *= 2) {
-    mark(times * trained, fmt::format("{}× longer", times), 1);
+  for (json& mark : training_length_marks(run.train_length(), {longest})) {
+    spec["layer"].push_back(std::move(mark));
+  }
+  const int64_t half = run.train_length() / 2;
+  if (half > 0 && static_cast<double>(half) <= longest) {
+    const auto at = static_cast<double>(half);
+    spec["layer"].push_back(marked_position(
+        at, fmt::format("half: {}", grouped(half)), {.label_left = at > 0.7 * longest, .row = 2}));
   }
   spec["encoding"] = {
       {"y",

@@ -142,12 +142,17 @@ std::optional<Figure> score_lines(const Runs& runs, const ScoreLines& lines) {
            {{"y", {{"field", "low"}, {"type", "quantitative"}}}, {"y2", {{"field", "high"}}}}}},
          {{"mark", {{"type", "line"}, {"tooltip", true}, {"point", {{"size", 30}}}}},
           {"encoding", {{"y", y}}}}}}}};
-  double longest = 0;
-  for (const json& value : values) longest = std::fmax(longest, number_at(value, "/x"));
+  LengthAxis axis{.shortest = HUGE_VAL};
+  for (const json& value : values) {
+    axis.longest = std::fmax(axis.longest, number_at(value, "/x"));
+    axis.shortest = std::fmin(axis.shortest, number_at(value, "/x"));
+  }
+  int row = 0;
   for (const int64_t length : trained) {
-    for (json& mark : training_length_marks(length, longest)) {
+    for (json& mark : training_length_marks(length, axis, row)) {
       spec["layer"].push_back(std::move(mark));
     }
+    row += 2;
   }
   return Figure{lines.task, lines.title, lines.caption, spec};
 }

@@ -1,0 +1,177 @@
+// The page from result files made by hand: its figures carry the numbers of its inputs, and nothing
+// of what comes from outside is taken for HTML.
+
+#include "reynard/report/page.h"
+
+#include "reynard/report/verdict.h"
+#include "reynard/tensor/check.h"
+#include "tests/support/files.h"
+#include "tests/support/report_runs.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+
+namespace reynard::report {
+namespace {
+
+namespace fs = std::filesystem;
+using json = nlohmann::json;
+
+TEST(Report, PageHasTheNumbersOfItsInputs) {
+  const test::TempDir folder;
+  const auto specs =
+      test::specs_of(page(test::two_report_runs(folder), {}, "window.vegaEmbed = 1"));
+  for (const char* id : {"loss_by_position",
+                         "perplexity",
+                         "forgetting_curve_1",
+                         "forgetting_curve_2",
+                         "pruned_share_1",
+                         "forget_gates_1",
+                         "decay_maps_1",
+                         "attention_maps_1",
+                         "training_loss",
+                         "training_speed",
+                         "gate_saturation"}) {
+    EXPECT_TRUE(specs.contains(id)) << id;
+  }
+  const auto losses = test::rows_with(specs.at("training_loss"), "loss");
+  ASSERT_EQ(losses.size(), 10);
+  EXPECT_EQ(losses[0].at("tokens"), 1000);
+  EXPECT_EQ(losses[0].at("loss"), 4.5);
+
+  const auto points = test::rows_with(specs.at("forgetting_curve_1"), "accuracy");
+  ASSERT_EQ(points.size(), 6);
+  EXPECT_EQ(points[0].at("setting"), "copy");
+  EXPECT_NEAR(points[0].at("accuracy").get<double>(), 0.9, 1e-9);
+  const auto regions = test::rows_with(specs.at("forgetting_curve_1"), "from");
+  ASSERT_EQ(regions.size(), 3);  // fine to 32, coarse to 64, amnesia to 96
+  EXPECT_EQ(regions[0].at("to"), 32);
+  EXPECT_EQ(regions[1].at("to"), 64);
+  EXPECT_EQ(regions[2].at("to"), 96);
+
+  const auto shares = test::rows_with(specs.at("pruned_share_1"), "share");
+  ASSERT_EQ(shares.size(), 4);
+  EXPECT_EQ(shares[3].at("share"), 1.0);
+  EXPECT_EQ(test::rows_with(specs.at("forget_gates_1"), "f").size(), 4);
+  const auto maps = test::rows_with(specs.at("decay_maps_1"), "v");
+  ASSERT_EQ(maps.size(), 2);
+  EXPECT_EQ(maps[0].at("v"), json({1, 0.5, 1}));
+  // Only the first head is pruned: one block, two corners.
+  EXPECT_EQ(test::rows_with(specs.at("attention_maps_1"), "b").size(), 2);
+}
+
+TEST(Report, NothingFromOutsideIsTakenForHtml) {
+  const test::TempDir folder;
+  test::write_report_run(folder / "a", test::kEvil, 1.0, 0.6);
+  const std::string text = page(read_runs({folder / "a"}), {.command = test::kEvil}, "vegaEmbed");
+  EXPECT_EQ(text.find("<img"), std::string::npos);
+  EXPECT_NE(text.find("&lt;img src=x onerror=alert(1)&gt;&#39;&quot;&amp;"), std::string::npos);
+  // Scripts: one per figure, and the bundle and the drawing at the end.
+  size_t opened = 0;
+  for (size_t at = text.find("<script"); at != std::string::npos;
+       at = text.find("<script", at + 1)) {
+    ++opened;
+  }
+  EXPECT_EQ(opened, test::specs_of(text).size() + 2);
+}
+
+TEST(Report, PageLoadsNothing) {
+  const test::TempDir folder;
+  const std::string text = page(test::two_report_runs(folder), {}, "vegaEmbed");
+  for (const char* remote : {" src=\"http", " href=\"http", "url(", "@import"}) {
+    EXPECT_EQ(text.find(remote), std::string::npos) << remote;
+  }
+  EXPECT_NE(text.find("default-src 'none'"), std::string::npos);
+}
+
+TEST(Report, BundleCannotCloseItsElement) {
+  const test::TempDir folder;
+  const std::string text =
+      page(test::two_report_runs(folder), {}, "vegaEmbed; x = '</script><!--'");
+  EXPECT_NE(text.find("x = '\\x3c/script>\\x3c!--'"), std::string::npos);
+}
+
+TEST(Report, VerdictSaysWhoIsBetterAndWhoHasNotLearnedToCopy) {
+  const test::TempDir folder;
+  std::string all;
+  for (const std::string& sentence :
+       verdict(test::two_report_runs(folder), {.tokens_to_copy = 30000})) {
+    all += sentence + "\n";
+  }
+  EXPECT_NE(all.find("fox is better than transformer by 0.5000"), std::string::npos) << all;
+  EXPECT_NE(all.find("fox remembers word for word over 32 tokens"), std::string::npos) << all;
+  EXPECT_NE(all.find("transformer has not learned to copy yet"), std::string::npos) << all;
+  EXPECT_NE(all.find("after 30,000 training tokens: on this machine, --minutes 2."),
+            std::string::npos)
+      << all;
+  EXPECT_NE(all.find("from 1.000 to 1.500: it does not extrapolate"), std::string::npos) << all;
+  EXPECT_NE(all.find("Pruning skips 41.3 % of fox's attention tiles"), std::string::npos) << all;
+}
+
+TEST(Report, RunsOnDifferentTextAreNotCompared) {
+  const test::TempDir folder;
+  Runs runs = test::two_report_runs(folder);
+  EXPECT_EQ(paired_loss(runs[0], runs[1]).rows, 4);
+  EXPECT_NEAR(paired_loss(runs[0], runs[1]).difference, -0.5, 1e-12);
+  EXPECT_NEAR(paired_loss(runs[0], runs[1]).standard_error, 0, 1e-12);
+  runs[1].evaluations["per_position_loss"]["identity"]["text"] = "other";
+  EXPECT_EQ(paired_loss(runs[0], runs[1]).rows, 0);
+}
+
+TEST(Report, SummaryTableHasARowPerQuantity) {
+  const test::TempDir folder;
+  std::map<std::string, std::vector<std::string>> rows;
+  for (const SummaryRow& row : summary_rows(test::two_report_runs(folder)))
+    rows[row.quantity] = row.values;
+  EXPECT_EQ(rows.at("Parameters")[0], "1.23 M");
+  EXPECT_EQ(rows.at("Trained on")[0], "5 k, rows of 64");
+  EXPECT_EQ(rows.at("Fine memory")[0], "32 tokens");
+  EXPECT_EQ(rows.at("Coarse memory")[1], "64 tokens (within noise)");
+  EXPECT_EQ(rows.at("Training speed")[0], "300");
+  EXPECT_EQ(rows.at("Peak memory")[0], "5 MiB");
+  EXPECT_EQ(rows.at("Loss with / without pruning")[0], "1.23456 / 1.23455");
+}
+
+TEST(Report, RunWithoutMeasurementsStillHasAPage) {
+  const test::TempDir folder;
+  fs::create_directories(folder / "x");
+  test::write_file(folder / "x" / "metrics.jsonl", "{\"tokens\":1,\"loss\":2}\n{\"tok");
+  const Runs runs = read_runs({folder / "x"});
+  EXPECT_EQ(runs[0].name, "x");
+  EXPECT_EQ(runs[0].metrics.size(), 1);
+  EXPECT_EQ(test::specs_of(page(runs, {}, "vegaEmbed")).size(), 1);
+}
+
+TEST(Report, NamesAreUnique) {
+  const test::TempDir folder;
+  test::write_report_run(folder / "a", "fox", 1.0, 0.6);
+  test::write_report_run(folder / "b", "fox", 1.0, 0.6);
+  const Runs runs = read_runs({folder / "a", folder / "b"});
+  EXPECT_EQ(runs[0].name, "fox");
+  EXPECT_EQ(runs[1].name, "fox (2)");
+}
+
+std::string error_of(const fs::path& folder) {
+  try {
+    read_run(folder);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Report, BadInputNamesTheFile) {
+  const test::TempDir folder;
+  EXPECT_NE(error_of(folder / "missing").find("missing is not a folder"), std::string::npos);
+  EXPECT_NE(error_of(folder.path()).find("no run.json"), std::string::npos);
+  test::write_file(folder / "run.json", "[1, 2]");
+  EXPECT_NE(error_of(folder.path()).find("run.json is not a JSON object"), std::string::npos);
+  test::write_file(folder / "run.json", "{}");
+  test::write_file(folder / "metrics.jsonl", "{}\nnot json\n{}\n");
+  EXPECT_NE(error_of(folder.path()).find("metrics.jsonl:2"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace reynard::report
