@@ -28,7 +28,7 @@ std::string_view verdict_of(const Difference& difference) {
 std::string_view seeds_note(const Comparison& comparison) {
   return comparison.seeds_known
              ? "Runs of one recipe with several seeds show what the seed alone moves; other runs "
-               "must lie farther apart than that (95 %) to differ."
+               "must lie farther apart than that (97.5 %) to differ."
              : "No recipe was trained with more than one seed here: a difference is one of these "
                "models. Whether their recipes differ shows only when each is trained with two "
                "seeds or more and all runs are given.";

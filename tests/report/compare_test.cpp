@@ -125,6 +125,37 @@ TEST(Compare, SaysWhoIsBetterAndWhereNobodyIs) {
   EXPECT_NE(text.find("spec-differences"), std::string::npos);
 }
 
+// Of a question with options the most probable one counts.
+TEST(Compare, AnswersToQuestionsAreCompared) {
+  const test::TempDir folder;
+  for (const bool knows : {false, true}) {
+    const fs::path run = folder / (knows ? "b" : "a");
+    write_run(run, knows ? "b" : "a", 1, 4);
+    test::write_file(
+        run / "few_shot.json",
+        json{{"task", "few_shot"}, {"settings", 1}, {"metrics", json::object()}}.dump());
+    std::string lines = "{\"task\":\"few_shot\"}\n";
+    for (int item = 0; item < 8; ++item) {
+      for (int option = 0; option < 3; ++option) {
+        const bool favoured = option == (knows || item < 2 ? 1 : 2);
+        lines += json{{"id", fmt::format("64 0 {} {}", item, option)},
+                      {"option", fmt::format("option {}", option)},
+                      {"answers", {"option 1"}},
+                      {"logprob", favoured ? -1 : -2}}
+                     .dump() +
+                 "\n";
+      }
+    }
+    test::write_file(run / "few_shot.jsonl", lines);
+  }
+  const auto comparison = compare(read_runs({folder / "a", folder / "b"}));
+  const Difference& answers = comparison.differences.back();
+  EXPECT_EQ(answers.task, "few_shot");
+  EXPECT_EQ(answers.samples, 8);
+  EXPECT_EQ(answers.first_mean, 25);
+  EXPECT_EQ(answers.second_mean, 100);
+}
+
 TEST(Compare, LossesMustDifferByMoreThanAnotherSeedWould) {
   const test::TempDir folder;
   write_run(folder / "a", "fox", 1.000, 4);
@@ -193,9 +224,13 @@ TEST(Compare, RunsOfOneRecipeAreNoDifferenceAndSetTheMargin) {
   EXPECT_TRUE(seeds.same_recipe);
   EXPECT_FALSE(seeds.differs);  // though its interval is far from 0
   EXPECT_LT(seeds.of.p_value, 0.01);
-  EXPECT_EQ(sentence_of(seeds, runs).find("per_position_loss: a 1 and a 2 are one recipe"), 0);
-  // Deviation of the three seeds 0.05, two degrees of freedom: 4.303 x 0.05 x sqrt 2 = 0.30.
-  EXPECT_NEAR(seeds.margin, 0.30, 0.04);
+  EXPECT_EQ(sentence_of(seeds, runs)
+                .find("per_position_loss: no difference between a 1 and a 2: "
+                      "one recipe with two seeds, 0."),
+            0)
+      << sentence_of(seeds, runs);
+  // Deviation of the three seeds 0.05, two degrees of freedom: 6.205 x 0.05 x sqrt 2 = 0.44.
+  EXPECT_NEAR(seeds.margin, 0.44, 0.06);
   EXPECT_FALSE(loss_of(comparison, runs, "a 0/b 0").differs);
   EXPECT_TRUE(loss_of(comparison, runs, "a 0/c 0").differs);
 }
@@ -225,6 +260,28 @@ TEST(Compare, TheSameRecipeUnderTwoNamesIsADifferenceInAtMost7Of100) {
   }
   EXPECT_LE(called, 7);
   EXPECT_GE(without_seeds, 70);
+}
+
+// As the losses of small models were: most seeds lie close together, some learn to copy late.
+TEST(Compare, SeedsWithHeavyTailsAreADifferenceInAtMost7Of100) {
+  std::mt19937_64 random(5);
+  std::normal_distribution<double> seed_effect(0, 0.06);
+  std::bernoulli_distribution late(0.1);
+  const auto effect = [&] { return seed_effect(random) + (late(random) ? 0.35 : 0); };
+  int called = 0;
+  constexpr int kComparisons = 200;
+  for (int i = 0; i < kComparisons; ++i) {
+    const test::TempDir folder;
+    std::vector<fs::path> folders;
+    for (const auto& [recipe, seed] : {std::pair{"a", 0}, {"a", 1}, {"a", 2}, {"b", 0}}) {
+      folders.push_back(folder / fmt::format("{}{}", recipe, seed));
+      write_seed(folders.back(), recipe, seed, effect(), random);
+    }
+    const Runs runs = read_runs(folders);
+    const Comparison comparison = compare(runs, {.bootstrap = {.resamples = 199}});
+    called += loss_of(comparison, runs, "a 0/b 0").differs ? 1 : 0;
+  }
+  EXPECT_LE(called, kComparisons * 7 / 100);
 }
 
 }  // namespace
