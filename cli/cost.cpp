@@ -3,7 +3,11 @@
 #include "reynard/models/cost.h"
 
 #include "cli/command.h"
+#include "cli/device_option.h"
 #include "cli/model_config.h"
+#include "cli/progress_bar.h"
+#include "cli/reading_speed.h"
+#include "cli/weight_option.h"
 #include "reynard/report/run_results.h"
 #include "reynard/report/verdict.h"
 #include "reynard/tensor/check.h"
@@ -12,6 +16,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -26,11 +31,13 @@ namespace {
 struct CostArguments {
   std::vector<std::string> models;
   std::vector<int64_t> lengths = {4096, 16384, 65536};
+  bool measure = false;
+  ReadingSpeedOptions reading;
   bool json = false;
 };
 
-// Tokens per second that the run was measured at; NaN for a model that was not run.
-double measured_speed(const std::string& model) {
+// Tokens per second that the run was trained at; NaN for a model that was not trained here.
+double training_speed(const std::string& model) {
   const std::filesystem::path folder = model;
   if (!std::filesystem::exists(folder / "metrics.jsonl")) return std::nan("");
   return report::median_speed(report::read_run(folder));
@@ -42,7 +49,7 @@ nlohmann::ordered_json json_of(const std::string& model,
   const auto part = [&](double flops) -> nlohmann::ordered_json {
     return {{"flops", flops}, {"share", flops / cost.paper_flops}};
   };
-  const double speed = measured_speed(model);
+  const double speed = training_speed(model);
   return {{"model", model},
           {"length", length},
           {"parameters", cost.parameters},
@@ -54,11 +61,12 @@ nlohmann::ordered_json json_of(const std::string& model,
           {"mlp", part(cost.mlp_flops)},
           {"head", part(cost.head_flops)},
           {"cache_bytes", cost.kv_cache_bytes},
-          {"measured_tokens_per_s", std::isnan(speed) ? nlohmann::json() : nlohmann::json(speed)}};
+          {"training_tokens_per_s", std::isnan(speed) ? nlohmann::json() : nlohmann::json(speed)},
+          {"reading_tokens_per_s", nlohmann::json()}};
 }
 
 void print_header() {
-  fmt::print("{:<36}{:>9}{:>10}{:>12}{:>12}{:>11}{:>8}{:>7}{:>7}{:>11}{:>11}\n",
+  fmt::print("{:<36}{:>9}{:>10}{:>12}{:>12}{:>11}{:>8}{:>7}{:>7}{:>11}{:>11}{:>11}\n",
              "model",
              "length",
              "params",
@@ -69,7 +77,8 @@ void print_header() {
              "mlp",
              "head",
              "cache",
-             "tokens/s");
+             "trained/s",
+             "read/s");
 }
 
 void print_row(const nlohmann::ordered_json& row) {
@@ -78,8 +87,10 @@ void print_row(const nlohmann::ordered_json& row) {
   };
   std::string name = row["model"];
   if (name.size() > 34) name = "…" + name.substr(name.size() - 33);
-  const auto& speed = row["measured_tokens_per_s"];
-  fmt::print("{:<36}{:>9}{:>9.1f}M{:>12.4g}{:>12.4g}{:>11}{:>8}{:>7}{:>7}{:>8.1f} MB{:>11}\n",
+  const auto speed = [&](const char* key) {
+    return row[key].is_null() ? "-" : fmt::format("{:.0f}", row[key].get<double>());
+  };
+  fmt::print("{:<36}{:>9}{:>9.1f}M{:>12.4g}{:>12.4g}{:>11}{:>8}{:>7}{:>7}{:>8.1f} MB{:>11}{:>11}\n",
              name,
              row["length"].get<int64_t>(),
              row["parameters"].get<double>() / 1e6,
@@ -90,7 +101,32 @@ void print_row(const nlohmann::ordered_json& row) {
              share("mlp"),
              share("head"),
              row["cache_bytes"].get<double>() / 1e6,
-             speed.is_null() ? "-" : fmt::format("{:.0f}", speed.get<double>()));
+             speed("training_tokens_per_s"),
+             speed("reading_tokens_per_s"));
+}
+
+// rows: those of each model one after the other.
+void measure_rows(const CostArguments& arguments, std::vector<nlohmann::ordered_json>& rows) {
+  const auto work = [](const nlohmann::ordered_json& row) {
+    return row["length"].get<double>() * row["inference_flops_per_token"].get<double>();
+  };
+  double all = 0;
+  double done = 0;
+  for (const nlohmann::ordered_json& row : rows) all += work(row);
+  ProgressBar bar("reading");
+  const auto begin = std::chrono::steady_clock::now();
+  auto row = rows.begin();
+  for (const std::string& model : arguments.models) {
+    ReadingSpeed speed(model, arguments.reading);
+    for (const int64_t length : arguments.lengths) {
+      const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+      bar.show({.share = done / all,
+                .seconds_left = done > 0 ? passed.count() * (all - done) / done : 0,
+                .note = fmt::format("{} tokens", length)});
+      (*row)["reading_tokens_per_s"] = speed.at(length);
+      done += work(*row++);
+    }
+  }
 }
 
 void run_cost(const CostArguments& arguments) {
@@ -106,6 +142,7 @@ void run_cost(const CostArguments& arguments) {
       rows.push_back(json_of(model, length, models::model_cost(config, length)));
     }
   }
+  if (arguments.measure) measure_rows(arguments, rows);
   if (!arguments.json) print_header();
   for (const nlohmann::ordered_json& row : rows) {
     if (arguments.json) {
@@ -129,17 +166,27 @@ void add_cost(CLI::App& app) {
   command->add_option("--lengths", arguments->lengths, "Tokens of a sequence")
       ->delimiter(',')
       ->capture_default_str();
+  command->add_flag(
+      "--measure",
+      arguments->measure,
+      "Run every model at every length on this machine: tokens that it reads a second");
+  add_weight_option(*command, arguments->reading.dtype);
+  add_device_option(*command, arguments->reading.device);
   command->add_flag("--json", arguments->json, "One JSON line per model and length");
   command->footer(
       "FLOPs per token of a whole sequence after the FoX paper (Table 6): 2 per weight, all but "
       "the\n"
       "input embedding, and 2 x layers x width x length for attention; training is three times "
       "that.\n"
-      "Shares are of these. Cache: keys, values and gate sums of one sequence in bf16. tokens/s: "
-      "what\n"
-      "a run measured in training.\n"
+      "Shares are of these. Cache: keys, values and gate sums of one sequence in bf16. trained/s: "
+      "tokens\n"
+      "a second that a run measured in training. read/s: of one sequence of that length, with "
+      "--measure; an\n"
+      "experiment file is run with random weights. --dtype and --device are those of --measure.\n"
       "\n"
-      "Example: reynard cost configs/760m/fox-pro.toml runs/fox --lengths 4096,16384");
+      "Examples:\n"
+      "  reynard cost configs/760m/fox-pro.toml runs/fox --lengths 4096,16384\n"
+      "  reynard cost runs/fox runs/transformer models/llama --lengths 4096,16384 --measure");
   command->callback([arguments] { run_cost(*arguments); });
 }
 

@@ -61,6 +61,27 @@ TEST(CostCommand, SharesAreThoseOfThePaper) {
   expect_error({"cost", "nowhere"}, "neither a model folder nor a .toml file");
 }
 
+TEST(CostCommand, MeasuresHowFastAModelReads) {
+  const test::TempDir folder;
+  models::Decoder decoder(test::attention_variants()[1].config, /*seed=*/3);
+  models::save_model(decoder, folder / "model");
+  const std::string model = (folder / "model").string();
+  const std::string experiment = kConfigs + "quickstart/fox.toml";
+  const ProgramResult result = test::run_program(
+      {.arguments = {"cost", model, experiment, "--lengths", "16,64", "--measure", "--json"}});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  std::istringstream lines(result.output);
+  int rows = 0;
+  for (std::string line; std::getline(lines, line); ++rows) {
+    const json row = json::parse(line);
+    EXPECT_GT(row["reading_tokens_per_s"].get<double>(), 0) << line;
+    EXPECT_TRUE(row["training_tokens_per_s"].is_null()) << line;
+  }
+  EXPECT_EQ(rows, 4);
+  expect_error({"cost", experiment, "--lengths", "16", "--measure", "--dtype", "int8"},
+               "--dtype int8 needs the weights of a model folder");
+}
+
 TEST(InfoCommand, TableForPeople) {
   const ProgramResult result =
       test::run_program({.arguments = {"info", kConfigs + "125m/transformer-llama.toml"}});
