@@ -65,6 +65,12 @@ void check_arguments(const EvalArguments& arguments) {
                       arguments.extrapolate,
                       "not together with --length");
   tensor::check_value(
+      !arguments.published_lengths || (arguments.length == 0 && arguments.extrapolate == 0),
+      "eval",
+      "--published-lengths",
+      "given",
+      "not together with --length or --extrapolate");
+  tensor::check_value(
       arguments.batch_tokens >= 1, "eval", "--batch-tokens", arguments.batch_tokens, ">= 1");
   tensor::check_value(
       arguments.dtype == "f32" || arguments.dtype == "bf16" || arguments.dtype == "int8",
@@ -102,6 +108,7 @@ void run_eval(EvalArguments arguments, const std::vector<std::string>& given) {
   config::from_toml<evaluation::EvaluationConfig>("", "command line", given);
   check_arguments(arguments);
   std::vector<std::string> overrides = with_length(given, arguments.length);
+  if (arguments.published_lengths) overrides = with_published_lengths(std::move(overrides));
   if (arguments.extrapolate > 0) {
     int64_t trained = arguments.train_length;
     if (trained == 0 && !arguments.remote.given()) {
@@ -155,6 +162,10 @@ void add_eval(CLI::App& app) {
   command->add_option("--extrapolate",
                       arguments->extrapolate,
                       "N: measure at 1, 2, 4 ... N times the length that the model was trained on");
+  command->add_flag(
+      "--published-lengths",
+      arguments->published_lengths,
+      "Every task at the lengths that it was published with, however long the model's own");
   command->add_option("-o,--out,--output",
                       arguments->output,
                       "Folder for results; default: RUN/eval, or eval/NAME for other models");

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace reynard::cli {
 
@@ -15,6 +16,24 @@ bool is_given(const std::vector<std::string>& overrides, const std::string& opti
     return o.rfind(option, 0) == 0;
   });
 }
+
+void add_unless_given(std::vector<std::string>& overrides,
+                      const char* key,
+                      const std::string& value) {
+  const std::string option = fmt::format("--{}", key);
+  if (!is_given(overrides, option)) overrides.push_back(fmt::format("{}={}", option, value));
+}
+
+// Of the papers and the released code (docs/evaluation.md names them).
+constexpr std::pair<const char*, const char*> kPublishedLengths[] = {
+    {"per_position_loss.length", "65536"},
+    {"needle.longest", "32000"},
+    {"passkey.lengths", "2048,8192,16384,102400,262144"},
+    {"ruler.lengths", "4096,8192,16384,32768,65536,131072"},
+    {"babilong.lengths", "1000,2000,4000,8000,16000,32000,64000,128000,512000,1000000"},
+    {"dictionary.lengths", "256,1024,4096,16384,65536,262144,1048576,4194304,16777216"},
+    {"few_shot.lengths", "2048,4096,6144,8192"},
+};
 
 }  // namespace
 
@@ -31,21 +50,22 @@ std::vector<std::string> with_extrapolation(std::vector<std::string> overrides,
   for (int64_t at = 1; at < times; at *= 2) lengths += fmt::format("{},", at * train_length);
   const int64_t longest = times * train_length;
   lengths += std::to_string(longest);
-  const auto add = [&](const char* key, const std::string& value) {
-    const std::string option = fmt::format("--{}", key);
-    if (!is_given(overrides, option)) overrides.push_back(fmt::format("{}={}", option, value));
-  };
-  add("per_position_loss.length", std::to_string(longest));
+  add_unless_given(overrides, "per_position_loss.length", std::to_string(longest));
   // The model reads twice the target.
-  add("forgetting_curve.length", std::to_string(longest / 2));
-  add("needle.longest", std::to_string(longest));
+  add_unless_given(overrides, "forgetting_curve.length", std::to_string(longest / 2));
+  add_unless_given(overrides, "needle.longest", std::to_string(longest));
   for (const char* key : {"passkey.lengths",
                           "ruler.lengths",
                           "babilong.lengths",
                           "dictionary.lengths",
                           "few_shot.lengths"}) {
-    add(key, lengths);
+    add_unless_given(overrides, key, lengths);
   }
+  return overrides;
+}
+
+std::vector<std::string> with_published_lengths(std::vector<std::string> overrides) {
+  for (const auto& [key, lengths] : kPublishedLengths) add_unless_given(overrides, key, lengths);
   return overrides;
 }
 
@@ -62,8 +82,7 @@ std::vector<std::string> with_length(std::vector<std::string> overrides, int64_t
                           "dictionary.lengths",
                           "few_shot.lengths",
                           "longbench.length"}) {
-    const std::string option = fmt::format("--{}", key);
-    if (!is_given(overrides, option)) overrides.push_back(fmt::format("{}={}", option, length));
+    add_unless_given(overrides, key, std::to_string(length));
   }
   return overrides;
 }

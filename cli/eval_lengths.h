@@ -13,6 +13,10 @@ std::vector<std::string> with_extrapolation(std::vector<std::string> overrides,
                                             int64_t times,
                                             int64_t train_length);
 
+// --published-lengths: the lengths that each task was published with, for those that were not given
+// their own.
+std::vector<std::string> with_published_lengths(std::vector<std::string> overrides);
+
 // --length stands for the length of every task that has one and was not given its own.
 std::vector<std::string> with_length(std::vector<std::string> overrides, int64_t length);
 

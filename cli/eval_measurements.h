@@ -29,6 +29,7 @@ struct EvalArguments {
   int64_t length = 0;
   int64_t train_length = 0;
   int64_t extrapolate = 0;
+  bool published_lengths = false;
   int64_t batch_tokens = 16384;
   int64_t memory_tokens = -1;  // -1: as the model says
   int64_t memory_keys = -1;

@@ -1,10 +1,9 @@
 // reynard eval that is killed again and again: the next run goes on, repeats nothing and drops
 // nothing.
 
-#include "reynard/models/decoder.h"
-#include "reynard/models/pretrained.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
+#include "tests/support/small_run.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -26,18 +25,7 @@ using nlohmann::json;
 
 class KilledEval : public testing::Test {
  protected:
-  KilledEval() {
-    models::DecoderConfig config;
-    config.hidden_size = 32;
-    config.num_layers = 2;
-    config.attention.num_heads = 2;
-    models::Decoder decoder(config, 1);
-    models::save_model(decoder, folder_ / "run/model");
-    test::write_file(folder_ / "run/run.json", R"({"name": "small", "train_length": 64})");
-    std::string text;
-    for (int i = 0; i < 400; ++i) text += fmt::format("line {} is {}\n", i, i * i % 97);
-    test::write_file(folder_ / "text.txt", text);
-  }
+  KilledEval() { test::write_small_run(folder_.path(), /*num_layers=*/2); }
   test::ProgramResult eval(const std::string& output, double seconds) {
     return test::run_program({.arguments = {"eval",
                                             "run",

@@ -1,9 +1,8 @@
 // reynard eval and reynard report as a user runs them, on a small random model.
 
-#include "reynard/models/decoder.h"
-#include "reynard/models/pretrained.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
+#include "tests/support/small_run.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -25,19 +24,7 @@ using test::ProgramResult;
 
 class EvalCommand : public testing::Test {
  protected:
-  EvalCommand() {
-    models::DecoderConfig config;
-    config.hidden_size = 32;
-    config.num_layers = 1;
-    config.attention.num_heads = 2;
-    models::Decoder decoder(config, 1);
-    models::save_model(decoder, folder_ / "run/model");
-    const json run{{"name", "small"}, {"train_length", 64}, {"command", {"reynard", "train", "x"}}};
-    test::write_file(folder_ / "run/run.json", run.dump());
-    std::string text;
-    for (int i = 0; i < 400; ++i) text += fmt::format("line {} is {}\n", i, i * i % 97);
-    test::write_file(folder_ / "text.txt", text);
-  }
+  EvalCommand() { test::write_small_run(folder_.path()); }
   ProgramResult run(std::vector<std::string> arguments) {
     return test::run_program({.arguments = std::move(arguments), .folder = folder_.path()});
   }
@@ -401,6 +388,10 @@ TEST_F(EvalCommand, BadInputIsOneLine) {
   expect_error(eval({"--dtype", "f8"}), "--dtype = f8; expected f32, bf16 or int8");
   expect_error(eval({"--train-length", "-4"}), "--train-length = -4; expected >= 1");
   expect_error(eval({"--length", "6000"}), "no document has 6000 tokens");
+  expect_error(eval({"--published-lengths"}), "no document has 65536 tokens");
+  expect_error(eval({"--published-lengths", "--per_position_loss.length=6000"}),
+               "no document has 6000 tokens");
+  expect_error(eval({"--published-lengths", "--length", "64"}), "not together with --length");
   expect_error(eval({"--forgetting_curve.gird=code"}), "gird");
   expect_error(eval({"--passkey.length=9"}), "did you mean passkey.lengths?");
   expect_error({"eval", "run", "--txt", "text.txt"}, "txt");
