@@ -41,10 +41,41 @@ __device__ double log_add_exp(double a, double b) {
   return low == -INFINITY ? high : high + log1p(exp(low - high));
 }
 
+// Eight neighbouring 2-byte elements in one access, widened.
+template <class Value>
+struct Eight {
+  float at[8];
+  __device__ explicit Eight(const void* from) {
+    const uint4 bits = *static_cast<const uint4*>(from);
+    Value values[8];
+    memcpy(values, &bits, sizeof bits);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) at[i] = static_cast<float>(values[i]);
+  }
+};
+
+// Whether rows of D elements are read by whole teams of lanes, a power of two of them, eight 2-byte
+// elements each.
+bool has_packs(const Operand& x, int D) {
+  const int lanes = D / 8;
+  return D % 8 == 0 && lanes <= 32 && (lanes & (lanes - 1)) == 0 && x.element != Element::kFloat &&
+         reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.batch % 8 == 0 && x.time % 8 == 0 &&
+         x.head % 8 == 0;
+}
+
+// The norm of a block of rows from the largest squares that its warps saw.
+__device__ void store_norm(float largest, float* norm) {
+  __shared__ float of_warps[kWarpsPerBlock];
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = largest;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (const float other : of_warps) largest = sticky_max(largest, other);
+  *norm = sqrtf(largest) * kNormMargin;
+}
+
 // One warp per row and one block of threads per block of rows.
 __global__ void __launch_bounds__(kThreads)
-    norms_kernel(const Operand rows, int B, int T, int heads, int D, int size, float* norms) {
-  __shared__ float of_warps[kWarpsPerBlock];
+    norms_kernel(const Operand rows, int T, int heads, int D, int size, float* norms) {
   const int num_blocks = div_up(T, size), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t task = blockIdx.x;
   const int n = task % num_blocks, head = task / num_blocks % heads;
@@ -61,11 +92,36 @@ __global__ void __launch_bounds__(kThreads)
     }
     largest = sticky_max(largest, warp_sum(sum));
   }
-  if (lane == 0) of_warps[warp] = largest;
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (const float other : of_warps) largest = sticky_max(largest, other);
-  norms[task] = sqrtf(largest) * kNormMargin;
+  store_norm(largest, norms + task);
+}
+
+// The same with a team of lanes per row, whose loads are 16 bytes each.
+template <class Value>
+__global__ void __launch_bounds__(kThreads)
+    packed_norms_kernel(const Operand rows, int T, int heads, int lanes, int size, float* norms) {
+  const int num_blocks = div_up(T, size), teams = kThreads / lanes;
+  const int64_t task = blockIdx.x;
+  const int n = task % num_blocks, head = task / num_blocks % heads;
+  const int64_t b = task / num_blocks / heads;
+  const int end = min(T, (n + 1) * size);
+  const auto* column = static_cast<const Value*>(rows.data) + b * rows.batch + head * rows.head +
+                       8 * (threadIdx.x % lanes);
+  float largest = 0;
+#pragma unroll 4
+  for (int first = n * size; first < end; first += teams) {
+    // The last teams repeat the last row.
+    const int t = min(first + static_cast<int>(threadIdx.x) / lanes, end - 1);
+    const Eight<Value> row(column + int64_t{t} * rows.time);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = fmaf(row.at[i], row.at[i], sum);
+    for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0U, sum, step);
+    largest = sticky_max(largest, sum);
+  }
+  for (int step = lanes; step < 32; step *= 2) {
+    largest = sticky_max(largest, __shfl_xor_sync(~0U, largest, step));
+  }
+  store_norm(largest, norms + task);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -241,21 +297,8 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) products[(b * H + h) * T + t] = sum;
 }
 
-// Eight neighbouring 2-byte elements in one access, widened.
-template <class Value>
-struct Eight {
-  float at[8];
-  __device__ explicit Eight(const void* from) {
-    const uint4 bits = *static_cast<const uint4*>(from);
-    Value values[8];
-    memcpy(values, &bits, sizeof bits);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) at[i] = static_cast<float>(values[i]);
-  }
-};
-
-// The same for rows of D = 8 `lanes` elements, a power of two of lanes per row. The products of
-// 2-byte elements are exact in f32.
+// The same with a team of lanes per row, eight elements each. The products of 2-byte elements are
+// exact in f32.
 template <class Value>
 __global__ void __launch_bounds__(kThreads) packed_products_kernel(
     Operand dout, Operand out, int64_t rows, int T, int H, int lanes, double* products) {
@@ -274,11 +317,6 @@ __global__ void __launch_bounds__(kThreads) packed_products_kernel(
   if (d == 0) products[(b * H + h) * T + t] = sum;
 }
 
-bool has_packs(const Operand& x) {
-  return x.element != Element::kFloat && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
-         x.batch % 8 == 0 && x.time % 8 == 0 && x.head % 8 == 0;
-}
-
 }  // namespace
 
 void block_norms(const Operand& rows,
@@ -291,7 +329,13 @@ void block_norms(const Operand& rows,
                  cudaStream_t stream) {
   const unsigned blocks = B * heads * div_up(T, size);
   if (blocks == 0) return;
-  norms_kernel<<<blocks, kThreads, 0, stream>>>(rows, B, T, heads, D, size, norms);
+  if (!has_packs(rows, D)) {
+    norms_kernel<<<blocks, kThreads, 0, stream>>>(rows, T, heads, D, size, norms);
+  } else {
+    const auto kernel = rows.element == Element::kBFloat16 ? &packed_norms_kernel<__nv_bfloat16>
+                                                           : &packed_norms_kernel<__half>;
+    kernel<<<blocks, kThreads, 0, stream>>>(rows, T, heads, D / 8, size, norms);
+  }
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 
@@ -324,8 +368,7 @@ void row_products(const Operand& dout,
                   cudaStream_t stream) {
   const int64_t rows = int64_t{B} * T * H;
   const int lanes = D / 8;
-  const bool whole_teams = D % 8 == 0 && lanes <= 32 && (lanes & (lanes - 1)) == 0;
-  if (!whole_teams || !has_packs(dout) || !has_packs(out) || dout.element != out.element) {
+  if (!has_packs(dout, D) || !has_packs(out, D) || dout.element != out.element) {
     products_kernel<<<warp_blocks(rows), kThreads, 0, stream>>>(dout, out, B, T, H, D, products);
   } else {
     const auto blocks = static_cast<unsigned>((rows * lanes + kThreads - 1) / kThreads);
