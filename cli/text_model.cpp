@@ -41,7 +41,7 @@ std::unique_ptr<tokenizer::Tokenizer> open_tokenizer(const TextModelArguments& a
 }
 
 // The JSON object of a small file; null when there is none.
-nlohmann::json read_object(const fs::path& file) {
+nlohmann::json read_model_json(const fs::path& file) {
   std::error_code error;
   if (const uintmax_t bytes = fs::file_size(file, error); error || bytes > kMaxConfigBytes) {
     return nullptr;
@@ -53,7 +53,7 @@ nlohmann::json read_object(const fs::path& file) {
 
 // The ids under "eos_token_id" of a JSON file: one, a list, or none.
 std::vector<int64_t> end_tokens(const fs::path& file) {
-  const nlohmann::json json = read_object(file);
+  const nlohmann::json json = read_model_json(file);
   if (!json.is_object() || !json.contains("eos_token_id")) return {};
   const nlohmann::json& ids = json["eos_token_id"];
   std::vector<int64_t> tokens;
@@ -72,7 +72,7 @@ void add_unique(std::vector<int64_t>& tokens, std::optional<int64_t> token) {
 // documents begin with the tokenizer's.
 void adopt_beginning(TextModel& model) {
   model.uses_template = !model.tokenizer->encode("", {.add_template = true}).empty();
-  const nlohmann::json says = read_object(model.folder / "tokenizer_config.json");
+  const nlohmann::json says = read_model_json(model.folder / "tokenizer_config.json");
   const bool has_none = says.is_object() && says.value("add_bos_token", nlohmann::json()) == false;
   if (model.uses_template || has_none) return;
   const models::DecoderConfig& config = model.decoder.config();
@@ -110,7 +110,7 @@ std::string template_in(const nlohmann::json& json) {
 // What the model's template writes for BOS and EOS: as tokenizer_config.json says, else the names
 // that its tokenizer knows them by.
 generation::SpecialTexts special_texts(const TextModel& model) {
-  const nlohmann::json config = read_object(model.folder / "tokenizer_config.json");
+  const nlohmann::json config = read_model_json(model.folder / "tokenizer_config.json");
   const auto text_of = [&](const char* key, std::optional<int64_t> id) -> std::string {
     const nlohmann::json none;
     nlohmann::json value = config.is_object() ? config.value(key, none) : none;
@@ -170,7 +170,7 @@ generation::ChatTemplate chat_template_of(const TextModel& model, const std::str
   }
   for (const char* file : {"chat_template.json", "tokenizer_config.json"}) {
     const fs::path path = model.folder / file;
-    const std::string source = template_in(read_object(path));
+    const std::string source = template_in(read_model_json(path));
     if (!source.empty()) {
       return generation::ChatTemplate::published(source, path.string(), special);
     }
