@@ -21,7 +21,7 @@ namespace reynard::bench {
 
 namespace {
 
-constexpr int64_t kHeads = 4, kGroups = 2, kHeadDim = 64;
+constexpr int64_t kQueryHeads = 4, kGroups = 2, kDim = 64;
 constexpr int64_t kPadding = 1000, kDocument = 6000;
 
 double bytes_of(const std::vector<at::Tensor>& tensors) {
@@ -41,14 +41,14 @@ at::Tensor packed_first_key(int64_t T) {
   return first_key;
 }
 
-struct Pass {
+struct MeasuredPass {
   std::vector<at::Tensor> inputs;  // with gradients
   at::Tensor out, dout;
   std::vector<at::Tensor> gradients;
 };
 
 // Peak memory of a pass over that of its tensors; `before` is the memory in use without it.
-double overhead(const Pass& pass, double before) {
+double overhead(const MeasuredPass& pass, double before) {
   const double tensors =
       bytes_of(pass.inputs) + bytes_of({pass.out, pass.dout}) + bytes_of(pass.gradients);
   return (peak_resident_bytes() - before) / tensors;
@@ -58,17 +58,17 @@ at::Tensor leaf(at::IntArrayRef sizes, at::ScalarType dtype) {
   return at::randn(sizes).to(dtype).set_requires_grad(true);
 }
 
-void differentiate(Pass& pass) {
+void differentiate(MeasuredPass& pass) {
   pass.gradients = torch::autograd::grad({pass.out}, pass.inputs, {pass.dout});
 }
 
 double peer_overhead(int64_t T, at::ScalarType dtype) {
   const double before = resident_bytes();
-  Pass pass;
-  pass.inputs = {leaf({1, kHeads, T, kHeadDim}, dtype),
-                 leaf({1, kGroups, T, kHeadDim}, dtype),
-                 leaf({1, kGroups, T, kHeadDim}, dtype)};
-  pass.dout = at::randn({1, kHeads, T, kHeadDim}).to(dtype);
+  MeasuredPass pass;
+  pass.inputs = {leaf({1, kQueryHeads, T, kDim}, dtype),
+                 leaf({1, kGroups, T, kDim}, dtype),
+                 leaf({1, kGroups, T, kDim}, dtype)};
+  pass.dout = at::randn({1, kQueryHeads, T, kDim}).to(dtype);
   pass.out = at::scaled_dot_product_attention(
       pass.inputs[0], pass.inputs[1], pass.inputs[2], {}, 0, true, std::nullopt, true);
   differentiate(pass);
@@ -77,14 +77,14 @@ double peer_overhead(int64_t T, at::ScalarType dtype) {
 
 double own_overhead(int64_t T, at::ScalarType dtype) {
   const double before = resident_bytes();
-  Pass pass;
+  MeasuredPass pass;
   const at::Tensor log_gate =
-      at::log_sigmoid(at::randn({1, T, kHeads}) + 8).detach().set_requires_grad(true);
-  pass.inputs = {leaf({1, T, kHeads, kHeadDim}, dtype),
-                 leaf({1, T, kGroups, kHeadDim}, dtype),
-                 leaf({1, T, kGroups, kHeadDim}, dtype),
+      at::log_sigmoid(at::randn({1, T, kQueryHeads}) + 8).detach().set_requires_grad(true);
+  pass.inputs = {leaf({1, T, kQueryHeads, kDim}, dtype),
+                 leaf({1, T, kGroups, kDim}, dtype),
+                 leaf({1, T, kGroups, kDim}, dtype),
                  log_gate};
-  pass.dout = at::randn({1, T, kHeads, kHeadDim}).to(dtype);
+  pass.dout = at::randn({1, T, kQueryHeads, kDim}).to(dtype);
   pass.out =
       attention::attention(
           pass.inputs[0], pass.inputs[1], pass.inputs[2], log_gate, packed_first_key(T), {}, {})
@@ -106,7 +106,7 @@ std::vector<Row> bench_attention_memory(int64_t T, const std::string& dtype) {
   const double peer = peer_overhead(std::min(T, kPeerLength), type);
   const double ours = own_overhead(T, type);
   return {{"attention_memory",
-           fmt::format("B1 H{} G{} T{} D{}", kHeads, kGroups, T, kHeadDim),
+           fmt::format("B1 H{} G{} T{} D{}", kQueryHeads, kGroups, T, kDim),
            dtype,
            cpu_name(),
            ours,

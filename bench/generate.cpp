@@ -32,7 +32,7 @@ namespace {
 
 constexpr int64_t kHeads = 12, kHeadDim = 64, kWidth = kHeads * kHeadDim;
 constexpr int64_t kChunk = 512;  // of a prefill, as llama.cpp's
-constexpr double kLogTolerance = -10;
+constexpr double kDecodeTolerance = -10;
 
 at::Tensor one_offset() {
   return at::zeros({1}, at::kLong);
@@ -141,7 +141,7 @@ std::vector<Row> llama_rows(const GenerateBench& options) {
   return rows;
 }
 
-models::DecoderConfig fox_config(int64_t layers) {
+models::DecoderConfig pruned_fox_config(int64_t layers) {
   models::DecoderConfig config;
   config.vocab_size = kLlamaVocabulary;
   config.hidden_size = kWidth;
@@ -210,7 +210,7 @@ std::vector<Row> pruned_rows(const GenerateBench& options,
   };
   const double mb_pruned = megabytes(pruned.cache_use()), mb_whole = megabytes(whole.cache_use());
   const Medians seconds = time_by_turns(
-      options.repeats, [&] { steps(pruned, kLogTolerance); }, [&] { steps(whole, 0); });
+      options.repeats, [&] { steps(pruned, kDecodeTolerance); }, [&] { steps(whole, 0); });
   const double per_token_ms = 1e3 / static_cast<double>(generation::kEvictEvery);
   Row time{
       .name = "pruned_decode",
@@ -234,7 +234,7 @@ std::vector<Row> pruned_rows(const GenerateBench& options) {
   const TemporaryFolder folder;
   const std::filesystem::path model = folder.path() / "model";
   {
-    models::Decoder decoder(fox_config(options.layers), /*seed=*/1);
+    models::Decoder decoder(pruned_fox_config(options.layers), /*seed=*/1);
     decoder.parameters(set_gates);
     models::save_model(decoder, model);
   }
@@ -243,7 +243,7 @@ std::vector<Row> pruned_rows(const GenerateBench& options) {
   for (const std::string& dtype : options.dtypes) {
     models::Decoder decoder = models::open_model(model, weight_format(dtype));
     if (!pruned) {
-      pruned = filled_state(decoder, options, kLogTolerance);
+      pruned = filled_state(decoder, options, kDecodeTolerance);
       whole = filled_state(decoder, options, 0);
     }
     for (const Row& row : pruned_rows(options, decoder, dtype, *pruned, *whole)) {

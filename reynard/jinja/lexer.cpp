@@ -13,7 +13,7 @@ namespace reynard::jinja {
 
 namespace {
 
-constexpr std::string_view kSpace = " \t\n\r\v\f";
+constexpr std::string_view kBlanks = " \t\n\r\v\f";
 
 bool is_name_start(char c) {
   return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_';
@@ -100,7 +100,7 @@ class Lexer {
     if (end < source_.size()) {
       const char sign = end + 2 < source_.size() ? source_[end + 2] : '\0';
       if (sign == '-') {
-        text.erase(text.find_last_not_of(kSpace) + 1);
+        text.erase(text.find_last_not_of(kBlanks) + 1);
       } else if (sign != '+' && source_[end + 1] != '{') {
         const std::size_t line = text.rfind('\n') + 1;  // 0 where there is none
         const bool begins_line = line > 0 || line_starts_;
@@ -118,7 +118,7 @@ class Lexer {
     at_ = end + 2;
     const std::size_t begin = at_;
     if (sign == '-') {
-      at_ = std::min(source_.find_first_not_of(kSpace, at_), source_.size());
+      at_ = std::min(source_.find_first_not_of(kBlanks, at_), source_.size());
     } else if (sign != '+' && kind != '}' && at_ < source_.size() && source_[at_] == '\n') {
       ++at_;
     }
@@ -130,7 +130,7 @@ class Lexer {
     add(Token::Kind::kOpen, kind == '{' ? "{{" : "{%");
     int64_t open_brackets = 0;
     while (true) {
-      at_ = std::min(source_.find_first_not_of(kSpace, at_), source_.size());
+      at_ = std::min(source_.find_first_not_of(kBlanks, at_), source_.size());
       if (at_ >= source_.size()) fail("the tag has no end");
       const std::size_t sign = source_[at_] == '-' || source_[at_] == '+' ? 1 : 0;
       const std::string_view rest = std::string_view(source_).substr(at_ + sign, 2);
