@@ -64,14 +64,7 @@ TEST(PublishedCurve, AllStatisticsComeBackFromItsAccuracies) {
             std::getenv("REYNARD_PUBLISHED_CURVE") ? kGolden.size() : kGoldenCounts.size());
   for (const CurvePoint& point : file.points) {
     SCOPED_TRACE(point.length);
-    const GoldenRow& golden = golden_row(point.length);
-    EXPECT_NEAR(point.lm_mean, golden.lm_mean, 6e-11);
-    EXPECT_NEAR(point.lm_std, golden.lm_std, 6e-11);
-    EXPECT_NEAR(point.copy_mean, golden.copy_mean, 6e-11);
-    EXPECT_NEAR(point.copy_std, golden.copy_std, 6e-11);
-    EXPECT_NEAR(point.p_value / golden.p_value, 1, 6e-7);
-    EXPECT_EQ(point.normality, golden.normality);
-    EXPECT_EQ(point.variance_homogeneity, golden.homogeneity);
+    expect_golden(point, golden_row(point.length));
   }
   const MemoryLengths lengths = memory_lengths(file.points);
   EXPECT_EQ(to_string(lengths.fine), "4134");

@@ -34,14 +34,7 @@ TEST(ForgettingCurve, StatisticsEqualThePublishedResult) {
     const CurvePoint point = curve_point(row.length,
                                          golden_accuracies(counts->second.lm, row.length),
                                          golden_accuracies(counts->second.copy, row.length));
-    // The table has ten decimals of the means and seven digits of the p-values.
-    EXPECT_NEAR(point.lm_mean, row.lm_mean, 6e-11);
-    EXPECT_NEAR(point.lm_std, row.lm_std, 6e-11);
-    EXPECT_NEAR(point.copy_mean, row.copy_mean, 6e-11);
-    EXPECT_NEAR(point.copy_std, row.copy_std, 6e-11);
-    EXPECT_NEAR(point.p_value / row.p_value, 1, 6e-7);
-    EXPECT_EQ(point.normality, row.normality);
-    EXPECT_EQ(point.variance_homogeneity, row.homogeneity);
+    expect_golden(point, row);
   }
 }
 

@@ -3,6 +3,10 @@
 // file that they are from, of the public repository 1azybug/ForgettingCurve, has no licence and is
 // not part of this project).
 
+#include "reynard/evaluation/forgetting_curve.h"
+
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -70,6 +74,17 @@ inline std::vector<double> golden_accuracies(const std::vector<int>& hits, int64
     values.push_back(static_cast<float>(k) / static_cast<float>((length + 1) / 2));
   }
   return values;
+}
+
+// The table has ten decimals of the means and seven digits of the p-values.
+inline void expect_golden(const CurvePoint& point, const GoldenRow& row) {
+  EXPECT_NEAR(point.lm_mean, row.lm_mean, 6e-11);
+  EXPECT_NEAR(point.lm_std, row.lm_std, 6e-11);
+  EXPECT_NEAR(point.copy_mean, row.copy_mean, 6e-11);
+  EXPECT_NEAR(point.copy_std, row.copy_std, 6e-11);
+  EXPECT_NEAR(point.p_value / row.p_value, 1, 6e-7);
+  EXPECT_EQ(point.normality, row.normality);
+  EXPECT_EQ(point.variance_homogeneity, row.homogeneity);
 }
 
 }  // namespace reynard::evaluation
