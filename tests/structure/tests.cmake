@@ -1,18 +1,13 @@
 add_test(NAME structure COMMAND structure_test)
 
-# Headers stand alone. A source includes its own header first (structure_test sees to that), which shows it
-# for that header; those without a source of the same name are compiled by themselves, as part of the build,
-# those of the GPU only where its toolkit is.
+# Headers stand alone: each is compiled by itself, as part of the build, those of the GPU only where its
+# toolkit is. Sources are compiled six at a time, so that including its own header first shows nothing.
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}
      ${CMAKE_SOURCE_DIR}/reynard/*.h ${CMAKE_SOURCE_DIR}/cli/*.h ${CMAKE_SOURCE_DIR}/bench/*.h)
 if(NOT REYNARD_CUDA)
   list(FILTER headers EXCLUDE REGEX "/cuda/|/cuda_launch.h$")
 endif()
 foreach(header ${headers})
-  string(REGEX REPLACE "h$" "cpp" own_source ${header})
-  if(EXISTS ${CMAKE_SOURCE_DIR}/${own_source})
-    continue()
-  endif()
   string(REPLACE "/" "_" stem ${header})
   file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/headers/${stem}.cpp
        CONTENT "#include \"${header}\"\n#include \"${header}\"\n")
@@ -25,6 +20,7 @@ if(NOT REYNARD_SANITIZER)
     target_link_libraries(headers_stand_alone PRIVATE CUDA::cudart)
   endif()
   target_compile_options(headers_stand_alone PRIVATE -O0)
+  set_target_properties(headers_stand_alone PROPERTIES UNITY_BUILD OFF)
 endif()
 
 if(NOT REYNARD_SANITIZER)
