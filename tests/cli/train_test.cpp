@@ -186,20 +186,24 @@ TEST_F(TrainCommand, AResultLostIsWrittenAgain) {
 TEST_F(TrainCommand, KilledTwentyTimesEndsWithTheSameWeights) {
   const auto begin = std::chrono::steady_clock::now();
   ASSERT_EQ(train("straight").exit_code, 0);
-  const double whole =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  double whole = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::mt19937 random(20);  // kill times differ between machines anyway
   std::uniform_real_distribution<double> fraction(0.1, 0.9);
   int killed = 0;
-  for (int kill = 0; kill < 20; ++kill) {
+  for (int run_number = 0; run_number < 100 && killed < 20; ++run_number) {
+    const bool anew = !fs::exists(folder_ / "killed");
     const ProgramResult result =
         run({"train", "tiny.toml", "--quiet", "--run.folder=killed", "--resume"},
             fraction(random) * whole);
-    killed += result.exit_code == 137;
-    EXPECT_TRUE(result.exit_code == 137 || result.exit_code == 0) << result.errors;
-    if (killed > 0 && result.exit_code == 0) fs::remove_all(folder_ / "killed");  // start again
+    ASSERT_TRUE(result.exit_code == 137 || result.exit_code == 0) << result.errors;
+    if (result.exit_code == 137) {
+      ++killed;
+    } else {
+      if (anew) whole *= 0.9;  // the machine was slower when it was measured
+      fs::remove_all(folder_ / "killed");
+    }
   }
-  EXPECT_GE(killed, 10);
+  ASSERT_EQ(killed, 20);
   const ProgramResult last = train("killed", {"--resume"});
   ASSERT_EQ(last.exit_code, 0) << last.errors;
   EXPECT_EQ(weights_hash("killed"), weights_hash("straight"));
