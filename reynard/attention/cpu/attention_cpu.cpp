@@ -108,6 +108,27 @@ std::vector<int64_t> by_falling_cost(const std::vector<int64_t>& costs) {
   return order;
 }
 
+// The query blocks of the forward pass, numbered (b, h, block): (b, g) pairs with most work first,
+// one after the other so that the keys of one stay in the caches, and within a pair the most
+// expensive blocks first.
+std::vector<int64_t> forward_order(const PreparedProblem& prepared) {
+  const int64_t per_pair = prepared.problem.H / prepared.problem.G * prepared.num_query_blocks;
+  std::vector<int64_t> costs(prepared.ranges.size());
+  std::vector<int64_t> pair_costs(costs.size() / per_pair);
+  for (int64_t x = 0; x < static_cast<int64_t>(costs.size()); ++x) {
+    costs[x] = std::max<int64_t>(0, prepared.ranges[x].end - prepared.ranges[x].begin);
+    pair_costs[x / per_pair] += costs[x];
+  }
+  std::vector<int64_t> order = by_falling_cost(costs);
+  const std::vector<int64_t> pairs = by_falling_cost(pair_costs);
+  std::vector<int64_t> rank(pairs.size());
+  for (size_t i = 0; i < pairs.size(); ++i) rank[pairs[i]] = static_cast<int64_t>(i);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return rank[a / per_pair] < rank[b / per_pair];
+  });
+  return order;
+}
+
 // Which key blocks of which pairs any query reads: the others are not even packed.
 //   -> (B * G, number of key blocks)
 std::vector<char> blocks_in_use(const PreparedProblem& prepared) {
@@ -172,11 +193,7 @@ void run_forward(const PreparedProblem& prepared, const at::Tensor& out, const a
   }
   pack_keys(prepared, params.packed);
 
-  std::vector<int64_t> costs(num_tasks);
-  for (int64_t x = 0; x < num_tasks; ++x) {
-    costs[x] = std::max<int64_t>(0, prepared.ranges[x].end - prepared.ranges[x].begin);
-  }
-  const std::vector<int64_t> order = by_falling_cost(costs);
+  const std::vector<int64_t> order = forward_order(prepared);
   char* const workers = scratch.take(worker_bytes * num_workers);
   tensor::run_tasks(num_tasks, [&](int64_t task, int64_t worker) {
     const int64_t head = order[task] / prepared.num_query_blocks;
