@@ -49,6 +49,20 @@ struct BackwardScratch {
   }
 };
 
+// What the next query block will read of one array, asked for in shares while this one is worked
+// on: only the order in which blocks are visited tells where it lies.
+struct Ahead {
+  const char* data = nullptr;
+  int64_t share = 0;
+
+  Ahead() = default;
+  Ahead(const void* array, int64_t bytes, int64_t num_shares)
+      : data(static_cast<const char*>(array)), share(round_up(div_up(bytes, num_shares), 64)) {}
+  void prefetch_share(int64_t n) const {
+    for (int64_t x = 0; x < share; x += 64) prefetch(data + n * share + x);
+  }
+};
+
 // A span of one key block against one query block.
 template <class Tiles>
 struct BackwardTile {
@@ -58,6 +72,7 @@ struct BackwardTile {
   float scale2 = 0;
   // S and dP: rows of the span as left factors, the query block as right ones.
   Matrix<const typename Tiles::Value> keys, values, queries, douts;
+  Ahead ahead[5];  // one share for every two keys
 };
 
 // Part of a tile: `count` keys from `key` of the span and kPartQueries queries from `query`.
@@ -143,6 +158,42 @@ void form_weights(BackwardScratch<Tiles>& s, const BackwardTile<Tiles>& tile, in
   }
 }
 
+// The same for a tile that every query sees whole, without S and dP in memory.
+template <class Tiles>
+void form_weights_of_products(BackwardScratch<Tiles>& s,
+                              const BackwardTile<Tiles>& tile,
+                              int64_t depth) {
+  const QueryRows<Tiles::kQueries>& rows = tile.limits.rows;
+  const auto body = [&](int64_t j, int64_t q, const Vec(&scores)[2][2], const Vec(&dweights)[2][2])
+      __attribute__((always_inline)) {
+    if (q == 0) {
+      for (const Ahead& next : tile.ahead) next.prefetch_share(j / 2);
+    }
+    Vec weights[2][2], dscores[2][2];
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      const int64_t lane = q + v * kLanes;
+      const Vec bias = load(rows.bias + lane), rest = load(rows.bias_rest + lane);
+      const Vec delta = load(tile.limits.delta + lane);
+#pragma GCC unroll 2
+      for (int u = 0; u < 2; ++u) {
+        const Vec logit = scores[u][v] * tile.scale2 + (bias - s.keys.bias[j + u]) + rest;
+        weights[u][v] = exp2<Tiles::kExpDegree>(logit);
+        dscores[u][v] = weights[u][v] * (dweights[u][v] - delta);
+      }
+      store(s.row_sums + lane, load(s.row_sums + lane) + (dscores[0][v] + dscores[1][v]));
+    }
+    for (int u = 0; u < 2; ++u) {
+      float* total = s.key_sums + (tile.offset + j + u) * kLanes;
+      store(total, load(total) + (dscores[u][0] + dscores[u][1]));
+    }
+    Tiles::store_left(s.weights, j, q, weights);
+    Tiles::store_both(s.dscores, s.dscores_right, j, q, dscores);
+  };
+  Tiles::each_pair_of_products(
+      tile.keys, tile.queries, tile.values, tile.douts, tile.span.count, depth, body);
+}
+
 // One tile: a span of key block `block` against query block `index` of head h.
 template <class Tiles>
 void backward_tile(const BackwardParams& params,
@@ -166,6 +217,11 @@ void backward_tile(const BackwardParams& params,
   const auto queries_of = [&](char* array) -> const Value* {
     return query_values<Tiles>(params, array, index);
   };
+  const auto next_block = [&](char* array) {
+    return Ahead(query_values<Tiles>(params, array, index + 1),
+                 kQueries * dim * static_cast<int64_t>(sizeof(Value)),
+                 span.count / 2);
+  };
 
   fill_key_bias<kKeys>(p, pair / p.G, h, span.first, span.count, limits.rows.reference, s.keys);
   memset(s.row_sums, 0, sizeof(s.row_sums));
@@ -177,9 +233,18 @@ void backward_tile(const BackwardParams& params,
       .keys = {keys_of(packed.key_rows) + offset * dim, dim},
       .values = {keys_of(packed.value_rows) + offset * dim, dim},
       .queries = query_factor<Tiles>(queries_of(params.query_lanes), dim),
-      .douts = query_factor<Tiles>(queries_of(params.dout_lanes), dim)};
+      .douts = query_factor<Tiles>(queries_of(params.dout_lanes), dim),
+      .ahead = {next_block(params.query_lanes),
+                next_block(params.dout_lanes),
+                next_block(params.query_rows),
+                next_block(params.dout_rows),
+                {dq_part<Tiles>(params, segment, index + 1),
+                 kQueries * dim * static_cast<int64_t>(sizeof(float)),
+                 span.count / 2}}};
   if (is_edge(limits.rows, span)) {
     form_weights<true>(s, tile, dim);
+  } else if constexpr (Tiles::kPairsOfProducts) {
+    form_weights_of_products(s, tile, dim);
   } else {
     form_weights<false>(s, tile, dim);
   }
@@ -238,8 +303,12 @@ void backward_head(const BackwardParams& params,
   int unflushed = 0;
   for (int64_t m = 0; m < num_blocks; ++m) {
     if (ranges[m].empty() || ranges[m].begin >= last || ranges[m].end <= first) continue;
+    const auto& rows = query_limits<Tiles>(params, first_index + m)->rows;
     const KeySpan span = span_in_block<Tiles>(block, ranges[m]);
-    backward_tile(params, pair, h, block, segment, first_index + m, span, s);
+    for (const KeySpan& part : parts_of_span<Tiles>(rows, span).spans) {
+      if (part.count == 0) continue;
+      backward_tile(params, pair, h, block, segment, first_index + m, part, s);
+    }
     if (++unflushed == kBlocksPerFlush) {
       flush_key_sums(s);
       unflushed = 0;
@@ -262,9 +331,11 @@ void write_key_gradients(const BackwardParams& params,
   const auto write = [&](const Operand& to, const float* from, float factor) {
     with_output_rows(to, pair / p.G, first, pair % p.G, [&](auto* rows) {
       for (int64_t j = 0; j < num_rows; ++j) {
-        for (int64_t d = 0; d < p.D; ++d) {
-          from_float(from[j * dim + d] * factor, rows[j * to.time + d]);
-        }
+        auto* row = rows + j * to.time;
+        const float* sums = from + j * dim;
+        int64_t d = 0;
+        for (; d + kLanes <= p.D; d += kLanes) store_values(load(sums + d) * factor, row + d);
+        for (; d < p.D; ++d) from_float(sums[d] * factor, row[d]);
       }
     });
   };

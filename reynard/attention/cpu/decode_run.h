@@ -65,13 +65,8 @@ struct Rows {
   Rows from(int64_t row, int64_t dim) const { return {data + row * stride + dim, stride, ahead}; }
 };
 
-// Into the second-level cache. Pages lie anywhere, so the hardware cannot guess where the next one
-// is: each load of a page asks for the same place of the next, `ahead` values away.
-inline void prefetch(const void* p) {
-  __builtin_prefetch(p, 0, 2);
-}
-
-// q . k of kLanes keys, one in each lane.
+// q . k of kLanes keys, one in each lane. Pages lie anywhere, so the hardware cannot guess where
+// the next one is: each load of a page asks for the same place of the next, `ahead` values away.
 template <class Value>
 inline Vec dot_products(Rows<Value> keys, const float* q, int64_t num_bundles) {
   Vec sums[kLanes] = {};

@@ -10,6 +10,7 @@ namespace {
 struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
   struct Session {};                      // nothing to set up per thread
   static_assert(kQueries == 4 * kLanes);  // one micro-tile wide
+  static constexpr int kExpDegree = 2;    // its multiplications are what takes time from products
 
   // Adds a * b to kRows x kVectors sums in registers: 16 hide the latency of 6 cycles at two
   // vdpbf16ps a cycle.
@@ -18,7 +19,7 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
                                   Matrix<const Value> a,
                                   Matrix<const Value> b,
                                   int64_t depth) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int64_t k = 0; k < depth; k += 2) {
       __m512i row[kVectors];
 #pragma GCC unroll 8
@@ -59,15 +60,118 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
     }
   }
 
-  // Hands each micro-tile of a * b to body while it is in registers.
+  // Four rows of a * b into `products` [row][query]. between(n) is called before the n-th of kParts
+  // parts of the depth, `part` long each.
+  template <int kParts, class Between>
+  static inline __attribute__((always_inline)) void multiply_rows(Matrix<const Value> a,
+                                                                  Matrix<const Value> b,
+                                                                  int64_t part,
+                                                                  float* products,
+                                                                  const Between& between) {
+    Vec sums[4][4] = {};
+#pragma GCC unroll 8
+    for (int n = 0; n < kParts; ++n) {
+      between(n);
+      add_products(
+          sums, {a.data + n * part, a.stride}, {b.data + n * part / 2 * b.stride, b.stride}, part);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < 4; ++v) store(products + r * kQueries + v * kLanes, sums[r][v]);
+    }
+  }
+  static constexpr auto kNothingBetween = [](int) {};
+
+  // Two rows of kVectors vectors of products.
+  template <int kVectors>
+  static inline void load_piece(const float* products, Vec (&piece)[2][kVectors]) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      piece[0][v] = load(products + v * kLanes);
+      piece[1][v] = load(products + kQueries + v * kLanes);
+    }
+  }
+
+  // Hands the products to body in pieces of two rows of one vector. The pieces of a micro-tile are
+  // dealt out between the products of the next one: what body does with them then runs beside
+  // vdpbf16ps, where all of it after a whole tile leaves the multiplying units waiting. kPart is an
+  // eighth of the depth, or 0.
+  template <int64_t kPart, class Body>
+  static inline void each_product_in_parts(
+      Matrix<const Value> a, Matrix<const Value> b, int64_t rows, int64_t depth, const Body& body) {
+    constexpr int kPieces = 8;
+    const int64_t part = kPart ? kPart : depth / kPieces;
+    alignas(64) float products[2][4 * kQueries];
+    const auto hand_over = [&](int64_t m, int n) __attribute__((always_inline)) {
+      const int row = n / 4 * 2, lane = n % 4 * kLanes;
+      Vec piece[2][1];
+      load_piece(products[m / 4 % 2] + row * kQueries + lane, piece);
+      body(m + row, lane, piece);
+    };
+    multiply_rows<kPieces>(a, b, part, products[0], kNothingBetween);
+    for (int64_t m = 4; m < rows; m += 4) {
+      multiply_rows<kPieces>(
+          {a.data + m * a.stride, a.stride},
+          b,
+          part,
+          products[m / 4 % 2],
+          [&](int n) __attribute__((always_inline)) { hand_over(m - 4, n); });
+    }
+    for (int n = 0; n < kPieces; ++n) hand_over(rows - 4, n);
+  }
+
+  // rows is a multiple of 4, depth of 32.
   template <class Body>
   static inline void each_product(
       Matrix<const Value> a, Matrix<const Value> b, int64_t rows, int64_t depth, const Body& body) {
-    for (int64_t m = 0; m < rows; m += 4) {
-      Vec sums[4][4] = {};
-      add_products(sums, {a.data + m * a.stride, a.stride}, b, depth);
-      body(m, 0, sums);
+    switch (depth) {
+      case 64:
+        return each_product_in_parts<8>(a, b, rows, depth, body);
+      case 128:
+        return each_product_in_parts<16>(a, b, rows, depth, body);
+      default:
+        return each_product_in_parts<0>(a, b, rows, depth, body);
     }
+  }
+
+  // The same for two products of one shape at once, in pieces of two rows of two vectors of each.
+  static constexpr bool kPairsOfProducts = true;
+  template <class Body>
+  static inline void each_pair_of_products(Matrix<const Value> a0,
+                                           Matrix<const Value> b0,
+                                           Matrix<const Value> a1,
+                                           Matrix<const Value> b1,
+                                           int64_t rows,
+                                           int64_t depth,
+                                           const Body& body) {
+    alignas(64) float products[2][2][4 * kQueries];
+    const auto hand_over = [&](int64_t m, int n) __attribute__((always_inline)) {
+      const int row = n / 2 * 2, lane = n % 2 * 2 * kLanes, at = row * kQueries + lane;
+      Vec pieces[2][2][2];
+      load_piece(products[m / 4 % 2][0] + at, pieces[0]);
+      load_piece(products[m / 4 % 2][1] + at, pieces[1]);
+      body(m + row, lane, pieces[0], pieces[1]);
+    };
+    const int64_t part = depth / 2;
+    multiply_rows<2>(a0, b0, part, products[0][0], kNothingBetween);
+    multiply_rows<2>(a1, b1, part, products[0][1], kNothingBetween);
+    for (int64_t m = 4; m < rows; m += 4) {
+      auto& to = products[m / 4 % 2];
+      multiply_rows<2>(
+          {a0.data + m * a0.stride, a0.stride},
+          b0,
+          part,
+          to[0],
+          [&](int n) __attribute__((always_inline)) { hand_over(m - 4, n); });
+      multiply_rows<2>(
+          {a1.data + m * a1.stride, a1.stride},
+          b1,
+          part,
+          to[1],
+          [&](int n) __attribute__((always_inline)) { hand_over(m - 4, 2 + n); });
+    }
+    for (int n = 0; n < 4; ++n) hand_over(rows - 4, n);
   }
 
   // rows is a multiple of 4, columns of 32, depth of 2.

@@ -66,15 +66,12 @@ void write_transposed(Matrix<float> x,
       for (int i = 0; i < kLanes; ++i) block[i] = load(from + (d + i) * x.stride) * factor;
       transpose(block);
       const int64_t count = min_of(kLanes, num_rows - q), dims = min_of(kLanes, num_dims - d);
-      alignas(64) float values[kLanes][kLanes];
-#pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i) store(values[i], block[i]);
       for (int64_t i = 0; i < count; ++i) {
         Element* to = rows + (q + i) * row_stride + d;
         if (dims == kLanes) {
-          for (int j = 0; j < kLanes; ++j) from_float(values[i][j], to[j]);
+          store_values(block[i], to);
         } else {
-          for (int64_t j = 0; j < dims; ++j) from_float(values[i][j], to[j]);
+          for (int64_t j = 0; j < dims; ++j) from_float(block[i][j], to[j]);
         }
       }
     }

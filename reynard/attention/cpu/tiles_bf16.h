@@ -86,6 +86,7 @@ struct LayoutBf16 {
   static constexpr int64_t kKeyStep = 32;  // depth of one AMX tile
   static constexpr int kExpDegree = 5;     // degree 4 (2.9e-6) would show in lse
   static constexpr bool kSharedLayout = false;
+  static constexpr bool kPairsOfProducts = false;
 
   static int64_t padded(int64_t head_dim) { return round_up(head_dim, 32); }
   static int64_t right_stride(int64_t columns) { return 2 * columns; }
@@ -203,6 +204,23 @@ struct LayoutBf16 {
                        _mm512_castsi512_si256(both));
     _mm256_store_si256(reinterpret_cast<__m256i*>(weights + (j + 1) * kQueries + q),
                        _mm512_extracti64x4_epi64(both, 1));
+  }
+  // Rows j, j + 1 and 32 queries from q on: as the left factor, and as the right one too.
+  static void store_left(Value* left, int64_t j, int64_t q, const Vec (&rows)[2][2]) {
+    for (int r = 0; r < 2; ++r) {
+      _mm512_store_si512(left + (j + r) * kQueries + q,
+                         (__m512i)_mm512_cvtne2ps_pbh(rows[r][1], rows[r][0]));
+    }
+  }
+  static void store_both(Value* left, Value* right, int64_t j, int64_t q, const Vec (&rows)[2][2]) {
+    const __m512i even = (__m512i)_mm512_cvtne2ps_pbh(rows[0][1], rows[0][0]);
+    const __m512i odd = (__m512i)_mm512_cvtne2ps_pbh(rows[1][1], rows[1][0]);
+    _mm512_store_si512(left + j * kQueries + q, even);
+    _mm512_store_si512(left + (j + 1) * kQueries + q, odd);
+    Value* to = right + q / kPanel * kKeys * kPanel + (j / 2 * kPanel + q % kPanel) * 2;
+    _mm512_store_si512(to, _mm512_permutex2var_epi16(even, _mm512_load_si512(kLowPairs), odd));
+    _mm512_store_si512(to + 32,
+                       _mm512_permutex2var_epi16(even, _mm512_load_si512(kHighPairs), odd));
   }
 };
 

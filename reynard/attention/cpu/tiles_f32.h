@@ -95,6 +95,7 @@ struct TilesF32 {
 
   // P as the left factor [key][query] and as the right factor are the same array.
   static constexpr bool kSharedLayout = true;
+  static constexpr bool kPairsOfProducts = false;
 
   struct Session {};  // nothing to set up per thread
 

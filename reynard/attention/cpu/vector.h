@@ -40,6 +40,10 @@ inline Register load_unaligned(const void* p) {
   __builtin_memcpy(&x, p, sizeof(x));
   return x;
 }
+// Into the second-level cache.
+inline void prefetch(const void* p) {
+  __builtin_prefetch(p, 0, 2);
+}
 inline IntVec load(const int32_t* p) {
   return *reinterpret_cast<const IntVec*>(p);
 }
@@ -102,6 +106,23 @@ inline Vec sums_of_lanes(Vec (&rows)[kLanes]) {
   return rows[0];
 }
 
+// Lane i of x in lane (i - step) % kLanes.
+inline Vec rotated(Vec x, int32_t step) {
+  IntVec lanes;
+  for (int i = 0; i < kLanes; ++i) lanes[i] = (i + step) % kLanes;
+  return __builtin_shuffle(x, lanes);
+}
+inline float sum_of_lanes(Vec x) {
+#pragma GCC unroll 4
+  for (int step = kLanes / 2; step > 0; step /= 2) x += rotated(x, step);
+  return x[0];
+}
+inline float largest_lane(Vec x) {
+#pragma GCC unroll 4
+  for (int step = kLanes / 2; step > 0; step /= 2) x = at_least(rotated(x, step), x);
+  return x[0];
+}
+
 // Lane j of rows[i] becomes lane i of rows[j]: log2(kLanes) perfect shuffles.
 inline void transpose(Vec (&rows)[kLanes]) {
 #pragma GCC unroll 4
@@ -134,11 +155,39 @@ constexpr bool kExp2Saturates = false;
 //
 // AVX-512 has instructions that take the fraction x - floor(x), in [0, 1), and that multiply by
 // 2^floor(x), whatever the exponents: 8 operations for degree 5. Elsewhere the fraction is in
-// [-1/2, 1/2] and the integer is added to the exponent: 11.
+// [-1/2, 1/2] and the integer is added to the exponent: 11. Degree 2, AVX-512 only, takes 2^(i/16)
+// from a register and the polynomial of what is left, in [-1/32, 1/32]: relative error 5.5e-7. It
+// has half the multiplications of degree 5, for processors on which only these compete with the
+// products.
 #if defined(__AVX512DQ__)
+alignas(64) constexpr float kSixteenthPowers[16] = {0x1p+0f,
+                                                    0x1.0b5586p+0f,
+                                                    0x1.172b84p+0f,
+                                                    0x1.2387a6p+0f,
+                                                    0x1.306fe0p+0f,
+                                                    0x1.3dea64p+0f,
+                                                    0x1.4bfdaep+0f,
+                                                    0x1.5ab07ep+0f,
+                                                    0x1.6a09e6p+0f,
+                                                    0x1.7a1148p+0f,
+                                                    0x1.8ace54p+0f,
+                                                    0x1.9c4918p+0f,
+                                                    0x1.ae89fap+0f,
+                                                    0x1.c199bep+0f,
+                                                    0x1.d5818ep+0f,
+                                                    0x1.ea4afap+0f};
+
 template <int degree>
 inline Vec exp2(Vec x) {
-  static_assert(degree == 5 || degree == 6);
+  static_assert(degree == 2 || degree == 5 || degree == 6);
+  if constexpr (degree == 2) {
+    constexpr float kRound = 786432.0f;  // 1.5 * 2^19: adding it rounds to sixteenths
+    const Vec shifted = x + kRound;      // i sits in its lowest 4 bits
+    const Vec f = _mm512_reduce_ps(x, 4 << 4 | _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const Vec power = _mm512_permutexvar_ps((__m512i)shifted, load(kSixteenthPowers));
+    const Vec y = (f * power) * (f * 0x1.ebfc0cp-3f + 0x1.62e980p-1f) + power;
+    return _mm512_scalef_ps(y, shifted - kRound);
+  }
   const Vec f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
   Vec y;
   if constexpr (degree == 6) {
@@ -221,6 +270,23 @@ inline void from_float(float x, BFloat16& out) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, x);
   const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   out.bits = static_cast<uint16_t>(x == x ? rounded : (bits >> 16) | 0x40);
+}
+
+// All lanes of x to unaligned memory, each as from_float converts it.
+inline void store_values(Vec x, float* to) {
+  __builtin_memcpy(to, &x, sizeof(x));
+}
+inline void store_values(Vec x, BFloat16* to) {
+  typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
+  typedef uint16_t HalfWords __attribute__((vector_size(kLanes * 2)));
+  const Words bits = (Words)x;
+  const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const HalfWords values =
+      __builtin_convertvector(x == x ? rounded : (bits >> 16) | 0x40, HalfWords);
+  __builtin_memcpy(to, &values, sizeof(values));
+}
+inline void store_values(Vec x, Half* to) {
+  for (int i = 0; i < kLanes; ++i) from_float(x[i], to[i]);
 }
 
 // Flushes denormals to zero while it lives: far keys weigh that little, and denormals are slow.

@@ -5,7 +5,7 @@
 
 namespace reynard::attention::cpu {
 
-// y = 2^x with the polynomial of this degree (5 or 6), denormals flushed as in the kernels. count
+// y = 2^x with the polynomial of this degree (5 or 6, with AVX-512 also 2), denormals flushed as in the kernels. count
 // is a multiple of 16.
 using Exp2Lanes = void (*)(const float* x, float* y, int64_t count, int degree);
 
