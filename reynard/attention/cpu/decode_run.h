@@ -152,10 +152,7 @@ inline void weigh_page(
   for (int64_t t = kLanes; t < kKeysPerPage; t += kLanes) {
     highest = at_least(highest, load(s.logits + t));
   }
-  float page_largest = highest[0];
-  for (int i = 1; i < kLanes; ++i) {
-    page_largest = page_largest > highest[i] ? page_largest : highest[i];
-  }
+  const float page_largest = largest_lane(highest);
   if (!(page_largest <= largest + kSlack)) {
     const float factor = exp2<6>(splat(largest - page_largest))[0];
     largest = page_largest;
@@ -169,7 +166,7 @@ inline void weigh_page(
     store(s.logits + t, weight);
     sum += weight;
   }
-  for (int i = 0; i < kLanes; ++i) total += sum[i];
+  total += sum_of_lanes(sum);
 }
 
 // Adds a page to the softmax of each head that reads some of its keys.
@@ -267,6 +264,10 @@ void decode_pages(const PageRun& run,
     const int32_t page = run.pages[n];
     const bool last = (n + 1) * kKeysPerPage >= range.end;
     const int64_t ahead = last ? 0 : (run.pages[n + 1] - page) * page_values;
+    if (run.sums && !last) {
+      const double* sums = run.sums + run.pages[n + 1] * run.group * kKeysPerPage;
+      for (int64_t t = 0; t < run.group * kKeysPerPage; t += 8) prefetch(sums + t);
+    }
     add_page(run,
              result,
              page,
