@@ -313,11 +313,11 @@ void run_wave(const PreparedProblem& prepared,
   each_query_block(kernels.reduce_queries);
 }
 
-BackwardPart empty_gradients(const PartArguments& arguments) {
+BackwardPart empty_gradients(const PartArguments& arguments, at::ScalarType dq_dtype) {
   const at::Tensor& q = arguments.q;
   const KeyPart& part = arguments.part;
   BackwardPart result;
-  result.dq = at::empty(q.sizes(), q.options().dtype(at::kFloat));
+  result.dq = at::empty(q.sizes(), q.options().dtype(dq_dtype));
   result.dk = at::empty(part.k.sizes(), q.options());
   result.dv = at::empty(part.v.sizes(), q.options());
   if (part.sums.defined()) {
@@ -336,9 +336,8 @@ BackwardPart backward_part(const PartArguments& arguments,
                            const at::Tensor& delta,
                            at::ScalarType dq_dtype) {
   const bool has_bias = arguments.part.sums.defined();
-  BackwardPart result = empty_gradients(arguments);
+  BackwardPart result = empty_gradients(arguments, dq_dtype);
   if (arguments.q.numel() == 0) {
-    result.dq = result.dq.to(dq_dtype);
     for (at::Tensor* x : {&result.dk, &result.dv, &result.dsums}) {
       if (x->defined()) x->zero_();
     }
@@ -374,7 +373,6 @@ BackwardPart backward_part(const PartArguments& arguments,
     params.packed.num_pairs = std::min(per_wave, num_pairs - pair);
     run_wave(prepared, params, workers, worker_bytes);
   }
-  result.dq = result.dq.to(dq_dtype);
   return result;
 }
 

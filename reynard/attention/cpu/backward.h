@@ -158,8 +158,8 @@ void form_weights(BackwardScratch<Tiles>& s, const BackwardTile<Tiles>& tile, in
   }
 }
 
-// The same for a tile that every query sees whole, without S and dP in memory.
-template <class Tiles>
+// The same while the products are in registers or on their way through them.
+template <bool kEdge, class Tiles>
 void form_weights_of_products(BackwardScratch<Tiles>& s,
                               const BackwardTile<Tiles>& tile,
                               int64_t depth) {
@@ -175,9 +175,14 @@ void form_weights_of_products(BackwardScratch<Tiles>& s,
       const int64_t lane = q + v * kLanes;
       const Vec bias = load(rows.bias + lane), rest = load(rows.bias_rest + lane);
       const Vec delta = load(tile.limits.delta + lane);
+      const EdgeRows edge = edge_rows(rows, lane);
 #pragma GCC unroll 2
       for (int u = 0; u < 2; ++u) {
-        const Vec logit = scores[u][v] * tile.scale2 + (bias - s.keys.bias[j + u]) + rest;
+        const float key = s.keys.bias[j + u], key_rest = s.keys.bias_rest[j + u];
+        const Vec logit =
+            kEdge ? edge_logit(
+                        scores[u][v], tile.scale2, edge, key, key_rest, tile.span.first + j + u)
+                  : scores[u][v] * tile.scale2 + (bias - key) + rest;
         weights[u][v] = exp2<Tiles::kExpDegree>(logit);
         dscores[u][v] = weights[u][v] * (dweights[u][v] - delta);
       }
@@ -241,12 +246,12 @@ void backward_tile(const BackwardParams& params,
                 {dq_part<Tiles>(params, segment, index + 1),
                  kQueries * dim * static_cast<int64_t>(sizeof(float)),
                  span.count / 2}}};
-  if (is_edge(limits.rows, span)) {
-    form_weights<true>(s, tile, dim);
-  } else if constexpr (Tiles::kPairsOfProducts) {
-    form_weights_of_products(s, tile, dim);
+  const bool edge = is_edge(limits.rows, span);
+  if constexpr (Tiles::kPairsOfProducts) {
+    edge ? form_weights_of_products<true>(s, tile, dim)
+         : form_weights_of_products<false>(s, tile, dim);
   } else {
-    form_weights<false>(s, tile, dim);
+    edge ? form_weights<true>(s, tile, dim) : form_weights<false>(s, tile, dim);
   }
 
   char& touched = touched_part<Tiles>(params, segment, index);

@@ -101,11 +101,10 @@ struct LayoutBf16 {
                         int64_t packed_rows) {
     const int64_t padded_dim = padded(head_dim);
     for (int64_t r = 0; r < packed_rows; ++r) {
-      Value* to = packed + r * padded_dim;
-      const int64_t filled = r < num_rows ? head_dim : 0;
-      const Source* from = rows + r * row_stride;
-      for (int64_t d = 0; d < filled; ++d) convert(from[d], to[d]);
-      memset(to + filled, 0, (padded_dim - filled) * sizeof(Value));
+      for (int64_t d = 0; d < padded_dim; d += 32) {
+        const int64_t count = r < num_rows ? head_dim - d : 0;
+        _mm512_store_si512(packed + r * padded_dim + d, load_row(rows + r * row_stride + d, count));
+      }
     }
   }
 
@@ -125,6 +124,7 @@ struct LayoutBf16 {
                          int64_t num_rows,
                          int64_t num_dims,
                          __m512i (&pairs)[16]) {
+#pragma GCC unroll 16
     for (int64_t r = 0; r < 16; ++r) {
       pairs[r] = load_row(rows + r * row_stride, r < num_rows ? num_dims : 0);
     }
@@ -148,6 +148,7 @@ struct LayoutBf16 {
       for (int64_t d = 0; d < padded(head_dim); d += 32) {
         __m512i pairs[16];
         load_pairs(rows + r * row_stride + d, row_stride, num_rows - r, head_dim - d, pairs);
+#pragma GCC unroll 16
         for (int64_t i = 0; i < 16; ++i) {
           Value* to = packed + (d + 2 * i) * packed_rows + r;
           const __m512i odd = _mm512_srli_epi32(pairs[i], 16);
@@ -167,6 +168,7 @@ struct LayoutBf16 {
       for (int64_t d = 0; d < padded(head_dim); d += 32) {
         __m512i pairs[16];
         load_pairs(rows + r * row_stride + d, row_stride, num_rows - r, head_dim - d, pairs);
+#pragma GCC unroll 16
         for (int64_t i = 0; i < 16; ++i) {
           _mm512_store_si512(packed + r / kPanel * padded(head_dim) * kPanel +
                                  ((d / 2 + i) * kPanel + r % kPanel) * 2,

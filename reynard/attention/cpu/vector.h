@@ -276,6 +276,12 @@ inline void from_float(float x, BFloat16& out) {
 inline void store_values(Vec x, float* to) {
   __builtin_memcpy(to, &x, sizeof(x));
 }
+#if defined(__AVX512BF16__)
+inline void store_values(Vec x, BFloat16* to) {
+  const __m256bh values = _mm512_cvtneps_pbh(x);  // flushes denormals, as the kernels do
+  __builtin_memcpy(to, &values, sizeof(values));
+}
+#else
 inline void store_values(Vec x, BFloat16* to) {
   typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
   typedef uint16_t HalfWords __attribute__((vector_size(kLanes * 2)));
@@ -285,6 +291,7 @@ inline void store_values(Vec x, BFloat16* to) {
       __builtin_convertvector(x == x ? rounded : (bits >> 16) | 0x40, HalfWords);
   __builtin_memcpy(to, &values, sizeof(values));
 }
+#endif
 inline void store_values(Vec x, Half* to) {
   for (int i = 0; i < kLanes; ++i) from_float(x[i], to[i]);
 }
