@@ -40,30 +40,58 @@ Sequence Generator::start(std::vector<int64_t> prompt, SequenceOptions options) 
 
 void Generator::prefill(Sequence& sequence, int64_t max_tokens) {
   if (sequence.is_prefilled()) return;
-  const at::NoGradGuard no_grad;
+  const PromptChunk chunk{&sequence, max_tokens > 0 ? max_tokens : options_.chunk_tokens};
+  prefill({&chunk, 1});
+}
+
+// Tokens of the prompt that one pass can take.
+int64_t Generator::begin_chunk(const PromptChunk& chunk) {
+  Sequence& sequence = *chunk.sequence;
+  TORCH_INTERNAL_ASSERT(!sequence.is_prefilled() && chunk.tokens >= 1);
   const int64_t begin = sequence.state_.length();
   // What comes before the prompt's last context goes to the memory.
   const int64_t last_context = decoder_.config().last_context_begin(std::ssize(sequence.prompt_));
   if (begin == last_context) decoder_.start_window(sequence.state_);
-  int64_t count =
-      std::min(max_tokens > 0 ? max_tokens : options_.chunk_tokens, sequence.num_unread());
-  if (begin < last_context) count = std::min(count, last_context - begin);
-  const auto first = sequence.prompt_.begin() + begin;
-  const std::array<models::SequenceState*, 1> states = {&sequence.state_};
-  const at::Tensor hidden =
-      decoder_.hidden(ids({first, first + count}), at::zeros({1}, at::kLong), states);
-  if (sequence.options_.prompt_scores.logprobs) {
-    for (int64_t row = 0; row < count; row += kScoredRows) {
-      const int64_t rows = std::min(kScoredRows, count - row);
-      const at::Tensor logits =
-          models::logits(decoder_, hidden, at::arange(row, row + rows, at::kLong)).cpu();
-      const std::span<const int64_t> targets(&first[row] + 1, static_cast<std::size_t>(rows));
-      const std::vector<ScoredToken> scored =
-          score_tokens(logits, targets, sequence.options_.prompt_scores);
-      sequence.prompt_scores_.insert(sequence.prompt_scores_.end(), scored.begin(), scored.end());
-    }
+  const int64_t count = std::min(chunk.tokens, sequence.num_unread());
+  return begin < last_context ? std::min(count, last_context - begin) : count;
+}
+
+void Generator::prefill(std::span<const PromptChunk> chunks) {
+  if (chunks.empty()) return;
+  const at::NoGradGuard no_grad;
+  std::vector<int64_t> tokens, offsets;
+  std::vector<models::SequenceState*> states;
+  for (const PromptChunk& chunk : chunks) {
+    const int64_t count = begin_chunk(chunk);
+    const auto first = chunk.sequence->prompt_.begin() + chunk.sequence->state_.length();
+    offsets.push_back(std::ssize(tokens));
+    tokens.insert(tokens.end(), first, first + count);
+    states.push_back(&chunk.sequence->state_);
   }
-  evict(sequence);
+  const at::Tensor hidden = decoder_.hidden(ids(tokens), ids(offsets), states);
+  offsets.push_back(std::ssize(tokens));
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    Sequence& sequence = *chunks[c].sequence;
+    const int64_t count = offsets[c + 1] - offsets[c];
+    if (sequence.options_.prompt_scores.logprobs) {
+      score(sequence, hidden.narrow(0, offsets[c], count), sequence.state_.length() - count);
+    }
+    evict(sequence);
+  }
+}
+
+// hidden (N, C): of the prompt's tokens first, ..., first + N - 1.
+void Generator::score(Sequence& sequence, const at::Tensor& hidden, int64_t first) {
+  for (int64_t row = 0; row < hidden.size(0); row += kScoredRows) {
+    const int64_t rows = std::min(kScoredRows, hidden.size(0) - row);
+    const at::Tensor logits =
+        models::logits(decoder_, hidden, at::arange(row, row + rows, at::kLong)).cpu();
+    const std::span<const int64_t> targets(&sequence.prompt_[first + row + 1],
+                                           static_cast<std::size_t>(rows));
+    const std::vector<ScoredToken> scored =
+        score_tokens(logits, targets, sequence.options_.prompt_scores);
+    sequence.prompt_scores_.insert(sequence.prompt_scores_.end(), scored.begin(), scored.end());
+  }
 }
 
 void Generator::step(std::span<Sequence* const> sequences) {

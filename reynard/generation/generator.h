@@ -29,6 +29,12 @@ struct GeneratorOptions {
   int64_t max_pages = 0;  // of the cache, over all texts; 0: no limit
 };
 
+// The next tokens of a prompt.
+struct PromptChunk {
+  Sequence* sequence = nullptr;
+  int64_t tokens = 0;  // at most; at least 1
+};
+
 class Generator {
  public:
   // The decoder must outlive it.
@@ -37,6 +43,8 @@ class Generator {
   Sequence start(std::vector<int64_t> prompt, SequenceOptions options) const;
   // Reads the next chunk of the prompt, at most max_tokens of it (0: the options' chunk_tokens).
   void prefill(Sequence& sequence, int64_t max_tokens = 0);
+  // The same for chunks of several prompts, none of them prefilled, in one pass over the weights.
+  void prefill(std::span<const PromptChunk> chunks);
   // Adds at least one token to each text, which must be prefilled and not finished.
   void step(std::span<Sequence* const> sequences);
 
@@ -45,6 +53,8 @@ class Generator {
   int64_t num_evicted() const { return num_evicted_; }  // pages freed early so far
 
  private:
+  int64_t begin_chunk(const PromptChunk& chunk);
+  void score(Sequence& sequence, const at::Tensor& hidden, int64_t first);
   void evict(Sequence& sequence);
 
   models::Decoder& decoder_;

@@ -17,6 +17,7 @@ namespace reynard::serving {
 namespace {
 
 using generation::FinishReason;
+using generation::PromptChunk;
 using generation::Sequence;
 using Clock = std::chrono::steady_clock;
 
@@ -155,7 +156,7 @@ void Engine::run() {
     try {
       admit();
       write_next();
-      prefill_next();
+      read_next();
     } catch (const std::exception& error) {
       // Nobody can say whose state is whole: all texts of the batch end.
       for (Text& text : texts_) {
@@ -178,28 +179,34 @@ void Engine::admit() {
     Waiting next;
     {
       const std::lock_guard lock(mutex_);
+      forget_cancelled();
       if (waiting_.empty()) return;
       next = waiting_.front();
       const int64_t num_texts = next.job->texts_per_prompt;
-      const bool cancelled = next.reply->is_cancelled();
-      if (!cancelled && std::ssize(texts_) + num_texts > options_.max_batch) return;
+      if (std::ssize(texts_) + num_texts > options_.max_batch) return;
       const int64_t needed = tokens_needed(next);
       const auto fits = [&] {
         return options_.max_cache_tokens == 0 ||
                reserved_tokens_ + prefixes_.num_tokens() + needed <= options_.max_cache_tokens;
       };
-      while (!cancelled && !fits() && prefixes_.forget_oldest()) {
+      while (!fits() && prefixes_.forget_oldest()) {
       }
-      if (!cancelled && !fits()) return;
+      if (!fits()) return;
       waiting_.pop_front();
       counters_.waiting -= num_texts;
-      if (cancelled) {
-        counters_.cancelled += num_texts;
-        continue;
-      }
     }
     start(next);
   }
+}
+
+// Clients that went away while they waited leave their places to others.
+void Engine::forget_cancelled() {
+  std::erase_if(waiting_, [&](const Waiting& waiting) {
+    if (!waiting.reply->is_cancelled()) return false;
+    counters_.waiting -= waiting.job->texts_per_prompt;
+    counters_.cancelled += waiting.job->texts_per_prompt;
+    return true;
+  });
 }
 
 void Engine::start(const Waiting& waiting) {
@@ -211,15 +218,7 @@ void Engine::start(const Waiting& waiting) {
             .sequence = generator_.start(prompt, job.options),
             .stream = generation::TextStream(tokenizer_, job.stop),
             .reserved_tokens = tokens_needed(waiting)};
-  // Scores of a prompt need every token of it.
-  if (!job.options.prompt_scores.logprobs) {
-    if (auto state = prefixes_.find(prompt)) {
-      text.reused_tokens = state->length();
-      text.sequence.adopt(std::move(*state));
-    }
-  }
   counters_.prompt_tokens += std::ssize(prompt);
-  counters_.reused_tokens += text.reused_tokens;
   reserved_tokens_ += text.reserved_tokens;
   texts_.push_back(std::move(text));
   counters_.running += job.texts_per_prompt;
@@ -234,37 +233,66 @@ int64_t Engine::chunk_tokens() const {
       static_cast<int64_t>(tokens), options_.least_chunk_tokens, options_.chunk_tokens);
 }
 
-// One chunk for the prompt whose turn it is: they take turns, so that a short one does not wait for
-// the whole of a long one.
-void Engine::prefill_next() {
-  const auto reading = std::ranges::find_if(
-      texts_, [](const Text& text) { return !text.is_read && !text.reply->is_cancelled(); });
-  if (reading == texts_.end()) return;
-  const int64_t unread = reading->sequence.num_unread();
-  if (unread > 0) {
-    const auto begin = Clock::now();
-    const int64_t tokens = std::min(chunk_tokens(), unread);
-    generator_.prefill(reading->sequence, tokens);
-    update_mean(prefill_token_seconds_, seconds_since(begin) / static_cast<double>(tokens));
+// A chunk of what is to be read: by turns for the prompts of which least is left, so that short
+// ones do not wait for long ones, and for the one that came first, so that nobody waits for ever.
+void Engine::read_next() {
+  std::vector<Text*> reading;
+  for (Text& text : texts_) {
+    if (!text.is_read && !text.reply->is_cancelled()) reading.push_back(&text);
   }
-  if (!reading->sequence.is_prefilled()) {
-    texts_.splice(texts_.end(), texts_, reading);
-    return;
+  if (reading.empty()) return;
+  first_in_turn_ = !first_in_turn_;
+  std::ranges::stable_sort(
+      reading.begin() + (first_in_turn_ ? 1 : 0), reading.end(), {}, [](Text* text) {
+        return text->sequence.num_unread();
+      });
+  const int64_t wanted = chunk_tokens();
+  std::vector<PromptChunk> chunks;
+  int64_t left = wanted;
+  for (auto text = reading.begin(); text != reading.end() && left > 0; ++text) {
+    Sequence& sequence = (*text)->sequence;
+    if (sequence.state().length() == 0) reuse_prefix(**text);
+    const int64_t tokens = std::min(sequence.num_unread(), left);
+    if (tokens > 0) chunks.push_back({.sequence = &sequence, .tokens = tokens});
+    left -= tokens;
   }
-  reading->is_read = true;
-  const uint64_t seed = reading->job->options.sampler.seed;
-  for (int64_t i = 1; i < reading->job->texts_per_prompt; ++i) {
-    texts_.push_back({.job = reading->job,
-                      .reply = reading->reply,
-                      .index = reading->index + i,
-                      .sequence = reading->sequence.fork(seed + static_cast<uint64_t>(i)),
-                      .stream = generation::TextStream(tokenizer_, reading->job->stop),
+  const auto begin = Clock::now();
+  generator_.prefill(chunks);
+  // Less than was to be read says little about the time that a token takes.
+  if (left == 0) {
+    update_mean(prefill_token_seconds_, seconds_since(begin) / static_cast<double>(wanted));
+  }
+  for (Text* text : reading) {
+    if (text->sequence.is_prefilled()) begin_writing(*text);
+  }
+}
+
+// As late as possible: what others read and wrote meanwhile counts too.
+void Engine::reuse_prefix(Text& text) {
+  // Scores of a prompt need every token of it.
+  if (text.job->options.prompt_scores.logprobs) return;
+  auto state = prefixes_.find(text.sequence.prompt());
+  if (!state) return;
+  text.reused_tokens = state->length();
+  counters_.reused_tokens += text.reused_tokens;
+  text.sequence.adopt(std::move(*state));
+}
+
+void Engine::begin_writing(Text& text) {
+  text.is_read = true;
+  const uint64_t seed = text.job->options.sampler.seed;
+  for (int64_t i = 1; i < text.job->texts_per_prompt; ++i) {
+    texts_.push_back({.job = text.job,
+                      .reply = text.reply,
+                      .index = text.index + i,
+                      .sequence = text.sequence.fork(seed + static_cast<uint64_t>(i)),
+                      .stream = generation::TextStream(tokenizer_, text.job->stop),
                       .reserved_tokens = 0,
-                      .reused_tokens = reading->reused_tokens,
+                      .reused_tokens = text.reused_tokens,
                       .is_read = true});
     if (texts_.back().sequence.finished() != FinishReason::kNone) deliver(texts_.back());
   }
-  if (reading->sequence.finished() != FinishReason::kNone) deliver(*reading);
+  if (text.sequence.finished() != FinishReason::kNone) deliver(text);
 }
 
 void Engine::write_next() {

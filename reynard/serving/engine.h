@@ -27,7 +27,7 @@ struct EngineOptions {
   int64_t max_cache_tokens = 0;     // keys and values held at once; 0: no limit
   int64_t max_prefix_tokens = 0;    // of finished texts kept for prompts that begin alike, counted
                                     // in whole pages; 0: none
-  int64_t chunk_tokens = 512;       // of a prompt per step while no text is being written ...
+  int64_t chunk_tokens = 512;       // of prompts per step while no text is being written ...
   int64_t least_chunk_tokens = 16;  // ... and at least while some are
 };
 
@@ -80,8 +80,11 @@ class Engine {
   void run();
   bool wait_for_work();
   void admit();
+  void forget_cancelled();
   void start(const Waiting& waiting);
-  void prefill_next();
+  void read_next();
+  void reuse_prefix(Text& text);
+  void begin_writing(Text& text);
   void write_next();
   void deliver(Text& text);
   void remove_finished();
@@ -96,6 +99,7 @@ class Engine {
 
   std::list<Text> texts_;  // owned by the engine's thread
   int64_t reserved_tokens_ = 0;
+  bool first_in_turn_ = false;  // whether the prompt that came first is read before short ones
   double step_seconds_ = 0, prefill_token_seconds_ = 0;  // running means
 
   std::mutex mutex_;

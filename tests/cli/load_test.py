@@ -31,6 +31,7 @@ threading.Thread(target=server.stderr.read, daemon=True).start()
 PROMPTS = ["abc" * n for n in (1, 7, 40, 150)] + ["long " * (options.longest // 5)]
 counts = {"whole": 0, "streamed": 0, "vanished": 0, "slow": 0, "refused": 0}
 problems = []
+waits = {}  # by the length of the prompt: seconds until whole answers
 lock = threading.Lock()
 
 
@@ -41,6 +42,11 @@ def count(kind):
 
 def body(which, stream):
     return json.dumps({"prompt": PROMPTS[which], "max_tokens": 24, "temperature": 0, "ignore_eos": True, "stream": stream})
+
+
+def answered(which, seconds):
+    with lock:
+        waits.setdefault(len(PROMPTS[which]), []).append(seconds)
 
 
 def post(text):
@@ -115,11 +121,13 @@ def client(number, expected, end):
                 read_slowly(which, expected, end)
             else:
                 stream = kind < 0.6
+                begin = time.time()
                 text = ask(which, stream)
                 if text is None:
                     time.sleep(0.2)
                     continue
                 assert text == expected[which], (which, text, expected[which])
+                answered(which, time.time() - begin)
                 count("streamed" if stream else "whole")
     except Exception as problem:  # pylint: disable=broad-except
         with lock:
@@ -180,6 +188,10 @@ try:
     after, state = resident_mb(), metrics()
     print(f"{counts}, {state['generated_tokens_total'] / options.seconds:.0f} tokens/s, "
           f"memory {before:.0f} -> {after:.0f} MB, {state['cache_pages']} pages")
+    for length, seconds in sorted(waits.items()):
+        seconds.sort()
+        print(f"prompts of {length}: {len(seconds)} answers, half within {seconds[len(seconds) // 2]:.1f} s, "
+              f"all within {seconds[-1]:.1f} s")
     assert not problems, problems[:5]
     assert state["texts_running"] == state["texts_waiting"] == state["texts_failed_total"] == 0, state
     assert state["connections"] <= 1, state

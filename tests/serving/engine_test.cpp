@@ -212,6 +212,45 @@ TEST_F(EngineTest, ShortOnesDoNotWaitForLongPrompts) {
   EXPECT_LT(short_time * 2, elapsed());
 }
 
+// Short prompts take nothing but their own tokens from a long one's chunks: beside a text that is
+// written, a step reads 64 tokens of all prompts together.
+TEST_F(EngineTest, LongPromptsDoNotWaitForEachShortOne) {
+  Engine engine(
+      decoder,
+      tokenizer,
+      {.max_batch = 64, .max_waiting = 1000, .chunk_tokens = 64, .least_chunk_tokens = 64});
+  const auto endless = engine.submit(job_of("abc", 1'000'000));
+  while (!endless->next(std::chrono::milliseconds(200))) {
+  }
+  const auto longest = engine.submit(job_of(std::string(64 * 40, 'l'), 1));
+  std::vector<std::shared_ptr<Reply>> others;
+  for (int i = 0; i < 400; ++i) others.push_back(engine.submit(job_of("ab", 1)));
+  const int64_t begin = engine.counters().steps;
+  collect(*longest, 1);
+  EXPECT_LT(engine.counters().steps - begin, 2 * 40 + 20);
+  for (const auto& reply : others) EXPECT_EQ(collect(*reply, 1).error, "");
+  endless->cancel();
+}
+
+TEST_F(EngineTest, WhoGoesAwayWhileWaitingLeavesThePlace) {
+  Engine engine(decoder, tokenizer, {.max_batch = 1, .max_waiting = 3});
+  const auto running = engine.submit(job_of("abc", 1'000'000));
+  while (!running->next(std::chrono::milliseconds(200))) {
+  }
+  std::vector<std::shared_ptr<Reply>> waiting;
+  for (int i = 0; i < 3; ++i) waiting.push_back(engine.submit(job_of("abd", 5)));
+  EXPECT_THROW(engine.submit(job_of("abe", 5)), QueueFull);
+  waiting[1]->cancel();
+  const int64_t steps = engine.counters().steps;
+  while (engine.counters().cancelled == 0 && engine.counters().steps < steps + 100) {
+    running->next(std::chrono::milliseconds(200));
+  }
+  ASSERT_EQ(engine.counters().cancelled, 1);
+  waiting.push_back(engine.submit(job_of("abe", 5)));
+  running->cancel();
+  for (const int which : {0, 2, 3}) EXPECT_EQ(collect(*waiting[which], 1).error, "");
+}
+
 TEST_F(EngineTest, StopStringsEndOnlyTheirText) {
   Engine engine(decoder, tokenizer, {});
   const std::string whole = collect(*engine.submit(job_of("abc", 40)), 1).texts[0];
