@@ -34,7 +34,10 @@ struct ProductKernels {
 };
 
 namespace cpu {
-const ProductKernels& product_kernels_amx();  // products of bf16 with bf16 and int8 only
+// Products of bf16 with bf16 and int8 only.
+const ProductKernels& product_kernels_amx();
+const ProductKernels& product_kernels_avx512_bf16();
+// All.
 const ProductKernels& product_kernels_avx512();
 const ProductKernels& product_kernels_avx2();
 const ProductKernels& product_kernels_portable();

@@ -4,8 +4,7 @@
 // linker keeps.
 //
 // Memory bounds these loops: a core of an idle Sapphire Rapids brings 64 bytes in about 16 cycles,
-// which are 2.5 cycles of arithmetic for bf16 and 7 for int8. Hence bf16 is widened and not given
-// to vdpbf16ps, which takes as long and flushes denormals.
+// which are 2.5 cycles of arithmetic for bf16 and 7 for int8.
 
 #include "reynard/ops/product_kernels.h"
 
@@ -60,8 +59,9 @@ REYNARD_INLINE void store_one(BF16* p, float x) {
 constexpr int64_t kStep = 2 * kLanes;
 constexpr int kRowsAtOnce = 4;    // of the weight: they share what is loaded of x
 constexpr int kTokensAtOnce = 4;  // of x: they share what is loaded of the weight
-// How far ahead a weight is asked for: hardware prefetch stops at the end of a page.
-constexpr int64_t kAheadBytes = 2048;
+// A weight is asked for at least this far ahead, in whole blocks of rows, so that each line is asked
+// for once: hardware prefetch stops at the end of a page.
+constexpr int64_t kAheadBytes = 4096;
 
 // kStep neighbouring values.
 struct Pair {
@@ -104,10 +104,12 @@ REYNARD_INLINE void product_block(const ProductRows& p, int64_t row, int64_t tok
     }
   };
   const int64_t whole = p.width / kStep * kStep;
+  const int64_t block_bytes = kRows * p.width * static_cast<int64_t>(sizeof(W));
+  const int64_t ahead = (kAheadBytes + block_bytes - 1) / block_bytes * block_bytes;
   for (int64_t i = 0; i < whole; i += kStep) {
     for (int r = 0; r < kRows; ++r) {
       const W* now = weight + r * p.width + i;
-      __builtin_prefetch(reinterpret_cast<const char*>(now) + kAheadBytes);
+      __builtin_prefetch(reinterpret_cast<const char*>(now) + ahead);
     }
     add(i);
   }

@@ -19,6 +19,13 @@ const Table& chosen(const Table& avx512, const Table& avx2, const Table& portabl
   return avx512;
 }
 
+// Those of AVX-512, for tables that have none.
+ProductKernels with_f32_loops(ProductKernels kernels) {
+  kernels.f32_by_f32 = product_kernels_avx512().f32_by_f32;
+  kernels.bf16_by_f32 = product_kernels_avx512().bf16_by_f32;
+  return kernels;
+}
+
 }  // namespace
 
 std::vector<std::string> available_row_paths() {
@@ -36,20 +43,19 @@ const RowKernels& row_kernels(Element element) {
 
 std::vector<std::string> available_product_paths() {
   std::vector<std::string> paths = available_row_paths();
+  if (tensor::cpu_features().avx512_bf16) paths.insert(paths.begin(), "avx512_bf16");
   if (tensor::cpu_features().amx_bf16) paths.insert(paths.begin(), "amx");
   return paths;
 }
 
 const ProductKernels& product_kernels() {
-  static const ProductKernels amx = [] {
-    ProductKernels kernels = product_kernels_amx();
-    kernels.f32_by_f32 = product_kernels_avx512().f32_by_f32;
-    kernels.bf16_by_f32 = product_kernels_avx512().bf16_by_f32;
-    return kernels;
-  }();
+  static const ProductKernels amx = with_f32_loops(product_kernels_amx());
+  static const ProductKernels avx512_bf16 = with_f32_loops(product_kernels_avx512_bf16());
   const char* set = std::getenv("REYNARD_CPU_PATH");
   const std::string_view forced = set ? set : "";
-  if (tensor::cpu_features().amx_bf16 && (forced.empty() || forced == "amx")) return amx;
+  const tensor::CpuFeatures& cpu = tensor::cpu_features();
+  if (cpu.amx_bf16 && (forced.empty() || forced == "amx")) return amx;
+  if (cpu.avx512_bf16 && (forced.empty() || forced == "avx512_bf16")) return avx512_bf16;
   return chosen(product_kernels_avx512(), product_kernels_avx2(), product_kernels_portable());
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // Which row loops this machine runs: the widest that it has, or those that the environment variable
 // REYNARD_CPU_PATH names. The paths of attention (amx, avx512_bf16) use the AVX-512 loops, but for
-// products of bf16 by amx.
+// products of bf16.
 
 #include "reynard/ops/product_kernels.h"
 #include "reynard/ops/row_kernels.h"
@@ -13,7 +13,7 @@ namespace reynard::ops::cpu {
 
 // Names of the loops that this machine can run, widest first: avx512, avx2, portable.
 std::vector<std::string> available_row_paths();
-// The same for products of few rows: amx too.
+// The same for products of few rows: amx and avx512_bf16 too.
 std::vector<std::string> available_product_paths();
 
 // Asked at every call, so that tests may switch; attention reports names that nothing has.
