@@ -38,6 +38,8 @@ struct alignas(1024) Shared {
   // are checked (compute-sanitizer).
   alignas(128) BiasRecord bias[kStages];
   alignas(1024) char values[C::kWithValues ? kStages : 1][C::kWithValues ? C::kKeyBytes : 1024];
+  // What meets the biases: a left operand of 64 rows that are all {1, 1, 1, 0 ...}.
+  alignas(128) SplitNumber ones[8], zeros[8];
   alignas(128) SplitSum query_sums[2][C::kRows];
   alignas(16) QueryTask tasks[2];
   uint64_t query_full[2], query_empty[2];
@@ -66,7 +68,12 @@ __device__ void prepare_shared(Shared<C>& s) {
     init_barrier(shared_address(&s.value_full[i]), 1);
     init_barrier(shared_address(&s.value_empty[i]), C::kWarpgroups * 4);
   }
+  for (int i = 0; i < 8; ++i) {
+    s.ones[i] = s.zeros[i] = {};
+    for (uint16_t& part : s.ones[i].parts) part = 0x3F80;  // 1 as bf16
+  }
   fence_barrier_init();
+  fence_for_async();
 }
 
 }  // namespace reynard::attention::cuda::sm90::fwd

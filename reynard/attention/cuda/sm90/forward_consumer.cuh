@@ -86,13 +86,12 @@ class Consumer {
     int n = blocks.last;
     for (; n >= blocks.first && n > own_.last; --n) skip_block();
     if (n >= blocks.first && n >= own_.first) {
+      const int first_full = max(full_begin_, own_.first);
       first_block(n);
-      for (--n; n >= own_.first; --n) {
-        if (n < full_end_ && n >= full_begin_) {
-          next_block<false>(n);
-        } else {
-          next_block<true>(n);
-        }
+      --n;
+      while (n >= own_.first) {
+        for (; n < full_end_ && n >= first_full; --n) next_block<false>(n);
+        if (n >= own_.first) next_block<true>(n--);
       }
       if (C::kWithValues) {
         wait(shared_address(&s_.value_full[values_.index]), values_.parity);
@@ -214,13 +213,13 @@ class Consumer {
           step > 0);
     }
     if constexpr (C::kGated && !kEdge) {
-      // {1, 1, 1, 0 ...} for every query; from depth 8 on zero, where the right operand repeats
-      // itself.
-      constexpr uint32_t kOne = 0x3F80, kTwoOnes = 0x3F803F80;  // bf16
-      const uint32_t word = thread_ % 4 == 0 ? kTwoOnes : thread_ % 4 == 1 ? kOne : 0;
-      const uint32_t ones[4] = {word, word, 0, 0};
-      wgmma_registers<kKeysPerBlock, __nv_bfloat16, Contiguous::kDepth>(
-          scores_, ones, plain_descriptor(shared_address(s_.bias[keys_.index].keys), 0, 128), 1);
+      // Rows of depth 0 to 7 repeat themselves on the left; the right operand does from depth 8 on,
+      // where the left one is zero.
+      wgmma<kKeysPerBlock, __nv_bfloat16>(
+          scores_,
+          plain_descriptor(shared_address(s_.ones), sizeof s_.ones, 0),
+          plain_descriptor(shared_address(s_.bias[keys_.index].keys), 0, 128),
+          1);
     }
   }
 

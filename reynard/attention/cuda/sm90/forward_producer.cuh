@@ -39,7 +39,9 @@ class Producer {
 
   __device__ void load_queries(const QueryTask& task, int slot) {
     const uint32_t full = shared_address(&s_.query_full[slot]);
-    b_ = task.head / p_.task.problem.H, h_ = task.head % p_.task.problem.H;
+    const Problem& problem = p_.task.problem;
+    b_ = task.head / problem.H, h_ = task.head % problem.H;
+    g_ = h_ / (problem.H / problem.G);
     arrive_expecting(full, C::kQueryBytes + C::kQuerySumBytes);
     for (int half = 0; half < C::kHalves; ++half) {
       load_tile(shared_address(s_.queries[slot]) + half * C::kRows * kRowBytes,
@@ -89,19 +91,16 @@ class Producer {
   }
 
   __device__ void load(uint32_t to, const CUtensorMap& map, int n, uint32_t full) {
-    const int group = p_.task.problem.H / p_.task.problem.G;
     for (int half = 0; half < C::kHalves; ++half) {
-      load_tile(to + half * kKeysPerBlock * kRowBytes,
-                map,
-                {half * 64, n * kKeysPerBlock, h_ / group, b_},
-                full);
+      load_tile(
+          to + half * kKeysPerBlock * kRowBytes, map, {half * 64, n * kKeysPerBlock, g_, b_}, full);
     }
   }
 
   const Params& p_;
   Shared<C>& s_;
   Stage<kStages> keys_, values_;
-  int b_ = 0, h_ = 0;
+  int b_ = 0, h_ = 0, g_ = 0;  // of the task
 };
 
 }  // namespace reynard::attention::cuda::sm90::fwd

@@ -49,9 +49,10 @@ __device__ __forceinline__ uint64_t swizzled_descriptor(uint32_t address,
                                                         uint32_t stride) {
   return plain_descriptor(address, leading, stride) | uint64_t{1} << 62;
 }
-// The operand `bytes` further on.
+// The operand `bytes` further on: addresses fill the low half, so that nothing is carried.
 __device__ __forceinline__ uint64_t advanced(uint64_t descriptor, uint32_t bytes) {
-  return descriptor + (bytes >> 4);
+  const uint32_t low = static_cast<uint32_t>(descriptor) + (bytes >> 4);
+  return (descriptor & 0xFFFFFFFF00000000) | low;
 }
 
 #define REYNARD_WGMMA_SUMS_32                                                                   \
