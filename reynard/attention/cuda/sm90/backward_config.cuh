@@ -56,7 +56,7 @@ struct alignas(1024) Shared {
   float dq[kConsumers][kPartFloats];
   alignas(128) QueryRecord records[kStages][C::kTiles];
   float query_sums[2][C::kTiles][kConsumers * 4][kQueriesPerTile];  // of dS over each warp's keys
-  double dq_sums[kConsumers][kQueriesPerTile];
+  SplitSum dq_sums[kConsumers][kQueriesPerTile];
   Step steps[kStages];
   Delivery deliveries[kConsumers];
   uint64_t keys_full, keys_empty;

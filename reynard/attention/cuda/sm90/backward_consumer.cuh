@@ -32,6 +32,8 @@ class Consumer {
       if (step.stop) break;
       b_ = step.b, h_ = step.h, m_ = step.m, n_ = step.n, turn_ = step.turn;
       const bool has_queries = step.has_queries, last_of_head = step.last_of_head;
+      const int first_key = n_ * kKeysPerBlock + warpgroup_ * kOwnKeys;
+      is_edge_ = first_key < step.full_begin || first_key + kOwnKeys > step.full_end;
       const bool last_of_task = step.last_of_task, first_of_task = step.first_of_task;
       if (step.first_of_head) start_head();
       if (first_of_task) {
@@ -103,7 +105,7 @@ class Consumer {
       const float shift = (first.high - last_.high) + (first.low - last_.low);
       wgmma_wait<1>();
       pin(scores_);
-      if (is_edge()) hide(tile);
+      if (is_edge_) hide(tile);
       weigh(shift);
       wgmma_wait<0>();
       pin(dweights_);
@@ -121,10 +123,11 @@ class Consumer {
     ++count_;
     if (has_pending_) {
       issue_pending(buffer ^ 1);
+      const SplitSum sum = query_sum(buffer ^ 1);
       wgmma_wait<0>();
       pin_gradients();
       release_stage();
-      send_pending(buffer ^ 1);
+      send_pending(buffer ^ 1, sum);
     } else {
       wgmma_wait<0>();
       pin_gradients();
@@ -139,8 +142,9 @@ class Consumer {
     if (!has_pending_) return;
     const int buffer = (count_ - 1) % 2;
     issue_pending(buffer, /*steps_since=*/0);
+    const SplitSum sum = query_sum(buffer);
     wgmma_wait<0>();
-    send_pending(buffer);
+    send_pending(buffer, sum);
     has_pending_ = false;
   }
 
@@ -153,9 +157,9 @@ class Consumer {
     wgmma_commit();
   }
 
-  __device__ __forceinline__ void send_pending(int buffer) {
+  __device__ __forceinline__ void send_pending(int buffer, const SplitSum& sum) {
     pin(dweights_);
-    send_dq(buffer);
+    send_dq(sum);
     arrive_warp(&s_.dscores_empty[buffer]);
   }
 
@@ -203,12 +207,6 @@ class Consumer {
     const uint32_t ones[4] = {word, word, 0, 0};
     multiply_rows(s_.values, s_.douts[stage_.index] + tile * kPieceBytes, dweights_);
     add_split_numbers(ones, s_.records[stage_.index][tile].deltas, dweights_);
-  }
-
-  __device__ __forceinline__ bool is_edge() const {
-    const Step& step = s_.steps[stage_.index];
-    const int begin = n_ * kKeysPerBlock + warpgroup_ * kOwnKeys;
-    return begin < step.full_begin || begin + kOwnKeys > step.full_end;
   }
 
   __device__ __forceinline__ void hide(int tile) {
@@ -336,8 +334,23 @@ class Consumer {
     }
   }
 
+  // dS of one query of the own part, summed over the keys while the matrix unit multiplies dQ. In
+  // pairs of f32: f64 would wait for the matrix unit.
+  __device__ __forceinline__ SplitSum query_sum(int buffer) const {
+    const int tile = C::kTiles == kConsumers ? warpgroup_ : 0;
+    SplitSum sum;
+#pragma unroll
+    for (int warp = 0; warp < kConsumers * 4; ++warp) {
+      const float own = s_.query_sums[buffer][tile][warp][thread_ % kQueriesPerTile];
+      const float high = sum.high + own, part = high - sum.high;
+      sum.low += (sum.high - (high - part)) + (own - part);
+      sum.high = high;
+    }
+    return sum;
+  }
+
   // A part is [register quad][thread][4]: whoever reads it back knows what it holds.
-  __device__ __forceinline__ void send_dq(int buffer) {
+  __device__ __forceinline__ void send_dq(const SplitSum& sum) {
     wait_for_delivery();
     auto* part = reinterpret_cast<float4*>(s_.dq[warpgroup_]);
 #pragma unroll
@@ -345,15 +358,7 @@ class Consumer {
       part[j * kWarpgroup + thread_] = {
           dweights_[4 * j], dweights_[4 * j + 1], dweights_[4 * j + 2], dweights_[4 * j + 3]};
     }
-    if (thread_ < kQueriesPerTile) {
-      const int tile = C::kTiles == kConsumers ? warpgroup_ : 0;
-      double sum = 0;
-#pragma unroll
-      for (int warp = 0; warp < kConsumers * 4; ++warp) {
-        sum += s_.query_sums[buffer][tile][warp][thread_];
-      }
-      s_.dq_sums[warpgroup_][thread_] = sum;
-    }
+    if (thread_ < kQueriesPerTile) s_.dq_sums[warpgroup_][thread_] = sum;
     fence_for_async();
     sync_threads(3 + warpgroup_, kWarpgroup);
     post(pending_);
@@ -427,7 +432,8 @@ class Consumer {
   bool has_pending_ = false;
   uint32_t delivery_parity_ = 0;
   int b_ = 0, h_ = 0, m_ = 0, n_ = 0, turn_ = 0;
-  SplitSum last_;  // of the key block
+  bool is_edge_ = false;  // whether some query does not see some of the own keys
+  SplitSum last_;         // of the key block
   uint32_t key_bias_[4];
   double key_sums_[2];
   float scores_[kQueriesPerTile / 2], dweights_[kQueriesPerTile / 2];

@@ -47,11 +47,13 @@ struct Announcement {
 };
 
 __device__ __forceinline__ void add_query_sums(
-    const Params& p, const double* sums, int64_t head, int first_query, int lane) {
+    const Params& p, const SplitSum* sums, int64_t head, int first_query, int lane) {
   const int Tq = p.task.problem.Tq;
 #pragma unroll
   for (int i = lane; i < kQueriesPerTile; i += 32) {
-    if (first_query + i < Tq) atomicAdd(p.task.dquery_sums + head * Tq + first_query + i, sums[i]);
+    if (first_query + i >= Tq) continue;
+    const double sum = static_cast<double>(sums[i].high) + sums[i].low;
+    atomicAdd(p.task.dquery_sums + head * Tq + first_query + i, sum);
   }
 }
 

@@ -6,13 +6,18 @@
 
 namespace reynard::attention::cuda::sm90::bwd {
 
-// (batch, key/value head) pairs whose key blocks are in flight together.
-constexpr int kPairsPerSection = 8;
+// Key blocks of neighbouring (batch, key/value head) pairs are in flight together: about two for
+// each processor, so that the queries, the gradients of the outputs and the sums of dQ that they
+// walk over stay in the L2 cache.
+constexpr int kSectionBlocks = 256, kMostPairs = 8;
 
 template <class C>
 class Producer {
  public:
-  __device__ Producer(const Params& p, Shared<C>& s) : p_(p), s_(s) {}
+  __device__ Producer(const Params& p, Shared<C>& s)
+      : p_(p),
+        s_(s),
+        pairs_per_section_(min(max(kSectionBlocks / p.num_key_blocks, 1), kMostPairs)) {}
 
   __device__ void run() {
     for (uint32_t parity = 1;; parity ^= 1) {
@@ -41,10 +46,11 @@ class Producer {
   // Within a section of pairs: the last key blocks of all pairs first.
   __device__ void take(int task) {
     const Problem& problem = p_.task.problem;
-    const int section = task / (kPairsPerSection * p_.num_key_blocks);
-    const int rest = task % (kPairsPerSection * p_.num_key_blocks);
-    const int pairs = min(kPairsPerSection, problem.B * problem.G - section * kPairsPerSection);
-    const int pair = section * kPairsPerSection + rest % pairs;
+    const int section = task / (pairs_per_section_ * p_.num_key_blocks);
+    const int rest = task % (pairs_per_section_ * p_.num_key_blocks);
+    const int first = section * pairs_per_section_;
+    const int pairs = min(pairs_per_section_, problem.B * problem.G - first);
+    const int pair = first + rest % pairs;
     n_ = p_.num_key_blocks - 1 - rest / pairs;
     b_ = pair / problem.G, g_ = pair % problem.G;
   }
@@ -97,6 +103,7 @@ class Producer {
 
   const Params& p_;
   Shared<C>& s_;
+  const int pairs_per_section_;
   Stage<kStages> stage_;
   int b_ = 0, g_ = 0, n_ = 0;
 };
