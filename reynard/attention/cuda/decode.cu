@@ -1,8 +1,9 @@
-// Half precision with 64 or 128 dimensions goes through the matrix unit (decode_tile.cuh). Else a
-// warp reads a page row by row: kLanes lanes hold eight dimensions each of a key and of its
-// value, so 32 / kLanes keys arrive with one load, and several loads are in flight. Lanes that
-// share a key add up its score; each such group keeps a softmax of its own over the keys that it
-// has seen. All heads of a key/value head use what was read (four at a time).
+// Where more than four heads share keys, half precision with 64 or 128 dimensions goes through the
+// matrix unit (decode_tile.cuh). Else a warp reads a page row by row: kLanes lanes hold eight
+// dimensions each of a key and of its value, so 32 / kLanes keys arrive with one load, and several
+// loads are in flight. Lanes that share a key add up its score; each such group keeps a softmax of
+// its own over the keys that it has seen. All heads of a key/value head use what was read (four at
+// a time).
 
 #include "reynard/attention/cuda/decode.h"
 
@@ -11,6 +12,7 @@
 #include "reynard/attention/cuda/registers.cuh"
 #include "reynard/attention/cuda/visibility.cuh"
 
+#include <algorithm>
 #include <cmath>
 
 namespace reynard::attention::cuda {
@@ -27,6 +29,9 @@ constexpr int kRunBlocks = kHeads == 1 ? 2 : 3;    // at a time on a processor
 constexpr int kWarps = 8, kThreads = 32 * kWarps;  // of a block that combines runs
 constexpr int kDims = 8;                           // of a lane
 constexpr int kLoads = 4;                          // of keys in flight, and as many of values
+constexpr int kMostRowHeads = 4;                   // of a group that is read by rows
+// Shorter runs leave more softmaxes to combine, longer ones end less evenly.
+constexpr int kUsualRunPages = 16, kLeastRunPages = 8;
 
 // Softmaxes of runs of pages, not yet combined.
 struct Partials {
@@ -133,8 +138,12 @@ class PageReader {
     return n * kPageKeys < length_ && (n + 1) * kPageKeys > begin_;
   }
 
-  __device__ __forceinline__ void read(int n) {
-    const int32_t page = pages_[n];
+  // The page with keys 64 n and on.
+  __device__ __forceinline__ int32_t page(int n) const {
+    return __ldg(pages_ + n);
+  }
+
+  __device__ __forceinline__ void read(int n, int32_t page) {
     const int64_t base = int64_t{page} * kPageKeys * t_.D;
     const auto* keys = static_cast<const Scalar*>(t_.keys) + base;
     const auto* values = static_cast<const Scalar*>(t_.values) + base;
@@ -238,19 +247,35 @@ class PageReader {
   Softmax softmax_[kHeads];
 };
 
+// One warp's pages of a run. Where a page lies is looked up while the one before is read.
+template <int kWarps, class Reader>
+__device__ __forceinline__ void read_run(const DecodeTask& task,
+                                         Reader& reader,
+                                         int run,
+                                         int warp) {
+  const int end = min((run + 1) * task.run_pages, task.N);
+  int n = run * task.run_pages + warp;
+  int32_t page = n < end ? reader.page(n) : 0;
+  for (; n < end; n += kWarps) {
+    const int32_t next = n + kWarps < end ? reader.page(n + kWarps) : 0;
+    if (reader.reads(n)) reader.read(n, page);
+    page = next;
+  }
+}
+
 template <class Scalar, int kLanes, int kHeads, bool kWhole>
 __global__ void __launch_bounds__(32 * kRunWarps<kHeads>, kRunBlocks<kHeads>)
     runs_kernel(const DecodeTask task, const Scratch scratch) {
   constexpr int kWarps = kRunWarps<kHeads>;
   __shared__ float largest[kWarps], total[kWarps];
   __shared__ float out[kWarps][kLanes * kDims];
+  let_next_kernel_start();
+  wait_for_kernel_before();
   const int run = blockIdx.x, pair = blockIdx.y, first_head = blockIdx.z * kHeads;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int group = task.H / task.G, num_runs = task.num_runs;
   PageReader<Scalar, kLanes, kHeads, kWhole> reader(task, scratch.first_pages, pair, first_head);
-  for (int n = run * kRunPages + warp; n < min((run + 1) * kRunPages, task.N); n += kWarps) {
-    if (reader.reads(n)) reader.read(n);
-  }
+  read_run<kWarps>(task, reader, run, warp);
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
     if (first_head + i >= group) break;
@@ -278,21 +303,21 @@ __global__ void __launch_bounds__(32 * kRunWarps<kHeads>, kRunBlocks<kHeads>)
   }
 }
 
-constexpr int kTileWarps = 4;
+constexpr int kTileWarps = 4, kTileBlocks = 3;
 
 // One warp's rows of a tile, then those of the warps in order.
 template <class Scalar, int kDim>
-__global__ void __launch_bounds__(32 * kTileWarps, 3)
+__global__ void __launch_bounds__(32 * kTileWarps, kTileBlocks)
     tile_runs_kernel(const DecodeTask task, const Scratch scratch) {
   __shared__ float largest[kTileWarps][kTileHeads], total[kTileWarps][kTileHeads];
   __shared__ float out[kTileWarps][kTileHeads][kDim];
+  let_next_kernel_start();
+  wait_for_kernel_before();
   const int run = blockIdx.x, pair = blockIdx.y, first_head = blockIdx.z * kTileHeads;
   const int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4;
   const int group = task.H / task.G, num_heads = min(group - first_head, kTileHeads);
   TileReader<Scalar, kDim> reader(task, scratch.first_pages, pair, first_head);
-  for (int n = run * kRunPages + warp; n < min((run + 1) * kRunPages, task.N); n += kTileWarps) {
-    if (reader.reads(n)) reader.read(n);
-  }
+  read_run<kTileWarps>(task, reader, run, warp);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const float sum = reader.total(r);
@@ -322,10 +347,11 @@ template <class Scalar>
 __global__ void __launch_bounds__(kThreads)
     combine_kernel(const DecodeTask task, const Scratch scratch, int width) {
   __shared__ float of_warps[kWarps], outs[kThreads], totals[kThreads];
+  wait_for_kernel_before();
   const int64_t head = blockIdx.x, row = head * task.num_runs;
   const int length = static_cast<int>(task.lengths[head / task.H]);
-  const int first = scratch.first_pages[head] / kRunPages;
-  const int end = div_up(div_up(length, kPageKeys), kRunPages);
+  const int first = scratch.first_pages[head] / task.run_pages;
+  const int end = div_up(div_up(length, kPageKeys), task.run_pages);
   float top = kLowest;
   for (int run = first + static_cast<int>(threadIdx.x); run < end; run += kThreads) {
     top = fmaxf(top, __ldg(scratch.partials.largest + row + run));
@@ -366,38 +392,56 @@ template <class Scalar>
 void combine(const DecodeTask& task, const Scratch& scratch, cudaStream_t stream) {
   int width = 32;
   while (width < task.D) width *= 2;
-  combine_kernel<Scalar><<<task.S * task.H, kThreads, 0, stream>>>(task, scratch, width);
+  const dim3 blocks(task.S * task.H);
+  launch_early(
+      combine_kernel<Scalar>, blocks, kThreads, stream, task.overlaps, task, scratch, width);
   REYNARD_CUDA_CHECK_LAUNCH();
+}
+
+// Blocks of threads of a run and a pair.
+int head_blocks(const DecodeTask& task, int heads) {
+  return div_up(task.H / task.G, heads);
 }
 
 template <class Scalar, int kDim>
 void launch_tiles(const DecodeTask& task, const Scratch& scratch, cudaStream_t stream) {
-  const dim3 blocks(task.num_runs, task.S * task.G, div_up(task.H / task.G, kTileHeads));
-  tile_runs_kernel<Scalar, kDim><<<blocks, 32 * kTileWarps, 0, stream>>>(task, scratch);
+  const dim3 blocks(task.num_runs, task.S * task.G, head_blocks(task, kTileHeads));
+  launch_early(tile_runs_kernel<Scalar, kDim>,
+               blocks,
+               32 * kTileWarps,
+               stream,
+               task.overlaps,
+               task,
+               scratch);
   REYNARD_CUDA_CHECK_LAUNCH();
   combine<Scalar>(task, scratch, stream);
 }
 
 template <class Scalar, int kLanes, bool kWhole>
 void launch(const DecodeTask& task, const Scratch& scratch, cudaStream_t stream) {
-  const int group = task.H / task.G;
-  const unsigned runs = task.num_runs, pairs = task.S * task.G;
-  if (group == 1) {
-    const dim3 blocks(runs, pairs, 1);
-    runs_kernel<Scalar, kLanes, 1, kWhole><<<blocks, 32 * kRunWarps<1>, 0, stream>>>(task, scratch);
-  } else {
-    const dim3 blocks(runs, pairs, div_up(group, 4));
-    runs_kernel<Scalar, kLanes, 4, kWhole><<<blocks, 32 * kRunWarps<4>, 0, stream>>>(task, scratch);
-  }
+  const bool single = task.H == task.G;
+  const int heads = single ? 1 : kMostRowHeads;
+  const int threads = 32 * (single ? kRunWarps<1> : kRunWarps<kMostRowHeads>);
+  const auto kernel = single ? &runs_kernel<Scalar, kLanes, 1, kWhole>
+                             : &runs_kernel<Scalar, kLanes, kMostRowHeads, kWhole>;
+  const dim3 blocks(task.num_runs, task.S * task.G, head_blocks(task, heads));
+  launch_early(kernel, blocks, threads, stream, task.overlaps, task, scratch);
   REYNARD_CUDA_CHECK_LAUNCH();
   combine<Scalar>(task, scratch, stream);
+}
+
+bool takes_tiles(const DecodeTask& task) {
+  return task.H / task.G > kMostRowHeads && task.element != Element::kFloat &&
+         (task.D == 64 || task.D == 128);
 }
 
 template <class Scalar>
 void launch_dimension(const DecodeTask& task, const Scratch& scratch, cudaStream_t stream) {
   if constexpr (sizeof(Scalar) == 2) {
-    if (task.D == 64) return launch_tiles<Scalar, 64>(task, scratch, stream);
-    if (task.D == 128) return launch_tiles<Scalar, 128>(task, scratch, stream);
+    if (takes_tiles(task)) {
+      return task.D == 64 ? launch_tiles<Scalar, 64>(task, scratch, stream)
+                          : launch_tiles<Scalar, 128>(task, scratch, stream);
+    }
   }
   if (task.D % kDims != 0) {
     launch<Scalar, 32, false>(task, scratch, stream);
@@ -411,6 +455,20 @@ void launch_dimension(const DecodeTask& task, const Scratch& scratch, cudaStream
 }
 
 }  // namespace
+
+// As many runs as fill the processors a whole number of times.
+void plan_runs(DecodeTask& task, int num_processors) {
+  const bool single = task.H == task.G, tiles = takes_tiles(task);
+  const int heads = tiles ? kTileHeads : single ? 1 : kMostRowHeads;
+  const int at_a_time = tiles ? kTileBlocks : single ? kRunBlocks<1> : kRunBlocks<kMostRowHeads>;
+  const int64_t places = int64_t{num_processors} * at_a_time;
+  const int64_t columns = int64_t{task.S} * task.G * head_blocks(task, heads);
+  const int64_t turns = std::max<int64_t>(
+      (task.N * columns + kUsualRunPages * places / 2) / (kUsualRunPages * places), 1);
+  const int runs = static_cast<int>(std::max<int64_t>(turns * places / columns, 1));
+  task.run_pages = std::max(div_up(task.N, runs), kLeastRunPages);
+  task.num_runs = div_up(task.N, task.run_pages);
+}
 
 int64_t decode_scratch_bytes(const DecodeTask& task) {
   const int64_t rows = int64_t{task.S} * task.H, runs = rows * task.num_runs;

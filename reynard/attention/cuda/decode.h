@@ -13,7 +13,6 @@
 namespace reynard::attention::cuda {
 
 constexpr int kPageKeys = 64;
-constexpr int kRunPages = 8;  // 512 keys: 32 runs a head at 16k keys, so that no processor idles
 
 // S sequences, N pages in the longest page table; the rest as in problem.h.
 struct DecodeTask {
@@ -40,8 +39,13 @@ struct DecodeTask {
   void* out = nullptr;       // (S, H, D)
   float* lse = nullptr;      // (S, H)
   int32_t* start = nullptr;  // (S, H)
-  int num_runs = 0;          // ceil(N / kRunPages)
+  int run_pages = 0;         // pages that a block of threads attends to
+  int num_runs = 0;          // ceil(N / run_pages)
+  bool overlaps = false;     // whether this GPU starts a kernel while the one before it runs
 };
+
+// Of a task whose shapes are set: fills run_pages and num_runs.
+void plan_runs(DecodeTask& task, int num_processors);
 
 // Bytes of scratch, to be aligned to 256.
 int64_t decode_scratch_bytes(const DecodeTask& task);

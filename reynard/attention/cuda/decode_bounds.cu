@@ -1,6 +1,7 @@
 #include "reynard/attention/cuda/decode.h"
 
 #include "reynard/attention/cuda/launch.h"
+#include "reynard/attention/cuda/registers.cuh"
 #include "reynard/attention/cuda/simt_tile.cuh"
 
 #include <climits>
@@ -220,6 +221,7 @@ class FirstPage {
 
 __global__ void __launch_bounds__(kThreads)
     first_pages_kernel(const DecodeTask task, int32_t* pages) {
+  let_next_kernel_start();
   FirstPage search(task);
   const int page = search.find();
   if (threadIdx.x != 0) return;

@@ -69,8 +69,12 @@ class TileReader {
     return n * kPageKeys < length_ && (n + 1) * kPageKeys > begin_;
   }
 
-  __device__ __forceinline__ void read(int n) {
-    const int32_t page = pages_[n];
+  // The page with keys 64 n and on.
+  __device__ __forceinline__ int32_t page(int n) const {
+    return __ldg(pages_ + n);
+  }
+
+  __device__ __forceinline__ void read(int n, int32_t page) {
 #pragma unroll 1
     for (int slot = 0; slot < kPageKeys; slot += 16 * kBlocks) {
       uint4 k[kBlocks][2][kChunks], v[kBlocks][4][kEighths];

@@ -3,6 +3,7 @@
 #include "reynard/attention/cache.h"
 #include "reynard/attention/cuda/attention_cuda.h"
 #include "reynard/attention/cuda/decode.h"
+#include "reynard/attention/cuda/path.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -38,8 +39,9 @@ DecodeOutput decode_pages(const DecodeArguments& a) {
   task.S = static_cast<int>(a.q.size(0)), task.H = static_cast<int>(a.q.size(1));
   task.D = static_cast<int>(a.q.size(2));
   task.G = static_cast<int>(a.page_table.size(1)), task.N = static_cast<int>(a.page_table.size(2));
-  task.num_runs = (task.N + kRunPages - 1) / kRunPages;
   task.element = element_of_rows(a.q);
+  task.overlaps = current_path() >= Path::kSm90;
+  plan_runs(task, num_processors());
   task.q = a.q.const_data_ptr();
   task.keys = a.keys.const_data_ptr(), task.values = a.values.const_data_ptr();
   task.sums = pointer<double>(a.sums);
