@@ -185,6 +185,34 @@ __device__ int rows_before(const PruningTask& task, int64_t b, int first, int en
   return low - first;
 }
 
+// Log-sum-exp over the lanes until this one: as sums of what each is beside the largest, unless one
+// would vanish there that may matter to rows which do not see the largest.
+__device__ double mass_until(double mass) {
+  constexpr double kFar = 600;  // exp(-600) is still a normal number
+  const int lane = threadIdx.x % 32;
+  double top = mass;
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    top = sticky_max(top, __shfl_xor_sync(~0U, top, step));
+  }
+  const bool is_far = mass != -INFINITY && !(mass >= top - kFar);  // NaN is
+  if (__any_sync(~0U, is_far)) {
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const double other = __shfl_up_sync(~0U, mass, distance);
+      if (lane >= distance) mass = log_add_exp(other, mass);
+    }
+    return mass;
+  }
+  double sum = mass == -INFINITY ? 0 : exp(mass - top);
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const double other = __shfl_up_sync(~0U, sum, distance);
+    if (lane >= distance) sum += other;
+  }
+  return sum > 0 ? top + log(sum) : -INFINITY;
+}
+
 // One warp per query block: 32 key blocks at a time, from the first visible one on. The first block
 // whose mass, with all before it, might exceed the tolerance of some row is kept.
 __global__ void __launch_bounds__(kThreads) tight_kernel(const PruningTask task) {
@@ -212,12 +240,7 @@ __global__ void __launch_bounds__(kThreads) tight_kernel(const PruningTask task)
       const double norm = task.key_norms ? task.key_norms[bg * num_key_blocks + n] : 1;
       mass = factor * norm + task.masses[bh * num_key_blocks + n];
     }
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const double other = __shfl_up_sync(~0U, mass, distance);
-      if (lane >= distance) mass = log_add_exp(other, mass);
-    }
-    mass = log_add_exp(carry, mass);
+    mass = log_add_exp(carry, mass_until(mass));
     carry = __shfl_sync(~0U, mass, 31);
     const int rows = rows_before(task, b, first, end, (n + 1) * kKeyBlock);
     const double top = rows > 0 ? tops[rows - 1] : -INFINITY;
