@@ -13,6 +13,10 @@ constexpr double kLn2 = 0.69314718055994531;
 constexpr float kLowest = -1e30F;    // finite, so that differences of references are
 constexpr float kLargestExcess = 8;  // of a score over its row's reference, in powers of two
 
+// What the rows of a warpgroup see of a key block: it may hold their own keys, or they see all of
+// it, or keys at its begin are pruned.
+enum class Seen { kOwn, kWhole, kEnd };
+
 // One warpgroup: 64 queries of each task.
 template <class C>
 class Consumer {
@@ -86,13 +90,12 @@ class Consumer {
     int n = blocks.last;
     for (; n >= blocks.first && n > own_.last; --n) skip_block();
     if (n >= blocks.first && n >= own_.first) {
-      const int first_full = max(full_begin_, own_.first);
       first_block(n);
       --n;
-      while (n >= own_.first) {
-        for (; n < full_end_ && n >= first_full; --n) next_block<false>(n);
-        if (n >= own_.first) next_block<true>(n--);
-      }
+      const int first_full = max(full_begin_, own_.first);
+      for (; n >= own_.first && n >= full_end_; --n) next_block<Seen::kOwn>(n);
+      for (; n >= first_full; --n) next_block<Seen::kWhole>(n);
+      for (; n >= own_.first; --n) next_block<Seen::kEnd>(n);
       if (C::kWithValues) {
         wait(shared_address(&s_.value_full[values_.index]), values_.parity);
         wgmma_fence();
@@ -131,7 +134,7 @@ class Consumer {
     wait(shared_address(&s_.key_full[keys_.index]), keys_.parity);
     begin_turn();
     wgmma_fence();
-    multiply_keys<true>();
+    multiply_keys</*kBiased=*/false>();
     wgmma_commit();
     end_turn();
     wgmma_wait<0>();
@@ -146,12 +149,12 @@ class Consumer {
   }
 
   // Scores of block n while the values of the block before are multiplied.
-  template <bool kEdge>
+  template <Seen kSeen>
   __device__ __forceinline__ void next_block(int n) {
     wait(shared_address(&s_.key_full[keys_.index]), keys_.parity);
     begin_turn();
     wgmma_fence();
-    multiply_keys<kEdge>();
+    multiply_keys<kSeen != Seen::kOwn>();
     wgmma_commit();
     if constexpr (C::kWithValues) {
       wait(shared_address(&s_.value_full[values_.index]), values_.parity);
@@ -163,15 +166,16 @@ class Consumer {
     pin(scores_);
     // c_i - c_j of the block's last key, in powers of two.
     float shift[2] = {};
-    if constexpr (C::kGated && !kEdge) {
+    if constexpr (C::kGated && kSeen != Seen::kOwn) {
       const SplitSum last = s_.bias[keys_.index].last();
       shift[0] = difference(own_sum_[0], last);
       shift[1] = difference(own_sum_[1], last);
     }
-    if constexpr (kEdge) add_exact_bias();
+    if constexpr (kSeen == Seen::kOwn) add_exact_bias();
     release_keys();
-    if constexpr (kEdge) hide(n);
-    const bool exceeds = kEdge || exceeds_reference(shift);
+    if constexpr (kSeen == Seen::kOwn) hide(n);
+    if constexpr (kSeen == Seen::kEnd) hide_begin(n);
+    const bool exceeds = kSeen == Seen::kOwn || exceeds_reference(shift);
     if constexpr (C::kWithValues) {
       wgmma_wait<0>();
       pin(out_);
@@ -199,7 +203,7 @@ class Consumer {
     return shared_address(s_.queries[slot_]) + warpgroup_ * 64 * kRowBytes;
   }
 
-  template <bool kEdge>
+  template <bool kBiased>
   __device__ __forceinline__ void multiply_keys() {
     const uint64_t q = swizzled_descriptor(own_queries(), 16, 1024);
     const uint64_t k = swizzled_descriptor(shared_address(s_.keys[keys_.index]), 16, 1024);
@@ -212,7 +216,7 @@ class Consumer {
           advanced(k, half * kKeysPerBlock * kRowBytes + within),
           step > 0);
     }
-    if constexpr (C::kGated && !kEdge) {
+    if constexpr (C::kGated && kBiased) {
       // Rows of depth 0 to 7 repeat themselves on the left; the right operand does from depth 8 on,
       // where the left one is zero.
       wgmma<kKeysPerBlock, __nv_bfloat16>(
@@ -264,7 +268,10 @@ class Consumer {
     for (int i = 0; i < kKeysPerBlock / 2; ++i) {
       if (i / 4 * 8 + i % 2 >= ends[i / 2 % 2]) scores_[i] = -INFINITY;
     }
-    if (n >= full_begin_) return;  // the same for all threads
+    if (n < full_begin_) hide_begin(n);  // the same for all threads
+  }
+  __device__ __forceinline__ void hide_begin(int n) {
+    const int base = n * kKeysPerBlock + thread_ % 4 * 2;
     const int begins[2] = {visible_[0].begin - base, visible_[1].begin - base};
 #pragma unroll
     for (int i = 0; i < kKeysPerBlock / 2; ++i) {
