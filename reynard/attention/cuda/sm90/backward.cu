@@ -4,8 +4,8 @@
 // part of dQ = dS K from shared memory, one step later: nobody waits for the other's dS.
 //
 // A step's dQ is the sum of parts of many key blocks. They are added in global memory by the copy
-// engine in a fixed order, from the last key block to the first: a counter per part says whose turn
-// it is. Key blocks are taken in that order too, so whoever is waited for already runs.
+// engine in a fixed order, that in which key blocks are taken (backward_producer.cuh): a counter
+// per part says whose turn it is, and whoever is waited for already runs.
 //
 // Biases, lse and delta are added by the matrix unit (plan.h): P = exp2(scale S' + shift) with one
 // number per 64 queries, dS = P dP'.

@@ -12,6 +12,14 @@ namespace reynard::attention::cuda::sm90::bwd {
 
 constexpr double kLog2E = 1.4426950408889634;
 
+// The sum of two f32 gains one more: 48 bits, without f64 arithmetic, which waits for the matrix
+// unit.
+__device__ __forceinline__ void add_to(SplitSum& sum, float value) {
+  const float high = sum.high + value, part = high - sum.high;
+  sum.low += (sum.high - (high - part)) + (value - part);
+  sum.high = high;
+}
+
 template <class C>
 class Consumer {
   using Scalar = typename C::Scalar;
@@ -80,7 +88,7 @@ class Consumer {
                                                 : unbiased[3];
     }
     key_bias_[2] = key_bias_[3] = 0;
-    key_sums_[0] = key_sums_[1] = 0;
+    key_sums_[0] = key_sums_[1] = {};
   }
 
   __device__ __forceinline__ void release_stage() {
@@ -251,8 +259,8 @@ class Consumer {
       dscores_[2 * j] = packed(dweights_[4 * j], dweights_[4 * j + 1], Scalar());
       dscores_[2 * j + 1] = packed(dweights_[4 * j + 2], dweights_[4 * j + 3], Scalar());
     }
-    key_sums_[0] += sums[0];
-    key_sums_[1] += sums[1];
+    add_to(key_sums_[0], sums[0]);
+    add_to(key_sums_[1], sums[1]);
   }
 
   // Of 2 kKept sums the first or the second half stays with a lane, and gains those of its partner.
@@ -334,17 +342,13 @@ class Consumer {
     }
   }
 
-  // dS of one query of the own part, summed over the keys while the matrix unit multiplies dQ. In
-  // pairs of f32: f64 would wait for the matrix unit.
+  // dS of one query of the own part, summed over the keys while the matrix unit multiplies dQ.
   __device__ __forceinline__ SplitSum query_sum(int buffer) const {
     const int tile = C::kTiles == kConsumers ? warpgroup_ : 0;
     SplitSum sum;
 #pragma unroll
     for (int warp = 0; warp < kConsumers * 4; ++warp) {
-      const float own = s_.query_sums[buffer][tile][warp][thread_ % kQueriesPerTile];
-      const float high = sum.high + own, part = high - sum.high;
-      sum.low += (sum.high - (high - part)) + (own - part);
-      sum.high = high;
+      add_to(sum, s_.query_sums[buffer][tile][warp][thread_ % kQueriesPerTile]);
     }
     return sum;
   }
@@ -386,7 +390,7 @@ class Consumer {
     const int64_t head = int64_t{b_} * problem.H + h_;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      double sum = key_sums_[r];
+      double sum = static_cast<double>(key_sums_[r].high) + key_sums_[r].low;
       sum += __shfl_xor_sync(~0U, sum, 1);
       sum += __shfl_xor_sync(~0U, sum, 2);
       if (thread_ % 4 == 0 && key(r) < problem.Tk) {
@@ -435,7 +439,7 @@ class Consumer {
   bool is_edge_ = false;  // whether some query does not see some of the own keys
   SplitSum last_;         // of the key block
   uint32_t key_bias_[4];
-  double key_sums_[2];
+  SplitSum key_sums_[2];
   float scores_[kQueriesPerTile / 2], dweights_[kQueriesPerTile / 2];
   uint32_t weights_[kQueriesPerTile / 4], dscores_[kQueriesPerTile / 4];
   float dk_[C::kDim / 2], dv_[C::kDim / 2];

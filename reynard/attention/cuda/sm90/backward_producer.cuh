@@ -6,18 +6,17 @@
 
 namespace reynard::attention::cuda::sm90::bwd {
 
-// Key blocks of neighbouring (batch, key/value head) pairs are in flight together: about two for
-// each processor, so that the queries, the gradients of the outputs and the sums of dQ that they
-// walk over stay in the L2 cache.
-constexpr int kSectionBlocks = 256, kMostPairs = 8;
+// Key blocks are taken in groups of 64: the first ones of every (batch, key/value head) pair, which
+// see the most queries, then the next ones of every pair. Few pairs are in flight together, about
+// two key blocks for each processor, so that the queries, the gradients of the outputs and the sums
+// of dQ that they walk over stay in the L2 cache.
+constexpr int kGroupBlocks = 64, kSectionBlocks = 256, kMostPairs = 8;
 
 template <class C>
 class Producer {
  public:
   __device__ Producer(const Params& p, Shared<C>& s)
-      : p_(p),
-        s_(s),
-        pairs_per_section_(min(max(kSectionBlocks / p.num_key_blocks, 1), kMostPairs)) {}
+      : p_(p), s_(s), num_pairs_(p.task.problem.B * p.task.problem.G) {}
 
   __device__ void run() {
     for (uint32_t parity = 1;; parity ^= 1) {
@@ -43,16 +42,26 @@ class Producer {
   }
 
  private:
-  // Within a section of pairs: the last key blocks of all pairs first.
+  // Within the groups of some pairs: their last key blocks first.
   __device__ void take(int task) {
-    const Problem& problem = p_.task.problem;
-    const int section = task / (pairs_per_section_ * p_.num_key_blocks);
-    const int rest = task % (pairs_per_section_ * p_.num_key_blocks);
-    const int first = section * pairs_per_section_;
-    const int pairs = min(pairs_per_section_, problem.B * problem.G - first);
+    const int group = task / (num_pairs_ * kGroupBlocks);
+    const int in_groups = task - group * num_pairs_ * kGroupBlocks;
+    group_begin_ = group * kGroupBlocks;
+    const int blocks = min(kGroupBlocks, p_.num_key_blocks - group_begin_);
+    const int most_pairs = min(max(kSectionBlocks / p_.num_key_blocks, 1), kMostPairs);
+    const int section = in_groups / (most_pairs * blocks);
+    const int rest = in_groups - section * most_pairs * blocks;
+    const int first = section * most_pairs, pairs = min(most_pairs, num_pairs_ - first);
     const int pair = first + rest % pairs;
-    n_ = p_.num_key_blocks - 1 - rest / pairs;
-    b_ = pair / problem.G, g_ = pair % problem.G;
+    n_ = group_begin_ + blocks - 1 - rest / pairs;
+    b_ = pair / p_.task.problem.G, g_ = pair % p_.task.problem.G;
+  }
+
+  // Of this key block among those that add to the dQ of a tile: in the order in which key blocks
+  // are taken, so that whoever is waited for was taken before.
+  __device__ int turn_among(const BlockRange& blocks) const {
+    const int of_group = min(blocks.last, group_begin_ + kGroupBlocks - 1) - n_;
+    return max(group_begin_ - blocks.first, 0) + of_group;
   }
 
   __device__ void walk_head(int h, bool first_head, bool last_head) {
@@ -67,7 +76,7 @@ class Producer {
     for (int m = tiles.first; m <= tiles.last; ++m) {
       const auto [blocks, start, full_begin, full_end] = keys[m];
       if (n_ < blocks.first || n_ > blocks.last) continue;
-      step.m = m, step.turn = blocks.last - n_, step.has_queries = true;
+      step.m = m, step.turn = turn_among(blocks), step.has_queries = true;
       step.start = start, step.full_begin = full_begin, step.full_end = full_end;
       step.last_of_head = m == tiles.last, step.last_of_task = step.last_of_head && last_head;
       push(step);
@@ -103,9 +112,9 @@ class Producer {
 
   const Params& p_;
   Shared<C>& s_;
-  const int pairs_per_section_;
+  const int num_pairs_;
   Stage<kStages> stage_;
-  int b_ = 0, g_ = 0, n_ = 0;
+  int b_ = 0, g_ = 0, n_ = 0, group_begin_ = 0;
 };
 
 }  // namespace reynard::attention::cuda::sm90::bwd
