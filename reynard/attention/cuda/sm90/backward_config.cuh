@@ -11,6 +11,7 @@
 #include "reynard/attention/cuda/sm90/plan.h"
 
 #include <cstdint>
+#include <type_traits>
 
 namespace reynard::attention::cuda::sm90::bwd {
 
@@ -32,6 +33,9 @@ struct Config {
   static constexpr int kTiles = kPieces / kHalves;  // of a step
   static constexpr int kQueries = kTiles * kQueriesPerTile;
   static constexpr int kKeyBytes = kKeysPerBlock * kDim * 2;
+  // Of dS of a key. Pairs of f32 need no f64 arithmetic, which waits for the matrix unit, but more
+  // registers than two tiles leave.
+  using KeySum = std::conditional_t<kTiles == 1, SplitSum, double>;
 };
 
 // What the producer says of a stage: the queries of a step, and where in its task it stands.

@@ -20,6 +20,16 @@ __device__ __forceinline__ void add_to(SplitSum& sum, float value) {
   sum.high = high;
 }
 
+__device__ __forceinline__ void add_to(double& sum, float value) {
+  sum += value;
+}
+__device__ __forceinline__ double whole(const SplitSum& sum) {
+  return static_cast<double>(sum.high) + sum.low;
+}
+__device__ __forceinline__ double whole(double sum) {
+  return sum;
+}
+
 template <class C>
 class Consumer {
   using Scalar = typename C::Scalar;
@@ -88,7 +98,7 @@ class Consumer {
                                                 : unbiased[3];
     }
     key_bias_[2] = key_bias_[3] = 0;
-    key_sums_[0] = key_sums_[1] = 0;
+    key_sums_[0] = key_sums_[1] = {};
   }
 
   __device__ __forceinline__ void release_stage() {
@@ -259,8 +269,8 @@ class Consumer {
       dscores_[2 * j] = packed(dweights_[4 * j], dweights_[4 * j + 1], Scalar());
       dscores_[2 * j + 1] = packed(dweights_[4 * j + 2], dweights_[4 * j + 3], Scalar());
     }
-    key_sums_[0] += sums[0];
-    key_sums_[1] += sums[1];
+    add_to(key_sums_[0], sums[0]);
+    add_to(key_sums_[1], sums[1]);
   }
 
   // Of 2 kKept sums the first or the second half stays with a lane, and gains those of its partner.
@@ -390,7 +400,7 @@ class Consumer {
     const int64_t head = int64_t{b_} * problem.H + h_;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      double sum = key_sums_[r];
+      double sum = whole(key_sums_[r]);
       sum += __shfl_xor_sync(~0U, sum, 1);
       sum += __shfl_xor_sync(~0U, sum, 2);
       if (thread_ % 4 == 0 && key(r) < problem.Tk) {
@@ -439,7 +449,7 @@ class Consumer {
   bool is_edge_ = false;  // whether some query does not see some of the own keys
   SplitSum last_;         // of the key block
   uint32_t key_bias_[4];
-  double key_sums_[2];
+  typename C::KeySum key_sums_[2];
   float scores_[kQueriesPerTile / 2], dweights_[kQueriesPerTile / 2];
   uint32_t weights_[kQueriesPerTile / 4], dscores_[kQueriesPerTile / 4];
   float dk_[C::kDim / 2], dv_[C::kDim / 2];

@@ -6,17 +6,21 @@
 
 namespace reynard::attention::cuda::sm90::bwd {
 
-// Key blocks are taken in groups of 64: the first ones of every (batch, key/value head) pair, which
-// see the most queries, then the next ones of every pair. Few pairs are in flight together, about
-// two key blocks for each processor, so that the queries, the gradients of the outputs and the sums
-// of dQ that they walk over stay in the L2 cache.
-constexpr int kGroupBlocks = 64, kSectionBlocks = 256, kMostPairs = 8;
+// Key blocks are taken in groups, a quarter of each row: the first ones of every (batch, key/value
+// head) pair, which see the most queries, then the next ones of every pair, so that little is left
+// at the end. Few pairs are in flight together, so that the queries, the gradients of the outputs
+// and the sums of dQ that they walk over stay in the L2 cache.
+constexpr int kLeastGroup = 16, kMostGroup = 64;  // key blocks
+constexpr int kSectionBlocks = 256, kMostPairs = 8;
 
 template <class C>
 class Producer {
  public:
   __device__ Producer(const Params& p, Shared<C>& s)
-      : p_(p), s_(s), num_pairs_(p.task.problem.B * p.task.problem.G) {}
+      : p_(p),
+        s_(s),
+        num_pairs_(p.task.problem.B * p.task.problem.G),
+        group_blocks_(min(max(p.num_key_blocks / 4, kLeastGroup), kMostGroup)) {}
 
   __device__ void run() {
     for (uint32_t parity = 1;; parity ^= 1) {
@@ -44,10 +48,10 @@ class Producer {
  private:
   // Within the groups of some pairs: their last key blocks first.
   __device__ void take(int task) {
-    const int group = task / (num_pairs_ * kGroupBlocks);
-    const int in_groups = task - group * num_pairs_ * kGroupBlocks;
-    group_begin_ = group * kGroupBlocks;
-    const int blocks = min(kGroupBlocks, p_.num_key_blocks - group_begin_);
+    const int group = task / (num_pairs_ * group_blocks_);
+    const int in_groups = task - group * num_pairs_ * group_blocks_;
+    group_begin_ = group * group_blocks_;
+    const int blocks = min(group_blocks_, p_.num_key_blocks - group_begin_);
     const int most_pairs = min(max(kSectionBlocks / p_.num_key_blocks, 1), kMostPairs);
     const int section = in_groups / (most_pairs * blocks);
     const int rest = in_groups - section * most_pairs * blocks;
@@ -60,7 +64,7 @@ class Producer {
   // Of this key block among those that add to the dQ of a tile: in the order in which key blocks
   // are taken, so that whoever is waited for was taken before.
   __device__ int turn_among(const BlockRange& blocks) const {
-    const int of_group = min(blocks.last, group_begin_ + kGroupBlocks - 1) - n_;
+    const int of_group = min(blocks.last, group_begin_ + group_blocks_ - 1) - n_;
     return max(group_begin_ - blocks.first, 0) + of_group;
   }
 
@@ -112,7 +116,7 @@ class Producer {
 
   const Params& p_;
   Shared<C>& s_;
-  const int num_pairs_;
+  const int num_pairs_, group_blocks_;
   Stage<kStages> stage_;
   int b_ = 0, g_ = 0, n_ = 0, group_begin_ = 0;
 };
