@@ -11,6 +11,7 @@
 #include "reynard/attention/reference.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
+#include "tests/support/device.h"
 
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
@@ -70,7 +71,7 @@ TEST(Propositions, ConstantGatesAreAlibi) {
     AttentionInputs in = random_inputs(shape, at::kFloat, random_seed());
     const double f = *rc::gen::inRange(1, 1000) / 1000.0;
     in.log_gate.fill_(std::log(f));
-    const at::Tensor slopes = at::full({shape.H}, -std::log(f), at::kDouble);
+    const at::Tensor slopes = test::on_test_device(at::full({shape.H}, -std::log(f), at::kDouble));
     const at::Tensor sums = alibi_sums(slopes, shape.Tk).expand({shape.B, shape.H, shape.Tk});
     const KeyPart part = {in.k, in.v, sums, {}, true};
     const at::Tensor query_sums = sums.slice(2, shape.Tk - shape.Tq);
@@ -82,7 +83,7 @@ TEST(Propositions, ConstantGatesAreAlibi) {
 // Attention weights (T, T) of one head: with one-hot values they are the output.
 at::Tensor weights_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& log_gate) {
   const int64_t T = q.size(1);
-  const at::Tensor one_hot = at::eye(T, at::kDouble).reshape({1, T, 1, T});
+  const at::Tensor one_hot = at::eye(T, q.options()).reshape({1, T, 1, T});
   return attention(q, k, one_hot, log_gate).out[0].select(1, 0);
 }
 
@@ -102,7 +103,7 @@ TEST(Propositions, RecencyBoundHoldsWithQkNorm) {
     in.log_gate = (in.log_gate.to(at::kDouble) + std::log(fbar)).clamp_max(std::log(fbar));
     const double B = qk_norm_bound(wq, wk, 1, 0, false, at::kFloat)[0].item<double>();
     const at::Tensor weights = weights_of(in.q, in.k, in.log_gate);
-    const at::Tensor position = at::arange(T, at::kDouble);
+    const at::Tensor position = at::arange(T, weights.options());
     const at::Tensor gap = position.unsqueeze(1) - position.unsqueeze(0);
     const at::Tensor bound = (gap * std::log(fbar) + 2 * B).exp();
     RC_ASSERT(((weights <= bound * (1 + 1e-9)).logical_or(gap < 0)).all().item<bool>());
@@ -166,8 +167,10 @@ Decoded decode_evicting(AttentionInputs in,
                         int64_t query_every) {
   in.q = rms_normalised(in.q), in.k = rms_normalised(in.k);
   const int64_t T = in.k.size(1), G = in.k.size(2), H = in.q.size(2), D = in.q.size(3);
-  const at::Tensor bound = qk_norm_bound(at::ones({D}), at::ones({D}), H, 0, false, at::kFloat);
-  auto pool = std::make_shared<PagePool>(PageLayout{.head_dim = D, .group = H / G});
+  const at::Tensor ones = test::on_test_device(at::ones({D}));
+  const at::Tensor bound = qk_norm_bound(ones, ones, H, 0, false, at::kFloat);
+  auto pool = std::make_shared<PagePool>(
+      PageLayout{.head_dim = D, .group = H / G, .device = test::test_device()});
   LayerCache cache(pool, G);
   const at::Tensor weights = exact_weights(in);
   Decoded result;
