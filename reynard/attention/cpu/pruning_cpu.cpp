@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 namespace reynard::attention::cpu {
 
@@ -59,17 +60,24 @@ at::Tensor block_norms(const at::Tensor& t, int64_t size) {
                      "reynard::block_norms",
                      AT_DISPATCH_CASE_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, [&] {
                        const auto* data = rows.const_data_ptr<scalar_t>();
-                       at::parallel_for(0, B * heads * N, 16, [&](int64_t begin, int64_t end) {
+                       // All heads of a row together: they lie side by side.
+                       const int64_t grain = std::max<int64_t>(1, 16 / std::max<int64_t>(1, heads));
+                       at::parallel_for(0, B * N, grain, [&](int64_t begin, int64_t end) {
+                         std::vector<float> largest(heads);
                          for (int64_t task = begin; task < end; ++task) {
-                           const int64_t n = task % N, head = task / N % heads,
-                                         b = task / N / heads;
-                           float largest = 0;
+                           const int64_t n = task % N, b = task / N;
+                           std::fill(largest.begin(), largest.end(), 0.0F);
                            for (int64_t row = n * size; row < std::min(T, (n + 1) * size); ++row) {
-                             const scalar_t* x = data + b * rows.stride(0) + row * rows.stride(1) +
-                                                 head * rows.stride(2);
-                             largest = sticky_max(largest, squared_norm(x, D));
+                             const scalar_t* x = data + b * rows.stride(0) + row * rows.stride(1);
+                             for (int64_t head = 0; head < heads; ++head) {
+                               largest[head] = sticky_max(
+                                   largest[head], squared_norm(x + head * rows.stride(2), D));
+                             }
                            }
-                           out[task] = std::sqrt(largest) * kNormMargin;
+                           for (int64_t head = 0; head < heads; ++head) {
+                             out[(b * heads + head) * N + n] =
+                                 std::sqrt(largest[head]) * kNormMargin;
+                           }
                          }
                        });
                      }));
