@@ -5,6 +5,7 @@
 #include "reynard/knn/order.h"
 #include "reynard/knn/problem.h"
 
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -20,6 +21,10 @@ struct ExactScore {
   bool bf16_keys = false;
 
   float operator()(int64_t id) const;
+  void prefetch(int64_t id) const;
+
+ private:
+  int64_t offset(int64_t id) const;  // of the key, in elements
 };
 
 // rank(score) of key id is in [lower, upper].
@@ -28,17 +33,33 @@ struct Candidate {
   int64_t id = 0;
 };
 
+// A rank that at least k keys of a query are known to have; -inf at first. Threads that search
+// parts of the keys share it: when one raises it affects their work, not the result.
+class Floor {
+ public:
+  float get() const { return value_.load(std::memory_order_relaxed); }
+  void raise(float value) {
+    float held = get();
+    while (held < value && !value_.compare_exchange_weak(held, value, std::memory_order_relaxed)) {
+    }
+  }
+
+ private:
+  std::atomic<float> value_ = -std::numeric_limits<float>::infinity();
+};
+
 // Memory: at most 2k + 64 candidates.
 class BestKeys {
  public:
-  BestKeys(int64_t k, ExactScore exact) : k_(k), exact_(exact) {}
+  BestKeys(int64_t k, ExactScore exact, Floor& floor) : k_(k), exact_(exact), floor_(&floor) {}
 
-  // At least k keys have this rank or a higher one; a key that cannot reach it is not among the
-  // best. -inf at first.
-  float floor() const { return floor_; }
+  // A key that cannot reach this is not among the best.
+  float floor() const { return floor_->get(); }
   void add(const Candidate& candidate);
   void add_exact(int64_t id);
-  // The best k keys, or all that were added if they are fewer, in any order.
+  // Of the keys that were added those that may be among the best; nothing is left here.
+  std::vector<Candidate> take_candidates();
+  // The best k of the keys that were added, or all if they are fewer, in any order.
   std::vector<Scored> take();
 
  private:
@@ -47,8 +68,8 @@ class BestKeys {
 
   int64_t k_;
   ExactScore exact_;
+  Floor* floor_;
   std::vector<Candidate> pool_;
-  float floor_ = -std::numeric_limits<float>::infinity();
 };
 
 }  // namespace reynard::knn

@@ -1,10 +1,10 @@
 #include "reynard/knn/key_codes.h"
 
 #include "reynard/tensor/error.h"
+#include "reynard/tensor/huge_pages.h"
 #include "reynard/tensor/parallel.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,8 +14,12 @@ namespace reynard::knn {
 
 KeyCodes new_codes(int64_t num_heads, int64_t slots, int64_t head_dim) {
   const int64_t depth = (head_dim + kCodeStep - 1) / kCodeStep * kCodeStep;
-  return {at::zeros({num_heads, slots, depth}, at::kChar),
-          at::empty({num_heads, slots}, at::kFloat)};
+  KeyCodes made{at::empty({num_heads, slots, depth}, at::kChar),
+                at::empty({num_heads, slots}, at::kFloat)};
+  tensor::advise_huge_pages(made.codes.data_ptr(), static_cast<int64_t>(made.codes.nbytes()));
+  tensor::advise_huge_pages(made.scales.data_ptr(), static_cast<int64_t>(made.scales.nbytes()));
+  made.codes.zero_();
+  return made;
 }
 
 void encode_keys(const at::Tensor& keys, int64_t slot, KeyCodes& codes) {

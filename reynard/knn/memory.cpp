@@ -2,6 +2,7 @@
 
 #include "reynard/knn/memory_file.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/huge_pages.h"
 #include "reynard/tensor/parallel.h"
 
 #include <ATen/TensorIndexing.h>
@@ -114,6 +115,11 @@ std::shared_ptr<Memory::Slots> Memory::new_slots(int64_t size, int64_t base) con
   auto slots = std::make_shared<Slots>();
   slots->keys = at::empty(shape, like);
   slots->values = at::empty(shape, like);
+  if (options_.device.is_cpu()) {
+    for (const at::Tensor& entries : {slots->keys, slots->values}) {
+      tensor::advise_huge_pages(entries.data_ptr(), static_cast<int64_t>(entries.nbytes()));
+    }
+  }
   slots->base = slots->written = base;
   return slots;
 }

@@ -89,24 +89,42 @@ int64_t query_index(const Problem& problem, const QueryRange& range, int64_t j) 
   return (range.row * problem.num_queries() + t) * problem.num_heads() + head;
 }
 
-// One range of queries against one part of the keys.
+// floors: one per query of the problem.
+BestKeys best_keys(const Problem& problem,
+                   const QueryRange& range,
+                   int64_t query,
+                   std::vector<Floor>& floors) {
+  const int64_t dim = problem.head_dim();
+  const ExactScore exact{problem.queries.const_data_ptr<float>() + query * dim,
+                         &problem.keys_of(range.row),
+                         range.key_head,
+                         dim,
+                         problem.bf16_keys};
+  return {problem.k, exact, floors[static_cast<size_t>(query)]};
+}
+
+// One range of queries against one part of the keys. floors: one per query of the problem.
 class Scan {
  public:
-  Scan(const Problem& problem, const QueryRange& range, BrokenKey& broken)
+  Scan(const Problem& problem,
+       const QueryRange& range,
+       std::vector<Floor>& floors,
+       BrokenKey& broken)
       : problem_(problem),
         range_(range),
         rows_(problem.keys_of(range.row)),
-        kernels_(cpu::scan_kernels(problem.bf16_keys)),
+        kernels_(problem.bf16_keys ? cpu::scan_tables().bf16 : cpu::scan_tables().f32),
+        code_kernels_(cpu::scan_tables().codes),
         depth_((problem.head_dim() + cpu::kDepthStep - 1) / cpu::kDepthStep * cpu::kDepthStep),
         element_bytes_(problem.bf16_keys ? 2 : 4),
         broken_(broken) {
-    make_groups();
+    make_groups(floors);
     const bool shared = std::any_of(
         groups_.begin(), groups_.end(), [](const QueryGroup& group) { return !group.single(); });
     const int64_t lanes = shared ? cpu::kQueryLanes : 1;
     scores_.resize(lines_of(kBlockKeys * lanes * 4));
     found_.resize(static_cast<size_t>(kBlockKeys * lanes));
-    if (!shared && kernels_.multiply_codes && rows_.codes.defined()) encode_queries();
+    if (!shared && code_kernels_.multiply && rows_.codes.defined()) encode_queries();
     if (shared && kernels_.widen) widened_.resize(lines_of(kBlockKeys * depth_ * 4));
   }
 
@@ -124,16 +142,16 @@ class Scan {
     }
   }
 
-  std::vector<std::vector<Scored>> take() {
-    std::vector<std::vector<Scored>> best;
+  std::vector<std::vector<Candidate>> take() {
+    std::vector<std::vector<Candidate>> all;
     for (QueryGroup& group : groups_) {
-      for (Query& query : group.queries()) best.push_back(query.best.take());
+      for (Query& query : group.queries()) all.push_back(query.best.take_candidates());
     }
-    return best;
+    return all;
   }
 
  private:
-  void make_groups() {
+  void make_groups(std::vector<Floor>& floors) {
     const int64_t dim = problem_.head_dim();
     const auto* queries = problem_.queries.const_data_ptr<float>();
     for (int64_t first = 0; first < range_.size;) {
@@ -142,10 +160,10 @@ class Scan {
       std::vector<Query> members;
       std::vector<float> values(static_cast<size_t>(size * depth_));
       for (int64_t i = 0; i < size; ++i) {
-        const float* q = queries + query_index(problem_, range_, range_.first + first + i) * dim;
+        const int64_t index = query_index(problem_, range_, range_.first + first + i);
+        const float* q = queries + index * dim;
         std::copy(q, q + dim, values.begin() + i * depth_);
-        members.push_back(
-            {BestKeys(problem_.k, {q, &rows_, range_.key_head, dim, problem_.bf16_keys})});
+        members.push_back({best_keys(problem_, range_, index, floors)});
       }
       groups_.emplace_back(std::move(members), std::move(values), kernels_, depth_);
       first += size;
@@ -186,10 +204,10 @@ class Scan {
     for (size_t q = 0; q < groups_.size(); ++q) {
       const cpu::CodeBound& bound = coded_[q].bound;
       BestKeys& best = groups_[q].queries()[0].best;
-      kernels_.multiply_codes(
+      code_kernels_.multiply(
           block, reinterpret_cast<const int8_t*>(coded_[q].codes.data()), products);
       const int64_t num_found =
-          kernels_.reach_codes(block, products, bound, best.floor(), found_.data());
+          code_kernels_.reach(block, products, bound, best.floor(), found_.data());
       for (int64_t i = 0; i < num_found && found_[static_cast<size_t>(i)] < size; ++i) {
         const int32_t key = found_[static_cast<size_t>(i)];
         const float score = bound.factor * static_cast<float>(products[key]);
@@ -279,6 +297,7 @@ class Scan {
   const QueryRange& range_;
   const KeyRows& rows_;
   const cpu::ScanKernels& kernels_;
+  const cpu::CodeKernels& code_kernels_;
   int64_t depth_;
   int64_t element_bytes_;
   BrokenKey& broken_;
@@ -288,11 +307,11 @@ class Scan {
   std::vector<int32_t> found_;
 };
 
-using Lists = std::vector<std::vector<Scored>>;  // per query
+using Lists = std::vector<std::vector<Candidate>>;  // per query
 
 void write(const Problem& problem,
            int64_t query,
-           std::vector<Scored>& best,
+           std::vector<Scored> best,
            const SearchResult& out) {
   const auto found = std::min<int64_t>(problem.k, std::ssize(best));
   std::partial_sort(best.begin(), best.begin() + found, best.end(), before);
@@ -313,6 +332,8 @@ void scan(const Problem& problem, const SearchResult& out) {
   const Plan plan = make_plan(problem);
   BrokenKey broken;
   std::vector<Lists> lists(plan.tasks.size());
+  std::vector<Floor> floors(
+      static_cast<size_t>(problem.batch() * problem.num_queries() * problem.num_heads()));
   tensor::run_tasks(std::ssize(plan.tasks), [&](int64_t task, int64_t /*worker*/) {
     const auto [number, part] = plan.tasks[static_cast<size_t>(task)];
     const QueryRange& range = plan.ranges[static_cast<size_t>(number)];
@@ -320,7 +341,7 @@ void scan(const Problem& problem, const SearchResult& out) {
     const auto edge = [&](int64_t p) {  // parts begin at whole blocks
       return p == range.num_parts ? size : size / kBlockKeys * p / range.num_parts * kBlockKeys;
     };
-    Scan one(problem, range, broken);
+    Scan one(problem, range, floors, broken);
     one.run(edge(part), edge(part + 1));
     lists[static_cast<size_t>(task)] = one.take();
   });
@@ -328,14 +349,17 @@ void scan(const Problem& problem, const SearchResult& out) {
   int64_t first_task = 0;
   for (const QueryRange& range : plan.ranges) {
     tensor::run_tasks(range.size, [&](int64_t j, int64_t /*worker*/) {
-      std::vector<Scored> best;
+      const int64_t query = query_index(problem, range, range.first + j);
+      BestKeys best = best_keys(problem, range, query, floors);
       for (int64_t part = 0; part < range.num_parts; ++part) {
-        std::vector<Scored>& list =
+        std::vector<Candidate>& list =
             lists[static_cast<size_t>(first_task + part)][static_cast<size_t>(j)];
-        best.insert(best.end(), list.begin(), list.end());
+        for (const Candidate& candidate : list) {
+          if (candidate.upper >= best.floor()) best.add(candidate);
+        }
         list = {};
       }
-      write(problem, query_index(problem, range, range.first + j), best, out);
+      write(problem, query, best.take(), out);
     });
     first_task += range.num_parts;
   }

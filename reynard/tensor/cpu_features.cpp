@@ -30,6 +30,7 @@ CpuFeatures detect() {
   found.avx512 = found.avx2 && __builtin_cpu_supports("avx512f") &&
                  __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                  __builtin_cpu_supports("avx512vl");
+  found.avx512_vnni = found.avx512 && __builtin_cpu_supports("avx512vnni");
   found.avx512_bf16 = found.avx512 && __builtin_cpu_supports("avx512bf16");
   const unsigned amx = found.avx512_bf16 ? amx_bits() : 0;
   found.amx_bf16 = (amx & kAmxBf16) != 0;

@@ -6,6 +6,7 @@ namespace reynard::tensor {
 struct CpuFeatures {
   bool avx2 = false;         // AVX2 and FMA
   bool avx512 = false;       // AVX-512 F, BW, DQ, VL
+  bool avx512_vnni = false;  // vpdpbusd
   bool avx512_bf16 = false;  // vdpbf16ps
   bool amx_bf16 = false;     // tile products of bf16, and the kernel lets this process use them
   bool amx_int8 = false;     // the same with tile products of int8

@@ -37,6 +37,7 @@ TEST(CpuFeatures, EachIncludesTheOnesBelow) {
   const CpuFeatures& cpu = cpu_features();
   EXPECT_TRUE(!cpu.amx_bf16 || cpu.avx512_bf16);
   EXPECT_TRUE(!cpu.avx512_bf16 || cpu.avx512);
+  EXPECT_TRUE(!cpu.avx512_vnni || cpu.avx512);
   EXPECT_TRUE(!cpu.avx512 || cpu.avx2);
 }
 

@@ -24,6 +24,10 @@ const std::vector<Path>& paths() {
     if (cpu.amx_int8) all.push_back({"amx", amx_scan()});
     if (cpu.avx512_bf16) all.push_back({"avx512_bf16", avx512_bf16_scan()});
     if (cpu.avx512) all.push_back({"avx512", avx512_scan()});
+    // A processor may have these with or without vdpbf16ps.
+    for (Path& path : all) {
+      if (cpu.avx512_vnni && path.name != "amx") path.tables.codes = avx512_vnni_codes();
+    }
     if (cpu.avx2) all.push_back({"avx2", avx2_scan()});
     all.push_back({"portable", portable_scan()});
     return all;
@@ -39,12 +43,11 @@ std::vector<std::string> available_paths() {
   return names;
 }
 
-const ScanKernels& scan_kernels(bool bf16_keys) {
+const ScanTables& scan_tables() {
   const char* set = std::getenv("REYNARD_CPU_PATH");
   const std::string forced = set ? set : "";
   for (const Path& path : paths()) {
-    if (forced.empty() || path.name == forced)
-      return bf16_keys ? path.tables.bf16 : path.tables.f32;
+    if (forced.empty() || path.name == forced) return path.tables;
   }
   throw Error(
       fmt::format("knn: REYNARD_CPU_PATH = {}; expected one of {} on this machine, or unset",

@@ -14,6 +14,6 @@ std::vector<std::string> available_paths();
 
 // Asked at every search, so that tests may switch. Throws reynard::Error listing what this machine
 // has if REYNARD_CPU_PATH names anything else.
-const ScanKernels& scan_kernels(bool bf16_keys);
+const ScanTables& scan_tables();
 
 }  // namespace reynard::knn::cpu

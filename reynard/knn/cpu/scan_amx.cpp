@@ -1,6 +1,7 @@
 #include "reynard/knn/cpu/scan_kernels.inl"
 
 #include "reynard/knn/cpu/pack_bf16.inl"
+#include "reynard/knn/cpu/reach_codes.inl"
 
 namespace reynard::knn::cpu {
 
@@ -90,24 +91,6 @@ void multiply_codes(const CodeBlock& block, const int8_t* query, int32_t* produc
   }
 }
 
-int64_t reach_codes(const CodeBlock& block,
-                    const int32_t* products,
-                    const CodeBound& bound,
-                    float threshold,
-                    int32_t* found) {
-  const Vec factor = splat(bound.factor), error = splat(bound.error), limit = splat(threshold);
-  int64_t count = 0;
-  for (int64_t i = 0; i < block.size; i += kLanes) {
-    const Vec product = __builtin_convertvector(load<IntVec>(products + i), Vec);
-    const Vec upper = load<Vec>(block.scales + i) * (factor * product + error) + bound.smallest;
-    uint32_t reached = lane_mask(~(upper < limit));
-    for (; reached != 0; reached &= reached - 1) {
-      found[count++] = static_cast<int32_t>(i + __builtin_ctz(reached));
-    }
-  }
-  return count;
-}
-
 }  // namespace
 
 ScanTables amx_scan() {
@@ -119,8 +102,7 @@ ScanTables amx_scan() {
   tables.bf16.pack_many = pack_many_bf16;
   tables.bf16.score_one = score<1>;
   tables.bf16.score_many = score<kQueryLanes>;
-  tables.bf16.multiply_codes = tables.f32.multiply_codes = multiply_codes;
-  tables.bf16.reach_codes = tables.f32.reach_codes = reach_codes;
+  tables.codes = {multiply_codes, reach_codes};
   return tables;
 }
 

@@ -61,20 +61,24 @@ struct ScanKernels {
                         int64_t size,
                         const float* thresholds,
                         int32_t* found) = nullptr;
-
-  // Null, or: products (size) of codes with those of a query (depth), and the indices of the keys
-  // that can reach the threshold.
-  void (*multiply_codes)(const CodeBlock& block, const int8_t* query, int32_t* products) = nullptr;
-  int64_t (*reach_codes)(const CodeBlock& block,
-                         const int32_t* products,
-                         const CodeBound& bound,
-                         float threshold,
-                         int32_t* found) = nullptr;
 };
 
-// For bf16 keys and for f32 keys.
+// What it has for codes of keys; null: keys are read instead.
+struct CodeKernels {
+  // Products (size) of codes with those of a query (depth), which lie at a multiple of 64.
+  void (*multiply)(const CodeBlock& block, const int8_t* query, int32_t* products) = nullptr;
+  // Writes the indices of the keys that can reach the threshold, returns how many.
+  int64_t (*reach)(const CodeBlock& block,
+                   const int32_t* products,
+                   const CodeBound& bound,
+                   float threshold,
+                   int32_t* found) = nullptr;
+};
+
+// For bf16 keys, for f32 keys, and for codes of both.
 struct ScanTables {
   ScanKernels bf16, f32;
+  CodeKernels codes = {};
 };
 
 ScanTables portable_scan();
@@ -82,5 +86,7 @@ ScanTables avx2_scan();
 ScanTables avx512_scan();
 ScanTables avx512_bf16_scan();
 ScanTables amx_scan();
+
+CodeKernels avx512_vnni_codes();
 
 }  // namespace reynard::knn::cpu

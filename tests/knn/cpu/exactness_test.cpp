@@ -3,6 +3,7 @@
 
 #include "reynard/knn/cpu/path.h"
 #include "reynard/knn/search.h"
+#include "reynard/tensor/cpu_features.h"
 #include "tests/support/compare.h"
 #include "tests/support/errors.h"
 #include "tests/support/forced_path.h"
@@ -15,6 +16,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/randperm.h>
@@ -134,6 +136,30 @@ TEST_P(Exactness, KeysOfUnequalSize) {
   expect_exact(at::randn({17, 64}), keys);
 }
 
+// Roundings to codes that add up, of keys by half of a scale and of queries by half of a factor: a
+// bound that is a third smaller loses keys.
+TEST_P(Exactness, CodesThatMissByAsMuchAsTheyMay) {
+  const auto signs = [](at::IntArrayRef shape) {
+    return at::randint(0, 2, shape, at::kFloat) * 2 - 1;
+  };
+  const int64_t dim = 64, count = 2000;
+  const at::Tensor side = signs({dim});
+  at::Tensor keys = at::randint(-1, 2, {count, dim}, at::kFloat) + 0.498 * side * signs({count, 1});
+  keys.select(1, 0).fill_(127);  // so that the scale is 1
+  at::Tensor queries = side.expand({5, dim}).clone();
+  queries.select(1, 0).zero_();
+  expect_exact(queries, keys);
+
+  // Two kinds of keys: one's codes give the larger products, the other's keys do.
+  keys =
+      127 * side * signs({count, 1}).expand({count, dim}) * (at::rand({count, dim}) - 0.02).sign();
+  keys.select(1, 0).zero_();
+  queries = (0.498 * side).repeat({5, 1});
+  queries.narrow(1, 1, 23).sub_(side.narrow(0, 1, 23));
+  queries.select(1, 0).fill_(127);  // so that the factor is 1
+  expect_exact(queries, keys);
+}
+
 TEST_P(Exactness, BatchesHeadsAndRings) {
   for (uint64_t seed = 0; seed < 12; ++seed) {
     Mutator random(seed);
@@ -193,6 +219,15 @@ INSTANTIATE_TEST_SUITE_P(Paths,
                          Exactness,
                          testing::ValuesIn(knn::cpu::available_paths()),
                          [](const auto& info) { return info.param; });
+
+TEST(SearchPaths, CodesAreReadWhereProductsOfBytesAre) {
+  const tensor::CpuFeatures& cpu = tensor::cpu_features();
+  for (const std::string& name : knn::cpu::available_paths()) {
+    const ForcedPath path(name);
+    const bool expected = name == "amx" || (name.starts_with("avx512") && cpu.avx512_vnni);
+    EXPECT_EQ(knn::cpu::scan_tables().codes.multiply != nullptr, expected) << name;
+  }
+}
 
 TEST(SearchPaths, AnUnknownPathIsAnError) {
   const ForcedPath path("avx3");
