@@ -10,6 +10,8 @@
 
 #include <array>
 #include <map>
+#include <regex>
+#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -69,25 +71,12 @@ void replace_all(std::string& text, const std::string& what, const std::string& 
   }
 }
 
-struct Slots {
-  const char* begin;           // how the template begins, behind a solved example
-  const char* before_context;  // what stands before {context} and behind it
-  const char* after_context;
-};
-
-// A sample's template: {context} in place of what stands between.
-std::string template_of(const RulerSample& sample, const Slots& slots) {
-  const std::string text = sample.text.substr(sample.text.rfind(slots.begin));
-  const size_t context = text.find(slots.before_context) + std::string(slots.before_context).size();
-  return text.substr(0, context) + "{context}" + text.substr(text.rfind(slots.after_context));
-}
-
 std::string between(const std::string& text, const std::string& before, const std::string& after) {
   const size_t begin = text.rfind(before) + before.size();
   return text.substr(begin, text.find(after, begin) - begin);
 }
 
-RulerSample ruler_sample(const char* task) {
+RulerSample ruler_sample(std::string_view task) {
   RulerSources sources;
   for (int i = 0; i < 26 * 26; ++i) {
     sources.words.push_back(std::string("word") + static_cast<char>('a' + i / 26) +
@@ -95,44 +84,134 @@ RulerSample ruler_sample(const char* task) {
     sources.essay_words.push_back(sources.words.back() + (i % 9 == 8 ? "." : ""));
   }
   sources.squad = {{"D1", "D2"}, {{"WHICH?", {"one"}, {0}, {1}}}, 0};
+  sources.hotpot = sources.squad;
   PythonRandom random(7);
   return ruler_task_named(task).make(sources, random, 60, 8192, 0);
 }
 
-// TASKS of scripts/data/synthetic/constants.py of NVIDIA/RULER: template and answer_prefix.
+// What the published script fills in is `context`, between what stands before and behind it, and
+// `query`.
+struct RulerPrompt {
+  std::string text;  // with {context} and {query} in their places
+  std::string context;
+};
+
+RulerPrompt ruler_prompt(std::string_view task) {
+  struct Slots {
+    const char* begin;           // of the template, behind a solved example
+    const char* before_context;  // and behind it
+    const char* after_context;
+    const char* before_query;
+    const char* after_query;
+  };
+  static const std::map<std::string_view, Slots> kSlots = {
+      {"niah", {" special magic", "afterwards.\n", "\nWhat ", " for ", " mentioned"}},
+      {"vt",
+       {"Memorize and track",
+        "following text.\n\n",
+        "\nQuestion: ",
+        "assigned the value ",
+        ", they are"}},
+      {"cwe", {"Below is a numbered", "appear most often.\n", "\nQuestion: ", nullptr, nullptr}},
+      {"fwe", {"Read the following", "coded words. ", "\nQuestion: ", nullptr, nullptr}},
+      {"qa",
+       {"Answer the question", "documents.\n\n", "\n\nAnswer ", "\n\nQuestion: ", " Answer"}}};
+  const Slots& slots = kSlots.at(task.substr(0, task.find('_')));
+  const std::string whole = ruler_sample(task).text;
+  // A solved example ends before the last beginning of the template.
+  const bool solved = task == "vt" || task == "cwe";
+  std::string text = solved ? whole.substr(whole.rfind(slots.begin)) : whole;
+  const size_t begin = text.find(slots.before_context) + std::string(slots.before_context).size();
+  const size_t end = text.rfind(slots.after_context);
+  RulerPrompt prompt{text.substr(0, begin) + "{context}" + text.substr(end),
+                     text.substr(begin, end - begin)};
+  if (slots.before_query != nullptr) {
+    replace_all(
+        prompt.text, between(prompt.text, slots.before_query, slots.after_query), "{query}");
+  }
+  return prompt;
+}
+
+// TASKS of scripts/data/synthetic/constants.py of NVIDIA/RULER, template and answer_prefix, as
+// niah.py and variable_tracking.py fill them in for the task of scripts/synthetic.yaml.
 TEST(PublishedPrompts, Ruler) {
-  std::string needles =
-      template_of(ruler_sample("niah_multivalue"),
-                  {"Some special magic", "about the numbers afterwards.\n", "\nWhat are all"});
-  replace_all(needles, between(needles, "magic numbers for ", " mentioned"), "{query}");
-  replace_all(needles, "magic numbers", "magic {type_needle_v}");
-  replace_all(needles, "about the numbers", "about the {type_needle_v}");
-  EXPECT_EQ(digest(needles), "d285336585494ddc") << needles;
+  const std::map<std::string_view, std::string> published = {
+      {"niah_single_1", "dbd48c611864c202"},
+      {"niah_single_2", "dbd48c611864c202"},
+      {"niah_single_3", "577123cf6aa58924"},
+      {"niah_multikey_1", "dbd48c611864c202"},
+      {"niah_multikey_2", "dbd48c611864c202"},
+      {"niah_multikey_3", "577123cf6aa58924"},
+      {"niah_multivalue", "5bae2b3a02142aa2"},
+      {"niah_multiquery", "5bae2b3a02142aa2"},
+      {"vt", "c3d693a4658b6b70"},
+      {"cwe", "c2426f94a28fc3a2"},
+      {"fwe", "0bfad42dcc7b1cff"},
+      {"qa_1", "15017066bdc1a167"},
+      {"qa_2", "15017066bdc1a167"}};
+  ASSERT_EQ(ruler_tasks().size(), published.size());
+  for (const RulerTask& task : ruler_tasks()) {
+    const RulerPrompt prompt = ruler_prompt(task.name);
+    EXPECT_EQ(digest(prompt.text), published.at(task.name)) << task.name << ": " << prompt.text;
+  }
+}
 
-  std::string variables = template_of(ruler_sample("vt"),
-                                      {"Memorize and track",
-                                       "hidden in the following text.\n\n",
-                                       "\nQuestion: Find all variables"});
-  replace_all(variables, between(variables, "assigned the value ", ", they are"), "{query}");
-  replace_all(variables, " 5 variables", " {num_v} variables");
-  EXPECT_EQ(digest(variables), "2cb3a86e01be9650") << variables;
+// What stands in the contexts: `needle` and `haystack` of niah.py, DOCUMENT_PROMPT of qa.py, the
+// lines of variable_tracking.py and the lists of common_words_extraction.py.
+TEST(PublishedPrompts, RulerContexts) {
+  constexpr const char* kGrass = "c2fcf70de6081e6f";
+  for (const char* task :
+       {"niah_single_1", "niah_multikey_2", "niah_multikey_3", "niah_single_3"}) {
+    const std::regex needle("One of [a-z ]* for (\\S+) is: ([0-9a-f-]+)\\.");
+    const std::string context = ruler_prompt(task).context;
+    int needles = 0;
+    for (std::sregex_iterator found(context.begin(), context.end(), needle), end; found != end;
+         ++found, ++needles) {
+      std::string text = found->str();
+      replace_all(text, (*found)[1], "{key}");
+      replace_all(text, (*found)[2], "{value}");
+      const bool uuids = text.find("uuids") != std::string::npos;
+      EXPECT_EQ(digest(text), uuids ? "4eb94b582e37a46e" : "9c3cb020a3f39af3") << text;
+    }
+    EXPECT_EQ(needles, std::string_view(task).starts_with("niah_multikey") ? 61 : 1) << task;
+  }
+  std::istringstream noise(ruler_prompt("niah_single_1").context);
+  int lines = 0;
+  for (std::string line; std::getline(noise, line);) {
+    if (line.starts_with("One of")) continue;
+    EXPECT_EQ(digest(line), kGrass);
+    ++lines;
+  }
+  EXPECT_EQ(lines, 60);
 
-  EXPECT_EQ(digest(template_of(ruler_sample("cwe"),
-                               {"Below is a numbered list of words",
-                                "the ones that appear most often.\n",
-                                "\nQuestion: "})),
-            "c2426f94a28fc3a2");
-  EXPECT_EQ(digest(template_of(ruler_sample("fwe"),
-                               {"Read the following coded text", "coded words. ", "\nQuestion: "})),
-            "0bfad42dcc7b1cff");
+  std::istringstream variables(ruler_prompt("vt").context);
+  std::string last;
+  for (std::string line; std::getline(variables, line);) {
+    if (digest(line) == kGrass) continue;
+    const std::string name = line.substr(4, 5);
+    const std::string value = last.empty() ? line.substr(12) : "VAR " + last + " ";
+    EXPECT_EQ(line, "VAR " + name + " = " + value);
+    last = name;
+  }
+  const std::string solved = ruler_sample("vt").text;
+  const std::regex example(", they are:  ([A-Z]{3} ){4}[A-Z]{3}\n\nMemorize and track");
+  EXPECT_TRUE(std::regex_search(solved, example)) << solved;
 
-  std::string question = template_of(ruler_sample("qa_1"),
-                                     {"Answer the question based on the given documents. Only give "
-                                      "me the answer and do not output any other words.\n\nThe",
-                                      "The following are given documents.\n\n",
-                                      "\n\nAnswer the question"});
-  replace_all(question, "WHICH?", "{query}");
-  EXPECT_EQ(digest(question), "15017066bdc1a167") << question;
+  EXPECT_TRUE(ruler_prompt("cwe").context.starts_with("1. word"));
+  const std::regex list("in the list are: 1\\. (\\w+ \\d+\\. ){9}\\w+\nBelow is a numbered");
+  EXPECT_TRUE(std::regex_search(ruler_sample("cwe").text, list));
+  for (const char* task : {"qa_1", "qa_2"}) {
+    std::istringstream documents(ruler_prompt(task).context);
+    std::string line;
+    for (int i = 1; std::getline(documents, line); ++i) {
+      EXPECT_EQ(line, "Document " + std::to_string(i) + ":");
+      std::getline(documents, line);
+      EXPECT_TRUE(line == "D1" || line == "D2") << line;
+      if (std::getline(documents, line)) {
+        EXPECT_EQ(line, "");
+      }
+    }
+  }
 }
 
 }  // namespace
