@@ -1,5 +1,6 @@
 // Every task of the registry on real models, the quickstart's before training and a golden llama:
-// finite numbers, samples, and a figure or text on the page.
+// finite numbers, samples, and a figure or text on the page. A log that was cut off anywhere, as a
+// killed run leaves it, is gone on from without repeating or dropping a sample.
 
 #include "reynard/config/config.h"
 #include "reynard/evaluation/evaluate.h"
@@ -14,8 +15,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -110,6 +114,49 @@ void expect_finite(const json& value, const std::string& where) {
   }
 }
 
+// The same but for rounding: other samples share a pass.
+void expect_close(const json& a, const json& b, const std::string& where) {
+  if (a.is_number_float() && b.is_number()) {
+    EXPECT_NEAR(a.get<double>(), b.get<double>(), 1e-3 * (1 + std::abs(a.get<double>()))) << where;
+  } else if (a.is_structured()) {
+    ASSERT_EQ(a.size(), b.size()) << where;
+    if (a.is_object()) {
+      for (const auto& [key, inner] : a.items()) expect_close(inner, b.at(key), where + "." + key);
+    }
+    for (size_t i = 0; a.is_array() && i < a.size(); ++i) expect_close(a[i], b[i], where);
+  } else {
+    EXPECT_EQ(a, b) << where;
+  }
+}
+
+std::vector<std::string> sorted_ids(const std::string& log) {
+  std::vector<std::string> ids;
+  std::istringstream lines(log);
+  std::string line;
+  std::getline(lines, line);  // settings and identity
+  while (std::getline(lines, line)) ids.push_back(json::parse(line).at("id"));
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+void expect_goes_on(Scorer& scorer, Task& task, const EvaluateOptions& options, const json& whole) {
+  const std::filesystem::path file = options.folder / (task.name() + ".jsonl");
+  const std::string log = test::read_file(file);
+  const size_t header = log.find('\n') + 1;
+  for (const size_t end : {header + (log.size() - header) * 3 / 5, log.size() - 1}) {
+    SCOPED_TRACE(fmt::format("cut after {} of {} bytes", end, log.size()));
+    test::write_file(file, log.substr(0, end));
+    const int64_t kept = std::count(log.begin() + static_cast<std::ptrdiff_t>(header),
+                                    log.begin() + static_cast<std::ptrdiff_t>(end),
+                                    '\n');
+    const json again = evaluate(scorer, task, options);
+    EXPECT_EQ(again.at("effort").at("reused_samples"), kept);
+    EXPECT_EQ(sorted_ids(test::read_file(file)), sorted_ids(log));
+    expect_close(whole.at("metrics"), again.at("metrics"), "metrics");
+    expect_close(whole.at("series"), again.at("series"), "series");
+  }
+}
+
 void expect_every_task_runs(models::Decoder& decoder, bool with_marks) {
   const test::TempDir folder;
   const Corpus corpus = bytes_corpus(with_marks);
@@ -122,11 +169,13 @@ void expect_every_task_runs(models::Decoder& decoder, bool with_marks) {
   for (const TaskEntry& entry : tasks()) {
     if (!forgets && (entry.name == "pruning" || entry.name == "inside")) continue;
     SCOPED_TRACE(entry.name);
-    const json summary = evaluate(*scorer, *entry.make(corpus, config, facts), options);
+    const std::unique_ptr<Task> task = entry.make(corpus, config, facts);
+    const json summary = evaluate(*scorer, *task, options);
     EXPECT_GT(summary.at("effort").at("samples").get<int64_t>(), 0);
     EXPECT_FALSE(summary.at("metrics").empty() && summary.at("series").empty());
     expect_finite(summary.at("metrics"), "metrics");
     expect_finite(summary.at("series"), "series");
+    expect_goes_on(*scorer, *task, options, summary);
     if (entry.name == "text_sample") continue;  // words, no figure
     // Of this task alone.
     report::RunResults run;
