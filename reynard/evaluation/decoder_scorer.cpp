@@ -150,12 +150,18 @@ class DecoderScorer final : public Scorer {
   at::Tensor hidden_in_pieces(models::Decoder& decoder,
                               const at::Tensor& tokens,
                               const at::Tensor& rows) const {
-    models::SequenceState state(decoder, models::make_page_pool(decoder));
+    const models::DecoderConfig& config = decoder.config();
+    const int64_t length = tokens.size(0);
+    const bool has_memory = config.has_memory();
+    // Taken at once: a pool that grows holds its pages twice while it copies them.
+    const int64_t pages = (length + attention::kPageTokens - 1) / attention::kPageTokens *
+                          config.num_layers * config.num_kv_heads();
+    const auto pool = models::make_page_pool(decoder, has_memory ? 0 : pages);
+    pool->reserve();
+    models::SequenceState state(decoder, pool);
     const std::array<models::SequenceState*, 1> states = {&state};
     const at::Tensor offsets = at::zeros({1}, at::kLong);
-    const int64_t length = tokens.size(0);
-    const bool has_memory = decoder.config().has_memory();
-    const int64_t last = has_memory ? decoder.config().last_context_begin(length) : length;
+    const int64_t last = has_memory ? config.last_context_begin(length) : length;
     std::vector<at::Tensor> kept;
     int64_t begin = 0;
     if (has_memory) {
