@@ -79,6 +79,8 @@ class Curve {
         folder_(fs::temp_directory_path() / fmt::format("reynard-bench-{}", ::getpid())) {
     evaluation::EvaluationConfig config;
     config.forgetting_curve.length = options.length;
+    config.forgetting_curve.grid =
+        options.grid == "log" ? evaluation::CurveGrid::kLog : evaluation::CurveGrid::kPaper;
     config.forgetting_curve.points = options.points;
     config.forgetting_curve.repeats = options.samples;
     config.forgetting_curve.seed = options.seed;
@@ -139,17 +141,21 @@ std::vector<Row> bench_forgetting_curve(const ForgettingCurveBench& options) {
   decoder.set_compute_dtype(scalar_type(options.dtype));
   ForgettingCurveBench first = options;  // what is done once only, in little time
   first.length = 64;
+  first.grid = "paper";
   first.points = first.samples = 1;
   Curve(decoder, first).evaluate();
 
   Curve curve(decoder, options);
-  const double one_sample = peak_growth([&] { curve.run(curve.longest_pass()); });
+  ForgettingCurveBench fewer = options;
+  if (options.pass_samples > 0) fewer.samples = options.pass_samples;
+  const Curve alone(decoder, fewer);
+  const double one_sample = peak_growth([&] { alone.run(alone.longest_pass()); });
   double whole = 0;
   std::vector<double> ours, peer;
   for (int i = 0; i < options.repeats; ++i) {
     ours.push_back(
         seconds_of([&] { whole = std::max(whole, peak_growth([&] { curve.evaluate(); })); }));
-    peer.push_back(seconds_of([&] { curve.run_passes(); }));
+    peer.push_back(seconds_of([&] { alone.run_passes(); }));
   }
   Row row;
   row.name = "forgetting_curve";
@@ -160,9 +166,12 @@ std::vector<Row> bench_forgetting_curve(const ForgettingCurveBench& options) {
   Row speed = row;
   speed.ours = curve.num_tokens() / median(ours);
   speed.peer = "own_forward";
-  speed.peer_value = curve.num_tokens() / median(peer);
+  speed.peer_value = alone.num_tokens() / median(peer);
   speed.unit = "tokens/s";
-  speed.ratio = median(peer) / median(ours);
+  speed.ratio = speed.ours / speed.peer_value;
+  if (fewer.samples != options.samples) {
+    speed.shape += fmt::format(" (passes of {})", fewer.samples);
+  }
   Row memory = row;
   memory.name = "forgetting_curve_memory";
   memory.ours = whole / 1e6;

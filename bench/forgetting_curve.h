@@ -11,11 +11,15 @@
 namespace reynard::bench {
 
 struct ForgettingCurveBench {
-  std::string model = "10M";     // or 125M
-  std::string dtype = "f32";     // or bf16
-  int64_t length = 2048;         // longest target; a sequence is twice as long
-  int64_t points = 4;            // lengths: length / points, 2 length / points ... length
-  int64_t samples = 1;           // targets per length
+  std::string model = "10M";  // or 125M
+  std::string dtype = "f32";  // or bf16
+  int64_t length = 2048;      // longest target; a sequence is twice as long
+  std::string grid =
+      "paper";          // length / points, 2 length / points ... length; or log: 8 ... length
+  int64_t points = 4;   // lengths
+  int64_t samples = 1;  // targets per length
+  // Targets per length whose passes are timed alone; 0: as many. Time depends on lengths only.
+  int64_t pass_samples = 0;
   int64_t seed = 0;              // of where targets begin
   int64_t batch_tokens = 16384;  // of one forward pass; longer sequences go in pieces of it
   int repeats = 3;

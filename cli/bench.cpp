@@ -259,9 +259,20 @@ void add_forgetting_curve_bench(CLI::App& bench) {
       ->check(CLI::IsMember({"10M", "125M"}));
   command->add_option("--length", options.length, "longest target (default: 2048)")
       ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--grid",
+                   options.grid,
+                   "paper (default): length / points, 2 length / points ... length; log: 8 ... "
+                   "length by equal factors")
+      ->check(CLI::IsMember({"paper", "log"}));
   command->add_option("--points", options.points, "lengths (default: 4)")
       ->check(CLI::PositiveNumber);
   command->add_option("--samples", options.samples, "targets per length (default: 1)")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--pass-samples",
+                   options.pass_samples,
+                   "targets per length whose forward passes are timed alone (default: all)")
       ->check(CLI::PositiveNumber);
   command->add_option("--seed", options.seed, "of where targets begin")
       ->check(CLI::NonNegativeNumber);
