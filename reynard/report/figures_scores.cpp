@@ -127,7 +127,7 @@ std::optional<Figure> score_lines(const Runs& runs, const ScoreLines& lines) {
   if (values.empty()) return {};
   json spec = base_spec(260);
   json x = quantitative("x", lines.x_title);
-  x["axis"] = {{"format", ",d"}};
+  x["axis"] = {{"format", ",d"}, {"labelFlush", 8}};  // the last label may lie at the edge
   x["scale"] = {{"type", "log"}, {"base", 2}, {"nice", false}};
   json y = quantitative("score", "accuracy");
   y["axis"] = {{"format", ".0%"}};
@@ -159,26 +159,39 @@ std::optional<Figure> score_lines(const Runs& runs, const ScoreLines& lines) {
 
 std::optional<Figure> document_perplexity(const Runs& runs) {
   json values = json::array();
+  std::set<int64_t> trained;
+  LengthAxis axis;
   for (const RunResults& run : runs) {
     const json* summary = run.evaluation("perplexity");
     const json::json_pointer path("/series/documents");
     if (!summary || !summary->contains(path)) continue;
+    if (run.train_length() > 0) trained.insert(run.train_length());
+    const auto length = summary->value(json::json_pointer("/settings/length"), 0.0);
     for (const json& point : summary->at(path)) {
+      const double tokens = number_at(point, "/context") + length;
+      axis.longest = std::fmax(axis.longest, tokens);
       values.push_back({{"run", run.name},
-                        {"context", number_at(point, "/context")},
+                        {"tokens", tokens},
                         {"documents", number_at(point, "/documents")},
                         {"perplexity", rounded(number_at(point, "/perplexity"))}});
     }
   }
   if (values.empty()) return {};
   json spec = base_spec(240);
-  spec["data"] = {{"values", values}};
-  json x = quantitative("context", "tokens of other documents before");
+  json x = quantitative("tokens", "tokens of the document and of all others before it");
   x["axis"] = {{"format", ",d"}};
   json y = quantitative("perplexity", "perplexity of the last document");
   y["scale"] = {{"zero", false}};
-  spec["mark"] = {{"type", "line"}, {"tooltip", true}, {"point", {{"size", 30}}}};
-  spec["encoding"] = {{"x", x}, {"y", y}, {"color", run_colors(runs)}};
+  spec["layer"] = {{{"data", {{"values", values}}},
+                    {"mark", {{"type", "line"}, {"tooltip", true}, {"point", {{"size", 30}}}}},
+                    {"encoding", {{"x", x}, {"y", y}, {"color", run_colors(runs)}}}}};
+  int row = 0;
+  for (const int64_t length : trained) {
+    for (json& mark : training_length_marks(length, axis, row)) {
+      spec["layer"].push_back(std::move(mark));
+    }
+    row += 2;
+  }
   return Figure{"document_perplexity",
                 "Do other documents disturb?",
                 "Perplexity of the same documents with more and more unrelated documents before "

@@ -64,6 +64,14 @@ TEST(Report, MultiplesOfTheTrainingLengthAreMarkedInEveryFigureByLength) {
             (std::vector<std::string>{"trained at 64", "2× longer", "4× longer", "half: 32"}));
   for (json& point : curve["series"]["points"]) point["lm_loss"] = point["copy_loss"] = 1.0;
   EXPECT_EQ(test::marks_of(curve_perplexity(runs[0], 0)->spec), expected);
+  // A document counts with those before it.
+  const json documents{{{"documents", 1}, {"context", 1}, {"perplexity", 4.0}},
+                       {{"documents", 2}, {"context", 66}, {"perplexity", 5.0}},
+                       {{"documents", 4}, {"context", 200}, {"perplexity", 6.0}}};
+  runs[0].evaluations["perplexity"] = {{"settings", {{"length", 64}}},
+                                       {"metrics", json::object()},
+                                       {"series", {{"documents", documents}}}};
+  EXPECT_EQ(test::marks_of(document_perplexity(runs)->spec), expected);
 }
 
 // Labels have room, on a phone too.
