@@ -38,7 +38,8 @@ std::string row_html(const Difference& difference, const Runs& runs) {
   const std::string interval = fmt::format(
       "{} to {}", number(difference.of.low, difference), number(difference.of.high, difference));
   return fmt::format(
-      "<tr><th>{}<small>{}, {} samples</small></th><td>{}</td><td>{}</td><td>{}</td><td>{}</td>"
+      "<tr><th>{}<small>{}, {} samples</small></th><td "
+      "class=\"pair\">{}</td><td>{}</td><td>{}</td><td>{}</td>"
       "<td>{}</td><td>{:.2g}</td><td>{}</td></tr>",
       html(difference.task),
       html(difference.quantity),

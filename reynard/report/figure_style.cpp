@@ -23,6 +23,7 @@ json theme(std::string_view text) {
                   {"titleFontSize", 12},
                   {"titleFontWeight", 500},
                   {"titlePadding", 8},
+                  {"labelSeparation", 6},  // on a phone ticks of log scales lie close
                   {"labelFlush", false}};
   return {
       {"background", nullptr},

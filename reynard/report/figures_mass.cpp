@@ -143,6 +143,12 @@ std::optional<Figure> attention_mass_heads(const RunResults& run, size_t index) 
                      {"scheme", "purpleorange"},
                      {"reverse", true}}},
                    {"legend", nullptr}};
+  // Cells at both ends of the scale are dark.
+  const json text_color{
+      {"condition",
+       {{"test", fmt::format("datum.times < 0.3 || datum.times > {}", 0.6 * std::max(2.0, d))},
+        {"value", "white"}}},
+      {"value", "#0f172a"}};
   const json tooltip{{{"field", "times"}, {"type", "quantitative"}, {"title", "times chance"}},
                      {{"field", "context"},
                       {"type", "quantitative"},
@@ -155,9 +161,10 @@ std::optional<Figure> attention_mass_heads(const RunResults& run, size_t index) 
       {"tooltip", tooltip}};
   spec["layer"] = {
       {{"mark", {{"type", "rect"}, {"cornerRadius", 3}}}, {"encoding", {{"color", color}}}},
-      {{"mark", {{"type", "text"}, {"fontSize", 11}, {"color", "#0f172a"}}},
+      {{"mark", {{"type", "text"}, {"fontSize", 11}}},
        {"encoding",
-        {{"text", {{"field", "times"}, {"type", "quantitative"}, {"format", ".2~f"}}}}}}};
+        {{"color", text_color},
+         {"text", {{"field", "times"}, {"type", "quantitative"}, {"format", ".2~f"}}}}}}};
   return Figure{
       fmt::format("attention_mass_heads_{}", index + 1),
       fmt::format("{}: which heads find it among {} documents", run.name, d),

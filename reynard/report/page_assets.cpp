@@ -59,6 +59,7 @@ thead th { font-size: 14px; white-space: nowrap; }
 tbody th { font-weight: 500; min-width: 190px; }
 tbody th small { display: block; font-weight: 400; color: var(--soft); font-size: 13px; line-height: 1.4; }
 td { font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.pair { white-space: normal; min-width: 130px; }
 td.absent { color: var(--soft); }
 figure { margin: 0; }
 figcaption { color: var(--soft); font-size: 14px; line-height: 1.55; margin-top: 10px; max-width: 62em; }
