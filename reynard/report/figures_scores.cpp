@@ -178,7 +178,7 @@ std::optional<Figure> document_perplexity(const Runs& runs) {
   }
   if (values.empty()) return {};
   json spec = base_spec(240);
-  json x = quantitative("tokens", "tokens of the document and of all others before it");
+  json x = quantitative("tokens", "tokens with the documents before");
   x["axis"] = {{"format", ",d"}};
   json y = quantitative("perplexity", "perplexity of the last document");
   y["scale"] = {{"zero", false}};
@@ -196,7 +196,7 @@ std::optional<Figure> document_perplexity(const Runs& runs) {
                 "Do other documents disturb?",
                 "Perplexity of the same documents with more and more unrelated documents before "
                 "them. Flat: they do no harm. Rising: the model is distracted by what does not "
-                "belong to the text.",
+                "belong to the text, or, right of the length trained on, by the length itself.",
                 spec};
 }
 
