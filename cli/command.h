@@ -18,6 +18,7 @@ void add_prepare(CLI::App& app);
 void add_train(CLI::App& app);
 void add_sweep(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_remember(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_report(CLI::App& app);
 void add_forgetting_curve(CLI::App& app);

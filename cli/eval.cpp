@@ -12,6 +12,8 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -180,14 +182,18 @@ void add_eval(CLI::App& app) {
   command
       ->add_option("--memory-tokens",
                    arguments->memory_tokens,
-                   "Newest tokens that a model's memory keeps; 0: all; default: as its config says")
-      ->check(CLI::NonNegativeNumber);
+                   "Newest tokens that a model's memory keeps, or all; 0: no memory; default: as "
+                   "its config says")
+      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()) | CLI::IsMember({"all"}));
   command
       ->add_option(
           "--memory-keys",
           arguments->memory_keys,
-          "Best keys of the memory per query and head; 0: all; default: as its config says")
-      ->check(CLI::NonNegativeNumber);
+          "Best keys of the memory per query and head, or all; default: as its config says")
+      ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()) | CLI::IsMember({"all"}));
+  command->add_option("--memory",
+                      arguments->memory,
+                      "Folder of `reynard remember`: every text begins with this memory");
   command->add_option("--checkpoints",
                       arguments->checkpoints,
                       "all: measure every checkpoint of the run, for metrics by tokens seen");

@@ -31,8 +31,8 @@ struct EvalArguments {
   int64_t extrapolate = 0;
   bool published_lengths = false;
   int64_t batch_tokens = 16384;
-  int64_t memory_tokens = -1;  // -1: as the model says
-  int64_t memory_keys = -1;
+  std::string memory_tokens, memory_keys;  // a number or "all"; empty: as the model says
+  std::string memory;                      // folder of `reynard remember`; empty: none
   std::string checkpoints;
   bool resume = false;
   bool skip_bad = false;

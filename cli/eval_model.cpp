@@ -6,13 +6,17 @@
 #include "cli/pruning_note.h"
 #include "cli/weight_option.h"
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/checkpoint/sha256.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
+#include "reynard/models/saved_memory.h"
 #include "reynard/tensor/check.h"
 #include "reynard/training/saved_run.h"
 
 #include <fmt/format.h>
 
+#include <memory>
+#include <string>
 #include <utility>
 
 namespace reynard::cli {
@@ -27,19 +31,41 @@ evaluation::ModelFacts facts_of(const models::DecoderConfig& config, int64_t tra
           config.attention.forget_gate != models::ForgetGate::kNone};
 }
 
+// `none` is what a limit of 0 means.
+int64_t memory_limit(const std::string& given, int64_t own, int64_t none) {
+  if (given.empty()) return own;
+  if (given == "all") return 0;
+  const int64_t limit = std::stoll(given);
+  return limit == 0 ? none : limit;
+}
+
 // Applies --memory-tokens and --memory-keys; what they are, for the identity of results.
 nlohmann::json limit_memory(const EvalArguments& arguments, models::Decoder& decoder) {
-  if (arguments.memory_tokens < 0 && arguments.memory_keys < 0) return {};
+  if (arguments.memory_tokens.empty() && arguments.memory_keys.empty()) return {};
   const models::DecoderConfig& config = decoder.config();
   tensor::check_value(config.has_memory(),
                       "eval",
                       "--memory-tokens or --memory-keys",
                       "given",
                       "none: the model has no memory");
-  decoder.set_memory_limits(
-      arguments.memory_tokens < 0 ? config.memory.capacity : arguments.memory_tokens,
-      arguments.memory_keys < 0 ? config.memory.top_k : arguments.memory_keys);
+  constexpr int64_t kNone = models::Decoder::kNoMemory;
+  decoder.set_memory_limits(memory_limit(arguments.memory_tokens, config.memory.capacity, kNone),
+                            memory_limit(arguments.memory_keys, config.memory.top_k, 0));
   return {{"tokens", config.memory.capacity}, {"keys", config.memory.top_k}};
+}
+
+// What --memory names, and its digest.
+std::shared_ptr<const models::StateSnapshot> saved_memory(const EvalArguments& arguments,
+                                                          const ModelFolder& folder,
+                                                          const models::Decoder& decoder,
+                                                          nlohmann::json& identity) {
+  if (arguments.memory.empty()) return {};
+  auto memories = std::make_shared<models::StateSnapshot>(
+      models::load_memories(decoder, folder.identity, arguments.memory));
+  for (const fs::directory_entry& file : fs::directory_iterator(arguments.memory)) {
+    identity[file.path().filename().string()] = checkpoint::sha256_hex_of_file(file.path());
+  }
+  return memories;
 }
 
 }  // namespace
@@ -67,13 +93,16 @@ std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
                       {"dtype", arguments.dtype},
                       {"device", decoder.device().is_cuda() ? "cuda" : "cpu"}};
   if (!memory.is_null()) options.identity["memory"] = memory;
+  nlohmann::json files;
+  const auto memories = saved_memory(arguments, folder, decoder, files);
+  if (memories) options.identity["memory_files"] = files;
   options.about = {{"name", folder.name},
                    {"model", folder.model.string()},
                    {"text", text.name},
                    {"train_length", train_length},
                    {"command", command_line()}};
 
-  const auto scorer = evaluation::make_decoder_scorer(decoder, arguments.batch_tokens);
+  const auto scorer = evaluation::make_decoder_scorer(decoder, arguments.batch_tokens, memories);
   return measure_tasks(arguments, config, text.corpus, facts, *scorer, std::move(options));
 }
 

@@ -66,6 +66,7 @@ int main(int argc, char** argv) {
   add_train(app);
   add_sweep(app);
   add_eval(app);
+  add_remember(app);
   add_inspect(app);
   add_report(app);
   add_compare(app);

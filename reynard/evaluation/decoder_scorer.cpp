@@ -16,6 +16,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -33,7 +34,9 @@ models::Decoder with_pruning(models::Decoder& decoder, double log_tolerance) {
   decoder.parameters([&](const std::string& name, models::Parameter& parameter) {
     weights.emplace(name, parameter);
   });
+  const int64_t capacity = std::exchange(config.memory.capacity, 0);
   models::Decoder other(config, 0, at::kMeta);
+  other.set_memory_limits(capacity, config.memory.top_k);
   other.set_compute_dtype(decoder.compute_dtype());
   other.parameters(
       [&](const std::string& name, models::Parameter& parameter) { parameter = weights.at(name); });
@@ -75,8 +78,10 @@ struct Batch {
 
 class DecoderScorer final : public Scorer {
  public:
-  DecoderScorer(models::Decoder& decoder, int64_t batch_tokens)
-      : decoder_(decoder), batch_tokens_(batch_tokens) {
+  DecoderScorer(models::Decoder& decoder,
+                int64_t batch_tokens,
+                std::shared_ptr<const models::StateSnapshot> memories)
+      : decoder_(decoder), batch_tokens_(batch_tokens), memories_(std::move(memories)) {
     tensor::check_value(batch_tokens >= 1, "eval", "batch_tokens", batch_tokens, ">= 1");
   }
 
@@ -101,6 +106,11 @@ class DecoderScorer final : public Scorer {
     return responses;
   }
 
+  std::string cannot_answer(const Request& request) const override {
+    const bool looks_inside = std::holds_alternative<Probe>(request.query);
+    return memories_ && looks_inside ? "what attention reads of a saved memory" : "";
+  }
+
  private:
   double own_tolerance() const { return decoder_.config().attention.log_pruning_tolerance; }
 
@@ -122,7 +132,8 @@ class DecoderScorer final : public Scorer {
         const Score& score = std::get<Score>(requests[which[end]].query);
         tensor::check_value(!score.continuation.empty(), "eval", "continuation", "", "not empty");
         const size_t size = score.context.size() + score.continuation.size();
-        if (end > begin && static_cast<int64_t>(batch.tokens.size() + size) > batch_tokens_) break;
+        const bool is_full = static_cast<int64_t>(batch.tokens.size() + size) > batch_tokens_;
+        if (end > begin && (is_full || memories_)) break;
         batch.add(score);
         ++end;
       }
@@ -136,7 +147,7 @@ class DecoderScorer final : public Scorer {
   at::Tensor scored_hidden(models::Decoder& decoder, const Batch& batch) const {
     const at::Tensor tokens = at::tensor(batch.tokens, at::kLong);
     const at::Tensor rows = at::tensor(batch.rows, at::kLong);
-    if (tokens.size(0) > batch_tokens_) {
+    if (tokens.size(0) > batch_tokens_ || memories_) {
       TORCH_INTERNAL_ASSERT(batch.offsets.size() == 1);
       return hidden_in_pieces(decoder, tokens, rows);
     }
@@ -158,7 +169,8 @@ class DecoderScorer final : public Scorer {
                           config.num_layers * config.num_kv_heads();
     const auto pool = models::make_page_pool(decoder, has_memory ? 0 : pages);
     pool->reserve();
-    models::SequenceState state(decoder, pool);
+    models::SequenceState state = memories_ ? models::SequenceState::restore(pool, *memories_)
+                                            : models::SequenceState(decoder, pool);
     const std::array<models::SequenceState*, 1> states = {&state};
     const at::Tensor offsets = at::zeros({1}, at::kLong);
     const int64_t last = has_memory ? config.last_context_begin(length) : length;
@@ -263,6 +275,7 @@ class DecoderScorer final : public Scorer {
         prompt.options.sampler.temperature = query.temperature;
         prompt.options.sampler.seed = query.seed;
         prompt.options.stop = query.stop;
+        prompt.options.memories = memories_;
       }
       std::vector<std::vector<int64_t>> texts = generation::generate(decoder_, prompts);
       for (size_t i = begin; i < end; ++i) {
@@ -284,13 +297,16 @@ class DecoderScorer final : public Scorer {
 
   models::Decoder& decoder_;
   int64_t batch_tokens_;
+  std::shared_ptr<const models::StateSnapshot> memories_;
   std::map<double, models::Decoder> others_;
 };
 
 }  // namespace
 
-std::unique_ptr<Scorer> make_decoder_scorer(models::Decoder& decoder, int64_t batch_tokens) {
-  return std::make_unique<DecoderScorer>(decoder, batch_tokens);
+std::unique_ptr<Scorer> make_decoder_scorer(models::Decoder& decoder,
+                                            int64_t batch_tokens,
+                                            std::shared_ptr<const models::StateSnapshot> memories) {
+  return std::make_unique<DecoderScorer>(decoder, batch_tokens, std::move(memories));
 }
 
 }  // namespace reynard::evaluation

@@ -14,7 +14,8 @@
 
 namespace reynard::models {
 class Decoder;
-}
+struct StateSnapshot;
+}  // namespace reynard::models
 
 namespace reynard::evaluation {
 
@@ -38,7 +39,11 @@ class Scorer {
 // Runs requests on a decoder. Score requests of one call share forward passes of up to
 // `batch_tokens` tokens; texts are written together within the same bound. A longer sequence goes
 // alone, in pieces of that size, which read what came before from a cache, so that memory for
-// activations is bounded.
-std::unique_ptr<Scorer> make_decoder_scorer(models::Decoder& decoder, int64_t batch_tokens);
+// activations is bounded. With `memories` (models/saved_memory.h) every sequence begins with them,
+// and goes alone; probes are not answered.
+std::unique_ptr<Scorer> make_decoder_scorer(
+    models::Decoder& decoder,
+    int64_t batch_tokens,
+    std::shared_ptr<const models::StateSnapshot> memories = {});
 
 }  // namespace reynard::evaluation

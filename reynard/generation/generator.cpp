@@ -150,6 +150,9 @@ std::vector<std::vector<int64_t>> generate(models::Decoder& decoder,
     sequences.push_back(generator.start(
         tokens,
         {.max_tokens = options.max_tokens, .sampler = options.sampler, .stop = options.stop}));
+    if (options.memories) {
+      sequences.back().adopt(models::SequenceState::restore(generator.pool(), *options.memories));
+    }
   }
   for (Sequence& sequence : sequences) {
     while (!sequence.is_prefilled()) generator.prefill(sequence);

@@ -68,6 +68,8 @@ struct GenerateOptions {
   SamplerOptions sampler = {};
   std::vector<int64_t> stop = {};              // ids that end the text; not part of it
   std::function<void(int64_t)> on_token = {};  // called with every token as it is chosen
+  // What the model has in its memories before the prompt (models/saved_memory.h); null: nothing.
+  std::shared_ptr<const models::StateSnapshot> memories = {};
 };
 
 // The tokens after the prompt. Throws reynard::Error for an empty prompt, an id outside the

@@ -152,7 +152,11 @@ void Decoder::set_measured_eviction(bool on) {
 }
 
 void Decoder::set_memory_limits(int64_t capacity, int64_t top_k) {
-  tensor::check_value(capacity >= 0, "set_memory_limits", "capacity", capacity, ">= 0 (0: all)");
+  tensor::check_value(capacity >= kNoMemory,
+                      "set_memory_limits",
+                      "capacity",
+                      capacity,
+                      ">= 0 (0: all), or -1 (none)");
   tensor::check_value(top_k >= 0, "set_memory_limits", "top_k", top_k, ">= 0 (0: all)");
   config_.memory.capacity = capacity;
   config_.memory.top_k = top_k;

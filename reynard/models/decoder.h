@@ -77,7 +77,9 @@ class Decoder {
   // set before the states are filled.
   void set_measured_eviction(bool on);
   bool measured_eviction() const { return measured_eviction_; }
-  // Override what the config says of a memory: newest tokens kept, best keys read; 0: all.
+  // Override what the config says of a memory: newest tokens kept (0: all; kNoMemory: none, so that
+  // contexts see nothing of each other) and best keys read (0: all).
+  static constexpr int64_t kNoMemory = -1;
   void set_memory_limits(int64_t capacity, int64_t top_k);
   // Visits every parameter in a fixed order.
   void parameters(const ParameterVisitor& visit);

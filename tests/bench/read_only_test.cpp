@@ -16,7 +16,9 @@ TEST(ReadOnly, NoWeightNeedsGradients) {
   EXPECT_EQ(decoder.compute_dtype(), at::kBFloat16);
   decoder.parameters([](const std::string& name, models::Parameter& parameter) {
     EXPECT_FALSE(parameter.value.requires_grad()) << name;
-    if (parameter.compute.defined()) EXPECT_FALSE(parameter.compute.requires_grad()) << name;
+    if (parameter.compute.defined()) {
+      EXPECT_FALSE(parameter.compute.requires_grad()) << name;
+    }
   });
 }
 

@@ -5,6 +5,7 @@
 #include "reynard/evaluation/registry.h"
 #include "reynard/evaluation/scorer.h"
 #include "reynard/models/decoder.h"
+#include "reynard/models/saved_memory.h"
 #include "reynard/models/score.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/compare.h"
@@ -27,6 +28,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -192,6 +194,48 @@ TEST(DecoderScorer, GeneratesWithTheModel) {
   const std::vector<Request> checks{{"check", {}, check}};
   const auto checked = make_decoder_scorer(decoder, 64)->answer(checks);
   for (const uint8_t hit : std::get<Scored>(checked[0]).hits) EXPECT_EQ(hit, 1);
+}
+
+// Every text begins with the memories that are given, whatever is asked beside it.
+TEST(DecoderScorer, TextsBeginWithASavedMemory) {
+  const at::NoGradGuard no_grad;
+  models::Decoder decoder(memory_config(0), 2);
+  const std::vector<int64_t> before = tokens_from(5, 32), text = tokens_from(6, 40);
+  models::SequenceState state(decoder, models::make_page_pool(decoder));
+  decoder.remember(at::tensor(before, at::kLong), state);
+  const test::TempDir folder;
+  models::save_memories(decoder, state, "model", folder.path());
+  const auto memories = std::make_shared<models::StateSnapshot>(
+      models::load_memories(decoder, "model", folder.path()));
+
+  const Score after{.context = {text.begin(), text.begin() + 10},
+                    .continuation = {text.begin() + 10, text.end()}};
+  Score whole = after;
+  whole.context.insert(whole.context.begin(), before.begin(), before.end());
+  Generate more{.prompt = text, .max_tokens = 20, .stop = {}};
+  Generate whole_more = more;
+  whole_more.prompt.insert(whole_more.prompt.begin(), before.begin(), before.end());
+  const auto requests = [](const auto&... queries) {
+    std::vector<Request> all(sizeof...(queries));
+    size_t i = 0;
+    ((all[i++].query = queries), ...);
+    return all;
+  };
+  const std::vector<Request> asked = requests(after, after, more);
+  const auto expected = make_decoder_scorer(decoder, 1000)->answer(requests(whole, whole_more));
+  for (const int64_t batch_tokens : {16, 1000}) {
+    const auto answers = make_decoder_scorer(decoder, batch_tokens, memories)->answer(asked);
+    for (const size_t i : {0, 1}) {
+      const auto& logprobs = std::get<Scored>(answers[i]).logprobs;
+      for (size_t t = 0; t < logprobs.size(); ++t) {
+        EXPECT_NEAR(logprobs[t], std::get<Scored>(expected[0]).logprobs[t], 1e-4) << t;
+      }
+    }
+    EXPECT_EQ(std::get<Generated>(answers[2]).tokens, std::get<Generated>(expected[1]).tokens);
+  }
+  const auto scorer = make_decoder_scorer(decoder, 1000, memories);
+  EXPECT_EQ(scorer->cannot_answer(asked[0]), "");
+  EXPECT_NE(scorer->cannot_answer(requests(Probe{.tokens = text})[0]), "");
 }
 
 // A run that was killed between batches, or in the middle of a line, goes on to the same samples.

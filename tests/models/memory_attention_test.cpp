@@ -13,6 +13,7 @@
 #include "tests/support/files.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/randperm.h>
@@ -225,6 +226,28 @@ TEST(MemoryAttention, CapacityKeepsTheNewest) {
     const double moved = (after - before).narrow(0, 56, 8).abs().max().item<double>();
     EXPECT_EQ(moved > 1e-6, seen) << changed << " moved it by " << moved;
   }
+}
+
+TEST(MemoryAttention, WithoutAMemoryContextsSeeNothingOfEachOther) {
+  Decoder decoder = memory_decoder(longllama(16, 0, 2));
+  const at::NoGradGuard no_grad;
+  const at::Tensor tokens = random_tokens(45);
+  const at::Tensor whole = decoder.hidden(tokens, one_sequence());
+  decoder.set_memory_limits(Decoder::kNoMemory, 0);
+  const at::Tensor offsets = at::arange(0, 45, 16, at::kLong);
+  const at::Tensor alone = decoder.hidden(tokens, offsets);
+  EXPECT_TENSORS_NEAR(decoder.hidden(tokens, one_sequence()), alone, 2e-5, 1e-5);
+  EXPECT_GT((whole - alone).abs().max().item<double>(), 1e-3);
+  SequenceState state(decoder, make_page_pool(decoder));
+  const std::array states{&state};
+  decoder.remember(tokens.narrow(0, 0, 16), state);
+  EXPECT_TENSORS_NEAR(decoder.hidden(tokens.narrow(0, 16, 29), one_sequence(), states),
+                      alone.narrow(0, 16, 29),
+                      2e-5,
+                      1e-5);
+  EXPECT_EQ(state.memory(0).size(), 0);
+  decoder.set_memory_limits(0, 0);
+  EXPECT_TENSORS_NEAR(decoder.hidden(tokens, one_sequence()), whole, 2e-5, 1e-5);
 }
 
 // Contexts that are only remembered leave the state that reading them does, with one memory layer

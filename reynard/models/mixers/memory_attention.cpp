@@ -4,6 +4,7 @@
 #include "reynard/attention/cache.h"
 #include "reynard/knn/search.h"
 #include "reynard/models/batch_memory.h"
+#include "reynard/models/decoder.h"
 #include "reynard/models/mixers/top_k_attention.h"
 #include "reynard/models/state.h"
 
@@ -36,6 +37,12 @@ DecoderConfig of_layer(DecoderConfig config, bool has_memory) {
 // Keys that every query sees.
 attention::KeyPart whole_part(const at::Tensor& k, const at::Tensor& v, const at::Tensor& sums) {
   return {.k = k, .v = v, .sums = sums, .first_key = {}, .causal = false};
+}
+
+// The first token of those from `first` on that a memory holds when a context begins.
+int64_t oldest_kept(int64_t first, int64_t begin, int64_t capacity) {
+  if (capacity == Decoder::kNoMemory) return begin;
+  return capacity > 0 ? std::max(first, begin - capacity) : first;
 }
 
 at::Tensor narrowed(const at::Tensor& t, int64_t dim, int64_t begin, int64_t size) {
@@ -130,9 +137,8 @@ AttentionView MemoryAttentionMixer::view(const Inputs& in, const Ragged& ragged)
   for (size_t w = 0; w < ragged.windows.size(); ++w) {
     const Window& window = ragged.windows[w];
     const int64_t size = window.end - window.begin;
-    int64_t begin = ragged.bounds[window.sequence];
-    if (memory_.capacity > 0) begin = std::max(begin, window.begin - memory_.capacity);
-    first.narrow(0, window.begin, size).fill_(begin);
+    first.narrow(0, window.begin, size)
+        .fill_(oldest_kept(ragged.bounds[window.sequence], window.begin, memory_.capacity));
     const bool last =
         w + 1 == ragged.windows.size() || ragged.windows[w + 1].sequence != window.sequence;
     if (last) view.k.narrow(0, window.begin, size).copy_(in.p.k.narrow(0, window.begin, size));
@@ -201,8 +207,8 @@ at::Tensor MemoryAttentionMixer::attend_windows(const Inputs& in, const Ragged& 
                         .v = rows(in.p.v, window.begin, window.end),
                         .sums = sums(window.begin, window.end),
                         .first_key = {}};
-    int64_t first = ragged.bounds[window.sequence];
-    if (memory_.capacity > 0) first = std::max(first, window.begin - memory_.capacity);
+    const int64_t first =
+        oldest_kept(ragged.bounds[window.sequence], window.begin, memory_.capacity);
     Keys keys{.local = local, .contexts = {}, .memory = {}};
     if (first < window.begin) {
       keys.memory = whole_part(rows(in.memory_k, first, window.begin),
@@ -364,7 +370,7 @@ at::Tensor MemoryAttentionMixer::attend_states(const Projections& p,
 
 void MemoryAttentionMixer::start_window(SequenceState& state, int64_t layer) const {
   const attention::LayerCache& cache = state.cache(layer);
-  if (has_memory_ && cache.length() > 0) {
+  if (has_memory_ && memory_.capacity != Decoder::kNoMemory && cache.length() > 0) {
     std::vector<at::Tensor> keys, values;
     for (int64_t g = 0; g < cache.num_kv_heads(); ++g) {
       const attention::LayerCache::Gathered head = cache.gather(g);
@@ -391,6 +397,7 @@ void MemoryAttentionMixer::remember(const at::Tensor& x,
                                     int64_t layer,
                                     SequenceState& state) const {
   TORCH_INTERNAL_ASSERT(has_memory_ && !decays());
+  if (memory_.capacity == Decoder::kNoMemory) return;
   const Projections p = attention_.project(x, ragged, layer);
   state.memory(layer).add(p.k, p.v, {}, memory_.capacity, memory_device());
 }

@@ -1,0 +1,88 @@
+// reynard remember MODEL --text TEXT: reads a text into a model's memories and keeps them as files.
+
+#include "cli/command.h"
+#include "cli/device_option.h"
+#include "cli/evaluation_inputs.h"
+#include "cli/weight_option.h"
+#include "reynard/models/decoder.h"
+#include "reynard/models/pretrained.h"
+#include "reynard/models/saved_memory.h"
+#include "reynard/tensor/check.h"
+
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace reynard::cli {
+
+namespace {
+
+struct RememberArguments {
+  std::string model, text, tokenizer, output, dtype = "f32", device = "auto";
+  int64_t tokens = 0;
+  int64_t batch_tokens = 16384;
+};
+
+void remember_text(const RememberArguments& arguments) {
+  const ModelFolder folder = find_model(arguments.model);
+  const TextCorpus text =
+      open_texts({arguments.text}, folder, models::load_config(folder.model), arguments.tokenizer);
+  models::Decoder decoder = models::open_model(folder.model,
+                                               weight_format(arguments.dtype),
+                                               reading_device(arguments.device, arguments.dtype));
+  const models::DecoderConfig& config = decoder.config();
+  tensor::check_value(config.has_memory(),
+                      "remember",
+                      "MODEL",
+                      arguments.model,
+                      "a model with the mixer memory_attention");
+  // Documents one after the other, newest last, without what marks their ends.
+  int64_t left = arguments.tokens > 0 ? arguments.tokens : text.corpus.num_tokens;
+  const int64_t piece =
+      std::max<int64_t>(arguments.batch_tokens / config.memory.window, 1) * config.memory.window;
+  models::SequenceState state(decoder, models::make_page_pool(decoder));
+  int64_t read = 0;
+  for (const auto& document : text.corpus.documents) {
+    const int64_t end = std::min(document.end, document.begin + left);
+    for (int64_t at = document.begin; at < end; at += piece) {
+      const std::vector<int64_t> tokens = text.corpus.read(at, std::min(end, at + piece));
+      decoder.remember(at::tensor(tokens, at::kLong), state);
+      read += static_cast<int64_t>(tokens.size());
+    }
+    left -= end - document.begin;
+    if (left <= 0) break;
+  }
+  models::save_memories(decoder, state, folder.identity, arguments.output);
+  fmt::print("{}: {} tokens\n", arguments.output, read);
+}
+
+}  // namespace
+
+void add_remember(CLI::App& app) {
+  auto* remember = app.add_subcommand(
+      "remember", "Read a text into the memory of a model and keep it, for eval --memory");
+  auto arguments = std::make_shared<RememberArguments>();
+  remember->add_option("MODEL", arguments->model, "model folder or run folder")->required();
+  remember->add_option("--text", arguments->text, "token file, or text")->required();
+  remember->add_option(
+      "--tokenizer", arguments->tokenizer, "of the text; default: the one in the model's folder");
+  remember
+      ->add_option("-o,--out,--output", arguments->output, "folder for the files, one per layer")
+      ->required();
+  remember->add_option("--tokens", arguments->tokens, "of the text; default: all")
+      ->check(CLI::PositiveNumber);
+  remember->add_option("--batch-tokens", arguments->batch_tokens, "tokens of one forward pass")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  add_weight_option(*remember, arguments->dtype);
+  add_device_option(*remember, arguments->device);
+  remember->callback([arguments] { remember_text(*arguments); });
+}
+
+}  // namespace reynard::cli

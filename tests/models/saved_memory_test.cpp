@@ -1,0 +1,109 @@
+// Memories as files: what a text finds in them, and files that are not theirs.
+
+#include "reynard/models/saved_memory.h"
+
+#include "reynard/models/decoder.h"
+#include "tests/support/compare.h"
+#include "tests/support/decoder_variants.h"
+#include "tests/support/errors.h"
+#include "tests/support/files.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <filesystem>
+
+namespace reynard::models {
+namespace {
+
+DecoderConfig with_memory() {
+  DecoderConfig config = test::small_config();
+  config.num_layers = 3;
+  config.mixer = "memory_attention";
+  config.attention.forget_gate = ForgetGate::kNone;
+  config.attention.rope = true;
+  config.memory.window = 16;
+  config.memory.layers = {0, 2};
+  return config;
+}
+
+Decoder spread(const DecoderConfig& config) {
+  Decoder decoder(config, /*seed=*/5);
+  test::spread_weights(decoder, 3);
+  return decoder;
+}
+
+at::Tensor sequence_of(int64_t count) {
+  return at::randint(48, {count}, at::kLong);
+}
+
+TEST(SavedMemory, ATextReadsOnAsBehindTheTextThatWasRemembered) {
+  const at::NoGradGuard no_grad;
+  Decoder decoder = spread(with_memory());
+  const at::Tensor before = sequence_of(40), text = sequence_of(30);
+  const at::Tensor begin = at::zeros({1}, at::kLong);
+  const auto pool = make_page_pool(decoder);
+  SequenceState read(decoder, pool);
+  decoder.remember(before, read);
+  const test::TempDir folder;
+  save_memories(decoder, read, "model", folder / "memory");
+  const at::Tensor expected = decoder.hidden(text, begin, std::array{&read});
+
+  const StateSnapshot loaded = load_memories(decoder, "model", folder / "memory");
+  for (int time = 0; time < 2; ++time) {  // the second finds nothing of the first
+    SequenceState state = SequenceState::restore(pool, loaded);
+    EXPECT_EQ(state.length(), 0);
+    EXPECT_EQ(state.memory(2).size(), 40);
+    EXPECT_BITWISE_EQUAL(decoder.hidden(text, begin, std::array{&state}), expected);
+    EXPECT_EQ(state.memory(2).size(), 56);
+  }
+  decoder.set_memory_limits(10, 0);
+  SequenceState few =
+      SequenceState::restore(pool, load_memories(decoder, "model", folder / "memory"));
+  EXPECT_EQ(few.memory(2).size(), 10);
+}
+
+TEST(SavedMemory, WhatIsNotOfThisModelIsAnError) {
+  const at::NoGradGuard no_grad;
+  Decoder decoder = spread(with_memory());
+  SequenceState state(decoder, make_page_pool(decoder));
+  const test::TempDir folder;
+  const auto save = [&] { save_memories(decoder, state, "model", folder.path()); };
+  const auto load = [&](Decoder& by, const char* model) {
+    return test::error_of([&] { load_memories(by, model, folder.path()); });
+  };
+  EXPECT_SAYS(test::error_of(save), "saved memory: tokens of the memory = 0; expected at least 1");
+  EXPECT_SAYS(load(decoder, "model"), "layer-0.memory: cannot be opened");
+  decoder.remember(sequence_of(20), state);
+  save();
+  EXPECT_SAYS(load(decoder, "other"), "belongs to another model");
+
+  DecoderConfig config = with_memory();
+  config.attention.num_kv_heads = 1;
+  Decoder fewer = spread(config);
+  EXPECT_SAYS(load(fewer, "model"), "num_heads is ");
+  Decoder bf16 = spread(with_memory());
+  bf16.set_compute_dtype(at::kBFloat16);
+  EXPECT_SAYS(load(bf16, "model"), "dtype is float32, expected bfloat16");
+  config = with_memory();
+  config.attention.rope = false;
+  config.attention.forget_gate = ForgetGate::kFull;
+  config.memory.decay = MemoryDecay::kDistance;
+  Decoder decaying = spread(config);
+  EXPECT_SAYS(load(decaying, "model"), "model.memory.decay = distance");
+  decoder.set_memory_limits(Decoder::kNoMemory, 0);
+  EXPECT_SAYS(load(decoder, "model"), "capacity = none");
+  decoder.set_memory_limits(0, 0);
+
+  const auto last = folder / "layer-2.memory";
+  std::filesystem::resize_file(last, std::filesystem::file_size(last) - 1);
+  EXPECT_SAYS(load(decoder, "model"), "layer-2.memory: ");
+  std::filesystem::remove(last);
+  EXPECT_SAYS(load(decoder, "model"), "layer-2.memory: cannot be opened");
+}
+
+}  // namespace
+}  // namespace reynard::models
