@@ -130,7 +130,9 @@ struct LayoutBf16 {
     }
     transpose16(pairs);
   }
-  static constexpr bool is_bf16(const BFloat16*) { return true; }
+  static constexpr bool is_bf16(const BFloat16*) {
+    return true;
+  }
   template <class Source>
   static constexpr bool is_bf16(const Source*) {
     return false;
