@@ -1,31 +1,13 @@
 #include "reynard/attention/cpu/kernel_table.h"
 #include "reynard/attention/cpu/tiles_bf16.h"
-
-#include <immintrin.h>
+#include "reynard/tensor/amx_tiles.inl"
 
 namespace reynard::attention::cpu {
 
 namespace {
 
-// All eight tile registers: 16 rows of 64 bytes.
-struct alignas(64) TileConfiguration {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
 struct TilesAmx : LayoutBf16<128, 128, 32> {
-  // Tile registers hold data only while a session lives: idle ones cost power and context switches.
-  class Session {
-   public:
-    Session() {
-      const TileConfiguration configuration;
-      _tile_loadconfig(&configuration);
-    }
-    ~Session() { _tile_release(); }
-    Session(const Session&) = delete;
-    Session& operator=(const Session&) = delete;
-  };
+  using Session = tensor::AmxTiles;
 
   // Adds a 32 x 32 block of a * b to tiles 0..3, by tiles 4, 5 of a and 6, 7 of b: each loaded tile
   // takes part in two products, so that loads keep up with the tile unit.

@@ -2,6 +2,7 @@
 
 #include "reynard/knn/cpu/pack_bf16.inl"
 #include "reynard/knn/cpu/reach_codes.inl"
+#include "reynard/tensor/amx_tiles.inl"
 
 namespace reynard::knn::cpu {
 
@@ -10,31 +11,15 @@ namespace {
 constexpr int64_t kTileRows = 16;
 
 // Keys lie as the left factor of a tile product wants them: tiles 5 and 6, 16 keys of 32 elements.
-// Queries are the right factor, tile 4; scores (16 keys, queries) are tiles 0 to 3. Tile registers
-// hold data only while a session lives: idle ones cost power and context switches.
-class Session {
- public:
-  explicit Session(int64_t num_queries) {
-    for (int tile = 0; tile < 5; ++tile) configuration_.bytes_per_row[tile] = 4 * num_queries;
-    _tile_loadconfig(&configuration_);
-  }
-  ~Session() { _tile_release(); }
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
-
- private:
-  struct alignas(64) {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16};
-  } configuration_;
-};
+// Queries are the right factor, tile 4; scores (16 keys, queries) are tiles 0 to 3: as wide as
+// there are queries.
+constexpr int kNarrowTiles = 5;
 
 template <int64_t num_queries>
 void score(const KeyBlock& block, const void* packed, float* scores) {
   static_assert(kKeyStep == 4 * kTileRows && kDepthStep == 2 * kTileRows);
   constexpr int64_t kRowBytes = num_queries * 4;
-  const Session session(num_queries);
+  const tensor::AmxTiles tiles(kNarrowTiles, 4 * num_queries);
   const auto* keys = static_cast<const uint16_t*>(block.keys);
   const int64_t key_bytes = block.stride * 2;
   for (int64_t i = 0; i < block.size; i += kKeyStep) {
@@ -65,7 +50,7 @@ void score(const KeyBlock& block, const void* packed, float* scores) {
 // The query is one column of the right factor, four codes a row.
 void multiply_codes(const CodeBlock& block, const int8_t* query, int32_t* products) {
   constexpr int64_t kTileDepth = 64;
-  const Session session(1);
+  const tensor::AmxTiles tiles(kNarrowTiles, 4);
   for (int64_t i = 0; i < block.size; i += kKeyStep) {
     const int8_t* key = block.codes + i * block.depth;
     for (int64_t at = 0; at < kKeyStep * block.depth; at += 64) prefetch(key + at);

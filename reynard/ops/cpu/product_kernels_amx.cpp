@@ -5,8 +5,7 @@
 // Each sum goes through the depth in one order, whatever the other rows of x and of the weight.
 
 #include "reynard/ops/product_kernels.h"
-
-#include <immintrin.h>
+#include "reynard/tensor/amx_tiles.inl"
 
 namespace reynard::ops::cpu {
 
@@ -19,25 +18,6 @@ constexpr int64_t kTileDepth = 32;              // bf16 values in 64 bytes
 constexpr int64_t kRowsAtOnce = 2 * kTileRows;  // two chains of sums hide part of their latency
 // How far ahead rows of a weight are asked for: hardware does not guess 32 rows at once.
 constexpr int64_t kAheadBytes = 256;
-
-// Tiles 0 to 3: sums; 4 and 5: the weight; 6 and 7: x.
-class Session {
- public:
-  Session() {
-    const Configuration configuration;
-    _tile_loadconfig(&configuration);
-  }
-  ~Session() { _tile_release(); }
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
-
- private:
-  struct alignas(64) Configuration {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  };
-};
 
 inline int64_t div_up(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -185,7 +165,7 @@ inline void product_block(const ProductRows& p, int64_t row, int64_t rows, Scrat
 
 template <class W>
 void product_rows(const ProductRows& p, int64_t begin, int64_t end) {
-  const Session session;
+  const tensor::AmxTiles tiles;  // 0 to 3: sums; 4 and 5: the weight; 6 and 7: x
   Scratch s;
   const bool two_tokens = p.tokens > kTileRows;
   for (int64_t row = begin; row < end; row += kRowsAtOnce) {
