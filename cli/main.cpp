@@ -33,6 +33,13 @@ int report_out_of_memory(const std::exception& error) {
   return 2;
 }
 
+// What is printed may be all that a command makes (info, score): where it is lost nothing was done.
+int with_output_written(int exit_code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
+  fmt::print(stderr, "reynard: standard output cannot be written; is the disk full?\n");
+  return 2;
+}
+
 // One line, and where to read more, instead of the whole help.
 std::string usage_error(const CLI::App* app, const CLI::Error& error) {
   const auto commands = app->get_subcommands();
@@ -84,9 +91,9 @@ int main(int argc, char** argv) {
   limit_memory_to_free();
   try {
     app.parse(argc, argv);
-    return 0;
+    return with_output_written(0);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
+    return with_output_written(app.exit(e) == 0 ? 0 : 2);
   } catch (const ExitWith& e) {
     return e.code;
   } catch (const reynard::Error& e) {
@@ -96,6 +103,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "reynard: {}: {}\n", e.path1().string(), e.code().message());
     return 2;
   } catch (const std::exception& e) {
+    if (std::ferror(stdout) != 0) return with_output_written(2);
     if (reynard::tensor::is_out_of_memory(e)) return report_out_of_memory(e);
     fmt::print(stderr, "reynard: internal error: {}\n", e.what());
     return 1;

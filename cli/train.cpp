@@ -1,6 +1,7 @@
 // reynard train: one experiment file, one run folder.
 
 #include "cli/command.h"
+#include "cli/command_line.h"
 #include "cli/device_option.h"
 #include "cli/pruning_note.h"
 #include "cli/stop_signal.h"
@@ -55,11 +56,11 @@ void run_train(const TrainArguments& arguments, std::vector<std::string> overrid
       experiment, {.resume = arguments.resume, .quiet = arguments.quiet, .command = command});
   if (!result.finished) {
     fmt::print(stderr,
-               "stopped after step {} ({} tokens); go on with: reynard train {} --resume{}\n",
+               "stopped after step {} ({} tokens); go on with: {}{}\n",
                result.steps,
                result.tokens,
-               arguments.experiment,
-               overrides.empty() ? "" : " and the same settings");
+               command_line(),
+               arguments.resume ? "" : " --resume");
     throw ExitWith{kInterruptedExitCode};
   }
   fmt::print("{}: {} steps, {} tokens, {:.1f} s, loss {:.4f}",

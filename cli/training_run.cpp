@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <string>
 
 namespace reynard::cli {
 
@@ -27,6 +28,10 @@ Progress shown(const training::RunProgress& progress) {
                               rate_text(progress.tokens_per_second))};
 }
 
+void print_warning(const std::string& line) {
+  fmt::print(stderr, "reynard: {}\n", line);
+}
+
 }  // namespace
 
 training::RunResult run_training(const training::Experiment& experiment, const TrainingRun& run) {
@@ -34,13 +39,15 @@ training::RunResult run_training(const training::Experiment& experiment, const T
   ProgressBar bar(std::filesystem::path(experiment.run.folder).filename().string(),
                   OffTerminal::kLines);
   training::RunOptions options = {.resume = run.resume,
-                                  .quiet = run.quiet,
                                   .progress = {},
+                                  .say = {},
+                                  .warn = print_warning,
                                   .stop = &stop_flag(),
                                   .command = run.command,
                                   .version = REYNARD_VERSION};
   if (!run.quiet) {
     options.progress = [&](const training::RunProgress& now) { bar.show(shown(now)); };
+    options.say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   }
   return training::run(experiment, options);
 }

@@ -128,12 +128,18 @@ void verify_folder(const fs::path& folder) {
     if (error) fail(file, "is missing", error.value());
     const auto expected = digest["bytes"].get<uint64_t>();
     if (size_bytes != expected) {
-      throw Error(
-          fmt::format("{}: has {} bytes; {} were written", file.string(), size_bytes, expected));
+      throw Error(fmt::format("{}: has {} bytes; {} were written; if that is on purpose, remove {}",
+                              file.string(),
+                              size_bytes,
+                              expected,
+                              list.string()));
     }
     if (sha256_hex_of_file(file) != digest["sha256"].get<std::string>()) {
-      throw Error(fmt::format(
-          "{}: content differs from what was written (SHA-256 of {})", file.string(), kChecksums));
+      throw Error(
+          fmt::format("{}: content differs from what was written (its SHA-256); if that is on "
+                      "purpose, remove {}",
+                      file.string(),
+                      list.string()));
     }
   }
 }

@@ -67,6 +67,22 @@ T from_json(std::string_view text, const std::string& source) {
   return from_table<T>(parse_json(text, source), source);
 }
 
+// Keys whose values differ, as "section.key: 1 -> 2", in the order of the field list. What is in
+// lists of sections is not compared.
+template <Section T>
+std::vector<std::string> differences(const T& before, const T& after) {
+  std::vector<KeyInfo> old_keys, new_keys;
+  describe_section(before, "", old_keys);
+  describe_section(after, "", new_keys);
+  const auto shown = [](const std::string& value) { return value.empty() ? "unset" : value; };
+  std::vector<std::string> found;
+  for (size_t i = 0; i < old_keys.size(); ++i) {
+    const std::string &was = old_keys[i].default_value, &is = new_keys[i].default_value;
+    if (was != is) found.push_back(old_keys[i].path + ": " + shown(was) + " -> " + shown(is));
+  }
+  return found;
+}
+
 template <Section T>
 std::string to_toml(const T& value) {
   return print_toml(write_section(value));

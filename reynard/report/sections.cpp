@@ -46,6 +46,16 @@ std::string command_line(const json& object) {
   return line;
 }
 
+// A run that went on with another command or program was made in stretches, oldest first.
+std::vector<json> stretches_of(const json& run) {
+  std::vector<json> stretches;
+  const auto earlier = run.find("earlier");
+  if (earlier != run.end() && earlier->is_array())
+    stretches.assign(earlier->begin(), earlier->end());
+  stretches.push_back(run);
+  return stretches;
+}
+
 std::string sample_html(const json& sample) {
   const std::string prompt = text_at(sample, "/prompt");
   const std::string text = text_at(sample, "/text");
@@ -209,7 +219,9 @@ std::string repeat_section(const Runs& runs, const std::string& command) {
       lines.push_back(line);
     }
   };
-  for (const RunResults& run : runs) add(command_line(run.run));
+  for (const RunResults& run : runs) {
+    for (const json& stretch : stretches_of(run.run)) add(command_line(stretch));
+  }
   for (const RunResults& run : runs) {
     for (const auto& [task, summary] : run.evaluations) add(command_line(summary));
   }
@@ -223,9 +235,11 @@ std::string repeat_section(const Runs& runs, const std::string& command) {
   text += "</pre>";
   std::set<std::string> revisions;
   for (const RunResults& run : runs) {
-    const std::string revision = text_at(run.run, "/git_revision");
-    if (!revision.empty()) revisions.insert(revision);
+    for (const json& stretch : stretches_of(run.run)) {
+      revisions.insert(text_at(stretch, "/git_revision"));
+    }
   }
+  revisions.erase("");
   for (const std::string& revision : revisions) {
     text += fmt::format("<p class=\"intro\">Source revision {}.</p>", html(revision));
   }

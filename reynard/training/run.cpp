@@ -17,11 +17,11 @@
 #include "reynard/training/trainer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -35,7 +35,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// Steps of the experiment that decide the weights and cannot change when a run goes on.
+// Settings that cannot change when a run goes on: what was trained would not fit to what follows.
+// The others may (a longer budget, another rate); Run::resume names them.
 void check_same_run(const Experiment& now, const fs::path& folder) {
   if (!fs::exists(folder / "experiment.toml")) return;
   const auto before = config::read_toml<Experiment>(folder / "experiment.toml");
@@ -107,7 +108,11 @@ void remove_begun(const fs::path& folder, bool keep_folder) {
   std::error_code ignored;
   const fs::path metrics = folder / "metrics.jsonl";
   if (fs::exists(metrics) && fs::file_size(metrics, ignored) > 0) return;
-  if (fs::exists(folder / "checkpoints")) return;
+  if (!list_checkpoints(folder).empty()) return;
+  if (fs::exists(folder / "checkpoints")) {
+    checkpoint::remove_unfinished(folder / "checkpoints");
+    fs::remove(folder / "checkpoints", ignored);
+  }
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
     const bool ours = name == "run.json" || name == "experiment.toml" || name == "metrics.jsonl" ||
@@ -115,6 +120,21 @@ void remove_begun(const fs::path& folder, bool keep_folder) {
     if (ours) fs::remove(entry.path(), ignored);
   }
   if (!keep_folder) fs::remove(folder, ignored);  // only when it is empty
+}
+
+// The commands that made the run as far as `steps`, oldest first: those of the run.json of before
+// and its own, unless it is the same again.
+Json earlier_commands(const fs::path& folder, int64_t steps, const RunOptions& options) {
+  std::ifstream in(folder / "run.json");
+  Json before = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+  if (steps == 0 || !before.is_object()) return Json::array();
+  Json earlier = before.contains("earlier") ? before["earlier"] : Json::array();
+  const Json command = before.contains("command") ? before["command"] : Json::array();
+  const Json revision = before.contains("git_revision") ? before["git_revision"] : Json("");
+  if (command != Json(options.command) || revision != Json(git_revision())) {
+    earlier.push_back({{"command", command}, {"git_revision", revision}, {"until_step", steps}});
+  }
+  return earlier;
 }
 
 void write_run_json(Trainer& trainer, const RunOptions& options) {
@@ -128,6 +148,7 @@ void write_run_json(Trainer& trainer, const RunOptions& options) {
   const Json json = {{"name", fs::path(folder / ".").lexically_normal().parent_path().filename()},
                      {"command", options.command},
                      {"git_revision", git_revision()},
+                     {"earlier", earlier_commands(folder, trainer.steps(), options)},
                      {"version", options.version},
                      {"machine", machine_description(trainer.device())},
                      {"parameters", parameters},
@@ -228,7 +249,7 @@ class Run {
     }
     while (!trainer_.done() && !stopped()) step();
     if (stopped() && !trainer_.done()) {
-      if (saved_step_ != trainer_.steps()) save(/*permanent=*/false);
+      if (saved_step_ != trainer_.steps()) save(permanent_due_);
       return result();
     }
     return end();
@@ -256,19 +277,35 @@ class Run {
     }
     const RestoredCheckpoint restored = restore_newest(trainer_, folder_);
     for (const std::string& reason : restored.rejected) {
-      fmt::print(stderr, "reynard: passed over a damaged checkpoint: {}\n", reason);
+      tell(options_.warn, "passed over a damaged checkpoint: " + reason);
     }
-    if (restored.folder) {
-      saved_step_ = trainer_.steps();
-      window_.restore(restored.recent_losses);
+    if (!restored.folder) {
+      tell(options_.say, fmt::format("no checkpoint in {}: a new run begins", folder_.string()));
+      return;
     }
-    if (options_.quiet) return;
-    if (restored.folder) {
-      fmt::print(
-          stderr, "resumed after step {} ({} tokens)\n", trainer_.steps(), trainer_.tokens());
-    } else {
-      fmt::print(stderr, "no checkpoint in {}: a new run begins\n", folder_.string());
-    }
+    saved_step_ = trainer_.steps();
+    window_.restore(restored.recent_losses);
+    warn_of_other_settings();
+    tell(options_.say,
+         fmt::format("resumed after step {} ({} tokens)", trainer_.steps(), trainer_.tokens()));
+  }
+
+  void warn_of_other_settings() {
+    if (!fs::exists(folder_ / "experiment.toml")) return;
+    Experiment before = config::read_toml<Experiment>(folder_ / "experiment.toml");
+    // A folder may be moved, and a longer budget is what one goes on for.
+    before.run.folder = trainer_.experiment().run.folder;
+    before.training.tokens = config().tokens;
+    before.training.minutes = config().minutes;
+    const auto changes = config::differences(before, trainer_.experiment());
+    if (changes.empty()) return;
+    tell(options_.warn,
+         fmt::format("goes on with other settings than before: {}", fmt::join(changes, ", ")));
+  }
+
+  static void tell(const std::function<void(const std::string&)>& listener,
+                   const std::string& line) {
+    if (listener) listener(line);
   }
 
   void step() {
@@ -287,10 +324,10 @@ class Run {
       metrics_->write(line);
       show_progress();
     }
-    // A streak of skipped steps says that something is wrong: no checkpoint until it is over.
-    const bool permanent = crossed(trainer_, config().permanent_every);
-    const bool due = permanent || crossed(trainer_, config().checkpoint_every);
-    if (due && !trainer_.last_step_skipped()) save(permanent);
+    // A streak of skipped steps says that something is wrong: what is due waits until it is over.
+    permanent_due_ |= crossed(trainer_, config().permanent_every);
+    due_ |= permanent_due_ || crossed(trainer_, config().checkpoint_every);
+    if (due_ && !trainer_.last_step_skipped()) save(permanent_due_);
   }
 
   void save(bool permanent) {
@@ -299,6 +336,7 @@ class Run {
         folder_,
         {.permanent = permanent, .recent_losses = window_.recent(), .tokenizer = tokenizer_});
     saved_step_ = trainer_.steps();
+    due_ = permanent_due_ = false;
   }
 
   void show_progress() {
@@ -340,7 +378,7 @@ class Run {
   RunResult end() {
     RunResult done = result();
     done.finished = true;
-    if (saved_step_ != trainer_.steps()) save(/*permanent=*/false);
+    if (saved_step_ != trainer_.steps()) save(permanent_due_);
     save_model();
     done.validation_loss = validation_loss();
     Json json = {{"steps", done.steps},
@@ -360,6 +398,7 @@ class Run {
   Window window_;
   std::unique_ptr<MetricsLog> metrics_;
   int64_t saved_step_ = 0;
+  bool due_ = false, permanent_due_ = false;  // checkpoints that the last steps asked for
 };
 
 }  // namespace

@@ -24,11 +24,13 @@ struct RunProgress {
 
 struct RunOptions {
   bool resume = false;  // go on from the newest valid checkpoint; without one begin
-  bool quiet = false;   // do not say on stderr where a run goes on
   std::function<void(const RunProgress&)> progress = {};  // called with every line of metrics
-  const std::atomic<bool>* stop = nullptr;                // set from outside: checkpoint and return
-  std::vector<std::string> command;                       // argv, for run.json
-  std::string version;                                    // of the program, for run.json
+  std::function<void(const std::string&)> say = {};       // a line: where the run goes on
+  // A line that a user must not miss: a damaged checkpoint, settings that are other than before.
+  std::function<void(const std::string&)> warn = {};
+  const std::atomic<bool>* stop = nullptr;  // set from outside: checkpoint and return
+  std::vector<std::string> command;         // argv, for run.json
+  std::string version;                      // of the program, for run.json
 };
 
 struct RunResult {

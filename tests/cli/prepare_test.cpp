@@ -116,6 +116,15 @@ TEST(Program, UnknownCommandsAreOneLine) {
   EXPECT_EQ(result.errors, "reynard: trian is no command; see `reynard --help`\n");
 }
 
+TEST(Program, OutputThatIsLostIsAnError) {
+  for (const char* option : {"--version", "--help"}) {
+    const test::ProgramResult result =
+        test::run_program({.arguments = {option}, .output_file = "/dev/full"});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(result.errors, "reynard: standard output cannot be written; is the disk full?\n");
+  }
+}
+
 TEST(Program, HelpAndVersionGoToStdout) {
   for (const char* option : {"--help", "--version"}) {
     const ProgramResult result = test::run_program({.arguments = {option}});

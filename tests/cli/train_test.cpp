@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <random>
 #include <sstream>
@@ -78,11 +79,33 @@ class TrainCommand : public testing::Test {
   }
   std::vector<std::string> checkpoints(const std::string& name) {
     std::vector<std::string> found;
-    for (const auto& entry : fs::directory_iterator(folder_ / (name + "/checkpoints"))) {
+    const fs::path folder = folder_ / (name + "/checkpoints");
+    if (!fs::exists(folder)) return found;
+    for (const auto& entry : fs::directory_iterator(folder)) {
       found.push_back(entry.path().filename());
     }
     std::sort(found.begin(), found.end());
     return found;
+  }
+  int64_t newest_checkpoint(const std::string& name) {
+    int64_t newest = 0;
+    for (const std::string& found : checkpoints(name)) {
+      if (found.starts_with("step-")) newest = std::stoll(found.substr(std::strlen("step-")));
+    }
+    return newest;
+  }
+  // Of the whole lines of metrics.jsonl, whose steps rise; 0 where there is none.
+  int64_t last_logged_step(const std::string& name) {
+    const fs::path file = folder_ / (name + "/metrics.jsonl");
+    if (!fs::exists(file)) return 0;
+    std::istringstream metrics(test::read_file(file));
+    int64_t before = 0;
+    for (std::string line; std::getline(metrics, line) && !metrics.eof();) {
+      const int64_t step = nlohmann::json::parse(line).at("step");
+      EXPECT_GT(step, before);
+      before = step;
+    }
+    return before;
   }
   test::TempDir folder_;
 };
@@ -189,6 +212,11 @@ TEST_F(TrainCommand, KilledTwentyTimesEndsWithTheSameWeights) {
   double whole = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::mt19937 random(20);  // kill times differ between machines anyway
   std::uniform_real_distribution<double> fraction(0.1, 0.9);
+  // Each chain of kills that comes to the end is compared, and the last one.
+  const auto expect_same_end = [&] {
+    EXPECT_EQ(weights_hash("killed"), weights_hash("straight"));
+    EXPECT_EQ(json("killed/result.json").at("tokens"), 3200);
+  };
   int killed = 0;
   for (int run_number = 0; run_number < 100 && killed < 20; ++run_number) {
     const bool anew = !fs::exists(folder_ / "killed");
@@ -198,24 +226,20 @@ TEST_F(TrainCommand, KilledTwentyTimesEndsWithTheSameWeights) {
     ASSERT_TRUE(result.exit_code == 137 || result.exit_code == 0) << result.errors;
     if (result.exit_code == 137) {
       ++killed;
+      // A checkpoint is due with every step and a line of metrics stands before it.
+      const int64_t logged = last_logged_step("killed");
+      EXPECT_GE(newest_checkpoint("killed"), logged - 1);
     } else {
       if (anew) whole *= 0.9;  // the machine was slower when it was measured
+      expect_same_end();
       fs::remove_all(folder_ / "killed");
     }
   }
   ASSERT_EQ(killed, 20);
   const ProgramResult last = train("killed", {"--resume"});
   ASSERT_EQ(last.exit_code, 0) << last.errors;
-  EXPECT_EQ(weights_hash("killed"), weights_hash("straight"));
-  EXPECT_EQ(json("killed/result.json").at("tokens"), 3200);
-  std::istringstream metrics(test::read_file(folder_ / "killed/metrics.jsonl"));
-  int64_t before = 0;
-  for (std::string line; std::getline(metrics, line);) {
-    const int64_t step = nlohmann::json::parse(line).at("step");
-    EXPECT_GT(step, before);
-    before = step;
-  }
-  EXPECT_EQ(before, 50);
+  expect_same_end();
+  EXPECT_EQ(last_logged_step("killed"), 50);
 }
 
 TEST_F(TrainCommand, DamagedNewestCheckpointIsPassedOver) {
@@ -266,6 +290,24 @@ TEST_F(TrainCommand, ResumeSaysWhereItBegins) {
   EXPECT_NE(second.find("resumed after step 1 (64 tokens)\n"), std::string::npos) << second;
 }
 
+// Another rate is possible and never silent: the run's files know the commands that made it.
+TEST_F(TrainCommand, ResumeNamesOtherSettingsAndKeepsTheEarlierCommands) {
+  ASSERT_EQ(train("run", {"--training.tokens=64"}).exit_code, 0);
+  const ProgramResult same = train("run", {"--resume", "--training.tokens=64"});
+  EXPECT_EQ(same.errors, "");
+  const ProgramResult other =
+      train("run", {"--resume", "--training.tokens=128", "--optimizer.learning_rate=0.5"});
+  ASSERT_EQ(other.exit_code, 0) << other.errors;
+  EXPECT_NE(other.errors.find("goes on with other settings than before: "
+                              "optimizer.learning_rate: 0.01 -> 0.5\n"),
+            std::string::npos)
+      << other.errors;
+  const auto earlier = json("run/run.json").at("earlier");
+  ASSERT_EQ(earlier.size(), 1U);
+  EXPECT_EQ(earlier[0].at("until_step"), 1);
+  EXPECT_EQ(earlier[0].at("command").back(), "--training.tokens=64");
+}
+
 // Spinning threads make training many times slower where another process wants a core.
 TEST_F(TrainCommand, ThreadsWaitPassivelyUnlessTheUserSaysOtherwise) {
   unsetenv("OMP_WAIT_POLICY");
@@ -293,6 +335,16 @@ TEST_F(TrainCommand, FullDiskIsAnErrorAndTheCheckpointSurvives) {
   EXPECT_EQ(checkpoints("run").back(), "step-000000000010");
   const ProgramResult again = train("run", {"--resume", "--training.tokens=1280"});
   EXPECT_EQ(again.exit_code, 0) << again.errors;
+}
+
+TEST_F(TrainCommand, FullDiskAtTheFirstCheckpointLeavesNothing) {
+  const ProgramResult full =
+      test::run_program({.arguments = {"train", "tiny.toml", "--quiet", "--run.folder=run"},
+                         .folder = folder_.path().string(),
+                         .file_limit = 8192});
+  EXPECT_EQ(full.exit_code, 2) << full.errors;
+  EXPECT_FALSE(fs::exists(folder_ / "run"));
+  EXPECT_EQ(train("run").exit_code, 0);
 }
 
 TEST_F(TrainCommand, SweepTabulatesAndGoesOn) {

@@ -268,6 +268,16 @@ TEST(Config, DescribesEveryKeyWithItsDefault) {
             std::string::npos);
 }
 
+TEST(Config, DifferencesNameKeysAndBothValues) {
+  Example before, after;
+  EXPECT_TRUE(config::differences(before, after).empty());
+  after.shape = Shape::kSquare;
+  after.model.num_heads = 8;
+  EXPECT_EQ(
+      config::differences(before, after),
+      (std::vector<std::string>{"shape: \"round\" -> \"square\"", "model.num_heads: 4 -> 8"}));
+}
+
 bool same_bits(double a, double b) {
   return (std::isnan(a) && std::isnan(b)) || std::memcmp(&a, &b, sizeof a) == 0;
 }

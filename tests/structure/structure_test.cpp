@@ -49,7 +49,7 @@ const std::set<std::string> kForbiddenHeaders = {
 const fs::path kRoot = REYNARD_SOURCE_DIR;
 
 bool is_source(const fs::path& path) {
-  static const std::set<std::string> endings = {".h", ".cpp", ".cu", ".cuh"};
+  static const std::set<std::string> endings = {".h", ".inl", ".cpp", ".cu", ".cuh"};
   return endings.count(path.extension().string()) > 0;
 }
 

@@ -30,7 +30,7 @@ namespace {
   arguments.push_back(nullptr);
   const int files[] = {
       open(run.input_file.empty() ? "/dev/null" : run.input_file.c_str(), O_RDONLY),
-      open(output.c_str(), O_WRONLY | O_CREAT, 0600),
+      open((run.output_file.empty() ? output : run.output_file).c_str(), O_WRONLY | O_CREAT, 0600),
       open(errors.c_str(), O_WRONLY | O_CREAT, 0600)};
   for (int i = 0; i < 3; ++i) {
     if (dup2(files[i], i) != i) _exit(126);
@@ -83,7 +83,7 @@ ProgramResult run_program(const ProgramRun& run) {
   }
   ProgramResult result;
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  result.output = read_file(output);
+  if (run.output_file.empty()) result.output = read_file(output);
   result.errors = read_file(errors);
   return result;
 }

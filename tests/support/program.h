@@ -11,6 +11,7 @@ struct ProgramRun {
   std::vector<std::string> arguments;  // after the program's name
   std::string folder = {};             // working folder; empty: this one
   std::string input_file = {};         // its standard input; empty: nothing
+  std::string output_file = {};        // its standard output; empty: kept for the result
   int64_t memory_limit = 0;            // bytes of data the program may have; 0: no limit
   int64_t file_limit = 0;              // bytes a file may have, as on a full disk; 0: no limit
   double seconds_limit = 60;           // then it is killed
