@@ -1,6 +1,7 @@
 #include "reynard/attention/bias.h"
 
 #include "reynard/tensor/check.h"
+#include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
 
 #include <ATen/TensorOperators.h>
@@ -32,6 +33,18 @@ TEST(GateSums, StayExactOverLongSequences) {
   const float gate = std::log(0.9F);
   const at::Tensor sums = gate_sums(at::full({1, T, 1}, gate, at::kFloat));
   EXPECT_NEAR(sums[0][0][T - 1].item<double>(), static_cast<double>(gate) * T, 1e-7);
+}
+
+// More positions and heads than a kernel takes at once.
+TEST(GateSums, GoOnFromPieceToPiece) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    const at::Tensor drawn = test::random_inputs({.B = 2, .Tk = 1111, .H = 37}).log_gate.to(dtype);
+    const at::Tensor exact = drawn.to(at::kDouble).cumsum(1).transpose(1, 2);
+    EXPECT_TENSORS_NEAR(gate_sums(drawn), exact, 1e-9, 0);
+    // What follows changes nothing before it.
+    const at::Tensor prefix = drawn.slice(1, 0, 700).contiguous();
+    EXPECT_BITWISE_EQUAL(gate_sums(prefix), gate_sums(drawn).slice(2, 0, 700));
+  }
 }
 
 TEST(GateSums, GradientIsTheReverseRunningSum) {

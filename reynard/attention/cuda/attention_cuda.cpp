@@ -111,6 +111,14 @@ void run_backward(const BackwardTask& task, const at::TensorOptions& bytes) {
   }
 }
 
+GateScan scan_of(const at::Tensor& log_gate) {
+  return {log_gate.const_data_ptr(),
+          log_gate.scalar_type() == at::kDouble,
+          static_cast<int>(log_gate.size(0)),
+          static_cast<int>(log_gate.size(1)),
+          static_cast<int>(log_gate.size(2))};
+}
+
 // While the library is loaded.
 const bool kRegistered = [] {
   static const PartKernels table = {.forward = forward_part,
@@ -184,8 +192,9 @@ BackwardPart backward_part(const PartArguments& arguments,
 at::Tensor row_products(const at::Tensor& dout, const at::Tensor& out) {
   const c10::cuda::CUDAGuard device(dout.device());
   const int64_t B = dout.size(0), T = dout.size(1), H = dout.size(2);
-  at::Tensor products = at::zeros({B, H, T}, dout.options().dtype(at::kDouble));
-  if (dout.numel() == 0) return products;
+  const auto f64 = dout.options().dtype(at::kDouble);
+  if (dout.numel() == 0) return at::zeros({B, H, T}, f64);
+  at::Tensor products = at::empty({B, H, T}, f64);
   cuda::row_products(operand(dout),
                      operand(out),
                      static_cast<int>(B),
@@ -202,12 +211,12 @@ at::Tensor gate_sums(const at::Tensor& log_gate) {
   at::Tensor sums = at::empty({log_gate.size(0), log_gate.size(2), log_gate.size(1)},
                               log_gate.options().dtype(at::kDouble));
   if (sums.numel() == 0) return sums;
-  const GateScan scan = {log_gate.const_data_ptr(),
-                         log_gate.scalar_type() == at::kDouble,
-                         static_cast<int>(log_gate.size(0)),
-                         static_cast<int>(log_gate.size(1)),
-                         static_cast<int>(log_gate.size(2))};
-  gate_sums(scan, sums.data_ptr<double>(), c10::cuda::getCurrentCUDAStream());
+  GateScan scan = scan_of(log_gate);
+  scan.overlaps = current_path() >= Path::kSm90;
+  const at::Tensor totals =
+      at::empty({int64_t{scan.B} * scan.H * gate_chunks(scan.T)}, sums.options());
+  gate_sums(
+      scan, totals.data_ptr<double>(), sums.data_ptr<double>(), c10::cuda::getCurrentCUDAStream());
   return sums;
 }
 
@@ -218,11 +227,7 @@ at::Tensor gate_sums_backward(const at::Tensor& dsums,
   at::Tensor dgate = at::empty(log_gate.sizes(), log_gate.options());
   if (dgate.numel() == 0) return dgate;
   GateGradient gradient;
-  gradient.scan = {log_gate.const_data_ptr(),
-                   log_gate.scalar_type() == at::kDouble,
-                   static_cast<int>(log_gate.size(0)),
-                   static_cast<int>(log_gate.size(1)),
-                   static_cast<int>(log_gate.size(2))};
+  gradient.scan = scan_of(log_gate);
   gradient.dsums = dsums.const_data_ptr<double>();
   if (first_key.defined()) {
     gradient.first_key = first_key.const_data_ptr<int32_t>();

@@ -2,6 +2,7 @@
 
 #include "reynard/attention/bias_limits.h"
 #include "reynard/attention/cuda/launch.h"
+#include "reynard/attention/cuda/registers.cuh"
 
 namespace reynard::attention::cuda {
 
@@ -58,33 +59,6 @@ __device__ Run scanned_before(const Run& own, Run* warps, Run& whole) {
   return before;
 }
 
-template <class Scalar>
-__global__ void __launch_bounds__(kThreads) sums_kernel(const GateScan scan, double* sums) {
-  __shared__ Run warps[kWarps];
-  const int row = blockIdx.x, b = row / scan.H, h = row % scan.H;
-  const auto* gates = static_cast<const Scalar*>(scan.log_gate) + int64_t{b} * scan.T * scan.H + h;
-  double* out = sums + int64_t{row} * scan.T;
-  Run carry;
-  for (int base = 0; base < scan.T; base += kStep) {
-    const int first = base + threadIdx.x * kOwn;
-    Run own;
-    double values[kOwn];
-    for (int e = 0; e < kOwn; ++e) {
-      const int t = first + e;
-      const double gate = t < scan.T ? static_cast<double>(gates[int64_t{t} * scan.H]) : 0;
-      // Written so that NaN stays.
-      own.sum += gate < kSmallestLogGate ? kSmallestLogGate : gate;
-      values[e] = own.sum;
-    }
-    Run whole;
-    const Run before = join(carry, scanned_before(own, warps, whole));
-    for (int e = 0; e < kOwn; ++e) {
-      if (first + e < scan.T) out[first + e] = before.sum + values[e];
-    }
-    carry = join(carry, whole);
-  }
-}
-
 // Positions are walked from the last to the first.
 template <class Scalar>
 __global__ void __launch_bounds__(kThreads) gradient_kernel(const GateGradient g) {
@@ -123,16 +97,152 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(const GateGradient g
   }
 }
 
+// ---- sums: chunks of positions by themselves, then each with what lies before it ----
+
+constexpr int kChunk = 256;  // positions
+constexpr int kChunkWarps = 8;
+constexpr int kLaneSteps = kChunk / 32;
+
+__host__ __device__ int num_chunks(int T) {
+  return (T + kChunk - 1) / kChunk;
+}
+
+// Heads whose gates lie in 128 bytes.
+template <class Scalar>
+constexpr int kHeadsPerChunk = 128 / sizeof(Scalar);
+
+// The gates of a chunk, read in rows of heads and walked along positions.
+template <class Scalar>
+struct Chunk {
+  static constexpr int kHeads = kHeadsPerChunk<Scalar>;
+
+  __device__ Chunk(const GateScan& scan, Scalar (*gates)[kHeads + 1])
+      : gates_(gates),
+        number_(blockIdx.x % num_chunks(scan.T)),
+        batch_(blockIdx.x / num_chunks(scan.T)),
+        first_(number_ * kChunk),
+        first_head_(blockIdx.y * kHeads) {
+    const int64_t start = (int64_t{batch_} * scan.T + first_) * scan.H + first_head_;
+    const auto* from = static_cast<const Scalar*>(scan.log_gate) + start;
+    const int t_end = scan.T - first_, h_end = scan.H - first_head_;
+#pragma unroll 8
+    for (int i = threadIdx.x; i < kChunk * kHeads; i += 32 * kChunkWarps) {
+      const int t = i / kHeads, h = i % kHeads;
+      gates[t][h] = t < t_end && h < h_end ? from[int64_t{t} * scan.H + h] : Scalar{0};
+    }
+    __syncthreads();
+  }
+
+  // Of position first() + 32 step + lane.
+  __device__ double gate(int h, int step) const {
+    const double gate = gates_[32 * step + threadIdx.x % 32][h];
+    // Written so that NaN stays.
+    return gate < kSmallestLogGate ? kSmallestLogGate : gate;
+  }
+  __device__ int number() const {
+    return number_;
+  }
+  __device__ int first() const {
+    return first_;
+  }
+  // Heads of this block of threads, and the row of (B, H) of one of them.
+  __device__ int num_heads(const GateScan& scan) const {
+    return min(kHeads, scan.H - first_head_);
+  }
+  __device__ int64_t row(const GateScan& scan, int h) const {
+    return int64_t{batch_} * scan.H + first_head_ + h;
+  }
+
+ private:
+  const Scalar (*gates_)[kHeads + 1];
+  int number_, batch_, first_, first_head_;
+};
+
+__device__ double warp_sum(double value) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(~0U, value, distance);
+  }
+  return value;
+}
+
+//   totals (B, H, chunks)
+template <class Scalar>
+__global__ void __launch_bounds__(32 * kChunkWarps)
+    totals_kernel(const GateScan scan, double* totals) {
+  let_next_kernel_start();
+  __shared__ Scalar gates[kChunk][Chunk<Scalar>::kHeads + 1];
+  const Chunk<Scalar> chunk(scan, gates);
+  for (int h = threadIdx.x / 32; h < chunk.num_heads(scan); h += kChunkWarps) {
+    double total = 0;
+#pragma unroll
+    for (int step = 0; step < kLaneSteps; ++step) total += chunk.gate(h, step);
+    total = warp_sum(total);
+    const int64_t place = chunk.row(scan, h) * num_chunks(scan.T) + chunk.number();
+    if (threadIdx.x % 32 == 0) totals[place] = total;
+  }
+}
+
+template <class Scalar>
+__global__ void __launch_bounds__(32 * kChunkWarps)
+    sums_kernel(const GateScan scan, const double* totals, double* sums) {
+  let_next_kernel_start();
+  __shared__ Scalar gates[kChunk][Chunk<Scalar>::kHeads + 1];
+  const Chunk<Scalar> chunk(scan, gates);
+  wait_for_kernel_before();
+  const int lane = threadIdx.x % 32;
+  for (int h = threadIdx.x / 32; h < chunk.num_heads(scan); h += kChunkWarps) {
+    const int64_t row = chunk.row(scan, h);
+    const double* of_row = totals + row * num_chunks(scan.T);
+    double before = 0;
+    for (int c = lane; c < chunk.number(); c += 32) before += of_row[c];
+    before = warp_sum(before);
+    double runs[kLaneSteps];
+#pragma unroll
+    for (int step = 0; step < kLaneSteps; ++step) runs[step] = chunk.gate(h, step);
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+#pragma unroll
+      for (double& run : runs) {
+        const double other = __shfl_up_sync(~0U, run, distance);
+        if (lane >= distance) run += other;
+      }
+    }
+#pragma unroll
+    for (int step = 0; step < kLaneSteps; ++step) {
+      const int t = chunk.first() + 32 * step + lane;
+      if (t < scan.T) sums[row * scan.T + t] = before + runs[step];
+      before += __shfl_sync(~0U, runs[step], 31);
+    }
+  }
+}
+
+template <class Scalar>
+void launch_sums(const GateScan& scan, double* totals, double* sums, cudaStream_t stream) {
+  const int heads = kHeadsPerChunk<Scalar>;
+  const dim3 blocks(num_chunks(scan.T) * scan.B, (scan.H + heads - 1) / heads);
+  totals_kernel<Scalar><<<blocks, 32 * kChunkWarps, 0, stream>>>(scan, totals);
+  REYNARD_CUDA_CHECK_LAUNCH();
+  launch_early(sums_kernel<Scalar>,
+               blocks,
+               32 * kChunkWarps,
+               stream,
+               scan.overlaps,
+               scan,
+               static_cast<const double*>(totals),
+               sums);
+  REYNARD_CUDA_CHECK_LAUNCH();
+}
+
 }  // namespace
 
-void gate_sums(const GateScan& scan, double* sums, cudaStream_t stream) {
-  const unsigned rows = scan.B * scan.H;
-  if (scan.is_double) {
-    sums_kernel<double><<<rows, kThreads, 0, stream>>>(scan, sums);
-  } else {
-    sums_kernel<float><<<rows, kThreads, 0, stream>>>(scan, sums);
-  }
-  REYNARD_CUDA_CHECK_LAUNCH();
+int gate_chunks(int T) {
+  return num_chunks(T);
+}
+
+void gate_sums(const GateScan& scan, double* totals, double* sums, cudaStream_t stream) {
+  const auto run = scan.is_double ? &launch_sums<double> : &launch_sums<float>;
+  run(scan, totals, sums, stream);
 }
 
 void gate_sums_backward(const GateGradient& gradient, cudaStream_t stream) {

@@ -1,6 +1,6 @@
 #pragma once
 // The running sums of the log gates in f64 and their gradient, a true reverse running sum (no
-// subtraction of prefix sums). One block of threads per (batch, head) row; a fixed order of sums.
+// subtraction of prefix sums). A fixed order of sums, that of a prefix whatever follows it.
 
 #include <cuda_runtime_api.h>
 
@@ -12,10 +12,14 @@ struct GateScan {
   const void* log_gate = nullptr;  // (B, T, H)
   bool is_double = false;          // f64 gates; else f32
   int B = 0, T = 0, H = 0;
+  bool overlaps = false;  // whether this GPU starts a kernel while the one before it runs
 };
 
-//   sums (B, H, T)
-void gate_sums(const GateScan& scan, double* sums, cudaStream_t stream);
+// Pieces of a row of T positions that are summed by themselves.
+int gate_chunks(int T);
+
+//   sums (B, H, T); totals (B, H, gate_chunks(T)) is scratch
+void gate_sums(const GateScan& scan, double* totals, double* sums, cudaStream_t stream);
 
 struct GateGradient {
   GateScan scan;

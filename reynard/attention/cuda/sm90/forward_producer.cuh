@@ -40,7 +40,7 @@ class Producer {
   __device__ void load_queries(const QueryTask& task, int slot) {
     const uint32_t full = shared_address(&s_.query_full[slot]);
     const Problem& problem = p_.task.problem;
-    b_ = task.head / problem.H, h_ = task.head % problem.H;
+    b_ = task.batch, h_ = task.head - b_ * problem.H;
     g_ = h_ / (problem.H / problem.G);
     arrive_expecting(full, C::kQueryBytes + C::kQuerySumBytes);
     for (int half = 0; half < C::kHalves; ++half) {

@@ -1,6 +1,7 @@
 #include "reynard/attention/cuda/sm90/plan.h"
 
 #include "reynard/attention/cuda/launch.h"
+#include "reynard/attention/cuda/registers.cuh"
 #include "reynard/attention/cuda/visibility.cuh"
 
 #include <cuda_bf16.h>
@@ -35,23 +36,41 @@ __device__ SplitSum split_sum(double sum) {
   return {high, static_cast<float>(scaled - high)};
 }
 
-// Thread 0 to 127 of those that make the index-th record.
-__device__ void make_record(const Problem& p, BiasRecord* records, int64_t index, int thread) {
-  const int num_blocks = div_up(p.Tk, kKeysPerBlock);
+// A warp makes the index-th record. With `query_sums`, rows of `padded` sums, it writes the sums of
+// its keys there too, since those of the queries are the same, and what follows the last query.
+__device__ void make_record(
+    const Problem& p, BiasRecord* records, int64_t index, SplitSum* query_sums, int padded) {
+  const int num_blocks = div_up(p.Tk, kKeysPerBlock), lane = threadIdx.x % 32;
   if (index >= int64_t{p.B} * p.H * num_blocks) return;
-  const int first = static_cast<int>(index % num_blocks) * kKeysPerBlock;
-  const double* sums = p.key_sums + index / num_blocks * p.Tk;
-  const double last = sums[min(first + kKeysPerBlock, p.Tk) - 1];
-  const double own = sums[min(first + thread, p.Tk - 1)];
+  const int64_t head = index / num_blocks;
+  const int n = static_cast<int>(index % num_blocks), first = n * kKeysPerBlock;
+  const double* sums = p.key_sums + head * p.Tk;
+  const double last = sums[min(first + kKeysPerBlock, p.Tk) - 1], factor = 1.0 / p.scale;
+  double own[kKeysPerBlock / 32];
+#pragma unroll
+  for (int i = 0; i < kKeysPerBlock / 32; ++i) own[i] = sums[min(first + 32 * i + lane, p.Tk - 1)];
   BiasRecord& record = records[index];
-  const auto bias = static_cast<float>((last - own) / p.scale);
-  reinterpret_cast<uint4*>(record.keys)[thread] = split_number(bias, false);
-  record.sums[thread] = split_sum(own);
+#pragma unroll
+  for (int i = 0; i < kKeysPerBlock / 32; ++i) {
+    const int key = 32 * i + lane;
+    const auto bias = static_cast<float>((last - own[i]) * factor);
+    reinterpret_cast<uint4*>(record.keys)[key] = split_number(bias, false);
+    const SplitSum sum = split_sum(own[i]);
+    record.sums[key] = sum;
+    if (query_sums && first + key < padded) query_sums[head * padded + first + key] = sum;
+  }
+  if (!query_sums || n + 1 < num_blocks) return;
+  for (int i = first + kKeysPerBlock + lane; i < padded; i += 32) {
+    query_sums[head * padded + i] = split_sum(last);
+  }
 }
 
-__global__ void __launch_bounds__(kKeysPerBlock)
+constexpr int kRecordsPerBlock = kPlanThreads / 32;
+
+__global__ void __launch_bounds__(kPlanThreads)
     records_kernel(const Problem p, BiasRecord* records) {
-  make_record(p, records, blockIdx.x, threadIdx.x);
+  const int64_t index = int64_t{blockIdx.x} * kRecordsPerBlock + threadIdx.x / 32;
+  make_record(p, records, index, nullptr, 0);
 }
 
 __global__ void __launch_bounds__(kQueriesPerTile)
@@ -87,6 +106,11 @@ __device__ BlockRange range_of(const Problem& p, int b, int h, int first, int en
   const int last = keys_of_query(p, b, h, end - 1).end - 1;
   if (last < begin) return {};
   return {begin / kKeysPerBlock, last / kKeysPerBlock};
+}
+
+// Whether every query is a key, and its sum that of the key.
+__host__ __device__ bool same_sums(const Problem& p) {
+  return p.query_sums == p.key_sums && p.Tq == p.Tk;
 }
 
 // A block of threads for a section of heads: a counting sort of its tasks by falling cost. The
@@ -129,6 +153,7 @@ __device__ void plan_section(const Problem& p, int rows, const Plan& plan) {
   for (int task = first_task + threadIdx.x; task < end_task; task += kPlanThreads) {
     const BlockRange range = plan.ranges[task];
     QueryTask taken = {.head = task / num_blocks, .m = task % num_blocks, .blocks = range};
+    taken.batch = taken.head / p.H;
     for (int group = 0; group * 64 < rows; ++group) {
       taken.starts[group] = start_of(p, taken.head, min(taken.m * rows + group * 64, p.Tq - 1));
     }
@@ -136,18 +161,19 @@ __device__ void plan_section(const Problem& p, int rows, const Plan& plan) {
   }
 }
 
-// Blocks of threads for sections of heads, then for four records each, then for the sums of 512
-// queries each.
+// Blocks of threads for sections of heads, then for records, then for the sums of queries where
+// those are not the sums of the keys.
 __global__ void __launch_bounds__(kPlanThreads)
     prepare_kernel(const QueryPreparation to, int num_sections, int record_blocks) {
+  let_next_kernel_start();
+  wait_for_kernel_before();
   const Problem& p = to.problem;
   if (static_cast<int>(blockIdx.x) < num_sections) return plan_section(p, to.rows, to.plan);
   const int64_t block = blockIdx.x - num_sections;
   if (block < record_blocks) {
-    constexpr int kRecords = kPlanThreads / kKeysPerBlock;
-    const int thread = threadIdx.x;
-    return make_record(
-        p, to.records, block * kRecords + thread / kKeysPerBlock, thread % kKeysPerBlock);
+    const int64_t index = block * kRecordsPerBlock + threadIdx.x / 32;
+    SplitSum* query_sums = same_sums(p) ? to.query_sums : nullptr;
+    return make_record(p, to.records, index, query_sums, to.padded);
   }
   const int64_t i = (block - record_blocks) * kPlanThreads + threadIdx.x, head = i / to.padded;
   if (head >= int64_t{p.B} * p.H) return;
@@ -215,8 +241,10 @@ void plan_keys(const Problem& problem, int rows, const KeyPlan& plan, cudaStream
 }
 
 void make_bias_records(const Problem& problem, BiasRecord* records, cudaStream_t stream) {
-  const unsigned blocks = problem.B * problem.H * div_up(problem.Tk, kKeysPerBlock);
-  records_kernel<<<blocks, kKeysPerBlock, 0, stream>>>(problem, records);
+  const int64_t num_records = int64_t{problem.B} * problem.H * div_up(problem.Tk, kKeysPerBlock);
+  const auto blocks =
+      static_cast<unsigned>((num_records + kRecordsPerBlock - 1) / kRecordsPerBlock);
+  records_kernel<<<blocks, kPlanThreads, 0, stream>>>(problem, records);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 
@@ -227,11 +255,16 @@ void prepare_queries(const QueryPreparation& to, cudaStream_t stream) {
     return static_cast<int>((threads + kPlanThreads - 1) / kPlanThreads);
   };
   const int sections = div_up(p.B * p.H, kHeadsPerSection);
-  const int64_t record_threads = heads * div_up(p.Tk, kKeysPerBlock) * kKeysPerBlock;
-  const int record_blocks = to.records ? blocks_for(record_threads) : 0;
-  const int sum_blocks = to.records ? blocks_for(heads * to.padded) : 0;
-  prepare_kernel<<<sections + record_blocks + sum_blocks, kPlanThreads, 0, stream>>>(
-      to, sections, record_blocks);
+  const int record_blocks = to.records ? blocks_for(heads * div_up(p.Tk, kKeysPerBlock) * 32) : 0;
+  const int sum_blocks = to.records && !same_sums(p) ? blocks_for(heads * to.padded) : 0;
+  launch_early(prepare_kernel,
+               sections + record_blocks + sum_blocks,
+               kPlanThreads,
+               stream,
+               /*overlaps=*/true,
+               to,
+               sections,
+               record_blocks);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 

@@ -71,7 +71,7 @@ struct alignas(16) QueryTask {
   int m = -1;    // -1: there is no such task
   BlockRange blocks;
   int starts[kMostGroups] = {};  // of each 64 queries: keys before it are pruned
-  int padding = 0;
+  int batch = 0;                 // b
 };
 
 struct Plan {
