@@ -10,6 +10,7 @@ namespace reynard::attention::cuda::sm90::fwd {
 
 constexpr double kLog2E = 1.4426950408889634;
 constexpr double kLn2 = 0.69314718055994531;
+constexpr auto kLn2High = static_cast<float>(kLn2), kLn2Low = static_cast<float>(kLn2 - kLn2High);
 constexpr float kLowest = -1e30F;    // finite, so that differences of references are
 constexpr float kLargestExcess = 8;  // of a score over its row's reference, in powers of two
 
@@ -26,8 +27,7 @@ class Consumer {
         s_(s),
         warpgroup_(warpgroup),
         thread_(threadIdx.x % kWarpgroup),
-        scale2_(static_cast<float>(p.task.problem.scale * kLog2E)),
-        inverse_scale2_(static_cast<float>(1 / (p.task.problem.scale * kLog2E))) {}
+        scale2_(static_cast<float>(p.task.problem.scale * kLog2E)) {}
 
   __device__ __forceinline__ void run() {
     // The first turn at the matrix unit is the first warpgroup's.
@@ -38,7 +38,7 @@ class Consumer {
       const volatile QueryTask& shared = s_.tasks[slot_];
       const int m = shared.m;
       if (m < 0) break;
-      head_ = shared.head;
+      head_ = shared.head, batch_ = shared.batch;
       first_row_ = m * C::kRows + warpgroup_ * 64;
       start_ = shared.starts[warpgroup_];
       attend({shared.blocks.first, shared.blocks.last});
@@ -50,14 +50,17 @@ class Consumer {
  private:
   // ---- what the rows see ----
 
-  __device__ __forceinline__ int row(int r) const {
-    return first_row_ + thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * r;
+  __device__ __forceinline__ int own_row(int r) const {  // of the warpgroup's 64
+    return thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * r;
+  }
+  __device__ __forceinline__ int row(int r) const { return first_row_ + own_row(r); }
+
+  __device__ __forceinline__ int head_in_batch() const {
+    return head_ - batch_ * p_.task.problem.H;
   }
 
-  __device__ __forceinline__ int batch() const { return head_ / p_.task.problem.H; }
-
   __device__ __forceinline__ KeyRange keys_of(int query) const {
-    return keys_from(p_.task.problem, batch(), start_, query);
+    return keys_from(p_.task.problem, batch_, start_, query);
   }
 
   __device__ __forceinline__ void look() {
@@ -68,14 +71,15 @@ class Consumer {
       if (row(r) < problem.Tq) visible_[r] = keys_of(row(r));
       reference_[r] = kLowest;
       total_[r] = 0;
-      if constexpr (C::kGated) own_sum_[r] = s_.query_sums[slot_][row(r) % C::kRows];
+      if constexpr (C::kGated) own_sum_[r] = s_.query_sums[slot_][warpgroup_ * 64 + own_row(r)];
     }
     own_ = {};
-    full_begin_ = full_end_ = 0;
+    full_begin_ = full_end_ = last_end_ = 0;
     if (first_row_ >= problem.Tq) return;
     const KeyRange top = keys_of(first_row_);
     const KeyRange bottom = keys_of(min(first_row_ + 63, problem.Tq - 1));
     if (bottom.end <= top.begin) return;
+    last_end_ = bottom.end;
     own_ = {top.begin / kKeysPerBlock, (bottom.end - 1) / kKeysPerBlock};
     full_begin_ = div_up(bottom.begin, kKeysPerBlock);
     full_end_ = top.end / kKeysPerBlock;
@@ -90,7 +94,12 @@ class Consumer {
     int n = blocks.last;
     for (; n >= blocks.first && n > own_.last; --n) skip_block();
     if (n >= blocks.first && n >= own_.first) {
-      first_block(n);
+      // Every second warpgroup sees only the first half of the block with its own keys.
+      if (last_end_ - n * kKeysPerBlock <= 64) {
+        first_block<64>(n);
+      } else {
+        first_block<kKeysPerBlock>(n);
+      }
       --n;
       const int first_full = max(full_begin_, own_.first);
       for (; n >= own_.first && n >= full_end_; --n) next_block<Seen::kOwn>(n);
@@ -130,22 +139,30 @@ class Consumer {
     end_turn();
   }
 
+  // Nobody sees more than the first kKeys of the block.
+  template <int kKeys>
   __device__ __forceinline__ void first_block(int n) {
+    auto& scores = reinterpret_cast<float(&)[kKeys / 2]>(scores_);
     wait(shared_address(&s_.key_full[keys_.index]), keys_.parity);
     begin_turn();
     wgmma_fence();
-    multiply_keys</*kBiased=*/false>();
+    multiply_keys</*kBiased=*/false, kKeys>();
     wgmma_commit();
     end_turn();
     wgmma_wait<0>();
-    pin(scores_);
+    pin(scores);
     release_stored_queries();
-    add_exact_bias();
+    add_exact_bias<kKeys>();
     release_keys();
-    hide(n);
+    hide<kKeys>(n);
+    float top[2];
+    row_maxima<kKeys>(top);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) reference_[r] = fmaxf(kLowest, top[r] * unit<Seen::kOwn>());
     const float none[2] = {};
-    raise_references(none);
-    weigh<true>(none);
+    weigh<kKeys, Seen::kOwn>(none);
+#pragma unroll
+    for (int i = kKeys / 4; i < kKeysPerBlock / 4; ++i) weights_[i] = 0;
   }
 
   // Scores of block n while the values of the block before are multiplied.
@@ -171,9 +188,9 @@ class Consumer {
       shift[0] = difference(own_sum_[0], last);
       shift[1] = difference(own_sum_[1], last);
     }
-    if constexpr (kSeen == Seen::kOwn) add_exact_bias();
+    if constexpr (kSeen == Seen::kOwn) add_exact_bias<kKeysPerBlock>();
     release_keys();
-    if constexpr (kSeen == Seen::kOwn) hide(n);
+    if constexpr (kSeen == Seen::kOwn) hide<kKeysPerBlock>(n);
     if constexpr (kSeen == Seen::kEnd) hide_begin(n);
     const bool exceeds = kSeen == Seen::kOwn || exceeds_reference(shift);
     if constexpr (C::kWithValues) {
@@ -182,9 +199,9 @@ class Consumer {
       release_values();
     }
     if (__any_sync(~0U, exceeds)) {
-      raise_references(shift);
+      raise_references<kSeen>(shift);
     }
-    weigh<false>(shift);
+    weigh<kKeysPerBlock, kSeen>(shift);
   }
 
   __device__ __forceinline__ void release_keys() {
@@ -203,18 +220,18 @@ class Consumer {
     return shared_address(s_.queries[slot_]) + warpgroup_ * 64 * kRowBytes;
   }
 
-  template <bool kBiased>
+  template <bool kBiased, int kKeys = kKeysPerBlock>
   __device__ __forceinline__ void multiply_keys() {
+    auto& scores = reinterpret_cast<float(&)[kKeys / 2]>(scores_);
     const uint64_t q = swizzled_descriptor(own_queries(), 16, 1024);
     const uint64_t k = swizzled_descriptor(shared_address(s_.keys[keys_.index]), 16, 1024);
 #pragma unroll
     for (int step = 0; step < C::kDim / 16; ++step) {
       const int half = step / 4, within = step % 4 * 32;
-      wgmma<kKeysPerBlock, typename C::Scalar>(
-          scores_,
-          advanced(q, half * C::kRows * kRowBytes + within),
-          advanced(k, half * kKeysPerBlock * kRowBytes + within),
-          step > 0);
+      wgmma<kKeys, typename C::Scalar>(scores,
+                                       advanced(q, half * C::kRows * kRowBytes + within),
+                                       advanced(k, half * kKeysPerBlock * kRowBytes + within),
+                                       step > 0);
     }
     if constexpr (C::kGated && kBiased) {
       // Rows of depth 0 to 7 repeat themselves on the left; the right operand does from depth 8 on,
@@ -243,29 +260,41 @@ class Consumer {
     return (a.high - b.high) + (a.low - b.low);
   }
 
-  // c_i - c_j in the unit of the scores, of the keys in the ring.
+  // What a score is worth in powers of two; those with exact biases are powers already.
+  template <Seen kSeen>
+  __device__ __forceinline__ float unit() const {
+    return kSeen == Seen::kOwn ? 1 : scale2_;
+  }
+
+  // Scores become logits in powers of two, with c_i - c_j of the keys in the ring.
+  template <int kKeys>
   __device__ __forceinline__ void add_exact_bias() {
-    if constexpr (C::kGated) {
-      const auto* pairs = reinterpret_cast<const float4*>(s_.bias[keys_.index].sums);
+    const auto* pairs = reinterpret_cast<const float4*>(s_.bias[keys_.index].sums);
 #pragma unroll
-      for (int j = 0; j < kKeysPerBlock / 8; ++j) {
+    for (int j = 0; j < kKeys / 8; ++j) {
+      SplitSum keys[2];
+      if constexpr (C::kGated) {
         const float4 pair = pairs[4 * j + thread_ % 4];
-        const SplitSum sums[2] = {{pair.x, pair.y}, {pair.z, pair.w}};
+        keys[0] = {pair.x, pair.y}, keys[1] = {pair.z, pair.w};
+      }
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          float& score = scores_[4 * j + e];
-          score = fmaf(difference(own_sum_[e / 2], sums[e % 2]), inverse_scale2_, score);
-        }
+      for (int e = 0; e < 4; ++e) {
+        float& score = scores_[4 * j + e];
+        const SplitSum &own = own_sum_[e / 2], &key = keys[e % 2];
+        // Rounded in between without gates too: open gates give the bits of none.
+        score = C::kGated ? fmaf(score, scale2_, own.low - key.low) + (own.high - key.high)
+                          : __fmul_rn(score, scale2_);
       }
     }
   }
 
   // Scores of keys that a row must not see.
+  template <int kKeys>
   __device__ __forceinline__ void hide(int n) {
     const int base = n * kKeysPerBlock + thread_ % 4 * 2;
     const int ends[2] = {visible_[0].end - base, visible_[1].end - base};
 #pragma unroll
-    for (int i = 0; i < kKeysPerBlock / 2; ++i) {
+    for (int i = 0; i < kKeys / 2; ++i) {
       if (i / 4 * 8 + i % 2 >= ends[i / 2 % 2]) scores_[i] = -INFINITY;
     }
     if (n < full_begin_) hide_begin(n);  // the same for all threads
@@ -279,16 +308,19 @@ class Consumer {
     }
   }
 
+  template <int kKeys>
   __device__ __forceinline__ void row_maxima(float (&top)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float even = scores_[2 * r], odd = scores_[2 * r + 1];
 #pragma unroll
-      for (int j = 1; j < kKeysPerBlock / 8; ++j) {
+      for (int j = 1; j < kKeys / 8; ++j) {
         even = fmaxf(even, scores_[4 * j + 2 * r]);
         odd = fmaxf(odd, scores_[4 * j + 2 * r + 1]);
       }
       top[r] = fmaxf(even, odd);
+      top[r] = fmaxf(top[r], __shfl_xor_sync(~0U, top[r], 1));
+      top[r] = fmaxf(top[r], __shfl_xor_sync(~0U, top[r], 2));
     }
   }
 
@@ -313,14 +345,13 @@ class Consumer {
   }
 
   // References become the exact maxima so far; what was summed is brought to them.
+  template <Seen kSeen>
   __device__ __forceinline__ void raise_references(const float (&shift)[2]) {
     float top[2], keep[2];
-    row_maxima(top);
+    row_maxima<kKeysPerBlock>(top);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      top[r] = fmaxf(top[r], __shfl_xor_sync(~0U, top[r], 1));
-      top[r] = fmaxf(top[r], __shfl_xor_sync(~0U, top[r], 2));
-      const float raised = fmaxf(reference_[r], fmaf(top[r], scale2_, shift[r]));
+      const float raised = fmaxf(reference_[r], fmaf(top[r], unit<kSeen>(), shift[r]));
       keep[r] = exp2_fast(reference_[r] - raised);
       reference_[r] = raised;
       total_[r] *= keep[r];
@@ -329,24 +360,24 @@ class Consumer {
     for (int i = 0; i < C::kDim / 2; ++i) out_[i] *= keep[i / 2 % 2];
   }
 
-  // Weights of a block as the left operand of the next product; the first ones start the sums.
-  template <bool kFirst>
+  // Weights of a block as the left operand of the next product.
+  template <int kKeys, Seen kSeen>
   __device__ __forceinline__ void weigh(const float (&shift)[2]) {
     const float minus[2] = {shift[0] - reference_[0], shift[1] - reference_[1]};
     float sums[4] = {};
 #pragma unroll
-    for (int j = 0; j < kKeysPerBlock / 8; ++j) {
+    for (int j = 0; j < kKeys / 8; ++j) {
       float w[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        w[e] = exp2_fast(fmaf(scores_[4 * j + e], scale2_, minus[e / 2]));
+        w[e] = exp2_fast(fmaf(scores_[4 * j + e], unit<kSeen>(), minus[e / 2]));
         sums[e] += w[e];
       }
       weights_[2 * j] = packed(w[0], w[1], typename C::Scalar());
       weights_[2 * j + 1] = packed(w[2], w[3], typename C::Scalar());
     }
-    total_[0] = (kFirst ? 0 : total_[0]) + (sums[0] + sums[1]);
-    total_[1] = (kFirst ? 0 : total_[1]) + (sums[2] + sums[3]);
+    total_[0] += sums[0] + sums[1];
+    total_[1] += sums[2] + sums[3];
   }
 
   // ---- results ----
@@ -358,9 +389,10 @@ class Consumer {
     for (int r = 0; r < 2; ++r) {
       total_[r] += __shfl_xor_sync(~0U, total_[r], 1);
       total_[r] += __shfl_xor_sync(~0U, total_[r], 2);
-      inverse[r] = total_[r] > 0 ? 1 / total_[r] : 0;
+      inverse[r] = total_[r] > 0 ? __fdividef(1, total_[r]) : 0;
+      const float lse = log_sum_exp(r);
       if (thread_ % 4 == 0 && row(r) < problem.Tq) {
-        p_.task.lse[int64_t{head_} * problem.Tq + row(r)] = log_sum_exp(r);
+        p_.task.lse[int64_t{head_} * problem.Tq + row(r)] = lse;
       }
     }
     release_stored_queries();  // of a task without keys
@@ -383,8 +415,8 @@ class Consumer {
   }
 
   __device__ __forceinline__ float log_sum_exp(int r) const {
-    if (!(total_[r] > 0)) return -INFINITY;
-    return static_cast<float>(kLn2 * (reference_[r] + log2f(total_[r])));
+    const float log2 = reference_[r] + __log2f(total_[r]);
+    return total_[r] > 0 ? fmaf(log2, kLn2High, log2 * kLn2Low) : -INFINITY;
   }
 
   // Through the queries' shared memory, which is not needed any more.
@@ -410,7 +442,7 @@ class Consumer {
       for (int half = 0; half < C::kHalves; ++half) {
         store_tile(p_.out,
                    tile + half * C::kRows * kRowBytes,
-                   {half * 64, first_row_, head_ % p_.task.problem.H, batch()});
+                   {half * 64, first_row_, head_in_batch(), batch_});
       }
     }
     commit_stores();
@@ -423,8 +455,8 @@ class Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (row(r) >= problem.Tq) continue;
-      float* out = static_cast<float*>(to.data) + batch() * to.batch + int64_t{row(r)} * to.time +
-                   head_ % problem.H * to.head;
+      float* out = static_cast<float*>(to.data) + batch_ * to.batch + int64_t{row(r)} * to.time +
+                   head_in_batch() * to.head;
 #pragma unroll
       for (int j = 0; j < C::kDim / 8; ++j) {
         const int d = 8 * j + thread_ % 4 * 2;
@@ -438,13 +470,14 @@ class Consumer {
   const Params& p_;
   Shared<C>& s_;
   const int warpgroup_, thread_;
-  const float scale2_, inverse_scale2_;
-  int slot_ = 0, head_ = 0, first_row_ = 0, start_ = 0;
+  const float scale2_;
+  int slot_ = 0, head_ = 0, batch_ = 0, first_row_ = 0, start_ = 0;
   int stored_slot_ = -1;  // of queries to be released
   Stage<kStages> keys_, values_;
   KeyRange visible_[2];
   BlockRange own_;                     // blocks that this warpgroup reads
   int full_begin_ = 0, full_end_ = 0;  // blocks that every row sees whole
+  int last_end_ = 0;                   // of the keys that the last row sees
   SplitSum own_sum_[2];                // of the rows
   float scores_[kKeysPerBlock / 2];
   uint32_t weights_[kKeysPerBlock / 4];
