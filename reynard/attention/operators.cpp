@@ -316,7 +316,9 @@ ForwardResult attention_composite(const at::Tensor& q,
   if (log_gate) {
     part.sums = gate_sums(*log_gate, part.first_key);
     const c10::SymInt Tq = q.sym_size(1), Tk = k.sym_size(1);
-    query_sums = part.sums.slice_symint(2, Tk - Tq, Tk);
+    // As many queries as keys: a slice of all would cost its gradient two copies.
+    const bool same = !symbolic(q) && !symbolic(k) && Tq == Tk;
+    query_sums = same ? part.sums : part.sums.slice_symint(2, Tk - Tq, Tk);
   }
   auto [out, lse, start] =
       call_attention_parts(q, query_sums, {&part, 1}, tensor_of(logit_bound), options);

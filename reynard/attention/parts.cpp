@@ -104,10 +104,12 @@ at::Tensor row_floors(const at::Tensor& q,
 
 // rowsum(dout * out) - dlse: (B, H, Tq) f64.
 at::Tensor row_deltas(const at::Tensor& dout, const at::Tensor& dlse, const PartsForward& forward) {
-  at::Tensor delta = at::zeros_like(forward.lse, at::TensorOptions().dtype(at::kDouble));
-  if (dout.defined() && dout.scalar_type() == at::kDouble) {
+  at::Tensor delta;
+  if (!dout.defined()) {
+    delta = at::zeros_like(forward.lse, at::TensorOptions().dtype(at::kDouble));
+  } else if (dout.scalar_type() == at::kDouble) {
     delta = (dout * forward.out).sum(-1).transpose(1, 2).contiguous();
-  } else if (dout.defined()) {
+  } else {
     delta = part_kernels(dout).row_products(with_unit_stride(dout), forward.out);
   }
   return dlse.defined() ? delta - dlse : delta;
@@ -139,7 +141,7 @@ PartsForward forward_parts(const at::Tensor& q,
     if (!pruned) starts.push_back(first_visible(q, parts[p]));
   }
   const ForwardPart whole = several ? combined(results, q.scalar_type()) : results[0];
-  return {whole.out, whole.lse, at::stack(starts)};
+  return {whole.out, whole.lse, several ? at::stack(starts) : starts[0].unsqueeze(0)};
 }
 
 PartsBackward backward_parts(const at::Tensor& dout,
