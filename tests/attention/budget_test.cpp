@@ -4,6 +4,7 @@
 #include "reynard/attention/attention.h"
 #include "tests/support/attention_inputs.h"
 
+#include <ATen/TensorOperators.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,11 +15,15 @@
 namespace reynard::attention {
 namespace {
 
+using test::AttentionGradients;
 using test::AttentionInputs;
 using test::AttentionShape;
 using test::expect_within_budget;
 using test::first_keys;
+using test::in_double;
 using test::random_inputs;
+using test::run_attention;
+using test::run_reference;
 using test::Visibility;
 
 struct Case {
@@ -74,6 +79,43 @@ TEST_P(Budget, HoldsForwardAndBackward) {
 
 std::string test_name(const testing::TestParamInfo<std::tuple<Case, at::ScalarType>>& info) {
   return fmt::format("{}{}", std::get<0>(info.param).name, c10::toString(std::get<1>(info.param)));
+}
+
+AttentionInputs document_of(const AttentionInputs& in, int64_t begin, int64_t end) {
+  const auto rows = [&](const at::Tensor& x) { return x.slice(1, begin, end); };
+  return {.q = rows(in.q),
+          .k = rows(in.k),
+          .v = rows(in.v),
+          .log_gate = rows(in.log_gate),
+          .first_key = {},
+          .dout = rows(in.dout),
+          .dlse = in.dlse.slice(2, begin, end)};
+}
+
+// Kernels may take the keys of a long row in groups (2,048 keys and more of one on Hopper). Its
+// documents reach over their borders, and each is short enough for the definition.
+TEST(LongRowBudget, HoldsWhereKeysAreTakenInGroups) {
+  constexpr int64_t kDocument = 1400, kLength = 3 * kDocument;
+  constexpr double kLargestError = 1e-2;  // of bf16, relative to the norm
+  for (const int64_t D : {64, 128}) {
+    const AttentionShape shape = {.B = 1, .Tq = kLength, .Tk = kLength, .H = 2, .G = 1, .D = D};
+    AttentionInputs in = random_inputs(shape, at::kBFloat16, 3, 7);
+    in.first_key = first_keys(shape, {.documents = {kDocument, 2 * kDocument}});
+    const AttentionGradients all = run_attention(in);
+    for (int64_t begin = 0; begin < kLength; begin += kDocument) {
+      const int64_t end = begin + kDocument;
+      const AttentionGradients exact = run_reference(in_double(document_of(in, begin, end)));
+      const auto expect_near = [&](const char* name, const at::Tensor& ours, const at::Tensor& x) {
+        const double error = ((ours.slice(1, begin, end) - x).norm() / x.norm()).item<double>();
+        EXPECT_LT(error, kLargestError) << name << " of D = " << D << ", keys from " << begin;
+      };
+      expect_near("out", all.out, exact.out);
+      expect_near("dq", all.dq, exact.dq);
+      expect_near("dk", all.dk, exact.dk);
+      expect_near("dv", all.dv, exact.dv);
+      expect_near("dlog_gate", all.dlog_gate, exact.dlog_gate);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Attention,
