@@ -62,8 +62,8 @@ void launch(const ForwardTask& task, char* scratch, int num_processors, cudaStre
   const Layout layout(problem);
   Params p;
   p.q = tensor_map(problem.q, problem.B, problem.Tq, problem.H, problem.D, C::kRows);
-  p.k = tensor_map(problem.k, problem.B, problem.Tk, problem.G, problem.D, kKeysPerBlock);
-  p.v = tensor_map(problem.v, problem.B, problem.Tk, problem.G, problem.D, kKeysPerBlock);
+  p.k = tensor_map(problem.k, problem.B, problem.Tk, problem.G, problem.D, C::kKeys);
+  p.v = tensor_map(problem.v, problem.B, problem.Tk, problem.G, problem.D, C::kKeys);
   if (C::kWithValues && task.out.element != Element::kFloat) {
     p.out = tensor_map(task.out, problem.B, problem.Tq, problem.H, problem.D, 64);
   }
@@ -75,7 +75,7 @@ void launch(const ForwardTask& task, char* scratch, int num_processors, cudaStre
   auto* query_sums = reinterpret_cast<SplitSum*>(scratch + layout.query_sums);
   p.records = records, p.query_sums = query_sums;
   p.num_query_blocks = div_up(problem.Tq, C::kRows);
-  p.num_key_blocks = div_up(problem.Tk, kKeysPerBlock);
+  p.num_records = div_up(problem.Tk, kKeysPerBlock);
   p.num_tasks = problem.B * problem.H * p.num_query_blocks;
   prepare_queries({.problem = problem,
                    .rows = C::kRows,
@@ -108,7 +108,7 @@ bool takes_forward(const ForwardTask& task) {
   const Problem& p = task.problem;
   const auto tileable = [&](const Operand& x) { return is_tileable(x, p.D); };
   const bool out = !task.out.data || task.out.element == Element::kFloat || tileable(task.out);
-  return p.D <= 128 && p.Tk > 0 && tileable(p.q) && tileable(p.k) && tileable(p.v) && out;
+  return p.D <= 256 && p.Tk > 0 && tileable(p.q) && tileable(p.k) && tileable(p.v) && out;
 }
 
 int64_t forward_scratch_bytes(const Problem& problem) {
@@ -117,11 +117,18 @@ int64_t forward_scratch_bytes(const Problem& problem) {
 
 void forward(const ForwardTask& task, void* scratch, int num_processors, cudaStream_t stream) {
   auto* bytes = static_cast<char*>(scratch);
-  const bool half = task.problem.q.element == Element::kHalf;
-  const auto run = task.problem.D <= 64
-                       ? (half ? launch_variant<64, __half> : launch_variant<64, __nv_bfloat16>)
-                       : (half ? launch_variant<128, __half> : launch_variant<128, __nv_bfloat16>);
-  run(task, bytes, num_processors, stream);
+  const auto with = [&]<class Scalar>(Scalar) {
+    const int D = task.problem.D;
+    const auto run = D <= 64    ? launch_variant<64, Scalar>
+                     : D <= 128 ? launch_variant<128, Scalar>
+                                : launch_variant<256, Scalar>;
+    run(task, bytes, num_processors, stream);
+  };
+  if (task.problem.q.element == Element::kHalf) {
+    with(__half());
+  } else {
+    with(__nv_bfloat16());
+  }
 }
 
 }  // namespace reynard::attention::cuda::sm90

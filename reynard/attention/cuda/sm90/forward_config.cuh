@@ -12,12 +12,15 @@ namespace reynard::attention::cuda::sm90::fwd {
 
 constexpr int kStages = 2;
 
-// kDim: head dimension rounded up to 64 or 128.
+// kDim: head dimension rounded up to 64, 128 or 256.
 template <int kDim_, class Scalar_, bool kGated_, bool kWithValues_>
 struct Config {
   static constexpr int kDim = kDim_;
   using Scalar = Scalar_;
   static constexpr bool kGated = kGated_, kWithValues = kWithValues_;
+  // Keys of a block: 64 x 256 sums leave registers for 64 scores a row, and tiles of as many fit.
+  static constexpr int kKeys = kDim <= 128 ? kKeysPerBlock : 64;
+  static constexpr int kBlocksPerRecord = kKeysPerBlock / kKeys;
   // More warpgroups hide more of each other's softmax; 64 x 128 sums leave room for two only.
   static constexpr int kWarpgroups = kDim == 64 ? 3 : 2;
   static_assert(kWarpgroups <= QueryTask::kMostGroups);
@@ -26,13 +29,14 @@ struct Config {
   static constexpr int kConsumerRegisters = kDim == 64 ? 160 : 240;
   static constexpr int kProducerRegisters = kDim == 64 ? 32 : 24;
   static constexpr int kHalves = kDim / 64;  // tiles of 64 dimensions
-  static constexpr int kQueryBytes = kRows * kDim * 2, kKeyBytes = kKeysPerBlock * kDim * 2;
+  static constexpr int kQueryBytes = kRows * kDim * 2, kKeyBytes = kKeys * kDim * 2;
+  static constexpr int kQuerySlots = kDim <= 128 ? 2 : 1;  // tasks whose queries are held
   static constexpr int kQuerySumBytes = kGated ? kRows * sizeof(SplitSum) : 0;
 };
 
 template <class C>
 struct alignas(1024) Shared {
-  char queries[2][C::kQueryBytes];
+  char queries[C::kQuerySlots][C::kQueryBytes];
   char keys[kStages][C::kKeyBytes];
   // Before the values: an operand that repeats itself counts as longer than it is when addresses
   // are checked (compute-sanitizer).
@@ -40,9 +44,9 @@ struct alignas(1024) Shared {
   alignas(1024) char values[C::kWithValues ? kStages : 1][C::kWithValues ? C::kKeyBytes : 1024];
   // What meets the biases: a left operand of 64 rows that are all {1, 1, 1, 0 ...}.
   alignas(128) SplitNumber ones[8], zeros[8];
-  alignas(128) SplitSum query_sums[2][C::kRows];
-  alignas(16) QueryTask tasks[2];
-  uint64_t query_full[2], query_empty[2];
+  alignas(128) SplitSum query_sums[C::kQuerySlots][C::kRows];
+  alignas(16) QueryTask tasks[C::kQuerySlots];
+  uint64_t query_full[C::kQuerySlots], query_empty[C::kQuerySlots];
   uint64_t key_full[kStages], key_empty[kStages];
   uint64_t value_full[kStages], value_empty[kStages];
 };
@@ -53,12 +57,18 @@ struct Params {
   const BiasRecord* records;
   const SplitSum* query_sums;  // (B, H, num_query_blocks kRows)
   Plan plan;
-  int num_tasks, num_query_blocks, num_key_blocks;
+  int num_tasks, num_query_blocks, num_records;  // records of a head
 };
+
+// The plan's blocks of 128 keys in blocks of the kernel.
+template <class C>
+__device__ BlockRange blocks_of(const BlockRange& planned) {
+  return {planned.first * C::kBlocksPerRecord, (planned.last + 1) * C::kBlocksPerRecord - 1};
+}
 
 template <class C>
 __device__ void prepare_shared(Shared<C>& s) {
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < C::kQuerySlots; ++i) {
     init_barrier(shared_address(&s.query_full[i]), 1);
     init_barrier(shared_address(&s.query_empty[i]), C::kWarpgroups);
   }

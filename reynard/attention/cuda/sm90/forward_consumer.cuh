@@ -33,15 +33,15 @@ class Consumer {
     // The first turn at the matrix unit is the first warpgroup's.
     if (warpgroup_ == C::kWarpgroups - 1) arrive_threads(1, 2 * kWarpgroup);
     for (int turn = 0;; ++turn) {
-      slot_ = turn & 1;
-      wait(shared_address(&s_.query_full[slot_]), (turn >> 1) & 1);
+      slot_ = turn % C::kQuerySlots;
+      wait(shared_address(&s_.query_full[slot_]), (turn / C::kQuerySlots) & 1);
       const volatile QueryTask& shared = s_.tasks[slot_];
       const int m = shared.m;
       if (m < 0) break;
       head_ = shared.head, batch_ = shared.batch;
       first_row_ = m * C::kRows + warpgroup_ * 64;
       start_ = shared.starts[warpgroup_];
-      attend({shared.blocks.first, shared.blocks.last});
+      attend(blocks_of<C>({shared.blocks.first, shared.blocks.last}));
       finish();
     }
     if (thread_ == 0) wait_stores();
@@ -80,9 +80,9 @@ class Consumer {
     const KeyRange bottom = keys_of(min(first_row_ + 63, problem.Tq - 1));
     if (bottom.end <= top.begin) return;
     last_end_ = bottom.end;
-    own_ = {top.begin / kKeysPerBlock, (bottom.end - 1) / kKeysPerBlock};
-    full_begin_ = div_up(bottom.begin, kKeysPerBlock);
-    full_end_ = top.end / kKeysPerBlock;
+    own_ = {top.begin / C::kKeys, (bottom.end - 1) / C::kKeys};
+    full_begin_ = div_up(bottom.begin, C::kKeys);
+    full_end_ = top.end / C::kKeys;
   }
 
   // ---- the walk over key blocks ----
@@ -95,10 +95,10 @@ class Consumer {
     for (; n >= blocks.first && n > own_.last; --n) skip_block();
     if (n >= blocks.first && n >= own_.first) {
       // Every second warpgroup sees only the first half of the block with its own keys.
-      if (last_end_ - n * kKeysPerBlock <= 64) {
+      if (C::kKeys == 64 || last_end_ - n * C::kKeys <= 64) {
         first_block<64>(n);
       } else {
-        first_block<kKeysPerBlock>(n);
+        first_block<C::kKeys>(n);
       }
       --n;
       const int first_full = max(full_begin_, own_.first);
@@ -146,13 +146,13 @@ class Consumer {
     wait(shared_address(&s_.key_full[keys_.index]), keys_.parity);
     begin_turn();
     wgmma_fence();
-    multiply_keys</*kBiased=*/false, kKeys>();
+    multiply_keys</*kBiased=*/false, kKeys>(n);
     wgmma_commit();
     end_turn();
     wgmma_wait<0>();
     pin(scores);
     release_stored_queries();
-    add_exact_bias<kKeys>();
+    add_exact_bias<kKeys>(n);
     release_keys();
     hide<kKeys>(n);
     float top[2];
@@ -162,7 +162,7 @@ class Consumer {
     const float none[2] = {};
     weigh<kKeys, Seen::kOwn>(none);
 #pragma unroll
-    for (int i = kKeys / 4; i < kKeysPerBlock / 4; ++i) weights_[i] = 0;
+    for (int i = kKeys / 4; i < C::kKeys / 4; ++i) weights_[i] = 0;
   }
 
   // Scores of block n while the values of the block before are multiplied.
@@ -171,7 +171,7 @@ class Consumer {
     wait(shared_address(&s_.key_full[keys_.index]), keys_.parity);
     begin_turn();
     wgmma_fence();
-    multiply_keys<kSeen != Seen::kOwn>();
+    multiply_keys<kSeen != Seen::kOwn>(n);
     wgmma_commit();
     if constexpr (C::kWithValues) {
       wait(shared_address(&s_.value_full[values_.index]), values_.parity);
@@ -188,9 +188,9 @@ class Consumer {
       shift[0] = difference(own_sum_[0], last);
       shift[1] = difference(own_sum_[1], last);
     }
-    if constexpr (kSeen == Seen::kOwn) add_exact_bias<kKeysPerBlock>();
+    if constexpr (kSeen == Seen::kOwn) add_exact_bias<C::kKeys>(n);
     release_keys();
-    if constexpr (kSeen == Seen::kOwn) hide<kKeysPerBlock>(n);
+    if constexpr (kSeen == Seen::kOwn) hide<C::kKeys>(n);
     if constexpr (kSeen == Seen::kEnd) hide_begin(n);
     const bool exceeds = kSeen == Seen::kOwn || exceeds_reference(shift);
     if constexpr (C::kWithValues) {
@@ -201,7 +201,7 @@ class Consumer {
     if (__any_sync(~0U, exceeds)) {
       raise_references<kSeen>(shift);
     }
-    weigh<kKeysPerBlock, kSeen>(shift);
+    weigh<C::kKeys, kSeen>(shift);
   }
 
   __device__ __forceinline__ void release_keys() {
@@ -220,8 +220,13 @@ class Consumer {
     return shared_address(s_.queries[slot_]) + warpgroup_ * 64 * kRowBytes;
   }
 
-  template <bool kBiased, int kKeys = kKeysPerBlock>
-  __device__ __forceinline__ void multiply_keys() {
+  // First key of block n in its record.
+  static __device__ __forceinline__ int key_in_record(int n) {
+    return n % C::kBlocksPerRecord * C::kKeys;
+  }
+
+  template <bool kBiased, int kKeys = C::kKeys>
+  __device__ __forceinline__ void multiply_keys(int n) {
     auto& scores = reinterpret_cast<float(&)[kKeys / 2]>(scores_);
     const uint64_t q = swizzled_descriptor(own_queries(), 16, 1024);
     const uint64_t k = swizzled_descriptor(shared_address(s_.keys[keys_.index]), 16, 1024);
@@ -230,27 +235,36 @@ class Consumer {
       const int half = step / 4, within = step % 4 * 32;
       wgmma<kKeys, typename C::Scalar>(scores,
                                        advanced(q, half * C::kRows * kRowBytes + within),
-                                       advanced(k, half * kKeysPerBlock * kRowBytes + within),
+                                       advanced(k, half * C::kKeys * kRowBytes + within),
                                        step > 0);
     }
     if constexpr (C::kGated && kBiased) {
       // Rows of depth 0 to 7 repeat themselves on the left; the right operand does from depth 8 on,
       // where the left one is zero.
-      wgmma<kKeysPerBlock, __nv_bfloat16>(
+      wgmma<C::kKeys, __nv_bfloat16>(
           scores_,
           plain_descriptor(shared_address(s_.ones), sizeof s_.ones, 0),
-          plain_descriptor(shared_address(s_.bias[keys_.index].keys), 0, 128),
+          plain_descriptor(shared_address(s_.bias[keys_.index].keys + key_in_record(n)), 0, 128),
           1);
     }
   }
 
   __device__ __forceinline__ void multiply_values() {
-    const uint64_t v = swizzled_descriptor(
-        shared_address(s_.values[values_.index]), kKeysPerBlock * kRowBytes, 1024);
+    constexpr int kColumns = C::kDim < 128 ? C::kDim : 128;  // of one instruction
+    const uint64_t v =
+        swizzled_descriptor(shared_address(s_.values[values_.index]), C::kKeys * kRowBytes, 1024);
 #pragma unroll
-    for (int step = 0; step < kKeysPerBlock / 16; ++step) {
-      wgmma_registers<C::kDim, typename C::Scalar, Contiguous::kRows>(
-          out_, weights_ + 4 * step, advanced(v, step * 16 * kRowBytes), 1);
+    for (int step = 0; step < C::kKeys / 16; ++step) {
+#pragma unroll
+      for (int part = 0; part < C::kDim / kColumns; ++part) {
+        auto& out = *reinterpret_cast<float(*)[kColumns / 2]>(out_ + part * kColumns / 2);
+        const int half = part * kColumns / 64;
+        wgmma_registers<kColumns, typename C::Scalar, Contiguous::kRows>(
+            out,
+            weights_ + 4 * step,
+            advanced(v, step * 16 * kRowBytes + half * C::kKeys * kRowBytes),
+            1);
+      }
     }
   }
 
@@ -268,8 +282,9 @@ class Consumer {
 
   // Scores become logits in powers of two, with c_i - c_j of the keys in the ring.
   template <int kKeys>
-  __device__ __forceinline__ void add_exact_bias() {
-    const auto* pairs = reinterpret_cast<const float4*>(s_.bias[keys_.index].sums);
+  __device__ __forceinline__ void add_exact_bias(int n) {
+    const auto* pairs =
+        reinterpret_cast<const float4*>(s_.bias[keys_.index].sums + key_in_record(n));
 #pragma unroll
     for (int j = 0; j < kKeys / 8; ++j) {
       SplitSum keys[2];
@@ -291,7 +306,7 @@ class Consumer {
   // Scores of keys that a row must not see.
   template <int kKeys>
   __device__ __forceinline__ void hide(int n) {
-    const int base = n * kKeysPerBlock + thread_ % 4 * 2;
+    const int base = n * C::kKeys + thread_ % 4 * 2;
     const int ends[2] = {visible_[0].end - base, visible_[1].end - base};
 #pragma unroll
     for (int i = 0; i < kKeys / 2; ++i) {
@@ -300,10 +315,10 @@ class Consumer {
     if (n < full_begin_) hide_begin(n);  // the same for all threads
   }
   __device__ __forceinline__ void hide_begin(int n) {
-    const int base = n * kKeysPerBlock + thread_ % 4 * 2;
+    const int base = n * C::kKeys + thread_ % 4 * 2;
     const int begins[2] = {visible_[0].begin - base, visible_[1].begin - base};
 #pragma unroll
-    for (int i = 0; i < kKeysPerBlock / 2; ++i) {
+    for (int i = 0; i < C::kKeys / 2; ++i) {
       if (i / 4 * 8 + i % 2 < begins[i / 2 % 2]) scores_[i] = -INFINITY;
     }
   }
@@ -334,7 +349,7 @@ class Consumer {
     for (int r = 0; r < 2; ++r) {
       int even = 0, odd = 0;
 #pragma unroll
-      for (int j = 0; j < kKeysPerBlock / 8; j += 2) {
+      for (int j = 0; j < C::kKeys / 8; j += 2) {
         even = __vimax3_s32(even, bits(4 * j + 2 * r), bits(4 * j + 2 * r + 1));
         odd = __vimax3_s32(odd, bits(4 * j + 2 * r + 4), bits(4 * j + 2 * r + 5));
       }
@@ -348,7 +363,7 @@ class Consumer {
   template <Seen kSeen>
   __device__ __forceinline__ void raise_references(const float (&shift)[2]) {
     float top[2], keep[2];
-    row_maxima<kKeysPerBlock>(top);
+    row_maxima<C::kKeys>(top);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float raised = fmaxf(reference_[r], fmaf(top[r], unit<kSeen>(), shift[r]));
@@ -397,11 +412,13 @@ class Consumer {
     }
     release_stored_queries();  // of a task without keys
     stored_slot_ = slot_;
-    if constexpr (C::kWithValues) {
-      if (p_.task.out.element != Element::kFloat) return store_tiles(inverse);
-      store_wide(inverse);
+    if (C::kWithValues && p_.task.out.element != Element::kFloat) {
+      store_tiles(inverse);
+    } else {
+      if (C::kWithValues) store_wide(inverse);
+      sync_threads(8 + warpgroup_, kWarpgroup);  // nobody reads the queries any more
     }
-    sync_threads(8 + warpgroup_, kWarpgroup);  // nobody reads the queries any more
+    if constexpr (C::kQuerySlots == 1) release_stored_queries();
   }
 
   // The queries of the task before, once its output, which lay there, was read.
@@ -479,8 +496,8 @@ class Consumer {
   int full_begin_ = 0, full_end_ = 0;  // blocks that every row sees whole
   int last_end_ = 0;                   // of the keys that the last row sees
   SplitSum own_sum_[2];                // of the rows
-  float scores_[kKeysPerBlock / 2];
-  uint32_t weights_[kKeysPerBlock / 4];
+  float scores_[C::kKeys / 2];
+  uint32_t weights_[C::kKeys / 4];
   float out_[C::kDim / 2];
   float reference_[2], total_[2];
 };

@@ -16,10 +16,10 @@ class Producer {
     QueryTask task = task_number(draw());
     int next = draw();
     for (int turn = 0;; ++turn) {
-      const int slot = turn & 1;
+      const int slot = turn % C::kQuerySlots;
       const QueryTask following = task_number(next);
       next = draw();
-      wait(shared_address(&s_.query_empty[slot]), ((turn >> 1) & 1) ^ 1);
+      wait(shared_address(&s_.query_empty[slot]), ((turn / C::kQuerySlots) & 1) ^ 1);
       s_.tasks[slot] = task;
       if (task.m < 0) {
         arrive(shared_address(&s_.query_full[slot]));
@@ -60,7 +60,7 @@ class Producer {
 
   // Values follow their keys by one block, as they are used.
   __device__ void load_blocks(const QueryTask& task) {
-    const auto [first, last] = task.blocks;
+    const auto [first, last] = blocks_of<C>(task.blocks);
     for (int n = last; n >= first; --n) {
       load_keys(task, n);
       if (C::kWithValues && n < last) load_values(n + 1);
@@ -75,7 +75,7 @@ class Producer {
     load(shared_address(s_.keys[keys_.index]), p_.k, n, full);
     if (C::kGated) {
       load_bytes(shared_address(&s_.bias[keys_.index]),
-                 p_.records + int64_t{task.head} * p_.num_key_blocks + n,
+                 p_.records + int64_t{task.head} * p_.num_records + n / C::kBlocksPerRecord,
                  sizeof(BiasRecord),
                  full);
     }
@@ -92,8 +92,7 @@ class Producer {
 
   __device__ void load(uint32_t to, const CUtensorMap& map, int n, uint32_t full) {
     for (int half = 0; half < C::kHalves; ++half) {
-      load_tile(
-          to + half * kKeysPerBlock * kRowBytes, map, {half * 64, n * kKeysPerBlock, g_, b_}, full);
+      load_tile(to + half * C::kKeys * kRowBytes, map, {half * 64, n * C::kKeys, g_, b_}, full);
     }
   }
 
