@@ -47,6 +47,11 @@ std::vector<Case> cases() {
       {"Head80", {.B = 1, .Tq = 200, .Tk = 200, .H = 2, .G = 1, .D = 80}},
       {"Head128", {.B = 1, .Tq = 257, .Tk = 257, .H = 2, .G = 1, .D = 128}},
       {"Head256", {.B = 1, .Tq = 150, .Tk = 190, .H = 2, .G = 1, .D = 256}},
+      {"Head200", {.B = 1, .Tq = 300, .Tk = 430, .H = 2, .G = 2, .D = 200}},
+      {"Head256Documents",
+       {.B = 1, .Tq = 400, .Tk = 400, .H = 4, .G = 2, .D = 256},
+       true,
+       {.documents = {1, 64, 65, 200, 399}, .window = 150}},
       {"Ungated", {.B = 2, .Tq = 200, .Tk = 200, .H = 2, .G = 1, .D = 64}, false},
       {"Window", {.B = 2, .Tq = 300, .Tk = 300, .H = 2, .G = 1, .D = 64}, true, {.window = 70}},
       {"Padding",
@@ -98,7 +103,7 @@ TEST(LongRowBudget, HoldsWhereKeysAreTakenInGroups) {
   constexpr int64_t kDocument = 1400, kLength = 3 * kDocument;
   constexpr double kLargestError = 1e-2;  // of bf16, relative to the norm
   for (const int64_t D : {64, 128}) {
-    const AttentionShape shape = {.B = 1, .Tq = kLength, .Tk = kLength, .H = 2, .G = 1, .D = D};
+    const AttentionShape shape = {.B = 1, .Tq = kLength, .Tk = kLength, .H = 1, .G = 1, .D = D};
     AttentionInputs in = random_inputs(shape, at::kBFloat16, 3, 7);
     in.first_key = first_keys(shape, {.documents = {kDocument, 2 * kDocument}});
     const AttentionGradients all = run_attention(in);
