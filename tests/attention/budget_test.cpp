@@ -123,6 +123,12 @@ TEST(LongRowBudget, HoldsWhereKeysAreTakenInGroups) {
   }
 }
 
+// So many that a kernel may choose other tiles.
+TEST(LongRowBudget, HoldsForManyKeys) {
+  expect_within_budget(
+      random_inputs({.B = 1, .Tq = 300, .Tk = 8200, .H = 1, .G = 1, .D = 128}, at::kBFloat16));
+}
+
 INSTANTIATE_TEST_SUITE_P(Attention,
                          Budget,
                          testing::Combine(testing::ValuesIn(cases()),

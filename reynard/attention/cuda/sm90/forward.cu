@@ -92,9 +92,21 @@ void launch(const ForwardTask& task, char* scratch, int num_processors, cudaStre
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 
+// Whether queries see so many keys that most of a task is whole blocks.
+bool is_long(const Problem& p) {
+  return p.Tk >= 8192 && !p.start && !p.first_key;
+}
+
 template <int kDim, class Scalar>
 void launch_variant(const ForwardTask& task, char* scratch, int processors, cudaStream_t stream) {
   const bool gated = task.problem.key_sums, values = task.out.data;
+  if constexpr (kDim == 128) {
+    if (values && is_long(task.problem)) {
+      const auto run = gated ? launch<Config<kDim, Scalar, true, true, true>>
+                             : launch<Config<kDim, Scalar, false, true, true>>;
+      return run(task, scratch, processors, stream);
+    }
+  }
   const auto run = gated && values ? launch<Config<kDim, Scalar, true, true>>
                    : values        ? launch<Config<kDim, Scalar, false, true>>
                    : gated         ? launch<Config<kDim, Scalar, true, false>>

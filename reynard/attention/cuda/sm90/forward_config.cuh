@@ -10,24 +10,27 @@
 
 namespace reynard::attention::cuda::sm90::fwd {
 
-constexpr int kStages = 2;
-
-// kDim: head dimension rounded up to 64, 128 or 256.
-template <int kDim_, class Scalar_, bool kGated_, bool kWithValues_>
+// kDim: head dimension rounded up to 64, 128 or 256. kLong: for long rows of which all is seen, 128
+// dimensions only: more queries share a block of keys. Short tasks are slower with blocks of 64.
+template <int kDim_, class Scalar_, bool kGated_, bool kWithValues_, bool kLong = false>
 struct Config {
   static constexpr int kDim = kDim_;
   using Scalar = Scalar_;
   static constexpr bool kGated = kGated_, kWithValues = kWithValues_;
-  // Keys of a block: 64 x 256 sums leave registers for 64 scores a row, and tiles of as many fit.
-  static constexpr int kKeys = kDim <= 128 ? kKeysPerBlock : 64;
+  static_assert(!kLong || kDim == 128);
+  // Keys of a block: sums of 64 x 256 leave registers for 64 scores a row, and shared memory for
+  // tiles of as many keys.
+  static constexpr int kKeys = kDim == 256 || kLong ? 64 : kKeysPerBlock;
   static constexpr int kBlocksPerRecord = kKeysPerBlock / kKeys;
-  // More warpgroups hide more of each other's softmax; 64 x 128 sums leave room for two only.
-  static constexpr int kWarpgroups = kDim == 64 ? 3 : 2;
+  static constexpr int kStages = kLong ? 3 : 2;
+  // More warpgroups hide more of each other's softmax; 64 x 128 sums and scores of 64 x 128 leave
+  // registers for two only.
+  static constexpr int kWarpgroups = kDim == 64 || kLong ? 3 : 2;
   static_assert(kWarpgroups <= QueryTask::kMostGroups);
   static constexpr int kRows = 64 * kWarpgroups;
   static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
-  static constexpr int kConsumerRegisters = kDim == 64 ? 160 : 240;
-  static constexpr int kProducerRegisters = kDim == 64 ? 32 : 24;
+  static constexpr int kConsumerRegisters = kWarpgroups == 3 ? 160 : 240;
+  static constexpr int kProducerRegisters = kWarpgroups == 3 ? 32 : 24;
   static constexpr int kHalves = kDim / 64;  // tiles of 64 dimensions
   static constexpr int kQueryBytes = kRows * kDim * 2, kKeyBytes = kKeys * kDim * 2;
   static constexpr int kQuerySlots = kDim <= 128 ? 2 : 1;  // tasks whose queries are held
@@ -37,18 +40,18 @@ struct Config {
 template <class C>
 struct alignas(1024) Shared {
   char queries[C::kQuerySlots][C::kQueryBytes];
-  char keys[kStages][C::kKeyBytes];
+  char keys[C::kStages][C::kKeyBytes];
   // Before the values: an operand that repeats itself counts as longer than it is when addresses
   // are checked (compute-sanitizer).
-  alignas(128) BiasRecord bias[kStages];
-  alignas(1024) char values[C::kWithValues ? kStages : 1][C::kWithValues ? C::kKeyBytes : 1024];
+  alignas(128) BiasRecord bias[C::kStages];
+  alignas(1024) char values[C::kWithValues ? C::kStages : 1][C::kWithValues ? C::kKeyBytes : 1024];
   // What meets the biases: a left operand of 64 rows that are all {1, 1, 1, 0 ...}.
   alignas(128) SplitNumber ones[8], zeros[8];
   alignas(128) SplitSum query_sums[C::kQuerySlots][C::kRows];
   alignas(16) QueryTask tasks[C::kQuerySlots];
   uint64_t query_full[C::kQuerySlots], query_empty[C::kQuerySlots];
-  uint64_t key_full[kStages], key_empty[kStages];
-  uint64_t value_full[kStages], value_empty[kStages];
+  uint64_t key_full[C::kStages], key_empty[C::kStages];
+  uint64_t value_full[C::kStages], value_empty[C::kStages];
 };
 
 struct Params {
@@ -72,7 +75,7 @@ __device__ void prepare_shared(Shared<C>& s) {
     init_barrier(shared_address(&s.query_full[i]), 1);
     init_barrier(shared_address(&s.query_empty[i]), C::kWarpgroups);
   }
-  for (int i = 0; i < kStages; ++i) {
+  for (int i = 0; i < C::kStages; ++i) {
     init_barrier(shared_address(&s.key_full[i]), 1);
     init_barrier(shared_address(&s.key_empty[i]), C::kWarpgroups * 4);
     init_barrier(shared_address(&s.value_full[i]), 1);

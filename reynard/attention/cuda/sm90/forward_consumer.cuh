@@ -490,7 +490,7 @@ class Consumer {
   const float scale2_;
   int slot_ = 0, head_ = 0, batch_ = 0, first_row_ = 0, start_ = 0;
   int stored_slot_ = -1;  // of queries to be released
-  Stage<kStages> keys_, values_;
+  Stage<C::kStages> keys_, values_;
   KeyRange visible_[2];
   BlockRange own_;                     // blocks that this warpgroup reads
   int full_begin_ = 0, full_end_ = 0;  // blocks that every row sees whole

@@ -98,7 +98,7 @@ class Producer {
 
   const Params& p_;
   Shared<C>& s_;
-  Stage<kStages> keys_, values_;
+  Stage<C::kStages> keys_, values_;
   int b_ = 0, h_ = 0, g_ = 0;  // of the task
 };
 
