@@ -137,73 +137,87 @@ void run_eval(EvalArguments arguments, const std::vector<std::string>& given) {
                 arguments.output.empty() ? folder.results() : fs::path(arguments.output));
 }
 
+// What is measured.
+void add_task_options(CLI::App& command, EvalArguments& arguments) {
+  command.add_option("MODEL", arguments.model, "Run folder or model folder");
+  command
+      .add_option("--task",
+                  arguments.tasks,
+                  "Tasks, separated by commas; default: the first five below, where they apply")
+      ->delimiter(',');
+  command
+      .add_option(
+          "--text",
+          arguments.texts,
+          "Token file (.tokens), or text as `reynard prepare` takes it; NAME=FILE adds one that "
+          "tasks name; required but for lm_eval")
+      ->allow_extra_args(false);
+  command.add_option("--tokenizer,--endpoint-tokenizer",
+                     arguments.tokenizer,
+                     "Tokenizer of the model, where its folder holds none (see `reynard tokenizer "
+                     "encode --help`)");
+  command.add_option(
+      "--length", arguments.length, "Length for every task that has one; default: per task");
+  command.add_option("--extrapolate",
+                     arguments.extrapolate,
+                     "N: measure at 1, 2, 4 ... N times the length that the model was trained on");
+  command.add_flag(
+      "--published-lengths",
+      arguments.published_lengths,
+      "Every task at the lengths that it was published with, however long the model's own");
+}
+
+// How the model computes and what it remembers.
+void add_model_options(CLI::App& command, EvalArguments& arguments) {
+  command.add_option("--dtype", arguments.dtype, "Compute in f32, bf16 or int8")
+      ->capture_default_str();
+  add_device_option(command, arguments.device);
+  command.add_option("--train-length",
+                     arguments.train_length,
+                     "Length that the model was trained on, where its folder does not say");
+  command.add_option("--batch-tokens", arguments.batch_tokens, "Tokens of one forward pass")
+      ->capture_default_str();
+  command
+      .add_option("--memory-tokens",
+                  arguments.memory_tokens,
+                  "Newest tokens that a model's memory keeps, or all; 0: no memory; default: as "
+                  "its config says")
+      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()) | CLI::IsMember({"all"}));
+  command
+      .add_option("--memory-keys",
+                  arguments.memory_keys,
+                  "Best keys of the memory per query and head, or all; default: as its config says")
+      ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()) | CLI::IsMember({"all"}));
+  command.add_option("--memory",
+                     arguments.memory,
+                     "Folder of `reynard remember`: every text begins with this memory");
+}
+
+// Where results go, and what of earlier ones is used.
+void add_result_options(CLI::App& command, EvalArguments& arguments) {
+  command.add_option("-o,--out,--output",
+                     arguments.output,
+                     "Folder for results; default: RUN/eval, or eval/NAME for other models");
+  command.add_option("--checkpoints",
+                     arguments.checkpoints,
+                     "all: measure every checkpoint of the run, for metrics by tokens seen");
+  command.add_flag("--resume",
+                   arguments.resume,
+                   "Insist on going on: samples of other settings are an error, not replaced");
+  command.add_flag(
+      "--skip-bad", arguments.skip_bad, "Leave malformed lines of data files out and count them");
+  add_remote_options(command, arguments.remote);
+  command.add_flag("--json", arguments.json, "Print one JSON line per task");
+}
+
 }  // namespace
 
 void add_eval(CLI::App& app) {
   const auto arguments = std::make_shared<EvalArguments>();
   CLI::App* command = app.add_subcommand("eval", "Measure a model on a text");
-  command->add_option("MODEL", arguments->model, "Run folder or model folder");
-  command
-      ->add_option("--task",
-                   arguments->tasks,
-                   "Tasks, separated by commas; default: the first five below, where they apply")
-      ->delimiter(',');
-  command
-      ->add_option(
-          "--text",
-          arguments->texts,
-          "Token file (.tokens), or text as `reynard prepare` takes it; NAME=FILE adds one that "
-          "tasks name; required but for lm_eval")
-      ->allow_extra_args(false);
-  command->add_option("--tokenizer,--endpoint-tokenizer",
-                      arguments->tokenizer,
-                      "Tokenizer of the model, where its folder holds none (see `reynard tokenizer "
-                      "encode --help`)");
-  command->add_option(
-      "--length", arguments->length, "Length for every task that has one; default: per task");
-  command->add_option("--extrapolate",
-                      arguments->extrapolate,
-                      "N: measure at 1, 2, 4 ... N times the length that the model was trained on");
-  command->add_flag(
-      "--published-lengths",
-      arguments->published_lengths,
-      "Every task at the lengths that it was published with, however long the model's own");
-  command->add_option("-o,--out,--output",
-                      arguments->output,
-                      "Folder for results; default: RUN/eval, or eval/NAME for other models");
-  command->add_option("--dtype", arguments->dtype, "Compute in f32, bf16 or int8")
-      ->capture_default_str();
-  add_device_option(*command, arguments->device);
-  command->add_option("--train-length",
-                      arguments->train_length,
-                      "Length that the model was trained on, where its folder does not say");
-  command->add_option("--batch-tokens", arguments->batch_tokens, "Tokens of one forward pass")
-      ->capture_default_str();
-  command
-      ->add_option("--memory-tokens",
-                   arguments->memory_tokens,
-                   "Newest tokens that a model's memory keeps, or all; 0: no memory; default: as "
-                   "its config says")
-      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()) | CLI::IsMember({"all"}));
-  command
-      ->add_option(
-          "--memory-keys",
-          arguments->memory_keys,
-          "Best keys of the memory per query and head, or all; default: as its config says")
-      ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()) | CLI::IsMember({"all"}));
-  command->add_option("--memory",
-                      arguments->memory,
-                      "Folder of `reynard remember`: every text begins with this memory");
-  command->add_option("--checkpoints",
-                      arguments->checkpoints,
-                      "all: measure every checkpoint of the run, for metrics by tokens seen");
-  command->add_flag("--resume",
-                    arguments->resume,
-                    "Insist on going on: samples of other settings are an error, not replaced");
-  command->add_flag(
-      "--skip-bad", arguments->skip_bad, "Leave malformed lines of data files out and count them");
-  add_remote_options(*command, arguments->remote);
-  command->add_flag("--json", arguments->json, "Print one JSON line per task");
+  add_task_options(*command, *arguments);
+  add_model_options(*command, *arguments);
+  add_result_options(*command, *arguments);
   command->allow_extras();
   command->footer(eval_footer);
   command->callback([arguments, command] { run_eval(*arguments, command->remaining()); });

@@ -200,8 +200,11 @@ std::optional<Figure> document_perplexity(const Runs& runs) {
                 spec};
 }
 
-std::vector<Figure> score_figures(const Runs& runs) {
-  static const std::vector<ScoreMap> kMaps = {
+namespace {
+
+// Tasks whose scores are a map of two keys.
+const std::vector<ScoreMap>& score_maps() {
+  static const std::vector<ScoreMap> maps = {
       {"needle",
        "length",
        "depth",
@@ -250,7 +253,12 @@ std::vector<Figure> score_figures(const Runs& runs) {
        "not "
        "what it remembers. Compare with the chance of each task."},
   };
-  static const std::vector<ScoreLines> kLines = {
+  return maps;
+}
+
+// Tasks whose scores are lines by length.
+const std::vector<ScoreLines>& score_lines_of_tasks() {
+  static const std::vector<ScoreLines> lines = {
       {"passkey",
        "length",
        "Passkey retrieval",
@@ -271,14 +279,20 @@ std::vector<Figure> score_figures(const Runs& runs) {
        "Accuracy on questions after as many solved examples as fit; bars are one standard error "
        "over draws of examples. A model that uses its context gets better with more of them."},
   };
+  return lines;
+}
+
+}  // namespace
+
+std::vector<Figure> score_figures(const Runs& runs) {
   std::vector<Figure> figures;
   const auto keep = [&](std::optional<Figure> figure) {
     if (figure) figures.push_back(std::move(*figure));
   };
-  for (const ScoreMap& map : kMaps) {
+  for (const ScoreMap& map : score_maps()) {
     for (size_t i = 0; i < runs.size(); ++i) keep(score_map(runs[i], i, map));
   }
-  for (const ScoreLines& lines : kLines) keep(score_lines(runs, lines));
+  for (const ScoreLines& lines : score_lines_of_tasks()) keep(score_lines(runs, lines));
   keep(document_perplexity(runs));
   return figures;
 }
