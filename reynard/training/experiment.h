@@ -132,8 +132,10 @@ struct TrainingConfig {
   int64_t max_skipped_steps = 10;  // in a row
 
   static void fields(auto& self, auto&& field) {
-    field(
-        "tokens", self.tokens, "budget in input tokens; 0: minutes decides", config::non_negative);
+    field("tokens",
+          self.tokens,
+          "budget in input tokens; 0: minutes decides; with both, what ends first",
+          config::non_negative);
     field("minutes",
           self.minutes,
           "budget in minutes of wall time; the schedule follows the clock; 0: tokens decides",
