@@ -4,6 +4,7 @@
 #include "bench/train_step.h"
 #include "reynard/data/random.h"
 #include "reynard/evaluation/evaluate.h"
+#include "reynard/evaluation/freed_memory.h"
 #include "reynard/evaluation/registry.h"
 #include "reynard/evaluation/scorer.h"
 #include "reynard/models/decoder.h"
@@ -137,6 +138,7 @@ double peak_growth(const std::function<void()>& run) {
 }  // namespace
 
 std::vector<Row> bench_forgetting_curve(const ForgettingCurveBench& options) {
+  evaluation::return_freed_memory();  // as reynard eval does
   models::Decoder decoder(fox_config(options.model));
   decoder.set_compute_dtype(scalar_type(options.dtype));
   ForgettingCurveBench first = options;  // what is done once only, in little time

@@ -7,6 +7,7 @@
 #include "cli/weight_option.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/sha256.h"
+#include "reynard/evaluation/freed_memory.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/models/saved_memory.h"
@@ -76,6 +77,7 @@ std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
                                           const fs::path& output) {
   const TextCorpus text =
       open_texts(arguments.texts, folder, models::load_config(folder.model), arguments.tokenizer);
+  evaluation::return_freed_memory();
   models::Decoder decoder = models::open_model(folder.model,
                                                weight_format(arguments.dtype),
                                                reading_device(arguments.device, arguments.dtype));

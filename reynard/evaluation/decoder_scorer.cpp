@@ -24,7 +24,12 @@ namespace reynard::evaluation {
 
 namespace {
 
-constexpr int64_t kHeadRows = 1024;  // rows whose logits exist at the same time
+// Rows whose logits exist at the same time, fewer of a large vocabulary (64 MB).
+constexpr int64_t kHeadRows = 1024, kLogits = int64_t{16} << 20;
+
+// A sequence longer than a pass goes in pieces of half a pass at most: beside a piece's activations
+// there is the sequence's cache. Smaller ones would copy the cache more often.
+constexpr int64_t kPiecesOfAPass = 2;
 
 // The same weights under another pruning tolerance: tensors are shared, not copied.
 models::Decoder with_pruning(models::Decoder& decoder, double log_tolerance) {
@@ -155,9 +160,9 @@ class DecoderScorer final : public Scorer {
     return hidden.index_select(0, rows.to(hidden.device()));
   }
 
-  // The same of one sequence that goes in pieces of batch_tokens: each reads the keys and values of
-  // those before it from a cache, so that no more than a piece's activations exist. With a memory a
-  // piece begins where the last local context does.
+  // The same of one sequence that goes in pieces: each reads the keys and values of those before it
+  // from a cache, so that no more than a piece's activations exist. With a memory a piece begins
+  // where the last local context does.
   at::Tensor hidden_in_pieces(models::Decoder& decoder,
                               const at::Tensor& tokens,
                               const at::Tensor& rows) const {
@@ -179,9 +184,13 @@ class DecoderScorer final : public Scorer {
     if (has_memory) {
       begin = remember(decoder, tokens, last, rows.min().item<int64_t>(), state);
     }
+    // Of one size: a rest of few tokens would read the whole cache once more.
+    const int64_t most = std::max<int64_t>(batch_tokens_ / kPiecesOfAPass, 1);
+    const int64_t num_pieces = (length - begin + most - 1) / most;
+    const int64_t piece = (length - begin + num_pieces - 1) / num_pieces;
     for (int64_t first = begin; first < length;) {
       if (has_memory && first == last) decoder.start_window(state);
-      const int64_t end = std::min(first + batch_tokens_, first < last ? last : length);
+      const int64_t end = std::min(first + piece, first < last ? last : length);
       const at::Tensor hidden =
           decoder.hidden(tokens.narrow(0, first, end - first), offsets, states);
       const at::Tensor here = rows.ge(first).logical_and(rows.lt(end));
@@ -242,8 +251,9 @@ class DecoderScorer final : public Scorer {
                          std::vector<float>& logprobs,
                          std::vector<uint8_t>& hits) {
     const at::Tensor targets = at::tensor(batch.targets, at::kLong);
-    for (int64_t first = 0; first < hidden.size(0); first += kHeadRows) {
-      const int64_t count = std::min(kHeadRows, hidden.size(0) - first);
+    const int64_t most = std::clamp<int64_t>(kLogits / decoder.config().vocab_size, 1, kHeadRows);
+    for (int64_t first = 0; first < hidden.size(0); first += most) {
+      const int64_t count = std::min(most, hidden.size(0) - first);
       const at::Tensor logits = models::logits(decoder, hidden.narrow(0, first, count));
       const at::Tensor target = targets.narrow(0, first, count).to(logits.device());
       const at::Tensor chosen =

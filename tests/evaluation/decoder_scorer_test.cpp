@@ -11,6 +11,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/corpus.h"
 #include "tests/support/files.h"
+#include "tests/support/tensor_memory.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -109,6 +110,38 @@ TEST_P(DecoderScorerOf, ScoresEqualAPlainForwardPassHoweverTheyAreBatched) {
       }
     }
   }
+}
+
+// Of the shape of a model whose cache is half of what a pass takes.
+TEST(DecoderScorer, PiecesOfALongTextTakeNoMoreThanItsWholePass) {
+  models::DecoderConfig config = small_decoder();
+  config.hidden_size = 192;
+  config.num_layers = 6;
+  config.attention.num_heads = 3;
+  config.attention.qk_norm = models::QKNorm::kPerHead;
+  config.attention.output_gate = models::OutputGate::kSigmoid;
+  config.attention.key_shift = config.attention.value_shift = true;
+  models::Decoder decoder(config, 1);
+  decoder.set_compute_dtype(at::kBFloat16);
+  const std::vector<Request> requests{
+      {"long", {}, Score{tokens_from(1, 3000), tokens_from(2, 1000)}}};
+  const auto peak = [&](int64_t batch_tokens) {
+    const auto scorer = make_decoder_scorer(decoder, batch_tokens);
+    return test::peak_tensor_bytes([&] { scorer->answer(requests); });
+  };
+  const int64_t whole = peak(4000);
+  EXPECT_LE(peak(2000), whole);
+  EXPECT_LE(peak(1000), whole);
+}
+
+// Logits of a large vocabulary are many times the activations of their rows.
+TEST(DecoderScorer, LogitsOfALargeVocabularyAreFewAtATime) {
+  models::DecoderConfig config = small_decoder();
+  config.vocab_size = 100000;
+  models::Decoder decoder(config, 1);
+  const std::vector<Request> requests{{"text", {}, Score{{1}, tokens_from(2, 1500)}}};
+  const auto scorer = make_decoder_scorer(decoder, 2000);
+  EXPECT_LE(test::peak_tensor_bytes([&] { scorer->answer(requests); }), int64_t{200} << 20);
 }
 
 TEST_P(DecoderScorerOf, TextsAreTheSameHoweverManyAreWrittenTogether) {

@@ -31,6 +31,20 @@ at::Tensor running_sums(const PageWrite& w) {
   return sums;
 }
 
+// (T, G) f64: squared norms. A slice of the tokens at a time: all of a long prefill in f64 would be
+// more than its activations.
+at::Tensor squared_norms(const at::Tensor& k) {
+  constexpr int64_t kTokens = 512;
+  const int64_t T = k.size(0);
+  at::Tensor squares = at::empty({T, k.size(1)}, at::kDouble);
+  for (int64_t t = 0; t < T; t += kTokens) {
+    const int64_t count = std::min(kTokens, T - t);
+    const at::Tensor exact = k.narrow(0, t, count).to(at::kDouble);
+    squares.narrow(0, t, count).copy_(exact.mul(exact).sum(-1));
+  }
+  return squares;
+}
+
 // One token of one kv head into its place of a page, with the page's bounds.
 struct TokenWriter {
   const PageWrite& to;
@@ -67,7 +81,7 @@ struct TokenWriter {
 void write_pages(const PageWrite& w) {
   const int64_t T = w.k.size(0), G = w.k.size(1), H = w.last_sums.size(0), N = w.pages.size(1);
   const at::Tensor sums = w.token_sums.defined() ? w.token_sums : running_sums(w);
-  const at::Tensor squares = w.k.to(at::kDouble).square().sum(-1);  // (T, G)
+  const at::Tensor squares = squared_norms(w.k);
   const TokenWriter writer(w);
   const auto* keys = static_cast<const char*>(w.k.const_data_ptr());
   const auto* values = static_cast<const char*>(w.v.const_data_ptr());
