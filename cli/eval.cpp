@@ -9,6 +9,7 @@
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -50,6 +51,14 @@ std::string eval_footer() {
   text += fmt::format("  {:20} {}\n", kLmEval, "tasks of the installed lm-evaluation-harness");
   text += "\nSettings of the tasks, as --task.key=value:\n";
   return text + config::help_text(config::describe<evaluation::EvaluationConfig>());
+}
+
+void check_task(const std::string& name) {
+  std::vector<std::string_view> known;
+  for (const evaluation::TaskEntry& entry : evaluation::tasks()) known.push_back(entry.name);
+  known.emplace_back(kLmEval);
+  if (std::find(known.begin(), known.end(), name) != known.end()) return;
+  throw Error(fmt::format("eval: no task is called '{}'; known: {}", name, fmt::join(known, ", ")));
 }
 
 void check_arguments(const EvalArguments& arguments) {
@@ -95,9 +104,7 @@ void check_arguments(const EvalArguments& arguments) {
                       "--checkpoints",
                       arguments.checkpoints,
                       "a run on this machine");
-  for (const std::string& name : arguments.tasks) {
-    if (name != kLmEval) evaluation::task_named(name);
-  }
+  for (const std::string& name : arguments.tasks) check_task(name);
   const bool others = arguments.tasks.empty() ||
                       std::any_of(arguments.tasks.begin(),
                                   arguments.tasks.end(),

@@ -385,6 +385,7 @@ TEST_F(EvalCommand, BadInputIsOneLine) {
   expect_error({"eval", "nowhere", "--text", "text.txt"}, "nowhere holds no model");
   expect_error({"eval", "run", "--text", "missing.txt"}, "missing.txt does not exist");
   expect_error(eval({"--task", "forgetting"}), "no task is called 'forgetting'");
+  expect_error(eval({"--task", "lm-eval"}), "longbench, lm_eval");
   expect_error(eval({"--dtype", "f8"}), "--dtype = f8; expected f32, bf16 or int8");
   expect_error(eval({"--train-length", "-4"}), "--train-length = -4; expected >= 1");
   expect_error(eval({"--length", "6000"}), "no document has 6000 tokens");
