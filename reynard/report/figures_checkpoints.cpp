@@ -55,6 +55,7 @@ json metric_values(const Runs& runs) {
       const json metrics = point.is_object() ? point.value("metrics", json()) : json();
       if (!metrics.is_object()) continue;
       for (const auto& [key, metric] : metrics.items()) {
+        if (key == "bos" || key == "eos") continue;  // tokens, no measurements
         const json parts = metric.is_object() ? metric : json{{"", metric}};
         for (const auto& [part, value] : parts.items()) {
           if (!value.is_number()) continue;
@@ -107,9 +108,22 @@ json lines_by_tokens(const Runs& runs, const json& values, const char* axis) {
   return spec;
 }
 
+// What the figure of any metric shows at first: the first that is drawn anyway, loss before all.
+std::string first_chosen(const json& values) {
+  for (const DrawnMetric& metric : kDrawn) {
+    for (const json& value : values) {
+      if (value.at("task") == metric.task && value.at("pointer") == metric.pointer) {
+        return value.at("metric");
+      }
+    }
+  }
+  return values.front().at("metric");
+}
+
 // One figure for whatever else was measured: the reader chooses.
 std::optional<Figure> chosen_metric(const Runs& runs, json values) {
   if (values.empty()) return {};
+  const std::string first = first_chosen(values);
   std::set<std::string> names;
   for (json& value : values) {
     names.insert(value.at("metric").get<std::string>());
@@ -118,7 +132,7 @@ std::optional<Figure> chosen_metric(const Runs& runs, json values) {
   }
   json spec = lines_by_tokens(runs, values, "value");
   spec["params"] = {{{"name", "metric"},
-                     {"value", *names.begin()},
+                     {"value", first},
                      {"bind", {{"input", "select"}, {"options", names}, {"name", "metric "}}}}};
   spec["transform"] = {{{"filter", "datum.metric == metric"}}};
   return Figure{"checkpoints_chosen",
@@ -126,7 +140,7 @@ std::optional<Figure> chosen_metric(const Runs& runs, json values) {
                 fmt::format("Choose one of the {} numbers that were measured of every checkpoint "
                             "below the figure; at first it shows {}.",
                             names.size(),
-                            *names.begin()),
+                            first),
                 spec};
 }
 

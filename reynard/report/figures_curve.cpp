@@ -156,8 +156,11 @@ std::optional<Figure> forgetting_curve(const RunResults& run, size_t index) {
   const int64_t half = run.train_length() / 2;
   if (half > 0 && static_cast<double>(half) <= longest) {
     const auto at = static_cast<double>(half);
-    spec["layer"].push_back(marked_position(
-        at, fmt::format("half: {}", grouped(half)), {.label_left = at > 0.7 * longest, .row = 2}));
+    constexpr int kAboveTheRegions = 18;  // below the lines, where the label would hide points
+    spec["layer"].push_back(
+        marked_position(at,
+                        fmt::format("half: {}", grouped(half)),
+                        {.label_left = at > 0.7 * longest, .row = kAboveTheRegions}));
   }
   spec["encoding"] = {
       {"y",

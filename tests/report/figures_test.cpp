@@ -193,10 +193,12 @@ TEST(Report, EveryTaskOfScoresHasItsFigure) {
 TEST(Report, CheckpointsAreDrawnByTokensSeen) {
   const test::TempDir folder;
   Runs runs = test::two_report_runs(folder);
-  const json point{{"checkpoint", "step-1"},
-                   {"tokens", 1000},
-                   {"task", "forgetting_curve"},
-                   {"metrics", {{"fine_length", {{"length", 32}, {"text", "32"}}}, {"own", 0.25}}}};
+  const json point{
+      {"checkpoint", "step-1"},
+      {"tokens", 1000},
+      {"task", "forgetting_curve"},
+      {"metrics",
+       {{"bos", 256}, {"adjusted", 0.25}, {"fine_length", {{"length", 32}, {"text", "32"}}}}}};
   runs[0].evaluations["checkpoints"] = {{"metrics", json::object()},
                                         {"series", {{"points", {point, point}}}}};
   const auto specs = test::specs_of(page(runs, {}, "vegaEmbed"));
@@ -209,7 +211,8 @@ TEST(Report, CheckpointsAreDrawnByTokensSeen) {
   // Any other metric is there to be chosen.
   const json& chosen = specs.at("checkpoints_chosen");
   EXPECT_EQ(chosen.at("params")[0].at("bind").at("options"),
-            (json{"forgetting_curve fine_length length", "forgetting_curve own"}));
+            (json{"forgetting_curve adjusted", "forgetting_curve fine_length length"}));
+  EXPECT_EQ(chosen.at("params")[0].at("value"), "forgetting_curve fine_length length");
   EXPECT_EQ(test::rows_with(chosen, "metric").size(), 4U);
 }
 
