@@ -79,15 +79,17 @@ void read_trec(const std::string& path, Items& items) {
   }
 }
 
-// The texts of (list (description "Jazmyn Bieber") (description Jaxon)).
+// The texts of (list (description "Jazmyn Bieber") (description Jaxon)). A quote ends one where a
+// parenthesis follows: the published file has quotes inside quotes, not all of them escaped.
 std::vector<std::string> descriptions_of(const std::string& value) {
   static constexpr std::string_view kBegin = "(description ";
   std::vector<std::string> texts;
   for (size_t at = value.find(kBegin); at != std::string::npos; at = value.find(kBegin, at)) {
     at += kBegin.size();
     const bool quoted = at < value.size() && value[at] == '"';
+    const auto ends = [&] { return quoted ? value.compare(at, 2, "\")") == 0 : value[at] == ')'; };
     std::string text;
-    for (at += quoted ? 1 : 0; at < value.size() && value[at] != (quoted ? '"' : ')'); ++at) {
+    for (at += quoted ? 1 : 0; at < value.size() && !ends(); ++at) {
       if (quoted && value[at] == '\\' && at + 1 < value.size()) ++at;
       text += value[at];
     }

@@ -128,14 +128,15 @@ TEST_F(FewShotTask, ReadsTrecAndWebQuestionsAsTheyArePublished) {
 
   test::write_file(folder_ / "web.json", R"json([
       {"url": "u", "utterance": "what is x?", "targetValue":
-       "(list (description \"J. \\\"Q\\\" B\") (description Jaxon))"},
+       "(list (description \"J. \\\"Q\\\" B\") (description Jaxon) (description \"\"Be it\"\"))"},
       {"utterance": "who?", "targetValue": "(list)"}])json");
   config_.few_shot.kind = FewShotKind::kAnswer;
   config_.few_shot.train = config_.few_shot.test = (folder_ / "web.json").string();
   EXPECT_NE(error().find("web.json: entry 2 has no text"), std::string::npos) << error();
   config_.few_shot.skip_bad = true;
   const auto web = task_named("few_shot").make(corpus_, config_, {});
-  EXPECT_EQ(web->requests().at(0).about.at("answers"), (nlohmann::json{"J. \"Q\" B", "Jaxon"}));
+  EXPECT_EQ(web->requests().at(0).about.at("answers"),
+            (nlohmann::json{"J. \"Q\" B", "Jaxon", "\"Be it\""}));
 }
 
 TEST_F(FewShotTask, BadDataIsNamedByLine) {
