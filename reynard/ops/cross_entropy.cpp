@@ -15,7 +15,6 @@
 #include <ATen/ops/exp.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/logsumexp.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -54,7 +53,7 @@ void check_head(std::string_view op,
 
 // In the arithmetic dtype, whatever the dtype of the product.
 at::Tensor chunk_logits(const at::Tensor& hidden, const at::Tensor& matrix) {
-  const at::Tensor logits = at::mm(hidden.to(matrix.scalar_type()), matrix.t());
+  const at::Tensor logits = product(hidden.to(matrix.scalar_type()), matrix.t());
   return logits.to(arithmetic_dtype(logits));
 }
 
@@ -131,11 +130,11 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
       const at::Tensor part = hidden.narrow(0, begin, count).to(matrix.scalar_type());
       const at::Tensor target = targets.narrow(0, begin, count);
       const at::Tensor weight = mask.narrow(0, begin, count);
-      at::Tensor logits = at::mm(part, rows.t());
+      at::Tensor logits = product(part, rows.t());
       const at::Tensor loss =
           softmax_loss(logits, head.size(0), target, weight, hidden_grad || head_grad);
       total += (loss * weight).sum(at::kDouble);
-      if (hidden_grad) d_hidden.narrow(0, begin, count).copy_(at::mm(logits, rows));
+      if (hidden_grad) d_hidden.narrow(0, begin, count).copy_(product(logits, rows));
       if (!head_grad) continue;
       if (d_head.defined()) {
         add_product(d_head, logits.t(), part);

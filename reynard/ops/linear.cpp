@@ -12,7 +12,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/mm.h>
 
 #include <algorithm>
 #include <vector>
@@ -112,7 +111,7 @@ struct Linears : torch::autograd::Function<Linears> {
     variable_list saved = {x}, outputs;
     for (const at::Tensor& matrix : matrices) {
       const bool wider = matrix.scalar_type() != x.scalar_type();
-      outputs.push_back(wider ? exact_product(x, matrix) : at::mm(x, matrix.t()));
+      outputs.push_back(wider ? exact_product(x, matrix) : product(x, matrix.t()));
       saved.push_back(matrix);
     }
     context->save_for_backward(saved);
@@ -132,7 +131,7 @@ struct Linears : torch::autograd::Function<Linears> {
         if (dx.defined()) {
           add_product(dx, dy, group.matrix());
         } else {
-          dx = at::mm(dy, group.matrix());
+          dx = product(dy, group.matrix());
         }
       }
       const auto is_wanted = [&](size_t i) { return context->needs_input_grad(1 + i); };
@@ -158,7 +157,7 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
     context->save_for_backward({gate_up, matrix});
     context->saved_data["silu"] = silu;
     context->saved_data["value_dtype"] = static_cast<int64_t>(value.scalar_type());
-    return at::mm(rows::gated_act_forward(gate_up, silu).to(matrix.scalar_type()), matrix.t());
+    return product(rows::gated_act_forward(gate_up, silu).to(matrix.scalar_type()), matrix.t());
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
@@ -173,7 +172,7 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
       result[1] = product(dy.t(), acts, value_dtype);
     }
     if (context->needs_input_grad(0)) {
-      result[0] = rows::gated_act_backward(gate_up, at::mm(dy, matrix), silu);
+      result[0] = rows::gated_act_backward(gate_up, product(dy, matrix), silu);
     }
     return result;
   }

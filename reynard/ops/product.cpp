@@ -1,10 +1,13 @@
 #include "reynard/ops/product.h"
 
+#include "reynard/ops/block_product.h"
+
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
 namespace reynard::ops {
@@ -31,11 +34,24 @@ void add_widened(at::Tensor& sum, const at::Tensor& x) {
 }  // namespace
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType out) {
-  return widens_on_gpu(a, out) ? at::mm(a, b, out) : at::mm(a, b).to(out);
+  const bool here = out == at::kFloat || out == a.scalar_type();
+  if (!here || !has_block_product(a, b)) {
+    return widens_on_gpu(a, out) ? at::mm(a, b, out) : at::mm(a, b).to(out);
+  }
+  at::Tensor c = at::empty({a.size(0), b.size(1)}, a.options().dtype(out));
+  block_product(a, b, c, /*add=*/false);
+  return c;
+}
+
+at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
+  return product(a, b, a.scalar_type());
 }
 
 void add_product(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
-  if (sum.scalar_type() == a.scalar_type()) {
+  const bool here = sum.scalar_type() == at::kFloat || sum.scalar_type() == a.scalar_type();
+  if (here && sum.stride(1) == 1 && has_block_product(a, b)) {
+    block_product(a, b, sum, /*add=*/true);
+  } else if (sum.scalar_type() == a.scalar_type()) {
     sum.addmm_(a, b);
   } else if (widens_on_gpu(a, sum.scalar_type())) {
     at::addmm_out(sum, sum, a, b, sum.scalar_type());

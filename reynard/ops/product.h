@@ -6,10 +6,12 @@
 
 namespace reynard::ops {
 
-// a b in the dtype `out`. On a GPU the f32 product of bf16 or f16 factors is not rounded on its
-// way; on the CPU it is rounded to the factors' dtype first.
+// a b in the dtype `out`, without it in that of the factors. On a GPU, and where block_product.h
+// has one, the f32 product of bf16 factors is not rounded on its way; elsewhere it is rounded to
+// the factors' dtype first.
 //   a (M, K), b (K, N) of one dtype  ->  (M, N)
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType out);
+at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
 // sum += a b, with the same rounding.   sum (M, N)
 void add_product(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);

@@ -59,4 +59,12 @@ const ProductKernels& product_kernels() {
   return chosen(product_kernels_avx512(), product_kernels_avx2(), product_kernels_portable());
 }
 
+const BlockProductKernels* block_product_kernels() {
+  const char* set = std::getenv("REYNARD_CPU_PATH");
+  const std::string_view forced = set ? set : "";
+  const tensor::CpuFeatures& cpu = tensor::cpu_features();
+  const bool wanted = forced == "avx512_bf16" || (forced.empty() && !cpu.amx_bf16);
+  return cpu.avx512_bf16 && wanted ? &block_product_kernels_avx512_bf16() : nullptr;
+}
+
 }  // namespace reynard::ops::cpu

@@ -3,6 +3,7 @@
 // REYNARD_CPU_PATH names. The paths of attention (amx, avx512_bf16) use the AVX-512 loops, but for
 // products of bf16.
 
+#include "reynard/ops/block_product_kernels.h"
 #include "reynard/ops/product_kernels.h"
 #include "reynard/ops/row_kernels.h"
 
@@ -19,5 +20,7 @@ std::vector<std::string> available_product_paths();
 // Asked at every call, so that tests may switch; attention reports names that nothing has.
 const RowKernels& row_kernels(Element element);
 const ProductKernels& product_kernels();
+// Null where the library's products are as good: only the path avx512_bf16 has its own.
+const BlockProductKernels* block_product_kernels();
 
 }  // namespace reynard::ops::cpu

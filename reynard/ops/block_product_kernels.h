@@ -1,0 +1,61 @@
+#pragma once
+// Loops for products of many rows of bf16 with f32 sums: packing of blocks and the product of
+// packed blocks. Depth goes in blocks, in order; each block is summed from zero and then added, so
+// that rounding grows with a block and not with the depth, and no bit depends on how rows and
+// columns are split between threads. Plain data only: files that include this are compiled for one
+// ISA.
+
+#include <cstdint>
+
+namespace reynard::ops {
+
+// A matrix of bf16 bits; one of the strides is 1.
+struct Factor {
+  const uint16_t* data = nullptr;
+  int64_t row = 0, column = 0;  // strides in elements
+};
+
+inline constexpr int64_t kPanelColumns = 64;    // of a packed right factor
+inline constexpr int64_t kLeftBlockRows = 128;  // most rows of a left factor at a time
+
+// One block of depth of c += a b.
+struct BlockProduct {
+  const uint16_t* a = nullptr;  // (rows, depth), rows a_stride apart
+  int64_t a_stride = 0;
+  const uint16_t* b = nullptr;  // panels, as pack_panel makes them; b_stride values apart
+  int64_t b_stride = 0;
+  int64_t rows = 0, columns = 0, depth = 0;  // depth is even
+  float* c = nullptr;                        // (rows, columns), rows c_stride apart
+  int64_t c_stride = 0;
+  bool add = false;  // to what c holds; else c is overwritten
+};
+
+struct BlockProductKernels {
+  // Rows [row, row + rows) of b, columns [column, column + columns) of at most kPanelColumns, as
+  // pairs of rows side by side: [depth / 2][kPanelColumns][2], zeros beyond the edges. depth: rows
+  // rounded up to a multiple of 32.
+  void (*pack_panel)(const Factor& b,
+                     int64_t row,
+                     int64_t rows,
+                     int64_t column,
+                     int64_t columns,
+                     int64_t depth,
+                     uint16_t* packed);
+  // Rows [row, row + rows) of a, at most kLeftBlockRows, as [rows][depth]; columns as above.
+  void (*pack_rows)(const Factor& a,
+                    int64_t row,
+                    int64_t rows,
+                    int64_t column,
+                    int64_t columns,
+                    int64_t depth,
+                    uint16_t* packed);
+  void (*multiply)(const BlockProduct& product);
+  // to = from, or to + from, rounded to bf16 once.
+  void (*round_row)(const float* from, int64_t count, bool add, uint16_t* to);
+};
+
+namespace cpu {
+const BlockProductKernels& block_product_kernels_avx512_bf16();
+}  // namespace cpu
+
+}  // namespace reynard::ops

@@ -1,0 +1,274 @@
+// Products of blocks of bf16 by vdpbf16ps, two of which a Zen 5 starts in a cycle. A panel of 64
+// columns by 256 of the depth stays in the first-level cache while the rows of a block go by.
+
+#include "reynard/ops/block_product_kernels.h"
+
+#include <immintrin.h>
+
+namespace reynard::ops::cpu {
+
+namespace {
+
+using BF16 = uint16_t;
+
+constexpr int64_t kLanes = 16;
+constexpr int64_t kStep = 32;  // values of a register
+constexpr int64_t kRowsAtOnce = 4;
+
+inline __mmask32 first_values(int64_t count) {
+  return count >= kStep ? 0xffffffffU : count <= 0 ? 0U : (1U << count) - 1;
+}
+inline __mmask16 first_lanes(int64_t count) {
+  return static_cast<__mmask16>(count >= kLanes ? 0xffffU : (1U << count) - 1);
+}
+inline __m512i load(const BF16* p, __mmask32 mask) {
+  return _mm512_maskz_loadu_epi16(mask, p);
+}
+
+// Values of two registers side by side: those of the first halves, and of the second.
+alignas(64) constexpr int16_t kLowPairs[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
+                                               37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
+                                               11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+alignas(64) constexpr int16_t kHighPairs[32] = {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21,
+                                                53, 22, 54, 23, 55, 24, 56, 25, 57, 26, 58,
+                                                27, 59, 28, 60, 29, 61, 30, 62, 31, 63};
+inline __m512i low_pairs(__m512i even, __m512i odd) {
+  return _mm512_permutex2var_epi16(even, _mm512_load_si512(kLowPairs), odd);
+}
+inline __m512i high_pairs(__m512i even, __m512i odd) {
+  return _mm512_permutex2var_epi16(even, _mm512_load_si512(kHighPairs), odd);
+}
+
+// 16 x 16 values of 32 bits: lane j of r[i] becomes lane i of r[j]. Blocks of 1, 2, 4 and 8 change
+// places.
+inline void transpose(__m512i (&r)[16]) {
+  __m512i t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+#pragma GCC unroll 2
+  for (int half = 0; half < 16; half += 8) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      t[half + i] = _mm512_shuffle_i32x4(r[half + i], r[half + i + 4], 0x88);
+      t[half + i + 4] = _mm512_shuffle_i32x4(r[half + i], r[half + i + 4], 0xdd);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+  }
+}
+
+// Rows of the source are rows of the panel: pairs of rows are interleaved.
+void panel_of_rows(const Factor& b,
+                   int64_t row,
+                   int64_t rows,
+                   int64_t column,
+                   int64_t columns,
+                   int64_t depth,
+                   BF16* to) {
+  const __mmask32 masks[2] = {first_values(columns), first_values(columns - kStep)};
+  for (int64_t k = 0; k < depth; k += 2) {
+    const BF16* from = b.data + (row + k) * b.row + column;
+    const bool even = k < rows, odd = k + 1 < rows;
+    for (int64_t half = 0; half < 2; ++half) {
+      const __m512i first = load(from + half * kStep, even ? masks[half] : 0);
+      const __m512i second = load(from + b.row + half * kStep, odd ? masks[half] : 0);
+      _mm512_store_si512(to + k * kPanelColumns + half * 2 * kStep, low_pairs(first, second));
+      _mm512_store_si512(to + k * kPanelColumns + half * 2 * kStep + kStep,
+                         high_pairs(first, second));
+    }
+  }
+}
+
+// Columns of the source are contiguous: pairs lie there, 16 x 16 of them are transposed.
+void panel_of_columns(const Factor& b,
+                      int64_t row,
+                      int64_t rows,
+                      int64_t column,
+                      int64_t columns,
+                      int64_t depth,
+                      BF16* to) {
+  for (int64_t c = 0; c < kPanelColumns; c += kLanes) {
+    for (int64_t k = 0; k < depth; k += kStep) {
+      __m512i pairs[16];
+      const __mmask32 mask = first_values(rows - k);
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kLanes; ++i) {
+        const BF16* from = b.data + (column + c + i) * b.column + row + k;
+        pairs[i] = load(from, c + i < columns ? mask : 0);
+      }
+      transpose(pairs);
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kLanes; ++i) {
+        _mm512_store_si512(to + (k / 2 + i) * 2 * kPanelColumns + 2 * c, pairs[i]);
+      }
+    }
+  }
+}
+
+void pack_panel(const Factor& b,
+                int64_t row,
+                int64_t rows,
+                int64_t column,
+                int64_t columns,
+                int64_t depth,
+                BF16* packed) {
+  if (b.column == 1) return panel_of_rows(b, row, rows, column, columns, depth, packed);
+  panel_of_columns(b, row, rows, column, columns, depth, packed);
+}
+
+// 32 columns x 32 rows of the source at a time, whose columns become rows.
+void transposed_rows(const Factor& a,
+                     int64_t row,
+                     int64_t rows,
+                     int64_t column,
+                     int64_t columns,
+                     int64_t depth,
+                     BF16* to) {
+  for (int64_t r = 0; r < rows; r += kStep) {
+    const __mmask32 mask = first_values(rows - r);
+    for (int64_t k = 0; k < depth; k += kStep) {
+      __m512i low[16], high[16];
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kLanes; ++i) {
+        const int64_t at = k + 2 * i;
+        const BF16* from = a.data + (column + at) * a.column + row + r;
+        const __m512i even = load(from, at < columns ? mask : 0);
+        const __m512i odd = load(from + a.column, at + 1 < columns ? mask : 0);
+        low[i] = low_pairs(even, odd);
+        high[i] = high_pairs(even, odd);
+      }
+      transpose(low);
+      transpose(high);
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kLanes; ++i) {
+        _mm512_store_si512(to + (r + i) * depth + k, low[i]);
+        _mm512_store_si512(to + (r + kLanes + i) * depth + k, high[i]);
+      }
+    }
+  }
+}
+
+void pack_rows(const Factor& a,
+               int64_t row,
+               int64_t rows,
+               int64_t column,
+               int64_t columns,
+               int64_t depth,
+               BF16* packed) {
+  if (a.row == 1 && a.column != 1) {
+    return transposed_rows(a, row, rows, column, columns, depth, packed);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t k = 0; k < depth; k += kStep) {
+      const BF16* from = a.data + (row + r) * a.row + column + k;
+      _mm512_store_si512(packed + r * depth + k, load(from, first_values(columns - k)));
+    }
+  }
+}
+
+// kRows x kVectors sums; the last vector of c has `last` lanes.
+template <int kRows, int kVectors>
+inline void multiply_tile(
+    const BlockProduct& p, const BF16* a, const BF16* b, float* c, __mmask16 last) {
+  __m512 sums[kRows][kVectors] = {};
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < p.depth; k += 2) {
+    __m512i columns[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      columns[v] = _mm512_load_si512(b + k * kPanelColumns + v * kStep);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      int32_t pair;
+      __builtin_memcpy(&pair, a + r * p.a_stride + k, sizeof pair);
+      const __m512i x = _mm512_set1_epi32(pair);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        sums[r][v] = _mm512_dpbf16_ps(sums[r][v], (__m512bh)x, (__m512bh)columns[v]);
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      float* to = c + r * p.c_stride + v * kLanes;
+      const __mmask16 mask = v + 1 < kVectors ? 0xffff : last;
+      if (p.add) sums[r][v] += _mm512_maskz_loadu_ps(mask, to);
+      _mm512_mask_storeu_ps(to, mask, sums[r][v]);
+    }
+  }
+}
+
+template <int kVectors>
+void multiply_panel(const BlockProduct& p, const BF16* b, float* c, __mmask16 last) {
+  int64_t row = 0;
+  for (; row + kRowsAtOnce <= p.rows; row += kRowsAtOnce) {
+    multiply_tile<kRowsAtOnce, kVectors>(p, p.a + row * p.a_stride, b, c + row * p.c_stride, last);
+  }
+  for (; row < p.rows; ++row) {
+    multiply_tile<1, kVectors>(p, p.a + row * p.a_stride, b, c + row * p.c_stride, last);
+  }
+}
+
+void multiply(const BlockProduct& p) {
+  for (int64_t column = 0; column < p.columns; column += kPanelColumns) {
+    const BF16* b = p.b + column / kPanelColumns * p.b_stride;
+    float* c = p.c + column;
+    const int64_t left = p.columns - column;
+    const int64_t vectors = left >= kPanelColumns ? 4 : (left + kLanes - 1) / kLanes;
+    const __mmask16 last = first_lanes(left - (vectors - 1) * kLanes);
+    switch (vectors) {
+      case 4:
+        multiply_panel<4>(p, b, c, last);
+        break;
+      case 3:
+        multiply_panel<3>(p, b, c, last);
+        break;
+      case 2:
+        multiply_panel<2>(p, b, c, last);
+        break;
+      default:
+        multiply_panel<1>(p, b, c, last);
+    }
+  }
+}
+
+void round_row(const float* from, int64_t count, bool add, BF16* to) {
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const __mmask16 mask = first_lanes(count - i);
+    __m512 x = _mm512_maskz_loadu_ps(mask, from + i);
+    if (add) {
+      const __m256i old = _mm256_maskz_loadu_epi16(mask, to + i);
+      x += _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(old), 16));
+    }
+    _mm256_mask_storeu_epi16(to + i, mask, (__m256i)_mm512_cvtneps_pbh(x));
+  }
+}
+
+constexpr BlockProductKernels kTable = {.pack_panel = &pack_panel,
+                                        .pack_rows = &pack_rows,
+                                        .multiply = &multiply,
+                                        .round_row = &round_row};
+
+}  // namespace
+
+const BlockProductKernels& block_product_kernels_avx512_bf16() {
+  return kTable;
+}
+
+}  // namespace reynard::ops::cpu

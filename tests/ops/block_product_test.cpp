@@ -1,0 +1,116 @@
+// Products of many rows of bf16: the error budget against f64 in every layout, what they must not
+// read, and bits that do not depend on threads.
+
+#include "reynard/ops/block_product.h"
+#include "reynard/ops/cpu/row_path.h"
+#include "reynard/ops/product.h"
+#include "tests/support/compare.h"
+#include "tests/support/forced_path.h"
+#include "tests/support/gradients.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace reynard::ops {
+namespace {
+
+using test::random_normal;
+
+// In the middle of NaN, rows or columns contiguous.
+at::Tensor bf16_among_nan(const at::Tensor& matrix, bool transposed) {
+  const at::Tensor values = transposed ? matrix.t() : matrix;
+  const int64_t rows = values.size(0), columns = values.size(1);
+  const at::Tensor all = at::full({rows + 2, columns + 3},
+                                  std::numeric_limits<double>::quiet_NaN(),
+                                  matrix.options().dtype(at::kBFloat16));
+  const at::Tensor inside = all.narrow(0, 1, rows).narrow(1, 1, columns);
+  inside.copy_(values);
+  return transposed ? inside.t() : inside;
+}
+
+class BlockProducts : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cpu::block_product_kernels() == nullptr) {
+      GTEST_SKIP() << "this machine has no path with products of blocks";
+    }
+  }
+  const test::ForcedPath path_{"avx512_bf16"};
+};
+
+TEST_F(BlockProducts, AreTheMatrixProduct) {
+  const at::Tensor a = at::full({256, 64}, 2, at::kBFloat16);
+  const at::Tensor b = at::full({64, 256}, 5, at::kBFloat16);
+  EXPECT_BITWISE_EQUAL(product(a, b, at::kFloat), at::full({256, 256}, 640, at::kFloat));
+}
+
+struct Sizes {
+  int64_t M, N, K;
+};
+
+TEST_F(BlockProducts, WithinBudgetInEveryLayout) {
+  for (const auto [M, N, K] :
+       {Sizes{64, 258, 127}, Sizes{259, 79, 1025}, Sizes{33, 1111, 64}, Sizes{130, 65, 257}}) {
+    const at::Tensor x = random_normal({M, K}, 1), y = random_normal({K, N}, 2);
+    for (const int layout : {0, 1, 2, 3}) {
+      const at::Tensor a = bf16_among_nan(x, layout % 2 == 1);
+      const at::Tensor b = bf16_among_nan(y, layout / 2 == 1);
+      ASSERT_TRUE(has_block_product(a, b)) << M << " " << N << " " << K;
+      const at::Tensor sum = at::mm(a.to(at::kFloat), b.to(at::kFloat));
+      const at::Tensor exact = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+      EXPECT_WITHIN_BUDGET(product(a, b, at::kFloat), sum, exact) << layout << ", K " << K;
+      EXPECT_WITHIN_BUDGET(product(a, b), sum.to(at::kBFloat16), exact) << layout << ", K " << K;
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+        at::Tensor target = random_normal({M, N}, 3).to(dtype);
+        const at::Tensor before = target.clone();
+        add_product(target, a, b);
+        EXPECT_WITHIN_BUDGET(
+            target, (before.to(at::kFloat) + sum).to(dtype), before.to(at::kDouble) + exact)
+            << layout << ", K " << K;
+      }
+    }
+  }
+}
+
+TEST_F(BlockProducts, WriteNothingBesideTheResult) {
+  const at::Tensor a = random_normal({67, 200}, 1).to(at::kBFloat16);
+  const at::Tensor b = random_normal({200, 131}, 2).to(at::kBFloat16);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor all = at::full({69, 150}, 7, dtype);
+    block_product(a, b, all.narrow(0, 1, 67).narrow(1, 9, 131), /*add=*/false);
+    EXPECT_BITWISE_EQUAL(all.narrow(0, 1, 67).narrow(1, 9, 131).contiguous(), product(a, b, dtype));
+    all.narrow(0, 1, 67).narrow(1, 9, 131).fill_(7);
+    EXPECT_BITWISE_EQUAL(all, at::full({69, 150}, 7, dtype));
+  }
+}
+
+TEST_F(BlockProducts, SameBitsForAnyThreadCount) {
+  const at::Tensor a = bf16_among_nan(random_normal({517, 515}, 3), true);
+  const at::Tensor b = bf16_among_nan(random_normal({515, 1300}, 4), false);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const at::Tensor wide = product(a, b, at::kFloat), rounded = product(a, b);
+  for (const int count : {2, 3, 16}) {
+    at::set_num_threads(count);
+    EXPECT_BITWISE_EQUAL(product(a, b, at::kFloat), wide) << count;
+    EXPECT_BITWISE_EQUAL(product(a, b), rounded) << count;
+  }
+  at::set_num_threads(threads);
+}
+
+TEST_F(BlockProducts, LeaveOtherWorkToTheLibrary) {
+  const at::Tensor a = random_normal({256, 64}, 1).to(at::kBFloat16);
+  EXPECT_TRUE(has_block_product(a, a.t()));
+  EXPECT_FALSE(has_block_product(a.to(at::kFloat), a.t().to(at::kFloat)));
+  EXPECT_FALSE(has_block_product(a.narrow(0, 0, 8), a.t()));  // few rows
+  const test::ForcedPath other("avx2");
+  EXPECT_FALSE(has_block_product(a, a.t()));
+}
+
+}  // namespace
+}  // namespace reynard::ops
