@@ -32,7 +32,7 @@ Element element_of(at::ScalarType dtype) {
 struct Call {
   const DecodeArguments& a;
   int64_t S, H, G, D, N, group;
-  at::Tensor scaled_q;             // (S, H, D) f32, times scale
+  at::Tensor wide_q;               // (S, H, D) f32
   std::vector<double> query_sums;  // (S, H)
   const double* sums;
   const int32_t* table;
@@ -47,7 +47,7 @@ struct Call {
         D(a.q.size(2)),
         N(a.page_table.size(2)),
         group(H / G),
-        scaled_q(a.q.to(at::kFloat).mul(a.options.scale)),
+        wide_q(a.q.to(at::kFloat).contiguous()),
         query_sums(S * H),
         sums(a.sums.defined() ? a.sums.const_data_ptr<double>() : nullptr),
         table(a.page_table.const_data_ptr<int32_t>()),
@@ -68,7 +68,7 @@ struct Call {
   }
   double query_sum(int64_t s, int64_t h) const { return query_sums[s * H + h]; }
   const float* query(int64_t s, int64_t h) const {
-    return scaled_q.const_data_ptr<float>() + (s * H + h) * D;
+    return wide_q.const_data_ptr<float>() + (s * H + h) * D;
   }
   int64_t first_key(int64_t s) const {
     return a.first_key.defined() ? std::max(a.first_key.const_data_ptr<int32_t>()[s], 0) : 0;
@@ -87,6 +87,7 @@ struct Call {
     run.pages = pages(s, g) + begin;
     run.num_pages = end - begin;
     run.q = query(s, g * group);
+    run.scale = a.options.scale;
     run.query_sums = query_sums.data() + s * H + g * group;
     return run;
   }
@@ -106,7 +107,7 @@ struct LogitBound {
     double squares = 0;
     const float* q = call.query(s, h);
     for (int64_t d = 0; d < call.D; ++d) squares += std::pow(static_cast<double>(q[d]), 2);
-    factor = std::sqrt(squares);
+    factor = std::abs(call.a.options.scale) * std::sqrt(squares);
   }
   double of_norm(float norm) const { return fixed >= 0 ? fixed : factor * norm; }
   double of_page(int32_t page) const {
@@ -215,7 +216,7 @@ struct Partials {
       : num_runs((call.N + kRunPages - 1) / kRunPages),
         largest(call.S * call.H * num_runs, -std::numeric_limits<float>::infinity()),
         total(largest.size()),
-        out(at::empty({call.S * call.H * num_runs, call.D}, call.scaled_q.options())) {}
+        out(at::empty({call.S * call.H * num_runs, call.D}, call.wide_q.options())) {}
 };
 
 // One run of pages of one (sequence, kv head).

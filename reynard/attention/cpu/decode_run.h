@@ -65,8 +65,33 @@ struct Rows {
   Rows from(int64_t row, int64_t dim) const { return {data + row * stride + dim, stride, ahead}; }
 };
 
+// sum += key * query, for one bundle.
+template <class Value>
+inline void add_product(Vec& sum, const Value* from, const Vec (&query)[kVectors<Value>]) {
+  Vec key[kVectors<Value>];
+  unpack(from, key);
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors<Value>; ++v) sum += key[v] * query[v];
+}
+#if defined(__AVX512BF16__)
+// The query of a bf16 cache is bf16 too, so its halves lose nothing when they become pairs again;
+// the compiler does so once for all keys of a group.
+inline void add_product(Vec& sum, const BFloat16* from, const Vec (&query)[2]) {
+  typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
+  const IntVec pairs = (IntVec)((Words)query[0] >> 16) | ((IntVec)query[1] & ~0xffff);
+  sum = _mm512_dpbf16_ps(sum, (__m512bh)_mm512_loadu_si512(from), (__m512bh)pairs);
+}
+#endif
+
+// Into the first-level cache: what is asked for there while a page is worked on leaves the ways to
+// the second-level cache to main memory.
+inline void prefetch_page(const void* p) {
+  __builtin_prefetch(p, 0, 3);
+}
+
 // q . k of kLanes keys, one in each lane. Pages lie anywhere, so the hardware cannot guess where
-// the next one is: each load of a page asks for the same place of the next, `ahead` values away.
+// the next one is: each load of a page asks for a place of the next, `ahead` values away, in the
+// order in which they lie there.
 template <class Value>
 inline Vec dot_products(Rows<Value> keys, const float* q, int64_t num_bundles) {
   Vec sums[kLanes] = {};
@@ -78,12 +103,8 @@ inline Vec dot_products(Rows<Value> keys, const float* q, int64_t num_bundles) {
     }
 #pragma GCC unroll 16
     for (int t = 0; t < kLanes; ++t) {
-      Vec key[kVectors<Value>];
-      const Value* from = keys.data + t * keys.stride + n * kBundle<Value>;
-      prefetch(from + keys.ahead);
-      unpack(from, key);
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors<Value>; ++v) sums[t] += key[v] * query[v];
+      prefetch_page(keys.data + keys.ahead + (n * kLanes + t) * kBundle<Value>);
+      add_product(sums[t], keys.data + t * keys.stride + n * kBundle<Value>, query);
     }
   }
   return sums_of_lanes(sums);
@@ -101,7 +122,7 @@ inline void add_values(Rows<Value> values, const float* weights, KeyRange keys, 
     for (int n = 0; n < kBundles; ++n) {
       Vec value[kVectors<Value>];
       const Value* from = values.data + t * values.stride + n * kBundle<Value>;
-      prefetch(from + values.ahead);
+      prefetch_page(from + values.ahead);
       unpack(from, value);
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors<Value>; ++v) {
@@ -134,7 +155,7 @@ void page_logits(const PageRun& run,
   for (int i = 0; i < kLanes; ++i) lane[i] = i;
   for (int64_t t = 0; t < kKeysPerPage; t += kLanes) {
     Vec logit = dot_products(keys.from(t, 0), q, div_up(run.D, kBundle<Value>)) *
-                static_cast<float>(kLog2EExact);
+                static_cast<float>(run.scale * kLog2EExact);
     if (run.sums) logit += load(s.bias + t);
     const IntVec index = lane + static_cast<int32_t>(t);
     const IntVec seen =

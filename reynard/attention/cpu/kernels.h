@@ -90,7 +90,8 @@ struct PageRun {
   const double* sums = nullptr;    // (P, group, 64), or null: no bias
   const int32_t* pages = nullptr;  // (num_pages) ids, of which none that is read is negative
   int64_t num_pages = 0;
-  const float* q = nullptr;            // (group, D) times scale
+  const float* q = nullptr;  // (group, D), values of the element
+  double scale = 1;
   const double* query_sums = nullptr;  // (group)
   const KeyRange* ranges = nullptr;    // (group) keys to read, counted from the run's first page
 };
