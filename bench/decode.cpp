@@ -1,5 +1,6 @@
 #include "bench/decode.h"
 
+#include "bench/sum_of_words.h"
 #include "reynard/attention/attention.h"
 #include "reynard/attention/decode.h"
 #include "reynard/tensor/check.h"
@@ -14,9 +15,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <random>
 #include <span>
+#include <utility>
 
 namespace reynard::bench {
 
@@ -85,7 +88,8 @@ std::string shape_text(const DecodeBench& o, int64_t T) {
   return text;
 }
 
-Row decode_row(const DecodeBench& o, const std::string& dtype, at::ScalarType type) {
+// Against a copy of the same bytes, both ways counted, and against reading them once.
+std::vector<Row> decode_rows(const DecodeBench& o, const std::string& dtype, at::ScalarType type) {
   const Sequence sequence(o, o.length, 1, type);
   check_parity(sequence, "decode", dtype);
   const at::Tensor source = sequence.k.new_empty({2 * o.length, o.G, o.D}).fill_(1);
@@ -94,15 +98,24 @@ Row decode_row(const DecodeBench& o, const std::string& dtype, at::ScalarType ty
       o.repeats, [&] { sequence.from_pages(); }, [&] { target.copy_(source); });
   const double read = static_cast<double>(source.nbytes()) / seconds.ours * 1e-9;
   const double copied = 2 * static_cast<double>(source.nbytes()) / seconds.peer * 1e-9;
-  return {.name = "decode",
-          .shape = shape_text(o, o.length),
-          .dtype = dtype,
-          .device = cpu_name(),
-          .ours = read,
-          .peer = "copy",
-          .peer_value = copied,
-          .unit = "GB/s",
-          .ratio = read / copied};
+  const Row copy{.name = "decode",
+                 .shape = shape_text(o, o.length),
+                 .dtype = dtype,
+                 .device = cpu_name(),
+                 .ours = read,
+                 .peer = "copy",
+                 .peer_value = copied,
+                 .unit = "GB/s",
+                 .ratio = read / copied};
+  std::atomic<uint64_t> sink{0};
+  const Medians reading = time_by_turns(
+      o.repeats, [&] { sequence.from_pages(); }, [&] { sink += sum_of_words(source); });
+  Row sum = copy;
+  sum.ours = static_cast<double>(source.nbytes()) / reading.ours * 1e-9;
+  sum.peer = "sum";
+  sum.peer_value = static_cast<double>(source.nbytes()) / reading.peer * 1e-9;
+  sum.ratio = reading.peer / reading.ours;
+  return {copy, sum};
 }
 
 Row prefill_row(const DecodeBench& o, const std::string& dtype, at::ScalarType type) {
@@ -134,7 +147,9 @@ std::vector<Row> bench_decode(const DecodeBench& options) {
   std::vector<Row> rows;
   for (const std::string& dtype : options.dtypes) {
     const at::ScalarType type = scalar_type(dtype);
-    if (wanted("decode")) rows.push_back(decode_row(options, dtype, type));
+    if (wanted("decode")) {
+      for (Row& row : decode_rows(options, dtype, type)) rows.push_back(std::move(row));
+    }
     if (wanted("prefill")) rows.push_back(prefill_row(options, dtype, type));
   }
   return rows;

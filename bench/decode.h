@@ -1,6 +1,6 @@
 #pragma once
-// Speed of attention on a paged cache: decode of one token against a copy of the bytes that it
-// reads, and a prefill chunk against the operator on contiguous tensors.
+// Speed of attention on a paged cache: decode of one token against a copy and a sum of the bytes
+// that it reads, and a prefill chunk against the operator on contiguous tensors.
 
 #include "bench/rows.h"
 

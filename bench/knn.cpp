@@ -1,9 +1,9 @@
 #include "bench/knn.h"
 
 #include "bench/peer_process.h"
+#include "bench/sum_of_words.h"
 #include "reynard/knn/search.h"
 #include "reynard/tensor/check.h"
-#include "reynard/tensor/parallel.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/equal.h>
@@ -40,21 +40,6 @@ Data make_data(const KnnBench& options, int64_t most_queries, at::ScalarType dty
 
 std::string shape_text(const KnnBench& options, int64_t queries, int64_t k) {
   return fmt::format("Q{} N{} D{} k{}", queries, options.num_keys, options.head_dim, k);
-}
-
-// Reads all bytes once, with all threads.
-uint64_t sum_of_words(const at::Tensor& keys) {
-  constexpr int64_t kTaskWords = 1 << 17;
-  const auto* words = static_cast<const uint64_t*>(keys.const_data_ptr());
-  const auto num_words = static_cast<int64_t>(keys.nbytes() / sizeof(uint64_t));
-  std::atomic<uint64_t> total{0};
-  tensor::run_tasks((num_words + kTaskWords - 1) / kTaskWords, [&](int64_t task, int64_t) {
-    uint64_t sum = 0;
-    const int64_t last = std::min(num_words, (task + 1) * kTaskWords);
-    for (int64_t i = task * kTaskWords; i < last; ++i) sum += words[i];
-    total += sum;
-  });
-  return total;
 }
 
 void check_plain(const KnnBench& options, const Data& data) {

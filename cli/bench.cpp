@@ -169,7 +169,7 @@ void add_attention_memory(CLI::App& bench) {
 void add_decode(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "decode",
-      "attention on a paged cache: one token against a copy of the bytes, a chunk of a "
+      "attention on a paged cache: one token against a copy and a sum of the bytes, a chunk of a "
       "prefill against contiguous tensors");
   struct Arguments {
     bench::DecodeBench bench;
