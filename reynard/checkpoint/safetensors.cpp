@@ -59,6 +59,15 @@ class ReadOnlyFile {
     return static_cast<char*>(mapping_);
   }
 
+  // The pages that hold these bytes; those of the ends too, which cost a neighbour a page fault.
+  void let_go(uint64_t offset, uint64_t bytes) const {
+    const std::lock_guard lock(mutex_);
+    if (mapping_ == nullptr || bytes == 0) return;
+    const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+    const uint64_t first = offset / page * page;
+    ::madvise(static_cast<char*>(mapping_) + first, offset + bytes - first, MADV_DONTNEED);
+  }
+
   void read(uint64_t offset, void* data, std::size_t bytes) const {
     char* rest = static_cast<char*>(data);
     while (bytes > 0) {
@@ -166,6 +175,13 @@ at::Tensor SafetensorsFile::map(std::span<const std::string> names) const {
       shape,
       [file = file_](void*) {},
       at::TensorOptions().dtype(first->dtype));
+}
+
+void SafetensorsFile::let_go(std::span<const std::string> names) const {
+  for (const std::string& name : names) {
+    const TensorInfo* const info = find(name);
+    if (info != nullptr) file_->let_go(data_offset_ + info->begin, info->end - info->begin);
+  }
 }
 
 namespace {

@@ -48,6 +48,9 @@ class SafetensorsFile {
   // follow each other in the file with one dtype and row shape, aligned to their elements. A file
   // that becomes shorter while it is mapped ends the process with SIGBUS.
   at::Tensor map(std::span<const std::string> names) const;
+  // Takes the pages of these tensors out of the process, if they were mapped: for values that have
+  // been copied elsewhere. Whoever reads the mapped tensor again brings them back.
+  void let_go(std::span<const std::string> names) const;
   const std::filesystem::path& path() const { return path_; }
 
  private:
@@ -70,6 +73,7 @@ class TensorFolder {
   at::Tensor read(const std::string& name) const;
   // SafetensorsFile::map where one file holds all of them, undefined elsewhere.
   at::Tensor map(std::span<const std::string> names) const;
+  void let_go(std::span<const std::string> names) const;
   // The file that holds the tensor, for messages; the folder when none does.
   std::filesystem::path file_of(const std::string& name) const;
 

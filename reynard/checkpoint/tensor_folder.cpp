@@ -111,6 +111,13 @@ at::Tensor TensorFolder::map(std::span<const std::string> names) const {
   return found == file_of_.end() ? at::Tensor() : files_[found->second].map(names);
 }
 
+void TensorFolder::let_go(std::span<const std::string> names) const {
+  for (const std::string& name : names) {
+    const auto found = file_of_.find(name);
+    if (found != file_of_.end()) files_[found->second].let_go({&name, 1});
+  }
+}
+
 std::filesystem::path TensorFolder::file_of(const std::string& name) const {
   const auto found = file_of_.find(name);
   return found == file_of_.end() ? folder_ : files_[found->second].path();

@@ -178,14 +178,18 @@ at::Tensor read_pieces(const checkpoint::TensorFolder& tensors,
   return value;
 }
 
+std::vector<std::string> names_of(const std::vector<Piece>& pieces) {
+  std::vector<std::string> names;
+  for (const Piece& piece : pieces) names.push_back(piece.name);
+  return names;
+}
+
 // The same without a copy where the file has it so.
 at::Tensor map_or_read(const checkpoint::TensorFolder& tensors,
                        const std::vector<Piece>& pieces,
                        at::IntArrayRef shape,
                        at::ScalarType dtype) {
-  std::vector<std::string> names;
-  for (const Piece& piece : pieces) names.push_back(piece.name);
-  const at::Tensor mapped = tensors.map(names);
+  const at::Tensor mapped = tensors.map(names_of(pieces));
   if (mapped.defined() && mapped.scalar_type() == dtype) return mapped;
   return read_pieces(tensors, pieces, shape, dtype);
 }
@@ -226,6 +230,7 @@ Decoder open_model(const fs::path& folder, WeightFormat format, at::Device devic
       ops::Int8Weight weight = ops::quantize_rows(map_or_read(checked.tensors, pieces, shape, own));
       parameter.value = std::move(weight.values);
       parameter.scales = std::move(weight.scales);
+      checked.tensors.let_go(names_of(pieces));  // else a model is held in both formats at once
     } else {
       parameter.value =
           map_or_read(checked.tensors, pieces, shape, parameter.product ? dtype : at::kFloat)

@@ -15,6 +15,8 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -63,6 +65,38 @@ TEST(OpenModel, SameNumbersAsALoadedModel) {
       }
     }
   }
+}
+
+// Of a file in the process, in KB: the sum of its mappings' pages.
+int64_t resident_kilobytes(const std::string& file) {
+  std::ifstream maps("/proc/self/smaps");
+  int64_t kilobytes = 0;
+  bool is_of_file = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("-") < line.find(":")) is_of_file = line.find(file) != std::string::npos;
+    if (is_of_file && line.starts_with("Rss:")) kilobytes += std::stol(line.substr(4));
+  }
+  return kilobytes;
+}
+
+// What has been quantised does not stay in memory as the file has it.
+TEST(OpenModel, Int8LetsTheFilesPagesGo) {
+  const test::TempDir parent;
+  DecoderConfig config = test::llama_variants()[0].config;
+  config.vocab_size = 256;
+  config.hidden_size = 512;
+  config.num_layers = 3;
+  const std::string folder = parent / "model";
+  save_as(config, folder, at::kFloat);
+  const std::string file = folder + "/model.safetensors";
+  const auto file_kilobytes = static_cast<int64_t>(std::filesystem::file_size(file)) / 1024;
+  {
+    Decoder wide = open_model(folder, WeightFormat::kF32);
+    logits_of(wide);
+    EXPECT_GT(resident_kilobytes(file), file_kilobytes / 2) << "the measure itself";
+  }
+  const Decoder small = open_model(folder, WeightFormat::kInt8);
+  EXPECT_LT(resident_kilobytes(file), file_kilobytes / 8);
 }
 
 TEST(OpenModel, Int8IsNear) {
