@@ -9,11 +9,13 @@
 #include "reynard/ops/rms_norm.h"
 #include "reynard/tensor/check.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -222,8 +224,10 @@ at::Tensor Decoder::hidden(const at::Tensor& tokens,
                            std::span<SequenceState* const> states,
                            const ForwardOptions& options) {
   const Ragged ragged = make_ragged(tokens, offsets, states, config_, device(), options.crossbatch);
-  // Caches hold values, not graphs.
+  // Caches hold values, not graphs: what reads them skips autograd's half of each operation.
   const at::AutoGradMode gradients(at::GradMode::is_enabled() && states.empty());
+  std::optional<at::AutoDispatchBelowADInplaceOrView> without_autograd;
+  if (!states.empty()) without_autograd.emplace();
   Block::Stream stream{.update = {}, .residual = rows_of(embedding_, ragged.tokens)};
   const bool recompute = options.checkpoint_activations && at::GradMode::is_enabled();
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {

@@ -80,15 +80,20 @@ void for_pieces(const at::Tensor& x,
   for_rows(x, 1, rest, [&](int64_t begin, int64_t end) { loop(last, begin, end); });
 }
 
+at::Tensor gated(const at::Tensor& x, const at::Tensor& gate, bool silu) {
+  const at::Tensor out = at::empty_like(x);
+  GateRows task = piece_rows(x, gate, silu);
+  task.out = out.data_ptr();
+  for_pieces(x, task, row_kernels(x).gate_forward);
+  return out;
+}
+
 struct GateMul : torch::autograd::Function<GateMul> {
   static at::Tensor forward(AutogradContext* context,
                             const at::Tensor& x,
                             const at::Tensor& gate,
                             bool silu) {
-    const at::Tensor out = at::empty_like(x);
-    GateRows task = piece_rows(x, gate, silu);
-    task.out = out.data_ptr();
-    for_pieces(x, task, row_kernels(x).gate_forward);
+    const at::Tensor out = gated(x, gate, silu);
     context->save_for_backward({x, gate});
     context->saved_data["silu"] = silu;
     return out;
@@ -136,12 +141,15 @@ at::Tensor gated_act_backward(const at::Tensor& gate_up, const at::Tensor& grad,
 }
 
 at::Tensor gated_act(const at::Tensor& gate_up, Activation act) {
-  return GatedAct::apply(gate_up.contiguous(), act == Activation::kSilu);
+  const bool silu = act == Activation::kSilu;
+  if (!is_recorded({gate_up})) return gated_act_forward(gate_up.contiguous(), silu);
+  return GatedAct::apply(gate_up.contiguous(), silu);
 }
 
 at::Tensor gate_mul(const at::Tensor& x, const at::Tensor& gate, Activation act) {
-  return GateMul::apply(
-      x.contiguous(), gate.to(x.scalar_type()).contiguous(), act == Activation::kSilu);
+  const at::Tensor input = x.contiguous(), same = gate.to(x.scalar_type()).contiguous();
+  const bool silu = act == Activation::kSilu;
+  return is_recorded({x, gate}) ? GateMul::apply(input, same, silu) : gated(input, same, silu);
 }
 
 }  // namespace reynard::ops::rows

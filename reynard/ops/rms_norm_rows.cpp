@@ -43,6 +43,35 @@ at::Tensor weight_gradient(const at::Tensor& columns, const Geometry& shape) {
   return shape.shared_weight ? columns.view({shape.groups, -1}).sum(0) : columns;
 }
 
+struct Normed {
+  at::Tensor y;
+  at::Tensor inverse;  // (rows, groups) f32: 1 / rms
+};
+
+Normed norm(const at::Tensor& x,
+            const at::Tensor& gate,
+            const at::Tensor& weight,
+            double eps,
+            int64_t num_groups) {
+  const Geometry shape(x, weight, num_groups);
+  Normed result{.y = at::empty_like(x),
+                .inverse = at::empty({shape.rows, num_groups}, weight.options())};
+  const NormForward task{.x = raw(x),
+                         .gate = raw(gate),
+                         .weight = floats(weight),
+                         .shared_weight = shape.shared_weight,
+                         .groups = num_groups,
+                         .width = shape.row_width / num_groups,
+                         .eps = eps,
+                         .y = result.y.data_ptr(),
+                         .inverse_rms = result.inverse.data_ptr<float>()};
+  const RowKernels& kernels = row_kernels(x);
+  for_rows(x, shape.rows, shape.row_width, [&](int64_t begin, int64_t end) {
+    kernels.norm_forward(task, begin, end);
+  });
+  return result;
+}
+
 struct Norm : torch::autograd::Function<Norm> {
   static at::Tensor forward(AutogradContext* context,
                             const at::Tensor& x,
@@ -51,22 +80,7 @@ struct Norm : torch::autograd::Function<Norm> {
                             double eps,
                             int64_t num_groups) {
     const at::Tensor gate = optional_gate.value_or(at::Tensor());
-    const Geometry shape(x, weight, num_groups);
-    const at::Tensor y = at::empty_like(x);
-    const at::Tensor inverse = at::empty({shape.rows, num_groups}, weight.options());
-    const NormForward task{.x = raw(x),
-                           .gate = raw(gate),
-                           .weight = floats(weight),
-                           .shared_weight = shape.shared_weight,
-                           .groups = num_groups,
-                           .width = shape.row_width / num_groups,
-                           .eps = eps,
-                           .y = y.data_ptr(),
-                           .inverse_rms = inverse.data_ptr<float>()};
-    const RowKernels& kernels = row_kernels(x);
-    for_rows(x, shape.rows, shape.row_width, [&](int64_t begin, int64_t end) {
-      kernels.norm_forward(task, begin, end);
-    });
+    const auto [y, inverse] = norm(x, gate, weight, eps, num_groups);
     context->save_for_backward({x, gate, weight, inverse});
     context->saved_data["groups"] = num_groups;
     return y;
@@ -100,28 +114,41 @@ struct Norm : torch::autograd::Function<Norm> {
   }
 };
 
+struct AddedNormed {
+  at::Tensor y, sum;
+  at::Tensor inverse;  // (rows, 1) f32: 1 / rms
+};
+
+AddedNormed add_norm(const at::Tensor& x,
+                     const at::Tensor& residual,
+                     const at::Tensor& weight,
+                     double eps) {
+  const Geometry shape(x, weight, 1);
+  AddedNormed result{.y = at::empty_like(x),
+                     .sum = at::empty_like(residual),
+                     .inverse = at::empty({shape.rows, 1}, weight.options())};
+  const NormForward task{.x = raw(x),
+                         .residual = floats(residual),
+                         .weight = floats(weight),
+                         .width = shape.row_width,
+                         .eps = eps,
+                         .y = result.y.data_ptr(),
+                         .sum = result.sum.data_ptr<float>(),
+                         .inverse_rms = result.inverse.data_ptr<float>()};
+  const RowKernels& kernels = row_kernels(x);
+  for_rows(x, shape.rows, shape.row_width, [&](int64_t begin, int64_t end) {
+    kernels.norm_forward(task, begin, end);
+  });
+  return result;
+}
+
 struct AddNorm : torch::autograd::Function<AddNorm> {
   static variable_list forward(AutogradContext* context,
                                const at::Tensor& x,
                                const at::Tensor& residual,
                                const at::Tensor& weight,
                                double eps) {
-    const Geometry shape(x, weight, 1);
-    const at::Tensor y = at::empty_like(x);
-    const at::Tensor sum = at::empty_like(residual);
-    const at::Tensor inverse = at::empty({shape.rows, 1}, weight.options());
-    const NormForward task{.x = raw(x),
-                           .residual = floats(residual),
-                           .weight = floats(weight),
-                           .width = shape.row_width,
-                           .eps = eps,
-                           .y = y.data_ptr(),
-                           .sum = sum.data_ptr<float>(),
-                           .inverse_rms = inverse.data_ptr<float>()};
-    const RowKernels& kernels = row_kernels(x);
-    for_rows(x, shape.rows, shape.row_width, [&](int64_t begin, int64_t end) {
-      kernels.norm_forward(task, begin, end);
-    });
+    const auto [y, sum, inverse] = add_norm(x, residual, weight, eps);
     context->set_materialize_grads(false);
     context->save_for_backward({sum, weight, inverse});
     context->saved_data["dtype"] = static_cast<int64_t>(x.scalar_type());
@@ -166,20 +193,25 @@ at::Tensor rms_norm(const at::Tensor& x,
                     const at::Tensor& weight,
                     double eps,
                     int64_t num_groups) {
-  std::optional<at::Tensor> same_gate;  // an undefined tensor cannot be a Function's argument
-  if (gate.defined()) same_gate = gate.to(x.scalar_type()).contiguous();
-  return Norm::apply(
-      x.contiguous(), same_gate, weight.to(at::kFloat).contiguous(), eps, num_groups);
+  const at::Tensor input = x.contiguous(), wide = weight.to(at::kFloat).contiguous();
+  const at::Tensor same_gate = gate.defined() ? gate.to(x.scalar_type()).contiguous() : gate;
+  if (!is_recorded({x, gate, weight})) return norm(input, same_gate, wide, eps, num_groups).y;
+  std::optional<at::Tensor> recorded_gate;  // an undefined tensor cannot be a Function's argument
+  if (gate.defined()) recorded_gate = same_gate;
+  return Norm::apply(input, recorded_gate, wide, eps, num_groups);
 }
 
 NormedSum add_rms_norm(const at::Tensor& x,
                        const at::Tensor& residual,
                        const at::Tensor& weight,
                        double eps) {
-  const variable_list out = AddNorm::apply(x.contiguous(),
-                                           residual.to(at::kFloat).contiguous(),
-                                           weight.to(at::kFloat).contiguous(),
-                                           eps);
+  const at::Tensor input = x.contiguous(), rest = residual.to(at::kFloat).contiguous();
+  const at::Tensor wide = weight.to(at::kFloat).contiguous();
+  if (!is_recorded({x, residual, weight})) {
+    const AddedNormed result = add_norm(input, rest, wide, eps);
+    return {.normed = result.y, .residual = result.sum};
+  }
+  const variable_list out = AddNorm::apply(input, rest, wide, eps);
   return {.normed = out[0], .residual = out[1]};
 }
 

@@ -108,7 +108,9 @@ at::Tensor rotary(const at::Tensor& x,
       x.size(2) % 2 == 0, "rotary", "head dimension D", x.size(2), "an even number");
   tensor::check_value(base > 0, "rotary", "base", base, "> 0");
   if (positions.numel() > 0 && positions.is_cpu()) {
-    const int64_t first = positions.min().item<int64_t>();
+    const at::Tensor contiguous = positions.contiguous();
+    const auto* values = contiguous.const_data_ptr<int64_t>();
+    const int64_t first = *std::min_element(values, values + positions.numel());
     tensor::check_value(first >= 0, "rotary", "smallest position", first, ">= 0");
   }
   tensor::check_value(scaling.type != RotaryScalingType::kDynamic || x.size(2) > 2,

@@ -12,6 +12,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/sin.h>
 
+#include <algorithm>
 #include <bit>
 #include <map>
 #include <mutex>
@@ -52,6 +53,12 @@ Table rotary_table(int64_t num_positions, int64_t half, double base, const Rotar
     table = make_table(at::arange(rows, at::kLong), half, base, scaling);
   }
   return table;
+}
+
+int64_t largest(const at::Tensor& positions) {
+  const at::Tensor contiguous = positions.contiguous();
+  const auto* first = contiguous.const_data_ptr<int64_t>();
+  return *std::max_element(first, first + contiguous.numel());
 }
 
 at::Tensor turned(const at::Tensor& x, const at::Tensor& positions, const Table& table, bool back) {
@@ -97,9 +104,9 @@ at::Tensor rotary(const at::Tensor& x,
   if (x.numel() == 0) return x;
   const int64_t half = x.size(2) / 2;
   // On a GPU one row per token: finding the largest position would wait for it.
-  const Table table = x.is_cpu()
-                          ? rotary_table(positions.max().item<int64_t>() + 1, half, base, scaling)
-                          : make_table(positions, half, base, scaling);
+  const Table table = x.is_cpu() ? rotary_table(largest(positions) + 1, half, base, scaling)
+                                 : make_table(positions, half, base, scaling);
+  if (!is_recorded({x})) return turned(x.contiguous(), positions.contiguous(), table, false);
   return Rotary::apply(x.contiguous(), positions.contiguous(), table.cosine, table.sine);
 }
 

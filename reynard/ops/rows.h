@@ -6,10 +6,12 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <functional>
+#include <initializer_list>
 
 namespace reynard::ops {
 
@@ -19,6 +21,14 @@ const RowKernels& row_kernels(const at::Tensor& x);
 
 // Called once by libreynard_cuda.so while it is loaded.
 void register_gpu_row_kernels(const RowKernels& f32, const RowKernels& bf16);
+
+// Whether a graph is recorded of what is computed from these. An autograd function that records
+// nothing still takes several times as long as a row of a decoded token.
+inline bool is_recorded(std::initializer_list<at::Tensor> inputs) {
+  return at::GradMode::is_enabled() && std::ranges::any_of(inputs, [](const at::Tensor& x) {
+           return x.defined() && x.requires_grad();
+         });
+}
 
 // Calls body(begin, end) for parts of [0, rows) on x's device: in parallel when there is enough to
 // do, or all at once on a GPU, where body starts work and returns.

@@ -44,6 +44,24 @@ ShiftForward shift_task(const at::Tensor& x,
   return task;
 }
 
+at::Tensor lookup_of(const at::Tensor& x, const at::Tensor& starts) {
+  return x.is_cpu() ? sequence_of_starts(starts, x.size(0)) : starts.contiguous();
+}
+
+at::Tensor shifted(const at::Tensor& x,
+                   const at::Tensor& logit,
+                   const at::Tensor& lookup,
+                   const at::Tensor& previous) {
+  const at::Tensor y = at::empty_like(x);
+  ShiftForward task = shift_task(x, logit, lookup, previous);
+  task.y = y.data_ptr();
+  const RowKernels& kernels = row_kernels(x);
+  for_rows(x, x.size(0), x.size(1) * x.size(2), [&](int64_t begin, int64_t end) {
+    kernels.shift_forward(task, begin, end);
+  });
+  return y;
+}
+
 struct Shift : torch::autograd::Function<Shift> {
   static at::Tensor forward(AutogradContext* context,
                             const at::Tensor& x,
@@ -51,15 +69,8 @@ struct Shift : torch::autograd::Function<Shift> {
                             const at::Tensor& starts,
                             const std::optional<at::Tensor>& optional_previous) {
     const at::Tensor previous = optional_previous.value_or(at::Tensor());
-    const at::Tensor lookup =
-        x.is_cpu() ? sequence_of_starts(starts, x.size(0)) : starts.contiguous();
-    const at::Tensor y = at::empty_like(x);
-    ShiftForward task = shift_task(x, logit, lookup, previous);
-    task.y = y.data_ptr();
-    const RowKernels& kernels = row_kernels(x);
-    for_rows(x, x.size(0), x.size(1) * x.size(2), [&](int64_t begin, int64_t end) {
-      kernels.shift_forward(task, begin, end);
-    });
+    const at::Tensor lookup = lookup_of(x, starts);
+    const at::Tensor y = shifted(x, logit, lookup, previous);
     context->save_for_backward({x, logit, lookup, previous});
     return y;
   }
@@ -89,9 +100,14 @@ at::Tensor token_shift(const at::Tensor& x,
                        const at::Tensor& shift_logit,
                        const at::Tensor& starts,
                        const at::Tensor& previous) {
+  const at::Tensor input = x.contiguous();
+  const at::Tensor logit = shift_logit.to(x.scalar_type()).contiguous();
   std::optional<at::Tensor> before;  // an undefined tensor cannot be a Function's argument
   if (previous.defined()) before = previous.detach().to(x.scalar_type()).contiguous();
-  return Shift::apply(x.contiguous(), shift_logit.to(x.scalar_type()).contiguous(), starts, before);
+  if (!is_recorded({x, shift_logit})) {
+    return shifted(input, logit, lookup_of(input, starts), before.value_or(at::Tensor()));
+  }
+  return Shift::apply(input, logit, starts, before);
 }
 
 }  // namespace reynard::ops::rows
