@@ -10,7 +10,6 @@
 #include <ATen/ops/amax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
@@ -79,7 +78,9 @@ void check_paged(const at::Tensor& q,
 // All sequences with one query in one call of the kernel.
 struct DecodeBatch {
   std::vector<const LayerCache*> caches;
-  std::vector<int64_t> rows;  // of q
+  std::vector<int64_t> rows;  // of q, ascending
+
+  bool is_all_of(const at::Tensor& q) const { return std::ssize(rows) == q.size(0); }
 };
 
 DecodeArguments decode_arguments(const DecodeBatch& batch,
@@ -94,10 +95,12 @@ DecodeArguments decode_arguments(const DecodeBatch& batch,
   for (const LayerCache* cache : batch.caches) longest = std::max(longest, cache->pages(0).size());
   const auto N = static_cast<int64_t>(longest);
   DecodeArguments a;
-  a.q = q.index_select(0, at::tensor(batch.rows, at::kLong).to(q.device())).contiguous();
+  a.q = batch.is_all_of(q)
+            ? q.contiguous()
+            : q.index_select(0, at::tensor(batch.rows, at::kLong).to(q.device())).contiguous();
   a.keys = pool.keys(), a.values = pool.values();
   a.sums = pool.sums(), a.norms = pool.norms(), a.masses = pool.masses();
-  a.page_table = at::full({S, G, N}, -1, at::kInt);
+  a.page_table = at::empty({S, G, N}, at::kInt);
   a.lengths = at::empty({S}, at::kLong);
   a.first_key = at::empty({S}, at::kInt);
   a.evicted_masses = at::empty({S, G * group}, at::kDouble);
@@ -111,14 +114,15 @@ DecodeArguments decode_arguments(const DecodeBatch& batch,
         static_cast<int32_t>(window > 0 ? std::max<int64_t>(cache.length() - window, 0) : 0);
     for (int64_t g = 0; g < G; ++g) {
       const std::vector<int32_t>& pages = cache.pages(g);
-      std::copy(
-          pages.begin(), pages.end(), a.page_table.mutable_data_ptr<int32_t>() + (s * G + g) * N);
+      int32_t* const row = a.page_table.mutable_data_ptr<int32_t>() + (s * G + g) * N;
+      std::fill(std::copy(pages.begin(), pages.end(), row), row + N, -1);
       a.evicted_norms.mutable_data_ptr<float>()[s * G + g] = cache.evicted_norm(g);
     }
     for (int64_t h = 0; h < G * group; ++h) {
       a.evicted_masses.mutable_data_ptr<double>()[s * G * group + h] = cache.evicted_mass(h);
     }
   }
+  if (q.is_cpu()) return a;
   for (at::Tensor* x :
        {&a.page_table, &a.lengths, &a.first_key, &a.evicted_masses, &a.evicted_norms}) {
     *x = x->to(q.device());
@@ -382,17 +386,26 @@ PagedOutput paged_attention(const at::Tensor& q,
                             int64_t window,
                             const AttentionOptions& options) {
   check_paged(q, offsets, caches, logit_bound, window);
+  DecodeBatch batch;
+  for (size_t s = 0; s < caches.size(); ++s) {
+    if (offsets[s + 1] - offsets[s] != 1) continue;
+    batch.caches.push_back(caches[s]);
+    batch.rows.push_back(offsets[s]);
+  }
+  const auto decode = [&] {
+    return part_kernels(q).decode(decode_arguments(batch, q, logit_bound, window, options));
+  };
+  if (q.size(0) > 0 && batch.is_all_of(q)) {
+    const DecodeOutput all = decode();
+    return {.out = all.out, .lse = all.lse.t().contiguous(), .start = all.start.t().contiguous()};
+  }
   PagedOutput result;
   result.out = at::empty(q.sizes(), q.options());
   result.lse = at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat));
   result.start = at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kInt));
-  DecodeBatch batch;
   for (size_t s = 0; s < caches.size(); ++s) {
     const int64_t num_queries = offsets[s + 1] - offsets[s];
-    if (num_queries == 1) {
-      batch.caches.push_back(caches[s]);
-      batch.rows.push_back(offsets[s]);
-    } else if (num_queries > 1) {
+    if (num_queries > 1) {
       chunk_attention(*caches[s],
                       q.slice(0, offsets[s], offsets[s + 1]),
                       logit_bound,
@@ -403,8 +416,7 @@ PagedOutput paged_attention(const at::Tensor& q,
     }
   }
   if (batch.caches.empty()) return result;
-  const DecodeOutput rows =
-      part_kernels(q).decode(decode_arguments(batch, q, logit_bound, window, options));
+  const DecodeOutput rows = decode();
   const at::Tensor index = at::tensor(batch.rows, at::kLong).to(q.device());
   result.out.index_copy_(0, index, rows.out);
   result.lse.index_copy_(1, index, rows.lse.t());

@@ -21,7 +21,7 @@ double larger_or_nan(double a, double b) {
   return a > b || std::isnan(a) ? a : b;
 }
 
-at::Tensor checked_weight(std::string_view arg, const at::Tensor& weight, int64_t num_heads) {
+void check_weight(std::string_view arg, const at::Tensor& weight, int64_t num_heads) {
   const bool fits = weight.dim() == 1 ||
                     (weight.dim() == 2 && weight.size(0) >= 1 && num_heads % weight.size(0) == 0);
   tensor::check_value(fits,
@@ -29,7 +29,6 @@ at::Tensor checked_weight(std::string_view arg, const at::Tensor& weight, int64_
                       arg,
                       "a tensor of another shape",
                       "(D), or (heads, D) with heads dividing num_heads");
-  return weight.detach().to(at::kDouble).contiguous();
 }
 
 at::Tensor per_head_weight(const at::Tensor& weight, int64_t num_heads) {
@@ -44,7 +43,8 @@ at::Tensor largest_products(const at::Tensor& q_weight,
                             const at::Tensor& k_weight,
                             int64_t num_heads,
                             bool rotary) {
-  at::Tensor wq = per_head_weight(q_weight, num_heads), wk = per_head_weight(k_weight, num_heads);
+  at::Tensor wq = per_head_weight(q_weight.detach().to(at::kDouble), num_heads);
+  at::Tensor wk = per_head_weight(k_weight.detach().to(at::kDouble), num_heads);
   if (rotary) {
     const int64_t half = wq.size(1) / 2;
     wq = at::maximum(wq.slice(1, 0, half), wq.slice(1, half));
@@ -53,20 +53,21 @@ at::Tensor largest_products(const at::Tensor& q_weight,
   return (wq * wk).amax({1});
 }
 
-// The same on the host: decoding asks in every layer of every step, where each tensor operation
-// costs as much as all of these products.
-at::Tensor largest_products_on_host(const at::Tensor& q_weight,
-                                    const at::Tensor& k_weight,
-                                    int64_t num_heads,
-                                    bool rotary) {
+// The same of f32 weights on the host, times a factor, as the bounds are wanted: decoding asks in
+// every layer of every step, where each tensor operation costs as much as all of these products.
+at::Tensor bounds_on_host(const at::Tensor& q_weight,
+                          const at::Tensor& k_weight,
+                          int64_t num_heads,
+                          bool rotary,
+                          double factor) {
   const int64_t D = q_weight.size(-1), half = D / 2;
-  at::Tensor largest = at::empty({num_heads}, at::kDouble);
+  at::Tensor bounds = at::empty({num_heads}, at::kFloat);
   const auto row = [&](const at::Tensor& weight, int64_t h) {
     const int64_t rows = weight.dim() == 1 ? 1 : weight.size(0);
-    return weight.const_data_ptr<double>() + h * rows / num_heads * D;
+    return weight.const_data_ptr<float>() + h * rows / num_heads * D;
   };
   for (int64_t h = 0; h < num_heads; ++h) {
-    const double *wq = row(q_weight, h), *wk = row(k_weight, h);
+    const float *wq = row(q_weight, h), *wk = row(k_weight, h);
     double most = 0;
     for (int64_t d = 0; d < (rotary ? half : D); ++d) {
       double q = std::abs(wq[d]), k = std::abs(wk[d]);
@@ -76,9 +77,9 @@ at::Tensor largest_products_on_host(const at::Tensor& q_weight,
       }
       most = larger_or_nan(most, q * k);
     }
-    largest.mutable_data_ptr<double>()[h] = most;
+    bounds.mutable_data_ptr<float>()[h] = static_cast<float>(most * factor);
   }
-  return largest;
+  return bounds;
 }
 
 }  // namespace
@@ -89,18 +90,26 @@ at::Tensor qk_norm_bound(const at::Tensor& q_weight,
                          double scale,
                          bool rotary,
                          at::ScalarType dtype) {
-  const at::Tensor wq = checked_weight("q_weight", q_weight, num_heads);
-  const at::Tensor wk = checked_weight("k_weight", k_weight, num_heads);
-  const int64_t D = wq.size(-1);
-  tensor::check_value(
-      wk.size(-1) == D, "qk_norm_bound", "k_weight's D", wk.size(-1), "that of q_weight");
+  check_weight("q_weight", q_weight, num_heads);
+  check_weight("k_weight", k_weight, num_heads);
+  const int64_t D = q_weight.size(-1);
+  tensor::check_value(k_weight.size(-1) == D,
+                      "qk_norm_bound",
+                      "k_weight's D",
+                      k_weight.size(-1),
+                      "that of q_weight");
   if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(D));
   // q and k are rounded once after the norm, and once more after the rotation.
   const double unit = dtype == at::kBFloat16 ? 0x1p-7 : dtype == at::kHalf ? 0x1p-10 : 0x1p-16;
   const double rounding = 1 + (rotary ? 2 : 1) * unit;
-  const auto products = wq.is_cpu() && wk.is_cpu() ? largest_products_on_host : largest_products;
-  const at::Tensor largest = products(wq, wk, num_heads, rotary);
-  return (largest * (scale * static_cast<double>(D) * rounding)).to(at::kFloat);
+  const double factor = scale * static_cast<double>(D) * rounding;
+  const auto is_on_host = [](const at::Tensor& weight) {
+    return weight.is_cpu() && weight.scalar_type() == at::kFloat && weight.is_contiguous();
+  };
+  if (is_on_host(q_weight) && is_on_host(k_weight)) {
+    return bounds_on_host(q_weight, k_weight, num_heads, rotary, factor);
+  }
+  return (largest_products(q_weight, k_weight, num_heads, rotary) * factor).to(at::kFloat);
 }
 
 double eviction_limit(double logit_bound, double log_tolerance, double c_now) {

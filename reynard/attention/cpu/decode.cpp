@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 namespace reynard::attention::cpu {
@@ -26,6 +27,33 @@ constexpr double kMargin = 0.01;    // f32 rounding of logits and norms, in nats
 Element element_of(at::ScalarType dtype) {
   if (dtype == at::kBFloat16) return Element::kBFloat16;
   return dtype == at::kHalf ? Element::kHalf : Element::kFloat;
+}
+
+// (S, H, D) in f32.
+at::Tensor wide(const at::Tensor& q) {
+  at::Tensor result = at::empty(q.sizes(), at::kFloat);
+  auto* to = result.mutable_data_ptr<float>();
+  const auto widen = [&](const auto* from) {
+    for (int64_t i = 0; i < q.numel(); ++i) to[i] = static_cast<float>(from[i]);
+  };
+  switch (q.scalar_type()) {
+    case at::kBFloat16:
+      widen(q.const_data_ptr<at::BFloat16>());
+      break;
+    case at::kHalf:
+      widen(q.const_data_ptr<at::Half>());
+      break;
+    default:
+      widen(q.const_data_ptr<float>());
+  }
+  return result;
+}
+
+// Tasks of so little work that waking a thread would take longer are done by the caller.
+template <class Body>
+void run_tasks_if(bool worthwhile, int64_t num_tasks, const Body& body) {
+  if (worthwhile) return tensor::run_tasks(num_tasks, body);
+  for (int64_t task = 0; task < num_tasks; ++task) body(task, 0);
 }
 
 // Pointers and sizes of one call.
@@ -47,7 +75,7 @@ struct Call {
         D(a.q.size(2)),
         N(a.page_table.size(2)),
         group(H / G),
-        wide_q(a.q.to(at::kFloat).contiguous()),
+        wide_q(wide(a.q)),
         query_sums(S * H),
         sums(a.sums.defined() ? a.sums.const_data_ptr<double>() : nullptr),
         table(a.page_table.const_data_ptr<int32_t>()),
@@ -188,7 +216,8 @@ int64_t published_first_page(const Call& call, int64_t s, int64_t h, int64_t n) 
 // The first page that each query must read (docs/attention.md, pruning in decode). (S, H)
 std::vector<int64_t> first_pages(const Call& call) {
   std::vector<int64_t> first(call.S * call.H);
-  tensor::run_tasks(call.S * call.G, [&](int64_t task, int64_t /*worker*/) {
+  // Pruning reads pages.
+  run_tasks_if(call.pruned(), call.S * call.G, [&](int64_t task, int64_t /*worker*/) {
     const int64_t s = task / call.G, g = task % call.G;
     if (call.lengths[s] == 0) return;
     const int64_t held = first_held_page(call, s, g);
@@ -220,26 +249,41 @@ struct Partials {
 };
 
 // One run of pages of one (sequence, kv head).
+struct RunTask {
+  int64_t s, g, index;
+};
+
+// Those that some head of the group reads keys of: in a pruned text few of all.
+std::vector<RunTask> tasks_of(const Call& call, const std::vector<int64_t>& first) {
+  std::vector<RunTask> tasks;
+  for (int64_t s = 0; s < call.S; ++s) {
+    for (int64_t g = 0; g < call.G; ++g) {
+      const auto heads = first.begin() + s * call.H + g * call.group;
+      const int64_t page =
+          std::max(*std::min_element(heads, heads + call.group), call.first_key(s) / kPageTokens);
+      for (int64_t n = page / kRunPages; n * kRunPages < call.num_pages(s); ++n) {
+        tasks.push_back({s, g, n});
+      }
+    }
+  }
+  return tasks;
+}
+
 void attend_run(const Call& call,
                 const std::vector<int64_t>& first,
-                int64_t s,
-                int64_t g,
-                int64_t index,
+                const RunTask& task,
                 const RunSoftmax& own,
                 char* scratch,
                 Partials& partials) {
+  const auto [s, g, index] = task;
   const int64_t begin = index * kRunPages, end = std::min(begin + kRunPages, call.num_pages(s));
-  if (begin >= end) return;
   std::vector<KeyRange> ranges(call.group);
-  bool reads = false;
   for (int64_t i = 0; i < call.group; ++i) {
     const int64_t from =
         std::max(first[s * call.H + g * call.group + i] * kPageTokens, call.first_key(s));
     ranges[i] = {std::max<int64_t>(from - begin * kPageTokens, 0),
                  std::min(call.lengths[s], end * kPageTokens) - begin * kPageTokens};
-    reads |= !ranges[i].empty();
   }
-  if (!reads) return;
   PageRun run = call.run(s, g, begin, end);
   run.values = call.a.values.const_data_ptr();
   run.ranges = ranges.data();
@@ -255,7 +299,8 @@ void attend_run(const Call& call,
 
 Partials attend_runs(const Call& call, const std::vector<int64_t>& first) {
   Partials partials(call);
-  const int64_t num_tasks = call.S * call.G * partials.num_runs;
+  const std::vector<RunTask> tasks = tasks_of(call, first);
+  const auto num_tasks = static_cast<int64_t>(tasks.size());
   const int64_t kernel_bytes =
       Scratch::padded(call.kernels.decode_scratch_bytes(call.D, call.group));
   const int64_t group_bytes = Scratch::padded(call.group * (call.D + 2) * sizeof(float));
@@ -264,13 +309,10 @@ Partials attend_runs(const Call& call, const std::vector<int64_t>& first) {
   char* const kernel_scratch = scratch.take(num_workers * kernel_bytes);
   char* const results = scratch.take(num_workers * group_bytes);
   tensor::run_tasks(num_tasks, [&](int64_t task, int64_t worker) {
-    const int64_t index = task % partials.num_runs, pair = task / partials.num_runs;
     auto* own = reinterpret_cast<float*>(results + worker * group_bytes);
     attend_run(call,
                first,
-               pair / call.G,
-               pair % call.G,
-               index,
+               tasks[task],
                {own, own + call.group, own + 2 * call.group},
                kernel_scratch + worker * kernel_bytes,
                partials);
@@ -301,28 +343,47 @@ void combine(const Call& call, const Partials& partials, int64_t row, float* out
   *lse = static_cast<float>(highest * kLn2 + std::log(sum));
 }
 
+// Rounds a row of f32 to the dtype of `to` (S, H, D).
+void store_row(at::Tensor& to, int64_t row, const float* values) {
+  const int64_t D = to.size(2);
+  const auto store = [&](auto* rows) {
+    using Value = std::remove_pointer_t<decltype(rows)>;
+    for (int64_t d = 0; d < D; ++d) rows[row * D + d] = static_cast<Value>(values[d]);
+  };
+  switch (to.scalar_type()) {
+    case at::kBFloat16:
+      return store(to.mutable_data_ptr<at::BFloat16>());
+    case at::kHalf:
+      return store(to.mutable_data_ptr<at::Half>());
+    default:
+      return store(to.mutable_data_ptr<float>());
+  }
+}
+
 }  // namespace
 
 DecodeOutput decode(const DecodeArguments& arguments) {
   const at::Tensor& q = arguments.q;
   DecodeOutput result;
-  result.out = at::empty(q.sizes(), q.options().dtype(at::kFloat));
+  result.out = at::empty(q.sizes(), q.options());
   result.lse = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
   result.start = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kInt));
   if (q.numel() > 0) {
     const Call call(arguments);
     const std::vector<int64_t> first = first_pages(call);
     const Partials partials = attend_runs(call, first);
-    auto* out = result.out.mutable_data_ptr<float>();
     auto* lse = result.lse.mutable_data_ptr<float>();
     auto* start = result.start.mutable_data_ptr<int32_t>();
-    tensor::run_tasks(call.S * call.H, [&](int64_t row, int64_t /*worker*/) {
-      combine(call, partials, row, out + row * call.D, lse + row);
+    constexpr int64_t kFewValues = 1 << 16;
+    const bool many = call.S * call.H * partials.num_runs * call.D > kFewValues;
+    run_tasks_if(many, call.S * call.H, [&](int64_t row, int64_t /*worker*/) {
+      std::vector<float> out(call.D);
+      combine(call, partials, row, out.data(), lse + row);
+      store_row(result.out, row, out.data());
       start[row] =
           static_cast<int32_t>(std::max(first[row] * kPageTokens, call.first_key(row / call.H)));
     });
   }
-  result.out = result.out.to(q.scalar_type());
   return result;
 }
 

@@ -31,18 +31,27 @@ at::Tensor running_sums(const PageWrite& w) {
   return sums;
 }
 
-// (T, G) f64: squared norms. A slice of the tokens at a time: all of a long prefill in f64 would be
-// more than its activations.
-at::Tensor squared_norms(const at::Tensor& k) {
-  constexpr int64_t kTokens = 512;
-  const int64_t T = k.size(0);
-  at::Tensor squares = at::empty({T, k.size(1)}, at::kDouble);
-  for (int64_t t = 0; t < T; t += kTokens) {
-    const int64_t count = std::min(kTokens, T - t);
-    const at::Tensor exact = k.narrow(0, t, count).to(at::kDouble);
-    squares.narrow(0, t, count).copy_(exact.mul(exact).sum(-1));
+// In eight sums, so that additions need not wait for each other.
+template <class Value>
+double sum_of_squares(const Value* x, int64_t width) {
+  constexpr int64_t kSums = 8;
+  double sums[kSums] = {};
+  for (int64_t i = 0; i < width; ++i) {
+    const auto value = static_cast<double>(static_cast<float>(x[i]));
+    sums[i % kSums] += value * value;
   }
-  return squares;
+  return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
+}
+
+double sum_of_squares(at::ScalarType dtype, const void* row, int64_t width) {
+  switch (dtype) {
+    case at::kBFloat16:
+      return sum_of_squares(static_cast<const at::BFloat16*>(row), width);
+    case at::kHalf:
+      return sum_of_squares(static_cast<const at::Half*>(row), width);
+    default:
+      return sum_of_squares(static_cast<const float*>(row), width);
+  }
 }
 
 // One token of one kv head into its place of a page, with the page's bounds.
@@ -81,7 +90,6 @@ struct TokenWriter {
 void write_pages(const PageWrite& w) {
   const int64_t T = w.k.size(0), G = w.k.size(1), H = w.last_sums.size(0), N = w.pages.size(1);
   const at::Tensor sums = w.token_sums.defined() ? w.token_sums : running_sums(w);
-  const at::Tensor squares = squared_norms(w.k);
   const TokenWriter writer(w);
   const auto* keys = static_cast<const char*>(w.k.const_data_ptr());
   const auto* values = static_cast<const char*>(w.v.const_data_ptr());
@@ -94,7 +102,7 @@ void write_pages(const PageWrite& w) {
       if (page < 0) continue;
       const int64_t offset = (t * G + g) * writer.row_bytes;
       writer.key_and_value(page, slot, keys + offset, values + offset);
-      writer.norm(page, slot, squares.const_data_ptr<double>()[t * G + g]);
+      writer.norm(page, slot, sum_of_squares(w.k.scalar_type(), keys + offset, w.k.size(2)));
       for (int64_t h = 0; h < writer.group; ++h) {
         writer.sum(page, h, slot, c[(g * writer.group + h) * T + t]);
       }

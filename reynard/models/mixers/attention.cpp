@@ -52,7 +52,7 @@ at::Tensor previous(const Ragged& ragged,
     const at::Tensor carried = state->carry(layer).*member;
     rows.push_back(carried.defined() ? carried.to(raw.device()) : at::zeros_like(raw[0]));
   }
-  return at::stack(rows);
+  return rows.size() == 1 ? rows[0].unsqueeze(0) : at::stack(rows);
 }
 
 }  // namespace
@@ -283,7 +283,8 @@ attention::PagedOutput AttentionMixer::attend_to_states(const Projections& p,
   std::vector<const attention::LayerCache*> caches;
   for (std::size_t s = 0; s < states.size(); ++s) {
     const auto rows = [&](const at::Tensor& t) {
-      return t.defined() ? t.narrow(0, bounds[s], bounds[s + 1] - bounds[s]) : t;
+      const bool all = states.size() == 1 || !t.defined();
+      return all ? t : t.narrow(0, bounds[s], bounds[s + 1] - bounds[s]);
     };
     attention::LayerCache& cache = states[s]->cache(layer);
     cache.append(rows(p.k), rows(p.v), rows(p.log_gate));
