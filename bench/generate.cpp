@@ -9,6 +9,7 @@
 #include "reynard/models/state.h"
 #include "reynard/tensor/check.h"
 
+#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
@@ -16,6 +17,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/log_sigmoid.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/std.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
@@ -79,6 +81,33 @@ class Llama {
   std::optional<models::SequenceState> state_;
 };
 
+// How far ours' best token lies below the other's best, in standard deviations of the logits: two
+// of 32,000 may be as good as equal; a wrong one lies about four below.
+Row parity_row(const char* name,
+               const std::string& shape,
+               const std::string& dtype,
+               double behind) {
+  constexpr double kLimit = 0.2;
+  if (!(behind < kLimit)) {
+    throw Error(fmt::format(
+        "bench generate: {} {} {}: ours writes a token whose logit is {:.3f} standard deviations "
+        "below the best",
+        name,
+        shape,
+        dtype,
+        behind));
+  }
+  return {.name = name,
+          .shape = shape,
+          .dtype = dtype,
+          .device = cpu_name(),
+          .ours = behind,
+          .peer = "limit",
+          .peer_value = kLimit,
+          .unit = "sd",
+          .ratio = 1};
+}
+
 // What products read. Activations, keys and values are bf16 in both.
 models::WeightFormat weight_format(const std::string& dtype) {
   const std::optional format = config::value_named<models::WeightFormat>(dtype);
@@ -100,14 +129,10 @@ std::vector<Row> llama_rows(const GenerateBench& options,
       {model.string(), std::to_string(options.prompt), std::to_string(options.tokens), dtype});
   const int64_t ours = llama.prefill();
   peer.ask("prefill");
-  // Two of 32,000 logits may be as good as equal; a wrong one lies about four deviations below.
-  const double behind = std::stod(peer.ask(fmt::format("behind {}", ours)));
-  if (!(behind < 0.2)) {
-    throw Error(fmt::format(
-        "bench generate: behind the prompt ours writes a token whose logit is {:.3f} standard "
-        "deviations below llama.cpp's best",
-        behind));
-  }
+  const Row parity = parity_row("llama_parity",
+                                fmt::format("134M T{}", options.prompt),
+                                dtype,
+                                std::stod(peer.ask(fmt::format("behind {}", ours))));
   const Medians prefill = time_by_turns(
       options.repeats, [&] { llama.prefill(); }, [&] { peer.ask("prefill"); });
   const Medians decode = time_by_turns(
@@ -123,7 +148,8 @@ std::vector<Row> llama_rows(const GenerateBench& options,
                .unit = "tokens/s",
                .ratio = seconds.peer / seconds.ours};
   };
-  return {row("llama_prefill", options.prompt, prefill),
+  return {parity,
+          row("llama_prefill", options.prompt, prefill),
           row("llama_decode", options.tokens, decode)};
 }
 
@@ -170,10 +196,11 @@ void set_gates(const std::string& name, models::Parameter& parameter) {
   parameter.value.narrow(0, kHeads - kHeads / 4, kHeads / 4).fill_(12);
 }
 
-// A state as after `length` tokens: keys as QK-norm gives them, the same for both decoders' states.
+// A state as after `length` tokens: keys as QK-norm gives them, the same in every state.
 models::SequenceState filled_state(models::Decoder& decoder,
                                    const GenerateBench& options,
                                    double log_tolerance) {
+  at::manual_seed(1);
   models::SequenceState state(decoder, models::make_page_pool(decoder));
   for (int64_t done = 0; done < options.length; done += kChunk) {
     const int64_t count = std::min(kChunk, options.length - done);
@@ -199,15 +226,21 @@ std::vector<Row> pruned_rows(const GenerateBench& options,
                              models::SequenceState& pruned,
                              models::SequenceState& whole) {
   // As generation does: pages are freed once in a while, which counts.
+  const auto step = [&](models::SequenceState& state) {
+    const std::array<models::SequenceState*, 1> states = {&state};
+    const at::Tensor hidden = decoder.hidden(at::full({1}, 7, at::kLong), one_offset(), states);
+    return models::logits(decoder, hidden);
+  };
   const auto steps = [&](models::SequenceState& state, double log_tolerance) {
     decoder.set_log_pruning_tolerance(log_tolerance);
-    const std::array<models::SequenceState*, 1> states = {&state};
-    for (int64_t i = 0; i < generation::kEvictEvery; ++i) {
-      const at::Tensor hidden = decoder.hidden(at::full({1}, 7, at::kLong), one_offset(), states);
-      models::logits(decoder, hidden);
-    }
+    for (int64_t i = 0; i < generation::kEvictEvery; ++i) step(state);
     if (log_tolerance < 0) decoder.evict(state, log_tolerance, state.length());
   };
+  decoder.set_log_pruning_tolerance(kDecodeTolerance);
+  const auto best = step(pruned).argmax().item<int64_t>();
+  decoder.set_log_pruning_tolerance(0);
+  const at::Tensor exact = step(whole)[0];
+  const double behind = ((exact.max() - exact[best]) / exact.std()).item<double>();
   const double mb_pruned = megabytes(pruned.cache_use()), mb_whole = megabytes(whole.cache_use());
   const Medians seconds = time_by_turns(
       options.repeats, [&] { steps(pruned, kDecodeTolerance); }, [&] { steps(whole, 0); });
@@ -226,7 +259,7 @@ std::vector<Row> pruned_rows(const GenerateBench& options,
   memory.name = "pruned_cache";
   memory.ours = mb_pruned, memory.peer_value = mb_whole, memory.unit = "MB";
   memory.ratio = mb_whole / mb_pruned;
-  return {time, memory};
+  return {parity_row("pruned_parity", time.shape, dtype, behind), time, memory};
 }
 
 // One pair of states for all dtypes: pages and evictions are the same.
