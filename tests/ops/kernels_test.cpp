@@ -42,7 +42,6 @@
 #include <vector>
 
 namespace reynard::ops {
-
 namespace {
 
 using test::gradients;
@@ -130,8 +129,6 @@ constexpr int64_t kOddWidths[] = {1, 3, 16, 17, 63, 64, 113, 128, 264};
 // A norm over one number is its sign: the exact gradient is 0 but for eps, and what any formula
 // computes there is its rounding only.
 constexpr int64_t kNormWidths[] = {3, 16, 17, 63, 64, 113, 128, 264, 512, 768};
-
-}  // namespace
 
 TEST_P(Kernels, NormWithinBudget) {
   for (const int64_t width : kNormWidths) {
@@ -445,4 +442,5 @@ TEST_P(Kernels, NotANumberStaysOne) {
   EXPECT_TRUE(cross_entropy(x, head, {}, at::zeros({2}, at::kLong)).isnan().item<bool>());
 }
 
+}  // namespace
 }  // namespace reynard::ops

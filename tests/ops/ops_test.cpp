@@ -23,7 +23,6 @@
 #include <cmath>
 
 namespace reynard::ops {
-
 namespace {
 
 using test::random_normal;
@@ -35,8 +34,6 @@ at::Tensor tensor(std::initializer_list<double> values, at::IntArrayRef shape) {
 at::Tensor indices(std::vector<int64_t> values) {
   return at::tensor(values, at::kLong);
 }
-
-}  // namespace
 
 TEST(RmsNorm, DividesByTheRootOfTheMeanSquare) {
   const at::Tensor x = tensor({3, 4}, {1, 2});  // mean square 12.5
@@ -283,4 +280,5 @@ TEST(CrossEntropy, Rejects) {
   EXPECT_THROW(score_tokens(hidden, head, {}, indices({0, 6})), Error);
 }
 
+}  // namespace
 }  // namespace reynard::ops
