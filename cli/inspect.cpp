@@ -190,11 +190,38 @@ void run_inspect(const InspectArguments& arguments) {
   print_summary(inspection, output, arguments.json);
 }
 
+// How finely maps are drawn, and how far the model is read for pruning.
+void add_map_options(CLI::App& command, evaluation::InspectOptions& options) {
+  command.add_option("--cells", options.cells, "Rows and columns of the maps of single heads")
+      ->check(CLI::Range(2, 256))
+      ->capture_default_str();
+  command
+      .add_option("--overview-cells", options.overview_cells, "Rows and columns of the overview")
+      ->check(CLI::Range(2, 128))
+      ->capture_default_str();
+  command
+      .add_option("--queries-per-cell",
+                  options.queries_per_cell,
+                  "Queries of each row of a map that are read, evenly spread; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command
+      .add_option("--log-tolerance",
+                  options.log_tolerance,
+                  "Natural log of the attention that the pruning shown may drop")
+      ->capture_default_str();
+  command
+      .add_option("--sweep-tokens",
+                  options.sweep_tokens,
+                  "Tokens of each text for loss and pruning at e^-1 ... e^-20; 0: no sweep")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
 }  // namespace
 
 void add_inspect(CLI::App& app) {
   const auto arguments = std::make_shared<InspectArguments>();
-  evaluation::InspectOptions& options = arguments->options;
   CLI::App* command =
       app.add_subcommand("inspect", "Show what every attention head does, on one page");
   command->add_option("MODEL", arguments->model, "Run folder or model folder")->required();
@@ -220,30 +247,7 @@ void add_inspect(CLI::App& app) {
                    arguments->threshold,
                    "Attention and F below are left blank in the maps of single heads")
       ->capture_default_str();
-  command->add_option("--cells", options.cells, "Rows and columns of the maps of single heads")
-      ->check(CLI::Range(2, 256))
-      ->capture_default_str();
-  command
-      ->add_option("--overview-cells", options.overview_cells, "Rows and columns of the overview")
-      ->check(CLI::Range(2, 128))
-      ->capture_default_str();
-  command
-      ->add_option("--queries-per-cell",
-                   options.queries_per_cell,
-                   "Queries of each row of a map that are read, evenly spread; 0: all")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command
-      ->add_option("--log-tolerance",
-                   options.log_tolerance,
-                   "Natural log of the attention that the pruning shown may drop")
-      ->capture_default_str();
-  command
-      ->add_option("--sweep-tokens",
-                   options.sweep_tokens,
-                   "Tokens of each text for loss and pruning at e^-1 ... e^-20; 0: no sweep")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  add_map_options(*command, arguments->options);
   command->add_option(
       "--tokenizer", arguments->tokenizer, "Tokenizer of the model, where its folder holds none");
   command->add_option("--dtype", arguments->dtype, "Compute in f32 or bf16")

@@ -124,13 +124,11 @@ std::string rows_note(const Runs& runs) {
   return "";
 }
 
-}  // namespace
-
-std::optional<Figure> loss_by_position(const Runs& runs, const FigureOptions& options) {
+// One point {run, position, loss, low, high} for each position that is drawn.
+json loss_points(const Runs& runs, int64_t first, int64_t smoothing_window) {
   json values = json::array();
-  const int64_t first = first_shown(runs);
   for (const RunResults& run : runs) {
-    const std::vector<double> loss = smoothed(series_of(run, "loss"), options.smoothing_window);
+    const std::vector<double> loss = smoothed(series_of(run, "loss"), smoothing_window);
     const std::vector<double> width = half_widths(run);
     for (const size_t i : thinned(loss.size(), kMostPositions)) {
       if (static_cast<int64_t>(i) < first || std::isnan(loss[i])) continue;
@@ -142,6 +140,14 @@ std::optional<Figure> loss_by_position(const Runs& runs, const FigureOptions& op
       values.push_back(std::move(point));
     }
   }
+  return values;
+}
+
+}  // namespace
+
+std::optional<Figure> loss_by_position(const Runs& runs, const FigureOptions& options) {
+  const int64_t first = first_shown(runs);
+  json values = loss_points(runs, first, options.smoothing_window);
   if (values.empty()) return {};
   std::string slopes;
   for (const RunResults& run : runs) {

@@ -46,27 +46,36 @@ std::string place_text(const json& summary) {
   return "at a random place among them";
 }
 
-}  // namespace
+struct MassPoints {
+  json values = json::array();  // {contexts, layer, mass, best}
+  json chance = json::array();  // {contexts, chance}
+  double largest = 1;           // number of documents measured
+};
 
-std::optional<Figure> attention_mass(const RunResults& run, size_t index) {
-  json values = json::array();
-  json chance = json::array();
-  double largest = 1;
+MassPoints mass_points(const RunResults& run) {
+  MassPoints points;
   for (const json& point : points_of(run)) {
     const double d = number_at(point, "/contexts");
-    largest = std::max(largest, d);
-    chance.push_back({{"contexts", d}, {"chance", rounded(1 / d)}});
+    points.largest = std::max(points.largest, d);
+    points.chance.push_back({{"contexts", d}, {"chance", rounded(1 / d)}});
     int64_t layer = 0;
     for (const json& heads : point.value("mass", json::array())) {
       ++layer;
       if (std::isnan(mean_of(heads))) continue;
-      values.push_back({{"contexts", d},
-                        {"layer", layer},
-                        {"mass", rounded(mean_of(heads))},
-                        {"best", rounded(most_of(heads))}});
+      points.values.push_back({{"contexts", d},
+                               {"layer", layer},
+                               {"mass", rounded(mean_of(heads))},
+                               {"best", rounded(most_of(heads))}});
     }
   }
-  if (values.empty()) return {};
+  return points;
+}
+
+}  // namespace
+
+std::optional<Figure> attention_mass(const RunResults& run, size_t index) {
+  const MassPoints points = mass_points(run);
+  if (points.values.empty()) return {};
   const json& summary = *run.evaluation("attention_mass");
   json spec = base_spec(280);
   json x = quantitative("contexts", "documents d that can be seen (log scale)");
@@ -83,20 +92,20 @@ std::optional<Figure> attention_mass(const RunResults& run, size_t index) {
   best["field"] = "best";
   json of_chance = y;
   of_chance["field"] = "chance";
-  spec["layer"] = {{{"data", {{"values", values}}},
+  spec["layer"] = {{{"data", {{"values", points.values}}},
                     {"encoding", {{"x", x}, {"color", color}}},
                     {"layer",
                      {{{"mark", {{"type", "line"}, {"tooltip", true}, {"point", {{"size", 30}}}}},
                        {"encoding", {{"y", y}}}},
                       {{"mark", {{"type", "line"}, {"strokeDash", {2, 3}}, {"strokeWidth", 1.2}}},
                        {"encoding", {{"y", best}}}}}}},
-                   {{"data", {{"values", chance}}},
+                   {{"data", {{"values", points.chance}}},
                     {"mark", {{"type", "line"}, {"strokeDash", {6, 4}}, {"color", "#94a3b8"}}},
                     {"encoding", {{"x", x}, {"y", of_chance}}}}};
   const double length = number_at(summary, "/settings/length");
   // One more of the same size holds the queries.
   const double fits = static_cast<double>(run.train_length()) / length - 1;
-  if (fits >= 1 && fits <= largest) {
+  if (fits >= 1 && fits <= points.largest) {
     spec["layer"].push_back(marked_position(
         fits, fmt::format("trained at {}", grouped(run.train_length())), {.row = 1}));
   }

@@ -110,11 +110,10 @@ bool Trainer::done() const {
   return (end > 0 && accuracy_ >= end) || progress().fraction() >= 1;
 }
 
-at::Tensor Trainer::loss_sum(const data::Batch& batch,
-                             models::Observer* observer,
-                             int64_t documents,
-                             models::BatchMemory* memory,
-                             at::Tensor* hits) {
+Trainer::BatchLoss Trainer::batch_loss(const data::Batch& batch,
+                                       models::Observer* observer,
+                                       int64_t documents,
+                                       models::BatchMemory* memory) {
   const CrossbatchConfig& cross = experiment_.crossbatch;
   models::ForwardOptions options{
       .checkpoint_activations = experiment_.training.checkpoint_activations, .observer = observer};
@@ -130,13 +129,15 @@ at::Tensor Trainer::loss_sum(const data::Batch& batch,
   const at::Tensor offsets = sequence_offsets(batch.starts, std::max<int64_t>(cross.contexts, 1));
   const at::Tensor hidden = model_.hidden(batch.tokens.flatten(), offsets, {}, options);
   const models::Parameter& head = model_.head();
-  if (hits != nullptr) *hits += count_hits(hidden, batch);
-  return ops::cross_entropy(hidden,
-                            head.value,
-                            head.compute,
-                            batch.targets.flatten(),
-                            batch.loss_mask.flatten(),
-                            experiment_.training.loss_chunk_tokens);
+  BatchLoss loss;
+  if (counts_hits()) loss.hits = count_hits(hidden, batch);
+  loss.sum = ops::cross_entropy(hidden,
+                                head.value,
+                                head.compute,
+                                batch.targets.flatten(),
+                                batch.loss_mask.flatten(),
+                                experiment_.training.loss_chunk_tokens);
+  return loss;
 }
 
 at::Tensor Trainer::count_hits(const at::Tensor& hidden, const data::Batch& batch) const {
@@ -197,13 +198,11 @@ Trainer::Losses Trainer::accumulate_gradients(models::Observer* observer) {
   for (int64_t i = 0; i < experiment_.training.accumulation; ++i) {
     models::BatchMemory* const remembered = memory(i);
     if (remembered != nullptr) remembered->begin_step(batches[i].starts);
-    const at::Tensor sum = loss_sum(batches[i],
-                                    i == 0 ? observer : nullptr,
-                                    documents(),
-                                    remembered,
-                                    counts_hits() ? &losses.hits : nullptr);
-    losses.sum += sum.detach();
-    (sum * scale).backward();
+    const BatchLoss loss =
+        batch_loss(batches[i], i == 0 ? observer : nullptr, documents(), remembered);
+    losses.sum += loss.sum.detach();
+    if (loss.hits.defined()) losses.hits += loss.hits;
+    (loss.sum * scale).backward();
     if (remembered != nullptr) remembered->commit();
   }
   return losses;
@@ -270,7 +269,7 @@ double Trainer::held_out_loss(data::Loader& loader, int64_t tokens) {
   for (int64_t seen = 0; seen < tokens;) {
     const data::Batch batch = next_batch(loader);
     // Its own document only: the same measure whatever a step trains with.
-    sum += loss_sum(batch, nullptr, /*documents=*/1, nullptr).item<double>();
+    sum += batch_loss(batch, nullptr, /*documents=*/1, nullptr).sum.item<double>();
     counted += batch.loss_mask.sum(at::kDouble).item<double>();
     seen += batch.tokens.numel();
   }

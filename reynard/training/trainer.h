@@ -76,12 +76,15 @@ class Trainer {
   };
   // Forward and backward of the whole step; gradients are accumulated.
   Losses accumulate_gradients(models::Observer* observer);
+  struct BatchLoss {
+    at::Tensor sum;   // nats over the tokens that count: a scalar that backward() can start from
+    at::Tensor hits;  // those predicted: an f64 scalar; undefined unless something goes by accuracy
+  };
   // documents: whose keys a context sees (crossbatch); memory: of that batch's rows, or none.
-  at::Tensor loss_sum(const data::Batch& batch,
-                      models::Observer* observer,
-                      int64_t documents,
-                      models::BatchMemory* memory,
-                      at::Tensor* hits = nullptr);
+  BatchLoss batch_loss(const data::Batch& batch,
+                       models::Observer* observer,
+                       int64_t documents,
+                       models::BatchMemory* memory);
   // Tokens that count and whose target has the largest logit: an f64 scalar.
   at::Tensor count_hits(const at::Tensor& hidden, const data::Batch& batch) const;
   bool by_accuracy() const {

@@ -85,7 +85,7 @@ TEST(ServeCommand, PageWorksInABrowser) {
   EXPECT_EQ(code, 0);
 }
 
-// Clients of all kinds for a few seconds; scripts/load_test for minutes.
+// Clients of all kinds for a few seconds; load_test.py by itself runs for minutes.
 TEST(ServeCommand, StandsALoad) {
   const test::TempDir folder;
   EXPECT_EQ(run_script("load_test.py",

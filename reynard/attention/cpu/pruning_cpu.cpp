@@ -103,20 +103,26 @@ at::Tensor block_masses(const at::Tensor& sums) {
   return masses;
 }
 
+// What of a part's keys a rule asks for, besides the sums of gates.
+struct KeyFacts {
+  bool norms = false;   // largest norm of each key block: where no logit bound is given
+  bool masses = false;  // log of each block's summed weights: the tight rule
+};
+
 // One part as the rules see it: contiguous tensors, bounds and block sums.
 struct PartBounds {
   const KeyPart& part;
   int64_t Tq, Tk, N;
   at::Tensor sums, first_key, norms, masses, result;
 
-  PartBounds(const at::Tensor& q, const KeyPart& p, bool measured, bool tight)
+  PartBounds(const at::Tensor& q, const KeyPart& p, KeyFacts facts)
       : part(p), Tq(q.size(1)), Tk(p.k.size(1)), N(blocks(Tk, kKeyBlock)) {
     result = first_visible(q, p);
     if (p.first_key.defined()) first_key = p.first_key.contiguous();
-    if (measured) norms = block_norms(p.k, kKeyBlock);
+    if (facts.norms) norms = block_norms(p.k, kKeyBlock);
     if (!p.sums.defined()) return;
     sums = p.sums.contiguous();
-    if (tight) masses = block_masses(sums);
+    if (facts.masses) masses = block_masses(sums);
   }
 
   // Last key that a query sees, or -1.
@@ -167,7 +173,8 @@ Rules make_rules(const at::Tensor& q,
   rules.scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<double>(D));
   int64_t num_biased = 0;
   for (const KeyPart& part : parts) {
-    rules.parts.emplace_back(q, part, measured, options.rule == PruningRule::kTight);
+    rules.parts.emplace_back(
+        q, part, KeyFacts{.norms = measured, .masses = options.rule == PruningRule::kTight});
     if (part.sums.defined()) ++num_biased;
   }
   // Each part that prunes gets an equal share of the tolerance.

@@ -65,6 +65,56 @@ struct RowSums {
   }
 };
 
+// Sums over all rows of the three numbers that a position has.
+struct LossSums {
+  PositionSums at_position;
+  PositionSums in_window;  // mean over kErrorWindow positions about it
+  PositionSums up_to;      // index l - 1: mean loss of the first l tokens of a row
+
+  explicit LossSums(int64_t length) : at_position(length), in_window(length), up_to(length) {}
+  void add(std::span<const float> losses) {
+    const RowSums row(losses);
+    const auto length = std::ssize(losses);
+    for (int64_t i = 0; i < length; ++i) {
+      if (!std::isnan(losses[i])) at_position.add(i, losses[i]);
+      const int64_t begin = std::max(int64_t{0}, i - kErrorWindow / 2);
+      const double near = row.mean(begin, std::min(length, i + kErrorWindow / 2 + 1));
+      if (!std::isnan(near)) in_window.add(i, near);
+      const double first = row.mean(0, i + 1);
+      if (!std::isnan(first)) up_to.add(i, first);
+    }
+  }
+};
+
+// L(i) and P(l) with their errors, and the mean loss of all.
+struct LossSeries {
+  std::vector<double> loss, error, half_width;     // (T) of L(i)
+  std::vector<double> perplexity, log_half_width;  // (T) P(l), and of ln P(l)
+  double mean = std::nan("");
+
+  explicit LossSeries(const LossSums& sums) {
+    double total = 0;
+    int64_t scored = 0;
+    int64_t counted = -1;  // rows that `factor` is for
+    double factor = 0;
+    for (int64_t i = 0; i < std::ssize(sums.at_position.sum); ++i) {
+      loss.push_back(sums.at_position.mean(i));
+      error.push_back(sums.in_window.standard_error(i));
+      // Rows have the same positions: nearly all counts are equal.
+      if (sums.in_window.count[i] != counted) {
+        counted = sums.in_window.count[i];
+        factor = interval_factor(counted, kIntervalLevel);
+      }
+      half_width.push_back(factor * error[i]);
+      log_half_width.push_back(factor * sums.up_to.standard_error(i));
+      total += std::isnan(loss[i]) ? 0 : loss[i];
+      scored += std::isnan(loss[i]) ? 0 : 1;
+      if (scored > 0) mean = total / static_cast<double>(scored);
+      perplexity.push_back(std::exp(mean));
+    }
+  }
+};
+
 // How fast the loss falls with context: the least-squares line of L(i) over log2 i for positions
 // from ... to (from 1). Each row has a slope of its own; their mean is that of L(i), and their
 // spread its error, however the tokens of a row hang together.
@@ -196,78 +246,44 @@ std::vector<LossSlope> PerPositionLoss::slopes() const {
 }
 
 Measured PerPositionLoss::measure(const Samples& samples) {
-  const int64_t length = config_.length;
-  PositionSums at_position(length);
-  PositionSums in_window(length);
-  PositionSums up_to(length);  // index l - 1: mean loss of the first l tokens of a row
+  LossSums sums(config_.length);
   std::vector<LossSlope> fits = slopes();
   samples.for_each([&](const nlohmann::json& line) {
     const std::vector<float> losses = unpack_floats(line.at("losses").get<std::string>());
     for (LossSlope& fit : fits) fit.add(losses);
-    const RowSums row(losses);
-    for (int64_t i = 0; i < length; ++i) {
-      if (!std::isnan(losses[i])) at_position.add(i, losses[i]);
-      const int64_t begin = std::max(int64_t{0}, i - kErrorWindow / 2);
-      const double near = row.mean(begin, std::min(length, i + kErrorWindow / 2 + 1));
-      if (!std::isnan(near)) in_window.add(i, near);
-      const double first = row.mean(0, i + 1);
-      if (!std::isnan(first)) up_to.add(i, first);
-    }
+    sums.add(losses);
   });
+  const LossSeries series(sums);
 
   Measured result;
-  std::vector<double> loss(length);
-  std::vector<double> error(length);
-  std::vector<double> half_width(length);
-  std::vector<double> perplexity(length);
-  std::vector<double> log_half_width(length);  // of ln P(l)
-  double total = 0;
-  int64_t scored = 0;
-  int64_t counted = -1;  // rows that `factor` is for
-  double factor = 0;
-  for (int64_t i = 0; i < length; ++i) {
-    loss[i] = at_position.mean(i);
-    error[i] = in_window.standard_error(i);
-    // Rows have the same positions: nearly all counts are equal.
-    if (in_window.count[i] != counted) {
-      counted = in_window.count[i];
-      factor = interval_factor(counted, kIntervalLevel);
-    }
-    half_width[i] = factor * error[i];
-    log_half_width[i] = factor * up_to.standard_error(i);
-    total += std::isnan(loss[i]) ? 0 : loss[i];
-    scored += std::isnan(loss[i]) ? 0 : 1;
-    perplexity[i] = scored ? std::exp(total / static_cast<double>(scored)) : std::nan("");
-  }
   nlohmann::json at_lengths = nlohmann::json::array();
   for (const int64_t l : reported_lengths()) {
-    const double mean = std::log(perplexity[l - 1]);
+    const double mean = std::log(series.perplexity[l - 1]);
     at_lengths.push_back({{"length", l},
                           {"loss", mean},
-                          {"perplexity", perplexity[l - 1]},
-                          {"standard_error", up_to.standard_error(l - 1)}});
+                          {"perplexity", series.perplexity[l - 1]},
+                          {"standard_error", sums.up_to.standard_error(l - 1)}});
     // The names of the published results file.
     result.metrics[fmt::format("val/loss_avg_len_{}", l)] = mean;
-    result.metrics[fmt::format("val/perplexity_len_{}", l)] = perplexity[l - 1];
+    result.metrics[fmt::format("val/perplexity_len_{}", l)] = series.perplexity[l - 1];
   }
-  const double mean = scored ? total / static_cast<double>(scored) : std::nan("");
-  result.metrics["loss"] = mean;
-  result.metrics["standard_error"] = up_to.standard_error(length - 1);
+  result.metrics["loss"] = series.mean;
+  result.metrics["standard_error"] = sums.up_to.standard_error(config_.length - 1);
   result.metrics["rows"] = samples.size;
   if (corpus_.bytes_per_token > 0) {
-    result.metrics["bits_per_byte"] = mean / std::numbers::ln2 / corpus_.bytes_per_token;
+    result.metrics["bits_per_byte"] = series.mean / std::numbers::ln2 / corpus_.bytes_per_token;
   }
   result.metrics["at_lengths"] = std::move(at_lengths);
   result.metrics["slopes"] = nlohmann::json::array();
   for (const LossSlope& fit : fits) {
     if (!fit.empty()) result.metrics["slopes"].push_back(fit.json());
   }
-  result.series["loss"] = json_of(loss);
-  result.series["standard_error"] = json_of(error);
+  result.series["loss"] = json_of(series.loss);
+  result.series["standard_error"] = json_of(series.error);
   result.series["standard_error_window"] = kErrorWindow;
-  result.series["half_width"] = json_of(half_width);
-  result.series["perplexity"] = json_of(perplexity);
-  result.series["log_perplexity_half_width"] = json_of(log_half_width);
+  result.series["half_width"] = json_of(series.half_width);
+  result.series["perplexity"] = json_of(series.perplexity);
+  result.series["log_perplexity_half_width"] = json_of(series.log_half_width);
   return result;
 }
 
