@@ -185,7 +185,9 @@ TEST(Dialogues, PaddingIsDrawn) {
         const bool inside = t >= p && t < p + 9;
         EXPECT_EQ(batch.loss_mask[b][t].item<float>(), inside && t >= p + 5 ? 1 : 0);
         EXPECT_EQ(batch.starts[b][t].item<bool>(), t == 0 || t == p || t == p + 9);
-        if (!inside) EXPECT_EQ(batch.tokens[b][t].item<int64_t>(), 16);
+        if (!inside) {
+          EXPECT_EQ(batch.tokens[b][t].item<int64_t>(), 16);
+        }
       }
       EXPECT_EQ(batch.tokens[b][p].item<int64_t>(), 15);
       EXPECT_EQ(batch.targets[b][p + 8].item<int64_t>(), 16);
