@@ -18,7 +18,7 @@ namespace {
 class RowLoader final : public Loader {
  public:
   explicit RowLoader(const LoaderConfig& config)
-      : config_(config), file_(config.path), source_(make_row_source(file_, config_)) {}
+      : config_(config), file_(config.path), source_(file_, config_) {}
 
   Batch next() override {
     const int64_t B = config_.batch_size;
@@ -41,7 +41,7 @@ class RowLoader final : public Loader {
       if (repeats(num_rows_)) {
         fill_repeated(file_, config_, static_cast<uint64_t>(num_rows_), row);
       } else {
-        const int64_t padding = source_->fill(b, row);
+        const int64_t padding = source_.fill(b, row);
         if (batch.padding.defined()) batch.padding.mutable_data_ptr<int64_t>()[b] = padding;
       }
       if (config_.answer_mark >= 0) mask_questions(row);
@@ -52,7 +52,7 @@ class RowLoader final : public Loader {
   nlohmann::json state() const override {
     nlohmann::json state = identity();
     state["num_rows"] = num_rows_;
-    state["source"] = source_->state();
+    state["source"] = source_.state();
     return state;
   }
 
@@ -72,7 +72,7 @@ class RowLoader final : public Loader {
     const auto source = state.find("source");
     if (source == state.end()) throw Error("loader state: source is missing");
     num_rows_ = state_integer(state, "num_rows", std::numeric_limits<int64_t>::max());
-    source_->restore(*source);
+    source_.restore(*source);
   }
 
   const TokenFile& file() const override { return file_; }
@@ -112,7 +112,7 @@ class RowLoader final : public Loader {
 
   LoaderConfig config_;
   TokenFile file_;
-  std::unique_ptr<RowSource> source_;
+  RowSource source_;
   int64_t num_rows_ = 0;  // delivered
 };
 

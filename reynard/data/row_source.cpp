@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 #include <utility>
+#include <variant>
 
 namespace reynard::data {
 
@@ -74,12 +75,12 @@ Cursor cursor_from(const nlohmann::json& state, const TokenFile& file, DocumentO
   return cursor;
 }
 
-class PackedRows final : public RowSource {
+class PackedRows {
  public:
   PackedRows(const TokenFile& file, const LoaderConfig& config)
       : file_(file), order_(file.num_documents(), static_cast<uint64_t>(config.seed)) {}
 
-  int64_t fill(int64_t /*index*/, const Row& row) override {
+  int64_t fill(int64_t /*index*/, const Row& row) {
     const auto length = static_cast<int64_t>(row.tokens.size());
     for (int64_t at = 0; at < length;) {
       const int64_t document = order_[cursor_.position];
@@ -98,10 +99,8 @@ class PackedRows final : public RowSource {
     }
     return 0;
   }
-  nlohmann::json state() const override { return to_json(cursor_); }
-  void restore(const nlohmann::json& state) override {
-    cursor_ = cursor_from(state, file_, order_);
-  }
+  nlohmann::json state() const { return to_json(cursor_); }
+  void restore(const nlohmann::json& state) { cursor_ = cursor_from(state, file_, order_); }
 
  private:
   const TokenFile& file_;
@@ -109,7 +108,7 @@ class PackedRows final : public RowSource {
   Cursor cursor_;
 };
 
-class OrderedRows final : public RowSource {
+class OrderedRows {
  public:
   OrderedRows(const TokenFile& file, const LoaderConfig& config)
       : file_(file),
@@ -118,7 +117,7 @@ class OrderedRows final : public RowSource {
     for (Cursor& row : rows_) row.position = next_++;
   }
 
-  int64_t fill(int64_t index, const Row& row) override {
+  int64_t fill(int64_t index, const Row& row) {
     Cursor& cursor = rows_[static_cast<size_t>(index)];
     const auto length = static_cast<int64_t>(row.tokens.size());
     for (int64_t at = 0; at < length;) {
@@ -135,12 +134,12 @@ class OrderedRows final : public RowSource {
     }
     return 0;
   }
-  nlohmann::json state() const override {
+  nlohmann::json state() const {
     nlohmann::json rows = nlohmann::json::array();
     for (const Cursor& row : rows_) rows.push_back(to_json(row));
     return {{"next", next_}, {"rows", rows}};
   }
-  void restore(const nlohmann::json& state) override {
+  void restore(const nlohmann::json& state) {
     const auto rows = state.find("rows");
     if (rows == state.end() || !rows->is_array() || rows->size() != rows_.size()) {
       throw Error(fmt::format("loader state: rows is not a list of {} places", rows_.size()));
@@ -156,7 +155,7 @@ class OrderedRows final : public RowSource {
   int64_t next_ = 0;  // position in the order of the next document to begin
 };
 
-class SliceRows final : public RowSource {
+class SliceRows {
  public:
   SliceRows(const TokenFile& file, const LoaderConfig& config)
       : file_(file), length_(config.length), seed_(static_cast<uint64_t>(config.seed)) {
@@ -180,7 +179,7 @@ class SliceRows final : public RowSource {
     }
   }
 
-  int64_t fill(int64_t /*index*/, const Row& row) override {
+  int64_t fill(int64_t /*index*/, const Row& row) {
     const int64_t epoch = position_ / num_slices_;
     if (epoch != epoch_) {
       epoch_ = epoch;
@@ -205,8 +204,8 @@ class SliceRows final : public RowSource {
     ++position_;
     return 0;
   }
-  nlohmann::json state() const override { return {{"position", position_}}; }
-  void restore(const nlohmann::json& state) override {
+  nlohmann::json state() const { return {{"position", position_}}; }
+  void restore(const nlohmann::json& state) {
     position_ = state_integer(state, "position", kMaxInt);
   }
 
@@ -229,7 +228,7 @@ class SliceRows final : public RowSource {
   Permutation order_{1, 0, 0};
 };
 
-class PaddedRows final : public RowSource {
+class PaddedRows {
  public:
   PaddedRows(const TokenFile& file, const LoaderConfig& config)
       : file_(file),
@@ -237,7 +236,7 @@ class PaddedRows final : public RowSource {
         documents_(documents_that_count()),
         order_(std::ssize(documents_), static_cast<uint64_t>(config.seed)) {}
 
-  int64_t fill(int64_t /*index*/, const Row& row) override {
+  int64_t fill(int64_t /*index*/, const Row& row) {
     const int64_t document = documents_[order_[position_]];
     const int64_t pairs = std::min(num_pairs(file_, document), config_.length);
     const uint64_t bits = random_bits(static_cast<uint64_t>(config_.seed),
@@ -254,8 +253,8 @@ class PaddedRows final : public RowSource {
     ++position_;
     return before;
   }
-  nlohmann::json state() const override { return {{"position", position_}}; }
-  void restore(const nlohmann::json& state) override {
+  nlohmann::json state() const { return {{"position", position_}}; }
+  void restore(const nlohmann::json& state) {
     position_ = state_integer(state, "position", kMaxInt);
   }
 
@@ -348,18 +347,39 @@ void fill_repeated(const TokenFile& file,
   row.starts[0] = true;
 }
 
-std::unique_ptr<RowSource> make_row_source(const TokenFile& file, const LoaderConfig& config) {
+struct RowSource::Rows {
+  std::variant<PackedRows, SliceRows, OrderedRows, PaddedRows> of_mode;
+};
+
+RowSource::RowSource(const TokenFile& file, const LoaderConfig& config) {
   switch (config.mode) {
-    case LoaderMode::kSlices:
-      return std::make_unique<SliceRows>(file, config);
-    case LoaderMode::kOrdered:
-      return std::make_unique<OrderedRows>(file, config);
-    case LoaderMode::kPadded:
-      return std::make_unique<PaddedRows>(file, config);
     case LoaderMode::kPacked:
+      rows_ = std::make_unique<Rows>(PackedRows(file, config));
+      break;
+    case LoaderMode::kSlices:
+      rows_ = std::make_unique<Rows>(SliceRows(file, config));
+      break;
+    case LoaderMode::kOrdered:
+      rows_ = std::make_unique<Rows>(OrderedRows(file, config));
+      break;
+    case LoaderMode::kPadded:
+      rows_ = std::make_unique<Rows>(PaddedRows(file, config));
       break;
   }
-  return std::make_unique<PackedRows>(file, config);
+}
+
+RowSource::~RowSource() = default;
+
+int64_t RowSource::fill(int64_t index, const Row& row) {
+  return std::visit([&](auto& rows) { return rows.fill(index, row); }, rows_->of_mode);
+}
+
+nlohmann::json RowSource::state() const {
+  return std::visit([](const auto& rows) { return rows.state(); }, rows_->of_mode);
+}
+
+void RowSource::restore(const nlohmann::json& state) {
+  std::visit([&](auto& rows) { rows.restore(state); }, rows_->of_mode);
 }
 
 }  // namespace reynard::data

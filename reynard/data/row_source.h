@@ -25,11 +25,17 @@ struct Row {
 
 class RowSource {
  public:
-  virtual ~RowSource() = default;
+  // Both must outlive it. Throws reynard::Error when no document fits the mode.
+  RowSource(const TokenFile& file, const LoaderConfig& config);
+  ~RowSource();
   // index: which row of the batch. Returns how many tokens of padding the row begins with.
-  virtual int64_t fill(int64_t index, const Row& row) = 0;
-  virtual nlohmann::json state() const = 0;
-  virtual void restore(const nlohmann::json& state) = 0;
+  int64_t fill(int64_t index, const Row& row);
+  nlohmann::json state() const;
+  void restore(const nlohmann::json& state);
+
+ private:
+  struct Rows;
+  std::unique_ptr<Rows> rows_;
 };
 
 // Streams of random_bits(): one per use, so that uses do not share numbers.
@@ -39,8 +45,6 @@ enum RandomStream : uint64_t {
   kRepeatStream = 3,
   kPaddingStream = 4
 };
-
-std::unique_ptr<RowSource> make_row_source(const TokenFile& file, const LoaderConfig& config);
 
 // Fills a row with [BOS, piece, BOS, piece, ...]: a random piece of the text, its length drawn
 // log-uniformly (by octaves) between repeat_min_length and T / 2. counter selects the piece.
