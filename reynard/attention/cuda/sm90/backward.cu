@@ -7,6 +7,10 @@
 // engine in a fixed order, that in which key blocks are taken (backward_producer.cuh): a counter
 // per part says whose turn it is, and whoever is waited for already runs.
 //
+// Where heads share keys, each has tasks of its own all the same, and leaves its dK and dV in f32
+// for a kernel that adds up the heads of a group: tasks that walk over all of them end unevenly,
+// and keep the queries of more heads in use than the L2 cache holds.
+//
 // Biases, lse and delta are added by the matrix unit (plan.h): P = exp2(scale S' + shift) with one
 // number per 64 queries, dS = P dP'.
 
@@ -64,41 +68,96 @@ __device__ void store_eight(Scalar* to, const float* from) {
   *reinterpret_cast<uint4*>(to) = pairs;
 }
 
-// dq from the sums of parts: one block of threads per part, in the order that send_dq wrote.
-// Through shared memory, so that rows are written whole.
-template <class C, class Out>
-__global__ void __launch_bounds__(kWarpgroup) dq_kernel(const Params p) {
+// 64 rows and 64 dimensions of an array.
+struct Patch {
+  Operand to;
+  int64_t b, head;
+  int first_row, num_rows, first_dim, num_dims;
+  float factor;
+};
+
+// A part, of which a thread holds sums_of(j), its sums of eight dimensions: through shared memory,
+// so that rows are written whole.
+template <class Out, class Sums>
+__device__ void write_patch(const Patch& patch, const Sums& sums_of) {
   constexpr int kColumns = 64, kStride = kColumns + 4;
   __shared__ alignas(16) float rows[kQueriesPerTile * kStride];
-  const Problem& problem = p.task.problem;
-  const int64_t step = blockIdx.x / bwd::kPieces;
-  const int piece = blockIdx.x % bwd::kPieces;  // a tile, or a half of the dimensions
-  const int first_dim = piece % C::kHalves * kColumns;
-  const int64_t first_query =
-      step % p.num_steps * C::kQueries + piece / C::kHalves * kQueriesPerTile;
-  const int64_t head = step / p.num_steps, b = head / problem.H, h = head % problem.H;
-  const BlockRange blocks = p.plan.keys[step].blocks;
-  const bool seen = blocks.last >= blocks.first;
-  const auto* part =
-      reinterpret_cast<const float4*>(p.dq_sums + int64_t{blockIdx.x} * bwd::kPartFloats);
   float* own =
       rows + (threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4) * kStride + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int j = 0; j < kColumns / 8; ++j) {
-    const float4 sums = seen ? part[j * kWarpgroup + threadIdx.x] : float4{};
-    *reinterpret_cast<float2*>(own + 8 * j) = {sums.x * problem.scale, sums.y * problem.scale};
-    *reinterpret_cast<float2*>(own + 8 * kStride + 8 * j) = {sums.z * problem.scale,
-                                                             sums.w * problem.scale};
+    const float4 sums = sums_of(j);
+    *reinterpret_cast<float2*>(own + 8 * j) = {sums.x * patch.factor, sums.y * patch.factor};
+    *reinterpret_cast<float2*>(own + 8 * kStride + 8 * j) = {sums.z * patch.factor,
+                                                             sums.w * patch.factor};
   }
   __syncthreads();
-  const Operand& to = p.task.dq;
-  Out* out = static_cast<Out*>(to.data) + b * to.batch + h * to.head + first_dim;
+  const Operand& to = patch.to;
+  Out* out =
+      static_cast<Out*>(to.data) + patch.b * to.batch + patch.head * to.head + patch.first_dim;
   for (int i = threadIdx.x; i < kQueriesPerTile * kColumns / 8; i += kWarpgroup) {
     const int row = i / (kColumns / 8), d = i % (kColumns / 8) * 8;
-    const int64_t query = first_query + row;
-    if (query >= problem.Tq || first_dim + d >= problem.D) continue;
-    store_eight(out + query * to.time + d, rows + row * kStride + d);
+    if (patch.first_row + row >= patch.num_rows || patch.first_dim + d >= patch.num_dims) continue;
+    store_eight(out + int64_t{patch.first_row + row} * to.time + d, rows + row * kStride + d);
   }
+}
+
+__device__ const float4* part_at(const float* parts, int64_t index) {
+  return reinterpret_cast<const float4*>(parts + index * bwd::kPartFloats) + threadIdx.x;
+}
+
+// dq from the sums of parts: one block of threads per part, in the order that send_dq wrote.
+template <class C, class Out>
+__global__ void __launch_bounds__(kWarpgroup) dq_kernel(const Params p) {
+  const Problem& problem = p.task.problem;
+  const int64_t step = blockIdx.x / bwd::kPieces;
+  const int piece = blockIdx.x % bwd::kPieces;  // a tile, or a half of the dimensions
+  const auto m = static_cast<int>(step % p.num_steps);
+  const int64_t head = step / p.num_steps;
+  const Patch patch = {.to = p.task.dq,
+                       .b = head / problem.H,
+                       .head = head % problem.H,
+                       .first_row = m * C::kQueries + piece / C::kHalves * kQueriesPerTile,
+                       .num_rows = problem.Tq,
+                       .first_dim = piece % C::kHalves * 64,
+                       .num_dims = problem.D,
+                       .factor = problem.scale};
+  const BlockRange blocks = p.plan.keys[step].blocks;
+  const bool seen = blocks.last >= blocks.first;
+  const float4* part = part_at(p.dq_sums, blockIdx.x);
+  write_patch<Out>(patch, [&](int j) { return seen ? part[j * kWarpgroup] : float4{}; });
+}
+
+// dk and dv of heads that share keys: one block of threads per part, which adds up the heads of the
+// group in their order.
+template <class C>
+__global__ void __launch_bounds__(kWarpgroup) group_kernel(const Params p) {
+  const Problem& problem = p.task.problem;
+  const int group = problem.H / problem.G;
+  const int64_t block = blockIdx.x / C::kHeadParts, pair = block / p.num_key_blocks;
+  const int piece = blockIdx.x % C::kHeadParts;  // of a warpgroup, dk or dv, half of the dimensions
+  const auto n = static_cast<int>(block % p.num_key_blocks);
+  const bool is_dv = piece / C::kHalves % 2 == 1;
+  const int warpgroup = piece / (2 * C::kHalves);
+  const Patch patch = {.to = is_dv ? p.task.dv : p.task.dk,
+                       .b = pair / problem.G,
+                       .head = pair % problem.G,
+                       .first_row = n * kKeysPerBlock + warpgroup * bwd::kOwnKeys,
+                       .num_rows = problem.Tk,
+                       .first_dim = piece % C::kHalves * 64,
+                       .num_dims = problem.D,
+                       .factor = is_dv ? 1 : problem.scale};
+  const int64_t stride = int64_t{p.num_key_blocks} * C::kHeadParts;  // of heads
+  const float4* first =
+      part_at(p.head_sums, pair * group * stride + int64_t{n} * C::kHeadParts + piece);
+  write_patch<typename C::Scalar>(patch, [&](int j) {
+    float4 sums = {};
+    for (int h = 0; h < group; ++h) {
+      const float4 own = first[h * stride * (bwd::kPartFloats / 4) + j * kWarpgroup];
+      sums.x += own.x, sums.y += own.y, sums.z += own.z, sums.w += own.w;
+    }
+    return sums;
+  });
 }
 
 int queries_per_step(int D) {
@@ -107,7 +166,8 @@ int queries_per_step(int D) {
 
 // Where the arrays of a call lie in its scratch.
 struct Layout {
-  int64_t records = 0, keys = 0, tiles = 0, turns = 0, next_task = 0, dq_sums = 0, total = 0;
+  int64_t records = 0, keys = 0, tiles = 0, turns = 0, next_task = 0, dq_sums = 0, head_sums = 0;
+  int64_t total = 0;
 
   explicit Layout(const Problem& p) {
     const auto padded = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
@@ -120,7 +180,12 @@ struct Layout {
     turns = tiles + padded(key_blocks * sizeof(TileRange));
     next_task = turns + padded(parts * sizeof(int));
     dq_sums = next_task + 256;
-    total = dq_sums + parts * bwd::kPartFloats * sizeof(float);
+    head_sums = dq_sums + parts * bwd::kPartFloats * static_cast<int64_t>(sizeof(float));
+    total = head_sums;
+    if (p.H == p.G) return;
+    const int64_t head_parts =
+        p.D <= 64 ? Config<64, __half>::kHeadParts : Config<128, __half>::kHeadParts;
+    total += key_blocks * head_parts * bwd::kPartFloats * static_cast<int64_t>(sizeof(float));
   }
 };
 
@@ -147,9 +212,11 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
             reinterpret_cast<int*>(scratch + layout.next_task)};
   p.turns = reinterpret_cast<int*>(scratch + layout.turns);
   p.dq_sums = reinterpret_cast<float*>(scratch + layout.dq_sums);
+  const bool grouped = problem.H > problem.G;
+  p.head_sums = grouped ? reinterpret_cast<float*>(scratch + layout.head_sums) : nullptr;
   p.num_steps = div_up(problem.Tq, C::kQueries);
   p.num_key_blocks = div_up(problem.Tk, kKeysPerBlock);
-  p.num_tasks = problem.B * problem.G * p.num_key_blocks;
+  p.num_tasks = problem.B * problem.H * p.num_key_blocks;
   const int64_t rows = int64_t{problem.B} * problem.H * problem.Tq;
   if (task.dquery_sums) cudaMemsetAsync(task.dquery_sums, 0, rows * sizeof(double), stream);
   cudaMemsetAsync(p.turns, 0, layout.next_task - layout.turns, stream);
@@ -165,6 +232,10 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   const auto write_dq =
       task.dq.element == Element::kFloat ? &dq_kernel<C, float> : &dq_kernel<C, typename C::Scalar>;
   write_dq<<<parts, kWarpgroup, 0, stream>>>(p);
+  REYNARD_CUDA_CHECK_LAUNCH();
+  if (!grouped) return;
+  const unsigned head_parts = problem.B * problem.G * p.num_key_blocks * C::kHeadParts;
+  group_kernel<C><<<head_parts, kWarpgroup, 0, stream>>>(p);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 

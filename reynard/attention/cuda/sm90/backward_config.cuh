@@ -22,7 +22,7 @@ constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 constexpr int kStages = 2;                                // of queries: as many as fit
 constexpr int kPieceBytes = kQueriesPerTile * kRowBytes;  // 64 queries, 64 dimensions
 constexpr int kPieces = 2;                                // of a step
-constexpr int kPartFloats = kQueriesPerTile * 64;         // of dQ on its way
+constexpr int kPartFloats = kQueriesPerTile * 64;         // of gradients on their way
 
 // kDim: head dimension rounded up to 64 or 128.
 template <int kDim_, class Scalar_>
@@ -36,6 +36,7 @@ struct Config {
   // Of dS of a key. Pairs of f32 need no f64 arithmetic, which waits for the matrix unit, but more
   // registers than two tiles leave.
   using KeySum = std::conditional_t<kTiles == 1, SplitSum, double>;
+  static constexpr int kHeadParts = kConsumers * 2 * kHalves;  // of dK and dV of a key block
 };
 
 // What the producer says of a stage: the queries of a step, and where in its task it stands.
@@ -43,7 +44,7 @@ struct Step {
   int b, h, m, n;
   int turn;                         // of this key block among those that add to the dQ
   int start, full_begin, full_end;  // keys that are not pruned, and those that every query sees
-  bool has_queries, first_of_head, last_of_head, first_of_task, last_of_task, stop;
+  bool has_queries, first_of_task, last_of_task, stop;
 };
 
 // A part of dQ on its way to global memory.
@@ -77,6 +78,8 @@ struct Params {
   KeyPlan plan;
   int* turns;      // (B, H, steps, 2): parts of dQ that were added
   float* dq_sums;  // (B, H, steps, 2) of parts, unscaled
+  // Where heads share keys: (B, H, key blocks) of the dK and dV of one head, else null.
+  float* head_sums;
   int num_tasks, num_steps, num_key_blocks;
 };
 

@@ -49,12 +49,12 @@ class Consumer {
       const Step& step = s_.steps[stage_.index];
       if (step.stop) break;
       b_ = step.b, h_ = step.h, m_ = step.m, n_ = step.n, turn_ = step.turn;
-      const bool has_queries = step.has_queries, last_of_head = step.last_of_head;
+      const bool has_queries = step.has_queries;
       const int first_key = n_ * kKeysPerBlock + warpgroup_ * kOwnKeys;
       is_edge_ = first_key < step.full_begin || first_key + kOwnKeys > step.full_end;
       const bool last_of_task = step.last_of_task, first_of_task = step.first_of_task;
-      if (step.first_of_head) start_head();
       if (first_of_task) {
+        start_head();
         wait(shared_address(&s_.keys_full), keys_parity);
         keys_parity ^= 1;
 #pragma unroll
@@ -65,7 +65,6 @@ class Consumer {
       } else {
         release_stage();
       }
-      if (last_of_head) finish_head();
       if (last_of_task) finish_task();
     }
     send({.stop = true});
@@ -394,7 +393,7 @@ class Consumer {
 
   // ---- results ----
 
-  __device__ __forceinline__ void finish_head() {
+  __device__ __forceinline__ void store_key_sums() {
     const Problem& problem = p_.task.problem;
     if (!p_.task.dkey_sums) return;
     const int64_t head = int64_t{b_} * problem.H + h_;
@@ -409,16 +408,16 @@ class Consumer {
     }
   }
 
+  // Of a head that has keys of its own.
   __device__ __forceinline__ void store_rows(const Operand& to,
                                              const float (&sums)[C::kDim / 2],
                                              float factor) const {
     const Problem& problem = p_.task.problem;
-    const int g = h_ / (problem.H / problem.G);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (key(r) >= problem.Tk) continue;
       auto* row =
-          static_cast<Scalar*>(to.data) + b_ * to.batch + int64_t{key(r)} * to.time + g * to.head;
+          static_cast<Scalar*>(to.data) + b_ * to.batch + int64_t{key(r)} * to.time + h_ * to.head;
 #pragma unroll
       for (int j = 0; j < C::kDim / 8; ++j) {
         const int d = 8 * j + thread_ % 4 * 2;
@@ -429,11 +428,28 @@ class Consumer {
     }
   }
 
+  // In parts of 64 keys and 64 dimensions, each [register quad][thread][4].
+  __device__ __forceinline__ void store_parts(float* to, const float (&sums)[C::kDim / 2]) const {
+#pragma unroll
+    for (int j = 0; j < C::kDim / 8; ++j) {
+      reinterpret_cast<float4*>(to)[j * kWarpgroup + thread_] = {
+          sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]};
+    }
+  }
+
   __device__ __forceinline__ void finish_task() {
+    store_key_sums();
     finish_pending();
     arrive_warp(&s_.keys_empty);
-    store_rows(p_.task.dk, dk_, p_.task.problem.scale);
-    store_rows(p_.task.dv, dv_, 1);
+    if (!p_.head_sums) {
+      store_rows(p_.task.dk, dk_, p_.task.problem.scale);
+      store_rows(p_.task.dv, dv_, 1);
+      return;
+    }
+    const int64_t task = (int64_t{b_} * p_.task.problem.H + h_) * p_.num_key_blocks + n_;
+    float* parts = p_.head_sums + (task * kConsumers + warpgroup_) * 2 * C::kHalves * kPartFloats;
+    store_parts(parts, dk_);
+    store_parts(parts + C::kHalves * kPartFloats, dv_);
   }
 
   const Params& p_;

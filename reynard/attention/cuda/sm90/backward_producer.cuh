@@ -6,9 +6,9 @@
 
 namespace reynard::attention::cuda::sm90::bwd {
 
-// Key blocks are taken in groups, a quarter of each row: the first ones of every (batch, key/value
-// head) pair, which see the most queries, then the next ones of every pair, so that little is left
-// at the end. Few pairs are in flight together, so that the queries, the gradients of the outputs
+// Key blocks are taken in groups, a quarter of each row: the first ones of every (batch, head)
+// pair, which see the most queries, then the next ones of every pair, so that little is left at the
+// end. Few pairs are in flight together, so that the queries, the gradients of the outputs
 // and the sums of dQ that they walk over stay in the L2 cache.
 constexpr int kLeastGroup = 16, kMostGroup = 64;  // key blocks
 constexpr int kSectionBlocks = 256, kMostPairs = 8;
@@ -19,7 +19,7 @@ class Producer {
   __device__ Producer(const Params& p, Shared<C>& s)
       : p_(p),
         s_(s),
-        num_pairs_(p.task.problem.B * p.task.problem.G),
+        num_pairs_(p.task.problem.B * p.task.problem.H),
         group_blocks_(min(max(p.num_key_blocks / 4, kLeastGroup), kMostGroup)) {}
 
   __device__ void run() {
@@ -27,20 +27,17 @@ class Producer {
       const int task = atomicAdd(p_.plan.next_task, 1);
       if (task >= p_.num_tasks) break;
       take(task);
+      const int g = h_ / (p_.task.problem.H / p_.task.problem.G);
       wait(shared_address(&s_.keys_empty), parity);
       const uint32_t full = shared_address(&s_.keys_full);
       arrive_expecting(full, 2 * C::kKeyBytes);
       for (int half = 0; half < C::kHalves; ++half) {
-        const TilePosition at = {half * 64, n_ * kKeysPerBlock, g_, b_};
+        const TilePosition at = {half * 64, n_ * kKeysPerBlock, g, b_};
         const uint32_t offset = half * kKeysPerBlock * kRowBytes;
         load_tile(shared_address(s_.keys) + offset, p_.k, at, full);
         load_tile(shared_address(s_.values) + offset, p_.v, at, full);
       }
-      const Problem& problem = p_.task.problem;
-      const int group = problem.H / problem.G;
-      for (int h = g_ * group; h < (g_ + 1) * group; ++h) {
-        walk_head(h, h == g_ * group, h + 1 == (g_ + 1) * group);
-      }
+      walk();
     }
     push({.stop = true});
   }
@@ -58,7 +55,7 @@ class Producer {
     const int first = section * most_pairs, pairs = min(most_pairs, num_pairs_ - first);
     const int pair = first + rest % pairs;
     n_ = group_begin_ + blocks - 1 - rest / pairs;
-    b_ = pair / p_.task.problem.G, g_ = pair % p_.task.problem.G;
+    b_ = pair / p_.task.problem.H, h_ = pair % p_.task.problem.H;
   }
 
   // Of this key block among those that add to the dQ of a tile: in the order in which key blocks
@@ -68,13 +65,13 @@ class Producer {
     return max(group_begin_ - blocks.first, 0) + of_group;
   }
 
-  __device__ void walk_head(int h, bool first_head, bool last_head) {
-    const int64_t head = int64_t{b_} * p_.task.problem.H + h;
+  __device__ void walk() {
+    const int64_t head = int64_t{b_} * p_.task.problem.H + h_;
     const TileRange tiles = p_.plan.tiles[head * p_.num_key_blocks + n_];
     const TileKeys* keys = p_.plan.keys + head * p_.num_steps;
-    Step step = {.b = b_, .h = h, .n = n_, .first_of_head = true, .first_of_task = first_head};
+    Step step = {.b = b_, .h = h_, .n = n_, .first_of_task = true};
     if (tiles.last < 0) {
-      step.last_of_head = true, step.last_of_task = last_head;
+      step.last_of_task = true;
       push(step);
     }
     for (int m = tiles.first; m <= tiles.last; ++m) {
@@ -82,9 +79,9 @@ class Producer {
       if (n_ < blocks.first || n_ > blocks.last) continue;
       step.m = m, step.turn = turn_among(blocks), step.has_queries = true;
       step.start = start, step.full_begin = full_begin, step.full_end = full_end;
-      step.last_of_head = m == tiles.last, step.last_of_task = step.last_of_head && last_head;
+      step.last_of_task = m == tiles.last;
       push(step);
-      step.first_of_head = step.first_of_task = false;
+      step.first_of_task = false;
     }
   }
 
@@ -118,7 +115,7 @@ class Producer {
   Shared<C>& s_;
   const int num_pairs_, group_blocks_;
   Stage<kStages> stage_;
-  int b_ = 0, g_ = 0, n_ = 0, group_begin_ = 0;
+  int b_ = 0, h_ = 0, n_ = 0, group_begin_ = 0;
 };
 
 }  // namespace reynard::attention::cuda::sm90::bwd
