@@ -108,33 +108,48 @@ class Consumer {
 
   // ---- one step ----
 
-  // The dQ of a step is multiplied in the step after, when the other warpgroup's dS is there.
+  // The dQ of a step is multiplied in the step after, when the other warpgroup's dS is there. While
+  // the matrix unit multiplies dP, dV, dK, this computes P, dS, the sums of dS.
   __device__ __forceinline__ void differentiate_step() {
     const int buffer = count_ % 2;
+    wgmma_fence();
+    multiply_scores(0);
+    wgmma_commit();
 #pragma unroll
     for (int tile = 0; tile < C::kTiles; ++tile) {
       wgmma_fence();
-      multiply_scores(tile);
-      wgmma_commit();
       multiply_dweights(tile);
       wgmma_commit();
       const SplitSum first = s_.records[stage_.index][tile].first;
       const float shift = (first.high - last_.high) + (first.low - last_.low);
       wgmma_wait<1>();
       pin(scores_);
+      if (tile > 0) pin_gradients();
       if (is_edge_) hide(tile);
       weigh(shift);
-      wgmma_wait<0>();
+      pin(scores_);
+      if constexpr (C::kTiles > 1) {
+        wgmma_fence();
+        multiply_dv(tile);
+        wgmma_commit();
+        wgmma_wait<1>();
+      } else {
+        wgmma_wait<0>();
+      }
       pin(dweights_);
-      if (tile > 0) pin_gradients();
       differentiate_weights();
       if (tile == 0) wait(shared_address(&s_.dscores_empty[buffer]), (count_ / 2 % 2) ^ 1);
-      sum_over_keys(buffer, tile);
       store_dscores(buffer, tile);
-      if (tile + 1 == C::kTiles) arrive_warp(&s_.dscores_full[buffer]);
       wgmma_fence();
-      multiply_gradients(tile);
+      if constexpr (C::kTiles == 1) multiply_dv(tile);
+      multiply_dk(tile);
       wgmma_commit();
+      if (tile + 1 < C::kTiles) {
+        multiply_scores(tile + 1);
+        wgmma_commit();
+      }
+      sum_over_keys(buffer, tile);
+      if (tile + 1 == C::kTiles) arrive_warp(&s_.dscores_full[buffer]);
     }
     const Delivery own = {b_, h_, m_, turn_, false};
     ++count_;
@@ -316,22 +331,22 @@ class Consumer {
     fence_for_async();
   }
 
-  // dV += P^T dO and dK += dS^T Q
-  __device__ __forceinline__ void multiply_gradients(int tile) {
-    const uint32_t offset = tile * kPieceBytes;
-    const uint64_t dout =
-        swizzled_descriptor(shared_address(s_.douts[stage_.index]) + offset, kPieceBytes, 1024);
-    const uint64_t q =
-        swizzled_descriptor(shared_address(s_.queries[stage_.index]) + offset, kPieceBytes, 1024);
+  // dV += P^T dO
+  __device__ __forceinline__ void multiply_dv(int tile) {
+    add_product(weights_, s_.douts[stage_.index] + tile * kPieceBytes, dv_);
+  }
+  // dK += dS^T Q
+  __device__ __forceinline__ void multiply_dk(int tile) {
+    add_product(dscores_, s_.queries[stage_.index] + tile * kPieceBytes, dk_);
+  }
+  __device__ __forceinline__ void add_product(const uint32_t* left,
+                                              const char* right,
+                                              float (&sums)[C::kDim / 2]) {
+    const uint64_t b = swizzled_descriptor(shared_address(right), kPieceBytes, 1024);
 #pragma unroll
     for (int step = 0; step < kQueriesPerTile / 16; ++step) {
       wgmma_registers<C::kDim, Scalar, Contiguous::kRows>(
-          dv_, weights_ + 4 * step, advanced(dout, step * 16 * kRowBytes), 1);
-    }
-#pragma unroll
-    for (int step = 0; step < kQueriesPerTile / 16; ++step) {
-      wgmma_registers<C::kDim, Scalar, Contiguous::kRows>(
-          dk_, dscores_ + 4 * step, advanced(q, step * 16 * kRowBytes), 1);
+          sums, left + 4 * step, advanced(b, step * 16 * kRowBytes), 1);
     }
   }
 
