@@ -41,6 +41,19 @@ std::string layout_names() {
   return names;
 }
 
+// A layout is asked for by name for other programs to read.
+void check_published(const std::string& layout, const models::DecoderConfig& config) {
+  const models::Family& family = models::find_family(layout, "convert");
+  if (!family.obstacle(config).empty()) return;  // said where it is written
+  const std::string setting = models::own_setting(family, config);
+  if (setting.empty()) return;
+  throw Error(
+      fmt::format("convert: layout {} cannot express this model: {} (without --to it is written "
+                  "for reynard alone)",
+                  layout,
+                  setting));
+}
+
 void run_convert(const ConvertArguments& arguments) {
   const fs::path model = arguments.model;
   const bool is_run = !fs::exists(model / "config.json") && fs::exists(model / "model");
@@ -49,6 +62,7 @@ void run_convert(const ConvertArguments& arguments) {
     throw Error(fmt::format("convert: {} exists; name a folder that does not", arguments.folder));
   }
   models::Decoder decoder = models::load_model(source);
+  if (!arguments.layout.empty()) check_published(arguments.layout, decoder.config());
   checkpoint::FolderWriter writer(arguments.folder);
   const at::ScalarType dtype = arguments.dtype == "bf16"  ? at::kBFloat16
                                : arguments.dtype == "f16" ? at::kHalf

@@ -31,8 +31,9 @@ struct Converted {
   test::TempDir folder;
   std::string from = (folder / "from").string(), to = (folder / "to").string();
 
-  explicit Converted(const std::string& variant) {
-    models::Decoder decoder(config_named(variant), /*seed=*/3);
+  explicit Converted(const std::string& variant) : Converted(config_named(variant)) {}
+  explicit Converted(const models::DecoderConfig& config) {
+    models::Decoder decoder(config, /*seed=*/3);
     test::spread_weights(decoder, 4);
     models::save_model(decoder, from);
   }
@@ -85,6 +86,27 @@ TEST(ConvertCommand, NamesWhatCannotBeExpressed) {
   pro.expect_error({}, "exists; name a folder that does not");
   const Converted rope("rope");
   rope.expect_error({"--to", "qwen2"}, "attention.qkv_bias is off");
+}
+
+// The FoX authors' code rejects or ignores what only this program reads in their layout; their
+// plain Transformer knows groups of heads.
+TEST(ConvertCommand, AsksForALayoutThatItsAuthorsRead) {
+  const std::vector<std::string> fox = {"--to", "forgetting_transformer-project_fox"};
+  const Converted grouped("grouped_heads"), window("window"), wide("wide_heads");
+  grouped.expect_error(fox, "attention.num_kv_heads is not num_heads");
+  window.expect_error(fox, "attention.window is set");
+  wide.expect_error(fox, "attention.head_dim is not hidden_size / num_heads");
+  EXPECT_FALSE(std::filesystem::exists(grouped.to));
+  ASSERT_EQ(grouped.run({}).exit_code, 0);  // for this program
+  EXPECT_BITWISE_EQUAL(hidden_of(grouped.to), hidden_of(grouped.from));
+
+  models::DecoderConfig config_of_llama = config_named("rope");
+  config_of_llama.attention.num_kv_heads = 2;
+  const Converted llama(config_of_llama);
+  ASSERT_EQ(llama.run({"--to", "transformer-project_fox"}).exit_code, 0);
+  const auto config = nlohmann::json::parse(test::read_file(llama.folder / "to/config.json"));
+  EXPECT_EQ(config["num_kv_heads"], 2);
+  EXPECT_BITWISE_EQUAL(hidden_of(llama.to), hidden_of(llama.from));
 }
 
 }  // namespace

@@ -30,6 +30,9 @@ struct Family {
   void (*write_keys)(const DecoderConfig& config, nlohmann::ordered_json& json);
   // Why the layout cannot express this config; empty when it can.
   std::string (*obstacle)(const DecoderConfig& config);
+  // What of this config only this program reads in the layout: the published code has a key for it
+  // that it ignores or rejects. Empty: nothing; null: no such key.
+  std::string (*ignored_key)(const DecoderConfig& config) = nullptr;
   // The published tensors that make up our parameter, in the order of its rows.
   std::vector<Piece> (*pieces)(const std::string& name, int64_t rows);
   // Published tensors with this ending carry nothing: buffers that old versions saved; empty: none.
@@ -46,6 +49,9 @@ DecoderConfig read_config(const Family& family,
                           const nlohmann::json& json,
                           const std::string& file);
 nlohmann::ordered_json write_config(const Family& family, const DecoderConfig& config);
+// What of this config the layout's published code would not know, though it can be written and read
+// here; empty: nothing.
+std::string own_setting(const Family& family, const DecoderConfig& config);
 
 extern const Family kForgettingTransformer;     // FoX authors: forgetting_transformer-project_fox
 extern const Family kTransformer;               // FoX authors' baseline: transformer-project_fox

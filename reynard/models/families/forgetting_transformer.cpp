@@ -67,6 +67,12 @@ std::string obstacle(const DecoderConfig& config) {
   return "";
 }
 
+std::string ignored_key(const DecoderConfig& config) {
+  const bool grouped = config.num_kv_heads() != config.attention.num_heads;
+  if (grouped) return "attention.num_kv_heads is not num_heads";
+  return config.attention.window > 0 ? "attention.window is set" : "";
+}
+
 void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
   const AttentionMixerConfig& a = config.attention;
   write_fox_keys(config, json);
@@ -103,6 +109,7 @@ const Family kForgettingTransformer = {.model_type = "forgetting_transformer-pro
                                        .read_keys = read_keys,
                                        .write_keys = write_keys,
                                        .obstacle = obstacle,
+                                       .ignored_key = ignored_key,
                                        .pieces = same_name};
 
 }  // namespace reynard::models

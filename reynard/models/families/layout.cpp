@@ -103,6 +103,20 @@ nlohmann::ordered_json write_config(const Family& family, const DecoderConfig& c
   return json;
 }
 
+std::string own_setting(const Family& family, const DecoderConfig& config) {
+  const std::string ignored = family.ignored_key ? family.ignored_key(config) : "";
+  if (!ignored.empty()) return ignored;
+  const nlohmann::ordered_json json = write_config(family, config);
+  const auto extension = json.find("reynard");
+  if (extension == json.end()) return "";
+  // The other keys there do not change what the model computes, or only within its tolerance.
+  if (extension->contains("head_dim")) return "attention.head_dim is not hidden_size / num_heads";
+  if (extension->contains("qk_norm")) return "attention.qk_norm is temperature";
+  if (!extension->contains("memory")) return "";
+  return json.contains("mem_layers") ? "memory.top_k or memory.capacity is set"
+                                     : "mixer is memory_attention";
+}
+
 void read_fox_keys(const JsonFields& fields, DecoderConfig& config) {
   config.hidden_ratio = fields.number("hidden_ratio", 4);
   config.hidden_act = fields.text("hidden_act", "swish");
