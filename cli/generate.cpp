@@ -25,6 +25,7 @@
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,7 +43,8 @@ struct GenerateArguments {
   SamplingArguments sampling;
   std::string prompt, file;
   std::vector<std::string> stop;
-  int64_t num_texts = 1, best_of = 0, logprobs = -1, chunk_tokens = 512;
+  int64_t num_texts = 1, best_of = 0, logprobs = -1;
+  std::optional<int64_t> chunk_tokens;
   bool keep_all = false, stats = false, json = false;
 };
 
@@ -353,8 +355,10 @@ void add_generate(CLI::App& app) {
                    arguments->logprobs,
                    "with --json: log-probabilities, and those of this many most probable tokens")
       ->check(CLI::Range(0, 1000));
-  command->add_option("--chunk-tokens", arguments->chunk_tokens, "prompt tokens read at once")
-      ->capture_default_str();
+  command->add_option(
+      "--chunk-tokens",
+      arguments->chunk_tokens,
+      "prompt tokens read at once; by default 512, growing to 4096 in a long prompt");
   command->add_flag("--keep-all", arguments->keep_all, "never free forgotten cache pages");
   command->add_flag("--stats", arguments->stats, "speed, cache pages per head, bytes saved");
   command->add_flag("--json", arguments->json, "one JSON line per text");

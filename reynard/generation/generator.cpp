@@ -20,6 +20,14 @@ namespace {
 // Logits of this many prompt tokens exist at once.
 constexpr int64_t kScoredRows = 64;
 
+// Chunks of a prompt: the first one, the largest one, and what part of the tokens before it a chunk
+// between them has. All chunks together then copy few times the keys and values of the prompt.
+constexpr int64_t kFirstChunk = 512, kLargestChunk = 4096, kChunkShare = 8;
+
+int64_t grown_chunk(int64_t tokens_read) {
+  return std::clamp(tokens_read / kChunkShare, kFirstChunk, kLargestChunk);
+}
+
 at::Tensor ids(const std::vector<int64_t>& values) {
   return at::tensor(values, at::kLong);
 }
@@ -30,8 +38,8 @@ Generator::Generator(models::Decoder& decoder, const GeneratorOptions& options)
     : decoder_(decoder),
       options_(options),
       pool_(models::make_page_pool(decoder, options.max_pages)) {
-  tensor::check_value(
-      options.chunk_tokens >= 1, "generate", "chunk_tokens", options.chunk_tokens, "at least 1");
+  const int64_t chunk = options.chunk_tokens.value_or(kFirstChunk);
+  tensor::check_value(chunk >= 1, "generate", "chunk_tokens", chunk, "at least 1");
 }
 
 Sequence Generator::start(std::vector<int64_t> prompt, SequenceOptions options) const {
@@ -40,7 +48,8 @@ Sequence Generator::start(std::vector<int64_t> prompt, SequenceOptions options) 
 
 void Generator::prefill(Sequence& sequence, int64_t max_tokens) {
   if (sequence.is_prefilled()) return;
-  const PromptChunk chunk{&sequence, max_tokens > 0 ? max_tokens : options_.chunk_tokens};
+  const int64_t own = options_.chunk_tokens.value_or(grown_chunk(sequence.state_.length()));
+  const PromptChunk chunk{&sequence, max_tokens > 0 ? max_tokens : own};
   prefill({&chunk, 1});
 }
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,7 +23,9 @@ namespace reynard::generation {
 inline constexpr int64_t kEvictEvery = 16;
 
 struct GeneratorOptions {
-  int64_t chunk_tokens = 512;  // of a prompt per call
+  // Of a prompt per call. Without a number chunks grow with what was read of a long prompt, up to a
+  // size whose activations stay small: each chunk copies the cache before it.
+  std::optional<int64_t> chunk_tokens = {};
   // Frees pages that no later query can need, within the decoder's pruning tolerance (nothing
   // without one). Pages left of a window are always freed.
   bool evict = true;
@@ -41,7 +44,7 @@ class Generator {
   explicit Generator(models::Decoder& decoder, const GeneratorOptions& options = {});
 
   Sequence start(std::vector<int64_t> prompt, SequenceOptions options) const;
-  // Reads the next chunk of the prompt, at most max_tokens of it (0: the options' chunk_tokens).
+  // Reads the next chunk of the prompt, at most max_tokens of it (0: as the options say).
   void prefill(Sequence& sequence, int64_t max_tokens = 0);
   // The same for chunks of several prompts, none of them prefilled, in one pass over the weights.
   void prefill(std::span<const PromptChunk> chunks);

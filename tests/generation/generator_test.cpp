@@ -182,6 +182,37 @@ TEST_P(EveryVariant, ChunkedPromptsScoreAsTheWholeForward) {
   }
 }
 
+// Chunks of a long prompt grow, each from what was read before it, and stay bounded.
+TEST(Generator, ChunksOfLongPromptsGrow) {
+  models::DecoderConfig config = small_config();
+  config.num_layers = 1;
+  config.attention.num_kv_heads = 1;
+  models::Decoder decoder(config, 1, test::test_device());
+  const std::vector<int64_t> prompt = random_prompt(config.vocab_size, 41000);
+  const SequenceOptions options{.max_tokens = 1, .scores = {.logprobs = true}};
+  Generator generator(decoder);
+  std::vector<Sequence> text;
+  text.push_back(generator.start(prompt, options));
+  std::vector<int64_t> chunks;
+  while (!text[0].is_prefilled()) {
+    const int64_t before = text[0].num_unread();
+    generator.prefill(text[0]);
+    chunks.push_back(before - text[0].num_unread());
+  }
+  EXPECT_EQ(chunks.front(), 512);
+  EXPECT_TRUE(std::is_sorted(chunks.begin(), chunks.end() - 1));
+  EXPECT_EQ(std::ranges::max(chunks), 4096);
+  EXPECT_LT(chunks.size(), 30) << "81 of 512 tokens each";
+  run(generator, text);
+
+  Generator whole(decoder, {.chunk_tokens = 41000});
+  std::vector<Sequence> same;
+  same.push_back(whole.start(prompt, options));
+  run(whole, same);
+  EXPECT_EQ(tokens_of(text[0]), tokens_of(same[0]));
+  EXPECT_NEAR(text[0].written()[0].logprob, same[0].written()[0].logprob, 1e-5);
+}
+
 // A row of a left-padded batch is its padding, a sequence of its own, and its text: nothing of the
 // padding is seen.
 TEST_P(EveryVariant, LeftPaddingChangesNothing) {
