@@ -31,6 +31,9 @@ generation::LogitBias parse_bias(const std::string& text) {
 }  // namespace
 
 generation::SequenceOptions SamplingArguments::sequence_options() const {
+  if (max_tokens < 1) {
+    throw Error(fmt::format("generate: -m {}; expected at least 1 token", max_tokens));
+  }
   generation::SequenceOptions sequence{
       .max_tokens = max_tokens, .sampler = options, .lookup_tokens = lookup_tokens};
   for (const std::string& text : logit_bias) {

@@ -183,12 +183,22 @@ generation::ChatTemplate chat_template_of(const TextModel& model, const std::str
 
 namespace {
 
+constexpr const char* kNothingForgotten = "has no forget gates, so nothing is ever forgotten";
+
+void set_tolerance(models::Decoder& decoder, double log_tolerance) {
+  if (log_tolerance < 0 && decoder.config().attention.forget_gate == models::ForgetGate::kNone) {
+    throw Error(
+        fmt::format("--log-tolerance {:g}: the model {}", log_tolerance, kNothingForgotten));
+  }
+  decoder.set_log_pruning_tolerance(log_tolerance);
+}
+
 void request_measured_eviction(models::Decoder& decoder) {
   const models::DecoderConfig& config = decoder.config();
   const models::AttentionMixerConfig& attention = config.attention;
   const char* obstacle =
       config.mixer != "attention" || attention.forget_gate == models::ForgetGate::kNone
-          ? "has no forget gates, so nothing is ever forgotten"
+          ? kNothingForgotten
       : attention.qk_norm != models::QKNorm::kNone
           ? "has QK-norm: its pages are freed by a bound that holds; leave the option out"
       : attention.log_pruning_tolerance == 0
@@ -226,7 +236,7 @@ TextModel open_text_model(const TextModelArguments& arguments) {
   }
   adopt_beginning(model);
   if (model.stop.empty()) add_unique(model.stop, model.tokenizer->eos());
-  if (arguments.log_tolerance) model.decoder.set_log_pruning_tolerance(*arguments.log_tolerance);
+  if (arguments.log_tolerance) set_tolerance(model.decoder, *arguments.log_tolerance);
   if (arguments.evict_measured) request_measured_eviction(model.decoder);
   return model;
 }

@@ -128,6 +128,26 @@ TEST(GenerateCommand, EvictionWithoutQKNormIsAskedForAndAHeuristic) {
   EXPECT_NE(bounded.errors.find("has QK-norm"), std::string::npos) << bounded.errors;
 }
 
+TEST(GenerateCommand, ToleranceOfAModelThatForgetsNothingIsAnError) {
+  const test::TempDir folder;
+  models::DecoderConfig config = test::small_config();
+  config.vocab_size = 258;
+  config.attention.forget_gate = models::ForgetGate::kNone;
+  models::Decoder decoder(config, /*seed=*/3);
+  const std::string model = (folder / "model").string();
+  models::save_model(decoder, model);
+  const auto generate = [&](const std::string& tolerance) {
+    return test::run_program(
+        {.arguments = {"generate", model, "a", "-m", "2", "--log-tolerance", tolerance}});
+  };
+  const ProgramResult refused = generate("-10");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(refused.errors,
+            "reynard: --log-tolerance -10: the model has no forget gates, so nothing is ever "
+            "forgotten\n");
+  EXPECT_EQ(generate("0").exit_code, 0);
+}
+
 TEST(GenerateCommand, GuessingAndBiasAndStop) {
   const ModelFolder model;
   const std::vector<std::string> plain = {"abcabcabc", "-m", "40", "--ignore-eos"};
@@ -151,6 +171,7 @@ TEST(GenerateCommand, BadInput) {
     EXPECT_EQ(result.output, "");
   };
   expect_error({"a", "--top-p", "2"}, "top_p = 2; expected 0 to 1");
+  expect_error({"a", "-m", "0"}, "-m 0; expected at least 1 token");
   expect_error({"a", "-t", "-1"}, "temperature");
   expect_error({"a", "--logit-bias", "65"}, "--logit-bias 65; expected ID=VALUE");
   expect_error({"a", "--logit-bias", "999=1"}, "logit_bias token = 999");
