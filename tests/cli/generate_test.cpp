@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <cstdlib>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -146,6 +147,23 @@ TEST(GenerateCommand, ToleranceOfAModelThatForgetsNothingIsAnError) {
             "reynard: --log-tolerance -10: the model has no forget gates, so nothing is ever "
             "forgotten\n");
   EXPECT_EQ(generate("0").exit_code, 0);
+}
+
+// A thread that sleeps at once is woken sixty times a token.
+TEST(GenerateCommand, ThreadsSpinForAMomentBeforeTheySleep) {
+  unsetenv("OMP_WAIT_POLICY");
+  setenv("OMP_DISPLAY_ENV", "verbose", 1);
+  const auto shown = [](const char* command) {
+    return test::run_program({.arguments = {command, "--help"}}).errors;
+  };
+  const std::string generate = shown("generate"), score = shown("score");
+  unsetenv("OMP_DISPLAY_ENV");
+  setenv("OMP_WAIT_POLICY", "passive", 1);
+  for (const std::string& text : {generate, score}) {
+    EXPECT_NE(text.find("OMP_WAIT_POLICY = 'PASSIVE'"), std::string::npos) << text;
+  }
+  EXPECT_NE(generate.find("GOMP_SPINCOUNT = '5000'"), std::string::npos) << generate;
+  EXPECT_NE(score.find("GOMP_SPINCOUNT = '0'"), std::string::npos) << score;
 }
 
 TEST(GenerateCommand, GuessingAndBiasAndStop) {
