@@ -14,8 +14,9 @@ namespace reynard::ops {
 
 namespace {
 
-// Of a weight, per task: long enough for sequential reads, short enough to keep threads equal.
-constexpr int64_t kTaskBytes = 128 << 10;
+// Of a weight, per task: long enough for sequential reads, short enough to keep threads equal,
+// which small weights need more tasks for.
+constexpr int64_t kTaskBytes = 128 << 10, kLeastTaskBytes = 32 << 10, kEqualTasks = 16;
 constexpr int64_t kRowsAtOnce = 32;  // the most that a loop takes together
 // Below this one thread is done before another one is awake.
 constexpr int64_t kSerialBytes = 128 << 10;
@@ -71,6 +72,11 @@ std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const Ro
   std::vector<Task> tasks;
   int64_t total_bytes = 0;
   for (const RowWeight& weight : weights) {
+    total_bytes += weight.values.numel() * weight.values.element_size();
+  }
+  const int64_t num_equal = kEqualTasks * at::get_num_threads();
+  const int64_t task_bytes = std::clamp(total_bytes / num_equal, kLeastTaskBytes, kTaskBytes);
+  for (const RowWeight& weight : weights) {
     TORCH_INTERNAL_ASSERT(has_few_row_product(x, weight) && weight.values.size(1) == I);
     const int64_t O = weight.values.size(0);
     const bool wide = weight.values.scalar_type() == at::kFloat;
@@ -86,12 +92,11 @@ std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const Ro
         .y = results.back().data_ptr()};
     const int64_t row_bytes = std::max<int64_t>(1, I * weight.values.element_size());
     const int64_t rows_per_task =
-        std::max(kRowsAtOnce, kTaskBytes / row_bytes / kRowsAtOnce * kRowsAtOnce);
+        std::max(kRowsAtOnce, task_bytes / row_bytes / kRowsAtOnce * kRowsAtOnce);
     const ProductLoop loop = loop_for(x.scalar_type(), weight.values.scalar_type());
     for (int64_t begin = 0; begin < O; begin += rows_per_task) {
       tasks.push_back({loop, rows, begin, std::min(O, begin + rows_per_task)});
     }
-    total_bytes += O * row_bytes;
   }
   const auto run = [&](int64_t task, int64_t /*worker*/) {
     const Task& t = tasks[task];

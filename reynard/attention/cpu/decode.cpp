@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <type_traits>
 #include <vector>
@@ -102,6 +103,7 @@ struct Call {
     return a.first_key.defined() ? std::max(a.first_key.const_data_ptr<int32_t>()[s], 0) : 0;
   }
   int64_t num_pages(int64_t s) const { return (lengths[s] + kPageTokens - 1) / kPageTokens; }
+  int64_t range_bytes() const { return group * static_cast<int64_t>(sizeof(KeyRange)); }
   bool pruned() const { return a.options.log_pruning_tolerance < 0 && sums != nullptr; }
 
   // Pages [begin, end) of (s, g); the caller sets ranges, and values where they are wanted.
@@ -235,49 +237,61 @@ std::vector<int64_t> first_pages(const Call& call) {
   return first;
 }
 
-// Softmaxes of all runs of pages, not yet combined: (S, H, runs) and (S, H, runs, D).
-struct Partials {
-  int64_t num_runs;
-  std::vector<float> largest, total;
-  at::Tensor out;
-
-  explicit Partials(const Call& call)
-      : num_runs((call.N + kRunPages - 1) / kRunPages),
-        largest(call.S * call.H * num_runs, -std::numeric_limits<float>::infinity()),
-        total(largest.size()),
-        out(at::empty({call.S * call.H * num_runs, call.D}, call.wide_q.options())) {}
-};
-
 // One run of pages of one (sequence, kv head).
 struct RunTask {
-  int64_t s, g, index;
+  int64_t s, g, begin, end;  // pages
+  int64_t part;              // its place among the softmaxes
 };
 
-// Those that some head of the group reads keys of: in a pruned text few of all.
-std::vector<RunTask> tasks_of(const Call& call, const std::vector<int64_t>& first) {
+// The runs that some head of a group reads keys of: in a pruned text few of all.
+struct Runs {
   std::vector<RunTask> tasks;
-  for (int64_t s = 0; s < call.S; ++s) {
-    for (int64_t g = 0; g < call.G; ++g) {
-      const auto heads = first.begin() + s * call.H + g * call.group;
-      const int64_t page =
-          std::max(*std::min_element(heads, heads + call.group), call.first_key(s) / kPageTokens);
-      for (int64_t n = page / kRunPages; n * kRunPages < call.num_pages(s); ++n) {
-        tasks.push_back({s, g, n});
+  std::vector<int64_t> first_part;  // (S * G + 1): of (s, g)
+
+  Runs(const Call& call, const std::vector<int64_t>& first) {
+    for (int64_t s = 0; s < call.S; ++s) {
+      const int64_t num_pages = call.num_pages(s);
+      for (int64_t g = 0; g < call.G; ++g) {
+        const auto heads = first.begin() + s * call.H + g * call.group;
+        const int64_t page =
+            std::max(*std::min_element(heads, heads + call.group), call.first_key(s) / kPageTokens);
+        first_part.push_back(std::ssize(tasks));
+        for (int64_t n = page / kRunPages * kRunPages; n < num_pages; n += kRunPages) {
+          const int64_t end = std::min(n + kRunPages, num_pages);
+          tasks.push_back({s, g, n, end, std::ssize(tasks)});
+        }
       }
     }
+    first_part.push_back(std::ssize(tasks));
+    // The short ones last: threads then end together.
+    std::ranges::stable_sort(
+        tasks, std::greater(), [](const RunTask& task) { return task.end - task.begin; });
   }
-  return tasks;
-}
+};
+
+// Softmaxes of the heads of all runs, not yet combined.
+struct Partials {
+  const Call& call;
+  float* records;  // of each run: largest, total and out of the heads of its group
+
+  // Runs end on lines of their own: threads write to neighbours at the same time.
+  static int64_t record(const Call& call) {
+    constexpr int64_t kLine = 16;
+    return (call.group * (call.D + 2) + kLine - 1) / kLine * kLine;
+  }
+  RunSoftmax of(int64_t part) const {
+    float* own = records + part * record(call);
+    return {own, own + call.group, own + 2 * call.group};
+  }
+};
 
 void attend_run(const Call& call,
                 const std::vector<int64_t>& first,
                 const RunTask& task,
-                const RunSoftmax& own,
+                KeyRange* ranges,
                 char* scratch,
-                Partials& partials) {
-  const auto [s, g, index] = task;
-  const int64_t begin = index * kRunPages, end = std::min(begin + kRunPages, call.num_pages(s));
-  std::vector<KeyRange> ranges(call.group);
+                const RunSoftmax& result) {
+  const auto [s, g, begin, end, part] = task;
   for (int64_t i = 0; i < call.group; ++i) {
     const int64_t from =
         std::max(first[s * call.H + g * call.group + i] * kPageTokens, call.first_key(s));
@@ -286,58 +300,50 @@ void attend_run(const Call& call,
   }
   PageRun run = call.run(s, g, begin, end);
   run.values = call.a.values.const_data_ptr();
-  run.ranges = ranges.data();
-  call.kernels.decode(run, own, scratch);
-  for (int64_t i = 0; i < call.group; ++i) {
-    const int64_t row = (s * call.H + g * call.group + i) * partials.num_runs + index;
-    partials.largest[row] = own.largest[i];
-    partials.total[row] = own.total[i];
-    std::copy_n(
-        own.out + i * call.D, call.D, partials.out.mutable_data_ptr<float>() + row * call.D);
-  }
+  run.ranges = ranges;
+  call.kernels.decode(run, result, scratch);
 }
 
-Partials attend_runs(const Call& call, const std::vector<int64_t>& first) {
-  Partials partials(call);
-  const std::vector<RunTask> tasks = tasks_of(call, first);
-  const auto num_tasks = static_cast<int64_t>(tasks.size());
-  const int64_t kernel_bytes =
-      Scratch::padded(call.kernels.decode_scratch_bytes(call.D, call.group));
-  const int64_t group_bytes = Scratch::padded(call.group * (call.D + 2) * sizeof(float));
-  const int64_t num_workers = tensor::num_workers(num_tasks);
-  Scratch scratch(num_workers * (kernel_bytes + group_bytes));
-  char* const kernel_scratch = scratch.take(num_workers * kernel_bytes);
-  char* const results = scratch.take(num_workers * group_bytes);
-  tensor::run_tasks(num_tasks, [&](int64_t task, int64_t worker) {
-    auto* own = reinterpret_cast<float*>(results + worker * group_bytes);
-    attend_run(call,
-               first,
-               tasks[task],
-               {own, own + call.group, own + 2 * call.group},
-               kernel_scratch + worker * kernel_bytes,
-               partials);
+void attend_runs(const Call& call,
+                 const std::vector<int64_t>& first,
+                 const Runs& runs,
+                 char* kernel_scratch,
+                 const Partials& partials) {
+  const int64_t kernel_bytes = call.kernels.decode_scratch_bytes(call.D, call.group);
+  const int64_t worker_bytes = Scratch::padded(kernel_bytes) + Scratch::padded(call.range_bytes());
+  tensor::run_tasks(std::ssize(runs.tasks), [&](int64_t task, int64_t worker) {
+    char* const own = kernel_scratch + worker * worker_bytes;
+    auto* ranges = reinterpret_cast<KeyRange*>(own + Scratch::padded(kernel_bytes));
+    const RunTask& run = runs.tasks[task];
+    attend_run(call, first, run, ranges, own, partials.of(run.part));
   });
-  return partials;
 }
 
 // Combines the runs of one query in their order.
-void combine(const Call& call, const Partials& partials, int64_t row, float* out, float* lse) {
-  const float* largest = partials.largest.data() + row * partials.num_runs;
-  const float* total = partials.total.data() + row * partials.num_runs;
-  const float* part = partials.out.const_data_ptr<float>() + row * partials.num_runs * call.D;
+void combine(const Call& call,
+             const Runs& runs,
+             const Partials& partials,
+             int64_t row,
+             float* out,
+             float* lse) {
+  const int64_t h = row % call.H, i = h % call.group;
+  const int64_t sg = row / call.H * call.G + h / call.group;
+  const int64_t begin = runs.first_part[sg], end = runs.first_part[sg + 1];
   float highest = -std::numeric_limits<float>::infinity();
-  for (int64_t r = 0; r < partials.num_runs; ++r) {
-    highest = std::max(highest, largest[r]);
+  for (int64_t part = begin; part < end; ++part) {
+    highest = std::max(highest, partials.of(part).largest[i]);
   }
   std::fill_n(out, call.D, 0.0F);
   *lse = -std::numeric_limits<float>::infinity();
   if (highest == *lse) return;
   double sum = 0;
-  for (int64_t r = 0; r < partials.num_runs; ++r) {
-    if (largest[r] == *lse) continue;
-    const float weight = std::exp2(largest[r] - highest);
-    sum += static_cast<double>(weight) * total[r];
-    for (int64_t d = 0; d < call.D; ++d) out[d] += weight * part[r * call.D + d];
+  for (int64_t part = begin; part < end; ++part) {
+    const RunSoftmax run = partials.of(part);
+    if (run.largest[i] == *lse) continue;
+    const float weight = std::exp2(run.largest[i] - highest);
+    sum += static_cast<double>(weight) * run.total[i];
+    const float* values = run.out + i * call.D;
+    for (int64_t d = 0; d < call.D; ++d) out[d] += weight * values[d];
   }
   for (int64_t d = 0; d < call.D; ++d) out[d] /= static_cast<float>(sum);
   *lse = static_cast<float>(highest * kLn2 + std::log(sum));
@@ -371,14 +377,25 @@ DecodeOutput decode(const DecodeArguments& arguments) {
   if (q.numel() > 0) {
     const Call call(arguments);
     const std::vector<int64_t> first = first_pages(call);
-    const Partials partials = attend_runs(call, first);
+    const Runs runs(call, first);
+    const auto num_parts = std::ssize(runs.tasks);
+    const int64_t record_floats = Partials::record(call);
+    const int64_t worker_bytes =
+        Scratch::padded(call.kernels.decode_scratch_bytes(call.D, call.group)) +
+        Scratch::padded(call.range_bytes());
+    const int64_t workers_bytes = tensor::num_workers(num_parts) * worker_bytes;
+    const int64_t record_bytes = num_parts * record_floats * static_cast<int64_t>(sizeof(float));
+    Scratch scratch(workers_bytes + Scratch::padded(record_bytes));
+    char* const kernel_scratch = scratch.take(workers_bytes);
+    const Partials partials{call, reinterpret_cast<float*>(scratch.take(record_bytes))};
+    attend_runs(call, first, runs, kernel_scratch, partials);
     auto* lse = result.lse.mutable_data_ptr<float>();
     auto* start = result.start.mutable_data_ptr<int32_t>();
     constexpr int64_t kFewValues = 1 << 16;
-    const bool many = call.S * call.H * partials.num_runs * call.D > kFewValues;
+    const bool many = num_parts * record_floats > kFewValues;
     run_tasks_if(many, call.S * call.H, [&](int64_t row, int64_t /*worker*/) {
       std::vector<float> out(call.D);
-      combine(call, partials, row, out.data(), lse + row);
+      combine(call, runs, partials, row, out.data(), lse + row);
       store_row(result.out, row, out.data());
       start[row] =
           static_cast<int32_t>(std::max(first[row] * kPageTokens, call.first_key(row / call.H)));
