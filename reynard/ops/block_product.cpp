@@ -17,6 +17,7 @@ namespace {
 constexpr int64_t kBlockDepth = 256;
 constexpr int64_t kDepthStep = 32;
 constexpr int64_t kTaskPanels = 8;  // with kLeftBlockRows rows of f32: a quarter of a cache of 1 MB
+constexpr int64_t kPackingTaskPanels = 12;  // where each task packs its rows: for less of that
 // Tasks are made smaller until there are this many for each thread.
 constexpr int64_t kTasksPerThread = 2;
 constexpr int64_t kLeastTaskRows = 64;
@@ -36,17 +37,23 @@ at::Tensor readable(const at::Tensor& x) {
   return x.stride(0) == 1 || x.stride(1) == 1 ? x : x.contiguous();
 }
 
+// Whether the product reads pairs of a where they lie; else they are packed.
+bool is_read_in_place(const Factor& a, int64_t depth) {
+  return a.column == 1 && depth % 2 == 0;
+}
+
 // How a product is cut. Blocks of the depth depend on the shapes alone: they decide the bits.
 struct Cut {
   int64_t M, N, K, depth, num_blocks, num_panels, rows, panels;
 
-  Cut(int64_t m, int64_t n, int64_t k) : M(m), N(n), K(k) {
+  // most_panels: of a task
+  Cut(int64_t m, int64_t n, int64_t k, int64_t most_panels) : M(m), N(n), K(k) {
     num_blocks = std::max<int64_t>(1, div_up(K, kBlockDepth));
     depth = div_up(div_up(K, num_blocks), kDepthStep) * kDepthStep;
     num_blocks = div_up(K, depth);
     num_panels = div_up(N, kPanelColumns);
     rows = even_part(M, kLeftBlockRows, 4);
-    panels = even_part(num_panels, kTaskPanels, 1);
+    panels = even_part(num_panels, most_panels, 1);
     const int64_t wanted = kTasksPerThread * at::get_num_threads();
     while (num_tasks() < wanted && (rows > kLeastTaskRows || panels > 1)) {
       if (rows > kLeastTaskRows) {
@@ -96,7 +103,7 @@ struct Product {
   const at::Tensor& c;
   bool add;
 
-  bool reads_in_place() const { return a.column == 1 && cut.K % 2 == 0; }
+  bool reads_in_place() const { return is_read_in_place(a, cut.K); }
   bool is_rounded() const { return c.scalar_type() == at::kBFloat16; }
 };
 
@@ -126,12 +133,12 @@ void form_block(
     }
     block.b = p.panels + (n * cut.num_panels + first_panel) * cut.panel_values();
     block.add = n > 0 || (p.add && !p.is_rounded());
+    if (p.is_rounded() && n + 1 == cut.num_blocks) {
+      block.rounded = static_cast<uint16_t*>(p.c.mutable_data_ptr()) + to;
+      block.rounded_stride = p.c.stride(0);
+      block.add_rounded = p.add;
+    }
     p.kernels.multiply(block);
-  }
-  if (!p.is_rounded()) return;
-  auto* const out = static_cast<uint16_t*>(p.c.mutable_data_ptr()) + to;
-  for (int64_t r = 0; r < block.rows; ++r) {
-    p.kernels.round_row(sums + r * block.c_stride, block.columns, p.add, out + r * p.c.stride(0));
   }
 }
 
@@ -148,7 +155,8 @@ void block_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c
                         c.size(0) == a.size(0) && c.size(1) == b.size(1) && c.stride(1) == 1);
   const BlockProductKernels& kernels = *cpu::block_product_kernels();
   const at::Tensor left = readable(a), right = readable(b);
-  const Cut cut(a.size(0), b.size(1), a.size(1));
+  const bool in_place = is_read_in_place(factor_of(left), a.size(1));
+  const Cut cut(a.size(0), b.size(1), a.size(1), in_place ? kTaskPanels : kPackingTaskPanels);
   const at::Tensor panels = packed_panels(kernels, factor_of(right), cut);
   const Product product{.kernels = kernels,
                         .cut = cut,

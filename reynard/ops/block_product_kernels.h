@@ -28,6 +28,10 @@ struct BlockProduct {
   float* c = nullptr;                        // (rows, columns), rows c_stride apart
   int64_t c_stride = 0;
   bool add = false;  // to what c holds; else c is overwritten
+  // The last block of depth of a result in bf16: the sums are rounded once, into this instead of c.
+  uint16_t* rounded = nullptr;  // (rows, columns), rows rounded_stride apart
+  int64_t rounded_stride = 0;
+  bool add_rounded = false;  // to what it holds
 };
 
 struct BlockProductKernels {
@@ -50,8 +54,6 @@ struct BlockProductKernels {
                     int64_t depth,
                     uint16_t* packed);
   void (*multiply)(const BlockProduct& product);
-  // to = from, or to + from, rounded to bf16 once.
-  void (*round_row)(const float* from, int64_t count, bool add, uint16_t* to);
 };
 
 namespace cpu {

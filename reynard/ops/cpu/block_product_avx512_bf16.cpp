@@ -179,10 +179,54 @@ void pack_rows(const Factor& a,
   }
 }
 
-// kRows x kVectors sums; the last vector of c has `last` lanes.
+// Where the sums of a micro-tile go.
+struct TilePlace {
+  int64_t row, column;
+  __mmask16 last;  // lanes of its last vector
+};
+
 template <int kRows, int kVectors>
-inline void multiply_tile(
-    const BlockProduct& p, const BF16* a, const BF16* b, float* c, __mmask16 last) {
+inline void store_sums(const BlockProduct& p,
+                       const TilePlace& place,
+                       const __m512 (&sums)[kRows][kVectors]) {
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    float* c = p.c + (place.row + r) * p.c_stride + place.column;
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const __mmask16 mask = v + 1 < kVectors ? 0xffff : place.last;
+      __m512 sum = sums[r][v];
+      if (p.add) sum += _mm512_maskz_loadu_ps(mask, c + v * kLanes);
+      _mm512_mask_storeu_ps(c + v * kLanes, mask, sum);
+    }
+  }
+}
+
+template <int kRows, int kVectors>
+inline void round_sums(const BlockProduct& p,
+                       const TilePlace& place,
+                       const __m512 (&sums)[kRows][kVectors]) {
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    const float* c = p.c + (place.row + r) * p.c_stride + place.column;
+    BF16* to = p.rounded + (place.row + r) * p.rounded_stride + place.column;
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const __mmask16 mask = v + 1 < kVectors ? 0xffff : place.last;
+      __m512 sum = sums[r][v];
+      if (p.add) sum += _mm512_maskz_loadu_ps(mask, c + v * kLanes);
+      if (p.add_rounded) {
+        const __m256i old = _mm256_maskz_loadu_epi16(mask, to + v * kLanes);
+        sum += _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(old), 16));
+      }
+      _mm256_mask_storeu_epi16(to + v * kLanes, mask, (__m256i)_mm512_cvtneps_pbh(sum));
+    }
+  }
+}
+
+template <int kRows, int kVectors>
+inline void multiply_tile(const BlockProduct& p, const BF16* b, const TilePlace& place) {
+  const BF16* a = p.a + place.row * p.a_stride;
   __m512 sums[kRows][kVectors] = {};
 #pragma GCC unroll 4
   for (int64_t k = 0; k < p.depth; k += 2) {
@@ -202,68 +246,42 @@ inline void multiply_tile(
       }
     }
   }
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      float* to = c + r * p.c_stride + v * kLanes;
-      const __mmask16 mask = v + 1 < kVectors ? 0xffff : last;
-      if (p.add) sums[r][v] += _mm512_maskz_loadu_ps(mask, to);
-      _mm512_mask_storeu_ps(to, mask, sums[r][v]);
-    }
-  }
+  p.rounded != nullptr ? round_sums(p, place, sums) : store_sums(p, place, sums);
 }
 
 template <int kVectors>
-void multiply_panel(const BlockProduct& p, const BF16* b, float* c, __mmask16 last) {
+void multiply_panel(const BlockProduct& p, const BF16* b, int64_t column, __mmask16 last) {
   int64_t row = 0;
   for (; row + kRowsAtOnce <= p.rows; row += kRowsAtOnce) {
-    multiply_tile<kRowsAtOnce, kVectors>(p, p.a + row * p.a_stride, b, c + row * p.c_stride, last);
+    multiply_tile<kRowsAtOnce, kVectors>(p, b, {row, column, last});
   }
-  for (; row < p.rows; ++row) {
-    multiply_tile<1, kVectors>(p, p.a + row * p.a_stride, b, c + row * p.c_stride, last);
-  }
+  for (; row < p.rows; ++row) multiply_tile<1, kVectors>(p, b, {row, column, last});
 }
 
 void multiply(const BlockProduct& p) {
   for (int64_t column = 0; column < p.columns; column += kPanelColumns) {
     const BF16* b = p.b + column / kPanelColumns * p.b_stride;
-    float* c = p.c + column;
     const int64_t left = p.columns - column;
     const int64_t vectors = left >= kPanelColumns ? 4 : (left + kLanes - 1) / kLanes;
     const __mmask16 last = first_lanes(left - (vectors - 1) * kLanes);
     switch (vectors) {
       case 4:
-        multiply_panel<4>(p, b, c, last);
+        multiply_panel<4>(p, b, column, last);
         break;
       case 3:
-        multiply_panel<3>(p, b, c, last);
+        multiply_panel<3>(p, b, column, last);
         break;
       case 2:
-        multiply_panel<2>(p, b, c, last);
+        multiply_panel<2>(p, b, column, last);
         break;
       default:
-        multiply_panel<1>(p, b, c, last);
+        multiply_panel<1>(p, b, column, last);
     }
   }
 }
 
-void round_row(const float* from, int64_t count, bool add, BF16* to) {
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const __mmask16 mask = first_lanes(count - i);
-    __m512 x = _mm512_maskz_loadu_ps(mask, from + i);
-    if (add) {
-      const __m256i old = _mm256_maskz_loadu_epi16(mask, to + i);
-      x += _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(old), 16));
-    }
-    _mm256_mask_storeu_epi16(to + i, mask, (__m256i)_mm512_cvtneps_pbh(x));
-  }
-}
-
-constexpr BlockProductKernels kTable = {.pack_panel = &pack_panel,
-                                        .pack_rows = &pack_rows,
-                                        .multiply = &multiply,
-                                        .round_row = &round_row};
+constexpr BlockProductKernels kTable = {
+    .pack_panel = &pack_panel, .pack_rows = &pack_rows, .multiply = &multiply};
 
 }  // namespace
 
