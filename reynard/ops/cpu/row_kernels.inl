@@ -12,13 +12,16 @@ namespace {
 
 // ---- root-mean-square norms
 
+// Groups whose means are formed before any of them is used: a mean is a long chain of operations,
+// and those of several groups overlap.
+constexpr int64_t kGroupsTogether = 8;
+
+// Sums of squares of groups [begin, end), and x + residual.
 template <class T>
-void norm_forward(const NormForward& p, int64_t begin, int64_t end) {
-  for (int64_t index = begin * p.groups; index < end * p.groups; ++index) {
-    const int64_t group = index % p.groups;
+REYNARD_INLINE void inverse_norms(const NormForward& p, int64_t begin, int64_t end) {
+  for (int64_t index = begin; index < end; ++index) {
     const int64_t offset = index * p.width;
     const T* x = static_cast<const T*>(p.x) + offset;
-    const float* weight = p.weight + (p.shared_weight ? 0 : group * p.width);
     Vector squares = {};
     for (int64_t i = 0; i < p.width; i += kLanes) {
       const int64_t count = p.width - i;
@@ -31,8 +34,17 @@ void norm_forward(const NormForward& p, int64_t begin, int64_t end) {
     }
     // In f64: the backward pass cancels two terms that both carry this rounding.
     const double mean = static_cast<double>(sum_of(squares)) / static_cast<double>(p.width);
-    const auto inverse = static_cast<float>(1.0 / __builtin_sqrt(mean + p.eps));
-    p.inverse_rms[index] = inverse;
+    p.inverse_rms[index] = static_cast<float>(1.0 / __builtin_sqrt(mean + p.eps));
+  }
+}
+
+template <class T>
+REYNARD_INLINE void normed_groups(const NormForward& p, int64_t begin, int64_t end) {
+  for (int64_t index = begin; index < end; ++index) {
+    const int64_t offset = index * p.width;
+    const T* x = static_cast<const T*>(p.x) + offset;
+    const float* weight = p.weight + (p.shared_weight ? 0 : index % p.groups * p.width);
+    const float inverse = p.inverse_rms[index];
     T* y = static_cast<T*>(p.y) + offset;
     for (int64_t i = 0; i < p.width; i += kLanes) {
       const int64_t count = p.width - i;
@@ -44,10 +56,22 @@ void norm_forward(const NormForward& p, int64_t begin, int64_t end) {
   }
 }
 
+template <class T>
+void norm_forward(const NormForward& p, int64_t begin, int64_t end) {
+  const int64_t last = end * p.groups;
+  for (int64_t index = begin * p.groups; index < last; index += kGroupsTogether) {
+    const int64_t next = index + kGroupsTogether < last ? index + kGroupsTogether : last;
+    inverse_norms<T>(p, index, next);
+    normed_groups<T>(p, index, next);
+  }
+}
+
 // With n = x * inverse: dx = inverse * (g - n * mean(g * n)), g = dy * weight [* sigmoid(gate)].
+// First the means of groups [begin, end), the gate's gradients and what is added to the weight's.
 template <class T, class X>
-void norm_backward_rows(const NormBackward& p, const X* values, int64_t begin, int64_t end) {
-  for (int64_t index = begin * p.groups; index < end * p.groups; ++index) {
+REYNARD_INLINE void gradient_means(
+    const NormBackward& p, const X* values, int64_t begin, int64_t end, float* means) {
+  for (int64_t index = begin; index < end; ++index) {
     const int64_t group = index % p.groups;
     const int64_t offset = index * p.width;
     const float* weight = p.weight + (p.shared_weight ? 0 : group * p.width);
@@ -71,8 +95,21 @@ void norm_backward_rows(const NormBackward& p, const X* values, int64_t begin, i
       store(d_weight + i, load(d_weight + i, count) + g * n, count);
       products += g * w * n;
     }
-    const auto mean =
+    means[index - begin] =
         static_cast<float>(static_cast<double>(sum_of(products)) / static_cast<double>(p.width));
+  }
+}
+
+template <class T, class X>
+REYNARD_INLINE void input_gradients(
+    const NormBackward& p, const X* values, int64_t begin, int64_t end, const float* means) {
+  for (int64_t index = begin; index < end; ++index) {
+    const int64_t offset = index * p.width;
+    const float* weight = p.weight + (p.shared_weight ? 0 : index % p.groups * p.width);
+    const T* dy = static_cast<const T*>(p.dy) + offset;
+    const T* gate = p.gate ? static_cast<const T*>(p.gate) + offset : nullptr;
+    const X* x = values + offset;
+    const float inverse = p.inverse_rms[index], mean = means[index - begin];
     for (int64_t i = 0; i < p.width; i += kLanes) {
       const int64_t count = p.width - i;
       const Vector n = load(x + i, count) * inverse;
@@ -83,6 +120,17 @@ void norm_backward_rows(const NormBackward& p, const X* values, int64_t begin, i
       store(static_cast<T*>(p.dx) + offset + i, dx, count);
       if (p.d_residual) store(p.d_residual + offset + i, dx, count);
     }
+  }
+}
+
+template <class T, class X>
+void norm_backward_rows(const NormBackward& p, const X* values, int64_t begin, int64_t end) {
+  const int64_t last = end * p.groups;
+  for (int64_t index = begin * p.groups; index < last; index += kGroupsTogether) {
+    const int64_t next = index + kGroupsTogether < last ? index + kGroupsTogether : last;
+    float means[kGroupsTogether];
+    gradient_means<T>(p, values, index, next, means);
+    input_gradients<T>(p, values, index, next, means);
   }
 }
 

@@ -52,13 +52,13 @@ REYNARD_INLINE Vector broadcast(float x) {
   return Vector{} + x;
 }
 
-REYNARD_INLINE float sum_of(Vector v) {  // pairwise, in a fixed order
-  float lane[kLanes];
-  store(lane, v);
-  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
-    for (int64_t i = 0; i < half; ++i) lane[i] += lane[i + half];
-  }
-  return lane[0];
+// Pairwise, in a fixed order: halves are added, in registers.
+REYNARD_INLINE float sum_of(Vector v) {
+  const auto eight = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                     __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+  const auto four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) +
+                    __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+  return (four[0] + four[2]) + (four[1] + four[3]);
 }
 REYNARD_INLINE float max_of(Vector v) {
   float lane[kLanes];
