@@ -31,7 +31,7 @@ constexpr int kDims = 8;                           // of a lane
 constexpr int kLoads = 4;                          // of keys in flight, and as many of values
 constexpr int kMostRowHeads = 4;                   // of a group that is read by rows
 // Shorter runs leave more softmaxes to combine, longer ones end less evenly.
-constexpr int kUsualRunPages = 16, kLeastRunPages = 8;
+constexpr int kUsualRunPages = 48, kLeastRunPages = 8;
 
 // Softmaxes of runs of pages, not yet combined.
 struct Partials {
@@ -341,19 +341,20 @@ __global__ void __launch_bounds__(32 * kTileWarps, kTileBlocks)
   }
 }
 
-// The runs of one query: the largest reference first, then every group of threads its share of the
-// runs, a dimension a thread, then the groups in order.
-template <class Scalar>
+// The runs of one query, those that saw nothing too: the largest reference first, then every group
+// of threads its share of the runs, kOwn dimensions a thread, then the groups in order.
+template <class Scalar, int kOwn>
 __global__ void __launch_bounds__(kThreads)
     combine_kernel(const DecodeTask task, const Scratch scratch, int width) {
-  __shared__ float of_warps[kWarps], outs[kThreads], totals[kThreads];
+  struct alignas(4 * kOwn) Dims {
+    float at[kOwn] = {};
+  };
+  __shared__ float of_warps[kWarps], totals[kThreads];
+  __shared__ Dims outs[kThreads];
   wait_for_kernel_before();
   const int64_t head = blockIdx.x, row = head * task.num_runs;
-  const int length = static_cast<int>(task.lengths[head / task.H]);
-  const int first = scratch.first_pages[head] / task.run_pages;
-  const int end = div_up(div_up(length, kPageKeys), task.run_pages);
   float top = kLowest;
-  for (int run = first + static_cast<int>(threadIdx.x); run < end; run += kThreads) {
+  for (int run = static_cast<int>(threadIdx.x); run < task.num_runs; run += kThreads) {
     top = fmaxf(top, __ldg(scratch.partials.largest + row + run));
   }
 #pragma unroll
@@ -362,39 +363,51 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   for (const float other : of_warps) top = fmaxf(top, other);
 
-  // width: D rounded up to a power of two, at least 32
-  const int group = threadIdx.x / width, d = threadIdx.x % width, num_groups = kThreads / width;
-  float out = 0, total = 0;
+  // width: D / kOwn rounded up to a power of two
+  const int group = threadIdx.x / width, num_groups = kThreads / width;
+  const int d = static_cast<int>(threadIdx.x) % width * kOwn;
+  Dims out;
+  float total = 0;
 #pragma unroll 4
-  for (int run = first + group; run < end; run += num_groups) {
+  for (int run = group; run < task.num_runs; run += num_groups) {
     const int64_t at = row + run;
     const float weight = exp2_fast(__ldg(scratch.partials.largest + at) - top);
     total = fmaf(weight, __ldg(scratch.partials.total + at), total);
-    if (d < task.D) out = fmaf(weight, __ldg(scratch.partials.out + at * task.D + d), out);
+    if (d >= task.D) continue;
+    const Dims own = *reinterpret_cast<const Dims*>(scratch.partials.out + at * task.D + d);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) out.at[i] = fmaf(weight, own.at[i], out.at[i]);
   }
   outs[threadIdx.x] = out, totals[threadIdx.x] = total;
   __syncthreads();
   if (group != 0 || d >= task.D) return;
   for (int other = 1; other < num_groups; ++other) {
-    out += outs[other * width + d];
-    total += totals[other * width + d];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) out.at[i] += outs[other * width + threadIdx.x].at[i];
+    total += totals[other * width + threadIdx.x];
   }
   const bool sees = total > 0;
   if (d == 0) {
     const double lse = kLn2 * (top + log2f(total));
     task.lse[head] = sees ? static_cast<float>(lse) : -INFINITY;
   }
-  static_cast<Scalar*>(task.out)[head * task.D + d] =
-      static_cast<Scalar>(sees ? out / total : 0.0F);
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    static_cast<Scalar*>(task.out)[head * task.D + d + i] =
+        static_cast<Scalar>(sees ? out.at[i] / total : 0.0F);
+  }
 }
 
 template <class Scalar>
 void combine(const DecodeTask& task, const Scratch& scratch, cudaStream_t stream) {
-  int width = 32;
-  while (width < task.D) width *= 2;
+  constexpr int kOwn = 4;
+  const bool whole = task.D % kOwn == 0;
+  const int threads = whole ? task.D / kOwn : task.D;
+  int width = 1;
+  while (width < threads) width *= 2;
+  const auto kernel = whole ? &combine_kernel<Scalar, kOwn> : &combine_kernel<Scalar, 1>;
   const dim3 blocks(task.S * task.H);
-  launch_early(
-      combine_kernel<Scalar>, blocks, kThreads, stream, task.overlaps, task, scratch, width);
+  launch_early(kernel, blocks, kThreads, stream, task.overlaps, task, scratch, width);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 
@@ -478,10 +491,10 @@ int64_t decode_scratch_bytes(const DecodeTask& task) {
 void decode(const DecodeTask& task, void* scratch, cudaStream_t stream) {
   const int64_t rows = int64_t{task.S} * task.H, runs = rows * task.num_runs;
   Scratch arrays;
-  arrays.partials.largest = static_cast<float*>(scratch);
+  arrays.partials.out = static_cast<float*>(scratch);
+  arrays.partials.largest = arrays.partials.out + runs * task.D;
   arrays.partials.total = arrays.partials.largest + runs;
-  arrays.partials.out = arrays.partials.total + runs;
-  arrays.first_pages = reinterpret_cast<int32_t*>(arrays.partials.out + runs * task.D);
+  arrays.first_pages = reinterpret_cast<int32_t*>(arrays.partials.total + runs);
   find_first_pages(task, arrays.first_pages, stream);
   switch (task.element) {
     case Element::kFloat:
