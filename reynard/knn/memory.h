@@ -69,8 +69,8 @@ class Memory {
   void clear();  // all rows
 
   // From now on keeps int8 codes beside the keys (key_codes.h), half the bytes of bf16 keys: a
-  // search for few queries then reads these and gives the same results. In a mapped memory they
-  // are in main memory. Throws reynard::Error where a mapped key is not finite, and on a GPU.
+  // search for few queries then reads half of these and gives the same results. In a mapped memory
+  // they are in main memory. Throws reynard::Error where a mapped key is not finite, and on a GPU.
   void code_keys();
 
   int64_t num_rows() const { return options_.num_rows; }

@@ -36,8 +36,14 @@ void check_ring(const KeyRing& ring, const KeyRing& first, int64_t head_dim) {
   if (!ring.codes.defined()) return;
   const tensor::Dim heads{"G", ring.keys.size(0)}, slots{"S", ring.keys.size(1)};
   const int64_t depth = (head_dim + kCodeStep - 1) / kCodeStep * kCodeStep;
-  tensor::check_shape("knn", "codes", ring.codes.codes, {heads, slots, {"", depth}});
-  tensor::check_shape("knn", "scales", ring.codes.scales, {heads, slots});
+  const int64_t groups = (ring.keys.size(1) + kCodeGroup - 1) / kCodeGroup;
+  tensor::check_shape("knn",
+                      "upper halves of codes",
+                      ring.codes.upper,
+                      {heads, {"", groups}, {"", depth / 8}, {"", kCodeGroup}, {"", 4}});
+  tensor::check_shape(
+      "knn", "lower halves of codes", ring.codes.lower, {heads, slots, {"", depth / 2}});
+  tensor::check_shape("knn", "scales", ring.codes.scales, {heads, {"", groups * kCodeGroup}});
 }
 
 KeyRows key_rows(const KeyRing& ring) {

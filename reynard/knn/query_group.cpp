@@ -42,8 +42,9 @@ float error_bound(const Query& query,
 }
 
 // Key = scale (code + e) with |e_d| <= 0.501, query = factor code + r: the score is within
-// scale (127 |r|_1 + 0.501 |q|_1) of scale factor product. The plain loop's rounding, g |q|_1 127
-// scale, and that of the bound itself (2^-10 of it is far more) come on top.
+// scale (127 |r|_1 + 0.501 |q|_1) of scale factor product. With 7.5 for each lower half, which is
+// within 7.5 of it, 0.501 becomes 8.001. The plain loop's rounding, g |q|_1 127 scale, and that of
+// the bound itself (2^-10 of it is far more) come on top.
 CodedQuery encode_query(const float* query, int64_t head_dim, int64_t depth) {
   constexpr double kMost = 127, kUnit = 0x1p-24, kSmallest = 0x1p-126;
   double largest = 0, norm = 0, rounding = 0;
@@ -51,20 +52,25 @@ CodedQuery encode_query(const float* query, int64_t head_dim, int64_t depth) {
     largest = std::max(largest, std::fabs(double{query[d]}));
     norm += std::fabs(double{query[d]});
   }
-  CodedQuery coded{Scratch(lines_of(depth)), {}};
-  const auto factor = static_cast<float>(std::max(largest / kMost, kSmallest));
+  CodedQuery coded{.codes = Scratch(lines_of(depth)), .depth = depth};
+  const auto factor = static_cast<float>(std::max(largest / kMost, 2 * kSmallest));
   auto* codes = reinterpret_cast<int8_t*>(coded.codes.data());
   for (int64_t d = 0; d < head_dim; ++d) {
     const double code = std::clamp(std::nearbyint(query[d] / double{factor}), -kMost, kMost);
     codes[d] = static_cast<int8_t>(code);
+    coded.sum += codes[d];
     rounding += std::fabs(query[d] - double{factor} * code);
   }
   const auto terms = static_cast<double>(head_dim + 1);
   const double loop = terms * kUnit / (1 - terms * kUnit) * kMost * norm;
-  coded.bound.factor = factor;
-  coded.bound.error =
-      static_cast<float>((kMost * rounding + 0.501 * norm + loop) * (1 + 0x1p-10) + kSmallest);
-  coded.bound.smallest = static_cast<float>(4 * kSmallest * terms);
+  const auto bound = [&](double key_error) {
+    const double error = kMost * rounding + key_error * norm + loop;
+    return cpu::CodeBound{.factor = factor / 2,  // products are counted twice
+                          .error = static_cast<float>(error * (1 + 0x1p-10) + kSmallest),
+                          .smallest = static_cast<float>(4 * kSmallest * terms)};
+  };
+  coded.coarse = bound(8.001);
+  coded.fine = bound(0.501);
   return coded;
 }
 

@@ -35,7 +35,13 @@ float error_bound(const Query& query,
 // A query as int8 codes, and what the products with coded keys say about scores.
 struct CodedQuery {
   Scratch codes;  // (depth)
-  cpu::CodeBound bound;
+  int64_t depth = 0;
+  int32_t sum = 0;
+  cpu::CodeBound coarse = {}, fine = {};  // without and with the lower halves of the keys' codes
+
+  cpu::CodeQuery view() const {
+    return {reinterpret_cast<const int8_t*>(codes.data()), depth, sum};
+  }
 };
 CodedQuery encode_query(const float* query, int64_t head_dim, int64_t depth);
 

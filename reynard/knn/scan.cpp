@@ -103,6 +103,27 @@ BestKeys best_keys(const Problem& problem,
   return {problem.k, exact, floors[static_cast<size_t>(query)]};
 }
 
+// Keys whose lower halves of codes have been asked for.
+struct Waiting {
+  std::vector<const uint8_t*> lower;
+  std::vector<int32_t> products;
+  std::vector<float> scales;
+  std::vector<int64_t> ids;
+
+  void add(const uint8_t* row, int32_t product, float scale, int64_t id) {
+    lower.push_back(row);
+    products.push_back(product);
+    scales.push_back(scale);
+    ids.push_back(id);
+  }
+  void clear() {
+    lower.clear();
+    products.clear();
+    scales.clear();
+    ids.clear();
+  }
+};
+
 // One range of queries against one part of the keys. floors: one per query of the problem.
 class Scan {
  public:
@@ -122,9 +143,9 @@ class Scan {
     const bool shared = std::any_of(
         groups_.begin(), groups_.end(), [](const QueryGroup& group) { return !group.single(); });
     const int64_t lanes = shared ? cpu::kQueryLanes : 1;
-    scores_.resize(lines_of(kBlockKeys * lanes * 4));
-    found_.resize(static_cast<size_t>(kBlockKeys * lanes));
-    if (!shared && code_kernels_.multiply && rows_.codes.defined()) encode_queries();
+    scores_.resize(lines_of((kBlockKeys + kCodeGroup) * lanes * 4));
+    found_.resize(static_cast<size_t>((kBlockKeys + kCodeGroup) * lanes));
+    if (!shared && code_kernels_.reach && rows_.codes.defined()) encode_queries();
     if (shared && kernels_.widen) widened_.resize(lines_of(kBlockKeys * depth_ * 4));
   }
 
@@ -140,6 +161,7 @@ class Scan {
       }
       passed += run.size;
     }
+    for (size_t q = 0; q < coded_.size(); ++q) settle_codes(q);
   }
 
   std::vector<std::vector<Candidate>> take() {
@@ -179,43 +201,55 @@ class Scan {
       const double size = 256 * norm * std::max(rows_.codes.largest_scale, 1.0);
       if (!(size < 0.25 * std::numeric_limits<float>::max())) return coded_.clear();
       const float* q = queries + query_index(problem_, range_, range_.first + i) * dim;
-      coded_.push_back(encode_query(q, dim, rows_.codes.codes.size(2)));
+      coded_.push_back(encode_query(q, dim, 2 * rows_.codes.lower.size(2)));
+    }
+    waiting_.resize(coded_.size());
+  }
+
+  // Which of these keys can be among the best by the upper halves of their codes. The lower halves
+  // of those lie anywhere: they are asked for now and read after the next block.
+  void visit_codes(int64_t slot, int64_t id, int64_t size) {
+    const KeyCodes& codes = rows_.codes;
+    const int64_t row_bytes = codes.lower.size(2), depth = 2 * row_bytes;
+    const int64_t skipped = slot % kCodeGroup;  // groups are read whole
+    const int64_t whole = (skipped + size + kCodeGroup - 1) / kCodeGroup * kCodeGroup;
+    const int64_t at = range_.key_head * codes.scales.size(1) + slot - skipped;
+    const cpu::CodeBlock block{codes.upper.const_data_ptr<uint8_t>() + at * row_bytes,
+                               codes.scales.const_data_ptr<float>() + at,
+                               whole,
+                               depth};
+    const uint8_t* lower = codes.lower.const_data_ptr<uint8_t>() +
+                           (range_.key_head * codes.lower.size(1) + slot - skipped) * row_bytes;
+    auto* products = reinterpret_cast<int32_t*>(scores_.data());
+    for (size_t q = 0; q < groups_.size(); ++q) {
+      const float floor = groups_[q].queries()[0].best.floor();
+      const int64_t num_found = code_kernels_.reach(
+          block, coded_[q].view(), coded_[q].coarse, floor, found_.data(), products);
+      settle_codes(q);
+      for (int64_t i = 0; i < num_found; ++i) {
+        const int32_t key = found_[static_cast<size_t>(i)];
+        if (key < skipped || key >= skipped + size) continue;
+        const uint8_t* row = lower + key * row_bytes;
+        for (int64_t byte = 0; byte < row_bytes; byte += 64) __builtin_prefetch(row + byte);
+        waiting_[q].add(row, products[i], block.scales[key], id + key - skipped);
+      }
     }
   }
 
-  void visit_codes(int64_t slot, int64_t id, int64_t size) {
-    const int64_t depth = rows_.codes.codes.size(2);
-    const int64_t at = range_.key_head * rows_.codes.codes.size(1) + slot;
-    cpu::CodeBlock block{rows_.codes.codes.const_data_ptr<int8_t>() + at * depth,
-                         rows_.codes.scales.const_data_ptr<float>() + at,
-                         size,
-                         depth};
-    if (size % cpu::kKeyStep != 0) {
-      block.size = (size + cpu::kKeyStep - 1) / cpu::kKeyStep * cpu::kKeyStep;
-      copy_.assign(lines_of(block.size * (depth + 4)), {});
-      auto* codes = reinterpret_cast<int8_t*>(copy_.data());
-      auto* scales = reinterpret_cast<float*>(codes + block.size * depth);
-      std::copy_n(block.codes, size * depth, codes);
-      std::copy_n(block.scales, size, scales);
-      block.codes = codes;
-      block.scales = scales;
+  void settle_codes(size_t q) {
+    Waiting& waiting = waiting_[q];
+    if (waiting.ids.empty()) return;
+    code_kernels_.refine(
+        waiting.lower.data(), std::ssize(waiting.ids), coded_[q].view(), waiting.products.data());
+    const cpu::CodeBound& bound = coded_[q].fine;
+    BestKeys& best = groups_[q].queries()[0].best;
+    for (size_t i = 0; i < waiting.ids.size(); ++i) {
+      const float score = bound.factor * static_cast<float>(waiting.products[i]);
+      const float upper = waiting.scales[i] * (score + bound.error) + bound.smallest;
+      const float lower = waiting.scales[i] * (score - bound.error) - bound.smallest;
+      if (upper >= best.floor()) best.add({lower, upper, waiting.ids[i]});
     }
-    auto* products = reinterpret_cast<int32_t*>(scores_.data());
-    for (size_t q = 0; q < groups_.size(); ++q) {
-      const cpu::CodeBound& bound = coded_[q].bound;
-      BestKeys& best = groups_[q].queries()[0].best;
-      code_kernels_.multiply(
-          block, reinterpret_cast<const int8_t*>(coded_[q].codes.data()), products);
-      const int64_t num_found =
-          code_kernels_.reach(block, products, bound, best.floor(), found_.data());
-      for (int64_t i = 0; i < num_found && found_[static_cast<size_t>(i)] < size; ++i) {
-        const int32_t key = found_[static_cast<size_t>(i)];
-        const float score = bound.factor * static_cast<float>(products[key]);
-        const float upper = block.scales[key] * (score + bound.error) + bound.smallest;
-        const float lower = block.scales[key] * (score - bound.error) - bound.smallest;
-        if (upper >= best.floor()) best.add({lower, upper, id + key});
-      }
-    }
+    waiting.clear();
   }
 
   // The keys where they lie if the kernels can take them so, else a zero-padded copy.
@@ -303,6 +337,7 @@ class Scan {
   BrokenKey& broken_;
   std::vector<QueryGroup> groups_;
   std::vector<CodedQuery> coded_;  // one per group, if codes are read
+  std::vector<Waiting> waiting_;   // as many
   Scratch copy_, widened_, scores_;
   std::vector<int32_t> found_;
 };

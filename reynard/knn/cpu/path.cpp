@@ -26,7 +26,7 @@ const std::vector<Path>& paths() {
     if (cpu.avx512) all.push_back({"avx512", avx512_scan()});
     // A processor may have these with or without vdpbf16ps.
     for (Path& path : all) {
-      if (cpu.avx512_vnni && path.name != "amx") path.tables.codes = avx512_vnni_codes();
+      if (cpu.avx512_vnni) path.tables.codes = avx512_vnni_codes();
     }
     if (cpu.avx2) all.push_back({"avx2", avx2_scan()});
     all.push_back({"portable", portable_scan()});

@@ -1,7 +1,6 @@
 #include "reynard/knn/cpu/scan_kernels.inl"
 
 #include "reynard/knn/cpu/pack_bf16.inl"
-#include "reynard/knn/cpu/reach_codes.inl"
 #include "reynard/tensor/amx_tiles.inl"
 
 namespace reynard::knn::cpu {
@@ -47,35 +46,6 @@ void score(const KeyBlock& block, const void* packed, float* scores) {
   }
 }
 
-// The query is one column of the right factor, four codes a row.
-void multiply_codes(const CodeBlock& block, const int8_t* query, int32_t* products) {
-  constexpr int64_t kTileDepth = 64;
-  const tensor::AmxTiles tiles(kNarrowTiles, 4);
-  for (int64_t i = 0; i < block.size; i += kKeyStep) {
-    const int8_t* key = block.codes + i * block.depth;
-    for (int64_t at = 0; at < kKeyStep * block.depth; at += 64) prefetch(key + at);
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int64_t d = 0; d < block.depth; d += kTileDepth) {
-      _tile_loadd(4, query + d, 4);
-      _tile_loadd(5, key + d, block.depth);
-      _tile_dpbssd(0, 5, 4);
-      _tile_loadd(6, key + d + kTileRows * block.depth, block.depth);
-      _tile_dpbssd(1, 6, 4);
-      _tile_loadd(5, key + d + 2 * kTileRows * block.depth, block.depth);
-      _tile_dpbssd(2, 5, 4);
-      _tile_loadd(6, key + d + 3 * kTileRows * block.depth, block.depth);
-      _tile_dpbssd(3, 6, 4);
-    }
-    _tile_stored(0, products + i, 4);
-    _tile_stored(1, products + i + kTileRows, 4);
-    _tile_stored(2, products + i + 2 * kTileRows, 4);
-    _tile_stored(3, products + i + 3 * kTileRows, 4);
-  }
-}
-
 }  // namespace
 
 ScanTables amx_scan() {
@@ -87,7 +57,6 @@ ScanTables amx_scan() {
   tables.bf16.pack_many = pack_many_bf16;
   tables.bf16.score_one = score<1>;
   tables.bf16.score_many = score<kQueryLanes>;
-  tables.codes = {multiply_codes, reach_codes};
   return tables;
 }
 

@@ -18,12 +18,20 @@ struct KeyBlock {
   int64_t depth = 0;           // a multiple of kDepthStep
 };
 
-// Coded keys (key_codes.h), contiguous.
+// Coded keys (key_codes.h): whole groups of slots.
 struct CodeBlock {
-  const int8_t* codes = nullptr;  // (size, depth)
-  const float* scales = nullptr;  // (size)
-  int64_t size = 0;               // a multiple of kKeyStep
-  int64_t depth = 0;              // a multiple of 64
+  const uint8_t* upper = nullptr;  // (size / 16, depth / 8, 16, 4)
+  const float* scales = nullptr;   // (size)
+  int64_t size = 0;                // a multiple of 16
+  int64_t depth = 0;               // a multiple of 64
+};
+
+// A coded query. Products with codes are counted twice, so that the middle of what a lower half
+// may be, 7.5, gives integers.
+struct CodeQuery {
+  const int8_t* codes = nullptr;  // (depth), at a multiple of 64
+  int64_t depth = 0;
+  int32_t sum = 0;  // of the codes
 };
 
 // scale_i (factor product_i + error) + smallest is what the score of key i can reach.
@@ -65,14 +73,19 @@ struct ScanKernels {
 
 // What it has for codes of keys; null: keys are read instead.
 struct CodeKernels {
-  // Products (size) of codes with those of a query (depth), which lie at a multiple of 64.
-  void (*multiply)(const CodeBlock& block, const int8_t* query, int32_t* products) = nullptr;
-  // Writes the indices of the keys that can reach the threshold, returns how many.
+  // Writes the indices of the keys that can reach the threshold and twice their products with a
+  // query, lower halves counted as 7.5; returns how many.
   int64_t (*reach)(const CodeBlock& block,
-                   const int32_t* products,
+                   const CodeQuery& query,
                    const CodeBound& bound,
                    float threshold,
-                   int32_t* found) = nullptr;
+                   int32_t* found,
+                   int32_t* products) = nullptr;
+  // Puts the lower halves (depth / 2) of some keys into such products.
+  void (*refine)(const uint8_t* const* lower,
+                 int64_t count,
+                 const CodeQuery& query,
+                 int32_t* products) = nullptr;
 };
 
 // For bf16 keys, for f32 keys, and for codes of both.

@@ -160,6 +160,40 @@ TEST_P(Exactness, CodesThatMissByAsMuchAsTheyMay) {
   expect_exact(queries, keys);
 }
 
+// Lower halves of codes that all add to the product, or all take from it: a bound that is a third
+// smaller without them loses keys.
+TEST_P(Exactness, LowerHalvesOfCodesThatAddUp) {
+  const int64_t dim = 64, count = 2000;
+  const at::Tensor side = at::randint(0, 2, {dim}, at::kFloat) * 2 - 1;
+  const at::Tensor lower = (side + 1) * 7.5, upper = at::randint(7, 9, {count, dim}, at::kFloat);
+  at::Tensor keys = 16 * upper + lower - 128;
+  keys.select(1, 0).fill_(127);  // so that the scale is 1
+  at::Tensor queries = side.expand({5, dim}).clone();
+  queries.select(1, 0).zero_();
+  expect_exact(queries, keys);
+  expect_exact(-queries, keys);
+}
+
+// Rings of codes begin and end within groups of slots.
+TEST_P(Exactness, CodesOfRings) {
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    Mutator random(seed);
+    const auto size = [&](size_t most) { return 1 + static_cast<int64_t>(random.below(most)); };
+    const int64_t heads = size(2), dim = size(150), slots = size(900), held = size(slots);
+    const int64_t first = static_cast<int64_t>(random.below(2000));
+    KeyRing ring{at::randn({heads, slots, dim}), 0, first, first + held};
+    ring.codes = knn::new_codes(heads, slots, dim);
+    for (int64_t slot = 0; slot < slots;) {  // in pieces, as a memory grows
+      const int64_t piece = std::min(size(100), slots - slot);
+      knn::encode_keys(ring.keys.narrow(1, slot, piece), slot, ring.codes);
+      slot += piece;
+    }
+    const at::Tensor queries = at::randn({1, size(3), heads, dim});
+    const int64_t k = size(static_cast<size_t>(held));
+    expect_same(knn::search(queries, {&ring, 1}, k), knn::plain_search(queries, {&ring, 1}, k));
+  }
+}
+
 TEST_P(Exactness, BatchesHeadsAndRings) {
   for (uint64_t seed = 0; seed < 12; ++seed) {
     Mutator random(seed);
@@ -224,8 +258,8 @@ TEST(SearchPaths, CodesAreReadWhereProductsOfBytesAre) {
   const tensor::CpuFeatures& cpu = tensor::cpu_features();
   for (const std::string& name : knn::cpu::available_paths()) {
     const ForcedPath path(name);
-    const bool expected = name == "amx" || (name.starts_with("avx512") && cpu.avx512_vnni);
-    EXPECT_EQ(knn::cpu::scan_tables().codes.multiply != nullptr, expected) << name;
+    const bool expected = (name == "amx" || name.starts_with("avx512")) && cpu.avx512_vnni;
+    EXPECT_EQ(knn::cpu::scan_tables().codes.reach != nullptr, expected) << name;
   }
 }
 
