@@ -25,14 +25,14 @@ namespace reynard::bench {
 
 namespace {
 
-// A pool whose free pages come in random order, as after hours of serving.
+// A pool whose free pages lie scattered among others in use, as after hours of serving.
 std::shared_ptr<attention::PagePool> shuffled_pool(const attention::PageLayout& layout,
                                                    int64_t num_pages) {
   auto pool = std::make_shared<attention::PagePool>(layout);
   std::vector<int32_t> pages;
-  for (int64_t i = 0; i < num_pages; ++i) pages.push_back(pool->allocate());
+  for (int64_t i = 0; i < 2 * num_pages; ++i) pages.push_back(pool->allocate());
   std::shuffle(pages.begin(), pages.end(), std::mt19937(1));
-  for (const int32_t page : pages) pool->release(page);
+  for (int64_t i = 0; i < num_pages; ++i) pool->release(pages[i]);
   return pool;
 }
 

@@ -131,7 +131,8 @@ void LayerCache::prepare_pages(int64_t new_length) {
     }
     while (static_cast<int64_t>(table.size()) < num_pages) {
       const bool evicted = static_cast<int64_t>(table.size()) < evicted_pages_[g];
-      table.push_back(evicted ? -1 : pool_->allocate());
+      const int32_t last = table.empty() ? -1 : table.back();
+      table.push_back(evicted ? -1 : pool_->allocate(last));
     }
   }
 }

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <set>
 #include <vector>
 
 namespace reynard::attention {
@@ -42,9 +43,10 @@ class PagePool {
   const PageLayout& layout() const { return layout_; }
   int64_t pages_in_use() const { return in_use_; }
 
-  // A page with one user, whose content and bounds are set by the first write. Throws
-  // reynard::Error when max_pages are in use.
-  int32_t allocate();
+  // A page with one user, whose content and bounds are set by the first write; behind `last`, the
+  // page that is read before it, as far as there is room. Throws reynard::Error when max_pages are
+  // in use.
+  int32_t allocate(int32_t last = -1);
   // Takes the memory of max_pages at once, so that the pool never grows by copying itself.
   void reserve();
   void retain(int32_t page);
@@ -61,11 +63,14 @@ class PagePool {
 
  private:
   void grow(int64_t capacity);
+  int32_t free_page(int32_t last) const;
 
   PageLayout layout_;
   at::Tensor keys_, values_, sums_, norms_, masses_;
   std::vector<int32_t> users_;
-  std::vector<int32_t> free_;
+  // Pages come in stretches of neighbours: those without a user, and those with users and room.
+  std::vector<int64_t> free_in_stretch_;
+  std::set<int32_t> empty_stretches_, begun_stretches_;
   int64_t in_use_ = 0;
 };
 
