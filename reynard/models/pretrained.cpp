@@ -5,6 +5,7 @@
 #include "reynard/models/registry.h"
 #include "reynard/ops/int8_linear.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/huge_pages.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -12,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <set>
 #include <system_error>
@@ -163,19 +165,15 @@ CheckedFolder check_folder(const fs::path& model_or_run) {
   return {file.family, std::move(tensors), std::move(decoder)};
 }
 
-// The parameter's values in one tensor of this dtype, piece by piece.
-at::Tensor read_pieces(const checkpoint::TensorFolder& tensors,
-                       const std::vector<Piece>& pieces,
-                       at::IntArrayRef shape,
-                       at::ScalarType dtype) {
-  if (pieces.size() == 1) return tensors.read(pieces[0].name).to(dtype);
-  at::Tensor value = at::empty(shape, dtype);
+// The parameter's values, piece by piece.
+void read_pieces(const checkpoint::TensorFolder& tensors,
+                 const std::vector<Piece>& pieces,
+                 const at::Tensor& value) {
   int64_t row = 0;
   for (const Piece& piece : pieces) {
     value.narrow(0, row, piece.rows).copy_(tensors.read(piece.name));
     row += piece.rows;
   }
-  return value;
 }
 
 std::vector<std::string> names_of(const std::vector<Piece>& pieces) {
@@ -184,14 +182,19 @@ std::vector<std::string> names_of(const std::vector<Piece>& pieces) {
   return names;
 }
 
-// The same without a copy where the file has it so.
+using Empty = std::function<at::Tensor(at::IntArrayRef, at::ScalarType)>;
+
+// In the file's own memory where it has them so, else in a new tensor.
 at::Tensor map_or_read(const checkpoint::TensorFolder& tensors,
                        const std::vector<Piece>& pieces,
                        at::IntArrayRef shape,
-                       at::ScalarType dtype) {
+                       at::ScalarType dtype,
+                       const Empty& empty) {
   const at::Tensor mapped = tensors.map(names_of(pieces));
   if (mapped.defined() && mapped.scalar_type() == dtype) return mapped;
-  return read_pieces(tensors, pieces, shape, dtype);
+  const at::Tensor value = empty(shape, dtype);
+  read_pieces(tensors, pieces, value);
+  return value;
 }
 
 }  // namespace
@@ -205,8 +208,9 @@ Decoder load_model(const fs::path& folder, at::Device device) {
   CheckedFolder checked = check_folder(folder);
   checked.decoder.parameters([&](const std::string& name, Parameter& parameter) {
     const std::vector<Piece> pieces = checked.family->pieces(name, parameter.value.size(0));
-    parameter.value =
-        read_pieces(checked.tensors, pieces, parameter.value.sizes(), at::kFloat).to(device);
+    const at::Tensor value = at::empty(parameter.value.sizes(), at::kFloat);
+    read_pieces(checked.tensors, pieces, value);
+    parameter.value = value.to(device);
     parameter.value.requires_grad_(!parameter.frozen);
   });
   return std::move(checked.decoder);
@@ -218,22 +222,31 @@ Decoder open_model(const fs::path& folder, WeightFormat format, at::Device devic
   }
   const at::ScalarType dtype = format == WeightFormat::kF32 ? at::kFloat : at::kBFloat16;
   CheckedFolder checked = check_folder(folder);
+  tensor::HugePageArena arena;
+  const Empty passing = [](at::IntArrayRef sizes, at::ScalarType type) {
+    return at::empty(sizes, type);
+  };
+  const Empty lasting = [&](at::IntArrayRef sizes, at::ScalarType type) {
+    return device.is_cpu() ? arena.empty(sizes, type) : passing(sizes, type);
+  };
   checked.decoder.parameters([&](const std::string& name, Parameter& parameter) {
     const std::vector<Piece> pieces = checked.family->pieces(name, parameter.value.size(0));
     const at::IntArrayRef shape = parameter.value.sizes();
     const bool looked_up = name == "model.embeddings.weight" && !parameter.product;
     if (looked_up) {  // rows are widened when they are read
       const at::ScalarType own = checked.tensors.find(pieces[0].name)->dtype;
-      parameter.value = map_or_read(checked.tensors, pieces, shape, own).to(device);
+      parameter.value = map_or_read(checked.tensors, pieces, shape, own, lasting).to(device);
     } else if (parameter.product && format == WeightFormat::kInt8) {
       const at::ScalarType own = checked.tensors.find(pieces[0].name)->dtype;
-      ops::Int8Weight weight = ops::quantize_rows(map_or_read(checked.tensors, pieces, shape, own));
-      parameter.value = std::move(weight.values);
-      parameter.scales = std::move(weight.scales);
+      const ops::Int8Weight weight =
+          ops::quantize_rows(map_or_read(checked.tensors, pieces, shape, own, passing));
+      parameter.value = lasting(shape, at::kChar).copy_(weight.values);
+      parameter.scales = weight.scales;
       checked.tensors.let_go(names_of(pieces));  // else a model is held in both formats at once
     } else {
       parameter.value =
-          map_or_read(checked.tensors, pieces, shape, parameter.product ? dtype : at::kFloat)
+          map_or_read(
+              checked.tensors, pieces, shape, parameter.product ? dtype : at::kFloat, lasting)
               .to(device);
       if (parameter.product && dtype != at::kFloat) parameter.compute = parameter.value;
     }
