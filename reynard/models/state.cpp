@@ -200,7 +200,10 @@ void SequenceState::remember(int64_t layer, const Carry& raw) {
   for (int64_t length = begin + 1; length <= end; ++length) {
     if (!is_kept(length)) continue;
     const auto row = [&](const at::Tensor& rows) {
-      return rows.defined() ? rows[length - begin - 1].clone() : rows;
+      if (!rows.defined()) return rows;
+      const at::Tensor own = rows.select(0, length - begin - 1);
+      // A view keeps all that it lies in.
+      return own.storage().nbytes() == own.nbytes() ? own : own.clone();
     };
     carries[length] = {.k = row(raw.k), .v = row(raw.v)};
   }

@@ -4,9 +4,10 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <optional>
 
 namespace reynard::ops::rows {
@@ -18,10 +19,12 @@ using torch::autograd::variable_list;
 
 // (N) i64: which sequence starts at each token, or -1.
 at::Tensor sequence_of_starts(const at::Tensor& starts, int64_t num_tokens) {
-  const at::Tensor sequence = at::full({num_tokens}, -1, starts.options());
+  const at::Tensor sequence = at::empty({num_tokens}, starts.options());
   const at::Tensor contiguous = starts.contiguous();
   const int64_t* start = contiguous.const_data_ptr<int64_t>();
-  for (int64_t s = 0; s < starts.size(0); ++s) sequence.data_ptr<int64_t>()[start[s]] = s;
+  auto* const of_token = sequence.mutable_data_ptr<int64_t>();
+  std::fill_n(of_token, num_tokens, -1);
+  for (int64_t s = 0; s < starts.size(0); ++s) of_token[start[s]] = s;
   return sequence;
 }
 

@@ -2,8 +2,10 @@
 // differences, and what it rejects.
 
 #include "reynard/ops/cross_entropy.h"
+#include "reynard/ops/few_row_products.h"
 #include "reynard/ops/gated_act.h"
 #include "reynard/ops/linear.h"
+#include "reynard/ops/log_gate.h"
 #include "reynard/ops/rms_norm.h"
 #include "reynard/ops/rotary.h"
 #include "reynard/ops/token_shift.h"
@@ -16,11 +18,13 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/log_sigmoid.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
+#include <limits>
 
 namespace reynard::ops {
 namespace {
@@ -33,6 +37,25 @@ at::Tensor tensor(std::initializer_list<double> values, at::IntArrayRef shape) {
 
 at::Tensor indices(std::vector<int64_t> values) {
   return at::tensor(values, at::kLong);
+}
+
+TEST(LogGate, IsTheLogarithmOfASigmoid) {
+  const at::Tensor bias = random_normal({12}, 2).to(at::kFloat);
+  for (const int64_t rows : {int64_t{1}, kFewRows, kFewRows + 1}) {
+    const at::Tensor logits = 20 * random_normal({rows, 12}, 3).to(at::kFloat);
+    const at::Tensor exact = at::log_sigmoid(logits.to(at::kDouble) + bias.to(at::kDouble));
+    EXPECT_TENSORS_NEAR(log_gate(logits, bias), exact, 1e-12, 5e-6);
+  }
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const at::Tensor extremes = tensor({-kInfinity, -1e30F, 1e30F, kInfinity, NAN}, {1, 5});
+  const at::Tensor gates = log_gate(extremes, at::zeros({5}));
+  EXPECT_TRUE(gates.narrow(1, 0, 4).equal(tensor({-kInfinity, -1e30F, 0, 0}, {1, 4})));
+  EXPECT_TRUE(std::isnan(gates[0][4].item<float>()));
+}
+
+TEST(LogGate, Gradients) {
+  const auto gate = [](const std::vector<at::Tensor>& in) { return log_gate(in[0], in[1]); };
+  EXPECT_GRADIENTS_RIGHT(gate, {random_normal({3, 4}, 1), random_normal({4}, 2)});
 }
 
 TEST(RmsNorm, DividesByTheRootOfTheMeanSquare) {

@@ -6,6 +6,7 @@
 #include "reynard/models/state.h"
 #include "reynard/ops/gated_act.h"
 #include "reynard/ops/linear.h"
+#include "reynard/ops/log_gate.h"
 #include "reynard/ops/rms_norm.h"
 #include "reynard/ops/rotary.h"
 #include "reynard/ops/token_shift.h"
@@ -127,7 +128,7 @@ at::Tensor AttentionMixer::log_gate(const at::Tensor& logits, int64_t num_tokens
     case ForgetGate::kNone:
       return {};
     case ForgetGate::kFull:
-      return at::log_sigmoid(logits + gate_bias_.value);
+      return ops::log_gate(logits, gate_bias_.value);
     case ForgetGate::kDataIndependent:
     case ForgetGate::kFixed:
       return at::log_sigmoid(gate_bias_.value).expand({num_tokens, H_});
