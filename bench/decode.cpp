@@ -25,15 +25,29 @@ namespace reynard::bench {
 
 namespace {
 
-// A pool whose free pages lie scattered among others in use, as after hours of serving.
-std::shared_ptr<attention::PagePool> shuffled_pool(const attention::PageLayout& layout,
-                                                   int64_t num_pages) {
-  auto pool = std::make_shared<attention::PagePool>(layout);
+// A cache whose pages lie in random order: of a pool that is in use, only as many pages as are
+// taken next become free, wherever they lie.
+attention::LayerCache shuffled_cache(const attention::PageLayout& layout,
+                                     const at::Tensor& k,
+                                     const at::Tensor& v,
+                                     const at::Tensor& log_gate) {
+  const int64_t T = k.size(0), G = k.size(1);
+  const auto pool = std::make_shared<attention::PagePool>(layout);
   std::vector<int32_t> pages;
-  for (int64_t i = 0; i < 2 * num_pages; ++i) pages.push_back(pool->allocate());
+  for (int64_t t = 0; t < T; t += attention::kPageTokens) {
+    for (int64_t g = 0; g < G; ++g) pages.push_back(pool->allocate());
+  }
   std::shuffle(pages.begin(), pages.end(), std::mt19937(1));
-  for (int64_t i = 0; i < num_pages; ++i) pool->release(pages[i]);
-  return pool;
+  attention::LayerCache cache(pool, G);
+  for (int64_t t = 0; t < T; t += attention::kPageTokens) {
+    for (int64_t g = 0; g < G; ++g) {
+      pool->release(pages.back());
+      pages.pop_back();
+    }
+    const int64_t n = std::min(attention::kPageTokens, T - t);
+    cache.append(k.narrow(0, t, n), v.narrow(0, t, n), log_gate.narrow(0, t, n));
+  }
+  return cache;
 }
 
 // A cached sequence, the same tensors contiguous, and queries of its last tokens.
@@ -48,11 +62,8 @@ struct Sequence {
         k(at::randn({T, o.G, o.D}).to(dtype)),
         v(at::randn({T, o.G, o.D}).to(dtype)),
         log_gate(at::log_sigmoid(at::randn({T, o.H}) + 12)),
-        cache(shuffled_pool({.head_dim = o.D, .group = o.H / o.G, .dtype = dtype},
-                            o.G * (T / attention::kPageTokens + 1)),
-              o.G) {
-    cache.append(k, v, log_gate);
-  }
+        cache(shuffled_cache(
+            {.head_dim = o.D, .group = o.H / o.G, .dtype = dtype}, k, v, log_gate)) {}
 
   at::Tensor from_pages() const {
     const attention::LayerCache* caches[] = {&cache};
