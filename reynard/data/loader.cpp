@@ -107,6 +107,7 @@ class RowLoader final : public Loader {
                                {"repeat_fraction", config_.repeat_fraction},
                                {"repeat_min_length", config_.repeat_min_length}};
     if (config_.mode == LoaderMode::kPadded) identity["random_padding"] = config_.random_padding;
+    if (config_.overlap > 0) identity["overlap"] = config_.overlap;
     return identity;
   }
 
@@ -131,6 +132,13 @@ void LoaderConfig::check(config::Problems& problems, const std::string& path) co
                  fmt::format("{} * {} must be at most 2^31 tokens",
                              config::key(path, "batch_size"),
                              config::key(path, "length")));
+  }
+  if (overlap > 0 && mode != LoaderMode::kOrdered) {
+    problems.add(config::key(path, "overlap"), "must be 0 unless mode = \"ordered\"");
+  }
+  if (overlap >= length) {
+    problems.add(config::key(path, "overlap"),
+                 fmt::format("must be below {} = {}", config::key(path, "length"), length));
   }
   if (repeat_fraction > 0 && (mode == LoaderMode::kOrdered || mode == LoaderMode::kPadded)) {
     problems.add(config::key(path, "repeat_fraction"),

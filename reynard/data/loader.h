@@ -51,6 +51,7 @@ struct LoaderConfig {
   LoaderMode mode = LoaderMode::kPacked;
   int64_t batch_size = 4;          // rows B of a micro-batch
   int64_t length = 1024;           // tokens T of a row
+  int64_t overlap = 0;             // ordered: a row's last tokens, with which its next one begins
   int64_t seed = 0;                // order of documents or slices
   double repeat_fraction = 0;      // share of rows that repeat one piece; 0: none
   int64_t repeat_min_length = 16;  // tokens of the shortest such piece; the longest is T / 2
@@ -64,6 +65,12 @@ struct LoaderConfig {
     field("mode", self.mode, "how rows are cut from documents");
     field("batch_size", self.batch_size, "rows of a micro-batch", kDimension);
     field("length", self.length, "tokens of a row", kDimension);
+    field("overlap",
+          self.overlap,
+          "with mode = \"ordered\": so many of a row's last tokens are read again at the begin of "
+          "its "
+          "next one",
+          config::non_negative);
     field("seed", self.seed, "seed of the order of documents");
     field("repeat_fraction",
           self.repeat_fraction,
@@ -93,6 +100,8 @@ struct LoaderConfig {
           kTokenId);
   }
   void check(config::Problems& problems, const std::string& path) const;
+  // Tokens of a row that no later one holds.
+  int64_t new_tokens() const { return length - overlap; }
 
   static constexpr config::Rule kTokenId{-1, 2147483647, false, "-1 or a token id"};
   static constexpr config::Rule kDimension{1, 2147483647, false, "between 1 and 2147483647"};

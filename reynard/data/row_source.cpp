@@ -113,30 +113,45 @@ class OrderedRows {
   OrderedRows(const TokenFile& file, const LoaderConfig& config)
       : file_(file),
         order_(file.num_documents(), static_cast<uint64_t>(config.seed)),
+        new_tokens_(config.new_tokens()),
         rows_(static_cast<size_t>(config.batch_size)) {
-    for (Cursor& row : rows_) row.position = next_++;
+    for (Walk& row : rows_) row.cursor.position = next_++;
   }
 
   int64_t fill(int64_t index, const Row& row) {
-    Cursor& cursor = rows_[static_cast<size_t>(index)];
+    Walk& walk = rows_[static_cast<size_t>(index)];
     const auto length = static_cast<int64_t>(row.tokens.size());
+    Walk next;  // where the row's next tokens begin
     for (int64_t at = 0; at < length;) {
+      if (at == new_tokens_) next = walk;
+      const Cursor cursor = walk.cursor;
       const int64_t document = order_[cursor.position];
       const int64_t left = num_pairs(file_, document) - cursor.offset;
-      const int64_t n = std::min(length - at, left);
+      const int64_t end = at < new_tokens_ ? new_tokens_ : length;
+      const int64_t n = std::min(end - at, left);
       if (n > 0) {
         copy_pairs(file_, document, cursor.offset, n, at, row);
         row.starts[static_cast<size_t>(at)] = cursor.offset == 0;
       }
       at += n;
-      cursor.offset += n;
-      if (n == left) cursor = {next_++, 0};
+      walk.cursor.offset += n;
+      if (n < left) continue;
+      if (walk.begun.empty()) {
+        walk.begun.push_back(next_);
+        next.begun.push_back(next_++);
+      }
+      walk.cursor = {walk.begun.front(), 0};
+      walk.begun.erase(walk.begun.begin());
     }
+    if (new_tokens_ < length) walk = next;
     return 0;
   }
   nlohmann::json state() const {
     nlohmann::json rows = nlohmann::json::array();
-    for (const Cursor& row : rows_) rows.push_back(to_json(row));
+    for (const Walk& row : rows_) {
+      rows.push_back(to_json(row.cursor));
+      if (!row.begun.empty()) rows.back()["begun"] = row.begun;
+    }
     return {{"next", next_}, {"rows", rows}};
   }
   void restore(const nlohmann::json& state) {
@@ -145,13 +160,33 @@ class OrderedRows {
       throw Error(fmt::format("loader state: rows is not a list of {} places", rows_.size()));
     }
     next_ = state_integer(state, "next", kMaxInt);
-    for (size_t i = 0; i < rows_.size(); ++i) rows_[i] = cursor_from((*rows)[i], file_, order_);
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      rows_[i] = {cursor_from((*rows)[i], file_, order_), begun_from((*rows)[i])};
+    }
   }
 
  private:
+  // A row's place and the documents, in the order, that its last row began behind it.
+  struct Walk {
+    Cursor cursor;
+    std::vector<int64_t> begun;
+  };
+
+  std::vector<int64_t> begun_from(const nlohmann::json& state) const {
+    const nlohmann::json begun = state.value("begun", nlohmann::json::array());
+    const auto place = [&](const nlohmann::json& item) {
+      return item.is_number_integer() && item.get<int64_t>() >= 0 && item.get<int64_t>() < next_;
+    };
+    if (!begun.is_array() || !std::ranges::all_of(begun, place)) {
+      throw Error("loader state: begun is not a list of documents that were begun");
+    }
+    return begun.get<std::vector<int64_t>>();
+  }
+
   const TokenFile& file_;
   DocumentOrder order_;
-  std::vector<Cursor> rows_;
+  int64_t new_tokens_;  // of a row; the rest comes again
+  std::vector<Walk> rows_;
   int64_t next_ = 0;  // position in the order of the next document to begin
 };
 

@@ -14,11 +14,22 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 namespace reynard::models {
 
-BatchMemory::BatchMemory(int64_t rows, int64_t capacity, bool across_documents)
-    : capacity_(capacity), across_documents_(across_documents), rows_(rows) {}
+BatchMemory::BatchMemory(int64_t rows, int64_t capacity, bool across_documents, int64_t overlap)
+    : capacity_(capacity), across_documents_(across_documents), overlap_(overlap), rows_(rows) {}
+
+int64_t BatchMemory::seen(int64_t row, const Entries& entries) const {
+  return most_.empty() ? entries.size() : std::min(entries.size(), most_[row]);
+}
+
+int64_t BatchMemory::most_seen(const std::vector<Entries>& rows) const {
+  int64_t M = 0;
+  for (int64_t b = 0; b < rows_; ++b) M = std::max(M, seen(b, rows[b]));
+  return M;
+}
 
 void BatchMemory::Entries::add(const at::Tensor& keys, const at::Tensor& values, int64_t capacity) {
   const auto newest = [&](const at::Tensor& old, const at::Tensor& added) {
@@ -31,8 +42,9 @@ void BatchMemory::Entries::add(const at::Tensor& keys, const at::Tensor& values,
   v = newest(v, values);
 }
 
-void BatchMemory::begin_step(const at::Tensor& starts) {
+void BatchMemory::begin_step(const at::Tensor& starts, std::vector<int64_t> most) {
   staged_.clear();
+  most_ = std::move(most);
   first_start_.assign(rows_, starts.size(1));
   last_start_.assign(rows_, -1);
   if (across_documents_) return;
@@ -42,7 +54,7 @@ void BatchMemory::begin_step(const at::Tensor& starts) {
     for (int64_t t = 0; t < starts.size(1); ++t) {
       if (!flag[b * starts.size(1) + t]) continue;
       first_start_[b] = std::min(first_start_[b], t);
-      last_start_[b] = t;
+      if (t < starts.size(1) - overlap_) last_start_[b] = t;
     }
   }
 }
@@ -50,19 +62,18 @@ void BatchMemory::begin_step(const at::Tensor& starts) {
 BatchMemory::View BatchMemory::view(int64_t layer) const {
   const auto found = layers_.find(layer);
   if (found == layers_.end()) return {};
-  int64_t M = 0;
-  const Entries* any = nullptr;
-  for (const Entries& row : found->second) {
-    M = std::max(M, row.size());
-    if (row.size() > 0) any = &row;
-  }
-  if (any == nullptr) return {};
+  const int64_t M = most_seen(found->second);
+  if (M == 0) return {};
+  const Entries& any =
+      *std::ranges::find_if(found->second, [](const Entries& row) { return row.size() > 0; });
   // Rows are as long as the longest: what is missing comes first and is never seen.
   const auto aligned = [&](at::Tensor Entries::*member) {
-    at::Tensor all = at::zeros({rows_, M, any->k.size(1), any->k.size(2)}, any->k.options());
+    at::Tensor all = at::zeros({rows_, M, any.k.size(1), any.k.size(2)}, any.k.options());
     for (int64_t b = 0; b < rows_; ++b) {
       const Entries& row = found->second[b];
-      if (row.size() > 0) all[b].narrow(0, M - row.size(), row.size()).copy_(row.*member);
+      const int64_t size = seen(b, row);
+      if (size == 0) continue;
+      all[b].narrow(0, M - size, size).copy_((row.*member).narrow(0, row.size() - size, size));
     }
     return all;
   };
@@ -71,14 +82,13 @@ BatchMemory::View BatchMemory::view(int64_t layer) const {
 
 at::Tensor BatchMemory::first_key(int64_t layer, int64_t begin, int64_t size) const {
   const std::vector<Entries>& rows = layers_.at(layer);
-  int64_t M = 0;
-  for (const Entries& row : rows) M = std::max(M, row.size());
+  const int64_t M = most_seen(rows);
   const at::Tensor first = at::empty({rows_, size}, at::kInt);
   auto* key = first.data_ptr<int32_t>();
   for (int64_t b = 0; b < rows_; ++b) {
     for (int64_t t = 0; t < size; ++t) {
       const bool sees = begin + t < first_start_[b];
-      key[b * size + t] = static_cast<int32_t>(sees ? M - rows[b].size() : M);
+      key[b * size + t] = static_cast<int32_t>(sees ? M - seen(b, rows[b]) : M);
     }
   }
   return first;
@@ -94,7 +104,8 @@ void BatchMemory::commit() {
     for (int64_t b = 0; b < rows_; ++b) {
       if (last_start_[b] >= 0) rows[b] = {};
       const int64_t begin = std::max<int64_t>(last_start_[b], 0);
-      rows[b].add(added.k[b].slice(0, begin), added.v[b].slice(0, begin), capacity_);
+      const int64_t end = added.k.size(1) - overlap_;
+      rows[b].add(added.k[b].slice(0, begin, end), added.v[b].slice(0, begin, end), capacity_);
     }
   }
   staged_.clear();

@@ -16,14 +16,15 @@ namespace reynard::models {
 class BatchMemory {
  public:
   // capacity: newest tokens that each row keeps. across_documents: a document that begins does not
-  // clear its row.
-  BatchMemory(int64_t rows, int64_t capacity, bool across_documents);
+  // clear its row. overlap: last tokens of a row with which its next one begins; they do not join.
+  BatchMemory(int64_t rows, int64_t capacity, bool across_documents, int64_t overlap = 0);
 
-  // Before the forward pass. starts (B, T) bool: where documents begin.
-  void begin_step(const at::Tensor& starts);
+  // Before the forward pass. starts (B, T) bool: where documents begin. most: newest tokens of its
+  // memory that each row sees in this step; empty: all.
+  void begin_step(const at::Tensor& starts, std::vector<int64_t> most = {});
 
-  // The rows' memories of a layer, aligned at their newest tokens: k, v (B, M, G, D). Undefined
-  // while all are empty.
+  // What the rows see of a layer's memory, aligned at their newest tokens: k, v (B, M, G, D).
+  // Undefined where that is nothing.
   struct View {
     at::Tensor k, v;
     int64_t size() const { return k.defined() ? k.size(1) : 0; }
@@ -53,9 +54,17 @@ class BatchMemory {
   struct Staged {
     at::Tensor k, v;
   };
+  // Entries of a row's memory that this step sees.
+  int64_t seen(int64_t row, const Entries& entries) const;
+  // The most that a row sees.
+  int64_t most_seen(const std::vector<Entries>& rows) const;
+
   int64_t capacity_;
   bool across_documents_;
-  std::vector<int64_t> first_start_, last_start_;  // per row of this step; T and -1: none
+  int64_t overlap_;
+  std::vector<int64_t> most_;  // per row; empty: all
+  // Per row of this step, T and -1: none; the last of those that leave it.
+  std::vector<int64_t> first_start_, last_start_;
   std::map<int64_t, std::vector<Entries>> layers_;
   std::map<int64_t, Staged> staged_;
   int64_t rows_;

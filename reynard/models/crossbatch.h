@@ -39,6 +39,7 @@ struct Crossbatch {
   at::Tensor padding = {};
   // What rows saw in earlier steps; read, and this step's keys are staged. With kRows only.
   BatchMemory* memory = nullptr;
+  int64_t memory_from_context = 0;  // contexts of a row before this one do not read it
 };
 
 }  // namespace reynard::models

@@ -40,8 +40,8 @@ config::EnumNames<DocumentsOrder> enum_names(DocumentsOrder) {
           {DocumentsOrder::kByAccuracy, "by_accuracy"}};
 }
 
-config::EnumNames<CrossbatchLoss> enum_names(CrossbatchLoss) {
-  return {{CrossbatchLoss::kAll, "all"}, {CrossbatchLoss::kLast, "last"}};
+config::EnumNames<CrossbatchContexts> enum_names(CrossbatchContexts) {
+  return {{CrossbatchContexts::kAll, "all"}, {CrossbatchContexts::kLast, "last"}};
 }
 
 void OptimizerConfig::check(config::Problems& problems, const std::string& path) const {
@@ -51,7 +51,8 @@ void OptimizerConfig::check(config::Problems& problems, const std::string& path)
 
 namespace {
 
-constexpr uint64_t kDocumentsStream = 0x63726f7373;  // of random_bits, apart from the loader's
+// Streams of random_bits, apart from the loader's.
+constexpr uint64_t kDocumentsStream = 0x63726f7373, kMemorySeenStream = 0x7365656e;
 
 // Transformer-XL: rows see what they were in the step before.
 void check_recurrence(const Experiment& experiment,
@@ -92,6 +93,13 @@ void check_crossbatch(const Experiment& experiment,
         fmt::format("gives contexts of {} tokens; the model's are model.memory.window = {}",
                     data.length / cross.contexts,
                     model.memory.window));
+  }
+  if (data.overlap % std::max<int64_t>(data.length / cross.contexts, 1) != 0) {
+    add("data.overlap",
+        fmt::format("must be whole contexts of {} tokens", data.length / cross.contexts));
+  }
+  if (cross.memory == 0 && !cross.memory_seen.empty()) {
+    add("crossbatch.memory_seen", "needs crossbatch.memory above 0");
   }
   if (cross.documents.empty()) add("crossbatch.documents", "must list at least one number");
   for (const int64_t d : cross.documents) {
@@ -134,6 +142,16 @@ int64_t crossbatch_documents(const Experiment& experiment, int64_t step) {
   }
   const auto passed = std::ranges::upper_bound(cross.steps, step) - cross.steps.begin();
   return cross.documents[std::min<int64_t>(passed, count - 1)];
+}
+
+int64_t crossbatch_memory_seen(const Experiment& experiment, int64_t step, int64_t row) {
+  const CrossbatchConfig& cross = experiment.crossbatch;
+  if (cross.memory_seen.empty()) return cross.memory;
+  const int64_t rows = experiment.data.batch_size * experiment.training.accumulation;
+  const uint64_t bits = data::random_bits(static_cast<uint64_t>(experiment.run.seed),
+                                          kMemorySeenStream,
+                                          static_cast<uint64_t>(step * rows + row));
+  return cross.memory_seen[data::below(bits, std::ssize(cross.memory_seen))];
 }
 
 void Experiment::check(config::Problems& problems, const std::string& path) const {

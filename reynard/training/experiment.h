@@ -193,12 +193,12 @@ enum class DocumentsOrder {
   kDrawn,       // one of the list, drawn in every step
   kByAccuracy,  // the next of the list after a step that predicted `accuracy` of its tokens
 };
-enum class CrossbatchLoss {
-  kAll,   // every token
-  kLast,  // the last context of each row; the others are only seen
+enum class CrossbatchContexts {
+  kAll,
+  kLast,  // of each row
 };
 config::EnumNames<DocumentsOrder> enum_names(DocumentsOrder);
-config::EnumNames<CrossbatchLoss> enum_names(CrossbatchLoss);
+config::EnumNames<CrossbatchContexts> enum_names(CrossbatchContexts);
 
 // Training of a memory (docs/memory.md): rows are cut into contexts that see each other's keys.
 struct CrossbatchConfig {
@@ -208,10 +208,12 @@ struct CrossbatchConfig {
   DocumentsOrder order = DocumentsOrder::kInTurn;
   std::vector<int64_t> steps;
   double accuracy = 0.98;
-  CrossbatchLoss loss = CrossbatchLoss::kAll;
+  CrossbatchContexts loss = CrossbatchContexts::kAll;
   bool stop_gradient = false;
   int64_t memory = 0;  // tokens per row; 0: none
   int64_t memory_from_step = 0;
+  std::vector<int64_t> memory_seen;  // drawn for each row; empty: all of it
+  CrossbatchContexts memory_readers = CrossbatchContexts::kAll;
   bool memory_across_documents = false;
 
   static void fields(auto& self, auto&& field) {
@@ -244,6 +246,15 @@ struct CrossbatchConfig {
           self.memory_from_step,
           "step from which there is such a memory",
           config::non_negative);
+    field(
+        "memory_seen",
+        self.memory_seen,
+        "newest tokens of it that a row sees, one number of the list drawn for each row and step; "
+        "empty: all",
+        config::non_negative);
+    field("memory_readers",
+          self.memory_readers,
+          "contexts that read it: all, or the last of each row; others see their row only");
     field("memory_across_documents",
           self.memory_across_documents,
           "a row's memory is kept when its document ends");
@@ -288,11 +299,17 @@ struct Experiment {
   // Rules between sections: a budget exists, warm-up fits the budget, ...
   void check(config::Problems& problems, const std::string& path) const;
 
-  int64_t tokens_per_step() const { return data.batch_size * data.length * training.accumulation; }
+  // Those that come again in the next step (data.overlap) count there.
+  int64_t tokens_per_step() const {
+    return data.batch_size * data.new_tokens() * training.accumulation;
+  }
 };
 
 // Documents whose keys a context sees in a step (from 0), unless they go by accuracy.
 int64_t crossbatch_documents(const Experiment& experiment, int64_t step);
+
+// Tokens of its memory that row `row` of all micro-batches sees in a step (from 0).
+int64_t crossbatch_memory_seen(const Experiment& experiment, int64_t step, int64_t row);
 
 // The device that training runs on. Throws reynard::Error for cuda where there is none.
 at::Device chosen_device(DeviceChoice choice);

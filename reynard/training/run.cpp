@@ -78,6 +78,7 @@ data::LoaderConfig held_out_loader(const Experiment& experiment) {
   data::LoaderConfig loader = experiment.data;
   loader.path = experiment.validation.path;
   loader.repeat_fraction = 0;
+  loader.overlap = 0;
   return loader;
 }
 

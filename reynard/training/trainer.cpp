@@ -118,13 +118,16 @@ Trainer::BatchLoss Trainer::batch_loss(const data::Batch& batch,
   models::ForwardOptions options{
       .checkpoint_activations = experiment_.training.checkpoint_activations, .observer = observer};
   if (cross.contexts > 0) {
-    options.crossbatch = models::Crossbatch{.rows = batch.tokens.size(0),
-                                            .contexts = cross.contexts,
-                                            .documents = documents,
-                                            .rule = cross.rule,
-                                            .stop_gradient = cross.stop_gradient,
-                                            .padding = batch.padding,
-                                            .memory = memory};
+    options.crossbatch = models::Crossbatch{
+        .rows = batch.tokens.size(0),
+        .contexts = cross.contexts,
+        .documents = documents,
+        .rule = cross.rule,
+        .stop_gradient = cross.stop_gradient,
+        .padding = batch.padding,
+        .memory = memory,
+        .memory_from_context =
+            cross.memory_readers == CrossbatchContexts::kLast ? cross.contexts - 1 : 0};
   }
   const at::Tensor offsets = sequence_offsets(batch.starts, std::max<int64_t>(cross.contexts, 1));
   const at::Tensor hidden = model_.hidden(batch.tokens.flatten(), offsets, {}, options);
@@ -167,7 +170,7 @@ int64_t Trainer::documents() const {
 data::Batch Trainer::next_batch(data::Loader& loader) const {
   data::Batch batch = loader.next();
   const CrossbatchConfig& cross = experiment_.crossbatch;
-  if (cross.contexts > 1 && cross.loss == CrossbatchLoss::kLast) {
+  if (cross.contexts > 1 && cross.loss == CrossbatchContexts::kLast) {
     const int64_t T = batch.tokens.size(1);
     batch.loss_mask.narrow(1, 0, T - T / cross.contexts).zero_();
   }
@@ -178,10 +181,25 @@ models::BatchMemory* Trainer::memory(int64_t i) {
   const CrossbatchConfig& cross = experiment_.crossbatch;
   if (cross.memory == 0 || steps_ < cross.memory_from_step) return nullptr;
   while (std::ssize(memories_) < experiment_.training.accumulation) {
-    memories_.emplace_back(
-        experiment_.data.batch_size, cross.memory, cross.memory_across_documents);
+    memories_.push_back(empty_memory());
   }
   return &memories_[i];
+}
+
+models::BatchMemory Trainer::empty_memory() const {
+  const CrossbatchConfig& cross = experiment_.crossbatch;
+  return {experiment_.data.batch_size,
+          cross.memory,
+          cross.memory_across_documents,
+          experiment_.data.overlap};
+}
+
+std::vector<int64_t> Trainer::memory_seen(int64_t i) const {
+  std::vector<int64_t> seen(experiment_.data.batch_size);
+  for (int64_t row = 0; row < std::ssize(seen); ++row) {
+    seen[row] = crossbatch_memory_seen(experiment_, steps_, i * std::ssize(seen) + row);
+  }
+  return seen;
 }
 
 Trainer::Losses Trainer::accumulate_gradients(models::Observer* observer) {
@@ -190,14 +208,14 @@ Trainer::Losses Trainer::accumulate_gradients(models::Observer* observer) {
   for (int64_t i = 0; i < experiment_.training.accumulation; ++i) {
     batches.push_back(next_batch(*loader_));
     losses.tokens += batches.back().loss_mask.sum(at::kDouble).item<double>();
-    tokens_ += batches.back().tokens.numel();
   }
+  tokens_ += experiment_.tokens_per_step();
   const double scale = 1 / std::max(losses.tokens, 1.0);
   losses.sum = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(device()));
   losses.hits = at::zeros_like(losses.sum);
   for (int64_t i = 0; i < experiment_.training.accumulation; ++i) {
     models::BatchMemory* const remembered = memory(i);
-    if (remembered != nullptr) remembered->begin_step(batches[i].starts);
+    if (remembered != nullptr) remembered->begin_step(batches[i].starts, memory_seen(i));
     const BatchLoss loss =
         batch_loss(batches[i], i == 0 ? observer : nullptr, documents(), remembered);
     losses.sum += loss.sum.detach();
@@ -318,8 +336,7 @@ void Trainer::restore_memories(std::span<const checkpoint::NamedTensor> saved) {
   memories_.clear();
   if (cross.memory == 0) return;
   for (int64_t i = 0; i < experiment_.training.accumulation; ++i) {
-    memories_.emplace_back(
-        experiment_.data.batch_size, cross.memory, cross.memory_across_documents);
+    memories_.push_back(empty_memory());
     memories_.back().restore(remembered[i], device());
   }
 }

@@ -101,6 +101,9 @@ class Trainer {
   void restore_memories(std::span<const checkpoint::NamedTensor> saved);
   // The memory of the i-th micro-batch of a step, where there is one yet.
   models::BatchMemory* memory(int64_t i);
+  models::BatchMemory empty_memory() const;
+  // What each row of that micro-batch sees of it in the next step.
+  std::vector<int64_t> memory_seen(int64_t i) const;
   void count_skipped(const StepResult& result);
 
   Experiment experiment_;

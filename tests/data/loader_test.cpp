@@ -86,6 +86,45 @@ TEST(Loader, OrderedRowsGoOnWhereTheLastBatchStopped) {
   EXPECT_NE(row(first.targets, 0)[0], row(first.targets, 1)[0]);
 }
 
+TEST(Loader, OverlappingRowsBeginWithTheEndOfTheLast) {
+  EXPECT_TRUE(rc::check([] {
+    const test::TempDir folder;
+    LoaderConfig config{.path = write_documents(
+                            folder, *rc::gen::container<Ids>(20, rc::gen::inRange<int64_t>(0, 9))),
+                        .mode = LoaderMode::kOrdered,
+                        .batch_size = *rc::gen::inRange(1, 4)};
+    const int64_t step = *rc::gen::inRange(1, 8), overlap = *rc::gen::inRange(1, 12);
+    config.length = step + overlap;
+    config.overlap = overlap;
+    const auto loader = data::make_loader(config);
+    data::Batch before = loader->next();
+    for (int i = 0; i < 10; ++i) {
+      const data::Batch batch = loader->next();
+      for (const auto member :
+           {&data::Batch::tokens, &data::Batch::targets, &data::Batch::starts}) {
+        RC_ASSERT(static_cast<bool>(
+            test::bitwise_equal((batch.*member).narrow(1, 0, overlap).contiguous(),
+                                (before.*member).narrow(1, step, overlap).contiguous())));
+      }
+      before = batch;
+    }
+    // One row's new tokens are those of rows that do not overlap.
+    config.batch_size = 1;
+    const auto overlapping = data::make_loader(config);
+    config.length = step;
+    config.overlap = 0;
+    const auto plain = data::make_loader(config);
+    for (int i = 0; i < 10; ++i) {
+      const data::Batch batch = overlapping->next(), expected = plain->next();
+      for (const auto member :
+           {&data::Batch::tokens, &data::Batch::targets, &data::Batch::starts}) {
+        RC_ASSERT(static_cast<bool>(test::bitwise_equal(
+            (batch.*member).narrow(1, 0, step).contiguous(), expected.*member)));
+      }
+    }
+  }));
+}
+
 TEST(Loader, SlicesAreOfOneDocumentEach) {
   const test::TempDir folder;
   // Documents of 40, 3 and 17 text tokens: 5, 0 and 2 slices of 8.
@@ -161,6 +200,7 @@ LoaderConfig random_config(const std::string& path) {
   config.length = *rc::gen::inRange(2, 20);
   config.seed = *rc::gen::inRange(0, 1000);
   if (config.mode != LoaderMode::kOrdered) config.repeat_fraction = *rc::gen::element(0.0, 0.3);
+  if (config.mode == LoaderMode::kOrdered) config.overlap = *rc::gen::inRange(0, 2);
   config.repeat_min_length = 1;
   return config;
 }
@@ -270,6 +310,10 @@ TEST(Loader, RejectsWhatItCannotDo) {
             std::string::npos);
   EXPECT_NE(error_of({.path = path, .mode = LoaderMode::kOrdered, .repeat_fraction = 0.1})
                 .find("repeat_fraction"),
+            std::string::npos);
+  EXPECT_NE(error_of({.path = path, .length = 4, .overlap = 2}).find("mode"), std::string::npos);
+  EXPECT_NE(error_of({.path = path, .mode = LoaderMode::kOrdered, .length = 4, .overlap = 4})
+                .find("below length = 4"),
             std::string::npos);
   EXPECT_NE(
       error_of({.path = path, .length = 16, .repeat_fraction = 0.1}).find("repeat_min_length"),

@@ -231,6 +231,73 @@ TEST(BatchMemory, StepsAreContextsWithoutGradient) {
   }
 }
 
+// Rows of two contexts that go on by one, of which the second reads the memory: it is a context at
+// inference, and the first one is a text of its own.
+TEST(BatchMemory, RowsThatOverlapAreContextsOnce) {
+  Decoder decoder = crossbatch_decoder(config_of(/*gated=*/false));
+  constexpr int64_t kSteps = 4;
+  const at::NoGradGuard no_grad;
+  const at::Tensor tokens = at::arange((kSteps + 1) * kL, at::kLong);
+  const at::Tensor start = at::zeros({1}, at::kLong);
+  const at::Tensor whole = decoder.hidden(tokens, start);
+  for (const int64_t reader : {0, 1}) {
+    BatchMemory memory(/*rows=*/1, /*capacity=*/100, /*across_documents=*/false, /*overlap=*/kL);
+    const Crossbatch cross{
+        .rows = 1, .contexts = 2, .memory = &memory, .memory_from_context = reader};
+    for (int64_t step = 0; step < kSteps; ++step) {
+      memory.begin_step(at::zeros({1, 2 * kL}, at::kBool));
+      const at::Tensor out = hidden(decoder, tokens.narrow(0, step * kL, 2 * kL), cross);
+      memory.commit();
+      EXPECT_EQ(memory.view(0).size(), (step + 1) * kL);
+      EXPECT_TENSORS_NEAR(context(out, 1), context(whole, step + 1), 2e-5, 1e-5) << step;
+      const at::Tensor alone = decoder.hidden(context(tokens, step), start);
+      EXPECT_TENSORS_NEAR(context(out, 0), reader == 1 ? alone : context(whole, step), 2e-5, 1e-5)
+          << step;
+    }
+  }
+}
+
+// Rows that see the newest tokens of their memories only: what a limited memory holds at inference.
+TEST(BatchMemory, RowsSeeAsMuchAsTheyAreToldTo) {
+  DecoderConfig config = config_of(/*gated=*/false);
+  Decoder decoder = crossbatch_decoder(config);
+  constexpr int64_t kSteps = 4;
+  const std::vector<int64_t> most = {2 * kL, 0, 100, 3};
+  const at::NoGradGuard no_grad;
+  const auto rows = static_cast<int64_t>(most.size());
+  const at::Tensor tokens = at::arange(rows * kSteps * kL, at::kLong).view({rows, -1});
+  BatchMemory memory(rows, /*capacity=*/100, /*across_documents=*/false);
+  const Crossbatch cross{.rows = rows, .contexts = 1, .memory = &memory};
+  at::Tensor last;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    memory.begin_step(at::zeros({rows, kL}, at::kBool), most);
+    last = hidden(decoder, tokens.narrow(1, step * kL, kL).flatten(), cross);
+    memory.commit();
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    decoder.set_memory_limits(most[row] > 0 ? most[row] : Decoder::kNoMemory, /*top_k=*/0);
+    const at::Tensor whole = decoder.hidden(tokens[row], at::zeros({1}, at::kLong));
+    EXPECT_TENSORS_NEAR(context(last, row), context(whole, kSteps - 1), 2e-5, 1e-5) << row;
+  }
+  memory.begin_step(at::zeros({rows, kL}, at::kBool), {0, 0, 0, 0});
+  EXPECT_EQ(memory.view(0).size(), 0);
+}
+
+TEST(BatchMemory, TokensThatComeAgainJoinLater) {
+  BatchMemory memory(/*rows=*/1, /*capacity=*/8, /*across_documents=*/false, /*overlap=*/2);
+  const auto step = [&](int64_t start) {
+    at::Tensor starts = at::zeros({1, 6}, at::kBool);
+    if (start >= 0) starts[0][start] = true;
+    memory.begin_step(starts);
+    memory.stage(3, at::zeros({1, 6, 1, 4}), at::zeros({1, 6, 1, 4}));
+    memory.commit();
+    return memory.view(3).size();
+  };
+  EXPECT_EQ(step(-1), 4);
+  EXPECT_EQ(step(5), 8) << "the document before goes on up to the tokens that come again";
+  EXPECT_EQ(step(1), 3);
+}
+
 // Transformer-XL: steps over a document are attention with a window over all of it, and nothing
 // flows back into earlier steps.
 TEST(TransformerXL, StepsAreAWindowOverTheDocument) {

@@ -50,6 +50,31 @@ TEST(CrossbatchTraining, DocumentsFollowTheirOrder) {
   for (const int64_t d : {1, 2, 4}) EXPECT_NEAR(drawn.count(d), 100, 40) << d;
 }
 
+TEST(CrossbatchTraining, RowsDrawWhatTheySeeOfTheirMemory) {
+  Experiment experiment = crossbatch_experiment();
+  experiment.crossbatch.memory = 20;
+  EXPECT_EQ(crossbatch_memory_seen(experiment, 3, 1), 20);
+  experiment.crossbatch.memory_seen = {0, 6, 20};
+  std::multiset<int64_t> of_steps, of_rows;
+  for (int64_t i = 0; i < 300; ++i) {
+    of_steps.insert(crossbatch_memory_seen(experiment, i, 2));
+    of_rows.insert(crossbatch_memory_seen(experiment, 2, i));
+  }
+  for (const int64_t seen : {0, 6, 20}) {
+    EXPECT_NEAR(of_steps.count(seen), 100, 40) << seen;
+    EXPECT_NEAR(of_rows.count(seen), 100, 40) << seen;
+  }
+}
+
+// What a row of two steps holds is trained on twice and counted once.
+TEST(CrossbatchTraining, TokensThatComeAgainCountOnce) {
+  Experiment experiment = crossbatch_experiment();
+  experiment.data.overlap = 6;
+  const auto trainer = tiny_trainer(experiment);
+  EXPECT_EQ(trainer->step().tokens, 4 * 6);
+  EXPECT_EQ(trainer->step().tokens, 2 * 4 * 6);
+}
+
 // A threshold that every step passes: the next number in each step, also after a restart.
 TEST(CrossbatchTraining, DocumentsGoByAccuracy) {
   Experiment experiment = crossbatch_experiment();
@@ -118,7 +143,7 @@ TEST(CrossbatchTraining, LearnsAndDependsOnOtherDocuments) {
 TEST(CrossbatchTraining, LossOfTheLastContextCountsItsTokensOnly) {
   Experiment experiment = crossbatch_experiment();
   const double all = tiny_trainer(experiment)->step().loss_tokens;
-  experiment.crossbatch.loss = CrossbatchLoss::kLast;
+  experiment.crossbatch.loss = CrossbatchContexts::kLast;
   const double last = tiny_trainer(experiment)->step().loss_tokens;
   // Two of four rows leave out their second token, which is in the first context.
   EXPECT_EQ(all, 4 * 12 - 2);
@@ -144,6 +169,7 @@ TEST(CrossbatchTraining, MemoryOfEarlierStepsContinuesBitForBit) {
   experiment.crossbatch.documents = {1};
   experiment.crossbatch.memory = 20;
   experiment.crossbatch.memory_from_step = 2;
+  experiment.crossbatch.memory_seen = {6, 20};
   experiment.crossbatch.memory_across_documents = true;  // the tests' rows all begin one
   experiment.model.memory.merge = models::MemoryMerge::kGated;
   experiment.model.memory.window = 12;
@@ -276,6 +302,8 @@ TEST(CrossbatchTraining, ImpossibleExperimentsAreNamed) {
     e.crossbatch.memory = 8;
     e.data.mode = data::LoaderMode::kSlices;
   });
+  refused("crossbatch.memory_seen", [](Experiment& e) { e.crossbatch.memory_seen = {0, 6}; });
+  refused("data.overlap", [](Experiment& e) { e.data.overlap = 5; });
   refused("data.mode", [](Experiment& e) { e.data.mode = data::LoaderMode::kPacked; });
 }
 

@@ -251,7 +251,8 @@ at::Tensor MemoryAttentionMixer::attend_rows(const Inputs& in,
                         .v = v.narrow(1, c * L, L),
                         .sums = own_sums,
                         .first_key = first_key.select(1, c)};
-    Keys keys{.local = local, .contexts = {}, .memory = batch_memory(ragged, layer, c * L, L)};
+    Keys keys{.local = local, .contexts = {}, .memory = {}};
+    if (c >= cross.memory_from_context) keys.memory = batch_memory(ragged, layer, c * L, L);
     if (c > 0) {
       keys.contexts = {whole_part(documents(far.narrow(1, 0, c * L)).flatten(1, 2),
                                   documents(v.narrow(1, 0, c * L)).flatten(1, 2),
