@@ -69,6 +69,8 @@ std::vector<Figure> checkpoint_figures(const Runs& runs);
 
 // Perplexity of a document after others, by the tokens before it.
 std::optional<Figure> document_perplexity(const Runs& runs);
+// One line per model whose text was read with memories of several sizes.
+std::optional<Figure> memory_perplexity(const Runs& runs);
 
 // All figures of tasks that ask for something said in a long text.
 std::vector<Figure> score_figures(const Runs& runs);

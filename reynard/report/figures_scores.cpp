@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
+#include <string>
+#include <vector>
 
 namespace reynard::report {
 
@@ -73,17 +76,23 @@ std::string length_label(int64_t trained) {
       plain);
 }
 
-json run_colors(const Runs& runs) {
+json name_colors(const std::vector<std::string>& names) {
   json domain = json::array();
   json range = json::array();
-  for (size_t i = 0; i < runs.size(); ++i) {
-    domain.push_back(runs[i].name);
+  for (size_t i = 0; i < names.size(); ++i) {
+    domain.push_back(names[i]);
     range.push_back(run_color(i));
   }
   return {{"field", "run"},
           {"type", "nominal"},
           {"scale", {{"domain", domain}, {"range", range}}},
           {"legend", {{"orient", "top"}, {"title", nullptr}}}};
+}
+
+json run_colors(const Runs& runs) {
+  std::vector<std::string> names;
+  for (const RunResults& run : runs) names.push_back(run.name);
+  return name_colors(names);
 }
 
 }  // namespace
@@ -200,6 +209,45 @@ std::optional<Figure> document_perplexity(const Runs& runs) {
                 spec};
 }
 
+std::optional<Figure> memory_perplexity(const Runs& runs) {
+  json values = json::array();
+  std::vector<std::string> names;
+  std::map<std::string, std::string> name_of_model;
+  std::set<double> sizes;
+  for (const RunResults& run : runs) {
+    const json* summary = run.evaluation("perplexity");
+    if (!summary) continue;
+    // -1: none at all; 0: everything, which is no number.
+    const double tokens = number_at(*summary, "/identity/memory/tokens");
+    const double perplexity = number_at(*summary, "/metrics/windowed_perplexity");
+    if (std::isnan(tokens) || tokens == 0 || std::isnan(perplexity)) continue;
+    const auto [name, first] =
+        name_of_model.try_emplace(text_at(*summary, "/identity/model"), run.name);
+    if (first) names.push_back(run.name);
+    sizes.insert(std::max(tokens, 0.0));
+    values.push_back({{"run", name->second},
+                      {"tokens", std::max(tokens, 0.0)},
+                      {"perplexity", rounded(perplexity)}});
+  }
+  if (sizes.size() < 2) return {};
+  json spec = base_spec(260);
+  spec["data"] = {{"values", values}};
+  json x = quantitative("tokens", "tokens of memory (logarithmic but for its begin)");
+  x["axis"] = {{"format", ",d"}, {"values", sizes}, {"labelFlush", 8}};
+  x["scale"] = {{"type", "symlog"}, {"constant", 256}, {"nice", false}};
+  json y = quantitative("perplexity", "perplexity");
+  y["scale"] = {{"zero", false}};
+  spec["encoding"] = {{"x", x}, {"y", y}, {"color", name_colors(names)}};
+  spec["layer"] = {{{"mark", {{"type", "line"}, {"tooltip", true}, {"point", {{"size", 30}}}}}}};
+  return Figure{
+      "memory_perplexity",
+      "What is a longer memory worth?",
+      "Perplexity of the same text, read with a memory of so many of its newest tokens. "
+      "Falling: the model finds what it can use. Rising: more keys disturb more than they "
+      "help. At 0 every context is read by itself.",
+      spec};
+}
+
 namespace {
 
 // Tasks whose scores are a map of two keys.
@@ -294,6 +342,7 @@ std::vector<Figure> score_figures(const Runs& runs) {
   }
   for (const ScoreLines& lines : score_lines_of_tasks()) keep(score_lines(runs, lines));
   keep(document_perplexity(runs));
+  keep(memory_perplexity(runs));
   return figures;
 }
 

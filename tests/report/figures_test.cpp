@@ -12,6 +12,9 @@
 
 #include <cmath>
 #include <map>
+#include <string>
+#include <tuple>
+#include <vector>
 
 namespace reynard::report {
 namespace {
@@ -72,6 +75,38 @@ TEST(Report, MultiplesOfTheTrainingLengthAreMarkedInEveryFigureByLength) {
                                        {"metrics", json::object()},
                                        {"series", {{"documents", documents}}}};
   EXPECT_EQ(test::marks_of(document_perplexity(runs)->spec), expected);
+}
+
+// Results of one model with several memories are one line; no memory is 0, all of it no number.
+TEST(Report, PerplexityByMemoryIsALinePerModel) {
+  Runs runs;
+  const auto add = [&](const char* name, const char* model, int64_t tokens, double perplexity) {
+    RunResults run;
+    run.name = name;
+    run.evaluations["perplexity"] = {
+        {"identity", {{"model", model}, {"memory", {{"tokens", tokens}, {"keys", 0}}}}},
+        {"metrics", {{"windowed_perplexity", perplexity}}}};
+    runs.push_back(run);
+  };
+  add("fot", "aa", -1, 40);
+  EXPECT_FALSE(memory_perplexity(runs)) << "one size is no line";
+  add("fot (2)", "aa", 1024, 30);
+  add("plain", "bb", -1, 36);
+  add("plain (2)", "bb", 1024, 35);
+  add("plain (3)", "bb", 0, 34);
+  const auto points = test::rows_with(memory_perplexity(runs)->spec, "perplexity");
+  ASSERT_EQ(points.size(), 4);
+  const std::vector<std::tuple<std::string, double, double>> expected{
+      {"fot", 0, 40}, {"fot", 1024, 30}, {"plain", 0, 36}, {"plain", 1024, 35}};
+  for (size_t i = 0; i < points.size(); ++i) {
+    const auto& [name, tokens, perplexity] = expected[i];
+    EXPECT_EQ(points[i].at("run"), name);
+    EXPECT_EQ(points[i].at("tokens"), tokens);
+    EXPECT_EQ(points[i].at("perplexity"), perplexity);
+  }
+  const auto figures = score_figures(runs);
+  ASSERT_EQ(figures.size(), 1);
+  EXPECT_EQ(figures[0].id, "memory_perplexity");
 }
 
 // Labels have room, on a phone too.
