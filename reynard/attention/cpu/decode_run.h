@@ -3,6 +3,13 @@
 // 16-bit values are taken apart inside their 32-bit lanes, a shift and a mask each, so that the
 // loop reads whole registers of a page and never shuffles; query and output are kept in the order
 // of dimensions that this gives. Rows that do not fill whole registers are widened to f32 first.
+//
+// A page is worked on in blocks of as many keys as a register has lanes, values one block behind
+// keys, so that the processor has products to form while it waits for a block's weights, and asks
+// for memory at an even rate. Pages lie anywhere, so the hardware cannot guess where the next one
+// is: each load asks for what is read some blocks later, twice. While all of the core's ways to
+// memory are taken it drops what is asked for; the second time finds most lines there or on their
+// way, and brings the others.
 
 #include "reynard/attention/cpu/kernels.h"
 #include "reynard/attention/cpu/vector.h"
@@ -10,11 +17,14 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 namespace reynard::attention::cpu {
 namespace {
 
 constexpr int64_t kKeysPerPage = 64;
+constexpr int kBlocks = kKeysPerPage / kLanes;  // of a page's keys, and of its values
+constexpr int kSteps = 2 * kBlocks;             // of the work on a page, a block each
 
 // A bundle is the register of packed values that one load brings, as kVectors vectors of f32: value
 // i of the bundle is lane i / kVectors of vector i % kVectors.
@@ -41,28 +51,52 @@ int64_t place_of(int64_t d) {
 
 // Everything one thread needs for a run.
 struct DecodeScratch {
-  alignas(64) float logits[kKeysPerPage];
+  alignas(64) float weights[kKeysPerPage];
   alignas(64) float bias[kKeysPerPage];
 
-  // Then: a page of keys and one of values in f32, q and out of each head. All rows padded.
+  // Then: a page of keys and one of values in f32, q and out of each head, its sum of weights in
+  // lanes. All rows padded.
   float* wide_keys() { return reinterpret_cast<float*>(this + 1); }
   float* wide_values(int64_t head_dim) { return wide_keys() + kKeysPerPage * padded(head_dim); }
   float* q(int64_t head_dim) { return wide_values(head_dim) + kKeysPerPage * padded(head_dim); }
   float* out(int64_t head_dim, int64_t group) { return q(head_dim) + group * padded(head_dim); }
+  float* totals(int64_t head_dim, int64_t group) {
+    return out(head_dim, group) + group * padded(head_dim);
+  }
 
   static int64_t padded(int64_t head_dim) { return round_up(head_dim, 2 * kLanes); }
   static int64_t bytes(int64_t head_dim, int64_t group) {
     return sizeof(DecodeScratch) +
-           2 * (kKeysPerPage + group) * padded(head_dim) * static_cast<int64_t>(sizeof(float));
+           (2 * (kKeysPerPage + group) * padded(head_dim) + group * kLanes) *
+               static_cast<int64_t>(sizeof(float));
   }
 };
 
-// The 64 rows of a page, and the distance to those of the run's next page.
-template <class Value>
+// Rows of a page. Loops over rows of a length that is known when they are compiled take half of the
+// time; kLength 0 is any.
+template <class ValueType, int64_t kLength = 0>
 struct Rows {
+  using Value = ValueType;
   const Value* data = nullptr;
-  int64_t stride = 0, ahead = 0;
-  Rows from(int64_t row, int64_t dim) const { return {data + row * stride + dim, stride, ahead}; }
+  int64_t any_length = 0;
+
+  int64_t length() const { return kLength > 0 ? kLength : any_length; }  // fills whole bundles
+  Rows from(int64_t row) const { return {data + row * length(), any_length}; }
+};
+
+// What is asked for while a block is worked on: the same places of two later blocks. Into the
+// first-level cache: that leaves the ways to the second-level cache to main memory.
+template <class Value>
+struct LaterBlocks {
+  const Value *near = nullptr, *far = nullptr;
+  void ask(int64_t place) const {
+    __builtin_prefetch(near + place, 0, 3);
+    __builtin_prefetch(far + place, 0, 3);
+  }
+};
+// For the second head of a group and pages in f32, whose rows are in the cache.
+struct NothingLater {
+  void ask(int64_t /*place*/) const {}
 };
 
 // sum += key * query, for one bundle.
@@ -83,19 +117,12 @@ inline void add_product(Vec& sum, const BFloat16* from, const Vec (&query)[2]) {
 }
 #endif
 
-// Into the first-level cache: what is asked for there while a page is worked on leaves the ways to
-// the second-level cache to main memory.
-inline void prefetch_page(const void* p) {
-  __builtin_prefetch(p, 0, 3);
-}
-
-// q . k of kLanes keys, one in each lane. Pages lie anywhere, so the hardware cannot guess where
-// the next one is: each load of a page asks for a place of the next, `ahead` values away, in the
-// order in which they lie there.
-template <class Value>
-inline Vec dot_products(Rows<Value> keys, const float* q, int64_t num_bundles) {
+// q . k of kLanes keys, one in each lane.
+template <class Keys, class Later>
+inline Vec dot_products(Keys keys, const float* q, Later later) {
+  using Value = typename Keys::Value;
   Vec sums[kLanes] = {};
-  for (int64_t n = 0; n < num_bundles; ++n) {
+  for (int64_t n = 0; n < keys.length() / kBundle<Value>; ++n) {
     Vec query[kVectors<Value>];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors<Value>; ++v) {
@@ -103,150 +130,199 @@ inline Vec dot_products(Rows<Value> keys, const float* q, int64_t num_bundles) {
     }
 #pragma GCC unroll 16
     for (int t = 0; t < kLanes; ++t) {
-      prefetch_page(keys.data + keys.ahead + (n * kLanes + t) * kBundle<Value>);
-      add_product(sums[t], keys.data + t * keys.stride + n * kBundle<Value>, query);
+      later.ask((n * kLanes + t) * kBundle<Value>);  // in the order in which they lie there
+      add_product(sums[t], keys.data + t * keys.length() + n * kBundle<Value>, query);
     }
   }
   return sums_of_lanes(sums);
 }
 
-// out += sum over keys [begin, end) of weight * value, for kBundles bundles of dimensions. The sum
-// over the page starts from zero, so that rounding does not grow with the number of keys.
-template <int kBundles, class Value>
-inline void add_values(Rows<Value> values, const float* weights, KeyRange keys, float* out) {
-  constexpr int kSums = kBundles * kVectors<Value>;
-  Vec sums[kSums] = {};
-  for (int64_t t = keys.begin; t < keys.end; ++t) {
-    const Vec weight = splat(weights[t]);
+// sums += weight * value, for kBundles bundles of one row.
+template <int kBundles, class Values, class Later>
+inline void add_row(
+    Vec* sums, const float* weight, Values values, int64_t row, int64_t dim, Later later) {
+  using Value = typename Values::Value;
+  const Vec factor = splat(weight[row]);
 #pragma GCC unroll 4
-    for (int n = 0; n < kBundles; ++n) {
-      Vec value[kVectors<Value>];
-      const Value* from = values.data + t * values.stride + n * kBundle<Value>;
-      prefetch_page(from + values.ahead);
-      unpack(from, value);
+  for (int n = 0; n < kBundles; ++n) {
+    const int64_t place = row * values.length() + dim + n * kBundle<Value>;
+    Vec value[kVectors<Value>];
+    later.ask(place);
+    unpack(values.data + place, value);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors<Value>; ++v) {
-        sums[n * kVectors<Value> + v] += weight * value[v];
-      }
-    }
+    for (int v = 0; v < kVectors<Value>; ++v) sums[n * kVectors<Value> + v] += factor * value[v];
   }
+}
+
+// out += sum over rows [begin, end) of a block of weight * value, for kBundles bundles of
+// dimensions from `dim` on. Even and odd rows are added apart, which hides the latency.
+template <int kBundles, class Values, class Later>
+inline void add_values(
+    Values values, const float* weights, KeyRange rows, int64_t dim, Later later, float* out) {
+  constexpr int kSums = kBundles * kVectors<typename Values::Value>;
+  Vec even[kSums] = {}, odd[kSums] = {};
+  int64_t t = rows.begin;
+  for (; t + 2 <= rows.end; t += 2) {
+    add_row<kBundles>(even, weights, values, t, dim, later);
+    add_row<kBundles>(odd, weights, values, t + 1, dim, later);
+  }
+  if (t < rows.end) add_row<kBundles>(even, weights, values, t, dim, later);
 #pragma GCC unroll 8
-  for (int i = 0; i < kSums; ++i) store(out + i * kLanes, load(out + i * kLanes) + sums[i]);
-}
-
-// Base-2 logits of a page's keys; -inf outside the range. All 64 rows are read: what lies behind
-// the last token of a sequence is masked.
-template <class Value>
-void page_logits(const PageRun& run,
-                 int64_t h,
-                 int32_t page,
-                 Rows<Value> keys,
-                 KeyRange range,
-                 DecodeScratch& s) {
-  if (run.sums) {
-    const double* sums = run.sums + (page * run.group + h) * kKeysPerPage;
-    const double query_sum = run.query_sums[h];
-    for (int64_t t = 0; t < kKeysPerPage; ++t) {
-      s.bias[t] = static_cast<float>((query_sum - sums[t]) * kLog2EExact);
-    }
-  }
-  const float* q = s.q(run.D) + h * DecodeScratch::padded(run.D);
-  IntVec lane;
-  for (int i = 0; i < kLanes; ++i) lane[i] = i;
-  for (int64_t t = 0; t < kKeysPerPage; t += kLanes) {
-    Vec logit = dot_products(keys.from(t, 0), q, div_up(run.D, kBundle<Value>)) *
-                static_cast<float>(run.scale * kLog2EExact);
-    if (run.sums) logit += load(s.bias + t);
-    const IntVec index = lane + static_cast<int32_t>(t);
-    const IntVec seen =
-        (index >= static_cast<int32_t>(range.begin)) & (index < static_cast<int32_t>(range.end));
-    store(s.logits + t, seen ? logit : splat(-kInfinity));
+  for (int i = 0; i < kSums; ++i) {
+    float* to = out + dim + i * kLanes;
+    store(to, load(to) + (even[i] + odd[i]));
   }
 }
 
-// Logits to weights relative to largest, which rises when they exceed it by more than 8: sums stay
-// far from overflow and out is seldom rescaled.
-inline void weigh_page(
-    DecodeScratch& s, float& largest, float& total, float* out, int64_t num_dims) {
+// One head's softmax over the pages so far.
+struct HeadSums {
+  const float* q;
+  float *largest, *out, *total;  // total in lanes
+};
+
+// Weights of block b relative to the largest logit, which rises when they exceed it by more than
+// 8: sums stay far from overflow and out, of `length`, is seldom rescaled.
+inline void weigh_block(Vec logits, int b, int64_t length, const HeadSums& head, DecodeScratch& s) {
   constexpr float kSlack = 8;
-  Vec highest = load(s.logits);
-  for (int64_t t = kLanes; t < kKeysPerPage; t += kLanes) {
-    highest = at_least(highest, load(s.logits + t));
+  if (any(~(logits <= splat(*head.largest + kSlack)))) {
+    const float block_largest = largest_lane(logits);
+    const float factor = exp2<6>(splat(*head.largest - block_largest))[0];
+    *head.largest = block_largest;
+    store(head.total, load(head.total) * factor);
+    for (int64_t d = 0; d < length; ++d) head.out[d] *= factor;
+    for (int i = 0; i < b * kLanes; ++i) s.weights[i] *= factor;  // the last block's are not in out
   }
-  const float page_largest = largest_lane(highest);
-  if (!(page_largest <= largest + kSlack)) {
-    const float factor = exp2<6>(splat(largest - page_largest))[0];
-    largest = page_largest;
-    total *= factor;
-    for (int64_t d = 0; d < num_dims; ++d) out[d] *= factor;
-  }
+  const float largest = *head.largest;
   const float shift = largest == -kInfinity ? 0 : largest;  // keeps -inf and NaN as they are
-  Vec sum = {};
-  for (int64_t t = 0; t < kKeysPerPage; t += kLanes) {
-    const Vec weight = exp2<6>(load(s.logits + t) - shift);
-    store(s.logits + t, weight);
-    sum += weight;
-  }
-  total += sum_of_lanes(sum);
+  const Vec weights = exp2<6>(logits - shift);
+  store(s.weights + b * kLanes, weights);
+  store(head.total, load(head.total) + weights);
 }
 
-// Adds a page to the softmax of each head that reads some of its keys.
-//   first_key: where the page begins in the run
-template <class Value>
+// Base-2 logits of block b's keys; -inf outside the range. All rows are read: what lies behind the
+// last token of a sequence is masked.
+template <class Keys, class Later>
+inline Vec block_logits(const PageRun& run,
+                        const float* q,
+                        Keys keys,
+                        int b,
+                        KeyRange range,
+                        Later later,
+                        const DecodeScratch& s) {
+  Vec logits =
+      dot_products(keys.from(b * kLanes), q, later) * static_cast<float>(run.scale * kLog2EExact);
+  if (run.sums) logits += load(s.bias + b * kLanes);
+  IntVec index;
+  for (int i = 0; i < kLanes; ++i) index[i] = i;
+  index += b * kLanes;
+  const IntVec seen =
+      (index >= static_cast<int32_t>(range.begin)) & (index < static_cast<int32_t>(range.end));
+  return seen ? logits : splat(-kInfinity);
+}
+
+template <class Values, class Later>
+inline void add_block(Values values,
+                      int b,
+                      KeyRange range,
+                      Later later,
+                      const HeadSums& head,
+                      const DecodeScratch& s) {
+  using Value = typename Values::Value;
+  constexpr int kWide = 4 / kVectors<Value>;  // bundles that make four sums
+  const KeyRange rows = {max_of(range.begin - b * kLanes, 0),
+                         min_of(range.end - b * kLanes, kLanes)};
+  const float* weights = s.weights + b * kLanes;
+  const Values block = values.from(b * kLanes);
+  int64_t d = 0;
+  for (; d + kWide * kBundle<Value> <= block.length(); d += kWide * kBundle<Value>) {
+    add_values<kWide>(block, weights, rows, d, later, head.out);
+  }
+  for (; d < block.length(); d += kBundle<Value>) {
+    add_values<1>(block, weights, rows, d, later, head.out);
+  }
+}
+
+// Which step of a page block b of the keys is, and of the values.
+constexpr int key_step(int b) {
+  return b == 0 ? 0 : 2 * b - 1;
+}
+constexpr int value_step(int b) {
+  return b + 1 == kBlocks ? kSteps - 1 : 2 * b + 2;
+}
+
+// Adds a page to the softmax of one head.
+//   range: the keys of the page that it reads
+//   later_of: what a step asks for
+template <class PageRows, class LaterOf>
 void add_page(const PageRun& run,
-              const RunSoftmax& result,
-              int32_t page,
-              int64_t first_key,
-              Rows<Value> keys,
-              Rows<Value> values,
+              PageRows keys,
+              PageRows values,
+              KeyRange range,
+              const LaterOf& later_of,
+              const HeadSums& head,
               DecodeScratch& s) {
-  constexpr int kWide = 4 / kVectors<Value>;  // bundles that make four sums: hides the latency
-  const int64_t num_dims = round_up(run.D, kBundle<Value>);
-  for (int64_t h = 0; h < run.group; ++h) {
-    const KeyRange range = {max_of(run.ranges[h].begin - first_key, 0),
-                            min_of(run.ranges[h].end - first_key, kKeysPerPage)};
-    if (range.empty()) continue;
-    page_logits(run, h, page, keys, range, s);
-    float* out = s.out(run.D, run.group) + h * DecodeScratch::padded(run.D);
-    weigh_page(s, result.largest[h], result.total[h], out, num_dims);
-    if (!values.data) continue;
-    int64_t d = 0;
-    for (; d + kWide * kBundle<Value> <= num_dims; d += kWide * kBundle<Value>) {
-      add_values<kWide>(values.from(0, d), s.logits, range, out + d);
+  for (int b = 0; b <= kBlocks; ++b) {
+    if (b < kBlocks) {
+      const auto later = later_of(key_step(b));
+      const Vec logits = block_logits(run, head.q, keys, b, range, later, s);
+      weigh_block(logits, b, keys.length(), head, s);
     }
-    for (; d < num_dims; d += kBundle<Value>) {
-      add_values<1>(values.from(0, d), s.logits, range, out + d);
+    if (b > 0 && values.data) {
+      add_block(values, b - 1, range, later_of(value_step(b - 1)), head, s);
     }
   }
 }
+
+// Where the blocks of a page and of the next one lie, by step.
+template <class Value>
+class Blocks {
+ public:
+  template <class PageRows>
+  Blocks(PageRows keys, PageRows values, const Value* next_keys, const Value* next_values) {
+    constexpr int64_t kFarBytes = 12288;
+    const int64_t size = kLanes * keys.length();
+    far_ = min_of(max_of(kFarBytes / (size * static_cast<int64_t>(sizeof(Value))), 2), kSteps);
+    list(keys.data, values.data, size, data_);
+    list(next_keys, next_values, size, data_ + kSteps);
+  }
+  LaterBlocks<Value> after(int step) const { return {data_[step + far_ / 2], data_[step + far_]}; }
+
+ private:
+  static void list(const Value* keys, const Value* values, int64_t size, const Value** data) {
+    if (!values) values = keys;
+    for (int b = 0; b < kBlocks; ++b) {
+      data[key_step(b)] = keys + b * size;
+      data[value_step(b)] = values + b * size;
+    }
+  }
+
+  const Value* data_[2 * kSteps];
+  int64_t far_;  // steps
+};
 
 // Rows that fill whole registers are read where they lie ...
-template <class Value>
+template <class Value, int64_t kHeadDim = 0>
 struct InPlace {
   using Element = Value;
-  Rows<Value> operator()(const Value* rows,
-                         int64_t head_dim,
-                         int64_t ahead,
-                         float* /*wide*/) const {
-    return {rows, head_dim, ahead};
+  static constexpr bool kAsks = true;
+  Rows<Value, kHeadDim> operator()(const Value* rows, int64_t head_dim, float* /*wide*/) const {
+    return {rows, head_dim};
   }
 };
 // ... others as f32, padded with zeros.
 template <class Value>
 struct Widened {
   using Element = float;
-  Rows<float> operator()(const Value* rows,
-                         int64_t head_dim,
-                         int64_t /*ahead*/,
-                         float* wide) const {
-    const int64_t stride = DecodeScratch::padded(head_dim);
-    if (!rows) return {};
+  static constexpr bool kAsks = false;
+  Rows<float> operator()(const Value* rows, int64_t head_dim, float* wide) const {
+    const int64_t length = DecodeScratch::padded(head_dim);
+    if (!rows) return {nullptr, length};
     for (int64_t t = 0; t < kKeysPerPage; ++t) {
-      float* to = wide + t * stride;
+      float* to = wide + t * length;
       for (int64_t d = 0; d < head_dim; ++d) to[d] = to_float(rows[t * head_dim + d]);
-      for (int64_t d = head_dim; d < stride; ++d) to[d] = 0;
+      for (int64_t d = head_dim; d < length; ++d) to[d] = 0;
     }
-    return {wide, stride, 0};
+    return {wide, length};
   }
 };
 
@@ -262,43 +338,80 @@ inline KeyRange union_of_ranges(const PageRun& run) {
   return all;
 }
 
+// The gate's share of a page's logits: of its 64 keys, for one head.
+inline void page_bias(const PageRun& run, int64_t h, int32_t page, DecodeScratch& s) {
+  const double* sums = run.sums + (page * run.group + h) * kKeysPerPage;
+  const double query_sum = run.query_sums[h];
+  for (int64_t t = 0; t < kKeysPerPage; ++t) {
+    s.bias[t] = static_cast<float>((query_sum - sums[t]) * kLog2EExact);
+  }
+}
+
 template <class Value, class Access>
 void decode_pages(const PageRun& run,
                   const RunSoftmax& result,
                   const Access& access,
                   DecodeScratch& s) {
+  using Element = typename Access::Element;
   const int64_t page_values = kKeysPerPage * run.D, padded = DecodeScratch::padded(run.D);
-  const auto place = [](int64_t d) { return place_of<typename Access::Element>(d); };
-  float *q = s.q(run.D), *out = s.out(run.D, run.group);
-  memset(q, 0, 2 * run.group * padded * sizeof(float));  // and out, which follows it
+  float *q = s.q(run.D), *out = s.out(run.D, run.group), *totals = s.totals(run.D, run.group);
+  // And out and totals, which follow it.
+  memset(q, 0, (2 * padded + kLanes) * run.group * sizeof(float));
   for (int64_t h = 0; h < run.group; ++h) {
     result.largest[h] = -kInfinity;
-    result.total[h] = 0;
-    for (int64_t d = 0; d < run.D; ++d) q[h * padded + place(d)] = run.q[h * run.D + d];
+    for (int64_t d = 0; d < run.D; ++d) q[h * padded + place_of<Element>(d)] = run.q[h * run.D + d];
   }
-  const auto rows_of = [&](const void* pool, int32_t page, int64_t ahead, float* wide) {
+  const auto rows_of = [&](const void* pool, int64_t n) {
     const auto* first = static_cast<const Value*>(pool);
-    return access(first ? first + page * page_values : nullptr, run.D, ahead, wide);
+    return first ? first + run.pages[n] * page_values : nullptr;
   };
-  const KeyRange range = union_of_ranges(run);
-  for (int64_t n = range.begin / kKeysPerPage; n * kKeysPerPage < range.end; ++n) {
-    const int32_t page = run.pages[n];
-    const bool last = (n + 1) * kKeysPerPage >= range.end;
-    const int64_t ahead = last ? 0 : (run.pages[n + 1] - page) * page_values;
-    if (run.sums && !last) {
-      const double* sums = run.sums + run.pages[n + 1] * run.group * kKeysPerPage;
+  const KeyRange all = union_of_ranges(run);
+  for (int64_t n = all.begin / kKeysPerPage; n * kKeysPerPage < all.end; ++n) {
+    const int64_t next = (n + 1) * kKeysPerPage < all.end ? n + 1 : n;
+    if (run.sums) {
+      const double* sums = run.sums + run.pages[next] * run.group * kKeysPerPage;
       for (int64_t t = 0; t < run.group * kKeysPerPage; t += 8) prefetch(sums + t);
     }
-    add_page(run,
-             result,
-             page,
-             n * kKeysPerPage,
-             rows_of(run.keys, page, ahead, s.wide_keys()),
-             rows_of(run.values, page, ahead, s.wide_values(run.D)),
-             s);
+    const auto keys = access(rows_of(run.keys, n), run.D, s.wide_keys());
+    const auto values = access(rows_of(run.values, n), run.D, s.wide_values(run.D));
+    bool first = true;
+    for (int64_t h = 0; h < run.group; ++h) {
+      const KeyRange range = {max_of(run.ranges[h].begin - n * kKeysPerPage, 0),
+                              min_of(run.ranges[h].end - n * kKeysPerPage, kKeysPerPage)};
+      if (range.empty()) continue;
+      if (run.sums) page_bias(run, h, run.pages[n], s);
+      const HeadSums head = {
+          q + h * padded, result.largest + h, out + h * padded, totals + h * kLanes};
+      if constexpr (Access::kAsks) {
+        if (std::exchange(first, false)) {
+          const Blocks<Value> blocks(
+              keys, values, rows_of(run.keys, next), rows_of(run.values, next));
+          const auto later_of = [&](int step) { return blocks.after(step); };
+          add_page(run, keys, values, range, later_of, head, s);
+          continue;
+        }
+      }
+      const auto nothing = [](int /*step*/) { return NothingLater{}; };
+      add_page(run, keys, values, range, nothing, head, s);
+    }
   }
   for (int64_t h = 0; h < run.group; ++h) {
-    for (int64_t d = 0; d < run.D; ++d) result.out[h * run.D + d] = out[h * padded + place(d)];
+    result.total[h] = sum_of_lanes(load(totals + h * kLanes));
+    for (int64_t d = 0; d < run.D; ++d) {
+      result.out[h * run.D + d] = out[h * padded + place_of<Element>(d)];
+    }
+  }
+}
+
+template <class Value>
+void decode_in_place(const PageRun& run, const RunSoftmax& result, DecodeScratch& s) {
+  switch (run.D) {
+    case 64:
+      return decode_pages<Value>(run, result, InPlace<Value, 64>{}, s);
+    case 128:
+      return decode_pages<Value>(run, result, InPlace<Value, 128>{}, s);
+    default:
+      return decode_pages<Value>(run, result, InPlace<Value>{}, s);
   }
 }
 
@@ -307,12 +420,10 @@ inline void decode_run(const PageRun& run, const RunSoftmax& result, char* scrat
   auto& s = *reinterpret_cast<DecodeScratch*>(scratch);
   switch (run.element) {
     case Element::kFloat:
-      if (run.D % kBundle<float> == 0) return decode_pages<float>(run, result, InPlace<float>{}, s);
+      if (run.D % kBundle<float> == 0) return decode_in_place<float>(run, result, s);
       return decode_pages<float>(run, result, Widened<float>{}, s);
     case Element::kBFloat16:
-      if (run.D % kBundle<BFloat16> == 0) {
-        return decode_pages<BFloat16>(run, result, InPlace<BFloat16>{}, s);
-      }
+      if (run.D % kBundle<BFloat16> == 0) return decode_in_place<BFloat16>(run, result, s);
       return decode_pages<BFloat16>(run, result, Widened<BFloat16>{}, s);
     case Element::kHalf:
       return decode_pages<Half>(run, result, Widened<Half>{}, s);
