@@ -67,9 +67,7 @@ struct LoaderConfig {
     field("length", self.length, "tokens of a row", kDimension);
     field("overlap",
           self.overlap,
-          "with mode = \"ordered\": so many of a row's last tokens are read again at the begin of "
-          "its "
-          "next one",
+          "mode = \"ordered\": so many of a row's last tokens begin the next row too",
           config::non_negative);
     field("seed", self.seed, "seed of the order of documents");
     field("repeat_fraction",
