@@ -228,13 +228,16 @@ at::Tensor gate_sums_backward(const at::Tensor& dsums,
   if (dgate.numel() == 0) return dgate;
   GateGradient gradient;
   gradient.scan = scan_of(log_gate);
+  gradient.scan.overlaps = current_path() >= Path::kSm90;
   gradient.dsums = dsums.const_data_ptr<double>();
   if (first_key.defined()) {
     gradient.first_key = first_key.const_data_ptr<int32_t>();
     gradient.Tq = static_cast<int>(first_key.size(1));
   }
   gradient.dgate = dgate.mutable_data_ptr();
-  gate_sums_backward(gradient, c10::cuda::getCurrentCUDAStream());
+  const at::Tensor scratch =
+      at::empty({gate_gradient_scratch_bytes(gradient.scan)}, log_gate.options().dtype(at::kByte));
+  gate_sums_backward(gradient, scratch.data_ptr(), c10::cuda::getCurrentCUDAStream());
   return dgate;
 }
 

@@ -8,10 +8,10 @@ namespace reynard::attention::cuda {
 
 namespace {
 
-constexpr int kThreads = 1024;
+constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kOwn = 4;  // consecutive positions per thread and step
-constexpr int kStep = kThreads * kOwn;
+constexpr int kOwn = 4;                  // consecutive positions per thread
+constexpr int kPiece = kThreads * kOwn;  // positions that a block of threads walks over
 
 // A running sum that may start anew: what lies before a restart does not reach beyond it.
 struct Run {
@@ -43,13 +43,13 @@ __device__ Run scanned_before(const Run& own, Run* warps, Run& whole) {
   if (lane == 31) warps[warp] = run;
   __syncthreads();
   if (warp == 0) {
-    Run total = warps[lane];
+    Run total = lane < kWarps ? warps[lane] : Run{};
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
       const Run other = shuffled_up(total, distance);
       if (lane >= distance) total = join(other, total);
     }
-    warps[lane] = total;
+    if (lane < kWarps) warps[lane] = total;
   }
   __syncthreads();
   Run before = shuffled_up(run, 1);
@@ -59,42 +59,115 @@ __device__ Run scanned_before(const Run& own, Run* warps, Run& whole) {
   return before;
 }
 
-// Positions are walked from the last to the first.
-template <class Scalar>
-__global__ void __launch_bounds__(kThreads) gradient_kernel(const GateGradient g) {
-  __shared__ Run warps[kWarps];
-  const GateScan& scan = g.scan;
-  const int row = blockIdx.x, b = row / scan.H, h = row % scan.H;
-  const int64_t column = int64_t{b} * scan.T * scan.H + h;
-  const auto* gates = static_cast<const Scalar*>(scan.log_gate) + column;
-  auto* out = static_cast<Scalar*>(g.dgate) + column;
-  const double* dsums = g.dsums + int64_t{row} * scan.T;
+// ---- the gradient: pieces of positions by themselves, then each with what lies after it ----
+
+__host__ __device__ int num_pieces(int T) {
+  return (T + kPiece - 1) / kPiece;
+}
+
+// Positions are walked from the last to the first; piece 0 is that of the last ones.
+class Piece {
+ public:
+  __device__ explicit Piece(const GateGradient& g)
+      : g_(g),
+        number_(blockIdx.x % num_pieces(g.scan.T)),
+        row_(blockIdx.x / num_pieces(g.scan.T)),
+        first_(g.scan.T - 1 - number_ * kPiece - static_cast<int>(threadIdx.x) * kOwn) {
+    const double* dsums = g.dsums + row_ * g.scan.T;
+    Run own;
+#pragma unroll
+    for (int e = 0; e < kOwn; ++e) {
+      const int t = position(e);
+      if (t >= 0) own = is_idle(t) ? Run{0, true} : Run{own.sum + dsums[t], own.restarted};
+      until_[e] = own;
+    }
+  }
+
+  __device__ int number() const {
+    return number_;
+  }
+  __device__ int64_t row() const {
+    return row_;
+  }
+  __device__ int position(int e) const {
+    return first_ - e;
+  }
+  // Of the own positions.
+  __device__ const Run& whole() const {
+    return until_[kOwn - 1];
+  }
+  __device__ const Run& until(int e) const {
+    return until_[e];
+  }
+
   // A gate that has no effect (its token sees nothing before itself): gradient 0, and the sum
   // starts anew for the tokens before it.
-  const auto is_idle = [&](int t) {
-    const int query = t - (scan.T - g.Tq);
-    return g.first_key && query >= 0 && g.first_key[int64_t{b} * g.Tq + query] >= t;
-  };
-  Run carry;
-  for (int base = 0; base < scan.T; base += kStep) {
-    const int first = scan.T - 1 - base - static_cast<int>(threadIdx.x) * kOwn;
-    Run own, until[kOwn];
-    for (int e = 0; e < kOwn; ++e) {
-      const int t = first - e;
-      if (t >= 0) own = is_idle(t) ? Run{0, true} : Run{own.sum + dsums[t], own.restarted};
-      until[e] = own;
-    }
-    Run whole;
-    const Run before = join(carry, scanned_before(own, warps, whole));
-    for (int e = 0; e < kOwn; ++e) {
-      const int t = first - e;
-      if (t < 0) continue;
-      const int64_t index = int64_t{t} * scan.H;
-      const bool silent = is_idle(t) || static_cast<double>(gates[index]) < kSmallestLogGate;
-      out[index] = silent ? Scalar{0} : static_cast<Scalar>(join(before, until[e]).sum);
-    }
+  __device__ bool is_idle(int t) const {
+    const int query = t - (g_.scan.T - g_.Tq);
+    return g_.first_key && query >= 0 && g_.first_key[row_ / g_.scan.H * g_.Tq + query] >= t;
+  }
+
+ private:
+  const GateGradient& g_;
+  int number_;
+  int64_t row_;
+  int first_;
+  Run until_[kOwn];
+};
+
+//   totals (B, H, pieces)
+__global__ void __launch_bounds__(kThreads) piece_totals_kernel(const GateGradient g, Run* totals) {
+  let_next_kernel_start();
+  __shared__ Run warps[kWarps];
+  const Piece piece(g);
+  Run whole;
+  scanned_before(piece.whole(), warps, whole);
+  if (threadIdx.x == 0) totals[blockIdx.x] = whole;
+}
+
+template <class Scalar>
+__global__ void __launch_bounds__(kThreads)
+    gradient_kernel(const GateGradient g, const Run* totals) {
+  __shared__ Run warps[kWarps];
+  const GateScan& scan = g.scan;
+  const Piece piece(g);
+  Run whole, carry;
+  const Run before_own = scanned_before(piece.whole(), warps, whole);
+  wait_for_kernel_before();
+  const Run* of_row = totals + piece.row() * num_pieces(scan.T);
+  for (int base = 0; base < piece.number(); base += kThreads) {
+    const int i = base + static_cast<int>(threadIdx.x);
+    scanned_before(i < piece.number() ? of_row[i] : Run{}, warps, whole);
     carry = join(carry, whole);
   }
+  const Run before = join(carry, before_own);
+  const int64_t column = piece.row() / scan.H * scan.T * scan.H + piece.row() % scan.H;
+  const auto* gates = static_cast<const Scalar*>(scan.log_gate) + column;
+  auto* out = static_cast<Scalar*>(g.dgate) + column;
+#pragma unroll
+  for (int e = 0; e < kOwn; ++e) {
+    const int t = piece.position(e);
+    if (t < 0) continue;
+    const int64_t index = int64_t{t} * scan.H;
+    const bool silent = piece.is_idle(t) || static_cast<double>(gates[index]) < kSmallestLogGate;
+    out[index] = silent ? Scalar{0} : static_cast<Scalar>(join(before, piece.until(e)).sum);
+  }
+}
+
+template <class Scalar>
+void launch_gradient(const GateGradient& g, void* scratch, cudaStream_t stream) {
+  auto* totals = static_cast<Run*>(scratch);
+  const unsigned blocks = g.scan.B * g.scan.H * num_pieces(g.scan.T);
+  piece_totals_kernel<<<blocks, kThreads, 0, stream>>>(g, totals);
+  REYNARD_CUDA_CHECK_LAUNCH();
+  launch_early(gradient_kernel<Scalar>,
+               dim3(blocks),
+               kThreads,
+               stream,
+               g.scan.overlaps,
+               g,
+               static_cast<const Run*>(totals));
+  REYNARD_CUDA_CHECK_LAUNCH();
 }
 
 // ---- sums: chunks of positions by themselves, then each with what lies before it ----
@@ -245,14 +318,13 @@ void gate_sums(const GateScan& scan, double* totals, double* sums, cudaStream_t 
   run(scan, totals, sums, stream);
 }
 
-void gate_sums_backward(const GateGradient& gradient, cudaStream_t stream) {
-  const unsigned rows = gradient.scan.B * gradient.scan.H;
-  if (gradient.scan.is_double) {
-    gradient_kernel<double><<<rows, kThreads, 0, stream>>>(gradient);
-  } else {
-    gradient_kernel<float><<<rows, kThreads, 0, stream>>>(gradient);
-  }
-  REYNARD_CUDA_CHECK_LAUNCH();
+int64_t gate_gradient_scratch_bytes(const GateScan& scan) {
+  return int64_t{scan.B} * scan.H * num_pieces(scan.T) * static_cast<int64_t>(sizeof(Run));
+}
+
+void gate_sums_backward(const GateGradient& gradient, void* scratch, cudaStream_t stream) {
+  const auto run = gradient.scan.is_double ? &launch_gradient<double> : &launch_gradient<float>;
+  run(gradient, scratch, stream);
 }
 
 }  // namespace reynard::attention::cuda

@@ -28,6 +28,7 @@ struct GateGradient {
   int Tq = 0;
   void* dgate = nullptr;  // (B, T, H) of the dtype of the gates
 };
-void gate_sums_backward(const GateGradient& gradient, cudaStream_t stream);
+int64_t gate_gradient_scratch_bytes(const GateScan& scan);
+void gate_sums_backward(const GateGradient& gradient, void* scratch, cudaStream_t stream);
 
 }  // namespace reynard::attention::cuda
