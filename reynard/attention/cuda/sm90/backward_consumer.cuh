@@ -169,13 +169,14 @@ class Consumer {
     has_pending_ = true;
   }
 
-  // The keys will be overwritten.
+  // The last that a task does with its keys, which will be overwritten.
   __device__ __forceinline__ void finish_pending() {
-    if (!has_pending_) return;
+    if (!has_pending_) return arrive_warp(&s_.keys_empty);
     const int buffer = (count_ - 1) % 2;
     issue_pending(buffer, /*steps_since=*/0);
     const SplitSum sum = query_sum(buffer);
     wgmma_wait<0>();
+    arrive_warp(&s_.keys_empty);
     send_pending(buffer, sum);
     has_pending_ = false;
   }
@@ -453,9 +454,8 @@ class Consumer {
   }
 
   __device__ __forceinline__ void finish_task() {
-    store_key_sums();
     finish_pending();
-    arrive_warp(&s_.keys_empty);
+    store_key_sums();
     if (!p_.head_sums) {
       store_rows(p_.task.dk, dk_, p_.task.problem.scale);
       store_rows(p_.task.dv, dv_, 1);

@@ -27,17 +27,7 @@ class Producer {
       const int task = atomicAdd(p_.plan.next_task, 1);
       if (task >= p_.num_tasks) break;
       take(task);
-      const int g = h_ / (p_.task.problem.H / p_.task.problem.G);
-      wait(shared_address(&s_.keys_empty), parity);
-      const uint32_t full = shared_address(&s_.keys_full);
-      arrive_expecting(full, 2 * C::kKeyBytes);
-      for (int half = 0; half < C::kHalves; ++half) {
-        const TilePosition at = {half * 64, n_ * kKeysPerBlock, g, b_};
-        const uint32_t offset = half * kKeysPerBlock * kRowBytes;
-        load_tile(shared_address(s_.keys) + offset, p_.k, at, full);
-        load_tile(shared_address(s_.values) + offset, p_.v, at, full);
-      }
-      walk();
+      walk(parity);
     }
     push({.stop = true});
   }
@@ -65,7 +55,22 @@ class Producer {
     return max(group_begin_ - blocks.first, 0) + of_group;
   }
 
-  __device__ void walk() {
+  __device__ void load_keys(uint32_t parity) {
+    const int g = h_ / (p_.task.problem.H / p_.task.problem.G);
+    wait(shared_address(&s_.keys_empty), parity);
+    const uint32_t full = shared_address(&s_.keys_full);
+    arrive_expecting(full, 2 * C::kKeyBytes);
+    for (int half = 0; half < C::kHalves; ++half) {
+      const TilePosition at = {half * 64, n_ * kKeysPerBlock, g, b_};
+      const uint32_t offset = half * kKeysPerBlock * kRowBytes;
+      load_tile(shared_address(s_.keys) + offset, p_.k, at, full);
+      load_tile(shared_address(s_.values) + offset, p_.v, at, full);
+    }
+  }
+
+  // The queries of the first step are asked for before the keys: their place is free while the task
+  // before still needs its own keys.
+  __device__ void walk(uint32_t keys_parity) {
     const int64_t head = int64_t{b_} * p_.task.problem.H + h_;
     const TileRange tiles = p_.plan.tiles[head * p_.num_key_blocks + n_];
     const TileKeys* keys = p_.plan.keys + head * p_.num_steps;
@@ -73,6 +78,7 @@ class Producer {
     if (tiles.last < 0) {
       step.last_of_task = true;
       push(step);
+      load_keys(keys_parity);
     }
     for (int m = tiles.first; m <= tiles.last; ++m) {
       const auto [blocks, start, full_begin, full_end] = keys[m];
@@ -81,6 +87,7 @@ class Producer {
       step.start = start, step.full_begin = full_begin, step.full_end = full_end;
       step.last_of_task = m == tiles.last;
       push(step);
+      if (step.first_of_task) load_keys(keys_parity);
       step.first_of_task = false;
     }
   }
