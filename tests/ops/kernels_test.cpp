@@ -160,21 +160,29 @@ TEST_P(Kernels, GatedNormWithinBudget) {
   }
 }
 
+void expect_add_norm_budget(int64_t rows, int64_t width) {
+  const auto fused = [&](const Inputs& in) {
+    const NormedSum sum = add_rms_norm(in[0], in[1], in[2], 1e-5);
+    return at::cat({sum.normed, sum.residual.to(sum.normed.scalar_type())}, 1);
+  };
+  const auto plain = [&](const Inputs& in) {
+    const at::Tensor sum = in[0] + in[1];
+    return at::cat({plain_norm(sum, in[2], 1e-5, 1), sum}, 1);
+  };
+  expect_budget(fused,
+                plain,
+                {random_normal({rows, width}, 1),
+                 random_normal({rows, width}, 2),
+                 random_normal({width}, 3)});
+}
+
 TEST_P(Kernels, AddNormWithinBudget) {
-  for (const int64_t width : kNormWidths) {
-    const auto fused = [&](const Inputs& in) {
-      const NormedSum sum = add_rms_norm(in[0], in[1], in[2], 1e-5);
-      return at::cat({sum.normed, sum.residual.to(sum.normed.scalar_type())}, 1);
-    };
-    const auto plain = [&](const Inputs& in) {
-      const at::Tensor sum = in[0] + in[1];
-      return at::cat({plain_norm(sum, in[2], 1e-5, 1), sum}, 1);
-    };
-    expect_budget(
-        fused,
-        plain,
-        {random_normal({66, width}, 1), random_normal({66, width}, 2), random_normal({width}, 3)});
-  }
+  for (const int64_t width : kNormWidths) expect_add_norm_budget(66, width);
+}
+
+// The widest rows that a GPU keeps in the registers of a warp.
+TEST_P(Kernels, WideAddNormWithinBudget) {
+  for (const int64_t width : {1024, 1536}) expect_add_norm_budget(35, width);
 }
 
 TEST_P(Kernels, ShiftWithinBudget) {
