@@ -288,6 +288,7 @@ struct Partials {
 void attend_run(const Call& call,
                 const std::vector<int64_t>& first,
                 const RunTask& task,
+                int32_t next_page,
                 KeyRange* ranges,
                 char* scratch,
                 const RunSoftmax& result) {
@@ -301,6 +302,7 @@ void attend_run(const Call& call,
   PageRun run = call.run(s, g, begin, end);
   run.values = call.a.values.const_data_ptr();
   run.ranges = ranges;
+  run.next_page = next_page;
   call.kernels.decode(run, result, scratch);
 }
 
@@ -311,11 +313,15 @@ void attend_runs(const Call& call,
                  const Partials& partials) {
   const int64_t kernel_bytes = call.kernels.decode_scratch_bytes(call.D, call.group);
   const int64_t worker_bytes = Scratch::padded(kernel_bytes) + Scratch::padded(call.range_bytes());
+  const int64_t num_workers = tensor::num_workers(std::ssize(runs.tasks));
   tensor::run_tasks(std::ssize(runs.tasks), [&](int64_t task, int64_t worker) {
+    // Workers that go at the same speed take turns.
+    const int64_t next = std::min(task + num_workers, std::ssize(runs.tasks) - 1);
+    const auto [s, g, begin, end, part] = runs.tasks[next];
     char* const own = kernel_scratch + worker * worker_bytes;
     auto* ranges = reinterpret_cast<KeyRange*>(own + Scratch::padded(kernel_bytes));
     const RunTask& run = runs.tasks[task];
-    attend_run(call, first, run, ranges, own, partials.of(run.part));
+    attend_run(call, first, run, call.pages(s, g)[begin], ranges, own, partials.of(run.part));
   });
 }
 

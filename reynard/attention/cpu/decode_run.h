@@ -361,25 +361,27 @@ void decode_pages(const PageRun& run,
     result.largest[h] = -kInfinity;
     for (int64_t d = 0; d < run.D; ++d) q[h * padded + place_of<Element>(d)] = run.q[h * run.D + d];
   }
-  const auto rows_of = [&](const void* pool, int64_t n) {
+  const auto rows_of = [&](const void* pool, int32_t page) {
     const auto* first = static_cast<const Value*>(pool);
-    return first ? first + run.pages[n] * page_values : nullptr;
+    return first ? first + page * page_values : nullptr;
   };
   const KeyRange all = union_of_ranges(run);
   for (int64_t n = all.begin / kKeysPerPage; n * kKeysPerPage < all.end; ++n) {
-    const int64_t next = (n + 1) * kKeysPerPage < all.end ? n + 1 : n;
+    const int32_t page = run.pages[n];
+    const bool last = (n + 1) * kKeysPerPage >= all.end;
+    const int32_t next = !last ? run.pages[n + 1] : run.next_page >= 0 ? run.next_page : page;
     if (run.sums) {
-      const double* sums = run.sums + run.pages[next] * run.group * kKeysPerPage;
+      const double* sums = run.sums + next * run.group * kKeysPerPage;
       for (int64_t t = 0; t < run.group * kKeysPerPage; t += 8) prefetch(sums + t);
     }
-    const auto keys = access(rows_of(run.keys, n), run.D, s.wide_keys());
-    const auto values = access(rows_of(run.values, n), run.D, s.wide_values(run.D));
+    const auto keys = access(rows_of(run.keys, page), run.D, s.wide_keys());
+    const auto values = access(rows_of(run.values, page), run.D, s.wide_values(run.D));
     bool first = true;
     for (int64_t h = 0; h < run.group; ++h) {
       const KeyRange range = {max_of(run.ranges[h].begin - n * kKeysPerPage, 0),
                               min_of(run.ranges[h].end - n * kKeysPerPage, kKeysPerPage)};
       if (range.empty()) continue;
-      if (run.sums) page_bias(run, h, run.pages[n], s);
+      if (run.sums) page_bias(run, h, page, s);
       const HeadSums head = {
           q + h * padded, result.largest + h, out + h * padded, totals + h * kLanes};
       if constexpr (Access::kAsks) {

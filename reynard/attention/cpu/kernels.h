@@ -94,6 +94,7 @@ struct PageRun {
   double scale = 1;
   const double* query_sums = nullptr;  // (group)
   const KeyRange* ranges = nullptr;    // (group) keys to read, counted from the run's first page
+  int32_t next_page = -1;              // asked for at the end: what may be read next; or none
 };
 
 // The softmax of a run's keys, not yet normalised: weights are 2^(logit - largest), with logits in
