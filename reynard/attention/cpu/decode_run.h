@@ -84,14 +84,14 @@ struct Rows {
   Rows from(int64_t row) const { return {data + row * length(), any_length}; }
 };
 
-// What is asked for while a block is worked on: the same places of two later blocks. Into the
-// first-level cache: that leaves the ways to the second-level cache to main memory.
+// What is asked for while a block is worked on: the same places of two later blocks. As data that
+// is read once: what other parts of a decoded token need again stays in the second-level cache.
 template <class Value>
 struct LaterBlocks {
   const Value *near = nullptr, *far = nullptr;
   void ask(int64_t place) const {
-    __builtin_prefetch(near + place, 0, 3);
-    __builtin_prefetch(far + place, 0, 3);
+    __builtin_prefetch(near + place, 0, 0);
+    __builtin_prefetch(far + place, 0, 0);
   }
 };
 // For the second head of a group and pages in f32, whose rows are in the cache.

@@ -17,7 +17,8 @@ constexpr int64_t kStep = 32;     // values of a register
 constexpr int kRowsAtOnce = 4;    // of the weight: they share what is loaded of x
 constexpr int kTokensAtOnce = 4;  // of x: they share what is loaded of the weight
 // A weight is asked for at least this far ahead, in whole blocks of rows, so that each line is
-// asked for once: hardware prefetch stops at the end of a page.
+// asked for once: hardware prefetch stops at the end of a page. As data that is read once: what the
+// operators between products need again stays in the second-level cache.
 constexpr int64_t kAheadBytes = 4096;
 
 inline __m512bh load(const BF16* p) {
@@ -77,7 +78,7 @@ inline void product_block(const ProductRows& p, int64_t row, int64_t token) {
   for (int64_t i = 0; i < whole; i += kStep) {
     if (token == 0) {
       for (int r = 0; r < kRows; ++r) {
-        __builtin_prefetch(reinterpret_cast<const char*>(weight + r * p.width + i) + ahead);
+        __builtin_prefetch(reinterpret_cast<const char*>(weight + r * p.width + i) + ahead, 0, 0);
       }
     }
     add(i);
