@@ -2,8 +2,8 @@
 
 Usage: generation_table.py PROGRAM [--json FILE] [--repeats N]
 
-PROGRAM is reynard; $REYNARD_PEER_PYTHON a Python with llama-cpp-python, gguf and safetensors (docs/performance.md). Nothing else should run
-meanwhile. Exits with 1 where a row misses its goal, with another code where a measurement failed.
+PROGRAM is reynard; $REYNARD_PEER_PYTHON a Python with llama-cpp-python, gguf and safetensors (docs/performance-generation.md). Nothing else
+should run meanwhile. Exits with 1 where a row misses its goal, with another code where a measurement failed.
 """
 
 import argparse
