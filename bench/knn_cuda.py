@@ -1,4 +1,4 @@
-"""Exact search on a GPU against torch's matmul and topk in the same process (docs/performance-cuda.md)."""
+"""Exact search on a GPU against torch's matmul and topk in the same process (docs/performance-knn.md)."""
 
 import argparse
 import json
