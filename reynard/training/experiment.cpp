@@ -101,6 +101,9 @@ void check_crossbatch(const Experiment& experiment,
   if (cross.memory == 0 && !cross.memory_seen.empty()) {
     add("crossbatch.memory_seen", "needs crossbatch.memory above 0");
   }
+  if (cross.memory == 0 && cross.memory_readers != CrossbatchContexts::kAll) {
+    add("crossbatch.memory_readers", "needs crossbatch.memory above 0");
+  }
   if (cross.documents.empty()) add("crossbatch.documents", "must list at least one number");
   for (const int64_t d : cross.documents) {
     if (d <= data.batch_size) continue;

@@ -303,6 +303,8 @@ TEST(CrossbatchTraining, ImpossibleExperimentsAreNamed) {
     e.data.mode = data::LoaderMode::kSlices;
   });
   refused("crossbatch.memory_seen", [](Experiment& e) { e.crossbatch.memory_seen = {0, 6}; });
+  refused("crossbatch.memory_readers",
+          [](Experiment& e) { e.crossbatch.memory_readers = CrossbatchContexts::kLast; });
   refused("data.overlap", [](Experiment& e) { e.data.overlap = 5; });
   refused("data.mode", [](Experiment& e) { e.data.mode = data::LoaderMode::kPacked; });
 }

@@ -68,24 +68,19 @@ __global__ void __launch_bounds__(Teams::kThreads, kPacks == 1 ? 4 : 2)
     const int64_t row = first + r < rows ? begin + r * p.groups * p.width : begin;
     return row + k * kWarpSize * kPack;
   };
-  Elements<T, kPack> xs[kRows][kPacks], gates[kRows][kPacks];
-  Pack<kPack> values[kRows][kPacks] = {};
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      xs[r][k] = load_elements<kPack>(static_cast<const T*>(p.x) + offset(r, k));
-    }
-  }
-  if (p.gate) {
+  const auto load_all = [&](const void* from, Elements<T, kPack>(&into)[kRows][kPacks]) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
       for (int k = 0; k < kPacks; ++k) {
-        gates[r][k] = load_elements<kPack>(static_cast<const T*>(p.gate) + offset(r, k));
+        into[r][k] = load_elements<kPack>(static_cast<const T*>(from) + offset(r, k));
       }
     }
-  }
+  };
+  Elements<T, kPack> xs[kRows][kPacks], gates[kRows][kPacks];
+  Pack<kPack> values[kRows][kPacks] = {};
+  load_all(p.x, xs);
+  if (p.gate) load_all(p.gate, gates);
   if (p.residual) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
