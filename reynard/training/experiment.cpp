@@ -71,6 +71,24 @@ void check_recurrence(const Experiment& experiment,
   }
 }
 
+// The memory without gradients of earlier steps.
+void check_memory(const Experiment& experiment,
+                  const std::function<void(const char*, const std::string&)>& add) {
+  const CrossbatchConfig& cross = experiment.crossbatch;
+  if (cross.memory == 0 && !cross.memory_seen.empty()) {
+    add("crossbatch.memory_seen", "needs crossbatch.memory above 0");
+  }
+  if (cross.memory == 0 && cross.memory_readers != CrossbatchContexts::kAll) {
+    add("crossbatch.memory_readers", "needs crossbatch.memory above 0");
+  }
+  const bool walks = cross.rule == models::CrossbatchRule::kRows &&
+                     experiment.data.mode == data::LoaderMode::kOrdered;
+  if (cross.memory > 0 && !walks) {
+    add("crossbatch.memory", "needs crossbatch.rule = \"rows\" and data.mode = \"ordered\"");
+  }
+  if (cross.memory > (int64_t{1} << 30)) add("crossbatch.memory", "must be at most 2^30 tokens");
+}
+
 void check_crossbatch(const Experiment& experiment,
                       const std::function<void(const char*, const std::string&)>& add) {
   const CrossbatchConfig& cross = experiment.crossbatch;
@@ -98,12 +116,6 @@ void check_crossbatch(const Experiment& experiment,
     add("data.overlap",
         fmt::format("must be whole contexts of {} tokens", data.length / cross.contexts));
   }
-  if (cross.memory == 0 && !cross.memory_seen.empty()) {
-    add("crossbatch.memory_seen", "needs crossbatch.memory above 0");
-  }
-  if (cross.memory == 0 && cross.memory_readers != CrossbatchContexts::kAll) {
-    add("crossbatch.memory_readers", "needs crossbatch.memory above 0");
-  }
   if (cross.documents.empty()) add("crossbatch.documents", "must list at least one number");
   for (const int64_t d : cross.documents) {
     if (d <= data.batch_size) continue;
@@ -117,10 +129,7 @@ void check_crossbatch(const Experiment& experiment,
                 : "must be empty unless crossbatch.order = \"in_turn\"");
   }
   if (!std::ranges::is_sorted(cross.steps)) add("crossbatch.steps", "must not fall");
-  if (cross.memory > 0 && (packs || data.mode != data::LoaderMode::kOrdered)) {
-    add("crossbatch.memory", "needs crossbatch.rule = \"rows\" and data.mode = \"ordered\"");
-  }
-  if (cross.memory > (int64_t{1} << 30)) add("crossbatch.memory", "must be at most 2^30 tokens");
+  check_memory(experiment, add);
   if (data.mode == data::LoaderMode::kPacked) {
     add("data.mode", "must be ordered, slices or padded with crossbatch: a row is one document");
   }
