@@ -16,6 +16,7 @@ namespace {
 // 64 columns by this many bf16 values are two thirds of a first-level cache of 48 KB.
 constexpr int64_t kBlockDepth = 256;
 constexpr int64_t kDepthStep = 32;
+constexpr int64_t kSlabRows = 64;   // of a right factor that are packed together
 constexpr int64_t kTaskPanels = 8;  // with kLeftBlockRows rows of f32: a quarter of a cache of 1 MB
 constexpr int64_t kPackingTaskPanels = 12;  // where each task packs its rows: for less of that
 // Tasks are made smaller until there are this many for each thread.
@@ -80,16 +81,24 @@ at::Tensor packed_panels(const BlockProductKernels& kernels, const Factor& b, co
   const at::Tensor packed =
       at::empty({cut.num_blocks * cut.num_panels * cut.panel_values()}, at::kBFloat16);
   auto* const values = static_cast<uint16_t*>(packed.mutable_data_ptr());
-  tensor::run_tasks(cut.num_blocks * cut.num_panels, [&](int64_t task, int64_t /*worker*/) {
-    const int64_t row = task / cut.num_panels * cut.depth;
-    const int64_t column = task % cut.num_panels * kPanelColumns;
-    kernels.pack_panel(b,
-                       row,
-                       std::min(cut.depth, cut.K - row),
-                       column,
-                       std::min(kPanelColumns, cut.N - column),
-                       cut.depth,
-                       values + task * cut.panel_values());
+  // Where rows are contiguous a task reads few of them, but whole.
+  const int64_t slab = b.column == 1 ? kSlabRows : cut.depth;
+  const int64_t slabs = div_up(cut.depth, slab), width = b.column == 1 ? cut.num_panels : 1;
+  const int64_t tasks_across = div_up(cut.num_panels, width);
+  tensor::run_tasks(cut.num_blocks * slabs * tasks_across, [&](int64_t task, int64_t /*worker*/) {
+    const int64_t block = task / tasks_across / slabs, first = task / tasks_across % slabs * slab;
+    const int64_t row = block * cut.depth + first, depth = std::min(slab, cut.depth - first);
+    for (int64_t i = 0; i < width; ++i) {
+      const int64_t panel = task % tasks_across * width + i, column = panel * kPanelColumns;
+      kernels.pack_panel(
+          b,
+          row,
+          std::clamp<int64_t>(cut.K - row, 0, depth),
+          column,
+          std::min(kPanelColumns, cut.N - column),
+          depth,
+          values + (block * cut.num_panels + panel) * cut.panel_values() + first * kPanelColumns);
+    }
   });
   return packed;
 }
@@ -113,7 +122,8 @@ void form_block(
   const Cut& cut = p.cut;
   const int64_t row = row_block * cut.rows, first_panel = column_block * cut.panels;
   const int64_t column = first_panel * kPanelColumns;
-  BlockProduct block{.b_stride = cut.panel_values(),
+  BlockProduct block{.a = {},
+                     .b_stride = cut.panel_values(),
                      .rows = std::min(cut.rows, cut.M - row),
                      .columns = std::min(cut.panels * kPanelColumns, cut.N - column)};
   const int64_t to = row * p.c.stride(0) + column;
@@ -122,13 +132,11 @@ void form_block(
   for (int64_t n = 0; n < cut.num_blocks; ++n) {
     const int64_t k = n * cut.depth, count = std::min(cut.depth, cut.K - k);
     if (p.reads_in_place()) {
-      block.a = p.a.data + row * p.a.row + k;
-      block.a_stride = p.a.row;
+      block.a = {p.a.data + row * p.a.row + k, kLeftGroupRows * p.a.row, p.a.row, 2};
       block.depth = count;
     } else {
       p.kernels.pack_rows(p.a, row, block.rows, k, count, cut.depth, packed);
-      block.a = packed;
-      block.a_stride = cut.depth;
+      block.a = {packed, left_group_stride(cut.depth), 2, 2 * kLeftGroupRows};
       block.depth = cut.depth;
     }
     block.b = p.panels + (n * cut.num_panels + first_panel) * cut.panel_values();
@@ -166,8 +174,10 @@ void block_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c
                         .add = add};
   const int64_t num_workers = tensor::num_workers(cut.num_tasks());
   const int64_t sums_size = product.is_rounded() ? cut.rows * cut.panels * kPanelColumns : 0;
-  const int64_t packed_size =
-      product.reads_in_place() ? 0 : div_up(cut.rows, kDepthStep) * kDepthStep * cut.depth;
+  const int64_t packed_size = product.reads_in_place()
+                                  ? 0
+                                  : div_up(cut.rows, kDepthStep) * kDepthStep / kLeftGroupRows *
+                                        left_group_stride(cut.depth);
   const at::Tensor sums = at::empty({num_workers, sums_size}, at::kFloat);
   const at::Tensor packed = at::empty({num_workers, packed_size}, at::kBFloat16);
   tensor::run_tasks(cut.num_tasks(), [&](int64_t task, int64_t worker) {

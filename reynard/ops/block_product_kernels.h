@@ -17,11 +17,24 @@ struct Factor {
 
 inline constexpr int64_t kPanelColumns = 64;    // of a packed right factor
 inline constexpr int64_t kLeftBlockRows = 128;  // most rows of a left factor at a time
+inline constexpr int64_t kLeftGroupRows = 4;    // of a left factor that are multiplied together
+
+// Pairs of values along the depth of rows of a left factor, each read as one number: strides
+// between groups of kLeftGroupRows rows, between the rows of a group, and between pairs.
+struct LeftRows {
+  const uint16_t* data = nullptr;
+  int64_t group = 0, row = 0, pair = 0;
+};
+
+// Values from one packed group to the next: with those of `depth` alone, groups of a power of two
+// would fall into few cache sets.
+inline constexpr int64_t left_group_stride(int64_t depth) {
+  return kLeftGroupRows * depth + 32;
+}
 
 // One block of depth of c += a b.
 struct BlockProduct {
-  const uint16_t* a = nullptr;  // (rows, depth), rows a_stride apart
-  int64_t a_stride = 0;
+  LeftRows a;
   const uint16_t* b = nullptr;  // panels, as pack_panel makes them; b_stride values apart
   int64_t b_stride = 0;
   int64_t rows = 0, columns = 0, depth = 0;  // depth is even
@@ -45,7 +58,8 @@ struct BlockProductKernels {
                      int64_t columns,
                      int64_t depth,
                      uint16_t* packed);
-  // Rows [row, row + rows) of a, at most kLeftBlockRows, as [rows][depth]; columns as above.
+  // Rows [row, row + rows) of a, at most kLeftBlockRows, as groups [depth / 2][4][2], zeros
+  // beyond the edges, with space for rows rounded up to a multiple of 32. depth as above.
   void (*pack_rows)(const Factor& a,
                     int64_t row,
                     int64_t rows,

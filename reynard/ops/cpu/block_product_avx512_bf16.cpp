@@ -1,5 +1,6 @@
 // Products of blocks of bf16 by vdpbf16ps, two of which a Zen 5 starts in a cycle. A panel of 64
-// columns by 256 of the depth stays in the first-level cache while the rows of a block go by.
+// columns by 256 of the depth stays in the first-level cache while the rows of a block go by; the
+// next one is asked for meanwhile.
 
 #include "reynard/ops/block_product_kernels.h"
 
@@ -13,7 +14,8 @@ using BF16 = uint16_t;
 
 constexpr int64_t kLanes = 16;
 constexpr int64_t kStep = 32;  // values of a register
-constexpr int64_t kRowsAtOnce = 4;
+// How far ahead packing asks for rows or columns that lie far apart in memory.
+constexpr int64_t kPackAhead = 16;
 
 inline __mmask32 first_values(int64_t count) {
   return count >= kStep ? 0xffffffffU : count <= 0 ? 0U : (1U << count) - 1;
@@ -37,6 +39,18 @@ inline __m512i low_pairs(__m512i even, __m512i odd) {
 }
 inline __m512i high_pairs(__m512i even, __m512i odd) {
   return _mm512_permutex2var_epi16(even, _mm512_load_si512(kHighPairs), odd);
+}
+
+// 4 x 4 quarters of registers: quarter j of r[i] becomes quarter i of r[j].
+inline void transpose_quarters(__m512i (&r)[4]) {
+  const __m512i even[2] = {_mm512_shuffle_i32x4(r[0], r[1], 0x88),
+                           _mm512_shuffle_i32x4(r[2], r[3], 0x88)};
+  const __m512i odd[2] = {_mm512_shuffle_i32x4(r[0], r[1], 0xdd),
+                          _mm512_shuffle_i32x4(r[2], r[3], 0xdd)};
+  r[0] = _mm512_shuffle_i32x4(even[0], even[1], 0x88);
+  r[1] = _mm512_shuffle_i32x4(odd[0], odd[1], 0x88);
+  r[2] = _mm512_shuffle_i32x4(even[0], even[1], 0xdd);
+  r[3] = _mm512_shuffle_i32x4(odd[0], odd[1], 0xdd);
 }
 
 // 16 x 16 values of 32 bits: lane j of r[i] becomes lane i of r[j]. Blocks of 1, 2, 4 and 8 change
@@ -83,6 +97,8 @@ void panel_of_rows(const Factor& b,
     const BF16* from = b.data + (row + k) * b.row + column;
     const bool even = k < rows, odd = k + 1 < rows;
     for (int64_t half = 0; half < 2; ++half) {
+      __builtin_prefetch(from + kPackAhead * b.row + half * kStep);
+      __builtin_prefetch(from + (kPackAhead + 1) * b.row + half * kStep);
       const __m512i first = load(from + half * kStep, even ? masks[half] : 0);
       const __m512i second = load(from + b.row + half * kStep, odd ? masks[half] : 0);
       _mm512_store_si512(to + k * kPanelColumns + half * 2 * kStep, low_pairs(first, second));
@@ -129,33 +145,73 @@ void pack_panel(const Factor& b,
   panel_of_columns(b, row, rows, column, columns, depth, packed);
 }
 
-// 32 columns x 32 rows of the source at a time, whose columns become rows.
-void transposed_rows(const Factor& a,
-                     int64_t row,
-                     int64_t rows,
-                     int64_t column,
-                     int64_t columns,
-                     int64_t depth,
-                     BF16* to) {
-  for (int64_t r = 0; r < rows; r += kStep) {
-    const __mmask32 mask = first_values(rows - r);
-    for (int64_t k = 0; k < depth; k += kStep) {
-      __m512i low[16], high[16];
-#pragma GCC unroll 16
-      for (int64_t i = 0; i < kLanes; ++i) {
+// Columns of the source are contiguous: pairs of them are interleaved, and of four pairs of 16 rows
+// those of four rows go to each group. What lies far apart in memory is asked for in advance.
+void groups_of_columns(const Factor& a,
+                       int64_t row,
+                       int64_t rows,
+                       int64_t column,
+                       int64_t columns,
+                       int64_t depth,
+                       BF16* to) {
+  const int64_t stride = left_group_stride(depth);
+  for (int64_t k = 0; k < depth; k += 8) {
+    for (int64_t r = 0; r < rows; r += kStep) {
+      const __mmask32 mask = first_values(rows - r);
+      __m512i low[4], high[4];
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < 4; ++i) {
         const int64_t at = k + 2 * i;
         const BF16* from = a.data + (column + at) * a.column + row + r;
+        __builtin_prefetch(from + kPackAhead * a.column);
+        __builtin_prefetch(from + (kPackAhead + 1) * a.column);
         const __m512i even = load(from, at < columns ? mask : 0);
         const __m512i odd = load(from + a.column, at + 1 < columns ? mask : 0);
         low[i] = low_pairs(even, odd);
         high[i] = high_pairs(even, odd);
       }
-      transpose(low);
-      transpose(high);
-#pragma GCC unroll 16
-      for (int64_t i = 0; i < kLanes; ++i) {
-        _mm512_store_si512(to + (r + i) * depth + k, low[i]);
-        _mm512_store_si512(to + (r + kLanes + i) * depth + k, high[i]);
+      transpose_quarters(low);
+      transpose_quarters(high);
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < 4; ++i) {
+        BF16* group = to + (r / kLeftGroupRows + i) * stride + k * kLeftGroupRows;
+        _mm512_store_si512(group, low[i]);
+        _mm512_store_si512(group + kLanes / kLeftGroupRows * stride, high[i]);
+      }
+    }
+  }
+}
+
+// Pairs lie in rows of the source: those of four rows go side by side.
+void groups_of_rows(const Factor& a,
+                    int64_t row,
+                    int64_t rows,
+                    int64_t column,
+                    int64_t columns,
+                    int64_t depth,
+                    BF16* to) {
+  const int64_t stride = left_group_stride(depth);
+  for (int64_t r = 0; r < rows; r += kLeftGroupRows) {
+    for (int64_t k = 0; k < depth; k += kStep) {
+      __m512i x[kLeftGroupRows];
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < kLeftGroupRows; ++i) {
+        const BF16* from = a.data + (row + r + i) * a.row + column + k;
+        x[i] = load(from, r + i < rows ? first_values(columns - k) : 0);
+      }
+      const __m512i low[2] = {_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpacklo_epi32(x[2], x[3])};
+      const __m512i high[2] = {_mm512_unpackhi_epi32(x[0], x[1]),
+                               _mm512_unpackhi_epi32(x[2], x[3])};
+      // Pair 4 i + j of the four rows is quarter i of the j-th.
+      __m512i groups[4] = {_mm512_unpacklo_epi64(low[0], low[1]),
+                           _mm512_unpackhi_epi64(low[0], low[1]),
+                           _mm512_unpacklo_epi64(high[0], high[1]),
+                           _mm512_unpackhi_epi64(high[0], high[1])};
+      transpose_quarters(groups);
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < 4; ++i) {
+        _mm512_store_si512(to + r / kLeftGroupRows * stride + k * kLeftGroupRows + i * kStep,
+                           groups[i]);
       }
     }
   }
@@ -169,14 +225,9 @@ void pack_rows(const Factor& a,
                int64_t depth,
                BF16* packed) {
   if (a.row == 1 && a.column != 1) {
-    return transposed_rows(a, row, rows, column, columns, depth, packed);
+    return groups_of_columns(a, row, rows, column, columns, depth, packed);
   }
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t k = 0; k < depth; k += kStep) {
-      const BF16* from = a.data + (row + r) * a.row + column + k;
-      _mm512_store_si512(packed + r * depth + k, load(from, first_values(columns - k)));
-    }
-  }
+  groups_of_rows(a, row, rows, column, columns, depth, packed);
 }
 
 // Where the sums of a micro-tile go.
@@ -226,7 +277,8 @@ inline void round_sums(const BlockProduct& p,
 
 template <int kRows, int kVectors>
 inline void multiply_tile(const BlockProduct& p, const BF16* b, const TilePlace& place) {
-  const BF16* a = p.a + place.row * p.a_stride;
+  const BF16* a =
+      p.a.data + place.row / kLeftGroupRows * p.a.group + place.row % kLeftGroupRows * p.a.row;
   __m512 sums[kRows][kVectors] = {};
 #pragma GCC unroll 4
   for (int64_t k = 0; k < p.depth; k += 2) {
@@ -238,22 +290,33 @@ inline void multiply_tile(const BlockProduct& p, const BF16* b, const TilePlace&
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
       int32_t pair;
-      __builtin_memcpy(&pair, a + r * p.a_stride + k, sizeof pair);
+      __builtin_memcpy(&pair, a + r * p.a.row, sizeof pair);
       const __m512i x = _mm512_set1_epi32(pair);
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
         sums[r][v] = _mm512_dpbf16_ps(sums[r][v], (__m512bh)x, (__m512bh)columns[v]);
       }
     }
+    a += p.a.pair;
   }
   p.rounded != nullptr ? round_sums(p, place, sums) : store_sums(p, place, sums);
 }
 
+// Asks for one part of `parts` of the panel that is multiplied next.
+inline void prefetch_part(const BlockProduct& p, const BF16* next, int64_t part, int64_t parts) {
+  const int64_t lines = p.depth * kPanelColumns / kStep;
+  for (int64_t line = lines * part / parts; line < lines * (part + 1) / parts; ++line) {
+    _mm_prefetch(reinterpret_cast<const char*>(next + line * kStep), _MM_HINT_T1);
+  }
+}
+
 template <int kVectors>
-void multiply_panel(const BlockProduct& p, const BF16* b, int64_t column, __mmask16 last) {
+void multiply_panel(
+    const BlockProduct& p, const BF16* b, const BF16* next, int64_t column, __mmask16 last) {
   int64_t row = 0;
-  for (; row + kRowsAtOnce <= p.rows; row += kRowsAtOnce) {
-    multiply_tile<kRowsAtOnce, kVectors>(p, b, {row, column, last});
+  for (; row + kLeftGroupRows <= p.rows; row += kLeftGroupRows) {
+    if (next != nullptr) prefetch_part(p, next, row / kLeftGroupRows, p.rows / kLeftGroupRows);
+    multiply_tile<kLeftGroupRows, kVectors>(p, b, {row, column, last});
   }
   for (; row < p.rows; ++row) multiply_tile<1, kVectors>(p, b, {row, column, last});
 }
@@ -261,21 +324,22 @@ void multiply_panel(const BlockProduct& p, const BF16* b, int64_t column, __mmas
 void multiply(const BlockProduct& p) {
   for (int64_t column = 0; column < p.columns; column += kPanelColumns) {
     const BF16* b = p.b + column / kPanelColumns * p.b_stride;
+    const BF16* next = column + kPanelColumns < p.columns ? b + p.b_stride : nullptr;
     const int64_t left = p.columns - column;
     const int64_t vectors = left >= kPanelColumns ? 4 : (left + kLanes - 1) / kLanes;
     const __mmask16 last = first_lanes(left - (vectors - 1) * kLanes);
     switch (vectors) {
       case 4:
-        multiply_panel<4>(p, b, column, last);
+        multiply_panel<4>(p, b, next, column, last);
         break;
       case 3:
-        multiply_panel<3>(p, b, column, last);
+        multiply_panel<3>(p, b, next, column, last);
         break;
       case 2:
-        multiply_panel<2>(p, b, column, last);
+        multiply_panel<2>(p, b, next, column, last);
         break;
       default:
-        multiply_panel<1>(p, b, column, last);
+        multiply_panel<1>(p, b, next, column, last);
     }
   }
 }
