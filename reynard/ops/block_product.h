@@ -5,13 +5,28 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <span>
+#include <vector>
+
 namespace reynard::ops {
 
 // Whether a b can be formed here: dtype, device, this machine's path, and enough work.
 bool has_block_product(const at::Tensor& a, const at::Tensor& b);
 
-// c = a b, or c + a b where `add` is set; bf16 results are rounded once.
-//   a (M, K), b (K, N) bf16, c (M, N) f32 or bf16 with contiguous rows
-void block_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, bool add);
+struct Factors {
+  at::Tensor a;  // (M, K)
+  at::Tensor b;  // (K, N)
+};
+
+// c = the sum of all a b, added to c where `add` is set; a c of bf16 is rounded once.
+struct BlockSum {
+  std::vector<Factors> terms;  // bf16, each with a block product
+  at::Tensor c;                // (M, N) f32 or bf16 with contiguous rows
+  bool add = false;
+};
+
+// All of them together: a right factor that several have is packed once, and threads wait for each
+// other at the end only.
+void block_products(std::span<const BlockSum> sums);
 
 }  // namespace reynard::ops

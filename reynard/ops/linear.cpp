@@ -109,10 +109,17 @@ struct Linears : torch::autograd::Function<Linears> {
                                at::TensorList values,
                                at::TensorList matrices) {
     variable_list saved = {x}, outputs;
+    std::vector<SumOfProducts> sums;
     for (const at::Tensor& matrix : matrices) {
       const bool wider = matrix.scalar_type() != x.scalar_type();
-      outputs.push_back(wider ? exact_product(x, matrix) : product(x, matrix.t()));
+      if (!wider) sums.push_back({.terms = {{x, matrix.t()}}, .out = x.scalar_type()});
+      outputs.push_back(wider ? exact_product(x, matrix) : at::Tensor());
       saved.push_back(matrix);
+    }
+    const std::vector<at::Tensor> formed = sums_of_products(sums);
+    auto next = formed.begin();
+    for (at::Tensor& output : outputs) {
+      if (!output.defined()) output = *next++;
     }
     context->save_for_backward(saved);
     context->saved_data["value_dtype"] = static_cast<int64_t>(values[0].scalar_type());
@@ -123,24 +130,29 @@ struct Linears : torch::autograd::Function<Linears> {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
     const at::ScalarType value_dtype = saved_dtype(context, "value_dtype");
-    variable_list result(1 + 2 * grads.size());
-    at::Tensor& dx = result[0];
-    for (const Together& group : grouped(grads, std::span(saved).subspan(1), x.scalar_type())) {
+    const bool wants_dx = context->needs_input_grad(0);
+    const auto is_wanted = [&](size_t i) { return context->needs_input_grad(1 + i); };
+    std::vector<SumOfProducts> sums;
+    std::vector<const Together*> of_weights;  // whose gradients stand in `sums`
+    SumOfProducts dx{.terms = {}, .out = x.scalar_type()};
+    const std::vector<Together> groups =
+        grouped(grads, std::span(saved).subspan(1), x.scalar_type());
+    for (const Together& group : groups) {
       const at::Tensor dy = group.dy();
-      if (context->needs_input_grad(0)) {
-        if (dx.defined()) {
-          add_product(dx, dy, group.matrix());
-        } else {
-          dx = product(dy, group.matrix());
-        }
-      }
-      const auto is_wanted = [&](size_t i) { return context->needs_input_grad(1 + i); };
+      if (wants_dx) dx.terms.push_back({dy, group.matrix()});
       if (std::none_of(group.weights.begin(), group.weights.end(), is_wanted)) continue;
-      const at::Tensor dw = product(dy.t(), x, value_dtype);
+      sums.push_back({.terms = {{dy.t(), x}}, .out = value_dtype});
+      of_weights.push_back(&group);
+    }
+    if (!dx.terms.empty()) sums.push_back(std::move(dx));
+    const std::vector<at::Tensor> formed = sums_of_products(sums);
+    variable_list result(1 + 2 * grads.size());
+    if (formed.size() > of_weights.size()) result[0] = formed.back();
+    for (size_t g = 0; g < of_weights.size(); ++g) {
       int64_t row = 0;
-      for (const size_t i : group.weights) {
+      for (const size_t i : of_weights[g]->weights) {
         const int64_t rows = saved[1 + i].size(0);
-        if (is_wanted(i)) result[1 + i] = dw.narrow(0, row, rows);
+        if (is_wanted(i)) result[1 + i] = formed[g].narrow(0, row, rows);
         row += rows;
       }
     }
@@ -166,14 +178,17 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
     const bool silu = context->saved_data["silu"].toBool();
     const at::ScalarType value_dtype = saved_dtype(context, "value_dtype");
     const at::Tensor dy = grads[0].to(matrix.scalar_type());
-    variable_list result(4);
+    std::vector<SumOfProducts> sums;
+    const bool wants_dx = context->needs_input_grad(0);
+    if (wants_dx) sums.push_back({.terms = {{dy, matrix}}, .out = matrix.scalar_type()});
     if (context->needs_input_grad(1)) {
       const at::Tensor acts = rows::gated_act_forward(gate_up, silu).to(matrix.scalar_type());
-      result[1] = product(dy.t(), acts, value_dtype);
+      sums.push_back({.terms = {{dy.t(), acts}}, .out = value_dtype});
     }
-    if (context->needs_input_grad(0)) {
-      result[0] = rows::gated_act_backward(gate_up, product(dy, matrix), silu);
-    }
+    const std::vector<at::Tensor> formed = sums_of_products(sums);
+    variable_list result(4);
+    if (wants_dx) result[0] = rows::gated_act_backward(gate_up, formed.front(), silu);
+    if (context->needs_input_grad(1)) result[1] = formed.back();
     return result;
   }
 };

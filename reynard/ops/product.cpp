@@ -1,7 +1,5 @@
 #include "reynard/ops/product.h"
 
-#include "reynard/ops/block_product.h"
-
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 
@@ -9,6 +7,8 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+
+#include <algorithm>
 
 namespace reynard::ops {
 
@@ -31,16 +31,41 @@ void add_widened(at::Tensor& sum, const at::Tensor& x) {
   });
 }
 
+bool is_block_sum(const SumOfProducts& sum) {
+  return std::ranges::all_of(sum.terms, [&](const Factors& factors) {
+    const auto& [a, b] = factors;
+    return (sum.out == at::kFloat || sum.out == a.scalar_type()) && has_block_product(a, b);
+  });
+}
+
+at::Tensor product_of_library(const at::Tensor& a, const at::Tensor& b, at::ScalarType out) {
+  return widens_on_gpu(a, out) ? at::mm(a, b, out) : at::mm(a, b).to(out);
+}
+
 }  // namespace
 
-at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType out) {
-  const bool here = out == at::kFloat || out == a.scalar_type();
-  if (!here || !has_block_product(a, b)) {
-    return widens_on_gpu(a, out) ? at::mm(a, b, out) : at::mm(a, b).to(out);
+std::vector<at::Tensor> sums_of_products(std::span<const SumOfProducts> sums) {
+  std::vector<at::Tensor> results;
+  std::vector<BlockSum> blocks;
+  for (const SumOfProducts& sum : sums) {
+    const auto& [a, b] = sum.terms[0];
+    if (is_block_sum(sum)) {
+      results.push_back(at::empty({a.size(0), b.size(1)}, a.options().dtype(sum.out)));
+      blocks.push_back({.terms = sum.terms, .c = results.back()});
+      continue;
+    }
+    results.push_back(product(a, b, sum.out));
+    for (size_t i = 1; i < sum.terms.size(); ++i) {
+      add_product(results.back(), sum.terms[i].a, sum.terms[i].b);
+    }
   }
-  at::Tensor c = at::empty({a.size(0), b.size(1)}, a.options().dtype(out));
-  block_product(a, b, c, /*add=*/false);
-  return c;
+  block_products(blocks);
+  return results;
+}
+
+at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType out) {
+  const SumOfProducts sum{.terms = {{a, b}}, .out = out};
+  return is_block_sum(sum) ? sums_of_products({&sum, 1})[0] : product_of_library(a, b, out);
 }
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
@@ -50,7 +75,8 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 void add_product(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
   const bool here = sum.scalar_type() == at::kFloat || sum.scalar_type() == a.scalar_type();
   if (here && sum.stride(1) == 1 && has_block_product(a, b)) {
-    block_product(a, b, sum, /*add=*/true);
+    const BlockSum block{.terms = {{a, b}}, .c = sum, .add = true};
+    block_products({&block, 1});
   } else if (sum.scalar_type() == a.scalar_type()) {
     sum.addmm_(a, b);
   } else if (widens_on_gpu(a, sum.scalar_type())) {

@@ -2,7 +2,12 @@
 // Matrix products whose result is wider than their factors: sums are f32 in every library, and a
 // GPU's can be had before they are rounded.
 
+#include "reynard/ops/block_product.h"
+
 #include <ATen/core/Tensor.h>
+
+#include <span>
+#include <vector>
 
 namespace reynard::ops {
 
@@ -12,6 +17,17 @@ namespace reynard::ops {
 //   a (M, K), b (K, N) of one dtype  ->  (M, N)
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType out);
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
+
+// The sum of all a b in the dtype `out`.
+struct SumOfProducts {
+  std::vector<Factors> terms;
+  at::ScalarType out;
+};
+
+// Each sum, (M, N), with the rounding of product(); a term that the library forms is rounded before
+// it is added. Sums whose factors are the same matrix or which no other waits for are best asked
+// for together.
+std::vector<at::Tensor> sums_of_products(std::span<const SumOfProducts> sums);
 
 // sum += a b, with the same rounding.   sum (M, N)
 void add_product(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);

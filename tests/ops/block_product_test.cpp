@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <vector>
 
 namespace reynard::ops {
 namespace {
@@ -82,11 +83,70 @@ TEST_F(BlockProducts, WriteNothingBesideTheResult) {
   const at::Tensor b = random_normal({200, 131}, 2).to(at::kBFloat16);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const at::Tensor all = at::full({69, 150}, 7, dtype);
-    block_product(a, b, all.narrow(0, 1, 67).narrow(1, 9, 131), /*add=*/false);
+    const BlockSum inside{.terms = {{a, b}}, .c = all.narrow(0, 1, 67).narrow(1, 9, 131)};
+    block_products({&inside, 1});
     EXPECT_BITWISE_EQUAL(all.narrow(0, 1, 67).narrow(1, 9, 131).contiguous(), product(a, b, dtype));
     all.narrow(0, 1, 67).narrow(1, 9, 131).fill_(7);
     EXPECT_BITWISE_EQUAL(all, at::full({69, 150}, 7, dtype));
   }
+}
+
+// Of one matrix, of the same matrix read the other way, and of others; of one term and of several.
+std::vector<SumOfProducts> several_sums(at::ScalarType out) {
+  const auto bf16 = [](at::IntArrayRef shape, uint64_t seed, bool transposed) {
+    return bf16_among_nan(random_normal(shape, seed), transposed);
+  };
+  const at::Tensor x = bf16({515, 200}, 1, false);
+  return {{.terms = {{bf16({130, 515}, 2, true), x}}, .out = out},
+          {.terms = {{bf16({18, 515}, 3, true), x}}, .out = out},
+          {.terms = {{bf16({96, 200}, 4, false), x.t()}}, .out = out},
+          {.terms = {{bf16({131, 300}, 5, false), bf16({300, 77}, 6, false)},
+                     {bf16({131, 127}, 7, false), bf16({127, 77}, 8, true)},
+                     {bf16({131, 300}, 9, true), bf16({300, 77}, 10, true)}},
+           .out = out}};
+}
+
+TEST_F(BlockProducts, OfSeveralSumsAreEachWithinBudget) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const std::vector<SumOfProducts> sums = several_sums(dtype);
+    const std::vector<at::Tensor> results = sums_of_products(sums);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      at::Tensor naive, exact;
+      for (const auto& [a, b] : sums[i].terms) {
+        ASSERT_TRUE(has_block_product(a, b));
+        const at::Tensor wide = at::mm(a.to(at::kFloat), b.to(at::kFloat));
+        const at::Tensor widest = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+        naive = naive.defined() ? naive + wide : wide;
+        exact = exact.defined() ? exact + widest : widest;
+      }
+      EXPECT_WITHIN_BUDGET(results[i], naive.to(dtype), exact) << i;
+    }
+  }
+}
+
+TEST_F(BlockProducts, OfSeveralSumsHaveTheBitsOfEachAlone) {
+  const int threads = at::get_num_threads();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const std::vector<SumOfProducts> sums = several_sums(dtype);
+    for (const int count : {1, 2, 3, 16}) {
+      at::set_num_threads(count);
+      const std::vector<at::Tensor> results = sums_of_products(sums);
+      at::set_num_threads(1);
+      for (size_t i = 0; i < sums.size(); ++i) {
+        EXPECT_BITWISE_EQUAL(results[i], sums_of_products({&sums[i], 1})[0]) << i << ", " << count;
+      }
+    }
+  }
+  at::set_num_threads(threads);
+}
+
+TEST(SumsOfProducts, AreTheSumsOfMatrixProducts) {
+  const at::Tensor a = at::full({2, 3}, 2, at::kFloat), b = at::full({3, 4}, 5, at::kFloat);
+  const SumOfProducts sums[] = {{.terms = {{a, b}}, .out = at::kFloat},
+                                {.terms = {{a, b}, {a, b}}, .out = at::kFloat}};
+  const std::vector<at::Tensor> results = sums_of_products(sums);
+  EXPECT_BITWISE_EQUAL(results[0], at::full({2, 4}, 30, at::kFloat));
+  EXPECT_BITWISE_EQUAL(results[1], at::full({2, 4}, 60, at::kFloat));
 }
 
 TEST_F(BlockProducts, SameBitsForAnyThreadCount) {
