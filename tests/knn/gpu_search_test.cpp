@@ -87,6 +87,23 @@ TEST_F(GpuSearch, ManyQueriesOverManyKeys) {
   const std::vector<int64_t> checked = {0, 31, 32, 77, 127, 128, 150, 191, 192, 199};
   expect_same(at::randn({1, 200, 1, 64}), {ring}, 128, checked);
   expect_same(at::randn({1, 200, 1, 64}).to(at::kBFloat16), {ring}, 1, checked);
+  // Longer keys, and more queries than a block's.
+  const KeyRing longer{at::randn({1, 70000, 128}).to(at::kBFloat16), 0, 0, 70000};
+  expect_same(at::randn({1, 200, 1, 128}), {longer}, 100, checked);
+  expect_same(at::randn({1, 300, 1, 64}), {ring}, 100, {0, 255, 256, 299});
+}
+
+// A few keys far longer than all others: bounds of the error of approximate scores follow them and
+// come down again.
+TEST_F(GpuSearch, KeysLongerThanOthers) {
+  at::Tensor keys = at::randn({1, 70000, 64});
+  for (const int64_t at : {1000, 1001, 33333, 69999}) keys.select(1, at).mul_(1e4);
+  keys.select(1, 20000).mul_(1e30);
+  const KeyRing ring{keys.to(at::kBFloat16), 0, 0, 70000};
+  for (const int64_t Tq : {2, 6, 70}) {
+    SCOPED_TRACE(testing::Message() << "Tq " << Tq);
+    expect_same(at::randn({1, Tq, 1, 64}), {ring}, 64, {0, Tq - 1});
+  }
 }
 
 TEST_F(GpuSearch, TiesGoToTheSmallerId) {

@@ -68,7 +68,7 @@ __global__ void results_kernel(ResultTask t) {
 
 void filter(const FilterTask& task, int num_processors, cudaStream_t stream) {
   if (task.most_keys == 0) return;
-  if (uses_matrix_unit(task)) return filter_mma(task, num_processors, stream);
+  if (task.sparse && uses_matrix_unit(task)) return filter_mma(task, num_processors, stream);
   if (task.aligned) return filter_few(task, num_processors, stream);
   const int64_t blocks = (task.most_keys + kBlockKeys - 1) / kBlockKeys / task.sample + 1;
   const int tiles = (task.queries_per_group + kQueryTile - 1) / kQueryTile;

@@ -39,10 +39,11 @@ struct FilterTask {
   Code* candidates = nullptr;        // (B, Tq, H, capacity)
   int* counts = nullptr;             // (B, Tq, H): candidates found, stored or not
   int capacity = 0;
-  int sample = 1;  // one of so many blocks of keys, at hashed places; 1: all
+  int sample = 1;      // one of so many blocks of keys, at hashed places; 1: all
+  bool sparse = true;  // few keys reach the thresholds; else every key is scored by the definition
 };
 
-// Whether the matrix unit makes approximate scores for the task: it then reads margins.
+// Whether the matrix unit makes approximate scores for sparse tasks like it: it then reads margins.
 bool uses_matrix_unit(const FilterTask& task);
 void filter(const FilterTask& task, int num_processors, cudaStream_t stream);
 

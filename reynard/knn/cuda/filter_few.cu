@@ -10,9 +10,7 @@ namespace reynard::knn::cuda {
 
 namespace {
 
-constexpr int kWarps = 4, kRows = 32;  // of keys that a warp copies and scores by itself
-constexpr int kRowBytes = 128;         // of each row per step
-constexpr int kChunks = kRowBytes / 16;
+constexpr int kWarps = 4;
 constexpr int kStages = 4;  // 16 KB per warp: 3 blocks fill a processor with copies in flight
 
 template <class Element>
@@ -35,7 +33,7 @@ __device__ inline void widen(const uint4& bits, float (&out)[4], float /*tag*/) 
 }
 
 template <class Element>
-constexpr int kRowValues = kRowBytes / static_cast<int>(sizeof(Element));
+constexpr int kRowValues = kColumnBytes / static_cast<int>(sizeof(Element));
 
 // Adds the products of a chunk of a key, in order; values: of query 0, queries `depth4` apart.
 template <int Queries, int Size>
@@ -56,43 +54,6 @@ __device__ inline void add_products(float (&sum)[Queries],
   }
 }
 
-// A step is a column of kRowBytes of a warp's 32 keys; `columns` of them make a key.
-template <class Element>
-__device__ void copy_step(const FilterTask& t,
-                          const KeyGroup& keys,
-                          int64_t first_place,
-                          int column,
-                          uint4* to,
-                          int lane) {
-  const int row_chunks = t.head_dim * static_cast<int>(sizeof(Element)) / 16;
-  const int chunk = column * kChunks + lane % kChunks;
-  const int64_t first_slot = slot_of(keys, first_place);
-  // Nearly always: no end of the keys, nor of the ring that they lie in, among these.
-  if (first_place + kRows <= keys.size && first_slot + kRows <= keys.slots) {
-    constexpr int kRowsAtOnce = 32 / kChunks;
-    const bool there = chunk < row_chunks;
-    const auto* from = static_cast<const Element*>(keys.keys) +
-                       (first_slot + lane / kChunks) * keys.stride +
-                       (there ? chunk * Chunk<Element>::kSize : 0);
-#pragma unroll
-    for (int i = 0; i < kRows / kRowsAtOnce; ++i, from += kRowsAtOnce * keys.stride) {
-      const int row = i * kRowsAtOnce + lane / kChunks;
-      copy_16(to + row * kChunks + ((lane % kChunks) ^ (row & 7)), from, there);
-    }
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < kRows * kChunks / 32; ++i) {
-    const int row = i * (32 / kChunks) + lane / kChunks;
-    const int64_t place = first_place + row;
-    const bool there = place < keys.size && chunk < row_chunks;
-    const int64_t slot = there ? slot_of(keys, place) : 0;
-    const auto* from = static_cast<const Element*>(keys.keys) + slot * keys.stride +
-                       (there ? chunk * Chunk<Element>::kSize : 0);
-    copy_16(to + row * kChunks + ((lane % kChunks) ^ (row & 7)), from, there);
-  }
-}
-
 template <class Element, int Queries>
 __global__ void __launch_bounds__(kWarps * 32)
     filter_few_kernel(const __grid_constant__ FilterTask t, int columns) {
@@ -101,8 +62,8 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int group = blockIdx.z, first = blockIdx.y * Queries;
   const KeyGroup keys = t.groups[group];
   const int queries = min(Queries, t.queries_per_group - first);
-  const int depth = columns * kChunks * Chunk<Element>::kSize;
-  auto* q = reinterpret_cast<float*>(shared + kWarps * kStages * kRows * kChunks);
+  const int depth = columns * kColumnChunks * Chunk<Element>::kSize;
+  auto* q = reinterpret_cast<float*>(shared + kWarps * kStages * kColumn);
   for (int i = threadIdx.x; i < Queries * depth; i += blockDim.x) {
     const int j = i / depth, d = i % depth;
     const bool there = j < queries && d < t.head_dim;
@@ -118,24 +79,23 @@ __global__ void __launch_bounds__(kWarps * 32)
   __syncthreads();
 
   // The 32-key pieces of the sample's blocks, by turns among all warps.
-  constexpr int kPieces = kBlockKeys / kRows;
+  constexpr int kPieces = kBlockKeys / kPieceKeys;
   const int64_t blocks = (keys.size + kBlockKeys - 1) / kBlockKeys;
   // Fewer than 2^32 keys: pieces are counted in 32 bits.
   const int pieces = static_cast<int>((blocks + t.sample - 1) / t.sample) * kPieces;
   const int begin = static_cast<int>(blockIdx.x) * kWarps + warp;
   const int stride = static_cast<int>(gridDim.x) * kWarps;
   const auto first_place = [&](int piece) {
-    return sampled_block(piece / kPieces, t.sample) * kBlockKeys + piece % kPieces * kRows;
+    return sampled_block(piece / kPieces, t.sample) * kBlockKeys + piece % kPieces * kPieceKeys;
   };
-  constexpr int kStage = kRows * kChunks;
-  uint4* stages = shared + warp * kStages * kStage;
+  uint4* stages = shared + warp * kStages * kColumn;
   // The next step to copy, and the stages of it and of the next one to score: no step is divided
   // into piece and column.
   int copied_piece = begin, copied_column = 0, copied_stage = 0, stage = 0;
   const auto copy = [&] {
     if (copied_piece < pieces) {
-      copy_step<Element>(
-          t, keys, first_place(copied_piece), copied_column, stages + copied_stage * kStage, lane);
+      copy_column<Element>(
+          t, keys, first_place(copied_piece), copied_column, stages + copied_stage * kColumn, lane);
       if (++copied_column == columns) copied_column = 0, copied_piece += stride;
     }
     copied_stage = (copied_stage + 1) % kStages;
@@ -148,11 +108,11 @@ __global__ void __launch_bounds__(kWarps * 32)
       wait_for_copies<kStages - 2>();
       __syncwarp();
       copy();
-      const uint4* row = stages + stage * kStage + lane * kChunks;
+      const uint4* row = stages + stage * kColumn + lane * kColumnChunks;
       stage = (stage + 1) % kStages;
       const auto* values = reinterpret_cast<const float4*>(q) + column * (kRowValues<Element> / 4);
 #pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
+      for (int c = 0; c < kColumnChunks; ++c) {
         float k[Chunk<Element>::kSize];
         widen(row[c ^ (lane & 7)], k, Element());
         add_products(sum, values + c * (Chunk<Element>::kSize / 4), depth / 4, k);
@@ -173,14 +133,15 @@ __global__ void __launch_bounds__(kWarps * 32)
 template <class Element, int Queries>
 void launch(const FilterTask& task, int num_processors, cudaStream_t stream) {
   const int row_bytes = task.head_dim * static_cast<int>(sizeof(Element));
-  const int columns = (row_bytes + kRowBytes - 1) / kRowBytes;
-  const int shared = kWarps * kStages * kRows * kRowBytes +
-                     Queries * columns * (kRowBytes / static_cast<int>(sizeof(Element))) * 4;
+  const int columns = (row_bytes + kColumnBytes - 1) / kColumnBytes;
+  const int shared = kWarps * kStages * kPieceKeys * kColumnBytes +
+                     Queries * columns * (kColumnBytes / static_cast<int>(sizeof(Element))) * 4;
   auto* kernel = filter_few_kernel<Element, Queries>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   const int tiles = (task.queries_per_group + Queries - 1) / Queries;
   const int groups = task.num_rows * task.num_key_heads;
-  const int64_t blocks = (task.most_keys / task.sample + kWarps * kRows) / (kWarps * kRows) + 1;
+  const int64_t blocks =
+      (task.most_keys / task.sample + kWarps * kPieceKeys) / (kWarps * kPieceKeys) + 1;
   const int64_t wanted =
       std::max(1, 3 * num_processors / std::min(tiles * groups, 3 * num_processors));
   const dim3 grid(static_cast<unsigned>(std::min(blocks, wanted)),

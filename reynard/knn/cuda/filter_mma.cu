@@ -10,13 +10,27 @@ namespace reynard::knn::cuda {
 
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kTile = 16;  // keys of an instruction
-constexpr int kLanes = 8;  // queries of an instruction
-constexpr int kTiles = 4;  // of queries that a warp holds in registers
-constexpr int kWarpQueries = kTiles * kLanes;
-constexpr int kStages = 3;
-constexpr int kMostFound = 1024;  // keys that wait in a block to be scored by the definition
+// A warp multiplies 64 queries (32 of longer rows) of its own, which stay in registers, by 16 keys
+// at a time. Warps of a team share what they copy; a warp whose queries are all of a block's is a
+// team by itself and waits for nobody.
+
+constexpr int kWarps = 4, kThreads = kWarps * 32;
+static_assert(kWarps * kPieceKeys == kBlockKeys, "a block's warps copy a block of keys");
+constexpr int kTileKeys = 16, kTileQueries = 16;  // of a tile of scores
+constexpr int kPieceTiles = kPieceKeys / kTileKeys;
+constexpr int kPeriod = 64;       // blocks of keys whose largest |k_d| is taken together
+constexpr int kMostWaiting = 64;  // keys that wait in a warp to be scored by the definition
+constexpr int kFound = kMostWaiting + 32;
+
+// So many tiles of queries fit into a warp's registers.
+template <int Steps>
+constexpr int kTiles = Steps == 4 ? 4 : 2;
+template <int Steps>
+constexpr int kWarpQueries = kTiles<Steps>* kTileQueries;
+template <int Steps>
+constexpr int kResident = Steps == 4 ? 3 : 2;  // blocks of a processor
+template <int Steps>
+constexpr int kStages = Steps == 4 ? 4 : 3;
 
 // A key whose approximate score reaches its query's threshold.
 struct Found {
@@ -24,8 +38,8 @@ struct Found {
   uint32_t place;
 };
 
-// D (keys x queries) += A (16 keys x 16) B (16 x 8 queries).
-__device__ inline void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+// D (queries x keys) += A (16 queries x 16) B (16 x 8 keys).
+__device__ inline void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t* b) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
       "{%8,%9}, {%0,%1,%2,%3};\n"
@@ -33,10 +47,10 @@ __device__ inline void multiply(float (&d)[4], const uint32_t (&a)[4], const uin
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-__device__ inline void load_tile(uint32_t (&a)[4], const uint4* address) {
+__device__ inline void load_tile(uint32_t (&b)[4], const uint4* address) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(address));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
                : "r"(at));
 }
 
@@ -45,34 +59,58 @@ __device__ inline uint32_t pack(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&both);
 }
 
-// Bits of the largest |k_d| as bf16, of two packed values and `largest`; NaN is the largest.
-__device__ inline uint32_t larger(uint32_t largest, uint32_t two) {
-  const uint32_t magnitudes = two & 0x7fff7fffU;
-  return max(largest, max(magnitudes & 0xffffU, magnitudes >> 16));
+// Of each half: the largest |value| of two packed ones; NaN is the largest.
+__device__ inline __nv_bfloat162 larger(__nv_bfloat162 largest, uint32_t two) {
+  return __hmax2_nan(largest, __habs2(*reinterpret_cast<const __nv_bfloat162*>(&two)));
+}
+// Bits of the larger half.
+__device__ inline uint32_t larger_half(__nv_bfloat162 two) {
+  const uint32_t bits = *reinterpret_cast<const uint32_t*>(&two);
+  return max(bits & 0xffffU, bits >> 16);
 }
 
-// One query's row of B for this thread.
+// A warp's queries as left operands: this thread's rows are lane / 4 + {0, 8} of each tile.
 template <int Steps>
 struct Queries {
-  uint32_t b[Steps][kTiles][2];
+  uint32_t a[Steps][kTiles<Steps>][4];
 };
 
 template <int Steps>
 __device__ void load_queries(const FilterTask& t, int group, int first, Queries<Steps>& out) {
   const int lane = threadIdx.x % 32;
-  const auto value = [&](const float* q, int d) {
-    return q != nullptr && d < t.head_dim ? q[d] : 0.0F;
+  const auto row = [&](int j) {
+    return j < t.queries_per_group ? t.queries + query_index(t, group, j) * t.head_dim : nullptr;
+  };
+  const auto two = [&](const float* q, int d) {
+    const bool there = q != nullptr && d < t.head_dim;
+    return there ? pack(q[d], q[d + 1]) : 0;
   };
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    const int j = first + tile * kLanes + lane / 4;
-    const float* q =
-        j < t.queries_per_group ? t.queries + query_index(t, group, j) * t.head_dim : nullptr;
+  for (int tile = 0; tile < kTiles<Steps>; ++tile) {
+    const float* upper = row(first + tile * kTileQueries + lane / 4);
+    const float* lower = row(first + tile * kTileQueries + lane / 4 + 8);
 #pragma unroll
     for (int s = 0; s < Steps; ++s) {
       const int d = s * 16 + lane % 4 * 2;
-      out.b[s][tile][0] = pack(value(q, d), value(q, d + 1));
-      out.b[s][tile][1] = pack(value(q, d + 8), value(q, d + 9));
+      out.a[s][tile][0] = two(upper, d);
+      out.a[s][tile][1] = two(lower, d);
+      out.a[s][tile][2] = two(upper, d + 8);
+      out.a[s][tile][3] = two(lower, d + 8);
+    }
+  }
+}
+
+// Approximate scores below it cannot reach the threshold, where no |k_d| exceeds `most` (bf16
+// bits).
+template <int Tiles>
+__device__ inline void set_reach(float (&reach)[Tiles][2], const float2* limits, uint32_t most) {
+  const float largest = __uint_as_float(most << 16);
+#pragma unroll
+  for (int tile = 0; tile < Tiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float2 limit = limits[tile * kTileQueries + i * 8];
+      reach[tile][i] = __fsub_rd(limit.x, __fadd_ru(__fmul_ru(limit.y, largest), 0x1p-120F));
     }
   }
 }
@@ -102,165 +140,172 @@ __device__ __noinline__ void consider(const FilterTask& t, int group, Found foun
   if (code >= t.thresholds[query]) append(t, query, code);
 }
 
-// What waits is scored by all threads, one key each: one lane alone would hold up its block.
+// What waits is scored by all lanes, one key each.
 __device__ inline void consider_all(const FilterTask& t, int group, const Found* found, int size) {
-  for (int i = threadIdx.x; i < min(size, kMostFound); i += kThreads) consider(t, group, found[i]);
+  __syncwarp();
+  for (int i = threadIdx.x % 32; i < size; i += 32) consider(t, group, found[i]);
+  __syncwarp();
+}
+
+// Waits for the warps that share keys.
+__device__ inline void join_team(int team, int warps) {
+  if (warps == 1) return __syncwarp();
+  asm volatile("bar.sync %0, %1;\n" ::"r"(team + 1), "r"(warps * 32) : "memory");
 }
 
 template <int Steps>
-__global__ void __launch_bounds__(kThreads, Steps == 4 ? 2 : 1)
-    filter_mma_kernel(const __grid_constant__ FilterTask t, int query_warps) {
-  constexpr int kChunks = 2 * Steps;  // of 16 bytes per key
-  constexpr int kStage = kBlockKeys * kChunks;
+__global__ void __launch_bounds__(kThreads, kResident<Steps>)
+    filter_mma_kernel(const __grid_constant__ FilterTask t, int team_warps) {
+  constexpr int kColumns = Steps / 4;
+  constexpr int kPiece = kColumns * kColumn;
   extern __shared__ uint4 shared[];
-  __shared__ uint32_t largest_of[2][kWarps];
-  __shared__ float2 limits[kWarps * kWarpQueries];  // a query's threshold and margin
-  __shared__ Found found[kMostFound];
-  __shared__ int num_found;
-  __shared__ bool many_found[2];
+  __shared__ float2 limits[kWarps * kWarpQueries<Steps>];  // a query's threshold and margin
+  __shared__ Found found[kWarps][kFound];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int team = warp / team_warps, member = warp % team_warps;
   const int group = blockIdx.z;
   const KeyGroup keys = t.groups[group];
-  const int first = (blockIdx.y * query_warps + warp % query_warps) * kWarpQueries;
+  const int block_first = blockIdx.y * team_warps * kWarpQueries<Steps>;
+  const int first = block_first + member * kWarpQueries<Steps>;
   const int total = t.queries_per_group;
 
   Queries<Steps> q;
   load_queries<Steps>(t, group, first, q);
-  for (int i = threadIdx.x; i < query_warps * kWarpQueries; i += kThreads) {
-    const int j = blockIdx.y * query_warps * kWarpQueries + i;
+  for (int i = threadIdx.x; i < team_warps * kWarpQueries<Steps>; i += kThreads) {
+    const int j = block_first + i;
     const int64_t query = j < total ? query_index(t, group, j) : 0;
     limits[i] = j < total ? float2{score_of(t.thresholds[query]), t.margins[query]}
                           : float2{CUDART_INF_F, 0.0F};
   }
-  // This thread's results are of queries tile * 8 + lane % 4 * 2 + {0, 1} of its warp's.
-  const float2* own_limits = limits + warp % query_warps * kWarpQueries + lane % 4 * 2;
+  __syncthreads();
+  const float2* own_limits = limits + member * kWarpQueries<Steps> + lane / 4;
 
   const int64_t all = (keys.size + kBlockKeys - 1) / kBlockKeys;
-  const int64_t blocks = (all + t.sample - 1) / t.sample;
-  const int64_t own = blockIdx.x < blocks ? (blocks - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
-  const auto first_place = [&](int64_t step) {
-    return sampled_block(blockIdx.x + step * gridDim.x, t.sample) * kBlockKeys;
-  };
-  const auto copy = [&](int64_t step) {
-    if (step < own) {
-      const int64_t begin = first_place(step);
-      uint4* to = shared + step % kStages * kStage;
+  // Fewer than 2^32 keys: blocks are counted in 32 bits.
+  const int blocks = static_cast<int>((all + t.sample - 1) / t.sample);
+  const int stride = static_cast<int>(gridDim.x);
+  int copied = static_cast<int>(blockIdx.x), copied_stage = 0, stage = 0;
+  const auto copy = [&] {
+    if (copied < blocks) {
+      const int64_t begin = sampled_block(copied, t.sample) * kBlockKeys + warp * kPieceKeys;
+      uint4* to = shared + (copied_stage * kWarps + warp) * kPiece;
 #pragma unroll
-      for (int i = 0; i < kStage / kThreads; ++i) {
-        const int at = i * kThreads + threadIdx.x, row = at / kChunks, chunk = at % kChunks;
-        const bool there = begin + row < keys.size && chunk * 8 < t.head_dim;
-        const int64_t slot = there ? slot_of(keys, begin + row) : 0;
-        const auto* from = static_cast<const __nv_bfloat16*>(keys.keys) + slot * keys.stride +
-                           (there ? chunk * 8 : 0);
-        copy_16(to + row * kChunks + (chunk ^ (row & 7)), from, there);
+      for (int c = 0; c < kColumns; ++c) {
+        copy_column<__nv_bfloat16>(t, keys, begin, c, to + c * kColumn, lane);
       }
     }
+    copied += stride;
+    copied_stage = (copied_stage + 1) % kStages<Steps>;
     end_copies();
   };
-  if (threadIdx.x == 0) num_found = 0;
-  for (int s = 0; s < kStages - 1; ++s) copy(s);
-  for (int64_t step = 0; step < own; ++step) {
-    wait_for_copies<kStages - 2>();
-    const uint4* rows = shared + step % kStages * kStage;
-    uint32_t largest = 0;  // of what this thread has copied
-#pragma unroll
-    for (int i = 0; i < kStage / kThreads; ++i) {
-      const int at = i * kThreads + threadIdx.x, row = at / kChunks, chunk = at % kChunks;
-      const uint4 bits = rows[row * kChunks + (chunk ^ (row & 7))];
-      largest = larger(larger(larger(larger(largest, bits.x), bits.y), bits.z), bits.w);
+  for (int s = 0; s < kStages<Steps> - 1; ++s) copy();
+
+  // `reach` holds for keys whose values are at most `most`; `seen` are the largest since it was
+  // set.
+  float reach[kTiles<Steps>][2];
+  uint32_t most = 0;
+  auto seen = __float2bfloat162_rn(0.0F);
+  set_reach(reach, own_limits, most);
+  int waiting = 0, until_reset = kPeriod;
+  // Lane's row of a load of 16 keys, and its chunk's place in the row.
+  const int row = lane / 16 * 8 + lane % 8, place = lane / 8 % 2 ^ lane % 8;
+  for (int block = static_cast<int>(blockIdx.x); block < blocks; block += stride) {
+    wait_for_copies<kStages<Steps> - 2>();
+    join_team(team, team_warps);
+    copy();
+    const uint4* pieces = shared + (stage * kWarps + team * team_warps) * kPiece;
+    stage = (stage + 1) % kStages<Steps>;
+    if (--until_reset == 0) {
+      until_reset = kPeriod;
+      most = __reduce_max_sync(0xffffffffU, larger_half(seen));
+      seen = __float2bfloat162_rn(0.0F);
+      set_reach(reach, own_limits, most);
     }
-    largest = __reduce_max_sync(0xffffffffU, largest);
-    if (lane == 0) largest_of[step % 2][warp] = largest;
-    if (threadIdx.x == 0) many_found[step % 2] = num_found > kMostFound / 2;
-    __syncthreads();
-    copy(step + kStages - 1);
-    if (many_found[step % 2]) {
-      consider_all(t, group, found, num_found);
-      __syncthreads();
-      if (threadIdx.x == 0) num_found = 0;
-      __syncthreads();
-    }
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) largest = max(largest, largest_of[step % 2][w]);
-    const float most = __uint_as_float(largest << 16);
-    float reach[kTiles][2];  // approximate scores below it cannot reach the threshold
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float2 limit = own_limits[tile * kLanes + i];
-        reach[tile][i] = __fsub_rd(limit.x, __fadd_ru(__fmul_ru(limit.y, most), 0x1p-120F));
-      }
-    }
-    const int64_t begin = first_place(step);
-    for (int m = warp / query_warps; m < kBlockKeys / kTile; m += kWarps / query_warps) {
-      float scores[kTiles][4] = {};
+#pragma unroll 1
+    for (int tile = 0; tile < team_warps * kPieceTiles; ++tile) {
+      const uint4* rows = pieces + tile / kPieceTiles * kPiece +
+                          (tile % kPieceTiles * kTileKeys + row) * kColumnChunks;
+      float scores[kTiles<Steps>][2][4] = {};
 #pragma unroll
       for (int s = 0; s < Steps; ++s) {
-        const int row = m * kTile + lane % 16, chunk = 2 * s + lane / 16;
-        uint32_t a[4];
-        load_tile(a, rows + row * kChunks + (chunk ^ (row & 7)));
+        uint32_t b[4];
+        load_tile(b, rows + s / 4 * kColumn + (s % 4 * 2 ^ place));
 #pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) multiply(scores[tile], a, q.b[s][tile]);
-      }
-      bool any = false;
+        for (int i = 0; i < 4; ++i) seen = larger(seen, b[i]);
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) any |= !(scores[tile][i] < reach[tile][i % 2]);
-      }
-      if (!any) continue;
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (scores[tile][i] < reach[tile][i % 2]) continue;
-          const int j = first + tile * kLanes + lane % 4 * 2 + i % 2;
-          const int row = m * kTile + lane / 4 + i / 2 * 8;
-          if (j >= total || begin + row >= keys.size) continue;
-          const Found one{j, static_cast<uint32_t>(begin + row)};
-          const int at = atomicAdd(&num_found, 1);
-          if (at < kMostFound) {
-            found[at] = one;
-          } else {
-            consider(t, group, one);
-          }
+        for (int m = 0; m < kTiles<Steps>; ++m) {
+          multiply(scores[m][0], q.a[s][m], b);
+          multiply(scores[m][1], q.a[s][m], b + 2);
         }
+      }
+      bool any = larger_half(seen) > most;
+#pragma unroll
+      for (int m = 0; m < kTiles<Steps>; ++m) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) any |= !(scores[m][i / 4][i % 4] < reach[m][i % 4 / 2]);
+      }
+      if (!__any_sync(0xffffffffU, any)) continue;
+      most = max(most, __reduce_max_sync(0xffffffffU, larger_half(seen)));
+      set_reach(reach, own_limits, most);
+      const int64_t begin = sampled_block(block, t.sample) * kBlockKeys +
+                            team * team_warps * kPieceKeys + tile * kTileKeys + lane % 4 * 2;
+      uint32_t reached = 0;
+#pragma unroll
+      for (int m = 0; m < kTiles<Steps>; ++m) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          if (!(scores[m][i / 4][i % 4] < reach[m][i % 4 / 2])) reached |= 1U << (m * 8 + i);
+        }
+      }
+      while (__any_sync(0xffffffffU, reached != 0)) {
+        const int bit = __ffs(static_cast<int>(reached)) - 1, i = bit % 8;
+        const int j = first + bit / 8 * kTileQueries + lane / 4 + i % 4 / 2 * 8;
+        const int64_t key = begin + i / 4 * 8 + i % 2;
+        const bool one = reached != 0 && j < total && key < keys.size;
+        const uint32_t lanes = __ballot_sync(0xffffffffU, one);
+        if (one) {
+          found[warp][waiting + __popc(lanes & ((1U << lane) - 1))] = {j,
+                                                                       static_cast<uint32_t>(key)};
+        }
+        reached &= reached - 1;
+        waiting += __popc(lanes);
+        if (waiting <= kMostWaiting) continue;
+        consider_all(t, group, found[warp], waiting);
+        waiting = 0;
       }
     }
   }
   wait_for_copies<0>();
-  __syncthreads();
-  consider_all(t, group, found, num_found);
+  consider_all(t, group, found[warp], waiting);
 }
 
 template <int Steps>
 void launch(const FilterTask& task, int num_processors, cudaStream_t stream) {
-  constexpr int kShared = kStages * kBlockKeys * 2 * Steps * 16;
+  constexpr int kShared = kStages<Steps> * kBlockKeys * 2 * Steps * 16;
   auto* kernel = filter_mma_kernel<Steps>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-  int query_warps = 1;
-  while (query_warps < kWarps && query_warps * kWarpQueries < task.queries_per_group) {
-    query_warps *= 2;
+  int team_warps = 1;
+  while (team_warps < kWarps && team_warps * kWarpQueries<Steps> < task.queries_per_group) {
+    team_warps *= 2;
   }
-  const int per_block = query_warps * kWarpQueries;
+  const int per_block = team_warps * kWarpQueries<Steps>;
   const int tiles = (task.queries_per_group + per_block - 1) / per_block;
   const int groups = task.num_rows * task.num_key_heads;
   // All blocks run at once: those of other queries then find the same keys in the cache.
-  const int resident = (Steps == 4 ? 2 : 1) * num_processors;
+  const int resident = kResident<Steps> * num_processors;
   const int64_t blocks = task.most_keys / task.sample / kBlockKeys + 1;
   const dim3 grid(static_cast<unsigned>(std::min<int64_t>(
                       blocks, std::max(1, resident / std::min(tiles * groups, resident)))),
                   static_cast<unsigned>(tiles),
                   static_cast<unsigned>(groups));
-  kernel<<<grid, kThreads, kShared, stream>>>(task, query_warps);
+  kernel<<<grid, kThreads, kShared, stream>>>(task, team_warps);
   REYNARD_CHECK_LAUNCH();
 }
 
 }  // namespace
 
 bool uses_matrix_unit(const FilterTask& task) {
-  constexpr int kFewestQueries = 9;
+  constexpr int kFewestQueries = 5;
   return task.bf16_keys && task.aligned && task.head_dim <= 128 &&
          task.queries_per_group >= kFewestQueries;
 }

@@ -131,8 +131,8 @@ at::Tensor best_codes(const Problem& problem, FilterTask& task, const at::Tensor
     write_margins(task, margin_factor(task.head_dim), margins.data_ptr<float>(), stream);
     task.margins = margins.const_data_ptr<float>();
   }
-  const auto pass = [&](int sample) {
-    task.sample = sample;
+  const auto pass = [&](int sample, bool sparse) {
+    task.sample = sample, task.sparse = sparse;
     filter(task, processors, stream);
   };
   const auto raise = [&](int64_t rank) {
@@ -140,7 +140,7 @@ at::Tensor best_codes(const Problem& problem, FilterTask& task, const at::Tensor
         task, thresholds.data_ptr<Code>(), task.counts, static_cast<int>(rank), stream);
   };
   for (size_t i = 0; i + 1 < plan.samples.size(); ++i) {
-    pass(plan.samples[i]);
+    pass(plan.samples[i], /*sparse=*/i > 0);
     raise(plan.ranked);
   }
   const at::Tensor best = at::empty({B, Tq, H, k}, codes);
@@ -149,7 +149,7 @@ at::Tensor best_codes(const Problem& problem, FilterTask& task, const at::Tensor
   for (bool complete = false; !complete;) {
     overflow.zero_();
     if (k > kMostSorted) candidates.fill_(kNoCode);
-    pass(1);
+    pass(1, /*sparse=*/plan.samples.size() > 1);
     if (k <= kMostSorted) {
       sort_best(task, best.data_ptr<Code>(), static_cast<int>(k), overflow.data_ptr<int>(), stream);
       complete = overflow.item<int>() == 0;
