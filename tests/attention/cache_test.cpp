@@ -324,6 +324,30 @@ TEST(LayerCache, SkippedPagesAreNotRead) {
   }
 }
 
+// Where a head begins to read is found before the work is divided, by who attends to the few pages
+// that eviction left, or not at all where nothing can be dropped: the results are the same.
+TEST(LayerCache, EvictionDoesNotChangeWhatIsPruned) {
+  AttentionInputs in = sequence(3000, at::kFloat, /*gate_mean=*/2);
+  in.log_gate = in.log_gate.detach().clone();
+  in.log_gate.slice(2, H / G).fill_(-1e-5);  // the second group forgets nothing
+  const at::Tensor bound = test::on_test_device(at::full({H}, 12.0F, at::kFloat));
+  for (const PruningRule rule : {PruningRule::kTight, PruningRule::kPublished}) {
+    LayerCache whole(make_pool(), G), evicted(make_pool(), G);
+    append(whole, in, 0, 3000);
+    append(evicted, in, 0, 3000);
+    ASSERT_GT(evicted.evict(bound, -10, 3000), 30);
+    ASSERT_EQ(evicted.begin(1), 0);
+    const AttentionOptions options = {0, -10, rule};
+    const PagedOutput of_whole = attend(whole, in, 1, bound, 0, options);
+    const PagedOutput of_evicted = attend(evicted, in, 1, bound, 0, options);
+    EXPECT_GT(of_whole.start.slice(0, 0, H / G).min().item<int32_t>(), 2000);
+    EXPECT_EQ(of_whole.start.slice(0, H / G).max().item<int32_t>(), 0);
+    EXPECT_BITWISE_EQUAL(of_whole.start, of_evicted.start);
+    EXPECT_BITWISE_EQUAL(of_whole.out, of_evicted.out);
+    EXPECT_BITWISE_EQUAL(of_whole.lse, of_evicted.lse);
+  }
+}
+
 TEST(LayerCache, SameBitsForAnyNumberOfThreads) {
   const AttentionInputs in = sequence(3000);
   LayerCache cache(make_pool(), G);

@@ -103,6 +103,8 @@ struct Call {
     return a.first_key.defined() ? std::max(a.first_key.const_data_ptr<int32_t>()[s], 0) : 0;
   }
   int64_t num_pages(int64_t s) const { return (lengths[s] + kPageTokens - 1) / kPageTokens; }
+  // Of the kernel, for one worker.
+  int64_t scratch_bytes() const { return Scratch::padded(kernels.decode_scratch_bytes(D, group)); }
   int64_t range_bytes() const { return group * static_cast<int64_t>(sizeof(KeyRange)); }
   bool pruned() const { return a.options.log_pruning_tolerance < 0 && sums != nullptr; }
 
@@ -157,24 +159,25 @@ double evicted_bound(const Call& call, const LogitBound& bound, int64_t s, int64
 int64_t first_held_page(const Call& call, int64_t s, int64_t g) {
   const int32_t* pages = call.pages(s, g);
   const int64_t last = call.num_pages(s) - 1;
-  int64_t n = call.first_key(s) / kPageTokens;
-  while (n < last && pages[n] < 0) ++n;
-  return n;
+  const int64_t n = std::min(call.first_key(s) / kPageTokens, last);
+  return std::partition_point(pages + n, pages + last, [](int32_t page) { return page < 0; }) -
+         pages;
+}
+
+int64_t nearest_page(const Call& call, int64_t s, int64_t g) {
+  return std::max({call.num_pages(s) - kFloorPages, first_held_page(call, s, g), int64_t{0}});
 }
 
 // Lower bounds of the log-sum-exp of a group's queries: those of their nearest pages. (group)
-std::vector<double> nearest_lse(const Call& call, int64_t s, int64_t g) {
-  const int64_t end = call.num_pages(s);
-  const int64_t begin = std::max({end - kFloorPages, first_held_page(call, s, g), int64_t{0}});
+std::vector<double> nearest_lse(const Call& call, int64_t s, int64_t g, char* scratch) {
+  const int64_t end = call.num_pages(s), begin = nearest_page(call, s, g);
   PageRun run = call.run(s, g, begin, end);
   const KeyRange range = {std::max<int64_t>(call.first_key(s) - begin * kPageTokens, 0),
                           call.lengths[s] - begin * kPageTokens};
   const std::vector<KeyRange> ranges(call.group, range);
   std::vector<float> largest(call.group), total(call.group), out(call.group * call.D);
-  const int64_t bytes = call.kernels.decode_scratch_bytes(call.D, call.group);
-  Scratch scratch(Scratch::padded(bytes));
   run.ranges = ranges.data();
-  call.kernels.decode(run, {largest.data(), total.data(), out.data()}, scratch.take(bytes));
+  call.kernels.decode(run, {largest.data(), total.data(), out.data()}, scratch);
   std::vector<double> lse(call.group);
   for (int64_t i = 0; i < call.group; ++i) {
     lse[i] = largest[i] * kLn2 + std::log(static_cast<double>(total[i]));
@@ -182,16 +185,25 @@ std::vector<double> nearest_lse(const Call& call, int64_t s, int64_t g) {
   return lse;
 }
 
+// Log of the mass that a page's keys have at most for this query.
+double page_bound(const Call& call, const LogitBound& bound, int64_t s, int64_t h, int32_t page) {
+  const double mass = call.a.masses.const_data_ptr<double>()[page * call.group + h % call.group];
+  return bound.of_page(page) + call.query_sum(s, h) + mass;
+}
+
+// The most that the tight rule may drop where the queries' log-sum-exp is at least `floor`.
+double droppable_mass(const Call& call, double floor) {
+  return call.a.options.log_pruning_tolerance - kMargin + floor;
+}
+
 // The tight rule: the first page from `n` on whose mass, with all before it, may matter.
 int64_t tight_first_page(const Call& call, int64_t s, int64_t h, int64_t n, double floor) {
   const int32_t* pages = call.pages(s, h / call.group);
   const LogitBound bound(call, s, h);
-  const double limit = call.a.options.log_pruning_tolerance - kMargin + floor;
+  const double limit = droppable_mass(call, floor);
   double dropped = evicted_bound(call, bound, s, h);
   for (; n < call.num_pages(s) - 1; ++n) {
-    const double mass =
-        call.a.masses.const_data_ptr<double>()[pages[n] * call.group + h % call.group];
-    dropped = log_add_exp(dropped, bound.of_page(pages[n]) + call.query_sum(s, h) + mass);
+    dropped = log_add_exp(dropped, page_bound(call, bound, s, h, pages[n]));
     if (!(dropped <= limit)) break;  // NaN keeps the page
   }
   return n;
@@ -215,58 +227,110 @@ int64_t published_first_page(const Call& call, int64_t s, int64_t h, int64_t n) 
   return n;
 }
 
-// The first page that each query must read (docs/attention.md, pruning in decode). (S, H)
-std::vector<int64_t> first_pages(const Call& call) {
-  std::vector<int64_t> first(call.S * call.H);
-  // Pruning reads pages.
-  run_tasks_if(call.pruned(), call.S * call.G, [&](int64_t task, int64_t /*worker*/) {
-    const int64_t s = task / call.G, g = task % call.G;
-    if (call.lengths[s] == 0) return;
-    const int64_t held = first_held_page(call, s, g);
-    const bool tight = call.a.options.rule == PruningRule::kTight;
-    const auto floors = call.pruned() && tight ? nearest_lse(call, s, g) : std::vector<double>();
-    for (int64_t i = 0; i < call.group; ++i) {
-      const int64_t h = g * call.group + i;
-      int64_t& page = first[s * call.H + h];
-      page = held;
-      if (!call.pruned()) continue;
-      page = tight ? tight_first_page(call, s, h, held, floors[i])
-                   : published_first_page(call, s, h, held);
-    }
-  });
+// Searches the first page that each query of a group must read (docs/attention.md, pruning in
+// decode). (group)
+std::vector<int64_t> searched_pages(const Call& call, int64_t s, int64_t g, char* scratch) {
+  const int64_t held = first_held_page(call, s, g);
+  const bool tight = call.a.options.rule == PruningRule::kTight;
+  const auto floors = tight ? nearest_lse(call, s, g, scratch) : std::vector<double>();
+  std::vector<int64_t> first(call.group);
+  for (int64_t i = 0; i < call.group; ++i) {
+    const int64_t h = g * call.group + i;
+    first[i] = tight ? tight_first_page(call, s, h, held, floors[i])
+                     : published_first_page(call, s, h, held);
+  }
   return first;
 }
 
-// One run of pages of one (sequence, kv head).
+// Whether the tight rule keeps the first page that a group holds whatever the keys of the nearest
+// pages are: these weigh at most what their bounds say.
+bool keep_first_held(const Call& call, int64_t s, int64_t g) {
+  if (call.a.options.rule != PruningRule::kTight) return false;
+  const int32_t* pages = call.pages(s, g);
+  const int32_t held = pages[first_held_page(call, s, g)];
+  for (int64_t h = g * call.group; h < (g + 1) * call.group; ++h) {
+    const LogitBound bound(call, s, h);
+    double floor = kNoMass;
+    for (int64_t n = nearest_page(call, s, g); n < call.num_pages(s); ++n) {
+      floor = log_add_exp(floor, page_bound(call, bound, s, h, pages[n]));
+    }
+    const double dropped =
+        log_add_exp(evicted_bound(call, bound, s, h), page_bound(call, bound, s, h, held));
+    if (dropped <= droppable_mass(call, floor + kMargin)) return false;
+  }
+  return true;
+}
+
+// Where each query begins to read (docs/attention.md, pruning in decode).
+struct FirstPages {
+  std::vector<int64_t> page;  // (S, H): the first that is held, where nothing else was found
+  std::vector<bool> is_open;  // (S * G): still to be searched, by whoever attends
+
+  explicit FirstPages(const Call& call) : page(call.S * call.H), is_open(call.S * call.G) {
+    std::vector<int64_t> wanted;  // (s, g) whose work cannot be divided without a search
+    for (int64_t sg = 0; sg < call.S * call.G; ++sg) {
+      const int64_t s = sg / call.G, g = sg % call.G;
+      if (call.lengths[s] == 0) continue;
+      const int64_t held = first_held_page(call, s, g);
+      std::fill_n(of(call, s, g), call.group, held);
+      if (!call.pruned()) continue;
+      is_open[sg] = call.num_pages(s) - held <= kRunPages;
+      if (!is_open[sg] && !keep_first_held(call, s, g)) wanted.push_back(sg);
+    }
+    tensor::run_tasks(std::ssize(wanted), [&](int64_t task, int64_t /*worker*/) {
+      const int64_t bytes = call.scratch_bytes();
+      Scratch scratch(bytes);
+      search(call, wanted[task] / call.G, wanted[task] % call.G, scratch.take(bytes));
+    });
+  }
+
+  std::vector<int64_t>::iterator of(const Call& call, int64_t s, int64_t g) {
+    return page.begin() + s * call.H + g * call.group;
+  }
+  void search(const Call& call, int64_t s, int64_t g, char* scratch) {
+    std::ranges::copy(searched_pages(call, s, g, scratch), of(call, s, g));
+  }
+};
+
+// What one worker attends to of one (sequence, kv head): a run of pages, or the few that are held.
 struct RunTask {
   int64_t s, g, begin, end;  // pages
-  int64_t part;              // its place among the softmaxes
+  int64_t part;              // place of its first run among the softmaxes
 };
+
+int64_t end_of_run(int64_t page) {
+  return (page / kRunPages + 1) * kRunPages;
+}
 
 // The runs that some head of a group reads keys of: in a pruned text few of all.
 struct Runs {
   std::vector<RunTask> tasks;
   std::vector<int64_t> first_part;  // (S * G + 1): of (s, g)
 
-  Runs(const Call& call, const std::vector<int64_t>& first) {
-    for (int64_t s = 0; s < call.S; ++s) {
-      const int64_t num_pages = call.num_pages(s);
-      for (int64_t g = 0; g < call.G; ++g) {
-        const auto heads = first.begin() + s * call.H + g * call.group;
-        const int64_t page =
-            std::max(*std::min_element(heads, heads + call.group), call.first_key(s) / kPageTokens);
-        first_part.push_back(std::ssize(tasks));
-        for (int64_t n = page / kRunPages * kRunPages; n < num_pages; n += kRunPages) {
-          const int64_t end = std::min(n + kRunPages, num_pages);
-          tasks.push_back({s, g, n, end, std::ssize(tasks)});
-        }
+  Runs(const Call& call, FirstPages& first) {
+    std::vector<RunTask> others;  // than whole runs
+    int64_t num_parts = 0;
+    for (int64_t sg = 0; sg < call.S * call.G; ++sg) {
+      const int64_t s = sg / call.G, g = sg % call.G, num_pages = call.num_pages(s);
+      const auto heads = first.of(call, s, g);
+      const int64_t page =
+          std::max(*std::min_element(heads, heads + call.group), call.first_key(s) / kPageTokens);
+      first_part.push_back(num_parts);
+      if (first.is_open[sg]) others.push_back({s, g, page, num_pages, num_parts});
+      for (int64_t n = page; n < num_pages; n = end_of_run(n), ++num_parts) {
+        if (first.is_open[sg]) continue;
+        const int64_t end = std::min(end_of_run(n), num_pages);
+        (end - n == kRunPages ? tasks : others).push_back({s, g, n, end, num_parts});
       }
     }
-    first_part.push_back(std::ssize(tasks));
+    first_part.push_back(num_parts);
     // The short ones last: threads then end together.
     std::ranges::stable_sort(
-        tasks, std::greater(), [](const RunTask& task) { return task.end - task.begin; });
+        others, std::greater(), [](const RunTask& task) { return task.end - task.begin; });
+    tasks.insert(tasks.end(), others.begin(), others.end());
   }
+
+  int64_t num_parts() const { return first_part.back(); }
 };
 
 // Softmaxes of the heads of all runs, not yet combined.
@@ -285,14 +349,19 @@ struct Partials {
   }
 };
 
+// Pages [begin, end) of a run of (s, g).
+struct RunPages {
+  int64_t s, g, begin, end;
+  int32_t next;  // the page that its worker reads then
+};
+
 void attend_run(const Call& call,
                 const std::vector<int64_t>& first,
-                const RunTask& task,
-                int32_t next_page,
+                const RunPages& pages,
                 KeyRange* ranges,
                 char* scratch,
                 const RunSoftmax& result) {
-  const auto [s, g, begin, end, part] = task;
+  const auto [s, g, begin, end, next] = pages;
   for (int64_t i = 0; i < call.group; ++i) {
     const int64_t from =
         std::max(first[s * call.H + g * call.group + i] * kPageTokens, call.first_key(s));
@@ -302,26 +371,31 @@ void attend_run(const Call& call,
   PageRun run = call.run(s, g, begin, end);
   run.values = call.a.values.const_data_ptr();
   run.ranges = ranges;
-  run.next_page = next_page;
+  run.next_page = next;
   call.kernels.decode(run, result, scratch);
 }
 
 void attend_runs(const Call& call,
-                 const std::vector<int64_t>& first,
+                 FirstPages& first,
                  const Runs& runs,
                  char* kernel_scratch,
                  const Partials& partials) {
-  const int64_t kernel_bytes = call.kernels.decode_scratch_bytes(call.D, call.group);
-  const int64_t worker_bytes = Scratch::padded(kernel_bytes) + Scratch::padded(call.range_bytes());
+  const int64_t worker_bytes = call.scratch_bytes() + Scratch::padded(call.range_bytes());
   const int64_t num_workers = tensor::num_workers(std::ssize(runs.tasks));
-  tensor::run_tasks(std::ssize(runs.tasks), [&](int64_t task, int64_t worker) {
+  tensor::run_tasks(std::ssize(runs.tasks), [&](int64_t index, int64_t worker) {
     // Workers that go at the same speed take turns.
-    const int64_t next = std::min(task + num_workers, std::ssize(runs.tasks) - 1);
-    const auto [s, g, begin, end, part] = runs.tasks[next];
+    const RunTask& next = runs.tasks[std::min(index + num_workers, std::ssize(runs.tasks) - 1)];
+    const RunTask& task = runs.tasks[index];
     char* const own = kernel_scratch + worker * worker_bytes;
-    auto* ranges = reinterpret_cast<KeyRange*>(own + Scratch::padded(kernel_bytes));
-    const RunTask& run = runs.tasks[task];
-    attend_run(call, first, run, call.pages(s, g)[begin], ranges, own, partials.of(run.part));
+    auto* ranges = reinterpret_cast<KeyRange*>(own + call.scratch_bytes());
+    if (first.is_open[task.s * call.G + task.g]) first.search(call, task.s, task.g, own);
+    int64_t part = task.part;
+    for (int64_t n = task.begin; n < task.end; n = end_of_run(n), ++part) {
+      const int64_t end = std::min(end_of_run(n), task.end);
+      const int32_t then =
+          end < task.end ? call.pages(task.s, task.g)[end] : call.pages(next.s, next.g)[next.begin];
+      attend_run(call, first.page, {task.s, task.g, n, end, then}, ranges, own, partials.of(part));
+    }
   });
 }
 
@@ -382,13 +456,11 @@ DecodeOutput decode(const DecodeArguments& arguments) {
   result.start = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kInt));
   if (q.numel() > 0) {
     const Call call(arguments);
-    const std::vector<int64_t> first = first_pages(call);
+    FirstPages first(call);
     const Runs runs(call, first);
-    const auto num_parts = std::ssize(runs.tasks);
+    const int64_t num_parts = runs.num_parts();
     const int64_t record_floats = Partials::record(call);
-    const int64_t worker_bytes =
-        Scratch::padded(call.kernels.decode_scratch_bytes(call.D, call.group)) +
-        Scratch::padded(call.range_bytes());
+    const int64_t worker_bytes = call.scratch_bytes() + Scratch::padded(call.range_bytes());
     const int64_t workers_bytes = tensor::num_workers(num_parts) * worker_bytes;
     const int64_t record_bytes = num_parts * record_floats * static_cast<int64_t>(sizeof(float));
     Scratch scratch(workers_bytes + Scratch::padded(record_bytes));
@@ -403,8 +475,8 @@ DecodeOutput decode(const DecodeArguments& arguments) {
       std::vector<float> out(call.D);
       combine(call, runs, partials, row, out.data(), lse + row);
       store_row(result.out, row, out.data());
-      start[row] =
-          static_cast<int32_t>(std::max(first[row] * kPageTokens, call.first_key(row / call.H)));
+      start[row] = static_cast<int32_t>(
+          std::max(first.page[row] * kPageTokens, call.first_key(row / call.H)));
     });
   }
   return result;
