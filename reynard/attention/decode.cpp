@@ -83,6 +83,23 @@ struct DecodeBatch {
   bool is_all_of(const at::Tensor& q) const { return std::ssize(rows) == q.size(0); }
 };
 
+// (S, G, N) i32 on the CPU.
+at::Tensor page_table(const DecodeBatch& batch) {
+  const int64_t G = batch.caches[0]->num_kv_heads();
+  size_t longest = 0;
+  for (const LayerCache* cache : batch.caches) longest = std::max(longest, cache->pages(0).size());
+  const auto N = static_cast<int64_t>(longest);
+  at::Tensor table = at::empty({std::ssize(batch.caches), G, N}, at::kInt);
+  auto* row = table.mutable_data_ptr<int32_t>();
+  for (const LayerCache* cache : batch.caches) {
+    for (int64_t g = 0; g < G; ++g, row += N) {
+      const std::vector<int32_t>& pages = cache->pages(g);
+      std::fill(std::copy(pages.begin(), pages.end(), row), row + N, -1);
+    }
+  }
+  return table;
+}
+
 DecodeArguments decode_arguments(const DecodeBatch& batch,
                                  const at::Tensor& q,
                                  const at::Tensor& logit_bound,
@@ -91,16 +108,12 @@ DecodeArguments decode_arguments(const DecodeBatch& batch,
   const PagePool& pool = *batch.caches[0]->pool();
   const auto S = static_cast<int64_t>(batch.caches.size());
   const int64_t G = batch.caches[0]->num_kv_heads(), group = pool.layout().group;
-  size_t longest = 0;
-  for (const LayerCache* cache : batch.caches) longest = std::max(longest, cache->pages(0).size());
-  const auto N = static_cast<int64_t>(longest);
   DecodeArguments a;
   a.q = batch.is_all_of(q)
             ? q.contiguous()
             : q.index_select(0, at::tensor(batch.rows, at::kLong).to(q.device())).contiguous();
   a.keys = pool.keys(), a.values = pool.values();
   a.sums = pool.sums(), a.norms = pool.norms(), a.masses = pool.masses();
-  a.page_table = at::empty({S, G, N}, at::kInt);
   a.lengths = at::empty({S}, at::kLong);
   a.first_key = at::empty({S}, at::kInt);
   a.evicted_masses = at::empty({S, G * group}, at::kDouble);
@@ -113,9 +126,7 @@ DecodeArguments decode_arguments(const DecodeBatch& batch,
     a.first_key.mutable_data_ptr<int32_t>()[s] =
         static_cast<int32_t>(window > 0 ? std::max<int64_t>(cache.length() - window, 0) : 0);
     for (int64_t g = 0; g < G; ++g) {
-      const std::vector<int32_t>& pages = cache.pages(g);
-      int32_t* const row = a.page_table.mutable_data_ptr<int32_t>() + (s * G + g) * N;
-      std::fill(std::copy(pages.begin(), pages.end(), row), row + N, -1);
+      a.page_lists.push_back(cache.pages(g).data());
       a.evicted_norms.mutable_data_ptr<float>()[s * G + g] = cache.evicted_norm(g);
     }
     for (int64_t h = 0; h < G * group; ++h) {
@@ -123,6 +134,7 @@ DecodeArguments decode_arguments(const DecodeBatch& batch,
     }
   }
   if (q.is_cpu()) return a;
+  a.page_table = page_table(batch);
   for (at::Tensor* x :
        {&a.page_table, &a.lengths, &a.first_key, &a.evicted_masses, &a.evicted_norms}) {
     *x = x->to(q.device());

@@ -7,22 +7,26 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace reynard::attention {
 
 // One query per sequence. S sequences, P pages in the pool, N the longest page table; all on one
 // device.
 struct DecodeArguments {
-  at::Tensor q;            // (S, H, D) contiguous
-  at::Tensor keys;         // (P, 64, D) dtype of q
-  at::Tensor values;       // (P, 64, D)
-  at::Tensor sums;         // (P, H/G, 64) f64, or undefined: no bias
-  at::Tensor norms;        // (P) f32, needed for pruning without logit_bound
-  at::Tensor masses;       // (P, H/G) f64: log sum_j exp(-c_j), needed for pruning
-  at::Tensor page_table;   // (S, G, N) i32; -1: evicted
-  at::Tensor lengths;      // (S) i64: the query stands at position lengths - 1
-  at::Tensor first_key;    // (S) i32 or undefined
-  at::Tensor logit_bound;  // (H) f32 or undefined
+  at::Tensor q;       // (S, H, D) contiguous
+  at::Tensor keys;    // (P, 64, D) dtype of q
+  at::Tensor values;  // (P, 64, D)
+  at::Tensor sums;    // (P, H/G, 64) f64, or undefined: no bias
+  at::Tensor norms;   // (P) f32, needed for pruning without logit_bound
+  at::Tensor masses;  // (P, H/G) f64: log sum_j exp(-c_j), needed for pruning
+  // Page ids, -1: evicted. A GPU's kernels want a table, those of the CPU lists: they lie where a
+  // cache keeps them, and copies of a long text's would cost more than its local heads.
+  at::Tensor page_table;                   // (S, G, N) i32, or undefined
+  std::vector<const int32_t*> page_lists;  // (S * G), or empty
+  at::Tensor lengths;                      // (S) i64: the query stands at position lengths - 1
+  at::Tensor first_key;                    // (S) i32 or undefined
+  at::Tensor logit_bound;                  // (H) f32 or undefined
   // What eviction already dropped counts against the same tolerance; undefined: nothing evicted.
   at::Tensor evicted_masses;  // (S, H) f64
   at::Tensor evicted_norms;   // (S, G) f32

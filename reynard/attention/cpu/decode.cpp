@@ -14,6 +14,7 @@
 #include <functional>
 #include <limits>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace reynard::attention::cpu {
@@ -57,14 +58,24 @@ void run_tasks_if(bool worthwhile, int64_t num_tasks, const Body& body) {
   for (int64_t task = 0; task < num_tasks; ++task) body(task, 0);
 }
 
+// The pages of each (s, g).
+std::vector<const int32_t*> page_lists(const DecodeArguments& a) {
+  if (!a.page_table.defined()) return a.page_lists;
+  const auto* table = a.page_table.const_data_ptr<int32_t>();
+  std::vector<const int32_t*> lists(a.page_table.size(0) * a.page_table.size(1));
+  for (const int32_t*& list : lists) list = std::exchange(table, table + a.page_table.size(2));
+  return lists;
+}
+
 // Pointers and sizes of one call.
 struct Call {
   const DecodeArguments& a;
-  int64_t S, H, G, D, N, group;
+  int64_t S, H, D;
+  std::vector<const int32_t*> lists;  // (S * G)
+  int64_t G, group;
   at::Tensor wide_q;               // (S, H, D) f32
   std::vector<double> query_sums;  // (S, H)
   const double* sums;
-  const int32_t* table;
   const int64_t* lengths;
   const KernelTable& kernels;
 
@@ -72,14 +83,13 @@ struct Call {
       : a(arguments),
         S(a.q.size(0)),
         H(a.q.size(1)),
-        G(a.page_table.size(1)),
         D(a.q.size(2)),
-        N(a.page_table.size(2)),
+        lists(page_lists(a)),
+        G(std::ssize(lists) / S),
         group(H / G),
         wide_q(wide(a.q)),
         query_sums(S * H),
         sums(a.sums.defined() ? a.sums.const_data_ptr<double>() : nullptr),
-        table(a.page_table.const_data_ptr<int32_t>()),
         lengths(a.lengths.const_data_ptr<int64_t>()),
         kernels(current_path().kernels(element_of(a.keys.scalar_type()))) {
     for (int64_t s = 0; sums && s < S; ++s) {
@@ -91,7 +101,7 @@ struct Call {
     }
   }
 
-  const int32_t* pages(int64_t s, int64_t g) const { return table + (s * G + g) * N; }
+  const int32_t* pages(int64_t s, int64_t g) const { return lists[s * G + g]; }
   const double* page_sums(int32_t page, int64_t h) const {
     return sums + (page * group + h % group) * kPageTokens;
   }
