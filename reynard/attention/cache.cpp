@@ -201,10 +201,9 @@ int64_t LayerCache::drop_front(int64_t kv_head, int64_t num_pages) {
   int64_t& evicted = evicted_pages_[kv_head];
   const int64_t dropped = std::max<int64_t>(num_pages - evicted, 0);
   if (dropped == 0) return 0;
-  const at::Tensor norms = of_own_pages(pool_->norms())[kv_head];
+  const PageValues norms = on_host(pool_->norms());
   for (; evicted < num_pages; ++evicted) {
-    const float norm = norms.const_data_ptr<float>()[evicted];
-    evicted_norms_[kv_head] = std::max(evicted_norms_[kv_head], norm);
+    evicted_norms_[kv_head] = std::max(evicted_norms_[kv_head], page_norm(norms, kv_head, evicted));
     pool_->release(table[evicted]);
     table[evicted] = -1;
   }
@@ -224,7 +223,8 @@ int64_t LayerCache::evict(const at::Tensor& logit_bound, double log_tolerance, i
   if (horizon == 0) return 0;
   horizon = std::max(horizon, horizon_);  // the page of an earlier position may be gone
   const at::Tensor bounds = logit_bound.cpu().to(at::kDouble).contiguous();
-  const at::Tensor masses = of_own_pages(pool_->masses()), sums = sums_at(horizon - 1).cpu();
+  const PageValues masses = on_host(pool_->masses());
+  const at::Tensor sums = sums_at(horizon - 1).cpu();
   int64_t dropped = 0;
   for (int64_t g = 0; g < G; ++g) {
     int64_t keep = std::numeric_limits<int64_t>::max();  // pages that every head of the group drops
@@ -262,12 +262,12 @@ void LayerCache::note_queries(const at::Tensor& q) {
 at::Tensor LayerCache::measured_bound(double scale) const {
   const int64_t G = num_kv_heads(), group = pool_->layout().group;
   at::Tensor bound = at::empty({G * group}, at::kFloat);
-  const at::Tensor norms = of_own_pages(pool_->norms());
+  const PageValues norms = on_host(pool_->norms());
   const auto num_pages = static_cast<int64_t>(pages_[0].size());
   for (int64_t g = 0; g < G; ++g) {
     float longest = evicted_norms_[g];
     for (int64_t page = evicted_pages_[g]; page < num_pages; ++page) {
-      longest = std::max(longest, norms.const_data_ptr<float>()[g * num_pages + page]);
+      longest = std::max(longest, page_norm(norms, g, page));
     }
     for (int64_t h = g * group; h < (g + 1) * group; ++h) {
       // Before any query was seen nothing bounds them.
@@ -279,26 +279,33 @@ at::Tensor LayerCache::measured_bound(double scale) const {
   return bound;
 }
 
-at::Tensor LayerCache::of_own_pages(const at::Tensor& values) const {
+LayerCache::PageValues LayerCache::on_host(const at::Tensor& values) const {
+  if (values.is_cpu()) return {.values = values};
   std::vector<int64_t> ids;
   for (const std::vector<int32_t>& table : pages_) {
     for (const int32_t page : table) ids.push_back(std::max(page, 0));  // evicted: any will do
   }
-  std::vector<int64_t> sizes = values.sizes().vec();
-  sizes[0] = num_kv_heads();
-  sizes.insert(sizes.begin() + 1, static_cast<int64_t>(pages_[0].size()));
   const at::Tensor index = at::tensor(ids, at::kLong).to(values.device());
-  return values.index_select(0, index).view(sizes).cpu();
+  return {.values = values.index_select(0, index).cpu(), .are_copies = true};
 }
 
-double LayerCache::page_mass(const at::Tensor& masses, int64_t head, int64_t page_index) const {
+int64_t LayerCache::row_of(const PageValues& values, int64_t kv_head, int64_t page_index) const {
+  const std::vector<int32_t>& pages = pages_[kv_head];
+  return values.are_copies ? kv_head * std::ssize(pages) + page_index : pages[page_index];
+}
+
+double LayerCache::page_mass(const PageValues& masses, int64_t head, int64_t page_index) const {
   const int64_t group = pool_->layout().group;
-  const int64_t page = head / group * masses.size(1) + page_index;
-  return masses.const_data_ptr<double>()[page * group + head % group];
+  const int64_t row = row_of(masses, head / group, page_index);
+  return masses.values.const_data_ptr<double>()[row * group + head % group];
+}
+
+float LayerCache::page_norm(const PageValues& norms, int64_t kv_head, int64_t page_index) const {
+  return norms.values.const_data_ptr<float>()[row_of(norms, kv_head, page_index)];
 }
 
 // The number of leading pages, evicted ones included, whose log mass stays within limit.
-int64_t LayerCache::prefix_within(const at::Tensor& masses, int64_t head, double limit) const {
+int64_t LayerCache::prefix_within(const PageValues& masses, int64_t head, double limit) const {
   const int64_t kv_head = head / pool_->layout().group;
   double mass = evicted_masses_[head];
   int64_t page = evicted_pages_[kv_head];
@@ -309,7 +316,7 @@ int64_t LayerCache::prefix_within(const at::Tensor& masses, int64_t head, double
   return page;
 }
 
-double LayerCache::prefix_mass(const at::Tensor& masses, int64_t head, int64_t num_pages) const {
+double LayerCache::prefix_mass(const PageValues& masses, int64_t head, int64_t num_pages) const {
   double mass = evicted_masses_[head];
   for (int64_t page = evicted_pages_[head / pool_->layout().group]; page < num_pages; ++page) {
     mass = log_add_exp(mass, page_mass(masses, head, page));

@@ -160,12 +160,19 @@ class LayerCache {
              const at::Tensor& log_gate,
              const at::Tensor& token_sums);
   at::Tensor sums_at(int64_t position) const;  // (H) f64
-  // A value per page of the pool (P, ...) for the pages of this cache (G, N, ...), on the host.
-  at::Tensor of_own_pages(const at::Tensor& values) const;
-  // masses (G, N, group): those of the own pages
-  double page_mass(const at::Tensor& masses, int64_t head, int64_t page_index) const;
-  int64_t prefix_within(const at::Tensor& masses, int64_t head, double limit) const;
-  double prefix_mass(const at::Tensor& masses, int64_t head, int64_t num_pages) const;
+  // Values of the pages of this cache, on the host: all of the pool's where it lies there, which
+  // spares copies of what most walks never reach; of a GPU's pool copies (G, N, ...).
+  struct PageValues {
+    at::Tensor values;
+    bool are_copies = false;
+  };
+  PageValues on_host(const at::Tensor& values) const;
+  // Which row of them is a page's.
+  int64_t row_of(const PageValues& values, int64_t kv_head, int64_t page_index) const;
+  double page_mass(const PageValues& masses, int64_t head, int64_t page_index) const;
+  float page_norm(const PageValues& norms, int64_t kv_head, int64_t page_index) const;
+  int64_t prefix_within(const PageValues& masses, int64_t head, double limit) const;
+  double prefix_mass(const PageValues& masses, int64_t head, int64_t num_pages) const;
   int64_t drop_front(int64_t kv_head, int64_t num_pages);
 
   std::shared_ptr<PagePool> pool_;
