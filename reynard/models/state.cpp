@@ -14,6 +14,16 @@
 
 namespace reynard::models {
 
+namespace {
+
+// How many carries there are up to `length`.
+int64_t num_carries(const Carries& carries, int64_t length) {
+  return std::ranges::upper_bound(carries, length, {}, &Carries::value_type::first) -
+         carries.begin();
+}
+
+}  // namespace
+
 std::shared_ptr<attention::PagePool> make_page_pool(const Decoder& decoder, int64_t max_pages) {
   const DecoderConfig& config = decoder.config();
   return std::make_shared<attention::PagePool>(
@@ -52,7 +62,9 @@ bool SequenceState::can_truncate(int64_t length) const {
   if (length < 0 || length > this->length()) return false;
   if (length == this->length()) return true;
   return std::ranges::all_of(layers_, [&](const Layer& layer) {
-    const bool has_carry = length == 0 || layer.carries.empty() || layer.carries.contains(length);
+    const int64_t n = num_carries(layer.carries, length);
+    const bool has_carry =
+        length == 0 || layer.carries.empty() || (n > 0 && layer.carries[n - 1].first == length);
     return has_carry && length >= layer.begin + layer.cache.horizon();
   });
 }
@@ -69,7 +81,7 @@ void SequenceState::truncate(int64_t length) {
                                   attention::kPageTokens));
   for (Layer& layer : layers_) {
     layer.cache.truncate(length - layer.begin);
-    layer.carries.erase(layer.carries.upper_bound(length), layer.carries.end());
+    layer.carries.resize(num_carries(layer.carries, length));
   }
 }
 
@@ -175,12 +187,12 @@ void SequenceState::pass(int64_t tokens) {
 }
 
 Carry SequenceState::carry(int64_t layer) const {
-  const auto& carries = layers_[layer].carries;
-  return carries.empty() ? Carry{} : carries.rbegin()->second;
+  const Carries& carries = layers_[layer].carries;
+  return carries.empty() ? Carry{} : carries.back().second;
 }
 
 void SequenceState::remember(int64_t layer, const Carry& raw) {
-  auto& carries = layers_[layer].carries;
+  Carries& carries = layers_[layer].carries;
   const at::Tensor& any = raw.k.defined() ? raw.k : raw.v;
   if (!any.defined()) return;
   const int64_t end = layers_[layer].begin + layers_[layer].cache.length();
@@ -191,11 +203,11 @@ void SequenceState::remember(int64_t layer, const Carry& raw) {
   // What lies further back was looked at before: a walk through all page ends of a long text would
   // cost more than the rest of a step.
   if (!carries.empty()) {
-    const auto last = carries.upper_bound(end - kCarryTokens);
-    auto kept = carries.upper_bound(carries.rbegin()->first - kCarryTokens);
-    while (kept != last) {
-      kept = is_kept(kept->first) ? std::next(kept) : carries.erase(kept);
-    }
+    const auto first = carries.begin() + num_carries(carries, carries.back().first - kCarryTokens);
+    const auto last = carries.begin() + num_carries(carries, end - kCarryTokens);
+    const auto dropped =
+        std::remove_if(first, last, [&](const auto& carry) { return !is_kept(carry.first); });
+    carries.erase(dropped, last);
   }
   for (int64_t length = begin + 1; length <= end; ++length) {
     if (!is_kept(length)) continue;
@@ -205,7 +217,7 @@ void SequenceState::remember(int64_t layer, const Carry& raw) {
       // A view keeps all that it lies in.
       return own.storage().nbytes() == own.nbytes() ? own : own.clone();
     };
-    carries[length] = {.k = row(raw.k), .v = row(raw.v)};
+    carries.emplace_back(length, Carry{.k = row(raw.k), .v = row(raw.v)});
   }
 }
 

@@ -14,9 +14,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace reynard::models {
@@ -31,6 +31,9 @@ std::shared_ptr<attention::PagePool> make_page_pool(const Decoder& decoder, int6
 struct Carry {
   at::Tensor k, v;  // (G, D); with a leading T for several tokens
 };
+// By the length after the token, ascending. Not a map: a long text has thousands, and each step
+// writes at the end.
+using Carries = std::vector<std::pair<int64_t, Carry>>;
 
 // What left the local contexts of a layer, oldest first (mixer memory_attention). Copies, those of
 // forks, share the entries until one of them writes where another reads (knn/memory.h).
@@ -77,7 +80,7 @@ struct CacheUse {
 struct StateSnapshot {
   struct Layer {
     attention::CacheSnapshot cache;
-    std::map<int64_t, Carry> carries;
+    Carries carries;
     LayerMemory memory;
     int64_t begin = 0;
   };
@@ -130,7 +133,7 @@ class SequenceState {
  private:
   struct Layer {
     attention::LayerCache cache;
-    std::map<int64_t, Carry> carries;  // by the length after the token
+    Carries carries;
     LayerMemory memory = {};
     int64_t begin = 0;  // position of the cache's first token
   };
