@@ -32,7 +32,8 @@ void check_weight(std::string_view op, const Weight& weight, int64_t inputs) {
 
 // What is multiplied: a tensor without a graph.
 at::Tensor matrix_of(const Weight& weight) {
-  return weight.compute.defined() ? weight.compute : weight.value.detach();
+  if (weight.compute.defined()) return weight.compute;
+  return weight.value.requires_grad() ? weight.value.detach() : weight.value;
 }
 
 // Matrices of few rows, like those of the gates, cost as much as their inputs' rows: in the

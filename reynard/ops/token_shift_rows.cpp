@@ -105,12 +105,14 @@ at::Tensor token_shift(const at::Tensor& x,
                        const at::Tensor& previous) {
   const at::Tensor input = x.contiguous();
   const at::Tensor logit = shift_logit.to(x.scalar_type()).contiguous();
-  std::optional<at::Tensor> before;  // an undefined tensor cannot be a Function's argument
-  if (previous.defined()) before = previous.detach().to(x.scalar_type()).contiguous();
+  const at::Tensor before =
+      previous.defined() ? previous.to(x.scalar_type()).contiguous() : previous;
   if (!is_recorded({x, shift_logit})) {
-    return shifted(input, logit, lookup_of(input, starts), before.value_or(at::Tensor()));
+    return shifted(input, logit, lookup_of(input, starts), before);
   }
-  return Shift::apply(input, logit, starts, before);
+  std::optional<at::Tensor> fixed;  // an undefined tensor cannot be a Function's argument
+  if (before.defined()) fixed = before.detach();
+  return Shift::apply(input, logit, starts, fixed);
 }
 
 }  // namespace reynard::ops::rows
