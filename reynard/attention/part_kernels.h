@@ -10,6 +10,7 @@
 
 #include "reynard/attention/attention.h"
 #include "reynard/attention/page_kernels.h"
+#include "reynard/attention/pruning.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -39,11 +40,17 @@ struct BackwardPart {
   at::Tensor dsums;        // (B, H, Tk) f64, undefined without bias
 };
 
+// Of RowFloors, for one part.
+struct PartFloors {
+  at::Tensor lse;                         // (B, H, Tq) f32 | f64
+  at::Tensor query_norms{}, key_norms{};  // undefined where they were not measured
+};
+
 struct PartKernels {
   ForwardPart (*forward)(const PartArguments& arguments, at::ScalarType out_dtype) = nullptr;
 
-  // lse alone: values are not read.
-  at::Tensor (*lse)(const PartArguments& arguments) = nullptr;
+  // lse of the keys from nearest_starts() on, whatever `start` is; values are not read.
+  PartFloors (*floors)(const PartArguments& arguments) = nullptr;
 
   //   dout  (B, Tq, H, D) dtype of q, stride(-1) == 1
   //   lse   (B, H, Tq) f32: of all parts together
@@ -66,7 +73,7 @@ struct PartKernels {
                                            std::span<const KeyPart> parts,
                                            const at::Tensor& logit_bound,
                                            const AttentionOptions& options,
-                                           const at::Tensor& row_floor) = nullptr;
+                                           const RowFloors& floors) = nullptr;
 
   // gate_sums of bias.h and its gradient; contiguous f32 | f64 gates (B, T, H), first_key (B, Tq)
   // contiguous or undefined.

@@ -86,20 +86,26 @@ bool prunes(const at::Tensor& q, std::span<const KeyPart> parts, const Attention
 }
 
 // Lower bounds of the rows' log-sum-exps, known before the loop over keys: those of the nearest
-// keys of every part, by the same kernel.
-at::Tensor row_floors(const at::Tensor& q,
-                      const at::Tensor& query_sums,
-                      std::span<const KeyPart> parts,
-                      double scale) {
-  std::vector<at::Tensor> floors;
+// keys of every part.
+RowFloors row_floors(const at::Tensor& q,
+                     const at::Tensor& query_sums,
+                     std::span<const KeyPart> parts,
+                     double scale) {
+  RowFloors floors;
+  std::vector<at::Tensor> rows;
   for (const KeyPart& part : parts) {
-    const at::Tensor nearest = nearest_starts(q, part);
-    floors.push_back(
-        q.scalar_type() == at::kDouble
-            ? run_forward(q, query_sums, part, nearest, scale, at::kDouble).lse
-            : part_kernels(q).lse(kernel_arguments(q, query_sums, part, nearest, scale)));
+    PartFloors one;
+    if (q.scalar_type() == at::kDouble) {
+      one.lse = run_forward(q, query_sums, part, nearest_starts(q, part), scale, at::kDouble).lse;
+    } else {
+      one = part_kernels(q).floors(kernel_arguments(q, query_sums, part, at::Tensor(), scale));
+    }
+    rows.push_back(one.lse);
+    if (one.query_norms.defined()) floors.query_norms = one.query_norms;
+    floors.key_norms.push_back(one.key_norms);
   }
-  return floors.size() == 1 ? floors[0] : at::logsumexp(at::stack(floors), {0});
+  floors.rows = rows.size() == 1 ? rows[0] : at::logsumexp(at::stack(rows), {0});
+  return floors;
 }
 
 // rowsum(dout * out) - dlse: (B, H, Tq) f64.
@@ -128,9 +134,8 @@ PartsForward forward_parts(const at::Tensor& q,
   const bool pruned = prunes(q, parts, options);
   std::vector<at::Tensor> starts;
   if (pruned) {
-    const at::Tensor floors = options.rule == PruningRule::kTight
-                                  ? row_floors(q, query_sums, parts, scale)
-                                  : at::Tensor();
+    const RowFloors floors =
+        options.rule == PruningRule::kTight ? row_floors(q, query_sums, parts, scale) : RowFloors();
     starts = pruned_starts(q, query_sums, parts, logit_bound, options, floors);
   }
   std::vector<ForwardPart> results;

@@ -35,8 +35,8 @@ std::vector<at::Tensor> pruned_starts(const at::Tensor& q,
                                       std::span<const KeyPart> parts,
                                       const at::Tensor& logit_bound,
                                       const AttentionOptions& options,
-                                      const at::Tensor& row_floor) {
-  return part_kernels(q).pruned_starts(q, query_sums, parts, logit_bound, options, row_floor);
+                                      const RowFloors& floors) {
+  return part_kernels(q).pruned_starts(q, query_sums, parts, logit_bound, options, floors);
 }
 
 }  // namespace reynard::attention

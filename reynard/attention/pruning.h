@@ -39,17 +39,26 @@ at::Tensor first_visible(const at::Tensor& q, const KeyPart& part);
 // causal. (B, H, ceil(Tq/128)) i32.
 at::Tensor nearest_starts(const at::Tensor& q, const KeyPart& part);
 
+// What the tight rule is told of the rows, and what was measured on the way there.
+struct RowFloors {
+  // (B, H, Tq) f32 | f64: lower bound of each row's log-sum-exp over all parts, -inf for rows that
+  // see nothing.
+  at::Tensor rows;
+  // Largest norms of blocks of queries (B, H, ceil(Tq/128)) and, of each part, of keys (B, G,
+  // ceil(Tk/64)) f32, as bounds; undefined or missing where they have yet to be measured.
+  at::Tensor query_norms{};
+  std::vector<at::Tensor> key_norms{};
+};
+
 // First key kept by each query block of each part; parts without sums keep everything. All parts
-// together drop at most exp(log_pruning_tolerance) of any query's mass.
-//   row_floor (B, H, Tq) f32 | f64: lower bound of each row's log-sum-exp over all parts, -inf for
-//   rows that see nothing; only the tight rule reads it
-// Returns per part (B, H, ceil(Tq/128)) i32.
+// together drop at most exp(log_pruning_tolerance) of any query's mass. Only the tight rule reads
+// the floors. Returns per part (B, H, ceil(Tq/128)) i32.
 std::vector<at::Tensor> pruned_starts(const at::Tensor& q,
                                       const at::Tensor& query_sums,
                                       std::span<const KeyPart> parts,
                                       const at::Tensor& logit_bound,
                                       const AttentionOptions& options,
-                                      const at::Tensor& row_floor);
+                                      const RowFloors& floors);
 
 // What pruning dropped (on the CPU, wherever start is), counted on tiles of 128 queries x 64 keys
 // whatever the kernels use. Tiles that causality or first_key leave empty count nowhere.

@@ -110,6 +110,40 @@ TEST(Pruning, DropsAtMostTheTolerance) {
   }
 }
 
+// Floors and norms of half-precision inputs, which kernels of their own may measure, are those of
+// the same numbers in f32.
+TEST(Pruning, StartsAreThoseOfTheWidenedInputs) {
+  const std::vector<PruningCase> cases = {
+      {{.B = 2, .Tq = 600, .Tk = 600, .H = 4, .G = 2, .D = 64}, {}, 1, at::kBFloat16},
+      {{.B = 1, .Tq = 511, .Tk = 511, .H = 2, .G = 1, .D = 128}, {}, 1, at::kHalf},
+      {{.B = 1, .Tq = 700, .Tk = 700, .H = 2, .G = 2, .D = 256}, {}, 1, at::kBFloat16},
+      {{.B = 1, .Tq = 300, .Tk = 300, .H = 2, .G = 2, .D = 24}, {}, 1, at::kHalf},
+      {{.B = 1, .Tq = 140, .Tk = 900, .H = 2, .G = 1, .D = 64}, {}, 1, at::kBFloat16},
+      {{.B = 2, .Tq = 600, .Tk = 600, .H = 2, .G = 2, .D = 64},
+       {.documents = {300, 400, 401}, .padding = {100, 0}, .window = 250},
+       0,
+       at::kBFloat16},
+  };
+  for (const PruningCase& c : cases) {
+    AttentionInputs in = random_inputs(c.shape, c.dtype, 8, c.gate_mean);
+    if (c.visibility.window > 0) in.first_key = first_keys(c.shape, c.visibility);
+    in.k.select(1, 70).mul_(4), in.q.select(1, c.shape.Tq - 5).mul_(4);  // the norms of two blocks
+    const auto starts = [&](at::ScalarType dtype) {
+      return attention(in.q.to(dtype),
+                       in.k.to(dtype),
+                       in.v.to(dtype),
+                       in.log_gate,
+                       in.first_key,
+                       {},
+                       {.log_pruning_tolerance = -8})
+          .start;
+    };
+    const at::Tensor expected = starts(at::kFloat);
+    EXPECT_GT(expected.max().item<int32_t>(), 0);
+    EXPECT_BITWISE_EQUAL(starts(c.dtype), expected) << " D " << c.shape.D;
+  }
+}
+
 // Gradients are those of the pruned function: compared with the definition under the same starts.
 TEST(Pruning, ForwardAndBackwardAreThoseOfThePrunedFunction) {
   for (const PruningCase& c : pruning_cases()) {
@@ -263,7 +297,7 @@ TEST(Pruning, SharesTheToleranceBetweenParts) {
   for (const PruningRule rule : kRules) {
     const AttentionOptions options = {0, -3, rule};
     const at::Tensor floors = reference_attention(own.q, query_sums, {parts, 1}).lse;
-    const auto starts = pruned_starts(own.q, query_sums, parts, {}, options, floors);
+    const auto starts = pruned_starts(own.q, query_sums, parts, {}, options, {floors});
     EXPECT_GT(starts[1].max().item<int32_t>(), 0) << config::name_of(rule);
     EXPECT_LE(dropped_share(own.q, query_sums, parts, starts), std::exp(-3.0));
     const AttentionOutput pruned = attention(own.q, query_sums, parts, {}, options);

@@ -219,11 +219,13 @@ ForwardPart forward_part(const PartArguments& arguments, at::ScalarType out_dtyp
   return result;
 }
 
-at::Tensor lse_of_part(const PartArguments& arguments) {
-  if (arguments.q.numel() == 0) return nothing_seen(arguments.q, at::kFloat).lse;
+PartFloors floors_of_part(const PartArguments& arguments) {
+  if (arguments.q.numel() == 0) return {.lse = nothing_seen(arguments.q, at::kFloat).lse};
   const at::Tensor lse = empty_lse(arguments.q);
-  run_forward(prepare(arguments), at::Tensor(), lse);
-  return lse;
+  PartArguments nearest = arguments;
+  nearest.start = nearest_starts(arguments.q, arguments.part);
+  run_forward(prepare(nearest), at::Tensor(), lse);
+  return {.lse = lse};
 }
 
 namespace {
@@ -381,7 +383,7 @@ namespace {
 // While the library is loaded.
 const bool kRegistered = [] {
   static const PartKernels table = {.forward = forward_part,
-                                    .lse = lse_of_part,
+                                    .floors = floors_of_part,
                                     .backward = backward_part,
                                     .row_products = row_products,
                                     .pruned_starts = pruned_starts,

@@ -7,7 +7,7 @@
 namespace reynard::attention::cpu {
 
 ForwardPart forward_part(const PartArguments& arguments, at::ScalarType out_dtype);
-at::Tensor lse_of_part(const PartArguments& arguments);
+PartFloors floors_of_part(const PartArguments& arguments);
 BackwardPart backward_part(const PartArguments& arguments,
                            const at::Tensor& dout,
                            const at::Tensor& lse,
@@ -19,7 +19,7 @@ std::vector<at::Tensor> pruned_starts(const at::Tensor& q,
                                       std::span<const KeyPart> parts,
                                       const at::Tensor& logit_bound,
                                       const AttentionOptions& options,
-                                      const at::Tensor& row_floor);
+                                      const RowFloors& floors);
 at::Tensor gate_sums(const at::Tensor& log_gate);
 at::Tensor gate_sums_backward(const at::Tensor& dsums,
                               const at::Tensor& log_gate,

@@ -347,8 +347,8 @@ std::vector<at::Tensor> pruned_starts(const at::Tensor& q,
                                       std::span<const KeyPart> parts,
                                       const at::Tensor& logit_bound,
                                       const AttentionOptions& options,
-                                      const at::Tensor& row_floor) {
-  Rules rules = make_rules(q, query_sums, parts, logit_bound, options, row_floor);
+                                      const RowFloors& floors) {
+  Rules rules = make_rules(q, query_sums, parts, logit_bound, options, floors.rows);
   if (options.rule == PruningRule::kTight) {
     apply_tight(rules);
   } else {

@@ -5,6 +5,7 @@
 #include "reynard/attention/cuda/path.h"
 #include "reynard/attention/cuda/simt.h"
 #include "reynard/attention/cuda/sm80/backward.h"
+#include "reynard/attention/cuda/sm80/floors.h"
 #include "reynard/attention/cuda/sm80/forward.h"
 #include "reynard/attention/cuda/sm90/backward.h"
 #include "reynard/attention/cuda/sm90/forward.h"
@@ -122,7 +123,7 @@ GateScan scan_of(const at::Tensor& log_gate) {
 // While the library is loaded.
 const bool kRegistered = [] {
   static const PartKernels table = {.forward = forward_part,
-                                    .lse = lse_of_part,
+                                    .floors = floors_of_part,
                                     .backward = backward_part,
                                     .row_products = row_products,
                                     .pruned_starts = pruned_starts,
@@ -152,13 +153,32 @@ ForwardPart forward_part(const PartArguments& arguments, at::ScalarType out_dtyp
   return result;
 }
 
-at::Tensor lse_of_part(const PartArguments& arguments) {
+PartFloors floors_of_part(const PartArguments& arguments) {
   const at::Tensor& q = arguments.q;
-  if (q.numel() == 0) return no_lse(q);
-  const at::Tensor lse =
-      at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat));
-  run_forward(arguments, at::Tensor(), lse);
-  return lse;
+  if (q.numel() == 0) return {.lse = no_lse(q)};
+  const int64_t B = q.size(0), Tq = q.size(1), H = q.size(2), Tk = arguments.part.k.size(1);
+  const Problem problem = problem_of(arguments);
+  PartFloors result;
+  if (current_path() >= Path::kSm80 && sm80::takes_floors(problem)) {
+    const c10::cuda::CUDAGuard device(q.device());
+    result.lse = at::empty({B, H, Tq}, q.options().dtype(at::kDouble));
+    sm80::FloorTask task = {.problem = problem, .floors = result.lse.data_ptr<double>()};
+    if (sm80::has_key_norms(problem)) {
+      const auto f32 = q.options().dtype(at::kFloat);
+      const int64_t G = arguments.part.k.size(2);
+      result.query_norms = at::empty({B, H, (Tq + kQueryBlock - 1) / kQueryBlock}, f32);
+      result.key_norms = at::empty({B, G, (Tk + kKeyBlock - 1) / kKeyBlock}, f32);
+      task.query_norms = result.query_norms.data_ptr<float>();
+      task.key_norms = result.key_norms.data_ptr<float>();
+    }
+    sm80::floors(task, c10::cuda::getCurrentCUDAStream());
+    return result;
+  }
+  result.lse = at::empty({B, H, Tq}, q.options().dtype(at::kFloat));
+  PartArguments nearest = arguments;
+  nearest.start = nearest_starts(q, arguments.part);
+  run_forward(nearest, at::Tensor(), result.lse);
+  return result;
 }
 
 BackwardPart backward_part(const PartArguments& arguments,

@@ -40,7 +40,7 @@ struct Problem {
 
 struct ForwardTask {
   Problem problem;
-  Operand out;           // (B, Tq, H, D); without data only lse is computed
+  Operand out;           // (B, Tq, H, D); without data (simt) only lse is computed
   float* lse = nullptr;  // (B, H, Tq) natural logarithm
 };
 

@@ -49,7 +49,8 @@ at::Tensor norms_of(const at::Tensor& rows, int64_t size) {
 
 // What the rules need of the whole call; f64 inputs (the reference) are measured in f32.
 struct Search {
-  at::Tensor q, query_sums, logit_bound, floors;
+  at::Tensor q, query_sums, logit_bound;
+  RowFloors floors;  // rows in f64
   std::span<const KeyPart> parts;
   double scale = 0;
   double log_tolerance = 0;  // of each part that prunes
@@ -82,7 +83,9 @@ PruningTask task_of(const Search& s, const KeyPart& part, const at::Tensor& star
   return task;
 }
 
-void search_tight(const Search& s, const KeyPart& part, const at::Tensor& start) {
+// The p-th part.
+void search_tight(const Search& s, size_t p, const at::Tensor& start) {
+  const KeyPart& part = s.parts[p];
   const at::Tensor sums = part.sums.contiguous();
   const at::Tensor masses = at::empty({s.B(), s.H(), num_blocks(part.k.size(1), kKeyBlock)},
                                       sums.options().dtype(at::kDouble));
@@ -93,8 +96,10 @@ void search_tight(const Search& s, const KeyPart& part, const at::Tensor& start)
                c10::cuda::getCurrentCUDAStream());
   at::Tensor factors, key_norms;
   if (s.measured()) {
-    key_norms = norms_of(narrow_copy(part.k), kKeyBlock);
-    factors = norms_of(narrow_copy(s.q), kQueryBlock) * s.scale;
+    if (p < s.floors.key_norms.size()) key_norms = s.floors.key_norms[p];
+    if (!key_norms.defined()) key_norms = norms_of(narrow_copy(part.k), kKeyBlock);
+    const at::Tensor& queries = s.floors.query_norms;
+    factors = (queries.defined() ? queries : norms_of(narrow_copy(s.q), kQueryBlock)) * s.scale;
   } else {
     factors = fixed_bounds(s).unsqueeze(-1).expand({s.B(), s.H(), s.M()}).contiguous();
   }
@@ -106,7 +111,7 @@ void search_tight(const Search& s, const KeyPart& part, const at::Tensor& start)
   task.factors = factors.const_data_ptr<float>();
   if (key_norms.defined()) task.key_norms = key_norms.const_data_ptr<float>();
   task.masses = masses.const_data_ptr<double>();
-  task.floors = s.floors.const_data_ptr<double>();
+  task.floors = s.floors.rows.const_data_ptr<double>();
   raise_starts_tight(task, c10::cuda::getCurrentCUDAStream());
 }
 
@@ -214,7 +219,7 @@ std::vector<at::Tensor> pruned_starts(const at::Tensor& q,
                                       std::span<const KeyPart> parts,
                                       const at::Tensor& logit_bound,
                                       const AttentionOptions& options,
-                                      const at::Tensor& row_floor) {
+                                      const RowFloors& floors) {
   const c10::cuda::CUDAGuard device(q.device());
   const bool tight = options.rule == PruningRule::kTight;
   int64_t num_biased = 0;
@@ -224,8 +229,9 @@ std::vector<at::Tensor> pruned_starts(const at::Tensor& q,
   Search s = {.q = q,
               .query_sums = query_sums.contiguous(),
               .logit_bound = logit_bound,
-              .floors = tight ? row_floor.to(at::kDouble).contiguous() : at::Tensor(),
+              .floors = floors,
               .parts = parts};
+  if (tight) s.floors.rows = floors.rows.to(at::kDouble).contiguous();
   s.scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<double>(q.size(3)));
   s.log_tolerance = options.log_pruning_tolerance -
                     std::log(static_cast<double>(std::max<int64_t>(num_biased, 1)));
@@ -238,11 +244,12 @@ std::vector<at::Tensor> pruned_starts(const at::Tensor& q,
     thresholds = thresholds_of(s).contiguous();
   }
   std::vector<at::Tensor> starts;
-  for (const KeyPart& part : parts) {
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const KeyPart& part = parts[p];
     const at::Tensor start = first_visible(q, part);
     if (part.sums.defined() && part.k.size(1) > 0 && q.numel() > 0) {
       if (tight) {
-        search_tight(s, part, start);
+        search_tight(s, p, start);
       } else {
         search_published(s, part, thresholds, start);
       }

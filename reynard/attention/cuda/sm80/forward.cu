@@ -24,11 +24,10 @@ constexpr float kLowest = -1e30F;    // finite, so that differences of reference
 constexpr float kLargestExcess = 8;  // of a score over its row's reference, in powers of two
 
 // kDim: head dimension rounded up to 64, 128 or 256.
-template <int kDim_, class Scalar_, bool kWithValues_>
+template <int kDim_, class Scalar_>
 struct Config {
   static constexpr int kDim = kDim_;
   using Scalar = Scalar_;
-  static constexpr bool kWithValues = kWithValues_;
   // Two row tiles share every fragment of keys and values; 32 x 128 sums would not fit.
   static constexpr int kRowTiles = kDim == 64 ? 2 : 1;
   static constexpr int kWarps = kDim == 64 ? 4 : 8;
@@ -46,7 +45,7 @@ template <class C>
 struct alignas(128) Shared {
   char queries[C::kRows * C::kDim * 2];
   char keys[C::kKeys * C::kDim * 2];
-  char values[C::kWithValues ? C::kKeys * C::kDim * 2 : 128];
+  char values[C::kKeys * C::kDim * 2];
   KeyRecord records[2][C::kKeys];  // of even and odd key blocks
 };
 
@@ -145,7 +144,7 @@ class Rows {
         const double lse = total > 0 ? kLn2 * (reference_[a] + log2f(total)) : -INFINITY;
         task.lse[(int64_t{b} * p_.H + h) * p_.Tq + row(a)] = static_cast<float>(lse);
       }
-      if constexpr (C::kWithValues) store_row(task.out, b, h, a, total > 0 ? 1 / total : 0);
+      store_row(task.out, b, h, a, total > 0 ? 1 / total : 0);
     }
   }
 
@@ -298,10 +297,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerProcessor)
   rows.keep_queries(query_tile);
 
   for (int n = last_block; n >= first_block; --n) {
-    if (C::kWithValues) {
-      load_rows<C::kDim, C::kKeys, C::kThreads>(value_tile, p.v, p.D, b, g, n * C::kKeys, keys);
-      commit_copies();
-    }
+    load_rows<C::kDim, C::kKeys, C::kThreads>(value_tile, p.v, p.D, b, g, n * C::kKeys, keys);
+    commit_copies();
     const bool reads = rows.reads(n);
     if (reads) rows.multiply_keys(query_tile, key_tile);
     wait_copies<0>();
@@ -309,7 +306,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerProcessor)
     if (n > first_block) load_keys(n - 1);
     if (reads) {
       rows.weigh(s.records[n & 1], n);
-      if (C::kWithValues) rows.add_values(value_tile);
+      rows.add_values(value_tile);
     }
     wait_copies<0>();
     __syncthreads();
@@ -331,13 +328,10 @@ void launch(const ForwardTask& task, void* scratch, cudaStream_t stream) {
 
 template <class Scalar>
 void launch_dimension(const ForwardTask& task, void* scratch, cudaStream_t stream) {
-  const bool values = task.out.data;
   const int D = task.problem.D;
-  const auto run =
-      D <= 64 ? (values ? launch<Config<64, Scalar, true>> : launch<Config<64, Scalar, false>>)
-      : D <= 128
-          ? (values ? launch<Config<128, Scalar, true>> : launch<Config<128, Scalar, false>>)
-          : (values ? launch<Config<256, Scalar, true>> : launch<Config<256, Scalar, false>>);
+  const auto run = D <= 64    ? launch<Config<64, Scalar>>
+                   : D <= 128 ? launch<Config<128, Scalar>>
+                              : launch<Config<256, Scalar>>;
   run(task, scratch, stream);
 }
 
@@ -345,7 +339,8 @@ void launch_dimension(const ForwardTask& task, void* scratch, cudaStream_t strea
 
 bool takes_forward(const ForwardTask& task) {
   const Problem& p = task.problem;
-  return p.D <= 256 && is_tileable(p.q, p.D) && is_tileable(p.k, p.D) && is_tileable(p.v, p.D);
+  return task.out.data && p.D <= 256 && is_tileable(p.q, p.D) && is_tileable(p.k, p.D) &&
+         is_tileable(p.v, p.D);
 }
 
 int64_t forward_scratch_bytes(const Problem& problem) {

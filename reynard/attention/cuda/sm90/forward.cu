@@ -64,7 +64,7 @@ void launch(const ForwardTask& task, char* scratch, int num_processors, cudaStre
   p.q = tensor_map(problem.q, problem.B, problem.Tq, problem.H, problem.D, C::kRows);
   p.k = tensor_map(problem.k, problem.B, problem.Tk, problem.G, problem.D, C::kKeys);
   p.v = tensor_map(problem.v, problem.B, problem.Tk, problem.G, problem.D, C::kKeys);
-  if (C::kWithValues && task.out.element != Element::kFloat) {
+  if (task.out.element != Element::kFloat) {
     p.out = tensor_map(task.out, problem.B, problem.Tq, problem.H, problem.D, 64);
   }
   p.task = task;
@@ -99,18 +99,15 @@ bool is_long(const Problem& p) {
 
 template <int kDim, class Scalar>
 void launch_variant(const ForwardTask& task, char* scratch, int processors, cudaStream_t stream) {
-  const bool gated = task.problem.key_sums, values = task.out.data;
+  const bool gated = task.problem.key_sums;
   if constexpr (kDim == 128) {
-    if (values && is_long(task.problem)) {
-      const auto run = gated ? launch<Config<kDim, Scalar, true, true, true>>
-                             : launch<Config<kDim, Scalar, false, true, true>>;
+    if (is_long(task.problem)) {
+      const auto run = gated ? launch<Config<kDim, Scalar, true, true>>
+                             : launch<Config<kDim, Scalar, false, true>>;
       return run(task, scratch, processors, stream);
     }
   }
-  const auto run = gated && values ? launch<Config<kDim, Scalar, true, true>>
-                   : values        ? launch<Config<kDim, Scalar, false, true>>
-                   : gated         ? launch<Config<kDim, Scalar, true, false>>
-                                   : launch<Config<kDim, Scalar, false, false>>;
+  const auto run = gated ? launch<Config<kDim, Scalar, true>> : launch<Config<kDim, Scalar, false>>;
   run(task, scratch, processors, stream);
 }
 
@@ -119,8 +116,9 @@ void launch_variant(const ForwardTask& task, char* scratch, int processors, cuda
 bool takes_forward(const ForwardTask& task) {
   const Problem& p = task.problem;
   const auto tileable = [&](const Operand& x) { return is_tileable(x, p.D); };
-  const bool out = !task.out.data || task.out.element == Element::kFloat || tileable(task.out);
-  return p.D <= 256 && p.Tk > 0 && tileable(p.q) && tileable(p.k) && tileable(p.v) && out;
+  const bool out = task.out.element == Element::kFloat || tileable(task.out);
+  return task.out.data && p.D <= 256 && p.Tk > 0 && tileable(p.q) && tileable(p.k) &&
+         tileable(p.v) && out;
 }
 
 int64_t forward_scratch_bytes(const Problem& problem) {

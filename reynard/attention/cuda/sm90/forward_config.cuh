@@ -12,11 +12,11 @@ namespace reynard::attention::cuda::sm90::fwd {
 
 // kDim: head dimension rounded up to 64, 128 or 256. kLong: for long rows of which all is seen, 128
 // dimensions only: more queries share a block of keys. Short tasks are slower with blocks of 64.
-template <int kDim_, class Scalar_, bool kGated_, bool kWithValues_, bool kLong = false>
+template <int kDim_, class Scalar_, bool kGated_, bool kLong = false>
 struct Config {
   static constexpr int kDim = kDim_;
   using Scalar = Scalar_;
-  static constexpr bool kGated = kGated_, kWithValues = kWithValues_;
+  static constexpr bool kGated = kGated_;
   static_assert(!kLong || kDim == 128);
   // Keys of a block: sums of 64 x 256 leave registers for 64 scores a row, and shared memory for
   // tiles of as many keys.
@@ -44,7 +44,7 @@ struct alignas(1024) Shared {
   // Before the values: an operand that repeats itself counts as longer than it is when addresses
   // are checked (compute-sanitizer).
   alignas(128) BiasRecord bias[C::kStages];
-  alignas(1024) char values[C::kWithValues ? C::kStages : 1][C::kWithValues ? C::kKeyBytes : 1024];
+  alignas(1024) char values[C::kStages][C::kKeyBytes];
   // What meets the biases: a left operand of 64 rows that are all {1, 1, 1, 0 ...}.
   alignas(128) SplitNumber ones[8], zeros[8];
   alignas(128) SplitSum query_sums[C::kQuerySlots][C::kRows];

@@ -105,15 +105,13 @@ class Consumer {
       for (; n >= own_.first && n >= full_end_; --n) next_block<Seen::kOwn>(n);
       for (; n >= first_full; --n) next_block<Seen::kWhole>(n);
       for (; n >= own_.first; --n) next_block<Seen::kEnd>(n);
-      if (C::kWithValues) {
-        wait(shared_address(&s_.value_full[values_.index]), values_.parity);
-        wgmma_fence();
-        multiply_values();
-        wgmma_commit();
-        wgmma_wait<0>();
-        pin(out_);
-        release_values();
-      }
+      wait(shared_address(&s_.value_full[values_.index]), values_.parity);
+      wgmma_fence();
+      multiply_values();
+      wgmma_commit();
+      wgmma_wait<0>();
+      pin(out_);
+      release_values();
     }
     for (; n >= blocks.first; --n) skip_block();
   }
@@ -131,10 +129,8 @@ class Consumer {
   __device__ __forceinline__ void skip_block() {
     wait(shared_address(&s_.key_full[keys_.index]), keys_.parity);
     release_keys();
-    if (C::kWithValues) {
-      wait(shared_address(&s_.value_full[values_.index]), values_.parity);
-      release_values();
-    }
+    wait(shared_address(&s_.value_full[values_.index]), values_.parity);
+    release_values();
     begin_turn();
     end_turn();
   }
@@ -173,13 +169,11 @@ class Consumer {
     wgmma_fence();
     multiply_keys<kSeen != Seen::kOwn>(n);
     wgmma_commit();
-    if constexpr (C::kWithValues) {
-      wait(shared_address(&s_.value_full[values_.index]), values_.parity);
-      multiply_values();
-      wgmma_commit();
-    }
+    wait(shared_address(&s_.value_full[values_.index]), values_.parity);
+    multiply_values();
+    wgmma_commit();
     end_turn();
-    wgmma_wait<C::kWithValues ? 1 : 0>();
+    wgmma_wait<1>();
     pin(scores_);
     // c_i - c_j of the block's last key, in powers of two.
     float shift[2] = {};
@@ -193,11 +187,9 @@ class Consumer {
     if constexpr (kSeen == Seen::kOwn) hide<C::kKeys>(n);
     if constexpr (kSeen == Seen::kEnd) hide_begin(n);
     const bool exceeds = kSeen == Seen::kOwn || exceeds_reference(shift);
-    if constexpr (C::kWithValues) {
-      wgmma_wait<0>();
-      pin(out_);
-      release_values();
-    }
+    wgmma_wait<0>();
+    pin(out_);
+    release_values();
     if (__any_sync(~0U, exceeds)) {
       raise_references<kSeen>(shift);
     }
@@ -412,10 +404,10 @@ class Consumer {
     }
     release_stored_queries();  // of a task without keys
     stored_slot_ = slot_;
-    if (C::kWithValues && p_.task.out.element != Element::kFloat) {
+    if (p_.task.out.element != Element::kFloat) {
       store_tiles(inverse);
     } else {
-      if (C::kWithValues) store_wide(inverse);
+      store_wide(inverse);
       sync_threads(8 + warpgroup_, kWarpgroup);  // nobody reads the queries any more
     }
     if constexpr (C::kQuerySlots == 1) release_stored_queries();

@@ -63,9 +63,9 @@ class Producer {
     const auto [first, last] = blocks_of<C>(task.blocks);
     for (int n = last; n >= first; --n) {
       load_keys(task, n);
-      if (C::kWithValues && n < last) load_values(n + 1);
+      if (n < last) load_values(n + 1);
     }
-    if (C::kWithValues && last >= first) load_values(first);
+    if (last >= first) load_values(first);
   }
 
   __device__ void load_keys(const QueryTask& task, int n) {
