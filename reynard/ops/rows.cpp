@@ -55,7 +55,7 @@ at::Tensor sum_over_row_blocks(const at::Tensor& x,
   }
   const at::Tensor partial = at::zeros({num_blocks, row_width}, options);
   float* sums = partial.data_ptr<float>();
-  at::parallel_for(0, num_blocks, 1, [&](int64_t begin, int64_t end) {
+  for_rows(x, num_blocks, kBlockRows * row_width, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kBlockRows;
       body(first, std::min(rows, first + kBlockRows), sums + block * row_width);

@@ -3,6 +3,7 @@
 // threads of the CPU or given to the GPU at once.
 
 #include "reynard/ops/row_kernels.h"
+#include "reynard/tensor/parallel.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -31,7 +32,8 @@ inline bool is_recorded(std::initializer_list<at::Tensor> inputs) {
 }
 
 // Calls body(begin, end) for parts of [0, rows) on x's device: in parallel when there is enough to
-// do, or all at once on a GPU, where body starts work and returns.
+// do, or all at once on a GPU, where body starts work and returns. Threads take parts as they
+// become free: one that the system holds up is not waited for with half of the rows.
 template <class Body>
 void for_rows(const at::Tensor& x, int64_t rows, int64_t row_width, const Body& body) {
   constexpr int64_t kElementsPerThread = 16384;  // a thread's wake-up costs about as much
@@ -40,8 +42,13 @@ void for_rows(const at::Tensor& x, int64_t rows, int64_t row_width, const Body& 
     body(0, rows);
     return;
   }
-  const int64_t grain = std::max<int64_t>(1, kElementsPerThread / std::max<int64_t>(1, row_width));
-  at::parallel_for(0, rows, grain, body);
+  constexpr int64_t kPartsPerThread = 8;
+  const int64_t least = std::max<int64_t>(1, kElementsPerThread / std::max<int64_t>(1, row_width));
+  const int64_t most_parts = kPartsPerThread * at::get_num_threads();
+  const int64_t part = std::max(least, (rows + most_parts - 1) / most_parts);
+  tensor::run_tasks((rows + part - 1) / part, [&](int64_t task, int64_t /*worker*/) {
+    body(task * part, std::min(rows, (task + 1) * part));
+  });
 }
 
 // Like for_rows for loops that add into one row of partial sums per block of kBlockRows rows,
