@@ -152,10 +152,27 @@ inline float scalar(const BF16* p) {
   return __builtin_bit_cast(float, static_cast<uint32_t>(*p) << 16);
 }
 
+// sigmoid(logit) of one index after the other: a vector of them at a time.
 template <class T>
-float shift_weight(const ShiftForward& p, int64_t index) {
-  return sigmoid_of(broadcast(scalar(static_cast<const T*>(p.logit) + index)))[0];
-}
+class ShiftWeights {
+ public:
+  ShiftWeights(const ShiftForward& p, int64_t end)
+      : logits_(static_cast<const T*>(p.logit)), end_(end) {}
+
+  // index: at least that of the call before, below `end`
+  float at(int64_t index) {
+    if (index >= next_) {
+      store(lanes_, sigmoid_of(load(logits_ + index, end_ - index)));
+      next_ = index + kLanes;
+    }
+    return lanes_[kLanes - (next_ - index)];
+  }
+
+ private:
+  const T* logits_;
+  int64_t end_, next_ = 0;
+  float lanes_[kLanes];
+};
 
 // The row before token t of head h in its sequence; null: zero.
 template <class T>
@@ -169,10 +186,11 @@ const T* row_before(const ShiftForward& p, int64_t t, int64_t head) {
 
 template <class T>
 void shift_forward(const ShiftForward& p, int64_t begin, int64_t end) {
+  ShiftWeights<T> weights(p, end * p.heads);
   for (int64_t t = begin; t < end; ++t) {
     for (int64_t head = 0; head < p.heads; ++head) {
       const int64_t offset = (t * p.heads + head) * p.width;
-      const float a = shift_weight<T>(p, t * p.heads + head);
+      const float a = weights.at(t * p.heads + head);
       const T* x = static_cast<const T*>(p.x) + offset;
       const T* before = row_before<T>(p, t, head);
       for (int64_t i = 0; i < p.width; i += kLanes) {
@@ -189,13 +207,14 @@ void shift_forward(const ShiftForward& p, int64_t begin, int64_t end) {
 template <class T>
 void shift_backward(const ShiftBackward& p, int64_t begin, int64_t end) {
   const ShiftForward& f = p.forward;
+  ShiftWeights<T> weights(f, end * f.heads), next_weights(f, p.num_tokens * f.heads);
   for (int64_t t = begin; t < end; ++t) {
     const bool goes_on = t + 1 < p.num_tokens && f.sequence[t + 1] < 0;
     for (int64_t head = 0; head < f.heads; ++head) {
       const int64_t index = t * f.heads + head;
       const int64_t offset = index * f.width;
-      const float a = shift_weight<T>(f, index);
-      const float a_next = goes_on ? shift_weight<T>(f, index + f.heads) : 0.0F;
+      const float a = weights.at(index);
+      const float a_next = goes_on ? next_weights.at(index + f.heads) : 0.0F;
       const T* dy = static_cast<const T*>(p.dy) + offset;
       const T* dy_next = dy + f.heads * f.width;
       const T* x = static_cast<const T*>(f.x) + offset;
