@@ -29,6 +29,25 @@ GateRows half_rows(const at::Tensor& gate_up, bool silu) {
           .silu = silu};
 }
 
+// The gradient of gate_up; with `act` the forward pass's result is written into it (CPU only).
+at::Tensor half_gradients(const at::Tensor& gate_up,
+                          const at::Tensor& grad,
+                          bool silu,
+                          const at::Tensor& act) {
+  const at::Tensor d_out = grad.to(gate_up.scalar_type()).contiguous();
+  const at::Tensor d_gate_up = at::empty_like(gate_up);
+  GateRows task = half_rows(gate_up, silu);
+  task.d_out = d_out.const_data_ptr();
+  task.d_gate = d_gate_up.data_ptr();
+  task.dx = bytes_at(d_gate_up, task.width);
+  if (act.defined()) task.out = act.data_ptr();
+  const RowKernels& kernels = row_kernels(gate_up);
+  for_rows(gate_up, gate_up.size(0), 2 * task.width, [&](int64_t begin, int64_t end) {
+    kernels.gate_backward(task, begin, end);
+  });
+  return d_gate_up;
+}
+
 struct GatedAct : torch::autograd::Function<GatedAct> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gate_up, bool silu) {
     context->save_for_backward({gate_up});
@@ -127,17 +146,16 @@ at::Tensor gated_act_forward(const at::Tensor& gate_up, bool silu) {
 }
 
 at::Tensor gated_act_backward(const at::Tensor& gate_up, const at::Tensor& grad, bool silu) {
-  const at::Tensor d_out = grad.to(gate_up.scalar_type()).contiguous();
-  const at::Tensor d_gate_up = at::empty_like(gate_up);
-  GateRows task = half_rows(gate_up, silu);
-  task.d_out = d_out.const_data_ptr();
-  task.d_gate = d_gate_up.data_ptr();
-  task.dx = bytes_at(d_gate_up, task.width);
-  const RowKernels& kernels = row_kernels(gate_up);
-  for_rows(gate_up, gate_up.size(0), 2 * task.width, [&](int64_t begin, int64_t end) {
-    kernels.gate_backward(task, begin, end);
-  });
-  return d_gate_up;
+  return half_gradients(gate_up, grad, silu, /*act=*/{});
+}
+
+GatedActAgain gated_act_again(const at::Tensor& gate_up, const at::Tensor& grad, bool silu) {
+  if (!gate_up.is_cpu()) {
+    return {.act = gated_act_forward(gate_up, silu),
+            .d_gate_up = gated_act_backward(gate_up, grad, silu)};
+  }
+  const at::Tensor act = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
+  return {.act = act, .d_gate_up = half_gradients(gate_up, grad, silu, act)};
 }
 
 at::Tensor gated_act(const at::Tensor& gate_up, Activation act) {

@@ -179,17 +179,17 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
     const bool silu = context->saved_data["silu"].toBool();
     const at::ScalarType value_dtype = saved_dtype(context, "value_dtype");
     const at::Tensor dy = grads[0].to(matrix.scalar_type());
-    std::vector<SumOfProducts> sums;
-    const bool wants_dx = context->needs_input_grad(0);
-    if (wants_dx) sums.push_back({.terms = {{dy, matrix}}, .out = matrix.scalar_type()});
-    if (context->needs_input_grad(1)) {
-      const at::Tensor acts = rows::gated_act_forward(gate_up, silu).to(matrix.scalar_type());
-      sums.push_back({.terms = {{dy.t(), acts}}, .out = value_dtype});
-    }
-    const std::vector<at::Tensor> formed = sums_of_products(sums);
     variable_list result(4);
-    if (wants_dx) result[0] = rows::gated_act_backward(gate_up, formed.front(), silu);
-    if (context->needs_input_grad(1)) result[1] = formed.back();
+    at::Tensor act;
+    if (context->needs_input_grad(0)) {
+      const rows::GatedActAgain again = rows::gated_act_again(gate_up, product(dy, matrix), silu);
+      result[0] = again.d_gate_up;
+      act = again.act;
+    }
+    if (context->needs_input_grad(1)) {
+      if (!act.defined()) act = rows::gated_act_forward(gate_up, silu);
+      result[1] = product(dy.t(), act.to(matrix.scalar_type()), value_dtype);
+    }
     return result;
   }
 };

@@ -74,7 +74,7 @@ struct GateRows {
   int64_t x_stride = 0, gate_stride = 0;
   int64_t width = 0;
   bool silu = false;            // else sigmoid
-  void* out = nullptr;          // (N, width); forward
+  void* out = nullptr;          // (N, width); forward, and on the CPU backward or null
   const void* d_out = nullptr;  // (N, width); backward
   void* dx = nullptr;           // strides as x
   void* d_gate = nullptr;       // strides as gate

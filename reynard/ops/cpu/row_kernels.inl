@@ -261,14 +261,17 @@ void gate_backward(const GateRows& p, int64_t begin, int64_t end) {
     const T* d_out = static_cast<const T*>(p.d_out) + row * p.width;
     T* dx = static_cast<T*>(p.dx) + row * p.x_stride;
     T* d_gate = static_cast<T*>(p.d_gate) + row * p.gate_stride;
+    T* out = p.out ? static_cast<T*>(p.out) + row * p.width : nullptr;
     for (int64_t i = 0; i < p.width; i += kLanes) {
       const int64_t count = p.width - i;
       const Vector g = load(gate + i, count);
       const Vector d = load(d_out + i, count);
       const Vector open = sigmoid_of(g);
       const Vector slope = open * (1.0F - open);
-      store(dx + i, d * (p.silu ? g * open : open), count);
-      store(d_gate + i, d * load(x + i, count) * (p.silu ? open + g * slope : slope), count);
+      const Vector value = load(x + i, count), act = p.silu ? g * open : open;
+      if (out) store(out + i, act * value, count);
+      store(dx + i, d * act, count);
+      store(d_gate + i, d * value * (p.silu ? open + g * slope : slope), count);
     }
   }
 }
