@@ -24,6 +24,11 @@ struct ForwardPart {
   at::Tensor lse;  // (B, H, Tq) f32; -inf where nothing is seen
 };
 
+struct PrunedForwardPart {
+  at::Tensor out, lse;  // as above
+  at::Tensor start;     // (B, H, ceil(Tq/128)) i32
+};
+
 // Everything that forward and backward of one part share.
 struct PartArguments {
   at::Tensor q;           // (B, Tq, H, D) f32 | bf16 | f16, stride(-1) == 1
@@ -51,6 +56,14 @@ struct PartKernels {
 
   // lse of the keys from nearest_starts() on, whatever `start` is; values are not read.
   PartFloors (*floors)(const PartArguments& arguments) = nullptr;
+
+  // The forward of a part that is the only one and has sums, pruned by the tight rule as it goes;
+  // null where a device has nothing better than floors, pruned_starts and forward one after the
+  // other.
+  //   arguments.start: where the nearest keys begin, whose lse is the rule's floor
+  PrunedForwardPart (*forward_tight)(const PartArguments& arguments,
+                                     const at::Tensor& logit_bound,
+                                     const AttentionOptions& options) = nullptr;
 
   //   dout  (B, Tq, H, D) dtype of q, stride(-1) == 1
   //   lse   (B, H, Tq) f32: of all parts together

@@ -85,6 +85,12 @@ bool prunes(const at::Tensor& q, std::span<const KeyPart> parts, const Attention
       parts.begin(), parts.end(), [](const KeyPart& part) { return part.sums.defined(); });
 }
 
+// Whether forward_tight of the kernels takes a part that is the only one.
+bool goes_by_tight_rule(const at::Tensor& q, const KeyPart& part, const AttentionOptions& options) {
+  return options.rule == PruningRule::kTight && q.scalar_type() != at::kDouble && q.numel() > 0 &&
+         part.k.size(1) > 0 && part_kernels(q).forward_tight;
+}
+
 // Lower bounds of the rows' log-sum-exps, known before the loop over keys: those of the nearest
 // keys of every part.
 RowFloors row_floors(const at::Tensor& q,
@@ -132,6 +138,12 @@ PartsForward forward_parts(const at::Tensor& q,
   const bool several = parts.size() > 1;
   const bool half = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
   const bool pruned = prunes(q, parts, options);
+  if (pruned && !several && goes_by_tight_rule(q, parts[0], options)) {
+    const at::Tensor nearest = nearest_starts(q, parts[0]);
+    const PrunedForwardPart part = part_kernels(q).forward_tight(
+        kernel_arguments(q, query_sums, parts[0], nearest, scale), logit_bound, options);
+    return {part.out, part.lse, part.start.unsqueeze(0)};
+  }
   std::vector<at::Tensor> starts;
   if (pruned) {
     const RowFloors floors =

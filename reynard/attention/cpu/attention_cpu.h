@@ -8,6 +8,9 @@ namespace reynard::attention::cpu {
 
 ForwardPart forward_part(const PartArguments& arguments, at::ScalarType out_dtype);
 PartFloors floors_of_part(const PartArguments& arguments);
+PrunedForwardPart forward_tight(const PartArguments& arguments,
+                                const at::Tensor& logit_bound,
+                                const AttentionOptions& options);
 BackwardPart backward_part(const PartArguments& arguments,
                            const at::Tensor& dout,
                            const at::Tensor& lse,

@@ -241,13 +241,14 @@ void forward_tile(
                                  span.count);
 }
 
-// out = O / sum and lse of the block's rows; 0 and -inf where nothing was seen.
+// lse of the block's rows and, in tile_max, what their O is to be multiplied by; -inf and 0 where
+// nothing was seen.
 template <class Tiles>
-void write_outputs(const ForwardParams& params,
-                   int64_t b,
-                   int64_t h,
-                   int64_t query_block,
-                   ForwardScratch<Tiles>& s) {
+void write_lse(const ForwardParams& params,
+               int64_t b,
+               int64_t h,
+               int64_t query_block,
+               ForwardScratch<Tiles>& s) {
   const Problem& p = params.problem;
   const int64_t first = query_block * Tiles::kQueries;
   const int64_t num_rows = min_of(Tiles::kQueries, p.Tq - first);
@@ -257,9 +258,20 @@ void write_outputs(const ForwardParams& params,
     lse[i] = nothing ? -kInfinity
                      : static_cast<float>(s.max[i] * kLn2Exact +
                                           __builtin_log(static_cast<double>(s.sum[i])));
-    s.tile_max[i] = nothing ? 0 : 1 / s.sum[i];  // the factor of the row
+    s.tile_max[i] = nothing ? 0 : 1 / s.sum[i];
   }
-  if (!params.out.data) return;
+}
+
+// out = O / sum of the block's rows, after write_lse; 0 where nothing was seen.
+template <class Tiles>
+void write_outputs(const ForwardParams& params,
+                   int64_t b,
+                   int64_t h,
+                   int64_t query_block,
+                   ForwardScratch<Tiles>& s) {
+  const Problem& p = params.problem;
+  const int64_t first = query_block * Tiles::kQueries;
+  const int64_t num_rows = min_of(Tiles::kQueries, p.Tq - first);
   with_output_rows(params.out, b, first, h, [&](auto* rows) {
     write_transposed<Tiles>(query_sums_of<Tiles>(s.out(p.D), Tiles::padded(p.D)),
                             s.tile_max,
@@ -270,34 +282,84 @@ void write_outputs(const ForwardParams& params,
   });
 }
 
+// Rows that have seen nothing yet.
 template <class Tiles>
-void forward(
-    const ForwardParams& params, int64_t b, int64_t h, int64_t query_block, char* scratch) {
-  constexpr int64_t kQueries = Tiles::kQueries, kKeys = Tiles::kKeys;
-  const FlushDenormals flush;
-  [[maybe_unused]] const typename Tiles::Session session;
+void begin_rows(const ForwardParams& params,
+                int64_t b,
+                int64_t h,
+                int64_t query_block,
+                ForwardScratch<Tiles>& s) {
+  constexpr int64_t kQueries = Tiles::kQueries;
   const Problem& p = params.problem;
-  auto& s = *reinterpret_cast<ForwardScratch<Tiles>*>(scratch);
   fill_query_rows<kQueries>(p, b, h, query_block, s.rows);
   const int64_t first = query_block * kQueries;
   with_rows(p.q, b, first, h, [&](const auto* rows) {
     Tiles::pack_query_lanes(rows, p.q.time, min_of(kQueries, p.Tq - first), p.D, s.query_lanes());
   });
-  float* out = s.out(p.D);
-  memset(out, 0, query_block_values<Tiles>(p.D) * sizeof(float));
+  memset(s.out(p.D), 0, query_block_values<Tiles>(p.D) * sizeof(float));
   for (int64_t i = 0; i < kQueries; ++i) {
     s.max[i] = -kInfinity;
     s.sum[i] = 0;
   }
-  const KeyRange keys = p.ranges[(b * p.H + h) * div_up(p.Tq, kQueries) + query_block];
-  if (!keys.empty()) {
-    for (int64_t block = (keys.end - 1) / kKeys; block >= keys.begin / kKeys; --block) {
-      for (const KeySpan& span :
-           parts_of_span<Tiles>(s.rows, span_in_block<Tiles>(block, keys)).spans) {
-        if (span.count > 0) forward_tile(params, b, h, span, s);
-      }
+}
+
+template <class Tiles>
+void add_keys(
+    const ForwardParams& params, int64_t b, int64_t h, KeyRange keys, ForwardScratch<Tiles>& s) {
+  if (keys.empty()) return;
+  constexpr int64_t kKeys = Tiles::kKeys;
+  for (int64_t block = (keys.end - 1) / kKeys; block >= keys.begin / kKeys; --block) {
+    for (const KeySpan& span :
+         parts_of_span<Tiles>(s.rows, span_in_block<Tiles>(block, keys)).spans) {
+      if (span.count > 0) forward_tile(params, b, h, span, s);
     }
   }
+}
+
+template <class Tiles>
+void forward(
+    const ForwardParams& params, int64_t b, int64_t h, int64_t query_block, char* scratch) {
+  const FlushDenormals flush;
+  [[maybe_unused]] const typename Tiles::Session session;
+  const Problem& p = params.problem;
+  auto& s = *reinterpret_cast<ForwardScratch<Tiles>*>(scratch);
+  begin_rows(params, b, h, query_block, s);
+  const int64_t num_blocks = div_up(p.Tq, Tiles::kQueries);
+  add_keys(params, b, h, p.ranges[(b * p.H + h) * num_blocks + query_block], s);
+  write_lse(params, b, h, query_block, s);
+  if (params.out.data) write_outputs(params, b, h, query_block, s);
+}
+
+template <class Tiles>
+void forward_nearest(const ForwardParams& params,
+                     int64_t b,
+                     int64_t h,
+                     int64_t query_block,
+                     KeyRange keys,
+                     char* scratch) {
+  const FlushDenormals flush;
+  [[maybe_unused]] const typename Tiles::Session session;
+  auto& s = *reinterpret_cast<ForwardScratch<Tiles>*>(scratch);
+  begin_rows(params, b, h, query_block, s);
+  add_keys(params, b, h, keys, s);
+  write_lse(params, b, h, query_block, s);
+}
+
+template <class Tiles>
+void forward_rest(const ForwardParams& params,
+                  int64_t b,
+                  int64_t h,
+                  int64_t query_block,
+                  KeyRange keys,
+                  char* scratch) {
+  const FlushDenormals flush;
+  [[maybe_unused]] const typename Tiles::Session session;
+  auto& s = *reinterpret_cast<ForwardScratch<Tiles>*>(scratch);
+  if (!keys.empty()) {
+    fill_query_rows<Tiles::kQueries>(params.problem, b, h, query_block, s.rows);
+    add_keys(params, b, h, keys, s);
+  }
+  write_lse(params, b, h, query_block, s);
   write_outputs(params, b, h, query_block, s);
 }
 

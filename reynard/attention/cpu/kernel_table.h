@@ -28,6 +28,8 @@ KernelTable make_kernel_table() {
   table.backward_scratch_bytes = BackwardScratch<Tiles>::bytes;
   table.pack_keys = pack_keys<Tiles>;
   table.forward = forward<Tiles>;
+  table.forward_nearest = forward_nearest<Tiles>;
+  table.forward_rest = forward_rest<Tiles>;
   table.pack_queries = pack_queries<Tiles>;
   table.backward = backward<Tiles>;
   table.reduce_queries = reduce_queries<Tiles>;

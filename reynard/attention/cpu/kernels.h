@@ -122,6 +122,21 @@ struct KernelTable {
   // Computes out and lse of one query block of one head.
   void (*forward)(const ForwardParams&, int64_t b, int64_t h, int64_t query_block, char* scratch) =
       nullptr;
+  // The same in two steps, whose keys follow from the first step's lse. First `keys`, up to the
+  // last that the block sees: lse of these, and sums that stay in scratch.
+  void (*forward_nearest)(const ForwardParams&,
+                          int64_t b,
+                          int64_t h,
+                          int64_t query_block,
+                          KeyRange keys,
+                          char* scratch) = nullptr;
+  // Then `keys`, none or those up to where the first step's begin: out and lse of all.
+  void (*forward_rest)(const ForwardParams&,
+                       int64_t b,
+                       int64_t h,
+                       int64_t query_block,
+                       KeyRange keys,
+                       char* scratch) = nullptr;
   // Packs q and dout of one query block of one head.
   void (*pack_queries)(const BackwardParams&, int64_t b, int64_t h, int64_t query_block) = nullptr;
   // dk, dv and key sums of a segment's key blocks; adds to the segment's dq_parts and row_parts.

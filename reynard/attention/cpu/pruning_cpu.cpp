@@ -1,3 +1,5 @@
+#include "reynard/attention/cpu/tight_rule.h"
+
 #include "reynard/attention/cpu/attention_cpu.h"
 
 #include "reynard/attention/log_mass.h"
@@ -12,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <vector>
 
 namespace reynard::attention::cpu {
@@ -188,26 +191,30 @@ Rules make_rules(const at::Tensor& q,
 }
 
 // The tight rule for one query block of one part: the first key block whose mass, with all before
-// it, might exceed the tolerance of some row.
-int64_t tight_first_block(
-    const Rules& rules, const PartBounds& part, int64_t b, int64_t h, int64_t m) {
+// it, might exceed the tolerance of some row. floors: of the block's rows.
+int64_t tight_first_block(const Rules& rules,
+                          const PartBounds& part,
+                          int64_t b,
+                          int64_t h,
+                          int64_t m,
+                          const double* floors) {
   const int64_t bh = b * rules.H + h;
   const int64_t bg = b * part.part.k.size(2) + h / rules.group(part);
   const double* c = rules.query_sums.const_data_ptr<double>() + bh * rules.Tq;
-  const double* floors = rules.floors.const_data_ptr<double>() + bh * rules.Tq;
   const double* masses = part.masses.const_data_ptr<double>() + bh * part.N;
   const bool fixed = rules.bound.defined();
   const double factor = fixed ? rules.fixed_bound(b, h) : rules.scale * rules.query_norm(bh, m);
-  const int64_t end = rules.end_query(m);
+  const int64_t first = m * kQueryBlock, end = rules.end_query(m);
   const int64_t last_block = std::max<int64_t>(part.last_key(end - 1), 0) / kKeyBlock;
-  int64_t row = m * kQueryBlock;  // rows before it may see keys of block n
-  double top = kNoFloor;          // max over those rows of c_i - floor_i
-  double mass = kNoMass;          // log mass of the blocks up to n, relative to exp(c_i)
+  int64_t row = first;    // rows before it may see keys of block n
+  double top = kNoFloor;  // max over those rows of c_i - floor_i
+  double mass = kNoMass;  // log mass of the blocks up to n, relative to exp(c_i)
   int64_t n = part.first_of(b, row) / kKeyBlock;
   for (; n < last_block; ++n) {
     for (; row < end && part.first_of(b, row) < (n + 1) * kKeyBlock; ++row) {
       // A row whose floor is -inf sees nothing at all.
-      if (floors[row] != kNoFloor) top = sticky_max(top, c[row] - floors[row]);
+      const double floor = floors[row - first];
+      if (floor != kNoFloor) top = sticky_max(top, c[row] - floor);
     }
     const double norm = fixed ? 1 : part.norms.const_data_ptr<float>()[bg * part.N + n];
     mass = log_add_exp(mass, factor * norm + masses[n]);
@@ -305,7 +312,10 @@ void apply_tight(Rules& rules) {
       for (PartBounds& part : rules.parts) {
         if (!part.sums.defined() || part.Tk == 0) continue;
         for (int64_t m = 0; m < rules.M; ++m) {
-          const int64_t block = tight_first_block(rules, part, bh / rules.H, bh % rules.H, m);
+          const double* floors =
+              rules.floors.const_data_ptr<double>() + bh * rules.Tq + m * kQueryBlock;
+          const int64_t block =
+              tight_first_block(rules, part, bh / rules.H, bh % rules.H, m, floors);
           raise_start(rules, part, bh, m, block);
         }
       }
@@ -341,6 +351,23 @@ void apply_published(Rules& rules) {
 }
 
 }  // namespace
+
+TightRule tight_rule(const at::Tensor& q,
+                     const at::Tensor& query_sums,
+                     const KeyPart& part,
+                     const at::Tensor& logit_bound,
+                     const AttentionOptions& options) {
+  const auto rules = std::make_shared<Rules>(
+      make_rules(q, query_sums, {&part, 1}, logit_bound, options, /*floors=*/{}));
+  const auto find_start = [rules](int64_t b, int64_t h, int64_t m, const float* floors) {
+    double rows[kQueryBlock];
+    std::copy_n(floors, rules->end_query(m) - m * kQueryBlock, rows);
+    PartBounds& bounds = rules->parts[0];
+    const int64_t block = tight_first_block(*rules, bounds, b, h, m, rows);
+    raise_start(*rules, bounds, b * rules->H + h, m, block);
+  };
+  return {rules->parts[0].result, find_start};
+}
 
 std::vector<at::Tensor> pruned_starts(const at::Tensor& q,
                                       const at::Tensor& query_sums,

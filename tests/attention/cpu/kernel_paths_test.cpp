@@ -4,6 +4,7 @@
 #include "reynard/attention/cpu/attention_cpu.h"
 #include "reynard/attention/cpu/kernels.h"
 #include "reynard/attention/cpu/path.h"
+#include "reynard/attention/pruning.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
@@ -137,6 +138,50 @@ TEST_P(KernelPath, ReadsNoKeyBlockBeforeStart) {
     arguments.part.v = inputs.v.slice(1, 300);
     const double rounding = dtype == at::kFloat ? 1e-5 : 2e-2;
     EXPECT_TENSORS_NEAR(expected.out, forward_part(arguments, dtype).out, rounding, rounding);
+  }
+}
+
+// Pruned as it goes, a part has the starts of the rule applied on its own, and what follows from
+// them, whether they lie before the nearest keys, where these begin, or among them.
+TEST_P(KernelPath, PrunesAsItGoesLikeStepByStep) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t Tk : {1100, 1163}) {
+      AttentionInputs inputs =
+          random_inputs({.B = 2, .Tq = 700, .Tk = Tk, .H = 4, .G = 2}, dtype, /*seed=*/6);
+      for (int64_t h = 0; h < 4; ++h) inputs.log_gate.select(2, h).fill_(-0.001 - 0.3 * h * h);
+      inputs.first_key = test::first_keys({.B = 2, .Tq = 700, .Tk = Tk}, {.documents = {500}});
+      const at::Tensor sums = gate_sums(inputs.log_gate);
+      PartArguments arguments;
+      arguments.q = inputs.q;
+      arguments.query_sums = sums.slice(2, Tk - 700).contiguous();
+      arguments.part = {inputs.k, inputs.v, sums, inputs.first_key, true};
+      arguments.scale = 0.125;
+      arguments.start = nearest_starts(inputs.q, arguments.part);
+      const AttentionOptions options = {.scale = 0.125, .log_pruning_tolerance = -10};
+
+      const at::Tensor nearest = arguments.start;
+      const at::Tensor floors = lse_of_part(arguments);
+      const at::Tensor start = attention::pruned_starts(
+          inputs.q, arguments.query_sums, {&arguments.part, 1}, {}, options, floors)[0];
+      for (const at::Tensor& seen : {start.lt(nearest), start.eq(nearest), start.gt(nearest)}) {
+        EXPECT_TRUE(seen.any().item<bool>());
+      }
+      // Of the last queries of the most forgetful head, whose nearest keys begin before their
+      // start.
+      const int64_t first_kept = start[0][3][5].item<int32_t>();
+      ASSERT_GT(first_kept, nearest[0][3][5].item<int32_t>());
+      arguments.part.v.slice(1, 0, first_kept).fill_(std::numeric_limits<double>::quiet_NaN());
+      arguments.start = start;
+      const ForwardPart expected = forward_part(arguments, dtype);
+      arguments.start = nearest;
+      const PrunedForwardPart pruned = forward_tight(arguments, {}, options);
+      EXPECT_BITWISE_EQUAL(pruned.start, start);
+      EXPECT_TENSORS_NEAR(pruned.lse, expected.lse, 1e-5, 1e-5);
+      const at::Tensor out = pruned.out.slice(1, 5 * 128).select(2, 3);
+      EXPECT_TRUE(out.isfinite().all().item<bool>());
+      const double rounding = dtype == at::kFloat ? 1e-5 : 2e-2;
+      EXPECT_TENSORS_NEAR(out, expected.out.slice(1, 5 * 128).select(2, 3), rounding, rounding);
+    }
   }
 }
 
