@@ -31,15 +31,16 @@ int64_t BatchMemory::most_seen(const std::vector<Entries>& rows) const {
   return M;
 }
 
-void BatchMemory::Entries::add(const at::Tensor& keys, const at::Tensor& values, int64_t capacity) {
+void BatchMemory::Entries::add(const Entries& newer, int64_t capacity) {
   const auto newest = [&](const at::Tensor& old, const at::Tensor& added) {
     const at::Tensor all = old.defined() ? at::cat({old, added}) : added.contiguous();
     if (all.size(0) <= capacity) return all;
     // Contiguous: what is forgotten must not stay in memory.
     return all.narrow(0, all.size(0) - capacity, capacity).contiguous();
   };
-  k = newest(k, keys);
-  v = newest(v, values);
+  k = newest(k, newer.k);
+  v = newest(v, newer.v);
+  if (newer.sums.defined()) sums = newest(sums, newer.sums);
 }
 
 void BatchMemory::begin_step(const at::Tensor& starts, std::vector<int64_t> most) {
@@ -68,7 +69,10 @@ BatchMemory::View BatchMemory::view(int64_t layer) const {
       *std::ranges::find_if(found->second, [](const Entries& row) { return row.size() > 0; });
   // Rows are as long as the longest: what is missing comes first and is never seen.
   const auto aligned = [&](at::Tensor Entries::*member) {
-    at::Tensor all = at::zeros({rows_, M, any.k.size(1), any.k.size(2)}, any.k.options());
+    std::vector<int64_t> sizes = (any.*member).sizes().vec();
+    sizes[0] = M;
+    sizes.insert(sizes.begin(), rows_);
+    at::Tensor all = at::zeros(sizes, (any.*member).options());
     for (int64_t b = 0; b < rows_; ++b) {
       const Entries& row = found->second[b];
       const int64_t size = seen(b, row);
@@ -77,7 +81,9 @@ BatchMemory::View BatchMemory::view(int64_t layer) const {
     }
     return all;
   };
-  return {.k = aligned(&Entries::k), .v = aligned(&Entries::v)};
+  View view{.k = aligned(&Entries::k), .v = aligned(&Entries::v), .sums = {}};
+  if (any.sums.defined()) view.sums = aligned(&Entries::sums).transpose(1, 2);
+  return view;
 }
 
 at::Tensor BatchMemory::first_key(int64_t layer, int64_t begin, int64_t size) const {
@@ -94,8 +100,12 @@ at::Tensor BatchMemory::first_key(int64_t layer, int64_t begin, int64_t size) co
   return first;
 }
 
-void BatchMemory::stage(int64_t layer, const at::Tensor& k, const at::Tensor& v) {
-  staged_[layer] = {k.detach(), v.detach()};
+void BatchMemory::stage(int64_t layer,
+                        const at::Tensor& k,
+                        const at::Tensor& v,
+                        const at::Tensor& sums) {
+  staged_[layer] = {
+      .k = k.detach(), .v = v.detach(), .sums = sums.defined() ? sums.detach() : sums};
 }
 
 void BatchMemory::commit() {
@@ -105,7 +115,15 @@ void BatchMemory::commit() {
       if (last_start_[b] >= 0) rows[b] = {};
       const int64_t begin = std::max<int64_t>(last_start_[b], 0);
       const int64_t end = added.k.size(1) - overlap_;
-      rows[b].add(added.k[b].slice(0, begin, end), added.v[b].slice(0, begin, end), capacity_);
+      Entries newer{
+          .k = added.k[b].slice(0, begin, end), .v = added.v[b].slice(0, begin, end), .sums = {}};
+      if (added.sums.defined()) {
+        // The next step begins behind the last of them.
+        const at::Tensor through = added.sums[b].select(1, end - 1);
+        newer.sums = added.sums[b].slice(1, begin, end).t() - through;
+        if (rows[b].sums.defined()) rows[b].sums = rows[b].sums - through;
+      }
+      rows[b].add(newer, capacity_);
     }
   }
   staged_.clear();
@@ -119,6 +137,7 @@ std::vector<checkpoint::NamedTensor> BatchMemory::state() const {
       const std::string name = fmt::format("memory.{}.{}.", layer, b);
       tensors.push_back({name + "k", rows[b].k});
       tensors.push_back({name + "v", rows[b].v});
+      if (rows[b].sums.defined()) tensors.push_back({name + "s", rows[b].sums});
     }
   }
   return tensors;
@@ -130,18 +149,19 @@ void BatchMemory::restore(std::span<const checkpoint::NamedTensor> saved, at::De
     long layer = 0, row = 0;
     char kind = 0;
     const int read = std::sscanf(tensor.name.c_str(), "memory.%ld.%ld.%c", &layer, &row, &kind);
-    if (read != 3 || row < 0 || row >= rows_ || tensor.tensor.dim() != 3 ||
-        (kind != 'k' && kind != 'v')) {
+    const bool sums = kind == 's';
+    if (read != 3 || row < 0 || row >= rows_ || tensor.tensor.dim() != (sums ? 2 : 3) ||
+        (kind != 'k' && kind != 'v' && !sums)) {
       throw Error(fmt::format("checkpoint: \"{}\" is not a memory of this run", tensor.name));
     }
     Entries& memory = layers_.try_emplace(layer, rows_).first->second[row];
-    (kind == 'k' ? memory.k : memory.v) = tensor.tensor.to(device);
+    (sums ? memory.sums : kind == 'k' ? memory.k : memory.v) = tensor.tensor.to(device);
   }
   for (const auto& [layer, rows] : layers_) {
     for (const Entries& row : rows) {
-      if (row.k.defined() == row.v.defined() &&
-          (!row.k.defined() || row.k.sizes() == row.v.sizes()))
-        continue;
+      const bool pairs = row.k.defined() == row.v.defined() &&
+                         (!row.k.defined() || row.k.sizes() == row.v.sizes());
+      if (pairs && (!row.sums.defined() || row.sums.size(0) == row.size())) continue;
       throw Error(fmt::format("checkpoint: memory of layer {} has keys without values", layer));
     }
   }

@@ -23,10 +23,10 @@ class BatchMemory {
   // memory that each row sees in this step; empty: all.
   void begin_step(const at::Tensor& starts, std::vector<int64_t> most = {});
 
-  // What the rows see of a layer's memory, aligned at their newest tokens: k, v (B, M, G, D).
-  // Undefined where that is nothing.
+  // What the rows see of a layer's memory, aligned at their newest tokens: k, v (B, M, G, D) and,
+  // where they were staged, sums (B, H, M) from the step's begin. Undefined where that is nothing.
   struct View {
-    at::Tensor k, v;
+    at::Tensor k, v, sums;
     int64_t size() const { return k.defined() ? k.size(1) : 0; }
   };
   View view(int64_t layer) const;
@@ -34,25 +34,27 @@ class BatchMemory {
   // (B, size) i32. Tokens after a document's start see none.
   at::Tensor first_key(int64_t layer, int64_t begin, int64_t size) const;
 
-  // k, v (B, T, G, D) of this step; staging a layer again (recomputed activations) replaces them.
-  void stage(int64_t layer, const at::Tensor& k, const at::Tensor& v);
+  // k, v (B, T, G, D) of this step and, where gates act on a memory, their sums (B, H, T) from the
+  // step's begin; staging a layer again (recomputed activations) replaces them.
+  void stage(int64_t layer, const at::Tensor& k, const at::Tensor& v, const at::Tensor& sums = {});
   // After the backward pass: what was staged joins the memory.
   void commit();
 
-  // Tensors "memory.LAYER.ROW.k" and "...v".
+  // Tensors "memory.LAYER.ROW.k", "...v" and, where there are gate sums, "...s".
   std::vector<checkpoint::NamedTensor> state() const;
   void restore(std::span<const checkpoint::NamedTensor> saved, at::Device device);
 
  private:
   struct Entries {
     at::Tensor k, v;  // (M, G, D), oldest first; undefined when empty
+    at::Tensor sums;  // (M, H) f64: gate sums, 0 where the next step begins; undefined without
 
     int64_t size() const { return k.defined() ? k.size(0) : 0; }
     // The newest `capacity` tokens are kept.
-    void add(const at::Tensor& keys, const at::Tensor& values, int64_t capacity);
+    void add(const Entries& newer, int64_t capacity);
   };
   struct Staged {
-    at::Tensor k, v;
+    at::Tensor k, v, sums;
   };
   // Entries of a row's memory that this step sees.
   int64_t seen(int64_t row, const Entries& entries) const;

@@ -11,11 +11,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
+#include <tuple>
 #include <vector>
 
 namespace reynard::models {
@@ -192,40 +194,45 @@ TEST(Crossbatch, OneDocumentOrAStopGivesOtherDocumentsNoGradient) {
 // Steps over a document with a memory between them are its contexts at inference, and the gradient
 // to the memory is exactly 0.
 TEST(BatchMemory, StepsAreContextsWithoutGradient) {
-  for (const bool gated : {false, true}) {
-    for (const int64_t top_k : {0, 3}) {
-      DecoderConfig config = config_of(gated);
-      config.memory.top_k = top_k;
-      Decoder decoder = crossbatch_decoder(config);
-      constexpr int64_t kRows = 2, kSteps = 3;
-      const at::Tensor tokens = at::arange(kRows * kSteps * kL, at::kLong).view({kRows, -1});
-      BatchMemory memory(kRows, /*capacity=*/100, /*across_documents=*/false);
-      const Crossbatch cross{.rows = kRows, .contexts = 1, .memory = &memory};
-      at::Tensor embedding;
-      decoder.parameters([&](const std::string& name, Parameter& parameter) {
-        if (name == "model.embeddings.weight") embedding = parameter.value;
-      });
-      std::vector<at::Tensor> steps;
+  for (const auto& [gated, top_k, decay] :
+       std::vector<std::tuple<bool, int64_t, MemoryDecay>>{{false, 0, MemoryDecay::kNone},
+                                                           {false, 3, MemoryDecay::kNone},
+                                                           {true, 0, MemoryDecay::kNone},
+                                                           {true, 3, MemoryDecay::kNone},
+                                                           {false, 0, MemoryDecay::kDistance},
+                                                           {false, 3, MemoryDecay::kDistance},
+                                                           {true, 0, MemoryDecay::kDistance}}) {
+    DecoderConfig config = config_of(gated, decay);
+    config.memory.top_k = top_k;
+    Decoder decoder = crossbatch_decoder(config);
+    constexpr int64_t kRows = 2, kSteps = 3;
+    const at::Tensor tokens = at::arange(kRows * kSteps * kL, at::kLong).view({kRows, -1});
+    BatchMemory memory(kRows, /*capacity=*/100, /*across_documents=*/false);
+    const Crossbatch cross{.rows = kRows, .contexts = 1, .memory = &memory};
+    at::Tensor embedding;
+    decoder.parameters([&](const std::string& name, Parameter& parameter) {
+      if (name == "model.embeddings.weight") embedding = parameter.value;
+    });
+    std::vector<at::Tensor> steps;
+    for (int64_t step = 0; step < kSteps; ++step) {
+      memory.begin_step(at::zeros({kRows, kL}, at::kBool));
+      const at::Tensor chunk = tokens.narrow(1, step * kL, kL).flatten();
+      embedding.mutable_grad() = at::Tensor();
+      const at::Tensor out = hidden(decoder, chunk, cross);
+      (out * at::randn(out.sizes())).sum().backward();
+      memory.commit();
+      steps.push_back(out.detach().view({kRows, kL, -1}));
+    }
+    const at::Tensor gradient = embedding.grad().view({-1, 32}).abs().sum(1);
+    for (int64_t row = 0; row < kRows; ++row) {
+      const at::Tensor earlier = gradient.narrow(0, row * kSteps * kL, 2 * kL);
+      EXPECT_EQ(earlier.max().item<double>(), 0);
+      EXPECT_GT(gradient.narrow(0, row * kSteps * kL + 2 * kL, kL).min().item<double>(), 0);
+      const at::NoGradGuard no_grad;
+      const at::Tensor whole = decoder.hidden(tokens[row], at::zeros({1}, at::kLong));
       for (int64_t step = 0; step < kSteps; ++step) {
-        memory.begin_step(at::zeros({kRows, kL}, at::kBool));
-        const at::Tensor chunk = tokens.narrow(1, step * kL, kL).flatten();
-        embedding.mutable_grad() = at::Tensor();
-        const at::Tensor out = hidden(decoder, chunk, cross);
-        (out * at::randn(out.sizes())).sum().backward();
-        memory.commit();
-        steps.push_back(out.detach().view({kRows, kL, -1}));
-      }
-      const at::Tensor gradient = embedding.grad().view({-1, 32}).abs().sum(1);
-      for (int64_t row = 0; row < kRows; ++row) {
-        const at::Tensor earlier = gradient.narrow(0, row * kSteps * kL, 2 * kL);
-        EXPECT_EQ(earlier.max().item<double>(), 0);
-        EXPECT_GT(gradient.narrow(0, row * kSteps * kL + 2 * kL, kL).min().item<double>(), 0);
-        const at::NoGradGuard no_grad;
-        const at::Tensor whole = decoder.hidden(tokens[row], at::zeros({1}, at::kLong));
-        for (int64_t step = 0; step < kSteps; ++step) {
-          EXPECT_TENSORS_NEAR(steps[step][row], context(whole, step), 2e-5, 1e-5)
-              << "step " << step << " top_k " << top_k;
-        }
+        EXPECT_TENSORS_NEAR(steps[step][row], context(whole, step), 2e-5, 1e-5)
+            << "step " << step << " top_k " << top_k;
       }
     }
   }
@@ -233,8 +240,14 @@ TEST(BatchMemory, StepsAreContextsWithoutGradient) {
 
 // Rows of two contexts that go on by one, of which the second reads the memory: it is a context at
 // inference, and the first one is a text of its own.
-TEST(BatchMemory, RowsThatOverlapAreContextsOnce) {
-  Decoder decoder = crossbatch_decoder(config_of(/*gated=*/false));
+class BatchMemoryOfGates : public ::testing::TestWithParam<MemoryDecay> {};
+
+INSTANTIATE_TEST_SUITE_P(Decays,
+                         BatchMemoryOfGates,
+                         ::testing::Values(MemoryDecay::kNone, MemoryDecay::kDistance));
+
+TEST_P(BatchMemoryOfGates, RowsThatOverlapAreContextsOnce) {
+  Decoder decoder = crossbatch_decoder(config_of(/*gated=*/false, GetParam()));
   constexpr int64_t kSteps = 4;
   const at::NoGradGuard no_grad;
   const at::Tensor tokens = at::arange((kSteps + 1) * kL, at::kLong);
@@ -258,8 +271,8 @@ TEST(BatchMemory, RowsThatOverlapAreContextsOnce) {
 }
 
 // Rows that see the newest tokens of their memories only: what a limited memory holds at inference.
-TEST(BatchMemory, RowsSeeAsMuchAsTheyAreToldTo) {
-  DecoderConfig config = config_of(/*gated=*/false);
+TEST_P(BatchMemoryOfGates, RowsSeeAsMuchAsTheyAreToldTo) {
+  DecoderConfig config = config_of(/*gated=*/false, GetParam());
   Decoder decoder = crossbatch_decoder(config);
   constexpr int64_t kSteps = 4;
   const std::vector<int64_t> most = {2 * kL, 0, 100, 3};
@@ -296,6 +309,28 @@ TEST(BatchMemory, TokensThatComeAgainJoinLater) {
   EXPECT_EQ(step(-1), 4);
   EXPECT_EQ(step(5), 8) << "the document before goes on up to the tokens that come again";
   EXPECT_EQ(step(1), 3);
+}
+
+TEST(BatchMemory, GateSumsGoOnWithTheStepsAndAreKept) {
+  BatchMemory memory(/*rows=*/1, /*capacity=*/3, /*across_documents=*/false);
+  const auto step = [&](const std::vector<double>& sums) {
+    memory.begin_step(at::zeros({1, 2}, at::kBool));
+    const at::Tensor zero = at::zeros({1, 2, 1, 4});
+    memory.stage(3, zero, zero, at::tensor(sums, at::kDouble).view({1, 1, 2}));
+    memory.commit();
+    return memory.view(3).sums;
+  };
+  EXPECT_BITWISE_EQUAL(step({-1, -3}).contiguous(),
+                       at::tensor({2.0, 0.0}, at::kDouble).view({1, 1, 2}));
+  const at::Tensor sums = step({-0.5, -1});
+  EXPECT_BITWISE_EQUAL(sums.contiguous(), at::tensor({1.0, 0.5, 0.0}, at::kDouble).view({1, 1, 3}));
+
+  BatchMemory restored(1, 3, false);
+  restored.restore(memory.state(), at::kCPU);
+  EXPECT_BITWISE_EQUAL(restored.view(3).sums, sums);
+  std::vector<checkpoint::NamedTensor> cut = memory.state();
+  cut.back().tensor = cut.back().tensor.narrow(0, 0, 2);
+  EXPECT_THROW(restored.restore(cut, at::kCPU), Error);
 }
 
 // Transformer-XL: steps over a document are attention with a window over all of it, and nothing

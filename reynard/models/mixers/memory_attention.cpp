@@ -181,15 +181,18 @@ at::Tensor MemoryAttentionMixer::merged(const attention::AttentionOutput& local,
   return (near + share * (memory.out.to(at::kFloat) - near)).to(local.out.scalar_type());
 }
 
-std::optional<attention::KeyPart> MemoryAttentionMixer::batch_memory(const Ragged& ragged,
-                                                                     int64_t layer,
-                                                                     int64_t begin,
-                                                                     int64_t size) const {
+std::optional<attention::KeyPart> MemoryAttentionMixer::batch_memory(
+    const Ragged& ragged,
+    int64_t layer,
+    int64_t begin,
+    int64_t size,
+    const at::Tensor& before) const {
   const BatchMemory* memory = ragged.crossbatch->memory;
   if (memory == nullptr) return {};
   const BatchMemory::View view = memory->view(layer);
   if (view.size() == 0) return {};
-  KeyPart part = whole_part(view.k, view.v, {});
+  KeyPart part = whole_part(view.k, view.v, view.sums);
+  if (before.defined() && view.sums.defined()) part.sums = view.sums - before;
   part.first_key = memory->first_key(layer, begin, size).to(view.k.device());
   return part;
 }
@@ -236,14 +239,18 @@ at::Tensor MemoryAttentionMixer::attend_rows(const Inputs& in,
   const at::Tensor q = grid(in.p.q), k = grid(in.p.k), v = grid(in.p.v), far = grid(in.memory_k);
   const at::Tensor first_key = context_first_keys(ragged.first_key, b, n);
   const int64_t H = q.size(2);
-  at::Tensor sums;  // (b, H, T)
+  at::Tensor sums;  // (b, H, T), of a gate that decays the memory from the row's begin
   if (in.sums.defined()) sums = in.sums.view({H, b, T}).transpose(0, 1);
+  if (sums.defined() && decays()) {
+    const at::Tensor ends = sums.narrow(2, T - 1, 1).narrow(0, 0, b - 1);
+    sums = sums - at::cat({at::zeros({1, H, 1}, sums.options()), ends});
+  }
   std::vector<at::Tensor> outs;
   for (int64_t c = 0; c < n; ++c) {
     // Sums from the context's begin, so that other documents lie where the own one does.
-    at::Tensor own_sums = narrowed(sums, 2, c * L, L), far_sums;
+    at::Tensor own_sums = narrowed(sums, 2, c * L, L), before, far_sums;
     if (decays() && c > 0) {
-      const at::Tensor before = sums.narrow(2, c * L - 1, 1);
+      before = sums.narrow(2, c * L - 1, 1);
       own_sums = own_sums - before;
       far_sums = documents(sums.narrow(2, 0, c * L) - before).transpose(1, 2).flatten(2);
     }
@@ -252,7 +259,7 @@ at::Tensor MemoryAttentionMixer::attend_rows(const Inputs& in,
                         .sums = own_sums,
                         .first_key = first_key.select(1, c)};
     Keys keys{.local = local, .contexts = {}, .memory = {}};
-    if (c >= cross.memory_from_context) keys.memory = batch_memory(ragged, layer, c * L, L);
+    if (c >= cross.memory_from_context) keys.memory = batch_memory(ragged, layer, c * L, L, before);
     if (c > 0) {
       keys.contexts = {whole_part(documents(far.narrow(1, 0, c * L)).flatten(1, 2),
                                   documents(v.narrow(1, 0, c * L)).flatten(1, 2),
@@ -264,7 +271,9 @@ at::Tensor MemoryAttentionMixer::attend_rows(const Inputs& in,
     }
     outs.push_back(attend(q.narrow(1, c * L, L), own_sums, keys, in.bound));
   }
-  if (cross.memory != nullptr) cross.memory->stage(layer, grid(in.memory_k), v);
+  if (cross.memory != nullptr) {
+    cross.memory->stage(layer, grid(in.memory_k), v, decays() ? sums : at::Tensor());
+  }
   return at::cat(outs, 1).view({b * T, H, q.size(3)});
 }
 

@@ -79,10 +79,12 @@ class MemoryAttentionMixer : public Mixer {
   at::Tensor merged(const attention::AttentionOutput& local,
                     const attention::AttentionOutput& memory) const;
   // What the rows' memories of earlier steps hold, for tokens [begin, begin + size) of each.
+  // before (b, H, 1): gate sums from the row's begin to `begin`; undefined: none.
   std::optional<KeyPart> batch_memory(const Ragged& ragged,
                                       int64_t layer,
                                       int64_t begin,
-                                      int64_t size) const;
+                                      int64_t size,
+                                      const at::Tensor& before) const;
   // Where a state's memory lies: beside the weights if it can be searched there.
   at::Device memory_device() const;
   bool decays() const { return memory_.decay == MemoryDecay::kDistance; }
