@@ -145,6 +145,9 @@ void check_gates(const AttentionMixerConfig& a, const Checker& check) {
   check.require(a.forget_bias_init == 0 || a.forget_gate == ForgetGate::kFull,
                 "attention.forget_bias_init",
                 "is for forget_gate = \"full\" only");
+  check.require(a.temperature_init == 1 || a.qk_norm == QKNorm::kTemperature,
+                "attention.temperature_init",
+                "is for qk_norm = \"temperature\" only");
   check.require(a.output_gate != OutputGate::kSilu || !a.output_norm,
                 "attention.output_gate",
                 "must be sigmoid or none when output_norm is on");

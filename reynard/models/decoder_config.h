@@ -22,7 +22,7 @@ enum class ForgetGate {
   kFixed,  // [fixed] log sigmoid(b), b from decay_time_min/max, never learned (like ALiBi)
 };
 // RMSNorm of q and k per head, weight (H*D) or (D); kTemperature: directions only, with one learned
-// factor (H) on the logits (Focused Transformer's small models).
+// factor (H) on the logits (Focused Transformer's small models), temperature_init at first.
 enum class QKNorm { kNone, kPerHead, kShared, kTemperature };
 enum class OutputGate { kNone, kSigmoid, kSilu };
 enum class MemoryMerge {
@@ -60,6 +60,7 @@ struct AttentionMixerConfig {
   std::optional<double> decay_time_max;
   QKNorm qk_norm = QKNorm::kNone;
   double qk_norm_eps = 1e-5;  // the FoX layouts fix it, whatever norm_eps says
+  double temperature_init = 1;
   OutputGate output_gate = OutputGate::kNone;
   bool output_norm = false;
   bool key_shift = false;
@@ -97,6 +98,10 @@ struct AttentionMixerConfig {
           config::positive);
     field("qk_norm", self.qk_norm, "RMSNorm of queries and keys");
     field("qk_norm_eps", self.qk_norm_eps, "epsilon of qk_norm", config::positive);
+    field("temperature_init",
+          self.temperature_init,
+          "initial factor of qk_norm = \"temperature\"; above 1: sharper among many keys",
+          config::positive);
     field("output_gate", self.output_gate, "gate on the attention output");
     field("output_norm", self.output_norm, "RMSNorm per head on the attention output");
     field("key_shift", self.key_shift, "data-dependent token shift of keys");

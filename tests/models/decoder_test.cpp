@@ -102,6 +102,7 @@ TEST(Decoder, RejectsImpossibleConfigs) {
                  c.attention.forget_bias_init = 1;
                }),
                "forget_bias_init");
+  expect_error(with([](auto& c) { c.attention.temperature_init = 2; }), "temperature_init");
   expect_error(with([](auto& c) {
                  c.attention.output_gate = OutputGate::kSilu;
                  c.attention.output_norm = true;

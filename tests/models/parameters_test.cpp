@@ -126,6 +126,15 @@ TEST(Initialisation, FollowsTheFoxAuthors) {
   EXPECT_EQ(weights(config, 3).at("model.layers.0.attn.fgate_proj.bias").min().item<float>(), 4);
 }
 
+TEST(Initialisation, TemperaturesBeginWhereTheConfigSays) {
+  DecoderConfig config = fox_llama({64, 1, 4, 4});
+  config.vocab_size = 16;
+  config.attention.qk_norm = QKNorm::kTemperature;
+  EXPECT_EQ(weights(config, 0).at("model.layers.0.attn.temperature").min().item<float>(), 1);
+  config.attention.temperature_init = 2;
+  EXPECT_EQ(weights(config, 0).at("model.layers.0.attn.temperature").min().item<float>(), 2);
+}
+
 TEST(Initialisation, DecayTimesAreGeometric) {
   DecoderConfig config = fox_llama({64, 1, 4, 4});
   config.vocab_size = 16;

@@ -313,6 +313,18 @@ TEST(Families, WrittenConfigsAreReadBack) {
   EXPECT_THROW(find_family("gpt2", "test"), Error);
 }
 
+TEST(Families, TemperaturesSurvive) {
+  const test::TempDir parent;
+  DecoderConfig config = test::small_config();
+  config.attention.qk_norm = QKNorm::kTemperature;
+  config.attention.temperature_init = 2;
+  Decoder decoder(config);
+  save_model(decoder, parent / "model", "forgetting_transformer-project_fox");
+  const AttentionMixerConfig read = load_config(parent / "model").attention;
+  EXPECT_EQ(read.qk_norm, QKNorm::kTemperature);
+  EXPECT_EQ(read.temperature_init, 2);
+}
+
 TEST(Families, OwnSettingsSurvive) {
   const test::TempDir parent;
   DecoderConfig config = test::small_config();

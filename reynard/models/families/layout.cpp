@@ -45,6 +45,7 @@ void read_extension(const JsonFields& fields, DecoderConfig& config) {
   if (!known) extension->reject("pruning_rule", "tight or published");
   a.pruning_rule = *known;
   if (extension->text("qk_norm", "") == "temperature") a.qk_norm = QKNorm::kTemperature;
+  a.temperature_init = extension->number("temperature_init", a.temperature_init);
   if (const std::optional<JsonFields> memory = extension->object("memory")) {
     config.mixer = "memory_attention";
     config.memory = config::from_json<MemoryConfig>(memory->json().dump(), memory->file());
@@ -68,6 +69,9 @@ void write_extension(const DecoderConfig& config, nlohmann::ordered_json& json) 
     extension["pruning_rule"] = config::name_of(a.pruning_rule);
   }
   if (a.qk_norm == QKNorm::kTemperature) extension["qk_norm"] = "temperature";
+  if (a.temperature_init != defaults.temperature_init) {
+    extension["temperature_init"] = a.temperature_init;
+  }
   // The longllama layout has keys for a memory, though not for all of it.
   const MemoryConfig& memory = config.memory;
   if (config.has_memory() &&

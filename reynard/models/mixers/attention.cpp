@@ -93,7 +93,7 @@ AttentionMixer::AttentionMixer(const DecoderConfig& config, Initializer& initial
   if (config_.output_gate != OutputGate::kNone) output_gate_ = initializer.matrix(H_ * D_, C);
   if (config_.output_norm) output_norm_ = initializer.norm(H_ * D_);
   if (config_.qk_norm == QKNorm::kTemperature) {
-    temperature_ = initializer.norm(H_);
+    temperature_ = initializer.bias(H_, config_.temperature_init);
   } else if (config_.qk_norm != QKNorm::kNone) {
     const bool shared = config_.qk_norm == QKNorm::kShared;
     q_norm_ = initializer.norm(shared ? D_ : H_ * D_);
