@@ -23,7 +23,7 @@ at::Tensor first_visible(const at::Tensor& q, const KeyPart& part) {
 
 namespace {
 
-// Rounded down to whole key blocks, like every start; where that is negative nothing is pruned.
+// Rounded down to whole key blocks, like every start.
 int64_t whole_blocks(int64_t keys) {
   return keys / kKeyBlock * kKeyBlock;
 }
@@ -34,8 +34,8 @@ at::Tensor nearest_starts(const at::Tensor& q, const KeyPart& part) {
   const at::Tensor visible = first_visible(q, part);
   const int64_t Tq = q.size(1), Tk = part.k.size(1);
   const at::Tensor block = at::arange(visible.size(2), visible.options());
-  const at::Tensor nearest = part.causal ? block * kQueryBlock + whole_blocks(Tk - Tq - kKeyBlock)
-                                         : block * 0 + whole_blocks(Tk - 2 * kKeyBlock);
+  const at::Tensor nearest = part.causal ? block * kQueryBlock + whole_blocks(Tk - Tq) - kKeyBlock
+                                         : block * 0 + whole_blocks(Tk) - 2 * kKeyBlock;
   return at::maximum(visible, nearest);
 }
 

@@ -36,7 +36,7 @@ at::Tensor first_visible(const at::Tensor& q, const KeyPart& part);
 
 // Starts of the keys nearest to each query block, whose log-sum-exp bounds that of its rows from
 // below: the diagonal tile and the key block before it, or the last 128 keys of a part that is not
-// causal. (B, H, ceil(Tq/128)) i32.
+// causal, from the begin of a key block on. (B, H, ceil(Tq/128)) i32.
 at::Tensor nearest_starts(const at::Tensor& q, const KeyPart& part);
 
 // What the tight rule is told of the rows, and what was measured on the way there.

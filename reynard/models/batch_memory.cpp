@@ -31,6 +31,12 @@ int64_t BatchMemory::most_seen(const std::vector<Entries>& rows) const {
   return M;
 }
 
+bool BatchMemory::Entries::is_whole(bool with_sums) const {
+  if (!k.defined()) return !v.defined() && !sums.defined();
+  if (!v.defined() || k.sizes() != v.sizes() || sums.defined() != with_sums) return false;
+  return !with_sums || sums.size(0) == size();
+}
+
 void BatchMemory::Entries::add(const Entries& newer, int64_t capacity) {
   const auto newest = [&](const at::Tensor& old, const at::Tensor& added) {
     const at::Tensor all = old.defined() ? at::cat({old, added}) : added.contiguous();
@@ -158,11 +164,13 @@ void BatchMemory::restore(std::span<const checkpoint::NamedTensor> saved, at::De
     (sums ? memory.sums : kind == 'k' ? memory.k : memory.v) = tensor.tensor.to(device);
   }
   for (const auto& [layer, rows] : layers_) {
+    const bool with_sums =
+        std::ranges::any_of(rows, [](const Entries& row) { return row.sums.defined(); });
     for (const Entries& row : rows) {
-      const bool pairs = row.k.defined() == row.v.defined() &&
-                         (!row.k.defined() || row.k.sizes() == row.v.sizes());
-      if (pairs && (!row.sums.defined() || row.sums.size(0) == row.size())) continue;
-      throw Error(fmt::format("checkpoint: memory of layer {} has keys without values", layer));
+      if (row.is_whole(with_sums)) continue;
+      throw Error(fmt::format(
+          "checkpoint: keys, values and gate sums in the memory of layer {} do not belong together",
+          layer));
     }
   }
 }

@@ -24,7 +24,8 @@ class BatchMemory {
   void begin_step(const at::Tensor& starts, std::vector<int64_t> most = {});
 
   // What the rows see of a layer's memory, aligned at their newest tokens: k, v (B, M, G, D) and,
-  // where they were staged, sums (B, H, M) from the step's begin. Undefined where that is nothing.
+  // where they were staged, sums (B, H, M) f64 from the step's begin. Undefined where that is
+  // nothing.
   struct View {
     at::Tensor k, v, sums;
     int64_t size() const { return k.defined() ? k.size(1) : 0; }
@@ -50,11 +51,14 @@ class BatchMemory {
     at::Tensor sums;  // (M, H) f64: gate sums, 0 where the next step begins; undefined without
 
     int64_t size() const { return k.defined() ? k.size(0) : 0; }
+    // Whether there are as many of each, or none at all.
+    bool is_whole(bool with_sums) const;
     // The newest `capacity` tokens are kept.
     void add(const Entries& newer, int64_t capacity);
   };
   struct Staged {
-    at::Tensor k, v, sums;
+    at::Tensor k, v;  // (B, T, G, D)
+    at::Tensor sums;  // (B, H, T) f64 from the step's begin, or undefined
   };
   // Entries of a row's memory that this step sees.
   int64_t seen(int64_t row, const Entries& entries) const;

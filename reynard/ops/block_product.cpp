@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -57,18 +58,18 @@ struct RightFactor {
   at::Tensor matrix;
   DepthCut cut;
   int64_t num_panels;
-  const void* data;    // of the matrix that was asked for
+  at::Tensor asked;    // before it was made readable
   int64_t offset = 0;  // values of the factors before it
 
   explicit RightFactor(const at::Tensor& b)
       : matrix(readable(b)),
         cut(b.size(0)),
         num_panels(div_up(b.size(1), kPanelColumns)),
-        data(b.const_data_ptr()) {}
+        asked(b) {}
 
   bool is(const at::Tensor& b) const {
-    return data == b.const_data_ptr() && matrix.sizes() == b.sizes() &&
-           matrix.strides() == readable(b).strides();
+    return asked.const_data_ptr() == b.const_data_ptr() && asked.sizes() == b.sizes() &&
+           asked.strides() == b.strides();
   }
   int64_t panel_values() const { return cut.depth * kPanelColumns; }
   int64_t block_values() const { return num_panels * panel_values(); }

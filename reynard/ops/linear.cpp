@@ -180,16 +180,18 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
     const at::ScalarType value_dtype = saved_dtype(context, "value_dtype");
     const at::Tensor dy = grads[0].to(matrix.scalar_type());
     variable_list result(4);
+    const bool wants_weight = context->needs_input_grad(1);
     at::Tensor act;
-    if (context->needs_input_grad(0)) {
+    if (!context->needs_input_grad(0)) {
+      if (wants_weight) act = rows::gated_act_forward(gate_up, silu);
+    } else if (!wants_weight) {
+      result[0] = rows::gated_act_backward(gate_up, product(dy, matrix), silu);
+    } else {
       const rows::GatedActAgain again = rows::gated_act_again(gate_up, product(dy, matrix), silu);
       result[0] = again.d_gate_up;
       act = again.act;
     }
-    if (context->needs_input_grad(1)) {
-      if (!act.defined()) act = rows::gated_act_forward(gate_up, silu);
-      result[1] = product(dy.t(), act.to(matrix.scalar_type()), value_dtype);
-    }
+    if (wants_weight) result[1] = product(dy.t(), act.to(matrix.scalar_type()), value_dtype);
     return result;
   }
 };

@@ -349,17 +349,24 @@ TEST(LayerCache, EvictionDoesNotChangeWhatIsPruned) {
 }
 
 TEST(LayerCache, SameBitsForAnyNumberOfThreads) {
-  const AttentionInputs in = sequence(3000);
+  AttentionInputs in = sequence(3000, at::kFloat, /*gate_mean=*/2);
+  in.log_gate = in.log_gate.detach().clone();
+  in.log_gate.slice(2, H / G).fill_(-1e-5);  // the second group forgets nothing
   LayerCache cache(make_pool(), G);
   append(cache, in, 0, 3000);
+  const at::Tensor bound = test::on_test_device(at::full({H}, 12.0F, at::kFloat));
   const int before = at::get_num_threads();
-  at::set_num_threads(1);
-  const PagedOutput one = attend(cache, in);
-  for (const int threads : {2, 3}) {
-    at::set_num_threads(threads);
-    const PagedOutput many = attend(cache, in);
-    EXPECT_BITWISE_EQUAL(one.out, many.out);
-    EXPECT_BITWISE_EQUAL(one.lse, many.lse);
+  for (const double log_tolerance : {0.0, -10.0}) {
+    const AttentionOptions options = {0, log_tolerance, PruningRule::kTight};
+    at::set_num_threads(1);
+    const PagedOutput one = attend(cache, in, 1, bound, 0, options);
+    for (const int threads : {2, 3}) {
+      at::set_num_threads(threads);
+      const PagedOutput many = attend(cache, in, 1, bound, 0, options);
+      EXPECT_BITWISE_EQUAL(one.start, many.start);
+      EXPECT_BITWISE_EQUAL(one.out, many.out);
+      EXPECT_BITWISE_EQUAL(one.lse, many.lse);
+    }
   }
   at::set_num_threads(before);
 }

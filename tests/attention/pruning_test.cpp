@@ -145,6 +145,22 @@ TEST(Pruning, StartsAreThoseOfTheWidenedInputs) {
 }
 
 // Gradients are those of the pruned function: compared with the definition under the same starts.
+// The diagonal tile and the key block before it, or the last 128 keys, from whole blocks on.
+TEST(Pruning, NearestKeysBeginAtWholeBlocks) {
+  const auto nearest = [](int64_t Tq, int64_t Tk, bool causal) {
+    const at::Tensor k = at::zeros({1, Tk, 1, 16});
+    const KeyPart part = {k, k, {}, {}, causal};
+    const at::Tensor starts = nearest_starts(at::zeros({1, Tq, 1, 16}), part).flatten();
+    return std::vector<int32_t>(starts.const_data_ptr<int32_t>(),
+                                starts.const_data_ptr<int32_t>() + starts.numel());
+  };
+  EXPECT_EQ(nearest(300, 300, true), (std::vector<int32_t>{0, 64, 192}));
+  EXPECT_EQ(nearest(300, 310, true), (std::vector<int32_t>{0, 64, 192}));
+  EXPECT_EQ(nearest(300, 364, true), (std::vector<int32_t>{0, 128, 256}));
+  EXPECT_EQ(nearest(300, 500, false), (std::vector<int32_t>{320, 320, 320}));
+  EXPECT_EQ(nearest(300, 100, false), (std::vector<int32_t>{0, 0, 0}));
+}
+
 TEST(Pruning, ForwardAndBackwardAreThoseOfThePrunedFunction) {
   for (const PruningCase& c : pruning_cases()) {
     AttentionInputs in = random_inputs(c.shape, c.dtype, 4, c.gate_mean);

@@ -333,6 +333,47 @@ TEST(BatchMemory, GateSumsGoOnWithTheStepsAndAreKept) {
   EXPECT_THROW(restored.restore(cut, at::kCPU), Error);
 }
 
+TEST(BatchMemory, GateSumsOfADocumentBeginWithIt) {
+  BatchMemory memory(/*rows=*/2, /*capacity=*/4, /*across_documents=*/false);
+  const auto step = [&](const at::Tensor& starts, const std::vector<double>& sums) {
+    memory.begin_step(starts);
+    const at::Tensor zero = at::zeros({2, 3, 1, 4});
+    memory.stage(5, zero, zero, at::tensor(sums, at::kDouble).view({2, 1, 3}));
+    memory.commit();
+  };
+  step(at::zeros({2, 3}, at::kBool), {-1, -3, -4, -1, -1, -1});
+  const at::Tensor starts = at::zeros({2, 3}, at::kBool);
+  starts[0][1] = true;
+  step(starts, {-1, -3, -4, -2, -4, -8});
+  memory.begin_step(at::zeros({2, 3}, at::kBool));
+  EXPECT_BITWISE_EQUAL(
+      memory.view(5).sums.contiguous(),
+      at::tensor({0.0, 0.0, 1.0, 0.0, 8.0, 6.0, 4.0, 0.0}, at::kDouble).view({2, 1, 4}));
+
+  std::vector<checkpoint::NamedTensor> without_one = memory.state();
+  ASSERT_EQ(without_one.back().name, "memory.5.1.s");
+  without_one.pop_back();
+  EXPECT_THROW(memory.restore(without_one, at::kCPU), Error);
+}
+
+// A memory of a checkpoint that was written before gates acted on it.
+TEST(BatchMemory, WithoutGateSumsCannotDecay) {
+  Decoder decoder = crossbatch_decoder(config_of(/*gated=*/false, MemoryDecay::kDistance));
+  BatchMemory memory(/*rows=*/2, /*capacity=*/100, /*across_documents=*/false);
+  const Crossbatch cross{.rows = 2, .contexts = 1, .memory = &memory};
+  const at::Tensor tokens = at::arange(2 * kL, at::kLong);
+  const auto step = [&] {
+    memory.begin_step(at::zeros({2, kL}, at::kBool));
+    hidden(decoder, tokens, cross);
+    memory.commit();
+  };
+  step();
+  std::vector<checkpoint::NamedTensor> state = memory.state();
+  ASSERT_EQ(std::erase_if(state, [](const auto& x) { return x.name.ends_with(".s"); }), 2);
+  memory.restore(state, at::kCPU);
+  EXPECT_THROW(step(), Error);
+}
+
 // Transformer-XL: steps over a document are attention with a window over all of it, and nothing
 // flows back into earlier steps.
 TEST(TransformerXL, StepsAreAWindowOverTheDocument) {

@@ -140,6 +140,21 @@ TEST_F(BlockProducts, OfSeveralSumsHaveTheBitsOfEachAlone) {
   at::set_num_threads(threads);
 }
 
+// Two matrices of the same size that begin at the same value, and are not the same.
+TEST_F(BlockProducts, OfViewsOfOneMatrixAreOfEachView) {
+  const at::Tensor a = random_normal({130, 200}, 1).to(at::kBFloat16);
+  const at::Tensor all = random_normal({600, 450}, 2).to(at::kBFloat16);
+  const auto every = [&](int64_t step) {
+    return all.slice(0, 0, 200 * step, step).slice(1, 0, 150 * step, step);
+  };
+  ASSERT_TRUE(has_block_product(a, every(2)));
+  const SumOfProducts sums[] = {{.terms = {{a, every(2)}}, .out = at::kFloat},
+                                {.terms = {{a, every(3)}}, .out = at::kFloat}};
+  const std::vector<at::Tensor> results = sums_of_products(sums);
+  EXPECT_BITWISE_EQUAL(results[0], product(a, every(2).contiguous(), at::kFloat));
+  EXPECT_BITWISE_EQUAL(results[1], product(a, every(3).contiguous(), at::kFloat));
+}
+
 TEST(SumsOfProducts, AreTheSumsOfMatrixProducts) {
   const at::Tensor a = at::full({2, 3}, 2, at::kFloat), b = at::full({3, 4}, 5, at::kFloat);
   const SumOfProducts sums[] = {{.terms = {{a, b}}, .out = at::kFloat},

@@ -326,9 +326,11 @@ struct Runs {
       const int64_t page =
           std::max(*std::min_element(heads, heads + call.group), call.first_key(s) / kPageTokens);
       first_part.push_back(num_parts);
-      if (first.is_open[sg]) others.push_back({s, g, page, num_pages, num_parts});
+      // A sequence whose first key lies behind its end has nothing to attend to.
+      const bool is_open = first.is_open[sg] && page < num_pages;
+      if (is_open) others.push_back({s, g, page, num_pages, num_parts});
       for (int64_t n = page; n < num_pages; n = end_of_run(n), ++num_parts) {
-        if (first.is_open[sg]) continue;
+        if (is_open) continue;
         const int64_t end = std::min(end_of_run(n), num_pages);
         (end - n == kRunPages ? tasks : others).push_back({s, g, n, end, num_parts});
       }

@@ -1,7 +1,6 @@
-#include "reynard/attention/cpu/tight_rule.h"
-
 #include "reynard/attention/cpu/attention_cpu.h"
 
+#include "reynard/attention/cpu/tight_rule.h"
 #include "reynard/attention/log_mass.h"
 #include "reynard/attention/pruning.h"
 

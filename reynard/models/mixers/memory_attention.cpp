@@ -7,6 +7,7 @@
 #include "reynard/models/decoder.h"
 #include "reynard/models/mixers/top_k_attention.h"
 #include "reynard/models/state.h"
+#include "reynard/tensor/error.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -18,6 +19,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -191,8 +193,14 @@ std::optional<attention::KeyPart> MemoryAttentionMixer::batch_memory(
   if (memory == nullptr) return {};
   const BatchMemory::View view = memory->view(layer);
   if (view.size() == 0) return {};
+  if (decays() && !view.sums.defined()) {
+    throw Error(fmt::format(
+        "checkpoint: the memory of layer {} has no gate sums, which memory.decay = \"distance\" "
+        "needs; begin without it",
+        layer));
+  }
   KeyPart part = whole_part(view.k, view.v, view.sums);
-  if (before.defined() && view.sums.defined()) part.sums = view.sums - before;
+  if (before.defined()) part.sums = view.sums - before;
   part.first_key = memory->first_key(layer, begin, size).to(view.k.device());
   return part;
 }

@@ -15,7 +15,10 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/isneginf.h>
 #include <ATen/ops/randperm.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <limits>
@@ -111,6 +114,28 @@ TEST_P(Decode, BitsDoNotDependOnTheNumberOfThreads) {
   at::set_num_threads(threads);
   EXPECT_BITWISE_EQUAL(one.out, three.out);
   EXPECT_BITWISE_EQUAL(one.lse, three.lse);
+}
+
+// Pruned in turn: a sequence without keys that may be seen, beside one with some.
+TEST_P(Decode, AFirstKeyBehindTheEndLeavesNothing) {
+  const AttentionInputs in = random_inputs({.B = 2, .Tq = 1, .Tk = 300, .H = 4, .G = 2, .D = 64},
+                                           at::kFloat,
+                                           /*seed=*/3,
+                                           /*gate_mean=*/5);
+  DecodeArguments a = in_shuffled_pages(in);
+  a.masses = at::zeros({a.keys.size(0), 2}, at::kDouble);
+  a.logit_bound = at::full({4}, 12.0F);
+  for (const int64_t log_tolerance : {0, -10}) {
+    a.options.log_pruning_tolerance = log_tolerance;
+    for (const int beside : {0, 6400}) {
+      a.first_key = at::tensor({6400, beside}, at::kInt);
+      const DecodeOutput result = decode(a);
+      const int64_t empty = beside == 0 ? 1 : 2;
+      EXPECT_BITWISE_EQUAL(result.out.slice(0, 0, empty), at::zeros({empty, 4, 64}));
+      EXPECT_TRUE(result.lse.slice(0, 0, empty).isneginf().all().item<bool>());
+      EXPECT_TRUE(result.lse.slice(0, empty).isfinite().all().item<bool>());
+    }
+  }
 }
 
 // Logits that climb by hundreds from page to page: the running maximum must follow.

@@ -227,8 +227,8 @@ __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
   const int h = blockIdx.x % p.H, m = blockIdx.x / p.H, b = blockIdx.y, g = h / (p.H / p.G);
   const int64_t head = int64_t{b} * p.H + h;
   const int first = m * kRows, last = min(first + kRows, p.Tq);
-  const int before = p.causal ? p.Tk - p.Tq - kKeys : p.Tk - 2 * kKeys;
-  const int start = max(0, (p.causal ? first : 0) + before / kKeys * kKeys);  // nearest_starts()
+  const int nearest = (p.causal ? p.Tk - p.Tq : p.Tk) / kKeys * kKeys;
+  const int start = max(0, p.causal ? first + nearest - kKeys : nearest - 2 * kKeys);
   const KeyRange keys = {keys_from(p, b, start, first).begin, keys_from(p, b, start, last - 1).end};
   const int first_block = keys.begin / kKeys;
   const int end_block = keys.empty() ? first_block : div_up(keys.end, kKeys);
