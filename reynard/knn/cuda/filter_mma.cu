@@ -280,8 +280,23 @@ __global__ void __launch_bounds__(kThreads, kResident<Steps>)
 }
 
 template <int Steps>
+constexpr int kStageBytes = kStages<Steps>* kBlockKeys * 2 * Steps * 16;
+// With the queries' limits and what each warp found: 100 KB for 128 dimensions.
+template <int Steps>
+constexpr int kSharedBytes = kStageBytes<Steps> +
+                             kWarps* static_cast<int>(kWarpQueries<Steps> * sizeof(float2) +
+                                                      kFound * sizeof(Found));
+
+bool has_shared_memory(int bytes) {
+  int device = 0, most = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return bytes <= most;
+}
+
+template <int Steps>
 void launch(const FilterTask& task, int num_processors, cudaStream_t stream) {
-  constexpr int kShared = kStages<Steps> * kBlockKeys * 2 * Steps * 16;
+  constexpr int kShared = kStageBytes<Steps>;
   auto* kernel = filter_mma_kernel<Steps>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   int team_warps = 1;
@@ -307,7 +322,8 @@ void launch(const FilterTask& task, int num_processors, cudaStream_t stream) {
 bool uses_matrix_unit(const FilterTask& task) {
   constexpr int kFewestQueries = 5;
   return task.bf16_keys && task.aligned && task.head_dim <= 128 &&
-         task.queries_per_group >= kFewestQueries;
+         task.queries_per_group >= kFewestQueries &&
+         has_shared_memory(task.head_dim <= 64 ? kSharedBytes<4> : kSharedBytes<8>);
 }
 
 void filter_mma(const FilterTask& task, int num_processors, cudaStream_t stream) {
