@@ -252,6 +252,7 @@ bool has_block_product(const at::Tensor& a, const at::Tensor& b) {
 }
 
 void block_products(std::span<const BlockSum> wanted) {
+  if (wanted.empty()) return;  // as on machines without these kernels
   const BlockProductKernels& kernels = *cpu::block_product_kernels();
   std::deque<RightFactor> factors;  // terms point to them
   std::vector<Sum> sums;
@@ -267,7 +268,6 @@ void block_products(std::span<const BlockSum> wanted) {
     }
     all_work += sum.work;
   }
-  if (sums.empty()) return;
   const at::Tensor panels = packed_panels(kernels, factors);
   const int64_t num_tasks = kTasksPerThread * at::get_num_threads();
   for (Sum& sum : sums) sum.cut(div_up(num_tasks * sum.work, all_work));
