@@ -9,9 +9,10 @@ namespace reynard::attention::cuda::sm90::bwd {
 // Key blocks are taken in groups, a quarter of each row: the first ones of every (batch, head)
 // pair, which see the most queries, then the next ones of every pair, so that little is left at the
 // end. Few pairs are in flight together, so that the queries, the gradients of the outputs
-// and the sums of dQ that they walk over stay in the L2 cache.
+// and the sums of dQ that they walk over stay in the L2 cache. But of pairs with few queries
+// there are many: the key blocks of a pair add to the same few parts of dQ, one after the other.
 constexpr int kLeastGroup = 16, kMostGroup = 64;  // key blocks
-constexpr int kSectionBlocks = 256, kMostPairs = 8;
+constexpr int kSectionBlocks = 256, kMostPairs = 8, kSectionSteps = 256;
 
 template <class C>
 class Producer {
@@ -39,7 +40,8 @@ class Producer {
     const int in_groups = task - group * num_pairs_ * group_blocks_;
     group_begin_ = group * group_blocks_;
     const int blocks = min(group_blocks_, p_.num_key_blocks - group_begin_);
-    const int most_pairs = min(max(kSectionBlocks / p_.num_key_blocks, 1), kMostPairs);
+    const int of_long_rows = min(max(kSectionBlocks / p_.num_key_blocks, 1), kMostPairs);
+    const int most_pairs = max(of_long_rows, kSectionSteps / max(p_.num_steps, 1));
     const int section = in_groups / (most_pairs * blocks);
     const int rest = in_groups - section * most_pairs * blocks;
     const int first = section * most_pairs, pairs = min(most_pairs, num_pairs_ - first);
