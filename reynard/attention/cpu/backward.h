@@ -41,6 +41,9 @@ struct BackwardScratch {
   alignas(64) float row_sums[kQueries];        // of dS over the keys of a tile
   double key_totals[kKeys];
 
+  // dS^T as the right factor.
+  Value* right_dscores() { return Tiles::kSharedLayout ? dscores : dscores_right; }
+
   // Two blocks of [key][padded D] follow.
   float* dk() { return reinterpret_cast<float*>(this + 1); }
   float* dv(int64_t head_dim) { return dk() + key_block_values<Tiles>(head_dim); }
@@ -63,7 +66,8 @@ struct Ahead {
   }
 };
 
-// A span of one key block against one query block.
+// A span of one key block against one query block; rows of the tile are keys, counted from the
+// span's first.
 template <class Tiles>
 struct BackwardTile {
   const QueryLimits<Tiles::kQueries>& limits;
@@ -75,7 +79,12 @@ struct BackwardTile {
   Ahead ahead[5];  // one share for every two keys
 };
 
-// Part of a tile: `count` keys from `key` of the span and kPartQueries queries from `query`.
+// Rows [begin, begin + count) of a tile.
+struct TileRows {
+  int64_t begin = 0, count = 0;
+};
+
+// Part of a tile: `count` rows from `key` and kPartQueries queries from `query`.
 struct TilePart {
   int64_t key = 0, count = 0, query = 0;
 };
@@ -133,13 +142,36 @@ inline void weigh_and_differentiate(BackwardScratch<Tiles>& s,
   }
 }
 
+// Queries [begin, end) that see any of `count` keys from `first`, rounded outwards to steps of
+// kMaskStep: in an edge tile the weights of all others are 0.
+template <class Tiles>
+KeyRange queries_that_see(const QueryRows<Tiles::kQueries>& rows, int64_t first, int64_t count) {
+  constexpr int64_t kStep = Tiles::kMaskStep;
+  int64_t begin = 0, end = Tiles::kQueries;
+  while (begin < end && rows.end[begin + kStep - 1] <= first) begin += kStep;
+  while (begin < end && rows.first[end - kStep] >= first + count) end -= kStep;
+  return {begin, end};
+}
+
 template <bool kEdge, class Tiles>
-void form_weights(BackwardScratch<Tiles>& s, const BackwardTile<Tiles>& tile, int64_t depth) {
+void form_weights(BackwardScratch<Tiles>& s,
+                  const BackwardTile<Tiles>& tile,
+                  TileRows rows,
+                  int64_t depth) {
+  const int64_t end = rows.begin + rows.count;
   constexpr int64_t kPartKeys = BackwardScratch<Tiles>::kPartKeys;
   constexpr int64_t kPartQueries = BackwardScratch<Tiles>::kPartQueries;
   for (int64_t query = 0; query < Tiles::kQueries; query += kPartQueries) {
-    for (int64_t key = 0; key < tile.span.count; key += kPartKeys) {
-      const TilePart part = {key, min_of(kPartKeys, tile.span.count - key), query};
+    for (int64_t key = rows.begin; key < end; key += kPartKeys) {
+      const TilePart part = {key, min_of(kPartKeys, end - key), query};
+      if constexpr (kEdge && kPartQueries < Tiles::kQueries) {
+        const KeyRange seeing =
+            queries_that_see<Tiles>(tile.limits.rows, tile.span.first + key, part.count);
+        if (seeing.end <= query || seeing.begin >= query + kPartQueries) {
+          Tiles::zero_right(s.right_dscores(), key, part.count, query, kPartQueries);
+          continue;
+        }
+      }
       const auto multiply = [&](const auto& left, const auto& right, float* to) {
         Tiles::template multiply<false>({left.data + key * left.stride, left.stride},
                                         {right.data + query / Tiles::kPanel * right.panel +
@@ -158,15 +190,20 @@ void form_weights(BackwardScratch<Tiles>& s, const BackwardTile<Tiles>& tile, in
   }
 }
 
-// The same while the products are in registers or on their way through them.
-template <bool kEdge, class Tiles>
+// The same while the products are in registers or on their way through them; with kHalf for 32
+// queries from `query` instead of all 64.
+template <bool kEdge, bool kHalf, class Tiles>
 void form_weights_of_products(BackwardScratch<Tiles>& s,
                               const BackwardTile<Tiles>& tile,
+                              TileRows tile_rows,
+                              int64_t query,
                               int64_t depth) {
   const QueryRows<Tiles::kQueries>& rows = tile.limits.rows;
-  const auto body = [&](int64_t j, int64_t q, const Vec(&scores)[2][2], const Vec(&dweights)[2][2])
+  const auto body = [&](
+      int64_t j, int64_t column, const Vec(&scores)[2][2], const Vec(&dweights)[2][2])
       __attribute__((always_inline)) {
-    if (q == 0) {
+    const int64_t q = (kHalf ? query : 0) + column;
+    if (column == 0) {
       for (const Ahead& next : tile.ahead) next.prefetch_share(j / 2);
     }
     Vec weights[2][2], dscores[2][2];
@@ -195,8 +232,65 @@ void form_weights_of_products(BackwardScratch<Tiles>& s,
     Tiles::store_left(s.weights, j, q, weights);
     Tiles::store_both(s.dscores, s.dscores_right, j, q, dscores);
   };
-  Tiles::each_pair_of_products(
-      tile.keys, tile.queries, tile.values, tile.douts, tile.span.count, depth, body);
+  const auto right = [&](const auto& queries) {
+    return Matrix<const typename Tiles::Value>{queries.data + Tiles::right_stride(query),
+                                               queries.stride};
+  };
+  Tiles::template each_pair_of_products<kHalf>(tile.keys,
+                                               right(tile.queries),
+                                               tile.values,
+                                               right(tile.douts),
+                                               tile_rows.begin,
+                                               tile_rows.begin + tile_rows.count,
+                                               depth,
+                                               body);
+}
+
+// Rows of an edge, 32 keys at a time: where half of the queries sees none of these, the products of
+// that half are not formed.
+template <class Tiles>
+void form_edge_of_products(BackwardScratch<Tiles>& s,
+                           const BackwardTile<Tiles>& tile,
+                           TileRows rows,
+                           int64_t depth) {
+  constexpr int64_t kHalf = Tiles::kQueries / 2;
+  for (int64_t row = rows.begin; row < rows.begin + rows.count; row += Tiles::kKeyStep) {
+    const TileRows step = {row, Tiles::kKeyStep};
+    const KeyRange queries =
+        queries_that_see<Tiles>(tile.limits.rows, tile.span.first + row, step.count);
+    if (queries.begin < kHalf && queries.end > kHalf) {
+      form_weights_of_products<true, false>(s, tile, step, 0, depth);
+      continue;
+    }
+    const int64_t seen = queries.begin < kHalf ? 0 : kHalf;
+    form_weights_of_products<true, true>(s, tile, step, seen, depth);
+    Tiles::zero_right(s.right_dscores(), row, step.count, kHalf - seen, kHalf);
+  }
+}
+
+// dV += P^T dO and dK += dS^T Q for `count` rows of a tile, over the queries that see any of them.
+template <class Tiles>
+void add_key_gradients(const BackwardParams& params,
+                       const BackwardTile<Tiles>& tile,
+                       int64_t index,
+                       int64_t row,
+                       int64_t count,
+                       BackwardScratch<Tiles>& s) {
+  constexpr int64_t kQueries = Tiles::kQueries;
+  const int64_t head_dim = params.problem.D, dim = Tiles::padded(head_dim);
+  const KeyRange queries = queries_that_see<Tiles>(tile.limits.rows, tile.span.first + row, count);
+  if (queries.empty()) return;
+  const auto add = [&](const auto* left, char* right, float* sums) {
+    Tiles::template multiply<true>(
+        {left + row * kQueries + queries.begin, kQueries},
+        {query_values<Tiles>(params, right, index) + queries.begin * dim, Tiles::right_stride(dim)},
+        {sums + (tile.offset + row) * dim, dim},
+        count,
+        dim,
+        queries.end - queries.begin);
+  };
+  add(s.weights, params.dout_rows, s.dv(head_dim));
+  add(s.dscores, params.query_rows, s.dk());
 }
 
 // One tile: a span of key block `block` against query block `index` of head h.
@@ -214,7 +308,6 @@ void backward_tile(const BackwardParams& params,
   const Problem& p = params.problem;
   const PackedKeys& packed = params.packed;
   const int64_t dim = Tiles::padded(p.D), offset = span.first - block * kKeys;
-  const int64_t dim_stride = Tiles::right_stride(dim);
   const auto& limits = *query_limits<Tiles>(params, index);
   const auto keys_of = [&](char* array) -> const Value* {
     return key_block<Tiles>(p, packed, array, pair, block);
@@ -246,12 +339,21 @@ void backward_tile(const BackwardParams& params,
                 {dq_part<Tiles>(params, segment, index + 1),
                  kQueries * dim * static_cast<int64_t>(sizeof(float)),
                  span.count / 2}}};
-  const bool edge = is_edge(limits.rows, span);
-  if constexpr (Tiles::kPairsOfProducts) {
-    edge ? form_weights_of_products<true>(s, tile, dim)
-         : form_weights_of_products<false>(s, tile, dim);
-  } else {
-    edge ? form_weights<true>(s, tile, dim) : form_weights<false>(s, tile, dim);
+  for (const KeySpan& part : parts_of_span<Tiles>(limits.rows, span).spans) {
+    if (part.count == 0) continue;
+    const TileRows rows = {part.first - span.first, part.count};
+    const bool edge = is_edge(limits.rows, part);
+    if constexpr (Tiles::kPairsOfProducts) {
+      edge ? form_edge_of_products(s, tile, rows, dim)
+           : form_weights_of_products<false, false>(s, tile, rows, 0, dim);
+    } else {
+      edge ? form_weights<true>(s, tile, rows, dim) : form_weights<false>(s, tile, rows, dim);
+    }
+    const int64_t step = edge ? Tiles::kMaskStep : part.count;
+    for (int64_t row = rows.begin; row < rows.begin + rows.count; row += step) {
+      const int64_t count = min_of(step, rows.begin + rows.count - row);
+      add_key_gradients(params, tile, index, row, count, s);
+    }
   }
 
   char& touched = touched_part<Tiles>(params, segment, index);
@@ -259,20 +361,8 @@ void backward_tile(const BackwardParams& params,
   if (!touched) memset(totals, 0, kQueries * sizeof(double));
   for (int64_t i = 0; i < kQueries; ++i) totals[i] += s.row_sums[i];
 
-  Tiles::template multiply<true>({s.weights, kQueries},
-                                 {queries_of(params.dout_rows), dim_stride},
-                                 {s.dv(p.D) + offset * dim, dim},
-                                 span.count,
-                                 dim,
-                                 kQueries);
-  Tiles::template multiply<true>({s.dscores, kQueries},
-                                 {queries_of(params.query_rows), dim_stride},
-                                 {s.dk() + offset * dim, dim},
-                                 span.count,
-                                 dim,
-                                 kQueries);
   const Matrix<const Value> left{keys_of(packed.key_columns) + offset, kKeys};
-  const auto right = query_factor<Tiles>(Tiles::kSharedLayout ? s.dscores : s.dscores_right, kKeys);
+  const auto right = query_factor<Tiles>(s.right_dscores(), kKeys);
   const auto dq = query_sums_of<Tiles>(dq_part<Tiles>(params, segment, index), dim);
   if (touched) {
     Tiles::template multiply<true>(left, right, dq, dim, kQueries, span.count);
@@ -308,12 +398,8 @@ void backward_head(const BackwardParams& params,
   int unflushed = 0;
   for (int64_t m = 0; m < num_blocks; ++m) {
     if (ranges[m].empty() || ranges[m].begin >= last || ranges[m].end <= first) continue;
-    const auto& rows = query_limits<Tiles>(params, first_index + m)->rows;
     const KeySpan span = span_in_block<Tiles>(block, ranges[m]);
-    for (const KeySpan& part : parts_of_span<Tiles>(rows, span).spans) {
-      if (part.count == 0) continue;
-      backward_tile(params, pair, h, block, segment, first_index + m, part, s);
-    }
+    backward_tile(params, pair, h, block, segment, first_index + m, span, s);
     if (++unflushed == kBlocksPerFlush) {
       flush_key_sums(s);
       unflushed = 0;

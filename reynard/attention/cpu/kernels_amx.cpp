@@ -8,6 +8,7 @@ namespace {
 
 struct TilesAmx : LayoutBf16<128, 128, 32> {
   using Session = tensor::AmxTiles;
+  static constexpr int64_t kMaskStep = 32;  // depth of one tile
 
   // Adds a 32 x 32 block of a * b to tiles 0..3, by tiles 4, 5 of a and 6, 7 of b: each loaded tile
   // takes part in two products, so that loads keep up with the tile unit.

@@ -8,9 +8,10 @@ namespace reynard::attention::cpu {
 namespace {
 
 struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
-  struct Session {};                      // nothing to set up per thread
-  static_assert(kQueries == 4 * kLanes);  // one micro-tile wide
-  static constexpr int kExpDegree = 2;    // its multiplications are what takes time from products
+  struct Session {};                        // nothing to set up per thread
+  static_assert(kQueries == 4 * kLanes);    // one micro-tile wide
+  static constexpr int64_t kMaskStep = 16;  // queries; edges are worked on in steps of it
+  static constexpr int kExpDegree = 2;      // its multiplications are what takes time from products
 
   // Adds a * b to kRows x kVectors sums in registers: 16 hide the latency of 6 cycles at two
   // vdpbf16ps a cycle.
@@ -60,36 +61,38 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
     }
   }
 
-  // Four rows of a * b into `products` [row][query]. between(n) is called before the n-th of kParts
-  // parts of the depth, `part` long each.
-  template <int kParts, class Between>
+  // kRows rows and kVectors vectors of a * b into `products` [row][query]. between(n) is called
+  // before the n-th of kParts parts of the depth, `part` long each.
+  template <int kParts, int kRows = 4, int kVectors = 4, class Between>
   static inline __attribute__((always_inline)) void multiply_rows(Matrix<const Value> a,
                                                                   Matrix<const Value> b,
                                                                   int64_t part,
                                                                   float* products,
                                                                   const Between& between) {
-    Vec sums[4][4] = {};
+    Vec sums[kRows][kVectors] = {};
 #pragma GCC unroll 8
     for (int n = 0; n < kParts; ++n) {
       between(n);
       add_products(
           sums, {a.data + n * part, a.stride}, {b.data + n * part / 2 * b.stride, b.stride}, part);
     }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r) {
-#pragma GCC unroll 4
-      for (int v = 0; v < 4; ++v) store(products + r * kQueries + v * kLanes, sums[r][v]);
+      for (int v = 0; v < kVectors; ++v) {
+        store(products + (r * kVectors + v) * kLanes, sums[r][v]);
+      }
     }
   }
   static constexpr auto kNothingBetween = [](int) {};
 
-  // Two rows of kVectors vectors of products.
+  // Two rows, `stride` apart, of kVectors vectors of products.
   template <int kVectors>
-  static inline void load_piece(const float* products, Vec (&piece)[2][kVectors]) {
+  static inline void load_piece(const float* products, int64_t stride, Vec (&piece)[2][kVectors]) {
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
       piece[0][v] = load(products + v * kLanes);
-      piece[1][v] = load(products + kQueries + v * kLanes);
+      piece[1][v] = load(products + stride + v * kLanes);
     }
   }
 
@@ -106,7 +109,7 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
     const auto hand_over = [&](int64_t m, int n) __attribute__((always_inline)) {
       const int row = n / 4 * 2, lane = n % 4 * kLanes;
       Vec piece[2][1];
-      load_piece(products[m / 4 % 2] + row * kQueries + lane, piece);
+      load_piece(products[m / 4 % 2] + row * kQueries + lane, kQueries, piece);
       body(m + row, lane, piece);
     };
     multiply_rows<kPieces>(a, b, part, products[0], kNothingBetween);
@@ -135,43 +138,46 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
     }
   }
 
-  // The same for two products of one shape at once, in pieces of two rows of two vectors of each.
+  // The same for rows [begin, end), multiples of 8, of two products of one shape at once, in pieces
+  // of two rows of two vectors of each. With kHalf they have 32 columns instead of 64, and
+  // micro-tiles twice the rows.
   static constexpr bool kPairsOfProducts = true;
-  template <class Body>
+  template <bool kHalf, class Body>
   static inline void each_pair_of_products(Matrix<const Value> a0,
                                            Matrix<const Value> b0,
                                            Matrix<const Value> a1,
                                            Matrix<const Value> b1,
-                                           int64_t rows,
+                                           int64_t begin,
+                                           int64_t end,
                                            int64_t depth,
                                            const Body& body) {
-    alignas(64) float products[2][2][4 * kQueries];
+    constexpr int kVectors = kHalf ? 2 : 4, kRows = 16 / kVectors, kAcross = kVectors / 2;
+    alignas(64) float products[2][2][16 * kLanes];
     const auto hand_over = [&](int64_t m, int n) __attribute__((always_inline)) {
-      const int row = n / 2 * 2, lane = n % 2 * 2 * kLanes, at = row * kQueries + lane;
+      const int row = n / kAcross * 2, lane = n % kAcross * 2 * kLanes;
+      const int at = row * kVectors * kLanes + lane;
       Vec pieces[2][2][2];
-      load_piece(products[m / 4 % 2][0] + at, pieces[0]);
-      load_piece(products[m / 4 % 2][1] + at, pieces[1]);
+      load_piece(products[m / kRows % 2][0] + at, kVectors * kLanes, pieces[0]);
+      load_piece(products[m / kRows % 2][1] + at, kVectors * kLanes, pieces[1]);
       body(m + row, lane, pieces[0], pieces[1]);
     };
-    const int64_t part = depth / 2;
-    multiply_rows<2>(a0, b0, part, products[0][0], kNothingBetween);
-    multiply_rows<2>(a1, b1, part, products[0][1], kNothingBetween);
-    for (int64_t m = 4; m < rows; m += 4) {
-      auto& to = products[m / 4 % 2];
-      multiply_rows<2>(
-          {a0.data + m * a0.stride, a0.stride},
-          b0,
-          part,
-          to[0],
-          [&](int n) __attribute__((always_inline)) { hand_over(m - 4, n); });
-      multiply_rows<2>(
-          {a1.data + m * a1.stride, a1.stride},
-          b1,
-          part,
-          to[1],
-          [&](int n) __attribute__((always_inline)) { hand_over(m - 4, 2 + n); });
+    const auto multiply = [&](int64_t m, const auto& between0, const auto& between1)
+        __attribute__((always_inline)) {
+      auto& to = products[m / kRows % 2];
+      const int64_t part = depth / 2;
+      multiply_rows<2, kRows, kVectors>(
+          {a0.data + m * a0.stride, a0.stride}, b0, part, to[0], between0);
+      multiply_rows<2, kRows, kVectors>(
+          {a1.data + m * a1.stride, a1.stride}, b1, part, to[1], between1);
+    };
+    multiply(begin, kNothingBetween, kNothingBetween);
+    for (int64_t m = begin + kRows; m < end; m += kRows) {
+      multiply(
+          m,
+          [&](int n) __attribute__((always_inline)) { hand_over(m - kRows, n); },
+          [&](int n) __attribute__((always_inline)) { hand_over(m - kRows, 2 + n); });
     }
-    for (int n = 0; n < 4; ++n) hand_over(rows - 4, n);
+    for (int n = 0; n < 4; ++n) hand_over(end - kRows, n);
   }
 
   // rows is a multiple of 4, columns of 32, depth of 2.

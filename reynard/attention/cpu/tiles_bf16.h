@@ -202,6 +202,13 @@ struct LayoutBf16 {
     _mm512_store_si512(weights + q / kPanel * kKeys * kPanel + (j / 2 * kPanel + q % kPanel) * 2,
                        interleaved(even, odd));
   }
+  // Rows [j, j + count) and `queries` columns from q on of the right factor.
+  static void zero_right(Value* weights, int64_t j, int64_t count, int64_t q, int64_t queries) {
+    for (const int64_t end = q + queries; q < end; q += 32) {
+      Value* to = weights + q / kPanel * kKeys * kPanel + (j / 2 * kPanel + q % kPanel) * 2;
+      for (int64_t pair = 0; pair < count / 2; ++pair) memset(to + pair * kPanel * 2, 0, 128);
+    }
+  }
   static void store_left(Value* weights, int64_t j, int64_t q, Vec even, Vec odd) {
     const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
     _mm256_store_si256(reinterpret_cast<__m256i*>(weights + j * kQueries + q),

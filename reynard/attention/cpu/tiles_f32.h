@@ -90,7 +90,8 @@ struct TilesF32 {
   static constexpr int64_t kQueries = 64;  // S^T of a block and a chunk of P stay in the L1 cache
   static constexpr int64_t kKeys = 64;
   static constexpr int64_t kPanel = kQueries;
-  static constexpr int64_t kKeyStep = 4;  // spans of keys within a block are multiples of this
+  static constexpr int64_t kKeyStep = 4;    // spans of keys within a block are multiples of this
+  static constexpr int64_t kMaskStep = 16;  // queries; edges are worked on in steps of it
   static constexpr int kExpDegree = 6;
 
   // P as the left factor [key][query] and as the right factor are the same array.
@@ -160,6 +161,12 @@ struct TilesF32 {
   static void store_right(Value* weights, int64_t j, int64_t q, Vec even, Vec odd) {
     store(weights + j * kQueries + q, even);
     store(weights + (j + 1) * kQueries + q, odd);
+  }
+  // Rows [j, j + count) and `queries` columns from q on of the right factor.
+  static void zero_right(Value* weights, int64_t j, int64_t count, int64_t q, int64_t queries) {
+    for (int64_t row = j; row < j + count; ++row) {
+      memset(weights + row * kQueries + q, 0, queries * sizeof(Value));
+    }
   }
   // The same as rows of a left factor.
   static void store_left(Value* weights, int64_t j, int64_t q, Vec even, Vec odd) {
