@@ -16,10 +16,10 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
   // Adds a * b to kRows x kVectors sums in registers: 16 hide the latency of 6 cycles at two
   // vdpbf16ps a cycle.
   template <int kRows, int kVectors>
-  static inline void add_products(Vec (&sums)[kRows][kVectors],
-                                  Matrix<const Value> a,
-                                  Matrix<const Value> b,
-                                  int64_t depth) {
+  static inline __attribute__((always_inline)) void add_products(Vec (&sums)[kRows][kVectors],
+                                                                 Matrix<const Value> a,
+                                                                 Matrix<const Value> b,
+                                                                 int64_t depth) {
 #pragma GCC unroll 4
     for (int64_t k = 0; k < depth; k += 2) {
       __m512i row[kVectors];
@@ -41,10 +41,10 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
   }
 
   template <int kRows, int kVectors, bool kAccumulate>
-  static inline void multiply_tile(Matrix<const Value> a,
-                                   Matrix<const Value> b,
-                                   Matrix<float> c,
-                                   int64_t depth) {
+  static inline __attribute__((always_inline)) void multiply_tile(Matrix<const Value> a,
+                                                                  Matrix<const Value> b,
+                                                                  Matrix<float> c,
+                                                                  int64_t depth) {
     Vec sums[kRows][kVectors];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -105,6 +105,10 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
       Matrix<const Value> a, Matrix<const Value> b, int64_t rows, int64_t depth, const Body& body) {
     constexpr int kPieces = 8;
     const int64_t part = kPart ? kPart : depth / kPieces;
+    if constexpr (kPart) {
+      a.stride = kPart * kPieces;
+      b.stride = right_stride(kPanel);
+    }
     alignas(64) float products[2][4 * kQueries];
     const auto hand_over = [&](int64_t m, int n) __attribute__((always_inline)) {
       const int row = n / 4 * 2, lane = n % 4 * kLanes;
@@ -151,6 +155,30 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
                                            int64_t end,
                                            int64_t depth,
                                            const Body& body) {
+    if (!kHalf && depth == 64) {
+      return each_pair_of_depth<kHalf, 64>(a0, b0, a1, b1, begin, end, depth, body);
+    }
+    if (!kHalf && depth == 128) {
+      return each_pair_of_depth<kHalf, 128>(a0, b0, a1, b1, begin, end, depth, body);
+    }
+    each_pair_of_depth<kHalf, 0>(a0, b0, a1, b1, begin, end, depth, body);
+  }
+
+  // kDepth is the depth, or 0: with strides that are known the loops take a fifth fewer
+  // instructions.
+  template <bool kHalf, int64_t kDepth, class Body>
+  static inline void each_pair_of_depth(Matrix<const Value> a0,
+                                        Matrix<const Value> b0,
+                                        Matrix<const Value> a1,
+                                        Matrix<const Value> b1,
+                                        int64_t begin,
+                                        int64_t end,
+                                        int64_t depth,
+                                        const Body& body) {
+    if constexpr (kDepth) {
+      depth = a0.stride = a1.stride = kDepth;
+      b0.stride = b1.stride = right_stride(kPanel);
+    }
     constexpr int kVectors = kHalf ? 2 : 4, kRows = 16 / kVectors, kAcross = kVectors / 2;
     alignas(64) float products[2][2][16 * kLanes];
     const auto hand_over = [&](int64_t m, int n) __attribute__((always_inline)) {
@@ -188,6 +216,32 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
                        int64_t rows,
                        int64_t columns,
                        int64_t depth) {
+    const auto strided = [&]<int64_t kLeft, int64_t kRight>() {
+      multiply_strided<kAccumulate, kLeft, kRight>(a, b, c, rows, columns, depth);
+    };
+    if (a.stride == kKeys && b.stride == right_stride(kPanel)) {
+      strided.template operator()<kKeys, 2 * kPanel>();  // V^T P, K^T dS
+    } else if (a.stride == kQueries && b.stride == right_stride(64)) {
+      strided.template operator()<kQueries, 2 * 64>();  // P^T dO, dS^T Q
+    } else if (a.stride == kQueries && b.stride == right_stride(128)) {
+      strided.template operator()<kQueries, 2 * 128>();
+    } else {
+      strided.template operator()<0, 0>();
+    }
+  }
+
+  // kLeft and kRight are the strides of a and b, or 0: known ones save a sixth of the instructions.
+  template <bool kAccumulate, int64_t kLeft, int64_t kRight>
+  static inline void multiply_strided(Matrix<const Value> a,
+                                      Matrix<const Value> b,
+                                      Matrix<float> c,
+                                      int64_t rows,
+                                      int64_t columns,
+                                      int64_t depth) {
+    if constexpr (kLeft) {
+      a.stride = kLeft;
+      b.stride = kRight;
+    }
     for (int64_t n = 0; n < columns;) {
       const bool wide = n + 4 * kLanes <= columns;
       for (int64_t m = 0; m < rows; m += 4) {
