@@ -5,11 +5,12 @@
 
 #include <ATen/TensorOperators.h>
 
-#include <ATen/ops/amax.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/maximum.h>
 
 #include <cmath>
+#include <limits>
 #include <string_view>
 
 namespace reynard::attention {
@@ -31,26 +32,28 @@ void check_weight(std::string_view arg, const at::Tensor& weight, int64_t num_he
                       "(D), or (heads, D) with heads dividing num_heads");
 }
 
+// (H, D) in f32 or f64; a view where no heads share a weight.
 at::Tensor per_head_weight(const at::Tensor& weight, int64_t num_heads) {
-  const at::Tensor wide = weight.abs();
-  if (wide.dim() == 1) return wide.unsqueeze(0).expand({num_heads, wide.size(0)});
-  return wide.repeat_interleave(num_heads / wide.size(0), 0);
+  const at::Tensor known = weight.detach();
+  const at::Tensor wide = known.scalar_type() == at::kFloat ? known : known.to(at::kDouble);
+  const at::Tensor rows = wide.dim() == 1 ? wide.unsqueeze(0) : wide;
+  const int64_t G = rows.size(0), D = rows.size(1);
+  return rows.unsqueeze(1).expand({G, num_heads / G, D}).reshape({num_heads, D});
 }
 
-// (H) f64: the largest |wq_d wk_d| of each head; rotary: over pairs of the products of their
-// maxima.
+// (H): the largest |wq_d wk_d| of each head; rotary: over pairs of the products of their maxima.
+// Training asks in every layer: few operations.
 at::Tensor largest_products(const at::Tensor& q_weight,
                             const at::Tensor& k_weight,
                             int64_t num_heads,
                             bool rotary) {
-  at::Tensor wq = per_head_weight(q_weight.detach().to(at::kDouble), num_heads);
-  at::Tensor wk = per_head_weight(k_weight.detach().to(at::kDouble), num_heads);
+  at::Tensor wq = per_head_weight(q_weight, num_heads), wk = per_head_weight(k_weight, num_heads);
   if (rotary) {
     const int64_t half = wq.size(1) / 2;
-    wq = at::maximum(wq.slice(1, 0, half), wq.slice(1, half));
-    wk = at::maximum(wk.slice(1, 0, half), wk.slice(1, half));
+    wq = at::maximum(wq.slice(1, 0, half).abs(), wq.slice(1, half).abs());
+    wk = at::maximum(wk.slice(1, 0, half).abs(), wk.slice(1, half).abs());
   }
-  return (wq * wk).amax({1});
+  return at::linalg_vector_norm(wq * wk, std::numeric_limits<double>::infinity(), {1});
 }
 
 // The same of f32 weights on the host, times a factor, as the bounds are wanted: decoding asks in
