@@ -145,6 +145,7 @@ TEST(LayerCache, DecodesHeadsOfAnyShape) {
                                            Heads{12, 1, 128},
                                            Heads{5, 1, 256},
                                            Heads{4, 2, 37},
+                                           Heads{2, 2, 37},
                                            Heads{1, 1, 8}}) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
       const AttentionInputs in =
