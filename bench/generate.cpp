@@ -146,7 +146,7 @@ std::vector<Row> llama_rows(const GenerateBench& options,
                .peer = "llama.cpp",
                .peer_value = static_cast<double>(tokens) / seconds.peer,
                .unit = "tokens/s",
-               .ratio = seconds.peer / seconds.ours};
+               .ratio = seconds.ratio};
   };
   return {parity,
           row("llama_prefill", options.prompt, prefill),
@@ -220,41 +220,60 @@ double megabytes(const models::CacheUse& use) {
   return static_cast<double>(use.bytes_kept()) * 1e-6;
 }
 
+// One token of a state, as generation makes it.
+at::Tensor next_logits(models::Decoder& decoder,
+                       models::SequenceState& state,
+                       double log_tolerance) {
+  decoder.set_log_pruning_tolerance(log_tolerance);
+  const std::array<models::SequenceState*, 1> states = {&state};
+  const at::Tensor hidden = decoder.hidden(at::full({1}, 7, at::kLong), one_offset(), states);
+  return models::logits(decoder, hidden);
+}
+
+// Seconds of a token of each state, which take turns token by token, so that both have the machine
+// at the same speed. The median of those between two evictions counts, since the system takes some
+// milliseconds from single tokens; what eviction takes, they share.
+Medians token_seconds(models::Decoder& decoder,
+                      models::SequenceState& pruned,
+                      models::SequenceState& whole) {
+  constexpr int64_t kTokens = generation::kEvictEvery;
+  std::vector<double> pruned_times, whole_times;
+  for (int64_t i = 0; i < kTokens; ++i) {
+    pruned_times.push_back(seconds_of([&] { next_logits(decoder, pruned, kDecodeTolerance); }));
+    whole_times.push_back(seconds_of([&] { next_logits(decoder, whole, 0); }));
+  }
+  const double evicting =
+      seconds_of([&] { decoder.evict(pruned, kDecodeTolerance, pruned.length()); });
+  const double ours = median(pruned_times) + evicting / static_cast<double>(kTokens);
+  const double peer = median(whole_times);
+  return {.ours = ours, .peer = peer, .ratio = peer / ours};
+}
+
 std::vector<Row> pruned_rows(const GenerateBench& options,
                              models::Decoder& decoder,
                              const std::string& dtype,
                              models::SequenceState& pruned,
                              models::SequenceState& whole) {
-  // As generation does: pages are freed once in a while, which counts.
-  const auto step = [&](models::SequenceState& state) {
-    const std::array<models::SequenceState*, 1> states = {&state};
-    const at::Tensor hidden = decoder.hidden(at::full({1}, 7, at::kLong), one_offset(), states);
-    return models::logits(decoder, hidden);
-  };
-  const auto steps = [&](models::SequenceState& state, double log_tolerance) {
-    decoder.set_log_pruning_tolerance(log_tolerance);
-    for (int64_t i = 0; i < generation::kEvictEvery; ++i) step(state);
-    if (log_tolerance < 0) decoder.evict(state, log_tolerance, state.length());
-  };
-  decoder.set_log_pruning_tolerance(kDecodeTolerance);
-  const auto best = step(pruned).argmax().item<int64_t>();
-  decoder.set_log_pruning_tolerance(0);
-  const at::Tensor exact = step(whole)[0];
+  const auto best = next_logits(decoder, pruned, kDecodeTolerance).argmax().item<int64_t>();
+  const at::Tensor exact = next_logits(decoder, whole, 0)[0];
   const double behind = ((exact.max() - exact[best]) / exact.std()).item<double>();
   const double mb_pruned = megabytes(pruned.cache_use()), mb_whole = megabytes(whole.cache_use());
-  const Medians seconds = time_by_turns(
-      options.repeats, [&] { steps(pruned, kDecodeTolerance); }, [&] { steps(whole, 0); });
-  const double per_token_ms = 1e3 / static_cast<double>(generation::kEvictEvery);
+  token_seconds(decoder, pruned, whole);
+  std::vector<double> ours, peer, ratios;
+  for (int i = 0; i < options.repeats; ++i) {
+    const Medians turn = token_seconds(decoder, pruned, whole);
+    ours.push_back(turn.ours), peer.push_back(turn.peer), ratios.push_back(turn.ratio);
+  }
   Row time{
       .name = "pruned_decode",
       .shape = fmt::format("L{} H{} T{} D{}", options.layers, kHeads, options.length, kHeadDim),
       .dtype = dtype,
       .device = cpu_name(),
-      .ours = seconds.ours * per_token_ms,
+      .ours = 1e3 * median(ours),
       .peer = "unpruned",
-      .peer_value = seconds.peer * per_token_ms,
+      .peer_value = 1e3 * median(peer),
       .unit = "ms/token",
-      .ratio = seconds.peer / seconds.ours};
+      .ratio = median(ratios)};
   Row memory = time;
   memory.name = "pruned_cache";
   memory.ours = mb_pruned, memory.peer_value = mb_whole, memory.unit = "MB";

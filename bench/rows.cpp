@@ -42,12 +42,13 @@ Medians time_by_turns(int repeats,
                       const std::function<void()>& peer) {
   ours();
   peer();
-  std::vector<double> our_times, peer_times;
+  std::vector<double> our_times, peer_times, ratios;
   for (int i = 0; i < repeats; ++i) {
     our_times.push_back(seconds_of(ours));
     peer_times.push_back(seconds_of(peer));
+    ratios.push_back(peer_times.back() / our_times.back());
   }
-  return {median(our_times), median(peer_times)};
+  return {.ours = median(our_times), .peer = median(peer_times), .ratio = median(ratios)};
 }
 
 at::ScalarType scalar_type(const std::string& dtype) {

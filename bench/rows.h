@@ -27,10 +27,13 @@ std::string cpu_name();
 
 double seconds_of(const std::function<void()>& run);
 double median(std::vector<double> values);
-// Medians in seconds of two functions run by turns, after one unmeasured run of each: machine noise
-// then hits both.
+// Medians of two functions run by turns, after one unmeasured run of each: machine noise then hits
+// both.
 struct Medians {
-  double ours = 0, peer = 0;
+  double ours = 0, peer = 0;  // seconds
+  // The peer's by ours of the same turn: a machine that changes its speed between turns moves the
+  // medians, which may come from different turns, further than these.
+  double ratio = 0;
 };
 Medians time_by_turns(int repeats,
                       const std::function<void()>& ours,
