@@ -232,7 +232,6 @@ at::Tensor gate_sums(const at::Tensor& log_gate) {
                               log_gate.options().dtype(at::kDouble));
   if (sums.numel() == 0) return sums;
   GateScan scan = scan_of(log_gate);
-  scan.overlaps = current_path() >= Path::kSm90;
   const at::Tensor totals =
       at::empty({int64_t{scan.B} * scan.H * gate_chunks(scan.T)}, sums.options());
   gate_sums(
@@ -248,7 +247,6 @@ at::Tensor gate_sums_backward(const at::Tensor& dsums,
   if (dgate.numel() == 0) return dgate;
   GateGradient gradient;
   gradient.scan = scan_of(log_gate);
-  gradient.scan.overlaps = current_path() >= Path::kSm90;
   gradient.dsums = dsums.const_data_ptr<double>();
   if (first_key.defined()) {
     gradient.first_key = first_key.const_data_ptr<int32_t>();

@@ -3,6 +3,7 @@
 #include "reynard/attention/cuda/launch.h"
 #include "reynard/attention/cuda/simt_tile.cuh"
 #include "reynard/attention/pruning_limits.h"
+#include "reynard/tensor/cuda_early.cuh"
 
 #include <cmath>
 
@@ -126,6 +127,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     masses_kernel(const double* sums, int rows, int Tk, double* masses) {
+  tensor::wait_for_kernel_before();
   const int num_blocks = div_up(Tk, kKeyBlock), lane = threadIdx.x % 32;
   const int64_t task = warp_task();
   if (task >= int64_t{rows} * num_blocks) return;
@@ -216,6 +218,7 @@ __device__ double mass_until(double mass) {
 // One warp per query block: 32 key blocks at a time, from the first visible one on. The first block
 // whose mass, with all before it, might exceed the tolerance of some row is kept.
 __global__ void __launch_bounds__(kThreads) tight_kernel(const PruningTask task) {
+  tensor::wait_for_kernel_before();
   __shared__ double shared_tops[kWarpsPerBlock][kQueryBlock];
   const int lane = threadIdx.x % 32;
   const int num_query_blocks = div_up(task.Tq, kQueryBlock);
@@ -278,6 +281,7 @@ __device__ double threshold_of(const PruningTask& task, int64_t bh, int first, i
 // One warp per query block. The largest decay of a tile is that of the first row and the last
 // column; it only grows with n, so that 32 key blocks at a time narrow the range.
 __global__ void __launch_bounds__(kThreads) published_kernel(const PruningTask task) {
+  tensor::wait_for_kernel_before();
   const int num_query_blocks = div_up(task.Tq, kQueryBlock);
   const int lane = threadIdx.x % 32;
   const int64_t index = warp_task();
@@ -325,6 +329,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class Value>
 __global__ void __launch_bounds__(kThreads) packed_products_kernel(
     Operand dout, Operand out, int64_t rows, int T, int H, int lanes, double* products) {
+  tensor::wait_for_kernel_before();
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int64_t task = min(thread / lanes, rows - 1);  // the last teams repeat the last row
   const int64_t b = task / (int64_t{T} * H), t = task / H % T, h = task % H;
@@ -365,19 +370,19 @@ void block_norms(const Operand& rows,
 void block_masses(const double* sums, int rows, int Tk, double* masses, cudaStream_t stream) {
   const unsigned blocks = warp_blocks(int64_t{rows} * div_up(Tk, kKeyBlock));
   if (blocks == 0) return;
-  masses_kernel<<<blocks, kThreads, 0, stream>>>(sums, rows, Tk, masses);
+  tensor::launch_early(masses_kernel, blocks, kThreads, 0, stream, sums, rows, Tk, masses);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 
 void raise_starts_tight(const PruningTask& task, cudaStream_t stream) {
   const int64_t tasks = int64_t{task.B} * task.H * div_up(task.Tq, kQueryBlock);
-  tight_kernel<<<warp_blocks(tasks), kThreads, 0, stream>>>(task);
+  tensor::launch_early(tight_kernel, warp_blocks(tasks), kThreads, 0, stream, task);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 
 void raise_starts_published(const PruningTask& task, cudaStream_t stream) {
   const int64_t tasks = int64_t{task.B} * task.H * div_up(task.Tq, kQueryBlock);
-  published_kernel<<<warp_blocks(tasks), kThreads, 0, stream>>>(task);
+  tensor::launch_early(published_kernel, warp_blocks(tasks), kThreads, 0, stream, task);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 
@@ -397,7 +402,8 @@ void row_products(const Operand& dout,
     const auto blocks = static_cast<unsigned>((rows * lanes + kThreads - 1) / kThreads);
     const auto kernel = out.element == Element::kBFloat16 ? &packed_products_kernel<__nv_bfloat16>
                                                           : &packed_products_kernel<__half>;
-    kernel<<<blocks, kThreads, 0, stream>>>(dout, out, rows, T, H, lanes, products);
+    tensor::launch_early(
+        kernel, blocks, kThreads, 0, stream, dout, out, rows, T, H, lanes, products);
   }
   REYNARD_CUDA_CHECK_LAUNCH();
 }

@@ -36,23 +36,31 @@ struct DecodeTask {
   const double* evicted_masses = nullptr;  // (S, H), or null
   const float* evicted_norms = nullptr;    // (S, G)
 
-  void* out = nullptr;       // (S, H, D)
-  float* lse = nullptr;      // (S, H)
-  int32_t* start = nullptr;  // (S, H)
-  int run_pages = 0;         // pages that a block of threads attends to
-  int num_runs = 0;          // ceil(N / run_pages)
-  bool overlaps = false;     // whether this GPU starts a kernel while the one before it runs
+  void* out = nullptr;         // (S, H, D)
+  float* lse = nullptr;        // (S, H)
+  int32_t* start = nullptr;    // (S, H)
+  int run_pages = 0;           // pages that a block of threads attends to
+  int num_runs = 0;            // ceil(N / run_pages)
+  bool last_combines = false;  // the last block of a query's runs combines them
+  // Whether keys and values, few beside the L2 cache, leave in it what others wrote.
+  bool passes_cache = false;
+
+  bool prunes() const { return sums && log_tolerance < 0; }
 };
 
-// Of a task whose shapes are set: fills run_pages and num_runs.
+// Of a task whose shapes and pruning are set: fills what follows `start`.
 void plan_runs(DecodeTask& task, int num_processors);
 
 // Bytes of scratch, to be aligned to 256.
 int64_t decode_scratch_bytes(const DecodeTask& task);
 void decode(const DecodeTask& task, void* scratch, cudaStream_t stream);
 
-// The first page that each query reads: (S, H). decode() begins with it.
-void find_first_pages(const DecodeTask& task, int32_t* pages, cudaStream_t stream);
+// The first page that each query reads: (S, H), or null where only task.start is wanted. Counters
+// (S, H) become zero. decode() begins with it.
+void find_first_pages(const DecodeTask& task,
+                      int32_t* pages,
+                      int32_t* counters,
+                      cudaStream_t stream);
 
 // New tokens of one sequence into its pages (page_kernels.h).
 struct PageWriteTask {

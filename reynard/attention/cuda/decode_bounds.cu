@@ -3,6 +3,7 @@
 #include "reynard/attention/cuda/launch.h"
 #include "reynard/attention/cuda/registers.cuh"
 #include "reynard/attention/cuda/simt_tile.cuh"
+#include "reynard/tensor/cuda_early.cuh"
 
 #include <climits>
 #include <cmath>
@@ -220,20 +221,24 @@ class FirstPage {
 };
 
 __global__ void __launch_bounds__(kThreads)
-    first_pages_kernel(const DecodeTask task, int32_t* pages) {
-  let_next_kernel_start();
+    first_pages_kernel(const DecodeTask task, int32_t* pages, int32_t* counters) {
+  tensor::let_next_kernel_start();
   FirstPage search(task);
   const int page = search.find();
   if (threadIdx.x != 0) return;
-  pages[blockIdx.x] = page;
+  counters[blockIdx.x] = 0;
+  if (pages) pages[blockIdx.x] = page;
   const int first_key = task.first_key ? max(task.first_key[blockIdx.x / task.H], 0) : 0;
   task.start[blockIdx.x] = max(page * kPageKeys, first_key);
 }
 
 }  // namespace
 
-void find_first_pages(const DecodeTask& task, int32_t* pages, cudaStream_t stream) {
-  first_pages_kernel<<<task.S * task.H, kThreads, 0, stream>>>(task, pages);
+void find_first_pages(const DecodeTask& task,
+                      int32_t* pages,
+                      int32_t* counters,
+                      cudaStream_t stream) {
+  first_pages_kernel<<<task.S * task.H, kThreads, 0, stream>>>(task, pages, counters);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 

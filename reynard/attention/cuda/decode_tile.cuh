@@ -44,7 +44,8 @@ class TileReader {
       begins_[r] = length_;
       query_sums_[r] = 0;
       if (has_head_[r] && length_ > 0) {
-        begins_[r] = max(first_pages[first_row + in_group] * kPageKeys, first_key);
+        begins_[r] =
+            max(first_pages ? first_pages[first_row + in_group] * kPageKeys : 0, first_key);
         if (t_.sums) {
           query_sums_[r] = sums_of(pages_[(length_ - 1) / kPageKeys], r)[(length_ - 1) % kPageKeys];
         }
@@ -118,7 +119,7 @@ class TileReader {
     const int key = n * kPageKeys + slot;
     if (key < begin_ || key >= length_) return {};  // what lies there may be anything
     const auto* row = static_cast<const Scalar*>(rows) + (int64_t{page} * kPageKeys + slot) * kDim;
-    return __ldg(reinterpret_cast<const uint4*>(row) + piece);
+    return __ldcs(reinterpret_cast<const uint4*>(row) + piece);
   }
 
   __device__ __forceinline__ void load(

@@ -3,6 +3,7 @@
 #include "reynard/attention/bias_limits.h"
 #include "reynard/attention/cuda/launch.h"
 #include "reynard/attention/cuda/registers.cuh"
+#include "reynard/tensor/cuda_early.cuh"
 
 namespace reynard::attention::cuda {
 
@@ -117,7 +118,7 @@ class Piece {
 
 //   totals (B, H, pieces)
 __global__ void __launch_bounds__(kThreads) piece_totals_kernel(const GateGradient g, Run* totals) {
-  let_next_kernel_start();
+  tensor::let_next_kernel_start();
   __shared__ Run warps[kWarps];
   const Piece piece(g);
   Run whole;
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(kThreads)
   const Piece piece(g);
   Run whole, carry;
   const Run before_own = scanned_before(piece.whole(), warps, whole);
-  wait_for_kernel_before();
+  tensor::wait_for_kernel_before();
   const Run* of_row = totals + piece.row() * num_pieces(scan.T);
   for (int base = 0; base < piece.number(); base += kThreads) {
     const int i = base + static_cast<int>(threadIdx.x);
@@ -160,13 +161,13 @@ void launch_gradient(const GateGradient& g, void* scratch, cudaStream_t stream) 
   const unsigned blocks = g.scan.B * g.scan.H * num_pieces(g.scan.T);
   piece_totals_kernel<<<blocks, kThreads, 0, stream>>>(g, totals);
   REYNARD_CUDA_CHECK_LAUNCH();
-  launch_early(gradient_kernel<Scalar>,
-               dim3(blocks),
-               kThreads,
-               stream,
-               g.scan.overlaps,
-               g,
-               static_cast<const Run*>(totals));
+  tensor::launch_early(gradient_kernel<Scalar>,
+                       dim3(blocks),
+                       kThreads,
+                       0,
+                       stream,
+                       g,
+                       static_cast<const Run*>(totals));
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 
@@ -243,7 +244,7 @@ __device__ double warp_sum(double value) {
 template <class Scalar>
 __global__ void __launch_bounds__(32 * kChunkWarps)
     totals_kernel(const GateScan scan, double* totals) {
-  let_next_kernel_start();
+  tensor::let_next_kernel_start();
   __shared__ Scalar gates[kChunk][Chunk<Scalar>::kHeads + 1];
   const Chunk<Scalar> chunk(scan, gates);
   for (int h = threadIdx.x / 32; h < chunk.num_heads(scan); h += kChunkWarps) {
@@ -259,10 +260,10 @@ __global__ void __launch_bounds__(32 * kChunkWarps)
 template <class Scalar>
 __global__ void __launch_bounds__(32 * kChunkWarps)
     sums_kernel(const GateScan scan, const double* totals, double* sums) {
-  let_next_kernel_start();
+  tensor::let_next_kernel_start();
   __shared__ Scalar gates[kChunk][Chunk<Scalar>::kHeads + 1];
   const Chunk<Scalar> chunk(scan, gates);
-  wait_for_kernel_before();
+  tensor::wait_for_kernel_before();
   const int lane = threadIdx.x % 32;
   for (int h = threadIdx.x / 32; h < chunk.num_heads(scan); h += kChunkWarps) {
     const int64_t row = chunk.row(scan, h);
@@ -296,14 +297,14 @@ void launch_sums(const GateScan& scan, double* totals, double* sums, cudaStream_
   const dim3 blocks(num_chunks(scan.T) * scan.B, (scan.H + heads - 1) / heads);
   totals_kernel<Scalar><<<blocks, 32 * kChunkWarps, 0, stream>>>(scan, totals);
   REYNARD_CUDA_CHECK_LAUNCH();
-  launch_early(sums_kernel<Scalar>,
-               blocks,
-               32 * kChunkWarps,
-               stream,
-               scan.overlaps,
-               scan,
-               static_cast<const double*>(totals),
-               sums);
+  tensor::launch_early(sums_kernel<Scalar>,
+                       blocks,
+                       32 * kChunkWarps,
+                       0,
+                       stream,
+                       scan,
+                       static_cast<const double*>(totals),
+                       sums);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 

@@ -12,7 +12,6 @@ struct GateScan {
   const void* log_gate = nullptr;  // (B, T, H)
   bool is_double = false;          // f64 gates; else f32
   int B = 0, T = 0, H = 0;
-  bool overlaps = false;  // whether this GPU starts a kernel while the one before it runs
 };
 
 // Pieces of a row of T positions that are summed by themselves.

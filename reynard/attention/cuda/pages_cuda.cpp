@@ -40,8 +40,6 @@ DecodeOutput decode_pages(const DecodeArguments& a) {
   task.D = static_cast<int>(a.q.size(2));
   task.G = static_cast<int>(a.page_table.size(1)), task.N = static_cast<int>(a.page_table.size(2));
   task.element = element_of_rows(a.q);
-  task.overlaps = current_path() >= Path::kSm90;
-  plan_runs(task, num_processors());
   task.q = a.q.const_data_ptr();
   task.keys = a.keys.const_data_ptr(), task.values = a.values.const_data_ptr();
   task.sums = pointer<double>(a.sums);
@@ -55,6 +53,7 @@ DecodeOutput decode_pages(const DecodeArguments& a) {
   task.logit_bound = pointer<float>(a.logit_bound);
   task.evicted_masses = pointer<double>(a.evicted_masses);
   task.evicted_norms = pointer<float>(a.evicted_norms);
+  plan_runs(task, num_processors());
   task.out = result.out.mutable_data_ptr();
   task.lse = result.lse.mutable_data_ptr<float>();
   task.start = result.start.mutable_data_ptr<int32_t>();

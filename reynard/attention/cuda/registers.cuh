@@ -31,17 +31,4 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-// Of kernels that are launched early (launch.h): the next one may start now, and what the one
-// before wrote is there.
-__device__ __forceinline__ void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void wait_for_kernel_before() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 }  // namespace reynard::attention::cuda

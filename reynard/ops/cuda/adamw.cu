@@ -3,6 +3,7 @@
 
 #include "reynard/ops/cuda/packs.cuh"
 #include "reynard/ops/cuda/row_launch.h"
+#include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
 
 #include <algorithm>
@@ -43,6 +44,7 @@ __device__ void step_pack(const AdamWTensor& p, float scale, int64_t i) {
 
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__ Batch batch) {
+  tensor::wait_for_kernel_before();
   const float scale = *batch.gradient_scale;
   if (!isfinite(scale)) return;
   int low = 0, high = batch.count;  // the last tensor that begins at this block or before
@@ -61,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__
 template <class T>
 void launch(const Batch& batch, unsigned blocks, int v, cudaStream_t stream) {
   const auto kernel = v == 4 ? &adamw_kernel<T, 4> : &adamw_kernel<T, 1>;
-  kernel<<<blocks, kThreads, 0, stream>>>(batch);
+  tensor::launch_early(kernel, blocks, kThreads, 0, stream, batch);
   REYNARD_CHECK_LAUNCH();
 }
 

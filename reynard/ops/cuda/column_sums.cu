@@ -3,6 +3,7 @@
 
 #include "reynard/ops/cuda/packs.cuh"
 #include "reynard/ops/cuda/row_launch.h"
+#include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
 
 namespace reynard::ops::cuda {
@@ -12,6 +13,7 @@ namespace {
 constexpr int kWarps = 32;
 
 __global__ void __launch_bounds__(kWarps* kWarpSize) column_sums_kernel(ColumnSums p) {
+  tensor::wait_for_kernel_before();
   __shared__ double of_warps[kWarps][kWarpSize];
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int64_t column = int64_t{blockIdx.x} * kWarpSize + lane;
@@ -30,7 +32,8 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) column_sums_kernel(ColumnSu
 }  // namespace
 
 void column_sums(const ColumnSums& p, Element /*element*/, int64_t columns, cudaStream_t stream) {
-  column_sums_kernel<<<blocks_for(columns, kWarpSize), kWarps * kWarpSize, 0, stream>>>(p);
+  tensor::launch_early(
+      column_sums_kernel, blocks_for(columns, kWarpSize), kWarps * kWarpSize, 0, stream, p);
   REYNARD_CHECK_LAUNCH();
 }
 

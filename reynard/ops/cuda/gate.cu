@@ -2,6 +2,7 @@
 
 #include "reynard/ops/cuda/packs.cuh"
 #include "reynard/ops/cuda/row_launch.h"
+#include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
 
 namespace reynard::ops::cuda {
@@ -16,6 +17,7 @@ __device__ int64_t thread_index() {
 
 template <class T, int V>
 __global__ void gate_forward_kernel(GateRows p, int64_t rows) {
+  tensor::wait_for_kernel_before();
   const int64_t packs = p.width / V, index = thread_index();
   if (index >= rows * packs) return;
   const int64_t row = index / packs, i = (index - row * packs) * V;
@@ -31,6 +33,7 @@ __global__ void gate_forward_kernel(GateRows p, int64_t rows) {
 
 template <class T, int V>
 __global__ void gate_backward_kernel(GateRows p, int64_t rows) {
+  tensor::wait_for_kernel_before();
   const int64_t packs = p.width / V, index = thread_index();
   if (index >= rows * packs) return;
   const int64_t row = index / packs, i = (index - row * packs) * V;
@@ -50,6 +53,7 @@ __global__ void gate_backward_kernel(GateRows p, int64_t rows) {
 
 template <class T>
 __global__ void rotary_kernel(RotaryRows p, int64_t rows) {
+  tensor::wait_for_kernel_before();
   const int64_t half = p.width / 2, index = thread_index();
   if (index >= rows * p.heads * half) return;
   const int64_t i = index % half, row = index / half;
@@ -73,8 +77,13 @@ int gate_width(const GateRows& p) {
 void gate_forward(const GateRows& p, Element element, int64_t rows, cudaStream_t stream) {
   with_element(element, [&](auto zero) {
     with_width(gate_width(p), [&](auto width) {
-      gate_forward_kernel<decltype(zero), width()>
-          <<<blocks_for(rows * (p.width / width()), kThreads), kThreads, 0, stream>>>(p, rows);
+      tensor::launch_early(gate_forward_kernel<decltype(zero), width()>,
+                           blocks_for(rows * (p.width / width()), kThreads),
+                           kThreads,
+                           0,
+                           stream,
+                           p,
+                           rows);
     });
   });
   REYNARD_CHECK_LAUNCH();
@@ -83,8 +92,13 @@ void gate_forward(const GateRows& p, Element element, int64_t rows, cudaStream_t
 void gate_backward(const GateRows& p, Element element, int64_t rows, cudaStream_t stream) {
   with_element(element, [&](auto zero) {
     with_width(gate_width(p), [&](auto width) {
-      gate_backward_kernel<decltype(zero), width()>
-          <<<blocks_for(rows * (p.width / width()), kThreads), kThreads, 0, stream>>>(p, rows);
+      tensor::launch_early(gate_backward_kernel<decltype(zero), width()>,
+                           blocks_for(rows * (p.width / width()), kThreads),
+                           kThreads,
+                           0,
+                           stream,
+                           p,
+                           rows);
     });
   });
   REYNARD_CHECK_LAUNCH();
@@ -92,8 +106,13 @@ void gate_backward(const GateRows& p, Element element, int64_t rows, cudaStream_
 
 void rotary(const RotaryRows& p, Element element, int64_t rows, cudaStream_t stream) {
   with_element(element, [&](auto zero) {
-    rotary_kernel<decltype(zero)>
-        <<<blocks_for(rows * p.heads * (p.width / 2), kThreads), kThreads, 0, stream>>>(p, rows);
+    tensor::launch_early(rotary_kernel<decltype(zero)>,
+                         blocks_for(rows * p.heads * (p.width / 2), kThreads),
+                         kThreads,
+                         0,
+                         stream,
+                         p,
+                         rows);
   });
   REYNARD_CHECK_LAUNCH();
 }

@@ -3,6 +3,7 @@
 
 #include "reynard/ops/cuda/packs.cuh"
 #include "reynard/ops/cuda/row_launch.h"
+#include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
 
 namespace reynard::ops::cuda {
@@ -12,6 +13,7 @@ namespace {
 // One team of lanes per row and group.
 template <class T, int V>
 __global__ void norm_forward_kernel(NormForward p, Teams teams, int64_t items) {
+  tensor::wait_for_kernel_before();
   const int lane = threadIdx.x % teams.lanes;
   const int64_t item = team_row(teams, items);
   const int64_t offset = item * p.width;
@@ -57,6 +59,7 @@ constexpr int kPack = 8;  // columns of a lane: 16 bytes of bf16
 template <class T, int kPacks, int kRows>
 __global__ void __launch_bounds__(Teams::kThreads, kPacks == 1 ? 4 : 2)
     norm_forward_packs_kernel(NormForward p, Teams teams, double per_column, int64_t rows) {
+  tensor::wait_for_kernel_before();
   const int lanes = kPacks == 1 ? teams.lanes : kWarpSize;
   const int lane = threadIdx.x % lanes;
   const int64_t team =
@@ -125,9 +128,15 @@ template <class T>
 bool launched_packs(const NormForward& p, Teams teams, int64_t rows, cudaStream_t stream) {
   const auto run = [&](auto packs, auto rows_at_once) {
     const int64_t count = (rows + rows_at_once() - 1) / rows_at_once() * p.groups;
-    norm_forward_packs_kernel<T, packs(), rows_at_once()>
-        <<<blocks_for(count, teams.per_block()), Teams::kThreads, 0, stream>>>(
-            p, teams, 1.0 / static_cast<double>(p.width), rows);
+    tensor::launch_early(norm_forward_packs_kernel<T, packs(), rows_at_once()>,
+                         blocks_for(count, teams.per_block()),
+                         Teams::kThreads,
+                         0,
+                         stream,
+                         p,
+                         teams,
+                         1.0 / static_cast<double>(p.width),
+                         rows);
     return true;
   };
   if (teams.vector != kPack || p.width % (teams.lanes * kPack) != 0) return false;
@@ -148,8 +157,14 @@ void norm_forward(const NormForward& p, Element element, int64_t rows, cudaStrea
     using T = decltype(zero);
     if (launched_packs<T>(p, teams, rows, stream)) return;
     with_width(teams.vector, [&](auto width) {
-      norm_forward_kernel<T, width()>
-          <<<blocks_for(items, teams.per_block()), Teams::kThreads, 0, stream>>>(p, teams, items);
+      tensor::launch_early(norm_forward_kernel<T, width()>,
+                           blocks_for(items, teams.per_block()),
+                           Teams::kThreads,
+                           0,
+                           stream,
+                           p,
+                           teams,
+                           items);
     });
   });
   REYNARD_CHECK_LAUNCH();

@@ -5,6 +5,7 @@
 
 #include "reynard/ops/cuda/packs.cuh"
 #include "reynard/ops/cuda/row_launch.h"
+#include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
 
 #include <algorithm>
@@ -76,6 +77,7 @@ __device__ void write_pack(const NormBackward& p, int64_t row, const Place& plac
 
 template <class T, class X, int V>
 __global__ void norm_backward_kernel(NormBackward p, int64_t rows) {
+  tensor::wait_for_kernel_before();
   const int64_t columns = p.groups * p.width;
   const int64_t num_packs = columns / V;
   extern __shared__ float shared[];
@@ -128,7 +130,13 @@ void launch_backward(const NormBackward& p, int64_t rows, cudaStream_t stream) {
                          cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(shared));
   }
-  norm_backward_kernel<T, X, V><<<blocks_for(rows, kBlockRows), threads, shared, stream>>>(p, rows);
+  tensor::launch_early(norm_backward_kernel<T, X, V>,
+                       blocks_for(rows, kBlockRows),
+                       threads,
+                       shared,
+                       stream,
+                       p,
+                       rows);
   REYNARD_CHECK_LAUNCH();
 }
 
@@ -218,6 +226,7 @@ __device__ void write_row(
 template <class T, class X>
 __global__ void __launch_bounds__(kPackThreads)
     norm_backward_packs_kernel(NormBackward p, int64_t rows) {
+  tensor::wait_for_kernel_before();
   const int64_t columns = p.groups * p.width;
   const int64_t column = static_cast<int64_t>(threadIdx.x) * kPack;
   const bool has_columns = column < columns;  // the last warp may be larger than the row
@@ -258,8 +267,13 @@ bool fits_packs(const NormBackward& p, std::initializer_list<const void*> pointe
 template <class T, class X>
 void launch_packs(const NormBackward& p, int64_t rows, cudaStream_t stream) {
   const auto warps = blocks_for(p.groups * p.width / kPack, kWarpSize);
-  norm_backward_packs_kernel<T, X>
-      <<<blocks_for(rows, kBlockRows), warps * kWarpSize, 0, stream>>>(p, rows);
+  tensor::launch_early(norm_backward_packs_kernel<T, X>,
+                       blocks_for(rows, kBlockRows),
+                       warps * kWarpSize,
+                       0,
+                       stream,
+                       p,
+                       rows);
 }
 
 // ---- narrow groups: the packs of a group are a team of lanes ----
@@ -268,6 +282,7 @@ void launch_packs(const NormBackward& p, int64_t rows, cudaStream_t stream) {
 template <class T>
 __global__ void __launch_bounds__(kPackThreads)
     norm_backward_teams_kernel(NormBackward p, int team, double per_column, int64_t rows) {
+  tensor::wait_for_kernel_before();
   const int columns = static_cast<int>(p.groups * p.width), width = static_cast<int>(p.width);
   const bool has_columns = static_cast<int>(threadIdx.x) * kPack < columns;
   const int column = has_columns ? static_cast<int>(threadIdx.x) * kPack : 0;
@@ -352,6 +367,7 @@ __device__ void add_up_warps(Pack<kPack> (&sums)[kPacks]) {
 template <class T, int kPacks>
 __global__ void __launch_bounds__(kWarps* kWarpSize)
     norm_backward_warps_kernel(NormBackward p, double per_column, int64_t rows) {
+  tensor::wait_for_kernel_before();
   constexpr int kStride = kWarpSize * kPack;  // columns of the packs of a warp
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kBlockRows;
@@ -414,14 +430,27 @@ bool launched_teams_or_warps(const NormBackward& p, int64_t rows, cudaStream_t s
   const unsigned blocks = blocks_for(rows, kBlockRows);
   if (!p.sum && team <= kWarpSize) {
     const unsigned threads = blocks_for(packs, kWarpSize) * kWarpSize;
-    norm_backward_teams_kernel<T>
-        <<<blocks, threads, 0, stream>>>(p, static_cast<int>(team), per_column, rows);
+    tensor::launch_early(norm_backward_teams_kernel<T>,
+                         blocks,
+                         threads,
+                         0,
+                         stream,
+                         p,
+                         static_cast<int>(team),
+                         per_column,
+                         rows);
     return true;
   }
   if (!p.sum || p.groups > 1 || packs % kWarpSize != 0) return false;
   const auto run = [&](auto of_lane) {
-    norm_backward_warps_kernel<T, of_lane()>
-        <<<blocks, kWarps * kWarpSize, 0, stream>>>(p, per_column, rows);
+    tensor::launch_early(norm_backward_warps_kernel<T, of_lane()>,
+                         blocks,
+                         kWarps * kWarpSize,
+                         0,
+                         stream,
+                         p,
+                         per_column,
+                         rows);
     return true;
   };
   if (packs == 1 * kWarpSize) return run(Width<1>{});

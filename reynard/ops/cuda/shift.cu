@@ -3,6 +3,7 @@
 
 #include "reynard/ops/cuda/packs.cuh"
 #include "reynard/ops/cuda/row_launch.h"
+#include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
 
 namespace reynard::ops::cuda {
@@ -82,6 +83,7 @@ __device__ float shift_weight(const ShiftForward& p, const Run& run, int r) {
 template <class T, int V>
 __global__ void __launch_bounds__(Teams::kThreads, kBlocksPerProcessor)
     shift_forward_kernel(ShiftForward p, Teams teams, int64_t rows) {
+  tensor::wait_for_kernel_before();
   const Run run(p, teams, rows);
   if (!run.has(0)) return;
   Begins begins;
@@ -112,6 +114,7 @@ __global__ void __launch_bounds__(Teams::kThreads, kBlocksPerProcessor)
 template <class T, int V>
 __global__ void __launch_bounds__(Teams::kThreads, kBlocksPerProcessor)
     shift_backward_kernel(ShiftBackward p, Teams teams, int64_t rows) {
+  tensor::wait_for_kernel_before();
   const ShiftForward& f = p.forward;
   const Run run(f, teams, rows);
   Begins begins;
@@ -164,8 +167,14 @@ void shift_forward(const ShiftForward& p, Element element, int64_t rows, cudaStr
   const Teams teams = teams_for(p.width, {p.x, p.previous, p.y});
   with_element(element, [&](auto zero) {
     with_width(teams.vector, [&](auto width) {
-      shift_forward_kernel<decltype(zero), width()>
-          <<<shift_blocks(p, teams, rows), Teams::kThreads, 0, stream>>>(p, teams, rows);
+      tensor::launch_early(shift_forward_kernel<decltype(zero), width()>,
+                           shift_blocks(p, teams, rows),
+                           Teams::kThreads,
+                           0,
+                           stream,
+                           p,
+                           teams,
+                           rows);
     });
   });
   REYNARD_CHECK_LAUNCH();
@@ -176,8 +185,14 @@ void shift_backward(const ShiftBackward& p, Element element, int64_t rows, cudaS
   const Teams teams = teams_for(f.width, {f.x, f.previous, p.dy, p.dx});
   with_element(element, [&](auto zero) {
     with_width(teams.vector, [&](auto width) {
-      shift_backward_kernel<decltype(zero), width()>
-          <<<shift_blocks(f, teams, rows), Teams::kThreads, 0, stream>>>(p, teams, rows);
+      tensor::launch_early(shift_backward_kernel<decltype(zero), width()>,
+                           shift_blocks(f, teams, rows),
+                           Teams::kThreads,
+                           0,
+                           stream,
+                           p,
+                           teams,
+                           rows);
     });
   });
   REYNARD_CHECK_LAUNCH();

@@ -3,6 +3,7 @@
 
 #include "reynard/ops/cuda/packs.cuh"
 #include "reynard/ops/cuda/row_launch.h"
+#include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
 
 namespace reynard::ops::cuda {
@@ -60,6 +61,7 @@ __device__ void for_row(const T* row, int64_t size, const One& one, const Many& 
 
 template <class T>
 __global__ void softmax_loss_kernel(SoftmaxLossRows p) {
+  tensor::wait_for_kernel_before();
   constexpr int V = 16 / sizeof(T);
   __shared__ Softmax warps[kWarps];
   const int64_t row = blockIdx.x;
@@ -104,7 +106,8 @@ __global__ void softmax_loss_kernel(SoftmaxLossRows p) {
 
 void softmax_loss(const SoftmaxLossRows& p, Element element, int64_t rows, cudaStream_t stream) {
   with_element(element, [&](auto zero) {
-    softmax_loss_kernel<decltype(zero)><<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(p);
+    tensor::launch_early(
+        softmax_loss_kernel<decltype(zero)>, static_cast<unsigned>(rows), kThreads, 0, stream, p);
   });
   REYNARD_CHECK_LAUNCH();
 }

@@ -7,6 +7,7 @@
 #include "reynard/attention/cuda/launch.h"
 #include "reynard/attention/cuda/sm80/tile.cuh"
 #include "reynard/attention/pruning_limits.h"
+#include "reynard/tensor/cuda_early.cuh"
 
 #include <cmath>
 
@@ -220,6 +221,7 @@ class FloorRows {
 template <class C>
 __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
     floors_kernel(const FloorTask task) {
+  tensor::wait_for_kernel_before();
   extern __shared__ char raw[];
   auto& s = *reinterpret_cast<FloorShared<C>*>(raw);
   const Problem& p = task.problem;
@@ -306,7 +308,7 @@ void launch_floors(const FloorTask& task, cudaStream_t stream) {
   constexpr int kBytes = sizeof(FloorShared<C>);
   cudaFuncSetAttribute(floors_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const dim3 blocks(p.H * div_up(p.Tq, kRows), p.B);
-  floors_kernel<C><<<blocks, kThreads, kBytes, stream>>>(task);
+  tensor::launch_early(floors_kernel<C>, blocks, kThreads, kBytes, stream, task);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 

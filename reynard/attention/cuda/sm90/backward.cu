@@ -22,6 +22,7 @@
 #include "reynard/attention/cuda/sm90/backward_delivery.cuh"
 #include "reynard/attention/cuda/sm90/backward_producer.cuh"
 #include "reynard/attention/cuda/sm90/tensor_map.h"
+#include "reynard/tensor/cuda_early.cuh"
 
 namespace reynard::attention::cuda::sm90 {
 
@@ -39,6 +40,7 @@ __global__ void __launch_bounds__(bwd::kThreads, 1)
   const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (threadIdx.x == 0) prepare_shared(s);
   __syncthreads();
+  tensor::wait_for_kernel_before();
   if (warpgroup == 0) {
     shrink_registers<bwd::kProducerRegisters>();
     if (threadIdx.x == 0) {
@@ -109,6 +111,7 @@ __device__ const float4* part_at(const float* parts, int64_t index) {
 // dq from the sums of parts: one block of threads per part, in the order that send_dq wrote.
 template <class C, class Out>
 __global__ void __launch_bounds__(kWarpgroup) dq_kernel(const Params p) {
+  tensor::wait_for_kernel_before();
   const Problem& problem = p.task.problem;
   const int64_t step = blockIdx.x / bwd::kPieces;
   const int piece = blockIdx.x % bwd::kPieces;  // a tile, or a half of the dimensions
@@ -166,8 +169,8 @@ int queries_per_step(int D) {
 
 // Where the arrays of a call lie in its scratch.
 struct Layout {
-  int64_t records = 0, keys = 0, tiles = 0, turns = 0, next_task = 0, dq_sums = 0, head_sums = 0;
-  int64_t total = 0;
+  int64_t records = 0, keys = 0, tiles = 0, turns = 0, costs = 0, next_task = 0, order = 0;
+  int64_t dq_sums = 0, head_sums = 0, total = 0;
 
   explicit Layout(const Problem& p) {
     const auto padded = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
@@ -178,8 +181,10 @@ struct Layout {
     keys = records + padded(num_steps * (step / kQueriesPerTile) * sizeof(QueryRecord));
     tiles = keys + padded(num_steps * sizeof(TileKeys));
     turns = tiles + padded(key_blocks * sizeof(TileRange));
-    next_task = turns + padded(parts * sizeof(int));
-    dq_sums = next_task + 256;
+    costs = turns + padded(parts * sizeof(int));
+    next_task = costs + padded(heads * sizeof(int));
+    order = next_task + 256;
+    dq_sums = order + padded(heads * sizeof(int));
     head_sums = dq_sums + parts * bwd::kPartFloats * static_cast<int64_t>(sizeof(float));
     total = head_sums;
     if (p.H == p.G) return;
@@ -209,6 +214,8 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   p.records = records;
   p.plan = {reinterpret_cast<TileKeys*>(scratch + layout.keys),
             reinterpret_cast<TileRange*>(scratch + layout.tiles),
+            reinterpret_cast<int*>(scratch + layout.costs),
+            reinterpret_cast<int*>(scratch + layout.order),
             reinterpret_cast<int*>(scratch + layout.next_task)};
   p.turns = reinterpret_cast<int*>(scratch + layout.turns);
   p.dq_sums = reinterpret_cast<float*>(scratch + layout.dq_sums);
@@ -217,21 +224,23 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   p.num_steps = div_up(problem.Tq, C::kQueries);
   p.num_key_blocks = div_up(problem.Tk, kKeysPerBlock);
   p.num_tasks = problem.B * problem.H * p.num_key_blocks;
-  const int64_t rows = int64_t{problem.B} * problem.H * problem.Tq;
-  if (task.dquery_sums) cudaMemsetAsync(task.dquery_sums, 0, rows * sizeof(double), stream);
-  cudaMemsetAsync(p.turns, 0, layout.next_task - layout.turns, stream);
-  if (problem.key_sums) make_bias_records(problem, biases, stream);
-  make_query_records(task, p.num_steps * C::kTiles, records, stream);
-  plan_keys(problem, C::kQueries, p.plan, stream);
+  cudaMemsetAsync(p.turns, 0, layout.next_task - layout.turns, stream);  // and costs
+  prepare_backward({.task = task,
+                    .rows = C::kQueries,
+                    .plan = p.plan,
+                    .biases = problem.key_sums ? biases : nullptr,
+                    .records = records,
+                    .num_tiles = p.num_steps * C::kTiles},
+                   stream);
   constexpr int kBytes = sizeof(Shared<C>) + kAlignment;
   cudaFuncSetAttribute(backward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const int blocks = min(num_processors, p.num_tasks);
-  backward_kernel<C><<<blocks, bwd::kThreads, kBytes, stream>>>(p);
+  tensor::launch_early(backward_kernel<C>, blocks, bwd::kThreads, kBytes, stream, p);
   REYNARD_CUDA_CHECK_LAUNCH();
   const unsigned parts = problem.B * problem.H * p.num_steps * bwd::kPieces;
   const auto write_dq =
       task.dq.element == Element::kFloat ? &dq_kernel<C, float> : &dq_kernel<C, typename C::Scalar>;
-  write_dq<<<parts, kWarpgroup, 0, stream>>>(p);
+  tensor::launch_early(write_dq, parts, kWarpgroup, 0, stream, p);
   REYNARD_CUDA_CHECK_LAUNCH();
   if (!grouped) return;
   const unsigned head_parts = problem.B * problem.G * p.num_key_blocks * C::kHeadParts;

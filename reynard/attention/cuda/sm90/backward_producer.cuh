@@ -11,6 +11,8 @@ namespace reynard::attention::cuda::sm90::bwd {
 // end. Few pairs are in flight together, so that the queries, the gradients of the outputs
 // and the sums of dQ that they walk over stay in the L2 cache. But of pairs with few queries
 // there are many: the key blocks of a pair add to the same few parts of dQ, one after the other.
+// Costly pairs come first: short tasks of heads that are pruned fill what the long ones of the
+// others leave of the end.
 constexpr int kLeastGroup = 16, kMostGroup = 64;  // key blocks
 constexpr int kSectionBlocks = 256, kMostPairs = 8, kSectionSteps = 256;
 
@@ -45,7 +47,7 @@ class Producer {
     const int section = in_groups / (most_pairs * blocks);
     const int rest = in_groups - section * most_pairs * blocks;
     const int first = section * most_pairs, pairs = min(most_pairs, num_pairs_ - first);
-    const int pair = first + rest % pairs;
+    const int pair = __ldg(p_.plan.order + first + rest % pairs);
     n_ = group_begin_ + blocks - 1 - rest / pairs;
     b_ = pair / p_.task.problem.H, h_ = pair % p_.task.problem.H;
   }

@@ -14,6 +14,7 @@
 #include "reynard/attention/cuda/sm90/forward_consumer.cuh"
 #include "reynard/attention/cuda/sm90/forward_producer.cuh"
 #include "reynard/attention/cuda/sm90/tensor_map.h"
+#include "reynard/tensor/cuda_early.cuh"
 
 namespace reynard::attention::cuda::sm90 {
 
@@ -30,7 +31,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_co
   const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (threadIdx.x == 0) prepare_shared(s);
   __syncthreads();
-  wait_for_kernel_before();
+  tensor::wait_for_kernel_before();
   if (warpgroup == 0) {
     shrink_registers<C::kProducerRegisters>();
     if (threadIdx.x == 0) fwd::Producer<C>(p, s).run();
@@ -87,8 +88,7 @@ void launch(const ForwardTask& task, char* scratch, int num_processors, cudaStre
   constexpr int kBytes = sizeof(Shared<C>) + kAlignment;
   cudaFuncSetAttribute(forward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const int blocks = min(num_processors, p.num_tasks);
-  launch_early_with_shared(
-      forward_kernel<C>, blocks, C::kThreads, kBytes, stream, /*overlaps=*/true, p);
+  tensor::launch_early(forward_kernel<C>, blocks, C::kThreads, kBytes, stream, p);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 

@@ -3,6 +3,7 @@
 #include "reynard/attention/cuda/launch.h"
 #include "reynard/attention/cuda/registers.cuh"
 #include "reynard/attention/cuda/visibility.cuh"
+#include "reynard/tensor/cuda_early.cuh"
 
 #include <cuda_bf16.h>
 
@@ -67,30 +68,30 @@ __device__ void make_record(
 
 constexpr int kRecordsPerBlock = kPlanThreads / 32;
 
-__global__ void __launch_bounds__(kPlanThreads)
-    records_kernel(const Problem p, BiasRecord* records) {
-  const int64_t index = int64_t{blockIdx.x} * kRecordsPerBlock + threadIdx.x / 32;
-  make_record(p, records, index, nullptr, 0);
-}
+constexpr int kTilesPerBlock = kPlanThreads / kQueriesPerTile;
 
-__global__ void __launch_bounds__(kQueriesPerTile)
-    query_records_kernel(const BackwardTask task, int num_tiles, QueryRecord* records) {
-  const Problem& p = task.problem;
-  const int64_t row = int64_t{blockIdx.x / num_tiles} * p.Tq;
-  const int first = blockIdx.x % num_tiles * kQueriesPerTile, i = first + threadIdx.x;
+// One thread of the 64 that make the index-th record; the sums of the gradients of its query's
+// scores begin with 0.
+__device__ void make_query_record(const BackwardPreparation& to, int64_t index) {
+  const Problem& p = to.task.problem;
+  if (index >= int64_t{p.B} * p.H * to.num_tiles) return;
+  const int64_t row = index / to.num_tiles * p.Tq;
+  const int thread = static_cast<int>(threadIdx.x) % kQueriesPerTile;
+  const int first = static_cast<int>(index % to.num_tiles) * kQueriesPerTile, i = first + thread;
   const auto sum_of = [&](int query) { return p.query_sums ? p.query_sums[row + query] : 0; };
   const double reference = sum_of(min(first, p.Tq - 1));
   float logit = 0, delta = 0;
   if (i < p.Tq) {
-    const float lse = task.lse[row + i];
+    const float lse = to.task.lse[row + i];
     // A row that sees nothing is hidden in every tile.
     if (lse != -INFINITY) logit = static_cast<float>((sum_of(i) - reference - lse) / p.scale);
-    delta = static_cast<float>(-task.delta[row + i]);
+    delta = static_cast<float>(-to.task.delta[row + i]);
+    if (to.task.dquery_sums) to.task.dquery_sums[row + i] = 0;
   }
-  QueryRecord& record = records[blockIdx.x];
-  reinterpret_cast<uint4*>(record.logits)[threadIdx.x] = split_number(logit, true);
-  reinterpret_cast<uint4*>(record.deltas)[threadIdx.x] = split_number(delta, false);
-  if (threadIdx.x == 0) {
+  QueryRecord& record = to.records[index];
+  reinterpret_cast<uint4*>(record.logits)[thread] = split_number(logit, true);
+  reinterpret_cast<uint4*>(record.deltas)[thread] = split_number(delta, false);
+  if (thread == 0) {
     record.first = split_sum(reference);
     record.padding[0] = record.padding[1] = 0;
   }
@@ -165,8 +166,8 @@ __device__ void plan_section(const Problem& p, int rows, const Plan& plan) {
 // those are not the sums of the keys.
 __global__ void __launch_bounds__(kPlanThreads)
     prepare_kernel(const QueryPreparation to, int num_sections, int record_blocks) {
-  let_next_kernel_start();
-  wait_for_kernel_before();
+  tensor::let_next_kernel_start();
+  tensor::wait_for_kernel_before();
   const Problem& p = to.problem;
   if (static_cast<int>(blockIdx.x) < num_sections) return plan_section(p, to.rows, to.plan);
   const int64_t block = blockIdx.x - num_sections;
@@ -181,10 +182,9 @@ __global__ void __launch_bounds__(kPlanThreads)
   to.query_sums[i] = split_sum(p.query_sums[head * p.Tq + query]);
 }
 
-__global__ void __launch_bounds__(kPlanThreads)
-    tile_ranges_kernel(const Problem p, int rows, const KeyPlan plan) {
+// The task-th tile of queries of all heads.
+__device__ void plan_tile(const Problem& p, int rows, const KeyPlan& plan, int task) {
   const int num_tiles = div_up(p.Tq, rows);
-  const int task = blockIdx.x * kPlanThreads + threadIdx.x;
   if (task == 0) *plan.next_task = 0;
   if (task >= p.B * p.H * num_tiles) return;
   const int head = task / num_tiles, first = task % num_tiles * rows;
@@ -196,14 +196,51 @@ __global__ void __launch_bounds__(kPlanThreads)
     keys.full_end = keys_of_query(p, b, h, first).end;
   }
   plan.keys[task] = keys;
+  atomicAdd(plan.costs + head, keys.blocks.last - keys.blocks.first + 1);
 }
 
-// One warp per key block of a head: the first and the last tile that read it.
+// Blocks of threads for tiles of queries, then for their records, then for those of key blocks.
+__global__ void __launch_bounds__(kPlanThreads)
+    backward_plan_kernel(const BackwardPreparation to, int tile_blocks, int query_blocks) {
+  tensor::let_next_kernel_start();
+  const Problem& p = to.task.problem;
+  int64_t block = blockIdx.x;
+  if (block < tile_blocks) {
+    return plan_tile(p, to.rows, to.plan, static_cast<int>(block) * kPlanThreads + threadIdx.x);
+  }
+  block -= tile_blocks;
+  if (block < query_blocks) {
+    return make_query_record(to, block * kTilesPerBlock + threadIdx.x / kQueriesPerTile);
+  }
+  block -= query_blocks;
+  make_record(p, to.biases, block * kRecordsPerBlock + threadIdx.x / 32, nullptr, 0);
+}
+
+// Where a pair stands among all: by falling powers of two of the cost, so that heads that are
+// pruned alike stay side by side as they lie in memory.
+__device__ int place_of(const int* costs, int num_pairs, int pair) {
+  const auto rank_of = [costs](int of) { return 32 - __clz(costs[of]); };
+  const int own = rank_of(pair);
+  int place = 0;
+#pragma unroll 8
+  for (int other = 0; other < num_pairs; ++other) {
+    const int rank = rank_of(other);
+    place += rank > own || (rank == own && other < pair) ? 1 : 0;
+  }
+  return place;
+}
+
+// One warp per key block of a head: the first and the last tile that read it. One thread per pair:
+// its place in the order.
 __global__ void __launch_bounds__(kPlanThreads)
     key_tiles_kernel(const Problem p, int rows, const KeyPlan plan) {
+  tensor::let_next_kernel_start();
+  tensor::wait_for_kernel_before();
   const int num_tiles = div_up(p.Tq, rows), num_blocks = div_up(p.Tk, kKeysPerBlock);
-  const int warp = (blockIdx.x * kPlanThreads + threadIdx.x) / 32, lane = threadIdx.x % 32;
-  if (warp >= p.B * p.H * num_blocks) return;
+  const int thread = blockIdx.x * kPlanThreads + threadIdx.x, num_pairs = p.B * p.H;
+  if (thread < num_pairs) plan.order[place_of(plan.costs, num_pairs, thread)] = thread;
+  const int warp = thread / 32, lane = thread % 32;
+  if (warp >= num_pairs * num_blocks) return;
   const TileKeys* keys = plan.keys + int64_t{warp / num_blocks} * num_tiles;
   const int n = warp % num_blocks;
   TileRange found = {num_tiles, -1};
@@ -220,31 +257,26 @@ __global__ void __launch_bounds__(kPlanThreads)
 
 }  // namespace
 
-void make_query_records(const BackwardTask& task,
-                        int num_tiles,
-                        QueryRecord* records,
-                        cudaStream_t stream) {
-  const unsigned tiles = task.problem.B * task.problem.H * num_tiles;
-  query_records_kernel<<<tiles, kQueriesPerTile, 0, stream>>>(task, num_tiles, records);
+void prepare_backward(const BackwardPreparation& to, cudaStream_t stream) {
+  const Problem& p = to.task.problem;
+  const int64_t heads = int64_t{p.B} * p.H, key_blocks = div_up(p.Tk, kKeysPerBlock);
+  const auto blocks_for = [](int64_t count, int of_a_block) {
+    return static_cast<int>((count + of_a_block - 1) / of_a_block);
+  };
+  const int tile_blocks = blocks_for(heads * div_up(p.Tq, to.rows), kPlanThreads);
+  const int query_blocks = blocks_for(heads * to.num_tiles, kTilesPerBlock);
+  const int bias_blocks = to.biases ? blocks_for(heads * key_blocks, kRecordsPerBlock) : 0;
+  const int blocks = tile_blocks + query_blocks + bias_blocks;
+  backward_plan_kernel<<<blocks, kPlanThreads, 0, stream>>>(to, tile_blocks, query_blocks);
   REYNARD_CUDA_CHECK_LAUNCH();
-}
-
-void plan_keys(const Problem& problem, int rows, const KeyPlan& plan, cudaStream_t stream) {
-  const int heads = problem.B * problem.H;
-  const int tiles = heads * div_up(problem.Tq, rows);
-  tile_ranges_kernel<<<div_up(tiles, kPlanThreads), kPlanThreads, 0, stream>>>(problem, rows, plan);
-  REYNARD_CUDA_CHECK_LAUNCH();
-  const int warps = heads * div_up(problem.Tk, kKeysPerBlock);
-  key_tiles_kernel<<<div_up(warps * 32, kPlanThreads), kPlanThreads, 0, stream>>>(
-      problem, rows, plan);
-  REYNARD_CUDA_CHECK_LAUNCH();
-}
-
-void make_bias_records(const Problem& problem, BiasRecord* records, cudaStream_t stream) {
-  const int64_t num_records = int64_t{problem.B} * problem.H * div_up(problem.Tk, kKeysPerBlock);
-  const auto blocks =
-      static_cast<unsigned>((num_records + kRecordsPerBlock - 1) / kRecordsPerBlock);
-  records_kernel<<<blocks, kPlanThreads, 0, stream>>>(problem, records);
+  tensor::launch_early(key_tiles_kernel,
+                       blocks_for(heads * key_blocks * 32, kPlanThreads),
+                       kPlanThreads,
+                       0,
+                       stream,
+                       p,
+                       to.rows,
+                       to.plan);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 
@@ -257,14 +289,14 @@ void prepare_queries(const QueryPreparation& to, cudaStream_t stream) {
   const int sections = div_up(p.B * p.H, kHeadsPerSection);
   const int record_blocks = to.records ? blocks_for(heads * div_up(p.Tk, kKeysPerBlock) * 32) : 0;
   const int sum_blocks = to.records && !same_sums(p) ? blocks_for(heads * to.padded) : 0;
-  launch_early(prepare_kernel,
-               sections + record_blocks + sum_blocks,
-               kPlanThreads,
-               stream,
-               /*overlaps=*/true,
-               to,
-               sections,
-               record_blocks);
+  tensor::launch_early(prepare_kernel,
+                       sections + record_blocks + sum_blocks,
+                       kPlanThreads,
+                       0,
+                       stream,
+                       to,
+                       sections,
+                       record_blocks);
   REYNARD_CUDA_CHECK_LAUNCH();
 }
 

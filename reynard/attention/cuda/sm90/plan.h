@@ -37,9 +37,6 @@ struct BiasRecord {
 };
 static_assert(sizeof(BiasRecord) == kKeysPerBlock * 24);
 
-//   records (B, H, ceil(Tk/128))
-void make_bias_records(const Problem& problem, BiasRecord* records, cudaStream_t stream);
-
 constexpr int kQueriesPerTile = 64;  // of the backward
 
 // What the backward adds to the scores of 64 queries and to their dP: (c_i - c_first - lse_i) /
@@ -51,12 +48,6 @@ struct QueryRecord {
   float padding[2] = {};
 };
 static_assert(sizeof(QueryRecord) == 2 * kQueriesPerTile * 16 + 16);
-
-//   records (B, H, num_tiles), at least ceil(Tq/64) tiles: rows beyond the last query are zeros
-void make_query_records(const BackwardTask& task,
-                        int num_tiles,
-                        QueryRecord* records,
-                        cudaStream_t stream);
 
 // Key blocks [first, last] of a task, walked from the last; none when last < first.
 struct BlockRange {
@@ -91,8 +82,8 @@ struct QueryPreparation {
 };
 void prepare_queries(const QueryPreparation& to, cudaStream_t stream);
 
-// For the backward: key blocks that each tile of `rows` (64 or 128) queries reads, and for each key
-// block the tiles that may read it.
+// For the backward: key blocks that each tile of `rows` (64 or 128) queries reads, for each key
+// block the tiles that may read it, and the order of (batch, head) pairs.
 struct TileRange {
   int first = 0, last = -1;
 };
@@ -104,8 +95,20 @@ struct TileKeys {
 struct KeyPlan {
   TileKeys* keys = nullptr;    // (B, H, ceil(Tq/rows))
   TileRange* tiles = nullptr;  // (B, H, ceil(Tk/128))
+  int* costs = nullptr;        // (B, H): key blocks that all tiles read; zeros before
+  int* order = nullptr;        // (B H) pairs b H + h, those of high cost first
   int* next_task = nullptr;    // set to 0
 };
-void plan_keys(const Problem& problem, int rows, const KeyPlan& plan, cudaStream_t stream);
+
+// What is made for the backward; task.dquery_sums become zeros.
+struct BackwardPreparation {
+  BackwardTask task;
+  int rows = 0;  // of a step: 64 or 128
+  KeyPlan plan;
+  BiasRecord* biases = nullptr;    // (B, H, ceil(Tk/128)), or null: no bias
+  QueryRecord* records = nullptr;  // (B, H, num_tiles): rows beyond the last query are zeros
+  int num_tiles = 0;               // at least ceil(Tq/64)
+};
+void prepare_backward(const BackwardPreparation& to, cudaStream_t stream);
 
 }  // namespace reynard::attention::cuda::sm90
