@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
   auto& s = *reinterpret_cast<FloorShared<C>*>(raw);
   const Problem& p = task.problem;
   const int num_blocks = div_up(p.Tq, kRows), num_key_blocks = div_up(p.Tk, kKeys);
-  const int h = blockIdx.x % p.H, m = blockIdx.x / p.H, b = blockIdx.y, g = h / (p.H / p.G);
+  const int h = blockIdx.x, m = blockIdx.y, b = blockIdx.z, group = p.H / p.G, g = h / group;
   const int64_t head = int64_t{b} * p.H + h;
   const int first = m * kRows, last = min(first + kRows, p.Tq);
   const int nearest = (p.causal ? p.Tk - p.Tq : p.Tk) / kKeys * kKeys;
@@ -245,14 +245,15 @@ __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
   FloorRows<C>::read_sums(p, head, first, own_sums);
   load_rows<C::kDim, kRows, kThreads>(
       shared_address(s.queries), p.q, p.D, b, h, first, {first, last});
-  // Blocks of keys take stages by turns, the first one stage 0.
+  // Blocks of keys take stages by turns, the first one stage 0; the first ones lie side by side.
   const auto load_keys = [&](int n) {
     const uint32_t tile = shared_address(s.keys[(n - first_block) % C::kStages]);
     load_rows<C::kDim, kKeys, kThreads>(tile, p.k, p.D, b, g, n * kKeys, keys);
   };
-  int loaded = first_block;
-  for (; loaded < min(end_block, first_block + C::kStages); ++loaded) load_keys(loaded);
+  load_rows<C::kDim, C::kStages * kKeys, kThreads>(
+      shared_address(s.keys[0]), p.k, p.D, b, g, first_block * kKeys, keys);
   commit_copies();
+  int loaded = min(end_block, first_block + C::kStages);
   if (has_key) s.key_sums[thread / kKeys][thread % kKeys] = gate_sum(key_sum);
   if (thread < 2 * kWarps) s.squares[1 + thread / kWarps][thread % kWarps] = 0;
   FloorRows<C> rows(p, b, start, first, own_sums);
@@ -265,7 +266,7 @@ __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
     const float square = largest_square<C, 2>(s.queries);
     if (lane_0) s.squares[0][warp] = square;
   }
-  const bool own_keys = task.key_norms && h % (p.H / p.G) == 0;
+  const bool own_keys = task.key_norms && h % group == 0;
   for (int n = first_block; n < end_block; ++n) {
     const int stage = (n - first_block) % C::kStages, own = n - first / kKeys;
     const uint32_t tile = shared_address(s.keys[stage]);
@@ -307,7 +308,7 @@ void launch_floors(const FloorTask& task, cudaStream_t stream) {
   const Problem& p = task.problem;
   constexpr int kBytes = sizeof(FloorShared<C>);
   cudaFuncSetAttribute(floors_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  const dim3 blocks(p.H * div_up(p.Tq, kRows), p.B);
+  const dim3 blocks(p.H, div_up(p.Tq, kRows), p.B);
   tensor::launch_early(floors_kernel<C>, blocks, kThreads, kBytes, stream, task);
   REYNARD_CUDA_CHECK_LAUNCH();
 }

@@ -47,13 +47,15 @@ __device__ __forceinline__ void load_rows(
   constexpr int kPieces = kDim / 8;
   static_assert(kRows * kPieces % kThreads == 0 && kThreads % kPieces == 0);
   const char* base = static_cast<const char*>(x.data) + (b * x.batch + head * x.head) * 2;
-  const int piece = threadIdx.x % kPieces;
-#pragma unroll 4
-  for (int i = 0; i < kRows * kPieces / kThreads; ++i) {
-    const int row = threadIdx.x / kPieces + i * (kThreads / kPieces);
+  const int piece = threadIdx.x % kPieces, first_row = threadIdx.x / kPieces;
+  const char* from = base + (int64_t{first + first_row} * x.time + piece * 8) * 2;
+  const int64_t step = x.time * (kThreads / kPieces * 2);
+#pragma unroll 8
+  for (int i = 0; i < kRows * kPieces / kThreads; ++i, from += step) {
+    const int row = first_row + i * (kThreads / kPieces);
     const bool there = piece * 8 < D && valid.holds(first + row);
-    const char* from = there ? base + (int64_t{first + row} * x.time + piece * 8) * 2 : base;
-    copy_piece(tile + row * kDim * 2 + ((piece ^ (row & 7)) << 4), from, there);
+    const uint32_t to = tile + row * kDim * 2 + ((piece ^ (row & 7)) << 4);
+    copy_piece(to, there ? from : base, there);
   }
 }
 
