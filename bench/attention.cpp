@@ -155,7 +155,7 @@ Row speed_row(const AttentionShape& shape,
           peer,
           flops / seconds.peer * 1e-9,
           "GFLOP/s",
-          seconds.peer / seconds.ours};
+          seconds.ratio};
 }
 
 constexpr int kForwardProducts = 2, kBackwardProducts = 5;

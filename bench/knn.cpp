@@ -67,7 +67,7 @@ Row bandwidth_row(const KnnBench& options, const std::string& dtype, const Data&
           .peer = "sum",
           .peer_value = gigabytes / seconds.peer,
           .unit = "GB/s",
-          .ratio = seconds.peer / seconds.ours};
+          .ratio = seconds.ratio};
 }
 
 // As a memory that keeps codes of its keys searches them.
@@ -105,7 +105,7 @@ Row coded_row(const KnnBench& options,
           .peer = "faiss_flat",
           .peer_value = 1 / seconds.peer,
           .unit = "queries/s",
-          .ratio = seconds.peer / seconds.ours};
+          .ratio = seconds.ratio};
 }
 
 // The peer sums in another order: scores agree to the roundings of sums of D products.
@@ -150,7 +150,7 @@ Row faiss_row(const KnnBench& options,
           .peer = "faiss_flat",
           .peer_value = count / seconds.peer,
           .unit = "queries/s",
-          .ratio = seconds.peer / seconds.ours};
+          .ratio = seconds.ratio};
 }
 
 // A line of /proc/self/status in MB.

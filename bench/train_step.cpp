@@ -113,7 +113,7 @@ Row bench_dtype(const TrainStepBench& options, const std::string& dtype) {
           .peer = "torch_eager",
           .peer_value = tokens / seconds.peer,
           .unit = "tokens/s",
-          .ratio = seconds.peer / seconds.ours};
+          .ratio = seconds.ratio};
 }
 
 }  // namespace

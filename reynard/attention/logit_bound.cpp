@@ -32,7 +32,7 @@ void check_weight(std::string_view arg, const at::Tensor& weight, int64_t num_he
                       "(D), or (heads, D) with heads dividing num_heads");
 }
 
-// (H, D) in f32 or f64; a view where no heads share a weight.
+// (H, D) in f32 or f64; a view where no heads, or all, share a weight.
 at::Tensor per_head_weight(const at::Tensor& weight, int64_t num_heads) {
   const at::Tensor known = weight.detach();
   const at::Tensor wide = known.scalar_type() == at::kFloat ? known : known.to(at::kDouble);

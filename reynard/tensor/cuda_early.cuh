@@ -1,12 +1,15 @@
 #pragma once
 // Kernels that start while the one before them in the stream ends (programmatic launches, Hopper
-// and later; elsewhere plain launches). Such a kernel calls wait_for_kernel_before() in every block
-// before it reads or writes what others may hold: a microsecond less between two kernels.
+// and later; elsewhere plain launches): a microsecond less between two kernels. Such a kernel calls
+// wait_for_kernel_before() in every block before it writes, and before it reads what the kernel
+// before it, or one that may still run then, writes. A plain launch waits for all before it, so
+// behind one a kernel may read, before its wait, all but what that launch writes.
 
 #include <cuda_runtime_api.h>
 
 namespace reynard::tensor {
 
+// Waits are compiled for Hopper and later only: no code for an older GPU may run on a later one.
 inline bool starts_kernels_early() {
   constexpr int kHopper = 9;
   int device = 0, major = 0;

@@ -12,9 +12,12 @@
 #include <gtest/gtest.h>
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/isnan.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
@@ -347,6 +350,26 @@ TEST(QkNormBound, PairsEachQueryHeadWithItsKeyHead) {
                       at::tensor({2.0F, 2.0F, 15.0F, 5.0F}),
                       1e-3,
                       0);
+}
+
+// f64 weights and such as are no whole rows go through tensor operations, as on a GPU.
+TEST(QkNormBound, IsTheSameForWeightsOfEveryLayout) {
+  const at::Tensor wide = at::randn({4, 16});
+  const at::Tensor wq = wide.slice(1, 0, 8), wk = wide.slice(0, 0, 2).slice(1, 8, 16);
+  ASSERT_FALSE(wq.is_contiguous());
+  for (const bool rotary : {false, true}) {
+    const auto bound = [&](const at::Tensor& q, const at::Tensor& k) {
+      return qk_norm_bound(q, k, 8, 0.5, rotary, at::kFloat);
+    };
+    const at::Tensor rows = bound(wq.contiguous(), wk.contiguous());
+    EXPECT_TENSORS_NEAR(bound(wq, wk), rows, 0, 1e-6);
+    EXPECT_TENSORS_NEAR(bound(wq.to(at::kDouble), wk.to(at::kDouble)), rows, 0, 1e-6);
+    at::Tensor unknown = wq.clone();
+    unknown[1][3] = std::numeric_limits<float>::quiet_NaN();
+    const at::Tensor of_unknown = at::isnan(bound(unknown.to(at::kDouble), wk));
+    EXPECT_TRUE(at::equal(of_unknown, at::isnan(bound(unknown, wk.contiguous()))));
+    EXPECT_EQ(of_unknown.sum().item<int64_t>(), 2);  // heads that share the weight
+  }
 }
 
 TEST(AttentionStatistics, CountsTilesOf128By64) {

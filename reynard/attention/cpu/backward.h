@@ -293,6 +293,31 @@ void add_key_gradients(const BackwardParams& params,
   add(s.dscores, params.query_rows, s.dk());
 }
 
+// The weights and dS of a tile, part by part, and what its keys' gradients get of them.
+template <class Tiles>
+void add_keys_of_tile(const BackwardParams& params,
+                      const BackwardTile<Tiles>& tile,
+                      int64_t index,
+                      int64_t dim,
+                      BackwardScratch<Tiles>& s) {
+  for (const KeySpan& part : parts_of_span<Tiles>(tile.limits.rows, tile.span).spans) {
+    if (part.count == 0) continue;
+    const TileRows rows = {part.first - tile.span.first, part.count};
+    const bool edge = is_edge(tile.limits.rows, part);
+    if constexpr (Tiles::kPairsOfProducts) {
+      edge ? form_edge_of_products(s, tile, rows, dim)
+           : form_weights_of_products<false, false>(s, tile, rows, 0, dim);
+    } else {
+      edge ? form_weights<true>(s, tile, rows, dim) : form_weights<false>(s, tile, rows, dim);
+    }
+    const int64_t step = edge ? Tiles::kMaskStep : part.count;
+    for (int64_t row = rows.begin; row < rows.begin + rows.count; row += step) {
+      const int64_t count = min_of(step, rows.begin + rows.count - row);
+      add_key_gradients(params, tile, index, row, count, s);
+    }
+  }
+}
+
 // One tile: a span of key block `block` against query block `index` of head h.
 template <class Tiles>
 void backward_tile(const BackwardParams& params,
@@ -339,22 +364,7 @@ void backward_tile(const BackwardParams& params,
                 {dq_part<Tiles>(params, segment, index + 1),
                  kQueries * dim * static_cast<int64_t>(sizeof(float)),
                  span.count / 2}}};
-  for (const KeySpan& part : parts_of_span<Tiles>(limits.rows, span).spans) {
-    if (part.count == 0) continue;
-    const TileRows rows = {part.first - span.first, part.count};
-    const bool edge = is_edge(limits.rows, part);
-    if constexpr (Tiles::kPairsOfProducts) {
-      edge ? form_edge_of_products(s, tile, rows, dim)
-           : form_weights_of_products<false, false>(s, tile, rows, 0, dim);
-    } else {
-      edge ? form_weights<true>(s, tile, rows, dim) : form_weights<false>(s, tile, rows, dim);
-    }
-    const int64_t step = edge ? Tiles::kMaskStep : part.count;
-    for (int64_t row = rows.begin; row < rows.begin + rows.count; row += step) {
-      const int64_t count = min_of(step, rows.begin + rows.count - row);
-      add_key_gradients(params, tile, index, row, count, s);
-    }
-  }
+  add_keys_of_tile(params, tile, index, dim, s);
 
   char& touched = touched_part<Tiles>(params, segment, index);
   double* totals = row_part<Tiles>(params, segment, index);

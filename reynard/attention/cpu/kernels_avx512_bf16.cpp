@@ -8,10 +8,11 @@ namespace reynard::attention::cpu {
 namespace {
 
 struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
-  struct Session {};                        // nothing to set up per thread
-  static_assert(kQueries == 4 * kLanes);    // one micro-tile wide
-  static constexpr int64_t kMaskStep = 16;  // queries; edges are worked on in steps of it
-  static constexpr int kExpDegree = 2;      // its multiplications are what takes time from products
+  struct Session {};                      // nothing to set up per thread
+  static_assert(kQueries == 4 * kLanes);  // one micro-tile wide
+  static constexpr int64_t kMaskStep =
+      16;  // queries, and keys of dQ: edges are worked on in steps of it
+  static constexpr int kExpDegree = 2;  // its multiplications are what takes time from products
 
   // Adds a * b to kRows x kVectors sums in registers: 16 hide the latency of 6 cycles at two
   // vdpbf16ps a cycle.
@@ -155,11 +156,13 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
                                            int64_t end,
                                            int64_t depth,
                                            const Body& body) {
-    if (!kHalf && depth == 64) {
-      return each_pair_of_depth<kHalf, 64>(a0, b0, a1, b1, begin, end, depth, body);
-    }
-    if (!kHalf && depth == 128) {
-      return each_pair_of_depth<kHalf, 128>(a0, b0, a1, b1, begin, end, depth, body);
+    if constexpr (!kHalf) {
+      if (depth == 64) {
+        return each_pair_of_depth<kHalf, 64>(a0, b0, a1, b1, begin, end, depth, body);
+      }
+      if (depth == 128) {
+        return each_pair_of_depth<kHalf, 128>(a0, b0, a1, b1, begin, end, depth, body);
+      }
     }
     each_pair_of_depth<kHalf, 0>(a0, b0, a1, b1, begin, end, depth, body);
   }

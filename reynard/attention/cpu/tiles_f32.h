@@ -90,8 +90,9 @@ struct TilesF32 {
   static constexpr int64_t kQueries = 64;  // S^T of a block and a chunk of P stay in the L1 cache
   static constexpr int64_t kKeys = 64;
   static constexpr int64_t kPanel = kQueries;
-  static constexpr int64_t kKeyStep = 4;    // spans of keys within a block are multiples of this
-  static constexpr int64_t kMaskStep = 16;  // queries; edges are worked on in steps of it
+  static constexpr int64_t kKeyStep = 4;  // spans of keys within a block are multiples of this
+  static constexpr int64_t kMaskStep =
+      16;  // queries, and keys of dQ: edges are worked on in steps of it
   static constexpr int kExpDegree = 6;
 
   // P as the left factor [key][query] and as the right factor are the same array.

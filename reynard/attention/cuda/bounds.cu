@@ -1,9 +1,9 @@
 #include "reynard/attention/cuda/bounds.h"
 
-#include "reynard/attention/cuda/launch.h"
 #include "reynard/attention/cuda/simt_tile.cuh"
 #include "reynard/attention/pruning_limits.h"
 #include "reynard/tensor/cuda_early.cuh"
+#include "reynard/tensor/cuda_launch.h"
 
 #include <cmath>
 
@@ -364,26 +364,26 @@ void block_norms(const Operand& rows,
                                                            : &packed_norms_kernel<__half>;
     kernel<<<blocks, kThreads, 0, stream>>>(rows, T, heads, D / 8, size, norms);
   }
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 void block_masses(const double* sums, int rows, int Tk, double* masses, cudaStream_t stream) {
   const unsigned blocks = warp_blocks(int64_t{rows} * div_up(Tk, kKeyBlock));
   if (blocks == 0) return;
   tensor::launch_early(masses_kernel, blocks, kThreads, 0, stream, sums, rows, Tk, masses);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 void raise_starts_tight(const PruningTask& task, cudaStream_t stream) {
   const int64_t tasks = int64_t{task.B} * task.H * div_up(task.Tq, kQueryBlock);
   tensor::launch_early(tight_kernel, warp_blocks(tasks), kThreads, 0, stream, task);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 void raise_starts_published(const PruningTask& task, cudaStream_t stream) {
   const int64_t tasks = int64_t{task.B} * task.H * div_up(task.Tq, kQueryBlock);
   tensor::launch_early(published_kernel, warp_blocks(tasks), kThreads, 0, stream, task);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 void row_products(const Operand& dout,
@@ -405,7 +405,7 @@ void row_products(const Operand& dout,
     tensor::launch_early(
         kernel, blocks, kThreads, 0, stream, dout, out, rows, T, H, lanes, products);
   }
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 }  // namespace reynard::attention::cuda

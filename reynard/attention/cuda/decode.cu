@@ -7,9 +7,9 @@
 #include "reynard/attention/cuda/decode_combine.cuh"
 #include "reynard/attention/cuda/decode_rows.cuh"
 #include "reynard/attention/cuda/decode_tile.cuh"
-#include "reynard/attention/cuda/launch.h"
 #include "reynard/attention/cuda/visibility.cuh"
 #include "reynard/tensor/cuda_early.cuh"
+#include "reynard/tensor/cuda_launch.h"
 
 #include <algorithm>
 
@@ -162,7 +162,7 @@ void combine(const DecodeTask& task, const Scratch& scratch, cudaStream_t stream
   const auto kernel = whole ? &combine_kernel<Scalar, kOwn> : &combine_kernel<Scalar, 1>;
   const dim3 blocks(task.S * task.H);
   tensor::launch_early(kernel, blocks, kCombineThreads, 0, stream, task, scratch.partials, width);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 // Blocks of threads of a run and a pair.
@@ -175,7 +175,7 @@ void launch_tiles(const DecodeTask& task, const Scratch& scratch, cudaStream_t s
   const dim3 blocks(task.num_runs, task.S * task.G, head_blocks(task, kTileHeads));
   tensor::launch_early(
       tile_runs_kernel<Scalar, kDim>, blocks, 32 * kTileWarps, 0, stream, task, scratch);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
   combine<Scalar>(task, scratch, stream);
 }
 
@@ -188,7 +188,7 @@ void launch(const DecodeTask& task, const Scratch& scratch, cudaStream_t stream)
                              : &runs_kernel<Scalar, kLanes, kMostRowHeads, kWhole>;
   const dim3 blocks(task.num_runs, task.S * task.G, head_blocks(task, heads));
   tensor::launch_early(kernel, blocks, threads, 0, stream, task, scratch);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
   if (!scratch.finished) combine<Scalar>(task, scratch, stream);
 }
 

@@ -42,7 +42,8 @@ struct DecodeTask {
   int run_pages = 0;           // pages that a block of threads attends to
   int num_runs = 0;            // ceil(N / run_pages)
   bool last_combines = false;  // the last block of a query's runs combines them
-  // Whether keys and values, few beside the L2 cache, leave in it what others wrote.
+  // Decode by rows: whether what is loaded leaves the L2 cache first, because all of it, a few
+  // times the cache at most, would drive out what others wrote.
   bool passes_cache = false;
 
   bool prunes() const { return sums && log_tolerance < 0; }

@@ -1,9 +1,8 @@
 #include "reynard/attention/cuda/decode.h"
 
-#include "reynard/attention/cuda/launch.h"
-#include "reynard/attention/cuda/registers.cuh"
 #include "reynard/attention/cuda/simt_tile.cuh"
 #include "reynard/tensor/cuda_early.cuh"
+#include "reynard/tensor/cuda_launch.h"
 
 #include <climits>
 #include <cmath>
@@ -238,8 +237,9 @@ void find_first_pages(const DecodeTask& task,
                       int32_t* pages,
                       int32_t* counters,
                       cudaStream_t stream) {
+  // Not early: the kernel after it reads, before it waits, what was written before this one.
   first_pages_kernel<<<task.S * task.H, kThreads, 0, stream>>>(task, pages, counters);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 }  // namespace reynard::attention::cuda

@@ -8,6 +8,9 @@
 
 namespace reynard::attention::cuda {
 
+// Of softmaxes that have seen nothing; finite, so that differences of references are.
+constexpr float kLowest = -1e30F;
+
 // Softmaxes of runs of pages, not yet combined.
 struct Partials {
   float* largest;  // (S, H, runs) in powers of two
@@ -23,7 +26,6 @@ __device__ __forceinline__ void combine_runs(const DecodeTask& task,
                                              int64_t head,
                                              int width) {
   constexpr double kLn2 = 0.69314718055994531;
-  constexpr float kLeast = -1e30F;  // finite, so that differences of references are
   struct alignas(4 * kOwn) Dims {
     float at[kOwn] = {};
   };
@@ -33,7 +35,7 @@ __device__ __forceinline__ void combine_runs(const DecodeTask& task,
   const int group = threadIdx.x / width, num_groups = kThreads / width;
   const int d = static_cast<int>(threadIdx.x) % width * kOwn;
   Dims out;
-  float top = kLeast, total = 0;
+  float top = kLowest, total = 0;
 #pragma unroll 4
   for (int run = group; run < task.num_runs; run += num_groups) {
     const int64_t at = row + run;

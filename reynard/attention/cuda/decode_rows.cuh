@@ -5,14 +5,14 @@
 // of a key/value head use what was read.
 
 #include "reynard/attention/cuda/decode.h"
+#include "reynard/attention/cuda/decode_combine.cuh"
 #include "reynard/attention/cuda/registers.cuh"
 
 namespace reynard::attention::cuda {
 
 constexpr double kLog2E = 1.4426950408889634;
-constexpr float kLowest = -1e30F;  // finite, so that differences of references are
-constexpr int kDims = 8;           // of a lane
-constexpr int kLoads = 4;          // of keys in flight, and as many of values
+constexpr int kDims = 8;   // of a lane
+constexpr int kLoads = 4;  // of keys in flight, and as many of values
 
 // Eight dimensions of a row; those beyond D are zeros. kWhole: D is a multiple of eight, so rows
 // are aligned.

@@ -9,13 +9,13 @@
 // 9; the product of their i-th dimensions has the dimensions 64 e + 8 n + i as its columns n.
 
 #include "reynard/attention/cuda/decode.h"
+#include "reynard/attention/cuda/decode_combine.cuh"
 #include "reynard/attention/cuda/sm80/tile.cuh"
 
 namespace reynard::attention::cuda {
 
 constexpr int kTileHeads = 16;
-constexpr float kLowestReference = -1e30F;  // finite, so that differences of references are
-constexpr float kMostAbove = 8;             // of a score over its row's reference, in powers of two
+constexpr float kMostAbove = 8;  // of a score over its row's reference, in powers of two
 
 // One warp: its pages of a run.
 template <class Scalar, int kDim>
@@ -158,7 +158,7 @@ class TileReader {
   __device__ __forceinline__ void add(
       int n, int32_t page, int slot, const uint4 (&k)[2][kChunks], const uint4 (&v)[4][kEighths]) {
     float scores[2][4] = {};
-    float top[2] = {kLowestReference, kLowestReference};
+    float top[2] = {kLowest, kLowest};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -231,7 +231,7 @@ class TileReader {
   int begins_[2];
   double query_sums_[2];
   uint32_t q_[2 * kChunks][4];
-  float reference_[2] = {kLowestReference, kLowestReference}, total_[2] = {};
+  float reference_[2] = {kLowest, kLowest}, total_[2] = {};
   float out_[kEighths][8][4] = {};
 };
 

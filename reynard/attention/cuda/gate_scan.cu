@@ -1,9 +1,8 @@
 #include "reynard/attention/cuda/gate_scan.h"
 
 #include "reynard/attention/bias_limits.h"
-#include "reynard/attention/cuda/launch.h"
-#include "reynard/attention/cuda/registers.cuh"
 #include "reynard/tensor/cuda_early.cuh"
+#include "reynard/tensor/cuda_launch.h"
 
 namespace reynard::attention::cuda {
 
@@ -159,8 +158,9 @@ template <class Scalar>
 void launch_gradient(const GateGradient& g, void* scratch, cudaStream_t stream) {
   auto* totals = static_cast<Run*>(scratch);
   const unsigned blocks = g.scan.B * g.scan.H * num_pieces(g.scan.T);
+  // Not early: the kernel after it reads, before it waits, what was written before this one.
   piece_totals_kernel<<<blocks, kThreads, 0, stream>>>(g, totals);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
   tensor::launch_early(gradient_kernel<Scalar>,
                        dim3(blocks),
                        kThreads,
@@ -168,7 +168,7 @@ void launch_gradient(const GateGradient& g, void* scratch, cudaStream_t stream) 
                        stream,
                        g,
                        static_cast<const Run*>(totals));
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 // ---- sums: chunks of positions by themselves, then each with what lies before it ----
@@ -295,8 +295,9 @@ template <class Scalar>
 void launch_sums(const GateScan& scan, double* totals, double* sums, cudaStream_t stream) {
   const int heads = kHeadsPerChunk<Scalar>;
   const dim3 blocks(num_chunks(scan.T) * scan.B, (scan.H + heads - 1) / heads);
+  // Not early: the kernel after it reads, before it waits, what was written before this one.
   totals_kernel<Scalar><<<blocks, 32 * kChunkWarps, 0, stream>>>(scan, totals);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
   tensor::launch_early(sums_kernel<Scalar>,
                        blocks,
                        32 * kChunkWarps,
@@ -305,7 +306,7 @@ void launch_sums(const GateScan& scan, double* totals, double* sums, cudaStream_
                        scan,
                        static_cast<const double*>(totals),
                        sums);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #include "reynard/attention/bias_limits.h"
 #include "reynard/attention/cuda/decode.h"
-#include "reynard/attention/cuda/launch.h"
 #include "reynard/attention/cuda/simt_tile.cuh"
 #include "reynard/attention/pruning_limits.h"
+#include "reynard/tensor/cuda_launch.h"
 
 #include <cmath>
 
@@ -109,9 +109,9 @@ void write_pages(const PageWriteTask& given, cudaStream_t stream) {
   } else {
     sums_kernel<<<heads, kHeads, 0, stream>>>(task);
   }
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
   pages_kernel<<<task.G * task.N, kThreads, 0, stream>>>(task);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 }  // namespace reynard::attention::cuda

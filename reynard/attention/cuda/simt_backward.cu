@@ -1,6 +1,6 @@
-#include "reynard/attention/cuda/launch.h"
 #include "reynard/attention/cuda/simt.h"
 #include "reynard/attention/cuda/simt_tile.cuh"
+#include "reynard/tensor/cuda_launch.h"
 
 #include <cmath>
 
@@ -226,11 +226,11 @@ void launch(const BackwardTask& task, cudaStream_t stream) {
   cudaFuncSetAttribute(key_kernel<kDim>, kAttribute, kBytes);
   const unsigned query_blocks = p.B * p.H * div_up(p.Tq, Tile<kDim>::kRows);
   query_kernel<kDim><<<query_blocks, kThreads, kBytes, stream>>>(task);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
   const unsigned key_blocks = p.B * p.G * div_up(p.Tk, Tile<kDim>::kRows);
   if (key_blocks == 0) return;
   key_kernel<kDim><<<key_blocks, kThreads, kBytes, stream>>>(task);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-#include "reynard/attention/cuda/launch.h"
 #include "reynard/attention/cuda/simt.h"
 #include "reynard/attention/cuda/simt_tile.cuh"
+#include "reynard/tensor/cuda_launch.h"
 
 #include <cmath>
 
@@ -107,7 +107,7 @@ void launch(const ForwardTask& task, cudaStream_t stream) {
       forward_kernel<kDim, kWithValues>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const unsigned blocks = p.B * p.H * div_up(p.Tq, Tile<kDim>::kRows);
   forward_kernel<kDim, kWithValues><<<blocks, kThreads, kBytes, stream>>>(task);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 template <int kDim>

@@ -1,8 +1,8 @@
 #include "reynard/attention/cuda/sm80/backward.h"
 
-#include "reynard/attention/cuda/launch.h"
 #include "reynard/attention/cuda/sm80/differentiate.cuh"
 #include "reynard/attention/cuda/sm80/records.cuh"
+#include "reynard/tensor/cuda_launch.h"
 
 namespace reynard::attention::cuda::sm80 {
 
@@ -188,7 +188,7 @@ void launch(const BackwardTask& task, const Records& records, cudaStream_t strea
   if (blocks == 0) return;
   cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   kKernel<<<blocks, C::kThreads, kBytes, stream>>>(task, records);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 template <int kDim, class Scalar>

@@ -4,10 +4,10 @@
 
 #include "reynard/attention/cuda/sm80/floors.h"
 
-#include "reynard/attention/cuda/launch.h"
 #include "reynard/attention/cuda/sm80/tile.cuh"
 #include "reynard/attention/pruning_limits.h"
 #include "reynard/tensor/cuda_early.cuh"
+#include "reynard/tensor/cuda_launch.h"
 
 #include <cmath>
 
@@ -310,7 +310,7 @@ void launch_floors(const FloorTask& task, cudaStream_t stream) {
   cudaFuncSetAttribute(floors_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const dim3 blocks(p.H, div_up(p.Tq, kRows), p.B);
   tensor::launch_early(floors_kernel<C>, blocks, kThreads, kBytes, stream, task);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 }  // namespace

@@ -9,9 +9,9 @@
 
 #include "reynard/attention/cuda/sm80/forward.h"
 
-#include "reynard/attention/cuda/launch.h"
 #include "reynard/attention/cuda/sm80/records.cuh"
 #include "reynard/attention/cuda/sm80/tile.cuh"
+#include "reynard/tensor/cuda_launch.h"
 
 #include <cmath>
 
@@ -323,7 +323,7 @@ void launch(const ForwardTask& task, void* scratch, cudaStream_t stream) {
   cudaFuncSetAttribute(forward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const unsigned blocks = p.B * p.H * div_up(p.Tq, C::kRows);
   forward_kernel<C><<<blocks, C::kThreads, kBytes, stream>>>(task, records);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 template <class Scalar>

@@ -1,7 +1,7 @@
 #include "reynard/attention/cuda/sm80/records.cuh"
 
-#include "reynard/attention/cuda/launch.h"
 #include "reynard/attention/cuda/visibility.cuh"
+#include "reynard/tensor/cuda_launch.h"
 
 #include <climits>
 #include <cmath>
@@ -75,7 +75,7 @@ void make_records(const Problem& problem,
   const dim3 blocks(problem.B * problem.H,
                     static_cast<unsigned>(padded(max(problem.Tq, problem.Tk)) / kThreads));
   records_kernel<<<blocks, kThreads, 0, stream>>>({problem, lse, delta, records});
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 }  // namespace reynard::attention::cuda::sm80

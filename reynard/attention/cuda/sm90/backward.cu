@@ -16,13 +16,13 @@
 
 #include "reynard/attention/cuda/sm90/backward.h"
 
-#include "reynard/attention/cuda/launch.h"
 #include "reynard/attention/cuda/sm90/backward_config.cuh"
 #include "reynard/attention/cuda/sm90/backward_consumer.cuh"
 #include "reynard/attention/cuda/sm90/backward_delivery.cuh"
 #include "reynard/attention/cuda/sm90/backward_producer.cuh"
 #include "reynard/attention/cuda/sm90/tensor_map.h"
 #include "reynard/tensor/cuda_early.cuh"
+#include "reynard/tensor/cuda_launch.h"
 
 namespace reynard::attention::cuda::sm90 {
 
@@ -236,16 +236,16 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   cudaFuncSetAttribute(backward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const int blocks = min(num_processors, p.num_tasks);
   tensor::launch_early(backward_kernel<C>, blocks, bwd::kThreads, kBytes, stream, p);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
   const unsigned parts = problem.B * problem.H * p.num_steps * bwd::kPieces;
   const auto write_dq =
       task.dq.element == Element::kFloat ? &dq_kernel<C, float> : &dq_kernel<C, typename C::Scalar>;
   tensor::launch_early(write_dq, parts, kWarpgroup, 0, stream, p);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
   if (!grouped) return;
   const unsigned head_parts = problem.B * problem.G * p.num_key_blocks * C::kHeadParts;
   group_kernel<C><<<head_parts, kWarpgroup, 0, stream>>>(p);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 }  // namespace

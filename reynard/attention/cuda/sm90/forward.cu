@@ -9,12 +9,12 @@
 
 #include "reynard/attention/cuda/sm90/forward.h"
 
-#include "reynard/attention/cuda/launch.h"
 #include "reynard/attention/cuda/sm90/forward_config.cuh"
 #include "reynard/attention/cuda/sm90/forward_consumer.cuh"
 #include "reynard/attention/cuda/sm90/forward_producer.cuh"
 #include "reynard/attention/cuda/sm90/tensor_map.h"
 #include "reynard/tensor/cuda_early.cuh"
+#include "reynard/tensor/cuda_launch.h"
 
 namespace reynard::attention::cuda::sm90 {
 
@@ -89,7 +89,7 @@ void launch(const ForwardTask& task, char* scratch, int num_processors, cudaStre
   cudaFuncSetAttribute(forward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const int blocks = min(num_processors, p.num_tasks);
   tensor::launch_early(forward_kernel<C>, blocks, C::kThreads, kBytes, stream, p);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 // Whether queries see so many keys that most of a task is whole blocks.

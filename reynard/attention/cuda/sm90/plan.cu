@@ -1,9 +1,8 @@
 #include "reynard/attention/cuda/sm90/plan.h"
 
-#include "reynard/attention/cuda/launch.h"
-#include "reynard/attention/cuda/registers.cuh"
 #include "reynard/attention/cuda/visibility.cuh"
 #include "reynard/tensor/cuda_early.cuh"
+#include "reynard/tensor/cuda_launch.h"
 
 #include <cuda_bf16.h>
 
@@ -267,8 +266,9 @@ void prepare_backward(const BackwardPreparation& to, cudaStream_t stream) {
   const int query_blocks = blocks_for(heads * to.num_tiles, kTilesPerBlock);
   const int bias_blocks = to.biases ? blocks_for(heads * key_blocks, kRecordsPerBlock) : 0;
   const int blocks = tile_blocks + query_blocks + bias_blocks;
+  // Not early: it never waits.
   backward_plan_kernel<<<blocks, kPlanThreads, 0, stream>>>(to, tile_blocks, query_blocks);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
   tensor::launch_early(key_tiles_kernel,
                        blocks_for(heads * key_blocks * 32, kPlanThreads),
                        kPlanThreads,
@@ -277,7 +277,7 @@ void prepare_backward(const BackwardPreparation& to, cudaStream_t stream) {
                        p,
                        to.rows,
                        to.plan);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 void prepare_queries(const QueryPreparation& to, cudaStream_t stream) {
@@ -297,7 +297,7 @@ void prepare_queries(const QueryPreparation& to, cudaStream_t stream) {
                        to,
                        sections,
                        record_blocks);
-  REYNARD_CUDA_CHECK_LAUNCH();
+  REYNARD_CHECK_LAUNCH();
 }
 
 }  // namespace reynard::attention::cuda::sm90

@@ -68,7 +68,7 @@ struct alignas(16) QueryTask {
 struct Plan {
   BlockRange* ranges = nullptr;  // (B, H, ceil(Tq/rows))
   QueryTask* tasks = nullptr;    // the same number, in the order in which they are taken
-  int* next_task = nullptr;      // taken with atomicAdd; set to 0 by plan()
+  int* next_task = nullptr;      // taken with atomicAdd; 0 before the first
 };
 
 // What is made for the forward.
