@@ -49,8 +49,10 @@ constexpr const char* kServeFooter =
 // Bytes of cache that one token takes in all layers, the bounds of its page included.
 int64_t token_bytes(const models::Decoder& decoder) {
   const models::DecoderConfig& config = decoder.config();
-  const auto element_bytes = static_cast<int64_t>(c10::elementSize(decoder.compute_dtype()));
-  const int64_t keys_and_values = 2 * config.num_kv_heads() * config.head_dim() * element_bytes;
+  const attention::PageLayout layout = {.head_dim = config.head_dim(),
+                                        .dtype = decoder.compute_dtype(),
+                                        .int8 = decoder.int8_cache()};
+  const int64_t keys_and_values = 2 * config.num_kv_heads() * attention::row_bytes(layout);
   const auto sums = (config.attention.num_heads + 1) * static_cast<int64_t>(sizeof(double));
   return config.num_layers * (keys_and_values + sums);
 }

@@ -25,6 +25,7 @@ struct TextModelArguments {
   std::string dtype = "f32", device = "auto";
   std::optional<double> log_tolerance;  // empty: the model's
   bool evict_measured = false;
+  bool int8_cache = false;
 };
 void add_options(CLI::App& command, TextModelArguments& arguments);
 

@@ -150,6 +150,7 @@ void LayerCache::write(const at::Tensor& k,
                       .sums = pool_->sums(),
                       .norms = pool_->norms(),
                       .masses = pool_->masses(),
+                      .scales = pool_->scales(),
                       .pages = at::empty({G, num_pages}, at::kInt),
                       .first_slot = length_ % kPageTokens,
                       .k = k.contiguous(),
@@ -220,7 +221,7 @@ int64_t LayerCache::evict(const at::Tensor& logit_bound, double log_tolerance, i
                       "horizon",
                       horizon,
                       "between 0 and the cached length " + std::to_string(length_));
-  if (horizon == 0) return 0;
+  if (horizon == 0 || pool_->layout().int8) return 0;
   horizon = std::max(horizon, horizon_);  // the page of an earlier position may be gone
   const at::Tensor bounds = logit_bound.cpu().to(at::kDouble).contiguous();
   const PageValues masses = on_host(pool_->masses());
@@ -351,6 +352,12 @@ LayerCache::Gathered LayerCache::gather(int64_t kv_head) const {
 }
 
 LayerCache::Gathered LayerCache::gather(int64_t first_head, int64_t num_heads) const {
+  return gather_as(first_head, num_heads, pool_->layout().dtype);
+}
+
+LayerCache::Gathered LayerCache::gather_as(int64_t first_head,
+                                           int64_t num_heads,
+                                           at::ScalarType dtype) const {
   const int64_t group = pool_->layout().group, D = pool_->layout().head_dim, n = num_heads;
   Gathered result;
   result.begin = begin(first_head);
@@ -364,11 +371,17 @@ LayerCache::Gathered LayerCache::gather(int64_t first_head, int64_t num_heads) c
   const at::Tensor index = at::tensor(kept, at::kLong).to(pool_->layout().device);
   const int64_t num_pages = std::ssize(kept) / n, rows = num_pages * kPageTokens;
   const int64_t T = length_ - result.begin;
-  const auto in_order = [&](const at::Tensor& of_pages) {
-    return of_pages.index_select(0, index).view({n, rows, D}).narrow(1, 0, T).transpose(0, 1);
+  // which: keys 0, values 1
+  const auto in_order = [&](const at::Tensor& of_pages, int64_t which) {
+    at::Tensor kept_rows = of_pages.index_select(0, index);
+    if (pool_->layout().int8) {
+      const at::Tensor scales = pool_->scales().index_select(0, index).select(1, which);
+      kept_rows = kept_rows.to(at::kFloat).mul_(scales.unsqueeze(2)).to(dtype);
+    }
+    return kept_rows.view({n, rows, D}).narrow(1, 0, T).transpose(0, 1);
   };
-  result.k = in_order(pool_->keys());
-  result.v = in_order(pool_->values());
+  result.k = in_order(pool_->keys(), 0);
+  result.v = in_order(pool_->values(), 1);
   result.sums = pool_->sums()
                     .index_select(0, index)
                     .view({n, num_pages, group, kPageTokens})
@@ -381,13 +394,14 @@ LayerCache::Gathered LayerCache::gather(int64_t first_head, int64_t num_heads) c
 CacheSnapshot LayerCache::snapshot() const {
   const int64_t G = num_kv_heads(), group = pool_->layout().group, D = pool_->layout().head_dim;
   CacheSnapshot saved;
-  saved.k = at::zeros({length_, G, D}, pool_->keys().options());
-  saved.v = at::zeros({length_, G, D}, pool_->keys().options());
+  const at::ScalarType dtype = pool_->layout().int8 ? at::kFloat : pool_->layout().dtype;
+  saved.k = at::zeros({length_, G, D}, pool_->keys().options().dtype(dtype));
+  saved.v = at::zeros({length_, G, D}, pool_->keys().options().dtype(dtype));
   saved.sums = at::zeros({G * group, length_}, pool_->sums().options());
   for (int64_t g = 0; g < G; ++g) {
-    const Gathered kept = gather(g);
-    saved.k.select(1, g).slice(0, kept.begin).copy_(kept.k);
-    saved.v.select(1, g).slice(0, kept.begin).copy_(kept.v);
+    const Gathered kept = gather_as(g, 1, dtype);
+    saved.k.slice(1, g, g + 1).slice(0, kept.begin).copy_(kept.k);
+    saved.v.slice(1, g, g + 1).slice(0, kept.begin).copy_(kept.v);
     saved.sums.slice(0, g * group, (g + 1) * group).slice(1, kept.begin).copy_(kept.sums);
   }
   saved.evicted_pages = at::tensor(evicted_pages_, at::kLong);
@@ -402,10 +416,11 @@ LayerCache LayerCache::restore(std::shared_ptr<PagePool> pool, const CacheSnapsh
   const PageLayout layout = pool->layout();
   tensor::check_shape("cache restore", "k", snapshot.k, {{"T"}, {"G"}, {"D", layout.head_dim}});
   const int64_t T = snapshot.k.size(0), G = snapshot.k.size(1), H = G * layout.group;
-  tensor::check_dtype("cache restore", "k", snapshot.k, {layout.dtype});
+  const at::ScalarType dtype = layout.int8 ? at::kFloat : layout.dtype;
+  tensor::check_dtype("cache restore", "k", snapshot.k, {dtype});
   tensor::check_shape(
       "cache restore", "v", snapshot.v, {{"T", T}, {"G", G}, {"D", layout.head_dim}});
-  tensor::check_dtype("cache restore", "v", snapshot.v, {layout.dtype});
+  tensor::check_dtype("cache restore", "v", snapshot.v, {dtype});
   tensor::check_shape("cache restore", "sums", snapshot.sums, {{"H", H}, {"T", T}});
   tensor::check_shape("cache restore", "evicted_pages", snapshot.evicted_pages, {{"G", G}});
   tensor::check_shape("cache restore", "evicted_masses", snapshot.evicted_masses, {{"H", H}});

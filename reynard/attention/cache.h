@@ -33,7 +33,13 @@ struct PageLayout {
   at::ScalarType dtype = at::kFloat;  // of keys and values: f32 | bf16 | f16
   int64_t max_pages = 0;              // pages that may be in use at once; 0: no limit
   at::Device device = at::kCPU;       // where pages lie; tables stay on the host
+  // Keys and values are kept as int8, each row with a scale of its own (CPU). dtype is then that of
+  // queries and of what is appended.
+  bool int8 = false;
 };
+
+// Bytes of a key or value and its scale.
+int64_t row_bytes(const PageLayout& layout);
 
 // Storage of pages; page ids index the first dimension of its tensors.
 class PagePool {
@@ -57,16 +63,18 @@ class PagePool {
 
   const at::Tensor& keys() const { return keys_; }      // (P, 64, D)
   const at::Tensor& values() const { return values_; }  // (P, 64, D)
+  const at::Tensor& scales() const { return scales_; }  // (P, 2, 64) f32 of int8 rows: keys, values
   const at::Tensor& sums() const { return sums_; }      // (P, group, 64) f64
   const at::Tensor& norms() const { return norms_; }    // (P) f32: >= every key's norm in the page
   const at::Tensor& masses() const { return masses_; }  // (P, group) f64: >= log sum_j exp(-c_j)
 
  private:
+  std::vector<at::Tensor*> storage();
   void grow(int64_t capacity);
   int32_t free_page(int32_t last) const;
 
   PageLayout layout_;
-  at::Tensor keys_, values_, sums_, norms_, masses_;
+  at::Tensor keys_, values_, scales_, sums_, norms_, masses_;
   std::vector<int32_t> users_;
   // Pages come in stretches of neighbours: those without a user, and those with users and room.
   std::vector<int64_t> free_in_stretch_;
@@ -77,7 +85,7 @@ class PagePool {
 // The content of a LayerCache as plain tensors, to be saved or moved to another pool. Evicted
 // positions hold zeros.
 struct CacheSnapshot {
-  at::Tensor k, v;            // (T, G, D)
+  at::Tensor k, v;            // (T, G, D) in the pool's dtype; f32 of int8 pages
   at::Tensor sums;            // (H, T) f64
   at::Tensor evicted_pages;   // (G) i64
   at::Tensor evicted_masses;  // (H) f64
@@ -114,6 +122,7 @@ class LayerCache {
   // can never be truncated again.
   //   logit_bound (H) f32: |scale q.k| <= bound for every later query too, that is from QK-norm
   //   weights; with bounds measured on past queries the result is a heuristic
+  // Frees nothing of int8 pages: bounds from weights do not hold for rounded keys.
   // Returns the number of pages dropped by this sequence (other users keep theirs).
   int64_t evict(const at::Tensor& logit_bound, double log_tolerance, int64_t horizon);
 
@@ -148,11 +157,13 @@ class LayerCache {
     at::Tensor k, v, sums;
     int64_t begin = 0;  // position of the first gathered token
   };
+  // Rows of int8 pages come in the pool's dtype.
   Gathered gather(int64_t kv_head) const;
   // The same of n adjacent heads that begin alike: (T', n, D), (T', n, D), (n * group, T').
   Gathered gather(int64_t first_head, int64_t num_heads) const;
 
  private:
+  Gathered gather_as(int64_t first_head, int64_t num_heads, at::ScalarType dtype) const;
   void release_all();
   void prepare_pages(int64_t new_length);
   void write(const at::Tensor& k,

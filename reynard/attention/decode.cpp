@@ -112,7 +112,7 @@ DecodeArguments decode_arguments(const DecodeBatch& batch,
   a.q = batch.is_all_of(q)
             ? q.contiguous()
             : q.index_select(0, at::tensor(batch.rows, at::kLong).to(q.device())).contiguous();
-  a.keys = pool.keys(), a.values = pool.values();
+  a.keys = pool.keys(), a.values = pool.values(), a.scales = pool.scales();
   a.sums = pool.sums(), a.norms = pool.norms(), a.masses = pool.masses();
   a.lengths = at::empty({S}, at::kLong);
   a.first_key = at::empty({S}, at::kInt);
@@ -394,10 +394,13 @@ TORCH_LIBRARY_IMPL(reynard, Meta, m) {
 PagedOutput paged_attention(const at::Tensor& q,
                             std::span<const int64_t> offsets,
                             std::span<const LayerCache* const> caches,
-                            const at::Tensor& logit_bound,
+                            const at::Tensor& given_bound,
                             int64_t window,
                             const AttentionOptions& options) {
-  check_paged(q, offsets, caches, logit_bound, window);
+  check_paged(q, offsets, caches, given_bound, window);
+  // What weights bound are the keys before they were rounded: measured norms are of the stored
+  // ones.
+  const at::Tensor logit_bound = caches[0]->pool()->layout().int8 ? at::Tensor() : given_bound;
   DecodeBatch batch;
   for (size_t s = 0; s < caches.size(); ++s) {
     if (offsets[s + 1] - offsets[s] != 1) continue;

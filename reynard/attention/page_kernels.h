@@ -15,8 +15,9 @@ namespace reynard::attention {
 // device.
 struct DecodeArguments {
   at::Tensor q;       // (S, H, D) contiguous
-  at::Tensor keys;    // (P, 64, D) dtype of q
+  at::Tensor keys;    // (P, 64, D) dtype of q, or int8 with scales
   at::Tensor values;  // (P, 64, D)
+  at::Tensor scales;  // (P, 2, 64) f32 of each row of keys and of values, or undefined
   at::Tensor sums;    // (P, H/G, 64) f64, or undefined: no bias
   at::Tensor norms;   // (P) f32, needed for pruning without logit_bound
   at::Tensor masses;  // (P, H/G) f64: log sum_j exp(-c_j), needed for pruning
@@ -43,6 +44,7 @@ struct DecodeOutput {
 // the last token; a page whose first slot is written starts with empty bounds.
 struct PageWrite {
   at::Tensor keys, values, sums, norms, masses;  // the pool's, on one device with the rest
+  at::Tensor scales;                             // of int8 pages, or undefined
   at::Tensor pages;  // (G, N) i32 on the CPU: the pages of the tokens; -1: evicted, not written
   int64_t first_slot = 0;  // of the first token in its page
   at::Tensor k, v;         // (T, G, D) contiguous

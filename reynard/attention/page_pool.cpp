@@ -35,6 +35,11 @@ at::Tensor enlarged(const at::Tensor& t, int64_t capacity) {
 
 }  // namespace
 
+int64_t row_bytes(const PageLayout& layout) {
+  if (layout.int8) return layout.head_dim + static_cast<int64_t>(sizeof(float));
+  return layout.head_dim * static_cast<int64_t>(c10::elementSize(layout.dtype));
+}
+
 PagePool::PagePool(const PageLayout& layout) : layout_(layout) {
   using tensor::check_value;
   check_value(layout.head_dim > 0, "PagePool", "head_dim", layout.head_dim, "at least 1");
@@ -42,17 +47,30 @@ PagePool::PagePool(const PageLayout& layout) : layout_(layout) {
   check_value(layout.max_pages >= 0, "PagePool", "max_pages", layout.max_pages, "0 or more");
   const auto there = at::TensorOptions(layout.device);
   const auto f64 = there.dtype(at::kDouble);
-  keys_ = at::empty({0, kPageTokens, layout.head_dim}, there.dtype(layout.dtype));
-  values_ = at::empty({0, kPageTokens, layout.head_dim}, there.dtype(layout.dtype));
+  check_value(!layout.int8 || layout.device.is_cpu(),
+              "PagePool",
+              "device of int8 pages",
+              layout.device.str(),
+              "cpu; a GPU keeps pages in the dtype of its products");
+  const auto rows = there.dtype(layout.int8 ? at::kChar : layout.dtype);
+  keys_ = at::empty({0, kPageTokens, layout.head_dim}, rows);
+  values_ = at::empty({0, kPageTokens, layout.head_dim}, rows);
+  if (layout.int8) scales_ = at::empty({0, 2, kPageTokens}, there.dtype(at::kFloat));
   sums_ = at::empty({0, layout.group, kPageTokens}, f64);
   norms_ = at::empty({0}, there.dtype(at::kFloat));
   masses_ = at::empty({0, layout.group}, f64);
 }
 
+std::vector<at::Tensor*> PagePool::storage() {
+  std::vector<at::Tensor*> all = {&keys_, &values_, &sums_, &norms_, &masses_};
+  if (scales_.defined()) all.push_back(&scales_);
+  return all;
+}
+
 void PagePool::grow(int64_t capacity) {
   const int64_t old_capacity = keys_.size(0);
   if (layout_.max_pages > 0) capacity = std::min(capacity, layout_.max_pages);
-  for (at::Tensor* t : {&keys_, &values_, &sums_, &norms_, &masses_}) *t = enlarged(*t, capacity);
+  for (at::Tensor* t : storage()) *t = enlarged(*t, capacity);
   users_.resize(capacity, 0);
   for (int64_t page = old_capacity; page < capacity; page += kStretchPages) {
     const auto stretch = static_cast<int32_t>(std::ssize(free_in_stretch_));
@@ -107,9 +125,7 @@ void PagePool::release(int32_t page) {
 
 int32_t PagePool::copy_for_writing(int32_t page) {
   const int32_t copy = allocate();
-  for (const at::Tensor& t : {keys_, values_, sums_, norms_, masses_}) {
-    t.select(0, copy).copy_(t.select(0, page));
-  }
+  for (const at::Tensor* t : storage()) t->select(0, copy).copy_(t->select(0, page));
   release(page);
   return copy;
 }

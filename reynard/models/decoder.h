@@ -89,6 +89,10 @@ class Decoder {
   // dtype of products, and so of caches.
   void set_read_only(at::ScalarType products);
   at::ScalarType compute_dtype() const { return compute_dtype_; }
+
+  // Whether caches of this decoder keep keys and values as int8 (CPU; make_page_pool).
+  void set_int8_cache(bool on) { int8_cache_ = on; }
+  bool int8_cache() const { return int8_cache_; }
   // Copies masters into compute copies; the optimizer calls it after each step.
   void refresh_compute();
 
@@ -101,6 +105,7 @@ class Decoder {
   std::vector<std::shared_ptr<Block>> blocks_;
   at::ScalarType compute_dtype_ = at::kFloat;
   bool measured_eviction_ = false;
+  bool int8_cache_ = false;
 };
 
 }  // namespace reynard::models

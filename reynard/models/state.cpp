@@ -31,7 +31,8 @@ std::shared_ptr<attention::PagePool> make_page_pool(const Decoder& decoder, int6
                             .group = config.attention.num_heads / config.num_kv_heads(),
                             .dtype = decoder.compute_dtype(),
                             .max_pages = max_pages,
-                            .device = decoder.device()});
+                            .device = decoder.device(),
+                            .int8 = decoder.int8_cache()});
 }
 
 SequenceState::SequenceState(const Decoder& decoder, std::shared_ptr<attention::PagePool> pool) {
@@ -87,12 +88,11 @@ void SequenceState::truncate(int64_t length) {
 
 CacheUse SequenceState::cache_use() const {
   const attention::PageLayout& layout = layers_[0].cache.pool()->layout();
-  const auto element_bytes = static_cast<int64_t>(c10::elementSize(layout.dtype));
+  const int64_t row_bytes = attention::row_bytes(layout);
   const auto sum_bytes = static_cast<int64_t>(sizeof(double));
   CacheUse use{.pages_kept = {},
                .pages_seen = (length() + attention::kPageTokens - 1) / attention::kPageTokens,
-               .page_bytes = attention::kPageTokens *
-                             (2 * layout.head_dim * element_bytes + layout.group * sum_bytes),
+               .page_bytes = attention::kPageTokens * (2 * row_bytes + layout.group * sum_bytes),
                .log_evicted_share = -std::numeric_limits<double>::infinity()};
   for (const Layer& layer : layers_) {
     std::vector<int64_t>& kept = use.pages_kept.emplace_back();

@@ -107,6 +107,18 @@ TEST(GenerateCommand, StatsCountWhatEvictionFreed) {
   EXPECT_NE(people.errors.find("pages kept of 10"), std::string::npos) << people.errors;
 }
 
+TEST(GenerateCommand, CachesOfInt8TakeLessMemory) {
+  const ModelFolder model;
+  std::vector<std::string> arguments = {
+      std::string(600, 'x'), "-m", "5", "--ignore-eos", "--stats"};
+  const json wide = model.generate_json(arguments);
+  arguments.emplace_back("--int8-cache");
+  const json narrow = model.generate_json(arguments);
+  EXPECT_LT(narrow[0]["stats"]["cache"]["bytes_kept"].get<double>(),
+            0.6 * wide[0]["stats"]["cache"]["bytes_kept"].get<double>());
+  EXPECT_EQ(narrow[0]["text"], model.generate_json(arguments)[0]["text"]);
+}
+
 TEST(GenerateCommand, EvictionWithoutQKNormIsAskedForAndAHeuristic) {
   const ModelFolder model(models::QKNorm::kNone);
   const std::string prompt(600, 'x');

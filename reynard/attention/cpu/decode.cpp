@@ -123,6 +123,7 @@ struct Call {
     PageRun run;
     run.keys = a.keys.const_data_ptr();
     run.element = element_of(a.keys.scalar_type());
+    run.scales = a.scales.defined() ? a.scales.const_data_ptr<float>() : nullptr;
     run.D = D;
     run.group = group;
     run.sums = sums;

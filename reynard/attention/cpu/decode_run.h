@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 namespace reynard::attention::cpu {
@@ -305,21 +306,32 @@ template <class Value, int64_t kHeadDim = 0>
 struct InPlace {
   using Element = Value;
   static constexpr bool kAsks = true;
-  Rows<Value, kHeadDim> operator()(const Value* rows, int64_t head_dim, float* /*wide*/) const {
+  Rows<Value, kHeadDim> operator()(const Value* rows,
+                                   const float* /*scales*/,
+                                   int64_t head_dim,
+                                   float* /*wide*/) const {
     return {rows, head_dim};
   }
 };
-// ... others as f32, padded with zeros.
+// ... others, and rows of int8 times their scales, as f32, padded with zeros.
 template <class Value>
 struct Widened {
   using Element = float;
   static constexpr bool kAsks = false;
-  Rows<float> operator()(const Value* rows, int64_t head_dim, float* wide) const {
+  Rows<float> operator()(const Value* rows,
+                         const float* scales,
+                         int64_t head_dim,
+                         float* wide) const {
     const int64_t length = DecodeScratch::padded(head_dim);
     if (!rows) return {nullptr, length};
     for (int64_t t = 0; t < kKeysPerPage; ++t) {
+      const Value* from = rows + t * head_dim;
       float* to = wide + t * length;
-      for (int64_t d = 0; d < head_dim; ++d) to[d] = to_float(rows[t * head_dim + d]);
+      if constexpr (std::is_same_v<Value, int8_t>) {
+        for (int64_t d = 0; d < head_dim; ++d) to[d] = static_cast<float>(from[d]) * scales[t];
+      } else {
+        for (int64_t d = 0; d < head_dim; ++d) to[d] = to_float(from[d]);
+      }
       for (int64_t d = head_dim; d < length; ++d) to[d] = 0;
     }
     return {wide, length};
@@ -365,6 +377,10 @@ void decode_pages(const PageRun& run,
     const auto* first = static_cast<const Value*>(pool);
     return first ? first + page * page_values : nullptr;
   };
+  // which: keys 0, values 1
+  const auto scales_of = [&](int32_t page, int64_t which) {
+    return run.scales ? run.scales + (2 * page + which) * kKeysPerPage : nullptr;
+  };
   const KeyRange all = union_of_ranges(run);
   for (int64_t n = all.begin / kKeysPerPage; n * kKeysPerPage < all.end; ++n) {
     const int32_t page = run.pages[n];
@@ -374,8 +390,9 @@ void decode_pages(const PageRun& run,
       const double* sums = run.sums + next * run.group * kKeysPerPage;
       for (int64_t t = 0; t < run.group * kKeysPerPage; t += 8) prefetch(sums + t);
     }
-    const auto keys = access(rows_of(run.keys, page), run.D, s.wide_keys());
-    const auto values = access(rows_of(run.values, page), run.D, s.wide_values(run.D));
+    const auto keys = access(rows_of(run.keys, page), scales_of(page, 0), run.D, s.wide_keys());
+    const auto values =
+        access(rows_of(run.values, page), scales_of(page, 1), run.D, s.wide_values(run.D));
     bool first = true;
     for (int64_t h = 0; h < run.group; ++h) {
       const KeyRange range = {max_of(run.ranges[h].begin - n * kKeysPerPage, 0),
@@ -420,6 +437,7 @@ void decode_in_place(const PageRun& run, const RunSoftmax& result, DecodeScratch
 inline void decode_run(const PageRun& run, const RunSoftmax& result, char* scratch) {
   const FlushDenormals flush;
   auto& s = *reinterpret_cast<DecodeScratch*>(scratch);
+  if (run.scales) return decode_pages<int8_t>(run, result, Widened<int8_t>{}, s);
   switch (run.element) {
     case Element::kFloat:
       if (run.D % kBundle<float> == 0) return decode_in_place<float>(run, result, s);

@@ -86,6 +86,7 @@ struct PageRun {
   const void* keys = nullptr;    // (P, 64, D)
   const void* values = nullptr;  // (P, 64, D); null: only the sums of weights are wanted
   Element element = Element::kFloat;
+  const float* scales = nullptr;   // (P, 2, 64) of rows of int8, keys and values; null: element
   int64_t D = 0, group = 1;        // H/G heads
   const double* sums = nullptr;    // (P, group, 64), or null: no bias
   const int32_t* pages = nullptr;  // (num_pages) ids, of which none that is read is negative

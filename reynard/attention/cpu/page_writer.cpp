@@ -7,9 +7,11 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 namespace reynard::attention::cpu {
 
@@ -31,6 +33,9 @@ at::Tensor running_sums(const PageWrite& w) {
   return sums;
 }
 
+// Below it rows are zeros: scales and their multiples stay normal numbers.
+constexpr float kSmallestScale = 1e-30F;
+
 // In eight sums, so that additions need not wait for each other.
 template <class Value>
 double sum_of_squares(const Value* x, int64_t width) {
@@ -41,6 +46,43 @@ double sum_of_squares(const Value* x, int64_t width) {
     sums[i % kSums] += value * value;
   }
   return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
+}
+
+// A row of any dtype in f32.
+template <class Value>
+void widen(const Value* from, std::vector<float>& to) {
+  for (size_t i = 0; i < to.size(); ++i) to[i] = static_cast<float>(from[i]);
+}
+void widen(at::ScalarType dtype, const void* from, std::vector<float>& to) {
+  switch (dtype) {
+    case at::kBFloat16:
+      return widen(static_cast<const at::BFloat16*>(from), to);
+    case at::kHalf:
+      return widen(static_cast<const at::Half*>(from), to);
+    default:
+      return widen(static_cast<const float*>(from), to);
+  }
+}
+
+// The row as multiples of a scale, which is returned: the nearest ones, 127 for the largest value.
+// The scale has 16 significant bits, so that multiples are f32 numbers, and rounding those again
+// gives the same codes and scale. Rows with values that are not finite become NaN.
+float round_to_int8(const std::vector<float>& row, int8_t* codes) {
+  float largest = 0;
+  for (const float x : row) {
+    if (!(std::abs(x) <= largest)) largest = std::abs(x);
+  }
+  if (!std::isfinite(largest)) {
+    std::fill_n(codes, row.size(), int8_t{0});
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  constexpr uint32_t kDropped = 0xff;
+  const auto bits = std::bit_cast<uint32_t>(std::max(largest / 127, kSmallestScale));
+  const auto scale = std::bit_cast<float>((bits + kDropped) & ~kDropped);
+  for (size_t i = 0; i < row.size(); ++i) {
+    codes[i] = static_cast<int8_t>(std::nearbyint(row[i] / scale));
+  }
+  return scale;
 }
 
 double sum_of_squares(at::ScalarType dtype, const void* row, int64_t width) {
@@ -57,17 +99,34 @@ double sum_of_squares(at::ScalarType dtype, const void* row, int64_t width) {
 // One token of one kv head into its place of a page, with the page's bounds.
 struct TokenWriter {
   const PageWrite& to;
-  int64_t group, row_bytes;
+  int64_t group, row_bytes;  // of k and v
+  std::vector<float> wide;   // a row that is rounded
 
   explicit TokenWriter(const PageWrite& w)
       : to(w),
         group(w.sums.size(1)),
-        row_bytes(w.k.size(2) * static_cast<int64_t>(w.k.element_size())) {}
+        row_bytes(w.k.size(2) * static_cast<int64_t>(w.k.element_size())),
+        wide(w.k.size(2)) {}
 
-  void key_and_value(int32_t page, int64_t slot, const void* k, const void* v) const {
+  // Returns the squared norm of the key as it is kept.
+  double key_and_value(int32_t page, int64_t slot, const void* k, const void* v) {
+    const int64_t D = to.k.size(2);
+    if (to.scales.defined()) {
+      const int64_t row = page * kPageTokens + slot;
+      float* scales = to.scales.mutable_data_ptr<float>() + page * 2 * kPageTokens + slot;
+      auto* codes = to.keys.mutable_data_ptr<int8_t>() + row * D;
+      widen(to.v.scalar_type(), v, wide);
+      scales[kPageTokens] = round_to_int8(wide, to.values.mutable_data_ptr<int8_t>() + row * D);
+      widen(to.k.scalar_type(), k, wide);
+      *scales = round_to_int8(wide, codes);
+      double squares = 0;
+      for (int64_t d = 0; d < D; ++d) squares += static_cast<double>(codes[d] * codes[d]);
+      return squares * *scales * *scales;
+    }
     const int64_t offset = (page * kPageTokens + slot) * row_bytes;
     std::memcpy(static_cast<char*>(to.keys.mutable_data_ptr()) + offset, k, row_bytes);
     std::memcpy(static_cast<char*>(to.values.mutable_data_ptr()) + offset, v, row_bytes);
+    return sum_of_squares(to.k.scalar_type(), k, D);
   }
   void norm(int32_t page, int64_t slot, double squares) const {
     float& largest = to.norms.mutable_data_ptr<float>()[page];
@@ -90,7 +149,7 @@ struct TokenWriter {
 void write_pages(const PageWrite& w) {
   const int64_t T = w.k.size(0), G = w.k.size(1), H = w.last_sums.size(0), N = w.pages.size(1);
   const at::Tensor sums = w.token_sums.defined() ? w.token_sums : running_sums(w);
-  const TokenWriter writer(w);
+  TokenWriter writer(w);
   const auto* keys = static_cast<const char*>(w.k.const_data_ptr());
   const auto* values = static_cast<const char*>(w.v.const_data_ptr());
   const auto* c = sums.const_data_ptr<double>();
@@ -101,8 +160,8 @@ void write_pages(const PageWrite& w) {
           w.pages.const_data_ptr<int32_t>()[g * N + (w.first_slot + t) / kPageTokens];
       if (page < 0) continue;
       const int64_t offset = (t * G + g) * writer.row_bytes;
-      writer.key_and_value(page, slot, keys + offset, values + offset);
-      writer.norm(page, slot, sum_of_squares(w.k.scalar_type(), keys + offset, w.k.size(2)));
+      const double squares = writer.key_and_value(page, slot, keys + offset, values + offset);
+      writer.norm(page, slot, squares);
       for (int64_t h = 0; h < writer.group; ++h) {
         writer.sum(page, h, slot, c[(g * writer.group + h) * T + t]);
       }

@@ -16,7 +16,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isneginf.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randperm.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -100,6 +102,40 @@ TEST_P(Decode, StaysInTheErrorBudget) {
       in.first_key = at::full({shape.B, 1}, shape.Tk / 2, at::kInt);
       expect_decode_within_budget(in);
     }
+  }
+}
+
+// Rows of multiples, up to 127, of a power of two: int8 pages keep them exactly.
+at::Tensor rows_of_codes(const at::Tensor& like) {
+  const at::Tensor codes = at::randint(-127, 128, like.sizes(), at::kFloat);
+  const at::Tensor exponents = at::randint(-7, -4, like.sizes().slice(0, 3), at::kFloat);
+  return codes * exponents.exp2().unsqueeze(3);
+}
+
+// Pages of such rows as int8; what no token fills has the scale NaN.
+at::Tensor take_codes(at::Tensor& pages) {
+  const at::Tensor is_free = pages.isnan().any(-1);
+  const at::Tensor rows = pages.nan_to_num(0);
+  const at::Tensor scales = (rows.abs().amax(-1) / 127).clamp_min(1e-9).log2().ceil().exp2();
+  pages = (rows / scales.unsqueeze(2)).to(at::kChar);
+  return scales.masked_fill(is_free, kNaN);
+}
+
+TEST_P(Decode, OfInt8PagesStaysInTheErrorBudget) {
+  for (const int64_t D : {64, 128, 80, 37}) {
+    SCOPED_TRACE("D" + std::to_string(D));
+    AttentionInputs in = random_inputs({.B = 2, .Tq = 1, .Tk = 1100, .H = 4, .G = 2, .D = D},
+                                       at::kFloat,
+                                       /*seed=*/5,
+                                       /*gate_mean=*/5);
+    in.k = rows_of_codes(in.k), in.v = rows_of_codes(in.v);
+    DecodeArguments a = in_shuffled_pages(in);
+    const at::Tensor key_scales = take_codes(a.keys), value_scales = take_codes(a.values);
+    a.scales = at::stack({key_scales, value_scales}, 1).contiguous();
+    const DecodeOutput result = decode(a);
+    const auto naive = test::run_reference(in), exact = test::run_reference(test::in_double(in));
+    EXPECT_WITHIN_BUDGET(result.out, naive.out.select(1, 0), exact.out.select(1, 0));
+    EXPECT_WITHIN_BUDGET(result.lse, naive.lse.select(2, 0), exact.lse.select(2, 0));
   }
 }
 

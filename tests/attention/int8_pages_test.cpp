@@ -1,0 +1,168 @@
+// Pages that keep keys and values as int8 (CPU): what they keep, and that all of the cache's paths
+// read exactly that.
+
+#include "reynard/attention/cache.h"
+#include "reynard/attention/decode.h"
+#include "tests/support/attention_inputs.h"
+#include "tests/support/compare.h"
+#include "tests/support/errors.h"
+
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <vector>
+
+namespace reynard::attention {
+namespace {
+
+using test::AttentionInputs;
+
+constexpr int64_t H = 4, G = 2, D = 64;
+
+std::shared_ptr<PagePool> pool_of(at::ScalarType dtype, bool int8) {
+  return std::make_shared<PagePool>(
+      PageLayout{.head_dim = D, .group = H / G, .dtype = dtype, .int8 = int8});
+}
+
+AttentionInputs text(int64_t T, at::ScalarType dtype, double gate_mean = 2) {
+  return test::random_inputs(
+      {.B = 1, .Tq = T, .Tk = T, .H = H, .G = G, .D = D}, dtype, 7, gate_mean);
+}
+
+void read(LayerCache& cache, const AttentionInputs& in, int64_t begin, int64_t end) {
+  cache.append(in.k[0].slice(0, begin, end),
+               in.v[0].slice(0, begin, end),
+               in.log_gate[0].slice(0, begin, end));
+}
+
+PagedOutput answer(const LayerCache& cache,
+                   const AttentionInputs& in,
+                   int64_t num_queries = 1,
+                   const at::Tensor& bound = {},
+                   const AttentionOptions& options = {}) {
+  const LayerCache* caches[] = {&cache};
+  const int64_t offsets[] = {0, num_queries};
+  const int64_t end = cache.length();
+  return paged_attention(
+      in.q[0].slice(0, end - num_queries, end), offsets, caches, bound, 0, options);
+}
+
+// The same text in f32 pages, with the rows that an int8 cache keeps.
+AttentionInputs as_kept(const AttentionInputs& in, const LayerCache& cache) {
+  const CacheSnapshot kept = cache.snapshot();
+  AttentionInputs result = in;
+  result.q = in.q.to(at::kFloat);
+  result.k = kept.k.unsqueeze(0);
+  result.v = kept.v.unsqueeze(0);
+  return result;
+}
+
+void expect_rounded(const at::Tensor& kept, const at::Tensor& given) {
+  const at::Tensor wide = given.to(at::kFloat);
+  const at::Tensor half_step = wide.abs().amax(-1, /*keepdim=*/true) / 254;
+  EXPECT_TRUE(((kept - wide).abs() <= half_step * 1.0001).all().item<bool>());
+}
+
+TEST(Int8Pages, KeepEachValueToHalfAStep) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const AttentionInputs in = text(200, dtype);
+    LayerCache cache(pool_of(dtype, true), G);
+    read(cache, in, 0, 130);
+    read(cache, in, 130, 200);
+    const CacheSnapshot kept = cache.snapshot();
+    expect_rounded(kept.k, in.k[0]);
+    expect_rounded(kept.v, in.v[0]);
+  }
+}
+
+TEST(Int8Pages, AreAttendedToAsTheRowsThatTheyKeep) {
+  const int64_t T = 1300;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const double tolerance = dtype == at::kFloat ? 1e-5 : 2e-2;
+    const AttentionInputs in = text(T, dtype);
+    LayerCache cache(pool_of(dtype, true), G);
+    read(cache, in, 0, T);
+    const AttentionInputs kept = as_kept(in, cache);
+    LayerCache wide(pool_of(at::kFloat, false), G);
+    read(wide, kept, 0, T);
+    for (const int64_t queries : {1, 70}) {  // decoded, and a chunk of a prompt
+      const PagedOutput ours = answer(cache, in, queries), theirs = answer(wide, kept, queries);
+      EXPECT_TENSORS_NEAR(ours.out.to(at::kFloat), theirs.out, tolerance, tolerance);
+      EXPECT_TENSORS_NEAR(ours.lse, theirs.lse, tolerance, tolerance);
+    }
+  }
+}
+
+TEST(Int8Pages, ForksTruncationsAndSnapshotsAreTheSameText) {
+  const AttentionInputs in = text(300, at::kBFloat16);
+  LayerCache straight(pool_of(at::kBFloat16, true), G);
+  read(straight, in, 0, 300);
+  const PagedOutput expected = answer(straight, in);
+  LayerCache cache(pool_of(at::kBFloat16, true), G);
+  read(cache, in, 0, 250);
+  LayerCache fork = cache.fork();
+  read(fork, in, 250, 300);
+  EXPECT_BITWISE_EQUAL(answer(fork, in).out, expected.out);
+  read(cache, in, 200, 230);  // other tokens, forgotten again
+  cache.truncate(250);
+  read(cache, in, 250, 300);
+  EXPECT_BITWISE_EQUAL(answer(cache, in).out, expected.out);
+  const LayerCache restored =
+      LayerCache::restore(pool_of(at::kBFloat16, true), straight.snapshot());
+  EXPECT_BITWISE_EQUAL(answer(restored, in).out, expected.out);
+  EXPECT_BITWISE_EQUAL(answer(restored, in).lse, expected.lse);
+}
+
+// Bounds from weights are of keys before they are rounded, which may be longer then.
+TEST(Int8Pages, ArePrunedByTheNormsOfWhatTheyKeep) {
+  const AttentionInputs in = text(1000, at::kFloat, /*gate_mean=*/0);
+  LayerCache cache(pool_of(at::kFloat, true), G);
+  read(cache, in, 0, 1000);
+  const AttentionOptions pruned = {0, -10, PruningRule::kTight};
+  const at::Tensor too_small = at::full({H}, 1e-3F, at::kFloat);
+  const PagedOutput measured = answer(cache, in, 1, {}, pruned);
+  EXPECT_BITWISE_EQUAL(answer(cache, in, 1, too_small, pruned).start, measured.start);
+  EXPECT_TENSORS_NEAR(measured.out, answer(cache, in).out, 1e-3, 1e-3);
+  EXPECT_EQ(cache.evict(too_small, -10, 1000), 0);
+
+  const int64_t skipped = measured.start.min().item<int32_t>() / kPageTokens;
+  ASSERT_GT(skipped, 5);
+  for (int64_t g = 0; g < G; ++g) {
+    for (int64_t n = 0; n < std::min<int64_t>(skipped, 1000 / kPageTokens - 1); ++n) {
+      cache.pool()->scales()[cache.pages(g)[n]].fill_(std::numeric_limits<float>::quiet_NaN());
+    }
+  }
+  EXPECT_BITWISE_EQUAL(answer(cache, in, 1, {}, pruned).out, measured.out);
+}
+
+TEST(Int8Pages, RowsOfZerosStayAndWhatIsNotFiniteShows) {
+  AttentionInputs in = text(100, at::kFloat);
+  in.k[0][3].zero_();
+  in.v[0][4].zero_();
+  LayerCache cache(pool_of(at::kFloat, true), G);
+  read(cache, in, 0, 100);
+  EXPECT_EQ(cache.snapshot().k[3].abs().max().item<float>(), 0);
+  EXPECT_EQ(cache.snapshot().v[4].abs().max().item<float>(), 0);
+  EXPECT_TRUE(answer(cache, in).out.isfinite().all().item<bool>());
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    AttentionInputs broken = text(100, at::kFloat);
+    broken.k[0][90].fill_(bad);
+    LayerCache other(pool_of(at::kFloat, true), G);
+    read(other, broken, 0, 100);
+    EXPECT_TRUE(answer(other, broken).out.isnan().all().item<bool>());
+  }
+}
+
+TEST(Int8Pages, AreForTheCpu) {
+  const PageLayout on_gpu = {.head_dim = D, .device = at::Device(at::kCUDA, 0), .int8 = true};
+  EXPECT_THROW(PagePool{on_gpu}, Error);
+}
+
+}  // namespace
+}  // namespace reynard::attention
