@@ -5,9 +5,12 @@
 #include "tests/support/attention_inputs.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -128,6 +131,21 @@ TEST(LongRowBudget, HoldsWhereKeysAreTakenInGroups) {
 TEST(LongRowBudget, HoldsForManyKeys) {
   expect_within_budget(
       random_inputs({.B = 1, .Tq = 300, .Tk = 8200, .H = 1, .G = 1, .D = 128}, at::kBFloat16));
+}
+
+// All keys but one have the same weight, a third of that one's: additions of equal sums round the
+// same way a thousand times.
+TEST(LongRowBudget, HoldsWhereManyWeightsAreEqual) {
+  constexpr int64_t kDim = 16;
+  AttentionInputs in =
+      random_inputs({.B = 1, .Tq = 3, .Tk = 65536, .H = 1, .G = 1, .D = kDim}, at::kFloat);
+  in.log_gate = at::Tensor();
+  in.q = at::ones_like(in.q);
+  in.k = at::zeros_like(in.k);
+  in.k.select(1, 65533).fill_(std::log(3.0) / std::sqrt(static_cast<double>(kDim)));
+  const double exact = std::log(65533 + 3.0);  // of the first query, which sees 65,534 keys
+  const double ours = run_attention(in).lse.flatten()[0].item<double>();
+  EXPECT_NEAR(ours, exact, 1e-6);  // one ulp
 }
 
 INSTANTIATE_TEST_SUITE_P(Attention,

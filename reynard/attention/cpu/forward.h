@@ -34,8 +34,9 @@ struct ForwardScratch {
   alignas(64) float scores[kKeys * kQueries];                   // [key][query]
   alignas(64) typename Tiles::Value weights[kKeys * kQueries];  // P as the right factor
   alignas(64) float tile_max[kQueries];
-  alignas(64) float max[kQueries];  // m, base 2
-  alignas(64) float sum[kQueries];  // of P before rounding
+  alignas(64) float max[kQueries];   // m, base 2
+  alignas(64) float sum[kQueries];   // of P before rounding
+  alignas(64) float lost[kQueries];  // what its additions have rounded off
 
   // Two blocks of [padded D][query] follow.
   typename Tiles::Value* query_lanes() {
@@ -91,6 +92,15 @@ void edge_logits(ForwardScratch<Tiles>& s, KeySpan span, float scale2) {
   }
 }
 
+// Adds a tile's sums of P. Each of many tiles may round the same way, so what is lost is kept
+// (Knuth's two-sum).
+template <class Tiles>
+void add_to_sums(ForwardScratch<Tiles>& s, int64_t query, Vec of_tile) {
+  const Vec before = load(s.sum + query), sum = before + of_tile, added = sum - before;
+  store(s.sum + query, sum);
+  store(s.lost + query, load(s.lost + query) + ((before - (sum - added)) + (of_tile - added)));
+}
+
 // m = tile_max where that is more than kSlack above it; O and the sums are rescaled.
 template <class Tiles>
 void raise_max(ForwardScratch<Tiles>& s, Matrix<float> sums, int64_t padded_dim) {
@@ -104,6 +114,7 @@ void raise_max(ForwardScratch<Tiles>& s, Matrix<float> sums, int64_t padded_dim)
     const Vec factor = raise ? exp2<6>(old - raised) : splat(1.0f);
     store(s.max + q, raised);
     store(s.sum + q, load(s.sum + q) * factor);
+    store(s.lost + q, load(s.lost + q) * factor);
     for (int64_t d = 0; d < padded_dim; ++d) {
       float* o = out + d * Tiles::kPanel;
       store(o, load(o) * factor);
@@ -136,10 +147,7 @@ void weigh(ForwardScratch<Tiles>& s, int64_t count, bool edge) {
         sum[v] += even + odd;
       }
     }
-    for (int v = 0; v < kVectors; ++v) {
-      const int64_t lane = q + v * kLanes;
-      store(s.sum + lane, load(s.sum + lane) + sum[v]);
-    }
+    for (int v = 0; v < kVectors; ++v) add_to_sums(s, q + v * kLanes, sum[v]);
   }
 }
 
@@ -184,9 +192,7 @@ bool weigh_products(ForwardScratch<Tiles>& s,
   for (int64_t q = 0; q < kQueries; q += kLanes) {
     if (any(load(sum + q) > splat(kLargestSum))) return false;
   }
-  for (int64_t q = 0; q < kQueries; q += kLanes) {
-    store(s.sum + q, load(s.sum + q) + load(sum + q));
-  }
+  for (int64_t q = 0; q < kQueries; q += kLanes) add_to_sums(s, q, load(sum + q));
   return true;
 }
 
@@ -254,11 +260,10 @@ void write_lse(const ForwardParams& params,
   const int64_t num_rows = min_of(Tiles::kQueries, p.Tq - first);
   float* lse = params.lse + (b * p.H + h) * p.Tq + first;
   for (int64_t i = 0; i < num_rows; ++i) {
-    const bool nothing = s.sum[i] == 0;
-    lse[i] = nothing ? -kInfinity
-                     : static_cast<float>(s.max[i] * kLn2Exact +
-                                          __builtin_log(static_cast<double>(s.sum[i])));
-    s.tile_max[i] = nothing ? 0 : 1 / s.sum[i];
+    const double sum = static_cast<double>(s.sum[i]) + s.lost[i];
+    const bool nothing = sum == 0;
+    lse[i] = nothing ? -kInfinity : static_cast<float>(s.max[i] * kLn2Exact + __builtin_log(sum));
+    s.tile_max[i] = nothing ? 0 : static_cast<float>(1 / sum);
   }
 }
 
@@ -300,6 +305,7 @@ void begin_rows(const ForwardParams& params,
   for (int64_t i = 0; i < kQueries; ++i) {
     s.max[i] = -kInfinity;
     s.sum[i] = 0;
+    s.lost[i] = 0;
   }
 }
 
