@@ -208,7 +208,8 @@ void request_measured_eviction(models::Decoder& decoder) {
           ? "has QK-norm: its pages are freed by a bound that holds; leave the option out"
       : attention.log_pruning_tolerance == 0
           ? "has no pruning tolerance; give one, such as --log-tolerance -10"
-          : nullptr;
+      : decoder.int8_cache() ? "keeps int8 pages, which are never freed; leave out --int8-cache"
+                             : nullptr;
   if (obstacle != nullptr) throw Error(fmt::format("--evict-measured: the model {}", obstacle));
   decoder.set_measured_eviction(true);
 }
@@ -242,11 +243,11 @@ TextModel open_text_model(const TextModelArguments& arguments) {
   adopt_beginning(model);
   if (model.stop.empty()) add_unique(model.stop, model.tokenizer->eos());
   if (arguments.log_tolerance) set_tolerance(model.decoder, *arguments.log_tolerance);
-  if (arguments.evict_measured) request_measured_eviction(model.decoder);
   if (arguments.int8_cache && !device.is_cpu()) {
     throw Error("--int8-cache is for the CPU; leave it out, or use --device cpu");
   }
   model.decoder.set_int8_cache(arguments.int8_cache);
+  if (arguments.evict_measured) request_measured_eviction(model.decoder);
   return model;
 }
 

@@ -41,10 +41,13 @@ SequenceState::SequenceState(const Decoder& decoder, std::shared_ptr<attention::
   tensor::check_value(layout.head_dim == config.head_dim() &&
                           layout.group == config.attention.num_heads / config.num_kv_heads() &&
                           layout.dtype == decoder.compute_dtype() &&
-                          layout.device == decoder.device(),
+                          layout.int8 == decoder.int8_cache() && layout.device == decoder.device(),
                       "SequenceState",
                       "pool",
-                      fmt::format("pages of D = {}, {}", layout.head_dim, toString(layout.dtype)),
+                      fmt::format("pages of D = {}, {}{}",
+                                  layout.head_dim,
+                                  toString(layout.dtype),
+                                  layout.int8 ? " as int8" : ""),
                       "the pool that make_page_pool makes for this decoder");
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     layers_.push_back({.cache = attention::LayerCache(pool, config.num_kv_heads()), .carries = {}});

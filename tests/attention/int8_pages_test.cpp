@@ -10,6 +10,7 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 
 #include <algorithm>
@@ -84,7 +85,7 @@ TEST(Int8Pages, AreAttendedToAsTheRowsThatTheyKeep) {
   const int64_t T = 1300;
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const double tolerance = dtype == at::kFloat ? 1e-5 : 2e-2;
-    const AttentionInputs in = text(T, dtype);
+    const AttentionInputs in = text(T, dtype, /*gate_mean=*/6);  // all pages count
     LayerCache cache(pool_of(dtype, true), G);
     read(cache, in, 0, T);
     const AttentionInputs kept = as_kept(in, cache);
@@ -120,13 +121,19 @@ TEST(Int8Pages, ForksTruncationsAndSnapshotsAreTheSameText) {
 
 // Bounds from weights are of keys before they are rounded, which may be longer then.
 TEST(Int8Pages, ArePrunedByTheNormsOfWhatTheyKeep) {
-  const AttentionInputs in = text(1000, at::kFloat, /*gate_mean=*/0);
-  LayerCache cache(pool_of(at::kFloat, true), G);
+  const AttentionInputs in = text(1000, at::kFloat, /*gate_mean=*/3);
+  LayerCache cache(pool_of(at::kFloat, true), G), wide(pool_of(at::kFloat, false), G);
   read(cache, in, 0, 1000);
+  read(wide, in, 0, 1000);
   const AttentionOptions pruned = {0, -10, PruningRule::kTight};
   const at::Tensor too_small = at::full({H}, 1e-3F, at::kFloat);
+  const auto starts = [&](const LayerCache& of, int64_t queries, const at::Tensor& bound) {
+    return answer(of, in, queries, bound, pruned).start;
+  };
+  ASSERT_FALSE(at::equal(starts(wide, 1, too_small), starts(wide, 1, {})));
   const PagedOutput measured = answer(cache, in, 1, {}, pruned);
-  EXPECT_BITWISE_EQUAL(answer(cache, in, 1, too_small, pruned).start, measured.start);
+  EXPECT_BITWISE_EQUAL(starts(cache, 1, too_small), measured.start);
+  EXPECT_BITWISE_EQUAL(starts(cache, 70, too_small), starts(cache, 70, {}));
   EXPECT_TENSORS_NEAR(measured.out, answer(cache, in).out, 1e-3, 1e-3);
   EXPECT_EQ(cache.evict(too_small, -10, 1000), 0);
 
@@ -151,11 +158,24 @@ TEST(Int8Pages, RowsOfZerosStayAndWhatIsNotFiniteShows) {
   EXPECT_TRUE(answer(cache, in).out.isfinite().all().item<bool>());
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    AttentionInputs broken = text(100, at::kFloat);
-    broken.k[0][90].fill_(bad);
-    LayerCache other(pool_of(at::kFloat, true), G);
-    read(other, broken, 0, 100);
-    EXPECT_TRUE(answer(other, broken).out.isnan().all().item<bool>());
+    for (const bool is_key : {true, false}) {  // one value of one row, in the middle of a page
+      AttentionInputs broken = text(100, at::kFloat);
+      (is_key ? broken.k : broken.v)[0][80].select(1, 0).fill_(bad);
+      LayerCache other(pool_of(at::kFloat, true), G);
+      read(other, broken, 0, 100);
+      EXPECT_TRUE(answer(other, broken).out.isnan().all().item<bool>());
+    }
+  }
+}
+
+TEST(Int8Pages, WithABrokenKeyAreNotPruned) {
+  const AttentionOptions pruned = {0, -10, PruningRule::kTight};
+  for (const bool int8 : {true, false}) {
+    AttentionInputs in = text(1000, at::kFloat, /*gate_mean=*/0);
+    in.k[0][5].select(1, 0).fill_(std::numeric_limits<float>::quiet_NaN());
+    LayerCache cache(pool_of(at::kFloat, int8), G);
+    read(cache, in, 0, 1000);
+    EXPECT_EQ(answer(cache, in, 1, {}, pruned).start.max().item<int32_t>(), 0);
   }
 }
 

@@ -263,7 +263,8 @@ void write_lse(const ForwardParams& params,
     const double sum = static_cast<double>(s.sum[i]) + s.lost[i];
     const bool nothing = sum == 0;
     lse[i] = nothing ? -kInfinity : static_cast<float>(s.max[i] * kLn2Exact + __builtin_log(sum));
-    s.tile_max[i] = nothing ? 0 : static_cast<float>(1 / sum);
+    // O has been rounded as s.sum has, in equal additions of equal values.
+    s.tile_max[i] = nothing ? 0 : 1 / s.sum[i];
   }
 }
 

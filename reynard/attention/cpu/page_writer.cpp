@@ -69,10 +69,12 @@ void widen(at::ScalarType dtype, const void* from, std::vector<float>& to) {
 // gives the same codes and scale. Rows with values that are not finite become NaN.
 float round_to_int8(const std::vector<float>& row, int8_t* codes) {
   float largest = 0;
+  bool finite = true;
   for (const float x : row) {
-    if (!(std::abs(x) <= largest)) largest = std::abs(x);
+    finite = finite && std::isfinite(x);
+    largest = std::max(largest, std::abs(x));
   }
-  if (!std::isfinite(largest)) {
+  if (!finite) {
     std::fill_n(codes, row.size(), int8_t{0});
     return std::numeric_limits<float>::quiet_NaN();
   }
@@ -134,7 +136,8 @@ struct TokenWriter {
     // Rounded up: it is a bound.
     const float norm = std::nextafter(static_cast<float>(std::sqrt(squares)),
                                       std::numeric_limits<float>::infinity());
-    if (!(norm <= largest)) largest = norm;
+    // Of a broken key nothing is known: its page is read as long as it is there.
+    largest = std::isnan(norm) ? std::numeric_limits<float>::infinity() : std::max(largest, norm);
   }
   void sum(int32_t page, int64_t head_of_group, int64_t slot, double c) const {
     const int64_t row = page * group + head_of_group;
