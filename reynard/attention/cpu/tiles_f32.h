@@ -31,12 +31,12 @@ constexpr int64_t kDepthOfSum = 64;
 constexpr int64_t kDepthOfSum = 8;
 #endif
 
-// Adds A * B to kRows rows and kVectors vectors of sums.
+// Adds A * B to kRows rows and kVectors vectors of sums, no more than kDepthOfSum at once.
 template <int kRows, int kVectors>
-inline void add_products(Vec (&sums)[kRows][kVectors],
-                         Matrix<const float> a,
-                         Matrix<const float> b,
-                         int64_t depth) {
+inline void add_short_products(Vec (&sums)[kRows][kVectors],
+                               Matrix<const float> a,
+                               Matrix<const float> b,
+                               int64_t depth) {
   for (int64_t k = 0; k < depth; ++k) {
     Vec row[kVectors];
 #pragma GCC unroll 8
@@ -50,6 +50,28 @@ inline void add_products(Vec (&sums)[kRows][kVectors],
   }
 }
 
+// sums = A * B: sums of kDepthOfSum products, added up.
+template <int kRows, int kVectors>
+inline void sum_products(Vec (&sums)[kRows][kVectors],
+                         Matrix<const float> a,
+                         Matrix<const float> b,
+                         int64_t depth) {
+  memset(sums, 0, sizeof(sums));
+  add_short_products(sums, a, b, min_of(kDepthOfSum, depth));
+  for (int64_t k = kDepthOfSum; k < depth; k += kDepthOfSum) {
+    Vec part[kRows][kVectors] = {};
+    add_short_products(part,
+                       {a.data + k, a.stride},
+                       {b.data + k * b.stride, b.stride},
+                       min_of(kDepthOfSum, depth - k));
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) sums[r][v] += part[r][v];
+    }
+  }
+}
+
 // C = A * B, or C += A * B, for kRows rows and kVectors vectors of C. The product is summed from
 // zero and then added to C: rounding errors grow with the depth of one product, not with T.
 template <int kRows, int kVectors, bool kAccumulate>
@@ -57,8 +79,8 @@ inline void multiply_tile(Matrix<const float> a,
                           Matrix<const float> b,
                           Matrix<float> c,
                           int64_t depth) {
-  Vec sums[kRows][kVectors] = {};
-  add_products(sums, a, b, depth);
+  Vec sums[kRows][kVectors];
+  sum_products(sums, a, b, depth);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
@@ -181,19 +203,8 @@ struct TilesF32 {
       Matrix<const Value> a, Matrix<const Value> b, int64_t rows, int64_t depth, const Body& body) {
     for (int64_t n = 0; n < kQueries; n += kTileVectors * kLanes) {
       for (int64_t m = 0; m < rows; m += 4) {
-        Vec sums[4][kTileVectors] = {};
-        for (int64_t k = 0; k < depth; k += kDepthOfSum) {
-          Vec part[4][kTileVectors] = {};
-          add_products(part,
-                       {a.data + m * a.stride + k, a.stride},
-                       {b.data + k * b.stride + n, b.stride},
-                       min_of(kDepthOfSum, depth - k));
-#pragma GCC unroll 4
-          for (int r = 0; r < 4; ++r) {
-#pragma GCC unroll 4
-            for (int v = 0; v < kTileVectors; ++v) sums[r][v] += part[r][v];
-          }
-        }
+        Vec sums[4][kTileVectors];
+        sum_products(sums, {a.data + m * a.stride, a.stride}, {b.data + n, b.stride}, depth);
         body(m, n, sums);
       }
     }
@@ -207,15 +218,6 @@ struct TilesF32 {
                        int64_t rows,
                        int64_t columns,
                        int64_t depth) {
-    if (depth > kDepthOfSum) {
-      multiply<kAccumulate>(a, b, c, rows, columns, kDepthOfSum);
-      return multiply<true>({a.data + kDepthOfSum, a.stride},
-                            {b.data + kDepthOfSum * b.stride, b.stride},
-                            c,
-                            rows,
-                            columns,
-                            depth - kDepthOfSum);
-    }
     int64_t n = 0;
     const auto column = [&]<int kVectors>() {
       multiply_columns<kVectors, kAccumulate>(
