@@ -142,11 +142,12 @@ class LayerCache {
   // For decode.h: pages of one kv head in order; -1 where evicted.
   const std::vector<int32_t>& pages(int64_t kv_head) const { return pages_[kv_head]; }
   // log sum over evicted keys of exp(-c_j), per query head; -inf when none
-  double evicted_mass(int64_t head) const { return evicted_masses_[head]; }
+  const std::vector<double>& evicted_masses() const { return evicted_masses_; }
   // The largest log share of a query's mass that evict() has ever allowed for what it freed; -inf:
   // nothing was.
   double evicted_share() const { return evicted_share_; }
-  float evicted_norm(int64_t kv_head) const { return evicted_norms_[kv_head]; }
+  // Per kv head, at least the norm of every evicted key.
+  const std::vector<float>& evicted_norms() const { return evicted_norms_; }
   // Position of the kv head's first token that is not evicted.
   int64_t begin(int64_t kv_head) const {
     return std::min(evicted_pages_[kv_head] * kPageTokens, length_);

@@ -100,6 +100,21 @@ at::Tensor page_table(const DecodeBatch& batch) {
   return table;
 }
 
+std::vector<HostSequence> host_sequences(const DecodeBatch& batch, int64_t window) {
+  std::vector<HostSequence> sequences;
+  for (const LayerCache* cache : batch.caches) {
+    HostSequence& sequence = sequences.emplace_back();
+    sequence.length = cache->length();
+    sequence.first_key = window > 0 ? std::max<int64_t>(cache->length() - window, 0) : 0;
+    sequence.evicted_masses = cache->evicted_masses().data();
+    sequence.evicted_norms = cache->evicted_norms().data();
+    for (int64_t g = 0; g < cache->num_kv_heads(); ++g) {
+      sequence.pages.push_back(cache->pages(g).data());
+    }
+  }
+  return sequences;
+}
+
 DecodeArguments decode_arguments(const DecodeBatch& batch,
                                  const at::Tensor& q,
                                  const at::Tensor& logit_bound,
@@ -114,26 +129,28 @@ DecodeArguments decode_arguments(const DecodeBatch& batch,
             : q.index_select(0, at::tensor(batch.rows, at::kLong).to(q.device())).contiguous();
   a.keys = pool.keys(), a.values = pool.values(), a.scales = pool.scales();
   a.sums = pool.sums(), a.norms = pool.norms(), a.masses = pool.masses();
+  a.logit_bound = logit_bound.defined() ? logit_bound.contiguous() : logit_bound;
+  a.options = with_scale(options, q.size(2));
+  if (q.is_cpu()) {
+    a.sequences = host_sequences(batch, window);
+    return a;
+  }
   a.lengths = at::empty({S}, at::kLong);
   a.first_key = at::empty({S}, at::kInt);
   a.evicted_masses = at::empty({S, G * group}, at::kDouble);
   a.evicted_norms = at::empty({S, G}, at::kFloat);
-  a.logit_bound = logit_bound.defined() ? logit_bound.contiguous() : logit_bound;
-  a.options = with_scale(options, q.size(2));
   for (int64_t s = 0; s < S; ++s) {
     const LayerCache& cache = *batch.caches[s];
     a.lengths.mutable_data_ptr<int64_t>()[s] = cache.length();
     a.first_key.mutable_data_ptr<int32_t>()[s] =
         static_cast<int32_t>(window > 0 ? std::max<int64_t>(cache.length() - window, 0) : 0);
     for (int64_t g = 0; g < G; ++g) {
-      a.page_lists.push_back(cache.pages(g).data());
-      a.evicted_norms.mutable_data_ptr<float>()[s * G + g] = cache.evicted_norm(g);
+      a.evicted_norms.mutable_data_ptr<float>()[s * G + g] = cache.evicted_norms()[g];
     }
     for (int64_t h = 0; h < G * group; ++h) {
-      a.evicted_masses.mutable_data_ptr<double>()[s * G * group + h] = cache.evicted_mass(h);
+      a.evicted_masses.mutable_data_ptr<double>()[s * G * group + h] = cache.evicted_masses()[h];
     }
   }
-  if (q.is_cpu()) return a;
   a.page_table = page_table(batch);
   for (at::Tensor* x :
        {&a.page_table, &a.lengths, &a.first_key, &a.evicted_masses, &a.evicted_norms}) {
@@ -165,12 +182,13 @@ double remaining_tolerance(const LayerCache& cache,
   double evicted = -std::numeric_limits<double>::infinity();
   for (int64_t i = 0; i < run.count * group; ++i) {
     const double measured = longest.const_data_ptr<double>()[i] * options.scale *
-                            cache.evicted_norm(run.first + i / group);
+                            cache.evicted_norms()[run.first + i / group];
     const double bound = given.defined()
                              ? static_cast<double>(given.const_data_ptr<float>()[first_head + i])
                              : measured;
     evicted = std::max(
-        evicted, 2 * bound + sums.const_data_ptr<double>()[i] + cache.evicted_mass(first_head + i));
+        evicted,
+        2 * bound + sums.const_data_ptr<double>()[i] + cache.evicted_masses()[first_head + i]);
   }
   const double left = std::exp(options.log_pruning_tolerance) - std::exp(evicted);
   return left > 0 ? std::log(left) : 0;

@@ -11,6 +11,16 @@
 
 namespace reynard::attention {
 
+// A sequence as its cache holds it in host memory: tensors of these numbers would cost a decoded
+// token more than its local heads.
+struct HostSequence {
+  std::vector<const int32_t*> pages;  // (G) lists of page ids, -1: evicted
+  int64_t length = 0;                 // the query stands at position length - 1
+  int64_t first_key = 0;
+  const double* evicted_masses = nullptr;  // (H), or null: nothing evicted
+  const float* evicted_norms = nullptr;    // (G)
+};
+
 // One query per sequence. S sequences, P pages in the pool, N the longest page table; all on one
 // device.
 struct DecodeArguments {
@@ -21,13 +31,12 @@ struct DecodeArguments {
   at::Tensor sums;    // (P, H/G, 64) f64, or undefined: no bias
   at::Tensor norms;   // (P) f32, needed for pruning without logit_bound
   at::Tensor masses;  // (P, H/G) f64: log sum_j exp(-c_j), needed for pruning
-  // Page ids, -1: evicted. A GPU's kernels want a table, those of the CPU lists: they lie where a
-  // cache keeps them, and copies of a long text's would cost more than its local heads.
-  at::Tensor page_table;                   // (S, G, N) i32, or undefined
-  std::vector<const int32_t*> page_lists;  // (S * G), or empty
-  at::Tensor lengths;                      // (S) i64: the query stands at position lengths - 1
-  at::Tensor first_key;                    // (S) i32 or undefined
-  at::Tensor logit_bound;                  // (H) f32 or undefined
+  // The sequences: of caches on the CPU as they lie there, else as the tensors that follow.
+  std::vector<HostSequence> sequences;
+  at::Tensor page_table;   // (S, G, N) i32: page ids, -1: evicted
+  at::Tensor lengths;      // (S) i64: the query stands at position lengths - 1
+  at::Tensor first_key;    // (S) i32 or undefined
+  at::Tensor logit_bound;  // (H) f32 or undefined, with both
   // What eviction already dropped counts against the same tolerance; undefined: nothing evicted.
   at::Tensor evicted_masses;  // (S, H) f64
   at::Tensor evicted_norms;   // (S, G) f32

@@ -28,8 +28,7 @@ struct Task {
 };
 
 // Null: there is none.
-ProductLoop loop_for(at::ScalarType x, at::ScalarType weight) {
-  const ProductKernels& kernels = cpu::product_kernels();
+ProductLoop loop_for(const ProductKernels& kernels, at::ScalarType x, at::ScalarType weight) {
   if (x == at::kFloat) return weight == at::kFloat ? kernels.f32_by_f32 : nullptr;
   if (x != at::kBFloat16) return nullptr;
   switch (weight) {
@@ -45,8 +44,9 @@ ProductLoop loop_for(at::ScalarType x, at::ScalarType weight) {
 }
 
 // x as the loops of these kernels want it; undefined: as it is.
-at::Tensor packed_input(const at::Tensor& x, std::span<const RowWeight> weights) {
-  const ProductKernels& kernels = cpu::product_kernels();
+at::Tensor packed_input(const ProductKernels& kernels,
+                        const at::Tensor& x,
+                        std::span<const RowWeight> weights) {
   const bool is_read = std::ranges::any_of(
       weights, [](const RowWeight& weight) { return weight.values.scalar_type() != at::kFloat; });
   if (!kernels.pack || !is_read) return {};
@@ -62,11 +62,12 @@ bool has_few_row_product(const at::Tensor& x, const RowWeight& weight) {
   const bool int8 = weight.values.scalar_type() == at::kChar;
   return x.size(0) <= kFewRows && x.is_cpu() && weight.values.is_cpu() &&
          weight.values.is_contiguous() && int8 == weight.scales.defined() &&
-         loop_for(x.scalar_type(), weight.values.scalar_type()) != nullptr;
+         loop_for(cpu::product_kernels(), x.scalar_type(), weight.values.scalar_type()) != nullptr;
 }
 
 std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const RowWeight> weights) {
-  const at::Tensor input = x.contiguous(), packed = packed_input(input, weights);
+  const ProductKernels& kernels = cpu::product_kernels();
+  const at::Tensor input = x.contiguous(), packed = packed_input(kernels, input, weights);
   const int64_t N = x.size(0), I = x.size(1);
   std::vector<at::Tensor> results;
   std::vector<Task> tasks;
@@ -77,7 +78,7 @@ std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const Ro
   const int64_t num_equal = kEqualTasks * at::get_num_threads();
   const int64_t task_bytes = std::clamp(total_bytes / num_equal, kLeastTaskBytes, kTaskBytes);
   for (const RowWeight& weight : weights) {
-    TORCH_INTERNAL_ASSERT(has_few_row_product(x, weight) && weight.values.size(1) == I);
+    TORCH_INTERNAL_ASSERT(weight.values.size(1) == I);
     const int64_t O = weight.values.size(0);
     const bool wide = weight.values.scalar_type() == at::kFloat;
     results.push_back(at::empty({N, O}, wide ? at::kFloat : at::kBFloat16));
@@ -93,7 +94,8 @@ std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const Ro
     const int64_t row_bytes = std::max<int64_t>(1, I * weight.values.element_size());
     const int64_t rows_per_task =
         std::max(kRowsAtOnce, task_bytes / row_bytes / kRowsAtOnce * kRowsAtOnce);
-    const ProductLoop loop = loop_for(x.scalar_type(), weight.values.scalar_type());
+    const ProductLoop loop = loop_for(kernels, x.scalar_type(), weight.values.scalar_type());
+    TORCH_INTERNAL_ASSERT(loop);
     for (int64_t begin = 0; begin < O; begin += rows_per_task) {
       tasks.push_back({loop, rows, begin, std::min(O, begin + rows_per_task)});
     }

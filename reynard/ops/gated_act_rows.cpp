@@ -100,7 +100,7 @@ void for_pieces(const at::Tensor& x,
 }
 
 at::Tensor gated(const at::Tensor& x, const at::Tensor& gate, bool silu) {
-  const at::Tensor out = at::empty_like(x);
+  const at::Tensor out = at::empty(x.sizes(), x.options());
   GateRows task = piece_rows(x, gate, silu);
   task.out = out.data_ptr();
   for_pieces(x, task, row_kernels(x).gate_forward);

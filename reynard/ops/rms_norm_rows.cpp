@@ -21,6 +21,9 @@ using torch::autograd::variable_list;
 const float* floats(const at::Tensor& t) {
   return t.defined() ? t.const_data_ptr<float>() : nullptr;
 }
+float* writable_floats(const at::Tensor& t) {
+  return t.defined() ? t.data_ptr<float>() : nullptr;
+}
 const void* raw(const at::Tensor& t) {
   return t.defined() ? t.const_data_ptr() : nullptr;
 }
@@ -43,19 +46,22 @@ at::Tensor weight_gradient(const at::Tensor& columns, const Geometry& shape) {
   return shape.shared_weight ? columns.view({shape.groups, -1}).sum(0) : columns;
 }
 
-struct Normed {
-  at::Tensor y;
-  at::Tensor inverse;  // (rows, groups) f32: 1 / rms
-};
+// (rows, groups) f32 for 1 / rms, which a backward pass wants, and a GPU's forward. For a decoded
+// token each tensor costs as much as its norm.
+at::Tensor room_for_inverse(const at::Tensor& x, int64_t num_groups, bool recorded) {
+  if (x.is_cpu() && !recorded) return {};
+  const int64_t rows = x.size(-1) > 0 ? x.numel() / x.size(-1) : 0;
+  return at::empty({rows, num_groups}, x.options().dtype(at::kFloat));
+}
 
-Normed norm(const at::Tensor& x,
-            const at::Tensor& gate,
-            const at::Tensor& weight,
-            double eps,
-            int64_t num_groups) {
+at::Tensor norm(const at::Tensor& x,
+                const at::Tensor& gate,
+                const at::Tensor& weight,
+                double eps,
+                int64_t num_groups,
+                const at::Tensor& inverse) {
   const Geometry shape(x, weight, num_groups);
-  Normed result{.y = at::empty_like(x),
-                .inverse = at::empty({shape.rows, num_groups}, weight.options())};
+  const at::Tensor y = at::empty(x.sizes(), x.options());
   const NormForward task{.x = raw(x),
                          .gate = raw(gate),
                          .weight = floats(weight),
@@ -63,13 +69,13 @@ Normed norm(const at::Tensor& x,
                          .groups = num_groups,
                          .width = shape.row_width / num_groups,
                          .eps = eps,
-                         .y = result.y.data_ptr(),
-                         .inverse_rms = result.inverse.data_ptr<float>()};
+                         .y = y.data_ptr(),
+                         .inverse_rms = writable_floats(inverse)};
   const RowKernels& kernels = row_kernels(x);
   for_rows(x, shape.rows, shape.row_width, [&](int64_t begin, int64_t end) {
     kernels.norm_forward(task, begin, end);
   });
-  return result;
+  return y;
 }
 
 struct Norm : torch::autograd::Function<Norm> {
@@ -80,7 +86,8 @@ struct Norm : torch::autograd::Function<Norm> {
                             double eps,
                             int64_t num_groups) {
     const at::Tensor gate = optional_gate.value_or(at::Tensor());
-    const auto [y, inverse] = norm(x, gate, weight, eps, num_groups);
+    const at::Tensor inverse = room_for_inverse(x, num_groups, /*recorded=*/true);
+    const at::Tensor y = norm(x, gate, weight, eps, num_groups, inverse);
     context->save_for_backward({x, gate, weight, inverse});
     context->saved_data["groups"] = num_groups;
     return y;
@@ -114,27 +121,22 @@ struct Norm : torch::autograd::Function<Norm> {
   }
 };
 
-struct AddedNormed {
-  at::Tensor y, sum;
-  at::Tensor inverse;  // (rows, 1) f32: 1 / rms
-};
-
-AddedNormed add_norm(const at::Tensor& x,
-                     const at::Tensor& residual,
-                     const at::Tensor& weight,
-                     double eps) {
+NormedSum add_norm(const at::Tensor& x,
+                   const at::Tensor& residual,
+                   const at::Tensor& weight,
+                   double eps,
+                   const at::Tensor& inverse) {
   const Geometry shape(x, weight, 1);
-  AddedNormed result{.y = at::empty_like(x),
-                     .sum = at::empty_like(residual),
-                     .inverse = at::empty({shape.rows, 1}, weight.options())};
+  NormedSum result{.normed = at::empty(x.sizes(), x.options()),
+                   .residual = at::empty(residual.sizes(), residual.options())};
   const NormForward task{.x = raw(x),
                          .residual = floats(residual),
                          .weight = floats(weight),
                          .width = shape.row_width,
                          .eps = eps,
-                         .y = result.y.data_ptr(),
-                         .sum = result.sum.data_ptr<float>(),
-                         .inverse_rms = result.inverse.data_ptr<float>()};
+                         .y = result.normed.data_ptr(),
+                         .sum = result.residual.data_ptr<float>(),
+                         .inverse_rms = writable_floats(inverse)};
   const RowKernels& kernels = row_kernels(x);
   for_rows(x, shape.rows, shape.row_width, [&](int64_t begin, int64_t end) {
     kernels.norm_forward(task, begin, end);
@@ -148,7 +150,8 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
                                const at::Tensor& residual,
                                const at::Tensor& weight,
                                double eps) {
-    const auto [y, sum, inverse] = add_norm(x, residual, weight, eps);
+    const at::Tensor inverse = room_for_inverse(x, 1, /*recorded=*/true);
+    const auto [y, sum] = add_norm(x, residual, weight, eps, inverse);
     context->set_materialize_grads(false);
     context->save_for_backward({sum, weight, inverse});
     context->saved_data["dtype"] = static_cast<int64_t>(x.scalar_type());
@@ -195,7 +198,10 @@ at::Tensor rms_norm(const at::Tensor& x,
                     int64_t num_groups) {
   const at::Tensor input = x.contiguous(), wide = weight.to(at::kFloat).contiguous();
   const at::Tensor same_gate = gate.defined() ? gate.to(x.scalar_type()).contiguous() : gate;
-  if (!is_recorded({x, gate, weight})) return norm(input, same_gate, wide, eps, num_groups).y;
+  if (!is_recorded({x, gate, weight})) {
+    const at::Tensor inverse = room_for_inverse(x, num_groups, /*recorded=*/false);
+    return norm(input, same_gate, wide, eps, num_groups, inverse);
+  }
   std::optional<at::Tensor> recorded_gate;  // an undefined tensor cannot be a Function's argument
   if (gate.defined()) recorded_gate = same_gate;
   return Norm::apply(input, recorded_gate, wide, eps, num_groups);
@@ -208,8 +214,7 @@ NormedSum add_rms_norm(const at::Tensor& x,
   const at::Tensor input = x.contiguous(), rest = residual.to(at::kFloat).contiguous();
   const at::Tensor wide = weight.to(at::kFloat).contiguous();
   if (!is_recorded({x, residual, weight})) {
-    const AddedNormed result = add_norm(input, rest, wide, eps);
-    return {.normed = result.y, .residual = result.sum};
+    return add_norm(input, rest, wide, eps, room_for_inverse(x, 1, /*recorded=*/false));
   }
   const variable_list out = AddNorm::apply(input, rest, wide, eps);
   return {.normed = out[0], .residual = out[1]};

@@ -24,7 +24,7 @@ struct NormForward {
   double eps = 0;
   void* y = nullptr;             // (N, groups * width) element
   float* sum = nullptr;          // (N, groups * width): residual + x, with a residual
-  float* inverse_rms = nullptr;  // (N, groups)
+  float* inverse_rms = nullptr;  // (N, groups); CPU: or null
 };
 
 // Gradients of NormForward. With a residual, x is the f32 `sum` of the forward pass and d_sum is

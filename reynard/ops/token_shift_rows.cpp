@@ -19,8 +19,9 @@ using torch::autograd::variable_list;
 
 // (N) i64: which sequence starts at each token, or -1.
 at::Tensor sequence_of_starts(const at::Tensor& starts, int64_t num_tokens) {
-  const at::Tensor sequence = at::empty({num_tokens}, starts.options());
   const at::Tensor contiguous = starts.contiguous();
+  if (starts.size(0) == num_tokens) return contiguous;  // one token each: 0, 1, 2, ...
+  const at::Tensor sequence = at::empty({num_tokens}, starts.options());
   const int64_t* start = contiguous.const_data_ptr<int64_t>();
   auto* const of_token = sequence.mutable_data_ptr<int64_t>();
   std::fill_n(of_token, num_tokens, -1);
@@ -55,7 +56,7 @@ at::Tensor shifted(const at::Tensor& x,
                    const at::Tensor& logit,
                    const at::Tensor& lookup,
                    const at::Tensor& previous) {
-  const at::Tensor y = at::empty_like(x);
+  const at::Tensor y = at::empty(x.sizes(), x.options());
   ShiftForward task = shift_task(x, logit, lookup, previous);
   task.y = y.data_ptr();
   const RowKernels& kernels = row_kernels(x);

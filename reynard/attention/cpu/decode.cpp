@@ -32,11 +32,10 @@ Element element_of(at::ScalarType dtype) {
 }
 
 // (S, H, D) in f32.
-at::Tensor wide(const at::Tensor& q) {
-  at::Tensor result = at::empty(q.sizes(), at::kFloat);
-  auto* to = result.mutable_data_ptr<float>();
+std::vector<float> wide(const at::Tensor& q) {
+  std::vector<float> result(q.numel());
   const auto widen = [&](const auto* from) {
-    for (int64_t i = 0; i < q.numel(); ++i) to[i] = static_cast<float>(from[i]);
+    for (size_t i = 0; i < result.size(); ++i) result[i] = static_cast<float>(from[i]);
   };
   switch (q.scalar_type()) {
     case at::kBFloat16:
@@ -58,25 +57,37 @@ void run_tasks_if(bool worthwhile, int64_t num_tasks, const Body& body) {
   for (int64_t task = 0; task < num_tasks; ++task) body(task, 0);
 }
 
-// The pages of each (s, g).
-std::vector<const int32_t*> page_lists(const DecodeArguments& a) {
-  if (!a.page_table.defined()) return a.page_lists;
+// The sequences of tensors.
+std::vector<HostSequence> sequences_of(const DecodeArguments& a) {
+  const int64_t S = a.page_table.size(0), G = a.page_table.size(1), H = a.q.size(1);
+  const auto row = []<class Value>(const at::Tensor& t, int64_t place, const Value*& to) {
+    to = t.defined() ? t.const_data_ptr<Value>() + place : nullptr;
+  };
   const auto* table = a.page_table.const_data_ptr<int32_t>();
-  std::vector<const int32_t*> lists(a.page_table.size(0) * a.page_table.size(1));
-  for (const int32_t*& list : lists) list = std::exchange(table, table + a.page_table.size(2));
-  return lists;
+  std::vector<HostSequence> sequences(S);
+  for (int64_t s = 0; s < S; ++s) {
+    HostSequence& sequence = sequences[s];
+    sequence.length = a.lengths.const_data_ptr<int64_t>()[s];
+    if (a.first_key.defined()) sequence.first_key = a.first_key.const_data_ptr<int32_t>()[s];
+    row(a.evicted_masses, s * H, sequence.evicted_masses);
+    row(a.evicted_norms, s * G, sequence.evicted_norms);
+    for (int64_t g = 0; g < G; ++g) {
+      sequence.pages.push_back(std::exchange(table, table + a.page_table.size(2)));
+    }
+  }
+  return sequences;
 }
 
 // Pointers and sizes of one call.
 struct Call {
   const DecodeArguments& a;
   int64_t S, H, D;
-  std::vector<const int32_t*> lists;  // (S * G)
+  const std::vector<HostSequence> sequences;
   int64_t G, group;
-  at::Tensor wide_q;               // (S, H, D) f32
+  std::vector<float> wide_q;       // (S, H, D)
   std::vector<double> query_sums;  // (S, H)
-  const double* sums;
-  const int64_t* lengths;
+  const double *sums, *masses;
+  const float *norms, *logit_bound;
   const KernelTable& kernels;
 
   explicit Call(const DecodeArguments& arguments)
@@ -84,16 +95,18 @@ struct Call {
         S(a.q.size(0)),
         H(a.q.size(1)),
         D(a.q.size(2)),
-        lists(page_lists(a)),
-        G(std::ssize(lists) / S),
+        sequences(a.sequences.empty() ? sequences_of(a) : a.sequences),
+        G(std::ssize(sequences[0].pages)),
         group(H / G),
         wide_q(wide(a.q)),
         query_sums(S * H),
-        sums(a.sums.defined() ? a.sums.const_data_ptr<double>() : nullptr),
-        lengths(a.lengths.const_data_ptr<int64_t>()),
+        sums(data<double>(a.sums)),
+        masses(data<double>(a.masses)),
+        norms(data<float>(a.norms)),
+        logit_bound(data<float>(a.logit_bound)),
         kernels(current_path().kernels(element_of(a.keys.scalar_type()))) {
     for (int64_t s = 0; sums && s < S; ++s) {
-      const int64_t last = lengths[s] - 1;
+      const int64_t last = length(s) - 1;
       for (int64_t h = 0; last >= 0 && h < H; ++h) {
         const int32_t page = pages(s, h / group)[last / kPageTokens];
         query_sums[s * H + h] = page_sums(page, h)[last % kPageTokens];
@@ -101,18 +114,19 @@ struct Call {
     }
   }
 
-  const int32_t* pages(int64_t s, int64_t g) const { return lists[s * G + g]; }
+  template <class Value>
+  static const Value* data(const at::Tensor& t) {
+    return t.defined() ? t.const_data_ptr<Value>() : nullptr;
+  }
+  int64_t length(int64_t s) const { return sequences[s].length; }
+  const int32_t* pages(int64_t s, int64_t g) const { return sequences[s].pages[g]; }
   const double* page_sums(int32_t page, int64_t h) const {
     return sums + (page * group + h % group) * kPageTokens;
   }
   double query_sum(int64_t s, int64_t h) const { return query_sums[s * H + h]; }
-  const float* query(int64_t s, int64_t h) const {
-    return wide_q.const_data_ptr<float>() + (s * H + h) * D;
-  }
-  int64_t first_key(int64_t s) const {
-    return a.first_key.defined() ? std::max(a.first_key.const_data_ptr<int32_t>()[s], 0) : 0;
-  }
-  int64_t num_pages(int64_t s) const { return (lengths[s] + kPageTokens - 1) / kPageTokens; }
+  const float* query(int64_t s, int64_t h) const { return wide_q.data() + (s * H + h) * D; }
+  int64_t first_key(int64_t s) const { return std::max<int64_t>(sequences[s].first_key, 0); }
+  int64_t num_pages(int64_t s) const { return (length(s) + kPageTokens - 1) / kPageTokens; }
   // Of the kernel, for one worker.
   int64_t scratch_bytes() const { return Scratch::padded(kernels.decode_scratch_bytes(D, group)); }
   int64_t range_bytes() const { return group * static_cast<int64_t>(sizeof(KeyRange)); }
@@ -143,8 +157,8 @@ struct LogitBound {
   double factor = 0;  // scale |q|: times a key's norm
 
   LogitBound(const Call& c, int64_t s, int64_t h) : call(c) {
-    if (call.a.logit_bound.defined()) {
-      fixed = call.a.logit_bound.const_data_ptr<float>()[h];
+    if (call.logit_bound) {
+      fixed = call.logit_bound[h];
       return;
     }
     double squares = 0;
@@ -153,17 +167,15 @@ struct LogitBound {
     factor = std::abs(call.a.options.scale) * std::sqrt(squares);
   }
   double of_norm(float norm) const { return fixed >= 0 ? fixed : factor * norm; }
-  double of_page(int32_t page) const {
-    return fixed >= 0 ? fixed : of_norm(call.a.norms.const_data_ptr<float>()[page]);
-  }
+  double of_page(int32_t page) const { return fixed >= 0 ? fixed : of_norm(call.norms[page]); }
 };
 
 // Log of the mass that eviction dropped, at most, for this query; -inf when none.
 double evicted_bound(const Call& call, const LogitBound& bound, int64_t s, int64_t h) {
-  if (!call.a.evicted_masses.defined()) return kNoMass;
-  const float norm = call.a.evicted_norms.const_data_ptr<float>()[s * call.G + h / call.group];
-  return bound.of_norm(norm) + call.query_sum(s, h) +
-         call.a.evicted_masses.const_data_ptr<double>()[s * call.H + h];
+  const HostSequence& sequence = call.sequences[s];
+  if (!sequence.evicted_masses) return kNoMass;
+  return bound.of_norm(sequence.evicted_norms[h / call.group]) + call.query_sum(s, h) +
+         sequence.evicted_masses[h];
 }
 
 // First position that each head of a group attends to, in pages that lie there, before pruning.
@@ -184,7 +196,7 @@ std::vector<double> nearest_lse(const Call& call, int64_t s, int64_t g, char* sc
   const int64_t end = call.num_pages(s), begin = nearest_page(call, s, g);
   PageRun run = call.run(s, g, begin, end);
   const KeyRange range = {std::max<int64_t>(call.first_key(s) - begin * kPageTokens, 0),
-                          call.lengths[s] - begin * kPageTokens};
+                          call.length(s) - begin * kPageTokens};
   const std::vector<KeyRange> ranges(call.group, range);
   std::vector<float> largest(call.group), total(call.group), out(call.group * call.D);
   run.ranges = ranges.data();
@@ -198,7 +210,7 @@ std::vector<double> nearest_lse(const Call& call, int64_t s, int64_t g, char* sc
 
 // Log of the mass that a page's keys have at most for this query.
 double page_bound(const Call& call, const LogitBound& bound, int64_t s, int64_t h, int32_t page) {
-  const double mass = call.a.masses.const_data_ptr<double>()[page * call.group + h % call.group];
+  const double mass = call.masses[page * call.group + h % call.group];
   return bound.of_page(page) + call.query_sum(s, h) + mass;
 }
 
@@ -232,7 +244,7 @@ int64_t published_first_page(const Call& call, int64_t s, int64_t h, int64_t n) 
       std::exp(call.a.options.log_pruning_tolerance) - std::exp(std::min(evicted + largest, 0.0));
   if (!(left > 0)) return n;
   const double threshold = std::log(left) - 2 * largest -
-                           std::log(static_cast<double>(call.lengths[s] - call.first_key(s)));
+                           std::log(static_cast<double>(call.length(s) - call.first_key(s)));
   const double c = call.query_sum(s, h);
   while (n < last && c - call.page_sums(pages[n], h)[kPageTokens - 1] < threshold) ++n;
   return n;
@@ -281,7 +293,7 @@ struct FirstPages {
     std::vector<int64_t> wanted;  // (s, g) whose work cannot be divided without a search
     for (int64_t sg = 0; sg < call.S * call.G; ++sg) {
       const int64_t s = sg / call.G, g = sg % call.G;
-      if (call.lengths[s] == 0) continue;
+      if (call.length(s) == 0) continue;
       const int64_t held = first_held_page(call, s, g);
       std::fill_n(of(call, s, g), call.group, held);
       if (!call.pruned()) continue;
@@ -379,7 +391,7 @@ void attend_run(const Call& call,
     const int64_t from =
         std::max(first[s * call.H + g * call.group + i] * kPageTokens, call.first_key(s));
     ranges[i] = {std::max<int64_t>(from - begin * kPageTokens, 0),
-                 std::min(call.lengths[s], end * kPageTokens) - begin * kPageTokens};
+                 std::min(call.length(s), end * kPageTokens) - begin * kPageTokens};
   }
   PageRun run = call.run(s, g, begin, end);
   run.values = call.a.values.const_data_ptr();

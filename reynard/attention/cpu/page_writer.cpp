@@ -4,8 +4,6 @@
 #include "reynard/attention/cache.h"
 #include "reynard/attention/log_mass.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -17,11 +15,10 @@ namespace reynard::attention::cpu {
 
 namespace {
 
-// (H, T) f64: the running sums of the gates.
-at::Tensor running_sums(const PageWrite& w) {
+// (H, T): the running sums of the gates.
+std::vector<double> running_sums(const PageWrite& w) {
   const int64_t T = w.k.size(0), H = w.last_sums.size(0);
-  at::Tensor sums = at::empty({H, T}, at::kDouble);
-  auto* c = sums.mutable_data_ptr<double>();
+  std::vector<double> c(H * T);
   const float* gates = w.log_gate.defined() ? w.log_gate.const_data_ptr<float>() : nullptr;
   for (int64_t h = 0; h < H; ++h) {
     double sum = w.last_sums.const_data_ptr<double>()[h];
@@ -30,7 +27,7 @@ at::Tensor running_sums(const PageWrite& w) {
       c[h * T + t] = sum;
     }
   }
-  return sums;
+  return c;
 }
 
 // Below it rows are zeros: scales and their multiples stay normal numbers.
@@ -151,11 +148,12 @@ struct TokenWriter {
 
 void write_pages(const PageWrite& w) {
   const int64_t T = w.k.size(0), G = w.k.size(1), H = w.last_sums.size(0), N = w.pages.size(1);
-  const at::Tensor sums = w.token_sums.defined() ? w.token_sums : running_sums(w);
+  const bool given = w.token_sums.defined();
+  const std::vector<double> sums = given ? std::vector<double>() : running_sums(w);
+  const double* c = given ? w.token_sums.const_data_ptr<double>() : sums.data();
   TokenWriter writer(w);
   const auto* keys = static_cast<const char*>(w.k.const_data_ptr());
   const auto* values = static_cast<const char*>(w.v.const_data_ptr());
-  const auto* c = sums.const_data_ptr<double>();
   for (int64_t g = 0; g < G; ++g) {
     for (int64_t t = 0; t < T; ++t) {
       const int64_t slot = (w.first_slot + t) % kPageTokens;

@@ -16,9 +16,12 @@ namespace {
 // and those of several groups overlap.
 constexpr int64_t kGroupsTogether = 8;
 
-// Sums of squares of groups [begin, end), and x + residual.
+// 1 / rms of groups [begin, end), and x + residual.
 template <class T>
-REYNARD_INLINE void inverse_norms(const NormForward& p, int64_t begin, int64_t end) {
+REYNARD_INLINE void inverse_norms(const NormForward& p,
+                                  int64_t begin,
+                                  int64_t end,
+                                  float* inverse) {
   for (int64_t index = begin; index < end; ++index) {
     const int64_t offset = index * p.width;
     const T* x = static_cast<const T*>(p.x) + offset;
@@ -34,17 +37,20 @@ REYNARD_INLINE void inverse_norms(const NormForward& p, int64_t begin, int64_t e
     }
     // In f64: the backward pass cancels two terms that both carry this rounding.
     const double mean = static_cast<double>(sum_of(squares)) / static_cast<double>(p.width);
-    p.inverse_rms[index] = static_cast<float>(1.0 / __builtin_sqrt(mean + p.eps));
+    inverse[index - begin] = static_cast<float>(1.0 / __builtin_sqrt(mean + p.eps));
   }
 }
 
 template <class T>
-REYNARD_INLINE void normed_groups(const NormForward& p, int64_t begin, int64_t end) {
+REYNARD_INLINE void normed_groups(const NormForward& p,
+                                  int64_t begin,
+                                  int64_t end,
+                                  const float* inverses) {
   for (int64_t index = begin; index < end; ++index) {
     const int64_t offset = index * p.width;
     const T* x = static_cast<const T*>(p.x) + offset;
     const float* weight = p.weight + (p.shared_weight ? 0 : index % p.groups * p.width);
-    const float inverse = p.inverse_rms[index];
+    const float inverse = inverses[index - begin];
     T* y = static_cast<T*>(p.y) + offset;
     for (int64_t i = 0; i < p.width; i += kLanes) {
       const int64_t count = p.width - i;
@@ -61,8 +67,11 @@ void norm_forward(const NormForward& p, int64_t begin, int64_t end) {
   const int64_t last = end * p.groups;
   for (int64_t index = begin * p.groups; index < last; index += kGroupsTogether) {
     const int64_t next = index + kGroupsTogether < last ? index + kGroupsTogether : last;
-    inverse_norms<T>(p, index, next);
-    normed_groups<T>(p, index, next);
+    float inverse[kGroupsTogether];
+    inverse_norms<T>(p, index, next, inverse);
+    normed_groups<T>(p, index, next, inverse);
+    if (!p.inverse_rms) continue;
+    for (int64_t i = index; i < next; ++i) p.inverse_rms[i] = inverse[i - index];
   }
 }
 
