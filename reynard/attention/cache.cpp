@@ -4,6 +4,7 @@
 #include "reynard/attention/part_kernels.h"
 #include "reynard/attention/pruning.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/row_tensor.h"
 
 #include <ATen/TensorOperators.h>
 
@@ -151,7 +152,7 @@ void LayerCache::write(const at::Tensor& k,
                       .norms = pool_->norms(),
                       .masses = pool_->masses(),
                       .scales = pool_->scales(),
-                      .pages = at::empty({G, num_pages}, at::kInt),
+                      .pages = tensor::empty_rows({G, num_pages}, at::kInt),
                       .first_slot = length_ % kPageTokens,
                       .k = k.contiguous(),
                       .v = v.contiguous(),

@@ -2,6 +2,7 @@
 
 #include "reynard/attention/pruning.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/row_tensor.h"
 
 #include <ATen/TensorOperators.h>
 
@@ -64,7 +65,7 @@ at::Tensor bounds_on_host(const at::Tensor& q_weight,
                           bool rotary,
                           double factor) {
   const int64_t D = q_weight.size(-1), half = D / 2;
-  at::Tensor bounds = at::empty({num_heads}, at::kFloat);
+  at::Tensor bounds = tensor::empty_rows({num_heads}, at::kFloat);
   const auto row = [&](const at::Tensor& weight, int64_t h) {
     const int64_t rows = weight.dim() == 1 ? 1 : weight.size(0);
     return weight.const_data_ptr<float>() + h * rows / num_heads * D;

@@ -3,6 +3,7 @@
 #include "reynard/ops/cpu/row_path.h"
 #include "reynard/ops/product_kernels.h"
 #include "reynard/tensor/parallel.h"
+#include "reynard/tensor/row_tensor.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
@@ -21,10 +22,18 @@ constexpr int64_t kRowsAtOnce = 32;  // the most that a loop takes together
 // Below this one thread is done before another one is awake.
 constexpr int64_t kSerialBytes = 128 << 10;
 
-struct Task {
+// A weight's rows in tasks of equally many.
+struct RowTasks {
   ProductLoop loop;
   ProductRows rows;
-  int64_t begin, end;  // of the weight's rows
+  int64_t rows_per_task;
+  int64_t end;  // of its tasks among those of all weights
+
+  void run(int64_t task_from_end) const {
+    const int64_t tasks = (rows.rows + rows_per_task - 1) / rows_per_task;
+    const int64_t begin = (tasks - task_from_end) * rows_per_task;
+    loop(rows, begin, std::min(rows.rows, begin + rows_per_task));
+  }
 };
 
 // Null: there is none.
@@ -70,7 +79,10 @@ std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const Ro
   const at::Tensor input = x.contiguous(), packed = packed_input(kernels, input, weights);
   const int64_t N = x.size(0), I = x.size(1);
   std::vector<at::Tensor> results;
-  std::vector<Task> tasks;
+  std::vector<RowTasks> parts;
+  results.reserve(weights.size());
+  parts.reserve(weights.size());
+  int64_t num_tasks = 0;
   int64_t total_bytes = 0;
   for (const RowWeight& weight : weights) {
     total_bytes += weight.values.numel() * weight.values.element_size();
@@ -81,7 +93,7 @@ std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const Ro
     TORCH_INTERNAL_ASSERT(weight.values.size(1) == I);
     const int64_t O = weight.values.size(0);
     const bool wide = weight.values.scalar_type() == at::kFloat;
-    results.push_back(at::empty({N, O}, wide ? at::kFloat : at::kBFloat16));
+    results.push_back(tensor::empty_rows({N, O}, wide ? at::kFloat : at::kBFloat16));
     const ProductRows rows{
         .x = input.const_data_ptr(),
         .packed = packed.defined() ? packed.const_data_ptr() : nullptr,
@@ -96,15 +108,13 @@ std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const Ro
         std::max(kRowsAtOnce, task_bytes / row_bytes / kRowsAtOnce * kRowsAtOnce);
     const ProductLoop loop = loop_for(kernels, x.scalar_type(), weight.values.scalar_type());
     TORCH_INTERNAL_ASSERT(loop);
-    for (int64_t begin = 0; begin < O; begin += rows_per_task) {
-      tasks.push_back({loop, rows, begin, std::min(O, begin + rows_per_task)});
-    }
+    num_tasks += (O + rows_per_task - 1) / rows_per_task;
+    parts.push_back({loop, rows, rows_per_task, num_tasks});
   }
   const auto run = [&](int64_t task, int64_t /*worker*/) {
-    const Task& t = tasks[task];
-    t.loop(t.rows, t.begin, t.end);
+    const auto part = std::ranges::upper_bound(parts, task, {}, &RowTasks::end);
+    part->run(part->end - task);
   };
-  const auto num_tasks = static_cast<int64_t>(tasks.size());
   if (total_bytes <= kSerialBytes) {
     for (int64_t task = 0; task < num_tasks; ++task) run(task, 0);
   } else {

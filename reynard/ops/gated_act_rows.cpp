@@ -1,6 +1,7 @@
 #include "reynard/ops/gated_act_rows.h"
 
 #include "reynard/ops/rows.h"
+#include "reynard/tensor/row_tensor.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -100,7 +101,7 @@ void for_pieces(const at::Tensor& x,
 }
 
 at::Tensor gated(const at::Tensor& x, const at::Tensor& gate, bool silu) {
-  const at::Tensor out = at::empty(x.sizes(), x.options());
+  const at::Tensor out = tensor::empty_rows(x.sizes(), x.options());
   GateRows task = piece_rows(x, gate, silu);
   task.out = out.data_ptr();
   for_pieces(x, task, row_kernels(x).gate_forward);
@@ -136,7 +137,7 @@ struct GateMul : torch::autograd::Function<GateMul> {
 
 at::Tensor gated_act_forward(const at::Tensor& gate_up, bool silu) {
   GateRows task = half_rows(gate_up, silu);
-  const at::Tensor out = at::empty({gate_up.size(0), task.width}, gate_up.options());
+  const at::Tensor out = tensor::empty_rows({gate_up.size(0), task.width}, gate_up.options());
   task.out = out.data_ptr();
   const RowKernels& kernels = row_kernels(gate_up);
   for_rows(gate_up, gate_up.size(0), 2 * task.width, [&](int64_t begin, int64_t end) {

@@ -2,10 +2,10 @@
 
 #include "reynard/ops/few_row_products.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/row_tensor.h"
 
 #include <ATen/TensorOperators.h>
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/log_sigmoid.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ at::Tensor log_gate(const at::Tensor& logits, const at::Tensor& bias) {
   }
   // For a decoded token two of the library's operators take as long as a product.
   const at::Tensor from = logits.contiguous(), biases = bias.contiguous();
-  at::Tensor result = at::empty(from.sizes(), from.options());
+  at::Tensor result = tensor::empty_rows(from.sizes(), from.options());
   const int64_t H = logits.size(1);
   const auto* x = from.const_data_ptr<float>();
   const auto* b = biases.const_data_ptr<float>();

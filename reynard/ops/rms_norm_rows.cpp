@@ -1,6 +1,7 @@
 #include "reynard/ops/rms_norm_rows.h"
 
 #include "reynard/ops/rows.h"
+#include "reynard/tensor/row_tensor.h"
 
 #include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -61,7 +62,7 @@ at::Tensor norm(const at::Tensor& x,
                 int64_t num_groups,
                 const at::Tensor& inverse) {
   const Geometry shape(x, weight, num_groups);
-  const at::Tensor y = at::empty(x.sizes(), x.options());
+  const at::Tensor y = tensor::empty_rows(x.sizes(), x.options());
   const NormForward task{.x = raw(x),
                          .gate = raw(gate),
                          .weight = floats(weight),
@@ -127,8 +128,8 @@ NormedSum add_norm(const at::Tensor& x,
                    double eps,
                    const at::Tensor& inverse) {
   const Geometry shape(x, weight, 1);
-  NormedSum result{.normed = at::empty(x.sizes(), x.options()),
-                   .residual = at::empty(residual.sizes(), residual.options())};
+  NormedSum result{.normed = tensor::empty_rows(x.sizes(), x.options()),
+                   .residual = tensor::empty_rows(residual.sizes(), residual.options())};
   const NormForward task{.x = raw(x),
                          .residual = floats(residual),
                          .weight = floats(weight),

@@ -1,6 +1,7 @@
 #include "reynard/ops/token_shift_rows.h"
 
 #include "reynard/ops/rows.h"
+#include "reynard/tensor/row_tensor.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -56,7 +57,7 @@ at::Tensor shifted(const at::Tensor& x,
                    const at::Tensor& logit,
                    const at::Tensor& lookup,
                    const at::Tensor& previous) {
-  const at::Tensor y = at::empty(x.sizes(), x.options());
+  const at::Tensor y = tensor::empty_rows(x.sizes(), x.options());
   ShiftForward task = shift_task(x, logit, lookup, previous);
   task.y = y.data_ptr();
   const RowKernels& kernels = row_kernels(x);

@@ -6,12 +6,12 @@
 #include "reynard/attention/cpu/scratch.h"
 #include "reynard/attention/log_mass.h"
 #include "reynard/tensor/parallel.h"
-
-#include <ATen/ops/empty.h>
+#include "reynard/tensor/row_tensor.h"
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -325,37 +325,69 @@ int64_t end_of_run(int64_t page) {
   return (page / kRunPages + 1) * kRunPages;
 }
 
-// The runs that some head of a group reads keys of: in a pruned text few of all.
+// Whole runs of one (sequence, kv head) that follow each other.
+struct WholeRuns {
+  RunTask first;
+  int64_t end;  // of these tasks among all
+};
+
+// The runs that some head of a group reads keys of: in a pruned text few of all. Thousands of tasks
+// in a long one, so they are counted, not listed.
 struct Runs {
-  std::vector<RunTask> tasks;
+  std::vector<WholeRuns> whole;
+  std::vector<RunTask> others;
   std::vector<int64_t> first_part;  // (S * G + 1): of (s, g)
 
   Runs(const Call& call, FirstPages& first) {
-    std::vector<RunTask> others;  // than whole runs
     int64_t num_parts = 0;
+    first_part.reserve(call.S * call.G + 1);
     for (int64_t sg = 0; sg < call.S * call.G; ++sg) {
-      const int64_t s = sg / call.G, g = sg % call.G, num_pages = call.num_pages(s);
+      const int64_t s = sg / call.G, g = sg % call.G, end = call.num_pages(s);
       const auto heads = first.of(call, s, g);
       const int64_t page =
           std::max(*std::min_element(heads, heads + call.group), call.first_key(s) / kPageTokens);
       first_part.push_back(num_parts);
       // A sequence whose first key lies behind its end has nothing to attend to.
-      const bool is_open = first.is_open[sg] && page < num_pages;
-      if (is_open) others.push_back({s, g, page, num_pages, num_parts});
-      for (int64_t n = page; n < num_pages; n = end_of_run(n), ++num_parts) {
-        if (is_open) continue;
-        const int64_t end = std::min(end_of_run(n), num_pages);
-        (end - n == kRunPages ? tasks : others).push_back({s, g, n, end, num_parts});
+      if (page >= end) continue;
+      if (first.is_open[sg]) {
+        others.push_back({s, g, page, end, num_parts});
+      } else {
+        add(s, g, page, end, num_parts);
       }
+      num_parts += (end - 1) / kRunPages - page / kRunPages + 1;
     }
     first_part.push_back(num_parts);
     // The short ones last: threads then end together.
     std::ranges::stable_sort(
         others, std::greater(), [](const RunTask& task) { return task.end - task.begin; });
-    tasks.insert(tasks.end(), others.begin(), others.end());
   }
 
   int64_t num_parts() const { return first_part.back(); }
+  int64_t num_whole() const { return whole.empty() ? 0 : whole.back().end; }
+  int64_t num_tasks() const { return num_whole() + std::ssize(others); }
+  RunTask task(int64_t index) const {
+    if (index >= num_whole()) return others[index - num_whole()];
+    const auto runs = std::ranges::upper_bound(whole, index, {}, &WholeRuns::end);
+    const int64_t begin = runs == whole.begin() ? 0 : std::prev(runs)->end, n = index - begin;
+    RunTask task = runs->first;
+    task.begin += n * kRunPages, task.end += n * kRunPages, task.part += n;
+    return task;
+  }
+
+ private:
+  // Pages [page, end) of (s, g): what begins or ends within a run, and whole runs.
+  void add(int64_t s, int64_t g, int64_t page, int64_t end, int64_t part) {
+    if (page % kRunPages != 0 || end_of_run(page) > end) {
+      const int64_t to = std::min(end_of_run(page), end);
+      others.push_back({s, g, page, to, part});
+      page = to, ++part;
+    }
+    const int64_t runs = (end - page) / kRunPages;
+    if (runs > 0) whole.push_back({{s, g, page, page + kRunPages, part}, num_whole() + runs});
+    if (const int64_t rest = page + runs * kRunPages; rest < end) {
+      others.push_back({s, g, rest, end, part + runs});
+    }
+  }
 };
 
 // Softmaxes of the heads of all runs, not yet combined.
@@ -406,11 +438,11 @@ void attend_runs(const Call& call,
                  char* kernel_scratch,
                  const Partials& partials) {
   const int64_t worker_bytes = call.scratch_bytes() + Scratch::padded(call.range_bytes());
-  const int64_t num_workers = tensor::num_workers(std::ssize(runs.tasks));
-  tensor::run_tasks(std::ssize(runs.tasks), [&](int64_t index, int64_t worker) {
+  const int64_t num_tasks = runs.num_tasks(), num_workers = tensor::num_workers(num_tasks);
+  tensor::run_tasks(num_tasks, [&](int64_t index, int64_t worker) {
     // Workers that go at the same speed take turns.
-    const RunTask& next = runs.tasks[std::min(index + num_workers, std::ssize(runs.tasks) - 1)];
-    const RunTask& task = runs.tasks[index];
+    const RunTask next = runs.task(std::min(index + num_workers, num_tasks - 1));
+    const RunTask task = runs.task(index);
     char* const own = kernel_scratch + worker * worker_bytes;
     auto* ranges = reinterpret_cast<KeyRange*>(own + call.scratch_bytes());
     if (first.is_open[task.s * call.G + task.g]) first.search(call, task.s, task.g, own);
@@ -476,9 +508,9 @@ void store_row(at::Tensor& to, int64_t row, const float* values) {
 DecodeOutput decode(const DecodeArguments& arguments) {
   const at::Tensor& q = arguments.q;
   DecodeOutput result;
-  result.out = at::empty(q.sizes(), q.options());
-  result.lse = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
-  result.start = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kInt));
+  result.out = tensor::empty_rows(q.sizes(), q.options());
+  result.lse = tensor::empty_rows({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
+  result.start = tensor::empty_rows({q.size(0), q.size(1)}, q.options().dtype(at::kInt));
   if (q.numel() > 0) {
     const Call call(arguments);
     FirstPages first(call);
