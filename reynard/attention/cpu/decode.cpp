@@ -32,10 +32,11 @@ Element element_of(at::ScalarType dtype) {
 }
 
 // (S, H, D) in f32.
-std::vector<float> wide(const at::Tensor& q) {
-  std::vector<float> result(q.numel());
+at::Tensor wide(const at::Tensor& q) {
+  at::Tensor result = tensor::empty_rows(q.sizes(), at::kFloat);
+  auto* to = result.mutable_data_ptr<float>();
   const auto widen = [&](const auto* from) {
-    for (size_t i = 0; i < result.size(); ++i) result[i] = static_cast<float>(from[i]);
+    for (int64_t i = 0; i < q.numel(); ++i) to[i] = static_cast<float>(from[i]);
   };
   switch (q.scalar_type()) {
     case at::kBFloat16:
@@ -84,7 +85,7 @@ struct Call {
   int64_t S, H, D;
   const std::vector<HostSequence> sequences;
   int64_t G, group;
-  std::vector<float> wide_q;       // (S, H, D)
+  at::Tensor wide_q;               // (S, H, D) f32
   std::vector<double> query_sums;  // (S, H)
   const double *sums, *masses;
   const float *norms, *logit_bound;
@@ -124,7 +125,9 @@ struct Call {
     return sums + (page * group + h % group) * kPageTokens;
   }
   double query_sum(int64_t s, int64_t h) const { return query_sums[s * H + h]; }
-  const float* query(int64_t s, int64_t h) const { return wide_q.data() + (s * H + h) * D; }
+  const float* query(int64_t s, int64_t h) const {
+    return wide_q.const_data_ptr<float>() + (s * H + h) * D;
+  }
   int64_t first_key(int64_t s) const { return std::max<int64_t>(sequences[s].first_key, 0); }
   int64_t num_pages(int64_t s) const { return (length(s) + kPageTokens - 1) / kPageTokens; }
   // Of the kernel, for one worker.
