@@ -1,4 +1,5 @@
-// torch.ops.reynard.knn_search: exact search for Python.
+// torch.ops.reynard.knn_search: exact search for Python. queries (Q,D) f32 | bf16 | f16 and keys
+// (N,D) f32 | bf16 may differ in dtype: both are searched as their f32 values.
 
 #include "reynard/knn/search.h"
 

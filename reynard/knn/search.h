@@ -31,10 +31,12 @@ struct KeyRing {
 };
 
 // queries (B,Tq,H,D) f32 | bf16 | f16; one ring per row, or a single one that all rows share.
-// Rings may differ in size. Throws reynard::Error for mismatched shapes, dtypes or devices, for
-// queries or keys that are not finite, and for k < 1 or k larger than every ring. On a GPU, where
-// reading a value waits for all work before it, numbers that are not finite are not looked for:
-// such keys rank last.
+// Queries need not have the dtype of the keys: every number counts as its f32 value, which all of
+// them have, so mixed dtypes give the result of both widened to f32, to the bit. Rings have one
+// dtype, and may differ in size. Throws reynard::Error for mismatched shapes, dtypes or devices,
+// for queries or keys that are not finite, and for k < 1 or k larger than every ring. On a GPU,
+// where reading a value waits for all work before it, numbers that are not finite are not looked
+// for: such keys rank last.
 SearchResult search(const at::Tensor& queries, std::span<const KeyRing> rings, int64_t k);
 
 // One head, one row: queries (Q,D) against keys (N,D) with ids 0 ... N - 1. Gives (Q,k).

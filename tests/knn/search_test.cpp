@@ -94,6 +94,22 @@ TEST(Search, RowsWithFewerKeysAreFilledUp) {
   EXPECT_TRUE(found.ids[0].ge(0).all().item<bool>());
 }
 
+// 600 queries: also the kernels that round queries to bf16 before they choose candidates.
+TEST(Search, MixedDtypesAreSearchedAsTheirF32Values) {
+  for (const int64_t num_queries : {2, 600}) {
+    const at::Tensor queries = at::randn({num_queries, 24}), keys = at::randn({700, 24});
+    for (const at::ScalarType of_queries : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      for (const at::ScalarType of_keys : {at::kFloat, at::kBFloat16}) {
+        const at::Tensor q = queries.to(of_queries), k = keys.to(of_keys);
+        const SearchResult found = knn::search(q, k, 9);
+        const SearchResult widened = knn::search(q.to(at::kFloat), k.to(at::kFloat), 9);
+        EXPECT_BITWISE_EQUAL(found.ids, widened.ids);
+        EXPECT_BITWISE_EQUAL(found.scores, widened.scores);
+      }
+    }
+  }
+}
+
 TEST(Search, NoQueriesGiveNoResults) {
   EXPECT_EQ(knn::search(at::zeros({0, 4}), at::zeros({3, 4}), 2).ids.sizes(),
             at::IntArrayRef({0, 2}));
