@@ -190,28 +190,37 @@ namespace {
 
 constexpr const char* kNothingForgotten = "has no forget gates, so nothing is ever forgotten";
 
-void set_tolerance(models::Decoder& decoder, double log_tolerance) {
-  if (log_tolerance < 0 && decoder.config().attention.forget_gate == models::ForgetGate::kNone) {
+void check_tolerance(const models::DecoderConfig& config, double log_tolerance) {
+  if (log_tolerance < 0 && config.attention.forget_gate == models::ForgetGate::kNone) {
     throw Error(
         fmt::format("--log-tolerance {:g}: the model {}", log_tolerance, kNothingForgotten));
   }
-  decoder.set_log_pruning_tolerance(log_tolerance);
 }
 
-void request_measured_eviction(models::Decoder& decoder) {
-  const models::DecoderConfig& config = decoder.config();
+void check_measured_eviction(const models::DecoderConfig& config,
+                             const TextModelArguments& arguments) {
   const models::AttentionMixerConfig& attention = config.attention;
   const char* obstacle =
       config.mixer != "attention" || attention.forget_gate == models::ForgetGate::kNone
           ? kNothingForgotten
       : attention.qk_norm != models::QKNorm::kNone
           ? "has QK-norm: its pages are freed by a bound that holds; leave the option out"
-      : attention.log_pruning_tolerance == 0
+      : arguments.log_tolerance.value_or(attention.log_pruning_tolerance) == 0
           ? "has no pruning tolerance; give one, such as --log-tolerance -10"
-      : decoder.int8_cache() ? "keeps int8 pages, which are never freed; leave out --int8-cache"
+      : arguments.int8_cache ? "keeps int8 pages, which are never freed; leave out --int8-cache"
                              : nullptr;
   if (obstacle != nullptr) throw Error(fmt::format("--evict-measured: the model {}", obstacle));
-  decoder.set_measured_eviction(true);
+}
+
+// What the config alone forbids: said before any weight is read.
+void check_options(const models::DecoderConfig& config, const TextModelArguments& arguments) {
+  if (arguments.int8_cache && arguments.device == "cuda") {
+    throw Error(
+        "--int8-cache: is for the CPU, not for --device cuda; leave it out, or use "
+        "--device cpu");
+  }
+  if (arguments.log_tolerance) check_tolerance(config, *arguments.log_tolerance);
+  if (arguments.evict_measured) check_measured_eviction(config, arguments);
 }
 
 }  // namespace
@@ -219,6 +228,7 @@ void request_measured_eviction(models::Decoder& decoder) {
 TextModel open_text_model(const TextModelArguments& arguments) {
   const fs::path folder = folder_of(arguments.model);
   const models::DecoderConfig config = models::load_config(folder);
+  check_options(config, arguments);
   auto tokenizer = open_tokenizer(arguments, folder, config.vocab_size);
   if (tokenizer->vocab_size() > config.vocab_size) {
     throw Error(
@@ -228,7 +238,9 @@ TextModel open_text_model(const TextModelArguments& arguments) {
                     tokenizer->vocab_size(),
                     config.vocab_size));
   }
-  const at::Device device = reading_device(arguments.device, arguments.dtype);
+  // As weights of 8 bits, a cache of 8 bits makes auto the CPU.
+  const at::Device device =
+      reading_device(arguments.device, arguments.int8_cache ? "int8" : arguments.dtype);
   TextModel model{.decoder = models::open_model(folder, weight_format(arguments.dtype), device),
                   .tokenizer = std::move(tokenizer),
                   .folder = folder,
@@ -242,12 +254,9 @@ TextModel open_text_model(const TextModelArguments& arguments) {
   }
   adopt_beginning(model);
   if (model.stop.empty()) add_unique(model.stop, model.tokenizer->eos());
-  if (arguments.log_tolerance) set_tolerance(model.decoder, *arguments.log_tolerance);
-  if (arguments.int8_cache && !device.is_cpu()) {
-    throw Error("--int8-cache is for the CPU; leave it out, or use --device cpu");
-  }
+  if (arguments.log_tolerance) model.decoder.set_log_pruning_tolerance(*arguments.log_tolerance);
   model.decoder.set_int8_cache(arguments.int8_cache);
-  if (arguments.evict_measured) request_measured_eviction(model.decoder);
+  model.decoder.set_measured_eviction(arguments.evict_measured);
   return model;
 }
 

@@ -229,6 +229,21 @@ TEST_F(BadCheckpoint, FilesCutShortAreErrors) {
   }
 }
 
+// What needs no weights to be known is said before they are read: here they cannot be.
+TEST_F(BadCheckpoint, OptionsThatCannotBeAreFoundBeforeTheWeightsAreRead) {
+  test::write_file(folder_ / "model/model.safetensors", tensors_.substr(0, 20));
+  for (const char* command : {"generate", "chat", "serve"}) {
+    const auto with = [&](std::vector<std::string> options) {
+      options.insert(options.begin(), {command, "model"});
+      return error_of(std::move(options));
+    };
+    EXPECT_EQ(missing(with({"--int8-cache", "--device", "cuda"}), "--int8-cache: is for the CPU"),
+              "");
+    EXPECT_EQ(missing(with({"--evict-measured"}), "--evict-measured: the model has no pruning"),
+              "");
+  }
+}
+
 TEST_F(BadCheckpoint, ConfigsThatCannotBeAreErrors) {
   const auto config = nlohmann::ordered_json::parse(test::read_file(folder_ / "model/config.json"));
   const auto error = [&](const char* key, const nlohmann::ordered_json& value) {
