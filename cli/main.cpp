@@ -6,6 +6,7 @@
 #include "cli/memory_limit.h"
 #include "cli/passive_waiting.h"
 #include "cli/stop_signal.h"
+#include "cli/whole_numbers.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/out_of_memory.h"
 
@@ -87,6 +88,7 @@ int main(int argc, char** argv) {
   add_tokenizer(app);
   add_serve(app);
   add_convert(app);
+  reject_numbers_out_of_range(app);
 
   limit_memory_to_free();
   try {

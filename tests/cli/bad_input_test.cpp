@@ -141,6 +141,21 @@ TEST_F(BadInput, RowsBeyondTheMemoryAreAnError) {
       0);
 }
 
+// ---- options ----
+
+TEST_F(BadInput, NumbersOutOfRangeAreErrorsAndNotOthers) {
+  const std::string large = "99999999999999999999";
+  EXPECT_EQ(error_of({"generate", "model", "a", "-m", large}),
+            "--max-tokens: 99999999999999999999 is out of range; expected a whole number of "
+            "-9223372036854775808 to 9223372036854775807; see `reynard generate --help`\n");
+  EXPECT_EQ(missing(error_of({"generate", "model", "a", "--seed", "-1"}),
+                    "--seed: -1 is out of range; expected a whole number of 0 to "
+                    "18446744073709551615"),
+            "");
+  EXPECT_EQ(missing(error_of({"bench", "knn", "--queries", "1", large}), "--queries: 9999999"), "");
+  EXPECT_EQ(missing(error_of({"generate", "model", "a", "-m", "1e3"}), "-m"), "");
+}
+
 // ---- checkpoints ----
 
 class BadCheckpoint : public BadInput {
