@@ -7,6 +7,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <cctype>
 #include <sstream>
 
 namespace reynard::config {
@@ -15,6 +16,52 @@ namespace {
 
 std::string place(const std::string& source, const toml::source_region& region) {
   return fmt::format("{}:{}", source, region.begin.line);
+}
+
+constexpr int kMostKeyParts = 16;
+
+// Where the part of a dotted key that begins here ends: a bare or a quoted one; 0: none begins.
+size_t key_part_size(std::string_view text) {
+  const char quote = text[0];
+  if (quote != '"' && quote != '\'') {
+    size_t size = 0;
+    while (size < text.size() && (std::isalnum(static_cast<unsigned char>(text[size])) != 0 ||
+                                  text[size] == '_' || text[size] == '-')) {
+      ++size;
+    }
+    return size;
+  }
+  for (size_t i = 1; i < text.size() && text[i] != '\n'; ++i) {
+    if (text[i] == quote) return i + 1;
+    if (text[i] == '\\' && quote == '"') ++i;
+  }
+  return 0;
+}
+
+// toml++ bounds how deep values lie in each other, but a key of n parts makes n tables without
+// bound, and whoever walks through tables calls itself for each.
+void check_keys(std::string_view text, const std::string& source) {
+  int line = 1, parts = 0;
+  bool behind_dot = false;
+  for (size_t i = 0; i < text.size();) {
+    if (const size_t size = key_part_size(text.substr(i)); size > 0) {
+      parts = behind_dot ? parts + 1 : 1;
+      behind_dot = false;
+      if (parts > kMostKeyParts) {
+        throw Error(fmt::format("{}:{}: a key of more than {} parts; expected [section.name]",
+                                source,
+                                line,
+                                kMostKeyParts));
+      }
+      i += size;
+      continue;
+    }
+    const char c = text[i++];
+    line += c == '\n' ? 1 : 0;
+    if (c == ' ' || c == '\t') continue;
+    behind_dot = c == '.' && parts > 0;
+    if (!behind_dot) parts = 0;
+  }
 }
 
 Node convert(const toml::node& from, const std::string& source);
@@ -61,6 +108,7 @@ Node convert(const toml::node& from, const std::string& source) {
 }  // namespace
 
 Table parse_toml(std::string_view text, const std::string& source) {
+  check_keys(text, source);
   try {
     return convert_table(toml::parse(text), source);
   } catch (const toml::parse_error& error) {

@@ -250,6 +250,27 @@ TEST(Config, MissingFilesAndFoldersAreErrors) {
 TEST(Config, DeepNestingIsAnErrorNotAStackOverflow) {
   EXPECT_THROW(config::from_json<Example>(std::string(1 << 20, '['), "a.json"), Error);
   EXPECT_THROW(config::parse_toml("x = " + std::string(1 << 20, '['), "a.toml"), Error);
+  // Keys of parts, bare and quoted, in headers, lines and inline tables.
+  const auto key = [](int64_t parts, const std::string& part) {
+    std::string text = part;
+    for (int64_t i = 1; i < parts; ++i) text += (i % 2 == 0 ? " .\t" : ".") + part;
+    return text;
+  };
+  for (const char* part : {"a", "'b c'", R"("d\".")"}) {
+    const std::string deep = key(100000, part);
+    for (const std::string& text :
+         {"\n[" + deep + "]", "\n" + deep + " = 1", "\nx = { y = 1, " + deep + " = 2 }"}) {
+      EXPECT_EQ(error_of(text), "a.toml:2: a key of more than 16 parts; expected [section.name]");
+    }
+    EXPECT_EQ(config::parse_toml("[" + key(16, part) + "]", "a.toml").entries.size(), 1U);
+  }
+  // What holds many dots and is no key.
+  std::string numbers = "0.5", words = "Go. On.";
+  for (int i = 0; i < 100; ++i) numbers += ", 0.5", words += " Go on. And on.";
+  EXPECT_EQ(config::parse_toml("x = [" + numbers + "]\ny = \"\"\"" + words + "\n\"\"\"\n# " + words,
+                               "a.toml")
+                .entries.size(),
+            2U);
 }
 
 TEST(Config, DescribesEveryKeyWithItsDefault) {
