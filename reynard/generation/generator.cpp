@@ -48,9 +48,38 @@ Sequence Generator::start(std::vector<int64_t> prompt, SequenceOptions options) 
 
 void Generator::prefill(Sequence& sequence, int64_t max_tokens) {
   if (sequence.is_prefilled()) return;
-  const int64_t own = options_.chunk_tokens.value_or(grown_chunk(sequence.state_.length()));
+  int64_t grown = grown_chunk(sequence.state_.length());
+  // A context is remembered as a whole.
+  const int64_t window = decoder_.config().memory.window;
+  if (rememberable(sequence) > 0 && window <= kLargestChunk) grown = std::max(grown, window);
+  const int64_t own = options_.chunk_tokens.value_or(grown);
   const PromptChunk chunk{&sequence, max_tokens > 0 ? max_tokens : own};
-  prefill({&chunk, 1});
+  if (!remember(chunk)) prefill({&chunk, 1});
+}
+
+// The next tokens of the prompt that only the memories need: those before the local context of the
+// last token, where a context begins and nobody asks for log-probabilities.
+int64_t Generator::rememberable(const Sequence& sequence) const {
+  const models::DecoderConfig& config = decoder_.config();
+  const int64_t begin = sequence.state_.length(), window = config.memory.window;
+  if (!config.has_memory() || sequence.options_.prompt_scores.logprobs || begin % window != 0) {
+    return 0;
+  }
+  const int64_t length = std::ssize(sequence.prompt_);
+  const int64_t last = config.last_context_begin(length);
+  return std::max<int64_t>((last > 0 ? last : (length - 1) / window * window) - begin, 0);
+}
+
+// Whether the chunk was read by Decoder::remember, whose time grows as the tokens and which
+// computes less of them. Only what comes last may be less than whole contexts.
+bool Generator::remember(const PromptChunk& chunk) {
+  Sequence& sequence = *chunk.sequence;
+  const int64_t window = decoder_.config().memory.window, rest = rememberable(sequence);
+  const int64_t count = chunk.tokens < rest ? chunk.tokens / window * window : rest;
+  if (count == 0) return false;
+  const auto first = sequence.prompt_.begin() + sequence.state_.length();
+  decoder_.remember(ids({first, first + count}), sequence.state_);
+  return true;
 }
 
 // Tokens of the prompt that one pass can take.

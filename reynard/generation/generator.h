@@ -56,6 +56,8 @@ class Generator {
   int64_t num_evicted() const { return num_evicted_; }  // pages freed early so far
 
  private:
+  int64_t rememberable(const Sequence& sequence) const;
+  bool remember(const PromptChunk& chunk);
   int64_t begin_chunk(const PromptChunk& chunk);
   void score(Sequence& sequence, const at::Tensor& hidden, int64_t first);
   void evict(Sequence& sequence);

@@ -135,8 +135,7 @@ TEST(Generate, RejectsBadRequests) {
   EXPECT_THROW(generator.start(fine, {.scores = {.logprobs = true, .num_top = -1}}), Error);
 }
 
-class EveryVariant : public testing::TestWithParam<test::Variant> {
- protected:
+struct EveryVariant : testing::TestWithParam<test::Variant> {
   static models::Decoder make(const models::DecoderConfig& config,
                               at::Device device = test::test_device()) {
     models::Decoder decoder(config, /*seed=*/5, device);
@@ -250,6 +249,47 @@ TEST_P(EveryVariant, GreedyTextIsThatOfTheCPU) {
   const SequenceOptions options{.max_tokens = 100};
   EXPECT_EQ(run_alone(there, prompt, options, {.chunk_tokens = 70}),
             run_alone(here, prompt, options, {.chunk_tokens = 70}));
+}
+
+// What stands before the last token's context is only remembered: no page is taken for it, and the
+// text is that of a prompt that was read token by token.
+TEST(GeneratorWithMemory, RemembersWholeContextsOfAPrompt) {
+  for (const test::Variant& variant : test::memory_variants()) {
+    for (const int64_t last_context : {0, 5}) {
+      models::DecoderConfig config = variant.config;
+      config.memory.last_context = last_context;
+      const int64_t W = config.memory.window;
+      models::Decoder decoder = EveryVariant::make(config);
+      for (const int64_t length : {4 * W + 1, 4 * W, 7 * W - 2}) {
+        const std::vector<int64_t> prompt = random_prompt(config.vocab_size, length);
+        const SequenceOptions options{.max_tokens = 2 * W};
+        const auto logits = [&](const GeneratorOptions& reading) {
+          Generator generator(decoder, reading);
+          Sequence text = generator.start(prompt, options);
+          while (!text.is_prefilled()) generator.prefill(text);
+          const std::array<models::SequenceState*, 1> states = {&text.state()};
+          return decoder.hidden(
+              at::tensor({prompt.back()}, at::kLong), at::zeros({1}, at::kLong), states);
+        };
+        const at::Tensor one_by_one = logits({.chunk_tokens = 1});
+        EXPECT_TENSORS_NEAR(logits({}), one_by_one, 2e-5, 1e-5);
+        EXPECT_TENSORS_NEAR(logits({.chunk_tokens = 2 * W + 3}), one_by_one, 2e-5, 1e-5);
+        EXPECT_EQ(run_alone(decoder, prompt, options),
+                  run_alone(decoder, prompt, options, {.chunk_tokens = 1}));
+      }
+    }
+  }
+}
+
+TEST(GeneratorWithMemory, TakesNoPagesForWhatIsOnlyRemembered) {
+  const models::DecoderConfig config = test::memory_variants()[0].config;  // of one layer alone
+  models::Decoder decoder = EveryVariant::make(config);
+  Generator generator(decoder);
+  Sequence text = generator.start(random_prompt(config.vocab_size, 4 * config.memory.window + 1),
+                                  {.max_tokens = 1});
+  while (!text.is_prefilled()) generator.prefill(text);
+  EXPECT_EQ(text.state().length(), 4 * config.memory.window);
+  EXPECT_EQ(generator.pool()->keys().size(0), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(All,
