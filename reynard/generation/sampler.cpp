@@ -62,7 +62,7 @@ Sampler::Sampler(const SamplerOptions& options) : options_(options), random_(opt
   check_number(options.temperature >= 0 && is_finite(options.temperature),
                "temperature",
                options.temperature,
-               ">= 0, 0: greedy");
+               "a finite number >= 0, 0: greedy");
   tensor::check_value(options.top_k >= 0, "sampler", "top_k", options.top_k, ">= 0, 0: all tokens");
   check_number(options.top_p >= 0 && options.top_p <= 1, "top_p", options.top_p, "0 to 1, 0: all");
   check_number(options.min_p >= 0 && options.min_p <= 1, "min_p", options.min_p, "0 to 1, 0: all");

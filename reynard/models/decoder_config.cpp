@@ -81,6 +81,8 @@ void check_heads(const DecoderConfig& config, const Checker& check) {
   check.require(config.num_kv_heads() > 0 && a.num_heads % config.num_kv_heads() == 0,
                 "attention.num_kv_heads",
                 fmt::format("must divide num_heads = {}", a.num_heads));
+  check.require(
+      a.window >= 0, "attention.window", fmt::format("{} must be >= 0 (0: all)", a.window));
   const int64_t D = config.head_dim();
   check.require(
       D > 0 && D <= kMaxHeadDim,

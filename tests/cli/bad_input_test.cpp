@@ -256,6 +256,8 @@ TEST_F(BadCheckpoint, OptionsThatCannotBeAreFoundBeforeTheWeightsAreRead) {
               "");
     EXPECT_EQ(missing(with({"--evict-measured"}), "--evict-measured: the model has no pruning"),
               "");
+    EXPECT_EQ(missing(with({"--log-tolerance", "nan"}), "--log-tolerance nan: expected at most 0"),
+              "");
   }
 }
 
@@ -269,6 +271,8 @@ TEST_F(BadCheckpoint, ConfigsThatCannotBeAreErrors) {
   };
   EXPECT_EQ(missing(error("num_heads", 0), "num_heads"), "");
   EXPECT_EQ(missing(error("num_heads", 3), "num_heads"), "");
+  EXPECT_EQ(missing(error("window_size", -7), "config.json: attention.window: -7 must be >= 0"),
+            "");
   EXPECT_EQ(missing(error("hidden_size", "8"), "hidden_size"), "");
   EXPECT_EQ(missing(error("hidden_size", int64_t{1} << 60), "hidden_size"), "");
   EXPECT_EQ(missing(error("model_type", "parrot"), "parrot"), "");

@@ -1,6 +1,7 @@
 #include "reynard/generation/sampler.h"
 
 #include "reynard/tensor/check.h"
+#include "tests/support/errors.h"
 
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -115,6 +116,9 @@ TEST(Sampler, SameSeedSameTokens) {
 
 TEST(Sampler, RejectsWhatMakesNoSense) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
+  const SamplerOptions endless = {.temperature = std::numeric_limits<double>::infinity()};
+  EXPECT_SAYS(test::error_of([&] { Sampler{endless}; }),
+              "temperature = inf; expected a finite number >= 0");
   EXPECT_THROW(Sampler({.temperature = -1}), Error);
   EXPECT_THROW(Sampler({.temperature = nan}), Error);
   EXPECT_THROW(Sampler({.top_k = -1}), Error);
