@@ -205,7 +205,7 @@ void run_chat(const ChatArguments& arguments) {
     messages.push_back({"system", arguments.system});
   }
   TextModel model = open_text_model(arguments.model);
-  print_pruning_note(model.decoder.config(), model.decoder.int8_cache());
+  print_pruning_note(model.decoder.config());
   Talker talker(model, arguments);
   ChatInput input;
   const std::size_t num_system = arguments.system.empty() ? 0 : 1;

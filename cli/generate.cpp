@@ -306,7 +306,7 @@ void run_generate(const GenerateArguments& arguments, bool prompt_given) {
   check_arguments(arguments);
   const std::string prompt = read_prompt(arguments, prompt_given);
   TextModel model = open_text_model(arguments.model);
-  print_pruning_note(model.decoder.config(), model.decoder.int8_cache());
+  print_pruning_note(model.decoder.config());
   generation::Generator generator(
       model.decoder, {.chunk_tokens = arguments.chunk_tokens, .evict = !arguments.keep_all});
   Timing timing;

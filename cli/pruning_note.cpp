@@ -6,7 +6,7 @@
 
 namespace reynard::cli {
 
-std::string pruning_note(const models::DecoderConfig& config, bool int8_cache) {
+std::string pruning_note(const models::DecoderConfig& config) {
   const models::AttentionMixerConfig& attention = config.attention;
   const bool gated = attention.forget_gate != models::ForgetGate::kNone;
   if (config.mixer != "attention" || !gated || attention.log_pruning_tolerance == 0) return "";
@@ -14,12 +14,11 @@ std::string pruning_note(const models::DecoderConfig& config, bool int8_cache) {
       "pruning: {} rule, at most e^{:g} of a query's attention, logits bounded by {}",
       config::name_of(attention.pruning_rule),
       attention.log_pruning_tolerance,
-      int8_cache || attention.qk_norm == models::QKNorm::kNone ? "measured norms"
-                                                               : "QK-norm weights");
+      attention.qk_norm == models::QKNorm::kNone ? "measured norms" : "QK-norm weights");
 }
 
-void print_pruning_note(const models::DecoderConfig& config, bool int8_cache) {
-  const std::string note = pruning_note(config, int8_cache);
+void print_pruning_note(const models::DecoderConfig& config) {
+  const std::string note = pruning_note(config);
   if (!note.empty()) fmt::print(stderr, "{}\n", note);
 }
 

@@ -8,10 +8,10 @@
 namespace reynard::cli {
 
 // "pruning: tight rule, at most e^-10 of a query's attention, logits bounded by QK-norm weights";
-// empty where the model does not prune. Keys of an int8 cache are bounded by measured norms.
-std::string pruning_note(const models::DecoderConfig& config, bool int8_cache);
+// empty where the model does not prune.
+std::string pruning_note(const models::DecoderConfig& config);
 
 // The note as a line on stderr, if there is one.
-void print_pruning_note(const models::DecoderConfig& config, bool int8_cache = false);
+void print_pruning_note(const models::DecoderConfig& config);
 
 }  // namespace reynard::cli

@@ -148,11 +148,11 @@ void add_options(CLI::App& command, TextModelArguments& arguments) {
                    "for models with forget gates but without QK-norm, which otherwise keep every "
                    "page: free pages as if no later query or key were longer than those so far (a "
                    "heuristic; needs a tolerance)");
-  command.add_flag("--int8-cache",
-                   arguments.int8_cache,
-                   "keep keys and values of the text as int8 with a scale per row: half of the "
-                   "memory of bf16, a rounding error of up to 0.4 % of a row's largest value, and "
-                   "no eviction (CPU)");
+  command.add_flag(
+      "--int8-cache",
+      arguments.int8_cache,
+      "keep keys and values of the text as int8 with a scale per row: half of the "
+      "memory of bf16, a rounding error of up to 0.4 % of a row's largest value (CPU)");
 }
 
 std::vector<int64_t> TextModel::encode(std::string_view prompt) const {
@@ -209,8 +209,7 @@ void check_measured_eviction(const models::DecoderConfig& config,
           ? "has QK-norm: its pages are freed by a bound that holds; leave the option out"
       : arguments.log_tolerance.value_or(attention.log_pruning_tolerance) == 0
           ? "has no pruning tolerance; give one, such as --log-tolerance -10"
-      : arguments.int8_cache ? "keeps int8 pages, which are never freed; leave out --int8-cache"
-                             : nullptr;
+          : nullptr;
   if (obstacle != nullptr) throw Error(fmt::format("--evict-measured: the model {}", obstacle));
 }
 

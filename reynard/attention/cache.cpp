@@ -222,7 +222,7 @@ int64_t LayerCache::evict(const at::Tensor& logit_bound, double log_tolerance, i
                       "horizon",
                       horizon,
                       "between 0 and the cached length " + std::to_string(length_));
-  if (horizon == 0 || pool_->layout().int8) return 0;
+  if (horizon == 0) return 0;
   horizon = std::max(horizon, horizon_);  // the page of an earlier position may be gone
   const at::Tensor bounds = logit_bound.cpu().to(at::kDouble).contiguous();
   const PageValues masses = on_host(pool_->masses());

@@ -121,8 +121,8 @@ class LayerCache {
   // evicted keys together (docs/attention.md, eviction). Positions below horizon (at most length())
   // can never be truncated again.
   //   logit_bound (H) f32: |scale q.k| <= bound for every later query too, that is from QK-norm
-  //   weights; with bounds measured on past queries the result is a heuristic
-  // Frees nothing of int8 pages: bounds from weights do not hold for rounded keys.
+  //   weights, of keys as the pages keep them (int8: qk_norm_bound_of_int8_keys); with bounds
+  //   measured on past queries the result is a heuristic
   // Returns the number of pages dropped by this sequence (other users keep theirs).
   int64_t evict(const at::Tensor& logit_bound, double log_tolerance, int64_t horizon);
 

@@ -412,13 +412,10 @@ TORCH_LIBRARY_IMPL(reynard, Meta, m) {
 PagedOutput paged_attention(const at::Tensor& q,
                             std::span<const int64_t> offsets,
                             std::span<const LayerCache* const> caches,
-                            const at::Tensor& given_bound,
+                            const at::Tensor& logit_bound,
                             int64_t window,
                             const AttentionOptions& options) {
-  check_paged(q, offsets, caches, given_bound, window);
-  // What weights bound are the keys before they were rounded: measured norms are of the stored
-  // ones.
-  const at::Tensor logit_bound = caches[0]->pool()->layout().int8 ? at::Tensor() : given_bound;
+  check_paged(q, offsets, caches, logit_bound, window);
   DecodeBatch batch;
   for (size_t s = 0; s < caches.size(); ++s) {
     if (offsets[s + 1] - offsets[s] != 1) continue;

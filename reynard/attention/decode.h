@@ -23,7 +23,7 @@ struct PagedOutput {
 // last positions of caches[s], whose keys include their own (append first). All caches share one
 // pool.
 //   q           (N, H, D) dtype of the pool
-//   logit_bound (H) f32 or undefined: measured norms
+//   logit_bound (H) f32, of keys as the pages keep them, or undefined: measured norms
 //   window      a query sees itself and the window - 1 keys before it; 0: off
 PagedOutput paged_attention(const at::Tensor& q,
                             std::span<const int64_t> offsets,

@@ -6,6 +6,7 @@
 
 #include <ATen/TensorOperators.h>
 
+#include <ATen/ops/amax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/maximum.h>
@@ -86,6 +87,19 @@ at::Tensor bounds_on_host(const at::Tensor& q_weight,
   return bounds;
 }
 
+double unit_of(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 ? 0x1p-7 : dtype == at::kHalf ? 0x1p-10 : 0x1p-16;
+}
+
+// q and k are rounded once after the norm, and once more after the rotation.
+double rounding_of(at::ScalarType dtype, bool rotary) {
+  return 1 + (rotary ? 2 : 1) * unit_of(dtype);
+}
+
+double default_scale(double scale, int64_t D) {
+  return scale == 0 ? 1 / std::sqrt(static_cast<double>(D)) : scale;
+}
+
 }  // namespace
 
 at::Tensor qk_norm_bound(const at::Tensor& q_weight,
@@ -102,11 +116,8 @@ at::Tensor qk_norm_bound(const at::Tensor& q_weight,
                       "k_weight's D",
                       k_weight.size(-1),
                       "that of q_weight");
-  if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(D));
-  // q and k are rounded once after the norm, and once more after the rotation.
-  const double unit = dtype == at::kBFloat16 ? 0x1p-7 : dtype == at::kHalf ? 0x1p-10 : 0x1p-16;
-  const double rounding = 1 + (rotary ? 2 : 1) * unit;
-  const double factor = scale * static_cast<double>(D) * rounding;
+  const double factor =
+      default_scale(scale, D) * static_cast<double>(D) * rounding_of(dtype, rotary);
   const auto is_on_host = [](const at::Tensor& weight) {
     return weight.is_cpu() && weight.scalar_type() == at::kFloat && weight.is_contiguous();
   };
@@ -114,6 +125,25 @@ at::Tensor qk_norm_bound(const at::Tensor& q_weight,
     return bounds_on_host(q_weight, k_weight, num_heads, rotary, factor);
   }
   return (largest_products(q_weight, k_weight, num_heads, rotary) * factor).to(at::kFloat);
+}
+
+at::Tensor qk_norm_bound_of_int8_keys(const at::Tensor& q_weight,
+                                      const at::Tensor& k_weight,
+                                      int64_t num_heads,
+                                      double scale,
+                                      bool rotary,
+                                      at::ScalarType dtype) {
+  const at::Tensor bound = qk_norm_bound(q_weight, k_weight, num_heads, scale, rotary, dtype);
+  const int64_t D = q_weight.size(-1);
+  const at::Tensor q = per_head_weight(q_weight, num_heads).abs().amax(1);
+  const at::Tensor k = per_head_weight(k_weight, num_heads).abs().amax(1);
+  // Half a step per value; a step is a 127th of the row's largest, rounded up to 16 bits.
+  const double half_step = (1 + 0x1p-14) / 254;
+  const double error = default_scale(scale, D) * std::pow(static_cast<double>(D), 1.5) * half_step *
+                       rounding_of(dtype, rotary);
+  // What several queries attend to is rounded to dtype once more.
+  return ((bound.to(at::kDouble) + (q * k).to(at::kDouble) * error) * (1 + unit_of(dtype)))
+      .to(at::kFloat);
 }
 
 double eviction_limit(double logit_bound, double log_tolerance, double c_now) {

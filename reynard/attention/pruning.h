@@ -25,6 +25,16 @@ at::Tensor qk_norm_bound(const at::Tensor& q_weight,
                          bool rotary,
                          at::ScalarType dtype);
 
+// The same U for keys that a cache rounds to int8 (PageLayout::int8). A rounded key may be longer
+// than the norm made it and point elsewhere, so products of weights of other dimensions count too
+// (docs/attention.md).
+at::Tensor qk_norm_bound_of_int8_keys(const at::Tensor& q_weight,
+                                      const at::Tensor& k_weight,
+                                      int64_t num_heads,
+                                      double scale,
+                                      bool rotary,
+                                      at::ScalarType dtype);
+
 // A key prefix may be evicted for good while log sum_j exp(-c_j) over all keys ever seen in it
 // stays at or below this: every later query then gives it at most exp(log_tolerance) of its mass.
 //   logit_bound: |scale q.k| <= bound of every later query; c_now: gate sum of the last position

@@ -105,6 +105,11 @@ TEST(GenerateCommand, StatsCountWhatEvictionFreed) {
   EXPECT_EQ(freed[0]["stats"]["cache"]["pages_seen"], 10);
   const ProgramResult people = model.generate(arguments);
   EXPECT_NE(people.errors.find("pages kept of 10"), std::string::npos) << people.errors;
+  std::vector<std::string> narrow = arguments;
+  narrow.emplace_back("--int8-cache");
+  const json cache = model.generate_json(narrow)[0]["stats"]["cache"];
+  EXPECT_GT(cache["bytes_saved"], 0);
+  EXPECT_EQ(cache["eviction"], freed[0]["stats"]["cache"]["eviction"]);
 }
 
 TEST(GenerateCommand, CachesOfInt8TakeLessMemory) {

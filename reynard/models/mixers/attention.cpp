@@ -217,22 +217,24 @@ attention::AttentionOptions AttentionMixer::options() const {
           .rule = config_.pruning_rule};
 }
 
-at::Tensor AttentionMixer::logit_bound(at::ScalarType kernel_dtype) const {
+at::Tensor AttentionMixer::logit_bound(at::ScalarType kernel_dtype, bool int8_keys) const {
   if (config_.qk_norm == QKNorm::kNone) return {};
   const bool shared = config_.qk_norm == QKNorm::kShared;
   const double magnitude = config_.rope ? ops::rotary_magnitude(config_.rope_scaling) : 1;
   const at::NoGradGuard no_grad;
   const auto [q_weight, k_weight] = norm_weights();
-  return attention::qk_norm_bound(shared ? q_weight : q_weight.reshape({H_, D_}),
-                                  shared ? k_weight : k_weight.reshape({G_, D_}),
-                                  H_,
-                                  magnitude * magnitude / std::sqrt(static_cast<double>(D_)),
-                                  config_.rope,
-                                  kernel_dtype);
+  const auto bound = int8_keys ? attention::qk_norm_bound_of_int8_keys : attention::qk_norm_bound;
+  return bound(shared ? q_weight : q_weight.reshape({H_, D_}),
+               shared ? k_weight : k_weight.reshape({G_, D_}),
+               H_,
+               magnitude * magnitude / std::sqrt(static_cast<double>(D_)),
+               config_.rope,
+               kernel_dtype);
 }
 
-at::Tensor AttentionMixer::pruning_bound(const Projections& p) const {
-  return options().log_pruning_tolerance != 0 ? logit_bound(p.q.scalar_type()) : at::Tensor();
+at::Tensor AttentionMixer::pruning_bound(const Projections& p, bool int8_keys) const {
+  const bool prunes = options().log_pruning_tolerance != 0;
+  return prunes ? logit_bound(p.q.scalar_type(), int8_keys) : at::Tensor();
 }
 
 int64_t AttentionMixer::evict(SequenceState& state,
@@ -245,8 +247,8 @@ int64_t AttentionMixer::evict(SequenceState& state,
     pages += cache.evict_before(std::max<int64_t>(0, horizon - config_.window + 1), horizon);
   if (log_tolerance == 0 || config_.forget_gate == ForgetGate::kNone) return pages;
   if (config_.qk_norm != QKNorm::kNone) {
-    const at::Tensor bound = logit_bound(cache.pool()->layout().dtype);
-    pages += cache.evict(bound, log_tolerance, horizon);
+    const attention::PageLayout& layout = cache.pool()->layout();
+    pages += cache.evict(logit_bound(layout.dtype, layout.int8), log_tolerance, horizon);
   } else if (measured_eviction_) {  // no bound holds for queries to come
     const double scale = 1 / std::sqrt(static_cast<double>(D_));
     pages += cache.evict(cache.measured_bound(scale), log_tolerance, horizon);
@@ -293,8 +295,8 @@ attention::PagedOutput AttentionMixer::attend_to_states(const Projections& p,
     states[s]->remember(layer, {.k = rows(p.raw_k), .v = rows(p.raw_v)});
     caches.push_back(&cache);
   }
-  return attention::paged_attention(
-      p.q, bounds, caches, pruning_bound(p), config_.window, options());
+  const at::Tensor bound = pruning_bound(p, caches[0]->pool()->layout().int8);
+  return attention::paged_attention(p.q, bounds, caches, bound, config_.window, options());
 }
 
 at::Tensor AttentionMixer::gated(const at::Tensor& out, const at::Tensor& gate) const {

@@ -62,8 +62,9 @@ class AttentionMixer : public Mixer {
   at::Tensor output(const at::Tensor& out, const Projections& p) const;
   attention::AttentionOptions options() const;
   at::Device device() const { return o_.value.device(); }
-  // (H) f32 where pruning is on and QK-norm bounds logits; else undefined.
-  at::Tensor pruning_bound(const Projections& p) const;
+  // (H) f32 where pruning is on and QK-norm bounds logits; else undefined. int8_keys: of keys that
+  // a cache keeps as int8.
+  at::Tensor pruning_bound(const Projections& p, bool int8_keys = false) const;
 
  private:
   // Products of the input with each weight that it has; undefined where there is none.
@@ -79,7 +80,7 @@ class AttentionMixer : public Mixer {
   // Weights of the norms of q and k: (H*D) and (G*D), or (D) each.
   std::pair<at::Tensor, at::Tensor> norm_weights() const;
   // (H) f32: bound of |scale q.k| from the QK-norm weights; undefined without QK-norm.
-  at::Tensor logit_bound(at::ScalarType kernel_dtype) const;
+  at::Tensor logit_bound(at::ScalarType kernel_dtype, bool int8_keys) const;
   // Output norm and gate: out (N, H*D), gate (N, H*D) before its activation -> (N, H*D).
   at::Tensor gated(const at::Tensor& out, const at::Tensor& gate) const;
 
