@@ -37,9 +37,22 @@ inline void unpack(const BFloat16* from, Vec (&x)[2]) {
   x[0] = (Vec)(pairs << 16);
   x[1] = (Vec)(pairs & static_cast<int32_t>(0xffff0000));
 }
+inline void unpack(const int8_t* from, Vec (&x)[1]) {
+#if defined(__AVX512F__)
+  x[0] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_unaligned<__m128i>(from)));
+#elif defined(__AVX2__)
+  x[0] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)));
+#else
+  const __m128i codes = _mm_cvtsi32_si128(load_unaligned<int32_t>(from));
+  const __m128i twice = _mm_unpacklo_epi8(codes, codes);
+  x[0] = _mm_cvtepi32_ps(_mm_srai_epi32(_mm_unpacklo_epi16(twice, twice), 24));
+#endif
+}
 
 template <class Value>
 constexpr int kVectors = sizeof(float) / sizeof(Value);
+template <>
+constexpr int kVectors<int8_t> = 1;  // widened as they are loaded
 template <class Value>
 constexpr int64_t kBundle = kVectors<Value>* kLanes;
 
@@ -79,18 +92,30 @@ template <class ValueType, int64_t kLength = 0>
 struct Rows {
   using Value = ValueType;
   const Value* data = nullptr;
+  const float* scales = nullptr;  // of rows of int8
   int64_t any_length = 0;
 
   int64_t length() const { return kLength > 0 ? kLength : any_length; }  // fills whole bundles
-  Rows from(int64_t row) const { return {data + row * length(), any_length}; }
+  Rows from(int64_t row) const {
+    return {data + row * length(), scales ? scales + row : nullptr, any_length};
+  }
+  // x, a lane for each of the first rows, times their scales.
+  Vec scaled(Vec x) const {
+    if constexpr (std::is_same_v<Value, int8_t>) return x * load(scales);
+    return x;
+  }
 };
+
+constexpr int64_t kLineBytes = 64;
 
 // What is asked for while a block is worked on: the same places of two later blocks. As data that
 // is read once: what other parts of a decoded token need again stays in the second-level cache.
 template <class Value>
 struct LaterBlocks {
   const Value *near = nullptr, *far = nullptr;
-  void ask(int64_t place) const {
+  // A function that does nothing but ask is dropped where it is not inlined.
+  __attribute__((always_inline)) void ask(int64_t place) const {
+    if (place * static_cast<int64_t>(sizeof(Value)) % kLineBytes != 0) return;
     __builtin_prefetch(near + place, 0, 0);
     __builtin_prefetch(far + place, 0, 0);
   }
@@ -210,8 +235,9 @@ inline Vec block_logits(const PageRun& run,
                         KeyRange range,
                         Later later,
                         const DecodeScratch& s) {
+  const Keys block = keys.from(b * kLanes);
   Vec logits =
-      dot_products(keys.from(b * kLanes), q, later) * static_cast<float>(run.scale * kLog2EExact);
+      block.scaled(dot_products(block, q, later)) * static_cast<float>(run.scale * kLog2EExact);
   if (run.sums) logits += load(s.bias + b * kLanes);
   IntVec index;
   for (int i = 0; i < kLanes; ++i) index[i] = i;
@@ -222,18 +248,15 @@ inline Vec block_logits(const PageRun& run,
 }
 
 template <class Values, class Later>
-inline void add_block(Values values,
-                      int b,
-                      KeyRange range,
-                      Later later,
-                      const HeadSums& head,
-                      const DecodeScratch& s) {
+inline void add_block(
+    Values values, int b, KeyRange range, Later later, const HeadSums& head, DecodeScratch& s) {
   using Value = typename Values::Value;
   constexpr int kWide = 4 / kVectors<Value>;  // bundles that make four sums
   const KeyRange rows = {max_of(range.begin - b * kLanes, 0),
                          min_of(range.end - b * kLanes, kLanes)};
-  const float* weights = s.weights + b * kLanes;
+  float* weights = s.weights + b * kLanes;
   const Values block = values.from(b * kLanes);
+  if constexpr (std::is_same_v<Value, int8_t>) store(weights, block.scaled(load(weights)));
   int64_t d = 0;
   for (; d + kWide * kBundle<Value> <= block.length(); d += kWide * kBundle<Value>) {
     add_values<kWide>(block, weights, rows, d, later, head.out);
@@ -307,13 +330,13 @@ struct InPlace {
   using Element = Value;
   static constexpr bool kAsks = true;
   Rows<Value, kHeadDim> operator()(const Value* rows,
-                                   const float* /*scales*/,
+                                   const float* scales,
                                    int64_t head_dim,
                                    float* /*wide*/) const {
-    return {rows, head_dim};
+    return {rows, scales, head_dim};
   }
 };
-// ... others, and rows of int8 times their scales, as f32, padded with zeros.
+// ... others as f32 (those of int8 times their scales), padded with zeros.
 template <class Value>
 struct Widened {
   using Element = float;
@@ -323,7 +346,7 @@ struct Widened {
                          int64_t head_dim,
                          float* wide) const {
     const int64_t length = DecodeScratch::padded(head_dim);
-    if (!rows) return {nullptr, length};
+    if (!rows) return {nullptr, nullptr, length};
     for (int64_t t = 0; t < kKeysPerPage; ++t) {
       const Value* from = rows + t * head_dim;
       float* to = wide + t * length;
@@ -334,7 +357,7 @@ struct Widened {
       }
       for (int64_t d = head_dim; d < length; ++d) to[d] = 0;
     }
-    return {wide, length};
+    return {wide, nullptr, length};
   }
 };
 
@@ -356,6 +379,26 @@ inline void page_bias(const PageRun& run, int64_t h, int32_t page, DecodeScratch
   const double query_sum = run.query_sums[h];
   for (int64_t t = 0; t < kKeysPerPage; ++t) {
     s.bias[t] = static_cast<float>((query_sum - sums[t]) * kLog2EExact);
+  }
+}
+
+// What is read of a page beside its rows is asked for two pages and one page ahead, too.
+__attribute__((always_inline)) inline void ask_for(const void* near,
+                                                   const void* far,
+                                                   int64_t bytes) {
+  const LaterBlocks<char> later = {static_cast<const char*>(near), static_cast<const char*>(far)};
+  for (int64_t i = 0; i < bytes; i += kLineBytes) later.ask(i);
+}
+__attribute__((always_inline)) inline void ask_for_numbers(const PageRun& run,
+                                                           int32_t near,
+                                                           int32_t far) {
+  if (run.sums) {
+    const int64_t sums = run.group * kKeysPerPage;
+    ask_for(run.sums + near * sums, run.sums + far * sums, sums * sizeof(double));
+  }
+  if (run.scales) {
+    constexpr int64_t kScales = 2 * kKeysPerPage;  // of keys and of values
+    ask_for(run.scales + near * kScales, run.scales + far * kScales, kScales * sizeof(float));
   }
 }
 
@@ -386,10 +429,8 @@ void decode_pages(const PageRun& run,
     const int32_t page = run.pages[n];
     const bool last = (n + 1) * kKeysPerPage >= all.end;
     const int32_t next = !last ? run.pages[n + 1] : run.next_page >= 0 ? run.next_page : page;
-    if (run.sums) {
-      const double* sums = run.sums + next * run.group * kKeysPerPage;
-      for (int64_t t = 0; t < run.group * kKeysPerPage; t += 8) prefetch(sums + t);
-    }
+    const bool two_left = (n + 2) * kKeysPerPage < all.end;
+    ask_for_numbers(run, next, two_left ? run.pages[n + 2] : next);
     const auto keys = access(rows_of(run.keys, page), scales_of(page, 0), run.D, s.wide_keys());
     const auto values =
         access(rows_of(run.values, page), scales_of(page, 1), run.D, s.wide_values(run.D));
@@ -437,7 +478,10 @@ void decode_in_place(const PageRun& run, const RunSoftmax& result, DecodeScratch
 inline void decode_run(const PageRun& run, const RunSoftmax& result, char* scratch) {
   const FlushDenormals flush;
   auto& s = *reinterpret_cast<DecodeScratch*>(scratch);
-  if (run.scales) return decode_pages<int8_t>(run, result, Widened<int8_t>{}, s);
+  if (run.scales) {
+    if (run.D % kBundle<int8_t> == 0) return decode_in_place<int8_t>(run, result, s);
+    return decode_pages<int8_t>(run, result, Widened<int8_t>{}, s);
+  }
   switch (run.element) {
     case Element::kFloat:
       if (run.D % kBundle<float> == 0) return decode_in_place<float>(run, result, s);
