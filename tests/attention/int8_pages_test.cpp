@@ -85,6 +85,19 @@ TEST(Int8Pages, KeepEachValueToHalfAStep) {
   }
 }
 
+TEST(Int8Pages, RoundTiesToEven) {
+  const std::vector<float> given = {127, 0.5, 1.5, 2.5, -0.5, -1.5, -126.5, 126.5, 0.75, -0.25};
+  const std::vector<float> kept = {127, 0, 2, 2, 0, -2, -126, 126, 1, 0};
+  AttentionInputs in = text(1, at::kFloat);
+  for (int64_t d = 0; d < D; ++d) in.k[0][0].select(1, d).fill_(given[d % given.size()]);
+  LayerCache cache(pool_of(at::kFloat, true), G);
+  read(cache, in, 0, 1);
+  const at::Tensor keys = cache.snapshot().k;
+  for (int64_t d = 0; d < D; ++d) {
+    EXPECT_EQ(keys[0][0][d].item<float>(), kept[d % kept.size()]) << given[d % given.size()];
+  }
+}
+
 TEST(Int8Pages, AreAttendedToAsTheRowsThatTheyKeep) {
   const int64_t T = 1300;
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
