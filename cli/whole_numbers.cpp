@@ -3,24 +3,36 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include <charconv>
+#include <cerrno>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <string>
-#include <system_error>
 
 namespace reynard::cli {
 
 namespace {
 
+// As CLI11 reads them: "0x10" and "010" count as in C.
+void read_number(const char* text, char** end, int64_t& value) {
+  value = std::strtoll(text, end, 0);
+}
+void read_number(const char* text, char** end, uint64_t& value) {
+  value = std::strtoull(text, end, 0);
+}
+
 // Empty where the text is a number of this type, or none at all: CLI11 says that.
 template <typename Integer>
 std::string range_error(const std::string& text) {
   Integer value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool has_wrong_sign = std::numeric_limits<Integer>::min() == 0 && text.starts_with('-');
-  if (error != std::errc::result_out_of_range && !has_wrong_sign) return "";
+  char* end = nullptr;
+  errno = 0;
+  read_number(text.c_str(), &end, value);
+  if (text.empty() || end != text.c_str() + text.size()) return "";
   using Limits = std::numeric_limits<Integer>;
+  const bool has_wrong_sign =
+      Limits::min() == 0 && value != 0 && text.find('-') != std::string::npos;
+  if (errno != ERANGE && !has_wrong_sign) return "";
   return fmt::format("{} is out of range; expected a whole number of {} to {}",
                      text,
                      Limits::min(),

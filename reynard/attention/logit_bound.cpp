@@ -7,7 +7,6 @@
 #include <ATen/TensorOperators.h>
 
 #include <ATen/ops/amax.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/maximum.h>
 

@@ -20,47 +20,77 @@ std::string place(const std::string& source, const toml::source_region& region) 
 
 constexpr int kMostKeyParts = 16;
 
-// Where the part of a dotted key that begins here ends: a bare or a quoted one; 0: none begins.
-size_t key_part_size(std::string_view text) {
-  const char quote = text[0];
-  if (quote != '"' && quote != '\'') {
-    size_t size = 0;
-    while (size < text.size() && (std::isalnum(static_cast<unsigned char>(text[size])) != 0 ||
-                                  text[size] == '_' || text[size] == '-')) {
-      ++size;
+// How long the string is that begins here with this quote, up to the end of the text or, of one
+// line, of the line where it is not closed.
+size_t string_size(std::string_view text, std::string_view quote) {
+  const bool escapes = quote[0] == '"', one_line = quote.size() == 1;
+  for (size_t i = quote.size(); i < text.size(); ++i) {
+    if (one_line && text[i] == '\n') return i;
+    if (text.substr(i).starts_with(quote)) {
+      i += quote.size();
+      // Up to two more quotes belong to a string of several lines.
+      for (int more = 0; !one_line && more < 2 && text.substr(i).starts_with(quote[0]); ++more) ++i;
+      return i;
     }
-    return size;
+    if (escapes && text[i] == '\\' && !(one_line && text.substr(i + 1).starts_with('\n'))) ++i;
   }
-  for (size_t i = 1; i < text.size() && text[i] != '\n'; ++i) {
-    if (text[i] == quote) return i + 1;
-    if (text[i] == '\\' && quote == '"') ++i;
+  return text.size();
+}
+
+bool is_of_bare_key(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-';
+}
+
+// A piece of a TOML file as far as keys are concerned.
+struct Piece {
+  enum class Kind { kPart, kDot, kSpace, kOther } kind;
+  size_t size;
+};
+
+Piece piece_of(std::string_view text) {
+  using Kind = Piece::Kind;
+  for (const std::string_view quote : {R"(""")", "'''", "\"", "'"}) {
+    if (!text.starts_with(quote)) continue;
+    return {quote.size() == 1 ? Kind::kPart : Kind::kOther, string_size(text, quote)};
   }
-  return 0;
+  if (text[0] == '#') return {Kind::kOther, std::min(text.find('\n'), text.size())};
+  if (text[0] == '.') return {Kind::kDot, 1};
+  if (text[0] == ' ' || text[0] == '\t') return {Kind::kSpace, 1};
+  const auto end = std::ranges::find_if_not(text, is_of_bare_key);
+  if (end != text.begin()) return {Kind::kPart, static_cast<size_t>(end - text.begin())};
+  return {Kind::kOther, 1};
 }
 
 // toml++ bounds how deep values lie in each other, but a key of n parts makes n tables without
 // bound, and whoever walks through tables calls itself for each.
 void check_keys(std::string_view text, const std::string& source) {
-  int line = 1, parts = 0;
+  int64_t line = 1;
+  int parts = 0;
   bool behind_dot = false;
-  for (size_t i = 0; i < text.size();) {
-    if (const size_t size = key_part_size(text.substr(i)); size > 0) {
-      parts = behind_dot ? parts + 1 : 1;
-      behind_dot = false;
-      if (parts > kMostKeyParts) {
-        throw Error(fmt::format("{}:{}: a key of more than {} parts; expected [section.name]",
-                                source,
-                                line,
-                                kMostKeyParts));
-      }
-      i += size;
-      continue;
+  while (!text.empty()) {
+    const auto [kind, size] = piece_of(text);
+    switch (kind) {
+      case Piece::Kind::kPart:
+        parts = behind_dot ? parts + 1 : 1;
+        behind_dot = false;
+        break;
+      case Piece::Kind::kDot:
+        behind_dot = parts > 0 && !behind_dot;
+        break;
+      case Piece::Kind::kSpace:
+        break;
+      case Piece::Kind::kOther:
+        parts = 0;
+        behind_dot = false;
     }
-    const char c = text[i++];
-    line += c == '\n' ? 1 : 0;
-    if (c == ' ' || c == '\t') continue;
-    behind_dot = c == '.' && parts > 0;
-    if (!behind_dot) parts = 0;
+    if (parts > kMostKeyParts) {
+      throw Error(fmt::format("{}:{}: a key of more than {} parts; expected [section.name]",
+                              source,
+                              line,
+                              kMostKeyParts));
+    }
+    line += std::ranges::count(text.substr(0, size), '\n');
+    text.remove_prefix(size);
   }
 }
 

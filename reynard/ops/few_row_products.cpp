@@ -69,7 +69,7 @@ at::Tensor packed_input(const ProductKernels& kernels,
 
 bool has_few_row_product(const at::Tensor& x, const RowWeight& weight) {
   const bool int8 = weight.values.scalar_type() == at::kChar;
-  return x.size(0) <= kFewRows && x.is_cpu() && weight.values.is_cpu() &&
+  return x.size(0) <= kFewRows && x.numel() > 0 && x.is_cpu() && weight.values.is_cpu() &&
          weight.values.is_contiguous() && int8 == weight.scales.defined() &&
          loop_for(cpu::product_kernels(), x.scalar_type(), weight.values.scalar_type()) != nullptr;
 }

@@ -153,7 +153,19 @@ TEST_F(BadInput, NumbersOutOfRangeAreErrorsAndNotOthers) {
                     "18446744073709551615"),
             "");
   EXPECT_EQ(missing(error_of({"bench", "knn", "--queries", "1", large}), "--queries: 9999999"), "");
-  EXPECT_EQ(missing(error_of({"generate", "model", "a", "-m", "1e3"}), "-m"), "");
+  for (const char* text :
+       {"0xFFFFFFFFFFFFFFFFFFFFFF", "+99999999999999999999", "0777777777777777777777777"}) {
+    EXPECT_EQ(missing(error_of({"generate", "model", "a", "-m", text}),
+                      std::string(text) + " is out of range"),
+              "");
+  }
+  EXPECT_EQ(missing(error_of({"generate", "model", "a", "--seed", " -1"}), " -1 is out of range"),
+            "");
+  for (const char* text : {"1e3", "-abc"}) {
+    const std::string error = error_of({"generate", "model", "a", "--seed", text});
+    EXPECT_EQ(missing(error, "--seed"), "");
+    EXPECT_EQ(error.find("out of range"), std::string::npos) << error;
+  }
 }
 
 // ---- checkpoints ----

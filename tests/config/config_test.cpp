@@ -264,13 +264,24 @@ TEST(Config, DeepNestingIsAnErrorNotAStackOverflow) {
     }
     EXPECT_EQ(config::parse_toml("[" + key(16, part) + "]", "a.toml").entries.size(), 1U);
   }
-  // What holds many dots and is no key.
-  std::string numbers = "0.5", words = "Go. On.";
-  for (int i = 0; i < 100; ++i) numbers += ", 0.5", words += " Go on. And on.";
-  EXPECT_EQ(config::parse_toml("x = [" + numbers + "]\ny = \"\"\"" + words + "\n\"\"\"\n# " + words,
-                               "a.toml")
-                .entries.size(),
-            2U);
+  // Behind what only looks like a quote.
+  const std::string deep = key(100000, "a") + " = 1";
+  for (const std::string& text : {"# \"\\\n" + deep + " # \"",
+                                  "y = { x = \"\"\"\n' \"\"\", " + deep + ", z = ' ' }",
+                                  "y = { x = '''\n\" ''', " + deep + " }  # \"",
+                                  "y = { x = \"\"\"\n\\\"\"\"\"\"\", " + deep + ", z = \" \" }"}) {
+    EXPECT_EQ(error_of(text), "a.toml:2: a key of more than 16 parts; expected [section.name]");
+  }
+}
+
+TEST(Config, WhatHoldsManyDotsAndIsNoKeyIsTaken) {
+  std::string numbers = "0.5", words = "Go.", name = "a";
+  for (int i = 0; i < 100; ++i) numbers += ", 0.5", words += " No.", name += ".b";
+  const std::string text = "x = [" + numbers + "] # " + name + " ... " + words + "\n" +   //
+                           "y = \"\"\"" + words + "\n\\\"\"\" " + words + "\"\"\"\"\n" +  //
+                           "z = '''" + name + "\n' " + words + "'''\n# . a . b " + words +
+                           "\nlast = \"" + name + "\"";
+  EXPECT_EQ(config::parse_toml(text, "a.toml").entries.size(), 4U);
 }
 
 TEST(Config, DescribesEveryKeyWithItsDefault) {

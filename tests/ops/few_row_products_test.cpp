@@ -14,9 +14,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace reynard::ops {
@@ -103,6 +106,16 @@ TEST_P(FewRowProducts, SameBitsForAnyThreadCountAndBesideAnyRows) {
     for (size_t i = 0; i < weights.size(); ++i) {
       EXPECT_BITWISE_EQUAL(y[i], expected[i].narrow(0, row, 1).contiguous()) << row;
     }
+  }
+}
+
+TEST_P(FewRowProducts, NothingIsMultipliedWhereThereIsNothing) {
+  for (const auto& [tokens, width] : {std::pair<int64_t, int64_t>{0, 64}, {0, 0}, {3, 0}}) {
+    const at::Tensor x = at::ones({tokens, width}, at::kFloat);
+    const std::vector<Weight> weights = {{at::ones({5, width})}, {at::ones({0, width})}};
+    const std::vector<at::Tensor> y = linears(x, weights);
+    EXPECT_BITWISE_EQUAL(y[0], at::zeros({tokens, 5}));
+    EXPECT_EQ(y[1].sizes(), (at::IntArrayRef{tokens, 0}));
   }
 }
 

@@ -83,7 +83,8 @@ std::vector<HostSequence> sequences_of(const DecodeArguments& a) {
 struct Call {
   const DecodeArguments& a;
   int64_t S, H, D;
-  const std::vector<HostSequence> sequences;
+  const std::vector<HostSequence> of_tensors;
+  const std::vector<HostSequence>& sequences;
   int64_t G, group;
   at::Tensor wide_q;               // (S, H, D) f32
   std::vector<double> query_sums;  // (S, H)
@@ -91,12 +92,15 @@ struct Call {
   const float *norms, *logit_bound;
   const KernelTable& kernels;
 
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
   explicit Call(const DecodeArguments& arguments)
       : a(arguments),
         S(a.q.size(0)),
         H(a.q.size(1)),
         D(a.q.size(2)),
-        sequences(a.sequences.empty() ? sequences_of(a) : a.sequences),
+        of_tensors(a.sequences.empty() ? sequences_of(a) : std::vector<HostSequence>()),
+        sequences(a.sequences.empty() ? of_tensors : a.sequences),
         G(std::ssize(sequences[0].pages)),
         group(H / G),
         wide_q(wide(a.q)),
