@@ -91,6 +91,7 @@ bool is_trained(const at::Tensor& x, std::span<const Weight> weights) {
 std::vector<at::Tensor> without_graph(const at::Tensor& x, std::span<const Weight> weights) {
   if (is_trained(x, weights)) return {};
   std::vector<RowWeight> matrices;
+  matrices.reserve(weights.size());
   for (const Weight& weight : weights) {
     matrices.push_back({.values = matrix_of(weight), .scales = weight.scales});
     if (!has_few_row_product(x, matrices.back())) return {};
@@ -201,7 +202,8 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
 std::vector<at::Tensor> linears(const at::Tensor& x, std::span<const Weight> weights) {
   tensor::check_shape("linear", "x", x, {{"N"}, {"I"}});
   for (const Weight& weight : weights) check_weight("linear", weight, x.size(1));
-  const at::Tensor input = x.to(product_dtype(weights));
+  const at::ScalarType dtype = product_dtype(weights);
+  const at::Tensor input = x.scalar_type() == dtype ? x : x.to(dtype);
   std::vector<at::Tensor> results = without_graph(input, weights);
   if (!results.empty()) return results;
   results.resize(weights.size());

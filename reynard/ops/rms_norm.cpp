@@ -23,11 +23,12 @@ void check_norm(std::string_view op,
   tensor::check_value(x.defined() && x.dim() >= 1, op, "x", "a scalar", "at least one dimension");
   tensor::check_dtype(op, "x", x, {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble});
   const int64_t width = x.size(-1);
-  tensor::check_value(num_groups >= 1 && width % num_groups == 0,
-                      op,
-                      "num_groups",
-                      num_groups,
-                      "a divisor of the last dimension of x, " + std::to_string(width));
+  if (num_groups < 1 || width % num_groups != 0) {
+    tensor::fail(op,
+                 "num_groups",
+                 std::to_string(num_groups),
+                 "a divisor of the last dimension of x, " + std::to_string(width));
+  }
   if (weight.defined() && weight.numel() == width / num_groups) {
     tensor::check_shape(op, "weight", weight, {{"C/num_groups", width / num_groups}});
   } else {

@@ -197,8 +197,8 @@ at::Tensor rms_norm(const at::Tensor& x,
                     const at::Tensor& weight,
                     double eps,
                     int64_t num_groups) {
-  const at::Tensor input = x.contiguous(), wide = weight.to(at::kFloat).contiguous();
-  const at::Tensor same_gate = gate.defined() ? gate.to(x.scalar_type()).contiguous() : gate;
+  const at::Tensor input = x.contiguous(), wide = contiguous_as(at::kFloat, weight);
+  const at::Tensor same_gate = contiguous_as(x.scalar_type(), gate);
   if (!is_recorded({x, gate, weight})) {
     const at::Tensor inverse = room_for_inverse(x, num_groups, /*recorded=*/false);
     return norm(input, same_gate, wide, eps, num_groups, inverse);
@@ -212,8 +212,8 @@ NormedSum add_rms_norm(const at::Tensor& x,
                        const at::Tensor& residual,
                        const at::Tensor& weight,
                        double eps) {
-  const at::Tensor input = x.contiguous(), rest = residual.to(at::kFloat).contiguous();
-  const at::Tensor wide = weight.to(at::kFloat).contiguous();
+  const at::Tensor input = x.contiguous(), rest = contiguous_as(at::kFloat, residual);
+  const at::Tensor wide = contiguous_as(at::kFloat, weight);
   if (!is_recorded({x, residual, weight})) {
     return add_norm(input, rest, wide, eps, room_for_inverse(x, 1, /*recorded=*/false));
   }

@@ -31,6 +31,13 @@ inline bool is_recorded(std::initializer_list<at::Tensor> inputs) {
          });
 }
 
+// t in this dtype, contiguous; undefined stays so. Asking the library for what is there already
+// takes longer than many a row of a decoded token.
+inline at::Tensor contiguous_as(at::ScalarType dtype, const at::Tensor& t) {
+  if (!t.defined()) return t;
+  return (t.scalar_type() == dtype ? t : t.to(dtype)).contiguous();
+}
+
 // Calls body(begin, end) for parts of [0, rows) on x's device: in parallel when there is enough to
 // do, or all at once on a GPU, where body starts work and returns. Threads take parts as they
 // become free: one that the system holds up is not waited for with half of the rows.

@@ -30,6 +30,11 @@ at::Tensor sequence_of_starts(const at::Tensor& starts, int64_t num_tokens) {
   return sequence;
 }
 
+// x is (N, G, D) or (N, G D).
+int64_t row_width(const at::Tensor& x) {
+  return x.dim() == 2 ? x.size(1) : x.size(1) * x.size(2);
+}
+
 // starts: sequence_of_starts on the CPU; a GPU searches the starts themselves.
 ShiftForward shift_task(const at::Tensor& x,
                         const at::Tensor& logit,
@@ -38,8 +43,8 @@ ShiftForward shift_task(const at::Tensor& x,
   ShiftForward task{.x = x.const_data_ptr(),
                     .logit = logit.const_data_ptr(),
                     .previous = previous.defined() ? previous.const_data_ptr() : nullptr,
-                    .heads = x.size(1),
-                    .width = x.size(2)};
+                    .heads = logit.size(1),
+                    .width = row_width(x) / logit.size(1)};
   if (x.is_cpu()) {
     task.sequence = starts.const_data_ptr<int64_t>();
   } else {
@@ -61,7 +66,7 @@ at::Tensor shifted(const at::Tensor& x,
   ShiftForward task = shift_task(x, logit, lookup, previous);
   task.y = y.data_ptr();
   const RowKernels& kernels = row_kernels(x);
-  for_rows(x, x.size(0), x.size(1) * x.size(2), [&](int64_t begin, int64_t end) {
+  for_rows(x, x.size(0), row_width(x), [&](int64_t begin, int64_t end) {
     kernels.shift_forward(task, begin, end);
   });
   return y;
@@ -92,7 +97,7 @@ struct Shift : torch::autograd::Function<Shift> {
                              .dx = dx.data_ptr(),
                              .d_logit = d_logit.data_ptr()};
     const RowKernels& kernels = row_kernels(x);
-    for_rows(x, x.size(0), x.size(1) * x.size(2), [&](int64_t begin, int64_t end) {
+    for_rows(x, x.size(0), row_width(x), [&](int64_t begin, int64_t end) {
       kernels.shift_backward(task, begin, end);
     });
     return {dx, d_logit, {}, {}};
@@ -105,10 +110,9 @@ at::Tensor token_shift(const at::Tensor& x,
                        const at::Tensor& shift_logit,
                        const at::Tensor& starts,
                        const at::Tensor& previous) {
-  const at::Tensor input = x.contiguous();
-  const at::Tensor logit = shift_logit.to(x.scalar_type()).contiguous();
-  const at::Tensor before =
-      previous.defined() ? previous.to(x.scalar_type()).contiguous() : previous;
+  const at::ScalarType dtype = x.scalar_type();
+  const at::Tensor input = x.contiguous(), logit = contiguous_as(dtype, shift_logit);
+  const at::Tensor before = contiguous_as(dtype, previous);
   if (!is_recorded({x, shift_logit})) {
     return shifted(input, logit, lookup_of(input, starts), before);
   }

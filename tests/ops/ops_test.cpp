@@ -119,6 +119,20 @@ TEST(TokenShift, MixesWithThePreviousTokenOfTheSequence) {
       token_shift(x, half, starts, previous), tensor({5.5, 1.5, 2.5, 12, 4.5}, {5, 1, 1}), 1e-6, 0);
 }
 
+TEST(TokenShift, RowsOfAllHeadsAreTheSame) {
+  const at::Tensor starts = indices({0, 3});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
+    const at::Tensor x = random_normal({5, 2, 3}, 1).to(dtype);
+    const at::Tensor logit = random_normal({5, 2}, 2).to(dtype);
+    const at::Tensor previous = random_normal({2, 2, 3}, 3).to(dtype);
+    const at::Tensor rows = token_shift(x.flatten(1), logit, starts, previous.flatten(1));
+    EXPECT_TRUE(rows.equal(token_shift(x, logit, starts, previous).flatten(1))) << dtype;
+    EXPECT_THROW(token_shift(x.flatten(1), logit, starts, previous), Error);
+  }
+  EXPECT_THROW(token_shift(at::ones({4, 5}), at::ones({4, 2}), indices({0})), Error);
+  EXPECT_THROW(token_shift(at::ones({4, 5}), at::ones({4, 0}), indices({0})), Error);
+}
+
 TEST(TokenShift, Gradients) {
   const auto shift = [](const std::vector<at::Tensor>& in) {
     return token_shift(in[0], in[1], indices({0, 2, 3}), in.size() > 2 ? in[2] : at::Tensor());
