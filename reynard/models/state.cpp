@@ -203,10 +203,11 @@ void SequenceState::remember(int64_t layer, const Carry& raw) {
   const auto is_kept = [&](int64_t length) {
     return length > end - kCarryTokens || length % attention::kPageTokens == 0;
   };
-  // What lies further back was looked at before: a walk through all page ends of a long text would
-  // cost more than the rest of a step.
-  if (!carries.empty()) {
-    const auto first = carries.begin() + num_carries(carries, carries.back().first - kCarryTokens);
+  // Once in so many tokens: finding them, and moving those behind them, costs more than keeping
+  // them. What lies further back was looked at before: a long text has thousands of page ends.
+  if (!carries.empty() && carries.back().first / kCarryTokens != end / kCarryTokens) {
+    const int64_t seen = carries.back().first - 2 * kCarryTokens;
+    const auto first = carries.begin() + num_carries(carries, seen);
     const auto last = carries.begin() + num_carries(carries, end - kCarryTokens);
     const auto dropped =
         std::remove_if(first, last, [&](const auto& carry) { return !is_kept(carry.first); });
@@ -216,7 +217,7 @@ void SequenceState::remember(int64_t layer, const Carry& raw) {
     if (!is_kept(length)) continue;
     const auto row = [&](const at::Tensor& rows) {
       if (!rows.defined()) return rows;
-      const at::Tensor own = rows.select(0, length - begin - 1);
+      const at::Tensor own = rows.size(0) == 1 ? rows : rows.narrow(0, length - begin - 1, 1);
       // A view keeps all that it lies in.
       return own.storage().nbytes() == own.nbytes() ? own : own.clone();
     };

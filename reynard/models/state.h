@@ -29,7 +29,7 @@ std::shared_ptr<attention::PagePool> make_page_pool(const Decoder& decoder, int6
 
 // Raw (unshifted) keys and values of the last token, for the token shift; undefined where off.
 struct Carry {
-  at::Tensor k, v;  // (G, D); with a leading T for several tokens
+  at::Tensor k, v;  // (1, G D); (T, G D) of several tokens
 };
 // By the length after the token, ascending. Not a map: a long text has thousands, and each step
 // writes at the end.
@@ -89,8 +89,8 @@ struct StateSnapshot {
 
 class SequenceState {
  public:
-  // Carries are kept after each of the last kCarryTokens tokens and at every page end: where
-  // truncate can go back to.
+  // Carries are kept after each of the last kCarryTokens tokens, at least, and at every page end:
+  // where truncate can go back to.
   static constexpr int64_t kCarryTokens = 32;
 
   SequenceState(const Decoder& decoder, std::shared_ptr<attention::PagePool> pool);
@@ -117,7 +117,7 @@ class SequenceState {
   // 0).
   attention::LayerCache& cache(int64_t layer) { return layers_[layer].cache; }
   Carry carry(int64_t layer) const;
-  // Raw keys and values (T, G, D) of the T tokens that were just appended to the cache of the
+  // Raw keys and values (T, G D) of the T tokens that were just appended to the cache of the
   // layer.
   void remember(int64_t layer, const Carry& raw);
   LayerMemory& memory(int64_t layer) { return layers_[layer].memory; }

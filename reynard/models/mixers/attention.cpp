@@ -13,10 +13,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/log_sigmoid.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ at::Tensor initial_gate_biases(const AttentionMixerConfig& config) {
   return biases;
 }
 
-// (S, G, D): the last raw key or value of each sequence's state, zero where it has none; undefined
+// (S, G D): the last raw key or value of each sequence's state, zero where it has none; undefined
 // without states.
 at::Tensor previous(const Ragged& ragged,
                     int64_t layer,
@@ -51,9 +51,13 @@ at::Tensor previous(const Ragged& ragged,
   std::vector<at::Tensor> rows;
   for (const SequenceState* state : ragged.states) {
     const at::Tensor carried = state->carry(layer).*member;
-    rows.push_back(carried.defined() ? carried.to(raw.device()) : at::zeros_like(raw[0]));
+    if (!carried.defined()) {
+      rows.push_back(at::zeros_like(raw.narrow(0, 0, 1)));
+    } else {
+      rows.push_back(carried.device() == raw.device() ? carried : carried.to(raw.device()));
+    }
   }
-  return rows.size() == 1 ? rows[0].unsqueeze(0) : at::stack(rows);
+  return rows.size() == 1 ? rows[0] : at::cat(rows);
 }
 
 }  // namespace
@@ -164,8 +168,8 @@ AttentionMixer::Projections AttentionMixer::project(const at::Tensor& x,
   const Products y = products(x);
   Projections p;
   p.q = ops::add_bias(y.q, q_bias_.value);
-  p.k = ops::add_bias(y.k, k_bias_.value).view({N, G_, D_});
-  p.v = ops::add_bias(y.v, v_bias_.value).view({N, G_, D_});
+  p.k = ops::add_bias(y.k, k_bias_.value);
+  p.v = ops::add_bias(y.v, v_bias_.value);
   if (y.k_shift.defined()) {
     p.raw_k = p.k;
     p.k = ops::token_shift(p.k, y.k_shift, ragged.offsets, previous(ragged, layer, p.k, &Carry::k));
@@ -177,10 +181,11 @@ AttentionMixer::Projections AttentionMixer::project(const at::Tensor& x,
   if (config_.qk_norm != QKNorm::kNone) {
     const auto [q_weight, k_weight] = norm_weights();
     p.q = ops::rms_norm(p.q, q_weight, config_.qk_norm_eps, H_);
-    p.k = ops::rms_norm(p.k.reshape({N, G_ * D_}), k_weight, config_.qk_norm_eps, G_);
+    p.k = ops::rms_norm(p.k, k_weight, config_.qk_norm_eps, G_);
   }
-  p.q = p.q.reshape({N, H_, D_});
-  p.k = p.k.reshape({N, G_, D_});
+  p.q = p.q.view({N, H_, D_});
+  p.k = p.k.view({N, G_, D_});
+  p.v = p.v.view({N, G_, D_});
   p.log_gate = log_gate(y.gate, N);
   p.output_gate = y.output_gate;
   return p;
@@ -224,8 +229,8 @@ at::Tensor AttentionMixer::logit_bound(at::ScalarType kernel_dtype, bool int8_ke
   const at::NoGradGuard no_grad;
   const auto [q_weight, k_weight] = norm_weights();
   const auto bound = int8_keys ? attention::qk_norm_bound_of_int8_keys : attention::qk_norm_bound;
-  return bound(shared ? q_weight : q_weight.reshape({H_, D_}),
-               shared ? k_weight : k_weight.reshape({G_, D_}),
+  return bound(shared ? q_weight : q_weight.view({H_, D_}),
+               shared ? k_weight : k_weight.view({G_, D_}),
                H_,
                magnitude * magnitude / std::sqrt(static_cast<double>(D_)),
                config_.rope,
@@ -313,7 +318,7 @@ at::Tensor AttentionMixer::gated(const at::Tensor& out, const at::Tensor& gate) 
 }
 
 at::Tensor AttentionMixer::output(const at::Tensor& out, const Projections& p) const {
-  const at::Tensor heads = gated(out.reshape({out.size(0), H_ * D_}), p.output_gate);
+  const at::Tensor heads = gated(out.view({out.size(0), H_ * D_}), p.output_gate);
   return product(heads, o_);
 }
 

@@ -40,7 +40,7 @@ class AttentionMixer : public Mixer {
     at::Tensor q;             // (N, H, D)
     at::Tensor k, v;          // (N, G, D)
     at::Tensor log_gate;      // (N, H) f32 or undefined
-    at::Tensor raw_k, raw_v;  // (N, G, D) before the shift, undefined where there is none
+    at::Tensor raw_k, raw_v;  // (N, G*D) before the shift, undefined where there is none
     at::Tensor output_gate;   // (N, H*D) or undefined
   };
   // Without positions: rotate() follows.
