@@ -209,7 +209,7 @@ models::SequenceState filled_state(models::Decoder& decoder,
       k = (k / k.norm(2, -1, true) * std::sqrt(kHeadDim)).to(at::kBFloat16);
       const at::Tensor v = at::randn({count, kHeads, kHeadDim}).to(at::kBFloat16);
       state.cache(layer).append(k, v, log_gates(count));
-      state.remember(layer, {.k = k, .v = v});
+      state.remember(layer, {.k = k.flatten(1), .v = v.flatten(1)});
     }
     if (log_tolerance < 0) decoder.evict(state, log_tolerance, state.length());
   }

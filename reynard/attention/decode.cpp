@@ -39,20 +39,22 @@ void check_paged(const at::Tensor& q,
   constexpr std::string_view kOp = "paged_attention";
   using tensor::check_value;
   check_value(!caches.empty(), kOp, "number of caches", caches.size(), "at least one");
-  check_value(offsets.size() == caches.size() + 1,
-              kOp,
-              "length of offsets",
-              offsets.size(),
-              "one more than the " + std::to_string(caches.size()) + " caches");
+  if (offsets.size() != caches.size() + 1) {
+    tensor::fail(kOp,
+                 "length of offsets",
+                 std::to_string(offsets.size()),
+                 "one more than the " + std::to_string(caches.size()) + " caches");
+  }
   const PagePool* pool = caches[0]->pool().get();
   const int64_t H = caches[0]->num_kv_heads() * pool->layout().group;
   tensor::check_shape(kOp, "q", q, {{"N"}, {"H", H}, {"D", pool->layout().head_dim}});
   tensor::check_dtype(kOp, "q", q, {pool->layout().dtype});
-  check_value(offsets.front() == 0 && offsets.back() == q.size(0),
-              kOp,
-              "last offset",
-              offsets.back(),
-              "the number of queries, " + std::to_string(q.size(0)) + ", and the first one 0");
+  if (offsets.front() != 0 || offsets.back() != q.size(0)) {
+    tensor::fail(kOp,
+                 "last offset",
+                 std::to_string(offsets.back()),
+                 "the number of queries, " + std::to_string(q.size(0)) + ", and the first one 0");
+  }
   for (size_t s = 0; s < caches.size(); ++s) {
     check_value(
         caches[s]->pool().get() == pool && caches[s]->num_kv_heads() * pool->layout().group == H,
@@ -61,18 +63,24 @@ void check_paged(const at::Tensor& q,
         s,
         "a cache of the same pool and number of heads as the first");
     const int64_t num_queries = offsets[s + 1] - offsets[s];
-    check_value(num_queries >= 0 && num_queries <= caches[s]->length(),
-                kOp,
-                "queries of sequence " + std::to_string(s),
-                num_queries,
-                "at most its cached length " + std::to_string(caches[s]->length()) +
-                    " (append keys first)");
+    if (num_queries < 0 || num_queries > caches[s]->length()) {
+      tensor::fail(kOp,
+                   "queries of sequence " + std::to_string(s),
+                   std::to_string(num_queries),
+                   "at most its cached length " + std::to_string(caches[s]->length()) +
+                       " (append keys first)");
+    }
   }
   if (logit_bound.defined()) {
     tensor::check_shape(kOp, "logit_bound", logit_bound, {{"H", H}});
     tensor::check_dtype(kOp, "logit_bound", logit_bound, {at::kFloat});
   }
   check_value(window >= 0, kOp, "window", window, "0 (off) or more");
+}
+
+// (H, N) of (N, H); of one token it is the same values.
+at::Tensor heads_first(const at::Tensor& rows) {
+  return rows.size(0) == 1 ? rows.view({rows.size(1), 1}) : rows.t().contiguous();
 }
 
 // All sequences with one query in one call of the kernel.
@@ -110,6 +118,7 @@ std::vector<HostSequence> host_sequences(const DecodeBatch& batch, int64_t windo
     sequence.evicted_norms = cache->evicted_norms().data();
     for (int64_t g = 0; g < cache->num_kv_heads(); ++g) {
       sequence.pages.push_back(cache->pages(g).data());
+      sequence.num_evicted.push_back(cache->begin(g) / kPageTokens);
     }
   }
   return sequences;
@@ -427,7 +436,7 @@ PagedOutput paged_attention(const at::Tensor& q,
   };
   if (q.size(0) > 0 && batch.is_all_of(q)) {
     const DecodeOutput all = decode();
-    return {.out = all.out, .lse = all.lse.t().contiguous(), .start = all.start.t().contiguous()};
+    return {.out = all.out, .lse = heads_first(all.lse), .start = heads_first(all.start)};
   }
   PagedOutput result;
   result.out = at::empty(q.sizes(), q.options());

@@ -10,17 +10,36 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/maximum.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <string_view>
 
 namespace reynard::attention {
 
 namespace {
 
-// NaN wins: a bound must not hide it.
-double larger_or_nan(double a, double b) {
-  return a > b || std::isnan(a) ? a : b;
+// The largest product of max(|wq_d|, |wq_(d + pair)|) and the same of wk over d < count. NaN where
+// any of these is: a bound must not hide it. In lanes, which compilers make vectors of.
+double largest_product(const float* wq, const float* wk, int64_t count, int64_t pair) {
+  constexpr int64_t kLanes = 4;
+  double largest[kLanes] = {};
+  double total[kLanes] = {};  // of numbers >= 0: NaN if one of them is
+  const auto add = [&](int64_t d, int64_t lane) {
+    const float q0 = std::abs(wq[d]), q1 = std::abs(wq[d + pair]);
+    const float k0 = std::abs(wk[d]), k1 = std::abs(wk[d + pair]);
+    const double product = static_cast<double>(q0 > q1 ? q0 : q1) * (k0 > k1 ? k0 : k1);
+    largest[lane] = product > largest[lane] ? product : largest[lane];
+    total[lane] += product + static_cast<double>(q0 + q1) + static_cast<double>(k0 + k1);
+  };
+  int64_t d = 0;
+  for (; d + kLanes <= count; d += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) add(d + lane, lane);
+  }
+  for (; d < count; ++d) add(d, d % kLanes);
+  const double sum = std::accumulate(total, total + kLanes, 0.0);
+  return std::isnan(sum) ? sum : *std::max_element(largest, largest + kLanes);
 }
 
 void check_weight(std::string_view arg, const at::Tensor& weight, int64_t num_heads) {
@@ -70,18 +89,11 @@ at::Tensor bounds_on_host(const at::Tensor& q_weight,
     const int64_t rows = weight.dim() == 1 ? 1 : weight.size(0);
     return weight.const_data_ptr<float>() + h * rows / num_heads * D;
   };
+  auto* of_head = bounds.mutable_data_ptr<float>();
   for (int64_t h = 0; h < num_heads; ++h) {
-    const float *wq = row(q_weight, h), *wk = row(k_weight, h);
-    double most = 0;
-    for (int64_t d = 0; d < (rotary ? half : D); ++d) {
-      double q = std::abs(wq[d]), k = std::abs(wk[d]);
-      if (rotary) {
-        q = larger_or_nan(q, std::abs(wq[d + half]));
-        k = larger_or_nan(k, std::abs(wk[d + half]));
-      }
-      most = larger_or_nan(most, q * k);
-    }
-    bounds.mutable_data_ptr<float>()[h] = static_cast<float>(most * factor);
+    const double most =
+        largest_product(row(q_weight, h), row(k_weight, h), rotary ? half : D, rotary ? half : 0);
+    of_head[h] = static_cast<float>(most * factor);
   }
   return bounds;
 }

@@ -15,6 +15,7 @@ namespace reynard::attention {
 // token more than its local heads.
 struct HostSequence {
   std::vector<const int32_t*> pages;  // (G) lists of page ids, -1: evicted
+  std::vector<int64_t> num_evicted;   // (G) of these, all in front
   int64_t length = 0;                 // the query stands at position length - 1
   int64_t first_key = 0;
   const double* evicted_masses = nullptr;  // (H), or null: nothing evicted

@@ -58,6 +58,14 @@ void run_tasks_if(bool worthwhile, int64_t num_tasks, const Body& body) {
   for (int64_t task = 0; task < num_tasks; ++task) body(task, 0);
 }
 
+// How many of a sequence's pages are gone from the front. Before its first key they need not be.
+int64_t num_evicted(const HostSequence& sequence, const int32_t* pages) {
+  const int64_t end = (sequence.length + kPageTokens - 1) / kPageTokens;
+  const int64_t begin = std::clamp<int64_t>(sequence.first_key / kPageTokens, 0, end);
+  return std::partition_point(pages + begin, pages + end, [](int32_t page) { return page < 0; }) -
+         pages;
+}
+
 // The sequences of tensors.
 std::vector<HostSequence> sequences_of(const DecodeArguments& a) {
   const int64_t S = a.page_table.size(0), G = a.page_table.size(1), H = a.q.size(1);
@@ -74,6 +82,7 @@ std::vector<HostSequence> sequences_of(const DecodeArguments& a) {
     row(a.evicted_norms, s * G, sequence.evicted_norms);
     for (int64_t g = 0; g < G; ++g) {
       sequence.pages.push_back(std::exchange(table, table + a.page_table.size(2)));
+      sequence.num_evicted.push_back(num_evicted(sequence, sequence.pages.back()));
     }
   }
   return sequences;
@@ -187,11 +196,8 @@ double evicted_bound(const Call& call, const LogitBound& bound, int64_t s, int64
 
 // First position that each head of a group attends to, in pages that lie there, before pruning.
 int64_t first_held_page(const Call& call, int64_t s, int64_t g) {
-  const int32_t* pages = call.pages(s, g);
-  const int64_t last = call.num_pages(s) - 1;
-  const int64_t n = std::min(call.first_key(s) / kPageTokens, last);
-  return std::partition_point(pages + n, pages + last, [](int32_t page) { return page < 0; }) -
-         pages;
+  const int64_t held = std::max(call.first_key(s) / kPageTokens, call.sequences[s].num_evicted[g]);
+  return std::min(held, call.num_pages(s) - 1);
 }
 
 int64_t nearest_page(const Call& call, int64_t s, int64_t g) {

@@ -38,10 +38,15 @@ template <class Value>
 double sum_of_squares(const Value* x, int64_t width) {
   constexpr int64_t kSums = 8;
   double sums[kSums] = {};
-  for (int64_t i = 0; i < width; ++i) {
+  const auto add = [&](int64_t i, int64_t of) {
     const auto value = static_cast<double>(static_cast<float>(x[i]));
-    sums[i % kSums] += value * value;
+    sums[of] += value * value;
+  };
+  int64_t i = 0;
+  for (; i + kSums <= width; i += kSums) {
+    for (int64_t of = 0; of < kSums; ++of) add(i + of, of);
   }
+  for (; i < width; ++i) add(i, i % kSums);
   return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
 }
 
