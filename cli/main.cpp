@@ -4,9 +4,9 @@
 
 #include "cli/command.h"
 #include "cli/memory_limit.h"
+#include "cli/numbers.h"
 #include "cli/passive_waiting.h"
 #include "cli/stop_signal.h"
-#include "cli/whole_numbers.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/out_of_memory.h"
 
@@ -88,7 +88,7 @@ int main(int argc, char** argv) {
   add_tokenizer(app);
   add_serve(app);
   add_convert(app);
-  reject_numbers_out_of_range(app);
+  reject_wrong_numbers(app);
 
   limit_memory_to_free();
   try {

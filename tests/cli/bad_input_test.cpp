@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 namespace {
 
@@ -153,8 +154,7 @@ TEST_F(BadInput, NumbersOutOfRangeAreErrorsAndNotOthers) {
                     "18446744073709551615"),
             "");
   EXPECT_EQ(missing(error_of({"bench", "knn", "--queries", "1", large}), "--queries: 9999999"), "");
-  for (const char* text :
-       {"0xFFFFFFFFFFFFFFFFFFFFFF", "+99999999999999999999", "0777777777777777777777777"}) {
+  for (const char* text : {"0xFFFFFFFFFFFFFFFFFFFFFF", "+99999999999999999999"}) {
     EXPECT_EQ(missing(error_of({"generate", "model", "a", "-m", text}),
                       std::string(text) + " is out of range"),
               "");
@@ -165,6 +165,28 @@ TEST_F(BadInput, NumbersOutOfRangeAreErrorsAndNotOthers) {
     const std::string error = error_of({"generate", "model", "a", "--seed", text});
     EXPECT_EQ(missing(error, "--seed"), "");
     EXPECT_EQ(error.find("out of range"), std::string::npos) << error;
+  }
+}
+
+TEST_F(BadInput, TextsThatAreNoNumbersOrTwoAreErrors) {
+  const std::pair<const char*, const char*> options[] = {
+      {"--seed", "--seed: \"\" is no number"},
+      {"-m", "--max-tokens: \"\" is no number"},
+      {"--top-p", "--top-p: \"\" is no number"},
+      {"--log-tolerance", "--log-tolerance: "},
+  };
+  for (const auto& [option, message] : options) {
+    EXPECT_EQ(missing(error_of({"generate", "model", "a", option, ""}), message), "");
+  }
+  for (const char* text : {"010", "-010", "00", " +07", "0777777777777777777777777"}) {
+    EXPECT_EQ(missing(error_of({"generate", "model", "a", "-m", text}),
+                      std::string("--max-tokens: ") + text + " has a leading zero"),
+              "");
+  }
+  for (const char* text : {"0", "-0", "0x10", "10"}) {  // the folder is what is wrong
+    EXPECT_EQ(error_of({"generate", "model", "a", "--logprobs", text}).find("--logprobs:"),
+              std::string::npos)
+        << text;
   }
 }
 

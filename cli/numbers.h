@@ -1,6 +1,6 @@
 #pragma once
 // CLI11 reads whole numbers with strtoll and strtoull, which give the nearest limit for one beyond
-// it, and for -1 the largest unsigned number.
+// it, for -1 the largest unsigned number and for 010 eight; and no text at all as 0.
 
 namespace CLI {
 class App;
@@ -8,7 +8,7 @@ class App;
 
 namespace reynard::cli {
 
-// Makes numbers that do not fit errors, in every option of the commands that there are.
-void reject_numbers_out_of_range(CLI::App& app);
+// Makes these errors, in every option of the commands that there are.
+void reject_wrong_numbers(CLI::App& app);
 
 }  // namespace reynard::cli
