@@ -105,9 +105,10 @@ struct Answer {
 // reads its own words alone.
 class Talker {
  public:
-  Talker(TextModel& model, const ChatArguments& arguments)
+  Talker(TextModel& model, const ChatArguments& arguments, generation::SequenceOptions options)
       : model_(model),
         arguments_(arguments),
+        options_(std::move(options)),
         template_(chat_template_of(model, arguments.chat_template)),
         generator_(model.decoder) {}
 
@@ -115,7 +116,7 @@ class Talker {
     generation::ChatPrompt prompt = generation::chat_prompt(template_, *model_.tokenizer, messages);
     if (prompt.tokens.empty()) throw Error("chat: the template writes an empty prompt");
     if (arguments_.show_prompt) fmt::print(stderr, "{}\n", template_.render(messages));
-    generation::SequenceOptions options = arguments_.sampling.sequence_options();
+    generation::SequenceOptions options = options_;
     options.stop = prompt.stop;
     if (!arguments_.sampling.ignore_eos) {
       options.stop.insert(options.stop.end(), model_.stop.begin(), model_.stop.end());
@@ -183,6 +184,7 @@ class Talker {
 
   TextModel& model_;
   const ChatArguments& arguments_;
+  generation::SequenceOptions options_;  // but for what stops a text
   generation::ChatTemplate template_;
   generation::Generator generator_;
   std::optional<models::SequenceState> state_;
@@ -200,13 +202,15 @@ void print_answer(const Answer& answer) {
 }
 
 void run_chat(const ChatArguments& arguments) {
+  // Mistakes are told before a model is read.
+  const generation::SequenceOptions options = arguments.sampling.sequence_options();
   std::vector<ChatMessage> messages = read_history(arguments.history);
   if (!arguments.system.empty() && messages.empty()) {
     messages.push_back({"system", arguments.system});
   }
   TextModel model = open_text_model(arguments.model);
   print_pruning_note(model.decoder.config());
-  Talker talker(model, arguments);
+  Talker talker(model, arguments, options);
   ChatInput input;
   const std::size_t num_system = arguments.system.empty() ? 0 : 1;
   while (const std::optional<std::string> line = input.next("> ")) {

@@ -286,15 +286,18 @@ void check_arguments(const GenerateArguments& arguments) {
               "--best-of",
               arguments.best_of,
               "at least -n");
+  check_value(arguments.chunk_tokens.value_or(1) >= 1,
+              "generate",
+              "--chunk-tokens",
+              arguments.chunk_tokens.value_or(1),
+              "at least 1");
   if (arguments.logprobs >= 0 && !arguments.json) {
     throw Error("generate: --logprobs needs --json, which has a place for them");
   }
 }
 
-generation::SequenceOptions sequence_options(const GenerateArguments& arguments,
-                                             const TextModel& model) {
+generation::SequenceOptions sequence_options(const GenerateArguments& arguments) {
   generation::SequenceOptions options = arguments.sampling.sequence_options();
-  if (!arguments.sampling.ignore_eos) options.stop = model.stop;
   // Several texts are told apart, and ranked, by their log-probabilities.
   options.scores.logprobs =
       arguments.logprobs >= 0 || arguments.num_texts > 1 || arguments.best_of > 1;
@@ -303,14 +306,17 @@ generation::SequenceOptions sequence_options(const GenerateArguments& arguments,
 }
 
 void run_generate(const GenerateArguments& arguments, bool prompt_given) {
+  // Mistakes are told before a model is read.
   check_arguments(arguments);
+  generation::SequenceOptions options = sequence_options(arguments);
   const std::string prompt = read_prompt(arguments, prompt_given);
   TextModel model = open_text_model(arguments.model);
   print_pruning_note(model.decoder.config());
   generation::Generator generator(
       model.decoder, {.chunk_tokens = arguments.chunk_tokens, .evict = !arguments.keep_all});
   Timing timing;
-  Sequence first = generator.start(model.encode(prompt), sequence_options(arguments, model));
+  if (!arguments.sampling.ignore_eos) options.stop = model.stop;
+  Sequence first = generator.start(model.encode(prompt), options);
   std::vector<std::string> stop;
   for (const std::string& text : arguments.stop) stop.push_back(unescaped(text));
   const bool whole = prefill(generator, first, timing);

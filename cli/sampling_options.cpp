@@ -39,6 +39,7 @@ generation::SequenceOptions SamplingArguments::sequence_options() const {
   for (const std::string& text : logit_bias) {
     sequence.sampler.logit_bias.push_back(parse_bias(text));
   }
+  generation::check_options(sequence);
   return sequence;
 }
 

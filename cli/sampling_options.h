@@ -20,7 +20,7 @@ struct SamplingArguments {
   int64_t lookup_tokens = 0;
   bool ignore_eos = false;
 
-  // Throws reynard::Error for no tokens to write and for a bias that is not ID=VALUE.
+  // Throws reynard::Error for a bias that is not ID=VALUE and for values that no model allows.
   generation::SequenceOptions sequence_options() const;
 };
 void add_options(CLI::App& command, SamplingArguments& arguments);

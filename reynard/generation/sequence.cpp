@@ -17,11 +17,8 @@ constexpr int64_t kLookupLength = 3;
 
 }  // namespace
 
-void check_sequence(const models::Decoder& decoder,
-                    std::span<const int64_t> prompt,
-                    const SequenceOptions& options) {
+void check_options(const SequenceOptions& options) {
   using tensor::check_value;
-  check_value(!prompt.empty(), "generate", "prompt tokens", int64_t{0}, "at least 1");
   check_value(options.max_tokens >= 0, "generate", "max_tokens", options.max_tokens, ">= 0");
   for (const ScoreOptions& scores : {options.scores, options.prompt_scores}) {
     check_value(scores.num_top >= 0, "generate", "top log-probabilities", scores.num_top, ">= 0");
@@ -33,6 +30,15 @@ void check_sequence(const models::Decoder& decoder,
       "lookup_tokens",
       options.lookup_tokens,
       fmt::format("0 (off) to {}", models::SequenceState::kCarryTokens - 1));
+  const Sampler checked(options.sampler);
+}
+
+void check_sequence(const models::Decoder& decoder,
+                    std::span<const int64_t> prompt,
+                    const SequenceOptions& options) {
+  using tensor::check_value;
+  check_options(options);
+  check_value(!prompt.empty(), "generate", "prompt tokens", int64_t{0}, "at least 1");
   const int64_t vocabulary = decoder.config().vocab_size;
   const auto is_known = [&](int64_t token) { return token >= 0 && token < vocabulary; };
   for (const int64_t token : prompt) {

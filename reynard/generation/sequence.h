@@ -34,8 +34,10 @@ enum class FinishReason {
   kLength,  // max_tokens
 };
 
-// Throws reynard::Error for an empty prompt, an id outside the vocabulary, or a wrong option. (The
-// sampler checks its own.)
+// Throws reynard::Error for what is wrong with every model, the sampler's values included.
+void check_options(const SequenceOptions& options);
+
+// As well for an empty prompt and for an id outside the vocabulary.
 void check_sequence(const models::Decoder& decoder,
                     std::span<const int64_t> prompt,
                     const SequenceOptions& options);

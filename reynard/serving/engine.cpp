@@ -108,7 +108,6 @@ std::shared_ptr<Reply> Engine::submit(Job job) {
   for (const std::vector<int64_t>& prompt : job.prompts) {
     generation::check_sequence(generator_.decoder(), prompt, job.options);
   }
-  const generation::Sampler checked(job.options.sampler);
   const generation::TextStream checked_stop(tokenizer_, job.stop);
   auto reply = std::make_shared<Reply>(num_texts);
   const auto shared = std::make_shared<const Job>(std::move(job));

@@ -216,7 +216,7 @@ TEST(GenerateCommand, BadInput) {
   expect_error({"a", "-n", "3", "--best-of", "2"}, "--best-of");
   expect_error({"a", "--lookup", "99"}, "lookup_tokens");
   expect_error({"a", "--tokenizer", "nonsense"}, "nonsense");
-  expect_error({"a", "--chunk-tokens", "0"}, "chunk_tokens");
+  expect_error({"a", "--chunk-tokens", "0"}, "--chunk-tokens = 0");
   expect_error({"a", "--logprobs", "3"}, "--logprobs needs --json");
   expect_error({"a", "--device", "tpu"}, "--device");
   if (tensor::num_gpus() == 0) expect_error({"a", "--device", "cuda"}, "there is no NVIDIA GPU");
