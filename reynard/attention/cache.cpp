@@ -356,40 +356,52 @@ LayerCache::Gathered LayerCache::gather(int64_t first_head, int64_t num_heads) c
   return gather_as(first_head, num_heads, pool_->layout().dtype);
 }
 
-LayerCache::Gathered LayerCache::gather_as(int64_t first_head,
-                                           int64_t num_heads,
-                                           at::ScalarType dtype) const {
-  const int64_t group = pool_->layout().group, D = pool_->layout().head_dim, n = num_heads;
-  Gathered result;
-  result.begin = begin(first_head);
+at::Tensor LayerCache::gather_sums(int64_t first_head, int64_t num_heads) const {
+  return sums_of(kept_pages(first_head, num_heads), first_head, num_heads);
+}
+
+// Ids of the pages of heads that begin alike, head by head.
+at::Tensor LayerCache::kept_pages(int64_t first_head, int64_t num_heads) const {
   std::vector<int64_t> kept;
-  for (int64_t g = first_head; g < first_head + n; ++g) {
-    TORCH_INTERNAL_ASSERT(begin(g) == result.begin, "heads that begin elsewhere");
+  for (int64_t g = first_head; g < first_head + num_heads; ++g) {
+    TORCH_INTERNAL_ASSERT(begin(g) == begin(first_head), "heads that begin elsewhere");
     std::copy_if(pages_[g].begin(), pages_[g].end(), std::back_inserter(kept), [](int32_t page) {
       return page >= 0;
     });
   }
-  const at::Tensor index = at::tensor(kept, at::kLong).to(pool_->layout().device);
-  const int64_t num_pages = std::ssize(kept) / n, rows = num_pages * kPageTokens;
-  const int64_t T = length_ - result.begin;
+  return at::tensor(kept, at::kLong).to(pool_->layout().device);
+}
+
+at::Tensor LayerCache::sums_of(const at::Tensor& pages,
+                               int64_t first_head,
+                               int64_t num_heads) const {
+  const int64_t group = pool_->layout().group, num_pages = pages.size(0) / num_heads;
+  return pool_->sums()
+      .index_select(0, pages)
+      .view({num_heads, num_pages, group, kPageTokens})
+      .transpose(1, 2)
+      .reshape({num_heads * group, num_pages * kPageTokens})
+      .narrow(1, 0, length_ - begin(first_head));
+}
+
+LayerCache::Gathered LayerCache::gather_as(int64_t first_head,
+                                           int64_t num_heads,
+                                           at::ScalarType dtype) const {
+  const at::Tensor pages = kept_pages(first_head, num_heads);
+  const int64_t rows = pages.size(0) / num_heads * kPageTokens, T = length_ - begin(first_head);
   // which: keys 0, values 1
   const auto in_order = [&](const at::Tensor& of_pages, int64_t which) {
-    at::Tensor kept_rows = of_pages.index_select(0, index);
+    at::Tensor kept = of_pages.index_select(0, pages);
     if (pool_->layout().int8) {
-      const at::Tensor scales = pool_->scales().index_select(0, index).select(1, which);
-      kept_rows = kept_rows.to(at::kFloat).mul_(scales.unsqueeze(2)).to(dtype);
+      const at::Tensor scales = pool_->scales().index_select(0, pages).select(1, which);
+      kept = kept.to(at::kFloat).mul_(scales.unsqueeze(2)).to(dtype);
     }
-    return kept_rows.view({n, rows, D}).narrow(1, 0, T).transpose(0, 1);
+    return kept.view({num_heads, rows, pool_->layout().head_dim}).narrow(1, 0, T).transpose(0, 1);
   };
-  result.k = in_order(pool_->keys(), 0);
-  result.v = in_order(pool_->values(), 1);
-  result.sums = pool_->sums()
-                    .index_select(0, index)
-                    .view({n, num_pages, group, kPageTokens})
-                    .transpose(1, 2)
-                    .reshape({n * group, rows})
-                    .narrow(1, 0, T);
-  return result;
+  return {.k = in_order(pool_->keys(), 0),
+          .v = in_order(pool_->values(), 1),
+          .sums = sums_of(pages, first_head, num_heads),
+          .begin = begin(first_head)};
 }
 
 CacheSnapshot LayerCache::snapshot() const {

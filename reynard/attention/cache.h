@@ -162,8 +162,12 @@ class LayerCache {
   Gathered gather(int64_t kv_head) const;
   // The same of n adjacent heads that begin alike: (T', n, D), (T', n, D), (n * group, T').
   Gathered gather(int64_t first_head, int64_t num_heads) const;
+  // Their sums alone.
+  at::Tensor gather_sums(int64_t first_head, int64_t num_heads) const;
 
  private:
+  at::Tensor kept_pages(int64_t first_head, int64_t num_heads) const;
+  at::Tensor sums_of(const at::Tensor& pages, int64_t first_head, int64_t num_heads) const;
   Gathered gather_as(int64_t first_head, int64_t num_heads, at::ScalarType dtype) const;
   void release_all();
   void prepare_pages(int64_t new_length);

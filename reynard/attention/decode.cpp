@@ -207,8 +207,12 @@ double remaining_tolerance(const LayerCache& cache,
 HeadRun next_run(const LayerCache& cache, int64_t first) {
   constexpr int64_t kCopiedBytes = 32 << 20;
   const PageLayout& layout = cache.pool()->layout();
-  const int64_t row_bytes =
-      2 * layout.head_dim * static_cast<int64_t>(c10::elementSize(layout.dtype));
+  // Rows of int8 are copied as they lie, widened, and rounded.
+  const auto bytes_of = [](at::ScalarType dtype) {
+    return static_cast<int64_t>(c10::elementSize(dtype));
+  };
+  const int64_t widened_bytes = layout.int8 ? bytes_of(at::kChar) + bytes_of(at::kFloat) : 0;
+  const int64_t row_bytes = 2 * layout.head_dim * (bytes_of(layout.dtype) + widened_bytes);
   const int64_t head_bytes = (cache.length() - cache.begin(first)) * row_bytes;
   const int64_t most = std::max<int64_t>(1, kCopiedBytes / std::max<int64_t>(1, head_bytes));
   HeadRun run = {.first = first};

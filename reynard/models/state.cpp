@@ -171,7 +171,7 @@ void LayerMemory::add(const at::Tensor& keys,
 at::Tensor SequenceState::gate_sums(int64_t layer) const {
   const attention::LayerCache& cache = layers_[layer].cache;
   std::vector<at::Tensor> groups;
-  for (int64_t g = 0; g < cache.num_kv_heads(); ++g) groups.push_back(cache.gather(g).sums);
+  for (int64_t g = 0; g < cache.num_kv_heads(); ++g) groups.push_back(cache.gather_sums(g, 1));
   return at::cat(groups);
 }
 

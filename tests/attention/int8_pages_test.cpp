@@ -7,6 +7,7 @@
 #include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
 #include "tests/support/errors.h"
+#include "tests/support/tensor_memory.h"
 
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
@@ -212,6 +213,20 @@ TEST(Int8Pages, WithABrokenKeyAreNotPruned) {
     read(cache, in, 0, 1000);
     EXPECT_EQ(answer(cache, in, 1, {}, pruned).start.max().item<int32_t>(), 0);
   }
+}
+
+// A chunk of queries reads copies of so many heads at once that these stay small: rows of int8 are
+// copied three times.
+TEST(Int8Pages, AreWidenedForAFewHeadsAtOnce) {
+  constexpr int64_t kHeads = 8, kDim = 128, kTokens = 8192, kQueries = 64;
+  const AttentionInputs in = test::random_inputs(
+      {.B = 1, .Tq = kTokens, .Tk = kTokens, .H = kHeads, .G = kHeads, .D = kDim}, at::kBFloat16);
+  LayerCache cache(std::make_shared<PagePool>(
+                       PageLayout{.head_dim = kDim, .dtype = at::kBFloat16, .int8 = true}),
+                   kHeads);
+  read(cache, in, 0, kTokens);
+  const int64_t bytes = test::peak_tensor_bytes([&] { answer(cache, in, kQueries); });
+  EXPECT_LT(bytes, int64_t{48} << 20);
 }
 
 TEST(Int8Pages, AreForTheCpu) {

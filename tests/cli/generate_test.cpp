@@ -135,6 +135,12 @@ TEST(GenerateCommand, EvictionWithoutQKNormIsAskedForAndAHeuristic) {
   const json freed = model.generate_json(arguments)[0]["stats"]["cache"];
   EXPECT_GT(freed["bytes_saved"], 0);
   EXPECT_EQ(freed["eviction"], "heuristic");
+  std::vector<std::string> of_int8 = arguments;
+  of_int8.emplace_back("--int8-cache");
+  const json narrow = model.generate_json(of_int8)[0]["stats"]["cache"];
+  EXPECT_GT(narrow["bytes_saved"], 0);
+  EXPECT_LT(narrow["page_bytes"], freed["page_bytes"]);
+  EXPECT_EQ(narrow["eviction"], "heuristic");
   const ProgramResult people = model.generate(arguments);
   EXPECT_NE(people.errors.find("heuristic"), std::string::npos) << people.errors;
   const ProgramResult no_tolerance = model.generate({"a", "--evict-measured"});

@@ -2,6 +2,7 @@
 
 #include "reynard/models/state.h"
 #include "reynard/models/decoder.h"
+#include "tests/support/tensor_memory.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
@@ -55,6 +56,24 @@ TEST(SequenceState, CanGoBackToTheLastTokensAndPageEnds) {
   state.truncate(64);
   read(70);
   expect_kept();
+}
+
+TEST(SequenceState, ReadsItsGateSumsWithoutKeys) {
+  constexpr int64_t kTokens = 640, kHeads = 2, kHeadDim = 16;
+  DecoderConfig config = config_with_shift();
+  config.attention.forget_gate = ForgetGate::kFull;
+  Decoder decoder(config, /*seed=*/1);
+  const at::NoGradGuard no_grad;
+  SequenceState state(decoder, make_page_pool(decoder));
+  const std::array<SequenceState*, 1> states = {&state};
+  decoder.hidden(at::full({kTokens}, 3, at::kLong), at::zeros({1}, at::kLong), states);
+  at::Tensor sums;
+  const int64_t bytes = test::peak_tensor_bytes([&] { sums = state.gate_sums(1); });
+  EXPECT_EQ(sums.sizes(), at::IntArrayRef({kHeads, kTokens}));
+  EXPECT_LT(sums.max().item<double>(), 0);
+  EXPECT_TRUE(sums[0].equal(state.cache(1).gather(0).sums[0]));
+  constexpr auto kKeyBytes = static_cast<int64_t>(kTokens * kHeads * kHeadDim * sizeof(float));
+  EXPECT_LT(bytes, kKeyBytes);
 }
 
 }  // namespace
