@@ -257,6 +257,19 @@ TEST_F(TrainCommand, DamagedNewestCheckpointIsPassedOver) {
   EXPECT_EQ(weights_hash("run"), weights_hash("straight"));
 }
 
+// The tokenizer of a checkpoint is checked with its weights.
+TEST_F(TrainCommand, WithoutAValidCheckpointNothingIsResumed) {
+  ASSERT_EQ(train("run", {"--training.tokens=640"}).exit_code, 0);
+  for (const auto& checkpoint : fs::directory_iterator(folder_ / "run/checkpoints")) {
+    fs::resize_file(checkpoint.path() / "tokenizer_config.json", 20);
+  }
+  const ProgramResult result = train("run", {"--resume", "--training.tokens=1280"});
+  EXPECT_EQ(result.exit_code, 2);
+  for (const char* part : {"--resume: no checkpoint in", "tokenizer_config.json: has 20 bytes"}) {
+    EXPECT_NE(result.errors.find(part), std::string::npos) << part << " in " << result.errors;
+  }
+}
+
 TEST_F(TrainCommand, CtrlCWritesACheckpointAndGoesOn) {
   const ProgramResult result =
       test::run_program({.arguments = {"train",
