@@ -4,6 +4,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdlib>
+
 namespace reynard::tensor {
 
 namespace {
@@ -38,7 +40,23 @@ CpuFeatures detect() {
   return found;
 }
 
+std::string& forced_path() {
+  static std::string name = [] {
+    const char* const set = std::getenv("REYNARD_CPU_PATH");
+    return std::string(set ? set : "");
+  }();
+  return name;
+}
+
 }  // namespace
+
+const std::string& forced_cpu_path() {
+  return forced_path();
+}
+
+void force_cpu_path(const std::string& name) {
+  forced_path() = name;
+}
 
 const CpuFeatures& cpu_features() {
   static const CpuFeatures features = detect();

@@ -1,6 +1,8 @@
 #pragma once
 // What this machine's CPU and operating system let kernels use, asked once at run time.
 
+#include <string>
+
 namespace reynard::tensor {
 
 struct CpuFeatures {
@@ -14,5 +16,11 @@ struct CpuFeatures {
 
 // The first call asks Linux for permission to use the AMX tile registers.
 const CpuFeatures& cpu_features();
+
+// The instruction-set path that the environment variable REYNARD_CPU_PATH names; empty: the best
+// one. The environment is asked once: a decoded token chooses kernels hundreds of times.
+const std::string& forced_cpu_path();
+// Another one from now on, or "" for the best. For tests, while nothing is computed.
+void force_cpu_path(const std::string& name);
 
 }  // namespace reynard::tensor

@@ -3,6 +3,7 @@
 #include "reynard/ops/int8_linear.h"
 #include "reynard/tensor/error.h"
 #include "tests/support/compare.h"
+#include "tests/support/forced_path.h"
 #include "tests/support/gradients.h"
 
 #include <ATen/TensorOperators.h>
@@ -13,7 +14,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -40,10 +40,8 @@ TEST(QuantizeRows, NearestMultiplesOfTheScale) {
 
 // Each instruction set; few tokens (int8 values as they are) and many (widened), odd sizes.
 TEST(Int8Linear, IsTheProductWithTheRoundedWeight) {
-  const char* const set = std::getenv("REYNARD_CPU_PATH");
-  const std::string before = set == nullptr ? "" : set;
   for (const std::string path : {"portable", "avx2", "avx512"}) {
-    setenv("REYNARD_CPU_PATH", path.c_str(), 1);
+    const test::ForcedPath forced(path);
     for (const int64_t width : {1, 15, 33, 96}) {
       const Int8Weight weight = quantize_rows(random_normal({37, width}, 2));
       const at::Tensor bias = random_normal({37}, 3, at::kFloat);
@@ -60,7 +58,6 @@ TEST(Int8Linear, IsTheProductWithTheRoundedWeight) {
       }
     }
   }
-  before.empty() ? unsetenv("REYNARD_CPU_PATH") : setenv("REYNARD_CPU_PATH", before.c_str(), 1);
 }
 
 TEST(Int8Linear, Rejects) {

@@ -13,6 +13,7 @@
 #include "reynard/tensor/check.h"
 #include "tests/support/compare.h"
 #include "tests/support/device.h"
+#include "tests/support/forced_path.h"
 #include "tests/support/gradients.h"
 
 #include <ATen/Parallel.h>
@@ -100,18 +101,7 @@ void expect_budget(const test::TensorFunction& fused,
 // Runs with each instruction set: the operators ask for the path at every call.
 class Kernels : public testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override {
-    if (const char* set = std::getenv("REYNARD_CPU_PATH")) before_ = set;
-    if (test::test_device().is_cpu()) setenv("REYNARD_CPU_PATH", GetParam().c_str(), 1);
-  }
-  void TearDown() override {
-    if (before_.empty()) {
-      unsetenv("REYNARD_CPU_PATH");
-    } else {
-      setenv("REYNARD_CPU_PATH", before_.c_str(), 1);
-    }
-  }
-  std::string before_;
+  test::ForcedPath forced_{test::test_device().is_cpu() ? GetParam() : tensor::forced_cpu_path()};
 };
 
 // A GPU has one path.

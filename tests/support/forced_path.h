@@ -2,8 +2,8 @@
 // Tests that run on every instruction-set path of this machine.
 
 #include "reynard/attention/cpu/path.h"
+#include "reynard/tensor/cpu_features.h"
 
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -18,26 +18,16 @@ inline std::vector<std::string> path_names() {
   return names;
 }
 
-// Forces a path while it lives.
+// Forces a path, "" for the best, while it lives.
 class ForcedPath {
  public:
-  explicit ForcedPath(const std::string& name) {
-    if (const char* before = std::getenv(kVariable)) before_ = before;
-    setenv(kVariable, name.c_str(), 1);
-  }
-  ~ForcedPath() {
-    if (before_.empty()) {
-      unsetenv(kVariable);
-    } else {
-      setenv(kVariable, before_.c_str(), 1);
-    }
-  }
+  explicit ForcedPath(const std::string& name) { tensor::force_cpu_path(name); }
+  ~ForcedPath() { tensor::force_cpu_path(before_); }
   ForcedPath(const ForcedPath&) = delete;
   ForcedPath& operator=(const ForcedPath&) = delete;
 
  private:
-  static constexpr const char* kVariable = "REYNARD_CPU_PATH";
-  std::string before_;
+  const std::string before_ = tensor::forced_cpu_path();
 };
 
 }  // namespace reynard::test

@@ -6,23 +6,25 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include <cstdlib>
 #include <mutex>
 #include <string>
 
 namespace reynard::attention::cpu {
 
-std::vector<Path> available_paths() {
-  const tensor::CpuFeatures& cpu = tensor::cpu_features();
-  std::vector<Path> paths;
-  if (cpu.amx_bf16) paths.push_back({"amx", &avx512_kernels(), &amx_kernels()});
-  if (cpu.avx512_bf16) {
-    paths.push_back({"avx512_bf16", &avx512_kernels(), &avx512_bf16_kernels()});
-  }
-  if (cpu.avx512) paths.push_back({"avx512", &avx512_kernels(), &avx512_kernels()});
-  if (cpu.avx2) paths.push_back({"avx2", &avx2_kernels(), &avx2_kernels()});
-  paths.push_back({"portable", &portable_kernels(), &portable_kernels()});
-  return paths;
+const std::vector<Path>& available_paths() {
+  static const std::vector<Path> found = [] {
+    const tensor::CpuFeatures& cpu = tensor::cpu_features();
+    std::vector<Path> paths;
+    if (cpu.amx_bf16) paths.push_back({"amx", &avx512_kernels(), &amx_kernels()});
+    if (cpu.avx512_bf16) {
+      paths.push_back({"avx512_bf16", &avx512_kernels(), &avx512_bf16_kernels()});
+    }
+    if (cpu.avx512) paths.push_back({"avx512", &avx512_kernels(), &avx512_kernels()});
+    if (cpu.avx2) paths.push_back({"avx2", &avx2_kernels(), &avx2_kernels()});
+    paths.push_back({"portable", &portable_kernels(), &portable_kernels()});
+    return paths;
+  }();
+  return found;
 }
 
 Path find_path(std::string_view name) {
@@ -38,8 +40,8 @@ Path find_path(std::string_view name) {
 }
 
 Path current_path() {
-  const char* forced = std::getenv("REYNARD_CPU_PATH");
-  const Path path = forced && *forced ? find_path(forced) : available_paths().front();
+  const std::string& forced = tensor::forced_cpu_path();
+  const Path path = forced.empty() ? available_paths().front() : find_path(forced);
   static std::once_flag logged;
   std::call_once(logged, [&] { spdlog::debug("attention: CPU path {}", path.name); });
   return path;

@@ -21,7 +21,7 @@ struct Path {
 };
 
 // What this machine supports, best first; portable is always there.
-std::vector<Path> available_paths();
+const std::vector<Path>& available_paths();
 
 // The path in use. Throws reynard::Error listing what this machine has if REYNARD_CPU_PATH names
 // anything else.

@@ -6,8 +6,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstdlib>
-
 namespace reynard::knn::cpu {
 
 namespace {
@@ -44,8 +42,7 @@ std::vector<std::string> available_paths() {
 }
 
 const ScanTables& scan_tables() {
-  const char* set = std::getenv("REYNARD_CPU_PATH");
-  const std::string forced = set ? set : "";
+  const std::string& forced = tensor::forced_cpu_path();
   for (const Path& path : paths()) {
     if (forced.empty() || path.name == forced) return path.tables;
   }

@@ -2,8 +2,7 @@
 
 #include "reynard/tensor/cpu_features.h"
 
-#include <cstdlib>
-#include <string_view>
+#include <string>
 
 namespace reynard::ops::cpu {
 
@@ -11,8 +10,7 @@ namespace {
 
 template <class Table>
 const Table& chosen(const Table& avx512, const Table& avx2, const Table& portable) {
-  const char* set = std::getenv("REYNARD_CPU_PATH");
-  const std::string_view forced = set ? set : "";
+  const std::string& forced = tensor::forced_cpu_path();
   const tensor::CpuFeatures& cpu = tensor::cpu_features();
   if (forced == "portable" || !cpu.avx2) return portable;
   if (forced == "avx2" || !cpu.avx512) return avx2;
@@ -51,8 +49,7 @@ std::vector<std::string> available_product_paths() {
 const ProductKernels& product_kernels() {
   static const ProductKernels amx = with_f32_loops(product_kernels_amx());
   static const ProductKernels avx512_bf16 = with_f32_loops(product_kernels_avx512_bf16());
-  const char* set = std::getenv("REYNARD_CPU_PATH");
-  const std::string_view forced = set ? set : "";
+  const std::string& forced = tensor::forced_cpu_path();
   const tensor::CpuFeatures& cpu = tensor::cpu_features();
   if (cpu.amx_bf16 && (forced.empty() || forced == "amx")) return amx;
   if (cpu.avx512_bf16 && (forced.empty() || forced == "avx512_bf16")) return avx512_bf16;
@@ -60,8 +57,7 @@ const ProductKernels& product_kernels() {
 }
 
 const BlockProductKernels* block_product_kernels() {
-  const char* set = std::getenv("REYNARD_CPU_PATH");
-  const std::string_view forced = set ? set : "";
+  const std::string& forced = tensor::forced_cpu_path();
   const tensor::CpuFeatures& cpu = tensor::cpu_features();
   const bool wanted = forced == "avx512_bf16" || (forced.empty() && !cpu.amx_bf16);
   return cpu.avx512_bf16 && wanted ? &block_product_kernels_avx512_bf16() : nullptr;
