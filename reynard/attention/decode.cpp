@@ -110,8 +110,11 @@ at::Tensor page_table(const DecodeBatch& batch) {
 
 std::vector<HostSequence> host_sequences(const DecodeBatch& batch, int64_t window) {
   std::vector<HostSequence> sequences;
+  sequences.reserve(batch.caches.size());
   for (const LayerCache* cache : batch.caches) {
     HostSequence& sequence = sequences.emplace_back();
+    sequence.pages.reserve(cache->num_kv_heads());
+    sequence.num_evicted.reserve(cache->num_kv_heads());
     sequence.length = cache->length();
     sequence.first_key = window > 0 ? std::max<int64_t>(cache->length() - window, 0) : 0;
     sequence.evicted_masses = cache->evicted_masses().data();

@@ -3,6 +3,7 @@
 #include "reynard/attention/cpu/path.h"
 #include "reynard/tensor/row_tensor.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
