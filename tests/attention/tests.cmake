@@ -45,3 +45,8 @@ add_test(NAME attention_compiled
          COMMAND ${TorchWheel_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/compiled_ops_test.py
                  $<TARGET_FILE:reynard>)
 set_tests_properties(attention_compiled PROPERTIES SKIP_RETURN_CODE 77)
+# Needs REYNARD_TEST_DEVICE=cuda and a GPU.
+add_test(NAME attention_decode_graph
+         COMMAND ${TorchWheel_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/decode_graph_test.py
+                 $<TARGET_FILE:reynard>)
+set_tests_properties(attention_decode_graph PROPERTIES SKIP_RETURN_CODE 77)
