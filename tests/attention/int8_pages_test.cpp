@@ -35,9 +35,12 @@ std::shared_ptr<PagePool> pool_of(at::ScalarType dtype, bool int8) {
       PageLayout{.head_dim = D, .group = H / G, .dtype = dtype, .int8 = int8});
 }
 
+// On the CPU, where such pages lie, whatever device the suite runs on.
 AttentionInputs text(int64_t T, at::ScalarType dtype, double gate_mean = 2) {
-  return test::random_inputs(
-      {.B = 1, .Tq = T, .Tk = T, .H = H, .G = G, .D = D}, dtype, 7, gate_mean);
+  AttentionInputs in =
+      test::random_inputs({.B = 1, .Tq = T, .Tk = T, .H = H, .G = G, .D = D}, dtype, 7, gate_mean);
+  for (at::Tensor* t : {&in.q, &in.k, &in.v, &in.log_gate}) *t = t->cpu();
+  return in;
 }
 
 void read(LayerCache& cache, const AttentionInputs& in, int64_t begin, int64_t end) {
