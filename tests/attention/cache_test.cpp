@@ -325,6 +325,25 @@ TEST(LayerCache, SkippedPagesAreNotRead) {
   }
 }
 
+// Keys after it, of the same call and of later ones, do not make a page with a broken key known.
+TEST(LayerCache, PagesWithABrokenKeyAreNotPruned) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    AttentionInputs in = sequence(1000, dtype, 0);
+    in.k[0][5].select(1, 0).fill_(std::numeric_limits<float>::quiet_NaN());
+    for (const int64_t first : {6, 30, 1000}) {
+      LayerCache cache(make_pool(dtype), G);
+      append(cache, in, 0, first);
+      if (first < 1000) append(cache, in, first, 1000);
+      for (int64_t g = 0; g < G; ++g) {
+        EXPECT_EQ(cache.pool()->norms()[cache.pages(g)[0]].item<float>(),
+                  std::numeric_limits<float>::infinity());
+      }
+      const PagedOutput seen = attend(cache, in, 1, {}, 0, {0, -10, PruningRule::kTight});
+      EXPECT_EQ(seen.start.max().item<int32_t>(), 0);
+    }
+  }
+}
+
 // Where a head begins to read is found before the work is divided, by who attends to the few pages
 // that eviction left, or not at all where nothing can be dropped: the results are the same.
 TEST(LayerCache, EvictionDoesNotChangeWhatIsPruned) {

@@ -70,17 +70,15 @@ __global__ void __launch_bounds__(kThreads) pages_kernel(const PageWriteTask t) 
     }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) squares += __shfl_xor_sync(~0U, squares, step);
-    if (!(squares <= top)) top = squares;  // NaN stays
+    // Of a broken key nothing is known: its page is read as long as it is there.
+    top = isnan(squares) ? INFINITY : fmaxf(top, squares);
   }
   if (lane == 0) largest[warp] = top;
   __syncthreads();
   const bool begins = first % kPageKeys == 0;
   if (threadIdx.x == 0) {
-    for (const float other : largest) {
-      if (!(other <= top)) top = other;
-    }
-    const float norm = sqrtf(top) * kNormMargin, before = begins ? 0 : t.norms[page];
-    t.norms[page] = norm <= before ? before : norm;
+    for (const float other : largest) top = fmaxf(top, other);
+    t.norms[page] = fmaxf(sqrtf(top) * kNormMargin, begins ? 0 : t.norms[page]);
   }
   // The mass of each head by one thread: at most 64 terms.
   for (int i = threadIdx.x; i < group; i += kThreads) {
