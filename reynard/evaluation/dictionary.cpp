@@ -106,13 +106,14 @@ void fill_block(std::vector<int64_t>& tokens, int64_t mark, int64_t next) {
 
 int64_t DictionarySize::records(int64_t tokens) const {
   if (block == 0) return tokens / kRecordTokens;
-  return tokens / block * (block / kRecordTokens) + tokens % block / kRecordTokens;
+  const int64_t rest = std::max<int64_t>(tokens % block - lead, 0);
+  return tokens / block * records_of_block() + rest / kRecordTokens;
 }
 
 int64_t DictionarySize::record_begin(int64_t record) const {
   if (block == 0) return record * kRecordTokens;
-  const int64_t in_block = block / kRecordTokens;
-  return record / in_block * block + record % in_block * kRecordTokens;
+  const int64_t in_block = records_of_block();
+  return record / in_block * block + lead + record % in_block * kRecordTokens;
 }
 
 Dictionary make_dictionary(PythonRandom& random,
@@ -122,11 +123,11 @@ Dictionary make_dictionary(PythonRandom& random,
   constexpr const char* kName = "dictionary";
   check_value(vocabulary.size >= 5, kName, "vocabulary", vocabulary.size, ">= 5");
   check_value(vocabulary.size <= 1 << 15, kName, "vocabulary", vocabulary.size, "<= 32768");
-  check_value(size.block == 0 || size.block >= kRecordTokens,
+  check_value(size.block == 0 || size.records_of_block() >= 1,
               kName,
               "block",
               size.block,
-              "0 (off) or >= 10");
+              fmt::format("0 (off) or >= {}", size.lead + kRecordTokens));
   const int64_t defined = size.records(size.definition_tokens);
   const int64_t asked = size.records(size.query_tokens);
   check_value(defined >= 1, kName, "definition tokens", size.definition_tokens, ">= 10");

@@ -34,10 +34,12 @@ struct DictionarySize {
   // Each block of so many tokens holds whole records and is filled up with key marks, so that local
   // contexts of this length cut none; 0: records follow each other.
   int64_t block = 256;
+  int64_t lead = 0;  // key marks before the first record of a block: room for BOS
 
   // Records in a number of tokens, and where a record begins in them.
   int64_t records(int64_t tokens) const;
   int64_t record_begin(int64_t record) const;
+  int64_t records_of_block() const { return (block - lead) / kRecordTokens; }
 };
 
 struct Dictionary {

@@ -127,10 +127,13 @@ class Reader final : public Scorer {
   explicit Reader(int64_t memory) : memory_(memory) {}
   std::vector<Response> answer(std::span<const Request> requests) override {
     std::vector<Response> responses;
-    for (const Request& request : requests)
+    for (const Request& request : requests) {
       responses.emplace_back(read(std::get<Score>(request.query)));
+      contexts.push_back(std::get<Score>(request.query).context);
+    }
     return responses;
   }
+  std::vector<std::vector<int64_t>> contexts;  // of all requests
 
  private:
   Scored read(const Score& score) const {
@@ -173,6 +176,32 @@ TEST(DictionaryTask, AReaderWithEnoughMemoryScoresOne) {
   EXPECT_EQ(groups[1].at("length"), 1024);
   EXPECT_EQ(groups[1].at("low"), 1.0);
   EXPECT_EQ(groups[1].at("token_accuracy"), 1.0);
+}
+
+// As every row of training does: what follows a context's first token depends on it.
+TEST(DictionaryTask, EachBlockOfTheMemoryBeginsWithBos) {
+  Reader reader(1 << 20);
+  Corpus corpus = test::corpus_of({1, 2, 3}, {3});
+  corpus.bos = 256;
+  EvaluationConfig config;
+  config.dictionary.lengths = {1024};
+  config.dictionary.repeats = 1;
+  const auto summary = [&](int64_t block) {
+    const test::TempDir folder;
+    config.dictionary.block = block;
+    return evaluate(
+        reader, *task_named("dictionary").make(corpus, config, {}), {.folder = folder.path()});
+  };
+  EXPECT_EQ(summary(256).at("metrics").at("score"), 1.0);
+  ASSERT_EQ(reader.contexts.size(), 1);
+  ASSERT_EQ(reader.contexts[0].size(), 1024);
+  for (size_t at = 0; at < 1024; ++at) {
+    EXPECT_EQ(reader.contexts[0][at] == *corpus.bos, at % 256 == 0) << at;
+  }
+  EXPECT_EQ(summary(0).at("metrics").at("score"), 1.0);  // one long context
+  EXPECT_EQ(std::ranges::count(reader.contexts[1], *corpus.bos), 1);
+  EXPECT_EQ(reader.contexts[1].size(), 1 + 102 * 10);
+  EXPECT_THROW(summary(10), Error);  // no room for a record behind BOS
 }
 
 TEST(DictionaryTask, OneWithoutScoresNearChanceAndForgetsTheFar) {

@@ -21,6 +21,13 @@ class DictionaryTask final : public Task {
   DictionaryTask(const Corpus& corpus, DictionaryConfig config)
       : bos_(corpus.bos), config_(std::move(config)) {}
 
+  // Settings that no dictionary fits are an error before anything runs.
+  void check() const {
+    PythonRandom random(0);
+    make_dictionary(
+        random, {config_.first_token, config_.vocabulary}, size_of(config_.lengths.front()));
+  }
+
   std::string name() const override { return "dictionary"; }
 
   nlohmann::json settings() const override {
@@ -31,25 +38,24 @@ class DictionaryTask final : public Task {
             {"seed", config_.seed},
             {"first_token", config_.first_token},
             {"vocabulary", config_.vocabulary},
-            {"bos", bos_ ? nlohmann::json(*bos_) : nlohmann::json()}};
+            {"bos", bos_ ? nlohmann::json(*bos_) : nlohmann::json()},
+            {"bos_per_block", leads()}};
   }
 
   Requests requests() override {
-    return {
-        static_cast<int64_t>(config_.lengths.size()) * config_.repeats, [this](int64_t i) {
-          const int64_t length = config_.lengths[i / config_.repeats];
-          PythonRandom random = sample_random(config_.seed, i);
-          Dictionary dictionary =
-              make_dictionary(random, {config_.first_token, config_.vocabulary}, size_of(length));
-          Score score;
-          if (bos_) score.context = {*bos_};
-          score.context.insert(
-              score.context.end(), dictionary.definitions.begin(), dictionary.definitions.end());
-          score.continuation = std::move(dictionary.queries);
-          return Request{fmt::format("{} {}", length, i % config_.repeats),
-                         {{"length", length}, {"repeat", i % config_.repeats}},
-                         std::move(score)};
-        }};
+    return {static_cast<int64_t>(config_.lengths.size()) * config_.repeats, [this](int64_t i) {
+              const int64_t length = config_.lengths[i / config_.repeats];
+              PythonRandom random = sample_random(config_.seed, i);
+              Dictionary dictionary = make_dictionary(
+                  random, {config_.first_token, config_.vocabulary}, size_of(length));
+              Score score;
+              score.context = std::move(dictionary.definitions);
+              put_bos(score.context);
+              score.continuation = std::move(dictionary.queries);
+              return Request{fmt::format("{} {}", length, i % config_.repeats),
+                             {{"length", length}, {"repeat", i % config_.repeats}},
+                             std::move(score)};
+            }};
   }
 
   // A value is right when all its tokens are, each predicted after the true ones before it.
@@ -97,9 +103,21 @@ class DictionaryTask final : public Task {
   bool measures_part() const override { return true; }
 
  private:
+  // A memory is made of contexts that were read alone. Those of training begin with BOS, as each of
+  // its rows does: without one, other places of a block than the first are read otherwise too.
+  bool leads() const { return bos_.has_value() && config_.block > 0; }
+  void put_bos(std::vector<int64_t>& definitions) const {
+    if (!bos_) return;
+    if (!leads()) definitions.insert(definitions.begin(), *bos_);
+    for (size_t at = 0; leads() && at < definitions.size(); at += config_.block) {
+      definitions[at] = *bos_;
+    }
+  }
   DictionarySize size_of(int64_t length) const {
-    return {
-        .definition_tokens = length, .query_tokens = config_.query_tokens, .block = config_.block};
+    return {.definition_tokens = length,
+            .query_tokens = config_.query_tokens,
+            .block = config_.block,
+            .lead = leads() ? 1 : 0};
   }
 
   std::optional<int64_t> bos_;
@@ -119,13 +137,9 @@ std::unique_ptr<Task> make_dictionary_task(const Corpus& corpus,
     }
   }
   settings.lengths = test_lengths(settings.lengths, 0);
-  PythonRandom random(0);  // settings that no dictionary fits show before anything runs
-  make_dictionary(random,
-                  {settings.first_token, settings.vocabulary},
-                  {.definition_tokens = settings.lengths.front(),
-                   .query_tokens = settings.query_tokens,
-                   .block = settings.block});
-  return std::make_unique<DictionaryTask>(corpus, settings);
+  auto task = std::make_unique<DictionaryTask>(corpus, settings);
+  task->check();
+  return task;
 }
 
 }  // namespace reynard::evaluation
