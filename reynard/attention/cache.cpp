@@ -110,31 +110,6 @@ void LayerCache::append(const at::Tensor& k, const at::Tensor& v, const at::Tens
   write(k, v, log_gate.defined() ? log_gate.contiguous() : log_gate, {});
 }
 
-void LayerCache::prefetch_next() const {
-  const int64_t slot = length_ % kPageTokens;
-  const at::Tensor &keys = pool_->keys(), &sums = pool_->sums();
-  if (!keys.is_cpu() || slot == 0) return;
-  constexpr int64_t kLine = 64;
-  const auto prefetch = [](const at::Tensor& rows, int64_t row, int64_t row_bytes) {
-    const char* const first = static_cast<const char*>(rows.const_data_ptr()) + row * row_bytes;
-    for (int64_t byte = 0; byte < row_bytes; byte += kLine) __builtin_prefetch(first + byte, 1);
-  };
-  const int64_t row_bytes = keys.size(2) * static_cast<int64_t>(keys.element_size());
-  const int64_t group = pool_->layout().group;
-  constexpr auto kSumBytes = static_cast<int64_t>(sizeof(double));
-  for (const std::vector<int32_t>& table : pages_) {
-    const int64_t page = table.back();
-    if (page < 0) continue;
-    prefetch(keys, page * kPageTokens + slot, row_bytes);
-    prefetch(pool_->values(), page * kPageTokens + slot, row_bytes);
-    prefetch(pool_->norms(), page, static_cast<int64_t>(sizeof(float)));
-    for (int64_t head = page * group; head < (page + 1) * group; ++head) {
-      prefetch(sums, head * kPageTokens + slot, kSumBytes);
-      prefetch(pool_->masses(), head, kSumBytes);
-    }
-  }
-}
-
 void LayerCache::prepare_pages(int64_t new_length) {
   const int64_t num_pages = pages_for(new_length);
   const bool partial = length_ % kPageTokens != 0 && new_length > length_;

@@ -113,9 +113,6 @@ class LayerCache {
 
   //   k, v (T, G, D) in the pool's dtype; log_gate (T, H) f32 <= 0, undefined: no gates (log 1)
   void append(const at::Tensor& k, const at::Tensor& v, const at::Tensor& log_gate = {});
-  // Asks the CPU for the lines that the next token is written to, which lie in a page of each head:
-  // worth it a few microseconds before append. Nothing on a GPU.
-  void prefetch_next() const;
 
   // Forgets the tokens from length on. An error below the eviction horizon.
   void truncate(int64_t length);

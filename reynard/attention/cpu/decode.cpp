@@ -239,7 +239,7 @@ DecodeOutput decode(const DecodeArguments& arguments) {
     attend_runs(call, first, runs, kernel_scratch, partials);
     auto* lse = result.lse.mutable_data_ptr<float>();
     auto* start = result.start.mutable_data_ptr<int32_t>();
-    constexpr int64_t kFewValues = 1 << 13;
+    constexpr int64_t kFewValues = 1 << 16;
     const bool many = num_parts * record_floats > kFewValues;
     run_tasks_if(many, call.S * call.H, [&](int64_t row, int64_t /*worker*/) {
       std::vector<float> out(call.D);

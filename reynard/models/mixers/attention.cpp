@@ -166,7 +166,6 @@ AttentionMixer::Projections AttentionMixer::project(const at::Tensor& x,
                                                     int64_t layer) const {
   const int64_t N = x.size(0);
   const Products y = products(x);
-  for (SequenceState* const state : ragged.states) state->cache(layer).prefetch_next();
   Projections p;
   p.q = ops::add_bias(y.q, q_bias_.value);
   p.k = ops::add_bias(y.k, k_bias_.value);
