@@ -29,7 +29,8 @@ namespace fs = std::filesystem;
 evaluation::ModelFacts facts_of(const models::DecoderConfig& config, int64_t train_length) {
   return {train_length,
           config.attention.log_pruning_tolerance,
-          config.attention.forget_gate != models::ForgetGate::kNone};
+          config.attention.forget_gate != models::ForgetGate::kNone,
+          config.has_memory() ? config.memory.window : 0};
 }
 
 // `none` is what a limit of 0 means.

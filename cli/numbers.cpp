@@ -29,7 +29,7 @@ std::string empty_error(const std::string& text) {
 
 // Of "010": ten to whoever wrote it, eight to C.
 bool has_leading_zero(const std::string& text) {
-  const std::size_t first = text.find_first_not_of(" +-");
+  const std::size_t first = text.find_first_not_of(" \t\n\v\f\r+-");
   return first != std::string::npos && text[first] == '0' && first + 1 < text.size() &&
          std::isdigit(static_cast<unsigned char>(text[first + 1])) != 0;
 }

@@ -8,7 +8,7 @@ class App;
 
 namespace reynard::cli {
 
-// Makes these errors, in every option of the commands that there are.
+// Makes these errors, in every option of a number's type of the commands that there are.
 void reject_wrong_numbers(CLI::App& app);
 
 }  // namespace reynard::cli

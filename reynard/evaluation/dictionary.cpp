@@ -130,8 +130,9 @@ Dictionary make_dictionary(PythonRandom& random,
               fmt::format("0 (off) or >= {}", size.lead + kRecordTokens));
   const int64_t defined = size.records(size.definition_tokens);
   const int64_t asked = size.records(size.query_tokens);
-  check_value(defined >= 1, kName, "definition tokens", size.definition_tokens, ">= 10");
-  check_value(asked >= 1, kName, "query tokens", size.query_tokens, ">= 10");
+  const std::string least = fmt::format(">= {}", size.lead + kRecordTokens);
+  check_value(defined >= 1, kName, "definition tokens", size.definition_tokens, least);
+  check_value(asked >= 1, kName, "query tokens", size.query_tokens, least);
   const int64_t content = vocabulary.num_content();
   check_symbols(vocabulary.key_symbols, "key symbols", content);
   check_symbols(vocabulary.value_symbols, "value symbols", content);

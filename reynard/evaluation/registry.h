@@ -17,7 +17,8 @@ namespace reynard::evaluation {
 struct ModelFacts {
   int64_t train_length = 0;  // 0: unknown
   double log_pruning_tolerance = 0;
-  bool forgets = false;  // has forget gates
+  bool forgets = false;       // has forget gates
+  int64_t local_context = 0;  // tokens that a model with a memory reads alone; 0: it has none
 };
 
 struct TaskEntry {

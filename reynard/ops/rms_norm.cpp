@@ -12,6 +12,8 @@
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sigmoid.h>
 
+#include <string>
+
 namespace reynard::ops {
 
 namespace {

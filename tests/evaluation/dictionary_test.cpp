@@ -189,8 +189,9 @@ TEST(DictionaryTask, EachBlockOfTheMemoryBeginsWithBos) {
   const auto summary = [&](int64_t block) {
     const test::TempDir folder;
     config.dictionary.block = block;
-    return evaluate(
-        reader, *task_named("dictionary").make(corpus, config, {}), {.folder = folder.path()});
+    return evaluate(reader,
+                    *task_named("dictionary").make(corpus, config, {.local_context = 256}),
+                    {.folder = folder.path()});
   };
   EXPECT_EQ(summary(256).at("metrics").at("score"), 1.0);
   ASSERT_EQ(reader.contexts.size(), 1);
@@ -198,10 +199,15 @@ TEST(DictionaryTask, EachBlockOfTheMemoryBeginsWithBos) {
   for (size_t at = 0; at < 1024; ++at) {
     EXPECT_EQ(reader.contexts[0][at] == *corpus.bos, at % 256 == 0) << at;
   }
-  EXPECT_EQ(summary(0).at("metrics").at("score"), 1.0);  // one long context
+  EXPECT_EQ(summary(128).at("metrics").at("score"), 1.0);  // no contexts of their own
   EXPECT_EQ(std::ranges::count(reader.contexts[1], *corpus.bos), 1);
-  EXPECT_EQ(reader.contexts[1].size(), 1 + 102 * 10);
-  EXPECT_THROW(summary(10), Error);  // no room for a record behind BOS
+  EXPECT_EQ(reader.contexts[1].size(), 1025);
+  EXPECT_EQ(summary(0).at("metrics").at("score"), 1.0);  // one long context
+  EXPECT_EQ(std::ranges::count(reader.contexts[2], *corpus.bos), 1);
+  EXPECT_EQ(reader.contexts[2].size(), 1 + 102 * 10);
+  EXPECT_THROW(summary(9), Error);
+  config.dictionary.lengths = {10};
+  EXPECT_THROW(summary(256), Error);  // no room for a record behind BOS
 }
 
 TEST(DictionaryTask, OneWithoutScoresNearChanceAndForgetsTheFar) {

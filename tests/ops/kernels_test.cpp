@@ -11,6 +11,7 @@
 #include "reynard/ops/rotary.h"
 #include "reynard/ops/token_shift.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/cpu_features.h"
 #include "tests/support/compare.h"
 #include "tests/support/device.h"
 #include "tests/support/forced_path.h"
@@ -37,7 +38,6 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <string>
 #include <vector>

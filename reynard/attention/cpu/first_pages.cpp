@@ -19,7 +19,7 @@ constexpr double kMargin = 0.01;    // f32 rounding of logits and norms, in nats
 // What bounds the logits of one query: |scale q.k| <= bound(page).
 struct LogitBound {
   const DecodeCall& call;
-  double fixed = -1;  // from logit_bound
+  double fixed = 0;   // from logit_bound, where it is given
   double factor = 0;  // scale |q|: times a key's norm
 
   LogitBound(const DecodeCall& c, int64_t s, int64_t h) : call(c) {
@@ -32,8 +32,10 @@ struct LogitBound {
     for (int64_t d = 0; d < call.D; ++d) squares += std::pow(static_cast<double>(q[d]), 2);
     factor = std::abs(call.a.options.scale) * std::sqrt(squares);
   }
-  double of_norm(float norm) const { return fixed >= 0 ? fixed : factor * norm; }
-  double of_page(int32_t page) const { return fixed >= 0 ? fixed : of_norm(call.norms[page]); }
+  double of_norm(float norm) const { return call.logit_bound ? fixed : factor * norm; }
+  double of_page(int32_t page) const {
+    return call.logit_bound ? fixed : of_norm(call.norms[page]);
+  }
 };
 
 // Log of the mass that eviction dropped, at most, for this query; -inf when none.
@@ -101,7 +103,10 @@ int64_t published_first_page(const DecodeCall& call, int64_t s, int64_t h, int64
   const int64_t last = call.num_pages(s) - 1;
   const LogitBound bound(call, s, h);
   double largest = bound.of_norm(0);
-  for (int64_t m = n; m <= last; ++m) largest = std::max(largest, bound.of_page(pages[m]));
+  for (int64_t m = n; m <= last; ++m) {
+    const double of_page = bound.of_page(pages[m]);
+    if (!(of_page <= largest) && !std::isnan(largest)) largest = of_page;  // NaN stays, keeps all
+  }
   // Skipped keys weigh at most tolerance / T each, and share the tolerance with what was evicted.
   const double evicted = evicted_bound(call, bound, s, h);
   const double left =

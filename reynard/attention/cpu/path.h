@@ -1,6 +1,6 @@
 #pragma once
 // Which kernels this machine runs: the best path that CPU and system support, or the one that the
-// environment variable REYNARD_CPU_PATH names. Chosen once and logged.
+// environment variable REYNARD_CPU_PATH names, and logged.
 
 #include "reynard/attention/cpu/kernels.h"
 

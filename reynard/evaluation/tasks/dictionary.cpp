@@ -18,10 +18,10 @@ namespace {
 
 class DictionaryTask final : public Task {
  public:
-  DictionaryTask(const Corpus& corpus, DictionaryConfig config)
-      : bos_(corpus.bos), config_(std::move(config)) {}
+  DictionaryTask(const Corpus& corpus, DictionaryConfig config, int64_t local_context)
+      : bos_(corpus.bos), local_context_(local_context), config_(std::move(config)) {}
 
-  // Settings that no dictionary fits are an error before anything runs.
+  // Settings that the smallest dictionary does not fit are an error before anything runs.
   void check() const {
     PythonRandom random(0);
     make_dictionary(
@@ -31,15 +31,16 @@ class DictionaryTask final : public Task {
   std::string name() const override { return "dictionary"; }
 
   nlohmann::json settings() const override {
-    return {{"lengths", config_.lengths},
-            {"query_tokens", config_.query_tokens},
-            {"block", config_.block},
-            {"repeats", config_.repeats},
-            {"seed", config_.seed},
-            {"first_token", config_.first_token},
-            {"vocabulary", config_.vocabulary},
-            {"bos", bos_ ? nlohmann::json(*bos_) : nlohmann::json()},
-            {"bos_per_block", leads()}};
+    nlohmann::json settings = {{"lengths", config_.lengths},
+                               {"query_tokens", config_.query_tokens},
+                               {"block", config_.block},
+                               {"repeats", config_.repeats},
+                               {"seed", config_.seed},
+                               {"first_token", config_.first_token},
+                               {"vocabulary", config_.vocabulary},
+                               {"bos", bos_ ? nlohmann::json(*bos_) : nlohmann::json()}};
+    if (leads()) settings["bos_per_block"] = true;
+    return settings;
   }
 
   Requests requests() override {
@@ -103,9 +104,11 @@ class DictionaryTask final : public Task {
   bool measures_part() const override { return true; }
 
  private:
-  // A memory is made of contexts that were read alone. Those of training begin with BOS, as each of
-  // its rows does: without one, other places of a block than the first are read otherwise too.
-  bool leads() const { return bos_.has_value() && config_.block > 0; }
+  // Whether blocks are the contexts that a memory is made of, read alone. Those of training begin
+  // with BOS, as each of its rows does: without one, whole blocks are read otherwise.
+  bool leads() const {
+    return bos_.has_value() && config_.block > 0 && config_.block == local_context_;
+  }
   void put_bos(std::vector<int64_t>& definitions) const {
     if (!bos_) return;
     if (!leads()) definitions.insert(definitions.begin(), *bos_);
@@ -121,6 +124,7 @@ class DictionaryTask final : public Task {
   }
 
   std::optional<int64_t> bos_;
+  int64_t local_context_;
   DictionaryConfig config_;
 };
 
@@ -137,7 +141,7 @@ std::unique_ptr<Task> make_dictionary_task(const Corpus& corpus,
     }
   }
   settings.lengths = test_lengths(settings.lengths, 0);
-  auto task = std::make_unique<DictionaryTask>(corpus, settings);
+  auto task = std::make_unique<DictionaryTask>(corpus, settings, model.local_context);
   task->check();
   return task;
 }

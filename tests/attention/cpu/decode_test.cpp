@@ -21,6 +21,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <cmath>
 #include <limits>
@@ -181,6 +182,32 @@ TEST_P(Decode, FollowsARisingMaximum) {
   for (int64_t t = 0; t < 640; ++t) in.k.select(1, t).mul_(t / 64 + 1);
   in.q.mul_(20);
   expect_decode_within_budget(in);
+}
+
+// Of a bound that is not known: logits may be anything.
+TEST_P(Decode, ABoundThatIsNaNPrunesNothing) {
+  const AttentionInputs in = random_inputs({.B = 1, .Tq = 1, .Tk = 640, .H = 2, .G = 1, .D = 32},
+                                           at::kFloat,
+                                           /*seed=*/4,
+                                           /*gate_mean=*/0);
+  DecodeArguments a = in_shuffled_pages(in);
+  a.masses = at::zeros({a.keys.size(0), 2}, at::kDouble);
+  a.options.log_pruning_tolerance = -10;
+  for (const PruningRule rule : {PruningRule::kTight, PruningRule::kPublished}) {
+    a.options.rule = rule;
+    a.logit_bound = at::full({2}, 8.0F);
+    EXPECT_GT(decode(a).start.min().item<int32_t>(), 0);
+    a.logit_bound.fill_(kNaN);
+    EXPECT_EQ(decode(a).start.max().item<int32_t>(), 0);
+    // Zero times the norm of a broken key.
+    DecodeArguments measured = a;
+    measured.logit_bound = at::Tensor();
+    measured.q = at::zeros_like(a.q);
+    measured.norms = at::full({a.keys.size(0)}, 8.0F);
+    EXPECT_GT(decode(measured).start.min().item<int32_t>(), 0);
+    measured.norms[a.page_table[0][0][2].item<int32_t>()] = std::numeric_limits<float>::infinity();
+    EXPECT_LE(decode(measured).start.max().item<int32_t>(), 2 * kPageTokens);
+  }
 }
 
 TEST_P(Decode, ANaNInAVisibleKeyShows) {

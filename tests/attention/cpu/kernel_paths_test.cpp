@@ -21,7 +21,6 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <string>
 #include <vector>
