@@ -28,19 +28,19 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ForwardTask tas
   const int first = m * T::kRows, last = min(first + T::kRows, p.Tq);
   const int y = threadIdx.x / kSide, x = threadIdx.x % kSide;
   const KeyRange keys = keys_of_queries(p, b, h, first, last);
-  const int64_t query_row = int64_t{head} * p.Tq, key_row = int64_t{head} * p.Tk;
   const float scale2 = static_cast<float>(p.scale * kLog2E);
 
   KeyRange visible[kOwn];
   double query_sum[kOwn];
-  float largest[kOwn], total[kOwn];
-  float out[kOwn][T::kDimsPerThread] = {};
+  float largest[kOwn];
+  // Of a few keys at a time, each few summed by themselves: thousands of equal terms added to a sum
+  // much larger than they are would all be rounded the same way.
+  LongSum total[kOwn], out[kOwn][T::kDimsPerThread];
   for (int a = 0; a < kOwn; ++a) {
     const int i = first + y + kSide * a;
     if (i < last) visible[a] = keys_of_query(p, b, h, i);
-    query_sum[a] = i < last ? sum_at(p.query_sums, query_row + i) : 0;
+    query_sum[a] = i < last ? sum_at(p.query_sums, int64_t{head} * p.Tq + i) : 0;
     largest[a] = -INFINITY;
-    total[a] = 0;
   }
   load_tile<kDim>(s.q, p.q, p.D, b, h, first, {first, last});
 
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ForwardTask tas
     row_products<kDim>(s.q, s.k, y, x, score);
     for (int c = 0; c < kOwn; ++c) {
       const int j = base + x + kSide * c;
-      const double key_sum = j < p.Tk ? sum_at(p.key_sums, key_row + j) : 0;
+      const double key_sum = j < p.Tk ? sum_at(p.key_sums, int64_t{head} * p.Tk + j) : 0;
       for (int a = 0; a < kOwn; ++a) {
         score[a][c] = visible[a].holds(j)
                           ? fmaf(score[a][c], scale2, bias_between(query_sum[a], key_sum))
@@ -68,33 +68,47 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ForwardTask tas
       const float shift = top == -INFINITY ? 0 : top;  // a row that sees nothing yet
       const float keep = exp2f(largest[a] - shift);
       largest[a] = top;
-      total[a] *= keep;
-      for (int c = 0; c < T::kDimsPerThread; ++c) out[a][c] *= keep;
+      total[a].scale(keep);
+      for (int c = 0; c < T::kDimsPerThread; ++c) out[a][c].scale(keep);
+      float weights = 0;
       for (int c = 0; c < kOwn; ++c) {
         const float weight = exp2f(score[a][c] - shift);
-        total[a] += weight;
+        weights += weight;
         s.weights[(y + kSide * a) * T::kScoreStride + x + kSide * c] = weight;
       }
+      total[a].add(weights);
     }
     if (kWithValues) {
       __syncthreads();
-      add_weighted_rows<kDim>(
-          [&](int row, int j) { return s.weights[row * T::kScoreStride + j]; }, s.v, y, x, out);
+#pragma unroll 1
+      for (int j = 0; j < T::kRows; j += kSide) {
+        const float* weights = s.weights + j;
+        float few[kOwn][T::kDimsPerThread] = {};
+        add_weighted_rows<kDim, kSide>(
+            [&](int row, int key) { return weights[row * T::kScoreStride + key]; },
+            s.v + j * T::kStride,
+            y,
+            x,
+            few);
+        for (int a = 0; a < kOwn; ++a) {
+          for (int c = 0; c < T::kDimsPerThread; ++c) out[a][c].add(few[a][c]);
+        }
+      }
     }
   }
 
   for (int a = 0; a < kOwn; ++a) {
     const int i = first + y + kSide * a;
-    const float sum = over_row(total[a], [](float u, float w) { return u + w; });
+    const float sum = over_row(total[a].value(), [](float u, float w) { return u + w; });
     if (i >= last) continue;
     if (x == 0) {
-      task.lse[query_row + i] = sum > 0 ? largest[a] * kLn2 + logf(sum) : -INFINITY;
+      task.lse[int64_t{head} * p.Tq + i] = sum > 0 ? largest[a] * kLn2 + logf(sum) : -INFINITY;
     }
     if (!kWithValues) continue;
     const int64_t base = b * task.out.batch + int64_t{i} * task.out.time + h * task.out.head;
     for (int c = 0; c < T::kDimsPerThread; ++c) {
       const int d = x + kSide * c;
-      if (d < p.D) store_value(task.out, base + d, sum > 0 ? out[a][c] / sum : 0);
+      if (d < p.D) store_value(task.out, base + d, sum > 0 ? out[a][c].value() / sum : 0);
     }
   }
 }

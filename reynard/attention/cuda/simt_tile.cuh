@@ -97,9 +97,9 @@ __device__ void row_products(
   }
 }
 
-// sums[a][c] += sum_j weights(y + 16 a, j) * values[j][x + 16 c]; weight(row, j) reads shared
-// memory.
-template <int kDim, class Weight>
+// sums[a][c] += sum_j weights(y + 16 a, j) * values[j][x + 16 c] over kCount rows j; weight(row, j)
+// reads shared memory.
+template <int kDim, int kCount = Tile<kDim>::kRows, class Weight>
 __device__ void add_weighted_rows(
     const Weight& weight,
     const float* values,
@@ -108,7 +108,7 @@ __device__ void add_weighted_rows(
     float (&sums)[Tile<kDim>::kRowsPerThread][Tile<kDim>::kDimsPerThread]) {
   using T = Tile<kDim>;
 #pragma unroll 2
-  for (int j = 0; j < T::kRows; ++j) {
+  for (int j = 0; j < kCount; ++j) {
     float w[T::kRowsPerThread];
 #pragma unroll
     for (int a = 0; a < T::kRowsPerThread; ++a) w[a] = weight(y + kSide * a, j);
@@ -120,6 +120,25 @@ __device__ void add_weighted_rows(
     }
   }
 }
+
+// A sum of many terms to the last digit: what its additions and factors round away is kept beside
+// it and goes into the next addition (Kahan). No product may be fused into an addition here.
+struct LongSum {
+  float sum = 0, rest = 0;
+
+  __device__ void scale(float factor) {
+    const float product = __fmul_rn(sum, factor);
+    rest = fmaf(rest, factor, fmaf(sum, factor, -product));
+    sum = product;
+  }
+  __device__ void add(float term) {
+    const float with_rest = __fadd_rn(term, rest);
+    const float next = __fadd_rn(sum, with_rest);
+    rest = __fsub_rn(with_rest, __fsub_rn(next, sum));
+    sum = next;
+  }
+  __device__ float value() const { return sum + rest; }
+};
 
 // c_i - c_j in powers of two. The difference is formed in f64: sums reach thousands where gates
 // shut, and two of them that lie close would lose what sets them apart.
