@@ -12,7 +12,17 @@ install(TARGETS ${installed} RUNTIME DESTINATION lib LIBRARY DESTINATION lib)
 install(PROGRAMS cmake/reynard-launcher DESTINATION bin RENAME reynard)
 install(FILES python/figures.py DESTINATION share/python)
 install(DIRECTORY bench/peers DESTINATION share/bench FILES_MATCHING PATTERN "*.py")
-install(FILES ${CMAKE_BINARY_DIR}/share/vega-embed.js DESTINATION share OPTIONAL)
+# The JavaScript that draws the figures of report and inspect: made here, since the machine that the tree
+# is moved to need not have vl-convert.
+install(CODE "
+  execute_process(
+    COMMAND [==[${TorchWheel_PYTHON}]==] [==[${CMAKE_SOURCE_DIR}/python/figures.py]==] bundle
+            \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/vega-embed.js\"
+    RESULT_VARIABLE failed)
+  if(failed)
+    message(WARNING \"install: share/vega-embed.js could not be made; report and inspect of this tree \"
+                    \"need vl-convert (scripts/requirements.txt) where they run\")
+  endif()")
 
 set(left_out "^(ld-linux.*|lib(c|m|dl|rt|pthread|stdc\\+\\+|gcc_s|gomp)\\.so.*|lib(torch|c10|cu).*)$")
 install(CODE "
