@@ -18,7 +18,7 @@ void check_number(bool holds, std::string_view name, double value, std::string_v
 }
 
 struct Candidate {
-  double logit;
+  double logit;  // less the largest one, by the temperature
   int64_t token;
 };
 
@@ -29,7 +29,6 @@ bool less_probable(const Candidate& a, const Candidate& b) {
 // The most probable candidates, best first, without sorting the rest: all of them when no limit
 // stops earlier.
 std::vector<Candidate> most_probable(std::vector<Candidate> all, const SamplerOptions& options) {
-  const auto largest = std::max_element(all.begin(), all.end(), less_probable)->logit;
   std::make_heap(all.begin(), all.end(), less_probable);
   const auto limit = options.top_k > 0 ? static_cast<std::size_t>(options.top_k) : all.size();
   std::vector<Candidate> kept;
@@ -45,12 +44,12 @@ std::vector<Candidate> most_probable(std::vector<Candidate> all, const SamplerOp
     kept.clear();
   }
   double total = 0, mass = 0;
-  for (const Candidate& candidate : all) total += std::exp(candidate.logit - largest);
+  for (const Candidate& candidate : all) total += std::exp(candidate.logit);
   while (!all.empty()) {
     if (options.top_p > 0 && mass >= options.top_p * total) break;
-    if (all.front().logit - largest < std::log(options.min_p)) break;
+    if (all.front().logit < std::log(options.min_p)) break;
     pop();
-    mass += std::exp(kept.back().logit - largest);
+    mass += std::exp(kept.back().logit);
   }
   return kept;
 }
@@ -111,22 +110,23 @@ void Sampler::penalize(std::vector<double>& logits) const {
 }
 
 int64_t Sampler::draw(const std::vector<double>& logits) {
+  // Below the largest first: at temperatures near 0 the quotients alone would overflow.
+  const double largest = *std::ranges::max_element(logits);
   std::vector<Candidate> candidates;
   candidates.reserve(logits.size());
   for (std::size_t id = 0; id < logits.size(); ++id) {
-    candidates.push_back({logits[id] / options_.temperature, static_cast<int64_t>(id)});
+    const double below = logits[id] == largest ? 0 : logits[id] - largest;
+    candidates.push_back({below / options_.temperature, static_cast<int64_t>(id)});
   }
   const bool all = options_.top_k == 0 && options_.top_p == 0 && options_.min_p == 0;
-  const double largest =
-      std::max_element(candidates.begin(), candidates.end(), less_probable)->logit;
   if (!all) candidates = most_probable(std::move(candidates), options_);
   double mass = 0;
-  for (const Candidate& candidate : candidates) mass += std::exp(candidate.logit - largest);
+  for (const Candidate& candidate : candidates) mass += std::exp(candidate.logit);
   // 53 random bits: std::uniform_real_distribution differs between libraries.
   double left = static_cast<double>(random_() >> 11) * 0x1.0p-53 * mass;
   int64_t chosen = candidates.front().token;
   for (const Candidate& candidate : candidates) {
-    const double share = std::exp(candidate.logit - largest);
+    const double share = std::exp(candidate.logit);
     if (share == 0) continue;
     chosen = candidate.token;
     left -= share;

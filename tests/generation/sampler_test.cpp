@@ -40,6 +40,19 @@ TEST(Sampler, FollowsTheDistributionAtItsTemperature) {
   }
 }
 
+// Quotients of logits by such temperatures overflow; their differences decide all the same.
+TEST(Sampler, TemperaturesNearZeroAreGreedy) {
+  for (const double temperature : {1e-3, 1e-300, 5e-324}) {
+    for (const double min_p : {0.0, 0.1}) {
+      Sampler sampler({.temperature = temperature, .min_p = min_p, .seed = 1});
+      for (int i = 0; i < 20; ++i) EXPECT_EQ(sampler.next(kLogits), 1) << temperature;
+    }
+  }
+  const double always = std::numeric_limits<double>::infinity();
+  Sampler biased({.logit_bias = {{0, always}}, .temperature = 1, .seed = 1});
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(biased.next(kLogits), 0);
+}
+
 std::set<int64_t> drawn(const SamplerOptions& options) {
   Sampler sampler(options);
   std::set<int64_t> ids;
