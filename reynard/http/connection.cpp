@@ -91,12 +91,23 @@ Connection::Head Connection::read_head(const std::atomic<bool>& stopping) {
       return Head::kTooLarge;
     }
     if (end != std::string::npos) {
+      head_bytes_ = end;
       body_bytes_left_ = limits_.max_body_bytes + static_cast<int64_t>(end) + 4;
       return Head::kReady;
     }
     const ssize_t got = receive(bytes, sizeof bytes);
     if (got <= 0) return Head::kClosed;
     buffer_.append(bytes, static_cast<std::size_t>(got));
+  }
+}
+
+void Connection::drop_rest(std::chrono::milliseconds patience) const {
+  const auto deadline = Clock::now() + patience;
+  char bytes[kReceiveBytes];
+  auto left = patience;
+  while (left.count() >= 0 && wait_for(socket_, POLLIN, static_cast<int>(left.count())) &&
+         ::recv(socket_, bytes, sizeof bytes, MSG_DONTWAIT) > 0) {
+    left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
   }
 }
 

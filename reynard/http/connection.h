@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace reynard::http {
 
@@ -29,6 +30,14 @@ class Connection final : public httplib::Stream {
   enum class Head { kReady, kClosed, kTooLarge };
   // Waits for the head of the next request; `stopping` ends the wait between two requests.
   Head read_head(const std::atomic<bool>& stopping);
+  // Of the request whose head is ready, without the empty line behind it; valid until its body is
+  // read.
+  std::string_view head() const { return std::string_view(buffer_).substr(0, head_bytes_); }
+  // The body went beyond the limit: what follows is no request.
+  bool is_body_cut() const { return body_bytes_left_ <= 0; }
+  // Reads and drops what the client still sends, until it closes or this time is over: unread bytes
+  // would reset the connection before the client reads its answer.
+  void drop_rest(std::chrono::milliseconds patience) const;
 
   // The client has closed its end: nobody reads the answer.
   bool is_gone() const;
@@ -59,7 +68,8 @@ class Connection final : public httplib::Stream {
   ConnectionLimits limits_;
   std::string buffer_;        // received and not read yet
   std::size_t position_ = 0;  // of the first byte that was not read
-  int64_t body_bytes_left_ = 0;
+  std::size_t head_bytes_ = 0;
+  int64_t body_bytes_left_ = 1;
   Clock::time_point deadline_{};
 };
 

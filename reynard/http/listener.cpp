@@ -1,5 +1,6 @@
 #include "reynard/http/listener.h"
 
+#include "reynard/http/body_head.h"
 #include "reynard/protocol/api_error.h"
 #include "reynard/protocol/responses.h"
 
@@ -17,6 +18,8 @@ namespace reynard::http {
 namespace {
 
 constexpr int kMaxRequests = 1000;  // on one connection
+// How long a client that was refused may go on sending before it reads why.
+constexpr std::chrono::milliseconds kRefusedPatience{2000};
 
 // Set while a connection is only told that there are too many.
 thread_local bool refusing = false;
@@ -90,8 +93,9 @@ void Listener::widen_backlog() {
   ::listen(svr_sock_, static_cast<int>(max_connections_));
 }
 
-bool Listener::answer_requests(Connection& connection) {
+Listener::End Listener::answer_requests(Connection& connection) {
   bool answered = false;
+  const auto end = [&] { return answered ? End::kAnswered : End::kUnanswered; };
   for (int left = kMaxRequests; left > 0; --left) {
     const Connection::Head head = connection.read_head(stopping_);
     if (head == Connection::Head::kTooLarge) {
@@ -101,31 +105,34 @@ bool Listener::answer_requests(Connection& connection) {
              fmt::format("the head of a request may have {} lines and {} bytes",
                          limits_.max_header_lines,
                          limits_.max_header_bytes));
+      return End::kRefused;
     }
-    if (head != Connection::Head::kReady) return answered;
+    if (head != Connection::Head::kReady) return end();
+    if (const auto refusal = refused_body(connection.head(), limits_.max_body_bytes)) {
+      refuse(connection, refusal->status, refusal->reason, refusal->message);
+      return End::kRefused;
+    }
     const Connection::Scope scope(connection);
     bool closed = false;
     answered = process_request(connection, left == 1 || stopping_, closed, {});
-    if (!answered || closed) return answered;
+    if (connection.is_body_cut()) return End::kRefused;
+    if (!answered || closed) return end();
   }
-  return answered;
+  return end();
 }
 
 bool Listener::process_and_close_socket(socket_t socket) {
   Connection connection(socket, limits_);
-  bool answered = false;
+  End end = End::kUnanswered;
   if (refusing) {
     refuse(connection, 503, "Service Unavailable", "too many connections; try again later");
   } else {
-    answered = answer_requests(connection);
+    end = answer_requests(connection);
   }
-  // What the client still sends would reset the connection before it reads the answer.
   ::shutdown(socket, SHUT_WR);
-  char rest[4096];
-  for (int i = 0; i < 64 && ::recv(socket, rest, sizeof rest, MSG_DONTWAIT) > 0; ++i) {
-  }
+  connection.drop_rest(end == End::kRefused ? kRefusedPatience : std::chrono::milliseconds(0));
   ::close(socket);
-  return answered;
+  return end == End::kAnswered;
 }
 
 }  // namespace reynard::http

@@ -30,7 +30,8 @@ class Listener final : public httplib::Server {
   struct Threads;
 
   bool process_and_close_socket(socket_t socket) override;
-  bool answer_requests(Connection& connection);
+  enum class End { kAnswered, kUnanswered, kRefused };  // kRefused: with a body that was not read
+  End answer_requests(Connection& connection);
 
   ConnectionLimits limits_;
   int64_t max_connections_;

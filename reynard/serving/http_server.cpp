@@ -54,6 +54,8 @@ std::string message_of_status(int status) {
       return "there is nothing at this path";
     case 413:
       return "the body is too large";
+    case 414:
+      return "the path is too long";
     default:
       return fmt::format("status {}", status);
   }
@@ -148,6 +150,8 @@ void HttpServer::add_routes() {
   // What the library refuses by itself gets the API's error object too.
   listener_->set_error_handler([](const httplib::Request&, httplib::Response& response) {
     if (!response.body.empty()) return;
+    const http::Connection* connection = http::Connection::current();
+    if (connection != nullptr && connection->is_body_cut()) response.status = 413;
     set_error(response, ApiError(response.status, message_of_status(response.status)));
   });
 }

@@ -1,0 +1,21 @@
+#pragma once
+// What the head of a request says of its body: whether it is to be read at all. What is refused
+// here costs the server neither the time nor the memory that the body would.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace reynard::http {
+
+struct Refusal {
+  int status;          // of the answer
+  const char* reason;  // the phrase that belongs to it
+  std::string message;
+};
+
+// `head`: the request line and the fields behind it. Nothing: the body can be read.
+std::optional<Refusal> refused_body(std::string_view head, int64_t max_body_bytes);
+
+}  // namespace reynard::http
