@@ -152,19 +152,42 @@ at::Tensor difference(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kDouble) - b).masked_fill(a.isinf().logical_and(b.isinf()), 0);
 }
 
+// Of the call, so far as no option says otherwise.
+double scale_of(const Call& call) {
+  return call.options.scale != 0 ? call.options.scale
+                                 : 1 / std::sqrt(static_cast<double>(call.q.size(3)));
+}
+
 // What the rounding of a result scales with: its largest element, and for what comes from dS also
 // the row products |dout| |out|, since delta = dout . out of the rounded out enters every element
 // of a row.
 double magnitude(const Call& call, const std::vector<at::Tensor>& exact, size_t result) {
   constexpr size_t kOut = 0, kDq = 2, kDk = 3, kDlogGate = 5;
-  const double scale = call.options.scale != 0 ? call.options.scale
-                                               : 1 / std::sqrt(static_cast<double>(call.q.size(3)));
   const double delta = largest_of((call.dout.to(at::kDouble) * exact[kOut]).abs().sum(-1));
-  const double from_delta = result == kDq         ? delta * scale * largest_of(call.k)
-                            : result == kDk       ? delta * scale * largest_of(call.q)
+  const double from_delta = result == kDq         ? delta * scale_of(call) * largest_of(call.k)
+                            : result == kDk       ? delta * scale_of(call) * largest_of(call.q)
                             : result == kDlogGate ? delta
                                                   : 0;
   return std::max(largest_of(exact[result]), from_delta);
+}
+
+// Rounding of a logit to f32: a few halves of an ulp of the largest that a product's partial sums
+// can be (|q| |k|, however small the product itself) and of the largest bias that counts (lse is
+// near the logits that do). It is an absolute error of lse and a relative one of every weight.
+double logit_rounding(const Call& call, const at::Tensor& lse) {
+  const auto longest = [](const at::Tensor& rows) {
+    return largest_of(rows.to(at::kDouble).square().sum(-1).sqrt());
+  };
+  return 0x1p-23 * (scale_of(call) * longest(call.q) * longest(call.k) + largest_of(lse));
+}
+
+double noise_of(const Call& call, const std::vector<at::Tensor>& exact, size_t result) {
+  constexpr size_t kLse = 1;
+  const double of_results = rounding(call.q.scalar_type());
+  const double of_logits = logit_rounding(call, exact[kLse]);
+  const double largest = magnitude(call, exact, result);
+  return result == kLse ? std::max(of_results * largest, of_logits)
+                        : std::max(of_results, of_logits) * largest;
 }
 
 void check_call(const Call& call) {
@@ -188,8 +211,7 @@ void check_call(const Call& call) {
   const auto n = gradients(call, plain, naive.out, naive.lse);
   const char* const names[] = {"out", "lse", "dq", "dk", "dv", "dlog_gate"};
   for (size_t i = 0; i < a.size(); ++i) {
-    const double noise = rounding(call.q.scalar_type()) * magnitude(call, e, i);
-    const double allowed = std::max(noise, 2 * largest_of(difference(n[i], e[i])));
+    const double allowed = std::max(noise_of(call, e, i), 2 * largest_of(difference(n[i], e[i])));
     const auto near = test::near(a[i].to(at::kDouble), e[i], allowed, 0);
     if (!near) RC_FAIL(std::string(names[i]) + ": " + near.message());
   }
