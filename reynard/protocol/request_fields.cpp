@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kMaxDepth = 32;
 constexpr std::size_t kMaxShown = 60;  // characters of a bad value in a message
+constexpr std::size_t kMaxExplained =
+    300;  // of what is wrong with a body, which may quote it whole
 
 std::string shown(const nlohmann::json& value) {
   std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
@@ -30,7 +32,11 @@ nlohmann::json parse_body(std::string_view body) {
   try {
     json = nlohmann::json::parse(body, limit_depth);
   } catch (const nlohmann::json::exception& error) {
-    throw ApiError(400, fmt::format("the body is not valid JSON: {}", error.what()));
+    const std::string why = error.what();
+    throw ApiError(400,
+                   fmt::format("the body is not valid JSON: {}{}",
+                               why.substr(0, kMaxExplained),
+                               why.size() > kMaxExplained ? "..." : ""));
   }
   if (too_deep) throw ApiError(400, fmt::format("the body is nested deeper than {}", kMaxDepth));
   if (!json.is_object()) throw ApiError(400, "the body is not a JSON object");

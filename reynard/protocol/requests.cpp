@@ -100,7 +100,6 @@ std::vector<Prompt> read_prompts(const RequestFields& fields) {
 // A string, or the text parts of a list.
 std::string read_content(const nlohmann::json& content, const std::string& field) {
   if (content.is_string()) return content.get<std::string>();
-  if (content.is_null()) return "";
   const auto reject = [&] {
     throw ApiError(400, field + ": expected a string or a list of parts of type text", field);
   };
@@ -164,8 +163,11 @@ ChatRequest parse_chat_request(std::string_view body) {
     if (!item.is_object()) throw ApiError(400, field + ": expected an object", field);
     const std::optional<std::string> role = RequestFields(item, field + ".").text("role");
     if (!role) throw ApiError(400, field + ".role is missing; expected a string", field);
-    request.messages.push_back(
-        {*role, read_content(item.value("content", nlohmann::json()), field + ".content")});
+    const nlohmann::json content = item.value("content", nlohmann::json());
+    // What an assistant said may have been nothing.
+    const bool is_silent = content.is_null() && *role == "assistant";
+    request.messages.push_back({*role == "developer" ? "system" : *role,  // as newer clients say
+                                is_silent ? "" : read_content(content, field + ".content")});
   }
   return request;
 }

@@ -28,17 +28,6 @@ uint64_t random_seed() {
   return (uint64_t{device()} << 32) | device();
 }
 
-void check_model(const std::string& name, const ServedModel& model) {
-  if (name.empty() || name == model.name) return;
-  ApiError error(404,
-                 fmt::format("there is no model \"{}\"; this server has \"{}\"",
-                             tokenizer::displayable(name.substr(0, 100)),
-                             model.name),
-                 "model");
-  error.code = "model_not_found";
-  throw error;
-}
-
 // Fewer than the default where the prompt leaves less room.
 int64_t max_tokens(const std::optional<int64_t>& asked,
                    int64_t fallback,
@@ -124,6 +113,17 @@ nlohmann::ordered_json cache_json(const models::CacheUse& use) {
 }
 
 }  // namespace
+
+void check_model(const std::string& name, const ServedModel& model) {
+  if (name.empty() || name == model.name) return;
+  ApiError error(404,
+                 fmt::format("there is no model \"{}\"; this server has \"{}\"",
+                             tokenizer::displayable(name.substr(0, 100)),
+                             model.name),
+                 "model");
+  error.code = "model_not_found";
+  throw error;
+}
 
 std::vector<int64_t> encode(const ServedModel& model, std::string_view text, bool with_template) {
   const std::vector<int32_t> ids =

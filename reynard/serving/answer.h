@@ -44,6 +44,9 @@ struct Ask {
 Ask ask_completion(const protocol::CompletionRequest& request, const ServedModel& model);
 Ask ask_chat(const protocol::ChatRequest& request, const ServedModel& model);
 
+// Throws ApiError 404 for a name that is neither empty nor the model's.
+void check_model(const std::string& name, const ServedModel& model);
+
 // with_template: with what begins a text.
 std::vector<int64_t> encode(const ServedModel& model, std::string_view text, bool with_template);
 

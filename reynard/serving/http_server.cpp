@@ -143,6 +143,7 @@ void HttpServer::add_routes() {
   get("/metrics", &HttpServer::metrics);
   get("/tokenizer_info", &HttpServer::tokenizer_info);
   get("/v1/models", &HttpServer::list_models);
+  get("/v1/models/(.{1,200})", &HttpServer::show_model);
   post("/v1/completions", &HttpServer::completions);
   post("/v1/chat/completions", &HttpServer::chat);
   post("/tokenize", &HttpServer::tokenize);
@@ -200,6 +201,11 @@ void HttpServer::health(const Exchange& exchange) {
 
 void HttpServer::list_models(const Exchange& exchange) {
   exchange.send(protocol::models_json(model_.name, started_, model_.max_length));
+}
+
+void HttpServer::show_model(const Exchange& exchange) {
+  check_model(exchange.request.matches[1], model_);
+  exchange.send(protocol::models_json(model_.name, started_, model_.max_length)["data"][0]);
 }
 
 void HttpServer::metrics(const Exchange& exchange) {

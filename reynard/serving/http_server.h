@@ -53,6 +53,7 @@ class HttpServer {
   void detokenize(const Exchange& exchange);
   void tokenizer_info(const Exchange& exchange);
   void list_models(const Exchange& exchange);
+  void show_model(const Exchange& exchange);
   void health(const Exchange& exchange);
   void metrics(const Exchange& exchange);
   void page(const Exchange& exchange);

@@ -54,6 +54,9 @@ TEST(ChatRequest, ReadsMessagesAndTheirParts) {
   ASSERT_EQ(request.messages.size(), 3U);
   EXPECT_EQ(request.messages[1].content, "ab");
   EXPECT_EQ(request.messages[2].content, "");
+  const ChatRequest newer =
+      parse_chat_request(R"({"messages": [{"role": "developer", "content": "s"}]})");
+  EXPECT_EQ(newer.messages[0].role, "system");
   EXPECT_EQ(request.sampling.max_tokens, 9);
   EXPECT_TRUE(request.logprobs);
   EXPECT_EQ(request.top_logprobs, 3);
@@ -114,6 +117,8 @@ TEST(ChatRequest, NamesWhatIsWrong) {
   expect(R"({"messages": ["a"]})", "messages[0]");
   expect(R"({"messages": [{"content": "a"}]})", "messages[0].role is missing");
   expect(R"({"messages": [{"role": "user", "content": 5}]})", "messages[0].content");
+  expect(R"({"messages": [{"role": "user"}]})", "messages[0].content");
+  expect(R"({"messages": [{"role": "user", "content": null}]})", "messages[0].content");
   expect(R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})",
          "messages[0].content");
   expect(R"({"messages": [{"role": "user"}], "tools": [{}]})", "tools");

@@ -165,6 +165,8 @@ TEST(HttpServer, SmallRoutes) {
   httplib::Client client = served.client();
   EXPECT_EQ(client.Get("/health")->status, 200);
   EXPECT_EQ(json::parse(client.Get("/v1/models")->body)["data"][0]["id"], "small");
+  EXPECT_EQ(json::parse(client.Get("/v1/models/small")->body)["id"], "small");
+  EXPECT_EQ(client.Get("/v1/models/other")->status, 404);
   EXPECT_NE(client.Get("/")->body.find("<title>reynard</title>"), std::string::npos);
   const auto tokens = served.post("/tokenize", R"({"prompt": "ab"})").json["tokens"];
   EXPECT_EQ(tokens, (json{256, 97, 98}));
@@ -218,6 +220,9 @@ void expect_error(const Served::Response& response, int status, const std::strin
 TEST(HttpServer, BadRequestsGetTheErrorObject) {
   const Served served({}, {}, /*max_length=*/100);
   expect_error(served.post("/v1/completions", "{"), 400, "not valid JSON");
+  const Served::Response quoted = served.post("/v1/completions", "\"" + std::string(100'000, 'a'));
+  expect_error(quoted, 400, "aaa...");  // not the whole body once more
+  EXPECT_LT(quoted.json.dump().size(), 1000U);
   expect_error(served.post("/v1/completions", "{\"prompt\": \"\xff\xfe\"}"), 400, "not valid JSON");
   expect_error(served.complete({{"max_tokens", 1}}), 400, "prompt is missing");
   expect_error(served.complete({{"prompt", std::string(200, 'a')}}), 400, "this server takes 100");
