@@ -78,7 +78,8 @@ TEST(ConvertCommand, SmallerWeights) {
 
 TEST(ConvertCommand, NamesWhatCannotBeExpressed) {
   const Converted pro("fox_pro");
-  pro.expect_error({"--to", "forgetting_transformer"}, "attention.output_norm is on");
+  pro.expect_error({"--to", "forgetting_transformer"},
+                   "attention.output_norm is on, attention.key_shift is on, attention.value_shift");
   pro.expect_error({"--to", "llama"}, "attention.forget_gate");
   pro.expect_error({"--to", "gpt2"}, "model_type \"gpt2\" is not supported; supported: ");
   EXPECT_FALSE(std::filesystem::exists(pro.to));

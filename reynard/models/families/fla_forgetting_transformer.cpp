@@ -19,12 +19,12 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
 
 std::string obstacle(const DecoderConfig& config) {
   const AttentionMixerConfig& a = config.attention;
-  if (a.forget_gate != ForgetGate::kFull) return "attention.forget_gate is not full";
-  if (a.rope) return "attention.rope is on";
-  if (a.qk_norm == QKNorm::kShared) return "attention.qk_norm is shared";
-  if (a.qk_norm == QKNorm::kTemperature) return "attention.qk_norm is temperature";
-  if (a.output_gate == OutputGate::kSilu) return "attention.output_gate is silu";
-  return fla_obstacle(config);
+  return all_obstacles({{a.forget_gate != ForgetGate::kFull, "attention.forget_gate is not full"},
+                        {a.rope, "attention.rope is on"},
+                        {a.qk_norm == QKNorm::kShared, "attention.qk_norm is shared"},
+                        {a.qk_norm == QKNorm::kTemperature, "attention.qk_norm is temperature"},
+                        {a.output_gate == OutputGate::kSilu, "attention.output_gate is silu"}},
+                       fla_obstacle(config));
 }
 
 void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {

@@ -27,14 +27,14 @@ void write_fla_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
 
 std::string fla_obstacle(const DecoderConfig& config) {
   const AttentionMixerConfig& a = config.attention;
-  if (config.mixer != "attention") return "mixer is not attention";
-  if (config.hidden_act == "sigmoid") return "hidden_act is sigmoid";
-  if (a.rope && a.rope_scaling) return "attention.rope_scaling is set";
-  if (a.qk_norm != QKNorm::kNone && a.qk_norm_eps != 1e-5)
-    return "attention.qk_norm_eps is not 1e-5";
-  if (a.output_norm) return "attention.output_norm is on";
-  if (a.key_shift || a.value_shift) return "a token shift is on";
-  return "";
+  return all_obstacles(
+      {{config.mixer != "attention", "mixer is not attention"},
+       {config.hidden_act == "sigmoid", "hidden_act is sigmoid"},
+       {a.rope && a.rope_scaling, "attention.rope_scaling is set"},
+       {a.qk_norm != QKNorm::kNone && a.qk_norm_eps != 1e-5, "attention.qk_norm_eps is not 1e-5"},
+       {a.output_norm, "attention.output_norm is on"},
+       {a.key_shift, "attention.key_shift is on"},
+       {a.value_shift, "attention.value_shift is on"}});
 }
 
 }  // namespace reynard::models

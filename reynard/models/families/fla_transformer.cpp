@@ -21,14 +21,13 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
 
 std::string obstacle(const DecoderConfig& config) {
   const AttentionMixerConfig& a = config.attention;
-  if (a.forget_gate != ForgetGate::kNone) return "attention.forget_gate is not none";
-  if (!a.rope) return "attention.rope is off";
-  if (a.qk_norm == QKNorm::kPerHead) return "attention.qk_norm is per_head";
-  if (a.output_gate != OutputGate::kNone) return "attention.output_gate is on";
-  if (config.head_dim() * a.num_heads != config.hidden_size) {
-    return "attention.head_dim is not hidden_size / num_heads";
-  }
-  return fla_obstacle(config);
+  return all_obstacles({{a.forget_gate != ForgetGate::kNone, "attention.forget_gate is not none"},
+                        {!a.rope, "attention.rope is off"},
+                        {a.qk_norm == QKNorm::kPerHead, "attention.qk_norm is per_head"},
+                        {a.output_gate != OutputGate::kNone, "attention.output_gate is on"},
+                        {config.head_dim() * a.num_heads != config.hidden_size,
+                         "attention.head_dim is not hidden_size / num_heads"}},
+                       fla_obstacle(config));
 }
 
 void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {

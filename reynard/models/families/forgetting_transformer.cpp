@@ -58,19 +58,18 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
 
 std::string obstacle(const DecoderConfig& config) {
   // A memory and its temperature are under "reynard" (layout.cpp).
-  if (config.mixer != "attention" && !config.has_memory()) return "mixer is not attention";
   const AttentionMixerConfig& a = config.attention;
-  if (a.qkv_bias) return "attention.qkv_bias is on";
-  if (a.rope && a.rope_scaling) return "attention.rope_scaling is set";
-  if (a.qk_norm != QKNorm::kNone && a.qk_norm_eps != 1e-5)
-    return "attention.qk_norm_eps is not 1e-5";
-  return "";
+  return all_obstacles(
+      {{config.mixer != "attention" && !config.has_memory(), "mixer is not attention"},
+       {a.qkv_bias, "attention.qkv_bias is on"},
+       {a.rope && a.rope_scaling, "attention.rope_scaling is set"},
+       {a.qk_norm != QKNorm::kNone && a.qk_norm_eps != 1e-5, "attention.qk_norm_eps is not 1e-5"}});
 }
 
 std::string ignored_key(const DecoderConfig& config) {
-  const bool grouped = config.num_kv_heads() != config.attention.num_heads;
-  if (grouped) return "attention.num_kv_heads is not num_heads";
-  return config.attention.window > 0 ? "attention.window is set" : "";
+  return all_obstacles({{config.num_kv_heads() != config.attention.num_heads,
+                         "attention.num_kv_heads is not num_heads"},
+                        {config.attention.window > 0, "attention.window is set"}});
 }
 
 void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {

@@ -145,6 +145,19 @@ void write_fox_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
   json["pad_token_id"] = nullptr;
 }
 
+std::string all_obstacles(std::initializer_list<Obstacle> obstacles, const std::string& others) {
+  std::string all;
+  const auto add = [&](std::string_view what) {
+    if (!all.empty() && !what.empty()) all += ", ";
+    all += what;
+  };
+  for (const Obstacle& obstacle : obstacles) {
+    if (obstacle.holds) add(obstacle.what);
+  }
+  add(others);
+  return all;
+}
+
 std::string replaced(std::string text, std::string_view from, std::string_view to) {
   const std::size_t at = text.find(from);
   if (at != std::string::npos) text.replace(at, from.size(), to);

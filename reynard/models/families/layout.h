@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,6 +28,15 @@ nlohmann::ordered_json or_null(const std::optional<Value>& value) {
 inline nlohmann::ordered_json or_null(int64_t value) {
   return value != 0 ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
 }
+
+// What stands in a layout's way, one after the other: the texts of the conditions that hold, then
+// what others found.
+struct Obstacle {
+  bool holds;
+  std::string_view what;
+};
+std::string all_obstacles(std::initializer_list<Obstacle> obstacles,
+                          const std::string& others = "");
 
 // text with `from` replaced by `to` at its first place, if it is there.
 std::string replaced(std::string text, std::string_view from, std::string_view to);

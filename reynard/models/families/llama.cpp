@@ -1,5 +1,6 @@
 // The Hugging Face Llama layout: RoPE, GQA, tied or untied head, no biases.
 
+#include "reynard/models/families/layout.h"
 #include "reynard/models/families/llama_layout.h"
 
 namespace reynard::models {
@@ -12,9 +13,9 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
 }
 
 std::string obstacle(const DecoderConfig& config) {
-  if (config.attention.qkv_bias) return "attention.qkv_bias is on";
-  if (config.attention.window > 0) return "attention.window is set";
-  return llama_obstacle(config);
+  return all_obstacles({{config.attention.qkv_bias, "attention.qkv_bias is on"},
+                        {config.attention.window > 0, "attention.window is set"}},
+                       llama_obstacle(config));
 }
 
 void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {

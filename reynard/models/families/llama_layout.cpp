@@ -63,11 +63,9 @@ std::string llama_obstacle(const DecoderConfig& config) {
   DecoderConfig plain = config;
   plain.attention.qkv_bias = false;
   plain.attention.rope_scaling = {};
-  const std::string other = kTransformer.obstacle(plain);
-  if (!other.empty()) return other;
-  if (!config.attention.rope) return "attention.rope is off";
-  if (config.hidden_act == "sigmoid") return "hidden_act is sigmoid";
-  return "";
+  return all_obstacles({{!config.attention.rope, "attention.rope is off"},
+                        {config.hidden_act == "sigmoid", "hidden_act is sigmoid"}},
+                       kTransformer.obstacle(plain));
 }
 
 std::vector<Piece> llama_pieces(const std::string& name, int64_t rows) {

@@ -19,13 +19,12 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
 }
 
 std::string obstacle(const DecoderConfig& config) {
-  if (!config.has_memory()) return "mixer is not memory_attention";
   DecoderConfig local = config;
   local.mixer = "attention";
-  const std::string other = kLlama.obstacle(local);
-  if (!other.empty()) return other;
-  if (config.memory.merge != MemoryMerge::kJoint) return "memory.merge is not joint";
-  return "";
+  return all_obstacles({{!config.has_memory(), "mixer is not memory_attention"},
+                        {config.has_memory() && config.memory.merge != MemoryMerge::kJoint,
+                         "memory.merge is not joint"}},
+                       kLlama.obstacle(local));
 }
 
 void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {

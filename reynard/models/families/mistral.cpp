@@ -1,6 +1,7 @@
 // The Hugging Face Mistral layout: Llama with a sliding window. A query sees itself and the
 // sliding_window - 1 keys before it, as attention.window counts.
 
+#include "reynard/models/families/layout.h"
 #include "reynard/models/families/llama_layout.h"
 
 namespace reynard::models {
@@ -14,8 +15,8 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
 }
 
 std::string obstacle(const DecoderConfig& config) {
-  if (config.attention.qkv_bias) return "attention.qkv_bias is on";
-  return llama_obstacle(config);
+  return all_obstacles({{config.attention.qkv_bias, "attention.qkv_bias is on"}},
+                       llama_obstacle(config));
 }
 
 void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {

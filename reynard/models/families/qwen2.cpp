@@ -1,5 +1,6 @@
 // The Hugging Face Qwen2 layout: Llama with biases of q, k and v.
 
+#include "reynard/models/families/layout.h"
 #include "reynard/models/families/llama_layout.h"
 
 namespace reynard::models {
@@ -14,11 +15,10 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
 }
 
 std::string obstacle(const DecoderConfig& config) {
-  if (!config.attention.qkv_bias) return "attention.qkv_bias is off";
-  if (config.head_dim() * config.attention.num_heads != config.hidden_size) {
-    return "attention.head_dim is not hidden_size / num_heads";
-  }
-  return llama_obstacle(config);
+  return all_obstacles({{!config.attention.qkv_bias, "attention.qkv_bias is off"},
+                        {config.head_dim() * config.attention.num_heads != config.hidden_size,
+                         "attention.head_dim is not hidden_size / num_heads"}},
+                       llama_obstacle(config));
 }
 
 void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {

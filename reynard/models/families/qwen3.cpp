@@ -1,6 +1,7 @@
 // The Hugging Face Qwen3 layout: Llama with RMSNorm of q and k, one weight for all heads and the
 // epsilon of the other norms.
 
+#include "reynard/models/families/layout.h"
 #include "reynard/models/families/llama_layout.h"
 
 namespace reynard::models {
@@ -18,14 +19,15 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
 }
 
 std::string obstacle(const DecoderConfig& config) {
-  if (config.attention.qkv_bias) return "attention.qkv_bias is on";
-  if (config.attention.qk_norm != QKNorm::kShared) return "attention.qk_norm is not shared";
-  if (config.attention.qk_norm_eps != config.norm_eps) {
-    return "attention.qk_norm_eps is not norm_eps";
-  }
+  const AttentionMixerConfig& a = config.attention;
   DecoderConfig plain = config;
   plain.attention.qk_norm = QKNorm::kNone;
-  return llama_obstacle(plain);
+  const bool shared = a.qk_norm == QKNorm::kShared;
+  return all_obstacles(
+      {{a.qkv_bias, "attention.qkv_bias is on"},
+       {!shared, "attention.qk_norm is not shared"},
+       {shared && a.qk_norm_eps != config.norm_eps, "attention.qk_norm_eps is not norm_eps"}},
+      llama_obstacle(plain));
 }
 
 void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {

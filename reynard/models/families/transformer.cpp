@@ -18,15 +18,15 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
 
 std::string obstacle(const DecoderConfig& config) {
   const AttentionMixerConfig& a = config.attention;
-  if (config.mixer != "attention") return "mixer is not attention";
-  if (a.qkv_bias) return "attention.qkv_bias is on";
-  if (a.rope && a.rope_scaling) return "attention.rope_scaling is set";
-  if (a.forget_gate != ForgetGate::kNone) return "attention.forget_gate is not none";
-  if (a.qk_norm != QKNorm::kNone) return "attention.qk_norm is on";
-  if (a.output_gate != OutputGate::kNone) return "attention.output_gate is on";
-  if (a.output_norm) return "attention.output_norm is on";
-  if (a.key_shift || a.value_shift) return "a token shift is on";
-  return "";
+  return all_obstacles({{config.mixer != "attention", "mixer is not attention"},
+                        {a.qkv_bias, "attention.qkv_bias is on"},
+                        {a.rope && a.rope_scaling, "attention.rope_scaling is set"},
+                        {a.forget_gate != ForgetGate::kNone, "attention.forget_gate is not none"},
+                        {a.qk_norm != QKNorm::kNone, "attention.qk_norm is on"},
+                        {a.output_gate != OutputGate::kNone, "attention.output_gate is on"},
+                        {a.output_norm, "attention.output_norm is on"},
+                        {a.key_shift, "attention.key_shift is on"},
+                        {a.value_shift, "attention.value_shift is on"}});
 }
 
 void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
