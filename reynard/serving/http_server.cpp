@@ -61,6 +61,10 @@ std::string message_of_status(int status) {
   }
 }
 
+bool is_form(const httplib::Request& request) {
+  return request.get_header_value("Content-Type").starts_with("application/x-www-form-urlencoded");
+}
+
 ApiError draining_error() {
   ApiError error(503, "the server is stopping and takes no new work");
   error.retry_after_s = 5;
@@ -149,10 +153,16 @@ void HttpServer::add_routes() {
   post("/tokenize", &HttpServer::tokenize);
   post("/detokenize", &HttpServer::detokenize);
   // What the library refuses by itself gets the API's error object too.
-  listener_->set_error_handler([](const httplib::Request&, httplib::Response& response) {
+  listener_->set_error_handler([](const httplib::Request& request, httplib::Response& response) {
     if (!response.body.empty()) return;
     const http::Connection* connection = http::Connection::current();
     if (connection != nullptr && connection->is_body_cut()) response.status = 413;
+    // curl -d calls its data a form, of which the library reads a few kilobytes only.
+    if (response.status == 413 && is_form(request)) {
+      set_error(response,
+                ApiError(413, "a form is that short; send Content-Type: application/json"));
+      return;
+    }
     set_error(response, ApiError(response.status, message_of_status(response.status)));
   });
 }

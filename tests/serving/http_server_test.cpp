@@ -311,6 +311,23 @@ TEST(HttpServer, FloodsAndHugeBodiesAreCutOff) {
   EXPECT_EQ(served.client().Get("/health")->status, 200);
 }
 
+// What curl -d sends without a type of its own is taken for JSON, as far as the library reads
+// forms.
+TEST(HttpServer, LongFormsAreToldWhatToBe) {
+  const Served served({}, {}, /*max_length=*/20'000);
+  httplib::Client client = served.client();
+  const auto posted = [&](std::size_t length) {
+    const std::string prompt(length, 'a');
+    return client.Post("/v1/completions",
+                       json{{"prompt", prompt}, {"max_tokens", 1}}.dump(),
+                       "application/x-www-form-urlencoded");
+  };
+  EXPECT_EQ(posted(4000)->status, 200);
+  const auto refused = posted(10'000);
+  EXPECT_EQ(refused->status, 413);
+  EXPECT_NE(refused->body.find("send Content-Type: application/json"), std::string::npos);
+}
+
 TEST(HttpServer, FullQueueSaysWhenToComeBack) {
   const Served served({.max_batch = 1, .max_waiting = 1}, {}, /*max_length=*/100'000);
   std::atomic<int> accepted{0}, refused{0};
