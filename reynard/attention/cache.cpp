@@ -107,6 +107,11 @@ void LayerCache::append(const at::Tensor& k, const at::Tensor& v, const at::Tens
     tensor::check_shape("cache append", "log_gate", log_gate, {{"T", T}, {"H", H}});
     tensor::check_dtype("cache append", "log_gate", log_gate, {at::kFloat});
   }
+  for (const at::Tensor& t : {k, v, log_gate}) {
+    if (t.defined() && t.device().type() != layout.device.type()) {
+      tensor::fail("cache append", "device", t.device().str(), "that of the pages");
+    }
+  }
   write(k, v, log_gate.defined() ? log_gate.contiguous() : log_gate, {});
 }
 

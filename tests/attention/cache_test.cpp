@@ -399,6 +399,8 @@ TEST(LayerCache, RejectsWhatItCannotHold) {
   EXPECT_EQ(cache.length(), 100);                    // and the cache as it was
   EXPECT_THROW(cache.append(in.k[0], in.v[0].slice(0, 1), {}), Error);
   EXPECT_THROW(cache.append(in.k[0].to(at::kBFloat16), in.v[0].to(at::kBFloat16), {}), Error);
+  const at::Tensor nowhere = in.k[0].slice(0, 0, 1).to(at::kMeta);
+  EXPECT_THROW(cache.append(nowhere, nowhere, {}), Error);  // of another device than the pages
   EXPECT_THROW(cache.truncate(101), Error);
   EXPECT_THROW(cache.evict(at::zeros({H}), 0, 100), Error);
   EXPECT_THROW(cache.evict(at::zeros({H}), -10, 101), Error);

@@ -36,11 +36,14 @@ std::shared_ptr<PagePool> pool_of(at::ScalarType dtype, bool int8) {
 }
 
 // On the CPU, where such pages lie, whatever device the suite runs on.
-AttentionInputs text(int64_t T, at::ScalarType dtype, double gate_mean = 2) {
-  AttentionInputs in =
-      test::random_inputs({.B = 1, .Tq = T, .Tk = T, .H = H, .G = G, .D = D}, dtype, 7, gate_mean);
+AttentionInputs on_cpu(AttentionInputs in) {
   for (at::Tensor* t : {&in.q, &in.k, &in.v, &in.log_gate}) *t = t->cpu();
   return in;
+}
+
+AttentionInputs text(int64_t T, at::ScalarType dtype, double gate_mean = 2) {
+  return on_cpu(
+      test::random_inputs({.B = 1, .Tq = T, .Tk = T, .H = H, .G = G, .D = D}, dtype, 7, gate_mean));
 }
 
 void read(LayerCache& cache, const AttentionInputs& in, int64_t begin, int64_t end) {
@@ -222,8 +225,8 @@ TEST(Int8Pages, WithABrokenKeyAreNotPruned) {
 // copied three times.
 TEST(Int8Pages, AreWidenedForAFewHeadsAtOnce) {
   constexpr int64_t kHeads = 8, kDim = 128, kTokens = 8192, kQueries = 64;
-  const AttentionInputs in = test::random_inputs(
-      {.B = 1, .Tq = kTokens, .Tk = kTokens, .H = kHeads, .G = kHeads, .D = kDim}, at::kBFloat16);
+  const AttentionInputs in = on_cpu(test::random_inputs(
+      {.B = 1, .Tq = kTokens, .Tk = kTokens, .H = kHeads, .G = kHeads, .D = kDim}, at::kBFloat16));
   LayerCache cache(std::make_shared<PagePool>(
                        PageLayout{.head_dim = kDim, .dtype = at::kBFloat16, .int8 = true}),
                    kHeads);

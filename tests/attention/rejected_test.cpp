@@ -52,7 +52,7 @@ TEST_F(Rejected, KeyHeadDimension) {
   expect("attention: k has shape [2, 7, 2, 4]; expected [B = 2, Tk, G, D = 8]");
 }
 TEST_F(Rejected, KeyHeadsThatDoNotDivide) {
-  in.k = at::zeros({2, 7, 3, 8}), in.v = at::zeros({2, 7, 3, 8});
+  in.k = at::zeros({2, 7, 3, 8}, in.q.options()), in.v = at::zeros({2, 7, 3, 8}, in.q.options());
   expect("number of key/value heads G of k = 3; expected a divisor of the 4 query heads");
 }
 TEST_F(Rejected, ValueShape) {
@@ -80,7 +80,7 @@ TEST_F(Rejected, FirstKeyDtype) {
   expect("attention: first_key has dtype Long; expected Int");
 }
 TEST_F(Rejected, MoreQueriesThanKeys) {
-  in.q = at::zeros({2, 8, 4, 8});
+  in.q = at::zeros({2, 8, 4, 8}, in.k.options());
   expect("number of queries of q = 8; expected at most the 7 keys of k");
 }
 TEST_F(Rejected, HeadDimensionTooLarge) {
