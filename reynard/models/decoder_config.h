@@ -124,6 +124,9 @@ struct MemoryConfig {
   int64_t capacity = 0;      // newest tokens that a memory keeps; 0: all
   MemoryMerge merge = MemoryMerge::kJoint;
   MemoryDecay decay = MemoryDecay::kNone;
+  // Largest factor of qk_norm = "temperature" in layers with a memory; 0: none. Where it may not
+  // grow, training has to move keys apart, and only that helps among more keys than it showed.
+  double temperature_max = 0;
 
   static void fields(auto& self, auto&& field) {
     field("window", self.window, "tokens of a local context", config::positive);
@@ -145,6 +148,11 @@ struct MemoryConfig {
           config::non_negative);
     field("merge", self.merge, "one softmax over local and memory keys, or two and a gate");
     field("decay", self.decay, "what the forget gate does to memory keys");
+    field("temperature_max",
+          self.temperature_max,
+          "largest factor of qk_norm = \"temperature\" in layers with a memory: keys must move "
+          "apart instead; 0: none",
+          config::non_negative);
   }
 };
 

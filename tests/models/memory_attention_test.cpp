@@ -21,6 +21,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -325,6 +326,41 @@ TEST(MemoryAttention, ForksShareAMemoryAndGoTheirOwnWays) {
   EXPECT_TENSORS_NEAR(rest, full.narrow(0, 40, 20), 5e-5, 1e-5);
 }
 
+// Layers with a memory count a factor above the largest as the largest, and do not train it.
+TEST(MemoryAttention, TemperaturesAreBoundedInLayersWithAMemory) {
+  DecoderConfig config = longllama(16, 8, 2);  // layers 0 and 2 have a memory
+  config.attention.qk_norm = QKNorm::kTemperature;
+  config.memory.temperature_max = 2;
+  const at::Tensor tokens = random_tokens(70);
+  // Logits and the gradients of the factors, all of them `memory` or `local` at first.
+  const auto with_factors = [&](double memory, double local, double largest) {
+    DecoderConfig own = config;
+    own.memory.temperature_max = largest;
+    Decoder decoder = memory_decoder(own);
+    std::map<std::string, at::Tensor> factors;
+    decoder.parameters([&](const std::string& name, Parameter& parameter) {
+      if (!name.ends_with("attn.temperature")) return;
+      const at::NoGradGuard no_grad;
+      parameter.value.fill_(name.find("layers.1.") == std::string::npos ? memory : local);
+      factors[name] = parameter.value;
+    });
+    const at::Tensor hidden = decoder.hidden(tokens, one_sequence());
+    hidden.square().sum().backward();
+    EXPECT_EQ(factors.size(), 3);
+    return std::pair(hidden.detach(), factors);
+  };
+  const auto [bounded, factors] = with_factors(3, 3, 2);
+  EXPECT_BITWISE_EQUAL(bounded, with_factors(2, 3, 0).first);
+  EXPECT_FALSE(test::bitwise_equal(bounded, with_factors(3, 3, 0).first));
+  for (const auto& [name, factor] : factors) {
+    const bool local = name.find("layers.1.") != std::string::npos;
+    EXPECT_EQ(factor.grad().abs().max().item<double>() > 0, local) << name;
+  }
+  for (const auto& [name, factor] : with_factors(1.5, 3, 2).second) {
+    EXPECT_GT(factor.grad().abs().max().item<double>(), 0) << name;
+  }
+}
+
 TEST(MemoryAttention, ImpossibleConfigsAreRefused) {
   const auto refused = [](auto change) {
     DecoderConfig config = longllama(16, 8, 2);
@@ -335,6 +371,7 @@ TEST(MemoryAttention, ImpossibleConfigsAreRefused) {
   refused([](DecoderConfig& c) { c.memory.last_context = 17; });
   refused([](DecoderConfig& c) { c.attention.window = 4; });
   refused([](DecoderConfig& c) { c.memory.decay = MemoryDecay::kDistance; });
+  refused([](DecoderConfig& c) { c.memory.temperature_max = 2; });  // without temperatures
   refused([](DecoderConfig& c) { c.mixer = "attention"; });
 }
 

@@ -318,11 +318,15 @@ TEST(Families, TemperaturesSurvive) {
   DecoderConfig config = test::small_config();
   config.attention.qk_norm = QKNorm::kTemperature;
   config.attention.temperature_init = 2;
+  config.mixer = "memory_attention";
+  config.memory.layers = {0};
+  config.memory.temperature_max = 3.5;
   Decoder decoder(config);
   save_model(decoder, parent / "model", "forgetting_transformer-project_fox");
-  const AttentionMixerConfig read = load_config(parent / "model").attention;
-  EXPECT_EQ(read.qk_norm, QKNorm::kTemperature);
-  EXPECT_EQ(read.temperature_init, 2);
+  const DecoderConfig read = load_config(parent / "model");
+  EXPECT_EQ(read.attention.qk_norm, QKNorm::kTemperature);
+  EXPECT_EQ(read.attention.temperature_init, 2);
+  EXPECT_EQ(read.memory.temperature_max, 3.5);
 }
 
 TEST(Families, OwnSettingsSurvive) {

@@ -67,7 +67,8 @@ AttentionMixer::AttentionMixer(const DecoderConfig& config, Initializer& initial
       norm_eps_(config.norm_eps),
       H_(config.attention.num_heads),
       G_(config.num_kv_heads()),
-      D_(config.head_dim()) {
+      D_(config.head_dim()),
+      temperature_max_(config.memory.temperature_max) {
   const int64_t C = config.hidden_size;
   q_ = initializer.matrix(H_ * D_, C);
   k_ = initializer.matrix(G_ * D_, C);
@@ -193,7 +194,8 @@ AttentionMixer::Projections AttentionMixer::project(const at::Tensor& x,
 
 std::pair<at::Tensor, at::Tensor> AttentionMixer::norm_weights() const {
   if (config_.qk_norm != QKNorm::kTemperature) return {q_norm_.value, k_norm_.value};
-  const at::Tensor& t = temperature_.value;
+  at::Tensor t = temperature_.value;
+  if (temperature_max_ > 0) t = t.clamp_max(temperature_max_);
   return {t.repeat_interleave(D_), at::ones({G_ * D_}, t.options().requires_grad(false))};
 }
 

@@ -87,6 +87,7 @@ class AttentionMixer : public Mixer {
   AttentionMixerConfig config_;
   double norm_eps_;
   int64_t H_, G_, D_;
+  double temperature_max_;  // 0: none
   bool measured_eviction_ = false;
   Parameter q_, k_, v_, o_;
   Parameter q_bias_, k_bias_, v_bias_;  // undefined without qkv_bias

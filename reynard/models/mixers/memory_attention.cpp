@@ -33,6 +33,7 @@ namespace {
 // Positions start in every context; a memory layer without positions has no RoPE at all.
 DecoderConfig of_layer(DecoderConfig config, bool has_memory) {
   config.attention.rope = config.attention.rope && (!has_memory || config.memory.positions);
+  if (!has_memory) config.memory.temperature_max = 0;
   return config;
 }
 
