@@ -50,3 +50,12 @@ add_test(NAME attention_decode_graph
          COMMAND ${TorchWheel_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/decode_graph_test.py
                  $<TARGET_FILE:reynard>)
 set_tests_properties(attention_decode_graph PROPERTIES SKIP_RETURN_CODE 77)
+# Short rows on the CPU; on a GPU with REYNARD_TEST_DEVICE=cuda a hundred runs.
+add_test(NAME attention_equal_bits
+         COMMAND ${TorchWheel_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/equal_bits_test.py
+                 $<TARGET_FILE:reynard>)
+# Needs REYNARD_TEST_DEVICE=cuda and a GPU.
+add_test(NAME attention_large_offsets
+         COMMAND ${TorchWheel_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/large_offsets_test.py
+                 $<TARGET_FILE:reynard>)
+set_tests_properties(attention_large_offsets PROPERTIES SKIP_RETURN_CODE 77)
