@@ -98,6 +98,13 @@ LayerCache LayerCache::fork() const {
 void LayerCache::append(const at::Tensor& k, const at::Tensor& v, const at::Tensor& log_gate) {
   const PageLayout& layout = pool_->layout();
   const int64_t G = num_kv_heads(), H = G * layout.group, D = layout.head_dim;
+  const auto check_device = [&](const char* name, const at::Tensor& t) {
+    if (!t.defined() || t.device().type() == layout.device.type()) return;
+    tensor::fail("cache append",
+                 std::string("device of ") + name,
+                 t.device().str(),
+                 "that of the pages: " + layout.device.str());
+  };
   tensor::check_shape("cache append", "k", k, {{"T"}, {"G", G}, {"D", D}});
   const int64_t T = k.size(0);
   tensor::check_shape("cache append", "v", v, {{"T", T}, {"G", G}, {"D", D}});
@@ -107,11 +114,9 @@ void LayerCache::append(const at::Tensor& k, const at::Tensor& v, const at::Tens
     tensor::check_shape("cache append", "log_gate", log_gate, {{"T", T}, {"H", H}});
     tensor::check_dtype("cache append", "log_gate", log_gate, {at::kFloat});
   }
-  for (const at::Tensor& t : {k, v, log_gate}) {
-    if (t.defined() && t.device().type() != layout.device.type()) {
-      tensor::fail("cache append", "device", t.device().str(), "that of the pages");
-    }
-  }
+  check_device("k", k);
+  check_device("v", v);
+  check_device("log_gate", log_gate);
   write(k, v, log_gate.defined() ? log_gate.contiguous() : log_gate, {});
 }
 

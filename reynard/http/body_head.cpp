@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <system_error>
+#include <vector>
 
 namespace reynard::http {
 
@@ -15,25 +16,52 @@ char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 
+// `word` is in lower case.
+bool is_word(std::string_view text, std::string_view word) {
+  return std::ranges::equal(text, word, {}, lower);
+}
+
 std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r";
+  constexpr std::string_view kBlank = " \t";
   const std::size_t begin = text.find_first_not_of(kBlank);
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
 }
 
-// The value of the first field of this name, which is in lower case.
-std::optional<std::string_view> field_of(std::string_view head, std::string_view name) {
-  for (std::size_t at = head.find('\n'); at != std::string_view::npos; at = head.find('\n', at)) {
-    std::string_view line = head.substr(++at);
-    line = line.substr(0, line.find('\n'));
-    const std::size_t colon = line.find(':');
-    if (colon == std::string_view::npos) continue;
-    if (std::ranges::equal(line.substr(0, colon), name, {}, lower)) {
-      return trimmed(line.substr(colon + 1));
+// What the fields of a head say of its body: the values of all fields of a name.
+struct BodyFields {
+  std::vector<std::string_view> lengths, transfers, codings;
+  bool well_formed = true;  // lines end in CR LF and are a name and a value each
+};
+
+BodyFields fields_of(std::string_view head) {
+  BodyFields fields;
+  bool first = true;
+  for (std::size_t at = 0; at <= head.size(); first = false) {
+    const std::size_t end = std::min(head.find("\r\n", at), head.size());
+    const std::string_view line = head.substr(at, end - at);
+    at = end + 2;
+    const bool begins_blank = line.empty() || line.front() == ' ' || line.front() == '\t';
+    if (begins_blank || line.find_first_of("\r\n") != std::string_view::npos) {
+      fields.well_formed = false;
     }
+    if (first) continue;
+    const std::size_t colon = line.find(':');
+    const std::string_view name = line.substr(0, colon);
+    if (colon == std::string_view::npos || name.find_first_of(" \t") != std::string_view::npos) {
+      fields.well_formed = false;
+      continue;
+    }
+    const std::string_view value = trimmed(line.substr(colon + 1));
+    if (is_word(name, "content-length")) fields.lengths.push_back(value);
+    if (is_word(name, "transfer-encoding")) fields.transfers.push_back(value);
+    if (is_word(name, "content-encoding")) fields.codings.push_back(value);
   }
-  return {};
+  return fields;
+}
+
+std::string_view method_of(std::string_view head) {
+  return head.substr(0, head.find(' '));
 }
 
 bool has_body(std::string_view method) {
@@ -41,31 +69,66 @@ bool has_body(std::string_view method) {
   return std::ranges::find(kMethods, method) != kMethods.end();
 }
 
+// Larger than any that fits: the largest. Nothing: not a number.
+std::optional<uint64_t> number_of(std::string_view text) {
+  uint64_t number = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, number);
+  if (text.empty() || end != last) return {};
+  return error == std::errc::result_out_of_range ? UINT64_MAX : number;
+}
+
+Refusal bad(std::string message) {
+  return {400, "Bad Request", std::move(message)};
+}
+
+std::optional<Refusal> refused_length(const BodyFields& fields,
+                                      std::string_view method,
+                                      int64_t max_body_bytes) {
+  if (fields.lengths.size() + fields.transfers.size() > 1) {
+    return bad("the length of the body is given more than once");
+  }
+  if (!fields.transfers.empty()) {
+    if (!has_body(method)) return bad("a request of this method has no body here");
+    if (is_word(fields.transfers.front(), "chunked")) return {};
+    return Refusal{501, "Not Implemented", "Transfer-Encoding may only be chunked"};
+  }
+  if (fields.lengths.empty()) {
+    if (!has_body(method)) return {};
+    return Refusal{411, "Length Required", "the request has no body, or does not say its length"};
+  }
+  const std::optional<uint64_t> bytes = number_of(fields.lengths.front());
+  if (!bytes) return bad("Content-Length is not a number of bytes");
+  if (*bytes > static_cast<uint64_t>(max_body_bytes)) {
+    return Refusal{413,
+                   "Payload Too Large",
+                   fmt::format("the body is too large; it may have {} bytes", max_body_bytes)};
+  }
+  if (*bytes > 0 && !has_body(method)) return bad("a request of this method has no body here");
+  return {};
+}
+
 }  // namespace
 
 std::optional<Refusal> refused_body(std::string_view head, int64_t max_body_bytes) {
-  const auto length = field_of(head, "content-length");
-  if (length) {
-    uint64_t bytes = 0;
-    const auto [end, error] =
-        std::from_chars(length->data(), length->data() + length->size(), bytes);
-    const bool is_number = !length->empty() && end == length->data() + length->size();
-    if (!is_number) return Refusal{400, "Bad Request", "Content-Length is not a number of bytes"};
-    if (error == std::errc::result_out_of_range || bytes > static_cast<uint64_t>(max_body_bytes)) {
-      return Refusal{413,
-                     "Payload Too Large",
-                     fmt::format("the body is too large; it may have {} bytes", max_body_bytes)};
-    }
-  } else if (has_body(head.substr(0, head.find(' '))) && !field_of(head, "transfer-encoding")) {
-    return Refusal{411, "Length Required", "the request has no body, or does not say its length"};
-  }
+  const BodyFields fields = fields_of(head);
+  if (!fields.well_formed) return bad("a line of the request's head is malformed");
   // Unpacked, a body within the limit may be a thousand times as long.
-  const auto encoding = field_of(head, "content-encoding");
-  if (encoding && !encoding->empty() && *encoding != "identity") {
+  const auto is_plain = [](std::string_view coding) {
+    return coding.empty() || is_word(coding, "identity");
+  };
+  if (!std::ranges::all_of(fields.codings, is_plain)) {
     return Refusal{
         415, "Unsupported Media Type", "Content-Encoding is not supported; send the body as it is"};
   }
-  return {};
+  return refused_length(fields, method_of(head), max_body_bytes);
+}
+
+std::optional<int64_t> body_length(std::string_view head) {
+  const BodyFields fields = fields_of(head);
+  if (!fields.transfers.empty()) return {};
+  if (fields.lengths.empty()) return 0;
+  return static_cast<int64_t>(number_of(fields.lengths.front()).value_or(0));
 }
 
 }  // namespace reynard::http

@@ -15,7 +15,12 @@ struct Refusal {
   std::string message;
 };
 
-// `head`: the request line and the fields behind it. Nothing: the body can be read.
+// `head`: the request line and the fields behind it. Nothing: the body can be read. What two
+// readers could take for bodies of different lengths is refused, since one of them may stand before
+// us: repeated lengths, a length beside chunks, codings, fields that go on in the next line.
 std::optional<Refusal> refused_body(std::string_view head, int64_t max_body_bytes);
+
+// Bytes of the body of a head that was not refused. Nothing: it comes in chunks.
+std::optional<int64_t> body_length(std::string_view head);
 
 }  // namespace reynard::http

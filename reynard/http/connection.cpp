@@ -92,7 +92,8 @@ Connection::Head Connection::read_head(const std::atomic<bool>& stopping) {
     }
     if (end != std::string::npos) {
       head_bytes_ = end;
-      body_bytes_left_ = limits_.max_body_bytes + static_cast<int64_t>(end) + 4;
+      body_bytes_ = body_length(head());
+      given_bytes_ = 0;
       return Head::kReady;
     }
     const ssize_t got = receive(bytes, sizeof bytes);
@@ -111,6 +112,10 @@ void Connection::drop_rest(std::chrono::milliseconds patience) const {
   }
 }
 
+int64_t Connection::most_bytes() const {
+  return static_cast<int64_t>(head_bytes_) + 4 + body_bytes_.value_or(limits_.max_body_bytes);
+}
+
 bool Connection::is_readable() const {
   return position_ < buffer_.size() || wait_for(socket_, POLLIN, 0);
 }
@@ -120,8 +125,8 @@ bool Connection::is_writable() const {
 }
 
 ssize_t Connection::read(char* data, size_t size) {
-  // Bodies without a length are bounded here; those with one are refused before.
-  size = std::min(size, static_cast<size_t>(std::max<int64_t>(0, body_bytes_left_)));
+  // Never beyond the request; bodies in chunks are bounded here, those with a length before.
+  size = std::min(size, static_cast<size_t>(std::max<int64_t>(0, most_bytes() - given_bytes_)));
   if (size == 0) return -1;
   ssize_t got = 0;
   if (position_ < buffer_.size()) {
@@ -131,7 +136,7 @@ ssize_t Connection::read(char* data, size_t size) {
   } else {
     got = receive(data, size);
   }
-  if (got > 0) body_bytes_left_ -= got;
+  if (got > 0) given_bytes_ += got;
   return got;
 }
 

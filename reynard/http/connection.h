@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -33,8 +34,12 @@ class Connection final : public httplib::Stream {
   // Of the request whose head is ready, without the empty line behind it; valid until its body is
   // read.
   std::string_view head() const { return std::string_view(buffer_).substr(0, head_bytes_); }
-  // The body went beyond the limit: what follows is no request.
-  bool is_body_cut() const { return body_bytes_left_ <= 0; }
+  // Of that request; nothing: in chunks.
+  std::optional<int64_t> body_bytes() const { return body_bytes_; }
+  // A body in chunks went beyond the limit: what follows is no request.
+  bool is_body_cut() const { return !body_bytes_ && given_bytes_ >= most_bytes(); }
+  // Its head and its body were read to their last byte: what follows is the next request.
+  bool is_request_read() const { return body_bytes_.has_value() && given_bytes_ == most_bytes(); }
   // Reads and drops what the client still sends, until it closes or this time is over: unread bytes
   // would reset the connection before the client reads its answer.
   void drop_rest(std::chrono::milliseconds patience) const;
@@ -63,13 +68,16 @@ class Connection final : public httplib::Stream {
   using Clock = std::chrono::steady_clock;
   // Bytes received, 0 at the end of the stream, -1 at the deadline or on failure.
   ssize_t receive(char* data, size_t size);
+  // That may be read of a request, its head included.
+  int64_t most_bytes() const;
 
   int socket_;
   ConnectionLimits limits_;
   std::string buffer_;        // received and not read yet
   std::size_t position_ = 0;  // of the first byte that was not read
   std::size_t head_bytes_ = 0;
-  int64_t body_bytes_left_ = 1;
+  std::optional<int64_t> body_bytes_ = 0;
+  int64_t given_bytes_ = 0;  // of the request, head included, to who answers it
   Clock::time_point deadline_{};
 };
 

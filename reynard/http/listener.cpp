@@ -114,9 +114,13 @@ Listener::End Listener::answer_requests(Connection& connection) {
     }
     const Connection::Scope scope(connection);
     bool closed = false;
-    answered = process_request(connection, left == 1 || stopping_, closed, {});
-    if (connection.is_body_cut()) return End::kRefused;
-    if (!answered || closed) return end();
+    const bool in_chunks = !connection.body_bytes();
+    answered = process_request(connection, left == 1 || stopping_ || in_chunks, closed, {});
+    // What was not read of a request would be taken for the next one.
+    if (connection.is_body_cut() || !(in_chunks || connection.is_request_read())) {
+      return End::kRefused;
+    }
+    if (!answered || closed || in_chunks) return end();
   }
   return end();
 }

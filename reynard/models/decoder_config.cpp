@@ -161,10 +161,11 @@ void check_memory(const DecoderConfig& config, const Checker& check) {
   check.require(config.has_memory() || m.layers.empty(),
                 "memory.layers",
                 "needs mixer = \"memory_attention\"");
-  if (!config.has_memory()) return;
-  check.require(m.temperature_max == 0 || config.attention.qk_norm == QKNorm::kTemperature,
+  check.require(m.temperature_max == 0 ||
+                    (config.has_memory() && config.attention.qk_norm == QKNorm::kTemperature),
                 "memory.temperature_max",
-                "is for attention.qk_norm = \"temperature\" only");
+                "needs mixer = \"memory_attention\" and attention.qk_norm = \"temperature\"");
+  if (!config.has_memory()) return;
   check.require(m.window >= 1, "memory.window", "must be >= 1");
   check.require(m.last_context >= 0 && m.last_context <= m.window,
                 "memory.last_context",

@@ -156,9 +156,10 @@ void HttpServer::add_routes() {
   listener_->set_error_handler([](const httplib::Request& request, httplib::Response& response) {
     if (!response.body.empty()) return;
     const http::Connection* connection = http::Connection::current();
-    if (connection != nullptr && connection->is_body_cut()) response.status = 413;
+    const bool is_cut = connection != nullptr && connection->is_body_cut();
+    if (is_cut) response.status = 413;
     // curl -d calls its data a form, of which the library reads a few kilobytes only.
-    if (response.status == 413 && is_form(request)) {
+    if (response.status == 413 && !is_cut && is_form(request)) {
       set_error(response,
                 ApiError(413, "a form is that short; send Content-Type: application/json"));
       return;

@@ -372,6 +372,12 @@ TEST(MemoryAttention, ImpossibleConfigsAreRefused) {
   refused([](DecoderConfig& c) { c.attention.window = 4; });
   refused([](DecoderConfig& c) { c.memory.decay = MemoryDecay::kDistance; });
   refused([](DecoderConfig& c) { c.memory.temperature_max = 2; });  // without temperatures
+  refused([](DecoderConfig& c) {
+    c.mixer = "attention";
+    c.memory.layers = {};
+    c.attention.qk_norm = QKNorm::kTemperature;
+    c.memory.temperature_max = 2;
+  });
   refused([](DecoderConfig& c) { c.mixer = "attention"; });
 }
 

@@ -311,15 +311,44 @@ TEST(HttpServer, FloodsAndHugeBodiesAreCutOff) {
   EXPECT_EQ(served.client().Get("/health")->status, 200);
 }
 
-// What curl -d sends without a type of its own is taken for JSON, as far as the library reads
-// forms.
+// What was not read of a request is never taken for the next one.
+TEST(HttpServer, RestsOfRequestsAreNoRequests) {
+  HttpOptions http;
+  http.limits.max_body_bytes = 5000;
+  http.limits.read_seconds = http.limits.keep_alive_seconds = 1;
+  const Served served({}, http);
+  const std::string hidden = "GET /health HTTP/1.1\r\n\r\n", length = "Content-Length: 24\r\n";
+  const auto answers = [&](const std::string& sent) {
+    const RawClient client(served.server.port());
+    client.send(sent);
+    const std::string received = client.read_all();
+    int count = 0;
+    for (std::size_t at = 0; (at = received.find("HTTP/1.", at)) != received.npos; ++at) ++count;
+    return count;
+  };
+  EXPECT_EQ(answers(hidden + hidden), 2);
+  for (const std::string& begin :
+       {"GET /health HTTP/1.1\r\n" + length + "\r\n",
+        "POST /" + std::string(9000, 'a') + " HTTP/1.1\r\n" + length + "\r\n",
+        std::string("BAD\r\n"),
+        std::string("POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")}) {
+    EXPECT_EQ(answers(begin + hidden), 1) << begin;
+  }
+  // A body of just as many bytes as may be is read, and so is the request behind it.
+  const std::string body = R"({"prompt": "a"})" + std::string(5000 - 15, ' ');
+  EXPECT_EQ(answers("POST /tokenize HTTP/1.1\r\nContent-Type: application/json\r\n"
+                    "Content-Length: 5000\r\n\r\n" +
+                    body + hidden),
+            2);
+}
+
+// What curl -d sends is taken for JSON, as far as the library reads forms.
 TEST(HttpServer, LongFormsAreToldWhatToBe) {
   const Served served({}, {}, /*max_length=*/20'000);
   httplib::Client client = served.client();
   const auto posted = [&](std::size_t length) {
-    const std::string prompt(length, 'a');
     return client.Post("/v1/completions",
-                       json{{"prompt", prompt}, {"max_tokens", 1}}.dump(),
+                       json{{"prompt", std::string(length, 'a')}, {"max_tokens", 1}}.dump(),
                        "application/x-www-form-urlencoded");
   };
   EXPECT_EQ(posted(4000)->status, 200);
