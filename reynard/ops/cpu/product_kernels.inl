@@ -59,8 +59,8 @@ REYNARD_INLINE void store_one(BF16* p, float x) {
 constexpr int64_t kStep = 2 * kLanes;
 constexpr int kRowsAtOnce = 4;    // of the weight: they share what is loaded of x
 constexpr int kTokensAtOnce = 4;  // of x: they share what is loaded of the weight
-// A weight is asked for at least this far ahead, in whole blocks of rows, so that each line is asked
-// for once: hardware prefetch stops at the end of a page.
+// Where rows are walked together, a weight is asked for at least this far ahead, in whole blocks of
+// rows, so that each line is asked for once: hardware prefetch stops at the end of a page.
 constexpr int64_t kAheadBytes = 4096;
 
 // kStep neighbouring values.
@@ -87,15 +87,21 @@ REYNARD_INLINE Pair load_pair(const T* p, const Other* factor, int64_t count) {
   return load_pair(padded, factor);
 }
 
+// Rows of the weight that are walked beside each other: for one row of x none, so that a weight is
+// read in the order of memory, which the hardware asks for by itself (on Zen 4 28 GB/s and more
+// where four rows arrive at 18).
+template <int kRows, int kTokens>
+constexpr int kTogether = kTokens == 1 ? 1 : kRows;
+
 template <int kRows, int kTokens, class X, class W, class Y>
 REYNARD_INLINE void product_block(const ProductRows& p, int64_t row, int64_t token) {
   const X* x = static_cast<const X*>(p.x) + token * p.width;
   const W* weight = static_cast<const W*>(p.weight) + row * p.width;
   Vector sums[kRows][kTokens] = {};
-  const auto add = [&](int64_t i, auto... count) __attribute__((always_inline)) {
+  const auto add = [&](int first, int64_t i, auto... count) __attribute__((always_inline)) {
     Pair values[kTokens];
     for (int t = 0; t < kTokens; ++t) values[t] = load_pair(x + t * p.width + i, weight, count...);
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = first; r < first + kTogether<kRows, kTokens>; ++r) {
       const Pair w = load_pair(weight + r * p.width + i, x, count...);
       for (int t = 0; t < kTokens; ++t) {
         sums[r][t] += values[t].first * w.first;
@@ -106,14 +112,16 @@ REYNARD_INLINE void product_block(const ProductRows& p, int64_t row, int64_t tok
   const int64_t whole = p.width / kStep * kStep;
   const int64_t block_bytes = kRows * p.width * static_cast<int64_t>(sizeof(W));
   const int64_t ahead = (kAheadBytes + block_bytes - 1) / block_bytes * block_bytes;
-  for (int64_t i = 0; i < whole; i += kStep) {
-    for (int r = 0; r < kRows; ++r) {
-      const W* now = weight + r * p.width + i;
-      __builtin_prefetch(reinterpret_cast<const char*>(now) + ahead);
+  for (int first = 0; first < kRows; first += kTogether<kRows, kTokens>) {
+    for (int64_t i = 0; i < whole; i += kStep) {
+      for (int r = 0; r < kRows && kTokens > 1; ++r) {
+        const W* now = weight + r * p.width + i;
+        __builtin_prefetch(reinterpret_cast<const char*>(now) + ahead);
+      }
+      add(first, i);
     }
-    add(i);
+    if (whole < p.width) add(first, whole, p.width - whole);
   }
-  if (whole < p.width) add(whole, p.width - whole);
   for (int r = 0; r < kRows; ++r) {
     for (int t = 0; t < kTokens; ++t) {
       float sum = sum_of_row(sums[r][t]);

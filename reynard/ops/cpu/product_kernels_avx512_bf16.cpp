@@ -16,9 +16,9 @@ using BF16 = uint16_t;
 constexpr int64_t kStep = 32;     // values of a register
 constexpr int kRowsAtOnce = 4;    // of the weight: they share what is loaded of x
 constexpr int kTokensAtOnce = 4;  // of x: they share what is loaded of the weight
-// A weight is asked for at least this far ahead, in whole blocks of rows, so that each line is
-// asked for once: hardware prefetch stops at the end of a page. As data that is read once: what the
-// operators between products need again stays in the second-level cache.
+// Where rows are walked together, a weight is asked for at least this far ahead, in whole blocks of
+// rows, so that each line is asked for once: hardware prefetch stops at the end of a page. As data
+// that is read once: what the operators between products need again stays in the second-level cache.
 constexpr int64_t kAheadBytes = 4096;
 
 inline __m512bh load(const BF16* p) {
@@ -59,15 +59,21 @@ inline __m512 sums_of_lanes(const __m512 (&v)[16]) {
          _mm512_shuffle_f32x4(halves[0], halves[1], 0xdd);
 }
 
+// Rows of the weight that are walked beside each other: for one row of x none, so that a weight is
+// read in the order of memory, which the hardware asks for by itself (on Zen 4 28 GB/s and more
+// where four rows arrive at 18).
+template <int kRows, int kTokens>
+constexpr int kTogether = kTokens == 1 ? 1 : kRows;
+
 template <int kRows, int kTokens, class W>
 inline void product_block(const ProductRows& p, int64_t row, int64_t token) {
   const BF16* x = static_cast<const BF16*>(p.x) + token * p.width;
   const W* weight = static_cast<const W*>(p.weight) + row * p.width;
   __m512 sums[kTokens][kRows] = {};
-  const auto add = [&](int64_t i, auto... count) __attribute__((always_inline)) {
+  const auto add = [&](int first, int64_t i, auto... count) __attribute__((always_inline)) {
     __m512bh values[kTokens];
     for (int t = 0; t < kTokens; ++t) values[t] = load(x + t * p.width + i, count...);
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = first; r < first + kTogether<kRows, kTokens>; ++r) {
       const __m512bh w = load(weight + r * p.width + i, count...);
       for (int t = 0; t < kTokens; ++t) sums[t][r] = _mm512_dpbf16_ps(sums[t][r], w, values[t]);
     }
@@ -75,15 +81,17 @@ inline void product_block(const ProductRows& p, int64_t row, int64_t token) {
   const int64_t whole = p.width / kStep * kStep;
   const int64_t block_bytes = kRows * p.width * static_cast<int64_t>(sizeof(W));
   const int64_t ahead = (kAheadBytes + block_bytes - 1) / block_bytes * block_bytes;
-  for (int64_t i = 0; i < whole; i += kStep) {
-    if (token == 0) {
-      for (int r = 0; r < kRows; ++r) {
-        __builtin_prefetch(reinterpret_cast<const char*>(weight + r * p.width + i) + ahead, 0, 0);
+  for (int first = 0; first < kRows; first += kTogether<kRows, kTokens>) {
+    for (int64_t i = 0; i < whole; i += kStep) {
+      if (kTokens > 1 && token == 0) {
+        for (int r = 0; r < kRows; ++r) {
+          __builtin_prefetch(reinterpret_cast<const char*>(weight + r * p.width + i) + ahead, 0, 0);
+        }
       }
+      add(first, i);
     }
-    add(i);
+    if (whole < p.width) add(first, whole, p.width - whole);
   }
-  if (whole < p.width) add(whole, p.width - whole);
   __m512 all[kTokensAtOnce * kRowsAtOnce] = {};
   for (int t = 0; t < kTokens; ++t) {
     for (int r = 0; r < kRows; ++r) all[t * kRowsAtOnce + r] = sums[t][r];
