@@ -10,6 +10,7 @@
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/out_of_memory.h"
 
+#include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
@@ -58,6 +59,7 @@ std::string usage_error(const CLI::App* app, const CLI::Error& error) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  c10::initLogging();  // reads $TORCH_CPP_LOG_LEVEL, as Python does
   // Benchmarks and their peers keep what OpenMP does by itself.
   if (argc > 1 && std::string_view(argv[1]) != "bench") reynard::cli::wait_passively(argv);
   CLI::App app{

@@ -1,8 +1,8 @@
 # Compile options of every target, and the two functions with which folders declare themselves.
 add_library(reynard_options INTERFACE)
 target_include_directories(reynard_options INTERFACE ${CMAKE_SOURCE_DIR})
-# The torch wheel carries another fmt, whose headers would shadow those of the fmt and spdlog libraries
-# that we link: a folder that holds nothing but the system's fmt comes first.
+# The torch wheel carries another fmt, whose headers would shadow those of the fmt library that we link:
+# a folder that holds nothing but the system's fmt comes first.
 find_path(FMT_INCLUDE fmt/core.h REQUIRED)
 file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/system_fmt)
 file(CREATE_LINK ${FMT_INCLUDE}/fmt ${CMAKE_BINARY_DIR}/system_fmt/fmt SYMBOLIC)
@@ -12,9 +12,8 @@ target_include_directories(reynard_options BEFORE INTERFACE ${CMAKE_BINARY_DIR}/
 target_compile_options(reynard_options
                        INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-restrict -fopenmp>)
 target_link_options(reynard_options INTERFACE -fopenmp)
-# Without the last one, small headers of ATen include the declarations of all operators.
-target_compile_definitions(reynard_options INTERFACE SPDLOG_COMPILED_LIB SPDLOG_FMT_EXTERNAL
-                                                     AT_PER_OPERATOR_HEADERS)
+# Without it, small headers of ATen include the declarations of all operators.
+target_compile_definitions(reynard_options INTERFACE AT_PER_OPERATOR_HEADERS)
 if(REYNARD_WERROR)
   target_compile_options(reynard_options INTERFACE -Werror)
 endif()
@@ -45,6 +44,6 @@ function(reynard_component name)
   target_link_libraries(
     reynard_${name}
     PUBLIC reynard_options torch::core nlohmann_json::nlohmann_json tomlplusplus::tomlplusplus
-           spdlog::spdlog fmt::fmt)
+           fmt::fmt)
   set_property(GLOBAL APPEND PROPERTY REYNARD_COMPONENTS reynard_${name})
 endfunction()

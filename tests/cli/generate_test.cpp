@@ -172,6 +172,15 @@ TEST(GenerateCommand, ToleranceOfAModelThatForgetsNothingIsAnError) {
   EXPECT_EQ(generate("0").exit_code, 0);
 }
 
+TEST(GenerateCommand, LogLevelShowsThePathOfAttention) {
+  const ModelFolder model;
+  EXPECT_EQ(model.generate({"a", "-m", "1"}).errors.find("CPU path"), std::string::npos);
+  setenv("TORCH_CPP_LOG_LEVEL", "INFO", 1);
+  const std::string logged = model.generate({"a", "-m", "1"}).errors;
+  unsetenv("TORCH_CPP_LOG_LEVEL");
+  EXPECT_NE(logged.find("attention: CPU path "), std::string::npos) << logged;
+}
+
 // A thread that sleeps at once is woken sixty times a token.
 TEST(GenerateCommand, ThreadsSpinForAMomentBeforeTheySleep) {
   unsetenv("OMP_WAIT_POLICY");

@@ -3,8 +3,8 @@
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/cpu_features.h"
 
+#include <c10/util/Logging.h>
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <mutex>
 #include <string>
@@ -43,7 +43,7 @@ Path current_path() {
   const std::string& forced = tensor::forced_cpu_path();
   const Path path = forced.empty() ? available_paths().front() : find_path(forced);
   static std::once_flag logged;
-  std::call_once(logged, [&] { spdlog::debug("attention: CPU path {}", path.name); });
+  std::call_once(logged, [&] { LOG(INFO) << "attention: CPU path " << path.name; });
   return path;
 }
 

@@ -3,7 +3,7 @@
 #include "reynard/tensor/check.h"
 
 #include <ATen/cuda/CUDAContextLight.h>
-#include <spdlog/spdlog.h>
+#include <c10/util/Logging.h>
 
 #include <cstdlib>
 #include <string>
@@ -48,9 +48,8 @@ std::string_view name_of(Path path) {
 Path current_path() {
   static const Path path = [] {
     const Path chosen = chosen_path();
-    spdlog::debug("attention on {} uses the path {}",
-                  at::cuda::getCurrentDeviceProperties()->name,
-                  name_of(chosen));
+    LOG(INFO) << "attention: CUDA path " << name_of(chosen) << " on "
+              << at::cuda::getCurrentDeviceProperties()->name;
     return chosen;
   }();
   return path;
