@@ -6,10 +6,11 @@
 #include "reynard/tensor/installation.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <sstream>
 #include <string>
 
 namespace reynard::bench {
@@ -36,24 +37,27 @@ Shape plain_shape(int64_t T, int64_t D) {
   return {std::max<int64_t>(kTokens / T, 1), heads, heads, T, D};
 }
 
+using Times = std::map<std::string, double>;  // milliseconds by name
+
 class Session {
  public:
   explicit Session(const AttentionCudaBench& options)
       : peer_("attention_cuda_peer.py",
               {tensor::library_folder() + "/libreynard.so",
                std::to_string(options.repeats),
-               options.peers ? "1" : "0"}) {
-    const auto device = nlohmann::json::parse(peer_.ask(R"({"what": "device"})"));
-    const auto text = [&](const char* key) { return device.at(key).get<std::string>(); };
-    device_ = fmt::format(
-        "{}, {}, torch {}, commit {}", text("gpu"), text("clocks"), text("torch"), text("commit"));
+               options.peers ? "1" : "0"}),
+        device_(peer_.ask("device")) {}
+
+  Times times(const Shape& shape, const char* direction) {
+    std::istringstream answer(ask(shape, direction));
+    Times times;
+    std::string name;
+    for (double ms = 0; answer >> name >> ms;) times[name] = ms;
+    return times;
   }
 
-  // Milliseconds by name.
-  nlohmann::json times(const Shape& shape, const char* direction) { return ask(shape, direction); }
-
   void check_parity(const Shape& shape) {
-    const double error = ask(shape, "parity").at("error").get<double>();
+    const double error = std::stod(ask(shape, "parity"));
     if (error < kLargestError) return;
     throw Error(
         fmt::format("bench: sampled rows of {} differ from f64 by {:.2g} of their norm; "
@@ -66,13 +70,13 @@ class Session {
   // Nothing where either time is missing.
   void add(const std::string& name,
            const Shape& shape,
-           const nlohmann::json& ours,
+           const Times& ours,
            const char* own,
-           const nlohmann::json& theirs,
+           const Times& theirs,
            const char* peer,
            const std::string& peer_name) {
     if (!ours.contains(own) || !theirs.contains(peer)) return;
-    const double own_ms = ours.at(own).get<double>(), peer_ms = theirs.at(peer).get<double>();
+    const double own_ms = ours.at(own), peer_ms = theirs.at(peer);
     rows_.push_back({.name = name,
                      .shape = shape.text(),
                      .dtype = "bf16",
@@ -91,15 +95,9 @@ class Session {
   }
 
  private:
-  nlohmann::json ask(const Shape& s, const char* what) {
-    const nlohmann::json request = {{"what", what},
-                                    {"B", s.B},
-                                    {"H", s.H},
-                                    {"G", s.G},
-                                    {"T", s.T},
-                                    {"D", s.D},
-                                    {"documents", s.documents}};
-    return nlohmann::json::parse(peer_.ask(request.dump()));
+  std::string ask(const Shape& s, const char* what) {
+    return peer_.ask(
+        fmt::format("{} {} {} {} {} {} {}", what, s.B, s.H, s.G, s.T, s.D, s.documents));
   }
 
   PeerProcess peer_;

@@ -1,12 +1,10 @@
 #include "bench/rows.h"
 
 #include "bench/reference_figures.h"
-#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -83,24 +81,6 @@ void print_rows(const std::vector<Row>& rows) {
     const std::string note = slow_peer_note(row, machine_kind());
     if (!note.empty()) fmt::print("note: {}\n", note);
   }
-}
-
-void write_rows(const std::vector<Row>& rows, const std::string& path) {
-  if (path.empty()) return;
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const Row& row : rows) {
-    list.push_back({{"name", row.name},
-                    {"shape", row.shape},
-                    {"dtype", row.dtype},
-                    {"device", row.device},
-                    {"ours", row.ours},
-                    {"peer", row.peer},
-                    {"peer_value", row.peer_value},
-                    {"unit", row.unit},
-                    {"ratio", row.ratio},
-                    {"note", slow_peer_note(row, machine_kind())}});
-  }
-  checkpoint::write_atomically(path, list.dump(1) + "\n");
 }
 
 }  // namespace reynard::bench

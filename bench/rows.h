@@ -1,6 +1,6 @@
 #pragma once
-// What every benchmark reports: rows that compare ours with a peer measured in the same run, as a
-// table for people and as JSON for machines.
+// What every benchmark reports: rows that compare ours with a peer measured in the same run, and
+// a table of them for people. As JSON: row_file.h.
 
 #include <ATen/core/Tensor.h>
 
@@ -44,7 +44,5 @@ at::ScalarType scalar_type(const std::string& dtype);
 
 // With a line for each peer that was too slow (reference_figures.h).
 void print_rows(const std::vector<Row>& rows);
-// Writes a JSON list of rows; replaces the file only when it is complete. Empty path: nothing.
-void write_rows(const std::vector<Row>& rows, const std::string& path);
 
 }  // namespace reynard::bench

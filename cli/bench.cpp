@@ -6,6 +6,7 @@
 #include "bench/forgetting_curve.h"
 #include "bench/generate.h"
 #include "bench/knn.h"
+#include "bench/row_file.h"
 #include "bench/serve.h"
 #include "bench/start.h"
 #include "bench/tokenizer.h"

@@ -4,18 +4,18 @@ ungated attention of other libraries, by turns in this process.
     attention_cuda_peer.py LIBREYNARD REPEATS 0|1
 
 The last argument says whether peers are timed: cuDNN and FlashAttention-2 through torch, and FLA's
-parallel_forgetting_attn (which has gates) where its package is installed. Answers one JSON line per JSON
-line: {"what": "device"} with GPU, clocks, torch and commit; {"what": "parity"|"forward"|"backward", "B", "H",
-"G", "T", "D", "documents"} with the largest relative error of sampled rows against f64, or with
-milliseconds by name: medians of events after three warm-ups, a buffer larger than the L2 cache written
+parallel_forgetting_attn (which has gates) where its package is installed. Answers one line per line:
+"device" with GPU, clocks, torch and commit; "parity B H G T D DOCUMENTS" with the largest relative error of
+sampled rows against f64; "forward ..." and "backward ..." of the same shape with names, each before its
+milliseconds: medians of events after three warm-ups, a buffer larger than the L2 cache written
 between two runs. The GPU idles for a while before each run, so that the host has queued all of it: what
 is measured is the GPU's time, as in training, where the host runs ahead.
 
 Gates: 75 % of the heads with logits N(2, 1), the rest N(12, 1); q, k, v from N(0, 1); tolerance e^-10.
 """
 
-import json
 import math
+import shutil
 import subprocess
 import sys
 
@@ -150,8 +150,6 @@ def runs(function):
 
 
 def measure(case, what, flush):
-    if what == "parity":
-        return {"error": case.largest_error()}
     timed = {}
     if what == "forward":
         with torch.no_grad():
@@ -175,15 +173,17 @@ def measure(case, what, flush):
 
 def described():
     def output(*command):
+        if shutil.which(command[0]) is None:
+            return ""
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
     clocks = output("nvidia-smi", "--query-gpu=clocks.max.sm,clocks.max.mem", "--format=csv,noheader")
-    return {
-        "gpu": torch.cuda.get_device_name(),
-        "clocks": clocks.splitlines()[0] if clocks else "unknown",
-        "torch": torch.__version__,
-        "commit": output("git", "rev-parse", "--short", "HEAD") or "unknown",
-    }
+    return ", ".join([
+        torch.cuda.get_device_name(),
+        clocks.splitlines()[0] if clocks else "unknown clocks",
+        f"torch {torch.__version__}",
+        f"commit {output('git', 'rev-parse', '--short', 'HEAD') or 'unknown'}",
+    ])
 
 
 def main():
@@ -192,17 +192,20 @@ def main():
     flush = torch.empty(2 * l2_bytes, dtype=torch.uint8, device="cuda")
     case = None
     for line in sys.stdin:
-        request = json.loads(line)
-        what = request.pop("what")
+        what, *shape = line.split()
         if what == "device":
-            answer = described()
+            print(described(), flush=True)
+            continue
+        shape = tuple(int(number) for number in shape)
+        if case is None or case.shape != shape:
+            case = None
+            torch.cuda.empty_cache()
+            case = Case(*shape)
+        if what == "parity":
+            print(case.largest_error(), flush=True)
         else:
-            if case is None or case.shape != tuple(request[x] for x in ("B", "H", "G", "T", "D", "documents")):
-                case = None
-                torch.cuda.empty_cache()
-                case = Case(**request)
-            answer = measure(case, what, flush)
-        print(json.dumps(answer), flush=True)
+            times = measure(case, what, flush)
+            print(*(f"{name} {ms}" for name, ms in times.items()), flush=True)
 
 
 main()
