@@ -1,12 +1,6 @@
-# Compile options of every target, and the two functions with which folders declare themselves.
+# Compile options of every target, and the function with which folders declare themselves.
 add_library(reynard_options INTERFACE)
 target_include_directories(reynard_options INTERFACE ${CMAKE_SOURCE_DIR})
-# The torch wheel carries another fmt, whose headers would shadow those of the fmt library that we link:
-# a folder that holds nothing but the system's fmt comes first.
-find_path(FMT_INCLUDE fmt/core.h REQUIRED)
-file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/system_fmt)
-file(CREATE_LINK ${FMT_INCLUDE}/fmt ${CMAKE_BINARY_DIR}/system_fmt/fmt SYMBOLIC)
-target_include_directories(reynard_options BEFORE INTERFACE ${CMAKE_BINARY_DIR}/system_fmt)
 # at::parallel_for is silently serial in a file compiled without -fopenmp.
 # -Wrestrict: false alarms of g++ 12 inside std::string (GCC bug 105651).
 target_compile_options(reynard_options
@@ -30,20 +24,12 @@ endif()
 target_compile_options(reynard_options INTERFACE ${sanitize})
 target_link_options(reynard_options INTERFACE ${sanitize} ${standard_library_first})
 
-# reynard_component(attention DEPENDS tensor config): folder -> object target reynard_attention,
-# all of its .cpp files (sub-folders included), joined into libreynard.so.
+# reynard_component(attention): folder -> object target reynard_attention of all its .cpp files
+# (sub-folders included), which are a part of libreynard.so.
 # Which folder may include which is checked by tests/structure.
 function(reynard_component name)
-  cmake_parse_arguments(arg "" "" "DEPENDS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/${name}/(.*/)?cuda/")  # these are libreynard_cuda.so
-  if(NOT sources)
-    return()
-  endif()
   add_library(reynard_${name} OBJECT ${sources})
-  target_link_libraries(
-    reynard_${name}
-    PUBLIC reynard_options torch::core nlohmann_json::nlohmann_json tomlplusplus::tomlplusplus
-           fmt::fmt)
-  set_property(GLOBAL APPEND PROPERTY REYNARD_COMPONENTS reynard_${name})
+  target_link_libraries(reynard_${name} PUBLIC reynard_options torch::core)
 endfunction()

@@ -1,3 +1,12 @@
+# Properties, which need rapidcheck, are a program of their own.
+set(suites attention)
+if(NOT REYNARD_ATTENTION_ONLY)
+  file(GLOB properties CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/properties/*_test.cpp)
+  add_executable(attention_properties_test ${properties})
+  target_link_libraries(attention_properties_test PRIVATE reynard_test_support GTest::gtest_main)
+  list(APPEND suites attention_properties)
+endif()
+
 # What depends on the kernels runs once per instruction set that this processor has (the names are
 # those of REYNARD_CPU_PATH); the rest runs once. Threads wait without spinning: tests share cores.
 set(kernel_tests "*Budget*:ForgettingAttention*:Identities*:Pruning*:Kernels*")
@@ -30,12 +39,14 @@ foreach(isa avx512 avx2 portable)
     ${source} PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=fast;-Wno-psabi;-Wno-maybe-uninitialized;${exp2_${isa}_options}")
 endforeach()
 
-add_test(NAME attention COMMAND attention_test --gtest_filter=-${kernel_tests})
-set_tests_properties(attention PROPERTIES ENVIRONMENT OMP_WAIT_POLICY=passive)
-foreach(path ${cpu_paths})
-  add_test(NAME attention_${path} COMMAND attention_test --gtest_filter=${kernel_tests})
-  set_tests_properties(
-    attention_${path} PROPERTIES ENVIRONMENT "REYNARD_CPU_PATH=${path};OMP_WAIT_POLICY=passive")
+foreach(suite ${suites})
+  add_test(NAME ${suite} COMMAND ${suite}_test --gtest_filter=-${kernel_tests})
+  set_tests_properties(${suite} PROPERTIES ENVIRONMENT OMP_WAIT_POLICY=passive)
+  foreach(path ${cpu_paths})
+    add_test(NAME ${suite}_${path} COMMAND ${suite}_test --gtest_filter=${kernel_tests})
+    set_tests_properties(
+      ${suite}_${path} PROPERTIES ENVIRONMENT "REYNARD_CPU_PATH=${path};OMP_WAIT_POLICY=passive")
+  endforeach()
 endforeach()
 
 add_test(NAME attention_ops COMMAND ${TorchWheel_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/attention_ops_test.py
