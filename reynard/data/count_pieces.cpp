@@ -14,7 +14,6 @@
 #include <exception>
 #include <mutex>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -35,7 +34,7 @@ class Counters {
     for (int64_t i = 0; i < num_threads; ++i) counts_.emplace_back(options.pattern);
     try {
       for (PieceCounts& counts : counts_) threads_.emplace_back([this, &counts] { work(counts); });
-    } catch (const std::system_error& error) {
+    } catch (const std::exception& error) {  // of the system, or out of memory
       const size_t started = threads_.size();
       finish();
       throw Error(
@@ -43,7 +42,7 @@ class Counters {
                       "number",
                       num_threads,
                       started,
-                      error.code().message()));
+                      error.what()));
     }
   }
   ~Counters() { finish(); }

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -56,10 +55,11 @@ FilePipeline::FilePipeline(const std::vector<InputFile>& files,
                            int64_t num_threads)
     : files_(files), options_(options), tokenizer_(tokenizer) {
   const auto threads = std::min(static_cast<size_t>(num_threads), files.size());
-  max_open_ = 2 * threads;
+  // Whatever a thread does outside of a try block must not allocate.
+  queues_.resize(2 * threads);
   try {
     for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
-  } catch (const std::system_error& error) {
+  } catch (const std::exception& error) {  // of the system, or out of memory
     stop();
     throw Error(
         fmt::format("prepare: --threads {}: only {} of {} threads could be started ({}); "
@@ -67,7 +67,7 @@ FilePipeline::FilePipeline(const std::vector<InputFile>& files,
                     num_threads,
                     threads_.size(),
                     threads,
-                    error.code().message()));
+                    error.what()));
   }
 }
 
@@ -88,25 +88,15 @@ void FilePipeline::work() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] {
-      return stop_ || next_to_read_ >= files_.size() || next_to_read_ < current_ + max_open_;
+      return stop_ || next_to_read_ >= files_.size() || next_to_read_ < current_ + queues_.size();
     });
     if (stop_ || next_to_read_ >= files_.size()) return;
     const size_t index = next_to_read_++;
-    FileQueue& queue = queues_[index];
+    FileQueue& queue = queue_of(index);
     lock.unlock();
     std::exception_ptr error;
     try {
       read_file(index, queue);
-    } catch (const NotText& not_text) {
-      // Only a file that nobody named may be left out.
-      if (files_[index].from_folder) {
-        Event event;
-        event.kind = Event::Kind::kNotText;
-        event.message = not_text.what();
-        push(queue, std::move(event));
-      } else {
-        error = std::current_exception();
-      }
     } catch (...) {
       error = std::current_exception();
     }
@@ -177,16 +167,21 @@ void FilePipeline::read_file(size_t index, FileQueue& queue) {
     std::tie(event.hash[0], event.hash[1]) = text_hash.finish(num_bytes);
     push(queue, std::move(event));
   };
-  read_documents(files_[index], options_[index], sink, progress_, stop_);
+  try {
+    read_documents(files_[index], options_[index], sink, progress_, stop_);
+  } catch (const NotText& not_text) {
+    if (!files_[index].from_folder) throw;  // only a file that nobody named may be left out
+    Event event;
+    event.kind = Event::Kind::kNotText;
+    event.message = not_text.what();
+    push(queue, std::move(event));
+  }
 }
 
 Event FilePipeline::next() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] {
-    const auto queue = queues_.find(current_);
-    return queue != queues_.end() && (queue->second.done || !queue->second.events.empty());
-  });
-  FileQueue& queue = queues_.at(current_);
+  FileQueue& queue = queue_of(current_);
+  changed_.wait(lock, [&] { return queue.done || !queue.events.empty(); });
   Event event;
   if (!queue.events.empty()) {
     event = std::move(queue.events.front());
@@ -194,7 +189,8 @@ Event FilePipeline::next() {
   } else if (queue.error) {
     std::rethrow_exception(queue.error);
   } else {
-    queues_.erase(current_++);
+    queue = {};
+    ++current_;
   }
   changed_.notify_all();
   return event;

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -53,6 +52,7 @@ class FilePipeline {
     bool done = false;
   };
   void stop();
+  FileQueue& queue_of(size_t index) { return queues_[index % queues_.size()]; }
   void work();
   void read_file(size_t index, FileQueue& queue);
   void push(FileQueue& queue, Event event);
@@ -62,10 +62,9 @@ class FilePipeline {
   const tokenizer::Tokenizer& tokenizer_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<size_t, FileQueue> queues_;  // of the files that are being read or wait for next()
+  std::vector<FileQueue> queues_;  // of the files that are being read or wait for next(), in turn
   size_t next_to_read_ = 0;
   size_t current_ = 0;  // the file that next() is at
-  size_t max_open_ = 0;
   std::atomic<bool> stop_ = false;
   std::atomic<int64_t> progress_ = 0;
   std::vector<std::thread> threads_;
