@@ -18,7 +18,8 @@ constexpr int kRowsAtOnce = 4;    // of the weight: they share what is loaded of
 constexpr int kTokensAtOnce = 4;  // of x: they share what is loaded of the weight
 // Where rows are walked together, a weight is asked for at least this far ahead, in whole blocks of
 // rows, so that each line is asked for once: hardware prefetch stops at the end of a page. As data
-// that is read once: what the operators between products need again stays in the second-level cache.
+// that is read once: what the operators between products need again stays in the second-level
+// cache.
 constexpr int64_t kAheadBytes = 4096;
 
 inline __m512bh load(const BF16* p) {
