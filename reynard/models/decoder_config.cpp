@@ -165,6 +165,12 @@ void check_memory(const DecoderConfig& config, const Checker& check) {
                     (config.has_memory() && config.attention.qk_norm == QKNorm::kTemperature),
                 "memory.temperature_max",
                 "needs mixer = \"memory_attention\" and attention.qk_norm = \"temperature\"");
+  check.require(
+      m.log_scale_keys == 0 || (config.has_memory() && m.log_scale_keys >= 2 &&
+                                config.attention.forget_gate == ForgetGate::kNone),
+      "memory.log_scale_keys",
+      "must be 0 or at least 2, with mixer = \"memory_attention\" and without forget gates "
+      "(what they prune rests on logits as they are)");
   if (!config.has_memory()) return;
   check.require(m.window >= 1, "memory.window", "must be >= 1");
   check.require(m.last_context >= 0 && m.last_context <= m.window,

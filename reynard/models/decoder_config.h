@@ -127,6 +127,10 @@ struct MemoryConfig {
   // Largest factor of qk_norm = "temperature" in layers with a memory; 0: none. Where it may not
   // grow, training has to move keys apart, and only that helps among more keys than it showed.
   double temperature_max = 0;
+  // n: logits of layers with a memory of m keys count max(1, ln m / ln n) times, so that the best
+  // key keeps its share among more keys than in training (log n scaling, Chiang and Cholak 2022);
+  // not in training itself. 0: once.
+  int64_t log_scale_keys = 0;
 
   static void fields(auto& self, auto&& field) {
     field("window", self.window, "tokens of a local context", config::positive);
@@ -153,6 +157,12 @@ struct MemoryConfig {
           "largest factor of qk_norm = \"temperature\" in layers with a memory: keys must move "
           "apart instead; 0: none",
           config::non_negative);
+    field(
+        "log_scale_keys",
+        self.log_scale_keys,
+        "n: logits over a memory of m > n keys are multiplied by ln m / ln n, not in training; as "
+        "many as training showed at once, or 0: never",
+        config::non_negative);
   }
 };
 

@@ -14,13 +14,17 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/randperm.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
@@ -361,6 +365,52 @@ TEST(MemoryAttention, TemperaturesAreBoundedInLayersWithAMemory) {
   }
 }
 
+// One layer, whose queries and keys do not depend on the factor: a context after m tokens is that
+// of temperatures ln m / ln n times as large.
+TEST(MemoryAttention, LogitsGrowWithTheLogarithmOfTheMemory) {
+  const at::NoGradGuard no_grad;
+  constexpr int64_t kTokens = 70, kWindow = 16, kKeys = 20;
+  DecoderConfig config = longllama(kWindow, 0, 2);
+  config.num_layers = 1;
+  config.memory.layers = {0};
+  config.attention.qk_norm = QKNorm::kTemperature;
+  const auto decoder = [&](double temperature, int64_t log_scale_keys) {
+    config.memory.log_scale_keys = log_scale_keys;
+    Decoder made = memory_decoder(config);
+    made.parameters([&](const std::string& name, Parameter& parameter) {
+      if (name.ends_with("attn.temperature")) parameter.value.fill_(temperature);
+    });
+    return made;
+  };
+  const at::Tensor tokens = random_tokens(kTokens);
+  std::vector<at::Tensor> contexts;
+  for (int64_t m = 0; m < kTokens; m += kWindow) {
+    const double factor = m > kKeys ? std::log(double(m)) / std::log(double(kKeys)) : 1;
+    const at::Tensor hidden = decoder(2 * factor, 0).hidden(tokens, one_sequence());
+    contexts.push_back(hidden.narrow(0, m, std::min(kWindow, kTokens - m)));
+  }
+  const at::Tensor expected = at::cat(contexts);
+  const at::Tensor unscaled = decoder(2, 0).hidden(tokens, one_sequence());
+  EXPECT_GT((unscaled - expected).abs().max().item<double>(), 1e-2) << "no factor matters here";
+
+  Decoder scaled = decoder(2, kKeys);
+  EXPECT_TENSORS_NEAR(scaled.hidden(tokens, one_sequence()), expected, 5e-5, 1e-5);
+  // Two states with memories of 48 and 16 tokens in one call, then over the ends of contexts.
+  const auto pool = make_page_pool(scaled);
+  SequenceState state(scaled, pool), other(scaled, pool);
+  scaled.hidden(tokens.narrow(0, 0, 50), one_sequence(), std::array{&state});
+  scaled.hidden(tokens.narrow(0, 0, 20), one_sequence(), std::array{&other});
+  const at::Tensor both =
+      scaled.hidden(at::cat({tokens.narrow(0, 50, 10), tokens.narrow(0, 20, 9)}),
+                    at::tensor({0, 10}, at::kLong),
+                    std::array{&state, &other});
+  EXPECT_TENSORS_NEAR(both.narrow(0, 0, 10), expected.narrow(0, 50, 10), 5e-5, 1e-5);
+  EXPECT_TENSORS_NEAR(both.narrow(0, 10, 9), expected.narrow(0, 20, 9), 5e-5, 1e-5);
+  const at::Tensor rest =
+      scaled.hidden(tokens.narrow(0, 29, kTokens - 29), one_sequence(), std::array{&other});
+  EXPECT_TENSORS_NEAR(rest, expected.narrow(0, 29, kTokens - 29), 5e-5, 1e-5);
+}
+
 TEST(MemoryAttention, ImpossibleConfigsAreRefused) {
   const auto refused = [](auto change) {
     DecoderConfig config = longllama(16, 8, 2);
@@ -377,6 +427,11 @@ TEST(MemoryAttention, ImpossibleConfigsAreRefused) {
     c.memory.layers = {};
     c.attention.qk_norm = QKNorm::kTemperature;
     c.memory.temperature_max = 2;
+  });
+  refused([](DecoderConfig& c) { c.memory.log_scale_keys = 1; });
+  refused([](DecoderConfig& c) {
+    c.memory.log_scale_keys = 16;
+    c.attention.forget_gate = ForgetGate::kFull;
   });
   refused([](DecoderConfig& c) { c.mixer = "attention"; });
 }

@@ -4,6 +4,7 @@
 
 #include "reynard/checkpoint/directory.h"
 #include "reynard/checkpoint/safetensors.h"
+#include "reynard/models/families/family.h"
 #include "reynard/models/registry.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/compare.h"
@@ -14,6 +15,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -351,6 +353,29 @@ TEST(Families, OwnSettingsSurvive) {
     EXPECT_EQ(read.pruning_rule, attention::PruningRule::kPublished);
     EXPECT_EQ(read.forget_bias_init, written.attention.forget_bias_init);
     EXPECT_EQ(read.head_dim, 16);
+  }
+}
+
+TEST(Families, MemorySettingsSurvive) {
+  const test::TempDir parent;
+  DecoderConfig config = test::small_config();
+  config.attention.forget_gate = ForgetGate::kNone;
+  config.attention.rope = true;
+  config.mixer = "memory_attention";
+  config.memory.layers = {0};
+  // The layout that has keys for a memory has none for these, each of which changes the function.
+  const std::vector<int64_t MemoryConfig::*> members = {
+      &MemoryConfig::top_k, &MemoryConfig::capacity, &MemoryConfig::log_scale_keys};
+  for (size_t i = 0; i < members.size(); ++i) {
+    DecoderConfig written = config;
+    written.memory.*members[i] = 300;
+    EXPECT_NE(own_setting(find_family("longllama", "test"), written), "");
+    for (const char* type : {"longllama", "forgetting_transformer-project_fox"}) {
+      Decoder decoder(written);
+      const auto folder = parent / fmt::format("{}-{}", type, i);
+      save_model(decoder, folder, type);
+      EXPECT_EQ(load_config(folder).memory.*members[i], 300) << folder;
+    }
   }
 }
 

@@ -74,8 +74,8 @@ void write_extension(const DecoderConfig& config, nlohmann::ordered_json& json) 
   }
   // The longllama layout has keys for a memory, though not for all of it.
   const MemoryConfig& memory = config.memory;
-  if (config.has_memory() &&
-      (!json.contains("mem_layers") || memory.top_k != 0 || memory.capacity != 0)) {
+  const bool own = memory.top_k != 0 || memory.capacity != 0 || memory.log_scale_keys != 0;
+  if (config.has_memory() && (own || !json.contains("mem_layers"))) {
     extension["memory"] = nlohmann::ordered_json::parse(config::to_json(memory));
   }
   if (!extension.is_null()) json["reynard"] = extension;
@@ -117,8 +117,9 @@ std::string own_setting(const Family& family, const DecoderConfig& config) {
   if (extension->contains("head_dim")) return "attention.head_dim is not hidden_size / num_heads";
   if (extension->contains("qk_norm")) return "attention.qk_norm is temperature";
   if (!extension->contains("memory")) return "";
-  return json.contains("mem_layers") ? "memory.top_k or memory.capacity is set"
-                                     : "mixer is memory_attention";
+  return json.contains("mem_layers")
+             ? "memory.top_k, memory.capacity or memory.log_scale_keys is set"
+             : "mixer is memory_attention";
 }
 
 void read_fox_keys(const JsonFields& fields, DecoderConfig& config) {

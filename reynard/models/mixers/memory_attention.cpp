@@ -23,6 +23,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <span>
 #include <utility>
 
@@ -126,6 +127,12 @@ at::Tensor MemoryAttentionMixer::forward(const at::Tensor& x,
                            in.p);
 }
 
+double MemoryAttentionMixer::logit_factor(int64_t memory_keys) const {
+  const int64_t n = memory_.log_scale_keys;
+  if (n == 0 || memory_keys <= n) return 1;
+  return std::log(static_cast<double>(memory_keys)) / std::log(static_cast<double>(n));
+}
+
 AttentionView MemoryAttentionMixer::view(const Inputs& in, const Ragged& ragged) const {
   AttentionView view{.q = in.p.q,
                      .k = in.p.k,
@@ -135,13 +142,16 @@ AttentionView MemoryAttentionMixer::view(const Inputs& in, const Ragged& ragged)
   // Gates that end with the context are no sums over all tokens: only the context is shown.
   const bool gates_stop = in.p.log_gate.defined() && !decays();
   if (!has_memory_ || gates_stop || !ragged.states.empty() || ragged.crossbatch) return view;
+  view.q = in.p.q.clone();
   view.k = in.memory_k.clone();
   const at::Tensor first = at::empty({in.p.q.size(0)}, at::kInt);
   for (size_t w = 0; w < ragged.windows.size(); ++w) {
     const Window& window = ragged.windows[w];
     const int64_t size = window.end - window.begin;
-    first.narrow(0, window.begin, size)
-        .fill_(oldest_kept(ragged.bounds[window.sequence], window.begin, memory_.capacity));
+    const int64_t oldest =
+        oldest_kept(ragged.bounds[window.sequence], window.begin, memory_.capacity);
+    first.narrow(0, window.begin, size).fill_(oldest);
+    view.q.narrow(0, window.begin, size).mul_(logit_factor(window.begin - oldest));
     const bool last =
         w + 1 == ragged.windows.size() || ragged.windows[w + 1].sequence != window.sequence;
     if (last) view.k.narrow(0, window.begin, size).copy_(in.p.k.narrow(0, window.begin, size));
@@ -227,7 +237,9 @@ at::Tensor MemoryAttentionMixer::attend_windows(const Inputs& in, const Ragged& 
                                rows(in.p.v, first, window.begin),
                                decays() ? sums(first, window.begin) : at::Tensor());
     }
-    outs.push_back(attend(rows(in.p.q, window.begin, window.end), local.sums, keys, in.bound));
+    at::Tensor q = rows(in.p.q, window.begin, window.end);
+    if (const double factor = logit_factor(window.begin - first); factor != 1) q = q * factor;
+    outs.push_back(attend(q, local.sums, keys, in.bound));
   }
   return at::cat(outs, 1).squeeze(0);
 }
@@ -348,13 +360,18 @@ at::Tensor MemoryAttentionMixer::attend_states(const Inputs& in,
   return at::cat(outs);
 }
 
-at::Tensor MemoryAttentionMixer::attend_states(const Projections& p,
+at::Tensor MemoryAttentionMixer::attend_states(Projections p,
                                                std::span<const int64_t> bounds,
                                                std::span<SequenceState* const> states,
                                                int64_t layer) const {
-  for (SequenceState* state : states) {
-    if (state->cache(layer).length() == memory_.window) start_window(*state, layer);
+  std::vector<at::Tensor> q;
+  for (std::size_t s = 0; s < states.size(); ++s) {
+    if (states[s]->cache(layer).length() == memory_.window) start_window(*states[s], layer);
+    const double factor = logit_factor(states[s]->memory(layer).size());
+    const at::Tensor rows = p.q.narrow(0, bounds[s], bounds[s + 1] - bounds[s]);
+    q.push_back(factor == 1 ? rows : rows * factor);
   }
+  if (memory_.log_scale_keys > 0) p.q = at::cat(q);
   const attention::PagedOutput near = attention_.attend_to_states(p, bounds, states, layer);
   std::vector<at::Tensor> outs;
   for (std::size_t s = 0; s < states.size(); ++s) {

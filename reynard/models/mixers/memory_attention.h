@@ -56,7 +56,7 @@ class MemoryAttentionMixer : public Mixer {
   at::Tensor attend_rows(const Inputs& in, const Ragged& ragged, int64_t layer) const;  // kRows
   at::Tensor attend_packs(const Inputs& in, const Ragged& ragged) const;                // kPacks
   at::Tensor attend_states(const Inputs& in, const Ragged& ragged, int64_t layer) const;
-  at::Tensor attend_states(const Projections& p,
+  at::Tensor attend_states(Projections p,
                            std::span<const int64_t> bounds,
                            std::span<SequenceState* const> states,
                            int64_t layer) const;
@@ -75,6 +75,8 @@ class MemoryAttentionMixer : public Mixer {
   bool selects(const KeyPart& memory) const {
     return memory_.top_k > 0 && memory_.top_k < memory.k.size(1);
   }
+  // What logits over a memory of this many keys are multiplied by (memory.log_scale_keys).
+  double logit_factor(int64_t memory_keys) const;
   // Local and memory attention as one -> (B, Tq, H, D).
   at::Tensor merged(const attention::AttentionOutput& local,
                     const attention::AttentionOutput& memory) const;

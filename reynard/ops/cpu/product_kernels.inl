@@ -114,9 +114,11 @@ REYNARD_INLINE void product_block(const ProductRows& p, int64_t row, int64_t tok
   const int64_t ahead = (kAheadBytes + block_bytes - 1) / block_bytes * block_bytes;
   for (int first = 0; first < kRows; first += kTogether<kRows, kTokens>) {
     for (int64_t i = 0; i < whole; i += kStep) {
-      for (int r = 0; r < kRows && kTokens > 1; ++r) {
-        const W* now = weight + r * p.width + i;
-        __builtin_prefetch(reinterpret_cast<const char*>(now) + ahead);
+      if constexpr (kTokens > 1) {
+        for (int r = 0; r < kRows; ++r) {
+          const W* now = weight + r * p.width + i;
+          __builtin_prefetch(reinterpret_cast<const char*>(now) + ahead);
+        }
       }
       add(first, i);
     }
