@@ -8,6 +8,7 @@
 #include "reynard/tensor/check.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
+#include "tests/support/device.h"
 #include "tests/support/forced_path.h"
 
 #include <ATen/Parallel.h>
@@ -36,6 +37,11 @@ using test::run_attention;
 
 class KernelPath : public testing::TestWithParam<std::string> {
  protected:
+  void SetUp() override {
+    if (!test::test_device().is_cpu())
+      GTEST_SKIP() << "inputs lie on a GPU: the CPU has no path there";
+  }
+
   test::ForcedPath forced_{GetParam()};
 };
 
