@@ -3,6 +3,9 @@
 
 #include "reynard/attention/cpu/path.h"
 #include "reynard/tensor/cpu_features.h"
+#include "tests/support/device.h"
+
+#include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
@@ -28,6 +31,17 @@ class ForcedPath {
 
  private:
   const std::string before_ = tensor::forced_cpu_path();
+};
+
+// One path after the other, each on inputs in the CPU's memory.
+class OnEachCpuPath : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (!test_device().is_cpu()) GTEST_SKIP() << "needs REYNARD_TEST_DEVICE=cpu";
+  }
+
+ private:
+  ForcedPath forced_{GetParam()};
 };
 
 }  // namespace reynard::test

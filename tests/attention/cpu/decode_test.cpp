@@ -34,10 +34,7 @@ using test::AttentionInputs;
 using test::AttentionShape;
 using test::random_inputs;
 
-class Decode : public testing::TestWithParam<std::string> {
- protected:
-  test::ForcedPath forced_{GetParam()};
-};
+class Decode : public test::OnEachCpuPath {};
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Decode, testing::ValuesIn(test::path_names()), [](const auto& i) {
   return i.param;

@@ -8,7 +8,6 @@
 #include "reynard/tensor/check.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
-#include "tests/support/device.h"
 #include "tests/support/forced_path.h"
 
 #include <ATen/Parallel.h>
@@ -35,15 +34,7 @@ using test::expect_within_budget;
 using test::random_inputs;
 using test::run_attention;
 
-class KernelPath : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    if (!test::test_device().is_cpu())
-      GTEST_SKIP() << "inputs lie on a GPU: the CPU has no path there";
-  }
-
-  test::ForcedPath forced_{GetParam()};
-};
+class KernelPath : public test::OnEachCpuPath {};
 
 INSTANTIATE_TEST_SUITE_P(Cpu,
                          KernelPath,
