@@ -5,6 +5,7 @@
 #include "reynard/attention/cpu/first_pages.h"
 #include "reynard/attention/cpu/kernels.h"
 #include "reynard/attention/cpu/scratch.h"
+#include "reynard/tensor/cpu_features.h"
 #include "reynard/tensor/parallel.h"
 #include "reynard/tensor/row_tensor.h"
 
@@ -142,7 +143,10 @@ void attend_run(const DecodeCall& call,
   run.values = call.a.values.const_data_ptr();
   run.ranges = ranges;
   run.next_page = next;
-  call.kernels.decode(run, result, scratch);
+  const bool by_second_level = tensor::cpu_features().few_lines_to_first_level;
+  const auto decode =
+      by_second_level ? call.kernels.decode_through_second_level : call.kernels.decode;
+  decode(run, result, scratch);
 }
 
 void attend_runs(const DecodeCall& call,

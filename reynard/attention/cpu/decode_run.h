@@ -110,14 +110,15 @@ constexpr int64_t kLineBytes = 64;
 
 // What is asked for while a block is worked on: the same places of two later blocks. As data that
 // is read once: what other parts of a decoded token need again stays in the second-level cache.
-template <class Value>
+// Unless (kFar 2) that is where the far one goes first, from which the near one fetches it.
+template <class Value, int kFar>
 struct LaterBlocks {
   const Value *near = nullptr, *far = nullptr;
   // A function that does nothing but ask is dropped where it is not inlined.
   __attribute__((always_inline)) void ask(int64_t place) const {
     if (place * static_cast<int64_t>(sizeof(Value)) % kLineBytes != 0) return;
     __builtin_prefetch(near + place, 0, 0);
-    __builtin_prefetch(far + place, 0, 0);
+    __builtin_prefetch(far + place, 0, kFar);
   }
 };
 // For the second head of a group and pages in f32, whose rows are in the cache.
@@ -298,7 +299,7 @@ void add_page(const PageRun& run,
 }
 
 // Where the blocks of a page and of the next one lie, by step.
-template <class Value>
+template <class Value, int kFar>
 class Blocks {
  public:
   template <class PageRows>
@@ -309,7 +310,9 @@ class Blocks {
     list(keys.data, values.data, size, data_);
     list(next_keys, next_values, size, data_ + kSteps);
   }
-  LaterBlocks<Value> after(int step) const { return {data_[step + far_ / 2], data_[step + far_]}; }
+  LaterBlocks<Value, kFar> after(int step) const {
+    return {data_[step + far_ / 2], data_[step + far_]};
+  }
 
  private:
   static void list(const Value* keys, const Value* values, int64_t size, const Value** data) {
@@ -383,26 +386,29 @@ inline void page_bias(const PageRun& run, int64_t h, int32_t page, DecodeScratch
 }
 
 // What is read of a page beside its rows is asked for two pages and one page ahead, too.
+template <int kFar>
 __attribute__((always_inline)) inline void ask_for(const void* near,
                                                    const void* far,
                                                    int64_t bytes) {
-  const LaterBlocks<char> later = {static_cast<const char*>(near), static_cast<const char*>(far)};
+  const LaterBlocks<char, kFar> later = {static_cast<const char*>(near),
+                                         static_cast<const char*>(far)};
   for (int64_t i = 0; i < bytes; i += kLineBytes) later.ask(i);
 }
+template <int kFar>
 __attribute__((always_inline)) inline void ask_for_numbers(const PageRun& run,
                                                            int32_t near,
                                                            int32_t far) {
   if (run.sums) {
     const int64_t sums = run.group * kKeysPerPage;
-    ask_for(run.sums + near * sums, run.sums + far * sums, sums * sizeof(double));
+    ask_for<kFar>(run.sums + near * sums, run.sums + far * sums, sums * sizeof(double));
   }
   if (run.scales) {
     constexpr int64_t kScales = 2 * kKeysPerPage;  // of keys and of values
-    ask_for(run.scales + near * kScales, run.scales + far * kScales, kScales * sizeof(float));
+    ask_for<kFar>(run.scales + near * kScales, run.scales + far * kScales, kScales * sizeof(float));
   }
 }
 
-template <class Value, class Access>
+template <class Value, int kFar, class Access>
 void decode_pages(const PageRun& run,
                   const RunSoftmax& result,
                   const Access& access,
@@ -430,7 +436,7 @@ void decode_pages(const PageRun& run,
     const bool last = (n + 1) * kKeysPerPage >= all.end;
     const int32_t next = !last ? run.pages[n + 1] : run.next_page >= 0 ? run.next_page : page;
     const bool two_left = (n + 2) * kKeysPerPage < all.end;
-    ask_for_numbers(run, next, two_left ? run.pages[n + 2] : next);
+    ask_for_numbers<kFar>(run, next, two_left ? run.pages[n + 2] : next);
     const auto keys = access(rows_of(run.keys, page), scales_of(page, 0), run.D, s.wide_keys());
     const auto values =
         access(rows_of(run.values, page), scales_of(page, 1), run.D, s.wide_values(run.D));
@@ -444,7 +450,7 @@ void decode_pages(const PageRun& run,
           q + h * padded, result.largest + h, out + h * padded, totals + h * kLanes};
       if constexpr (Access::kAsks) {
         if (std::exchange(first, false)) {
-          const Blocks<Value> blocks(
+          const Blocks<Value, kFar> blocks(
               keys, values, rows_of(run.keys, next), rows_of(run.values, next));
           const auto later_of = [&](int step) { return blocks.after(step); };
           add_page(run, keys, values, range, later_of, head, s);
@@ -463,34 +469,36 @@ void decode_pages(const PageRun& run,
   }
 }
 
-template <class Value>
+template <class Value, int kFar>
 void decode_in_place(const PageRun& run, const RunSoftmax& result, DecodeScratch& s) {
   switch (run.D) {
     case 64:
-      return decode_pages<Value>(run, result, InPlace<Value, 64>{}, s);
+      return decode_pages<Value, kFar>(run, result, InPlace<Value, 64>{}, s);
     case 128:
-      return decode_pages<Value>(run, result, InPlace<Value, 128>{}, s);
+      return decode_pages<Value, kFar>(run, result, InPlace<Value, 128>{}, s);
     default:
-      return decode_pages<Value>(run, result, InPlace<Value>{}, s);
+      return decode_pages<Value, kFar>(run, result, InPlace<Value>{}, s);
   }
 }
 
-inline void decode_run(const PageRun& run, const RunSoftmax& result, char* scratch) {
+// kFar: the locality of __builtin_prefetch for what is read much later, 0 or 2 (LaterBlocks).
+template <int kFar>
+void decode_run(const PageRun& run, const RunSoftmax& result, char* scratch) {
   const FlushDenormals flush;
   auto& s = *reinterpret_cast<DecodeScratch*>(scratch);
   if (run.scales) {
-    if (run.D % kBundle<int8_t> == 0) return decode_in_place<int8_t>(run, result, s);
-    return decode_pages<int8_t>(run, result, Widened<int8_t>{}, s);
+    if (run.D % kBundle<int8_t> == 0) return decode_in_place<int8_t, kFar>(run, result, s);
+    return decode_pages<int8_t, kFar>(run, result, Widened<int8_t>{}, s);
   }
   switch (run.element) {
     case Element::kFloat:
-      if (run.D % kBundle<float> == 0) return decode_in_place<float>(run, result, s);
-      return decode_pages<float>(run, result, Widened<float>{}, s);
+      if (run.D % kBundle<float> == 0) return decode_in_place<float, kFar>(run, result, s);
+      return decode_pages<float, kFar>(run, result, Widened<float>{}, s);
     case Element::kBFloat16:
-      if (run.D % kBundle<BFloat16> == 0) return decode_in_place<BFloat16>(run, result, s);
-      return decode_pages<BFloat16>(run, result, Widened<BFloat16>{}, s);
+      if (run.D % kBundle<BFloat16> == 0) return decode_in_place<BFloat16, kFar>(run, result, s);
+      return decode_pages<BFloat16, kFar>(run, result, Widened<BFloat16>{}, s);
     case Element::kHalf:
-      return decode_pages<Half>(run, result, Widened<Half>{}, s);
+      return decode_pages<Half, kFar>(run, result, Widened<Half>{}, s);
   }
 }
 

@@ -34,7 +34,8 @@ KernelTable make_kernel_table() {
   table.backward = backward<Tiles>;
   table.reduce_queries = reduce_queries<Tiles>;
   table.decode_scratch_bytes = DecodeScratch::bytes;
-  table.decode = decode_run;
+  table.decode = decode_run<0>;
+  table.decode_through_second_level = decode_run<2>;
   return table;
 }
 

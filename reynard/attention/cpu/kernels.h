@@ -151,6 +151,8 @@ struct KernelTable {
   // Pages of any element.
   int64_t (*decode_scratch_bytes)(int64_t head_dim, int64_t group) = nullptr;
   void (*decode)(const PageRun&, const RunSoftmax&, char* scratch) = nullptr;
+  // The same numbers, for processors whose first-level cache takes few lines at once.
+  void (*decode_through_second_level)(const PageRun&, const RunSoftmax&, char* scratch) = nullptr;
 };
 
 // f32 arithmetic on any input; the bf16 tables read bf16 only.
