@@ -282,20 +282,31 @@ class Scan {
 
   void visit(int64_t slot, int64_t id, int64_t size) {
     const cpu::KeyBlock block = block_at(slot, size);
-    const auto largest = __builtin_bit_cast(float, kernels_.largest(block));
+    auto* scores = reinterpret_cast<float*>(scores_.data());
+    const bool alone = groups_.size() == 1 && groups_[0].single();
+    const auto largest = __builtin_bit_cast(
+        float,
+        alone ? kernels_.score_one(block, groups_[0].packed(), scores) : kernels_.largest(block));
     if (!std::isfinite(largest)) return report_broken(block, id);
+    if (alone) return compare(groups_[0], id, size, largest);
     cpu::KeyBlock wide = block;
     if (!widened_.empty()) {
       auto* keys = reinterpret_cast<float*>(widened_.data());
       kernels_.widen(block, keys);
       wide = {keys, depth_, block.size, depth_};
     }
-    for (QueryGroup& group : groups_)
-      compare(group, group.single() ? block : wide, id, size, largest);
+    for (QueryGroup& group : groups_) {
+      if (group.single()) {
+        kernels_.score_one(block, group.packed(), scores);
+      } else {
+        kernels_.score_many(wide, group.packed(), scores);
+      }
+      compare(group, id, size, largest);
+    }
   }
 
-  void compare(
-      QueryGroup& group, const cpu::KeyBlock& block, int64_t id, int64_t size, float largest) {
+  // With the scores of a block, whose first key is `id`.
+  void compare(QueryGroup& group, int64_t id, int64_t size, float largest) {
     std::array<float, cpu::kQueryLanes> errors = {};
     std::array<float, cpu::kQueryLanes> thresholds;
     thresholds.fill(std::numeric_limits<float>::infinity());  // what absent queries cannot reach
@@ -304,15 +315,10 @@ class Scan {
       errors[i] = error_bound(queries[i], largest, kernels_, depth_);
       thresholds[i] = queries[i].best.floor() - errors[i];
     }
-    auto* scores = reinterpret_cast<float*>(scores_.data());
-    int64_t num_found = 0;
-    if (group.single()) {
-      kernels_.score_one(block, group.packed(), scores);
-      num_found = kernels_.reach_one(scores, size, thresholds[0], found_.data());
-    } else {
-      kernels_.score_many(block, group.packed(), scores);
-      num_found = kernels_.reach_many(scores, size, thresholds.data(), found_.data());
-    }
+    const auto* scores = reinterpret_cast<const float*>(scores_.data());
+    const int64_t num_found =
+        group.single() ? kernels_.reach_one(scores, size, thresholds[0], found_.data())
+                       : kernels_.reach_many(scores, size, thresholds.data(), found_.data());
     for (int64_t i = 0; i < num_found; ++i) {
       const auto at = static_cast<size_t>(found_[static_cast<size_t>(i)]);
       const size_t lane = at % static_cast<size_t>(group.lanes());

@@ -13,7 +13,7 @@ constexpr int64_t kStepBytes = 4 * kLanes;  // four bytes of each key of a group
 // As far ahead as the codes of 64 dimensions.
 void prefetch_scales(const float* scales) {
   constexpr int64_t kAhead = kPrefetchBytes / (kDepth / 2);
-  _mm_prefetch(reinterpret_cast<const char*>(scales + kAhead), _MM_HINT_T0);
+  _mm_prefetch(reinterpret_cast<const char*>(scales + kAhead), _MM_HINT_T1);
 }
 
 // vpdpbusd multiplies unsigned bytes, halves of codes, with the query's signed ones: a register has

@@ -46,6 +46,12 @@ void score(const KeyBlock& block, const void* packed, float* scores) {
   }
 }
 
+uint32_t score_one_amx(const KeyBlock& block, const void* packed, float* scores) {
+  const uint32_t most = largest<true>(block);
+  score<1>(block, packed, scores);
+  return most;
+}
+
 }  // namespace
 
 ScanTables amx_scan() {
@@ -55,7 +61,7 @@ ScanTables amx_scan() {
   tables.bf16.flushes_denormals = true;
   tables.bf16.pack_one = pack_one_bf16;
   tables.bf16.pack_many = pack_many_bf16;
-  tables.bf16.score_one = score<1>;
+  tables.bf16.score_one = score_one_amx;
   tables.bf16.score_many = score<kQueryLanes>;
   return tables;
 }

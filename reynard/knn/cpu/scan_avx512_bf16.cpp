@@ -6,8 +6,9 @@ namespace reynard::knn::cpu {
 
 namespace {
 
-void score_one_bf16(const KeyBlock& block, const void* packed, float* scores) {
+uint32_t score_one_bf16(const KeyBlock& block, const void* packed, float* scores) {
   const auto* query = static_cast<const uint16_t*>(packed);
+  Largest<true> even_rows, odd_rows;
   for (int64_t i = 0; i < block.size; i += kLanes) {
     Vec sums[kLanes];
 #pragma GCC unroll 16
@@ -15,6 +16,8 @@ void score_one_bf16(const KeyBlock& block, const void* packed, float* scores) {
       const auto* key = static_cast<const uint16_t*>(block.keys) + (i + r) * block.stride;
       __m512 sum = _mm512_setzero_ps();
       for (int64_t d = 0; d < block.depth; d += 2 * kLanes) {
+        prefetch(key + d);
+        (r % 2 == 0 ? even_rows : odd_rows).add(key + d);
         sum = _mm512_dpbf16_ps(
             sum, (__m512bh)_mm512_loadu_si512(key + d), (__m512bh)_mm512_loadu_si512(query + d));
       }
@@ -23,6 +26,7 @@ void score_one_bf16(const KeyBlock& block, const void* packed, float* scores) {
     const Vec products = sums_of_lanes(sums);
     memcpy(scores + i, &products, sizeof(products));
   }
+  return std::max(even_rows.result(), odd_rows.result());
 }
 
 void score_many_bf16(const KeyBlock& block, const void* packed, float* scores) {

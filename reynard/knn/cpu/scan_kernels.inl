@@ -4,42 +4,51 @@
 #include "reynard/knn/cpu/scan_kernels.h"
 #include "reynard/knn/cpu/vectors.inl"
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 namespace reynard::knn::cpu {
 namespace {
 
-// Without their sign the bits of floats are ordered as the numbers are, NaN above all.
-template <class Integers, class Integer>
-inline Integer largest_bits(const KeyBlock& block, Integer magnitude) {
-  constexpr int64_t kStep = sizeof(Integers) / sizeof(Integer);
-  const auto* keys = static_cast<const Integer*>(block.keys);
-  Integers most[2] = {};
+// The largest |k_d| seen, in each lane. Without their sign the bits of floats are ordered as the
+// numbers are, NaN above all.
+template <bool bf16>
+struct Largest {
+  using Integer = std::conditional_t<bf16, int16_t, int32_t>;
+  typedef Integer Integers __attribute__((vector_size(kLanes * 4)));
+
+  void add(const void* keys) {
+    const Integers bits = load<Integers>(keys) & std::numeric_limits<Integer>::max();
+    lanes = bits > lanes ? bits : lanes;
+  }
+  // As the bits of an f32.
+  uint32_t result() const {
+    Integer most = 0;
+    for (size_t i = 0; i < sizeof(Integers) / sizeof(Integer); ++i) most = std::max(most, lanes[i]);
+    return static_cast<uint32_t>(most) << (32 - 8 * sizeof(Integer));
+  }
+
+  Integers lanes = {};
+};
+
+template <bool bf16>
+uint32_t largest(const KeyBlock& block) {
+  using Integer = typename Largest<bf16>::Integer;
+  constexpr int64_t kStep = kLanes * 4 / sizeof(Integer);
+  Largest<bf16> even, odd;
   for (int64_t i = 0; i < block.size; ++i) {
-    const Integer* key = keys + i * block.stride;
+    const Integer* key = static_cast<const Integer*>(block.keys) + i * block.stride;
     for (int64_t d = 0; d < block.depth; d += 2 * kStep) {
-#pragma GCC unroll 2
-      for (int v = 0; v < 2; ++v) {
-        const int64_t at = d + v * kStep;
-        if (at >= block.depth) break;
-        prefetch(key + at);
-        const Integers bits = load<Integers>(key + at) & magnitude;
-        most[v] = bits > most[v] ? bits : most[v];
-      }
+      prefetch(key + d);
+      even.add(key + d);
+      if (d + kStep >= block.depth) break;
+      prefetch(key + d + kStep);
+      odd.add(key + d + kStep);
     }
   }
-  Integer found = 0;
-  for (int i = 0; i < kStep; ++i) {
-    for (const Integers& m : most) found = m[i] > found ? m[i] : found;
-  }
-  return found;
-}
-uint32_t largest_bf16(const KeyBlock& block) {
-  return static_cast<uint32_t>(largest_bits<ShortVec>(block, int16_t{0x7fff})) << 16;
-}
-uint32_t largest_f32(const KeyBlock& block) {
-  return static_cast<uint32_t>(largest_bits<IntVec>(block, INT32_MAX));
+  return std::max(even.result(), odd.result());
 }
 
 // A pair of bf16 in each 32-bit lane is taken apart by a shift and a mask: no lane is shuffled.
@@ -79,9 +88,10 @@ void pack_many_f32(const float* queries, int64_t depth, void* packed) {
 }
 
 template <bool bf16>
-void score_one(const KeyBlock& block, const void* packed, float* scores) {
+uint32_t score_one(const KeyBlock& block, const void* packed, float* scores) {
   using Element = std::conditional_t<bf16, uint16_t, float>;
   const auto* query = static_cast<const float*>(packed);
+  Largest<bf16> even_rows, odd_rows;
   for (int64_t i = 0; i < block.size; i += kLanes) {
     Vec sums[kLanes];
 #pragma GCC unroll 16
@@ -90,11 +100,16 @@ void score_one(const KeyBlock& block, const void* packed, float* scores) {
       Vec first = {}, second = {};
       for (int64_t d = 0; d < block.depth; d += 2 * kLanes) {
         const Vec q0 = load<Vec>(query + d), q1 = load<Vec>(query + d + kLanes);
+        Largest<bf16>& most = r % 2 == 0 ? even_rows : odd_rows;
+        prefetch(key + d);
+        most.add(key + d);
         if constexpr (bf16) {
           const auto pairs = load<IntVec>(key + d);
           first += even(pairs) * q0;
           second += odd(pairs) * q1;
         } else {
+          prefetch(key + d + kLanes);
+          most.add(key + d + kLanes);
           first += load<Vec>(key + d) * q0;
           second += load<Vec>(key + d + kLanes) * q1;
         }
@@ -104,6 +119,7 @@ void score_one(const KeyBlock& block, const void* packed, float* scores) {
     const Vec products = sums_of_lanes(sums);
     memcpy(scores + i, &products, sizeof(products));
   }
+  return std::max(even_rows.result(), odd_rows.result());
 }
 
 // Keys f32.
@@ -170,7 +186,7 @@ int64_t reach_many(const float* scores, int64_t size, const float* thresholds, i
 
 ScanTables make_tables() {
   ScanTables tables;
-  tables.f32 = {.largest = largest_f32,
+  tables.f32 = {.largest = largest<false>,
                 .pack_one = pack_one_f32,
                 .pack_many = pack_many_f32,
                 .score_one = score_one<false>,
@@ -178,7 +194,7 @@ ScanTables make_tables() {
                 .reach_one = reach_one,
                 .reach_many = reach_many};
   tables.bf16 = tables.f32;
-  tables.bf16.largest = largest_bf16;
+  tables.bf16.largest = largest<true>;
   tables.bf16.widen = widen_bf16;
   tables.bf16.pack_one = pack_one_split;
   tables.bf16.score_one = score_one<true>;
