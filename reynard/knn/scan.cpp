@@ -23,6 +23,7 @@ constexpr int64_t kMaxQueries = 256;       // that a task compares with each blo
 constexpr int64_t kFewestShared = 4;       // fewer queries are scored one by one
 constexpr int64_t kFewestTaskKeys = 8192;  // below this a task is not worth its start
 constexpr int64_t kTasksPerWorker = 4;
+constexpr int64_t kPartsPerWorker = 2;  // of the keys, whose best are merged by one thread
 
 // The first key that is not finite, whichever task meets one first.
 class BrokenKey {
@@ -58,7 +59,8 @@ Plan make_plan(const Problem& problem) {
   const int64_t repeat = problem.num_heads() / problem.num_key_heads;
   const int64_t queries = problem.num_queries() * repeat;
   const int64_t lists = problem.batch() * problem.num_key_heads;
-  const int64_t wanted = kTasksPerWorker * tensor::num_workers(std::numeric_limits<int64_t>::max());
+  const int64_t workers = tensor::num_workers(std::numeric_limits<int64_t>::max());
+  const int64_t wanted = kTasksPerWorker * workers;
   // Each range of queries reads all keys: as few ranges as keep the workers busy.
   constexpr int64_t kLanes = cpu::kQueryLanes;
   const int64_t share = (queries * lists + wanted - 1) / wanted;
@@ -70,7 +72,8 @@ Plan make_plan(const Problem& problem) {
     const int64_t most = std::max<int64_t>(1, keys / kFewestTaskKeys);
     for (int64_t head = 0; head < problem.num_key_heads; ++head) {
       for (int64_t first = 0; first < queries; first += size) {
-        const int64_t parts = std::min(most, (wanted + num_ranges - 1) / num_ranges);
+        const int64_t parts =
+            std::min(most, (kPartsPerWorker * workers + num_ranges - 1) / num_ranges);
         plan.ranges.push_back({row, head, first, std::min(size, queries - first), parts});
       }
     }
