@@ -23,7 +23,7 @@ constexpr int64_t kMaxQueries = 256;       // that a task compares with each blo
 constexpr int64_t kFewestShared = 4;       // fewer queries are scored one by one
 constexpr int64_t kFewestTaskKeys = 8192;  // below this a task is not worth its start
 constexpr int64_t kTasksPerWorker = 4;
-constexpr int64_t kPartsPerWorker = 2;  // of the keys, whose best are merged by one thread
+constexpr int64_t kPartsPerWorker = 2;  // of the keys of one range: one thread merges their best
 
 // The first key that is not finite, whichever task meets one first.
 class BrokenKey {
@@ -73,8 +73,9 @@ Plan make_plan(const Problem& problem) {
     for (int64_t head = 0; head < problem.num_key_heads; ++head) {
       for (int64_t first = 0; first < queries; first += size) {
         const int64_t parts =
-            std::min(most, (kPartsPerWorker * workers + num_ranges - 1) / num_ranges);
-        plan.ranges.push_back({row, head, first, std::min(size, queries - first), parts});
+            num_ranges == 1 ? kPartsPerWorker * workers : (wanted + num_ranges - 1) / num_ranges;
+        plan.ranges.push_back(
+            {row, head, first, std::min(size, queries - first), std::min(most, parts)});
       }
     }
   }

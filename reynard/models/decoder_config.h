@@ -129,7 +129,7 @@ struct MemoryConfig {
   double temperature_max = 0;
   // n: logits of layers with a memory of m keys count max(1, ln m / ln n) times, so that the best
   // key keeps its share among more keys than in training (log n scaling, Chiang and Cholak 2022);
-  // not in training itself. 0: once.
+  // not in crossbatch training. 0: once.
   int64_t log_scale_keys = 0;
 
   static void fields(auto& self, auto&& field) {
@@ -157,12 +157,11 @@ struct MemoryConfig {
           "largest factor of qk_norm = \"temperature\" in layers with a memory: keys must move "
           "apart instead; 0: none",
           config::non_negative);
-    field(
-        "log_scale_keys",
-        self.log_scale_keys,
-        "n: logits over a memory of m > n keys are multiplied by ln m / ln n, not in training; as "
-        "many as training showed at once, or 0: never",
-        config::non_negative);
+    field("log_scale_keys",
+          self.log_scale_keys,
+          "n: logits, local ones too, beside a memory of m > n keys are multiplied by ln m / ln n, "
+          "not in crossbatch training; the keys of one training document, say; 0: never",
+          config::non_negative);
   }
 };
 

@@ -110,7 +110,8 @@ constexpr int64_t kLineBytes = 64;
 
 // What is asked for while a block is worked on: the same places of two later blocks. As data that
 // is read once: what other parts of a decoded token need again stays in the second-level cache.
-// Unless (kFar 2) that is where the far one goes first, from which the near one fetches it.
+// With kFar = 2 the far request goes into the second-level cache first, from where the near one
+// fetches it.
 template <class Value, int kFar>
 struct LaterBlocks {
   const Value *near = nullptr, *far = nullptr;

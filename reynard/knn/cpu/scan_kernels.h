@@ -55,8 +55,8 @@ struct ScanKernels {
   // many bytes, and lie at a multiple of 64.
   void (*pack_one)(const float* query, int64_t depth, void* packed) = nullptr;
   void (*pack_many)(const float* queries, int64_t depth, void* packed) = nullptr;
-  // scores (size), or (size, kQueryLanes). For one query returns what `largest` does: memory is
-  // read once, at the pace of the products.
+  // scores (size), or (size, kQueryLanes). For one query returns what `largest` does, so that
+  // memory is read once.
   uint32_t (*score_one)(const KeyBlock& block, const void* packed, float* scores) = nullptr;
   void (*score_many)(const KeyBlock& block, const void* packed, float* scores) = nullptr;
 

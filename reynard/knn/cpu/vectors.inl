@@ -25,7 +25,6 @@ constexpr int kVectors = kQueryLanes / kLanes;  // of a group of queries
 
 typedef float Vec __attribute__((vector_size(kLanes * 4)));
 typedef int32_t IntVec __attribute__((vector_size(kLanes * 4)));
-typedef int16_t ShortVec __attribute__((vector_size(kLanes * 4)));
 
 template <class Register>
 inline Register load(const void* p) {
@@ -71,8 +70,8 @@ inline Register sums_of_lanes(Register (&rows)[kLanes]) {
   return rows[0];
 }
 
-// Keys far ahead, into the second-level cache (Zen 4 has few lines on their way to the first): each
-// line is asked for once, as the scan of one query is bound by main memory.
+// Keys far ahead, into the second-level cache (Zen 4 has few lines on their way to the first): the
+// scan of one query is bound by main memory.
 constexpr int64_t kPrefetchBytes = 4096;
 inline void prefetch(const void* p) {
   _mm_prefetch(static_cast<const char*>(p) + kPrefetchBytes, _MM_HINT_T1);

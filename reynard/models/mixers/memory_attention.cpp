@@ -142,7 +142,7 @@ AttentionView MemoryAttentionMixer::view(const Inputs& in, const Ragged& ragged)
   // Gates that end with the context are no sums over all tokens: only the context is shown.
   const bool gates_stop = in.p.log_gate.defined() && !decays();
   if (!has_memory_ || gates_stop || !ragged.states.empty() || ragged.crossbatch) return view;
-  view.q = in.p.q.clone();
+  if (memory_.log_scale_keys > 0) view.q = in.p.q.clone();
   view.k = in.memory_k.clone();
   const at::Tensor first = at::empty({in.p.q.size(0)}, at::kInt);
   for (size_t w = 0; w < ragged.windows.size(); ++w) {
@@ -151,7 +151,9 @@ AttentionView MemoryAttentionMixer::view(const Inputs& in, const Ragged& ragged)
     const int64_t oldest =
         oldest_kept(ragged.bounds[window.sequence], window.begin, memory_.capacity);
     first.narrow(0, window.begin, size).fill_(oldest);
-    view.q.narrow(0, window.begin, size).mul_(logit_factor(window.begin - oldest));
+    if (const double factor = logit_factor(window.begin - oldest); factor != 1) {
+      view.q.narrow(0, window.begin, size).mul_(factor);
+    }
     const bool last =
         w + 1 == ragged.windows.size() || ragged.windows[w + 1].sequence != window.sequence;
     if (last) view.k.narrow(0, window.begin, size).copy_(in.p.k.narrow(0, window.begin, size));

@@ -75,7 +75,8 @@ class MemoryAttentionMixer : public Mixer {
   bool selects(const KeyPart& memory) const {
     return memory_.top_k > 0 && memory_.top_k < memory.k.size(1);
   }
-  // What logits over a memory of this many keys are multiplied by (memory.log_scale_keys).
+  // What logits, local ones too, beside so many memory keys are multiplied by
+  // (memory.log_scale_keys). An observer is not shown it where there are states.
   double logit_factor(int64_t memory_keys) const;
   // Local and memory attention as one -> (B, Tq, H, D).
   at::Tensor merged(const attention::AttentionOutput& local,

@@ -21,6 +21,7 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/randperm.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -239,14 +240,21 @@ TEST_P(Exactness, SameForAnyNumberOfThreads) {
   }
 }
 
+// One query finds it while it is scored, many before.
 TEST_P(Exactness, NamesTheFirstBrokenKey) {
-  at::Tensor keys = at::randn({30000, 24}).to(at::kBFloat16);
-  keys[29000][3] = std::numeric_limits<float>::infinity();
-  keys[20011][23] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_SAYS(error_of([&] {
-                knn::search(at::randn({40, 24}), keys, 3);
-              }),
-              "key 20011 of row 0, head 0 holds NaN");
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
+    for (const int64_t broken : {20010, 20011, 28999}) {
+      at::Tensor keys = at::randn({29001, 24}).to(dtype);
+      keys[29000][3] = std::numeric_limits<float>::infinity();
+      keys[broken][23] = -std::numeric_limits<float>::quiet_NaN();
+      for (const int64_t queries : {1, 2, 40}) {
+        EXPECT_SAYS(error_of([&] {
+                      knn::search(at::randn({queries, 24}), keys, 3);
+                    }),
+                    fmt::format("key {} of row 0, head 0 holds NaN", broken));
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths,
