@@ -1,7 +1,8 @@
-// One block of threads per processor takes key blocks from a list; two warpgroups own 64 keys each
-// and walk over steps of queries. Scores are transposed, S^T = K Q^T, so that P^T and dS^T in
-// registers are the left operands of dV += P^T dO and dK += dS^T Q. Each warpgroup multiplies its
-// part of dQ = dS K from shared memory, one step later: nobody waits for the other's dS.
+// One block of threads per processor takes key blocks from a list; three warpgroups (two above 64
+// dimensions) own 64 keys each and walk over steps of queries. Scores are transposed, S^T = K Q^T,
+// so that P^T and dS^T in registers are the left operands of dV += P^T dO and dK += dS^T Q.
+// dQ = dS K comes from shared memory, one step later: nobody waits for another's dS. Three
+// warpgroups multiply it by turns, two half of its dimensions each.
 //
 // A step's dQ is the sum of parts of many key blocks. They are added in global memory by the copy
 // engine in a fixed order, that in which key blocks are taken (backward_producer.cuh): a counter
@@ -33,7 +34,7 @@ using bwd::Params;
 using bwd::Shared;
 
 template <class C>
-__global__ void __launch_bounds__(bwd::kThreads, 1)
+__global__ void __launch_bounds__(C::kThreads, 1)
     backward_kernel(const __grid_constant__ Params p) {
   extern __shared__ char raw[];
   auto& s = aligned_shared<Shared<C>>(raw);
@@ -42,14 +43,14 @@ __global__ void __launch_bounds__(bwd::kThreads, 1)
   __syncthreads();
   tensor::wait_for_kernel_before();
   if (warpgroup == 0) {
-    shrink_registers<bwd::kProducerRegisters>();
+    shrink_registers<C::kProducerRegisters>();
     if (threadIdx.x == 0) {
       bwd::Producer<C>(p, s).run();
-    } else if (threadIdx.x / 32 >= 1 && threadIdx.x / 32 <= bwd::kConsumers) {
+    } else if (threadIdx.x / 32 >= 1 && threadIdx.x / 32 <= bwd::kSlots) {
       bwd::deliver(p, s, threadIdx.x / 32 - 1);
     }
   } else {
-    grow_registers<bwd::kConsumerRegisters>();
+    grow_registers<C::kConsumerRegisters>();
     bwd::Consumer<C>(p, s, warpgroup - 1).run();
   }
 }
@@ -113,16 +114,15 @@ template <class C, class Out>
 __global__ void __launch_bounds__(kWarpgroup) dq_kernel(const Params p) {
   tensor::wait_for_kernel_before();
   const Problem& problem = p.task.problem;
-  const int64_t step = blockIdx.x / bwd::kPieces;
-  const int piece = blockIdx.x % bwd::kPieces;  // a tile, or a half of the dimensions
+  const int64_t step = blockIdx.x / C::kHalves;
   const auto m = static_cast<int>(step % p.num_steps);
   const int64_t head = step / p.num_steps;
   const Patch patch = {.to = p.task.dq,
                        .b = head / problem.H,
                        .head = head % problem.H,
-                       .first_row = m * C::kQueries + piece / C::kHalves * kQueriesPerTile,
+                       .first_row = m * kQueriesPerTile,
                        .num_rows = problem.Tq,
-                       .first_dim = piece % C::kHalves * 64,
+                       .first_dim = static_cast<int>(blockIdx.x % C::kHalves) * 64,
                        .num_dims = problem.D,
                        .factor = problem.scale};
   const BlockRange blocks = p.plan.keys[step].blocks;
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kWarpgroup) group_kernel(const Params p) {
   const Patch patch = {.to = is_dv ? p.task.dv : p.task.dk,
                        .b = pair / problem.G,
                        .head = pair % problem.G,
-                       .first_row = n * kKeysPerBlock + warpgroup * bwd::kOwnKeys,
+                       .first_row = n * C::kKeys + warpgroup * kOwnKeys,
                        .num_rows = problem.Tk,
                        .first_dim = piece % C::kHalves * 64,
                        .num_dims = problem.D,
@@ -163,54 +163,53 @@ __global__ void __launch_bounds__(kWarpgroup) group_kernel(const Params p) {
   });
 }
 
-int queries_per_step(int D) {
-  return D <= 64 ? Config<64, __half>::kQueries : Config<128, __half>::kQueries;
-}
-
 // Where the arrays of a call lie in its scratch.
 struct Layout {
   int64_t records = 0, keys = 0, tiles = 0, turns = 0, costs = 0, next_task = 0, order = 0;
   int64_t dq_sums = 0, head_sums = 0, total = 0;
 
-  explicit Layout(const Problem& p) {
+  Layout(const Problem& p, int consumers, int halves) {
     const auto padded = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
-    const int64_t heads = int64_t{p.B} * p.H, key_blocks = heads * div_up(p.Tk, kKeysPerBlock);
-    const int step = queries_per_step(p.D);
-    const int64_t num_steps = heads * div_up(p.Tq, step), parts = num_steps * bwd::kPieces;
-    records = p.key_sums ? padded(key_blocks * sizeof(BiasRecord)) : 0;
-    keys = records + padded(num_steps * (step / kQueriesPerTile) * sizeof(QueryRecord));
+    const int64_t heads = int64_t{p.B} * p.H;
+    const int64_t key_blocks = heads * div_up(p.Tk, consumers * kOwnKeys);
+    const int64_t num_steps = heads * div_up(p.Tq, kQueriesPerTile), parts = num_steps * halves;
+    constexpr int64_t kPartBytes = bwd::kPartFloats * sizeof(float);
+    records = padded(key_blocks * consumers * sizeof(KeyRecord));
+    keys = records + padded(num_steps * sizeof(QueryRecord));
     tiles = keys + padded(num_steps * sizeof(TileKeys));
     turns = tiles + padded(key_blocks * sizeof(TileRange));
     costs = turns + padded(parts * sizeof(int));
     next_task = costs + padded(heads * sizeof(int));
     order = next_task + 256;
     dq_sums = order + padded(heads * sizeof(int));
-    head_sums = dq_sums + parts * bwd::kPartFloats * static_cast<int64_t>(sizeof(float));
+    head_sums = dq_sums + parts * kPartBytes;
     total = head_sums;
-    if (p.H == p.G) return;
-    const int64_t head_parts =
-        p.D <= 64 ? Config<64, __half>::kHeadParts : Config<128, __half>::kHeadParts;
-    total += key_blocks * head_parts * bwd::kPartFloats * static_cast<int64_t>(sizeof(float));
+    if (p.H > p.G) total += key_blocks * consumers * 2 * halves * kPartBytes;
   }
 };
 
 template <class C>
+int64_t scratch_bytes(const Problem& problem) {
+  return Layout(problem, C::kConsumers, C::kHalves).total;
+}
+
+template <class C>
 void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStream_t stream) {
   const Problem& problem = task.problem;
-  const Layout layout(problem);
+  const Layout layout(problem, C::kConsumers, C::kHalves);
   const auto queries = [&](const Operand& x) {
     return tensor_map(x, problem.B, problem.Tq, problem.H, problem.D, kQueriesPerTile);
   };
   const auto keys = [&](const Operand& x) {
-    return tensor_map(x, problem.B, problem.Tk, problem.G, problem.D, kKeysPerBlock);
+    return tensor_map(x, problem.B, problem.Tk, problem.G, problem.D, C::kKeys);
   };
   Params p;
   p.q = queries(problem.q), p.dout = queries(task.dout);
   p.k = keys(problem.k), p.v = keys(problem.v);
   p.task = task;
-  auto* biases = reinterpret_cast<BiasRecord*>(scratch);
+  auto* biases = reinterpret_cast<KeyRecord*>(scratch);
   auto* records = reinterpret_cast<QueryRecord*>(scratch + layout.records);
-  p.biases = problem.key_sums ? biases : nullptr;
+  p.biases = biases;
   p.records = records;
   p.plan = {reinterpret_cast<TileKeys*>(scratch + layout.keys),
             reinterpret_cast<TileRange*>(scratch + layout.tiles),
@@ -221,23 +220,19 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   p.dq_sums = reinterpret_cast<float*>(scratch + layout.dq_sums);
   const bool grouped = problem.H > problem.G;
   p.head_sums = grouped ? reinterpret_cast<float*>(scratch + layout.head_sums) : nullptr;
-  p.num_steps = div_up(problem.Tq, C::kQueries);
-  p.num_key_blocks = div_up(problem.Tk, kKeysPerBlock);
+  p.num_steps = div_up(problem.Tq, kQueriesPerTile);
+  p.num_key_blocks = div_up(problem.Tk, C::kKeys);
   p.num_tasks = problem.B * problem.H * p.num_key_blocks;
   cudaMemsetAsync(p.turns, 0, layout.next_task - layout.turns, stream);  // and costs
-  prepare_backward({.task = task,
-                    .rows = C::kQueries,
-                    .plan = p.plan,
-                    .biases = problem.key_sums ? biases : nullptr,
-                    .records = records,
-                    .num_tiles = p.num_steps * C::kTiles},
-                   stream);
+  prepare_backward(
+      {.task = task, .block_keys = C::kKeys, .plan = p.plan, .biases = biases, .records = records},
+      stream);
   constexpr int kBytes = sizeof(Shared<C>) + kAlignment;
   cudaFuncSetAttribute(backward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const int blocks = min(num_processors, p.num_tasks);
-  tensor::launch_early(backward_kernel<C>, blocks, bwd::kThreads, kBytes, stream, p);
+  tensor::launch_early(backward_kernel<C>, blocks, C::kThreads, kBytes, stream, p);
   REYNARD_CHECK_LAUNCH();
-  const unsigned parts = problem.B * problem.H * p.num_steps * bwd::kPieces;
+  const unsigned parts = problem.B * problem.H * p.num_steps * C::kHalves;
   const auto write_dq =
       task.dq.element == Element::kFloat ? &dq_kernel<C, float> : &dq_kernel<C, typename C::Scalar>;
   tensor::launch_early(write_dq, parts, kWarpgroup, 0, stream, p);
@@ -258,7 +253,8 @@ bool takes_backward(const BackwardTask& task) {
 }
 
 int64_t backward_scratch_bytes(const Problem& problem) {
-  return Layout(problem).total;
+  return problem.D <= 64 ? scratch_bytes<Config<64, __half>>(problem)
+                         : scratch_bytes<Config<128, __half>>(problem);
 }
 
 void backward(const BackwardTask& task, void* scratch, int num_processors, cudaStream_t stream) {

@@ -1,5 +1,5 @@
 #pragma once
-// The delivering side of the backward kernel: a warp for each warpgroup adds parts of dQ to global
+// The delivering side of the backward kernel: a warp for each slot adds parts of dQ to global
 // memory, each in its turn.
 
 #include "reynard/attention/cuda/sm90/backward_config.cuh"
@@ -46,35 +46,39 @@ struct Announcement {
   }
 };
 
-__device__ __forceinline__ void add_query_sums(
-    const Params& p, const SplitSum* sums, int64_t head, int first_query, int lane) {
+__device__ __forceinline__ void add_query_sums(const Params& p,
+                                               const SplitSum (&sums)[kSumParts][kQueriesPerTile],
+                                               int64_t head,
+                                               int first_query,
+                                               int lane) {
   const int Tq = p.task.problem.Tq;
 #pragma unroll
   for (int i = lane; i < kQueriesPerTile; i += 32) {
     if (first_query + i >= Tq) continue;
-    const double sum = static_cast<double>(sums[i].high) + sums[i].low;
+    double sum = 0;
+#pragma unroll
+    for (const auto& part : sums) sum += static_cast<double>(part[i].high) + part[i].low;
     atomicAdd(p.task.dquery_sums + head * Tq + first_query + i, sum);
   }
 }
 
-// The parts of one warpgroup.
+// The parts that pass through one slot: of every second step, or of half of the dimensions.
 template <class C>
-__device__ void deliver(const Params& p, Shared<C>& s, int from) {
-  const int lane = threadIdx.x % 32;
-  const uint32_t full = shared_address(&s.dq_full[from]);
-  // One part of each query brings its sums.
-  const bool brings_sums = p.task.dquery_sums && (C::kTiles == kConsumers || from == 0);
-  Announcement announcement;  // of lane 0
+__device__ void deliver(const Params& p, Shared<C>& s, int slot) {
+  const int lane = threadIdx.x % 32, half = C::kTakesTurns ? 0 : slot;
+  const uint32_t full = shared_address(&s.dq_full[slot]);
+  const bool brings_sums = p.task.dquery_sums && half == 0;  // one part of each query does
+  Announcement announcement;                                 // of lane 0
   for (uint32_t parity = 0;; parity ^= 1) {
     if (lane == 0 && !is_over(full, parity)) announcement.publish<0>();
     wait(full, parity);
-    const Delivery part = s.deliveries[from];
+    const Delivery part = s.deliveries[slot];
     if (part.stop) {
       if (lane == 0) announcement.publish<0>();
       return;
     }
-    const int64_t head = int64_t{part.b} * p.task.problem.H + part.h;
-    const int64_t index = (head * p.num_steps + part.m) * kConsumers + from;
+    const int64_t head = int64_t{part.from.b} * p.task.problem.H + part.from.h;
+    const int64_t index = (head * p.num_steps + part.m) * C::kHalves + half;
     int* const turn = p.turns + index;
     if (lane == 0) {
       if (load_acquire(turn) != part.turn) {
@@ -83,7 +87,7 @@ __device__ void deliver(const Params& p, Shared<C>& s, int from) {
         }
       }
       float* sums = p.dq_sums + index * kPartFloats;
-      const uint32_t own = shared_address(s.dq[from]);
+      const uint32_t own = shared_address(s.dq[slot]);
       if (part.turn == 0) {
         store_floats(sums, own, kPartFloats * 4);
       } else {
@@ -94,13 +98,12 @@ __device__ void deliver(const Params& p, Shared<C>& s, int from) {
     }
     __syncwarp();
     if (brings_sums) {
-      const int first_query = part.m * C::kQueries + from * kQueriesPerTile;
-      add_query_sums(p, s.dq_sums[from], head, first_query, lane);
+      add_query_sums(p, s.dq_sums[slot], head, part.m * kQueriesPerTile, lane);
     }
     __syncwarp();
     if (lane == 0) {
       wait_stores_read();
-      arrive(shared_address(&s.dq_empty[from]));
+      arrive(shared_address(&s.dq_empty[slot]));
       announcement = {turn, part.turn + 1};
     }
   }

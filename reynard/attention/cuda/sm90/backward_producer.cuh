@@ -32,7 +32,7 @@ class Producer {
       take(task);
       walk(parity);
     }
-    push({.stop = true});
+    push_empty({.stop = true});
   }
 
  private:
@@ -63,10 +63,14 @@ class Producer {
     const int g = h_ / (p_.task.problem.H / p_.task.problem.G);
     wait(shared_address(&s_.keys_empty), parity);
     const uint32_t full = shared_address(&s_.keys_full);
-    arrive_expecting(full, 2 * C::kKeyBytes);
+    s_.task = {b_, h_, n_};
+    constexpr uint32_t kBiasBytes = C::kConsumers * sizeof(KeyRecord);
+    arrive_expecting(full, 2 * C::kKeyBytes + kBiasBytes);
+    const int64_t block = (int64_t{b_} * p_.task.problem.H + h_) * p_.num_key_blocks + n_;
+    load_bytes(shared_address(s_.biases), p_.biases + block * C::kConsumers, kBiasBytes, full);
     for (int half = 0; half < C::kHalves; ++half) {
-      const TilePosition at = {half * 64, n_ * kKeysPerBlock, g, b_};
-      const uint32_t offset = half * kKeysPerBlock * kRowBytes;
+      const TilePosition at = {half * 64, n_ * C::kKeys, g, b_};
+      const uint32_t offset = half * C::kKeys * kRowBytes;
       load_tile(shared_address(s_.keys) + offset, p_.k, at, full);
       load_tile(shared_address(s_.values) + offset, p_.v, at, full);
     }
@@ -77,55 +81,64 @@ class Producer {
   __device__ void walk(uint32_t keys_parity) {
     const int64_t head = int64_t{b_} * p_.task.problem.H + h_;
     const TileRange tiles = p_.plan.tiles[head * p_.num_key_blocks + n_];
-    const TileKeys* keys = p_.plan.keys + head * p_.num_steps;
-    Step step = {.b = b_, .h = h_, .n = n_, .first_of_task = true};
     if (tiles.last < 0) {
-      step.last_of_task = true;
-      push(step);
+      push_empty({});
       load_keys(keys_parity);
+      return;
     }
+    const TileKeys* keys = p_.plan.keys + head * p_.num_steps;
+    const QueryRecord* records = p_.records + head * p_.num_steps;
+    TileKeys next = keys[tiles.first];
+    bool is_first = true;
     for (int m = tiles.first; m <= tiles.last; ++m) {
-      const auto [blocks, start, full_begin, full_end] = keys[m];
-      if (n_ < blocks.first || n_ > blocks.last) continue;
-      step.m = m, step.turn = turn_among(blocks), step.has_queries = true;
-      step.start = start, step.full_begin = full_begin, step.full_end = full_end;
-      step.last_of_task = m == tiles.last;
-      push(step);
-      if (step.first_of_task) load_keys(keys_parity);
-      step.first_of_task = false;
+      const TileKeys own = next;
+      if (m < tiles.last) next = keys[m + 1];  // while the place of the step is waited for
+      if (n_ < own.blocks.first || n_ > own.blocks.last) continue;
+      Step step = {.has_queries = true,
+                   .last_of_task = m == tiles.last,
+                   .m = m,
+                   .turn = turn_among(own.blocks),
+                   .start = own.start};
+#pragma unroll
+      for (int i = 0; i < C::kConsumers; ++i) step.sights[i] = sight_of(own, i);
+      push(step, records + m);
+      if (is_first) load_keys(keys_parity);
+      is_first = false;
     }
   }
 
-  __device__ void push(const Step& step) {
+  __device__ Sight sight_of(const TileKeys& keys, int warpgroup) const {
+    const int first = n_ * C::kKeys + warpgroup * kOwnKeys, end = first + kOwnKeys;
+    if (first >= keys.full_begin && end <= keys.full_end) return Sight::kAll;
+    return first < keys.end && end > keys.begin ? Sight::kSome : Sight::kNone;
+  }
+
+  // The copy engine begins before the step is described.
+  __device__ void push(const Step& step, const QueryRecord* record) {
     const uint32_t full = shared_address(&s_.stage_full[stage_.index]);
     wait(shared_address(&s_.stage_empty[stage_.index]), stage_.parity ^ 1);
-    s_.steps[stage_.index] = step;
-    if (step.has_queries) {
-      constexpr int kRecordBytes = C::kTiles * sizeof(QueryRecord);
-      arrive_expecting(full, 2 * kPieces * kPieceBytes + kRecordBytes);
-      for (int piece = 0; piece < kPieces; ++piece) {  // tiles, or halves of the dimensions
-        const int tile = piece / C::kHalves, half = piece % C::kHalves;
-        const TilePosition at = {
-            half * 64, step.m * C::kQueries + tile * kQueriesPerTile, step.h, step.b};
-        const uint32_t offset = piece * kPieceBytes;
-        load_tile(shared_address(s_.queries[stage_.index]) + offset, p_.q, at, full);
-        load_tile(shared_address(s_.douts[stage_.index]) + offset, p_.dout, at, full);
-      }
-      const int64_t head = int64_t{step.b} * p_.task.problem.H + step.h;
-      load_bytes(shared_address(s_.records[stage_.index]),
-                 p_.records + (head * p_.num_steps + step.m) * C::kTiles,
-                 kRecordBytes,
-                 full);
-    } else {
-      arrive(full);
+    for (int half = 0; half < C::kHalves; ++half) {
+      const TilePosition at = {half * 64, step.m * kQueriesPerTile, h_, b_};
+      const uint32_t offset = half * kPieceBytes;
+      load_tile(shared_address(s_.queries[stage_.index]) + offset, p_.q, at, full);
+      load_tile(shared_address(s_.douts[stage_.index]) + offset, p_.dout, at, full);
     }
+    load_bytes(shared_address(&s_.records[stage_.index]), record, sizeof(QueryRecord), full);
+    s_.steps[stage_.index] = step;
+    arrive_expecting(full, 2 * C::kHalves * kPieceBytes + sizeof(QueryRecord));
+    stage_.next();
+  }
+  __device__ void push_empty(const Step& step) {
+    wait(shared_address(&s_.stage_empty[stage_.index]), stage_.parity ^ 1);
+    s_.steps[stage_.index] = step;
+    arrive(shared_address(&s_.stage_full[stage_.index]));
     stage_.next();
   }
 
   const Params& p_;
   Shared<C>& s_;
   const int num_pairs_, group_blocks_;
-  Stage<kStages> stage_;
+  Stage<C::kStages> stage_;
   int b_ = 0, h_ = 0, n_ = 0, group_begin_ = 0;
 };
 

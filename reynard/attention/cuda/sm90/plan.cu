@@ -16,16 +16,21 @@ constexpr int kHeadsPerSection = 8;
 constexpr int kPlanThreads = 512;
 constexpr int kMostCosts = 8192;  // longer ranges share the last bin
 
-// value as {high, middle, low, 1, 1, 1, 0, 0}, or with the ones first.
-__device__ uint4 split_number(float value, bool ones_first) {
+// Where the numbers that meet ones stand, and which ones there are.
+enum class Split { kOnesLast, kOnesFirst, kNoOnes };
+
+// value as {high, middle, low, 1, 1, 1, 0, 0}, {1, 1, 1, high, middle, low, 0, 0} or with zeros
+// first.
+__device__ uint4 split_number(float value, Split form) {
   const auto bits = [](__nv_bfloat16 x) { return static_cast<uint32_t>(__bfloat16_as_ushort(x)); };
   const __nv_bfloat16 high = __float2bfloat16_rn(value);
   const float rest = value - __bfloat162float(high);
   const __nv_bfloat16 middle = __float2bfloat16_rn(rest);
   const __nv_bfloat16 low = __float2bfloat16_rn(rest - __bfloat162float(middle));
   constexpr uint32_t kOne = 0x3F80;
-  if (ones_first) {
-    return {kOne | kOne << 16, kOne | bits(high) << 16, bits(middle) | bits(low) << 16, 0};
+  const uint32_t first = form == Split::kOnesFirst ? kOne : 0;
+  if (form != Split::kOnesLast) {
+    return {first | first << 16, first | bits(high) << 16, bits(middle) | bits(low) << 16, 0};
   }
   return {bits(high) | bits(middle) << 16, bits(low) | kOne << 16, kOne | kOne << 16, 0};
 }
@@ -54,7 +59,7 @@ __device__ void make_record(
   for (int i = 0; i < kKeysPerBlock / 32; ++i) {
     const int key = 32 * i + lane;
     const auto bias = static_cast<float>((last - own[i]) * factor);
-    reinterpret_cast<uint4*>(record.keys)[key] = split_number(bias, false);
+    reinterpret_cast<uint4*>(record.keys)[key] = split_number(bias, Split::kOnesLast);
     const SplitSum sum = split_sum(own[i]);
     record.sums[key] = sum;
     if (query_sums && first + key < padded) query_sums[head * padded + first + key] = sum;
@@ -62,6 +67,30 @@ __device__ void make_record(
   if (!query_sums || n + 1 < num_blocks) return;
   for (int i = first + kKeysPerBlock + lane; i < padded; i += 32) {
     query_sums[head * padded + i] = split_sum(last);
+  }
+}
+
+// A warp makes the index-th record of 64 keys, of `num_records` that a head has.
+__device__ void make_key_record(const Problem& p,
+                                KeyRecord* records,
+                                int64_t index,
+                                int num_records) {
+  if (index >= int64_t{p.B} * p.H * num_records) return;
+  const int lane = threadIdx.x % 32;
+  const int first = static_cast<int>(index % num_records) * kOwnKeys;
+  const auto sum_of = [&](int key) {
+    return p.key_sums ? p.key_sums[index / num_records * p.Tk + min(key, p.Tk - 1)] : 0;
+  };
+  const double last = sum_of(first + kOwnKeys - 1), factor = 0.5 / p.scale;
+  KeyRecord& record = records[index];
+#pragma unroll
+  for (int key = lane; key < kOwnKeys; key += 32) {
+    const auto bias = static_cast<float>((last - sum_of(first + key)) * factor);
+    reinterpret_cast<uint4*>(record.keys)[key] = split_number(bias, Split::kOnesLast);
+  }
+  if (lane == 0) {
+    record.last = split_sum(last);
+    record.padding[0] = record.padding[1] = 0;
   }
 }
 
@@ -73,39 +102,43 @@ constexpr int kTilesPerBlock = kPlanThreads / kQueriesPerTile;
 // scores begin with 0.
 __device__ void make_query_record(const BackwardPreparation& to, int64_t index) {
   const Problem& p = to.task.problem;
-  if (index >= int64_t{p.B} * p.H * to.num_tiles) return;
-  const int64_t row = index / to.num_tiles * p.Tq;
+  const int num_tiles = div_up(p.Tq, kQueriesPerTile);
+  if (index >= int64_t{p.B} * p.H * num_tiles) return;
+  const int64_t row = index / num_tiles * p.Tq;
   const int thread = static_cast<int>(threadIdx.x) % kQueriesPerTile;
-  const int first = static_cast<int>(index % to.num_tiles) * kQueriesPerTile, i = first + thread;
+  const int first = static_cast<int>(index % num_tiles) * kQueriesPerTile, i = first + thread;
   const auto sum_of = [&](int query) { return p.query_sums ? p.query_sums[row + query] : 0; };
   const double reference = sum_of(min(first, p.Tq - 1));
   float logit = 0, delta = 0;
   if (i < p.Tq) {
     const float lse = to.task.lse[row + i];
     // A row that sees nothing is hidden in every tile.
-    if (lse != -INFINITY) logit = static_cast<float>((sum_of(i) - reference - lse) / p.scale);
-    delta = static_cast<float>(-to.task.delta[row + i]);
+    if (lse != -INFINITY) logit = static_cast<float>((sum_of(i) - reference - lse) * 0.5 / p.scale);
+    delta = static_cast<float>(-0.5 * to.task.delta[row + i]);
     if (to.task.dquery_sums) to.task.dquery_sums[row + i] = 0;
   }
   QueryRecord& record = to.records[index];
-  reinterpret_cast<uint4*>(record.logits)[thread] = split_number(logit, true);
-  reinterpret_cast<uint4*>(record.deltas)[thread] = split_number(delta, false);
+  reinterpret_cast<uint4*>(record.logits)[thread] = split_number(logit, Split::kOnesFirst);
+  reinterpret_cast<uint4*>(record.deltas)[thread] = split_number(delta, Split::kNoOnes);
   if (thread == 0) {
     record.first = split_sum(reference);
     record.padding[0] = record.padding[1] = 0;
   }
 }
 
-// Key blocks that any of the rows [first, end) sees. Starts need not be monotone over blocks of 128
+// Keys that any of the rows [first, end) sees. Starts need not be monotone over blocks of 128
 // queries, so each group of 64 is asked.
-__device__ BlockRange range_of(const Problem& p, int b, int h, int first, int end) {
+__device__ KeyRange keys_of(const Problem& p, int b, int h, int first, int end) {
   int begin = p.Tk;
   for (int row = first; row < end; row += 64) {
     begin = min(begin, keys_of_query(p, b, h, row).begin);
   }
-  const int last = keys_of_query(p, b, h, end - 1).end - 1;
-  if (last < begin) return {};
-  return {begin / kKeysPerBlock, last / kKeysPerBlock};
+  return {begin, keys_of_query(p, b, h, end - 1).end};
+}
+
+__device__ BlockRange blocks_of(const KeyRange& keys, int block_keys) {
+  if (keys.empty()) return {};
+  return {keys.begin / block_keys, (keys.end - 1) / block_keys};
 }
 
 // Whether every query is a key, and its sum that of the key.
@@ -129,7 +162,8 @@ __device__ void plan_section(const Problem& p, int rows, const Plan& plan) {
   __syncthreads();
   for (int task = first_task + threadIdx.x; task < end_task; task += kPlanThreads) {
     const int head = task / num_blocks, first = task % num_blocks * rows;
-    const BlockRange range = range_of(p, head / p.H, head % p.H, first, min(first + rows, p.Tq));
+    const KeyRange keys = keys_of(p, head / p.H, head % p.H, first, min(first + rows, p.Tq));
+    const BlockRange range = blocks_of(keys, kKeysPerBlock);
     plan.ranges[task] = range;
     atomicAdd(&places[bin_of(range)], 1);
   }
@@ -182,14 +216,17 @@ __global__ void __launch_bounds__(kPlanThreads)
 }
 
 // The task-th tile of queries of all heads.
-__device__ void plan_tile(const Problem& p, int rows, const KeyPlan& plan, int task) {
-  const int num_tiles = div_up(p.Tq, rows);
+__device__ void plan_tile(const Problem& p, int block_keys, const KeyPlan& plan, int task) {
+  const int num_tiles = div_up(p.Tq, kQueriesPerTile);
   if (task == 0) *plan.next_task = 0;
   if (task >= p.B * p.H * num_tiles) return;
-  const int head = task / num_tiles, first = task % num_tiles * rows;
-  const int b = head / p.H, h = head % p.H, end = first + rows;
-  TileKeys keys = {.blocks = range_of(p, b, h, first, min(end, p.Tq)),
-                   .start = start_of(p, head, first)};
+  const int head = task / num_tiles, first = task % num_tiles * kQueriesPerTile;
+  const int b = head / p.H, h = head % p.H, end = first + kQueriesPerTile;
+  const KeyRange seen = keys_of(p, b, h, first, min(end, p.Tq));
+  TileKeys keys = {.blocks = blocks_of(seen, block_keys),
+                   .start = start_of(p, head, first),
+                   .begin = seen.begin,
+                   .end = seen.end};
   if (end <= p.Tq) {
     keys.full_begin = keys_of_query(p, b, h, end - 1).begin;
     keys.full_end = keys_of_query(p, b, h, first).end;
@@ -198,21 +235,28 @@ __device__ void plan_tile(const Problem& p, int rows, const KeyPlan& plan, int t
   atomicAdd(plan.costs + head, keys.blocks.last - keys.blocks.first + 1);
 }
 
-// Blocks of threads for tiles of queries, then for their records, then for those of key blocks.
+// Whole key blocks.
+__host__ __device__ int key_records_of_head(const Problem& p, int block_keys) {
+  return div_up(p.Tk, block_keys) * (block_keys / kOwnKeys);
+}
+
+// Blocks of threads for tiles of queries, then for their records, then for those of keys.
 __global__ void __launch_bounds__(kPlanThreads)
     backward_plan_kernel(const BackwardPreparation to, int tile_blocks, int query_blocks) {
   tensor::let_next_kernel_start();
   const Problem& p = to.task.problem;
   int64_t block = blockIdx.x;
   if (block < tile_blocks) {
-    return plan_tile(p, to.rows, to.plan, static_cast<int>(block) * kPlanThreads + threadIdx.x);
+    const int task = static_cast<int>(block) * kPlanThreads + threadIdx.x;
+    return plan_tile(p, to.block_keys, to.plan, task);
   }
   block -= tile_blocks;
   if (block < query_blocks) {
     return make_query_record(to, block * kTilesPerBlock + threadIdx.x / kQueriesPerTile);
   }
   block -= query_blocks;
-  make_record(p, to.biases, block * kRecordsPerBlock + threadIdx.x / 32, nullptr, 0);
+  const int64_t index = block * kRecordsPerBlock + threadIdx.x / 32;
+  make_key_record(p, to.biases, index, key_records_of_head(p, to.block_keys));
 }
 
 // Where a pair stands among all: by falling powers of two of the cost, so that heads that are
@@ -232,10 +276,10 @@ __device__ int place_of(const int* costs, int num_pairs, int pair) {
 // One warp per key block of a head: the first and the last tile that read it. One thread per pair:
 // its place in the order.
 __global__ void __launch_bounds__(kPlanThreads)
-    key_tiles_kernel(const Problem p, int rows, const KeyPlan plan) {
+    key_tiles_kernel(const Problem p, int block_keys, const KeyPlan plan) {
   tensor::let_next_kernel_start();
   tensor::wait_for_kernel_before();
-  const int num_tiles = div_up(p.Tq, rows), num_blocks = div_up(p.Tk, kKeysPerBlock);
+  const int num_tiles = div_up(p.Tq, kQueriesPerTile), num_blocks = div_up(p.Tk, block_keys);
   const int thread = blockIdx.x * kPlanThreads + threadIdx.x, num_pairs = p.B * p.H;
   if (thread < num_pairs) plan.order[place_of(plan.costs, num_pairs, thread)] = thread;
   const int warp = thread / 32, lane = thread % 32;
@@ -258,24 +302,24 @@ __global__ void __launch_bounds__(kPlanThreads)
 
 void prepare_backward(const BackwardPreparation& to, cudaStream_t stream) {
   const Problem& p = to.task.problem;
-  const int64_t heads = int64_t{p.B} * p.H, key_blocks = div_up(p.Tk, kKeysPerBlock);
+  const int64_t heads = int64_t{p.B} * p.H, tiles = heads * div_up(p.Tq, kQueriesPerTile);
   const auto blocks_for = [](int64_t count, int of_a_block) {
     return static_cast<int>((count + of_a_block - 1) / of_a_block);
   };
-  const int tile_blocks = blocks_for(heads * div_up(p.Tq, to.rows), kPlanThreads);
-  const int query_blocks = blocks_for(heads * to.num_tiles, kTilesPerBlock);
-  const int bias_blocks = to.biases ? blocks_for(heads * key_blocks, kRecordsPerBlock) : 0;
-  const int blocks = tile_blocks + query_blocks + bias_blocks;
+  const int tile_blocks = blocks_for(tiles, kPlanThreads);
+  const int query_blocks = blocks_for(tiles, kTilesPerBlock);
+  const int64_t key_records = heads * key_records_of_head(p, to.block_keys);
+  const int blocks = tile_blocks + query_blocks + blocks_for(key_records, kRecordsPerBlock);
   // Not early: it never waits.
   backward_plan_kernel<<<blocks, kPlanThreads, 0, stream>>>(to, tile_blocks, query_blocks);
   REYNARD_CHECK_LAUNCH();
   tensor::launch_early(key_tiles_kernel,
-                       blocks_for(heads * key_blocks * 32, kPlanThreads),
+                       blocks_for(heads * div_up(p.Tk, to.block_keys) * 32, kPlanThreads),
                        kPlanThreads,
                        0,
                        stream,
                        p,
-                       to.rows,
+                       to.block_keys,
                        to.plan);
   REYNARD_CHECK_LAUNCH();
 }

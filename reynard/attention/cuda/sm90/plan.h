@@ -37,14 +37,25 @@ struct BiasRecord {
 };
 static_assert(sizeof(BiasRecord) == kKeysPerBlock * 24);
 
+constexpr int kOwnKeys = 64;         // of a warpgroup of the backward
 constexpr int kQueriesPerTile = 64;  // of the backward
 
-// What the backward adds to the scores of 64 queries and to their dP: (c_i - c_first - lse_i) /
-// scale with the ones first, and -delta_i.
+// For the backward every number is halved: the matrix unit reads both operands twice.
+
+// 64 keys: biases relative to the last one, -(c_j - c_last) / scale.
+struct KeyRecord {
+  SplitNumber keys[kOwnKeys];
+  SplitSum last;  // c_last, whole
+  float padding[2] = {};
+};
+static_assert(sizeof(KeyRecord) == kOwnKeys * 16 + 16);
+
+// What is added to the scores of 64 queries and to their dP: (c_i - c_first - lse_i) / scale with
+// the ones first, and -delta_i in place of the numbers that meet a key's ones, with no ones.
 struct QueryRecord {
   SplitNumber logits[kQueriesPerTile];
   SplitNumber deltas[kQueriesPerTile];
-  SplitSum first;  // c_first
+  SplitSum first;  // c_first, whole
   float padding[2] = {};
 };
 static_assert(sizeof(QueryRecord) == 2 * kQueriesPerTile * 16 + 16);
@@ -82,19 +93,20 @@ struct QueryPreparation {
 };
 void prepare_queries(const QueryPreparation& to, cudaStream_t stream);
 
-// For the backward: key blocks that each tile of `rows` (64 or 128) queries reads, for each key
-// block the tiles that may read it, and the order of (batch, head) pairs.
+// For the backward: key blocks that each tile of 64 queries reads, for each key block the tiles
+// that may read it, and the order of (batch, head) pairs.
 struct TileRange {
   int first = 0, last = -1;
 };
-struct TileKeys {
+struct alignas(16) TileKeys {
   BlockRange blocks;
   int start = 0;                     // keys before it are pruned
+  int begin = 0, end = 0;            // keys that some query sees
   int full_begin = 0, full_end = 0;  // keys that every query of a whole tile sees
 };
 struct KeyPlan {
-  TileKeys* keys = nullptr;    // (B, H, ceil(Tq/rows))
-  TileRange* tiles = nullptr;  // (B, H, ceil(Tk/128))
+  TileKeys* keys = nullptr;    // (B, H, ceil(Tq/64))
+  TileRange* tiles = nullptr;  // (B, H, key blocks)
   int* costs = nullptr;        // (B, H): key blocks that all tiles read; zeros before
   int* order = nullptr;        // (B H) pairs b H + h, those of high cost first
   int* next_task = nullptr;    // set to 0
@@ -103,11 +115,10 @@ struct KeyPlan {
 // What is made for the backward; task.dquery_sums become zeros.
 struct BackwardPreparation {
   BackwardTask task;
-  int rows = 0;  // of a step: 64 or 128
+  int block_keys = 0;  // of a key block: a multiple of 64
   KeyPlan plan;
-  BiasRecord* biases = nullptr;    // (B, H, ceil(Tk/128)), or null: no bias
-  QueryRecord* records = nullptr;  // (B, H, num_tiles): rows beyond the last query are zeros
-  int num_tiles = 0;               // at least ceil(Tq/64)
+  KeyRecord* biases = nullptr;     // (B, H, 64 keys of key blocks)
+  QueryRecord* records = nullptr;  // (B, H, ceil(Tq/64)): rows beyond the last query are zeros
 };
 void prepare_backward(const BackwardPreparation& to, cudaStream_t stream);
 

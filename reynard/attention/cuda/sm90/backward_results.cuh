@@ -1,0 +1,67 @@
+#pragma once
+// What a warpgroup of the backward leaves of its 64 keys: rows of dK and dV, or parts of them where
+// heads share keys, and the sums of dS.
+
+#include "reynard/attention/cuda/sm90/backward_config.cuh"
+#include "reynard/attention/cuda/sm90/backward_sums.cuh"
+
+namespace reynard::attention::cuda::sm90::bwd {
+
+// The keys of a thread are `first` and the eighth behind it.
+struct OwnKeys {
+  KeyTask task;
+  int first, thread;
+
+  __device__ __forceinline__ int operator[](int r) const { return first + 8 * r; }
+};
+
+__device__ __forceinline__ void store_key_sums(const BackwardTask& task,
+                                               const OwnKeys& keys,
+                                               const SplitSum (&sums)[2]) {
+  const Problem& problem = task.problem;
+  if (!task.dkey_sums) return;
+  const int64_t head = int64_t{keys.task.b} * problem.H + keys.task.h;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    double sum = whole(sums[r]);
+    sum += __shfl_xor_sync(~0U, sum, 1);
+    sum += __shfl_xor_sync(~0U, sum, 2);
+    if (keys.thread % 4 == 0 && keys[r] < problem.Tk) {
+      task.dkey_sums[head * problem.Tk + keys[r]] = -sum;
+    }
+  }
+}
+
+// Of a head that has keys of its own.
+template <class Scalar, int kCount>
+__device__ __forceinline__ void store_rows(const Problem& problem,
+                                           const OwnKeys& keys,
+                                           const Operand& to,
+                                           const float (&sums)[kCount],
+                                           float factor) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (keys[r] >= problem.Tk) continue;
+    auto* row = static_cast<Scalar*>(to.data) + keys.task.b * to.batch +
+                int64_t{keys[r]} * to.time + keys.task.h * to.head;
+#pragma unroll
+    for (int j = 0; j < kCount / 4; ++j) {
+      const int d = 8 * j + keys.thread % 4 * 2;
+      if (d >= problem.D) continue;
+      *reinterpret_cast<uint32_t*>(row + d) =
+          packed(sums[4 * j + 2 * r] * factor, sums[4 * j + 2 * r + 1] * factor, Scalar());
+    }
+  }
+}
+
+// In parts of 64 keys and 64 dimensions, each [register quad][thread][4].
+template <int kCount>
+__device__ __forceinline__ void store_parts(float* to, int thread, const float (&sums)[kCount]) {
+#pragma unroll
+  for (int j = 0; j < kCount / 4; ++j) {
+    reinterpret_cast<float4*>(to)[j * kWarpgroup + thread] = {
+        sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]};
+  }
+}
+
+}  // namespace reynard::attention::cuda::sm90::bwd
