@@ -1,6 +1,7 @@
 #include "reynard/ops/int8_linear.h"
 
 #include "reynard/ops/few_row_products.h"
+#include "reynard/ops/product.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
@@ -9,7 +10,6 @@
 #include <ATen/ops/amax.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/round.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ at::Tensor widened_product(const at::Tensor& x, const Int8Weight& weight) {
   for (int64_t row = 0; row < O; row += kWideRows) {
     const int64_t count = std::min(kWideRows, O - row);
     const at::Tensor wide = weight.values.narrow(0, row, count).to(x.scalar_type());
-    y.narrow(1, row, count).copy_(at::mm(x, wide.t()));
+    y.narrow(1, row, count).copy_(library_product(x, wide.t(), x.scalar_type()));
   }
   return y.mul_(weight.scales);
 }

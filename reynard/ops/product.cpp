@@ -1,5 +1,7 @@
 #include "reynard/ops/product.h"
 
+#include "reynard/tensor/cpu_features.h"
+
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 
@@ -38,11 +40,22 @@ bool is_block_sum(const SumOfProducts& sum) {
   });
 }
 
-at::Tensor product_of_library(const at::Tensor& a, const at::Tensor& b, at::ScalarType out) {
-  return widens_on_gpu(a, out) ? at::mm(a, b, out) : at::mm(a, b).to(out);
+// Where a CPU has no instructions for bf16, the library multiplies it at a fraction of the speed of
+// f32.
+bool is_faster_in_f32(const at::Tensor& factor) {
+  const tensor::CpuFeatures& cpu = tensor::cpu_features();
+  const at::ScalarType dtype = factor.scalar_type();
+  return factor.is_cpu() && (dtype == at::kBFloat16 || dtype == at::kHalf) && !cpu.avx512_bf16 &&
+         !cpu.amx_bf16;
 }
 
 }  // namespace
+
+at::Tensor library_product(const at::Tensor& a, const at::Tensor& b, at::ScalarType out) {
+  if (widens_on_gpu(a, out)) return at::mm(a, b, out);
+  if (is_faster_in_f32(a)) return at::mm(a.to(at::kFloat), b.to(at::kFloat)).to(out);
+  return at::mm(a, b).to(out);
+}
 
 std::vector<at::Tensor> sums_of_products(std::span<const SumOfProducts> sums) {
   std::vector<at::Tensor> results;
@@ -65,7 +78,7 @@ std::vector<at::Tensor> sums_of_products(std::span<const SumOfProducts> sums) {
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType out) {
   const SumOfProducts sum{.terms = {{a, b}}, .out = out};
-  return is_block_sum(sum) ? sums_of_products({&sum, 1})[0] : product_of_library(a, b, out);
+  return is_block_sum(sum) ? sums_of_products({&sum, 1})[0] : library_product(a, b, out);
 }
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
@@ -77,6 +90,12 @@ void add_product(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
   if (here && sum.stride(1) == 1 && has_block_product(a, b)) {
     const BlockSum block{.terms = {{a, b}}, .c = sum, .add = true};
     block_products({&block, 1});
+  } else if (is_faster_in_f32(a)) {
+    if (sum.scalar_type() == at::kFloat) {
+      sum.addmm_(a.to(at::kFloat), b.to(at::kFloat));
+    } else {
+      sum += library_product(a, b, at::kFloat);
+    }
   } else if (sum.scalar_type() == a.scalar_type()) {
     sum.addmm_(a, b);
   } else if (widens_on_gpu(a, sum.scalar_type())) {

@@ -11,12 +11,15 @@
 
 namespace reynard::ops {
 
-// a b in the dtype `out`, without it in that of the factors. On a GPU, and where block_product.h
-// has one, the f32 product of bf16 factors is not rounded on its way; elsewhere it is rounded to
-// the factors' dtype first.
+// a b in the dtype `out`, without it in that of the factors. On a GPU, where block_product.h has
+// one, and on a CPU without instructions for bf16, the f32 product of bf16 factors is not rounded
+// on its way; elsewhere it is rounded to the factors' dtype first.
 //   a (M, K), b (K, N) of one dtype  ->  (M, N)
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType out);
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
+
+// The same by the library; bf16 on a CPU that has no instructions for it in f32.
+at::Tensor library_product(const at::Tensor& a, const at::Tensor& b, at::ScalarType out);
 
 // The sum of all a b in the dtype `out`.
 struct SumOfProducts {
