@@ -6,6 +6,7 @@
 
 #include "reynard/attention/cpu/kernels.h"
 #include "reynard/attention/cpu/vector.h"
+#include "reynard/attention/cpu/visibility.h"
 
 #include <cstdint>
 

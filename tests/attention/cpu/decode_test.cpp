@@ -5,6 +5,8 @@
 
 #include "reynard/attention/bias.h"
 #include "reynard/attention/cache.h"
+#include "reynard/attention/cpu/kernels.h"
+#include "reynard/attention/cpu/path.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
 #include "tests/support/forced_path.h"
@@ -24,8 +26,10 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 namespace reynard::attention::cpu {
 namespace {
@@ -148,6 +152,49 @@ TEST_P(Decode, BitsDoNotDependOnTheNumberOfThreads) {
   at::set_num_threads(threads);
   EXPECT_BITWISE_EQUAL(one.out, three.out);
   EXPECT_BITWISE_EQUAL(one.lse, three.lse);
+}
+
+// The softmax of all keys of one sequence and key head by one of the table's two entries:
+// (group, 2 + D).
+at::Tensor softmax_of_run(const DecodeArguments& a,
+                          void (*decode)(const PageRun&, const RunSoftmax&, char*),
+                          int64_t scratch_bytes) {
+  const int64_t group = a.q.size(1), D = a.q.size(2);
+  const at::Tensor q = a.q[0].to(at::kFloat), query_sums = at::zeros({group}, at::kDouble);
+  const at::Tensor result = at::zeros({(2 + D) * group}, at::kFloat);
+  const at::Tensor scratch = at::empty({scratch_bytes + 64}, at::kByte);
+  const std::vector<KeyRange> ranges(group, {.begin = 3, .end = a.lengths[0].item<int64_t>()});
+  PageRun run;
+  run.keys = a.keys.const_data_ptr(), run.values = a.values.const_data_ptr();
+  run.element = a.keys.scalar_type() == at::kFloat ? Element::kFloat : Element::kBFloat16;
+  run.D = D, run.group = group, run.scale = a.options.scale;
+  run.sums = a.sums.const_data_ptr<double>(), run.query_sums = query_sums.data_ptr<double>();
+  run.pages = a.page_table.const_data_ptr<int32_t>(), run.num_pages = a.page_table.numel();
+  run.q = q.data_ptr<float>(), run.ranges = ranges.data();
+  auto* out = result.data_ptr<float>();
+  char* bytes = reinterpret_cast<char*>(scratch.data_ptr<uint8_t>());
+  bytes += (64 - reinterpret_cast<uintptr_t>(bytes) % 64) % 64;
+  decode(run, {.largest = out, .total = out + group, .out = out + 2 * group}, bytes);
+  return result;
+}
+
+// Where lines are asked for changes nothing else; a machine's calls take one of the two.
+TEST_P(Decode, ReadsTheSameThroughEitherLevelOfTheCache) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t D : {64, 80, 37}) {
+      SCOPED_TRACE("D" + std::to_string(D));
+      DecodeArguments a = in_shuffled_pages(
+          random_inputs({.B = 1, .Tq = 1, .Tk = 700, .H = 2, .G = 1, .D = D}, dtype));
+      a.page_table = a.page_table.contiguous();
+      const bool is_float = dtype == at::kFloat;
+      const KernelTable& kernels =
+          current_path().kernels(is_float ? Element::kFloat : Element::kBFloat16);
+      const int64_t bytes = kernels.decode_scratch_bytes(D, 2);
+      const at::Tensor first = softmax_of_run(a, kernels.decode, bytes);
+      EXPECT_GT(first.abs().min().item<float>(), 0);
+      EXPECT_BITWISE_EQUAL(softmax_of_run(a, kernels.decode_through_second_level, bytes), first);
+    }
+  }
 }
 
 // Pruned in turn: a sequence without keys that may be seen, beside one with some.
