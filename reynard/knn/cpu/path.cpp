@@ -22,11 +22,14 @@ const std::vector<Path>& paths() {
     if (cpu.amx_int8) all.push_back({"amx", amx_scan()});
     if (cpu.avx512_bf16) all.push_back({"avx512_bf16", avx512_bf16_scan()});
     if (cpu.avx512) all.push_back({"avx512", avx512_scan()});
-    // A processor may have these with or without vdpbf16ps.
+    // A processor may have vpdpbusd with or without vdpbf16ps.
     for (Path& path : all) {
-      if (cpu.avx512_vnni) path.tables.codes = avx512_vnni_codes();
+      path.tables.codes = cpu.avx512_vnni ? avx512_vnni_codes() : avx2_codes();
     }
-    if (cpu.avx2) all.push_back({"avx2", avx2_scan()});
+    if (cpu.avx2) {
+      all.push_back({"avx2", avx2_scan()});
+      all.back().tables.codes = avx2_codes();
+    }
     all.push_back({"portable", portable_scan()});
     return all;
   }();

@@ -101,6 +101,7 @@ ScanTables avx512_scan();
 ScanTables avx512_bf16_scan();
 ScanTables amx_scan();
 
+CodeKernels avx2_codes();
 CodeKernels avx512_vnni_codes();
 
 }  // namespace reynard::knn::cpu

@@ -3,7 +3,6 @@
 
 #include "reynard/knn/cpu/path.h"
 #include "reynard/knn/search.h"
-#include "reynard/tensor/cpu_features.h"
 #include "tests/support/compare.h"
 #include "tests/support/errors.h"
 #include "tests/support/forced_path.h"
@@ -263,11 +262,9 @@ INSTANTIATE_TEST_SUITE_P(Paths,
                          [](const auto& info) { return info.param; });
 
 TEST(SearchPaths, CodesAreReadWhereProductsOfBytesAre) {
-  const tensor::CpuFeatures& cpu = tensor::cpu_features();
   for (const std::string& name : knn::cpu::available_paths()) {
     const ForcedPath path(name);
-    const bool expected = (name == "amx" || name.starts_with("avx512")) && cpu.avx512_vnni;
-    EXPECT_EQ(knn::cpu::scan_tables().codes.reach != nullptr, expected) << name;
+    EXPECT_EQ(knn::cpu::scan_tables().codes.reach != nullptr, name != "portable") << name;
   }
 }
 
