@@ -37,6 +37,7 @@ struct Config {
   static constexpr bool kTakesTurns = kHalves == 1;
   // Whether registers are left for the scores of the next step and for the biases of keys.
   static constexpr bool kRunsAhead = kConsumers == 2;
+  static_assert(kRunsAhead != kTakesTurns);  // each way through a task knows who multiplies dQ
 };
 
 // A key block of one head.

@@ -86,7 +86,14 @@ class Consumer {
   // warpgroups is there, and posted in the one after that. While the matrix unit multiplies dP, dV
   // and dK, this computes P and the sums of dS.
   __device__ __forceinline__ void differentiate() {
-    if constexpr (C::kRunsAhead) return differentiate_ahead();
+    if constexpr (C::kRunsAhead) {
+      differentiate_ahead();
+    } else {
+      differentiate_by_step();
+    }
+  }
+
+  __device__ __forceinline__ void differentiate_by_step() {
     for (;;) {
       const Step& step = s_.steps[stage_.index];
       const bool is_last = step.last_of_task;
@@ -124,9 +131,7 @@ class Consumer {
   __device__ __forceinline__ void pass_step() {
     post_part();
 #pragma unroll
-    for (int i = 0; i < kQueriesPerTile / 4; ++i) dscores_[i] = 0;
-#pragma unroll
-    for (int i = 0; i < kQueriesPerTile / 2; ++i) dweights_[i] = 0;
+    for (int i = 0; i < kQueriesPerTile / 2; ++i) dweights_[i] = dscores_[i / 2] = 0;
     store_dscores();
     pass_on_dscores();
     finish_step();
@@ -134,7 +139,7 @@ class Consumer {
 
   // dQ of the step before, and the end of this one's products.
   __device__ __forceinline__ void finish_step() {
-    const bool is_own = !C::kTakesTurns || buffer_.index == warpgroup_;
+    const bool is_own = buffer_.index == warpgroup_;
     if (is_own) note_step();
     if (pending_ >= 0) {
       wait_for_pending();

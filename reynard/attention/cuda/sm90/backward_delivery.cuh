@@ -3,6 +3,7 @@
 // memory, each in its turn.
 
 #include "reynard/attention/cuda/sm90/backward_config.cuh"
+#include "reynard/attention/cuda/sm90/backward_sums.cuh"
 
 namespace reynard::attention::cuda::sm90::bwd {
 
@@ -57,7 +58,7 @@ __device__ __forceinline__ void add_query_sums(const Params& p,
     if (first_query + i >= Tq) continue;
     double sum = 0;
 #pragma unroll
-    for (const auto& part : sums) sum += static_cast<double>(part[i].high) + part[i].low;
+    for (const auto& part : sums) sum += whole(part[i]);
     atomicAdd(p.task.dquery_sums + head * Tq + first_query + i, sum);
   }
 }
