@@ -17,7 +17,7 @@ constexpr int kQueryTile = 8;
 template <class Element>
 __global__ void __launch_bounds__(kBlockKeys) filter_any_kernel(FilterTask t) {
   const int group = blockIdx.z, first = blockIdx.y * kQueryTile;
-  const KeyGroup keys = t.groups[group];
+  const KeyGroup keys = t.group(group);
   const int queries = min(kQueryTile, t.queries_per_group - first);
   const int64_t blocks = (keys.size + kBlockKeys - 1) / kBlockKeys;
   for (int64_t i = blockIdx.x;; i += gridDim.x) {
@@ -54,7 +54,7 @@ __global__ void results_kernel(ResultTask t) {
   }
   const int row = static_cast<int>(query / heads / s.num_tokens);
   const int group = row * s.num_key_heads + static_cast<int>(query % heads) / s.repeat;
-  const KeyGroup keys = s.groups[group];
+  const KeyGroup keys = s.group(group);
   const int64_t place = place_of(code);
   const Element* key = static_cast<const Element*>(keys.keys) + slot_of(keys, place) * keys.stride;
   const float* q = s.queries + query * s.head_dim;

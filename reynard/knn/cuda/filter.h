@@ -26,7 +26,10 @@ struct KeyGroup {
 };
 
 struct FilterTask {
-  const KeyGroup* groups = nullptr;                 // (B * G), on the device
+  static constexpr int kFewGroups = 8;
+
+  KeyGroup few_groups[kFewGroups];                  // (B * G), where they are so few
+  const KeyGroup* many_groups = nullptr;            // else: (B * G), on the device
   int num_rows = 1, num_key_heads = 1, repeat = 1;  // B, G and R = H / G
   int num_tokens = 1, head_dim = 1;                 // Tq, D
   int queries_per_group = 1;                        // Tq R
@@ -41,6 +44,10 @@ struct FilterTask {
   int capacity = 0;
   int sample = 1;      // one of so many blocks of keys, at hashed places; 1: all
   bool sparse = true;  // few keys reach the thresholds; else every key is scored by the definition
+
+  __host__ __device__ const KeyGroup& group(int i) const {
+    return many_groups ? many_groups[i] : few_groups[i];
+  }
 };
 
 // Whether the matrix unit makes approximate scores for sparse tasks like it: it then reads margins.

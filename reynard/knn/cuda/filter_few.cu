@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   extern __shared__ uint4 shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int group = blockIdx.z, first = blockIdx.y * Queries;
-  const KeyGroup keys = t.groups[group];
+  const KeyGroup keys = t.group(group);
   const int queries = min(Queries, t.queries_per_group - first);
   const int depth = columns * kColumnChunks * Chunk<Element>::kSize;
   auto* q = reinterpret_cast<float*>(shared + kWarps * kStages * kColumn);

@@ -118,7 +118,7 @@ __device__ inline void set_reach(float (&reach)[Tiles][2], const float2* limits,
 // Scores a key by the definition and keeps it if it reaches the threshold.
 __device__ __noinline__ void consider(const FilterTask& t, int group, Found found) {
   const int64_t query = query_index(t, group, found.query);
-  const KeyGroup& keys = t.groups[group];
+  const KeyGroup& keys = t.group(group);
   const auto* key = reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(keys.keys) +
                                                    slot_of(keys, found.place) * keys.stride);
   const auto* q = reinterpret_cast<const float4*>(t.queries + query * t.head_dim);
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, kResident<Steps>)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int team = warp / team_warps, member = warp % team_warps;
   const int group = blockIdx.z;
-  const KeyGroup keys = t.groups[group];
+  const KeyGroup keys = t.group(group);
   const int block_first = blockIdx.y * team_warps * kWarpQueries<Steps>;
   const int first = block_first + member * kWarpQueries<Steps>;
   const int total = t.queries_per_group;

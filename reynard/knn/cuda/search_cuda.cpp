@@ -10,9 +10,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/topk.h>
-#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -61,9 +59,8 @@ Plan make_plan(int64_t keys, int64_t k, int64_t queries) {
   return plan;
 }
 
-// What the kernels read of the rows, copied in one piece.
 struct Groups {
-  at::Tensor groups;  // (B*G) KeyGroup, as bytes
+  std::vector<KeyGroup> groups;  // (B*G)
   int64_t most_keys = 0;
   int64_t key_bytes = 0;
   bool aligned = false;
@@ -72,7 +69,6 @@ struct Groups {
 Groups make_groups(const Problem& problem) {
   const int64_t heads = problem.num_key_heads, D = problem.head_dim();
   const int64_t bytes = problem.bf16_keys ? 2 : 4;
-  std::vector<KeyGroup> groups;
   Groups out;
   constexpr int64_t kMostAlignedDim = 1024;  // queries of longer ones do not fit beside the keys
   out.aligned = D * bytes % 16 == 0 && D <= kMostAlignedDim;
@@ -92,14 +88,25 @@ Groups make_groups(const Problem& problem) {
         out.aligned = out.aligned && reinterpret_cast<uintptr_t>(group.keys) % 16 == 0 &&
                       group.stride * bytes % 16 == 0;
       }
-      groups.push_back(group);
+      out.groups.push_back(group);
     }
+  }
+  return out;
+}
+
+// Hands groups to the kernels: few of them as arguments, which wait for no copy, many in one piece
+// of the device's memory, which is returned.
+at::Tensor hand_over(const std::vector<KeyGroup>& groups, at::Device device, FilterTask& task) {
+  if (groups.size() <= FilterTask::kFewGroups) {
+    std::ranges::copy(groups, task.few_groups);
+    return {};
   }
   const auto size = static_cast<int64_t>(groups.size() * sizeof(KeyGroup));
   const at::Tensor staged = at::empty({size}, at::kByte);
   std::memcpy(staged.mutable_data_ptr(), groups.data(), static_cast<size_t>(size));
-  out.groups = staged.to(problem.queries.device());
-  return out;
+  const at::Tensor many = staged.to(device);
+  task.many_groups = static_cast<const KeyGroup*>(many.const_data_ptr());
+  return many;
 }
 
 // Both the matrix unit's sum and the plain loop's are within a multiple of 2^-22 |q|_1 max|k| of
@@ -109,15 +116,16 @@ float margin_factor(int64_t head_dim) {
   return static_cast<float>((1.2 * static_cast<double>(head_dim) + 32) * 0x1p-22);
 }
 
-// (B, Tq, H, k) codes, best first, of a block of queries (B, Tq, H, D).
-at::Tensor best_codes(const Problem& problem, FilterTask& task, const at::Tensor& queries) {
-  const int64_t B = queries.size(0), Tq = queries.size(1), H = queries.size(2), k = problem.k;
+// The k best keys of a block of queries (B, Tq, H, D), best first.
+void find_best(FilterTask& task, const at::Tensor& queries, const SearchResult& found) {
+  const int64_t B = queries.size(0), Tq = queries.size(1), H = queries.size(2);
+  const int64_t k = found.ids.size(3);
   const Plan plan = make_plan(task.most_keys, k, task.queries_per_group);
   const auto codes = queries.options().dtype(at::kLong);
-  const at::Tensor thresholds = at::full({B, Tq, H}, kNoCode, codes);
+  const at::Tensor thresholds = at::empty({B, Tq, H}, codes);
   const at::Tensor candidates = at::empty({B, Tq, H, plan.capacity}, codes);
   // The last one says whether a list was too short.
-  const at::Tensor counts = at::zeros({B * Tq * H + 1}, queries.options().dtype(at::kInt));
+  const at::Tensor counts = at::empty({B * Tq * H + 1}, queries.options().dtype(at::kInt));
   at::Tensor margins;
   const int processors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
@@ -126,11 +134,13 @@ at::Tensor best_codes(const Problem& problem, FilterTask& task, const at::Tensor
   task.thresholds = thresholds.const_data_ptr<Code>();
   task.candidates = candidates.data_ptr<Code>();
   task.counts = counts.data_ptr<int>();
+  Beginning beginning = {.thresholds = thresholds.data_ptr<Code>(), .counts = task.counts};
   if (uses_matrix_unit(task)) {
     margins = at::empty({B, Tq, H}, queries.options());
-    write_margins(task, margin_factor(task.head_dim), margins.data_ptr<float>(), stream);
-    task.margins = margins.const_data_ptr<float>();
+    task.margins = beginning.margins = margins.data_ptr<float>();
+    beginning.margin_factor = margin_factor(task.head_dim);
   }
+  begin_search(task, beginning, stream);
   const auto pass = [&](int sample, bool sparse) {
     task.sample = sample, task.sparse = sparse;
     filter(task, processors, stream);
@@ -143,22 +153,30 @@ at::Tensor best_codes(const Problem& problem, FilterTask& task, const at::Tensor
     pass(plan.samples[i], /*sparse=*/i > 0);
     raise(plan.ranked);
   }
-  const at::Tensor best = at::empty({B, Tq, H, k}, codes);
   const at::Tensor overflow = counts.narrow(0, B * Tq * H, 1);
+  at::Tensor best = at::empty({B, Tq, H, k}, codes);
   // Each round leaves at least capacity - k fewer.
-  for (bool complete = false; !complete;) {
-    overflow.zero_();
+  for (;;) {
     if (k > kMostSorted) candidates.fill_(kNoCode);
     pass(1, /*sparse=*/plan.samples.size() > 1);
     if (k <= kMostSorted) {
       sort_best(task, best.data_ptr<Code>(), static_cast<int>(k), overflow.data_ptr<int>(), stream);
-      complete = overflow.item<int>() == 0;
     } else {
-      complete = counts.max().item<int>() <= plan.capacity;
+      best = std::get<0>(at::topk(candidates, k, -1));
     }
-    if (!complete) raise(k);
+    // Before it is known whether they are complete: the device need not wait for this thread.
+    write_results({.search = task,
+                   .codes = best.const_data_ptr<Code>(),
+                   .ids = found.ids.data_ptr<int64_t>(),
+                   .scores = found.scores.data_ptr<float>(),
+                   .k = static_cast<int>(k)},
+                  stream);
+    const bool complete =
+        k <= kMostSorted ? overflow.item<int>() == 0 : counts.max().item<int>() <= plan.capacity;
+    if (complete) return;
+    raise(k);
+    overflow.zero_();
   }
-  return k <= kMostSorted ? best : std::get<0>(at::topk(candidates, k, -1));
 }
 
 SearchResult search(const Problem& problem) {
@@ -171,7 +189,7 @@ SearchResult search(const Problem& problem) {
   if (queries.numel() == 0) return found;
   const Groups groups = make_groups(problem);
   FilterTask task;
-  task.groups = static_cast<const KeyGroup*>(groups.groups.const_data_ptr());
+  const at::Tensor many_groups = hand_over(groups.groups, queries.device(), task);
   task.num_rows = static_cast<int>(B);
   task.num_key_heads = static_cast<int>(problem.num_key_heads);
   task.repeat = static_cast<int>(H / problem.num_key_heads);
@@ -190,20 +208,16 @@ SearchResult search(const Problem& problem) {
     const at::Tensor some = queries.narrow(1, begin, size).contiguous();
     task.num_tokens = static_cast<int>(size);
     task.queries_per_group = task.num_tokens * task.repeat;
-    const at::Tensor codes = best_codes(problem, task, some);
-    at::Tensor ids = size == Tq ? found.ids : at::empty(codes.sizes(), found.ids.options());
-    at::Tensor scores =
-        size == Tq ? found.scores : at::empty(codes.sizes(), found.scores.options());
-    task.queries = some.const_data_ptr<float>();
-    write_results({.search = task,
-                   .codes = codes.const_data_ptr<Code>(),
-                   .ids = ids.data_ptr<int64_t>(),
-                   .scores = scores.data_ptr<float>(),
-                   .k = static_cast<int>(k)},
-                  c10::cuda::getCurrentCUDAStream());
-    if (size == Tq) continue;
-    found.ids.narrow(1, begin, size).copy_(ids);
-    found.scores.narrow(1, begin, size).copy_(scores);
+    if (size == Tq) {
+      find_best(task, some, found);
+      continue;
+    }
+    const std::vector<int64_t> part = {B, size, H, k};
+    const SearchResult best{at::empty(part, found.ids.options()),
+                            at::empty(part, found.scores.options())};
+    find_best(task, some, best);
+    found.ids.narrow(1, begin, size).copy_(best.ids);
+    found.scores.narrow(1, begin, size).copy_(best.scores);
   }
   return found;
 }

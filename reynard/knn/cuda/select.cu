@@ -146,10 +146,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = threadIdx.x; i < k; i += kThreads) best[query * k + i] = kept[i];
 }
 
-// A warp per query.
-__global__ void margins_kernel(FilterTask t, float factor, float* margins, int64_t queries) {
-  const int64_t query = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
-  if (query >= queries) return;
+// Of one query, by a warp.
+__device__ float margin_of(const FilterTask& t, int64_t query, float factor) {
   float size = 0, error = 0;
   for (int d = threadIdx.x % 32; d < t.head_dim; d += 32) {
     const float q = t.queries[query * t.head_dim + d];
@@ -161,8 +159,20 @@ __global__ void margins_kernel(FilterTask t, float factor, float* margins, int64
     size += __shfl_xor_sync(0xffffffffU, size, step);
     error += __shfl_xor_sync(0xffffffffU, error, step);
   }
-  // Far more than this sum's own rounding.
-  if (threadIdx.x % 32 == 0) margins[query] = (size * factor + error) * (1 + 0x1p-10F);
+  return (size * factor + error) * (1 + 0x1p-10F);  // far more than this sum's own rounding
+}
+
+// A warp per query, and one for the number behind the counts.
+__global__ void begin_kernel(FilterTask t, Beginning to, int64_t queries) {
+  const int64_t query = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  if (query > queries) return;
+  const bool first = threadIdx.x % 32 == 0;
+  if (first) to.counts[query] = 0;
+  if (query == queries) return;
+  if (first) to.thresholds[query] = kNoCode;
+  if (!to.margins) return;
+  const float margin = margin_of(t, query, to.margin_factor);
+  if (first) to.margins[query] = margin;
 }
 
 int64_t num_queries(const FilterTask& t) {
@@ -184,11 +194,11 @@ void sort_best(const FilterTask& task, Code* best, int k, int* overflow, cudaStr
   REYNARD_CHECK_LAUNCH();
 }
 
-void write_margins(const FilterTask& task, float factor, float* margins, cudaStream_t stream) {
+void begin_search(const FilterTask& task, const Beginning& to, cudaStream_t stream) {
   constexpr int kBlock = 128;
   const int64_t queries = num_queries(task);
-  const auto blocks = static_cast<unsigned>((queries * 32 + kBlock - 1) / kBlock);
-  margins_kernel<<<blocks, kBlock, 0, stream>>>(task, factor, margins, queries);
+  const auto blocks = static_cast<unsigned>(((queries + 1) * 32 + kBlock - 1) / kBlock);
+  begin_kernel<<<blocks, kBlock, 0, stream>>>(task, to, queries);
   REYNARD_CHECK_LAUNCH();
 }
 

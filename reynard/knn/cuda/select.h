@@ -17,7 +17,15 @@ void raise_thresholds(
 // becomes 1 where a list was too short for what the pass found.
 void sort_best(const FilterTask& task, Code* best, int k, int* overflow, cudaStream_t stream);
 
-// margins (B, Tq, H) of FilterTask: `factor` (|q|_1 + |q as bf16|_1) + |q - q as bf16|_1.
-void write_margins(const FilterTask& task, float factor, float* margins, cudaStream_t stream);
+// What a search begins with, in one launch.
+struct Beginning {
+  Code* thresholds = nullptr;  // (B, Tq, H): become kNoCode
+  int* counts = nullptr;       // (B * Tq * H + 1): become 0
+  // null, or margins (B, Tq, H) of FilterTask: become
+  // margin_factor (|q|_1 + |q as bf16|_1) + |q - q as bf16|_1.
+  float* margins = nullptr;
+  float margin_factor = 0;
+};
+void begin_search(const FilterTask& task, const Beginning& to, cudaStream_t stream);
 
 }  // namespace reynard::knn::cuda
