@@ -1,0 +1,110 @@
+"""Dictionary lookup with a Focused Transformer, several seeds side by side: trains, measures, writes every number into one file (docs/memory.md).
+
+Usage: dictionary.py PROGRAM [--seeds 1 2 3] [--minutes 14.5] [--json FILE] [-- OPTIONS OF TRAIN]
+
+PROGRAM is reynard. A beginning that has not predicted 20 % of its tokens after a minute has failed, and begins anew with 100 more as its seed;
+failed minutes count. The second part takes what is left of the minutes.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs/fot"
+MINUTES_OF_A_BEGINNING = 1.0
+LEAST_ACCURACY = 0.2  # of a beginning
+
+
+def call(*command):
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stderr[-2000:]}")
+
+
+def write_texts(args):
+    for name, options in (("easy", ["--documents", "60000", "--seed", "2"]), ("hard", ["--documents", "300000", "--similar", "0.6"])):
+        if (args.folder / name / "train.tokens").exists():
+            continue
+        call(args.program, "dictionary", "-o", args.folder / f"{name}.jsonl", *options)
+        call(args.program, "prepare", args.folder / f"{name}.jsonl", "-o", args.folder / name, "--held-out", "0.005")
+
+
+def last_of(run):
+    """The last line of a run's metrics, what is of interest here."""
+    last = json.loads((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    return {name: last[name] for name in ("step", "tokens", "seconds", "loss", "accuracy", "documents")}
+
+
+def train(args, part, run, seed, minutes, *options):
+    config = {"easy": "dictionary-first.toml", "hard": "dictionary.toml"}[part]
+    call(args.program, "train", CONFIGS / config, "--device", args.device, f"--data.path={args.folder / part / 'train.tokens'}",
+         f"--run.folder={run}", f"--run.seed={seed}", f"--training.minutes={minutes:.3f}", *args.options, *options)
+
+
+def begin(args, run, seed, minutes_left):
+    """Trains until a beginning has succeeded; returns the seeds that failed, and the one that did not."""
+    failed = []
+    while True:
+        shutil.rmtree(run, ignore_errors=True)
+        train(args, "easy", run, seed, min(MINUTES_OF_A_BEGINNING, minutes_left()))
+        if last_of(run)["accuracy"] >= LEAST_ACCURACY or minutes_left() < MINUTES_OF_A_BEGINNING:
+            break
+        failed.append(seed)
+        seed += 100
+    train(args, "easy", run, seed, min(2 * MINUTES_OF_A_BEGINNING, minutes_left()), "--resume")
+    return failed, seed
+
+
+def measured(args, first_seed):
+    began = time.monotonic()
+    first, second = args.folder / f"first-{first_seed}", args.folder / f"second-{first_seed}"
+
+    def minutes_left():
+        return max(args.minutes - (time.monotonic() - began) / 60, 0.05)
+
+    failed, seed = begin(args, first, first_seed, minutes_left)
+    shutil.rmtree(second, ignore_errors=True)
+    train(args, "hard", second, seed, minutes_left(), f"--run.start_from={first}")
+    row = {"seed": seed, "failed_beginnings": failed, "seconds_with_failed_beginnings": round(time.monotonic() - began),
+           "first": last_of(first), "second": last_of(second)}
+    call(args.program, "eval", second, "--device", args.device, "--task", "dictionary", "--text", args.folder / "hard/held_out.tokens",
+         "--dtype", "bf16", "--batch-tokens", "262144", f"--dictionary.lengths={','.join(map(str, args.lengths))}",
+         f"--dictionary.query_tokens={args.query_tokens}", "--dictionary.repeats=1", "-o", second / "eval")
+    samples = [json.loads(line) for line in (second / "eval/dictionary.jsonl").read_text(encoding="utf-8").splitlines()[1:]]
+    for sample in samples:
+        row.setdefault("score", {})[sample["length"]] = sample["score"]
+        row.setdefault("token_accuracy", {})[sample["length"]] = sample["token_accuracy"]
+    row["queries"] = samples[0]["queries"]
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("runs/fot/dictionaries"), help="texts and runs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="one run each, all at once")
+    parser.add_argument("--minutes", type=float, default=14.5, help="of training for each seed, failed beginnings included")
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[65536, 1048576, 16777216], help="tokens of the dictionary")
+    parser.add_argument("--query-tokens", type=int, default=10240, help="1,000 queries")
+    parser.add_argument("--json", help="file for the rows")
+    arguments = sys.argv[1:]
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    args = parser.parse_args(arguments[:split])
+    args.options = arguments[split + 1:]
+    args.folder.mkdir(parents=True, exist_ok=True)
+    write_texts(args)
+    with concurrent.futures.ThreadPoolExecutor(len(args.seeds)) as pool:
+        rows = list(pool.map(lambda seed: measured(args, seed), args.seeds))
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps({"minutes": args.minutes, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Perplexity on held-out novels by tokens of memory: FoT, vanilla and Memorizing Transformer, several seeds (docs/memory.md).
+
+Usage: novels.py PROGRAM --train NOVELS --test NOVELS [--seeds 1 2 3] [--json FILE] [-- OPTIONS OF TRAIN]
+
+PROGRAM is reynard; NOVELS are folders of texts, one file each, those of the test by other authors. Every third file of the test is measured, its
+first 250,000 characters. Prints each kind's mean with its 95 % interval, and whether FoT falls at each step and is the lowest at each length.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+
+CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs/fot/texts"
+KINDS = ("distance", "distance-memorizing", "distance-vanilla")
+CHARACTERS, EVERY = 250_000, 3
+STUDENT_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # by number of seeds
+
+
+def call(*command):
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def write_texts(args):
+    short = args.folder / "short"
+    short.mkdir(parents=True, exist_ok=True)
+    for file in sorted(args.test.iterdir())[::EVERY]:
+        (short / file.name).write_bytes(file.read_bytes().decode()[:CHARACTERS].encode())
+    tokenizer = args.folder / "tokenizer.json"
+    call(args.program, "tokenizer", "train", args.train, "-o", tokenizer, "--vocab-size", "2048")
+    for text, to in ((args.train, "train"), (short, "test")):
+        call(args.program, "prepare", text, "--tokenizer", tokenizer, "-o", args.folder / to)
+
+
+def measured(args, kind, seed):
+    run = args.folder / f"{kind}-{seed}"
+    resumed = ["--resume"] if run.exists() else []
+    call(args.program, "train", CONFIGS / f"{kind}.toml", "--device", args.device, f"--data.path={args.folder / 'train/train.tokens'}",
+         f"--run.folder={run}", f"--run.seed={seed}", f"--data.seed={seed}", *args.options, *resumed)
+    perplexities = {}
+    for tokens in args.memory:
+        line = call(args.program, "eval", run, "--device", args.device, "--task", "perplexity", "--text", args.folder / "test/train.tokens",
+                    "--dtype", "bf16", "--batch-tokens", "98304", "--perplexity.window=98304", "--perplexity.stride=98304",
+                    f"--perplexity.tokens={args.tokens}", "--memory-tokens", tokens, "-o", run / f"eval-{tokens}", "--json")
+        perplexities[tokens] = json.loads(line.splitlines()[-1])["metrics"]["windowed_perplexity"]
+    print(kind, seed, perplexities, flush=True)
+    return {"kind": kind, "seed": seed, "perplexity": perplexities}
+
+
+def interval(values):
+    if len(values) not in STUDENT_95:
+        return 0.0
+    return STUDENT_95[len(values)] * statistics.stdev(values) / len(values) ** 0.5
+
+
+def report(rows, seeds, lengths):
+    of = {(row["kind"], row["seed"]): row["perplexity"] for row in rows}
+    for kind in KINDS:
+        columns = ([of[kind, seed][tokens] for seed in seeds] for tokens in lengths)
+        print(f"{kind:<20}", *(f"{statistics.mean(column):7.2f} ± {interval(column):.2f}" for column in columns))
+    for seed in seeds:
+        own = [of[KINDS[0], seed][tokens] for tokens in lengths]
+        falls = all(later < earlier for earlier, later in zip(own, own[1:]))
+        lowest = all(of[KINDS[0], seed][tokens] < of[kind, seed][tokens] for kind in KINDS[1:] for tokens in lengths)
+        print(f"seed {seed}: FoT {'falls at each step' if falls else 'does NOT fall at each step'}, "
+              f"{'lowest at each length' if lowest else 'NOT the lowest at each length'}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("--train", type=pathlib.Path, required=True, help="folder of novels to train on")
+    parser.add_argument("--test", type=pathlib.Path, required=True, help="folder of held-out novels")
+    parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("runs/texts/novels"), help="texts and runs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--memory", type=int, nargs="+", default=[0, 1024, 4096, 16384, 65536], help="tokens of memory")
+    parser.add_argument("--tokens", type=int, default=400_000, help="of the test")
+    parser.add_argument("--at-once", type=int, default=9, help="trainings that run at the same time")
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--json", help="file for the rows")
+    arguments = sys.argv[1:]
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    args = parser.parse_args(arguments[:split])
+    args.options = arguments[split + 1:]
+    write_texts(args)
+    with concurrent.futures.ThreadPoolExecutor(args.at_once) as pool:
+        runs = [pool.submit(measured, args, kind, seed) for kind in KINDS for seed in args.seeds]
+        rows = [run.result() for run in runs]
+    report(rows, args.seeds, args.memory)
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
