@@ -24,14 +24,10 @@ REYNARD_INLINE Vector load(const int8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
 #elif defined(__AVX2__)
-  const auto eight = [](const int8_t* from) __attribute__((always_inline)) {
-    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
-  };
-  const __m256 halves[2] = {eight(p), eight(p + 8)};
-  return __builtin_bit_cast(Vector, halves);
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
 #else
-  using Bytes = int8_t __attribute__((vector_size(16)));
+  using Bytes = int8_t __attribute__((vector_size(kLanes)));
   Bytes bytes;
   __builtin_memcpy(&bytes, p, sizeof bytes);
   return __builtin_convertvector(bytes, Vector);
@@ -57,105 +53,127 @@ REYNARD_INLINE void store_one(BF16* p, float x) {
 }
 
 constexpr int64_t kStep = 2 * kLanes;
-constexpr int kRowsAtOnce = 4;    // of the weight: they share what is loaded of x
-constexpr int kTokensAtOnce = 4;  // of x: they share what is loaded of the weight
+// Rows of the weight share what is loaded of x, rows of x (tokens) what is loaded of the weight, as
+// far as sums fit into the registers. For one row of x AVX-512 reads a weight in the order of
+// memory, which the hardware asks for by itself (on Zen 4 28 GB/s and more where four rows arrive
+// at 18); shorter vectors need a second row's sum to hide the latency of the first one's.
+#if defined(__AVX512F__)
+constexpr int kRowsAtOnce = 4, kTokensAtOnce = 4, kRowsOfOneToken = 1;
+#else
+constexpr int kRowsAtOnce = 2, kTokensAtOnce = 4, kRowsOfOneToken = 2;
+#endif
 // Where rows are walked together, a weight is asked for at least this far ahead, in whole blocks of
 // rows, so that each line is asked for once: hardware prefetch stops at the end of a page.
 constexpr int64_t kAheadBytes = 4096;
 
-// kStep neighbouring values.
-struct Pair {
-  Vector first, second;
-};
-
-// In order.
-template <class T, class Other>
-REYNARD_INLINE Pair load_pair(const T* p, const Other* /*factor*/) {
-  return {load(p), load(p + kLanes)};
+// Half of kStep neighbouring values: the first or the second ones;
+template <int kHalf, class T, class Other>
+REYNARD_INLINE Vector load_half(const T* p, const Other* /*factor*/) {
+  return load(p + kHalf * kLanes);
 }
-// Even ones and odd ones, where both factors are bf16: two cheap instructions, and products do not
-// ask for the order.
-REYNARD_INLINE Pair load_pair(const BF16* p, const BF16* /*factor*/) {
+// where both factors are bf16, the even or the odd ones: a cheap instruction each, and products do
+// not ask for the order.
+template <int kHalf>
+REYNARD_INLINE Vector load_half(const BF16* p, const BF16* /*factor*/) {
   Bits both;
   __builtin_memcpy(&both, p, sizeof both);
-  return {reinterpret_cast<Vector>(both << 16), reinterpret_cast<Vector>(both & 0xffff0000U)};
-}
-template <class T, class Other>
-REYNARD_INLINE Pair load_pair(const T* p, const Other* factor, int64_t count) {
-  T padded[kStep] = {};
-  __builtin_memcpy(padded, p, count * sizeof(T));
-  return load_pair(padded, factor);
+  return kHalf == 0 ? reinterpret_cast<Vector>(both << 16)
+                    : reinterpret_cast<Vector>(both & 0xffff0000U);
 }
 
-// Rows of the weight that are walked beside each other: for one row of x none, so that a weight is
-// read in the order of memory, which the hardware asks for by itself (on Zen 4 28 GB/s and more
-// where four rows arrive at 18).
+// Sums of products of rows, by lanes: each goes through the depth in one order, whatever the other
+// rows of x and of the weight. Loops are unrolled so that sums stay in registers.
 template <int kRows, int kTokens>
-constexpr int kTogether = kTokens == 1 ? 1 : kRows;
+struct Sums {
+  Vector lanes[kRows][kTokens] = {};
+
+  template <int kHalf, class X, class W>
+  REYNARD_INLINE void add_half(const X* x, int64_t x_stride, const W* weight, int64_t w_stride) {
+    Vector w[kRows];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) w[r] = load_half<kHalf>(weight + r * w_stride, x);
+#pragma GCC unroll 4
+    for (int t = 0; t < kTokens; ++t) {
+      const Vector value = load_half<kHalf>(x + t * x_stride, weight);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) lanes[r][t] += value * w[r];
+    }
+  }
+  template <class X, class W>
+  REYNARD_INLINE void add_step(const X* x, int64_t x_stride, const W* weight, int64_t w_stride) {
+    add_half<0>(x, x_stride, weight, w_stride);
+    add_half<1>(x, x_stride, weight, w_stride);
+  }
+};
+
+// The last values of rows, and zeros up to a whole step.
+template <int kCount, class T>
+REYNARD_INLINE void copy_rest(const T* from,
+                              int64_t stride,
+                              int64_t count,
+                              T (&to)[kCount][kStep]) {
+  for (int r = 0; r < kCount; ++r) {
+    for (int64_t i = 0; i < kStep; ++i) to[r][i] = i < count ? from[r * stride + i] : T{};
+  }
+}
 
 template <int kRows, int kTokens, class X, class W, class Y>
 REYNARD_INLINE void product_block(const ProductRows& p, int64_t row, int64_t token) {
   const X* x = static_cast<const X*>(p.x) + token * p.width;
   const W* weight = static_cast<const W*>(p.weight) + row * p.width;
-  Vector sums[kRows][kTokens] = {};
-  const auto add = [&](int first, int64_t i, auto... count) __attribute__((always_inline)) {
-    Pair values[kTokens];
-    for (int t = 0; t < kTokens; ++t) values[t] = load_pair(x + t * p.width + i, weight, count...);
-    for (int r = first; r < first + kTogether<kRows, kTokens>; ++r) {
-      const Pair w = load_pair(weight + r * p.width + i, x, count...);
-      for (int t = 0; t < kTokens; ++t) {
-        sums[r][t] += values[t].first * w.first;
-        sums[r][t] += values[t].second * w.second;
-      }
-    }
-  };
+  Sums<kRows, kTokens> sums;
   const int64_t whole = p.width / kStep * kStep;
   const int64_t block_bytes = kRows * p.width * static_cast<int64_t>(sizeof(W));
   const int64_t ahead = (kAheadBytes + block_bytes - 1) / block_bytes * block_bytes;
-  for (int first = 0; first < kRows; first += kTogether<kRows, kTokens>) {
-    for (int64_t i = 0; i < whole; i += kStep) {
-      if constexpr (kTokens > 1) {
-        for (int r = 0; r < kRows; ++r) {
-          const W* now = weight + r * p.width + i;
-          __builtin_prefetch(reinterpret_cast<const char*>(now) + ahead);
-        }
+  for (int64_t i = 0; i < whole; i += kStep) {
+    if (kRows > 1 && token == 0) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        __builtin_prefetch(reinterpret_cast<const char*>(weight + r * p.width + i) + ahead);
       }
-      add(first, i);
     }
-    if (whole < p.width) add(first, whole, p.width - whole);
+    sums.add_step(x + i, p.width, weight + i, p.width);
   }
+  if (whole < p.width) {
+    X x_rest[kTokens][kStep];
+    W weight_rest[kRows][kStep];
+    copy_rest(x + whole, p.width, p.width - whole, x_rest);
+    copy_rest(weight + whole, p.width, p.width - whole, weight_rest);
+    sums.add_step(x_rest[0], kStep, weight_rest[0], kStep);
+  }
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
     for (int t = 0; t < kTokens; ++t) {
-      float sum = sum_of_row(sums[r][t]);
+      float sum = sum_of_row(sums.lanes[r][t]);
       if constexpr (sizeof(W) == 1) sum *= p.scales[row + r];
       store_one(static_cast<Y*>(p.y) + (token + t) * p.rows + row + r, sum);
     }
   }
 }
 
-template <int kRows, class X, class W, class Y>
-REYNARD_INLINE void product_tokens(const ProductRows& p, int64_t row) {
-  int64_t token = 0;
-  for (; token + kTokensAtOnce <= p.tokens; token += kTokensAtOnce) {
-    product_block<kRows, kTokensAtOnce, X, W, Y>(p, row, token);
+// From a token on; what kTokens leaves goes in smaller blocks.
+template <int kRows, int kTokens, class X, class W, class Y>
+REYNARD_INLINE void product_tokens(const ProductRows& p, int64_t row, int64_t token) {
+  for (; token + kTokens <= p.tokens; token += kTokens) {
+    product_block<kRows, kTokens, X, W, Y>(p, row, token);
   }
-  switch (p.tokens - token) {
-    case 1:
-      return product_block<kRows, 1, X, W, Y>(p, row, token);
-    case 2:
-      return product_block<kRows, 2, X, W, Y>(p, row, token);
-    case 3:
-      return product_block<kRows, 3, X, W, Y>(p, row, token);
-    default:
-      return;
-  }
+  if constexpr (kTokens > 1) product_tokens<kRows, kTokens - 1, X, W, Y>(p, row, token);
 }
 
 template <class X, class W, class Y>
 void product_rows(const ProductRows& p, int64_t begin, int64_t end) {
   int64_t row = begin;
-  for (; row + kRowsAtOnce <= end; row += kRowsAtOnce) product_tokens<kRowsAtOnce, X, W, Y>(p, row);
-  for (; row < end; ++row) product_tokens<1, X, W, Y>(p, row);
+  if (p.tokens == 1) {
+    for (; row + kRowsOfOneToken <= end; row += kRowsOfOneToken) {
+      product_block<kRowsOfOneToken, 1, X, W, Y>(p, row, 0);
+    }
+  } else {
+    for (; row + kRowsAtOnce <= end; row += kRowsAtOnce) {
+      product_tokens<kRowsAtOnce, kTokensAtOnce, X, W, Y>(p, row, 0);
+    }
+  }
+  for (; row < end; ++row) product_tokens<1, kTokensAtOnce, X, W, Y>(p, row, 0);
 }
 
 constexpr ProductKernels kTable = {.f32_by_f32 = &product_rows<float, float, float>,

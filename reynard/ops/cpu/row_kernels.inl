@@ -4,6 +4,10 @@
 
 #include "reynard/ops/row_kernels.h"
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 namespace reynard::ops::cpu {
 
 namespace {

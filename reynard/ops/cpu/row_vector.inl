@@ -1,12 +1,20 @@
-// Sixteen f32 lanes on GCC's vector extensions: one AVX-512 register, two AVX2, four SSE. Included
-// by row_kernels.inl inside an anonymous namespace. Everything is inlined: a call would pass
+// The f32 lanes of one register on GCC's vector extensions: of AVX-512, AVX2 or SSE. (Longer
+// vectors than the registers are kept in memory by GCC.) Included by row_kernels.inl and
+// product_kernels.inl inside an anonymous namespace. Everything is inlined: a call would pass
 // vectors by an ABI that depends on the instruction set.
 #define REYNARD_INLINE inline __attribute__((always_inline))
 
-using Vector = float __attribute__((vector_size(64)));
-using Bits = uint32_t __attribute__((vector_size(64)));
-using HalfBits = uint16_t __attribute__((vector_size(32)));
+#if defined(__AVX512F__)
 constexpr int64_t kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int64_t kLanes = 8;
+#else
+constexpr int64_t kLanes = 4;
+#endif
+
+using Vector = float __attribute__((vector_size(kLanes * 4)));
+using Bits = uint32_t __attribute__((vector_size(kLanes * 4)));
+using HalfBits = uint16_t __attribute__((vector_size(kLanes * 2)));
 
 using BF16 = uint16_t;
 
@@ -16,9 +24,15 @@ REYNARD_INLINE Vector load(const float* p) {
   return v;
 }
 REYNARD_INLINE Vector load(const BF16* p) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  // GCC 12 widens them by halves.
+  const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+#else
   HalfBits half;
   __builtin_memcpy(&half, p, sizeof half);
   return reinterpret_cast<Vector>(__builtin_convertvector(half, Bits) << 16);
+#endif
 }
 REYNARD_INLINE void store(float* p, Vector v) {
   __builtin_memcpy(p, &v, sizeof v);
@@ -53,12 +67,22 @@ REYNARD_INLINE Vector broadcast(float x) {
 }
 
 // Pairwise, in a fixed order: halves are added, in registers.
+REYNARD_INLINE float sum_of_four(float __attribute__((vector_size(16))) v) {
+  return (v[0] + v[2]) + (v[1] + v[3]);
+}
 REYNARD_INLINE float sum_of(Vector v) {
+#if defined(__AVX512F__)
   const auto eight = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
                      __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
-  const auto four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) +
-                    __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
-  return (four[0] + four[2]) + (four[1] + four[3]);
+#elif defined(__AVX2__)
+  const auto eight = v;
+#endif
+#if defined(__AVX2__)
+  return sum_of_four(__builtin_shufflevector(eight, eight, 0, 1, 2, 3) +
+                     __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
+#else
+  return sum_of_four(v);
+#endif
 }
 REYNARD_INLINE float max_of(Vector v) {
   float lane[kLanes];
@@ -86,7 +110,7 @@ REYNARD_INLINE Vector exp_of(Vector x) {
   p = p * r * r + r + 1.0F;
   // Two factors 2^(n/2): 2^n itself leaves the exponent range at both ends.
   const Bits whole = reinterpret_cast<Bits>(shifted) - 0x4b400000U;
-  using Signed = int32_t __attribute__((vector_size(64)));
+  using Signed = int32_t __attribute__((vector_size(kLanes * 4)));
   const Signed first = reinterpret_cast<Signed>(whole) >> 1;
   const Signed second = reinterpret_cast<Signed>(whole) - first;
   const Vector scale = reinterpret_cast<Vector>((first + 127) << 23);
