@@ -17,7 +17,6 @@ import time
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs/fot"
 MINUTES_OF_A_BEGINNING = 1.0
-LEAST_ACCURACY = 0.2  # of a beginning
 
 
 def call(*command):
@@ -47,17 +46,17 @@ def train(args, part, run, seed, minutes, *options):
 
 
 def begin(args, run, seed, minutes_left):
-    """Trains until a beginning has succeeded; returns the seeds that failed, and the one that did not."""
+    """Trains until a beginning has succeeded or the time is over; returns the seeds that failed, and the one that did not, if any."""
     failed = []
-    while True:
+    while minutes_left() > MINUTES_OF_A_BEGINNING:
         shutil.rmtree(run, ignore_errors=True)
-        train(args, "easy", run, seed, min(MINUTES_OF_A_BEGINNING, minutes_left()))
-        if last_of(run)["accuracy"] >= LEAST_ACCURACY or minutes_left() < MINUTES_OF_A_BEGINNING:
-            break
+        train(args, "easy", run, seed, MINUTES_OF_A_BEGINNING)
+        if last_of(run)["accuracy"] >= args.least_accuracy:
+            train(args, "easy", run, seed, MINUTES_OF_A_BEGINNING + min(MINUTES_OF_A_BEGINNING, minutes_left()), "--resume")
+            return failed, seed
         failed.append(seed)
         seed += 100
-    train(args, "easy", run, seed, min(2 * MINUTES_OF_A_BEGINNING, minutes_left()), "--resume")
-    return failed, seed
+    return failed, None
 
 
 def measured(args, first_seed):
@@ -65,9 +64,11 @@ def measured(args, first_seed):
     first, second = args.folder / f"first-{first_seed}", args.folder / f"second-{first_seed}"
 
     def minutes_left():
-        return max(args.minutes - (time.monotonic() - began) / 60, 0.05)
+        return max(args.minutes - (time.monotonic() - began) / 60, 0.1)
 
     failed, seed = begin(args, first, first_seed, minutes_left)
+    if seed is None:
+        return {"seed": None, "failed_beginnings": failed}
     shutil.rmtree(second, ignore_errors=True)
     train(args, "hard", second, seed, minutes_left(), f"--run.start_from={first}")
     row = {"seed": seed, "failed_beginnings": failed, "seconds_with_failed_beginnings": round(time.monotonic() - began),
@@ -90,6 +91,7 @@ def main():
     parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("runs/fot/dictionaries"), help="texts and runs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="one run each, all at once")
     parser.add_argument("--minutes", type=float, default=14.5, help="of training for each seed, failed beginnings included")
+    parser.add_argument("--least-accuracy", type=float, default=0.2, help="of a beginning after a minute, or it has failed")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--lengths", type=int, nargs="+", default=[65536, 1048576, 16777216], help="tokens of the dictionary")
     parser.add_argument("--query-tokens", type=int, default=10240, help="1,000 queries")
@@ -101,9 +103,12 @@ def main():
     args.folder.mkdir(parents=True, exist_ok=True)
     write_texts(args)
     with concurrent.futures.ThreadPoolExecutor(len(args.seeds)) as pool:
-        rows = list(pool.map(lambda seed: measured(args, seed), args.seeds))
+        runs = [pool.submit(measured, args, seed) for seed in args.seeds]
+    rows = [run.result() for run in runs if not run.exception()]
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps({"minutes": args.minutes, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    for run in runs:
+        run.result()  # ends here where one failed: what the others gave is written
 
 
 if __name__ == "__main__":

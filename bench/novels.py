@@ -3,13 +3,14 @@
 Usage: novels.py PROGRAM --train NOVELS --test NOVELS [--seeds 1 2 3] [--json FILE] [-- OPTIONS OF TRAIN]
 
 PROGRAM is reynard; NOVELS are folders of texts, one file each, those of the test by other authors. Every third file of the test is measured, its
-first 250,000 characters. Prints each kind's mean with its 95 % interval, and whether FoT falls at each step and is the lowest at each length.
+first 250,000 characters. Runs that lie in --folder go on. Prints each kind's mean with its 95 % interval, and whether FoT falls at each step and is the lowest at each length.
 """
 
 import argparse
 import concurrent.futures
 import json
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -29,6 +30,7 @@ def call(*command):
 
 def write_texts(args):
     short = args.folder / "short"
+    shutil.rmtree(short, ignore_errors=True)
     short.mkdir(parents=True, exist_ok=True)
     for file in sorted(args.test.iterdir())[::EVERY]:
         (short / file.name).write_bytes(file.read_bytes().decode()[:CHARACTERS].encode())
@@ -49,21 +51,23 @@ def measured(args, kind, seed):
                     "--dtype", "bf16", "--batch-tokens", "98304", "--perplexity.window=98304", "--perplexity.stride=98304",
                     f"--perplexity.tokens={args.tokens}", "--memory-tokens", tokens, "-o", run / f"eval-{tokens}", "--json")
         perplexities[tokens] = json.loads(line.splitlines()[-1])["metrics"]["windowed_perplexity"]
-    print(kind, seed, perplexities, flush=True)
-    return {"kind": kind, "seed": seed, "perplexity": perplexities}
+    row = {"kind": kind, "seed": seed, "perplexity": perplexities}
+    print(json.dumps(row), flush=True)
+    return row
 
 
-def interval(values):
+def with_interval(values):
+    mean = f"{statistics.mean(values):7.2f}"
     if len(values) not in STUDENT_95:
-        return 0.0
-    return STUDENT_95[len(values)] * statistics.stdev(values) / len(values) ** 0.5
+        return mean
+    return f"{mean} ± {STUDENT_95[len(values)] * statistics.stdev(values) / len(values) ** 0.5:.2f}"
 
 
 def report(rows, seeds, lengths):
     of = {(row["kind"], row["seed"]): row["perplexity"] for row in rows}
     for kind in KINDS:
         columns = ([of[kind, seed][tokens] for seed in seeds] for tokens in lengths)
-        print(f"{kind:<20}", *(f"{statistics.mean(column):7.2f} ± {interval(column):.2f}" for column in columns))
+        print(f"{kind:<20}", *map(with_interval, columns))
     for seed in seeds:
         own = [of[KINDS[0], seed][tokens] for tokens in lengths]
         falls = all(later < earlier for earlier, later in zip(own, own[1:]))
@@ -91,10 +95,12 @@ def main():
     write_texts(args)
     with concurrent.futures.ThreadPoolExecutor(args.at_once) as pool:
         runs = [pool.submit(measured, args, kind, seed) for kind in KINDS for seed in args.seeds]
-        rows = [run.result() for run in runs]
-    report(rows, args.seeds, args.memory)
+    rows = [run.result() for run in runs if not run.exception()]
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    for run in runs:
+        run.result()  # ends here where one failed: what the others gave is written
+    report(rows, args.seeds, args.memory)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ struct KeyGroup {
 };
 
 struct FilterTask {
-  static constexpr int kFewGroups = 8;
+  static constexpr int kFewGroups = 8;  // 384 bytes of the 4 KB that arguments of a kernel have
 
   KeyGroup few_groups[kFewGroups];                  // (B * G), where they are so few
   const KeyGroup* many_groups = nullptr;            // else: (B * G), on the device

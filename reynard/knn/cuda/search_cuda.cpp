@@ -94,19 +94,12 @@ Groups make_groups(const Problem& problem) {
   return out;
 }
 
-// Hands groups to the kernels: few of them as arguments, which wait for no copy, many in one piece
-// of the device's memory, which is returned.
-at::Tensor hand_over(const std::vector<KeyGroup>& groups, at::Device device, FilterTask& task) {
-  if (groups.size() <= FilterTask::kFewGroups) {
-    std::ranges::copy(groups, task.few_groups);
-    return {};
-  }
+// Groups in the device's memory, as bytes, where they are too many to be arguments of kernels.
+at::Tensor copied_groups(const std::vector<KeyGroup>& groups, at::Device device) {
   const auto size = static_cast<int64_t>(groups.size() * sizeof(KeyGroup));
   const at::Tensor staged = at::empty({size}, at::kByte);
   std::memcpy(staged.mutable_data_ptr(), groups.data(), static_cast<size_t>(size));
-  const at::Tensor many = staged.to(device);
-  task.many_groups = static_cast<const KeyGroup*>(many.const_data_ptr());
-  return many;
+  return staged.to(device);
 }
 
 // Both the matrix unit's sum and the plain loop's are within a multiple of 2^-22 |q|_1 max|k| of
@@ -117,11 +110,12 @@ float margin_factor(int64_t head_dim) {
 }
 
 // The k best keys of a block of queries (B, Tq, H, D), best first.
-void find_best(FilterTask& task, const at::Tensor& queries, const SearchResult& found) {
+SearchResult find_best(FilterTask task, const at::Tensor& queries, int64_t k) {
   const int64_t B = queries.size(0), Tq = queries.size(1), H = queries.size(2);
-  const int64_t k = found.ids.size(3);
   const Plan plan = make_plan(task.most_keys, k, task.queries_per_group);
   const auto codes = queries.options().dtype(at::kLong);
+  const SearchResult found{at::empty({B, Tq, H, k}, codes),
+                           at::empty({B, Tq, H, k}, queries.options())};
   const at::Tensor thresholds = at::empty({B, Tq, H}, codes);
   const at::Tensor candidates = at::empty({B, Tq, H, plan.capacity}, codes);
   // The last one says whether a list was too short.
@@ -173,7 +167,7 @@ void find_best(FilterTask& task, const at::Tensor& queries, const SearchResult& 
                   stream);
     const bool complete =
         k <= kMostSorted ? overflow.item<int>() == 0 : counts.max().item<int>() <= plan.capacity;
-    if (complete) return;
+    if (complete) return found;
     raise(k);
     overflow.zero_();
   }
@@ -183,13 +177,21 @@ SearchResult search(const Problem& problem) {
   const c10::cuda::CUDAGuard device(problem.queries.device());
   const at::Tensor& queries = problem.queries;
   const int64_t B = queries.size(0), Tq = queries.size(1), H = queries.size(2), k = problem.k;
-  const std::vector<int64_t> shape = {B, Tq, H, k};
-  SearchResult found{at::empty(shape, queries.options().dtype(at::kLong)),
-                     at::empty(shape, queries.options())};
-  if (queries.numel() == 0) return found;
+  const auto empty_result = [&] {
+    const std::vector<int64_t> shape = {B, Tq, H, k};
+    return SearchResult{at::empty(shape, queries.options().dtype(at::kLong)),
+                        at::empty(shape, queries.options())};
+  };
+  if (queries.numel() == 0) return empty_result();
   const Groups groups = make_groups(problem);
   FilterTask task;
-  const at::Tensor many_groups = hand_over(groups.groups, queries.device(), task);
+  at::Tensor many_groups;
+  if (groups.groups.size() <= FilterTask::kFewGroups) {
+    std::ranges::copy(groups.groups, task.few_groups);
+  } else {
+    many_groups = copied_groups(groups.groups, queries.device());
+    task.many_groups = static_cast<const KeyGroup*>(many_groups.const_data_ptr());
+  }
   task.num_rows = static_cast<int>(B);
   task.num_key_heads = static_cast<int>(problem.num_key_heads);
   task.repeat = static_cast<int>(H / problem.num_key_heads);
@@ -203,19 +205,16 @@ SearchResult search(const Problem& problem) {
       std::max(kMostCandidateBytes, groups.key_bytes / kKeyBytesPerCandidateByte);
   const int64_t fit = budget / static_cast<int64_t>(sizeof(Code)) / (plan.capacity * B * H);
   const int64_t block = std::clamp<int64_t>(fit, 1, Tq);
-  for (int64_t begin = 0; begin < Tq; begin += block) {
-    const int64_t size = std::min(block, Tq - begin);
-    const at::Tensor some = queries.narrow(1, begin, size).contiguous();
+  const auto best_of = [&](int64_t begin, int64_t size) {
     task.num_tokens = static_cast<int>(size);
     task.queries_per_group = task.num_tokens * task.repeat;
-    if (size == Tq) {
-      find_best(task, some, found);
-      continue;
-    }
-    const std::vector<int64_t> part = {B, size, H, k};
-    const SearchResult best{at::empty(part, found.ids.options()),
-                            at::empty(part, found.scores.options())};
-    find_best(task, some, best);
+    return find_best(task, queries.narrow(1, begin, size).contiguous(), k);
+  };
+  if (block == Tq) return best_of(0, Tq);
+  const SearchResult found = empty_result();
+  for (int64_t begin = 0; begin < Tq; begin += block) {
+    const int64_t size = std::min(block, Tq - begin);
+    const SearchResult best = best_of(begin, size);
     found.ids.narrow(1, begin, size).copy_(best.ids);
     found.scores.narrow(1, begin, size).copy_(best.scores);
   }

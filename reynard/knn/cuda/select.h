@@ -1,6 +1,7 @@
 #pragma once
-// Of the candidates that a pass has found: a query's k-th best, which is the next pass's threshold,
-// or its k best in order. One block per query, one launch for all. Plain pointers, no torch.
+// What a search begins with, and of the candidates that a pass has found: a query's k-th best,
+// which is the next pass's threshold, or its k best in order. One launch for all queries. Plain
+// pointers, no torch.
 
 #include "reynard/knn/cuda/filter.h"
 

@@ -34,7 +34,7 @@ REYNARD_INLINE Vector load(const int8_t* p) {
 #endif
 }
 
-// In the order of sum_of, which takes its lanes through memory: too slow for short rows.
+// In the order of sum_of, in fewer instructions: short rows are many.
 REYNARD_INLINE float sum_of_row(Vector v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps(v);
@@ -63,16 +63,16 @@ constexpr int kRowsAtOnce = 4, kTokensAtOnce = 4, kRowsOfOneToken = 1;
 constexpr int kRowsAtOnce = 2, kTokensAtOnce = 4, kRowsOfOneToken = 2;
 #endif
 // Where rows are walked together, a weight is asked for at least this far ahead, in whole blocks of
-// rows, so that each line is asked for once: hardware prefetch stops at the end of a page.
+// rows, so that only one block asks for a line: hardware prefetch stops at the end of a page.
 constexpr int64_t kAheadBytes = 4096;
 
-// Half of kStep neighbouring values: the first or the second ones;
+// Half of kStep neighbouring values: the first ones (0) or the second ones (1).
 template <int kHalf, class T, class Other>
 REYNARD_INLINE Vector load_half(const T* p, const Other* /*factor*/) {
   return load(p + kHalf * kLanes);
 }
-// where both factors are bf16, the even or the odd ones: a cheap instruction each, and products do
-// not ask for the order.
+// Where both factors are bf16: the even ones (0) or the odd ones (1), a cheap instruction each, and
+// products do not ask for the order.
 template <int kHalf>
 REYNARD_INLINE Vector load_half(const BF16* p, const BF16* /*factor*/) {
   Bits both;

@@ -25,7 +25,7 @@ REYNARD_INLINE Vector load(const float* p) {
 }
 REYNARD_INLINE Vector load(const BF16* p) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
-  // GCC 12 widens them by halves.
+  // GCC 12 makes two conversions of 128 bits of __builtin_convertvector here.
   const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 #else

@@ -37,7 +37,8 @@ struct Config {
   static constexpr bool kTakesTurns = kHalves == 1;
   // Whether registers are left for the scores of the next step and for the biases of keys.
   static constexpr bool kRunsAhead = kConsumers == 2;
-  static_assert(kRunsAhead != kTakesTurns);  // each way through a task knows who multiplies dQ
+  // Who runs ahead multiplies its half of each dQ, who goes step by step all of it in its turn.
+  static_assert(kRunsAhead != kTakesTurns);
 };
 
 // A key block of one head.
