@@ -9,6 +9,7 @@ failed minutes count. The second part takes what is left of the minutes.
 import argparse
 import concurrent.futures
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -23,6 +24,12 @@ def call(*command):
     done = subprocess.run([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, command))}\n{done.stderr[-2000:]}")
+
+
+def device_name(device):
+    import torch  # only for the name
+
+    return torch.cuda.get_device_name() if device != "cpu" and torch.cuda.is_available() else f"{os.cpu_count()} CPU cores"
 
 
 def write_texts(args):
@@ -54,6 +61,7 @@ def begin(args, run, seed, minutes_left):
         if last_of(run)["accuracy"] >= args.least_accuracy:
             train(args, "easy", run, seed, MINUTES_OF_A_BEGINNING + min(MINUTES_OF_A_BEGINNING, minutes_left()), "--resume")
             return failed, seed
+        print(f"seed {seed}: failed", flush=True)
         failed.append(seed)
         seed += 100
     return failed, None
@@ -68,7 +76,9 @@ def measured(args, first_seed):
 
     failed, seed = begin(args, first, first_seed, minutes_left)
     if seed is None:
-        return {"seed": None, "failed_beginnings": failed}
+        row = {"seed": None, "failed_beginnings": failed}
+        print(json.dumps(row), flush=True)
+        return row
     shutil.rmtree(second, ignore_errors=True)
     train(args, "hard", second, seed, minutes_left(), f"--run.start_from={first}")
     row = {"seed": seed, "failed_beginnings": failed, "seconds_with_failed_beginnings": round(time.monotonic() - began),
@@ -96,6 +106,7 @@ def main():
     parser.add_argument("--lengths", type=int, nargs="+", default=[65536, 1048576, 16777216], help="tokens of the dictionary")
     parser.add_argument("--query-tokens", type=int, default=10240, help="1,000 queries")
     parser.add_argument("--json", help="file for the rows")
+    parser.add_argument("--commit", default="", help="of PROGRAM, for that file")
     arguments = sys.argv[1:]
     split = arguments.index("--") if "--" in arguments else len(arguments)
     args = parser.parse_args(arguments[:split])
@@ -106,7 +117,8 @@ def main():
         runs = [pool.submit(measured, args, seed) for seed in args.seeds]
     rows = [run.result() for run in runs if not run.exception()]
     if args.json:
-        pathlib.Path(args.json).write_text(json.dumps({"minutes": args.minutes, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        about = {"commit": args.commit, "device": device_name(args.device), "minutes": args.minutes}
+        pathlib.Path(args.json).write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     for run in runs:
         run.result()  # ends here where one failed: what the others gave is written
 

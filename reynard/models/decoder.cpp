@@ -171,13 +171,12 @@ void Decoder::start_window(SequenceState& state) const {
   }
 }
 
-// One memory layer, no gates that decay it and no token shift across contexts.
+// One memory layer and no gates that decay it: keys of its memory depend on local contexts alone.
 bool Decoder::remembers_alone() const {
   const AttentionMixerConfig& attention = config_.attention;
   const bool decays =
       attention.forget_gate != ForgetGate::kNone && config_.memory.decay == MemoryDecay::kDistance;
-  return config_.memory.layers.size() == 1 && !decays && !attention.key_shift &&
-         !attention.value_shift && attention.window == 0;
+  return config_.memory.layers.size() == 1 && !decays && attention.window == 0;
 }
 
 void Decoder::remember(const at::Tensor& tokens, SequenceState& state) {
@@ -190,10 +189,29 @@ void Decoder::remember(const at::Tensor& tokens, SequenceState& state) {
     hidden(tokens, at::zeros({1}, at::kLong), states);
     return start_window(state);
   }
+  const int64_t read = std::min(tokens_to_read(tokens.size(0)), tokens.size(0));
+  const int64_t alone = tokens.size(0) - read;
+  if (alone > 0) remember_alone(tokens.narrow(0, 0, alone), state);
+  if (read == 0) return;
+  hidden(tokens.narrow(0, alone, read), at::zeros({1}, at::kLong), states);
+  start_window(state);
+}
+
+int64_t Decoder::tokens_to_read(int64_t tokens) const {
+  const AttentionMixerConfig& attention = config_.attention;
+  if (!attention.key_shift && !attention.value_shift) return 0;
+  const int64_t behind = config_.num_layers - 1 - config_.memory.layers[0];
+  const int64_t window = config_.memory.window;
+  return behind > 0 ? (tokens - 1) % window + 1 + (behind - 1) * window : 0;
+}
+
+void Decoder::remember_alone(const at::Tensor& tokens, SequenceState& state) {
   DecoderConfig contexts = config_;
   contexts.memory.last_context = 0;
-  const at::Tensor offsets = at::arange(0, tokens.size(0), config_.memory.window, at::kLong);
-  const Ragged ragged = make_ragged(tokens, offsets, {}, contexts, device());
+  SequenceState* const states[] = {&state};
+  Ragged ragged = make_ragged(tokens, at::zeros({1}, at::kLong), {}, contexts, device());
+  ragged.carried = states;
+  state.pass(tokens.size(0));
   const int64_t last = config_.memory.layers[0];
   Block::Stream stream{.update = {}, .residual = rows_of(embedding_, ragged.tokens)};
   for (int64_t layer = 0; layer < last; ++layer) {
@@ -201,7 +219,6 @@ void Decoder::remember(const at::Tensor& tokens, SequenceState& state) {
   }
   const Block& block = *blocks_[last];
   block.mixer->remember(block.add_norm(stream, block.mixer_norm).normed, ragged, last, state);
-  state.pass(tokens.size(0));
 }
 
 int64_t Decoder::evict(SequenceState& state, double log_tolerance, int64_t horizon) const {

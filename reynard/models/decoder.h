@@ -55,9 +55,9 @@ class Decoder {
   void start_window(SequenceState& state) const;
 
   // Reads the next tokens (N) i64 of a text whose hidden states nobody needs, in local contexts
-  // from where the state's ends; the last of them ends too. What they leave in memories is all that
-  // is computed, where only one layer has a memory and nothing but memories crosses contexts: for
-  // millions of tokens. Else it is hidden(). No gradients.
+  // from where the state's ends; the last of them ends too. Where only one layer has a memory and
+  // no gate decays it, little more is computed than what they leave there: for millions of tokens.
+  // Else it is hidden(). No gradients.
   void remember(const at::Tensor& tokens, SequenceState& state);
 
   // Frees pages of the state that no token from `horizon` on (at most its length) can need: left of
@@ -99,6 +99,12 @@ class Decoder {
  private:
   struct Block;
   bool remembers_alone() const;
+  // How many of the last tokens remember() must read as text is read: a token shift carries keys
+  // across contexts in the layers behind the memory's too, and those of the n-th such layer are the
+  // right ones after n contexts that were read.
+  int64_t tokens_to_read(int64_t tokens) const;
+  // Adds whole contexts to the memory of the only layer that has one, side by side.
+  void remember_alone(const at::Tensor& tokens, SequenceState& state);
 
   DecoderConfig config_;
   Parameter embedding_, norm_, head_;  // head_ is undefined when tied

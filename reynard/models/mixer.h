@@ -31,7 +31,10 @@ struct Ragged {
   at::Tensor first_key;  // (N) i32: index of the first key that each token may see, window included
   std::vector<int64_t> bounds;             // (S + 1): offsets and N, for the CPU
   std::span<SequenceState* const> states;  // empty, or one per sequence
-  std::vector<Window> windows;             // in order; one per sequence, or more with a memory
+  // Whose last tokens a token shift goes on from: `states`, or those of sequences whose contexts
+  // are computed alone (Decoder::remember).
+  std::span<SequenceState* const> carried;
+  std::vector<Window> windows;  // in order; one per sequence, or more with a memory
   std::optional<Crossbatch> crossbatch;
 };
 

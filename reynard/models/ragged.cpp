@@ -178,6 +178,7 @@ Ragged make_ragged(const at::Tensor& tokens,
           .first_key = moved(first_keys),
           .bounds = std::move(bounds),
           .states = states,
+          .carried = states,
           .windows = std::move(windows),
           .crossbatch = std::move(contexts)};
 }

@@ -256,14 +256,19 @@ TEST(MemoryAttention, WithoutAMemoryContextsSeeNothingOfEachOther) {
 }
 
 // Contexts that are only remembered leave the state that reading them does, with one memory layer
-// (computed alone), with two, and with a token shift.
+// (computed alone), with two, and with token shifts, also in layers behind the memory's.
 TEST(MemoryAttention, RememberedContextsAreThoseThatWereRead) {
   const at::NoGradGuard no_grad;
-  for (const std::string kind : {"one", "two", "shift", "best", "capacity", "gates"}) {
+  for (const std::string kind :
+       {"one", "two", "shift", "shift_behind", "best", "capacity", "gates"}) {
     DecoderConfig config = longllama(16, 0, 2);
     if (kind != "two") config.memory.layers = {1};
     config.memory.positions = kind != "best";
     if (kind == "shift") config.attention.key_shift = true;
+    if (kind == "shift_behind") {
+      config.num_layers = 4;
+      config.attention.key_shift = config.attention.value_shift = true;
+    }
     if (kind == "best") config.memory.top_k = 5;
     if (kind == "capacity") config.memory.capacity = 20;
     if (kind == "gates") config.attention.forget_gate = ForgetGate::kFull;

@@ -1,6 +1,6 @@
 // The layout of the FoX authors' ForgettingTransformerForCausalLM: FoX (LLaMA), FoX (Pro) and, with
-// fgate_type "none", Transformer (Pro). Our parameter names are this layout's. Two keys are
-// honoured that the authors' code rejects or ignores: num_kv_heads and window_size.
+// fgate_type "none", Transformer (Pro). Our parameter names are this layout's. Three keys are
+// honoured that the authors' code rejects or ignores: num_kv_heads, window_size and qkv_bias.
 
 #include "reynard/models/families/family.h"
 #include "reynard/models/families/layout.h"
@@ -39,6 +39,7 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
   read_fox_keys(fields, config);
   fields.expect("attention_bias", false);
   AttentionMixerConfig& a = config.attention;
+  a.qkv_bias = fields.boolean("qkv_bias", false);
   a.rope = fields.boolean("use_rope", false);
   a.rope_base = fields.number("rope_base", 500000);
   a.forget_gate = read_gate(fields);
@@ -61,7 +62,6 @@ std::string obstacle(const DecoderConfig& config) {
   const AttentionMixerConfig& a = config.attention;
   return all_obstacles(
       {{config.mixer != "attention" && !config.has_memory(), "mixer is not attention"},
-       {a.qkv_bias, "attention.qkv_bias is on"},
        {a.rope && a.rope_scaling, "attention.rope_scaling is set"},
        {a.qk_norm != QKNorm::kNone && a.qk_norm_eps != 1e-5, "attention.qk_norm_eps is not 1e-5"}});
 }
@@ -69,6 +69,7 @@ std::string obstacle(const DecoderConfig& config) {
 std::string ignored_key(const DecoderConfig& config) {
   return all_obstacles({{config.num_kv_heads() != config.attention.num_heads,
                          "attention.num_kv_heads is not num_heads"},
+                        {config.attention.qkv_bias, "attention.qkv_bias is on"},
                         {config.attention.window > 0, "attention.window is set"}});
 }
 
@@ -76,6 +77,7 @@ void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
   const AttentionMixerConfig& a = config.attention;
   write_fox_keys(config, json);
   json["attention_bias"] = false;
+  if (a.qkv_bias) json["qkv_bias"] = true;
   json["fuse_norm"] = true;
   json["fuse_cross_entropy"] = true;
   json["rope_base"] = a.rope_base;

@@ -41,15 +41,15 @@ at::Tensor initial_gate_biases(const AttentionMixerConfig& config) {
   return biases;
 }
 
-// (S, G D): the last raw key or value of each sequence's state, zero where it has none; undefined
-// without states.
+// (S, G D): the last raw key or value before each sequence, zero where there is none; undefined
+// where no sequence goes on from another.
 at::Tensor previous(const Ragged& ragged,
                     int64_t layer,
                     const at::Tensor& raw,
                     at::Tensor Carry::*member) {
-  if (ragged.states.empty()) return {};
+  if (ragged.carried.empty()) return {};
   std::vector<at::Tensor> rows;
-  for (const SequenceState* state : ragged.states) {
+  for (const SequenceState* state : ragged.carried) {
     const at::Tensor carried = state->carry(layer).*member;
     if (!carried.defined()) {
       rows.push_back(at::zeros_like(raw.narrow(0, 0, 1)));
@@ -284,6 +284,16 @@ at::Tensor AttentionMixer::attend(const Projections& p,
                          .first_key = ragged.first_key});
   }
   return result.out.squeeze(0);
+}
+
+void AttentionMixer::carry_on(const Projections& p, const Ragged& ragged, int64_t layer) const {
+  if (!ragged.states.empty()) return;  // attend_to_states does
+  for (std::size_t s = 0; s < ragged.carried.size(); ++s) {
+    const auto last = [&](const at::Tensor& raw) {
+      return raw.defined() ? raw.narrow(0, ragged.bounds[s + 1] - 1, 1) : raw;
+    };
+    ragged.carried[s]->remember(layer, {.k = last(p.raw_k), .v = last(p.raw_v)});
+  }
 }
 
 attention::PagedOutput AttentionMixer::attend_to_states(const Projections& p,

@@ -58,6 +58,9 @@ class AttentionMixer : public Mixer {
                                           std::span<const int64_t> bounds,
                                           std::span<SequenceState* const> states,
                                           int64_t layer) const;
+  // Leaves the last raw keys and values of sequences that read no cache in the states that the next
+  // tokens go on from (Ragged::carried).
+  void carry_on(const Projections& p, const Ragged& ragged, int64_t layer) const;
   // Output norm, gate and projection: out (N, H, D) -> (N, C).
   at::Tensor output(const at::Tensor& out, const Projections& p) const;
   attention::AttentionOptions options() const;
