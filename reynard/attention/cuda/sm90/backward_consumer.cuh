@@ -120,6 +120,7 @@ class Consumer {
     wgmma_wait<0>();
     pin(dweights_);
     differentiate_weights();
+    sum_over_queries();
     pack(scores_, weights_);  // not before: registers are scarce while dP is under way
     store_dscores();
     issue_gradients();
@@ -160,9 +161,13 @@ class Consumer {
 
   // The same where registers are left for the scores of the next step, which are multiplied behind
   // dQ. Products are issued whether or not their sums are used: ptxas runs one after the other
-  // where one is under way on some paths only.
+  // where one is under way on some paths only. Of two warpgroups one seldom fills the time in which
+  // the other does not multiply: P is computed while dP is under way, and products are issued
+  // without anything between them.
   __device__ __forceinline__ void differentiate_ahead() {
     issue_scores();
+    wgmma_wait<0>();
+    pin(scores_);
     for (bool is_last = false; !is_last;) {
       const Step& step = s_.steps[stage_.index];
       is_last = step.last_of_task;
@@ -170,20 +175,26 @@ class Consumer {
       const float shift = shift_of_step();
       issue_dweights();
       post_part();
-      wgmma_wait<0>();  // for ptxas: not <1>, though dP is not needed yet
-      pin(scores_);
-      pin(dweights_);
       if (sight != Sight::kAll) hide();
       weigh(shift);
+      keep_order(bits_of(scores_));
+      wgmma_wait<0>();
+      pin(dweights_);
       pack(scores_, weights_);
       differentiate_weights();
+      issue_gradients();
+      keep_order(count_);
       store_dscores();
       note_step();
-      issue_gradients();
       pass_on_dscores();
+      sum_over_queries();
+      pin(key_sums_[0]);
+      pin(key_sums_[1]);
       if (pending_ >= 0) wait_for_pending();
       issue_dq();
-      const SplitSum sum = query_sum();
+      keep_order(count_);
+      SplitSum sum = query_sum();
+      pin(sum);
       wgmma_wait<1>();
       pin_gradients();
       release_stage();
@@ -192,10 +203,23 @@ class Consumer {
       wgmma_wait<1>();
       if (pending_ >= 0) send_pending(sum);
       count_step(true);
+      wgmma_wait<0>();
+      pin(scores_);
     }
-    wgmma_wait<0>();
-    pin(scores_);
-    pin_gradients();
+  }
+
+  // ptxas moves what is not needed yet behind a wait for the matrix unit, or between the
+  // instructions of a product; across a branch it moves nothing. This one is never taken: the number
+  // is not negative.
+  static __device__ __forceinline__ void keep_order(int number) {
+    if (number < 0) asm volatile("nanosleep.u32 0;" ::: "memory");
+  }
+  // What depends on all weights and, as they do, has no sign.
+  static __device__ __forceinline__ int bits_of(const float (&weights)[kQueriesPerTile / 2]) {
+    int bits = 0;
+#pragma unroll
+    for (const float weight : weights) bits |= __float_as_int(weight);
+    return bits;
   }
 
   // What the dQ of this step will be delivered as.
@@ -333,16 +357,15 @@ class Consumer {
 
   // dweights_ becomes dS^T; a weight of 0 gives 0 whatever dP is.
   __device__ __forceinline__ void differentiate_weights() {
+#pragma unroll
+    for (int i = 0; i < kQueriesPerTile / 2; ++i) dweights_[i] *= scores_[i];
+    pack(dweights_, dscores_);
+  }
+
+  __device__ __forceinline__ void sum_over_queries() {
     float sums[2] = {};
 #pragma unroll
-    for (int j = 0; j < kQueriesPerTile / 8; ++j) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        dweights_[4 * j + e] *= scores_[4 * j + e];
-        sums[e / 2] += dweights_[4 * j + e];
-      }
-    }
-    pack(dweights_, dscores_);
+    for (int i = 0; i < kQueriesPerTile / 2; ++i) sums[i / 2 % 2] += dweights_[i];
     add_to(key_sums_[0], sums[0]);
     add_to(key_sums_[1], sums[1]);
   }
