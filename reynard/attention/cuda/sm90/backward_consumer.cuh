@@ -209,8 +209,8 @@ class Consumer {
   }
 
   // ptxas moves what is not needed yet behind a wait for the matrix unit, or between the
-  // instructions of a product; across a branch it moves nothing. This one is never taken: the number
-  // is not negative.
+  // instructions of a product; across a branch it moves nothing. This one is never taken: the
+  // number is not negative.
   static __device__ __forceinline__ void keep_order(int number) {
     if (number < 0) asm volatile("nanosleep.u32 0;" ::: "memory");
   }
