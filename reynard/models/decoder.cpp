@@ -182,6 +182,13 @@ bool Decoder::remembers_alone() const {
 void Decoder::remember(const at::Tensor& tokens, SequenceState& state) {
   tensor::check_value(config_.has_memory(), "remember", "mixer", "without a memory", "one with");
   tensor::check_shape("remember", "tokens", tokens, {{"N"}});
+  tensor::check_value(tokens.size(0) > 0, "remember", "number of tokens", tokens.size(0), ">= 1");
+  const int64_t least = tokens.min().item<int64_t>(), largest = tokens.max().item<int64_t>();
+  tensor::check_value(least >= 0 && largest < config_.vocab_size,
+                      "remember",
+                      "token id",
+                      least < 0 ? least : largest,
+                      fmt::format("0 to {} (vocab_size - 1)", config_.vocab_size - 1));
   const at::NoGradGuard no_grad;
   start_window(state);
   SequenceState* const states[] = {&state};
@@ -211,7 +218,7 @@ void Decoder::remember_alone(const at::Tensor& tokens, SequenceState& state) {
   SequenceState* const states[] = {&state};
   Ragged ragged = make_ragged(tokens, at::zeros({1}, at::kLong), {}, contexts, device());
   ragged.carried = states;
-  state.pass(tokens.size(0));
+  state.pass(tokens.size(0));  // before: carries are kept by the length behind their token
   const int64_t last = config_.memory.layers[0];
   Block::Stream stream{.update = {}, .residual = rows_of(embedding_, ragged.tokens)};
   for (int64_t layer = 0; layer < last; ++layer) {

@@ -103,7 +103,8 @@ class Decoder {
   // across contexts in the layers behind the memory's too, and those of the n-th such layer are the
   // right ones after n contexts that were read.
   int64_t tokens_to_read(int64_t tokens) const;
-  // Adds whole contexts to the memory of the only layer that has one, side by side.
+  // Adds contexts to the memory of the only layer that has one, side by side, and leaves the
+  // carries of the layers up to it; those behind it keep theirs.
   void remember_alone(const at::Tensor& tokens, SequenceState& state);
 
   DecoderConfig config_;

@@ -57,7 +57,7 @@ class Mixer {
   // Ends the local context of the layer's state (memory_attention).
   virtual void start_window(SequenceState& /*state*/, int64_t /*layer*/) const {}
   // Adds the keys and values of tokens that begin new local contexts (x as forward) to the layer's
-  // memory, and nothing else (memory_attention).
+  // memory, and leaves what a token shift carries over (memory_attention).
   virtual void remember(const at::Tensor& /*x*/,
                         const Ragged& /*ragged*/,
                         int64_t /*layer*/,

@@ -118,7 +118,7 @@ class SequenceState {
   attention::LayerCache& cache(int64_t layer) { return layers_[layer].cache; }
   Carry carry(int64_t layer) const;
   // Raw keys and values (T, G D) of the T tokens that were just appended to the cache of the
-  // layer.
+  // layer, or of the last one that passed.
   void remember(int64_t layer, const Carry& raw);
   LayerMemory& memory(int64_t layer) { return layers_[layer].memory; }
   // The sequence will have so many tokens: memories make room for them at once.

@@ -256,40 +256,66 @@ TEST(MemoryAttention, WithoutAMemoryContextsSeeNothingOfEachOther) {
 }
 
 // Contexts that are only remembered leave the state that reading them does, with one memory layer
-// (computed alone), with two, and with token shifts, also in layers behind the memory's.
+// (computed alone), with two, and with token shifts: the memory in the first layer, within and in
+// the last one. Both begin in an open context.
 TEST(MemoryAttention, RememberedContextsAreThoseThatWereRead) {
   const at::NoGradGuard no_grad;
-  for (const std::string kind :
-       {"one", "two", "shift", "shift_behind", "best", "capacity", "gates"}) {
+  for (const std::string kind : {"one",
+                                 "two",
+                                 "shift",
+                                 "shift_first",
+                                 "shift_behind",
+                                 "shift_last",
+                                 "shift_no_memory",
+                                 "best",
+                                 "capacity",
+                                 "gates"}) {
     DecoderConfig config = longllama(16, 0, 2);
-    if (kind != "two") config.memory.layers = {1};
+    if (kind.starts_with("shift_")) config.num_layers = 4;
+    const int64_t last = config.num_layers - 1;
+    const int64_t layer = kind == "shift_first" ? 0 : kind == "shift_last" ? last : 1;
+    if (kind != "two") config.memory.layers = {layer};
     config.memory.positions = kind != "best";
-    if (kind == "shift") config.attention.key_shift = true;
-    if (kind == "shift_behind") {
-      config.num_layers = 4;
-      config.attention.key_shift = config.attention.value_shift = true;
-    }
+    config.attention.key_shift = kind.starts_with("shift");
+    config.attention.value_shift = kind.starts_with("shift_");
     if (kind == "best") config.memory.top_k = 5;
     if (kind == "capacity") config.memory.capacity = 20;
     if (kind == "gates") config.attention.forget_gate = ForgetGate::kFull;
     Decoder decoder = memory_decoder(config);
-    const at::Tensor tokens = random_tokens(70);
+    if (kind == "shift_no_memory") decoder.set_memory_limits(Decoder::kNoMemory, 0);
+    const at::Tensor tokens = random_tokens(160);
     SequenceState read(decoder, make_page_pool(decoder)), state(decoder, make_page_pool(decoder));
-    decoder.hidden(tokens.narrow(0, 0, 55), one_sequence(), std::array{&read});
+    const auto read_on = [&](SequenceState& to, int64_t begin, int64_t size) {
+      return decoder.hidden(tokens.narrow(0, begin, size), one_sequence(), std::array{&to});
+    };
+    read_on(read, 0, 5);
+    read_on(state, 0, 5);
     decoder.start_window(read);
-    state.expect(70);
-    decoder.remember(tokens.narrow(0, 0, 32), state);
-    decoder.remember(tokens.narrow(0, 32, 23), state);
-    EXPECT_EQ(state.length(), 55);
+    read_on(read, 5, 140);
+    decoder.start_window(read);
+    state.expect(160);
+    decoder.remember(tokens.narrow(0, 5, 80), state);
+    decoder.remember(tokens.narrow(0, 85, 60), state);
+    EXPECT_EQ(state.length(), 145);
     EXPECT_EQ(state.window_length(), 0);
-    EXPECT_EQ(state.memory(1).size(), kind == "capacity" ? 20 : (kind == "two" ? 0 : 55)) << kind;
-    const at::Tensor rest = tokens.narrow(0, 55, 15);
-    EXPECT_TENSORS_NEAR(decoder.hidden(rest, one_sequence(), std::array{&state}),
-                        decoder.hidden(rest, one_sequence(), std::array{&read}),
-                        5e-5,
-                        1e-5)
-        << kind;
+    const int64_t size = kind == "capacity" ? 20 : kind == "shift_no_memory" ? 0 : 145;
+    EXPECT_EQ(state.memory(kind == "two" ? 0 : layer).size(), size) << kind;
+    EXPECT_TENSORS_NEAR(read_on(state, 145, 15), read_on(read, 145, 15), 5e-5, 1e-5) << kind;
   }
+}
+
+TEST(MemoryAttention, WhatCannotBeRememberedLeavesTheState) {
+  DecoderConfig config = longllama(16, 0, 2);
+  config.memory.layers = {1};
+  config.attention.key_shift = true;
+  Decoder decoder = memory_decoder(config);
+  SequenceState state(decoder, make_page_pool(decoder));
+  at::Tensor tokens = random_tokens(60);
+  tokens[55] = 48;
+  EXPECT_THROW(decoder.remember(tokens, state), Error);
+  EXPECT_THROW(decoder.remember(tokens.narrow(0, 0, 0), state), Error);
+  EXPECT_EQ(state.length(), 0);
+  EXPECT_EQ(state.memory(1).size(), 0);
 }
 
 // With the keys that an observer is shown, queries of the last context attend as the layer does.

@@ -304,31 +304,36 @@ TEST(Families, WrittenConfigsAreReadBack) {
     EXPECT_GE(num_written, 1) << variant.name;
   }
   DecoderConfig config = test::small_config();
-  config.attention.rope = true;
-  config.attention.rope_scaling = {.type = ops::RotaryScalingType::kLinear,
-                                   .factor = 2};  // Llama only
+  config.attention.qkv_bias = true;  // FLA only, and there without shifts
+  Decoder biased(config);
+  save_model(biased, parent / "biased");
+  EXPECT_TRUE(load_config(parent / "biased").attention.qkv_bias);
+  config.attention.key_shift = true;
   Decoder impossible(config);
   EXPECT_THROW(save_model(impossible, parent / "impossible"), Error);
   EXPECT_FALSE(std::filesystem::exists(parent / "impossible"));
   EXPECT_THROW(find_family("gpt2", "test"), Error);
 }
 
-// Also with a memory and a key shift, for which only this layout has a place.
-TEST(Families, BiasesSurvive) {
+// Beside a memory there is a place for them, with and without shifts.
+TEST(Families, BiasesOfAMemorySurvive) {
   const test::TempDir parent;
-  DecoderConfig config = test::small_config();
-  config.attention.qkv_bias = true;
-  config.attention.key_shift = true;
-  config.mixer = "memory_attention";
-  config.memory.layers = {0};
-  Decoder decoder(config, /*seed=*/1);
-  test::spread_weights(decoder, 1);
-  save_model(decoder, parent / "model");
-  EXPECT_TRUE(load_config(parent / "model").attention.qkv_bias);
-  Decoder loaded = load_model(parent / "model");
-  const at::NoGradGuard no_grad;
-  const at::Tensor tokens = at::arange(40, at::kLong), offsets = at::zeros({1}, at::kLong);
-  EXPECT_BITWISE_EQUAL(loaded.hidden(tokens, offsets), decoder.hidden(tokens, offsets));
+  for (const bool shifts : {false, true}) {
+    DecoderConfig config = test::small_config();
+    config.attention.qkv_bias = true;
+    config.attention.key_shift = config.attention.value_shift = shifts;
+    config.mixer = "memory_attention";
+    config.memory.layers = {0};
+    Decoder decoder(config, /*seed=*/1);
+    test::spread_weights(decoder, 1);
+    const auto folder = parent / (shifts ? "shifts" : "plain");
+    save_model(decoder, folder);
+    EXPECT_TRUE(load_config(folder).attention.qkv_bias);
+    Decoder loaded = load_model(folder);
+    const at::NoGradGuard no_grad;
+    const at::Tensor tokens = at::arange(40, at::kLong), offsets = at::zeros({1}, at::kLong);
+    EXPECT_BITWISE_EQUAL(loaded.hidden(tokens, offsets), decoder.hidden(tokens, offsets));
+  }
 }
 
 TEST(Families, TemperaturesSurvive) {

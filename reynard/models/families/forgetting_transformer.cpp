@@ -1,6 +1,6 @@
 // The layout of the FoX authors' ForgettingTransformerForCausalLM: FoX (LLaMA), FoX (Pro) and, with
-// fgate_type "none", Transformer (Pro). Our parameter names are this layout's. Three keys are
-// honoured that the authors' code rejects or ignores: num_kv_heads, window_size and qkv_bias.
+// fgate_type "none", Transformer (Pro). Our parameter names are this layout's. Two keys are
+// honoured that the authors' code rejects or ignores: num_kv_heads and window_size.
 
 #include "reynard/models/families/family.h"
 #include "reynard/models/families/layout.h"
@@ -39,7 +39,6 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
   read_fox_keys(fields, config);
   fields.expect("attention_bias", false);
   AttentionMixerConfig& a = config.attention;
-  a.qkv_bias = fields.boolean("qkv_bias", false);
   a.rope = fields.boolean("use_rope", false);
   a.rope_base = fields.number("rope_base", 500000);
   a.forget_gate = read_gate(fields);
@@ -58,10 +57,11 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
 }
 
 std::string obstacle(const DecoderConfig& config) {
-  // A memory and its temperature are under "reynard" (layout.cpp).
+  // A memory, with its temperature and biases, is under "reynard" (layout.cpp).
   const AttentionMixerConfig& a = config.attention;
   return all_obstacles(
       {{config.mixer != "attention" && !config.has_memory(), "mixer is not attention"},
+       {a.qkv_bias && !config.has_memory(), "attention.qkv_bias is on"},
        {a.rope && a.rope_scaling, "attention.rope_scaling is set"},
        {a.qk_norm != QKNorm::kNone && a.qk_norm_eps != 1e-5, "attention.qk_norm_eps is not 1e-5"}});
 }
@@ -69,7 +69,6 @@ std::string obstacle(const DecoderConfig& config) {
 std::string ignored_key(const DecoderConfig& config) {
   return all_obstacles({{config.num_kv_heads() != config.attention.num_heads,
                          "attention.num_kv_heads is not num_heads"},
-                        {config.attention.qkv_bias, "attention.qkv_bias is on"},
                         {config.attention.window > 0, "attention.window is set"}});
 }
 
@@ -77,7 +76,6 @@ void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
   const AttentionMixerConfig& a = config.attention;
   write_fox_keys(config, json);
   json["attention_bias"] = false;
-  if (a.qkv_bias) json["qkv_bias"] = true;
   json["fuse_norm"] = true;
   json["fuse_cross_entropy"] = true;
   json["rope_base"] = a.rope_base;

@@ -49,6 +49,7 @@ void read_extension(const JsonFields& fields, DecoderConfig& config) {
   if (const std::optional<JsonFields> memory = extension->object("memory")) {
     config.mixer = "memory_attention";
     config.memory = config::from_json<MemoryConfig>(memory->json().dump(), memory->file());
+    a.qkv_bias = extension->boolean("qkv_bias", a.qkv_bias);
   }
 }
 
@@ -77,6 +78,7 @@ void write_extension(const DecoderConfig& config, nlohmann::ordered_json& json) 
   const bool own = memory.top_k != 0 || memory.capacity != 0 || memory.log_scale_keys != 0;
   if (config.has_memory() && (own || !json.contains("mem_layers"))) {
     extension["memory"] = nlohmann::ordered_json::parse(config::to_json(memory));
+    if (a.qkv_bias) extension["qkv_bias"] = true;
   }
   if (!extension.is_null()) json["reynard"] = extension;
 }

@@ -286,8 +286,10 @@ at::Tensor AttentionMixer::attend(const Projections& p,
   return result.out.squeeze(0);
 }
 
-void AttentionMixer::carry_on(const Projections& p, const Ragged& ragged, int64_t layer) const {
-  if (!ragged.states.empty()) return;  // attend_to_states does
+void AttentionMixer::leave_carries(const Projections& p,
+                                   const Ragged& ragged,
+                                   int64_t layer) const {
+  TORCH_INTERNAL_ASSERT(ragged.states.empty(), "attend_to_states leaves those of states");
   for (std::size_t s = 0; s < ragged.carried.size(); ++s) {
     const auto last = [&](const at::Tensor& raw) {
       return raw.defined() ? raw.narrow(0, ragged.bounds[s + 1] - 1, 1) : raw;

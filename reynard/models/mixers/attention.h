@@ -60,7 +60,7 @@ class AttentionMixer : public Mixer {
                                           int64_t layer) const;
   // Leaves the last raw keys and values of sequences that read no cache in the states that the next
   // tokens go on from (Ragged::carried).
-  void carry_on(const Projections& p, const Ragged& ragged, int64_t layer) const;
+  void leave_carries(const Projections& p, const Ragged& ragged, int64_t layer) const;
   // Output norm, gate and projection: out (N, H, D) -> (N, C).
   at::Tensor output(const at::Tensor& out, const Projections& p) const;
   attention::AttentionOptions options() const;

@@ -112,7 +112,7 @@ at::Tensor MemoryAttentionMixer::forward(const at::Tensor& x,
   const bool alone =
       !has_memory_ || (!ragged.crossbatch && ragged.windows.size() + 1 == ragged.bounds.size());
   if (ragged.states.empty() && alone) {
-    attention_.carry_on(in.p, ragged, layer);
+    attention_.leave_carries(in.p, ragged, layer);
     return attention_.output(attention_.attend(in.p, ragged, layer, observer), in.p);
   }
   if (observer != nullptr && observer->wants(layer)) {
@@ -437,7 +437,7 @@ void MemoryAttentionMixer::remember(const at::Tensor& x,
                                     SequenceState& state) const {
   TORCH_INTERNAL_ASSERT(has_memory_ && !decays());
   const Projections p = attention_.project(x, ragged, layer);
-  attention_.carry_on(p, ragged, layer);
+  attention_.leave_carries(p, ragged, layer);
   if (memory_.capacity == Decoder::kNoMemory) return;
   state.memory(layer).add(p.k, p.v, {}, memory_.capacity, memory_device());
 }

@@ -162,8 +162,8 @@ class Consumer {
   // The same where registers are left for the scores of the next step, which are multiplied behind
   // dQ. Products are issued whether or not their sums are used: ptxas runs one after the other
   // where one is under way on some paths only. Of two warpgroups one seldom fills the time in which
-  // the other does not multiply: P is computed while dP is under way, and products are issued
-  // without anything between them.
+  // the other does not multiply: P is computed while dP is under way, and dV and dK are issued
+  // without anything between their instructions.
   __device__ __forceinline__ void differentiate_ahead() {
     issue_scores();
     wgmma_wait<0>();
@@ -182,19 +182,15 @@ class Consumer {
       pin(dweights_);
       pack(scores_, weights_);
       differentiate_weights();
-      issue_gradients();
-      keep_order(count_);
       store_dscores();
       note_step();
+      issue_gradients();
+      keep_order(count_);
       pass_on_dscores();
       sum_over_queries();
-      pin(key_sums_[0]);
-      pin(key_sums_[1]);
       if (pending_ >= 0) wait_for_pending();
       issue_dq();
-      keep_order(count_);
-      SplitSum sum = query_sum();
-      pin(sum);
+      const SplitSum sum = query_sum();
       wgmma_wait<1>();
       pin_gradients();
       release_stage();
@@ -212,6 +208,7 @@ class Consumer {
   // instructions of a product; across a branch it moves nothing. This one is never taken: the
   // number is not negative.
   static __device__ __forceinline__ void keep_order(int number) {
+    asm volatile("" : "+r"(number));  // the compiler may know that it is not
     if (number < 0) asm volatile("nanosleep.u32 0;" ::: "memory");
   }
   // What depends on all weights and, as they do, has no sign.

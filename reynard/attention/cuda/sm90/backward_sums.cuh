@@ -3,11 +3,8 @@
 // f32 beyond.
 
 #include "reynard/attention/cuda/sm90/plan.h"
-#include "reynard/attention/cuda/sm90/wgmma.cuh"
 
 namespace reynard::attention::cuda::sm90::bwd {
-
-using sm90::pin;
 
 // The sum of two f32 gains one more: 48 bits, without f64 arithmetic, which waits for the matrix
 // unit.
@@ -15,11 +12,6 @@ __device__ __forceinline__ void add_to(SplitSum& sum, float value) {
   const float high = sum.high + value, part = high - sum.high;
   sum.low += (sum.high - (high - part)) + (value - part);
   sum.high = high;
-}
-
-// The compiler must not move additions to where the sum is used.
-__device__ __forceinline__ void pin(SplitSum& sum) {
-  asm volatile("" : "+f"(sum.high), "+f"(sum.low));
 }
 
 __device__ __forceinline__ double whole(const SplitSum& sum) {
