@@ -16,8 +16,10 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 
 namespace reynard::cli {
@@ -37,7 +39,13 @@ evaluation::ModelFacts facts_of(const models::DecoderConfig& config, int64_t tra
 int64_t memory_limit(const std::string& given, int64_t own, int64_t none) {
   if (given.empty()) return own;
   if (given == "all") return 0;
-  const int64_t limit = std::stoll(given);
+  int64_t limit = 0;
+  const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(), limit);
+  tensor::check_value(error == std::errc() && end == given.data() + given.size(),
+                      "eval",
+                      "--memory-tokens or --memory-keys",
+                      given,
+                      "all, or a decimal number below 2^63");
   return limit == 0 ? none : limit;
 }
 

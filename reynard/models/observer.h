@@ -14,7 +14,9 @@ struct AttentionView {
   at::Tensor q;         // (N, H, D) as the kernel reads it
   at::Tensor k;         // (N, G, D)
   at::Tensor log_gate;  // (N, H) f32 or undefined
-  at::Tensor start;  // (H, ceil(N/128)) i32: first key kept per query block; undefined with states
+  // (H, ceil(N/128)) i32: first key kept per query block, 0 in a layer that reads a memory;
+  // undefined with states and in crossbatch training.
+  at::Tensor start;
   // (N) i32. A layer with a memory and no gates that stop at it counts from its sequence's begin:
   // keys are without positions there but for each sequence's last local context, whose queries see
   // exactly these.

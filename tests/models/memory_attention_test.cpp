@@ -344,6 +344,29 @@ TEST(MemoryAttention, ObserversSeeTheKeysOfTheMemory) {
   }
 }
 
+// Nothing is pruned for them, whether or not the gates stop at a context's begin.
+TEST(MemoryAttention, ObserversOfLayersWithAMemorySeeNothingPruned) {
+  struct Counter final : Observer {
+    bool wants(int64_t) override { return true; }
+    void attention(int64_t, const AttentionView& view) override {
+      for (const double share : pruned_tiles(view)) EXPECT_EQ(share, 0);
+      ++layers;
+    }
+    int layers = 0;
+  };
+  const at::NoGradGuard no_grad;
+  for (const ForgetGate gate : {ForgetGate::kNone, ForgetGate::kFull}) {
+    DecoderConfig config = longllama(16, 0, 2);
+    config.attention.forget_gate = gate;
+    Decoder decoder = memory_decoder(config);
+    Counter counter;
+    ForwardOptions options;
+    options.observer = &counter;
+    decoder.hidden(random_tokens(40), one_sequence(), {}, options);
+    EXPECT_EQ(counter.layers, config.num_layers);
+  }
+}
+
 TEST(MemoryAttention, ForksShareAMemoryAndGoTheirOwnWays) {
   Decoder decoder = memory_decoder(longllama(16, 0, 2));
   const at::Tensor tokens = random_tokens(60);

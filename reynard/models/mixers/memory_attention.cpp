@@ -2,6 +2,7 @@
 
 #include "reynard/attention/bias.h"
 #include "reynard/attention/cache.h"
+#include "reynard/attention/pruning_limits.h"
 #include "reynard/knn/search.h"
 #include "reynard/models/batch_memory.h"
 #include "reynard/models/decoder.h"
@@ -140,6 +141,12 @@ AttentionView MemoryAttentionMixer::view(const Inputs& in, const Ragged& ragged)
                      .log_gate = in.p.log_gate,
                      .start = {},
                      .first_key = ragged.first_key};
+  if (ragged.states.empty() && !ragged.crossbatch) {
+    // What pruning skips within contexts is not known here: nothing, for an observer.
+    const int64_t N = in.p.q.size(0), H = in.p.q.size(1);
+    view.start = at::zeros({H, (N + attention::kQueryBlock - 1) / attention::kQueryBlock},
+                           ragged.first_key.options());
+  }
   // Gates that end with the context are no sums over all tokens: only the context is shown.
   const bool gates_stop = in.p.log_gate.defined() && !decays();
   if (!has_memory_ || gates_stop || !ragged.states.empty() || ragged.crossbatch) return view;
