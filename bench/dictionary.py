@@ -112,12 +112,12 @@ def main():
     args = parser.parse_args(arguments[:split])
     args.options = arguments[split + 1:]
     args.folder.mkdir(parents=True, exist_ok=True)
+    about = {"commit": args.commit, "device": device_name(args.device), "minutes": args.minutes}
     write_texts(args)
     with concurrent.futures.ThreadPoolExecutor(len(args.seeds)) as pool:
         runs = [pool.submit(measured, args, seed) for seed in args.seeds]
     rows = [run.result() for run in runs if not run.exception()]
     if args.json:
-        about = {"commit": args.commit, "device": device_name(args.device), "minutes": args.minutes}
         pathlib.Path(args.json).write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     for run in runs:
         run.result()  # ends here where one failed: what the others gave is written
