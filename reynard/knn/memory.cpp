@@ -1,6 +1,7 @@
 #include "reynard/knn/memory.h"
 
 #include "reynard/knn/memory_file.h"
+#include "reynard/knn/streamed_search.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/huge_pages.h"
 #include "reynard/tensor/parallel.h"
@@ -41,12 +42,14 @@ std::vector<Piece> pieces(int64_t id, int64_t size, int64_t base, int64_t slots)
   return found;
 }
 
-// (G,n,D) of entries in ids' order; a view where they are in one piece.
-at::Tensor in_order(const at::Tensor& slots, const std::vector<Piece>& order) {
-  if (order.empty()) return slots.narrow(1, 0, 0);
-  const at::Tensor head = slots.narrow(1, order[0].slot, order[0].size);
-  if (order.size() == 1) return head;
-  return at::cat({head, slots.narrow(1, order[1].slot, order[1].size)}, 1);
+// (n,G,D) on a device of entries in ids' order; a view where they lie there in one piece.
+at::Tensor in_order(const at::Tensor& slots, const std::vector<Piece>& order, at::Device device) {
+  const auto piece = [&](const Piece& at) {
+    return on_device(slots.narrow(1, at.slot, at.size), device).transpose(0, 1);
+  };
+  if (order.empty()) return piece({0, 0});
+  if (order.size() == 1) return piece(order[0]);
+  return at::cat({piece(order[0]), piece(order[1])});
 }
 
 void check_finite(std::string_view arg, const at::Tensor& t) {
@@ -110,16 +113,20 @@ void Memory::check_room(int64_t row, int64_t added) const {
 }
 
 std::shared_ptr<Memory::Slots> Memory::new_slots(int64_t size, int64_t base) const {
-  const auto like = at::TensorOptions().dtype(options_.of.dtype).device(options_.device);
   const std::vector<int64_t> shape = {options_.of.num_heads, size, options_.of.head_dim};
-  auto slots = std::make_shared<Slots>();
-  slots->keys = at::empty(shape, like);
-  slots->values = at::empty(shape, like);
-  if (options_.device.is_cpu()) {
-    for (const at::Tensor& entries : {slots->keys, slots->values}) {
+  const auto on = [&](at::Device device) {
+    const bool crosses_bus = device.is_cpu() && !options_.device.is_cpu();
+    const at::Tensor entries = at::empty(
+        shape,
+        at::TensorOptions().dtype(options_.of.dtype).device(device).pinned_memory(crosses_bus));
+    if (device.is_cpu() && !crosses_bus) {
       tensor::advise_huge_pages(entries.data_ptr(), static_cast<int64_t>(entries.nbytes()));
     }
-  }
+    return entries;
+  };
+  auto slots = std::make_shared<Slots>();
+  slots->keys = on(options_.keys_device());
+  slots->values = on(options_.values_device());
   slots->base = slots->written = base;
   return slots;
 }
@@ -194,11 +201,11 @@ void Memory::add(const at::Tensor& keys, const at::Tensor& values, const at::Ten
   check_tokens(keys, values, valid);
   std::vector<Entries> added;
   for (int64_t row = 0; row < options_.num_rows; ++row) {
-    Entries entries{keys[row].detach().to(options_.device),
-                    values[row].detach().to(options_.device)};
+    Entries entries{keys[row].detach(), values[row].detach()};
     if (valid.defined()) {
-      const at::Tensor chosen = at::nonzero(valid[row].to(options_.device)).squeeze(1);
-      entries = {entries.keys.index_select(0, chosen), entries.values.index_select(0, chosen)};
+      const at::Tensor chosen = at::nonzero(valid[row]).squeeze(1);
+      entries = {entries.keys.index_select(0, chosen.to(keys.device())),
+                 entries.values.index_select(0, chosen.to(values.device()))};
     }
     check_finite("keys", entries.keys);
     check_finite("values", entries.values);
@@ -278,7 +285,7 @@ SearchResult Memory::search(const at::Tensor& queries, int64_t k) const {
 Entries Memory::gather(const at::Tensor& ids) const {
   tensor::check_shape("memory", "ids", ids, {{"B"}, {"Tq"}, {"H"}, {"k"}});
   tensor::check_dtype("memory", "ids", ids, {at::kLong});
-  const int64_t batch = ids.size(0), num_heads = ids.size(2), k = ids.size(3);
+  const int64_t batch = ids.size(0), num_heads = ids.size(2);
   tensor::check_value(options_.num_rows == 1 || options_.num_rows == batch,
                       "memory",
                       "rows of ids",
@@ -290,24 +297,31 @@ Entries Memory::gather(const at::Tensor& ids) const {
                       "heads of ids",
                       num_heads,
                       fmt::format("a multiple of G = {}", of.num_heads));
-  if (!options_.device.is_cpu()) return gather_by_index(ids);
+  const auto gathered = [&](at::Tensor Slots::*member, at::Device device) {
+    return device.is_cpu() ? gather(member, ids).to(options_.device) : gather_by_index(member, ids);
+  };
+  return {gathered(&Slots::keys, options_.keys_device()),
+          gathered(&Slots::values, options_.values_device())};
+}
+
+// Of entries in host memory.
+at::Tensor Memory::gather(at::Tensor Slots::*member, const at::Tensor& ids) const {
+  const MemoryLayer& of = options_.of;
+  const int64_t batch = ids.size(0), num_heads = ids.size(2), k = ids.size(3);
   const at::Tensor source = ids.cpu().contiguous();
   const auto* id = source.const_data_ptr<int64_t>();
-  const std::vector<int64_t> shape = {batch, ids.size(1), num_heads, k, of.head_dim};
-  const Entries out{at::empty(shape, of.dtype), at::empty(shape, of.dtype)};
-  auto* out_keys = static_cast<char*>(out.keys.mutable_data_ptr());
-  auto* out_values = static_cast<char*>(out.values.mutable_data_ptr());
-  const auto bytes = static_cast<size_t>(of.head_dim) * out.keys.element_size();
+  const at::Tensor found = at::empty({batch, ids.size(1), num_heads, k, of.head_dim}, of.dtype);
+  auto* out = static_cast<char*>(found.mutable_data_ptr());
+  const auto bytes = static_cast<size_t>(of.head_dim) * found.element_size();
   tensor::run_tasks(batch * ids.size(1), [&](int64_t task, int64_t /*worker*/) {
     const int64_t b = options_.num_rows == 1 ? 0 : task / ids.size(1);
     const Row& row = rows_[static_cast<size_t>(b)];
     const Slots& slots = *row.slots;
+    const auto* entries = static_cast<const char*>((slots.*member).const_data_ptr());
     for (int64_t i = task * num_heads * k; i < (task + 1) * num_heads * k; ++i) {
-      char* key = out_keys + i * static_cast<int64_t>(bytes);
-      char* value = out_values + i * static_cast<int64_t>(bytes);
+      char* entry = out + i * static_cast<int64_t>(bytes);
       if (id[i] == -1) {
-        std::memset(key, 0, bytes);
-        std::memset(value, 0, bytes);
+        std::memset(entry, 0, bytes);
         continue;
       }
       tensor::check_value(id[i] >= row.first && id[i] < row.next,
@@ -317,39 +331,40 @@ Entries Memory::gather(const at::Tensor& ids) const {
                           fmt::format("-1 or an id in [{}, {})", row.first, row.next));
       const int64_t head = i / k % num_heads * of.num_heads / num_heads;
       const int64_t slot = (id[i] - slots.base) % slots.size();
-      const auto at = static_cast<size_t>(head * slots.size() + slot) * bytes;
-      std::memcpy(key, static_cast<const char*>(slots.keys.const_data_ptr()) + at, bytes);
-      std::memcpy(value, static_cast<const char*>(slots.values.const_data_ptr()) + at, bytes);
+      std::memcpy(entry, entries + static_cast<size_t>(head * slots.size() + slot) * bytes, bytes);
     }
   });
-  return out;
+  return found;
 }
 
-// On a GPU, where reading an id would wait: ids are trusted to be search()'s.
-Entries Memory::gather_by_index(const at::Tensor& ids) const {
+// Of entries on a GPU, where reading an id would wait: ids are trusted to be search()'s.
+at::Tensor Memory::gather_by_index(at::Tensor Slots::*member, const at::Tensor& ids) const {
   const int64_t batch = ids.size(0), num_heads = ids.size(2);
   const at::Tensor places = ids.to(options_.device);
   const at::Tensor heads =
       at::floor_divide(at::arange(num_heads, places.options()) * options_.of.num_heads, num_heads);
-  std::vector<at::Tensor> keys, values;
+  std::vector<at::Tensor> rows;
   for (int64_t b = 0; b < batch; ++b) {
     const Slots& slots = *rows_[options_.num_rows == 1 ? 0 : static_cast<size_t>(b)].slots;
     const at::Tensor found = places[b].ge(0);
     const at::Tensor slot = (places[b] - slots.base).clamp_min(0).remainder(slots.size());
-    const at::Tensor shown = found.unsqueeze(-1);
-    keys.push_back(slots.keys.index({heads.view({1, -1, 1}), slot}) * shown);
-    values.push_back(slots.values.index({heads.view({1, -1, 1}), slot}) * shown);
+    rows.push_back((slots.*member).index({heads.view({1, -1, 1}), slot}) * found.unsqueeze(-1));
   }
-  return {at::stack(keys), at::stack(values)};
+  return at::stack(rows);
 }
 
-Entries Memory::entries(int64_t row) const {
+Entries Memory::entries(int64_t row, int64_t first, int64_t size) const {
   check_row(row);
   const Row& held = rows_[static_cast<size_t>(row)];
+  tensor::check_value(first >= 0 && size >= 0 && first <= held.size() - size,
+                      "memory",
+                      "end of the entries to read",
+                      first + size,
+                      fmt::format("at most the {} that there are", held.size()));
   const Slots& slots = *held.slots;
-  const std::vector<Piece> order = pieces(held.first, held.size(), slots.base, slots.size());
-  return {in_order(slots.keys, order).transpose(0, 1),
-          in_order(slots.values, order).transpose(0, 1)};
+  const std::vector<Piece> order = pieces(held.first + first, size, slots.base, slots.size());
+  return {in_order(slots.keys, order, options_.device),
+          in_order(slots.values, order, options_.device)};
 }
 
 void Memory::save(const std::filesystem::path& path) const {
@@ -372,9 +387,14 @@ void Memory::save(const std::filesystem::path& path) const {
   file.commit();
 }
 
-Memory Memory::load(const std::filesystem::path& path, const MemoryLayer& of, at::Device device) {
+Memory Memory::load(const std::filesystem::path& path,
+                    const MemoryLayer& of,
+                    at::Device device,
+                    MemoryPlace place) {
   const MemoryFile file(path, of);
   Memory memory(file.header().options);
+  memory.options_.device = device;
+  memory.options_.place = place;
   for (int64_t row = 0; row < memory.num_rows(); ++row) {
     Row& loaded = memory.rows_[static_cast<size_t>(row)];
     const MemoryFileRow& ids = file.header().rows[static_cast<size_t>(row)];
@@ -383,20 +403,23 @@ Memory Memory::load(const std::filesystem::path& path, const MemoryLayer& of, at
     loaded.slots = memory.new_slots(ids.next - ids.first, ids.first);
     Slots& slots = *loaded.slots;
     slots.written = ids.next;
-    file.read(file.keys_at(row), slots.keys.mutable_data_ptr(), slots.keys.nbytes());
-    file.read(file.values_at(row), slots.values.mutable_data_ptr(), slots.values.nbytes());
-    check_finite(fmt::format("keys of {}", path.string()), slots.keys);
-    check_finite(fmt::format("values of {}", path.string()), slots.values);
-    slots.keys = slots.keys.to(device);
-    slots.values = slots.values.to(device);
+    const auto read = [&](const char* what, int64_t offset, const at::Tensor& entries) {
+      const at::Tensor here = entries.is_cpu() ? entries : at::empty(entries.sizes(), of.dtype);
+      file.read(offset, here.mutable_data_ptr(), here.nbytes());
+      check_finite(fmt::format("{} of {}", what, path.string()), here);
+      if (!entries.is_cpu()) entries.copy_(here);
+    };
+    read("keys", file.keys_at(row), slots.keys);
+    read("values", file.values_at(row), slots.values);
   }
-  memory.options_.device = device;
   return memory;
 }
 
-Memory Memory::map(const std::filesystem::path& path, const MemoryLayer& of) {
+Memory Memory::map(const std::filesystem::path& path, const MemoryLayer& of, at::Device device) {
   const MemoryFile file(path, of);
   Memory memory(file.header().options);
+  memory.options_.device = device;
+  memory.options_.place = MemoryPlace::kHost;
   memory.mapped_ = std::make_shared<const MappedFile>(file);
   for (int64_t row = 0; row < memory.num_rows(); ++row) {
     Row& mapped = memory.rows_[static_cast<size_t>(row)];

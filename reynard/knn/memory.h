@@ -25,12 +25,23 @@ struct MemoryLayer {
   at::ScalarType dtype = at::kBFloat16;  // of keys and values: bf16 or f32
 };
 
+// Where the entries of a memory lie that is searched on a GPU. Host memory is pinned then.
+enum class MemoryPlace {
+  kDevice,      // keys and values on the device
+  kHostValues,  // keys on it, values in host memory: of these only what was found crosses the bus
+  kHost,        // both in host memory: each search copies the keys to the device, block by block
+};
+
 struct MemoryOptions {
   MemoryLayer of;
   int64_t num_rows = 1;  // B; with 1, queries of any number of rows share it (multi-document)
   int64_t capacity = 0;  // entries per row; 0: as many as fit
   bool evict = true;     // at capacity: the oldest entries leave; false: add() is an error
-  at::Device device = at::kCPU;  // where entries lie
+  at::Device device = at::kCPU;  // that searches: queries, and all that is read, lie there
+  MemoryPlace place = MemoryPlace::kDevice;  // on a CPU all places are the same
+
+  at::Device keys_device() const { return place == MemoryPlace::kHost ? at::kCPU : device; }
+  at::Device values_device() const { return place == MemoryPlace::kDevice ? device : at::kCPU; }
 };
 
 struct Entries {
@@ -70,7 +81,8 @@ class Memory {
 
   // From now on keeps int8 codes beside the keys (key_codes.h), half the bytes of bf16 keys: a
   // search for few queries then reads half of these and gives the same results. In a mapped memory
-  // they are in main memory. Throws reynard::Error where a mapped key is not finite, and on a GPU.
+  // they are in main memory. Throws reynard::Error where a mapped key is not finite, and where a
+  // GPU searches.
   void code_keys();
 
   int64_t num_rows() const { return options_.num_rows; }
@@ -87,19 +99,24 @@ class Memory {
   // Keys and values (B,Tq,H,k,D) of the ids (B,Tq,H,k) i64 that search() gave, in the memory's
   // dtype; zeros where the id is -1. Throws reynard::Error for an id that is not in its row.
   Entries gather(const at::Tensor& ids) const;
-  // All entries of a row (n,G,D) by ascending id: what attention with k = all reads. May share
-  // storage with the memory: valid until it changes.
-  Entries entries(int64_t row) const;
+  // Entries [first, first + size) of a row (size,G,D), counted from its oldest: what attention with
+  // k = all reads. May share storage with the memory: valid until it changes.
+  Entries entries(int64_t row, int64_t first, int64_t size) const;
+  Entries entries(int64_t row) const { return entries(row, 0, size(row)); }  // all
 
   // Writes a file (docs/formats.md) that appears whole or not at all.
   void save(const std::filesystem::path& path) const;
   // Reads the file into memory. Throws reynard::Error when it is damaged or not of this layer.
   static Memory load(const std::filesystem::path& path,
                      const MemoryLayer& of,
-                     at::Device device = at::kCPU);
-  // Leaves keys and values in the file, mapped: they may be larger than main memory. Read-only;
-  // the file must not be changed while it is in use.
-  static Memory map(const std::filesystem::path& path, const MemoryLayer& of);
+                     at::Device device = at::kCPU,
+                     MemoryPlace place = MemoryPlace::kDevice);
+  // Leaves keys and values in the file, mapped: they may be larger than main memory. A device that
+  // is a GPU searches them as those in host memory. Read-only; the file must not be changed while
+  // it is in use.
+  static Memory map(const std::filesystem::path& path,
+                    const MemoryLayer& of,
+                    at::Device device = at::kCPU);
 
  private:
   struct Slots {
@@ -125,7 +142,8 @@ class Memory {
   void check_room(int64_t row, int64_t added) const;
   std::shared_ptr<Slots> new_slots(int64_t size, int64_t base) const;
   std::shared_ptr<Slots> copied(const Row& row, int64_t size) const;
-  Entries gather_by_index(const at::Tensor& ids) const;
+  at::Tensor gather(at::Tensor Slots::*member, const at::Tensor& ids) const;
+  at::Tensor gather_by_index(at::Tensor Slots::*member, const at::Tensor& ids) const;
   static bool may_write(const Row& row, int64_t added);
   void reserve(Row& row, int64_t added, int64_t least_growth) const;
   void append(Row& row, const at::Tensor& keys, const at::Tensor& values) const;

@@ -68,11 +68,16 @@ Problem make_problem(const at::Tensor& queries, std::span<const KeyRing> rings, 
   tensor::check_shape("knn", "queries", queries, {{"B"}, {"Tq"}, {"H"}, {"D"}});
   tensor::check_dtype("knn", "queries", queries, {at::kFloat, at::kBFloat16, at::kHalf});
   for (const KeyRing& ring : rings) {
-    tensor::check_value(queries.device() == ring.keys.device(),
+    tensor::check_value(queries.device() == ring.keys.device() || ring.keys.is_cpu(),
                         "knn",
-                        "device of queries",
-                        queries.device().str(),
-                        fmt::format("that of keys, {}", ring.keys.device().str()));
+                        "device of keys",
+                        ring.keys.device().str(),
+                        fmt::format("that of queries, {}, or cpu", queries.device().str()));
+    tensor::check_value(ring.keys.device() == rings[0].keys.device(),
+                        "knn",
+                        "device of keys",
+                        ring.keys.device().str(),
+                        fmt::format("that of the first row's, {}", rings[0].keys.device().str()));
   }
   tensor::check_value(queries.size(3) >= 1, "knn", "D", queries.size(3), "at least 1");
   const auto num_rings = static_cast<int64_t>(rings.size());

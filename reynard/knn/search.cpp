@@ -3,6 +3,7 @@
 #include "reynard/knn/gpu_search.h"
 #include "reynard/knn/problem.h"
 #include "reynard/knn/scan.h"
+#include "reynard/knn/streamed_search.h"
 #include "reynard/tensor/check.h"
 
 namespace reynard::knn {
@@ -22,15 +23,13 @@ SearchResult one_head(Search search, const at::Tensor& queries, const at::Tensor
 }  // namespace
 
 SearchResult search(const at::Tensor& queries, std::span<const KeyRing> rings, int64_t k) {
+  const bool crosses_bus = !queries.is_cpu() && !rings.empty() && rings[0].keys.is_cpu();
+  if (crosses_bus) return streamed_search(queries, rings, k);
   const Problem problem = make_problem(queries, rings, k);
   if (!problem.queries.is_cpu()) return gpu_search()(problem);
   SearchResult found = empty_result(problem);
   scan(problem, found);
   return found;
-}
-
-bool searches_on(at::DeviceType device) {
-  return device == at::kCPU || device == at::kCUDA;
 }
 
 SearchResult search(const at::Tensor& queries, const at::Tensor& keys, int64_t k) {

@@ -1,8 +1,9 @@
 #pragma once
 // Exact search for the k keys with the largest inner product, per head. The result is defined by
 // plain_search(), to the last bit: scores are f32 sums over d ascending, ties go to the smaller id.
-// Not differentiable: gradients go through the keys that a caller gathers. Runs where the keys lie:
-// on the CPU, or on a GPU that has a search of its own (gpu_search.h). Shapes: B batch, Tq queries,
+// Not differentiable: gradients go through the keys that a caller gathers. Runs where the queries
+// lie: on the CPU, or on a GPU that has a search of its own (gpu_search.h), to which keys in host
+// memory are copied block by block (streamed_search.h). Shapes: B batch, Tq queries,
 // H query heads, G key heads (G divides H; head h reads head h*G/H), D head dimension, N keys.
 
 #include "reynard/knn/key_codes.h"
@@ -41,9 +42,6 @@ SearchResult search(const at::Tensor& queries, std::span<const KeyRing> rings, i
 
 // One head, one row: queries (Q,D) against keys (N,D) with ids 0 ... N - 1. Gives (Q,k).
 SearchResult search(const at::Tensor& queries, const at::Tensor& keys, int64_t k);
-
-// Whether keys on such a device can be searched where they lie.
-bool searches_on(at::DeviceType device);
 
 // The definition: scores all keys of a query in ids' order, then sorts. O(N) memory per query.
 SearchResult plain_search(const at::Tensor& queries, std::span<const KeyRing> rings, int64_t k);

@@ -165,6 +165,24 @@ void Decoder::set_memory_limits(int64_t capacity, int64_t top_k) {
   for (const auto& block : blocks_) block->mixer->set_memory_limits(capacity, top_k);
 }
 
+void Decoder::set_memory_place(knn::MemoryPlace place, bool coded) {
+  tensor::check_value(!coded || device().is_cpu(),
+                      "set_memory_place",
+                      "codes of keys",
+                      "on",
+                      "off where a GPU searches");
+  memory_place_ = place;
+  coded_memory_ = coded;
+  for (const auto& block : blocks_) block->mixer->set_memory_place(place, coded);
+}
+
+MemoryStore Decoder::memory_store() const {
+  return {.capacity = config_.memory.capacity,
+          .device = device(),
+          .place = memory_place_,
+          .coded = coded_memory_};
+}
+
 void Decoder::start_window(SequenceState& state) const {
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     blocks_[layer]->mixer->start_window(state, layer);

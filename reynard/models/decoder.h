@@ -6,6 +6,7 @@
 
 #include "reynard/models/crossbatch.h"
 #include "reynard/models/decoder_config.h"
+#include "reynard/models/layer_memory.h"
 #include "reynard/models/mixer.h"
 #include "reynard/models/observer.h"
 #include "reynard/models/parameter.h"
@@ -81,6 +82,12 @@ class Decoder {
   // contexts see nothing of each other) and best keys read (0: all).
   static constexpr int64_t kNoMemory = -1;
   void set_memory_limits(int64_t capacity, int64_t top_k);
+  // Where the memories of states lie, and whether int8 codes lie beside their keys: on the CPU a
+  // search for few queries then reads half the bytes. Neither changes a result. To be set before
+  // states are filled. Throws reynard::Error for codes on a GPU.
+  void set_memory_place(knn::MemoryPlace place, bool coded);
+  // How memories are kept with these limits and in this place.
+  MemoryStore memory_store() const;
   // Visits every parameter in a fixed order.
   void parameters(const ParameterVisitor& visit);
   // bf16: gives every matrix a compute copy; f32: drops them. Norms, gates and residual stay f32.
@@ -113,6 +120,8 @@ class Decoder {
   at::ScalarType compute_dtype_ = at::kFloat;
   bool measured_eviction_ = false;
   bool int8_cache_ = false;
+  knn::MemoryPlace memory_place_ = knn::MemoryPlace::kDevice;
+  bool coded_memory_ = false;
 };
 
 }  // namespace reynard::models

@@ -1,6 +1,7 @@
 #pragma once
 // What a sequence mixer is to the decoder: one file pair in mixers/ and one line in registry.cpp.
 
+#include "reynard/knn/memory.h"
 #include "reynard/models/crossbatch.h"
 #include "reynard/models/observer.h"
 #include "reynard/models/parameter.h"
@@ -65,6 +66,7 @@ class Mixer {
   virtual void set_log_pruning_tolerance(double /*log_tolerance*/) {}
   virtual void set_measured_eviction(bool /*on*/) {}
   virtual void set_memory_limits(int64_t /*capacity*/, int64_t /*top_k*/) {}
+  virtual void set_memory_place(knn::MemoryPlace /*place*/, bool /*coded*/) {}
   // Names are relative to the layer: "attn.q_proj.weight".
   virtual void parameters(const ParameterVisitor& visit) = 0;
 };

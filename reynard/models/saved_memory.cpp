@@ -6,9 +6,14 @@
 
 #include <fmt/format.h>
 
+#include <memory>
+#include <utility>
+
 namespace reynard::models {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 void check_keeps_memory(const DecoderConfig& config) {
   tensor::check_value(config.has_memory() && !config.memory.layers.empty(),
@@ -33,7 +38,7 @@ knn::MemoryLayer memory_layer(const Decoder& decoder, const std::string& model, 
           .dtype = decoder.compute_dtype()};
 }
 
-std::filesystem::path file_of(const std::filesystem::path& folder, int64_t layer) {
+fs::path file_of(const std::filesystem::path& folder, int64_t layer) {
   return folder / fmt::format("layer-{}.memory", layer);
 }
 
@@ -42,7 +47,7 @@ std::filesystem::path file_of(const std::filesystem::path& folder, int64_t layer
 void save_memories(const Decoder& decoder,
                    SequenceState& state,
                    const std::string& model,
-                   const std::filesystem::path& folder) {
+                   const fs::path& folder) {
   check_keeps_memory(decoder.config());
   for (const int64_t layer : decoder.config().memory.layers) {
     tensor::check_value(state.memory(layer).size() > 0,
@@ -51,18 +56,23 @@ void save_memories(const Decoder& decoder,
                         int64_t{0},
                         "at least 1");
   }
-  std::filesystem::create_directories(folder);
+  fs::create_directories(folder);
   for (const int64_t layer : decoder.config().memory.layers) {
-    const knn::Entries entries = state.memory(layer).entries();
+    const LayerMemory& held = state.memory(layer);
     knn::Memory memory({.of = memory_layer(decoder, model, layer)});
-    memory.add(entries.keys.unsqueeze(0), entries.values.unsqueeze(0));
+    memory.reserve(held.size());
+    for (const LayerMemory::Piece& piece : held.pieces()) {
+      const knn::Entries entries = held.entries(piece);
+      memory.add(entries.keys.unsqueeze(0), entries.values.unsqueeze(0));
+    }
     memory.save(file_of(folder, layer));
   }
 }
 
 StateSnapshot load_memories(const Decoder& decoder,
                             const std::string& model,
-                            const std::filesystem::path& folder) {
+                            const fs::path& folder,
+                            bool mapped) {
   check_keeps_memory(decoder.config());
   const MemoryConfig& config = decoder.config().memory;
   tensor::check_value(config.capacity != Decoder::kNoMemory,
@@ -71,15 +81,17 @@ StateSnapshot load_memories(const Decoder& decoder,
                       "none",
                       "room for what was saved");
   SequenceState state(decoder, make_page_pool(decoder));
-  const at::Device device =
-      knn::searches_on(decoder.device().type()) ? decoder.device() : at::Device(at::kCPU);
+  const MemoryStore store = decoder.memory_store();
   for (const int64_t layer : config.layers) {
-    const knn::Memory memory =
-        knn::Memory::load(file_of(folder, layer), memory_layer(decoder, model, layer));
+    const fs::path file = file_of(folder, layer);
+    const knn::MemoryLayer of = memory_layer(decoder, model, layer);
+    auto memory = std::make_shared<knn::Memory>(
+        mapped ? knn::Memory::map(file, of, store.device)
+               : knn::Memory::load(file, of, store.device, store.place));
     tensor::check_value(
-        memory.num_rows() == 1, "saved memory", "rows of a file", memory.num_rows(), "1");
-    const knn::Entries entries = memory.entries(0);
-    state.memory(layer).add(entries.keys, entries.values, {}, config.capacity, device);
+        memory->num_rows() == 1, "saved memory", "rows of a file", memory->num_rows(), "1");
+    if (store.coded) memory->code_keys();
+    state.memory(layer) = LayerMemory(std::move(memory), store.capacity);
   }
   return state.snapshot();
 }

@@ -20,10 +20,13 @@ void save_memories(const Decoder& decoder,
                    const std::string& model,
                    const std::filesystem::path& folder);
 
-// A state without tokens that has them in its memories, for SequenceState::restore. Throws
-// reynard::Error when a file is missing, damaged, of another model or of products of another dtype.
+// A state without tokens that has them in its memories, for SequenceState::restore: where the
+// decoder keeps memories (Decoder::set_memory_place), or, mapped, in the files, which may be larger
+// than main memory and must not change while they are in use. Throws reynard::Error when a file is
+// missing, damaged, of another model or of products of another dtype.
 StateSnapshot load_memories(const Decoder& decoder,
                             const std::string& model,
-                            const std::filesystem::path& folder);
+                            const std::filesystem::path& folder,
+                            bool mapped = false);
 
 }  // namespace reynard::models

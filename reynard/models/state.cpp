@@ -139,35 +139,6 @@ SequenceState SequenceState::restore(std::shared_ptr<attention::PagePool> pool,
   return state;
 }
 
-void LayerMemory::add(const at::Tensor& keys,
-                      const at::Tensor& values,
-                      const at::Tensor& context_sums,
-                      int64_t capacity,
-                      at::Device device) {
-  if (!entries_ || entries_->options().capacity != capacity) {
-    const knn::Entries earlier = entries();
-    entries_.emplace(knn::MemoryOptions{.of = {.model = {},
-                                               .layer = 0,
-                                               .num_heads = keys.size(1),
-                                               .head_dim = keys.size(2),
-                                               .dtype = keys.scalar_type()},
-                                        .capacity = capacity,
-                                        .device = device});
-    if (expected_ > 0) entries_->reserve(expected_);
-    if (earlier.keys.defined()) {
-      entries_->add(earlier.keys.unsqueeze(0), earlier.values.unsqueeze(0));
-    }
-  }
-  entries_->add(keys.unsqueeze(0), values.unsqueeze(0));
-  if (!context_sums.defined()) return;
-  const at::Tensor from_start =
-      window_sums_.defined() ? context_sums + window_sums_.unsqueeze(1) : context_sums;
-  const at::Tensor all = sums_.defined() ? at::cat({sums_, from_start}, 1) : from_start;
-  // Contiguous: what is forgotten must not stay in memory.
-  sums_ = all.narrow(1, all.size(1) - size(), size()).contiguous();
-  window_sums_ = from_start.select(1, -1).clone();
-}
-
 at::Tensor SequenceState::gate_sums(int64_t layer) const {
   const attention::LayerCache& cache = layers_[layer].cache;
   std::vector<at::Tensor> groups;

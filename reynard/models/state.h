@@ -9,7 +9,7 @@
 //   decoder.hidden(token, offsets, std::array{&state});    // decode
 
 #include "reynard/attention/cache.h"
-#include "reynard/knn/memory.h"
+#include "reynard/models/layer_memory.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -34,35 +34,6 @@ struct Carry {
 // By the length after the token, ascending. Not a map: a long text has thousands, and each step
 // writes at the end.
 using Carries = std::vector<std::pair<int64_t, Carry>>;
-
-// What left the local contexts of a layer, oldest first (mixer memory_attention). Copies, those of
-// forks, share the entries until one of them writes where another reads (knn/memory.h).
-class LayerMemory {
- public:
-  int64_t size() const { return entries_ ? entries_->size(0) : 0; }
-  // Keys without positions and values (M, G, D), valid until the memory changes; undefined if
-  // empty.
-  knn::Entries entries() const { return size() > 0 ? entries_->entries(0) : knn::Entries{}; }
-  // (H, M) f64: gate sums from the sequence's first token, where they count.
-  const at::Tensor& sums() const { return sums_; }
-  // (H) f64: the sum of all gates before the current context.
-  const at::Tensor& window_sums() const { return window_sums_; }
-
-  // keys, values (T, G, D) and, within their context, their gate sums (H, T) or undefined. The
-  // newest `capacity` tokens are kept; 0: all. Entries lie on `device`.
-  void add(const at::Tensor& keys,
-           const at::Tensor& values,
-           const at::Tensor& context_sums,
-           int64_t capacity,
-           at::Device device);
-  // There will be so many tokens: room is made for them at once.
-  void expect(int64_t tokens) { expected_ = tokens; }
-
- private:
-  std::optional<knn::Memory> entries_;
-  at::Tensor sums_, window_sums_;
-  int64_t expected_ = 0;
-};
 
 // What a state's cache holds, for people and metrics.
 struct CacheUse {

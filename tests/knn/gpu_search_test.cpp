@@ -3,15 +3,18 @@
 
 #include "reynard/knn/memory.h"
 #include "reynard/knn/search.h"
+#include "reynard/knn/streamed_search.h"
 
 #include "tests/support/compare.h"
 #include "tests/support/device.h"
+#include "tests/support/files.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
@@ -145,24 +148,65 @@ TEST_F(GpuSearch, LargeAndTinyNumbers) {
   }
 }
 
-TEST_F(GpuSearch, AMemoryLivesThere) {
-  knn::MemoryOptions options{.of = {.model = "m", .num_heads = 2, .head_dim = 64}, .capacity = 500};
-  knn::Memory here(options);
-  options.device = test_device();
-  knn::Memory there(options);
-  for (int i = 0; i < 5; ++i) {
-    const at::Tensor k = at::randn({1, 130, 2, 64}).to(at::kBFloat16);
-    here.add(k, -k);
-    there.add(on_test_device(k), on_test_device(-k));
+// Keys in host memory, in one block and in several.
+TEST_F(GpuSearch, KeysInHostMemory) {
+  const at::Tensor levels = at::randint(-2, 3, {2, 30000, 64}, at::kFloat).to(at::kBFloat16);
+  const std::vector<KeyRing> rings = {{levels, 100, 25000, 55000 - 7}, {levels, 0, 0, 40}};
+  const at::Tensor queries = at::randn({2, 6, 4, 64});
+  const SearchResult expected = knn::plain_search(queries, rings, 45);
+  const auto expect_expected = [&](const SearchResult& found) {
+    EXPECT_TRUE(found.ids.is_cuda());
+    EXPECT_BITWISE_EQUAL(found.ids.cpu(), expected.ids);
+    EXPECT_BITWISE_EQUAL(found.scores.cpu(), expected.scores);
+  };
+  expect_expected(knn::search(on_test_device(queries), rings, 45));
+  for (const int64_t block_keys : {4000, 29993, 17}) {
+    const int64_t bytes = block_keys * 2 * 64 * 2 * 2;
+    expect_expected(knn::streamed_search(on_test_device(queries), rings, 45, bytes));
   }
+}
+
+TEST_F(GpuSearch, AMemoryLivesInEachPlace) {
+  knn::MemoryOptions options{.of = {.model = "m", .num_heads = 2, .head_dim = 64}, .capacity = 500};
   const at::Tensor queries = at::randn({1, 3, 4, 64});
-  const SearchResult expected = here.search(queries, 9);
-  const SearchResult found = there.search(on_test_device(queries), 9);
-  EXPECT_BITWISE_EQUAL(found.ids.cpu(), expected.ids);
-  EXPECT_BITWISE_EQUAL(found.scores.cpu(), expected.scores);
-  const knn::Entries a = here.gather(expected.ids), b = there.gather(found.ids);
-  EXPECT_BITWISE_EQUAL(b.keys.cpu(), a.keys);
-  EXPECT_BITWISE_EQUAL(b.values.cpu(), a.values);
+  for (const auto place :
+       {knn::MemoryPlace::kDevice, knn::MemoryPlace::kHostValues, knn::MemoryPlace::kHost}) {
+    SCOPED_TRACE(static_cast<int>(place));
+    options.device = at::kCPU;
+    knn::Memory here(options);
+    options.device = test_device();
+    options.place = place;
+    knn::Memory there(options);
+    for (int i = 0; i < 5; ++i) {
+      const at::Tensor k = at::randn({1, 130, 2, 64}).to(at::kBFloat16);
+      here.add(k, -k);
+      // Entries may come from either side of the bus.
+      if (i % 2 == 0) there.add(k, -k);
+      if (i % 2 == 1) there.add(on_test_device(k), on_test_device(-k));
+    }
+    EXPECT_EQ(there.key_rings()[0].keys.is_cpu(), place == knn::MemoryPlace::kHost);
+    EXPECT_EQ(there.key_rings()[0].keys.is_pinned(), place == knn::MemoryPlace::kHost);
+    const SearchResult expected = here.search(queries, 9);
+    const SearchResult found = there.search(on_test_device(queries), 9);
+    EXPECT_BITWISE_EQUAL(found.ids.cpu(), expected.ids);
+    EXPECT_BITWISE_EQUAL(found.scores.cpu(), expected.scores);
+    const auto expect_entries = [](const knn::Entries& held, const knn::Entries& wanted) {
+      EXPECT_TRUE(held.keys.is_cuda() && held.values.is_cuda());
+      EXPECT_BITWISE_EQUAL(held.keys.cpu(), wanted.keys);
+      EXPECT_BITWISE_EQUAL(held.values.cpu(), wanted.values);
+    };
+    expect_entries(there.gather(found.ids), here.gather(expected.ids));
+    expect_entries(there.entries(0), here.entries(0));
+    expect_entries(there.entries(0, 100, 333), here.entries(0, 100, 333));
+    const TempDir folder;
+    there.save(folder / "memory");
+    const knn::Memory loaded =
+        knn::Memory::load(folder / "memory", options.of, test_device(), place);
+    expect_entries(loaded.entries(0), here.entries(0));
+    const knn::Memory mapped = knn::Memory::map(folder / "memory", options.of, test_device());
+    expect_entries(mapped.entries(0), here.entries(0));
+    EXPECT_BITWISE_EQUAL(mapped.search(on_test_device(queries), 9).ids.cpu(), expected.ids);
+  }
 }
 
 }  // namespace

@@ -57,13 +57,39 @@ TEST(SavedMemory, ATextReadsOnAsBehindTheTextThatWasRemembered) {
     SequenceState state = SequenceState::restore(pool, loaded);
     EXPECT_EQ(state.length(), 0);
     EXPECT_EQ(state.memory(2).size(), 40);
-    EXPECT_BITWISE_EQUAL(decoder.hidden(text, begin, std::array{&state}), expected);
+    // Attention to both parts of the memory, joined.
+    EXPECT_TENSORS_NEAR(decoder.hidden(text, begin, std::array{&state}), expected, 2e-5, 1e-5);
     EXPECT_EQ(state.memory(2).size(), 56);
   }
   decoder.set_memory_limits(10, 0);
   SequenceState few =
       SequenceState::restore(pool, load_memories(decoder, "model", folder / "memory"));
   EXPECT_EQ(few.memory(2).size(), 10);
+}
+
+// Wherever a memory lies the results are the same, to the bit.
+TEST(SavedMemory, FilesMayStayWhereTheyAre) {
+  const at::NoGradGuard no_grad;
+  Decoder decoder = spread(with_memory());
+  SequenceState read(decoder, make_page_pool(decoder));
+  decoder.remember(sequence_of(40), read);
+  const test::TempDir folder;
+  save_memories(decoder, read, "model", folder.path());
+  const at::Tensor text = sequence_of(30), begin = at::zeros({1}, at::kLong);
+  const auto hidden = [&](bool mapped) {
+    SequenceState state = SequenceState::restore(
+        make_page_pool(decoder), load_memories(decoder, "model", folder.path(), mapped));
+    return decoder.hidden(text, begin, std::array{&state});
+  };
+  for (const int64_t top_k : {0, 5}) {
+    decoder.set_memory_limits(/*capacity=*/0, top_k);
+    decoder.set_memory_place(knn::MemoryPlace::kDevice, /*coded=*/false);
+    const at::Tensor expected = hidden(/*mapped=*/false);
+    EXPECT_BITWISE_EQUAL(hidden(/*mapped=*/true), expected);
+    decoder.set_memory_place(knn::MemoryPlace::kHost, /*coded=*/true);
+    EXPECT_BITWISE_EQUAL(hidden(/*mapped=*/false), expected);
+    EXPECT_BITWISE_EQUAL(hidden(/*mapped=*/true), expected);
+  }
 }
 
 TEST(SavedMemory, WhatIsNotOfThisModelIsAnError) {

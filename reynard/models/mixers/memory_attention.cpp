@@ -175,7 +175,7 @@ at::Tensor MemoryAttentionMixer::attend(const at::Tensor& q,
                                         Keys keys,
                                         const at::Tensor& bound) const {
   std::vector<KeyPart> near = {keys.local}, far = std::move(keys.contexts);
-  const bool search = keys.memory && selects(*keys.memory);
+  const bool search = keys.memory && selects(keys.memory->k.size(1));
   if (keys.memory && !search) far.push_back(*keys.memory);
   if (memory_.merge == MemoryMerge::kJoint) {
     near.insert(near.end(), far.begin(), far.end());
@@ -394,24 +394,34 @@ at::Tensor MemoryAttentionMixer::attend_states(Projections p,
     }
     at::Tensor query_sums;
     const at::Device device = p.q.device();
-    const knn::Entries entries = memory.entries();
-    KeyPart part = whole_part(
-        entries.keys.unsqueeze(0).to(device), entries.values.unsqueeze(0).to(device), {});
     if (decays()) {
-      part.sums = memory.sums().unsqueeze(0).to(device);
       query_sums = (states[s]->gate_sums(layer).slice(1, -size) + memory.window_sums().unsqueeze(1))
                        .unsqueeze(0)
                        .to(device);
     }
-    const at::Tensor q = p.q.narrow(0, begin, size).unsqueeze(0);
-    const auto far =
-        selects(part)
-            ? top_k_attention(q, query_sums, part, memory_.top_k)
-            : attention::attention(q, query_sums, std::span(&part, 1), {}, attention_.options());
+    const auto far = attend_memory(p.q.narrow(0, begin, size).unsqueeze(0), query_sums, memory);
     const at::Tensor lse = near.lse.narrow(1, begin, size).unsqueeze(0).to(device);
     outs.push_back(merged({.out = local, .lse = lse, .start = {}}, far));
   }
   return at::cat(outs, 1).squeeze(0);
+}
+
+attention::AttentionOutput MemoryAttentionMixer::attend_memory(const at::Tensor& q,
+                                                               const at::Tensor& query_sums,
+                                                               const LayerMemory& memory) const {
+  if (selects(memory.size())) return top_k_attention(q, query_sums, memory, memory_.top_k);
+  attention::AttentionOutput all;
+  for (const LayerMemory::Piece& piece : memory.pieces()) {
+    const knn::Entries entries = memory.entries(piece);
+    KeyPart part = whole_part(entries.keys.unsqueeze(0), entries.values.unsqueeze(0), {});
+    if (decays()) {
+      part.sums = memory.sums().narrow(1, piece.begin, piece.size).unsqueeze(0).to(q.device());
+    }
+    const auto own =
+        attention::attention(q, query_sums, std::span(&part, 1), {}, attention_.options());
+    all = all.out.defined() ? joined(all, own) : own;
+  }
+  return all;
 }
 
 void MemoryAttentionMixer::start_window(SequenceState& state, int64_t layer) const {
@@ -427,15 +437,9 @@ void MemoryAttentionMixer::start_window(SequenceState& state, int64_t layer) con
     state.memory(layer).add(attention_.unrotated(at::stack(keys, 1), positions),
                             at::stack(values, 1),
                             decays() ? state.gate_sums(layer) : at::Tensor(),
-                            memory_.capacity,
-                            memory_device());
+                            memory_store());
   }
   state.leave_window(layer);
-}
-
-at::Device MemoryAttentionMixer::memory_device() const {
-  const at::Device device = attention_.device();
-  return knn::searches_on(device.type()) ? device : at::kCPU;
 }
 
 void MemoryAttentionMixer::remember(const at::Tensor& x,
@@ -446,7 +450,7 @@ void MemoryAttentionMixer::remember(const at::Tensor& x,
   const Projections p = attention_.project(x, ragged, layer);
   attention_.leave_carries(p, ragged, layer);
   if (memory_.capacity == Decoder::kNoMemory) return;
-  state.memory(layer).add(p.k, p.v, {}, memory_.capacity, memory_device());
+  state.memory(layer).add(p.k, p.v, {}, memory_store());
 }
 
 }  // namespace reynard::models

@@ -33,6 +33,10 @@ class MemoryAttentionMixer : public Mixer {
     memory_.capacity = capacity;
     memory_.top_k = top_k;
   }
+  void set_memory_place(knn::MemoryPlace place, bool coded) override {
+    place_ = place;
+    coded_ = coded;
+  }
   void parameters(const ParameterVisitor& visit) override;
 
  private:
@@ -72,8 +76,8 @@ class MemoryAttentionMixer : public Mixer {
                     const at::Tensor& query_sums,
                     Keys keys,
                     const at::Tensor& bound) const;
-  bool selects(const KeyPart& memory) const {
-    return memory_.top_k > 0 && memory_.top_k < memory.k.size(1);
+  bool selects(int64_t memory_keys) const {
+    return memory_.top_k > 0 && memory_.top_k < memory_keys;
   }
   // What logits, local ones too, beside so many memory keys are multiplied by
   // (memory.log_scale_keys). An observer is not shown it where there are states.
@@ -88,12 +92,23 @@ class MemoryAttentionMixer : public Mixer {
                                       int64_t begin,
                                       int64_t size,
                                       const at::Tensor& before) const;
-  // Where a state's memory lies: beside the weights if it can be searched there.
-  at::Device memory_device() const;
+  // q (1, T, H, D) over a sequence's memory: all of it or the best.
+  attention::AttentionOutput attend_memory(const at::Tensor& q,
+                                           const at::Tensor& query_sums,
+                                           const LayerMemory& memory) const;
+  // How a state's memory is kept.
+  MemoryStore memory_store() const {
+    return {.capacity = memory_.capacity,
+            .device = attention_.device(),
+            .place = place_,
+            .coded = coded_};
+  }
   bool decays() const { return memory_.decay == MemoryDecay::kDistance; }
 
   AttentionMixer attention_;
   MemoryConfig memory_;
+  knn::MemoryPlace place_ = knn::MemoryPlace::kDevice;
+  bool coded_ = false;
   bool has_memory_;  // this layer
   Parameter gate_;   // (H): MemoryMerge::kGated
 };

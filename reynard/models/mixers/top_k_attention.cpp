@@ -36,33 +36,56 @@ at::Tensor chosen(const at::Tensor& t, const at::Tensor& ids) {
   return t.index({row, ids, head});
 }
 
+// What each query and head looked up.
+struct ChosenKeys {
+  at::Tensor k, v;     // (B, T, H, k, D)
+  at::Tensor visible;  // (B, T, H, k) bool
+  at::Tensor sums;     // (B, T, H, k) f64, or undefined
+};
+
 attention::AttentionOutput attend_chosen(const at::Tensor& q,
                                          const at::Tensor& query_sums,
-                                         const attention::KeyPart& part,
-                                         const at::Tensor& found) {
-  const at::Tensor ids = found.clamp_min(0);
-  const at::Tensor keys = chosen(part.k, ids).to(at::kFloat);
+                                         const ChosenKeys& chosen) {
+  const at::Tensor keys = chosen.k.to(at::kFloat);
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
   at::Tensor logits =
       at::matmul(keys, q.to(at::kFloat).unsqueeze(-1)).squeeze(-1) * scale;  // (B, T, H, k)
-  if (part.sums.defined()) {
-    const at::Tensor key_sums = part.sums.gather(2, ids.transpose(1, 2).flatten(2))
-                                    .view_as(ids.transpose(1, 2))
-                                    .transpose(1, 2);
-    logits = logits + (query_sums.transpose(1, 2).unsqueeze(-1) - key_sums).to(at::kFloat);
+  if (chosen.sums.defined()) {
+    logits = logits + (query_sums.transpose(1, 2).unsqueeze(-1) - chosen.sums).to(at::kFloat);
   }
-  at::Tensor visible = found.ge(0);
-  if (part.first_key.defined()) {
-    visible = visible.logical_and(found.ge(part.first_key.unsqueeze(-1).unsqueeze(-1)));
-  }
-  logits = logits.masked_fill(visible.logical_not(), -std::numeric_limits<double>::infinity());
+  logits =
+      logits.masked_fill(chosen.visible.logical_not(), -std::numeric_limits<double>::infinity());
   const at::Tensor lse = at::logsumexp(logits, {-1});
   const at::Tensor finite = at::where(at::isfinite(lse), lse, at::zeros_like(lse));
   const at::Tensor weights = at::exp(logits - finite.unsqueeze(-1));
-  const at::Tensor values = chosen(part.v, ids).to(at::kFloat);
+  const at::Tensor values = chosen.v.to(at::kFloat);
   return {.out = at::matmul(weights.unsqueeze(-2), values).squeeze(-2).to(q.scalar_type()),
           .lse = lse.transpose(1, 2),
           .start = {}};
+}
+
+// Sums (B, H, M) of ids (B, T, H, k) -> (B, T, H, k).
+at::Tensor chosen_sums(const at::Tensor& sums, const at::Tensor& ids) {
+  if (!sums.defined()) return {};
+  const at::Tensor by_head = ids.transpose(1, 2);
+  return sums.gather(2, by_head.flatten(2)).view_as(by_head).transpose(1, 2);
+}
+
+// Attends to what `choose` finds for q.narrow(1, begin, size), block by block.
+template <class Choose>
+attention::AttentionOutput attend_in_blocks(const at::Tensor& q,
+                                            const at::Tensor& query_sums,
+                                            const Choose& choose) {
+  std::vector<at::Tensor> outs, lses;
+  for (int64_t begin = 0; begin < q.size(1); begin += kQueryBlock) {
+    const int64_t size = std::min(kQueryBlock, q.size(1) - begin);
+    const at::Tensor queries = q.narrow(1, begin, size);
+    const at::Tensor sums = query_sums.defined() ? query_sums.narrow(2, begin, size) : query_sums;
+    const auto block = attend_chosen(queries, sums, choose(queries.detach(), begin));
+    outs.push_back(block.out);
+    lses.push_back(block.lse);
+  }
+  return {.out = at::cat(outs, 1), .lse = at::cat(lses, 2), .start = {}};
 }
 
 // One ring per row of the batch, all of the part's keys in it.
@@ -87,19 +110,36 @@ attention::AttentionOutput top_k_attention(const at::Tensor& q,
   const std::vector<knn::KeyRing> rings = rings_of(part);
   int64_t most = 0;
   for (const knn::KeyRing& ring : rings) most = std::max(most, ring.size());
-  std::vector<at::Tensor> outs, lses;
-  for (int64_t begin = 0; begin < q.size(1); begin += kQueryBlock) {
-    const int64_t size = std::min(kQueryBlock, q.size(1) - begin);
-    const at::Tensor queries = q.narrow(1, begin, size);
-    attention::KeyPart seen = part;
-    if (part.first_key.defined()) seen.first_key = part.first_key.narrow(1, begin, size);
-    const at::Tensor sums = query_sums.defined() ? query_sums.narrow(2, begin, size) : query_sums;
-    const at::Tensor ids = knn::search(queries.detach(), rings, std::min(k, most)).ids;
-    const auto block = attend_chosen(queries, sums, seen, ids);
-    outs.push_back(block.out);
-    lses.push_back(block.lse);
-  }
-  return {.out = at::cat(outs, 1), .lse = at::cat(lses, 2), .start = {}};
+  return attend_in_blocks(q, query_sums, [&](const at::Tensor& queries, int64_t begin) {
+    const at::Tensor found = knn::search(queries, rings, std::min(k, most)).ids;
+    const at::Tensor ids = found.clamp_min(0);
+    at::Tensor visible = found.ge(0);
+    if (part.first_key.defined()) {
+      const at::Tensor first = part.first_key.narrow(1, begin, queries.size(1));
+      visible = visible.logical_and(found.ge(first.unsqueeze(-1).unsqueeze(-1)));
+    }
+    return ChosenKeys{.k = chosen(part.k, ids),
+                      .v = chosen(part.v, ids),
+                      .visible = visible,
+                      .sums = chosen_sums(part.sums, ids)};
+  });
+}
+
+attention::AttentionOutput top_k_attention(const at::Tensor& q,
+                                           const at::Tensor& query_sums,
+                                           const LayerMemory& memory,
+                                           int64_t k) {
+  // The gates of a memory count only where the query's do.
+  const at::Tensor key_sums =
+      query_sums.defined() ? memory.sums().unsqueeze(0).to(q.device()) : at::Tensor();
+  return attend_in_blocks(q, query_sums, [&](const at::Tensor& queries, int64_t /*begin*/) {
+    const at::Tensor ids = memory.search(queries, k).ids;
+    const knn::Entries found = memory.gather(ids);
+    return ChosenKeys{.k = found.keys,
+                      .v = found.values,
+                      .visible = ids.ge(0),
+                      .sums = chosen_sums(key_sums, ids.clamp_min(0))};
+  });
 }
 
 attention::AttentionOutput joined(const attention::AttentionOutput& a,

@@ -3,6 +3,7 @@
 // a softmax over what it found. Differentiable in q and in the keys and values that were chosen.
 
 #include "reynard/attention/attention.h"
+#include "reynard/models/layer_memory.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -16,6 +17,12 @@ namespace reynard::models {
 attention::AttentionOutput top_k_attention(const at::Tensor& q,
                                            const at::Tensor& query_sums,
                                            const attention::KeyPart& part,
+                                           int64_t k);
+
+// q (1, Tq, H, D) over the k best entries of a sequence's memory, at most its size. No gradients.
+attention::AttentionOutput top_k_attention(const at::Tensor& q,
+                                           const at::Tensor& query_sums,
+                                           const LayerMemory& memory,
                                            int64_t k);
 
 // Two attentions, each normalised in itself, as one over both.
