@@ -21,6 +21,32 @@ def median_ms(call, repeats):
     return statistics.median(times)
 
 
+def host_rows(keys, args):
+    """Keys in pinned host memory, which cross the bus once in each search, against a copy of the same bytes alone."""
+    host = keys.cpu().pin_memory()
+    block = torch.empty(1 << 21, args.dim, device="cuda", dtype=keys.dtype)
+
+    def copy():
+        for part in host.split(block.shape[0]):
+            block[: part.shape[0]].copy_(part)
+
+    copy_ms = median_ms(copy, args.repeats)
+    rows = []
+    for count in args.queries:
+        q = torch.randn(count, args.dim, device="cuda", dtype=keys.dtype)
+        found, expected = (torch.ops.reynard.knn_search(q, k, args.k) for k in (host, keys))
+        assert all(torch.equal(a, b) for a, b in zip(found, expected)), "other keys are found in host memory"
+        torch.cuda.reset_peak_memory_stats()
+        base = torch.cuda.memory_allocated()
+        ms = median_ms(lambda: torch.ops.reynard.knn_search(q, host, args.k), args.repeats)
+        row = {"place": "host", "queries": count, "keys": args.keys, "dim": args.dim, "k": args.k, "ms": round(ms, 3),
+               "copy_ms": round(copy_ms, 3), "ratio": round(ms / copy_ms, 3), "gb_per_s": round(keys.numel() * 2 / ms / 1e6, 1),
+               "peak_mb": round((torch.cuda.max_memory_allocated() - base) / 2**20, 1), "device": torch.cuda.get_device_name()}
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    return rows
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", required=True)
@@ -52,6 +78,7 @@ def main():
                "gb_per_s": round(keys.numel() * 2 / ms / 1e6, 1), "device": torch.cuda.get_device_name()}
         rows.append(row)
         print(json.dumps(row), flush=True)
+    rows += host_rows(keys, args)
     if args.json:
         with open(args.json, "w") as out:
             json.dump(rows, out, indent=1)

@@ -110,7 +110,7 @@ class Talker {
         arguments_(arguments),
         options_(std::move(options)),
         template_(chat_template_of(model, arguments.chat_template)),
-        generator_(model.decoder) {}
+        generator_(model.decoder, {.memories = model.memories}) {}
 
   Answer answer(const std::vector<ChatMessage>& messages, bool streams) {
     generation::ChatPrompt prompt = generation::chat_prompt(template_, *model_.tokenizer, messages);

@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <utility>
 
@@ -184,20 +183,7 @@ void add_model_options(CLI::App& command, EvalArguments& arguments) {
                      "Length that the model was trained on, where its folder does not say");
   command.add_option("--batch-tokens", arguments.batch_tokens, "Tokens of one forward pass")
       ->capture_default_str();
-  command
-      .add_option("--memory-tokens",
-                  arguments.memory_tokens,
-                  "Newest tokens that a model's memory keeps, or all; 0: no memory; default: as "
-                  "its config says")
-      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()) | CLI::IsMember({"all"}));
-  command
-      .add_option("--memory-keys",
-                  arguments.memory_keys,
-                  "Best keys of the memory per query and head, or all; default: as its config says")
-      ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()) | CLI::IsMember({"all"}));
-  command.add_option("--memory",
-                     arguments.memory,
-                     "Folder of `reynard remember`: every text begins with this memory");
+  add_options(command, arguments.memory);
 }
 
 // Where results go, and what of earlier ones is used.

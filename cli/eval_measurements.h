@@ -3,6 +3,7 @@
 // a model that is asked elsewhere, the installed lm-evaluation-harness.
 
 #include "cli/evaluation_inputs.h"
+#include "cli/memory_options.h"
 #include "cli/remote_model.h"
 #include "reynard/evaluation/evaluate.h"
 #include "reynard/evaluation/evaluation_config.h"
@@ -31,8 +32,7 @@ struct EvalArguments {
   int64_t extrapolate = 0;
   bool published_lengths = false;
   int64_t batch_tokens = 16384;
-  std::string memory_tokens, memory_keys;  // a number or "all"; empty: as the model says
-  std::string memory;                      // folder of `reynard remember`; empty: none
+  MemoryArguments memory;
   std::string checkpoints;
   bool resume = false;
   bool skip_bad = false;

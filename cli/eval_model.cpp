@@ -10,16 +10,12 @@
 #include "reynard/evaluation/freed_memory.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
-#include "reynard/models/saved_memory.h"
-#include "reynard/tensor/check.h"
 #include "reynard/training/saved_run.h"
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <utility>
 
 namespace reynard::cli {
@@ -35,47 +31,18 @@ evaluation::ModelFacts facts_of(const models::DecoderConfig& config, int64_t tra
           config.has_memory() ? config.memory.window : 0};
 }
 
-// `none` is what a limit of 0 means.
-int64_t memory_limit(const std::string& given, int64_t own, int64_t none) {
-  if (given.empty()) return own;
-  if (given == "all") return 0;
-  int64_t limit = 0;
-  const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(), limit);
-  tensor::check_value(error == std::errc() && end == given.data() + given.size(),
-                      "eval",
-                      "--memory-tokens or --memory-keys",
-                      given,
-                      "all, or a decimal number below 2^63");
-  return limit == 0 ? none : limit;
-}
-
-// Applies --memory-tokens and --memory-keys; what they are, for the identity of results.
-nlohmann::json limit_memory(const EvalArguments& arguments, models::Decoder& decoder) {
-  if (arguments.memory_tokens.empty() && arguments.memory_keys.empty()) return {};
-  const models::DecoderConfig& config = decoder.config();
-  tensor::check_value(config.has_memory(),
-                      "eval",
-                      "--memory-tokens or --memory-keys",
-                      "given",
-                      "none: the model has no memory");
-  constexpr int64_t kNone = models::Decoder::kNoMemory;
-  decoder.set_memory_limits(memory_limit(arguments.memory_tokens, config.memory.capacity, kNone),
-                            memory_limit(arguments.memory_keys, config.memory.top_k, 0));
-  return {{"tokens", config.memory.capacity}, {"keys", config.memory.top_k}};
-}
-
-// What --memory names, and its digest.
-std::shared_ptr<const models::StateSnapshot> saved_memory(const EvalArguments& arguments,
-                                                          const ModelFolder& folder,
-                                                          const models::Decoder& decoder,
-                                                          nlohmann::json& identity) {
-  if (arguments.memory.empty()) return {};
-  auto memories = std::make_shared<models::StateSnapshot>(
-      models::load_memories(decoder, folder.identity, arguments.memory));
-  for (const fs::directory_entry& file : fs::directory_iterator(arguments.memory)) {
-    identity[file.path().filename().string()] = checkpoint::sha256_hex_of_file(file.path());
+// What limits the memory and what it begins with, for the identity of results.
+void add_identity(const MemoryArguments& arguments,
+                  const models::MemoryConfig& config,
+                  nlohmann::json& identity) {
+  if (!arguments.tokens.empty() || !arguments.keys.empty()) {
+    identity["memory"] = {{"tokens", config.capacity}, {"keys", config.top_k}};
   }
-  return memories;
+  if (arguments.folder.empty()) return;
+  for (const fs::directory_entry& file : fs::directory_iterator(arguments.folder)) {
+    identity["memory_files"][file.path().filename().string()] =
+        checkpoint::sha256_hex_of_file(file.path());
+  }
 }
 
 }  // namespace
@@ -90,7 +57,7 @@ std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
   models::Decoder decoder = models::open_model(folder.model,
                                                weight_format(arguments.dtype),
                                                reading_device(arguments.device, arguments.dtype));
-  const nlohmann::json memory = limit_memory(arguments, decoder);
+  apply(arguments.memory, decoder);
   print_pruning_note(decoder.config());
 
   const int64_t train_length =
@@ -103,10 +70,8 @@ std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
                       {"text", text.identity},
                       {"dtype", arguments.dtype},
                       {"device", decoder.device().is_cuda() ? "cuda" : "cpu"}};
-  if (!memory.is_null()) options.identity["memory"] = memory;
-  nlohmann::json files;
-  const auto memories = saved_memory(arguments, folder, decoder, files);
-  if (memories) options.identity["memory_files"] = files;
+  const auto memories = load_memories(arguments.memory, folder.identity, decoder);
+  add_identity(arguments.memory, decoder.config().memory, options.identity);
   options.about = {{"name", folder.name},
                    {"model", folder.model.string()},
                    {"text", text.name},

@@ -312,8 +312,10 @@ void run_generate(const GenerateArguments& arguments, bool prompt_given) {
   const std::string prompt = read_prompt(arguments, prompt_given);
   TextModel model = open_text_model(arguments.model);
   print_pruning_note(model.decoder.config());
-  generation::Generator generator(
-      model.decoder, {.chunk_tokens = arguments.chunk_tokens, .evict = !arguments.keep_all});
+  generation::Generator generator(model.decoder,
+                                  {.chunk_tokens = arguments.chunk_tokens,
+                                   .evict = !arguments.keep_all,
+                                   .memories = model.memories});
   Timing timing;
   if (!arguments.sampling.ignore_eos) options.stop = model.stop;
   Sequence first = generator.start(model.encode(prompt), options);

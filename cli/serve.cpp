@@ -154,7 +154,8 @@ void run_serve(ServeArguments arguments) {
   }
   const std::atomic<bool>& stop = stop_flag();
   TextModel model = open_text_model(arguments.model);
-  const serving::EngineOptions options = engine_options(arguments, model.decoder);
+  serving::EngineOptions options = engine_options(arguments, model.decoder);
+  options.memories = model.memories;
   const serving::ServedModel served = served_model(arguments, model, options);
   serving::Engine engine(model.decoder, *model.tokenizer, options);
   serving::HttpServer server(engine, served, arguments.http);

@@ -1,6 +1,7 @@
 #include "cli/text_model.h"
 
 #include "cli/device_option.h"
+#include "cli/evaluation_inputs.h"
 #include "cli/model_tokenizer.h"
 #include "cli/weight_option.h"
 #include "reynard/models/pretrained.h"
@@ -153,6 +154,7 @@ void add_options(CLI::App& command, TextModelArguments& arguments) {
       arguments.int8_cache,
       "keep keys and values of the text as int8 with a scale per row: half of the "
       "memory of bf16, a rounding error of up to 0.4 % of a row's largest value (CPU)");
+  add_options(command, arguments.memory);
 }
 
 std::vector<int64_t> TextModel::encode(std::string_view prompt) const {
@@ -258,6 +260,11 @@ TextModel open_text_model(const TextModelArguments& arguments) {
   if (arguments.log_tolerance) model.decoder.set_log_pruning_tolerance(*arguments.log_tolerance);
   model.decoder.set_int8_cache(arguments.int8_cache);
   model.decoder.set_measured_eviction(arguments.evict_measured);
+  apply(arguments.memory, model.decoder);
+  if (!arguments.memory.folder.empty()) {
+    model.memories =
+        load_memories(arguments.memory, find_model(arguments.model).identity, model.decoder);
+  }
   return model;
 }
 

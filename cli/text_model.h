@@ -1,6 +1,7 @@
 #pragma once
 // A model with its tokenizer: what generate, chat and serve open.
 
+#include "cli/memory_options.h"
 #include "reynard/generation/chat_template.h"
 #include "reynard/models/decoder.h"
 #include "reynard/tokenizer/tokenizer.h"
@@ -26,6 +27,7 @@ struct TextModelArguments {
   std::optional<double> log_tolerance;  // empty: the model's
   bool evict_measured = false;
   bool int8_cache = false;
+  MemoryArguments memory;
 };
 void add_options(CLI::App& command, TextModelArguments& arguments);
 
@@ -37,6 +39,8 @@ struct TextModel {
   std::vector<int64_t> stop;        // tokens that end a text
   bool uses_template = false;       // prompts get what the tokenizer puts around a text ...
   std::optional<int64_t> bos = {};  // ... or begin with this
+  // What every text begins with in its memories; null: nothing.
+  std::shared_ptr<const models::StateSnapshot> memories = {};
 
   // The prompt's ids, with what begins a text.
   std::vector<int64_t> encode(std::string_view prompt) const;

@@ -285,9 +285,8 @@ class DecoderScorer final : public Scorer {
         prompt.options.sampler.temperature = query.temperature;
         prompt.options.sampler.seed = query.seed;
         prompt.options.stop = query.stop;
-        prompt.options.memories = memories_;
       }
-      std::vector<std::vector<int64_t>> texts = generation::generate(decoder_, prompts);
+      std::vector<std::vector<int64_t>> texts = generation::generate(decoder_, prompts, memories_);
       for (size_t i = begin; i < end; ++i) {
         responses[which[i]] = Generated{std::move(texts[i - begin])};
       }

@@ -43,7 +43,11 @@ Generator::Generator(models::Decoder& decoder, const GeneratorOptions& options)
 }
 
 Sequence Generator::start(std::vector<int64_t> prompt, SequenceOptions options) const {
-  return Sequence(decoder_, pool_, std::move(prompt), std::move(options));
+  Sequence sequence(decoder_, pool_, std::move(prompt), std::move(options));
+  if (options_.memories) {
+    sequence.adopt(models::SequenceState::restore(pool_, *options_.memories));
+  }
+  return sequence;
 }
 
 void Generator::prefill(Sequence& sequence, int64_t max_tokens) {
@@ -181,16 +185,14 @@ std::vector<int64_t> generate(models::Decoder& decoder,
 }
 
 std::vector<std::vector<int64_t>> generate(models::Decoder& decoder,
-                                           std::span<const Prompt> prompts) {
-  Generator generator(decoder);
+                                           std::span<const Prompt> prompts,
+                                           std::shared_ptr<const models::StateSnapshot> memories) {
+  Generator generator(decoder, {.memories = std::move(memories)});
   std::vector<Sequence> sequences;
   for (const auto& [tokens, options] : prompts) {
     sequences.push_back(generator.start(
         tokens,
         {.max_tokens = options.max_tokens, .sampler = options.sampler, .stop = options.stop}));
-    if (options.memories) {
-      sequences.back().adopt(models::SequenceState::restore(generator.pool(), *options.memories));
-    }
   }
   for (Sequence& sequence : sequences) {
     while (!sequence.is_prefilled()) generator.prefill(sequence);

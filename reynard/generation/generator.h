@@ -30,6 +30,8 @@ struct GeneratorOptions {
   // without one). Pages left of a window are always freed.
   bool evict = true;
   int64_t max_pages = 0;  // of the cache, over all texts; 0: no limit
+  // What every text has in its memories before its prompt (models/saved_memory.h); null: nothing.
+  std::shared_ptr<const models::StateSnapshot> memories = {};
 };
 
 // The next tokens of a prompt.
@@ -73,8 +75,6 @@ struct GenerateOptions {
   SamplerOptions sampler = {};
   std::vector<int64_t> stop = {};              // ids that end the text; not part of it
   std::function<void(int64_t)> on_token = {};  // called with every token as it is chosen
-  // What the model has in its memories before the prompt (models/saved_memory.h); null: nothing.
-  std::shared_ptr<const models::StateSnapshot> memories = {};
 };
 
 // The tokens after the prompt. Throws reynard::Error for an empty prompt, an id outside the
@@ -84,12 +84,15 @@ std::vector<int64_t> generate(models::Decoder& decoder,
                               const GenerateOptions& options);
 
 // The same for several prompts, which need not be equally long: each is read by itself, then every
-// pass over the weights adds a token to all texts that are not finished.
+// pass over the weights adds a token to all texts that are not finished. memories: as the
+// generator's options.
 struct Prompt {
   std::vector<int64_t> tokens;
   GenerateOptions options;
 };
-std::vector<std::vector<int64_t>> generate(models::Decoder& decoder,
-                                           std::span<const Prompt> prompts);
+std::vector<std::vector<int64_t>> generate(
+    models::Decoder& decoder,
+    std::span<const Prompt> prompts,
+    std::shared_ptr<const models::StateSnapshot> memories = {});
 
 }  // namespace reynard::generation

@@ -73,7 +73,9 @@ Engine::Engine(models::Decoder& decoder,
     : tokenizer_(tokenizer),
       options_(options),
       generator_(decoder,
-                 {.chunk_tokens = options.chunk_tokens, .max_pages = max_pages(decoder, options)}),
+                 {.chunk_tokens = options.chunk_tokens,
+                  .max_pages = max_pages(decoder, options),
+                  .memories = options.memories}),
       prefixes_(options.max_prefix_tokens) {
   // A GPU has no memory that is only promised: what does not fit shows before the first request.
   if (decoder.device().is_cuda()) generator_.pool()->reserve();

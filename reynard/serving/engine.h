@@ -29,6 +29,8 @@ struct EngineOptions {
                                     // in whole pages; 0: none
   int64_t chunk_tokens = 512;       // of prompts per step while no text is being written ...
   int64_t least_chunk_tokens = 16;  // ... and at least while some are
+  // What every text has in its memories before its prompt (models/saved_memory.h); null: nothing.
+  std::shared_ptr<const models::StateSnapshot> memories = {};
 };
 
 struct Job {

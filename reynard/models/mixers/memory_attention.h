@@ -4,6 +4,7 @@
 // docs/memory.md). A context's keys enter the memory when it ends, without positions. Projections,
 // gates and norms are the attention mixer's.
 
+#include "reynard/models/layer_memory.h"
 #include "reynard/models/mixers/attention.h"
 
 #include <cstdint>
