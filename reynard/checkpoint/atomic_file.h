@@ -41,6 +41,9 @@ class AtomicFile {
   std::string sha256_;
 };
 
+// Removes what killed processes left of this file; a process that still writes keeps its own.
+void remove_leftovers(const std::filesystem::path& path);
+
 void write_atomically(const std::filesystem::path& path, std::string_view bytes);
 
 // Makes renames and new names in a folder durable.
