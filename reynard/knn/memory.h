@@ -27,9 +27,10 @@ struct MemoryLayer {
 
 struct MemoryOptions {
   MemoryLayer of;
-  int64_t num_rows = 1;  // B; with 1, queries of any number of rows share it (multi-document)
-  int64_t capacity = 0;  // entries per row; 0: as many as fit
-  bool evict = true;     // at capacity: the oldest entries leave; false: add() is an error
+  int64_t num_rows = 1;   // B; with 1, queries of any number of rows share it (multi-document)
+  int64_t capacity = 0;   // entries per row; 0: as many as fit
+  bool evict = true;      // at capacity: the oldest entries leave; false: add() is an error
+  std::string text = {};  // names what the entries were read from; at most 64 bytes of UTF-8
   at::Device device = at::kCPU;  // where entries lie
 };
 
@@ -91,14 +92,14 @@ class Memory {
   // storage with the memory: valid until it changes.
   Entries entries(int64_t row) const;
 
-  // Writes a file (docs/formats.md) that appears whole or not at all.
+  // Writes a file (docs/formats.md) that appears whole or not at all and ends with its digest.
   void save(const std::filesystem::path& path) const;
   // Reads the file into memory. Throws reynard::Error when it is damaged or not of this layer.
   static Memory load(const std::filesystem::path& path,
                      const MemoryLayer& of,
                      at::Device device = at::kCPU);
-  // Leaves keys and values in the file, mapped: they may be larger than main memory. Read-only;
-  // the file must not be changed while it is in use.
+  // Leaves keys and values in the file, mapped: they may be larger than main memory. Read once for
+  // its digest, then read-only; the file must not be changed while it is in use.
   static Memory map(const std::filesystem::path& path, const MemoryLayer& of);
 
  private:

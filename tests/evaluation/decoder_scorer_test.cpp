@@ -237,7 +237,7 @@ TEST(DecoderScorer, TextsBeginWithASavedMemory) {
   models::SequenceState state(decoder, models::make_page_pool(decoder));
   decoder.remember(at::tensor(before, at::kLong), state);
   const test::TempDir folder;
-  models::save_memories(decoder, state, "model", folder.path());
+  models::save_memories(decoder, state, {"model", "text"}, folder.path());
   const auto memories = std::make_shared<models::StateSnapshot>(
       models::load_memories(decoder, "model", folder.path()));
 
