@@ -32,7 +32,8 @@ evaluation::ModelFacts facts_of(const models::DecoderConfig& config, int64_t tra
   return {train_length,
           config.attention.log_pruning_tolerance,
           config.attention.forget_gate != models::ForgetGate::kNone,
-          config.has_memory() ? config.memory.window : 0};
+          config.has_memory() ? config.memory.window : 0,
+          config.memory.layers};
 }
 
 // `none` is what a limit of 0 means.
