@@ -53,6 +53,20 @@ std::string eval_footer() {
   return text + config::help_text(config::describe<evaluation::EvaluationConfig>());
 }
 
+// What only a model that runs here can be told.
+void check_memory_is_local(const EvalArguments& arguments) {
+  const std::string given = memory_option(arguments);
+  if (given.empty()) return;
+  const bool harness =
+      std::ranges::find(arguments.tasks, std::string_view(kLmEval)) != arguments.tasks.end();
+  if (!arguments.remote.given() && !harness) return;
+  throw Error(fmt::format("eval: {} is not possible with {}; leave it out",
+                          given,
+                          !arguments.remote.adapter.empty() ? "--adapter"
+                          : arguments.remote.given()        ? "--endpoint"
+                                                            : "the task lm_eval"));
+}
+
 void check_task(const std::string& name) {
   std::vector<std::string_view> known;
   for (const evaluation::TaskEntry& entry : evaluation::tasks()) known.push_back(entry.name);
@@ -104,6 +118,7 @@ void check_arguments(const EvalArguments& arguments) {
                       "--checkpoints",
                       arguments.checkpoints,
                       "a run on this machine");
+  check_memory_is_local(arguments);
   for (const std::string& name : arguments.tasks) check_task(name);
   const bool others = arguments.tasks.empty() ||
                       std::any_of(arguments.tasks.begin(),
@@ -195,9 +210,13 @@ void add_model_options(CLI::App& command, EvalArguments& arguments) {
                   arguments.memory_keys,
                   "Best keys of the memory per query and head, or all; default: as its config says")
       ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()) | CLI::IsMember({"all"}));
-  command.add_option("--memory",
-                     arguments.memory,
-                     "Folder of `reynard remember`: every text begins with this memory");
+  command
+      .add_option("--memory",
+                  arguments.memory,
+                  "Folder of `reynard remember`: every text begins with this memory")
+      ->check([](const std::string& folder) {
+        return folder.empty() ? "is empty; expected a folder of `reynard remember`" : "";
+      });
 }
 
 // Where results go, and what of earlier ones is used.
@@ -218,6 +237,12 @@ void add_result_options(CLI::App& command, EvalArguments& arguments) {
 }
 
 }  // namespace
+
+std::string memory_option(const EvalArguments& arguments) {
+  if (!arguments.memory.empty()) return "--memory";
+  if (!arguments.memory_tokens.empty()) return "--memory-tokens";
+  return arguments.memory_keys.empty() ? "" : "--memory-keys";
+}
 
 void add_eval(CLI::App& app) {
   const auto arguments = std::make_shared<EvalArguments>();

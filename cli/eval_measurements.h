@@ -39,6 +39,9 @@ struct EvalArguments {
   bool json = false;
 };
 
+// The first option given that is about a model's memory; empty: none.
+std::string memory_option(const EvalArguments& arguments);
+
 // Makes all tasks before the first runs, so that a text too short for the last shows at once, and
 // runs them into options.folder. Tasks that were named and need what the scorer cannot give are an
 // error; of those that run by default they are left out. Returns the summaries, which are printed.

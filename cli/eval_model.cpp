@@ -50,15 +50,26 @@ int64_t memory_limit(const std::string& given, int64_t own, int64_t none) {
   return limit == 0 ? none : limit;
 }
 
+// What the config alone forbids: said before any weight is read.
+void check_memory_options(const EvalArguments& arguments, const models::DecoderConfig& config) {
+  const std::string given = memory_option(arguments);
+  if (!given.empty() && (!config.has_memory() || config.memory.layers.empty())) {
+    throw Error(
+        fmt::format("eval: {} needs a model with a memory; {} has none", given, arguments.model));
+  }
+  constexpr int64_t kNone = models::Decoder::kNoMemory;
+  if (!arguments.memory.empty() && memory_limit(arguments.memory_tokens, 0, kNone) == kNone) {
+    throw Error(fmt::format(
+        "eval: --memory-tokens {} leaves no room for --memory {}; leave one of them out",
+        arguments.memory_tokens,
+        arguments.memory));
+  }
+}
+
 // Applies --memory-tokens and --memory-keys; what they are, for the identity of results.
 nlohmann::json limit_memory(const EvalArguments& arguments, models::Decoder& decoder) {
   if (arguments.memory_tokens.empty() && arguments.memory_keys.empty()) return {};
   const models::DecoderConfig& config = decoder.config();
-  tensor::check_value(config.has_memory(),
-                      "eval",
-                      "--memory-tokens or --memory-keys",
-                      "given",
-                      "none: the model has no memory");
   constexpr int64_t kNone = models::Decoder::kNoMemory;
   decoder.set_memory_limits(memory_limit(arguments.memory_tokens, config.memory.capacity, kNone),
                             memory_limit(arguments.memory_keys, config.memory.top_k, 0));
@@ -73,8 +84,9 @@ std::shared_ptr<const models::StateSnapshot> saved_memory(const EvalArguments& a
   if (arguments.memory.empty()) return {};
   auto memories = std::make_shared<models::StateSnapshot>(
       models::load_memories(decoder, folder.identity, arguments.memory));
-  for (const fs::directory_entry& file : fs::directory_iterator(arguments.memory)) {
-    identity[file.path().filename().string()] = checkpoint::sha256_hex_of_file(file.path());
+  for (const int64_t layer : decoder.config().memory.layers) {
+    const fs::path file = models::memory_file(arguments.memory, layer);
+    identity[file.filename().string()] = checkpoint::sha256_hex_of_file(file);
   }
   return memories;
 }
@@ -85,8 +97,9 @@ std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
                                           const evaluation::EvaluationConfig& config,
                                           const ModelFolder& folder,
                                           const fs::path& output) {
-  const TextCorpus text =
-      open_texts(arguments.texts, folder, models::load_config(folder.model), arguments.tokenizer);
+  const models::DecoderConfig described = models::load_config(folder.model);
+  check_memory_options(arguments, described);
+  const TextCorpus text = open_texts(arguments.texts, folder, described, arguments.tokenizer);
   evaluation::return_freed_memory();
   models::Decoder decoder = models::open_model(folder.model,
                                                weight_format(arguments.dtype),

@@ -203,7 +203,9 @@ void check_measured_eviction(const models::DecoderConfig& config,
                              const TextModelArguments& arguments) {
   const models::AttentionMixerConfig& attention = config.attention;
   const char* obstacle =
-      config.mixer != "attention" || attention.forget_gate == models::ForgetGate::kNone
+      config.has_memory()
+          ? "reads local contexts, whose pages are freed when they end; leave the option out"
+      : config.mixer != "attention" || attention.forget_gate == models::ForgetGate::kNone
           ? kNothingForgotten
       : attention.qk_norm != models::QKNorm::kNone
           ? "has QK-norm: its pages are freed by a bound that holds; leave the option out"
