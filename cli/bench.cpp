@@ -12,6 +12,7 @@
 #include "bench/tokenizer.h"
 #include "bench/train_step.h"
 #include "cli/command.h"
+#include "cli/numbers.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -138,7 +139,7 @@ void add_attention(CLI::App& bench) {
       ->delimiter(',')
       ->check(CLI::IsMember(arguments->bench.names));
   command->add_option("--repeats", arguments->repeats, "timed runs; the median counts")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   run_with_json(*command, arguments, [command](Arguments& given) {
     reject_options_of_the_other_device(*command, given.device);
     if (given.repeats > 0) given.bench.repeats = given.cuda.repeats = given.repeats;
@@ -180,14 +181,14 @@ void add_decode(CLI::App& bench) {
   command->add_option(
       "--shape", arguments->shape, "\"H8 G8 T65536 D64\" (default; prefill rows: T8192)");
   command->add_option("--chunk", arguments->bench.chunk, "tokens of a prefill chunk")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command->add_option("--dtype", arguments->bench.dtypes, "f32, bf16 (default: both)")
       ->delimiter(',');
   command->add_option("--only", arguments->bench.names, "names of the rows to measure")
       ->delimiter(',')
       ->check(CLI::IsMember(arguments->bench.names));
   command->add_option("--repeats", arguments->bench.repeats, "timed runs; the median counts")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   run_with_json(*command, arguments, [](Arguments& given) {
     bench::DecodeBench& options = given.bench;
     if (!given.shape.empty()) {
@@ -206,21 +207,21 @@ void add_knn(CLI::App& bench) {
       "IndexFlatIP in f32 (scripts/requirements-test.txt), and its memory for scores");
   auto arguments = std::make_shared<BenchArguments<bench::KnnBench>>();
   command->add_option("--keys", arguments->bench.num_keys, "keys of the head (default: 1000000)")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command->add_option("--head-dim", arguments->bench.head_dim, "D (default: 64)")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command->add_option("--k", arguments->bench.k, "keys to find (default: 128)")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command->add_option("--queries", arguments->bench.queries, "default: 1,64,512")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command->add_option("--dtype", arguments->bench.dtypes, "of the keys: bf16 (default), f32")
       ->delimiter(',');
   command->add_option("--only", arguments->bench.names, "names of the rows to measure")
       ->delimiter(',')
       ->check(CLI::IsMember(arguments->bench.names));
   command->add_option("--repeats", arguments->bench.repeats, "timed runs; the median counts")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   run_with_json(*command, arguments, [](auto& given) { return bench::bench_knn(given.bench); });
 }
 
@@ -231,9 +232,8 @@ void add_train_step(CLI::App& bench) {
   command->add_option("--model", arguments->bench.model, "10M (default) or 125M parameters")
       ->check(CLI::IsMember({"10M", "125M"}));
   command->add_option("--batch", arguments->bench.batch_size, "rows of a step")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--length", arguments->bench.length, "tokens of a row")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
+  command->add_option("--length", arguments->bench.length, "tokens of a row")->check(above_zero());
   command->add_option("--dtype", arguments->bench.dtypes, "f32, bf16 (default: both)")
       ->delimiter(',')
       ->check(CLI::IsMember({"f32", "bf16"}));
@@ -245,7 +245,7 @@ void add_train_step(CLI::App& bench) {
           "not learned yet nearly all heads are local")
       ->check(CLI::Range(-100.0, 0.0));
   command->add_option("--repeats", arguments->bench.repeats, "timed steps; the median counts")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   run_with_json(
       *command, arguments, [](auto& given) { return bench::bench_train_step(given.bench); });
 }
@@ -259,22 +259,21 @@ void add_forgetting_curve_bench(CLI::App& bench) {
   command->add_option("--model", options.model, "10M (default) or 125M parameters")
       ->check(CLI::IsMember({"10M", "125M"}));
   command->add_option("--length", options.length, "longest target (default: 2048)")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command
       ->add_option("--grid",
                    options.grid,
                    "paper (default): length / points, 2 length / points ... length; log: 8 ... "
                    "length by equal factors")
       ->check(CLI::IsMember({"paper", "log"}));
-  command->add_option("--points", options.points, "lengths (default: 4)")
-      ->check(CLI::PositiveNumber);
+  command->add_option("--points", options.points, "lengths (default: 4)")->check(above_zero());
   command->add_option("--samples", options.samples, "targets per length (default: 1)")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command
       ->add_option("--pass-samples",
                    options.pass_samples,
                    "targets per length whose forward passes are timed alone (default: all)")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command->add_option("--seed", options.seed, "of where targets begin")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--dtype", options.dtype, "f32 (default) or bf16")
@@ -283,9 +282,9 @@ void add_forgetting_curve_bench(CLI::App& bench) {
       ->add_option("--batch-tokens",
                    options.batch_tokens,
                    "tokens of one forward pass; longer sequences go in pieces of it")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   command->add_option("--repeats", options.repeats, "timed runs; the median counts")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   run_with_json(
       *command, arguments, [](auto& given) { return bench::bench_forgetting_curve(given.bench); });
 }
@@ -309,7 +308,7 @@ void add_generate_bench(CLI::App& bench) {
       ->capture_default_str();
   command->add_option("--layers", options.layers, "of both models")->capture_default_str();
   command->add_option("--repeats", options.repeats, "timed runs; the median counts")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   run_with_json(
       *command, arguments, [](auto& given) { return bench::bench_generate(given.bench); });
 }
@@ -325,13 +324,13 @@ void add_serve_bench(CLI::App& bench) {
   command->add_option("--clients", options.clients, "at once")->capture_default_str();
   command->add_option("--tokens", options.tokens, "that each writes")->capture_default_str();
   command->add_option("--long-prompt", options.long_prompt, "tokens of one client's prompt")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
   command->add_option("--layers", options.layers, "of the model")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
   command->add_option("--width", options.width, "of the model; heads have 64")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
   command->add_option("--dtype", options.dtype, "f32 or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}))
@@ -350,7 +349,7 @@ void add_start_bench(CLI::App& bench) {
       ->delimiter(',')
       ->check(CLI::IsMember({"f32", "bf16", "int8"}));
   command->add_option("--repeats", options.repeats, "timed starts; the median counts")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   run_with_json(*command, arguments, [](auto& given) { return bench::bench_start(given.bench); });
 }
 
@@ -367,7 +366,7 @@ void add_tokenizer_speed(CLI::App& bench) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 30));
   command->add_option("--repeats", arguments->bench.repeats, "timed runs; the median counts")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   run_with_json(
       *command, arguments, [](auto& given) { return bench::bench_tokenizer(given.bench); });
 }

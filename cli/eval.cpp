@@ -52,6 +52,20 @@ std::string eval_footer() {
   return text + config::help_text(config::describe<evaluation::EvaluationConfig>());
 }
 
+// What only a model that runs here can be told.
+void check_memory_is_local(const EvalArguments& arguments) {
+  const std::string given = given_option(arguments.memory);
+  if (given.empty()) return;
+  const bool harness =
+      std::ranges::find(arguments.tasks, std::string_view(kLmEval)) != arguments.tasks.end();
+  if (!arguments.remote.given() && !harness) return;
+  throw Error(fmt::format("eval: {} is not possible with {}; leave it out",
+                          given,
+                          !arguments.remote.adapter.empty() ? "--adapter"
+                          : arguments.remote.given()        ? "--endpoint"
+                                                            : "the task lm_eval"));
+}
+
 void check_task(const std::string& name) {
   std::vector<std::string_view> known;
   for (const evaluation::TaskEntry& entry : evaluation::tasks()) known.push_back(entry.name);
@@ -103,6 +117,7 @@ void check_arguments(const EvalArguments& arguments) {
                       "--checkpoints",
                       arguments.checkpoints,
                       "a run on this machine");
+  check_memory_is_local(arguments);
   for (const std::string& name : arguments.tasks) check_task(name);
   const bool others = arguments.tasks.empty() ||
                       std::any_of(arguments.tasks.begin(),

@@ -10,6 +10,7 @@
 #include "reynard/evaluation/freed_memory.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
+#include "reynard/models/saved_memory.h"
 #include "reynard/training/saved_run.h"
 
 #include <fmt/format.h>
@@ -28,7 +29,8 @@ evaluation::ModelFacts facts_of(const models::DecoderConfig& config, int64_t tra
   return {train_length,
           config.attention.log_pruning_tolerance,
           config.attention.forget_gate != models::ForgetGate::kNone,
-          config.has_memory() ? config.memory.window : 0};
+          config.has_memory() ? config.memory.window : 0,
+          config.memory.layers};
 }
 
 // What limits the memory and what it begins with, for the identity of results.
@@ -39,9 +41,9 @@ void add_identity(const MemoryArguments& arguments,
     identity["memory"] = {{"tokens", config.capacity}, {"keys", config.top_k}};
   }
   if (arguments.folder.empty()) return;
-  for (const fs::directory_entry& file : fs::directory_iterator(arguments.folder)) {
-    identity["memory_files"][file.path().filename().string()] =
-        checkpoint::sha256_hex_of_file(file.path());
+  for (const int64_t layer : config.layers) {
+    const fs::path file = models::memory_file(arguments.folder, layer);
+    identity["memory_files"][file.filename().string()] = checkpoint::sha256_hex_of_file(file);
   }
 }
 
@@ -51,8 +53,9 @@ std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
                                           const evaluation::EvaluationConfig& config,
                                           const ModelFolder& folder,
                                           const fs::path& output) {
-  const TextCorpus text =
-      open_texts(arguments.texts, folder, models::load_config(folder.model), arguments.tokenizer);
+  const models::DecoderConfig described = models::load_config(folder.model);
+  check(arguments.memory, arguments.model, described);
+  const TextCorpus text = open_texts(arguments.texts, folder, described, arguments.tokenizer);
   evaluation::return_freed_memory();
   models::Decoder decoder = models::open_model(folder.model,
                                                weight_format(arguments.dtype),

@@ -3,13 +3,13 @@
 #include "reynard/models/saved_memory.h"
 #include "reynard/tensor/check.h"
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include <charconv>
 #include <cstdint>
 #include <limits>
 #include <system_error>
-#include <utility>
 
 namespace reynard::cli {
 
@@ -35,6 +35,19 @@ int64_t limit_of(const std::string& given,
   return limit == 0 ? none : limit;
 }
 
+// Newest tokens that the memory keeps and best keys that are read, as Decoder takes them.
+int64_t tokens_of(const MemoryArguments& arguments, const models::DecoderConfig& config) {
+  return limit_of(arguments.tokens,
+                  arguments.command,
+                  "--memory-tokens",
+                  config.memory.capacity,
+                  models::Decoder::kNoMemory);
+}
+
+int64_t keys_of(const MemoryArguments& arguments, const models::DecoderConfig& config) {
+  return limit_of(arguments.keys, arguments.command, "--memory-keys", config.memory.top_k, 0);
+}
+
 knn::MemoryPlace place_of(const std::string& place) {
   if (place == "host") return knn::MemoryPlace::kHost;
   return place == "host-values" ? knn::MemoryPlace::kHostValues : knn::MemoryPlace::kDevice;
@@ -44,9 +57,13 @@ knn::MemoryPlace place_of(const std::string& place) {
 
 void add_options(CLI::App& command, MemoryArguments& arguments) {
   arguments.command = command.get_name();
-  command.add_option("--memory",
-                     arguments.folder,
-                     "folder of `reynard remember`: every text begins with this memory");
+  command
+      .add_option("--memory",
+                  arguments.folder,
+                  "folder of `reynard remember`: every text begins with this memory")
+      ->check([](const std::string& folder) {
+        return folder.empty() ? "is empty; expected a folder of `reynard remember`" : "";
+      });
   command
       .add_option("--memory-tokens",
                   arguments.tokens,
@@ -73,40 +90,52 @@ void add_options(CLI::App& command, MemoryArguments& arguments) {
       "of which single tokens read half a key's bytes; the same results");
 }
 
-void apply(const MemoryArguments& arguments, models::Decoder& decoder) {
+std::string given_option(const MemoryArguments& arguments) {
+  if (!arguments.folder.empty()) return "--memory";
+  if (!arguments.tokens.empty()) return "--memory-tokens";
+  if (!arguments.keys.empty()) return "--memory-keys";
+  if (!arguments.place.empty()) return "--memory-place";
+  return arguments.codes ? "--memory-codes" : "";
+}
+
+void check(const MemoryArguments& arguments,
+           const std::string& model,
+           const models::DecoderConfig& config) {
   const std::string& command = arguments.command;
-  const models::MemoryConfig& config = decoder.config().memory;
-  for (const auto& [flag, given] : {std::pair{"--memory", !arguments.folder.empty()},
-                                    {"--memory-tokens", !arguments.tokens.empty()},
-                                    {"--memory-keys", !arguments.keys.empty()},
-                                    {"--memory-place", !arguments.place.empty()},
-                                    {"--memory-codes", arguments.codes}}) {
-    tensor::check_value(!given || decoder.config().has_memory(),
-                        command,
-                        flag,
-                        "given",
-                        "none: the model has no memory");
+  const std::string given = given_option(arguments);
+  if (!given.empty() && (!config.has_memory() || config.memory.layers.empty())) {
+    throw Error(
+        fmt::format("{}: {} needs a model with a memory; {} has none", command, given, model));
   }
-  tensor::check_value(arguments.place != kOnDisk || !arguments.folder.empty(),
-                      command,
-                      "--memory-place",
-                      kOnDisk,
-                      "--memory FOLDER beside it: what a text leaves itself lies in main memory");
-  tensor::check_value(!arguments.codes || decoder.device().is_cpu(),
-                      command,
-                      "--memory-codes",
-                      "given",
-                      "none: they are for searches on a CPU, and --device is a GPU");
-  if (!decoder.config().has_memory()) return;
-  const int64_t keys = limit_of(arguments.keys, command, "--memory-keys", config.top_k, 0);
-  tensor::check_value(!arguments.codes || keys > 0,
-                      command,
-                      "--memory-codes",
-                      "given",
-                      "--memory-keys K beside it: where all keys are read nothing is searched");
-  constexpr int64_t kNone = models::Decoder::kNoMemory;
-  decoder.set_memory_limits(
-      limit_of(arguments.tokens, command, "--memory-tokens", config.capacity, kNone), keys);
+  if (!arguments.folder.empty() && tokens_of(arguments, config) == models::Decoder::kNoMemory) {
+    throw Error(
+        fmt::format("{}: --memory-tokens {} leaves no room for --memory {}; leave one of them out",
+                    command,
+                    arguments.tokens,
+                    arguments.folder));
+  }
+  if (arguments.place == kOnDisk && arguments.folder.empty()) {
+    throw Error(fmt::format(
+        "{}: --memory-place disk is for --memory FOLDER, which is not given; what a text "
+        "leaves itself lies in main memory",
+        command));
+  }
+  if (arguments.codes && keys_of(arguments, config) == 0) {
+    throw Error(
+        fmt::format("{}: --memory-codes is for a search of the best keys; give --memory-keys K: "
+                    "where all are read nothing is searched",
+                    command));
+  }
+}
+
+void apply(const MemoryArguments& arguments, models::Decoder& decoder) {
+  if (arguments.codes && !decoder.device().is_cpu()) {
+    throw Error(fmt::format("{}: --memory-codes is for searches on a CPU, not for {}; leave it out",
+                            arguments.command,
+                            decoder.device().str()));
+  }
+  const models::DecoderConfig& config = decoder.config();
+  decoder.set_memory_limits(tokens_of(arguments, config), keys_of(arguments, config));
   decoder.set_memory_place(place_of(arguments.place), arguments.codes);
 }
 

@@ -24,8 +24,15 @@ struct MemoryArguments {
 
 void add_options(CLI::App& command, MemoryArguments& arguments);
 
-// Applies limits and place to the decoder. Throws reynard::Error for what the model or the device
-// cannot do.
+// The first of the options that was given; empty: none.
+std::string given_option(const MemoryArguments& arguments);
+
+// What the config of a model alone forbids. Throws reynard::Error.
+void check(const MemoryArguments& arguments,
+           const std::string& model,
+           const models::DecoderConfig& config);
+
+// Applies limits and place to the decoder. Throws reynard::Error for what the device cannot do.
 void apply(const MemoryArguments& arguments, models::Decoder& decoder);
 
 // What the folder holds, after apply(); null where none was named. identity: of the model's folder.

@@ -74,4 +74,13 @@ void reject_wrong_numbers(CLI::App& app) {
   }
 }
 
+CLI::Validator above_zero() {
+  return {[](const std::string& text) {
+            double value = 0;
+            const bool holds = CLI::detail::lexical_cast(text, value) && value > 0;
+            return holds ? "" : fmt::format("{}; expected a number above 0", text);
+          },
+          "POSITIVE"};
+}
+
 }  // namespace reynard::cli

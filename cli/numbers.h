@@ -4,11 +4,15 @@
 
 namespace CLI {
 class App;
-}
+class Validator;
+}  // namespace CLI
 
 namespace reynard::cli {
 
 // Makes these errors, in every option of a number's type of the commands that there are.
 void reject_wrong_numbers(CLI::App& app);
+
+// CLI::PositiveNumber, whose message spells the largest f64 out.
+CLI::Validator above_zero();
 
 }  // namespace reynard::cli

@@ -3,7 +3,9 @@
 #include "cli/command.h"
 #include "cli/device_option.h"
 #include "cli/evaluation_inputs.h"
+#include "cli/numbers.h"
 #include "cli/weight_option.h"
+#include "reynard/checkpoint/sha256.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/models/saved_memory.h"
@@ -48,17 +50,20 @@ void remember_text(const RememberArguments& arguments) {
       std::max<int64_t>(arguments.batch_tokens / config.memory.window, 1) * config.memory.window;
   models::SequenceState state(decoder, models::make_page_pool(decoder));
   int64_t read = 0;
+  checkpoint::Sha256 digest;
   for (const auto& document : text.corpus.documents) {
     const int64_t end = std::min(document.end, document.begin + left);
     for (int64_t at = document.begin; at < end; at += piece) {
       const std::vector<int64_t> tokens = text.corpus.read(at, std::min(end, at + piece));
       decoder.remember(at::tensor(tokens, at::kLong), state);
+      digest.update(tokens.data(), tokens.size() * sizeof(tokens[0]));
       read += static_cast<int64_t>(tokens.size());
     }
     left -= end - document.begin;
     if (left <= 0) break;
   }
-  models::save_memories(decoder, state, folder.identity, arguments.output);
+  models::save_memories(
+      decoder, state, {.model = folder.identity, .text = digest.hex()}, arguments.output);
   fmt::print("{}: {} tokens\n", arguments.output, read);
 }
 
@@ -76,9 +81,9 @@ void add_remember(CLI::App& app) {
       ->add_option("-o,--out,--output", arguments->output, "folder for the files, one per layer")
       ->required();
   remember->add_option("--tokens", arguments->tokens, "of the text; default: all")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   remember->add_option("--batch-tokens", arguments->batch_tokens, "tokens of one forward pass")
-      ->check(CLI::PositiveNumber)
+      ->check(above_zero())
       ->capture_default_str();
   add_weight_option(*remember, arguments->dtype);
   add_device_option(*remember, arguments->device);

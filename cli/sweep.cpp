@@ -1,6 +1,7 @@
 // reynard sweep: the runs of a grid, with several seeds each, and one table of their losses.
 
 #include "cli/command.h"
+#include "cli/numbers.h"
 #include "cli/stop_signal.h"
 #include "cli/training_run.h"
 #include "reynard/checkpoint/atomic_file.h"
@@ -190,7 +191,7 @@ void add_sweep(CLI::App& app) {
       ->add_option("--seeds",
                    arguments->seeds,
                    "runs of each point: seeds 0, 1, ... are added to run.seed and data.seed")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   sweep->add_flag("--quiet", arguments->quiet, "no progress on stderr");
   sweep->allow_extras();
   sweep->footer(

@@ -205,7 +205,9 @@ void check_measured_eviction(const models::DecoderConfig& config,
                              const TextModelArguments& arguments) {
   const models::AttentionMixerConfig& attention = config.attention;
   const char* obstacle =
-      config.mixer != "attention" || attention.forget_gate == models::ForgetGate::kNone
+      config.has_memory()
+          ? "reads local contexts, whose pages are freed when they end; leave the option out"
+      : config.mixer != "attention" || attention.forget_gate == models::ForgetGate::kNone
           ? kNothingForgotten
       : attention.qk_norm != models::QKNorm::kNone
           ? "has QK-norm: its pages are freed by a bound that holds; leave the option out"
@@ -232,6 +234,7 @@ TextModel open_text_model(const TextModelArguments& arguments) {
   const fs::path folder = folder_of(arguments.model);
   const models::DecoderConfig config = models::load_config(folder);
   check_options(config, arguments);
+  check(arguments.memory, arguments.model, config);
   auto tokenizer = open_tokenizer(arguments, folder, config.vocab_size);
   if (tokenizer->vocab_size() > config.vocab_size) {
     throw Error(

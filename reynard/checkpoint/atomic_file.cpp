@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,6 +31,8 @@ AtomicFile::AtomicFile(std::filesystem::path path, uint64_t expected_bytes)
                fmt::format("{}{}-{}", kTemporaryPrefix, path_.filename().string(), ::getpid());
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor_ < 0) fail("cannot be created", errno);
+  // Tells remove_leftovers() that somebody writes. It removes nothing where there are no locks.
+  ::flock(descriptor_, LOCK_EX | LOCK_NB);
   if (expected_bytes > 0) {
     const int error_number = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(expected_bytes));
     // Other failures mean that the file system cannot reserve; writing will tell.
@@ -87,6 +90,22 @@ void AtomicFile::commit() {
   }
   sync_folder(path_.parent_path());
   sha256_ = hash_.hex();
+}
+
+void remove_leftovers(const std::filesystem::path& path) {
+  const std::string prefix = fmt::format("{}{}-", kTemporaryPrefix, path.filename().string());
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_one = name.starts_with(prefix) &&
+                        name.find_first_not_of("0123456789", prefix.size()) == std::string::npos;
+    if (!is_one || !std::filesystem::is_regular_file(entry.symlink_status(ignored))) continue;
+    const int descriptor = ::open(entry.path().c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (descriptor < 0) continue;
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) ::unlink(entry.path().c_str());
+    ::close(descriptor);
+  }
 }
 
 void write_atomically(const std::filesystem::path& path, std::string_view bytes) {

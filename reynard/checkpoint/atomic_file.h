@@ -28,6 +28,8 @@ class AtomicFile {
   void commit();
 
   uint64_t size_bytes() const { return size_bytes_; }
+  // SHA-256 of what was written so far, for a file that ends with it.
+  std::string sha256_so_far() const { return Sha256(hash_).hex(); }
   // SHA-256 of the content, known after commit().
   const std::string& sha256() const { return sha256_; }
 
@@ -40,6 +42,9 @@ class AtomicFile {
   Sha256 hash_;
   std::string sha256_;
 };
+
+// Removes what killed processes left of this file; a process that still writes keeps its own.
+void remove_leftovers(const std::filesystem::path& path);
 
 void write_atomically(const std::filesystem::path& path, std::string_view bytes);
 

@@ -42,6 +42,10 @@ void for_attention_rows(const models::AttentionView& view,
     if (view.first_key.defined()) {
       hidden = hidden | (keys < view.first_key.index_select(0, rows.queries).unsqueeze(1));
     }
+    at::Tensor kept;  // (R, K): keys that gates do not act on
+    if (view.first_decayed.defined()) {
+      kept = keys < view.first_decayed.index_select(0, rows.queries).unsqueeze(1);
+    }
     for (rows.head = 0; rows.head < H; ++rows.head) {
       const at::Tensor q =
           view.q.select(1, rows.head).index_select(0, rows.queries).to(at::kFloat) * scale;
@@ -50,9 +54,10 @@ void for_attention_rows(const models::AttentionView& view,
       if (sums.defined()) {
         const at::Tensor c = sums[rows.head];
         // Subtracted in f64: sums of long texts are large, their differences are not.
-        rows.log_decay = (c.index_select(0, rows.queries).unsqueeze(1) - c.narrow(0, 0, K))
-                             .to(at::kFloat)
-                             .masked_fill_(hidden, kHidden);
+        rows.log_decay =
+            (c.index_select(0, rows.queries).unsqueeze(1) - c.narrow(0, 0, K)).to(at::kFloat);
+        if (kept.defined()) rows.log_decay.masked_fill_(kept, 0);
+        rows.log_decay.masked_fill_(hidden, kHidden);
         rows.logits += rows.log_decay;
       } else {
         rows.logits.masked_fill_(hidden, kHidden);

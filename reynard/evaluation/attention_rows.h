@@ -17,7 +17,8 @@ struct AttentionRows {
   int64_t first = 0;     // index of the first of these queries in the list that was asked for
   at::Tensor queries;    // (R) i64: positions, ascending
   at::Tensor logits;     // (R, K) f32 with the bias; -inf where a query does not see the key
-  at::Tensor log_decay;  // (R, K) f32: c_i - c_j, -inf likewise; undefined without gates
+  at::Tensor log_decay;  // (R, K) f32: c_i - c_j, or 0 where the view says that gates do not act;
+                         // -inf likewise; undefined without gates
 };
 
 // The gate sums c (H, N) f64 of a view; undefined without gates.

@@ -57,8 +57,12 @@ struct Recorder final : models::Observer {
       return t.defined() ? t.detach().to(at::kCPU).clone() : t;
     };
     probed.layers.resize(std::max<size_t>(probed.layers.size(), layer + 1));
-    probed.layers[layer] = {
-        copy(view.q), copy(view.k), copy(view.log_gate), copy(view.start), copy(view.first_key)};
+    probed.layers[layer] = {copy(view.q),
+                            copy(view.k),
+                            copy(view.log_gate),
+                            copy(view.start),
+                            copy(view.first_key),
+                            copy(view.first_decayed)};
   }
 };
 

@@ -12,6 +12,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -41,11 +42,29 @@ struct Effort {
   int64_t tokens = 0;
 };
 
+// NaN would go on to sums that leave it out, as what is not scored.
+void check_finite(const Task& task, const Request& request, const Response& response) {
+  const auto* scored = std::get_if<Scored>(&response);
+  if (scored == nullptr) return;
+  // Nothing comes before the first token of all.
+  const size_t first = std::get<Score>(request.query).context.empty() ? 1 : 0;
+  for (size_t i = first; i < scored->logprobs.size(); ++i) {
+    if (std::isfinite(scored->logprobs[i])) continue;
+    throw Error(fmt::format(
+        "{}: the loss of token {} of sample \"{}\" is not finite: the model's weights or "
+        "its memory hold NaN or numbers that are too large",
+        task.name(),
+        i,
+        request.id));
+  }
+}
+
 void answer_batch(
     Scorer& scorer, Task& task, std::vector<Request>& batch, SampleLog& log, Effort& effort) {
   const auto begin = std::chrono::steady_clock::now();
   const auto record = [&](size_t i, const Response& response) {
     effort.tokens += tokens_of(batch[i]);
+    check_finite(task, batch[i], response);
     nlohmann::json line = task.sample(batch[i], response);
     line["id"] = batch[i].id;
     log.append(line);

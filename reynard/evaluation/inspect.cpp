@@ -30,7 +30,12 @@ constexpr int64_t kTolerances = 20;     // e^-1 ... e^-20
 // The view on the CPU: maps are made there.
 models::AttentionView on_cpu(const models::AttentionView& view) {
   const auto copy = [](const at::Tensor& t) { return t.defined() ? t.cpu() : t; };
-  return {copy(view.q), copy(view.k), copy(view.log_gate), copy(view.start), copy(view.first_key)};
+  return {copy(view.q),
+          copy(view.k),
+          copy(view.log_gate),
+          copy(view.start),
+          copy(view.first_key),
+          copy(view.first_decayed)};
 }
 
 models::AttentionView one_head(const models::AttentionView& view, int64_t head) {

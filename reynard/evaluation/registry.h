@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace reynard::evaluation {
 
@@ -19,6 +20,7 @@ struct ModelFacts {
   double log_pruning_tolerance = 0;
   bool forgets = false;       // has forget gates
   int64_t local_context = 0;  // tokens that a model with a memory reads alone; 0: it has none
+  std::vector<int64_t> memory_layers = {};  // from 0
 };
 
 struct TaskEntry {

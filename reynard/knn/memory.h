@@ -34,9 +34,10 @@ enum class MemoryPlace {
 
 struct MemoryOptions {
   MemoryLayer of;
-  int64_t num_rows = 1;  // B; with 1, queries of any number of rows share it (multi-document)
-  int64_t capacity = 0;  // entries per row; 0: as many as fit
-  bool evict = true;     // at capacity: the oldest entries leave; false: add() is an error
+  int64_t num_rows = 1;   // B; with 1, queries of any number of rows share it (multi-document)
+  int64_t capacity = 0;   // entries per row; 0: as many as fit
+  bool evict = true;      // at capacity: the oldest entries leave; false: add() is an error
+  std::string text = {};  // names what the entries were read from; at most 64 bytes of UTF-8
   at::Device device = at::kCPU;  // that searches: queries, and all that is read, lie there
   MemoryPlace place = MemoryPlace::kDevice;  // on a CPU all places are the same
 
@@ -104,7 +105,7 @@ class Memory {
   Entries entries(int64_t row, int64_t first, int64_t size) const;
   Entries entries(int64_t row) const { return entries(row, 0, size(row)); }  // all
 
-  // Writes a file (docs/formats.md) that appears whole or not at all.
+  // Writes a file (docs/formats.md) that appears whole or not at all and ends with its digest.
   void save(const std::filesystem::path& path) const;
   // Reads the file into memory. Throws reynard::Error when it is damaged or not of this layer.
   static Memory load(const std::filesystem::path& path,
@@ -112,8 +113,8 @@ class Memory {
                      at::Device device = at::kCPU,
                      MemoryPlace place = MemoryPlace::kDevice);
   // Leaves keys and values in the file, mapped: they may be larger than main memory. A device that
-  // is a GPU searches them as those in host memory. Read-only; the file must not be changed while
-  // it is in use.
+  // is a GPU searches them as those in host memory. Read once for its digest, then read-only; the
+  // file must not be changed while it is in use.
   static Memory map(const std::filesystem::path& path,
                     const MemoryLayer& of,
                     at::Device device = at::kCPU);

@@ -1,5 +1,6 @@
 #include "reynard/knn/memory_file.h"
 
+#include "reynard/checkpoint/sha256.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/ops/empty.h>
@@ -12,6 +13,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
@@ -27,10 +29,12 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kFormat = "reynard-memory";
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;
 constexpr int64_t kHeaderBytes = 4096;
 constexpr int64_t kAlignment = 64;  // of sections: a cache line, and more than any element
-constexpr int64_t kMaxNameBytes = 512;
+constexpr int64_t kMaxNameBytes = 512, kMaxTextBytes = 64;
+constexpr int64_t kDigestBytes = 64;  // SHA-256 in hex digits
+constexpr std::string_view kRemedy = "make it anew with `reynard remember`";
 constexpr int64_t kMaxHeads = 1 << 16, kMaxHeadDim = 1 << 16, kMaxRows = 1 << 24;
 // Far above any real number, far below an overflow.
 constexpr int64_t kMaxEntries = int64_t{1} << 56;
@@ -61,14 +65,15 @@ std::string header_text(const MemoryOptions& options) {
                                     {"dtype", dtype_text(options.of.dtype)},
                                     {"num_rows", options.num_rows},
                                     {"capacity", options.capacity},
-                                    {"evict", options.evict}};
+                                    {"evict", options.evict},
+                                    {"text", options.text}};
   std::string text;
   try {
     text = json.dump();
   } catch (const Json::exception&) {
-    throw Error("memory: the name of the model is not UTF-8");
+    throw Error("memory: the name of the model or of the text is not UTF-8");
   }
-  TORCH_INTERNAL_ASSERT(std::ssize(text) < kHeaderBytes);  // a name is escaped to at most 6 times
+  TORCH_INTERNAL_ASSERT(std::ssize(text) < kHeaderBytes);  // names are escaped to at most 6 times
   text.resize(kHeaderBytes - 1, ' ');                      // JSON allows blanks at its end
   text += '\n';
   return text;
@@ -120,9 +125,11 @@ MemoryOptions parse_header(std::string_view bytes, const std::filesystem::path& 
   json = Json::parse(bytes, flat, /*allow_exceptions=*/false);
   if (!json.is_object() || depth != 1) fail(path, "the memory file's header is not valid JSON");
   if (const int64_t version = integer(json, path, "version", 0, kMaxEntries); version != kVersion) {
-    fail(
-        path,
-        fmt::format("memory file of version {}; this program reads version {}", version, kVersion));
+    fail(path,
+         fmt::format("memory file of version {}; this program reads version {}: {}",
+                     version,
+                     kVersion,
+                     kRemedy));
   }
   MemoryOptions options;
   options.of.model = text(json, path, "model");
@@ -139,6 +146,7 @@ MemoryOptions parse_header(std::string_view bytes, const std::filesystem::path& 
   const Json& evict = member(json, path, "evict");
   if (!evict.is_boolean()) fail(path, "header: evict is neither true nor false");
   options.evict = evict.get<bool>();
+  options.text = text(json, path, "text");
   return options;
 }
 
@@ -160,7 +168,12 @@ void check_same_layer(const std::filesystem::path& path,
   compare("layer", is.layer, wanted.layer);
   compare("num_heads", is.num_heads, wanted.num_heads);
   compare("head_dim", is.head_dim, wanted.head_dim);
-  compare("dtype", dtype_text(is.dtype), dtype_text(wanted.dtype));
+  if (is.dtype == wanted.dtype) return;
+  fail(path,
+       fmt::format("its keys are {}, those of the model as it computes here {}; give `reynard "
+                   "remember` and this command the same --dtype",
+                   dtype_text(is.dtype),
+                   dtype_text(wanted.dtype)));
 }
 
 }  // namespace
@@ -172,6 +185,7 @@ void check_memory_options(std::string_view where, const MemoryOptions& options) 
   };
   const MemoryLayer& of = options.of;
   in_range("bytes of the model's name", std::ssize(of.model), 0, kMaxNameBytes);
+  in_range("bytes of the text's name", std::ssize(options.text), 0, kMaxTextBytes);
   in_range("layer", of.layer, 0, kMaxEntries);
   in_range("num_heads", of.num_heads, 1, kMaxHeads);
   in_range("head_dim", of.head_dim, 1, kMaxHeadDim);
@@ -202,9 +216,19 @@ void MemoryFileWriter::end_section() {
   write(kZeros.data(), static_cast<size_t>(aligned(size) - size));
 }
 
+void MemoryFileWriter::commit() {
+  const std::string digest = file_.sha256_so_far();
+  write(digest.data(), digest.size());
+  file_.commit();
+}
+
 MemoryFile::MemoryFile(const std::filesystem::path& path, const MemoryLayer& of) : path_(path) {
-  descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor_ < 0) fail(path, fmt::format("cannot be opened: {}", std::strerror(errno)));
+  // Without O_NONBLOCK a fifo would be waited for.
+  descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor_ < 0) {
+    const int error = errno;
+    fail(path, fmt::format("cannot be opened: {}; {}", std::strerror(error), kRemedy));
+  }
   try {
     struct stat status {};
     if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -214,6 +238,7 @@ MemoryFile::MemoryFile(const std::filesystem::path& path, const MemoryLayer& of)
     read_header(of);
     read_rows();
     place_sections();
+    check_content();
   } catch (...) {
     close(descriptor_);
     throw;
@@ -239,7 +264,9 @@ void MemoryFile::read(int64_t offset, void* data, size_t bytes) const {
 
 void MemoryFile::read_header(const MemoryLayer& of) {
   if (size_bytes_ < kHeaderBytes) {
-    fail(path_, fmt::format("has {} bytes, less than the header of a memory file", size_bytes_));
+    fail(path_,
+         fmt::format(
+             "has {} bytes, less than the header of a memory file; {}", size_bytes_, kRemedy));
   }
   std::string bytes(kHeaderBytes, '\0');
   read(0, bytes.data(), bytes.size());
@@ -250,7 +277,8 @@ void MemoryFile::read_header(const MemoryLayer& of) {
 void MemoryFile::read_rows() {
   const int64_t num_rows = header_.options.num_rows, capacity = header_.options.capacity;
   if (size_bytes_ < kHeaderBytes + num_rows * static_cast<int64_t>(sizeof(MemoryFileRow))) {
-    fail(path_, fmt::format("has {} bytes, too few for {} rows", size_bytes_, num_rows));
+    fail(path_,
+         fmt::format("has {} bytes, too few for {} rows; {}", size_bytes_, num_rows, kRemedy));
   }
   header_.rows.resize(static_cast<size_t>(num_rows));
   static_assert(sizeof(MemoryFileRow) == 16);
@@ -283,19 +311,37 @@ void MemoryFile::place_sections() {
       if (end > size_bytes_ || size > (size_bytes_ - end) / entry_bytes) {
         fail(path_,
              fmt::format("has {} bytes, too few for the entries that it lists; the file was cut "
-                         "short or damaged",
-                         size_bytes_));
+                         "short or damaged: {}",
+                         size_bytes_,
+                         kRemedy));
       }
       end = aligned(end + size * entry_bytes);
     }
   }
+  end += kDigestBytes;
   if (end != size_bytes_) {
     fail(path_,
          fmt::format("has {} bytes; expected {} for the entries that it lists; the file was cut "
-                     "short or damaged",
+                     "short or damaged: {}",
                      size_bytes_,
-                     end));
+                     end,
+                     kRemedy));
   }
+}
+
+void MemoryFile::check_content() const {
+  checkpoint::Sha256 hash;
+  std::vector<char> buffer(1 << 20);
+  const int64_t end = size_bytes_ - kDigestBytes;
+  for (int64_t at = 0; at < end; at += std::ssize(buffer)) {
+    const auto bytes = static_cast<size_t>(std::min(end - at, std::ssize(buffer)));
+    read(at, buffer.data(), bytes);
+    hash.update(buffer.data(), bytes);
+  }
+  std::string written(kDigestBytes, '\0');
+  read(end, written.data(), written.size());
+  if (hash.hex() == written) return;
+  fail(path_, fmt::format("content differs from what was written (its SHA-256); {}", kRemedy));
 }
 
 MappedFile::MappedFile(const MemoryFile& file)

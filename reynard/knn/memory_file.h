@@ -32,7 +32,7 @@ class MemoryFileWriter {
   MemoryFileWriter(const std::filesystem::path& path, const MemoryFileHeader& header);
   void write(const void* data, size_t bytes) { file_.write(data, bytes); }
   void end_section();  // the keys or the values of a row are complete
-  void commit() { file_.commit(); }
+  void commit();
 
  private:
   checkpoint::AtomicFile file_;
@@ -59,6 +59,7 @@ class MemoryFile {
   void read_header(const MemoryLayer& of);
   void read_rows();
   void place_sections();
+  void check_content() const;
 
   std::filesystem::path path_;
   MemoryFileHeader header_;

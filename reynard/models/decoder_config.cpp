@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 
 namespace reynard::models {
@@ -181,6 +182,9 @@ void check_memory(const DecoderConfig& config, const Checker& check) {
       std::ranges::all_of(m.layers, [&](int64_t l) { return l >= 0 && l < config.num_layers; }),
       "memory.layers",
       fmt::format("must be layers 0 to num_layers - 1 = {}", config.num_layers - 1));
+  check.require(std::set(m.layers.begin(), m.layers.end()).size() == m.layers.size(),
+                "memory.layers",
+                "must name each layer once");
   check.require(config.attention.window == 0,
                 "attention.window",
                 "must be 0 with a memory; memory.window is its local context");
@@ -189,7 +193,7 @@ void check_memory(const DecoderConfig& config, const Checker& check) {
                 "is not possible with a memory, whose keys have no positions");
   check.require(m.decay == MemoryDecay::kNone || config.attention.forget_gate != ForgetGate::kNone,
                 "memory.decay",
-                "= \"distance\" needs forget gates; attention.forget_gate is none");
+                "must be \"none\" without forget gates");
 }
 
 }  // namespace

@@ -17,10 +17,12 @@ struct AttentionView {
   // (H, ceil(N/128)) i32: first key kept per query block, 0 in a layer that reads a memory;
   // undefined with states and in crossbatch training.
   at::Tensor start;
-  // (N) i32. A layer with a memory and no gates that stop at it counts from its sequence's begin:
-  // keys are without positions there but for each sequence's last local context, whose queries see
-  // exactly these.
+  // (N) i32. A layer with a memory counts from its sequence's begin: keys are without positions
+  // there but for each sequence's last local context, whose queries see exactly these.
   at::Tensor first_key;
+  // (N) i32: gates act on the keys from here on; earlier ones are a memory that does not decay.
+  // Undefined: on all.
+  at::Tensor first_decayed = {};
 };
 
 // Per head (H): share of the 128 x 64 tiles that the layer's queries see and pruning skips. view

@@ -1,5 +1,6 @@
 #include "reynard/models/saved_memory.h"
 
+#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/knn/memory.h"
 #include "reynard/models/decoder.h"
 #include "reynard/tensor/check.h"
@@ -23,11 +24,11 @@ void check_keeps_memory(const DecoderConfig& config) {
                       "layers with a memory");
   const bool decays = config.attention.forget_gate != ForgetGate::kNone &&
                       config.memory.decay == MemoryDecay::kDistance;
-  tensor::check_value(!decays,
-                      "saved memory",
-                      "model.memory.decay",
-                      "distance",
-                      "none: a saved memory has no place in the text, so no distance");
+  if (decays) {
+    throw Error(
+        "saved memory: model.memory.decay = \"distance\" needs the place of each key in the text, "
+        "which a saved memory has not");
+  }
 }
 
 knn::MemoryLayer memory_layer(const Decoder& decoder, const std::string& model, int64_t layer) {
@@ -38,15 +39,29 @@ knn::MemoryLayer memory_layer(const Decoder& decoder, const std::string& model, 
           .dtype = decoder.compute_dtype()};
 }
 
-fs::path file_of(const std::filesystem::path& folder, int64_t layer) {
-  return folder / fmt::format("layer-{}.memory", layer);
+// Layers are written one after the other: a killed process leaves some of an older text.
+void check_same_text(const fs::path& file,
+                     const knn::Memory& memory,
+                     const std::string& text,
+                     int64_t tokens) {
+  if (memory.options().text == text && memory.size(0) == tokens) return;
+  throw Error(
+      fmt::format("{}: {} tokens of another text than the {} tokens of the first layer's file; "
+                  "make all files anew with `reynard remember`",
+                  file.string(),
+                  memory.size(0),
+                  tokens));
 }
 
 }  // namespace
 
+fs::path memory_file(const fs::path& folder, int64_t layer) {
+  return folder / fmt::format("layer-{}.memory", layer);
+}
+
 void save_memories(const Decoder& decoder,
                    SequenceState& state,
-                   const std::string& model,
+                   const MemoryNames& names,
                    const fs::path& folder) {
   check_keeps_memory(decoder.config());
   for (const int64_t layer : decoder.config().memory.layers) {
@@ -59,13 +74,14 @@ void save_memories(const Decoder& decoder,
   fs::create_directories(folder);
   for (const int64_t layer : decoder.config().memory.layers) {
     const LayerMemory& held = state.memory(layer);
-    knn::Memory memory({.of = memory_layer(decoder, model, layer)});
+    knn::Memory memory({.of = memory_layer(decoder, names.model, layer), .text = names.text});
     memory.reserve(held.size());
     for (const LayerMemory::Piece& piece : held.pieces()) {
       const knn::Entries entries = held.entries(piece);
       memory.add(entries.keys.unsqueeze(0), entries.values.unsqueeze(0));
     }
-    memory.save(file_of(folder, layer));
+    checkpoint::remove_leftovers(memory_file(folder, layer));
+    memory.save(memory_file(folder, layer));
   }
 }
 
@@ -82,14 +98,21 @@ StateSnapshot load_memories(const Decoder& decoder,
                       "room for what was saved");
   SequenceState state(decoder, make_page_pool(decoder));
   const MemoryStore store = decoder.memory_store();
+  std::string text;
+  int64_t tokens = 0;
   for (const int64_t layer : config.layers) {
-    const fs::path file = file_of(folder, layer);
+    const fs::path file = memory_file(folder, layer);
     const knn::MemoryLayer of = memory_layer(decoder, model, layer);
     auto memory = std::make_shared<knn::Memory>(
         mapped ? knn::Memory::map(file, of, store.device)
                : knn::Memory::load(file, of, store.device, store.place));
     tensor::check_value(
         memory->num_rows() == 1, "saved memory", "rows of a file", memory->num_rows(), "1");
+    if (layer == config.layers[0]) {
+      text = memory->options().text;
+      tokens = memory->size(0);
+    }
+    check_same_text(file, *memory, text, tokens);
     if (store.coded) memory->code_keys();
     state.memory(layer) = LayerMemory(std::move(memory), store.capacity);
   }

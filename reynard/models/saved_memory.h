@@ -5,6 +5,7 @@
 
 #include "reynard/models/state.h"
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -12,18 +13,26 @@ namespace reynard::models {
 
 class Decoder;
 
-// Writes the memories of a state. model: names the weights; at most 512 bytes of UTF-8. Throws
-// reynard::Error for a decoder without a memory or with one that decays with the distance, and for
-// a state that has filled none.
+struct MemoryNames {
+  std::string model;  // of the weights; at most 512 bytes of UTF-8
+  std::string text;   // of what was read; at most 64 bytes
+};
+
+// Where the memory of a layer lies.
+std::filesystem::path memory_file(const std::filesystem::path& folder, int64_t layer);
+
+// Writes the memories of a state. Throws reynard::Error for a decoder without a memory or with one
+// that decays with the distance, and for a state that has filled none.
 void save_memories(const Decoder& decoder,
                    SequenceState& state,
-                   const std::string& model,
+                   const MemoryNames& names,
                    const std::filesystem::path& folder);
 
 // A state without tokens that has them in its memories, for SequenceState::restore: where the
 // decoder keeps memories (Decoder::set_memory_place), or, mapped, in the files, which may be larger
 // than main memory and must not change while they are in use. Throws reynard::Error when a file is
-// missing, damaged, of another model or of products of another dtype.
+// missing, damaged, of another model or of products of another dtype, and when not all are of one
+// text.
 StateSnapshot load_memories(const Decoder& decoder,
                             const std::string& model,
                             const std::filesystem::path& folder,

@@ -103,11 +103,12 @@ std::optional<Figure> attention_mass(const RunResults& run, size_t index) {
                     {"mark", {{"type", "line"}, {"strokeDash", {6, 4}}, {"color", "#94a3b8"}}},
                     {"encoding", {{"x", x}, {"y", of_chance}}}}};
   const double length = number_at(summary, "/settings/length");
-  // One more of the same size holds the queries.
+  // One more of the same size holds the queries. What a memory holds has no such limit.
   const double fits = static_cast<double>(run.train_length()) / length - 1;
-  if (fits >= 1 && fits <= points.largest) {
+  const bool has_memory = summary.contains(json::json_pointer("/settings/memory_layers"));
+  if (!has_memory && fits >= 1 && fits <= points.largest) {
     spec["layer"].push_back(marked_position(
-        fits, fmt::format("trained at {}", grouped(run.train_length())), {.row = 1}));
+        fits, fmt::format("{} tokens, as trained", grouped(run.train_length())), {.row = 1}));
   }
   return Figure{
       fmt::format("attention_mass_{}", index + 1),
@@ -128,9 +129,10 @@ std::optional<Figure> attention_mass_heads(const RunResults& run, size_t index) 
   const json& point = points.back();
   const double d = number_at(point, "/contexts");
   json values = json::array();
-  int64_t layer = 0;
+  int64_t layer = 0, drawn = 0;
   for (const json& heads : point.value("mass", json::array())) {
     ++layer;
+    if (!std::isnan(mean_of(heads))) ++drawn;
     for (size_t h = 0; h < heads.size(); ++h) {
       if (!heads[h].is_number()) continue;
       const json share = number_at(point, fmt::format("/context_share/{}/{}", layer - 1, h));
@@ -141,7 +143,7 @@ std::optional<Figure> attention_mass_heads(const RunResults& run, size_t index) 
     }
   }
   if (values.empty()) return {};
-  json spec = base_spec(static_cast<int>(layer) * 34 + 10);
+  json spec = base_spec(static_cast<int>(drawn) * 34 + 10);
   spec["data"] = {{"values", values}};
   const json color{{"field", "times"},
                    {"type", "quantitative"},

@@ -71,16 +71,27 @@ void check_recurrence(const Experiment& experiment,
   }
 }
 
+// What only says how a memory of earlier steps is used.
+void check_memory_use(const CrossbatchConfig& cross,
+                      const std::function<void(const char*, const std::string&)>& add) {
+  if (cross.memory > 0) {
+    if (std::ranges::any_of(cross.memory_seen, [&](int64_t n) { return n > cross.memory; })) {
+      add("crossbatch.memory_seen",
+          fmt::format("must be at most crossbatch.memory = {}", cross.memory));
+    }
+    return;
+  }
+  const std::string needed = "needs crossbatch.memory above 0";
+  if (!cross.memory_seen.empty()) add("crossbatch.memory_seen", needed);
+  if (cross.memory_from_step > 0) add("crossbatch.memory_from_step", needed);
+  if (cross.memory_across_documents) add("crossbatch.memory_across_documents", needed);
+  if (cross.memory_readers != CrossbatchContexts::kAll) add("crossbatch.memory_readers", needed);
+}
+
 // The memory without gradients of earlier steps.
 void check_memory(const Experiment& experiment,
                   const std::function<void(const char*, const std::string&)>& add) {
   const CrossbatchConfig& cross = experiment.crossbatch;
-  if (cross.memory == 0 && !cross.memory_seen.empty()) {
-    add("crossbatch.memory_seen", "needs crossbatch.memory above 0");
-  }
-  if (cross.memory == 0 && cross.memory_readers != CrossbatchContexts::kAll) {
-    add("crossbatch.memory_readers", "needs crossbatch.memory above 0");
-  }
   const bool walks = cross.rule == models::CrossbatchRule::kRows &&
                      experiment.data.mode == data::LoaderMode::kOrdered;
   if (cross.memory > 0 && !walks) {
@@ -94,6 +105,7 @@ void check_crossbatch(const Experiment& experiment,
   const CrossbatchConfig& cross = experiment.crossbatch;
   const data::LoaderConfig& data = experiment.data;
   const bool packs = cross.rule == models::CrossbatchRule::kPacks;
+  check_memory_use(cross, add);
   if (cross.contexts == 0) {
     if (cross.memory > 0) add("crossbatch.memory", "needs crossbatch.contexts, at least 1");
     return;

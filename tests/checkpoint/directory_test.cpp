@@ -118,6 +118,23 @@ TEST(RemoveUnfinished, TakesOnlyTemporaryNames) {
   remove_unfinished(parent / "nowhere");  // nothing to do
 }
 
+// Not those of other files, nor one that is being written.
+TEST(RemoveLeftovers, TakesWhatKilledWritersOfTheFileLeft) {
+  const test::TempDir parent;
+  for (const char* name : {".tmp-f-7", ".tmp-f-x7", ".tmp-g-7", ".tmp-f.old-7"}) {
+    test::write_file(parent / name, "x");
+  }
+  fs::create_directories(parent / ".tmp-f-8");
+  AtomicFile writing(parent / "f");
+  remove_leftovers(parent / "f");
+  EXPECT_FALSE(fs::exists(parent / ".tmp-f-7"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(parent.path()), {}), 5);
+  writing.write("new", 3);
+  writing.commit();
+  EXPECT_EQ(test::read_file(parent / "f"), "new");
+  remove_leftovers(parent / "nowhere/f");  // nothing to do
+}
+
 TEST(AtomicFile, ReplacesFilesOnly) {
   const test::TempDir parent;
   const fs::path pipe = parent / "pipe";  // stands for /dev/null, which root could replace

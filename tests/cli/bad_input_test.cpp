@@ -87,6 +87,15 @@ repeat_fraction = 0.5
                     "training.accumulation = 9223372036854775807; times data.batch_size"),
             "");
   EXPECT_EQ(missing(error_of({"train", "a.toml", "--run.folder="}), "run.folder = "), "");
+  const std::string memory = error_of({"train",
+                                       "a.toml",
+                                       "--model.mixer=memory_attention",
+                                       "--model.attention.forget_gate=none",
+                                       "--model.memory.layers=[1,1]",
+                                       "--model.memory.decay=distance"});
+  EXPECT_EQ(missing(memory, "model.memory.layers = [1, 1]; must name each layer once\n"), "");
+  EXPECT_EQ(missing(memory, "model.memory.decay = \"distance\"; must be \"none\" without forget "),
+            "");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
 }
 

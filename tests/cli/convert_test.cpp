@@ -64,6 +64,25 @@ TEST(ConvertCommand, SameModelInAnotherLayout) {
   EXPECT_BITWISE_EQUAL(hidden_of(rope.to), hidden_of(rope.from));
 }
 
+// What the layout has no key for is kept beside it.
+TEST(ConvertCommand, BiasesBesideAMemoryAreKept) {
+  models::DecoderConfig config = test::small_config();
+  config.attention.qkv_bias = true;
+  config.attention.key_shift = config.attention.value_shift = true;
+  config.mixer = "memory_attention";
+  config.memory.window = 16;
+  config.memory.layers = {0};
+  config.memory.top_k = 3;
+  const Converted model(config);
+  ASSERT_EQ(model.run({"--dtype", "f32"}).exit_code, 0);
+  const auto own =
+      nlohmann::json::parse(test::read_file(model.folder / "to/config.json")).at("reynard");
+  EXPECT_EQ(own.at("qkv_bias"), true);
+  EXPECT_EQ(own.at("memory").at("top_k"), 3);
+  EXPECT_TRUE(models::load_config(model.to).attention.qkv_bias);
+  EXPECT_BITWISE_EQUAL(hidden_of(model.to), hidden_of(model.from));
+}
+
 TEST(ConvertCommand, SmallerWeights) {
   const Converted pro("fox_pro");
   ASSERT_EQ(pro.run({"--dtype", "bf16"}).exit_code, 0);

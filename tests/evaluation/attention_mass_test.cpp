@@ -15,6 +15,8 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
+#include <vector>
 
 namespace reynard::evaluation {
 namespace {
@@ -35,33 +37,46 @@ Corpus one_token_documents() {
   return corpus;
 }
 
-enum class Kind { kOracle, kConstant, kNear };
+enum class Kind { kOracle, kConstant, kNear, kNearInItsContext };
 
-// One layer of two heads: the first is of the kind, the second always looks everywhere alike.
+// Layers of two heads: the first is of the layer's kind, the second looks everywhere alike.
 class AttentionStub final : public Scorer {
  public:
-  explicit AttentionStub(Kind kind) : kind_(kind) {}
+  explicit AttentionStub(std::vector<Kind> layers) : layers_(std::move(layers)) {}
   std::vector<Response> answer(std::span<const Request> requests) override {
     std::vector<Response> responses;
     for (const Request& request : requests) {
-      const std::vector<int64_t>& tokens = std::get<Probe>(request.query).tokens;
-      const auto N = static_cast<int64_t>(tokens.size());
-      models::AttentionView view;
-      view.q = at::zeros({N, 2, 32});
-      view.k = at::zeros({N, 2, 32});
-      for (int64_t i = 0; i < N && kind_ == Kind::kOracle; ++i) {
-        view.q[i][0][tokens[i]] = 300;  // far above any other
-        view.k[i][0][tokens[i]] = 1;
+      Probed probed;
+      for (const Kind kind : layers_) {
+        probed.layers.push_back(
+            view_of(kind, std::get<Probe>(request.query).tokens, request.about.at("queries")));
       }
-      view.log_gate = at::zeros({N, 2});
-      if (kind_ == Kind::kNear) view.log_gate.select(1, 0).fill_(-0.5);
-      responses.emplace_back(Probed{{view}});
+      responses.emplace_back(std::move(probed));
     }
     return responses;
   }
 
  private:
-  Kind kind_;
+  static models::AttentionView view_of(Kind kind,
+                                       const std::vector<int64_t>& tokens,
+                                       int64_t queries) {
+    const auto N = static_cast<int64_t>(tokens.size());
+    models::AttentionView view;
+    view.q = at::zeros({N, 2, 32});
+    view.k = at::zeros({N, 2, 32});
+    for (int64_t i = 0; i < N && kind == Kind::kOracle; ++i) {
+      view.q[i][0][tokens[i]] = 300;  // far above any other
+      view.k[i][0][tokens[i]] = 1;
+    }
+    view.log_gate = at::zeros({N, 2});
+    if (kind == Kind::kNear || kind == Kind::kNearInItsContext) {
+      view.log_gate.select(1, 0).fill_(-0.5);
+    }
+    if (kind == Kind::kNearInItsContext) view.first_decayed = at::full({N}, queries, at::kInt);
+    return view;
+  }
+
+  std::vector<Kind> layers_;
 };
 
 EvaluationConfig config_of(OwnPlace place) {
@@ -70,12 +85,17 @@ EvaluationConfig config_of(OwnPlace place) {
   return config;
 }
 
-nlohmann::json measure(Kind kind, OwnPlace place = OwnPlace::kRandom) {
+nlohmann::json measure(const std::vector<Kind>& layers,
+                       OwnPlace place,
+                       const ModelFacts& facts = {}) {
   const test::TempDir folder;
   const Corpus corpus = one_token_documents();
-  AttentionStub stub(kind);
-  const auto task = task_named("attention_mass").make(corpus, config_of(place), {});
+  AttentionStub stub(layers);
+  const auto task = task_named("attention_mass").make(corpus, config_of(place), facts);
   return evaluate(stub, *task, {.folder = folder.path()});
+}
+nlohmann::json measure(Kind kind, OwnPlace place = OwnPlace::kRandom) {
+  return measure(std::vector{kind}, place);
 }
 
 double mass_of_first_head(const nlohmann::json& summary, int point) {
@@ -109,6 +129,28 @@ TEST(AttentionMassTask, EvenAttentionGivesOneOverTheNumberOfDocuments) {
 TEST(AttentionMassTask, AHeadThatForgetsSeesTheNearestOnly) {
   EXPECT_NEAR(mass_of_first_head(measure(Kind::kNear, OwnPlace::kLast), 2), 1, 1e-3);
   EXPECT_NEAR(mass_of_first_head(measure(Kind::kNear, OwnPlace::kFirst), 2), 0, 1e-6);
+}
+
+// Gates that stop where the local context begins leave what lies in the memory alike.
+TEST(AttentionMassTask, AMemoryThatDoesNotDecayIsSeenWhole) {
+  EXPECT_NEAR(
+      mass_of_first_head(measure(Kind::kNearInItsContext, OwnPlace::kFirst), 2), 1.0 / 8, 1e-6);
+}
+
+// The others see a piece of what is near at best.
+TEST(AttentionMassTask, OnlyLayersWithAMemoryCountWhereThereAreAny) {
+  const std::vector<Kind> layers = {Kind::kNear, Kind::kOracle, Kind::kConstant};
+  ModelFacts facts;
+  facts.memory_layers = {1};
+  const auto summary = measure(layers, OwnPlace::kLast, facts);
+  EXPECT_NEAR(summary.at("metrics").at("mass_8_contexts").get<double>(), (1 + 1.0 / 8) / 2, 1e-6);
+  const auto& mass = summary.at("series").at("points")[2].at("mass");
+  ASSERT_EQ(mass.size(), 3);
+  EXPECT_TRUE(mass[0].empty());
+  EXPECT_EQ(mass[1].size(), 2);
+  EXPECT_TRUE(mass[2].empty());
+  EXPECT_EQ(summary.at("settings").at("memory_layers"), facts.memory_layers);
+  EXPECT_EQ(measure(layers, OwnPlace::kLast).at("series").at("points")[2].at("mass")[0].size(), 2);
 }
 
 TEST(AttentionMassTask, ContextsAreFromDifferentDocumentsAndTheQueriesGoOnWithOne) {

@@ -1,15 +1,18 @@
 // Requests answered by a small random decoder, against its plain forward pass.
 
 #include "reynard/evaluation/attention_maps.h"
+#include "reynard/evaluation/attention_rows.h"
 #include "reynard/evaluation/evaluate.h"
 #include "reynard/evaluation/registry.h"
 #include "reynard/evaluation/scorer.h"
+#include "reynard/knn/memory.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/saved_memory.h"
 #include "reynard/models/score.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/compare.h"
 #include "tests/support/corpus.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 #include "tests/support/tensor_memory.h"
 
@@ -17,6 +20,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/einsum.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/softmax.h>
@@ -237,7 +242,7 @@ TEST(DecoderScorer, TextsBeginWithASavedMemory) {
   models::SequenceState state(decoder, models::make_page_pool(decoder));
   decoder.remember(at::tensor(before, at::kLong), state);
   const test::TempDir folder;
-  models::save_memories(decoder, state, "model", folder.path());
+  models::save_memories(decoder, state, {"model", "text"}, folder.path());
   const auto memories = std::make_shared<models::StateSnapshot>(
       models::load_memories(decoder, "model", folder.path()));
 
@@ -269,6 +274,73 @@ TEST(DecoderScorer, TextsBeginWithASavedMemory) {
   const auto scorer = make_decoder_scorer(decoder, 1000, memories);
   EXPECT_EQ(scorer->cannot_answer(asked[0]), "");
   EXPECT_NE(scorer->cannot_answer(requests(Probe{.tokens = text})[0]), "");
+}
+
+// Such numbers would be left out of means, as tokens that are not scored are.
+TEST(DecoderScorer, LossesThatAreNotFiniteAreAnError) {
+  Corpus corpus = test::corpus_of(tokens_from(5, 200), {200});
+  EvaluationConfig config;
+  config.perplexity = {.window = 40, .stride = 40, .tokens = 100};
+  const test::TempDir folder;
+  const auto error = [&](models::Decoder& decoder,
+                         const std::shared_ptr<const models::StateSnapshot>& memories) {
+    const test::TempDir results;
+    const auto scorer = make_decoder_scorer(decoder, 1000, memories);
+    const auto task = task_named("perplexity").make(corpus, config, {});
+    return test::error_of([&] { evaluate(*scorer, *task, {.folder = results.path()}); });
+  };
+  models::Decoder decoder(memory_config(0), 2);
+  EXPECT_EQ(error(decoder, {}), "no error");
+
+  knn::Memory memory({.of = {.model = "model",
+                             .layer = 0,
+                             .num_heads = decoder.config().num_kv_heads(),
+                             .head_dim = decoder.config().head_dim(),
+                             .dtype = at::kFloat}});
+  const at::Tensor keys = at::full({1, 3, memory.options().of.num_heads, 16}, 3e38);
+  memory.add(keys, keys);
+  memory.save(models::memory_file(folder.path(), 0));
+  const auto memories = std::make_shared<models::StateSnapshot>(
+      models::load_memories(decoder, "model", folder.path()));
+  EXPECT_SAYS(error(decoder, memories),
+              "perplexity: the loss of token 1 of sample \"windowed 0\" is not finite: the model's "
+              "weights or its memory hold NaN or numbers that are too large");
+  {
+    const at::NoGradGuard no_grad;
+    decoder.parameters([](const std::string& /*name*/, models::Parameter& parameter) {
+      parameter.value.fill_(std::nan(""));
+    });
+  }
+  EXPECT_SAYS(error(decoder, {}),
+              "perplexity: the loss of token 1 of sample \"windowed 0\" is not finite");
+}
+
+// What a look inside shows of gates that stop where a local context begins.
+TEST(DecoderScorer, AMemoryThatDoesNotDecayIsShownWithItsContext) {
+  models::DecoderConfig config = memory_config(0);
+  config.attention.forget_gate = models::ForgetGate::kFull;
+  models::Decoder decoder(config, 1);
+  const std::vector<Request> requests{{"probe", {}, Probe{.tokens = tokens_from(3, 20)}}};
+  const auto answers = make_decoder_scorer(decoder, 1000)->answer(requests);
+  const auto& layers = std::get<Probed>(answers[0]).layers;
+  ASSERT_EQ(layers.size(), 2);
+  const at::Tensor sums = layers[0].log_gate.to(at::kDouble).cumsum(0).transpose(0, 1);
+  int heads = 0;
+  // Contexts of 8 tokens: the last query's begins at 16.
+  for_attention_rows(layers[0], at::tensor({19}, at::kLong), [&](const AttentionRows& rows) {
+    const at::Tensor decay = rows.log_decay[0];
+    EXPECT_BITWISE_EQUAL(decay.narrow(0, 0, 16), at::zeros({16}));
+    const at::Tensor c = sums[rows.head];
+    EXPECT_TENSORS_NEAR(
+        decay.narrow(0, 16, 4), (c[19] - c.narrow(0, 16, 4)).to(at::kFloat), 1e-6, 1e-6);
+    EXPECT_LT(decay[16].item<float>(), 0);
+    EXPECT_TRUE(at::isfinite(rows.logits).all().item<bool>());
+    ++heads;
+  });
+  EXPECT_EQ(heads, 2);
+  // Without a memory a layer shows its context alone.
+  EXPECT_EQ(layers[1].first_key[19].item<int32_t>(), 16);
+  EXPECT_FALSE(layers[1].first_decayed.defined());
 }
 
 // A run that was killed between batches, or in the middle of a line, goes on to the same samples.

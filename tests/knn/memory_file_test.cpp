@@ -3,6 +3,7 @@
 
 #include "reynard/knn/memory.h"
 
+#include "reynard/checkpoint/sha256.h"
 #include "reynard/tensor/error.h"
 #include "tests/support/compare.h"
 #include "tests/support/errors.h"
@@ -12,6 +13,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <filesystem>
@@ -113,7 +115,9 @@ TEST(MemoryFile, AnotherLayersFileIsRejected) {
   EXPECT_SAYS(with([](MemoryLayer& of) { of.layer = 9; }), "layer is 8, expected 9");
   EXPECT_SAYS(with([](MemoryLayer& of) { of.num_heads = 1; }), "num_heads is 2");
   EXPECT_SAYS(with([](MemoryLayer& of) { of.head_dim = 64; }), "head_dim is 40");
-  EXPECT_SAYS(with([](MemoryLayer& of) { of.dtype = at::kFloat; }), "dtype is bfloat16");
+  EXPECT_SAYS(with([](MemoryLayer& of) { of.dtype = at::kFloat; }),
+              "its keys are bfloat16, those of the model as it computes here float32; give "
+              "`reynard remember` and this command the same --dtype");
 }
 
 TEST(MemoryFile, CutShortIsRejectedAtEveryLength) {
@@ -123,6 +127,8 @@ TEST(MemoryFile, CutShortIsRejectedAtEveryLength) {
   for (size_t size = 0; size < whole.size(); size += 1 + whole.size() / 100) {
     write_file(folder / "cut.memory", whole.substr(0, size));
     EXPECT_SAYS(error_of([&] { Memory::load(folder / "cut.memory", kLayer); }), " bytes");
+    EXPECT_SAYS(error_of([&] { Memory::load(folder / "cut.memory", kLayer); }),
+                "make it anew with `reynard remember`");
     EXPECT_SAYS(error_of([&] { Memory::map(folder / "cut.memory", kLayer); }), " bytes");
   }
   write_file(folder / "long.memory", whole + "x");
@@ -135,11 +141,55 @@ TEST(MemoryFile, MissingOrForeignIsRejected) {
   const auto load = [&](const std::string& name) {
     return error_of([&] { Memory::load(folder / name, kLayer); });
   };
-  EXPECT_SAYS(load("none"), "cannot be opened");
+  EXPECT_SAYS(load("none"),
+              "cannot be opened: No such file or directory; make it anew with `reynard remember`");
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_SAYS(load("pipe"), "is not a file");
   EXPECT_SAYS(load("."), "is not a file");
   write_file(folder / "text", std::string(5000, 'x'));
   EXPECT_SAYS(load("text"), "is not a memory file");
   EXPECT_SAYS(error_of([&] { filled().save(folder / "no/such/folder"); }), "cannot be created");
+}
+
+// The digest covers all that the header's checks cannot see.
+TEST(MemoryFile, ChangedContentIsAnError) {
+  const TempDir folder;
+  filled().save(folder / "layer.memory");
+  const std::string whole = read_file(folder / "layer.memory");
+  for (size_t at = 4096 + 64; at < whole.size(); at += 1 + whole.size() / 100) {
+    std::string changed = whole;
+    changed[at] ^= 1;
+    write_file(folder / "changed.memory", changed);
+    for (const auto& open :
+         {std::function([&] { Memory::load(folder / "changed.memory", kLayer); }),
+          std::function([&] { Memory::map(folder / "changed.memory", kLayer); })}) {
+      EXPECT_SAYS(error_of(open),
+                  "content differs from what was written (its SHA-256); make it anew with "
+                  "`reynard remember`")
+          << at;
+    }
+  }
+}
+
+TEST(MemoryFile, FilesOfAnotherVersionNameTheRemedy) {
+  const TempDir folder;
+  filled().save(folder / "layer.memory");
+  std::string bytes = read_file(folder / "layer.memory");
+  const size_t version = bytes.find("\"version\":2");
+  ASSERT_NE(version, std::string::npos);
+  bytes[version + 10] = '1';
+  write_file(folder / "layer.memory", bytes);
+  EXPECT_SAYS(error_of([&] { Memory::load(folder / "layer.memory", kLayer); }),
+              "memory file of version 1; this program reads version 2: make it anew with `reynard "
+              "remember`");
+}
+
+TEST(MemoryFile, TheTextsNameIsKept) {
+  const TempDir folder;
+  Memory({.of = kLayer, .text = "book"}).save(folder / "layer.memory");
+  EXPECT_EQ(Memory::load(folder / "layer.memory", kLayer).options().text, "book");
+  EXPECT_SAYS(error_of([] { Memory({.of = kLayer, .text = std::string(65, 'x')}); }),
+              "bytes of the text's name = 65; expected 0 ... 64");
 }
 
 TEST(MemoryFile, AKeyThatIsNotFiniteIsAnError) {
@@ -149,7 +199,8 @@ TEST(MemoryFile, AKeyThatIsNotFiniteIsAnError) {
   std::string bytes = read_file(folder / "layer.memory");
   const uint16_t nan = 0x7fc0;
   std::memcpy(bytes.data() + 4096 + 64, &nan, sizeof(nan));  // first key of row 0, head 0
-  write_file(folder / "layer.memory", bytes);
+  bytes.resize(bytes.size() - 64);
+  write_file(folder / "layer.memory", bytes + checkpoint::sha256_hex(bytes));
   EXPECT_SAYS(error_of([&] { Memory::load(folder / "layer.memory", kLayer); }), "NaN");
   const Memory mapped = Memory::map(folder / "layer.memory", kLayer);
   EXPECT_SAYS(error_of([&] {

@@ -15,6 +15,8 @@
 
 #include <array>
 #include <filesystem>
+#include <iterator>
+#include <string>
 
 namespace reynard::models {
 namespace {
@@ -49,7 +51,7 @@ TEST(SavedMemory, ATextReadsOnAsBehindTheTextThatWasRemembered) {
   SequenceState read(decoder, pool);
   decoder.remember(before, read);
   const test::TempDir folder;
-  save_memories(decoder, read, "model", folder / "memory");
+  save_memories(decoder, read, {"model", "text"}, folder / "memory");
   const at::Tensor expected = decoder.hidden(text, begin, std::array{&read});
 
   const StateSnapshot loaded = load_memories(decoder, "model", folder / "memory");
@@ -74,7 +76,7 @@ TEST(SavedMemory, FilesMayStayWhereTheyAre) {
   SequenceState read(decoder, make_page_pool(decoder));
   decoder.remember(sequence_of(40), read);
   const test::TempDir folder;
-  save_memories(decoder, read, "model", folder.path());
+  save_memories(decoder, read, {"model", "text"}, folder.path());
   const at::Tensor text = sequence_of(30), begin = at::zeros({1}, at::kLong);
   const auto hidden = [&](bool mapped) {
     SequenceState state = SequenceState::restore(
@@ -97,7 +99,7 @@ TEST(SavedMemory, WhatIsNotOfThisModelIsAnError) {
   Decoder decoder = spread(with_memory());
   SequenceState state(decoder, make_page_pool(decoder));
   const test::TempDir folder;
-  const auto save = [&] { save_memories(decoder, state, "model", folder.path()); };
+  const auto save = [&] { save_memories(decoder, state, {"model", "text"}, folder.path()); };
   const auto load = [&](Decoder& by, const char* model) {
     return test::error_of([&] { load_memories(by, model, folder.path()); });
   };
@@ -113,13 +115,16 @@ TEST(SavedMemory, WhatIsNotOfThisModelIsAnError) {
   EXPECT_SAYS(load(fewer, "model"), "num_heads is ");
   Decoder bf16 = spread(with_memory());
   bf16.set_compute_dtype(at::kBFloat16);
-  EXPECT_SAYS(load(bf16, "model"), "dtype is float32, expected bfloat16");
+  EXPECT_SAYS(load(bf16, "model"),
+              "its keys are float32, those of the model as it computes here bf");
   config = with_memory();
   config.attention.rope = false;
   config.attention.forget_gate = ForgetGate::kFull;
   config.memory.decay = MemoryDecay::kDistance;
   Decoder decaying = spread(config);
-  EXPECT_SAYS(load(decaying, "model"), "model.memory.decay = distance");
+  EXPECT_SAYS(load(decaying, "model"),
+              "saved memory: model.memory.decay = \"distance\" needs the place of each key in the "
+              "text");
   decoder.set_memory_limits(Decoder::kNoMemory, 0);
   EXPECT_SAYS(load(decoder, "model"), "capacity = none");
   decoder.set_memory_limits(0, 0);
@@ -129,6 +134,43 @@ TEST(SavedMemory, WhatIsNotOfThisModelIsAnError) {
   EXPECT_SAYS(load(decoder, "model"), "layer-2.memory: ");
   std::filesystem::remove(last);
   EXPECT_SAYS(load(decoder, "model"), "layer-2.memory: cannot be opened");
+}
+
+// As after a `remember` that was killed between two layers.
+TEST(SavedMemory, LayersOfDifferentTextsAreAnError) {
+  const at::NoGradGuard no_grad;
+  Decoder decoder = spread(with_memory());
+  const test::TempDir folder;
+  const auto save = [&](int64_t tokens, const std::string& text) {
+    SequenceState state(decoder, make_page_pool(decoder));
+    decoder.remember(sequence_of(tokens), state);
+    save_memories(decoder, state, {"model", text}, folder / text);
+  };
+  save(20, "one");
+  save(20, "two");
+  save(21, "one more");
+  const auto load_mixed = [&](const char* other) {
+    std::filesystem::copy_file(folder / other / "layer-2.memory",
+                               folder / "one/layer-2.memory",
+                               std::filesystem::copy_options::overwrite_existing);
+    return test::error_of([&] { load_memories(decoder, "model", folder / "one"); });
+  };
+  EXPECT_SAYS(load_mixed("two"),
+              "layer-2.memory: 20 tokens of another text than the 20 tokens of the first layer's "
+              "file; make all files anew with `reynard remember`");
+  EXPECT_SAYS(load_mixed("one more"), "layer-2.memory: 21 tokens of another text than the 20");
+}
+
+// Their lock is gone with the process.
+TEST(SavedMemory, LeftoversOfAKilledWriterAreRemoved) {
+  const at::NoGradGuard no_grad;
+  Decoder decoder = spread(with_memory());
+  SequenceState state(decoder, make_page_pool(decoder));
+  decoder.remember(sequence_of(20), state);
+  const test::TempDir folder;
+  test::write_file(folder / ".tmp-layer-2.memory-7", "cut short");
+  save_memories(decoder, state, {"model", "text"}, folder.path());
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 2);
 }
 
 }  // namespace

@@ -148,10 +148,34 @@ TEST(Report, AttentionMassHasTheLineOfChance) {
   ASSERT_EQ(lines.size(), 4);
   EXPECT_EQ(lines[2].at("mass"), 0.375);
   EXPECT_EQ(lines[2].at("best"), 0.5);
-  EXPECT_EQ(test::marks_of(figure->spec), std::vector<std::string>{"trained at 64"});  // at d = 3
+  EXPECT_EQ(test::marks_of(figure->spec),
+            std::vector<std::string>{"64 tokens, as trained"});  // d = 3
   const auto heads = test::rows_with(attention_mass_heads(runs[0], 0)->spec, "times");
   ASSERT_EQ(heads.size(), 3);
   EXPECT_EQ(heads[2].at("times"), 3.0);
+}
+
+// Of a model with a memory its layers alone are drawn, and no length that it was trained at.
+TEST(Report, AttentionMassOfAMemoryIsThatOfItsLayers) {
+  const test::TempDir folder;
+  Runs runs = test::two_report_runs(folder);
+  json point{{"contexts", 1},
+             {"mass", {json::array(), {1.0, 1.0}, json::array()}},
+             {"context_share", {json::array(), {0.5, 0.5}, json::array()}}};
+  json four = point;
+  four["contexts"] = 4;
+  runs[0].evaluations["attention_mass"] = {
+      {"settings", {{"place", "last"}, {"length", 16}, {"memory_layers", {1}}}},
+      {"metrics", json::object()},
+      {"series", {{"points", {point, four}}}}};
+  const auto figure = attention_mass(runs[0], 0);
+  ASSERT_TRUE(figure);
+  EXPECT_TRUE(test::marks_of(figure->spec).empty());
+  for (const json& row : test::rows_with(figure->spec, "mass")) EXPECT_EQ(row.at("layer"), 2);
+  const auto heads = attention_mass_heads(runs[0], 0);
+  ASSERT_TRUE(heads);
+  EXPECT_EQ(test::rows_with(heads->spec, "times").size(), 2);
+  EXPECT_EQ(heads->spec.at("height"), 44);  // one row
 }
 
 TEST(Report, CurvesOfSeveralTextsAndPrefixesHaveFiguresOfTheirOwn) {

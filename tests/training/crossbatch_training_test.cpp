@@ -303,6 +303,18 @@ TEST(CrossbatchTraining, ImpossibleExperimentsAreNamed) {
     e.data.mode = data::LoaderMode::kSlices;
   });
   refused("crossbatch.memory_seen", [](Experiment& e) { e.crossbatch.memory_seen = {0, 6}; });
+  refused("crossbatch.memory_seen: must be at most crossbatch.memory = 6", [](Experiment& e) {
+    e.crossbatch.memory = 6;
+    e.crossbatch.memory_seen = {6, 7};
+  });
+  refused("crossbatch.memory_from_step: needs crossbatch.memory above 0",
+          [](Experiment& e) { e.crossbatch.memory_from_step = 3; });
+  refused("crossbatch.memory_from_step", [](Experiment& e) {
+    e.crossbatch = {};
+    e.crossbatch.memory_from_step = 3;
+  });
+  refused("crossbatch.memory_across_documents",
+          [](Experiment& e) { e.crossbatch.memory_across_documents = true; });
   refused("crossbatch.memory_readers",
           [](Experiment& e) { e.crossbatch.memory_readers = CrossbatchContexts::kLast; });
   refused("data.overlap", [](Experiment& e) { e.data.overlap = 5; });

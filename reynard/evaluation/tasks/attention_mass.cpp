@@ -109,8 +109,10 @@ struct HeadMeans {
 
 class AttentionMass final : public Task {
  public:
-  AttentionMass(const Corpus& corpus, AttentionMassConfig config)
-      : corpus_(corpus), config_(std::move(config)) {
+  AttentionMass(const Corpus& corpus,
+                AttentionMassConfig config,
+                std::vector<int64_t> memory_layers)
+      : corpus_(corpus), config_(std::move(config)), memory_layers_(std::move(memory_layers)) {
     std::sort(config_.contexts.begin(), config_.contexts.end());
     config_.contexts.erase(std::unique(config_.contexts.begin(), config_.contexts.end()),
                            config_.contexts.end());
@@ -138,12 +140,14 @@ class AttentionMass final : public Task {
   std::string name() const override { return "attention_mass"; }
 
   nlohmann::json settings() const override {
-    return {{"contexts", config_.contexts},
-            {"length", config_.length},
-            {"samples", config_.samples},
-            {"place", config::name_of(config_.place)},
-            {"seed", config_.seed},
-            {"bos", corpus_.bos ? nlohmann::json(*corpus_.bos) : nlohmann::json()}};
+    nlohmann::json settings{{"contexts", config_.contexts},
+                            {"length", config_.length},
+                            {"samples", config_.samples},
+                            {"place", config::name_of(config_.place)},
+                            {"seed", config_.seed},
+                            {"bos", corpus_.bos ? nlohmann::json(*corpus_.bos) : nlohmann::json()}};
+    if (!memory_layers_.empty()) settings["memory_layers"] = memory_layers_;
+    return settings;
   }
 
   Requests requests() override {
@@ -170,12 +174,15 @@ class AttentionMass final : public Task {
     nlohmann::json line = request.about;
     line["mass"] = nlohmann::json::array();
     line["context_share"] = nlohmann::json::array();
+    int64_t layer = 0;
     for (const models::AttentionView& view : std::get<Probed>(response).layers) {
       nlohmann::json own = nlohmann::json::array();
       nlohmann::json contexts = nlohmann::json::array();
-      for (const Mass& mass : masses_of(view, sequence, config_.length)) {
-        own.push_back(number_or_null(mass.own));
-        contexts.push_back(number_or_null(mass.contexts));
+      if (counts(layer++)) {
+        for (const Mass& mass : masses_of(view, sequence, config_.length)) {
+          own.push_back(number_or_null(mass.own));
+          contexts.push_back(number_or_null(mass.contexts));
+        }
       }
       line["mass"].push_back(std::move(own));
       line["context_share"].push_back(std::move(contexts));
@@ -187,9 +194,15 @@ class AttentionMass final : public Task {
 
  private:
   Sequence sequence(int64_t d, int64_t sample) const;
+  // Beside layers with a memory, the others see the queries' local context alone.
+  bool counts(int64_t layer) const {
+    return memory_layers_.empty() ||
+           std::ranges::find(memory_layers_, layer) != memory_layers_.end();
+  }
 
   const Corpus& corpus_;
   AttentionMassConfig config_;
+  std::vector<int64_t> memory_layers_;
   std::vector<Document> distractors_;  // long enough for a context
   std::vector<Document> owners_;       // ... and for the queries behind it
 };
@@ -280,7 +293,7 @@ std::unique_ptr<Task> make_attention_mass(const Corpus& corpus,
     settings.length =
         model.train_length ? std::max(kShortest, model.train_length / 8) : kUsualLength;
   }
-  return std::make_unique<AttentionMass>(corpus, settings);
+  return std::make_unique<AttentionMass>(corpus, settings, model.memory_layers);
 }
 
 }  // namespace reynard::evaluation

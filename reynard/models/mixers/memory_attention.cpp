@@ -14,6 +14,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/stack.h>
@@ -147,18 +148,17 @@ AttentionView MemoryAttentionMixer::view(const Inputs& in, const Ragged& ragged)
     view.start = at::zeros({H, (N + attention::kQueryBlock - 1) / attention::kQueryBlock},
                            ragged.first_key.options());
   }
-  // Gates that end with the context are no sums over all tokens: only the context is shown.
-  const bool gates_stop = in.p.log_gate.defined() && !decays();
-  if (!has_memory_ || gates_stop || !ragged.states.empty() || ragged.crossbatch) return view;
+  if (!has_memory_ || !ragged.states.empty() || ragged.crossbatch) return view;
   if (memory_.log_scale_keys > 0) view.q = in.p.q.clone();
   view.k = in.memory_k.clone();
-  const at::Tensor first = at::empty({in.p.q.size(0)}, at::kInt);
+  const at::Tensor first = at::empty({in.p.q.size(0)}, at::kInt), local = at::empty_like(first);
   for (size_t w = 0; w < ragged.windows.size(); ++w) {
     const Window& window = ragged.windows[w];
     const int64_t size = window.end - window.begin;
     const int64_t oldest =
         oldest_kept(ragged.bounds[window.sequence], window.begin, memory_.capacity);
     first.narrow(0, window.begin, size).fill_(oldest);
+    local.narrow(0, window.begin, size).fill_(window.begin);
     if (const double factor = logit_factor(window.begin - oldest); factor != 1) {
       view.q.narrow(0, window.begin, size).mul_(factor);
     }
@@ -167,6 +167,7 @@ AttentionView MemoryAttentionMixer::view(const Inputs& in, const Ragged& ragged)
     if (last) view.k.narrow(0, window.begin, size).copy_(in.p.k.narrow(0, window.begin, size));
   }
   view.first_key = first.to(ragged.first_key.device());
+  if (in.p.log_gate.defined() && !decays()) view.first_decayed = local.to(view.first_key.device());
   return view;
 }
 

@@ -1,0 +1,132 @@
+// reynard remember and eval --memory as a user runs them, and what is no memory of the model.
+
+#include "reynard/models/decoder.h"
+#include "reynard/models/pretrained.h"
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+#include "tests/support/small_run.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace reynard;
+using test::ProgramResult;
+
+// folder/run is a model without a memory, folder/model one with a memory in its second layer.
+class Remember : public testing::Test {
+ protected:
+  Remember() {
+    test::write_small_run(folder_.path());
+    models::DecoderConfig config;
+    config.hidden_size = 32;
+    config.num_layers = 2;
+    config.attention.num_heads = 2;
+    config.mixer = "memory_attention";
+    config.memory.window = 32;
+    config.memory.layers = {1};
+    models::Decoder decoder(config, 1);
+    models::save_model(decoder, folder_ / "model");
+  }
+  ProgramResult run(const std::vector<std::string>& arguments) const {
+    return test::run_program({.arguments = arguments, .folder = folder_.path()});
+  }
+  ProgramResult remember(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> arguments = {"remember",
+                                          "model",
+                                          "--text",
+                                          "text.txt",
+                                          "--tokenizer",
+                                          "byte",
+                                          "-o",
+                                          "book",
+                                          "--device",
+                                          "cpu"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(arguments);
+  }
+  static std::vector<std::string> eval(const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"eval",
+                                          "model",
+                                          "--task",
+                                          "perplexity",
+                                          "--text",
+                                          "text.txt",
+                                          "--tokenizer",
+                                          "byte",
+                                          "--perplexity.tokens=200",
+                                          "--device",
+                                          "cpu",
+                                          "-o",
+                                          "results"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  void expect_error(const std::vector<std::string>& arguments, const std::string& message) const {
+    const ProgramResult result = run(arguments);
+    EXPECT_EQ(result.exit_code, 2) << result.errors;
+    EXPECT_NE(result.errors.find(message), std::string::npos) << result.errors;
+  }
+  test::TempDir folder_;
+};
+
+TEST_F(Remember, OnlyTheFilesOfLayersAreRead) {
+  ASSERT_EQ(remember({"--tokens", "100"}).exit_code, 0);
+  fs::create_directory(folder_ / "book/notes");
+  ASSERT_EQ(::mkfifo((folder_ / "book/pipe").c_str(), 0600), 0);
+  const ProgramResult result = run(eval({"--memory", "book"}));
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  const auto identity =
+      nlohmann::json::parse(test::read_file(folder_ / "results/perplexity.json")).at("identity");
+  ASSERT_EQ(identity.at("memory_files").size(), 1);
+  EXPECT_TRUE(identity.at("memory_files").contains("layer-1.memory"));
+}
+
+TEST_F(Remember, WhatIsNoMemoryOfTheModelIsAnError) {
+  expect_error(
+      eval({"--memory", "book"}),
+      "book/layer-1.memory: cannot be opened: No such file or directory; make it anew with "
+      "`reynard remember`");
+  ASSERT_EQ(remember({"--tokens", "100"}).exit_code, 0);
+  expect_error(eval({"--memory", "book", "--dtype", "bf16"}),
+               "its keys are float32, those of the model as it computes here bfloat16; give "
+               "`reynard remember` and this command the same --dtype");
+  fs::remove(folder_ / "book/layer-1.memory");
+  ASSERT_EQ(::mkfifo((folder_ / "book/layer-1.memory").c_str(), 0600), 0);
+  expect_error(eval({"--memory", "book"}), "layer-1.memory: is not a file");
+}
+
+TEST_F(Remember, OptionsThatCannotBeNameThemselves) {
+  expect_error(eval({"--memory", ""}),
+               "--memory: is empty; expected a folder of `reynard remember`");
+  expect_error(eval({"--memory", "book", "--memory-tokens", "0"}),
+               "eval: --memory-tokens 0 leaves no room for --memory book; leave one of them out");
+  for (const char* option : {"--memory", "--memory-tokens", "--memory-keys"}) {
+    const std::string name = option, value = name == "--memory" ? "book" : "4";
+    expect_error({"eval", "run", "--text", "text.txt", name, value},
+                 "eval: " + name + " needs a model with a memory; run has none");
+    expect_error({"eval", "--endpoint", "http://127.0.0.1:1/v1", "--text", "text.txt", name, value},
+                 "eval: " + name + " is not possible with --endpoint; leave it out");
+    expect_error({"eval", "--adapter", "true", "--text", "text.txt", name, value},
+                 "eval: " + name + " is not possible with --adapter; leave it out");
+    expect_error({"eval", "model", "--task", "lm_eval", name, value},
+                 "eval: " + name + " is not possible with the task lm_eval; leave it out");
+  }
+  const ProgramResult none = remember({"--tokens", "0"});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_NE(none.errors.find("--tokens: 0; expected a number above 0"), std::string::npos)
+      << none.errors;
+  expect_error({"generate", "model", "--tokenizer", "byte", "--evict-measured"},
+               "--evict-measured: the model reads local contexts, whose pages are freed when they "
+               "end; leave the option out");
+}
+
+}  // namespace
