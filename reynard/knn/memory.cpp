@@ -5,6 +5,7 @@
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/huge_pages.h"
 #include "reynard/tensor/parallel.h"
+#include "reynard/tensor/pinned.h"
 
 #include <ATen/TensorIndexing.h>
 #include <ATen/TensorOperators.h>
@@ -116,10 +117,10 @@ std::shared_ptr<Memory::Slots> Memory::new_slots(int64_t size, int64_t base) con
   const std::vector<int64_t> shape = {options_.of.num_heads, size, options_.of.head_dim};
   const auto on = [&](at::Device device) {
     const bool crosses_bus = device.is_cpu() && !options_.device.is_cpu();
-    const at::Tensor entries = at::empty(
-        shape,
-        at::TensorOptions().dtype(options_.of.dtype).device(device).pinned_memory(crosses_bus));
-    if (device.is_cpu() && !crosses_bus) {
+    if (crosses_bus) return tensor::pinned_empty(shape, options_.of.dtype);
+    const at::Tensor entries =
+        at::empty(shape, at::TensorOptions().dtype(options_.of.dtype).device(device));
+    if (device.is_cpu()) {
       tensor::advise_huge_pages(entries.data_ptr(), static_cast<int64_t>(entries.nbytes()));
     }
     return entries;
@@ -178,8 +179,8 @@ void Memory::append(Row& row, const at::Tensor& keys, const at::Tensor& values) 
   int64_t from = added - kept;  // entries that would be evicted by this very call
   for (const Piece& piece : pieces(row.next + from, kept, slots.base, slots.size())) {
     const auto write = [&](const at::Tensor& to, const at::Tensor& source) {
-      to.narrow(1, piece.slot, piece.size)
-          .copy_(source.narrow(0, from, piece.size).transpose(0, 1));
+      copy_by_heads(to.narrow(1, piece.slot, piece.size),
+                    source.narrow(0, from, piece.size).transpose(0, 1));
     };
     write(slots.keys, keys);
     write(slots.values, values);

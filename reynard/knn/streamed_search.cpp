@@ -27,23 +27,28 @@ KeyRing copied_block(const KeyRing& ring, int64_t begin, int64_t end, at::Device
   if (size == 0) return block;
   const int64_t slot = (block.first - ring.base) % slots;
   const int64_t head = std::min(size, slots - slot);
-  // By key heads: each is one piece of memory, which is copied as it lies.
-  for (int64_t g = 0; g < ring.keys.size(0); ++g) {
-    block.keys[g].narrow(0, 0, head).copy_(ring.keys[g].narrow(0, slot, head));
-    if (head < size) {
-      block.keys[g].narrow(0, head, size - head).copy_(ring.keys[g].narrow(0, 0, size - head));
-    }
+  copy_by_heads(block.keys.narrow(1, 0, head), ring.keys.narrow(1, slot, head));
+  if (head < size) {
+    copy_by_heads(block.keys.narrow(1, head, size - head), ring.keys.narrow(1, 0, size - head));
   }
   return block;
 }
 
 }  // namespace
 
+void copy_by_heads(const at::Tensor& to, const at::Tensor& from) {
+  if (to.device() == from.device()) {
+    to.copy_(from);
+    return;
+  }
+  for (int64_t g = 0; g < to.size(0); ++g) to[g].copy_(from[g].contiguous());
+}
+
 at::Tensor on_device(const at::Tensor& entries, at::Device device) {
   if (entries.device() == device) return entries;
   const at::Tensor copy =
       at::empty(entries.sizes(), entries.options().device(device).pinned_memory(false));
-  for (int64_t g = 0; g < entries.size(0); ++g) copy[g].copy_(entries[g]);
+  copy_by_heads(copy, entries);
   return copy;
 }
 

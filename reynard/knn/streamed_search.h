@@ -25,6 +25,9 @@ SearchResult streamed_search(const at::Tensor& queries,
 // lists equal scores by ascending id, and every id of `later` is above all of `earlier`.
 SearchResult merged(const SearchResult& earlier, const SearchResult& later, int64_t k);
 
+// Copies keys or values (G,n,D), across the bus head by head: entries of one are one piece of
+// memory, which pinned memory sends and receives as it lies.
+void copy_by_heads(const at::Tensor& to, const at::Tensor& from);
 // Keys or values (G,n,D) on a device: what lies there already, or a copy.
 at::Tensor on_device(const at::Tensor& entries, at::Device device);
 
