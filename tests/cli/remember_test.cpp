@@ -6,6 +6,8 @@
 #include "tests/support/program.h"
 #include "tests/support/small_run.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -90,6 +92,52 @@ TEST_F(Remember, OnlyTheFilesOfLayersAreRead) {
   EXPECT_TRUE(identity.at("memory_files").contains("layer-1.memory"));
 }
 
+// Where a memory lies changes no digit, and a text that begins with one goes on differently.
+TEST_F(Remember, EveryPlaceGivesTheSameResults) {
+  ASSERT_EQ(remember({"--tokens", "150"}).exit_code, 0);
+  const auto metrics = [&](const std::vector<std::string>& more) {
+    // In a folder of its own: what was measured is not measured again.
+    std::vector<std::string> arguments = eval({});
+    arguments.back() = fmt::format("results{}", fmt::join(more, ""));
+    const std::string folder = arguments.back();
+    arguments.insert(arguments.end(), {"--memory", "book", "--memory-keys", "4"});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ProgramResult result = run(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return nlohmann::json::parse(test::read_file(folder_ / folder / "perplexity.json"))
+        .at("metrics");
+  };
+  const nlohmann::json expected = metrics({});
+  EXPECT_EQ(metrics({"--memory-place", "disk"}), expected);
+  EXPECT_EQ(metrics({"--memory-place", "host"}), expected);
+  EXPECT_EQ(metrics({"--memory-codes"}), expected);
+  EXPECT_EQ(metrics({"--memory-place", "disk", "--memory-codes"}), expected);
+
+  const auto text = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"generate",
+                                          "model",
+                                          "the memory of",
+                                          "--tokenizer",
+                                          "byte",
+                                          "--device",
+                                          "cpu",
+                                          "--json",
+                                          "--logprobs",
+                                          "1",
+                                          "--temperature",
+                                          "0",
+                                          "--max-tokens",
+                                          "40"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ProgramResult result = run(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return nlohmann::json::parse(result.output);
+  };
+  const nlohmann::json with = text({"--memory", "book"});
+  EXPECT_EQ(text({"--memory", "book", "--memory-place", "disk"}).at("tokens"), with.at("tokens"));
+  EXPECT_NE(text({}).at("tokens"), with.at("tokens"));
+}
+
 TEST_F(Remember, WhatIsNoMemoryOfTheModelIsAnError) {
   expect_error(
       eval({"--memory", "book"}),
@@ -120,6 +168,14 @@ TEST_F(Remember, OptionsThatCannotBeNameThemselves) {
     expect_error({"eval", "model", "--task", "lm_eval", name, value},
                  "eval: " + name + " is not possible with the task lm_eval; leave it out");
   }
+  expect_error(eval({"--memory-place", "disk"}),
+               "eval: --memory-place disk is for --memory FOLDER");
+  expect_error(eval({"--memory-codes"}),
+               "eval: --memory-codes is for a search of the best keys; give --memory-keys K");
+  expect_error({"generate", "run", "text", "--memory-place", "host"},
+               "generate: --memory-place needs a model with a memory; run has none");
+  expect_error({"eval", "--endpoint", "http://127.0.0.1:1/v1", "--text", "a", "--memory-codes"},
+               "eval: --memory-codes is not possible with --endpoint; leave it out");
   const ProgramResult none = remember({"--tokens", "0"});
   EXPECT_EQ(none.exit_code, 2);
   EXPECT_NE(none.errors.find("--tokens: 0; expected a number above 0"), std::string::npos)
