@@ -118,6 +118,15 @@ void check_arguments(const EvalArguments& arguments) {
                       arguments.checkpoints,
                       "a run on this machine");
   check_memory_is_local(arguments);
+  if (!arguments.memory.folder.empty() && !arguments.checkpoints.empty()) {
+    throw Error(
+        "eval: --memory is of one model's weights and --checkpoints measures several; leave one of "
+        "them out");
+  }
+  if (!arguments.memory.folder.empty() && !arguments.checkpoints.empty()) {
+    throw Error(
+        "eval: --memory is of one model's weights, --checkpoints measures several; leave one out");
+  }
   for (const std::string& name : arguments.tasks) check_task(name);
   const bool others = arguments.tasks.empty() ||
                       std::any_of(arguments.tasks.begin(),

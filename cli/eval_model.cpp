@@ -40,6 +40,8 @@ void add_identity(const MemoryArguments& arguments,
   if (!arguments.tokens.empty() || !arguments.keys.empty()) {
     identity["memory"] = {{"tokens", config.capacity}, {"keys", config.top_k}};
   }
+  // Attention to all keys rounds as the place cuts them.
+  if (!arguments.place.empty() && config.top_k == 0) identity["memory_place"] = arguments.place;
   if (arguments.folder.empty()) return;
   for (const int64_t layer : config.layers) {
     const fs::path file = models::memory_file(arguments.folder, layer);

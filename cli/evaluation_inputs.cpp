@@ -54,23 +54,6 @@ nlohmann::json read_json(const fs::path& path) {
   return nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
 }
 
-// Digests of the files that decide what the model computes.
-std::string identity_of(const fs::path& model) {
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(model)) {
-    const std::string name = entry.path().filename().string();
-    // trainer.safetensors of a checkpoint is no part of the model.
-    if (name == "config.json" ||
-        (entry.path().extension() == ".safetensors" && name.rfind("model", 0) == 0)) {
-      files.push_back(entry.path());
-    }
-  }
-  std::sort(files.begin(), files.end());
-  std::string digests;
-  for (const fs::path& file : files) digests += checkpoint::sha256_hex_of_file(file);
-  return checkpoint::sha256_hex(digests);
-}
-
 // A token file made from text, removed when it is no longer read.
 struct PreparedText {
   fs::path folder;
@@ -180,6 +163,22 @@ std::pair<std::string, std::string> name_and_file(const std::string& text) {
 }
 
 }  // namespace
+
+std::string identity_of(const fs::path& model) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(model)) {
+    const std::string name = entry.path().filename().string();
+    // trainer.safetensors of a checkpoint is no part of the model.
+    if (name == "config.json" ||
+        (entry.path().extension() == ".safetensors" && name.rfind("model", 0) == 0)) {
+      files.push_back(entry.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  std::string digests;
+  for (const fs::path& file : files) digests += checkpoint::sha256_hex_of_file(file);
+  return checkpoint::sha256_hex(digests);
+}
 
 nlohmann::json read_object(const fs::path& path) {
   nlohmann::json json = read_json(path);

@@ -32,6 +32,9 @@ struct ModelFolder {
 // Throws reynard::Error when there is no model there.
 ModelFolder find_model(const std::filesystem::path& path);
 
+// Digest of the files in a model folder that decide what the model computes.
+std::string identity_of(const std::filesystem::path& model);
+
 // A JSON file that must hold an object. Throws reynard::Error naming it otherwise.
 nlohmann::json read_object(const std::filesystem::path& path);
 

@@ -8,7 +8,7 @@
 
 #include <charconv>
 #include <cstdint>
-#include <limits>
+#include <optional>
 #include <system_error>
 
 namespace reynard::cli {
@@ -17,35 +17,42 @@ namespace {
 
 constexpr const char* kOnDisk = "disk";
 
+// A whole decimal number, 0 for "all"; nothing for other texts.
+std::optional<int64_t> parsed(const std::string& text) {
+  if (text == "all") return 0;
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+CLI::Validator all_or_from(int64_t least) {
+  return {[least](const std::string& text) {
+            const std::optional<int64_t> number = parsed(text);
+            const bool holds = text == "all" || (number && *number >= least);
+            return holds
+                       ? ""
+                       : fmt::format("{}; expected all, or a decimal number from {} on, below 2^63",
+                                     text,
+                                     least);
+          },
+          "NUMBER|all"};
+}
+
 // `none` is what a limit of 0 means.
-int64_t limit_of(const std::string& given,
-                 const std::string& command,
-                 const char* flag,
-                 int64_t own,
-                 int64_t none) {
+int64_t limit_of(const std::string& given, int64_t own, int64_t none) {
   if (given.empty()) return own;
-  if (given == "all") return 0;
-  int64_t limit = 0;
-  const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(), limit);
-  tensor::check_value(error == std::errc() && end == given.data() + given.size(),
-                      command,
-                      flag,
-                      given,
-                      "all, or a decimal number below 2^63");
-  return limit == 0 ? none : limit;
+  const int64_t limit = parsed(given).value();
+  return limit == 0 && given != "all" ? none : limit;
 }
 
 // Newest tokens that the memory keeps and best keys that are read, as Decoder takes them.
 int64_t tokens_of(const MemoryArguments& arguments, const models::DecoderConfig& config) {
-  return limit_of(arguments.tokens,
-                  arguments.command,
-                  "--memory-tokens",
-                  config.memory.capacity,
-                  models::Decoder::kNoMemory);
+  return limit_of(arguments.tokens, config.memory.capacity, models::Decoder::kNoMemory);
 }
 
 int64_t keys_of(const MemoryArguments& arguments, const models::DecoderConfig& config) {
-  return limit_of(arguments.keys, arguments.command, "--memory-keys", config.memory.top_k, 0);
+  return limit_of(arguments.keys, config.memory.top_k, 0);
 }
 
 knn::MemoryPlace place_of(const std::string& place) {
@@ -69,19 +76,20 @@ void add_options(CLI::App& command, MemoryArguments& arguments) {
                   arguments.tokens,
                   "newest tokens that a model's memory keeps, or all; 0: no memory; default: as "
                   "its config says")
-      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()) | CLI::IsMember({"all"}));
+      ->check(all_or_from(0));
   command
       .add_option("--memory-keys",
                   arguments.keys,
                   "best keys of the memory per query and head, or all; default: as its config says")
-      ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()) | CLI::IsMember({"all"}));
+      ->check(all_or_from(1));
   command
       .add_option(
           "--memory-place",
           arguments.place,
           "where a memory lies: device (default), beside the weights; host-values: keys "
           "there, values in host memory; host: both in host memory, copied to a GPU block "
-          "by block; disk: --memory stays in its files, which may be larger than main memory")
+          "by block (on a CPU these are one); disk: --memory stays in its files, which may be "
+          "larger than main memory")
       ->check(CLI::IsMember({"device", "host-values", "host", kOnDisk}));
   command.add_flag(
       "--memory-codes",
@@ -114,10 +122,17 @@ void check(const MemoryArguments& arguments,
                     arguments.tokens,
                     arguments.folder));
   }
+  if (tokens_of(arguments, config) == models::Decoder::kNoMemory &&
+      (!arguments.place.empty() || arguments.codes)) {
+    throw Error(fmt::format("{}: --memory-tokens {} leaves nothing for {}; leave one of them out",
+                            command,
+                            arguments.tokens,
+                            arguments.codes ? "--memory-codes" : "--memory-place"));
+  }
   if (arguments.place == kOnDisk && arguments.folder.empty()) {
     throw Error(fmt::format(
-        "{}: --memory-place disk is for --memory FOLDER, which is not given; what a text "
-        "leaves itself lies in main memory",
+        "{}: --memory-place disk is for the files of --memory FOLDER, which is not given; give it, "
+        "or --memory-place host for what a text leaves itself",
         command));
   }
   if (arguments.codes && keys_of(arguments, config) == 0) {

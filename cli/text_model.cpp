@@ -265,8 +265,7 @@ TextModel open_text_model(const TextModelArguments& arguments) {
   model.decoder.set_measured_eviction(arguments.evict_measured);
   apply(arguments.memory, model.decoder);
   if (!arguments.memory.folder.empty()) {
-    model.memories =
-        load_memories(arguments.memory, find_model(arguments.model).identity, model.decoder);
+    model.memories = load_memories(arguments.memory, identity_of(folder), model.decoder);
   }
   return model;
 }

@@ -81,13 +81,9 @@ void AtomicFile::commit() {
   if (::ftruncate(descriptor_, static_cast<off_t>(size_bytes_)) != 0)
     fail("resizing failed", errno);
   if (::fsync(descriptor_) != 0) fail("syncing failed", errno);
-  const int closed = ::close(std::exchange(descriptor_, -1));
-  const int renamed = closed == 0 ? ::rename(temporary_.c_str(), path_.c_str()) : -1;
-  if (renamed != 0) {
-    const int error_number = errno;
-    ::unlink(temporary_.c_str());
-    fail("renaming failed", error_number);
-  }
+  // Locked until it has its name: what is closed first looks left behind. All bytes are synced.
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("renaming failed", errno);
+  ::close(std::exchange(descriptor_, -1));
   sync_folder(path_.parent_path());
   sha256_ = hash_.hex();
 }
@@ -96,11 +92,13 @@ void remove_leftovers(const std::filesystem::path& path) {
   const std::string prefix = fmt::format("{}{}-", kTemporaryPrefix, path.filename().string());
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+  std::filesystem::directory_iterator at(folder, ignored);
+  for (; !ignored && at != std::filesystem::directory_iterator(); at.increment(ignored)) {
+    const std::filesystem::directory_entry& entry = *at;
     const std::string name = entry.path().filename().string();
     const bool is_one = name.starts_with(prefix) &&
                         name.find_first_not_of("0123456789", prefix.size()) == std::string::npos;
-    if (!is_one || !std::filesystem::is_regular_file(entry.symlink_status(ignored))) continue;
+    if (!is_one || entry.is_symlink() || !entry.is_regular_file()) continue;
     const int descriptor = ::open(entry.path().c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (descriptor < 0) continue;
     if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) ::unlink(entry.path().c_str());

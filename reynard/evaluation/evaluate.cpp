@@ -51,11 +51,12 @@ void check_finite(const Task& task, const Request& request, const Response& resp
   for (size_t i = first; i < scored->logprobs.size(); ++i) {
     if (std::isfinite(scored->logprobs[i])) continue;
     throw Error(fmt::format(
-        "{}: the loss of token {} of sample \"{}\" is not finite: the model's weights or "
-        "its memory hold NaN or numbers that are too large",
+        "{}: the log-probability of token {} of sample \"{}\" is {}; expected a finite number: "
+        "weights or a memory that hold NaN or numbers that are too large give such",
         task.name(),
         i,
-        request.id));
+        request.id,
+        scored->logprobs[i]));
   }
 }
 

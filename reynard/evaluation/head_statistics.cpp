@@ -15,14 +15,19 @@ namespace {
 
 constexpr double kLeftOut = 0.1;  // share of attention farther away than the reach
 
-void add_gates(const at::Tensor& log_gate, HeadStatistics& head) {
+// first_decayed (N), or undefined: gates act on no key before it.
+void add_gates(const at::Tensor& log_gate, const at::Tensor& first_decayed, HeadStatistics& head) {
   const at::Tensor gates = log_gate.to(at::kDouble).exp().contiguous();
   const auto* f = gates.const_data_ptr<double>();
   const int64_t N = gates.size(0);
   head.gate_histogram.assign(kGateBins, 0);
-  double left = 0;  // sum_j F_ij = 1 + f_i * that of the token before
+  at::Tensor stops;
+  if (first_decayed.defined()) stops = first_decayed.to(at::kLong).contiguous();
+  const auto* stop = stops.defined() ? stops.const_data_ptr<int64_t>() : nullptr;
+  double left = 0;  // sum_j F_ij = 1 + f_i * that of the token before, from where gates act
   double memory = 0;
   for (int64_t i = 0; i < N; ++i) {
+    if (stop != nullptr && i > 0 && stop[i] != stop[i - 1]) left = 0;
     left = 1 + f[i] * left;
     memory += left;
     head.mean_gate += f[i];
@@ -44,7 +49,7 @@ std::vector<HeadStatistics> head_statistics(const models::AttentionView& view, i
   std::vector<HeadStatistics> heads(H);
   for (int64_t h = 0; h < H; ++h) {
     if (view.log_gate.defined()) {
-      add_gates(view.log_gate.select(1, h), heads[h]);
+      add_gates(view.log_gate.select(1, h), view.first_decayed, heads[h]);
     } else {
       heads[h].gate_memory = heads[h].mean_gate = std::nan("");
     }

@@ -25,7 +25,8 @@ struct MemoryLayer {
   at::ScalarType dtype = at::kBFloat16;  // of keys and values: bf16 or f32
 };
 
-// Where the entries of a memory lie that is searched on a GPU. Host memory is pinned then.
+// Where the entries of a memory lie that is searched on a GPU. Host memory is pinned, but for a
+// mapped file's.
 enum class MemoryPlace {
   kDevice,      // keys and values on the device
   kHostValues,  // keys on it, values in host memory: of these only what was found crosses the bus
@@ -98,7 +99,8 @@ class Memory {
   std::vector<KeyRing> key_rings() const;
 
   // Keys and values (B,Tq,H,k,D) of the ids (B,Tq,H,k) i64 that search() gave, in the memory's
-  // dtype; zeros where the id is -1. Throws reynard::Error for an id that is not in its row.
+  // dtype; zeros where the id is -1. Throws reynard::Error for an id that is not in its row, but
+  // where entries lie on a GPU, which reads them unasked.
   Entries gather(const at::Tensor& ids) const;
   // Entries [first, first + size) of a row (size,G,D), counted from its oldest: what attention with
   // k = all reads. May share storage with the memory: valid until it changes.

@@ -147,6 +147,11 @@ MemoryOptions parse_header(std::string_view bytes, const std::filesystem::path& 
   if (!evict.is_boolean()) fail(path, "header: evict is neither true nor false");
   options.evict = evict.get<bool>();
   options.text = text(json, path, "text");
+  if (std::ssize(options.text) > kMaxTextBytes) {
+    fail(path,
+         fmt::format(
+             "header: text has {} bytes; expected at most {}", options.text.size(), kMaxTextBytes));
+  }
   return options;
 }
 

@@ -83,8 +83,9 @@ class Decoder {
   static constexpr int64_t kNoMemory = -1;
   void set_memory_limits(int64_t capacity, int64_t top_k);
   // Where the memories of states lie, and whether int8 codes lie beside their keys: on the CPU a
-  // search for few queries then reads half the bytes. Neither changes a result. To be set before
-  // states are filled. Throws reynard::Error for codes on a GPU.
+  // search for few queries then reads half the bytes. Neither changes what a search finds;
+  // attention to all keys rounds differently where it reads them in pieces. To be set before
+  // states are filled, as the limits. Throws reynard::Error for codes on a GPU.
   void set_memory_place(knn::MemoryPlace place, bool coded);
   // How memories are kept with these limits and in this place.
   MemoryStore memory_store() const;

@@ -8,6 +8,7 @@
 #include <ATen/ops/where.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace reynard::models {
@@ -31,6 +32,12 @@ std::vector<LayerMemory::Part> LayerMemory::parts() const {
   if (shown > 0) parts.push_back({earlier_.get(), earlier_->size(0) - shown, 0, shown});
   if (own_size() > 0) parts.push_back({&*own_, 0, shown, own_size()});
   return parts;
+}
+
+bool LayerMemory::copies_keys() const {
+  return std::ranges::any_of(parts(), [](const Part& part) {
+    return part.memory->options().keys_device() != part.memory->options().device;
+  });
 }
 
 knn::SearchResult LayerMemory::search(const at::Tensor& queries, int64_t k) const {
@@ -62,18 +69,22 @@ knn::Entries LayerMemory::gather(const at::Tensor& ids) const {
 
 std::vector<LayerMemory::Piece> LayerMemory::pieces() const {
   std::vector<Piece> pieces;
-  for (const Part& part : parts()) {
-    const knn::MemoryOptions& options = part.memory->options();
-    const knn::MemoryLayer& of = options.of;
-    const bool copies =
-        options.keys_device() != options.device || options.values_device() != options.device;
-    const auto entry_bytes =
-        of.num_heads * of.head_dim * static_cast<int64_t>(c10::elementSize(of.dtype));
-    const int64_t at_once =
-        copies ? std::max<int64_t>(knn::kStreamedBytes / entry_bytes, 1) : part.size;
-    for (int64_t begin = part.begin; begin < part.end(); begin += at_once) {
-      pieces.push_back({begin, std::min(at_once, part.end() - begin)});
-    }
+  for (const Part& part : parts()) std::ranges::copy(pieces_of(part), std::back_inserter(pieces));
+  return pieces;
+}
+
+std::vector<LayerMemory::Piece> LayerMemory::pieces_of(const Part& part) {
+  const knn::MemoryOptions& options = part.memory->options();
+  const knn::MemoryLayer& of = options.of;
+  const bool copies =
+      options.keys_device() != options.device || options.values_device() != options.device;
+  const auto entry_bytes =
+      of.num_heads * of.head_dim * static_cast<int64_t>(c10::elementSize(of.dtype));
+  const int64_t at_once =
+      copies ? std::max<int64_t>(knn::kStreamedBytes / entry_bytes, 1) : part.size;
+  std::vector<Piece> pieces;
+  for (int64_t begin = part.begin; begin < part.end(); begin += at_once) {
+    pieces.push_back({begin, std::min(at_once, part.end() - begin)});
   }
   return pieces;
 }
@@ -87,10 +98,10 @@ knn::Entries LayerMemory::entries(const Piece& piece) const {
 }
 
 // Entries of its own, kept as `store` says; those that there are are copied.
-void LayerMemory::begin_own(int64_t num_heads,
-                            int64_t head_dim,
-                            at::ScalarType dtype,
-                            const MemoryStore& store) {
+knn::Memory LayerMemory::begin_own(int64_t num_heads,
+                                   int64_t head_dim,
+                                   at::ScalarType dtype,
+                                   const MemoryStore& store) const {
   knn::Memory own(
       {.of =
            {.model = {}, .layer = 0, .num_heads = num_heads, .head_dim = head_dim, .dtype = dtype},
@@ -99,12 +110,14 @@ void LayerMemory::begin_own(int64_t num_heads,
        .place = store.place});
   if (store.coded) own.code_keys();
   if (expected_ > 0) own.reserve(expected_);
-  if (own_) {
-    const knn::Entries held = own_->entries(0);
-    own.add(held.keys.unsqueeze(0), held.values.unsqueeze(0));
+  for (const Part& part : parts()) {
+    if (part.memory != &*own_) continue;
+    for (const Piece& piece : pieces_of(part)) {
+      const knn::Entries held = entries(piece);
+      own.add(held.keys.unsqueeze(0), held.values.unsqueeze(0));
+    }
   }
-  own_ = std::move(own);
-  coded_ = store.coded;
+  return own;
 }
 
 void LayerMemory::add(const at::Tensor& keys,
@@ -113,9 +126,16 @@ void LayerMemory::add(const at::Tensor& keys,
                       const MemoryStore& store) {
   const bool as_kept = own_ && own_->options().capacity == store.capacity &&
                        own_->options().place == store.place && coded_ == store.coded;
-  if (!as_kept) begin_own(keys.size(1), keys.size(2), keys.scalar_type(), store);
+  if (as_kept) {
+    own_->add(keys.unsqueeze(0), values.unsqueeze(0));
+  } else {
+    // What cannot be added changes nothing.
+    knn::Memory own = begin_own(keys.size(1), keys.size(2), keys.scalar_type(), store);
+    own.add(keys.unsqueeze(0), values.unsqueeze(0));
+    own_ = std::move(own);
+    coded_ = store.coded;
+  }
   earlier_capacity_ = store.capacity;
-  own_->add(keys.unsqueeze(0), values.unsqueeze(0));
   if (!context_sums.defined()) return;
   const at::Tensor from_start =
       window_sums_.defined() ? context_sums + window_sums_.unsqueeze(1) : context_sums;

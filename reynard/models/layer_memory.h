@@ -34,6 +34,8 @@ class LayerMemory {
 
   int64_t size() const { return earlier_size() + own_size(); }  // M
 
+  // Whether a search copies keys to the device.
+  bool copies_keys() const;
   // The k best keys of queries (1,T,H,D), as knn::search(); ids count from the oldest entry.
   // k at most size().
   knn::SearchResult search(const at::Tensor& queries, int64_t k) const;
@@ -77,7 +79,11 @@ class LayerMemory {
   int64_t own_size() const { return own_ ? own_->size(0) : 0; }
   int64_t earlier_size() const;
   std::vector<Part> parts() const;  // that hold entries
-  void begin_own(int64_t num_heads, int64_t head_dim, at::ScalarType dtype, const MemoryStore&);
+  static std::vector<Piece> pieces_of(const Part& part);
+  knn::Memory begin_own(int64_t num_heads,
+                        int64_t head_dim,
+                        at::ScalarType dtype,
+                        const MemoryStore& store) const;
 
   std::shared_ptr<const knn::Memory> earlier_;
   int64_t earlier_capacity_ = 0;

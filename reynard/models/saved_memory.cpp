@@ -39,18 +39,22 @@ knn::MemoryLayer memory_layer(const Decoder& decoder, const std::string& model, 
           .dtype = decoder.compute_dtype()};
 }
 
+constexpr size_t kShownDigits = 12;  // of a text's digest
+
 // Layers are written one after the other: a killed process leaves some of an older text.
 void check_same_text(const fs::path& file,
                      const knn::Memory& memory,
                      const std::string& text,
                      int64_t tokens) {
   if (memory.options().text == text && memory.size(0) == tokens) return;
-  throw Error(
-      fmt::format("{}: {} tokens of another text than the {} tokens of the first layer's file; "
-                  "make all files anew with `reynard remember`",
-                  file.string(),
-                  memory.size(0),
-                  tokens));
+  throw Error(fmt::format(
+      "{}: {} tokens of the text {}, the first layer's file has {} of {}; make all files "
+      "anew with `reynard remember`",
+      file.string(),
+      memory.size(0),
+      memory.options().text.substr(0, kShownDigits),
+      tokens,
+      text.substr(0, kShownDigits)));
 }
 
 }  // namespace

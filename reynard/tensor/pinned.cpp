@@ -32,7 +32,11 @@ at::Tensor pinned_empty(at::IntArrayRef sizes, at::ScalarType dtype) {
   if (bytes == 0) return block;
   advise_huge_pages(block.data_ptr(), static_cast<int64_t>(bytes));
   if (const char* obstacle = page_lock.lock(block.data_ptr(), bytes)) {
-    throw Error(fmt::format("{} bytes of host memory cannot be page-locked: {}", bytes, obstacle));
+    throw Error(fmt::format(
+        "memory: {} MB of host memory cannot be page-locked: {}; free some, or keep the "
+        "memory on the GPU (--memory-place device)",
+        bytes >> 20,
+        obstacle));
   }
   return at::from_blob(
       block.data_ptr(),

@@ -169,7 +169,13 @@ TEST_F(Remember, OptionsThatCannotBeNameThemselves) {
                  "eval: " + name + " is not possible with the task lm_eval; leave it out");
   }
   expect_error(eval({"--memory-place", "disk"}),
-               "eval: --memory-place disk is for --memory FOLDER");
+               "eval: --memory-place disk is for the files of --memory FOLDER");
+  expect_error(eval({"--memory-tokens", "0", "--memory-place", "host"}),
+               "eval: --memory-tokens 0 leaves nothing for --memory-place");
+  expect_error(eval({"--memory-keys", "0"}),
+               "--memory-keys: 0; expected all, or a decimal number from 1 on");
+  expect_error(eval({"--memory", "book", "--checkpoints", "all"}),
+               "eval: --memory is of one model's weights and --checkpoints measures several");
   expect_error(eval({"--memory-codes"}),
                "eval: --memory-codes is for a search of the best keys; give --memory-keys K");
   expect_error({"generate", "run", "text", "--memory-place", "host"},

@@ -303,8 +303,8 @@ TEST(DecoderScorer, LossesThatAreNotFiniteAreAnError) {
   const auto memories = std::make_shared<models::StateSnapshot>(
       models::load_memories(decoder, "model", folder.path()));
   EXPECT_SAYS(error(decoder, memories),
-              "perplexity: the loss of token 1 of sample \"windowed 0\" is not finite: the model's "
-              "weights or its memory hold NaN or numbers that are too large");
+              "perplexity: the log-probability of token 1 of sample \"windowed 0\" is nan; expected a "
+              "finite number: weights or a memory that hold NaN or numbers that are too large");
   {
     const at::NoGradGuard no_grad;
     decoder.parameters([](const std::string& /*name*/, models::Parameter& parameter) {
@@ -312,7 +312,7 @@ TEST(DecoderScorer, LossesThatAreNotFiniteAreAnError) {
     });
   }
   EXPECT_SAYS(error(decoder, {}),
-              "perplexity: the loss of token 1 of sample \"windowed 0\" is not finite");
+              "perplexity: the log-probability of token 1 of sample \"windowed 0\" is nan");
 }
 
 // What a look inside shows of gates that stop where a local context begins.

@@ -156,9 +156,9 @@ TEST(SavedMemory, LayersOfDifferentTextsAreAnError) {
     return test::error_of([&] { load_memories(decoder, "model", folder / "one"); });
   };
   EXPECT_SAYS(load_mixed("two"),
-              "layer-2.memory: 20 tokens of another text than the 20 tokens of the first layer's "
-              "file; make all files anew with `reynard remember`");
-  EXPECT_SAYS(load_mixed("one more"), "layer-2.memory: 21 tokens of another text than the 20");
+              "layer-2.memory: 20 tokens of the text two, the first layer's file has 20 of one; make "
+              "all files anew with `reynard remember`");
+  EXPECT_SAYS(load_mixed("one more"), "layer-2.memory: 21 tokens of the text one more, the first");
 }
 
 // Their lock is gone with the process.

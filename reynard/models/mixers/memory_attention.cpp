@@ -420,7 +420,10 @@ attention::AttentionOutput MemoryAttentionMixer::attend_memory(const at::Tensor&
     }
     const auto own =
         attention::attention(q, query_sums, std::span(&part, 1), {}, attention_.options());
-    all = all.out.defined() ? joined(all, own) : own;
+    // Pieces are joined in f32; whoever joins them with the local context rounds.
+    all = all.out.defined() ? joined(all, own)
+                            : attention::AttentionOutput{
+                                  .out = own.out.to(at::kFloat), .lse = own.lse, .start = {}};
   }
   return all;
 }

@@ -132,10 +132,12 @@ attention::AttentionOutput top_k_attention(const at::Tensor& q,
   // The gates of a memory count only where the query's do.
   const at::Tensor key_sums =
       query_sums.defined() ? memory.sums().unsqueeze(0).to(q.device()) : at::Tensor();
-  // Of all queries at once: keys in host memory cross the bus once.
-  const at::Tensor all_ids = memory.search(q.detach(), k).ids;
+  // Keys that have to cross the bus do so once, for all queries.
+  at::Tensor all_ids;
+  if (memory.copies_keys()) all_ids = memory.search(q.detach(), k).ids;
   return attend_in_blocks(q, query_sums, [&](const at::Tensor& queries, int64_t begin) {
-    const at::Tensor ids = all_ids.narrow(1, begin, queries.size(1));
+    const at::Tensor ids = all_ids.defined() ? all_ids.narrow(1, begin, queries.size(1))
+                                             : memory.search(queries, k).ids;
     const knn::Entries found = memory.gather(ids);
     return ChosenKeys{.k = found.keys,
                       .v = found.values,

@@ -17,7 +17,7 @@ const char* lock(void* data, std::size_t bytes) {
 
 // Where the driver is gone, at the end of a program, so is the lock.
 void unlock(void* data) {
-  cudaHostUnregister(data);
+  if (cudaHostUnregister(data) != cudaSuccess) cudaGetLastError();  // not a later launch's
 }
 
 // While the library is loaded.
