@@ -55,12 +55,12 @@ int64_t keys_of(const MemoryArguments& arguments, const models::DecoderConfig& c
   return limit_of(arguments.keys, config.memory.top_k, 0);
 }
 
+}  // namespace
+
 knn::MemoryPlace place_of(const std::string& place) {
   if (place == "host") return knn::MemoryPlace::kHost;
   return place == "host-values" ? knn::MemoryPlace::kHostValues : knn::MemoryPlace::kDevice;
 }
-
-}  // namespace
 
 void add_options(CLI::App& command, MemoryArguments& arguments) {
   arguments.command = command.get_name();

@@ -2,6 +2,7 @@
 // --memory and what belongs to it, the same on every command that runs a model with a memory: what
 // it has looked at before, how much it keeps, how much of it a query reads, and where it lies.
 
+#include "reynard/knn/memory.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/state.h"
 
@@ -23,6 +24,9 @@ struct MemoryArguments {
 };
 
 void add_options(CLI::App& command, MemoryArguments& arguments);
+
+// Of "device", "host-values" and "host"; others are "device".
+knn::MemoryPlace place_of(const std::string& place);
 
 // The first of the options that was given; empty: none.
 std::string given_option(const MemoryArguments& arguments);

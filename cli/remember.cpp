@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/device_option.h"
 #include "cli/evaluation_inputs.h"
+#include "cli/memory_options.h"
 #include "cli/numbers.h"
 #include "cli/weight_option.h"
 #include "reynard/checkpoint/sha256.h"
@@ -26,7 +27,7 @@ namespace reynard::cli {
 namespace {
 
 struct RememberArguments {
-  std::string model, text, tokenizer, output, dtype = "f32", device = "auto";
+  std::string model, text, tokenizer, output, dtype = "f32", device = "auto", place = "device";
   int64_t tokens = 0;
   int64_t batch_tokens = 16384;
 };
@@ -44,6 +45,7 @@ void remember_text(const RememberArguments& arguments) {
                       "MODEL",
                       arguments.model,
                       "a model with the mixer memory_attention");
+  decoder.set_memory_place(place_of(arguments.place), /*coded=*/false);
   // Documents one after the other, newest last, without what marks their ends.
   int64_t left = arguments.tokens > 0 ? arguments.tokens : text.corpus.num_tokens;
   const int64_t piece =
@@ -84,6 +86,13 @@ void add_remember(CLI::App& app) {
       ->check(above_zero());
   remember->add_option("--batch-tokens", arguments->batch_tokens, "tokens of one forward pass")
       ->check(above_zero())
+      ->capture_default_str();
+  remember
+      ->add_option("--memory-place",
+                   arguments->place,
+                   "where the memory lies until it is written: device, beside the weights; "
+                   "host-values: keys there, values in host memory; host: both in host memory")
+      ->check(CLI::IsMember({"device", "host-values", "host"}))
       ->capture_default_str();
   add_weight_option(*remember, arguments->dtype);
   add_device_option(*remember, arguments->device);

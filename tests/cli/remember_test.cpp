@@ -94,7 +94,10 @@ TEST_F(Remember, OnlyTheFilesOfLayersAreRead) {
 
 // Where a memory lies changes no digit, and a text that begins with one goes on differently.
 TEST_F(Remember, EveryPlaceGivesTheSameResults) {
+  ASSERT_EQ(remember({"--tokens", "150", "--memory-place", "host"}).exit_code, 0);
+  const std::string file = test::read_file(folder_ / "book/layer-1.memory");
   ASSERT_EQ(remember({"--tokens", "150"}).exit_code, 0);
+  EXPECT_EQ(test::read_file(folder_ / "book/layer-1.memory"), file);
   const auto metrics = [&](const std::vector<std::string>& more) {
     // In a folder of its own: what was measured is not measured again.
     std::vector<std::string> arguments = eval({});
