@@ -12,6 +12,7 @@
 #include "tests/support/decoder_variants.h"
 #include "tests/support/files.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -184,8 +185,11 @@ TEST(MemoryAttention, BestKeysEqualThePlainRuleWithAndWithoutStates) {
   Decoder decoder = memory_decoder(config);
   const test::PlainMemoryModel plain(decoder);
   const at::NoGradGuard no_grad;
-  // Every token once: equal ones have equal keys, of which the search takes the oldest.
-  const at::Tensor tokens = at::randperm(128, at::kLong).narrow(0, 0, 80);
+  // Every token once: equal ones have equal keys, of which the search takes the oldest. A fixed
+  // draw: in one of two hundred some query's fifth and sixth key differ by less than the rounding
+  // of keys that are rotated and turned back, and either is right.
+  const at::Tensor tokens =
+      at::randperm(128, at::detail::createCPUGenerator(1), at::kLong).narrow(0, 0, 80);
   const at::Tensor expected = plain.hidden(tokens, window_begins(80, 12, 0)).to(at::kFloat);
   EXPECT_TENSORS_NEAR(decoder.hidden(tokens, one_sequence()), expected, 5e-5, 1e-5);
   SequenceState state(decoder, make_page_pool(decoder));
