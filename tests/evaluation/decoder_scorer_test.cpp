@@ -302,9 +302,10 @@ TEST(DecoderScorer, LossesThatAreNotFiniteAreAnError) {
   memory.save(models::memory_file(folder.path(), 0));
   const auto memories = std::make_shared<models::StateSnapshot>(
       models::load_memories(decoder, "model", folder.path()));
-  EXPECT_SAYS(error(decoder, memories),
-              "perplexity: the log-probability of token 1 of sample \"windowed 0\" is nan; expected a "
-              "finite number: weights or a memory that hold NaN or numbers that are too large");
+  EXPECT_SAYS(
+      error(decoder, memories),
+      "perplexity: the log-probability of token 1 of sample \"windowed 0\" is nan; expected a "
+      "finite number: weights or a memory that hold NaN or numbers that are too large");
   {
     const at::NoGradGuard no_grad;
     decoder.parameters([](const std::string& /*name*/, models::Parameter& parameter) {

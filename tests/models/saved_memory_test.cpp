@@ -155,9 +155,10 @@ TEST(SavedMemory, LayersOfDifferentTextsAreAnError) {
                                std::filesystem::copy_options::overwrite_existing);
     return test::error_of([&] { load_memories(decoder, "model", folder / "one"); });
   };
-  EXPECT_SAYS(load_mixed("two"),
-              "layer-2.memory: 20 tokens of the text two, the first layer's file has 20 of one; make "
-              "all files anew with `reynard remember`");
+  EXPECT_SAYS(
+      load_mixed("two"),
+      "layer-2.memory: 20 tokens of the text two, the first layer's file has 20 of one; make "
+      "all files anew with `reynard remember`");
   EXPECT_SAYS(load_mixed("one more"), "layer-2.memory: 21 tokens of the text one more, the first");
 }
 
