@@ -110,12 +110,10 @@ knn::Memory LayerMemory::begin_own(int64_t num_heads,
        .place = store.place});
   if (store.coded) own.code_keys();
   if (expected_ > 0) own.reserve(expected_);
-  for (const Part& part : parts()) {
-    if (part.memory != &*own_) continue;
-    for (const Piece& piece : pieces_of(part)) {
-      const knn::Entries held = entries(piece);
-      own.add(held.keys.unsqueeze(0), held.values.unsqueeze(0));
-    }
+  if (own_size() == 0) return own;
+  for (const Piece& piece : pieces_of(parts().back())) {  // the last part is its own
+    const knn::Entries held = entries(piece);
+    own.add(held.keys.unsqueeze(0), held.values.unsqueeze(0));
   }
   return own;
 }
