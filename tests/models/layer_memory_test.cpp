@@ -108,6 +108,21 @@ TEST(LayerMemory, BehindAnEarlierOneIsOneMemoryOfBoth) {
   }
 }
 
+TEST(LayerMemory, AnotherCapacityKeepsTheNewest) {
+  MemoryStore store{.device = test::test_device()};
+  const knn::Entries before = random_entries(10), one = random_entries(20), two = random_entries(3);
+  LayerMemory memory(memory_of(before, store), 0);
+  memory.add(one.keys, one.values, {}, store);
+  for (const int64_t capacity : {28, 12}) {
+    LayerMemory bounded = memory;
+    store.capacity = capacity;
+    bounded.add(two.keys, two.values, {}, store);
+    const at::Tensor all = at::cat({before.values, one.values, two.values});
+    EXPECT_BITWISE_EQUAL(all_of(bounded).values, all.narrow(0, 33 - capacity, capacity));
+  }
+  EXPECT_EQ(memory.size(), 30);
+}
+
 TEST(LayerMemory, CopiesThatGoOnDifferentlyShareWhatWasBefore) {
   const MemoryStore store{.device = test::test_device()};
   const knn::Entries before = random_entries(10), one = random_entries(3), two = random_entries(3);

@@ -42,6 +42,16 @@ at::Tensor sequence_of(int64_t count) {
   return at::randint(48, {count}, at::kLong);
 }
 
+// Saves the memories of a random text.
+void save_text(Decoder& decoder,
+               int64_t tokens,
+               const std::string& text,
+               const std::filesystem::path& folder) {
+  SequenceState state(decoder, make_page_pool(decoder));
+  decoder.remember(sequence_of(tokens), state);
+  save_memories(decoder, state, {"model", text}, folder);
+}
+
 TEST(SavedMemory, ATextReadsOnAsBehindTheTextThatWasRemembered) {
   const at::NoGradGuard no_grad;
   Decoder decoder = spread(with_memory());
@@ -73,10 +83,8 @@ TEST(SavedMemory, ATextReadsOnAsBehindTheTextThatWasRemembered) {
 TEST(SavedMemory, FilesMayStayWhereTheyAre) {
   const at::NoGradGuard no_grad;
   Decoder decoder = spread(with_memory());
-  SequenceState read(decoder, make_page_pool(decoder));
-  decoder.remember(sequence_of(40), read);
   const test::TempDir folder;
-  save_memories(decoder, read, {"model", "text"}, folder.path());
+  save_text(decoder, 40, "text", folder.path());
   const at::Tensor text = sequence_of(30), begin = at::zeros({1}, at::kLong);
   const auto hidden = [&](bool mapped) {
     SequenceState state = SequenceState::restore(
@@ -142,9 +150,7 @@ TEST(SavedMemory, LayersOfDifferentTextsAreAnError) {
   Decoder decoder = spread(with_memory());
   const test::TempDir folder;
   const auto save = [&](int64_t tokens, const std::string& text) {
-    SequenceState state(decoder, make_page_pool(decoder));
-    decoder.remember(sequence_of(tokens), state);
-    save_memories(decoder, state, {"model", text}, folder / text);
+    save_text(decoder, tokens, text, folder / text);
   };
   save(20, "one");
   save(20, "two");
@@ -166,11 +172,9 @@ TEST(SavedMemory, LayersOfDifferentTextsAreAnError) {
 TEST(SavedMemory, LeftoversOfAKilledWriterAreRemoved) {
   const at::NoGradGuard no_grad;
   Decoder decoder = spread(with_memory());
-  SequenceState state(decoder, make_page_pool(decoder));
-  decoder.remember(sequence_of(20), state);
   const test::TempDir folder;
   test::write_file(folder / ".tmp-layer-2.memory-7", "cut short");
-  save_memories(decoder, state, {"model", "text"}, folder.path());
+  save_text(decoder, 20, "text", folder.path());
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 2);
 }
 
