@@ -18,9 +18,10 @@
 #include "reynard/attention/cuda/sm90/backward.h"
 
 #include "reynard/attention/cuda/sm90/backward_config.cuh"
-#include "reynard/attention/cuda/sm90/backward_consumer.cuh"
 #include "reynard/attention/cuda/sm90/backward_delivery.cuh"
+#include "reynard/attention/cuda/sm90/backward_own_keys.cuh"
 #include "reynard/attention/cuda/sm90/backward_producer.cuh"
+#include "reynard/attention/cuda/sm90/backward_shared_keys.cuh"
 #include "reynard/attention/cuda/sm90/tensor_map.h"
 #include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
@@ -51,7 +52,9 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     }
   } else {
     grow_registers<C::kConsumerRegisters>();
-    bwd::Consumer<C>(p, s, warpgroup - 1).run();
+    using Consumer =
+        std::conditional_t<C::kSharesKeys, bwd::SharedKeysConsumer<C>, bwd::OwnKeysConsumer<C>>;
+    Consumer(p, s, warpgroup - 1).run();
   }
 }
 
@@ -114,7 +117,7 @@ template <class C, class Out>
 __global__ void __launch_bounds__(kWarpgroup) dq_kernel(const Params p) {
   tensor::wait_for_kernel_before();
   const Problem& problem = p.task.problem;
-  const int64_t step = blockIdx.x / C::kHalves;
+  const int64_t step = blockIdx.x / C::kPieces;
   const auto m = static_cast<int>(step % p.num_steps);
   const int64_t head = step / p.num_steps;
   const Patch patch = {.to = p.task.dq,
@@ -122,7 +125,7 @@ __global__ void __launch_bounds__(kWarpgroup) dq_kernel(const Params p) {
                        .head = head % problem.H,
                        .first_row = m * kQueriesPerTile,
                        .num_rows = problem.Tq,
-                       .first_dim = static_cast<int>(blockIdx.x % C::kHalves) * 64,
+                       .first_dim = static_cast<int>(blockIdx.x % C::kPieces) * 64,
                        .num_dims = problem.D,
                        .factor = problem.scale};
   const BlockRange blocks = p.plan.keys[step].blocks;
@@ -138,21 +141,21 @@ __global__ void __launch_bounds__(kWarpgroup) group_kernel(const Params p) {
   const Problem& problem = p.task.problem;
   const int group = problem.H / problem.G;
   const int64_t block = blockIdx.x / C::kHeadParts, pair = block / p.num_key_blocks;
-  const int piece = blockIdx.x % C::kHeadParts;  // of a warpgroup, dk or dv, half of the dimensions
+  const int part = blockIdx.x % C::kHeadParts;  // of 64 keys, dk or dv, 64 dimensions
   const auto n = static_cast<int>(block % p.num_key_blocks);
-  const bool is_dv = piece / C::kHalves % 2 == 1;
-  const int warpgroup = piece / (2 * C::kHalves);
+  const bool is_dv = part / C::kPieces % 2 == 1;
+  const int key_group = part / (2 * C::kPieces);
   const Patch patch = {.to = is_dv ? p.task.dv : p.task.dk,
                        .b = pair / problem.G,
                        .head = pair % problem.G,
-                       .first_row = n * C::kKeys + warpgroup * kOwnKeys,
+                       .first_row = n * C::kKeys + key_group * kOwnKeys,
                        .num_rows = problem.Tk,
-                       .first_dim = piece % C::kHalves * 64,
+                       .first_dim = part % C::kPieces * 64,
                        .num_dims = problem.D,
                        .factor = is_dv ? 1 : problem.scale};
   const int64_t stride = int64_t{p.num_key_blocks} * C::kHeadParts;  // of heads
   const float4* first =
-      part_at(p.head_sums, pair * group * stride + int64_t{n} * C::kHeadParts + piece);
+      part_at(p.head_sums, pair * group * stride + int64_t{n} * C::kHeadParts + part);
   write_patch<typename C::Scalar>(patch, [&](int j) {
     float4 sums = {};
     for (int h = 0; h < group; ++h) {
@@ -168,13 +171,13 @@ struct Layout {
   int64_t records = 0, keys = 0, tiles = 0, turns = 0, costs = 0, next_task = 0, order = 0;
   int64_t dq_sums = 0, head_sums = 0, total = 0;
 
-  Layout(const Problem& p, int consumers, int halves) {
+  Layout(const Problem& p, int key_groups, int pieces) {
     const auto padded = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
     const int64_t heads = int64_t{p.B} * p.H;
-    const int64_t key_blocks = heads * div_up(p.Tk, consumers * kOwnKeys);
-    const int64_t num_steps = heads * div_up(p.Tq, kQueriesPerTile), parts = num_steps * halves;
+    const int64_t key_blocks = heads * div_up(p.Tk, key_groups * kOwnKeys);
+    const int64_t num_steps = heads * div_up(p.Tq, kQueriesPerTile), parts = num_steps * pieces;
     constexpr int64_t kPartBytes = bwd::kPartFloats * sizeof(float);
-    records = padded(key_blocks * consumers * sizeof(KeyRecord));
+    records = padded(key_blocks * key_groups * sizeof(KeyRecord));
     keys = records + padded(num_steps * sizeof(QueryRecord));
     tiles = keys + padded(num_steps * sizeof(TileKeys));
     turns = tiles + padded(key_blocks * sizeof(TileRange));
@@ -184,19 +187,19 @@ struct Layout {
     dq_sums = order + padded(heads * sizeof(int));
     head_sums = dq_sums + parts * kPartBytes;
     total = head_sums;
-    if (p.H > p.G) total += key_blocks * consumers * 2 * halves * kPartBytes;
+    if (p.H > p.G) total += key_blocks * key_groups * 2 * pieces * kPartBytes;
   }
 };
 
 template <class C>
 int64_t scratch_bytes(const Problem& problem) {
-  return Layout(problem, C::kConsumers, C::kHalves).total;
+  return Layout(problem, C::kKeyGroups, C::kPieces).total;
 }
 
 template <class C>
 void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStream_t stream) {
   const Problem& problem = task.problem;
-  const Layout layout(problem, C::kConsumers, C::kHalves);
+  const Layout layout(problem, C::kKeyGroups, C::kPieces);
   const auto queries = [&](const Operand& x) {
     return tensor_map(x, problem.B, problem.Tq, problem.H, problem.D, kQueriesPerTile);
   };
@@ -232,7 +235,7 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   const int blocks = min(num_processors, p.num_tasks);
   tensor::launch_early(backward_kernel<C>, blocks, C::kThreads, kBytes, stream, p);
   REYNARD_CHECK_LAUNCH();
-  const unsigned parts = problem.B * problem.H * p.num_steps * C::kHalves;
+  const unsigned parts = problem.B * problem.H * p.num_steps * C::kPieces;
   const auto write_dq =
       task.dq.element == Element::kFloat ? &dq_kernel<C, float> : &dq_kernel<C, typename C::Scalar>;
   tensor::launch_early(write_dq, parts, kWarpgroup, 0, stream, p);
@@ -248,20 +251,24 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
 bool takes_backward(const BackwardTask& task) {
   const Problem& p = task.problem;
   const auto tileable = [&](const Operand& x) { return is_tileable(x, p.D); };
-  return p.D <= 128 && p.Tk > 0 && tileable(p.q) && tileable(p.k) && tileable(p.v) &&
+  return p.D <= 256 && p.Tk > 0 && tileable(p.q) && tileable(p.k) && tileable(p.v) &&
          tileable(task.dout);
 }
 
 int64_t backward_scratch_bytes(const Problem& problem) {
-  return problem.D <= 64 ? scratch_bytes<Config<64, __half>>(problem)
-                         : scratch_bytes<Config<128, __half>>(problem);
+  if (problem.D <= 64) return scratch_bytes<Config<64, __half>>(problem);
+  if (problem.D <= 128) return scratch_bytes<Config<128, __half>>(problem);
+  return scratch_bytes<Config<256, __half>>(problem);
 }
 
 void backward(const BackwardTask& task, void* scratch, int num_processors, cudaStream_t stream) {
   const bool half = task.problem.q.element == Element::kHalf;
-  const auto run = task.problem.D <= 64
-                       ? (half ? launch<Config<64, __half>> : launch<Config<64, __nv_bfloat16>>)
-                       : (half ? launch<Config<128, __half>> : launch<Config<128, __nv_bfloat16>>);
+  auto run = half ? launch<Config<256, __half>> : launch<Config<256, __nv_bfloat16>>;
+  if (task.problem.D <= 64) {
+    run = half ? launch<Config<64, __half>> : launch<Config<64, __nv_bfloat16>>;
+  } else if (task.problem.D <= 128) {
+    run = half ? launch<Config<128, __half>> : launch<Config<128, __nv_bfloat16>>;
+  }
   run(task, static_cast<char*>(scratch), num_processors, stream);
 }
 

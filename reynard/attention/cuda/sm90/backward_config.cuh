@@ -3,12 +3,16 @@
 // parameters.
 //
 // A step is what a block of keys does with 64 queries. Its dQ has a part for each 64 dimensions.
+//
+// Up to 128 dimensions a warpgroup has keys of its own; above, two share 64 keys, of which each
+// holds dK and dV of half of the dimensions.
 
 #include "reynard/attention/cuda/registers.cuh"
 #include "reynard/attention/cuda/sm90/copy.cuh"
 #include "reynard/attention/cuda/sm90/plan.h"
 
 #include <cstdint>
+#include <type_traits>
 
 namespace reynard::attention::cuda::sm90::bwd {
 
@@ -17,24 +21,30 @@ constexpr int kPartFloats = kQueriesPerTile * 64;  // of gradients on their way
 constexpr int kSlots = 2;                          // of parts of dQ on their way
 constexpr int kSumParts = 2;                       // of the sum of dS of a query
 
-// kDim: head dimension rounded up to 64 or 128.
+// kDim: head dimension rounded up to 64, 128 or 256.
 template <int kDim_, class Scalar_>
 struct Config {
   static constexpr int kDim = kDim_;
   using Scalar = Scalar_;
-  static constexpr int kHalves = kDim / 64;
-  // Warpgroups, each with 64 keys: as many as the registers hold dK and dV of.
-  static constexpr int kConsumers = kHalves == 1 ? 3 : 2;
+  static constexpr int kPieces = kDim / 64;  // of 64 dimensions
+  static constexpr bool kSharesKeys = kPieces > 2;
+  // Warpgroups: as many as the registers hold dK and dV of.
+  static constexpr int kConsumers = kPieces == 1 ? 3 : 2;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
-  static constexpr int kKeys = kConsumers * kOwnKeys;  // of a key block
+  static constexpr int kKeyGroups = kSharesKeys ? 1 : kConsumers;  // of 64 keys
+  static constexpr int kKeys = kKeyGroups * kOwnKeys;              // of a key block
   static constexpr int kKeyBytes = kKeys * kDim * 2;
-  static constexpr int kStages = kConsumers;                   // of queries: as many as fit
-  static constexpr int kBuffers = kConsumers;                  // of dS
-  static constexpr int kHeadParts = kConsumers * 2 * kHalves;  // of dK and dV of a key block
-  // Warpgroups that multiply dQ of a step: each its half of the dimensions, or one in its turn.
-  static constexpr bool kTakesTurns = kHalves == 1;
+  // Of a warpgroup: the queries whose scores it computes, and the dimensions of its dK and dV.
+  static constexpr int kScoreQueries = kSharesKeys ? kQueriesPerTile / 2 : kQueriesPerTile;
+  static constexpr int kGradientDims = kSharesKeys ? kDim / 2 : kDim;
+  static constexpr int kStages = kConsumers;  // of queries: as many as fit
+  static constexpr int kDoutStages = kSharesKeys ? 1 : kStages;
+  static constexpr int kBuffers = kSharesKeys ? 1 : kConsumers;  // of dS
+  static constexpr int kHeadParts = kKeyGroups * 2 * kPieces;    // of dK and dV of a key block
+  // Who multiplies dQ of a step: one warpgroup in its turn, or each its half of the dimensions.
+  static constexpr bool kTakesTurns = kPieces == 1;
   // Whether registers are left for the scores of the next step and for the biases of keys.
   static constexpr bool kRunsAhead = kConsumers == 2;
   // Who runs ahead multiplies its half of each dQ, who goes step by step all of it in its turn.
@@ -46,13 +56,13 @@ struct KeyTask {
   int b, h, n;
 };
 
-// What the queries of a step see of the keys of a warpgroup.
+// What the queries of a step see of 64 keys.
 enum class Sight : uint8_t { kNone, kSome, kAll };
 
 // What the producer says of a stage: the queries of a step, and where in its task it stands.
 struct alignas(16) Step {
   bool has_queries, last_of_task, stop;
-  Sight sights[4];  // of each warpgroup
+  Sight sights[4];  // of each 64 keys
   int m;
   int turn;   // of this key block among those that add to the dQ
   int start;  // keys before it are pruned
@@ -65,15 +75,27 @@ struct Delivery {
   bool stop;
 };
 
+// What two warpgroups that share keys exchange, and the barriers of gradients of outputs that come
+// later than the queries.
 template <class C>
-struct alignas(1024) Shared {
-  char keys[C::kKeyBytes], values[C::kKeyBytes];
-  char queries[C::kStages][C::kHalves * kPieceBytes], douts[C::kStages][C::kHalves * kPieceBytes];
+struct SharedByKeys {
+  alignas(1024) char weights[C::kKeys * kRowBytes];  // [key][query]
+  double key_sums[kOwnKeys];
+  uint64_t dout_full, dout_empty;
+};
+struct NothingShared {};
+
+template <class C>
+struct alignas(1024) Shared : std::conditional_t<C::kSharesKeys, SharedByKeys<C>, NothingShared> {
+  alignas(1024) char keys[C::kKeyBytes];
+  char values[C::kKeyBytes];
+  char queries[C::kStages][C::kPieces * kPieceBytes];
+  char douts[C::kDoutStages][C::kPieces * kPieceBytes];
   char dscores[C::kBuffers][C::kKeys * kRowBytes];  // [key][query]
   float dq[kSlots][kPartFloats];
-  alignas(128) KeyRecord biases[C::kConsumers];
+  alignas(128) KeyRecord biases[C::kKeyGroups];
   QueryRecord records[C::kStages];
-  float query_sums[C::kBuffers][C::kConsumers * 4][kQueriesPerTile];  // of dS over a warp's keys
+  float query_sums[C::kBuffers][C::kKeyGroups * 4][kQueriesPerTile];  // of dS over a warp's keys
   SplitSum dq_sums[kSlots][kSumParts][kQueriesPerTile];
   KeyTask task;
   Step steps[C::kStages];
@@ -87,11 +109,11 @@ struct alignas(1024) Shared {
 struct Params {
   CUtensorMap q, k, v, dout;
   BackwardTask task;
-  const KeyRecord* biases;     // (B, H, key blocks, warpgroups)
+  const KeyRecord* biases;     // (B, H, 64 keys of key blocks)
   const QueryRecord* records;  // (B, H, steps)
   KeyPlan plan;
-  int* turns;      // (B, H, steps, halves): parts of dQ that were added
-  float* dq_sums;  // (B, H, steps, halves) of parts, unscaled
+  int* turns;      // (B, H, steps, pieces): parts of dQ that were added
+  float* dq_sums;  // (B, H, steps, pieces) of parts, unscaled
   // Where heads share keys: (B, H, key blocks) of the dK and dV of one head, else null.
   float* head_sums;
   int num_tasks, num_steps, num_key_blocks;
@@ -113,6 +135,10 @@ __device__ void prepare_shared(Shared<C>& s) {
   for (int i = 0; i < kSlots; ++i) {
     init_barrier(shared_address(&s.dq_full[i]), 4);
     init_barrier(shared_address(&s.dq_empty[i]), 1);
+  }
+  if constexpr (C::kSharesKeys) {
+    init_barrier(shared_address(&s.dout_full), 1);
+    init_barrier(shared_address(&s.dout_empty), kWarps);
   }
   fence_barrier_init();
 }

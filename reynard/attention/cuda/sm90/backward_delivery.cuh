@@ -63,13 +63,20 @@ __device__ __forceinline__ void add_query_sums(const Params& p,
   }
 }
 
-// The parts that pass through one slot: of every second step, or of half of the dimensions.
+// Which dimensions the parts have that pass through one slot: all, of every second step; half of
+// them; or two quarters by turns.
+template <class C>
+__device__ __forceinline__ int piece_of(int slot, uint32_t parity) {
+  if constexpr (C::kSharesKeys) return 2 * slot + static_cast<int>(parity);
+  return C::kTakesTurns ? 0 : slot;
+}
+
+// The parts that pass through one slot.
 template <class C>
 __device__ void deliver(const Params& p, Shared<C>& s, int slot) {
-  const int lane = threadIdx.x % 32, half = C::kTakesTurns ? 0 : slot;
+  const int lane = threadIdx.x % 32;
   const uint32_t full = shared_address(&s.dq_full[slot]);
-  const bool brings_sums = p.task.dquery_sums && half == 0;  // one part of each query does
-  Announcement announcement;                                 // of lane 0
+  Announcement announcement;  // of lane 0
   for (uint32_t parity = 0;; parity ^= 1) {
     if (lane == 0 && !is_over(full, parity)) announcement.publish<0>();
     wait(full, parity);
@@ -79,7 +86,8 @@ __device__ void deliver(const Params& p, Shared<C>& s, int slot) {
       return;
     }
     const int64_t head = int64_t{part.from.b} * p.task.problem.H + part.from.h;
-    const int64_t index = (head * p.num_steps + part.m) * C::kHalves + half;
+    const int piece = piece_of<C>(slot, parity);
+    const int64_t index = (head * p.num_steps + part.m) * C::kPieces + piece;
     int* const turn = p.turns + index;
     if (lane == 0) {
       if (load_acquire(turn) != part.turn) {
@@ -98,7 +106,7 @@ __device__ void deliver(const Params& p, Shared<C>& s, int slot) {
       announcement.publish<1>();
     }
     __syncwarp();
-    if (brings_sums) {
+    if (p.task.dquery_sums && piece == 0) {  // one part of each query brings them
       add_query_sums(p, s.dq_sums[slot], head, part.m * kQueriesPerTile, lane);
     }
     __syncwarp();

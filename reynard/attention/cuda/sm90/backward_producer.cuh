@@ -64,13 +64,13 @@ class Producer {
     wait(shared_address(&s_.keys_empty), parity);
     const uint32_t full = shared_address(&s_.keys_full);
     s_.task = {b_, h_, n_};
-    constexpr uint32_t kBiasBytes = C::kConsumers * sizeof(KeyRecord);
+    constexpr uint32_t kBiasBytes = C::kKeyGroups * sizeof(KeyRecord);
     arrive_expecting(full, 2 * C::kKeyBytes + kBiasBytes);
     const int64_t block = (int64_t{b_} * p_.task.problem.H + h_) * p_.num_key_blocks + n_;
-    load_bytes(shared_address(s_.biases), p_.biases + block * C::kConsumers, kBiasBytes, full);
-    for (int half = 0; half < C::kHalves; ++half) {
-      const TilePosition at = {half * 64, n_ * C::kKeys, g, b_};
-      const uint32_t offset = half * C::kKeys * kRowBytes;
+    load_bytes(shared_address(s_.biases), p_.biases + block * C::kKeyGroups, kBiasBytes, full);
+    for (int piece = 0; piece < C::kPieces; ++piece) {
+      const TilePosition at = {piece * 64, n_ * C::kKeys, g, b_};
+      const uint32_t offset = piece * C::kKeys * kRowBytes;
       load_tile(shared_address(s_.keys) + offset, p_.k, at, full);
       load_tile(shared_address(s_.values) + offset, p_.v, at, full);
     }
@@ -100,33 +100,52 @@ class Producer {
                    .turn = turn_among(own.blocks),
                    .start = own.start};
 #pragma unroll
-      for (int i = 0; i < C::kConsumers; ++i) step.sights[i] = sight_of(own, i);
+      for (int i = 0; i < C::kKeyGroups; ++i) step.sights[i] = sight_of(own, i);
       push(step, records + m);
       if (is_first) load_keys(keys_parity);
       is_first = false;
     }
   }
 
-  __device__ Sight sight_of(const TileKeys& keys, int warpgroup) const {
-    const int first = n_ * C::kKeys + warpgroup * kOwnKeys, end = first + kOwnKeys;
+  __device__ Sight sight_of(const TileKeys& keys, int key_group) const {
+    const int first = n_ * C::kKeys + key_group * kOwnKeys, end = first + kOwnKeys;
     if (first >= keys.full_begin && end <= keys.full_end) return Sight::kAll;
     return first < keys.end && end > keys.begin ? Sight::kSome : Sight::kNone;
   }
 
-  // The copy engine begins before the step is described.
+  __device__ void load_piece(const CUtensorMap& map, char* to, int m, int piece, uint32_t barrier) {
+    load_tile(shared_address(to) + piece * kPieceBytes,
+              map,
+              {piece * 64, m * kQueriesPerTile, h_, b_},
+              barrier);
+  }
+
+  // The copy engine begins before the step is described. Where there is one place for gradients of
+  // outputs, they follow when the step before has used its own.
   __device__ void push(const Step& step, const QueryRecord* record) {
+    constexpr uint32_t kRowsBytes = C::kPieces * kPieceBytes;
     const uint32_t full = shared_address(&s_.stage_full[stage_.index]);
     wait(shared_address(&s_.stage_empty[stage_.index]), stage_.parity ^ 1);
-    for (int half = 0; half < C::kHalves; ++half) {
-      const TilePosition at = {half * 64, step.m * kQueriesPerTile, h_, b_};
-      const uint32_t offset = half * kPieceBytes;
-      load_tile(shared_address(s_.queries[stage_.index]) + offset, p_.q, at, full);
-      load_tile(shared_address(s_.douts[stage_.index]) + offset, p_.dout, at, full);
+    for (int piece = 0; piece < C::kPieces; ++piece) {
+      load_piece(p_.q, s_.queries[stage_.index], step.m, piece, full);
+      if constexpr (!C::kSharesKeys) {
+        load_piece(p_.dout, s_.douts[stage_.index], step.m, piece, full);
+      }
     }
     load_bytes(shared_address(&s_.records[stage_.index]), record, sizeof(QueryRecord), full);
     s_.steps[stage_.index] = step;
-    arrive_expecting(full, 2 * C::kHalves * kPieceBytes + sizeof(QueryRecord));
+    constexpr uint32_t kOperands = C::kSharesKeys ? 1 : 2;
+    arrive_expecting(full, kOperands * kRowsBytes + sizeof(QueryRecord));
     stage_.next();
+    if constexpr (C::kSharesKeys) {
+      const uint32_t dout_full = shared_address(&s_.dout_full);
+      wait(shared_address(&s_.dout_empty), dout_.parity ^ 1);
+      for (int piece = 0; piece < C::kPieces; ++piece) {
+        load_piece(p_.dout, s_.douts[0], step.m, piece, dout_full);
+      }
+      arrive_expecting(dout_full, kRowsBytes);
+      dout_.next();
+    }
   }
   __device__ void push_empty(const Step& step) {
     wait(shared_address(&s_.stage_empty[stage_.index]), stage_.parity ^ 1);
@@ -139,6 +158,7 @@ class Producer {
   Shared<C>& s_;
   const int num_pairs_, group_blocks_;
   Stage<C::kStages> stage_;
+  Stage<1> dout_;
   int b_ = 0, h_ = 0, n_ = 0, group_begin_ = 0;
 };
 

@@ -7,29 +7,30 @@
 
 namespace reynard::attention::cuda::sm90::bwd {
 
-// The keys of a thread are `first` and the eighth behind it.
+// The keys of a thread are `first` and the eighth behind it, the dimensions those of its warpgroup
+// from first_dim on.
 struct OwnKeys {
   KeyTask task;
   int first, thread;
+  int first_dim = 0;
 
   __device__ __forceinline__ int operator[](int r) const { return first + 8 * r; }
 };
 
-__device__ __forceinline__ void store_key_sums(const BackwardTask& task,
-                                               const OwnKeys& keys,
-                                               const SplitSum (&sums)[2]) {
+// The sum of dS of a key, whose queries four neighbouring threads share.
+__device__ __forceinline__ double sum_of_key(const SplitSum& own) {
+  double sum = whole(own);
+  sum += __shfl_xor_sync(~0U, sum, 1);
+  return sum + __shfl_xor_sync(~0U, sum, 2);
+}
+
+__device__ __forceinline__ void store_key_sum(const BackwardTask& task,
+                                              const KeyTask& of,
+                                              int key,
+                                              double sum) {
   const Problem& problem = task.problem;
-  if (!task.dkey_sums) return;
-  const int64_t head = int64_t{keys.task.b} * problem.H + keys.task.h;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    double sum = whole(sums[r]);
-    sum += __shfl_xor_sync(~0U, sum, 1);
-    sum += __shfl_xor_sync(~0U, sum, 2);
-    if (keys.thread % 4 == 0 && keys[r] < problem.Tk) {
-      task.dkey_sums[head * problem.Tk + keys[r]] = -sum;
-    }
-  }
+  if (key >= problem.Tk) return;
+  task.dkey_sums[(int64_t{of.b} * problem.H + of.h) * problem.Tk + key] = -sum;
 }
 
 // Of a head that has keys of its own.
@@ -46,7 +47,7 @@ __device__ __forceinline__ void store_rows(const Problem& problem,
                 int64_t{keys[r]} * to.time + keys.task.h * to.head;
 #pragma unroll
     for (int j = 0; j < kCount / 4; ++j) {
-      const int d = 8 * j + keys.thread % 4 * 2;
+      const int d = keys.first_dim + 8 * j + keys.thread % 4 * 2;
       if (d >= problem.D) continue;
       *reinterpret_cast<uint32_t*>(row + d) =
           packed(sums[4 * j + 2 * r] * factor, sums[4 * j + 2 * r + 1] * factor, Scalar());
@@ -54,7 +55,8 @@ __device__ __forceinline__ void store_rows(const Problem& problem,
   }
 }
 
-// In parts of 64 keys and 64 dimensions, each [register quad][thread][4].
+// In parts of 64 rows and 64 dimensions, each [register quad][thread][4]: whoever reads one back
+// knows what it holds.
 template <int kCount>
 __device__ __forceinline__ void store_parts(float* to, int thread, const float (&sums)[kCount]) {
 #pragma unroll

@@ -18,32 +18,38 @@ __device__ __forceinline__ double whole(const SplitSum& sum) {
   return static_cast<double>(sum.high) + sum.low;
 }
 
-// Of 2 kKept sums the first or the second half stays with a lane, and gains those of its partner.
-template <int kKept>
-__device__ __forceinline__ void exchange_halves(float (&sums)[kQueriesPerTile / 4], int lane) {
-  const bool upper = lane & 2 * kKept;
+// Of 2 kKept sums the first or the second half stays with a lane, and gains those of the lane
+// kDistance away.
+template <int kKept, int kDistance, int kCount>
+__device__ __forceinline__ void exchange_halves(float (&sums)[kCount], int lane) {
+  const bool upper = lane & kDistance;
 #pragma unroll
   for (int i = 0; i < kKept; ++i) {
     const float own = upper ? sums[kKept + i] : sums[i];
     const float other = upper ? sums[i] : sums[kKept + i];
-    sums[i] = own + __shfl_xor_sync(~0U, other, 2 * kKept);
+    sums[i] = own + __shfl_xor_sync(~0U, other, kDistance);
   }
 }
 
-// Sums over the 16 keys of a warp, of 64 queries whose dS^T lies in registers as wgmma.cuh says.
-// Lanes that hold the same queries exchange halves until each has two sums of its own.
-__device__ __forceinline__ void sum_over_keys(const float (&dscores)[kQueriesPerTile / 2],
-                                              int lane,
-                                              float* to) {
-  float sums[kQueriesPerTile / 4];
+// Sums over the 16 keys of a warp, of 64 or 32 queries whose dS^T lies in registers as wgmma.cuh
+// says. Lanes that hold the same queries exchange halves until each has two sums or one of its own.
+template <int kCount>
+__device__ __forceinline__ void sum_over_keys(const float (&dscores)[kCount], int lane, float* to) {
+  static_assert(kCount == 32 || kCount == 16);
+  constexpr int kSums = kCount / 2;
+  float sums[kSums];
 #pragma unroll
-  for (int i = 0; i < kQueriesPerTile / 4; ++i) {
+  for (int i = 0; i < kSums; ++i) {
     sums[i] = dscores[i / 2 * 4 + i % 2] + dscores[i / 2 * 4 + i % 2 + 2];
   }
-  exchange_halves<8>(sums, lane);
-  exchange_halves<4>(sums, lane);
-  exchange_halves<2>(sums, lane);
-  reinterpret_cast<float2*>(to)[lane / 4 * 4 + lane % 4] = {sums[0], sums[1]};
+  exchange_halves<kSums / 2, 16>(sums, lane);
+  exchange_halves<kSums / 4, 8>(sums, lane);
+  exchange_halves<kSums / 8, 4>(sums, lane);
+  if constexpr (kSums == 16) {
+    reinterpret_cast<float2*>(to)[lane / 4 * 4 + lane % 4] = {sums[0], sums[1]};
+  } else {
+    to[lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2] = sums[0];
+  }
 }
 
 }  // namespace reynard::attention::cuda::sm90::bwd
