@@ -48,7 +48,12 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     if (threadIdx.x == 0) {
       bwd::Producer<C>(p, s).run();
     } else if (threadIdx.x / 32 >= 1 && threadIdx.x / 32 <= bwd::kSlots) {
-      bwd::deliver(p, s, threadIdx.x / 32 - 1);
+      const int of = static_cast<int>(threadIdx.x) / 32 - 1;
+      if constexpr (C::kSharesKeys) {
+        bwd::keep_turns(p, s, of);
+      } else {
+        bwd::deliver(p, s, of);
+      }
     }
   } else {
     grow_registers<C::kConsumerRegisters>();

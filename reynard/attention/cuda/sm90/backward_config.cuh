@@ -31,16 +31,15 @@ struct Config {
   // Warpgroups: as many as the registers hold dK and dV of.
   static constexpr int kConsumers = kPieces == 1 ? 3 : 2;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
-  static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
-  static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
+  static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kSharesKeys ? 240 : 232;
+  static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kSharesKeys ? 24 : 40;
   static constexpr int kKeyGroups = kSharesKeys ? 1 : kConsumers;  // of 64 keys
   static constexpr int kKeys = kKeyGroups * kOwnKeys;              // of a key block
   static constexpr int kKeyBytes = kKeys * kDim * 2;
   // Of a warpgroup: the queries whose scores it computes, and the dimensions of its dK and dV.
   static constexpr int kScoreQueries = kSharesKeys ? kQueriesPerTile / 2 : kQueriesPerTile;
   static constexpr int kGradientDims = kSharesKeys ? kDim / 2 : kDim;
-  static constexpr int kStages = kConsumers;  // of queries: as many as fit
-  static constexpr int kDoutStages = kSharesKeys ? 1 : kStages;
+  static constexpr int kStages = kConsumers;                     // of queries: as many as fit
   static constexpr int kBuffers = kSharesKeys ? 1 : kConsumers;  // of dS
   static constexpr int kHeadParts = kKeyGroups * 2 * kPieces;    // of dK and dV of a key block
   // Who multiplies dQ of a step: one warpgroup in its turn, or each its half of the dimensions.
@@ -64,6 +63,7 @@ struct alignas(16) Step {
   bool has_queries, last_of_task, stop;
   Sight sights[4];  // of each 64 keys
   int m;
+  int tile;   // of all: (b H + h) steps + m
   int turn;   // of this key block among those that add to the dQ
   int start;  // keys before it are pruned
 };
@@ -75,35 +75,39 @@ struct Delivery {
   bool stop;
 };
 
-// What two warpgroups that share keys exchange, and the barriers of gradients of outputs that come
-// later than the queries.
+// Where warpgroups have keys of their own: parts of dQ on their way.
 template <class C>
-struct SharedByKeys {
+struct DeliveryShared {
+  alignas(1024) float dq[kSlots][kPartFloats];
+  SplitSum dq_sums[kSlots][kSumParts][kQueriesPerTile];
+  Delivery pending[C::kConsumers][2], deliveries[kSlots];
+  uint64_t dq_full[kSlots], dq_empty[kSlots];
+};
+// Where they share keys: what they exchange, and whose turn it is to add to the dQ of a step.
+template <class C>
+struct ExchangeShared {
   alignas(1024) char weights[C::kKeys * kRowBytes];  // [key][query]
   double key_sums[kOwnKeys];
-  uint64_t dout_full, dout_empty;
+  SplitSum dq_sums[C::kStages][kSumParts][kQueriesPerTile];
+  uint64_t turn_come[C::kStages], dq_added[C::kStages];
 };
-struct NothingShared {};
 
 template <class C>
-struct alignas(1024) Shared : std::conditional_t<C::kSharesKeys, SharedByKeys<C>, NothingShared> {
+struct alignas(1024) Shared
+    : std::conditional_t<C::kSharesKeys, ExchangeShared<C>, DeliveryShared<C>> {
   alignas(1024) char keys[C::kKeyBytes];
   char values[C::kKeyBytes];
   char queries[C::kStages][C::kPieces * kPieceBytes];
-  char douts[C::kDoutStages][C::kPieces * kPieceBytes];
+  char douts[C::kStages][C::kPieces * kPieceBytes];
   char dscores[C::kBuffers][C::kKeys * kRowBytes];  // [key][query]
-  float dq[kSlots][kPartFloats];
   alignas(128) KeyRecord biases[C::kKeyGroups];
   QueryRecord records[C::kStages];
   float query_sums[C::kBuffers][C::kKeyGroups * 4][kQueriesPerTile];  // of dS over a warp's keys
-  SplitSum dq_sums[kSlots][kSumParts][kQueriesPerTile];
   KeyTask task;
   Step steps[C::kStages];
-  Delivery pending[C::kConsumers][2], deliveries[kSlots];
   uint64_t keys_full, keys_empty;
   uint64_t stage_full[C::kStages], stage_empty[C::kStages];
   uint64_t dscores_full[C::kBuffers], dscores_empty[C::kBuffers];
-  uint64_t dq_full[kSlots], dq_empty[kSlots];
 };
 
 struct Params {
@@ -112,7 +116,7 @@ struct Params {
   const KeyRecord* biases;     // (B, H, 64 keys of key blocks)
   const QueryRecord* records;  // (B, H, steps)
   KeyPlan plan;
-  int* turns;      // (B, H, steps, pieces): parts of dQ that were added
+  int* turns;      // (B, H, steps, pieces or one): parts of dQ that were added
   float* dq_sums;  // (B, H, steps, pieces) of parts, unscaled
   // Where heads share keys: (B, H, key blocks) of the dK and dV of one head, else null.
   float* head_sums;
@@ -126,19 +130,22 @@ __device__ void prepare_shared(Shared<C>& s) {
   init_barrier(shared_address(&s.keys_empty), kWarps);
   for (int i = 0; i < C::kStages; ++i) {
     init_barrier(shared_address(&s.stage_full[i]), 1);
-    init_barrier(shared_address(&s.stage_empty[i]), kWarps);
+    init_barrier(shared_address(&s.stage_empty[i]), kWarps + (C::kSharesKeys ? 1 : 0));
   }
   for (int i = 0; i < C::kBuffers; ++i) {
     init_barrier(shared_address(&s.dscores_full[i]), kWarps);
     init_barrier(shared_address(&s.dscores_empty[i]), C::kTakesTurns ? 4 : kWarps);
   }
-  for (int i = 0; i < kSlots; ++i) {
-    init_barrier(shared_address(&s.dq_full[i]), 4);
-    init_barrier(shared_address(&s.dq_empty[i]), 1);
-  }
   if constexpr (C::kSharesKeys) {
-    init_barrier(shared_address(&s.dout_full), 1);
-    init_barrier(shared_address(&s.dout_empty), kWarps);
+    for (int i = 0; i < C::kStages; ++i) {
+      init_barrier(shared_address(&s.turn_come[i]), 1);
+      init_barrier(shared_address(&s.dq_added[i]), kWarps);
+    }
+  } else {
+    for (int i = 0; i < kSlots; ++i) {
+      init_barrier(shared_address(&s.dq_full[i]), 4);
+      init_barrier(shared_address(&s.dq_empty[i]), 1);
+    }
   }
   fence_barrier_init();
 }

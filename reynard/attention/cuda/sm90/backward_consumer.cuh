@@ -113,9 +113,9 @@ class Consumer {
     add_split_numbers(s_.records[stage_.index].logits, scores_);
     wgmma_commit();
   }
-  __device__ __forceinline__ void issue_dweights(const char* douts) {
+  __device__ __forceinline__ void issue_dweights() {
     wgmma_fence();
-    multiply_rows(s_.values, douts, dweights_);
+    multiply_rows(s_.values, s_.douts[stage_.index], dweights_);
     add_split_numbers(s_.records[stage_.index].deltas, dweights_);
     wgmma_commit();
   }
@@ -232,16 +232,6 @@ class Consumer {
   }
 
   // ---- results ----
-
-  // Until the part before was read.
-  __device__ __forceinline__ void wait_for_slot(int slot, int uses_before) const {
-    wait(shared_address(&s_.dq_empty[slot]), (uses_before % 2) ^ 1);
-  }
-  __device__ __forceinline__ void stop_slot(int slot, int uses_before) const {
-    wait_for_slot(slot, uses_before);
-    if (thread_ == 0) s_.deliveries[slot].stop = true;
-    arrive_warp(&s_.dq_full[slot]);
-  }
 
   __device__ __forceinline__ void store_gradients(const OwnKeys& keys) const {
     const BackwardTask& to = p_.task;

@@ -3,18 +3,10 @@
 // memory, each in its turn.
 
 #include "reynard/attention/cuda/sm90/backward_config.cuh"
-#include "reynard/attention/cuda/sm90/backward_sums.cuh"
+#include "reynard/attention/cuda/sm90/backward_turns.cuh"
 
 namespace reynard::attention::cuda::sm90::bwd {
 
-__device__ __forceinline__ int load_acquire(const int* address) {
-  int value;
-  asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
-  return value;
-}
-__device__ __forceinline__ void store_release(int* address, int value) {
-  asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
-}
 // f32 values in a row; a multiple of 16 bytes.
 __device__ __forceinline__ void add_floats(float* to, uint32_t from, uint32_t bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
@@ -47,34 +39,10 @@ struct Announcement {
   }
 };
 
-__device__ __forceinline__ void add_query_sums(const Params& p,
-                                               const SplitSum (&sums)[kSumParts][kQueriesPerTile],
-                                               int64_t head,
-                                               int first_query,
-                                               int lane) {
-  const int Tq = p.task.problem.Tq;
-#pragma unroll
-  for (int i = lane; i < kQueriesPerTile; i += 32) {
-    if (first_query + i >= Tq) continue;
-    double sum = 0;
-#pragma unroll
-    for (const auto& part : sums) sum += whole(part[i]);
-    atomicAdd(p.task.dquery_sums + head * Tq + first_query + i, sum);
-  }
-}
-
-// Which dimensions the parts have that pass through one slot: all, of every second step; half of
-// them; or two quarters by turns.
-template <class C>
-__device__ __forceinline__ int piece_of(int slot, uint32_t parity) {
-  if constexpr (C::kSharesKeys) return 2 * slot + static_cast<int>(parity);
-  return C::kTakesTurns ? 0 : slot;
-}
-
-// The parts that pass through one slot.
+// The parts that pass through one slot: of every second step, or of half of the dimensions.
 template <class C>
 __device__ void deliver(const Params& p, Shared<C>& s, int slot) {
-  const int lane = threadIdx.x % 32;
+  const int lane = threadIdx.x % 32, piece = C::kTakesTurns ? 0 : slot;
   const uint32_t full = shared_address(&s.dq_full[slot]);
   Announcement announcement;  // of lane 0
   for (uint32_t parity = 0;; parity ^= 1) {
@@ -86,7 +54,6 @@ __device__ void deliver(const Params& p, Shared<C>& s, int slot) {
       return;
     }
     const int64_t head = int64_t{part.from.b} * p.task.problem.H + part.from.h;
-    const int piece = piece_of<C>(slot, parity);
     const int64_t index = (head * p.num_steps + part.m) * C::kPieces + piece;
     int* const turn = p.turns + index;
     if (lane == 0) {

@@ -27,9 +27,8 @@ class OwnKeysConsumer : Consumer<C> {
   using Base::hide, Base::issue_dweights, Base::issue_scores, Base::keep_order, Base::key;
   using Base::own_row, Base::pack, Base::release_stage, Base::shift_of_step, Base::start_task;
   using Base::scores_, Base::stage_, Base::thread_, Base::warpgroup_, Base::weights_;
-  using Base::stop_slot, Base::store_gradients, Base::store_pairs, Base::store_query_sums;
-  using Base::sum_over_queries, Base::take_tasks, Base::wait_for_slot, Base::wait_for_stage,
-      Base::weigh;
+  using Base::store_gradients, Base::store_pairs, Base::store_query_sums;
+  using Base::sum_over_queries, Base::take_tasks, Base::wait_for_stage, Base::weigh;
 
   // All of a task. The dQ of a step is multiplied in the step after, when the dS of the other
   // warpgroups is there, and posted in the one after that. While the matrix unit multiplies dP, dV
@@ -60,7 +59,7 @@ class OwnKeysConsumer : Consumer<C> {
   __device__ __forceinline__ void differentiate_step(Sight sight) {
     const float shift = shift_of_step();
     issue_scores();
-    issue_dweights(s_.douts[stage_.index]);
+    issue_dweights();
     post_part();
     wgmma_wait<1>();
     pin(scores_);
@@ -122,7 +121,7 @@ class OwnKeysConsumer : Consumer<C> {
       is_last = step.last_of_task;
       const Sight sight = step.sights[warpgroup_];
       const float shift = shift_of_step();
-      issue_dweights(s_.douts[stage_.index]);
+      issue_dweights();
       post_part();
       if (sight != Sight::kAll) hide();
       weigh(shift);
@@ -253,9 +252,7 @@ class OwnKeysConsumer : Consumer<C> {
   __device__ __forceinline__ void send_pending(const SplitSum& sum) {
     pin(dweights_);
     const int slot = slot_of(pending_);
-    // Who sent the part before has passed this wait: it has since stored dS that this part is a
-    // product of.
-    wait_for_slot(slot, uses_before(pending_));
+    wait_for_slot(slot, pending_);
     arrive_warp(&s_.dscores_empty[pending_buffer_.index]);
     store_parts(s_.dq[slot], thread_, dweights_);
     s_.dq_sums[slot][thread_ / kQueriesPerTile][thread_ % kQueriesPerTile] = sum;
@@ -268,6 +265,12 @@ class OwnKeysConsumer : Consumer<C> {
     arrive_warp(&s_.dq_full[unposted_]);
   }
 
+  // Until the part before was read. Who sent that one has passed this wait: it has since stored dS
+  // that this part is a product of.
+  __device__ __forceinline__ void wait_for_slot(int slot, int count) const {
+    wait(shared_address(&s_.dq_empty[slot]), (uses_before(count) % 2) ^ 1);
+  }
+
   // When all parts of all warpgroups were posted.
   __device__ __forceinline__ void stop_delivery() {
     sync_threads(kAllBarrier, C::kConsumers * kWarpgroup);
@@ -275,7 +278,9 @@ class OwnKeysConsumer : Consumer<C> {
     for (int i = 0; i < kSlots; ++i) {
       const int count = C::kTakesTurns ? count_ + i : count_;
       const int slot = C::kTakesTurns ? slot_of(count) : i;
-      stop_slot(slot, uses_before(count));
+      wait_for_slot(slot, count);
+      if (thread_ == 0) s_.deliveries[slot].stop = true;
+      arrive_warp(&s_.dq_full[slot]);
     }
   }
 

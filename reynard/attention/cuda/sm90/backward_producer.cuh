@@ -33,6 +33,8 @@ class Producer {
       walk(parity);
     }
     push_empty({.stop = true});
+    // A stage each for those who keep the turns.
+    if constexpr (C::kSharesKeys) push_empty({.stop = true});
   }
 
  private:
@@ -97,6 +99,7 @@ class Producer {
       Step step = {.has_queries = true,
                    .last_of_task = m == tiles.last,
                    .m = m,
+                   .tile = static_cast<int>(head) * p_.num_steps + m,
                    .turn = turn_among(own.blocks),
                    .start = own.start};
 #pragma unroll
@@ -113,39 +116,20 @@ class Producer {
     return first < keys.end && end > keys.begin ? Sight::kSome : Sight::kNone;
   }
 
-  __device__ void load_piece(const CUtensorMap& map, char* to, int m, int piece, uint32_t barrier) {
-    load_tile(shared_address(to) + piece * kPieceBytes,
-              map,
-              {piece * 64, m * kQueriesPerTile, h_, b_},
-              barrier);
-  }
-
-  // The copy engine begins before the step is described. Where there is one place for gradients of
-  // outputs, they follow when the step before has used its own.
+  // The copy engine begins before the step is described.
   __device__ void push(const Step& step, const QueryRecord* record) {
-    constexpr uint32_t kRowsBytes = C::kPieces * kPieceBytes;
     const uint32_t full = shared_address(&s_.stage_full[stage_.index]);
     wait(shared_address(&s_.stage_empty[stage_.index]), stage_.parity ^ 1);
     for (int piece = 0; piece < C::kPieces; ++piece) {
-      load_piece(p_.q, s_.queries[stage_.index], step.m, piece, full);
-      if constexpr (!C::kSharesKeys) {
-        load_piece(p_.dout, s_.douts[stage_.index], step.m, piece, full);
-      }
+      const TilePosition at = {piece * 64, step.m * kQueriesPerTile, h_, b_};
+      const uint32_t offset = piece * kPieceBytes;
+      load_tile(shared_address(s_.queries[stage_.index]) + offset, p_.q, at, full);
+      load_tile(shared_address(s_.douts[stage_.index]) + offset, p_.dout, at, full);
     }
     load_bytes(shared_address(&s_.records[stage_.index]), record, sizeof(QueryRecord), full);
     s_.steps[stage_.index] = step;
-    constexpr uint32_t kOperands = C::kSharesKeys ? 1 : 2;
-    arrive_expecting(full, kOperands * kRowsBytes + sizeof(QueryRecord));
+    arrive_expecting(full, 2 * C::kPieces * kPieceBytes + sizeof(QueryRecord));
     stage_.next();
-    if constexpr (C::kSharesKeys) {
-      const uint32_t dout_full = shared_address(&s_.dout_full);
-      wait(shared_address(&s_.dout_empty), dout_.parity ^ 1);
-      for (int piece = 0; piece < C::kPieces; ++piece) {
-        load_piece(p_.dout, s_.douts[0], step.m, piece, dout_full);
-      }
-      arrive_expecting(dout_full, kRowsBytes);
-      dout_.next();
-    }
   }
   __device__ void push_empty(const Step& step) {
     wait(shared_address(&s_.stage_empty[stage_.index]), stage_.parity ^ 1);
@@ -158,7 +142,6 @@ class Producer {
   Shared<C>& s_;
   const int num_pairs_, group_blocks_;
   Stage<C::kStages> stage_;
-  Stage<1> dout_;
   int b_ = 0, h_ = 0, n_ = 0, group_begin_ = 0;
 };
 

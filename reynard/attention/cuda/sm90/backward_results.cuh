@@ -65,5 +65,19 @@ __device__ __forceinline__ void store_parts(float* to, int thread, const float (
         sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]};
   }
 }
+// The same, added to what lies there.
+template <int kCount>
+__device__ __forceinline__ void add_parts(float* to, int thread, const float (&sums)[kCount]) {
+#pragma unroll
+  for (int j = 0; j < kCount / 4; ++j) {
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
+                     __cvta_generic_to_global(to + (j * kWarpgroup + thread) * 4)),
+                 "f"(sums[4 * j]),
+                 "f"(sums[4 * j + 1]),
+                 "f"(sums[4 * j + 2]),
+                 "f"(sums[4 * j + 3])
+                 : "memory");
+  }
+}
 
 }  // namespace reynard::attention::cuda::sm90::bwd

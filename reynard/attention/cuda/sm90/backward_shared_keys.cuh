@@ -18,44 +18,43 @@ class SharedKeysConsumer : Consumer<C> {
 
   __device__ __forceinline__ void run() {
     take_tasks([this] { differentiate(); }, [this] { finish_task(); });
-    stop_slot(warpgroup_, 2 * count_);
   }
 
  private:
   using Base::arrive_warp, Base::bits_of, Base::differentiate_weights, Base::hide;
-  using Base::buffer_, Base::count_, Base::dk_, Base::dscores_, Base::dv_, Base::dweights_;
+  using Base::buffer_, Base::dk_, Base::dscores_, Base::dv_, Base::dweights_;
   using Base::issue_dweights, Base::issue_scores, Base::keep_order, Base::key, Base::own_row;
   using Base::kAllBarrier, Base::key_sums_, Base::p_, Base::s_, Base::scores_, Base::stage_;
-  using Base::pack, Base::release_stage, Base::shift_of_step, Base::stop_slot;
+  using Base::pack, Base::release_stage, Base::shift_of_step;
   using Base::store_gradients, Base::store_pairs, Base::store_query_sums, Base::sum_over_queries;
-  using Base::take_tasks, Base::wait_for_slot, Base::wait_for_stage, Base::weigh;
+  using Base::take_tasks, Base::wait_for_stage, Base::weigh;
   using Base::thread_, Base::warpgroup_, Base::weights_;
 
   static constexpr int kOwnPieces = C::kPieces / 2;  // of 64 dimensions
   static_assert(kOwnPieces == 2);
 
-  // All of a task. Its two parts of dQ pass through one place, a step's first behind its dV and dK,
-  // the second in the next step, and each is sent while the matrix unit has other things to do. The
-  // scores of the next step are multiplied behind the first part. Products are issued whether or
-  // not their sums are used, as in backward_own_keys.cuh.
+  // A step whose dQ is added.
+  struct Addition {
+    Stage<C::kStages> stage;
+    int tile;
+    bool is_first;  // nothing was added before
+  };
+
+  // All of a task. Behind a step's dV and dK the two parts of its dQ are multiplied and the scores
+  // of the next step, and each part is added when it is there: whose turn is next must not wait
+  // long. Products are issued whether or not their sums are used, as in backward_own_keys.cuh.
   __device__ __forceinline__ void differentiate() {
     issue_scores();
     wgmma_wait<0>();
     pin(scores_);
-    bool is_first = true;
-    for (bool is_last = false; !is_last; is_first = false) {
+    for (bool is_last = false; !is_last;) {
       const Step& step = s_.steps[stage_.index];
       is_last = step.last_of_task;
       const float shift = shift_of_step();
-      issue_dq(1, second_);
-      wait(shared_address(&s_.dout_full), buffer_.parity);
-      issue_dweights(s_.douts[0]);
+      issue_dweights();
       if (step.sights[0] != Sight::kAll) hide();
       weigh(shift);
       keep_order(bits_of(scores_));
-      wgmma_wait<1>();
-      pin(second_);
-      if (!is_first) arrive_warp(&s_.dscores_empty[0]);
       wait(shared_address(&s_.dscores_empty[0]), buffer_.parity ^ 1);
       pack(scores_, weights_);
       store_pairs(weights_, s_.weights);
@@ -65,42 +64,37 @@ class SharedKeysConsumer : Consumer<C> {
       store_pairs(dscores_, s_.dscores[0]);
       store_query_sums(0);
       arrive_warp(&s_.dscores_full[0]);
-      note_step();
       sum_over_queries();
       wait(shared_address(&s_.dscores_full[0]), buffer_.parity);
       issue_gradients();
-      if (!is_first) send_second();
       issue_dq(0, first_);
       const SplitSum sum = Base::query_sum(0);
+      const Addition to = {stage_, step.tile, step.turn == 0};
       wgmma_wait<1>();
       pin(dk_);
       pin(dv_);
-      arrive_warp(&s_.dout_empty);
       release_stage();
       if (!is_last) wait_for_stage();
+      issue_dq(1, second_);
       issue_scores();
+      wgmma_wait<2>();
+      pin(first_);
+      wait_for_turn(to, sum);
+      add(to, 0, first_);
       wgmma_wait<1>();
-      send_first(sum);
+      pin(second_);
+      arrive_warp(&s_.dscores_empty[0]);
+      add(to, 1, second_);
+      arrive_warp(&s_.dq_added[to.stage.index]);
+      buffer_.next();
       wgmma_wait<0>();
       pin(scores_);
     }
-    issue_dq(1, second_);
-    wgmma_wait<0>();
-    pin(second_);
-    arrive_warp(&s_.dscores_empty[0]);
-    send_second();
-  }
-
-  // What the parts of this step's dQ will be delivered as.
-  __device__ __forceinline__ void note_step() {
-    if (thread_ != 0) return;
-    const Step& step = s_.steps[stage_.index];
-    s_.pending[warpgroup_][count_ % 2] = {s_.task, step.m, step.turn, false};
   }
 
   __device__ __forceinline__ void issue_gradients() {
     wgmma_fence();
-    add_product(s_.weights, s_.douts[0], dv_);                  // dV += P^T dO
+    add_product(s_.weights, s_.douts[stage_.index], dv_);       // dV += P^T dO
     add_product(s_.dscores[0], s_.queries[stage_.index], dk_);  // dK += dS^T Q
     wgmma_commit();
   }
@@ -132,25 +126,18 @@ class SharedKeysConsumer : Consumer<C> {
     wgmma_commit();
   }
 
-  // Of the step that was just multiplied, and of the one before. Only the first part's sums of
-  // queries are read.
-  __device__ __forceinline__ void send_first(const SplitSum& sum) {
-    pin(first_);
-    wait_for_slot(warpgroup_, 2 * count_);
-    s_.dq_sums[warpgroup_][thread_ / kQueriesPerTile][thread_ % kQueriesPerTile] = sum;
-    post(first_, count_);
-    ++count_;
-    buffer_.next();
+  // Before a turn has come, sums of the step that the stage held before may still be read.
+  __device__ __forceinline__ void wait_for_turn(const Addition& to, const SplitSum& sum) {
+    wait(shared_address(&s_.turn_come[to.stage.index]), to.stage.parity);
+    if (warpgroup_ == 1) return;
+    s_.dq_sums[to.stage.index][thread_ / kQueriesPerTile][thread_ % kQueriesPerTile] = sum;
   }
-  __device__ __forceinline__ void send_second() {
-    wait_for_slot(warpgroup_, 2 * count_ - 1);
-    post(second_, count_ - 1);
-  }
-  __device__ __forceinline__ void post(const float (&part)[32], int step) {
-    store_parts(s_.dq[warpgroup_], thread_, part);
-    if (thread_ == 0) s_.deliveries[warpgroup_] = s_.pending[warpgroup_][step % 2];
-    fence_for_async();
-    arrive_warp(&s_.dq_full[warpgroup_]);
+  // As store_parts lays it out.
+  __device__ __forceinline__ void add(const Addition& to, int part, const float (&sums)[32]) {
+    const int64_t piece = int64_t{to.tile} * C::kPieces + warpgroup_ * kOwnPieces + part;
+    float* dq = p_.dq_sums + piece * kPartFloats;
+    if (to.is_first) return store_parts(dq, thread_, sums);
+    add_parts(dq, thread_, sums);
   }
 
   __device__ __forceinline__ void finish_task() {
