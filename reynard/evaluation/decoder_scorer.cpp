@@ -45,7 +45,7 @@ models::Decoder with_pruning(models::Decoder& decoder, double log_tolerance) {
   other.set_compute_dtype(decoder.compute_dtype());
   other.parameters(
       [&](const std::string& name, models::Parameter& parameter) { parameter = weights.at(name); });
-  const models::MemoryStore store = decoder.memory_store();
+  const models::MemoryStore& store = decoder.memory_store();
   other.set_memory_place(store.place, store.coded);
   return other;
 }
