@@ -33,7 +33,7 @@ void measure_with_harness(const EvalArguments& arguments,
     if (!arguments.tokenizer.empty()) {
       run.serve.insert(run.serve.end(), {"--tokenizer", arguments.tokenizer});
     }
-    run.identity = {{"model", folder.identity}, {"dtype", arguments.dtype}};
+    run.identity = {{"model", folder.identity()}, {"dtype", arguments.dtype}};
     run.about["name"] = folder.name;
     run.about["model"] = folder.model.string();
     if (arguments.output.empty()) run.output = folder.results();

@@ -72,11 +72,12 @@ std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
   evaluation::EvaluateOptions options;
   options.folder = output;
   options.batch_tokens = arguments.batch_tokens;
-  options.identity = {{"model", folder.identity},
+  const std::string identity = folder.identity();
+  options.identity = {{"model", identity},
                       {"text", text.identity},
                       {"dtype", arguments.dtype},
                       {"device", decoder.device().is_cuda() ? "cuda" : "cpu"}};
-  const auto memories = load_memories(arguments.memory, folder.identity, decoder);
+  const auto memories = load_memories(arguments.memory, identity, decoder);
   add_identity(arguments.memory, decoder.config().memory, options.identity);
   options.about = {{"name", folder.name},
                    {"model", folder.model.string()},

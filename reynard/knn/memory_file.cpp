@@ -241,6 +241,10 @@ void MemoryFileWriter::commit() {
   file_.commit();
 }
 
+void check_opens(const std::filesystem::path& path) {
+  close(opened(path));
+}
+
 std::string written_digest(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   file.seekg(-kDigestBytes, std::ios::end);

@@ -40,6 +40,9 @@ class MemoryFileWriter {
   checkpoint::AtomicFile file_;
 };
 
+// Throws reynard::Error when there is no file that can be opened: all that is told without reading.
+void check_opens(const std::filesystem::path& path);
+
 // The digest at the file's end, which Memory::load and Memory::map compare with the content.
 std::string written_digest(const std::filesystem::path& path);
 

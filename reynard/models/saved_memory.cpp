@@ -2,6 +2,7 @@
 
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/knn/memory.h"
+#include "reynard/knn/memory_file.h"
 #include "reynard/models/decoder.h"
 #include "reynard/tensor/check.h"
 
@@ -61,6 +62,10 @@ void check_same_text(const fs::path& file,
 
 fs::path memory_file(const fs::path& folder, int64_t layer) {
   return folder / fmt::format("layer-{}.memory", layer);
+}
+
+void check_memory_files(const DecoderConfig& config, const fs::path& folder) {
+  for (const int64_t layer : config.memory.layers) knn::check_opens(memory_file(folder, layer));
 }
 
 void save_memories(const Decoder& decoder,

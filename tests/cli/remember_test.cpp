@@ -156,6 +156,16 @@ TEST_F(Remember, WhatIsNoMemoryOfTheModelIsAnError) {
   expect_error(eval({"--memory", "book"}), "layer-1.memory: is not a file");
 }
 
+TEST_F(Remember, AMissingMemoryIsToldBeforeWeightsAreRead) {
+  test::write_file(folder_ / "model/model.safetensors", "no weights");
+  const std::string message = "nowhere/layer-1.memory: cannot be opened: No such file or directory";
+  expect_error(eval({"--memory", "nowhere"}), message);
+  expect_error({"generate", "model", "text", "--tokenizer", "byte", "--memory", "nowhere"},
+               message);
+  expect_error({"chat", "model", "--tokenizer", "byte", "--memory", "nowhere"}, message);
+  expect_error({"serve", "model", "--tokenizer", "byte", "--memory", "nowhere"}, message);
+}
+
 TEST_F(Remember, OptionsThatCannotBeNameThemselves) {
   expect_error(eval({"--memory", ""}),
                "--memory: is empty; expected a folder of `reynard remember`");
