@@ -29,7 +29,7 @@ void measure_with_harness(const EvalArguments& arguments,
   }
   if (endpoint.empty()) {
     const ModelFolder folder = find_model(arguments.model);
-    run.serve = {folder.model.string(), "--dtype", arguments.dtype};
+    run.serve = {folder.model.string(), "--dtype", arguments.dtype, "--device", arguments.device};
     if (!arguments.tokenizer.empty()) {
       run.serve.insert(run.serve.end(), {"--tokenizer", arguments.tokenizer});
     }
