@@ -52,13 +52,16 @@ std::string eval_footer() {
   return text + config::help_text(config::describe<evaluation::EvaluationConfig>());
 }
 
-// What only a model that runs here can be told.
-void check_memory_is_local(const EvalArguments& arguments) {
-  const std::string given = given_option(arguments.memory);
-  if (given.empty()) return;
+// What only a model that runs here can be told and, of a memory, not the server of the harness.
+void check_local_options(const EvalArguments& arguments, const CLI::App& command) {
+  std::string given = given_option(arguments.memory);
   const bool harness =
       std::ranges::find(arguments.tasks, std::string_view(kLmEval)) != arguments.tasks.end();
   if (!arguments.remote.given() && !harness) return;
+  for (const char* option : {"--dtype", "--device"}) {
+    if (arguments.remote.given() && command.count(option) > 0) given = option;
+  }
+  if (given.empty()) return;
   throw Error(fmt::format("eval: {} is not possible with {}; leave it out",
                           given,
                           !arguments.remote.adapter.empty() ? "--adapter"
@@ -74,7 +77,7 @@ void check_task(const std::string& name) {
   throw Error(fmt::format("eval: no task is called '{}'; known: {}", name, fmt::join(known, ", ")));
 }
 
-void check_arguments(const EvalArguments& arguments) {
+void check_arguments(const EvalArguments& arguments, const CLI::App& command) {
   tensor::check_value(arguments.length >= 0, "eval", "--length", arguments.length, ">= 1");
   tensor::check_value(
       arguments.train_length >= 0, "eval", "--train-length", arguments.train_length, ">= 1");
@@ -117,15 +120,11 @@ void check_arguments(const EvalArguments& arguments) {
                       "--checkpoints",
                       arguments.checkpoints,
                       "a run on this machine");
-  check_memory_is_local(arguments);
+  check_local_options(arguments, command);
   if (!arguments.memory.folder.empty() && !arguments.checkpoints.empty()) {
     throw Error(
         "eval: --memory is of one model's weights and --checkpoints measures several; leave one of "
         "them out");
-  }
-  if (!arguments.memory.folder.empty() && !arguments.checkpoints.empty()) {
-    throw Error(
-        "eval: --memory is of one model's weights, --checkpoints measures several; leave one out");
   }
   for (const std::string& name : arguments.tasks) check_task(name);
   const bool others = arguments.tasks.empty() ||
@@ -135,10 +134,11 @@ void check_arguments(const EvalArguments& arguments) {
   if (others && arguments.texts.empty()) throw Error("eval: --text is required");
 }
 
-void run_eval(EvalArguments arguments, const std::vector<std::string>& given) {
+void run_eval(EvalArguments arguments, const CLI::App& command) {
+  const std::vector<std::string> given = command.remaining();
   // What is no option shows first: a slip in --text is not a missing text.
   config::from_toml<evaluation::EvaluationConfig>("", "command line", given);
-  check_arguments(arguments);
+  check_arguments(arguments, command);
   std::vector<std::string> overrides = with_length(given, arguments.length);
   if (arguments.published_lengths) overrides = with_published_lengths(std::move(overrides));
   if (arguments.extrapolate > 0) {
@@ -237,7 +237,7 @@ void add_eval(CLI::App& app) {
   add_result_options(*command, *arguments);
   command->allow_extras();
   command->footer(eval_footer);
-  command->callback([arguments, command] { run_eval(*arguments, command->remaining()); });
+  command->callback([arguments, command] { run_eval(*arguments, *command); });
 }
 
 }  // namespace reynard::cli

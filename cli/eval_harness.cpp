@@ -29,11 +29,11 @@ void measure_with_harness(const EvalArguments& arguments,
   }
   if (endpoint.empty()) {
     const ModelFolder folder = find_model(arguments.model);
-    run.serve = {folder.model.string(), "--dtype", arguments.dtype};
+    run.serve = {folder.model.string(), "--dtype", arguments.dtype, "--device", arguments.device};
     if (!arguments.tokenizer.empty()) {
       run.serve.insert(run.serve.end(), {"--tokenizer", arguments.tokenizer});
     }
-    run.identity = {{"model", folder.identity}, {"dtype", arguments.dtype}};
+    run.identity = {{"model", folder.identity()}, {"dtype", arguments.dtype}};
     run.about["name"] = folder.name;
     run.about["model"] = folder.model.string();
     if (arguments.output.empty()) run.output = folder.results();

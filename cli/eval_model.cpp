@@ -6,8 +6,8 @@
 #include "cli/pruning_note.h"
 #include "cli/weight_option.h"
 #include "reynard/checkpoint/atomic_file.h"
-#include "reynard/checkpoint/sha256.h"
 #include "reynard/evaluation/freed_memory.h"
+#include "reynard/knn/memory_file.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/models/saved_memory.h"
@@ -33,7 +33,8 @@ evaluation::ModelFacts facts_of(const models::DecoderConfig& config, int64_t tra
           config.memory.layers};
 }
 
-// What limits the memory and what it begins with, for the identity of results.
+// What limits the memory and what it begins with, for the identity of results. Files have been
+// loaded: their digests are right.
 void add_identity(const MemoryArguments& arguments,
                   const models::MemoryConfig& config,
                   nlohmann::json& identity) {
@@ -45,7 +46,7 @@ void add_identity(const MemoryArguments& arguments,
   if (arguments.folder.empty()) return;
   for (const int64_t layer : config.layers) {
     const fs::path file = models::memory_file(arguments.folder, layer);
-    identity["memory_files"][file.filename().string()] = checkpoint::sha256_hex_of_file(file);
+    identity["memory_files"][file.filename().string()] = knn::written_digest(file);
   }
 }
 
@@ -71,11 +72,12 @@ std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
   evaluation::EvaluateOptions options;
   options.folder = output;
   options.batch_tokens = arguments.batch_tokens;
-  options.identity = {{"model", folder.identity},
+  const std::string identity = folder.identity();
+  options.identity = {{"model", identity},
                       {"text", text.identity},
                       {"dtype", arguments.dtype},
                       {"device", decoder.device().is_cuda() ? "cuda" : "cpu"}};
-  const auto memories = load_memories(arguments.memory, folder.identity, decoder);
+  const auto memories = load_memories(arguments.memory, identity, decoder);
   add_identity(arguments.memory, decoder.config().memory, options.identity);
   options.about = {{"name", folder.name},
                    {"model", folder.model.string()},

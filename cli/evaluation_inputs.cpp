@@ -186,6 +186,10 @@ nlohmann::json read_object(const fs::path& path) {
   return json;
 }
 
+std::string ModelFolder::identity() const {
+  return identity_of(model);
+}
+
 int64_t ModelFolder::train_length() const {
   const auto found = run_json.find("train_length");
   return found != run_json.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
@@ -224,7 +228,6 @@ ModelFolder find_model(const fs::path& path) {
   if (whole_run && name != folder.run_json.end() && name->is_string()) {
     folder.name = name->get<std::string>();
   }
-  folder.identity = identity_of(folder.model);
   return folder;
 }
 

@@ -23,9 +23,9 @@ struct ModelFolder {
   std::filesystem::path model;  // config.json, model.safetensors
   std::filesystem::path run;    // the run it belongs to; empty: none
   nlohmann::json run_json = nlohmann::json::object();
-  std::string name;      // of the run, or of the folder
-  std::string identity;  // digest of configuration and weights
+  std::string name;  // of the run, or of the folder
 
+  std::string identity() const;           // digest of configuration and weights, all of them read
   int64_t train_length() const;           // 0: unknown
   std::filesystem::path results() const;  // where results go by default
 };

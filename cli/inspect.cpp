@@ -173,7 +173,7 @@ void run_inspect(const InspectArguments& arguments) {
   inspection["task"] = "inspect";
   inspection["name"] = folder.name;
   inspection["model"] = folder.model.string();
-  inspection["identity"] = {{"model", folder.identity}, {"dtype", arguments.dtype}};
+  inspection["identity"] = {{"model", folder.identity()}, {"dtype", arguments.dtype}};
   inspection["train_length"] = trained;
   inspection["command"] = command_line();
   inspection["settings"]["threshold"] = arguments.threshold;

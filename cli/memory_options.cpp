@@ -141,6 +141,7 @@ void check(const MemoryArguments& arguments,
                     "where all are read nothing is searched",
                     command));
   }
+  if (!arguments.folder.empty()) models::check_memory_files(config, arguments.folder);
 }
 
 void apply(const MemoryArguments& arguments, models::Decoder& decoder) {

@@ -31,7 +31,8 @@ knn::MemoryPlace place_of(const std::string& place);
 // The first of the options that was given; empty: none.
 std::string given_option(const MemoryArguments& arguments);
 
-// What the config of a model alone forbids. Throws reynard::Error.
+// What shows before weights are read: options that the config forbids and files that are not there.
+// Throws reynard::Error.
 void check(const MemoryArguments& arguments,
            const std::string& model,
            const models::DecoderConfig& config);

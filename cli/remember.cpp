@@ -65,7 +65,7 @@ void remember_text(const RememberArguments& arguments) {
     if (left <= 0) break;
   }
   models::save_memories(
-      decoder, state, {.model = folder.identity, .text = digest.hex()}, arguments.output);
+      decoder, state, {.model = folder.identity(), .text = digest.hex()}, arguments.output);
   fmt::print("{}: {} tokens\n", arguments.output, read);
 }
 

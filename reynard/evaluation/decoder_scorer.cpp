@@ -45,26 +45,17 @@ models::Decoder with_pruning(models::Decoder& decoder, double log_tolerance) {
   other.set_compute_dtype(decoder.compute_dtype());
   other.parameters(
       [&](const std::string& name, models::Parameter& parameter) { parameter = weights.at(name); });
-  const models::MemoryStore store = decoder.memory_store();
+  const models::MemoryStore& store = decoder.memory_store();
   other.set_memory_place(store.place, store.coded);
   return other;
 }
 
-// Copies what an observer is shown; the forward pass may reuse its tensors.
 struct Recorder final : models::Observer {
   Probed probed;
   bool wants(int64_t /*layer*/) override { return true; }
   void attention(int64_t layer, const models::AttentionView& view) override {
-    const auto copy = [](const at::Tensor& t) {
-      return t.defined() ? t.detach().to(at::kCPU).clone() : t;
-    };
     probed.layers.resize(std::max<size_t>(probed.layers.size(), layer + 1));
-    probed.layers[layer] = {copy(view.q),
-                            copy(view.k),
-                            copy(view.log_gate),
-                            copy(view.start),
-                            copy(view.first_key),
-                            copy(view.first_decayed)};
+    probed.layers[layer] = models::copied_to_cpu(view);
   }
 };
 

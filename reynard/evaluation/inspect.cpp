@@ -27,17 +27,6 @@ constexpr int64_t kWindow = 64;         // tokens shown one by one by default
 constexpr int64_t kReachQueries = 128;  // read of each text for the distances
 constexpr int64_t kTolerances = 20;     // e^-1 ... e^-20
 
-// The view on the CPU: maps are made there.
-models::AttentionView on_cpu(const models::AttentionView& view) {
-  const auto copy = [](const at::Tensor& t) { return t.defined() ? t.cpu() : t; };
-  return {copy(view.q),
-          copy(view.k),
-          copy(view.log_gate),
-          copy(view.start),
-          copy(view.first_key),
-          copy(view.first_decayed)};
-}
-
 models::AttentionView one_head(const models::AttentionView& view, int64_t head) {
   const int64_t group = head / (view.q.size(1) / view.k.size(1));
   models::AttentionView one = view;
@@ -57,13 +46,13 @@ attention::AttentionStatistics pruning_of(const models::AttentionView& view) {
       N);
 }
 
-// Calls visit for the layers that it wants, one at a time.
+// Calls visit for the layers that it wants, one at a time, on the CPU: maps are made there.
 struct EachLayer final : models::Observer {
   std::function<bool(int64_t)> chosen = [](int64_t) { return true; };
   std::function<void(int64_t, const models::AttentionView&)> visit;
   bool wants(int64_t layer) override { return chosen(layer); }
   void attention(int64_t layer, const models::AttentionView& view) override {
-    visit(layer, on_cpu(view));
+    visit(layer, models::copied_to_cpu(view));
   }
 };
 

@@ -28,6 +28,26 @@ int64_t grown_chunk(int64_t tokens_read) {
   return std::clamp(tokens_read / kChunkShare, kFirstChunk, kLargestChunk);
 }
 
+// Keeps what fails for some texts until the others of the pass are done.
+class Failures {
+ public:
+  void attempt(const Sequence& sequence, const auto& work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      if (failed_.empty()) reason_ = error.what();
+      failed_.push_back(&sequence);
+    }
+  }
+  void throw_if_any() const {
+    if (!failed_.empty()) throw FailedTexts(reason_, failed_);
+  }
+
+ private:
+  std::string reason_;
+  std::vector<const Sequence*> failed_;
+};
+
 at::Tensor ids(const std::vector<int64_t>& values) {
   return at::tensor(values, at::kLong);
 }
@@ -112,14 +132,18 @@ void Generator::prefill(std::span<const PromptChunk> chunks) {
   }
   const at::Tensor hidden = decoder_.hidden(ids(tokens), ids(offsets), states);
   offsets.push_back(std::ssize(tokens));
+  Failures failures;
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     Sequence& sequence = *chunks[c].sequence;
     const int64_t count = offsets[c + 1] - offsets[c];
     if (sequence.options_.prompt_scores.logprobs) {
-      score(sequence, hidden.narrow(0, offsets[c], count), sequence.state_.length() - count);
+      failures.attempt(sequence, [&] {
+        score(sequence, hidden.narrow(0, offsets[c], count), sequence.state_.length() - count);
+      });
     }
     evict(sequence);
   }
+  failures.throw_if_any();
 }
 
 // hidden (N, C): of the prompt's tokens first, ..., first + N - 1.
@@ -159,16 +183,23 @@ void Generator::step(std::span<Sequence* const> sequences) {
   }
   const at::Tensor hidden = decoder_.hidden(ids(tokens), ids(offsets), states);
   const at::Tensor logits = models::logits(decoder_, hidden).cpu();
+  Failures failures;
   for (std::size_t s = 0; s < sequences.size(); ++s) {
-    Sequence& sequence = *sequences[s];
-    const auto rows = static_cast<int64_t>(guesses[s].size()) + 1;
-    const int64_t taken =
-        std::max<int64_t>(1, sequence.take(logits.narrow(0, offsets[s], rows), guesses[s]));
-    // The state holds every token but the newest; wrong guesses leave it.
-    const int64_t length = sequence.num_tokens() - 1;
-    if (sequence.state_.length() > length) sequence.state_.truncate(length);
-    if (length / kEvictEvery != (length - taken) / kEvictEvery) evict(sequence);
+    const at::Tensor rows = logits.narrow(0, offsets[s], std::ssize(guesses[s]) + 1);
+    failures.attempt(*sequences[s], [&] { take(*sequences[s], rows, guesses[s]); });
   }
+  failures.throw_if_any();
+}
+
+// logits (R, V), R - 1 guessed.
+void Generator::take(Sequence& sequence,
+                     const at::Tensor& logits,
+                     std::span<const int64_t> guessed) {
+  const int64_t taken = std::max<int64_t>(1, sequence.take(logits, guessed));
+  // The state holds every token but the newest; wrong guesses leave it.
+  const int64_t length = sequence.num_tokens() - 1;
+  if (sequence.state_.length() > length) sequence.state_.truncate(length);
+  if (length / kEvictEvery != (length - taken) / kEvictEvery) evict(sequence);
 }
 
 void Generator::evict(Sequence& sequence) {

@@ -8,12 +8,15 @@
 //   while (text.finished() == FinishReason::kNone) generator.step(std::array{&text});
 
 #include "reynard/generation/sequence.h"
+#include "reynard/tensor/error.h"
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace reynard::generation {
@@ -40,6 +43,14 @@ struct PromptChunk {
   int64_t tokens = 0;  // at most; at least 1
 };
 
+// Texts of one pass whose logits are not finite: they cannot go on, all others are as after a pass
+// that did not fail.
+struct FailedTexts : Error {
+  FailedTexts(const std::string& reason, std::vector<const Sequence*> failed)
+      : Error(reason), sequences(std::move(failed)) {}
+  std::vector<const Sequence*> sequences;
+};
+
 class Generator {
  public:
   // The decoder must outlive it.
@@ -49,8 +60,10 @@ class Generator {
   // Reads the next chunk of the prompt, at most max_tokens of it (0: as the options say).
   void prefill(Sequence& sequence, int64_t max_tokens = 0);
   // The same for chunks of several prompts, none of them prefilled, in one pass over the weights.
+  // Throws FailedTexts.
   void prefill(std::span<const PromptChunk> chunks);
-  // Adds at least one token to each text, which must be prefilled and not finished.
+  // Adds at least one token to each text, which must be prefilled and not finished. Throws
+  // FailedTexts.
   void step(std::span<Sequence* const> sequences);
 
   models::Decoder& decoder() { return decoder_; }
@@ -62,6 +75,7 @@ class Generator {
   bool remember(const PromptChunk& chunk);
   int64_t begin_chunk(const PromptChunk& chunk);
   void score(Sequence& sequence, const at::Tensor& hidden, int64_t first);
+  void take(Sequence& sequence, const at::Tensor& logits, std::span<const int64_t> guessed);
   void evict(Sequence& sequence);
 
   models::Decoder& decoder_;

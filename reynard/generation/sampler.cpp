@@ -141,8 +141,13 @@ int64_t Sampler::next(const at::Tensor& logits) {
   const at::Tensor values = logits.to(at::kCPU, at::kDouble).contiguous();
   const auto* first = values.const_data_ptr<double>();
   std::vector<double> x(first, first + logits.size(0));
-  if (std::any_of(x.begin(), x.end(), [](double logit) { return std::isnan(logit); })) {
-    throw Error("sampler: the logits are NaN; the model has diverged");
+  const auto bad = std::ranges::find_if_not(x, [](double logit) { return std::isfinite(logit); });
+  if (bad != x.end()) {
+    throw Error(fmt::format(
+        "sampler: the logit of token {} is {}; expected a finite number: weights or a memory that "
+        "hold NaN or numbers that are too large give such",
+        bad - x.begin(),
+        *bad));
   }
   penalize(x);
   const int64_t token =

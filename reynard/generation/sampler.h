@@ -44,7 +44,7 @@ class Sampler {
   void reseed(uint64_t seed) { random_.seed(seed); }
 
   // logits (V) f32 -> token id, which belongs to the text from now on. Of equal logits the lower
-  // id is preferred. Throws reynard::Error when there is no logit or one is NaN.
+  // id is preferred. Throws reynard::Error when there is no logit or one is not finite.
   int64_t next(const at::Tensor& logits);
 
  private:

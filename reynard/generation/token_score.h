@@ -25,7 +25,8 @@ struct ScoreOptions {
   int64_t num_top = 0;  // most probable tokens listed per token
 };
 
-// logits (R, V) f32, one row per token.
+// logits (R, V) f32, one row per token. Throws reynard::Error where a log-probability of the tokens
+// is not finite.
 std::vector<ScoredToken> score_tokens(const at::Tensor& logits,
                                       std::span<const int64_t> tokens,
                                       const ScoreOptions& options);

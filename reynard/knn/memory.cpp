@@ -392,7 +392,7 @@ Memory Memory::load(const std::filesystem::path& path,
                     const MemoryLayer& of,
                     at::Device device,
                     MemoryPlace place) {
-  const MemoryFile file(path, of);
+  MemoryFile file(path, of);
   Memory memory(file.header().options);
   memory.options_.device = device;
   memory.options_.place = place;
@@ -402,22 +402,30 @@ Memory Memory::load(const std::filesystem::path& path,
     loaded.first = ids.first;
     loaded.next = ids.next;
     loaded.slots = memory.new_slots(ids.next - ids.first, ids.first);
-    Slots& slots = *loaded.slots;
-    slots.written = ids.next;
-    const auto read = [&](const char* what, int64_t offset, const at::Tensor& entries) {
-      const at::Tensor here = entries.is_cpu() ? entries : at::empty(entries.sizes(), of.dtype);
-      file.read(offset, here.mutable_data_ptr(), here.nbytes());
-      check_finite(fmt::format("{} of {}", what, path.string()), here);
-      if (!entries.is_cpu()) entries.copy_(here);
-    };
-    read("keys", file.keys_at(row), slots.keys);
-    read("values", file.values_at(row), slots.values);
+    loaded.slots->written = ids.next;
+  }
+  const auto read = [&](int64_t offset, const at::Tensor& entries) {
+    const at::Tensor here = entries.is_cpu() ? entries : at::empty(entries.sizes(), of.dtype);
+    file.read(offset, here.mutable_data_ptr(), here.nbytes());
+    if (!entries.is_cpu()) entries.copy_(here);
+  };
+  for (int64_t row = 0; row < memory.num_rows(); ++row) {
+    read(file.keys_at(row), memory.rows_[static_cast<size_t>(row)].slots->keys);
+  }
+  for (int64_t row = 0; row < memory.num_rows(); ++row) {
+    read(file.values_at(row), memory.rows_[static_cast<size_t>(row)].slots->values);
+  }
+  file.check_digest();
+  for (const Row& row : memory.rows_) {
+    check_finite("keys of " + path.string(), row.slots->keys);
+    check_finite("values of " + path.string(), row.slots->values);
   }
   return memory;
 }
 
 Memory Memory::map(const std::filesystem::path& path, const MemoryLayer& of, at::Device device) {
-  const MemoryFile file(path, of);
+  MemoryFile file(path, of);
+  file.check_digest();
   Memory memory(file.header().options);
   memory.options_.device = device;
   memory.options_.place = MemoryPlace::kHost;

@@ -1,6 +1,5 @@
 #include "reynard/knn/memory_file.h"
 
-#include "reynard/checkpoint/sha256.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/ops/empty.h>
@@ -18,6 +17,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <string>
 
 namespace reynard::knn {
@@ -181,6 +181,20 @@ void check_same_layer(const std::filesystem::path& path,
                    dtype_text(wanted.dtype)));
 }
 
+// -> a descriptor, to be closed
+int opened(const std::filesystem::path& path) {
+  // Without O_NONBLOCK a fifo would be waited for.
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) {
+    const int error = errno;
+    fail(path, fmt::format("cannot be opened: {}; {}", std::strerror(error), kRemedy));
+  }
+  struct stat status {};
+  if (fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) return descriptor;
+  close(descriptor);
+  fail(path, "is not a file; expected a memory file");
+}
+
 }  // namespace
 
 void check_memory_options(std::string_view where, const MemoryOptions& options) {
@@ -227,23 +241,25 @@ void MemoryFileWriter::commit() {
   file_.commit();
 }
 
-MemoryFile::MemoryFile(const std::filesystem::path& path, const MemoryLayer& of) : path_(path) {
-  // Without O_NONBLOCK a fifo would be waited for.
-  descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor_ < 0) {
-    const int error = errno;
-    fail(path, fmt::format("cannot be opened: {}; {}", std::strerror(error), kRemedy));
-  }
+void check_opens(const std::filesystem::path& path) {
+  close(opened(path));
+}
+
+std::string written_digest(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(-kDigestBytes, std::ios::end);
+  std::string digest(kDigestBytes, '\0');
+  if (!file.read(digest.data(), kDigestBytes)) fail(path, "cannot be read");
+  return digest;
+}
+
+MemoryFile::MemoryFile(const std::filesystem::path& path, const MemoryLayer& of)
+    : path_(path), descriptor_(opened(path)) {
   try {
-    struct stat status {};
-    if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
-      fail(path, "is not a file; expected a memory file");
-    }
-    size_bytes_ = status.st_size;
+    size_bytes_ = lseek(descriptor_, 0, SEEK_END);
     read_header(of);
     read_rows();
     place_sections();
-    check_content();
   } catch (...) {
     close(descriptor_);
     throw;
@@ -254,7 +270,7 @@ MemoryFile::~MemoryFile() {
   close(descriptor_);
 }
 
-void MemoryFile::read(int64_t offset, void* data, size_t bytes) const {
+void MemoryFile::read_at(int64_t offset, void* data, size_t bytes) const {
   char* rest = static_cast<char*>(data);
   while (bytes > 0) {
     const ssize_t got = pread(descriptor_, rest, bytes, offset);
@@ -265,6 +281,32 @@ void MemoryFile::read(int64_t offset, void* data, size_t bytes) const {
     offset += got;
     bytes -= static_cast<size_t>(got);
   }
+}
+
+void MemoryFile::skip_to(int64_t offset) {
+  TORCH_INTERNAL_ASSERT(offset >= position_);
+  std::vector<char> buffer(static_cast<size_t>(std::min<int64_t>(offset - position_, 1 << 20)));
+  while (position_ < offset) {
+    const auto bytes = static_cast<size_t>(std::min(offset - position_, std::ssize(buffer)));
+    read_at(position_, buffer.data(), bytes);
+    hash_.update(buffer.data(), bytes);
+    position_ += static_cast<int64_t>(bytes);
+  }
+}
+
+void MemoryFile::read(int64_t offset, void* data, size_t bytes) {
+  skip_to(offset);
+  read_at(offset, data, bytes);
+  hash_.update(data, bytes);
+  position_ += static_cast<int64_t>(bytes);
+}
+
+void MemoryFile::check_digest() {
+  skip_to(size_bytes_ - kDigestBytes);
+  std::string written(kDigestBytes, '\0');
+  read_at(position_, written.data(), written.size());
+  if (hash_.hex() == written) return;
+  fail(path_, fmt::format("content differs from what was written (its SHA-256); {}", kRemedy));
 }
 
 void MemoryFile::read_header(const MemoryLayer& of) {
@@ -332,21 +374,6 @@ void MemoryFile::place_sections() {
                      end,
                      kRemedy));
   }
-}
-
-void MemoryFile::check_content() const {
-  checkpoint::Sha256 hash;
-  std::vector<char> buffer(1 << 20);
-  const int64_t end = size_bytes_ - kDigestBytes;
-  for (int64_t at = 0; at < end; at += std::ssize(buffer)) {
-    const auto bytes = static_cast<size_t>(std::min(end - at, std::ssize(buffer)));
-    read(at, buffer.data(), bytes);
-    hash.update(buffer.data(), bytes);
-  }
-  std::string written(kDigestBytes, '\0');
-  read(end, written.data(), written.size());
-  if (hash.hex() == written) return;
-  fail(path_, fmt::format("content differs from what was written (its SHA-256); {}", kRemedy));
 }
 
 MappedFile::MappedFile(const MemoryFile& file)

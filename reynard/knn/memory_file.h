@@ -3,12 +3,14 @@
 // of the file before anything is allocated or mapped.
 
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/checkpoint/sha256.h"
 #include "reynard/knn/memory.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -38,6 +40,13 @@ class MemoryFileWriter {
   checkpoint::AtomicFile file_;
 };
 
+// Throws reynard::Error when there is no file that can be opened: all that is told without reading.
+void check_opens(const std::filesystem::path& path);
+
+// The digest at the file's end, which Memory::load and Memory::map compare with the content.
+std::string written_digest(const std::filesystem::path& path);
+
+// Reads the file once, from its begin to its end.
 class MemoryFile {
  public:
   // Throws reynard::Error when the file is missing, cut short, inconsistent or of another layer.
@@ -53,19 +62,25 @@ class MemoryFile {
   // Where the keys (G,n,D) and the values of a row begin.
   int64_t keys_at(int64_t row) const { return keys_at_[static_cast<size_t>(row)]; }
   int64_t values_at(int64_t row) const { return values_at_[static_cast<size_t>(row)]; }
-  void read(int64_t offset, void* data, size_t bytes) const;
+  // offset: at least where the last call ended.
+  void read(int64_t offset, void* data, size_t bytes);
+  // Reads the rest. Throws reynard::Error when the content is not what was written.
+  void check_digest();
 
  private:
   void read_header(const MemoryLayer& of);
   void read_rows();
   void place_sections();
-  void check_content() const;
+  void read_at(int64_t offset, void* data, size_t bytes) const;
+  void skip_to(int64_t offset);
 
   std::filesystem::path path_;
   MemoryFileHeader header_;
   std::vector<int64_t> keys_at_, values_at_;
   int descriptor_ = -1;
   int64_t size_bytes_ = 0;
+  checkpoint::Sha256 hash_;  // of the first position_ bytes
+  int64_t position_ = 0;
 };
 
 // The whole file in the address space, read-only; tensors in it keep it there.

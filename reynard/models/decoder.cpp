@@ -83,6 +83,7 @@ Decoder::Decoder(const DecoderConfig& config, uint64_t seed, at::Device device) 
   }
   norm_ = initializer.norm(config.hidden_size);
   if (!config.tie_embeddings) head_ = initializer.matrix(config.vocab_size, config.hidden_size);
+  set_memory({.capacity = config.memory.capacity}, config.memory.top_k);
 }
 
 Decoder::~Decoder() = default;
@@ -160,9 +161,9 @@ void Decoder::set_memory_limits(int64_t capacity, int64_t top_k) {
                       capacity,
                       ">= 0 (0: all), or -1 (none)");
   tensor::check_value(top_k >= 0, "set_memory_limits", "top_k", top_k, ">= 0 (0: all)");
-  config_.memory.capacity = capacity;
-  config_.memory.top_k = top_k;
-  for (const auto& block : blocks_) block->mixer->set_memory_limits(capacity, top_k);
+  MemoryStore store = memory_store_;
+  store.capacity = capacity;
+  set_memory(store, top_k);
 }
 
 void Decoder::set_memory_place(knn::MemoryPlace place, bool coded) {
@@ -171,16 +172,15 @@ void Decoder::set_memory_place(knn::MemoryPlace place, bool coded) {
                       "codes of keys",
                       "on",
                       "off where a GPU searches");
-  memory_place_ = place;
-  coded_memory_ = coded;
-  for (const auto& block : blocks_) block->mixer->set_memory_place(place, coded);
+  set_memory({.capacity = memory_store_.capacity, .place = place, .coded = coded},
+             config_.memory.top_k);
 }
 
-MemoryStore Decoder::memory_store() const {
-  return {.capacity = config_.memory.capacity,
-          .device = device(),
-          .place = memory_place_,
-          .coded = coded_memory_};
+void Decoder::set_memory(const MemoryStore& store, int64_t top_k) {
+  memory_store_ = store;
+  config_.memory.capacity = store.capacity;
+  config_.memory.top_k = top_k;
+  for (const auto& block : blocks_) block->mixer->set_memory(store, top_k);
 }
 
 void Decoder::start_window(SequenceState& state) const {

@@ -88,7 +88,7 @@ class Decoder {
   // states are filled, as the limits. Throws reynard::Error for codes on a GPU.
   void set_memory_place(knn::MemoryPlace place, bool coded);
   // How memories are kept with these limits and in this place.
-  MemoryStore memory_store() const;
+  const MemoryStore& memory_store() const { return memory_store_; }
   // Visits every parameter in a fixed order.
   void parameters(const ParameterVisitor& visit);
   // bf16: gives every matrix a compute copy; f32: drops them. Norms, gates and residual stay f32.
@@ -106,6 +106,7 @@ class Decoder {
 
  private:
   struct Block;
+  void set_memory(const MemoryStore& store, int64_t top_k);
   bool remembers_alone() const;
   // How many of the last tokens remember() must read as text is read: a token shift carries keys
   // across contexts in the layers behind the memory's too, and those of the n-th such layer are the
@@ -121,8 +122,7 @@ class Decoder {
   at::ScalarType compute_dtype_ = at::kFloat;
   bool measured_eviction_ = false;
   bool int8_cache_ = false;
-  knn::MemoryPlace memory_place_ = knn::MemoryPlace::kDevice;
-  bool coded_memory_ = false;
+  MemoryStore memory_store_;
 };
 
 }  // namespace reynard::models

@@ -97,17 +97,17 @@ knn::Entries LayerMemory::entries(const Piece& piece) const {
   TORCH_INTERNAL_ASSERT(false, "no entries at ", piece.begin);
 }
 
-// Entries of its own, kept as `store` says; those that there are are copied.
-knn::Memory LayerMemory::begin_own(int64_t num_heads,
-                                   int64_t head_dim,
-                                   at::ScalarType dtype,
-                                   const MemoryStore& store) const {
-  knn::Memory own(
-      {.of =
-           {.model = {}, .layer = 0, .num_heads = num_heads, .head_dim = head_dim, .dtype = dtype},
-       .capacity = store.capacity,
-       .device = store.device,
-       .place = store.place});
+// Entries of its own, such as keys (T,G,D) and kept as `store` says; those that there are are
+// copied.
+knn::Memory LayerMemory::begin_own(const at::Tensor& keys, const MemoryStore& store) const {
+  knn::Memory own({.of = {.model = {},
+                          .layer = 0,
+                          .num_heads = keys.size(1),
+                          .head_dim = keys.size(2),
+                          .dtype = keys.scalar_type()},
+                   .capacity = store.capacity,
+                   .device = keys.device(),
+                   .place = store.place});
   if (store.coded) own.code_keys();
   if (expected_ > 0) own.reserve(expected_);
   if (own_size() == 0) return own;
@@ -128,7 +128,7 @@ void LayerMemory::add(const at::Tensor& keys,
     own_->add(keys.unsqueeze(0), values.unsqueeze(0));
   } else {
     // What cannot be added changes nothing.
-    knn::Memory own = begin_own(keys.size(1), keys.size(2), keys.scalar_type(), store);
+    knn::Memory own = begin_own(keys, store);
     own.add(keys.unsqueeze(0), values.unsqueeze(0));
     own_ = std::move(own);
     coded_ = store.coded;

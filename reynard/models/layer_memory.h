@@ -17,8 +17,7 @@ namespace reynard::models {
 
 // How a decoder keeps the memories of its sequences.
 struct MemoryStore {
-  int64_t capacity = 0;          // newest entries that are kept; 0: all
-  at::Device device = at::kCPU;  // of the queries
+  int64_t capacity = 0;  // newest entries that are kept; 0: all
   knn::MemoryPlace place = knn::MemoryPlace::kDevice;
   bool coded = false;  // int8 codes beside the keys (knn::Memory::code_keys); on the CPU only
 };
@@ -57,7 +56,8 @@ class LayerMemory {
   // (H) f64: the sum of all gates before the current context.
   const at::Tensor& window_sums() const { return window_sums_; }
 
-  // keys, values (T,G,D) and, within their context, their gate sums (H,T) or undefined.
+  // keys, values (T,G,D), on the device of the queries, and, within their context, their gate sums
+  // (H,T) or undefined.
   void add(const at::Tensor& keys,
            const at::Tensor& values,
            const at::Tensor& context_sums,
@@ -80,10 +80,7 @@ class LayerMemory {
   int64_t earlier_size() const;
   std::vector<Part> parts() const;  // that hold entries
   static std::vector<Piece> pieces_of(const Part& part);
-  knn::Memory begin_own(int64_t num_heads,
-                        int64_t head_dim,
-                        at::ScalarType dtype,
-                        const MemoryStore& store) const;
+  knn::Memory begin_own(const at::Tensor& keys, const MemoryStore& store) const;
 
   std::shared_ptr<const knn::Memory> earlier_;
   int64_t earlier_capacity_ = 0;

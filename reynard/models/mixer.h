@@ -1,7 +1,6 @@
 #pragma once
 // What a sequence mixer is to the decoder: one file pair in mixers/ and one line in registry.cpp.
 
-#include "reynard/knn/memory.h"
 #include "reynard/models/crossbatch.h"
 #include "reynard/models/observer.h"
 #include "reynard/models/parameter.h"
@@ -16,6 +15,7 @@
 
 namespace reynard::models {
 
+struct MemoryStore;  // models/layer_memory.h
 class SequenceState;
 
 // Rows [begin, end) of a ragged batch that are one local context, or the part of it in this call.
@@ -65,8 +65,8 @@ class Mixer {
                         SequenceState& /*state*/) const {}
   virtual void set_log_pruning_tolerance(double /*log_tolerance*/) {}
   virtual void set_measured_eviction(bool /*on*/) {}
-  virtual void set_memory_limits(int64_t /*capacity*/, int64_t /*top_k*/) {}
-  virtual void set_memory_place(knn::MemoryPlace /*place*/, bool /*coded*/) {}
+  // How states keep their memories, and how many of the best keys are read (memory_attention).
+  virtual void set_memory(const MemoryStore& /*store*/, int64_t /*top_k*/) {}
   // Names are relative to the layer: "attn.q_proj.weight".
   virtual void parameters(const ParameterVisitor& visit) = 0;
 };

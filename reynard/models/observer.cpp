@@ -6,6 +6,15 @@
 
 namespace reynard::models {
 
+AttentionView copied_to_cpu(AttentionView view) {
+  for (at::Tensor* t :
+       {&view.q, &view.k, &view.log_gate, &view.start, &view.first_key, &view.first_decayed}) {
+    if (!t->defined()) continue;
+    *t = t->detach().to(at::kCPU, t->scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  }
+  return view;
+}
+
 std::vector<double> pruned_tiles(const AttentionView& view) {
   const int64_t N = view.first_key.size(0);
   const at::Tensor shares =

@@ -25,6 +25,9 @@ struct AttentionView {
   at::Tensor first_decayed = {};
 };
 
+// A copy on the CPU, for later: the forward pass may reuse what it shows.
+AttentionView copied_to_cpu(AttentionView view);
+
 // Per head (H): share of the 128 x 64 tiles that the layer's queries see and pruning skips. view
 // has a start; of it, start and first_key are read.
 std::vector<double> pruned_tiles(const AttentionView& view);

@@ -2,6 +2,7 @@
 
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/knn/memory.h"
+#include "reynard/knn/memory_file.h"
 #include "reynard/models/decoder.h"
 #include "reynard/tensor/check.h"
 
@@ -63,6 +64,10 @@ fs::path memory_file(const fs::path& folder, int64_t layer) {
   return folder / fmt::format("layer-{}.memory", layer);
 }
 
+void check_memory_files(const DecoderConfig& config, const fs::path& folder) {
+  for (const int64_t layer : config.memory.layers) knn::check_opens(memory_file(folder, layer));
+}
+
 void save_memories(const Decoder& decoder,
                    SequenceState& state,
                    const MemoryNames& names,
@@ -101,15 +106,16 @@ StateSnapshot load_memories(const Decoder& decoder,
                       "none",
                       "room for what was saved");
   SequenceState state(decoder, make_page_pool(decoder));
-  const MemoryStore store = decoder.memory_store();
+  const MemoryStore& store = decoder.memory_store();
+  const at::Device device = decoder.device();
   std::string text;
   int64_t tokens = 0;
   for (const int64_t layer : config.layers) {
     const fs::path file = memory_file(folder, layer);
     const knn::MemoryLayer of = memory_layer(decoder, model, layer);
-    auto memory = std::make_shared<knn::Memory>(
-        mapped ? knn::Memory::map(file, of, store.device)
-               : knn::Memory::load(file, of, store.device, store.place));
+    auto memory =
+        std::make_shared<knn::Memory>(mapped ? knn::Memory::map(file, of, device)
+                                             : knn::Memory::load(file, of, device, store.place));
     tensor::check_value(
         memory->num_rows() == 1, "saved memory", "rows of a file", memory->num_rows(), "1");
     if (layer == config.layers[0]) {

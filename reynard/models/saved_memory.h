@@ -12,6 +12,7 @@
 namespace reynard::models {
 
 class Decoder;
+struct DecoderConfig;
 
 struct MemoryNames {
   std::string model;  // of the weights; at most 512 bytes of UTF-8
@@ -20,6 +21,10 @@ struct MemoryNames {
 
 // Where the memory of a layer lies.
 std::filesystem::path memory_file(const std::filesystem::path& folder, int64_t layer);
+
+// Throws reynard::Error when a file of the config's layers is not there or cannot be opened: what
+// can be told before weights are read.
+void check_memory_files(const DecoderConfig& config, const std::filesystem::path& folder);
 
 // Writes the memories of a state. Throws reynard::Error for a decoder without a memory or with one
 // that decays with the distance, and for a state that has filled none.

@@ -160,10 +160,7 @@ void Engine::run() {
       read_next();
     } catch (const std::exception& error) {
       // Nobody can say whose state is whole: all texts of the batch end.
-      for (Text& text : texts_) {
-        text.reply->fail(reason_of(error));
-        ++counters_.failed;
-      }
+      for (Text& text : texts_) fail(text, error);
     }
     remove_finished();
     counters_.cache_pages = generator_.pool()->pages_in_use();
@@ -173,6 +170,23 @@ void Engine::run() {
   for (const Text& text : texts_) text.reply->fail(kStopping);
   const std::lock_guard lock(mutex_);
   for (const Waiting& waiting : waiting_) waiting.reply->fail(kStopping);
+}
+
+void Engine::fail(Text& text, const std::exception& error) {
+  text.reply->fail(reason_of(error));
+  ++counters_.failed;
+}
+
+void Engine::pass(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const generation::FailedTexts& failed) {
+    for (Text& text : texts_) {
+      if (std::ranges::find(failed.sequences, &text.sequence) != failed.sequences.end()) {
+        fail(text, failed);
+      }
+    }
+  }
 }
 
 void Engine::admit() {
@@ -258,13 +272,13 @@ void Engine::read_next() {
     left -= tokens;
   }
   const auto begin = Clock::now();
-  generator_.prefill(chunks);
+  pass([&] { generator_.prefill(chunks); });
   // Less than was to be read says little about the time that a token takes.
   if (left == 0) {
     update_mean(prefill_token_seconds_, seconds_since(begin) / static_cast<double>(wanted));
   }
   for (Text* text : reading) {
-    if (text->sequence.is_prefilled()) begin_writing(*text);
+    if (text->sequence.is_prefilled() && !text->reply->is_cancelled()) begin_writing(*text);
   }
 }
 
@@ -303,10 +317,11 @@ void Engine::write_next() {
   }
   if (sequences.empty()) return;
   const auto begin = Clock::now();
-  generator_.step(sequences);
+  pass([&] { generator_.step(sequences); });
   update_mean(step_seconds_, seconds_since(begin));
   ++counters_.steps;
   for (Text& text : texts_) {
+    if (text.reply->is_cancelled()) continue;
     if (text.is_read && text.sequence.written().size() > text.num_delivered) {
       deliver(text);
     } else if (text.is_read && text.sequence.finished() != FinishReason::kNone) {

@@ -12,6 +12,8 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <exception>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -88,6 +90,9 @@ class Engine {
   void reuse_prefix(Text& text);
   void begin_writing(Text& text);
   void write_next();
+  void fail(Text& text, const std::exception& error);
+  // Runs a pass of the generator; texts whose logits are not finite end alone.
+  void pass(const std::function<void()>& call);
   void deliver(Text& text);
   void remove_finished();
   int64_t chunk_tokens() const;

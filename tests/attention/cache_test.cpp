@@ -293,6 +293,24 @@ TEST(LayerCache, UnusedPagesAndSlotsAreNotRead) {
   }
 }
 
+// A model with broken weights must not write as if it had read nothing.
+TEST(LayerCache, NaNOfAQueryOrKeyShows) {
+  constexpr auto kNaN = std::numeric_limits<float>::quiet_NaN();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t T : {1, 100, 3000}) {
+      const AttentionInputs in = sequence(T, dtype);
+      LayerCache cache(make_pool(dtype), G);
+      append(cache, in, 0, T);
+      AttentionInputs broken = in;
+      broken.q = in.q.clone().fill_(kNaN);
+      EXPECT_TRUE(attend(cache, broken).out.isnan().all().item<bool>()) << T;
+      cache.pool()->keys()[cache.pages(0)[0]].select(0, 0).fill_(kNaN);
+      EXPECT_TRUE(attend(cache, in).out.select(1, 0).isnan().all().item<bool>()) << T;
+      EXPECT_FALSE(attend(cache, in).out.select(1, H - 1).isnan().any().item<bool>()) << T;
+    }
+  }
+}
+
 // Pages that a query skips are not read: the pool is poisoned behind the cache's back.
 void expect_skipped_pages_unread(at::ScalarType dtype, PruningRule rule, const at::Tensor& bound) {
   const AttentionInputs in = sequence(1000, dtype, 0);

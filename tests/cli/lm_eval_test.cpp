@@ -124,6 +124,8 @@ TEST_F(LmEvalTask, FailuresAreOneLine) {
   expect_error({"small", "--lm_eval.python=/nowhere/python", "--lm_eval.tasks=one"},
                "cannot start /nowhere/python");
   expect_error({"small", kPython, "--lm_eval.tasks=broken"}, "the harness ended with status 9");
+  expect_error({"small", kPython, "--lm_eval.tasks=one", "--dtype", "int8", "--device", "cuda"},
+               "the server did not start");
   expect_error({"--adapter", "true", "--lm_eval.tasks=one"}, "lm_eval needs MODEL or --endpoint");
 }
 

@@ -129,6 +129,13 @@ TEST_F(RemoteEval, BadInputIsOneLine) {
                "status 404");
   expect_error({"--endpoint", url(), "--attempts", "0"}, "--attempts = 0");
   expect_error({"--endpoint", url(), "--adapter", "cat"}, "either --endpoint or --adapter");
+  for (const char* option : {"--dtype", "--device"}) {
+    const std::string name = option, value = name == "--dtype" ? "f32" : "auto";  // the defaults
+    expect_error({"--endpoint", url(), "--tokenizer", "byte", name, value},
+                 "eval: " + name + " is not possible with --endpoint; leave it out");
+    expect_error({"--adapter", "true", name, value},
+                 "eval: " + name + " is not possible with --adapter; leave it out");
+  }
   expect_error({"--adapter", "exit 7"}, "it ended with status 7");
   expect_error({"--adapter", "true", "--bos", "-3"}, "--bos = -3");
 }

@@ -5,6 +5,7 @@
 
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -147,7 +148,13 @@ TEST(Sampler, RejectsWhatMakesNoSense) {
     EXPECT_STREQ(error.what(), "sampler: top_p = 1.0000001; expected 0 to 1, 0: all");
   }
   Sampler sampler({});
-  EXPECT_THROW(sampler.next(at::tensor({std::numeric_limits<float>::quiet_NaN()})), Error);
+  const auto infinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity}) {
+    EXPECT_SAYS(test::error_of([&] {
+                  sampler.next(at::tensor({1.0F, bad, 2.0F}));
+                }),
+                fmt::format("sampler: the logit of token 1 is {}; expected a finite number", bad));
+  }
   EXPECT_THROW(sampler.next(at::zeros({0})), Error);
 }
 

@@ -17,6 +17,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iterator>
 #include <string>
@@ -64,6 +65,34 @@ TEST(MemoryFile, LoadedIsAsSavedAndGoesOn) {
   loaded.add(more, more);
   expect_same(loaded, memory);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+// Of all files that this process has read so far.
+int64_t bytes_read() {
+  std::ifstream counters("/proc/self/io");
+  std::string name;
+  int64_t bytes = -1;
+  while (counters >> name >> bytes && name != "rchar:") {
+  }
+  return bytes;
+}
+
+TEST(MemoryFile, IsReadOnce) {
+  const int64_t before = bytes_read();
+  if (before < 0) GTEST_SKIP() << "/proc/self/io is not there";
+  const TempDir folder;
+  Memory memory({.of = kLayer});
+  const at::Tensor keys = at::randn({1, 4000, 2, 40}).to(at::kBFloat16);
+  memory.add(keys, keys);
+  memory.save(folder / "layer.memory");
+  const auto size = static_cast<int64_t>(std::filesystem::file_size(folder / "layer.memory"));
+  const auto bytes_of = [](const auto& read) {
+    const int64_t begin = bytes_read();
+    read();
+    return bytes_read() - begin;
+  };
+  EXPECT_LT(bytes_of([&] { Memory::load(folder / "layer.memory", kLayer); }), size * 3 / 2);
+  EXPECT_LT(bytes_of([&] { Memory::map(folder / "layer.memory", kLayer); }), size * 3 / 2);
 }
 
 TEST(MemoryFile, MappedIsSearchedAndReadOnly) {

@@ -33,7 +33,7 @@ std::shared_ptr<knn::Memory> memory_of(const knn::Entries& entries, const Memory
   auto memory = std::make_shared<knn::Memory>(knn::MemoryOptions{
       .of =
           {.model = {}, .layer = 0, .num_heads = kKeyHeads, .head_dim = kDim, .dtype = at::kFloat},
-      .device = store.device,
+      .device = entries.keys.device(),
       .place = store.place});
   if (store.coded) memory->code_keys();
   memory->add(entries.keys.unsqueeze(0), entries.values.unsqueeze(0));
@@ -72,9 +72,9 @@ void expect_equal(const LayerMemory& memory, const LayerMemory& expected) {
 }
 
 std::vector<MemoryStore> stores() {
-  MemoryStore store{.device = test::test_device()};
+  MemoryStore store;
   std::vector<MemoryStore> all = {store};
-  if (store.device.is_cpu()) {
+  if (test::test_device().is_cpu()) {
     store.coded = true;
     all.push_back(store);
     return all;
@@ -87,7 +87,7 @@ std::vector<MemoryStore> stores() {
 }
 
 TEST(LayerMemory, BehindAnEarlierOneIsOneMemoryOfBoth) {
-  const MemoryStore plain{.device = test::test_device()};
+  const MemoryStore plain;
   for (const MemoryStore& store : stores()) {
     for (const int64_t capacity : {0, 8, 30, 45}) {
       SCOPED_TRACE(testing::Message() << "capacity " << capacity << " place "
@@ -109,7 +109,7 @@ TEST(LayerMemory, BehindAnEarlierOneIsOneMemoryOfBoth) {
 }
 
 TEST(LayerMemory, AnotherCapacityKeepsTheNewest) {
-  MemoryStore store{.device = test::test_device()};
+  MemoryStore store;
   const knn::Entries before = random_entries(10), one = random_entries(20), two = random_entries(3);
   LayerMemory memory(memory_of(before, store), 0);
   memory.add(one.keys, one.values, {}, store);
@@ -124,7 +124,7 @@ TEST(LayerMemory, AnotherCapacityKeepsTheNewest) {
 }
 
 TEST(LayerMemory, CopiesThatGoOnDifferentlyShareWhatWasBefore) {
-  const MemoryStore store{.device = test::test_device()};
+  const MemoryStore store;
   const knn::Entries before = random_entries(10), one = random_entries(3), two = random_entries(3);
   const LayerMemory begin(memory_of(before, store), 0);
   LayerMemory a = begin, b = begin;

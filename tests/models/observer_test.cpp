@@ -19,6 +19,15 @@ AttentionView view_of(const std::vector<int32_t>& starts) {
   return view;
 }
 
+TEST(AttentionView, ACopyKeepsWhatWasShown) {
+  AttentionView view = view_of({0, 0, 0, 0, 64, 192, 0, 127, 130});
+  const AttentionView copy = copied_to_cpu(view);
+  view.start.zero_();
+  EXPECT_EQ(copy.start[1][2].item<int32_t>(), 192);
+  EXPECT_EQ(copy.first_key.size(0), 300);
+  EXPECT_FALSE(copy.q.defined());
+}
+
 TEST(PrunedTiles, AreWholeTilesBeforeTheFirstKeyKept) {
   const std::vector<double> shares = pruned_tiles(view_of({0, 0, 0, 0, 64, 192, 0, 127, 130}));
   EXPECT_DOUBLE_EQ(shares[0], 0);

@@ -2,10 +2,13 @@
 
 #include "reynard/tensor/error.h"
 #include "tests/serving/served.h"
+#include "tests/support/errors.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <string>
 #include <thread>
 #include <vector>
@@ -135,6 +138,32 @@ TEST_F(EngineTest, ReservationsCoverEveryPage) {
   engine.wait_until_idle();
   EXPECT_EQ(engine.counters().failed, 0);
   EXPECT_LE(engine.counters().cache_pages, 20 * 4 * 2);
+}
+
+TEST_F(EngineTest, ATextWhoseLogitsAreNotFiniteEndsAlone) {
+  {
+    const at::NoGradGuard no_grad;
+    decoder.parameters([](const std::string& name, models::Parameter& parameter) {
+      if (name == "model.embeddings.weight") parameter.value.select(0, '!').fill_(std::nan(""));
+    });
+  }
+  Engine engine(decoder, tokenizer, {});
+  const std::string expected = collect(*engine.submit(job_of("abc", 200)), 1).texts[0];
+  const auto running = engine.submit(job_of("abc", 200));
+  Job written = job_of("ab!", 5), scored = job_of("a!b", 5);
+  written.texts_per_prompt = 3;
+  scored.options.prompt_scores.logprobs = true;
+  const auto first = engine.submit(written), second = engine.submit(scored);
+  const auto last = engine.submit(job_of("abc", 200));
+  EXPECT_SAYS(collect(*first, 3).error, "sampler: the logit of token 0 is ");
+  EXPECT_SAYS(collect(*second, 1).error, "score_tokens: the log-probability of token 33 is ");
+  for (const auto& other : {running, last}) {
+    const Collected collected = collect(*other, 1);
+    EXPECT_EQ(collected.error, "");
+    EXPECT_EQ(collected.texts[0], expected);
+  }
+  engine.wait_until_idle();
+  EXPECT_EQ(engine.counters().running, 0);
 }
 
 TEST_F(EngineTest, WhatDoesNotFitWaitsOrIsRefused) {

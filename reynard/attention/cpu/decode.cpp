@@ -189,16 +189,16 @@ void combine(const DecodeCall& call,
   }
   std::fill_n(out, call.D, 0.0F);
   *lse = -std::numeric_limits<float>::infinity();
-  if (highest == *lse) return;
   double sum = 0;
   for (int64_t part = begin; part < end; ++part) {
     const RunSoftmax run = partials.of(part);
-    if (run.largest[i] == *lse) continue;
+    if (run.total[i] == 0) continue;  // saw no key; NaN where a logit is
     const float weight = std::exp2(run.largest[i] - highest);
     sum += static_cast<double>(weight) * run.total[i];
     const float* values = run.out + i * call.D;
     for (int64_t d = 0; d < call.D; ++d) out[d] += weight * values[d];
   }
+  if (sum == 0) return;
   for (int64_t d = 0; d < call.D; ++d) out[d] /= static_cast<float>(sum);
   *lse = static_cast<float>(highest * std::numbers::ln2 + std::log(sum));
 }

@@ -66,7 +66,7 @@ __device__ __forceinline__ void combine_runs(const DecodeTask& task,
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) out.at[i] = fmaf(weight, outs[at].at[i], out.at[i]);
   }
-  const bool sees = total > 0;
+  const bool sees = total != 0;  // NaN is seen
   if (d == 0) {
     const double lse = kLn2 * (top + log2f(total));
     task.lse[head] = sees ? static_cast<float>(lse) : -INFINITY;

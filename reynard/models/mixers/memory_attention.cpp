@@ -156,7 +156,7 @@ AttentionView MemoryAttentionMixer::view(const Inputs& in, const Ragged& ragged)
     const Window& window = ragged.windows[w];
     const int64_t size = window.end - window.begin;
     const int64_t oldest =
-        oldest_kept(ragged.bounds[window.sequence], window.begin, memory_.capacity);
+        oldest_kept(ragged.bounds[window.sequence], window.begin, store_.capacity);
     first.narrow(0, window.begin, size).fill_(oldest);
     local.narrow(0, window.begin, size).fill_(window.begin);
     if (const double factor = logit_factor(window.begin - oldest); factor != 1) {
@@ -241,7 +241,7 @@ at::Tensor MemoryAttentionMixer::attend_windows(const Inputs& in, const Ragged& 
                         .sums = sums(window.begin, window.end),
                         .first_key = {}};
     const int64_t first =
-        oldest_kept(ragged.bounds[window.sequence], window.begin, memory_.capacity);
+        oldest_kept(ragged.bounds[window.sequence], window.begin, store_.capacity);
     Keys keys{.local = local, .contexts = {}, .memory = {}};
     if (first < window.begin) {
       keys.memory = whole_part(rows(in.memory_k, first, window.begin),
@@ -430,7 +430,7 @@ attention::AttentionOutput MemoryAttentionMixer::attend_memory(const at::Tensor&
 
 void MemoryAttentionMixer::start_window(SequenceState& state, int64_t layer) const {
   const attention::LayerCache& cache = state.cache(layer);
-  if (has_memory_ && memory_.capacity != Decoder::kNoMemory && cache.length() > 0) {
+  if (has_memory_ && store_.capacity != Decoder::kNoMemory && cache.length() > 0) {
     std::vector<at::Tensor> keys, values;
     for (int64_t g = 0; g < cache.num_kv_heads(); ++g) {
       const attention::LayerCache::Gathered head = cache.gather(g);
@@ -441,7 +441,7 @@ void MemoryAttentionMixer::start_window(SequenceState& state, int64_t layer) con
     state.memory(layer).add(attention_.unrotated(at::stack(keys, 1), positions),
                             at::stack(values, 1),
                             decays() ? state.gate_sums(layer) : at::Tensor(),
-                            memory_store());
+                            store_);
   }
   state.leave_window(layer);
 }
@@ -453,8 +453,8 @@ void MemoryAttentionMixer::remember(const at::Tensor& x,
   TORCH_INTERNAL_ASSERT(has_memory_ && !decays());
   const Projections p = attention_.project(x, ragged, layer);
   attention_.leave_carries(p, ragged, layer);
-  if (memory_.capacity == Decoder::kNoMemory) return;
-  state.memory(layer).add(p.k, p.v, {}, memory_store());
+  if (store_.capacity == Decoder::kNoMemory) return;
+  state.memory(layer).add(p.k, p.v, {}, store_);
 }
 
 }  // namespace reynard::models

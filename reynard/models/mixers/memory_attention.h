@@ -30,13 +30,9 @@ class MemoryAttentionMixer : public Mixer {
   void set_log_pruning_tolerance(double log_tolerance) override {
     attention_.set_log_pruning_tolerance(log_tolerance);
   }
-  void set_memory_limits(int64_t capacity, int64_t top_k) override {
-    memory_.capacity = capacity;
+  void set_memory(const MemoryStore& store, int64_t top_k) override {
+    store_ = store;
     memory_.top_k = top_k;
-  }
-  void set_memory_place(knn::MemoryPlace place, bool coded) override {
-    place_ = place;
-    coded_ = coded;
   }
   void parameters(const ParameterVisitor& visit) override;
 
@@ -97,21 +93,13 @@ class MemoryAttentionMixer : public Mixer {
   attention::AttentionOutput attend_memory(const at::Tensor& q,
                                            const at::Tensor& query_sums,
                                            const LayerMemory& memory) const;
-  // How a state's memory is kept.
-  MemoryStore memory_store() const {
-    return {.capacity = memory_.capacity,
-            .device = attention_.device(),
-            .place = place_,
-            .coded = coded_};
-  }
   bool decays() const { return memory_.decay == MemoryDecay::kDistance; }
 
   AttentionMixer attention_;
   MemoryConfig memory_;
-  knn::MemoryPlace place_ = knn::MemoryPlace::kDevice;
-  bool coded_ = false;
-  bool has_memory_;  // this layer
-  Parameter gate_;   // (H): MemoryMerge::kGated
+  MemoryStore store_;  // its capacity, not that of memory_, is the decoder's
+  bool has_memory_;    // this layer
+  Parameter gate_;     // (H): MemoryMerge::kGated
 };
 
 }  // namespace reynard::models
