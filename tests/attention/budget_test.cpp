@@ -106,7 +106,7 @@ AttentionInputs document_of(const AttentionInputs& in, int64_t begin, int64_t en
 TEST(LongRowBudget, HoldsWhereKeysAreTakenInGroups) {
   constexpr int64_t kDocument = 1400, kLength = 3 * kDocument;
   constexpr double kLargestError = 1e-2;  // of bf16, relative to the norm
-  for (const int64_t D : {64, 128}) {
+  for (const int64_t D : {64, 128, 256}) {
     const AttentionShape shape = {.B = 1, .Tq = kLength, .Tk = kLength, .H = 1, .G = 1, .D = D};
     AttentionInputs in = random_inputs(shape, at::kBFloat16, 3, 7);
     in.first_key = first_keys(shape, {.documents = {kDocument, 2 * kDocument}});

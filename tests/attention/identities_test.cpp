@@ -22,6 +22,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace reynard::attention {
@@ -180,9 +181,12 @@ TEST(Identities, ViewsOfOneProjectionAreTakenAsTheyAre) {
 }
 
 TEST(Identities, SameBitsForAnyNumberOfThreadsAndInEveryRun) {
-  const AttentionShape shape = {.B = 2, .Tq = 700, .Tk = 800, .H = 4, .G = 2, .D = 64};
   const int before = at::get_num_threads();
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+  for (const auto& [D, dtype] : {std::pair(64, at::kFloat),
+                                 std::pair(64, at::kBFloat16),
+                                 std::pair(128, at::kBFloat16),
+                                 std::pair(256, at::kBFloat16)}) {
+    const AttentionShape shape = {.B = 2, .Tq = 700, .Tk = 800, .H = 4, .G = 2, .D = D};
     for (const double tolerance : {0.0, -10.0}) {
       AttentionInputs in = random_inputs(shape, dtype);
       in.first_key = first_keys(shape, {.documents = {300}, .padding = {0, 20}});

@@ -1,12 +1,13 @@
 // One block of threads per processor takes key blocks from a list; three warpgroups (two above 64
-// dimensions) own 64 keys each and walk over steps of queries. Scores are transposed, S^T = K Q^T,
-// so that P^T and dS^T in registers are the left operands of dV += P^T dO and dK += dS^T Q.
-// dQ = dS K comes from shared memory, one step later: nobody waits for another's dS. Three
-// warpgroups multiply it by turns, two half of its dimensions each.
+// dimensions) own 64 keys each, or two share 64 (above 128), and walk over steps of queries. Scores
+// are transposed, S^T = K Q^T, so that P^T and dS^T in registers are the left operands of dV += P^T
+// dO and dK += dS^T Q. dQ = dS K comes from shared memory, one step later: nobody waits for
+// another's dS. Three warpgroups multiply it by turns, two half of its dimensions each.
 //
 // A step's dQ is the sum of parts of many key blocks. They are added in global memory by the copy
-// engine in a fixed order, that in which key blocks are taken (backward_producer.cuh): a counter
-// per part says whose turn it is, and whoever is waited for already runs.
+// engine, or above 128 dimensions by those who multiplied them, in a fixed order, that in which key
+// blocks are taken (backward_producer.cuh): a counter per part says whose turn it is, and whoever
+// is waited for already runs.
 //
 // Where heads share keys, each has tasks of its own all the same, and leaves its dK and dV in f32
 // for a kernel that adds up the heads of a group: tasks that walk over all of them end unevenly,

@@ -18,8 +18,8 @@ namespace reynard::attention::cuda::sm90::bwd {
 
 constexpr int kPieceBytes = 64 * kRowBytes;        // 64 queries, 64 dimensions
 constexpr int kPartFloats = kQueriesPerTile * 64;  // of gradients on their way
-constexpr int kSlots = 2;                          // of parts of dQ on their way
-constexpr int kSumParts = 2;                       // of the sum of dS of a query
+constexpr int kSlots = 2;     // of parts of dQ on their way, and warps that see to the turns
+constexpr int kSumParts = 2;  // of the sum of dS of a query
 
 // kDim: head dimension rounded up to 64, 128 or 256.
 template <int kDim_, class Scalar_>
@@ -31,6 +31,7 @@ struct Config {
   // Warpgroups: as many as the registers hold dK and dV of.
   static constexpr int kConsumers = kPieces == 1 ? 3 : 2;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+  // With fewer than 240 where keys are shared ptxas runs one product after the other (C7512).
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kSharesKeys ? 240 : 232;
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kSharesKeys ? 24 : 40;
   static constexpr int kKeyGroups = kSharesKeys ? 1 : kConsumers;  // of 64 keys
