@@ -52,7 +52,8 @@ std::string eval_footer() {
   return text + config::help_text(config::describe<evaluation::EvaluationConfig>());
 }
 
-// What only a model that runs here can be told and, of a memory, not the server of the harness.
+// Options of a model that runs here: --dtype, --device, and a memory's, which the server of lm_eval
+// is not given either.
 void check_local_options(const EvalArguments& arguments, const CLI::App& command) {
   std::string given = given_option(arguments.memory);
   const bool harness =

@@ -1,6 +1,7 @@
 // reynard eval --task lm_eval.
 
 #include "cli/command_line.h"
+#include "cli/device_option.h"
 #include "cli/eval_measurements.h"
 #include "cli/lm_eval.h"
 #include "reynard/tensor/error.h"
@@ -33,7 +34,10 @@ void measure_with_harness(const EvalArguments& arguments,
     if (!arguments.tokenizer.empty()) {
       run.serve.insert(run.serve.end(), {"--tokenizer", arguments.tokenizer});
     }
-    run.identity = {{"model", folder.identity()}, {"dtype", arguments.dtype}};
+    const at::Device device = reading_device(arguments.device, arguments.dtype);
+    run.identity = {{"model", folder.identity()},
+                    {"dtype", arguments.dtype},
+                    {"device", device.is_cuda() ? "cuda" : "cpu"}};
     run.about["name"] = folder.name;
     run.about["model"] = folder.model.string();
     if (arguments.output.empty()) run.output = folder.results();

@@ -35,17 +35,15 @@ class Failures {
     try {
       work();
     } catch (const Error& error) {
-      if (failed_.empty()) reason_ = error.what();
-      failed_.push_back(&sequence);
+      failed_.push_back({&sequence, error.what()});
     }
   }
   void throw_if_any() const {
-    if (!failed_.empty()) throw FailedTexts(reason_, failed_);
+    if (!failed_.empty()) throw FailedTexts(failed_);
   }
 
  private:
-  std::string reason_;
-  std::vector<const Sequence*> failed_;
+  std::vector<FailedTexts::Text> failed_;
 };
 
 at::Tensor ids(const std::vector<int64_t>& values) {

@@ -43,12 +43,17 @@ struct PromptChunk {
   int64_t tokens = 0;  // at most; at least 1
 };
 
-// Texts of one pass whose logits are not finite: they cannot go on, all others are as after a pass
-// that did not fail.
+// Texts of one pass that cannot go on, as where their logits are not finite: all others are as
+// after a pass that did not fail.
 struct FailedTexts : Error {
-  FailedTexts(const std::string& reason, std::vector<const Sequence*> failed)
-      : Error(reason), sequences(std::move(failed)) {}
-  std::vector<const Sequence*> sequences;
+  struct Text {
+    const Sequence* sequence;
+    std::string reason;
+  };
+  // failed: at least one; the first one's reason is what() says.
+  explicit FailedTexts(std::vector<Text> failed)
+      : Error(failed.front().reason), texts(std::move(failed)) {}
+  std::vector<Text> texts;
 };
 
 class Generator {

@@ -160,7 +160,7 @@ void Engine::run() {
       read_next();
     } catch (const std::exception& error) {
       // Nobody can say whose state is whole: all texts of the batch end.
-      for (Text& text : texts_) fail(text, error);
+      for (const Text& text : texts_) text.reply->fail(reason_of(error));
     }
     remove_finished();
     counters_.cache_pages = generator_.pool()->pages_in_use();
@@ -172,18 +172,13 @@ void Engine::run() {
   for (const Waiting& waiting : waiting_) waiting.reply->fail(kStopping);
 }
 
-void Engine::fail(Text& text, const std::exception& error) {
-  text.reply->fail(reason_of(error));
-  ++counters_.failed;
-}
-
 void Engine::pass(const std::function<void()>& call) {
   try {
     call();
   } catch (const generation::FailedTexts& failed) {
-    for (Text& text : texts_) {
-      if (std::ranges::find(failed.sequences, &text.sequence) != failed.sequences.end()) {
-        fail(text, failed);
+    for (const Text& text : texts_) {
+      for (const auto& [sequence, reason] : failed.texts) {
+        if (sequence == &text.sequence) text.reply->fail(reason);
       }
     }
   }
@@ -219,7 +214,7 @@ void Engine::forget_cancelled() {
   std::erase_if(waiting_, [&](const Waiting& waiting) {
     if (!waiting.reply->is_cancelled()) return false;
     counters_.waiting -= waiting.job->texts_per_prompt;
-    counters_.cancelled += waiting.job->texts_per_prompt;
+    counter_of(*waiting.reply) += waiting.job->texts_per_prompt;
     return true;
   });
 }
@@ -353,6 +348,11 @@ void Engine::deliver(Text& text) {
   text.reply->add(std::move(piece));
 }
 
+std::atomic<int64_t>& Engine::counter_of(const Reply& ended) {
+  if (ended.has_failed()) return counters_.failed;
+  return ended.is_cancelled() ? counters_.cancelled : counters_.finished;
+}
+
 void Engine::remove_finished() {
   for (auto text = texts_.begin(); text != texts_.end();) {
     if (!text->has_ended()) {
@@ -362,7 +362,7 @@ void Engine::remove_finished() {
     const bool cancelled = text->reply->is_cancelled();
     // A prompt that was not read to its end stands for all its texts.
     const int64_t num_texts = text->is_read ? 1 : text->job->texts_per_prompt;
-    (cancelled ? counters_.cancelled : counters_.finished) += num_texts;
+    counter_of(*text->reply) += num_texts;
     counters_.running -= num_texts;
     reserved_tokens_ -= text->reserved_tokens;
     if (!cancelled) {

@@ -85,12 +85,12 @@ class Engine {
   bool wait_for_work();
   void admit();
   void forget_cancelled();
+  std::atomic<int64_t>& counter_of(const Reply& ended);
   void start(const Waiting& waiting);
   void read_next();
   void reuse_prefix(Text& text);
   void begin_writing(Text& text);
   void write_next();
-  void fail(Text& text, const std::exception& error);
   // Runs a pass of the generator; texts whose logits are not finite end alone.
   void pass(const std::function<void()>& call);
   void deliver(Text& text);

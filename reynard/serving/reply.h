@@ -39,7 +39,9 @@ class Reply {
   bool is_done();
   // The client has gone: its texts end at the next step.
   void cancel();
+  // Nobody waits for its texts: the client has gone, or they have failed.
   bool is_cancelled() const { return cancelled_; }
+  bool has_failed() const { return failed_; }
 
   // For the engine.
   void add(Piece piece);
@@ -50,7 +52,7 @@ class Reply {
   std::condition_variable changed_;
   std::deque<Piece> pieces_;
   int64_t num_open_;
-  std::atomic<bool> cancelled_{false};
+  std::atomic<bool> cancelled_{false}, failed_{false};
 };
 
 }  // namespace reynard::serving

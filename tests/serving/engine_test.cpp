@@ -144,19 +144,22 @@ TEST_F(EngineTest, ATextWhoseLogitsAreNotFiniteEndsAlone) {
   {
     const at::NoGradGuard no_grad;
     decoder.parameters([](const std::string& name, models::Parameter& parameter) {
-      if (name == "model.embeddings.weight") parameter.value.select(0, '!').fill_(std::nan(""));
+      if (name != "model.embeddings.weight") return;
+      for (const char bad : {'!', '?'}) parameter.value.select(0, bad).fill_(std::nan(""));
     });
   }
   Engine engine(decoder, tokenizer, {});
   const std::string expected = collect(*engine.submit(job_of("abc", 200)), 1).texts[0];
   const auto running = engine.submit(job_of("abc", 200));
-  Job written = job_of("ab!", 5), scored = job_of("a!b", 5);
+  Job written = job_of("ab!", 5), scored = job_of("a!b", 5), other_scored = job_of("a?b", 5);
   written.texts_per_prompt = 3;
-  scored.options.prompt_scores.logprobs = true;
+  scored.options.prompt_scores.logprobs = other_scored.options.prompt_scores.logprobs = true;
   const auto first = engine.submit(written), second = engine.submit(scored);
+  const auto third = engine.submit(other_scored);
   const auto last = engine.submit(job_of("abc", 200));
   EXPECT_SAYS(collect(*first, 3).error, "sampler: the logit of token 0 is ");
   EXPECT_SAYS(collect(*second, 1).error, "score_tokens: the log-probability of token 33 is ");
+  EXPECT_SAYS(collect(*third, 1).error, "score_tokens: the log-probability of token 63 is ");
   for (const auto& other : {running, last}) {
     const Collected collected = collect(*other, 1);
     EXPECT_EQ(collected.error, "");
@@ -164,6 +167,9 @@ TEST_F(EngineTest, ATextWhoseLogitsAreNotFiniteEndsAlone) {
   }
   engine.wait_until_idle();
   EXPECT_EQ(engine.counters().running, 0);
+  EXPECT_EQ(engine.counters().failed, 3 + 1 + 1);
+  EXPECT_EQ(engine.counters().cancelled, 0);
+  EXPECT_EQ(engine.counters().finished, 3);
 }
 
 TEST_F(EngineTest, WhatDoesNotFitWaitsOrIsRefused) {

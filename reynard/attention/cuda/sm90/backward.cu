@@ -2,7 +2,8 @@
 // dimensions) own 64 keys each, or two share 64 (above 128), and walk over steps of queries. Scores
 // are transposed, S^T = K Q^T, so that P^T and dS^T in registers are the left operands of dV += P^T
 // dO and dK += dS^T Q. dQ = dS K comes from shared memory, one step later: nobody waits for
-// another's dS. Three warpgroups multiply it by turns, two half of its dimensions each.
+// another's dS. Three warpgroups multiply it by turns, two half of its dimensions each. Two that
+// share keys wait for each other's P and dS, which both multiply.
 //
 // A step's dQ is the sum of parts of many key blocks. They are added in global memory by the copy
 // engine, or above 128 dimensions by those who multiplied them, in a fixed order, that in which key
@@ -118,7 +119,7 @@ __device__ const float4* part_at(const float* parts, int64_t index) {
   return reinterpret_cast<const float4*>(parts + index * bwd::kPartFloats) + threadIdx.x;
 }
 
-// dq from the sums of parts: one block of threads per part, in the order that send_dq wrote.
+// dq from the sums of parts: one block of threads per part, in the order of store_parts.
 template <class C, class Out>
 __global__ void __launch_bounds__(kWarpgroup) dq_kernel(const Params p) {
   tensor::wait_for_kernel_before();

@@ -1,5 +1,5 @@
 #pragma once
-// The backward on Hopper: bf16 and f16, head dimensions up to 128 that are multiples of 8. The same
+// The backward on Hopper: bf16 and f16, head dimensions up to 256 that are multiples of 8. The same
 // bits in every run.
 
 #include "reynard/attention/cuda/problem.h"

@@ -36,21 +36,26 @@ __device__ __forceinline__ void add_query_sums(const Params& p,
 // come, adds the sums of dS to the gradient of the gates, and then gives the turn to the next.
 template <class C>
 __device__ void keep_turns(const Params& p, Shared<C>& s, int stage) {
+  static_assert(C::kStages == kSlots);  // there are so many warps, and stops
   const int lane = threadIdx.x % 32;
   uint32_t added_parity = 0;
   for (uint32_t parity = 0;; parity ^= 1) {
     wait(shared_address(&s.stage_full[stage]), parity);
     const Step step = s.steps[stage];
     __syncwarp();
-    if (lane == 0) arrive(shared_address(&s.stage_empty[stage]));
+    if (lane == 0) {
+      // Before the stage may be filled again: whoever waits then must find this phase over.
+      if (!step.has_queries) arrive(shared_address(&s.turn_come[stage]));
+      arrive(shared_address(&s.stage_empty[stage]));
+    }
     if (step.stop) return;
+    if (!step.has_queries) continue;
     int* const turn = p.turns + step.tile;
     if (lane == 0) {
-      while (step.has_queries && load_acquire(turn) != step.turn) {
+      while (load_acquire(turn) != step.turn) {
       }
       arrive(shared_address(&s.turn_come[stage]));
     }
-    if (!step.has_queries) continue;
     wait(shared_address(&s.dq_added[stage]), added_parity);
     added_parity ^= 1;
     if (p.task.dquery_sums) {
