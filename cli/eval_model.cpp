@@ -30,7 +30,8 @@ evaluation::ModelFacts facts_of(const models::DecoderConfig& config, int64_t tra
           config.attention.log_pruning_tolerance,
           config.attention.forget_gate != models::ForgetGate::kNone,
           config.has_memory() ? config.memory.window : 0,
-          config.memory.layers};
+          config.memory.layers,
+          config.memory.capacity};
 }
 
 // What limits the memory and what it begins with, for the identity of results. Files have been

@@ -46,9 +46,10 @@ Tasks make_tasks(const EvalArguments& arguments,
       tasks.push_back(std::move(task));
     } else if (!arguments.tasks.empty()) {
       throw Error(fmt::format(
-          "eval: {} needs {}, which this model cannot be asked for: give a MODEL on this machine",
+          "eval: {} needs {}, which this model cannot be asked for: {}",
           name,
-          missing));
+          missing,
+          arguments.remote.given() ? "give a MODEL on this machine" : "leave --memory out"));
     }
   }
   return tasks;

@@ -123,11 +123,13 @@ void check(const MemoryArguments& arguments,
                     arguments.folder));
   }
   if (tokens_of(arguments, config) == models::Decoder::kNoMemory &&
-      (!arguments.place.empty() || arguments.codes)) {
+      (!arguments.keys.empty() || !arguments.place.empty() || arguments.codes)) {
     throw Error(fmt::format("{}: --memory-tokens {} leaves nothing for {}; leave one of them out",
                             command,
                             arguments.tokens,
-                            arguments.codes ? "--memory-codes" : "--memory-place"));
+                            arguments.codes            ? "--memory-codes"
+                            : !arguments.place.empty() ? "--memory-place"
+                                                       : "--memory-keys"));
   }
   if (arguments.place == kOnDisk && arguments.folder.empty()) {
     throw Error(fmt::format(

@@ -66,7 +66,12 @@ void remember_text(const RememberArguments& arguments) {
   }
   models::save_memories(
       decoder, state, {.model = folder.identity(), .text = digest.hex()}, arguments.output);
-  fmt::print("{}: {} tokens\n", arguments.output, read);
+  const int64_t capacity = config.memory.capacity;
+  if (capacity > 0 && capacity < read) {
+    fmt::print("{}: {} tokens, the newest of {}\n", arguments.output, capacity, read);
+  } else {
+    fmt::print("{}: {} tokens\n", arguments.output, read);
+  }
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ std::string text(const Json& json, const std::filesystem::path& path, const char
 MemoryOptions parse_header(std::string_view bytes, const std::filesystem::path& path) {
   // Only an object without nesting is a header: messages print values, and printing recurses.
   if (!bytes.starts_with(R"({"format":"reynard-memory")")) {
-    fail(path, "is not a memory file");
+    fail(path, fmt::format("is not a memory file; {}", kRemedy));
   }
   Json json;
   int depth = 0;
@@ -123,7 +123,9 @@ MemoryOptions parse_header(std::string_view bytes, const std::filesystem::path& 
     return depth <= 1;
   };
   json = Json::parse(bytes, flat, /*allow_exceptions=*/false);
-  if (!json.is_object() || depth != 1) fail(path, "the memory file's header is not valid JSON");
+  if (!json.is_object() || depth != 1) {
+    fail(path, fmt::format("the memory file's header is not valid JSON; {}", kRemedy));
+  }
   if (const int64_t version = integer(json, path, "version", 0, kMaxEntries); version != kVersion) {
     fail(path,
          fmt::format("memory file of version {}; this program reads version {}: {}",

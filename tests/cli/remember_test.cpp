@@ -2,6 +2,7 @@
 
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 #include "tests/support/small_run.h"
@@ -156,6 +157,15 @@ TEST_F(Remember, WhatIsNoMemoryOfTheModelIsAnError) {
   expect_error(eval({"--memory", "book"}), "layer-1.memory: is not a file");
 }
 
+TEST_F(Remember, SaysHowManyTokensItKept) {
+  EXPECT_SAYS(remember({"--tokens", "100"}).output, "book: 100 tokens\n");
+  models::DecoderConfig config = models::load_config(folder_ / "model");
+  config.memory.capacity = 64;
+  models::Decoder decoder(config, 1);
+  models::save_model(decoder, folder_ / "model");
+  EXPECT_SAYS(remember({"--tokens", "100"}).output, "book: 64 tokens, the newest of 100\n");
+}
+
 TEST_F(Remember, AMissingMemoryIsToldBeforeWeightsAreRead) {
   test::write_file(folder_ / "model/model.safetensors", "no weights");
   const std::string message = "nowhere/layer-1.memory: cannot be opened: No such file or directory";
@@ -184,6 +194,8 @@ TEST_F(Remember, OptionsThatCannotBeNameThemselves) {
   }
   expect_error(eval({"--memory-place", "disk"}),
                "eval: --memory-place disk is for the files of --memory FOLDER");
+  expect_error(eval({"--memory-tokens", "0", "--memory-keys", "8"}),
+               "eval: --memory-tokens 0 leaves nothing for --memory-keys");
   expect_error(eval({"--memory-tokens", "0", "--memory-place", "host"}),
                "eval: --memory-tokens 0 leaves nothing for --memory-place");
   expect_error(eval({"--memory-keys", "0"}),

@@ -180,6 +180,17 @@ TEST(AttentionMassTask, ContextsAreFromDifferentDocumentsAndTheQueriesGoOnWithOn
   EXPECT_GT(places.size(), 1);
 }
 
+TEST(AttentionMassTask, AMemoryOfNothingIsAnError) {
+  const Corpus corpus = one_token_documents();
+  const ModelFacts facts = {.memory_layers = {1}, .memory_capacity = -1};
+  try {
+    task_named("attention_mass").make(corpus, config_of(OwnPlace::kRandom), facts);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("a memory of 0 tokens"), std::string::npos);
+  }
+}
+
 TEST(AttentionMassTask, TooFewDocumentsNameTheRemedy) {
   const Corpus corpus = one_token_documents();
   EvaluationConfig config = config_of(OwnPlace::kRandom);

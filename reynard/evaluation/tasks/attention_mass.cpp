@@ -288,6 +288,11 @@ config::EnumNames<OwnPlace> enum_names(OwnPlace) {
 std::unique_ptr<Task> make_attention_mass(const Corpus& corpus,
                                           const EvaluationConfig& config,
                                           const ModelFacts& model) {
+  if (!model.memory_layers.empty() && model.memory_capacity < 0) {
+    throw Error(
+        "attention_mass: a memory of 0 tokens shows nothing of other contexts; give "
+        "--memory-tokens another number or leave it out");
+  }
   AttentionMassConfig settings = config.attention_mass;
   if (settings.length == 0) {
     settings.length =
