@@ -6,8 +6,8 @@
 // share keys wait for each other's P and dS, which both multiply.
 //
 // A step's dQ is the sum of parts of many key blocks. They are added in global memory by the copy
-// engine, or above 128 dimensions by those who multiplied them, in a fixed order, that in which key
-// blocks are taken (backward_producer.cuh): a counter per part says whose turn it is, and whoever
+// engine, or above 64 dimensions by those who multiplied them, in a fixed order, that in which key
+// blocks are taken (backward_producer.cuh): a counter per step says whose turn it is, and whoever
 // is waited for already runs.
 //
 // Where heads share keys, each has tasks of its own all the same, and leaves its dK and dV in f32
@@ -49,12 +49,12 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     shrink_registers<C::kProducerRegisters>();
     if (threadIdx.x == 0) {
       bwd::Producer<C>(p, s).run();
-    } else if (threadIdx.x / 32 >= 1 && threadIdx.x / 32 <= bwd::kSlots) {
+    } else if (threadIdx.x / 32 >= 1 && threadIdx.x / 32 <= C::kHelpers) {
       const int of = static_cast<int>(threadIdx.x) / 32 - 1;
-      if constexpr (C::kSharesKeys) {
-        bwd::keep_turns(p, s, of);
-      } else {
+      if constexpr (C::kDelivers) {
         bwd::deliver(p, s, of);
+      } else {
+        bwd::keep_turns(p, s, of);
       }
     }
   } else {
@@ -188,7 +188,7 @@ struct Layout {
     keys = records + padded(num_steps * sizeof(QueryRecord));
     tiles = keys + padded(num_steps * sizeof(TileKeys));
     turns = tiles + padded(key_blocks * sizeof(TileRange));
-    costs = turns + padded(parts * sizeof(int));
+    costs = turns + padded(num_steps * sizeof(int));
     next_task = costs + padded(heads * sizeof(int));
     order = next_task + 256;
     dq_sums = order + padded(heads * sizeof(int));

@@ -18,8 +18,8 @@ namespace reynard::attention::cuda::sm90::bwd {
 
 constexpr int kPieceBytes = 64 * kRowBytes;        // 64 queries, 64 dimensions
 constexpr int kPartFloats = kQueriesPerTile * 64;  // of gradients on their way
-constexpr int kSlots = 2;     // of parts of dQ on their way, and warps that see to the turns
-constexpr int kSumParts = 2;  // of the sum of dS of a query
+constexpr int kSlots = 2;                          // of parts of dQ on their way
+constexpr int kSumParts = 2;                       // of the sum of dS of a query
 
 // kDim: head dimension rounded up to 64, 128 or 256.
 template <int kDim_, class Scalar_>
@@ -40,15 +40,19 @@ struct Config {
   // Of a warpgroup: the queries whose scores it computes, and the dimensions of its dK and dV.
   static constexpr int kScoreQueries = kSharesKeys ? kQueriesPerTile / 2 : kQueriesPerTile;
   static constexpr int kGradientDims = kSharesKeys ? kDim / 2 : kDim;
-  static constexpr int kStages = kConsumers;                     // of queries: as many as fit
+  static constexpr int kStages = kSharesKeys ? 2 : 3;            // of queries: as many as fit
   static constexpr int kBuffers = kSharesKeys ? 1 : kConsumers;  // of dS
   static constexpr int kHeadParts = kKeyGroups * 2 * kPieces;    // of dK and dV of a key block
-  // Who multiplies dQ of a step: one warpgroup in its turn, or each its half of the dimensions.
-  static constexpr bool kTakesTurns = kPieces == 1;
+  // Who multiplies dQ of a step and how it reaches global memory: one warpgroup, through shared
+  // memory and warps that deliver it; or each its half of the dimensions, straight from registers,
+  // and a warp for each stage says when their turn has come.
+  static constexpr bool kDelivers = kPieces == 1;
+  static constexpr int kHelpers = kDelivers ? kSlots : kStages;  // warps for dQ
+  static_assert(kHelpers < kWarpgroup / 32);
   // Whether registers are left for the scores of the next step and for the biases of keys.
   static constexpr bool kRunsAhead = kConsumers == 2;
-  // Who runs ahead multiplies its half of each dQ, who goes step by step all of it in its turn.
-  static_assert(kRunsAhead != kTakesTurns);
+  // Who runs ahead multiplies its half of each dQ, who goes step by step all of every third.
+  static_assert(kRunsAhead != kDelivers);
 };
 
 // A key block of one head.
@@ -76,26 +80,37 @@ struct Delivery {
   bool stop;
 };
 
-// Where warpgroups have keys of their own: parts of dQ on their way.
+// Parts of dQ on their way, where they are delivered.
 template <class C>
 struct DeliveryShared {
   alignas(1024) float dq[kSlots][kPartFloats];
+  float query_sums[C::kBuffers][C::kKeyGroups * 4][kQueriesPerTile];  // of dS over a warp's keys
   SplitSum dq_sums[kSlots][kSumParts][kQueriesPerTile];
   Delivery pending[C::kConsumers][2], deliveries[kSlots];
   uint64_t dq_full[kSlots], dq_empty[kSlots];
 };
-// Where they share keys: what they exchange, and whose turn it is to add to the dQ of a step.
+// Where consumers add: whose turn it is to add to the dQ of a step.
 template <class C>
-struct ExchangeShared {
-  alignas(1024) char weights[C::kKeys * kRowBytes];  // [key][query]
-  double key_sums[kOwnKeys];
-  SplitSum dq_sums[C::kStages][kSumParts][kQueriesPerTile];
+struct TurnShared {
+  // Of dS over a warp's keys, by parity and stage: of a step they are read when its dQ was added,
+  // up to two steps of its stage later.
+  float query_sums[2][C::kStages][C::kKeyGroups * 4][kQueriesPerTile];
   uint64_t turn_come[C::kStages], dq_added[C::kStages];
 };
+// What warpgroups that share keys exchange.
+template <class C>
+struct ExchangeShared : TurnShared<C> {
+  alignas(1024) char weights[C::kKeys * kRowBytes];  // [key][query]
+  double key_sums[kOwnKeys];
+};
+template <class C>
+using GradientShared =
+    std::conditional_t<C::kDelivers,
+                       DeliveryShared<C>,
+                       std::conditional_t<C::kSharesKeys, ExchangeShared<C>, TurnShared<C>>>;
 
 template <class C>
-struct alignas(1024) Shared
-    : std::conditional_t<C::kSharesKeys, ExchangeShared<C>, DeliveryShared<C>> {
+struct alignas(1024) Shared : GradientShared<C> {
   alignas(1024) char keys[C::kKeyBytes];
   char values[C::kKeyBytes];
   char queries[C::kStages][C::kPieces * kPieceBytes];
@@ -103,7 +118,6 @@ struct alignas(1024) Shared
   char dscores[C::kBuffers][C::kKeys * kRowBytes];  // [key][query]
   alignas(128) KeyRecord biases[C::kKeyGroups];
   QueryRecord records[C::kStages];
-  float query_sums[C::kBuffers][C::kKeyGroups * 4][kQueriesPerTile];  // of dS over a warp's keys
   KeyTask task;
   Step steps[C::kStages];
   uint64_t keys_full, keys_empty;
@@ -117,7 +131,7 @@ struct Params {
   const KeyRecord* biases;     // (B, H, 64 keys of key blocks)
   const QueryRecord* records;  // (B, H, steps)
   KeyPlan plan;
-  int* turns;      // (B, H, steps, pieces or one): parts of dQ that were added
+  int* turns;      // (B, H, steps): key blocks that added to its dQ
   float* dq_sums;  // (B, H, steps, pieces) of parts, unscaled
   // Where heads share keys: (B, H, key blocks) of the dK and dV of one head, else null.
   float* head_sums;
@@ -131,13 +145,13 @@ __device__ void prepare_shared(Shared<C>& s) {
   init_barrier(shared_address(&s.keys_empty), kWarps);
   for (int i = 0; i < C::kStages; ++i) {
     init_barrier(shared_address(&s.stage_full[i]), 1);
-    init_barrier(shared_address(&s.stage_empty[i]), kWarps + (C::kSharesKeys ? 1 : 0));
+    init_barrier(shared_address(&s.stage_empty[i]), kWarps + (C::kDelivers ? 0 : 1));
   }
   for (int i = 0; i < C::kBuffers; ++i) {
     init_barrier(shared_address(&s.dscores_full[i]), kWarps);
-    init_barrier(shared_address(&s.dscores_empty[i]), C::kTakesTurns ? 4 : kWarps);
+    init_barrier(shared_address(&s.dscores_empty[i]), C::kDelivers ? 4 : kWarps);
   }
-  if constexpr (C::kSharesKeys) {
+  if constexpr (!C::kDelivers) {
     for (int i = 0; i < C::kStages; ++i) {
       init_barrier(shared_address(&s.turn_come[i]), 1);
       init_barrier(shared_address(&s.dq_added[i]), kWarps);

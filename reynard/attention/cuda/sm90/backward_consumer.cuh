@@ -201,7 +201,7 @@ class Consumer {
     add_to(key_sums_[1], sums[1]);
   }
 
-  // Into [key][query] for the matrix unit, whose rows are swizzled.
+  // Into [key][query] for the matrix unit, whose rows are swizzled; it needs fence_for_async().
   __device__ __forceinline__ void store_pairs(const uint32_t (&pairs)[kScores / 2],
                                               char* to) const {
     const int row = key_group() * kOwnKeys + own_row();
@@ -213,22 +213,37 @@ class Consumer {
       asm volatile("st.shared.b32 [%0], %1;" ::"r"(address + 8 * kRowBytes), "r"(pairs[2 * j + 1])
                    : "memory");
     }
-    fence_for_async();
   }
 
-  __device__ __forceinline__ void store_query_sums(int buffer) const {
+  // sums: of each warp.
+  __device__ __forceinline__ void store_query_sums(float (*sums)[kQueriesPerTile]) const {
     const int warp = thread_ / 32, lane = thread_ % 32;
-    sum_over_keys(dweights_, lane, s_.query_sums[buffer][key_group() * 4 + warp] + first_query());
+    sum_over_keys(dweights_, lane, sums[key_group() * 4 + warp] + first_query());
   }
 
-  // dS of one query, summed over the keys of half of the warps while the matrix unit multiplies dQ.
-  __device__ __forceinline__ SplitSum query_sum(int buffer) const {
-    constexpr int kWarps = C::kKeyGroups * 4 / kSumParts;
-    const auto* sums = s_.query_sums[buffer] + thread_ / kQueriesPerTile * kWarps;
-    SplitSum sum;
-#pragma unroll
-    for (int warp = 0; warp < kWarps; ++warp) add_to(sum, sums[warp][thread_ % kQueriesPerTile]);
-    return sum;
+  // ---- dQ, where it is added straight from registers ----
+
+  // A step whose dQ is added.
+  struct Addition {
+    Stage<C::kStages> stage;
+    int tile;
+    bool is_first;  // nothing was added before
+  };
+  __device__ __forceinline__ Addition addition() const {
+    const Step& step = s_.steps[stage_.index];
+    return {stage_, step.tile, step.turn == 0};
+  }
+  __device__ __forceinline__ void wait_for_turn(const Addition& to) const {
+    wait(shared_address(&s_.turn_come[to.stage.index]), to.stage.parity);
+  }
+  // 64 dimensions, as store_parts lays them out.
+  __device__ __forceinline__ void add(const Addition& to, int piece, const float (&sums)[32]) {
+    float* dq = p_.dq_sums + (int64_t{to.tile} * C::kPieces + piece) * kPartFloats;
+    if (to.is_first) return store_parts(dq, thread_, sums);
+    add_parts(dq, thread_, sums);
+  }
+  __device__ __forceinline__ void pass_on_turn(const Addition& to) {
+    arrive_warp(&s_.dq_added[to.stage.index]);
   }
 
   // ---- results ----
@@ -257,7 +272,6 @@ class Consumer {
   const float scale2_;
   Stage<C::kStages> stage_;
   Stage<C::kBuffers> buffer_;
-  int count_ = 0;  // of steps
   int first_key_ = 0;
   uint32_t key_bias_[4];
   SplitSum key_sums_[2];

@@ -39,10 +39,11 @@ struct Announcement {
   }
 };
 
-// The parts that pass through one slot: of every second step, or of half of the dimensions.
+// The parts that pass through one slot: of every second step.
 template <class C>
 __device__ void deliver(const Params& p, Shared<C>& s, int slot) {
-  const int lane = threadIdx.x % 32, piece = C::kTakesTurns ? 0 : slot;
+  static_assert(C::kPieces == 1);
+  const int lane = threadIdx.x % 32;
   const uint32_t full = shared_address(&s.dq_full[slot]);
   Announcement announcement;  // of lane 0
   for (uint32_t parity = 0;; parity ^= 1) {
@@ -54,7 +55,7 @@ __device__ void deliver(const Params& p, Shared<C>& s, int slot) {
       return;
     }
     const int64_t head = int64_t{part.from.b} * p.task.problem.H + part.from.h;
-    const int64_t index = (head * p.num_steps + part.m) * C::kPieces + piece;
+    const int64_t index = head * p.num_steps + part.m;
     int* const turn = p.turns + index;
     if (lane == 0) {
       if (load_acquire(turn) != part.turn) {
@@ -73,8 +74,11 @@ __device__ void deliver(const Params& p, Shared<C>& s, int slot) {
       announcement.publish<1>();
     }
     __syncwarp();
-    if (p.task.dquery_sums && piece == 0) {  // one part of each query brings them
-      add_query_sums(p, s.dq_sums[slot], head, part.m * kQueriesPerTile, lane);
+    if (p.task.dquery_sums) {
+      add_query_sums(p, head, part.m * kQueriesPerTile, lane, [&](int i) {
+        static_assert(kSumParts == 2);
+        return whole(s.dq_sums[slot][0][i]) + whole(s.dq_sums[slot][1][i]);
+      });
     }
     __syncwarp();
     if (lane == 0) {

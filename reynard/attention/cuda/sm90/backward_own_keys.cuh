@@ -17,22 +17,24 @@ class OwnKeysConsumer : Consumer<C> {
 
   __device__ __forceinline__ void run() {
     take_tasks([this] { differentiate(); }, [this] { finish_task(); });
-    stop_delivery();
+    if constexpr (C::kDelivers) stop_delivery();
   }
 
  private:
+  using Base::add, Base::addition, Base::pass_on_turn, Base::wait_for_turn;
   using Base::add_split_numbers, Base::arrive_warp, Base::bits_of, Base::differentiate_weights;
-  using Base::buffer_, Base::count_, Base::dk_, Base::dscores_, Base::dv_, Base::dweights_;
+  using Base::buffer_, Base::dk_, Base::dscores_, Base::dv_, Base::dweights_;
   using Base::first_key_, Base::kAllBarrier, Base::kScores, Base::key_sums_, Base::p_, Base::s_;
   using Base::hide, Base::issue_dweights, Base::issue_scores, Base::keep_order, Base::key;
   using Base::own_row, Base::pack, Base::release_stage, Base::shift_of_step, Base::start_task;
   using Base::scores_, Base::stage_, Base::thread_, Base::warpgroup_, Base::weights_;
   using Base::store_gradients, Base::store_pairs, Base::store_query_sums;
   using Base::sum_over_queries, Base::take_tasks, Base::wait_for_stage, Base::weigh;
+  using typename Base::Addition;
 
   // All of a task. The dQ of a step is multiplied in the step after, when the dS of the other
-  // warpgroups is there, and posted in the one after that. While the matrix unit multiplies dP, dV
-  // and dK, this computes P and the sums of dS.
+  // warpgroups is there, and then added, or posted in the one after that. While the matrix unit
+  // multiplies dP, dV and dK, this computes P and the sums of dS.
   __device__ __forceinline__ void differentiate() {
     if constexpr (C::kRunsAhead) {
       differentiate_ahead();
@@ -93,7 +95,7 @@ class OwnKeysConsumer : Consumer<C> {
     if (pending_ >= 0) {
       wait_for_pending();
       issue_dq();
-      const SplitSum sum = Base::query_sum(pending_buffer_.index);
+      const SplitSum sum = query_sum();
       wgmma_wait<1>();
       pin_gradients();
       release_stage();
@@ -108,10 +110,10 @@ class OwnKeysConsumer : Consumer<C> {
   }
 
   // The same where registers are left for the scores of the next step, which are multiplied behind
-  // dQ. Products are issued whether or not their sums are used: ptxas runs one after the other
-  // where one is under way on some paths only. Of two warpgroups one seldom fills the time in which
-  // the other does not multiply: P is computed while dP is under way, and dV and dK are issued
-  // without anything between their instructions.
+  // dQ; dQ is added while they are. Products are issued whether or not their sums are used: ptxas
+  // runs one after the other where one is under way on some paths only. Of two warpgroups one
+  // seldom fills the time in which the other does not multiply: P is computed while dP is under
+  // way, and dV and dK are issued without anything between their instructions.
   __device__ __forceinline__ void differentiate_ahead() {
     issue_scores();
     wgmma_wait<0>();
@@ -122,7 +124,6 @@ class OwnKeysConsumer : Consumer<C> {
       const Sight sight = step.sights[warpgroup_];
       const float shift = shift_of_step();
       issue_dweights();
-      post_part();
       if (sight != Sight::kAll) hide();
       weigh(shift);
       keep_order(bits_of(scores_));
@@ -131,22 +132,25 @@ class OwnKeysConsumer : Consumer<C> {
       pack(scores_, weights_);
       differentiate_weights();
       store_dscores();
-      note_step();
       issue_gradients();
       keep_order(count_);
       pass_on_dscores();
       sum_over_queries();
-      if (pending_ >= 0) wait_for_pending();
+      if (has_pending_) wait_for_pending();
       issue_dq();
-      const SplitSum sum = Base::query_sum(pending_buffer_.index);
       wgmma_wait<1>();
       pin_gradients();
+      const Addition own = addition();
       release_stage();
       if (!is_last) wait_for_stage();
       issue_scores();
       wgmma_wait<1>();
-      if (pending_ >= 0) send_pending(sum);
-      count_step(true);
+      if (has_pending_) add_pending();
+      pending_addition_ = own;
+      pending_buffer_ = buffer_;
+      buffer_.next();
+      ++count_;
+      has_pending_ = true;
       wgmma_wait<0>();
       pin(scores_);
     }
@@ -166,14 +170,32 @@ class OwnKeysConsumer : Consumer<C> {
     buffer_.next();
   }
 
+  __device__ __forceinline__ void add_pending() {
+    pin(dweights_);
+    arrive_warp(&s_.dscores_empty[pending_buffer_.index]);
+    wait_for_turn(pending_addition_);
+    add(pending_addition_, warpgroup_, dweights_);
+    pass_on_turn(pending_addition_);
+  }
   // The last that a task does with its keys, which will be overwritten.
+  __device__ __forceinline__ void finish_addition() {
+    if (!has_pending_) return arrive_warp(&s_.keys_empty);
+    wait_for_pending();
+    issue_dq();
+    wgmma_wait<0>();
+    arrive_warp(&s_.keys_empty);
+    add_pending();
+    has_pending_ = false;
+  }
+
+  // The same where dQ is delivered.
   __device__ __forceinline__ void finish_pending() {
     post_part();
     unposted_ = -1;
     if (pending_ < 0) return arrive_warp(&s_.keys_empty);
     wait_for_pending();
     issue_dq();
-    const SplitSum sum = Base::query_sum(pending_buffer_.index);
+    const SplitSum sum = query_sum();
     wgmma_wait<0>();
     arrive_warp(&s_.keys_empty);
     send_pending(sum);
@@ -208,7 +230,12 @@ class OwnKeysConsumer : Consumer<C> {
   }
 
   __device__ __forceinline__ void pass_on_dscores() {
-    store_query_sums(buffer_.index);
+    fence_for_async();
+    if constexpr (C::kDelivers) {
+      store_query_sums(s_.query_sums[buffer_.index]);
+    } else {
+      store_query_sums(s_.query_sums[stage_.parity][stage_.index]);
+    }
     arrive_warp(&s_.dscores_full[buffer_.index]);
   }
 
@@ -242,10 +269,20 @@ class OwnKeysConsumer : Consumer<C> {
 
   // Where the dQ of a step waits for its delivery, and how often that place was used before.
   __device__ __forceinline__ int slot_of(int count) const {
-    return C::kTakesTurns ? count % kSlots : warpgroup_;
+    return count % kSlots;
   }
   static __device__ __forceinline__ int uses_before(int count) {
-    return C::kTakesTurns ? count / kSlots : count;
+    return count / kSlots;
+  }
+
+  // dS of one query, summed over the keys of half of the warps while the matrix unit multiplies dQ.
+  __device__ __forceinline__ SplitSum query_sum() const {
+    constexpr int kWarps = C::kKeyGroups * 4 / kSumParts;
+    const auto* sums = s_.query_sums[pending_buffer_.index] + thread_ / kQueriesPerTile * kWarps;
+    SplitSum sum;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) add_to(sum, sums[warp][thread_ % kQueriesPerTile]);
+    return sum;
   }
 
   // A part is posted in the next step, when the stores are over.
@@ -276,8 +313,7 @@ class OwnKeysConsumer : Consumer<C> {
     sync_threads(kAllBarrier, C::kConsumers * kWarpgroup);
     if (warpgroup_ != 0) return;
     for (int i = 0; i < kSlots; ++i) {
-      const int count = C::kTakesTurns ? count_ + i : count_;
-      const int slot = C::kTakesTurns ? slot_of(count) : i;
+      const int count = count_ + i, slot = slot_of(count);
       wait_for_slot(slot, count);
       if (thread_ == 0) s_.deliveries[slot].stop = true;
       arrive_warp(&s_.dq_full[slot]);
@@ -286,7 +322,11 @@ class OwnKeysConsumer : Consumer<C> {
 
   __device__ __forceinline__ void finish_task() {
     const OwnKeys keys = {s_.task, key(0), thread_};
-    finish_pending();
+    if constexpr (C::kDelivers) {
+      finish_pending();
+    } else {
+      finish_addition();
+    }
     if (p_.task.dkey_sums) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -297,8 +337,13 @@ class OwnKeysConsumer : Consumer<C> {
     store_gradients(keys);
   }
 
-  int pending_ = -1;  // the step whose dQ is this warpgroup's next; -1: there is none
+  int count_ = 0;  // of steps
   Stage<C::kBuffers> pending_buffer_;
+  // Of the step before, where dQ is added.
+  Addition pending_addition_;
+  bool has_pending_ = false;
+  // Where it is delivered.
+  int pending_ = -1;   // the step whose dQ is this warpgroup's next; -1: there is none
   int unposted_ = -1;  // the slot whose part is to be posted; -1: there is none
 };
 

@@ -32,9 +32,8 @@ class Producer {
       take(task);
       walk(parity);
     }
-    push_empty({.stop = true});
     // A stage each for those who keep the turns.
-    if constexpr (C::kSharesKeys) push_empty({.stop = true});
+    for (int i = 0; i < (C::kDelivers ? 1 : C::kStages); ++i) push_empty({.stop = true});
   }
 
  private:

@@ -21,6 +21,7 @@ class SharedKeysConsumer : Consumer<C> {
   }
 
  private:
+  using Base::add, Base::addition, Base::pass_on_turn, Base::wait_for_turn;
   using Base::arrive_warp, Base::bits_of, Base::differentiate_weights, Base::hide;
   using Base::buffer_, Base::dk_, Base::dscores_, Base::dv_, Base::dweights_;
   using Base::issue_dweights, Base::issue_scores, Base::keep_order, Base::key, Base::own_row;
@@ -29,16 +30,10 @@ class SharedKeysConsumer : Consumer<C> {
   using Base::store_gradients, Base::store_pairs, Base::store_query_sums, Base::sum_over_queries;
   using Base::take_tasks, Base::wait_for_stage, Base::weigh;
   using Base::thread_, Base::warpgroup_, Base::weights_;
+  using typename Base::Addition;
 
   static constexpr int kOwnPieces = C::kPieces / 2;  // of 64 dimensions
   static_assert(kOwnPieces == 2);
-
-  // A step whose dQ is added.
-  struct Addition {
-    Stage<C::kStages> stage;
-    int tile;
-    bool is_first;  // nothing was added before
-  };
 
   // All of a task. Behind a step's dV and dK the two parts of its dQ are multiplied and the scores
   // of the next step, and each part is added when it is there: whose turn is next must not wait
@@ -62,14 +57,14 @@ class SharedKeysConsumer : Consumer<C> {
       pin(dweights_);
       differentiate_weights();
       store_pairs(dscores_, s_.dscores[0]);
-      store_query_sums(0);
+      fence_for_async();
+      store_query_sums(s_.query_sums[stage_.parity][stage_.index]);
       arrive_warp(&s_.dscores_full[0]);
       sum_over_queries();
       wait(shared_address(&s_.dscores_full[0]), buffer_.parity);
       issue_gradients();
       issue_dq(0, first_);
-      const SplitSum sum = Base::query_sum(0);
-      const Addition to = {stage_, step.tile, step.turn == 0};
+      const Addition to = addition();
       wgmma_wait<1>();
       pin(dk_);
       pin(dv_);
@@ -79,13 +74,13 @@ class SharedKeysConsumer : Consumer<C> {
       issue_scores();
       wgmma_wait<2>();
       pin(first_);
-      wait_for_turn(to, sum);
-      add(to, 0, first_);
+      wait_for_turn(to);
+      add(to, warpgroup_ * kOwnPieces, first_);
       wgmma_wait<1>();
       pin(second_);
       arrive_warp(&s_.dscores_empty[0]);
-      add(to, 1, second_);
-      arrive_warp(&s_.dq_added[to.stage.index]);
+      add(to, warpgroup_ * kOwnPieces + 1, second_);
+      pass_on_turn(to);
       buffer_.next();
       wgmma_wait<0>();
       pin(scores_);
@@ -124,20 +119,6 @@ class SharedKeysConsumer : Consumer<C> {
           sums, advanced(ds, step * 16 * kRowBytes), advanced(k, step * 16 * kRowBytes), step > 0);
     }
     wgmma_commit();
-  }
-
-  // Before a turn has come, sums of the step that the stage held before may still be read.
-  __device__ __forceinline__ void wait_for_turn(const Addition& to, const SplitSum& sum) {
-    wait(shared_address(&s_.turn_come[to.stage.index]), to.stage.parity);
-    if (warpgroup_ == 1) return;
-    s_.dq_sums[to.stage.index][thread_ / kQueriesPerTile][thread_ % kQueriesPerTile] = sum;
-  }
-  // As store_parts lays it out.
-  __device__ __forceinline__ void add(const Addition& to, int part, const float (&sums)[32]) {
-    const int64_t piece = int64_t{to.tile} * C::kPieces + warpgroup_ * kOwnPieces + part;
-    float* dq = p_.dq_sums + piece * kPartFloats;
-    if (to.is_first) return store_parts(dq, thread_, sums);
-    add_parts(dq, thread_, sums);
   }
 
   __device__ __forceinline__ void finish_task() {

@@ -16,19 +16,15 @@ __device__ __forceinline__ void store_release(int* address, int value) {
   asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
-__device__ __forceinline__ void add_query_sums(const Params& p,
-                                               const SplitSum (&sums)[kSumParts][kQueriesPerTile],
-                                               int64_t head,
-                                               int first_query,
-                                               int lane) {
+// sum_of(i): the sum of dS of the i-th query.
+template <class Sum>
+__device__ __forceinline__ void add_query_sums(
+    const Params& p, int64_t head, int first_query, int lane, const Sum& sum_of) {
   const int Tq = p.task.problem.Tq;
 #pragma unroll
   for (int i = lane; i < kQueriesPerTile; i += 32) {
     if (first_query + i >= Tq) continue;
-    double sum = 0;
-#pragma unroll
-    for (const auto& part : sums) sum += whole(part[i]);
-    atomicAdd(p.task.dquery_sums + head * Tq + first_query + i, sum);
+    atomicAdd(p.task.dquery_sums + head * Tq + first_query + i, sum_of(i));
   }
 }
 
@@ -36,7 +32,6 @@ __device__ __forceinline__ void add_query_sums(const Params& p,
 // come, adds the sums of dS to the gradient of the gates, and then gives the turn to the next.
 template <class C>
 __device__ void keep_turns(const Params& p, Shared<C>& s, int stage) {
-  static_assert(C::kStages == kSlots);  // there are so many warps, and stops
   const int lane = threadIdx.x % 32;
   uint32_t added_parity = 0;
   for (uint32_t parity = 0;; parity ^= 1) {
@@ -60,7 +55,12 @@ __device__ void keep_turns(const Params& p, Shared<C>& s, int stage) {
     added_parity ^= 1;
     if (p.task.dquery_sums) {
       const int first_query = step.m * kQueriesPerTile;
-      add_query_sums(p, s.dq_sums[stage], step.tile / p.num_steps, first_query, lane);
+      add_query_sums(p, step.tile / p.num_steps, first_query, lane, [&](int i) {
+        SplitSum sum;
+#pragma unroll
+        for (const auto& of_warp : s.query_sums[parity][stage]) add_to(sum, of_warp[i]);
+        return whole(sum);
+      });
     }
     __syncwarp();
     if (lane == 0) store_release(turn, step.turn + 1);
