@@ -35,6 +35,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward_kernel(const __grid_co
   if (warpgroup == 0) {
     shrink_registers<C::kProducerRegisters>();
     if (threadIdx.x == 0) fwd::Producer<C>(p, s).run();
+    if (threadIdx.x == 32) fwd::take_tasks(p, s);
   } else {
     grow_registers<C::kConsumerRegisters>();
     fwd::Consumer<C>(p, s, warpgroup - 1).run();
@@ -80,6 +81,7 @@ void launch(const ForwardTask& task, char* scratch, int num_processors, cudaStre
   p.num_tasks = problem.B * problem.H * p.num_query_blocks;
   prepare_queries({.problem = problem,
                    .rows = C::kRows,
+                   .keys = C::kKeys,
                    .plan = p.plan,
                    .records = C::kGated ? records : nullptr,
                    .query_sums = query_sums,
@@ -92,22 +94,10 @@ void launch(const ForwardTask& task, char* scratch, int num_processors, cudaStre
   REYNARD_CHECK_LAUNCH();
 }
 
-// Whether queries see so many keys that most of a task is whole blocks.
-bool is_long(const Problem& p) {
-  return p.Tk >= 8192 && !p.start && !p.first_key;
-}
-
 template <int kDim, class Scalar>
 void launch_variant(const ForwardTask& task, char* scratch, int processors, cudaStream_t stream) {
-  const bool gated = task.problem.key_sums;
-  if constexpr (kDim == 128) {
-    if (is_long(task.problem)) {
-      const auto run = gated ? launch<Config<kDim, Scalar, true, true>>
-                             : launch<Config<kDim, Scalar, false, true>>;
-      return run(task, scratch, processors, stream);
-    }
-  }
-  const auto run = gated ? launch<Config<kDim, Scalar, true>> : launch<Config<kDim, Scalar, false>>;
+  const auto run = task.problem.key_sums ? launch<Config<kDim, Scalar, true>>
+                                         : launch<Config<kDim, Scalar, false>>;
   run(task, scratch, processors, stream);
 }
 

@@ -10,23 +10,20 @@
 
 namespace reynard::attention::cuda::sm90::fwd {
 
-// kDim: head dimension rounded up to 64, 128 or 256. kLong: for long rows of which all is seen, 128
-// dimensions only: more queries share a block of keys. Short tasks are slower with blocks of 64.
-template <int kDim_, class Scalar_, bool kGated_, bool kLong = false>
+// kDim: head dimension rounded up to 64, 128 or 256.
+template <int kDim_, class Scalar_, bool kGated_>
 struct Config {
   static constexpr int kDim = kDim_;
   using Scalar = Scalar_;
   static constexpr bool kGated = kGated_;
-  static_assert(!kLong || kDim == 128);
-  // Keys of a block: sums of 64 x 256 leave registers for 64 scores a row, and shared memory for
-  // tiles of as many keys.
-  static constexpr int kKeys = kDim == 256 || kLong ? 64 : kKeysPerBlock;
-  static constexpr int kBlocksPerRecord = kKeysPerBlock / kKeys;
-  static constexpr int kStages = kLong ? 3 : 2;
-  // More warpgroups hide more of each other's softmax; 64 x 128 sums and scores of 64 x 128 leave
-  // registers for two only.
-  static constexpr int kWarpgroups = kDim == 64 || kLong ? 3 : 2;
+  // Warpgroups hide each other's softmax and share what is read; sums of 64 x 256 leave registers
+  // for two.
+  static constexpr int kWarpgroups = kDim == 256 ? 2 : 3;
   static_assert(kWarpgroups <= QueryTask::kMostGroups);
+  // Keys of a block: beside sums of 64 x 128 and more registers are left for 64 scores a row.
+  static constexpr int kKeys = kDim == 64 ? kKeysPerBlock : 64;
+  static constexpr int kBlocksPerRecord = kKeysPerBlock / kKeys;
+  static constexpr int kStages = kDim == 128 ? 3 : 2;  // as many as fit
   static constexpr int kRows = 64 * kWarpgroups;
   static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
   static constexpr int kConsumerRegisters = kWarpgroups == 3 ? 160 : 240;
@@ -48,7 +45,8 @@ struct alignas(1024) Shared {
   // What meets the biases: a left operand of 64 rows that are all {1, 1, 1, 0 ...}.
   alignas(128) SplitNumber ones[8], zeros[8];
   alignas(128) SplitSum query_sums[C::kQuerySlots][C::kRows];
-  alignas(16) QueryTask tasks[C::kQuerySlots];
+  QueryTask tasks[C::kQuerySlots], next_task;
+  uint64_t task_wanted, task_known;
   uint64_t query_full[C::kQuerySlots], query_empty[C::kQuerySlots];
   uint64_t key_full[C::kStages], key_empty[C::kStages];
   uint64_t value_full[C::kStages], value_empty[C::kStages];
@@ -71,6 +69,8 @@ __device__ BlockRange blocks_of(const BlockRange& planned) {
 
 template <class C>
 __device__ void prepare_shared(Shared<C>& s) {
+  init_barrier(shared_address(&s.task_wanted), 1);
+  init_barrier(shared_address(&s.task_known), 1);
   for (int i = 0; i < C::kQuerySlots; ++i) {
     init_barrier(shared_address(&s.query_full[i]), 1);
     init_barrier(shared_address(&s.query_empty[i]), C::kWarpgroups);

@@ -178,7 +178,7 @@ class Consumer {
     // c_i - c_j of the block's last key, in powers of two.
     float shift[2] = {};
     if constexpr (C::kGated && kSeen != Seen::kOwn) {
-      const SplitSum last = s_.bias[keys_.index].last();
+      const SplitSum last = s_.bias[keys_.index].sums[key_in_record(n) + C::kKeys - 1];
       shift[0] = difference(own_sum_[0], last);
       shift[1] = difference(own_sum_[1], last);
     }

@@ -1,24 +1,37 @@
 #pragma once
-// The loading side of the forward kernel: one thread takes tasks and keeps the rings of tiles full.
+// The loading side of the forward kernel: one thread keeps the rings of tiles full, and one takes
+// the tasks for it, so that neither waits for global memory with the other's registers.
 
 #include "reynard/attention/cuda/sm90/forward_config.cuh"
 
 namespace reynard::attention::cuda::sm90::fwd {
+
+// Takes a task whenever the loading thread wants one.
+template <class C>
+__device__ void take_tasks(const Params& p, Shared<C>& s) {
+  QueryTask task;
+  uint32_t parity = 0;
+  do {
+    wait(shared_address(&s.task_wanted), parity);
+    parity ^= 1;
+    const int number = atomicAdd(p.plan.next_task, 1);
+    task = number < p.num_tasks ? p.plan.tasks[number] : QueryTask();
+    s.next_task = task;
+    arrive(shared_address(&s.task_known));
+  } while (task.m >= 0);
+}
 
 template <class C>
 class Producer {
  public:
   __device__ Producer(const Params& p, Shared<C>& s) : p_(p), s_(s) {}
 
-  // Numbers of tasks are drawn two ahead and their records read one ahead, so that short tasks do
-  // not wait for global memory.
   __device__ void run() {
-    QueryTask task = task_number(draw());
-    int next = draw();
+    want_task();
     for (int turn = 0;; ++turn) {
       const int slot = turn % C::kQuerySlots;
-      const QueryTask following = task_number(next);
-      next = draw();
+      wait(shared_address(&s_.task_known), turn & 1);
+      const QueryTask task = s_.next_task;
       wait(shared_address(&s_.query_empty[slot]), ((turn / C::kQuerySlots) & 1) ^ 1);
       s_.tasks[slot] = task;
       if (task.m < 0) {
@@ -27,15 +40,15 @@ class Producer {
       }
       load_queries(task, slot);
       load_blocks(task);
-      task = following;
     }
   }
 
  private:
-  __device__ int draw() { return atomicAdd(p_.plan.next_task, 1); }
-  __device__ QueryTask task_number(int number) const {
-    return number < p_.num_tasks ? p_.plan.tasks[number] : QueryTask();
-  }
+  // Blocks that are left of a task when the next one is taken: late, so that whoever is free first
+  // takes the costliest task left; early enough not to wait for it.
+  static constexpr int kBlocksLeft = 2 * C::kBlocksPerRecord;
+
+  __device__ void want_task() { arrive(shared_address(&s_.task_wanted)); }
 
   __device__ void load_queries(const QueryTask& task, int slot) {
     const uint32_t full = shared_address(&s_.query_full[slot]);
@@ -61,8 +74,11 @@ class Producer {
   // Values follow their keys by one block, as they are used.
   __device__ void load_blocks(const QueryTask& task) {
     const auto [first, last] = blocks_of<C>(task.blocks);
+    const int want_at = min(last, first + kBlocksLeft);
+    if (last < first) want_task();
     for (int n = last; n >= first; --n) {
       load_keys(task, n);
+      if (n == want_at) want_task();
       if (n < last) load_values(n + 1);
     }
     if (last >= first) load_values(first);

@@ -14,7 +14,8 @@ constexpr double kLog2E = 1.4426950408889634;
 // Heads whose tasks are in flight together: their keys and values stay in the L2 cache.
 constexpr int kHeadsPerSection = 8;
 constexpr int kPlanThreads = 512;
-constexpr int kMostCosts = 8192;  // longer ranges share the last bin
+constexpr int kMostCosts = 4096;   // longer ranges share the last bin
+constexpr int kMostSorted = 4096;  // pairs; more stay in their order
 
 // Where the numbers that meet ones stand, and which ones there are.
 enum class Split { kOnesLast, kOnesFirst, kNoOnes };
@@ -41,32 +42,36 @@ __device__ SplitSum split_sum(double sum) {
   return {high, static_cast<float>(scaled - high)};
 }
 
-// A warp makes the index-th record. With `query_sums`, rows of `padded` sums, it writes the sums of
-// its keys there too, since those of the queries are the same, and what follows the last query.
-__device__ void make_record(
-    const Problem& p, BiasRecord* records, int64_t index, SplitSum* query_sums, int padded) {
+// A warp makes the index-th record. Where the sums of queries are those of keys, it writes them
+// too, and what follows the last query.
+__device__ void make_record(const QueryPreparation& to, int64_t index, bool with_queries) {
+  const Problem& p = to.problem;
   const int num_blocks = div_up(p.Tk, kKeysPerBlock), lane = threadIdx.x % 32;
   if (index >= int64_t{p.B} * p.H * num_blocks) return;
   const int64_t head = index / num_blocks;
   const int n = static_cast<int>(index % num_blocks), first = n * kKeysPerBlock;
   const double* sums = p.key_sums + head * p.Tk;
-  const double last = sums[min(first + kKeysPerBlock, p.Tk) - 1], factor = 1.0 / p.scale;
-  double own[kKeysPerBlock / 32];
+  const double factor = 1.0 / p.scale;
+  double own[kKeysPerBlock / 32], last[kKeysPerBlock / 32];
 #pragma unroll
-  for (int i = 0; i < kKeysPerBlock / 32; ++i) own[i] = sums[min(first + 32 * i + lane, p.Tk - 1)];
-  BiasRecord& record = records[index];
+  for (int i = 0; i < kKeysPerBlock / 32; ++i) {
+    own[i] = sums[min(first + 32 * i + lane, p.Tk - 1)];
+    last[i] = sums[min(first + (32 * i / to.keys + 1) * to.keys, p.Tk) - 1];
+  }
+  BiasRecord& record = to.records[index];
+  SplitSum* const query_sums = to.query_sums + head * to.padded;
 #pragma unroll
   for (int i = 0; i < kKeysPerBlock / 32; ++i) {
     const int key = 32 * i + lane;
-    const auto bias = static_cast<float>((last - own[i]) * factor);
+    const auto bias = static_cast<float>((last[i] - own[i]) * factor);
     reinterpret_cast<uint4*>(record.keys)[key] = split_number(bias, Split::kOnesLast);
     const SplitSum sum = split_sum(own[i]);
     record.sums[key] = sum;
-    if (query_sums && first + key < padded) query_sums[head * padded + first + key] = sum;
+    if (with_queries && first + key < to.padded) query_sums[first + key] = sum;
   }
-  if (!query_sums || n + 1 < num_blocks) return;
-  for (int i = first + kKeysPerBlock + lane; i < padded; i += 32) {
-    query_sums[head * padded + i] = split_sum(last);
+  if (!with_queries || n + 1 < num_blocks) return;
+  for (int i = first + kKeysPerBlock + lane; i < to.padded; i += 32) {
+    query_sums[i] = split_sum(sums[p.Tk - 1]);
   }
 }
 
@@ -146,13 +151,44 @@ __host__ __device__ bool same_sums(const Problem& p) {
   return p.query_sums == p.key_sums && p.Tq == p.Tk;
 }
 
-// A block of threads for a section of heads: a counting sort of its tasks by falling cost. The
+// Whether pruning leaves the last queries of a (batch, head) pair at least half of their keys.
+__device__ bool is_costly(const Problem& p, int pair, int rows) {
+  const int first = (div_up(p.Tq, rows) - 1) * rows, b = pair / p.H;
+  const KeyRange kept = keys_of(p, b, pair % p.H, first, p.Tq);
+  return 2 * (kept.end - kept.begin) >= kept.end - keys_from(p, b, 0, first).begin;
+}
+
+// The pairs of this block's section: where heads are pruned costly ones come first, so that short
+// tasks of the others fill what their long ones leave at the end.
+__device__ void choose_pairs(const Problem& p, int rows, int (&chosen)[kHeadsPerSection]) {
+  __shared__ bool costly[kMostSorted];
+  const int num_pairs = p.B * p.H, first_place = blockIdx.x * kHeadsPerSection;
+  if (!p.start || num_pairs > kMostSorted) {
+    if (threadIdx.x < kHeadsPerSection) chosen[threadIdx.x] = first_place + threadIdx.x;
+    return;
+  }
+  for (int pair = threadIdx.x; pair < num_pairs; pair += kPlanThreads) {
+    costly[pair] = is_costly(p, pair, rows);
+  }
+  __syncthreads();
+  for (int pair = threadIdx.x; pair < num_pairs; pair += kPlanThreads) {
+    int place = -first_place;
+    for (int other = 0; other < num_pairs; ++other) {
+      const bool before = costly[other] == costly[pair] ? other < pair : costly[other];
+      place += before ? 1 : 0;
+    }
+    if (place >= 0 && place < kHeadsPerSection) chosen[place] = pair;
+  }
+}
+
+// A block of threads for a section of pairs: a counting sort of its tasks by falling cost. The
 // order within equal costs may differ between runs; results do not depend on it.
 __device__ void plan_section(const Problem& p, int rows, const Plan& plan) {
-  __shared__ int places[kMostCosts + 1];
+  __shared__ int places[kMostCosts + 1], chosen[kHeadsPerSection];
   const int num_blocks = div_up(p.Tq, rows);
   const int first_task = blockIdx.x * kHeadsPerSection * num_blocks;
-  const int end_task = min(first_task + kHeadsPerSection * num_blocks, p.B * p.H * num_blocks);
+  const int num_tasks = min(kHeadsPerSection * num_blocks, p.B * p.H * num_blocks - first_task);
+  choose_pairs(p, rows, chosen);
   const int most = min(div_up(p.Tk, kKeysPerBlock), kMostCosts);
   const auto bin_of = [most](const BlockRange& range) {  // costly first
     return most - min(range.last - range.first + 1, most);
@@ -160,11 +196,11 @@ __device__ void plan_section(const Problem& p, int rows, const Plan& plan) {
   for (int i = threadIdx.x; i <= most; i += kPlanThreads) places[i] = 0;
   if (blockIdx.x == 0 && threadIdx.x == 0) *plan.next_task = 0;
   __syncthreads();
-  for (int task = first_task + threadIdx.x; task < end_task; task += kPlanThreads) {
-    const int head = task / num_blocks, first = task % num_blocks * rows;
+  for (int task = threadIdx.x; task < num_tasks; task += kPlanThreads) {
+    const int head = chosen[task / num_blocks], first = task % num_blocks * rows;
     const KeyRange keys = keys_of(p, head / p.H, head % p.H, first, min(first + rows, p.Tq));
     const BlockRange range = blocks_of(keys, kKeysPerBlock);
-    plan.ranges[task] = range;
+    plan.ranges[first_task + task] = range;
     atomicAdd(&places[bin_of(range)], 1);
   }
   __syncthreads();
@@ -184,9 +220,9 @@ __device__ void plan_section(const Problem& p, int rows, const Plan& plan) {
     }
   }
   __syncthreads();
-  for (int task = first_task + threadIdx.x; task < end_task; task += kPlanThreads) {
-    const BlockRange range = plan.ranges[task];
-    QueryTask taken = {.head = task / num_blocks, .m = task % num_blocks, .blocks = range};
+  for (int task = threadIdx.x; task < num_tasks; task += kPlanThreads) {
+    const BlockRange range = plan.ranges[first_task + task];
+    QueryTask taken = {.head = chosen[task / num_blocks], .m = task % num_blocks, .blocks = range};
     taken.batch = taken.head / p.H;
     for (int group = 0; group * 64 < rows; ++group) {
       taken.starts[group] = start_of(p, taken.head, min(taken.m * rows + group * 64, p.Tq - 1));
@@ -206,8 +242,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   const int64_t block = blockIdx.x - num_sections;
   if (block < record_blocks) {
     const int64_t index = block * kRecordsPerBlock + threadIdx.x / 32;
-    SplitSum* query_sums = same_sums(p) ? to.query_sums : nullptr;
-    return make_record(p, to.records, index, query_sums, to.padded);
+    return make_record(to, index, same_sums(p));
   }
   const int64_t i = (block - record_blocks) * kPlanThreads + threadIdx.x, head = i / to.padded;
   if (head >= int64_t{p.B} * p.H) return;

@@ -27,13 +27,11 @@ struct alignas(8) SplitSum {
   float high = 0, low = 0;
 };
 
-// One block of 128 keys: biases relative to its last key, -(c_j - c_last) / scale, and the sums c_j
-// themselves. Keys beyond the last one repeat it.
+// One block of 128 keys: biases relative to the last key of each part that is multiplied at once,
+// -(c_j - c_last) / scale, and the sums c_j themselves. Keys beyond the last one repeat it.
 struct BiasRecord {
   SplitNumber keys[kKeysPerBlock];
   SplitSum sums[kKeysPerBlock];
-
-  __host__ __device__ const SplitSum& last() const { return sums[kKeysPerBlock - 1]; }
 };
 static_assert(sizeof(BiasRecord) == kKeysPerBlock * 24);
 
@@ -86,6 +84,7 @@ struct Plan {
 struct QueryPreparation {
   Problem problem;
   int rows = 0;  // of a task: 64 to 192, a multiple of 64
+  int keys = 0;  // that are multiplied at once: 64 or 128
   Plan plan;
   BiasRecord* records = nullptr;   // null: no bias
   SplitSum* query_sums = nullptr;  // (B, H, padded): beyond Tq the last one repeats
