@@ -1,5 +1,7 @@
-// One block of threads per block of 128 queries of one head; each warp owns 16 of them. Heads of
-// the same rows are neighbours, since they lie side by side in memory. All tiles of a block are
+// One block of threads per block of 128 queries of one head; each warp owns 16 of them, whose floor
+// is made of their own 16 keys and of the 16 before. More would raise it little: where gates close,
+// they weigh less; where they do not, the rule reaches over thousands of keys for each power of e.
+// Heads of the same rows are neighbours, since they lie side by side in memory. All of a block is
 // asked for at once (up to 128 dimensions), and no kernel before prepares anything.
 
 #include "reynard/attention/cuda/sm80/floors.h"
@@ -19,20 +21,20 @@ constexpr double kLn2 = 0.69314718055994531;
 constexpr float kLowest = -1e30F;  // finite, so that differences of references are
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kRows = static_cast<int>(kQueryBlock), kKeys = static_cast<int>(kKeyBlock);
-constexpr int kRowTiles = 1, kColumnTiles = 4;  // of a warp's scores, half a key block at a time
-constexpr int kHalf = 8 * kColumnTiles;
-constexpr int kOwn = 2 * kRowTiles;  // rows of a thread
-static_assert(kRows == 16 * kRowTiles * kWarps && kKeys == 2 * kHalf && kRows == 2 * kKeys);
-static_assert(kThreads >= 3 * kKeys);  // a key's sum each
+constexpr int kBefore = 16, kNear = kBefore + 16;  // keys of a warp
+constexpr int kOwn = 2;                            // rows of a thread
+static_assert(kRows == 16 * kWarps && kRows % kKeys == 0);
 
 // kDim: head dimension rounded up to 64, 128 or 256.
 template <int kDim_, class Scalar_>
 struct FloorConfig {
   static constexpr int kDim = kDim_;
   using Scalar = Scalar_;
-  // What a block of queries is near to; 256 dimensions of one fill the smallest GPU's 99 KB.
-  static constexpr int kStages = kDim == 256 ? 1 : 3;
-  static constexpr int kBlocksPerProcessor = kDim == 64 ? 4 : 2;
+  // Queries at a time, so that 256 dimensions fit into the 99 KB of the smallest GPU.
+  static constexpr int kRound = kDim == 256 ? kRows / 2 : kRows;
+  static constexpr int kTile = kBefore + kRound;  // keys
+  static_assert(kTile <= kThreads);               // a sum of gates each
+  static constexpr int kBlocksPerProcessor = kDim == 64 ? 4 : kDim == 128 ? 3 : 2;
 };
 
 // A sum of gates in powers of two, 48 bits (records.cuh).
@@ -48,10 +50,10 @@ __device__ GateSum gate_sum(double sum) {
 
 template <class C>
 struct alignas(128) FloorShared {
-  char queries[kRows * C::kDim * 2];
-  char keys[C::kStages][kKeys * C::kDim * 2];
-  alignas(16) GateSum key_sums[C::kStages][kKeys];
-  float squares[3][kWarps];  // largest norm squares that the warps saw: queries, own key blocks
+  char queries[C::kRound * C::kDim * 2];
+  char keys[C::kTile * C::kDim * 2];
+  alignas(16) GateSum key_sums[C::kTile];
+  float squares[1 + kRows / kKeys][kWarps];  // largest that the warps saw: queries, key blocks
 };
 
 // The larger of two values; NaN once there stays.
@@ -105,19 +107,10 @@ class FloorRows {
         lane_(threadIdx.x % 32),
         first_(first_row(first)),
         scale2_(static_cast<float>(p.scale * kLog2E)) {
-    const int last = first_ + 16 * kRowTiles - 1;
-    if (first_ < p.Tq) {
-      const KeyRange top = keys_from(p, b, start, first_);
-      const KeyRange bottom = keys_from(p, b, start, min(last, p.Tq - 1));
-      seen_ = {top.begin, bottom.end};
-      if (last < p.Tq) whole_ = {bottom.begin, top.end};
-    }
 #pragma unroll
     for (int a = 0; a < kOwn; ++a) {
       visible_[a] = row(a) < p.Tq ? keys_from(p, b, start, row(a)) : KeyRange();
       own_[a] = gate_sum(sums[a]);
-      reference_[a] = kLowest;
-      total_[a] = 0;
     }
   }
 
@@ -132,91 +125,75 @@ class FloorRows {
     }
   }
 
-  // 32 keys from `base` on.
-  __device__ __forceinline__ void add(uint32_t queries,
-                                      uint32_t keys,
-                                      const GateSum* sums,
-                                      int base) {
-    if (seen_.begin >= base + kHalf || seen_.end <= base) return;
-    float scores[kRowTiles][kColumnTiles][4];
-    const auto left = [&](uint32_t(&a)[4], int r, int step) {
+  // The log-sum-exps of the kNear keys from `base` on, in powers of e.
+  __device__ __forceinline__ void write(
+      uint32_t queries, uint32_t keys, const GateSum* sums, int base, double* floors) const {
+    float scores[1][kNear / 8][4];
+    const auto left = [&](uint32_t(&a)[4], int /*row_tile*/, int step) {
       const LaneAddress<C::kDim> address(lane_, false);
-      const int in_block = threadIdx.x / 32 * 16 * kRowTiles + r * 16;
-      load_matrices(a, address.at(queries + in_block * C::kDim * 2, 0, step));
+      load_matrices(a, address.at(queries, 0, step));
     };
     multiply_rows<typename C::Scalar, C::kDim>(left, keys, scores);
 #pragma unroll
-    for (int c = 0; c < kColumnTiles; ++c) {
-      const float4 pair = *reinterpret_cast<const float4*>(sums + c * 8 + lane_ % 4 * 2);
+    for (int i = 0; i < kNear / 8; ++i) {
+      const float4 pair = *reinterpret_cast<const float4*>(sums + i * 8 + lane_ % 4 * 2);
 #pragma unroll
       for (int a = 0; a < kOwn; ++a) {
-        float* score = scores[a / 2][c] + a % 2 * 2;
+        float* score = scores[0][i] + a * 2;
         const GateSum& own = own_[a];
         score[0] = fmaf(score[0], scale2_, own.low - pair.y) + (own.high - pair.x);
         score[1] = fmaf(score[1], scale2_, own.low - pair.w) + (own.high - pair.z);
+        const int key = base + i * 8 + lane_ % 4 * 2;
+        if (!visible_[a].holds(key)) score[0] = -INFINITY;
+        if (!visible_[a].holds(key + 1)) score[1] = -INFINITY;
       }
     }
-    if (whole_.begin > base || whole_.end < base + kHalf) hide(scores, base);
-#pragma unroll
-    for (int a = 0; a < kOwn; ++a) add_row(scores[a / 2], a);
-  }
-
-  __device__ __forceinline__ void finish(double* floors) {
 #pragma unroll
     for (int a = 0; a < kOwn; ++a) {
-      const float top = over_row(reference_[a], [](float x, float y) { return fmaxf(x, y); });
-      const float own = total_[a] * exp2_fast(reference_[a] - top);
-      const float total = over_row(own, [](float x, float y) { return x + y; });
-      if (lane_ % 4 != 0 || row(a) >= p_.Tq) continue;
-      floors[row(a)] = total > 0 ? kLn2 * (top + log2f(total)) : -INFINITY;
+      const float floor = log_sum_exp(scores[0], a);
+      if (lane_ % 4 == 0 && row(a) < p_.Tq) floors[row(a)] = kLn2 * floor;
     }
   }
 
  private:
   static __device__ __forceinline__ int first_row(int first) {
-    return first + static_cast<int>(threadIdx.x) / 32 * 16 * kRowTiles;
+    return first + static_cast<int>(threadIdx.x) / 32 * 16;
   }
   static __device__ __forceinline__ int row_in_warp(int a) {
-    return a / 2 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + a % 2 * 8;
+    return static_cast<int>(threadIdx.x) % 32 / 4 + a * 8;
   }
   __device__ __forceinline__ int row(int a) const {
     return first_ + row_in_warp(a);
   }
 
-  __device__ __forceinline__ void hide(float (&scores)[kRowTiles][kColumnTiles][4], int base) {
+  // Of row a, all in powers of two; -inf where nothing is seen.
+  static __device__ __forceinline__ float log_sum_exp(const float (&scores)[kNear / 8][4], int a) {
+    float top = kLowest;
 #pragma unroll
-    for (int a = 0; a < kOwn; ++a) {
-#pragma unroll
-      for (int i = 0; i < 2 * kColumnTiles; ++i) {
-        const int key = base + i / 2 * 8 + lane_ % 4 * 2 + i % 2;
-        if (!visible_[a].holds(key)) scores[a / 2][i / 2][a % 2 * 2 + i % 2] = -INFINITY;
-      }
-    }
-  }
-
-  // Of row a, those that this thread holds: lanes are combined at the end.
-  __device__ __forceinline__ void add_row(const float (&scores)[kColumnTiles][4], int a) {
-    float top = reference_[a];
-#pragma unroll
-    for (const float* pair : scores) top = fmaxf(top, fmaxf(pair[a % 2 * 2], pair[a % 2 * 2 + 1]));
+    for (const float* pair : scores) top = fmaxf(top, fmaxf(pair[a * 2], pair[a * 2 + 1]));
+    top = over_row(top, [](float x, float y) { return fmaxf(x, y); });
     float even = 0, odd = 0;
 #pragma unroll
     for (const float* pair : scores) {
-      even += exp2_fast(pair[a % 2 * 2] - top);
-      odd += exp2_fast(pair[a % 2 * 2 + 1] - top);
+      even += exp2_fast(pair[a * 2] - top);
+      odd += exp2_fast(pair[a * 2 + 1] - top);
     }
-    total_[a] = fmaf(total_[a], exp2_fast(reference_[a] - top), even + odd);
-    reference_[a] = top;
+    const float total = over_row(even + odd, [](float x, float y) { return x + y; });
+    return total > 0 ? top + log2f(total) : -INFINITY;
   }
 
   const Problem& p_;
   const int lane_, first_;
   const float scale2_;
-  KeyRange seen_, whole_;  // by some and by all of the warp's queries
   KeyRange visible_[kOwn];
   GateSum own_[kOwn];
-  float reference_[kOwn], total_[kOwn];
 };
+
+// The largest squares of a block of rows, of those of this round and of the rounds before.
+__device__ void keep_largest(float (&of_warps)[kWarps], float square, bool is_first) {
+  float& kept = of_warps[threadIdx.x / 32];
+  if (threadIdx.x % 32 == 0) kept = is_first ? square : larger_or_nan(kept, square);
+}
 
 template <class C>
 __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
@@ -228,75 +205,61 @@ __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
   const int num_blocks = div_up(p.Tq, kRows), num_key_blocks = div_up(p.Tk, kKeys);
   const int h = blockIdx.x, m = blockIdx.y, b = blockIdx.z, group = p.H / p.G, g = h / group;
   const int64_t head = int64_t{b} * p.H + h;
-  const int first = m * kRows, last = min(first + kRows, p.Tq);
-  const int nearest = (p.causal ? p.Tk - p.Tq : p.Tk) / kKeys * kKeys;
-  const int start = max(0, p.causal ? first + nearest - kKeys : nearest - 2 * kKeys);
-  const KeyRange keys = {keys_from(p, b, start, first).begin, keys_from(p, b, start, last - 1).end};
-  const int first_block = keys.begin / kKeys;
-  const int end_block = keys.empty() ? first_block : div_up(keys.end, kKeys);
-  // What registers need is asked for first, so that one wait serves all.
-  const auto sum_of_key = [&](int key) {
-    return p.key_sums ? p.key_sums[head * p.Tk + min(key, p.Tk - 1)] : 0;
-  };
-  const int thread = static_cast<int>(threadIdx.x);
-  const bool has_key = thread < C::kStages * kKeys && first_block < end_block;
-  const double key_sum = has_key ? sum_of_key(first_block * kKeys + thread) : 0;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, first = m * kRows;
+  const bool own_keys = task.key_norms && h % group == 0;
   double own_sums[kOwn];
   FloorRows<C>::read_sums(p, head, first, own_sums);
-  load_rows<C::kDim, kRows, kThreads>(
-      shared_address(s.queries), p.q, p.D, b, h, first, {first, last});
-  // Blocks of keys take stages by turns, the first one stage 0; the first ones lie side by side.
-  const auto load_keys = [&](int n) {
-    const uint32_t tile = shared_address(s.keys[(n - first_block) % C::kStages]);
-    load_rows<C::kDim, kKeys, kThreads>(tile, p.k, p.D, b, g, n * kKeys, keys);
-  };
-  load_rows<C::kDim, C::kStages * kKeys, kThreads>(
-      shared_address(s.keys[0]), p.k, p.D, b, g, first_block * kKeys, keys);
-  commit_copies();
-  int loaded = min(end_block, first_block + C::kStages);
-  if (has_key) s.key_sums[thread / kKeys][thread % kKeys] = gate_sum(key_sum);
-  if (thread < 2 * kWarps) s.squares[1 + thread / kWarps][thread % kWarps] = 0;
-  FloorRows<C> rows(p, b, start, first, own_sums);
-  wait_copies<0>();
-  __syncthreads();
-
-  const int warp = thread / 32;
-  const bool lane_0 = thread % 32 == 0;
-  if (task.query_norms) {
-    const float square = largest_square<C, 2>(s.queries);
-    if (lane_0) s.squares[0][warp] = square;
-  }
-  const bool own_keys = task.key_norms && h % group == 0;
-  for (int n = first_block; n < end_block; ++n) {
-    const int stage = (n - first_block) % C::kStages, own = n - first / kKeys;
-    const uint32_t tile = shared_address(s.keys[stage]);
-    if (own_keys && own >= 0) {
-      const float square = largest_square<C, 4>(s.keys[stage]);
-      if (lane_0) s.squares[1 + own][warp] = square;
-    }
-#pragma unroll 1
-    for (int half = 0; half < 2; ++half) {
-      rows.add(shared_address(s.queries),
-               tile + half * kHalf * C::kDim * 2,
-               s.key_sums[stage] + half * kHalf,
-               n * kKeys + half * kHalf);
-    }
-    if (loaded >= end_block) continue;
-    __syncthreads();  // all have read the oldest block
-    load_keys(loaded);
+  constexpr int kRowBytes = C::kDim * 2, kRounds = kRows / C::kRound;
+  for (int round = 0; round < kRounds; ++round) {
+    // Rows of this round and the keys that are near to them, from `nearest` on.
+    const int begin = first + round * C::kRound, last = min(begin + C::kRound, p.Tq) - 1;
+    if (begin > last) break;
+    const int nearest = p.causal ? begin + p.Tk - p.Tq - kBefore : p.Tk - kNear;
+    const int start = max(0, nearest);
+    const KeyRange keys = {keys_from(p, b, start, begin).begin, keys_from(p, b, start, last).end};
+    const auto load_keys = [&]<int kCount, int kOf>(int row) {
+      const uint32_t tile = shared_address(s.keys) + row * kRowBytes;
+      load_rows<C::kDim, kCount, kOf>(tile, p.k, p.D, b, g, nearest + row, keys);
+    };
+    if (round > 0) __syncthreads();  // all have read the tiles before
+    load_rows<C::kDim, C::kRound, kThreads>(
+        shared_address(s.queries), p.q, p.D, b, h, begin, {begin, last + 1});
+    constexpr int kPieces = kBefore * C::kDim / 8, kFew = kPieces < kThreads ? kPieces : kThreads;
+    if (thread < kFew) load_keys.template operator()<kBefore, kFew>(0);
+    load_keys.template operator()<C::kRound, kThreads>(kBefore);
     commit_copies();
-    if (thread < kKeys) s.key_sums[stage][thread] = gate_sum(sum_of_key(loaded * kKeys + thread));
-    ++loaded;
+    if (thread < C::kTile && p.key_sums) {
+      const int key = min(max(nearest + thread, 0), p.Tk - 1);
+      s.key_sums[thread] = gate_sum(p.key_sums[head * p.Tk + key]);
+    } else if (thread < C::kTile) {
+      s.key_sums[thread] = {};
+    }
+    const FloorRows<C> rows(p, b, start, first, own_sums);
     wait_copies<0>();
     __syncthreads();
+    if (task.query_norms) {
+      const float square = largest_square<C, kThreads / C::kRound>(s.queries);
+      keep_largest(s.squares[0], square, round == 0);
+    }
+    for (int n = 0; own_keys && n < C::kRound / kKeys; ++n) {
+      const char* tile = s.keys + (kBefore + n * kKeys) * kRowBytes;
+      const float square = largest_square<C, kThreads / kKeys>(tile);
+      keep_largest(s.squares[1 + round * (C::kRound / kKeys) + n], square, true);
+    }
+    const int in_round = warp * 16 - round * C::kRound, near = p.causal ? in_round : 0;
+    if (in_round < 0 || in_round >= C::kRound) continue;
+    rows.write(shared_address(s.queries) + in_round * kRowBytes,
+               shared_address(s.keys) + near * kRowBytes,
+               s.key_sums + near,
+               nearest + near,
+               task.floors + head * p.Tq);
   }
-  rows.finish(task.floors + head * p.Tq);
   __syncthreads();
   if (thread == 0 && task.query_norms) {
     task.query_norms[head * num_blocks + m] = norm_of(s.squares[0]);
   }
   const int block = first / kKeys + thread;
-  if (own_keys && thread < 2 && block < num_key_blocks) {
+  if (own_keys && thread < kRows / kKeys && block < num_key_blocks) {
     task.key_norms[(int64_t{b} * p.G + g) * num_key_blocks + block] =
         norm_of(s.squares[1 + thread]);
   }
