@@ -327,13 +327,19 @@ __global__ void __launch_bounds__(kThreads)
 // The same with a team of lanes per row, eight elements each. The products of 2-byte elements are
 // exact in f32.
 template <class Value>
-__global__ void __launch_bounds__(kThreads) packed_products_kernel(
-    Operand dout, Operand out, int64_t rows, int T, int H, int lanes, double* products) {
+__global__ void __launch_bounds__(kThreads) packed_products_kernel(Operand dout,
+                                                                   Operand out,
+                                                                   uint32_t rows,
+                                                                   uint32_t T,
+                                                                   uint32_t H,
+                                                                   uint32_t lanes,
+                                                                   double* products) {
   tensor::wait_for_kernel_before();
-  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const int64_t task = min(thread / lanes, rows - 1);  // the last teams repeat the last row
-  const int64_t b = task / (int64_t{T} * H), t = task / H % T, h = task % H;
-  const int64_t d = 8 * (thread % lanes);
+  // 32 bits: divisions of 64 would take longer than the rows' way from memory.
+  const uint32_t thread = threadIdx.x, last = rows - 1;
+  const uint32_t task = min(blockIdx.x * (kThreads / lanes) + thread / lanes, last);
+  const uint32_t h = task % H, t = task / H % T, d = 8 * (thread % lanes);
+  const int64_t b = task / H / T;
   const auto at = [&](const Operand& x) {
     return static_cast<const Value*>(x.data) + b * x.batch + t * x.time + h * x.head + d;
   };

@@ -33,7 +33,27 @@ __device__ __forceinline__ void store_key_sum(const BackwardTask& task,
   task.dkey_sums[(int64_t{of.b} * problem.H + of.h) * problem.Tk + key] = -sum;
 }
 
-// Of a head that has keys of its own.
+// Of four neighbouring threads each holds a row of a matrix of 4 x 4 pairs of dimensions; each gets
+// a column.
+__device__ __forceinline__ void transpose_pairs(uint32_t (&pairs)[4], int thread) {
+#pragma unroll
+  for (int distance = 1; distance < 4; distance *= 2) {
+    const bool upper = thread & distance;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & distance) continue;
+      uint32_t &low = pairs[i], &high = pairs[i + distance];
+      const uint32_t other = __shfl_xor_sync(~0U, upper ? low : high, distance);
+      if (upper) {
+        low = other;
+      } else {
+        high = other;
+      }
+    }
+  }
+}
+
+// Of a head that has keys of its own; 16 bytes of a row at a time.
 template <class Scalar, int kCount>
 __device__ __forceinline__ void store_rows(const Problem& problem,
                                            const OwnKeys& keys,
@@ -42,15 +62,20 @@ __device__ __forceinline__ void store_rows(const Problem& problem,
                                            float factor) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    if (keys[r] >= problem.Tk) continue;
     auto* row = static_cast<Scalar*>(to.data) + keys.task.b * to.batch +
                 int64_t{keys[r]} * to.time + keys.task.h * to.head;
 #pragma unroll
-    for (int j = 0; j < kCount / 4; ++j) {
-      const int d = keys.first_dim + 8 * j + keys.thread % 4 * 2;
-      if (d >= problem.D) continue;
-      *reinterpret_cast<uint32_t*>(row + d) =
-          packed(sums[4 * j + 2 * r] * factor, sums[4 * j + 2 * r + 1] * factor, Scalar());
+    for (int j = 0; j < kCount / 4; j += 4) {
+      uint32_t pairs[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* pair = sums + 4 * (j + i) + 2 * r;
+        pairs[i] = packed(pair[0] * factor, pair[1] * factor, Scalar());
+      }
+      transpose_pairs(pairs, keys.thread);
+      const int d = keys.first_dim + 8 * (j + keys.thread % 4);
+      if (keys[r] >= problem.Tk || d >= problem.D) continue;
+      *reinterpret_cast<uint4*>(row + d) = {pairs[0], pairs[1], pairs[2], pairs[3]};
     }
   }
 }
