@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kWarpgroup) group_kernel(const Params p) {
 // Where the arrays of a call lie in its scratch.
 struct Layout {
   int64_t records = 0, keys = 0, tiles = 0, turns = 0, costs = 0, next_task = 0, order = 0;
-  int64_t dq_sums = 0, head_sums = 0, total = 0;
+  int64_t num_costly = 0, dq_sums = 0, head_sums = 0, total = 0;
 
   Layout(const Problem& p, int key_groups, int pieces) {
     const auto padded = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
@@ -190,6 +190,7 @@ struct Layout {
     turns = tiles + padded(key_blocks * sizeof(TileRange));
     costs = turns + padded(num_steps * sizeof(int));
     next_task = costs + padded(heads * sizeof(int));
+    num_costly = next_task + sizeof(int);
     order = next_task + 256;
     dq_sums = order + padded(heads * sizeof(int));
     head_sums = dq_sums + parts * kPartBytes;
@@ -225,6 +226,7 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
             reinterpret_cast<TileRange*>(scratch + layout.tiles),
             reinterpret_cast<int*>(scratch + layout.costs),
             reinterpret_cast<int*>(scratch + layout.order),
+            reinterpret_cast<int*>(scratch + layout.num_costly),
             reinterpret_cast<int*>(scratch + layout.next_task)};
   p.turns = reinterpret_cast<int*>(scratch + layout.turns);
   p.dq_sums = reinterpret_cast<float*>(scratch + layout.dq_sums);

@@ -13,6 +13,11 @@ namespace reynard::attention::cuda::sm90::bwd {
 // there are many: the key blocks of a pair add to the same few parts of dQ, one after the other.
 // Costly pairs come first: short tasks of heads that are pruned fill what the long ones of the
 // others leave of the end.
+//
+// Where such groups of the costly pairs do not fill the GPU, one that runs beside the one before
+// would wait for it. Then the others come first; groups are as large as the GPU, and who takes a
+// short task of the first one takes a short one of the second. What is left is taken key block by
+// key block, costly ones first: processors come at intervals that let each follow the one before.
 constexpr int kLeastGroup = 16, kMostGroup = 64;  // key blocks
 constexpr int kSectionBlocks = 256, kMostPairs = 8, kSectionSteps = 256;
 
@@ -20,10 +25,7 @@ template <class C>
 class Producer {
  public:
   __device__ Producer(const Params& p, Shared<C>& s)
-      : p_(p),
-        s_(s),
-        num_pairs_(p.task.problem.B * p.task.problem.H),
-        group_blocks_(min(max(p.num_key_blocks / 4, kLeastGroup), kMostGroup)) {}
+      : p_(p), s_(s), num_pairs_(p.task.problem.B * p.task.problem.H), num_few_(few_pairs(p)) {}
 
   __device__ void run() {
     for (uint32_t parity = 1;; parity ^= 1) {
@@ -37,19 +39,49 @@ class Producer {
   }
 
  private:
-  // Within the groups of some pairs: their last key blocks first.
+  static __device__ int group_of_many(const Params& p) {
+    return min(max(p.num_key_blocks / 4, kLeastGroup), kMostGroup);
+  }
+  static __device__ int few_pairs(const Params& p) {
+    const int costly = *p.plan.num_costly;
+    return 8 * costly * group_of_many(p) < 7 * static_cast<int>(gridDim.x) ? costly : 0;
+  }
+
   __device__ void take(int task) {
-    const int group = task / (num_pairs_ * group_blocks_);
-    const int in_groups = task - group * num_pairs_ * group_blocks_;
+    const int of_others = (num_pairs_ - num_few_) * p_.num_key_blocks;
+    if (task < of_others) return take_in_groups(task, num_few_, num_pairs_ - num_few_);
+    take_of_few(task - of_others);
+  }
+
+  // Of the first pairs, fewer than would fill the GPU.
+  __device__ void take_of_few(int task) {
+    group_blocks_ = div_up(static_cast<int>(gridDim.x), num_few_);
+    const int place = task / num_few_;
+    if (place >= 2 * group_blocks_) group_blocks_ = 1;
+    group_begin_ = place / group_blocks_ * group_blocks_;
+    const int blocks = min(group_blocks_, p_.num_key_blocks - group_begin_);
+    n_ = group_begin_ + blocks - 1 - place % group_blocks_;
+    set_pair(task % num_few_);
+  }
+
+  // Within the groups of some pairs: their last key blocks first.
+  __device__ void take_in_groups(int task, int first_pair, int num_pairs) {
+    group_blocks_ = group_of_many(p_);
+    const int group = task / (num_pairs * group_blocks_);
+    const int in_groups = task - group * num_pairs * group_blocks_;
     group_begin_ = group * group_blocks_;
     const int blocks = min(group_blocks_, p_.num_key_blocks - group_begin_);
     const int of_long_rows = min(max(kSectionBlocks / p_.num_key_blocks, 1), kMostPairs);
     const int most_pairs = max(of_long_rows, kSectionSteps / max(p_.num_steps, 1));
     const int section = in_groups / (most_pairs * blocks);
     const int rest = in_groups - section * most_pairs * blocks;
-    const int first = section * most_pairs, pairs = min(most_pairs, num_pairs_ - first);
-    const int pair = __ldg(p_.plan.order + first + rest % pairs);
+    const int first = section * most_pairs, pairs = min(most_pairs, num_pairs - first);
     n_ = group_begin_ + blocks - 1 - rest / pairs;
+    set_pair(first_pair + first + rest % pairs);
+  }
+
+  __device__ void set_pair(int place) {
+    const int pair = __ldg(p_.plan.order + place);
     b_ = pair / p_.task.problem.H, h_ = pair % p_.task.problem.H;
   }
 
@@ -139,9 +171,11 @@ class Producer {
 
   const Params& p_;
   Shared<C>& s_;
-  const int num_pairs_, group_blocks_;
+  // num_few_: costly pairs, if these are too few to fill the GPU, else 0.
+  const int num_pairs_, num_few_;
   Stage<C::kStages> stage_;
-  int b_ = 0, h_ = 0, n_ = 0, group_begin_ = 0;
+  int b_ = 0, h_ = 0, n_ = 0;  // of the task
+  int group_begin_ = 0, group_blocks_ = 0;
 };
 
 }  // namespace reynard::attention::cuda::sm90::bwd

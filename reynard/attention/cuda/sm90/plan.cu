@@ -294,22 +294,36 @@ __global__ void __launch_bounds__(kPlanThreads)
   make_key_record(p, to.biases, index, key_records_of_head(p, to.block_keys));
 }
 
-// Where a pair stands among all: by falling powers of two of the cost, so that heads that are
-// pruned alike stay side by side as they lie in memory.
+// Costs are told apart by powers of two, so that heads that are pruned alike stay side by side as
+// they lie in memory.
+__device__ int rank_of(int cost) {
+  return 32 - __clz(cost);
+}
+
+// Where a pair stands among all, those of high rank first.
 __device__ int place_of(const int* costs, int num_pairs, int pair) {
-  const auto rank_of = [costs](int of) { return 32 - __clz(costs[of]); };
-  const int own = rank_of(pair);
+  const int own = rank_of(costs[pair]);
   int place = 0;
 #pragma unroll 8
   for (int other = 0; other < num_pairs; ++other) {
-    const int rank = rank_of(other);
+    const int rank = rank_of(costs[other]);
     place += rank > own || (rank == own && other < pair) ? 1 : 0;
   }
   return place;
 }
 
+// How many pairs have the highest rank or the one below.
+__device__ int count_costly(const int* costs, int num_pairs) {
+  int most = 0, count = 0;
+#pragma unroll 8
+  for (int pair = 0; pair < num_pairs; ++pair) most = max(most, rank_of(costs[pair]));
+#pragma unroll 8
+  for (int pair = 0; pair < num_pairs; ++pair) count += rank_of(costs[pair]) + 1 >= most ? 1 : 0;
+  return count;
+}
+
 // One warp per key block of a head: the first and the last tile that read it. One thread per pair:
-// its place in the order.
+// its place in the order; one more counts costly pairs.
 __global__ void __launch_bounds__(kPlanThreads)
     key_tiles_kernel(const Problem p, int block_keys, const KeyPlan plan) {
   tensor::let_next_kernel_start();
@@ -317,6 +331,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   const int num_tiles = div_up(p.Tq, kQueriesPerTile), num_blocks = div_up(p.Tk, block_keys);
   const int thread = blockIdx.x * kPlanThreads + threadIdx.x, num_pairs = p.B * p.H;
   if (thread < num_pairs) plan.order[place_of(plan.costs, num_pairs, thread)] = thread;
+  if (thread == num_pairs) *plan.num_costly = count_costly(plan.costs, num_pairs);
   const int warp = thread / 32, lane = thread % 32;
   if (warp >= num_pairs * num_blocks) return;
   const TileKeys* keys = plan.keys + int64_t{warp / num_blocks} * num_tiles;
