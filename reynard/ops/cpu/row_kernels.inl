@@ -79,9 +79,14 @@ void norm_forward(const NormForward& p, int64_t begin, int64_t end) {
 
 // With n = x * inverse: dx = inverse * (g - n * mean(g * n)), g = dy * weight [* sigmoid(gate)].
 // First the means of groups [begin, end), the gate's gradients and what is added to the weight's.
+// open_gates: null, or where sigmoid(gate) is kept for input_gradients.
 template <class T, class X>
-REYNARD_INLINE void gradient_means(
-    const NormBackward& p, const X* values, int64_t begin, int64_t end, float* means) {
+REYNARD_INLINE void gradient_means(const NormBackward& p,
+                                   const X* values,
+                                   int64_t begin,
+                                   int64_t end,
+                                   float* means,
+                                   float* open_gates) {
   for (int64_t index = begin; index < end; ++index) {
     const int64_t group = index % p.groups;
     const int64_t offset = index * p.width;
@@ -100,6 +105,7 @@ REYNARD_INLINE void gradient_means(
         const Vector open = sigmoid_of(load(gate + i, count));
         T* d_gate = static_cast<T*>(p.d_gate) + offset + i;
         store(d_gate, g * n * w * open * (1.0F - open), count);
+        if (open_gates) store(open_gates + (index - begin) * p.width + i, open, count);
         g *= open;
       }
       store(d_weight + i, load(d_weight + i, count) + g * n, count);
@@ -111,8 +117,12 @@ REYNARD_INLINE void gradient_means(
 }
 
 template <class T, class X>
-REYNARD_INLINE void input_gradients(
-    const NormBackward& p, const X* values, int64_t begin, int64_t end, const float* means) {
+REYNARD_INLINE void input_gradients(const NormBackward& p,
+                                    const X* values,
+                                    int64_t begin,
+                                    int64_t end,
+                                    const float* means,
+                                    const float* open_gates) {
   for (int64_t index = begin; index < end; ++index) {
     const int64_t offset = index * p.width;
     const float* weight = p.weight + (p.shared_weight ? 0 : index % p.groups * p.width);
@@ -123,7 +133,10 @@ REYNARD_INLINE void input_gradients(
     for_vectors(p.width, REYNARD_VECTOR_BODY {
       const Vector n = load(x + i, count) * inverse;
       Vector g = load(dy + i, count) * load(weight + i, count);
-      if (gate) g *= sigmoid_of(load(gate + i, count));
+      if (gate) {
+        g *= open_gates ? load(open_gates + (index - begin) * p.width + i, count)
+                        : sigmoid_of(load(gate + i, count));
+      }
       Vector dx = (g - n * mean) * inverse;
       if (p.d_sum) dx += load(p.d_sum + offset + i, count);
       store(static_cast<T*>(p.dx) + offset + i, dx, count);
@@ -132,14 +145,19 @@ REYNARD_INLINE void input_gradients(
   }
 }
 
+// Groups of more values form their gates twice.
+constexpr int64_t kKeptGates = kGroupsTogether * 128;
+
 template <class T, class X>
 void norm_backward_rows(const NormBackward& p, const X* values, int64_t begin, int64_t end) {
+  float means[kGroupsTogether], kept[kKeptGates];
+  const bool keeps = p.gate && p.width <= kKeptGates / kGroupsTogether;
+  float* const open_gates = keeps ? kept : nullptr;
   const int64_t last = end * p.groups;
   for (int64_t index = begin * p.groups; index < last; index += kGroupsTogether) {
     const int64_t next = index + kGroupsTogether < last ? index + kGroupsTogether : last;
-    float means[kGroupsTogether];
-    gradient_means<T>(p, values, index, next, means);
-    input_gradients<T>(p, values, index, next, means);
+    gradient_means<T>(p, values, index, next, means, open_gates);
+    input_gradients<T>(p, values, index, next, means, open_gates);
   }
 }
 
