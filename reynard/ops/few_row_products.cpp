@@ -2,6 +2,7 @@
 
 #include "reynard/ops/cpu/row_path.h"
 #include "reynard/ops/product_kernels.h"
+#include "reynard/ops/rows.h"
 #include "reynard/tensor/parallel.h"
 #include "reynard/tensor/row_tensor.h"
 
@@ -121,6 +122,28 @@ std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const Ro
     tensor::run_tasks(num_tasks, run);
   }
   return results;
+}
+
+bool has_few_output_product(const at::Tensor& x, const at::Tensor& w) {
+  return x.is_cpu() && w.is_cpu() && x.scalar_type() == at::kBFloat16 &&
+         w.scalar_type() == at::kFloat && w.size(0) <= kFewRows && w.is_contiguous();
+}
+
+at::Tensor few_output_product(const at::Tensor& x, const at::Tensor& w) {
+  TORCH_INTERNAL_ASSERT(has_few_output_product(x, w) && x.size(1) == w.size(1));
+  const at::Tensor input = x.contiguous();
+  const at::Tensor y = at::empty({x.size(0), w.size(0)}, w.options());
+  const ProductLoop loop = cpu::product_kernels().bf16_by_f32;
+  for_rows(x, x.size(0), x.size(1), [&](int64_t begin, int64_t end) {
+    const ProductRows rows{.x = input.const_data_ptr<at::BFloat16>() + begin * x.size(1),
+                           .weight = w.const_data_ptr(),
+                           .tokens = end - begin,
+                           .rows = w.size(0),
+                           .width = w.size(1),
+                           .y = y.mutable_data_ptr<float>() + begin * w.size(0)};
+    loop(rows, 0, w.size(0));
+  });
+  return y;
 }
 
 }  // namespace reynard::ops

@@ -1,7 +1,7 @@
 #pragma once
 // Products of few rows with whole weights on the CPU, as decoding needs them: memory bounds them,
-// so each weight is read once and as it lies there, its rows split between the threads. No
-// gradients. linear.h chooses between these and the library's products.
+// so each weight is read once and as it lies there, its rows split between the threads; and of many
+// rows with weights of few. No gradients. linear.h and product.h choose between these and others.
 
 #include <ATen/core/Tensor.h>
 
@@ -26,5 +26,12 @@ bool has_few_row_product(const at::Tensor& x, const RowWeight& weight);
 // depend neither on the other rows nor on the number of threads.
 //   x (N, I) f32 or bf16  ->  one (N, O_w) per weight: f32 for an f32 weight, else bf16
 std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const RowWeight> weights);
+
+// Whether x is bf16 and w an f32 weight of few rows, like that of the gates.
+bool has_few_output_product(const at::Tensor& x, const at::Tensor& w);
+
+// x w^T for many rows of x, which are split between the threads: the same loops and the same bits.
+//   x (N, I) bf16, w (O, I) f32  ->  (N, O) f32
+at::Tensor few_output_product(const at::Tensor& x, const at::Tensor& w);
 
 }  // namespace reynard::ops

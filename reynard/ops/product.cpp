@@ -1,5 +1,6 @@
 #include "reynard/ops/product.h"
 
+#include "reynard/ops/few_row_products.h"
 #include "reynard/tensor/cpu_features.h"
 
 #include <ATen/Parallel.h>
@@ -113,6 +114,7 @@ void add_product(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
 }
 
 at::Tensor exact_product(const at::Tensor& x, const at::Tensor& w) {
+  if (has_few_output_product(x, w)) return few_output_product(x, w);
   if (!(x.is_cuda() && x.scalar_type() == at::kBFloat16)) {
     return at::mm(x.to(w.scalar_type()), w.t());
   }

@@ -36,7 +36,7 @@ std::vector<at::Tensor> sums_of_products(std::span<const SumOfProducts> sums);
 void add_product(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
 
 // x w^T in f32 for a w that must not be rounded: on a GPU w is the sum of three bf16 matrices (24
-// bits), which the matrix unit multiplies; elsewhere x is widened.
+// bits), which the matrix unit multiplies; elsewhere x is widened, value by value where w is small.
 //   x (N, I) any dtype, w (O, I) f32  ->  (N, O) f32
 at::Tensor exact_product(const at::Tensor& x, const at::Tensor& w);
 

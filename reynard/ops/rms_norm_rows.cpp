@@ -42,6 +42,16 @@ struct Geometry {
         shared_weight(weight.numel() < row_width) {}
 };
 
+// Memory for a result of this shape and dtype: that of a gradient which nobody else holds, since
+// memory bounds the loops and each reads an element before it writes it. `gradient` is the only
+// reference of whoever asks.
+at::Tensor room_for(at::IntArrayRef sizes, at::ScalarType dtype, const at::Tensor& gradient) {
+  const bool is_free = gradient.is_cpu() && gradient.is_contiguous() &&
+                       gradient.scalar_type() == dtype && gradient.use_count() == 1 &&
+                       gradient.storage().use_count() == 1;
+  return is_free ? gradient : at::empty(sizes, gradient.options().dtype(dtype));
+}
+
 // Gradient of the weight from the sums over rows of all columns.
 at::Tensor weight_gradient(const at::Tensor& columns, const Geometry& shape) {
   return shape.shared_weight ? columns.view({shape.groups, -1}).sum(0) : columns;
@@ -98,8 +108,8 @@ struct Norm : torch::autograd::Function<Norm> {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &gate = saved[1], &weight = saved[2], &inverse = saved[3];
     const Geometry shape(x, weight, context->saved_data["groups"].toInt());
+    const at::Tensor dx = room_for(x.sizes(), x.scalar_type(), grads[0]);
     const at::Tensor dy = grads[0].to(x.scalar_type()).contiguous();
-    const at::Tensor dx = at::empty_like(x);
     const at::Tensor d_gate = gate.defined() ? at::empty_like(gate) : at::Tensor();
     NormBackward task{.dy = raw(dy),
                       .x = raw(x),
@@ -167,10 +177,11 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
       return {grads[1].to(dtype), grads[1], at::zeros_like(weight), {}};
     }
     const Geometry shape(sum, weight, 1);
+    const at::Tensor dx = room_for(sum.sizes(), dtype, grads[0]);
+    const at::Tensor d_residual =
+        grads[1].defined() ? room_for(sum.sizes(), at::kFloat, grads[1]) : at::empty_like(sum);
     const at::Tensor dy = grads[0].to(dtype).contiguous();
     const at::Tensor d_sum = grads[1].defined() ? grads[1].contiguous() : at::Tensor();
-    const at::Tensor dx = at::empty(sum.sizes(), sum.options().dtype(dtype));
-    const at::Tensor d_residual = at::empty_like(sum);
     const NormBackward task{.dy = raw(dy),
                             .sum = floats(sum),
                             .d_sum = floats(d_sum),

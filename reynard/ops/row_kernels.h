@@ -148,6 +148,7 @@ enum class Element { kF32, kBF16 };
 
 // The tables of one instruction set of the CPU.
 namespace cpu {
+const RowKernels& row_kernels_avx512_bf16(Element element);
 const RowKernels& row_kernels_avx512(Element element);
 const RowKernels& row_kernels_avx2(Element element);
 const RowKernels& row_kernels_portable(Element element);

@@ -109,6 +109,24 @@ TEST_P(FewRowProducts, SameBitsForAnyThreadCountAndBesideAnyRows) {
   }
 }
 
+// Many rows with a weight of few have the bits of each row by itself, for any number of threads.
+TEST_P(FewRowProducts, AreThoseOfManyRowsWithFewOutputs) {
+  const at::Tensor w = among_nan(random_normal({6, 387}, 1).to(at::kFloat));
+  const at::Tensor x = among_nan(random_normal({301, 387}, 2).to(at::kBFloat16));
+  ASSERT_TRUE(has_few_output_product(x, w));
+  const RowWeight weight{.values = w, .scales = {}};
+  const int threads = at::get_num_threads();
+  for (const int count : {1, 2, 3}) {
+    at::set_num_threads(count);
+    const at::Tensor y = few_output_product(x, w);
+    for (const int64_t row : {0, 1, 150, 300}) {
+      EXPECT_BITWISE_EQUAL(y.narrow(0, row, 1).contiguous(),
+                           few_row_products(x.narrow(0, row, 1), {&weight, 1})[0]);
+    }
+  }
+  at::set_num_threads(threads);
+}
+
 TEST_P(FewRowProducts, NothingIsMultipliedWhereThereIsNothing) {
   for (const auto& [tokens, width] : {std::pair<int64_t, int64_t>{0, 64}, {0, 0}, {3, 0}}) {
     const at::Tensor x = at::ones({tokens, width}, at::kFloat);

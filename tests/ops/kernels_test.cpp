@@ -20,6 +20,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -173,6 +174,19 @@ TEST_P(Kernels, AddNormWithinBudget) {
 // The widest rows that a GPU keeps in the registers of a warp.
 TEST_P(Kernels, WideAddNormWithinBudget) {
   for (const int64_t width : {1024, 1536}) expect_add_norm_budget(35, width);
+}
+
+// Gradients that were made for a norm alone give it their memory; these are still read afterwards.
+TEST_P(Kernels, NormsLeaveGradientsThatOthersHold) {
+  const auto leaf = [](at::IntArrayRef sizes, uint64_t seed) {
+    return on_test_device(random_normal(sizes, seed, at::kFloat)).requires_grad_(true);
+  };
+  const at::Tensor x = leaf({9, 48}, 1), gate = leaf({9, 48}, 2), weight = leaf({48}, 3);
+  const at::Tensor held = leaf({9, 48}, 4).detach(), copy = held.clone();
+  const NormedSum sum = add_rms_norm(x, gate, weight, 1e-5);
+  torch::autograd::backward({sum.normed, sum.residual, gated_rms_norm(x, gate, weight, 1e-5, 3)},
+                            {held, held, held});
+  EXPECT_BITWISE_EQUAL(held, copy);
 }
 
 TEST_P(Kernels, ShiftWithinBudget) {

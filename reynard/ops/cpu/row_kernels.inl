@@ -1,5 +1,5 @@
-// The loops behind row_kernels.h, written once; avx512.cpp, avx2.cpp and portable.cpp include this
-// with their target options and REYNARD_ROW_KERNELS set. Nothing here may call into a library: an
+// The loops behind row_kernels.h, written once; row_kernels_<name>.cpp includes this with its
+// compile options and REYNARD_ROW_KERNELS set. Nothing here may call into a library: an
 // inline function compiled for one ISA could be the copy that the linker keeps.
 
 #include "reynard/ops/row_kernels.h"
@@ -30,15 +30,14 @@ REYNARD_INLINE void inverse_norms(const NormForward& p,
     const int64_t offset = index * p.width;
     const T* x = static_cast<const T*>(p.x) + offset;
     Vector squares = {};
-    for (int64_t i = 0; i < p.width; i += kLanes) {
-      const int64_t count = p.width - i;
+    for_vectors(p.width, REYNARD_VECTOR_BODY {
       Vector v = load(x + i, count);
       if (p.residual) {
         v += load(p.residual + offset + i, count);
         store(p.sum + offset + i, v, count);
       }
       squares += v * v;
-    }
+    });
     // In f64: the backward pass cancels two terms that both carry this rounding.
     const double mean = static_cast<double>(sum_of(squares)) / static_cast<double>(p.width);
     inverse[index - begin] = static_cast<float>(1.0 / __builtin_sqrt(mean + p.eps));
@@ -56,13 +55,12 @@ REYNARD_INLINE void normed_groups(const NormForward& p,
     const float* weight = p.weight + (p.shared_weight ? 0 : index % p.groups * p.width);
     const float inverse = inverses[index - begin];
     T* y = static_cast<T*>(p.y) + offset;
-    for (int64_t i = 0; i < p.width; i += kLanes) {
-      const int64_t count = p.width - i;
+    for_vectors(p.width, REYNARD_VECTOR_BODY {
       const Vector v = p.residual ? load(p.sum + offset + i, count) : load(x + i, count);
       Vector out = v * inverse * load(weight + i, count);
       if (p.gate) out *= sigmoid_of(load(static_cast<const T*>(p.gate) + offset + i, count));
       store(y + i, out, count);
-    }
+    });
   }
 }
 
@@ -81,9 +79,14 @@ void norm_forward(const NormForward& p, int64_t begin, int64_t end) {
 
 // With n = x * inverse: dx = inverse * (g - n * mean(g * n)), g = dy * weight [* sigmoid(gate)].
 // First the means of groups [begin, end), the gate's gradients and what is added to the weight's.
+// open_gates: null, or where sigmoid(gate) is kept for input_gradients.
 template <class T, class X>
-REYNARD_INLINE void gradient_means(
-    const NormBackward& p, const X* values, int64_t begin, int64_t end, float* means) {
+REYNARD_INLINE void gradient_means(const NormBackward& p,
+                                   const X* values,
+                                   int64_t begin,
+                                   int64_t end,
+                                   float* means,
+                                   float* open_gates) {
   for (int64_t index = begin; index < end; ++index) {
     const int64_t group = index % p.groups;
     const int64_t offset = index * p.width;
@@ -94,8 +97,7 @@ REYNARD_INLINE void gradient_means(
     const X* x = values + offset;
     const float inverse = p.inverse_rms[index];
     Vector products = {};
-    for (int64_t i = 0; i < p.width; i += kLanes) {
-      const int64_t count = p.width - i;
+    for_vectors(p.width, REYNARD_VECTOR_BODY {
       const Vector n = load(x + i, count) * inverse;
       const Vector w = load(weight + i, count);
       Vector g = load(dy + i, count);
@@ -103,19 +105,24 @@ REYNARD_INLINE void gradient_means(
         const Vector open = sigmoid_of(load(gate + i, count));
         T* d_gate = static_cast<T*>(p.d_gate) + offset + i;
         store(d_gate, g * n * w * open * (1.0F - open), count);
+        if (open_gates) store(open_gates + (index - begin) * p.width + i, open, count);
         g *= open;
       }
       store(d_weight + i, load(d_weight + i, count) + g * n, count);
       products += g * w * n;
-    }
+    });
     means[index - begin] =
         static_cast<float>(static_cast<double>(sum_of(products)) / static_cast<double>(p.width));
   }
 }
 
 template <class T, class X>
-REYNARD_INLINE void input_gradients(
-    const NormBackward& p, const X* values, int64_t begin, int64_t end, const float* means) {
+REYNARD_INLINE void input_gradients(const NormBackward& p,
+                                    const X* values,
+                                    int64_t begin,
+                                    int64_t end,
+                                    const float* means,
+                                    const float* open_gates) {
   for (int64_t index = begin; index < end; ++index) {
     const int64_t offset = index * p.width;
     const float* weight = p.weight + (p.shared_weight ? 0 : index % p.groups * p.width);
@@ -123,27 +130,34 @@ REYNARD_INLINE void input_gradients(
     const T* gate = p.gate ? static_cast<const T*>(p.gate) + offset : nullptr;
     const X* x = values + offset;
     const float inverse = p.inverse_rms[index], mean = means[index - begin];
-    for (int64_t i = 0; i < p.width; i += kLanes) {
-      const int64_t count = p.width - i;
+    for_vectors(p.width, REYNARD_VECTOR_BODY {
       const Vector n = load(x + i, count) * inverse;
       Vector g = load(dy + i, count) * load(weight + i, count);
-      if (gate) g *= sigmoid_of(load(gate + i, count));
+      if (gate) {
+        g *= open_gates ? load(open_gates + (index - begin) * p.width + i, count)
+                        : sigmoid_of(load(gate + i, count));
+      }
       Vector dx = (g - n * mean) * inverse;
       if (p.d_sum) dx += load(p.d_sum + offset + i, count);
       store(static_cast<T*>(p.dx) + offset + i, dx, count);
       if (p.d_residual) store(p.d_residual + offset + i, dx, count);
-    }
+    });
   }
 }
 
+// Groups of more values form their gates twice.
+constexpr int64_t kKeptGates = kGroupsTogether * 128;
+
 template <class T, class X>
 void norm_backward_rows(const NormBackward& p, const X* values, int64_t begin, int64_t end) {
+  float means[kGroupsTogether], kept[kKeptGates];
+  const bool keeps = p.gate && p.width <= kKeptGates / kGroupsTogether;
+  float* const open_gates = keeps ? kept : nullptr;
   const int64_t last = end * p.groups;
   for (int64_t index = begin * p.groups; index < last; index += kGroupsTogether) {
     const int64_t next = index + kGroupsTogether < last ? index + kGroupsTogether : last;
-    float means[kGroupsTogether];
-    gradient_means<T>(p, values, index, next, means);
-    input_gradients<T>(p, values, index, next, means);
+    gradient_means<T>(p, values, index, next, means, open_gates);
+    input_gradients<T>(p, values, index, next, means, open_gates);
   }
 }
 
@@ -206,12 +220,11 @@ void shift_forward(const ShiftForward& p, int64_t begin, int64_t end) {
       const float a = weights.at(t * p.heads + head);
       const T* x = static_cast<const T*>(p.x) + offset;
       const T* before = row_before<T>(p, t, head);
-      for (int64_t i = 0; i < p.width; i += kLanes) {
-        const int64_t count = p.width - i;
+      for_vectors(p.width, REYNARD_VECTOR_BODY {
         Vector y = (1.0F - a) * load(x + i, count);
         if (before) y += a * load(before + i, count);
         store(static_cast<T*>(p.y) + offset + i, y, count);
-      }
+      });
     }
   }
 }
@@ -233,8 +246,7 @@ void shift_backward(const ShiftBackward& p, int64_t begin, int64_t end) {
       const T* x = static_cast<const T*>(f.x) + offset;
       const T* before = row_before<T>(f, t, head);
       Vector products = {};
-      for (int64_t i = 0; i < f.width; i += kLanes) {
-        const int64_t count = f.width - i;
+      for_vectors(f.width, REYNARD_VECTOR_BODY {
         const Vector g = load(dy + i, count);
         Vector step = -load(x + i, count);
         if (before) step += load(before + i, count);
@@ -242,7 +254,7 @@ void shift_backward(const ShiftBackward& p, int64_t begin, int64_t end) {
         Vector dx = (1.0F - a) * g;
         if (goes_on) dx += a_next * load(dy_next + i, count);
         store(static_cast<T*>(p.dx) + offset + i, dx, count);
-      }
+      });
       const float d_logit = sum_of(products) * a * (1.0F - a);
       store(static_cast<T*>(p.d_logit) + index, broadcast(d_logit), 1);
     }
@@ -257,12 +269,11 @@ void gate_forward(const GateRows& p, int64_t begin, int64_t end) {
     const T* x = static_cast<const T*>(p.x) + row * p.x_stride;
     const T* gate = static_cast<const T*>(p.gate) + row * p.gate_stride;
     T* out = static_cast<T*>(p.out) + row * p.width;
-    for (int64_t i = 0; i < p.width; i += kLanes) {
-      const int64_t count = p.width - i;
+    for_vectors(p.width, REYNARD_VECTOR_BODY {
       const Vector g = load(gate + i, count);
       const Vector open = sigmoid_of(g);
       store(out + i, (p.silu ? g * open : open) * load(x + i, count), count);
-    }
+    });
   }
 }
 
@@ -275,8 +286,7 @@ void gate_backward(const GateRows& p, int64_t begin, int64_t end) {
     T* dx = static_cast<T*>(p.dx) + row * p.x_stride;
     T* d_gate = static_cast<T*>(p.d_gate) + row * p.gate_stride;
     T* out = p.out ? static_cast<T*>(p.out) + row * p.width : nullptr;
-    for (int64_t i = 0; i < p.width; i += kLanes) {
-      const int64_t count = p.width - i;
+    for_vectors(p.width, REYNARD_VECTOR_BODY {
       const Vector g = load(gate + i, count);
       const Vector d = load(d_out + i, count);
       const Vector open = sigmoid_of(g);
@@ -285,7 +295,7 @@ void gate_backward(const GateRows& p, int64_t begin, int64_t end) {
       if (out) store(out + i, act * value, count);
       store(dx + i, d * act, count);
       store(d_gate + i, d * value * (p.silu ? open + g * slope : slope), count);
-    }
+    });
   }
 }
 
@@ -302,13 +312,12 @@ void rotary(const RotaryRows& p, int64_t begin, int64_t end) {
       const int64_t offset = (t * p.heads + head) * p.width;
       const T* x = static_cast<const T*>(p.x) + offset;
       T* y = static_cast<T*>(p.y) + offset;
-      for (int64_t i = 0; i < half; i += kLanes) {
-        const int64_t count = half - i;
+      for_vectors(half, REYNARD_VECTOR_BODY {
         const Vector c = load(cosine + i, count), s = sign * load(sine + i, count);
         const Vector a = load(x + i, count), b = load(x + half + i, count);
         store(y + i, a * c - b * s, count);
         store(y + half + i, b * c + a * s, count);
-      }
+      });
     }
   }
 }
@@ -344,10 +353,9 @@ void softmax_loss(const SoftmaxLossRows& p, int64_t begin, int64_t end) {
     const float target_gradient =
         weight * (exp_of(broadcast(scalar(x + target) - peak))[0] / total - 1.0F);
     const float scale = weight / total;
-    for (int64_t i = 0; i < p.vocabulary; i += kLanes) {
-      const int64_t count = p.vocabulary - i;
+    for_vectors(p.vocabulary, REYNARD_VECTOR_BODY {
       store(x + i, exp_of(load(x + i, count) - peak) * scale, count);
-    }
+    });
     store(x + target, broadcast(target_gradient), 1);
   }
 }

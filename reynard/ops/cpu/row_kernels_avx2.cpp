@@ -1,5 +1,8 @@
 // The row loops for AVX2 and FMA.
-#pragma GCC target("avx2,fma")
 
 #define REYNARD_ROW_KERNELS row_kernels_avx2
 #include "reynard/ops/cpu/row_kernels.inl"
+
+// The instruction set comes as options of this file: after a target pragma GCC 12 defines no macro
+// that row_vector.inl could ask for.
+static_assert(reynard::ops::cpu::kLanes == 8);

@@ -1,5 +1,8 @@
 // The row loops for AVX-512 (F, BW, DQ, VL).
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,prefer-vector-width=512")
 
 #define REYNARD_ROW_KERNELS row_kernels_avx512
 #include "reynard/ops/cpu/row_kernels.inl"
+
+// The instruction set comes as options of this file: after a target pragma GCC 12 defines no macro
+// that row_vector.inl could ask for.
+static_assert(reynard::ops::cpu::kLanes == 16);

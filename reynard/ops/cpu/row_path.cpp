@@ -28,6 +28,7 @@ ProductKernels with_f32_loops(ProductKernels kernels) {
 
 std::vector<std::string> available_row_paths() {
   std::vector<std::string> paths;
+  if (tensor::cpu_features().avx512_bf16) paths.emplace_back("avx512_bf16");
   if (tensor::cpu_features().avx512) paths.emplace_back("avx512");
   if (tensor::cpu_features().avx2) paths.emplace_back("avx2");
   paths.emplace_back("portable");
@@ -35,13 +36,15 @@ std::vector<std::string> available_row_paths() {
 }
 
 const RowKernels& row_kernels(Element element) {
+  const std::string& forced = tensor::forced_cpu_path();
+  const bool wanted = forced.empty() || forced == "avx512_bf16" || forced == "amx";
+  if (tensor::cpu_features().avx512_bf16 && wanted) return row_kernels_avx512_bf16(element);
   return chosen(
       row_kernels_avx512(element), row_kernels_avx2(element), row_kernels_portable(element));
 }
 
 std::vector<std::string> available_product_paths() {
   std::vector<std::string> paths = available_row_paths();
-  if (tensor::cpu_features().avx512_bf16) paths.insert(paths.begin(), "avx512_bf16");
   if (tensor::cpu_features().amx_bf16) paths.insert(paths.begin(), "amx");
   return paths;
 }

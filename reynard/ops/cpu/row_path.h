@@ -1,7 +1,6 @@
 #pragma once
 // Which row loops this machine runs: the widest that it has, or those that the environment variable
-// REYNARD_CPU_PATH names. The paths of attention (amx, avx512_bf16) use the AVX-512 loops, but for
-// products of bf16.
+// REYNARD_CPU_PATH names. With the path amx rows use the loops of avx512_bf16.
 
 #include "reynard/ops/block_product_kernels.h"
 #include "reynard/ops/product_kernels.h"
@@ -12,9 +11,9 @@
 
 namespace reynard::ops::cpu {
 
-// Names of the loops that this machine can run, widest first: avx512, avx2, portable.
+// Names of the loops that this machine can run, best first: avx512_bf16, avx512, avx2, portable.
 std::vector<std::string> available_row_paths();
-// The same for products of few rows: amx and avx512_bf16 too.
+// The same for products of few rows: amx too.
 std::vector<std::string> available_product_paths();
 
 // Asked at every call, so that tests may switch; attention reports names that nothing has.

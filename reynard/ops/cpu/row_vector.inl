@@ -23,9 +23,12 @@ REYNARD_INLINE Vector load(const float* p) {
   __builtin_memcpy(&v, p, sizeof v);
   return v;
 }
+// GCC 12 makes two conversions of half a register of __builtin_convertvector.
 REYNARD_INLINE Vector load(const BF16* p) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-  // GCC 12 makes two conversions of 128 bits of __builtin_convertvector here.
+#if defined(__AVX512F__)
+  const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return reinterpret_cast<Vector>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+#elif defined(__AVX2__)
   const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 #else
@@ -37,13 +40,20 @@ REYNARD_INLINE Vector load(const BF16* p) {
 REYNARD_INLINE void store(float* p, Vector v) {
   __builtin_memcpy(p, &v, sizeof v);
 }
+// To nearest, ties to even. The instruction makes 0 of values below 2^-126, which products of bf16
+// read as 0 too.
 REYNARD_INLINE void store(BF16* p, Vector v) {
+#if defined(__AVX512BF16__)
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
+#else
   const Bits bits = reinterpret_cast<Bits>(v);
-  Bits rounded = (bits + (((bits >> 16) & 1U) + 0x7fffU)) >> 16;  // to nearest, ties to even
+  Bits rounded = (bits + (((bits >> 16) & 1U) + 0x7fffU)) >> 16;
   const Bits quiet_nan = Bits{} + 0x7fc0U;
   rounded = v != v ? quiet_nan : rounded;
   const HalfBits half = __builtin_convertvector(rounded, HalfBits);
   __builtin_memcpy(p, &half, sizeof half);
+#endif
 }
 
 // The first `count` lanes; the others are 0.
@@ -61,6 +71,16 @@ REYNARD_INLINE void store(Element* p, Vector v, int64_t count) {
   store(padded, v);
   __builtin_memcpy(p, padded, count * sizeof(Element));
 }
+
+// Calls body(i, count) for each vector of [0, width): what whole vectors need is known while this is
+// compiled, so that only the last one asks how many lanes there are.
+template <class Body>
+REYNARD_INLINE void for_vectors(int64_t width, const Body& body) {
+  int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) body(i, kLanes);
+  if (i < width) body(i, width - i);
+}
+#define REYNARD_VECTOR_BODY [&](int64_t i, int64_t count) __attribute__((always_inline))
 
 REYNARD_INLINE Vector broadcast(float x) {
   return Vector{} + x;
@@ -92,11 +112,19 @@ REYNARD_INLINE float max_of(Vector v) {
   return largest;
 }
 
+// x in [low, high], or NaN.
+REYNARD_INLINE Vector clamped(Vector x, float low, float high) {
+#if defined(__AVX512F__)
+  return _mm512_min_ps(broadcast(high), _mm512_max_ps(broadcast(low), x));
+#else
+  x = x < broadcast(low) ? broadcast(low) : x;
+  return x > broadcast(high) ? broadcast(high) : x;
+#endif
+}
+
 // e^x to 1 ulp or so in [-87.3, 88.7], clamped to that range outside; NaN stays NaN.
 REYNARD_INLINE Vector exp_of(Vector x) {
-  const Vector low = broadcast(-87.33F), high = broadcast(88.72F);
-  x = x < low ? low : x;
-  x = x > high ? high : x;
+  x = clamped(x, -87.33F, 88.72F);
   const Vector shifter = broadcast(12582912.0F);  // 1.5 * 2^23: adding it rounds to an integer
   const Vector shifted = x * 1.44269504F + shifter;
   const Vector n = shifted - shifter;
@@ -108,6 +136,9 @@ REYNARD_INLINE Vector exp_of(Vector x) {
   p = p * r + 1.6666665459e-1F;
   p = p * r + 5.0000001201e-1F;
   p = p * r * r + r + 1.0F;
+#if defined(__AVX512F__)
+  return _mm512_scalef_ps(p, n);
+#else
   // Two factors 2^(n/2): 2^n itself leaves the exponent range at both ends.
   const Bits whole = reinterpret_cast<Bits>(shifted) - 0x4b400000U;
   using Signed = int32_t __attribute__((vector_size(kLanes * 4)));
@@ -115,6 +146,7 @@ REYNARD_INLINE Vector exp_of(Vector x) {
   const Signed second = reinterpret_cast<Signed>(whole) - first;
   const Vector scale = reinterpret_cast<Vector>((first + 127) << 23);
   return p * scale * reinterpret_cast<Vector>((second + 127) << 23);
+#endif
 }
 
 REYNARD_INLINE Vector sigmoid_of(Vector x) {
