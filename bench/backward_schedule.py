@@ -91,6 +91,8 @@ def main():
     parser.add_argument("--hand-over", type=float, default=3, help="microseconds from one addition to the next")
     parser.add_argument("--task", type=float, default=4, help="microseconds before the first step of a task")
     args = parser.parse_args()
+    if args.global_heads < 1:
+        parser.error(f"--global-heads {args.global_heads}; expected 1 or more: pairs of one cost are all costly")
     tiles, blocks = div_up(args.length, TILE), div_up(args.length, args.block_keys)
     costly = list(range(args.global_heads))
     others = list(range(args.global_heads, args.global_heads + args.local_heads))

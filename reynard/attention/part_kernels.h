@@ -54,7 +54,8 @@ struct PartFloors {
 struct PartKernels {
   ForwardPart (*forward)(const PartArguments& arguments, at::ScalarType out_dtype) = nullptr;
 
-  // lse of the keys from nearest_starts() on, whatever `start` is; values are not read.
+  // lse of the keys from nearest_starts() on, or of fewer near ones that each row sees, whatever
+  // `start` is; values are not read.
   PartFloors (*floors)(const PartArguments& arguments) = nullptr;
 
   // The forward of a part that is the only one and has sums, pruned by the tight rule as it goes;

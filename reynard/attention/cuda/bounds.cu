@@ -402,7 +402,8 @@ void row_products(const Operand& dout,
                   cudaStream_t stream) {
   const int64_t rows = int64_t{B} * T * H;
   const int lanes = D / 8;
-  if (!has_packs(dout, D) || !has_packs(out, D) || dout.element != out.element) {
+  if (!has_packs(dout, D) || !has_packs(out, D) || dout.element != out.element ||
+      rows > UINT32_MAX) {
     products_kernel<<<warp_blocks(rows), kThreads, 0, stream>>>(dout, out, B, T, H, D, products);
   } else {
     const auto blocks = static_cast<unsigned>((rows * lanes + kThreads - 1) / kThreads);

@@ -166,7 +166,7 @@ class FloorRows {
     return first_ + row_in_warp(a);
   }
 
-  // Of row a, all in powers of two; -inf where nothing is seen.
+  // Of row a, all in powers of two; -inf where nothing is seen, NaN where a score is.
   static __device__ __forceinline__ float log_sum_exp(const float (&scores)[kNear / 8][4], int a) {
     float top = kLowest;
 #pragma unroll
@@ -179,7 +179,7 @@ class FloorRows {
       odd += exp2_fast(pair[a * 2 + 1] - top);
     }
     const float total = over_row(even + odd, [](float x, float y) { return x + y; });
-    return total > 0 ? top + log2f(total) : -INFINITY;
+    return total == 0 ? -INFINITY : top + log2f(total);
   }
 
   const Problem& p_;

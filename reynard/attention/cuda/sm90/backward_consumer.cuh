@@ -239,7 +239,7 @@ class Consumer {
     for (int i = 0; i < kScores / 2; ++i) to[i] = packed(from[2 * i], from[2 * i + 1], Scalar());
   }
 
-  // dweights_ becomes dS^T; a weight of 0 gives 0 whatever dP is.
+  // dweights_ becomes dS^T; a weight of 0 gives 0 whatever finite dP is.
   __device__ __forceinline__ void differentiate_weights() {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) dweights_[i] *= scores_[i];

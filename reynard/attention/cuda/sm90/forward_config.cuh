@@ -23,7 +23,7 @@ struct Config {
   // Keys of a block: beside sums of 64 x 128 and more registers are left for 64 scores a row.
   static constexpr int kKeys = kDim == 64 ? kKeysPerBlock : 64;
   static constexpr int kBlocksPerRecord = kKeysPerBlock / kKeys;
-  static constexpr int kStages = kDim == 128 ? 3 : 2;  // as many as fit
+  static constexpr int kStages = kDim == 128 ? 3 : 2;  // above 64 dimensions as many as fit
   static constexpr int kRows = 64 * kWarpgroups;
   static constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
   static constexpr int kConsumerRegisters = kWarpgroups == 3 ? 160 : 240;

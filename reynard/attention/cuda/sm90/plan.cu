@@ -14,8 +14,9 @@ constexpr double kLog2E = 1.4426950408889634;
 // Heads whose tasks are in flight together: their keys and values stay in the L2 cache.
 constexpr int kHeadsPerSection = 8;
 constexpr int kPlanThreads = 512;
-constexpr int kMostCosts = 4096;   // longer ranges share the last bin
-constexpr int kMostSorted = 4096;  // pairs; more stay in their order
+constexpr int kMostCosts = 4096;  // longer ranges share the last bin
+constexpr int kMostSorted =
+    kPlanThreads;  // pairs; more stay in their order: sorting takes their square
 
 // Where the numbers that meet ones stand, and which ones there are.
 enum class Split { kOnesLast, kOnesFirst, kNoOnes };

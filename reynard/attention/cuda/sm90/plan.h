@@ -108,7 +108,7 @@ struct KeyPlan {
   TileRange* tiles = nullptr;  // (B, H, key blocks)
   int* costs = nullptr;        // (B, H): key blocks that all tiles read; zeros before
   int* order = nullptr;        // (B H) pairs b H + h, those of high cost first
-  int* num_costly = nullptr;   // pairs at the begin of `order` whose costs are of one size
+  int* num_costly = nullptr;   // pairs at its begin of the highest power of two or the next one
   int* next_task = nullptr;    // set to 0
 };
 
