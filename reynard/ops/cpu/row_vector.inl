@@ -72,8 +72,8 @@ REYNARD_INLINE void store(Element* p, Vector v, int64_t count) {
   __builtin_memcpy(p, padded, count * sizeof(Element));
 }
 
-// Calls body(i, count) for each vector of [0, width): what whole vectors need is known while this is
-// compiled, so that only the last one asks how many lanes there are.
+// Calls body(i, count) for each vector of [0, width). What whole vectors need is known while this
+// is compiled: only the last one asks how many lanes there are.
 template <class Body>
 REYNARD_INLINE void for_vectors(int64_t width, const Body& body) {
   int64_t i = 0;
