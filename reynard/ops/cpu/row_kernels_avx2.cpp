@@ -3,6 +3,4 @@
 #define REYNARD_ROW_KERNELS row_kernels_avx2
 #include "reynard/ops/cpu/row_kernels.inl"
 
-// The instruction set comes as options of this file: after a target pragma GCC 12 defines no macro
-// that row_vector.inl could ask for.
 static_assert(reynard::ops::cpu::kLanes == 8);

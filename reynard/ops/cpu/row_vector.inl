@@ -4,6 +4,8 @@
 // vectors by an ABI that depends on the instruction set.
 #define REYNARD_INLINE inline __attribute__((always_inline))
 
+// The instruction set must come as options of the including file: after a target pragma GCC 12
+// defines none of these macros.
 #if defined(__AVX512F__)
 constexpr int64_t kLanes = 16;
 #elif defined(__AVX2__)

@@ -42,6 +42,7 @@ class Producer {
   static __device__ int group_of_many(const Params& p) {
     return min(max(p.num_key_blocks / 4, kLeastGroup), kMostGroup);
   }
+  // Groups that fill seven eighths of the GPU, such as two of 64 key blocks, leave it as busy.
   static __device__ int few_pairs(const Params& p) {
     const int costly = *p.plan.num_costly;
     return 8 * costly * group_of_many(p) < 7 * static_cast<int>(gridDim.x) ? costly : 0;

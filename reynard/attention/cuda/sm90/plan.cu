@@ -15,8 +15,6 @@ constexpr double kLog2E = 1.4426950408889634;
 constexpr int kHeadsPerSection = 8;
 constexpr int kPlanThreads = 512;
 constexpr int kMostCosts = 4096;  // longer ranges share the last bin
-constexpr int kMostSorted =
-    kPlanThreads;  // pairs; more stay in their order: sorting takes their square
 
 // Where the numbers that meet ones stand, and which ones there are.
 enum class Split { kOnesLast, kOnesFirst, kNoOnes };
@@ -160,26 +158,25 @@ __device__ bool is_costly(const Problem& p, int pair, int rows) {
 }
 
 // The pairs of this block's section: where heads are pruned costly ones come first, so that short
-// tasks of the others fill what their long ones leave at the end.
+// tasks of the others fill what their long ones leave at the end. A thread for each pair: more than
+// these stay in their order, since every section compares all with all.
 __device__ void choose_pairs(const Problem& p, int rows, int (&chosen)[kHeadsPerSection]) {
-  __shared__ bool costly[kMostSorted];
+  __shared__ bool costly[kPlanThreads];
   const int num_pairs = p.B * p.H, first_place = blockIdx.x * kHeadsPerSection;
-  if (!p.start || num_pairs > kMostSorted) {
+  if (!p.start || num_pairs > kPlanThreads) {
     if (threadIdx.x < kHeadsPerSection) chosen[threadIdx.x] = first_place + threadIdx.x;
     return;
   }
-  for (int pair = threadIdx.x; pair < num_pairs; pair += kPlanThreads) {
-    costly[pair] = is_costly(p, pair, rows);
-  }
+  const int pair = static_cast<int>(threadIdx.x);
+  if (pair < num_pairs) costly[pair] = is_costly(p, pair, rows);
   __syncthreads();
-  for (int pair = threadIdx.x; pair < num_pairs; pair += kPlanThreads) {
-    int place = -first_place;
-    for (int other = 0; other < num_pairs; ++other) {
-      const bool before = costly[other] == costly[pair] ? other < pair : costly[other];
-      place += before ? 1 : 0;
-    }
-    if (place >= 0 && place < kHeadsPerSection) chosen[place] = pair;
+  if (pair >= num_pairs) return;
+  int place = -first_place;
+  for (int other = 0; other < num_pairs; ++other) {
+    const bool before = costly[other] == costly[pair] ? other < pair : costly[other];
+    place += before ? 1 : 0;
   }
+  if (place >= 0 && place < kHeadsPerSection) chosen[place] = pair;
 }
 
 // A block of threads for a section of pairs: a counting sort of its tasks by falling cost. The
