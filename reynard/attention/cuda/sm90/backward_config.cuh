@@ -92,10 +92,10 @@ struct DeliveryShared {
 // Where consumers add: whose turn it is to add to the dQ of a step.
 template <class C>
 struct TurnShared {
-  // Of dS over a warp's keys, by parity and stage: of a step they are read when its dQ was added,
+  // Of dS over a warp's keys, by parity and stage: of a step they are read when its turn has come,
   // up to two steps of its stage later.
   float query_sums[2][C::kStages][C::kKeyGroups * 4][kQueriesPerTile];
-  uint64_t turn_come[C::kStages], dq_added[C::kStages];
+  uint64_t sums_full[C::kStages], turn_come[C::kStages], dq_added[C::kStages];
 };
 // What warpgroups that share keys exchange.
 template <class C>
@@ -153,6 +153,7 @@ __device__ void prepare_shared(Shared<C>& s) {
   }
   if constexpr (!C::kDelivers) {
     for (int i = 0; i < C::kStages; ++i) {
+      init_barrier(shared_address(&s.sums_full[i]), kWarps);
       init_barrier(shared_address(&s.turn_come[i]), 1);
       init_barrier(shared_address(&s.dq_added[i]), kWarps);
     }

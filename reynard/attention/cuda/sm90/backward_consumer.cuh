@@ -268,6 +268,11 @@ class Consumer {
     }
   }
 
+  // Where dQ is added, for those who keep the turns.
+  __device__ __forceinline__ void pass_on_query_sums() const {
+    store_query_sums(s_.query_sums[stage_.parity][stage_.index]);
+    arrive_warp(&s_.sums_full[stage_.index]);
+  }
   // sums: of each warp.
   __device__ __forceinline__ void store_query_sums(float (*sums)[kQueriesPerTile]) const {
     const int warp = thread_ / 32, lane = thread_ % 32;

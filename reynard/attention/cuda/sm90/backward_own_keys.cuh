@@ -21,7 +21,8 @@ class OwnKeysConsumer : Consumer<C> {
   }
 
  private:
-  using Base::add, Base::addition, Base::pass_on_turn, Base::wait_for_turn;
+  using Base::add, Base::addition, Base::pass_on_query_sums, Base::pass_on_turn,
+      Base::wait_for_turn;
   using Base::add_split_numbers, Base::arrive_warp, Base::bits_of, Base::differentiate_weights;
   using Base::buffer_, Base::dk_, Base::dscores_, Base::dv_, Base::dweights_;
   using Base::first_key_, Base::kAllBarrier, Base::kScores, Base::key_sums_, Base::p_, Base::s_;
@@ -234,7 +235,7 @@ class OwnKeysConsumer : Consumer<C> {
     if constexpr (C::kDelivers) {
       store_query_sums(s_.query_sums[buffer_.index]);
     } else {
-      store_query_sums(s_.query_sums[stage_.parity][stage_.index]);
+      pass_on_query_sums();
     }
     arrive_warp(&s_.dscores_full[buffer_.index]);
   }

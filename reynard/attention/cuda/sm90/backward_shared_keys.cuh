@@ -21,7 +21,8 @@ class SharedKeysConsumer : Consumer<C> {
   }
 
  private:
-  using Base::add, Base::addition, Base::pass_on_turn, Base::wait_for_turn;
+  using Base::add, Base::addition, Base::pass_on_query_sums, Base::pass_on_turn,
+      Base::wait_for_turn;
   using Base::arrive_warp, Base::bits_of, Base::differentiate_weights, Base::hide;
   using Base::buffer_, Base::dk_, Base::dscores_, Base::dv_, Base::dweights_;
   using Base::issue_dweights, Base::issue_scores, Base::keep_order, Base::key, Base::own_row;
@@ -58,7 +59,7 @@ class SharedKeysConsumer : Consumer<C> {
       differentiate_weights();
       store_pairs(dscores_, s_.dscores[0]);
       fence_for_async();
-      store_query_sums(s_.query_sums[stage_.parity][stage_.index]);
+      pass_on_query_sums();
       arrive_warp(&s_.dscores_full[0]);
       sum_over_queries();
       wait(shared_address(&s_.dscores_full[0]), buffer_.parity);

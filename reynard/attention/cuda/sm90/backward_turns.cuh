@@ -29,11 +29,12 @@ __device__ __forceinline__ void add_query_sums(
 }
 
 // Where consumers add to dQ themselves: a warp for the steps of one stage says when their turn has
-// come, adds the sums of dS to the gradient of the gates, and then gives the turn to the next.
+// come, adds the sums of dS to the gradient of the gates while they add, and then gives the turn to
+// the next.
 template <class C>
 __device__ void keep_turns(const Params& p, Shared<C>& s, int stage) {
   const int lane = threadIdx.x % 32;
-  uint32_t added_parity = 0;
+  uint32_t own_parity = 0;  // of steps with queries
   for (uint32_t parity = 0;; parity ^= 1) {
     wait(shared_address(&s.stage_full[stage]), parity);
     const Step step = s.steps[stage];
@@ -45,14 +46,14 @@ __device__ void keep_turns(const Params& p, Shared<C>& s, int stage) {
     }
     if (step.stop) return;
     if (!step.has_queries) continue;
+    wait(shared_address(&s.sums_full[stage]), own_parity);
     int* const turn = p.turns + step.tile;
     if (lane == 0) {
       while (load_acquire(turn) != step.turn) {
       }
       arrive(shared_address(&s.turn_come[stage]));
     }
-    wait(shared_address(&s.dq_added[stage]), added_parity);
-    added_parity ^= 1;
+    __syncwarp();
     if (p.task.dquery_sums) {
       const int first_query = step.m * kQueriesPerTile;
       add_query_sums(p, step.tile / p.num_steps, first_query, lane, [&](int i) {
@@ -62,6 +63,8 @@ __device__ void keep_turns(const Params& p, Shared<C>& s, int stage) {
         return whole(sum);
       });
     }
+    wait(shared_address(&s.dq_added[stage]), own_parity);
+    own_parity ^= 1;
     __syncwarp();
     if (lane == 0) store_release(turn, step.turn + 1);
   }
