@@ -18,16 +18,33 @@ def div_up(a, b):
     return -(-a // b)
 
 
-def in_groups(pairs, blocks, tiles):
+def group_of_many(blocks):
+    return min(max(blocks // 4, 16), 64)
+
+
+def in_groups(pairs, blocks, group, together):
     """(pair, key block) as `take_in_groups` takes them."""
-    group = min(max(blocks // 4, 16), 64)
-    section = max(min(max(256 // blocks, 1), 8), 256 // max(tiles, 1))
     for begin in range(0, blocks, group):
         end = min(begin + group, blocks)
-        for first in range(0, len(pairs), section):
+        for first in range(0, len(pairs), together):
             for n in reversed(range(begin, end)):
-                for pair in pairs[first:first + section]:
+                for pair in pairs[first:first + together]:
                     yield pair, n
+
+
+def in_quarters(pairs, blocks, tiles):
+    together = max(min(max(256 // blocks, 1), 8), 256 // max(tiles, 1))
+    return in_groups(pairs, blocks, group_of_many(blocks), together)
+
+
+def of_others(pairs, blocks, tiles, processors):
+    """As `take` does: rows that the processors hold as a whole, the last ones in quarters."""
+    last = div_up(3 * processors, group_of_many(blocks))
+    whole = max(len(pairs) - last, 0) if blocks <= processors else 0
+    return [
+        *in_groups(pairs[:whole], blocks, blocks, max(processors // blocks, 1)),
+        *in_quarters(pairs[whole:], blocks, tiles),
+    ]
 
 
 def of_few(pairs, blocks, processors):
@@ -42,10 +59,9 @@ def of_few(pairs, blocks, processors):
 
 
 def order(costly, others, blocks, tiles, processors):
-    group = min(max(blocks // 4, 16), 64)
-    if 8 * len(costly) * group < 7 * processors:
-        return [*in_groups(others, blocks, tiles), *of_few(costly, blocks, processors)]
-    return list(in_groups(costly + others, blocks, tiles))
+    if 8 * len(costly) * group_of_many(blocks) < 7 * processors:
+        return [*of_others(others, blocks, tiles, processors), *of_few(costly, blocks, processors)]
+    return of_others(costly + others, blocks, tiles, processors)
 
 
 def simulate(taken, last_tile, args):
@@ -102,7 +118,7 @@ def main():
         return min(seen_by // TILE, tiles - 1)
 
     orders = {"in use": order(costly, others, blocks, tiles, args.processors),
-              "quarters of rows": list(in_groups(costly + others, blocks, tiles))}
+              "quarters of rows": list(in_quarters(costly + others, blocks, tiles))}
     for name, taken in orders.items():
         end, ratio, waiting, tail = simulate(taken, last_tile, args)
         print(f"{name:18s}{end / 1000:8.3f} ms, {ratio:.3f} of an even spread; waiting {waiting:.1%}, end {tail:.1%}")

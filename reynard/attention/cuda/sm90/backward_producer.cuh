@@ -6,13 +6,14 @@
 
 namespace reynard::attention::cuda::sm90::bwd {
 
-// Key blocks are taken in groups, a quarter of each row: the first ones of every (batch, head)
-// pair, which see the most queries, then the next ones of every pair, so that little is left at the
-// end. Few pairs are in flight together, so that the queries, the gradients of the outputs
-// and the sums of dQ that they walk over stay in the L2 cache. But of pairs with few queries
-// there are many: the key blocks of a pair add to the same few parts of dQ, one after the other.
-// Costly pairs come first: short tasks of heads that are pruned fill what the long ones of the
-// others leave of the end.
+// Key blocks of rows that the GPU holds are taken row by row, so that few (batch, head) pairs are
+// in flight together: the queries, the gradients of the outputs and the sums of dQ that they walk
+// over then stay in the L2 cache. But of pairs with few queries there are many: the key blocks of a
+// pair add to the same few parts of dQ, one after the other. The last pairs, a few times what fills
+// the GPU, are taken in groups, a quarter of each row: the first ones of every pair, which see the
+// most queries, then the next ones of every pair, so that little is left at the end. Costly pairs
+// come first: short tasks of heads that are pruned fill what the long ones of the others leave of
+// the end.
 //
 // Where such groups of the costly pairs do not fill the GPU, one that runs beside the one before
 // would wait for it. Then the others come first; groups are as large as the GPU, and who takes a
@@ -20,12 +21,17 @@ namespace reynard::attention::cuda::sm90::bwd {
 // key block, costly ones first: processors come at intervals that let each follow the one before.
 constexpr int kLeastGroup = 16, kMostGroup = 64;  // key blocks
 constexpr int kSectionBlocks = 256, kMostPairs = 8, kSectionSteps = 256;
+constexpr int kLastWaves = 3;  // of groups that fill the GPU
 
 template <class C>
 class Producer {
  public:
   __device__ Producer(const Params& p, Shared<C>& s)
-      : p_(p), s_(s), num_pairs_(p.task.problem.B * p.task.problem.H), num_few_(few_pairs(p)) {}
+      : p_(p),
+        s_(s),
+        num_pairs_(p.task.problem.B * p.task.problem.H),
+        num_few_(few_pairs(p)),
+        num_whole_(whole_pairs(p, num_pairs_ - num_few_)) {}
 
   __device__ void run() {
     for (uint32_t parity = 1;; parity ^= 1) {
@@ -48,10 +54,29 @@ class Producer {
     return 8 * costly * group_of_many(p) < 7 * static_cast<int>(gridDim.x) ? costly : 0;
   }
 
+  // Of so many pairs.
+  static __device__ int whole_pairs(const Params& p, int num_pairs) {
+    const int all = static_cast<int>(gridDim.x);
+    if (p.num_key_blocks > all) return 0;
+    return max(num_pairs - div_up(kLastWaves * all, group_of_many(p)), 0);
+  }
+
   __device__ void take(int task) {
-    const int of_others = (num_pairs_ - num_few_) * p_.num_key_blocks;
-    if (task < of_others) return take_in_groups(task, num_few_, num_pairs_ - num_few_);
-    take_of_few(task - of_others);
+    const int num_others = num_pairs_ - num_few_;
+    const int of_whole = num_whole_ * p_.num_key_blocks;
+    const int of_others = num_others * p_.num_key_blocks;
+    if (task < of_whole) {
+      group_blocks_ = p_.num_key_blocks;
+      const int held = static_cast<int>(gridDim.x) / p_.num_key_blocks;
+      take_in_groups(task, {num_few_, num_whole_, held});
+    } else if (task < of_others) {
+      group_blocks_ = group_of_many(p_);
+      const int of_long_rows = min(max(kSectionBlocks / p_.num_key_blocks, 1), kMostPairs);
+      const int most = max(of_long_rows, kSectionSteps / max(p_.num_steps, 1));
+      take_in_groups(task - of_whole, {num_few_ + num_whole_, num_others - num_whole_, most});
+    } else {
+      take_of_few(task - of_others);
+    }
   }
 
   // Of the first pairs, fewer than would fill the GPU.
@@ -65,20 +90,21 @@ class Producer {
     set_pair(task % num_few_);
   }
 
+  // Some of the pairs, of which at most `together` are in flight.
+  struct Pairs {
+    int first, count, together;
+  };
   // Within the groups of some pairs: their last key blocks first.
-  __device__ void take_in_groups(int task, int first_pair, int num_pairs) {
-    group_blocks_ = group_of_many(p_);
-    const int group = task / (num_pairs * group_blocks_);
-    const int in_groups = task - group * num_pairs * group_blocks_;
+  __device__ void take_in_groups(int task, const Pairs& of) {
+    const int group = task / (of.count * group_blocks_);
+    const int in_groups = task - group * of.count * group_blocks_;
     group_begin_ = group * group_blocks_;
     const int blocks = min(group_blocks_, p_.num_key_blocks - group_begin_);
-    const int of_long_rows = min(max(kSectionBlocks / p_.num_key_blocks, 1), kMostPairs);
-    const int most_pairs = max(of_long_rows, kSectionSteps / max(p_.num_steps, 1));
-    const int section = in_groups / (most_pairs * blocks);
-    const int rest = in_groups - section * most_pairs * blocks;
-    const int first = section * most_pairs, pairs = min(most_pairs, num_pairs - first);
+    const int section = in_groups / (of.together * blocks);
+    const int rest = in_groups - section * of.together * blocks;
+    const int first = section * of.together, pairs = min(of.together, of.count - first);
     n_ = group_begin_ + blocks - 1 - rest / pairs;
-    set_pair(first_pair + first + rest % pairs);
+    set_pair(of.first + first + rest % pairs);
   }
 
   __device__ void set_pair(int place) {
@@ -172,8 +198,9 @@ class Producer {
 
   const Params& p_;
   Shared<C>& s_;
-  // num_few_: costly pairs, if these are too few to fill the GPU, else 0.
-  const int num_pairs_, num_few_;
+  // num_few_: costly pairs, if these are too few to fill the GPU, else 0. num_whole_: of the
+  // others, those that are taken row by row.
+  const int num_pairs_, num_few_, num_whole_;
   Stage<C::kStages> stage_;
   int b_ = 0, h_ = 0, n_ = 0;  // of the task
   int group_begin_ = 0, group_blocks_ = 0;
