@@ -37,7 +37,7 @@ CpuFeatures detect() {
   const unsigned amx = found.avx512_bf16 ? amx_bits() : 0;
   found.amx_bf16 = (amx & kAmxBf16) != 0;
   found.amx_int8 = found.amx_bf16 && (amx & kAmxInt8) != 0;
-  found.few_lines_to_first_level = __builtin_cpu_is("amdfam19h");
+  found.few_lines_to_first_level = __builtin_cpu_is("intel") || __builtin_cpu_is("amdfam19h");
   return found;
 }
 

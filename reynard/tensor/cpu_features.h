@@ -13,7 +13,8 @@ struct CpuFeatures {
   bool amx_bf16 = false;     // tile products of bf16, and the kernel lets this process use them
   bool amx_int8 = false;     // the same with tile products of int8
   // Few lines on their way into the first-level cache of a core at once, more into the second
-  // (AMD's family 19h, measured on Zen 4): what is read much later is better asked for there.
+  // (Intel, AMD's family 19h; measured on a Xeon with AMX and on Zen 4): what is read much later is
+  // better asked for there.
   bool few_lines_to_first_level = false;
 };
 
