@@ -46,6 +46,7 @@ std::vector<Case> cases() {
       {"FewerQueries", {.B = 2, .Tq = 65, .Tk = 300, .H = 2, .G = 1, .D = 64}},
       {"OneQuery", {.B = 3, .Tq = 1, .Tk = 257, .H = 4, .G = 2, .D = 64}},
       {"ManyHeads", {.B = 10, .Tq = 20, .Tk = 150, .H = 32, .G = 16, .D = 64}},
+      {"ManyRows", {.B = 5, .Tq = 300, .Tk = 300, .H = 8, .G = 4, .D = 128}},
       {"SmallHead", {.B = 1, .Tq = 129, .Tk = 129, .H = 2, .G = 2, .D = 8}},
       {"OddHead", {.B = 1, .Tq = 131, .Tk = 131, .H = 2, .G = 1, .D = 37}},
       {"Head80", {.B = 1, .Tq = 200, .Tk = 200, .H = 2, .G = 1, .D = 80}},

@@ -27,6 +27,8 @@ CASES = [
     ("grouped", (2, 8, 2, 2048, 128), torch.bfloat16, 1, TOLERANCE),
     ("packed", (2, 4, 4, 2048, 128), torch.float16, 4, {}),
     ("wide", (2, 4, 4, 2048, 256), torch.bfloat16, 1, TOLERANCE),
+    # So many rows that the first of them are taken as a whole (backward_producer.cuh).
+    ("rows", (4, 8, 8, 2048, 128), torch.bfloat16, 1, TOLERANCE),
     # So few heads that key blocks are taken in groups as large as the GPU, then one by one (backward_producer.cuh).
     ("few", (1, 7, 7, 2560, 256), torch.bfloat16, 1, {}),
     ("few and local", (1, 8, 8, 16384, 128), torch.bfloat16, 1, TOLERANCE),
