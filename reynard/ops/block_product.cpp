@@ -17,8 +17,6 @@ namespace reynard::ops {
 
 namespace {
 
-// 64 columns by this many bf16 values are two thirds of a first-level cache of 48 KB.
-constexpr int64_t kBlockDepth = 256;
 constexpr int64_t kDepthStep = 32;
 constexpr int64_t kSlabRows = 64;   // of a right factor that are packed together
 constexpr int64_t kTaskPanels = 8;  // with kLeftBlockRows rows of f32: a quarter of a cache of 1 MB
@@ -42,12 +40,12 @@ at::Tensor readable(const at::Tensor& x) {
   return x.stride(0) == 1 || x.stride(1) == 1 ? x : x.contiguous();
 }
 
-// Blocks of the depth depend on its length alone: they decide the bits.
+// Blocks of the depth depend on its length and the kernels alone: they decide the bits.
 struct DepthCut {
   int64_t K, depth, num_blocks;
 
-  explicit DepthCut(int64_t k) : K(k) {
-    depth = div_up(div_up(K, div_up(K, kBlockDepth)), kDepthStep) * kDepthStep;
+  DepthCut(int64_t k, int64_t most) : K(k) {
+    depth = div_up(div_up(K, div_up(K, most)), kDepthStep) * kDepthStep;
     num_blocks = div_up(K, depth);
   }
   int64_t count(int64_t block) const { return std::min(depth, K - block * depth); }
@@ -61,9 +59,9 @@ struct RightFactor {
   at::Tensor asked;    // before it was made readable
   int64_t offset = 0;  // values of the factors before it
 
-  explicit RightFactor(const at::Tensor& b)
+  RightFactor(const at::Tensor& b, int64_t block_depth)
       : matrix(readable(b)),
-        cut(b.size(0)),
+        cut(b.size(0), block_depth),
         num_panels(div_up(b.size(1), kPanelColumns)),
         asked(b) {}
 
@@ -114,8 +112,10 @@ struct Term {
   const RightFactor* right;
 
   Factor a() const { return factor_of(left); }
-  // Whether pairs of a are read where they lie; else they are packed.
-  bool is_read_in_place() const { return left.stride(1) == 1 && right->cut.K % 2 == 0; }
+  // Whether rows of a are read where they lie; else they are packed.
+  bool is_read_in_place(const BlockProductKernels& kernels) const {
+    return left.stride(1) == 1 && right->cut.K % kernels.in_place_depth == 0;
+  }
 };
 
 // A sum and how its rows and columns are cut.
@@ -131,25 +131,26 @@ struct Sum {
   int64_t row_blocks() const { return div_up(M(), rows); }
   int64_t num_tasks() const { return row_blocks() * div_up(num_panels(), panels); }
   bool is_rounded() const { return c.scalar_type() == at::kBFloat16; }
-  bool packs_rows() const {
-    return !std::ranges::all_of(terms, [](const Term& term) { return term.is_read_in_place(); });
+  bool packs_rows(const BlockProductKernels& kernels) const {
+    return !std::ranges::all_of(terms,
+                                [&](const Term& term) { return term.is_read_in_place(kernels); });
   }
   int64_t sums_size() const { return is_rounded() ? rows * panels * kPanelColumns : 0; }
-  int64_t packed_size() const {
+  int64_t packed_size(const BlockProductKernels& kernels) const {
     int64_t depth = 0;
     for (const Term& term : terms) {
-      if (!term.is_read_in_place()) depth = std::max(depth, term.right->cut.depth);
+      if (!term.is_read_in_place(kernels)) depth = std::max(depth, term.right->cut.depth);
     }
-    return div_up(rows, kDepthStep) * kDepthStep / kLeftGroupRows * left_group_stride(depth);
+    return kernels.packed_rows_values(rows, depth);
   }
 
   // Into at least `wanted` tasks where they do not become too small.
-  void cut(int64_t wanted) {
-    rows = even_part(M(), kLeftBlockRows, kLeftGroupRows);
-    panels = even_part(num_panels(), packs_rows() ? kPackingTaskPanels : kTaskPanels, 1);
+  void cut(const BlockProductKernels& kernels, int64_t wanted) {
+    rows = even_part(M(), kLeftBlockRows, kernels.rows_at_once);
+    panels = even_part(num_panels(), packs_rows(kernels) ? kPackingTaskPanels : kTaskPanels, 1);
     while (num_tasks() < wanted && (rows > kLeastTaskRows || panels > 1)) {
       if (rows > kLeastTaskRows) {
-        rows = even_part(M(), std::max(kLeastTaskRows, rows / 2), kLeftGroupRows);
+        rows = even_part(M(), std::max(kLeastTaskRows, rows / 2), kernels.rows_at_once);
       } else {
         panels = even_part(num_panels(), panels / 2, 1);
       }
@@ -191,12 +192,11 @@ void form_block(const BlockProductKernels& kernels,
     block.b_stride = right.panel_values();
     for (int64_t n = 0; n < cut.num_blocks; ++n) {
       const int64_t k = n * cut.depth, count = cut.count(n);
-      if (term.is_read_in_place()) {
+      if (term.is_read_in_place(kernels)) {
         block.a = {a.data + row * a.row + k, kLeftGroupRows * a.row, a.row, 2};
         block.depth = count;
       } else {
-        kernels.pack_rows(a, row, block.rows, k, count, cut.depth, scratch.packed);
-        block.a = {scratch.packed, left_group_stride(cut.depth), 2, 2 * kLeftGroupRows};
+        block.a = kernels.pack_rows(a, row, block.rows, k, count, cut.depth, scratch.packed);
         block.depth = cut.depth;
       }
       block.b = panels + right.offset + n * right.block_values() + first_panel * block.b_stride;
@@ -234,12 +234,12 @@ at::Tensor packed_panels(const BlockProductKernels& kernels, const std::deque<Ri
 }
 
 // The factor among `all`, to which it is added where it is not there.
-const RightFactor& found(std::deque<RightFactor>& all, const at::Tensor& b) {
+const RightFactor& found(std::deque<RightFactor>& all, const at::Tensor& b, int64_t block_depth) {
   for (const RightFactor& factor : all) {
     if (factor.is(b)) return factor;
   }
   const int64_t offset = all.empty() ? 0 : all.back().offset + all.back().values();
-  all.emplace_back(b).offset = offset;
+  all.emplace_back(b, block_depth).offset = offset;
   return all.back();
 }
 
@@ -263,14 +263,14 @@ void block_products(std::span<const BlockSum> wanted) {
       TORCH_INTERNAL_ASSERT(has_block_product(a, b) && a.size(1) == b.size(0) && one.c.is_cpu() &&
                             one.c.size(0) == a.size(0) && one.c.size(1) == b.size(1) &&
                             one.c.stride(1) == 1);
-      sum.terms.push_back({readable(a), &found(factors, b)});
+      sum.terms.push_back({readable(a), &found(factors, b, kernels.block_depth)});
       sum.work += a.numel() * b.size(1);
     }
     all_work += sum.work;
   }
   const at::Tensor panels = packed_panels(kernels, factors);
   const int64_t num_tasks = kTasksPerThread * at::get_num_threads();
-  for (Sum& sum : sums) sum.cut(div_up(num_tasks * sum.work, all_work));
+  for (Sum& sum : sums) sum.cut(kernels, div_up(num_tasks * sum.work, all_work));
   // The largest tasks first: threads wait for each other at the end.
   std::ranges::stable_sort(
       sums, std::greater(), [](const Sum& sum) { return sum.work / sum.num_tasks(); });
@@ -279,7 +279,7 @@ void block_products(std::span<const BlockSum> wanted) {
   for (const Sum& sum : sums) {
     counts.push_back(sum.num_tasks());
     sums_size = std::max(sums_size, sum.sums_size());
-    packed_size = std::max(packed_size, sum.packed_size());
+    packed_size = std::max(packed_size, sum.packed_size(kernels));
   }
   const int64_t num_workers =
       tensor::num_workers(std::accumulate(counts.begin(), counts.end(), int64_t{0}));

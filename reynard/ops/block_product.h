@@ -1,6 +1,6 @@
 #pragma once
-// Products of bf16 matrices of many rows on the CPU, where it multiplies bf16 by vector
-// instructions: factors in any of both layouts, results in bf16 or, not rounded, in f32. The bits
+// Products of bf16 matrices of many rows on a CPU with instructions for bf16, vectors or tiles:
+// factors in any of both layouts, results in bf16 or, not rounded, in f32. The bits
 // do not depend on the number of threads. product.h chooses between these and the library's.
 
 #include <ATen/core/Tensor.h>

@@ -26,18 +26,12 @@ struct LeftRows {
   int64_t group = 0, row = 0, pair = 0;
 };
 
-// Values from one packed group to the next: with those of `depth` alone, groups of a power of two
-// would fall into few cache sets.
-inline constexpr int64_t left_group_stride(int64_t depth) {
-  return kLeftGroupRows * depth + 32;
-}
-
 // One block of depth of c += a b.
 struct BlockProduct {
   LeftRows a;
   const uint16_t* b = nullptr;  // panels, as pack_panel makes them; b_stride values apart
   int64_t b_stride = 0;
-  int64_t rows = 0, columns = 0, depth = 0;  // depth is even
+  int64_t rows = 0, columns = 0, depth = 0;  // depth: see in_place_depth
   float* c = nullptr;                        // (rows, columns), rows c_stride apart
   int64_t c_stride = 0;
   bool add = false;  // to what c holds; else c is overwritten
@@ -48,6 +42,11 @@ struct BlockProduct {
 };
 
 struct BlockProductKernels {
+  // A left factor whose rows are contiguous is read where it lies if its depth is a multiple of
+  // this.
+  int64_t in_place_depth = 0;
+  int64_t rows_at_once = 0;  // of a left factor
+  int64_t block_depth = 0;   // most of the depth at a time, a multiple of 32
   // Rows [row, row + rows) of b, columns [column, column + columns) of at most kPanelColumns, as
   // pairs of rows side by side: [depth / 2][kPanelColumns][2], zeros beyond the edges. depth: rows
   // rounded up to a multiple of 32.
@@ -58,20 +57,22 @@ struct BlockProductKernels {
                      int64_t columns,
                      int64_t depth,
                      uint16_t* packed);
-  // Rows [row, row + rows) of a, at most kLeftBlockRows, as groups [depth / 2][4][2], zeros
-  // beyond the edges, with space for rows rounded up to a multiple of 32. depth as above.
-  void (*pack_rows)(const Factor& a,
-                    int64_t row,
-                    int64_t rows,
-                    int64_t column,
-                    int64_t columns,
-                    int64_t depth,
-                    uint16_t* packed);
+  // Rows [row, row + rows) of a, at most kLeftBlockRows, with zeros up to `depth`, which is as
+  // above: where they then lie, and for how many values there must be space.
+  int64_t (*packed_rows_values)(int64_t rows, int64_t depth);
+  LeftRows (*pack_rows)(const Factor& a,
+                        int64_t row,
+                        int64_t rows,
+                        int64_t column,
+                        int64_t columns,
+                        int64_t depth,
+                        uint16_t* packed);
   void (*multiply)(const BlockProduct& product);
 };
 
 namespace cpu {
 const BlockProductKernels& block_product_kernels_avx512_bf16();
+const BlockProductKernels& block_product_kernels_amx();  // without pack_panel
 }  // namespace cpu
 
 }  // namespace reynard::ops

@@ -34,17 +34,12 @@ at::Tensor bf16_among_nan(const at::Tensor& matrix, bool transposed) {
   return transposed ? inside.t() : inside;
 }
 
-class BlockProducts : public testing::Test {
+class BlockProducts : public testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override {
-    if (cpu::block_product_kernels() == nullptr) {
-      GTEST_SKIP() << "this machine has no path with products of blocks";
-    }
-  }
-  const test::ForcedPath path_{"avx512_bf16"};
+  const test::ForcedPath path_{GetParam()};
 };
 
-TEST_F(BlockProducts, AreTheMatrixProduct) {
+TEST_P(BlockProducts, AreTheMatrixProduct) {
   const at::Tensor a = at::full({256, 64}, 2, at::kBFloat16);
   const at::Tensor b = at::full({64, 256}, 5, at::kBFloat16);
   EXPECT_BITWISE_EQUAL(product(a, b, at::kFloat), at::full({256, 256}, 640, at::kFloat));
@@ -54,7 +49,7 @@ struct Sizes {
   int64_t M, N, K;
 };
 
-TEST_F(BlockProducts, WithinBudgetInEveryLayout) {
+TEST_P(BlockProducts, WithinBudgetInEveryLayout) {
   for (const auto [M, N, K] :
        {Sizes{64, 258, 127}, Sizes{259, 79, 1025}, Sizes{33, 1111, 64}, Sizes{130, 65, 257}}) {
     const at::Tensor x = random_normal({M, K}, 1), y = random_normal({K, N}, 2);
@@ -78,7 +73,7 @@ TEST_F(BlockProducts, WithinBudgetInEveryLayout) {
   }
 }
 
-TEST_F(BlockProducts, WriteNothingBesideTheResult) {
+TEST_P(BlockProducts, WriteNothingBesideTheResult) {
   const at::Tensor a = random_normal({67, 200}, 1).to(at::kBFloat16);
   const at::Tensor b = random_normal({200, 131}, 2).to(at::kBFloat16);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -106,7 +101,7 @@ std::vector<SumOfProducts> several_sums(at::ScalarType out) {
            .out = out}};
 }
 
-TEST_F(BlockProducts, OfSeveralSumsAreEachWithinBudget) {
+TEST_P(BlockProducts, OfSeveralSumsAreEachWithinBudget) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const std::vector<SumOfProducts> sums = several_sums(dtype);
     const std::vector<at::Tensor> results = sums_of_products(sums);
@@ -124,7 +119,7 @@ TEST_F(BlockProducts, OfSeveralSumsAreEachWithinBudget) {
   }
 }
 
-TEST_F(BlockProducts, OfSeveralSumsHaveTheBitsOfEachAlone) {
+TEST_P(BlockProducts, OfSeveralSumsHaveTheBitsOfEachAlone) {
   const int threads = at::get_num_threads();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const std::vector<SumOfProducts> sums = several_sums(dtype);
@@ -141,7 +136,7 @@ TEST_F(BlockProducts, OfSeveralSumsHaveTheBitsOfEachAlone) {
 }
 
 // Two matrices of the same size that begin at the same value, and are not the same.
-TEST_F(BlockProducts, OfViewsOfOneMatrixAreOfEachView) {
+TEST_P(BlockProducts, OfViewsOfOneMatrixAreOfEachView) {
   const at::Tensor a = random_normal({130, 200}, 1).to(at::kBFloat16);
   const at::Tensor all = random_normal({600, 450}, 2).to(at::kBFloat16);
   const auto every = [&](int64_t step) {
@@ -164,7 +159,7 @@ TEST(SumsOfProducts, AreTheSumsOfMatrixProducts) {
   EXPECT_BITWISE_EQUAL(results[1], at::full({2, 4}, 60, at::kFloat));
 }
 
-TEST_F(BlockProducts, SameBitsForAnyThreadCount) {
+TEST_P(BlockProducts, SameBitsForAnyThreadCount) {
   const at::Tensor a = bf16_among_nan(random_normal({517, 515}, 3), true);
   const at::Tensor b = bf16_among_nan(random_normal({515, 1300}, 4), false);
   const int threads = at::get_num_threads();
@@ -178,7 +173,7 @@ TEST_F(BlockProducts, SameBitsForAnyThreadCount) {
   at::set_num_threads(threads);
 }
 
-TEST_F(BlockProducts, LeaveOtherWorkToTheLibrary) {
+TEST_P(BlockProducts, LeaveOtherWorkToTheLibrary) {
   const at::Tensor a = random_normal({256, 64}, 1).to(at::kBFloat16);
   EXPECT_TRUE(has_block_product(a, a.t()));
   EXPECT_FALSE(has_block_product(a.to(at::kFloat), a.t().to(at::kFloat)));
@@ -186,6 +181,13 @@ TEST_F(BlockProducts, LeaveOtherWorkToTheLibrary) {
   const test::ForcedPath other("avx2");
   EXPECT_FALSE(has_block_product(a, a.t()));
 }
+
+// Machines without instructions for bf16 have no path.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(BlockProducts);
+INSTANTIATE_TEST_SUITE_P(Paths,
+                         BlockProducts,
+                         testing::ValuesIn(cpu::available_block_product_paths()),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace reynard::ops

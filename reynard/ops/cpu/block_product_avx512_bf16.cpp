@@ -3,43 +3,13 @@
 // next one is asked for meanwhile.
 
 #include "reynard/ops/block_product_kernels.h"
+#include "reynard/ops/cpu/bf16_registers.inl"
 
 #include <immintrin.h>
 
 namespace reynard::ops::cpu {
 
 namespace {
-
-using BF16 = uint16_t;
-
-constexpr int64_t kLanes = 16;
-constexpr int64_t kStep = 32;  // values of a register
-// How far ahead packing asks for rows or columns that lie far apart in memory.
-constexpr int64_t kPackAhead = 16;
-
-inline __mmask32 first_values(int64_t count) {
-  return count >= kStep ? 0xffffffffU : count <= 0 ? 0U : (1U << count) - 1;
-}
-inline __mmask16 first_lanes(int64_t count) {
-  return static_cast<__mmask16>(count >= kLanes ? 0xffffU : (1U << count) - 1);
-}
-inline __m512i load(const BF16* p, __mmask32 mask) {
-  return _mm512_maskz_loadu_epi16(mask, p);
-}
-
-// Values of two registers side by side: those of the first halves, and of the second.
-alignas(64) constexpr int16_t kLowPairs[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
-                                               37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
-                                               11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
-alignas(64) constexpr int16_t kHighPairs[32] = {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21,
-                                                53, 22, 54, 23, 55, 24, 56, 25, 57, 26, 58,
-                                                27, 59, 28, 60, 29, 61, 30, 62, 31, 63};
-inline __m512i low_pairs(__m512i even, __m512i odd) {
-  return _mm512_permutex2var_epi16(even, _mm512_load_si512(kLowPairs), odd);
-}
-inline __m512i high_pairs(__m512i even, __m512i odd) {
-  return _mm512_permutex2var_epi16(even, _mm512_load_si512(kHighPairs), odd);
-}
 
 // 4 x 4 quarters of registers: quarter j of r[i] becomes quarter i of r[j].
 inline void transpose_quarters(__m512i (&r)[4]) {
@@ -51,37 +21,6 @@ inline void transpose_quarters(__m512i (&r)[4]) {
   r[1] = _mm512_shuffle_i32x4(odd[0], odd[1], 0x88);
   r[2] = _mm512_shuffle_i32x4(even[0], even[1], 0xdd);
   r[3] = _mm512_shuffle_i32x4(odd[0], odd[1], 0xdd);
-}
-
-// 16 x 16 values of 32 bits: lane j of r[i] becomes lane i of r[j]. Blocks of 1, 2, 4 and 8 change
-// places.
-inline void transpose(__m512i (&r)[16]) {
-  __m512i t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-#pragma GCC unroll 2
-  for (int half = 0; half < 16; half += 8) {
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      t[half + i] = _mm512_shuffle_i32x4(r[half + i], r[half + i + 4], 0x88);
-      t[half + i + 4] = _mm512_shuffle_i32x4(r[half + i], r[half + i + 4], 0xdd);
-    }
-  }
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-  }
 }
 
 // Rows of the source are rows of the panel: pairs of rows are interleaved.
@@ -143,6 +82,12 @@ void pack_panel(const Factor& b,
                 BF16* packed) {
   if (b.column == 1) return panel_of_rows(b, row, rows, column, columns, depth, packed);
   panel_of_columns(b, row, rows, column, columns, depth, packed);
+}
+
+// Values from one packed group to the next, [depth / 2][4][2] each: with those of `depth` alone,
+// groups of a power of two would fall into few cache sets.
+constexpr int64_t left_group_stride(int64_t depth) {
+  return kLeftGroupRows * depth + 32;
 }
 
 // Columns of the source are contiguous: pairs of them are interleaved, and of four pairs of 16 rows
@@ -217,18 +162,27 @@ void groups_of_rows(const Factor& a,
   }
 }
 
-void pack_rows(const Factor& a,
-               int64_t row,
-               int64_t rows,
-               int64_t column,
-               int64_t columns,
-               int64_t depth,
-               BF16* packed) {
-  if (a.row == 1 && a.column != 1) {
-    return groups_of_columns(a, row, rows, column, columns, depth, packed);
-  }
-  groups_of_rows(a, row, rows, column, columns, depth, packed);
+int64_t packed_rows_values(int64_t rows, int64_t depth) {
+  return (rows + kStep - 1) / kStep * kStep / kLeftGroupRows * left_group_stride(depth);
 }
+
+LeftRows pack_rows(const Factor& a,
+                   int64_t row,
+                   int64_t rows,
+                   int64_t column,
+                   int64_t columns,
+                   int64_t depth,
+                   BF16* packed) {
+  if (a.row == 1 && a.column != 1) {
+    groups_of_columns(a, row, rows, column, columns, depth, packed);
+  } else {
+    groups_of_rows(a, row, rows, column, columns, depth, packed);
+  }
+  return {packed, left_group_stride(depth), 2, 2 * kLeftGroupRows};
+}
+
+// 64 columns by this many values are two thirds of a first-level cache of 48 KB.
+constexpr int64_t kBlockDepth = 256;
 
 // Where the sums of a micro-tile go.
 struct TilePlace {
@@ -344,8 +298,13 @@ void multiply(const BlockProduct& p) {
   }
 }
 
-constexpr BlockProductKernels kTable = {
-    .pack_panel = &pack_panel, .pack_rows = &pack_rows, .multiply = &multiply};
+constexpr BlockProductKernels kTable = {.in_place_depth = 2,
+                                        .rows_at_once = kLeftGroupRows,
+                                        .block_depth = kBlockDepth,
+                                        .pack_panel = &pack_panel,
+                                        .packed_rows_values = &packed_rows_values,
+                                        .pack_rows = &pack_rows,
+                                        .multiply = &multiply};
 
 }  // namespace
 

@@ -24,6 +24,11 @@ ProductKernels with_f32_loops(ProductKernels kernels) {
   return kernels;
 }
 
+BlockProductKernels with_panels(BlockProductKernels kernels) {
+  kernels.pack_panel = block_product_kernels_avx512_bf16().pack_panel;
+  return kernels;
+}
+
 }  // namespace
 
 std::vector<std::string> available_row_paths() {
@@ -59,10 +64,19 @@ const ProductKernels& product_kernels() {
   return chosen(product_kernels_avx512(), product_kernels_avx2(), product_kernels_portable());
 }
 
+std::vector<std::string> available_block_product_paths() {
+  std::vector<std::string> paths;
+  if (tensor::cpu_features().amx_bf16) paths.emplace_back("amx");
+  if (tensor::cpu_features().avx512_bf16) paths.emplace_back("avx512_bf16");
+  return paths;
+}
+
 const BlockProductKernels* block_product_kernels() {
+  static const BlockProductKernels amx = with_panels(block_product_kernels_amx());
   const std::string& forced = tensor::forced_cpu_path();
   const tensor::CpuFeatures& cpu = tensor::cpu_features();
-  const bool wanted = forced == "avx512_bf16" || (forced.empty() && !cpu.amx_bf16);
+  if (cpu.amx_bf16 && (forced.empty() || forced == "amx")) return &amx;
+  const bool wanted = forced.empty() || forced == "avx512_bf16";
   return cpu.avx512_bf16 && wanted ? &block_product_kernels_avx512_bf16() : nullptr;
 }
 

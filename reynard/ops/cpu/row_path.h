@@ -15,11 +15,13 @@ namespace reynard::ops::cpu {
 std::vector<std::string> available_row_paths();
 // The same for products of few rows: amx too.
 std::vector<std::string> available_product_paths();
+// And for those of blocks: amx, avx512_bf16.
+std::vector<std::string> available_block_product_paths();
 
 // Asked at every call, so that tests may switch; attention reports names that nothing has.
 const RowKernels& row_kernels(Element element);
 const ProductKernels& product_kernels();
-// Null where the library's products are as good: only the path avx512_bf16 has its own.
+// Null where the library's products are used: without instructions for bf16.
 const BlockProductKernels* block_product_kernels();
 
 }  // namespace reynard::ops::cpu
