@@ -79,17 +79,17 @@ void fill_key_bias(const Problem& p,
   for (int64_t j = num_real; j < count; ++j) keys.bias[j] = keys.bias_rest[j] = 0;
 }
 
-// A tile of a query block: `count` keys from `first`, all in one key block.
+// A tile of a query block: `count` keys from `first`.
 struct KeySpan {
   int64_t first = 0, count = 0;
 };
 
-// The part of a key block in `keys`, rounded outwards to whole steps of the packed layout.
-template <class Tiles>
+// The part of a block of keys in `keys`, rounded outwards to whole steps of the packed layout.
+template <class Tiles, int64_t kBlockKeys = Tiles::kKeys>
 KeySpan span_in_block(int64_t block, KeyRange keys) {
-  const int64_t block_begin = block * Tiles::kKeys;
+  const int64_t block_begin = block * kBlockKeys;
   const int64_t begin = max_of(keys.begin - block_begin, 0) / Tiles::kKeyStep * Tiles::kKeyStep;
-  const int64_t end = round_up(min_of(keys.end - block_begin, Tiles::kKeys), Tiles::kKeyStep);
+  const int64_t end = round_up(min_of(keys.end - block_begin, kBlockKeys), Tiles::kKeyStep);
   return {block_begin + begin, end - begin};
 }
 

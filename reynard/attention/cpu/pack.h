@@ -48,6 +48,11 @@ template <class Tiles>
 Matrix<const typename Tiles::Value> query_factor(const typename Tiles::Value* data, int64_t rows) {
   return {data, Tiles::right_stride(Tiles::kPanel), rows * Tiles::kPanel};
 }
+// The panel of them that begins with a query.
+template <class Tiles, class T>
+Matrix<T> panel_of(Matrix<T> x, int64_t query) {
+  return {x.data + query / Tiles::kPanel * x.panel, x.stride, x.panel};
+}
 
 // Writes x[d][query] * factors[query] as rows [query][d].
 template <class Tiles, class Element>

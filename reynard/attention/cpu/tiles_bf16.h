@@ -86,6 +86,8 @@ struct LayoutBf16 {
   static constexpr int64_t kKeyStep = 32;  // depth of one AMX tile
   static constexpr int kExpDegree = 5;     // degree 4 (2.9e-6) would show in lse
   static constexpr bool kSharedLayout = false;
+  static constexpr int64_t kForwardKeys = kKeys;  // most keys of a tile of the forward pass
+  static constexpr bool kSumsBesideWeights = false;
   static constexpr bool kPairsOfProducts = false;
 
   static int64_t padded(int64_t head_dim) { return round_up(head_dim, 32); }

@@ -119,6 +119,8 @@ struct TilesF32 {
 
   // P as the left factor [key][query] and as the right factor are the same array.
   static constexpr bool kSharedLayout = true;
+  static constexpr int64_t kForwardKeys = kKeys;
+  static constexpr bool kSumsBesideWeights = false;
   static constexpr bool kPairsOfProducts = false;
 
   struct Session {};  // nothing to set up per thread

@@ -23,6 +23,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace reynard::attention::cpu {
@@ -97,6 +98,37 @@ TEST_P(KernelPath, ClosedGatesHideThePast) {
 TEST_P(KernelPath, KeepsItsPrecisionBehindAClosedGate) {
   AttentionInputs inputs = random_inputs({.B = 1, .Tq = 128, .Tk = 128, .H = 1, .G = 1, .D = 32});
   for (const int64_t t : {5, 9, 20, 31}) inputs.log_gate.select(1, t).fill_(-1e3);
+  expect_within_budget(inputs);
+}
+
+// Long rows of whole tiles, whose windows begin anywhere in one, of head dimensions that kernels
+// may tell apart (budget_test.cpp has long rows of 64, 128 and 256).
+TEST_P(KernelPath, TakesLongRowsOfOtherHeadDimensions) {
+  for (const int64_t D : {32, 96, 160, 192, 224}) {
+    SCOPED_TRACE(D);
+    const test::AttentionShape shape{.B = 1, .Tq = 140, .Tk = 1100, .H = 1, .G = 1, .D = D};
+    AttentionInputs inputs = random_inputs(shape, at::kBFloat16, /*seed=*/7);
+    inputs.first_key = test::first_keys(shape, {.window = 700 + D});
+    const auto ours = run_attention(inputs), exact = test::run_reference(test::in_double(inputs));
+    const double error = ((ours.out - exact.out).norm() / exact.out.norm()).item<double>();
+    EXPECT_LT(error, 1e-2);  // of bf16, relative to the norm
+    EXPECT_TENSORS_NEAR(ours.lse.to(at::kDouble), exact.lse, 1e-5, 0);
+  }
+}
+
+// Keys far to the left that outweigh all others: tiles formed relative to the maximum before them
+// are done again.
+TEST_P(KernelPath, RaisesTheMaximumFarFromTheDiagonal) {
+  AttentionInputs inputs =
+      random_inputs({.B = 1, .Tq = 40, .Tk = 1100, .H = 1, .G = 1, .D = 64}, at::kBFloat16);
+  inputs.log_gate = at::Tensor();
+  inputs.q.fill_(1);
+  inputs.k.mul_(0.25);
+  // Their logits are 8 times these: each is more than 40 ln 2 above the last, the third above what
+  // f32 holds.
+  for (const auto [key, value] : {std::pair{900, 4.0}, {300, 8.0}, {100, 20.0}}) {
+    inputs.k.select(1, key).fill_(value);
+  }
   expect_within_budget(inputs);
 }
 
