@@ -288,7 +288,7 @@ bool add_whole_span(
         const Vec even = load(product) * scale + (shift[v] - bias[j]);
         const Vec odd = load(product + 32) * scale + (shift[v] - bias[j + 1]);
         const Vec weight[2] = {exp2<Tiles::kExpDegree>(even), exp2<Tiles::kExpDegree>(odd)};
-        Tiles::store_right(weights, j, v * kLanes, weight[0], weight[1]);
+        Tiles::store_weights(weights, j, v * kLanes, weight[0], weight[1]);
         sum[v] += weight[0] + weight[1];
         beside(j + v);
       }

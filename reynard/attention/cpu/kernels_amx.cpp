@@ -80,9 +80,9 @@ struct TilesAmx : LayoutBf16<128, 128, 32> {
     }
   }
 
-  // Rounded to nearest by adding half of the last place, ties away from zero: vcvtne2ps2bf16 takes
-  // as long as four such instructions.
-  static inline void store_right(Value* weights, int64_t j, int64_t q, Vec even, Vec odd) {
+  // Weights of keys j, j + 1 in a panel of a right factor. Rounded to nearest by adding half of the
+  // last place, ties away from zero: vcvtne2ps2bf16 takes as long as four such instructions.
+  static inline void store_weights(Value* panel, int64_t j, int64_t q, Vec even, Vec odd) {
     alignas(64) static constexpr int8_t kHighWords[64] = {
         2,  3,  0,  0,  6, 7, 0,  0,  10, 11, 0, 0, 14, 15, 0, 0, 2,  3,  0,  0,  6, 7,
         0,  0,  10, 11, 0, 0, 14, 15, 0,  0,  2, 3, 0,  0,  6, 7, 0,  0,  10, 11, 0, 0,
@@ -91,7 +91,7 @@ struct TilesAmx : LayoutBf16<128, 128, 32> {
     const __m512i low = _mm512_add_epi32((__m512i)even, half);
     const __m512i high = _mm512_add_epi32((__m512i)odd, half);
     _mm512_store_si512(
-        weights + q / kPanel * kKeys * kPanel + (j / 2 * kPanel + q % kPanel) * 2,
+        panel + j * kPanel + 2 * q,
         _mm512_mask_shuffle_epi8(high, 0x3333333333333333u, low, _mm512_load_si512(kHighWords)));
   }
 
