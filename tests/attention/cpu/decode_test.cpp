@@ -11,6 +11,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/forced_path.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
@@ -108,9 +109,10 @@ TEST_P(Decode, StaysInTheErrorBudget) {
 }
 
 // Rows of multiples, up to 127, of a power of two: int8 pages keep them exactly.
-at::Tensor rows_of_codes(const at::Tensor& like) {
-  const at::Tensor codes = at::randint(-127, 128, like.sizes(), at::kFloat);
-  const at::Tensor exponents = at::randint(-7, -4, like.sizes().slice(0, 3), at::kFloat);
+at::Tensor rows_of_codes(const at::Tensor& like, uint64_t seed) {
+  const at::Generator generator = at::detail::createCPUGenerator(seed);
+  const at::Tensor codes = at::randint(-127, 128, like.sizes(), generator, at::kFloat);
+  const at::Tensor exponents = at::randint(-7, -4, like.sizes().slice(0, 3), generator, at::kFloat);
   return codes * exponents.exp2().unsqueeze(3);
 }
 
@@ -130,7 +132,7 @@ TEST_P(Decode, OfInt8PagesStaysInTheErrorBudget) {
                                        at::kFloat,
                                        /*seed=*/5,
                                        /*gate_mean=*/5);
-    in.k = rows_of_codes(in.k), in.v = rows_of_codes(in.v);
+    in.k = rows_of_codes(in.k, 6), in.v = rows_of_codes(in.v, 7);
     DecodeArguments a = in_shuffled_pages(in);
     const at::Tensor key_scales = take_codes(a.keys), value_scales = take_codes(a.values);
     a.scales = at::stack({key_scales, value_scales}, 1).contiguous();

@@ -126,7 +126,7 @@ TEST_P(KernelPath, RaisesTheMaximumFarFromTheDiagonal) {
   inputs.k.mul_(0.25);
   // Their logits are 8 times these: each is more than 40 ln 2 above the last, the third above what
   // f32 holds.
-  for (const auto [key, value] : {std::pair{900, 4.0}, {300, 8.0}, {100, 20.0}}) {
+  for (const auto& [key, value] : {std::pair{900, 4.0}, {300, 8.0}, {100, 20.0}}) {
     inputs.k.select(1, key).fill_(value);
   }
   expect_within_budget(inputs);
