@@ -95,12 +95,13 @@ struct RightFactor {
                  int64_t panel,
                  uint16_t* packed) const {
     const int64_t column = panel * kPanelColumns;
+    const FactorPart part = {.of = factor_of(matrix),
+                             .row = block * cut.depth + first,
+                             .rows = std::clamp<int64_t>(cut.count(block) - first, 0, depth),
+                             .column = column,
+                             .columns = std::min(kPanelColumns, matrix.size(1) - column)};
     kernels.pack_panel(
-        factor_of(matrix),
-        block * cut.depth + first,
-        std::clamp<int64_t>(cut.count(block) - first, 0, depth),
-        column,
-        std::min(kPanelColumns, matrix.size(1) - column),
+        part,
         depth,
         packed + offset + block * block_values() + panel * panel_values() + first * kPanelColumns);
   }
@@ -196,7 +197,7 @@ void form_block(const BlockProductKernels& kernels,
         block.a = {a.data + row * a.row + k, kLeftGroupRows * a.row, a.row, 2};
         block.depth = count;
       } else {
-        block.a = kernels.pack_rows(a, row, block.rows, k, count, cut.depth, scratch.packed);
+        block.a = kernels.pack_rows({a, row, block.rows, k, count}, cut.depth, scratch.packed);
         block.depth = cut.depth;
       }
       block.b = panels + right.offset + n * right.block_values() + first_panel * block.b_stride;

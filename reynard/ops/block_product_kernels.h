@@ -15,6 +15,12 @@ struct Factor {
   int64_t row = 0, column = 0;  // strides in elements
 };
 
+// Rows [row, row + rows) and columns [column, column + columns) of it.
+struct FactorPart {
+  Factor of;
+  int64_t row = 0, rows = 0, column = 0, columns = 0;
+};
+
 inline constexpr int64_t kPanelColumns = 64;    // of a packed right factor
 inline constexpr int64_t kLeftBlockRows = 128;  // most rows of a left factor at a time
 inline constexpr int64_t kLeftGroupRows = 4;    // of a left factor that are multiplied together
@@ -47,26 +53,14 @@ struct BlockProductKernels {
   int64_t in_place_depth = 0;
   int64_t rows_at_once = 0;  // of a left factor
   int64_t block_depth = 0;   // most of the depth at a time, a multiple of 32
-  // Rows [row, row + rows) of b, columns [column, column + columns) of at most kPanelColumns, as
-  // pairs of rows side by side: [depth / 2][kPanelColumns][2], zeros beyond the edges. depth: rows
-  // rounded up to a multiple of 32.
-  void (*pack_panel)(const Factor& b,
-                     int64_t row,
-                     int64_t rows,
-                     int64_t column,
-                     int64_t columns,
-                     int64_t depth,
-                     uint16_t* packed);
-  // Rows [row, row + rows) of a, at most kLeftBlockRows, with zeros up to `depth`, which is as
-  // above: where they then lie, and for how many values there must be space.
+  // At most kPanelColumns columns of a right factor as pairs of rows side by side:
+  // [depth / 2][kPanelColumns][2], zeros beyond the edges. depth: rows rounded up to a multiple of
+  // 32.
+  void (*pack_panel)(const FactorPart& b, int64_t depth, uint16_t* packed);
+  // At most kLeftBlockRows rows of a left factor, with zeros up to `depth`, columns rounded up in
+  // the same way: where they then lie, and for how many values there must be space.
   int64_t (*packed_rows_values)(int64_t rows, int64_t depth);
-  LeftRows (*pack_rows)(const Factor& a,
-                        int64_t row,
-                        int64_t rows,
-                        int64_t column,
-                        int64_t columns,
-                        int64_t depth,
-                        uint16_t* packed);
+  LeftRows (*pack_rows)(const FactorPart& a, int64_t depth, uint16_t* packed);
   void (*multiply)(const BlockProduct& product);
 };
 

@@ -4,7 +4,7 @@
 // the left factor lie one after the other.
 
 #include "reynard/ops/block_product_kernels.h"
-#include "reynard/ops/cpu/bf16_registers.inl"
+#include "reynard/ops/cpu/block_product.inl"
 #include "reynard/tensor/amx_tiles.inl"
 
 #include <immintrin.h>
@@ -32,46 +32,23 @@ int64_t packed_rows_values(int64_t rows, int64_t depth) {
 }
 
 // Rows of the source are rows of the result.
-void copy_rows(const Factor& a,
-               int64_t row,
-               int64_t rows,
-               int64_t column,
-               int64_t columns,
-               int64_t depth,
-               BF16* to) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const BF16* from = a.data + (row + r) * a.row + column;
+void copy_rows(const FactorPart& a, int64_t depth, BF16* to) {
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const BF16* from = a.of.data + (a.row + r) * a.of.row + a.column;
     for (int64_t k = 0; k < depth; k += kStep) {
       _mm512_store_si512(to + r * packed_stride(depth) + k,
-                         load(from + k, first_values(columns - k)));
+                         load(from + k, first_values(a.columns - k)));
     }
   }
 }
 
 // Columns of the source are contiguous: of 32 of them 16 pairs for 32 rows are transposed.
-void transpose_columns(const Factor& a,
-                       int64_t row,
-                       int64_t rows,
-                       int64_t column,
-                       int64_t columns,
-                       int64_t depth,
-                       BF16* to) {
+void transpose_columns(const FactorPart& a, int64_t depth, BF16* to) {
   const int64_t stride = packed_stride(depth);
   for (int64_t k = 0; k < depth; k += kStep) {
-    for (int64_t r = 0; r < rows; r += kStep) {
-      const __mmask32 mask = first_values(rows - r);
+    for (int64_t r = 0; r < a.rows; r += kStep) {
       __m512i low[kLanes], high[kLanes];
-#pragma GCC unroll 16
-      for (int64_t i = 0; i < kLanes; ++i) {
-        const int64_t at = k + 2 * i;
-        const BF16* from = a.data + (column + at) * a.column + row + r;
-        __builtin_prefetch(from + kPackAhead * a.column);
-        __builtin_prefetch(from + (kPackAhead + 1) * a.column);
-        const __m512i even = load(from, at < columns ? mask : 0);
-        const __m512i odd = load(from + a.column, at + 1 < columns ? mask : 0);
-        low[i] = low_pairs(even, odd);
-        high[i] = high_pairs(even, odd);
-      }
+      load_pairs(a, r, k, low, high);
       transpose(low);
       transpose(high);
 #pragma GCC unroll 16
@@ -83,17 +60,11 @@ void transpose_columns(const Factor& a,
   }
 }
 
-LeftRows pack_rows(const Factor& a,
-                   int64_t row,
-                   int64_t rows,
-                   int64_t column,
-                   int64_t columns,
-                   int64_t depth,
-                   BF16* packed) {
-  if (a.row == 1 && a.column != 1) {
-    transpose_columns(a, row, rows, column, columns, depth, packed);
+LeftRows pack_rows(const FactorPart& a, int64_t depth, BF16* packed) {
+  if (has_contiguous_columns(a.of)) {
+    transpose_columns(a, depth, packed);
   } else {
-    copy_rows(a, row, rows, column, columns, depth, packed);
+    copy_rows(a, depth, packed);
   }
   const int64_t stride = packed_stride(depth);
   return {packed, kLeftGroupRows * stride, stride, 2};
@@ -137,9 +108,7 @@ void store_sums(const BlockProduct& p, const BlockPlace& place, const float* sum
     float* c = p.c + (place.row + r) * p.c_stride + place.column;
     for (int64_t j = 0; j < place.columns; j += kLanes) {
       const __mmask16 mask = first_lanes(place.columns - j);
-      __m512 sum = _mm512_load_ps(sums + r * kBlock + j);
-      if (p.add) sum += _mm512_maskz_loadu_ps(mask, c + j);
-      _mm512_mask_storeu_ps(c + j, mask, sum);
+      store_sum(p, _mm512_load_ps(sums + r * kBlock + j), mask, c + j);
     }
   }
 }
@@ -150,13 +119,7 @@ void round_sums(const BlockProduct& p, const BlockPlace& place, const float* sum
     BF16* to = p.rounded + (place.row + r) * p.rounded_stride + place.column;
     for (int64_t j = 0; j < place.columns; j += kLanes) {
       const __mmask16 mask = first_lanes(place.columns - j);
-      __m512 sum = _mm512_load_ps(sums + r * kBlock + j);
-      if (p.add) sum += _mm512_maskz_loadu_ps(mask, c + j);
-      if (p.add_rounded) {
-        const __m256i old = _mm256_maskz_loadu_epi16(mask, to + j);
-        sum += _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(old), 16));
-      }
-      _mm256_mask_storeu_epi16(to + j, mask, (__m256i)_mm512_cvtneps_pbh(sum));
+      round_sum(p, _mm512_load_ps(sums + r * kBlock + j), mask, c + j, to + j);
     }
   }
 }

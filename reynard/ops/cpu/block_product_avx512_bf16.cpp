@@ -3,7 +3,7 @@
 // next one is asked for meanwhile.
 
 #include "reynard/ops/block_product_kernels.h"
-#include "reynard/ops/cpu/bf16_registers.inl"
+#include "reynard/ops/cpu/block_product.inl"
 
 #include <immintrin.h>
 
@@ -24,22 +24,16 @@ inline void transpose_quarters(__m512i (&r)[4]) {
 }
 
 // Rows of the source are rows of the panel: pairs of rows are interleaved.
-void panel_of_rows(const Factor& b,
-                   int64_t row,
-                   int64_t rows,
-                   int64_t column,
-                   int64_t columns,
-                   int64_t depth,
-                   BF16* to) {
-  const __mmask32 masks[2] = {first_values(columns), first_values(columns - kStep)};
+void panel_of_rows(const FactorPart& b, int64_t depth, BF16* to) {
+  const __mmask32 masks[2] = {first_values(b.columns), first_values(b.columns - kStep)};
   for (int64_t k = 0; k < depth; k += 2) {
-    const BF16* from = b.data + (row + k) * b.row + column;
-    const bool even = k < rows, odd = k + 1 < rows;
+    const BF16* from = b.of.data + (b.row + k) * b.of.row + b.column;
+    const bool even = k < b.rows, odd = k + 1 < b.rows;
     for (int64_t half = 0; half < 2; ++half) {
-      __builtin_prefetch(from + kPackAhead * b.row + half * kStep);
-      __builtin_prefetch(from + (kPackAhead + 1) * b.row + half * kStep);
+      __builtin_prefetch(from + kPackAhead * b.of.row + half * kStep);
+      __builtin_prefetch(from + (kPackAhead + 1) * b.of.row + half * kStep);
       const __m512i first = load(from + half * kStep, even ? masks[half] : 0);
-      const __m512i second = load(from + b.row + half * kStep, odd ? masks[half] : 0);
+      const __m512i second = load(from + b.of.row + half * kStep, odd ? masks[half] : 0);
       _mm512_store_si512(to + k * kPanelColumns + half * 2 * kStep, low_pairs(first, second));
       _mm512_store_si512(to + k * kPanelColumns + half * 2 * kStep + kStep,
                          high_pairs(first, second));
@@ -48,21 +42,15 @@ void panel_of_rows(const Factor& b,
 }
 
 // Columns of the source are contiguous: pairs lie there, 16 x 16 of them are transposed.
-void panel_of_columns(const Factor& b,
-                      int64_t row,
-                      int64_t rows,
-                      int64_t column,
-                      int64_t columns,
-                      int64_t depth,
-                      BF16* to) {
+void panel_of_columns(const FactorPart& b, int64_t depth, BF16* to) {
   for (int64_t c = 0; c < kPanelColumns; c += kLanes) {
     for (int64_t k = 0; k < depth; k += kStep) {
       __m512i pairs[16];
-      const __mmask32 mask = first_values(rows - k);
+      const __mmask32 mask = first_values(b.rows - k);
 #pragma GCC unroll 16
       for (int64_t i = 0; i < kLanes; ++i) {
-        const BF16* from = b.data + (column + c + i) * b.column + row + k;
-        pairs[i] = load(from, c + i < columns ? mask : 0);
+        const BF16* from = b.of.data + (b.column + c + i) * b.of.column + b.row + k;
+        pairs[i] = load(from, c + i < b.columns ? mask : 0);
       }
       transpose(pairs);
 #pragma GCC unroll 16
@@ -73,15 +61,9 @@ void panel_of_columns(const Factor& b,
   }
 }
 
-void pack_panel(const Factor& b,
-                int64_t row,
-                int64_t rows,
-                int64_t column,
-                int64_t columns,
-                int64_t depth,
-                BF16* packed) {
-  if (b.column == 1) return panel_of_rows(b, row, rows, column, columns, depth, packed);
-  panel_of_columns(b, row, rows, column, columns, depth, packed);
+void pack_panel(const FactorPart& b, int64_t depth, BF16* packed) {
+  if (b.of.column == 1) return panel_of_rows(b, depth, packed);
+  panel_of_columns(b, depth, packed);
 }
 
 // Values from one packed group to the next, [depth / 2][4][2] each: with those of `depth` alone,
@@ -91,30 +73,13 @@ constexpr int64_t left_group_stride(int64_t depth) {
 }
 
 // Columns of the source are contiguous: pairs of them are interleaved, and of four pairs of 16 rows
-// those of four rows go to each group. What lies far apart in memory is asked for in advance.
-void groups_of_columns(const Factor& a,
-                       int64_t row,
-                       int64_t rows,
-                       int64_t column,
-                       int64_t columns,
-                       int64_t depth,
-                       BF16* to) {
+// those of four rows go to each group.
+void groups_of_columns(const FactorPart& a, int64_t depth, BF16* to) {
   const int64_t stride = left_group_stride(depth);
   for (int64_t k = 0; k < depth; k += 8) {
-    for (int64_t r = 0; r < rows; r += kStep) {
-      const __mmask32 mask = first_values(rows - r);
+    for (int64_t r = 0; r < a.rows; r += kStep) {
       __m512i low[4], high[4];
-#pragma GCC unroll 4
-      for (int64_t i = 0; i < 4; ++i) {
-        const int64_t at = k + 2 * i;
-        const BF16* from = a.data + (column + at) * a.column + row + r;
-        __builtin_prefetch(from + kPackAhead * a.column);
-        __builtin_prefetch(from + (kPackAhead + 1) * a.column);
-        const __m512i even = load(from, at < columns ? mask : 0);
-        const __m512i odd = load(from + a.column, at + 1 < columns ? mask : 0);
-        low[i] = low_pairs(even, odd);
-        high[i] = high_pairs(even, odd);
-      }
+      load_pairs(a, r, k, low, high);
       transpose_quarters(low);
       transpose_quarters(high);
 #pragma GCC unroll 4
@@ -128,21 +93,15 @@ void groups_of_columns(const Factor& a,
 }
 
 // Pairs lie in rows of the source: those of four rows go side by side.
-void groups_of_rows(const Factor& a,
-                    int64_t row,
-                    int64_t rows,
-                    int64_t column,
-                    int64_t columns,
-                    int64_t depth,
-                    BF16* to) {
+void groups_of_rows(const FactorPart& a, int64_t depth, BF16* to) {
   const int64_t stride = left_group_stride(depth);
-  for (int64_t r = 0; r < rows; r += kLeftGroupRows) {
+  for (int64_t r = 0; r < a.rows; r += kLeftGroupRows) {
     for (int64_t k = 0; k < depth; k += kStep) {
       __m512i x[kLeftGroupRows];
 #pragma GCC unroll 4
       for (int64_t i = 0; i < kLeftGroupRows; ++i) {
-        const BF16* from = a.data + (row + r + i) * a.row + column + k;
-        x[i] = load(from, r + i < rows ? first_values(columns - k) : 0);
+        const BF16* from = a.of.data + (a.row + r + i) * a.of.row + a.column + k;
+        x[i] = load(from, r + i < a.rows ? first_values(a.columns - k) : 0);
       }
       const __m512i low[2] = {_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpacklo_epi32(x[2], x[3])};
       const __m512i high[2] = {_mm512_unpackhi_epi32(x[0], x[1]),
@@ -166,17 +125,11 @@ int64_t packed_rows_values(int64_t rows, int64_t depth) {
   return (rows + kStep - 1) / kStep * kStep / kLeftGroupRows * left_group_stride(depth);
 }
 
-LeftRows pack_rows(const Factor& a,
-                   int64_t row,
-                   int64_t rows,
-                   int64_t column,
-                   int64_t columns,
-                   int64_t depth,
-                   BF16* packed) {
-  if (a.row == 1 && a.column != 1) {
-    groups_of_columns(a, row, rows, column, columns, depth, packed);
+LeftRows pack_rows(const FactorPart& a, int64_t depth, BF16* packed) {
+  if (has_contiguous_columns(a.of)) {
+    groups_of_columns(a, depth, packed);
   } else {
-    groups_of_rows(a, row, rows, column, columns, depth, packed);
+    groups_of_rows(a, depth, packed);
   }
   return {packed, left_group_stride(depth), 2, 2 * kLeftGroupRows};
 }
@@ -200,9 +153,7 @@ inline void store_sums(const BlockProduct& p,
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const __mmask16 mask = v + 1 < kVectors ? 0xffff : place.last;
-      __m512 sum = sums[r][v];
-      if (p.add) sum += _mm512_maskz_loadu_ps(mask, c + v * kLanes);
-      _mm512_mask_storeu_ps(c + v * kLanes, mask, sum);
+      store_sum(p, sums[r][v], mask, c + v * kLanes);
     }
   }
 }
@@ -218,13 +169,7 @@ inline void round_sums(const BlockProduct& p,
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const __mmask16 mask = v + 1 < kVectors ? 0xffff : place.last;
-      __m512 sum = sums[r][v];
-      if (p.add) sum += _mm512_maskz_loadu_ps(mask, c + v * kLanes);
-      if (p.add_rounded) {
-        const __m256i old = _mm256_maskz_loadu_epi16(mask, to + v * kLanes);
-        sum += _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(old), 16));
-      }
-      _mm256_mask_storeu_epi16(to + v * kLanes, mask, (__m256i)_mm512_cvtneps_pbh(sum));
+      round_sum(p, sums[r][v], mask, c + v * kLanes, to + v * kLanes);
     }
   }
 }

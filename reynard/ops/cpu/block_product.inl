@@ -2,6 +2,8 @@
 // of matrices with AVX-512. Everything is in an unnamed namespace: each of these files has its own
 // copy.
 
+#include "reynard/ops/block_product_kernels.h"
+
 #include <immintrin.h>
 
 #include <cstdint>
@@ -69,6 +71,46 @@ inline void transpose(__m512i (&r)[16]) {
     r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
     r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
   }
+}
+
+inline bool has_contiguous_columns(const Factor& a) {
+  return a.row == 1 && a.column != 1;
+}
+
+// Where they are: 2 kCount columns from k on, as pairs side by side, of 16 rows from r on and of
+// the 16 behind them. What lies far apart in memory is asked for in advance.
+template <int64_t kCount>
+inline void load_pairs(
+    const FactorPart& a, int64_t r, int64_t k, __m512i (&low)[kCount], __m512i (&high)[kCount]) {
+  const __mmask32 mask = first_values(a.rows - r);
+  const int64_t stride = a.of.column;
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < kCount; ++i) {
+    const int64_t at = k + 2 * i;
+    const BF16* from = a.of.data + (a.column + at) * stride + a.row + r;
+    __builtin_prefetch(from + kPackAhead * stride);
+    __builtin_prefetch(from + (kPackAhead + 1) * stride);
+    const __m512i even = load(from, at < a.columns ? mask : 0);
+    const __m512i odd = load(from + stride, at + 1 < a.columns ? mask : 0);
+    low[i] = low_pairs(even, odd);
+    high[i] = high_pairs(even, odd);
+  }
+}
+
+// A vector of sums of a block of depth: to c ...
+inline void store_sum(const BlockProduct& p, __m512 sum, __mmask16 mask, float* c) {
+  if (p.add) sum += _mm512_maskz_loadu_ps(mask, c);
+  _mm512_mask_storeu_ps(c, mask, sum);
+}
+// ... or, of the last block of a result in bf16, rounded once.
+inline void round_sum(
+    const BlockProduct& p, __m512 sum, __mmask16 mask, const float* c, BF16* rounded) {
+  if (p.add) sum += _mm512_maskz_loadu_ps(mask, c);
+  if (p.add_rounded) {
+    const __m256i old = _mm256_maskz_loadu_epi16(mask, rounded);
+    sum += _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(old), 16));
+  }
+  _mm256_mask_storeu_epi16(rounded, mask, (__m256i)_mm512_cvtneps_pbh(sum));
 }
 
 }  // namespace
