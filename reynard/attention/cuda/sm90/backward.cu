@@ -47,9 +47,9 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   tensor::wait_for_kernel_before();
   if (warpgroup == 0) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x == 0) {
+    if (threadIdx.x < 32) {
       bwd::Producer<C>(p, s).run();
-    } else if (threadIdx.x / 32 >= 1 && threadIdx.x / 32 <= C::kHelpers) {
+    } else if (threadIdx.x / 32 >= 1 && threadIdx.x / 32 <= bwd::kHelpers) {
       const int of = static_cast<int>(threadIdx.x) / 32 - 1;
       if constexpr (C::kDelivers) {
         bwd::deliver(p, s, of);

@@ -20,6 +20,9 @@ constexpr int kPieceBytes = 64 * kRowBytes;        // 64 queries, 64 dimensions
 constexpr int kPartFloats = kQueriesPerTile * 64;  // of gradients on their way
 constexpr int kSlots = 2;                          // of parts of dQ on their way
 constexpr int kSumParts = 2;                       // of the sum of dS of a query
+constexpr int kPlaces = 4;                         // of steps whose dQ is added from registers
+constexpr int kHelpers = 2;                        // warps that deliver dQ or keep turns
+static_assert(kSlots == kHelpers && kPlaces % kHelpers == 0);
 
 // kDim: head dimension rounded up to 64, 128 or 256.
 template <int kDim_, class Scalar_>
@@ -45,10 +48,8 @@ struct Config {
   static constexpr int kHeadParts = kKeyGroups * 2 * kPieces;    // of dK and dV of a key block
   // Who multiplies dQ of a step and how it reaches global memory: one warpgroup, through shared
   // memory and warps that deliver it; or each its half of the dimensions, straight from registers,
-  // and a warp for each stage says when their turn has come.
+  // and warps that keep turns say when theirs has come.
   static constexpr bool kDelivers = kPieces == 1;
-  static constexpr int kHelpers = kDelivers ? kSlots : kStages;  // warps for dQ
-  static_assert(kHelpers < kWarpgroup / 32);
   // Whether registers are left for the scores of the next step and for the biases of keys.
   static constexpr bool kRunsAhead = kConsumers == 2;
   // Who runs ahead multiplies its half of each dQ, who goes step by step all of every third.
@@ -68,9 +69,15 @@ struct alignas(16) Step {
   bool has_queries, last_of_task, stop;
   Sight sights[4];  // of each 64 keys
   int m;
-  int tile;   // of all: (b H + h) steps + m
   int turn;   // of this key block among those that add to the dQ
   int start;  // keys before it are pruned
+};
+
+// What is said of a step whose dQ is added from registers.
+struct alignas(16) Addition {
+  int tile;  // of all: (b H + h) steps + m
+  int m, turn;
+  bool stop;
 };
 
 // A part of dQ on its way to global memory.
@@ -89,13 +96,14 @@ struct DeliveryShared {
   Delivery pending[C::kConsumers][2], deliveries[kSlots];
   uint64_t dq_full[kSlots], dq_empty[kSlots];
 };
-// Where consumers add: whose turn it is to add to the dQ of a step.
+// Where consumers add: whose turn it is to add to the dQ of a step. Steps have places of their own,
+// by turns, since a step's turn may come long after its stage was given back.
 template <class C>
 struct TurnShared {
-  // Of dS over a warp's keys, by parity and stage: of a step they are read when its turn has come,
-  // up to two steps of its stage later.
-  float query_sums[2][C::kStages][C::kKeyGroups * 4][kQueriesPerTile];
-  uint64_t sums_full[C::kStages], turn_come[C::kStages], dq_added[C::kStages];
+  Addition additions[kPlaces];
+  float query_sums[kPlaces][C::kKeyGroups * 4][kQueriesPerTile];  // of dS over a warp's keys
+  uint64_t addition_full[kPlaces], addition_empty[kPlaces];
+  uint64_t sums_full[kPlaces], turn_come[kPlaces], dq_added[kPlaces];
 };
 // What warpgroups that share keys exchange.
 template <class C>
@@ -119,7 +127,7 @@ struct alignas(1024) Shared : GradientShared<C> {
   alignas(128) KeyRecord biases[C::kKeyGroups];
   QueryRecord records[C::kStages];
   KeyTask task;
-  Step steps[C::kStages];
+  Step steps[C::kStages], planned[32];
   uint64_t keys_full, keys_empty;
   uint64_t stage_full[C::kStages], stage_empty[C::kStages];
   uint64_t dscores_full[C::kBuffers], dscores_empty[C::kBuffers];
@@ -145,14 +153,16 @@ __device__ void prepare_shared(Shared<C>& s) {
   init_barrier(shared_address(&s.keys_empty), kWarps);
   for (int i = 0; i < C::kStages; ++i) {
     init_barrier(shared_address(&s.stage_full[i]), 1);
-    init_barrier(shared_address(&s.stage_empty[i]), kWarps + (C::kDelivers ? 0 : 1));
+    init_barrier(shared_address(&s.stage_empty[i]), kWarps);
   }
   for (int i = 0; i < C::kBuffers; ++i) {
     init_barrier(shared_address(&s.dscores_full[i]), kWarps);
     init_barrier(shared_address(&s.dscores_empty[i]), C::kDelivers ? 4 : kWarps);
   }
   if constexpr (!C::kDelivers) {
-    for (int i = 0; i < C::kStages; ++i) {
+    for (int i = 0; i < kPlaces; ++i) {
+      init_barrier(shared_address(&s.addition_full[i]), 1);
+      init_barrier(shared_address(&s.addition_empty[i]), 1);
       init_barrier(shared_address(&s.sums_full[i]), kWarps);
       init_barrier(shared_address(&s.turn_come[i]), 1);
       init_barrier(shared_address(&s.dq_added[i]), kWarps);

@@ -270,8 +270,8 @@ class Consumer {
 
   // Where dQ is added, for those who keep the turns.
   __device__ __forceinline__ void pass_on_query_sums() const {
-    store_query_sums(s_.query_sums[stage_.parity][stage_.index]);
-    arrive_warp(&s_.sums_full[stage_.index]);
+    store_query_sums(s_.query_sums[count_ % kPlaces]);
+    arrive_warp(&s_.sums_full[count_ % kPlaces]);
   }
   // sums: of each warp.
   __device__ __forceinline__ void store_query_sums(float (*sums)[kQueriesPerTile]) const {
@@ -280,28 +280,23 @@ class Consumer {
   }
 
   // ---- dQ, where it is added straight from registers ----
+  //
+  // A stage is given back behind the additions of the step: the loads that follow would hold them
+  // up.
 
-  // A step whose dQ is added.
-  struct Addition {
-    Stage<C::kStages> stage;
-    int tile;
-    bool is_first;  // nothing was added before
-  };
-  __device__ __forceinline__ Addition addition() const {
-    const Step& step = s_.steps[stage_.index];
-    return {stage_, step.tile, step.turn == 0};
-  }
-  __device__ __forceinline__ void wait_for_turn(const Addition& to) const {
-    wait(shared_address(&s_.turn_come[to.stage.index]), to.stage.parity);
+  // count: how many steps came before the one that is added.
+  __device__ __forceinline__ Addition wait_for_turn(int count) const {
+    wait(shared_address(&s_.turn_come[count % kPlaces]), count / kPlaces % 2);
+    return s_.additions[count % kPlaces];
   }
   // 64 dimensions, as store_parts lays them out.
   __device__ __forceinline__ void add(const Addition& to, int piece, const float (&sums)[32]) {
     float* dq = p_.dq_sums + (int64_t{to.tile} * C::kPieces + piece) * kPartFloats;
-    if (to.is_first) return store_parts(dq, thread_, sums);
+    if (to.turn == 0) return store_parts(dq, thread_, sums);
     add_parts(dq, thread_, sums);
   }
-  __device__ __forceinline__ void pass_on_turn(const Addition& to) {
-    arrive_warp(&s_.dq_added[to.stage.index]);
+  __device__ __forceinline__ void pass_on_turn(int count) {
+    arrive_warp(&s_.dq_added[count % kPlaces]);
   }
 
   // ---- results ----
@@ -330,6 +325,7 @@ class Consumer {
   const float scale2_;
   Stage<C::kStages> stage_;
   Stage<C::kBuffers> buffer_;
+  int count_ = 0;  // of steps
   int first_key_ = 0;
   uint32_t key_bias_[4];
   SplitSum key_sums_[2];

@@ -21,17 +21,15 @@ class OwnKeysConsumer : Consumer<C> {
   }
 
  private:
-  using Base::add, Base::addition, Base::pass_on_query_sums, Base::pass_on_turn,
-      Base::wait_for_turn;
+  using Base::add, Base::pass_on_query_sums, Base::pass_on_turn, Base::wait_for_turn;
   using Base::add_split_numbers, Base::arrive_warp, Base::bits_of, Base::differentiate_weights;
-  using Base::buffer_, Base::dk_, Base::dscores_, Base::dv_, Base::dweights_;
+  using Base::buffer_, Base::count_, Base::dk_, Base::dscores_, Base::dv_, Base::dweights_;
   using Base::first_key_, Base::kAllBarrier, Base::kScores, Base::key_sums_, Base::p_, Base::s_;
   using Base::hide, Base::issue_dweights, Base::issue_scores, Base::keep_order, Base::key;
   using Base::own_row, Base::pack, Base::release_stage, Base::shift_of_step, Base::start_task;
   using Base::scores_, Base::stage_, Base::thread_, Base::warpgroup_, Base::weights_;
   using Base::store_gradients, Base::store_pairs, Base::store_query_sums;
   using Base::sum_over_queries, Base::take_tasks, Base::wait_for_stage, Base::weigh;
-  using typename Base::Addition;
 
   // All of a task. The dQ of a step is multiplied in the step after, when the dS of the other
   // warpgroups is there, and then added, or posted in the one after that. While the matrix unit
@@ -141,13 +139,13 @@ class OwnKeysConsumer : Consumer<C> {
       issue_dq();
       wgmma_wait<1>();
       pin_gradients();
-      const Addition own = addition();
-      release_stage();
+      uint64_t* const done = &s_.stage_empty[stage_.index];
+      stage_.next();
       if (!is_last) wait_for_stage();
       issue_scores();
       wgmma_wait<1>();
       if (has_pending_) add_pending();
-      pending_addition_ = own;
+      arrive_warp(done);
       pending_buffer_ = buffer_;
       buffer_.next();
       ++count_;
@@ -174,9 +172,9 @@ class OwnKeysConsumer : Consumer<C> {
   __device__ __forceinline__ void add_pending() {
     pin(dweights_);
     arrive_warp(&s_.dscores_empty[pending_buffer_.index]);
-    wait_for_turn(pending_addition_);
-    add(pending_addition_, warpgroup_, dweights_);
-    pass_on_turn(pending_addition_);
+    const int before = count_ - 1;
+    add(wait_for_turn(before), warpgroup_, dweights_);
+    pass_on_turn(before);
   }
   // The last that a task does with its keys, which will be overwritten.
   __device__ __forceinline__ void finish_addition() {
@@ -338,10 +336,8 @@ class OwnKeysConsumer : Consumer<C> {
     store_gradients(keys);
   }
 
-  int count_ = 0;  // of steps
   Stage<C::kBuffers> pending_buffer_;
-  // Of the step before, where dQ is added.
-  Addition pending_addition_;
+  // Where dQ is added: whether that of the step before is not yet.
   bool has_pending_ = false;
   // Where it is delivered.
   int pending_ = -1;   // the step whose dQ is this warpgroup's next; -1: there is none

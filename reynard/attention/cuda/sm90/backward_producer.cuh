@@ -1,5 +1,5 @@
 #pragma once
-// The loading side of the backward kernel: one thread takes key blocks and loads the queries that
+// The loading side of the backward kernel: one warp takes key blocks and loads the queries that
 // see them.
 
 #include "reynard/attention/cuda/sm90/backward_config.cuh"
@@ -35,13 +35,20 @@ class Producer {
 
   __device__ void run() {
     for (uint32_t parity = 1;; parity ^= 1) {
-      const int task = atomicAdd(p_.plan.next_task, 1);
+      int task = 0;
+      if (lane_ == 0) task = atomicAdd(p_.plan.next_task, 1);
+      task = __shfl_sync(~0U, task, 0);
       if (task >= p_.num_tasks) break;
       take(task);
       walk(parity);
     }
-    // A stage each for those who keep the turns.
-    for (int i = 0; i < (C::kDelivers ? 1 : C::kStages); ++i) push_empty({.stop = true});
+    push_empty({.stop = true});
+    if constexpr (!C::kDelivers) {
+      for (int i = 0; i < kHelpers; ++i) {
+        if (lane_ == 0) write_addition({.stop = true});
+        place_.next();
+      }
+    }
   }
 
  private:
@@ -136,36 +143,49 @@ class Producer {
     }
   }
 
-  // The queries of the first step are asked for before the keys: their place is free while the task
-  // before still needs its own keys.
+  // Steps are described 32 at a time, by a lane each, so that little is left to do for one, with
+  // few registers. The queries of the first step are asked for before the keys: their place is free
+  // while the task before still needs its own keys.
   __device__ void walk(uint32_t keys_parity) {
-    const int64_t head = int64_t{b_} * p_.task.problem.H + h_;
-    const TileRange tiles = p_.plan.tiles[head * p_.num_key_blocks + n_];
+    const int head = b_ * p_.task.problem.H + h_;
+    const TileRange tiles = p_.plan.tiles[int64_t{head} * p_.num_key_blocks + n_];
     if (tiles.last < 0) {
       push_empty({});
-      load_keys(keys_parity);
+      if (lane_ == 0) load_keys(keys_parity);
       return;
     }
-    const TileKeys* keys = p_.plan.keys + head * p_.num_steps;
-    const QueryRecord* records = p_.records + head * p_.num_steps;
-    TileKeys next = keys[tiles.first];
     bool is_first = true;
-    for (int m = tiles.first; m <= tiles.last; ++m) {
-      const TileKeys own = next;
-      if (m < tiles.last) next = keys[m + 1];  // while the place of the step is waited for
-      if (n_ < own.blocks.first || n_ > own.blocks.last) continue;
-      Step step = {.has_queries = true,
-                   .last_of_task = m == tiles.last,
-                   .m = m,
-                   .tile = static_cast<int>(head) * p_.num_steps + m,
-                   .turn = turn_among(own.blocks),
-                   .start = own.start};
+    for (int base = tiles.first; base <= tiles.last; base += 32) {
+      for (unsigned left = describe_steps(head, base, tiles.last); left; left &= left - 1) {
+        const Step& step = s_.planned[__ffs(static_cast<int>(left)) - 1];
+        if (lane_ == 0) push(step, head * p_.num_steps + step.m);
+        stage_.next();
+        place_.next();
+        if (is_first && lane_ == 0) load_keys(keys_parity);
+        is_first = false;
+      }
+    }
+  }
+
+  // Those of the tiles from `base` on, at most 32, that see the key block.
+  __device__ unsigned describe_steps(int head, int base, int last) {
+    const int m = base + lane_;
+    bool sees = false;
+    __syncwarp();  // those before were read
+    if (m <= last) {
+      const TileKeys own = p_.plan.keys[int64_t{head} * p_.num_steps + m];
+      sees = n_ >= own.blocks.first && n_ <= own.blocks.last;
+      Step& step = s_.planned[lane_];
+      step = {.has_queries = true,
+              .last_of_task = m == last,
+              .m = m,
+              .turn = turn_among(own.blocks),
+              .start = own.start};
 #pragma unroll
       for (int i = 0; i < C::kKeyGroups; ++i) step.sights[i] = sight_of(own, i);
-      push(step, records + m);
-      if (is_first) load_keys(keys_parity);
-      is_first = false;
     }
+    __syncwarp();
+    return __ballot_sync(~0U, sees);
   }
 
   __device__ Sight sight_of(const TileKeys& keys, int key_group) const {
@@ -175,7 +195,7 @@ class Producer {
   }
 
   // The copy engine begins before the step is described.
-  __device__ void push(const Step& step, const QueryRecord* record) {
+  __device__ void push(const Step& step, int tile) {
     const uint32_t full = shared_address(&s_.stage_full[stage_.index]);
     wait(shared_address(&s_.stage_empty[stage_.index]), stage_.parity ^ 1);
     for (int piece = 0; piece < C::kPieces; ++piece) {
@@ -184,15 +204,25 @@ class Producer {
       load_tile(shared_address(s_.queries[stage_.index]) + offset, p_.q, at, full);
       load_tile(shared_address(s_.douts[stage_.index]) + offset, p_.dout, at, full);
     }
-    load_bytes(shared_address(&s_.records[stage_.index]), record, sizeof(QueryRecord), full);
+    const uint32_t record = shared_address(&s_.records[stage_.index]);
+    load_bytes(record, p_.records + tile, sizeof(QueryRecord), full);
     s_.steps[stage_.index] = step;
+    if constexpr (!C::kDelivers) {
+      write_addition({.tile = tile, .m = step.m, .turn = step.turn});
+    }
     arrive_expecting(full, 2 * C::kPieces * kPieceBytes + sizeof(QueryRecord));
-    stage_.next();
+  }
+  __device__ void write_addition(const Addition& addition) {
+    wait(shared_address(&s_.addition_empty[place_.index]), place_.parity ^ 1);
+    s_.additions[place_.index] = addition;
+    arrive(shared_address(&s_.addition_full[place_.index]));
   }
   __device__ void push_empty(const Step& step) {
-    wait(shared_address(&s_.stage_empty[stage_.index]), stage_.parity ^ 1);
-    s_.steps[stage_.index] = step;
-    arrive(shared_address(&s_.stage_full[stage_.index]));
+    if (lane_ == 0) {
+      wait(shared_address(&s_.stage_empty[stage_.index]), stage_.parity ^ 1);
+      s_.steps[stage_.index] = step;
+      arrive(shared_address(&s_.stage_full[stage_.index]));
+    }
     stage_.next();
   }
 
@@ -201,7 +231,9 @@ class Producer {
   // num_few_: costly pairs, if these are too few to fill the GPU, else 0. num_whole_: of the
   // others, those that are taken row by row.
   const int num_pairs_, num_few_, num_whole_;
+  const int lane_ = threadIdx.x % 32;
   Stage<C::kStages> stage_;
+  Stage<kPlaces> place_;
   int b_ = 0, h_ = 0, n_ = 0;  // of the task
   int group_begin_ = 0, group_blocks_ = 0;
 };

@@ -21,17 +21,15 @@ class SharedKeysConsumer : Consumer<C> {
   }
 
  private:
-  using Base::add, Base::addition, Base::pass_on_query_sums, Base::pass_on_turn,
-      Base::wait_for_turn;
+  using Base::add, Base::pass_on_query_sums, Base::pass_on_turn, Base::wait_for_turn;
   using Base::arrive_warp, Base::bits_of, Base::differentiate_weights, Base::hide;
-  using Base::buffer_, Base::dk_, Base::dscores_, Base::dv_, Base::dweights_;
+  using Base::buffer_, Base::count_, Base::dk_, Base::dscores_, Base::dv_, Base::dweights_;
   using Base::issue_dweights, Base::issue_scores, Base::keep_order, Base::key, Base::own_row;
   using Base::kAllBarrier, Base::key_sums_, Base::p_, Base::s_, Base::scores_, Base::stage_;
-  using Base::pack, Base::release_stage, Base::shift_of_step;
+  using Base::pack, Base::shift_of_step;
   using Base::store_gradients, Base::store_pairs, Base::store_query_sums, Base::sum_over_queries;
   using Base::take_tasks, Base::wait_for_stage, Base::weigh;
   using Base::thread_, Base::warpgroup_, Base::weights_;
-  using typename Base::Addition;
 
   static constexpr int kOwnPieces = C::kPieces / 2;  // of 64 dimensions
   static_assert(kOwnPieces == 2);
@@ -65,23 +63,25 @@ class SharedKeysConsumer : Consumer<C> {
       wait(shared_address(&s_.dscores_full[0]), buffer_.parity);
       issue_gradients();
       issue_dq(0, first_);
-      const Addition to = addition();
       wgmma_wait<1>();
       pin(dk_);
       pin(dv_);
-      release_stage();
+      uint64_t* const done = &s_.stage_empty[stage_.index];
+      stage_.next();
       if (!is_last) wait_for_stage();
       issue_dq(1, second_);
       issue_scores();
       wgmma_wait<2>();
       pin(first_);
-      wait_for_turn(to);
+      const Addition to = wait_for_turn(count_);
       add(to, warpgroup_ * kOwnPieces, first_);
       wgmma_wait<1>();
       pin(second_);
       arrive_warp(&s_.dscores_empty[0]);
       add(to, warpgroup_ * kOwnPieces + 1, second_);
-      pass_on_turn(to);
+      pass_on_turn(count_);
+      arrive_warp(done);
+      ++count_;
       buffer_.next();
       wgmma_wait<0>();
       pin(scores_);

@@ -28,45 +28,41 @@ __device__ __forceinline__ void add_query_sums(
   }
 }
 
-// Where consumers add to dQ themselves: a warp for the steps of one stage says when their turn has
-// come, adds the sums of dS to the gradient of the gates while they add, and then gives the turn to
-// the next.
+// Where consumers add to dQ themselves: one of the warps that take steps by turns. It says when the
+// turn of its step has come, adds the sums of dS to the gradient of the gates while consumers add,
+// and then gives the turn to the next.
 template <class C>
-__device__ void keep_turns(const Params& p, Shared<C>& s, int stage) {
+__device__ void keep_turns(const Params& p, Shared<C>& s, int first) {
   const int lane = threadIdx.x % 32;
-  uint32_t own_parity = 0;  // of steps with queries
-  for (uint32_t parity = 0;; parity ^= 1) {
-    wait(shared_address(&s.stage_full[stage]), parity);
-    const Step step = s.steps[stage];
-    __syncwarp();
+  for (int count = first;; count += kHelpers) {
+    const int place = count % kPlaces;
+    const uint32_t parity = count / kPlaces % 2;
+    wait(shared_address(&s.addition_full[place]), parity);
+    const Addition to = s.additions[place];
+    if (to.stop) return;
+    wait(shared_address(&s.sums_full[place]), parity);
+    int* const turn = p.turns + to.tile;
     if (lane == 0) {
-      // Before the stage may be filled again: whoever waits then must find this phase over.
-      if (!step.has_queries) arrive(shared_address(&s.turn_come[stage]));
-      arrive(shared_address(&s.stage_empty[stage]));
-    }
-    if (step.stop) return;
-    if (!step.has_queries) continue;
-    wait(shared_address(&s.sums_full[stage]), own_parity);
-    int* const turn = p.turns + step.tile;
-    if (lane == 0) {
-      while (load_acquire(turn) != step.turn) {
+      while (load_acquire(turn) != to.turn) {
       }
-      arrive(shared_address(&s.turn_come[stage]));
+      arrive(shared_address(&s.turn_come[place]));
     }
     __syncwarp();
     if (p.task.dquery_sums) {
-      const int first_query = step.m * kQueriesPerTile;
-      add_query_sums(p, step.tile / p.num_steps, first_query, lane, [&](int i) {
+      const int first_query = to.m * kQueriesPerTile;
+      add_query_sums(p, to.tile / p.num_steps, first_query, lane, [&](int i) {
         SplitSum sum;
 #pragma unroll
-        for (const auto& of_warp : s.query_sums[parity][stage]) add_to(sum, of_warp[i]);
+        for (const auto& of_warp : s.query_sums[place]) add_to(sum, of_warp[i]);
         return whole(sum);
       });
     }
-    wait(shared_address(&s.dq_added[stage]), own_parity);
-    own_parity ^= 1;
+    wait(shared_address(&s.dq_added[place]), parity);
     __syncwarp();
-    if (lane == 0) store_release(turn, step.turn + 1);
+    if (lane == 0) {
+      store_release(turn, to.turn + 1);
+      arrive(shared_address(&s.addition_empty[place]));
+    }
   }
 }
 
