@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     shrink_registers<C::kProducerRegisters>();
     if (threadIdx.x < 32) {
       bwd::Producer<C>(p, s).run();
-    } else if (threadIdx.x / 32 >= 1 && threadIdx.x / 32 <= bwd::kHelpers) {
+    } else if (threadIdx.x / 32 >= 1 && threadIdx.x / 32 <= bwd::kDqWarps) {
       const int of = static_cast<int>(threadIdx.x) / 32 - 1;
       if constexpr (C::kDelivers) {
         bwd::deliver(p, s, of);

@@ -21,8 +21,8 @@ constexpr int kPartFloats = kQueriesPerTile * 64;  // of gradients on their way
 constexpr int kSlots = 2;                          // of parts of dQ on their way
 constexpr int kSumParts = 2;                       // of the sum of dS of a query
 constexpr int kPlaces = 4;                         // of steps whose dQ is added from registers
-constexpr int kHelpers = 2;                        // warps that deliver dQ or keep turns
-static_assert(kSlots == kHelpers && kPlaces % kHelpers == 0);
+constexpr int kDqWarps = 2;                        // warps that deliver dQ or keep turns
+static_assert(kSlots == kDqWarps && kPlaces % kDqWarps == 0);
 
 // kDim: head dimension rounded up to 64, 128 or 256.
 template <int kDim_, class Scalar_>
@@ -127,7 +127,8 @@ struct alignas(1024) Shared : GradientShared<C> {
   alignas(128) KeyRecord biases[C::kKeyGroups];
   QueryRecord records[C::kStages];
   KeyTask task;
-  Step steps[C::kStages], planned[32];
+  Step steps[C::kStages];
+  Step planned[32];  // by the producer's lanes, before they have a stage
   uint64_t keys_full, keys_empty;
   uint64_t stage_full[C::kStages], stage_empty[C::kStages];
   uint64_t dscores_full[C::kBuffers], dscores_empty[C::kBuffers];

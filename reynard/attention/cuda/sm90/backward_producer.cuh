@@ -44,7 +44,7 @@ class Producer {
     }
     push_empty({.stop = true});
     if constexpr (!C::kDelivers) {
-      for (int i = 0; i < kHelpers; ++i) {
+      for (int i = 0; i < kDqWarps; ++i) {
         if (lane_ == 0) write_addition({.stop = true});
         place_.next();
       }

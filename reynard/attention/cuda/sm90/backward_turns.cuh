@@ -34,7 +34,7 @@ __device__ __forceinline__ void add_query_sums(
 template <class C>
 __device__ void keep_turns(const Params& p, Shared<C>& s, int first) {
   const int lane = threadIdx.x % 32;
-  for (int count = first;; count += kHelpers) {
+  for (int count = first;; count += kDqWarps) {
     const int place = count % kPlaces;
     const uint32_t parity = count / kPlaces % 2;
     wait(shared_address(&s.addition_full[place]), parity);
