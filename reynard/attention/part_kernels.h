@@ -47,8 +47,9 @@ struct BackwardPart {
 
 // Of RowFloors, for one part.
 struct PartFloors {
-  at::Tensor lse;                         // (B, H, Tq) f32 | f64
-  at::Tensor query_norms{}, key_norms{};  // undefined where they were not measured
+  at::Tensor lse;  // (B, H, Tq) f32 | f64
+  // Undefined where they were not measured.
+  at::Tensor query_norms{}, key_norms{}, masses{};
 };
 
 struct PartKernels {

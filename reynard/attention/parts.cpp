@@ -109,6 +109,7 @@ RowFloors row_floors(const at::Tensor& q,
     rows.push_back(one.lse);
     if (one.query_norms.defined()) floors.query_norms = one.query_norms;
     floors.key_norms.push_back(one.key_norms);
+    floors.masses.push_back(one.masses);
   }
   floors.rows = rows.size() == 1 ? rows[0] : at::logsumexp(at::stack(rows), {0});
   return floors;

@@ -55,9 +55,10 @@ struct RowFloors {
   // see nothing.
   at::Tensor rows;
   // Largest norms of blocks of queries (B, H, ceil(Tq/128)) and, of each part, of keys (B, G,
-  // ceil(Tk/64)) f32, as bounds; undefined or missing where they have yet to be measured.
+  // ceil(Tk/64)) f32, as bounds, and log sum_j exp(-c_j) of these (B, H, ceil(Tk/64)) f64;
+  // undefined or missing where they have yet to be measured.
   at::Tensor query_norms{};
-  std::vector<at::Tensor> key_norms{};
+  std::vector<at::Tensor> key_norms{}, masses{};
 };
 
 // First key kept by each query block of each part; parts without sums keep everything. All parts

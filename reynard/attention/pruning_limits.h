@@ -8,7 +8,7 @@ namespace reynard::attention {
 
 constexpr int64_t kQueryBlock = 128;  // queries that share one entry of start
 constexpr int64_t kKeyBlock = 64;     // granularity of start, and the tiles that statistics count
-// In nats: rounding of the f32 norms, logits and floors that the tight rule compares.
+// In nats: rounding of the f32 norms, logits, floors and masses that the tight rule compares.
 constexpr double kFloorMargin = 0.01;
 // Relative: rounding of an f32 norm of at most 256 squares.
 constexpr float kNormMargin = 1 + 1e-5F;

@@ -126,6 +126,9 @@ TEST(Pruning, StartsAreThoseOfTheWidenedInputs) {
        {.documents = {300, 400, 401}, .padding = {100, 0}, .window = 250},
        0,
        at::kBFloat16},
+      // Masses of neighbouring blocks that are hundreds and tens of thousands of nats apart.
+      {{.B = 1, .Tq = 2500, .Tk = 2500, .H = 2, .G = 1, .D = 64}, {}, -5, at::kBFloat16},
+      {{.B = 1, .Tq = 2500, .Tk = 2500, .H = 2, .G = 2, .D = 128}, {}, -600, at::kHalf},
   };
   for (const PruningCase& c : cases) {
     AttentionInputs in = random_inputs(c.shape, c.dtype, 8, c.gate_mean);

@@ -163,13 +163,17 @@ PartFloors floors_of_part(const PartArguments& arguments) {
     const c10::cuda::CUDAGuard device(q.device());
     result.lse = at::empty({B, H, Tq}, q.options().dtype(at::kDouble));
     sm80::FloorTask task = {.problem = problem, .floors = result.lse.data_ptr<double>()};
-    if (sm80::has_key_norms(problem)) {
+    if (sm80::measures_blocks(problem)) {
       const auto f32 = q.options().dtype(at::kFloat);
-      const int64_t G = arguments.part.k.size(2);
+      const int64_t G = arguments.part.k.size(2), blocks = (Tk + kKeyBlock - 1) / kKeyBlock;
       result.query_norms = at::empty({B, H, (Tq + kQueryBlock - 1) / kQueryBlock}, f32);
-      result.key_norms = at::empty({B, G, (Tk + kKeyBlock - 1) / kKeyBlock}, f32);
-      task.query_norms = result.query_norms.data_ptr<float>();
-      task.key_norms = result.key_norms.data_ptr<float>();
+      result.key_norms = at::empty({B, G, blocks}, f32);
+      task.of_blocks.query_norms = result.query_norms.data_ptr<float>();
+      task.of_blocks.key_norms = result.key_norms.data_ptr<float>();
+      if (problem.key_sums) {
+        result.masses = at::empty({B, H, blocks}, q.options().dtype(at::kDouble));
+        task.of_blocks.masses = result.masses.data_ptr<double>();
+      }
     }
     sm80::floors(task, c10::cuda::getCurrentCUDAStream());
     return result;

@@ -36,10 +36,12 @@ __device__ Value warp_sum(Value value) {
   return value;
 }
 
-__device__ double log_add_exp(double a, double b) {
-  const double high = fmax(a, b), low = fmin(a, b);
-  if (a != a || b != b) return a + b;
-  return low == -INFINITY ? high : high + log1p(exp(low - high));
+// log(exp(a) + exp(b)). What the smaller one adds is at most ln 2: f32 has it to 1e-7.
+template <class Value>
+__device__ Value log_add_exp(Value a, Value b) {
+  const Value high = a > b ? a : b, low = a > b ? b : a;
+  if (low == -INFINITY) return high;
+  return high + __logf(1 + __expf(static_cast<float>(low - high)));  // NaN if one is
 }
 
 // Eight neighbouring 2-byte elements in one access, widened.
@@ -143,24 +145,46 @@ __device__ int first_of(const PruningTask& task, int64_t b, int query) {
   return task.first_key ? max(task.first_key[b * task.Tq + query], 0) : 0;
 }
 
+// block: the first one that the query block of that index keeps.
+__device__ void raise_start(const PruningTask& task, int index, int block) {
+  const int visible = task.first_key ? task.start[index] : 0;
+  task.start[index] = max(visible, block * int{kKeyBlock});
+}
+
 // Last key that a query sees, or -1.
 __device__ int last_key(const PruningTask& task, int query) {
   return task.causal ? task.Tk - task.Tq + query : task.Tk - 1;
 }
 
-// c_i - floor_i of 128 rows in shared memory -> their running maxima: tops[i] covers rows 0..i.
+// c_i - floor_i of a row; -inf if it is none or sees nothing at all, as its floor then says.
+__device__ double top_of(const PruningTask& task, int64_t bh, int row, int end) {
+  if (row >= end) return -INFINITY;
+  const double floor = task.floors[bh * task.Tq + row];
+  return floor == -INFINITY ? -INFINITY : task.query_sums[bh * task.Tq + row] - floor;
+}
+
+// The largest of 128 rows.
+__device__ double largest_top(const PruningTask& task, int64_t bh, int first, int end) {
+  const int lane = threadIdx.x % 32;
+  double top = -INFINITY;
+#pragma unroll
+  for (int row = lane; row < kQueryBlock; row += 32) {
+    top = sticky_max(top, top_of(task, bh, first + row, end));
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    top = sticky_max(top, __shfl_xor_sync(~0U, top, step));
+  }
+  return top;
+}
+
+// Running maxima of 128 rows in shared memory: tops[i] covers rows 0..i.
 __device__ void running_tops(
     const PruningTask& task, int64_t bh, int first, int end, double* tops) {
   const int lane = threadIdx.x % 32;
   double carry = -INFINITY;
   for (int base = 0; base < kQueryBlock; base += 32) {
-    const int row = first + base + lane;
-    double top = -INFINITY;
-    if (row < end) {
-      const double floor = task.floors[bh * task.Tq + row];
-      // A row whose floor is -inf sees nothing at all.
-      if (floor != -INFINITY) top = task.query_sums[bh * task.Tq + row] - floor;
-    }
+    double top = top_of(task, bh, first + base + lane, end);
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
       const double other = __shfl_up_sync(~0U, top, distance);
@@ -187,32 +211,25 @@ __device__ int rows_before(const PruningTask& task, int64_t b, int first, int en
   return low - first;
 }
 
-// Log-sum-exp over the lanes until this one: as sums of what each is beside the largest, unless one
-// would vanish there that may matter to rows which do not see the largest.
-__device__ double mass_until(double mass) {
-  constexpr double kFar = 600;  // exp(-600) is still a normal number
+// Log-sum-exp over the lanes until this one.
+template <class Value>
+__device__ Value log_sum_exp_until(Value mass) {
   const int lane = threadIdx.x % 32;
-  double top = mass;
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    top = sticky_max(top, __shfl_xor_sync(~0U, top, step));
-  }
-  const bool is_far = mass != -INFINITY && !(mass >= top - kFar);  // NaN is
-  if (__any_sync(~0U, is_far)) {
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const double other = __shfl_up_sync(~0U, mass, distance);
-      if (lane >= distance) mass = log_add_exp(other, mass);
-    }
-    return mass;
-  }
-  double sum = mass == -INFINITY ? 0 : exp(mass - top);
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
-    const double other = __shfl_up_sync(~0U, sum, distance);
-    if (lane >= distance) sum += other;
+    const Value other = __shfl_up_sync(~0U, mass, distance);
+    if (lane >= distance) mass = log_add_exp(other, mass);
   }
-  return sum > 0 ? top + log(sum) : -INFINITY;
+  return mass;
+}
+// The same of numbers whose differences f32 can hold, unless one of them is too far from the first.
+__device__ double mass_until(double mass) {
+  constexpr double kFar = 1 << 15;  // where f32 rounds to 0.002, a fifth of kFloorMargin
+  const double first = __shfl_sync(~0U, mass, 0);
+  const bool is_far = mass != -INFINITY && !(fabs(mass - first) <= kFar);  // NaN is
+  if (__any_sync(~0U, is_far)) return log_sum_exp_until(mass);
+  const float beside = mass == -INFINITY ? -INFINITY : static_cast<float>(mass - first);
+  return first + log_sum_exp_until(beside);
 }
 
 // One warp per query block: 32 key blocks at a time, from the first visible one on. The first block
@@ -223,30 +240,42 @@ __global__ void __launch_bounds__(kThreads) tight_kernel(const PruningTask task)
   const int lane = threadIdx.x % 32;
   const int num_query_blocks = div_up(task.Tq, kQueryBlock);
   const int num_key_blocks = div_up(task.Tk, kKeyBlock);
-  const int64_t index = warp_task();
-  if (index >= int64_t{task.B} * task.H * num_query_blocks) return;
-  const int64_t bh = index / num_query_blocks, b = bh / task.H;
-  const int first = index % num_query_blocks * kQueryBlock;
+  const auto index = static_cast<int>(warp_task());
+  if (index >= task.B * task.H * num_query_blocks) return;
+  const int bh = index / num_query_blocks, b = bh / task.H;
+  const int first = index % num_query_blocks * int{kQueryBlock};
   const int end = min(first + int{kQueryBlock}, task.Tq);
   double* tops = shared_tops[threadIdx.x / 32];
-  running_tops(task, bh, first, end, tops);
+  double top_of_all = 0;
+  if (task.first_key) {
+    running_tops(task, bh, first, end, tops);
+  } else {
+    top_of_all = largest_top(task, bh, first, end);
+  }
 
-  const int64_t bg = b * task.G + bh % task.H / (task.H / task.G);
-  const double factor = task.factors[index];
+  const int64_t bg = int64_t{b} * task.G + bh % task.H / (task.H / task.G);
+  const double factor = task.factors[index] * task.factor_scale;
   const int last_block = max(last_key(task, end - 1), 0) / kKeyBlock;
   int kept = last_block;
+  const auto mass_of = [&](int n) {
+    if (n >= last_block) return -static_cast<double>(INFINITY);
+    const double norm = task.key_norms ? task.key_norms[bg * num_key_blocks + n] : 1;
+    return factor * norm + task.masses[int64_t{bh} * num_key_blocks + n];
+  };
   double carry = -INFINITY;  // log mass of the blocks before
-  for (int base = first_of(task, b, first) / kKeyBlock; base < last_block; base += 32) {
+  int base = first_of(task, b, first) / kKeyBlock;
+  double next = mass_of(base + lane);  // asked for early: reading takes as long as the rest
+  for (; base < last_block; base += 32) {
     const int n = base + lane;
-    double mass = -INFINITY;
-    if (n < last_block) {
-      const double norm = task.key_norms ? task.key_norms[bg * num_key_blocks + n] : 1;
-      mass = factor * norm + task.masses[bh * num_key_blocks + n];
-    }
-    mass = log_add_exp(carry, mass_until(mass));
+    const double own = next;
+    next = mass_of(n + 32);
+    const double mass = log_add_exp(carry, mass_until(own));
     carry = __shfl_sync(~0U, mass, 31);
-    const int rows = rows_before(task, b, first, end, (n + 1) * kKeyBlock);
-    const double top = rows > 0 ? tops[rows - 1] : -INFINITY;
+    double top = top_of_all;
+    if (task.first_key) {
+      const int rows = rows_before(task, b, first, end, (n + 1) * kKeyBlock);
+      top = rows > 0 ? tops[rows - 1] : -INFINITY;
+    }
     const bool keep = n >= last_block || !(mass + top <= task.log_tolerance - kFloorMargin);
     const unsigned votes = __ballot_sync(~0U, keep);
     if (votes) {
@@ -256,7 +285,7 @@ __global__ void __launch_bounds__(kThreads) tight_kernel(const PruningTask task)
   }
   // A query block that sees nothing before last_block keeps from its own first key on.
   kept = max(kept, min(first_of(task, b, first) / int{kKeyBlock}, last_block));
-  if (lane == 0) task.start[index] = max(task.start[index], kept * int{kKeyBlock});
+  if (lane == 0) raise_start(task, index, kept);
 }
 
 // What the published rule compares decays with, of queries that see every key up to their own:
@@ -284,13 +313,13 @@ __global__ void __launch_bounds__(kThreads) published_kernel(const PruningTask t
   tensor::wait_for_kernel_before();
   const int num_query_blocks = div_up(task.Tq, kQueryBlock);
   const int lane = threadIdx.x % 32;
-  const int64_t index = warp_task();
-  if (index >= int64_t{task.B} * task.H * num_query_blocks) return;
-  const int64_t bh = index / num_query_blocks, b = bh / task.H;
-  const int first = index % num_query_blocks * kQueryBlock;
+  const auto index = static_cast<int>(warp_task());
+  if (index >= task.B * task.H * num_query_blocks) return;
+  const int bh = index / num_query_blocks, b = bh / task.H;
+  const int first = index % num_query_blocks * int{kQueryBlock};
   const int end = min(first + int{kQueryBlock}, task.Tq);
-  const double* sums = task.key_sums + bh * task.Tk;
-  const double c = task.query_sums[bh * task.Tq + first];
+  const double* sums = task.key_sums + int64_t{bh} * task.Tk;
+  const double c = task.query_sums[int64_t{bh} * task.Tq + first];
   const double threshold =
       task.thresholds ? task.thresholds[index] : threshold_of(task, bh, first, end);
   const int last_block = max(last_key(task, end - 1), 0) / kKeyBlock;
@@ -305,7 +334,7 @@ __global__ void __launch_bounds__(kThreads) published_kernel(const PruningTask t
     high = min(high, low + count * step);
     low = next;
   }
-  if (lane == 0) task.start[index] = max(task.start[index], low * int{kKeyBlock});
+  if (lane == 0) raise_start(task, index, low);
 }
 
 __global__ void __launch_bounds__(kThreads)

@@ -26,10 +26,12 @@ struct PruningTask {
   const double* query_sums = nullptr;  // (B, H, Tq)
   const double* key_sums = nullptr;    // (B, H, Tk)
   const int32_t* first_key = nullptr;  // (B, Tq), or null
-  int32_t* start = nullptr;            // (B, H, ceil(Tq/128)): raised to the first key kept
+  // (B, H, ceil(Tq/128)): raised to the first key kept; without first_key it need hold nothing.
+  int32_t* start = nullptr;
 
   // Tight rule: factor of the key norms per query block, or the fixed bound with key_norms null.
-  const float* factors = nullptr;    // (B, H, ceil(Tq/128)): scale |q|max, or the logit bound
+  const float* factors = nullptr;    // (B, H, ceil(Tq/128)): |q|max, or the logit bound
+  double factor_scale = 1;           // of the logits, or 1
   const float* key_norms = nullptr;  // (B, G, ceil(Tk/64)), or null: 1
   const double* masses = nullptr;    // (B, H, ceil(Tk/64))
   const double* floors = nullptr;    // (B, H, Tq)

@@ -83,23 +83,31 @@ PruningTask task_of(const Search& s, const KeyPart& part, const at::Tensor& star
   return task;
 }
 
+// log sum_j exp(-c_j) of blocks of keys: (B, H, ceil(Tk/64)) f64.
+at::Tensor masses_of(const Search& s, const at::Tensor& sums) {
+  const int64_t Tk = sums.size(2);
+  const at::Tensor masses =
+      at::empty({s.B(), s.H(), num_blocks(Tk, kKeyBlock)}, sums.options().dtype(at::kDouble));
+  block_masses(sums.const_data_ptr<double>(),
+               static_cast<int>(s.B() * s.H()),
+               static_cast<int>(Tk),
+               masses.data_ptr<double>(),
+               c10::cuda::getCurrentCUDAStream());
+  return masses;
+}
+
 // The p-th part.
 void search_tight(const Search& s, size_t p, const at::Tensor& start) {
   const KeyPart& part = s.parts[p];
   const at::Tensor sums = part.sums.contiguous();
-  const at::Tensor masses = at::empty({s.B(), s.H(), num_blocks(part.k.size(1), kKeyBlock)},
-                                      sums.options().dtype(at::kDouble));
-  block_masses(sums.const_data_ptr<double>(),
-               static_cast<int>(s.B() * s.H()),
-               static_cast<int>(part.k.size(1)),
-               masses.data_ptr<double>(),
-               c10::cuda::getCurrentCUDAStream());
-  at::Tensor factors, key_norms;
+  at::Tensor masses, factors, key_norms;
+  if (p < s.floors.masses.size()) masses = s.floors.masses[p];
+  if (!masses.defined()) masses = masses_of(s, sums);
   if (s.measured()) {
     if (p < s.floors.key_norms.size()) key_norms = s.floors.key_norms[p];
     if (!key_norms.defined()) key_norms = norms_of(narrow_copy(part.k), kKeyBlock);
-    const at::Tensor& queries = s.floors.query_norms;
-    factors = (queries.defined() ? queries : norms_of(narrow_copy(s.q), kQueryBlock)) * s.scale;
+    factors = s.floors.query_norms;
+    if (!factors.defined()) factors = norms_of(narrow_copy(s.q), kQueryBlock);
   } else {
     factors = fixed_bounds(s).unsqueeze(-1).expand({s.B(), s.H(), s.M()}).contiguous();
   }
@@ -109,6 +117,7 @@ void search_tight(const Search& s, size_t p, const at::Tensor& start) {
   task.key_sums = sums.const_data_ptr<double>();
   if (first_key.defined()) task.first_key = first_key.const_data_ptr<int32_t>();
   task.factors = factors.const_data_ptr<float>();
+  task.factor_scale = s.measured() ? s.scale : 1;
   if (key_norms.defined()) task.key_norms = key_norms.const_data_ptr<float>();
   task.masses = masses.const_data_ptr<double>();
   task.floors = s.floors.rows.const_data_ptr<double>();
@@ -246,8 +255,11 @@ std::vector<at::Tensor> pruned_starts(const at::Tensor& q,
   std::vector<at::Tensor> starts;
   for (size_t p = 0; p < parts.size(); ++p) {
     const KeyPart& part = parts[p];
-    const at::Tensor start = first_visible(q, part);
-    if (part.sums.defined() && part.k.size(1) > 0 && q.numel() > 0) {
+    const bool searched = part.sums.defined() && part.k.size(1) > 0 && q.numel() > 0;
+    const at::Tensor start = searched && !part.first_key.defined()
+                                 ? at::empty({s.B(), s.H(), s.M()}, q.options().dtype(at::kInt))
+                                 : first_visible(q, part);
+    if (searched) {
       if (tight) {
         search_tight(s, p, start);
       } else {

@@ -195,18 +195,34 @@ __device__ void keep_largest(float (&of_warps)[kWarps], float square, bool is_fi
   if (threadIdx.x % 32 == 0) kept = is_first ? square : larger_or_nan(kept, square);
 }
 
+// log sum_j exp(-c_j) of a block of at most 64 keys, by a warp.
+__device__ double mass_of(const GateSum* sums, int count) {
+  const GateSum last = sums[count - 1];
+  float total = 0;
+#pragma unroll
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < kKeys; i += 32) {
+    const float decay = (last.high - sums[i].high) + (last.low - sums[i].low);
+    if (i < count) total += exp2_fast(decay);
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(~0U, total, step);
+  return kLn2 * (log2f(total) - (static_cast<double>(last.high) + last.low));
+}
+
 template <class C>
 __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
-    floors_kernel(const FloorTask task) {
+    floors_kernel(const FloorTask task, int group) {
   tensor::wait_for_kernel_before();
   extern __shared__ char raw[];
   auto& s = *reinterpret_cast<FloorShared<C>*>(raw);
   const Problem& p = task.problem;
   const int num_blocks = div_up(p.Tq, kRows), num_key_blocks = div_up(p.Tk, kKeys);
-  const int h = blockIdx.x, m = blockIdx.y, b = blockIdx.z, group = p.H / p.G, g = h / group;
+  const int h = blockIdx.x, m = blockIdx.y, b = blockIdx.z;
+  // Divisions of integers are long beside the rest.
+  const int g = group == 1 ? h : h / group;
   const int64_t head = int64_t{b} * p.H + h;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, first = m * kRows;
-  const bool own_keys = task.key_norms && h % group == 0;
+  const bool own_keys = task.of_blocks.key_norms && g * group == h;
   double own_sums[kOwn];
   FloorRows<C>::read_sums(p, head, first, own_sums);
   constexpr int kRowBytes = C::kDim * 2, kRounds = kRows / C::kRound;
@@ -237,7 +253,7 @@ __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
     const FloorRows<C> rows(p, b, start, first, own_sums);
     wait_copies<0>();
     __syncthreads();
-    if (task.query_norms) {
+    if (task.of_blocks.query_norms) {
       const float square = largest_square<C, kThreads / C::kRound>(s.queries);
       keep_largest(s.squares[0], square, round == 0);
     }
@@ -253,14 +269,19 @@ __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
                s.key_sums + near,
                nearest + near,
                task.floors + head * p.Tq);
+    const int key = first + warp * 16;  // that of the first row
+    if (task.of_blocks.masses && key % kKeys == 0 && key < p.Tk) {
+      const double mass = mass_of(s.key_sums + kBefore + in_round, min(kKeys, p.Tk - key));
+      if (thread % 32 == 0) task.of_blocks.masses[head * num_key_blocks + key / kKeys] = mass;
+    }
   }
   __syncthreads();
-  if (thread == 0 && task.query_norms) {
-    task.query_norms[head * num_blocks + m] = norm_of(s.squares[0]);
+  if (thread == 0 && task.of_blocks.query_norms) {
+    task.of_blocks.query_norms[head * num_blocks + m] = norm_of(s.squares[0]);
   }
   const int block = first / kKeys + thread;
   if (own_keys && thread < kRows / kKeys && block < num_key_blocks) {
-    task.key_norms[(int64_t{b} * p.G + g) * num_key_blocks + block] =
+    task.of_blocks.key_norms[(int64_t{b} * p.G + g) * num_key_blocks + block] =
         norm_of(s.squares[1 + thread]);
   }
 }
@@ -272,7 +293,7 @@ void launch_floors(const FloorTask& task, cudaStream_t stream) {
   constexpr int kBytes = sizeof(FloorShared<C>);
   cudaFuncSetAttribute(floors_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const dim3 blocks(p.H, div_up(p.Tq, kRows), p.B);
-  tensor::launch_early(floors_kernel<C>, blocks, kThreads, kBytes, stream, task);
+  tensor::launch_early(floors_kernel<C>, blocks, kThreads, kBytes, stream, task, p.H / p.G);
   REYNARD_CHECK_LAUNCH();
 }
 
@@ -282,7 +303,7 @@ bool takes_floors(const Problem& p) {
   return p.D <= 256 && is_tileable(p.q, p.D) && is_tileable(p.k, p.D);
 }
 
-bool has_key_norms(const Problem& p) {
+bool measures_blocks(const Problem& p) {
   return p.causal && p.Tq == p.Tk;
 }
 
