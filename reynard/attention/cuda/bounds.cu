@@ -222,18 +222,36 @@ __device__ Value log_sum_exp_until(Value mass) {
   }
   return mass;
 }
-// The same of numbers whose differences f32 can hold, unless one of them is too far from the first.
-__device__ double mass_until(double mass) {
-  constexpr double kFar = 1 << 15;  // where f32 rounds to 0.002, a fifth of kFloorMargin
-  const double first = __shfl_sync(~0U, mass, 0);
-  const bool is_far = mass != -INFINITY && !(fabs(mass - first) <= kFar);  // NaN is
-  if (__any_sync(~0U, is_far)) return log_sum_exp_until(mass);
-  const float beside = mass == -INFINITY ? -INFINITY : static_cast<float>(mass - first);
-  return first + log_sum_exp_until(beside);
-}
+
+// Masses of the blocks of a warp, in f32 beside the first: unless one of them is too far from it.
+struct Masses {
+  double own, first;
+  float beside;
+  bool are_near;
+
+  __device__ explicit Masses(double mass) : own(mass), first(__shfl_sync(~0U, mass, 0)) {
+    constexpr double kFar = 1 << 15;  // where f32 rounds to 0.002, a fifth of kFloorMargin
+    const bool is_far = mass != -INFINITY && !(fabs(mass - first) <= kFar);  // NaN is
+    are_near = !__any_sync(~0U, is_far);
+    beside = mass == -INFINITY ? -INFINITY : static_cast<float>(mass - first);
+  }
+  // Log-sum-exp over the lanes until this one.
+  __device__ double until() const {
+    return are_near ? first + log_sum_exp_until(beside) : log_sum_exp_until(own);
+  }
+  // Over all lanes.
+  __device__ double all() const {
+    if (!are_near) return __shfl_sync(~0U, log_sum_exp_until(own), 31);
+    float top = beside;
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(~0U, top, step));
+    return first + (top + __logf(warp_sum(__expf(beside - top))));
+  }
+};
 
 // One warp per query block: 32 key blocks at a time, from the first visible one on. The first block
-// whose mass, with all before it, might exceed the tolerance of some row is kept.
+// whose mass, with all before it, might exceed the tolerance of some row is kept. That mass and the
+// rows that count only grow, so that 32 blocks are dropped at once if the last of them is.
 __global__ void __launch_bounds__(kThreads) tight_kernel(const PruningTask task) {
   tensor::wait_for_kernel_before();
   __shared__ double shared_tops[kWarpsPerBlock][kQueryBlock];
@@ -262,26 +280,32 @@ __global__ void __launch_bounds__(kThreads) tight_kernel(const PruningTask task)
     const double norm = task.key_norms ? task.key_norms[bg * num_key_blocks + n] : 1;
     return factor * norm + task.masses[int64_t{bh} * num_key_blocks + n];
   };
-  double carry = -INFINITY;  // log mass of the blocks before
-  int base = first_of(task, b, first) / kKeyBlock;
-  double next = mass_of(base + lane);  // asked for early: reading takes as long as the rest
-  for (; base < last_block; base += 32) {
-    const int n = base + lane;
-    const double own = next;
-    next = mass_of(n + 32);
-    const double mass = log_add_exp(carry, mass_until(own));
-    carry = __shfl_sync(~0U, mass, 31);
+  // Whether so much, of block n and all before it, is too little to be kept.
+  const auto drops = [&](int n, double mass) {
     double top = top_of_all;
     if (task.first_key) {
       const int rows = rows_before(task, b, first, end, (n + 1) * kKeyBlock);
       top = rows > 0 ? tops[rows - 1] : -INFINITY;
     }
-    const bool keep = n >= last_block || !(mass + top <= task.log_tolerance - kFloorMargin);
-    const unsigned votes = __ballot_sync(~0U, keep);
-    if (votes) {
-      kept = min(base + __ffs(static_cast<int>(votes)) - 1, last_block);
-      break;
+    return mass + top <= task.log_tolerance - kFloorMargin;  // NaN is kept
+  };
+  double carry = -INFINITY;  // log mass of the blocks before
+  int base = first_of(task, b, first) / kKeyBlock;
+  double next = mass_of(base + lane);  // asked for early: reading takes as long as the rest
+  for (; base < last_block; base += 32) {
+    const Masses masses(next);
+    next = mass_of(base + 32 + lane);
+    const double all = log_add_exp(carry, masses.all());
+    if (drops(min(base + 32, last_block) - 1, all)) {
+      carry = all;
+      continue;
     }
+    const int n = base + lane;
+    const double mass = log_add_exp(carry, masses.until());
+    const unsigned kept_lanes = __ballot_sync(~0U, n >= last_block || !drops(n, mass));
+    // None, if the two sums of the last block lie on either side by rounding.
+    kept = min(base + (kept_lanes ? __ffs(static_cast<int>(kept_lanes)) - 1 : 32), last_block);
+    break;
   }
   // A query block that sees nothing before last_block keeps from its own first key on.
   kept = max(kept, min(first_of(task, b, first) / int{kKeyBlock}, last_block));
