@@ -158,9 +158,10 @@ __device__ int last_key(const PruningTask& task, int query) {
 
 // c_i - floor_i of a row; -inf if it is none or sees nothing at all, as its floor then says.
 __device__ double top_of(const PruningTask& task, int64_t bh, int row, int end) {
-  if (row >= end) return -INFINITY;
-  const double floor = task.floors[bh * task.Tq + row];
-  return floor == -INFINITY ? -INFINITY : task.query_sums[bh * task.Tq + row] - floor;
+  // Read whether or not they count, so that many are on their way together.
+  const int64_t at = bh * task.Tq + min(row, end - 1);
+  const double floor = task.floors[at], sum = task.query_sums[at];
+  return row >= end || floor == -INFINITY ? -INFINITY : sum - floor;
 }
 
 // The largest of 128 rows.
@@ -252,7 +253,7 @@ struct Masses {
 // One warp per query block: 32 key blocks at a time, from the first visible one on. The first block
 // whose mass, with all before it, might exceed the tolerance of some row is kept. That mass and the
 // rows that count only grow, so that 32 blocks are dropped at once if the last of them is.
-__global__ void __launch_bounds__(kThreads) tight_kernel(const PruningTask task) {
+__global__ void __launch_bounds__(kThreads, 6) tight_kernel(const PruningTask task) {
   tensor::wait_for_kernel_before();
   __shared__ double shared_tops[kWarpsPerBlock][kQueryBlock];
   const int lane = threadIdx.x % 32;
@@ -275,11 +276,8 @@ __global__ void __launch_bounds__(kThreads) tight_kernel(const PruningTask task)
   const double factor = task.factors[index] * task.factor_scale;
   const int last_block = max(last_key(task, end - 1), 0) / kKeyBlock;
   int kept = last_block;
-  const auto mass_of = [&](int n) {
-    if (n >= last_block) return -static_cast<double>(INFINITY);
-    const double norm = task.key_norms ? task.key_norms[bg * num_key_blocks + n] : 1;
-    return factor * norm + task.masses[int64_t{bh} * num_key_blocks + n];
-  };
+  const float* norms = task.key_norms ? task.key_norms + bg * num_key_blocks : nullptr;
+  const double* block_masses = task.masses + int64_t{bh} * num_key_blocks;
   // Whether so much, of block n and all before it, is too little to be kept.
   const auto drops = [&](int n, double mass) {
     double top = top_of_all;
@@ -291,10 +289,19 @@ __global__ void __launch_bounds__(kThreads) tight_kernel(const PruningTask task)
   };
   double carry = -INFINITY;  // log mass of the blocks before
   int base = first_of(task, b, first) / kKeyBlock;
-  double next = mass_of(base + lane);  // asked for early: reading takes as long as the rest
+  // Of the next 32 blocks, asked for early: reading takes as long as the rest.
+  float norm = 1;
+  double block_mass = 0;
+  const auto read = [&](int n) {
+    n = min(n, num_key_blocks - 1);
+    if (norms) norm = norms[n];
+    block_mass = block_masses[n];
+  };
+  read(base + lane);
   for (; base < last_block; base += 32) {
-    const Masses masses(next);
-    next = mass_of(base + 32 + lane);
+    const double mass_here = factor * norm + block_mass;
+    const Masses masses(base + lane < last_block ? mass_here : -INFINITY);
+    read(base + 32 + lane);
     const double all = log_add_exp(carry, masses.all());
     if (drops(min(base + 32, last_block) - 1, all)) {
       carry = all;
