@@ -19,9 +19,10 @@
 
 #include "reynard/attention/cuda/sm90/backward.h"
 
+#include "reynard/attention/cuda/sm90/backward_ahead.cuh"
+#include "reynard/attention/cuda/sm90/backward_by_step.cuh"
 #include "reynard/attention/cuda/sm90/backward_config.cuh"
 #include "reynard/attention/cuda/sm90/backward_delivery.cuh"
-#include "reynard/attention/cuda/sm90/backward_own_keys.cuh"
 #include "reynard/attention/cuda/sm90/backward_producer.cuh"
 #include "reynard/attention/cuda/sm90/backward_shared_keys.cuh"
 #include "reynard/attention/cuda/sm90/tensor_map.h"
@@ -59,8 +60,10 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     }
   } else {
     grow_registers<C::kConsumerRegisters>();
+    using OwnKeysConsumer =
+        std::conditional_t<C::kDelivers, bwd::StepConsumer<C>, bwd::AheadConsumer<C>>;
     using Consumer =
-        std::conditional_t<C::kSharesKeys, bwd::SharedKeysConsumer<C>, bwd::OwnKeysConsumer<C>>;
+        std::conditional_t<C::kSharesKeys, bwd::SharedKeysConsumer<C>, OwnKeysConsumer>;
     Consumer(p, s, warpgroup - 1).run();
   }
 }

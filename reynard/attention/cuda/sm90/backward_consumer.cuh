@@ -1,7 +1,7 @@
 #pragma once
 // What every computing warpgroup of the backward kernel does: waits for steps, computes P^T and
 // dS^T of 64 keys and its queries, and leaves its dK and dV. How a task is walked over, and dQ,
-// lie in backward_own_keys.cuh and backward_shared_keys.cuh.
+// lie in backward_own_keys.cuh, backward_shared_keys.cuh and what includes them.
 
 #include "reynard/attention/cuda/sm90/backward_config.cuh"
 #include "reynard/attention/cuda/sm90/backward_results.cuh"

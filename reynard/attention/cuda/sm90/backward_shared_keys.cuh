@@ -36,7 +36,7 @@ class SharedKeysConsumer : Consumer<C> {
 
   // All of a task. Behind a step's dV and dK the two parts of its dQ are multiplied and the scores
   // of the next step, and each part is added when it is there: whose turn is next must not wait
-  // long. Products are issued whether or not their sums are used, as in backward_own_keys.cuh.
+  // long. Products are issued whether or not their sums are used, as in backward_ahead.cuh.
   __device__ __forceinline__ void differentiate() {
     issue_scores();
     wgmma_wait<0>();
