@@ -23,13 +23,13 @@ class AheadConsumer : OwnKeysConsumer<C> {
   using Base::add, Base::arrive_warp, Base::bits_of, Base::differentiate_weights, Base::hide;
   using Base::buffer_, Base::count_, Base::dweights_, Base::issue_dq, Base::issue_dweights;
   using Base::issue_gradients, Base::issue_scores, Base::keep_order, Base::pack;
-  using Base::own_keys, Base::store_results, Base::sum_over_queries, Base::take_tasks,
-      Base::wait_for_pending;
+  using Base::own_keys, Base::store_results, Base::sum_over_queries, Base::take_tasks;
   using Base::pass_on_query_sums, Base::pass_on_turn, Base::pending_buffer_, Base::pin_gradients;
   using Base::s_, Base::scores_, Base::shift_of_step, Base::stage_, Base::store_dscores;
-  using Base::wait_for_stage, Base::wait_for_turn, Base::warpgroup_, Base::weigh, Base::weights_;
+  using Base::wait_for_pending, Base::wait_for_stage, Base::wait_for_turn, Base::warpgroup_;
+  using Base::weigh, Base::weights_;
 
-  // All of a task. The scores of a step are multiplied behind the dQ of the step before the last,
+  // All of a task. The scores of the next step are multiplied behind the dQ of the step before,
   // which is added while they are. Products are issued whether or not their sums are used: ptxas
   // runs one after the other where one is under way on some paths only. Of two warpgroups one
   // seldom fills the time in which the other does not multiply: P is computed while dP is under

@@ -24,11 +24,11 @@ class StepConsumer : OwnKeysConsumer<C> {
   using Base::arrive_warp, Base::differentiate_weights, Base::hide, Base::issue_dq;
   using Base::buffer_, Base::count_, Base::dscores_, Base::dweights_, Base::kAllBarrier;
   using Base::issue_dweights, Base::issue_gradients, Base::issue_scores, Base::pack;
-  using Base::own_keys, Base::store_results, Base::sum_over_queries, Base::take_tasks,
-      Base::thread_;
+  using Base::own_keys, Base::store_results, Base::sum_over_queries, Base::take_tasks;
   using Base::pending_buffer_, Base::pin_gradients, Base::release_stage, Base::s_, Base::scores_;
   using Base::shift_of_step, Base::stage_, Base::store_dscores, Base::store_query_sums;
-  using Base::wait_for_pending, Base::wait_for_stage, Base::warpgroup_, Base::weigh, Base::weights_;
+  using Base::thread_, Base::wait_for_pending, Base::wait_for_stage, Base::warpgroup_;
+  using Base::weigh, Base::weights_;
 
   // All of a task. The dQ of a step is multiplied in the step after, and posted in the one after
   // that. While the matrix unit multiplies dP, dV and dK, this computes P and the sums of dS.
