@@ -87,6 +87,8 @@ std::vector<PruningCase> pruning_cases() {
       {{.B = 1, .Tq = 511, .Tk = 511, .H = 2, .G = 2, .D = 64}, {}, 0, at::kBFloat16},
       {{.B = 1, .Tq = 140, .Tk = 900, .H = 2, .G = 1, .D = 16}, {}, 1},
       {{.B = 1, .Tq = 1, .Tk = 900, .H = 2, .G = 1, .D = 16}, {}, 1},
+      // More key blocks than a warp looks at together.
+      {{.B = 1, .Tq = 200, .Tk = 4500, .H = 2, .G = 1, .D = 16}, {}, 4},
       {{.B = 2, .Tq = 600, .Tk = 600, .H = 2, .G = 2, .D = 32},
        {.documents = {300, 400, 401}, .padding = {100, 0}, .window = 250},
        0},

@@ -253,6 +253,8 @@ struct Masses {
 // One warp per query block: 32 key blocks at a time, from the first visible one on. The first block
 // whose mass, with all before it, might exceed the tolerance of some row is kept. That mass and the
 // rows that count only grow, so that 32 blocks are dropped at once if the last of them is.
+// Six blocks of threads a processor: with five, those of 48 heads of 16,384 rows would not all run
+// at once.
 __global__ void __launch_bounds__(kThreads, 6) tight_kernel(const PruningTask task) {
   tensor::wait_for_kernel_before();
   __shared__ double shared_tops[kWarpsPerBlock][kQueryBlock];
@@ -277,7 +279,7 @@ __global__ void __launch_bounds__(kThreads, 6) tight_kernel(const PruningTask ta
   const int last_block = max(last_key(task, end - 1), 0) / kKeyBlock;
   int kept = last_block;
   const float* norms = task.key_norms ? task.key_norms + bg * num_key_blocks : nullptr;
-  const double* block_masses = task.masses + int64_t{bh} * num_key_blocks;
+  const double* own_masses = task.masses + int64_t{bh} * num_key_blocks;
   // Whether so much, of block n and all before it, is too little to be kept.
   const auto drops = [&](int n, double mass) {
     double top = top_of_all;
@@ -295,7 +297,7 @@ __global__ void __launch_bounds__(kThreads, 6) tight_kernel(const PruningTask ta
   const auto read = [&](int n) {
     n = min(n, num_key_blocks - 1);
     if (norms) norm = norms[n];
-    block_mass = block_masses[n];
+    block_mass = own_masses[n];
   };
   read(base + lane);
   for (; base < last_block; base += 32) {
