@@ -3,9 +3,9 @@
     backward_schedule.py --length 65536 --global-heads 1 --local-heads 3 [--block-keys 128]
 
 Key blocks of a (batch, head) pair add to the dQ of a tile of 64 queries by turns, in the order in which they are taken, so an
-order may leave processors waiting. Prints, for the order in use and for quarters of rows alone, the time, what it is beside that
-of the steps spread evenly, and shares of waiting and of the end where not all are busy. Memory and caches are not modelled.
-Measured times on an H200 were within 10 % of these (docs/performance-cuda.md).
+order may leave processors waiting. Prints, for the order in use and for the same waves all walking upwards, the time,
+what it is beside that of the steps spread evenly, and shares of waiting and of the end where not all are busy. Memory and caches
+are not modelled. Measured times on an H200 were within 10 % of these (docs/performance-cuda.md).
 """
 
 import argparse
@@ -18,50 +18,59 @@ def div_up(a, b):
     return -(-a // b)
 
 
-def group_of_many(blocks):
-    return min(max(blocks // 4, 16), 64)
+class Taking:
+    """The order in which `Producer` takes (pair, key block, downwards)."""
 
+    def __init__(self, blocks, tiles, processors, only_upwards=False):
+        self.blocks, self.all, self.only_upwards = blocks, processors, only_upwards
+        self.least_pairs = 256 // tiles
 
-def in_groups(pairs, blocks, group, together):
-    """(pair, key block) as `take_in_groups` takes them."""
-    for begin in range(0, blocks, group):
-        end = min(begin + group, blocks)
+    def wave_of(self, left, num_pairs):
+        """Pairs of a wave, and key blocks of each."""
+        rows = self.all // left
+        if self.least_pairs > 1:
+            rows = max(rows, self.least_pairs)
+        if rows == 0:
+            return 1, self.all
+        if num_pairs <= rows:
+            return num_pairs, left
+        return (rows, left) if 8 * rows * left >= 7 * self.all else (rows + 1, self.all // (rows + 1))
+
+    def begin_of_short_waves(self, num_pairs):
+        begin = 0
+        _, of_row = self.wave_of(self.blocks, num_pairs)
+        while begin + of_row < self.blocks:
+            begin += of_row
+            _, of_row = self.wave_of(self.blocks - begin, num_pairs)
+        return begin if begin > 0 and 2 * of_row < self.all else self.blocks
+
+    def of_costly(self, pairs, begin, end):
+        waves = 0
+        while begin < end:
+            together, of_row = self.wave_of(self.blocks - begin, len(pairs))
+            for first in range(0, len(pairs), together):
+                alternates = len(pairs) > together
+                downwards = waves % 2 == 1 if alternates else len(pairs) == 1 and self.blocks > self.all
+                downwards = downwards and not self.only_upwards
+                row = range(begin, begin + of_row)
+                for n in row if downwards else reversed(row):
+                    for pair in pairs[first:first + together]:
+                        yield pair, n, downwards
+                waves += 1
+            begin += of_row
+
+    def of_others(self, pairs):
+        together = max(8, self.least_pairs)
         for first in range(0, len(pairs), together):
-            for n in reversed(range(begin, end)):
+            for n in reversed(range(self.blocks)):
                 for pair in pairs[first:first + together]:
-                    yield pair, n
+                    yield pair, n, False
 
-
-def in_quarters(pairs, blocks, tiles):
-    together = max(min(max(256 // blocks, 1), 8), 256 // max(tiles, 1))
-    return in_groups(pairs, blocks, group_of_many(blocks), together)
-
-
-def of_others(pairs, blocks, tiles, processors):
-    """As `take` does: rows that the processors hold as a whole, the last ones in quarters."""
-    last = div_up(3 * processors, group_of_many(blocks))
-    whole = max(len(pairs) - last, 0) if blocks <= processors else 0
-    return [
-        *in_groups(pairs[:whole], blocks, blocks, max(processors // blocks, 1)),
-        *in_quarters(pairs[whole:], blocks, tiles),
-    ]
-
-
-def of_few(pairs, blocks, processors):
-    """As `take_of_few` does."""
-    group = div_up(processors, len(pairs))
-    places = []
-    for begin in range(0, min(2 * group, blocks), group):
-        places += reversed(range(begin, min(begin + group, blocks)))
-    for n in places + list(range(2 * group, blocks)):
-        for pair in pairs:
-            yield pair, n
-
-
-def order(costly, others, blocks, tiles, processors):
-    if 8 * len(costly) * group_of_many(blocks) < 7 * processors:
-        return [*of_others(others, blocks, tiles, processors), *of_few(costly, blocks, processors)]
-    return of_others(costly + others, blocks, tiles, processors)
+    def order(self, costly, others):
+        end = self.begin_of_short_waves(len(costly)) if others else self.blocks
+        yield from self.of_costly(costly, 0, end)
+        yield from self.of_others(others)
+        yield from self.of_costly(costly, end, self.blocks)
 
 
 def simulate(taken, last_tile, args):
@@ -70,16 +79,17 @@ def simulate(taken, last_tile, args):
     done = [0.0] * args.processors
     free = [(0.0, i) for i in range(args.processors)]  # when the loading thread takes the next task
     waited = steps = 0
-    for pair, n in taken:
+    for pair, n, downwards in taken:
         since, processor = heapq.heappop(free)
         begin = now = max(since, done[processor]) + args.task
         before = latest = -1e18  # additions of the two steps before
         takes_next = begin
         first, last = n * args.block_keys // TILE, last_tile(pair, n)
-        for tile in range(first, last + 1):
+        tiles = range(last, first - 1, -1) if downwards else range(first, last + 1)
+        for place, tile in enumerate(tiles):
             waited += max(before - now, 0)
             now = max(now, before)
-            if tile == max(first, last - 2):
+            if place == max(len(tiles) - 3, 0):
                 takes_next = now
             now += args.step
             steps += 1
@@ -117,8 +127,10 @@ def main():
         seen_by = (n + 1) * args.block_keys - 1 + args.window if pair >= args.global_heads else args.length
         return min(seen_by // TILE, tiles - 1)
 
-    orders = {"in use": order(costly, others, blocks, tiles, args.processors),
-              "quarters of rows": list(in_quarters(costly + others, blocks, tiles))}
+    orders = {
+        name: Taking(blocks, tiles, args.processors, only_upwards).order(costly, others)
+        for name, only_upwards in (("in use", False), ("upwards", True))
+    }
     for name, taken in orders.items():
         end, ratio, waiting, tail = simulate(taken, last_tile, args)
         print(f"{name:18s}{end / 1000:8.3f} ms, {ratio:.3f} of an even spread; waiting {waiting:.1%}, end {tail:.1%}")

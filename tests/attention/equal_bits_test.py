@@ -27,11 +27,12 @@ CASES = [
     ("grouped", (2, 8, 2, 2048, 128), torch.bfloat16, 1, TOLERANCE),
     ("packed", (2, 4, 4, 2048, 128), torch.float16, 4, {}),
     ("wide", (2, 4, 4, 2048, 256), torch.bfloat16, 1, TOLERANCE),
-    # So many rows that the first of them are taken as a whole (backward_producer.cuh).
-    ("rows", (4, 8, 8, 2048, 128), torch.bfloat16, 1, TOLERANCE),
-    # So few heads that key blocks are taken in groups as large as the GPU, then one by one (backward_producer.cuh).
-    ("few", (1, 7, 7, 2560, 256), torch.bfloat16, 1, {}),
-    ("few and local", (1, 8, 8, 16384, 128), torch.bfloat16, 1, TOLERANCE),
+    # Key blocks in several waves, every second one downwards (backward_producer.cuh).
+    ("waves", (4, 8, 8, 4096, 128), torch.bfloat16, 1, TOLERANCE),
+    # Waves of parts of rows, and short ones at the end.
+    ("parts of rows", (1, 7, 7, 5120, 256), torch.bfloat16, 1, {}),
+    # One row that is longer than the GPU is wide, beside pruned ones.
+    ("long and local", (1, 4, 4, 20480, 128), torch.bfloat16, 1, TOLERANCE),
     ("f32", (1, 4, 2, 512, 64), torch.float32, 1, TOLERANCE),
 ]
 

@@ -107,6 +107,37 @@ TEST(Identities, PackedDocumentsAreSeparateSequences) {
   }
 }
 
+// Heads share a GPU: key blocks of those that are not pruned are taken in several waves, some of
+// them downwards, those of the others between (cuda/sm90/backward_producer.cuh).
+TEST(Identities, AHeadsGradientsAreThoseItHasAlone) {
+  const bool is_gpu = test::test_device().is_cuda();
+  constexpr int64_t kGlobal = 3, kHeads = 5;
+  for (const auto& [D, T] : {std::pair(64, 19200), std::pair(128, 12800), std::pair(256, 6400)}) {
+    const int64_t length = is_gpu ? T : 700;
+    AttentionInputs in = random_inputs(
+        {.B = 1, .Tq = length, .Tk = length, .H = kHeads, .G = kHeads, .D = D}, at::kBFloat16);
+    in.log_gate.slice(2, 0, kGlobal).mul_(1e-4);
+    const AttentionOptions options = {.log_pruning_tolerance = -10};
+    const AttentionGradients together = run_attention(in, options);
+    for (int64_t h = 0; h < kHeads; ++h) {
+      const auto own = [&](const at::Tensor& t, int64_t axis) { return t.slice(axis, h, h + 1); };
+      const AttentionGradients alone = run_attention({.q = own(in.q, 2),
+                                                      .k = own(in.k, 2),
+                                                      .v = own(in.v, 2),
+                                                      .log_gate = own(in.log_gate, 2),
+                                                      .first_key = {},
+                                                      .dout = own(in.dout, 2),
+                                                      .dlse = own(in.dlse, 1)},
+                                                     options);
+      EXPECT_BITWISE_EQUAL(own(together.out, 2), alone.out);
+      EXPECT_TENSORS_NEAR(own(together.dq, 2), alone.dq, 1e-5, 1e-2);  // an ulp of bf16
+      EXPECT_TENSORS_NEAR(own(together.dk, 2), alone.dk, 1e-5, 1e-2);
+      EXPECT_TENSORS_NEAR(own(together.dv, 2), alone.dv, 1e-5, 1e-2);
+      EXPECT_TENSORS_NEAR(own(together.dlog_gate, 2), alone.dlog_gate, 1e-4, 1e-4);
+    }
+  }
+}
+
 TEST(Identities, RowsThatSeeNothingGiveZeros) {
   const AttentionShape shape = {.B = 2, .Tq = 130, .Tk = 130, .H = 2, .G = 1, .D = 64};
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {

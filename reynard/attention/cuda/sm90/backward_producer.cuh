@@ -6,22 +6,26 @@
 
 namespace reynard::attention::cuda::sm90::bwd {
 
-// Key blocks of rows that the GPU holds are taken row by row, so that few (batch, head) pairs are
-// in flight together: the queries, the gradients of the outputs and the sums of dQ that they walk
-// over then stay in the L2 cache. But of pairs with few queries there are many: the key blocks of a
-// pair add to the same few parts of dQ, one after the other. The last pairs, a few times what fills
-// the GPU, are taken in groups, a quarter of each row: the first ones of every pair, which see the
-// most queries, then the next ones of every pair, so that little is left at the end. Costly pairs
-// come first: short tasks of heads that are pruned fill what the long ones of the others leave of
-// the end.
+// Key blocks of costly (batch, head) pairs, those of which most is seen, are taken in waves: as
+// many as there are processors, of as few pairs as that takes, so that the queries, the gradients
+// of the outputs and the sums of dQ which they walk over stay in the L2 cache. Every second wave
+// walks downwards.
+// - Upwards: the last key block of a row first, each from the first tile that sees it. All begin
+//   together, and end one after the other: the last key block, which the fewest queries see, first.
+// - Downwards: the first key block first, each from the last tile. Who is free first takes what
+//   most queries see, and all end together.
+// Either way a key block comes to a tile some steps after the one before it, which has added by
+// then. A wave downwards must be of other pairs than the one before, which is not done with their
+// last tiles. The waves of a single pair all walk downwards: they neither begin nor end together,
+// but few wait for long.
 //
-// Where such groups of the costly pairs do not fill the GPU, one that runs beside the one before
-// would wait for it. Then the others come first; groups are as large as the GPU, and who takes a
-// short task of the first one takes a short one of the second. What is left is taken key block by
-// key block, costly ones first: processors come at intervals that let each follow the one before.
-constexpr int kLeastGroup = 16, kMostGroup = 64;  // key blocks
-constexpr int kSectionBlocks = 256, kMostPairs = 8, kSectionSteps = 256;
-constexpr int kLastWaves = 3;  // of groups that fill the GPU
+// The short tasks of the other pairs fill what the long ones leave of the end; behind them come
+// short ones of the costly pairs. Of the others, several are taken together: with neighbouring key
+// blocks all at work, each would wait for the one before it.
+//
+// Where a pair has few queries, its key blocks add to the same few parts of dQ: so many pairs are
+// taken together that there are kLeastSteps.
+constexpr int kLeastOthers = 8, kLeastSteps = 256;
 
 template <class C>
 class Producer {
@@ -29,9 +33,10 @@ class Producer {
   __device__ Producer(const Params& p, Shared<C>& s)
       : p_(p),
         s_(s),
-        num_pairs_(p.task.problem.B * p.task.problem.H),
-        num_few_(few_pairs(p)),
-        num_whole_(whole_pairs(p, num_pairs_ - num_few_)) {}
+        num_costly_(*p.plan.num_costly),
+        num_others_(p.task.problem.B * p.task.problem.H - num_costly_),
+        least_pairs_(kLeastSteps / max(p.num_steps, 1)),
+        costly_end_(num_others_ ? begin_of_short_waves() : p.num_key_blocks) {}
 
   __device__ void run() {
     for (uint32_t parity = 1;; parity ^= 1) {
@@ -52,78 +57,95 @@ class Producer {
   }
 
  private:
-  static __device__ int group_of_many(const Params& p) {
-    return min(max(p.num_key_blocks / 4, kLeastGroup), kMostGroup);
-  }
-  // Groups that fill seven eighths of the GPU, such as two of 64 key blocks, leave it as busy.
-  static __device__ int few_pairs(const Params& p) {
-    const int costly = *p.plan.num_costly;
-    return 8 * costly * group_of_many(p) < 7 * static_cast<int>(gridDim.x) ? costly : 0;
-  }
-
-  // Of so many pairs.
-  static __device__ int whole_pairs(const Params& p, int num_pairs) {
+  // Of how many costly pairs a wave takes how many key blocks each.
+  struct Wave {
+    int pairs, blocks;
+  };
+  // Where `left` of each row of key blocks are not taken yet.
+  __device__ Wave wave_of(int left) const {
     const int all = static_cast<int>(gridDim.x);
-    if (p.num_key_blocks > all) return 0;
-    return max(num_pairs - div_up(kLastWaves * all, group_of_many(p)), 0);
+    const int rows = least_pairs_ > 1 ? max(all / left, least_pairs_) : all / left;
+    if (rows == 0) return {1, all};
+    if (num_costly_ <= rows) return {num_costly_, left};
+    const bool fills = 8 * rows * left >= 7 * all;
+    return fills ? Wave{rows, left} : Wave{rows + 1, all / (rows + 1)};
+  }
+  // The first key block of the last waves, if those take few of each row.
+  __device__ int begin_of_short_waves() const {
+    int begin = 0;
+    Wave wave = wave_of(p_.num_key_blocks);
+    while (begin + wave.blocks < p_.num_key_blocks) {
+      begin += wave.blocks;
+      wave = wave_of(p_.num_key_blocks - begin);
+    }
+    const bool few = begin > 0 && 2 * wave.blocks < static_cast<int>(gridDim.x);
+    return few ? begin : p_.num_key_blocks;
   }
 
   __device__ void take(int task) {
-    const int num_others = num_pairs_ - num_few_;
-    const int of_whole = num_whole_ * p_.num_key_blocks;
-    const int of_others = num_others * p_.num_key_blocks;
-    if (task < of_whole) {
-      group_blocks_ = p_.num_key_blocks;
-      const int held = static_cast<int>(gridDim.x) / p_.num_key_blocks;
-      take_in_groups(task, {num_few_, num_whole_, held});
-    } else if (task < of_others) {
-      group_blocks_ = group_of_many(p_);
-      const int of_long_rows = min(max(kSectionBlocks / p_.num_key_blocks, 1), kMostPairs);
-      const int most = max(of_long_rows, kSectionSteps / max(p_.num_steps, 1));
-      take_in_groups(task - of_whole, {num_few_ + num_whole_, num_others - num_whole_, most});
+    const int of_costly = num_costly_ * costly_end_, of_others = num_others_ * p_.num_key_blocks;
+    if (task < of_costly) {
+      take_in_waves(task, 0);
+    } else if (task < of_costly + of_others) {
+      take_of_others(task - of_costly);
     } else {
-      take_of_few(task - of_others);
+      take_in_waves(task - of_costly - of_others, costly_end_);
     }
   }
 
-  // Of the first pairs, fewer than would fill the GPU.
-  __device__ void take_of_few(int task) {
-    group_blocks_ = div_up(static_cast<int>(gridDim.x), num_few_);
-    const int place = task / num_few_;
-    if (place >= 2 * group_blocks_) group_blocks_ = 1;
-    group_begin_ = place / group_blocks_ * group_blocks_;
-    const int blocks = min(group_blocks_, p_.num_key_blocks - group_begin_);
-    n_ = group_begin_ + blocks - 1 - place % group_blocks_;
-    set_pair(task % num_few_);
+  // Of the costly pairs and their key blocks from `begin` on.
+  __device__ void take_in_waves(int task, int begin) {
+    int waves = 0;  // before
+    Wave wave = wave_of(p_.num_key_blocks - begin);
+    while (task >= num_costly_ * wave.blocks) {
+      task -= num_costly_ * wave.blocks;
+      begin += wave.blocks;
+      waves += div_up(num_costly_, wave.pairs);
+      wave = wave_of(p_.num_key_blocks - begin);
+    }
+    const int own = task / (wave.pairs * wave.blocks), first = own * wave.pairs;
+    const bool is_long_row = p_.num_key_blocks > static_cast<int>(gridDim.x);
+    const bool alternates = num_costly_ > wave.pairs;
+    take_of({.first_pair = first,
+             .pairs = min(wave.pairs, num_costly_ - first),
+             .begin = begin,
+             .end = begin + wave.blocks,
+             .downwards = alternates ? (waves + own) % 2 == 1 : num_costly_ == 1 && is_long_row},
+            task - first * wave.blocks);
   }
 
-  // Some of the pairs, of which at most `together` are in flight.
-  struct Pairs {
-    int first, count, together;
+  __device__ void take_of_others(int task) {
+    const int together = max(kLeastOthers, least_pairs_);
+    const int first = task / (together * p_.num_key_blocks) * together;
+    take_of({.first_pair = num_costly_ + first,
+             .pairs = min(together, num_others_ - first),
+             .begin = 0,
+             .end = p_.num_key_blocks,
+             .downwards = false},
+            task - first * p_.num_key_blocks);
+  }
+
+  // Key blocks [begin, end) of some pairs in their order.
+  struct Part {
+    int first_pair, pairs, begin, end;
+    bool downwards;
   };
-  // Within the groups of some pairs: their last key blocks first.
-  __device__ void take_in_groups(int task, const Pairs& of) {
-    const int group = task / (of.count * group_blocks_);
-    const int in_groups = task - group * of.count * group_blocks_;
-    group_begin_ = group * group_blocks_;
-    const int blocks = min(group_blocks_, p_.num_key_blocks - group_begin_);
-    const int section = in_groups / (of.together * blocks);
-    const int rest = in_groups - section * of.together * blocks;
-    const int first = section * of.together, pairs = min(of.together, of.count - first);
-    n_ = group_begin_ + blocks - 1 - rest / pairs;
-    set_pair(of.first + first + rest % pairs);
-  }
-
-  __device__ void set_pair(int place) {
-    const int pair = __ldg(p_.plan.order + place);
+  __device__ void take_of(const Part& part, int task) {
+    const int place = task / part.pairs;
+    part_begin_ = part.begin;
+    part_end_ = part.end;
+    downwards_ = part.downwards;
+    n_ = downwards_ ? part_begin_ + place : part_end_ - 1 - place;
+    const int pair = __ldg(p_.plan.order + part.first_pair + task % part.pairs);
     b_ = pair / p_.task.problem.H, h_ = pair % p_.task.problem.H;
   }
 
   // Of this key block among those that add to the dQ of a tile: in the order in which key blocks
   // are taken, so that whoever is waited for was taken before.
   __device__ int turn_among(const BlockRange& blocks) const {
-    const int of_group = min(blocks.last, group_begin_ + group_blocks_ - 1) - n_;
-    return max(group_begin_ - blocks.first, 0) + of_group;
+    const int of_part =
+        downwards_ ? n_ - max(blocks.first, part_begin_) : min(blocks.last, part_end_ - 1) - n_;
+    return max(part_begin_ - blocks.first, 0) + of_part;
   }
 
   __device__ void load_keys(uint32_t parity) {
@@ -155,8 +177,8 @@ class Producer {
       return;
     }
     bool is_first = true;
-    for (int base = tiles.first; base <= tiles.last; base += 32) {
-      for (unsigned left = describe_steps(head, base, tiles.last); left; left &= left - 1) {
+    for (int base = 0; base <= tiles.last - tiles.first; base += 32) {
+      for (unsigned left = describe_steps(head, tiles, base); left; left &= left - 1) {
         const Step& step = s_.planned[__ffs(static_cast<int>(left)) - 1];
         if (lane_ == 0) push(step, head * p_.num_steps + step.m);
         stage_.next();
@@ -167,17 +189,17 @@ class Producer {
     }
   }
 
-  // Those of the tiles from `base` on, at most 32, that see the key block.
-  __device__ unsigned describe_steps(int head, int base, int last) {
-    const int m = base + lane_;
+  // Those of the tiles from the base-th on, at most 32, that see the key block.
+  __device__ unsigned describe_steps(int head, const TileRange& tiles, int base) {
+    const int m = downwards_ ? tiles.last - base - lane_ : tiles.first + base + lane_;
     bool sees = false;
     __syncwarp();  // those before were read
-    if (m <= last) {
+    if (m >= tiles.first && m <= tiles.last) {
       const TileKeys own = p_.plan.keys[int64_t{head} * p_.num_steps + m];
       sees = n_ >= own.blocks.first && n_ <= own.blocks.last;
       Step& step = s_.planned[lane_];
       step = {.has_queries = true,
-              .last_of_task = m == last,
+              .last_of_task = m == (downwards_ ? tiles.first : tiles.last),
               .m = m,
               .turn = turn_among(own.blocks),
               .start = own.start};
@@ -228,14 +250,15 @@ class Producer {
 
   const Params& p_;
   Shared<C>& s_;
-  // num_few_: costly pairs, if these are too few to fill the GPU, else 0. num_whole_: of the
-  // others, those that are taken row by row.
-  const int num_pairs_, num_few_, num_whole_;
+  const int num_costly_, num_others_;
+  const int least_pairs_;
+  const int costly_end_;  // key blocks of costly pairs before it are taken before the others
   const int lane_ = threadIdx.x % 32;
   Stage<C::kStages> stage_;
   Stage<kPlaces> place_;
-  int b_ = 0, h_ = 0, n_ = 0;  // of the task
-  int group_begin_ = 0, group_blocks_ = 0;
+  int b_ = 0, h_ = 0, n_ = 0;          // of the task
+  int part_begin_ = 0, part_end_ = 0;  // key blocks among which it was taken
+  bool downwards_ = false;
 };
 
 }  // namespace reynard::attention::cuda::sm90::bwd
