@@ -214,12 +214,13 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   const auto queries = [&](const Operand& x) {
     return tensor_map(x, problem.B, problem.Tq, problem.H, problem.D, kQueriesPerTile);
   };
-  const auto keys = [&](const Operand& x) {
-    return tensor_map(x, problem.B, problem.Tk, problem.G, problem.D, C::kKeys);
+  const auto keys = [&](const Operand& x, int rows) {
+    return tensor_map(x, problem.B, problem.Tk, problem.G, problem.D, rows);
   };
   Params p;
   p.q = queries(problem.q), p.dout = queries(task.dout);
-  p.k = keys(problem.k), p.v = keys(problem.v);
+  p.k = keys(problem.k, C::kKeys), p.v = keys(problem.v, C::kKeys);
+  p.dk = keys(task.dk, kOwnKeys), p.dv = keys(task.dv, kOwnKeys);
   p.task = task;
   auto* biases = reinterpret_cast<KeyRecord*>(scratch);
   auto* records = reinterpret_cast<QueryRecord*>(scratch + layout.records);

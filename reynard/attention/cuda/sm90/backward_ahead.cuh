@@ -1,7 +1,8 @@
 #pragma once
 // Up to 128 dimensions, from 64 on: two warpgroups, whose registers hold the scores of the next
 // step as well. Each multiplies its half of the dimensions of every dQ, and adds it straight from
-// registers.
+// registers. Rows of dK and dV leave by the copy engine: stores of registers would wait behind
+// those additions.
 
 #include "reynard/attention/cuda/sm90/backward_own_keys.cuh"
 
@@ -17,17 +18,20 @@ class AheadConsumer : OwnKeysConsumer<C> {
 
   __device__ __forceinline__ void run() {
     take_tasks([this] { differentiate(); }, [this] { finish_task(); });
+    if (thread_ == 0) wait_stores();
   }
 
  private:
   using Base::add, Base::arrive_warp, Base::bits_of, Base::differentiate_weights, Base::hide;
-  using Base::buffer_, Base::count_, Base::dweights_, Base::issue_dq, Base::issue_dweights;
-  using Base::issue_gradients, Base::issue_scores, Base::keep_order, Base::pack;
-  using Base::own_keys, Base::store_results, Base::sum_over_queries, Base::take_tasks;
-  using Base::pass_on_query_sums, Base::pass_on_turn, Base::pending_buffer_, Base::pin_gradients;
-  using Base::s_, Base::scores_, Base::shift_of_step, Base::stage_, Base::store_dscores;
-  using Base::wait_for_pending, Base::wait_for_stage, Base::wait_for_turn, Base::warpgroup_;
-  using Base::weigh, Base::weights_;
+  using Base::buffer_, Base::count_, Base::dk_, Base::dv_, Base::dweights_, Base::issue_dq;
+  using Base::issue_dweights, Base::issue_gradients, Base::issue_scores, Base::kAllBarrier;
+  using Base::keep_order, Base::own_keys, Base::p_, Base::pack, Base::pass_on_query_sums;
+  using Base::pass_on_turn, Base::pending_buffer_, Base::pin_gradients, Base::s_, Base::scores_;
+  using Base::shift_of_step, Base::stage_, Base::store_dscores, Base::store_gradients;
+  using Base::store_key_sums, Base::store_pairs, Base::sum_over_queries, Base::take_tasks;
+  using Base::thread_, Base::wait_for_pending, Base::wait_for_stage, Base::wait_for_turn;
+  using Base::warpgroup_, Base::weigh, Base::weights_;
+  using typename Base::Scalar;
 
   // All of a task. The scores of the next step are multiplied behind the dQ of the step before,
   // which is added while they are. Products are issued whether or not their sums are used: ptxas
@@ -36,6 +40,7 @@ class AheadConsumer : OwnKeysConsumer<C> {
   // way, and dV and dK are issued without anything between their instructions.
   __device__ __forceinline__ void differentiate() {
     issue_scores();
+    take_places_back();
     wgmma_wait<0>();
     pin(scores_);
     for (bool is_last = false; !is_last;) {
@@ -91,19 +96,88 @@ class AheadConsumer : OwnKeysConsumer<C> {
   }
   // The last that a task does with its keys, which will be overwritten.
   __device__ __forceinline__ void finish_addition() {
-    if (!has_pending_) return arrive_warp(&s_.keys_empty);
+    if (!has_pending_) return give_keys_back();
     wait_for_pending();
     issue_dq();
     wgmma_wait<0>();
-    arrive_warp(&s_.keys_empty);
+    give_keys_back();
     add_pending();
     has_pending_ = false;
   }
 
   __device__ __forceinline__ void finish_task() {
     const OwnKeys keys = own_keys();
+    const bool sends = !p_.head_sums;
+    if (sends) send_dv(keys.task);
     finish_addition();
-    store_results(keys);
+    store_key_sums(keys);
+    if (sends) {
+      send_dk(keys.task);
+    } else {
+      store_gradients(keys);
+    }
+  }
+
+  // ---- rows of dK and dV, through shared memory that nobody else needs any more ----
+
+  // In the place of the values of these keys.
+  __device__ __forceinline__ void send_dv(const KeyTask& task) const {
+    send_rows(p_.dv, task, dv_, 1, [this](int piece) {
+      return s_.values + piece * C::kKeys * kRowBytes;
+    });
+  }
+  // In the place of their dS, whose products are done.
+  __device__ __forceinline__ void send_dk(const KeyTask& task) const {
+    static_assert(C::kPieces == C::kBuffers);
+    Stage<C::kBuffers> place = buffer_;
+#pragma unroll
+    for (int piece = 0; piece < C::kPieces; ++piece, place.next()) {
+      wait(shared_address(&s_.dscores_empty[place.index]), place.parity ^ 1);
+    }
+    send_rows(
+        p_.dk, task, dk_, p_.task.problem.scale, [this](int piece) { return s_.dscores[piece]; });
+  }
+
+  // place_of(piece): 64 dimensions of all keys of the block.
+  template <class PlaceOf>
+  __device__ __forceinline__ void send_rows(const CUtensorMap& to,
+                                            const KeyTask& task,
+                                            const float (&sums)[C::kDim / 2],
+                                            float factor,
+                                            const PlaceOf& place_of) const {
+    constexpr int kPairs = kOwnKeys * 64 / kWarpgroup / 2;  // of a thread and piece
+    take_places_back();
+#pragma unroll
+    for (int piece = 0; piece < C::kPieces; ++piece) {
+      uint32_t pairs[kPairs];
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const float* pair = sums + 2 * (piece * kPairs + i);
+        pairs[i] = packed(pair[0] * factor, pair[1] * factor, Scalar());
+      }
+      store_pairs(pairs, place_of(piece));
+    }
+    fence_for_async();
+    sync_warpgroup();
+    if (thread_ != 0) return;
+    const int row = warpgroup_ * kOwnKeys;
+    for (int piece = 0; piece < C::kPieces; ++piece) {
+      const TilePosition at = {piece * 64, task.n * C::kKeys + row, task.h, task.b};
+      store_tile(to, shared_address(place_of(piece)) + row * kRowBytes, at);
+    }
+    commit_stores();
+  }
+  __device__ __forceinline__ void sync_warpgroup() const {
+    sync_threads(kAllBarrier + 1 + warpgroup_, kWarpgroup);
+  }
+  // When the copy engine has read what was sent before.
+  __device__ __forceinline__ void take_places_back() const {
+    if (thread_ == 0) wait_stores_read();
+    sync_warpgroup();
+  }
+  __device__ __forceinline__ void give_keys_back() const {
+    if (thread_ == 0) wait_stores_read();
+    arrive_warp(&s_.keys_empty);
   }
 
   bool has_pending_ = false;  // whether the dQ of the step before is not added yet

@@ -24,10 +24,11 @@ class StepConsumer : OwnKeysConsumer<C> {
   using Base::arrive_warp, Base::differentiate_weights, Base::hide, Base::issue_dq;
   using Base::buffer_, Base::count_, Base::dscores_, Base::dweights_, Base::kAllBarrier;
   using Base::issue_dweights, Base::issue_gradients, Base::issue_scores, Base::pack;
-  using Base::own_keys, Base::store_results, Base::sum_over_queries, Base::take_tasks;
+  using Base::own_keys, Base::store_gradients, Base::store_key_sums, Base::sum_over_queries;
   using Base::pending_buffer_, Base::pin_gradients, Base::release_stage, Base::s_, Base::scores_;
   using Base::shift_of_step, Base::stage_, Base::store_dscores, Base::store_query_sums;
-  using Base::thread_, Base::wait_for_pending, Base::wait_for_stage, Base::warpgroup_;
+  using Base::take_tasks, Base::thread_, Base::wait_for_pending, Base::wait_for_stage;
+  using Base::warpgroup_;
   using Base::weigh, Base::weights_;
 
   // All of a task. The dQ of a step is multiplied in the step after, and posted in the one after
@@ -190,7 +191,8 @@ class StepConsumer : OwnKeysConsumer<C> {
   __device__ __forceinline__ void finish_task() {
     const OwnKeys keys = own_keys();
     finish_pending();
-    store_results(keys);
+    store_key_sums(keys);
+    store_gradients(keys);
   }
 
   int pending_ = -1;   // the step whose dQ is this warpgroup's next; -1: there is none

@@ -77,16 +77,13 @@ class OwnKeysConsumer : protected Consumer<C> {
     return {s_.task, key(0), thread_};
   }
 
-  // What is summed over the queries of a task.
-  __device__ __forceinline__ void store_results(const OwnKeys& keys) const {
-    if (p_.task.dkey_sums) {
+  __device__ __forceinline__ void store_key_sums(const OwnKeys& keys) const {
+    if (!p_.task.dkey_sums) return;
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const double sum = sum_of_key(key_sums_[r]);
-        if (thread_ % 4 == 0) store_key_sum(p_.task, keys.task, keys[r], sum);
-      }
+    for (int r = 0; r < 2; ++r) {
+      const double sum = sum_of_key(key_sums_[r]);
+      if (thread_ % 4 == 0) store_key_sum(p_.task, keys.task, keys[r], sum);
     }
-    store_gradients(keys);
   }
 
   Stage<C::kBuffers> pending_buffer_;  // of the dS whose dQ is next
