@@ -1,6 +1,7 @@
-"""Simulates the order in which the backward of sm90 takes key blocks (reynard/attention/cuda/sm90/backward_producer.cuh).
+"""Simulates the order in which the backward of sm90 takes key blocks (reynard/attention/cuda/sm90/key_block_order.h).
 
     backward_schedule.py --length 65536 --global-heads 1 --local-heads 3 [--block-keys 128]
+    backward_schedule.py --length 16384 --global-heads 0 --local-heads 24 --documents 4
 
 Key blocks of a (batch, head) pair add to the dQ of a tile of 64 queries by turns, in the order in which they are taken, so an
 order may leave processors waiting. Prints, for the order in use and for the same waves all walking upwards, the time,
@@ -19,10 +20,11 @@ def div_up(a, b):
 
 
 class Taking:
-    """The order in which `Producer` takes (pair, key block, downwards)."""
+    """(pair, key block, downwards) as `KeyBlockOrder` takes them."""
 
-    def __init__(self, blocks, tiles, processors, only_upwards=False):
+    def __init__(self, blocks, tiles, processors, rows_in_cache=8, only_upwards=False):
         self.blocks, self.all, self.only_upwards = blocks, processors, only_upwards
+        self.rows_in_cache = max(min(rows_in_cache, 8), 1)
         self.least_pairs = 256 // tiles
 
     def wave_of(self, left, num_pairs):
@@ -37,14 +39,17 @@ class Taking:
         return (rows, left) if 8 * rows * left >= 7 * self.all else (rows + 1, self.all // (rows + 1))
 
     def begin_of_short_waves(self, num_pairs):
-        begin = 0
-        _, of_row = self.wave_of(self.blocks, num_pairs)
-        while begin + of_row < self.blocks:
-            begin += of_row
+        _, begin = self.wave_of(self.blocks, num_pairs)
+        while begin < self.blocks:
             _, of_row = self.wave_of(self.blocks - begin, num_pairs)
-        return begin if begin > 0 and 2 * of_row < self.all else self.blocks
+            if 2 * of_row < self.all:
+                return begin
+            begin += of_row
+        return self.blocks
 
-    def of_costly(self, pairs, begin, end):
+    def of_whole(self, pairs, begin, end):
+        if not pairs:
+            return
         waves = 0
         while begin < end:
             together, of_row = self.wave_of(self.blocks - begin, len(pairs))
@@ -60,17 +65,17 @@ class Taking:
             begin += of_row
 
     def of_others(self, pairs):
-        together = max(8, self.least_pairs)
+        together = max(self.rows_in_cache, self.least_pairs)
         for first in range(0, len(pairs), together):
             for n in reversed(range(self.blocks)):
                 for pair in pairs[first:first + together]:
                     yield pair, n, False
 
-    def order(self, costly, others):
-        end = self.begin_of_short_waves(len(costly)) if others else self.blocks
-        yield from self.of_costly(costly, 0, end)
+    def order(self, whole, others):
+        end = self.begin_of_short_waves(len(whole)) if others and whole else self.blocks
+        yield from self.of_whole(whole, 0, end)
         yield from self.of_others(others)
-        yield from self.of_costly(costly, end, self.blocks)
+        yield from self.of_whole(whole, end, self.blocks)
 
 
 def simulate(taken, last_tile, args):
@@ -111,24 +116,27 @@ def main():
     parser.add_argument("--global-heads", type=int, default=1, help="(batch, head) pairs of which nothing is pruned")
     parser.add_argument("--local-heads", type=int, default=0, help="pairs whose queries see --window keys")
     parser.add_argument("--window", type=int, default=300)
+    parser.add_argument("--documents", type=int, default=1, help="equal ones that local heads see instead of windows")
     parser.add_argument("--block-keys", type=int, default=128, help="192 up to 64 dimensions, 64 above 128")
     parser.add_argument("--processors", type=int, default=132)
     parser.add_argument("--step", type=float, default=2.2, help="microseconds; 1.6 at 64 dimensions")
     parser.add_argument("--hand-over", type=float, default=3, help="microseconds from one addition to the next")
     parser.add_argument("--task", type=float, default=4, help="microseconds before the first step of a task")
     args = parser.parse_args()
-    if args.global_heads < 1:
-        parser.error(f"--global-heads {args.global_heads}; expected 1 or more: pairs of one cost are all costly")
     tiles, blocks = div_up(args.length, TILE), div_up(args.length, args.block_keys)
-    costly = list(range(args.global_heads))
+    whole = list(range(args.global_heads))
     others = list(range(args.global_heads, args.global_heads + args.local_heads))
+    document = div_up(args.length, args.documents)
 
     def last_tile(pair, n):
-        seen_by = (n + 1) * args.block_keys - 1 + args.window if pair >= args.global_heads else args.length
-        return min(seen_by // TILE, tiles - 1)
+        last_key = min((n + 1) * args.block_keys, args.length) - 1
+        end = args.length
+        if pair >= args.global_heads:
+            end = (last_key // document + 1) * document if args.documents > 1 else last_key + args.window
+        return min((end - 1) // TILE, tiles - 1)
 
     orders = {
-        name: Taking(blocks, tiles, args.processors, only_upwards).order(costly, others)
+        name: Taking(blocks, tiles, args.processors, only_upwards=only_upwards).order(whole, others)
         for name, only_upwards in (("in use", False), ("upwards", True))
     }
     for name, taken in orders.items():

@@ -7,7 +7,7 @@
 //
 // A step's dQ is the sum of parts of many key blocks. They are added in global memory by the copy
 // engine, or above 64 dimensions by those who multiplied them, in a fixed order, that in which key
-// blocks are taken (backward_producer.cuh): a counter per step says whose turn it is, and whoever
+// blocks are taken (key_block_order.h): a counter per step says whose turn it is, and whoever
 // is waited for already runs.
 //
 // Where heads share keys, each has tasks of its own all the same, and leaves its dK and dV in f32
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kWarpgroup) group_kernel(const Params p) {
 // Where the arrays of a call lie in its scratch.
 struct Layout {
   int64_t records = 0, keys = 0, tiles = 0, turns = 0, costs = 0, next_task = 0, order = 0;
-  int64_t num_costly = 0, dq_sums = 0, head_sums = 0, total = 0;
+  int64_t taken = 0, dq_sums = 0, head_sums = 0, total = 0;
 
   Layout(const Problem& p, int key_groups, int pieces) {
     const auto padded = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
@@ -193,9 +193,9 @@ struct Layout {
     turns = tiles + padded(key_blocks * sizeof(TileRange));
     costs = turns + padded(num_steps * sizeof(int));
     next_task = costs + padded(heads * sizeof(int));
-    num_costly = next_task + sizeof(int);
     order = next_task + 256;
-    dq_sums = order + padded(heads * sizeof(int));
+    taken = order + padded(heads * sizeof(int));
+    dq_sums = taken + padded(key_blocks * sizeof(TakenKeyBlock));
     head_sums = dq_sums + parts * kPartBytes;
     total = head_sums;
     if (p.H > p.G) total += key_blocks * key_groups * 2 * pieces * kPartBytes;
@@ -230,7 +230,7 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
             reinterpret_cast<TileRange*>(scratch + layout.tiles),
             reinterpret_cast<int*>(scratch + layout.costs),
             reinterpret_cast<int*>(scratch + layout.order),
-            reinterpret_cast<int*>(scratch + layout.num_costly),
+            reinterpret_cast<TakenKeyBlock*>(scratch + layout.taken),
             reinterpret_cast<int*>(scratch + layout.next_task)};
   p.turns = reinterpret_cast<int*>(scratch + layout.turns);
   p.dq_sums = reinterpret_cast<float*>(scratch + layout.dq_sums);
@@ -240,12 +240,18 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   p.num_key_blocks = div_up(problem.Tk, C::kKeys);
   p.num_tasks = problem.B * problem.H * p.num_key_blocks;
   cudaMemsetAsync(p.turns, 0, layout.next_task - layout.turns, stream);  // and costs
-  prepare_backward(
-      {.task = task, .block_keys = C::kKeys, .plan = p.plan, .biases = biases, .records = records},
-      stream);
+  const int blocks = min(num_processors, p.num_tasks);
+  constexpr int kBytesInCache = 32 << 20, kTileBytes = kQueriesPerTile * C::kDim * 8;
+  prepare_backward({.task = task,
+                    .block_keys = C::kKeys,
+                    .processors = blocks,
+                    .tiles_in_cache = kBytesInCache / kTileBytes,
+                    .plan = p.plan,
+                    .biases = biases,
+                    .records = records},
+                   stream);
   constexpr int kBytes = sizeof(Shared<C>) + kAlignment;
   cudaFuncSetAttribute(backward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  const int blocks = min(num_processors, p.num_tasks);
   tensor::launch_early(backward_kernel<C>, blocks, C::kThreads, kBytes, stream, p);
   REYNARD_CHECK_LAUNCH();
   const unsigned parts = problem.B * problem.H * p.num_steps * C::kPieces;

@@ -6,37 +6,10 @@
 
 namespace reynard::attention::cuda::sm90::bwd {
 
-// Key blocks of costly (batch, head) pairs, those of which most is seen, are taken in waves: as
-// many as there are processors, of as few pairs as that takes, so that the queries, the gradients
-// of the outputs and the sums of dQ which they walk over stay in the L2 cache. Every second wave
-// walks downwards.
-// - Upwards: the last key block of a row first, each from the first tile that sees it. All begin
-//   together, and end one after the other: the last key block, which the fewest queries see, first.
-// - Downwards: the first key block first, each from the last tile. Who is free first takes what
-//   most queries see, and all end together.
-// Either way a key block comes to a tile some steps after the one before it, which has added by
-// then. A wave downwards must be of other pairs than the one before, which is not done with their
-// last tiles. The waves of a single pair all walk downwards: they neither begin nor end together,
-// but few wait for long.
-//
-// The short tasks of the other pairs fill what the long ones leave of the end; behind them come
-// short ones of the costly pairs. Of the others, several are taken together: with neighbouring key
-// blocks all at work, each would wait for the one before it.
-//
-// Where a pair has few queries, its key blocks add to the same few parts of dQ: so many pairs are
-// taken together that there are kLeastSteps.
-constexpr int kLeastOthers = 8, kLeastSteps = 256;
-
 template <class C>
 class Producer {
  public:
-  __device__ Producer(const Params& p, Shared<C>& s)
-      : p_(p),
-        s_(s),
-        num_costly_(*p.plan.num_costly),
-        num_others_(p.task.problem.B * p.task.problem.H - num_costly_),
-        least_pairs_(kLeastSteps / max(p.num_steps, 1)),
-        costly_end_(num_others_ ? begin_of_short_waves() : p.num_key_blocks) {}
+  __device__ Producer(const Params& p, Shared<C>& s) : p_(p), s_(s) {}
 
   __device__ void run() {
     for (uint32_t parity = 1;; parity ^= 1) {
@@ -57,96 +30,12 @@ class Producer {
   }
 
  private:
-  // Of how many costly pairs a wave takes how many key blocks each.
-  struct Wave {
-    int pairs, blocks;
-  };
-  // Where `left` of each row of key blocks are not taken yet.
-  __device__ Wave wave_of(int left) const {
-    const int all = static_cast<int>(gridDim.x);
-    const int rows = least_pairs_ > 1 ? max(all / left, least_pairs_) : all / left;
-    if (rows == 0) return {1, all};
-    if (num_costly_ <= rows) return {num_costly_, left};
-    const bool fills = 8 * rows * left >= 7 * all;
-    return fills ? Wave{rows, left} : Wave{rows + 1, all / (rows + 1)};
-  }
-  // The first key block of the last waves, if those take few of each row.
-  __device__ int begin_of_short_waves() const {
-    int begin = 0;
-    Wave wave = wave_of(p_.num_key_blocks);
-    while (begin + wave.blocks < p_.num_key_blocks) {
-      begin += wave.blocks;
-      wave = wave_of(p_.num_key_blocks - begin);
-    }
-    const bool few = begin > 0 && 2 * wave.blocks < static_cast<int>(gridDim.x);
-    return few ? begin : p_.num_key_blocks;
-  }
-
   __device__ void take(int task) {
-    const int of_costly = num_costly_ * costly_end_, of_others = num_others_ * p_.num_key_blocks;
-    if (task < of_costly) {
-      take_in_waves(task, 0);
-    } else if (task < of_costly + of_others) {
-      take_of_others(task - of_costly);
-    } else {
-      take_in_waves(task - of_costly - of_others, costly_end_);
-    }
+    task_ = task;
+    const int pair = p_.plan.order[taken().pair];
+    b_ = pair / p_.task.problem.H, h_ = pair % p_.task.problem.H, n_ = taken().n;
   }
-
-  // Of the costly pairs and their key blocks from `begin` on.
-  __device__ void take_in_waves(int task, int begin) {
-    int waves = 0;  // before
-    Wave wave = wave_of(p_.num_key_blocks - begin);
-    while (task >= num_costly_ * wave.blocks) {
-      task -= num_costly_ * wave.blocks;
-      begin += wave.blocks;
-      waves += div_up(num_costly_, wave.pairs);
-      wave = wave_of(p_.num_key_blocks - begin);
-    }
-    const int own = task / (wave.pairs * wave.blocks), first = own * wave.pairs;
-    const bool is_long_row = p_.num_key_blocks > static_cast<int>(gridDim.x);
-    const bool alternates = num_costly_ > wave.pairs;
-    take_of({.first_pair = first,
-             .pairs = min(wave.pairs, num_costly_ - first),
-             .begin = begin,
-             .end = begin + wave.blocks,
-             .downwards = alternates ? (waves + own) % 2 == 1 : num_costly_ == 1 && is_long_row},
-            task - first * wave.blocks);
-  }
-
-  __device__ void take_of_others(int task) {
-    const int together = max(kLeastOthers, least_pairs_);
-    const int first = task / (together * p_.num_key_blocks) * together;
-    take_of({.first_pair = num_costly_ + first,
-             .pairs = min(together, num_others_ - first),
-             .begin = 0,
-             .end = p_.num_key_blocks,
-             .downwards = false},
-            task - first * p_.num_key_blocks);
-  }
-
-  // Key blocks [begin, end) of some pairs in their order.
-  struct Part {
-    int first_pair, pairs, begin, end;
-    bool downwards;
-  };
-  __device__ void take_of(const Part& part, int task) {
-    const int place = task / part.pairs;
-    part_begin_ = part.begin;
-    part_end_ = part.end;
-    downwards_ = part.downwards;
-    n_ = downwards_ ? part_begin_ + place : part_end_ - 1 - place;
-    const int pair = __ldg(p_.plan.order + part.first_pair + task % part.pairs);
-    b_ = pair / p_.task.problem.H, h_ = pair % p_.task.problem.H;
-  }
-
-  // Of this key block among those that add to the dQ of a tile: in the order in which key blocks
-  // are taken, so that whoever is waited for was taken before.
-  __device__ int turn_among(const BlockRange& blocks) const {
-    const int of_part =
-        downwards_ ? n_ - max(blocks.first, part_begin_) : min(blocks.last, part_end_ - 1) - n_;
-    return max(part_begin_ - blocks.first, 0) + of_part;
-  }
+  __device__ const TakenKeyBlock& taken() const { return p_.plan.taken[task_]; }
 
   __device__ void load_keys(uint32_t parity) {
     const int g = h_ / (p_.task.problem.H / p_.task.problem.G);
@@ -191,7 +80,7 @@ class Producer {
 
   // Those of the tiles from the base-th on, at most 32, that see the key block.
   __device__ unsigned describe_steps(int head, const TileRange& tiles, int base) {
-    const int m = downwards_ ? tiles.last - base - lane_ : tiles.first + base + lane_;
+    const int m = taken().downwards ? tiles.last - base - lane_ : tiles.first + base + lane_;
     bool sees = false;
     __syncwarp();  // those before were read
     if (m >= tiles.first && m <= tiles.last) {
@@ -199,9 +88,9 @@ class Producer {
       sees = n_ >= own.blocks.first && n_ <= own.blocks.last;
       Step& step = s_.planned[lane_];
       step = {.has_queries = true,
-              .last_of_task = m == (downwards_ ? tiles.first : tiles.last),
+              .last_of_task = m == (taken().downwards ? tiles.first : tiles.last),
               .m = m,
-              .turn = turn_among(own.blocks),
+              .turn = taken().turn_among(own.blocks),
               .start = own.start};
 #pragma unroll
       for (int i = 0; i < C::kKeyGroups; ++i) step.sights[i] = sight_of(own, i);
@@ -250,15 +139,10 @@ class Producer {
 
   const Params& p_;
   Shared<C>& s_;
-  const int num_costly_, num_others_;
-  const int least_pairs_;
-  const int costly_end_;  // key blocks of costly pairs before it are taken before the others
   const int lane_ = threadIdx.x % 32;
   Stage<C::kStages> stage_;
   Stage<kPlaces> place_;
-  int b_ = 0, h_ = 0, n_ = 0;          // of the task
-  int part_begin_ = 0, part_end_ = 0;  // key blocks among which it was taken
-  bool downwards_ = false;
+  int task_ = 0, b_ = 0, h_ = 0, n_ = 0;
 };
 
 }  // namespace reynard::attention::cuda::sm90::bwd

@@ -292,44 +292,65 @@ __global__ void __launch_bounds__(kPlanThreads)
   make_key_record(p, to.biases, index, key_records_of_head(p, to.block_keys));
 }
 
-// Costs are told apart by powers of two, so that heads that are pruned alike stay side by side as
-// they lie in memory.
-__device__ int rank_of(int cost) {
-  return 32 - __clz(cost);
+// The least cost of a whole row: of three quarters of what causality leaves of as many keys as
+// queries. Other rows are no triangles.
+__device__ int cost_of_whole_row(const Problem& p, int block_keys) {
+  constexpr int kNone = 0x7fffffff;
+  if (!p.causal || p.Tq != p.Tk) return kNone;
+  return static_cast<int>(int64_t{3} * p.Tq * p.Tk / (int64_t{8} * kQueriesPerTile * block_keys));
+}
+
+// Whole rows have the highest rank. Lower costs are told apart by powers of two, so that heads that
+// are pruned alike stay side by side as they lie in memory.
+constexpr int kWholeRank = 32;
+__device__ int rank_of(int cost, int whole_cost) {
+  return cost >= whole_cost ? kWholeRank : 32 - __clz(cost);
 }
 
 // Where a pair stands among all, those of high rank first.
-__device__ int place_of(const int* costs, int num_pairs, int pair) {
-  const int own = rank_of(costs[pair]);
+__device__ int place_of(const int* costs, int num_pairs, int whole_cost, int pair) {
+  const int own = rank_of(costs[pair], whole_cost);
   int place = 0;
 #pragma unroll 8
   for (int other = 0; other < num_pairs; ++other) {
-    const int rank = rank_of(costs[other]);
+    const int rank = rank_of(costs[other], whole_cost);
     place += rank > own || (rank == own && other < pair) ? 1 : 0;
   }
   return place;
 }
 
-// How many pairs have the highest rank or the one below.
-__device__ int count_costly(const int* costs, int num_pairs) {
-  int most = 0, count = 0;
-#pragma unroll 8
-  for (int pair = 0; pair < num_pairs; ++pair) most = max(most, rank_of(costs[pair]));
-#pragma unroll 8
-  for (int pair = 0; pair < num_pairs; ++pair) count += rank_of(costs[pair]) + 1 >= most ? 1 : 0;
-  return count;
+// How many rows are whole, and the largest cost of another one.
+struct Rows {
+  int num_whole, most_of_others;
+};
+// By all threads of a block.
+__device__ Rows rows_of(const int* costs, int num_pairs, int whole_cost) {
+  __shared__ int num_whole, most;
+  if (threadIdx.x == 0) num_whole = most = 0;
+  __syncthreads();
+  for (int pair = threadIdx.x; pair < num_pairs; pair += kPlanThreads) {
+    if (costs[pair] >= whole_cost) {
+      atomicAdd(&num_whole, 1);
+    } else {
+      atomicMax(&most, costs[pair]);
+    }
+  }
+  __syncthreads();
+  return {num_whole, most};
 }
 
-// One warp per key block of a head: the first and the last tile that read it. One thread per pair:
-// its place in the order; one more counts costly pairs.
-__global__ void __launch_bounds__(kPlanThreads)
-    key_tiles_kernel(const Problem p, int block_keys, const KeyPlan plan) {
+// One warp per key block of a head: the first and the last tile that read it; and per task: the key
+// block that it takes. One thread per pair: its place in the order.
+__global__ void __launch_bounds__(kPlanThreads) key_tiles_kernel(const BackwardPreparation to) {
   tensor::let_next_kernel_start();
   tensor::wait_for_kernel_before();
-  const int num_tiles = div_up(p.Tq, kQueriesPerTile), num_blocks = div_up(p.Tk, block_keys);
+  const Problem& p = to.task.problem;
+  const KeyPlan& plan = to.plan;
+  const int num_tiles = div_up(p.Tq, kQueriesPerTile), num_blocks = div_up(p.Tk, to.block_keys);
   const int thread = blockIdx.x * kPlanThreads + threadIdx.x, num_pairs = p.B * p.H;
-  if (thread < num_pairs) plan.order[place_of(plan.costs, num_pairs, thread)] = thread;
-  if (thread == num_pairs) *plan.num_costly = count_costly(plan.costs, num_pairs);
+  const int whole_cost = cost_of_whole_row(p, to.block_keys);
+  if (thread < num_pairs) plan.order[place_of(plan.costs, num_pairs, whole_cost, thread)] = thread;
+  const Rows rows = rows_of(plan.costs, num_pairs, whole_cost);
   const int warp = thread / 32, lane = thread % 32;
   if (warp >= num_pairs * num_blocks) return;
   const TileKeys* keys = plan.keys + int64_t{warp / num_blocks} * num_tiles;
@@ -343,7 +364,16 @@ __global__ void __launch_bounds__(kPlanThreads)
     found.first = min(found.first, base + __ffs(static_cast<int>(votes)) - 1);
     found.last = base + 31 - __clz(static_cast<int>(votes));
   }
-  if (lane == 0) plan.tiles[warp] = found;
+  if (lane != 0) return;
+  plan.tiles[warp] = found;
+  const KeyBlockOrder order({.processors = to.processors,
+                             .blocks = num_blocks,
+                             .tiles = num_tiles,
+                             .whole = rows.num_whole,
+                             .others = num_pairs - rows.num_whole,
+                             .tiles_of_others = rows.most_of_others / num_blocks,
+                             .tiles_in_cache = to.tiles_in_cache});
+  plan.taken[warp] = order.take(warp);
 }
 
 }  // namespace
@@ -366,9 +396,7 @@ void prepare_backward(const BackwardPreparation& to, cudaStream_t stream) {
                        kPlanThreads,
                        0,
                        stream,
-                       p,
-                       to.block_keys,
-                       to.plan);
+                       to);
   REYNARD_CHECK_LAUNCH();
 }
 

@@ -3,6 +3,7 @@
 // matrix unit, the key blocks that each task reads, and the order of the tasks, costly ones first.
 
 #include "reynard/attention/cuda/problem.h"
+#include "reynard/attention/cuda/sm90/key_block_order.h"
 
 #include <cuda_runtime_api.h>
 
@@ -58,11 +59,6 @@ struct QueryRecord {
 };
 static_assert(sizeof(QueryRecord) == 2 * kQueriesPerTile * 16 + 16);
 
-// Key blocks [first, last] of a task, walked from the last; none when last < first.
-struct BlockRange {
-  int first = 0, last = -1;
-};
-
 // A block of queries of one head, and all that is to be known of its keys but first_key.
 struct alignas(16) QueryTask {
   static constexpr int kMostGroups = 3;
@@ -107,15 +103,18 @@ struct KeyPlan {
   TileKeys* keys = nullptr;    // (B, H, ceil(Tq/64))
   TileRange* tiles = nullptr;  // (B, H, key blocks)
   int* costs = nullptr;        // (B, H): key blocks that all tiles read; zeros before
-  int* order = nullptr;        // (B H) pairs b H + h, those of high cost first
-  int* num_costly = nullptr;   // pairs at its begin of the highest power of two or the next one
-  int* next_task = nullptr;    // set to 0
+  int* order = nullptr;        // (B H) pairs b H + h: whole rows first, then those of high cost
+  // The tasks, in the order in which they are taken; their pairs are places in that of pairs.
+  TakenKeyBlock* taken = nullptr;
+  int* next_task = nullptr;  // set to 0
 };
 
 // What is made for the backward; task.dquery_sums become zeros.
 struct BackwardPreparation {
   BackwardTask task;
-  int block_keys = 0;  // of a key block: a multiple of 64
+  int block_keys = 0;      // of a key block: a multiple of 64
+  int processors = 0;      // that take them
+  int tiles_in_cache = 0;  // of 64 queries, with their gradients and sums of dQ
   KeyPlan plan;
   KeyRecord* biases = nullptr;     // (B, H, 64 keys of key blocks)
   QueryRecord* records = nullptr;  // (B, H, ceil(Tq/64)): rows beyond the last query are zeros
