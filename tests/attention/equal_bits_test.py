@@ -27,7 +27,7 @@ CASES = [
     ("grouped", (2, 8, 2, 2048, 128), torch.bfloat16, 1, TOLERANCE),
     ("packed", (2, 4, 4, 2048, 128), torch.float16, 4, {}),
     ("wide", (2, 4, 4, 2048, 256), torch.bfloat16, 1, TOLERANCE),
-    # Key blocks in several waves, every second one downwards (backward_producer.cuh).
+    # Key blocks in several waves, every second one downwards (key_block_order.h).
     ("waves", (4, 8, 8, 4096, 128), torch.bfloat16, 1, TOLERANCE),
     # Waves of parts of rows, and short ones at the end.
     ("parts of rows", (1, 7, 7, 5120, 256), torch.bfloat16, 1, {}),

@@ -108,7 +108,7 @@ TEST(Identities, PackedDocumentsAreSeparateSequences) {
 }
 
 // Heads share a GPU: key blocks of those that are not pruned are taken in several waves, some of
-// them downwards, those of the others between (cuda/sm90/backward_producer.cuh).
+// them downwards, those of the others between (cuda/sm90/key_block_order.h).
 TEST(Identities, AHeadsGradientsAreThoseItHasAlone) {
   const bool is_gpu = test::test_device().is_cuda();
   constexpr int64_t kGlobal = 3, kHeads = 5;

@@ -220,7 +220,9 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   Params p;
   p.q = queries(problem.q), p.dout = queries(task.dout);
   p.k = keys(problem.k, C::kKeys), p.v = keys(problem.v, C::kKeys);
-  p.dk = keys(task.dk, kOwnKeys), p.dv = keys(task.dv, kOwnKeys);
+  if constexpr (C::kRunsAhead && !C::kSharesKeys) {
+    p.dk = keys(task.dk, kOwnKeys), p.dv = keys(task.dv, kOwnKeys);
+  }
   p.task = task;
   auto* biases = reinterpret_cast<KeyRecord*>(scratch);
   auto* records = reinterpret_cast<QueryRecord*>(scratch + layout.records);
@@ -241,7 +243,9 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   p.num_tasks = problem.B * problem.H * p.num_key_blocks;
   cudaMemsetAsync(p.turns, 0, layout.next_task - layout.turns, stream);  // and costs
   const int blocks = min(num_processors, p.num_tasks);
-  constexpr int kBytesInCache = 32 << 20, kTileBytes = kQueriesPerTile * C::kDim * 8;
+  // Of the 50 MB of the L2 cache what is left beside keys, values and results; queries and
+  // gradients of 16 bits, sums of 32.
+  constexpr int kBytesInCache = 32 << 20, kTileBytes = kQueriesPerTile * C::kDim * (2 + 2 + 4);
   prepare_backward({.task = task,
                     .block_keys = C::kKeys,
                     .processors = blocks,

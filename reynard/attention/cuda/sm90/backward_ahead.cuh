@@ -40,7 +40,7 @@ class AheadConsumer : OwnKeysConsumer<C> {
   // way, and dV and dK are issued without anything between their instructions.
   __device__ __forceinline__ void differentiate() {
     issue_scores();
-    take_places_back();
+    take_places_back();  // that of dK of the task before will hold dS
     wgmma_wait<0>();
     pin(scores_);
     for (bool is_last = false; !is_last;) {
@@ -175,6 +175,7 @@ class AheadConsumer : OwnKeysConsumer<C> {
     if (thread_ == 0) wait_stores_read();
     sync_warpgroup();
   }
+  // When dV was read from the place of the values.
   __device__ __forceinline__ void give_keys_back() const {
     if (thread_ == 0) wait_stores_read();
     arrive_warp(&s_.keys_empty);

@@ -28,8 +28,7 @@ class StepConsumer : OwnKeysConsumer<C> {
   using Base::pending_buffer_, Base::pin_gradients, Base::release_stage, Base::s_, Base::scores_;
   using Base::shift_of_step, Base::stage_, Base::store_dscores, Base::store_query_sums;
   using Base::take_tasks, Base::thread_, Base::wait_for_pending, Base::wait_for_stage;
-  using Base::warpgroup_;
-  using Base::weigh, Base::weights_;
+  using Base::warpgroup_, Base::weigh, Base::weights_;
 
   // All of a task. The dQ of a step is multiplied in the step after, and posted in the one after
   // that. While the matrix unit multiplies dP, dV and dK, this computes P and the sums of dS.

@@ -136,7 +136,7 @@ struct alignas(1024) Shared : GradientShared<C> {
 
 struct Params {
   CUtensorMap q, k, v, dout;
-  CUtensorMap dk, dv;  // tiles of 64 keys
+  CUtensorMap dk, dv;  // tiles of 64 keys, where rows leave by the copy engine
   BackwardTask task;
   const KeyRecord* biases;     // (B, H, 64 keys of key blocks)
   const QueryRecord* records;  // (B, H, steps)

@@ -35,6 +35,7 @@ class Producer {
     const int pair = p_.plan.order[taken().pair];
     b_ = pair / p_.task.problem.H, h_ = pair % p_.task.problem.H, n_ = taken().n;
   }
+  // Read again each time: registers are scarce.
   __device__ const TakenKeyBlock& taken() const { return p_.plan.taken[task_]; }
 
   __device__ void load_keys(uint32_t parity) {

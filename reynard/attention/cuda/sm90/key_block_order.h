@@ -19,7 +19,7 @@
 // The other rows, those that pruning, windows or documents cut and those that are no triangles,
 // fill with their short tasks what the long ones leave of the end; behind them come short ones of
 // whole rows. They are taken upwards, several rows together: with neighbouring key blocks all at
-// work, each would wait for the one before it.
+// work, each would wait for the one before it. More than kMostRows bring nothing.
 //
 // Where a pair has few queries, its key blocks add to the same few sums, one after the other: so
 // many pairs are taken together that there are kLeastTiles.
@@ -61,7 +61,7 @@ struct TakenKeyBlock {
 
 class KeyBlockOrder {
  public:
-  static constexpr int kMostRows = 8;      // of others that are taken together
+  static constexpr int kLeastRows = 2, kMostRows = 8;  // of others that are taken together
   static constexpr int kLeastTiles = 256;  // of queries, of all pairs that are taken together
 
   struct Counts {
@@ -104,10 +104,11 @@ class KeyBlockOrder {
 
   static REYNARD_HOST_DEVICE int rows_in_cache(const Counts& counts) {
     const int rows = counts.tiles_in_cache / max_of(counts.tiles_of_others, 1);
-    return min_of(max_of(rows, 1), kMostRows);
+    return min_of(max_of(rows, kLeastRows), kMostRows);
   }
 
-  // Where `left` of each whole row are not taken yet.
+  // Where `left` of each whole row are not taken yet. Rows are taken as a whole where that leaves
+  // at most an eighth of the processors to the next wave.
   REYNARD_HOST_DEVICE Wave wave_of(int left) const {
     int rows = processors_ / left;
     if (least_pairs_ > 1) rows = max_of(rows, least_pairs_);
@@ -171,5 +172,7 @@ class KeyBlockOrder {
   const int least_pairs_, others_together_;
   const int whole_end_;  // key blocks of whole rows before it are taken before the others
 };
+
+#undef REYNARD_HOST_DEVICE
 
 }  // namespace reynard::attention::cuda::sm90

@@ -292,12 +292,15 @@ __global__ void __launch_bounds__(kPlanThreads)
   make_key_record(p, to.biases, index, key_records_of_head(p, to.block_keys));
 }
 
-// The least cost of a whole row: of three quarters of what causality leaves of as many keys as
-// queries. Other rows are no triangles.
+// The least cost of a whole row: three quarters of that of a causal triangle. Where Tq != Tk, or
+// nothing is causal, no row is whole.
 __device__ int cost_of_whole_row(const Problem& p, int block_keys) {
   constexpr int kNone = 0x7fffffff;
   if (!p.causal || p.Tq != p.Tk) return kNone;
-  return static_cast<int>(int64_t{3} * p.Tq * p.Tk / (int64_t{8} * kQueriesPerTile * block_keys));
+  const int tiles = div_up(p.Tq, kQueriesPerTile), of_block = block_keys / kQueriesPerTile;
+  const int64_t steps = tiles / of_block, rest = tiles % of_block;  // that see one key block more
+  const int64_t triangle = steps * (steps + 1) / 2 * of_block + rest * (steps + 1);
+  return static_cast<int>((3 * triangle + 3) / 4);
 }
 
 // Whole rows have the highest rank. Lower costs are told apart by powers of two, so that heads that
@@ -341,7 +344,7 @@ __device__ Rows rows_of(const int* costs, int num_pairs, int whole_cost) {
 
 // One warp per key block of a head: the first and the last tile that read it; and per task: the key
 // block that it takes. One thread per pair: its place in the order.
-__global__ void __launch_bounds__(kPlanThreads) key_tiles_kernel(const BackwardPreparation to) {
+__global__ void __launch_bounds__(kPlanThreads) key_blocks_kernel(const BackwardPreparation to) {
   tensor::let_next_kernel_start();
   tensor::wait_for_kernel_before();
   const Problem& p = to.task.problem;
@@ -391,7 +394,7 @@ void prepare_backward(const BackwardPreparation& to, cudaStream_t stream) {
   // Not early: it never waits.
   backward_plan_kernel<<<blocks, kPlanThreads, 0, stream>>>(to, tile_blocks, query_blocks);
   REYNARD_CHECK_LAUNCH();
-  tensor::launch_early(key_tiles_kernel,
+  tensor::launch_early(key_blocks_kernel,
                        blocks_for(heads * div_up(p.Tk, to.block_keys) * 32, kPlanThreads),
                        kPlanThreads,
                        0,
