@@ -56,8 +56,9 @@ struct PartKernels {
   ForwardPart (*forward)(const PartArguments& arguments, at::ScalarType out_dtype) = nullptr;
 
   // lse of the keys from nearest_starts() on, or of fewer near ones that each row sees, whatever
-  // `start` is; values are not read.
-  PartFloors (*floors)(const PartArguments& arguments) = nullptr;
+  // `start` is; values are not read. Heads whose keys are all kept at log_tolerance
+  // (keeps_all_keys) may be left out; 0: none.
+  PartFloors (*floors)(const PartArguments& arguments, double log_tolerance) = nullptr;
 
   // The forward of a part that is the only one and has sums, pruned by the tight rule as it goes;
   // null where a device has nothing better than floors, pruned_starts and forward one after the

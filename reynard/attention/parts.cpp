@@ -92,11 +92,12 @@ bool goes_by_tight_rule(const at::Tensor& q, const KeyPart& part, const Attentio
 }
 
 // Lower bounds of the rows' log-sum-exps, known before the loop over keys: those of the nearest
-// keys of every part.
+// keys of every part. Not of heads that the rule leaves alone, if there is one part.
 RowFloors row_floors(const at::Tensor& q,
                      const at::Tensor& query_sums,
                      std::span<const KeyPart> parts,
-                     double scale) {
+                     double scale,
+                     double log_tolerance) {
   RowFloors floors;
   std::vector<at::Tensor> rows;
   for (const KeyPart& part : parts) {
@@ -104,7 +105,8 @@ RowFloors row_floors(const at::Tensor& q,
     if (q.scalar_type() == at::kDouble) {
       one.lse = run_forward(q, query_sums, part, nearest_starts(q, part), scale, at::kDouble).lse;
     } else {
-      one = part_kernels(q).floors(kernel_arguments(q, query_sums, part, at::Tensor(), scale));
+      one = part_kernels(q).floors(kernel_arguments(q, query_sums, part, at::Tensor(), scale),
+                                   parts.size() == 1 ? log_tolerance : 0);
     }
     rows.push_back(one.lse);
     if (one.query_norms.defined()) floors.query_norms = one.query_norms;
@@ -148,7 +150,9 @@ PartsForward forward_parts(const at::Tensor& q,
   std::vector<at::Tensor> starts;
   if (pruned) {
     const RowFloors floors =
-        options.rule == PruningRule::kTight ? row_floors(q, query_sums, parts, scale) : RowFloors();
+        options.rule == PruningRule::kTight
+            ? row_floors(q, query_sums, parts, scale, options.log_pruning_tolerance)
+            : RowFloors();
     starts = pruned_starts(q, query_sums, parts, logit_bound, options, floors);
   }
   std::vector<ForwardPart> results;

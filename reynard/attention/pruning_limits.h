@@ -4,6 +4,12 @@
 
 #include <cstdint>
 
+#ifdef __CUDACC__
+#define REYNARD_HOST_DEVICE __host__ __device__
+#else
+#define REYNARD_HOST_DEVICE
+#endif
+
 namespace reynard::attention {
 
 constexpr int64_t kQueryBlock = 128;  // queries that share one entry of start
@@ -12,5 +18,13 @@ constexpr int64_t kKeyBlock = 64;     // granularity of start, and the tiles tha
 constexpr double kFloorMargin = 0.01;
 // Relative: rounding of an f32 norm of at most 256 squares.
 constexpr float kNormMargin = 1 + 1e-5F;
+
+// Whether the tight rule leaves a head alone: its gates take less than the tolerance over all keys.
+//   fading: c of the last query minus c of the first key, <= 0; NaN is searched
+REYNARD_HOST_DEVICE constexpr bool keeps_all_keys(double fading, double log_tolerance) {
+  return fading > log_tolerance;
+}
+
+#undef REYNARD_HOST_DEVICE
 
 }  // namespace reynard::attention

@@ -249,6 +249,27 @@ TEST(Pruning, KeepsThePlateauJustAboveTheThreshold) {
             0.99 * std::exp(tolerance));
 }
 
+// Far keys are so short that the tight rule could drop them for their norms alone; of two heads only
+// that one is searched whose gates take more than the tolerance over all keys.
+TEST(Pruning, LeavesHeadsAloneWhoseGatesTakeLessThanTheTolerance) {
+  constexpr int64_t kLength = 1024;
+  constexpr double kTolerance = -10;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    AttentionInputs in = random_inputs(
+        {.B = 1, .Tq = kLength, .Tk = kLength, .H = 2, .G = 2, .D = 64}, at::kFloat, 1);
+    in.k.slice(1, 0, kLength / 2).mul_(0.01);
+    in.k.slice(1, kLength / 2).mul_(3);
+    const at::Tensor q = in.k.to(dtype);  // their own keys score highest
+    in.log_gate.select(2, 0).fill_((kTolerance + 0.1) / kLength);
+    in.log_gate.select(2, 1).fill_((kTolerance - 0.1) / kLength);
+    const at::Tensor start =
+        attention(q, q, in.v.to(dtype), in.log_gate, {}, {}, {0, kTolerance, PruningRule::kTight})
+            .start;
+    EXPECT_EQ(start.select(1, 0).max().item<int32_t>(), 0) << dtype;
+    EXPECT_GE(start.select(1, 1).max().item<int32_t>(), kLength / 2 - 64) << dtype;
+  }
+}
+
 TEST(Pruning, OneOutlierKeySpoilsOnlyItsBlockInTheTightRule) {
   AttentionInputs in =
       random_inputs({.B = 1, .Tq = 2048, .Tk = 2048, .H = 1, .G = 1, .D = 64}, at::kFloat, 1, 1);

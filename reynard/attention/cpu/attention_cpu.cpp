@@ -137,7 +137,7 @@ ForwardPart forward_part(const PartArguments& arguments, at::ScalarType out_dtyp
   return result;
 }
 
-PartFloors floors_of_part(const PartArguments& arguments) {
+PartFloors floors_of_part(const PartArguments& arguments, double /*log_tolerance*/) {
   if (arguments.q.numel() == 0) return {.lse = nothing_seen(arguments.q, at::kFloat).lse};
   const at::Tensor lse = empty_lse(arguments.q);
   PartArguments nearest = arguments;

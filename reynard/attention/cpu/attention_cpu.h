@@ -7,7 +7,7 @@
 namespace reynard::attention::cpu {
 
 ForwardPart forward_part(const PartArguments& arguments, at::ScalarType out_dtype);
-PartFloors floors_of_part(const PartArguments& arguments);
+PartFloors floors_of_part(const PartArguments& arguments, double log_tolerance);
 PrunedForwardPart forward_tight(const PartArguments& arguments,
                                 const at::Tensor& logit_bound,
                                 const AttentionOptions& options);

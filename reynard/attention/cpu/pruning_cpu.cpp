@@ -200,15 +200,17 @@ int64_t tight_first_block(const Rules& rules,
   const int64_t bh = b * rules.H + h;
   const int64_t bg = b * part.part.k.size(2) + h / rules.group(part);
   const double* c = rules.query_sums.const_data_ptr<double>() + bh * rules.Tq;
+  const int64_t first = m * kQueryBlock, end = rules.end_query(m);
+  const int64_t first_block = part.first_of(b, first) / kKeyBlock;
+  if (keeps_all_keys(c[rules.Tq - 1] - part.row_sums(bh)[0], rules.tolerance)) return first_block;
   const double* masses = part.masses.const_data_ptr<double>() + bh * part.N;
   const bool fixed = rules.bound.defined();
   const double factor = fixed ? rules.fixed_bound(b, h) : rules.scale * rules.query_norm(bh, m);
-  const int64_t first = m * kQueryBlock, end = rules.end_query(m);
   const int64_t last_block = std::max<int64_t>(part.last_key(end - 1), 0) / kKeyBlock;
   int64_t row = first;    // rows before it may see keys of block n
   double top = kNoFloor;  // max over those rows of c_i - floor_i
   double mass = kNoMass;  // log mass of the blocks up to n, relative to exp(c_i)
-  int64_t n = part.first_of(b, row) / kKeyBlock;
+  int64_t n = first_block;
   for (; n < last_block; ++n) {
     for (; row < end && part.first_of(b, row) < (n + 1) * kKeyBlock; ++row) {
       // A row whose floor is -inf sees nothing at all.

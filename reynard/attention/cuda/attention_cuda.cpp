@@ -153,7 +153,7 @@ ForwardPart forward_part(const PartArguments& arguments, at::ScalarType out_dtyp
   return result;
 }
 
-PartFloors floors_of_part(const PartArguments& arguments) {
+PartFloors floors_of_part(const PartArguments& arguments, double log_tolerance) {
   const at::Tensor& q = arguments.q;
   if (q.numel() == 0) return {.lse = no_lse(q)};
   const int64_t B = q.size(0), Tq = q.size(1), H = q.size(2), Tk = arguments.part.k.size(1);
@@ -162,7 +162,9 @@ PartFloors floors_of_part(const PartArguments& arguments) {
   if (current_path() >= Path::kSm80 && sm80::takes_floors(problem)) {
     const c10::cuda::CUDAGuard device(q.device());
     result.lse = at::empty({B, H, Tq}, q.options().dtype(at::kDouble));
-    sm80::FloorTask task = {.problem = problem, .floors = result.lse.data_ptr<double>()};
+    sm80::FloorTask task = {.problem = problem,
+                            .log_tolerance = log_tolerance,
+                            .floors = result.lse.data_ptr<double>()};
     if (sm80::measures_blocks(problem)) {
       const auto f32 = q.options().dtype(at::kFloat);
       const int64_t G = arguments.part.k.size(2), blocks = (Tk + kKeyBlock - 1) / kKeyBlock;

@@ -11,7 +11,7 @@ namespace reynard::attention::cuda {
 Operand operand(const at::Tensor& x);
 
 ForwardPart forward_part(const PartArguments& arguments, at::ScalarType out_dtype);
-PartFloors floors_of_part(const PartArguments& arguments);
+PartFloors floors_of_part(const PartArguments& arguments, double log_tolerance);
 BackwardPart backward_part(const PartArguments& arguments,
                            const at::Tensor& dout,
                            const at::Tensor& lse,

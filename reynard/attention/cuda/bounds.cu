@@ -266,6 +266,12 @@ __global__ void __launch_bounds__(kThreads, 6) tight_kernel(const PruningTask ta
   const int bh = index / num_query_blocks, b = bh / task.H;
   const int first = index % num_query_blocks * int{kQueryBlock};
   const int end = min(first + int{kQueryBlock}, task.Tq);
+  const double fading =
+      task.query_sums[int64_t{bh} * task.Tq + task.Tq - 1] - task.key_sums[int64_t{bh} * task.Tk];
+  if (keeps_all_keys(fading, task.log_tolerance)) {
+    if (lane == 0) raise_start(task, index, 0);
+    return;
+  }
   double* tops = shared_tops[threadIdx.x / 32];
   double top_of_all = 0;
   if (task.first_key) {

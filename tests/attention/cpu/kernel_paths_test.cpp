@@ -188,7 +188,7 @@ TEST_P(KernelPath, PrunesAsItGoesLikeStepByStep) {
       const AttentionOptions options = {.scale = 0.125, .log_pruning_tolerance = -10};
 
       const at::Tensor nearest = arguments.start;
-      const RowFloors floors = {.rows = floors_of_part(arguments).lse};
+      const RowFloors floors = {.rows = floors_of_part(arguments, 0).lse};
       const at::Tensor start = attention::pruned_starts(
           inputs.q, arguments.query_sums, {&arguments.part, 1}, {}, options, floors)[0];
       for (const at::Tensor& seen : {start.lt(nearest), start.eq(nearest), start.gt(nearest)}) {

@@ -209,6 +209,13 @@ __device__ double mass_of(const GateSum* sums, int count) {
   return kLn2 * (log2f(total) - (static_cast<double>(last.high) + last.low));
 }
 
+__device__ bool is_left_alone(const FloorTask& task, int64_t head) {
+  const Problem& p = task.problem;
+  if (!p.query_sums || !p.key_sums) return false;
+  const double fading = p.query_sums[head * p.Tq + p.Tq - 1] - p.key_sums[head * p.Tk];
+  return keeps_all_keys(fading, task.log_tolerance);
+}
+
 template <class C>
 __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
     floors_kernel(const FloorTask task, int group) {
@@ -225,6 +232,7 @@ __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
   const bool own_keys = task.of_blocks.key_norms && g * group == h;
   double own_sums[kOwn];
   FloorRows<C>::read_sums(p, head, first, own_sums);
+  if (group == 1 && is_left_alone(task, head)) return;
   constexpr int kRowBytes = C::kDim * 2, kRounds = kRows / C::kRound;
   for (int round = 0; round < kRounds; ++round) {
     // Rows of this round and the keys that are near to them, from `nearest` on.

@@ -61,12 +61,6 @@ struct Params {
   int num_tasks, num_query_blocks, num_records;  // records of a head
 };
 
-// The plan's blocks of 128 keys in blocks of the kernel.
-template <class C>
-__device__ BlockRange blocks_of(const BlockRange& planned) {
-  return {planned.first * C::kBlocksPerRecord, (planned.last + 1) * C::kBlocksPerRecord - 1};
-}
-
 template <class C>
 __device__ void prepare_shared(Shared<C>& s) {
   init_barrier(shared_address(&s.task_wanted), 1);

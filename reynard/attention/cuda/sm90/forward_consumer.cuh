@@ -41,7 +41,7 @@ class Consumer {
       head_ = shared.head, batch_ = shared.batch;
       first_row_ = m * C::kRows + warpgroup_ * 64;
       start_ = shared.starts[warpgroup_];
-      attend(blocks_of<C>({shared.blocks.first, shared.blocks.last}));
+      attend({shared.blocks.first, shared.blocks.last});
       finish();
     }
     if (thread_ == 0) wait_stores();

@@ -55,6 +55,10 @@ class Producer {
     const Problem& problem = p_.task.problem;
     b_ = task.batch, h_ = task.head - b_ * problem.H;
     g_ = h_ / (problem.H / problem.G);
+    if constexpr (C::kGated) {
+      records_ = p_.records + int64_t{task.head} * p_.num_records;
+      asm volatile("" : "+l"(records_));
+    }
     arrive_expecting(full, C::kQueryBytes + C::kQuerySumBytes);
     for (int half = 0; half < C::kHalves; ++half) {
       load_tile(shared_address(s_.queries[slot]) + half * C::kRows * kRowBytes,
@@ -73,25 +77,25 @@ class Producer {
 
   // Values follow their keys by one block, as they are used.
   __device__ void load_blocks(const QueryTask& task) {
-    const auto [first, last] = blocks_of<C>(task.blocks);
+    const auto [first, last] = task.blocks;
     const int want_at = min(last, first + kBlocksLeft);
     if (last < first) want_task();
     for (int n = last; n >= first; --n) {
-      load_keys(task, n);
+      load_keys(n);
       if (n == want_at) want_task();
       if (n < last) load_values(n + 1);
     }
     if (last >= first) load_values(first);
   }
 
-  __device__ void load_keys(const QueryTask& task, int n) {
+  __device__ void load_keys(int n) {
     const uint32_t full = shared_address(&s_.key_full[keys_.index]);
     wait(shared_address(&s_.key_empty[keys_.index]), keys_.parity ^ 1);
     arrive_expecting(full, C::kKeyBytes + (C::kGated ? sizeof(BiasRecord) : 0));
     load(shared_address(s_.keys[keys_.index]), p_.k, n, full);
     if (C::kGated) {
       load_bytes(shared_address(&s_.bias[keys_.index]),
-                 p_.records + int64_t{task.head} * p_.num_records + n / C::kBlocksPerRecord,
+                 records_ + static_cast<unsigned>(n) / C::kBlocksPerRecord,
                  sizeof(BiasRecord),
                  full);
     }
@@ -115,7 +119,9 @@ class Producer {
   const Params& p_;
   Shared<C>& s_;
   Stage<C::kStages> keys_, values_;
-  int b_ = 0, h_ = 0, g_ = 0;  // of the task
+  // Of the task.
+  const BiasRecord* records_ = nullptr;
+  int b_ = 0, h_ = 0, g_ = 0;
 };
 
 }  // namespace reynard::attention::cuda::sm90::fwd

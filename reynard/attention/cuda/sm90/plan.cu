@@ -157,48 +157,71 @@ __device__ bool is_costly(const Problem& p, int pair, int rows) {
   return 2 * (kept.end - kept.begin) >= kept.end - keys_from(p, b, 0, first).begin;
 }
 
-// The pairs of this block's section: where heads are pruned costly ones come first, so that short
-// tasks of the others fill what their long ones leave at the end. A thread for each pair: more than
-// these stay in their order, since every section compares all with all.
-__device__ void choose_pairs(const Problem& p, int rows, int (&chosen)[kHeadsPerSection]) {
+// Pairs of one kind, costly ones or others, whose tasks a block of threads puts in order.
+struct Section {
+  bool is_costly = true;
+  int first = 0, num_pairs = 0;  // among those of its kind
+  int num_costly = 0;            // of all pairs
+};
+
+// That of this block. A thread for each pair: where they are more, or none is pruned, all count as
+// costly and stay in their order, since every block compares all with all.
+__device__ Section choose_pairs(const Problem& p, int rows, int (&chosen)[kHeadsPerSection]) {
   __shared__ bool costly[kPlanThreads];
-  const int num_pairs = p.B * p.H, first_place = blockIdx.x * kHeadsPerSection;
-  if (!p.start || num_pairs > kPlanThreads) {
-    if (threadIdx.x < kHeadsPerSection) chosen[threadIdx.x] = first_place + threadIdx.x;
-    return;
+  const int num_pairs = p.B * p.H, pair = static_cast<int>(threadIdx.x);
+  const bool told_apart = p.start && num_pairs <= kPlanThreads;
+  const bool is_pair = pair < num_pairs;
+  const bool is_own_costly = is_pair && told_apart && is_costly(p, pair, rows);
+  costly[pair] = is_own_costly;
+  const int count = __syncthreads_count(is_own_costly);
+  Section section = {.num_costly = told_apart ? count : num_pairs};
+  const int of_costly = div_up(section.num_costly, kHeadsPerSection);
+  const int number = static_cast<int>(blockIdx.x);
+  section.is_costly = number < of_costly;
+  section.first = (section.is_costly ? number : number - of_costly) * kHeadsPerSection;
+  const int of_kind = section.is_costly ? section.num_costly : num_pairs - section.num_costly;
+  section.num_pairs = max(min(kHeadsPerSection, of_kind - section.first), 0);
+  if (!told_apart) {
+    if (pair < section.num_pairs) chosen[pair] = section.first + pair;
+  } else if (is_pair && is_own_costly == section.is_costly) {
+    int place = -section.first;
+    for (int other = 0; other < pair; ++other) place += costly[other] == is_own_costly ? 1 : 0;
+    if (place >= 0 && place < kHeadsPerSection) chosen[place] = pair;
   }
-  const int pair = static_cast<int>(threadIdx.x);
-  if (pair < num_pairs) costly[pair] = is_costly(p, pair, rows);
-  __syncthreads();
-  if (pair >= num_pairs) return;
-  int place = -first_place;
-  for (int other = 0; other < num_pairs; ++other) {
-    const bool before = costly[other] == costly[pair] ? other < pair : costly[other];
-    place += before ? 1 : 0;
-  }
-  if (place >= 0 && place < kHeadsPerSection) chosen[place] = pair;
+  return section;
 }
 
-// A block of threads for a section of pairs: a counting sort of its tasks by falling cost. The
-// order within equal costs may differ between runs; results do not depend on it.
-__device__ void plan_section(const Problem& p, int rows, const Plan& plan) {
+// A block of threads for a section of pairs: a counting sort of its tasks by falling cost, in
+// blocks of 128 keys, of heads that are not costly in powers of two. Within equal costs those of
+// the same queries stand side by side, as their heads lie in memory; that order may differ between
+// runs, and results do not depend on it.
+__device__ void plan_section(const QueryPreparation& to) {
   __shared__ int places[kMostCosts + 1], chosen[kHeadsPerSection];
-  const int num_blocks = div_up(p.Tq, rows);
-  const int first_task = blockIdx.x * kHeadsPerSection * num_blocks;
-  const int num_tasks = min(kHeadsPerSection * num_blocks, p.B * p.H * num_blocks - first_task);
-  choose_pairs(p, rows, chosen);
+  const Problem& p = to.problem;
+  const Plan& plan = to.plan;
+  const int rows = to.rows, num_blocks = div_up(p.Tq, rows);
+  const Section section = choose_pairs(p, rows, chosen);
+  const int num_pairs = section.num_pairs, num_tasks = num_pairs * num_blocks;
+  const QueryBlockOrder order = {.costly = section.num_costly * num_blocks,
+                                 .others = (p.B * p.H - section.num_costly) * num_blocks,
+                                 .key_blocks = div_up(p.Tk, kKeysPerBlock)};
+  const int first_task = section.first * num_blocks;
+  BlockRange* const ranges = plan.ranges + (section.is_costly ? 0 : order.costly) + first_task;
   const int most = min(div_up(p.Tk, kKeysPerBlock), kMostCosts);
-  const auto bin_of = [most](const BlockRange& range) {  // costly first
-    return most - min(range.last - range.first + 1, most);
+  const int parts = kKeysPerBlock / to.keys;
+  const auto bin_of = [&](const BlockRange& range) {  // costly first
+    int cost = div_up(range.last - range.first + 1, parts);
+    if (!section.is_costly && cost > 1) cost = 1 << (32 - __clz(cost - 1));
+    return most - min(cost, most);
   };
   for (int i = threadIdx.x; i <= most; i += kPlanThreads) places[i] = 0;
   if (blockIdx.x == 0 && threadIdx.x == 0) *plan.next_task = 0;
   __syncthreads();
   for (int task = threadIdx.x; task < num_tasks; task += kPlanThreads) {
-    const int head = chosen[task / num_blocks], first = task % num_blocks * rows;
+    const int head = chosen[task % num_pairs], first = task / num_pairs * rows;
     const KeyRange keys = keys_of(p, head / p.H, head % p.H, first, min(first + rows, p.Tq));
-    const BlockRange range = blocks_of(keys, kKeysPerBlock);
-    plan.ranges[first_task + task] = range;
+    const BlockRange range = blocks_of(keys, to.keys);
+    ranges[task] = range;
     atomicAdd(&places[bin_of(range)], 1);
   }
   __syncthreads();
@@ -219,13 +242,15 @@ __device__ void plan_section(const Problem& p, int rows, const Plan& plan) {
   }
   __syncthreads();
   for (int task = threadIdx.x; task < num_tasks; task += kPlanThreads) {
-    const BlockRange range = plan.ranges[first_task + task];
-    QueryTask taken = {.head = chosen[task / num_blocks], .m = task % num_blocks, .blocks = range};
+    const BlockRange range = ranges[task];
+    QueryTask taken = {
+        .head = chosen[task % num_pairs], .m = task / num_pairs, .blocks = range};
     taken.batch = taken.head / p.H;
     for (int group = 0; group * 64 < rows; ++group) {
       taken.starts[group] = start_of(p, taken.head, min(taken.m * rows + group * 64, p.Tq - 1));
     }
-    plan.tasks[first_task + atomicAdd(&places[bin_of(range)], 1)] = taken;
+    const int i = first_task + atomicAdd(&places[bin_of(range)], 1);
+    plan.tasks[section.is_costly ? order.place_of_costly(i) : order.place_of_other(i)] = taken;
   }
 }
 
@@ -236,7 +261,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   tensor::let_next_kernel_start();
   tensor::wait_for_kernel_before();
   const Problem& p = to.problem;
-  if (static_cast<int>(blockIdx.x) < num_sections) return plan_section(p, to.rows, to.plan);
+  if (static_cast<int>(blockIdx.x) < num_sections) return plan_section(to);
   const int64_t block = blockIdx.x - num_sections;
   if (block < record_blocks) {
     const int64_t index = block * kRecordsPerBlock + threadIdx.x / 32;
@@ -409,7 +434,8 @@ void prepare_queries(const QueryPreparation& to, cudaStream_t stream) {
   const auto blocks_for = [](int64_t threads) {
     return static_cast<int>((threads + kPlanThreads - 1) / kPlanThreads);
   };
-  const int sections = div_up(p.B * p.H, kHeadsPerSection);
+  // Of two kinds, each of which may end with a part of a section.
+  const int sections = div_up(p.B * p.H, kHeadsPerSection) + (p.start ? 1 : 0);
   const int record_blocks = to.records ? blocks_for(heads * div_up(p.Tk, kKeysPerBlock) * 32) : 0;
   const int sum_blocks = to.records && !same_sums(p) ? blocks_for(heads * to.padded) : 0;
   tensor::launch_early(prepare_kernel,

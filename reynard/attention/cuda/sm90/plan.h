@@ -4,6 +4,7 @@
 
 #include "reynard/attention/cuda/problem.h"
 #include "reynard/attention/cuda/sm90/key_block_order.h"
+#include "reynard/attention/cuda/sm90/query_block_order.h"
 
 #include <cuda_runtime_api.h>
 

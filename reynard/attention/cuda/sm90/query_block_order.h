@@ -1,0 +1,56 @@
+#pragma once
+// The order in which the forward takes query blocks where heads are pruned: plain arithmetic, which
+// the host can check.
+//
+// Those of costly heads, of which most is left, keep the matrix unit busy; those of the others are
+// short and wait for memory. Taken side by side, each hides what the other waits for. The costly
+// ones come in their order, the costliest first; between two of them as many of the others as there
+// are to each, so that more come towards the end, where the short tasks of both fill what long ones
+// leave. Where the others are little beside the costly ones all of them come behind: there is more
+// to lose if long tasks begin late.
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define REYNARD_HOST_DEVICE __host__ __device__
+#else
+#define REYNARD_HOST_DEVICE
+#endif
+
+namespace reynard::attention::cuda::sm90 {
+
+struct QueryBlockOrder {
+  int costly, others;  // query blocks
+  int key_blocks;      // of 128 keys that the costliest one reads
+
+  // Where the i-th costly one stands among all.
+  REYNARD_HOST_DEVICE int place_of_costly(int i) const { return i + others_before(i); }
+  // Where the j-th other one does: behind all costly ones that at most j others precede.
+  REYNARD_HOST_DEVICE int place_of_other(int j) const {
+    int low = 0, high = costly;
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (others_before(middle) <= j) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return j + low;
+  }
+
+ private:
+  // A short task takes as long as some eight key blocks of a long one, of which a costly one has
+  // half of the costliest's on average.
+  REYNARD_HOST_DEVICE bool is_mixed() const {
+    constexpr int64_t kShortTask = 8, kLeastShare = 4;
+    return kLeastShare * kShortTask * others * 2 >= int64_t{costly} * key_blocks;
+  }
+  REYNARD_HOST_DEVICE int others_before(int i) const {
+    return is_mixed() ? static_cast<int>(int64_t{i} * others / costly) : 0;
+  }
+};
+
+#undef REYNARD_HOST_DEVICE
+
+}  // namespace reynard::attention::cuda::sm90
