@@ -249,8 +249,8 @@ TEST(Pruning, KeepsThePlateauJustAboveTheThreshold) {
             0.99 * std::exp(tolerance));
 }
 
-// Far keys are so short that the tight rule could drop them for their norms alone; of two heads only
-// that one is searched whose gates take more than the tolerance over all keys.
+// Far keys are so short that the tight rule could drop them for their norms alone; of two heads
+// only that one is searched whose gates take more than the tolerance over all keys.
 TEST(Pruning, LeavesHeadsAloneWhoseGatesTakeLessThanTheTolerance) {
   constexpr int64_t kLength = 1024;
   constexpr double kTolerance = -10;

@@ -209,6 +209,7 @@ __device__ double mass_of(const GateSum* sums, int count) {
   return kLn2 * (log2f(total) - (static_cast<double>(last.high) + last.low));
 }
 
+// Whether the rule asks for nothing of a head.
 __device__ bool is_left_alone(const FloorTask& task, int64_t head) {
   const Problem& p = task.problem;
   if (!p.query_sums || !p.key_sums) return false;

@@ -18,9 +18,9 @@ struct BlockMeasures {
 };
 
 struct FloorTask {
-  Problem problem;           // v and start are not read
-  double log_tolerance = 0;  // heads that keep all keys at it are left out, alone on their keys
-  double* floors = nullptr;  // (B, H, Tq)
+  Problem problem;            // v and start are not read
+  double log_tolerance = 0;   // heads that keep all keys at it are left out, alone on their keys
+  double* floors = nullptr;   // (B, H, Tq)
   BlockMeasures of_blocks{};  // without query_norms: not wanted
 };
 

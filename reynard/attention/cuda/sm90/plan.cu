@@ -11,8 +11,9 @@ namespace reynard::attention::cuda::sm90 {
 namespace {
 
 constexpr double kLog2E = 1.4426950408889634;
-// Heads whose tasks are in flight together: their keys and values stay in the L2 cache.
-constexpr int kHeadsPerSection = 8;
+// Heads whose tasks are in flight together: the keys and values of costly ones stay in the L2 cache,
+// and neighbouring tasks of the others find there what they share.
+constexpr int kCostlyPerSection = 8, kOthersPerSection = 4;
 constexpr int kPlanThreads = 512;
 constexpr int kMostCosts = 4096;  // longer ranges share the last bin
 
@@ -166,7 +167,7 @@ struct Section {
 
 // That of this block. A thread for each pair: where they are more, or none is pruned, all count as
 // costly and stay in their order, since every block compares all with all.
-__device__ Section choose_pairs(const Problem& p, int rows, int (&chosen)[kHeadsPerSection]) {
+__device__ Section choose_pairs(const Problem& p, int rows, int (&chosen)[kCostlyPerSection]) {
   __shared__ bool costly[kPlanThreads];
   const int num_pairs = p.B * p.H, pair = static_cast<int>(threadIdx.x);
   const bool told_apart = p.start && num_pairs <= kPlanThreads;
@@ -175,18 +176,19 @@ __device__ Section choose_pairs(const Problem& p, int rows, int (&chosen)[kHeads
   costly[pair] = is_own_costly;
   const int count = __syncthreads_count(is_own_costly);
   Section section = {.num_costly = told_apart ? count : num_pairs};
-  const int of_costly = div_up(section.num_costly, kHeadsPerSection);
+  const int of_costly = div_up(section.num_costly, kCostlyPerSection);
   const int number = static_cast<int>(blockIdx.x);
   section.is_costly = number < of_costly;
-  section.first = (section.is_costly ? number : number - of_costly) * kHeadsPerSection;
+  const int most = section.is_costly ? kCostlyPerSection : kOthersPerSection;
+  section.first = (section.is_costly ? number : number - of_costly) * most;
   const int of_kind = section.is_costly ? section.num_costly : num_pairs - section.num_costly;
-  section.num_pairs = max(min(kHeadsPerSection, of_kind - section.first), 0);
+  section.num_pairs = max(min(most, of_kind - section.first), 0);
   if (!told_apart) {
     if (pair < section.num_pairs) chosen[pair] = section.first + pair;
   } else if (is_pair && is_own_costly == section.is_costly) {
     int place = -section.first;
     for (int other = 0; other < pair; ++other) place += costly[other] == is_own_costly ? 1 : 0;
-    if (place >= 0 && place < kHeadsPerSection) chosen[place] = pair;
+    if (place >= 0 && place < most) chosen[place] = pair;
   }
   return section;
 }
@@ -196,7 +198,7 @@ __device__ Section choose_pairs(const Problem& p, int rows, int (&chosen)[kHeads
 // the same queries stand side by side, as their heads lie in memory; that order may differ between
 // runs, and results do not depend on it.
 __device__ void plan_section(const QueryPreparation& to) {
-  __shared__ int places[kMostCosts + 1], chosen[kHeadsPerSection];
+  __shared__ int places[kMostCosts + 1], chosen[kCostlyPerSection];
   const Problem& p = to.problem;
   const Plan& plan = to.plan;
   const int rows = to.rows, num_blocks = div_up(p.Tq, rows);
@@ -243,8 +245,7 @@ __device__ void plan_section(const QueryPreparation& to) {
   __syncthreads();
   for (int task = threadIdx.x; task < num_tasks; task += kPlanThreads) {
     const BlockRange range = ranges[task];
-    QueryTask taken = {
-        .head = chosen[task % num_pairs], .m = task / num_pairs, .blocks = range};
+    QueryTask taken = {.head = chosen[task % num_pairs], .m = task / num_pairs, .blocks = range};
     taken.batch = taken.head / p.H;
     for (int group = 0; group * 64 < rows; ++group) {
       taken.starts[group] = start_of(p, taken.head, min(taken.m * rows + group * 64, p.Tq - 1));
@@ -434,8 +435,9 @@ void prepare_queries(const QueryPreparation& to, cudaStream_t stream) {
   const auto blocks_for = [](int64_t threads) {
     return static_cast<int>((threads + kPlanThreads - 1) / kPlanThreads);
   };
-  // Of two kinds, each of which may end with a part of a section.
-  const int sections = div_up(p.B * p.H, kHeadsPerSection) + (p.start ? 1 : 0);
+  // At most: there may be one that is not full of each kind.
+  const int sections = p.start ? div_up(p.B * p.H, kOthersPerSection) + 1
+                               : div_up(p.B * p.H, kCostlyPerSection);
   const int record_blocks = to.records ? blocks_for(heads * div_up(p.Tk, kKeysPerBlock) * 32) : 0;
   const int sum_blocks = to.records && !same_sums(p) ? blocks_for(heads * to.padded) : 0;
   tensor::launch_early(prepare_kernel,

@@ -23,31 +23,23 @@ struct QueryBlockOrder {
   int costly, others;  // query blocks
   int key_blocks;      // of 128 keys that the costliest one reads
 
-  // Where the i-th costly one stands among all.
-  REYNARD_HOST_DEVICE int place_of_costly(int i) const { return i + others_before(i); }
-  // Where the j-th other one does: behind all costly ones that at most j others precede.
+  // Where the i-th costly one stands among all, and the j-th other one: before the i-th costly one
+  // come i others / costly of the others, rounded down.
+  REYNARD_HOST_DEVICE int place_of_costly(int i) const {
+    return i + (is_mixed() ? static_cast<int>(int64_t{i} * others / costly) : 0);
+  }
   REYNARD_HOST_DEVICE int place_of_other(int j) const {
-    int low = 0, high = costly;
-    while (low < high) {
-      const int middle = (low + high) / 2;
-      if (others_before(middle) <= j) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return j + low;
+    if (!is_mixed()) return costly + j;
+    return j + static_cast<int>((int64_t{j + 1} * costly + others - 1) / others);
   }
 
  private:
   // A short task takes as long as some eight key blocks of a long one, of which a costly one has
-  // half of the costliest's on average.
+  // half of the costliest's on average. Mixed are those that make a quarter of the costly ones'
+  // time at least.
   REYNARD_HOST_DEVICE bool is_mixed() const {
     constexpr int64_t kShortTask = 8, kLeastShare = 4;
-    return kLeastShare * kShortTask * others * 2 >= int64_t{costly} * key_blocks;
-  }
-  REYNARD_HOST_DEVICE int others_before(int i) const {
-    return is_mixed() ? static_cast<int>(int64_t{i} * others / costly) : 0;
+    return kLeastShare * kShortTask * others * 2 >= int64_t{costly} * key_blocks && others > 0;
   }
 };
 
