@@ -48,8 +48,7 @@ __device__ Value log_add_exp(Value a, Value b) {
 template <class Value>
 struct Eight {
   float at[8];
-  __device__ explicit Eight(const void* from) {
-    const uint4 bits = *static_cast<const uint4*>(from);
+  __device__ explicit Eight(const uint4& bits) {
     Value values[8];
     memcpy(values, &bits, sizeof bits);
 #pragma unroll
@@ -114,7 +113,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int first = n * size; first < end; first += teams) {
     // The last teams repeat the last row.
     const int t = min(first + static_cast<int>(threadIdx.x) / lanes, end - 1);
-    const Eight<Value> row(column + int64_t{t} * rows.time);
+    const Eight<Value> row(*reinterpret_cast<const uint4*>(column + int64_t{t} * rows.time));
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum = fmaf(row.at[i], row.at[i], sum);
@@ -392,8 +391,9 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) products[(b * H + h) * T + t] = sum;
 }
 
-// The same with a team of lanes per row, eight elements each. The products of 2-byte elements are
-// exact in f32.
+// The same with a team of lanes for a few rows, eight elements each. The products of 2-byte
+// elements are exact in f32.
+constexpr int kRowsOfTeam = 2;
 template <class Value>
 __global__ void __launch_bounds__(kThreads) packed_products_kernel(Operand dout,
                                                                    Operand out,
@@ -404,19 +404,31 @@ __global__ void __launch_bounds__(kThreads) packed_products_kernel(Operand dout,
                                                                    double* products) {
   tensor::wait_for_kernel_before();
   // 32 bits: divisions of 64 would take longer than the rows' way from memory.
-  const uint32_t thread = threadIdx.x, last = rows - 1;
-  const uint32_t task = min(blockIdx.x * (kThreads / lanes) + thread / lanes, last);
-  const uint32_t h = task % H, t = task / H % T, d = 8 * (thread % lanes);
-  const int64_t b = task / H / T;
-  const auto at = [&](const Operand& x) {
-    return static_cast<const Value*>(x.data) + b * x.batch + t * x.time + h * x.head + d;
-  };
-  const Eight<Value> left(at(dout)), right(at(out));
-  double sum = 0;
+  const uint32_t thread = threadIdx.x, last = rows - 1, d = 8 * (thread % lanes);
+  const uint32_t teams = kThreads / lanes, first = blockIdx.x * kRowsOfTeam * teams;
+  uint4 left[kRowsOfTeam], right[kRowsOfTeam];  // all on their way together
+  int64_t places[kRowsOfTeam];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) sum += static_cast<double>(left.at[i] * right.at[i]);
-  for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0U, sum, step);
-  if (d == 0) products[(b * H + h) * T + t] = sum;
+  for (int row = 0; row < kRowsOfTeam; ++row) {
+    const uint32_t task = min(first + row * teams + thread / lanes, last);
+    const uint32_t h = task % H, t = task / H % T;
+    const int64_t b = task / H / T;
+    const auto at = [&](const Operand& x) {
+      const auto* values = static_cast<const Value*>(x.data);
+      return *reinterpret_cast<const uint4*>(values + b * x.batch + t * x.time + h * x.head + d);
+    };
+    left[row] = at(dout), right[row] = at(out);
+    places[row] = (b * H + h) * T + t;
+  }
+#pragma unroll
+  for (int row = 0; row < kRowsOfTeam; ++row) {
+    const Eight<Value> a(left[row]), b(right[row]);
+    double sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum += static_cast<double>(a.at[i] * b.at[i]);
+    for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0U, sum, step);
+    if (d == 0) products[places[row]] = sum;
+  }
 }
 
 }  // namespace
@@ -474,7 +486,8 @@ void row_products(const Operand& dout,
       rows > UINT32_MAX) {
     products_kernel<<<warp_blocks(rows), kThreads, 0, stream>>>(dout, out, B, T, H, D, products);
   } else {
-    const auto blocks = static_cast<unsigned>((rows * lanes + kThreads - 1) / kThreads);
+    const int64_t of_block = int64_t{kThreads} / lanes * kRowsOfTeam;
+    const auto blocks = static_cast<unsigned>((rows + of_block - 1) / of_block);
     const auto kernel = out.element == Element::kBFloat16 ? &packed_products_kernel<__nv_bfloat16>
                                                           : &packed_products_kernel<__half>;
     tensor::launch_early(

@@ -11,8 +11,8 @@ namespace reynard::attention::cuda::sm90 {
 namespace {
 
 constexpr double kLog2E = 1.4426950408889634;
-// Heads whose tasks are in flight together: the keys and values of costly ones stay in the L2 cache,
-// and neighbouring tasks of the others find there what they share.
+// Heads whose tasks are in flight together: the keys and values of costly ones stay in the L2
+// cache, and neighbouring tasks of the others find there what they share.
 constexpr int kCostlyPerSection = 8, kOthersPerSection = 4;
 constexpr int kPlanThreads = 512;
 constexpr int kMostCosts = 4096;  // longer ranges share the last bin
@@ -385,13 +385,22 @@ __global__ void __launch_bounds__(kPlanThreads) key_blocks_kernel(const Backward
   const TileKeys* keys = plan.keys + int64_t{warp / num_blocks} * num_tiles;
   const int n = warp % num_blocks;
   TileRange found = {num_tiles, -1};
-  for (int base = 0; base < num_tiles; base += 32) {
-    const int m = base + lane;
-    const bool reads = m < num_tiles && keys[m].blocks.first <= n && n <= keys[m].blocks.last;
-    const unsigned votes = __ballot_sync(~0U, reads);
-    if (votes == 0) continue;
-    found.first = min(found.first, base + __ffs(static_cast<int>(votes)) - 1);
-    found.last = base + 31 - __clz(static_cast<int>(votes));
+  constexpr int kTogether = 8;  // reads of a lane that do not wait for each other
+  for (int base = 0; base < num_tiles; base += 32 * kTogether) {
+    BlockRange blocks[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int m = base + 32 * i + lane;
+      blocks[i] = m < num_tiles ? keys[m].blocks : BlockRange();
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const bool reads = blocks[i].first <= n && n <= blocks[i].last;
+      const unsigned votes = __ballot_sync(~0U, reads);
+      if (votes == 0) continue;
+      found.first = min(found.first, base + 32 * i + __ffs(static_cast<int>(votes)) - 1);
+      found.last = base + 32 * i + 31 - __clz(static_cast<int>(votes));
+    }
   }
   if (lane != 0) return;
   plan.tiles[warp] = found;
@@ -436,8 +445,8 @@ void prepare_queries(const QueryPreparation& to, cudaStream_t stream) {
     return static_cast<int>((threads + kPlanThreads - 1) / kPlanThreads);
   };
   // At most: there may be one that is not full of each kind.
-  const int sections = p.start ? div_up(p.B * p.H, kOthersPerSection) + 1
-                               : div_up(p.B * p.H, kCostlyPerSection);
+  const int sections =
+      p.start ? div_up(p.B * p.H, kOthersPerSection) + 1 : div_up(p.B * p.H, kCostlyPerSection);
   const int record_blocks = to.records ? blocks_for(heads * div_up(p.Tk, kKeysPerBlock) * 32) : 0;
   const int sum_blocks = to.records && !same_sums(p) ? blocks_for(heads * to.padded) : 0;
   tensor::launch_early(prepare_kernel,
