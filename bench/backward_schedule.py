@@ -24,7 +24,7 @@ class Taking:
 
     def __init__(self, blocks, tiles, processors, rows_in_cache=8, only_upwards=False):
         self.blocks, self.all, self.only_upwards = blocks, processors, only_upwards
-        self.rows_in_cache = max(min(rows_in_cache, 8), 2)
+        self.rows_in_cache = max(min(rows_in_cache, 8), 1)
         self.least_pairs = 256 // tiles
 
     def wave_of(self, left, num_pairs):
@@ -141,7 +141,7 @@ def main():
     # A tile of queries, its gradients and sums of dQ are 64 rows of 8 bytes a dimension.
     tile_bytes = TILE * {192: 64, 128: 128}.get(args.block_keys, 256) * 8
     seen = sum(last_tile(args.global_heads, n) - n * args.block_keys // TILE + 1 for n in range(blocks)) // blocks
-    rows_in_cache = (32 << 20) // tile_bytes // max(seen, 1)
+    rows_in_cache = (24 << 20) // tile_bytes // max(min(2 * seen, tiles), 1)
     orders = {
         name: Taking(blocks, tiles, args.processors, rows_in_cache, only_upwards).order(whole, others)
         for name, only_upwards in (("in use", False), ("upwards", True))

@@ -245,7 +245,7 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   const int blocks = min(num_processors, p.num_tasks);
   // Of the 50 MB of the L2 cache what is left beside keys, values and results; queries and
   // gradients of 16 bits, sums of 32.
-  constexpr int kBytesInCache = 32 << 20, kTileBytes = kQueriesPerTile * C::kDim * (2 + 2 + 4);
+  constexpr int kBytesInCache = 24 << 20, kTileBytes = kQueriesPerTile * C::kDim * (2 + 2 + 4);
   prepare_backward({.task = task,
                     .block_keys = C::kKeys,
                     .processors = blocks,

@@ -18,8 +18,9 @@
 //
 // The other rows, those that pruning, windows or documents cut and those that are no triangles,
 // fill with their short tasks what the long ones leave of the end; behind them come short ones of
-// whole rows. They are taken upwards, several rows together: with neighbouring key blocks all at
-// work, each would wait for the one before it. More than kMostRows bring nothing.
+// whole rows. They are taken upwards, several rows together, if what they walk over stays in the L2
+// cache: with neighbouring key blocks all at work, each would wait for the one before it. More than
+// kMostRows bring nothing.
 //
 // Where a pair has few queries, its key blocks add to the same few sums, one after the other: so
 // many pairs are taken together that there are kLeastTiles.
@@ -61,7 +62,7 @@ struct TakenKeyBlock {
 
 class KeyBlockOrder {
  public:
-  static constexpr int kLeastRows = 2, kMostRows = 8;  // of others that are taken together
+  static constexpr int kMostRows = 8;      // of others that are taken together
   static constexpr int kLeastTiles = 256;  // of queries, of all pairs that are taken together
 
   struct Counts {
@@ -70,7 +71,7 @@ class KeyBlockOrder {
     int tiles = 0;            // of queries of a row
     int whole = 0;            // pairs of whole rows
     int others = 0;           // pairs of other rows
-    int tiles_of_others = 0;  // that see a key block of another row, about
+    int tiles_of_others = 0;  // that see any of some neighbouring key blocks of another row
     int tiles_in_cache = 0;   // whose queries, gradients and sums of dQ stay in the L2 cache
   };
 
@@ -104,7 +105,7 @@ class KeyBlockOrder {
 
   static REYNARD_HOST_DEVICE int rows_in_cache(const Counts& counts) {
     const int rows = counts.tiles_in_cache / max_of(counts.tiles_of_others, 1);
-    return min_of(max_of(rows, kLeastRows), kMostRows);
+    return min_of(max_of(rows, 1), kMostRows);
   }
 
   // Where `left` of each whole row are not taken yet. Rows are taken as a whole where that leaves

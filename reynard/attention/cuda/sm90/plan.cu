@@ -404,13 +404,15 @@ __global__ void __launch_bounds__(kPlanThreads) key_blocks_kernel(const Backward
   }
   if (lane != 0) return;
   plan.tiles[warp] = found;
-  const KeyBlockOrder order({.processors = to.processors,
-                             .blocks = num_blocks,
-                             .tiles = num_tiles,
-                             .whole = rows.num_whole,
-                             .others = num_pairs - rows.num_whole,
-                             .tiles_of_others = rows.most_of_others / num_blocks,
-                             .tiles_in_cache = to.tiles_in_cache});
+  const KeyBlockOrder order(
+      {.processors = to.processors,
+       .blocks = num_blocks,
+       .tiles = num_tiles,
+       .whole = rows.num_whole,
+       .others = num_pairs - rows.num_whole,
+       // Of a triangle half see a key block on average, and all its first.
+       .tiles_of_others = min(2 * rows.most_of_others / num_blocks, num_tiles),
+       .tiles_in_cache = to.tiles_in_cache});
   plan.taken[warp] = order.take(warp);
 }
 
