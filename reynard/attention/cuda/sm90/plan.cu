@@ -11,9 +11,9 @@ namespace reynard::attention::cuda::sm90 {
 namespace {
 
 constexpr double kLog2E = 1.4426950408889634;
-// Heads whose tasks are in flight together: the keys and values of costly ones stay in the L2
-// cache, and neighbouring tasks of the others find there what they share.
-constexpr int kCostlyPerSection = 8, kOthersPerSection = 4;
+// Heads whose tasks are in flight together: as many as leave their keys and values in the L2 cache.
+// Of those that pruning or documents cut, tasks that share keys must be near to each other.
+constexpr int kHeadsPerSection = 8, kCutHeadsPerSection = 2;
 constexpr int kPlanThreads = 512;
 constexpr int kMostCosts = 4096;  // longer ranges share the last bin
 
@@ -167,7 +167,7 @@ struct Section {
 
 // That of this block. A thread for each pair: where they are more, or none is pruned, all count as
 // costly and stay in their order, since every block compares all with all.
-__device__ Section choose_pairs(const Problem& p, int rows, int (&chosen)[kCostlyPerSection]) {
+__device__ Section choose_pairs(const Problem& p, int rows, int (&chosen)[kHeadsPerSection]) {
   __shared__ bool costly[kPlanThreads];
   const int num_pairs = p.B * p.H, pair = static_cast<int>(threadIdx.x);
   const bool told_apart = p.start && num_pairs <= kPlanThreads;
@@ -176,10 +176,11 @@ __device__ Section choose_pairs(const Problem& p, int rows, int (&chosen)[kCostl
   costly[pair] = is_own_costly;
   const int count = __syncthreads_count(is_own_costly);
   Section section = {.num_costly = told_apart ? count : num_pairs};
-  const int of_costly = div_up(section.num_costly, kCostlyPerSection);
+  const int most_costly = p.first_key ? kCutHeadsPerSection : kHeadsPerSection;
+  const int of_costly = div_up(section.num_costly, most_costly);
   const int number = static_cast<int>(blockIdx.x);
   section.is_costly = number < of_costly;
-  const int most = section.is_costly ? kCostlyPerSection : kOthersPerSection;
+  const int most = section.is_costly ? most_costly : kCutHeadsPerSection;
   section.first = (section.is_costly ? number : number - of_costly) * most;
   const int of_kind = section.is_costly ? section.num_costly : num_pairs - section.num_costly;
   section.num_pairs = max(min(most, of_kind - section.first), 0);
@@ -198,7 +199,7 @@ __device__ Section choose_pairs(const Problem& p, int rows, int (&chosen)[kCostl
 // the same queries stand side by side, as their heads lie in memory; that order may differ between
 // runs, and results do not depend on it.
 __device__ void plan_section(const QueryPreparation& to) {
-  __shared__ int places[kMostCosts + 1], chosen[kCostlyPerSection];
+  __shared__ int places[kMostCosts + 1], chosen[kHeadsPerSection];
   const Problem& p = to.problem;
   const Plan& plan = to.plan;
   const int rows = to.rows, num_blocks = div_up(p.Tq, rows);
@@ -446,9 +447,9 @@ void prepare_queries(const QueryPreparation& to, cudaStream_t stream) {
   const auto blocks_for = [](int64_t threads) {
     return static_cast<int>((threads + kPlanThreads - 1) / kPlanThreads);
   };
-  // At most: there may be one that is not full of each kind.
-  const int sections =
-      p.start ? div_up(p.B * p.H, kOthersPerSection) + 1 : div_up(p.B * p.H, kCostlyPerSection);
+  // At most: of each kind one may not be full.
+  const int most = p.start || p.first_key ? kCutHeadsPerSection : kHeadsPerSection;
+  const int sections = div_up(p.B * p.H, most) + 1;
   const int record_blocks = to.records ? blocks_for(heads * div_up(p.Tk, kKeysPerBlock) * 32) : 0;
   const int sum_blocks = to.records && !same_sums(p) ? blocks_for(heads * to.padded) : 0;
   tensor::launch_early(prepare_kernel,
