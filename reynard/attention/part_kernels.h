@@ -45,7 +45,7 @@ struct BackwardPart {
   at::Tensor dsums;        // (B, H, Tk) f64, undefined without bias
 };
 
-// Of RowFloors, for one part.
+// Of RowFloors, for one part; of heads that were left out anything.
 struct PartFloors {
   at::Tensor lse;  // (B, H, Tq) f32 | f64
   // Undefined where they were not measured.

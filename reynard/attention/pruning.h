@@ -49,7 +49,8 @@ at::Tensor first_visible(const at::Tensor& q, const KeyPart& part);
 // causal, from the begin of a key block on. (B, H, ceil(Tq/128)) i32.
 at::Tensor nearest_starts(const at::Tensor& q, const KeyPart& part);
 
-// What the tight rule is told of the rows, and what was measured on the way there.
+// What the tight rule is told of the rows, and what was measured on the way there. Where there is
+// one part, that of heads whose keys are all kept (keeps_all_keys) may be anything.
 struct RowFloors {
   // (B, H, Tq) f32 | f64: lower bound of each row's log-sum-exp over all parts, -inf for rows that
   // see nothing.

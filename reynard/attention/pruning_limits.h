@@ -1,14 +1,10 @@
 #pragma once
-// Sizes and margins that every device's search for prunable keys shares; apart from pruning.h
-// because kernels include no torch header.
+// Sizes, margins and decisions that every device's search for prunable keys shares; apart from
+// pruning.h because kernels include no torch header.
+
+#include "reynard/tensor/host_device.h"
 
 #include <cstdint>
-
-#ifdef __CUDACC__
-#define REYNARD_HOST_DEVICE __host__ __device__
-#else
-#define REYNARD_HOST_DEVICE
-#endif
 
 namespace reynard::attention {
 
@@ -20,11 +16,9 @@ constexpr double kFloorMargin = 0.01;
 constexpr float kNormMargin = 1 + 1e-5F;
 
 // Whether the tight rule leaves a head alone: its gates take less than the tolerance over all keys.
-//   fading: c of the last query minus c of the first key, <= 0; NaN is searched
+//   fading: c of the last query minus c of the first key, <= 0 but for rounding; NaN is searched
 REYNARD_HOST_DEVICE constexpr bool keeps_all_keys(double fading, double log_tolerance) {
   return fading > log_tolerance;
 }
-
-#undef REYNARD_HOST_DEVICE
 
 }  // namespace reynard::attention

@@ -255,19 +255,66 @@ TEST(Pruning, LeavesHeadsAloneWhoseGatesTakeLessThanTheTolerance) {
   constexpr int64_t kLength = 1024;
   constexpr double kTolerance = -10;
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    AttentionInputs in = random_inputs(
-        {.B = 1, .Tq = kLength, .Tk = kLength, .H = 2, .G = 2, .D = 64}, at::kFloat, 1);
+    const AttentionShape shape = {.B = 1, .Tq = kLength, .Tk = kLength, .H = 2, .G = 2, .D = 64};
+    AttentionInputs in = random_inputs(shape, at::kFloat, 1);
     in.k.slice(1, 0, kLength / 2).mul_(0.01);
     in.k.slice(1, kLength / 2).mul_(3);
     const at::Tensor q = in.k.to(dtype);  // their own keys score highest
     in.log_gate.select(2, 0).fill_((kTolerance + 0.1) / kLength);
     in.log_gate.select(2, 1).fill_((kTolerance - 0.1) / kLength);
-    const at::Tensor start =
-        attention(q, q, in.v.to(dtype), in.log_gate, {}, {}, {0, kTolerance, PruningRule::kTight})
-            .start;
+    const AttentionOptions options = {0, kTolerance, PruningRule::kTight};
+    const at::Tensor start = attention(q, q, in.v.to(dtype), in.log_gate, {}, {}, options).start;
     EXPECT_EQ(start.select(1, 0).max().item<int32_t>(), 0) << dtype;
     EXPECT_GE(start.select(1, 1).max().item<int32_t>(), kLength / 2 - 64) << dtype;
+    // Of what a window shows all is kept.
+    const at::Tensor first = first_keys(shape, {.window = 700});
+    const at::Tensor seen =
+        attention(q, q, in.v.to(dtype), in.log_gate, first, {}, options).start.select(1, 0);
+    const at::Tensor visible = first_visible(q, {q, q, {}, first, true});
+    EXPECT_BITWISE_EQUAL(seen, visible.select(1, 0));
   }
+}
+
+// Of a call of several parts all floors are needed, also those of a part that does not fade: whose
+// sums, by rounding, may even grow.
+TEST(Pruning, SearchesOneOfTwoPartsWhereTheOtherDoesNotFade) {
+  const AttentionShape own_shape = {.B = 1, .Tq = 256, .Tk = 256, .H = 2, .G = 2, .D = 64};
+  const AttentionShape far_shape = {.B = 1, .Tq = 1, .Tk = 1500, .H = 2, .G = 2, .D = 64};
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const AttentionInputs own = random_inputs(own_shape, dtype, 1);
+    const AttentionInputs memory = random_inputs(far_shape, dtype, 2, 2);
+    const at::Tensor open = at::zeros_like(own.log_gate);
+    const at::Tensor sums = gate_sums(at::cat({memory.log_gate, open}, 1));
+    const at::Tensor far = sums.slice(2, 0, 1500).contiguous(), near = sums.slice(2, 1500);
+    const KeyPart parts[] = {{memory.k, memory.v, far, {}, false},
+                             {own.k, own.v, near.contiguous(), {}, true}};
+    const auto start = [&](double rounding) {
+      const at::Tensor query_sums = (near + rounding).contiguous();
+      return attention(own.q, query_sums, parts, {}, {0, -5, PruningRule::kTight}).start;
+    };
+    EXPECT_GT(start(0).max().item<int32_t>(), 0) << dtype;
+    EXPECT_BITWISE_EQUAL(start(1e-12), start(0)) << dtype;
+  }
+}
+
+// More heads than a block of threads plans for by themselves.
+TEST(Pruning, ManyHeadsArePrunedAsFewAre) {
+  const AttentionInputs in = random_inputs(
+      {.B = 1, .Tq = 320, .Tk = 320, .H = 520, .G = 520, .D = 64}, at::kBFloat16, 1, 1);
+  const auto heads = [&](int64_t first, int64_t end) {
+    const auto some = [&](const at::Tensor& x) { return x.slice(2, first, end); };
+    return attention(some(in.q),
+                     some(in.k),
+                     some(in.v),
+                     some(in.log_gate),
+                     {},
+                     {},
+                     {0, -5, PruningRule::kTight});
+  };
+  const AttentionOutput all = heads(0, 520), few = heads(500, 520);
+  EXPECT_GT(few.start.max().item<int32_t>(), 0);
+  EXPECT_BITWISE_EQUAL(all.start.slice(1, 500), few.start);
+  EXPECT_BITWISE_EQUAL(all.out.slice(2, 500), few.out);
 }
 
 TEST(Pruning, OneOutlierKeySpoilsOnlyItsBlockInTheTightRule) {

@@ -45,7 +45,7 @@ struct PruningTask {
 void raise_starts_tight(const PruningTask& task, cudaStream_t);
 void raise_starts_published(const PruningTask& task, cudaStream_t);
 
-// rowsum(dout * out) in f64, one warp per row: (B, T, H, D) -> (B, H, T).
+// rowsum(dout * out) in f64: (B, T, H, D) -> (B, H, T).
 void row_products(const Operand& dout,
                   const Operand& out,
                   int B,

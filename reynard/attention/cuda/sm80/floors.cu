@@ -212,7 +212,7 @@ __device__ double mass_of(const GateSum* sums, int count) {
 // Whether the rule asks for nothing of a head.
 __device__ bool is_left_alone(const FloorTask& task, int64_t head) {
   const Problem& p = task.problem;
-  if (!p.query_sums || !p.key_sums) return false;
+  if (!(task.log_tolerance < 0) || !p.query_sums || !p.key_sums) return false;
   const double fading = p.query_sums[head * p.Tq + p.Tq - 1] - p.key_sums[head * p.Tk];
   return keeps_all_keys(fading, task.log_tolerance);
 }

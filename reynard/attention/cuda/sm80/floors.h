@@ -18,8 +18,9 @@ struct BlockMeasures {
 };
 
 struct FloorTask {
-  Problem problem;            // v and start are not read
-  double log_tolerance = 0;   // heads that keep all keys at it are left out, alone on their keys
+  Problem problem;  // v and start are not read
+  // Below 0: heads that keep all keys at it (keeps_all_keys) and share none are not written.
+  double log_tolerance = 0;
   double* floors = nullptr;   // (B, H, Tq)
   BlockMeasures of_blocks{};  // without query_norms: not wanted
 };

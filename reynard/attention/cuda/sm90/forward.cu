@@ -1,6 +1,7 @@
-// One block of threads per processor takes query blocks from a list, costly ones first. One thread
-// takes them, one loads tiles with the copy engine; each warpgroup of the others owns 64 queries:
-// their scores, weights and sums stay in registers. Key blocks go from the diagonal to the past.
+// One block of threads per processor takes query blocks from a list (query_block_order.h). One
+// thread takes them, one loads tiles with the copy engine; each warpgroup of the others owns 64
+// queries: their scores, weights and sums stay in registers. Key blocks go from the diagonal to the
+// past.
 //
 // The bias of the keys is added by the matrix unit (plan.h); at the edges, where a query's own keys
 // lie, it is added in registers from sums of 48 bits, since a logit near 0 must not pass through a

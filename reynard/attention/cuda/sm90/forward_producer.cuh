@@ -45,7 +45,7 @@ class Producer {
 
  private:
   // Blocks that are left of a task when the next one is taken: late, so that whoever is free first
-  // takes the costliest task left; early enough not to wait for it.
+  // takes the next of the list; early enough not to wait for it.
   static constexpr int kBlocksLeft = 2 * C::kBlocksPerRecord;
 
   __device__ void want_task() { arrive(shared_address(&s_.task_wanted)); }
@@ -57,7 +57,7 @@ class Producer {
     g_ = h_ / (problem.H / problem.G);
     if constexpr (C::kGated) {
       records_ = p_.records + int64_t{task.head} * p_.num_records;
-      asm volatile("" : "+l"(records_));
+      asm volatile("" : "+l"(records_));  // kept: ptxas would find it anew for each block
     }
     arrive_expecting(full, C::kQueryBytes + C::kQuerySumBytes);
     for (int half = 0; half < C::kHalves; ++half) {

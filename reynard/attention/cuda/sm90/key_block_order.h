@@ -25,11 +25,7 @@
 // Where a pair has few queries, its key blocks add to the same few sums, one after the other: so
 // many pairs are taken together that there are kLeastTiles.
 
-#ifdef __CUDACC__
-#define REYNARD_HOST_DEVICE __host__ __device__
-#else
-#define REYNARD_HOST_DEVICE
-#endif
+#include "reynard/tensor/host_device.h"
 
 namespace reynard::attention::cuda::sm90 {
 
@@ -173,7 +169,5 @@ class KeyBlockOrder {
   const int least_pairs_, others_together_;
   const int whole_end_;  // key blocks of whole rows before it are taken before the others
 };
-
-#undef REYNARD_HOST_DEVICE
 
 }  // namespace reynard::attention::cuda::sm90

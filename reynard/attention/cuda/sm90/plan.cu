@@ -205,6 +205,7 @@ __device__ void plan_section(const QueryPreparation& to) {
   const int rows = to.rows, num_blocks = div_up(p.Tq, rows);
   const Section section = choose_pairs(p, rows, chosen);
   const int num_pairs = section.num_pairs, num_tasks = num_pairs * num_blocks;
+  if (num_tasks == 0) return;  // never the first one
   const QueryBlockOrder order = {.costly = section.num_costly * num_blocks,
                                  .others = (p.B * p.H - section.num_costly) * num_blocks,
                                  .key_blocks = div_up(p.Tk, kKeysPerBlock)};

@@ -1,6 +1,6 @@
 #pragma once
 // What is made ready before the Hopper kernels run: the biases of key blocks as an operand of the
-// matrix unit, the key blocks that each task reads, and the order of the tasks, costly ones first.
+// matrix unit, the key blocks that each task reads, and the order of the tasks.
 
 #include "reynard/attention/cuda/problem.h"
 #include "reynard/attention/cuda/sm90/key_block_order.h"
@@ -64,15 +64,15 @@ static_assert(sizeof(QueryRecord) == 2 * kQueriesPerTile * 16 + 16);
 struct alignas(16) QueryTask {
   static constexpr int kMostGroups = 3;
 
-  int head = 0;  // b H + h
-  int m = -1;    // -1: there is no such task
-  BlockRange blocks;
+  int head = 0;                  // b H + h
+  int m = -1;                    // -1: there is no such task
+  BlockRange blocks;             // of the kernel's own keys (QueryPreparation::keys)
   int starts[kMostGroups] = {};  // of each 64 queries: keys before it are pruned
   int batch = 0;                 // b
 };
 
 struct Plan {
-  BlockRange* ranges = nullptr;  // (B, H, ceil(Tq/rows))
+  BlockRange* ranges = nullptr;  // scratch, one a task, in the order of sections of heads
   QueryTask* tasks = nullptr;    // the same number, in the order in which they are taken
   int* next_task = nullptr;      // taken with atomicAdd; 0 before the first
 };
