@@ -53,47 +53,36 @@ struct alignas(128) FloorShared {
   char queries[C::kRound * C::kDim * 2];
   char keys[C::kTile * C::kDim * 2];
   alignas(16) GateSum key_sums[C::kTile];
-  float squares[1 + kRows / kKeys][kWarps];  // largest that the warps saw: queries, key blocks
+  float query_squares[kWarps], key_squares[kWarps];  // the largest that each saw
 };
 
-// The larger of two values; NaN once there stays.
-__device__ float larger_or_nan(float a, float b) {
-  return b > a || b != b ? b : a;
+// The largest square of a norm over 16 rows, by a warp: the diagonal of their products with
+// themselves, which the matrix unit sums to a few 2^-22 a step (kNormMargin leaves 1e-5). As bits
+// NaN is larger than every number.
+template <class C>
+__device__ __forceinline__ float largest_square(uint32_t rows) {
+  const int lane = threadIdx.x % 32, column = lane / 4 - lane % 4 * 2;
+  const LaneAddress<C::kDim> left(lane, false), right(lane, true);
+  float first[4] = {}, last[4] = {};  // times the first 8 of them, and the others
+#pragma unroll
+  for (int step = 0; step < C::kDim / 16; ++step) {
+    uint32_t a[4], b[4];
+    load_matrices(a, left.at(rows, 0, step));
+    load_matrices(b, right.at(rows, 0, step));
+    multiply<typename C::Scalar>(first, a, b[0], b[1]);
+    multiply<typename C::Scalar>(last, a, b[2], b[3]);
+  }
+  unsigned own = 0;
+  if (column == 0) own = max(__float_as_uint(first[0]), __float_as_uint(last[2]));
+  if (column == 1) own = max(__float_as_uint(first[1]), __float_as_uint(last[3]));
+  return __uint_as_float(__reduce_max_sync(~0U, own));
 }
 
-// The largest sum of squares over the rows of a tile: `kLanes` lanes a row.
-template <class C, int kLanes>
-__device__ float largest_square(const char* tile) {
-  constexpr int kPieces = C::kDim / 8 / kLanes;
-  const int row = static_cast<int>(threadIdx.x) / kLanes;
-  const int first = static_cast<int>(threadIdx.x) % kLanes * kPieces;
-  const auto* pieces = reinterpret_cast<const uint4*>(tile + row * C::kDim * 2);
-  float sum = 0;
-#pragma unroll 8
-  for (int i = 0; i < kPieces; ++i) {
-    const uint4 bits = pieces[(first + i) ^ (row & 7)];
-    typename C::Scalar values[8];
-    memcpy(values, &bits, sizeof bits);
-#pragma unroll
-    for (const auto& x : values) {
-      const auto value = static_cast<float>(x);
-      sum = fmaf(value, value, sum);
-    }
-  }
-#pragma unroll
-  for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0U, sum, step);
-#pragma unroll
-  for (int step = kLanes; step < 32; step *= 2) {
-    sum = larger_or_nan(sum, __shfl_xor_sync(~0U, sum, step));
-  }
-  return sum;
-}
-
-__device__ float norm_of(const float (&squares)[kWarps]) {
-  float largest = squares[0];
-#pragma unroll
-  for (int w = 1; w < kWarps; ++w) largest = larger_or_nan(largest, squares[w]);
-  return sqrtf(largest) * kNormMargin;
+// Of the rows whose largest squares some warps saw.
+__device__ float norm_of(const float* squares, int warps) {
+  unsigned largest = 0;
+  for (int w = 0; w < warps; ++w) largest = max(largest, __float_as_uint(squares[w]));
+  return sqrtf(__uint_as_float(largest)) * kNormMargin;
 }
 
 // A warp's 16 rows.
@@ -189,12 +178,6 @@ class FloorRows {
   GateSum own_[kOwn];
 };
 
-// The largest squares of a block of rows, of those of this round and of the rounds before.
-__device__ void keep_largest(float (&of_warps)[kWarps], float square, bool is_first) {
-  float& kept = of_warps[threadIdx.x / 32];
-  if (threadIdx.x % 32 == 0) kept = is_first ? square : larger_or_nan(kept, square);
-}
-
 // log sum_j exp(-c_j) of a block of at most 64 keys, by a warp.
 __device__ double mass_of(const GateSum* sums, int count) {
   const GateSum last = sums[count - 1];
@@ -234,6 +217,7 @@ __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
   double own_sums[kOwn];
   FloorRows<C>::read_sums(p, head, first, own_sums);
   if (group == 1 && is_left_alone(task, head)) return;
+  if (thread < kWarps) s.query_squares[thread] = s.key_squares[thread] = 0;
   constexpr int kRowBytes = C::kDim * 2, kRounds = kRows / C::kRound;
   for (int round = 0; round < kRounds; ++round) {
     // Rows of this round and the keys that are near to them, from `nearest` on.
@@ -262,15 +246,6 @@ __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
     const FloorRows<C> rows(p, b, start, first, own_sums);
     wait_copies<0>();
     __syncthreads();
-    if (task.of_blocks.query_norms) {
-      const float square = largest_square<C, kThreads / C::kRound>(s.queries);
-      keep_largest(s.squares[0], square, round == 0);
-    }
-    for (int n = 0; own_keys && n < C::kRound / kKeys; ++n) {
-      const char* tile = s.keys + (kBefore + n * kKeys) * kRowBytes;
-      const float square = largest_square<C, kThreads / kKeys>(tile);
-      keep_largest(s.squares[1 + round * (C::kRound / kKeys) + n], square, true);
-    }
     const int in_round = warp * 16 - round * C::kRound, near = p.causal ? in_round : 0;
     if (in_round < 0 || in_round >= C::kRound) continue;
     rows.write(shared_address(s.queries) + in_round * kRowBytes,
@@ -278,6 +253,15 @@ __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
                s.key_sums + near,
                nearest + near,
                task.floors + head * p.Tq);
+    if (task.of_blocks.query_norms) {
+      const float square = largest_square<C>(shared_address(s.queries) + in_round * kRowBytes);
+      if (thread % 32 == 0) s.query_squares[warp] = square;
+    }
+    if (own_keys) {
+      const float square =
+          largest_square<C>(shared_address(s.keys) + (kBefore + in_round) * kRowBytes);
+      if (thread % 32 == 0) s.key_squares[warp] = square;
+    }
     const int key = first + warp * 16;  // that of the first row
     if (task.of_blocks.masses && key % kKeys == 0 && key < p.Tk) {
       const double mass = mass_of(s.key_sums + kBefore + in_round, min(kKeys, p.Tk - key));
@@ -286,12 +270,12 @@ __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
   }
   __syncthreads();
   if (thread == 0 && task.of_blocks.query_norms) {
-    task.of_blocks.query_norms[head * num_blocks + m] = norm_of(s.squares[0]);
+    task.of_blocks.query_norms[head * num_blocks + m] = norm_of(s.query_squares, kWarps);
   }
   const int block = first / kKeys + thread;
   if (own_keys && thread < kRows / kKeys && block < num_key_blocks) {
     task.of_blocks.key_norms[(int64_t{b} * p.G + g) * num_key_blocks + block] =
-        norm_of(s.squares[1 + thread]);
+        norm_of(s.key_squares + thread * (kKeys / 16), kKeys / 16);
   }
 }
 
