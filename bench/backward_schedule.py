@@ -11,6 +11,7 @@ are not modelled. Measured times on an H200 were within 10 % of these (docs/perf
 
 import argparse
 import heapq
+import itertools
 
 TILE = 64  # queries
 
@@ -54,9 +55,7 @@ class Taking:
         while begin < end:
             together, of_row = self.wave_of(self.blocks - begin, len(pairs))
             for first in range(0, len(pairs), together):
-                alternates = len(pairs) > together
-                downwards = waves % 2 == 1 if alternates else len(pairs) == 1 and self.blocks > self.all
-                downwards = downwards and not self.only_upwards
+                downwards = len(pairs) > together and waves % 2 == 1 and not self.only_upwards
                 row = range(begin, begin + of_row)
                 for n in row if downwards else reversed(row):
                     for pair in pairs[first:first + together]:
@@ -71,7 +70,26 @@ class Taking:
                 for pair in pairs[first:first + together]:
                     yield pair, n, False
 
+    def of_long_row(self, pair):
+        waves = div_up(self.blocks, self.all)
+        for wave in range(waves):
+            row = range(wave * self.all, min((wave + 1) * self.all, self.blocks))
+            ascending = (waves - 1 - wave) % 4 < 2
+            for n in row if ascending else reversed(row):
+                yield pair, n, True
+
+    def with_long_row(self, pair, others):
+        own, others = self.of_long_row(pair), self.of_others(others)
+        for begun in range(0, self.all, 6):
+            yield from itertools.islice(own, min(6, self.all - begun))
+            yield from itertools.islice(others, max(self.all - begun - 6, 0))
+        yield from own
+        yield from others
+
     def order(self, whole, others):
+        if len(whole) == 1 and self.blocks > self.all and not self.only_upwards:
+            yield from self.with_long_row(whole[0], others)
+            return
         end = self.begin_of_short_waves(len(whole)) if others and whole else self.blocks
         yield from self.of_whole(whole, 0, end)
         yield from self.of_others(others)

@@ -99,6 +99,24 @@ TEST(KeyBlockOrder, WalksWholeRowsUpwardsAndDownwardsByTurns) {
   is(256, 2, 127, false);  // of a row that is cut
 }
 
+// T = 65,536 at 128 dimensions, one row whole: waves of 132, 132, 132 and 116 key blocks.
+TEST(KeyBlockOrder, SpreadsTheWavesOfOneLongRow) {
+  const auto tasks = all_tasks({132, 512, 1024, 1, 3, 7, 512});
+  std::vector<TakenKeyBlock> row;
+  for (const TakenKeyBlock& taken : tasks) {
+    if (taken.pair == 0) row.push_back(taken);
+  }
+  for (const auto& [place, n] : {std::pair(0, 131), {131, 0}, {132, 263}, {264, 264}, {511, 511}}) {
+    EXPECT_EQ(row[place].n, n) << place;
+    EXPECT_TRUE(row[place].downwards) << place;
+  }
+  // Six begin while 126 processors have tasks of other rows, then six more while 120 do.
+  for (const auto& [task, pair] :
+       {std::pair(5, 0), {6, 1}, {131, 3}, {132, 0}, {137, 0}, {138, 1}}) {
+    EXPECT_EQ(tasks[task].pair, pair) << task;
+  }
+}
+
 // With 100 key blocks two rows share a wave, 66 of each; what that leaves comes behind other rows.
 TEST(KeyBlockOrder, LeavesShortTasksForTheEnd) {
   const auto tasks = all_tasks({132, 100, 200, 4, 2, 7, 512});

@@ -13,8 +13,15 @@
 //   most queries see, and all end together.
 // Either way a key block comes to a tile some steps after the one before it, which has added by
 // then. A wave downwards must be of other pairs than the one before, which is not done with their
-// last tiles. The waves of a single pair all walk downwards: they neither begin nor end together,
-// but few wait for long.
+// last tiles.
+//
+// The waves of a single row that is longer than the GPU is wide all walk downwards, and each key
+// block begins only when the one before it has added to the last tile. Where those that the fewest
+// queries see are taken first, they end further apart than they began, so that no key block of the
+// next wave comes too early; where they are taken last, all end together. Two waves of the one kind
+// before two of the other: with more, what they walk over does not stay in the L2 cache. The first
+// wave has none before it: while its key blocks begin, a few at a time, the other processors have
+// tasks of the other rows.
 //
 // The other rows, those that pruning, windows or documents cut and those that are no triangles,
 // fill with their short tasks what the long ones leave of the end; behind them come short ones of
@@ -46,12 +53,13 @@ struct TakenKeyBlock {
   int pair = 0;  // in the order of pairs: whole rows first
   int n = 0;     // of the row
   int begin = 0, end = 0;
-  bool downwards = false;
+  bool ascending = false;  // whether those of smaller n were taken before it
+  bool downwards = false;  // whether it begins with the last tile that sees it
 
   // How many of the key blocks that add to the dQ of a tile were taken before it.
   REYNARD_HOST_DEVICE int turn_among(const BlockRange& blocks) const {
     const int of_part =
-        downwards ? n - max_of(blocks.first, begin) : min_of(blocks.last, end - 1) - n;
+        ascending ? n - max_of(blocks.first, begin) : min_of(blocks.last, end - 1) - n;
     return max_of(begin - blocks.first, 0) + of_part;
   }
 };
@@ -60,6 +68,8 @@ class KeyBlockOrder {
  public:
   static constexpr int kMostRows = 8;      // of others that are taken together
   static constexpr int kLeastTiles = 256;  // of queries, of all pairs that are taken together
+  // Key blocks of a single row of which each has added to a first tile within a short task.
+  static constexpr int kStartsTogether = 6;
 
   struct Counts {
     int processors = 0;
@@ -78,10 +88,12 @@ class KeyBlockOrder {
         others_(counts.others),
         least_pairs_(kLeastTiles / max_of(counts.tiles, 1)),
         others_together_(max_of(least_pairs_, rows_in_cache(counts))),
+        is_long_row_(whole_ == 1 && blocks_ > processors_),
         whole_end_(others_ ? begin_of_short_waves() : blocks_) {}
 
   // Of tasks from 0 on, (whole + others) blocks in all.
   REYNARD_HOST_DEVICE TakenKeyBlock take(int task) const {
+    if (is_long_row_) return take_with_long_row(task);
     const int of_whole = whole_ * whole_end_, of_others = others_ * blocks_;
     if (task < of_whole) return take_in_waves(task, 0);
     if (task < of_whole + of_others) return take_of_others(task - of_whole);
@@ -96,7 +108,7 @@ class KeyBlockOrder {
   // Some pairs and their key blocks [begin, end).
   struct Part {
     int first_pair, pairs, begin, end;
-    bool downwards;
+    bool ascending, downwards;
   };
 
   static REYNARD_HOST_DEVICE int rows_in_cache(const Counts& counts) {
@@ -136,14 +148,42 @@ class KeyBlockOrder {
       wave = wave_of(blocks_ - begin);
     }
     const int own = task / (wave.pairs * wave.blocks), first = own * wave.pairs;
-    const bool alternates = whole_ > wave.pairs;
-    return take_of(
-        {.first_pair = first,
-         .pairs = min_of(wave.pairs, whole_ - first),
-         .begin = begin,
-         .end = begin + wave.blocks,
-         .downwards = alternates ? (waves + own) % 2 == 1 : whole_ == 1 && blocks_ > processors_},
-        task - first * wave.blocks);
+    const bool downwards = whole_ > wave.pairs && (waves + own) % 2 == 1;
+    return take_of({.first_pair = first,
+                    .pairs = min_of(wave.pairs, whole_ - first),
+                    .begin = begin,
+                    .end = begin + wave.blocks,
+                    .ascending = downwards,
+                    .downwards = downwards},
+                   task - first * wave.blocks);
+  }
+
+  // Of a single whole row and, while its first wave begins and behind its last, of the others.
+  REYNARD_HOST_DEVICE TakenKeyBlock take_with_long_row(int task) const {
+    int others = 0;  // taken before
+    for (int begun = 0; begun < processors_;) {
+      const int own = min_of(kStartsTogether, processors_ - begun);
+      if (task < own) return take_of_long_row(begun + task);
+      task -= own, begun += own;
+      const int meanwhile = min_of(processors_ - begun, others_ * blocks_ - others);
+      if (task < meanwhile) return take_of_others(others + task);
+      task -= meanwhile, others += meanwhile;
+    }
+    const int left = blocks_ - processors_;
+    return task < left ? take_of_long_row(processors_ + task)
+                       : take_of_others(others + task - left);
+  }
+
+  REYNARD_HOST_DEVICE TakenKeyBlock take_of_long_row(int place) const {
+    const int wave = place / processors_, waves = (blocks_ + processors_ - 1) / processors_;
+    const int begin = wave * processors_;
+    return take_of({.first_pair = 0,
+                    .pairs = 1,
+                    .begin = begin,
+                    .end = min_of(begin + processors_, blocks_),
+                    .ascending = (waves - 1 - wave) % 4 < 2,
+                    .downwards = true},
+                   place - begin);
   }
 
   REYNARD_HOST_DEVICE TakenKeyBlock take_of_others(int task) const {
@@ -152,6 +192,7 @@ class KeyBlockOrder {
                     .pairs = min_of(others_together_, others_ - first),
                     .begin = 0,
                     .end = blocks_,
+                    .ascending = false,
                     .downwards = false},
                    task - first * blocks_);
   }
@@ -159,14 +200,16 @@ class KeyBlockOrder {
   static REYNARD_HOST_DEVICE TakenKeyBlock take_of(const Part& part, int task) {
     const int place = task / part.pairs;
     return {.pair = part.first_pair + task % part.pairs,
-            .n = part.downwards ? part.begin + place : part.end - 1 - place,
+            .n = part.ascending ? part.begin + place : part.end - 1 - place,
             .begin = part.begin,
             .end = part.end,
+            .ascending = part.ascending,
             .downwards = part.downwards};
   }
 
   const int processors_, blocks_, whole_, others_;
   const int least_pairs_, others_together_;
+  const bool is_long_row_;
   const int whole_end_;  // key blocks of whole rows before it are taken before the others
 };
 
