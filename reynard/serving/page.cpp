@@ -88,7 +88,9 @@ async function write() {
         ++pieces;
         const seconds = (performance.now() - first) / 1000;
         const count = usage ? usage.completion_tokens : pieces;
-        if (seconds > 0) $('speed').textContent = count + ' tokens, ' + (count / seconds).toFixed(1) + ' tokens/s';
+        // The first token's time is the prompt's.
+        $('speed').textContent = count === 1 ? '1 token' : count + ' tokens' +
+            (seconds > 0 ? ', ' + ((count - 1) / seconds).toFixed(1) + ' tokens/s' : '');
       }
     }
   } catch (error) {

@@ -16,10 +16,11 @@ if Browser.found is None:
 
 
 def check(page, url, screenshot):
-    page.call("Page.navigate", url=url)
-    page.wait_for("document.readyState === 'complete' && document.getElementById('model').textContent !== ''", "the model's name")
+    page.navigate(url)
+    page.wait_for("document.getElementById('model').textContent !== ''", "the model's name")
     assert page.value("document.getElementById('model').textContent") == "small"
-    page.value("$('prompt').value = 'Once upon a time'.repeat(20); $('tokens').value = 200; $('temperature').value = 1;")
+    # Greedily here and below, so that no end token is drawn.
+    page.value("$('prompt').value = 'Once upon a time'.repeat(20); $('tokens').value = 200; $('temperature').value = 0;")
     page.value("$('go').click()")
     page.wait_for("$('text').textContent.length > 0", "text")
     page.wait_for("$('cache').querySelector('table') !== null", "the cache's table")
@@ -37,8 +38,11 @@ def check(page, url, screenshot):
     # A wrong request shows the server's words, and Stop ends a long text.
     page.value("$('temperature').value = -1; $('go').click()")
     page.wait_for("$('error').textContent.includes('temperature')", "the error")
-    # Greedily, so that no end token is drawn.
-    page.value("$('temperature').value = 0; $('tokens').value = 200000; $('go').click()")
+    # A text in one piece has no rate.
+    page.value("$('temperature').value = 0; $('tokens').value = 1; $('go').click()")
+    page.wait_for("!$('go').disabled", "the end of one token")
+    assert page.value("$('speed').textContent") == "1 token", page.value("$('speed').textContent")
+    page.value("$('tokens').value = 200000; $('go').click()")
     page.wait_for("$('text').textContent.length > 20", "a long text")
     page.value("$('stop').click()")
     page.wait_for("!$('go').disabled && $('error').textContent === ''", "the stop")

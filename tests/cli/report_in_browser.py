@@ -30,8 +30,8 @@ def check(page, path, width):
         figures = file.read().count('<script type="application/json"')
     assert figures > 0, path
     page.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500)
-    page.call("Page.navigate", url="file://" + os.path.abspath(path))
-    page.wait_for(f"document.readyState === 'complete' && {DRAWN} >= {figures}", f"{figures} figures of {path}")
+    page.navigate("file://" + os.path.abspath(path))
+    page.wait_for(f"{DRAWN} >= {figures}", f"{figures} figures of {path}")
     assert page.value("document.documentElement.scrollWidth") <= width, (path, width)
     assert page.value(TOO_WIDE) == [], (path, width, page.value(TOO_WIDE))
     assert page.value(UNEXPLAINED + ".length") == 0, f"a figure of {path} without title or caption"

@@ -26,6 +26,7 @@ class Page:
             head += self.socket.recv(1)
         assert b" 101 " in head, head
         self.number = 0
+        self.loads = 0
 
     def read(self, count):
         data = b""
@@ -46,7 +47,9 @@ class Page:
                 length = int.from_bytes(self.read(8), "big")
             message += self.read(length)
             if first & 128:
-                return json.loads(message)
+                message = json.loads(message)
+                self.loads += message.get("method") == "Page.loadEventFired"
+                return message
 
     def call(self, method, **parameters):
         self.number += 1
@@ -59,6 +62,13 @@ class Page:
             if message.get("id") == self.number:
                 assert "error" not in message, message
                 return message["result"]
+
+    def navigate(self, url):
+        """Opens `url` and waits until it has loaded: before that, scripts may still run in the page before it."""
+        loads = self.loads
+        self.call("Page.navigate", url=url)
+        while self.loads == loads:
+            self.receive()
 
     def value(self, expression):
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
@@ -86,17 +96,21 @@ class Browser:
             [self.found, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=900,700",
              "--remote-debugging-port=0", f"--user-data-dir={self.profile.name}", "about:blank"],
             stderr=subprocess.PIPE, text=True)
-        port = None
+        port, said = None, ""
         for line in self.process.stderr:
+            said += line
             found = re.search(r"DevTools listening on ws://[^:]+:(\d+)/", line)
             if found:
                 port = found.group(1)
                 break
-        assert port, "Chromium does not start"
+        assert port, f"Chromium does not start: {said}"
         threading.Thread(target=self.process.stderr.read, daemon=True).start()
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=30) as answer:
-            tabs = json.load(answer)
-        self.page = Page(next(tab for tab in tabs if tab["type"] == "page")["webSocketDebuggerUrl"])
+        tabs, end = [], time.time() + 30
+        while not tabs:  # it answers before its tab is there
+            assert time.time() < end, "Chromium opens no tab"
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=30) as answer:
+                tabs = [tab for tab in json.load(answer) if tab["type"] == "page"]
+        self.page = Page(tabs[0]["webSocketDebuggerUrl"])
         self.page.call("Page.enable")
         return self
 
