@@ -26,7 +26,7 @@ class Page:
             head += self.socket.recv(1)
         assert b" 101 " in head, head
         self.number = 0
-        self.loads = 0
+        self.loaded = set()  # documents, as `loaderId`s
 
     def read(self, count):
         data = b""
@@ -48,7 +48,8 @@ class Page:
             message += self.read(length)
             if first & 128:
                 message = json.loads(message)
-                self.loads += message.get("method") == "Page.loadEventFired"
+                if message.get("method") == "Page.lifecycleEvent" and message["params"]["name"] == "load":
+                    self.loaded.add(message["params"]["loaderId"])
                 return message
 
     def call(self, method, **parameters):
@@ -65,9 +66,8 @@ class Page:
 
     def navigate(self, url):
         """Opens `url` and waits until it has loaded: before that, scripts may still run in the page before it."""
-        loads = self.loads
-        self.call("Page.navigate", url=url)
-        while self.loads == loads:
+        document = self.call("Page.navigate", url=url)["loaderId"]
+        while document not in self.loaded:
             self.receive()
 
     def value(self, expression):
@@ -112,6 +112,7 @@ class Browser:
                 tabs = [tab for tab in json.load(answer) if tab["type"] == "page"]
         self.page = Page(tabs[0]["webSocketDebuggerUrl"])
         self.page.call("Page.enable")
+        self.page.call("Page.setLifecycleEventsEnabled", enabled=True)
         return self
 
     def __exit__(self, *_):
