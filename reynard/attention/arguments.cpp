@@ -14,8 +14,7 @@ namespace reynard::attention {
 
 namespace {
 
-constexpr int64_t kLargestHeadDim = 256;
-
+using tensor::check_device;
 using tensor::check_dtype;
 using tensor::check_shape;
 using tensor::check_value;
@@ -43,11 +42,7 @@ void check_keys(std::string_view op,
   const int64_t B = q.size(0), H = q.size(2), D = q.size(3);
   check_shape(op, "k" + suffix, k, {{"B", B}, {"Tk"}, {"G"}, {"D", D}});
   check_same_dtype(op, "k" + suffix, k, q);
-  check_value(k.device() == q.device(),
-              op,
-              "device of k" + suffix,
-              k.device().str(),
-              "that of q: " + q.device().str());
+  check_device(op, "k" + suffix, k, "q", q.device());
   const int64_t G = k.size(2);
   check_value(G >= 1 && H % G == 0,
               op,
@@ -56,6 +51,7 @@ void check_keys(std::string_view op,
               fmt::format("a divisor of the {} query heads", H));
   check_shape(op, "v" + suffix, v, {{"B", B}, {"Tk", k.size(1)}, {"G", G}, {"D", D}});
   check_same_dtype(op, "v" + suffix, v, q);
+  check_device(op, "v" + suffix, v, "q", q.device());
   check_value(k.size(1) < std::numeric_limits<int32_t>::max(),
               op,
               "number of keys of k" + suffix,
@@ -66,12 +62,13 @@ void check_keys(std::string_view op,
 void check_first_key(std::string_view op,
                      const std::string& arg,
                      const at::Tensor& first_key,
-                     int64_t B,
-                     int64_t Tq) {
+                     const at::Tensor& q) {
   if (!first_key.defined()) return;
+  const int64_t B = q.size(0), Tq = q.size(1);
   check_shape(op, arg, first_key, {{"B", B}, {"Tq", Tq}});
   check_dtype(op, arg, first_key, {at::kInt});
-  if (!debug_checks() || Tq == 0) return;
+  check_device(op, arg, first_key, "q", q.device());
+  if (!has_values_to_check(first_key) || Tq == 0) return;
   const bool ordered = first_key.slice(1, 1).ge(first_key.slice(1, 0, Tq - 1)).all().item<bool>() &&
                        first_key.ge(0).all().item<bool>();
   check_value(ordered, op, arg, "decreasing or negative somewhere", "non-decreasing values >= 0");
@@ -88,20 +85,30 @@ void check_causal(std::string_view op, const std::string& suffix, int64_t Tq, in
                           suffix));
 }
 
-void check_bound(std::string_view op, const at::Tensor& bound, int64_t B, int64_t H) {
+void check_bound(std::string_view op, const at::Tensor& bound, const at::Tensor& q) {
   if (!bound.defined()) return;
+  const int64_t B = q.size(0), H = q.size(2);
   check_dtype(op, "logit_bound", bound, {at::kFloat});
   if (bound.dim() == 1) {
     check_shape(op, "logit_bound", bound, {{"H", H}});
   } else {
     check_shape(op, "logit_bound", bound, {{"B", B}, {"H", H}});
   }
-  if (!debug_checks()) return;
+  check_device(op, "logit_bound", bound, "q", q.device());
+  if (!has_values_to_check(bound)) return;
   check_value(bound.ge(0).all().item<bool>(),
               op,
               "logit_bound",
               "a tensor with NaN or negative values",
               "bounds >= 0");
+}
+
+}  // namespace
+
+bool has_values_to_check(const at::Tensor& t) {
+  // Read every time: tests switch it, and getenv is nothing beside an attention call.
+  const char* value = std::getenv("REYNARD_DEBUG_CHECKS");
+  return value != nullptr && std::string_view(value) == "1" && !t.is_meta();
 }
 
 void check_options(std::string_view op, const AttentionOptions& options) {
@@ -117,14 +124,6 @@ void check_options(std::string_view op, const AttentionOptions& options) {
               "the log of a share of the attention mass, such as -10; 0 turns pruning off");
 }
 
-}  // namespace
-
-bool debug_checks() {
-  // Read every time: tests switch it, and getenv is nothing beside an attention call.
-  const char* value = std::getenv("REYNARD_DEBUG_CHECKS");
-  return value != nullptr && std::string_view(value) == "1";
-}
-
 void check_parts(std::string_view op,
                  const at::Tensor& q,
                  const at::Tensor& query_sums,
@@ -137,6 +136,7 @@ void check_parts(std::string_view op,
   if (query_sums.defined()) {
     check_shape(op, "query_sums", query_sums, {{"B", B}, {"H", H}, {"Tq", Tq}});
     check_dtype(op, "query_sums", query_sums, {at::kDouble});
+    check_device(op, "query_sums", query_sums, "q", q.device());
   }
   for (size_t p = 0; p < parts.size(); ++p) {
     const KeyPart& part = parts[p];
@@ -145,16 +145,17 @@ void check_parts(std::string_view op,
     if (part.sums.defined()) {
       check_shape(op, "sums" + suffix, part.sums, {{"B", B}, {"H", H}, {"Tk", part.k.size(1)}});
       check_dtype(op, "sums" + suffix, part.sums, {at::kDouble});
+      check_device(op, "sums" + suffix, part.sums, "q", q.device());
       check_value(query_sums.defined(),
                   op,
                   "query_sums",
                   "undefined",
                   fmt::format("a tensor, since k{} has sums", suffix));
     }
-    check_first_key(op, "first_key" + suffix, part.first_key, B, Tq);
+    check_first_key(op, "first_key" + suffix, part.first_key, q);
     if (part.causal) check_causal(op, suffix, Tq, part.k.size(1));
   }
-  check_bound(op, logit_bound, B, H);
+  check_bound(op, logit_bound, q);
   check_options(op, options);
 }
 
@@ -173,9 +174,10 @@ void check_gated(std::string_view op,
   if (log_gate.defined()) {
     check_shape(op, "log_gate", log_gate, {{"B", B}, {"Tk", k.size(1)}, {"H", H}});
     check_dtype(op, "log_gate", log_gate, {at::kFloat, at::kDouble});
+    check_device(op, "log_gate", log_gate, "q", q.device());
   }
-  check_first_key(op, "first_key", first_key, B, Tq);
-  check_bound(op, logit_bound, B, H);
+  check_first_key(op, "first_key", first_key, q);
+  check_bound(op, logit_bound, q);
   check_options(op, options);
 }
 

@@ -9,9 +9,11 @@
 
 namespace reynard::attention {
 
-// True when REYNARD_DEBUG_CHECKS=1 is set in the environment: values are then checked too (a pass
-// over the tensors), not only shapes and dtypes.
-bool debug_checks();
+// True when REYNARD_DEBUG_CHECKS=1 is set in the environment and t has values: they are then
+// checked too (a pass over the tensor), not only shapes and dtypes.
+bool has_values_to_check(const at::Tensor& t);
+
+void check_options(std::string_view op, const AttentionOptions& options);
 
 void check_parts(std::string_view op,
                  const at::Tensor& q,

@@ -2,8 +2,8 @@
 // The operator the project exists for: softmax attention whose logits carry a separable bias,
 //   s_ij = scale * q_i . k_j + c_i - c_j,
 // which covers plain softmax (no sums), forgetting attention (sums of log gates), ALiBi and fixed
-// gates. This header checks, dispatches and differentiates; the arithmetic is in reference.h and
-// cpu/. Derivations: docs/attention.md.
+// gates. This header checks, dispatches and differentiates; the arithmetic is in reference.h, cpu/
+// and cuda/. Derivations: docs/attention.md.
 //
 // Legend: B batch, Tq queries, Tk keys, H query heads, G key/value heads (G divides H), D head
 // dimension.
@@ -16,6 +16,8 @@
 #include <string_view>
 
 namespace reynard::attention {
+
+constexpr int64_t kLargestHeadDim = 256;
 
 // How much of the past a query block may skip (docs/attention.md, pruning).
 enum class PruningRule {
@@ -43,8 +45,10 @@ struct AttentionOptions {
 };
 
 struct AttentionOutput {
-  at::Tensor out;    // (B, Tq, H, D) dtype of q
-  at::Tensor lse;    // (B, H, Tq) f32, natural log, differentiable; -inf where a query sees nothing
+  at::Tensor out;  // (B, Tq, H, D) dtype of q
+  // (B, H, Tq) f32 (f64 for f64 inputs), natural log, differentiable; -inf where a query sees
+  // nothing
+  at::Tensor lse;
   at::Tensor start;  // (B, H, ceil(Tq/128)) i32: first key kept, in keys, of the first part
 };
 
@@ -62,8 +66,8 @@ AttentionOutput attention(const at::Tensor& q,
                           const AttentionOptions& options = {});
 
 // The common case: one causal part with forget gates.
-//   log_gate (B, Tk, H) f32 <= 0: log of the gate that each token applies to the past; undefined:
-//   softmax
+//   log_gate (B, Tk, H) f32 | f64 <= 0: log of the gate that each token applies to the past;
+//   undefined: softmax
 AttentionOutput attention(const at::Tensor& q,
                           const at::Tensor& k,
                           const at::Tensor& v,

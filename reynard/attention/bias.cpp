@@ -14,6 +14,7 @@
 #include <ATen/ops/arange.h>
 
 #include <optional>
+#include <string>
 
 namespace reynard::attention {
 
@@ -21,10 +22,21 @@ namespace {
 
 using OptionalTensor = std::optional<at::Tensor>;
 
-void check_log_gate(const at::Tensor& log_gate) {
+void check_gates(const at::Tensor& log_gate, const OptionalTensor& first_key) {
   tensor::check_shape("gate_sums", "log_gate", log_gate, {{"B"}, {"T"}, {"H"}});
   tensor::check_dtype("gate_sums", "log_gate", log_gate, {at::kFloat, at::kDouble});
-  if (!debug_checks()) return;
+  if (first_key) {
+    const int64_t T = log_gate.size(1);
+    tensor::check_shape("gate_sums", "first_key", *first_key, {{"B", log_gate.size(0)}, {"Tq"}});
+    tensor::check_value(first_key->size(1) <= T,
+                        "gate_sums",
+                        "queries of first_key",
+                        first_key->size(1),
+                        "at most the gates of a row, " + std::to_string(T));
+    tensor::check_dtype("gate_sums", "first_key", *first_key, {at::kInt});
+    tensor::check_device("gate_sums", "first_key", *first_key, "log_gate", log_gate.device());
+  }
+  if (!has_values_to_check(log_gate)) return;
   // Written so that NaN fails too.
   const at::Tensor allowed = log_gate.le(0).all();
   tensor::check_value(allowed.item<bool>(),
@@ -34,8 +46,8 @@ void check_log_gate(const at::Tensor& log_gate) {
                       "log gates <= 0 (pass logsigmoid of the gate's logits)");
 }
 
-at::Tensor gate_sums_strided(const at::Tensor& log_gate, const OptionalTensor& /*first_key*/) {
-  check_log_gate(log_gate);
+at::Tensor gate_sums_strided(const at::Tensor& log_gate, const OptionalTensor& first_key) {
+  check_gates(log_gate, first_key);
   return part_kernels(log_gate).gate_sums(log_gate.contiguous());
 }
 
@@ -48,6 +60,11 @@ at::Tensor gate_sums_meta(const at::Tensor& log_gate, const OptionalTensor& /*fi
 at::Tensor gate_sums_backward_strided(const at::Tensor& dsums,
                                       const at::Tensor& log_gate,
                                       const OptionalTensor& first_key) {
+  check_gates(log_gate, first_key);
+  const tensor::Dim B = {"B", log_gate.size(0)}, H = {"H", log_gate.size(2)};
+  tensor::check_shape("gate_sums", "dsums", dsums, {B, H, {"T", log_gate.size(1)}});
+  tensor::check_dtype("gate_sums", "dsums", dsums, {at::kDouble});
+  tensor::check_device("gate_sums", "dsums", dsums, "log_gate", log_gate.device());
   return part_kernels(log_gate).gate_sums_backward(
       dsums.contiguous(),
       log_gate.contiguous(),
@@ -120,7 +137,6 @@ TORCH_LIBRARY_IMPL(reynard, Autograd, m) {
 }  // namespace
 
 at::Tensor gate_sums(const at::Tensor& log_gate, const at::Tensor& first_key) {
-  check_log_gate(log_gate);
   return call_gate_sums(log_gate,
                         first_key.defined() ? OptionalTensor(first_key) : OptionalTensor());
 }

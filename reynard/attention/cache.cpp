@@ -98,13 +98,6 @@ LayerCache LayerCache::fork() const {
 void LayerCache::append(const at::Tensor& k, const at::Tensor& v, const at::Tensor& log_gate) {
   const PageLayout& layout = pool_->layout();
   const int64_t G = num_kv_heads(), H = G * layout.group, D = layout.head_dim;
-  const auto check_device = [&](const char* name, const at::Tensor& t) {
-    if (!t.defined() || t.device().type() == layout.device.type()) return;
-    tensor::fail("cache append",
-                 std::string("device of ") + name,
-                 t.device().str(),
-                 "that of the pages: " + layout.device.str());
-  };
   tensor::check_shape("cache append", "k", k, {{"T"}, {"G", G}, {"D", D}});
   const int64_t T = k.size(0);
   tensor::check_shape("cache append", "v", v, {{"T", T}, {"G", G}, {"D", D}});
@@ -114,9 +107,10 @@ void LayerCache::append(const at::Tensor& k, const at::Tensor& v, const at::Tens
     tensor::check_shape("cache append", "log_gate", log_gate, {{"T", T}, {"H", H}});
     tensor::check_dtype("cache append", "log_gate", log_gate, {at::kFloat});
   }
-  check_device("k", k);
-  check_device("v", v);
-  check_device("log_gate", log_gate);
+  for (const auto& [arg, t] :
+       {std::pair("k", &k), std::pair("v", &v), std::pair("log_gate", &log_gate)}) {
+    tensor::check_device("cache append", arg, *t, "the pages", pool_->keys().device());
+  }
   write(k, v, log_gate.defined() ? log_gate.contiguous() : log_gate, {});
 }
 
@@ -431,6 +425,7 @@ CacheSnapshot LayerCache::snapshot() const {
   saved.evicted_masses = at::tensor(evicted_masses_, at::kDouble);
   saved.evicted_norms = at::tensor(evicted_norms_, at::kFloat);
   saved.query_norms = at::tensor(query_norms_, at::kFloat);
+  saved.evicted_share = evicted_share_;
   saved.horizon = horizon_;
   return saved;
 }
@@ -454,7 +449,7 @@ LayerCache LayerCache::restore(std::shared_ptr<PagePool> pool, const CacheSnapsh
     cache.evicted_pages_[g] = snapshot.evicted_pages[g].item<int64_t>();
     cache.evicted_norms_[g] = snapshot.evicted_norms[g].item<float>();
     const int64_t pages = cache.evicted_pages_[g];  // never that of the last position
-    tensor::check_value(pages == 0 || (pages > 0 && pages * kPageTokens < T),
+    tensor::check_value(pages == 0 || (pages > 0 && pages < pages_for(T)),
                         "cache restore",
                         "evicted_pages",
                         cache.evicted_pages_[g],
@@ -469,6 +464,7 @@ LayerCache LayerCache::restore(std::shared_ptr<PagePool> pool, const CacheSnapsh
                       "horizon",
                       snapshot.horizon,
                       "a position of the snapshot");
+  cache.evicted_share_ = snapshot.evicted_share;
   cache.horizon_ = snapshot.horizon;
   const at::Device device = layout.device;
   cache.write(snapshot.k.to(device),

@@ -61,8 +61,9 @@ class PagePool {
   // A page with one user and the same content; drops one use of the given page.
   int32_t copy_for_writing(int32_t page);
 
-  const at::Tensor& keys() const { return keys_; }      // (P, 64, D)
-  const at::Tensor& values() const { return values_; }  // (P, 64, D)
+  // (P, 64, D) in the layout's dtype, or int8.
+  const at::Tensor& keys() const { return keys_; }
+  const at::Tensor& values() const { return values_; }
   const at::Tensor& scales() const { return scales_; }  // (P, 2, 64) f32 of int8 rows: keys, values
   const at::Tensor& sums() const { return sums_; }      // (P, group, 64) f64
   const at::Tensor& norms() const { return norms_; }    // (P) f32: >= every key's norm in the page
@@ -91,6 +92,7 @@ struct CacheSnapshot {
   at::Tensor evicted_masses;  // (H) f64
   at::Tensor evicted_norms;   // (G) f32
   at::Tensor query_norms;     // (H) f32
+  double evicted_share = -std::numeric_limits<double>::infinity();
   int64_t horizon = 0;
 };
 

@@ -1,6 +1,9 @@
 #include "reynard/attention/decode.h"
 
+#include "reynard/attention/arguments.h"
 #include "reynard/attention/part_kernels.h"
+#include "reynard/attention/pruning_limits.h"
+#include "reynard/attention/scale.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
@@ -18,6 +21,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace reynard::attention {
@@ -27,7 +31,7 @@ namespace {
 using OptionalTensor = std::optional<at::Tensor>;
 
 AttentionOptions with_scale(AttentionOptions options, int64_t D) {
-  if (options.scale == 0) options.scale = 1 / std::sqrt(static_cast<double>(D));
+  options.scale = effective_scale(options.scale, D);
   return options;
 }
 
@@ -35,7 +39,8 @@ void check_paged(const at::Tensor& q,
                  std::span<const int64_t> offsets,
                  std::span<const LayerCache* const> caches,
                  const at::Tensor& logit_bound,
-                 int64_t window) {
+                 int64_t window,
+                 const AttentionOptions& options) {
   constexpr std::string_view kOp = "paged_attention";
   using tensor::check_value;
   check_value(!caches.empty(), kOp, "number of caches", caches.size(), "at least one");
@@ -49,6 +54,7 @@ void check_paged(const at::Tensor& q,
   const int64_t H = caches[0]->num_kv_heads() * pool->layout().group;
   tensor::check_shape(kOp, "q", q, {{"N"}, {"H", H}, {"D", pool->layout().head_dim}});
   tensor::check_dtype(kOp, "q", q, {pool->layout().dtype});
+  tensor::check_device(kOp, "q", q, "the pages", pool->keys().device());
   if (offsets.front() != 0 || offsets.back() != q.size(0)) {
     tensor::fail(kOp,
                  "last offset",
@@ -74,8 +80,10 @@ void check_paged(const at::Tensor& q,
   if (logit_bound.defined()) {
     tensor::check_shape(kOp, "logit_bound", logit_bound, {{"H", H}});
     tensor::check_dtype(kOp, "logit_bound", logit_bound, {at::kFloat});
+    tensor::check_device(kOp, "logit_bound", logit_bound, "q", q.device());
   }
   check_value(window >= 0, kOp, "window", window, "0 (off) or more");
+  check_options(kOp, options);
 }
 
 // (H, N) of (N, H); of one token it is the same values.
@@ -177,10 +185,12 @@ struct HeadRun {
 };
 
 // What is left of the tolerance for the queries q (Tq, count * group, D) after eviction; 0 turns
-// pruning off. first_sums (count * group): sums of the first query.
+// pruning off. A query's mass is at least that of its own key, one of own_keys (Tq, count, D).
+// first_sums (count * group): sums of the first query.
 double remaining_tolerance(const LayerCache& cache,
                            const HeadRun& run,
                            const at::Tensor& q,
+                           const at::Tensor& own_keys,
                            const at::Tensor& logit_bound,
                            const at::Tensor& first_sums,
                            const AttentionOptions& options) {
@@ -188,19 +198,22 @@ double remaining_tolerance(const LayerCache& cache,
     return options.log_pruning_tolerance;
   }
   const int64_t group = cache.pool()->layout().group, first_head = run.first * group;
-  const at::Tensor longest = q.to(at::kDouble).square().sum(-1).amax(0).sqrt().cpu();
+  const auto longest_of = [](const at::Tensor& rows) {
+    return rows.to(at::kDouble).square().sum(-1).amax(0).sqrt().cpu();
+  };
+  const at::Tensor queries = longest_of(q), keys = longest_of(own_keys);
   const at::Tensor sums = first_sums.cpu().contiguous();
   const at::Tensor given = logit_bound.defined() ? logit_bound.cpu().contiguous() : logit_bound;
   double evicted = -std::numeric_limits<double>::infinity();
   for (int64_t i = 0; i < run.count * group; ++i) {
-    const double measured = longest.const_data_ptr<double>()[i] * options.scale *
-                            cache.evicted_norms()[run.first + i / group];
-    const double bound = given.defined()
-                             ? static_cast<double>(given.const_data_ptr<float>()[first_head + i])
-                             : measured;
+    const double factor = options.scale * queries.const_data_ptr<double>()[i];
+    // Of the logits of evicted keys and of the own one together.
+    const double bounds = given.defined() ? 2.0 * given.const_data_ptr<float>()[first_head + i]
+                                          : factor * (cache.evicted_norms()[run.first + i / group] +
+                                                      keys.const_data_ptr<double>()[i / group]);
     evicted = std::max(
         evicted,
-        2 * bound + sums.const_data_ptr<double>()[i] + cache.evicted_masses()[first_head + i]);
+        bounds + sums.const_data_ptr<double>()[i] + cache.evicted_masses()[first_head + i]);
   }
   const double left = std::exp(options.log_pruning_tolerance) - std::exp(evicted);
   return left > 0 ? std::log(left) : 0;
@@ -250,14 +263,20 @@ void chunk_attention(const LayerCache& cache,
     if (window > 0) {
       const at::Tensor position =
           at::arange(first_query, cache.length(), q.options().dtype(at::kInt));
-      part.first_key = (position - static_cast<int32_t>(window - 1 + kept.begin)).clamp_min(0);
+      const int64_t seen = std::min(window, cache.length());
+      part.first_key = (position - static_cast<int32_t>(seen - 1 + kept.begin)).clamp_min(0);
       part.first_key = part.first_key.to(at::kInt).unsqueeze(0);
     }
     const int64_t kept_keys = kept.k.size(0);
     const at::Tensor query_sums = part.sums.slice(2, kept_keys - Tq).contiguous();
     AttentionOptions head_options = options;
-    head_options.log_pruning_tolerance = remaining_tolerance(
-        cache, run, heads, logit_bound, query_sums.select(0, 0).select(1, 0), options);
+    head_options.log_pruning_tolerance = remaining_tolerance(cache,
+                                                             run,
+                                                             heads,
+                                                             kept.k.slice(0, kept_keys - Tq),
+                                                             logit_bound,
+                                                             query_sums.select(0, 0).select(1, 0),
+                                                             options);
     const at::Tensor bound = logit_bound.defined()
                                  ? logit_bound.slice(0, first_head, end_head).contiguous()
                                  : logit_bound;
@@ -265,7 +284,8 @@ void chunk_attention(const LayerCache& cache,
         attention(heads.unsqueeze(0), query_sums, {&part, 1}, bound, head_options);
     result.out.slice(0, row, row + Tq).slice(1, first_head, end_head).copy_(head.out[0]);
     result.lse.slice(0, first_head, end_head).slice(1, row, row + Tq).copy_(head.lse[0]);
-    const at::Tensor start = head.start[0].repeat_interleave(128, 1).slice(1, 0, Tq) + kept.begin;
+    const at::Tensor start =
+        head.start[0].repeat_interleave(kQueryBlock, 1).slice(1, 0, Tq) + kept.begin;
     result.start.slice(0, first_head, end_head).slice(1, row, row + Tq).copy_(start);
   }
 }
@@ -277,7 +297,8 @@ void check_pages(const DecodeArguments& a) {
   tensor::check_shape(kDecode, "q", a.q, {{"S"}, {"H"}, {"D"}});
   const int64_t H = a.q.size(1), D = a.q.size(2);
   tensor::check_dtype(kDecode, "q", a.q, {at::kFloat, at::kBFloat16, at::kHalf});
-  tensor::check_value(D >= 1 && D <= 256, kDecode, "head dimension D", D, "1 <= D <= 256");
+  tensor::check_value(
+      D >= 1 && D <= kLargestHeadDim, kDecode, "head dimension D", D, "1 <= D <= 256");
   tensor::check_shape(kDecode, "keys", a.keys, {{"P"}, {"", kPageTokens}, {"D", D}});
   tensor::check_dtype(kDecode, "keys", a.keys, {a.q.scalar_type()});
   const int64_t P = a.keys.size(0);
@@ -303,6 +324,14 @@ void check_pages(const DecodeArguments& a) {
     tensor::check_shape(kDecode, "norms", a.norms, {{"P", P}});
     tensor::check_dtype(kDecode, "norms", a.norms, {at::kFloat});
   }
+  for (const auto& [arg, t] : {std::pair("keys", a.keys),
+                               std::pair("values", a.values),
+                               std::pair("page_table", a.page_table),
+                               std::pair("sums", a.sums),
+                               std::pair("masses", a.masses),
+                               std::pair("norms", a.norms)}) {
+    tensor::check_device(kDecode, arg, t, "q", a.q.device());
+  }
 }
 
 void check_sequences(const DecodeArguments& a) {
@@ -317,6 +346,12 @@ void check_sequences(const DecodeArguments& a) {
     tensor::check_shape(kDecode, "logit_bound", a.logit_bound, {{"H", a.q.size(1)}});
     tensor::check_dtype(kDecode, "logit_bound", a.logit_bound, {at::kFloat});
   }
+  for (const auto& [arg, t] : {std::pair("lengths", a.lengths),
+                               std::pair("first_key", a.first_key),
+                               std::pair("logit_bound", a.logit_bound)}) {
+    tensor::check_device(kDecode, arg, t, "q", a.q.device());
+  }
+  check_options(kDecode, a.options);
   if (a.options.log_pruning_tolerance < 0 && a.sums.defined()) {
     tensor::check_value(
         a.masses.defined(), kDecode, "masses", "undefined", "a tensor, since pruning is on");
@@ -347,12 +382,17 @@ void check_sequence_values(const DecodeArguments& a) {
   for (int64_t s = 0; s < S; ++s) {
     const int64_t length = a.lengths[s].item<int64_t>();
     if (length == 0) continue;
-    const at::Tensor last = a.page_table[s].select(1, (length - 1) / kPageTokens);
-    tensor::check_value(last.min().item<int32_t>() >= 0,
+    // Evicted pages lie in front of all others; those before the first key are not read.
+    const int64_t end = (length + kPageTokens - 1) / kPageTokens;
+    const int64_t first_key = a.first_key.defined() ? a.first_key[s].item<int32_t>() : 0;
+    const int64_t begin = std::clamp<int64_t>(first_key / kPageTokens, 0, end - 1);
+    const at::Tensor held = a.page_table[s].slice(1, begin, end).ge(0);
+    tensor::check_value(held.select(1, -1).all().item<bool>() &&
+                            held.slice(1, 1).ge(held.slice(1, 0, -1)).all().item<bool>(),
                         kDecode,
                         "page_table",
-                        "a negative id for a sequence's last page",
-                        "the page that holds the query's own key");
+                        "a negative id behind a page that is there, or for a sequence's last page",
+                        "negative ids, of evicted pages, in front of all others");
   }
 }
 
@@ -431,7 +471,7 @@ PagedOutput paged_attention(const at::Tensor& q,
                             const at::Tensor& logit_bound,
                             int64_t window,
                             const AttentionOptions& options) {
-  check_paged(q, offsets, caches, logit_bound, window);
+  check_paged(q, offsets, caches, logit_bound, window, options);
   DecodeBatch batch;
   for (size_t s = 0; s < caches.size(); ++s) {
     if (offsets[s + 1] - offsets[s] != 1) continue;

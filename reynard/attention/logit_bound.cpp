@@ -1,10 +1,13 @@
 // The bounds of pruning.h that come from QK-norm weights.
 
 #include "reynard/attention/pruning.h"
+#include "reynard/attention/scale.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/row_tensor.h"
 
 #include <ATen/TensorOperators.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ATen/ops/amax.h>
 #include <ATen/ops/linalg_vector_norm.h>
@@ -48,7 +51,7 @@ void check_weight(std::string_view arg, const at::Tensor& weight, int64_t num_he
   tensor::check_value(fits,
                       "qk_norm_bound",
                       arg,
-                      "a tensor of another shape",
+                      fmt::format("a tensor of shape [{}]", fmt::join(weight.sizes(), ", ")),
                       "(D), or (heads, D) with heads dividing num_heads");
 }
 
@@ -107,10 +110,6 @@ double rounding_of(at::ScalarType dtype, bool rotary) {
   return 1 + (rotary ? 2 : 1) * unit_of(dtype);
 }
 
-double default_scale(double scale, int64_t D) {
-  return scale == 0 ? 1 / std::sqrt(static_cast<double>(D)) : scale;
-}
-
 }  // namespace
 
 at::Tensor qk_norm_bound(const at::Tensor& q_weight,
@@ -127,8 +126,13 @@ at::Tensor qk_norm_bound(const at::Tensor& q_weight,
                       "k_weight's D",
                       k_weight.size(-1),
                       "that of q_weight");
+  tensor::check_value(!rotary || D % 2 == 0,
+                      "qk_norm_bound",
+                      "head dimension D",
+                      D,
+                      "an even number, since pairs rotate");
   const double factor =
-      default_scale(scale, D) * static_cast<double>(D) * rounding_of(dtype, rotary);
+      effective_scale(scale, D) * static_cast<double>(D) * rounding_of(dtype, rotary);
   const auto is_on_host = [](const at::Tensor& weight) {
     return weight.is_cpu() && weight.scalar_type() == at::kFloat && weight.is_contiguous();
   };
@@ -150,8 +154,8 @@ at::Tensor qk_norm_bound_of_int8_keys(const at::Tensor& q_weight,
   const at::Tensor k = per_head_weight(k_weight, num_heads).abs().amax(1);
   // Half a step per value; a step is a 127th of the row's largest, rounded up to 16 bits.
   const double half_step = (1 + 0x1p-14) / 254;
-  const double error = default_scale(scale, D) * std::pow(static_cast<double>(D), 1.5) * half_step *
-                       rounding_of(dtype, rotary);
+  const double error = effective_scale(scale, D) * std::pow(static_cast<double>(D), 1.5) *
+                       half_step * rounding_of(dtype, rotary);
   // What several queries attend to is rounded to dtype once more.
   return ((bound.to(at::kDouble) + (q * k).to(at::kDouble) * error) * (1 + unit_of(dtype)))
       .to(at::kFloat);

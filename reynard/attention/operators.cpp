@@ -15,6 +15,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -165,7 +166,33 @@ ForwardResult forward_meta(const ForwardArguments& a) {
               a.q.options().dtype(at::kInt))};
 }
 
+void check_backward(const BackwardArguments& a) {
+  constexpr std::string_view kOp = "attention_parts_backward";
+  check_parts(kOp, a.q, a.query_sums, a.parts, {}, {.scale = a.scale});
+  const tensor::Dim B = {"B", a.q.size(0)}, Tq = {"Tq", a.q.size(1)}, H = {"H", a.q.size(2)};
+  const at::ScalarType lse_dtype = a.q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto check = [&](std::string_view arg,
+                         const at::Tensor& t,
+                         std::initializer_list<tensor::Dim> shape,
+                         at::ScalarType dtype) {
+    tensor::check_shape(kOp, arg, t, shape);
+    tensor::check_dtype(kOp, arg, t, {dtype});
+    tensor::check_device(kOp, arg, t, "q", a.q.device());
+  };
+  const auto check_rows = [&](std::string_view arg, const at::Tensor& t) {
+    check(arg, t, {B, Tq, H, {"D", a.q.size(3)}}, a.q.scalar_type());
+  };
+  check_rows("out", a.forward.out);
+  if (a.dout.defined()) check_rows("dout", a.dout);
+  check("lse", a.forward.lse, {B, H, Tq}, lse_dtype);
+  if (a.dlse.defined()) check("dlse", a.dlse, {B, H, Tq}, lse_dtype);
+  const int64_t num_blocks = (a.q.size(1) + kQueryBlock - 1) / kQueryBlock;
+  const tensor::Dim parts = {"parts", static_cast<int64_t>(a.parts.size())};
+  check("start", a.forward.start, {parts, B, H, {"blocks", num_blocks}}, at::kInt);
+}
+
 BackwardResult backward_strided(const BackwardArguments& a) {
+  check_backward(a);
   PartsBackward result =
       backward_parts(a.dout, a.dlse, a.q, a.query_sums, a.parts, a.forward, a.scale);
   const auto absent = [&](at::Tensor& t) {

@@ -1,5 +1,6 @@
 // The storage of cache.h.
 
+#include "reynard/attention/attention.h"
 #include "reynard/attention/cache.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/huge_pages.h"
@@ -9,6 +10,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 namespace reynard::attention {
@@ -42,7 +44,17 @@ int64_t row_bytes(const PageLayout& layout) {
 
 PagePool::PagePool(const PageLayout& layout) : layout_(layout) {
   using tensor::check_value;
-  check_value(layout.head_dim > 0, "PagePool", "head_dim", layout.head_dim, "at least 1");
+  check_value(layout.head_dim >= 1 && layout.head_dim <= kLargestHeadDim,
+              "PagePool",
+              "head_dim",
+              layout.head_dim,
+              "1 to " + std::to_string(kLargestHeadDim));
+  check_value(
+      layout.dtype == at::kFloat || layout.dtype == at::kBFloat16 || layout.dtype == at::kHalf,
+      "PagePool",
+      "dtype",
+      c10::toString(layout.dtype),
+      "Float, BFloat16 or Half");
   check_value(layout.group > 0, "PagePool", "group", layout.group, "at least 1");
   check_value(layout.max_pages >= 0, "PagePool", "max_pages", layout.max_pages, "0 or more");
   const auto there = at::TensorOptions(layout.device);
@@ -67,11 +79,16 @@ std::vector<at::Tensor*> PagePool::storage() {
   return all;
 }
 
+// Changes nothing where memory runs out.
 void PagePool::grow(int64_t capacity) {
-  const int64_t old_capacity = keys_.size(0);
+  const int64_t old_capacity = std::ssize(users_);
   if (layout_.max_pages > 0) capacity = std::min(capacity, layout_.max_pages);
-  for (at::Tensor* t : storage()) *t = enlarged(*t, capacity);
+  const std::vector<at::Tensor*> tensors = storage();
+  std::vector<at::Tensor> larger;
+  larger.reserve(tensors.size());
+  for (const at::Tensor* t : tensors) larger.push_back(enlarged(*t, capacity));
   users_.resize(capacity, 0);
+  for (size_t i = 0; i < tensors.size(); ++i) *tensors[i] = larger[i];
   for (int64_t page = old_capacity; page < capacity; page += kStretchPages) {
     const auto stretch = static_cast<int32_t>(std::ssize(free_in_stretch_));
     free_in_stretch_.push_back(std::min(capacity - page, kStretchPages));
@@ -93,7 +110,8 @@ int32_t PagePool::allocate(int32_t last) {
                       "pages in use",
                       in_use_,
                       "less than max_pages; shorten the sequences or raise max_pages");
-  if (in_use_ == keys_.size(0)) grow(std::max(kFirstPages, 2 * keys_.size(0)));
+  const int64_t capacity = std::ssize(users_);
+  if (in_use_ == capacity) grow(std::max(kFirstPages, 2 * capacity));
   const int32_t page = free_page(last);
   const auto stretch = static_cast<int32_t>(page / kStretchPages);
   if (empty_stretches_.erase(stretch) > 0) begun_stretches_.insert(stretch);

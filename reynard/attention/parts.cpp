@@ -3,19 +3,19 @@
 #include "reynard/attention/part_kernels.h"
 #include "reynard/attention/pruning.h"
 #include "reynard/attention/reference.h"
+#include "reynard/attention/scale.h"
 
 #include <ATen/TensorOperators.h>
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/isneginf.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
-#include <cmath>
 
 namespace reynard::attention {
 
@@ -43,10 +43,6 @@ PartArguments kernel_arguments(const at::Tensor& q,
   arguments.start = start;
   arguments.scale = scale;
   return arguments;
-}
-
-double effective_scale(const at::Tensor& q, double scale) {
-  return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(q.size(3)));
 }
 
 // Kernel or, for f64, the definition: out in out_dtype, normalised within the part.
@@ -117,7 +113,8 @@ RowFloors row_floors(const at::Tensor& q,
   return floors;
 }
 
-// rowsum(dout * out) - dlse: (B, H, Tq) f64.
+// rowsum(dout * out) - dlse: (B, H, Tq) f64. Where a row sees nothing dlse, the derivative at -inf,
+// is mostly NaN and has no effect.
 at::Tensor row_deltas(const at::Tensor& dout, const at::Tensor& dlse, const PartsForward& forward) {
   at::Tensor delta;
   if (!dout.defined()) {
@@ -127,7 +124,7 @@ at::Tensor row_deltas(const at::Tensor& dout, const at::Tensor& dlse, const Part
   } else {
     delta = part_kernels(dout).row_products(with_unit_stride(dout), forward.out);
   }
-  return dlse.defined() ? delta - dlse : delta;
+  return dlse.defined() ? delta - dlse.masked_fill(at::isneginf(forward.lse), 0) : delta;
 }
 
 }  // namespace
@@ -137,7 +134,7 @@ PartsForward forward_parts(const at::Tensor& q,
                            std::span<const KeyPart> parts,
                            const at::Tensor& logit_bound,
                            const AttentionOptions& options) {
-  const double scale = effective_scale(q, options.scale);
+  const double scale = effective_scale(options.scale, q.size(3));
   const bool several = parts.size() > 1;
   const bool half = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
   const bool pruned = prunes(q, parts, options);
@@ -173,7 +170,7 @@ PartsBackward backward_parts(const at::Tensor& dout,
                              std::span<const KeyPart> parts,
                              const PartsForward& forward,
                              double scale) {
-  scale = effective_scale(q, scale);
+  scale = effective_scale(scale, q.size(3));
   const at::Tensor delta = row_deltas(dout, dlse, forward);
   const at::Tensor rows = with_unit_stride(dout.defined() ? dout : at::zeros_like(forward.out));
   const at::ScalarType dq_dtype = parts.size() > 1 ? at::kFloat : q.scalar_type();

@@ -1,6 +1,7 @@
 #include "reynard/attention/reference.h"
 
 #include "reynard/attention/pruning_limits.h"
+#include "reynard/attention/scale.h"
 
 #include <ATen/TensorOperators.h>
 
@@ -14,10 +15,8 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/repeat_interleave.h>
 #include <ATen/ops/where.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
-#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -40,7 +39,10 @@ at::Tensor per_head(const at::Tensor& t, int64_t H) {
 // (B, H, T, D) -> (B, T, G, D): the heads of a group are summed.
 at::Tensor per_group(const at::Tensor& t, int64_t G) {
   const int64_t H = t.size(1);
-  return t.reshape({t.size(0), G, G == 0 ? 0 : H / G, t.size(2), t.size(3)}).sum(2).transpose(1, 2);
+  return t.reshape({t.size(0), G, G == 0 ? 0 : H / G, t.size(2), t.size(3)})
+      .sum(2)
+      .transpose(1, 2)
+      .contiguous();
 }
 
 // Rounds to the dtype of the inputs and back, as a matrix product of that dtype needs.
@@ -97,7 +99,7 @@ ReferenceOutput reference_attention(const at::Tensor& q,
                                     std::span<const KeyPart> parts,
                                     double scale,
                                     std::span<const at::Tensor> starts) {
-  if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
+  scale = effective_scale(scale, q.size(3));
   std::vector<at::Tensor> part_logits;
   std::vector<at::Tensor> part_values;
   for (size_t p = 0; p < parts.size(); ++p) {
@@ -114,7 +116,7 @@ ReferenceOutput reference_attention(const at::Tensor& q,
   const at::Tensor weights = rounded_like(masses / divisor, q);
   const at::Tensor out = at::matmul(weights, at::cat(part_values, 2));
   const at::Tensor lse = (at::log(divisor) + shift).masked_fill(sees_nothing, kMinusInfinity);
-  return {out.transpose(1, 2).to(q.scalar_type()), lse.squeeze(-1)};
+  return {out.transpose(1, 2).to(q.scalar_type()).contiguous(), lse.squeeze(-1)};
 }
 
 ReferenceGradients reference_backward_part(const at::Tensor& dout,
@@ -136,7 +138,7 @@ ReferenceGradients reference_backward_part(const at::Tensor& dout,
   const at::Tensor dlogits = weights * (dweights - delta.unsqueeze(-1));
   const at::Tensor rounded = rounded_like(dlogits, q);
   ReferenceGradients result;
-  result.dq = (at::matmul(rounded, per_head(part.k, H)) * scale).transpose(1, 2);
+  result.dq = (at::matmul(rounded, per_head(part.k, H)) * scale).transpose(1, 2).contiguous();
   const at::Tensor dk = at::matmul(rounded.transpose(2, 3), per_head(q, H)) * scale;
   result.dk = per_group(dk, G);
   const at::Tensor dv = at::matmul(rounded_like(weights, q).transpose(2, 3), rows);

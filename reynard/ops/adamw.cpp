@@ -5,6 +5,8 @@
 #include "reynard/tensor/same_shape.h"
 
 #include <cmath>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace reynard::ops {
@@ -19,6 +21,17 @@ void check(const AdamWStep& step) {
   if (step.compute.defined()) {
     tensor::check_same_shape("adamw", "compute", step.compute, "value", step.value);
   }
+  for (const auto& [arg, t] : {std::pair("value", &step.value),
+                               std::pair("exp_avg", &step.exp_avg),
+                               std::pair("exp_avg_sq", &step.exp_avg_sq),
+                               std::pair("compute", &step.compute)}) {
+    tensor::check_value(!t->defined() || t->is_contiguous(),
+                        "adamw",
+                        "layout of " + std::string(arg),
+                        "strided",
+                        "a contiguous tensor, which is written in the order of memory");
+  }
+  tensor::check_value(step.step >= 1, "adamw", "step", step.step, "1 or more");
 }
 
 AdamWTensor tensor_of(const AdamWStep& step, const at::Tensor& gradient, int64_t first) {

@@ -19,7 +19,8 @@ struct AdamWStep {
 // Adam with decoupled weight decay (Loshchilov and Hutter 2019, Algorithm 2) on
 // gradient * gradient_scale; `compute` becomes the rounded new value, one dtype for all.
 // gradient_scale: an f32 scalar on the device of the values, which no one waits for: where it is
-// not finite nothing changes. Bits do not depend on how tensors are put together.
+// not finite nothing changes. Bits do not depend on how tensors are put together. Throws
+// reynard::Error for other dtypes, shapes or layouts and for a step below 1.
 void adamw(std::span<const AdamWStep> steps, const at::Tensor& gradient_scale);
 
 }  // namespace reynard::ops

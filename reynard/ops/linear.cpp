@@ -237,6 +237,11 @@ at::Tensor add_bias(const at::Tensor& y, const at::Tensor& bias) {
 
 at::Tensor gated_linear(const at::Tensor& gate_up, Activation act, const Weight& weight) {
   tensor::check_shape("gated_linear", "gate_up", gate_up, {{"N"}, {"2I"}});
+  tensor::check_value(gate_up.size(1) % 2 == 0,
+                      "gated_linear",
+                      "width of gate_up",
+                      gate_up.size(1),
+                      "an even number");
   check_weight("gated_linear", weight, gate_up.size(1) / 2);
   if (!has_row_kernels(gate_up) || weight.scales.defined()) {
     return linear(gated_act(gate_up, act), weight);

@@ -42,6 +42,11 @@ void check_previous(const at::Tensor& previous, int64_t num_sequences, const at:
 
 void check_starts(const at::Tensor& starts, int64_t num_tokens) {
   tensor::check_dtype("token_shift", "starts", starts, {at::kLong});
+  tensor::check_value(starts.size(0) > 0 || num_tokens == 0,
+                      "token_shift",
+                      "length of starts",
+                      starts.size(0),
+                      "at least 1 where there are tokens");
   if (!starts.is_cpu()) return;
   const at::Tensor contiguous = starts.contiguous();
   const int64_t* start = contiguous.const_data_ptr<int64_t>();

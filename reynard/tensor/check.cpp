@@ -55,6 +55,18 @@ void check_dtype(std::string_view op,
                           fmt::join(names, ", ")));
 }
 
+void check_device(std::string_view op,
+                  std::string_view arg,
+                  const at::Tensor& t,
+                  std::string_view other_arg,
+                  at::Device device) {
+  if (!t.defined() || t.device() == device) return;
+  fail(op,
+       fmt::format("device of {}", arg),
+       t.device().str(),
+       fmt::format("that of {}: {}", other_arg, device.str()));
+}
+
 void fail(std::string_view op,
           std::string_view arg,
           const std::string& value,

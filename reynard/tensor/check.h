@@ -33,6 +33,14 @@ void check_dtype(std::string_view op,
                  const at::Tensor& t,
                  std::initializer_list<at::ScalarType> allowed);
 
+// Throws Error "op: device of arg = cpu; expected that of q: cuda:0" unless t lies on it. An
+// undefined tensor lies anywhere.
+void check_device(std::string_view op,
+                  std::string_view arg,
+                  const at::Tensor& t,
+                  std::string_view other_arg,
+                  at::Device device);
+
 // Throws Error "op: arg = value; expected requirement" when the condition does not hold. The value
 // is formatted only then.
 [[noreturn]] void fail(std::string_view op,

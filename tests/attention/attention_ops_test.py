@@ -4,6 +4,7 @@ Usage: attention_ops_test.py LIBRARY
 """
 
 import math
+import os
 import sys
 import unittest
 
@@ -160,6 +161,82 @@ class AttentionOps(unittest.TestCase):
         q, k, v, log_gate = inputs()
         with self.assertRaisesRegex(RuntimeError, "attention: log_gate has shape"):
             ops.attention(q, k, v, log_gate[:, :5])
+
+    def test_backward_rejects_what_no_forward_returned(self):
+        q, k, v, log_gate = inputs()
+        sums = ops.gate_sums(log_gate)
+        lists = ([k], [v], [sums], [None], [1])
+        out, lse, start = ops.attention_parts(q, sums[:, :, 3:], *lists)
+
+        def backward(dout=out, dlse=lse, out=out, lse=lse, start=start):
+            ops.attention_parts_backward(dout, dlse, q, sums[:, :, 3:], *lists, out, lse, start, 0.0)
+
+        backward()
+        for name, other in {
+            "out": out[:, :1],
+            "dout": out[..., :4],
+            "lse": lse[:, :, :1],
+            "dlse": lse.double(),
+            "start": start[..., :0],
+        }.items():
+            with self.assertRaisesRegex(RuntimeError, f"attention_parts_backward: {name} has"):
+                backward(**{name: other})
+        with self.assertRaisesRegex(RuntimeError, "gate_sums: dsums has shape"):
+            ops.gate_sums_backward(torch.zeros(1, 1, 1, dtype=torch.float64), log_gate)
+
+    def test_decode_rejects_what_it_would_read_beyond_its_pages(self):
+        q, pages = torch.zeros(1, 2, 8), torch.zeros(8, 64, 8)
+
+        def decode(ids, length=512, first_key=None, **options):
+            table = torch.tensor([[ids]], dtype=torch.int32)
+            lengths = torch.tensor([length])
+            if first_key is not None:
+                first_key = torch.tensor([first_key], dtype=torch.int32)
+            return ops.attention_decode(
+                q, pages, pages, None, None, None, table, lengths, first_key, **options
+            )[2]
+
+        self.assertEqual(decode([0, 1, 2, 3, 4, 5, 6, 7]).tolist(), [[0, 0]])
+        self.assertEqual(decode([-1, -1, 2, 3, 4, 5, 6, 7]).tolist(), [[128, 128]])
+        # What lies before the first key is not read.
+        self.assertEqual(decode([5, -1, 2, 3, 4, 5, 6, 7], first_key=128).tolist(), [[128, 128]])
+        for ids in (
+            [0, 1, 2, -1, 4, 5, 6, 7],
+            [0, 1, 2, -2000000000, 4, 5, 6, 7],
+            [-1, 1, -1, 3, 4, 5, 6, 7],
+            [0, 1, 2, 3, 4, 5, 6, -1],
+        ):
+            with self.assertRaisesRegex(RuntimeError, "page_table = a negative id"):
+                decode(ids)
+        with self.assertRaisesRegex(RuntimeError, "page_table = a page id that is too large"):
+            decode([0, 1, 2, 3, 4, 5, 6, 8])
+        for length in (-1, 513):
+            with self.assertRaisesRegex(RuntimeError, "lengths = a value outside"):
+                decode(range(8), length)
+        with self.assertRaisesRegex(RuntimeError, "log_pruning_tolerance = 5"):
+            decode(range(8), log_pruning_tolerance=5.0)
+        with self.assertRaisesRegex(RuntimeError, "scale = -1"):
+            decode(range(8), scale=-1.0)
+
+    def test_results_lie_as_their_description_says(self):
+        for dtype in (torch.float64, torch.float32):
+            tensors = inputs(dtype=dtype, requires_grad=True)
+            described = ops.attention(*(t.detach().to("meta") for t in tensors))
+            results = ops.attention(*tensors)
+            results[0].sum().backward()
+            for described, real in zip(described, results):
+                self.assertEqual((described.dtype, described.stride()), (real.dtype, real.stride()))
+            for t in tensors:
+                self.assertTrue(t.grad.is_contiguous())
+
+    def test_checks_of_values_leave_descriptions_alone(self):
+        os.environ["REYNARD_DEBUG_CHECKS"] = "1"
+        try:
+            q, k, v, log_gate = (t.to("meta") for t in inputs())
+            first_key = torch.zeros(2, 9, dtype=torch.int32, device="meta")
+            ops.attention(q, k, v, log_gate, first_key)
+        finally:
+            del os.environ["REYNARD_DEBUG_CHECKS"]
 
 
 if __name__ == "__main__":

@@ -76,6 +76,10 @@ TEST(GateSums, ClampShutGatesWithoutGradient) {
 TEST(GateSums, RejectOtherShapesAndTypes) {
   EXPECT_THROW(gate_sums(at::zeros({2, 3})), Error);
   EXPECT_THROW(gate_sums(at::zeros({2, 3, 4}, at::kBFloat16)), Error);
+  const at::Tensor log_gate = at::zeros({3, 4, 2});
+  EXPECT_THROW(gate_sums(log_gate, at::zeros({1, 4}, at::kInt)), Error);
+  EXPECT_THROW(gate_sums(log_gate, at::zeros({3, 5}, at::kInt)), Error);
+  EXPECT_THROW(gate_sums(log_gate, at::zeros({3, 4}, at::kLong)), Error);
 }
 
 TEST(AlibiSums, FallByTheSlope) {

@@ -17,6 +17,9 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cmath>
+#include <exception>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <set>
@@ -82,6 +85,17 @@ TEST(PagePool, ListsStayTogetherWhileOthersFreeTheirs) {
   EXPECT_LE(jumps, 512 / 16 + 8);
   EXPECT_EQ(pool->pages_in_use(), 512 + 5 * 4);
   EXPECT_LE(pool->keys().size(0), 1024);
+}
+
+// There is memory for the keys of 8M pages, but not for their gate sums.
+TEST(PagePool, StaysAsItWasWhereMemoryRunsOut) {
+  PagePool pool({.head_dim = 1, .group = 1 << 16, .max_pages = 1 << 23});
+  pool.allocate();
+  const int64_t capacity = pool.keys().size(0);
+  EXPECT_THROW(pool.reserve(), std::exception);
+  EXPECT_EQ(pool.keys().size(0), capacity);
+  EXPECT_EQ(pool.values().size(0), capacity);
+  EXPECT_EQ(pool.allocate(0), 1);
 }
 
 TEST(PagePool, GivesEveryPageOnce) {
@@ -190,6 +204,19 @@ TEST(LayerCache, MixesChunksAndDecodesOfManySequences) {
   EXPECT_TENSORS_NEAR(result.out, at::cat(expected), 1e-5, 1e-5);
 }
 
+// A model may have a window longer than any text.
+TEST(LayerCache, AWindowOfAnyLengthIsNone) {
+  const AttentionInputs in = sequence(100);
+  LayerCache cache(make_pool(), G);
+  append(cache, in, 0, 100);
+  for (const int64_t num_queries : {1, 40}) {
+    const PagedOutput whole = attend(cache, in, num_queries);
+    for (const int64_t window : {int64_t{100}, int64_t{1} << 33, int64_t{1} << 62}) {
+      EXPECT_BITWISE_EQUAL(attend(cache, in, num_queries, {}, window).out, whole.out);
+    }
+  }
+}
+
 TEST(LayerCache, WindowHidesOlderKeys) {
   const AttentionInputs in = sequence(200);
   LayerCache cache(make_pool(), G);
@@ -269,6 +296,8 @@ TEST(LayerCache, SnapshotRestoresTheSameState) {
   LayerCache restored = LayerCache::restore(make_pool(at::kBFloat16), cache.snapshot());
   EXPECT_EQ(restored.length(), 300);
   EXPECT_EQ(restored.pool()->pages_in_use(), cache.pool()->pages_in_use());
+  EXPECT_EQ(restored.evicted_share(), cache.evicted_share());
+  EXPECT_TRUE(std::isfinite(restored.evicted_share()));
   append(cache, in, 300, 301);
   append(restored, in, 300, 301);
   EXPECT_BITWISE_EQUAL(attend(cache, in).out, attend(restored, in).out);
@@ -423,6 +452,28 @@ TEST(LayerCache, RejectsWhatItCannotHold) {
   EXPECT_THROW(cache.evict(at::zeros({H}), 0, 100), Error);
   EXPECT_THROW(cache.evict(at::zeros({H}), -10, 101), Error);
   EXPECT_THROW(attend(cache, in, 101), Error);
+  EXPECT_THROW(attend(cache, in, 1, {}, 0, {.log_pruning_tolerance = 5}), Error);
+  EXPECT_THROW(attend(cache, in, 1, {}, 0, {.scale = -1}), Error);
+  EXPECT_THROW(PagePool({.head_dim = 257}), Error);
+  EXPECT_THROW(PagePool({.head_dim = 64, .dtype = at::kDouble}), Error);
+}
+
+TEST(LayerCache, RejectsSnapshotsThatNoCacheWrote) {
+  const AttentionInputs in = sequence(200);
+  LayerCache cache(make_pool(), G);
+  append(cache, in, 0, 200);
+  const auto restored = [&](const std::function<void(CacheSnapshot&)>& change) {
+    CacheSnapshot snapshot = cache.snapshot();
+    change(snapshot);
+    return LayerCache::restore(make_pool(), snapshot);
+  };
+  restored([](CacheSnapshot&) {});
+  for (const int64_t pages : {int64_t{-1}, int64_t{4}, int64_t{1} << 58}) {
+    EXPECT_THROW(restored([&](CacheSnapshot& s) { s.evicted_pages.fill_(pages); }), Error) << pages;
+  }
+  EXPECT_THROW(restored([](CacheSnapshot& s) { s.horizon = 201; }), Error);
+  EXPECT_THROW(restored([](CacheSnapshot& s) { s.v = s.v.slice(0, 1); }), Error);
+  EXPECT_THROW(restored([](CacheSnapshot& s) { s.query_norms = at::zeros({1}); }), Error);
 }
 
 }  // namespace

@@ -374,6 +374,48 @@ TEST(Pruning, DoesNotReadHiddenTiles) {
   }
 }
 
+// A part of which nothing is seen counts no keys: fewer than none would raise the threshold.
+TEST(Pruning, PartsThatNobodySeesChangeNothing) {
+  const AttentionShape shape = {.B = 1, .Tq = 256, .Tk = 512, .H = 2, .G = 1, .D = 32};
+  const AttentionInputs in = random_inputs(shape, at::kFloat, 1, 1);
+  const AttentionInputs hidden =
+      random_inputs({.B = 1, .Tq = 1, .Tk = 10, .H = 2, .G = 1, .D = 32}, at::kFloat, 2, 1);
+  const at::Tensor sums = gate_sums(in.log_gate);
+  const at::Tensor bound = test::on_test_device(at::full({2}, 4.0F));
+  const auto starts_with = [&](int64_t first_key, PruningRule rule) {
+    const KeyPart parts[] = {{in.k, in.v, sums, {}, true},
+                             {hidden.k,
+                              hidden.v,
+                              gate_sums(hidden.log_gate),
+                              test::on_test_device(at::full({1, 256}, first_key, at::kInt)),
+                              false}};
+    const at::Tensor query_sums = sums.slice(2, 256).contiguous();
+    return attention(in.q, query_sums, parts, bound, {0, -10, rule}).start;
+  };
+  for (const PruningRule rule : kRules) {
+    const at::Tensor starts = starts_with(10, rule);
+    EXPECT_GT(starts.max().item<int32_t>(), 0) << config::name_of(rule);
+    EXPECT_BITWISE_EQUAL(starts_with(10000, rule), starts);
+  }
+}
+
+// There is nothing to bound, and nothing to search.
+TEST(Pruning, APartWithoutKeysIsNotSearched) {
+  const AttentionInputs in =
+      random_inputs({.B = 2, .Tq = 3, .Tk = 3, .H = 4, .G = 2, .D = 16}, at::kFloat, 1, 1);
+  const KeyPart none = {in.k.slice(1, 0, 0),
+                        in.v.slice(1, 0, 0),
+                        gate_sums(in.log_gate).slice(2, 0, 0),
+                        {},
+                        /*causal=*/false};
+  for (const PruningRule rule : kRules) {
+    const AttentionOutput out =
+        attention(in.q, gate_sums(in.log_gate), {&none, 1}, {}, {0, -10, rule});
+    EXPECT_BITWISE_EQUAL(out.out, at::zeros_like(in.q));
+    EXPECT_TRUE(out.lse.eq(-std::numeric_limits<double>::infinity()).all().item<bool>());
+  }
+}
+
 TEST(Pruning, SharesTheToleranceBetweenParts) {
   const AttentionShape shape = {.B = 1, .Tq = 256, .Tk = 256, .H = 2, .G = 1, .D = 32};
   const AttentionInputs own = random_inputs(shape, at::kFloat, 1, 1);

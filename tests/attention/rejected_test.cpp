@@ -79,6 +79,26 @@ TEST_F(Rejected, FirstKeyDtype) {
   in.first_key = at::zeros({2, 5}, at::kLong);
   expect("attention: first_key has dtype Long; expected Int");
 }
+// As if they lay on another GPU.
+TEST_F(Rejected, TensorsElsewhere) {
+  const auto elsewhere = [](const at::Tensor& t) { return t.to(at::kMeta); };
+  const AttentionInputs here = in;
+  const auto expect_named = [&](const std::string& name) {
+    expect("attention: device of " + name +
+           " = meta; expected that of q: " + here.q.device().str());
+    in = here;
+  };
+  in.k = elsewhere(in.k);
+  expect_named("k");
+  in.v = elsewhere(in.v);
+  expect_named("v");
+  in.log_gate = elsewhere(in.log_gate);
+  expect_named("log_gate");
+  in.first_key = elsewhere(at::zeros({2, 5}, at::kInt));
+  expect_named("first_key");
+  bound = elsewhere(at::zeros({4}));
+  expect_named("logit_bound");
+}
 TEST_F(Rejected, MoreQueriesThanKeys) {
   in.q = at::zeros({2, 8, 4, 8}, in.k.options());
   expect("number of queries of q = 8; expected at most the 7 keys of k");

@@ -39,6 +39,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -346,6 +347,22 @@ TEST_P(Kernels, AdamWFollowsTheDefinition) {
 
 // More tensors than one launch on a GPU takes, of sizes with and without whole vectors, with and
 // without copies.
+TEST(AdamW, RejectsWhatItWouldWriteInAnotherOrder) {
+  const at::Tensor scale = at::ones({});
+  const auto step_with = [&](const std::function<void(AdamWStep&)>& change) {
+    AdamWStep step = adamw_step(at::ones({3, 3}), /*mixed=*/true);
+    step.gradient = on_test_device(at::ones({3, 3}));
+    change(step);
+    adamw({&step, 1}, on_test_device(scale));
+  };
+  step_with([](AdamWStep&) {});
+  EXPECT_THROW(step_with([](AdamWStep& s) { s.value = s.value.t(); }), Error);
+  EXPECT_THROW(step_with([](AdamWStep& s) { s.exp_avg = s.exp_avg.t(); }), Error);
+  EXPECT_THROW(step_with([](AdamWStep& s) { s.exp_avg_sq = s.exp_avg_sq.t(); }), Error);
+  EXPECT_THROW(step_with([](AdamWStep& s) { s.compute = s.compute.t(); }), Error);
+  EXPECT_THROW(step_with([](AdamWStep& s) { s.step = 0; }), Error);
+}
+
 TEST_P(Kernels, AdamWOfManyTensorsIsThatOfEach) {
   const at::Tensor scale = on_test_device(at::full({}, 0.5));
   std::vector<AdamWStep> together, alone;

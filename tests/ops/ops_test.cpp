@@ -154,6 +154,7 @@ TEST(TokenShift, Rejects) {
   EXPECT_THROW(token_shift(x, logit, indices({1})), Error);
   EXPECT_THROW(token_shift(x, logit, indices({0, 2, 2})), Error);
   EXPECT_THROW(token_shift(x, logit, indices({0, 4})), Error);
+  EXPECT_THROW(token_shift(x, logit, indices({})), Error);
 }
 
 TEST(Rotary, TurnsPairsByThePosition) {
@@ -258,6 +259,8 @@ TEST(Linear, Rejects) {
   EXPECT_THROW(ops::linear(at::ones({2, 4}), {weight}), Error);
   EXPECT_THROW(ops::linear(at::ones({2, 5}), {weight, at::ones({3, 4})}), Error);
   EXPECT_THROW(ops::linear(at::ones({2, 5}), {weight}, at::ones({2})), Error);
+  // Half of an odd width would be that of the weight.
+  EXPECT_THROW(ops::gated_linear(at::ones({2, 11}), Activation::kSilu, {weight}), Error);
 }
 
 TEST(CrossEntropy, UniformLogitsCostTheLogOfTheVocabulary) {

@@ -2,6 +2,7 @@
 
 #include "reynard/attention/cache.h"
 #include "reynard/attention/log_mass.h"
+#include "reynard/attention/pruning_limits.h"
 #include "reynard/tensor/parallel.h"
 
 #include <algorithm>
@@ -14,7 +15,6 @@ namespace reynard::attention::cpu {
 namespace {
 
 constexpr int64_t kFloorPages = 2;  // the pages nearest to the query, whose lse bounds its own
-constexpr double kMargin = 0.01;    // f32 rounding of logits and norms, in nats
 
 // What bounds the logits of one query: |scale q.k| <= bound(page).
 struct LogitBound {
@@ -82,7 +82,7 @@ double page_bound(
 
 // The most that the tight rule may drop where the queries' log-sum-exp is at least `floor`.
 double droppable_mass(const DecodeCall& call, double floor) {
-  return call.a.options.log_pruning_tolerance - kMargin + floor;
+  return call.a.options.log_pruning_tolerance - kFloorMargin + floor;
 }
 
 // The tight rule: the first page from `n` on whose mass, with all before it, may matter.
@@ -148,7 +148,7 @@ bool keep_first_held(const DecodeCall& call, int64_t s, int64_t g) {
     }
     const double dropped =
         log_add_exp(evicted_bound(call, bound, s, h), page_bound(call, bound, s, h, held));
-    if (dropped <= droppable_mass(call, floor + kMargin)) return false;
+    if (dropped <= droppable_mass(call, floor + kFloorMargin)) return false;
   }
   return true;
 }

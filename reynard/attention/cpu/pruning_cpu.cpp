@@ -3,6 +3,7 @@
 #include "reynard/attention/cpu/tight_rule.h"
 #include "reynard/attention/log_mass.h"
 #include "reynard/attention/pruning.h"
+#include "reynard/attention/scale.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
@@ -172,7 +173,7 @@ Rules make_rules(const at::Tensor& q,
   const bool measured = !logit_bound.defined();
   Rules rules;
   rules.B = q.size(0), rules.Tq = Tq, rules.H = q.size(2), rules.M = blocks(Tq, kQueryBlock);
-  rules.scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<double>(D));
+  rules.scale = effective_scale(options.scale, D);
   int64_t num_biased = 0;
   for (const KeyPart& part : parts) {
     rules.parts.emplace_back(
@@ -229,7 +230,7 @@ int64_t tight_first_block(const Rules& rules,
 std::vector<int64_t> document_keys(const PartBounds& part, int64_t b) {
   std::vector<int64_t> counts(part.Tq);
   if (!part.first_key.defined() || !part.part.causal) {
-    for (int64_t i = 0; i < part.Tq; ++i) counts[i] = part.Tk - part.first_of(b, 0);
+    std::ranges::fill(counts, std::max<int64_t>(part.Tk - part.first_of(b, 0), 0));
     return counts;
   }
   int64_t begin = 0;

@@ -4,14 +4,15 @@
 // compiled for several instruction sets.
 
 #include "reynard/attention/cpu/kernels.h"
+#include "reynard/attention/pruning_limits.h"
 
 #include <cstdint>
 
 namespace reynard::attention::cpu {
 namespace {
 
-// `start` is given per 128 queries whatever the kernels' blocks are.
-constexpr int64_t kQueriesPerStart = 128;
+// Of one entry of `start`, whatever the kernels' blocks are.
+constexpr int64_t kQueriesPerStart = kQueryBlock;
 
 inline int64_t min_of(int64_t a, int64_t b) {
   return a < b ? a : b;

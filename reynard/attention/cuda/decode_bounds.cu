@@ -1,6 +1,7 @@
 #include "reynard/attention/cuda/decode.h"
 
 #include "reynard/attention/cuda/simt_tile.cuh"
+#include "reynard/attention/pruning_limits.h"
 #include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
 
@@ -14,8 +15,7 @@ namespace {
 using simt::load_value;
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kFloorPages = 2;    // the pages nearest to the query, whose lse bounds its own
-constexpr double kMargin = 0.01;  // f32 rounding of logits and norms, in nats
+constexpr int kFloorPages = 2;  // the pages nearest to the query, whose lse bounds its own
 
 __device__ double log_add_exp(double a, double b) {
   const double high = fmax(a, b), low = fmin(a, b);
@@ -166,7 +166,7 @@ class FirstPage {
 
   // The first page from `held` on whose mass, with all before it, may matter.
   __device__ int tight(int held) const {
-    const double limit = t_.log_tolerance - kMargin + floor(held);
+    const double limit = t_.log_tolerance - kFloorMargin + floor(held);
     double dropped = evicted();
     const int last = end_ - 1;
     for (int base = held; base < last; base += kThreads) {

@@ -1,6 +1,7 @@
 #include "reynard/attention/cuda/attention_cuda.h"
 #include "reynard/attention/cuda/bounds.h"
 #include "reynard/attention/pruning.h"
+#include "reynard/attention/scale.h"
 
 #include <ATen/TensorOperators.h>
 
@@ -141,7 +142,7 @@ at::Tensor last_keys(const Search& s, const KeyPart& part) {
 at::Tensor document_keys(const Search& s, const KeyPart& part) {
   const at::Tensor first = first_keys(s, part);
   if (!part.first_key.defined() || !part.causal) {
-    return (part.k.size(1) - first.slice(1, 0, 1)).expand({s.B(), s.Tq()});
+    return (part.k.size(1) - first.slice(1, 0, 1)).clamp_min(0).expand({s.B(), s.Tq()});
   }
   const at::Tensor last = last_keys(s, part);
   const at::Tensor document = (first >= last).to(at::kLong).cumsum(1);
@@ -185,6 +186,8 @@ at::Tensor published_bounds(const Search& s) {
     const at::Tensor heads = norms.repeat_interleave(s.H() / part.k.size(2), 1);
     key = key.defined() ? at::maximum(key, heads) : heads;
   }
+  if (!key.defined())
+    return at::zeros({s.B(), s.H()}, s.query_sums.options());  // there are no keys
   const at::Tensor query = norms_of(narrow_copy(s.q), kQueryBlock).amax({-1});
   return (query.to(at::kDouble) * key.to(at::kDouble)) * s.scale;
 }
@@ -241,7 +244,7 @@ std::vector<at::Tensor> pruned_starts(const at::Tensor& q,
               .floors = floors,
               .parts = parts};
   if (tight) s.floors.rows = floors.rows.to(at::kDouble).contiguous();
-  s.scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<double>(q.size(3)));
+  s.scale = effective_scale(options.scale, q.size(3));
   s.log_tolerance = options.log_pruning_tolerance -
                     std::log(static_cast<double>(std::max<int64_t>(num_biased, 1)));
   at::Tensor thresholds;

@@ -2,12 +2,13 @@
 // Which keys a query sees: the same three limits (causality, first_key, start) for every kernel.
 
 #include "reynard/attention/cuda/problem.h"
+#include "reynard/attention/pruning_limits.h"
 
 #include <cstdint>
 
 namespace reynard::attention::cuda {
 
-constexpr int kQueriesPerStart = 128;  // queries that share one entry of Problem::start
+constexpr int kQueriesPerStart = kQueryBlock;  // that share one entry of Problem::start
 
 struct KeyRange {
   int begin = 0, end = 0;

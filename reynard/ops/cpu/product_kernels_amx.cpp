@@ -121,6 +121,11 @@ inline void store_sums(const ProductRows& p, int64_t row, int64_t rows, int64_t 
   }
 }
 
+// Tile loads read memory behind the compiler's back: stores must not move past them.
+inline void finish_stores() {
+  asm volatile("" ::: "memory");
+}
+
 // Rows [row, row + rows), at most 32, for all of at most 32 rows of x.
 template <bool kTwoRows, bool kTwoTokens, class W>
 inline void product_block(const ProductRows& p, int64_t row, int64_t rows, Scratch& s) {
@@ -137,11 +142,13 @@ inline void product_block(const ProductRows& p, int64_t row, int64_t rows, Scrat
     _tile_loadd(6, x + n * kTileValues, 64);
     if constexpr (kTwoTokens) _tile_loadd(7, more_x + n * kTileValues, 64);
     const TileSource upper = tile_at<W>(p, row, rows, d, 0, s);
+    finish_stores();
     _tile_loadd(4, upper.data, upper.row_bytes);
     _tile_dpbf16ps(0, 4, 6);
     if constexpr (kTwoTokens) _tile_dpbf16ps(1, 4, 7);
     if constexpr (kTwoRows) {
       const TileSource lower = tile_at<W>(p, row + kTileRows, rows - kTileRows, d, 1, s);
+      finish_stores();
       _tile_loadd(5, lower.data, lower.row_bytes);
       _tile_dpbf16ps(2, 5, 6);
       if constexpr (kTwoTokens) _tile_dpbf16ps(3, 5, 7);
