@@ -9,7 +9,8 @@ target_link_options(reynard_options INTERFACE -fopenmp)
 # Without it, small headers of ATen include the declarations of all operators.
 target_compile_definitions(reynard_options INTERFACE AT_PER_OPERATOR_HEADERS)
 if(REYNARD_WERROR)
-  target_compile_options(reynard_options INTERFACE -Werror)
+  target_compile_options(reynard_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>
+                                                  $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
 endif()
 if(REYNARD_SANITIZER STREQUAL "address")
   # libtorch is built with RTTI details that UBSan's vptr check cannot see.
@@ -21,7 +22,9 @@ elseif(REYNARD_SANITIZER STREQUAL "thread")
   # the library of the compiler comes first.
   set(standard_library_first -Wl,--push-state,--no-as-needed -lstdc++ -Wl,--pop-state)
 endif()
-target_compile_options(reynard_options INTERFACE ${sanitize})
+foreach(option ${sanitize})
+  target_compile_options(reynard_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${option}>)
+endforeach()
 target_link_options(reynard_options INTERFACE ${sanitize} ${standard_library_first})
 
 # reynard_component(attention): folder -> object target reynard_attention of all its .cpp files

@@ -16,12 +16,14 @@ namespace reynard::attention {
 struct PagedOutput {
   at::Tensor out;    // (N, H, D) dtype of q
   at::Tensor lse;    // (H, N) f32
-  at::Tensor start;  // (H, N) i32: first key read for each query, in positions of its sequence
+  // (H, N) i32: first key read for each query, in positions of its sequence; where a sequence has
+  // several queries, for the 128 of its block.
+  at::Tensor start;
 };
 
 // Ragged: the queries of sequence s are rows offsets[s] .. offsets[s + 1] of q and stand at the
 // last positions of caches[s], whose keys include their own (append first). All caches share one
-// pool.
+// pool. Throws reynard::Error naming the argument for a wrong shape, dtype, device or value.
 //   q           (N, H, D) dtype of the pool
 //   logit_bound (H) f32, of keys as the pages keep them, or undefined: measured norms
 //   window      a query sees itself and the window - 1 keys before it; 0: off

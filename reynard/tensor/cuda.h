@@ -8,7 +8,7 @@ namespace reynard::tensor {
 // themselves. Throws reynard::Error naming the file when it cannot be opened.
 void open_cuda_library();
 
-// True when libreynard_cuda.so can be opened and a GPU that it supports is there.
+// True when libreynard_cuda.so can be opened and there is a GPU.
 bool cuda_available();
 
 }  // namespace reynard::tensor

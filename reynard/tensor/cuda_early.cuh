@@ -1,6 +1,6 @@
 #pragma once
-// Kernels that start while the one before them in the stream ends (programmatic launches, Hopper
-// and later; elsewhere plain launches): a microsecond less between two kernels. Such a kernel calls
+// Kernels that start while the one before them in the stream ends (programmatic launches, on
+// Hopper; elsewhere plain launches): a microsecond less between two kernels. Such a kernel calls
 // wait_for_kernel_before() in every block before it writes, and before it reads what the kernel
 // before it, or one that may still run then, writes. A plain launch waits for all before it, so
 // behind one a kernel may read, before its wait, all but what that launch writes.
@@ -9,13 +9,13 @@
 
 namespace reynard::tensor {
 
-// Waits are compiled for Hopper and later only: no code for an older GPU may run on a later one.
+// Later GPUs run what was compiled for Ampere, as PTX, in which there are no waits.
 inline bool starts_kernels_early() {
   constexpr int kHopper = 9;
   int device = 0, major = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  return major >= kHopper;
+  return major == kHopper;
 }
 
 template <class... Parameters, class... Arguments>

@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <array>
+#include <string>
 
 namespace reynard::tensor {
 
@@ -18,6 +19,7 @@ struct Driver {
   int (*init)(unsigned) = nullptr;
   int (*device_count)(int*) = nullptr;
   int (*device_name)(char*, int, int) = nullptr;
+  int (*attribute)(int*, int, int) = nullptr;
 };
 
 template <class Function>
@@ -33,12 +35,26 @@ const Driver* driver() {
     find(library, "cuInit", d.init);
     find(library, "cuDeviceGetCount", d.device_count);
     find(library, "cuDeviceGetName", d.device_name);
+    find(library, "cuDeviceGetAttribute", d.attribute);
     return d;
   }();
-  static const bool usable =
-      found.init && found.device_count && found.device_name && found.init(0) == 0;
+  static const bool usable = found.init && found.device_count && found.device_name &&
+                             found.attribute && found.init(0) == 0;
   return usable ? &found : nullptr;
 }
+
+// Of the first GPU; {0, 0} where it does not say.
+struct ComputeCapability {
+  int major = 0, minor = 0;
+};
+ComputeCapability compute_capability() {
+  constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+  ComputeCapability found;
+  if (driver()->attribute(&found.major, kMajor, 0) != 0) found.major = 0;
+  if (driver()->attribute(&found.minor, kMinor, 0) != 0) found.minor = 0;
+  return found;
+}
+constexpr int kAmpere = 8;  // the oldest that kernels are compiled for
 
 c10::DeviceAllocator& allocator(at::Device device) {
   at::globalContext().lazyInitDevice(device.type());
@@ -69,11 +85,18 @@ at::Device choose_device(std::string_view name) {
               "cpu, cuda or auto");
   if (name == "cpu") return at::kCPU;
   const int gpus = num_gpus();
-  if (name == "auto" && (gpus == 0 || !cuda_available())) return at::kCPU;
+  const ComputeCapability capability = gpus > 0 ? compute_capability() : ComputeCapability();
+  const bool is_supported = capability.major >= kAmpere;
+  if (name == "auto" && (!is_supported || !cuda_available())) return at::kCPU;
   if (gpus == 0) {
     throw Error(
         "--device cuda: there is no NVIDIA GPU (or no driver, or CUDA_VISIBLE_DEVICES hides it); "
         "use --device cpu or auto");
+  }
+  if (!is_supported) {
+    throw Error("--device cuda: " + gpu_name({at::kCUDA, 0}) + " has compute capability " +
+                std::to_string(capability.major) + "." + std::to_string(capability.minor) +
+                "; the kernels need 8.0 (Ampere) or later; use --device cpu or auto");
   }
   open_cuda_library();  // says what is missing
   return {at::kCUDA, 0};

@@ -13,7 +13,8 @@ namespace reynard::tensor {
 // "cpu", "cuda" (one GPU) or "auto" (a GPU where there is one and this build can use it, else the
 // CPU). Opens libreynard_cuda.so when the answer is a GPU; ask before the first backward pass, when
 // libtorch looks for its CUDA part for the only time. Throws reynard::Error for another word,
-// and for "cuda" where there is no GPU or the build has no CUDA part, saying which.
+// and for "cuda" where there is no GPU, an older one than Ampere, or no CUDA part in the build,
+// saying which.
 at::Device choose_device(std::string_view name);
 
 // NVIDIA GPUs that this process may use; 0 without a driver.

@@ -9,11 +9,9 @@
 #include <gtest/gtest.h>
 
 #include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <cmath>
-#include <limits>
 
 namespace reynard::attention {
 namespace {

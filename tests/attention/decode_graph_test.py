@@ -5,7 +5,6 @@ Usage: decode_graph_test.py LIBRARY
 Needs a GPU (REYNARD_TEST_DEVICE=cuda); skipped without.
 """
 
-import math
 import os
 import sys
 import unittest

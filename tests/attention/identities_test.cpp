@@ -13,13 +13,11 @@
 #include <gtest/gtest.h>
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <utility>
@@ -162,6 +160,22 @@ TEST(Identities, RowsThatSeeNothingGiveZeros) {
     zero(result.dlog_gate[1]);
     EXPECT_TRUE(result.lse[1].eq(-kInfinity).all().item<bool>());
     EXPECT_TRUE(result.lse[0].slice(1, 70).isfinite().all().item<bool>());
+  }
+}
+
+// What a broken query or key makes of a row must not look like a row that sees nothing.
+TEST(Identities, NaNOfAQueryOrKeyShows) {
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    for (const bool of_query : {true, false}) {
+      AttentionInputs in =
+          random_inputs({.B = 1, .Tq = 200, .Tk = 200, .H = 2, .G = 1, .D = 64}, dtype);
+      (of_query ? in.q : in.k)[0][150].fill_(kNaN);
+      const AttentionOutput result = attention(in.q, in.k, in.v, in.log_gate);
+      EXPECT_TRUE(result.lse[0].select(1, 150).isnan().all().item<bool>()) << dtype;
+      EXPECT_TRUE(result.out[0][150].isnan().all().item<bool>()) << dtype;
+      EXPECT_TRUE(result.out[0].slice(0, 0, 150).isfinite().all().item<bool>()) << dtype;
+    }
   }
 }
 

@@ -152,7 +152,6 @@ TEST(Pruning, StartsAreThoseOfTheWidenedInputs) {
   }
 }
 
-// Gradients are those of the pruned function: compared with the definition under the same starts.
 // The diagonal tile and the key block before it, or the last 128 keys, from whole blocks on.
 TEST(Pruning, NearestKeysBeginAtWholeBlocks) {
   const auto nearest = [](int64_t Tq, int64_t Tk, bool causal) {
@@ -169,6 +168,7 @@ TEST(Pruning, NearestKeysBeginAtWholeBlocks) {
   EXPECT_EQ(nearest(300, 100, false), (std::vector<int32_t>{0, 0, 0}));
 }
 
+// Gradients are those of the pruned function: compared with the definition under the same starts.
 TEST(Pruning, ForwardAndBackwardAreThoseOfThePrunedFunction) {
   for (const PruningCase& c : pruning_cases()) {
     AttentionInputs in = random_inputs(c.shape, c.dtype, 4, c.gate_mean);
@@ -376,26 +376,27 @@ TEST(Pruning, DoesNotReadHiddenTiles) {
 
 // A part of which nothing is seen counts no keys: fewer than none would raise the threshold.
 TEST(Pruning, PartsThatNobodySeesChangeNothing) {
-  const AttentionShape shape = {.B = 1, .Tq = 256, .Tk = 512, .H = 2, .G = 1, .D = 32};
-  const AttentionInputs in = random_inputs(shape, at::kFloat, 1, 1);
-  const AttentionInputs hidden =
-      random_inputs({.B = 1, .Tq = 1, .Tk = 10, .H = 2, .G = 1, .D = 32}, at::kFloat, 2, 1);
-  const at::Tensor sums = gate_sums(in.log_gate);
-  const at::Tensor bound = test::on_test_device(at::full({2}, 4.0F));
-  const auto starts_with = [&](int64_t first_key, PruningRule rule) {
-    const KeyPart parts[] = {{in.k, in.v, sums, {}, true},
-                             {hidden.k,
-                              hidden.v,
-                              gate_sums(hidden.log_gate),
-                              test::on_test_device(at::full({1, 256}, first_key, at::kInt)),
-                              false}};
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const AttentionShape shape = {.B = 1, .Tq = 256, .Tk = 512, .H = 2, .G = 1, .D = 64};
+    const AttentionInputs in = random_inputs(shape, dtype, 1, 1);
+    const AttentionInputs hidden =
+        random_inputs({.B = 1, .Tq = 1, .Tk = 10, .H = 2, .G = 1, .D = 64}, dtype, 2, 1);
+    const at::Tensor sums = gate_sums(in.log_gate), hidden_sums = gate_sums(hidden.log_gate);
     const at::Tensor query_sums = sums.slice(2, 256).contiguous();
-    return attention(in.q, query_sums, parts, bound, {0, -10, rule}).start;
-  };
-  for (const PruningRule rule : kRules) {
-    const at::Tensor starts = starts_with(10, rule);
-    EXPECT_GT(starts.max().item<int32_t>(), 0) << config::name_of(rule);
-    EXPECT_BITWISE_EQUAL(starts_with(10000, rule), starts);
+    const auto starts_with = [&](int64_t first_key, PruningRule rule, const at::Tensor& bound) {
+      const at::Tensor first_keys = test::on_test_device(at::full({1, 256}, first_key, at::kInt));
+      const KeyPart parts[] = {{in.k, in.v, sums, {}, /*causal=*/true},
+                               {hidden.k, hidden.v, hidden_sums, first_keys, /*causal=*/false}};
+      return attention(in.q, query_sums, parts, bound, {0, -10, rule}).start;
+    };
+    const at::Tensor given = test::on_test_device(at::full({2}, 8.0F));
+    for (const PruningRule rule : kRules) {
+      for (const at::Tensor& bound : {given, at::Tensor()}) {
+        const at::Tensor starts = starts_with(10, rule, bound);
+        if (bound.defined()) EXPECT_GT(starts.max().item<int32_t>(), 0) << config::name_of(rule);
+        EXPECT_BITWISE_EQUAL(starts_with(10000, rule, bound), starts);
+      }
+    }
   }
 }
 

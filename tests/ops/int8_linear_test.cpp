@@ -7,10 +7,8 @@
 #include "tests/support/gradients.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -40,7 +38,7 @@ TEST(QuantizeRows, NearestMultiplesOfTheScale) {
 
 // Each instruction set; few tokens (int8 values as they are) and many (widened), odd sizes.
 TEST(Int8Linear, IsTheProductWithTheRoundedWeight) {
-  for (const std::string path : {"portable", "avx2", "avx512"}) {
+  for (const std::string& path : cpu::available_product_paths()) {
     const test::ForcedPath forced(path);
     for (const int64_t width : {1, 15, 33, 96}) {
       const Int8Weight weight = quantize_rows(random_normal({37, width}, 2));

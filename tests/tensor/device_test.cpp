@@ -15,9 +15,27 @@ TEST(ChooseDevice, TheCpuIsAlwaysThere) {
   EXPECT_EQ(peak_gpu_memory_bytes(at::kCPU), 0);
 }
 
+bool is_old(const std::string& gpu) {
+  return gpu == "Old GPU";  // old_gpu_driver.cpp
+}
+
 TEST(ChooseDevice, AutoIsAGpuWhereThereIsOne) {
-  const bool usable = num_gpus() > 0 && cuda_available();
+  const bool usable = num_gpus() > 0 && !is_old(gpu_name({at::kCUDA, 0})) && cuda_available();
   EXPECT_EQ(choose_device("auto").is_cuda(), usable);
+}
+
+TEST(ChooseDevice, SaysWhichGpuIsTooOld) {
+  if (!is_old(gpu_name({at::kCUDA, 0}))) GTEST_SKIP() << "there is no old GPU";
+  EXPECT_TRUE(choose_device("auto").is_cpu());
+  try {
+    choose_device("cuda");
+    FAIL() << "chose a GPU without kernels";
+  } catch (const Error& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("Old GPU has compute capability 7.5; the kernels need 8.0"),
+        std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(ChooseDevice, SaysWhatIsMissingForCuda) {

@@ -20,8 +20,6 @@
 
 namespace reynard::attention::cuda {
 
-namespace {
-
 Element element_of(const at::Tensor& x) {
   switch (x.scalar_type()) {
     case at::kFloat:
@@ -34,6 +32,8 @@ Element element_of(const at::Tensor& x) {
       TORCH_INTERNAL_ASSERT(false, "attention on a GPU: dtype ", x.scalar_type());
   }
 }
+
+namespace {
 
 Problem problem_of(const PartArguments& arguments) {
   const at::Tensor& q = arguments.q;
@@ -157,10 +157,10 @@ PartFloors floors_of_part(const PartArguments& arguments, double log_tolerance) 
   const at::Tensor& q = arguments.q;
   if (q.numel() == 0) return {.lse = no_lse(q)};
   const int64_t B = q.size(0), Tq = q.size(1), H = q.size(2), Tk = arguments.part.k.size(1);
+  const c10::cuda::CUDAGuard device(q.device());
   const Problem problem = problem_of(arguments);
   PartFloors result;
   if (current_path() >= Path::kSm80 && sm80::takes_floors(problem)) {
-    const c10::cuda::CUDAGuard device(q.device());
     result.lse = at::empty({B, H, Tq}, q.options().dtype(at::kDouble));
     sm80::FloorTask task = {.problem = problem,
                             .log_tolerance = log_tolerance,

@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(32 * kTileWarps, kTileBlocks)
     float top = kLowest, weight = 0, value = 0;
     for (int w = 0; w < kTileWarps; ++w) top = fmaxf(top, largest[w][head]);
     for (int w = 0; w < kTileWarps; ++w) {
-      const float keep = exp2_fast(largest[w][head] - top);
+      const float keep = exp2_approx(largest[w][head] - top);
       weight = fmaf(keep, total[w][head], weight);
       value = fmaf(keep, out[w][head][d], value);
     }

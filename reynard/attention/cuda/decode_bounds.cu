@@ -1,6 +1,7 @@
 #include "reynard/attention/cuda/decode.h"
 
 #include "reynard/attention/cuda/simt_tile.cuh"
+#include "reynard/attention/log_mass.h"
 #include "reynard/attention/pruning_limits.h"
 #include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
@@ -16,12 +17,6 @@ using simt::load_value;
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kFloorPages = 2;  // the pages nearest to the query, whose lse bounds its own
-
-__device__ double log_add_exp(double a, double b) {
-  const double high = fmax(a, b), low = fmin(a, b);
-  if (a != a || b != b) return a + b;
-  return low == -INFINITY ? high : high + log1p(exp(low - high));
-}
 
 struct LogAddExp {
   static constexpr double kNeutral = -INFINITY;
@@ -187,10 +182,12 @@ class FirstPage {
   __device__ int published(int held) const {
     const int last = end_ - 1;
     double largest = bound_of_norm(0);
-    for (int n = held + threadIdx.x; n <= last; n += kThreads) {
-      largest = Largest()(largest, bound_of_page(n));
+    if (!t_.logit_bound) {
+      for (int n = held + threadIdx.x; n <= last; n += kThreads) {
+        largest = Largest()(largest, bound_of_page(n));
+      }
+      largest = over_block(largest, Largest());
     }
-    largest = over_block(largest, Largest());
     // Skipped keys weigh at most tolerance / T each, and share the tolerance with what was evicted.
     const double left = exp(t_.log_tolerance) - exp(fmin(evicted() + largest, 0.0));
     if (!(left > 0)) return held;

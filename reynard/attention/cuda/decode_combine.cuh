@@ -2,14 +2,12 @@
 // How the softmaxes of runs become those of queries, in a fixed order.
 
 #include "reynard/attention/cuda/decode.h"
+#include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/registers.cuh"
 
 #include <cmath>
 
 namespace reynard::attention::cuda {
-
-// Of softmaxes that have seen nothing; finite, so that differences of references are.
-constexpr float kLowest = -1e30F;
 
 // Softmaxes of runs of pages, not yet combined.
 struct Partials {
@@ -25,7 +23,6 @@ __device__ __forceinline__ void combine_runs(const DecodeTask& task,
                                              const Partials& partials,
                                              int64_t head,
                                              int width) {
-  constexpr double kLn2 = 0.69314718055994531;
   struct alignas(4 * kOwn) Dims {
     float at[kOwn] = {};
   };
@@ -43,7 +40,7 @@ __device__ __forceinline__ void combine_runs(const DecodeTask& task,
     Dims own;
     if (d < task.D) own = *reinterpret_cast<const Dims*>(partials.out + at * task.D + d);
     const float raised = fmaxf(top, largest);
-    const float keep = exp2_fast(top - raised), weight = exp2_fast(largest - raised);
+    const float keep = exp2_approx(top - raised), weight = exp2_approx(largest - raised);
     top = raised;
     total = fmaf(weight, of_run, keep * total);
 #pragma unroll
@@ -55,13 +52,13 @@ __device__ __forceinline__ void combine_runs(const DecodeTask& task,
   for (int other = 1; other < num_groups; ++other) {
     top = fmaxf(top, tops[other * width + threadIdx.x]);
   }
-  const float first = exp2_fast(tops[threadIdx.x] - top);
+  const float first = exp2_approx(tops[threadIdx.x] - top);
   total *= first;
 #pragma unroll
   for (float& x : out.at) x *= first;
   for (int other = 1; other < num_groups; ++other) {
     const int at = other * width + threadIdx.x;
-    const float weight = exp2_fast(tops[at] - top);
+    const float weight = exp2_approx(tops[at] - top);
     total = fmaf(weight, totals[at], total);
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) out.at[i] = fmaf(weight, outs[at].at[i], out.at[i]);

@@ -6,11 +6,11 @@
 
 #include "reynard/attention/cuda/decode.h"
 #include "reynard/attention/cuda/decode_combine.cuh"
+#include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/registers.cuh"
 
 namespace reynard::attention::cuda {
 
-constexpr double kLog2E = 1.4426950408889634;
 constexpr int kDims = 8;   // of a lane
 constexpr int kLoads = 4;  // of keys in flight, and as many of values
 
@@ -51,7 +51,7 @@ struct Softmax {
   float out[kDims] = {};
 
   __device__ __forceinline__ void raise(float top) {
-    const float raised = fmaxf(largest, top), keep = exp2_fast(largest - raised);
+    const float raised = fmaxf(largest, top), keep = exp2_approx(largest - raised);
     largest = raised;
     total *= keep;
 #pragma unroll
@@ -60,7 +60,7 @@ struct Softmax {
   // Adds the softmax of other keys.
   __device__ __forceinline__ void add(float other_largest, float other_total, const float* other) {
     raise(other_largest);
-    const float weight = exp2_fast(other_largest - largest);
+    const float weight = exp2_approx(other_largest - largest);
     total += weight * other_total;
 #pragma unroll
     for (int i = 0; i < kDims; ++i) out[i] = fmaf(weight, other[i], out[i]);
@@ -146,7 +146,8 @@ class PageReader {
     for (int step = kLanes; step < 32; step *= 2) {
       const float other = __shfl_xor_sync(~0U, softmax.largest, step);
       const float raised = fmaxf(softmax.largest, other);
-      const float keep = exp2_fast(softmax.largest - raised), weight = exp2_fast(other - raised);
+      const float keep = exp2_approx(softmax.largest - raised),
+                  weight = exp2_approx(other - raised);
       const auto add = [&](float own) {
         const float theirs = __shfl_xor_sync(~0U, own, step);
         return __fadd_rn(__fmul_rn(keep, own), __fmul_rn(weight, theirs));
@@ -218,7 +219,7 @@ class PageReader {
     if (top > own.largest) own.raise(top);
 #pragma unroll
     for (int u = 0; u < kLoads; ++u) {
-      const float weight = exp2_fast(scores[u] - own.largest);
+      const float weight = exp2_approx(scores[u] - own.largest);
       own.total += weight;
 #pragma unroll
       for (int d = 0; d < kDims; ++d) own.out[d] = fmaf(weight, v[u].at(d), own.out[d]);

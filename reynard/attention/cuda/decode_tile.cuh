@@ -10,6 +10,7 @@
 
 #include "reynard/attention/cuda/decode.h"
 #include "reynard/attention/cuda/decode_combine.cuh"
+#include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/sm80/tile.cuh"
 
 namespace reynard::attention::cuda {
@@ -31,7 +32,7 @@ class TileReader {
         quad_(threadIdx.x % 4),
         group_(task.H / task.G),
         first_head_(first_head),
-        scale2_(static_cast<float>(task.scale * sm80::kLog2E)) {
+        scale2_(static_cast<float>(task.scale * kLog2E)) {
     const int s = pair / t_.G;
     pages_ = t_.page_table + int64_t{pair} * t_.N;
     length_ = static_cast<int>(t_.lengths[s]);
@@ -149,7 +150,7 @@ class TileReader {
     double2 sums = {query_sums_[r], query_sums_[r]};
     if (t_.sums && has_head_[r]) sums = *reinterpret_cast<const double2*>(sums_of(page, r) + slot);
     const auto bias = [&](double sum) {
-      return static_cast<float>((query_sums_[r] - sum) * sm80::kLog2E);
+      return static_cast<float>((query_sums_[r] - sum) * kLog2E);
     };
     return {seen[0] && has_head_[r] ? bias(sums.x) : -INFINITY,
             seen[1] && has_head_[r] ? bias(sums.y) : -INFINITY};
@@ -181,8 +182,8 @@ class TileReader {
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float first = exp2_fast(scores[half][2 * r] - reference_[r]);
-        const float second = exp2_fast(scores[half][2 * r + 1] - reference_[r]);
+        const float first = exp2_approx(scores[half][2 * r] - reference_[r]);
+        const float second = exp2_approx(scores[half][2 * r + 1] - reference_[r]);
         total_[r] += first + second;
         weights[2 * half + r] = packed(first, second, Scalar());
       }
@@ -211,7 +212,7 @@ class TileReader {
       top[r] = fmaxf(top[r], __shfl_xor_sync(~0U, top[r], 1));
       top[r] = fmaxf(top[r], __shfl_xor_sync(~0U, top[r], 2));
       const float raised = fmaxf(reference_[r], top[r]);
-      const float keep = exp2_fast(reference_[r] - raised);
+      const float keep = exp2_approx(reference_[r] - raised);
       reference_[r] = raised;
       total_[r] *= keep;
 #pragma unroll

@@ -59,7 +59,7 @@ __device__ Run scanned_before(const Run& own, Run* warps, Run& whole) {
   return before;
 }
 
-// ---- the gradient: pieces of positions by themselves, then each with what lies after it ----
+// The gradient: pieces of positions by themselves, then each with what lies after it.
 
 __host__ __device__ int num_pieces(int T) {
   return (T + kPiece - 1) / kPiece;
@@ -171,7 +171,7 @@ void launch_gradient(const GateGradient& g, void* scratch, cudaStream_t stream) 
   REYNARD_CHECK_LAUNCH();
 }
 
-// ---- sums: chunks of positions by themselves, then each with what lies before it ----
+// Sums: chunks of positions by themselves, then each with what lies before it.
 
 constexpr int kChunk = 256;  // positions
 constexpr int kChunkWarps = 8;

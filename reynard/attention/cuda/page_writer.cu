@@ -1,6 +1,7 @@
 #include "reynard/attention/bias_limits.h"
 #include "reynard/attention/cuda/decode.h"
 #include "reynard/attention/cuda/simt_tile.cuh"
+#include "reynard/attention/log_mass.h"
 #include "reynard/attention/pruning_limits.h"
 #include "reynard/tensor/cuda_launch.h"
 
@@ -29,7 +30,8 @@ __global__ void sums_kernel(const PageWriteTask t) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if (base + i >= t.T) break;
-      sum += fmax(static_cast<double>(gates[i]), kSmallestLogGate);
+      const double gate = gates[i];
+      sum += gate < kSmallestLogGate ? kSmallestLogGate : gate;  // NaN stays
       t.token_sums[int64_t{h} * t.T + base + i] = sum;
     }
   }
@@ -88,8 +90,7 @@ __global__ void __launch_bounds__(kThreads) pages_kernel(const PageWriteTask t) 
     for (int slot = first; slot < end; ++slot) {
       const double sum = c[slot - t.first_slot];
       t.sums[row * kPageKeys + slot % kPageKeys] = sum;
-      const double high = fmax(mass, -sum), low = fmin(mass, -sum);
-      mass = low == -INFINITY ? high : high + log1p(exp(low - high));
+      mass = log_add_exp(mass, -sum);
     }
     t.masses[row] = mass;
   }

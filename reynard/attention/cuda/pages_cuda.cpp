@@ -4,6 +4,7 @@
 #include "reynard/attention/cuda/attention_cuda.h"
 #include "reynard/attention/cuda/decode.h"
 #include "reynard/attention/cuda/path.h"
+#include "reynard/tensor/check.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -20,16 +21,24 @@ const Value* pointer(const at::Tensor& t) {
   return t.defined() ? t.const_data_ptr<Value>() : nullptr;
 }
 
-Element element_of_rows(const at::Tensor& rows) {
-  return rows.scalar_type() == at::kFloat      ? Element::kFloat
-         : rows.scalar_type() == at::kBFloat16 ? Element::kBFloat16
-                                               : Element::kHalf;
+// Kernels read 16 bytes at once; a contiguous view may begin anywhere.
+at::Tensor aligned(const at::Tensor& t) {
+  const bool is_aligned = !t.defined() || reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
+  return is_aligned ? t : t.clone();
 }
 
 }  // namespace
 
 DecodeOutput decode_pages(const DecodeArguments& a) {
   const c10::cuda::CUDAGuard device(a.q.device());
+  constexpr int64_t kMostPairs = 65535;  // blocks of a grid in its second dimension
+  tensor::check_value(a.q.size(0) * a.page_table.size(1) <= kMostPairs,
+                      "attention_decode",
+                      "sequences times key/value heads",
+                      a.q.size(0) * a.page_table.size(1),
+                      "at most 65535 in one call on a GPU");
+  const at::Tensor q = aligned(a.q), keys = aligned(a.keys), values = aligned(a.values);
+  const at::Tensor sums = aligned(a.sums);
   DecodeOutput result;
   result.out = at::empty(a.q.sizes(), a.q.options());
   result.lse = at::empty({a.q.size(0), a.q.size(1)}, a.q.options().dtype(at::kFloat));
@@ -39,10 +48,10 @@ DecodeOutput decode_pages(const DecodeArguments& a) {
   task.S = static_cast<int>(a.q.size(0)), task.H = static_cast<int>(a.q.size(1));
   task.D = static_cast<int>(a.q.size(2));
   task.G = static_cast<int>(a.page_table.size(1)), task.N = static_cast<int>(a.page_table.size(2));
-  task.element = element_of_rows(a.q);
-  task.q = a.q.const_data_ptr();
-  task.keys = a.keys.const_data_ptr(), task.values = a.values.const_data_ptr();
-  task.sums = pointer<double>(a.sums);
+  task.element = element_of(q);
+  task.q = q.const_data_ptr();
+  task.keys = keys.const_data_ptr(), task.values = values.const_data_ptr();
+  task.sums = pointer<double>(sums);
   task.page_table = pointer<int32_t>(a.page_table);
   task.lengths = pointer<int64_t>(a.lengths);
   task.first_key = pointer<int32_t>(a.first_key);
@@ -70,7 +79,7 @@ void write_pages(const PageWrite& w) {
   task.T = static_cast<int>(w.k.size(0)), task.G = static_cast<int>(w.k.size(1));
   task.D = static_cast<int>(w.k.size(2)), task.H = static_cast<int>(w.last_sums.size(0));
   task.N = static_cast<int>(w.pages.size(1)), task.first_slot = static_cast<int>(w.first_slot);
-  task.element = element_of_rows(w.k);
+  task.element = element_of(w.k);
   task.row_bytes = task.D * static_cast<int>(w.k.element_size());
   task.keys = w.keys.mutable_data_ptr(), task.values = w.values.mutable_data_ptr();
   task.sums = w.sums.mutable_data_ptr<double>(), task.masses = w.masses.mutable_data_ptr<double>();

@@ -3,9 +3,12 @@
 #include "reynard/tensor/check.h"
 
 #include <ATen/cuda/CUDAContextLight.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/util/Logging.h>
 
 #include <cstdlib>
+#include <map>
+#include <mutex>
 #include <string>
 
 namespace reynard::attention::cuda {
@@ -14,8 +17,7 @@ namespace {
 
 // wgmma is Hopper's alone; the instructions of kSm80 stay.
 Path best_path() {
-  const int major = at::cuda::getCurrentDeviceProperties()->major;
-  return major == 9 ? Path::kSm90 : major >= 8 ? Path::kSm80 : Path::kSimt;
+  return at::cuda::getCurrentDeviceProperties()->major == 9 ? Path::kSm90 : Path::kSm80;
 }
 
 Path chosen_path() {
@@ -46,13 +48,16 @@ std::string_view name_of(Path path) {
 }
 
 Path current_path() {
-  static const Path path = [] {
-    const Path chosen = chosen_path();
-    LOG(INFO) << "attention: CUDA path " << name_of(chosen) << " on "
-              << at::cuda::getCurrentDeviceProperties()->name;
-    return chosen;
-  }();
-  return path;
+  static std::mutex mutex;
+  static std::map<int, Path> of_devices;
+  const std::lock_guard lock(mutex);
+  const int device = c10::cuda::current_device();
+  const auto known = of_devices.find(device);
+  if (known != of_devices.end()) return known->second;
+  const Path chosen = chosen_path();
+  LOG(INFO) << "attention: CUDA path " << name_of(chosen) << " on "
+            << at::cuda::getCurrentDeviceProperties()->name;
+  return of_devices[device] = chosen;
 }
 
 int num_processors() {

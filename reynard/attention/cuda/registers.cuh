@@ -25,7 +25,7 @@ __device__ __forceinline__ uint32_t packed(float low, float high, __half) {
   return pair;
 }
 
-__device__ __forceinline__ float exp2_fast(float x) {
+__device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;

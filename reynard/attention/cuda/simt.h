@@ -1,5 +1,5 @@
 #pragma once
-// Attention on the ordinary cores of any GPU, in f32 arithmetic: the path of f32 inputs and of
+// Attention on the ordinary cores of a GPU, in f32 arithmetic: the path of f32 inputs and of
 // shapes that the tensor-core paths do not take. Deterministic: the backward computes dq in one
 // kernel and dk, dv in another, each sum by one block in a fixed order.
 

@@ -23,7 +23,6 @@ struct QueryRows {
   double sum[kOwn];  // of the gates, minus lse
   float delta[kOwn];
 
-  template <int kRows>
   __device__ void load(const BackwardTask& task, int b, int h, int first, int last, int y) {
     const Problem& p = task.problem;
     const int64_t row = (int64_t{b} * p.H + h) * p.Tq;
@@ -98,7 +97,7 @@ __global__ void __launch_bounds__(kThreads) query_kernel(const BackwardTask task
   const float scale2 = static_cast<float>(p.scale * kLog2E);
 
   QueryRows<kOwn> rows;
-  rows.template load<T::kRows>(task, b, h, first, last, y);
+  rows.load(task, b, h, first, last, y);
   load_tile<kDim>(s.q, p.q, p.D, b, h, first, {first, last});
   load_tile<kDim>(s.dout, task.dout, p.D, b, h, first, {first, last});
   float dq[kOwn][T::kDimsPerThread] = {};
@@ -187,7 +186,7 @@ __global__ void __launch_bounds__(kThreads) key_kernel(const BackwardTask task) 
       load_tile<kDim>(s.q, p.q, p.D, b, h, first, {first, last});
       load_tile<kDim>(s.dout, task.dout, p.D, b, h, first, {first, last});
       QueryRows<kOwn> rows;
-      rows.template load<T::kRows>(task, b, h, first, last, y);
+      rows.load(task, b, h, first, last, y);
       double key_sum[kOwn];
       load_key_sums<kDim>(p, head * p.Tk, base, x, key_sum);
       __syncthreads();

@@ -102,13 +102,14 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ForwardTask tas
     const float sum = over_row(total[a].value(), [](float u, float w) { return u + w; });
     if (i >= last) continue;
     if (x == 0) {
-      task.lse[int64_t{head} * p.Tq + i] = sum > 0 ? largest[a] * kLn2 + logf(sum) : -INFINITY;
+      task.lse[int64_t{head} * p.Tq + i] =
+          sum == 0 ? -INFINITY : largest[a] * static_cast<float>(kLn2) + logf(sum);  // NaN stays
     }
     if (!kWithValues) continue;
     const int64_t base = b * task.out.batch + int64_t{i} * task.out.time + h * task.out.head;
     for (int c = 0; c < T::kDimsPerThread; ++c) {
       const int d = x + kSide * c;
-      if (d < p.D) store_value(task.out, base + d, sum > 0 ? out[a][c].value() / sum : 0);
+      if (d < p.D) store_value(task.out, base + d, sum == 0 ? 0 : out[a][c].value() / sum);
     }
   }
 }

@@ -3,6 +3,7 @@
 // dimension up to 256. 256 threads form a 16 x 16 grid; thread (y, x) owns rows y, y + 16, ... and
 // columns x, x + 16, ... of every product.
 
+#include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/problem.h"
 #include "reynard/attention/cuda/visibility.cuh"
 
@@ -15,8 +16,6 @@ namespace reynard::attention::cuda::simt {
 
 constexpr int kThreads = 256;
 constexpr int kSide = 16;
-constexpr double kLog2E = 1.4426950408889634;
-constexpr float kLn2 = 0.69314718055994531F;
 
 // kDim: head dimension rounded up to 64, 128 or 256.
 template <int kDim>

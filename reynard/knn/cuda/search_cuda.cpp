@@ -6,6 +6,7 @@
 
 #include "reynard/knn/cuda/filter.h"
 #include "reynard/knn/cuda/select.h"
+#include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/cuda/CUDAContextLight.h>
@@ -29,6 +30,8 @@ constexpr int64_t kFewestRanked = 64;      // a sample's k-th best is a poor gue
 // that is more (many short rows: few queries of each would be a pass each).
 constexpr int64_t kMostCandidateBytes = 48 << 20;
 constexpr int64_t kKeyBytesPerCandidateByte = 4;
+// Of a grid in its second dimension, where queries of a group lie, and its third, of groups.
+constexpr int64_t kMostBlocks = 65535;
 
 // How the passes of a search grow and what they may find.
 struct Plan {
@@ -71,7 +74,11 @@ Groups make_groups(const Problem& problem) {
   const int64_t bytes = problem.bf16_keys ? 2 : 4;
   Groups out;
   constexpr int64_t kMostAlignedDim = 1024;  // queries of longer ones do not fit beside the keys
-  out.aligned = D * bytes % 16 == 0 && D <= kMostAlignedDim;
+  const auto is_aligned = [](const void* data) {
+    return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  };
+  out.aligned =
+      D * bytes % 16 == 0 && D <= kMostAlignedDim && is_aligned(problem.queries.const_data_ptr());
   for (int64_t b = 0; b < problem.batch(); ++b) {
     const KeyRows& rows = problem.keys_of(b);
     out.most_keys = std::max(out.most_keys, rows.size);
@@ -85,8 +92,7 @@ Groups make_groups(const Problem& problem) {
         group.size = rows.size;
         group.first_id = rows.runs[0].id;
         out.key_bytes += rows.size * D * bytes;
-        out.aligned = out.aligned && reinterpret_cast<uintptr_t>(group.keys) % 16 == 0 &&
-                      group.stride * bytes % 16 == 0;
+        out.aligned = out.aligned && is_aligned(group.keys) && group.stride * bytes % 16 == 0;
       }
       out.groups.push_back(group);
     }
@@ -183,6 +189,11 @@ SearchResult search(const Problem& problem) {
                         at::empty(shape, queries.options())};
   };
   if (queries.numel() == 0) return empty_result();
+  tensor::check_value(B * problem.num_key_heads <= kMostBlocks,
+                      "knn",
+                      "rows times key heads",
+                      B * problem.num_key_heads,
+                      "at most 65535 in one search on a GPU");
   const Groups groups = make_groups(problem);
   FilterTask task;
   at::Tensor many_groups;
@@ -204,7 +215,8 @@ SearchResult search(const Problem& problem) {
   const int64_t budget =
       std::max(kMostCandidateBytes, groups.key_bytes / kKeyBytesPerCandidateByte);
   const int64_t fit = budget / static_cast<int64_t>(sizeof(Code)) / (plan.capacity * B * H);
-  const int64_t block = std::clamp<int64_t>(fit, 1, Tq);
+  const int64_t most = std::min(Tq, std::max<int64_t>(kMostBlocks / task.repeat, 1));
+  const int64_t block = std::clamp<int64_t>(fit, 1, most);
   const auto best_of = [&](int64_t begin, int64_t size) {
     task.num_tokens = static_cast<int>(size);
     task.queries_per_group = task.num_tokens * task.repeat;

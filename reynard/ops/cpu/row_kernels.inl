@@ -14,7 +14,7 @@ namespace {
 
 #include "reynard/ops/cpu/row_vector.inl"
 
-// ---- root-mean-square norms
+// Root-mean-square norms.
 
 // Groups whose means are formed before any of them is used: a mean is a long chain of operations,
 // and those of several groups overlap.
@@ -170,7 +170,7 @@ void norm_backward(const NormBackward& p, int64_t begin, int64_t end) {
   }
 }
 
-// ---- token shift
+// Token shift.
 
 inline float scalar(const float* p) {
   return *p;
@@ -261,7 +261,7 @@ void shift_backward(const ShiftBackward& p, int64_t begin, int64_t end) {
   }
 }
 
-// ---- gates
+// Gates.
 
 template <class T>
 void gate_forward(const GateRows& p, int64_t begin, int64_t end) {
@@ -299,7 +299,7 @@ void gate_backward(const GateRows& p, int64_t begin, int64_t end) {
   }
 }
 
-// ---- rotary
+// Rotary.
 
 template <class T>
 void rotary(const RotaryRows& p, int64_t begin, int64_t end) {
@@ -322,7 +322,7 @@ void rotary(const RotaryRows& p, int64_t begin, int64_t end) {
   }
 }
 
-// ---- cross entropy
+// Cross entropy.
 
 template <class T>
 void softmax_loss(const SoftmaxLossRows& p, int64_t begin, int64_t end) {
@@ -360,7 +360,7 @@ void softmax_loss(const SoftmaxLossRows& p, int64_t begin, int64_t end) {
   }
 }
 
-// ---- AdamW
+// AdamW.
 
 REYNARD_INLINE Vector square_root(Vector v) {
   for (int64_t i = 0; i < kLanes; ++i) v[i] = __builtin_sqrtf(v[i]);

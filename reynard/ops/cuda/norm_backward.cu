@@ -276,7 +276,7 @@ void launch_packs(const NormBackward& p, int64_t rows, cudaStream_t stream) {
                        rows);
 }
 
-// ---- narrow groups: the packs of a group are a team of lanes ----
+// Narrow groups: the packs of a group are a team of lanes.
 
 // Places past the end are read elsewhere instead, so that no branch parts the loads.
 template <class T>
@@ -337,7 +337,7 @@ __global__ void __launch_bounds__(kPackThreads)
   if (has_columns) store(p.d_weight + blockIdx.x * int64_t{columns} + column, d_weight);
 }
 
-// ---- rows of a residual stream, one group each: kPacks packs of each lane of a warp ----
+// Rows of a residual stream, one group each: kPacks packs of each lane of a warp.
 
 constexpr int kWarps = 8;  // of a block, each with every eighth row of it
 

@@ -41,7 +41,7 @@ using test::random_inputs;
 
 class Decode : public test::OnEachCpuPath {};
 
-INSTANTIATE_TEST_SUITE_P(Kernels, Decode, testing::ValuesIn(test::path_names()), [](const auto& i) {
+INSTANTIATE_TEST_SUITE_P(Cpu, Decode, testing::ValuesIn(test::path_names()), [](const auto& i) {
   return i.param;
 });
 

@@ -15,12 +15,10 @@
 #include <gtest/gtest.h>
 
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 
-#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>

@@ -15,7 +15,6 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -23,7 +22,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 

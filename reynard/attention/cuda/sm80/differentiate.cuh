@@ -205,7 +205,7 @@ class Rows {
           // c_i - lse_i - c_j: the rows are the queries, or the keys.
           const float difference = (high_[a] - column[e].high) + (low_[a] - column[e].low);
           const float bias = C::kOwnsKeys ? -difference : difference;
-          weight[e] = exp2_fast(fmaf(scores_[a / 2][c][a % 2 * 2 + e], scale2_, bias));
+          weight[e] = exp2_approx(fmaf(scores_[a / 2][c][a % 2 * 2 + e], scale2_, bias));
           if constexpr (C::kScores) {
             const float dweight = dweights_[a / 2][c][a % 2 * 2 + e];
             dscore[e] = weight[e] * (dweight - delta_of(a, column[e]));

@@ -4,6 +4,7 @@
 // Heads of the same rows are neighbours, since they lie side by side in memory. All of a block is
 // asked for at once (up to 128 dimensions), and no kernel before prepares anything.
 
+#include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/sm80/floors.h"
 
 #include "reynard/attention/cuda/sm80/tile.cuh"
@@ -17,8 +18,6 @@ namespace reynard::attention::cuda::sm80 {
 
 namespace {
 
-constexpr double kLn2 = 0.69314718055994531;
-constexpr float kLowest = -1e30F;  // finite, so that differences of references are
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kRows = static_cast<int>(kQueryBlock), kKeys = static_cast<int>(kKeyBlock);
 constexpr int kBefore = 16, kNear = kBefore + 16;  // keys of a warp
@@ -164,8 +163,8 @@ class FloorRows {
     float even = 0, odd = 0;
 #pragma unroll
     for (const float* pair : scores) {
-      even += exp2_fast(pair[a * 2] - top);
-      odd += exp2_fast(pair[a * 2 + 1] - top);
+      even += exp2_approx(pair[a * 2] - top);
+      odd += exp2_approx(pair[a * 2 + 1] - top);
     }
     const float total = over_row(even + odd, [](float x, float y) { return x + y; });
     return total == 0 ? -INFINITY : top + log2f(total);
@@ -185,7 +184,7 @@ __device__ double mass_of(const GateSum* sums, int count) {
 #pragma unroll
   for (int i = static_cast<int>(threadIdx.x) % 32; i < kKeys; i += 32) {
     const float decay = (last.high - sums[i].high) + (last.low - sums[i].low);
-    if (i < count) total += exp2_fast(decay);
+    if (i < count) total += exp2_approx(decay);
   }
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(~0U, total, step);
@@ -293,7 +292,9 @@ void launch_floors(const FloorTask& task, cudaStream_t stream) {
 }  // namespace
 
 bool takes_floors(const Problem& p) {
-  return p.D <= 256 && is_tileable(p.q, p.D) && is_tileable(p.k, p.D);
+  constexpr int kMostBlocks = 65535;  // of a grid in its second and third dimension
+  return p.D <= 256 && is_tileable(p.q, p.D) && is_tileable(p.k, p.D) && p.B <= kMostBlocks &&
+         div_up(p.Tq, kRows) <= kMostBlocks;
 }
 
 bool measures_blocks(const Problem& p) {

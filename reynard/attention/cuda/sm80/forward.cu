@@ -7,6 +7,7 @@
 // parts are decays, so nothing cancels. The maximum that a row subtracts is raised only when a
 // score exceeds it by 2^8, so that sums are seldom rescaled.
 
+#include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/sm80/forward.h"
 
 #include "reynard/attention/cuda/sm80/records.cuh"
@@ -19,8 +20,6 @@ namespace reynard::attention::cuda::sm80 {
 
 namespace {
 
-constexpr double kLn2 = 0.69314718055994531;
-constexpr float kLowest = -1e30F;    // finite, so that differences of references are
 constexpr float kLargestExcess = 8;  // of a score over its row's reference, in powers of two
 
 // kDim: head dimension rounded up to 64, 128 or 256.
@@ -123,7 +122,7 @@ class Rows {
 #pragma unroll
       for (int c = 0; c < C::kColumnTiles; ++c) {
         float* pair = scores_[a / 2][c] + a % 2 * 2;
-        const float w0 = exp2_fast(pair[0] + minus), w1 = exp2_fast(pair[1] + minus);
+        const float w0 = exp2_approx(pair[0] + minus), w1 = exp2_approx(pair[1] + minus);
         even += w0, odd += w1;
         weights_[a / 2][c][a % 2] = packed(w0, w1, Scalar());
       }
@@ -141,10 +140,11 @@ class Rows {
       const float total = over_row(total_[a], [](float x, float y) { return x + y; });
       if (row(a) >= p_.Tq) continue;
       if (lane_ % 4 == 0) {
-        const double lse = total > 0 ? kLn2 * (reference_[a] + log2f(total)) : -INFINITY;
+        // NaN stays.
+        const double lse = total == 0 ? -INFINITY : kLn2 * (reference_[a] + log2f(total));
         task.lse[(int64_t{b} * p_.H + h) * p_.Tq + row(a)] = static_cast<float>(lse);
       }
-      store_row(task.out, b, h, a, total > 0 ? 1 / total : 0);
+      store_row(task.out, b, h, a, total == 0 ? 0 : 1 / total);
     }
   }
 
@@ -224,7 +224,7 @@ class Rows {
     for (int a = 0; a < C::kOwn; ++a) {
       const float highest = over_row(top[a], [](float x, float y) { return fmaxf(x, y); });
       const float raised = fmaxf(reference_[a], highest);
-      const float keep = exp2_fast(reference_[a] - raised);
+      const float keep = exp2_approx(reference_[a] - raised);
       reference_[a] = raised;
       total_[a] *= keep;
 #pragma unroll

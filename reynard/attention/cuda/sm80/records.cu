@@ -1,5 +1,6 @@
 #include "reynard/attention/cuda/sm80/records.cuh"
 
+#include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/visibility.cuh"
 #include "reynard/tensor/cuda_launch.h"
 
@@ -10,7 +11,6 @@ namespace reynard::attention::cuda::sm80 {
 
 namespace {
 
-constexpr double kLog2E = 1.4426950408889634;
 constexpr int kThreads = 128;
 
 struct Source {
@@ -45,11 +45,18 @@ __device__ QueryRecord query_record(const Source& s, int64_t head, int i) {
   return {parts.x, parts.y, delta, keys_of_query(p, b, h, i).begin};
 }
 
+// Blocks of threads: heads and blocks of one alike may be more than a grid's second dimension
+// takes.
+__host__ __device__ int blocks_of_head(const Problem& p) {
+  return static_cast<int>(padded(max(p.Tq, p.Tk)) / kThreads);
+}
+
 __global__ void __launch_bounds__(kThreads) records_kernel(const Source s) {
   const Problem& p = s.problem;
-  const int64_t head = blockIdx.x;
-  const int i = blockIdx.y * kThreads + threadIdx.x;
   const int64_t num_keys = padded(p.Tk), num_queries = padded(p.Tq);
+  const int blocks = blocks_of_head(p);
+  const int64_t head = blockIdx.x / blocks;
+  const int i = blockIdx.x % blocks * kThreads + threadIdx.x;
   if (i < num_keys) s.records.keys[head * num_keys + i] = key_record(p, head, i);
   if (i < num_queries) s.records.queries[head * num_queries + i] = query_record(s, head, i);
 }
@@ -72,8 +79,7 @@ void make_records(const Problem& problem,
                   const double* delta,
                   const Records& records,
                   cudaStream_t stream) {
-  const dim3 blocks(problem.B * problem.H,
-                    static_cast<unsigned>(padded(max(problem.Tq, problem.Tk)) / kThreads));
+  const unsigned blocks = problem.B * problem.H * blocks_of_head(problem);
   records_kernel<<<blocks, kThreads, 0, stream>>>({problem, lse, delta, records});
   REYNARD_CHECK_LAUNCH();
 }

@@ -7,6 +7,7 @@
 // sums are [row tile][column tile][4]: lane t holds, of rows r = t / 4 and r + 8, the columns 2 (t
 // % 4) and the next one, [0, 1] of row r and [2, 3] of row r + 8.
 
+#include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/problem.h"
 #include "reynard/attention/cuda/registers.cuh"
 #include "reynard/attention/cuda/visibility.cuh"
@@ -19,9 +20,7 @@
 
 namespace reynard::attention::cuda::sm80 {
 
-constexpr double kLog2E = 1.4426950408889634;
-
-// ---- copies ----
+// Copies.
 
 // 16 bytes; zeros, and nothing is read, unless `there`.
 __device__ __forceinline__ void copy_piece(uint32_t to, const void* from, bool there) {
@@ -69,7 +68,7 @@ __device__ __forceinline__ void load_records(uint32_t to, const Record* from) {
   }
 }
 
-// ---- fragments of tiles ----
+// Fragments of tiles.
 
 __device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

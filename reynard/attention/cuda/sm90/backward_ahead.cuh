@@ -118,7 +118,7 @@ class AheadConsumer : OwnKeysConsumer<C> {
     }
   }
 
-  // ---- rows of dK and dV, through shared memory that nobody else needs any more ----
+  // Rows of dK and dV, through shared memory that nobody else needs any more.
 
   // In the place of the values of these keys.
   __device__ __forceinline__ void send_dv(const KeyTask& task) const {

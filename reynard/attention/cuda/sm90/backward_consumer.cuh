@@ -3,6 +3,7 @@
 // dS^T of 64 keys and its queries, and leaves its dK and dV. How a task is walked over, and dQ,
 // lie in backward_own_keys.cuh, backward_shared_keys.cuh and what includes them.
 
+#include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/sm90/backward_config.cuh"
 #include "reynard/attention/cuda/sm90/backward_results.cuh"
 #include "reynard/attention/cuda/sm90/backward_sums.cuh"
@@ -12,8 +13,6 @@
 #include <cmath>
 
 namespace reynard::attention::cuda::sm90::bwd {
-
-constexpr double kLog2E = 1.4426950408889634;
 
 template <class C>
 class Consumer {
@@ -28,7 +27,7 @@ class Consumer {
         thread_(threadIdx.x % kWarpgroup),
         scale2_(static_cast<float>(p.task.problem.scale * kLog2E)) {}
 
-  // ---- which keys, queries and dimensions ----
+  // Which keys, queries and dimensions.
 
   // Of the key block.
   __device__ __forceinline__ int key_group() const { return C::kSharesKeys ? 0 : warpgroup_; }
@@ -40,7 +39,7 @@ class Consumer {
   __device__ __forceinline__ int own_row() const { return thread_ / 32 * 16 + thread_ % 32 / 4; }
   __device__ __forceinline__ int key(int r) const { return first_key_ + own_row() + 8 * r; }
 
-  // ---- tasks and steps ----
+  // Tasks and steps.
 
   // Until there are no more: differentiate() walks over the steps of one, finish() leaves what it
   // has summed.
@@ -105,7 +104,7 @@ class Consumer {
     return bits;
   }
 
-  // ---- scores, weights and their gradients ----
+  // Scores, weights and their gradients.
 
   __device__ __forceinline__ void issue_scores() {
     wgmma_fence();
@@ -230,7 +229,7 @@ class Consumer {
   // scores_ becomes P^T.
   __device__ __forceinline__ void weigh(float shift) {
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) scores_[i] = exp2_fast(fmaf(scores_[i], scale2_, shift));
+    for (int i = 0; i < kScores; ++i) scores_[i] = exp2_approx(fmaf(scores_[i], scale2_, shift));
   }
 
   static __device__ __forceinline__ void pack(const float (&from)[kScores],
@@ -279,7 +278,7 @@ class Consumer {
     sum_over_keys(dweights_, lane, sums[key_group() * 4 + warp] + first_query());
   }
 
-  // ---- dQ, where it is added straight from registers ----
+  // DQ, where it is added straight from registers.
   //
   // A stage is given back behind the additions of the step: the loads that follow would hold them
   // up.
@@ -299,7 +298,7 @@ class Consumer {
     arrive_warp(&s_.dq_added[count % kPlaces]);
   }
 
-  // ---- results ----
+  // Results.
 
   __device__ __forceinline__ void store_gradients(const OwnKeys& keys) const {
     const BackwardTask& to = p_.task;

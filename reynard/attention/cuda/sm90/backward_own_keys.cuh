@@ -12,8 +12,8 @@ class OwnKeysConsumer : protected Consumer<C> {
   using Base = Consumer<C>;
 
  protected:
-  using Base::arrive_warp, Base::buffer_, Base::dk_, Base::dscores_, Base::dv_, Base::dweights_;
-  using Base::key, Base::key_sums_, Base::p_, Base::s_, Base::stage_, Base::store_gradients;
+  using Base::buffer_, Base::dk_, Base::dscores_, Base::dv_, Base::dweights_;
+  using Base::key, Base::key_sums_, Base::p_, Base::s_, Base::stage_;
   using Base::store_pairs, Base::thread_, Base::warpgroup_, Base::weights_;
   using typename Base::Scalar;
 

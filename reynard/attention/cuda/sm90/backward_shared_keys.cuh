@@ -27,7 +27,7 @@ class SharedKeysConsumer : Consumer<C> {
   using Base::issue_dweights, Base::issue_scores, Base::keep_order, Base::key, Base::own_row;
   using Base::kAllBarrier, Base::key_sums_, Base::p_, Base::s_, Base::scores_, Base::stage_;
   using Base::pack, Base::shift_of_step;
-  using Base::store_gradients, Base::store_pairs, Base::store_query_sums, Base::sum_over_queries;
+  using Base::store_gradients, Base::store_pairs, Base::sum_over_queries;
   using Base::take_tasks, Base::wait_for_stage, Base::weigh;
   using Base::thread_, Base::warpgroup_, Base::weights_;
 

@@ -10,7 +10,7 @@
 
 namespace reynard::attention::cuda::sm90 {
 
-// ---- barriers that count arrivals and bytes (mbarrier), by shared address ----
+// Barriers that count arrivals and bytes (mbarrier), by shared address.
 
 __device__ __forceinline__ void init_barrier(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
@@ -51,7 +51,7 @@ __device__ __forceinline__ void fence_for_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// ---- barriers among threads of some warps, by number ----
+// Barriers among threads of some warps, by number.
 
 __device__ __forceinline__ void sync_threads(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
@@ -60,7 +60,7 @@ __device__ __forceinline__ void arrive_threads(int number, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-// ---- the copy engine ----
+// The copy engine.
 
 // Position of a tile in a (B, T, heads, D) array.
 struct TilePosition {
@@ -120,7 +120,7 @@ __device__ __forceinline__ void wait_stores() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-// ---- rings of tiles ----
+// Rings of tiles.
 
 constexpr int kWarpgroup = 128;  // threads
 constexpr int kRowBytes = 128;   // of a swizzled tile: 64 half-precision dimensions
@@ -147,7 +147,7 @@ __device__ __forceinline__ Shared& aligned_shared(char* raw) {
   return *reinterpret_cast<Shared*>(raw + (beyond ? kAlignment - beyond : 0));
 }
 
-// ---- registers ----
+// Registers.
 
 // Every warp of a warpgroup asks for this many registers per thread.
 template <int kRegisters>

@@ -2,16 +2,14 @@
 // The computing side of the forward kernel: a warpgroup owns 64 queries of each task; their scores,
 // weights and sums stay in registers.
 
+#include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/sm90/forward_config.cuh"
 #include "reynard/attention/cuda/sm90/wgmma.cuh"
 #include "reynard/attention/cuda/visibility.cuh"
 
 namespace reynard::attention::cuda::sm90::fwd {
 
-constexpr double kLog2E = 1.4426950408889634;
-constexpr double kLn2 = 0.69314718055994531;
 constexpr auto kLn2High = static_cast<float>(kLn2), kLn2Low = static_cast<float>(kLn2 - kLn2High);
-constexpr float kLowest = -1e30F;    // finite, so that differences of references are
 constexpr float kLargestExcess = 8;  // of a score over its row's reference, in powers of two
 
 // What the rows of a warpgroup see of a key block: it may hold their own keys, or they see all of
@@ -48,7 +46,7 @@ class Consumer {
   }
 
  private:
-  // ---- what the rows see ----
+  // What the rows see.
 
   __device__ __forceinline__ int own_row(int r) const {  // of the warpgroup's 64
     return thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * r;
@@ -85,7 +83,7 @@ class Consumer {
     full_end_ = top.end / C::kKeys;
   }
 
-  // ---- the walk over key blocks ----
+  // The walk over key blocks.
 
   __device__ __forceinline__ void attend(const BlockRange& blocks) {
     look();
@@ -206,7 +204,7 @@ class Consumer {
     values_.next();
   }
 
-  // ---- products ----
+  // Products.
 
   __device__ __forceinline__ uint32_t own_queries() const {
     return shared_address(s_.queries[slot_]) + warpgroup_ * 64 * kRowBytes;
@@ -260,7 +258,7 @@ class Consumer {
     }
   }
 
-  // ---- softmax ----
+  // Softmax.
 
   static __device__ __forceinline__ float difference(const SplitSum& a, const SplitSum& b) {
     return (a.high - b.high) + (a.low - b.low);
@@ -359,7 +357,7 @@ class Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float raised = fmaxf(reference_[r], fmaf(top[r], unit<kSeen>(), shift[r]));
-      keep[r] = exp2_fast(reference_[r] - raised);
+      keep[r] = exp2_approx(reference_[r] - raised);
       reference_[r] = raised;
       total_[r] *= keep[r];
     }
@@ -377,7 +375,7 @@ class Consumer {
       float w[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        w[e] = exp2_fast(fmaf(scores_[4 * j + e], unit<kSeen>(), minus[e / 2]));
+        w[e] = exp2_approx(fmaf(scores_[4 * j + e], unit<kSeen>(), minus[e / 2]));
         sums[e] += w[e];
       }
       weights_[2 * j] = packed(w[0], w[1], typename C::Scalar());
@@ -387,7 +385,7 @@ class Consumer {
     total_[1] += sums[2] + sums[3];
   }
 
-  // ---- results ----
+  // Results.
 
   __device__ __forceinline__ void finish() {
     const Problem& problem = p_.task.problem;
@@ -396,7 +394,7 @@ class Consumer {
     for (int r = 0; r < 2; ++r) {
       total_[r] += __shfl_xor_sync(~0U, total_[r], 1);
       total_[r] += __shfl_xor_sync(~0U, total_[r], 2);
-      inverse[r] = total_[r] > 0 ? __fdividef(1, total_[r]) : 0;
+      inverse[r] = total_[r] == 0 ? 0 : __fdividef(1, total_[r]);  // NaN stays
       const float lse = log_sum_exp(r);
       if (thread_ % 4 == 0 && row(r) < problem.Tq) {
         p_.task.lse[int64_t{head_} * problem.Tq + row(r)] = lse;
@@ -425,7 +423,7 @@ class Consumer {
 
   __device__ __forceinline__ float log_sum_exp(int r) const {
     const float log2 = reference_[r] + __log2f(total_[r]);
-    return total_[r] > 0 ? fmaf(log2, kLn2High, log2 * kLn2Low) : -INFINITY;
+    return total_[r] == 0 ? -INFINITY : fmaf(log2, kLn2High, log2 * kLn2Low);
   }
 
   // Through the queries' shared memory, which is not needed any more.

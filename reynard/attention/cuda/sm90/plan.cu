@@ -1,5 +1,6 @@
 #include "reynard/attention/cuda/sm90/plan.h"
 
+#include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/visibility.cuh"
 #include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
@@ -10,7 +11,6 @@ namespace reynard::attention::cuda::sm90 {
 
 namespace {
 
-constexpr double kLog2E = 1.4426950408889634;
 // Heads whose tasks are in flight together: as many as leave their keys and values in the L2 cache.
 // Of those that pruning or documents cut, tasks that share keys must be near to each other.
 constexpr int kHeadsPerSection = 8, kCutHeadsPerSection = 2;

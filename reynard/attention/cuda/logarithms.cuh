@@ -1,0 +1,11 @@
+#pragma once
+// Numbers of softmax in powers of two.
+
+namespace reynard::attention::cuda {
+
+constexpr double kLog2E = 1.4426950408889634;
+constexpr double kLn2 = 0.69314718055994531;
+// A maximum of nothing: finite, so that differences of maxima are.
+constexpr float kLowest = -1e30F;
+
+}  // namespace reynard::attention::cuda
