@@ -14,8 +14,8 @@
 namespace reynard::attention {
 
 struct PagedOutput {
-  at::Tensor out;    // (N, H, D) dtype of q
-  at::Tensor lse;    // (H, N) f32
+  at::Tensor out;  // (N, H, D) dtype of q
+  at::Tensor lse;  // (H, N) f32
   // (H, N) i32: first key read for each query, in positions of its sequence; where a sequence has
   // several queries, for the 128 of its block.
   at::Tensor start;
