@@ -4,9 +4,9 @@
 // Heads of the same rows are neighbours, since they lie side by side in memory. All of a block is
 // asked for at once (up to 128 dimensions), and no kernel before prepares anything.
 
-#include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/sm80/floors.h"
 
+#include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/sm80/tile.cuh"
 #include "reynard/attention/pruning_limits.h"
 #include "reynard/tensor/cuda_early.cuh"

@@ -7,9 +7,9 @@
 // parts are decays, so nothing cancels. The maximum that a row subtracts is raised only when a
 // score exceeds it by 2^8, so that sums are seldom rescaled.
 
-#include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/sm80/forward.h"
 
+#include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/sm80/records.cuh"
 #include "reynard/attention/cuda/sm80/tile.cuh"
 #include "reynard/tensor/cuda_launch.h"
