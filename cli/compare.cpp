@@ -13,8 +13,10 @@
 #include <CLI/CLI.hpp>
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -52,9 +54,24 @@ nlohmann::ordered_json json_of(const report::Difference& difference, const repor
           {"differs", difference.differs}};
 }
 
+// A run beside itself would pass for two seeds of one recipe.
+void check_are_different(const std::vector<std::string>& runs) {
+  std::map<std::filesystem::path, std::string> known;
+  for (const std::string& run : runs) {
+    std::error_code unknown;
+    const auto [other, is_new] =
+        known.emplace(std::filesystem::weakly_canonical(run, unknown), run);
+    if (!is_new) {
+      throw Error(
+          fmt::format("compare: {} and {} are one folder; name each run once", other->second, run));
+    }
+  }
+}
+
 void run_compare(const CompareArguments& arguments) {
   using tensor::check_value;
   check_value(arguments.runs.size() >= 2, "compare", "RUN", "one run", "at least two");
+  check_are_different(arguments.runs);
   check_value(arguments.seed >= 0, "compare", "--seed", arguments.seed, ">= 0");
   check_value(arguments.options.bootstrap.resamples >= 99,
               "compare",

@@ -18,6 +18,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -112,6 +113,13 @@ nlohmann::ordered_json score_line(models::Decoder& decoder, const std::vector<in
   const auto* values = logprob.const_data_ptr<float>();
   double sum = 0;
   for (int64_t i = 0; i < num_targets; ++i) sum += values[i];
+  if (!std::isfinite(sum)) {
+    throw Error(fmt::format(
+        "score: a log-probability of a list of {} tokens is {}; weights that hold NaN or "
+        "numbers that are too large give such",
+        ids.size(),
+        sum));
+  }
   return {{"loss", -sum / static_cast<double>(num_targets)},
           {"token_logprobs", std::vector<float>(values, values + num_targets)}};
 }

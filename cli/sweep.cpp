@@ -7,6 +7,7 @@
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/config/config.h"
 #include "reynard/tensor/check.h"
+#include "reynard/training/trainer.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -110,7 +111,15 @@ std::string table(const std::vector<Row>& rows, bool held_out) {
   return out;
 }
 
-nlohmann::ordered_json rows_json(const std::vector<Row>& rows, bool held_out) {
+// A run that diverged.
+struct Failure {
+  Point point;
+  std::string folder, error;
+};
+
+nlohmann::ordered_json rows_json(const std::vector<Row>& rows,
+                                 const std::vector<Failure>& failures,
+                                 bool held_out) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const Row& row : rows) {
     list.push_back({{"settings", row.point},
@@ -120,7 +129,12 @@ nlohmann::ordered_json rows_json(const std::vector<Row>& rows, bool held_out) {
                     {"losses", row.losses},
                     {"folders", row.folders}});
   }
-  return {{"loss", held_out ? "held_out" : "training"}, {"rows", list}};
+  nlohmann::ordered_json diverged = nlohmann::ordered_json::array();
+  for (const Failure& failure : failures) {
+    diverged.push_back(
+        {{"settings", failure.point}, {"folder", failure.folder}, {"error", failure.error}});
+  }
+  return {{"loss", held_out ? "held_out" : "training"}, {"rows", list}, {"diverged", diverged}};
 }
 
 // One run of the sweep, as `reynard train` would be told to do it.
@@ -157,22 +171,35 @@ void run_sweep(const SweepArguments& arguments, const std::vector<std::string>& 
   std::vector<std::vector<PlannedRun>> plan;
   for (const Point& point : points) plan.push_back(plan_point(arguments, overrides, point));
   std::vector<Row> rows;
+  std::vector<Failure> failures;
   bool held_out = true;
   for (size_t i = 0; i < points.size(); ++i) {
     Row row{.point = points[i], .losses = {}, .folders = {}};
     for (const auto& [experiment, command] : plan[i]) {
-      const training::RunResult result = run_point(experiment, arguments, command);
-      held_out = held_out && result.validation_loss.has_value();
-      row.losses.push_back(result.validation_loss.value_or(result.loss));
-      row.folders.push_back(experiment.run.folder);
+      try {
+        const training::RunResult result = run_point(experiment, arguments, command);
+        held_out = held_out && result.validation_loss.has_value();
+        row.losses.push_back(result.validation_loss.value_or(result.loss));
+        row.folders.push_back(experiment.run.folder);
+      } catch (const training::Diverged& error) {
+        fmt::print(stderr, "{}: {}\n", experiment.run.folder, error.what());
+        failures.push_back({points[i], experiment.run.folder, error.what()});
+      }
     }
-    rows.push_back(row);
+    if (!row.losses.empty()) rows.push_back(row);
   }
   std::stable_sort(
       rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.mean() < b.mean(); });
-  const fs::path folder = fs::path(rows.front().folders.front()).parent_path();
-  checkpoint::write_atomically(folder / "sweep.json", rows_json(rows, held_out).dump(2) + "\n");
+  const fs::path folder = fs::path(plan.front().front().experiment.run.folder).parent_path();
+  checkpoint::write_atomically(folder / "sweep.json",
+                               rows_json(rows, failures, held_out).dump(2) + "\n");
   fmt::print("{}best first; also in {}\n", table(rows, held_out), (folder / "sweep.json").string());
+  if (!failures.empty()) {
+    throw Error(fmt::format("sweep: {} of the runs diverged and {} not in the table: {}",
+                            failures.size(),
+                            failures.size() == 1 ? "is" : "are",
+                            failures.front().folder));
+  }
 }
 
 }  // namespace
@@ -201,7 +228,8 @@ void add_sweep(CLI::App& app) {
       "\n"
       "Runs lie in run.folder, one folder each; finished ones are reused, so the same command "
       "goes\n"
-      "on after Ctrl-C. Losses are held-out losses where the experiment has validation.path.");
+      "on after Ctrl-C. Runs that diverge are named and left out of the table.\n"
+      "Losses are held-out losses where the experiment has validation.path.");
   sweep->callback([arguments, sweep] { run_sweep(*arguments, sweep->remaining()); });
 }
 

@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <nlohmann/json.hpp>
@@ -142,6 +143,23 @@ void verify_folder(const fs::path& folder) {
                       list.string()));
     }
   }
+}
+
+FolderLock::FolderLock(const fs::path& folder)
+    : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (descriptor_ < 0) fail(folder, "cannot be opened", errno);
+  // File systems without locks keep nobody out.
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    ::close(descriptor_);
+    throw Error(
+        fmt::format("{}: another process is writing there; wait until it ends, or choose "
+                    "another folder",
+                    folder.string()));
+  }
+}
+
+FolderLock::~FolderLock() {
+  ::close(descriptor_);
 }
 
 void remove_unfinished(const fs::path& parent) {

@@ -40,6 +40,19 @@ class FolderWriter {
   bool committed_ = false;
 };
 
+// Keeps a folder, which must exist, to one process until this object or the process ends, however
+// it ends. Throws reynard::Error where another process has it.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
 // Whether the folder carries checksums (published model folders do not).
 bool has_checksums(const std::filesystem::path& folder);
 

@@ -2,7 +2,9 @@
 
 #include "reynard/tensor/check.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 
 #include <cerrno>
 #include <cstring>
@@ -13,7 +15,8 @@ namespace reynard::evaluation {
 
 namespace {
 
-// Bytes of the leading part of the file that can be kept: a matching header and whole, valid lines.
+// Bytes of the leading part of the file that can be kept: a matching header and whole, valid lines,
+// each of a sample of its own.
 struct Kept {
   int64_t bytes = 0;
   std::set<std::string> ids;
@@ -35,7 +38,7 @@ Kept readable_part(const std::filesystem::path& path, const nlohmann::json& head
     } else {
       const auto id = value.find("id");
       if (id == value.end() || !id->is_string()) break;
-      kept.ids.insert(id->get<std::string>());
+      if (!kept.ids.insert(id->get<std::string>()).second) break;
     }
     kept.bytes += static_cast<int64_t>(line.size()) + 1;
   }
@@ -46,6 +49,17 @@ Kept readable_part(const std::filesystem::path& path, const nlohmann::json& head
 
 SampleLog::SampleLog(std::filesystem::path path, const nlohmann::json& header, Others others)
     : path_(std::move(path)) {
+  const int descriptor = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (descriptor >= 0) file_.reset(::fdopen(descriptor, "ab"));
+  if (!file_) {
+    throw Error(fmt::format("eval: cannot write {}: {}", path_.string(), std::strerror(errno)));
+  }
+  // File systems without locks keep nobody out.
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw Error(fmt::format(
+        "eval: {}: another process is writing it; wait until it ends, or give another -o",
+        path_.string()));
+  }
   Kept kept = readable_part(path_, header);
   if (kept.is_other && others == Others::kKeep) {
     throw Error(
@@ -54,11 +68,7 @@ SampleLog::SampleLog(std::filesystem::path path, const nlohmann::json& header, O
                     path_.string()));
   }
   ids_ = std::move(kept.ids);
-  if (kept.bytes > 0) std::filesystem::resize_file(path_, static_cast<uintmax_t>(kept.bytes));
-  file_.reset(std::fopen(path_.c_str(), kept.bytes > 0 ? "ab" : "wb"));
-  if (!file_) {
-    throw Error(fmt::format("eval: cannot write {}: {}", path_.string(), std::strerror(errno)));
-  }
+  std::filesystem::resize_file(path_, static_cast<uintmax_t>(kept.bytes));
   if (kept.bytes == 0) {
     std::string line = header.dump();
     line += '\n';

@@ -19,7 +19,8 @@ class SampleLog {
   // What becomes of the lines of a run with another header.
   enum class Others { kReplace, kKeep };
   // Opens the log for appending. Lines of an earlier run are kept when its header equals this one,
-  // otherwise the file begins anew, or that is a reynard::Error (kKeep).
+  // otherwise the file begins anew, or that is a reynard::Error (kKeep), as is another process that
+  // writes the file.
   SampleLog(std::filesystem::path path, const nlohmann::json& header, Others others);
 
   bool contains(const std::string& id) const { return ids_.contains(id); }

@@ -26,6 +26,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <utility>
 
 namespace reynard::training {
@@ -263,6 +264,7 @@ class Run {
 
   void begin() {
     fs::create_directories(folder_);
+    lock_.emplace(folder_);
     reset_peak_memory();
     tensor::reset_peak_gpu_memory(trainer_.device());
     if (options_.resume) resume();
@@ -395,6 +397,7 @@ class Run {
   RunOptions options_;
   fs::path folder_;
   std::vector<tokenizer::SavedFile> tokenizer_;  // of the text; kept beside the weights
+  std::optional<checkpoint::FolderLock> lock_;   // of folder_, from begin() on
   Trainer trainer_;
   Window window_;
   std::unique_ptr<MetricsLog> metrics_;

@@ -91,10 +91,12 @@ void save_checkpoint(Trainer& trainer,
                      const fs::path& run_folder,
                      const CheckpointOptions& options) {
   if (!trainer.weights_finite()) {
-    throw Error(fmt::format(
-        "training: a weight is not finite after step {}; the last checkpoint is intact: lower "
-        "optimizer.learning_rate = {}",
+    throw Diverged(fmt::format(
+        "training: a weight is not finite after step {}; {}: lower optimizer.learning_rate = {}",
         trainer.steps(),
+        list_checkpoints(run_folder).empty()
+            ? "there is no checkpoint before it (were the first weights finite?)"
+            : "the last checkpoint is intact",
         trainer.experiment().optimizer.learning_rate));
   }
   const fs::path parent = run_folder / "checkpoints";

@@ -270,15 +270,16 @@ void Trainer::count_skipped(const StepResult& result) {
   ++skipped_steps_;
   ++skipped_in_a_row_;
   if (skipped_in_a_row_ < experiment_.training.max_skipped_steps) return;
-  throw Error(fmt::format(
-      "training: {} is not finite in {} steps in a row (up to step {}); checkpoints before that "
-      "are "
-      "intact: lower optimizer.learning_rate = {} or lengthen the warm-up, then train again or go "
-      "on with --resume",
-      std::isfinite(result.loss) ? "the gradient" : "the loss",
-      skipped_in_a_row_,
-      result.step,
-      experiment_.optimizer.learning_rate));
+  throw Diverged(
+      fmt::format("training: {} is not finite in {} steps in a row (up to step {}); checkpoints "
+                  "before that, if "
+                  "there are any, are intact: lower optimizer.learning_rate = {} or lengthen the "
+                  "warm-up, then train again or go "
+                  "on with --resume",
+                  std::isfinite(result.loss) ? "the gradient" : "the loss",
+                  skipped_in_a_row_,
+                  result.step,
+                  experiment_.optimizer.learning_rate));
 }
 
 double Trainer::held_out_loss(data::Loader& loader, int64_t tokens) {

@@ -6,6 +6,7 @@
 #include "reynard/data/loader.h"
 #include "reynard/models/batch_memory.h"
 #include "reynard/models/decoder.h"
+#include "reynard/tensor/error.h"
 #include "reynard/training/experiment.h"
 #include "reynard/training/optimizer.h"
 #include "reynard/training/schedule.h"
@@ -29,6 +30,11 @@ struct StepResult {
   int64_t documents = 0;  // crossbatch: whose keys a context saw; 0: off
   double accuracy = -1;   // share of the tokens predicted, where something goes by it; -1: unknown
   bool skipped = false;   // loss or gradient was not finite: weights and moments are untouched
+};
+
+// Training that goes on would only give numbers that are not finite.
+struct Diverged : Error {
+  using Error::Error;
 };
 
 class Trainer {

@@ -281,6 +281,7 @@ TEST_F(EvalCommand, ComparesRunsThatWereMeasuredAlike) {
   EXPECT_NE(page.output.find("not compared: per_position_loss"), std::string::npos) << page.output;
   EXPECT_TRUE(fs::exists(folder_ / "compare.html"));
   expect_error({"compare", "a"}, "RUN = one run; expected at least two");
+  expect_error({"compare", "a", "b", "./a"}, "a and ./a are one folder");
   expect_error({"compare", "a", "b", "--resamples", "3"}, "--resamples = 3");
 }
 

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <limits>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -163,6 +164,18 @@ TEST(ScoreCommand, OneLinePerList) {
   bad("[[1, 2.5]]", "2.5 at position 1");
   bad("[[1, \"a\"]]", "at position 1");
   bad("[[1, 18446744073709551615]]", "at position 1");
+}
+
+TEST(ScoreCommand, WeightsThatAreNotFiniteAreAnError) {
+  const test::TempDir folder;
+  models::Decoder decoder(test::attention_variants()[1].config, /*seed=*/3);
+  decoder.parameters([](const std::string& /*name*/, models::Parameter& parameter) {
+    parameter.value.detach().fill_(std::numeric_limits<float>::quiet_NaN());
+  });
+  models::save_model(decoder, folder / "model");
+  test::write_file(folder / "ids.json", "[[1, 2, 3]]");
+  expect_error({"score", (folder / "model").string(), "--ids", (folder / "ids.json").string()},
+               "a log-probability of a list of 3 tokens is nan; weights that hold NaN");
 }
 
 }  // namespace

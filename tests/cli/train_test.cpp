@@ -1,5 +1,6 @@
 // reynard train and reynard sweep as a user runs them: what they write, how they stop and go on.
 
+#include "reynard/checkpoint/directory.h"
 #include "reynard/checkpoint/sha256.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
@@ -163,6 +164,20 @@ TEST_F(TrainCommand, RefusesAFolderThatIsNotEmpty) {
   const ProgramResult other = train("run", {"--resume", "--model.hidden_size=32"});
   EXPECT_EQ(other.exit_code, 2);
   EXPECT_NE(other.errors.find("section [model] differs"), std::string::npos) << other.errors;
+}
+
+// A second process would write the same checkpoints and lines.
+TEST_F(TrainCommand, AFolderBelongsToOneProcess) {
+  fs::create_directories(folder_ / "run");
+  {
+    const checkpoint::FolderLock lock(folder_ / "run");
+    const ProgramResult result = train("run", {"--training.tokens=128"});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.errors.find("run: another process is writing there"), std::string::npos)
+        << result.errors;
+    EXPECT_TRUE(fs::is_empty(folder_ / "run"));
+  }
+  EXPECT_EQ(train("run", {"--training.tokens=128"}).exit_code, 0);
 }
 
 TEST_F(TrainCommand, MistakesAreReportedTogetherWithTheirPlace) {
@@ -390,6 +405,28 @@ TEST_F(TrainCommand, SweepTabulatesAndGoesOn) {
   const ProgramResult second = run(sweep);
   EXPECT_EQ(second.output, first.output);
   EXPECT_EQ(fs::last_write_time(result), written);  // reused
+}
+
+TEST_F(TrainCommand, SweepGoesOnBehindARunThatDiverges) {
+  const ProgramResult result = run({"sweep",
+                                    "tiny.toml",
+                                    "--quiet",
+                                    "--grid",
+                                    "optimizer.learning_rate=1e30,1e-2",
+                                    "--run.folder=sweep",
+                                    "--training.tokens=1280",
+                                    "--training.checkpoint_every=0"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.errors.find("sweep: 1 of the runs diverged and is not in the table: "
+                               "sweep/optimizer.learning_rate=1e30,seed=0"),
+            std::string::npos)
+      << result.errors;
+  EXPECT_NE(result.output.find("| optimizer.learning_rate=1e-2 |"), std::string::npos)
+      << result.output;
+  const auto table = json("sweep/sweep.json");
+  ASSERT_EQ(table.at("rows").size(), 1U);
+  ASSERT_EQ(table.at("diverged").size(), 1U);
+  EXPECT_EQ(table["diverged"][0]["settings"][0], "optimizer.learning_rate=1e30");
 }
 
 TEST_F(TrainCommand, SweepRejectsAPointBeforeTheFirstRuns) {

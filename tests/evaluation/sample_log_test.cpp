@@ -1,0 +1,78 @@
+#include "reynard/evaluation/sample_log.h"
+
+#include "reynard/tensor/error.h"
+#include "tests/support/files.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace reynard::evaluation {
+namespace {
+
+using nlohmann::json;
+
+const json kHeader = {{"task", "t"}};
+
+std::string line_of(const std::string& id) {
+  return json{{"id", id}}.dump() + "\n";
+}
+
+TEST(SampleLog, GoesOnBehindTheLastWholeLine) {
+  const test::TempDir folder;
+  const std::filesystem::path path = folder / "t.jsonl";
+  test::write_file(path, kHeader.dump() + "\n" + line_of("a") + line_of("b") + "{\"id\": \"c");
+  SampleLog log(path, kHeader, SampleLog::Others::kReplace);
+  EXPECT_TRUE(log.contains("a"));
+  EXPECT_TRUE(log.contains("b"));
+  EXPECT_EQ(log.size(), 2);
+  log.append({{"id", "c"}});
+  log.flush();
+  EXPECT_EQ(test::read_file(path),
+            kHeader.dump() + "\n" + line_of("a") + line_of("b") + line_of("c"));
+}
+
+// A sample that is there twice would count twice: from the second one on all are measured again.
+TEST(SampleLog, KeepsEachSampleOnce) {
+  const test::TempDir folder;
+  const std::filesystem::path path = folder / "t.jsonl";
+  test::write_file(
+      path, kHeader.dump() + "\n" + line_of("a") + line_of("b") + line_of("a") + line_of("c"));
+  const SampleLog log(path, kHeader, SampleLog::Others::kReplace);
+  EXPECT_EQ(log.size(), 2);
+  EXPECT_FALSE(log.contains("c"));
+  EXPECT_EQ(test::read_file(path), kHeader.dump() + "\n" + line_of("a") + line_of("b"));
+}
+
+TEST(SampleLog, BeginsAnewUnderAnotherHeader) {
+  const test::TempDir folder;
+  const std::filesystem::path path = folder / "t.jsonl";
+  const std::string before = json{{"task", "other"}}.dump() + "\n" + line_of("a");
+  test::write_file(path, before);
+  EXPECT_THROW(SampleLog(path, kHeader, SampleLog::Others::kKeep), Error);
+  EXPECT_EQ(test::read_file(path), before);
+  EXPECT_EQ(SampleLog(path, kHeader, SampleLog::Others::kReplace).size(), 0);
+  EXPECT_EQ(test::read_file(path), kHeader.dump() + "\n");
+}
+
+TEST(SampleLog, IsWrittenByOneAtATime) {
+  const test::TempDir folder;
+  const std::filesystem::path path = folder / "t.jsonl";
+  {
+    const SampleLog log(path, kHeader, SampleLog::Others::kReplace);
+    try {
+      const SampleLog other(path, kHeader, SampleLog::Others::kReplace);
+      FAIL() << "opened twice";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("another process is writing it"), std::string::npos)
+          << error.what();
+    }
+  }
+  EXPECT_EQ(SampleLog(path, kHeader, SampleLog::Others::kReplace).size(), 0);
+}
+
+}  // namespace
+}  // namespace reynard::evaluation
