@@ -61,7 +61,7 @@ void check_are_different(const std::vector<std::string>& runs) {
     std::error_code unknown;
     const auto [other, is_new] =
         known.emplace(std::filesystem::weakly_canonical(run, unknown), run);
-    if (!is_new) {
+    if (!is_new && !unknown) {
       throw Error(
           fmt::format("compare: {} and {} are one folder; name each run once", other->second, run));
     }

@@ -278,7 +278,7 @@ class Consumer {
     sum_over_keys(dweights_, lane, sums[key_group() * 4 + warp] + first_query());
   }
 
-  // DQ, where it is added straight from registers.
+  // dQ, where it is added straight from registers.
   //
   // A stage is given back behind the additions of the step: the loads that follow would hold them
   // up.
