@@ -60,9 +60,7 @@ struct Eight {
 // elements each.
 bool has_packs(const Operand& x, int D) {
   const int lanes = D / 8;
-  return D % 8 == 0 && lanes <= 32 && (lanes & (lanes - 1)) == 0 && x.element != Element::kFloat &&
-         reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.batch % 8 == 0 && x.time % 8 == 0 &&
-         x.head % 8 == 0;
+  return is_tileable(x, D) && lanes <= 32 && (lanes & (lanes - 1)) == 0;
 }
 
 // The norm of a block of rows from the largest squares that its warps saw.

@@ -8,6 +8,7 @@
 
 #include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/sm80/tile.cuh"
+#include "reynard/attention/cuda/split_sum.cuh"
 #include "reynard/attention/pruning_limits.h"
 #include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
@@ -36,22 +37,11 @@ struct FloorConfig {
   static constexpr int kBlocksPerProcessor = kDim == 64 ? 4 : kDim == 128 ? 3 : 2;
 };
 
-// A sum of gates in powers of two, 48 bits (records.cuh).
-struct alignas(8) GateSum {
-  float high, low;
-};
-
-__device__ GateSum gate_sum(double sum) {
-  const double scaled = sum * kLog2E;
-  const float high = static_cast<float>(scaled);
-  return {high, static_cast<float>(scaled - high)};
-}
-
 template <class C>
 struct alignas(128) FloorShared {
   char queries[C::kRound * C::kDim * 2];
   char keys[C::kTile * C::kDim * 2];
-  alignas(16) GateSum key_sums[C::kTile];
+  alignas(16) SplitSum key_sums[C::kTile];
   float query_squares[kWarps], key_squares[kWarps];  // the largest that each saw
 };
 
@@ -98,7 +88,7 @@ class FloorRows {
 #pragma unroll
     for (int a = 0; a < kOwn; ++a) {
       visible_[a] = row(a) < p.Tq ? keys_from(p, b, start, row(a)) : KeyRange();
-      own_[a] = gate_sum(sums[a]);
+      own_[a] = split_sum(sums[a]);
     }
   }
 
@@ -115,7 +105,7 @@ class FloorRows {
 
   // The log-sum-exps of the kNear keys from `base` on, in powers of e.
   __device__ __forceinline__ void write(
-      uint32_t queries, uint32_t keys, const GateSum* sums, int base, double* floors) const {
+      uint32_t queries, uint32_t keys, const SplitSum* sums, int base, double* floors) const {
     float scores[1][kNear / 8][4];
     const auto left = [&](uint32_t(&a)[4], int /*row_tile*/, int step) {
       const LaneAddress<C::kDim> address(lane_, false);
@@ -128,7 +118,7 @@ class FloorRows {
 #pragma unroll
       for (int a = 0; a < kOwn; ++a) {
         float* score = scores[0][i] + a * 2;
-        const GateSum& own = own_[a];
+        const SplitSum& own = own_[a];
         score[0] = fmaf(score[0], scale2_, own.low - pair.y) + (own.high - pair.x);
         score[1] = fmaf(score[1], scale2_, own.low - pair.w) + (own.high - pair.z);
         const int key = base + i * 8 + lane_ % 4 * 2;
@@ -174,12 +164,12 @@ class FloorRows {
   const int lane_, first_;
   const float scale2_;
   KeyRange visible_[kOwn];
-  GateSum own_[kOwn];
+  SplitSum own_[kOwn];
 };
 
 // log sum_j exp(-c_j) of a block of at most 64 keys, by a warp.
-__device__ double mass_of(const GateSum* sums, int count) {
-  const GateSum last = sums[count - 1];
+__device__ double mass_of(const SplitSum* sums, int count) {
+  const SplitSum last = sums[count - 1];
   float total = 0;
 #pragma unroll
   for (int i = static_cast<int>(threadIdx.x) % 32; i < kKeys; i += 32) {
@@ -238,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
     commit_copies();
     if (thread < C::kTile && p.key_sums) {
       const int key = min(max(nearest + thread, 0), p.Tk - 1);
-      s.key_sums[thread] = gate_sum(p.key_sums[head * p.Tk + key]);
+      s.key_sums[thread] = split_sum(p.key_sums[head * p.Tk + key]);
     } else if (thread < C::kTile) {
       s.key_sums[thread] = {};
     }

@@ -290,6 +290,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerProcessor)
   const int first_block = keys.begin / C::kKeys;
   const int last_block = keys.empty() ? first_block - 1 : (keys.end - 1) / C::kKeys;
   load_rows<C::kDim, C::kRows, C::kThreads>(query_tile, p.q, p.D, b, h, first, {first, last});
+  commit_copies();
   if (last_block >= first_block) load_keys(last_block);
   Rows<C> rows(task, records.queries + head * padded(p.Tq), first);
   wait_copies<0>();

@@ -1,6 +1,5 @@
 #include "reynard/attention/cuda/sm80/records.cuh"
 
-#include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/visibility.cuh"
 #include "reynard/tensor/cuda_launch.h"
 
@@ -20,29 +19,20 @@ struct Source {
   Records records;
 };
 
-__device__ float2 two_floats(double sum) {
-  const double scaled = sum * kLog2E;
-  const float high = static_cast<float>(scaled);
-  return {high, static_cast<float>(scaled - high)};
-}
-
 __device__ KeyRecord key_record(const Problem& p, int64_t head, int j) {
-  if (!p.key_sums || j >= p.Tk) return {0, 0};
-  const float2 sum = two_floats(p.key_sums[head * p.Tk + j]);
-  return {sum.x, sum.y};
+  return p.key_sums && j < p.Tk ? split_sum(p.key_sums[head * p.Tk + j]) : KeyRecord();
 }
 
 __device__ QueryRecord query_record(const Source& s, int64_t head, int i) {
   const Problem& p = s.problem;
-  if (i >= p.Tq) return {0, 0, 0, INT_MAX};
+  if (i >= p.Tq) return {{}, 0, INT_MAX};
   const int64_t row = head * p.Tq + i;
   const float lse = s.lse ? s.lse[row] : 0;
   // A row that sees nothing is hidden in every tile.
   const double sum = (p.query_sums ? p.query_sums[row] : 0) - (lse == -INFINITY ? 0 : lse);
-  const float2 parts = two_floats(sum);
   const float delta = s.delta ? static_cast<float>(s.delta[row]) : 0;
   const int b = static_cast<int>(head / p.H), h = static_cast<int>(head % p.H);
-  return {parts.x, parts.y, delta, keys_of_query(p, b, h, i).begin};
+  return {split_sum(sum), delta, keys_of_query(p, b, h, i).begin};
 }
 
 // Blocks of threads: heads and blocks of one alike may be more than a grid's second dimension

@@ -1,9 +1,8 @@
 #pragma once
-// What the kernels of this folder read of each position beside its vectors. Sums of gates are f64;
-// as two f32 of powers of two they keep 48 bits, so the difference of two sums, high parts first,
-// is as exact as an f32 logit needs even where the sums reach millions.
+// What the kernels of this folder read of each position beside its vectors.
 
 #include "reynard/attention/cuda/problem.h"
+#include "reynard/attention/cuda/split_sum.cuh"
 
 #include <cuda_runtime_api.h>
 
@@ -11,14 +10,12 @@
 
 namespace reynard::attention::cuda::sm80 {
 
-struct alignas(8) KeyRecord {
-  float high, low;  // c_j; 0 without bias
-};
+using KeyRecord = SplitSum;  // c_j; 0 without bias
 
-struct alignas(16) QueryRecord {
-  float high, low;  // c_i; in the backward minus lse_i
-  float delta;      // of the backward
-  int32_t begin;    // first key that the query sees; INT_MAX in the padding
+// c_i; in the backward minus lse_i.
+struct alignas(16) QueryRecord : SplitSum {
+  float delta;    // of the backward
+  int32_t begin;  // first key that the query sees; INT_MAX in the padding
 };
 
 // Arrays are padded so that a tile of 128 can be read everywhere: (B, H, padded(T)).

@@ -1,6 +1,5 @@
 #include "reynard/attention/cuda/sm90/plan.h"
 
-#include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/visibility.cuh"
 #include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
@@ -34,12 +33,6 @@ __device__ uint4 split_number(float value, Split form) {
     return {first | first << 16, first | bits(high) << 16, bits(middle) | bits(low) << 16, 0};
   }
   return {bits(high) | bits(middle) << 16, bits(low) | kOne << 16, kOne | kOne << 16, 0};
-}
-
-__device__ SplitSum split_sum(double sum) {
-  const double scaled = sum * kLog2E;
-  const float high = static_cast<float>(scaled);
-  return {high, static_cast<float>(scaled - high)};
 }
 
 // A warp makes the index-th record. Where the sums of queries are those of keys, it writes them

@@ -5,6 +5,7 @@
 #include "reynard/attention/cuda/problem.h"
 #include "reynard/attention/cuda/sm90/key_block_order.h"
 #include "reynard/attention/cuda/sm90/query_block_order.h"
+#include "reynard/attention/cuda/split_sum.cuh"
 
 #include <cuda_runtime_api.h>
 
@@ -21,12 +22,6 @@ struct alignas(16) SplitNumber {
   uint16_t parts[3] = {};
   uint16_t ones[3] = {};
   uint16_t zeros[2] = {};
-};
-
-// A sum of gates in powers of two as the sum of two f32, 48 bits: differences of two such numbers,
-// high parts first, are as exact as a logit needs.
-struct alignas(8) SplitSum {
-  float high = 0, low = 0;
 };
 
 // One block of 128 keys: biases relative to the last key of each part that is multiplied at once,
