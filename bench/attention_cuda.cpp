@@ -42,20 +42,17 @@ using Times = std::map<std::string, double>;  // milliseconds by name
 class Session {
  public:
   explicit Session(const AttentionCudaBench& options)
-      : peer_("attention_cuda_peer.py",
-              {tensor::library_folder() + "/libreynard.so",
-               std::to_string(options.repeats),
-               options.peers ? "1" : "0"}),
+      : with_peers_(options.peers),
+        peer_("attention_cuda_peer.py",
+              {tensor::library_folder() + "/libreynard.so", std::to_string(options.repeats)}),
         device_(peer_.ask("device")) {}
 
   Times times(const Shape& shape, const char* direction) {
-    std::istringstream answer(ask(shape, direction));
-    Times times;
-    std::string name;
-    for (double ms = 0; answer >> name >> ms;) times[name] = ms;
-    return times;
+    return times(shape, direction, with_peers_);
   }
-
+  Times own_times(const Shape& shape, const char* direction) {
+    return times(shape, direction, false);
+  }
   void check_parity(const Shape& shape) {
     const double error = std::stod(ask(shape, "parity"));
     if (error < kLargestError) return;
@@ -88,18 +85,27 @@ class Session {
                      .ratio = peer_ms / own_ms});
   }
 
-  std::vector<Row> sorted_rows() && {
+  std::vector<Row> sorted_rows() const {
+    std::vector<Row> rows = rows_;
     std::stable_sort(
-        rows_.begin(), rows_.end(), [](const Row& a, const Row& b) { return a.ratio < b.ratio; });
-    return std::move(rows_);
+        rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.ratio < b.ratio; });
+    return rows;
   }
 
  private:
-  std::string ask(const Shape& s, const char* what) {
-    return peer_.ask(
-        fmt::format("{} {} {} {} {} {} {}", what, s.B, s.H, s.G, s.T, s.D, s.documents));
+  Times times(const Shape& shape, const char* direction, bool with_peers) {
+    std::istringstream answer(ask(shape, direction, with_peers));
+    Times times;
+    std::string name;
+    for (double ms = 0; answer >> name >> ms;) times[name] = ms;
+    return times;
+  }
+  std::string ask(const Shape& s, const char* what, bool with_peers = false) {
+    return peer_.ask(fmt::format(
+        "{} {} {} {} {} {} {} {}", what, s.B, s.H, s.G, s.T, s.D, s.documents, with_peers ? 1 : 0));
   }
 
+  bool with_peers_;
   PeerProcess peer_;
   std::string device_;
   std::vector<Row> rows_;
@@ -131,8 +137,8 @@ void bench_shape(Session& session, const Shape& shape, const char* direction) {
   Shape packed = shape, apart = shape;
   packed.documents = kDocuments;
   apart.B *= kDocuments, apart.T /= kDocuments;
-  const auto packed_times = session.times(packed, direction);
-  const auto apart_times = session.times(apart, direction);
+  const auto packed_times = session.own_times(packed, direction);
+  const auto apart_times = session.own_times(apart, direction);
   session.add("packed" + suffix, packed, packed_times, "dense", apart_times, "dense", "own_apart");
 }
 
@@ -141,6 +147,8 @@ void bench_shape(Session& session, const Shape& shape, const char* direction) {
 std::vector<Row> bench_attention_cuda(const AttentionCudaBench& options) {
   tensor::choose_device("cuda");  // says what is missing
   Session session(options);
+  const auto all = static_cast<int64_t>(options.lengths.size() * options.head_dims.size());
+  int64_t done = 0;
   for (const int64_t T : options.lengths) {
     for (const int64_t D : options.head_dims) {
       const Shape shape = plain_shape(T, D);
@@ -148,9 +156,10 @@ std::vector<Row> bench_attention_cuda(const AttentionCudaBench& options) {
       grouped.G /= kGroup, packed.documents = kDocuments;
       for (const Shape& each : {grouped, packed, shape}) session.check_parity(each);
       for (const char* direction : kDirections) bench_shape(session, shape, direction);
+      options.measured(session.sorted_rows(), ++done, all);
     }
   }
-  return std::move(session).sorted_rows();
+  return session.sorted_rows();
 }
 
 }  // namespace reynard::bench

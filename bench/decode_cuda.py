@@ -7,10 +7,15 @@ written between two runs. Pages lie in random order; three quarters of the heads
 import argparse
 import json
 import math
+import pathlib
 import statistics
+import sys
 
 import torch
 from torch.nn.functional import logsigmoid
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "peers"))
+from gpu import described  # noqa: E402
 
 PAGE = 64
 # H, G, D, keys
@@ -99,7 +104,7 @@ def main():
         assert all(torch.equal(pages.dense()[0], out) for _ in range(20)), "other bits in another run"
         ms, pruned_ms = (median_ms(call, args.repeats, flush) for call in (pages.dense, pages.pruned))
         speed = pages.bytes / ms / 1e6
-        row = {"name": "decode", "shape": f"H{H} G{G} D{D} N{N}", "dtype": "bf16", "device": torch.cuda.get_device_name(),
+        row = {"name": "decode", "shape": f"H{H} G{G} D{D} N{N}", "dtype": "bf16", "device": described(),
                "ours": round(speed), "peer": "copy", "peer_value": round(copy), "unit": "GB/s", "ratio": round(speed / copy, 3),
                "note": f"{ms:.4f} ms, pruned {pruned_ms:.4f} ms, error {error:.1e}"}
         rows.append(row)

@@ -2,9 +2,14 @@
 
 import argparse
 import json
+import pathlib
 import statistics
+import sys
 
 import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "peers"))
+from gpu import described  # noqa: E402
 
 
 def median_ms(call, repeats):
@@ -41,7 +46,7 @@ def host_rows(keys, args):
         ms = median_ms(lambda: torch.ops.reynard.knn_search(q, host, args.k), args.repeats)
         row = {"place": "host", "queries": count, "keys": args.keys, "dim": args.dim, "k": args.k, "ms": round(ms, 3),
                "copy_ms": round(copy_ms, 3), "ratio": round(ms / copy_ms, 3), "gb_per_s": round(keys.numel() * 2 / ms / 1e6, 1),
-               "peak_mb": round((torch.cuda.max_memory_allocated() - base) / 2**20, 1), "device": torch.cuda.get_device_name()}
+               "peak_mb": round((torch.cuda.max_memory_allocated() - base) / 2**20, 1), "device": described()}
         rows.append(row)
         print(json.dumps(row), flush=True)
     return rows
@@ -75,7 +80,7 @@ def main():
         product = median_ms(lambda: q @ keys.t(), args.repeats)
         row = {"queries": count, "keys": args.keys, "dim": args.dim, "k": args.k, "ms": round(ms, 4),
                "matmul_ms": round(product, 4), "ratio": round(ms / product, 3), "peak_mb": round(peak / 2**20, 1),
-               "gb_per_s": round(keys.numel() * 2 / ms / 1e6, 1), "device": torch.cuda.get_device_name()}
+               "gb_per_s": round(keys.numel() * 2 / ms / 1e6, 1), "device": described()}
         rows.append(row)
         print(json.dumps(row), flush=True)
     rows += host_rows(keys, args)

@@ -13,6 +13,7 @@
 #include "bench/train_step.h"
 #include "cli/command.h"
 #include "cli/numbers.h"
+#include "cli/progress_bar.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -115,6 +116,17 @@ void reject_options_of_the_other_device(const CLI::App& command, const std::stri
   }
 }
 
+// Minutes: what was measured is kept whatever happens to the rest.
+std::vector<bench::Row> run_attention_cuda(bench::AttentionCudaBench& bench,
+                                           const std::string& json) {
+  ProgressBar bar("bench attention", OffTerminal::kLines);
+  bench.measured = [&](const std::vector<bench::Row>& rows, int64_t done, int64_t all) {
+    bar.show(done, all);
+    bench::write_rows(rows, json);
+  };
+  return bench::bench_attention_cuda(bench);
+}
+
 void add_attention(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "attention",
@@ -143,7 +155,7 @@ void add_attention(CLI::App& bench) {
   run_with_json(*command, arguments, [command](Arguments& given) {
     reject_options_of_the_other_device(*command, given.device);
     if (given.repeats > 0) given.bench.repeats = given.cuda.repeats = given.repeats;
-    if (given.device == "cuda") return bench::bench_attention_cuda(given.cuda);
+    if (given.device == "cuda") return run_attention_cuda(given.cuda, given.json);
     if (!given.shape.empty()) {
       given.bench.pruned_shape = parse_shape(given.shape);
       given.bench.dense_shapes = {given.bench.pruned_shape};

@@ -1,29 +1,30 @@
 """Both sides of `reynard bench attention --device cuda`: gated attention of libreynard.so on a GPU and
 ungated attention of other libraries, by turns in this process.
 
-    attention_cuda_peer.py LIBREYNARD REPEATS 0|1
+    attention_cuda_peer.py LIBREYNARD REPEATS
 
-The last argument says whether peers are timed: cuDNN and FlashAttention-2 through torch, and FLA's
-parallel_forgetting_attn (which has gates) where its package is installed. Answers one line per line:
-"device" with GPU, clocks, torch and commit; "parity B H G T D DOCUMENTS" with the largest relative error of
-sampled rows against f64; "forward ..." and "backward ..." of the same shape with names, each before its
-milliseconds: medians of events after three warm-ups, a buffer larger than the L2 cache written
-between two runs. The GPU idles for a while before each run, so that the host has queued all of it: what
-is measured is the GPU's time, as in training, where the host runs ahead.
+Answers one line per line: "device" with GPU, clocks, torch and commit; "parity B H G T D DOCUMENTS PEERS" with
+the largest relative error of sampled rows against f64; "forward ..." and "backward ..." of the same shape
+with names, each before its milliseconds: medians of events after three warm-ups, a buffer larger than the
+L2 cache written between two runs. The GPU idles for a while before each run, so that the host has queued
+all of it: what is measured is the GPU's time, as in training, where the host runs ahead.
+
+PEERS, 0 or 1, says whether peers are timed: cuDNN and FlashAttention-2 through torch, and FLA's
+parallel_forgetting_attn (which has gates, and is tuned at its first call of a shape) where its package is
+installed.
 
 Gates: 75 % of the heads with logits N(2, 1), the rest N(12, 1); q, k, v from N(0, 1); tolerance e^-10.
 """
 
 import math
-import shutil
-import subprocess
 import sys
 
 import torch
+from gpu import described
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import logsigmoid, scaled_dot_product_attention
 
-LIBRARY, REPEATS, WITH_PEERS = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "1"
+LIBRARY, REPEATS = sys.argv[1], int(sys.argv[2])
 TOLERANCE = -10.0
 IDLE_CYCLES = 600_000  # a third of a millisecond
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash_attention_2": SDPBackend.FLASH_ATTENTION}
@@ -83,7 +84,7 @@ class Case:
                 *self.peer_inputs, is_causal=True, enable_gqa=self.shape[1] != self.shape[2]
             )
 
-    def functions(self):
+    def functions(self, with_peers):
         """name -> (function, inputs of its gradient, gradient of its output)"""
         own = ((self.q, self.k, self.v, self.log_gate), self.dout)
         found = {
@@ -92,7 +93,7 @@ class Case:
             "tight": (lambda: self.ours(log_pruning_tolerance=TOLERANCE), *own),
             "published": (lambda: self.ours(log_pruning_tolerance=TOLERANCE, rule="published"), *own),
         }
-        if WITH_PEERS and self.first_key is None:
+        if with_peers and self.first_key is None:
             for name, backend in BACKENDS.items():
                 function = lambda backend=backend: self.sdpa(backend)  # noqa: E731
                 found[name] = (function, self.peer_inputs, self.peer_dout)
@@ -146,26 +147,36 @@ def medians(functions, flush):
     }
 
 
-def runs(function):
-    """Whether a peer takes this shape at all."""
-    try:
-        function()
-        return True
-    except REFUSALS as error:
-        print(f"not timed: {str(error).splitlines()[0]}", file=sys.stderr)
-        return False
+class Refusals:
+    """What a peer does not take. Longer rows are not asked for again: each refusal may cost a compilation."""
+
+    def __init__(self):
+        self.of = set()
+
+    def allow(self, name, what, case, function):
+        _, H, G, T, D, _ = case.shape
+        kind = (name, what, H == G, D)
+        if kind in self.of:
+            return False
+        try:
+            function()
+            return True
+        except REFUSALS as error:
+            self.of.add(kind)
+            print(f"{name} {what} does not take T{T} D{D}: {str(error).splitlines()[0]}", file=sys.stderr)
+            return False
 
 
-def measure(case, what, flush):
+def measure(case, what, with_peers, refusals, flush):
     timed = {}
     if what == "forward":
         with torch.no_grad():
-            for name, (function, _, _) in case.functions().items():
-                if runs(function):
+            for name, (function, _, _) in case.functions(with_peers).items():
+                if refusals.allow(name, what, case, function):
                     timed[name] = function
             return medians(timed, flush)
-    for name, (function, inputs, dout) in case.functions().items():
-        if not runs(function):
+    for name, (function, inputs, dout) in case.functions(with_peers).items():
+        if not refusals.allow(name, "forward", case, function):
             continue
         out = function()
         out = out[0] if isinstance(out, tuple) else out
@@ -173,37 +184,23 @@ def measure(case, what, flush):
         def backward(out=out, inputs=inputs, dout=dout):
             return torch.autograd.grad(out, inputs, dout, retain_graph=True, allow_unused=True)
 
-        if runs(backward):
+        if refusals.allow(name, what, case, backward):
             timed[name] = backward
     return medians(timed, flush)
-
-
-def described():
-    def output(*command):
-        if shutil.which(command[0]) is None:
-            return ""
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-
-    clocks = output("nvidia-smi", "--query-gpu=clocks.max.sm,clocks.max.mem", "--format=csv,noheader")
-    return ", ".join([
-        torch.cuda.get_device_name(),
-        clocks.splitlines()[0] if clocks else "unknown clocks",
-        f"torch {torch.__version__}",
-        f"commit {output('git', 'rev-parse', '--short', 'HEAD') or 'unknown'}",
-    ])
 
 
 def main():
     torch.ops.load_library(LIBRARY)
     l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
     flush = torch.empty(2 * l2_bytes, dtype=torch.uint8, device="cuda")
-    case = None
+    case, refusals = None, Refusals()
     for line in sys.stdin:
         what, *shape = line.split()
         if what == "device":
             print(described(), flush=True)
             continue
-        shape = tuple(int(number) for number in shape)
+        *shape, with_peers = (int(number) for number in shape)
+        shape = tuple(shape)
         if case is None or case.shape != shape:
             case = None
             torch.cuda.empty_cache()
@@ -211,7 +208,7 @@ def main():
         if what == "parity":
             print(case.largest_error(), flush=True)
         else:
-            times = measure(case, what, flush)
+            times = measure(case, what, with_peers, refusals, flush)
             print(*(f"{name} {ms}" for name, ms in times.items()), flush=True)
 
 
