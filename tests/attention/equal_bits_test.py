@@ -25,6 +25,8 @@ CASES = [
     ("tight", (2, 8, 8, 4096, 64), torch.bfloat16, 1, TOLERANCE),
     ("published", (2, 8, 8, 4096, 64), torch.bfloat16, 1, {**TOLERANCE, "rule": "published"}),
     ("grouped", (2, 8, 2, 2048, 128), torch.bfloat16, 1, TOLERANCE),
+    ("grouped, narrow", (2, 24, 6, 2048, 64), torch.bfloat16, 1, TOLERANCE),
+    ("grouped, wide", (2, 8, 2, 2048, 256), torch.float16, 1, {}),
     ("packed", (2, 4, 4, 2048, 128), torch.float16, 4, {}),
     ("wide", (2, 4, 4, 2048, 256), torch.bfloat16, 1, TOLERANCE),
     # Key blocks in several waves, every second one downwards (key_block_order.h).
