@@ -339,6 +339,26 @@ TEST_F(EvalCommand, SecondRunAsksForNothingNew) {
   EXPECT_EQ(summary.at("effort").at("reused_samples"), summary.at("metrics").at("rows"));
 }
 
+TEST_F(EvalCommand, LengthIsThatOfPerplexityToo) {
+  const std::vector<std::string> arguments{"eval",
+                                           "run",
+                                           "--task",
+                                           "perplexity",
+                                           "--text",
+                                           "text.txt",
+                                           "--perplexity.tokens=200",
+                                           "--length",
+                                           "32"};
+  const ProgramResult eval = run(arguments);
+  ASSERT_EQ(eval.exit_code, 0) << eval.errors;
+  const auto settings = json::parse(test::read_file(folder_ / "run/eval/perplexity.json"));
+  EXPECT_EQ(settings.at("/settings/window"_json_pointer), 32);
+  EXPECT_EQ(settings.at("/settings/length"_json_pointer), 32);
+  // The text is one document.
+  EXPECT_NE(eval.output.find("2, 4, 8: of documents with 32 tokens or more"), std::string::npos)
+      << eval.output;
+}
+
 TEST_F(EvalCommand, PublishedModelWithoutBosIsMeasuredWithoutIt) {
   fs::rename(folder_ / "run/model", folder_ / "published");
   const ProgramResult eval = run({"eval",
