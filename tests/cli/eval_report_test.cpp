@@ -351,12 +351,19 @@ TEST_F(EvalCommand, LengthIsThatOfPerplexityToo) {
                                            "32"};
   const ProgramResult eval = run(arguments);
   ASSERT_EQ(eval.exit_code, 0) << eval.errors;
+  const fs::path samples = folder_ / "run/eval/perplexity.jsonl";
   const auto settings = json::parse(test::read_file(folder_ / "run/eval/perplexity.json"));
   EXPECT_EQ(settings.at("/settings/window"_json_pointer), 32);
   EXPECT_EQ(settings.at("/settings/length"_json_pointer), 32);
   // The text is one document.
   EXPECT_NE(eval.output.find("2, 4, 8: of documents with 32 tokens or more"), std::string::npos)
       << eval.output;
+
+  // A line that another program changed.
+  std::string lines = test::read_file(samples);
+  lines.replace(lines.find("\"scored\""), 8, "\"counted\"");
+  test::write_file(samples, lines);
+  expect_error(arguments, "run/eval/perplexity.jsonl:2: key 'scored' not found");
 }
 
 TEST_F(EvalCommand, PublishedModelWithoutBosIsMeasuredWithoutIt) {
