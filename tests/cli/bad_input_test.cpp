@@ -177,6 +177,21 @@ TEST_F(BadInput, NumbersOutOfRangeAreErrorsAndNotOthers) {
   }
 }
 
+TEST_F(BadInput, NumbersThatAreNotFiniteAreErrors) {
+  const std::vector<std::string> options[] = {
+      {"serve", "model", "--cache-gb", "nan"},
+      {"inspect", "model", "--text", "a.txt", "--log-tolerance", "-inf"},
+      {"compare", "a", "b", "--loss-margin", "inf"},
+      {"generate", "model", "a", "--temperature", "1e999"},
+      {"bench", "train_step", "--log-tolerance", "NaN"},
+  };
+  for (const std::vector<std::string>& arguments : options) {
+    const std::string& option = arguments[arguments.size() - 2];
+    EXPECT_EQ(missing(error_of(arguments), option + ": " + arguments.back() + " is not a finite"),
+              "");
+  }
+}
+
 TEST_F(BadInput, TextsThatAreNoNumbersOrTwoAreErrors) {
   const std::pair<const char*, const char*> options[] = {
       {"--seed", "--seed: \"\" is no number"},
@@ -299,7 +314,7 @@ TEST_F(BadCheckpoint, OptionsThatCannotBeAreFoundBeforeTheWeightsAreRead) {
               "");
     EXPECT_EQ(missing(with({"--evict-measured"}), "--evict-measured: the model has no pruning"),
               "");
-    EXPECT_EQ(missing(with({"--log-tolerance", "nan"}), "--log-tolerance nan: expected at most 0"),
+    EXPECT_EQ(missing(with({"--log-tolerance", "nan"}), "--log-tolerance: nan is not a finite"),
               "");
     if (command == std::string("serve")) continue;  // its clients say how tokens are chosen
     const std::pair<std::vector<std::string>, const char*> choices[] = {
