@@ -192,6 +192,12 @@ TEST_F(BadInput, NumbersThatAreNotFiniteAreErrors) {
   }
 }
 
+TEST_F(BadInput, StepsTooShortToLearnFromAreNotMeasured) {
+  EXPECT_EQ(missing(error_of({"bench", "train_step", "--length", "1"}),
+                    "--length = 1; expected >= 16 with --batch 4"),
+            "");
+}
+
 TEST_F(BadInput, TextsThatAreNoNumbersOrTwoAreErrors) {
   const std::pair<const char*, const char*> options[] = {
       {"--seed", "--seed: \"\" is no number"},
