@@ -18,8 +18,10 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <cerrno>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -42,10 +44,14 @@ struct ScoreArguments {
 // The list that a file holds. what: of what it is, for errors.
 nlohmann::json read_list(const std::string& file, std::string_view what) {
   std::error_code error;
+  if (std::filesystem::is_other(file, error)) {
+    throw Error(fmt::format("{}: is a pipe or a device; expected a file", file));
+  }
   const uintmax_t bytes = std::filesystem::file_size(file, error);
   if (error) throw Error(fmt::format("{}: cannot be read: {}", file, error.message()));
   if (bytes > kMaxFileBytes) throw Error(fmt::format("{}: is larger than 1 GiB", file));
   std::ifstream stream(file, std::ios::binary);
+  if (!stream) throw Error(fmt::format("{}: cannot be read: {}", file, std::strerror(errno)));
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
   auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_array()) throw Error(fmt::format("{}: is not a JSON list of {}", file, what));

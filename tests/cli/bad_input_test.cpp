@@ -7,6 +7,7 @@
 #include "tests/support/program.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -375,6 +376,12 @@ TEST_F(BadCheckpoint, BadIdsAreErrors) {
     EXPECT_EQ(missing(error(text), "ids.json"), "") << text;
   }
   EXPECT_EQ(missing(error_of({"score", "model", "--ids", "none.json"}), "none.json"), "");
+}
+
+TEST_F(BadCheckpoint, APipeIsNotAFileOfIds) {
+  ASSERT_EQ(::mkfifo((folder_ / "ids").c_str(), 0600), 0);
+  EXPECT_EQ(missing(error_of({"score", "model", "--ids", "ids"}), "ids: is a pipe or a device"),
+            "");
 }
 
 TEST_F(BadCheckpoint, SequencesBeyondTheMemoryAreErrors) {

@@ -96,6 +96,8 @@ TEST(InfoCommand, BadModels) {
   expect_error({"info"}, "MODEL");
   expect_error({"info", (folder / "nowhere").string()}, "neither a model folder nor a .toml file");
   expect_error({"info", folder.path().string()}, "config.json: cannot be read");
+  test::write_file(folder / "a.tokens", R"({"format":"reynard-tokens"})");
+  expect_error({"info", (folder / "a.tokens").string()}, "is a token file; expected a model");
   test::write_file(folder / "e.toml", "[data]\npath = \"x\"\n");
   expect_error({"info", (folder / "e.toml").string()}, "has no section [model]");
   test::write_file(folder / "e.toml", "[model]\nhidden_sizes = 3\n");
