@@ -1,11 +1,12 @@
 // reynard score MODEL --ids FILE.json | --texts FILE.json: log-probabilities of given tokens, one
-// JSON line per list or text.
+// JSON line per list or text. Ctrl-C ends it after the list that is being scored.
 
 #include "reynard/models/score.h"
 #include "cli/command.h"
 #include "cli/device_option.h"
 #include "cli/model_tokenizer.h"
 #include "cli/pruning_note.h"
+#include "cli/stop_signal.h"
 #include "cli/weight_option.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
@@ -18,6 +19,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <atomic>
 #include <cerrno>
 #include <cmath>
 #include <cstdint>
@@ -154,10 +156,16 @@ void add_score(CLI::App& app) {
     print_pruning_note(decoder.config());
     const int64_t vocab_size = decoder.config().vocab_size;
     const bool is_text = !arguments->texts.empty();
-    for (const auto& ids :
-         is_text ? read_texts(*arguments, vocab_size) : read_ids(arguments->ids, vocab_size)) {
-      nlohmann::ordered_json line = score_line(decoder, ids);
-      if (is_text) line["ids"] = ids;
+    const auto lists =
+        is_text ? read_texts(*arguments, vocab_size) : read_ids(arguments->ids, vocab_size);
+    const std::atomic<bool>& stop = stop_flag();
+    for (size_t i = 0; i < lists.size(); ++i) {
+      if (stop) {
+        fmt::print(stderr, "stopped: {} of {} lists were scored\n", i, lists.size());
+        throw ExitWith{kInterruptedExitCode};
+      }
+      nlohmann::ordered_json line = score_line(decoder, lists[i]);
+      if (is_text) line["ids"] = lists[i];
       fmt::print("{}\n", line.dump());
     }
   });

@@ -168,6 +168,28 @@ TEST(ScoreCommand, OneLinePerList) {
   bad("[[1, 18446744073709551615]]", "at position 1");
 }
 
+TEST(ScoreCommand, CtrlCEndsAfterAWholeLine) {
+  const test::TempDir folder;
+  models::Decoder decoder(test::attention_variants()[1].config, /*seed=*/3);
+  models::save_model(decoder, folder / "model");
+  const std::vector<int64_t> list(40, 7);
+  test::write_file(folder / "ids.json", json(std::vector(20000, list)).dump());
+  const std::string output = (folder / "lines").string();
+  const ProgramResult result = test::run_program(
+      {.arguments = {"score", (folder / "model").string(), "--ids", (folder / "ids.json").string()},
+       .output_file = output,
+       .interrupt_at_file = output});
+  EXPECT_EQ(result.exit_code, 130) << result.errors;
+  std::istringstream lines(test::read_file(output));
+  int64_t count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    EXPECT_EQ(json::parse(line).at("token_logprobs").size(), list.size() - 1);
+  }
+  EXPECT_NE(result.errors.find("stopped: " + std::to_string(count) + " of 20000 lists"),
+            std::string::npos)
+      << count << ": " << result.errors;
+}
+
 TEST(ScoreCommand, WeightsThatAreNotFiniteAreAnError) {
   const test::TempDir folder;
   models::Decoder decoder(test::attention_variants()[1].config, /*seed=*/3);
