@@ -439,6 +439,9 @@ TEST_F(EvalCommand, ReportNamesWhatIsMissing) {
   ::setenv("REYNARD_VEGA", "/nowhere/vega.js", 1);
   ::setenv("REYNARD_PYTHON", "/nowhere/python", 1);
   expect_error({"report", "run"}, "/nowhere/vega.js is missing");
+  expect_error({"report", "run"}, "$REYNARD_VEGA names another file");
+  expect_error({"report", "run"}, "run `/nowhere/python ");
+  expect_error({"report", "run"}, "$REYNARD_PYTHON names another Python");
   expect_error({"report", "run", "--smoothing", "0"}, "--smoothing = 0");
   ::unsetenv("REYNARD_PYTHON");
 }
