@@ -28,13 +28,16 @@ namespace {
   _exit(127);
 }
 
+std::string peer_python() {
+  const char* const chosen = std::getenv("REYNARD_PEER_PYTHON");
+  return chosen != nullptr && *chosen != '\0' ? chosen : REYNARD_BENCH_PYTHON;
+}
+
 }  // namespace
 
 PeerProcess::PeerProcess(const std::string& script, const std::vector<std::string>& arguments)
-    : script_(script) {
-  const char* const other = std::getenv("REYNARD_PEER_PYTHON");
-  std::vector<std::string> command = {other != nullptr ? other : REYNARD_BENCH_PYTHON,
-                                      tensor::project_file("bench/peers/" + script)};
+    : script_(script), python_(peer_python()) {
+  std::vector<std::string> command = {python_, tensor::project_file("bench/peers/" + script)};
   command.insert(command.end(), arguments.begin(), arguments.end());
   int to[2], from[2];
   if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0) {
@@ -69,10 +72,10 @@ std::string PeerProcess::ask(const std::string& line) {
   if (std::fputs((line + "\n").c_str(), to_.get()) < 0 || std::fflush(to_.get()) != 0 ||
       !read_line()) {
     throw Error(fmt::format(
-        "bench: the peer {} ended early (its messages are above); it runs with {}, or the Python "
-        "of $REYNARD_PEER_PYTHON",
+        "bench: the peer {} ended early or was not started (its messages are above); it runs with "
+        "{}, $REYNARD_PEER_PYTHON names another Python",
         script_,
-        REYNARD_BENCH_PYTHON));
+        python_));
   }
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;

@@ -28,7 +28,7 @@ class PeerProcess {
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
-  std::string script_;
+  std::string script_, python_;
   pid_t process_ = -1;
   std::unique_ptr<std::FILE, Close> to_, from_;
 };

@@ -72,6 +72,23 @@ training::Experiment fox_experiment(const TrainStepBench& options, const std::st
   return experiment;
 }
 
+// The mean loss of fewer tokens may miss that of a model that knows nothing by more than
+// check_learning allows.
+constexpr int64_t kLeastTokens = 64;
+
+void check_length(const TrainStepBench& options) {
+  const int64_t least = (kLeastTokens + options.batch_size - 1) / options.batch_size;
+  tensor::check_value(options.length >= least,
+                      "bench train_step",
+                      "--length",
+                      options.length,
+                      fmt::format(">= {} with --batch {}: whether a model learns does not show in "
+                                  "steps of fewer than {} tokens",
+                                  least,
+                                  options.batch_size,
+                                  kLeastTokens));
+}
+
 // Both must begin at the loss of a model that knows nothing and then fall.
 void check_learning(const std::string& who, const Sizes& sizes, double first, double last) {
   if (std::abs(first - std::log(sizes.vocabulary)) < 0.3 && last < first) return;
@@ -136,6 +153,7 @@ models::DecoderConfig fox_config(const std::string& model) {
 }
 
 std::vector<Row> bench_train_step(const TrainStepBench& options) {
+  check_length(options);
   std::vector<Row> rows;
   for (const std::string& dtype : options.dtypes) rows.push_back(bench_dtype(options, dtype));
   return rows;

@@ -23,7 +23,8 @@ struct TrainStepBench {
 // The FoX (Pro) of this size: 10M or 125M; another name is a reynard::Error.
 models::DecoderConfig fox_config(const std::string& model);
 
-// Throws reynard::Error when the peer does not run or one of the two does not learn.
+// Throws reynard::Error when the peer does not run or one of the two does not learn, and for rows
+// too short to see that.
 std::vector<Row> bench_train_step(const TrainStepBench& options);
 
 }  // namespace reynard::bench

@@ -80,6 +80,8 @@ std::vector<std::string> with_length(std::vector<std::string> overrides, int64_t
                           "ruler.lengths",
                           "babilong.lengths",
                           "dictionary.lengths",
+                          "perplexity.window",
+                          "perplexity.length",
                           "few_shot.lengths",
                           "longbench.length"}) {
     add_unless_given(overrides, key, std::to_string(length));

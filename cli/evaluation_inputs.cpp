@@ -15,7 +15,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -51,6 +53,9 @@ std::string plain_name(const fs::path& path) {
 
 nlohmann::json read_json(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
+  if (!in) {
+    throw Error(fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno)));
+  }
   return nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
 }
 
@@ -201,6 +206,10 @@ fs::path ModelFolder::results() const {
 }
 
 ModelFolder find_model(const fs::path& path) {
+  if (fs::is_regular_file(path)) {
+    throw Error(
+        fmt::format("{}: is a file; expected the folder of a model or of a run", path.string()));
+  }
   ModelFolder folder;
   if (is_model(path / "model")) {
     folder.model = path / "model";

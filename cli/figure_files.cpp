@@ -20,12 +20,15 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Runs python/figures.py with the environment's Python; true when it exits with 0.
-bool run_figures(const std::string& what, const fs::path& path) {
+std::string figures_python() {
   const char* chosen = std::getenv("REYNARD_PYTHON");
-  const std::string python = chosen && *chosen ? chosen : REYNARD_PYTHON;
+  return chosen && *chosen ? chosen : REYNARD_PYTHON;
+}
+
+// Runs python/figures.py; true when it exits with 0.
+bool run_figures(const std::string& what, const fs::path& path) {
   std::vector<std::string> words{
-      python, tensor::project_file("python/figures.py"), what, path.string()};
+      figures_python(), tensor::project_file("python/figures.py"), what, path.string()};
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -37,7 +40,7 @@ bool run_figures(const std::string& what, const fs::path& path) {
 
 std::string figures_command(const std::string& what, const fs::path& path) {
   return fmt::format("{} {} {} {}",
-                     REYNARD_PYTHON,
+                     figures_python(),
                      tensor::project_file("python/figures.py"),
                      what,
                      path.string());
@@ -52,8 +55,9 @@ std::string vega_javascript() {
                                                   "../share/vega-embed.js";
   if (!fs::exists(bundle) && !run_figures("bundle", bundle)) {
     throw Error(fmt::format(
-        "report: {} is missing (the JavaScript that draws the figures) and could not be made; "
-        "install scripts/requirements.txt and run `{}`",
+        "report: {} is missing (the JavaScript that draws the figures; $REYNARD_VEGA names another "
+        "file) and could not be made; install scripts/requirements.txt and run `{}` "
+        "($REYNARD_PYTHON names another Python)",
         bundle.string(),
         figures_command("bundle", bundle)));
   }
@@ -62,7 +66,9 @@ std::string vega_javascript() {
   text << in.rdbuf();
   if (!in || text.str().find("vegaEmbed") == std::string::npos) {
     throw Error(fmt::format(
-        "report: {} does not hold the Vega bundle; delete it and run this again", bundle.string()));
+        "report: {} does not hold the Vega bundle; delete it and run this again, or name another "
+        "file with $REYNARD_VEGA",
+        bundle.string()));
   }
   return text.str();
 }
@@ -78,8 +84,8 @@ void draw_figures(std::span<const report::Figure> figures, const fs::path& folde
   }
   if (!run_figures("png", folder)) {
     throw Error(
-        fmt::format("report: the figures could not be drawn; run `{}` to see why (the "
-                    "specifications are written)",
+        fmt::format("report: the figures could not be drawn; run `{}` to see why, or name another "
+                    "Python with $REYNARD_PYTHON (the specifications are written)",
                     figures_command("png", folder)));
   }
 }

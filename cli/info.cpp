@@ -5,6 +5,7 @@
 #include "cli/model_tokenizer.h"
 #include "reynard/models/cost.h"
 #include "reynard/models/decoder_config.h"
+#include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "reynard/tokenizer/tokenizer_folder.h"
 
@@ -51,7 +52,13 @@ std::string tokenizer_text(const nlohmann::ordered_json& json) {
 bool names_tokenizer(const std::string& name) {
   if (name == "byte") return true;
   const std::filesystem::path path = tokenizer::parse_name(name).path;
-  if (std::filesystem::is_regular_file(path)) return path.extension() != ".toml";
+  if (std::filesystem::is_regular_file(path)) {
+    if (path.extension() == ".tokens") {
+      throw Error(
+          fmt::format("{}: is a token file; expected a model, an experiment or a tokenizer", name));
+    }
+    return path.extension() != ".toml";
+  }
   return std::filesystem::is_directory(path) && tokenizer::holds_tokenizer(path) &&
          !std::filesystem::exists(path / "config.json") &&
          !std::filesystem::exists(path / "model" / "config.json");

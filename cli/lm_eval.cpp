@@ -39,24 +39,35 @@ std::string python_of(const evaluation::LmEvalConfig& config) {
   return chosen != nullptr && *chosen != '\0' ? chosen : REYNARD_PYTHON;
 }
 
-void check_installed(const std::string& python, const fs::path& folder) {
+// Why this Python has no harness; empty: it has one.
+std::string missing_harness(const std::string& python, const fs::path& folder) {
   const std::string file = (folder / "version.txt").string();
-  ChildProcess asked({.arguments = {python,
-                                    "-c",
-                                    "import importlib.metadata, lm_eval; "
-                                    "print(importlib.metadata.version('lm_eval'))"},
-                      .output_file = file,
-                      .read_errors = true});
-  std::string last;
-  for (std::string line = asked.read_error_line(); !line.empty(); line = asked.read_error_line()) {
-    last = line.substr(0, line.find('\n'));
+  try {
+    ChildProcess asked({.arguments = {python,
+                                      "-c",
+                                      "import importlib.metadata, lm_eval; "
+                                      "print(importlib.metadata.version('lm_eval'))"},
+                        .output_file = file,
+                        .read_errors = true});
+    std::string last;
+    for (std::string line = asked.read_error_line(); !line.empty();
+         line = asked.read_error_line()) {
+      last = line.substr(0, line.find('\n'));
+    }
+    return asked.wait() == 0 ? "" : last.empty() ? "it ended" : last;
+  } catch (const Error& error) {
+    return error.what();
   }
-  if (asked.wait() == 0) return;
+}
+
+void check_installed(const std::string& python, const fs::path& folder) {
+  const std::string missing = missing_harness(python, folder);
+  if (missing.empty()) return;
   throw Error(
       fmt::format("lm_eval: {} has no lm-evaluation-harness ({}): {}, or name another Python with "
                   "--lm_eval.python or $REYNARD_PYTHON",
                   python,
-                  last,
+                  missing,
                   kInstall));
 }
 
@@ -224,9 +235,10 @@ json run_harness(const HarnessRun& run) {
        .output_file = (folder / "harness.log").string()});
   if (const int status = harness.wait(); status != 0) {
     throw Error(
-        fmt::format("lm_eval: the harness ended with status {}; what it answered is kept, the same "
-                    "command goes on from there",
-                    status));
+        fmt::format("lm_eval: the harness ended with status {} (run by {}); what it answered is "
+                    "kept, the same command goes on from there",
+                    status,
+                    python));
   }
   json summary = summary_of(run, read_results(folder, begin));
   checkpoint::write_atomically(run.output / "lm_eval.json",

@@ -5,6 +5,7 @@
 
 #include <cctype>
 #include <cerrno>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -25,6 +26,13 @@ void read_number(const char* text, char** end, uint64_t& value) {
 
 std::string empty_error(const std::string& text) {
   return text.empty() ? "\"\" is no number" : "";
+}
+
+// NaN passes every comparison that looks for what lies outside, as CLI::Range does.
+std::string number_error(const std::string& text) {
+  double value = 0;
+  const bool is_finite = !CLI::detail::lexical_cast(text, value) || std::isfinite(value);
+  return is_finite ? empty_error(text) : fmt::format("{} is not a finite number", text);
 }
 
 // Of "010": ten to whoever wrote it, eight to C.
@@ -61,13 +69,13 @@ std::string whole_number_error(const std::string& text) {
 void reject_wrong_numbers(CLI::App& app) {
   const CLI::Validator is_signed(whole_number_error<int64_t>, "");
   const CLI::Validator is_unsigned(whole_number_error<uint64_t>, "");
-  const CLI::Validator is_given(empty_error, "");
+  const CLI::Validator is_finite(number_error, "");
   for (CLI::Option* const option : app.get_options()) {
     // As the help shows them: "INT", "UINT" or "FLOAT", with what else is asked of it behind.
     const std::string type = option->get_type_name();
     if (type.starts_with("INT")) option->check(is_signed);
     if (type.starts_with("UINT")) option->check(is_unsigned);
-    if (type.starts_with("FLOAT")) option->check(is_given);
+    if (type.starts_with("FLOAT")) option->check(is_finite);
   }
   for (CLI::App* const command : app.get_subcommands([](CLI::App*) { return true; })) {
     reject_wrong_numbers(*command);

@@ -1,6 +1,7 @@
 #pragma once
 // CLI11 reads whole numbers with strtoll and strtoull, which give the nearest limit for one beyond
-// it, for -1 the largest unsigned number and for 010 eight; and no text at all as 0.
+// it, for -1 the largest unsigned number and for 010 eight; and no text at all as 0. Others may be
+// nan or inf.
 
 namespace CLI {
 class App;

@@ -1,11 +1,12 @@
 // reynard score MODEL --ids FILE.json | --texts FILE.json: log-probabilities of given tokens, one
-// JSON line per list or text.
+// JSON line per list or text. Ctrl-C ends it after the list that is being scored.
 
 #include "reynard/models/score.h"
 #include "cli/command.h"
 #include "cli/device_option.h"
 #include "cli/model_tokenizer.h"
 #include "cli/pruning_note.h"
+#include "cli/stop_signal.h"
 #include "cli/weight_option.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
@@ -18,8 +19,11 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <atomic>
+#include <cerrno>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -42,10 +46,14 @@ struct ScoreArguments {
 // The list that a file holds. what: of what it is, for errors.
 nlohmann::json read_list(const std::string& file, std::string_view what) {
   std::error_code error;
+  if (std::filesystem::is_other(file, error)) {
+    throw Error(fmt::format("{}: is a pipe or a device; expected a file", file));
+  }
   const uintmax_t bytes = std::filesystem::file_size(file, error);
   if (error) throw Error(fmt::format("{}: cannot be read: {}", file, error.message()));
   if (bytes > kMaxFileBytes) throw Error(fmt::format("{}: is larger than 1 GiB", file));
   std::ifstream stream(file, std::ios::binary);
+  if (!stream) throw Error(fmt::format("{}: cannot be read: {}", file, std::strerror(errno)));
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
   auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_array()) throw Error(fmt::format("{}: is not a JSON list of {}", file, what));
@@ -148,10 +156,16 @@ void add_score(CLI::App& app) {
     print_pruning_note(decoder.config());
     const int64_t vocab_size = decoder.config().vocab_size;
     const bool is_text = !arguments->texts.empty();
-    for (const auto& ids :
-         is_text ? read_texts(*arguments, vocab_size) : read_ids(arguments->ids, vocab_size)) {
-      nlohmann::ordered_json line = score_line(decoder, ids);
-      if (is_text) line["ids"] = ids;
+    const auto lists =
+        is_text ? read_texts(*arguments, vocab_size) : read_ids(arguments->ids, vocab_size);
+    const std::atomic<bool>& stop = stop_flag();
+    for (size_t i = 0; i < lists.size(); ++i) {
+      if (stop) {
+        fmt::print(stderr, "stopped: {} of {} lists were scored\n", i, lists.size());
+        throw ExitWith{kInterruptedExitCode};
+      }
+      nlohmann::ordered_json line = score_line(decoder, lists[i]);
+      if (is_text) line["ids"] = lists[i];
       fmt::print("{}\n", line.dump());
     }
   });

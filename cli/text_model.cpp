@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -194,7 +193,6 @@ namespace {
 constexpr const char* kNothingForgotten = "has no forget gates, so nothing is ever forgotten";
 
 void check_tolerance(const models::DecoderConfig& config, double log_tolerance) {
-  if (std::isnan(log_tolerance)) throw Error("--log-tolerance nan: expected at most 0 (0: off)");
   if (log_tolerance < 0 && config.attention.forget_gate == models::ForgetGate::kNone) {
     throw Error(
         fmt::format("--log-tolerance {:g}: the model {}", log_tolerance, kNothingForgotten));

@@ -118,6 +118,11 @@ void verify_folder(const fs::path& folder) {
   if (!json.is_object() || !json.contains("files") || !json["files"].is_object()) {
     throw Error(fmt::format("{}: is not JSON with an object \"files\"", list.string()));
   }
+  // A run goes on from a checkpoint only where its checksums are there.
+  const std::string remedy =
+      json["files"].contains("trainer.json")
+          ? "copy it again from where it is whole, or use the checkpoint before"
+          : fmt::format("fetch it again, or if that is on purpose, remove {}", list.string());
   for (const auto& [name, digest] : json["files"].items()) {
     if (!digest.is_object() || !digest.contains("bytes") || !digest["bytes"].is_number_unsigned() ||
         !digest.contains("sha256") || !digest["sha256"].is_string() ||
@@ -126,21 +131,17 @@ void verify_folder(const fs::path& folder) {
     }
     const fs::path file = folder / name;
     const auto size_bytes = fs::file_size(file, error);
-    if (error) fail(file, "is missing", error.value());
+    if (error) {
+      throw Error(fmt::format("{}: is missing: {}; {}", file.string(), error.message(), remedy));
+    }
     const auto expected = digest["bytes"].get<uint64_t>();
     if (size_bytes != expected) {
-      throw Error(fmt::format("{}: has {} bytes; {} were written; if that is on purpose, remove {}",
-                              file.string(),
-                              size_bytes,
-                              expected,
-                              list.string()));
+      throw Error(fmt::format(
+          "{}: has {} bytes; {} were written; {}", file.string(), size_bytes, expected, remedy));
     }
     if (sha256_hex_of_file(file) != digest["sha256"].get<std::string>()) {
-      throw Error(
-          fmt::format("{}: content differs from what was written (its SHA-256); if that is on "
-                      "purpose, remove {}",
-                      file.string(),
-                      list.string()));
+      throw Error(fmt::format(
+          "{}: content differs from what was written (its SHA-256); {}", file.string(), remedy));
     }
   }
 }

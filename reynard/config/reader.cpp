@@ -22,8 +22,14 @@ bool satisfies(const Rule& rule, double value) {
 
 bool check_rule(const Node& node, const ReadPlace& place, double value) {
   if (satisfies(place.rule, value)) return true;
-  place.problems.add(
-      node.where, place.path, fmt::format("= {}; must be {}", value_text(node), place.rule.text));
+  // Infinity is > 0, and no number all the same.
+  const bool is_finite = std::isfinite(value) || place.rule.text == finite.text;
+  place.problems.add(node.where,
+                     place.path,
+                     fmt::format("= {}; must be {}{}",
+                                 value_text(node),
+                                 is_finite ? "" : "a finite number, ",
+                                 place.rule.text));
   return false;
 }
 

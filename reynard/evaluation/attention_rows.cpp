@@ -1,10 +1,13 @@
 #include "reynard/evaluation/attention_rows.h"
 
 #include "reynard/attention/bias.h"
+#include "reynard/tensor/error.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/matmul.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,6 +21,17 @@ constexpr int64_t kQueries = 64;  // rows that exist at once
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
 }  // namespace
+
+void check_view_is_finite(const models::AttentionView& view, int64_t layer, std::string_view task) {
+  for (const at::Tensor& tensor : {view.q, view.k, view.log_gate}) {
+    if (!tensor.defined() || at::isfinite(tensor).all().item<bool>()) continue;
+    throw Error(
+        fmt::format("{}: queries, keys or gates of layer {} are not finite: weights of it or of "
+                    "what comes before it hold NaN or numbers that are too large",
+                    task,
+                    layer + 1));
+  }
+}
 
 at::Tensor gate_sums_of(const models::AttentionView& view) {
   if (!view.log_gate.defined()) return {};

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string_view>
 
 namespace reynard::evaluation {
 
@@ -20,6 +21,10 @@ struct AttentionRows {
   at::Tensor log_decay;  // (R, K) f32: c_i - c_j, or 0 where the view says that gates do not act;
                          // -inf likewise; undefined without gates
 };
+
+// Throws reynard::Error, naming the task and the layer (from 0; the message counts from 1), where
+// queries, keys or gates of a view are not finite: maps and statistics of such mean nothing.
+void check_view_is_finite(const models::AttentionView& view, int64_t layer, std::string_view task);
 
 // The gate sums c (H, N) f64 of a view; undefined without gates.
 at::Tensor gate_sums_of(const models::AttentionView& view);

@@ -1,5 +1,6 @@
 #include "reynard/evaluation/evaluate.h"
 
+#include "reynard/evaluation/attention_rows.h"
 #include "reynard/evaluation/context_limit.h"
 #include "reynard/evaluation/memory_use.h"
 #include "reynard/evaluation/sample_log.h"
@@ -42,8 +43,15 @@ struct Effort {
   int64_t tokens = 0;
 };
 
-// NaN would go on to sums that leave it out, as what is not scored.
+// NaN would go on to sums that leave it out, as what is not scored, and to maps that JSON cannot
+// hold.
 void check_finite(const Task& task, const Request& request, const Response& response) {
+  if (const auto* probed = std::get_if<Probed>(&response)) {
+    for (size_t layer = 0; layer < probed->layers.size(); ++layer) {
+      check_view_is_finite(probed->layers[layer], static_cast<int64_t>(layer), task.name());
+    }
+    return;
+  }
   const auto* scored = std::get_if<Scored>(&response);
   if (scored == nullptr) return;
   // Nothing comes before the first token of all.

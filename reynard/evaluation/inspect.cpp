@@ -2,6 +2,7 @@
 
 #include "reynard/attention/pruning.h"
 #include "reynard/evaluation/attention_maps.h"
+#include "reynard/evaluation/attention_rows.h"
 #include "reynard/evaluation/head_statistics.h"
 #include "reynard/evaluation/map_json.h"
 #include "reynard/models/decoder.h"
@@ -10,6 +11,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -52,7 +54,9 @@ struct EachLayer final : models::Observer {
   std::function<void(int64_t, const models::AttentionView&)> visit;
   bool wants(int64_t layer) override { return chosen(layer); }
   void attention(int64_t layer, const models::AttentionView& view) override {
-    visit(layer, models::copied_to_cpu(view));
+    const models::AttentionView copy = models::copied_to_cpu(view);
+    check_view_is_finite(copy, layer, "inspect");
+    visit(layer, copy);
   }
 };
 
@@ -141,8 +145,14 @@ void Inspection::check() {
 
 void Inspection::forward(const std::vector<int64_t>& tokens, models::Observer& observer) {
   const at::NoGradGuard no_grad;
-  decoder_.hidden(
+  const at::Tensor hidden = decoder_.hidden(
       at::tensor(tokens, at::kLong), at::zeros({1}, at::kLong), {}, {.observer = &observer});
+  if (!at::isfinite(hidden).all().item<bool>()) {
+    throw Error(
+        fmt::format("inspect: what layer {} gives is not finite: its weights or those of the norm "
+                    "behind it hold NaN or numbers that are too large",
+                    decoder_.config().num_layers));
+  }
   count_pass();
 }
 
@@ -296,6 +306,11 @@ std::pair<double, double> Inspection::loss_at(double log_tolerance) {
                                                      {},
                                                      &look);
     loss -= scores.logprob.to(at::kDouble).sum().item<double>();
+    if (!std::isfinite(loss)) {
+      throw Error(
+          "inspect: the loss is not finite: weights of the model's head hold NaN or numbers that "
+          "are too large");
+    }
     scored += count;
     count_pass();
   }

@@ -174,9 +174,14 @@ struct PerplexityConfig {
           self.length,
           "tokens of each document of a stream; 0: half of the training length",
           config::non_negative);
-    field(
-        "documents", self.documents, "documents of a stream; the last is scored", config::positive);
-    field("streams", self.streams, "streams of each number of documents", config::positive);
+    field("documents",
+          self.documents,
+          "documents of a stream; the last is scored; fewer when the text has fewer",
+          config::positive);
+    field("streams",
+          self.streams,
+          "streams of each number of documents; fewer when the text has fewer",
+          config::positive);
     field("seed", self.seed, "seed of the documents' order", config::non_negative);
   }
 };

@@ -45,6 +45,12 @@ Kept readable_part(const std::filesystem::path& path, const nlohmann::json& head
   return kept;
 }
 
+// "key 'loss' not found" of "[json.exception.out_of_range.403] key 'loss' not found".
+std::string problem_of(const nlohmann::json::exception& error) {
+  const std::string text = error.what();
+  return text.substr(text.find("] ") + 2);
+}
+
 }  // namespace
 
 SampleLog::SampleLog(std::filesystem::path path, const nlohmann::json& header, Others others)
@@ -98,7 +104,17 @@ Samples SampleLog::samples() const {
             std::ifstream in(path, std::ios::binary);
             std::string line;
             std::getline(in, line);  // header
-            while (std::getline(in, line)) visit(nlohmann::json::parse(line));
+            for (int64_t number = 2; std::getline(in, line); ++number) {
+              try {
+                visit(nlohmann::json::parse(line));
+              } catch (const nlohmann::json::exception& error) {
+                throw Error(fmt::format(
+                    "eval: {}:{}: {}; delete this line, then its sample is measured again",
+                    path.string(),
+                    number,
+                    problem_of(error)));
+              }
+            }
           }};
 }
 

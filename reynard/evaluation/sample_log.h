@@ -28,7 +28,8 @@ class SampleLog {
   // Appends one line; `sample` must have a string "id".
   void append(const nlohmann::json& sample);
   void flush();
-  // Reads the lines back, in the order of the file.
+  // Reads the lines back, in the order of the file. Where `visit` misses a field of one, that is a
+  // reynard::Error that names the file, the line and the field.
   Samples samples() const;
 
  private:

@@ -12,6 +12,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -34,6 +36,10 @@ struct ConfigFile {
 
 // A run folder keeps its last weights in model/.
 fs::path model_folder(const fs::path& folder) {
+  if (fs::is_regular_file(folder)) {
+    throw Error(
+        fmt::format("{}: is a file; expected the folder of a model or of a run", folder.string()));
+  }
   const bool is_run = !fs::exists(folder / "config.json") && fs::exists(folder / "model");
   return is_run ? folder / "model" : folder;
 }
@@ -48,6 +54,7 @@ ConfigFile read_config_file(const fs::path& folder) {
         fmt::format("{}: has {} bytes; no config is larger than {}", file, bytes, kMaxConfigBytes));
   }
   std::ifstream stream(file, std::ios::binary);
+  if (!stream) throw Error(fmt::format("{}: cannot be read: {}", file, std::strerror(errno)));
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) throw Error(fmt::format("{}: is not a JSON object", file));

@@ -3,6 +3,7 @@
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/compare.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 
 #include <ATen/ops/randn.h>
@@ -105,6 +106,29 @@ TEST(VerifyFolder, NamesTheFileThatDiffers) {
   }
   fs::remove(folder / kChecksums);
   EXPECT_NE(verify_problem(folder).find("cannot be read"), std::string::npos);
+}
+
+// A run does not go on from a checkpoint without checksums: there removing them is no way out.
+TEST(VerifyFolder, TheRemedyFitsTheFolder) {
+  const test::TempDir parent;
+  for (const bool is_checkpoint : {false, true}) {
+    const auto folder = parent / (is_checkpoint ? "step-1" : "model");
+    FolderWriter writer(folder);
+    writer.write("config.json", "{}");
+    if (is_checkpoint) writer.write("trainer.json", "{}");
+    writer.commit();
+    const std::string remedy = is_checkpoint
+                                   ? "copy it again from where it is whole, or use the checkpoint "
+                                     "before"
+                                   : "fetch it again, or if that is on purpose, remove";
+    for (const char* text : {"[]", "{ }"}) {
+      test::write_file(folder / "config.json", text);
+      EXPECT_SAYS(verify_problem(folder), remedy);
+    }
+    fs::remove(folder / "config.json");
+    EXPECT_SAYS(verify_problem(folder), remedy);
+    EXPECT_EQ(verify_problem(folder).find("remove") == std::string::npos, is_checkpoint);
+  }
 }
 
 TEST(RemoveUnfinished, TakesOnlyTemporaryNames) {

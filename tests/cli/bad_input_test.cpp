@@ -7,6 +7,7 @@
 #include "tests/support/program.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -177,6 +178,27 @@ TEST_F(BadInput, NumbersOutOfRangeAreErrorsAndNotOthers) {
   }
 }
 
+TEST_F(BadInput, NumbersThatAreNotFiniteAreErrors) {
+  const std::vector<std::string> options[] = {
+      {"serve", "model", "--cache-gb", "nan"},
+      {"inspect", "model", "--text", "a.txt", "--log-tolerance", "-inf"},
+      {"compare", "a", "b", "--loss-margin", "inf"},
+      {"generate", "model", "a", "--temperature", "1e999"},
+      {"bench", "train_step", "--log-tolerance", "NaN"},
+  };
+  for (const std::vector<std::string>& arguments : options) {
+    const std::string& option = arguments[arguments.size() - 2];
+    EXPECT_EQ(missing(error_of(arguments), option + ": " + arguments.back() + " is not a finite"),
+              "");
+  }
+}
+
+TEST_F(BadInput, StepsTooShortToLearnFromAreNotMeasured) {
+  EXPECT_EQ(missing(error_of({"bench", "train_step", "--length", "1"}),
+                    "--length = 1; expected >= 16 with --batch 4"),
+            "");
+}
+
 TEST_F(BadInput, TextsThatAreNoNumbersOrTwoAreErrors) {
   const std::pair<const char*, const char*> options[] = {
       {"--seed", "--seed: \"\" is no number"},
@@ -299,7 +321,7 @@ TEST_F(BadCheckpoint, OptionsThatCannotBeAreFoundBeforeTheWeightsAreRead) {
               "");
     EXPECT_EQ(missing(with({"--evict-measured"}), "--evict-measured: the model has no pruning"),
               "");
-    EXPECT_EQ(missing(with({"--log-tolerance", "nan"}), "--log-tolerance nan: expected at most 0"),
+    EXPECT_EQ(missing(with({"--log-tolerance", "nan"}), "--log-tolerance: nan is not a finite"),
               "");
     if (command == std::string("serve")) continue;  // its clients say how tokens are chosen
     const std::pair<std::vector<std::string>, const char*> choices[] = {
@@ -354,6 +376,12 @@ TEST_F(BadCheckpoint, BadIdsAreErrors) {
     EXPECT_EQ(missing(error(text), "ids.json"), "") << text;
   }
   EXPECT_EQ(missing(error_of({"score", "model", "--ids", "none.json"}), "none.json"), "");
+}
+
+TEST_F(BadCheckpoint, APipeIsNotAFileOfIds) {
+  ASSERT_EQ(::mkfifo((folder_ / "ids").c_str(), 0600), 0);
+  EXPECT_EQ(missing(error_of({"score", "model", "--ids", "ids"}), "ids: is a pipe or a device"),
+            "");
 }
 
 TEST_F(BadCheckpoint, SequencesBeyondTheMemoryAreErrors) {

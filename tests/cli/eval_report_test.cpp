@@ -339,6 +339,33 @@ TEST_F(EvalCommand, SecondRunAsksForNothingNew) {
   EXPECT_EQ(summary.at("effort").at("reused_samples"), summary.at("metrics").at("rows"));
 }
 
+TEST_F(EvalCommand, LengthIsThatOfPerplexityToo) {
+  const std::vector<std::string> arguments{"eval",
+                                           "run",
+                                           "--task",
+                                           "perplexity",
+                                           "--text",
+                                           "text.txt",
+                                           "--perplexity.tokens=200",
+                                           "--length",
+                                           "32"};
+  const ProgramResult eval = run(arguments);
+  ASSERT_EQ(eval.exit_code, 0) << eval.errors;
+  const fs::path samples = folder_ / "run/eval/perplexity.jsonl";
+  const auto settings = json::parse(test::read_file(folder_ / "run/eval/perplexity.json"));
+  EXPECT_EQ(settings.at("/settings/window"_json_pointer), 32);
+  EXPECT_EQ(settings.at("/settings/length"_json_pointer), 32);
+  // The text is one document.
+  EXPECT_NE(eval.output.find("2, 4, 8: of documents with 32 tokens or more"), std::string::npos)
+      << eval.output;
+
+  // A line that another program changed.
+  std::string lines = test::read_file(samples);
+  lines.replace(lines.find("\"scored\""), 8, "\"counted\"");
+  test::write_file(samples, lines);
+  expect_error(arguments, "run/eval/perplexity.jsonl:2: key 'scored' not found");
+}
+
 TEST_F(EvalCommand, PublishedModelWithoutBosIsMeasuredWithoutIt) {
   fs::rename(folder_ / "run/model", folder_ / "published");
   const ProgramResult eval = run({"eval",
@@ -412,6 +439,9 @@ TEST_F(EvalCommand, ReportNamesWhatIsMissing) {
   ::setenv("REYNARD_VEGA", "/nowhere/vega.js", 1);
   ::setenv("REYNARD_PYTHON", "/nowhere/python", 1);
   expect_error({"report", "run"}, "/nowhere/vega.js is missing");
+  expect_error({"report", "run"}, "$REYNARD_VEGA names another file");
+  expect_error({"report", "run"}, "run `/nowhere/python ");
+  expect_error({"report", "run"}, "$REYNARD_PYTHON names another Python");
   expect_error({"report", "run", "--smoothing", "0"}, "--smoothing = 0");
   ::unsetenv("REYNARD_PYTHON");
 }

@@ -96,6 +96,8 @@ TEST(InfoCommand, BadModels) {
   expect_error({"info"}, "MODEL");
   expect_error({"info", (folder / "nowhere").string()}, "neither a model folder nor a .toml file");
   expect_error({"info", folder.path().string()}, "config.json: cannot be read");
+  test::write_file(folder / "a.tokens", R"({"format":"reynard-tokens"})");
+  expect_error({"info", (folder / "a.tokens").string()}, "is a token file; expected a model");
   test::write_file(folder / "e.toml", "[data]\npath = \"x\"\n");
   expect_error({"info", (folder / "e.toml").string()}, "has no section [model]");
   test::write_file(folder / "e.toml", "[model]\nhidden_sizes = 3\n");
@@ -164,6 +166,28 @@ TEST(ScoreCommand, OneLinePerList) {
   bad("[[1, 2.5]]", "2.5 at position 1");
   bad("[[1, \"a\"]]", "at position 1");
   bad("[[1, 18446744073709551615]]", "at position 1");
+}
+
+TEST(ScoreCommand, CtrlCEndsAfterAWholeLine) {
+  const test::TempDir folder;
+  models::Decoder decoder(test::attention_variants()[1].config, /*seed=*/3);
+  models::save_model(decoder, folder / "model");
+  const std::vector<int64_t> list(40, 7);
+  test::write_file(folder / "ids.json", json(std::vector(20000, list)).dump());
+  const std::string output = (folder / "lines").string();
+  const ProgramResult result = test::run_program(
+      {.arguments = {"score", (folder / "model").string(), "--ids", (folder / "ids.json").string()},
+       .output_file = output,
+       .interrupt_at_file = output});
+  EXPECT_EQ(result.exit_code, 130) << result.errors;
+  std::istringstream lines(test::read_file(output));
+  int64_t count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    EXPECT_EQ(json::parse(line).at("token_logprobs").size(), list.size() - 1);
+  }
+  EXPECT_NE(result.errors.find("stopped: " + std::to_string(count) + " of 20000 lists"),
+            std::string::npos)
+      << count << ": " << result.errors;
 }
 
 TEST(ScoreCommand, WeightsThatAreNotFiniteAreAnError) {

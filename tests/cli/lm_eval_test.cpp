@@ -124,6 +124,8 @@ TEST_F(LmEvalTask, FailuresAreOneLine) {
                "pip install 'lm_eval[api]==0.4.13'");
   expect_error({"small", "--lm_eval.python=/nowhere/python", "--lm_eval.tasks=one"},
                "cannot start /nowhere/python");
+  expect_error({"small", "--lm_eval.python=/nowhere/python", "--lm_eval.tasks=one"},
+               "name another Python with --lm_eval.python or $REYNARD_PYTHON");
   expect_error({"small", kPython, "--lm_eval.tasks=broken"}, "the harness ended with status 9");
   // Weights of 8 bits are for the CPU.
   expect_error({"small", kPython, "--lm_eval.tasks=one", "--dtype", "int8", "--device", "cuda"},

@@ -205,8 +205,10 @@ TEST(Config, RejectsWrongTypes) {
   EXPECT_EQ(error_of("lengths = [1, 0]\n"), "a.toml:1: lengths[1] = 0; must be > 0");
   EXPECT_EQ(error_of("[model]\nwidth = 64.0\n"),
             "a.toml:2: model.width = 64.0; must be an integer");
-  EXPECT_EQ(error_of("[model]\ndecay = nan\n"), "a.toml:2: model.decay = nan; must be > 0");
-  EXPECT_EQ(error_of("[model]\ndecay = inf\n"), "a.toml:2: model.decay = inf; must be > 0");
+  EXPECT_EQ(error_of("[model]\ndecay = nan\n"),
+            "a.toml:2: model.decay = nan; must be a finite number, > 0");
+  EXPECT_EQ(error_of("[model]\ndecay = inf\n"),
+            "a.toml:2: model.decay = inf; must be a finite number, > 0");
   EXPECT_EQ(error_of("note = 2024-01-01\n"), "a.toml:1: dates and times are not used in configs");
   EXPECT_EQ(error_of("", {"--model.width=99999999999999999999"}),
             "--model.width = 99999999999999999999; must be an integer");

@@ -314,6 +314,13 @@ TEST(DecoderScorer, LossesThatAreNotFiniteAreAnError) {
   }
   EXPECT_SAYS(error(decoder, {}),
               "perplexity: the log-probability of token 1 of sample \"windowed 0\" is nan");
+  const test::TempDir results;
+  config.inside = {.length = 64};
+  const auto inside = task_named("inside").make(corpus, config, {});
+  EXPECT_SAYS(test::error_of([&] {
+                evaluate(*make_decoder_scorer(decoder, 1000), *inside, {.folder = results.path()});
+              }),
+              "inside: queries, keys or gates of layer 1 are not finite");
 }
 
 // What a look inside shows of gates that stop where a local context begins.

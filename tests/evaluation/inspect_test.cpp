@@ -7,6 +7,7 @@
 #include "reynard/models/decoder.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/compare.h"
+#include "tests/support/errors.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
@@ -17,6 +18,8 @@
 
 #include <cmath>
 #include <numeric>
+#include <string>
+#include <string_view>
 
 namespace reynard::evaluation {
 namespace {
@@ -145,6 +148,22 @@ TEST(Inspect, ShowsTheHeadsThatAreNamed) {
   EXPECT_THROW(inspect(decoder, texts, {.heads = {{2, 0}}}, no_text), Error);
   EXPECT_THROW(inspect(decoder, texts, {.window_begin = 5, .window_end = 201}, no_text), Error);
   EXPECT_EQ(decoder.config().attention.log_pruning_tolerance, -14);
+}
+
+// Maps of NaN mean nothing: the first layer whose attention reads some is named.
+TEST(Inspect, WeightsThatAreNotFiniteAreAnErrorThatNamesTheLayer) {
+  const std::vector<InspectedText> texts{{"a", some_tokens(200)}};
+  const auto error_with_nan_in = [&](std::string_view part) {
+    models::Decoder decoder(small_model(), 3);
+    decoder.parameters([&](const std::string& name, models::Parameter& parameter) {
+      if (name.find(part) != std::string::npos) parameter.value.detach().fill_(std::nan(""));
+    });
+    return test::error_of([&] { inspect(decoder, texts, {}, no_text); });
+  };
+  EXPECT_SAYS(error_with_nan_in("embed"), "inspect: queries, keys or gates of layer 1 are not");
+  EXPECT_SAYS(error_with_nan_in("layers.0.mlp"), "of layer 2 are not finite");
+  EXPECT_SAYS(error_with_nan_in("layers.1.mlp"), "inspect: what layer 2 gives is not finite");
+  EXPECT_SAYS(error_with_nan_in("head"), "inspect: the loss is not finite");
 }
 
 TEST(Inspect, AModelWithoutGatesHasAttentionOnly) {

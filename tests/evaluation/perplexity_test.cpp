@@ -121,6 +121,9 @@ TEST(PerplexityTask, IsTheExponentialOfTheMeanLoss) {
             metrics.at("windowed_perplexity").get<double>());
   EXPECT_EQ(metrics.at("strided_tokens"), 400);
   EXPECT_EQ(summary.at("series").at("documents").size(), 3);
+  EXPECT_EQ(metrics.at("documents_left_out").at("documents"), std::vector<int64_t>{8});
+  EXPECT_EQ(metrics.at("documents_left_out").at("text"),
+            "8: of documents with 50 tokens or more (perplexity.length) the text has 4");
 }
 
 TEST(PerplexityTask, StrideLongerThanTheWindowIsRefused) {

@@ -1,6 +1,7 @@
 #include "reynard/evaluation/sample_log.h"
 
 #include "reynard/tensor/error.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 
 #include <gtest/gtest.h>
@@ -56,6 +57,16 @@ TEST(SampleLog, BeginsAnewUnderAnotherHeader) {
   EXPECT_EQ(test::read_file(path), before);
   EXPECT_EQ(SampleLog(path, kHeader, SampleLog::Others::kReplace).size(), 0);
   EXPECT_EQ(test::read_file(path), kHeader.dump() + "\n");
+}
+
+TEST(SampleLog, AFieldThatIsMissingIsNamedWithItsLine) {
+  const test::TempDir folder;
+  const std::filesystem::path path = folder / "t.jsonl";
+  test::write_file(path, kHeader.dump() + "\n" + R"({"id": "a", "loss": 1})" + "\n" + line_of("b"));
+  const Samples samples = SampleLog(path, kHeader, SampleLog::Others::kReplace).samples();
+  const std::string error = test::error_of(
+      [&] { samples.for_each([](const json& line) { line.at("loss").get<double>(); }); });
+  EXPECT_SAYS(error, "t.jsonl:3: key 'loss' not found; delete this line");
 }
 
 TEST(SampleLog, IsWrittenByOneAtATime) {

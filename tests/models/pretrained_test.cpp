@@ -9,6 +9,7 @@
 #include "reynard/tensor/check.h"
 #include "tests/support/compare.h"
 #include "tests/support/decoder_variants.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 
 #include <ATen/core/grad_mode.h>
@@ -17,6 +18,7 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 #include <nlohmann/json.hpp>
 
 #include <functional>
@@ -108,6 +110,19 @@ TEST_F(ModelFolder, ConfigErrorsNameKeyAndValue) {
   std::filesystem::remove(folder() / "config.json");
   EXPECT_THROW(load_model(folder()), Error);
   EXPECT_THROW(load_config(folder()), Error);
+}
+
+TEST_F(ModelFolder, AConfigThatMayNotBeReadIsNotTakenForABadOne) {
+  using std::filesystem::perms;
+  std::filesystem::permissions(parent_.path(), perms::all);
+  std::filesystem::permissions(folder() / "config.json", perms::none);
+  const uid_t user = ::geteuid();
+  if (user == 0 && ::seteuid(65534) != 0) GTEST_SKIP() << "no permissions stop this user";
+  const std::string error = test::error_of([&] { load_config(folder()); });
+  ASSERT_EQ(::seteuid(user), 0);
+  expect_says(error, "config.json: cannot be read: Permission denied");
+  expect_says(test::error_of([&] { load_config(folder() / "model.safetensors"); }),
+              "model.safetensors: is a file; expected the folder of a model or of a run");
 }
 
 TEST_F(ModelFolder, TensorErrorsNameTheTensor) {

@@ -6,6 +6,7 @@
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -77,7 +78,8 @@ class Perplexity final : public Task {
   const Corpus& corpus_;
   PerplexityConfig config_;
   std::vector<Window> windowed_, strided_;
-  std::vector<Document> order_;  // documents of at least `length` tokens, in seeded order
+  std::vector<Document> order_;    // documents of at least `length` tokens, in seeded order
+  std::vector<int64_t> left_out_;  // numbers of documents that were asked for and are not there
 };
 
 Perplexity::Perplexity(const Corpus& corpus, PerplexityConfig config)
@@ -98,7 +100,10 @@ Perplexity::Perplexity(const Corpus& corpus, PerplexityConfig config)
   }
   // A stream needs that many documents; with fewer there are shorter streams only.
   const auto known = static_cast<int64_t>(order_.size());
-  std::erase_if(config_.documents, [&](int64_t count) { return count > known; });
+  const auto first_left_out =
+      std::upper_bound(config_.documents.begin(), config_.documents.end(), known);
+  left_out_.assign(first_left_out, config_.documents.end());
+  config_.documents.erase(first_left_out, config_.documents.end());
   config_.streams = std::min(config_.streams, known);
 }
 
@@ -186,6 +191,15 @@ Measured Perplexity::measure(const Samples& samples) {
          {"perplexity", total.perplexity()},
          {"loss", total.loss / total.scored},
          {"standard_error", moments(total.means).sample_deviation / std::sqrt(n)}});
+  }
+  if (!left_out_.empty()) {
+    result.metrics["documents_left_out"] = {
+        {"documents", left_out_},
+        {"text",
+         fmt::format("{}: of documents with {} tokens or more (perplexity.length) the text has {}",
+                     fmt::join(left_out_, ", "),
+                     config_.length,
+                     order_.size())}};
   }
   return result;
 }
