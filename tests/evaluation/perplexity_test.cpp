@@ -30,7 +30,7 @@ EvaluationConfig perplexity_config() {
   config.perplexity.window = 40;
   config.perplexity.stride = 10;
   config.perplexity.length = 50;
-  config.perplexity.documents = {1, 2, 4, 8};
+  config.perplexity.documents = {8, 1, 2, 4};
   config.perplexity.streams = 3;
   return config;
 }
