@@ -15,7 +15,10 @@
 #include <array>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <system_error>
+#include <utility>
 
 namespace reynard::cli {
 
@@ -54,15 +57,41 @@ void check_published(const std::string& layout, const models::DecoderConfig& con
                   setting));
 }
 
+void check_is_free(const fs::path& folder) {
+  if (!fs::exists(folder) || (fs::is_directory(folder) && fs::is_empty(folder))) return;
+  throw Error(
+      fmt::format("convert: {} exists; name a folder that does not, or is empty", folder.string()));
+}
+
+// Holds the name of the output by an empty folder until that is replaced: of two processes that
+// write to it the second is refused.
+class ClaimedFolder {
+ public:
+  explicit ClaimedFolder(fs::path folder) : folder_(std::move(folder)) {
+    fs::create_directories(folder_);
+    lock_.emplace(folder_);
+    check_is_free(folder_);  // the other may just have ended
+  }
+  ~ClaimedFolder() {
+    std::error_code holds_the_model;
+    fs::remove(folder_, holds_the_model);
+  }
+  ClaimedFolder(const ClaimedFolder&) = delete;
+  ClaimedFolder& operator=(const ClaimedFolder&) = delete;
+
+ private:
+  fs::path folder_;
+  std::optional<checkpoint::FolderLock> lock_;
+};
+
 void run_convert(const ConvertArguments& arguments) {
   const fs::path model = arguments.model;
   const bool is_run = !fs::exists(model / "config.json") && fs::exists(model / "model");
   const fs::path source = is_run ? model / "model" : model;
-  if (fs::exists(arguments.folder)) {
-    throw Error(fmt::format("convert: {} exists; name a folder that does not", arguments.folder));
-  }
+  check_is_free(arguments.folder);
   models::Decoder decoder = models::load_model(source);
   if (!arguments.layout.empty()) check_published(arguments.layout, decoder.config());
+  const ClaimedFolder claimed(arguments.folder);
   checkpoint::FolderWriter writer(arguments.folder);
   const at::ScalarType dtype = arguments.dtype == "bf16"  ? at::kBFloat16
                                : arguments.dtype == "f16" ? at::kHalf
@@ -88,7 +117,8 @@ void add_convert(CLI::App& app) {
   auto* command = app.add_subcommand("convert", "write a model in another layout or dtype");
   auto arguments = std::make_shared<ConvertArguments>();
   command->add_option("MODEL", arguments->model, "model folder or run folder")->required();
-  command->add_option("FOLDER", arguments->folder, "to write; must not exist")->required();
+  command->add_option("FOLDER", arguments->folder, "to write; must not exist, or be empty")
+      ->required();
   command->add_option("--to",
                       arguments->layout,
                       "layout: " + layout_names() + "; by default the first that can express it");

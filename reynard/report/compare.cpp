@@ -114,6 +114,12 @@ bool same_samples(const nlohmann::json& a, const nlohmann::json& b) {
          a.value(text, nlohmann::json()) == b.value(text, nlohmann::json());
 }
 
+// Whether both are results of the same weights (and configuration), as digests say.
+bool same_model(const nlohmann::json& a, const nlohmann::json& b) {
+  const std::string model = text_at(a, "/identity/model");
+  return !model.empty() && model == text_at(b, "/identity/model");
+}
+
 void add_difference(const std::vector<RunResults>& runs,
                     const Quantity& quantity,
                     size_t first,
@@ -150,6 +156,13 @@ void add_difference(const std::vector<RunResults>& runs,
   difference.first_mean /= n;
   difference.second_mean /= n;
   difference.same_recipe = !runs[first].recipe.empty() && runs[first].recipe == runs[second].recipe;
+  if (difference.same_recipe && same_model(*a, *b)) {
+    throw Error(
+        fmt::format("compare: {} and {} hold the same weights (equal SHA-256), which are not two "
+                    "seeds; name one of them",
+                    runs[first].folder.string(),
+                    runs[second].folder.string()));
+  }
   difference.of = bootstrap_mean(differences, options.bootstrap);
   comparison.differences.push_back(std::move(difference));
 }
@@ -209,6 +222,13 @@ void judge(const std::vector<RunResults>& runs, double loss_margin, Comparison& 
     difference.adjusted_p_value = largest;
     difference.differs = largest < kLevel && std::abs(difference.of.mean) > difference.margin;
   }
+}
+
+// "95 %: 0.1000 to 0.2000; margin 0.005", the margin where there is one.
+std::string interval_text(const Difference& difference, double low, double high, int digits) {
+  std::string text = fmt::format("95 %: {:.{}f} to {:.{}f}", low, digits, high, digits);
+  if (difference.margin > 0) text += fmt::format("; margin {:.3g}", difference.margin);
+  return text;
 }
 
 }  // namespace
@@ -277,34 +297,27 @@ std::string sentence_of(const Difference& difference, const std::vector<RunResul
         difference.unit);
   }
   if (!difference.differs) {
-    return fmt::format(
-        "{}: no difference between {} and {} ({:.{}f} {}, 95 %: {:.{}f} to {:.{}f}).",
-        difference.task,
-        first,
-        second,
-        difference.of.mean,
-        digits,
-        difference.unit,
-        difference.of.low,
-        digits,
-        difference.of.high,
-        digits);
+    return fmt::format("{}: no difference between {} and {} ({:.{}f} {}, {}).",
+                       difference.task,
+                       first,
+                       second,
+                       difference.of.mean,
+                       digits,
+                       difference.unit,
+                       interval_text(difference, difference.of.low, difference.of.high, digits));
   }
   const bool first_wins = (difference.of.mean < 0) == difference.lower_is_better;
   const double sign = difference.of.mean < 0 ? -1 : 1;
   const double low = sign < 0 ? -difference.of.high : difference.of.low;
   const double high = sign < 0 ? -difference.of.low : difference.of.high;
-  return fmt::format("{}: {} is better than {} by {:.{}f} {} (95 %: {:.{}f} to {:.{}f}).",
+  return fmt::format("{}: {} is better than {} by {:.{}f} {} ({}).",
                      difference.task,
                      first_wins ? first : second,
                      first_wins ? second : first,
                      sign * difference.of.mean,
                      digits,
                      difference.unit,
-                     low,
-                     digits,
-                     high,
-                     digits);
+                     interval_text(difference, low, high, digits));
 }
 
 }  // namespace reynard::report

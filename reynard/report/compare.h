@@ -59,9 +59,12 @@ struct Comparison {
   std::vector<std::string> left_out;  // why a task was not compared, one sentence each
   bool seeds_known = false;           // there are several runs of at least one recipe
 };
+// Throws reynard::Error for two runs of one recipe with the same weights: what lies between them
+// would pass for what a seed changes.
 Comparison compare(const std::vector<RunResults>& runs, const CompareOptions& options = {});
 
-// "fox and lru do not differ", "fox is better than lru by 0.12 nats (95 %: 0.10 to 0.14)".
+// "no difference between fox and lru (...)", "fox is better than lru by 0.12 nats (95 %: 0.10 to
+// 0.14; margin 0.005)".
 std::string sentence_of(const Difference& difference, const std::vector<RunResults>& runs);
 
 }  // namespace reynard::report

@@ -1,5 +1,6 @@
 // reynard convert as a user runs it.
 
+#include "reynard/checkpoint/directory.h"
 #include "reynard/models/pretrained.h"
 #include "tests/support/compare.h"
 #include "tests/support/decoder_variants.h"
@@ -106,6 +107,18 @@ TEST(ConvertCommand, NamesWhatCannotBeExpressed) {
   pro.expect_error({}, "exists; name a folder that does not");
   const Converted rope("rope");
   rope.expect_error({"--to", "qwen2"}, "attention.qkv_bias is off");
+}
+
+TEST(ConvertCommand, AFolderIsWrittenByOneProcess) {
+  const Converted pro("fox_pro");
+  std::filesystem::create_directory(pro.to);
+  {
+    const checkpoint::FolderLock lock(pro.to);
+    pro.expect_error({}, "to: another process is writing there");
+    EXPECT_TRUE(std::filesystem::is_empty(pro.to));
+  }
+  ASSERT_EQ(pro.run({}).exit_code, 0);
+  EXPECT_BITWISE_EQUAL(hidden_of(pro.to), hidden_of(pro.from));
 }
 
 // The FoX authors' code rejects or ignores what only this program reads in their layout; their

@@ -5,6 +5,7 @@
 #include "reynard/report/differences.h"
 #include "reynard/report/page.h"
 #include "reynard/tensor/check.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 
 #include <fmt/format.h>
@@ -114,7 +115,8 @@ TEST(Compare, SaysWhoIsBetterAndWhereNobodyIs) {
   ASSERT_EQ(comparison.differences.size(), 2);
   EXPECT_TRUE(comparison.differences[0].differs);
   EXPECT_EQ(sentence_of(comparison.differences[0], runs),
-            "per_position_loss: fox is better than lru by 0.2000 nats (95 %: 0.2000 to 0.2000).");
+            "per_position_loss: fox is better than lru by 0.2000 nats (95 %: 0.2000 to 0.2000; "
+            "margin 0.005).");
   EXPECT_FALSE(comparison.differences[1].differs);
   EXPECT_EQ(comparison.differences[1].samples, 32);
   EXPECT_EQ(comparison.differences[1].first_mean, 50);
@@ -161,7 +163,9 @@ TEST(Compare, LossesMustDifferByMoreThanAnotherSeedWould) {
   write_run(folder / "a", "fox", 1.000, 4);
   write_run(folder / "b", "lru", 1.004, 4);
   const auto runs = read_runs({folder / "a", folder / "b"});
-  EXPECT_FALSE(compare(runs).differences[0].differs);
+  const Difference close = compare(runs).differences[0];
+  EXPECT_FALSE(close.differs);
+  EXPECT_SAYS(sentence_of(close, runs), "; margin 0.005).");
   EXPECT_TRUE(compare(runs, {.loss_margin = 0.001}).differences[0].differs);
 }
 
@@ -233,6 +237,20 @@ TEST(Compare, RunsOfOneRecipeAreNoDifferenceAndSetTheMargin) {
   EXPECT_NEAR(seeds.margin, 0.44, 0.06);
   EXPECT_FALSE(loss_of(comparison, runs, "a 0/b 0").differs);
   EXPECT_TRUE(loss_of(comparison, runs, "a 0/c 0").differs);
+}
+
+// Between copies of one run lies nothing, which would pass for what seeds change.
+TEST(Compare, TheSameWeightsAreNotTwoSeeds) {
+  const test::TempDir folder;
+  std::mt19937_64 random(3);
+  write_seed(folder / "a0", "a", 0, 0.0, random);
+  write_seed(folder / "a1", "a", 1, 0.0, random);
+  Runs runs = read_runs({folder / "a0", folder / "a1"});
+  for (RunResults& run : runs) run.evaluations["per_position_loss"]["identity"]["model"] = "9f";
+  EXPECT_SAYS(test::error_of([&] { compare(runs); }),
+              "a1 hold the same weights (equal SHA-256), which are not two seeds");
+  runs[1].evaluations["per_position_loss"]["identity"]["model"] = "a0";
+  EXPECT_TRUE(compare(runs).seeds_known);
 }
 
 // Seeds that move the loss by much more than rows are noisy: a test of the rows alone calls nearly
