@@ -79,6 +79,7 @@ void run_with_json(CLI::App& command,
                    const Measure& measure) {
   command.add_option("--json", arguments->json, "file for the rows");
   command.callback([arguments, measure] {
+    bench::check_rows_can_be_written(arguments->json);
     const auto rows = measure(*arguments);
     bench::print_rows(rows);
     bench::write_rows(rows, arguments->json);
@@ -205,6 +206,13 @@ void add_decode(CLI::App& bench) {
     bench::DecodeBench& options = given.bench;
     if (!given.shape.empty()) {
       const bench::AttentionShape shape = parse_shape(given.shape);
+      if (shape.B != 1) {
+        throw Error(
+            fmt::format("bench decode: --shape \"{}\": B is {}; one sequence is decoded, "
+                        "leave B out",
+                        given.shape,
+                        shape.B));
+      }
       options.H = shape.H, options.G = shape.G, options.D = shape.D;
       options.length = options.prefill_length = shape.T;
     }

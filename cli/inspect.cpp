@@ -129,7 +129,19 @@ void print_summary(const nlohmann::json& inspection, const fs::path& page, bool 
   fmt::print("{}\n", fs::absolute(page).lexically_normal().string());
 }
 
+// All numbers of a page lie beside it.
+fs::path numbers_of(const fs::path& page) {
+  fs::path numbers = page;
+  numbers.replace_extension(".json");
+  if (numbers != page) return numbers;
+  throw Error(fmt::format(
+      "inspect: -o {}: is the name of the numbers, which lie beside the page; name the page, as {}",
+      page.string(),
+      fs::path(page).replace_extension(".html").string()));
+}
+
 void run_inspect(const InspectArguments& arguments) {
+  const fs::path numbers = numbers_of(arguments.output);
   tensor::check_value(arguments.length >= 0, "inspect", "--length", arguments.length, ">= 1");
   tensor::check_value(arguments.skip >= 0, "inspect", "--skip", arguments.skip, ">= 0");
   tensor::check_value(arguments.threshold > 0 && arguments.threshold < 1,
@@ -180,8 +192,6 @@ void run_inspect(const InspectArguments& arguments) {
 
   const fs::path output = arguments.output;
   if (output.has_parent_path()) fs::create_directories(output.parent_path());
-  fs::path numbers = output;
-  numbers.replace_extension(".json");
   checkpoint::write_atomically(
       numbers, inspection.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   checkpoint::write_atomically(

@@ -193,6 +193,14 @@ TEST_F(BadInput, NumbersThatAreNotFiniteAreErrors) {
   }
 }
 
+TEST_F(BadInput, WhatCannotBeUsedOrWrittenIsSaidBeforeAnythingIsMeasured) {
+  EXPECT_EQ(missing(error_of({"bench", "decode", "--shape", "B2 H8 T64 D64"}), "B is 2"), "");
+  EXPECT_EQ(missing(error_of({"bench", "knn", "--json", "none/rows.json"}), "none/"), "");
+  EXPECT_EQ(missing(error_of({"inspect", "model", "--text", "a.txt", "-o", "q.json"}),
+                    "-o q.json: is the name of the numbers"),
+            "");
+}
+
 TEST_F(BadInput, StepsTooShortToLearnFromAreNotMeasured) {
   EXPECT_EQ(missing(error_of({"bench", "train_step", "--length", "1"}),
                     "--length = 1; expected >= 16 with --batch 4"),
