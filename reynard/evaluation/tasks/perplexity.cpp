@@ -100,10 +100,9 @@ Perplexity::Perplexity(const Corpus& corpus, PerplexityConfig config)
   }
   // A stream needs that many documents; with fewer there are shorter streams only.
   const auto known = static_cast<int64_t>(order_.size());
-  const auto first_left_out =
-      std::stable_partition(config_.documents.begin(),
-                            config_.documents.end(),
-                            [&](int64_t count) { return count <= known; });
+  const auto first_left_out = std::stable_partition(config_.documents.begin(),
+                                                    config_.documents.end(),
+                                                    [&](int64_t count) { return count <= known; });
   left_out_.assign(first_left_out, config_.documents.end());
   config_.documents.erase(first_left_out, config_.documents.end());
   config_.streams = std::min(config_.streams, known);
