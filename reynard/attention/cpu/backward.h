@@ -236,10 +236,9 @@ void form_weights_of_products(BackwardScratch<Tiles>& s,
     return Matrix<const typename Tiles::Value>{queries.data + Tiles::right_stride(query),
                                                queries.stride};
   };
-  Tiles::template each_pair_of_products<kHalf>(tile.keys,
-                                               right(tile.queries),
-                                               tile.values,
-                                               right(tile.douts),
+  using Product = typename Tiles::Product;
+  Tiles::template each_pair_of_products<kHalf>(Product{tile.keys, right(tile.queries)},
+                                               Product{tile.values, right(tile.douts)},
                                                tile_rows.begin,
                                                tile_rows.begin + tile_rows.count,
                                                depth,
@@ -318,16 +317,21 @@ void add_keys_of_tile(const BackwardParams& params,
   }
 }
 
-// One tile: a span of key block `block` against query block `index` of head h.
+// Where the walk of a task over its tiles is.
+struct TilePlace {
+  int64_t pair = 0, segment = 0;  // of the task
+  int64_t block = 0;              // of keys
+  int64_t h = 0;
+  int64_t index = 0;  // of the query block, as query_index() counts
+};
+
+// One tile: a span of a key block against a query block.
 template <class Tiles>
 void backward_tile(const BackwardParams& params,
-                   int64_t pair,
-                   int64_t h,
-                   int64_t block,
-                   int64_t segment,
-                   int64_t index,
+                   const TilePlace& place,
                    KeySpan span,
                    BackwardScratch<Tiles>& s) {
+  const auto [pair, segment, block, h, index] = place;
   constexpr int64_t kQueries = Tiles::kQueries, kKeys = Tiles::kKeys;
   using Value = typename Tiles::Value;
   const Problem& p = params.problem;
@@ -335,18 +339,18 @@ void backward_tile(const BackwardParams& params,
   const int64_t dim = Tiles::padded(p.D), offset = span.first - block * kKeys;
   const auto& limits = *query_limits<Tiles>(params, index);
   const auto keys_of = [&](char* array) -> const Value* {
-    return key_block<Tiles>(p, packed, array, pair, block);
+    return key_block<Tiles>(p, packed, array, place.pair, place.block);
   };
   const auto queries_of = [&](char* array) -> const Value* {
-    return query_values<Tiles>(params, array, index);
+    return query_values<Tiles>(params, array, place.index);
   };
   const auto next_block = [&](char* array) {
-    return Ahead(query_values<Tiles>(params, array, index + 1),
+    return Ahead(query_values<Tiles>(params, array, place.index + 1),
                  kQueries * dim * static_cast<int64_t>(sizeof(Value)),
                  span.count / 2);
   };
 
-  fill_key_bias<kKeys>(p, pair / p.G, h, span.first, span.count, limits.rows.reference, s.keys);
+  fill_key_bias(p, pair / p.G * p.H + h, span, limits.rows.reference, s.keys);
   memset(s.row_sums, 0, sizeof(s.row_sums));
   const BackwardTile<Tiles> tile = {
       .limits = limits,
@@ -409,7 +413,9 @@ void backward_head(const BackwardParams& params,
   for (int64_t m = 0; m < num_blocks; ++m) {
     if (ranges[m].empty() || ranges[m].begin >= last || ranges[m].end <= first) continue;
     const KeySpan span = span_in_block<Tiles>(block, ranges[m]);
-    backward_tile(params, pair, h, block, segment, first_index + m, span, s);
+    const TilePlace place = {
+        .pair = pair, .segment = segment, .block = block, .h = h, .index = first_index + m};
+    backward_tile(params, place, span, s);
     if (++unflushed == kBlocksPerFlush) {
       flush_key_sums(s);
       unflushed = 0;

@@ -175,10 +175,11 @@ inline void add_values(
   }
 }
 
-// One head's softmax over the pages so far.
+// One head's softmax over the pages so far, and the keys that it reads of this page.
 struct HeadSums {
   const float* q;
   float *largest, *out, *total;  // total in lanes
+  KeyRange range;
 };
 
 // Weights of block b relative to the largest logit, which rises when they exceed it by more than
@@ -204,31 +205,29 @@ inline void weigh_block(Vec logits, int b, int64_t length, const HeadSums& head,
 // last token of a sequence is masked.
 template <class Keys, class Later>
 inline Vec block_logits(const PageRun& run,
-                        const float* q,
                         Keys keys,
                         int b,
-                        KeyRange range,
                         Later later,
+                        const HeadSums& head,
                         const DecodeScratch& s) {
   const Keys block = keys.from(b * kLanes);
-  Vec logits =
-      block.scaled(dot_products(block, q, later)) * static_cast<float>(run.scale * kLog2EExact);
+  Vec logits = block.scaled(dot_products(block, head.q, later)) *
+               static_cast<float>(run.scale * kLog2EExact);
   if (run.sums) logits += load(s.bias + b * kLanes);
   IntVec index;
   for (int i = 0; i < kLanes; ++i) index[i] = i;
   index += b * kLanes;
-  const IntVec seen =
-      (index >= static_cast<int32_t>(range.begin)) & (index < static_cast<int32_t>(range.end));
+  const IntVec seen = (index >= static_cast<int32_t>(head.range.begin)) &
+                      (index < static_cast<int32_t>(head.range.end));
   return seen ? logits : splat(-kInfinity);
 }
 
 template <class Values, class Later>
-inline void add_block(
-    Values values, int b, KeyRange range, Later later, const HeadSums& head, DecodeScratch& s) {
+inline void add_block(Values values, int b, Later later, const HeadSums& head, DecodeScratch& s) {
   using Value = typename Values::Value;
   constexpr int kWide = 4 / kVectors<Value>;  // bundles that make four sums
-  const KeyRange rows = {max_of(range.begin - b * kLanes, 0),
-                         min_of(range.end - b * kLanes, kLanes)};
+  const KeyRange rows = {max_of(head.range.begin - b * kLanes, 0),
+                         min_of(head.range.end - b * kLanes, kLanes)};
   float* weights = s.weights + b * kLanes;
   const Values block = values.from(b * kLanes);
   if constexpr (std::is_same_v<Value, int8_t>) store(weights, block.scaled(load(weights)));
@@ -242,24 +241,22 @@ inline void add_block(
 }
 
 // Adds a page to the softmax of one head.
-//   range: the keys of the page that it reads
 //   later_of: what a step asks for
 template <class PageRows, class LaterOf>
 void add_page(const PageRun& run,
               PageRows keys,
               PageRows values,
-              KeyRange range,
               const LaterOf& later_of,
               const HeadSums& head,
               DecodeScratch& s) {
   for (int b = 0; b <= kBlocks; ++b) {
     if (b < kBlocks) {
       const auto later = later_of(key_step(b));
-      const Vec logits = block_logits(run, head.q, keys, b, range, later, s);
+      const Vec logits = block_logits(run, keys, b, later, head, s);
       weigh_block(logits, b, keys.length(), head, s);
     }
     if (b > 0 && values.data) {
-      add_block(values, b - 1, range, later_of(value_step(b - 1)), head, s);
+      add_block(values, b - 1, later_of(value_step(b - 1)), head, s);
     }
   }
 }
@@ -361,18 +358,18 @@ void decode_pages(const PageRun& run,
       if (range.empty()) continue;
       if (run.sums) page_bias(run, h, page, s);
       const HeadSums head = {
-          q + h * padded, result.largest + h, out + h * padded, totals + h * kLanes};
+          q + h * padded, result.largest + h, out + h * padded, totals + h * kLanes, range};
       if constexpr (Access::kAsks) {
         if (std::exchange(first, false)) {
           const Blocks<Value, kFar> blocks(
               keys, values, rows_of(run.keys, next), rows_of(run.values, next));
           const auto later_of = [&](int step) { return blocks.after(step); };
-          add_page(run, keys, values, range, later_of, head, s);
+          add_page(run, keys, values, later_of, head, s);
           continue;
         }
       }
       const auto nothing = [](int /*step*/) { return NothingLater{}; };
-      add_page(run, keys, values, range, nothing, head, s);
+      add_page(run, keys, values, nothing, head, s);
     }
   }
   for (int64_t h = 0; h < run.group; ++h) {

@@ -53,7 +53,7 @@ bool add_whole_span(
       .count = span.count,
       .dim = dim,
       .out = query_sums_of<Tiles>(s.tile_out(p.D), dim)};
-  fill_key_bias(p, b, h, span.first, span.count, s.rows.reference, s.keys);
+  fill_key_bias(p, b * p.H + h, span, s.rows.reference, s.keys);
   const float scale2 = static_cast<float>(p.scale * kLog2EExact);
   const auto weigh = [&](
       int64_t key, int64_t query, const float* scores, Value* weights, const auto& beside)
@@ -151,7 +151,7 @@ void forward_tile(
         x.keys.count);
   };
 
-  fill_key_bias(p, b, h, span.first, span.count, s.rows.reference, s.keys);
+  fill_key_bias(p, b * p.H + h, span, s.rows.reference, s.keys);
   const float scale2 = static_cast<float>(p.scale * kLog2EExact);
   const bool edge = is_edge(s.rows, span);
   if constexpr (!Tiles::kSumsBesideWeights) {

@@ -147,40 +147,31 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
   // of two rows of two vectors of each. With kHalf they have 32 columns instead of 64, and
   // micro-tiles twice the rows.
   static constexpr bool kPairsOfProducts = true;
+  struct Product {
+    Matrix<const Value> left, right;
+  };
   template <bool kHalf, class Body>
-  static inline void each_pair_of_products(Matrix<const Value> a0,
-                                           Matrix<const Value> b0,
-                                           Matrix<const Value> a1,
-                                           Matrix<const Value> b1,
-                                           int64_t begin,
-                                           int64_t end,
-                                           int64_t depth,
-                                           const Body& body) {
+  static inline void each_pair_of_products(
+      Product first, Product second, int64_t begin, int64_t end, int64_t depth, const Body& body) {
     if constexpr (!kHalf) {
       if (depth == 64) {
-        return each_pair_of_depth<kHalf, 64>(a0, b0, a1, b1, begin, end, depth, body);
+        return each_pair_of_depth<kHalf, 64>(first, second, begin, end, depth, body);
       }
       if (depth == 128) {
-        return each_pair_of_depth<kHalf, 128>(a0, b0, a1, b1, begin, end, depth, body);
+        return each_pair_of_depth<kHalf, 128>(first, second, begin, end, depth, body);
       }
     }
-    each_pair_of_depth<kHalf, 0>(a0, b0, a1, b1, begin, end, depth, body);
+    each_pair_of_depth<kHalf, 0>(first, second, begin, end, depth, body);
   }
 
   // kDepth is the depth, or 0: with strides that are known the loops take a fifth fewer
   // instructions.
   template <bool kHalf, int64_t kDepth, class Body>
-  static inline void each_pair_of_depth(Matrix<const Value> a0,
-                                        Matrix<const Value> b0,
-                                        Matrix<const Value> a1,
-                                        Matrix<const Value> b1,
-                                        int64_t begin,
-                                        int64_t end,
-                                        int64_t depth,
-                                        const Body& body) {
+  static inline void each_pair_of_depth(
+      Product first, Product second, int64_t begin, int64_t end, int64_t depth, const Body& body) {
     if constexpr (kDepth) {
-      depth = a0.stride = a1.stride = kDepth;
-      b0.stride = b1.stride = right_stride(kPanel);
+      depth = first.left.stride = second.left.stride = kDepth;
+      first.right.stride = second.right.stride = right_stride(kPanel);
     }
     constexpr int kVectors = kHalf ? 2 : 4, kRows = 16 / kVectors, kAcross = kVectors / 2;
     alignas(64) float products[2][2][16 * kLanes];
@@ -196,10 +187,11 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
         __attribute__((always_inline)) {
       auto& to = products[m / kRows % 2];
       const int64_t part = depth / 2;
-      multiply_rows<2, kRows, kVectors>(
-          {a0.data + m * a0.stride, a0.stride}, b0, part, to[0], between0);
-      multiply_rows<2, kRows, kVectors>(
-          {a1.data + m * a1.stride, a1.stride}, b1, part, to[1], between1);
+      const auto rows = [&](const Matrix<const Value>& left) __attribute__((always_inline)) {
+        return Matrix<const Value>{left.data + m * left.stride, left.stride};
+      };
+      multiply_rows<2, kRows, kVectors>(rows(first.left), first.right, part, to[0], between0);
+      multiply_rows<2, kRows, kVectors>(rows(second.left), second.right, part, to[1], between1);
     };
     multiply(begin, kNothingBetween, kNothingBetween);
     for (int64_t m = begin + kRows; m < end; m += kRows) {

@@ -62,27 +62,22 @@ void fill_query_rows(
   }
 }
 
-// Bias of keys [first, first + count), of which those past Tk get 0.
-template <int64_t kKeys>
-void fill_key_bias(const Problem& p,
-                   int64_t b,
-                   int64_t h,
-                   int64_t first,
-                   int64_t count,
-                   double reference,
-                   KeyBias<kKeys>& keys) {
-  const int64_t num_real = p.key_sums ? max_of(0, min_of(count, p.Tk - first)) : 0;
-  const double* sums = num_real > 0 ? p.key_sums + (b * p.H + h) * p.Tk + first : nullptr;
-  for (int64_t j = 0; j < num_real; ++j) {  // without a branch it becomes vectors
-    split((sums[j] - reference) * kLog2EExact, keys.bias[j], keys.bias_rest[j]);
-  }
-  for (int64_t j = num_real; j < count; ++j) keys.bias[j] = keys.bias_rest[j] = 0;
-}
-
 // A tile of a query block: `count` keys from `first`.
 struct KeySpan {
   int64_t first = 0, count = 0;
 };
+
+// Bias of the keys of a span for the head b H + h; those past Tk get 0.
+template <int64_t kKeys>
+void fill_key_bias(
+    const Problem& p, int64_t head, KeySpan span, double reference, KeyBias<kKeys>& keys) {
+  const int64_t num_real = p.key_sums ? max_of(0, min_of(span.count, p.Tk - span.first)) : 0;
+  const double* sums = num_real > 0 ? p.key_sums + head * p.Tk + span.first : nullptr;
+  for (int64_t j = 0; j < num_real; ++j) {  // without a branch it becomes vectors
+    split((sums[j] - reference) * kLog2EExact, keys.bias[j], keys.bias_rest[j]);
+  }
+  for (int64_t j = num_real; j < span.count; ++j) keys.bias[j] = keys.bias_rest[j] = 0;
+}
 
 // The part of a block of keys in `keys`, rounded outwards to whole steps of the packed layout.
 template <class Tiles, int64_t kBlockKeys = Tiles::kKeys>

@@ -284,17 +284,9 @@ double nearest_bias(const Rules& rules, int64_t b, int64_t h, int64_t m) {
 
 // The published rule (ACP) for one query block of one part: tiles whose largest decay, that of the
 // first row and the last column, lies below the threshold.
-int64_t published_first_block(const Rules& rules,
-                              const PartBounds& part,
-                              int64_t b,
-                              int64_t h,
-                              int64_t m,
-                              double logit_bound,
-                              int64_t num_keys) {
+int64_t published_first_block(
+    const Rules& rules, const PartBounds& part, int64_t b, int64_t h, int64_t m, double threshold) {
   const int64_t bh = b * rules.H + h;
-  const double threshold = rules.tolerance - 2 * logit_bound -
-                           std::log(static_cast<double>(std::max<int64_t>(num_keys, 1))) +
-                           nearest_bias(rules, b, h, m);
   const double c = rules.query_sums.const_data_ptr<double>()[bh * rules.Tq + m * kQueryBlock];
   const int64_t last_block =
       std::max<int64_t>(part.last_key(rules.end_query(m) - 1), 0) / kKeyBlock;
@@ -340,11 +332,11 @@ void apply_published(Rules& rules) {
           for (int64_t m = 0; m < rules.M; ++m) {
             const int64_t keys = *std::max_element(num_keys.begin() + m * kQueryBlock,
                                                    num_keys.begin() + rules.end_query(m));
-            raise_start(rules,
-                        part,
-                        b * rules.H + h,
-                        m,
-                        published_first_block(rules, part, b, h, m, bound, keys));
+            const double threshold = rules.tolerance - 2 * bound -
+                                     std::log(static_cast<double>(std::max<int64_t>(keys, 1))) +
+                                     nearest_bias(rules, b, h, m);
+            const int64_t block = published_first_block(rules, part, b, h, m, threshold);
+            raise_start(rules, part, b * rules.H + h, m, block);
           }
         }
       }
