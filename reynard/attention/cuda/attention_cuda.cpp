@@ -143,6 +143,14 @@ Operand operand(const at::Tensor& x) {
       const_cast<void*>(x.const_data_ptr()), x.stride(0), x.stride(1), x.stride(2), element_of(x)};
 }
 
+RowArray row_array(const at::Tensor& x) {
+  return {operand(x),
+          static_cast<int>(x.size(0)),
+          static_cast<int>(x.size(1)),
+          static_cast<int>(x.size(2)),
+          static_cast<int>(x.size(3))};
+}
+
 ForwardPart forward_part(const PartArguments& arguments, at::ScalarType out_dtype) {
   const at::Tensor& q = arguments.q;
   if (q.numel() == 0) return {at::zeros(q.sizes(), q.options().dtype(out_dtype)), no_lse(q)};
@@ -221,12 +229,8 @@ at::Tensor row_products(const at::Tensor& dout, const at::Tensor& out) {
   const auto f64 = dout.options().dtype(at::kDouble);
   if (dout.numel() == 0) return at::zeros({B, H, T}, f64);
   at::Tensor products = at::empty({B, H, T}, f64);
-  cuda::row_products(operand(dout),
+  cuda::row_products(row_array(dout),
                      operand(out),
-                     static_cast<int>(B),
-                     static_cast<int>(T),
-                     static_cast<int>(H),
-                     static_cast<int>(dout.size(3)),
                      products.data_ptr<double>(),
                      c10::cuda::getCurrentCUDAStream());
   return products;

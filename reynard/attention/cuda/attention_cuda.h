@@ -12,6 +12,7 @@ Element element_of(const at::Tensor& x);
 
 // x (B, T, heads, D) with a contiguous last dimension.
 Operand operand(const at::Tensor& x);
+RowArray row_array(const at::Tensor& x);
 
 ForwardPart forward_part(const PartArguments& arguments, at::ScalarType out_dtype);
 PartFloors floors_of_part(const PartArguments& arguments, double log_tolerance);

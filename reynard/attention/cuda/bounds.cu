@@ -374,15 +374,16 @@ __global__ void __launch_bounds__(kThreads) published_kernel(const PruningTask t
 }
 
 __global__ void __launch_bounds__(kThreads)
-    products_kernel(Operand dout, Operand out, int B, int T, int H, int D, double* products) {
+    products_kernel(const RowArray douts, const Operand out, double* products) {
   const int lane = threadIdx.x % 32;
-  const int64_t task = warp_task();
-  if (task >= int64_t{B} * T * H) return;
-  const int64_t b = task / (int64_t{T} * H), t = task / H % T, h = task % H;
+  const int64_t task = warp_task(), T = douts.T, H = douts.heads;
+  const Operand& dout = douts.rows;
+  if (task >= douts.B * T * H) return;
+  const int64_t b = task / (T * H), t = task / H % T, h = task % H;
   const int64_t left = b * dout.batch + t * dout.time + h * dout.head;
   const int64_t right = b * out.batch + t * out.time + h * out.head;
   double sum = 0;
-  for (int d = lane; d < D; d += 32) {
+  for (int d = lane; d < douts.D; d += 32) {
     sum += static_cast<double>(load_value(dout, left + d)) * load_value(out, right + d);
   }
   sum = warp_sum(sum);
@@ -393,15 +394,11 @@ __global__ void __launch_bounds__(kThreads)
 // elements are exact in f32.
 constexpr int kRowsOfTeam = 2;
 template <class Value>
-__global__ void __launch_bounds__(kThreads) packed_products_kernel(Operand dout,
-                                                                   Operand out,
-                                                                   uint32_t rows,
-                                                                   uint32_t T,
-                                                                   uint32_t H,
-                                                                   uint32_t lanes,
-                                                                   double* products) {
+__global__ void __launch_bounds__(kThreads)
+    packed_products_kernel(const RowArray douts, const Operand out, double* products) {
   tensor::wait_for_kernel_before();
   // 32 bits: divisions of 64 would take longer than the rows' way from memory.
+  const uint32_t T = douts.T, H = douts.heads, rows = douts.B * T * H, lanes = douts.D / 8;
   const uint32_t thread = threadIdx.x, last = rows - 1, d = 8 * (thread % lanes);
   const uint32_t teams = kThreads / lanes, first = blockIdx.x * kRowsOfTeam * teams;
   uint4 left[kRowsOfTeam], right[kRowsOfTeam];  // all on their way together
@@ -415,7 +412,7 @@ __global__ void __launch_bounds__(kThreads) packed_products_kernel(Operand dout,
       const auto* values = static_cast<const Value*>(x.data);
       return *reinterpret_cast<const uint4*>(values + b * x.batch + t * x.time + h * x.head + d);
     };
-    left[row] = at(dout), right[row] = at(out);
+    left[row] = at(douts.rows), right[row] = at(out);
     places[row] = (b * H + h) * T + t;
   }
 #pragma unroll
@@ -431,14 +428,8 @@ __global__ void __launch_bounds__(kThreads) packed_products_kernel(Operand dout,
 
 }  // namespace
 
-void block_norms(const Operand& rows,
-                 int B,
-                 int T,
-                 int heads,
-                 int D,
-                 int size,
-                 float* norms,
-                 cudaStream_t stream) {
+void block_norms(const RowArray& array, int size, float* norms, cudaStream_t stream) {
+  const auto& [rows, B, T, heads, D] = array;
   const unsigned blocks = B * heads * div_up(T, size);
   if (blocks == 0) return;
   if (!has_packs(rows, D)) {
@@ -470,26 +461,17 @@ void raise_starts_published(const PruningTask& task, cudaStream_t stream) {
   REYNARD_CHECK_LAUNCH();
 }
 
-void row_products(const Operand& dout,
-                  const Operand& out,
-                  int B,
-                  int T,
-                  int H,
-                  int D,
-                  double* products,
-                  cudaStream_t stream) {
-  const int64_t rows = int64_t{B} * T * H;
-  const int lanes = D / 8;
-  if (!has_packs(dout, D) || !has_packs(out, D) || dout.element != out.element ||
-      rows > UINT32_MAX) {
-    products_kernel<<<warp_blocks(rows), kThreads, 0, stream>>>(dout, out, B, T, H, D, products);
+void row_products(const RowArray& dout, const Operand& out, double* products, cudaStream_t stream) {
+  const int64_t rows = int64_t{dout.B} * dout.T * dout.heads;
+  if (!has_packs(dout.rows, dout.D) || !has_packs(out, dout.D) ||
+      dout.rows.element != out.element || rows > UINT32_MAX) {
+    products_kernel<<<warp_blocks(rows), kThreads, 0, stream>>>(dout, out, products);
   } else {
-    const int64_t of_block = int64_t{kThreads} / lanes * kRowsOfTeam;
+    const int64_t of_block = int64_t{kThreads} / (dout.D / 8) * kRowsOfTeam;
     const auto blocks = static_cast<unsigned>((rows + of_block - 1) / of_block);
     const auto kernel = out.element == Element::kBFloat16 ? &packed_products_kernel<__nv_bfloat16>
                                                           : &packed_products_kernel<__half>;
-    tensor::launch_early(
-        kernel, blocks, kThreads, 0, stream, dout, out, rows, T, H, lanes, products);
+    tensor::launch_early(kernel, blocks, kThreads, 0, stream, dout, out, products);
   }
   REYNARD_CHECK_LAUNCH();
 }

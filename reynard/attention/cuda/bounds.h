@@ -11,9 +11,8 @@
 namespace reynard::attention::cuda {
 
 // Largest norm of each block of `size` rows, slightly enlarged so that it is a bound:
-// (B, T, heads, D) -> (B, heads, ceil(T/size)) f32.
-void block_norms(
-    const Operand& rows, int B, int T, int heads, int D, int size, float* norms, cudaStream_t);
+// (B, heads, ceil(T/size)) f32.
+void block_norms(const RowArray& array, int size, float* norms, cudaStream_t);
 
 // log sum_j exp(-c_j) over each key block of 64: (rows, Tk) f64 -> (rows, ceil(Tk/64)) f64.
 void block_masses(const double* sums, int rows, int Tk, double* masses, cudaStream_t);
@@ -45,14 +44,7 @@ struct PruningTask {
 void raise_starts_tight(const PruningTask& task, cudaStream_t);
 void raise_starts_published(const PruningTask& task, cudaStream_t);
 
-// rowsum(dout * out) in f64: (B, T, H, D) -> (B, H, T).
-void row_products(const Operand& dout,
-                  const Operand& out,
-                  int B,
-                  int T,
-                  int H,
-                  int D,
-                  double* products,
-                  cudaStream_t);
+// rowsum(dout * out) in f64: (B, heads, T). out has the shape of dout.
+void row_products(const RowArray& dout, const Operand& out, double* products, cudaStream_t);
 
 }  // namespace reynard::attention::cuda

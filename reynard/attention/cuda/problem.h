@@ -4,6 +4,8 @@
 //
 // Legend: B batch, Tq queries, Tk keys, H query heads, G key/value heads, D head dimension.
 
+#include "reynard/tensor/host_device.h"
+
 #include <cstdint>
 
 namespace reynard::attention::cuda {
@@ -16,6 +18,21 @@ struct Operand {
   int64_t batch = 0, time = 0, head = 0;
   Element element = Element::kFloat;
 };
+
+// An operand and its shape.
+struct RowArray {
+  Operand rows;
+  int B = 0, T = 0, heads = 0, D = 0;
+};
+
+// The rows of one head: `offset` elements from the data on.
+struct HeadRows {
+  Operand array;
+  int64_t offset = 0;
+};
+REYNARD_HOST_DEVICE inline HeadRows rows_of(const Operand& x, int b, int head) {
+  return {x, b * x.batch + head * x.head};
+}
 
 // Whether rows can be moved 16 bytes at a time: half precision, rows and addresses to match.
 inline bool is_tileable(const Operand& x, int D) {

@@ -37,11 +37,7 @@ at::Tensor norms_of(const at::Tensor& rows, int64_t size) {
   const at::Tensor x = rows.stride(3) == 1 || rows.size(3) == 1 ? rows : rows.contiguous();
   at::Tensor norms =
       at::empty({x.size(0), x.size(2), num_blocks(x.size(1), size)}, x.options().dtype(at::kFloat));
-  block_norms(operand(x),
-              static_cast<int>(x.size(0)),
-              static_cast<int>(x.size(1)),
-              static_cast<int>(x.size(2)),
-              static_cast<int>(x.size(3)),
+  block_norms(row_array(x),
               static_cast<int>(size),
               norms.data_ptr<float>(),
               c10::cuda::getCurrentCUDAStream());

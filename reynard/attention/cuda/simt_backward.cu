@@ -38,25 +38,38 @@ struct QueryRows {
   }
 };
 
+// The keys of the columns that a thread owns in one tile, and their sums of the gates.
+template <int kOwn>
+struct KeyColumns {
+  int key[kOwn];
+  double sum[kOwn];
+
+  __device__ void load(const Problem& p, int64_t head, int base, int x) {
+    for (int c = 0; c < kOwn; ++c) {
+      key[c] = base + x + kSide * c;
+      sum[c] = key[c] < p.Tk ? sum_at(p.key_sums, head * p.Tk + key[c]) : 0;
+    }
+  }
+};
+
 // P and dS of a tile into shared memory; body(a, c, dS) sees each value that the thread owns.
 template <int kDim, class Body>
 __device__ void differentiate(BackwardShared<kDim>& s,
                               const QueryRows<Tile<kDim>::kRowsPerThread>& rows,
-                              const double (&key_sums)[Tile<kDim>::kRowsPerThread],
-                              int base,
-                              int y,
-                              int x,
+                              const KeyColumns<Tile<kDim>::kRowsPerThread>& columns,
+                              Place place,
                               float scale2,
                               const Body& body) {
   using T = Tile<kDim>;
   constexpr int kOwn = T::kRowsPerThread;
+  const auto [y, x] = place;
   float score[kOwn][kOwn], dweight[kOwn][kOwn];
-  row_products<kDim>(s.q, s.k, y, x, score);
-  row_products<kDim>(s.dout, s.v, y, x, dweight);
+  row_products<kDim>(s.q, s.k, place, score);
+  row_products<kDim>(s.dout, s.v, place, dweight);
   for (int a = 0; a < kOwn; ++a) {
     for (int c = 0; c < kOwn; ++c) {
-      const bool seen = rows.visible[a].holds(base + x + kSide * c);
-      const float logit = fmaf(score[a][c], scale2, bias_between(rows.sum[a], key_sums[c]));
+      const bool seen = rows.visible[a].holds(columns.key[c]);
+      const float logit = fmaf(score[a][c], scale2, bias_between(rows.sum[a], columns.sum[c]));
       const float weight = seen ? exp2f(logit) : 0;
       const float dscore = seen ? weight * (dweight[a][c] - rows.delta[a]) : 0;
       const int index = (y + kSide * a) * T::kScoreStride + x + kSide * c;
@@ -64,18 +77,6 @@ __device__ void differentiate(BackwardShared<kDim>& s,
       s.dscores[index] = dscore;
       body(a, c, dscore);
     }
-  }
-}
-
-template <int kDim>
-__device__ void load_key_sums(const Problem& p,
-                              int64_t key_row,
-                              int base,
-                              int x,
-                              double (&sums)[Tile<kDim>::kRowsPerThread]) {
-  for (int c = 0; c < Tile<kDim>::kRowsPerThread; ++c) {
-    const int j = base + x + kSide * c;
-    sums[c] = j < p.Tk ? sum_at(p.key_sums, key_row + j) : 0;
   }
 }
 
@@ -91,30 +92,31 @@ __global__ void __launch_bounds__(kThreads) query_kernel(const BackwardTask task
   const int head = blockIdx.x / num_blocks, m = num_blocks - 1 - blockIdx.x % num_blocks;
   const int b = head / p.H, h = head % p.H, g = h / (p.H / p.G);
   const int first = m * T::kRows, last = min(first + T::kRows, p.Tq);
-  const int y = threadIdx.x / kSide, x = threadIdx.x % kSide;
+  const Place place = own_place();
+  const auto [y, x] = place;
   const KeyRange keys = keys_of_queries(p, b, h, first, last);
   const int64_t query_row = int64_t{head} * p.Tq;
   const float scale2 = static_cast<float>(p.scale * kLog2E);
 
   QueryRows<kOwn> rows;
   rows.load(task, b, h, first, last, y);
-  load_tile<kDim>(s.q, p.q, p.D, b, h, first, {first, last});
-  load_tile<kDim>(s.dout, task.dout, p.D, b, h, first, {first, last});
+  load_tile<kDim>(s.q, rows_of(p.q, b, h), p.D, first, {first, last});
+  load_tile<kDim>(s.dout, rows_of(task.dout, b, h), p.D, first, {first, last});
   float dq[kOwn][T::kDimsPerThread] = {};
   double sums[kOwn] = {};
   for (int n = keys.begin / T::kRows; n * T::kRows < keys.end; ++n) {
     const int base = n * T::kRows;
     __syncthreads();
-    load_tile<kDim>(s.k, p.k, p.D, b, g, base, keys);
-    load_tile<kDim>(s.v, p.v, p.D, b, g, base, keys);
-    double key_sum[kOwn];
-    load_key_sums<kDim>(p, int64_t{head} * p.Tk, base, x, key_sum);
+    load_tile<kDim>(s.k, rows_of(p.k, b, g), p.D, base, keys);
+    load_tile<kDim>(s.v, rows_of(p.v, b, g), p.D, base, keys);
+    KeyColumns<kOwn> columns;
+    columns.load(p, head, base, x);
     __syncthreads();
     differentiate<kDim>(
-        s, rows, key_sum, base, y, x, scale2, [&](int a, int, float ds) { sums[a] += ds; });
+        s, rows, columns, place, scale2, [&](int a, int, float ds) { sums[a] += ds; });
     __syncthreads();
     add_weighted_rows<kDim>(
-        [&](int row, int j) { return s.dscores[row * T::kScoreStride + j]; }, s.k, y, x, dq);
+        [&](int row, int j) { return s.dscores[row * T::kScoreStride + j]; }, s.k, place, dq);
   }
 
   for (int a = 0; a < kOwn; ++a) {
@@ -134,12 +136,12 @@ __global__ void __launch_bounds__(kThreads) query_kernel(const BackwardTask task
 template <int kDim>
 __device__ void store_key_sums(BackwardShared<kDim>& s,
                                const BackwardTask& task,
-                               int64_t key_row,
+                               int64_t head,
                                int base,
-                               int y,
-                               int x,
+                               Place place,
                                const double (&sums)[Tile<kDim>::kRowsPerThread]) {
   using T = Tile<kDim>;
+  const auto [y, x] = place;
   // The tiles of P and dS are free here, and together large enough.
   static_assert(2 * T::kScores * sizeof(float) >= kSide * T::kRows * sizeof(double) + 8);
   const auto address = (reinterpret_cast<uintptr_t>(s.weights) + 7) / 8 * 8;
@@ -151,7 +153,7 @@ __device__ void store_key_sums(BackwardShared<kDim>& s,
   if (j < T::kRows && base + j < task.problem.Tk) {
     double total = 0;
     for (int row = 0; row < kSide; ++row) total += columns[row * T::kRows + j];
-    task.dkey_sums[key_row + base + j] = -total;
+    task.dkey_sums[head * task.problem.Tk + base + j] = -total;
   }
 }
 
@@ -167,7 +169,8 @@ __global__ void __launch_bounds__(kThreads) key_kernel(const BackwardTask task) 
   const int pair = blockIdx.x / num_key_blocks, n = blockIdx.x % num_key_blocks;
   const int b = pair / p.G, g = pair % p.G, group = p.H / p.G;
   const int base = n * T::kRows, end = min(base + T::kRows, p.Tk);
-  const int y = threadIdx.x / kSide, x = threadIdx.x % kSide;
+  const Place place = own_place();
+  const auto [y, x] = place;
   const float scale2 = static_cast<float>(p.scale * kLog2E);
   // Keys that no query reads are zeros here: they may hold anything.
   float dk[kOwn][T::kDimsPerThread] = {}, dv[kOwn][T::kDimsPerThread] = {};
@@ -181,24 +184,24 @@ __global__ void __launch_bounds__(kThreads) key_kernel(const BackwardTask task) 
       const KeyRange keys = keys_of_queries(p, b, h, first, last);
       if (keys.empty() || keys.begin >= end || keys.end <= base) continue;
       __syncthreads();
-      load_tile<kDim>(s.k, p.k, p.D, b, g, base, keys);
-      load_tile<kDim>(s.v, p.v, p.D, b, g, base, keys);
-      load_tile<kDim>(s.q, p.q, p.D, b, h, first, {first, last});
-      load_tile<kDim>(s.dout, task.dout, p.D, b, h, first, {first, last});
+      load_tile<kDim>(s.k, rows_of(p.k, b, g), p.D, base, keys);
+      load_tile<kDim>(s.v, rows_of(p.v, b, g), p.D, base, keys);
+      load_tile<kDim>(s.q, rows_of(p.q, b, h), p.D, first, {first, last});
+      load_tile<kDim>(s.dout, rows_of(task.dout, b, h), p.D, first, {first, last});
       QueryRows<kOwn> rows;
       rows.load(task, b, h, first, last, y);
-      double key_sum[kOwn];
-      load_key_sums<kDim>(p, head * p.Tk, base, x, key_sum);
+      KeyColumns<kOwn> columns;
+      columns.load(p, head, base, x);
       __syncthreads();
       differentiate<kDim>(
-          s, rows, key_sum, base, y, x, scale2, [&](int, int c, float ds) { sums[c] += ds; });
+          s, rows, columns, place, scale2, [&](int, int c, float ds) { sums[c] += ds; });
       __syncthreads();
       add_weighted_rows<kDim>(
-          [&](int row, int i) { return s.weights[i * T::kScoreStride + row]; }, s.dout, y, x, dv);
+          [&](int row, int i) { return s.weights[i * T::kScoreStride + row]; }, s.dout, place, dv);
       add_weighted_rows<kDim>(
-          [&](int row, int i) { return s.dscores[i * T::kScoreStride + row]; }, s.q, y, x, dk);
+          [&](int row, int i) { return s.dscores[i * T::kScoreStride + row]; }, s.q, place, dk);
     }
-    if (task.dkey_sums) store_key_sums<kDim>(s, task, head * p.Tk, base, y, x, sums);
+    if (task.dkey_sums) store_key_sums<kDim>(s, task, head, base, place, sums);
   }
 
   for (int a = 0; a < kOwn; ++a) {

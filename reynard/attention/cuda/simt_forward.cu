@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ForwardTask tas
   const int head = blockIdx.x / num_blocks, m = num_blocks - 1 - blockIdx.x % num_blocks;
   const int b = head / p.H, h = head % p.H, g = h / (p.H / p.G);
   const int first = m * T::kRows, last = min(first + T::kRows, p.Tq);
-  const int y = threadIdx.x / kSide, x = threadIdx.x % kSide;
+  const Place place = own_place();
+  const auto [y, x] = place;
   const KeyRange keys = keys_of_queries(p, b, h, first, last);
   const float scale2 = static_cast<float>(p.scale * kLog2E);
 
@@ -42,16 +43,16 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ForwardTask tas
     query_sum[a] = i < last ? sum_at(p.query_sums, int64_t{head} * p.Tq + i) : 0;
     largest[a] = -INFINITY;
   }
-  load_tile<kDim>(s.q, p.q, p.D, b, h, first, {first, last});
+  load_tile<kDim>(s.q, rows_of(p.q, b, h), p.D, first, {first, last});
 
   for (int n = keys.begin / T::kRows; n * T::kRows < keys.end; ++n) {
     const int base = n * T::kRows;
     __syncthreads();
-    load_tile<kDim>(s.k, p.k, p.D, b, g, base, keys);
-    if (kWithValues) load_tile<kDim>(s.v, p.v, p.D, b, g, base, keys);
+    load_tile<kDim>(s.k, rows_of(p.k, b, g), p.D, base, keys);
+    if (kWithValues) load_tile<kDim>(s.v, rows_of(p.v, b, g), p.D, base, keys);
     __syncthreads();
     float score[kOwn][kOwn];
-    row_products<kDim>(s.q, s.k, y, x, score);
+    row_products<kDim>(s.q, s.k, place, score);
     for (int c = 0; c < kOwn; ++c) {
       const int j = base + x + kSide * c;
       const double key_sum = j < p.Tk ? sum_at(p.key_sums, int64_t{head} * p.Tk + j) : 0;
@@ -87,8 +88,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ForwardTask tas
         add_weighted_rows<kDim, kSide>(
             [&](int row, int key) { return weights[row * T::kScoreStride + key]; },
             s.v + j * T::kStride,
-            y,
-            x,
+            place,
             few);
         for (int a = 0; a < kOwn; ++a) {
           for (int c = 0; c < T::kDimsPerThread; ++c) out[a][c].add(few[a][c]);

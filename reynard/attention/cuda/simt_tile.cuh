@@ -55,18 +55,26 @@ __device__ inline void store_value(const Operand& x, int64_t offset, float value
   }
 }
 
+// The place of a thread in the grid.
+struct Place {
+  int y, x;
+};
+__device__ inline Place own_place() {
+  const int thread = threadIdx.x;
+  return {thread / kSide, thread % kSide};
+}
+
 // Rows [first, first + kRows) of one head into shared memory; rows outside `valid` become zeros and
 // are not read (they may hold anything).
 template <int kDim>
-__device__ void load_tile(
-    float* tile, const Operand& x, int D, int b, int head, int first, KeyRange valid) {
+__device__ void load_tile(float* tile, const HeadRows& rows, int D, int first, KeyRange valid) {
   using T = Tile<kDim>;
-  const int64_t base = b * x.batch + head * x.head;
+  const Operand& x = rows.array;
   for (int index = threadIdx.x; index < T::kRows * kDim; index += kThreads) {
     const int row = index / kDim, d = index % kDim;
     const bool there = d < D && valid.holds(first + row);
     tile[row * T::kStride + d] =
-        there ? load_value(x, base + int64_t{first + row} * x.time + d) : 0;
+        there ? load_value(x, rows.offset + int64_t{first + row} * x.time + d) : 0;
   }
 }
 
@@ -75,10 +83,10 @@ template <int kDim>
 __device__ void row_products(
     const float* left,
     const float* right,
-    int y,
-    int x,
+    Place place,
     float (&products)[Tile<kDim>::kRowsPerThread][Tile<kDim>::kRowsPerThread]) {
   using T = Tile<kDim>;
+  const auto [y, x] = place;
   for (auto& row : products) {
     for (float& value : row) value = 0;
   }
@@ -102,10 +110,10 @@ template <int kDim, int kCount = Tile<kDim>::kRows, class Weight>
 __device__ void add_weighted_rows(
     const Weight& weight,
     const float* values,
-    int y,
-    int x,
+    Place place,
     float (&sums)[Tile<kDim>::kRowsPerThread][Tile<kDim>::kDimsPerThread]) {
   using T = Tile<kDim>;
+  const auto [y, x] = place;
 #pragma unroll 2
   for (int j = 0; j < kCount; ++j) {
     float w[T::kRowsPerThread];

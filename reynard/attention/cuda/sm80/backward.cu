@@ -25,17 +25,17 @@ __global__ void __launch_bounds__(C::kThreads, 2)
   const auto load = [&](Tiles<C>& tile, int n) {
     const int base = n * C::kColumns;
     load_rows<C::kDim, C::kColumns, C::kThreads>(
-        shared_address(tile.first), p.k, p.D, b, g, base, keys);
+        shared_address(tile.first), rows_of(p.k, b, g), p.D, base, keys);
     load_rows<C::kDim, C::kColumns, C::kThreads>(
-        shared_address(tile.second), p.v, p.D, b, g, base, keys);
+        shared_address(tile.second), rows_of(p.v, b, g), p.D, base, keys);
     load_records<C::kColumns, C::kThreads>(shared_address(tile.records), key_records + base);
   };
   const int begin = keys.begin / C::kColumns;
   const int end = keys.empty() ? begin : div_up(keys.end, C::kColumns);
   load_rows<C::kDim, C::kRows, C::kThreads>(
-      shared_address(s.first), p.q, p.D, b, h, first, {first, last});
+      shared_address(s.first), rows_of(p.q, b, h), p.D, first, {first, last});
   load_rows<C::kDim, C::kRows, C::kThreads>(
-      shared_address(s.second), task.dout, p.D, b, h, first, {first, last});
+      shared_address(s.second), rows_of(task.dout, b, h), p.D, first, {first, last});
   if (begin < end) load(s.tiles[0], begin);
   commit_copies();
   Rows<C> rows(p, first);
@@ -132,16 +132,17 @@ __global__ void __launch_bounds__(C::kThreads, 2)
     const int base = at.m * C::kColumns;
     const KeyRange valid = {0, p.Tq};
     load_rows<C::kDim, C::kColumns, C::kThreads>(
-        shared_address(tile.first), p.q, p.D, b, at.head, base, valid);
+        shared_address(tile.first), rows_of(p.q, b, at.head), p.D, base, valid);
     load_rows<C::kDim, C::kColumns, C::kThreads>(
-        shared_address(tile.second), task.dout, p.D, b, at.head, base, valid);
+        shared_address(tile.second), rows_of(task.dout, b, at.head), p.D, base, valid);
     const QueryRecord* queries = records.queries + (int64_t{b} * p.H + at.head) * padded(p.Tq);
     load_records<C::kColumns, C::kThreads>(shared_address(tile.records), queries + base);
   };
-  load_rows<C::kDim, C::kRows, C::kThreads>(shared_address(s.first), p.k, p.D, b, g, first, keys);
+  load_rows<C::kDim, C::kRows, C::kThreads>(
+      shared_address(s.first), rows_of(p.k, b, g), p.D, first, keys);
   if (C::kScores) {
     load_rows<C::kDim, C::kRows, C::kThreads>(
-        shared_address(s.second), p.v, p.D, b, g, first, keys);
+        shared_address(s.second), rows_of(p.v, b, g), p.D, first, keys);
   }
   auto tile = walk.next();
   if (!tile.stop) load(s.tiles[0], tile);

@@ -217,11 +217,11 @@ __global__ void __launch_bounds__(kThreads, C::kBlocksPerProcessor)
     const KeyRange keys = {keys_from(p, b, start, begin).begin, keys_from(p, b, start, last).end};
     const auto load_keys = [&]<int kCount, int kOf>(int row) {
       const uint32_t tile = shared_address(s.keys) + row * kRowBytes;
-      load_rows<C::kDim, kCount, kOf>(tile, p.k, p.D, b, g, nearest + row, keys);
+      load_rows<C::kDim, kCount, kOf>(tile, rows_of(p.k, b, g), p.D, nearest + row, keys);
     };
     if (round > 0) __syncthreads();  // all have read the tiles before
     load_rows<C::kDim, C::kRound, kThreads>(
-        shared_address(s.queries), p.q, p.D, b, h, begin, {begin, last + 1});
+        shared_address(s.queries), rows_of(p.q, b, h), p.D, begin, {begin, last + 1});
     constexpr int kPieces = kBefore * C::kDim / 8, kFew = kPieces < kThreads ? kPieces : kThreads;
     if (thread < kFew) load_keys.template operator()<kBefore, kFew>(0);
     load_keys.template operator()<C::kRound, kThreads>(kBefore);

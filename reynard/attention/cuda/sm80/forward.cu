@@ -282,14 +282,16 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerProcessor)
   const uint32_t value_tile = shared_address(s.values);
 
   const auto load_keys = [&](int n) {
-    load_rows<C::kDim, C::kKeys, C::kThreads>(key_tile, p.k, p.D, b, g, n * C::kKeys, keys);
+    load_rows<C::kDim, C::kKeys, C::kThreads>(
+        key_tile, rows_of(p.k, b, g), p.D, n * C::kKeys, keys);
     load_records<C::kKeys, C::kThreads>(shared_address(s.records[n & 1]),
                                         key_records + n * C::kKeys);
     commit_copies();
   };
   const int first_block = keys.begin / C::kKeys;
   const int last_block = keys.empty() ? first_block - 1 : (keys.end - 1) / C::kKeys;
-  load_rows<C::kDim, C::kRows, C::kThreads>(query_tile, p.q, p.D, b, h, first, {first, last});
+  load_rows<C::kDim, C::kRows, C::kThreads>(
+      query_tile, rows_of(p.q, b, h), p.D, first, {first, last});
   commit_copies();
   if (last_block >= first_block) load_keys(last_block);
   Rows<C> rows(task, records.queries + head * padded(p.Tq), first);
@@ -298,7 +300,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerProcessor)
   rows.keep_queries(query_tile);
 
   for (int n = last_block; n >= first_block; --n) {
-    load_rows<C::kDim, C::kKeys, C::kThreads>(value_tile, p.v, p.D, b, g, n * C::kKeys, keys);
+    load_rows<C::kDim, C::kKeys, C::kThreads>(
+        value_tile, rows_of(p.v, b, g), p.D, n * C::kKeys, keys);
     commit_copies();
     const bool reads = rows.reads(n);
     if (reads) rows.multiply_keys(query_tile, key_tile);

@@ -42,10 +42,11 @@ __device__ __forceinline__ void wait_copies() {
 // may hold anything). All kThreads threads call it.
 template <int kDim, int kRows, int kThreads>
 __device__ __forceinline__ void load_rows(
-    uint32_t tile, const Operand& x, int D, int b, int head, int first, KeyRange valid) {
+    uint32_t tile, const HeadRows& rows, int D, int first, KeyRange valid) {
   constexpr int kPieces = kDim / 8;
   static_assert(kRows * kPieces % kThreads == 0 && kThreads % kPieces == 0);
-  const char* base = static_cast<const char*>(x.data) + (b * x.batch + head * x.head) * 2;
+  const Operand& x = rows.array;
+  const char* base = static_cast<const char*>(x.data) + rows.offset * 2;
   const int piece = threadIdx.x % kPieces, first_row = threadIdx.x / kPieces;
   const char* from = base + (int64_t{first + first_row} * x.time + piece * 8) * 2;
   const int64_t step = x.time * (kThreads / kPieces * 2);
