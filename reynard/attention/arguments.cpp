@@ -161,22 +161,21 @@ void check_parts(std::string_view op,
 
 void check_gated(std::string_view op,
                  const at::Tensor& q,
-                 const at::Tensor& k,
-                 const at::Tensor& v,
+                 const KeyPart& part,
                  const at::Tensor& log_gate,
-                 const at::Tensor& first_key,
                  const at::Tensor& logit_bound,
                  const AttentionOptions& options) {
   check_query(op, q);
   const int64_t B = q.size(0), Tq = q.size(1), H = q.size(2);
-  check_keys(op, "", q, k, v);
-  check_causal(op, "", Tq, k.size(1));
+  check_keys(op, "", q, part.k, part.v);
+  const int64_t Tk = part.k.size(1);
+  check_causal(op, "", Tq, Tk);
   if (log_gate.defined()) {
-    check_shape(op, "log_gate", log_gate, {{"B", B}, {"Tk", k.size(1)}, {"H", H}});
+    check_shape(op, "log_gate", log_gate, {{"B", B}, {"Tk", Tk}, {"H", H}});
     check_dtype(op, "log_gate", log_gate, {at::kFloat, at::kDouble});
     check_device(op, "log_gate", log_gate, "q", q.device());
   }
-  check_first_key(op, "first_key", first_key, q);
+  check_first_key(op, "first_key", part.first_key, q);
   check_bound(op, logit_bound, q);
   check_options(op, options);
 }

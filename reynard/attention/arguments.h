@@ -22,13 +22,11 @@ void check_parts(std::string_view op,
                  const at::Tensor& logit_bound,
                  const AttentionOptions& options);
 
-// The common case: one causal part with log gates.
+// The common case: one causal part, whose sums are those of log_gate.
 void check_gated(std::string_view op,
                  const at::Tensor& q,
-                 const at::Tensor& k,
-                 const at::Tensor& v,
+                 const KeyPart& part,
                  const at::Tensor& log_gate,
-                 const at::Tensor& first_key,
                  const at::Tensor& logit_bound,
                  const AttentionOptions& options);
 

@@ -25,8 +25,9 @@ AttentionOutput attention(const at::Tensor& q,
                           const at::Tensor& first_key,
                           const at::Tensor& logit_bound,
                           const AttentionOptions& options) {
-  check_gated("attention", q, k, v, log_gate, first_key, logit_bound, options);
-  auto [out, lse, start] = call_attention(q, k, v, log_gate, first_key, logit_bound, options);
+  const KeyPart part = {k, v, {}, first_key, true};
+  check_gated("attention", q, part, log_gate, logit_bound, options);
+  auto [out, lse, start] = call_attention(q, part, log_gate, logit_bound, options);
   return {out, lse, start};
 }
 

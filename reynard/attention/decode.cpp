@@ -177,16 +177,24 @@ struct HeadRun {
   int64_t first = 0, count = 1;
 };
 
-// What is left of the tolerance for the queries q (Tq, count * group, D) after eviction; 0 turns
-// pruning off. A query's mass is at least that of its own key, one of own_keys (Tq, count, D).
-// first_sums (count * group): sums of the first query.
-double remaining_tolerance(const LayerCache& cache,
+// Several queries of one sequence.
+struct Chunk {
+  const LayerCache& cache;
+  at::Tensor q;            // (Tq, H, D)
+  at::Tensor logit_bound;  // (H), or undefined
+  int64_t window = 0;
+  AttentionOptions options;  // with the scale in use
+};
+
+// What is left of the tolerance for the queries of some heads after eviction; 0 turns pruning off.
+// A query's mass is at least that of its own key, one of own_keys (Tq, count, D). first_sums
+// (count * group): sums of the first query.
+double remaining_tolerance(const Chunk& chunk,
                            const HeadRun& run,
-                           const at::Tensor& q,
                            const at::Tensor& own_keys,
-                           const at::Tensor& logit_bound,
-                           const at::Tensor& first_sums,
-                           const AttentionOptions& options) {
+                           const at::Tensor& first_sums) {
+  const LayerCache& cache = chunk.cache;
+  const AttentionOptions& options = chunk.options;
   if (options.log_pruning_tolerance == 0 || cache.begin(run.first) == 0) {
     return options.log_pruning_tolerance;
   }
@@ -194,9 +202,10 @@ double remaining_tolerance(const LayerCache& cache,
   const auto longest_of = [](const at::Tensor& rows) {
     return rows.to(at::kDouble).square().sum(-1).amax(0).sqrt().cpu();
   };
+  const at::Tensor q = chunk.q.slice(1, first_head, first_head + run.count * group);
   const at::Tensor queries = longest_of(q), keys = longest_of(own_keys);
-  const at::Tensor sums = first_sums.cpu().contiguous();
-  const at::Tensor given = logit_bound.defined() ? logit_bound.cpu().contiguous() : logit_bound;
+  const at::Tensor sums = first_sums.cpu().contiguous(), bound = chunk.logit_bound;
+  const at::Tensor given = bound.defined() ? bound.cpu().contiguous() : bound;
   double evicted = -std::numeric_limits<double>::infinity();
   for (int64_t i = 0; i < run.count * group; ++i) {
     const double factor = options.scale * queries.const_data_ptr<double>()[i];
@@ -232,15 +241,10 @@ HeadRun next_run(const LayerCache& cache, int64_t first) {
   return run;
 }
 
-// Several queries of one sequence: a kv head may keep another part of the past than its neighbour,
-// so heads that keep the same are one call of the full operator on their gathered pages.
-void chunk_attention(const LayerCache& cache,
-                     const at::Tensor& q,
-                     const at::Tensor& logit_bound,
-                     int64_t window,
-                     const AttentionOptions& options,
-                     PagedOutput& result,
-                     int64_t row) {
+// A kv head may keep another part of the past than its neighbour, so heads that keep the same are
+// one call of the full operator on their gathered pages. To `row` of the result.
+void chunk_attention(const Chunk& chunk, PagedOutput& result, int64_t row) {
+  const auto& [cache, q, logit_bound, window, options] = chunk;
   const int64_t Tq = q.size(0), group = cache.pool()->layout().group;
   const int64_t first_query = cache.length() - Tq;
   for (int64_t g = 0; g < cache.num_kv_heads();) {
@@ -263,13 +267,8 @@ void chunk_attention(const LayerCache& cache,
     const int64_t kept_keys = kept.k.size(0);
     const at::Tensor query_sums = part.sums.slice(2, kept_keys - Tq).contiguous();
     AttentionOptions head_options = options;
-    head_options.log_pruning_tolerance = remaining_tolerance(cache,
-                                                             run,
-                                                             heads,
-                                                             kept.k.slice(0, kept_keys - Tq),
-                                                             logit_bound,
-                                                             query_sums.select(0, 0).select(1, 0),
-                                                             options);
+    head_options.log_pruning_tolerance = remaining_tolerance(
+        chunk, run, kept.k.slice(0, kept_keys - Tq), query_sums.select(0, 0).select(1, 0));
     const at::Tensor bound = logit_bound.defined()
                                  ? logit_bound.slice(0, first_head, end_head).contiguous()
                                  : logit_bound;
@@ -312,13 +311,12 @@ PagedOutput paged_attention(const at::Tensor& q,
   for (size_t s = 0; s < caches.size(); ++s) {
     const int64_t num_queries = offsets[s + 1] - offsets[s];
     if (num_queries > 1) {
-      chunk_attention(*caches[s],
-                      q.slice(0, offsets[s], offsets[s + 1]),
-                      logit_bound,
-                      window,
-                      with_scale(options, q.size(2)),
-                      result,
-                      offsets[s]);
+      const Chunk chunk = {.cache = *caches[s],
+                           .q = q.slice(0, offsets[s], offsets[s + 1]),
+                           .logit_bound = logit_bound,
+                           .window = window,
+                           .options = with_scale(options, q.size(2))};
+      chunk_attention(chunk, result, offsets[s]);
     }
   }
   if (batch.caches.empty()) return result;

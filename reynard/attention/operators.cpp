@@ -118,14 +118,6 @@ ForwardResult unpacked_forward(const at::Tensor& q,
                   {scale, log_pruning_tolerance, pruning_rule_named(rule)}});
 }
 
-struct BackwardArguments {
-  at::Tensor dout, dlse;  // undefined: 0
-  at::Tensor q, query_sums;
-  std::vector<KeyPart> parts;
-  PartsForward forward;
-  double scale = 0;
-};
-
 template <BackwardResult (*kKernel)(const BackwardArguments&)>
 BackwardResult unpacked_backward(const OptionalTensor& dout,
                                  const OptionalTensor& dlse,
@@ -193,8 +185,7 @@ void check_backward(const BackwardArguments& a) {
 
 BackwardResult backward_strided(const BackwardArguments& a) {
   check_backward(a);
-  PartsBackward result =
-      backward_parts(a.dout, a.dlse, a.q, a.query_sums, a.parts, a.forward, a.scale);
+  PartsBackward result = backward_parts(a);
   const auto absent = [&](at::Tensor& t) {
     if (!t.defined()) t = a.q.new_empty({0}, a.q.options().dtype(at::kDouble));
   };
@@ -325,20 +316,13 @@ ForwardResult attention_composite(const at::Tensor& q,
                                   double log_pruning_tolerance,
                                   std::string_view rule) {
   const AttentionOptions options = {scale, log_pruning_tolerance, pruning_rule_named(rule)};
+  KeyPart part = {k, v, {}, tensor_of(first_key), true};
   const auto symbolic = [](const at::Tensor& t) {
     return t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
   };
   if (!symbolic(q) && !symbolic(k)) {
-    check_gated("attention",
-                q,
-                k,
-                v,
-                tensor_of(log_gate),
-                tensor_of(first_key),
-                tensor_of(logit_bound),
-                options);
+    check_gated("attention", q, part, tensor_of(log_gate), tensor_of(logit_bound), options);
   }
-  KeyPart part = {k, v, {}, tensor_of(first_key), true};
   at::Tensor query_sums;
   if (log_gate) {
     part.sums = gate_sums(*log_gate, part.first_key);
@@ -413,18 +397,16 @@ ForwardResult call_attention_parts(const at::Tensor& q,
 }
 
 ForwardResult call_attention(const at::Tensor& q,
-                             const at::Tensor& k,
-                             const at::Tensor& v,
+                             const KeyPart& part,
                              const at::Tensor& log_gate,
-                             const at::Tensor& first_key,
                              const at::Tensor& logit_bound,
                              const AttentionOptions& options) {
   static const auto op = find_op<decltype(attention_composite)>("reynard::attention");
   return op.call(q,
-                 k,
-                 v,
+                 part.k,
+                 part.v,
                  optional_of(log_gate),
-                 optional_of(first_key),
+                 optional_of(part.first_key),
                  optional_of(logit_bound),
                  options.scale,
                  options.log_pruning_tolerance,

@@ -20,12 +20,10 @@ ForwardResult call_attention_parts(const at::Tensor& q,
                                    const at::Tensor& logit_bound,
                                    const AttentionOptions& options);
 
-// reynard::attention
+// reynard::attention, whose sums are those of log_gate: part is causal and has none.
 ForwardResult call_attention(const at::Tensor& q,
-                             const at::Tensor& k,
-                             const at::Tensor& v,
+                             const KeyPart& part,
                              const at::Tensor& log_gate,
-                             const at::Tensor& first_key,
                              const at::Tensor& logit_bound,
                              const AttentionOptions& options);
 

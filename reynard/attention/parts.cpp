@@ -163,14 +163,9 @@ PartsForward forward_parts(const at::Tensor& q,
   return {whole.out, whole.lse, several ? at::stack(starts) : starts[0].unsqueeze(0)};
 }
 
-PartsBackward backward_parts(const at::Tensor& dout,
-                             const at::Tensor& dlse,
-                             const at::Tensor& q,
-                             const at::Tensor& query_sums,
-                             std::span<const KeyPart> parts,
-                             const PartsForward& forward,
-                             double scale) {
-  scale = effective_scale(scale, q.size(3));
+PartsBackward backward_parts(const BackwardArguments& arguments) {
+  const auto& [dout, dlse, q, query_sums, parts, forward, given_scale] = arguments;
+  const double scale = effective_scale(given_scale, q.size(3));
   const at::Tensor delta = row_deltas(dout, dlse, forward);
   const at::Tensor rows = with_unit_stride(dout.defined() ? dout : at::zeros_like(forward.out));
   const at::ScalarType dq_dtype = parts.size() > 1 ? at::kFloat : q.scalar_type();
@@ -181,7 +176,7 @@ PartsBackward backward_parts(const at::Tensor& dout,
     at::Tensor dq, dquery_sums, dk, dv, dsums;
     if (q.scalar_type() == at::kDouble) {
       const ReferenceGradients exact =
-          reference_backward_part(rows, q, query_sums, part, forward.lse, delta, start, scale);
+          reference_backward_part({q, query_sums, part, start, scale}, rows, forward.lse, delta);
       dq = exact.dq, dquery_sums = exact.dquery_sums;
       dk = exact.dk, dv = exact.dv, dsums = exact.dsums;
     } else {

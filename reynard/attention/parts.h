@@ -32,14 +32,15 @@ struct PartsBackward {
   std::vector<at::Tensor> dsums;   // per part (B, H, Tk) f64, undefined without bias
 };
 
-//   dout (B, Tq, H, D) or undefined, dlse (B, H, Tq) or undefined: undefined counts as 0
-//   out, lse, start as forward_parts gave them
-PartsBackward backward_parts(const at::Tensor& dout,
-                             const at::Tensor& dlse,
-                             const at::Tensor& q,
-                             const at::Tensor& query_sums,
-                             std::span<const KeyPart> parts,
-                             const PartsForward& forward,
-                             double scale);
+struct BackwardArguments {
+  at::Tensor dout;           // (B, Tq, H, D), undefined: 0
+  at::Tensor dlse;           // (B, H, Tq), undefined: 0
+  at::Tensor q, query_sums;  // those of the forward, as parts and scale
+  std::vector<KeyPart> parts;
+  PartsForward forward;  // what it gave
+  double scale = 0;
+};
+
+PartsBackward backward_parts(const BackwardArguments& arguments);
 
 }  // namespace reynard::attention

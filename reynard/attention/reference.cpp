@@ -119,14 +119,11 @@ ReferenceOutput reference_attention(const at::Tensor& q,
   return {out.transpose(1, 2).to(q.scalar_type()).contiguous(), lse.squeeze(-1)};
 }
 
-ReferenceGradients reference_backward_part(const at::Tensor& dout,
-                                           const at::Tensor& q,
-                                           const at::Tensor& query_sums,
-                                           const KeyPart& part,
+ReferenceGradients reference_backward_part(const PartArguments& arguments,
+                                           const at::Tensor& dout,
                                            const at::Tensor& lse,
-                                           const at::Tensor& delta,
-                                           const at::Tensor& start,
-                                           double scale) {
+                                           const at::Tensor& delta) {
+  const auto& [q, query_sums, part, start, scale] = arguments;
   const int64_t H = q.size(2);
   const int64_t G = part.k.size(2);
   const at::Tensor logits = reference_logits(q, query_sums, part, scale, start);

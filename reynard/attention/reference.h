@@ -4,7 +4,7 @@
 // inputs it is the naive formula of that dtype: logits and softmax in f32, weights rounded to the
 // dtype before they multiply the values.
 
-#include "reynard/attention/attention.h"
+#include "reynard/attention/part_kernels.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -43,13 +43,9 @@ struct ReferenceGradients {
   at::Tensor dsums;        // (B, H, Tk) f64, undefined without bias
 };
 //   lse, delta (B, H, Tq): of all parts together; delta = rowsum(dout * out) - dlse
-ReferenceGradients reference_backward_part(const at::Tensor& dout,
-                                           const at::Tensor& q,
-                                           const at::Tensor& query_sums,
-                                           const KeyPart& part,
+ReferenceGradients reference_backward_part(const PartArguments& arguments,
+                                           const at::Tensor& dout,
                                            const at::Tensor& lse,
-                                           const at::Tensor& delta,
-                                           const at::Tensor& start,
-                                           double scale);
+                                           const at::Tensor& delta);
 
 }  // namespace reynard::attention

@@ -61,7 +61,7 @@ AttentionGradients naive_gradients(const AttentionInputs& inputs,
   const at::Tensor dlse = inputs.dlse.masked_fill(output.lse.isinf(), 0);
   const at::Tensor delta = products.sum(-1).transpose(1, 2) - dlse;
   const attention::ReferenceGradients rows = attention::reference_backward_part(
-      inputs.dout, inputs.q, query_sums, part, output.lse, delta, start, scale);
+      {inputs.q, query_sums, part, start, scale}, inputs.dout, output.lse, delta);
   const at::ScalarType dtype = inputs.q.scalar_type();
   AttentionGradients result = {output.out.detach(),
                                output.lse.detach(),
