@@ -67,20 +67,21 @@ void check_is_free(const fs::path& folder) {
 // write to it the second is refused.
 class ClaimedFolder {
  public:
-  explicit ClaimedFolder(fs::path folder) : folder_(std::move(folder)) {
-    fs::create_directories(folder_);
+  explicit ClaimedFolder(fs::path folder)
+      : folder_(std::move(folder)), is_own_(fs::create_directories(folder_)) {
     lock_.emplace(folder_);
     check_is_free(folder_);  // the other may just have ended
   }
   ~ClaimedFolder() {
     std::error_code holds_the_model;
-    fs::remove(folder_, holds_the_model);
+    if (is_own_) fs::remove(folder_, holds_the_model);
   }
   ClaimedFolder(const ClaimedFolder&) = delete;
   ClaimedFolder& operator=(const ClaimedFolder&) = delete;
 
  private:
   fs::path folder_;
+  bool is_own_ = false;  // not one that the user made
   std::optional<checkpoint::FolderLock> lock_;
 };
 

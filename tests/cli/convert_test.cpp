@@ -109,6 +109,13 @@ TEST(ConvertCommand, NamesWhatCannotBeExpressed) {
   rope.expect_error({"--to", "qwen2"}, "attention.qkv_bias is off");
 }
 
+TEST(ConvertCommand, AnEmptyFolderOfTheUserStaysWhereNothingWasWritten) {
+  const Converted pro("fox_pro");
+  std::filesystem::create_directory(pro.to);
+  pro.expect_error({"--to", "llama"}, "attention.forget_gate");
+  EXPECT_TRUE(std::filesystem::is_empty(pro.to));
+}
+
 TEST(ConvertCommand, AFolderIsWrittenByOneProcess) {
   const Converted pro("fox_pro");
   std::filesystem::create_directory(pro.to);
