@@ -28,15 +28,11 @@ namespace {
   _exit(127);
 }
 
-std::string peer_python() {
-  const char* const chosen = std::getenv("REYNARD_PEER_PYTHON");
-  return chosen != nullptr && *chosen != '\0' ? chosen : REYNARD_BENCH_PYTHON;
-}
-
 }  // namespace
 
 PeerProcess::PeerProcess(const std::string& script, const std::vector<std::string>& arguments)
-    : script_(script), python_(peer_python()) {
+    : script_(script),
+      python_(tensor::named_in_environment("REYNARD_PEER_PYTHON", REYNARD_BENCH_PYTHON)) {
   std::vector<std::string> command = {python_, tensor::project_file("bench/peers/" + script)};
   command.insert(command.end(), arguments.begin(), arguments.end());
   int to[2], from[2];

@@ -9,7 +9,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <vector>
@@ -21,8 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 std::string figures_python() {
-  const char* chosen = std::getenv("REYNARD_PYTHON");
-  return chosen && *chosen ? chosen : REYNARD_PYTHON;
+  return tensor::named_in_environment("REYNARD_PYTHON", REYNARD_PYTHON);
 }
 
 // Runs python/figures.py; true when it exits with 0.
@@ -49,10 +47,9 @@ std::string figures_command(const std::string& what, const fs::path& path) {
 }  // namespace
 
 std::string vega_javascript() {
-  const char* chosen = std::getenv("REYNARD_VEGA");
-  const fs::path bundle = chosen && *chosen ? fs::path(chosen)
-                                            : fs::read_symlink("/proc/self/exe").parent_path() /
-                                                  "../share/vega-embed.js";
+  const fs::path built = fs::read_symlink("/proc/self/exe").parent_path() / "../share";
+  const fs::path bundle =
+      tensor::named_in_environment("REYNARD_VEGA", (built / "vega-embed.js").string());
   if (!fs::exists(bundle) && !run_figures("bundle", bundle)) {
     throw Error(fmt::format(
         "report: {} is missing (the JavaScript that draws the figures; $REYNARD_VEGA names another "

@@ -4,12 +4,12 @@
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/sha256.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/installation.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -35,8 +35,7 @@ bool is_accuracy(const std::string& metric) {
 
 std::string python_of(const evaluation::LmEvalConfig& config) {
   if (!config.python.empty()) return config.python;
-  const char* chosen = std::getenv("REYNARD_PYTHON");
-  return chosen != nullptr && *chosen != '\0' ? chosen : REYNARD_PYTHON;
+  return tensor::named_in_environment("REYNARD_PYTHON", REYNARD_PYTHON);
 }
 
 // Why this Python has no harness; empty: it has one.

@@ -14,4 +14,8 @@ std::string library_folder();
 // from.
 std::string project_file(const std::string& path);
 
+// A program or file that the user may name in the environment: what the variable says, or
+// `otherwise` where it says nothing.
+std::string named_in_environment(const char* variable, const std::string& otherwise);
+
 }  // namespace reynard::tensor
