@@ -15,6 +15,7 @@
 #include "cli/numbers.h"
 #include "cli/progress_bar.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/device.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -88,8 +89,11 @@ void run_with_json(CLI::App& command,
 
 void add_attention_cuda(CLI::App& command, std::string& device, bench::AttentionCudaBench& bench) {
   command
-      .add_option("--device", device, "cpu (default) or cuda, which takes the next three options")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+      .add_option("--device",
+                  device,
+                  "cpu (default), cuda, which takes the next three options, or auto: a GPU where "
+                  "there is one")
+      ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
   command.add_flag("--peers",
                    bench.peers,
                    "cuda: time cuDNN, FlashAttention-2 and, where it is installed, FLA in the same "
@@ -102,8 +106,7 @@ void add_attention_cuda(CLI::App& command, std::string& device, bench::Attention
       ->check(CLI::Range(8, 256));
 }
 
-void reject_options_of_the_other_device(const CLI::App& command, const std::string& device) {
-  const bool cuda = device == "cuda";
+void reject_options_of_the_other_device(const CLI::App& command, bool cuda) {
   const std::vector<std::string> others =
       cuda ? std::vector<std::string>{"--shape", "--dtype", "--only"}
            : std::vector<std::string>{"--peers", "--lengths", "--head-dims"};
@@ -132,8 +135,8 @@ void add_attention(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "attention",
       "attention forward and backward: dense against torch, pruned against own dense; on a GPU "
-      "every "
-      "--lengths x --head-dims with grouped heads and packed documents, the worst ratio on top");
+      "every --lengths x --head-dims with grouped heads and packed documents, the worst ratio on "
+      "top");
   struct Arguments {
     bench::AttentionBench bench;
     bench::AttentionCudaBench cuda;
@@ -154,9 +157,11 @@ void add_attention(CLI::App& bench) {
   command->add_option("--repeats", arguments->repeats, "timed runs; the median counts")
       ->check(above_zero());
   run_with_json(*command, arguments, [command](Arguments& given) {
-    reject_options_of_the_other_device(*command, given.device);
+    const bool cuda =
+        given.device == "auto" ? tensor::choose_device("auto").is_cuda() : given.device == "cuda";
+    reject_options_of_the_other_device(*command, cuda);
     if (given.repeats > 0) given.bench.repeats = given.cuda.repeats = given.repeats;
-    if (given.device == "cuda") return run_attention_cuda(given.cuda, given.json);
+    if (cuda) return run_attention_cuda(given.cuda, given.json);
     if (!given.shape.empty()) {
       given.bench.pruned_shape = parse_shape(given.shape);
       given.bench.dense_shapes = {given.bench.pruned_shape};

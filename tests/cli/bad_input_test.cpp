@@ -3,6 +3,7 @@
 
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
+#include "reynard/tensor/device.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 
@@ -199,6 +200,15 @@ TEST_F(BadInput, WhatCannotBeUsedOrWrittenIsSaidBeforeAnythingIsMeasured) {
   EXPECT_EQ(missing(error_of({"inspect", "model", "--text", "a.txt", "-o", "q.json"}),
                     "-o q.json: is the name of the numbers"),
             "");
+}
+
+TEST_F(BadInput, OptionsOfTheOtherDeviceAreRejectedWhereverTheBenchRuns) {
+  const bool gpu = tensor::choose_device("auto").is_cuda();
+  const std::vector<std::string> other =
+      gpu ? std::vector<std::string>{"--shape", "H1"} : std::vector<std::string>{"--peers"};
+  std::vector<std::string> command = {"bench", "attention", "--device", "auto"};
+  command.insert(command.end(), other.begin(), other.end());
+  EXPECT_EQ(missing(error_of(command), other[0] + " is an option of --device "), "");
 }
 
 TEST_F(BadInput, StepsTooShortToLearnFromAreNotMeasured) {
