@@ -247,8 +247,9 @@ protocol::Choice Answer::add(const Piece& piece) {
     delta.finish_reason = piece.finished == generation::FinishReason::kStop ? "stop" : "length";
     if (piece.cache) delta.cache = cache_json(*piece.cache);
   }
-  delta.text_offset = static_cast<int64_t>(std::ranges::count_if(
-      text.choice.text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80U; }));
+  delta.text_offset = text.num_characters;
+  text.num_characters += std::ranges::count_if(
+      delta.text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80U; });
   protocol::Choice& whole = text.choice;
   whole.text += delta.text;
   if (ask_.logprobs) {

@@ -65,7 +65,7 @@ class Answer {
   struct Text {
     protocol::Choice choice;
     double logprob = 0;
-    int64_t num_tokens = 0;
+    int64_t num_tokens = 0, num_characters = 0;
     bool begun = false;
   };
   protocol::TokenLogprob token_logprob(const generation::ScoredToken& token) const;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 namespace reynard::serving {
@@ -45,6 +46,18 @@ int64_t max_pages(const models::Decoder& decoder, const EngineOptions& options) 
          config.num_kv_heads();
 }
 
+// What is set aside of the cache: for a prompt until its last text ends, and for each text until it
+// ends, which writes into pages of its own, from within the prompt's last one to within another.
+int64_t tokens_of_prompt(const Job& job, int64_t prompt) {
+  return std::ssize(job.prompts[prompt]) - attention::kPageTokens;
+}
+int64_t tokens_of_text(const Job& job) {
+  return job.options.max_tokens + 2 * attention::kPageTokens;
+}
+int64_t tokens_needed(const Job& job, int64_t prompt) {
+  return tokens_of_prompt(job, prompt) + job.texts_per_prompt * tokens_of_text(job);
+}
+
 }  // namespace
 
 struct Engine::Text {
@@ -53,12 +66,12 @@ struct Engine::Text {
   int64_t index;
   Sequence sequence;
   generation::TextStream stream;
-  int64_t reserved_tokens;
-  int64_t reused_tokens = 0;
+  int64_t reused_tokens = 0;      // by the first text of a prompt
   bool is_read = false;           // the prompt
   bool is_reported = false;       // what the first piece says was said
   std::size_t num_delivered = 0;  // tokens
 
+  int64_t prompt() const { return index / job->texts_per_prompt; }
   bool is_writing() const {
     return is_read && sequence.finished() == FinishReason::kNone && !reply->is_cancelled();
   }
@@ -91,14 +104,6 @@ Engine::~Engine() {
   thread_.join();
 }
 
-int64_t Engine::tokens_needed(const Waiting& waiting) const {
-  const auto prompt = static_cast<int64_t>(waiting.job->prompts[waiting.prompt].size());
-  // Each text writes into pages of its own, from within the prompt's last one to within another.
-  const int64_t texts = waiting.job->texts_per_prompt;
-  return prompt + texts * waiting.job->options.max_tokens +
-         (2 * texts - 1) * attention::kPageTokens;
-}
-
 std::shared_ptr<Reply> Engine::submit(Job job) {
   const auto num_prompts = static_cast<int64_t>(job.prompts.size());
   const int64_t num_texts = num_prompts * job.texts_per_prompt;
@@ -107,22 +112,27 @@ std::shared_ptr<Reply> Engine::submit(Job job) {
                       "texts per prompt",
                       job.texts_per_prompt,
                       fmt::format("1 to {}", options_.max_batch));
+  tensor::check_value(num_texts <= options_.max_waiting,
+                      "serve",
+                      "texts of a request",
+                      num_texts,
+                      fmt::format("at most the {} that may wait", options_.max_waiting));
   for (const std::vector<int64_t>& prompt : job.prompts) {
     generation::check_sequence(generator_.decoder(), prompt, job.options);
+  }
+  for (int64_t prompt = 0; prompt < num_prompts; ++prompt) {
+    const int64_t needed = tokens_needed(job, prompt);
+    tensor::check_value(options_.max_cache_tokens == 0 || needed <= options_.max_cache_tokens,
+                        "serve",
+                        "prompt and max_tokens together",
+                        needed,
+                        fmt::format("at most the cache's {} tokens", options_.max_cache_tokens));
   }
   const generation::TextStream checked_stop(tokenizer_, job.stop);
   auto reply = std::make_shared<Reply>(num_texts);
   const auto shared = std::make_shared<const Job>(std::move(job));
   {
     const std::lock_guard lock(mutex_);
-    for (int64_t prompt = 0; prompt < num_prompts; ++prompt) {
-      const int64_t needed = tokens_needed({shared, reply, prompt});
-      tensor::check_value(options_.max_cache_tokens == 0 || needed <= options_.max_cache_tokens,
-                          "serve",
-                          "prompt and max_tokens together",
-                          needed,
-                          fmt::format("at most the cache's {} tokens", options_.max_cache_tokens));
-    }
     if (counters_.waiting + num_texts > options_.max_waiting) {
       throw QueueFull(fmt::format("the queue is full ({} texts are waiting); try again later",
                                   counters_.waiting.load()));
@@ -158,11 +168,11 @@ void Engine::run() {
       admit();
       write_next();
       read_next();
+      remove_finished();
     } catch (const std::exception& error) {
       // Nobody can say whose state is whole: all texts of the batch end.
       for (const Text& text : texts_) text.reply->fail(reason_of(error));
     }
-    remove_finished();
     counters_.cache_pages = generator_.pool()->pages_in_use();
     counters_.evicted_pages = generator_.num_evicted();
   }
@@ -194,7 +204,7 @@ void Engine::admit() {
       next = waiting_.front();
       const int64_t num_texts = next.job->texts_per_prompt;
       if (std::ssize(texts_) + num_texts > options_.max_batch) return;
-      const int64_t needed = tokens_needed(next);
+      const int64_t needed = tokens_needed(*next.job, next.prompt);
       const auto fits = [&] {
         return options_.max_cache_tokens == 0 ||
                reserved_tokens_ + prefixes_.num_tokens() + needed <= options_.max_cache_tokens;
@@ -205,7 +215,12 @@ void Engine::admit() {
       waiting_.pop_front();
       counters_.waiting -= num_texts;
     }
-    start(next);
+    try {
+      start(next);
+    } catch (const std::exception& error) {
+      next.reply->fail(reason_of(error));
+      counters_.failed += next.job->texts_per_prompt;
+    }
   }
 }
 
@@ -226,11 +241,10 @@ void Engine::start(const Waiting& waiting) {
             .reply = waiting.reply,
             .index = waiting.prompt * job.texts_per_prompt,
             .sequence = generator_.start(prompt, job.options),
-            .stream = generation::TextStream(tokenizer_, job.stop),
-            .reserved_tokens = tokens_needed(waiting)};
-  counters_.prompt_tokens += std::ssize(prompt);
-  reserved_tokens_ += text.reserved_tokens;
+            .stream = generation::TextStream(tokenizer_, job.stop)};
   texts_.push_back(std::move(text));
+  counters_.prompt_tokens += std::ssize(prompt);
+  reserved_tokens_ += tokens_needed(job, waiting.prompt);
   counters_.running += job.texts_per_prompt;
 }
 
@@ -297,8 +311,6 @@ void Engine::begin_writing(Text& text) {
                       .index = text.index + i,
                       .sequence = text.sequence.fork(seed + static_cast<uint64_t>(i)),
                       .stream = generation::TextStream(tokenizer_, text.job->stop),
-                      .reserved_tokens = 0,
-                      .reused_tokens = text.reused_tokens,
                       .is_read = true});
     if (texts_.back().sequence.finished() != FinishReason::kNone) deliver(texts_.back());
   }
@@ -355,25 +367,32 @@ std::atomic<int64_t>& Engine::counter_of(const Reply& ended) {
 
 void Engine::remove_finished() {
   for (auto text = texts_.begin(); text != texts_.end();) {
-    if (!text->has_ended()) {
-      ++text;
-      continue;
-    }
-    const bool cancelled = text->reply->is_cancelled();
-    // A prompt that was not read to its end stands for all its texts.
-    const int64_t num_texts = text->is_read ? 1 : text->job->texts_per_prompt;
-    counter_of(*text->reply) += num_texts;
-    counters_.running -= num_texts;
-    reserved_tokens_ -= text->reserved_tokens;
-    if (!cancelled) {
-      const Sequence& sequence = text->sequence;
-      std::vector<int64_t> tokens = sequence.prompt();
-      for (const auto& written : sequence.written()) tokens.push_back(written.token);
-      tokens.resize(sequence.state().length());
-      prefixes_.add(tokens, sequence.state());
-    }
-    text = texts_.erase(text);
+    const auto next = std::next(text);
+    if (text->has_ended()) remove(text);
+    text = next;
   }
+}
+
+void Engine::remove(std::list<Text>::iterator text) {
+  std::list<Text> removed;  // whatever fails below
+  removed.splice(removed.end(), texts_, text);
+  const Job& job = *text->job;
+  const bool cancelled = text->reply->is_cancelled();
+  // A prompt that was not read to its end stands for all its texts.
+  const int64_t num_texts = text->is_read ? 1 : job.texts_per_prompt;
+  counter_of(*text->reply) += num_texts;
+  counters_.running -= num_texts;
+  reserved_tokens_ -= num_texts * tokens_of_text(job);
+  const bool is_last = std::ranges::none_of(texts_, [&](const Text& other) {
+    return other.reply == text->reply && other.prompt() == text->prompt();
+  });
+  if (is_last) reserved_tokens_ -= tokens_of_prompt(job, text->prompt());
+  if (cancelled) return;
+  const Sequence& sequence = text->sequence;
+  std::vector<int64_t> tokens = sequence.prompt();
+  for (const auto& written : sequence.written()) tokens.push_back(written.token);
+  tokens.resize(sequence.state().length());
+  prefixes_.add(tokens, sequence.state());
 }
 
 }  // namespace reynard::serving

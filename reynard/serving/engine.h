@@ -95,8 +95,8 @@ class Engine {
   void pass(const std::function<void()>& call);
   void deliver(Text& text);
   void remove_finished();
+  void remove(std::list<Text>::iterator text);
   int64_t chunk_tokens() const;
-  int64_t tokens_needed(const Waiting& waiting) const;
 
   const tokenizer::Tokenizer& tokenizer_;
   EngineOptions options_;

@@ -7,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <string>
@@ -104,7 +105,10 @@ TEST_F(EngineTest, PromptsThatBeginAlikeShareTheirPages) {
   EXPECT_EQ(collect(*engine.submit(job_of(beginning + "a", 5)), 1).reused, 0);
   engine.wait_until_idle();
   EXPECT_GT(engine.counters().cache_pages, 0);
-  const Collected second = collect(*engine.submit(job_of(beginning + "yz", 20)), 1);
+  // Of two texts that share their prompt the first one says what it reused.
+  Job twice = job_of(beginning + "yz", 20);
+  twice.texts_per_prompt = 2;
+  const Collected second = collect(*engine.submit(twice), 2);
   EXPECT_EQ(second.reused, 256);
   EXPECT_EQ(second.texts[0], expected);
   // Prompts that are scored are read whole.
@@ -138,6 +142,34 @@ TEST_F(EngineTest, ReservationsCoverEveryPage) {
   engine.wait_until_idle();
   EXPECT_EQ(engine.counters().failed, 0);
   EXPECT_LE(engine.counters().cache_pages, 20 * 4 * 2);
+}
+
+// What the others of its prompt still write stays set aside.
+TEST_F(EngineTest, ReservationsHoldWhenTheFirstTextEndsEarly) {
+  Job job = job_of(std::string(256, 'a'), 120);
+  job.texts_per_prompt = 2;
+  job.options.sampler.temperature = 1;
+  job.options.sampler.seed = 3;
+  {
+    Engine unlimited(decoder, tokenizer, {});
+    const Collected both = collect(*unlimited.submit(job), 2);
+    const auto is_only_in_first = [&](char c) {
+      return c > ' ' && both.texts[1].find(c) == std::string::npos;
+    };
+    const auto stop = std::ranges::find_if(both.texts[0], is_only_in_first);
+    ASSERT_LT(stop - both.texts[0].begin(), 60);
+    job.stop = {std::string(1, *stop)};
+  }
+  // Either fits alone: 688 and 584 tokens are set aside for them.
+  Engine engine(decoder, tokenizer, {.max_cache_tokens = 64 * 11});
+  const auto first = engine.submit(job), second = engine.submit(job_of(std::string(400, 'b'), 120));
+  const Collected of_first = collect(*first, 2), of_second = collect(*second, 1);
+  EXPECT_EQ(of_first.error + of_second.error, "");
+  EXPECT_LT(of_first.texts[0].size(), of_first.texts[1].size());
+  engine.wait_until_idle();
+  EXPECT_EQ(engine.counters().finished, 3);
+  // All is given back.
+  EXPECT_EQ(collect(*engine.submit(job_of(std::string(500, 'c'), 120)), 1).error, "");
 }
 
 TEST_F(EngineTest, ATextWhoseLogitsAreNotFiniteEndsAlone) {
@@ -275,6 +307,11 @@ TEST_F(EngineTest, WhoGoesAwayWhileWaitingLeavesThePlace) {
   std::vector<std::shared_ptr<Reply>> waiting;
   for (int i = 0; i < 3; ++i) waiting.push_back(engine.submit(job_of("abd", 5)));
   EXPECT_THROW(engine.submit(job_of("abe", 5)), QueueFull);
+  // One that would not fit into an empty queue is not told to try again.
+  Job large = job_of("abf", 5);
+  large.prompts.resize(4, large.prompts[0]);
+  EXPECT_SAYS(test::error_of([&] { engine.submit(large); }),
+              "texts of a request = 4; expected at most the 3 that may wait");
   waiting[1]->cancel();
   const int64_t steps = engine.counters().steps;
   while (engine.counters().cancelled == 0 && engine.counters().steps < steps + 100) {
