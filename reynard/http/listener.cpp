@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <exception>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -126,15 +127,19 @@ Listener::End Listener::answer_requests(Connection& connection) {
 }
 
 bool Listener::process_and_close_socket(socket_t socket) {
-  Connection connection(socket, limits_);
   End end = End::kUnanswered;
-  if (refusing) {
-    refuse(connection, 503, "Service Unavailable", "too many connections; try again later");
-  } else {
-    end = answer_requests(connection);
+  try {
+    Connection connection(socket, limits_);
+    if (refusing) {
+      refuse(connection, 503, "Service Unavailable", "too many connections; try again later");
+    } else {
+      end = answer_requests(connection);
+    }
+    ::shutdown(socket, SHUT_WR);
+    connection.drop_rest(end == End::kRefused ? kRefusedPatience : std::chrono::milliseconds(0));
+  } catch (const std::exception&) {
+    end = End::kUnanswered;  // this connection ends; others, and the process, go on
   }
-  ::shutdown(socket, SHUT_WR);
-  connection.drop_rest(end == End::kRefused ? kRefusedPatience : std::chrono::milliseconds(0));
   ::close(socket);
   return end == End::kAnswered;
 }

@@ -1,0 +1,41 @@
+#include "reynard/http/listener.h"
+
+#include "tests/support/raw_client.h"
+
+#include <gtest/gtest.h>
+
+#include <new>
+#include <string>
+#include <thread>
+
+namespace reynard::http {
+namespace {
+
+std::string answer_to(int port, const std::string& path) {
+  const test::RawClient client(port);
+  client.send("GET " + path + " HTTP/1.1\r\nConnection: close\r\n\r\n");
+  return client.read_all();
+}
+
+// Memory may end while an answer is written in pieces, when no handler is there to say so.
+TEST(Listener, WhatFailsOnAConnectionEndsNoOther) {
+  Listener listener({.keep_alive_seconds = 1, .read_seconds = 1}, /*max_connections=*/8);
+  listener.Get("/fails", [](const httplib::Request&, httplib::Response& response) {
+    response.set_chunked_content_provider(
+        "text/plain", [](size_t, httplib::DataSink&) -> bool { throw std::bad_alloc(); });
+  });
+  listener.Get("/works", [](const httplib::Request&, httplib::Response& response) {
+    response.set_content("works", "text/plain");
+  });
+  const int port = listener.bind_to_any_port("127.0.0.1");
+  std::thread thread([&] { listener.listen_after_bind(); });
+  EXPECT_EQ(answer_to(port, "/fails").find("works"), std::string::npos);
+  EXPECT_TRUE(answer_to(port, "/works").ends_with("works"));
+  listener.close_idle();
+  listener.stop();
+  thread.join();
+  EXPECT_EQ(listener.num_connections(), 0);
+}
+
+}  // namespace
+}  // namespace reynard::http
