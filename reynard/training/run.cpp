@@ -263,8 +263,6 @@ class Run {
   bool stopped() const { return options_.stop && options_.stop->load(); }
 
   void begin() {
-    fs::create_directories(folder_);
-    lock_.emplace(folder_);
     reset_peak_memory();
     tensor::reset_peak_gpu_memory(trainer_.device());
     if (options_.resume) resume();
@@ -397,7 +395,6 @@ class Run {
   RunOptions options_;
   fs::path folder_;
   std::vector<tokenizer::SavedFile> tokenizer_;  // of the text; kept beside the weights
-  std::optional<checkpoint::FolderLock> lock_;   // of folder_, from begin() on
   Trainer trainer_;
   Window window_;
   std::unique_ptr<MetricsLog> metrics_;
@@ -429,8 +426,10 @@ RunResult run(const Experiment& experiment, const RunOptions& options) {
   check_folder(experiment, options);
   check_texts(experiment);
   const fs::path folder = experiment.run.folder;
-  const bool existed = fs::exists(folder);
-  const bool begins = !existed || fs::is_empty(folder);
+  const bool existed = !fs::create_directories(folder);
+  const checkpoint::FolderLock lock(folder);
+  check_folder(experiment, options);  // another process may just have ended
+  const bool begins = fs::is_empty(folder);
   try {
     return Run(experiment, options).train();
   } catch (...) {

@@ -12,9 +12,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -176,8 +178,26 @@ TEST_F(TrainCommand, AFolderBelongsToOneProcess) {
     EXPECT_NE(result.errors.find("run: another process is writing there"), std::string::npos)
         << result.errors;
     EXPECT_TRUE(fs::is_empty(folder_ / "run"));
+    // What the other one has written is not this one's to remove.
+    std::ofstream(folder_ / "run/experiment.toml") << "\n";
+    EXPECT_EQ(train("run", {"--resume", "--training.tokens=128"}).exit_code, 2);
+    EXPECT_TRUE(fs::exists(folder_ / "run/experiment.toml"));
+    fs::remove(folder_ / "run/experiment.toml");
   }
   EXPECT_EQ(train("run", {"--training.tokens=128"}).exit_code, 0);
+}
+
+// The second of two that begin at once loses while the first one makes its model, and leaves alone
+// what that one writes.
+TEST_F(TrainCommand, OfTwoThatBeginAtOnceOneIsRefused) {
+  std::thread other([&] { EXPECT_EQ(train("run", {"--training.tokens=1280"}).exit_code, 0); });
+  while (!fs::exists(folder_ / "run")) std::this_thread::yield();
+  const ProgramResult second = train("run", {"--training.tokens=1280"});
+  other.join();
+  EXPECT_EQ(second.exit_code, 2);
+  for (const char* file : {"run.json", "experiment.toml", "metrics.jsonl", "result.json"}) {
+    EXPECT_TRUE(fs::exists(folder_ / "run" / file)) << file;
+  }
 }
 
 TEST_F(TrainCommand, MistakesAreReportedTogetherWithTheirPlace) {
