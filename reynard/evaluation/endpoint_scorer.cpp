@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -113,7 +114,12 @@ class EndpointScorer final : public Scorer {
     };
     std::vector<std::thread> workers;
     const size_t count = std::min<size_t>(requests.size(), concurrency_);
-    for (size_t w = 1; w < count; ++w) workers.emplace_back(work);
+    workers.reserve(count);
+    try {
+      for (size_t w = 1; w < count; ++w) workers.emplace_back(work);
+    } catch (const std::system_error&) {
+      // No further thread can be had: those that are there do its part.
+    }
     work();
     for (std::thread& worker : workers) worker.join();
     // What was answered beside a failure is not lost.

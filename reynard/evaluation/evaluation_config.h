@@ -34,6 +34,9 @@ struct PerPositionLossConfig {
   }
 };
 
+// As many as the test of their normality takes (shapiro_wilk).
+inline constexpr config::Rule kTestable{1, 5000, false, "between 1 and 5000"};
+
 struct ForgettingCurveConfig {
   int64_t length = 0;  // longest target; 0: the training length, 1024 when it is unknown
   CurveGrid grid = CurveGrid::kPaper;
@@ -51,7 +54,7 @@ struct ForgettingCurveConfig {
           config::non_negative);
     field("grid", self.grid, "tested lengths: l/n ... l (paper) or 8 ... l (code, log)");
     field("points", self.points, "lengths n of the grid", config::positive);
-    field("repeats", self.repeats, "targets per length", config::positive);
+    field("repeats", self.repeats, "targets per length", kTestable);
     field("seed", self.seed, "seed of where targets begin", config::non_negative);
     field("targets",
           self.targets,

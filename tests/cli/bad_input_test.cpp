@@ -211,6 +211,13 @@ TEST_F(BadInput, OptionsOfTheOtherDeviceAreRejectedWhereverTheBenchRuns) {
   EXPECT_EQ(missing(error_of(command), other[0] + " is an option of --device "), "");
 }
 
+// More accuracies of one length are not tested for normality: all would be measured in vain.
+TEST_F(BadInput, MoreRepeatsThanTheirStatisticsTakeAreNotMeasured) {
+  EXPECT_EQ(
+      missing(error_of({"eval", "model", "--forgetting_curve.repeats=5001"}), "between 1 and 5000"),
+      "");
+}
+
 TEST_F(BadInput, StepsTooShortToLearnFromAreNotMeasured) {
   EXPECT_EQ(missing(error_of({"bench", "train_step", "--length", "1"}),
                     "--length = 1; expected >= 16 with --batch 4"),
