@@ -201,23 +201,39 @@ void print_answer(const Answer& answer) {
   fmt::print("{}\n", line.dump());
 }
 
+bool begins_with_system(const std::vector<ChatMessage>& messages) {
+  return !messages.empty() && messages.front().role == "system";
+}
+
+// The messages so far: those of the history, or what the model is told before all else.
+std::vector<ChatMessage> first_messages(const ChatArguments& arguments) {
+  std::vector<ChatMessage> messages = read_history(arguments.history);
+  if (arguments.system.empty()) return messages;
+  if (messages.empty()) return {{"system", arguments.system}};
+  if (!begins_with_system(messages) || messages.front().content != arguments.system) {
+    throw Error(fmt::format(
+        "chat: --system {:?}: the conversation of --history {} begins with {} system's text; leave "
+        "--system out to go on with it, or name another file",
+        arguments.system,
+        arguments.history,
+        begins_with_system(messages) ? "another" : "no"));
+  }
+  return messages;
+}
+
 void run_chat(const ChatArguments& arguments) {
   // Mistakes are told before a model is read.
   const generation::SequenceOptions options = arguments.sampling.sequence_options();
-  std::vector<ChatMessage> messages = read_history(arguments.history);
-  if (!arguments.system.empty() && messages.empty()) {
-    messages.push_back({"system", arguments.system});
-  }
+  std::vector<ChatMessage> messages = first_messages(arguments);
   TextModel model = open_text_model(arguments.model);
   print_pruning_note(model.decoder.config());
   Talker talker(model, arguments, options);
   ChatInput input;
-  const std::size_t num_system = arguments.system.empty() ? 0 : 1;
   while (const std::optional<std::string> line = input.next("> ")) {
     if (*line == "/exit") return;
     if (line->empty()) continue;
     if (*line == "/new") {
-      messages.resize(std::min(num_system, messages.size()));
+      messages.resize(begins_with_system(messages) ? 1 : 0);
       continue;
     }
     messages.push_back({"user", *line});

@@ -77,6 +77,29 @@ TEST_F(ChatCommand, TurnsReadTheirOwnWordsAlone) {
   EXPECT_EQ(lines_of(again.output).at(0)["content"], answers[1]["content"]) << again.errors;
 }
 
+TEST_F(ChatCommand, ANewConversationKeepsTheSystemsTextOfItsHistoryAlone) {
+  const std::string file = (folder / "history.json").string();
+  const auto roles_after = [&](const json& history, std::vector<std::string> more) {
+    test::write_file(file, history.dump());
+    more.insert(more.end(),
+                {"--chat-template", "chatml", "-m", "2", "--ignore-eos", "--history", file});
+    const ProgramResult run = chat(more, "/new\nHello\n");
+    EXPECT_EQ(run.exit_code, 0) << run.errors;
+    std::vector<std::string> roles;
+    for (const json& message : json::parse(test::read_file(file))) roles.push_back(message["role"]);
+    return roles;
+  };
+  const json system = {{"role", "system"}, {"content", "Be brief."}};
+  const json user = {{"role", "user"}, {"content", "Hi"}};
+  const json assistant = {{"role", "assistant"}, {"content", "Hi."}};
+  const std::vector<std::string> with_system = {"system", "user", "assistant"};
+  const std::vector<std::string> without = {"user", "assistant"};
+  EXPECT_EQ(roles_after({system, user, assistant}, {}), with_system);
+  EXPECT_EQ(roles_after({system, user, assistant}, {"--system", "Be brief."}), with_system);
+  EXPECT_EQ(roles_after({user, assistant}, {}), without);
+  EXPECT_EQ(roles_after(json::array(), {"--system", "Be brief."}), with_system);
+}
+
 TEST_F(ChatCommand, TextStreamsToPipesToo) {
   const ProgramResult run =
       chat({"--chat-template", "llama3", "-m", "3", "--logit-bias", "65=100"}, "Hello\nMore\n");
@@ -109,6 +132,16 @@ TEST_F(ChatCommand, BadInput) {
   test::write_file(folder / "history.json", "{}");
   expect_error({"--chat-template", "chatml", "--history", (folder / "history.json").string()},
                "is no JSON list");
+  test::write_file(folder / "history.json", R"([{"role": "user", "content": "Hi"}])");
+  const std::vector<std::string> told = {"--chat-template",
+                                         "chatml",
+                                         "--system",
+                                         "Be brief.",
+                                         "--history",
+                                         (folder / "history.json").string()};
+  expect_error(told, "begins with no system's text; leave --system out");
+  test::write_file(folder / "history.json", R"([{"role": "system", "content": "Be long."}])");
+  expect_error(told, "begins with another system's text; leave --system out");
   test::write_file(model + "/tokenizer_config.json",
                    R"({"chat_template": [{"name": "default", "template": "{% extends 'x' %}"}]})");
   expect_error({}, "\"extends\" is no supported tag");
