@@ -178,8 +178,12 @@ at::Tensor cross_entropy(const at::Tensor& hidden,
   const at::Tensor matrix = (head_compute.defined() ? head_compute : head).detach();
   const at::Tensor weights =
       mask.defined() ? mask : at::ones_like(targets, hidden.options().dtype(at::kFloat));
-  return CrossEntropy::apply(hidden,
-                             head,
+  // A function's forward cannot ask: it always runs without gradients.
+  const auto if_wanted = [](const at::Tensor& t) {
+    return at::GradMode::is_enabled() ? t : t.detach();
+  };
+  return CrossEntropy::apply(if_wanted(hidden),
+                             if_wanted(head),
                              matrix,
                              beside(hidden, targets),
                              beside(hidden, weights.to(at::kFloat)),

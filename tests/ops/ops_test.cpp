@@ -14,6 +14,8 @@
 #include "tests/support/gradients.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
 #include <ATen/ops/arange.h>
@@ -24,7 +26,10 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <memory>
+#include <string_view>
 
 namespace reynard::ops {
 namespace {
@@ -305,6 +310,29 @@ TEST(CrossEntropy, GivesItsGradientsAwayOnce) {
   head.mutable_grad().reset();
   cross_entropy(hidden, head, {}, indices({0, 1, 5})).backward();
   EXPECT_TENSORS_NEAR(twice, 2 * head.grad(), 1e-12, 0);
+}
+
+// Each of the head's three products is one of aten::mm for f64.
+int num_products(const std::function<void()>& action) {
+  static thread_local int count;
+  count = 0;
+  const auto handle =
+      at::addThreadLocalCallback(at::RecordFunctionCallback([](const at::RecordFunction& function) {
+                                   if (std::string_view(function.name()) == "aten::mm") ++count;
+                                   return std::unique_ptr<at::ObserverContext>();
+                                 }).scopes({at::RecordScope::FUNCTION}));
+  action();
+  at::removeCallback(handle);
+  return count;
+}
+
+TEST(CrossEntropy, FormsNoGradientsThatNobodyWants) {
+  const at::Tensor hidden = random_normal({3, 4}, 1).requires_grad_();
+  const at::Tensor head = random_normal({6, 4}, 2).requires_grad_();
+  const auto loss = [&] { cross_entropy(hidden, head, {}, indices({0, 1, 5})); };
+  EXPECT_EQ(num_products(loss), 3);
+  const at::NoGradGuard no_grad;
+  EXPECT_EQ(num_products(loss), 1);
 }
 
 TEST(CrossEntropy, Rejects) {
