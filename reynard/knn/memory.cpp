@@ -16,9 +16,11 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -347,9 +349,16 @@ at::Tensor Memory::gather_by_index(at::Tensor Slots::*member, const at::Tensor& 
   std::vector<at::Tensor> rows;
   for (int64_t b = 0; b < batch; ++b) {
     const Slots& slots = *rows_[options_.num_rows == 1 ? 0 : static_cast<size_t>(b)].slots;
-    const at::Tensor found = places[b].ge(0);
+    const at::Tensor& entries = slots.*member;
+    if (slots.size() == 0) {
+      const std::array shape = {ids.size(1), num_heads, ids.size(3), entries.size(2)};
+      rows.push_back(at::zeros(shape, entries.options()));
+      continue;
+    }
+    const at::Tensor nothing = places[b].lt(0).unsqueeze(-1);
     const at::Tensor slot = (places[b] - slots.base).clamp_min(0).remainder(slots.size());
-    rows.push_back((slots.*member).index({heads.view({1, -1, 1}), slot}) * found.unsqueeze(-1));
+    // Not a product: what lies in a slot without an entry may be NaN.
+    rows.push_back(entries.index({heads.view({1, -1, 1}), slot}).masked_fill(nothing, 0));
   }
   return at::stack(rows);
 }

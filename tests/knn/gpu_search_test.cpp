@@ -209,5 +209,21 @@ TEST_F(GpuSearch, AMemoryLivesInEachPlace) {
   }
 }
 
+TEST_F(GpuSearch, ARowWithoutEntriesGivesZeros) {
+  knn::MemoryOptions options{
+      .of = {.model = "m", .num_heads = 1, .head_dim = 64}, .num_rows = 2, .device = test_device()};
+  knn::Memory memory(options);
+  const at::Tensor k = at::randn({2, 7, 1, 64}).to(at::kBFloat16);
+  const at::Tensor valid = at::zeros({2, 7}, at::kBool);
+  valid[0].fill_(true);
+  memory.add(on_test_device(k), on_test_device(-k), valid);
+  const SearchResult found = memory.search(on_test_device(at::randn({2, 3, 2, 64})), 5);
+  EXPECT_TRUE(found.ids[1].eq(-1).all().item<bool>());
+  const knn::Entries entries = memory.gather(found.ids);
+  EXPECT_TRUE(entries.keys[0].equal(-entries.values[0]));
+  EXPECT_EQ(entries.keys[1].count_nonzero().item<int64_t>(), 0);
+  EXPECT_EQ(entries.values[1].count_nonzero().item<int64_t>(), 0);
+}
+
 }  // namespace
 }  // namespace reynard::test
