@@ -209,10 +209,11 @@ std::unique_ptr<SentencePieceTokenizer::Scratch> SentencePieceTokenizer::take_sc
 }
 
 std::string SentencePieceTokenizer::decode_ids(std::span<const int64_t> ids,
-                                               const DecodeOptions& /*options*/) const {
+                                               const DecodeOptions& options) const {
   check_ids(ids, vocab_size(), name());
   std::string text;
   std::string bytes;
+  std::size_t num_special_bytes = 0;  // of the names in `text`
   const auto flush = [&] {
     for (std::string_view rest = bytes; !rest.empty();) {
       const std::size_t length = valid_character(rest);
@@ -230,9 +231,14 @@ std::string SentencePieceTokenizer::decode_ids(std::span<const int64_t> ids,
       continue;
     }
     flush();
-    if (mark_taken || !text.empty()) at_begin = false;
+    if (mark_taken || text.size() > num_special_bytes) at_begin = false;
     mark_taken = false;
-    if (type == Type::kControl) continue;
+    if (type == Type::kControl) {
+      if (!options.keep_special) continue;
+      text += piece;
+      num_special_bytes += piece.size();
+      continue;
+    }
     if (type == Type::kUnknown) {
       text += model_.unknown_surface;
       continue;

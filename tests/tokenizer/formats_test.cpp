@@ -112,6 +112,8 @@ TEST_F(Formats, SentencePieceModel) {
   const std::vector<int32_t> ids = model->encode("hello the\xff");
   EXPECT_EQ(ids, (std::vector<int32_t>{264, 261, 3 + 0xef, 3 + 0xbf, 3 + 0xbd}));  // U+FFFD
   EXPECT_EQ(model->decode(wide(ids)), "hello the\xef\xbf\xbd");
+  EXPECT_EQ(model->decode(std::vector<int64_t>{1, 264, 2}, {.keep_special = true}), "<s>hello</s>");
+  EXPECT_EQ(model->decode(std::vector<int64_t>{1, 264, 2}), "hello");
   EXPECT_EQ(model->encode("  he"), (std::vector<int32_t>{268, 268, 263}));
   const auto trimmed =
       open("tokenizer.model", test::sentencepiece_model({.remove_extra_whitespaces = true}));
