@@ -1,15 +1,10 @@
 #include "reynard/data/recorded_tokenizer.h"
 
+#include "reynard/checkpoint/directory.h"
 #include "reynard/data/token_file.h"
 #include "reynard/tensor/error.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <system_error>
 
 namespace reynard::data {
 
@@ -18,27 +13,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kPrefix = "tokenizer-";
-
-[[noreturn]] void fail_file(const fs::path& path, std::string_view action) {
-  throw Error(fmt::format("{}: cannot be {}: {}", path.string(), action, std::strerror(errno)));
-}
-
-void write_synced(const fs::path& path, std::string_view contents) {
-  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor < 0) fail_file(path, "made");
-  bool good = true;
-  while (good && !contents.empty()) {
-    const ssize_t done = write(descriptor, contents.data(), contents.size());
-    if (done < 0 && errno == EINTR) continue;
-    good = done > 0;
-    if (good) contents.remove_prefix(static_cast<size_t>(done));
-  }
-  good = good && fsync(descriptor) == 0;
-  const int reason = errno;
-  close(descriptor);
-  errno = reason;
-  if (!good) fail_file(path, "written");
-}
 
 // The folder of a recorded tokenizer; empty for the byte tokenizer.
 fs::path folder_of(const TokenFile& file) {
@@ -69,19 +43,9 @@ TokenizerRecord record_of(std::string_view tokenizer) {
 void write_record(const TokenizerRecord& record, const fs::path& folder) {
   const fs::path target = folder / record.name;
   if (record.files.empty() || fs::exists(target)) return;
-  const fs::path partial = target.string() + ".partial";
-  std::error_code error;
-  fs::remove_all(partial, error);  // of a process that was killed
-  try {
-    fs::create_directories(partial);
-    for (const tokenizer::SavedFile& file : record.files) {
-      write_synced(partial / file.name, file.contents);
-    }
-    fs::rename(partial, target);
-  } catch (...) {
-    fs::remove_all(partial, error);
-    throw;
-  }
+  checkpoint::FolderWriter writer(target);
+  for (const tokenizer::SavedFile& file : record.files) writer.write(file.name, file.contents);
+  writer.commit();
 }
 
 std::vector<tokenizer::SavedFile> recorded_tokenizer_files(const TokenFile& file) {

@@ -1,5 +1,6 @@
 #include "reynard/data/token_file_writer.h"
 
+#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/data/random.h"
 #include "reynard/tensor/error.h"
 
@@ -7,6 +8,7 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,6 +36,13 @@ void write_at(int descriptor,
     size -= static_cast<size_t>(done);
     offset += done;
   }
+}
+
+bool is_file_at(int descriptor, const std::filesystem::path& path) {
+  struct stat opened {
+  }, named{};
+  return fstat(descriptor, &opened) == 0 && stat(path.c_str(), &named) == 0 &&
+         opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
 // np.roll by a random shift: what moves past the end comes in again at the front.
@@ -72,12 +81,7 @@ TokenFileWriter::TokenFileWriter(const std::filesystem::path& path,
   header_.roll_seed = options.roll_seed;
   tokens_.path = partial_;
   tokens_.buffer_begin = kTokenFileHeaderBytes;
-  tokens_.descriptor = open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (tokens_.descriptor < 0) fail("made");
-  if (flock(tokens_.descriptor, LOCK_EX | LOCK_NB) != 0) {
-    close(tokens_.descriptor);
-    throw Error(fmt::format("{}: is being written by another process", partial_.string()));
-  }
+  open_partial();
   open_unnamed(ends_, ".ends.partial");
   open_unnamed(answers_, ".answers.partial");
   if (ends_.descriptor < 0 || answers_.descriptor < 0 || ftruncate(tokens_.descriptor, 0) != 0) {
@@ -89,6 +93,19 @@ TokenFileWriter::TokenFileWriter(const std::filesystem::path& path,
     errno = reason;
     fail("made");
   }
+}
+
+void TokenFileWriter::open_partial() {
+  // What was opened may get its final name, or none, before it is locked: then again.
+  do {
+    if (tokens_.descriptor >= 0) close(tokens_.descriptor);
+    tokens_.descriptor = open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (tokens_.descriptor < 0) fail("made");
+    if (flock(tokens_.descriptor, LOCK_EX | LOCK_NB) != 0) {
+      close(tokens_.descriptor);
+      throw Error(fmt::format("{}: is being written by another process", partial_.string()));
+    }
+  } while (!is_file_at(tokens_.descriptor, partial_));
 }
 
 void TokenFileWriter::open_unnamed(Output& output, const char* suffix) {
@@ -220,11 +237,7 @@ void TokenFileWriter::finish() {
 void TokenFileWriter::commit() {
   if (rename(partial_.c_str(), path_.c_str()) != 0) fail("renamed");
   renamed_ = true;
-  const std::filesystem::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
-  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;
-  fsync(descriptor);  // the name; the data was synced before
-  close(descriptor);
+  checkpoint::sync_folder(path_.parent_path());
 }
 
 }  // namespace reynard::data

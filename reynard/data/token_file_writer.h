@@ -54,6 +54,7 @@ class TokenFileWriter {
     void write(const void* data, size_t size);
     void flush();
   };
+  void open_partial();  // and locks it
   void open_unnamed(Output& output, const char* suffix);
   void put(int64_t id);
   void roll_documents();

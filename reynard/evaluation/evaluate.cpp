@@ -1,5 +1,6 @@
 #include "reynard/evaluation/evaluate.h"
 
+#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/evaluation/attention_rows.h"
 #include "reynard/evaluation/context_limit.h"
 #include "reynard/evaluation/memory_use.h"
@@ -7,14 +8,10 @@
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/out_of_memory.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -142,20 +139,9 @@ std::string misfit_at(const Request& request, const Task& task, const std::excep
 }
 
 void write_summary(const std::filesystem::path& path, const nlohmann::json& summary) {
-  std::string text = summary.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
-  text += '\n';
-  const std::filesystem::path temporary = fmt::format("{}.tmp", path.string());
-  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  const auto size = static_cast<ssize_t>(text.size());
-  const bool written =
-      file >= 0 && ::write(file, text.data(), text.size()) == size && ::fsync(file) == 0;
-  const int error = errno;
-  if (file >= 0) ::close(file);
-  if (!written) {
-    ::unlink(temporary.c_str());
-    throw Error(fmt::format("eval: cannot write {}: {}", path.string(), std::strerror(error)));
-  }
-  std::filesystem::rename(temporary, path);
+  checkpoint::remove_leftovers(path);
+  checkpoint::write_atomically(
+      path, summary.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace

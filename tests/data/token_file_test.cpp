@@ -9,8 +9,13 @@
 #include <rapidcheck.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <set>
+#include <string>
+#include <thread>
 
 namespace {
 
@@ -104,6 +109,31 @@ TEST(TokenFileWriter, NothingIsLeftBehindWithoutCommit) {
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   EXPECT_THROW(TokenFileWriter(folder / "no_folder/a.tokens", bytes()), Error);
+}
+
+// The loser of a race may open what the winner is about to rename.
+TEST(TokenFileWriter, WritersAtOnceLeaveOneWholeFile) {
+  const test::TempDir folder;
+  const std::string path = folder / "a.tokens";
+  std::atomic<int> written = 0;
+  const auto write_often = [&](int32_t id) {
+    for (int i = 0; i < 300; ++i) {
+      try {
+        write(path, {{id, id, id}}, bytes());
+        ++written;
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("is being written by another process"),
+                  std::string::npos)
+            << error.what();
+      }
+    }
+  };
+  std::thread other(write_often, 1);
+  write_often(2);
+  other.join();
+  EXPECT_GT(written, 0);
+  EXPECT_EQ(TokenFile(path).num_tokens(), 5);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
 }
 
 TEST(TokenFileWriter, RollIsARotationOfTheTextOfLongDocuments) {

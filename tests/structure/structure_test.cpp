@@ -33,11 +33,12 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"protocol", {}},
     {"jinja", {}},
     {"http", {"protocol"}},
-    {"data", {"tokenizer"}},
+    {"data", {"tokenizer", "checkpoint"}},
     {"models", {"attention", "ops", "knn", "checkpoint", "distributed"}},
     {"generation", {"models", "tokenizer", "attention", "jinja"}},
     {"training", {"models", "data", "checkpoint", "distributed", "ops"}},
-    {"evaluation", {"generation", "models", "data", "tokenizer", "protocol", "attention"}},
+    {"evaluation",
+     {"generation", "models", "data", "tokenizer", "protocol", "attention", "checkpoint"}},
     {"serving", {"generation", "models", "tokenizer", "protocol", "attention", "http"}},
 };
 const std::set<std::string> kOpenToAll = {"tensor", "config"};
