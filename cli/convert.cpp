@@ -86,9 +86,7 @@ class ClaimedFolder {
 };
 
 void run_convert(const ConvertArguments& arguments) {
-  const fs::path model = arguments.model;
-  const bool is_run = !fs::exists(model / "config.json") && fs::exists(model / "model");
-  const fs::path source = is_run ? model / "model" : model;
+  const fs::path source = models::model_folder(arguments.model);
   check_is_free(arguments.folder);
   models::Decoder decoder = models::load_model(source);
   if (!arguments.layout.empty()) check_published(arguments.layout, decoder.config());

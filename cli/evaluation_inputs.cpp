@@ -30,21 +30,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_model(const fs::path& folder) {
-  return fs::exists(folder / "config.json");
-}
-
-fs::path newest_checkpoint(const fs::path& run) {
-  fs::path newest;
-  if (!fs::is_directory(run / "checkpoints")) return newest;
-  for (const auto& entry : fs::directory_iterator(run / "checkpoints")) {
-    if (is_model(entry.path()) && entry.path().filename() > newest.filename()) {
-      newest = entry.path();
-    }
-  }
-  return newest;
-}
-
 std::string plain_name(const fs::path& path) {
   const fs::path normal = fs::absolute(path).lexically_normal();
   return normal.filename().empty() ? normal.parent_path().filename().string()
@@ -206,23 +191,8 @@ fs::path ModelFolder::results() const {
 }
 
 ModelFolder find_model(const fs::path& path) {
-  if (fs::is_regular_file(path)) {
-    throw Error(
-        fmt::format("{}: is a file; expected the folder of a model or of a run", path.string()));
-  }
   ModelFolder folder;
-  if (is_model(path / "model")) {
-    folder.model = path / "model";
-  } else if (is_model(path)) {
-    folder.model = path;
-  } else {
-    folder.model = newest_checkpoint(path);
-  }
-  if (folder.model.empty()) {
-    throw Error(
-        fmt::format("{} holds no model: neither config.json nor model/config.json nor a checkpoint",
-                    path.string()));
-  }
+  folder.model = models::model_folder(path);
   for (const fs::path& candidate : {path,
                                     fs::absolute(folder.model).parent_path(),
                                     fs::absolute(folder.model).parent_path().parent_path()}) {

@@ -25,12 +25,6 @@ namespace fs = std::filesystem;
 
 constexpr uintmax_t kMaxConfigBytes = 4 << 20;
 
-// The folder with config.json: a run keeps its last weights in model/.
-fs::path folder_of(const fs::path& model) {
-  const bool is_run = !fs::exists(model / "config.json") && fs::exists(model / "model");
-  return is_run ? model / "model" : model;
-}
-
 std::unique_ptr<tokenizer::Tokenizer> open_tokenizer(const TextModelArguments& arguments,
                                                      const fs::path& folder,
                                                      int64_t vocab_size) {
@@ -229,7 +223,7 @@ void check_options(const models::DecoderConfig& config, const TextModelArguments
 }  // namespace
 
 TextModel open_text_model(const TextModelArguments& arguments) {
-  const fs::path folder = folder_of(arguments.model);
+  const fs::path folder = models::model_folder(arguments.model);
   const models::DecoderConfig config = models::load_config(folder);
   check_options(config, arguments);
   check(arguments.memory, arguments.model, config);

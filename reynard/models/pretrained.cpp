@@ -1,5 +1,6 @@
 #include "reynard/models/pretrained.h"
 
+#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/directory.h"
 #include "reynard/checkpoint/safetensors.h"
 #include "reynard/models/registry.h"
@@ -34,14 +35,21 @@ struct ConfigFile {
   DecoderConfig config;
 };
 
-// A run folder keeps its last weights in model/.
-fs::path model_folder(const fs::path& folder) {
-  if (fs::is_regular_file(folder)) {
-    throw Error(
-        fmt::format("{}: is a file; expected the folder of a model or of a run", folder.string()));
+bool has_config(const fs::path& folder) {
+  std::error_code unreadable;
+  return fs::exists(folder / "config.json", unreadable);
+}
+
+// Empty: there is none. Their names end with a step of fixed width.
+fs::path newest_checkpoint(const fs::path& run) {
+  fs::path newest;
+  std::error_code absent;
+  for (const auto& entry : fs::directory_iterator(run / "checkpoints", absent)) {
+    const fs::path name = entry.path().filename();
+    const bool is_unfinished = name.string().starts_with(checkpoint::kTemporaryPrefix);
+    if (!is_unfinished && has_config(entry.path()) && name > newest.filename()) newest = entry;
   }
-  const bool is_run = !fs::exists(folder / "config.json") && fs::exists(folder / "model");
-  return is_run ? folder / "model" : folder;
+  return newest;
 }
 
 ConfigFile read_config_file(const fs::path& folder) {
@@ -147,6 +155,19 @@ const Family& choose_family(const DecoderConfig& config, std::string_view model_
 }
 
 }  // namespace
+
+fs::path model_folder(const fs::path& model_or_run) {
+  if (has_config(model_or_run)) return model_or_run;
+  if (has_config(model_or_run / "model")) return model_or_run / "model";
+  if (fs::path newest = newest_checkpoint(model_or_run); !newest.empty()) return newest;
+  throw Error(fmt::format(
+      "{}: {}",
+      model_or_run.string(),
+      fs::is_regular_file(model_or_run) ? "is a file; expected the folder of a model or of a run"
+      : fs::exists(model_or_run)
+          ? "holds no model: neither config.json nor model/config.json nor a checkpoint"
+          : "does not exist; expected the folder of a model or of a run"));
+}
 
 DecoderConfig load_config(const fs::path& folder) {
   return read_config_file(model_folder(folder)).config;

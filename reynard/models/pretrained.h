@@ -14,7 +14,11 @@ class FolderWriter;
 
 namespace reynard::models {
 
-// Reads a model folder, or the model/ folder of a run; weights become f32 masters on the device.
+// Where config.json and the weights lie: in the folder itself, in model/ of a finished run, or in
+// the newest checkpoint of one that goes on. Throws reynard::Error when there is no model there.
+std::filesystem::path model_folder(const std::filesystem::path& model_or_run);
+
+// Reads the model of a model_folder(); weights become f32 masters on the device.
 // Checksums are verified where the folder has them. Throws reynard::Error naming file and tensor
 // for everything that does not fit.
 Decoder load_model(const std::filesystem::path& folder, at::Device device = at::kCPU);
@@ -30,7 +34,7 @@ Decoder open_model(const std::filesystem::path& folder,
                    WeightFormat format,
                    at::Device device = at::kCPU);
 
-// Only config.json of the folder.
+// Only config.json of a model_folder().
 DecoderConfig load_config(const std::filesystem::path& folder);
 
 // Writes the folder atomically. model_type names the layout (models/registry.h); empty: the first

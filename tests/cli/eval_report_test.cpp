@@ -410,7 +410,8 @@ TEST_F(EvalCommand, BadInputIsOneLine) {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   };
-  expect_error({"eval", "nowhere", "--text", "text.txt"}, "nowhere holds no model");
+  expect_error({"eval", "nowhere", "--text", "text.txt"},
+               "nowhere: does not exist; expected the folder of a model");
   expect_error({"eval", "run", "--text", "missing.txt"}, "missing.txt does not exist");
   expect_error(eval({"--task", "forgetting"}), "no task is called 'forgetting'");
   expect_error(eval({"--task", "lm-eval"}), "longbench, lm_eval");

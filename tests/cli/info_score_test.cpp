@@ -95,7 +95,7 @@ TEST(InfoCommand, BadModels) {
   const test::TempDir folder;
   expect_error({"info"}, "MODEL");
   expect_error({"info", (folder / "nowhere").string()}, "neither a model folder nor a .toml file");
-  expect_error({"info", folder.path().string()}, "config.json: cannot be read");
+  expect_error({"info", folder.path().string()}, "holds no model: neither config.json nor");
   test::write_file(folder / "a.tokens", R"({"format":"reynard-tokens"})");
   expect_error({"info", (folder / "a.tokens").string()}, "is a token file; expected a model");
   test::write_file(folder / "e.toml", "[data]\npath = \"x\"\n");

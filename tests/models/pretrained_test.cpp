@@ -21,9 +21,11 @@
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace reynard::models {
@@ -123,6 +125,32 @@ TEST_F(ModelFolder, AConfigThatMayNotBeReadIsNotTakenForABadOne) {
   expect_says(error, "config.json: cannot be read: Permission denied");
   expect_says(test::error_of([&] { load_config(folder() / "model.safetensors"); }),
               "model.safetensors: is a file; expected the folder of a model or of a run");
+}
+
+TEST_F(ModelFolder, IsFoundInARunWhereverItsNewestWeightsAre) {
+  const std::filesystem::path run = parent_ / "run";
+  expect_says(test::error_of([&] { load_config(run); }),
+              "run: does not exist; expected the folder");
+  std::filesystem::create_directories(run);
+  expect_says(test::error_of([&] { load_config(run); }),
+              "run: holds no model: neither config.json");
+  const auto add = [&](const std::string& name) {
+    std::filesystem::create_directories(run / name);
+    test::write_file(run / name / "config.json", "{}");
+  };
+  for (const char* name : {"checkpoints/.tmp-step-000000000009-new-1",
+                           "checkpoints/step-000000000003",
+                           "checkpoints/step-000000000012",
+                           "model",
+                           ""}) {
+    add(name);
+    const bool is_unfinished = std::string_view(name).find(".tmp-") != std::string_view::npos;
+    if (is_unfinished) {
+      EXPECT_THROW(model_folder(run), Error);
+    } else {
+      EXPECT_TRUE(std::filesystem::equivalent(model_folder(run), run / name)) << name;
+    }
+  }
 }
 
 TEST_F(ModelFolder, TensorErrorsNameTheTensor) {
