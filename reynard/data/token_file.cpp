@@ -1,5 +1,6 @@
 #include "reynard/data/token_file.h"
 
+#include "reynard/config/flat_header.h"
 #include "reynard/tensor/error.h"
 
 #include <fcntl.h>
@@ -22,9 +23,8 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 
 namespace {
 
-using Json = nlohmann::json;
-
-constexpr std::string_view kFormat = "reynard-tokens";
+constexpr config::FileKind kKind = {
+    .format = "reynard-tokens", .name = "token file", .remedy = "make one with `reynard prepare`"};
 constexpr int64_t kVersion = 1;
 constexpr int64_t kAnswersVersion = 2;  // of files that say which tokens count
 // Far above any real file, far below an overflow of bytes in int64.
@@ -34,76 +34,36 @@ constexpr int64_t kMaxTokens = int64_t{1} << 56;
   throw Error(fmt::format("{}: {}", path.string(), what));
 }
 
-// A member of the header that must be an integer in [min, max].
-int64_t integer(const Json& json,
-                const std::filesystem::path& path,
-                const char* key,
-                int64_t min,
-                int64_t max) {
-  const auto member = json.find(key);
-  if (member == json.end()) fail(path, fmt::format("header has no \"{}\"", key));
-  const bool fits = member->is_number_unsigned()
-                        ? member->get<uint64_t>() <= static_cast<uint64_t>(max)
-                        : member->is_number_integer();
-  if (!fits || member->get<int64_t>() < min || member->get<int64_t>() > max) {
-    fail(path,
-         fmt::format("header: {} = {}; expected an integer in {} ... {}",
-                     key,
-                     member->dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80),
-                     min,
-                     max));
-  }
-  return member->get<int64_t>();
-}
-
-std::string text(const Json& json, const std::filesystem::path& path, const char* key) {
-  const auto member = json.find(key);
-  if (member == json.end() || !member->is_string()) {
-    fail(path, fmt::format("header has no text \"{}\"", key));
-  }
-  return member->get<std::string>();
-}
-
 TokenFileHeader parse_header(std::string_view bytes, const std::filesystem::path& path) {
-  // Only an object without nesting is a header: messages print values, and printing recurses.
-  const std::string_view start = R"({"format":"reynard-tokens")";
-  if (!bytes.starts_with(start) || bytes.find_first_of("[{", 1) != std::string_view::npos) {
-    fail(path, "is not a token file; make one with `reynard prepare`");
-  }
-  const Json json = Json::parse(bytes, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) fail(path, "the token file's header is not valid JSON");
-  const int64_t version = integer(json, path, "version", 0, kMaxTokens);
+  const config::FlatHeader json(bytes, path, kKind);
+  const int64_t version = json.integer("version", 0, kMaxTokens);
   if (version != kVersion && version != kAnswersVersion) {
-    fail(path,
-         fmt::format("token file of version {}; this program reads versions {} and {}; run "
-                     "`reynard prepare` again",
-                     version,
-                     kVersion,
-                     kAnswersVersion));
+    json.fail(fmt::format(
+        "token file of version {}; this program reads versions {} and {}; run `reynard prepare` "
+        "again",
+        version,
+        kVersion,
+        kAnswersVersion));
   }
   TokenFileHeader header;
-  header.tokenizer = text(json, path, "tokenizer");
-  header.vocab_size = integer(json, path, "vocab_size", 1, std::numeric_limits<int32_t>::max());
-  header.bos = integer(json, path, "bos", 0, header.vocab_size - 1);
-  header.eos = integer(json, path, "eos", 0, header.vocab_size - 1);
-  header.num_tokens = integer(json, path, "num_tokens", 1, kMaxTokens);
-  header.num_documents = integer(json, path, "num_documents", 1, header.num_tokens);
-  header.num_text_bytes = integer(json, path, "num_text_bytes", 0, kMaxTokens);
+  header.tokenizer = json.text("tokenizer");
+  header.vocab_size = json.integer("vocab_size", 1, std::numeric_limits<int32_t>::max());
+  header.bos = json.integer("bos", 0, header.vocab_size - 1);
+  header.eos = json.integer("eos", 0, header.vocab_size - 1);
+  header.num_tokens = json.integer("num_tokens", 1, kMaxTokens);
+  header.num_documents = json.integer("num_documents", 1, header.num_tokens);
+  header.num_text_bytes = json.integer("num_text_bytes", 0, kMaxTokens);
   if (version == kAnswersVersion) {
-    header.num_answers = integer(json, path, "num_answers", 1, header.num_tokens);
+    header.num_answers = json.integer("num_answers", 1, header.num_tokens);
   }
-  if (json.contains("roll_seed")) {
-    header.roll_seed = integer(json,
-                               path,
-                               "roll_seed",
-                               std::numeric_limits<int64_t>::min(),
-                               std::numeric_limits<int64_t>::max());
+  if (json.has("roll_seed")) {
+    header.roll_seed = json.integer(
+        "roll_seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
   }
   const std::string dtype = token_bytes(header.vocab_size) == 2 ? "uint16" : "uint32";
-  if (text(json, path, "dtype") != dtype) {
-    fail(path,
-         fmt::format(
-             "header: dtype is not {}, which vocab_size = {} asks for", dtype, header.vocab_size));
+  if (json.text("dtype") != dtype) {
+    json.fail(fmt::format(
+        "header: dtype is not {}, which vocab_size = {} asks for", dtype, header.vocab_size));
   }
   return header;
 }
@@ -120,7 +80,7 @@ int64_t token_bytes(int64_t vocab_size) {
 }
 
 std::string header_text(const TokenFileHeader& header) {
-  nlohmann::ordered_json json{{"format", kFormat},
+  nlohmann::ordered_json json{{"format", kKind.format},
                               {"version", header.num_answers > 0 ? kAnswersVersion : kVersion},
                               {"dtype", token_bytes(header.vocab_size) == 2 ? "uint16" : "uint32"},
                               {"tokenizer", header.tokenizer},

@@ -1,5 +1,6 @@
 #include "reynard/knn/memory_file.h"
 
+#include "reynard/config/flat_header.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/ops/empty.h>
@@ -28,13 +29,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kFormat = "reynard-memory";
+constexpr config::FileKind kKind = {.format = "reynard-memory",
+                                    .name = "memory file",
+                                    .remedy = "make it anew with `reynard remember`"};
 constexpr int64_t kVersion = 2;
 constexpr int64_t kHeaderBytes = 4096;
 constexpr int64_t kAlignment = 64;  // of sections: a cache line, and more than any element
 constexpr int64_t kMaxNameBytes = 512, kMaxTextBytes = 64;
 constexpr int64_t kDigestBytes = 64;  // SHA-256 in hex digits
-constexpr std::string_view kRemedy = "make it anew with `reynard remember`";
 constexpr int64_t kMaxHeads = 1 << 16, kMaxHeadDim = 1 << 16, kMaxRows = 1 << 24;
 // Far above any real number, far below an overflow.
 constexpr int64_t kMaxEntries = int64_t{1} << 56;
@@ -56,7 +58,7 @@ std::string_view dtype_text(at::ScalarType dtype) {
 }
 
 std::string header_text(const MemoryOptions& options) {
-  const nlohmann::ordered_json json{{"format", kFormat},
+  const nlohmann::ordered_json json{{"format", kKind.format},
                                     {"version", kVersion},
                                     {"model", options.of.model},
                                     {"layer", options.of.layer},
@@ -79,80 +81,31 @@ std::string header_text(const MemoryOptions& options) {
   return text;
 }
 
-const Json& member(const Json& json, const std::filesystem::path& path, const char* key) {
-  const auto found = json.find(key);
-  if (found == json.end()) fail(path, fmt::format("header has no \"{}\"", key));
-  return *found;
-}
-
-int64_t integer(const Json& json,
-                const std::filesystem::path& path,
-                const char* key,
-                int64_t min,
-                int64_t max) {
-  const Json& value = member(json, path, key);
-  const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= static_cast<uint64_t>(max)
-                                               : value.is_number_integer();
-  if (fits && value.get<int64_t>() >= min && value.get<int64_t>() <= max) {
-    return value.get<int64_t>();
-  }
-  fail(path,
-       fmt::format("header: {} = {}; expected an integer in {} ... {}",
-                   key,
-                   value.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80),
-                   min,
-                   max));
-}
-
-std::string text(const Json& json, const std::filesystem::path& path, const char* key) {
-  const Json& value = member(json, path, key);
-  if (!value.is_string()) fail(path, fmt::format("header has no text \"{}\"", key));
-  return value.get<std::string>();
-}
-
 MemoryOptions parse_header(std::string_view bytes, const std::filesystem::path& path) {
-  // Only an object without nesting is a header: messages print values, and printing recurses.
-  if (!bytes.starts_with(R"({"format":"reynard-memory")")) {
-    fail(path, fmt::format("is not a memory file; {}", kRemedy));
-  }
-  Json json;
-  int depth = 0;
-  const auto flat = [&](int, Json::parse_event_t event, Json&) {
-    depth +=
-        event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
-    return depth <= 1;
-  };
-  json = Json::parse(bytes, flat, /*allow_exceptions=*/false);
-  if (!json.is_object() || depth != 1) {
-    fail(path, fmt::format("the memory file's header is not valid JSON; {}", kRemedy));
-  }
-  if (const int64_t version = integer(json, path, "version", 0, kMaxEntries); version != kVersion) {
-    fail(path,
-         fmt::format("memory file of version {}; this program reads version {}: {}",
-                     version,
-                     kVersion,
-                     kRemedy));
+  const config::FlatHeader json(bytes, path, kKind);
+  if (const int64_t version = json.integer("version", 0, kMaxEntries); version != kVersion) {
+    json.fail(fmt::format("memory file of version {}; this program reads version {}: {}",
+                          version,
+                          kVersion,
+                          kKind.remedy));
   }
   MemoryOptions options;
-  options.of.model = text(json, path, "model");
-  options.of.layer = integer(json, path, "layer", 0, kMaxEntries);
-  options.of.num_heads = integer(json, path, "num_heads", 1, kMaxHeads);
-  options.of.head_dim = integer(json, path, "head_dim", 1, kMaxHeadDim);
-  const std::string dtype = text(json, path, "dtype");
+  options.of.model = json.text("model");
+  options.of.layer = json.integer("layer", 0, kMaxEntries);
+  options.of.num_heads = json.integer("num_heads", 1, kMaxHeads);
+  options.of.head_dim = json.integer("head_dim", 1, kMaxHeadDim);
+  const std::string dtype = json.text("dtype");
   if (dtype != "float32" && dtype != "bfloat16") {
-    fail(path, "header: dtype is neither float32 nor bfloat16");
+    json.fail("header: dtype is neither float32 nor bfloat16");
   }
   options.of.dtype = dtype == "float32" ? at::kFloat : at::kBFloat16;
-  options.num_rows = integer(json, path, "num_rows", 1, kMaxRows);
-  options.capacity = integer(json, path, "capacity", 0, kMaxEntries);
-  const Json& evict = member(json, path, "evict");
-  if (!evict.is_boolean()) fail(path, "header: evict is neither true nor false");
-  options.evict = evict.get<bool>();
-  options.text = text(json, path, "text");
+  options.num_rows = json.integer("num_rows", 1, kMaxRows);
+  options.capacity = json.integer("capacity", 0, kMaxEntries);
+  options.evict = json.boolean("evict");
+  options.text = json.text("text");
   if (std::ssize(options.text) > kMaxTextBytes) {
-    fail(path,
-         fmt::format(
-             "header: text has {} bytes; expected at most {}", options.text.size(), kMaxTextBytes));
+    json.fail(fmt::format(
+        "header: text has {} bytes; expected at most {}", options.text.size(), kMaxTextBytes));
   }
   return options;
 }
@@ -189,7 +142,7 @@ int opened(const std::filesystem::path& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
     const int error = errno;
-    fail(path, fmt::format("cannot be opened: {}; {}", std::strerror(error), kRemedy));
+    fail(path, fmt::format("cannot be opened: {}; {}", std::strerror(error), kKind.remedy));
   }
   struct stat status {};
   if (fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) return descriptor;
@@ -308,14 +261,14 @@ void MemoryFile::check_digest() {
   std::string written(kDigestBytes, '\0');
   read_at(position_, written.data(), written.size());
   if (hash_.hex() == written) return;
-  fail(path_, fmt::format("content differs from what was written (its SHA-256); {}", kRemedy));
+  fail(path_, fmt::format("content differs from what was written (its SHA-256); {}", kKind.remedy));
 }
 
 void MemoryFile::read_header(const MemoryLayer& of) {
   if (size_bytes_ < kHeaderBytes) {
     fail(path_,
          fmt::format(
-             "has {} bytes, less than the header of a memory file; {}", size_bytes_, kRemedy));
+             "has {} bytes, less than the header of a memory file; {}", size_bytes_, kKind.remedy));
   }
   std::string bytes(kHeaderBytes, '\0');
   read(0, bytes.data(), bytes.size());
@@ -327,7 +280,7 @@ void MemoryFile::read_rows() {
   const int64_t num_rows = header_.options.num_rows, capacity = header_.options.capacity;
   if (size_bytes_ < kHeaderBytes + num_rows * static_cast<int64_t>(sizeof(MemoryFileRow))) {
     fail(path_,
-         fmt::format("has {} bytes, too few for {} rows; {}", size_bytes_, num_rows, kRemedy));
+         fmt::format("has {} bytes, too few for {} rows; {}", size_bytes_, num_rows, kKind.remedy));
   }
   header_.rows.resize(static_cast<size_t>(num_rows));
   static_assert(sizeof(MemoryFileRow) == 16);
@@ -362,7 +315,7 @@ void MemoryFile::place_sections() {
              fmt::format("has {} bytes, too few for the entries that it lists; the file was cut "
                          "short or damaged: {}",
                          size_bytes_,
-                         kRemedy));
+                         kKind.remedy));
       }
       end = aligned(end + size * entry_bytes);
     }
@@ -374,7 +327,7 @@ void MemoryFile::place_sections() {
                      "short or damaged: {}",
                      size_bytes_,
                      end,
-                     kRemedy));
+                     kKind.remedy));
   }
 }
 
