@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -45,6 +47,73 @@ class TextHash {
   uint64_t high_ = 2;
   uint64_t word_ = 0;
   size_t filled_ = 0;
+};
+
+// Makes events of documents whose text arrives in pieces.
+class DocumentEvents {
+ public:
+  DocumentEvents(const tokenizer::Tokenizer& tokenizer, std::function<void(Event)> push)
+      : tokenizer_(tokenizer), push_(std::move(push)) {}
+
+  void begin(bool held_out) {
+    hash_ = {};
+    num_bytes_ = 0;
+    continues_ = false;
+    Event event;
+    event.kind = Event::Kind::kBegin;
+    event.held_out = held_out;
+    push_(std::move(event));
+  }
+
+  void add(std::string_view piece) {
+    hash_.add(piece);
+    num_bytes_ += static_cast<int64_t>(piece.size());
+    if (rest_.empty() && tokenizer_.safe_prefix(piece) == piece.size()) return push_tokens(piece);
+    // Where there was no safe place before, there is none now, but for the last characters.
+    const size_t seen = rest_.size() - std::min(rest_.size(), kUnseen);
+    rest_ += piece;
+    const size_t safe = tokenizer_.safe_prefix(std::string_view(rest_).substr(seen));
+    if (safe == 0) return;
+    push_tokens(std::string_view(rest_).substr(0, seen + safe));
+    rest_.erase(0, seen + safe);
+  }
+
+  void mark_answer(bool begins) {
+    push_rest();
+    Event event;
+    event.kind = begins ? Event::Kind::kAnswer : Event::Kind::kAnswerEnd;
+    push_(std::move(event));
+  }
+
+  void end() {
+    push_rest();
+    Event event;
+    event.kind = Event::Kind::kEnd;
+    event.num_bytes = num_bytes_;
+    std::tie(event.hash[0], event.hash[1]) = hash_.finish(num_bytes_);
+    push_(std::move(event));
+  }
+
+ private:
+  void push_tokens(std::string_view text) {
+    if (text.empty()) return;
+    Event event;
+    event.kind = Event::Kind::kTokens;
+    event.ids = tokenizer_.encode(text, {.continues = continues_});
+    continues_ = true;
+    if (!event.ids.empty()) push_(std::move(event));
+  }
+  void push_rest() {
+    push_tokens(rest_);
+    rest_.clear();
+  }
+
+  const tokenizer::Tokenizer& tokenizer_;
+  std::function<void(Event)> push_;
+  TextHash hash_;
+  int64_t num_bytes_ = 0;
+  std::string rest_;        // text whose tokens depend on what follows
+  bool continues_ = false;  // text of this document was encoded before
 };
 
 }  // namespace
@@ -115,57 +184,13 @@ void FilePipeline::push(FileQueue& queue, Event event) {
 }
 
 void FilePipeline::read_file(size_t index, FileQueue& queue) {
-  TextHash text_hash;
-  int64_t num_bytes = 0;
-  std::string rest;        // text whose tokens depend on what follows
-  bool continues = false;  // text of this document was encoded before
-  DocumentSink sink;
-  sink.begin = [&](bool held_out) {
-    text_hash = {};
-    num_bytes = 0;
-    continues = false;
-    Event event;
-    event.kind = Event::Kind::kBegin;
-    event.held_out = held_out;
-    push(queue, std::move(event));
-  };
-  const auto push_tokens = [&](std::string_view text) {
-    if (text.empty()) return;
-    Event event;
-    event.kind = Event::Kind::kTokens;
-    event.ids = tokenizer_.encode(text, {.continues = continues});
-    continues = true;
-    if (!event.ids.empty()) push(queue, std::move(event));
-  };
-  sink.text = [&](std::string_view piece) {
-    text_hash.add(piece);
-    num_bytes += static_cast<int64_t>(piece.size());
-    if (rest.empty() && tokenizer_.safe_prefix(piece) == piece.size()) return push_tokens(piece);
-    // Where there was no safe place before, there is none now, but for the last characters.
-    const size_t seen = rest.size() - std::min(rest.size(), kUnseen);
-    rest += piece;
-    const size_t safe = tokenizer_.safe_prefix(std::string_view(rest).substr(seen));
-    if (safe == 0) return;
-    push_tokens(std::string_view(rest).substr(0, seen + safe));
-    rest.erase(0, seen + safe);
-  };
-  const auto push_rest = [&] {
-    push_tokens(rest);
-    rest.clear();
-  };
-  sink.answer = [&](bool begins) {
-    push_rest();
-    Event event;
-    event.kind = begins ? Event::Kind::kAnswer : Event::Kind::kAnswerEnd;
-    push(queue, std::move(event));
-  };
-  sink.end = [&] {
-    push_rest();
-    Event event;
-    event.kind = Event::Kind::kEnd;
-    event.num_bytes = num_bytes;
-    std::tie(event.hash[0], event.hash[1]) = text_hash.finish(num_bytes);
-    push(queue, std::move(event));
+  const auto push_event = [&](Event event) { push(queue, std::move(event)); };
+  DocumentEvents document(tokenizer_, push_event);
+  const DocumentSink sink{
+      .begin = [&](bool held_out) { document.begin(held_out); },
+      .text = [&](std::string_view piece) { document.add(piece); },
+      .answer = [&](bool begins) { document.mark_answer(begins); },
+      .end = [&] { document.end(); },
   };
   try {
     read_documents(files_[index], options_[index], sink, progress_, stop_);
@@ -174,7 +199,7 @@ void FilePipeline::read_file(size_t index, FileQueue& queue) {
     Event event;
     event.kind = Event::Kind::kNotText;
     event.message = not_text.what();
-    push(queue, std::move(event));
+    push_event(std::move(event));
   }
 }
 

@@ -221,11 +221,8 @@ class DecoderScorer final : public Scorer {
                           const std::vector<size_t>& which,
                           size_t begin,
                           size_t end) const {
-    std::vector<float> logprobs;
-    std::vector<uint8_t> hits;
-    if (!batch.rows.empty()) {
-      score_rows(decoder, scored_hidden(decoder, batch), batch, logprobs, hits);
-    }
+    const Scored rows =
+        batch.rows.empty() ? Scored{} : score_rows(decoder, scored_hidden(decoder, batch), batch);
     std::vector<Scored> scored;
     size_t next = 0;
     for (size_t i = begin; i < end; ++i) {
@@ -233,20 +230,17 @@ class DecoderScorer final : public Scorer {
       Scored& one = scored.emplace_back();
       for (size_t t = 0; t < score.continuation.size(); ++t) {
         const bool unscored = t == 0 && score.context.empty();
-        one.logprobs.push_back(unscored ? std::nanf("") : logprobs[next]);
-        one.hits.push_back(unscored ? 0 : hits[next]);
+        one.logprobs.push_back(unscored ? std::nanf("") : rows.logprobs[next]);
+        one.hits.push_back(unscored ? 0 : rows.hits[next]);
         next += unscored ? 0 : 1;
       }
     }
     return scored;
   }
 
-  // hidden (R, C): as scored_hidden.
-  static void score_rows(models::Decoder& decoder,
-                         const at::Tensor& hidden,
-                         const Batch& batch,
-                         std::vector<float>& logprobs,
-                         std::vector<uint8_t>& hits) {
+  // hidden (R, C): as scored_hidden. Returns all R rows, one behind the other.
+  static Scored score_rows(models::Decoder& decoder, const at::Tensor& hidden, const Batch& batch) {
+    Scored rows;
     const at::Tensor targets = at::tensor(batch.targets, at::kLong);
     const int64_t most = std::clamp<int64_t>(kLogits / decoder.config().vocab_size, 1, kHeadRows);
     for (int64_t first = 0; first < hidden.size(0); first += most) {
@@ -258,9 +252,10 @@ class DecoderScorer final : public Scorer {
       const at::Tensor hit = logits.argmax(-1).eq(target).cpu();
       const float* p = chosen.const_data_ptr<float>();
       const bool* h = hit.const_data_ptr<bool>();
-      logprobs.insert(logprobs.end(), p, p + count);
-      hits.insert(hits.end(), h, h + count);
+      rows.logprobs.insert(rows.logprobs.end(), p, p + count);
+      rows.hits.insert(rows.hits.end(), h, h + count);
     }
+    return rows;
   }
 
   // Texts are written together as long as their prompts and what may follow them are no more than

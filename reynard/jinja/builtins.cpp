@@ -73,13 +73,15 @@ std::string capitalized(const std::string& text, bool every_word) {
   return out;
 }
 
-std::string stripped(const std::string& text, const Value& characters, bool left, bool right) {
+enum class Ends { kBoth, kLeft, kRight };
+
+std::string stripped(const std::string& text, const Value& characters, Ends ends) {
   const std::string_view unwanted =
       characters.text() ? std::string_view(*characters.text()) : kSpace;
   std::size_t begin = 0, end = text.size();
   const auto goes = [&](char c) { return unwanted.find(c) != std::string_view::npos; };
-  while (left && begin < end && goes(text[begin])) ++begin;
-  while (right && end > begin && goes(text[end - 1])) --end;
+  while (ends != Ends::kRight && begin < end && goes(text[begin])) ++begin;
+  while (ends != Ends::kLeft && end > begin && goes(text[end - 1])) --end;
   return text.substr(begin, end - begin);
 }
 
@@ -298,7 +300,7 @@ Value apply_filter(std::string_view name, const Value& input, const Arguments& a
     const Value separator = arguments.at(0, "d");
     return joined(input, separator.is_undefined() ? "" : to_text(separator));
   }
-  if (name == "trim") return stripped(to_text(input), arguments.at(0, "chars"), true, true);
+  if (name == "trim") return stripped(to_text(input), arguments.at(0, "chars"), Ends::kBoth);
   if (name == "upper") return mapped(to_text(input), std::toupper);
   if (name == "lower") return mapped(to_text(input), std::tolower);
   if (name == "capitalize") return capitalized(to_text(input), /*every_word=*/false);
@@ -344,9 +346,9 @@ Value call_method(std::string_view name, const Value& object, const Arguments& a
     return fallback.is_undefined() ? Value(Value::None()) : fallback;
   }
   const std::string text = text_of(object, fmt::format("what {}() is called of", name));
-  if (name == "strip") return stripped(text, arguments.at(0), true, true);
-  if (name == "lstrip") return stripped(text, arguments.at(0), true, false);
-  if (name == "rstrip") return stripped(text, arguments.at(0), false, true);
+  if (name == "strip") return stripped(text, arguments.at(0), Ends::kBoth);
+  if (name == "lstrip") return stripped(text, arguments.at(0), Ends::kLeft);
+  if (name == "rstrip") return stripped(text, arguments.at(0), Ends::kRight);
   if (name == "split") return split(text, arguments.at(0, "sep"), arguments.at(1, "maxsplit"));
   if (name == "startswith") return text.starts_with(text_of(arguments.at(0), name));
   if (name == "endswith") return text.ends_with(text_of(arguments.at(0), name));

@@ -55,35 +55,33 @@ uint32_t TokenFinder::child_of(uint32_t node, char byte) const {
   return found == more_children_.end() ? kNone : found->second;
 }
 
-bool TokenFinder::find(std::string_view text, std::size_t from, Found& found) const {
+std::optional<TokenFinder::Found> TokenFinder::find(std::string_view text, std::size_t from) const {
   for (std::size_t begin = from; begin < text.size(); ++begin) {
     if (!first_bytes_[static_cast<unsigned char>(text[begin])]) continue;
     uint32_t node = 0;
     int32_t token = -1;
+    std::size_t end = begin;
     for (std::size_t i = begin; i < text.size(); ++i) {
       node = child_of(node, text[i]);
       if (node == kNone) break;
       if (nodes_[node].token >= 0) {
         token = nodes_[node].token;
-        found.end = i + 1;
+        end = i + 1;
       }
     }
-    if (token < 0) continue;
-    found.begin = begin;
-    found.token = static_cast<std::size_t>(token);
-    return true;
+    if (token >= 0) return Found{begin, end, static_cast<std::size_t>(token)};
   }
-  return false;
+  return std::nullopt;
 }
 
 void TokenFinder::split(std::string_view text,
                         const std::function<void(std::string_view part, int32_t id)>& part) const {
   std::size_t done = 0;
-  Found found;
-  for (std::size_t from = 0; !tokens_.empty() && find(text, from, found); from = found.end) {
-    const AddedToken& token = tokens_[found.token].token;
-    std::size_t begin = found.begin;
-    std::size_t end = found.end;
+  std::optional<Found> found;
+  for (std::size_t from = 0; !tokens_.empty() && (found = find(text, from)); from = found->end) {
+    const AddedToken& token = tokens_[found->token].token;
+    std::size_t begin = found->begin;
+    std::size_t end = found->end;
     if (token.single_word &&
         (ends_with_word(text.substr(0, begin)) || starts_with_word(text.substr(end)))) {
       continue;

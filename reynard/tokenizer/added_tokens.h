@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -43,7 +44,7 @@ class TokenFinder {
     std::size_t end = 0;
     std::size_t token = 0;
   };
-  bool find(std::string_view text, std::size_t from, Found& found) const;
+  std::optional<Found> find(std::string_view text, std::size_t from) const;
 
   struct Entry {
     std::string text;

@@ -23,12 +23,13 @@ struct BytePairTokenizer::Scratch {
   std::vector<std::string_view> pieces;
 };
 
-std::size_t last_safe_place(std::string_view text, bool words, bool newlines) {
+std::size_t last_safe_place(std::string_view text, SafePlaces places) {
+  const bool newlines = places == SafePlaces::kWordEndsAndNewlines;
   const auto is_space_at = [&](std::size_t i) { return is_space(code_point_at(text, i).value); };
   for (std::size_t i = text.size(); i >= 2; --i) {  // between text[i - 2] and text[i - 1]
     const char before = text[i - 2];
     const char behind = text[i - 1];
-    if (words && behind == ' ' && is_ascii_letter(before)) return i - 1;
+    if (behind == ' ' && is_ascii_letter(before)) return i - 1;
     if (newlines && before == '\n' && i >= 3 && (behind & 0xc0) != 0x80) {
       const bool alone = !is_space(code_point_before(text, i - 2).value);
       // A character that is cut off at the end might be a space.
@@ -90,7 +91,8 @@ void BytePairTokenizer::find_safe_places() {
 
 std::size_t BytePairTokenizer::safe_prefix(std::string_view text) const {
   if (!cuts_at_word_ends_) return 0;
-  return last_safe_place(text, true, cuts_after_newlines_);
+  return last_safe_place(
+      text, cuts_after_newlines_ ? SafePlaces::kWordEndsAndNewlines : SafePlaces::kWordEnds);
 }
 
 std::unique_ptr<BytePairTokenizer::Scratch> BytePairTokenizer::take_scratch() const {

@@ -76,10 +76,12 @@ class BytePairTokenizer final : public Tokenizer {
 // Throws reynard::Error for an id outside [0, vocab_size).
 void check_ids(std::span<const int64_t> ids, int64_t vocab_size, std::string_view name);
 
-// The end of the last place in a text (followed by more) where text may be cut: behind an ASCII
-// letter and before a space (words), or behind a single newline and before what is no space.
-// 0: none.
-std::size_t last_safe_place(std::string_view text, bool words, bool newlines);
+// Where a text may be cut: behind an ASCII letter and before a space, or also behind a single
+// newline and before what is no space.
+enum class SafePlaces { kWordEnds, kWordEndsAndNewlines };
+
+// The end of the last such place in a text that is followed by more. 0: none.
+std::size_t last_safe_place(std::string_view text, SafePlaces places);
 
 // How much of a text (not empty) to encode at once: a few caches full, up to a safe place.
 std::size_t chunk_size(const Tokenizer& tokenizer, std::string_view text);

@@ -40,7 +40,7 @@ JsonEscapedTokenizer::JsonEscapedTokenizer(std::unique_ptr<Tokenizer> inner, boo
 std::size_t JsonEscapedTokenizer::safe_prefix(std::string_view text) const {
   // Letters and spaces are not escaped. A newline is: "\n" ends with a letter then.
   if (inner_->safe_prefix("a b") != 1) return 0;
-  return last_safe_place(text, true, false);
+  return last_safe_place(text, SafePlaces::kWordEnds);
 }
 
 std::vector<int32_t> JsonEscapedTokenizer::encode_text(std::string_view text,

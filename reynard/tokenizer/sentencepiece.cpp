@@ -102,20 +102,18 @@ std::size_t SentencePieceTokenizer::safe_prefix(std::string_view text) const {
   // Rules may reach from a letter to a space; words touch where "▁" is inside pieces.
   if (!characters_.empty() || !model_.escape_whitespaces) return 0;
   if (!vocabulary_.splits_at_metaspace()) return 0;
-  return last_safe_place(text, true, false);
+  return last_safe_place(text, SafePlaces::kWordEnds);
 }
 
-// What the beginning of the text becomes, and how much of it that is.
-std::string_view SentencePieceTokenizer::normal_prefix(std::string_view text,
-                                                       std::size_t& length) const {
+SentencePieceTokenizer::Replaced SentencePieceTokenizer::replaced_prefix(
+    std::string_view text) const {
   if (const CharacterMap::Match rule = characters_.match(text); rule.length > 0) {
-    length = rule.length;
-    return rule.replacement;
+    return {rule.replacement, rule.length};
   }
-  length = valid_character(text);
-  if (length > 0) return text.substr(0, length);
-  length = 1;  // every byte that belongs to no character is one
-  return kReplacementCharacter;
+  if (const std::size_t length = valid_character(text); length > 0) {
+    return {text.substr(0, length), length};
+  }
+  return {kReplacementCharacter, 1};  // every byte that belongs to no character is one
 }
 
 std::string SentencePieceTokenizer::normalized(std::string_view text, bool continues) const {
@@ -145,14 +143,11 @@ std::string SentencePieceTokenizer::normalized(std::string_view text, bool conti
   user_defined_.split(text, [&](std::string_view part, int32_t id) {
     if (id >= 0) return add(part);
     while (!part.empty()) {
-      std::size_t length = 0;
-      if (copies) {  // words, and spaces one by one
-        length = std::clamp<std::size_t>(part.find(' '), 1, part.size());
-        add(part.substr(0, length));
-      } else {
-        add(normal_prefix(part, length));
-      }
-      part.remove_prefix(length);
+      // What is only copied goes by words, and spaces one by one.
+      const std::size_t word = std::clamp<std::size_t>(part.find(' '), 1, part.size());
+      const Replaced next = copies ? Replaced{part.substr(0, word), word} : replaced_prefix(part);
+      add(next.normal);
+      part.remove_prefix(next.length);
     }
   });
   if (!begun && !one_space && !text.empty()) out += space_;

@@ -38,7 +38,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   using Scratch = Vocabulary::Scratch;
   std::vector<int32_t> encode_text(std::string_view text,
                                    const EncodeOptions& options) const override;
-  // Control pieces have no text in any case, as in the library.
+  // Control pieces have no text, as in the library, but where their names are asked for.
   std::string decode_ids(std::span<const int64_t> ids, const DecodeOptions& options) const override;
   void encode_chunk(std::string_view text,
                     bool continues,
@@ -46,7 +46,11 @@ class SentencePieceTokenizer final : public Tokenizer {
                     Scratch& scratch) const;
   std::unique_ptr<Scratch> take_scratch() const;
   std::string normalized(std::string_view text, bool continues) const;
-  std::string_view normal_prefix(std::string_view text, std::size_t& length) const;
+  struct Replaced {
+    std::string_view normal;
+    std::size_t length = 0;  // of the text that became it
+  };
+  Replaced replaced_prefix(std::string_view text) const;  // of a text that is not empty
 
   SentencePieceModel model_;
   SentencePieceOptions options_;
