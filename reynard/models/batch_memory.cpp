@@ -135,6 +135,11 @@ void BatchMemory::commit() {
   staged_.clear();
 }
 
+void BatchMemory::clear() {
+  staged_.clear();
+  layers_.clear();
+}
+
 std::vector<checkpoint::NamedTensor> BatchMemory::state() const {
   std::vector<checkpoint::NamedTensor> tensors;
   for (const auto& [layer, rows] : layers_) {

@@ -40,6 +40,8 @@ class BatchMemory {
   void stage(int64_t layer, const at::Tensor& k, const at::Tensor& v, const at::Tensor& sums = {});
   // After the backward pass: what was staged joins the memory.
   void commit();
+  // After a step whose numbers were not finite: nothing is remembered any more.
+  void clear();
 
   // Tensors "memory.LAYER.ROW.k", "...v" and, where there are gate sums, "...s".
   std::vector<checkpoint::NamedTensor> state() const;

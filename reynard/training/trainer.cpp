@@ -221,7 +221,6 @@ Trainer::Losses Trainer::accumulate_gradients(models::Observer* observer) {
     losses.sum += loss.sum.detach();
     if (loss.hits.defined()) losses.hits += loss.hits;
     (loss.sum * scale).backward();
-    if (remembered != nullptr) remembered->commit();
   }
   return losses;
 }
@@ -247,6 +246,7 @@ StepResult Trainer::step(models::Observer* observer) {
     go_by(result.accuracy);
   }
   ++steps_;
+  for (models::BatchMemory& memory : memories_) result.skipped ? memory.clear() : memory.commit();
   if (result.skipped) {
     optimizer_.take_back_step();
     count_skipped(result);

@@ -10,13 +10,16 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -238,6 +241,51 @@ TEST(BatchMemory, StepsAreContextsWithoutGradient) {
       for (int64_t step = 0; step < kSteps; ++step) {
         EXPECT_TENSORS_NEAR(steps[step][row], context(whole, step), 2e-5, 1e-5)
             << "step " << step << " top_k " << top_k;
+      }
+    }
+  }
+}
+
+// A document that begins with its row sees nothing of the memory, whatever other rows see.
+TEST(BatchMemory, RowsWhoseDocumentBeginsSeeNone) {
+  for (const bool gated : {false, true}) {
+    for (const int64_t top_k : {0, 3}) {
+      for (const int64_t contexts : {1, 2}) {
+        SCOPED_TRACE(fmt::format("gated {}, top_k {}, contexts {}", gated, top_k, contexts));
+        DecoderConfig config = config_of(gated);
+        config.memory.top_k = top_k;
+        Decoder decoder = crossbatch_decoder(config);
+        const int64_t length = contexts * kL;
+        const at::Tensor tokens = at::arange(2 * length, at::kLong);
+        const auto outputs = [&](const std::vector<bool>& begins) {
+          BatchMemory memory(/*rows=*/2, /*capacity=*/100, /*across_documents=*/false);
+          const Crossbatch cross{.rows = 2, .contexts = contexts, .memory = &memory};
+          at::Tensor starts = at::zeros({2, length}, at::kBool), out;
+          for (int64_t step = 0; step < 2; ++step) {
+            memory.begin_step(starts);
+            out = hidden(decoder, tokens, cross);
+            memory.commit();
+            for (int64_t row = 0; row < 2; ++row) starts[row][0] = static_cast<bool>(begins[row]);
+          }
+          decoder.parameters(
+              [](const std::string&, Parameter& p) { p.value.mutable_grad() = at::Tensor(); });
+          out.square().sum().backward();
+          decoder.parameters([](const std::string& name, Parameter& p) {
+            if (!p.value.grad().defined()) return;
+            EXPECT_TRUE(at::isfinite(p.value.grad()).all().item<bool>()) << name;
+          });
+          return out.detach().view({2, length, -1});
+        };
+        BatchMemory empty(/*rows=*/2, /*capacity=*/100, /*across_documents=*/false);
+        empty.begin_step(at::zeros({2, length}, at::kBool));
+        const at::Tensor fresh =
+            hidden(decoder, tokens, {.rows = 2, .contexts = contexts, .memory = &empty})
+                .detach()
+                .view({2, length, -1});
+        EXPECT_TENSORS_NEAR(outputs({true, true}), fresh, 2e-5, 1e-5);
+        const at::Tensor one = outputs({true, false});
+        EXPECT_TENSORS_NEAR(one[0], fresh[0], 2e-5, 1e-5);
+        EXPECT_GT((one[1] - fresh[1]).abs().max().item<double>(), 1e-3);
       }
     }
   }

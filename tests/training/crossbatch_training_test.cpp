@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <set>
 #include <string>
 
@@ -197,6 +198,35 @@ TEST(CrossbatchTraining, MemoryOfEarlierStepsContinuesBitForBit) {
 }
 
 // The same of a recurrence through all layers.
+TEST(CrossbatchTraining, AStepThatIsNotFiniteIsNotRemembered) {
+  for (const int64_t top_k : {0, 3}) {
+    Experiment experiment = crossbatch_experiment();
+    experiment.crossbatch.contexts = 1;
+    experiment.crossbatch.documents = {1};
+    experiment.crossbatch.memory = 20;
+    experiment.crossbatch.memory_across_documents = true;  // the tests' rows all begin one
+    experiment.model.memory.window = 12;
+    experiment.model.memory.top_k = top_k;
+    const auto trainer = tiny_trainer(experiment);
+    for (int i = 0; i < 2; ++i) trainer->step();
+    const at::NoGradGuard no_grad;
+    at::Tensor norm;
+    trainer->model().parameters([&](const std::string& name, models::Parameter& parameter) {
+      if (name == "model.layers.1.attn_norm.weight") norm = parameter.value;
+    });
+    ASSERT_TRUE(norm.defined());
+    const at::Tensor good = norm.clone();
+    norm.fill_(std::numeric_limits<float>::infinity());  // of what keys and queries are made of
+    {
+      const at::AutoGradMode gradients(true);
+      EXPECT_TRUE(trainer->step().skipped) << top_k;
+    }
+    norm.copy_(good);
+    const at::AutoGradMode gradients(true);
+    for (int i = 0; i < 3; ++i) EXPECT_FALSE(trainer->step().skipped) << top_k;
+  }
+}
+
 TEST(CrossbatchTraining, TransformerXLLearnsAndContinuesBitForBit) {
   Experiment experiment = crossbatch_experiment();
   experiment.model.mixer = "transformer_xl";

@@ -8,7 +8,9 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/floor_divide.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/isneginf.h>
 #include <ATen/ops/logaddexp.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/matmul.h>
@@ -88,6 +90,14 @@ attention::AttentionOutput attend_in_blocks(const at::Tensor& q,
   return {.out = at::cat(outs, 1), .lse = at::cat(lses, 2), .start = {}};
 }
 
+attention::AttentionOutput nothing_seen(const at::Tensor& q) {
+  return {.out = at::zeros_like(q.detach()),
+          .lse = at::full({q.size(0), q.size(2), q.size(1)},
+                          -std::numeric_limits<double>::infinity(),
+                          q.options().dtype(at::kFloat)),
+          .start = {}};
+}
+
 // One ring per row of the batch, all of the part's keys in it.
 std::vector<knn::KeyRing> rings_of(const attention::KeyPart& part) {
   std::vector<knn::KeyRing> rings;
@@ -110,8 +120,11 @@ attention::AttentionOutput top_k_attention(const at::Tensor& q,
   const std::vector<knn::KeyRing> rings = rings_of(part);
   int64_t most = 0;
   for (const knn::KeyRing& ring : rings) most = std::max(most, ring.size());
+  if (most == 0) return nothing_seen(q);
   return attend_in_blocks(q, query_sums, [&](const at::Tensor& queries, int64_t begin) {
-    const at::Tensor found = knn::search(queries, rings, std::min(k, most)).ids;
+    // Of a query that is not finite nothing is found; attending to it says so in its output.
+    const at::Tensor asked = at::where(at::isfinite(queries), queries, at::zeros_like(queries));
+    const at::Tensor found = knn::search(asked, rings, std::min(k, most)).ids;
     const at::Tensor ids = found.clamp_min(0);
     at::Tensor visible = found.ge(0);
     if (part.first_key.defined()) {
@@ -148,10 +161,14 @@ attention::AttentionOutput top_k_attention(const at::Tensor& q,
 
 attention::AttentionOutput joined(const attention::AttentionOutput& a,
                                   const attention::AttentionOutput& b) {
-  const at::Tensor share = at::sigmoid(b.lse - a.lse).transpose(1, 2).unsqueeze(-1);
+  // Neither value nor gradient may become NaN where both see nothing.
+  const at::Tensor nothing = at::isneginf(b.lse);
+  const at::Tensor excess =
+      (b.lse - a.lse).masked_fill(nothing, -std::numeric_limits<double>::infinity());
+  const at::Tensor share = at::sigmoid(excess).transpose(1, 2).unsqueeze(-1);
   const at::Tensor own = a.out.to(at::kFloat);
   return {.out = (own + share * (b.out.to(at::kFloat) - own)).to(a.out.scalar_type()),
-          .lse = at::logaddexp(a.lse, b.lse),
+          .lse = at::where(nothing, a.lse, at::logaddexp(a.lse, b.lse.masked_fill(nothing, 0))),
           .start = {}};
 }
 
