@@ -24,7 +24,8 @@ void keep_lines_up_to(const std::filesystem::path& path, int64_t step) {
   for (std::string line; std::getline(in, line);) {
     const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!object.is_object() || !object.contains("step")) continue;
-    if (object["step"].get<int64_t>() <= step) kept += line + "\n";
+    const nlohmann::json& of = object["step"];
+    if (of.is_number_integer() && of.get<int64_t>() <= step) kept += line + "\n";
   }
   checkpoint::write_atomically(path, kept);
 }

@@ -130,7 +130,8 @@ Json earlier_commands(const fs::path& folder, int64_t steps, const RunOptions& o
   std::ifstream in(folder / "run.json");
   Json before = Json::parse(in, nullptr, /*allow_exceptions=*/false);
   if (steps == 0 || !before.is_object()) return Json::array();
-  Json earlier = before.contains("earlier") ? before["earlier"] : Json::array();
+  const bool has_earlier = before.contains("earlier") && before["earlier"].is_array();
+  Json earlier = has_earlier ? before["earlier"] : Json::array();
   const Json command = before.contains("command") ? before["command"] : Json::array();
   const Json revision = before.contains("git_revision") ? before["git_revision"] : Json("");
   if (command != Json(options.command) || revision != Json(git_revision())) {
@@ -247,7 +248,9 @@ class Run {
   RunResult train() {
     begin();
     if (trainer_.done()) {
-      if (const auto finished = finished_result(folder_.string())) return *finished;
+      const auto finished = finished_result(folder_.string());
+      // Another one is of the run before it was made longer.
+      if (finished && finished->steps == trainer_.steps()) return *finished;
     }
     while (!trainer_.done() && !stopped()) step();
     if (stopped() && !trainer_.done()) {
@@ -408,13 +411,16 @@ std::optional<RunResult> finished_result(const std::string& folder) {
   std::ifstream in(fs::path(folder) / "result.json");
   const nlohmann::json json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
+  for (const char* count : {"steps", "tokens", "skipped_steps"}) {
+    if (!json.contains(count) || !json[count].is_number_integer()) return std::nullopt;
+  }
   const auto number = [&](const char* name) {
     return json.contains(name) && json[name].is_number() ? json[name].get<double>() : std::nan("");
   };
   RunResult result{.finished = true,
-                   .steps = static_cast<int64_t>(number("steps")),
-                   .tokens = static_cast<int64_t>(number("tokens")),
-                   .skipped_steps = static_cast<int64_t>(number("skipped_steps")),
+                   .steps = json["steps"].get<int64_t>(),
+                   .tokens = json["tokens"].get<int64_t>(),
+                   .skipped_steps = json["skipped_steps"].get<int64_t>(),
                    .seconds = number("seconds"),
                    .loss = number("loss"),
                    .validation_loss = {}};

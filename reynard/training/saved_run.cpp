@@ -29,11 +29,10 @@ nlohmann::json read_json(const fs::path& path) {
 }
 
 bool is_permanent(const fs::path& folder) {
-  try {
-    return read_json(folder / "trainer.json").value("permanent", false);
-  } catch (const Error&) {
-    return false;  // damaged: no reason to keep it
-  }
+  std::ifstream in(folder / "trainer.json");
+  const auto json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  // What is damaged there is no reason to keep it.
+  return json.is_object() && json.contains("permanent") && json["permanent"] == true;
 }
 
 // A folder under a temporary name is not a checkpoint: removal cannot leave half of one either.
@@ -43,10 +42,11 @@ void remove_checkpoint(const fs::path& folder) {
   fs::remove_all(doomed);
 }
 
-void remove_old(const fs::path& run_folder, int64_t keep) {
+// Those of later steps are damaged ones that resuming passed over: they count for nothing.
+void remove_old(const fs::path& newest, int64_t keep) {
   std::vector<fs::path> passing;
-  for (const fs::path& folder : list_checkpoints(run_folder)) {
-    if (!is_permanent(folder)) passing.push_back(folder);
+  for (const fs::path& folder : list_checkpoints(newest.parent_path().parent_path())) {
+    if (folder.filename() <= newest.filename() && !is_permanent(folder)) passing.push_back(folder);
   }
   const auto num_passing = static_cast<int64_t>(passing.size());
   for (int64_t i = 0; i + keep < num_passing; ++i) remove_checkpoint(passing[i]);
@@ -101,7 +101,8 @@ void save_checkpoint(Trainer& trainer,
   }
   const fs::path parent = run_folder / "checkpoints";
   fs::create_directories(parent);
-  checkpoint::FolderWriter writer(parent / fmt::format("{}{:012}", kPrefix, trainer.steps()));
+  const fs::path folder = parent / fmt::format("{}{:012}", kPrefix, trainer.steps());
+  checkpoint::FolderWriter writer(folder);
   models::write_model(trainer.model(), writer);
   for (const tokenizer::SavedFile& file : options.tokenizer) writer.write(file.name, file.contents);
   writer.write_tensors("trainer.safetensors", trainer.optimizer_state());
@@ -110,7 +111,7 @@ void save_checkpoint(Trainer& trainer,
   counters["recent_losses"] = options.recent_losses;
   writer.write("trainer.json", counters.dump(2) + "\n");
   writer.commit();
-  remove_old(run_folder, trainer.experiment().training.keep_checkpoints);
+  remove_old(folder, trainer.experiment().training.keep_checkpoints);
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& run_folder) {
@@ -134,6 +135,9 @@ RestoredCheckpoint restore_newest(Trainer& trainer, const fs::path& run_folder) 
       return result;
     } catch (const Error& e) {
       result.rejected.emplace_back(e.what());
+    } catch (const nlohmann::json::exception& e) {
+      result.rejected.push_back(
+          fmt::format("{}: {}", (*folder / "trainer.json").string(), e.what()));
     }
   }
   if (!checkpoints.empty()) {

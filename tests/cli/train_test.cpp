@@ -241,6 +241,46 @@ TEST_F(TrainCommand, AResultLostIsWrittenAgain) {
   EXPECT_EQ(after, before);
 }
 
+// Killed between the last checkpoint of a run that was made longer and its result: the result that
+// is there is the shorter run's.
+TEST_F(TrainCommand, AResultOfBeforeIsNotThatOfALongerRun) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const std::string shorter = test::read_file(folder_ / "run/result.json");
+  ASSERT_EQ(train("run", {"--resume", "--training.tokens=3840"}).exit_code, 0);
+  const std::string weights = weights_hash("run");
+  test::write_file(folder_ / "run/result.json", shorter);
+  fs::remove_all(folder_ / "run/model");
+  ASSERT_EQ(train("run", {"--resume", "--training.tokens=3840"}).exit_code, 0);
+  EXPECT_EQ(json("run/result.json").at("steps"), 60);
+  EXPECT_EQ(weights_hash("run"), weights);
+}
+
+TEST_F(TrainCommand, DamagedCheckpointsOfLaterStepsDoNotCostNewOnes) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  fs::remove_all(folder_ / "run/checkpoints/step-000000000050");
+  fs::remove_all(folder_ / "run/checkpoints/step-000000000048");
+  fs::remove(folder_ / "run/checkpoints/step-000000000049/model.safetensors");
+  ASSERT_EQ(train("run", {"--resume", "--training.tokens=1920", "--training.keep_checkpoints=1"})
+                .exit_code,
+            0);
+  EXPECT_EQ(
+      checkpoints("run"),
+      (std::vector<std::string>{"step-000000000025", "step-000000000030", "step-000000000049"}));
+}
+
+TEST_F(TrainCommand, FilesThatSayStrangeThingsDoNotStopARun) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  test::write_file(folder_ / "run/result.json", "{}");
+  test::write_file(folder_ / "run/metrics.jsonl", "{\"step\": \"x\"}\n");
+  test::write_file(folder_ / "run/run.json", R"({"earlier": {}, "command": 3})");
+  test::write_file(folder_ / "run/checkpoints/step-000000000025/trainer.json",
+                   R"({"permanent": 1})");
+  const ProgramResult result = train("run", {"--resume", "--training.tokens=3840"});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_EQ(json("run/result.json").at("steps"), 60);
+  EXPECT_EQ(last_logged_step("run"), 60);
+}
+
 TEST_F(TrainCommand, KilledTwentyTimesEndsWithTheSameWeights) {
   const auto begin = std::chrono::steady_clock::now();
   ASSERT_EQ(train("straight").exit_code, 0);

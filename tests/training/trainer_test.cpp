@@ -155,9 +155,13 @@ TEST(Trainer, TimeBudgetEndsWithADecayedRate) {
   experiment.schedule.shape = ScheduleShape::kLinear;
   const auto trainer = tiny_trainer(experiment);
   StepResult last;
-  while (!trainer->done()) last = trainer->step();
+  double before_last = 0;
+  while (!trainer->done()) {
+    before_last = trainer->seconds();
+    last = trainer->step();
+  }
   EXPECT_GT(trainer->steps(), 3);
-  EXPECT_LT(trainer->seconds(), 2.5);  // the last step may be slower than those before it
+  EXPECT_LT(before_last, 2);
   EXPECT_LT(last.learning_rate, 0.35 * experiment.optimizer.learning_rate);
 }
 
