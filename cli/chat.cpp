@@ -133,7 +133,7 @@ class Talker {
   // Gives the sequence what the last turn left, as far as the prompt begins alike. Returns how many
   // tokens need no reading.
   int64_t adopt_state(Sequence& sequence) {
-    if (!state_) return 0;
+    if (!state_ || !is_reusable(sequence)) return 0;
     const std::vector<int64_t>& prompt = sequence.prompt();
     const auto [own, other] = std::ranges::mismatch(tokens_, prompt);
     int64_t same = std::min<int64_t>(own - tokens_.begin(), std::ssize(prompt) - 1);
@@ -147,7 +147,13 @@ class Talker {
     return same;
   }
 
+  bool is_reusable(const Sequence& sequence) const {
+    return model_.decoder.config().reads_as_a_beginning(std::ssize(sequence.prompt()));
+  }
+
   void keep_state(Sequence sequence) {
+    state_.reset();
+    if (!is_reusable(sequence)) return;
     tokens_ = sequence.prompt();
     for (const auto& token : sequence.written()) tokens_.push_back(token.token);
     tokens_.resize(sequence.state().length());

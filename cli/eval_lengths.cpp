@@ -1,6 +1,6 @@
 #include "cli/eval_lengths.h"
 
-#include "reynard/tensor/error.h"
+#include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
 
@@ -46,6 +46,13 @@ std::vector<std::string> with_extrapolation(std::vector<std::string> overrides,
         "eval: --extrapolate: nothing says what length the model was trained on; give "
         "--train-length");
   }
+  constexpr int64_t kMaxLength = int64_t{1} << 40;
+  tensor::check_value(
+      times <= kMaxLength / train_length,
+      "eval",
+      "--extrapolate",
+      times,
+      fmt::format("at most {} times {} tokens", kMaxLength / train_length, train_length));
   std::string lengths;
   for (int64_t at = 1; at < times; at *= 2) lengths += fmt::format("{},", at * train_length);
   const int64_t longest = times * train_length;

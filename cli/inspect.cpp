@@ -103,16 +103,17 @@ evaluation::InspectedText text_of(const TextCorpus& text, int64_t length, int64_
   int64_t begin = 0;
   int64_t end = corpus.num_tokens;
   for (const evaluation::Document& document : corpus.documents) {
-    if (document.end - document.begin < skip + length) continue;
+    if (document.end - document.begin - skip < length) continue;
     begin = document.begin;
     end = document.end;
     break;
   }
+  tensor::check_value(
+      skip < end - begin, "inspect", "--skip", skip, fmt::format("less than {}", end - begin));
   begin += skip;
-  tensor::check_value(begin < end, "inspect", "--skip", skip, fmt::format("less than {}", end));
   evaluation::InspectedText result{text.name, {}};
   if (corpus.bos) result.tokens.push_back(*corpus.bos);
-  for (const int64_t token : corpus.read(begin, std::min(end, begin + length))) {
+  for (const int64_t token : corpus.read(begin, begin + std::min(length, end - begin))) {
     if (static_cast<int64_t>(result.tokens.size()) < length) result.tokens.push_back(token);
   }
   return result;

@@ -140,10 +140,15 @@ void check_arguments(const ServeArguments& arguments) {
               "--max-connections",
               arguments.http.max_connections,
               "at least 1");
-  check_value(
-      limits.read_seconds >= 1, "serve", "--read-seconds", limits.read_seconds, "at least 1");
-  check_value(
-      limits.write_seconds >= 1, "serve", "--write-seconds", limits.write_seconds, "at least 1");
+  constexpr int64_t kMaxSeconds = 86'400;
+  for (const auto& [name, seconds] : {std::pair("--read-seconds", limits.read_seconds),
+                                      std::pair("--write-seconds", limits.write_seconds)}) {
+    check_value(seconds >= 1 && seconds <= kMaxSeconds,
+                "serve",
+                name,
+                seconds,
+                fmt::format("1 to {}", kMaxSeconds));
+  }
 }
 
 void run_serve(ServeArguments arguments) {

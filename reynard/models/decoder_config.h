@@ -198,6 +198,12 @@ struct DecoderConfig {
     return split ? std::max<int64_t>(prompt_tokens - memory.last_context, 0) : 0;
   }
 
+  // Whether a prompt of so many tokens leaves what any longer text with this beginning would: not
+  // where its own end says which tokens go to the memory.
+  bool reads_as_a_beginning(int64_t prompt_tokens) const {
+    return last_context_begin(prompt_tokens) == 0;
+  }
+
   static void fields(auto& self, auto&& field) {
     field("vocab_size", self.vocab_size, "vocabulary V", config::positive);
     field("hidden_size", self.hidden_size, "model width C", config::positive);

@@ -53,9 +53,9 @@ generation::SequenceOptions sequence_options(const protocol::Sampling& sampling,
   generation::SamplerOptions& sampler = options.sampler;
   sampler.temperature = sampling.temperature;
   sampler.top_p = sampling.top_p < 1 ? sampling.top_p : 0;
+  if (sampling.top_k > 0) sampler.top_k = sampling.top_k;
   // The API's 0 means the most probable token alone, ours means all.
   if (sampling.top_p == 0) sampler.top_k = 1;
-  if (sampling.top_k > 0) sampler.top_k = sampling.top_k;
   sampler.min_p = sampling.min_p;
   sampler.presence_penalty = sampling.presence_penalty;
   sampler.frequency_penalty = sampling.frequency_penalty;

@@ -203,7 +203,7 @@ void Engine::admit() {
       if (waiting_.empty()) return;
       next = waiting_.front();
       const int64_t num_texts = next.job->texts_per_prompt;
-      if (std::ssize(texts_) + num_texts > options_.max_batch) return;
+      if (counters_.running + num_texts > options_.max_batch) return;
       const int64_t needed = tokens_needed(*next.job, next.prompt);
       const auto fits = [&] {
         return options_.max_cache_tokens == 0 ||
@@ -291,10 +291,14 @@ void Engine::read_next() {
   }
 }
 
+bool Engine::is_shareable(const Text& text) {
+  return generator_.decoder().config().reads_as_a_beginning(std::ssize(text.sequence.prompt()));
+}
+
 // As late as possible: what others read and wrote meanwhile counts too.
 void Engine::reuse_prefix(Text& text) {
   // Scores of a prompt need every token of it.
-  if (text.job->options.prompt_scores.logprobs) return;
+  if (text.job->options.prompt_scores.logprobs || !is_shareable(text)) return;
   auto state = prefixes_.find(text.sequence.prompt());
   if (!state) return;
   text.reused_tokens = state->length();
@@ -303,18 +307,22 @@ void Engine::reuse_prefix(Text& text) {
 }
 
 void Engine::begin_writing(Text& text) {
-  text.is_read = true;
   const uint64_t seed = text.job->options.sampler.seed;
+  std::list<Text> others;  // all of them or, where memory runs out, none
   for (int64_t i = 1; i < text.job->texts_per_prompt; ++i) {
-    texts_.push_back({.job = text.job,
+    others.push_back({.job = text.job,
                       .reply = text.reply,
                       .index = text.index + i,
                       .sequence = text.sequence.fork(seed + static_cast<uint64_t>(i)),
                       .stream = generation::TextStream(tokenizer_, text.job->stop),
                       .is_read = true});
-    if (texts_.back().sequence.finished() != FinishReason::kNone) deliver(texts_.back());
   }
-  if (text.sequence.finished() != FinishReason::kNone) deliver(text);
+  text.is_read = true;
+  texts_.splice(texts_.end(), others);
+  for (Text& each : texts_) {
+    const bool is_of_prompt = each.reply == text.reply && each.prompt() == text.prompt();
+    if (is_of_prompt && each.sequence.finished() != FinishReason::kNone) deliver(each);
+  }
 }
 
 void Engine::write_next() {
@@ -387,7 +395,7 @@ void Engine::remove(std::list<Text>::iterator text) {
     return other.reply == text->reply && other.prompt() == text->prompt();
   });
   if (is_last) reserved_tokens_ -= tokens_of_prompt(job, text->prompt());
-  if (cancelled) return;
+  if (cancelled || !is_shareable(*text)) return;
   const Sequence& sequence = text->sequence;
   std::vector<int64_t> tokens = sequence.prompt();
   for (const auto& written : sequence.written()) tokens.push_back(written.token);

@@ -88,6 +88,8 @@ class Engine {
   std::atomic<int64_t>& counter_of(const Reply& ended);
   void start(const Waiting& waiting);
   void read_next();
+  // Whether what was read of a prompt may serve others that begin alike.
+  bool is_shareable(const Text& text);
   void reuse_prefix(Text& text);
   void begin_writing(Text& text);
   void write_next();

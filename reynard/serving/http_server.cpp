@@ -306,7 +306,8 @@ void HttpServer::answer_whole(const Exchange& exchange, const Ask& ask, Reply& r
       looked = now;
       if (connection != nullptr && connection->is_gone()) {
         reply.cancel();
-        return;
+        // One that only ended its own side still reads this.
+        throw ApiError(400, "the connection was closed before the answer was complete");
       }
     }
     if (!piece) continue;

@@ -387,6 +387,22 @@ TEST(HttpServer, TooManyConnectionsAreTurnedAway) {
   EXPECT_TRUE(third.read_all().starts_with("HTTP/1.1 503"));
 }
 
+TEST(HttpServer, NoShareOfTheProbabilityIsTheMostProbableToken) {
+  const Served served;
+  nlohmann::json request = {{"prompt", "abc"}, {"max_tokens", 20}, {"temperature", 0}};
+  const std::string greedy = served.complete(request).json["choices"][0]["text"];
+  request.update({{"temperature", 1}, {"top_p", 0}, {"top_k", 50}, {"seed", 1}});
+  EXPECT_EQ(served.complete(request).json["choices"][0]["text"], greedy);
+}
+
+TEST(HttpServer, WhoEndsTheirOwnSideAreToldSo) {
+  const Served served({}, {}, /*max_length=*/10'000'000);
+  const RawClient client(served.server.port());
+  client.send(post_text(R"({"prompt": "abc", "max_tokens": 5000000, "ignore_eos": true})"));
+  ::shutdown(client.socket, SHUT_WR);
+  EXPECT_TRUE(client.read_all().starts_with("HTTP/1.1 400"));
+}
+
 TEST(HttpServer, ClientsThatVanishAreForgotten) {
   const Served served({}, {}, /*max_length=*/10'000'000);
   const std::string body =
