@@ -39,6 +39,14 @@ Shape plain_shape(int64_t T, int64_t D) {
 
 using Times = std::map<std::string, double>;  // milliseconds by name
 
+struct Timed {
+  const Times& times;
+  const char* what;
+
+  bool is_known() const { return times.contains(what); }
+  double ms() const { return times.at(what); }
+};
+
 class Session {
  public:
   explicit Session(const AttentionCudaBench& options)
@@ -54,7 +62,7 @@ class Session {
     return times(shape, direction, false);
   }
   void check_parity(const Shape& shape) {
-    const double error = std::stod(ask(shape, "parity"));
+    const double error = peer_.ask_number(question(shape, "parity"));
     if (error < kLargestError) return;
     throw Error(
         fmt::format("bench: sampled rows of {} differ from f64 by {:.2g} of their norm; "
@@ -67,13 +75,11 @@ class Session {
   // Nothing where either time is missing.
   void add(const std::string& name,
            const Shape& shape,
-           const Times& ours,
-           const char* own,
-           const Times& theirs,
-           const char* peer,
+           const Timed& ours,
+           const Timed& theirs,
            const std::string& peer_name) {
-    if (!ours.contains(own) || !theirs.contains(peer)) return;
-    const double own_ms = ours.at(own), peer_ms = theirs.at(peer);
+    if (!ours.is_known() || !theirs.is_known()) return;
+    const double own_ms = ours.ms(), peer_ms = theirs.ms();
     rows_.push_back({.name = name,
                      .shape = shape.text(),
                      .dtype = "bf16",
@@ -94,15 +100,15 @@ class Session {
 
  private:
   Times times(const Shape& shape, const char* direction, bool with_peers) {
-    std::istringstream answer(ask(shape, direction, with_peers));
+    std::istringstream answer(peer_.ask(question(shape, direction, with_peers)));
     Times times;
     std::string name;
     for (double ms = 0; answer >> name >> ms;) times[name] = ms;
     return times;
   }
-  std::string ask(const Shape& s, const char* what, bool with_peers = false) {
-    return peer_.ask(fmt::format(
-        "{} {} {} {} {} {} {} {}", what, s.B, s.H, s.G, s.T, s.D, s.documents, with_peers ? 1 : 0));
+  static std::string question(const Shape& s, const char* what, bool with_peers = false) {
+    return fmt::format(
+        "{} {} {} {} {} {} {} {}", what, s.B, s.H, s.G, s.T, s.D, s.documents, with_peers ? 1 : 0);
   }
 
   bool with_peers_;
@@ -117,21 +123,21 @@ class Session {
 void bench_shape(Session& session, const Shape& shape, const char* direction) {
   const auto times = session.times(shape, direction);
   const std::string suffix = std::string("_") + direction;
-  session.add("dense" + suffix, shape, times, "dense", times, "softmax", "own_ungated");
+  session.add("dense" + suffix, shape, {times, "dense"}, {times, "softmax"}, "own_ungated");
   for (const char* peer : kPeers) {
-    session.add("dense" + suffix, shape, times, "dense", times, peer, peer);
-    session.add("tight" + suffix, shape, times, "tight", times, peer, peer);
-    session.add("published" + suffix, shape, times, "published", times, peer, peer);
+    session.add("dense" + suffix, shape, {times, "dense"}, {times, peer}, peer);
+    session.add("tight" + suffix, shape, {times, "tight"}, {times, peer}, peer);
+    session.add("published" + suffix, shape, {times, "published"}, {times, peer}, peer);
   }
-  session.add("tight" + suffix, shape, times, "tight", times, "dense", "own_dense");
-  session.add("published" + suffix, shape, times, "published", times, "dense", "own_dense");
+  session.add("tight" + suffix, shape, {times, "tight"}, {times, "dense"}, "own_dense");
+  session.add("published" + suffix, shape, {times, "published"}, {times, "dense"}, "own_dense");
 
   Shape grouped = shape;
   grouped.G = shape.H / kGroup;
   const auto grouped_times = session.times(grouped, direction);
-  session.add("gqa" + suffix, grouped, grouped_times, "dense", times, "dense", "own_plain");
+  session.add("gqa" + suffix, grouped, {grouped_times, "dense"}, {times, "dense"}, "own_plain");
   for (const char* peer : kPeers) {
-    session.add("gqa" + suffix, grouped, grouped_times, "dense", grouped_times, peer, peer);
+    session.add("gqa" + suffix, grouped, {grouped_times, "dense"}, {grouped_times, peer}, peer);
   }
 
   Shape packed = shape, apart = shape;
@@ -139,7 +145,8 @@ void bench_shape(Session& session, const Shape& shape, const char* direction) {
   apart.B *= kDocuments, apart.T /= kDocuments;
   const auto packed_times = session.own_times(packed, direction);
   const auto apart_times = session.own_times(apart, direction);
-  session.add("packed" + suffix, packed, packed_times, "dense", apart_times, "dense", "own_apart");
+  session.add(
+      "packed" + suffix, packed, {packed_times, "dense"}, {apart_times, "dense"}, "own_apart");
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #include "bench/attention.h"
 
-#include "bench/resident_memory.h"
 #include "reynard/attention/attention.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/resident_memory.h"
 
 #include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -51,7 +51,7 @@ struct MeasuredPass {
 double overhead(const MeasuredPass& pass, double before) {
   const double tensors =
       bytes_of(pass.inputs) + bytes_of({pass.out, pass.dout}) + bytes_of(pass.gradients);
-  return (peak_resident_bytes() - before) / tensors;
+  return (static_cast<double>(tensor::peak_resident_bytes()) - before) / tensors;
 }
 
 at::Tensor leaf(at::IntArrayRef sizes, at::ScalarType dtype) {
@@ -63,7 +63,7 @@ void differentiate(MeasuredPass& pass) {
 }
 
 double peer_overhead(int64_t T, at::ScalarType dtype) {
-  const double before = resident_bytes();
+  const auto before = static_cast<double>(tensor::resident_bytes());
   MeasuredPass pass;
   pass.inputs = {leaf({1, kQueryHeads, T, kDim}, dtype),
                  leaf({1, kGroups, T, kDim}, dtype),
@@ -76,7 +76,7 @@ double peer_overhead(int64_t T, at::ScalarType dtype) {
 }
 
 double own_overhead(int64_t T, at::ScalarType dtype) {
-  const double before = resident_bytes();
+  const auto before = static_cast<double>(tensor::resident_bytes());
   MeasuredPass pass;
   const at::Tensor log_gate =
       at::log_sigmoid(at::randn({1, T, kQueryHeads}) + 8).detach().set_requires_grad(true);

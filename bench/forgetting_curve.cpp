@@ -1,6 +1,5 @@
 #include "bench/forgetting_curve.h"
 
-#include "bench/resident_memory.h"
 #include "bench/train_step.h"
 #include "reynard/data/random.h"
 #include "reynard/evaluation/evaluate.h"
@@ -8,11 +7,13 @@
 #include "reynard/evaluation/registry.h"
 #include "reynard/evaluation/scorer.h"
 #include "reynard/models/decoder.h"
+#include "reynard/tensor/resident_memory.h"
 
 #include <fmt/format.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -129,10 +130,11 @@ class Curve {
 
 // Bytes that running takes at most above what is held before.
 double peak_growth(const std::function<void()>& run) {
-  forget_peak();
-  const double before = resident_bytes();
+  ::malloc_trim(0);  // what nothing uses goes back to the system
+  tensor::forget_peak_resident_bytes();
+  const int64_t before = tensor::resident_bytes();
   run();
-  return peak_resident_bytes() - before;
+  return static_cast<double>(tensor::peak_resident_bytes() - before);
 }
 
 }  // namespace

@@ -132,7 +132,7 @@ std::vector<Row> llama_rows(const GenerateBench& options,
   const Row parity = parity_row("llama_parity",
                                 fmt::format("134M T{}", options.prompt),
                                 dtype,
-                                std::stod(peer.ask(fmt::format("behind {}", ours))));
+                                peer.ask_number(fmt::format("behind {}", ours)));
   const Medians prefill = time_by_turns(
       options.repeats, [&] { llama.prefill(); }, [&] { peer.ask("prefill"); });
   const Medians decode = time_by_turns(

@@ -4,6 +4,7 @@
 #include "bench/sum_of_words.h"
 #include "reynard/knn/search.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/resident_memory.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/equal.h>
@@ -13,7 +14,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <fstream>
 #include <sstream>
 
 namespace reynard::bench {
@@ -153,22 +153,14 @@ Row faiss_row(const KnnBench& options,
           .ratio = seconds.ratio};
 }
 
-// A line of /proc/self/status in MB.
-double resident_mb(const std::string& field) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind(field + ":", 0) == 0) return std::stod(line.substr(field.size() + 1)) / 1024;
-  }
-  throw Error("bench knn: /proc/self/status has no " + field + "; expected Linux");
-}
-
 Row memory_row(const KnnBench& options, const std::string& dtype, const Data& data) {
   constexpr int64_t kQueries = 512, kBest = 32;
   const at::Tensor queries = data.queries.narrow(0, 0, kQueries);
-  std::ofstream("/proc/self/clear_refs") << "5";  // the peak starts from what is resident now
-  const double before = resident_mb("VmRSS");
+  tensor::forget_peak_resident_bytes();
+  const int64_t before = tensor::resident_bytes();
   knn::search(queries, data.keys, kBest);
-  const double grown = std::max(resident_mb("VmHWM") - before, 0.01);
+  const auto grown_bytes = static_cast<double>(tensor::peak_resident_bytes() - before);
+  const double grown = std::max(grown_bytes / (1 << 20), 0.01);
   const double all = static_cast<double>(kQueries * options.num_keys) * 4 / (1 << 20);
   return {.name = "knn_memory",
           .shape = shape_text(options, kQueries, kBest),

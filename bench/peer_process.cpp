@@ -10,8 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
+#include <utility>
 
 namespace reynard::bench {
 
@@ -28,6 +31,24 @@ namespace {
   _exit(127);
 }
 
+struct Pipe {
+  int ends[2] = {-1, -1};  // to read from, to write to
+
+  Pipe() {
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+      throw Error(fmt::format("bench: cannot make a pipe to a peer: {}", std::strerror(errno)));
+    }
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  ~Pipe() {
+    for (const int end : ends) {
+      if (end >= 0) close(end);
+    }
+  }
+  int release(int end) { return std::exchange(ends[end], -1); }
+};
+
 }  // namespace
 
 PeerProcess::PeerProcess(const std::string& script, const std::vector<std::string>& arguments)
@@ -35,18 +56,15 @@ PeerProcess::PeerProcess(const std::string& script, const std::vector<std::strin
       python_(tensor::named_in_environment("REYNARD_PEER_PYTHON", REYNARD_BENCH_PYTHON)) {
   std::vector<std::string> command = {python_, tensor::project_file("bench/peers/" + script)};
   command.insert(command.end(), arguments.begin(), arguments.end());
-  int to[2], from[2];
-  if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0) {
-    throw Error(fmt::format("bench: cannot make pipes to {}", script));
-  }
   const int threads = at::get_num_threads();
+  // The peer's ends are closed here in any case.
+  Pipe to, from;
+  to_.reset(fdopen(to.release(1), "w"));
+  from_.reset(fdopen(from.release(0), "r"));
+  if (!to_ || !from_) throw Error(fmt::format("bench: cannot make pipes to {}", script));
   process_ = fork();
   if (process_ < 0) throw Error(fmt::format("bench: cannot start {}", script));
-  if (process_ == 0) become(command, to[0], from[1], threads);
-  close(to[0]);
-  close(from[1]);
-  to_.reset(fdopen(to[1], "w"));
-  from_.reset(fdopen(from[0], "r"));
+  if (process_ == 0) become(command, to.ends[0], from.ends[1], threads);
   std::signal(SIGPIPE, SIG_IGN);  // a peer that ended is an error of ask(), not of this process
 }
 
@@ -75,6 +93,15 @@ std::string PeerProcess::ask(const std::string& line) {
   }
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
+}
+
+double PeerProcess::ask_number(const std::string& line) {
+  const std::string answer = ask(line);
+  char* end = nullptr;
+  const double number = std::strtod(answer.c_str(), &end);
+  if (end != answer.c_str() && *end == '\0') return number;
+  throw Error(fmt::format(
+      "bench: the peer {} answered {:?} to \"{}\"; expected a number", script_, answer, line));
 }
 
 }  // namespace reynard::bench

@@ -23,6 +23,8 @@ class PeerProcess {
 
   // Sends a line and waits for the answer. Throws reynard::Error when the peer has ended.
   std::string ask(const std::string& line);
+  // The same for an answer that is a number; throws reynard::Error for any other.
+  double ask_number(const std::string& line);
 
  private:
   struct Close {

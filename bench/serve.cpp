@@ -10,8 +10,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <thread>
+#include <vector>
 
 namespace reynard::bench {
 
@@ -79,14 +81,25 @@ double percentile95(std::vector<double> values) {
 }
 
 // Gaps between tokens that ended inside [begin, end].
-void add_gaps(const std::vector<double>& times,
-              double begin,
-              double end,
-              std::vector<double>& gaps) {
+std::vector<double> gaps_of(const std::vector<double>& times, double begin, double end) {
+  std::vector<double> gaps;
   for (std::size_t i = 1; i < times.size(); ++i) {
     if (times[i] >= begin && times[i] <= end) gaps.push_back(times[i] - times[i - 1]);
   }
+  return gaps;
 }
+
+using Replies = std::vector<std::shared_ptr<serving::Reply>>;
+
+void cancel(const Replies& replies) {
+  for (const auto& reply : replies) reply->cancel();
+}
+
+// Whatever ends its scope: nobody waits for ever for texts without an end.
+struct CancelAtEnd {
+  const Replies& replies;
+  ~CancelAtEnd() { cancel(replies); }
+};
 
 struct Gaps {
   double p95_ms = 0;
@@ -98,13 +111,15 @@ struct Gaps {
 Gaps measure_gaps(serving::Engine& engine, const ServeBench& options, bool with_long_prompt) {
   const int64_t endless = int64_t{1} << 30;
   const auto begin = Clock::now();
-  std::vector<std::shared_ptr<serving::Reply>> replies;
-  std::vector<std::vector<double>> times(static_cast<std::size_t>(options.clients - 1));
-  std::vector<std::thread> readers;
-  for (std::size_t c = 0; c < times.size(); ++c) {
-    replies.push_back(engine.submit(job_of(
-        kShortPrompt, with_long_prompt ? endless : options.tokens, static_cast<int64_t>(c))));
-    readers.emplace_back([&, c] { times[c] = times_of(*replies[c], begin); });
+  Replies replies;
+  std::vector<std::future<std::vector<double>>> readers;  // each ends with its reply
+  const CancelAtEnd at_end{replies};
+  for (int64_t c = 0; c < options.clients - 1; ++c) {
+    const auto reply =
+        engine.submit(job_of(kShortPrompt, with_long_prompt ? endless : options.tokens, c));
+    replies.push_back(reply);
+    readers.push_back(
+        std::async(std::launch::async, [reply, begin] { return times_of(*reply, begin); }));
   }
   Gaps gaps;
   double from = 0, to = 1e18;
@@ -118,12 +133,14 @@ Gaps measure_gaps(serving::Engine& engine, const ServeBench& options, bool with_
     gaps.late_first_ms = times_of(*late, begin).front() - joined;
     to = times_of(*reply, begin).front();
     gaps.long_prompt_ms = to - joined;
-    for (const auto& running : replies) running->cancel();
+    cancel(replies);
   }
-  for (std::thread& reader : readers) reader.join();
-  engine.wait_until_idle();
   std::vector<double> all;
-  for (const auto& of_client : times) add_gaps(of_client, from, to, all);
+  for (auto& reader : readers) {
+    const std::vector<double> gaps_of_client = gaps_of(reader.get(), from, to);
+    all.insert(all.end(), gaps_of_client.begin(), gaps_of_client.end());
+  }
+  engine.wait_until_idle();
   gaps.p95_ms = percentile95(std::move(all));
   return gaps;
 }

@@ -55,7 +55,7 @@ Row measure(const TokenizerBench& options, const std::string& file, const std::s
     const double begin = cpu_seconds();
     tokenizer->encode(text);
     ours.push_back(cpu_seconds() - begin);
-    peers.push_back(std::stod(peer.ask("time")));
+    peers.push_back(peer.ask_number("time"));
   }
   const double megabytes = static_cast<double>(text.size()) / 1e6;
   return {.name = "tokenizer_encode",

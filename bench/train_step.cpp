@@ -111,12 +111,12 @@ Row bench_dtype(const TrainStepBench& options, const std::string& dtype) {
                     std::to_string(sizes.layers),
                     std::to_string(sizes.heads),
                     std::to_string(sizes.peer_mlp)});
-  const double our_first = trainer.step().loss, peer_first = std::stod(peer.ask("step"));
+  const double our_first = trainer.step().loss, peer_first = peer.ask_number("step");
   double our_last = our_first, peer_last = peer_first;
   const Medians seconds = time_by_turns(
       options.repeats,
       [&] { our_last = trainer.step().loss; },
-      [&] { peer_last = std::stod(peer.ask("step")); });
+      [&] { peer_last = peer.ask_number("step"); });
   check_learning("FoX (Pro)", sizes, our_first, our_last);
   check_learning("the peer", sizes, peer_first, peer_last);
   const auto tokens = static_cast<double>(options.batch_size * options.length);

@@ -170,6 +170,13 @@ std::string identity_of(const fs::path& model) {
   return checkpoint::sha256_hex(digests);
 }
 
+std::string as_folder_name(std::string name) {
+  for (char& c : name) {
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.' && c != '_') c = '-';
+  }
+  return name.empty() || name.front() == '.' ? "model" + name : name;
+}
+
 nlohmann::json read_object(const fs::path& path) {
   nlohmann::json json = read_json(path);
   if (!json.is_object()) throw Error(fmt::format("{} is not a JSON object", path.string()));

@@ -4,6 +4,7 @@
 #include "reynard/evaluation/forgetting_curve.h"
 
 #include "cli/command.h"
+#include "cli/evaluation_inputs.h"
 #include "cli/figure_files.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/evaluation/statistics.h"
@@ -18,6 +19,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -231,6 +233,18 @@ void write_results(const CurveFile& file, int64_t train_length, const fs::path& 
   draw_figures({&*figure, 1}, folder);
 }
 
+// Each has a folder of its name.
+void check_names_differ(const std::vector<CurveFile>& files) {
+  std::set<std::string> names;
+  for (const CurveFile& file : files) {
+    if (names.insert(as_folder_name(file.name)).second) continue;
+    throw Error(fmt::format(
+        "forgetting-curve: two files have the name \"{}\"; change one's \"name\", or give them to "
+        "different --out",
+        as_folder_name(file.name)));
+  }
+}
+
 void run_forgetting_curve(const CurveArguments& arguments) {
   using tensor::check_value;
   constexpr const char* kName = "forgetting-curve";
@@ -241,6 +255,7 @@ void run_forgetting_curve(const CurveArguments& arguments) {
   for (const std::string& path : arguments.files) {
     files.push_back(evaluation::read_curve_file(path));
   }
+  if (!arguments.output.empty() && files.size() > 1) check_names_differ(files);
   std::vector<Json> results;
   for (size_t i = 0; i < files.size(); ++i) {
     results.push_back(result_of(files[i], arguments.files[i], arguments));
@@ -252,7 +267,8 @@ void run_forgetting_curve(const CurveArguments& arguments) {
         arguments.train_length > 0 ? arguments.train_length : files[i].train_length;
     const fs::path folder = arguments.output;
     if (!arguments.output.empty()) {
-      write_results(files[i], trained, files.size() == 1 ? folder : folder / files[i].name);
+      write_results(
+          files[i], trained, files.size() == 1 ? folder : folder / as_folder_name(files[i].name));
     }
     if (arguments.json) {
       fmt::print("{}\n", results[i].dump(-1, ' ', false, Json::error_handler_t::replace));

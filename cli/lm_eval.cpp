@@ -75,7 +75,8 @@ class Server {
  public:
   explicit Server(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {fs::read_symlink("/proc/self/exe").string(), "serve"});
-    arguments.insert(arguments.end(), {"--port", "0"});
+    // The harness splits its arguments at commas: the name is ours.
+    arguments.insert(arguments.end(), {"--port", "0", "--name", "model"});
     process_.emplace(ChildProcess::Options{.arguments = std::move(arguments), .read_errors = true});
     static const std::regex kAddress(R"((\S+) at (http://[^/]+)/)");
     std::string said;

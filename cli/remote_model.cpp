@@ -1,5 +1,6 @@
 #include "cli/remote_model.h"
 
+#include "cli/evaluation_inputs.h"
 #include "reynard/evaluation/adapter.h"
 #include "reynard/evaluation/endpoint_scorer.h"
 #include "reynard/tensor/check.h"
@@ -9,7 +10,6 @@
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
-#include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -23,14 +23,6 @@ namespace {
 std::optional<int64_t> mark_of(int64_t given, std::optional<int64_t> own) {
   if (given == RemoteArguments::kFromTokenizer) return own;
   return given < 0 ? std::nullopt : std::optional(given);
-}
-
-// Part of a folder's name: letters, digits and a few marks.
-std::string plain(std::string name) {
-  for (char& c : name) {
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.' && c != '_') c = '-';
-  }
-  return name.empty() || name.front() == '.' ? "model" + name : name;
 }
 
 // The only model that the endpoint lists.
@@ -64,7 +56,7 @@ RemoteModel endpoint_model(const RemoteArguments& arguments) {
   options.retries = retries_of(arguments);
   options.model = arguments.model.empty() ? only_model(options) : arguments.model;
   RemoteModel model;
-  model.name = plain(options.model);
+  model.name = as_folder_name(options.model);
   model.where = options.url;
   model.url = evaluation::Endpoint(options).route_url("");
   model.url.pop_back();  // the slash before the route
@@ -84,7 +76,7 @@ RemoteModel adapter_model(const RemoteArguments& arguments) {
                                  .timeout_s = arguments.timeout_s,
                                  .retries = retries_of(arguments)});
   const evaluation::AdapterFacts& facts = model.adapter->facts();
-  model.name = plain(facts.name);
+  model.name = as_folder_name(facts.name);
   model.where = arguments.adapter;
   model.identity = {{"adapter", arguments.adapter}, {"model", facts.name}};
   model.train_length = facts.train_length;

@@ -33,11 +33,13 @@ void request_stop(int signal) {
 }  // namespace
 
 const std::atomic<bool>& stop_flag() {
-  struct sigaction action = {};
-  action.sa_handler = request_stop;
-  action.sa_flags = SA_RESTART;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  static const bool installed = [] {
+    struct sigaction action = {};
+    action.sa_handler = request_stop;
+    action.sa_flags = SA_RESTART;
+    return sigaction(SIGINT, &action, nullptr) == 0 && sigaction(SIGTERM, &action, nullptr) == 0;
+  }();
+  static_cast<void>(installed);
   return stop_requested;
 }
 

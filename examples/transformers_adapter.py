@@ -41,10 +41,11 @@ def score(model, tokens):
 
 def write(model, request):
     prompt = torch.tensor([request["prompt"]], device=model.device)
-    sampling = {"do_sample": False}
+    # The model's own generation settings are no part of what is measured.
+    sampling = {"do_sample": False, "repetition_penalty": 1.0, "temperature": None, "top_p": None, "top_k": None}
     if request["temperature"] > 0:
         torch.manual_seed(request["seed"])
-        sampling = {"do_sample": True, "temperature": request["temperature"], "top_k": 0}
+        sampling |= {"do_sample": True, "temperature": request["temperature"], "top_p": 1.0, "top_k": 0}
     text = model.generate(
         prompt,
         attention_mask=torch.ones_like(prompt),

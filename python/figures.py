@@ -55,7 +55,7 @@ def main() -> int:
         write_atomically(arguments.path, bundle.encode())
         return 0
     for path in sorted(arguments.path.glob("*.vl.json")):
-        spec = paper_spec(json.loads(path.read_text()))
+        spec = paper_spec(json.loads(path.read_text(encoding="utf-8")))
         png = vl_convert.vegalite_to_png(json.dumps(spec), scale=2)
         write_atomically(path.with_name(path.name.removesuffix(".vl.json") + ".png"), png)
     return 0

@@ -3,10 +3,10 @@
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/evaluation/attention_rows.h"
 #include "reynard/evaluation/context_limit.h"
-#include "reynard/evaluation/memory_use.h"
 #include "reynard/evaluation/sample_log.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/out_of_memory.h"
+#include "reynard/tensor/resident_memory.h"
 
 #include <fmt/format.h>
 
@@ -183,7 +183,7 @@ nlohmann::json evaluate(Scorer& scorer, Task& task, const EvaluateOptions& optio
                        {"reused_samples", reused},
                        {"tokens", effort.tokens},
                        {"seconds", effort.seconds},
-                       {"peak_memory_bytes", peak_memory_bytes()}};
+                       {"peak_memory_bytes", tensor::peak_resident_bytes()}};
   if (!stopped.empty()) summary["stopped"] = stopped;
   const std::filesystem::path file = options.folder / (task.name() + ".json");
   write_summary(file, summary);

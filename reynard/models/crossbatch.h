@@ -19,10 +19,8 @@ enum class CrossbatchRule {
   // rows).
   kRows,
   // LongLLaMA's single forward pass: contexts are one list u = row * contexts + c, and context u
-  // sees
-  // u - 1, u - 2, ...: at most s c of them (none before the first), s = ceil((range + 1) /
-  // (contexts
-  // - 1)) and range = contexts * documents - 1.
+  // sees u - 1, u - 2, ...: at most s c of them (none before the first), with
+  // s = ceil((range + 1) / (contexts - 1)) and range = contexts * documents - 1.
   kPacks,
 };
 

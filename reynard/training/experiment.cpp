@@ -197,9 +197,12 @@ void Experiment::check(config::Problems& problems, const std::string& path) cons
     add("schedule.warmup_tokens",
         "must be at most training.tokens = " + std::to_string(training.tokens));
   }
-  if (schedule.shape == ScheduleShape::kWSD &&
-      schedule.warmup_fraction + schedule.decay_fraction > 1) {
-    add("schedule.decay_fraction", "and schedule.warmup_fraction together must be at most 1");
+  const double warmup =
+      schedule.warmup_tokens > 0 && training.tokens > 0
+          ? static_cast<double>(schedule.warmup_tokens) / static_cast<double>(training.tokens)
+          : schedule.warmup_fraction;
+  if (schedule.shape == ScheduleShape::kWSD && warmup + schedule.decay_fraction > 1) {
+    add("schedule.decay_fraction", "and the share of the warm-up together must be at most 1");
   }
   if (schedule.shape == ScheduleShape::kInverseSqrt && schedule.warmup_fraction == 0 &&
       schedule.warmup_tokens == 0) {

@@ -58,16 +58,4 @@ void MetricsLog::write(const nlohmann::ordered_json& line) {
   events_.write(line.at("step").get<int64_t>(), scalars);
 }
 
-int64_t peak_memory_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
-  }
-  return 0;
-}
-
-void reset_peak_memory() {
-  std::ofstream("/proc/self/clear_refs") << "5";
-}
-
 }  // namespace reynard::training

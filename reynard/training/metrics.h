@@ -24,9 +24,4 @@ class MetricsLog {
   EventFile events_;
 };
 
-// Largest resident set of this process since reset_peak_memory(), in bytes.
-int64_t peak_memory_bytes();
-// Starts a new measurement where the kernel allows it.
-void reset_peak_memory();
-
 }  // namespace reynard::training

@@ -9,6 +9,7 @@
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/device.h"
+#include "reynard/tensor/resident_memory.h"
 #include "reynard/training/gate_statistics.h"
 #include "reynard/training/machine.h"
 #include "reynard/training/metrics.h"
@@ -190,7 +191,7 @@ class Window {
                  {"tokens_per_s", rate_},
                  {"seconds", now},
                  {"skipped_steps", trainer.skipped_steps()},
-                 {"peak_memory_bytes", peak_memory_bytes()}};
+                 {"peak_memory_bytes", tensor::peak_resident_bytes()}};
     if (last_.documents > 0) line["documents"] = last_.documents;
     if (last_.accuracy >= 0) line["accuracy"] = last_.accuracy;
     if (trainer.device().is_cuda()) {
@@ -266,7 +267,7 @@ class Run {
   bool stopped() const { return options_.stop && options_.stop->load(); }
 
   void begin() {
-    reset_peak_memory();
+    tensor::forget_peak_resident_bytes();
     tensor::reset_peak_gpu_memory(trainer_.device());
     if (options_.resume) resume();
     write_run_json(trainer_, options_);

@@ -222,6 +222,10 @@ TEST_F(EvalCommand, CurveFilesAreComputedAnew) {
       both.output.find("curve                          150        40       >80              >64"),
       std::string::npos)
       << both.output;
+  fs::create_directories(folder_ / "b");
+  test::write_file(folder_ / "b/curve.json", kCurveFile);
+  expect_error({"forgetting-curve", "curve.json", "b/curve.json", "--out", "two"},
+               "two files have the name \"curve\"");
   expect_error({"forgetting-curve", "curve.json", "--lengths", "40,41"}, "--lengths 41");
   expect_error({"forgetting-curve", "text.txt"}, "text.txt is not JSON");
 }

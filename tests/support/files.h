@@ -33,7 +33,7 @@ void write_file(const std::filesystem::path& path, std::string_view text);
 }  // namespace reynard::test
 
 // Skips the test, saying why, when the reference folder is absent.
-#define REYNARD_NEED_SHARED()                                                         \
-  if (::reynard::test::shared_folder().empty()) {                                     \
-    GTEST_SKIP() << "no reference folder: set REYNARD_SHARED or put it at ../shared"; \
+#define REYNARD_NEED_SHARED()                                                   \
+  if (::reynard::test::shared_folder().empty()) {                               \
+    GTEST_SKIP() << "no folder with goldens and data: REYNARD_SHARED names it"; \
   }
