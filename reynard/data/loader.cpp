@@ -10,10 +10,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace reynard::data {
 
 namespace {
+
+constexpr const char* kText = "text";  // of a state: which text it goes on with
 
 class RowLoader final : public Loader {
  public:
@@ -60,6 +63,7 @@ class RowLoader final : public Loader {
     const nlohmann::json expected = identity();
     for (const auto& [key, value] : expected.items()) {
       const auto member = state.find(key);
+      if (member == state.end() && key == kText) continue;  // of a program that did not ask
       if (member == state.end() || *member != value) {
         throw Error(
             fmt::format("loader state: {} is {}; this run has {}; resume with the settings "
@@ -108,6 +112,7 @@ class RowLoader final : public Loader {
                                {"repeat_min_length", config_.repeat_min_length}};
     if (config_.mode == LoaderMode::kPadded) identity["random_padding"] = config_.random_padding;
     if (config_.overlap > 0) identity["overlap"] = config_.overlap;
+    identity[kText] = file_.fingerprint();
     return identity;
   }
 
@@ -140,6 +145,10 @@ void LoaderConfig::check(config::Problems& problems, const std::string& path) co
     problems.add(config::key(path, "overlap"),
                  fmt::format("must be below {} = {}", config::key(path, "length"), length));
   }
+  if (answer_mark < 0 && (answer_tokens > 0 || answer_end_mark >= 0)) {
+    problems.add(config::key(path, answer_tokens > 0 ? "answer_tokens" : "answer_end_mark"),
+                 fmt::format("has no effect without {}", config::key(path, "answer_mark")));
+  }
   if (repeat_fraction > 0 && (mode == LoaderMode::kOrdered || mode == LoaderMode::kPadded)) {
     problems.add(config::key(path, "repeat_fraction"),
                  "must be 0 with mode = \"ordered\" and with \"padded\"");
@@ -167,6 +176,15 @@ std::unique_ptr<Loader> make_loader(const LoaderConfig& config) {
   }
   if (config.answer_mark >= 0 && file.header().num_answers > 0) {
     throw Error(fmt::format("{}: says itself which tokens count; leave data.answer_mark out",
+                            file.path().string()));
+  }
+  for (const auto& [name, mark] : {std::pair("answer_mark", config.answer_mark),
+                                   std::pair("answer_end_mark", config.answer_end_mark)}) {
+    if (mark < file.header().vocab_size) continue;
+    throw Error(fmt::format("data.{} = {}: expected a token id below {}, the vocabulary of {}",
+                            name,
+                            mark,
+                            file.header().vocab_size,
                             file.path().string()));
   }
   return loader;

@@ -1,5 +1,6 @@
 #include "reynard/data/token_file.h"
 
+#include "reynard/checkpoint/sha256.h"
 #include "reynard/config/flat_header.h"
 #include "reynard/tensor/error.h"
 
@@ -110,6 +111,20 @@ TokenFile::TokenFile(const std::filesystem::path& path) : path_(path) {
     close(descriptor_);
     throw;
   }
+}
+
+std::string TokenFile::fingerprint() const {
+  constexpr int64_t kPieces = 64, kPieceBytes = 16 << 10;
+  const auto* bytes = static_cast<const char*>(data_);
+  checkpoint::Sha256 hash;
+  if (size_ <= kPieces * kPieceBytes) {
+    hash.update(bytes, static_cast<size_t>(size_));
+  } else {
+    for (int64_t i = 0; i < kPieces; ++i) {
+      hash.update(bytes + (size_ - kPieceBytes) * i / (kPieces - 1), kPieceBytes);
+    }
+  }
+  return hash.hex().substr(0, 32);
 }
 
 TokenFile::~TokenFile() {

@@ -42,6 +42,9 @@ class TokenFile {
 
   const TokenFileHeader& header() const { return header_; }
   const std::filesystem::path& path() const { return path_; }
+  // Of header, documents and tokens: all bytes of a small file, pieces all over a large one. Tells
+  // whether it is the same text; 32 hexadecimal digits.
+  std::string fingerprint() const;
   int64_t num_tokens() const { return header_.num_tokens; }
   int64_t num_documents() const { return header_.num_documents; }
   // Positions of a document's first token and of the one after its last.

@@ -268,7 +268,10 @@ struct ValidationConfig {
 
   static void fields(auto& self, auto&& field) {
     field("path", self.path, "token file of held-out text; empty: none");
-    field("tokens", self.tokens, "held-out tokens that are measured", config::positive);
+    field("tokens",
+          self.tokens,
+          "held-out tokens that are measured, at most the text once",
+          config::positive);
     field("every",
           self.every,
           "tokens of training between measurements; 0: only at the end",

@@ -84,6 +84,14 @@ data::LoaderConfig held_out_loader(const Experiment& experiment) {
   return loader;
 }
 
+// Tokens of batches that hold the text once: of at least one batch.
+int64_t tokens_of_one_pass(const data::TokenFile& file, const data::LoaderConfig& loader) {
+  int64_t rows = file.num_tokens() / loader.length;
+  if (loader.mode == data::LoaderMode::kPadded) rows = std::max(rows, file.num_documents());
+  const int64_t batches = std::max<int64_t>(rows / loader.batch_size, 1);
+  return batches * loader.batch_size * loader.length;
+}
+
 // Finds out before the first step, not after the last one, that a text does not fit.
 void check_texts(const Experiment& experiment) {
   // Returns the name of the tokenizer.
@@ -169,7 +177,8 @@ class Window {
  public:
   void add(const StepResult& result) {
     last_ = result;
-    if (result.skipped) return;
+    if (result.loss_tokens > 0) has_counted_ = true;
+    if (result.skipped || result.loss_tokens == 0) return;
     loss_ += result.loss * result.loss_tokens;
     loss_tokens_ += result.loss_tokens;
     recent_.push_back(result.loss);
@@ -215,13 +224,19 @@ class Window {
   // Losses of the last tenth of the steps, which a checkpoint keeps for recent_loss() of the run
   // that goes on from it.
   std::vector<double> recent() const { return {recent_.begin(), recent_.end()}; }
-  void restore(const std::vector<double>& recent) { recent_.assign(recent.begin(), recent.end()); }
+  void restore(const std::vector<double>& recent) {
+    recent_.assign(recent.begin(), recent.end());
+    has_counted_ = !recent.empty();
+  }
+  // Whether any token so far counted in the loss.
+  bool has_counted() const { return has_counted_; }
   double mean_loss() const { return mean_loss_; }
   double rate() const { return rate_; }
 
  private:
   StepResult last_;
   std::deque<double> recent_;
+  bool has_counted_ = false;
   int64_t begin_tokens_ = 0;
   double loss_ = 0, loss_tokens_ = 0, begin_seconds_ = 0, mean_loss_ = 0, rate_ = 0;
 };
@@ -320,12 +335,15 @@ class Run {
     if (trainer_.steps() + 1 == config().profile_step) profile.emplace(trainer_.device());
     window_.add(trainer_.step(log ? &gates : nullptr));
     if (profile) profile->write((folder_ / "profile.json").string());
+    check_something_counts();
     const bool last = trainer_.done();
     const bool validate = !last && crossed(trainer_, trainer_.experiment().validation.every);
     if (log || last || validate) {
       Json line = window_.line(trainer_);
       add_gates(line, gates.shares(), prunes());
-      if (validate) line["validation_loss"] = validation_loss().value();
+      if (validate) {
+        if (const auto loss = validation_loss()) line["validation_loss"] = *loss;
+      }
       metrics_->write(line);
       show_progress();
     }
@@ -344,6 +362,20 @@ class Run {
     due_ = permanent_due_ = false;
   }
 
+  // Steps without a token that counts change nothing.
+  void check_something_counts() const {
+    constexpr int64_t kPatientSteps = 100;
+    if (window_.has_counted() || (!trainer_.done() && trainer_.steps() < kPatientSteps)) return;
+    const data::LoaderConfig& data = trainer_.experiment().data;
+    throw Error(fmt::format(
+        "data.path = {}: no token of the first {} steps counts in the loss: {}",
+        data.path,
+        trainer_.steps(),
+        data.answer_mark >= 0
+            ? fmt::format("does data.answer_mark = {} stand in this text?", data.answer_mark)
+            : "are its answers beyond the rows' ends? give a larger data.length"));
+  }
+
   void show_progress() {
     if (!options_.progress) return;
     const Progress progress = trainer_.progress();
@@ -360,7 +392,8 @@ class Run {
     const ValidationConfig& validation = trainer_.experiment().validation;
     if (validation.path.empty()) return std::nullopt;
     const auto loader = data::make_loader(held_out_loader(trainer_.experiment()));
-    return trainer_.held_out_loss(*loader, validation.tokens);
+    const int64_t once = tokens_of_one_pass(loader->file(), trainer_.experiment().data);
+    return trainer_.held_out_loss(*loader, std::min(validation.tokens, once), options_.stop);
   }
 
   RunResult result() const {
@@ -386,6 +419,11 @@ class Run {
     if (saved_step_ != trainer_.steps()) save(permanent_due_);
     save_model();
     done.validation_loss = validation_loss();
+    const bool measures = !trainer_.experiment().validation.path.empty();
+    if (stopped() && measures && !done.validation_loss) {  // --resume does
+      done.finished = false;
+      return done;
+    }
     Json json = {{"steps", done.steps},
                  {"tokens", done.tokens},
                  {"skipped_steps", done.skipped_steps},

@@ -282,17 +282,20 @@ void Trainer::count_skipped(const StepResult& result) {
                   experiment_.optimizer.learning_rate));
 }
 
-double Trainer::held_out_loss(data::Loader& loader, int64_t tokens) {
+std::optional<double> Trainer::held_out_loss(data::Loader& loader,
+                                             int64_t tokens,
+                                             const std::atomic<bool>* stop) {
   const at::NoGradGuard no_grad;
   double sum = 0, counted = 0;
   for (int64_t seen = 0; seen < tokens;) {
+    if (stop != nullptr && *stop) return std::nullopt;
     const data::Batch batch = next_batch(loader);
     // Its own document only: the same measure whatever a step trains with.
     sum += batch_loss(batch, nullptr, /*documents=*/1, nullptr).sum.item<double>();
     counted += batch.loss_mask.sum(at::kDouble).item<double>();
     seen += batch.tokens.numel();
   }
-  return sum / std::max(counted, 1.0);
+  return counted > 0 ? std::optional(sum / counted) : std::nullopt;
 }
 
 nlohmann::json Trainer::counters() const {

@@ -13,8 +13,10 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -51,8 +53,11 @@ class Trainer {
   bool done() const;
   Progress progress() const;
 
-  // Loss in nats per token over `tokens` tokens of held-out batches, without gradients.
-  double held_out_loss(data::Loader& loader, int64_t tokens);
+  // Loss in nats per token over `tokens` tokens of held-out batches, without gradients. Nothing
+  // where none of them counts, and once `stop` is set.
+  std::optional<double> held_out_loss(data::Loader& loader,
+                                      int64_t tokens,
+                                      const std::atomic<bool>* stop = nullptr);
 
   // What resuming needs besides the weights: counters and loader state, and the moments.
   nlohmann::json counters() const;

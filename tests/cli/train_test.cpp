@@ -268,6 +268,45 @@ TEST_F(TrainCommand, DamagedCheckpointsOfLaterStepsDoNotCostNewOnes) {
       (std::vector<std::string>{"step-000000000025", "step-000000000030", "step-000000000049"}));
 }
 
+TEST_F(TrainCommand, AnotherTextOfTheSameSizeIsNotGoneOnWith) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  std::string bytes = test::read_file(folder_ / "text/train.tokens");
+  // A letter of the text becomes another one: header and ends of documents stay.
+  bytes[bytes.find('l', 4096)] = 'k';
+  test::write_file(folder_ / "text/train.tokens", bytes);
+  const ProgramResult result = train("run", {"--resume", "--training.tokens=3840"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.errors.find("resume with the settings and the token file of the run"),
+            std::string::npos)
+      << result.errors;
+}
+
+TEST_F(TrainCommand, HeldOutTextIsMeasuredOnce) {
+  const auto loss = [&](const std::string& name, const std::string& tokens) {
+    const ProgramResult result = train(name,
+                                       {"--training.tokens=640",
+                                        "--validation.path=text/held_out.tokens",
+                                        "--validation.tokens=" + tokens});
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return json(name + "/result.json").at("validation_loss").get<double>();
+  };
+  EXPECT_EQ(loss("more", "1000000000000"), loss("much_more", "2000000000000"));
+}
+
+TEST_F(TrainCommand, NothingToLearnIsAnError) {
+  const auto error = [&](std::vector<std::string> more) {
+    const ProgramResult result = train("run", std::move(more));
+    EXPECT_EQ(result.exit_code, 2);
+    return result.errors;
+  };
+  EXPECT_NE(error({"--data.answer_mark=300"}).find("expected a token id below 258"),
+            std::string::npos);
+  EXPECT_NE(error({"--data.answer_mark=200"}).find("no token of the first 50 steps counts"),
+            std::string::npos);
+  fs::remove_all(folder_ / "run");
+  EXPECT_NE(error({"--data.answer_tokens=2"}).find("has no effect without"), std::string::npos);
+}
+
 TEST_F(TrainCommand, FilesThatSayStrangeThingsDoNotStopARun) {
   ASSERT_EQ(train("run").exit_code, 0);
   test::write_file(folder_ / "run/result.json", "{}");

@@ -171,7 +171,7 @@ TEST(Trainer, HeldOutLossLeavesTheModelAlone) {
   trainer->step();
   const auto before = weights_of(*trainer);
   CountingLoader loader(experiment.data);
-  const double loss = trainer->held_out_loss(loader, 48);
+  const double loss = trainer->held_out_loss(loader, 48).value();
   EXPECT_NEAR(loss, std::log(17.0), 0.1);
   EXPECT_EQ(loader.state().at("count"), 4);  // 48 tokens are four rows of 12
   for (const auto& [name, value] : weights_of(*trainer)) {
