@@ -95,6 +95,20 @@ void write_history(const std::vector<ChatMessage>& messages, const std::string& 
   checkpoint::write_atomically(file, json.dump(1) + "\n");
 }
 
+// Keeps the conversation that ends: talk.json becomes talk-1.json, the first number that is free.
+void put_history_aside(const std::string& file) {
+  if (file.empty() || !std::filesystem::exists(file)) return;
+  const std::filesystem::path path = file;
+  std::filesystem::path kept;
+  for (int number = 1; kept.empty() || std::filesystem::exists(kept); ++number) {
+    kept = path;
+    kept.replace_filename(
+        fmt::format("{}-{}{}", path.stem().string(), number, path.extension().string()));
+  }
+  std::filesystem::rename(path, kept);
+  fmt::print(stderr, "the conversation before is in {}\n", kept.string());
+}
+
 struct Answer {
   std::string text = {};
   std::string finish_reason = {};
@@ -231,6 +245,7 @@ void run_chat(const ChatArguments& arguments) {
   // Mistakes are told before a model is read.
   const generation::SequenceOptions options = arguments.sampling.sequence_options();
   std::vector<ChatMessage> messages = first_messages(arguments);
+  write_history(messages, arguments.history);  // what cannot be written is told now too
   TextModel model = open_text_model(arguments.model);
   print_pruning_note(model.decoder.config());
   Talker talker(model, arguments, options);
@@ -239,7 +254,9 @@ void run_chat(const ChatArguments& arguments) {
     if (*line == "/exit") return;
     if (line->empty()) continue;
     if (*line == "/new") {
-      messages.resize(begins_with_system(messages) ? 1 : 0);
+      const std::size_t num_kept = begins_with_system(messages) ? 1 : 0;
+      if (messages.size() > num_kept) put_history_aside(arguments.history);
+      messages.resize(num_kept);
       continue;
     }
     messages.push_back({"user", *line});
@@ -280,7 +297,8 @@ void add_chat(CLI::App& app) {
       "folder");
   command->add_option("--history",
                       arguments->history,
-                      "JSON file of messages: read if it is there, written after each answer");
+                      "JSON file of messages: read if it is there, written after each answer; /new "
+                      "puts it aside as NAME-1.json");
   add_options(*command, arguments->sampling);
   command->add_flag("--show-prompt",
                     arguments->show_prompt,

@@ -70,6 +70,24 @@ void check_local_options(const EvalArguments& arguments, const CLI::App& command
                                                             : "the task lm_eval"));
 }
 
+// Options of a model elsewhere.
+void check_remote_options(const EvalArguments& arguments, const CLI::App& command) {
+  if (arguments.remote.given()) return;
+  for (const char* option : {"--endpoint-model",
+                             "--chat",
+                             "--concurrency",
+                             "--attempts",
+                             "--timeout",
+                             "--bos",
+                             "--eos"}) {
+    if (command.count(option) == 0) continue;
+    throw Error(
+        fmt::format("eval: {} is for --endpoint or --adapter, not for a model that runs here; "
+                    "leave it out",
+                    option));
+  }
+}
+
 void check_task(const std::string& name) {
   std::vector<std::string_view> known;
   for (const evaluation::TaskEntry& entry : evaluation::tasks()) known.push_back(entry.name);
@@ -122,6 +140,7 @@ void check_arguments(const EvalArguments& arguments, const CLI::App& command) {
                       arguments.checkpoints,
                       "a run on this machine");
   check_local_options(arguments, command);
+  check_remote_options(arguments, command);
   if (!arguments.memory.folder.empty() && !arguments.checkpoints.empty()) {
     throw Error(
         "eval: --memory is of one model's weights and --checkpoints measures several; leave one of "

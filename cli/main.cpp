@@ -11,13 +11,19 @@
 #include "reynard/tensor/out_of_memory.h"
 
 #include <c10/util/Logging.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace {
 
@@ -49,6 +55,16 @@ std::string usage_error(const CLI::App* app, const CLI::Error& error) {
     return fmt::format("reynard: {} is no command; see `reynard --help`\n",
                        app->remaining().front());
   }
+  const CLI::App* last = app;
+  while (!last->get_subcommands().empty()) last = last->get_subcommands().front();
+  const auto unknown = last->remaining();
+  const bool asks_for_more = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (asks_for_more && last->get_require_subcommand_min() > 0 && !unknown.empty()) {
+    return fmt::format("reynard: {} {} is no command; see `reynard {} --help`\n",
+                       last->get_name(),
+                       unknown.front(),
+                       last->get_name());
+  }
   std::string names;
   for (auto at = commands; !at.empty(); at = at.front()->get_subcommands()) {
     names += at.front()->get_name() + " ";
@@ -56,10 +72,36 @@ std::string usage_error(const CLI::App* app, const CLI::Error& error) {
   return fmt::format("reynard: {}; see `reynard {}--help`\n", error.what(), names);
 }
 
+// A file that is opened must not become the standard input, output or error that a caller closed:
+// it would be read as what is typed, or written to.
+void open_missing_streams() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(descriptor, F_GETFD) < 0) open("/dev/null", O_RDWR);
+  }
+}
+
+// Words of the command line, the last one first, as the library takes them. --option= has an empty
+// value; the library would take the next word for it. Overrides (--section.key=) read their own.
+std::vector<std::string> words_backwards(int argc, char** argv) {
+  std::vector<std::string> words;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    const bool is_empty_option = word.starts_with("--") && word.size() > 3 &&
+                                 word.find('=') == word.size() - 1 &&
+                                 word.find('.') == std::string_view::npos;
+    words.emplace_back(is_empty_option ? word.substr(0, word.size() - 1) : word);
+    if (is_empty_option) words.emplace_back();
+  }
+  std::ranges::reverse(words);
+  return words;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  c10::initLogging();  // reads $TORCH_CPP_LOG_LEVEL, as Python does
+  open_missing_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error like a full disk
+  c10::initLogging();             // reads $TORCH_CPP_LOG_LEVEL, as Python does
   // Benchmarks and their peers keep what OpenMP does by itself.
   if (argc > 1 && std::string_view(argv[1]) != "bench") reynard::cli::wait_passively(argv);
   CLI::App app{
@@ -94,7 +136,7 @@ int main(int argc, char** argv) {
 
   limit_memory_to_free();
   try {
-    app.parse(argc, argv);
+    app.parse(words_backwards(argc, argv));
     return with_output_written(0);
   } catch (const CLI::ParseError& e) {
     return with_output_written(app.exit(e) == 0 ? 0 : 2);

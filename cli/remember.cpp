@@ -6,6 +6,7 @@
 #include "cli/memory_options.h"
 #include "cli/numbers.h"
 #include "cli/weight_option.h"
+#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/sha256.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
@@ -32,7 +33,23 @@ struct RememberArguments {
   int64_t batch_tokens = 16384;
 };
 
+// A memory may be made anew in its folder; files of others are no place for it.
+void check_holds_memories_alone(const std::filesystem::path& folder) {
+  if (!std::filesystem::exists(folder)) return;
+  if (!std::filesystem::is_directory(folder)) {
+    throw Error(fmt::format("remember: --out {}: is not a folder", folder.string()));
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".memory") || name.starts_with(checkpoint::kTemporaryPrefix)) continue;
+    throw Error(fmt::format("remember: --out {} holds {}, which is no memory; name another folder",
+                            folder.string(),
+                            name));
+  }
+}
+
 void remember_text(const RememberArguments& arguments) {
+  check_holds_memories_alone(arguments.output);
   const ModelFolder folder = find_model(arguments.model);
   const TextCorpus text =
       open_texts({arguments.text}, folder, models::load_config(folder.model), arguments.tokenizer);

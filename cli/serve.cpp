@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -29,6 +30,7 @@ struct ServeArguments {
   serving::HttpOptions http;
   serving::EngineOptions engine;
   std::string name, chat_template;
+  std::optional<std::string> api_key = {};
   double cache_gb = 0;
   int64_t max_length = 0;
   bool no_prefix_reuse = false;
@@ -66,7 +68,13 @@ constexpr int64_t kLeastCacheTokens = 4 * attention::kPageTokens;
 double cache_bytes(const ServeArguments& arguments, const models::Decoder& decoder) {
   const double asked = arguments.cache_gb * 1e9;
   if (!decoder.device().is_cuda()) {
-    return asked > 0 ? asked : static_cast<double>(memory_limit()) / 4;
+    const auto free = static_cast<double>(memory_limit());
+    if (asked > free) {
+      throw Error(fmt::format("serve: --cache-gb is {}; {:.1f} GB of memory are free: ask for less",
+                              arguments.cache_gb,
+                              free / 1e9));
+    }
+    return asked > 0 ? asked : free / 4;
   }
   const auto free = static_cast<double>(tensor::free_gpu_memory_bytes(decoder.device()));
   if (asked > kMostOfGpu * free) {
@@ -104,16 +112,15 @@ serving::ServedModel served_model(const ServeArguments& arguments,
   serving::ServedModel served{.name = arguments.name.empty() ? model.name : arguments.name,
                               .tokenizer = model.tokenizer.get(),
                               .vocab_size = model.decoder.config().vocab_size,
-                              .max_length = engine.max_cache_tokens,
+                              // A text's pages are rounded up.
+                              .max_length = engine.max_cache_tokens - attention::kPageTokens,
                               .uses_template = model.uses_template,
                               .bos = model.bos,
                               .stop = model.stop,
                               .chat = {}};
   if (arguments.max_length > 0) {
-    served.max_length = std::min(arguments.max_length, engine.max_cache_tokens);
+    served.max_length = std::min(arguments.max_length, served.max_length);
   }
-  // What a text of its own rounds up to.
-  served.max_length = std::max<int64_t>(2, served.max_length - attention::kPageTokens);
   try {
     served.chat = chat_template_of(model, arguments.chat_template);
   } catch (const Error& error) {
@@ -129,7 +136,11 @@ void check_arguments(const ServeArguments& arguments) {
   const http::ConnectionLimits& limits = arguments.http.limits;
   check_value(engine.max_batch >= 1, "serve", "--max-batch", engine.max_batch, "at least 1");
   check_value(engine.max_waiting >= 1, "serve", "--max-waiting", engine.max_waiting, "at least 1");
-  check_value(arguments.max_length >= 0, "serve", "--max-length", arguments.max_length, ">= 0");
+  check_value(arguments.max_length == 0 || arguments.max_length >= 2,
+              "serve",
+              "--max-length",
+              arguments.max_length,
+              "at least 2, or 0 for as many as the cache holds");
   check_value(limits.max_body_bytes >= 1024,
               "serve",
               "--max-body-bytes",
@@ -153,10 +164,15 @@ void check_arguments(const ServeArguments& arguments) {
 
 void run_serve(ServeArguments arguments) {
   check_arguments(arguments);
-  if (const char* key = std::getenv("REYNARD_API_KEY");
-      arguments.http.api_key.empty() && key != nullptr) {
-    arguments.http.api_key = key;
+  if (!arguments.api_key && std::getenv("REYNARD_API_KEY") != nullptr) {
+    arguments.api_key = std::getenv("REYNARD_API_KEY");
   }
+  if (arguments.api_key == "") {
+    throw Error(
+        "serve: --api-key or $REYNARD_API_KEY is empty; give a key, or leave both out to serve "
+        "without one");
+  }
+  arguments.http.api_key = arguments.api_key.value_or("");
   const std::atomic<bool>& stop = stop_flag();
   TextModel model = open_text_model(arguments.model);
   serving::EngineOptions options = engine_options(arguments, model.decoder);
@@ -189,7 +205,8 @@ void add_serve(CLI::App& app) {
   command->add_option("--host", http.host, "address to listen at; the default is this machine only")
       ->capture_default_str();
   command->add_option("--port", http.port, "0: any that is free")->capture_default_str();
-  command->add_option("--api-key", http.api_key, "clients must send Authorization: Bearer KEY");
+  command->add_option(
+      "--api-key", arguments->api_key, "clients must send Authorization: Bearer KEY");
   command->add_option("--name", arguments->name, "of the model; by default that of its folder");
   command->add_option(
       "--chat-template",

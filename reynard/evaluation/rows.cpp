@@ -29,11 +29,12 @@ std::vector<Row> cut_rows(const Corpus& corpus, const RowOptions& options, std::
   }
   if (all.empty()) {
     throw Error(fmt::format(
-        "{0}: no document has {1} tokens, the longest has {2}: give longer text, a smaller "
-        "--{0}.length{3}",
+        "{0}: no document has {1} tokens, the longest has {2}: give longer text, a smaller {3}{4}",
         task,
         options.length,
         longest,
+        task == "text_sample" ? "--text_sample.prompt or --text_sample.tokens"
+                              : fmt::format("--{}.length", task),
         task == "per_position_loss" && !options.across_documents
             ? ", or --per_position_loss.across_documents=true"
             : ""));

@@ -54,6 +54,7 @@ void read_evaluations(const fs::path& folder, RunResults& results) {
   if (!fs::is_directory(folder)) return;
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().extension() != ".json" || entry.path().filename() == "run.json") continue;
+    if (entry.path().filename() == "published.json") continue;  // a curve's, beside its summary
     nlohmann::json summary = read_object(entry.path());
     if (!summary.contains("task") || !summary.contains("metrics")) continue;  // another program's
     results.evaluations[entry.path().stem().string()] = std::move(summary);

@@ -82,8 +82,10 @@ void check_ids(const std::vector<int64_t>& ids, const ServedModel& model) {
                    "prompt");
   }
   if (ids.empty()) {
-    throw ApiError(
-        400, "the prompt has no tokens, and this model none that begins a text", "prompt");
+    throw ApiError(400,
+                   "the prompt is empty, and nothing begins it: this model has no token that does, "
+                   "or echo or a list of tokens leaves it out",
+                   "prompt");
   }
 }
 

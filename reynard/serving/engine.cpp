@@ -109,14 +109,15 @@ std::shared_ptr<Reply> Engine::submit(Job job) {
   const int64_t num_texts = num_prompts * job.texts_per_prompt;
   tensor::check_value(num_texts >= 1 && job.texts_per_prompt <= options_.max_batch,
                       "serve",
-                      "texts per prompt",
+                      "n or best_of",
                       job.texts_per_prompt,
-                      fmt::format("1 to {}", options_.max_batch));
-  tensor::check_value(num_texts <= options_.max_waiting,
-                      "serve",
-                      "texts of a request",
-                      num_texts,
-                      fmt::format("at most the {} that may wait", options_.max_waiting));
+                      fmt::format("1 to {} (--max-batch)", options_.max_batch));
+  tensor::check_value(
+      num_texts <= options_.max_waiting,
+      "serve",
+      "prompts times n or best_of",
+      num_texts,
+      fmt::format("at most the {} that may wait (--max-waiting)", options_.max_waiting));
   for (const std::vector<int64_t>& prompt : job.prompts) {
     generation::check_sequence(generator_.decoder(), prompt, job.options);
   }

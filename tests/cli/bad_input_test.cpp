@@ -194,6 +194,12 @@ TEST_F(BadInput, NumbersThatAreNotFiniteAreErrors) {
   }
 }
 
+TEST_F(BadInput, AnEmptyKeyDoesNotOpenAServer) {
+  EXPECT_EQ(missing(error_of({"serve", "model", "--api-key=", "--no-prefix-reuse"}), "is empty"),
+            "");
+  EXPECT_EQ(missing(error_of({"serve", "model", "--api-key", ""}), "is empty"), "");
+}
+
 TEST_F(BadInput, WhatCannotBeUsedOrWrittenIsSaidBeforeAnythingIsMeasured) {
   EXPECT_EQ(missing(error_of({"bench", "decode", "--shape", "B2 H8 T64 D64"}), "B is 2"), "");
   EXPECT_EQ(missing(error_of({"bench", "knn", "--json", "none/rows.json"}), "none/"), "");

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ namespace {
 
 using namespace reynard;
 using nlohmann::json;
+namespace fs = std::filesystem;
 using test::ProgramResult;
 
 struct ChatCommand : testing::Test {
@@ -87,6 +89,10 @@ TEST_F(ChatCommand, ANewConversationKeepsTheSystemsTextOfItsHistoryAlone) {
     EXPECT_EQ(run.exit_code, 0) << run.errors;
     std::vector<std::string> roles;
     for (const json& message : json::parse(test::read_file(file))) roles.push_back(message["role"]);
+    // What was said before is put aside.
+    const fs::path aside = folder / "history-1.json";
+    EXPECT_EQ(fs::exists(aside) ? json::parse(test::read_file(aside)) : json::array(), history);
+    fs::remove(aside);
     return roles;
   };
   const json system = {{"role", "system"}, {"content", "Be brief."}};
@@ -116,6 +122,23 @@ TEST_F(ChatCommand, PromptsAreThoseOfJinjaAndTerminalsWork) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
+// The model's own file must not become what is typed or what is written to.
+TEST_F(ChatCommand, ClosedStreamsAreEmptyOnes) {
+  const std::string out = (folder / "out").string();
+  const auto run = [&](const std::string& arguments) {
+    const std::string command =
+        std::string("timeout 60 " REYNARD_BINARY_DIR "/bin/reynard ") + arguments;
+    const int status = std::system(command.c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  const std::string before = test::read_file(model + "/model.safetensors");
+  EXPECT_EQ(run("chat " + model + " --chat-template chatml -m 1 --json <&- >" + out + " 2>&1"), 0);
+  EXPECT_EQ(test::read_file(out), "");
+  EXPECT_EQ(run("generate " + model + " Hello -m 3 --ignore-eos >" + out + " 2>&-"), 0);
+  EXPECT_NE(test::read_file(out), "");
+  EXPECT_EQ(test::read_file(model + "/model.safetensors"), before);
+}
+
 TEST_F(ChatCommand, BadInput) {
   const auto expect_error = [&](const std::vector<std::string>& arguments,
                                 const std::string& part) {
@@ -142,6 +165,8 @@ TEST_F(ChatCommand, BadInput) {
   expect_error(told, "begins with no system's text; leave --system out");
   test::write_file(folder / "history.json", R"([{"role": "system", "content": "Be long."}])");
   expect_error(told, "begins with another system's text; leave --system out");
+  expect_error({"--chat-template", "chatml", "--history", (folder / "none/history.json").string()},
+               "none/history.json");
   test::write_file(model + "/tokenizer_config.json",
                    R"({"chat_template": [{"name": "default", "template": "{% extends 'x' %}"}]})");
   expect_error({}, "\"extends\" is no supported tag");

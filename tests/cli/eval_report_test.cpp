@@ -204,6 +204,7 @@ TEST_F(EvalCommand, CurveFilesAreComputedAnew) {
             100);
   EXPECT_TRUE(fs::exists(folder_ / "out/forgetting_curve.png"));
   EXPECT_TRUE(fs::exists(folder_ / "out/published.json"));
+  ASSERT_EQ(run({"report", "out", "-o", "curve.html"}).exit_code, 0);
   // What was written is read again, and several files are compared.
   test::write_file(folder_ / "out/ruler.json",
                    R"({"metrics": {"effective_length": {"text": ">64"}}})");

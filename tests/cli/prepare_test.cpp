@@ -61,6 +61,8 @@ TEST_F(PrepareCommand, BadTextIsOneLine) {
 TEST_F(PrepareCommand, WrongUsageIsOneLine) {
   expect_error({}, "INPUT is required; see `reynard prepare --help`");
   expect_error({"a.txt"}, "--output is required; see `reynard prepare --help`");
+  expect_error({"a.txt", "--output=", "--threads", "1"},
+               "prepare: no output folder; give one with --output FOLDER");
   expect_error({"a.txt", "-o", "out", "--min-bytes", "many"},
                "Could not convert: --min-bytes = many; see `reynard prepare --help`");
   expect_error({"a.txt", "-o", "out", "--held-out", "2"},

@@ -157,6 +157,14 @@ TEST_F(Remember, WhatIsNoMemoryOfTheModelIsAnError) {
   expect_error(eval({"--memory", "book"}), "layer-1.memory: is not a file");
 }
 
+TEST_F(Remember, FilesOfOthersAreLeftAlone) {
+  fs::create_directory(folder_ / "book");
+  test::write_file(folder_ / "book/notes.txt", "mine");
+  const ProgramResult result = remember({});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_SAYS(result.errors, "book holds notes.txt, which is no memory; name another folder");
+}
+
 TEST_F(Remember, SaysHowManyTokensItKept) {
   EXPECT_SAYS(remember({"--tokens", "100"}).output, "book: 100 tokens\n");
   models::DecoderConfig config = models::load_config(folder_ / "model");

@@ -45,7 +45,6 @@ namespace {
     const auto bytes = static_cast<rlim_t>(run.file_limit);
     const rlimit limit{bytes, bytes};
     setrlimit(RLIMIT_FSIZE, &limit);
-    std::signal(SIGXFSZ, SIG_IGN);  // then write() fails instead
   }
   execv(program.c_str(), arguments.data());
   _exit(127);
