@@ -119,13 +119,29 @@ std::string comparison_sentence(const RunResults& first, const RunResults& secon
                      evidence);
 }
 
+// Whether the loss past the trained length rises or falls by more than rows differ: the interval of
+// its fitted slope leaves out 0. Results without such a fit are taken at their word.
+bool beyond_chance(const RunResults& run) {
+  const json* summary = run.evaluation("per_position_loss");
+  const json::json_pointer path("/metrics/slopes");
+  if (!summary || !summary->contains(path) || !summary->at(path).is_array()) return true;
+  for (const json& fit : summary->at(path)) {
+    if (number_at(fit, "/from") < static_cast<double>(run.train_length())) continue;
+    // NaN: of one row nothing is known.
+    return std::abs(number_at(fit, "/slope")) > number_at(fit, "/half_width");
+  }
+  return true;
+}
+
 std::string extrapolation_sentence(const RunResults& run) {
   const Extrapolation loss = extrapolation(run);
   if (!loss.known()) return "";
   const double change = loss.beyond - loss.inside;
-  const char* judgement = change > kSmallChange    ? "it does not extrapolate"
-                          : change < -kSmallChange ? "it goes on using more context"
-                                                   : "it extrapolates without harm";
+  const char* judgement = std::abs(change) <= kSmallChange ? "it extrapolates without harm"
+                          : !beyond_chance(run)
+                              ? "a change that so few rows do not tell from chance"
+                          : change > 0 ? "it does not extrapolate"
+                                       : "it goes on using more context";
   return fmt::format(
       "Past the {} tokens that {} was trained on, its loss goes from {:.3f} to {:.3f}: {}.",
       grouped(run.train_length()),

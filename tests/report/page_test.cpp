@@ -110,6 +110,23 @@ TEST(Report, VerdictSaysWhoIsBetterAndWhoHasNotLearnedToCopy) {
   EXPECT_NE(all.find("Pruning skips 41.3 % of fox's attention tiles"), std::string::npos) << all;
 }
 
+TEST(Report, AChangeWithinTheErrorOfItsSlopeIsNoVerdict) {
+  const test::TempDir folder;
+  Runs runs = test::two_report_runs(folder);
+  const auto says = [&](const nlohmann::json& half_width) {
+    nlohmann::json& metrics = runs[0].evaluations.at("per_position_loss")["metrics"];
+    metrics["slopes"] = nlohmann::json::array(
+        {{{"from", 64}, {"to", 128}, {"slope", 0.5}, {"half_width", half_width}}});
+    std::string all;
+    for (const std::string& sentence : verdict(runs, {})) all += sentence + "\n";
+    return all;
+  };
+  EXPECT_NE(says(0.4).find("to 1.500: it does not extrapolate"), std::string::npos);
+  EXPECT_NE(says(0.6).find("to 1.500: a change that so few rows do not tell from chance"),
+            std::string::npos);
+  EXPECT_NE(says(nullptr).find("do not tell from chance"), std::string::npos) << "one row";
+}
+
 TEST(Report, RunsOnDifferentTextAreNotCompared) {
   const test::TempDir folder;
   Runs runs = test::two_report_runs(folder);

@@ -359,7 +359,7 @@ TEST_F(EngineTest, WhoGoesAwayWhileWaitingLeavesThePlace) {
   Job large = job_of("abf", 5);
   large.prompts.resize(4, large.prompts[0]);
   EXPECT_SAYS(test::error_of([&] { engine.submit(large); }),
-              "texts of a request = 4; expected at most the 3 that may wait");
+              "prompts times n or best_of = 4; expected at most the 3 that may wait");
   waiting[1]->cancel();
   const int64_t steps = engine.counters().steps;
   while (engine.counters().cancelled == 0 && engine.counters().steps < steps + 100) {
