@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -71,7 +72,9 @@ void run_dictionary(const DictionaryArguments& arguments) {
     for (const int64_t token : dictionary.queries) text += static_cast<char>(token);
     lines += nlohmann::json{{"text", text}}.dump() + "\n";
   }
-  checkpoint::write_atomically(arguments.output, lines);
+  const std::filesystem::path file = arguments.output;
+  if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path());
+  checkpoint::write_atomically(file, lines);
 }
 
 }  // namespace

@@ -335,6 +335,7 @@ void run_generate(const GenerateArguments& arguments, bool prompt_given) {
                            [](const Text& a, const Text& b) { return a.logprob() > b.logprob(); });
   if (streams) {
     fmt::print("\n");
+    std::fflush(stdout);  // before what goes to the standard error
   } else {
     print_texts(texts, model, timing, arguments);
   }

@@ -214,7 +214,8 @@ TEST(Passkey, LengthsThatHoldNoPromptAreRefused) {
     task_named("passkey").make(corpus, config, {});
     FAIL();
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("passkey: lengths = 100; expected >= "), std::string::npos)
+    EXPECT_NE(std::string(e.what()).find("passkey: --passkey.lengths = 100; expected >= "),
+              std::string::npos)
         << e.what();
   }
 }

@@ -195,7 +195,7 @@ void choose_lengths(const Corpus& corpus, BabilongPlan& plan, int64_t train_leng
   tensor::check_value(
       plan.config.lengths.front() >= least,
       "babilong",
-      "lengths",
+      "--babilong.lengths",
       plan.config.lengths.front(),
       fmt::format(">= {}: twice the prompt of {} without other text", least, longest));
 }

@@ -87,7 +87,7 @@ FewShot::FewShot(const Corpus& corpus, FewShotConfig config, int64_t train_lengt
       config_.lengths, train_length, [&](int64_t length) { return length > longest_item_; });
   tensor::check_value(config_.lengths.front() > longest_item_,
                       "few_shot",
-                      "lengths",
+                      "--few_shot.lengths",
                       config_.lengths.front(),
                       fmt::format("> {}: the longest question alone", longest_item_));
 }

@@ -134,7 +134,7 @@ std::unique_ptr<Task> make_needle(const Corpus& corpus,
   tensor::check_value(
       shortest <= settings.longest,
       "needle",
-      "longest",
+      "--needle.longest",
       settings.longest,
       fmt::format(">= {}: needle and question alone have so many tokens", shortest));
   cells->lengths = test_lengths(grid(shortest, settings.longest, settings.lengths), 0);

@@ -58,7 +58,7 @@ int64_t filler_characters(const Corpus& corpus, int64_t length) {
   const auto tokens = [&](int64_t characters) { return tokens_with(corpus, characters); };
   tensor::check_value(tokens(0) <= length,
                       "passkey",
-                      "lengths",
+                      "--passkey.lengths",
                       length,
                       fmt::format(">= {}: the prompt without filler", tokens(0)));
   int64_t fits = 0;

@@ -289,10 +289,11 @@ std::shared_ptr<const RulerPlan> make_plan(const Corpus& corpus,
       config.lengths, train_length, [&](int64_t length) { return !misfit(corpus, *plan, length); });
   for (const int64_t length : plan->config.lengths) {
     if (const auto found = misfit(corpus, *plan, length)) {
-      throw Error(fmt::format("ruler: lengths = {}; expected >= {}: prompt and answer of {} alone",
-                              length,
-                              found->second,
-                              found->first));
+      throw Error(
+          fmt::format("ruler: --ruler.lengths = {}; expected >= {}: prompt and answer of {} alone",
+                      length,
+                      found->second,
+                      found->first));
     }
   }
   for (const int64_t length : plan->config.lengths) {
