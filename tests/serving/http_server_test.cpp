@@ -231,7 +231,8 @@ TEST(HttpServer, BadRequestsGetTheErrorObject) {
   EXPECT_EQ(served.complete({{"prompt", "a"}, {"max_tokens", 98}}).status, 200);
   expect_error(served.complete({{"prompt", {1, 258}}}), 400, "token 258; expected 0 to 257");
   expect_error(served.complete({{"prompt", "a"}, {"logit_bias", {{"258", 1}}}}), 400, "logit_bias");
-  expect_error(served.complete({{"prompt", "a"}, {"n", 100}}), 400, "n or best_of = 100; expected 1 to 64");
+  expect_error(
+      served.complete({{"prompt", "a"}, {"n", 100}}), 400, "n or best_of = 100; expected 1 to 64");
   expect_error(served.complete({{"prompt", "a"}, {"model", "other"}}), 404, "there is no model");
   expect_error(
       served.post("/v1/chat/completions", R"({"messages": [{"role": "cat", "content": ""}]})"),
