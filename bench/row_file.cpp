@@ -2,6 +2,7 @@
 
 #include "bench/reference_figures.h"
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/training/machine.h"
 
 #include <nlohmann/json.hpp>
 
@@ -13,6 +14,7 @@ void check_rows_can_be_written(const std::string& path) {
 
 void write_rows(const std::vector<Row>& rows, const std::string& path) {
   if (path.empty()) return;
+  const std::string commit = training::git_revision();
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const Row& row : rows) {
     list.push_back({{"name", row.name},
@@ -24,6 +26,7 @@ void write_rows(const std::vector<Row>& rows, const std::string& path) {
                     {"peer_value", row.peer_value},
                     {"unit", row.unit},
                     {"ratio", row.ratio},
+                    {"commit", commit},
                     {"note", slow_peer_note(row, machine_kind())}});
   }
   checkpoint::write_atomically(path, list.dump(1) + "\n");
