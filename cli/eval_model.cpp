@@ -6,6 +6,7 @@
 #include "cli/pruning_note.h"
 #include "cli/weight_option.h"
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/config/json_file.h"
 #include "reynard/evaluation/freed_memory.h"
 #include "reynard/knn/memory_file.h"
 #include "reynard/models/decoder.h"
@@ -108,7 +109,7 @@ void measure_checkpoints(const EvalArguments& arguments,
     name = folder.run_json.value("name", fs::path(arguments.model).filename().string());
     const fs::path step = path.filename();
     if (!arguments.json) fmt::print("{}\n", step.string());
-    const nlohmann::json counters = read_object(path / "trainer.json");
+    const nlohmann::json counters = config::read_json_object(path / "trainer.json");
     for (const nlohmann::json& summary :
          measure_model(arguments, config, folder, output / "checkpoints" / step)) {
       points.push_back({{"checkpoint", step.string()},

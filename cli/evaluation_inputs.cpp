@@ -2,10 +2,12 @@
 
 #include "cli/model_tokenizer.h"
 #include "reynard/checkpoint/sha256.h"
+#include "reynard/config/json_file.h"
 #include "reynard/data/prepare.h"
 #include "reynard/data/recorded_tokenizer.h"
 #include "reynard/data/token_file.h"
 #include "reynard/models/decoder_config.h"
+#include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "reynard/tokenizer/utf8.h"
@@ -15,12 +17,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -34,14 +32,6 @@ std::string plain_name(const fs::path& path) {
   const fs::path normal = fs::absolute(path).lexically_normal();
   return normal.filename().empty() ? normal.parent_path().filename().string()
                                    : normal.filename().string();
-}
-
-nlohmann::json read_json(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) {
-    throw Error(fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno)));
-  }
-  return nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
 }
 
 // A token file made from text, removed when it is no longer read.
@@ -177,12 +167,6 @@ std::string as_folder_name(std::string name) {
   return name.empty() || name.front() == '.' ? "model" + name : name;
 }
 
-nlohmann::json read_object(const fs::path& path) {
-  nlohmann::json json = read_json(path);
-  if (!json.is_object()) throw Error(fmt::format("{} is not a JSON object", path.string()));
-  return json;
-}
-
 std::string ModelFolder::identity() const {
   return identity_of(model);
 }
@@ -205,7 +189,7 @@ ModelFolder find_model(const fs::path& path) {
                                     fs::absolute(folder.model).parent_path().parent_path()}) {
     if (!fs::exists(candidate / "run.json")) continue;
     folder.run = candidate;
-    folder.run_json = read_object(candidate / "run.json");
+    folder.run_json = config::read_json_object(candidate / "run.json");
     break;
   }
   folder.name = plain_name(path);

@@ -38,9 +38,6 @@ std::string identity_of(const std::filesystem::path& model);
 // What may name a folder: letters, digits and a few marks of a name that others gave.
 std::string as_folder_name(std::string name);
 
-// A JSON file that must hold an object. Throws reynard::Error naming it otherwise.
-nlohmann::json read_object(const std::filesystem::path& path);
-
 // A corpus with the file that its tokens are read from.
 struct TextCorpus {
   evaluation::Corpus corpus;

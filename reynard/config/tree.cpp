@@ -138,12 +138,12 @@ std::string read_config_file(const std::filesystem::path& file) {
 void apply_override(Table& root, std::string_view argument) {
   const std::size_t equals = argument.find('=');
   if (!argument.starts_with("--") || equals == std::string_view::npos || equals == 2) {
-    throw Error(
-        fmt::format("{}: expected --section.key=value{}",
-                    printable(argument),
-                    argument.starts_with("-") || argument.empty()
-                        ? ""
-                        : "; an option with several values is given once for each of them"));
+    throw Error(fmt::format(
+        "{}: expected --section.key=value{}",
+        printable(argument),
+        argument.starts_with("-") || argument.empty() || equals != std::string_view::npos
+            ? ""
+            : "; an option with several values is given once for each of them"));
   }
   const std::string path(argument.substr(2, equals - 2));
   const std::string where = fmt::format("--{}", path);

@@ -3,6 +3,7 @@
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/directory.h"
 #include "reynard/checkpoint/safetensors.h"
+#include "reynard/config/json_file.h"
 #include "reynard/models/registry.h"
 #include "reynard/ops/int8_linear.h"
 #include "reynard/tensor/check.h"
@@ -13,11 +14,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <set>
 #include <system_error>
 #include <vector>
@@ -54,18 +51,7 @@ fs::path newest_checkpoint(const fs::path& run) {
 
 ConfigFile read_config_file(const fs::path& folder) {
   const std::string file = (folder / "config.json").string();
-  std::error_code error;
-  const uintmax_t bytes = fs::file_size(file, error);
-  if (error) throw Error(fmt::format("{}: cannot be read: {}", file, error.message()));
-  if (bytes > kMaxConfigBytes) {
-    throw Error(
-        fmt::format("{}: has {} bytes; no config is larger than {}", file, bytes, kMaxConfigBytes));
-  }
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw Error(fmt::format("{}: cannot be read: {}", file, std::strerror(errno)));
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) throw Error(fmt::format("{}: is not a JSON object", file));
+  const nlohmann::json json = config::read_json_object(file, kMaxConfigBytes);
   const auto type = json.find("model_type");
   if (type == json.end() || !type->is_string()) {
     throw Error(fmt::format("{}: has no string \"model_type\"", file));

@@ -1,6 +1,7 @@
 #include "reynard/training/saved_run.h"
 
 #include "reynard/checkpoint/directory.h"
+#include "reynard/config/json_file.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
 
@@ -20,13 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
-
-nlohmann::json read_json(const fs::path& path) {
-  std::ifstream in(path);
-  nlohmann::json object = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object()) throw Error(fmt::format("{}: is not a JSON object", path.string()));
-  return object;
-}
 
 bool is_permanent(const fs::path& folder) {
   std::ifstream in(folder / "trainer.json");
@@ -74,7 +68,7 @@ void load_weights(models::Decoder& model, const fs::path& folder) {
 // Returns the recent losses.
 std::vector<double> load(Trainer& trainer, const fs::path& folder) {
   checkpoint::verify_folder(folder);
-  const nlohmann::json counters = read_json(folder / "trainer.json");
+  const nlohmann::json counters = config::read_json_object(folder / "trainer.json");
   const checkpoint::SafetensorsFile file(folder / "trainer.safetensors");
   std::vector<checkpoint::NamedTensor> moments;
   for (const checkpoint::TensorInfo& info : file.tensors()) {
