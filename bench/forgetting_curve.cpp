@@ -7,6 +7,7 @@
 #include "reynard/evaluation/registry.h"
 #include "reynard/evaluation/scorer.h"
 #include "reynard/models/decoder.h"
+#include "reynard/tensor/error.h"
 #include "reynard/tensor/resident_memory.h"
 
 #include <fmt/format.h>
@@ -131,7 +132,10 @@ class Curve {
 // Bytes that running takes at most above what is held before.
 double peak_growth(const std::function<void()>& run) {
   ::malloc_trim(0);  // what nothing uses goes back to the system
-  tensor::forget_peak_resident_bytes();
+  if (!tensor::forget_peak_resident_bytes()) {
+    throw Error(
+        "bench forgetting_curve: the peak of memory cannot be set anew (/proc/self/clear_refs)");
+  }
   const int64_t before = tensor::resident_bytes();
   run();
   return static_cast<double>(tensor::peak_resident_bytes() - before);

@@ -156,7 +156,9 @@ Row faiss_row(const KnnBench& options,
 Row memory_row(const KnnBench& options, const std::string& dtype, const Data& data) {
   constexpr int64_t kQueries = 512, kBest = 32;
   const at::Tensor queries = data.queries.narrow(0, 0, kQueries);
-  tensor::forget_peak_resident_bytes();
+  if (!tensor::forget_peak_resident_bytes()) {
+    throw Error("bench knn: the peak of memory cannot be set anew (/proc/self/clear_refs)");
+  }
   const int64_t before = tensor::resident_bytes();
   knn::search(queries, data.keys, kBest);
   const auto grown_bytes = static_cast<double>(tensor::peak_resident_bytes() - before);

@@ -245,7 +245,7 @@ void run_chat(const ChatArguments& arguments) {
   // Mistakes are told before a model is read.
   const generation::SequenceOptions options = arguments.sampling.sequence_options();
   std::vector<ChatMessage> messages = first_messages(arguments);
-  write_history(messages, arguments.history);  // what cannot be written is told now too
+  if (!arguments.history.empty()) checkpoint::AtomicFile{arguments.history};  // can be written
   TextModel model = open_text_model(arguments.model);
   print_pruning_note(model.decoder.config());
   Talker talker(model, arguments, options);

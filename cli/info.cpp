@@ -5,6 +5,7 @@
 #include "cli/model_tokenizer.h"
 #include "reynard/models/cost.h"
 #include "reynard/models/decoder_config.h"
+#include "reynard/models/pretrained.h"
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "reynard/tokenizer/tokenizer_folder.h"
@@ -66,10 +67,8 @@ bool names_tokenizer(const std::string& name) {
 
 // The name of the tokenizer that a model folder or run folder holds; empty: none.
 std::string tokenizer_beside(const std::string& model, int64_t vocab_size) {
-  const std::filesystem::path folder = model;
-  if (!std::filesystem::is_directory(folder)) return {};
-  const bool is_model = std::filesystem::exists(folder / "config.json");
-  return tokenizer_of_model(is_model ? folder : folder / "model", vocab_size);
+  if (!std::filesystem::is_directory(model)) return {};
+  return tokenizer_of_model(models::model_folder(model), vocab_size);
 }
 
 nlohmann::ordered_json to_json(const models::DecoderConfig& config,

@@ -23,6 +23,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -73,23 +74,32 @@ std::string usage_error(const CLI::App* app, const CLI::Error& error) {
 }
 
 // A file that is opened must not become the standard input, output or error that a caller closed:
-// it would be read as what is typed, or written to.
+// it would be read as what is typed, or written to. An output without a place stays an error.
 void open_missing_streams() {
-  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (fcntl(descriptor, F_GETFD) < 0) open("/dev/null", O_RDWR);
+  for (const auto& [descriptor, mode] : {std::pair(STDIN_FILENO, O_RDONLY),
+                                         std::pair(STDOUT_FILENO, O_RDONLY),
+                                         std::pair(STDERR_FILENO, O_WRONLY)}) {
+    if (fcntl(descriptor, F_GETFD) < 0) open("/dev/null", mode);
   }
 }
 
 // Words of the command line, the last one first, as the library takes them. --option= has an empty
-// value; the library would take the next word for it. Overrides (--section.key=) read their own.
-std::vector<std::string> words_backwards(int argc, char** argv) {
+// value; the library would take the next word for it.
+std::vector<std::string> words_backwards(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> words;
+  const CLI::App* command = &app;
+  bool are_options = true;  // "--" ends them
   for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    const bool is_empty_option = word.starts_with("--") && word.size() > 3 &&
-                                 word.find('=') == word.size() - 1 &&
-                                 word.find('.') == std::string_view::npos;
-    words.emplace_back(is_empty_option ? word.substr(0, word.size() - 1) : word);
+    const std::string word = argv[i];
+    are_options = are_options && word != "--";
+    const auto commands =
+        command->get_subcommands([&](const CLI::App* sub) { return sub->get_name() == word; });
+    if (!commands.empty()) command = commands.front();
+    const std::string name = word.ends_with('=') ? word.substr(0, word.size() - 1) : "";
+    const CLI::Option* option =
+        are_options && name.starts_with("--") ? command->get_option_no_throw(name) : nullptr;
+    const bool is_empty_option = option != nullptr && option->get_items_expected_max() > 0;
+    words.push_back(is_empty_option ? name : word);
     if (is_empty_option) words.emplace_back();
   }
   std::ranges::reverse(words);
@@ -136,7 +146,7 @@ int main(int argc, char** argv) {
 
   limit_memory_to_free();
   try {
-    app.parse(words_backwards(argc, argv));
+    app.parse(words_backwards(app, argc, argv));
     return with_output_written(0);
   } catch (const CLI::ParseError& e) {
     return with_output_written(app.exit(e) == 0 ? 0 : 2);

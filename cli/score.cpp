@@ -85,10 +85,8 @@ std::vector<std::vector<int64_t>> read_ids(const std::string& file, int64_t voca
 }
 
 std::vector<std::vector<int64_t>> read_texts(const ScoreArguments& arguments, int64_t vocab_size) {
-  const std::filesystem::path model = arguments.model;
-  const bool is_run = !std::filesystem::exists(model / "config.json");
   const std::string name =
-      tokenizer_of_model(is_run ? model / "model" : model, vocab_size, arguments.tokenizer);
+      tokenizer_of_model(models::model_folder(arguments.model), vocab_size, arguments.tokenizer);
   if (name.empty()) {
     throw Error(fmt::format("{}: holds no tokenizer; name one with --tokenizer", arguments.model));
   }

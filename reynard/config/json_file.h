@@ -1,4 +1,5 @@
 #pragma once
+// JSON files of this and other programs: results, run and model descriptions.
 
 #include <cstdint>
 #include <filesystem>

@@ -14,8 +14,9 @@ class FolderWriter;
 
 namespace reynard::models {
 
-// Where config.json and the weights lie: in the folder itself, in model/ of a finished run, or in
-// the newest checkpoint of one that goes on. Throws reynard::Error when there is no model there.
+// Where config.json and the weights lie: in the folder itself, in model/ of a run that once came to
+// an end (until it does again, if it goes on), or in the newest checkpoint. Throws reynard::Error
+// when there is no model there.
 std::filesystem::path model_folder(const std::filesystem::path& model_or_run);
 
 // Reads the model of a model_folder(); weights become f32 masters on the device.

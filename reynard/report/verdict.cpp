@@ -36,6 +36,21 @@ double mean_loss(const RunResults& run, int64_t begin, int64_t end) {
   return count ? sum / static_cast<double>(count) : std::nan("");
 }
 
+// Of the intervals of L(i) over positions from `begin` on; NaN where none is known.
+double mean_half_width(const json& summary, int64_t begin) {
+  const json::json_pointer path("/series/half_width");
+  if (!summary.contains(path) || !summary.at(path).is_array()) return std::nan("");
+  const json& widths = summary.at(path);
+  double sum = 0;
+  int64_t count = 0;
+  for (auto i = static_cast<std::size_t>(begin); i < widths.size(); ++i) {
+    if (!widths[i].is_number()) continue;
+    sum += widths[i].get<double>();
+    ++count;
+  }
+  return count > 0 ? sum / static_cast<double>(count) : std::nan("");
+}
+
 // Mean loss of the second half of the trained length, and of what lies past it.
 struct Extrapolation {
   double inside, beyond;
@@ -119,10 +134,14 @@ std::string comparison_sentence(const RunResults& first, const RunResults& secon
                      evidence);
 }
 
-// Whether the loss past the trained length rises or falls by more than rows differ: the interval of
-// its fitted slope leaves out 0. Results without such a fit are taken at their word.
-bool beyond_chance(const RunResults& run) {
+// Whether the loss past the trained length rises or falls by more than rows differ: by more than
+// the intervals of the losses there, or with a slope whose interval leaves out 0. Results that do
+// not hold both are taken at their word.
+bool beyond_chance(const RunResults& run, double change) {
   const json* summary = run.evaluation("per_position_loss");
+  if (summary != nullptr && std::abs(change) > mean_half_width(*summary, run.train_length())) {
+    return true;
+  }
   const json::json_pointer path("/metrics/slopes");
   if (!summary || !summary->contains(path) || !summary->at(path).is_array()) return true;
   for (const json& fit : summary->at(path)) {
@@ -138,7 +157,7 @@ std::string extrapolation_sentence(const RunResults& run) {
   if (!loss.known()) return "";
   const double change = loss.beyond - loss.inside;
   const char* judgement = std::abs(change) <= kSmallChange ? "it extrapolates without harm"
-                          : !beyond_chance(run)
+                          : !beyond_chance(run, change)
                               ? "a change that so few rows do not tell from chance"
                           : change > 0 ? "it does not extrapolate"
                                        : "it goes on using more context";

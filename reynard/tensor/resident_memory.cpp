@@ -27,8 +27,10 @@ int64_t peak_resident_bytes() {
   return status_bytes("VmHWM:");
 }
 
-void forget_peak_resident_bytes() {
-  std::ofstream("/proc/self/clear_refs") << "5";  // the peak becomes what is held now
+bool forget_peak_resident_bytes() {
+  std::ofstream clear("/proc/self/clear_refs");
+  clear << "5" << std::flush;  // the peak becomes what is held now
+  return clear.good();
 }
 
 }  // namespace reynard::tensor

@@ -9,7 +9,7 @@ namespace reynard::tensor {
 int64_t resident_bytes();       // now
 int64_t peak_resident_bytes();  // at most since the program began, or since it was told to forget
 
-// Begins to watch anew, where the system lets it.
-void forget_peak_resident_bytes();
+// Begins to watch anew; false where the system does not let it.
+bool forget_peak_resident_bytes();
 
 }  // namespace reynard::tensor

@@ -84,10 +84,10 @@ data::LoaderConfig held_out_loader(const Experiment& experiment) {
   return loader;
 }
 
-// Tokens of batches that hold the text once: of at least one batch.
+// Tokens of batches that hold the text once: of at least one batch. A padded row is a document.
 int64_t tokens_of_one_pass(const data::TokenFile& file, const data::LoaderConfig& loader) {
-  int64_t rows = file.num_tokens() / loader.length;
-  if (loader.mode == data::LoaderMode::kPadded) rows = std::max(rows, file.num_documents());
+  const int64_t rows = loader.mode == data::LoaderMode::kPadded ? file.num_documents()
+                                                                : file.num_tokens() / loader.length;
   const int64_t batches = std::max<int64_t>(rows / loader.batch_size, 1);
   return batches * loader.batch_size * loader.length;
 }
@@ -285,6 +285,7 @@ class Run {
     tensor::forget_peak_resident_bytes();
     tensor::reset_peak_gpu_memory(trainer_.device());
     if (options_.resume) resume();
+    first_step_ = trainer_.steps();
     write_run_json(trainer_, options_);
     metrics_ = std::make_unique<MetricsLog>(folder_, trainer_.steps());
     window_.begin(trainer_);
@@ -365,12 +366,13 @@ class Run {
   // Steps without a token that counts change nothing.
   void check_something_counts() const {
     constexpr int64_t kPatientSteps = 100;
-    if (window_.has_counted() || (!trainer_.done() && trainer_.steps() < kPatientSteps)) return;
+    const int64_t steps = trainer_.steps() - first_step_;  // of this process
+    if (window_.has_counted() || (!trainer_.done() && steps < kPatientSteps)) return;
     const data::LoaderConfig& data = trainer_.experiment().data;
     throw Error(fmt::format(
-        "data.path = {}: no token of the first {} steps counts in the loss: {}",
+        "data.path = {}: no token of {} steps counts in the loss: {}",
         data.path,
-        trainer_.steps(),
+        steps,
         data.answer_mark >= 0
             ? fmt::format("does data.answer_mark = {} stand in this text?", data.answer_mark)
             : "are its answers beyond the rows' ends? give a larger data.length"));
@@ -393,7 +395,13 @@ class Run {
     if (validation.path.empty()) return std::nullopt;
     const auto loader = data::make_loader(held_out_loader(trainer_.experiment()));
     const int64_t once = tokens_of_one_pass(loader->file(), trainer_.experiment().data);
-    return trainer_.held_out_loss(*loader, std::min(validation.tokens, once), options_.stop);
+    const auto loss =
+        trainer_.held_out_loss(*loader, std::min(validation.tokens, once), options_.stop);
+    if (!loss && !stopped()) {
+      tell(options_.warn,
+           fmt::format("validation.path = {}: no token of it counts in the loss", validation.path));
+    }
+    return loss;
   }
 
   RunResult result() const {
@@ -440,7 +448,7 @@ class Run {
   Trainer trainer_;
   Window window_;
   std::unique_ptr<MetricsLog> metrics_;
-  int64_t saved_step_ = 0;
+  int64_t first_step_ = 0, saved_step_ = 0;
   bool due_ = false, permanent_due_ = false;  // checkpoints that the last steps asked for
 };
 

@@ -137,6 +137,8 @@ TEST_F(ChatCommand, ClosedStreamsAreEmptyOnes) {
   EXPECT_EQ(run("generate " + model + " Hello -m 3 --ignore-eos >" + out + " 2>&-"), 0);
   EXPECT_NE(test::read_file(out), "");
   EXPECT_EQ(test::read_file(model + "/model.safetensors"), before);
+  EXPECT_EQ(run("generate " + model + " Hello -m 3 --ignore-eos >&- 2>" + out), 2);
+  EXPECT_NE(test::read_file(out).find("standard output cannot be written"), std::string::npos);
 }
 
 TEST_F(ChatCommand, BadInput) {

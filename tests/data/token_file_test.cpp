@@ -117,7 +117,7 @@ TEST(TokenFileWriter, WritersAtOnceLeaveOneWholeFile) {
   const std::string path = folder / "a.tokens";
   std::atomic<int> written = 0;
   const auto write_often = [&](int32_t id) {
-    for (int i = 0; i < 300; ++i) {
+    for (int i = 0; i < 100; ++i) {
       try {
         write(path, {{id, id, id}}, bytes());
         ++written;

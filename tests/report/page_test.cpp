@@ -125,6 +125,12 @@ TEST(Report, AChangeWithinTheErrorOfItsSlopeIsNoVerdict) {
   EXPECT_NE(says(0.6).find("to 1.500: a change that so few rows do not tell from chance"),
             std::string::npos);
   EXPECT_NE(says(nullptr).find("do not tell from chance"), std::string::npos) << "one row";
+  // A step of 0.5 at the trained length and then no slope.
+  nlohmann::json& series = runs[0].evaluations.at("per_position_loss")["series"];
+  series["half_width"] = std::vector<double>(128, 0.6);
+  EXPECT_NE(says(0.6).find("do not tell from chance"), std::string::npos);
+  series["half_width"] = std::vector<double>(128, 0.4);
+  EXPECT_NE(says(0.6).find("it does not extrapolate"), std::string::npos);
 }
 
 TEST(Report, RunsOnDifferentTextAreNotCompared) {

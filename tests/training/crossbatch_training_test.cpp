@@ -197,7 +197,6 @@ TEST(CrossbatchTraining, MemoryOfEarlierStepsContinuesBitForBit) {
   }
 }
 
-// The same of a recurrence through all layers.
 TEST(CrossbatchTraining, AStepThatIsNotFiniteIsNotRemembered) {
   for (const int64_t top_k : {0, 3}) {
     Experiment experiment = crossbatch_experiment();
@@ -227,6 +226,7 @@ TEST(CrossbatchTraining, AStepThatIsNotFiniteIsNotRemembered) {
   }
 }
 
+// The memory of earlier steps, as a recurrence through all layers.
 TEST(CrossbatchTraining, TransformerXLLearnsAndContinuesBitForBit) {
   Experiment experiment = crossbatch_experiment();
   experiment.model.mixer = "transformer_xl";

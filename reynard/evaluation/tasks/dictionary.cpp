@@ -4,7 +4,6 @@
 
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/tasks/tasks.h"
-#include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
 
@@ -142,11 +141,6 @@ std::unique_ptr<Task> make_dictionary_task(const Corpus& corpus,
     }
   }
   settings.lengths = test_lengths(settings.lengths, 0);
-  tensor::check_value(settings.first_token + settings.vocabulary <= corpus.vocab_size,
-                      "dictionary",
-                      "--dictionary.first_token + --dictionary.vocabulary",
-                      settings.first_token + settings.vocabulary,
-                      fmt::format("at most the model's {} tokens", corpus.vocab_size));
   auto task = std::make_unique<DictionaryTask>(corpus, settings, model.local_context);
   task->check();
   return task;
