@@ -39,8 +39,8 @@ void write_at(int descriptor,
 }
 
 bool is_file_at(int descriptor, const std::filesystem::path& path) {
-  struct stat opened {
-  }, named{};
+  struct stat opened {};
+  struct stat named {};
   return fstat(descriptor, &opened) == 0 && stat(path.c_str(), &named) == 0 &&
          opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }

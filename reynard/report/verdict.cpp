@@ -20,49 +20,38 @@ double loss_metric(const RunResults& run, const std::string& pointer) {
   return summary ? number_at(*summary, "/metrics" + pointer) : std::nan("");
 }
 
-// Mean of L(i) over positions [begin, end), NaN when not all of them were measured.
-double mean_loss(const RunResults& run, int64_t begin, int64_t end) {
+// Mean of a series' numbers at positions [begin, end); NaN where it has none, or ends before.
+double mean_of(const RunResults& run, const std::string& series, int64_t begin, int64_t end) {
   const json* summary = run.evaluation("per_position_loss");
-  if (!summary || !summary->contains(json::json_pointer("/series/loss"))) return std::nan("");
-  const json& loss = summary->at("series").at("loss");
-  if (begin >= end || end > static_cast<int64_t>(loss.size())) return std::nan("");
+  const json::json_pointer path("/series/" + series);
+  if (!summary || !summary->contains(path)) return std::nan("");
+  const json& values = summary->at(path);
+  if (begin >= end || end > static_cast<int64_t>(values.size())) return std::nan("");
   double sum = 0;
   int64_t count = 0;
   for (int64_t i = begin; i < end; ++i) {
-    if (!loss[i].is_number()) continue;
-    sum += loss[i].get<double>();
+    if (!values[i].is_number()) continue;
+    sum += values[i].get<double>();
     ++count;
   }
   return count ? sum / static_cast<double>(count) : std::nan("");
 }
 
-// Of the intervals of L(i) over positions from `begin` on; NaN where none is known.
-double mean_half_width(const json& summary, int64_t begin) {
-  const json::json_pointer path("/series/half_width");
-  if (!summary.contains(path) || !summary.at(path).is_array()) return std::nan("");
-  const json& widths = summary.at(path);
-  double sum = 0;
-  int64_t count = 0;
-  for (auto i = static_cast<std::size_t>(begin); i < widths.size(); ++i) {
-    if (!widths[i].is_number()) continue;
-    sum += widths[i].get<double>();
-    ++count;
-  }
-  return count > 0 ? sum / static_cast<double>(count) : std::nan("");
-}
-
 // Mean loss of the second half of the trained length, and of what lies past it.
 struct Extrapolation {
   double inside, beyond;
+  double half_width;  // of the interval of the loss past it; NaN: unknown
   bool known() const { return !std::isnan(inside) && !std::isnan(beyond); }
 };
 Extrapolation extrapolation(const RunResults& run) {
   const int64_t trained = run.train_length();
   const json* summary = run.evaluation("per_position_loss");
   const double length = summary ? number_at(*summary, "/settings/length") : std::nan("");
-  if (trained <= 0 || std::isnan(length)) return {std::nan(""), std::nan("")};
-  return {mean_loss(run, trained / 2, trained),
-          mean_loss(run, trained, std::min(static_cast<int64_t>(length), 2 * trained))};
+  if (trained <= 0 || std::isnan(length)) return {std::nan(""), std::nan(""), std::nan("")};
+  const int64_t end = std::min(static_cast<int64_t>(length), 2 * trained);
+  return {mean_of(run, "loss", trained / 2, trained),
+          mean_of(run, "loss", trained, end),
+          mean_of(run, "half_width", trained, end)};
 }
 
 std::string memory_text(const RunResults& run, const char* which) {
@@ -137,11 +126,9 @@ std::string comparison_sentence(const RunResults& first, const RunResults& secon
 // Whether the loss past the trained length rises or falls by more than rows differ: by more than
 // the intervals of the losses there, or with a slope whose interval leaves out 0. Results that do
 // not hold both are taken at their word.
-bool beyond_chance(const RunResults& run, double change) {
+bool beyond_chance(const RunResults& run, const Extrapolation& loss) {
+  if (std::abs(loss.beyond - loss.inside) > loss.half_width) return true;
   const json* summary = run.evaluation("per_position_loss");
-  if (summary != nullptr && std::abs(change) > mean_half_width(*summary, run.train_length())) {
-    return true;
-  }
   const json::json_pointer path("/metrics/slopes");
   if (!summary || !summary->contains(path) || !summary->at(path).is_array()) return true;
   for (const json& fit : summary->at(path)) {
@@ -157,7 +144,7 @@ std::string extrapolation_sentence(const RunResults& run) {
   if (!loss.known()) return "";
   const double change = loss.beyond - loss.inside;
   const char* judgement = std::abs(change) <= kSmallChange ? "it extrapolates without harm"
-                          : !beyond_chance(run, change)
+                          : !beyond_chance(run, loss)
                               ? "a change that so few rows do not tell from chance"
                           : change > 0 ? "it does not extrapolate"
                                        : "it goes on using more context";
