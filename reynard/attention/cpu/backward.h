@@ -1,7 +1,6 @@
 #pragma once
-// Backward pass of one segment of key blocks, over a tile struct. Key blocks are outer, the heads
-// of the group and their query blocks inner, so that dK and dV of a block are complete when it
-// ends:
+// Backward pass of one key block, over a tile struct. The heads of the group and their query blocks
+// are inner, so that dK and dV of the block are complete when it ends:
 //   P^T = exp2(logits - lse),  dS^T = P^T (V dO^T - delta),
 //   dV += P^T dO,  dK += dS^T Q,  dQ^T += K^T dS^T.
 // Row and column sums of the f32 dS, before it is rounded for the products, are the gradients of
@@ -319,10 +318,11 @@ void add_keys_of_tile(const BackwardParams& params,
 
 // Where the walk of a task over its tiles is.
 struct TilePlace {
-  int64_t pair = 0, segment = 0;  // of the task
-  int64_t block = 0;              // of keys
+  int64_t pair = 0, block = 0;  // of the task: (b, g) and key block
   int64_t h = 0;
+  int64_t query_block = 0;
   int64_t index = 0;  // of the query block, as query_index() counts
+  int64_t next = 0;   // of the one that comes after it
 };
 
 // One tile: a span of a key block against a query block.
@@ -331,7 +331,7 @@ void backward_tile(const BackwardParams& params,
                    const TilePlace& place,
                    KeySpan span,
                    BackwardScratch<Tiles>& s) {
-  const auto [pair, segment, block, h, index] = place;
+  const auto [pair, block, h, query_block, index, next] = place;
   constexpr int64_t kQueries = Tiles::kQueries, kKeys = Tiles::kKeys;
   using Value = typename Tiles::Value;
   const Problem& p = params.problem;
@@ -345,7 +345,7 @@ void backward_tile(const BackwardParams& params,
     return query_values<Tiles>(params, array, place.index);
   };
   const auto next_block = [&](char* array) {
-    return Ahead(query_values<Tiles>(params, array, place.index + 1),
+    return Ahead(query_values<Tiles>(params, array, place.next),
                  kQueries * dim * static_cast<int64_t>(sizeof(Value)),
                  span.count / 2);
   };
@@ -365,25 +365,27 @@ void backward_tile(const BackwardParams& params,
                 next_block(params.dout_lanes),
                 next_block(params.query_rows),
                 next_block(params.dout_rows),
-                {dq_part<Tiles>(params, segment, index + 1),
+                {dq_sums<Tiles>(params, next),
                  kQueries * dim * static_cast<int64_t>(sizeof(float)),
                  span.count / 2}}};
   add_keys_of_tile(params, tile, index, dim, s);
 
-  char& touched = touched_part<Tiles>(params, segment, index);
-  double* totals = row_part<Tiles>(params, segment, index);
-  if (!touched) memset(totals, 0, kQueries * sizeof(double));
+  const KeyRange keys = keys_of_block<Tiles>(p, pair / p.G, h, query_block);
+  const bool is_first = keys.begin / kKeys == block, is_last = (keys.end - 1) / kKeys == block;
+  const Turn turn(params.turns[index], block);
+  double* totals = row_sums<Tiles>(params, index);
+  if (is_first) memset(totals, 0, kQueries * sizeof(double));
   for (int64_t i = 0; i < kQueries; ++i) totals[i] += s.row_sums[i];
 
   const Matrix<const Value> left{keys_of(packed.key_columns) + offset, kKeys};
   const auto right = query_factor<Tiles>(s.right_dscores(), kKeys);
-  const auto dq = query_sums_of<Tiles>(dq_part<Tiles>(params, segment, index), dim);
-  if (touched) {
-    Tiles::template multiply<true>(left, right, dq, dim, kQueries, span.count);
-  } else {
+  const auto dq = query_sums_of<Tiles>(dq_sums<Tiles>(params, index), dim);
+  if (is_first) {
     Tiles::template multiply<false>(left, right, dq, dim, kQueries, span.count);
+  } else {
+    Tiles::template multiply<true>(left, right, dq, dim, kQueries, span.count);
   }
-  touched = 1;
+  if (is_last) write_query_gradients<Tiles>(params, pair / p.G, h, query_block);
 }
 
 template <class Tiles>
@@ -394,28 +396,31 @@ void flush_key_sums(BackwardScratch<Tiles>& s) {
   memset(s.key_sums, 0, sizeof(s.key_sums));
 }
 
-// All query blocks of one head against one key block.
+// All query blocks of one head against one key block, the last first: so tasks of neighbouring key
+// blocks follow each other from the beginning.
 template <class Tiles>
 void backward_head(const BackwardParams& params,
                    int64_t pair,
                    int64_t h,
                    int64_t block,
-                   int64_t segment,
                    BackwardScratch<Tiles>& s) {
   const Problem& p = params.problem;
   const int64_t b = pair / p.G, num_blocks = div_up(p.Tq, Tiles::kQueries);
-  const KeyRange* ranges = p.ranges + (b * p.H + h) * num_blocks;
   const int64_t first = block * Tiles::kKeys, last = min_of(first + Tiles::kKeys, p.Tk);
   const int64_t first_index = query_index<Tiles>(params, b, h, 0);
   memset(s.key_sums, 0, sizeof(s.key_sums));
   memset(s.key_totals, 0, sizeof(s.key_totals));
   int unflushed = 0;
-  for (int64_t m = 0; m < num_blocks; ++m) {
-    if (ranges[m].empty() || ranges[m].begin >= last || ranges[m].end <= first) continue;
-    const KeySpan span = span_in_block<Tiles>(block, ranges[m]);
-    const TilePlace place = {
-        .pair = pair, .segment = segment, .block = block, .h = h, .index = first_index + m};
-    backward_tile(params, place, span, s);
+  for (int64_t m = num_blocks - 1; m >= 0; --m) {
+    const KeyRange keys = keys_of_block<Tiles>(p, b, h, m);
+    if (keys.empty() || keys.begin >= last || keys.end <= first) continue;
+    const TilePlace place = {.pair = pair,
+                             .block = block,
+                             .h = h,
+                             .query_block = m,
+                             .index = first_index + m,
+                             .next = first_index + max_of(m - 1, 0)};
+    backward_tile(params, place, span_in_block<Tiles>(block, keys), s);
     if (++unflushed == kBlocksPerFlush) {
       flush_key_sums(s);
       unflushed = 0;
@@ -451,23 +456,17 @@ void write_key_gradients(const BackwardParams& params,
 }
 
 template <class Tiles>
-void backward(const BackwardParams& params, int64_t pair, int64_t segment, char* scratch) {
+void backward(const BackwardParams& params, int64_t pair, int64_t block, char* scratch) {
   const FlushDenormals flush;
   [[maybe_unused]] const typename Tiles::Session session;
   const Problem& p = params.problem;
   auto& s = *reinterpret_cast<BackwardScratch<Tiles>*>(scratch);
   const int64_t group = p.H / p.G, first_head = pair % p.G * group;
-  const int64_t num_blocks = group * div_up(p.Tq, Tiles::kQueries);
-  const int64_t first_index = query_index<Tiles>(params, pair / p.G, first_head, 0);
-  memset(&touched_part<Tiles>(params, segment, first_index), 0, num_blocks);
-  for (int64_t block = 0; block < div_up(p.Tk, Tiles::kKeys); ++block) {
-    if (segment_of(block, params.num_segments) != segment) continue;
-    memset(s.dk(), 0, 2 * key_block_values<Tiles>(p.D) * sizeof(float));
-    for (int64_t h = first_head; h < first_head + group; ++h) {
-      backward_head(params, pair, h, block, segment, s);
-    }
-    write_key_gradients(params, pair, block, s);
+  memset(s.dk(), 0, 2 * key_block_values<Tiles>(p.D) * sizeof(float));
+  for (int64_t h = first_head; h < first_head + group; ++h) {
+    backward_head(params, pair, h, block, s);
   }
+  write_key_gradients(params, pair, block, s);
 }
 
 }  // namespace

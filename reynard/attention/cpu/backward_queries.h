@@ -1,10 +1,11 @@
 #pragma once
 // What the backward pass keeps per query block: packed queries and output gradients, the limits and
-// biases of its rows, and its sums over keys, one part per segment, which are added in the order of
-// the segments at the end.
+// biases of its rows, and its sums over keys, which key blocks add to in their order.
 
 #include "reynard/attention/cpu/logits.h"
 #include "reynard/attention/cpu/pack.h"
+
+#include <sched.h>
 
 #include <cstdint>
 #include <cstring>
@@ -38,28 +39,74 @@ typename Tiles::Value* query_values(const BackwardParams& params, char* array, i
          index * query_block_values<Tiles>(params.problem.D);
 }
 
-// Index of a query block in a segment's sums over keys.
 template <class Tiles>
-int64_t part_index(const BackwardParams& params, int64_t segment, int64_t index) {
+float* dq_sums(const BackwardParams& params, int64_t index) {
+  return params.dq_sums + index * query_block_values<Tiles>(params.problem.D);
+}
+
+template <class Tiles>
+double* row_sums(const BackwardParams& params, int64_t index) {
+  return params.row_sums + index * Tiles::kQueries;
+}
+
+// Keys that any query of a block may see.
+template <class Tiles>
+KeyRange keys_of_block(const Problem& p, int64_t b, int64_t h, int64_t query_block) {
+  return p.ranges[(b * p.H + h) * div_up(p.Tq, Tiles::kQueries) + query_block];
+}
+
+// Holds the sums of a query block for a key block, of which every one that the queries see takes
+// its turn, in ascending order.
+class Turn {
+ public:
+  Turn(int32_t& turn, int64_t key_block) : turn_(turn), next_(static_cast<int32_t>(key_block) + 1) {
+    for (int spins = 0; __atomic_load_n(&turn_, __ATOMIC_ACQUIRE) != next_ - 1; ++spins) {
+      spins < kSpins ? pause() : static_cast<void>(sched_yield());
+    }
+  }
+  ~Turn() { __atomic_store_n(&turn_, next_, __ATOMIC_RELEASE); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  static constexpr int kSpins = 1000;  // some 20 us: about a tile
+
+  int32_t& turn_;
+  int32_t next_;
+};
+
+// dq and dquery_sums of a query block whose sums are complete, or that sees nothing.
+template <class Tiles>
+void write_query_gradients(const BackwardParams& params,
+                           int64_t b,
+                           int64_t h,
+                           int64_t query_block) {
+  constexpr int64_t kQueries = Tiles::kQueries;
   const Problem& p = params.problem;
-  const int64_t num_heads = params.packed.num_pairs * (p.H / p.G);
-  return segment * num_heads * div_up(p.Tq, Tiles::kQueries) + index;
-}
-
-template <class Tiles>
-float* dq_part(const BackwardParams& params, int64_t segment, int64_t index) {
-  return params.dq_parts +
-         part_index<Tiles>(params, segment, index) * query_block_values<Tiles>(params.problem.D);
-}
-
-template <class Tiles>
-double* row_part(const BackwardParams& params, int64_t segment, int64_t index) {
-  return params.row_parts + part_index<Tiles>(params, segment, index) * Tiles::kQueries;
-}
-
-template <class Tiles>
-char& touched_part(const BackwardParams& params, int64_t segment, int64_t index) {
-  return params.touched[part_index<Tiles>(params, segment, index)];
+  const int64_t first = query_block * kQueries, num_rows = min_of(kQueries, p.Tq - first);
+  const int64_t index = query_index<Tiles>(params, b, h, query_block);
+  const bool sees_keys = !keys_of_block<Tiles>(p, b, h, query_block).empty();
+  with_output_rows(params.dq, b, first, h, [&](auto* rows) {
+    if (sees_keys) {
+      alignas(64) float factors[kQueries];
+      for (float& factor : factors) factor = static_cast<float>(p.scale);
+      return write_transposed<Tiles>(
+          query_sums_of<Tiles>(dq_sums<Tiles>(params, index), Tiles::padded(p.D)),
+          factors,
+          num_rows,
+          p.D,
+          rows,
+          params.dq.time);
+    }
+    for (int64_t i = 0; i < num_rows; ++i) {
+      for (int64_t d = 0; d < p.D; ++d) from_float(0, rows[i * params.dq.time + d]);
+    }
+  });
+  if (!params.dquery_sums) return;
+  double* sums = params.dquery_sums + (b * p.H + h) * p.Tq + first;
+  for (int64_t i = 0; i < num_rows; ++i) {
+    sums[i] = sees_keys ? row_sums<Tiles>(params, index)[i] : 0;
+  }
 }
 
 template <class Tiles>
@@ -92,47 +139,10 @@ void pack_queries(const BackwardParams& params, int64_t b, int64_t h, int64_t qu
     }
     limits.delta[i] = i < num_rows ? static_cast<float>(params.delta[row + i]) : 0;
   }
-}
 
-template <class Tiles>
-void reduce_queries(const BackwardParams& params, int64_t b, int64_t h, int64_t query_block) {
-  constexpr int64_t kQueries = Tiles::kQueries;
-  const FlushDenormals flush;
-  const Problem& p = params.problem;
-  const int64_t first = query_block * kQueries, num_rows = min_of(kQueries, p.Tq - first);
-  const int64_t index = query_index<Tiles>(params, b, h, query_block);
-  float* total = nullptr;
-  double* row_total = nullptr;
-  for (int64_t segment = 0; segment < params.num_segments; ++segment) {
-    if (!touched_part<Tiles>(params, segment, index)) continue;
-    float* part = dq_part<Tiles>(params, segment, index);
-    double* row_sums = row_part<Tiles>(params, segment, index);
-    if (!total) {
-      total = part;
-      row_total = row_sums;
-      continue;
-    }
-    for (int64_t x = 0; x < query_block_values<Tiles>(p.D); ++x) total[x] += part[x];
-    for (int64_t i = 0; i < kQueries; ++i) row_total[i] += row_sums[i];
-  }
-  with_output_rows(params.dq, b, first, h, [&](auto* rows) {
-    if (total) {
-      alignas(64) float factors[kQueries];
-      for (float& factor : factors) factor = static_cast<float>(p.scale);
-      return write_transposed<Tiles>(query_sums_of<Tiles>(total, Tiles::padded(p.D)),
-                                     factors,
-                                     num_rows,
-                                     p.D,
-                                     rows,
-                                     params.dq.time);
-    }
-    for (int64_t i = 0; i < num_rows; ++i) {
-      for (int64_t d = 0; d < p.D; ++d) from_float(0, rows[i * params.dq.time + d]);
-    }
-  });
-  if (!params.dquery_sums) return;
-  double* sums = params.dquery_sums + (b * p.H + h) * p.Tq + first;
-  for (int64_t i = 0; i < num_rows; ++i) sums[i] = row_total ? row_total[i] : 0;
+  const KeyRange keys = keys_of_block<Tiles>(p, b, h, query_block);
+  params.turns[index] = static_cast<int32_t>(keys.begin / Tiles::kKeys);
+  if (keys.empty()) write_query_gradients<Tiles>(params, b, h, query_block);
 }
 
 }  // namespace

@@ -32,7 +32,6 @@ KernelTable make_kernel_table() {
   table.forward_rest = forward_rest<Tiles>;
   table.pack_queries = pack_queries<Tiles>;
   table.backward = backward<Tiles>;
-  table.reduce_queries = reduce_queries<Tiles>;
   table.decode_scratch_bytes = DecodeScratch::bytes;
   table.decode = decode_run<0>;
   table.decode_through_second_level = decode_run<2>;

@@ -55,9 +55,10 @@ struct ForwardParams {
   float* lse = nullptr;  // (B, H, Tq) natural logarithm
 };
 
-// The key blocks of a pair are dealt to S segments, one task each. A segment has its own sums over
-// keys (dq, row sums), which are added in the order of segments at the end: no two threads share an
-// accumulator, and the result does not depend on who ran first.
+// A task is one key block of a pair. Tasks of a pair add to the same sums over keys (dq, row sums),
+// each when it is its turn: a query block takes key blocks in their order, so the result does not
+// depend on who runs what. Whoever begins a task has begun, or seen begun, all earlier ones of the
+// pair, so the first of those that run never waits.
 struct BackwardParams {
   Problem problem;
   PackedKeys packed;
@@ -69,15 +70,14 @@ struct BackwardParams {
   double* dkey_sums = nullptr;    // (B, H, Tk)
 
   // Scratch of the pairs in `packed`; N query blocks, H/G heads per pair.
-  int64_t num_segments = 1;      // S
   char* query_limits = nullptr;  // (pairs, H/G, N) blocks: bias, lse, delta and limits of the rows
   char* query_lanes = nullptr;   // (pairs, H/G, N) blocks: q with queries in the lanes
   char* query_rows = nullptr;    // (pairs, H/G, N) blocks: q with dimensions in the lanes
   char* dout_lanes = nullptr;    // likewise for dout
   char* dout_rows = nullptr;
-  float* dq_parts = nullptr;    // (S, pairs, H/G, N) blocks of [d][query]
-  double* row_parts = nullptr;  // (S, pairs, H/G, N) blocks of [query]: row sums of dS
-  char* touched = nullptr;      // (S, pairs, H/G, N): whether the segment wrote its parts at all
+  float* dq_sums = nullptr;    // (pairs, H/G, N) blocks of [d][query]
+  double* row_sums = nullptr;  // (pairs, H/G, N) blocks of [query]: row sums of dS
+  int32_t* turns = nullptr;    // (pairs, H/G, N): the key block whose turn it is
 };
 
 // Consecutive pages of one (sequence, kv head), attended by one query of each head of the group: a
@@ -138,15 +138,11 @@ struct KernelTable {
                        int64_t query_block,
                        KeyRange keys,
                        char* scratch) = nullptr;
-  // Packs q and dout of one query block of one head.
+  // Packs q and dout of one query block of one head; where it sees nothing, its gradients.
   void (*pack_queries)(const BackwardParams&, int64_t b, int64_t h, int64_t query_block) = nullptr;
-  // dk, dv and key sums of a segment's key blocks; adds to the segment's dq_parts and row_parts.
-  void (*backward)(const BackwardParams&, int64_t pair, int64_t segment, char* scratch) = nullptr;
-  // Adds the segments: dq and dquery_sums of one query block of one head.
-  void (*reduce_queries)(const BackwardParams&,
-                         int64_t b,
-                         int64_t h,
-                         int64_t query_block) = nullptr;
+  // dk, dv and key sums of a key block, and what it adds to the sums of the query blocks that see
+  // it; dq and dquery_sums of those that it is the last to add to.
+  void (*backward)(const BackwardParams&, int64_t pair, int64_t key_block, char* scratch) = nullptr;
 
   // Pages of any element.
   int64_t (*decode_scratch_bytes)(int64_t head_dim, int64_t group) = nullptr;

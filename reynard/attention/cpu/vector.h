@@ -44,6 +44,13 @@ inline Register load_unaligned(const void* p) {
 inline void prefetch(const void* p) {
   __builtin_prefetch(p, 0, 2);
 }
+
+// Of a loop that waits for another thread.
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
 inline IntVec load(const int32_t* p) {
   return *reinterpret_cast<const IntVec*>(p);
 }

@@ -1,7 +1,6 @@
 #pragma once
-// Which keys queries see, and the order in which key blocks are dealt to segments: used by the
-// kernels and by the scheduler on the torch side. In an unnamed namespace because the file is
-// compiled for several instruction sets.
+// Which keys queries see: used by the kernels and by the scheduler on the torch side. In an unnamed
+// namespace because the file is compiled for several instruction sets.
 
 #include "reynard/attention/cpu/kernels.h"
 #include "reynard/attention/pruning_limits.h"
@@ -43,13 +42,6 @@ inline KeyRange keys_of_query(const Problem& p, int64_t b, int64_t h, int64_t i)
 inline KeyRange keys_of_queries(
     const Problem& p, int64_t b, int64_t h, int64_t first, int64_t last) {
   return {keys_of_query(p, b, h, first).begin, keys_of_query(p, b, h, last - 1).end};
-}
-
-// Segment of a key block: dealt there and back (0 1 1 0 0 1 ...), because with causal masks early
-// blocks cost more than late ones.
-inline int64_t segment_of(int64_t key_block, int64_t num_segments) {
-  const int64_t turn = key_block % (2 * num_segments);
-  return turn < num_segments ? turn : 2 * num_segments - 1 - turn;
 }
 
 }  // namespace
