@@ -43,11 +43,21 @@ struct BackwardScratch {
   // dS^T as the right factor.
   Value* right_dscores() { return Tiles::kSharedLayout ? dscores : dscores_right; }
 
-  // Two blocks of [key][padded D] follow.
+  // Two blocks of [key][padded D] follow, and the packed key block.
   float* dk() { return reinterpret_cast<float*>(this + 1); }
   float* dv(int64_t head_dim) { return dk() + key_block_values<Tiles>(head_dim); }
+  Value* key_rows(int64_t head_dim) {
+    return reinterpret_cast<Value*>(dk() + 2 * key_block_values<Tiles>(head_dim));
+  }
+  Value* key_columns(int64_t head_dim) {
+    return key_rows(head_dim) + key_block_values<Tiles>(head_dim);
+  }
+  Value* value_rows(int64_t head_dim) {
+    return key_columns(head_dim) + key_block_values<Tiles>(head_dim);
+  }
   static int64_t bytes(int64_t head_dim) {
-    return sizeof(BackwardScratch) + 2 * key_block_values<Tiles>(head_dim) * sizeof(float);
+    return sizeof(BackwardScratch) +
+           key_block_values<Tiles>(head_dim) * (2 * sizeof(float) + 3 * sizeof(Value));
   }
 };
 
@@ -316,49 +326,48 @@ void add_keys_of_tile(const BackwardParams& params,
   }
 }
 
-// Where the walk of a task over its tiles is.
-struct TilePlace {
-  int64_t pair = 0, block = 0;  // of the task: (b, g) and key block
-  int64_t h = 0;
-  int64_t query_block = 0;
-  int64_t index = 0;  // of the query block, as query_index() counts
-  int64_t next = 0;   // of the one that comes after it
-};
-
-// One tile: a span of a key block against a query block.
+// One tile: what a query block sees of a task's key block. `next` is the index of the query block
+// that comes after it.
 template <class Tiles>
 void backward_tile(const BackwardParams& params,
-                   const TilePlace& place,
-                   KeySpan span,
+                   int64_t block,
+                   const QueryPlace& at,
+                   int64_t next,
                    BackwardScratch<Tiles>& s) {
-  const auto [pair, block, h, query_block, index, next] = place;
   constexpr int64_t kQueries = Tiles::kQueries, kKeys = Tiles::kKeys;
   using Value = typename Tiles::Value;
   const Problem& p = params.problem;
-  const PackedKeys& packed = params.packed;
-  const int64_t dim = Tiles::padded(p.D), offset = span.first - block * kKeys;
-  const auto& limits = *query_limits<Tiles>(params, index);
-  const auto keys_of = [&](char* array) -> const Value* {
-    return key_block<Tiles>(p, packed, array, place.pair, place.block);
-  };
+  const int64_t dim = Tiles::padded(p.D), place = range_index<Tiles>(p, at);
+  const KeyRange keys = p.ranges[place];
+  const KeySpan span = span_in_block<Tiles>(block, keys);
+  const int64_t offset = span.first - block * kKeys;
+  const bool is_first = keys.begin / kKeys == block, is_last = (keys.end - 1) / kKeys == block;
+  Turns turns(params.turns[place]);
+  if (is_first) {
+    pack_queries<Tiles>(params, at);
+    turns.set(block);
+  } else {
+    turns.wait_until_packed();
+  }
+  const auto& limits = *query_limits<Tiles>(params, at.index);
   const auto queries_of = [&](char* array) -> const Value* {
-    return query_values<Tiles>(params, array, place.index);
+    return query_values<Tiles>(params, array, at.index);
   };
   const auto next_block = [&](char* array) {
-    return Ahead(query_values<Tiles>(params, array, place.next),
+    return Ahead(query_values<Tiles>(params, array, next),
                  kQueries * dim * static_cast<int64_t>(sizeof(Value)),
                  span.count / 2);
   };
 
-  fill_key_bias(p, pair / p.G * p.H + h, span, limits.rows.reference, s.keys);
+  fill_key_bias(p, at.b * p.H + at.h, span, limits.rows.reference, s.keys);
   memset(s.row_sums, 0, sizeof(s.row_sums));
   const BackwardTile<Tiles> tile = {
       .limits = limits,
       .span = span,
       .offset = offset,
       .scale2 = static_cast<float>(p.scale * kLog2EExact),
-      .keys = {keys_of(packed.key_rows) + offset * dim, dim},
-      .values = {keys_of(packed.value_rows) + offset * dim, dim},
+      .keys = {s.key_rows(p.D) + offset * dim, dim},
+      .values = {s.value_rows(p.D) + offset * dim, dim},
       .queries = query_factor<Tiles>(queries_of(params.query_lanes), dim),
       .douts = query_factor<Tiles>(queries_of(params.dout_lanes), dim),
       .ahead = {next_block(params.query_lanes),
@@ -368,24 +377,23 @@ void backward_tile(const BackwardParams& params,
                 {dq_sums<Tiles>(params, next),
                  kQueries * dim * static_cast<int64_t>(sizeof(float)),
                  span.count / 2}}};
-  add_keys_of_tile(params, tile, index, dim, s);
+  add_keys_of_tile(params, tile, at.index, dim, s);
 
-  const KeyRange keys = keys_of_block<Tiles>(p, pair / p.G, h, query_block);
-  const bool is_first = keys.begin / kKeys == block, is_last = (keys.end - 1) / kKeys == block;
-  const Turn turn(params.turns[index], block);
-  double* totals = row_sums<Tiles>(params, index);
+  turns.wait_for(block);
+  double* totals = row_sums<Tiles>(params, at.index);
   if (is_first) memset(totals, 0, kQueries * sizeof(double));
   for (int64_t i = 0; i < kQueries; ++i) totals[i] += s.row_sums[i];
 
-  const Matrix<const Value> left{keys_of(packed.key_columns) + offset, kKeys};
+  const Matrix<const Value> left{s.key_columns(p.D) + offset, kKeys};
   const auto right = query_factor<Tiles>(s.right_dscores(), kKeys);
-  const auto dq = query_sums_of<Tiles>(dq_sums<Tiles>(params, index), dim);
+  const auto dq = query_sums_of<Tiles>(dq_sums<Tiles>(params, at.index), dim);
   if (is_first) {
     Tiles::template multiply<false>(left, right, dq, dim, kQueries, span.count);
   } else {
     Tiles::template multiply<true>(left, right, dq, dim, kQueries, span.count);
   }
-  if (is_last) write_query_gradients<Tiles>(params, pair / p.G, h, query_block);
+  if (is_last) write_query_gradients<Tiles>(params, at);
+  turns.set(block + 1);
 }
 
 template <class Tiles>
@@ -396,31 +404,36 @@ void flush_key_sums(BackwardScratch<Tiles>& s) {
   memset(s.key_sums, 0, sizeof(s.key_sums));
 }
 
-// All query blocks of one head against one key block, the last first: so tasks of neighbouring key
-// blocks follow each other from the beginning.
+template <class Tiles>
+void pack_key_block(const Problem& p, const BackwardTask& task, BackwardScratch<Tiles>& s) {
+  pack_key_rows<Tiles>(p, p.k, task.pair, task.block, s.key_rows(p.D));
+  pack_key_columns<Tiles>(p, p.k, task.pair, task.block, s.key_columns(p.D));
+  pack_key_rows<Tiles>(p, p.v, task.pair, task.block, s.value_rows(p.D));
+}
+
+// All query blocks of one head, counted within its group, against one key block, the last first: so
+// tasks of neighbouring key blocks follow each other from the beginning.
 template <class Tiles>
 void backward_head(const BackwardParams& params,
-                   int64_t pair,
-                   int64_t h,
-                   int64_t block,
+                   const BackwardTask& task,
+                   int64_t head,
+                   bool& is_packed,
                    BackwardScratch<Tiles>& s) {
   const Problem& p = params.problem;
-  const int64_t b = pair / p.G, num_blocks = div_up(p.Tq, Tiles::kQueries);
-  const int64_t first = block * Tiles::kKeys, last = min_of(first + Tiles::kKeys, p.Tk);
-  const int64_t first_index = query_index<Tiles>(params, b, h, 0);
+  const int64_t group = p.H / p.G, b = task.pair / p.G, h = task.pair % p.G * group + head;
+  const int64_t num_blocks = div_up(p.Tq, Tiles::kQueries);
+  const int64_t first = task.block * Tiles::kKeys, last = min_of(first + Tiles::kKeys, p.Tk);
+  const int64_t first_index = (task.slot * group + head) * num_blocks;
   memset(s.key_sums, 0, sizeof(s.key_sums));
   memset(s.key_totals, 0, sizeof(s.key_totals));
   int unflushed = 0;
   for (int64_t m = num_blocks - 1; m >= 0; --m) {
-    const KeyRange keys = keys_of_block<Tiles>(p, b, h, m);
+    const QueryPlace at = {.b = b, .h = h, .query_block = m, .index = first_index + m};
+    const KeyRange keys = p.ranges[range_index<Tiles>(p, at)];
     if (keys.empty() || keys.begin >= last || keys.end <= first) continue;
-    const TilePlace place = {.pair = pair,
-                             .block = block,
-                             .h = h,
-                             .query_block = m,
-                             .index = first_index + m,
-                             .next = first_index + max_of(m - 1, 0)};
-    backward_tile(params, place, span_in_block<Tiles>(block, keys), s);
+    if (!is_packed) pack_key_block(p, task, s);
+    is_packed = true;
+    backward_tile(params, task.block, at, first_index + max_of(m - 1, 0), s);
     if (++unflushed == kBlocksPerFlush) {
       flush_key_sums(s);
       unflushed = 0;
@@ -434,14 +447,13 @@ void backward_head(const BackwardParams& params,
 
 template <class Tiles>
 void write_key_gradients(const BackwardParams& params,
-                         int64_t pair,
-                         int64_t block,
+                         const BackwardTask& task,
                          BackwardScratch<Tiles>& s) {
   const Problem& p = params.problem;
-  const int64_t dim = Tiles::padded(p.D), first = block * Tiles::kKeys;
+  const int64_t dim = Tiles::padded(p.D), first = task.block * Tiles::kKeys;
   const int64_t num_rows = min_of(Tiles::kKeys, p.Tk - first);
   const auto write = [&](const Operand& to, const float* from, float factor) {
-    with_output_rows(to, pair / p.G, first, pair % p.G, [&](auto* rows) {
+    with_output_rows(to, task.pair / p.G, first, task.pair % p.G, [&](auto* rows) {
       for (int64_t j = 0; j < num_rows; ++j) {
         auto* row = rows + j * to.time;
         const float* sums = from + j * dim;
@@ -456,17 +468,17 @@ void write_key_gradients(const BackwardParams& params,
 }
 
 template <class Tiles>
-void backward(const BackwardParams& params, int64_t pair, int64_t block, char* scratch) {
+void backward(const BackwardParams& params, const BackwardTask& task, char* scratch) {
   const FlushDenormals flush;
   [[maybe_unused]] const typename Tiles::Session session;
   const Problem& p = params.problem;
   auto& s = *reinterpret_cast<BackwardScratch<Tiles>*>(scratch);
-  const int64_t group = p.H / p.G, first_head = pair % p.G * group;
   memset(s.dk(), 0, 2 * key_block_values<Tiles>(p.D) * sizeof(float));
-  for (int64_t h = first_head; h < first_head + group; ++h) {
-    backward_head(params, pair, h, block, s);
+  bool is_packed = false;
+  for (int64_t head = 0; head < p.H / p.G; ++head) {
+    backward_head(params, task, head, is_packed, s);
   }
-  write_key_gradients(params, pair, block, s);
+  write_key_gradients(params, task, s);
 }
 
 }  // namespace

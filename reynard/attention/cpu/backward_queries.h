@@ -19,14 +19,11 @@ struct alignas(64) QueryLimits {
   float delta[kQueries];
 };
 
-// Index of a query block among those of the packed pairs.
-template <class Tiles>
-int64_t query_index(const BackwardParams& params, int64_t b, int64_t h, int64_t query_block) {
-  const Problem& p = params.problem;
-  const int64_t group = p.H / p.G, pair = b * p.G + h / group;
-  const int64_t head = (pair - params.packed.first_pair) * group + h % group;
-  return head * div_up(p.Tq, Tiles::kQueries) + query_block;
-}
+// One query block of a task.
+struct QueryPlace {
+  int64_t b = 0, h = 0, query_block = 0;
+  int64_t index = 0;  // in the slots' arrays
+};
 
 template <class Tiles>
 QueryLimits<Tiles::kQueries>* query_limits(const BackwardParams& params, int64_t index) {
@@ -49,72 +46,68 @@ double* row_sums(const BackwardParams& params, int64_t index) {
   return params.row_sums + index * Tiles::kQueries;
 }
 
-// Keys that any query of a block may see.
+// Where `ranges` and `turns` speak of a query block.
 template <class Tiles>
-KeyRange keys_of_block(const Problem& p, int64_t b, int64_t h, int64_t query_block) {
-  return p.ranges[(b * p.H + h) * div_up(p.Tq, Tiles::kQueries) + query_block];
+int64_t range_index(const Problem& p, const QueryPlace& at) {
+  return (at.b * p.H + at.h) * div_up(p.Tq, Tiles::kQueries) + at.query_block;
 }
 
-// Holds the sums of a query block for a key block, of which every one that the queries see takes
-// its turn, in ascending order.
-class Turn {
- public:
-  Turn(int32_t& turn, int64_t key_block) : turn_(turn), next_(static_cast<int32_t>(key_block) + 1) {
-    for (int spins = 0; __atomic_load_n(&turn_, __ATOMIC_ACQUIRE) != next_ - 1; ++spins) {
-      spins < kSpins ? pause() : static_cast<void>(sched_yield());
-    }
+template <class Done>
+void wait_until(const Done& done) {
+  constexpr int kSpins = 1000;  // some 20 us: about a tile
+  for (int spins = 0; !done(); ++spins) {
+    spins < kSpins ? pause() : static_cast<void>(sched_yield());
   }
-  ~Turn() { __atomic_store_n(&turn_, next_, __ATOMIC_RELEASE); }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
+}
+
+// The order in which key blocks add to the sums of a query block.
+class Turns {
+ public:
+  explicit Turns(int32_t& next) : next_(next) {}
+  void set(int64_t key_block) {
+    __atomic_store_n(&next_, static_cast<int32_t>(key_block), __ATOMIC_RELEASE);
+  }
+  void wait_until_packed() const {
+    wait_until([&] { return next() != kNotPacked; });
+  }
+  void wait_for(int64_t key_block) const {
+    wait_until([&] { return next() == key_block; });
+  }
 
  private:
-  static constexpr int kSpins = 1000;  // some 20 us: about a tile
+  int32_t next() const { return __atomic_load_n(&next_, __ATOMIC_ACQUIRE); }
 
-  int32_t& turn_;
-  int32_t next_;
+  int32_t& next_;
 };
 
-// dq and dquery_sums of a query block whose sums are complete, or that sees nothing.
+// dq and dquery_sums of a query block whose sums are complete.
 template <class Tiles>
-void write_query_gradients(const BackwardParams& params,
-                           int64_t b,
-                           int64_t h,
-                           int64_t query_block) {
+void write_query_gradients(const BackwardParams& params, const QueryPlace& at) {
   constexpr int64_t kQueries = Tiles::kQueries;
   const Problem& p = params.problem;
-  const int64_t first = query_block * kQueries, num_rows = min_of(kQueries, p.Tq - first);
-  const int64_t index = query_index<Tiles>(params, b, h, query_block);
-  const bool sees_keys = !keys_of_block<Tiles>(p, b, h, query_block).empty();
-  with_output_rows(params.dq, b, first, h, [&](auto* rows) {
-    if (sees_keys) {
-      alignas(64) float factors[kQueries];
-      for (float& factor : factors) factor = static_cast<float>(p.scale);
-      return write_transposed<Tiles>(
-          query_sums_of<Tiles>(dq_sums<Tiles>(params, index), Tiles::padded(p.D)),
-          factors,
-          num_rows,
-          p.D,
-          rows,
-          params.dq.time);
-    }
-    for (int64_t i = 0; i < num_rows; ++i) {
-      for (int64_t d = 0; d < p.D; ++d) from_float(0, rows[i * params.dq.time + d]);
-    }
+  const int64_t first = at.query_block * kQueries, num_rows = min_of(kQueries, p.Tq - first);
+  alignas(64) float factors[kQueries];
+  for (float& factor : factors) factor = static_cast<float>(p.scale);
+  with_output_rows(params.dq, at.b, first, at.h, [&](auto* rows) {
+    write_transposed<Tiles>(
+        query_sums_of<Tiles>(dq_sums<Tiles>(params, at.index), Tiles::padded(p.D)),
+        factors,
+        num_rows,
+        p.D,
+        rows,
+        params.dq.time);
   });
   if (!params.dquery_sums) return;
-  double* sums = params.dquery_sums + (b * p.H + h) * p.Tq + first;
-  for (int64_t i = 0; i < num_rows; ++i) {
-    sums[i] = sees_keys ? row_sums<Tiles>(params, index)[i] : 0;
-  }
+  memcpy(params.dquery_sums + (at.b * p.H + at.h) * p.Tq + first,
+         row_sums<Tiles>(params, at.index),
+         num_rows * sizeof(double));
 }
 
 template <class Tiles>
-void pack_queries(const BackwardParams& params, int64_t b, int64_t h, int64_t query_block) {
+void pack_queries(const BackwardParams& params, const QueryPlace& at) {
   constexpr int64_t kQueries = Tiles::kQueries;
-  const FlushDenormals flush;
   const Problem& p = params.problem;
-  const int64_t index = query_index<Tiles>(params, b, h, query_block);
+  const auto [b, h, query_block, index] = at;
   const int64_t first = query_block * kQueries, num_rows = min_of(kQueries, p.Tq - first);
   const auto pack = [&](const Operand& x, char* lanes, char* rows) {
     with_rows(x, b, first, h, [&](const auto* from) {
@@ -139,10 +132,6 @@ void pack_queries(const BackwardParams& params, int64_t b, int64_t h, int64_t qu
     }
     limits.delta[i] = i < num_rows ? static_cast<float>(params.delta[row + i]) : 0;
   }
-
-  const KeyRange keys = keys_of_block<Tiles>(p, b, h, query_block);
-  params.turns[index] = static_cast<int32_t>(keys.begin / Tiles::kKeys);
-  if (keys.empty()) write_query_gradients<Tiles>(params, b, h, query_block);
 }
 
 }  // namespace

@@ -30,7 +30,6 @@ KernelTable make_kernel_table() {
   table.forward = forward<Tiles>;
   table.forward_nearest = forward_nearest<Tiles>;
   table.forward_rest = forward_rest<Tiles>;
-  table.pack_queries = pack_queries<Tiles>;
   table.backward = backward<Tiles>;
   table.decode_scratch_bytes = DecodeScratch::bytes;
   table.decode = decode_run<0>;

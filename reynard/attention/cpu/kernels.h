@@ -43,9 +43,7 @@ struct Problem {
 struct PackedKeys {
   int64_t first_pair = 0, num_pairs = 0;  // pairs are numbered b * G + g
   char* key_rows = nullptr;               // (pairs, K) blocks of [key][d]
-  char* key_columns = nullptr;            // (pairs, K) blocks of [d][key], backward only
-  char* value_rows = nullptr;             // (pairs, K) blocks of [key][d], backward only
-  char* value_columns = nullptr;          // (pairs, K) blocks of [d][key], forward only
+  char* value_columns = nullptr;          // (pairs, K) blocks of [d][key], or null: only lse
 };
 
 struct ForwardParams {
@@ -55,30 +53,35 @@ struct ForwardParams {
   float* lse = nullptr;  // (B, H, Tq) natural logarithm
 };
 
-// A task is one key block of a pair. Tasks of a pair add to the same sums over keys (dq, row sums),
-// each when it is its turn: a query block takes key blocks in their order, so the result does not
-// depend on who runs what. Whoever begins a task has begun, or seen begun, all earlier ones of the
-// pair, so the first of those that run never waits.
 struct BackwardParams {
   Problem problem;
-  PackedKeys packed;
   Operand dout;                   // (B, Tq, H, D)
   const float* lse = nullptr;     // (B, H, Tq) of all key parts together
   const double* delta = nullptr;  // (B, H, Tq) rowsum(dout * out) - dlse
-  Operand dq, dk, dv;
+  Operand dq, dk, dv;             // of queries that see nothing, dq and dquery_sums are not written
   double* dquery_sums = nullptr;  // (B, H, Tq)
   double* dkey_sums = nullptr;    // (B, H, Tk)
 
-  // Scratch of the pairs in `packed`; N query blocks, H/G heads per pair.
-  char* query_limits = nullptr;  // (pairs, H/G, N) blocks: bias, lse, delta and limits of the rows
-  char* query_lanes = nullptr;   // (pairs, H/G, N) blocks: q with queries in the lanes
-  char* query_rows = nullptr;    // (pairs, H/G, N) blocks: q with dimensions in the lanes
+  int32_t* turns = nullptr;  // (B, H, N): the key block that adds next to a query block's sums, or
+                             // kNotPacked
+
+  // Scratch of the pairs that are worked on, a slot each; N query blocks, H/G heads per pair.
+  char* query_limits = nullptr;  // (slots, H/G, N) blocks: bias, lse, delta and limits of the rows
+  char* query_lanes = nullptr;   // (slots, H/G, N) blocks: q with queries in the lanes
+  char* query_rows = nullptr;    // (slots, H/G, N) blocks: q with dimensions in the lanes
   char* dout_lanes = nullptr;    // likewise for dout
   char* dout_rows = nullptr;
-  float* dq_sums = nullptr;    // (pairs, H/G, N) blocks of [d][query]
-  double* row_sums = nullptr;  // (pairs, H/G, N) blocks of [query]: row sums of dS
-  int32_t* turns = nullptr;    // (pairs, H/G, N): the key block whose turn it is
+  float* dq_sums = nullptr;    // (slots, H/G, N) blocks of [d][query]
+  double* row_sums = nullptr;  // (slots, H/G, N) blocks of [query]: row sums of dS
 };
+
+// A key block of a pair (b * G + g). The first that a query block sees packs it; each adds to its
+// sums over keys (dq, row sums) in turn, in ascending order, so the result does not depend on who
+// runs what. Tasks of a pair have to begin in that order: then one of those that run never waits.
+struct BackwardTask {
+  int64_t pair = 0, block = 0, slot = 0;
+};
+constexpr int32_t kNotPacked = -1;
 
 // Consecutive pages of one (sequence, kv head), attended by one query of each head of the group: a
 // task of split-KV decode. Pages are read where they lie.
@@ -118,7 +121,7 @@ struct KernelTable {
   int64_t (*forward_scratch_bytes)(int64_t head_dim) = nullptr;
   int64_t (*backward_scratch_bytes)(int64_t head_dim) = nullptr;
 
-  // Packs key block `block` of a pair (both kernels).
+  // Packs key block `block` of a pair for the forward pass.
   void (*pack_keys)(const Problem&, const PackedKeys&, int64_t pair, int64_t block) = nullptr;
   // Computes out and lse of one query block of one head.
   void (*forward)(const ForwardParams&, int64_t b, int64_t h, int64_t query_block, char* scratch) =
@@ -138,11 +141,9 @@ struct KernelTable {
                        int64_t query_block,
                        KeyRange keys,
                        char* scratch) = nullptr;
-  // Packs q and dout of one query block of one head; where it sees nothing, its gradients.
-  void (*pack_queries)(const BackwardParams&, int64_t b, int64_t h, int64_t query_block) = nullptr;
   // dk, dv and key sums of a key block, and what it adds to the sums of the query blocks that see
   // it; dq and dquery_sums of those that it is the last to add to.
-  void (*backward)(const BackwardParams&, int64_t pair, int64_t key_block, char* scratch) = nullptr;
+  void (*backward)(const BackwardParams&, const BackwardTask&, char* scratch) = nullptr;
 
   // Pages of any element.
   int64_t (*decode_scratch_bytes)(int64_t head_dim, int64_t group) = nullptr;

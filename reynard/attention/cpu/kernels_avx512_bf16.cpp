@@ -22,17 +22,17 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
                                                                  Matrix<const Value> b,
                                                                  int64_t depth) {
 #pragma GCC unroll 4
-    for (int64_t k = 0; k < depth; k += 2) {
+    for (int64_t pair = 0; pair < depth / 2; ++pair) {
       __m512i row[kVectors];
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        row[v] = _mm512_load_si512(b.data + k / 2 * b.stride + v * 2 * kLanes);
+        row[v] = _mm512_load_si512(b.data + pair * b.stride + v * 2 * kLanes);
       }
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        int32_t pair;
-        memcpy(&pair, a.data + r * a.stride + k, sizeof(pair));
-        const __m512i x = _mm512_set1_epi32(pair);
+        int32_t left;
+        memcpy(&left, a.data + r * a.stride + 2 * pair, sizeof(left));
+        const __m512i x = _mm512_set1_epi32(left);
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v) {
           sums[r][v] = _mm512_dpbf16_ps(sums[r][v], (__m512bh)x, (__m512bh)row[v]);

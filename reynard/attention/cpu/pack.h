@@ -100,33 +100,39 @@ typename Tiles::Value* key_block(
   return reinterpret_cast<typename Tiles::Value*>(array) + index * key_block_values<Tiles>(p.D);
 }
 
+// Calls body with the rows of a key block, `from` its first, in k or v of a pair.
+template <class Tiles, class Body>
+void with_key_rows(
+    const Problem& p, const Operand& x, int64_t pair, int64_t block, const Body& body) {
+  const int64_t first = block * Tiles::kKeys, num_rows = min_of(Tiles::kKeys, p.Tk - first);
+  with_rows(
+      x, pair / p.G, first, pair % p.G, [&](const auto* from) { body(from, x.time, num_rows); });
+}
+template <class Tiles>
+void pack_key_rows(
+    const Problem& p, const Operand& x, int64_t pair, int64_t block, typename Tiles::Value* to) {
+  with_key_rows<Tiles>(p, x, pair, block, [&](const auto* from, int64_t stride, int64_t num_rows) {
+    Tiles::pack_rows(from, stride, num_rows, p.D, to, Tiles::kKeys);
+  });
+}
+template <class Tiles>
+void pack_key_columns(
+    const Problem& p, const Operand& x, int64_t pair, int64_t block, typename Tiles::Value* to) {
+  with_key_rows<Tiles>(p, x, pair, block, [&](const auto* from, int64_t stride, int64_t num_rows) {
+    Tiles::pack_columns(from, stride, num_rows, p.D, to, Tiles::kKeys);
+  });
+}
+
+// For the forward pass.
 template <class Tiles>
 void pack_keys(const Problem& p, const PackedKeys& packed, int64_t pair, int64_t block) {
   const FlushDenormals flush;
-  const int64_t b = pair / p.G, g = pair % p.G, first = block * Tiles::kKeys;
-  const int64_t num_rows = min_of(Tiles::kKeys, p.Tk - first);
-  const auto pack = [&](const Operand& x, char* rows, char* columns) {
-    with_rows(x, b, first, g, [&](const auto* from) {
-      if (rows) {
-        Tiles::pack_rows(from,
-                         x.time,
-                         num_rows,
-                         p.D,
-                         key_block<Tiles>(p, packed, rows, pair, block),
-                         Tiles::kKeys);
-      }
-      if (columns) {
-        Tiles::pack_columns(from,
-                            x.time,
-                            num_rows,
-                            p.D,
-                            key_block<Tiles>(p, packed, columns, pair, block),
-                            Tiles::kKeys);
-      }
-    });
+  const auto block_of = [&](char* array) {
+    return key_block<Tiles>(p, packed, array, pair, block);
   };
-  pack(p.k, packed.key_rows, packed.key_columns);
-  pack(p.v, packed.value_rows, packed.value_columns);
+  pack_key_rows<Tiles>(p, p.k, pair, block, block_of(packed.key_rows));
+  if (!packed.value_columns) return;
+  pack_key_columns<Tiles>(p, p.v, pair, block, block_of(packed.value_columns));
 }
 
 }  // namespace

@@ -242,7 +242,7 @@ TEST_P(KernelPath, PacksKeysInBothOrders) {
   packed.first_pair = 1;
   packed.num_pairs = 1;
   packed.key_rows = aligned(rows);
-  packed.key_columns = aligned(columns);
+  packed.value_columns = aligned(columns);
   kernels.pack_keys(p, packed, /*pair=*/1, /*block=*/0);
   const at::Tensor head = k.select(2, 1).to(at::kFloat).contiguous();
   const auto values = head.accessor<float, 3>();
@@ -250,7 +250,7 @@ TEST_P(KernelPath, PacksKeysInBothOrders) {
     for (int64_t d = 0; d < dim; ++d) {
       const float expected = j < Tk && d < D ? values[0][j][d] : 0;
       ASSERT_EQ(as_float(packed.key_rows, is_bf16, j * dim + d), expected) << j << " " << d;
-      ASSERT_EQ(as_float(packed.key_columns, is_bf16, d * keys + j), expected) << j << " " << d;
+      ASSERT_EQ(as_float(packed.value_columns, is_bf16, d * keys + j), expected) << j << " " << d;
     }
   }
 }

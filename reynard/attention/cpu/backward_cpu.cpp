@@ -1,0 +1,126 @@
+#include "reynard/attention/cpu/attention_cpu.h"
+
+#include "reynard/attention/cpu/backward_tasks.h"
+#include "reynard/attention/cpu/kernels.h"
+#include "reynard/attention/cpu/prepared_problem.h"
+#include "reynard/attention/cpu/scratch.h"
+#include "reynard/tensor/parallel.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+namespace reynard::attention::cpu {
+
+namespace {
+
+// Bytes of each array of what the query blocks of `num_slots` pairs need.
+struct SlotBytes {
+  int64_t queries, limits, dq, rows;
+
+  SlotBytes(const PreparedProblem& prepared, int64_t num_slots) {
+    const KernelTable& kernels = *prepared.kernels;
+    const Problem& p = prepared.problem;
+    const int64_t blocks = num_slots * (p.H / p.G) * prepared.num_query_blocks;
+    const int64_t num_queries = blocks * kernels.queries_per_block;
+    queries = Scratch::padded(blocks * kernels.query_block_bytes(p.D));
+    limits = Scratch::padded(blocks * kernels.query_limits_bytes);
+    dq = Scratch::padded(num_queries * kernels.padded_head_dim(p.D) *
+                         static_cast<int64_t>(sizeof(float)));
+    rows = Scratch::padded(num_queries * static_cast<int64_t>(sizeof(double)));
+  }
+  int64_t total() const { return 4 * queries + limits + dq + rows; }
+};
+
+void point_to_scratch(BackwardParams& params, const SlotBytes& bytes, Scratch& scratch) {
+  params.query_lanes = scratch.take(bytes.queries);
+  params.query_rows = scratch.take(bytes.queries);
+  params.dout_lanes = scratch.take(bytes.queries);
+  params.dout_rows = scratch.take(bytes.queries);
+  params.query_limits = scratch.take(bytes.limits);
+  params.dq_sums = reinterpret_cast<float*>(scratch.take(bytes.dq));
+  params.row_sums = reinterpret_cast<double*>(scratch.take(bytes.rows));
+}
+
+// All key blocks. Slots are for pairs that are worked on at once: one a worker, but no more than
+// the kept scratch holds.
+void run_key_blocks(const PreparedProblem& prepared, BackwardParams& params) {
+  const Problem& p = prepared.problem;
+  const KernelTable& kernels = *prepared.kernels;
+  const std::vector<int64_t> readers = readers_of_key_blocks(prepared);
+  if (readers.empty()) return;
+  const int64_t num_workers = tensor::num_workers(static_cast<int64_t>(readers.size()));
+  const int64_t most_slots = std::min(num_workers, p.B * p.G);
+  const int64_t num_slots =
+      std::clamp<int64_t>(Scratch::kKeptBytes / SlotBytes(prepared, 1).total(), 1, most_slots);
+  const SlotBytes bytes(prepared, num_slots);
+  const int64_t worker_bytes = Scratch::padded(kernels.backward_scratch_bytes(p.D));
+  Scratch scratch(bytes.total() + worker_bytes * num_workers);
+  point_to_scratch(params, bytes, scratch);
+  char* const workers = scratch.take(worker_bytes * num_workers);
+
+  BackwardTasks tasks(readers, prepared.num_key_blocks, num_slots, num_workers);
+  tensor::run_tasks(tasks.count(), [&](int64_t, int64_t worker) {
+    const BackwardTask task = tasks.take(worker);
+    kernels.backward(params, task, workers + worker * worker_bytes);
+    tasks.finish(task);
+  });
+}
+
+BackwardPart empty_gradients(const PartArguments& arguments, at::ScalarType dq_dtype) {
+  const at::Tensor& q = arguments.q;
+  const KeyPart& part = arguments.part;
+  BackwardPart result;
+  result.dq = at::empty(q.sizes(), q.options().dtype(dq_dtype));
+  result.dk = at::empty(part.k.sizes(), q.options());
+  result.dv = at::empty(part.v.sizes(), q.options());
+  if (part.sums.defined()) {
+    const auto f64 = q.options().dtype(at::kDouble);
+    result.dquery_sums = at::empty({q.size(0), q.size(2), q.size(1)}, f64);
+    result.dsums = at::empty({q.size(0), q.size(2), part.k.size(1)}, f64);
+  }
+  return result;
+}
+
+void zero(std::initializer_list<at::Tensor> tensors) {
+  for (const at::Tensor& x : tensors) {
+    if (x.defined()) x.zero_();
+  }
+}
+
+}  // namespace
+
+BackwardPart backward_part(const PartArguments& arguments,
+                           const at::Tensor& dout,
+                           const at::Tensor& lse,
+                           const at::Tensor& delta,
+                           at::ScalarType dq_dtype) {
+  const bool has_bias = arguments.part.sums.defined();
+  BackwardPart result = empty_gradients(arguments, dq_dtype);
+  if (arguments.q.numel() == 0) {
+    zero({result.dk, result.dv, result.dsums});
+    return result;
+  }
+  const PreparedProblem prepared = prepare(arguments);
+  if (std::ranges::any_of(prepared.ranges, &KeyRange::empty)) zero({result.dq, result.dquery_sums});
+  const at::Tensor whole_lse = lse.contiguous(), whole_delta = delta.contiguous();
+  std::vector<int32_t> turns(prepared.ranges.size(), kNotPacked);
+  BackwardParams params;
+  params.problem = prepared.problem;
+  params.dout = operand(dout);
+  params.lse = whole_lse.const_data_ptr<float>();
+  params.delta = whole_delta.const_data_ptr<double>();
+  params.dq = operand(result.dq);
+  params.dk = operand(result.dk);
+  params.dv = operand(result.dv);
+  params.dquery_sums = has_bias ? result.dquery_sums.data_ptr<double>() : nullptr;
+  params.dkey_sums = has_bias ? result.dsums.data_ptr<double>() : nullptr;
+  params.turns = turns.data();
+  run_key_blocks(prepared, params);
+  return result;
+}
+
+}  // namespace reynard::attention::cpu
