@@ -326,13 +326,11 @@ void add_keys_of_tile(const BackwardParams& params,
   }
 }
 
-// One tile: what a query block sees of a task's key block. `next` is the index of the query block
-// that comes after it.
+// One tile: what a query block sees of a task's key block.
 template <class Tiles>
 void backward_tile(const BackwardParams& params,
                    int64_t block,
                    const QueryPlace& at,
-                   int64_t next,
                    BackwardScratch<Tiles>& s) {
   constexpr int64_t kQueries = Tiles::kQueries, kKeys = Tiles::kKeys;
   using Value = typename Tiles::Value;
@@ -354,7 +352,7 @@ void backward_tile(const BackwardParams& params,
     return query_values<Tiles>(params, array, at.index);
   };
   const auto next_block = [&](char* array) {
-    return Ahead(query_values<Tiles>(params, array, next),
+    return Ahead(query_values<Tiles>(params, array, at.index + 1),
                  kQueries * dim * static_cast<int64_t>(sizeof(Value)),
                  span.count / 2);
   };
@@ -374,7 +372,7 @@ void backward_tile(const BackwardParams& params,
                 next_block(params.dout_lanes),
                 next_block(params.query_rows),
                 next_block(params.dout_rows),
-                {dq_sums<Tiles>(params, next),
+                {dq_sums<Tiles>(params, at.index + 1),
                  kQueries * dim * static_cast<int64_t>(sizeof(float)),
                  span.count / 2}}};
   add_keys_of_tile(params, tile, at.index, dim, s);
@@ -412,7 +410,8 @@ void pack_key_block(const Problem& p, const BackwardTask& task, BackwardScratch<
 }
 
 // All query blocks of one head, counted within its group, against one key block, the last first: so
-// tasks of neighbouring key blocks follow each other from the beginning.
+// tasks of neighbouring key blocks follow each other from the beginning. Slots hold them in this
+// order, as processors look ahead in memory upwards.
 template <class Tiles>
 void backward_head(const BackwardParams& params,
                    const BackwardTask& task,
@@ -423,17 +422,17 @@ void backward_head(const BackwardParams& params,
   const int64_t group = p.H / p.G, b = task.pair / p.G, h = task.pair % p.G * group + head;
   const int64_t num_blocks = div_up(p.Tq, Tiles::kQueries);
   const int64_t first = task.block * Tiles::kKeys, last = min_of(first + Tiles::kKeys, p.Tk);
-  const int64_t first_index = (task.slot * group + head) * num_blocks;
+  const int64_t last_index = (task.slot * group + head + 1) * num_blocks - 1;
   memset(s.key_sums, 0, sizeof(s.key_sums));
   memset(s.key_totals, 0, sizeof(s.key_totals));
   int unflushed = 0;
   for (int64_t m = num_blocks - 1; m >= 0; --m) {
-    const QueryPlace at = {.b = b, .h = h, .query_block = m, .index = first_index + m};
+    const QueryPlace at = {.b = b, .h = h, .query_block = m, .index = last_index - m};
     const KeyRange keys = p.ranges[range_index<Tiles>(p, at)];
     if (keys.empty() || keys.begin >= last || keys.end <= first) continue;
     if (!is_packed) pack_key_block(p, task, s);
     is_packed = true;
-    backward_tile(params, task.block, at, first_index + max_of(m - 1, 0), s);
+    backward_tile(params, task.block, at, s);
     if (++unflushed == kBlocksPerFlush) {
       flush_key_sums(s);
       unflushed = 0;
