@@ -45,19 +45,24 @@ void point_to_scratch(BackwardParams& params, const SlotBytes& bytes, Scratch& s
   params.row_sums = reinterpret_cast<double*>(scratch.take(bytes.rows));
 }
 
-// All key blocks. Slots are for pairs that are worked on at once: one a worker, but no more than
-// the kept scratch holds.
+// Pairs that are worked on at once: one a worker, but no more than its share of the last-level
+// cache and the kept scratch hold, for each key block of a pair goes through all of its query
+// blocks.
+int64_t num_slots_for(const PreparedProblem& prepared, int64_t num_workers) {
+  constexpr int64_t kCachePerWorker = int64_t{16} << 20;
+  const int64_t room = std::min(num_workers * kCachePerWorker, Scratch::kKeptBytes);
+  const int64_t most = std::min(num_workers, prepared.problem.B * prepared.problem.G);
+  return std::clamp<int64_t>(room / SlotBytes(prepared, 1).total(), 1, most);
+}
+
 void run_key_blocks(const PreparedProblem& prepared, BackwardParams& params) {
-  const Problem& p = prepared.problem;
   const KernelTable& kernels = *prepared.kernels;
   const std::vector<int64_t> readers = readers_of_key_blocks(prepared);
   if (readers.empty()) return;
   const int64_t num_workers = tensor::num_workers(static_cast<int64_t>(readers.size()));
-  const int64_t most_slots = std::min(num_workers, p.B * p.G);
-  const int64_t num_slots =
-      std::clamp<int64_t>(Scratch::kKeptBytes / SlotBytes(prepared, 1).total(), 1, most_slots);
+  const int64_t num_slots = num_slots_for(prepared, num_workers);
   const SlotBytes bytes(prepared, num_slots);
-  const int64_t worker_bytes = Scratch::padded(kernels.backward_scratch_bytes(p.D));
+  const int64_t worker_bytes = Scratch::padded(kernels.backward_scratch_bytes(prepared.problem.D));
   Scratch scratch(bytes.total() + worker_bytes * num_workers);
   point_to_scratch(params, bytes, scratch);
   char* const workers = scratch.take(worker_bytes * num_workers);
