@@ -2,7 +2,9 @@
 
 #include "reynard/attention/cpu/decode.h"
 #include "reynard/attention/cpu/kernels.h"
+#include "reynard/attention/cpu/key_packer.h"
 #include "reynard/attention/cpu/page_writer.h"
+#include "reynard/attention/cpu/pair_tasks.h"
 #include "reynard/attention/cpu/prepared_problem.h"
 #include "reynard/attention/cpu/scratch.h"
 #include "reynard/attention/cpu/visibility.h"
@@ -21,46 +23,26 @@ namespace reynard::attention::cpu {
 
 namespace {
 
-// Task numbers, most expensive first; equal costs keep their order.
-std::vector<int64_t> by_falling_cost(const std::vector<int64_t>& costs) {
-  std::vector<int64_t> order(costs.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(
-      order.begin(), order.end(), [&](int64_t a, int64_t b) { return costs[a] > costs[b]; });
-  return order;
-}
+// The query blocks of the forward pass, numbered (b, h, block): those of each (b, g) pair together,
+// most expensive first.
+struct QueryBlockTasks {
+  std::vector<int64_t> order, costs;
+  int64_t per_pair = 0;
 
-// The query blocks of the forward pass, numbered (b, h, block): (b, g) pairs with most work first,
-// one after the other so that the keys of one stay in the caches, and within a pair the most
-// expensive blocks first.
-std::vector<int64_t> forward_order(const PreparedProblem& prepared) {
-  const int64_t per_pair = prepared.problem.H / prepared.problem.G * prepared.num_query_blocks;
-  std::vector<int64_t> costs(prepared.ranges.size());
-  std::vector<int64_t> pair_costs(costs.size() / per_pair);
-  for (int64_t x = 0; x < static_cast<int64_t>(costs.size()); ++x) {
-    costs[x] = std::max<int64_t>(0, prepared.ranges[x].end - prepared.ranges[x].begin);
-    pair_costs[x / per_pair] += costs[x];
-  }
-  std::vector<int64_t> order = by_falling_cost(costs);
-  const std::vector<int64_t> pairs = by_falling_cost(pair_costs);
-  std::vector<int64_t> rank(pairs.size());
-  for (size_t i = 0; i < pairs.size(); ++i) rank[pairs[i]] = static_cast<int64_t>(i);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return rank[a / per_pair] < rank[b / per_pair];
-  });
-  return order;
-}
-
-void pack_keys(const PreparedProblem& prepared, const PackedKeys& packed) {
-  const std::vector<int64_t> readers = readers_of_key_blocks(prepared);
-  tensor::run_tasks(packed.num_pairs * prepared.num_key_blocks, [&](int64_t task, int64_t) {
-    const int64_t pair = packed.first_pair + task / prepared.num_key_blocks;
-    const int64_t block = task % prepared.num_key_blocks;
-    if (readers[pair * prepared.num_key_blocks + block]) {
-      prepared.kernels->pack_keys(prepared.problem, packed, pair, block);
+  explicit QueryBlockTasks(const PreparedProblem& prepared)
+      : order(prepared.ranges.size()),
+        per_pair(prepared.problem.H / prepared.problem.G * prepared.num_query_blocks) {
+    const auto cost = [&](int64_t x) {
+      return std::max<int64_t>(0, prepared.ranges[x].end - prepared.ranges[x].begin);
+    };
+    std::iota(order.begin(), order.end(), 0);
+    for (auto first = order.begin(); first != order.end(); first += per_pair) {
+      std::stable_sort(
+          first, first + per_pair, [&](int64_t a, int64_t b) { return cost(a) > cost(b); });
     }
-  });
-}
+    for (const int64_t x : order) costs.push_back(cost(x));
+  }
+};
 
 ForwardPart nothing_seen(const at::Tensor& q, at::ScalarType out_dtype) {
   const at::Tensor lse = at::full({q.size(0), q.size(2), q.size(1)},
@@ -88,17 +70,22 @@ void run_forward(const PreparedProblem& prepared, const at::Tensor& out, const a
     params.out = operand(out);
     params.packed.value_columns = scratch.take(packed_bytes);
   }
-  pack_keys(prepared, params.packed);
+  KeyPacker keys(prepared, params.packed);
 
-  const std::vector<int64_t> order = forward_order(prepared);
+  const QueryBlockTasks blocks(prepared);
+  PairTasks tasks(blocks.costs, blocks.per_pair, num_workers, num_workers);
   char* const workers = scratch.take(worker_bytes * num_workers);
-  tensor::run_tasks(num_tasks, [&](int64_t task, int64_t worker) {
-    const int64_t head = order[task] / prepared.num_query_blocks;
+  tensor::run_tasks(num_tasks, [&](int64_t, int64_t worker) {
+    const PairTask task = tasks.take(worker);
+    const int64_t number = blocks.order[task.pair * blocks.per_pair + task.index];
+    const int64_t head = number / prepared.num_query_blocks;
+    keys.pack(task.pair, prepared.ranges[number]);
     kernels.forward(params,
                     head / p.H,
                     head % p.H,
-                    order[task] % prepared.num_query_blocks,
+                    number % prepared.num_query_blocks,
                     workers + worker * worker_bytes);
+    tasks.finish(task);
   });
 }
 

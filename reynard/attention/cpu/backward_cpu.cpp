@@ -1,9 +1,10 @@
 #include "reynard/attention/cpu/attention_cpu.h"
 
-#include "reynard/attention/cpu/backward_tasks.h"
 #include "reynard/attention/cpu/kernels.h"
+#include "reynard/attention/cpu/pair_tasks.h"
 #include "reynard/attention/cpu/prepared_problem.h"
 #include "reynard/attention/cpu/scratch.h"
+#include "reynard/attention/cpu/visibility.h"
 #include "reynard/tensor/parallel.h"
 
 #include <ATen/ops/empty.h>
@@ -45,6 +46,31 @@ void point_to_scratch(BackwardParams& params, const SlotBytes& bytes, Scratch& s
   params.row_sums = reinterpret_cast<double*>(scratch.take(bytes.rows));
 }
 
+// How many query blocks read each key block of each pair.
+//   -> (B * G, num_key_blocks)
+std::vector<int64_t> readers_of_key_blocks(const PreparedProblem& prepared) {
+  const Problem& p = prepared.problem;
+  const int64_t keys = prepared.kernels->keys_per_block, group = p.H / p.G;
+  const int64_t stride = prepared.num_key_blocks + 1;
+  std::vector<int64_t> changes(p.B * p.G * stride);  // +1 where a range begins, -1 after its end
+  for (int64_t x = 0; x < static_cast<int64_t>(prepared.ranges.size()); ++x) {
+    const KeyRange range = prepared.ranges[x];
+    if (range.empty()) continue;
+    const int64_t pair = x / prepared.num_query_blocks / group;
+    ++changes[pair * stride + range.begin / keys];
+    --changes[pair * stride + div_up(range.end, keys)];
+  }
+  std::vector<int64_t> readers(p.B * p.G * prepared.num_key_blocks);
+  for (int64_t pair = 0; pair < p.B * p.G; ++pair) {
+    int64_t open = 0;
+    for (int64_t block = 0; block < prepared.num_key_blocks; ++block) {
+      open += changes[pair * stride + block];
+      readers[pair * prepared.num_key_blocks + block] = open;
+    }
+  }
+  return readers;
+}
+
 // Pairs that are worked on at once: one a worker, but no more than its share of the last-level
 // cache and the kept scratch hold, for each key block of a pair goes through all of its query
 // blocks.
@@ -67,10 +93,10 @@ void run_key_blocks(const PreparedProblem& prepared, BackwardParams& params) {
   point_to_scratch(params, bytes, scratch);
   char* const workers = scratch.take(worker_bytes * num_workers);
 
-  BackwardTasks tasks(readers, prepared.num_key_blocks, num_slots, num_workers);
+  PairTasks tasks(readers, prepared.num_key_blocks, num_slots, num_workers);
   tensor::run_tasks(tasks.count(), [&](int64_t, int64_t worker) {
-    const BackwardTask task = tasks.take(worker);
-    kernels.backward(params, task, workers + worker * worker_bytes);
+    const PairTask task = tasks.take(worker);
+    kernels.backward(params, {task.pair, task.index, task.slot}, workers + worker * worker_bytes);
     tasks.finish(task);
   });
 }

@@ -82,29 +82,6 @@ PreparedProblem prepare(const PartArguments& arguments) {
   return prepared;
 }
 
-std::vector<int64_t> readers_of_key_blocks(const PreparedProblem& prepared) {
-  const Problem& p = prepared.problem;
-  const int64_t keys = prepared.kernels->keys_per_block, group = p.H / p.G;
-  const int64_t stride = prepared.num_key_blocks + 1;
-  std::vector<int64_t> changes(p.B * p.G * stride);  // +1 where a range begins, -1 after its end
-  for (int64_t x = 0; x < static_cast<int64_t>(prepared.ranges.size()); ++x) {
-    const KeyRange range = prepared.ranges[x];
-    if (range.empty()) continue;
-    const int64_t pair = x / prepared.num_query_blocks / group;
-    ++changes[pair * stride + range.begin / keys];
-    --changes[pair * stride + div_up(range.end, keys)];
-  }
-  std::vector<int64_t> readers(p.B * p.G * prepared.num_key_blocks);
-  for (int64_t pair = 0; pair < p.B * p.G; ++pair) {
-    int64_t open = 0;
-    for (int64_t block = 0; block < prepared.num_key_blocks; ++block) {
-      open += changes[pair * stride + block];
-      readers[pair * prepared.num_key_blocks + block] = open;
-    }
-  }
-  return readers;
-}
-
 at::Tensor empty_lse(const at::Tensor& q) {
   return at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat));
 }

@@ -23,10 +23,6 @@ struct PreparedProblem {
 
 PreparedProblem prepare(const PartArguments& arguments);
 
-// How many query blocks read each key block of each pair.
-//   -> (B * G, num_key_blocks)
-std::vector<int64_t> readers_of_key_blocks(const PreparedProblem& prepared);
-
 // x (B, T, heads, D)
 Operand operand(const at::Tensor& x);
 

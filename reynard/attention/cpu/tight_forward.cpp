@@ -1,6 +1,8 @@
 #include "reynard/attention/cpu/attention_cpu.h"
 
 #include "reynard/attention/cpu/kernels.h"
+#include "reynard/attention/cpu/key_packer.h"
+#include "reynard/attention/cpu/pair_tasks.h"
 #include "reynard/attention/cpu/prepared_problem.h"
 #include "reynard/attention/cpu/scratch.h"
 #include "reynard/attention/cpu/tight_rule.h"
@@ -10,35 +12,12 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <mutex>
+#include <utility>
 #include <vector>
 
 namespace reynard::attention::cpu {
 
 namespace {
-
-// Packs the blocks of keys when they are first asked for: how far back the queries of a pair see
-// is not known before.
-class KeyPacker {
- public:
-  KeyPacker(const PreparedProblem& prepared, const PackedKeys& packed)
-      : prepared_(prepared), packed_(packed), done_(packed.num_pairs * prepared.num_key_blocks) {}
-
-  void pack(int64_t pair, KeyRange keys) {
-    if (keys.empty()) return;
-    const int64_t per_block = prepared_.kernels->keys_per_block;
-    for (int64_t block = keys.begin / per_block; block * per_block < keys.end; ++block) {
-      std::call_once(done_[pair * prepared_.num_key_blocks + block], [&] {
-        prepared_.kernels->pack_keys(prepared_.problem, packed_, pair, block);
-      });
-    }
-  }
-
- private:
-  const PreparedProblem& prepared_;
-  const PackedKeys& packed_;
-  std::vector<std::once_flag> done_;
-};
 
 // The two steps of the kernels for the queries that share one entry of start.
 class TightForward {
@@ -149,12 +128,17 @@ PrunedForwardPart forward_tight(const PartArguments& arguments,
   params.packed.value_columns = scratch.take(packed_bytes);
   char* const workers = scratch.take(worker_bytes * num_workers);
   TightForward forward(prepared, rule, params);
-  // Heads one after the other so that the keys of one stay in the caches, within a head the last
-  // queries first: they see most.
-  tensor::run_tasks(num_tasks, [&](int64_t task, int64_t worker) {
-    const int64_t head = task / per_head;
+  // Within a head the last queries first: they see most.
+  std::vector<int64_t> costs(num_tasks);
+  for (int64_t task = 0; task < num_tasks; ++task) costs[task] = per_head - task % per_head;
+  const int64_t per_pair = p.H / p.G * per_head;
+  PairTasks tasks(std::move(costs), per_pair, num_workers, num_workers);
+  tensor::run_tasks(num_tasks, [&](int64_t, int64_t worker) {
+    const PairTask task = tasks.take(worker);
+    const int64_t number = task.pair * per_pair + task.index, head = number / per_head;
     forward.run(
-        head / p.H, head % p.H, per_head - 1 - task % per_head, workers + worker * worker_bytes);
+        head / p.H, head % p.H, per_head - 1 - number % per_head, workers + worker * worker_bytes);
+    tasks.finish(task);
   });
   return result;
 }
