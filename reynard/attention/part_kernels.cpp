@@ -3,6 +3,8 @@
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/cuda.h"
 
+#include <ATen/ops/empty.h>
+
 #include <array>
 
 namespace reynard::attention {
@@ -33,6 +35,21 @@ const PartKernels& part_kernels(const at::Tensor& t) {
 
 void register_part_kernels(at::DeviceType device, const PartKernels& kernels) {
   table_of(device) = &kernels;
+}
+
+BackwardPart empty_gradients(const PartArguments& arguments, at::ScalarType dq_dtype) {
+  const at::Tensor& q = arguments.q;
+  const KeyPart& part = arguments.part;
+  BackwardPart result;
+  result.dq = at::empty(q.sizes(), q.options().dtype(dq_dtype));
+  result.dk = at::empty(part.k.sizes(), q.options());
+  result.dv = at::empty(part.v.sizes(), q.options());
+  if (part.sums.defined()) {
+    const auto f64 = q.options().dtype(at::kDouble);
+    result.dquery_sums = at::empty({q.size(0), q.size(2), q.size(1)}, f64);
+    result.dsums = at::empty({q.size(0), q.size(2), part.k.size(1)}, f64);
+  }
+  return result;
 }
 
 }  // namespace reynard::attention

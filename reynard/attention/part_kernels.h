@@ -104,6 +104,9 @@ struct PartKernels {
   void (*write_pages)(const PageWrite& tokens) = nullptr;
 };
 
+// Of one part, to be written by its kernels.
+BackwardPart empty_gradients(const PartArguments& arguments, at::ScalarType dq_dtype);
+
 // The table of the device of t; opens libreynard_cuda.so for the first CUDA tensor. Throws
 // reynard::Error for a device without kernels or a build without CUDA.
 const PartKernels& part_kernels(const at::Tensor& t);

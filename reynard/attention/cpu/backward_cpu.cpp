@@ -7,11 +7,10 @@
 #include "reynard/attention/cpu/visibility.h"
 #include "reynard/tensor/parallel.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <utility>
 #include <vector>
 
 namespace reynard::attention::cpu {
@@ -83,7 +82,7 @@ int64_t num_slots_for(const PreparedProblem& prepared, int64_t num_workers) {
 
 void run_key_blocks(const PreparedProblem& prepared, BackwardParams& params) {
   const KernelTable& kernels = *prepared.kernels;
-  const std::vector<int64_t> readers = readers_of_key_blocks(prepared);
+  std::vector<int64_t> readers = readers_of_key_blocks(prepared);
   if (readers.empty()) return;
   const int64_t num_workers = tensor::num_workers(static_cast<int64_t>(readers.size()));
   const int64_t num_slots = num_slots_for(prepared, num_workers);
@@ -93,27 +92,12 @@ void run_key_blocks(const PreparedProblem& prepared, BackwardParams& params) {
   point_to_scratch(params, bytes, scratch);
   char* const workers = scratch.take(worker_bytes * num_workers);
 
-  PairTasks tasks(readers, prepared.num_key_blocks, num_slots, num_workers);
+  PairTasks tasks(std::move(readers), prepared.num_key_blocks, num_slots, num_workers);
   tensor::run_tasks(tasks.count(), [&](int64_t, int64_t worker) {
     const PairTask task = tasks.take(worker);
     kernels.backward(params, {task.pair, task.index, task.slot}, workers + worker * worker_bytes);
     tasks.finish(task);
   });
-}
-
-BackwardPart empty_gradients(const PartArguments& arguments, at::ScalarType dq_dtype) {
-  const at::Tensor& q = arguments.q;
-  const KeyPart& part = arguments.part;
-  BackwardPart result;
-  result.dq = at::empty(q.sizes(), q.options().dtype(dq_dtype));
-  result.dk = at::empty(part.k.sizes(), q.options());
-  result.dv = at::empty(part.v.sizes(), q.options());
-  if (part.sums.defined()) {
-    const auto f64 = q.options().dtype(at::kDouble);
-    result.dquery_sums = at::empty({q.size(0), q.size(2), q.size(1)}, f64);
-    result.dsums = at::empty({q.size(0), q.size(2), part.k.size(1)}, f64);
-  }
-  return result;
 }
 
 void zero(std::initializer_list<at::Tensor> tensors) {

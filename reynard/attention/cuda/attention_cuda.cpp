@@ -83,21 +83,6 @@ void run_forward(const PartArguments& arguments, const at::Tensor& out, const at
   }
 }
 
-BackwardPart empty_gradients(const PartArguments& arguments, at::ScalarType dq_dtype) {
-  const at::Tensor& q = arguments.q;
-  const KeyPart& part = arguments.part;
-  BackwardPart result;
-  result.dq = at::empty(q.sizes(), q.options().dtype(dq_dtype));
-  result.dk = at::empty(part.k.sizes(), q.options());
-  result.dv = at::empty(part.v.sizes(), q.options());
-  if (part.sums.defined()) {
-    const auto f64 = q.options().dtype(at::kDouble);
-    result.dquery_sums = at::empty({q.size(0), q.size(2), q.size(1)}, f64);
-    result.dsums = at::empty({q.size(0), q.size(2), part.k.size(1)}, f64);
-  }
-  return result;
-}
-
 void run_backward(const BackwardTask& task, const at::TensorOptions& bytes) {
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
   const Path path = current_path();

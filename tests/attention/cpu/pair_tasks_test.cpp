@@ -24,7 +24,7 @@ std::vector<PairTask> taken_by_one(PairTasks& tasks) {
   return taken;
 }
 
-TEST(PairTasks, OneWorkerGoesThroughPairsByCostAndBlocksInOrder) {
+TEST(PairTasks, OneWorkerGoesThroughPairsByCostAndTasksInOrder) {
   // Pairs of costs 3, 9 and 3.
   std::vector<std::pair<int64_t, int64_t>> order;
   PairTasks tasks({2, 1, 4, 5, 0, 3}, 2, 1, 1);
@@ -79,7 +79,7 @@ struct Witness {
   }
 };
 
-TEST(PairTasks, EachBlockIsDoneOnceAndSlotsAreNotShared) {
+TEST(PairTasks, EachTaskIsDoneOnceAndSlotsAreNotShared) {
   std::mt19937 random(1);
   const auto draw = [&](int64_t most) { return static_cast<int64_t>(random() % most) + 1; };
   for (int round = 0; round < 200; ++round) {
@@ -94,7 +94,7 @@ TEST(PairTasks, EachBlockIsDoneOnceAndSlotsAreNotShared) {
       for (int64_t last = -1, pair = -1; left-- > 0;) {
         const PairTask task = tasks.take(worker);
         EXPECT_LT(task.slot, num_slots);
-        EXPECT_TRUE(task.pair != pair || task.index > last) << "blocks of a pair out of order";
+        EXPECT_TRUE(task.pair != pair || task.index > last) << "tasks of a pair out of order";
         pair = task.pair, last = task.index;
         witness.begin(task, per_pair);
         witness.finish(task);
