@@ -99,11 +99,14 @@ std::string shape_text(const DecodeBench& o, int64_t T) {
   return text;
 }
 
-// Against a copy of the same bytes, both ways counted, and against reading them once.
+// Against a copy of the same bytes, both ways counted, and against reading them once: those of keys,
+// values and sums of gates.
 std::vector<Row> decode_rows(const DecodeBench& o, const std::string& dtype, at::ScalarType type) {
   const Sequence sequence(o, o.length, 1, type);
   check_parity(sequence, "decode", dtype);
-  const at::Tensor source = sequence.k.new_empty({2 * o.length, o.G, o.D}).fill_(1);
+  const int64_t bytes = static_cast<int64_t>(sequence.k.nbytes() + sequence.v.nbytes()) +
+                        o.length * o.H * static_cast<int64_t>(sizeof(double));
+  const at::Tensor source = sequence.k.new_empty({bytes / sequence.k.element_size()}).fill_(1);
   at::Tensor target = at::empty_like(source);
   const Medians seconds = time_by_turns(
       o.repeats, [&] { sequence.from_pages(); }, [&] { target.copy_(source); });

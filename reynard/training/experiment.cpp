@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <utility>
 
 namespace reynard::training {
 
@@ -98,6 +99,34 @@ void check_memory(const Experiment& experiment,
     add("crossbatch.memory", "needs crossbatch.rule = \"rows\" and data.mode = \"ordered\"");
   }
   if (cross.memory > (int64_t{1} << 30)) add("crossbatch.memory", "must be at most 2^30 tokens");
+}
+
+// What is given but read by nothing in this model: whoever wrote it expects an effect.
+void check_model_keys_without_effect(
+    const models::DecoderConfig& model,
+    const std::function<void(const char*, const std::string&)>& add) {
+  const models::AttentionMixerConfig& attention = model.attention;
+  if (!attention.rope_scaling && attention.rope_scaling != ops::RotaryScaling{}) {
+    add("model.attention.rope_scaling.type", "must name the scaling that the other keys describe");
+  }
+  if (attention.forget_gate == models::ForgetGate::kNone && attention.log_pruning_tolerance < 0) {
+    add("model.attention.log_pruning_tolerance",
+        "must be 0 with forget_gate = \"none\": only what gates forget can be pruned");
+  }
+  if (model.has_memory()) return;
+  const models::MemoryConfig& memory = model.memory;
+  const models::MemoryConfig unset;
+  const std::pair<const char*, bool> keys[] = {
+      {"model.memory.window", memory.window != unset.window},
+      {"model.memory.last_context", memory.last_context != unset.last_context},
+      {"model.memory.positions", memory.positions != unset.positions},
+      {"model.memory.top_k", memory.top_k != unset.top_k},
+      {"model.memory.capacity", memory.capacity != unset.capacity},
+      {"model.memory.merge", memory.merge != unset.merge},
+      {"model.memory.decay", memory.decay != unset.decay}};
+  for (const auto& [key, given] : keys) {
+    if (given) add(key, "needs model.mixer = \"memory_attention\"");
+  }
 }
 
 void check_crossbatch(const Experiment& experiment,
@@ -215,6 +244,7 @@ void Experiment::check(config::Problems& problems, const std::string& path) cons
         "times data.batch_size times data.length must be at most 2^31 tokens per step");
   }
   check_crossbatch(*this, add);
+  check_model_keys_without_effect(model, add);
   if (data.path.empty()) {
     add("data.path", "must name a token file (write one with `reynard prepare`)");
   }

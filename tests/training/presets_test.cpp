@@ -22,6 +22,32 @@ TEST(Presets, EveryFileIsAnExperiment) {
   EXPECT_GE(num_files, 31);
 }
 
+TEST(Experiment, KeysThatNothingReadsAreNamed) {
+  const auto refused = [](const std::string& key, auto change) {
+    Experiment experiment;
+    experiment.data.path = "train.tokens";
+    experiment.training.tokens = 1;
+    config::Problems none;
+    experiment.check(none, "");
+    EXPECT_TRUE(none.empty()) << none.lines()[0];
+    change(experiment.model);
+    config::Problems problems;
+    experiment.check(problems, "");
+    ASSERT_EQ(problems.lines().size(), 1) << key;
+    EXPECT_EQ(problems.lines()[0].find(key), 0) << problems.lines()[0];
+  };
+  using Model = models::DecoderConfig;
+  refused("model.memory.window: needs model.mixer", [](Model& m) { m.memory.window = 64; });
+  refused("model.memory.top_k", [](Model& m) { m.memory.top_k = 8; });
+  refused("model.memory.merge", [](Model& m) { m.memory.merge = models::MemoryMerge::kGated; });
+  refused("model.attention.rope_scaling.type",
+          [](Model& m) { m.attention.rope_scaling.factor = 4; });
+  refused("model.attention.log_pruning_tolerance", [](Model& m) {
+    m.attention.forget_gate = models::ForgetGate::kNone;
+    m.attention.log_pruning_tolerance = -10;
+  });
+}
+
 // One `./quickstart` prepares what all of them read.
 TEST(Presets, AblationsReadTheTextOfTheQuickstart) {
   const fs::path configs = fs::path(REYNARD_SOURCE_DIR) / "configs";
