@@ -5,6 +5,7 @@
 #include "cli/eval_lengths.h"
 #include "cli/eval_measurements.h"
 #include "cli/lm_eval.h"
+#include "cli/numbers.h"
 #include "reynard/config/config.h"
 #include "reynard/tensor/check.h"
 
@@ -97,9 +98,6 @@ void check_task(const std::string& name) {
 }
 
 void check_arguments(const EvalArguments& arguments, const CLI::App& command) {
-  tensor::check_value(arguments.length >= 0, "eval", "--length", arguments.length, ">= 1");
-  tensor::check_value(
-      arguments.train_length >= 0, "eval", "--train-length", arguments.train_length, ">= 1");
   tensor::check_value(arguments.extrapolate == 0 || arguments.extrapolate >= 2,
                       "eval",
                       "--extrapolate",
@@ -116,8 +114,6 @@ void check_arguments(const EvalArguments& arguments, const CLI::App& command) {
       "--published-lengths",
       "given",
       "not together with --length or --extrapolate");
-  tensor::check_value(
-      arguments.batch_tokens >= 1, "eval", "--batch-tokens", arguments.batch_tokens, ">= 1");
   tensor::check_value(
       arguments.dtype == "f32" || arguments.dtype == "bf16" || arguments.dtype == "int8",
       "eval",
@@ -206,8 +202,10 @@ void add_task_options(CLI::App& command, EvalArguments& arguments) {
                      arguments.tokenizer,
                      "Tokenizer of the model, where its folder holds none (see `reynard tokenizer "
                      "encode --help`)");
-  command.add_option(
-      "--length", arguments.length, "Length for every task that has one; default: per task");
+  command
+      .add_option(
+          "--length", arguments.length, "Length for every task that has one; default: per task")
+      ->check(above_zero());
   command.add_option("--extrapolate",
                      arguments.extrapolate,
                      "N: measure at 1, 2, 4 ... N times the length that the model was trained on");
@@ -222,10 +220,13 @@ void add_model_options(CLI::App& command, EvalArguments& arguments) {
   command.add_option("--dtype", arguments.dtype, "Compute in f32, bf16 or int8")
       ->capture_default_str();
   add_device_option(command, arguments.device);
-  command.add_option("--train-length",
-                     arguments.train_length,
-                     "Length that the model was trained on, where its folder does not say");
+  command
+      .add_option("--train-length",
+                  arguments.train_length,
+                  "Length that the model was trained on, where its folder does not say")
+      ->check(above_zero());
   command.add_option("--batch-tokens", arguments.batch_tokens, "Tokens of one forward pass")
+      ->check(above_zero())
       ->capture_default_str();
   add_options(command, arguments.memory);
 }

@@ -7,6 +7,7 @@
 #include "cli/device_option.h"
 #include "cli/evaluation_inputs.h"
 #include "cli/figure_files.h"
+#include "cli/numbers.h"
 #include "cli/progress_bar.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/models/pretrained.h"
@@ -130,20 +131,29 @@ void print_summary(const nlohmann::json& inspection, const fs::path& page, bool 
   fmt::print("{}\n", fs::absolute(page).lexically_normal().string());
 }
 
-// All numbers of a page lie beside it.
+// All numbers of a page lie beside it. Those of a page before are written over, other files not.
 fs::path numbers_of(const fs::path& page) {
   fs::path numbers = page;
   numbers.replace_extension(".json");
-  if (numbers != page) return numbers;
-  throw Error(fmt::format(
-      "inspect: -o {}: is the name of the numbers, which lie beside the page; name the page, as {}",
-      page.string(),
-      fs::path(page).replace_extension(".html").string()));
+  if (numbers == page) {
+    throw Error(fmt::format(
+        "inspect: -o {}: is the name of the numbers, which lie beside the page; name the page, as "
+        "{}",
+        page.string(),
+        fs::path(page).replace_extension(".html").string()));
+  }
+  if (fs::exists(numbers) && !fs::exists(page)) {
+    throw Error(fmt::format(
+        "inspect: -o {}: {}, which would hold the page's numbers, exists and is not of such a "
+        "page; give the page another name",
+        page.string(),
+        numbers.string()));
+  }
+  return numbers;
 }
 
 void run_inspect(const InspectArguments& arguments) {
   const fs::path numbers = numbers_of(arguments.output);
-  tensor::check_value(arguments.length >= 0, "inspect", "--length", arguments.length, ">= 1");
   tensor::check_value(arguments.skip >= 0, "inspect", "--skip", arguments.skip, ">= 0");
   tensor::check_value(arguments.threshold > 0 && arguments.threshold < 1,
                       "inspect",
@@ -243,9 +253,11 @@ void add_inspect(CLI::App& app) {
       ->required();
   command->add_option("-o,--output", arguments->output, "The page; its numbers go beside it")
       ->capture_default_str();
-  command->add_option("--length",
-                      arguments->length,
-                      "Tokens of each text that are read; default: the length trained on");
+  command
+      ->add_option("--length",
+                   arguments->length,
+                   "Tokens of each text that are read; default: the length trained on")
+      ->check(above_zero());
   command->add_option("--skip", arguments->skip, "Tokens of each text to leave out first")
       ->capture_default_str();
   command->add_option("--heads",

@@ -136,6 +136,10 @@ TEST_F(EvalCommand, InspectsEveryHeadOnOnePage) {
   expect_error(inspect_with("--window", "60:70"), "a piece of the text's 64 tokens");
   expect_error(inspect_with("--log-tolerance", "1"), "below 0");
   expect_error(inspect_with("--threshold", "0"), "--threshold");
+  expect_error(inspect_with("--length", "0"), "--length: 0; expected a number above 0");
+  test::write_file(folder_ / "mine.json", "{}");
+  expect_error(inspect_with("-o", "mine.html"), "mine.json");
+  EXPECT_EQ(test::read_file(folder_ / "mine.json"), "{}");
 }
 
 // What a reader sees: all figures drawn, explained, and no wider than a phone.
@@ -421,7 +425,8 @@ TEST_F(EvalCommand, BadInputIsOneLine) {
   expect_error(eval({"--task", "forgetting"}), "no task is called 'forgetting'");
   expect_error(eval({"--task", "lm-eval"}), "longbench, lm_eval");
   expect_error(eval({"--dtype", "f8"}), "--dtype = f8; expected f32, bf16 or int8");
-  expect_error(eval({"--train-length", "-4"}), "--train-length = -4; expected >= 1");
+  expect_error(eval({"--train-length", "-4"}), "--train-length: -4; expected a number above 0");
+  expect_error(eval({"--length", "0"}), "--length: 0; expected a number above 0");
   expect_error(eval({"--length", "6000"}), "no document has 6000 tokens");
   expect_error(eval({"--published-lengths"}), "no document has 65536 tokens");
   expect_error(eval({"--published-lengths", "--per_position_loss.length=6000"}),
