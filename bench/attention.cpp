@@ -134,28 +134,23 @@ std::string shape_text(const AttentionShape& shape) {
   return text;
 }
 
-bool wanted(const AttentionBench& o, const std::string& name) {
-  return std::find(o.names.begin(), o.names.end(), name) != o.names.end();
-}
-
 // GFLOP/s of a causal pass: 2 matrix products forward, 5 backward.
 Row speed_row(const AttentionShape& shape,
               const std::string& name,
               const std::string& dtype,
               int products,
-              Medians seconds,
+              const Medians& seconds,
               const std::string& peer) {
   const double pairs = static_cast<double>(shape.T) * (shape.T + 1) / 2;
   const double flops = 2.0 * products * shape.B * shape.H * shape.D * pairs;
-  return {name,
-          shape_text(shape),
-          dtype,
-          cpu_name(),
-          flops / seconds.ours * 1e-9,
-          peer,
-          flops / seconds.peer * 1e-9,
-          "GFLOP/s",
-          seconds.ratio};
+  return with_rates({.name = name,
+                     .shape = shape_text(shape),
+                     .dtype = dtype,
+                     .device = cpu_name(),
+                     .peer = peer,
+                     .unit = "GFLOP/s"},
+                    flops * 1e-9,
+                    seconds);
 }
 
 constexpr int kForwardProducts = 2, kBackwardProducts = 5;
@@ -167,21 +162,19 @@ std::string torch_name() {
 }
 
 // Ours computes the gates and their gradients; the peer has none.
-void bench_dense(const AttentionBench& o,
-                 const AttentionShape& shape,
-                 const std::string& dtype,
-                 std::vector<Row>& rows) {
+Rows dense_rows(const AttentionBench& o, const AttentionShape& shape, const std::string& dtype) {
+  Rows rows;
   const Inputs x = random_inputs(shape, scalar_type(dtype));
   const Peer peer(x, x.q.scalar_type());
   check_dense_parity(x, peer);
-  if (wanted(o, "dense_forward")) {
+  if (is_named(o.names, "dense_forward")) {
     const at::NoGradGuard no_grad;
     const Medians seconds = time_by_turns(
         o.repeats, [&] { ours(x, x.log_gate); }, [&] { peer.forward(); });
     rows.push_back(
         speed_row(shape, "dense_forward", dtype, kForwardProducts, seconds, torch_name()));
   }
-  if (wanted(o, "dense_backward")) {
+  if (is_named(o.names, "dense_backward")) {
     const at::Tensor out = ours(x, x.log_gate), peer_out = peer.forward();
     const Medians seconds = time_by_turns(
         o.repeats,
@@ -194,24 +187,26 @@ void bench_dense(const AttentionBench& o,
     rows.push_back(
         speed_row(shape, "dense_backward", dtype, kBackwardProducts, seconds, torch_name()));
   }
+  return rows;
 }
 
 // Speeds of the pruned pass are in FLOPs of the dense one, so that both columns compare.
-void bench_pruned(const AttentionBench& o, const std::string& dtype, std::vector<Row>& rows) {
+Rows pruned_rows(const AttentionBench& o, const std::string& dtype) {
+  Rows rows;
   const AttentionShape& shape = o.pruned_shape;
   const Inputs x = random_inputs(shape, scalar_type(dtype));
   const at::Tensor pruned = ours(x, x.log_gate, true), dense = ours(x, x.log_gate);
   const double scale = largest(dense), allowed = dtype == "f32" ? 1e-4 : 2e-2;
   check_parity("out", largest(pruned - dense) / scale, allowed, "own without pruning");
   const int repeats = std::max(3, o.repeats / 2);
-  if (wanted(o, "pruned_forward")) {
+  if (is_named(o.names, "pruned_forward")) {
     const at::NoGradGuard no_grad;
     const Medians seconds = time_by_turns(
         repeats, [&] { ours(x, x.log_gate, true); }, [&] { ours(x, x.log_gate); });
     rows.push_back(
         speed_row(shape, "pruned_forward", dtype, kForwardProducts, seconds, "own_dense"));
   }
-  if (wanted(o, "pruned_backward")) {
+  if (is_named(o.names, "pruned_backward")) {
     const std::vector<at::Tensor> leaves = {x.q, x.k, x.v, x.log_gate};
     const Medians seconds = time_by_turns(
         repeats,
@@ -220,10 +215,11 @@ void bench_pruned(const AttentionBench& o, const std::string& dtype, std::vector
     rows.push_back(
         speed_row(shape, "pruned_backward", dtype, kBackwardProducts, seconds, "own_dense"));
   }
+  return rows;
 }
 
 // Mid-range heads: most gates near 0.99, so that neither rule keeps everything.
-void bench_kept_tiles(const AttentionBench& o, const std::string& dtype, std::vector<Row>& rows) {
+Row kept_tiles_row(const AttentionBench& o, const std::string& dtype) {
   const at::NoGradGuard no_grad;
   const AttentionShape& shape = o.pruned_shape;
   Inputs x = random_inputs(shape, scalar_type(dtype));
@@ -239,31 +235,31 @@ void bench_kept_tiles(const AttentionBench& o, const std::string& dtype, std::ve
   };
   const double tight = kept_by(attention::PruningRule::kTight);
   const double published = kept_by(attention::PruningRule::kPublished);
-  rows.push_back({.name = "kept_tiles",
-                  .shape = shape_text(shape),
-                  .dtype = dtype,
-                  .device = cpu_name(),
-                  .ours = tight,
-                  .peer = "published",
-                  .peer_value = published,
-                  .unit = "share",
-                  .ratio = published / tight});
+  return {.name = "kept_tiles",
+          .shape = shape_text(shape),
+          .dtype = dtype,
+          .device = cpu_name(),
+          .ours = tight,
+          .peer = "published",
+          .peer_value = published,
+          .unit = "share",
+          .ratio = published / tight};
 }
 
 }  // namespace
 
-std::vector<Row> bench_attention(const AttentionBench& options) {
-  std::vector<Row> rows;
+Rows bench_attention(const AttentionBench& options) {
+  Rows rows;
   for (const std::string& dtype : options.dtypes) {
-    if (wanted(options, "dense_forward") || wanted(options, "dense_backward")) {
+    if (is_named(options.names, "dense_forward") || is_named(options.names, "dense_backward")) {
       for (const AttentionShape& shape : options.dense_shapes) {
-        bench_dense(options, shape, dtype, rows);
+        rows += dense_rows(options, shape, dtype);
       }
     }
-    if (wanted(options, "pruned_forward") || wanted(options, "pruned_backward")) {
-      bench_pruned(options, dtype, rows);
+    if (is_named(options.names, "pruned_forward") || is_named(options.names, "pruned_backward")) {
+      rows += pruned_rows(options, dtype);
     }
-    if (wanted(options, "kept_tiles")) bench_kept_tiles(options, dtype, rows);
+    if (is_named(options.names, "kept_tiles")) rows.push_back(kept_tiles_row(options, dtype));
   }
   return rows;
 }

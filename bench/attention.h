@@ -27,11 +27,11 @@ struct AttentionBench {
 // Rows of kept_tiles are shares of tiles that are read with gate logits N(5, 1), measured norms and
 // tolerance e^-10: the tight rule's against the published one's. Throws reynard::Error where
 // results of ours and the peer differ by more than rounding.
-std::vector<Row> bench_attention(const AttentionBench& options);
+Rows bench_attention(const AttentionBench& options);
 
 // Peak resident memory of forward and backward with grouped heads, gates, packed documents and left
 // padding at once, over that of inputs + outputs + gradients. The peer is torch's causal attention
 // on the same heads, without gates and documents, at T = 8192 at most: it too grows with T alone.
-std::vector<Row> bench_attention_memory(int64_t T, const std::string& dtype);
+Rows bench_attention_memory(int64_t T, const std::string& dtype);
 
 }  // namespace reynard::bench

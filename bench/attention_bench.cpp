@@ -21,7 +21,7 @@ namespace reynard::bench {
 
 namespace {
 
-const std::map<std::string, std::vector<Row> (*)()> kBenches = {
+const std::map<std::string, Rows (*)()> kBenches = {
     {"attention", [] { return bench_attention({}); }},
     {"attention_cuda", [] { return bench_attention_cuda({.peers = true}); }},
     {"attention_memory", [] { return bench_attention_memory(65536, "f32"); }},

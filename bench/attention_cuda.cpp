@@ -91,8 +91,8 @@ class Session {
                      .ratio = peer_ms / own_ms});
   }
 
-  std::vector<Row> sorted_rows() const {
-    std::vector<Row> rows = rows_;
+  Rows sorted_rows() const {
+    Rows rows = rows_;
     std::stable_sort(
         rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.ratio < b.ratio; });
     return rows;
@@ -114,7 +114,7 @@ class Session {
   bool with_peers_;
   PeerProcess peer_;
   std::string device_;
-  std::vector<Row> rows_;
+  Rows rows_;
 };
 
 // Gated, and pruned by both rules, against peers (fla has gates, the others none); pruned against
@@ -151,7 +151,7 @@ void bench_shape(Session& session, const Shape& shape, const char* direction) {
 
 }  // namespace
 
-std::vector<Row> bench_attention_cuda(const AttentionCudaBench& options) {
+Rows bench_attention_cuda(const AttentionCudaBench& options) {
   tensor::choose_device("cuda");  // says what is missing
   Session session(options);
   const auto all = static_cast<int64_t>(options.lengths.size() * options.head_dims.size());

@@ -17,13 +17,13 @@ struct AttentionCudaBench {
   int repeats = 20;
   // Called behind each length and head dimension with all rows so far, sorted as below, and how
   // many of how many are done.
-  std::function<void(const std::vector<Row>& rows, int64_t done, int64_t all)> measured =
-      [](const std::vector<Row>&, int64_t, int64_t) {};
+  std::function<void(const Rows& rows, int64_t done, int64_t all)> measured =
+      [](const Rows&, int64_t, int64_t) {};
 };
 
 // Rows in milliseconds, the worst ratio first; a row's device holds clocks, torch and commit.
 // Throws reynard::Error where sampled rows differ from f64 by more than bf16 explains; nothing of
 // that shape is timed then.
-std::vector<Row> bench_attention_cuda(const AttentionCudaBench& options);
+Rows bench_attention_cuda(const AttentionCudaBench& options);
 
 }  // namespace reynard::bench

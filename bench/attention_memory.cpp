@@ -95,7 +95,7 @@ double own_overhead(int64_t T, at::ScalarType dtype) {
 
 }  // namespace
 
-std::vector<Row> bench_attention_memory(int64_t T, const std::string& dtype) {
+Rows bench_attention_memory(int64_t T, const std::string& dtype) {
   constexpr int64_t kShortest = 4 * kPadding, kPeerLength = 8192;
   tensor::check_value(
       T >= kShortest, "bench attention_memory", "--length", T, fmt::format(">= {}", kShortest));

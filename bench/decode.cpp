@@ -99,9 +99,9 @@ std::string shape_text(const DecodeBench& o, int64_t T) {
   return text;
 }
 
-// Against a copy of the same bytes, both ways counted, and against reading them once: those of keys,
-// values and sums of gates.
-std::vector<Row> decode_rows(const DecodeBench& o, const std::string& dtype, at::ScalarType type) {
+// Against a copy of the same bytes, both ways counted, and against reading them once: those of
+// keys, values and sums of gates.
+Rows decode_rows(const DecodeBench& o, const std::string& dtype, at::ScalarType type) {
   const Sequence sequence(o, o.length, 1, type);
   check_parity(sequence, "decode", dtype);
   const int64_t bytes = static_cast<int64_t>(sequence.k.nbytes() + sequence.v.nbytes()) +
@@ -110,25 +110,20 @@ std::vector<Row> decode_rows(const DecodeBench& o, const std::string& dtype, at:
   at::Tensor target = at::empty_like(source);
   const Medians seconds = time_by_turns(
       o.repeats, [&] { sequence.from_pages(); }, [&] { target.copy_(source); });
-  const double read = static_cast<double>(source.nbytes()) / seconds.ours * 1e-9;
-  const double copied = 2 * static_cast<double>(source.nbytes()) / seconds.peer * 1e-9;
-  const Row copy{.name = "decode",
-                 .shape = shape_text(o, o.length),
-                 .dtype = dtype,
-                 .device = cpu_name(),
-                 .ours = read,
-                 .peer = "copy",
-                 .peer_value = copied,
-                 .unit = "GB/s",
-                 .ratio = seconds.ratio / 2};
+  const double gigabytes = static_cast<double>(source.nbytes()) * 1e-9;
+  const Row row{.name = "decode",
+                .shape = shape_text(o, o.length),
+                .dtype = dtype,
+                .device = cpu_name(),
+                .peer = "copy",
+                .unit = "GB/s"};
+  Row copy = with_rates(row, gigabytes, seconds);
+  copy.peer_value *= 2, copy.peer_best *= 2, copy.ratio /= 2;
   std::atomic<uint64_t> sink{0};
   const Medians reading = time_by_turns(
       o.repeats, [&] { sequence.from_pages(); }, [&] { sink += sum_of_words(source); });
-  Row sum = copy;
-  sum.ours = static_cast<double>(source.nbytes()) / reading.ours * 1e-9;
+  Row sum = with_rates(row, gigabytes, reading);
   sum.peer = "sum";
-  sum.peer_value = static_cast<double>(source.nbytes()) / reading.peer * 1e-9;
-  sum.ratio = reading.ratio;
   return {copy, sum};
 }
 
@@ -140,31 +135,25 @@ Row prefill_row(const DecodeBench& o, const std::string& dtype, at::ScalarType t
       o.repeats, [&] { sequence.from_pages(); }, [&] { sequence.contiguous(); });
   const double pairs = static_cast<double>(chunk) * static_cast<double>(2 * T - chunk + 1) / 2;
   const double flops = 4.0 * o.H * o.D * pairs;
-  return {.name = "prefill",
-          .shape = shape_text(o, T) + fmt::format(" +{}", chunk),
-          .dtype = dtype,
-          .device = cpu_name(),
-          .ours = flops / seconds.ours * 1e-9,
-          .peer = "own_dense",
-          .peer_value = flops / seconds.peer * 1e-9,
-          .unit = "GFLOP/s",
-          .ratio = seconds.ratio};
+  return with_rates({.name = "prefill",
+                     .shape = shape_text(o, T) + fmt::format(" +{}", chunk),
+                     .dtype = dtype,
+                     .device = cpu_name(),
+                     .peer = "own_dense",
+                     .unit = "GFLOP/s"},
+                    flops * 1e-9,
+                    seconds);
 }
 
 }  // namespace
 
-std::vector<Row> bench_decode(const DecodeBench& options) {
+Rows bench_decode(const DecodeBench& options) {
   const at::NoGradGuard no_grad;
-  const auto wanted = [&](const char* name) {
-    return std::find(options.names.begin(), options.names.end(), name) != options.names.end();
-  };
-  std::vector<Row> rows;
+  Rows rows;
   for (const std::string& dtype : options.dtypes) {
     const at::ScalarType type = scalar_type(dtype);
-    if (wanted("decode")) {
-      for (Row& row : decode_rows(options, dtype, type)) rows.push_back(std::move(row));
-    }
-    if (wanted("prefill")) rows.push_back(prefill_row(options, dtype, type));
+    if (is_named(options.names, "decode")) rows += decode_rows(options, dtype, type);
+    if (is_named(options.names, "prefill")) rows.push_back(prefill_row(options, dtype, type));
   }
   return rows;
 }

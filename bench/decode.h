@@ -23,6 +23,6 @@ struct DecodeBench {
 // Rows of decode are GB/s: the bytes of all keys and values over the time of a token, and for the
 // copy, which both reads and writes them, twice their bytes over its time. Throws reynard::Error
 // where the results differ from those of the operator on contiguous tensors.
-std::vector<Row> bench_decode(const DecodeBench& options);
+Rows bench_decode(const DecodeBench& options);
 
 }  // namespace reynard::bench

@@ -143,7 +143,7 @@ double peak_growth(const std::function<void()>& run) {
 
 }  // namespace
 
-std::vector<Row> bench_forgetting_curve(const ForgettingCurveBench& options) {
+Rows bench_forgetting_curve(const ForgettingCurveBench& options) {
   evaluation::return_freed_memory();  // as reynard eval does
   models::Decoder decoder(fox_config(options.model));
   decoder.set_compute_dtype(scalar_type(options.dtype));

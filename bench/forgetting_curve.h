@@ -27,6 +27,6 @@ struct ForgettingCurveBench {
 
 // Two rows. Tokens per second: a ratio of 0.83 is 1.2 times the time of the passes alone. Peak
 // memory above that of the model: a ratio of 1 is that of the longest sequence's forward pass.
-std::vector<Row> bench_forgetting_curve(const ForgettingCurveBench& options);
+Rows bench_forgetting_curve(const ForgettingCurveBench& options);
 
 }  // namespace reynard::bench

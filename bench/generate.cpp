@@ -119,9 +119,9 @@ models::WeightFormat weight_format(const std::string& dtype) {
   return *format;
 }
 
-std::vector<Row> llama_rows(const GenerateBench& options,
-                            const std::filesystem::path& model,
-                            const std::string& dtype) {
+Rows llama_rows(const GenerateBench& options,
+                const std::filesystem::path& model,
+                const std::string& dtype) {
   models::Decoder decoder = models::open_model(model, weight_format(dtype));
   Llama llama(decoder, options);
   PeerProcess peer(
@@ -138,29 +138,28 @@ std::vector<Row> llama_rows(const GenerateBench& options,
   const Medians decode = time_by_turns(
       options.repeats, [&] { llama.decode(); }, [&] { peer.ask("decode"); });
   const auto row = [&](const char* name, int64_t tokens, const Medians& seconds) {
-    return Row{.name = name,
-               .shape = fmt::format("134M T{} +{}", options.prompt, options.tokens),
-               .dtype = dtype,
-               .device = cpu_name(),
-               .ours = static_cast<double>(tokens) / seconds.ours,
-               .peer = "llama.cpp",
-               .peer_value = static_cast<double>(tokens) / seconds.peer,
-               .unit = "tokens/s",
-               .ratio = seconds.ratio};
+    return with_rates({.name = name,
+                       .shape = fmt::format("134M T{} +{}", options.prompt, options.tokens),
+                       .dtype = dtype,
+                       .device = cpu_name(),
+                       .peer = "llama.cpp",
+                       .unit = "tokens/s"},
+                      static_cast<double>(tokens),
+                      seconds);
   };
   return {parity,
           row("llama_prefill", options.prompt, prefill),
           row("llama_decode", options.tokens, decode)};
 }
 
-std::vector<Row> llama_rows(const GenerateBench& options) {
+Rows llama_rows(const GenerateBench& options) {
   const TemporaryFolder folder;
   const std::filesystem::path model = folder.path() / "model";
   {
     models::Decoder decoder(llama_config(kWidth, options.layers), /*seed=*/1);
     models::save_model(decoder, model, "llama");
   }
-  std::vector<Row> rows;
+  Rows rows;
   for (const std::string& dtype : options.dtypes) {
     for (const Row& row : llama_rows(options, model, dtype)) rows.push_back(row);
   }
@@ -249,11 +248,11 @@ Medians token_seconds(models::Decoder& decoder,
   return {.ours = ours, .peer = peer, .ratio = peer / ours};
 }
 
-std::vector<Row> pruned_rows(const GenerateBench& options,
-                             models::Decoder& decoder,
-                             const std::string& dtype,
-                             models::SequenceState& pruned,
-                             models::SequenceState& whole) {
+Rows pruned_rows(const GenerateBench& options,
+                 models::Decoder& decoder,
+                 const std::string& dtype,
+                 models::SequenceState& pruned,
+                 models::SequenceState& whole) {
   const auto best = next_logits(decoder, pruned, kDecodeTolerance).argmax().item<int64_t>();
   const at::Tensor exact = next_logits(decoder, whole, 0)[0];
   const double behind = ((exact.max() - exact[best]) / exact.std()).item<double>();
@@ -282,7 +281,7 @@ std::vector<Row> pruned_rows(const GenerateBench& options,
 }
 
 // One pair of states for all dtypes: pages and evictions are the same.
-std::vector<Row> pruned_rows(const GenerateBench& options) {
+Rows pruned_rows(const GenerateBench& options) {
   const TemporaryFolder folder;
   const std::filesystem::path model = folder.path() / "model";
   {
@@ -290,7 +289,7 @@ std::vector<Row> pruned_rows(const GenerateBench& options) {
     decoder.parameters(set_gates);
     models::save_model(decoder, model);
   }
-  std::vector<Row> rows;
+  Rows rows;
   std::optional<models::SequenceState> pruned, whole;
   for (const std::string& dtype : options.dtypes) {
     models::Decoder decoder = models::open_model(model, weight_format(dtype));
@@ -298,27 +297,23 @@ std::vector<Row> pruned_rows(const GenerateBench& options) {
       pruned = filled_state(decoder, options, kDecodeTolerance);
       whole = filled_state(decoder, options, 0);
     }
-    for (const Row& row : pruned_rows(options, decoder, dtype, *pruned, *whole)) {
-      rows.push_back(row);
-    }
+    rows += pruned_rows(options, decoder, dtype, *pruned, *whole);
   }
   return rows;
 }
 
 }  // namespace
 
-std::vector<Row> bench_generate(const GenerateBench& options) {
+Rows bench_generate(const GenerateBench& options) {
   using tensor::check_value;
   check_value(options.prompt >= 1, "bench generate", "--prompt", options.prompt, "at least 1");
   check_value(options.tokens >= 1, "bench generate", "--tokens", options.tokens, "at least 1");
   check_value(options.length >= 1, "bench generate", "--length", options.length, "at least 1");
   check_value(options.layers >= 1, "bench generate", "--layers", options.layers, "at least 1");
   const at::NoGradGuard no_grad;
-  std::vector<Row> rows;
+  Rows rows;
   for (const std::string& name : options.names) {
-    for (const Row& row : name == "llama" ? llama_rows(options) : pruned_rows(options)) {
-      rows.push_back(row);
-    }
+    rows += name == "llama" ? llama_rows(options) : pruned_rows(options);
   }
   return rows;
 }

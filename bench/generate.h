@@ -24,6 +24,6 @@ struct GenerateBench {
 // pruned_decode: milliseconds of a token of a FoX (Pro) with 12 heads of 64, nine of them with gate
 // logits N(2, 1) and three with N(12, 1), at e^-10; pruned_cache: megabytes of pages held, of bf16.
 // Throws reynard::Error when the peer does not run or writes other logits.
-std::vector<Row> bench_generate(const GenerateBench& options);
+Rows bench_generate(const GenerateBench& options);
 
 }  // namespace reynard::bench

@@ -58,16 +58,14 @@ Row bandwidth_row(const KnnBench& options, const std::string& dtype, const Data&
       options.repeats,
       [&] { knn::search(query, data.keys, options.k); },
       [&] { sink += sum_of_words(data.keys); });
-  const double gigabytes = static_cast<double>(data.keys.nbytes()) * 1e-9;
-  return {.name = "knn_bandwidth",
-          .shape = shape_text(options, 1, options.k),
-          .dtype = dtype,
-          .device = cpu_name(),
-          .ours = gigabytes / seconds.ours,
-          .peer = "sum",
-          .peer_value = gigabytes / seconds.peer,
-          .unit = "GB/s",
-          .ratio = seconds.ratio};
+  return with_rates({.name = "knn_bandwidth",
+                     .shape = shape_text(options, 1, options.k),
+                     .dtype = dtype,
+                     .device = cpu_name(),
+                     .peer = "sum",
+                     .unit = "GB/s"},
+                    static_cast<double>(data.keys.nbytes()) * 1e-9,
+                    seconds);
 }
 
 // As a memory that keeps codes of its keys searches them.
@@ -97,15 +95,14 @@ Row coded_row(const KnnBench& options,
         knn::search(batched, {&ring, 1}, options.k);
       },
       [&] { peer.ask("search 1"); });
-  return {.name = "knn_coded",
-          .shape = shape_text(options, 1, options.k),
-          .dtype = dtype,
-          .device = cpu_name(),
-          .ours = 1 / seconds.ours,
-          .peer = "faiss_flat",
-          .peer_value = 1 / seconds.peer,
-          .unit = "queries/s",
-          .ratio = seconds.ratio};
+  return with_rates({.name = "knn_coded",
+                     .shape = shape_text(options, 1, options.k),
+                     .dtype = dtype,
+                     .device = cpu_name(),
+                     .peer = "faiss_flat",
+                     .unit = "queries/s"},
+                    1,
+                    seconds);
 }
 
 // The peer sums in another order: scores agree to the roundings of sums of D products.
@@ -141,16 +138,14 @@ Row faiss_row(const KnnBench& options,
       options.repeats,
       [&] { knn::search(some, data.keys, options.k); },
       [&] { peer.ask(fmt::format("search {}", queries)); });
-  const auto count = static_cast<double>(queries);
-  return {.name = "knn_faiss",
-          .shape = shape_text(options, queries, options.k),
-          .dtype = dtype,
-          .device = cpu_name(),
-          .ours = count / seconds.ours,
-          .peer = "faiss_flat",
-          .peer_value = count / seconds.peer,
-          .unit = "queries/s",
-          .ratio = seconds.ratio};
+  return with_rates({.name = "knn_faiss",
+                     .shape = shape_text(options, queries, options.k),
+                     .dtype = dtype,
+                     .device = cpu_name(),
+                     .peer = "faiss_flat",
+                     .unit = "queries/s"},
+                    static_cast<double>(queries),
+                    seconds);
 }
 
 Row memory_row(const KnnBench& options, const std::string& dtype, const Data& data) {
@@ -177,10 +172,8 @@ Row memory_row(const KnnBench& options, const std::string& dtype, const Data& da
 
 }  // namespace
 
-std::vector<Row> bench_knn(const KnnBench& options) {
-  const auto wanted = [&](const char* name) {
-    return std::find(options.names.begin(), options.names.end(), name) != options.names.end();
-  };
+Rows bench_knn(const KnnBench& options) {
+  const auto wanted = [&](const char* name) { return is_named(options.names, name); };
   constexpr int64_t kFewest = 1000;
   tensor::check_value(
       options.num_keys >= kFewest, "bench knn", "--keys", options.num_keys, ">= 1000");
@@ -191,7 +184,7 @@ std::vector<Row> bench_knn(const KnnBench& options) {
                       "1 ... 300");
   const int64_t most =
       std::max<int64_t>(512, *std::max_element(options.queries.begin(), options.queries.end()));
-  std::vector<Row> rows;
+  Rows rows;
   for (const std::string& dtype : options.dtypes) {
     const Data data = make_data(options, most, scalar_type(dtype));
     // The peak of memory comes first: later rows leave freed memory that could be used again.

@@ -26,6 +26,6 @@ struct KnnBench {
 // process grew by while 512 queries looked for 32 keys, against the scores of all pairs.
 // Throws reynard::Error where the found keys are not those of the plain loop or the scores not
 // those of the peer.
-std::vector<Row> bench_knn(const KnnBench& options);
+Rows bench_knn(const KnnBench& options);
 
 }  // namespace reynard::bench

@@ -12,7 +12,7 @@ void check_rows_can_be_written(const std::string& path) {
   if (!path.empty()) checkpoint::AtomicFile{path};  // of which nothing remains
 }
 
-void write_rows(const std::vector<Row>& rows, const std::string& path) {
+void write_rows(const Rows& rows, const std::string& path) {
   if (path.empty()) return;
   const std::string commit = training::git_revision();
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
@@ -26,6 +26,8 @@ void write_rows(const std::vector<Row>& rows, const std::string& path) {
                     {"peer_value", row.peer_value},
                     {"unit", row.unit},
                     {"ratio", row.ratio},
+                    {"ours_best", row.ours_best},
+                    {"peer_best", row.peer_best},
                     {"commit", commit},
                     {"note", slow_peer_note(row, machine_kind())}});
   }

@@ -12,6 +12,6 @@ namespace reynard::bench {
 void check_rows_can_be_written(const std::string& path);
 
 // Writes a JSON list of rows; replaces the file only when it is complete. Empty path: nothing.
-void write_rows(const std::vector<Row>& rows, const std::string& path);
+void write_rows(const Rows& rows, const std::string& path);
 
 }  // namespace reynard::bench

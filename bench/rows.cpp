@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <iterator>
 
 namespace reynard::bench {
 
@@ -21,6 +22,16 @@ std::string cpu_name() {
     break;
   }
   return fmt::format("{} x {} threads", model, at::get_num_threads());
+}
+
+bool is_named(const std::vector<std::string>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+Rows& operator+=(Rows& rows, Rows more) {
+  rows.insert(
+      rows.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+  return rows;
 }
 
 double seconds_of(const std::function<void()>& run) {
@@ -46,7 +57,18 @@ Medians time_by_turns(int repeats,
     peer_times.push_back(seconds_of(peer));
     ratios.push_back(peer_times.back() / our_times.back());
   }
-  return {.ours = median(our_times), .peer = median(peer_times), .ratio = median(ratios)};
+  return {.ours = median(our_times),
+          .peer = median(peer_times),
+          .ratio = median(ratios),
+          .ours_least = std::ranges::min(our_times),
+          .peer_least = std::ranges::min(peer_times)};
+}
+
+Row with_rates(Row row, double amount, const Medians& seconds) {
+  row.ours = amount / seconds.ours, row.peer_value = amount / seconds.peer;
+  row.ours_best = amount / seconds.ours_least, row.peer_best = amount / seconds.peer_least;
+  row.ratio = seconds.ratio;
+  return row;
 }
 
 at::ScalarType scalar_type(const std::string& dtype) {
@@ -55,7 +77,7 @@ at::ScalarType scalar_type(const std::string& dtype) {
   throw Error(fmt::format("bench: --dtype {}; expected f32 or bf16", dtype));
 }
 
-void print_rows(const std::vector<Row>& rows) {
+void print_rows(const Rows& rows) {
   fmt::print("{:<18} {:<24} {:<5} {:>10} {:>10}  {:<12} {:<10} {:>6}\n",
              "name",
              "shape",

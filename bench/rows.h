@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace reynard::bench {
@@ -20,7 +21,16 @@ struct Row {
   double peer_value = 0;
   std::string unit;
   double ratio = 0;  // above 1: ours is better
+  // Of the fastest of several runs, where `ours` and `peer_value` are medians; 0: was measured
+  // once.
+  double ours_best = 0, peer_best = 0;
 };
+using Rows = std::vector<Row>;
+
+// Whether `--only names` asks for a row.
+bool is_named(const std::vector<std::string>& names, std::string_view name);
+
+Rows& operator+=(Rows& rows, Rows more);
 
 // The machine as a row names it: processor model and number of threads, "Xeon ... x 2 threads".
 std::string cpu_name();
@@ -34,15 +44,19 @@ struct Medians {
   // The peer's by ours of the same turn: a machine that changes its speed between turns moves the
   // medians, which may come from different turns, further than these.
   double ratio = 0;
+  double ours_least = 0, peer_least = 0;  // seconds of the fastest runs
 };
 Medians time_by_turns(int repeats,
                       const std::function<void()>& ours,
                       const std::function<void()>& peer);
 
+// The row with what both do in a second, of an amount (tokens, GB ...) that took these times.
+Row with_rates(Row row, double amount, const Medians& seconds);
+
 // f32 or bf16; another name is a reynard::Error.
 at::ScalarType scalar_type(const std::string& dtype);
 
 // With a line for each peer that was too slow (reference_figures.h).
-void print_rows(const std::vector<Row>& rows);
+void print_rows(const Rows& rows);
 
 }  // namespace reynard::bench

@@ -156,17 +156,14 @@ Row row_of(const ServeBench& options, const std::string& name, const std::string
 
 }  // namespace
 
-std::vector<Row> bench_serve(const ServeBench& options) {
+Rows bench_serve(const ServeBench& options) {
   tensor::check_value(
       options.clients >= 2, "bench serve", "--clients", options.clients, "at least 2");
   tensor::check_value(options.tokens >= 8, "bench serve", "--tokens", options.tokens, "at least 8");
   models::Decoder decoder = byte_decoder(options);
   const tokenizer::ByteTokenizer tokenizer;
-  std::vector<Row> rows;
-  const auto wanted = [&](const char* name) {
-    return std::ranges::find(options.names, name) != options.names.end();
-  };
-  if (wanted("throughput")) {
+  Rows rows;
+  if (is_named(options.names, "throughput")) {
     serving::Engine engine(decoder, tokenizer, {});
     tokens_per_second(engine, options, 2);  // unmeasured
     Row row = row_of(options, "throughput", fmt::format("clients {}", options.clients));
@@ -177,7 +174,7 @@ std::vector<Row> bench_serve(const ServeBench& options) {
     row.ratio = row.ours / row.peer_value;
     rows.push_back(row);
   }
-  if (wanted("gap")) {
+  if (is_named(options.names, "gap")) {
     Gaps without, with;
     {
       serving::Engine engine(decoder, tokenizer, {});

@@ -23,6 +23,6 @@ struct ServeBench {
 // throughput: tokens/s of all clients and of one. gap: 95th percentile of the milliseconds between
 // tokens with and without the long prompt; first_token: milliseconds until a client that joins
 // while it is read has its first, and until the long prompt is read.
-std::vector<Row> bench_serve(const ServeBench& options);
+Rows bench_serve(const ServeBench& options);
 
 }  // namespace reynard::bench

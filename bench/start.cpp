@@ -77,7 +77,7 @@ models::DecoderConfig config_of(int64_t megabytes) {
   }
 }
 
-std::vector<Row> rows_of(const StartBench& options, int64_t megabytes) {
+Rows rows_of(const StartBench& options, int64_t megabytes) {
   const TemporaryFolder folder;
   const std::filesystem::path model = folder.path() / "model";
   {
@@ -86,7 +86,7 @@ std::vector<Row> rows_of(const StartBench& options, int64_t megabytes) {
   }
   const auto file_bytes = std::filesystem::file_size(model / "model.safetensors");
   const double file_megabytes = static_cast<double>(file_bytes) * 1e-6;
-  std::vector<Row> rows;
+  Rows rows;
   for (const std::string& dtype : options.dtypes) {
     std::vector<double> seconds;
     Start start;
@@ -116,11 +116,11 @@ std::vector<Row> rows_of(const StartBench& options, int64_t megabytes) {
 
 }  // namespace
 
-std::vector<Row> bench_start(const StartBench& options) {
-  std::vector<Row> rows;
+Rows bench_start(const StartBench& options) {
+  Rows rows;
   for (const int64_t megabytes : options.megabytes) {
     tensor::check_value(megabytes >= 250, "bench start", "--megabytes", megabytes, "at least 250");
-    for (const Row& row : rows_of(options, megabytes)) rows.push_back(row);
+    rows += rows_of(options, megabytes);
   }
   return rows;
 }

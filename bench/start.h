@@ -17,6 +17,6 @@ struct StartBench {
 // For llamas in f32 files, in the page cache, run in each dtype: first_token, seconds from exec of
 // `reynard generate` to the first byte of text, against the limit of 2 s; peak_memory, megabytes
 // that it held at most, mapped pages included, against the file's.
-std::vector<Row> bench_start(const StartBench& options);
+Rows bench_start(const StartBench& options);
 
 }  // namespace reynard::bench

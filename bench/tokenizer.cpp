@@ -71,9 +71,9 @@ Row measure(const TokenizerBench& options, const std::string& file, const std::s
 
 }  // namespace
 
-std::vector<Row> bench_tokenizer(const TokenizerBench& options) {
+Rows bench_tokenizer(const TokenizerBench& options) {
   const std::string text = read_text(options.text, options.max_bytes);
-  std::vector<Row> rows;
+  Rows rows;
   for (const std::string& file : options.tokenizers) rows.push_back(measure(options, file, text));
   return rows;
 }

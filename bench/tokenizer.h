@@ -18,6 +18,6 @@ struct TokenizerBench {
 };
 
 // Throws reynard::Error when the peer does not run or an id differs.
-std::vector<Row> bench_tokenizer(const TokenizerBench& options);
+Rows bench_tokenizer(const TokenizerBench& options);
 
 }  // namespace reynard::bench

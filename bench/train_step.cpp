@@ -119,18 +119,16 @@ Row bench_dtype(const TrainStepBench& options, const std::string& dtype) {
       [&] { peer_last = peer.ask_number("step"); });
   check_learning("FoX (Pro)", sizes, our_first, our_last);
   check_learning("the peer", sizes, peer_first, peer_last);
-  const auto tokens = static_cast<double>(options.batch_size * options.length);
   std::string shape = fmt::format("{} B{} T{}", sizes.name, options.batch_size, options.length);
   if (options.log_tolerance != 0) shape += fmt::format(" e^{:g}", options.log_tolerance);
-  return {.name = "train_step",
-          .shape = shape,
-          .dtype = dtype,
-          .device = cpu_name(),
-          .ours = tokens / seconds.ours,
-          .peer = "torch_eager",
-          .peer_value = tokens / seconds.peer,
-          .unit = "tokens/s",
-          .ratio = seconds.ratio};
+  return with_rates({.name = "train_step",
+                     .shape = shape,
+                     .dtype = dtype,
+                     .device = cpu_name(),
+                     .peer = "torch_eager",
+                     .unit = "tokens/s"},
+                    static_cast<double>(options.batch_size * options.length),
+                    seconds);
 }
 
 }  // namespace
@@ -152,9 +150,9 @@ models::DecoderConfig fox_config(const std::string& model) {
   return config;
 }
 
-std::vector<Row> bench_train_step(const TrainStepBench& options) {
+Rows bench_train_step(const TrainStepBench& options) {
   check_length(options);
-  std::vector<Row> rows;
+  Rows rows;
   for (const std::string& dtype : options.dtypes) rows.push_back(bench_dtype(options, dtype));
   return rows;
 }

@@ -25,6 +25,6 @@ models::DecoderConfig fox_config(const std::string& model);
 
 // Throws reynard::Error when the peer does not run or one of the two does not learn, and for rows
 // too short to see that.
-std::vector<Row> bench_train_step(const TrainStepBench& options);
+Rows bench_train_step(const TrainStepBench& options);
 
 }  // namespace reynard::bench

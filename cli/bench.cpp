@@ -121,10 +121,9 @@ void reject_options_of_the_other_device(const CLI::App& command, bool cuda) {
 }
 
 // Minutes: what was measured is kept whatever happens to the rest.
-std::vector<bench::Row> run_attention_cuda(bench::AttentionCudaBench& bench,
-                                           const std::string& json) {
+bench::Rows run_attention_cuda(bench::AttentionCudaBench& bench, const std::string& json) {
   ProgressBar bar("bench attention", OffTerminal::kLines);
-  bench.measured = [&](const std::vector<bench::Row>& rows, int64_t done, int64_t all) {
+  bench.measured = [&](const bench::Rows& rows, int64_t done, int64_t all) {
     bar.show(done, all);
     bench::write_rows(rows, json);
   };
