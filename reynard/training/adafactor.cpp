@@ -1,6 +1,9 @@
 #include "reynard/training/adafactor.h"
 
+#include "reynard/ops/global_norm.h"
+
 #include <ATen/TensorOperators.h>
+
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sqrt.h>
@@ -17,8 +20,9 @@ namespace {
 constexpr int64_t kLeastFactored = 128;  // smaller sides are not worth the approximation
 constexpr double kSmallestSquare = 1e-30, kSmallestScale = 1e-3;  // epsilon_1, epsilon_2
 
+// The bits do not depend on the number of threads (global_norm).
 at::Tensor root_mean_square(const at::Tensor& t) {
-  return at::sqrt((t * t).mean());
+  return (ops::global_norm({&t, 1}) / std::sqrt(static_cast<double>(t.numel()))).to(at::kFloat);
 }
 
 }  // namespace
@@ -63,7 +67,8 @@ void adafactor(const at::Tensor& value,
   if (moments.rows.defined()) {
     const at::Tensor rows = moved(moments.rows, square.mean(1));
     const at::Tensor columns = moved(moments.columns, square.mean(0));
-    direction = g * at::rsqrt(rows / rows.mean()).unsqueeze(1) * at::rsqrt(columns);
+    const at::Tensor roots = at::sqrt(rows);
+    direction = g * (root_mean_square(roots) / roots).unsqueeze(1) * at::rsqrt(columns);
     update(moments.rows, rows);
     update(moments.columns, columns);
   } else {

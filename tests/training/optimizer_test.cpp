@@ -5,9 +5,11 @@
 #include "tests/support/gradients.h"
 #include "tests/training/tiny.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
@@ -156,6 +158,28 @@ TEST(Adafactor, FollowsTheDefinition) {
     }
     EXPECT_TENSORS_NEAR(value, expected.to(at::kFloat), 1e-6, 1e-5);
   }
+}
+
+TEST(Adafactor, BitsDoNotDependOnTheNumberOfThreads) {
+  const int threads = at::get_num_threads();
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{1031, 517}, {150, 41001}, {70001}}) {
+    const at::Tensor value = at::randn(shape), gradient = at::randn(shape);
+    const auto moved_by = [&](int num_threads) {
+      at::set_num_threads(num_threads);
+      at::Tensor moved = value.clone();
+      AdafactorMoments moments = adafactor_moments(moved);
+      for (int64_t t = 1; t <= 2; ++t) {
+        adafactor(moved, moments, gradient, at::ones({}), {.learning_rate = 0.02, .step = t});
+      }
+      return moved;
+    };
+    const at::Tensor one = moved_by(1);
+    for (const int count : {2, 3}) {
+      EXPECT_TRUE(at::equal(one, moved_by(count))) << shape[0] << " rows, " << count << " threads";
+    }
+  }
+  at::set_num_threads(threads);
 }
 
 TEST(Optimizer, AdafactorIsSavedAndChangesNothingWhereALossIsNotFinite) {
