@@ -7,6 +7,8 @@
 #include "cli/stop_signal.h"
 #include "cli/text_model.h"
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/config/json_file.h"
+#include "reynard/config/text_file.h"
 #include "reynard/generation/chat_template.h"
 #include "reynard/generation/generator.h"
 #include "reynard/generation/text_stream.h"
@@ -22,7 +24,6 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -63,12 +64,10 @@ constexpr uintmax_t kMaxHistoryBytes = uintmax_t{256} << 20U;
 std::vector<ChatMessage> read_history(const std::string& file) {
   std::vector<ChatMessage> messages;
   if (file.empty() || !std::filesystem::exists(file)) return messages;
-  if (!std::filesystem::is_regular_file(file) ||
-      std::filesystem::file_size(file) > kMaxHistoryBytes) {
-    throw Error(fmt::format("chat: --history {}: is no file of at most 256 MiB", file));
+  if (!std::filesystem::is_regular_file(file)) {
+    throw Error(fmt::format("chat: --history {}: is no file", file));
   }
-  std::ifstream stream(file, std::ios::binary);
-  const auto json = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  const auto json = config::parse_json_text(config::read_text_file(file, kMaxHistoryBytes));
   const auto is_text = [](const nlohmann::json& message, const char* key) {
     return message.is_object() && message.contains(key) && message[key].is_string();
   };

@@ -7,6 +7,7 @@
 #include "cli/evaluation_inputs.h"
 #include "cli/figure_files.h"
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/config/json_file.h"
 #include "reynard/evaluation/statistics.h"
 #include "reynard/report/figure.h"
 #include "reynard/tensor/check.h"
@@ -17,7 +18,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <set>
 #include <string>
@@ -97,9 +97,8 @@ Json between_files(const std::vector<CurveFile>& files) {
 
 // RULER's effective length, where `reynard eval` measured it into the same folder; else null.
 Json ruler_length_beside(const fs::path& curve) {
-  std::ifstream in(curve.parent_path() / "ruler.json", std::ios::binary);
-  const auto summary = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
-  if (!summary.is_object()) return nullptr;
+  const auto summary = config::json_object_or_null(curve.parent_path() / "ruler.json");
+  if (summary.is_null()) return nullptr;
   const nlohmann::json text = summary.value(
       nlohmann::json::json_pointer("/metrics/effective_length/text"), nlohmann::json());
   return text.is_string() ? Json(text.get<std::string>()) : Json();

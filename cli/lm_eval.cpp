@@ -3,6 +3,7 @@
 #include "cli/child_process.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/sha256.h"
+#include "reynard/config/json_file.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/installation.h"
 
@@ -10,7 +11,6 @@
 #include <fmt/ranges.h>
 
 #include <chrono>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <regex>
@@ -165,9 +165,8 @@ json read_results(const fs::path& folder, fs::file_time_type begin) {
     }
   }
   if (newest.empty()) throw Error("lm_eval: the harness wrote no results_*.json");
-  std::ifstream in(newest, std::ios::binary);
-  json results = json::parse(in, nullptr, /*allow_exceptions=*/false);
-  if (!results.is_object() || !results.contains("results") || !results["results"].is_object()) {
+  json results = config::json_object_or_null(newest);
+  if (!results.contains("results") || !results["results"].is_object()) {
     throw Error(fmt::format("lm_eval: {} holds no \"results\"", newest.string()));
   }
   return results;

@@ -8,6 +8,8 @@
 #include "cli/pruning_note.h"
 #include "cli/stop_signal.h"
 #include "cli/weight_option.h"
+#include "reynard/config/json_file.h"
+#include "reynard/config/text_file.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/error.h"
@@ -23,10 +25,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -49,13 +48,7 @@ nlohmann::json read_list(const std::string& file, std::string_view what) {
   if (std::filesystem::is_other(file, error)) {
     throw Error(fmt::format("{}: is a pipe or a device; expected a file", file));
   }
-  const uintmax_t bytes = std::filesystem::file_size(file, error);
-  if (error) throw Error(fmt::format("{}: cannot be read: {}", file, error.message()));
-  if (bytes > kMaxFileBytes) throw Error(fmt::format("{}: is larger than 1 GiB", file));
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw Error(fmt::format("{}: cannot be read: {}", file, std::strerror(errno)));
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  auto json = nlohmann::json::parse(text, nullptr, false);
+  auto json = config::parse_json_text(config::read_text_file(file, kMaxFileBytes));
   if (!json.is_array()) throw Error(fmt::format("{}: is not a JSON list of {}", file, what));
   if (json.empty()) throw Error(fmt::format("{}: is an empty list; expected {}", file, what));
   return json;

@@ -4,6 +4,8 @@
 #include "cli/evaluation_inputs.h"
 #include "cli/model_tokenizer.h"
 #include "cli/weight_option.h"
+#include "reynard/config/json_file.h"
+#include "reynard/config/text_file.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/error.h"
 
@@ -14,8 +16,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 namespace reynard::cli {
 
@@ -35,20 +35,9 @@ std::unique_ptr<tokenizer::Tokenizer> open_tokenizer(const TextModelArguments& a
                           vocab_size));
 }
 
-// The JSON object of a small file; null when there is none.
-nlohmann::json read_model_json(const fs::path& file) {
-  std::error_code error;
-  if (const uintmax_t bytes = fs::file_size(file, error); error || bytes > kMaxConfigBytes) {
-    return nullptr;
-  }
-  std::ifstream stream(file, std::ios::binary);
-  const auto json = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() ? json : nlohmann::json();
-}
-
 // The ids under "eos_token_id" of a JSON file: one, a list, or none.
 std::vector<int64_t> end_tokens(const fs::path& file) {
-  const nlohmann::json json = read_model_json(file);
+  const nlohmann::json json = config::json_object_or_null(file, kMaxConfigBytes);
   if (!json.is_object() || !json.contains("eos_token_id")) return {};
   const nlohmann::json& ids = json["eos_token_id"];
   std::vector<int64_t> tokens;
@@ -67,7 +56,8 @@ void add_unique(std::vector<int64_t>& tokens, std::optional<int64_t> token) {
 // documents begin with the tokenizer's.
 void adopt_beginning(TextModel& model) {
   model.uses_template = !model.tokenizer->encode("", {.add_template = true}).empty();
-  const nlohmann::json says = read_model_json(model.folder / "tokenizer_config.json");
+  const nlohmann::json says =
+      config::json_object_or_null(model.folder / "tokenizer_config.json", kMaxConfigBytes);
   const bool has_none = says.is_object() && says.value("add_bos_token", nlohmann::json()) == false;
   if (model.uses_template || has_none) return;
   const models::DecoderConfig& config = model.decoder.config();
@@ -75,16 +65,6 @@ void adopt_beginning(TextModel& model) {
   if (!model.bos && config.vocab_size == model.tokenizer->vocab_size()) {
     model.bos = model.tokenizer->bos();
   }
-}
-
-std::string read_text(const fs::path& file) {
-  std::error_code error;
-  const uintmax_t bytes = fs::file_size(file, error);
-  if (error || bytes > kMaxConfigBytes) {
-    throw Error(fmt::format("{}: cannot be read, or is larger than 4 MiB", file.string()));
-  }
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
 }
 
 // The text under "chat_template": one, or of several that named "default".
@@ -105,7 +85,8 @@ std::string template_in(const nlohmann::json& json) {
 // What the model's template writes for BOS and EOS: as tokenizer_config.json says, else the names
 // that its tokenizer knows them by.
 generation::SpecialTexts special_texts(const TextModel& model) {
-  const nlohmann::json config = read_model_json(model.folder / "tokenizer_config.json");
+  const nlohmann::json config =
+      config::json_object_or_null(model.folder / "tokenizer_config.json", kMaxConfigBytes);
   const auto text_of = [&](const char* key, std::optional<int64_t> id) -> std::string {
     const nlohmann::json none;
     nlohmann::json value = config.is_object() ? config.value(key, none) : none;
@@ -162,16 +143,18 @@ generation::ChatTemplate chat_template_of(const TextModel& model, const std::str
   const generation::SpecialTexts special = special_texts(model);
   if (!name.empty()) {
     return fs::is_regular_file(name)
-               ? generation::ChatTemplate::published(read_text(name), name, special)
+               ? generation::ChatTemplate::published(
+                     config::read_text_file(name, kMaxConfigBytes), name, special)
                : generation::ChatTemplate::named(name, special);
   }
   const fs::path own = model.folder / "chat_template.jinja";
   if (fs::exists(own)) {
-    return generation::ChatTemplate::published(read_text(own), own.string(), special);
+    return generation::ChatTemplate::published(
+        config::read_text_file(own, kMaxConfigBytes), own.string(), special);
   }
   for (const char* file : {"chat_template.json", "tokenizer_config.json"}) {
     const fs::path path = model.folder / file;
-    const std::string source = template_in(read_model_json(path));
+    const std::string source = template_in(config::json_object_or_null(path, kMaxConfigBytes));
     if (!source.empty()) {
       return generation::ChatTemplate::published(source, path.string(), special);
     }

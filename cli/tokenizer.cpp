@@ -3,6 +3,7 @@
 
 #include "reynard/tokenizer/tokenizer.h"
 #include "cli/command.h"
+#include "reynard/config/json_file.h"
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/json_string.h"
 #include "reynard/tokenizer/utf8.h"
@@ -83,7 +84,7 @@ std::string read_string(std::string_view line) {
 constexpr uint64_t kMaxId = std::numeric_limits<int64_t>::max();
 
 std::vector<int64_t> read_ids(std::string_view line) {
-  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto json = config::parse_json_text(line);
   std::vector<int64_t> ids;
   bool good = json.is_array();
   for (std::size_t i = 0; good && i < json.size(); ++i) {

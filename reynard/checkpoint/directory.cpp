@@ -2,6 +2,8 @@
 
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/safetensors_header.h"
+#include "reynard/config/json_file.h"
+#include "reynard/config/text_file.h"
 #include "reynard/tensor/check.h"
 
 #include <fcntl.h>
@@ -14,8 +16,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -108,13 +108,7 @@ bool has_checksums(const fs::path& folder) {
 
 void verify_folder(const fs::path& folder) {
   const fs::path list = folder / kChecksums;
-  std::error_code error;
-  const auto list_bytes = fs::file_size(list, error);
-  if (error) fail(list, "cannot be read", error.value());
-  if (list_bytes > kMaxChecksumsBytes) throw Error(fmt::format("{}: is too large", list.string()));
-  std::ifstream stream(list, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto json = config::parse_json_text(config::read_text_file(list, kMaxChecksumsBytes));
   if (!json.is_object() || !json.contains("files") || !json["files"].is_object()) {
     throw Error(fmt::format("{}: is not JSON with an object \"files\"", list.string()));
   }
@@ -130,6 +124,7 @@ void verify_folder(const fs::path& folder) {
       throw Error(fmt::format("{}: entry {} is malformed", list.string(), json_quoted(name)));
     }
     const fs::path file = folder / name;
+    std::error_code error;
     const auto size_bytes = fs::file_size(file, error);
     if (error) {
       throw Error(fmt::format("{}: is missing: {}; {}", file.string(), error.message(), remedy));

@@ -1,12 +1,12 @@
 #include "reynard/checkpoint/safetensors.h"
 #include "reynard/checkpoint/safetensors_header.h"
+#include "reynard/config/json_file.h"
+#include "reynard/config/text_file.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <fstream>
-#include <iterator>
 #include <set>
 
 namespace reynard::checkpoint {
@@ -20,15 +20,7 @@ bool is_plain_name(const std::string& name) {
 
 // weight_map of an index file: tensor name -> shard file name.
 std::map<std::string, std::string> read_index(const std::filesystem::path& path) {
-  std::error_code error;
-  const auto bytes = std::filesystem::file_size(path, error);
-  if (error || bytes > kMaxHeaderBytes) {
-    throw Error(
-        fmt::format("{}: cannot be read, or larger than {} bytes", path.string(), kMaxHeaderBytes));
-  }
-  std::ifstream stream(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto json = config::parse_json_text(config::read_text_file(path, kMaxHeaderBytes));
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     throw Error(fmt::format("{}: is not JSON with an object \"weight_map\"", path.string()));
   }

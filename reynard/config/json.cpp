@@ -1,6 +1,7 @@
 // JSON text <-> tree. JSON has no infinities: they are written as the strings "inf", "-inf", "nan",
 // which number fields accept.
 
+#include "reynard/config/json_file.h"
 #include "reynard/config/tree.h"
 #include "reynard/tensor/error.h"
 
@@ -79,32 +80,13 @@ Json convert(const Node& node) {
   return nullptr;
 }
 
-// convert() recurses: deep nesting would end in a stack overflow.
-void check_depth(std::string_view text, const std::string& source) {
-  constexpr int kMaxDepth = 256;
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kMaxDepth) {
-        throw Error(fmt::format("{}: nested more than {} deep at byte {}", source, kMaxDepth, i));
-      }
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-}
-
 }  // namespace
 
 Table parse_json(std::string_view text, const std::string& source) {
-  check_depth(text, source);
+  constexpr int kMaxDepth = 256;
+  if (is_nested_deeper(text, kMaxDepth)) {
+    throw Error(fmt::format("{}: nested more than {} deep", source, kMaxDepth));
+  }
   try {
     const Json json = Json::parse(text);
     if (!json.is_object()) throw Error(fmt::format("{}: expected a JSON object", source));

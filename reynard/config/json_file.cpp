@@ -1,35 +1,53 @@
 #include "reynard/config/json_file.h"
 
+#include "reynard/config/text_file.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
-#include <string>
+#include <cstddef>
 #include <system_error>
 
 namespace reynard::config {
 
+bool is_nested_deeper(std::string_view text, int max_depth) {
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > max_depth) return true;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return false;
+}
+
+nlohmann::json parse_json_text(std::string_view text, int max_depth) {
+  if (is_nested_deeper(text, max_depth)) return nlohmann::json::value_t::discarded;
+  return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
 nlohmann::json read_json_object(const std::filesystem::path& file, uintmax_t max_bytes) {
-  std::error_code error;
-  const uintmax_t bytes = std::filesystem::file_size(file, error);
-  if (error) throw Error(fmt::format("{}: cannot be read: {}", file.string(), error.message()));
-  if (bytes > max_bytes) {
-    throw Error(
-        fmt::format("{}: has {} bytes; expected at most {}", file.string(), bytes, max_bytes));
-  }
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) {
-    throw Error(fmt::format("{}: cannot be read: {}", file.string(), std::strerror(errno)));
-  }
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json json = parse_json_text(read_text_file(file, max_bytes));
   if (!json.is_object()) throw Error(fmt::format("{}: is not a JSON object", file.string()));
   return json;
+}
+
+nlohmann::json json_object_or_null(const std::filesystem::path& file, uintmax_t max_bytes) {
+  if (std::error_code error; !std::filesystem::is_regular_file(file, error)) return nullptr;
+  try {
+    return read_json_object(file, max_bytes);
+  } catch (const Error&) {
+    return nullptr;
+  }
 }
 
 }  // namespace reynard::config

@@ -1,16 +1,31 @@
 #pragma once
-// JSON files of this and other programs: results, run and model descriptions.
+// JSON of this and other programs: results, run and model descriptions, requests.
 
 #include <cstdint>
 #include <filesystem>
+#include <string_view>
 
 #include <nlohmann/json_fwd.hpp>
 
 namespace reynard::config {
 
+// Values are copied, compared and printed by recursion, which a text must not be able to drive
+// deeper than the stack.
+constexpr int kMaxJsonDepth = 64;
+
+// Whether brackets of a JSON text are nested more than max_depth deep.
+bool is_nested_deeper(std::string_view text, int max_depth = kMaxJsonDepth);
+
+// The value of a JSON text; is_discarded() where it is none, or nested deeper.
+nlohmann::json parse_json_text(std::string_view text, int max_depth = kMaxJsonDepth);
+
 // A JSON file that must hold an object. Throws reynard::Error, naming it, where it cannot be read,
 // is larger than this, or holds something else.
 nlohmann::json read_json_object(const std::filesystem::path& file,
                                 uintmax_t max_bytes = uintmax_t{256} << 20U);
+
+// The same, but null for whatever is no such file.
+nlohmann::json json_object_or_null(const std::filesystem::path& file,
+                                   uintmax_t max_bytes = uintmax_t{256} << 20U);
 
 }  // namespace reynard::config

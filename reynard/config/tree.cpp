@@ -1,6 +1,7 @@
 #include "reynard/config/tree.h"
 
 #include "reynard/config/fields.h"
+#include "reynard/config/text_file.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -10,9 +11,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 
 namespace reynard::config {
 
@@ -116,23 +114,7 @@ Node& Table::add(std::string name, Node node) {
 }
 
 std::string read_config_file(const std::filesystem::path& file) {
-  std::error_code error;
-  if (std::filesystem::is_directory(file, error)) {
-    throw Error(fmt::format("{}: is a folder; expected a file", file.string()));
-  }
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw Error(fmt::format("{}: cannot be opened: {}", file.string(), strerror(errno)));
-  std::string text;
-  char block[1 << 16];
-  while (in.read(block, sizeof block) || in.gcount() > 0) {
-    text.append(block, static_cast<std::size_t>(in.gcount()));
-    if (text.size() > kMaxConfigBytes) {
-      throw Error(fmt::format(
-          "{}: has more than {} bytes; expected a config file", file.string(), kMaxConfigBytes));
-    }
-  }
-  if (in.bad()) throw Error(fmt::format("{}: cannot be read: {}", file.string(), strerror(errno)));
-  return text;
+  return read_text_file(file, kMaxConfigBytes);
 }
 
 void apply_override(Table& root, std::string_view argument) {

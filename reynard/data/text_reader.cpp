@@ -1,5 +1,6 @@
 #include "reynard/data/text_reader.h"
 
+#include "reynard/config/json_file.h"
 #include "reynard/data/byte_stream.h"
 #include "reynard/data/dialogue.h"
 #include "reynard/data/random.h"
@@ -153,7 +154,7 @@ class JsonLines {
   void add(const std::string& line) {
     ++number_;
     if (line.find_first_not_of(" \t\r") == std::string::npos) return;
-    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto json = config::parse_json_text(line);
     if (json.is_discarded()) fail("is not valid JSON in UTF-8");
     const bool held_out =
         unit(hash(fmt::format("{}:{}", file_.name, number_))) < options_.held_out_share;

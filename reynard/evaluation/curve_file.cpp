@@ -1,13 +1,11 @@
 // Reading a forgetting curve from a file that this or the published program wrote.
 
+#include "reynard/config/json_file.h"
+#include "reynard/config/text_file.h"
 #include "reynard/evaluation/forgetting_curve.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
-
-#include <fstream>
-#include <sstream>
-#include <system_error>
 
 namespace reynard::evaluation {
 
@@ -16,22 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uintmax_t kMostCurveBytes = uintmax_t{64} << 20;  // a published file has some 20 kB
-
-std::string text_of(const fs::path& path) {
-  std::error_code failed;
-  const uintmax_t bytes = fs::file_size(path, failed);
-  if (failed) {
-    throw Error(fmt::format("forgetting-curve: {}: {}", path.string(), failed.message()));
-  }
-  if (bytes > kMostCurveBytes) {
-    throw Error(fmt::format("forgetting-curve: {} is larger than 64 MiB", path.string()));
-  }
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) throw Error(fmt::format("forgetting-curve: cannot read {}", path.string()));
-  return text.str();
-}
 
 // One field of one entry, or an error that names it.
 class Entry {
@@ -96,7 +78,7 @@ CurvePoint point_of(const Entry& entry) {
 
 CurveFile read_curve_file(const fs::path& path) {
   const nlohmann::json json =
-      nlohmann::json::parse(text_of(path), nullptr, /*allow_exceptions=*/false);
+      config::parse_json_text(config::read_text_file(path, kMostCurveBytes));
   if (json.is_discarded()) {
     throw Error(fmt::format("forgetting-curve: {} is not JSON", path.string()));
   }

@@ -1,5 +1,6 @@
 #include "reynard/evaluation/endpoint.h"
 
+#include "reynard/config/json_file.h"
 #include "reynard/evaluation/context_limit.h"
 #include "reynard/tensor/check.h"
 
@@ -36,7 +37,7 @@ std::string quoted(const std::string& body) {
 
 // The message of an OpenAI error object, or the beginning of whatever was sent.
 std::string refusal(const httplib::Response& response) {
-  const auto json = nlohmann::json::parse(response.body, nullptr, /*allow_exceptions=*/false);
+  const auto json = config::parse_json_text(response.body);
   if (json.is_object() && json.contains("error")) {
     const nlohmann::json& error = json["error"];
     if (error.is_string()) return error.get<std::string>();
@@ -74,7 +75,7 @@ Outcome read(const httplib::Result& result, const std::string& list, double time
     std::from_chars(after.data(), after.data() + after.size(), outcome.asked_pause_s);
     return outcome;
   }
-  auto json = nlohmann::json::parse(response.body, nullptr, /*allow_exceptions=*/false);
+  auto json = config::parse_json_text(response.body);
   if (json.is_discarded()) return {{}, fmt::format("no JSON: {}", quoted(response.body))};
   if (!json.is_object() || !json.contains(list) || !json[list].is_array() || json[list].empty()) {
     return {{}, fmt::format("no list \"{}\" in the answer: {}", list, quoted(response.body))};

@@ -1,5 +1,6 @@
 #include "reynard/protocol/request_fields.h"
 
+#include "reynard/config/json_file.h"
 #include "reynard/protocol/api_error.h"
 
 #include <fmt/format.h>
@@ -23,14 +24,12 @@ std::string shown(const nlohmann::json& value) {
 }  // namespace
 
 nlohmann::json parse_body(std::string_view body) {
-  bool too_deep = false;
-  const auto limit_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    too_deep |= depth > kMaxDepth;
-    return !too_deep;
-  };
+  if (config::is_nested_deeper(body, kMaxDepth)) {
+    throw ApiError(400, fmt::format("the body is nested deeper than {}", kMaxDepth));
+  }
   nlohmann::json json;
   try {
-    json = nlohmann::json::parse(body, limit_depth);
+    json = nlohmann::json::parse(body);
   } catch (const nlohmann::json::exception& error) {
     const std::string why = error.what();
     throw ApiError(400,
@@ -38,7 +37,6 @@ nlohmann::json parse_body(std::string_view body) {
                                why.substr(0, kMaxExplained),
                                why.size() > kMaxExplained ? "..." : ""));
   }
-  if (too_deep) throw ApiError(400, fmt::format("the body is nested deeper than {}", kMaxDepth));
   if (!json.is_object()) throw ApiError(400, "the body is not a JSON object");
   return json;
 }

@@ -1,11 +1,12 @@
 #include "reynard/report/run_results.h"
 
+#include "reynard/config/json_file.h"
+#include "reynard/config/text_file.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
-#include <fstream>
 #include <set>
 #include <sstream>
 
@@ -15,16 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read_text(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) throw Error(fmt::format("report: cannot read {}", path.string()));
-  return text.str();
-}
+constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
 
 nlohmann::json read_object(const fs::path& path) {
-  nlohmann::json json = nlohmann::json::parse(read_text(path), nullptr, /*allow_exceptions=*/false);
+  nlohmann::json json = config::parse_json_text(config::read_text_file(path, kMostBytes));
   if (!json.is_object()) {
     throw Error(fmt::format("report: {} is not a JSON object; delete it or measure it again",
                             path.string()));
@@ -35,12 +30,12 @@ nlohmann::json read_object(const fs::path& path) {
 // One JSON object per line; a last line that is cut short is left out.
 std::vector<nlohmann::json> read_lines(const fs::path& path) {
   std::vector<nlohmann::json> lines;
-  std::istringstream in(read_text(path));
+  std::istringstream in(config::read_text_file(path, kMostBytes));
   int64_t number = 0;
   for (std::string line; std::getline(in, line);) {
     ++number;
     if (line.empty()) continue;
-    nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    nlohmann::json json = config::parse_json_text(line);
     if (json.is_object()) {
       lines.push_back(std::move(json));
     } else if (!in.eof()) {
@@ -71,7 +66,7 @@ void read_evaluations(const fs::path& folder, RunResults& results) {
 // Every line of the experiment but seeds and where its results lie.
 std::string recipe_of(const fs::path& experiment) {
   std::string recipe;
-  std::istringstream in(read_text(experiment));
+  std::istringstream in(config::read_text_file(experiment, kMostBytes));
   for (std::string line; std::getline(in, line);) {
     const std::string key = line.substr(0, line.find_first_of(" ="));
     if (key != "seed" && key != "folder") recipe += line + "\n";

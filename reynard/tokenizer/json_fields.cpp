@@ -1,5 +1,6 @@
 #include "reynard/tokenizer/json_fields.h"
 
+#include "reynard/config/json_file.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -15,28 +16,6 @@ namespace {
 std::string short_text(const json& value) {
   const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
   return text.size() > 60 ? text.substr(0, 60) + "..." : text;
-}
-
-// Values are printed and copied by recursion, which a file must not be able to drive deep.
-constexpr int kMaxDepth = 64;
-
-bool is_too_deep(std::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kMaxDepth) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return false;
 }
 
 }  // namespace
@@ -98,8 +77,8 @@ int64_t JsonObject::whole_number(std::string_view key, int64_t least, int64_t mo
 }
 
 json parse_json(std::string_view text, const std::string& where) {
-  if (is_too_deep(text)) {
-    throw Error(fmt::format("{}: is nested deeper than {} levels", where, kMaxDepth));
+  if (config::is_nested_deeper(text)) {
+    throw Error(fmt::format("{}: is nested deeper than {} levels", where, config::kMaxJsonDepth));
   }
   try {
     return json::parse(text);

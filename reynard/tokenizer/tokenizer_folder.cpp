@@ -1,5 +1,6 @@
 #include "reynard/tokenizer/tokenizer_folder.h"
 
+#include "reynard/config/text_file.h"
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/json_fields.h"
 #include "reynard/tokenizer/tiktoken.h"
@@ -8,8 +9,6 @@
 
 #include <array>
 #include <cstdint>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -136,17 +135,7 @@ TokenizerConfig read_config(const fs::path& path) {
 }
 
 std::string read_tokenizer_file(const fs::path& path) {
-  std::error_code error;
-  const uintmax_t bytes = fs::file_size(path, error);
-  if (error) throw Error(fmt::format("{}: cannot be read: {}", path.string(), error.message()));
-  if (bytes > kMaxFileBytes) {
-    throw Error(fmt::format(
-        "{}: has {} bytes; a tokenizer has at most {}", path.string(), bytes, kMaxFileBytes));
-  }
-  std::ifstream stream(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(stream), {}};
-  if (!stream.good() && !stream.eof()) throw Error(path.string() + ": cannot be read");
-  return text;
+  return config::read_text_file(path, kMaxFileBytes);
 }
 
 FileKind kind_of(std::string_view contents) {

@@ -1,6 +1,7 @@
 #include "reynard/training/metrics.h"
 
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/config/json_file.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -22,7 +23,7 @@ void keep_lines_up_to(const std::filesystem::path& path, int64_t step) {
   if (!in) return;
   std::string kept;
   for (std::string line; std::getline(in, line);) {
-    const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto object = config::parse_json_text(line);
     if (!object.is_object() || !object.contains("step")) continue;
     const nlohmann::json& of = object["step"];
     if (of.is_number_integer() && of.get<int64_t>() <= step) kept += line + "\n";

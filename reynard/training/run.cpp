@@ -3,6 +3,7 @@
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/directory.h"
 #include "reynard/config/config.h"
+#include "reynard/config/json_file.h"
 #include "reynard/data/loader.h"
 #include "reynard/data/recorded_tokenizer.h"
 #include "reynard/data/token_file.h"
@@ -25,7 +26,6 @@
 #include <cmath>
 #include <deque>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -136,9 +136,8 @@ void remove_begun(const fs::path& folder, bool keep_folder) {
 // The commands that made the run as far as `steps`, oldest first: those of the run.json of before
 // and its own, unless it is the same again.
 Json earlier_commands(const fs::path& folder, int64_t steps, const RunOptions& options) {
-  std::ifstream in(folder / "run.json");
-  Json before = Json::parse(in, nullptr, /*allow_exceptions=*/false);
-  if (steps == 0 || !before.is_object()) return Json::array();
+  const Json before = config::json_object_or_null(folder / "run.json");
+  if (steps == 0 || before.is_null()) return Json::array();
   const bool has_earlier = before.contains("earlier") && before["earlier"].is_array();
   Json earlier = has_earlier ? before["earlier"] : Json::array();
   const Json command = before.contains("command") ? before["command"] : Json::array();
@@ -455,9 +454,8 @@ class Run {
 }  // namespace
 
 std::optional<RunResult> finished_result(const std::string& folder) {
-  std::ifstream in(fs::path(folder) / "result.json");
-  const nlohmann::json json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return std::nullopt;
+  const nlohmann::json json = config::json_object_or_null(fs::path(folder) / "result.json");
+  if (json.is_null()) return std::nullopt;
   for (const char* count : {"steps", "tokens", "skipped_steps"}) {
     if (!json.contains(count) || !json[count].is_number_integer()) return std::nullopt;
   }

@@ -85,6 +85,14 @@ TEST_P(HostileModel, MutatedConfigsNeverCrash) {
   });
 }
 
+// Values are copied and printed by recursion.
+TEST_P(HostileModel, DeepValuesNeverCrash) {
+  const std::string deep = std::string(1 << 20, '[') + std::string(1 << 20, ']');
+  for (const std::string key : {"model_type", "vocab_size", "rope_scaling", "unknown"}) {
+    EXPECT_FALSE(loads("{\"" + key + "\": " + deep + "}", tensors_)) << key;
+  }
+}
+
 TEST_P(HostileModel, MutatedTensorsNeverCrash) {
   uint64_t header = 0;
   std::memcpy(&header, tensors_.data(), sizeof header);

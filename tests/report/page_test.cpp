@@ -167,6 +167,18 @@ TEST(Report, RunWithoutMeasurementsStillHasAPage) {
   EXPECT_EQ(test::specs_of(page(runs, {}, "vegaEmbed")).size(), 1);
 }
 
+// A value of another program's file is copied and printed by recursion.
+TEST(Report, DeepJsonIsAnErrorNotAStackOverflow) {
+  const test::TempDir folder;
+  const std::string deep = std::string(1 << 20, '[') + std::string(1 << 20, ']');
+  fs::create_directories(folder / "x");
+  test::write_file(folder / "x" / "run.json", "{\"machine\": " + deep + "}");
+  EXPECT_THROW(read_runs({folder / "x"}), Error);
+  test::write_file(folder / "x" / "run.json", "{}");
+  test::write_file(folder / "x" / "metrics.jsonl", "{\"loss\": " + deep + "}\n{}\n");
+  EXPECT_THROW(read_runs({folder / "x"}), Error);
+}
+
 TEST(Report, NamesAreUnique) {
   const test::TempDir folder;
   test::write_report_run(folder / "a", "fox", 1.0, 0.6);

@@ -1,0 +1,71 @@
+#include "reynard/config/json_file.h"
+
+#include "reynard/config/text_file.h"
+#include "reynard/tensor/error.h"
+#include "tests/support/files.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <string>
+
+namespace reynard::config {
+namespace {
+
+std::string error_of(const auto& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(JsonFile, BracketsInStringsAreNoNesting) {
+  EXPECT_FALSE(is_nested_deeper(R"({"a": ["[[[\"[[[", [1]]})", 3));
+  EXPECT_TRUE(is_nested_deeper(R"({"a": ["[[[\"[[[", [1]]})", 2));
+  EXPECT_FALSE(is_nested_deeper("[[1], [2], [3]]", 2));
+}
+
+TEST(JsonFile, WhatIsNestedTooDeepIsNoValue) {
+  const auto nested = [](int depth) {
+    return std::string(depth, '[') + "1" + std::string(depth, ']');
+  };
+  EXPECT_TRUE(parse_json_text(nested(kMaxJsonDepth)).is_array());
+  EXPECT_TRUE(parse_json_text(nested(kMaxJsonDepth + 1)).is_discarded());
+  EXPECT_TRUE(parse_json_text(nested(1'000'000)).is_discarded());
+  EXPECT_TRUE(parse_json_text("{\"a\": 1").is_discarded());
+}
+
+TEST(JsonFile, ErrorsNameTheFile) {
+  const test::TempDir folder;
+  const auto file = folder / "a.json";
+  const auto error = [&](const std::string& text, uintmax_t max_bytes = 100) {
+    test::write_file(file, text);
+    return error_of([&] { read_json_object(file, max_bytes); });
+  };
+  EXPECT_EQ(error("{\"a\": 1}"), "");
+  EXPECT_EQ(read_json_object(file).at("a"), 1);
+  EXPECT_EQ(error("[1]"), file.string() + ": is not a JSON object");
+  EXPECT_EQ(error("{\"a\": " + std::string(90, '[')), file.string() + ": is not a JSON object");
+  EXPECT_EQ(error(std::string(101, ' ')),
+            file.string() + ": has more than 100 bytes, the most expected");
+  EXPECT_NE(error_of([&] { read_json_object(folder / "none"); }).find("none: cannot be read"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { read_text_file(folder.path(), 1); }).find("is a folder"),
+            std::string::npos);
+}
+
+TEST(JsonFile, NullStandsForWhateverIsNoObject) {
+  const test::TempDir folder;
+  EXPECT_TRUE(json_object_or_null(folder / "none").is_null());
+  EXPECT_TRUE(json_object_or_null(folder.path()).is_null());
+  test::write_file(folder / "a.json", "[1]");
+  EXPECT_TRUE(json_object_or_null(folder / "a.json").is_null());
+  test::write_file(folder / "a.json", "{\"a\": 1}");
+  EXPECT_TRUE(json_object_or_null(folder / "a.json", 7).is_null());
+  EXPECT_EQ(json_object_or_null(folder / "a.json", 8).at("a"), 1);
+}
+
+}  // namespace
+}  // namespace reynard::config
