@@ -148,8 +148,13 @@ void LayerCache::write(const at::Tensor& k,
                        const at::Tensor& token_sums) {
   const int64_t T = k.size(0), G = num_kv_heads();
   if (T == 0) return;
-  prepare_pages(length_ + T);
   const int64_t first_page = length_ / kPageTokens, num_pages = pages_for(length_ + T) - first_page;
+  try {
+    prepare_pages(length_ + T);
+  } catch (...) {
+    truncate(length_);  // no pages that hold nothing
+    throw;
+  }
   PageWrite tokens = {.keys = pool_->keys(),
                       .values = pool_->values(),
                       .sums = pool_->sums(),
