@@ -298,8 +298,7 @@ void add_forgetting_curve_bench(CLI::App& bench) {
                    options.pass_samples,
                    "targets per length whose forward passes are timed alone (default: all)")
       ->check(above_zero());
-  command->add_option("--seed", options.seed, "of where targets begin")
-      ->check(CLI::NonNegativeNumber);
+  command->add_option("--seed", options.seed, "of where targets begin")->check(at_least_zero());
   command->add_option("--dtype", options.dtype, "f32 (default) or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}));
   command

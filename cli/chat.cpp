@@ -2,6 +2,7 @@
 
 #include "cli/chat_input.h"
 #include "cli/command.h"
+#include "cli/message.h"
 #include "cli/pruning_note.h"
 #include "cli/sampling_options.h"
 #include "cli/stop_signal.h"
@@ -105,7 +106,7 @@ void put_history_aside(const std::string& file) {
         fmt::format("{}-{}{}", path.stem().string(), number, path.extension().string()));
   }
   std::filesystem::rename(path, kept);
-  fmt::print(stderr, "the conversation before is in {}\n", kept.string());
+  print_message("the conversation before is in {}\n", kept.string());
 }
 
 struct Answer {
@@ -128,7 +129,7 @@ class Talker {
   Answer answer(const std::vector<ChatMessage>& messages, bool streams) {
     generation::ChatPrompt prompt = generation::chat_prompt(template_, *model_.tokenizer, messages);
     if (prompt.tokens.empty()) throw Error("chat: the template writes an empty prompt");
-    if (arguments_.show_prompt) fmt::print(stderr, "{}\n", template_.render(messages));
+    if (arguments_.show_prompt) print_message("{}\n", template_.render(messages));
     generation::SequenceOptions options = options_;
     options.stop = prompt.stop;
     if (!arguments_.sampling.ignore_eos) {

@@ -5,6 +5,7 @@
 #include "cli/eval_lengths.h"
 #include "cli/eval_measurements.h"
 #include "cli/lm_eval.h"
+#include "cli/message.h"
 #include "cli/numbers.h"
 #include "reynard/config/config.h"
 #include "reynard/tensor/check.h"
@@ -150,11 +151,27 @@ void check_arguments(const EvalArguments& arguments, const CLI::App& command) {
   if (others && arguments.texts.empty()) throw Error("eval: --text is required");
 }
 
+// A setting of a task that does not run would be read by nothing.
+void check_settings(const EvalArguments& arguments, const std::vector<std::string>& given) {
+  const auto runs = [&](const evaluation::TaskEntry& entry) {
+    if (arguments.tasks.empty()) return entry.by_default;
+    return std::ranges::find(arguments.tasks, entry.name) != arguments.tasks.end();
+  };
+  for (const std::string& option : given) {
+    for (const evaluation::TaskEntry& entry : evaluation::tasks()) {
+      if (!option.starts_with(fmt::format("--{}.", entry.name)) || runs(entry)) continue;
+      throw Error(fmt::format(
+          "eval: {}: the task {} is not measured; add it to --task", option, entry.name));
+    }
+  }
+}
+
 void run_eval(EvalArguments arguments, const CLI::App& command) {
   const std::vector<std::string> given = command.remaining();
   // What is no option shows first: a slip in --text is not a missing text.
   config::from_toml<evaluation::EvaluationConfig>("", "command line", given);
   check_arguments(arguments, command);
+  check_settings(arguments, given);
   std::vector<std::string> overrides = with_length(given, arguments.length);
   if (arguments.published_lengths) overrides = with_published_lengths(std::move(overrides));
   if (arguments.extrapolate > 0) {
@@ -177,6 +194,12 @@ void run_eval(EvalArguments arguments, const CLI::App& command) {
   if (arguments.remote.given()) return measure_remote(arguments, config);
   if (!arguments.checkpoints.empty()) return measure_checkpoints(arguments, config);
   const ModelFolder folder = find_model(arguments.model);
+  if (arguments.length == 0 && arguments.train_length == 0 && folder.train_length() == 0) {
+    print_message(
+        "{}: nothing says what length it was trained on; lengths are those for any model, "
+        "unless you give --train-length\n",
+        folder.model.string());
+  }
   measure_model(arguments,
                 config,
                 folder,
@@ -206,9 +229,11 @@ void add_task_options(CLI::App& command, EvalArguments& arguments) {
       .add_option(
           "--length", arguments.length, "Length for every task that has one; default: per task")
       ->check(above_zero());
-  command.add_option("--extrapolate",
-                     arguments.extrapolate,
-                     "N: measure at 1, 2, 4 ... N times the length that the model was trained on");
+  command
+      .add_option("--extrapolate",
+                  arguments.extrapolate,
+                  "N: measure at 1, 2, 4 ... N times the length that the model was trained on")
+      ->check(above_zero());
   command.add_flag(
       "--published-lengths",
       arguments.published_lengths,

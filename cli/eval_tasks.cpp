@@ -1,6 +1,7 @@
 // Making and running the tasks of `reynard eval`, whoever answers them.
 
 #include "cli/eval_measurements.h"
+#include "cli/message.h"
 #include "cli/progress_bar.h"
 #include "cli/stop_signal.h"
 #include "reynard/tensor/error.h"
@@ -71,11 +72,10 @@ nlohmann::json measure_task(evaluation::Task& task,
     };
     return evaluation::evaluate(scorer, task, options);
   } catch (const ExitWith&) {
-    fmt::print(stderr,
-               "stopped: {} samples of {} are in {}; the same command goes on from there\n",
-               progress,
-               task.name(),
-               options.folder.string());
+    print_message("stopped: {} samples of {} are in {}; the same command goes on from there\n",
+                  progress,
+                  task.name(),
+                  options.folder.string());
     throw;
   }
 }

@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/evaluation_inputs.h"
 #include "cli/figure_files.h"
+#include "cli/numbers.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/config/json_file.h"
 #include "reynard/evaluation/statistics.h"
@@ -118,9 +119,11 @@ Json result_of(const CurveFile& file, const fs::path& path, const CurveArguments
   // A file of `reynard eval` knows the length trained on, which is what our models claim.
   const int64_t claimed = arguments.claimed > 0 ? arguments.claimed : file.train_length;
   if (claimed > 0) {
-    // The whole sequence is twice the target.
+    // The whole sequence is twice the target. Without a difference at any length the coarse length
+    // is noise.
+    const bool copies = std::ranges::any_of(file.points, &CurvePoint::differs);
     result["claimed"] = claimed;
-    result["confirms_claimed"] = 2 * lengths.coarse.length > claimed;
+    result["confirms_claimed"] = copies && 2 * lengths.coarse.length > claimed;
   }
   result["ruler_effective"] = ruler_length_beside(path);
   if (!arguments.lengths.empty()) {
@@ -309,10 +312,12 @@ void add_forgetting_curve(CLI::App& app) {
       ->delimiter(',');
   command->add_option(
       "--train-length", arguments->train_length, "Length trained on, marked in the figure");
-  command->add_option("--claimed",
-                      arguments->claimed,
-                      "Claimed context length, confirmed when twice the coarse length exceeds it; "
-                      "default: the length trained on, where the file says it");
+  command
+      ->add_option("--claimed",
+                   arguments->claimed,
+                   "Claimed context length, confirmed when the model copies and twice the coarse "
+                   "length exceeds it; default: the length trained on, where the file says it")
+      ->check(above_zero());
   command->add_flag("--json", arguments->json, "Print one JSON line per file");
   command->footer(
       "Examples:\n"

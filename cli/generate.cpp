@@ -1,6 +1,7 @@
 // reynard generate MODEL PROMPT: writes text, token by token.
 
 #include "cli/command.h"
+#include "cli/message.h"
 #include "cli/progress_bar.h"
 #include "cli/pruning_note.h"
 #include "cli/sampling_options.h"
@@ -193,32 +194,32 @@ void print_stats(const std::vector<Text>& texts,
                  const models::Decoder& decoder,
                  const Timing& timing) {
   const models::CacheUse use = texts[0].sequence.state().cache_use();
-  fmt::print(stderr,
-             "prompt   {} tokens, {:.2f} s, {:.0f} tokens/s\n"
-             "text     {} tokens, {:.2f} s, {:.1f} tokens/s\n"
-             "cache    {} tokens, {} bytes kept, {} bytes saved\n",
-             timing.prompt_tokens,
-             timing.prompt_seconds,
-             static_cast<double>(timing.prompt_tokens) / timing.prompt_seconds,
-             timing.new_tokens,
-             timing.seconds,
-             static_cast<double>(timing.new_tokens) / timing.seconds,
-             texts[0].sequence.state().length(),
-             use.bytes_kept(),
-             use.bytes_saved());
+  print_message(
+      "prompt   {} tokens, {:.2f} s, {:.0f} tokens/s\n"
+      "text     {} tokens, {:.2f} s, {:.1f} tokens/s\n"
+      "cache    {} tokens, {} bytes kept, {} bytes saved\n",
+      timing.prompt_tokens,
+      timing.prompt_seconds,
+      static_cast<double>(timing.prompt_tokens) / timing.prompt_seconds,
+      timing.new_tokens,
+      timing.seconds,
+      static_cast<double>(timing.new_tokens) / timing.seconds,
+      texts[0].sequence.state().length(),
+      use.bytes_kept(),
+      use.bytes_saved());
   const double log_tolerance = decoder.config().attention.log_pruning_tolerance;
-  fmt::print(stderr,
-             "dropped  at most {:.2g} of any query's attention by eviction{}{}\n",
-             std::exp(use.log_evicted_share),
-             log_tolerance < 0 ? fmt::format(", {:.2g} with pruning", std::exp(log_tolerance)) : "",
-             decoder.measured_eviction()
-                 ? " (heuristic: while no query or key is longer than those before)"
-                 : "");
-  fmt::print(stderr, "pages kept of {} per key/value head:\n", use.pages_seen);
+  print_message(
+      "dropped  at most {:.2g} of any query's attention by eviction{}{}\n",
+      std::exp(use.log_evicted_share),
+      log_tolerance < 0 ? fmt::format(", {:.2g} with pruning", std::exp(log_tolerance)) : "",
+      decoder.measured_eviction()
+          ? " (heuristic: while no query or key is longer than those before)"
+          : "");
+  print_message("pages kept of {} per key/value head:\n", use.pages_seen);
   for (std::size_t layer = 0; layer < use.pages_kept.size(); ++layer) {
-    fmt::print(stderr, "  layer {:<3}", layer);
-    for (const int64_t pages : use.pages_kept[layer]) fmt::print(stderr, " {:>5}", pages);
-    fmt::print(stderr, "\n");
+    print_message("  layer {:<3}", layer);
+    for (const int64_t pages : use.pages_kept[layer]) print_message(" {:>5}", pages);
+    print_message("\n");
   }
 }
 

@@ -224,7 +224,7 @@ void add_map_options(CLI::App& command, evaluation::InspectOptions& options) {
       .add_option("--queries-per-cell",
                   options.queries_per_cell,
                   "Queries of each row of a map that are read, evenly spread; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least_zero())
       ->capture_default_str();
   command
       .add_option("--log-tolerance",
@@ -235,7 +235,7 @@ void add_map_options(CLI::App& command, evaluation::InspectOptions& options) {
       .add_option("--sweep-tokens",
                   options.sweep_tokens,
                   "Tokens of each text for loss and pruning at e^-1 ... e^-20; 0: no sweep")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least_zero())
       ->capture_default_str();
 }
 

@@ -4,6 +4,7 @@
 
 #include "cli/command.h"
 #include "cli/memory_limit.h"
+#include "cli/message.h"
 #include "cli/numbers.h"
 #include "cli/passive_waiting.h"
 #include "cli/stop_signal.h"
@@ -28,24 +29,26 @@
 
 namespace {
 
+using reynard::cli::print_message;
+
 int report_out_of_memory(const std::exception& error) {
   if (reynard::tensor::is_out_of_gpu_memory(error)) {
-    fmt::print(stderr,
-               "reynard: out of GPU memory; use a shorter length, a smaller batch, a smaller model "
-               "or, in training, training.checkpoint_activations\n");
+    print_message(
+        "reynard: out of GPU memory; use a shorter length, a smaller batch, a smaller model "
+        "or, in training, training.checkpoint_activations\n");
     return 2;
   }
-  fmt::print(stderr,
-             "reynard: out of memory: more than the {:.1f} GB that were free are needed; use a "
-             "shorter length, a smaller batch or a smaller model\n",
-             static_cast<double>(reynard::cli::memory_limit()) / 1e9);
+  print_message(
+      "reynard: out of memory: more than the {:.1f} GB that were free are needed; use a "
+      "shorter length, a smaller batch or a smaller model\n",
+      static_cast<double>(reynard::cli::memory_limit()) / 1e9);
   return 2;
 }
 
 // What is printed may be all that a command makes (info, score): where it is lost nothing was done.
 int with_output_written(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
-  fmt::print(stderr, "reynard: standard output cannot be written; is the disk full?\n");
+  print_message("reynard: standard output cannot be written; is the disk full?\n");
   return 2;
 }
 
@@ -153,15 +156,15 @@ int main(int argc, char** argv) {
   } catch (const ExitWith& e) {
     return e.code;
   } catch (const reynard::Error& e) {
-    fmt::print(stderr, "reynard: {}\n", e.what());
+    print_message("reynard: {}\n", e.what());
     return 2;
   } catch (const std::filesystem::filesystem_error& e) {  // a folder that cannot be made, ...
-    fmt::print(stderr, "reynard: {}: {}\n", e.path1().string(), e.code().message());
+    print_message("reynard: {}: {}\n", e.path1().string(), e.code().message());
     return 2;
   } catch (const std::exception& e) {
     if (std::ferror(stdout) != 0) return with_output_written(2);
     if (reynard::tensor::is_out_of_memory(e)) return report_out_of_memory(e);
-    fmt::print(stderr, "reynard: internal error: {}\n", e.what());
+    print_message("reynard: internal error: {}\n", e.what());
     return 1;
   }
 }

@@ -30,9 +30,10 @@ std::string empty_error(const std::string& text) {
 
 // NaN passes every comparison that looks for what lies outside, as CLI::Range does.
 std::string number_error(const std::string& text) {
+  if (text.empty()) return empty_error(text);
   double value = 0;
-  const bool is_finite = !CLI::detail::lexical_cast(text, value) || std::isfinite(value);
-  return is_finite ? empty_error(text) : fmt::format("{} is not a finite number", text);
+  if (!CLI::detail::lexical_cast(text, value)) return fmt::format("{} is no number", text);
+  return std::isfinite(value) ? "" : fmt::format("{} is not a finite number", text);
 }
 
 // Of "010": ten to whoever wrote it, eight to C.
@@ -42,7 +43,7 @@ bool has_leading_zero(const std::string& text) {
          std::isdigit(static_cast<unsigned char>(text[first + 1])) != 0;
 }
 
-// Empty where the text is a number of this type, or none at all: CLI11 says that.
+// Empty where the text is a number of this type.
 template <typename Integer>
 std::string whole_number_error(const std::string& text) {
   Integer value = 0;
@@ -50,7 +51,7 @@ std::string whole_number_error(const std::string& text) {
   errno = 0;
   read_number(text.c_str(), &end, value);
   if (text.empty()) return empty_error(text);
-  if (end != text.c_str() + text.size()) return "";
+  if (end != text.c_str() + text.size()) return fmt::format("{} is no whole number", text);
   if (has_leading_zero(text)) {
     return fmt::format("{} has a leading zero; expected a whole number without one", text);
   }
@@ -89,6 +90,15 @@ CLI::Validator above_zero() {
             return holds ? "" : fmt::format("{}; expected a number above 0", text);
           },
           "POSITIVE"};
+}
+
+CLI::Validator at_least_zero() {
+  return {[](const std::string& text) {
+            double value = 0;
+            const bool holds = CLI::detail::lexical_cast(text, value) && value >= 0;
+            return holds ? "" : fmt::format("{}; expected 0 or more", text);
+          },
+          "NONNEGATIVE"};
 }
 
 }  // namespace reynard::cli

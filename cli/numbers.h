@@ -13,7 +13,8 @@ namespace reynard::cli {
 // Makes these errors, in every option of a number's type of the commands that there are.
 void reject_wrong_numbers(CLI::App& app);
 
-// CLI::PositiveNumber, whose message spells the largest f64 out.
+// CLI::PositiveNumber and CLI::NonNegativeNumber, whose messages spell the largest f64 out.
 CLI::Validator above_zero();
+CLI::Validator at_least_zero();
 
 }  // namespace reynard::cli

@@ -1,5 +1,7 @@
 #include "cli/progress_bar.h"
 
+#include "cli/message.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -38,7 +40,7 @@ ProgressBar::ProgressBar(std::string label, OffTerminal off_terminal)
       silent_(!terminal_ && off_terminal == OffTerminal::kSilent) {}
 
 ProgressBar::~ProgressBar() {
-  if (terminal_ && drawn_ != Clock::time_point{}) fmt::print(stderr, "\r\033[K");
+  if (terminal_ && drawn_ != Clock::time_point{}) print_message("\r\033[K");
 }
 
 void ProgressBar::show(const Progress& progress) {
@@ -55,9 +57,9 @@ void ProgressBar::show(const Progress& progress) {
                                        progress.note,
                                        duration_text(progress.seconds_left));
   if (terminal_) {
-    fmt::print(stderr, "\r\033[K{} {}{}", label_, bar_text(share), text);
+    print_message("\r\033[K{} {}{}", label_, bar_text(share), text);
   } else {
-    fmt::print(stderr, "{} {}\n", label_, text);
+    print_message("{} {}\n", label_, text);
   }
   std::fflush(stderr);
 }

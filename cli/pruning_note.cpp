@@ -1,5 +1,7 @@
 #include "cli/pruning_note.h"
 
+#include "cli/message.h"
+
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -19,7 +21,7 @@ std::string pruning_note(const models::DecoderConfig& config) {
 
 void print_pruning_note(const models::DecoderConfig& config) {
   const std::string note = pruning_note(config);
-  if (!note.empty()) fmt::print(stderr, "{}\n", note);
+  if (!note.empty()) print_message("{}\n", note);
 }
 
 }  // namespace reynard::cli

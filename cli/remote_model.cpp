@@ -1,6 +1,7 @@
 #include "cli/remote_model.h"
 
 #include "cli/evaluation_inputs.h"
+#include "cli/message.h"
 #include "reynard/evaluation/adapter.h"
 #include "reynard/evaluation/endpoint_scorer.h"
 #include "reynard/tensor/check.h"
@@ -44,7 +45,7 @@ std::string only_model(const evaluation::EndpointOptions& options) {
 
 evaluation::RetryOptions retries_of(const RemoteArguments& arguments) {
   return {.attempts = arguments.attempts,
-          .note = [](const std::string& text) { fmt::print(stderr, "\n{}\n", text); }};
+          .note = [](const std::string& text) { print_message("\n{}\n", text); }};
 }
 
 RemoteModel endpoint_model(const RemoteArguments& arguments) {

@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/command_line.h"
 #include "cli/figure_files.h"
+#include "cli/numbers.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/report/page.h"
 #include "reynard/report/verdict.h"
@@ -92,9 +93,11 @@ void add_report(CLI::App& app) {
                    arguments->smoothing,
                    "Positions of the centred mean in loss by position; 1: none")
       ->capture_default_str();
-  command->add_option("--tokens-to-copy",
-                      arguments->tokens_to_copy,
-                      "Training tokens after which such a model copies; named where one does not");
+  command
+      ->add_option("--tokens-to-copy",
+                   arguments->tokens_to_copy,
+                   "Training tokens after which such a model copies; named where one does not")
+      ->check(above_zero());
   command->callback([arguments] { report(*arguments); });
 }
 

@@ -4,6 +4,7 @@
 #include "reynard/models/score.h"
 #include "cli/command.h"
 #include "cli/device_option.h"
+#include "cli/message.h"
 #include "cli/model_tokenizer.h"
 #include "cli/pruning_note.h"
 #include "cli/stop_signal.h"
@@ -152,7 +153,7 @@ void add_score(CLI::App& app) {
     const std::atomic<bool>& stop = stop_flag();
     for (size_t i = 0; i < lists.size(); ++i) {
       if (stop) {
-        fmt::print(stderr, "stopped: {} of {} lists were scored\n", i, lists.size());
+        print_message("stopped: {} of {} lists were scored\n", i, lists.size());
         throw ExitWith{kInterruptedExitCode};
       }
       nlohmann::ordered_json line = score_line(decoder, lists[i]);

@@ -2,6 +2,7 @@
 
 #include "cli/command.h"
 #include "cli/memory_limit.h"
+#include "cli/message.h"
 #include "cli/stop_signal.h"
 #include "cli/text_model.h"
 #include "reynard/serving/engine.h"
@@ -134,6 +135,7 @@ void check_arguments(const ServeArguments& arguments) {
   using tensor::check_value;
   const serving::EngineOptions& engine = arguments.engine;
   const http::ConnectionLimits& limits = arguments.http.limits;
+  check_value(!arguments.http.host.empty(), "serve", "--host", "\"\"", "an address or a name");
   check_value(engine.max_batch >= 1, "serve", "--max-batch", engine.max_batch, "at least 1");
   check_value(engine.max_waiting >= 1, "serve", "--max-waiting", engine.max_waiting, "at least 1");
   check_value(arguments.max_length == 0 || arguments.max_length >= 2,
@@ -180,18 +182,18 @@ void run_serve(ServeArguments arguments) {
   const serving::ServedModel served = served_model(arguments, model, options);
   serving::Engine engine(model.decoder, *model.tokenizer, options);
   serving::HttpServer server(engine, served, arguments.http);
-  fmt::print(stderr,
-             "{} at http://{}:{}/ (up to {} tokens per text, cache for {} tokens)\n",
-             served.name,
-             arguments.http.host,
-             server.port(),
-             served.max_length,
-             options.max_cache_tokens);
+  const bool is_ipv6 = arguments.http.host.find(':') != std::string::npos;
+  print_message("{} at http://{}:{}/ (up to {} tokens per text, cache for {} tokens)\n",
+                served.name,
+                is_ipv6 ? fmt::format("[{}]", arguments.http.host) : arguments.http.host,
+                server.port(),
+                served.max_length,
+                options.max_cache_tokens);
   if (model.decoder.device().is_cuda()) {
-    fmt::print(stderr, "on {}\n", tensor::gpu_name(model.decoder.device()));
+    print_message("on {}\n", tensor::gpu_name(model.decoder.device()));
   }
   while (!stop) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  fmt::print(stderr, "stopping: finishing what runs\n");
+  print_message("stopping: finishing what runs\n");
   server.drain();
 }
 

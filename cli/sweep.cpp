@@ -1,6 +1,8 @@
 // reynard sweep: the runs of a grid, with several seeds each, and one table of their losses.
 
 #include "cli/command.h"
+#include "cli/device_option.h"
+#include "cli/message.h"
 #include "cli/numbers.h"
 #include "cli/stop_signal.h"
 #include "cli/training_run.h"
@@ -18,6 +20,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,24 +34,50 @@ struct SweepArguments {
   std::string experiment;
   std::vector<std::string> grid;  // "key=value,value"
   int64_t seeds = 1;
+  std::string device;
   bool quiet = false;
 };
 
 // One combination of grid values: {"optimizer.learning_rate=1e-3", ...}.
 using Point = std::vector<std::string>;
 
+// One key and the values that it takes.
+struct Axis {
+  std::string key;
+  std::vector<std::string> values;
+};
+
+Axis axis_of(const std::string& text) {
+  const auto equals = text.find('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
+    throw Error(fmt::format("--grid {}: expected section.key=value,value,...", text));
+  }
+  Axis axis{text.substr(0, equals), CLI::detail::split(text.substr(equals + 1), ',')};
+  if (axis.key == "run.folder") {
+    throw Error(
+        fmt::format("--grid {}: each run has a folder of its own within --run.folder", text));
+  }
+  const std::set<std::string> distinct(axis.values.begin(), axis.values.end());
+  if (distinct.size() < axis.values.size()) {
+    throw Error(fmt::format("--grid {}: names a value twice", text));
+  }
+  return axis;
+}
+
 std::vector<Point> grid_points(const std::vector<std::string>& axes) {
   std::vector<Point> points = {{}};
-  for (const std::string& axis : axes) {
-    const auto equals = axis.find('=');
-    if (equals == std::string::npos || equals == 0 || equals + 1 == axis.size()) {
-      throw Error(fmt::format("--grid {}: expected section.key=value,value,...", axis));
+  std::set<std::string> keys;
+  for (const std::string& text : axes) {
+    const Axis axis = axis_of(text);
+    if (!keys.insert(axis.key).second) {
+      throw Error(fmt::format(
+          "--grid {}: {} has a --grid already; give all its values in one", text, axis.key));
     }
     std::vector<Point> longer;
     for (const Point& point : points) {
-      for (const std::string& value : CLI::detail::split(axis.substr(equals + 1), ',')) {
+      for (const std::string& value : axis.values) {
         longer.push_back(point);
-        longer.back().push_back(axis.substr(0, equals + 1) + value);
+        longer.back().push_back(fmt::format("{}={}", axis.key, value));
       }
     }
     points = std::move(longer);
@@ -90,7 +119,7 @@ training::RunResult run_point(const training::Experiment& experiment,
   const training::RunResult result =
       run_training(experiment, {.resume = true, .quiet = arguments.quiet, .command = command});
   if (!result.finished) {
-    fmt::print(stderr, "stopped; the same command goes on with the sweep\n");
+    print_message("stopped; the same command goes on with the sweep\n");
     throw ExitWith{kInterruptedExitCode};
   }
   return result;
@@ -165,11 +194,17 @@ std::vector<PlannedRun> plan_point(const SweepArguments& arguments,
   return runs;
 }
 
-void run_sweep(const SweepArguments& arguments, const std::vector<std::string>& overrides) {
+void run_sweep(const SweepArguments& arguments, std::vector<std::string> overrides) {
+  if (!arguments.device.empty()) overrides.push_back("--training.device=" + arguments.device);
   const std::vector<Point> points = grid_points(arguments.grid);
   // All are planned before the first is run: a mistake in the last shows at once.
   std::vector<std::vector<PlannedRun>> plan;
   for (const Point& point : points) plan.push_back(plan_point(arguments, overrides, point));
+  const fs::path folder = fs::path(plan.front().front().experiment.run.folder).parent_path();
+  if (fs::exists(folder / "experiment.toml")) {
+    throw Error(fmt::format("run.folder = {}: holds a run; choose a folder for the sweep's runs",
+                            folder.string()));
+  }
   std::vector<Row> rows;
   std::vector<Failure> failures;
   bool held_out = true;
@@ -182,7 +217,7 @@ void run_sweep(const SweepArguments& arguments, const std::vector<std::string>& 
         row.losses.push_back(result.validation_loss.value_or(result.loss));
         row.folders.push_back(experiment.run.folder);
       } catch (const training::Diverged& error) {
-        fmt::print(stderr, "{}: {}\n", experiment.run.folder, error.what());
+        print_message("{}: {}\n", experiment.run.folder, error.what());
         failures.push_back({points[i], experiment.run.folder, error.what()});
       }
     }
@@ -190,7 +225,6 @@ void run_sweep(const SweepArguments& arguments, const std::vector<std::string>& 
   }
   std::stable_sort(
       rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.mean() < b.mean(); });
-  const fs::path folder = fs::path(plan.front().front().experiment.run.folder).parent_path();
   checkpoint::write_atomically(folder / "sweep.json",
                                rows_json(rows, failures, held_out).dump(2) + "\n");
   fmt::print("{}best first; also in {}\n", table(rows, held_out), (folder / "sweep.json").string());
@@ -219,6 +253,7 @@ void add_sweep(CLI::App& app) {
                    arguments->seeds,
                    "runs of each point: seeds 0, 1, ... are added to run.seed and data.seed")
       ->check(above_zero());
+  add_device_option(*sweep, arguments->device);
   sweep->add_flag("--quiet", arguments->quiet, "no progress on stderr");
   sweep->allow_extras();
   sweep->footer(

@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/command_line.h"
 #include "cli/device_option.h"
+#include "cli/message.h"
 #include "cli/pruning_note.h"
 #include "cli/stop_signal.h"
 #include "cli/training_run.h"
@@ -55,12 +56,11 @@ void run_train(const TrainArguments& arguments, std::vector<std::string> overrid
   const training::RunResult result = run_training(
       experiment, {.resume = arguments.resume, .quiet = arguments.quiet, .command = command});
   if (!result.finished) {
-    fmt::print(stderr,
-               "stopped after step {} ({} tokens); go on with: {}{}\n",
-               result.steps,
-               result.tokens,
-               command_line(),
-               arguments.resume ? "" : " --resume");
+    print_message("stopped after step {} ({} tokens); go on with: {}{}\n",
+                  result.steps,
+                  result.tokens,
+                  command_line(),
+                  arguments.resume ? "" : " --resume");
     throw ExitWith{kInterruptedExitCode};
   }
   fmt::print("{}: {} steps, {} tokens, {:.1f} s, loss {:.4f}",

@@ -1,5 +1,6 @@
 #include "cli/training_run.h"
 
+#include "cli/message.h"
 #include "cli/progress_bar.h"
 #include "cli/stop_signal.h"
 #include "reynard/training/kept_memory.h"
@@ -29,7 +30,7 @@ Progress shown(const training::RunProgress& progress) {
 }
 
 void print_warning(const std::string& line) {
-  fmt::print(stderr, "reynard: {}\n", line);
+  print_message("reynard: {}\n", line);
 }
 
 }  // namespace
@@ -47,7 +48,7 @@ training::RunResult run_training(const training::Experiment& experiment, const T
                                   .version = REYNARD_VERSION};
   if (!run.quiet) {
     options.progress = [&](const training::RunProgress& now) { bar.show(shown(now)); };
-    options.say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+    options.say = [](const std::string& line) { print_message("{}\n", line); };
   }
   return training::run(experiment, options);
 }

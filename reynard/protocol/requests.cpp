@@ -44,7 +44,10 @@ Sampling read_sampling(const RequestFields& fields) {
   Sampling s;
   s.max_tokens = fields.integer("max_tokens", 0, kMaxTokens);
   s.temperature = fields.number("temperature", 0, 100).value_or(s.temperature);
-  s.top_p = fields.number("top_p", 0, 1).value_or(s.top_p);
+  if (const auto top_p = fields.number("top_p", 0, 1)) {
+    if (*top_p == 0) fields.reject("top_p", "more than 0, at most 1; temperature 0 takes the best");
+    s.top_p = *top_p;
+  }
   // -1 is how other servers say "all".
   s.top_k = std::max<int64_t>(0, fields.integer("top_k", -1, kMaxTokens).value_or(0));
   s.min_p = fields.number("min_p", 0, 1).value_or(s.min_p);
@@ -115,6 +118,25 @@ std::string read_content(const nlohmann::json& content, const std::string& field
   return text;
 }
 
+// What would change the answer's form is refused, not ignored.
+void reject_unsupported(const RequestFields& fields) {
+  for (const char* key : {"tools", "functions"}) {
+    const nlohmann::json& value = fields.at(key);
+    if (!value.is_null() && !value.empty()) fields.reject(key, "nothing: tools are not supported");
+  }
+  for (const char* key : {"tool_choice", "function_call"}) {
+    const nlohmann::json& value = fields.at(key);
+    if (!value.is_null() && value != "none" && value != "auto") {
+      fields.reject(key, "none or auto: tools are not supported");
+    }
+  }
+  const nlohmann::json& format = fields.at("response_format");
+  const bool is_text = format.is_object() && format.value("type", nlohmann::json()) == "text";
+  if (!format.is_null() && !is_text) {
+    fields.reject("response_format", R"({"type": "text"}: no other is supported)");
+  }
+}
+
 }  // namespace
 
 CompletionRequest parse_completion_request(std::string_view body) {
@@ -135,6 +157,7 @@ CompletionRequest parse_completion_request(std::string_view body) {
   if (num_prompts * request.best_of > kMaxTexts) {
     fields.reject("prompt", fmt::format("at most {} texts over all prompts", kMaxTexts));
   }
+  reject_unsupported(fields);
   if (fields.has("suffix")) fields.reject("suffix", "nothing: insertion is not supported");
   return request;
 }
@@ -150,10 +173,10 @@ ChatRequest parse_chat_request(std::string_view body) {
   }
   request.logprobs = fields.boolean("logprobs", false);
   request.top_logprobs = fields.integer("top_logprobs", 0, kMaxTopLogprobs).value_or(0);
-  for (const char* key : {"tools", "functions"}) {
-    const nlohmann::json& value = fields.at(key);
-    if (!value.is_null() && !value.empty()) fields.reject(key, "nothing: tools are not supported");
+  if (request.top_logprobs > 0 && !request.logprobs) {
+    fields.reject("top_logprobs", "0 unless logprobs is true");
   }
+  reject_unsupported(fields);
   const nlohmann::json& messages = fields.at("messages");
   if (!messages.is_array() || messages.empty() || messages.size() > kMaxMessages) {
     fields.reject("messages", "a list of messages");

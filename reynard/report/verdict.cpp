@@ -317,7 +317,8 @@ constexpr TableRow kTableRows[] = {
      "mean of the second half of the trained length, and of what follows it",
      extrapolated_loss},
     {"Claimed length",
-     "what the model was trained on at once; confirmed when twice the coarse memory exceeds it",
+     "what the model was trained on at once; confirmed when the model copies and twice the coarse "
+     "memory exceeds it",
      claimed_length},
     {"Fine memory",
      "longest text copied with more than 99 % accuracy; > means to the end of the test",

@@ -243,6 +243,9 @@ void Experiment::check(config::Problems& problems, const std::string& path) cons
     add("training.accumulation",
         "times data.batch_size times data.length must be at most 2^31 tokens per step");
   }
+  if (validation.every > 0 && validation.path.empty()) {
+    add("validation.every", "needs validation.path, the held-out text to measure");
+  }
   check_crossbatch(*this, add);
   check_model_keys_without_effect(model, add);
   if (data.path.empty()) {

@@ -92,17 +92,38 @@ int64_t tokens_of_one_pass(const data::TokenFile& file, const data::LoaderConfig
   return batches * loader.batch_size * loader.length;
 }
 
+// A model that names other tokens than its text has would begin and end with ordinary ones.
+void check_special_tokens(const models::DecoderConfig& model,
+                          const data::LoaderConfig& data,
+                          const data::TokenFileHeader& header) {
+  const auto check = [&](const char* key, std::optional<int64_t> ours, int64_t theirs) {
+    if (!ours || *ours == theirs) return;
+    throw Error(fmt::format("model.{} = {}: in data.path = {} it is {}; set --model.{}={}",
+                            key,
+                            *ours,
+                            data.path,
+                            theirs,
+                            key,
+                            theirs));
+  };
+  check("bos_token_id", model.bos_token_id, header.bos);
+  check("eos_token_id", model.eos_token_id, header.eos);
+}
+
 // Finds out before the first step, not after the last one, that a text does not fit.
 void check_texts(const Experiment& experiment) {
   // Returns the name of the tokenizer.
   const auto check = [&](const char* key, const data::LoaderConfig& config) {
     const data::TokenFileHeader header = data::make_loader(config)->file().header();
-    if (header.vocab_size <= experiment.model.vocab_size) return header.tokenizer;
-    throw Error(fmt::format("{} = {}: has a vocabulary of {}; model.vocab_size = {} is too small",
-                            key,
-                            config.path,
-                            header.vocab_size,
-                            experiment.model.vocab_size));
+    if (header.vocab_size > experiment.model.vocab_size) {
+      throw Error(fmt::format("{} = {}: has a vocabulary of {}; model.vocab_size = {} is too small",
+                              key,
+                              config.path,
+                              header.vocab_size,
+                              experiment.model.vocab_size));
+    }
+    check_special_tokens(experiment.model, config, header);
+    return header.tokenizer;
   };
   const std::string tokenizer = check("data.path", experiment.data);
   if (experiment.validation.path.empty()) return;
@@ -264,8 +285,9 @@ class Run {
     begin();
     if (trainer_.done()) {
       const auto finished = finished_result(folder_.string());
-      // Another one is of the run before it was made longer.
-      if (finished && finished->steps == trainer_.steps()) return *finished;
+      // Another one is of the run before it was made longer, or of another held-out text.
+      const bool holds = finished && finished->steps == trainer_.steps();
+      if (holds && !measures_otherwise_) return *finished;
     }
     while (!trainer_.done() && !stopped()) step();
     if (stopped() && !trainer_.done()) {
@@ -305,14 +327,24 @@ class Run {
     }
     saved_step_ = trainer_.steps();
     window_.restore(restored.recent_losses);
-    warn_of_other_settings();
+    look_at_settings_before();
     tell(options_.say,
          fmt::format("resumed after step {} ({} tokens)", trainer_.steps(), trainer_.tokens()));
   }
 
-  void warn_of_other_settings() {
+  void look_at_settings_before() {
     if (!fs::exists(folder_ / "experiment.toml")) return;
     Experiment before = config::read_toml<Experiment>(folder_ / "experiment.toml");
+    if (config().tokens < before.training.tokens && config().tokens > 0 &&
+        config().tokens < trainer_.tokens()) {
+      throw Error(fmt::format(
+          "--resume: training.tokens = {}: the run in {} has seen {} tokens; give a larger budget",
+          config().tokens,
+          folder_.string(),
+          trainer_.tokens()));
+    }
+    measures_otherwise_ =
+        config::to_toml(before.validation) != config::to_toml(trainer_.experiment().validation);
     // A folder may be moved, and a longer budget is what one goes on for.
     before.run.folder = trainer_.experiment().run.folder;
     before.training.tokens = config().tokens;
@@ -423,6 +455,13 @@ class Run {
   RunResult end() {
     RunResult done = result();
     done.finished = true;
+    if (config().profile_step > done.steps) {
+      tell(options_.warn,
+           fmt::format(
+               "training.profile_step = {}: the run ended after {} steps; nothing was recorded",
+               config().profile_step,
+               done.steps));
+    }
     if (saved_step_ != trainer_.steps()) save(permanent_due_);
     save_model();
     done.validation_loss = validation_loss();
@@ -449,6 +488,7 @@ class Run {
   std::unique_ptr<MetricsLog> metrics_;
   int64_t first_step_ = 0, saved_step_ = 0;
   bool due_ = false, permanent_due_ = false;  // checkpoints that the last steps asked for
+  bool measures_otherwise_ = false;           // than the command before, on held-out text
 };
 
 }  // namespace

@@ -94,6 +94,8 @@ TEST(CompletionRequest, NamesWhatIsWrong) {
   expect(R"({"prompt": "a", "temperature": -0.1})", "temperature");
   expect(R"({"prompt": "a", "temperature": 1e999})", "not valid JSON");
   expect(R"({"prompt": "a", "top_p": 1.1})", "top_p");
+  expect(R"({"prompt": "a", "top_p": 0})", "top_p = 0; expected more than 0");
+  expect(R"({"prompt": "a", "response_format": {"type": "json_object"}})", "response_format");
   expect(R"({"prompt": "a", "n": 0})", "n = 0");
   expect(R"({"prompt": "a", "n": 3, "best_of": 2})", "best_of");
   expect(R"({"prompt": "a", "best_of": 2, "stream": true})", "best_of");
@@ -122,6 +124,15 @@ TEST(ChatRequest, NamesWhatIsWrong) {
   expect(R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})",
          "messages[0].content");
   expect(R"({"messages": [{"role": "user"}], "tools": [{}]})", "tools");
+  const std::string hello = R"({"messages": [{"role": "user", "content": "Hello"}], )";
+  expect(hello + R"("top_logprobs": 2})", "top_logprobs = 2; expected 0 unless logprobs is true");
+  expect(hello + R"("tool_choice": "required"})", "tool_choice");
+  expect(hello + R"("response_format": {"type": "json_schema"}})", "response_format");
+  EXPECT_EQ(
+      parse_chat_request(hello + R"("response_format": {"type": "text"}, "tool_choice": "none",
+                                          "top_logprobs": 0})")
+          .messages.size(),
+      1);
 }
 
 TEST(TokenizeRequest, ReadsAndRejects) {

@@ -109,6 +109,11 @@ std::unique_ptr<Task> make_inside(const Corpus& corpus,
   InsideConfig settings = config.inside;
   if (settings.length == 0) {
     settings.length = model.train_length ? model.train_length : 1024;
+    tensor::check_value(settings.cells <= settings.length,
+                        "inside",
+                        "cells",
+                        settings.cells,
+                        fmt::format("at most the {} tokens of a text", settings.length));
     settings.length -= settings.length % settings.cells;
   }
   return std::make_unique<Inside>(corpus, settings);
