@@ -3,6 +3,7 @@
 #include "reynard/checkpoint/directory.h"
 #include "reynard/checkpoint/sha256.h"
 #include "reynard/data/token_file.h"
+#include "tests/support/eventually.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 
@@ -191,8 +192,8 @@ TEST_F(TrainCommand, AFolderBelongsToOneProcess) {
 // The second of two that begin at once loses while the first one makes its model, and leaves alone
 // what that one writes.
 TEST_F(TrainCommand, OfTwoThatBeginAtOnceOneIsRefused) {
-  std::thread other([&] { EXPECT_EQ(train("run", {"--training.tokens=1280"}).exit_code, 0); });
-  while (!fs::exists(folder_ / "run")) std::this_thread::yield();
+  std::jthread other([&] { EXPECT_EQ(train("run", {"--training.tokens=1280"}).exit_code, 0); });
+  ASSERT_TRUE(test::eventually([&] { return fs::exists(folder_ / "run"); }));
   const ProgramResult second = train("run", {"--training.tokens=1280"});
   other.join();
   EXPECT_EQ(second.exit_code, 2);

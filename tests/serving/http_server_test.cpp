@@ -2,6 +2,7 @@
 
 #include "reynard/tensor/error.h"
 #include "tests/serving/served.h"
+#include "tests/support/eventually.h"
 #include "tests/support/raw_client.h"
 
 #include <gtest/gtest.h>
@@ -380,12 +381,17 @@ TEST(HttpServer, FullQueueSaysWhenToComeBack) {
 
 TEST(HttpServer, TooManyConnectionsAreTurnedAway) {
   HttpOptions http;
-  http.max_connections = 2;
+  http.max_connections = 3;
   const Served served({}, http);
+  httplib::Client watching = served.client();  // by one connection
+  watching.set_keep_alive(true);
   const RawClient first(served.server.port()), second(served.server.port());
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  const RawClient third(served.server.port());
-  EXPECT_TRUE(third.read_all().starts_with("HTTP/1.1 503"));
+  ASSERT_TRUE(test::eventually([&] {
+    const auto metrics = watching.Get("/metrics");
+    return metrics && metrics->body.find("reynard_connections 3\n") != std::string::npos;
+  }));
+  const RawClient fourth(served.server.port());
+  EXPECT_TRUE(fourth.read_all().starts_with("HTTP/1.1 503"));
 }
 
 TEST(HttpServer, NoShareOfTheProbabilityIsTheMostProbableToken) {
@@ -406,6 +412,7 @@ TEST(HttpServer, WhoEndsTheirOwnSideAreToldSo) {
 
 TEST(HttpServer, ClientsThatVanishAreForgotten) {
   const Served served({}, {}, /*max_length=*/10'000'000);
+  const EngineCounters& counters = served.engine.counters();
   const std::string body =
       R"({"prompt": "abc", "max_tokens": 5000000, "ignore_eos": true, "stream": STREAM})";
   for (const bool stream : {true, false}) {
@@ -413,17 +420,10 @@ TEST(HttpServer, ClientsThatVanishAreForgotten) {
     std::string request = body;
     request.replace(request.find("STREAM"), 6, stream ? "true" : "false");
     client.send(post_text(request));
-    const int64_t running = stream ? 1 : 2;
-    while (served.engine.counters().running + served.engine.counters().cancelled < running) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
+    const int64_t begun = stream ? 1 : 2;
+    ASSERT_TRUE(test::eventually([&] { return counters.running + counters.cancelled >= begun; }));
   }
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (served.engine.counters().cancelled < 2 && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  EXPECT_EQ(served.engine.counters().cancelled, 2);
-  EXPECT_EQ(served.engine.counters().running, 0);
+  ASSERT_TRUE(test::eventually([&] { return counters.cancelled == 2 && counters.running == 0; }));
 }
 
 // 64 clients, mixed: whole and streamed, long and short, some vanish, some read slowly. Everyone
@@ -479,18 +479,21 @@ TEST(HttpServer, ManyClientsAtOnce) {
 
 TEST(HttpServer, DrainingFinishesWhatRuns) {
   Served served({}, {}, /*max_length=*/100'000);
-  std::string text;
-  std::thread client([&] {
+  const EngineCounters& counters = served.engine.counters();
+  std::jthread client([&] {
     const auto response =
         served.complete({{"prompt", "abc"}, {"max_tokens", 400}, {"ignore_eos", true}});
     EXPECT_EQ(response.status, 200);
     EXPECT_EQ(response.json["usage"]["completion_tokens"], 400);
   });
-  while (served.engine.counters().running == 0)
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  std::thread drain([&] { served.server.drain(); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  // It may have ended already.
+  ASSERT_TRUE(test::eventually([&] { return counters.running + counters.finished > 0; }));
+  std::jthread drain([&] { served.server.drain(); });
   httplib::Client late = served.client();
+  ASSERT_TRUE(test::eventually([&] {
+    const auto health = late.Get("/health");
+    return !health || health->status == 503;
+  }));
   if (const auto response =
           late.Post("/v1/completions", R"({"prompt": "a"})", "application/json")) {
     EXPECT_EQ(response->status, 503);
