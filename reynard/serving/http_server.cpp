@@ -105,8 +105,7 @@ HttpServer::HttpServer(Engine& engine, ServedModel model, HttpOptions options)
                     options_.port));
   }
   listener_->widen_backlog();
-  thread_ = std::thread([this] { listener_->listen_after_bind(); });
-  while (!listener_->is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  thread_ = http::listen(*listener_);
 }
 
 HttpServer::~HttpServer() {
