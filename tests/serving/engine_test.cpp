@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <string>
@@ -154,6 +155,54 @@ TEST(Engine, PromptsWithALastContextAreReadAnew) {
     EXPECT_TRUE(length < 160 || num_reused == 0) << num_reused;
   }
   EXPECT_GT(reused, 0) << "short prompts share theirs";
+}
+
+// What stands before the last token's context is only remembered, as `generate` does it: beside
+// texts that are written too, where a turn reads less than a context.
+TEST(Engine, LocalContextsOfAPromptAreOnlyRemembered) {
+  constexpr int64_t kWindow = 48;
+  models::DecoderConfig config = test::memory_variants()[0].config;  // of one layer alone
+  config.vocab_size = tokenizer::ByteTokenizer::kVocabSize;
+  config.memory.window = kWindow;
+  models::Decoder decoder(config, /*seed=*/3, test::test_device());
+  test::spread_weights(decoder, 4);
+  const tokenizer::ByteTokenizer tokenizer;
+  const auto prompt_of_length = [](int64_t length) {
+    std::string prompt;
+    for (int64_t i = 0; i < length; ++i) prompt += static_cast<char>('a' + i * i % 23);
+    return prompt;
+  };
+  int64_t remembered = 0;
+  const auto generated = [&](const std::string& prompt, int64_t max_tokens) {
+    generation::Generator generator(decoder);
+    generation::Sequence text = generator.start(prompt_of(prompt), {.max_tokens = max_tokens});
+    while (!text.is_prefilled()) generator.prefill(text);
+    while (text.finished() == FinishReason::kNone) generator.step(std::array{&text});
+    remembered += generator.num_remembered();
+    generation::TextStream stream(tokenizer, {});
+    std::string all;
+    for (const auto& written : text.written()) all += stream.add(written.token);
+    return all + stream.finish();
+  };
+  // The second prompt goes on from a page end in the first one's last context, at 256.
+  for (const int64_t turn : {int64_t{16}, 2 * kWindow + 5}) {
+    SCOPED_TRACE(turn);
+    Engine engine(decoder,
+                  tokenizer,
+                  {.max_prefix_tokens = 4000, .chunk_tokens = turn, .least_chunk_tokens = 16});
+    const auto writing = engine.submit(job_of("abc", 1'000'000));
+    ASSERT_TRUE(writing->next(kPatience));
+    remembered = 0;
+    const std::string first = prompt_of_length(262), second = first + prompt_of_length(240);
+    EXPECT_EQ(collect(*engine.submit(job_of(first, 10)), 1).texts[0], generated(first, 10));
+    EXPECT_EQ(remembered, 5 * kWindow);
+    const Collected longer = collect(*engine.submit(job_of(second, 10)), 1);
+    EXPECT_EQ(longer.texts[0], generated(second, 10));
+    EXPECT_EQ(longer.reused, 256);
+    writing->cancel();
+    engine.wait_until_idle();
+    EXPECT_EQ(engine.counters().remembered_tokens, (5 + 4) * kWindow);
+  }
 }
 
 TEST_F(EngineTest, TextsThatShareAPromptCountBeforeItIsRead) {
