@@ -11,7 +11,12 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
+#include <new>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -424,6 +429,46 @@ TEST(HttpServer, ClientsThatVanishAreForgotten) {
     ASSERT_TRUE(test::eventually([&] { return counters.running + counters.cancelled >= begun; }));
   }
   ASSERT_TRUE(test::eventually([&] { return counters.cancelled == 2 && counters.running == 0; }));
+}
+
+// As where memory ends.
+class FailingTokenizer final : public tokenizer::Tokenizer {
+ public:
+  std::string name() const override { return "failing"; }
+  int64_t vocab_size() const override { return tokenizer::ByteTokenizer::kVocabSize; }
+  std::optional<int64_t> bos() const override { return {}; }
+  std::optional<int64_t> eos() const override { return {}; }
+  std::size_t safe_prefix(std::string_view text) const override { return text.size(); }
+
+ private:
+  std::vector<int32_t> encode_text(std::string_view,
+                                   const tokenizer::EncodeOptions&) const override {
+    return {1, 2};
+  }
+  std::string decode_ids(std::span<const int64_t>, const tokenizer::DecodeOptions&) const override {
+    throw std::bad_alloc();
+  }
+};
+
+TEST(HttpServer, AnswersThatFailEndTheirTexts) {
+  Served served({}, {}, /*max_length=*/10'000'000);
+  const FailingTokenizer failing;
+  Engine engine(served.decoder, served.tokenizer, {});
+  ServedModel model = served.model(/*max_length=*/10'000'000);
+  model.tokenizer = &failing;
+  HttpOptions http;
+  http.port = 0;
+  const HttpServer server(engine, model, http);
+  httplib::Client client("127.0.0.1", static_cast<int>(server.port()));
+  json request = {
+      {"prompt", {97, 98}}, {"max_tokens", 5'000'000}, {"ignore_eos", true}, {"logprobs", 1}};
+  const auto whole = client.Post("/v1/completions", request.dump(), "application/json");
+  ASSERT_TRUE(whole);
+  EXPECT_EQ(whole->status, 500);
+  EXPECT_TRUE(test::eventually([&] { return engine.counters().cancelled == 1; }));
+  request["stream"] = true;
+  EXPECT_FALSE(client.Post("/v1/completions", request.dump(), "application/json")) << "cut off";
+  EXPECT_TRUE(test::eventually([&] { return engine.counters().cancelled == 2; }));
 }
 
 // 64 clients, mixed: whole and streamed, long and short, some vanish, some read slowly. Everyone
