@@ -19,6 +19,7 @@
 
 #include <cmath>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -381,7 +382,7 @@ TEST(BatchMemory, GateSumsGoOnWithTheStepsAndAreKept) {
   BatchMemory restored(1, 3, false);
   restored.restore(memory.state(), at::kCPU);
   EXPECT_BITWISE_EQUAL(restored.view(3).sums, sums);
-  std::vector<checkpoint::NamedTensor> cut = memory.state();
+  std::vector<BatchMemory::Saved> cut = memory.state();
   cut.back().tensor = cut.back().tensor.narrow(0, 0, 2);
   EXPECT_THROW(restored.restore(cut, at::kCPU), Error);
 }
@@ -403,8 +404,8 @@ TEST(BatchMemory, GateSumsOfADocumentBeginWithIt) {
       memory.view(5).sums.contiguous(),
       at::tensor({0.0, 0.0, 1.0, 0.0, 8.0, 6.0, 4.0, 0.0}, at::kDouble).view({2, 1, 4}));
 
-  std::vector<checkpoint::NamedTensor> without_one = memory.state();
-  ASSERT_EQ(without_one.back().name, "memory.5.1.s");
+  std::vector<BatchMemory::Saved> without_one = memory.state();
+  ASSERT_EQ(without_one.back().name.text(), "0.memory.5.1.s");
   without_one.pop_back();
   EXPECT_THROW(memory.restore(without_one, at::kCPU), Error);
 }
@@ -421,8 +422,8 @@ TEST(BatchMemory, WithoutGateSumsCannotDecay) {
     memory.commit();
   };
   step();
-  std::vector<checkpoint::NamedTensor> state = memory.state();
-  ASSERT_EQ(std::erase_if(state, [](const auto& x) { return x.name.ends_with(".s"); }), 2);
+  std::vector<BatchMemory::Saved> state = memory.state();
+  ASSERT_EQ(std::erase_if(state, [](const auto& x) { return x.name.kind == 's'; }), 2);
   memory.restore(state, at::kCPU);
   EXPECT_THROW(step(), Error);
 }
@@ -499,9 +500,34 @@ TEST(BatchMemory, ADocumentThatBeginsForgetsTheOneBefore) {
   BatchMemory restored(2, 8, false);
   restored.restore(memory.state(), at::kCPU);
   EXPECT_BITWISE_EQUAL(restored.view(3).k, keys);
-  EXPECT_THROW(
-      restored.restore(std::vector<checkpoint::NamedTensor>{{"memory.3.9.k", keys[0]}}, at::kCPU),
-      Error);
+  const BatchMemory::Saved of_row_9{.name = {.layer = 3, .row = 9}, .tensor = keys[0]};
+  EXPECT_THROW(restored.restore(std::span(&of_row_9, 1), at::kCPU), Error);
+}
+
+TEST(MemoryName, IsReadAsItIsWritten) {
+  const MemoryName name{.micro_batch = 12, .layer = 3, .row = 40, .kind = 's'};
+  EXPECT_EQ(name.text(), "12.memory.3.40.s");
+  const auto read = MemoryName::parse(name.text());
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->micro_batch, 12);
+  EXPECT_EQ(read->layer, 3);
+  EXPECT_EQ(read->row, 40);
+  EXPECT_EQ(read->kind, 's');
+  for (const char* other : {"",
+                            "0.memory.1.0.kXYZ",
+                            "0.memory.1.0.x",
+                            "0.memory.1.0.",
+                            "0.memory.1.0.k.",
+                            "0.memory.1.k",
+                            "memory.1.0.k",
+                            "0.memory.1.00.k",
+                            "0.memory.+1.0.k",
+                            "-1.memory.1.0.k",
+                            "0.memory.1. 0.k",
+                            "0.memory.99999999999999999999.0.k",
+                            "model.memory.1.0.k"}) {
+    EXPECT_FALSE(MemoryName::parse(other)) << other;
+  }
 }
 
 TEST(Crossbatch, BatchesThatDoNotDivideAreRefused) {
