@@ -52,9 +52,10 @@ serving::Job job_of(int64_t prompt_tokens, int64_t max_tokens, int64_t which) {
 }
 
 // When each piece of a reply came, in milliseconds since `begin`, until it ends or is cancelled.
+// Throws the error of one that fails.
 std::vector<double> times_of(serving::Reply& reply, Clock::time_point begin) {
   std::vector<double> times;
-  while (!reply.is_done() && !reply.is_cancelled()) {
+  while (!reply.is_done() && (!reply.is_cancelled() || reply.has_failed())) {
     const auto piece = reply.next(kPatience);
     if (!piece) continue;
     if (!piece->error.empty()) throw Error("bench serve: " + piece->error);
@@ -101,6 +102,20 @@ struct CancelAtEnd {
   ~CancelAtEnd() { cancel(replies); }
 };
 
+// When each piece of a reply came; ready once the reply has ended.
+using Readers = std::vector<std::future<std::vector<double>>>;
+
+// Until the clients are well under way. None of their texts may end before.
+void wait_for_steps(const serving::Engine& engine, Readers& readers) {
+  while (engine.counters().steps < 20) {
+    for (auto& reader : readers) {
+      if (reader.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) continue;
+      reader.get();  // throws what ended it
+      throw Error("bench serve: a text without an end has ended");
+    }
+  }
+}
+
 struct Gaps {
   double p95_ms = 0;
   double long_prompt_ms = 0;  // until it was read
@@ -112,7 +127,7 @@ Gaps measure_gaps(serving::Engine& engine, const ServeBench& options, bool with_
   const int64_t endless = int64_t{1} << 30;
   const auto begin = Clock::now();
   Replies replies;
-  std::vector<std::future<std::vector<double>>> readers;  // each ends with its reply
+  Readers readers;
   const CancelAtEnd at_end{replies};
   for (int64_t c = 0; c < options.clients - 1; ++c) {
     const auto reply =
@@ -124,7 +139,7 @@ Gaps measure_gaps(serving::Engine& engine, const ServeBench& options, bool with_
   Gaps gaps;
   double from = 0, to = 1e18;
   if (with_long_prompt) {
-    while (engine.counters().steps < 20) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    wait_for_steps(engine, readers);
     from = milliseconds_since(begin);
     const auto reply = engine.submit(job_of(options.long_prompt, 1, 99));
     std::this_thread::sleep_for(std::chrono::milliseconds(200));

@@ -76,20 +76,30 @@ void Generator::prefill(Sequence& sequence, int64_t max_tokens) {
   if (rememberable(sequence) > 0 && window <= kLargestChunk) grown = std::max(grown, window);
   const int64_t own = options_.chunk_tokens.value_or(grown);
   const PromptChunk chunk{&sequence, max_tokens > 0 ? max_tokens : own};
-  if (!remember(chunk)) prefill({&chunk, 1});
+  prefill({&chunk, 1});
 }
 
-// The next tokens of the prompt that only the memories need: those before the local context of the
-// last token, where a context begins and nobody asks for log-probabilities.
-int64_t Generator::rememberable(const Sequence& sequence) const {
+int64_t Generator::least_chunk(const Sequence& sequence) const {
+  const int64_t rest = rememberable(sequence), window = decoder_.config().memory.window;
+  const bool is_less_work = rest > 0 && window <= kLargestChunk && decoder_.remembers_alone();
+  return is_less_work ? std::min(rest, window) : 1;
+}
+
+// Where the tokens of the prompt end that only the memories need: those before the local context of
+// the last token, where nobody asks for log-probabilities.
+int64_t Generator::remembered_end(const Sequence& sequence) const {
   const models::DecoderConfig& config = decoder_.config();
-  const int64_t begin = sequence.state_.length(), window = config.memory.window;
-  if (!config.has_memory() || sequence.options_.prompt_scores.logprobs || begin % window != 0) {
-    return 0;
-  }
-  const int64_t length = std::ssize(sequence.prompt_);
+  if (!config.has_memory() || sequence.options_.prompt_scores.logprobs) return 0;
+  const int64_t length = std::ssize(sequence.prompt_), window = config.memory.window;
   const int64_t last = config.last_context_begin(length);
-  return std::max<int64_t>((last > 0 ? last : (length - 1) / window * window) - begin, 0);
+  return last > 0 ? last : (length - 1) / window * window;
+}
+
+// The next tokens of the prompt that may be remembered: none where no context begins.
+int64_t Generator::rememberable(const Sequence& sequence) const {
+  const int64_t begin = sequence.state_.length();
+  if (begin % decoder_.config().memory.window != 0) return 0;
+  return std::max<int64_t>(remembered_end(sequence) - begin, 0);
 }
 
 // Whether the chunk was read by Decoder::remember, whose time grows as the tokens and which
@@ -101,6 +111,7 @@ bool Generator::remember(const PromptChunk& chunk) {
   if (count == 0) return false;
   const auto first = sequence.prompt_.begin() + sequence.state_.length();
   decoder_.remember(ids({first, first + count}), sequence.state_);
+  num_remembered_ += count;
   return true;
 }
 
@@ -112,12 +123,22 @@ int64_t Generator::begin_chunk(const PromptChunk& chunk) {
   // What comes before the prompt's last context goes to the memory.
   const int64_t last_context = decoder_.config().last_context_begin(std::ssize(sequence.prompt_));
   if (begin == last_context) decoder_.start_window(sequence.state_);
-  const int64_t count = std::min(chunk.tokens, sequence.num_unread());
-  return begin < last_context ? std::min(count, last_context - begin) : count;
+  int64_t count = std::min(chunk.tokens, sequence.num_unread());
+  if (begin < last_context) count = std::min(count, last_context - begin);
+  // As a reused prefix may end within a context: those behind it can be remembered.
+  const int64_t window = decoder_.config().memory.window, left = window - begin % window;
+  return begin + left < remembered_end(sequence) ? std::min(count, left) : count;
 }
 
 void Generator::prefill(std::span<const PromptChunk> chunks) {
-  if (chunks.empty()) return;
+  std::vector<PromptChunk> read;
+  for (const PromptChunk& chunk : chunks) {
+    if (!remember(chunk)) read.push_back(chunk);
+  }
+  if (!read.empty()) this->read(read);
+}
+
+void Generator::read(std::span<const PromptChunk> chunks) {
   const at::NoGradGuard no_grad;
   std::vector<int64_t> tokens, offsets;
   std::vector<models::SequenceState*> states;

@@ -64,21 +64,27 @@ class Generator {
   Sequence start(std::vector<int64_t> prompt, SequenceOptions options) const;
   // Reads the next chunk of the prompt, at most max_tokens of it (0: as the options say).
   void prefill(Sequence& sequence, int64_t max_tokens = 0);
-  // The same for chunks of several prompts, none of them prefilled, in one pass over the weights.
-  // Throws FailedTexts.
+  // The same for chunks of several prompts, none of them prefilled: in one pass over the weights,
+  // but for chunks that are only remembered (Decoder::remember). Throws FailedTexts.
   void prefill(std::span<const PromptChunk> chunks);
+  // Tokens that the next chunk of a prompt must have to be read the way that is least work: a local
+  // context is remembered as a whole. 1 where there is one way only.
+  int64_t least_chunk(const Sequence& sequence) const;
   // Adds at least one token to each text, which must be prefilled and not finished. Throws
   // FailedTexts.
   void step(std::span<Sequence* const> sequences);
 
   models::Decoder& decoder() { return decoder_; }
   const std::shared_ptr<attention::PagePool>& pool() const { return pool_; }
-  int64_t num_evicted() const { return num_evicted_; }  // pages freed early so far
+  int64_t num_evicted() const { return num_evicted_; }        // pages freed early so far
+  int64_t num_remembered() const { return num_remembered_; }  // tokens of prompts so far
 
  private:
+  int64_t remembered_end(const Sequence& sequence) const;
   int64_t rememberable(const Sequence& sequence) const;
   bool remember(const PromptChunk& chunk);
   int64_t begin_chunk(const PromptChunk& chunk);
+  void read(std::span<const PromptChunk> chunks);
   void score(Sequence& sequence, const at::Tensor& hidden, int64_t first);
   void take(Sequence& sequence, const at::Tensor& logits, std::span<const int64_t> guessed);
   void evict(Sequence& sequence);
@@ -86,7 +92,7 @@ class Generator {
   models::Decoder& decoder_;
   GeneratorOptions options_;
   std::shared_ptr<attention::PagePool> pool_;
-  int64_t num_evicted_ = 0;
+  int64_t num_evicted_ = 0, num_remembered_ = 0;
 };
 
 struct GenerateOptions {

@@ -3,15 +3,17 @@
 #include "reynard/http/body_head.h"
 #include "reynard/protocol/api_error.h"
 #include "reynard/protocol/responses.h"
+#include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <exception>
+#include <memory>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 namespace reynard::http {
@@ -142,6 +144,18 @@ bool Listener::process_and_close_socket(socket_t socket) {
   }
   ::close(socket);
   return end == End::kAnswered;
+}
+
+std::thread listen(httplib::Server& server) {
+  const auto ended = std::make_shared<std::atomic<bool>>(false);
+  std::thread thread([&server, ended] {
+    server.listen_after_bind();
+    *ended = true;
+  });
+  while (!server.is_running() && !*ended) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (!*ended) return thread;
+  thread.join();
+  throw Error("http: the server ended as it began to listen; expected a socket that is bound");
 }
 
 }  // namespace reynard::http

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <thread>
 
 namespace reynard::http {
 
@@ -38,5 +39,9 @@ class Listener final : public httplib::Server {
   std::atomic<bool> stopping_{false};
   std::atomic<int64_t> num_connections_{0}, num_refused_{0};
 };
+
+// Answers, once bound, on a thread of its own from when this returns until server.stop(). Throws
+// reynard::Error when the server ends at once.
+std::thread listen(httplib::Server& server);
 
 }  // namespace reynard::http

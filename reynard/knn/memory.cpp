@@ -400,8 +400,9 @@ void Memory::save(const std::filesystem::path& path) const {
 Memory Memory::load(const std::filesystem::path& path,
                     const MemoryLayer& of,
                     at::Device device,
-                    MemoryPlace place) {
-  MemoryFile file(path, of);
+                    MemoryPlace place,
+                    int64_t num_rows) {
+  MemoryFile file(path, of, num_rows);
   Memory memory(file.header().options);
   memory.options_.device = device;
   memory.options_.place = place;
@@ -432,8 +433,11 @@ Memory Memory::load(const std::filesystem::path& path,
   return memory;
 }
 
-Memory Memory::map(const std::filesystem::path& path, const MemoryLayer& of, at::Device device) {
-  MemoryFile file(path, of);
+Memory Memory::map(const std::filesystem::path& path,
+                   const MemoryLayer& of,
+                   at::Device device,
+                   int64_t num_rows) {
+  MemoryFile file(path, of, num_rows);
   file.check_digest();
   Memory memory(file.header().options);
   memory.options_.device = device;

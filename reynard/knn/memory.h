@@ -109,17 +109,20 @@ class Memory {
 
   // Writes a file (docs/formats.md) that appears whole or not at all and ends with its digest.
   void save(const std::filesystem::path& path) const;
-  // Reads the file into memory. Throws reynard::Error when it is damaged or not of this layer.
+  // Reads the file into memory. num_rows: that it must have; 0: any number. Throws reynard::Error
+  // when it is damaged, not of this layer or of other rows.
   static Memory load(const std::filesystem::path& path,
                      const MemoryLayer& of,
                      at::Device device = at::kCPU,
-                     MemoryPlace place = MemoryPlace::kDevice);
+                     MemoryPlace place = MemoryPlace::kDevice,
+                     int64_t num_rows = 0);
   // Leaves keys and values in the file, mapped: they may be larger than main memory. A device that
   // is a GPU searches them as those in host memory. Read once for its digest, then read-only; the
   // file must not be changed while it is in use.
   static Memory map(const std::filesystem::path& path,
                     const MemoryLayer& of,
-                    at::Device device = at::kCPU);
+                    at::Device device = at::kCPU,
+                    int64_t num_rows = 0);
 
  private:
   struct Slots {

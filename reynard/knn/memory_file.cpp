@@ -208,11 +208,11 @@ std::string written_digest(const std::filesystem::path& path) {
   return digest;
 }
 
-MemoryFile::MemoryFile(const std::filesystem::path& path, const MemoryLayer& of)
+MemoryFile::MemoryFile(const std::filesystem::path& path, const MemoryLayer& of, int64_t num_rows)
     : path_(path), descriptor_(opened(path)) {
   try {
     size_bytes_ = lseek(descriptor_, 0, SEEK_END);
-    read_header(of);
+    read_header(of, num_rows);
     read_rows();
     place_sections();
   } catch (...) {
@@ -264,7 +264,7 @@ void MemoryFile::check_digest() {
   fail(path_, fmt::format("content differs from what was written (its SHA-256); {}", kKind.remedy));
 }
 
-void MemoryFile::read_header(const MemoryLayer& of) {
+void MemoryFile::read_header(const MemoryLayer& of, int64_t num_rows) {
   if (size_bytes_ < kHeaderBytes) {
     fail(path_,
          fmt::format(
@@ -274,6 +274,11 @@ void MemoryFile::read_header(const MemoryLayer& of) {
   read(0, bytes.data(), bytes.size());
   header_.options = parse_header(bytes, path_);
   check_same_layer(path_, header_.options.of, of);
+  if (num_rows > 0 && header_.options.num_rows != num_rows) {
+    fail(path_,
+         fmt::format(
+             "num_rows is {}; expected {}; {}", header_.options.num_rows, num_rows, kKind.remedy));
+  }
 }
 
 void MemoryFile::read_rows() {

@@ -49,8 +49,9 @@ std::string written_digest(const std::filesystem::path& path);
 // Reads the file once, from its begin to its end.
 class MemoryFile {
  public:
-  // Throws reynard::Error when the file is missing, cut short, inconsistent or of another layer.
-  MemoryFile(const std::filesystem::path& path, const MemoryLayer& of);
+  // num_rows: as Memory::load. Throws reynard::Error when the file is missing, cut short,
+  // inconsistent, of another layer or of other rows.
+  MemoryFile(const std::filesystem::path& path, const MemoryLayer& of, int64_t num_rows = 0);
   ~MemoryFile();
   MemoryFile(const MemoryFile&) = delete;
   MemoryFile& operator=(const MemoryFile&) = delete;
@@ -68,7 +69,7 @@ class MemoryFile {
   void check_digest();
 
  private:
-  void read_header(const MemoryLayer& of);
+  void read_header(const MemoryLayer& of, int64_t num_rows);
   void read_rows();
   void place_sections();
   void read_at(int64_t offset, void* data, size_t bytes) const;

@@ -12,11 +12,32 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <string>
+#include <charconv>
+#include <ranges>
 #include <utility>
 
 namespace reynard::models {
+
+std::string MemoryName::text() const {
+  return fmt::format("{}.memory.{}.{}.{}", micro_batch, layer, row, kind);
+}
+
+std::optional<MemoryName> MemoryName::parse(std::string_view text) {
+  std::vector<std::string_view> parts;
+  for (const auto part : std::views::split(text, '.')) parts.emplace_back(part.begin(), part.end());
+  if (parts.size() != 5 || parts[4].size() != 1) return {};
+  const auto number = [&](std::size_t part) {
+    int64_t value = -1;
+    std::from_chars(parts[part].data(), parts[part].data() + parts[part].size(), value);
+    return value;
+  };
+  const MemoryName name{
+      .micro_batch = number(0), .layer = number(2), .row = number(3), .kind = parts[4][0]};
+  const bool is_one = std::min({name.micro_batch, name.layer, name.row}) >= 0 &&
+                      std::string_view("kvs").find(name.kind) != std::string_view::npos;
+  // No sign, zero before or letter behind a number.
+  return is_one && name.text() == text ? std::optional(name) : std::nullopt;
+}
 
 BatchMemory::BatchMemory(int64_t rows, int64_t capacity, bool across_documents, int64_t overlap)
     : capacity_(capacity), across_documents_(across_documents), overlap_(overlap), rows_(rows) {}
@@ -140,33 +161,36 @@ void BatchMemory::clear() {
   layers_.clear();
 }
 
-std::vector<checkpoint::NamedTensor> BatchMemory::state() const {
-  std::vector<checkpoint::NamedTensor> tensors;
+std::vector<BatchMemory::Saved> BatchMemory::state() const {
+  std::vector<Saved> tensors;
   for (const auto& [layer, rows] : layers_) {
     for (int64_t b = 0; b < rows_; ++b) {
       if (rows[b].size() == 0) continue;
-      const std::string name = fmt::format("memory.{}.{}.", layer, b);
-      tensors.push_back({name + "k", rows[b].k});
-      tensors.push_back({name + "v", rows[b].v});
-      if (rows[b].sums.defined()) tensors.push_back({name + "s", rows[b].sums});
+      MemoryName name{.layer = layer, .row = b};
+      for (const auto& [kind, tensor] :
+           {std::pair('k', rows[b].k), std::pair('v', rows[b].v), std::pair('s', rows[b].sums)}) {
+        name.kind = kind;
+        if (tensor.defined()) tensors.push_back({name, tensor});
+      }
     }
   }
   return tensors;
 }
 
-void BatchMemory::restore(std::span<const checkpoint::NamedTensor> saved, at::Device device) {
+void BatchMemory::restore(std::span<const Saved> saved, at::Device device) {
   layers_.clear();
-  for (const checkpoint::NamedTensor& tensor : saved) {
-    long layer = 0, row = 0;
-    char kind = 0;
-    const int read = std::sscanf(tensor.name.c_str(), "memory.%ld.%ld.%c", &layer, &row, &kind);
-    const bool sums = kind == 's';
-    if (read != 3 || row < 0 || row >= rows_ || tensor.tensor.dim() != (sums ? 2 : 3) ||
-        (kind != 'k' && kind != 'v' && !sums)) {
-      throw Error(fmt::format("checkpoint: \"{}\" is not a memory of this run", tensor.name));
+  for (const auto& [name, tensor] : saved) {
+    const bool sums = name.kind == 's';
+    if (name.row < 0 || name.row >= rows_ || tensor.dim() != (sums ? 2 : 3)) {
+      throw Error(fmt::format(
+          "checkpoint: \"{}\" has {} dimensions; expected {}, and a row below the batch's {}",
+          name.text(),
+          tensor.dim(),
+          sums ? 2 : 3,
+          rows_));
     }
-    Entries& memory = layers_.try_emplace(layer, rows_).first->second[row];
-    (sums ? memory.sums : kind == 'k' ? memory.k : memory.v) = tensor.tensor.to(device);
+    Entries& memory = layers_.try_emplace(name.layer, rows_).first->second[name.row];
+    (sums ? memory.sums : name.kind == 'k' ? memory.k : memory.v) = tensor.to(device);
   }
   for (const auto& [layer, rows] : layers_) {
     const bool with_sums =

@@ -4,14 +4,27 @@
 // The trainer owns it; mixers/memory_attention reads it and stages what the step adds.
 
 #include <ATen/core/Tensor.h>
-#include "reynard/checkpoint/safetensors.h"
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace reynard::models {
+
+// What a tensor of a memory is in a checkpoint: "MICRO_BATCH.memory.LAYER.ROW.KIND".
+struct MemoryName {
+  int64_t micro_batch = 0;  // of a step
+  int64_t layer = 0, row = 0;
+  char kind = 'k';  // k: keys, v: values, s: gate sums
+
+  std::string text() const;
+  // Nothing for what text() does not write.
+  static std::optional<MemoryName> parse(std::string_view text);
+};
 
 class BatchMemory {
  public:
@@ -43,9 +56,13 @@ class BatchMemory {
   // After a step whose numbers were not finite: nothing is remembered any more.
   void clear();
 
-  // Tensors "memory.LAYER.ROW.k", "...v" and, where there are gate sums, "...s".
-  std::vector<checkpoint::NamedTensor> state() const;
-  void restore(std::span<const checkpoint::NamedTensor> saved, at::Device device);
+  struct Saved {
+    MemoryName name;  // of micro-batch 0: a memory does not know whose it is
+    at::Tensor tensor;
+  };
+  std::vector<Saved> state() const;
+  // Throws reynard::Error for what is not of such rows, and where tensors are missing.
+  void restore(std::span<const Saved> saved, at::Device device);
 
  private:
   struct Entries {

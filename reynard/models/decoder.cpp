@@ -189,7 +189,7 @@ void Decoder::start_window(SequenceState& state) const {
   }
 }
 
-// One memory layer and no gates that decay it: keys of its memory depend on local contexts alone.
+// Keys of such a memory depend on local contexts alone.
 bool Decoder::remembers_alone() const {
   const AttentionMixerConfig& attention = config_.attention;
   const bool decays =

@@ -56,10 +56,12 @@ class Decoder {
   void start_window(SequenceState& state) const;
 
   // Reads the next tokens (N) i64 of a text whose hidden states nobody needs, in local contexts
-  // from where the state's ends; the last of them ends too. Where only one layer has a memory and
-  // no gate decays it, little more is computed than what they leave there: for millions of tokens.
-  // Else it is hidden(). No gradients.
+  // from where the state's ends; the last of them ends too. Where it remembers_alone(), little more
+  // is computed than what they leave there: for millions of tokens. Else it is hidden(). No
+  // gradients.
   void remember(const at::Tensor& tokens, SequenceState& state);
+  // Only one layer has a memory and no gate decays it.
+  bool remembers_alone() const;
 
   // Frees pages of the state that no token from `horizon` on (at most its length) can need: left of
   // the window, or forgotten up to exp(log_tolerance) of any query's attention mass per layer
@@ -107,7 +109,6 @@ class Decoder {
  private:
   struct Block;
   void set_memory(const MemoryStore& store, int64_t top_k);
-  bool remembers_alone() const;
   // How many of the last tokens remember() must read as text is read: a token shift carries keys
   // across contexts in the layers behind the memory's too, and those of the n-th such layer are the
   // right ones after n contexts that were read.

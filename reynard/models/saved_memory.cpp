@@ -114,10 +114,8 @@ StateSnapshot load_memories(const Decoder& decoder,
     const fs::path file = memory_file(folder, layer);
     const knn::MemoryLayer of = memory_layer(decoder, model, layer);
     auto memory =
-        std::make_shared<knn::Memory>(mapped ? knn::Memory::map(file, of, device)
-                                             : knn::Memory::load(file, of, device, store.place));
-    tensor::check_value(
-        memory->num_rows() == 1, "saved memory", "rows of a file", memory->num_rows(), "1");
+        std::make_shared<knn::Memory>(mapped ? knn::Memory::map(file, of, device, /*num_rows=*/1)
+                                             : knn::Memory::load(file, of, device, store.place, 1));
     if (layer == config.layers[0]) {
       text = memory->options().text;
       tokens = memory->size(0);

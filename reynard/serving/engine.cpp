@@ -66,7 +66,10 @@ struct Engine::Text {
   int64_t index;
   Sequence sequence;
   generation::TextStream stream;
-  int64_t reused_tokens = 0;      // by the first text of a prompt
+  int64_t reused_tokens = 0;  // by the first text of a prompt
+  // Of the prompt: where its turns let it read to. A context that is read as a whole waits until it
+  // is granted to its end (deficit round robin, Shreedhar and Varghese 1995).
+  int64_t granted_end = 0;
   bool is_read = false;           // the prompt
   bool is_reported = false;       // what the first piece says was said
   std::size_t num_delivered = 0;  // tokens
@@ -176,6 +179,7 @@ void Engine::run() {
     }
     counters_.cache_pages = generator_.pool()->pages_in_use();
     counters_.evicted_pages = generator_.num_evicted();
+    counters_.remembered_tokens = generator_.num_remembered();
   }
   constexpr const char* kStopping = "the server is stopping";
   for (const Text& text : texts_) text.reply->fail(kStopping);
@@ -276,19 +280,36 @@ void Engine::read_next() {
   int64_t left = wanted;
   for (auto text = reading.begin(); text != reading.end() && left > 0; ++text) {
     Sequence& sequence = (*text)->sequence;
-    if (sequence.state().length() == 0) reuse_prefix(**text);
-    const int64_t tokens = std::min(sequence.num_unread(), left);
-    if (tokens > 0) chunks.push_back({.sequence = &sequence, .tokens = tokens});
-    left -= tokens;
+    int64_t& granted_end = (*text)->granted_end;
+    if (granted_end == 0) {
+      reuse_prefix(**text);  // as late as possible: what others read and wrote meanwhile counts too
+      granted_end = sequence.state().length();
+    }
+    const int64_t begin = sequence.state().length(), end = begin + sequence.num_unread();
+    const int64_t granted = std::min(end - granted_end, left);
+    granted_end += granted, left -= granted;
+    const int64_t tokens = granted_end - begin;
+    if (tokens >= generator_.least_chunk(sequence)) chunks.push_back({&sequence, tokens});
   }
-  const auto begin = Clock::now();
-  pass([&] { generator_.prefill(chunks); });
-  // Less than was to be read says little about the time that a token takes.
-  if (left == 0) {
-    update_mean(prefill_token_seconds_, seconds_since(begin) / static_cast<double>(wanted));
-  }
+  read(chunks, wanted);
   for (Text* text : reading) {
     if (text->sequence.is_prefilled() && !text->reply->is_cancelled()) begin_writing(*text);
+  }
+}
+
+void Engine::read(std::span<const PromptChunk> chunks, int64_t wanted) {
+  const auto num_unread = [&] {
+    int64_t sum = 0;
+    for (const PromptChunk& chunk : chunks) sum += chunk.sequence->num_unread();
+    return sum;
+  };
+  const int64_t before = num_unread();
+  const auto begin = Clock::now();
+  pass([&] { generator_.prefill(chunks); });
+  const int64_t tokens = before - num_unread();
+  // Less than was to be read says little about the time that a token takes.
+  if (tokens >= wanted) {
+    update_mean(prefill_token_seconds_, seconds_since(begin) / static_cast<double>(tokens));
   }
 }
 
@@ -296,7 +317,6 @@ bool Engine::is_shareable(const Text& text) {
   return generator_.decoder().config().reads_as_a_beginning(std::ssize(text.sequence.prompt()));
 }
 
-// As late as possible: what others read and wrote meanwhile counts too.
 void Engine::reuse_prefix(Text& text) {
   // Scores of a prompt need every token of it.
   if (text.job->options.prompt_scores.logprobs || !is_shareable(text)) return;

@@ -17,6 +17,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -52,7 +53,7 @@ struct QueueFull : std::runtime_error {
 struct EngineCounters {
   std::atomic<int64_t> waiting{0}, running{0}, cache_pages{0};
   std::atomic<int64_t> finished{0}, cancelled{0}, failed{0};
-  std::atomic<int64_t> prompt_tokens{0}, reused_tokens{0}, new_tokens{0};
+  std::atomic<int64_t> prompt_tokens{0}, reused_tokens{0}, remembered_tokens{0}, new_tokens{0};
   std::atomic<int64_t> steps{0}, evicted_pages{0};
 };
 
@@ -88,6 +89,8 @@ class Engine {
   std::atomic<int64_t>& counter_of(const Reply& ended);
   void start(const Waiting& waiting);
   void read_next();
+  // Reads chunks of prompts and measures the time that a token takes; wanted: of all chunks.
+  void read(std::span<const generation::PromptChunk> chunks, int64_t wanted);
   // Whether what was read of a prompt may serve others that begin alike.
   bool is_shareable(const Text& text);
   void reuse_prefix(Text& text);

@@ -71,6 +71,23 @@ ApiError draining_error() {
   return error;
 }
 
+// Whatever ends a request: the engine writes nothing for nobody. Does nothing once all texts have
+// ended.
+class CancelAtEnd {
+ public:
+  explicit CancelAtEnd(std::shared_ptr<Reply> reply) : reply_(std::move(reply)) {}
+  CancelAtEnd(const CancelAtEnd&) = delete;
+  CancelAtEnd& operator=(const CancelAtEnd&) = delete;
+  ~CancelAtEnd() {
+    if (reply_) reply_->cancel();
+  }
+  // Somebody else does it.
+  void release() { reply_.reset(); }
+
+ private:
+  std::shared_ptr<Reply> reply_;
+};
+
 }  // namespace
 
 struct HttpServer::Exchange {
@@ -105,8 +122,7 @@ HttpServer::HttpServer(Engine& engine, ServedModel model, HttpOptions options)
                     options_.port));
   }
   listener_->widen_backlog();
-  thread_ = std::thread([this] { listener_->listen_after_bind(); });
-  while (!listener_->is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  thread_ = http::listen(*listener_);
 }
 
 HttpServer::~HttpServer() {
@@ -236,6 +252,10 @@ void HttpServer::metrics(const Exchange& exchange) {
        "tokens of prompts found in the cache",
        true,
        counters.reused_tokens},
+      {"prompt_tokens_remembered_total",
+       "tokens of prompts of which only the memory was computed",
+       true,
+       counters.remembered_tokens},
       {"generated_tokens_total", "tokens written", true, counters.new_tokens},
       {"steps_total", "passes that added tokens", true, counters.steps},
       {"cache_pages", "pages of keys and values in use", false, counters.cache_pages},
@@ -282,8 +302,10 @@ void HttpServer::chat(const Exchange& exchange) {
 void HttpServer::answer(const Exchange& exchange, Ask ask) {
   if (draining_) throw draining_error();
   const std::shared_ptr<Reply> reply = engine_.submit(ask.job);
+  CancelAtEnd at_end(reply);
   if (ask.stream) {
     answer_stream(exchange, std::move(ask), reply);
+    at_end.release();  // the library does it when all is sent
   } else {
     answer_whole(exchange, ask, *reply);
   }
@@ -305,7 +327,6 @@ void HttpServer::answer_whole(const Exchange& exchange, const Ask& ask, Reply& r
     if (const auto now = std::chrono::steady_clock::now(); now - looked >= kPatience) {
       looked = now;
       if (connection != nullptr && connection->is_gone()) {
-        reply.cancel();
         // One that only ended its own side still reads this.
         throw ApiError(400, "the connection was closed before the answer was complete");
       }

@@ -37,7 +37,8 @@ void Reply::fail(const std::string& error) {
     const std::lock_guard lock(mutex_);
     if (num_open_ == 0) return;
     num_open_ = 0;
-    failed_ = cancelled_ = true;
+    failed_ = true;  // first: who sees that it is cancelled can tell why
+    cancelled_ = true;
     Piece piece;
     piece.error = error;
     pieces_.push_back(std::move(piece));

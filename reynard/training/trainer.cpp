@@ -313,35 +313,42 @@ nlohmann::json Trainer::counters() const {
 std::vector<checkpoint::NamedTensor> Trainer::optimizer_state() const {
   std::vector<checkpoint::NamedTensor> state = optimizer_.state();
   for (size_t i = 0; i < memories_.size(); ++i) {
-    for (checkpoint::NamedTensor& tensor : memories_[i].state()) {
-      tensor.name = fmt::format("{}.{}", i, tensor.name);
-      state.push_back(std::move(tensor));
+    for (models::BatchMemory::Saved& saved : memories_[i].state()) {
+      saved.name.micro_batch = static_cast<int64_t>(i);
+      state.push_back({saved.name.text(), std::move(saved.tensor)});
     }
   }
   return state;
 }
 
-// Names of a micro-batch's memory begin with its number.
 void Trainer::restore_memories(std::span<const checkpoint::NamedTensor> saved) {
+  const models::DecoderConfig& model = experiment_.model;
+  const int64_t num_memories =
+      experiment_.crossbatch.memory > 0 ? experiment_.training.accumulation : 0;
   std::vector<checkpoint::NamedTensor> moments;
-  std::map<int64_t, std::vector<checkpoint::NamedTensor>> remembered;
+  std::vector<std::vector<models::BatchMemory::Saved>> remembered(num_memories);
   for (const checkpoint::NamedTensor& tensor : saved) {
-    const size_t dot = tensor.name.find(".memory.");
-    const bool is_memory = dot != std::string::npos && dot > 0 &&
-                           tensor.name.find_first_not_of("0123456789") == dot && dot < 10;
-    if (!is_memory) {
+    const auto name = models::MemoryName::parse(tensor.name);
+    if (!name) {
       moments.push_back(tensor);
-    } else {
-      remembered[std::stoll(tensor.name)].push_back({tensor.name.substr(dot + 1), tensor.tensor});
+      continue;
     }
+    const bool has_layer =
+        model.has_memory() ? model.is_memory_layer(name->layer) : name->layer < model.num_layers;
+    if (name->micro_batch >= num_memories || !has_layer) {
+      throw Error(fmt::format(
+          "checkpoint: \"{}\" has no place in this run, whose {} memories are those of the "
+          "micro-batches (training.accumulation, with crossbatch.memory) for layers with a memory",
+          tensor.name,
+          num_memories));
+    }
+    remembered[name->micro_batch].push_back({*name, tensor.tensor});
   }
   optimizer_.restore(moments);
-  const CrossbatchConfig& cross = experiment_.crossbatch;
   memories_.clear();
-  if (cross.memory == 0) return;
-  for (int64_t i = 0; i < experiment_.training.accumulation; ++i) {
+  for (const auto& of_micro_batch : remembered) {
     memories_.push_back(empty_memory());
-    memories_.back().restore(remembered[i], device());
+    memories_.back().restore(of_micro_batch, device());
   }
 }
 

@@ -2,6 +2,7 @@
 // A server for tests that answers one route of the OpenAI API as the test says.
 
 #include "reynard/evaluation/endpoint.h"
+#include "reynard/http/listener.h"
 
 #include <fmt/format.h>
 #include <httplib.h>
@@ -33,8 +34,7 @@ class StubServer {
                    answer(nlohmann::json::parse(request.body), response);
                  });
     port_ = server_.bind_to_any_port("127.0.0.1");
-    thread_ = std::thread([this] { server_.listen_after_bind(); });
-    while (!server_.is_running()) std::this_thread::yield();
+    thread_ = http::listen(server_);
   }
   ~StubServer() {
     server_.stop();

@@ -37,7 +37,7 @@ class ParsingServer {
     listener_.Post("/tokenize", parsed_by(&protocol::parse_tokenize_request));
     listener_.Post("/detokenize", parsed_by(&protocol::parse_detokenize_request));
     port_ = listener_.bind_to_any_port("127.0.0.1");
-    thread_ = std::thread([this] { listener_.listen_after_bind(); });
+    thread_ = listen(listener_);
   }
   ~ParsingServer() {
     listener_.close_idle();

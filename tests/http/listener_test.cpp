@@ -1,5 +1,6 @@
 #include "reynard/http/listener.h"
 
+#include "tests/support/errors.h"
 #include "tests/support/raw_client.h"
 
 #include <gtest/gtest.h>
@@ -28,13 +29,18 @@ TEST(Listener, WhatFailsOnAConnectionEndsNoOther) {
     response.set_content("works", "text/plain");
   });
   const int port = listener.bind_to_any_port("127.0.0.1");
-  std::thread thread([&] { listener.listen_after_bind(); });
+  std::thread thread = listen(listener);
   EXPECT_EQ(answer_to(port, "/fails").find("works"), std::string::npos);
   EXPECT_TRUE(answer_to(port, "/works").ends_with("works"));
   listener.close_idle();
   listener.stop();
   thread.join();
   EXPECT_EQ(listener.num_connections(), 0);
+}
+
+TEST(Listener, WhoCannotListenSaysSo) {
+  Listener unbound({}, /*max_connections=*/8);
+  EXPECT_SAYS(test::error_of([&] { listen(unbound); }), "expected a socket that is bound");
 }
 
 }  // namespace

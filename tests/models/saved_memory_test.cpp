@@ -144,6 +144,29 @@ TEST(SavedMemory, WhatIsNotOfThisModelIsAnError) {
   EXPECT_SAYS(load(decoder, "model"), "layer-2.memory: cannot be opened");
 }
 
+// Of which each would take many times its bytes in the file. As many as a header may say.
+TEST(SavedMemory, AFileOfManyRowsIsRefusedBeforeTheyAreMade) {
+  const at::NoGradGuard no_grad;
+  Decoder decoder = spread(with_memory());
+  const test::TempDir folder;
+  save_text(decoder, 20, "text", folder.path());
+  const std::filesystem::path file = folder / "layer-0.memory";
+  std::string header = test::read_file(file).substr(0, 4096);
+  const std::string one = "\"num_rows\":1,", many = "\"num_rows\":16777216,";
+  ASSERT_NE(header.find(one), std::string::npos);
+  header.replace(header.find(one), one.size(), many);
+  header.erase(header.size() - 1 - (many.size() - one.size()), many.size() - one.size());
+  ASSERT_EQ(header.size(), 4096U);
+  test::write_file(file, header);
+  // Rows [0, 0), without a byte on the disk, and the digest.
+  std::filesystem::resize_file(file, 4096 + (16LL << 24) + 64);
+  for (const bool mapped : {false, true}) {
+    EXPECT_SAYS(
+        test::error_of([&] { load_memories(decoder, "model", folder.path(), mapped); }),
+        "layer-0.memory: num_rows is 16777216; expected 1; make it anew with `reynard remember`");
+  }
+}
+
 // As after a `remember` that was killed between two layers.
 TEST(SavedMemory, LayersOfDifferentTextsAreAnError) {
   const at::NoGradGuard no_grad;

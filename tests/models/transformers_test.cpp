@@ -5,6 +5,7 @@
 #include "reynard/models/pretrained.h"
 #include "reynard/models/score.h"
 #include "tests/support/compare.h"
+#include "tests/support/eventually.h"
 #include "tests/support/files.h"
 
 #include <ATen/TensorOperators.h>
@@ -18,7 +19,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <string>
-#include <thread>
 
 namespace reynard::models {
 namespace {
@@ -37,12 +37,14 @@ class Peer {
   }
   // Whether it makes its models; without them it has ended by itself.
   bool made() {
-    while (!std::filesystem::exists(folder_ / "made")) {
+    bool made = false, ended = false;
+    const auto made_or_ended = [&] {
+      made = std::filesystem::exists(folder_ / "made");
       // A space is no line: it only tells whether the process still reads.
-      if (std::fputc(' ', pipe_) == EOF || std::fflush(pipe_) == EOF) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
-    return true;
+      ended = std::fputc(' ', pipe_) == EOF || std::fflush(pipe_) == EOF;
+      return made || ended;
+    };
+    return test::eventually(made_or_ended, std::chrono::seconds(220)) && made;
   }
   void check() { std::fputs("\n", pipe_); }
   // Its exit status.

@@ -3,21 +3,25 @@
 #include "reynard/tensor/error.h"
 #include "tests/serving/served.h"
 #include "tests/support/errors.h"
+#include "tests/support/eventually.h"
 
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace reynard::serving {
 namespace {
 
 using generation::FinishReason;
+
+// For a piece that is sure to come.
+constexpr std::chrono::minutes kPatience{2};
 
 std::vector<int64_t> prompt_of(const std::string& text) {
   std::vector<int64_t> tokens;
@@ -42,8 +46,11 @@ Collected collect(Reply& reply, std::size_t num_texts) {
   Collected all;
   all.texts.resize(num_texts);
   while (!reply.is_done()) {
-    const auto piece = reply.next(std::chrono::milliseconds(200));
-    if (!piece) continue;
+    const auto piece = reply.next(kPatience);
+    if (!piece) {
+      EXPECT_TRUE(reply.is_done()) << "nothing came";
+      break;
+    }
     all.error += piece->error;
     if (!piece->error.empty()) continue;
     all.texts[piece->index] += piece->text;
@@ -148,6 +155,54 @@ TEST(Engine, PromptsWithALastContextAreReadAnew) {
     EXPECT_TRUE(length < 160 || num_reused == 0) << num_reused;
   }
   EXPECT_GT(reused, 0) << "short prompts share theirs";
+}
+
+// What stands before the last token's context is only remembered, as `generate` does it: beside
+// texts that are written too, where a turn reads less than a context.
+TEST(Engine, LocalContextsOfAPromptAreOnlyRemembered) {
+  constexpr int64_t kWindow = 48;
+  models::DecoderConfig config = test::memory_variants()[0].config;  // of one layer alone
+  config.vocab_size = tokenizer::ByteTokenizer::kVocabSize;
+  config.memory.window = kWindow;
+  models::Decoder decoder(config, /*seed=*/3, test::test_device());
+  test::spread_weights(decoder, 4);
+  const tokenizer::ByteTokenizer tokenizer;
+  const auto prompt_of_length = [](int64_t length) {
+    std::string prompt;
+    for (int64_t i = 0; i < length; ++i) prompt += static_cast<char>('a' + i * i % 23);
+    return prompt;
+  };
+  int64_t remembered = 0;
+  const auto generated = [&](const std::string& prompt, int64_t max_tokens) {
+    generation::Generator generator(decoder);
+    generation::Sequence text = generator.start(prompt_of(prompt), {.max_tokens = max_tokens});
+    while (!text.is_prefilled()) generator.prefill(text);
+    while (text.finished() == FinishReason::kNone) generator.step(std::array{&text});
+    remembered += generator.num_remembered();
+    generation::TextStream stream(tokenizer, {});
+    std::string all;
+    for (const auto& written : text.written()) all += stream.add(written.token);
+    return all + stream.finish();
+  };
+  // The second prompt goes on from a page end in the first one's last context, at 256.
+  for (const int64_t turn : {int64_t{16}, 2 * kWindow + 5}) {
+    SCOPED_TRACE(turn);
+    Engine engine(decoder,
+                  tokenizer,
+                  {.max_prefix_tokens = 4000, .chunk_tokens = turn, .least_chunk_tokens = 16});
+    const auto writing = engine.submit(job_of("abc", 1'000'000));
+    ASSERT_TRUE(writing->next(kPatience));
+    remembered = 0;
+    const std::string first = prompt_of_length(262), second = first + prompt_of_length(240);
+    EXPECT_EQ(collect(*engine.submit(job_of(first, 10)), 1).texts[0], generated(first, 10));
+    EXPECT_EQ(remembered, 5 * kWindow);
+    const Collected longer = collect(*engine.submit(job_of(second, 10)), 1);
+    EXPECT_EQ(longer.texts[0], generated(second, 10));
+    EXPECT_EQ(longer.reused, 256);
+    writing->cancel();
+    engine.wait_until_idle();
+    EXPECT_EQ(engine.counters().remembered_tokens, (5 + 4) * kWindow);
+  }
 }
 
 TEST_F(EngineTest, TextsThatShareAPromptCountBeforeItIsRead) {
@@ -293,8 +348,7 @@ TEST_F(EngineTest, CancelledTextsLeaveTheirPages) {
   Engine engine(decoder, tokenizer, {});
   const auto reply = engine.submit(job_of("abc", 1'000'000));
   const auto other = engine.submit(job_of("abd", 50));
-  while (!reply->next(std::chrono::milliseconds(200))) {
-  }
+  ASSERT_TRUE(reply->next(kPatience));
   reply->cancel();
   EXPECT_EQ(collect(*other, 1).error, "");
   engine.wait_until_idle();
@@ -309,8 +363,7 @@ TEST_F(EngineTest, EndingTheEngineEndsTheReplies) {
     Engine engine(decoder, tokenizer, {.max_batch = 1});
     running = engine.submit(job_of("abc", 1'000'000));
     waiting = engine.submit(job_of("abc", 1'000'000));
-    while (!running->next(std::chrono::milliseconds(200))) {
-    }
+    ASSERT_TRUE(running->next(kPatience));
   }
   EXPECT_EQ(collect(*running, 1).error, "the server is stopping");
   EXPECT_EQ(collect(*waiting, 1).error, "the server is stopping");
@@ -335,8 +388,7 @@ TEST_F(EngineTest, LongPromptsDoNotWaitForEachShortOne) {
       tokenizer,
       {.max_batch = 64, .max_waiting = 1000, .chunk_tokens = 64, .least_chunk_tokens = 64});
   const auto endless = engine.submit(job_of("abc", 1'000'000));
-  while (!endless->next(std::chrono::milliseconds(200))) {
-  }
+  ASSERT_TRUE(endless->next(kPatience));
   const auto longest = engine.submit(job_of(std::string(64 * 40, 'l'), 1));
   std::vector<std::shared_ptr<Reply>> others;
   for (int i = 0; i < 400; ++i) others.push_back(engine.submit(job_of("ab", 1)));
@@ -350,8 +402,7 @@ TEST_F(EngineTest, LongPromptsDoNotWaitForEachShortOne) {
 TEST_F(EngineTest, WhoGoesAwayWhileWaitingLeavesThePlace) {
   Engine engine(decoder, tokenizer, {.max_batch = 1, .max_waiting = 3});
   const auto running = engine.submit(job_of("abc", 1'000'000));
-  while (!running->next(std::chrono::milliseconds(200))) {
-  }
+  ASSERT_TRUE(running->next(kPatience));
   std::vector<std::shared_ptr<Reply>> waiting;
   for (int i = 0; i < 3; ++i) waiting.push_back(engine.submit(job_of("abd", 5)));
   EXPECT_THROW(engine.submit(job_of("abe", 5)), QueueFull);
@@ -361,11 +412,7 @@ TEST_F(EngineTest, WhoGoesAwayWhileWaitingLeavesThePlace) {
   EXPECT_SAYS(test::error_of([&] { engine.submit(large); }),
               "prompts times n or best_of = 4; expected at most the 3 that may wait");
   waiting[1]->cancel();
-  const int64_t steps = engine.counters().steps;
-  while (engine.counters().cancelled == 0 && engine.counters().steps < steps + 100) {
-    running->next(std::chrono::milliseconds(200));
-  }
-  ASSERT_EQ(engine.counters().cancelled, 1);
+  ASSERT_TRUE(test::eventually([&] { return engine.counters().cancelled == 1; }));
   waiting.push_back(engine.submit(job_of("abe", 5)));
   running->cancel();
   for (const int which : {0, 2, 3}) EXPECT_EQ(collect(*waiting[which], 1).error, "");
@@ -391,7 +438,7 @@ TEST_F(EngineTest, NoTokensIsAnAnswerToo) {
   const auto reply = engine.submit(job);
   std::size_t scores = 0;
   while (!reply->is_done()) {
-    if (const auto piece = reply->next(std::chrono::milliseconds(200))) {
+    if (const auto piece = reply->next(kPatience)) {
       scores += piece->prompt_scores.size();
       EXPECT_EQ(piece->finished, FinishReason::kLength);
     }

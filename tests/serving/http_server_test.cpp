@@ -2,24 +2,19 @@
 
 #include "reynard/tensor/error.h"
 #include "tests/serving/served.h"
-#include "tests/support/raw_client.h"
 
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
-#include <atomic>
-#include <chrono>
-#include <cmath>
+#include <algorithm>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace reynard::serving {
 namespace {
 
 using nlohmann::json;
-using test::post_text;
-using test::RawClient;
+using test::events_of;
+using test::expect_error;
 using test::Served;
 
 TEST(HttpServer, CompletionIsTheEnginesText) {
@@ -78,23 +73,6 @@ TEST(HttpServer, EchoedPromptsAreScored) {
   const auto text = served.complete({{"prompt", "abcd"}, {"max_tokens", 0}, {"echo", true}});
   EXPECT_EQ(text.json["choices"][0]["text"], "abcd");
   EXPECT_EQ(text.json["usage"]["completion_tokens"], 0);
-}
-
-// The events of a stream, [DONE] left out.
-std::vector<json> events_of(const std::string& body) {
-  std::vector<json> events;
-  for (std::size_t begin = 0; begin < body.size();) {
-    const std::size_t end = body.find("\n\n", begin);
-    const std::string event = body.substr(begin, end - begin);
-    EXPECT_TRUE(event.starts_with("data: ")) << event;
-    begin = end + 2;
-    if (event == "data: [DONE]") {
-      EXPECT_EQ(begin, body.size());
-    } else {
-      events.push_back(json::parse(event.substr(6)));
-    }
-  }
-  return events;
 }
 
 TEST(HttpServer, StreamsAreTheWholeTextInPieces) {
@@ -210,13 +188,6 @@ TEST(HttpServer, BestOfShowsTheBest) {
   EXPECT_EQ(response["choices"][0]["text"], text);
 }
 
-void expect_error(const Served::Response& response, int status, const std::string& part) {
-  EXPECT_EQ(response.status, status) << part;
-  ASSERT_TRUE(response.json.is_object() && response.json.contains("error")) << part;
-  EXPECT_NE(response.json["error"]["message"].get<std::string>().find(part), std::string::npos)
-      << response.json;
-}
-
 TEST(HttpServer, BadRequestsGetTheErrorObject) {
   const Served served({}, {}, /*max_length=*/100);
   expect_error(served.post("/v1/completions", "{"), 400, "not valid JSON");
@@ -257,247 +228,12 @@ TEST(HttpServer, AKeyIsAskedForWhereThereIsOne) {
   EXPECT_EQ(served.client().Get("/metrics")->status, 401);
 }
 
-TEST(HttpServer, FloodsAndHugeBodiesAreCutOff) {
-  HttpOptions http;
-  http.limits.max_body_bytes = 5000;
-  http.limits.read_seconds = http.limits.keep_alive_seconds = 1;
-  const Served served({}, http);
-  expect_error(served.complete({{"prompt", std::string(6000, 'a')}}), 413, "too large");
-  {
-    const RawClient flood(served.server.port());
-    flood.send("GET /health HTTP/1.1\r\n");
-    for (int i = 0; i < 300; ++i) flood.send("X-" + std::to_string(i) + ": y\r\n");
-    flood.send("\r\n");
-    EXPECT_EQ(flood.read_all().substr(0, 12), "HTTP/1.1 431");
-  }
-  {
-    const RawClient flood(served.server.port());
-    flood.send("GET /health HTTP/1.1\r\nX: " + std::string(100'000, 'y') + "\r\n\r\n");
-    EXPECT_EQ(flood.read_all().substr(0, 12), "HTTP/1.1 431");
-  }
-  {
-    const RawClient endless(served.server.port());
-    endless.send("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n");
-    for (int i = 0; i < 20; ++i) endless.send("400\r\n" + std::string(1024, ' ') + "\r\n");
-    EXPECT_EQ(endless.read_all().substr(0, 12), "HTTP/1.1 413");
-  }
-  // What the head says is answered before the body is there.
-  const auto answer_to_head = [&](const std::string& fields) {
-    const RawClient client(served.server.port());
-    client.send("POST /v1/completions HTTP/1.1\r\n" + fields + "\r\n");
-    return client.read_all();
-  };
-  EXPECT_TRUE(answer_to_head("Content-Length: 99999999999999\r\n").starts_with("HTTP/1.1 413"));
-  EXPECT_TRUE(answer_to_head("Content-Length: -1\r\n").starts_with("HTTP/1.1 400"));
-  EXPECT_TRUE(answer_to_head("").starts_with("HTTP/1.1 411"));
-  EXPECT_TRUE(answer_to_head("Content-Length: 9\r\nContent-Encoding: gzip\r\n")
-                  .starts_with("HTTP/1.1 415"));
-  {
-    // A client that sends everything before it reads gets its answer, too.
-    const RawClient client(served.server.port());
-    client.send(test::post_text(std::string(20'000'000, ' ')));
-    EXPECT_TRUE(client.read_all().starts_with("HTTP/1.1 413"));
-  }
-  {
-    const RawClient slow(served.server.port());
-    slow.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{");
-    const std::string answer = slow.read_all();  // within read_seconds
-    EXPECT_TRUE(answer.empty() || answer.substr(0, 10) == "HTTP/1.1 4") << answer;
-  }
-  {
-    const RawClient nonsense(served.server.port());
-    nonsense.send(std::string("\x16\x03\x01\0\0nonsense\r\n\r\n", 17));
-    EXPECT_TRUE(nonsense.read_all().starts_with("HTTP/1.1 400"));
-  }
-  EXPECT_EQ(served.client().Get("/health")->status, 200);
-}
-
-// What was not read of a request is never taken for the next one.
-TEST(HttpServer, RestsOfRequestsAreNoRequests) {
-  HttpOptions http;
-  http.limits.max_body_bytes = 5000;
-  http.limits.read_seconds = http.limits.keep_alive_seconds = 1;
-  const Served served({}, http);
-  const std::string hidden = "GET /health HTTP/1.1\r\n\r\n", length = "Content-Length: 24\r\n";
-  const auto answers = [&](const std::string& sent) {
-    const RawClient client(served.server.port());
-    client.send(sent);
-    const std::string received = client.read_all();
-    int count = 0;
-    for (std::size_t at = 0; (at = received.find("HTTP/1.", at)) != received.npos; ++at) ++count;
-    return count;
-  };
-  EXPECT_EQ(answers(hidden + hidden), 2);
-  for (const std::string& begin :
-       {"GET /health HTTP/1.1\r\n" + length + "\r\n",
-        "POST /" + std::string(9000, 'a') + " HTTP/1.1\r\n" + length + "\r\n",
-        std::string("BAD\r\n"),
-        std::string("POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")}) {
-    EXPECT_EQ(answers(begin + hidden), 1) << begin;
-  }
-  // A body of just as many bytes as may be is read, and so is the request behind it.
-  const std::string body = R"({"prompt": "a"})" + std::string(5000 - 15, ' ');
-  EXPECT_EQ(answers("POST /tokenize HTTP/1.1\r\nContent-Type: application/json\r\n"
-                    "Content-Length: 5000\r\n\r\n" +
-                    body + hidden),
-            2);
-}
-
-// What curl -d sends is taken for JSON, as far as the library reads forms.
-TEST(HttpServer, LongFormsAreToldWhatToBe) {
-  const Served served({}, {}, /*max_length=*/20'000);
-  httplib::Client client = served.client();
-  const auto posted = [&](std::size_t length) {
-    return client.Post("/v1/completions",
-                       json{{"prompt", std::string(length, 'a')}, {"max_tokens", 1}}.dump(),
-                       "application/x-www-form-urlencoded");
-  };
-  EXPECT_EQ(posted(4000)->status, 200);
-  const auto refused = posted(10'000);
-  EXPECT_EQ(refused->status, 413);
-  EXPECT_NE(refused->body.find("send Content-Type: application/json"), std::string::npos);
-}
-
-TEST(HttpServer, FullQueueSaysWhenToComeBack) {
-  const Served served({.max_batch = 1, .max_waiting = 1}, {}, /*max_length=*/100'000);
-  std::atomic<int> accepted{0}, refused{0};
-  std::vector<std::thread> clients;
-  for (int i = 0; i < 12; ++i) {
-    clients.emplace_back([&] {
-      const auto response =
-          served.complete({{"prompt", "abc"}, {"max_tokens", 300}, {"ignore_eos", true}});
-      if (response.status == 200) ++accepted;
-      if (response.status != 429) return;
-      EXPECT_EQ(response.headers.count("Retry-After"), 1U);
-      ++refused;
-    });
-  }
-  for (std::thread& client : clients) client.join();
-  EXPECT_EQ(accepted + refused, 12);
-  EXPECT_GE(accepted, 1);
-  EXPECT_GE(refused, 1);
-}
-
-TEST(HttpServer, TooManyConnectionsAreTurnedAway) {
-  HttpOptions http;
-  http.max_connections = 2;
-  const Served served({}, http);
-  const RawClient first(served.server.port()), second(served.server.port());
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  const RawClient third(served.server.port());
-  EXPECT_TRUE(third.read_all().starts_with("HTTP/1.1 503"));
-}
-
 TEST(HttpServer, NoShareOfTheProbabilityIsTheMostProbableToken) {
   const Served served;
   nlohmann::json request = {{"prompt", "abc"}, {"max_tokens", 20}, {"temperature", 0}};
   const std::string greedy = served.complete(request).json["choices"][0]["text"];
   request.update({{"temperature", 1}, {"top_p", 0}, {"top_k", 50}, {"seed", 1}});
   EXPECT_EQ(served.complete(request).json["choices"][0]["text"], greedy);
-}
-
-TEST(HttpServer, WhoEndsTheirOwnSideAreToldSo) {
-  const Served served({}, {}, /*max_length=*/10'000'000);
-  const RawClient client(served.server.port());
-  client.send(post_text(R"({"prompt": "abc", "max_tokens": 5000000, "ignore_eos": true})"));
-  ::shutdown(client.socket, SHUT_WR);
-  EXPECT_TRUE(client.read_all().starts_with("HTTP/1.1 400"));
-}
-
-TEST(HttpServer, ClientsThatVanishAreForgotten) {
-  const Served served({}, {}, /*max_length=*/10'000'000);
-  const std::string body =
-      R"({"prompt": "abc", "max_tokens": 5000000, "ignore_eos": true, "stream": STREAM})";
-  for (const bool stream : {true, false}) {
-    const RawClient client(served.server.port());
-    std::string request = body;
-    request.replace(request.find("STREAM"), 6, stream ? "true" : "false");
-    client.send(post_text(request));
-    const int64_t running = stream ? 1 : 2;
-    while (served.engine.counters().running + served.engine.counters().cancelled < running) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-  }
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (served.engine.counters().cancelled < 2 && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  EXPECT_EQ(served.engine.counters().cancelled, 2);
-  EXPECT_EQ(served.engine.counters().running, 0);
-}
-
-// 64 clients, mixed: whole and streamed, long and short, some vanish, some read slowly. Everyone
-// else gets the text that a single request gets.
-TEST(HttpServer, ManyClientsAtOnce) {
-  const Served served({.max_batch = 24});
-  std::vector<std::string> prompts, expected;
-  for (int i = 0; i < 6; ++i) {
-    prompts.push_back(std::string(1 + 90 * i, static_cast<char>('a' + i)));
-    expected.push_back(
-        served.complete({{"prompt", prompts.back()}, {"max_tokens", 16}, {"temperature", 0}})
-            .json["choices"][0]["text"]);
-  }
-  std::atomic<int> wrong{0}, answered{0};
-  std::vector<std::thread> clients;
-  for (int c = 0; c < 64; ++c) {
-    clients.emplace_back([&, c] {
-      const std::size_t which = static_cast<std::size_t>(c) % prompts.size();
-      const json request = {{"prompt", prompts[which]},
-                            {"max_tokens", 16},
-                            {"temperature", 0},
-                            {"stream", c % 2 == 0}};
-      if (c % 8 == 6) {  // vanishes after the first bytes
-        const RawClient vanishing(served.server.port());
-        vanishing.send(post_text(request.dump()));
-        char byte = 0;
-        ::recv(vanishing.socket, &byte, 1, 0);
-        return;
-      }
-      const auto response =
-          served.client().Post("/v1/completions", request.dump(), "application/json");
-      if (!response || response->status != 200) {
-        ADD_FAILURE() << (response ? response->body : httplib::to_string(response.error()));
-        ++wrong;
-        return;
-      }
-      std::string text;
-      if (c % 2 == 0) {
-        for (const json& event : events_of(response->body)) {
-          for (const json& choice : event["choices"]) text += choice["text"].get<std::string>();
-        }
-      } else {
-        text = json::parse(response->body)["choices"][0]["text"];
-      }
-      ++answered;
-      if (text != expected[which]) ++wrong;
-    });
-  }
-  for (std::thread& client : clients) client.join();
-  EXPECT_EQ(wrong, 0);
-  EXPECT_EQ(answered, 56) << served.client().Get("/metrics")->body;
-}
-
-TEST(HttpServer, DrainingFinishesWhatRuns) {
-  Served served({}, {}, /*max_length=*/100'000);
-  std::string text;
-  std::thread client([&] {
-    const auto response =
-        served.complete({{"prompt", "abc"}, {"max_tokens", 400}, {"ignore_eos", true}});
-    EXPECT_EQ(response.status, 200);
-    EXPECT_EQ(response.json["usage"]["completion_tokens"], 400);
-  });
-  while (served.engine.counters().running == 0)
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  std::thread drain([&] { served.server.drain(); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  httplib::Client late = served.client();
-  if (const auto response =
-          late.Post("/v1/completions", R"({"prompt": "a"})", "application/json")) {
-    EXPECT_EQ(response->status, 503);
-  }
-  client.join();
-  drain.join();
-  EXPECT_FALSE(served.client().Get("/health"));
 }
 
 TEST(HttpServer, AddressesThatCannotBeHad) {

@@ -1,5 +1,5 @@
 #pragma once
-// A small byte model behind a real server on a free port of this machine.
+// A small byte model behind a real server on a free port of this machine, and what its answers say.
 
 #include "reynard/models/decoder.h"
 #include "reynard/serving/engine.h"
@@ -8,12 +8,14 @@
 #include "tests/support/decoder_variants.h"
 #include "tests/support/device.h"
 
+#include <gtest/gtest.h>
 #include <httplib.h>
 #include <nlohmann/json.hpp>
 
-#include <memory>
+#include <cstddef>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace reynard::test {
 
@@ -75,5 +77,30 @@ struct Served {
     return post("/v1/completions", request.dump());
   }
 };
+
+// The events of a stream, [DONE] left out.
+inline std::vector<nlohmann::json> events_of(const std::string& body) {
+  std::vector<nlohmann::json> events;
+  for (std::size_t begin = 0; begin < body.size();) {
+    const std::size_t end = body.find("\n\n", begin);
+    const std::string event = body.substr(begin, end - begin);
+    EXPECT_TRUE(event.starts_with("data: ")) << event;
+    begin = end + 2;
+    if (event == "data: [DONE]") {
+      EXPECT_EQ(begin, body.size());
+    } else {
+      events.push_back(nlohmann::json::parse(event.substr(6)));
+    }
+  }
+  return events;
+}
+
+// An answer with the API's error object.
+inline void expect_error(const Served::Response& response, int status, const std::string& part) {
+  EXPECT_EQ(response.status, status) << part;
+  ASSERT_TRUE(response.json.is_object() && response.json.contains("error")) << part;
+  EXPECT_NE(response.json["error"]["message"].get<std::string>().find(part), std::string::npos)
+      << response.json;
+}
 
 }  // namespace reynard::test

@@ -4,14 +4,17 @@
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/compare.h"
+#include "tests/support/errors.h"
 #include "tests/training/tiny.h"
 
 #include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace reynard::training {
 namespace {
@@ -195,6 +198,33 @@ TEST(CrossbatchTraining, MemoryOfEarlierStepsContinuesBitForBit) {
   for (const auto& [name, value] : weights_of(*after)) {
     EXPECT_BITWISE_EQUAL(value, expected.at(name)) << name;
   }
+}
+
+TEST(CrossbatchTraining, MemoriesWithoutAPlaceAreErrors) {
+  Experiment experiment = crossbatch_experiment();
+  experiment.crossbatch.contexts = 1;
+  experiment.crossbatch.documents = {1};
+  experiment.crossbatch.memory = 20;
+  experiment.crossbatch.memory_across_documents = true;  // the tests' rows all begin one
+  experiment.model.memory.window = 12;
+  experiment.training.accumulation = 2;
+  const auto before = tiny_trainer(experiment);
+  before->step();
+  const auto error_with = [&](const std::string& name) {
+    std::vector<checkpoint::NamedTensor> state = before->optimizer_state();
+    for (checkpoint::NamedTensor& tensor : state) {
+      if (tensor.name == "1.memory.1.0.k") tensor.name = name;
+    }
+    const auto after = tiny_trainer(experiment);
+    return test::error_of([&] { after->restore(before->counters(), state); });
+  };
+  EXPECT_EQ(error_with("1.memory.1.0.k"), "no error");
+  for (const char* name : {"2.memory.1.0.k", "7.memory.1.0.k", "1.memory.0.0.k"}) {
+    EXPECT_SAYS(error_with(name), fmt::format("\"{}\" has no place in this run", name));
+  }
+  EXPECT_SAYS(error_with("1.memory.1.4.k"), "expected 3, and a row below the batch's 4");
+  EXPECT_SAYS(error_with("1.memory.1.0.v"), "do not belong together");
+  EXPECT_SAYS(error_with("1.memory.1.0.kXYZ"), "optimizer state has");
 }
 
 TEST(CrossbatchTraining, AStepThatIsNotFiniteIsNotRemembered) {

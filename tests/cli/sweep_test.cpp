@@ -1,0 +1,92 @@
+// reynard sweep as a user runs it.
+
+#include "tests/cli/train_command.h"
+#include "tests/support/program.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace reynard;
+namespace fs = std::filesystem;
+using test::ProgramResult;
+using test::TrainCommand;
+
+TEST_F(TrainCommand, SweepTabulatesAndGoesOn) {
+  const std::vector<std::string> sweep = {"sweep",
+                                          "tiny.toml",
+                                          "--quiet",
+                                          "--grid",
+                                          "optimizer.learning_rate=1e-2,1e-5",
+                                          "--seeds",
+                                          "2",
+                                          "--run.folder=sweep",
+                                          "--training.tokens=1280",
+                                          "--training.checkpoint_every=0",
+                                          "--validation.path=text/held_out.tokens",
+                                          "--validation.tokens=256"};
+  const ProgramResult first = run(sweep);
+  ASSERT_EQ(first.exit_code, 0) << first.errors;
+  const auto table = json("sweep/sweep.json");
+  EXPECT_EQ(table.at("loss"), "held_out");
+  ASSERT_EQ(table.at("rows").size(), 2U);
+  EXPECT_EQ(table["rows"][0]["settings"][0], "optimizer.learning_rate=1e-2");  // learns
+  for (const auto& row : table["rows"]) {
+    EXPECT_EQ(row.at("losses").size(), 2U);
+    EXPECT_LE(row.at("min"), row.at("mean"));
+    EXPECT_LE(row.at("mean"), row.at("max"));
+    EXPECT_LT(row.at("min"), row.at("max"));  // seeds differ
+  }
+  const auto result = folder_ / "sweep/optimizer.learning_rate=1e-2,seed=1/result.json";
+  const auto written = fs::last_write_time(result);
+  const ProgramResult second = run(sweep);
+  EXPECT_EQ(second.output, first.output);
+  EXPECT_EQ(fs::last_write_time(result), written);  // reused
+}
+
+TEST_F(TrainCommand, SweepGoesOnBehindARunThatDiverges) {
+  const ProgramResult result = run({"sweep",
+                                    "tiny.toml",
+                                    "--quiet",
+                                    "--grid",
+                                    "optimizer.learning_rate=1e30,1e-2",
+                                    "--run.folder=sweep",
+                                    "--training.tokens=1280",
+                                    "--training.checkpoint_every=0"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.errors.find("sweep: 1 of the runs diverged and is not in the table: "
+                               "sweep/optimizer.learning_rate=1e30,seed=0"),
+            std::string::npos)
+      << result.errors;
+  EXPECT_NE(result.output.find("| optimizer.learning_rate=1e-2 |"), std::string::npos)
+      << result.output;
+  const auto table = json("sweep/sweep.json");
+  ASSERT_EQ(table.at("rows").size(), 1U);
+  ASSERT_EQ(table.at("diverged").size(), 1U);
+  EXPECT_EQ(table["diverged"][0]["settings"][0], "optimizer.learning_rate=1e30");
+}
+
+TEST_F(TrainCommand, SweepRejectsAPointBeforeTheFirstRuns) {
+  const ProgramResult result = run({"sweep",
+                                    "tiny.toml",
+                                    "--grid",
+                                    "optimizer.learning_rate=1e-2,fast",
+                                    "--run.folder=sweep",
+                                    "--training.tokens=1280"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.errors, "reynard: --optimizer.learning_rate = fast; must be a number\n");
+  EXPECT_FALSE(fs::exists(folder_ / "sweep"));
+}
+
+TEST_F(TrainCommand, SweepRejects) {
+  const ProgramResult result = run({"sweep", "tiny.toml", "--grid", "optimizer.learning_rate"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.errors.find("expected section.key=value"), std::string::npos) << result.errors;
+}
+
+}  // namespace

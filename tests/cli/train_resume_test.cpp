@@ -1,0 +1,207 @@
+// reynard train --resume: how runs that were stopped, killed or damaged go on.
+
+#include "tests/cli/train_command.h"
+#include "tests/support/files.h"
+#include "tests/support/program.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <chrono>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace reynard;
+namespace fs = std::filesystem;
+using test::kTokensPerStep;
+using test::ProgramResult;
+using test::TrainCommand;
+
+TEST_F(TrainCommand, LongerBudgetGoesOnFromTheEnd) {
+  ASSERT_EQ(train("run", {"--training.tokens=640"}).exit_code, 0);
+  ASSERT_EQ(train("run", {"--resume", "--training.tokens=1280"}).exit_code, 0);
+  EXPECT_EQ(json("run/result.json").at("steps"), 20);
+  // A finished run stays as it is.
+  const std::string before = test::read_file(folder_ / "run/result.json");
+  ASSERT_EQ(train("run", {"--resume", "--training.tokens=1280"}).exit_code, 0);
+  EXPECT_EQ(test::read_file(folder_ / "run/result.json"), before);
+}
+
+// Killed after the last checkpoint and before the result: all that the result says is known.
+TEST_F(TrainCommand, AResultLostIsWrittenAgain) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  auto before = json("run/result.json");
+  fs::remove(folder_ / "run/result.json");
+  ASSERT_EQ(train("run", {"--resume"}).exit_code, 0);
+  auto after = json("run/result.json");
+  for (auto* result : {&before, &after}) result->erase("seconds");
+  EXPECT_EQ(after, before);
+  // The same from the last checkpoint but one.
+  fs::remove(folder_ / "run/result.json");
+  fs::remove_all(folder_ / "run/checkpoints/step-000000000050");
+  ASSERT_EQ(train("run", {"--resume"}).exit_code, 0);
+  after = json("run/result.json");
+  after.erase("seconds");
+  EXPECT_EQ(after, before);
+}
+
+// Killed between the last checkpoint of a run that was made longer and its result: the result that
+// is there is the shorter run's.
+TEST_F(TrainCommand, AResultOfBeforeIsNotThatOfALongerRun) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const std::string shorter = test::read_file(folder_ / "run/result.json");
+  ASSERT_EQ(train("run", {"--resume", "--training.tokens=3840"}).exit_code, 0);
+  const std::string weights = weights_hash("run");
+  test::write_file(folder_ / "run/result.json", shorter);
+  fs::remove_all(folder_ / "run/model");
+  ASSERT_EQ(train("run", {"--resume", "--training.tokens=3840"}).exit_code, 0);
+  EXPECT_EQ(json("run/result.json").at("steps"), 60);
+  EXPECT_EQ(weights_hash("run"), weights);
+}
+
+TEST_F(TrainCommand, DamagedCheckpointsOfLaterStepsDoNotCostNewOnes) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  fs::remove_all(folder_ / "run/checkpoints/step-000000000050");
+  fs::remove_all(folder_ / "run/checkpoints/step-000000000048");
+  fs::remove(folder_ / "run/checkpoints/step-000000000049/model.safetensors");
+  ASSERT_EQ(train("run", {"--resume", "--training.tokens=1920", "--training.keep_checkpoints=1"})
+                .exit_code,
+            0);
+  EXPECT_EQ(
+      checkpoints("run"),
+      (std::vector<std::string>{"step-000000000025", "step-000000000030", "step-000000000049"}));
+}
+
+TEST_F(TrainCommand, AnotherTextOfTheSameSizeIsNotGoneOnWith) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  std::string bytes = test::read_file(folder_ / "text/train.tokens");
+  // A letter of the text becomes another one: header and ends of documents stay.
+  bytes[bytes.find('l', 4096)] = 'k';
+  test::write_file(folder_ / "text/train.tokens", bytes);
+  const ProgramResult result = train("run", {"--resume", "--training.tokens=3840"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.errors.find("resume with the settings and the token file of the run"),
+            std::string::npos)
+      << result.errors;
+}
+
+TEST_F(TrainCommand, KilledTwentyTimesEndsWithTheSameWeights) {
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_EQ(train("straight").exit_code, 0);
+  double whole = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::mt19937 random(20);  // kill times differ between machines anyway
+  std::uniform_real_distribution<double> fraction(0.1, 0.9);
+  // Each chain of kills that comes to the end is compared, and the last one.
+  const auto expect_same_end = [&] {
+    EXPECT_EQ(weights_hash("killed"), weights_hash("straight"));
+    EXPECT_EQ(json("killed/result.json").at("tokens"), 3200);
+  };
+  int killed = 0;
+  for (int run_number = 0; run_number < 100 && killed < 20; ++run_number) {
+    const bool anew = !fs::exists(folder_ / "killed");
+    const ProgramResult result =
+        run({"train", "tiny.toml", "--quiet", "--run.folder=killed", "--resume"},
+            fraction(random) * whole);
+    ASSERT_TRUE(result.exit_code == 137 || result.exit_code == 0) << result.errors;
+    if (result.exit_code == 137) {
+      ++killed;
+      // A checkpoint is due with every step and a line of metrics stands before it.
+      const int64_t logged = last_logged_step("killed");
+      EXPECT_GE(newest_checkpoint("killed"), logged - 1);
+    } else {
+      if (anew) whole *= 0.9;  // the machine was slower when it was measured
+      expect_same_end();
+      fs::remove_all(folder_ / "killed");
+    }
+  }
+  ASSERT_EQ(killed, 20);
+  const ProgramResult last = train("killed", {"--resume"});
+  ASSERT_EQ(last.exit_code, 0) << last.errors;
+  expect_same_end();
+  EXPECT_EQ(last_logged_step("killed"), 50);
+}
+
+TEST_F(TrainCommand, DamagedNewestCheckpointIsPassedOver) {
+  ASSERT_EQ(train("straight").exit_code, 0);
+  ASSERT_EQ(train("run").exit_code, 0);
+  fs::remove(folder_ / "run/result.json");
+  const fs::path damaged = folder_ / "run/checkpoints/step-000000000050/trainer.safetensors";
+  std::string bytes = test::read_file(damaged);
+  bytes[bytes.size() / 2] ^= 1;
+  test::write_file(damaged, bytes);
+  fs::remove(folder_ / "run/checkpoints/step-000000000049/model.safetensors");
+  const ProgramResult result = train("run", {"--resume"});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_NE(result.errors.find("passed over a damaged checkpoint"), std::string::npos);
+  EXPECT_EQ(weights_hash("run"), weights_hash("straight"));
+}
+
+// The tokenizer of a checkpoint is checked with its weights.
+TEST_F(TrainCommand, WithoutAValidCheckpointNothingIsResumed) {
+  ASSERT_EQ(train("run", {"--training.tokens=640"}).exit_code, 0);
+  for (const auto& checkpoint : fs::directory_iterator(folder_ / "run/checkpoints")) {
+    fs::resize_file(checkpoint.path() / "tokenizer_config.json", 20);
+  }
+  const ProgramResult result = train("run", {"--resume", "--training.tokens=1280"});
+  EXPECT_EQ(result.exit_code, 2);
+  for (const char* part : {"--resume: no checkpoint in", "tokenizer_config.json: has 20 bytes"}) {
+    EXPECT_NE(result.errors.find(part), std::string::npos) << part << " in " << result.errors;
+  }
+}
+
+TEST_F(TrainCommand, CtrlCWritesACheckpointAndGoesOn) {
+  const ProgramResult result =
+      test::run_program({.arguments = {"train",
+                                       "tiny.toml",
+                                       "--quiet",
+                                       "--run.folder=stopped",
+                                       "--training.checkpoint_every=0",
+                                       "--training.permanent_every=0",
+                                       "--training.tokens=100000000"},
+                         .folder = folder_.path().string(),
+                         .interrupt_at_file = folder_ / "stopped/metrics.jsonl"});
+  EXPECT_EQ(result.exit_code, 130) << result.errors;
+  EXPECT_NE(result.errors.find("stopped after step"), std::string::npos) << result.errors;
+  ASSERT_EQ(checkpoints("stopped").size(), 1U);
+  EXPECT_FALSE(fs::exists(folder_ / "stopped/result.json"));
+  const int64_t steps = std::stoll(checkpoints("stopped")[0].substr(std::string("step-").size()));
+  const ProgramResult again =
+      train("stopped",
+            {"--resume", "--training.tokens=" + std::to_string((steps + 10) * kTokensPerStep)});
+  ASSERT_EQ(again.exit_code, 0) << again.errors;
+  EXPECT_EQ(json("stopped/result.json").at("steps"), steps + 10);
+}
+
+TEST_F(TrainCommand, ResumeSaysWhereItBegins) {
+  const auto resume = [&](const char* tokens) {
+    return run({"train", "tiny.toml", "--run.folder=run", "--resume", tokens}).errors;
+  };
+  const std::string first = resume("--training.tokens=64");
+  EXPECT_NE(first.find("no checkpoint in run: a new run begins\n"), std::string::npos) << first;
+  const std::string second = resume("--training.tokens=128");
+  EXPECT_NE(second.find("resumed after step 1 (64 tokens)\n"), std::string::npos) << second;
+}
+
+// Another rate is possible and never silent: the run's files know the commands that made it.
+TEST_F(TrainCommand, ResumeNamesOtherSettingsAndKeepsTheEarlierCommands) {
+  ASSERT_EQ(train("run", {"--training.tokens=64"}).exit_code, 0);
+  const ProgramResult same = train("run", {"--resume", "--training.tokens=64"});
+  EXPECT_EQ(same.errors, "");
+  const ProgramResult other =
+      train("run", {"--resume", "--training.tokens=128", "--optimizer.learning_rate=0.5"});
+  ASSERT_EQ(other.exit_code, 0) << other.errors;
+  EXPECT_NE(other.errors.find("goes on with other settings than before: "
+                              "optimizer.learning_rate: 0.01 -> 0.5\n"),
+            std::string::npos)
+      << other.errors;
+  const auto earlier = json("run/run.json").at("earlier");
+  ASSERT_EQ(earlier.size(), 1U);
+  EXPECT_EQ(earlier[0].at("until_step"), 1);
+  EXPECT_EQ(earlier[0].at("command").back(), "--training.tokens=64");
+}
+
+}  // namespace

@@ -1,0 +1,173 @@
+// Clients that come together, read slowly or vanish, answers that fail, and the end of a server.
+
+#include "reynard/serving/http_server.h"
+
+#include "tests/serving/served.h"
+#include "tests/support/eventually.h"
+#include "tests/support/raw_client.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstdint>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace reynard::serving {
+namespace {
+
+using nlohmann::json;
+using test::events_of;
+using test::post_text;
+using test::RawClient;
+using test::Served;
+
+TEST(HttpServer, WhoEndsTheirOwnSideAreToldSo) {
+  const Served served({}, {}, /*max_length=*/10'000'000);
+  const RawClient client(served.server.port());
+  client.send(post_text(R"({"prompt": "abc", "max_tokens": 5000000, "ignore_eos": true})"));
+  ::shutdown(client.socket, SHUT_WR);
+  EXPECT_TRUE(client.read_all().starts_with("HTTP/1.1 400"));
+}
+
+TEST(HttpServer, ClientsThatVanishAreForgotten) {
+  const Served served({}, {}, /*max_length=*/10'000'000);
+  const EngineCounters& counters = served.engine.counters();
+  const std::string body =
+      R"({"prompt": "abc", "max_tokens": 5000000, "ignore_eos": true, "stream": STREAM})";
+  for (const bool stream : {true, false}) {
+    const RawClient client(served.server.port());
+    std::string request = body;
+    request.replace(request.find("STREAM"), 6, stream ? "true" : "false");
+    client.send(post_text(request));
+    const int64_t begun = stream ? 1 : 2;
+    ASSERT_TRUE(test::eventually([&] { return counters.running + counters.cancelled >= begun; }));
+  }
+  ASSERT_TRUE(test::eventually([&] { return counters.cancelled == 2 && counters.running == 0; }));
+}
+
+// As where memory ends.
+class FailingTokenizer final : public tokenizer::Tokenizer {
+ public:
+  std::string name() const override { return "failing"; }
+  int64_t vocab_size() const override { return tokenizer::ByteTokenizer::kVocabSize; }
+  std::optional<int64_t> bos() const override { return {}; }
+  std::optional<int64_t> eos() const override { return {}; }
+  std::size_t safe_prefix(std::string_view text) const override { return text.size(); }
+
+ private:
+  std::vector<int32_t> encode_text(std::string_view,
+                                   const tokenizer::EncodeOptions&) const override {
+    return {1, 2};
+  }
+  std::string decode_ids(std::span<const int64_t>, const tokenizer::DecodeOptions&) const override {
+    throw std::bad_alloc();
+  }
+};
+
+TEST(HttpServer, AnswersThatFailEndTheirTexts) {
+  Served served({}, {}, /*max_length=*/10'000'000);
+  const FailingTokenizer failing;
+  Engine engine(served.decoder, served.tokenizer, {});
+  ServedModel model = served.model(/*max_length=*/10'000'000);
+  model.tokenizer = &failing;
+  HttpOptions http;
+  http.port = 0;
+  const HttpServer server(engine, model, http);
+  httplib::Client client("127.0.0.1", static_cast<int>(server.port()));
+  json request = {
+      {"prompt", {97, 98}}, {"max_tokens", 5'000'000}, {"ignore_eos", true}, {"logprobs", 1}};
+  const auto whole = client.Post("/v1/completions", request.dump(), "application/json");
+  ASSERT_TRUE(whole);
+  EXPECT_EQ(whole->status, 500);
+  ASSERT_TRUE(test::eventually([&] { return engine.counters().cancelled == 1; }));
+  request["stream"] = true;
+  EXPECT_FALSE(client.Post("/v1/completions", request.dump(), "application/json")) << "cut off";
+  ASSERT_TRUE(test::eventually([&] { return engine.counters().cancelled == 2; }));
+}
+
+// 64 clients, mixed: whole and streamed, long and short, some vanish, some read slowly. Everyone
+// else gets the text that a single request gets.
+TEST(HttpServer, ManyClientsAtOnce) {
+  const Served served({.max_batch = 24});
+  std::vector<std::string> prompts, expected;
+  for (int i = 0; i < 6; ++i) {
+    prompts.push_back(std::string(1 + 90 * i, static_cast<char>('a' + i)));
+    expected.push_back(
+        served.complete({{"prompt", prompts.back()}, {"max_tokens", 16}, {"temperature", 0}})
+            .json["choices"][0]["text"]);
+  }
+  std::atomic<int> wrong{0}, answered{0};
+  std::vector<std::thread> clients;
+  for (int c = 0; c < 64; ++c) {
+    clients.emplace_back([&, c] {
+      const std::size_t which = static_cast<std::size_t>(c) % prompts.size();
+      const json request = {{"prompt", prompts[which]},
+                            {"max_tokens", 16},
+                            {"temperature", 0},
+                            {"stream", c % 2 == 0}};
+      if (c % 8 == 6) {  // vanishes after the first bytes
+        const RawClient vanishing(served.server.port());
+        vanishing.send(post_text(request.dump()));
+        char byte = 0;
+        ::recv(vanishing.socket, &byte, 1, 0);
+        return;
+      }
+      const auto response =
+          served.client().Post("/v1/completions", request.dump(), "application/json");
+      if (!response || response->status != 200) {
+        ADD_FAILURE() << (response ? response->body : httplib::to_string(response.error()));
+        ++wrong;
+        return;
+      }
+      std::string text;
+      if (c % 2 == 0) {
+        for (const json& event : events_of(response->body)) {
+          for (const json& choice : event["choices"]) text += choice["text"].get<std::string>();
+        }
+      } else {
+        text = json::parse(response->body)["choices"][0]["text"];
+      }
+      ++answered;
+      if (text != expected[which]) ++wrong;
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(answered, 56) << served.client().Get("/metrics")->body;
+}
+
+TEST(HttpServer, DrainingFinishesWhatRuns) {
+  Served served({}, {}, /*max_length=*/100'000);
+  const EngineCounters& counters = served.engine.counters();
+  std::jthread client([&] {
+    const auto response =
+        served.complete({{"prompt", "abc"}, {"max_tokens", 400}, {"ignore_eos", true}});
+    EXPECT_EQ(response.status, 200);
+    EXPECT_EQ(response.json["usage"]["completion_tokens"], 400);
+  });
+  // It may have ended already.
+  ASSERT_TRUE(test::eventually([&] { return counters.running + counters.finished > 0; }));
+  std::jthread drain([&] { served.server.drain(); });
+  httplib::Client late = served.client();
+  ASSERT_TRUE(test::eventually([&] {
+    const auto health = late.Get("/health");
+    return !health || health->status == 503;
+  }));
+  if (const auto response =
+          late.Post("/v1/completions", R"({"prompt": "a"})", "application/json")) {
+    EXPECT_EQ(response->status, 503);
+  }
+  client.join();
+  drain.join();
+  EXPECT_FALSE(served.client().Get("/health"));
+}
+
+}  // namespace
+}  // namespace reynard::serving
