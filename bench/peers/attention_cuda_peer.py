@@ -4,7 +4,7 @@ ungated attention of other libraries, by turns in this process.
     attention_cuda_peer.py LIBREYNARD REPEATS
 
 Answers one line per line: "device" with GPU, clocks, torch and commit; "parity B H G T D DOCUMENTS PEERS" with
-the largest relative error of sampled rows against f64; "forward ..." and "backward ..." of the same shape
+the largest relative errors of outputs and of gradients against f64; "forward ..." and "backward ..." of the same shape
 with names, each before its milliseconds: medians of events after three warm-ups, a buffer larger than the
 L2 cache written between two runs. The GPU idles for a while before each run, so that the host has queued
 all of it: what is measured is the GPU's time, as in training, where the host runs ahead.
@@ -104,26 +104,60 @@ class Case:
                 found["fla"] = (function, *own)
         return found
 
-    def largest_error(self):
-        """Of sampled rows of three heads against f64, relative to the norm of the rows."""
+    def exact(self, rows, heads):
+        """In f64, of these rows of the first batch row and of query heads that share a key head: outputs
+        (heads, rows, D), dS (heads, rows, T) and the weights it is made of."""
         _, H, G, T, D, _ = self.shape
-        rows = torch.sort(torch.randperm(T, device="cuda")[:64])[0]
-        sums = self.log_gate.detach().double().cumsum(1)
-        with torch.no_grad():
-            out = self.ours()
-        errors = []
-        for head in (0, H // 2, H - 1):
-            group = head // (H // G)
-            q = self.q[0, rows, head].double()
-            k, v = self.k[0, :, group].double(), self.v[0, :, group].double()
-            logits = q @ k.T / math.sqrt(D) + sums[0, rows, head, None] - sums[0, None, :, head]
-            key = torch.arange(T, device="cuda")
-            hidden = key[None] > rows[:, None]
-            if self.first_key is not None:
-                hidden |= key[None] < self.first_key[0, rows, None]
-            exact = logits.masked_fill(hidden, -math.inf).softmax(-1) @ v
-            errors.append((out[0, rows, head].double() - exact).norm() / exact.norm())
-        return torch.stack(errors).max().item()  # NaN if any is
+        group = heads[0] // (H // G)
+        sums = self.log_gate.detach()[0, :, heads].double().cumsum(0).T  # (heads, T)
+        q, dout = (t.detach()[0, rows][:, heads].transpose(0, 1).double() for t in (self.q, self.dout))
+        k, v = (t.detach()[0, :, group].double() for t in (self.k, self.v))
+        logits = q @ k.T / math.sqrt(D) + sums[:, rows, None] - sums[:, None]
+        key = torch.arange(T, device="cuda")
+        hidden = key[None] > rows[:, None]
+        if self.first_key is not None:
+            hidden |= key[None] < self.first_key[0, rows, None]
+        weights = logits.masked_fill(hidden, -math.inf).softmax(-1)
+        dweights = dout @ v.T
+        dscores = weights * (dweights - (weights * dweights).sum(-1, keepdim=True))
+        return weights @ v, dscores, weights
+
+    def largest_errors(self):
+        """Of outputs and of gradients of dense and pruned calls against f64, relative to the norm of what is
+        compared: sampled rows of out and dq; dk, dv and the gates' of the last 64 positions, which only
+        as many queries see."""
+        _, H, G, T, D, _ = self.shape
+        sampled = torch.sort(torch.randperm(T, device="cuda")[:64])[0]
+        last = torch.arange(T - 64, T, device="cuda")
+        later = torch.ones(64, 64, device="cuda", dtype=torch.float64).tril()  # [query, gate]
+        out_errors, gradient_errors = [], []
+
+        def compare(errors, ours, exact):
+            errors.append((ours.double() - exact).norm() / exact.norm())
+
+        for name, (function, inputs, dout) in self.functions(with_peers=False).items():
+            if name == "softmax":
+                continue
+            out = function()
+            dq, dk, dv, dgate = torch.autograd.grad(out, inputs, dout)
+            for group in sorted({0, G // 2, G - 1}):
+                heads = list(range(group * (H // G), (group + 1) * (H // G)))
+                k = self.k.detach()[0, :, group].double()
+                exact_out, dscores, _ = self.exact(sampled, heads)
+                compare(out_errors, out[0, sampled][:, heads].transpose(0, 1), exact_out)
+                exact_dq = dscores @ k / math.sqrt(D)
+                compare(gradient_errors, dq[0, sampled][:, heads].transpose(0, 1), exact_dq)
+                _, dscores, weights = self.exact(last, heads)
+                q, do = (t.detach()[0, last][:, heads].transpose(0, 1).double() for t in (self.q, self.dout))
+                near = dscores[:, :, T - 64 :]
+                exact_dk = (near.transpose(1, 2) @ q).sum(0) / math.sqrt(D)
+                exact_dv = (weights[:, :, T - 64 :].transpose(1, 2) @ do).sum(0)
+                compare(gradient_errors, dk[0, last, group], exact_dk)
+                compare(gradient_errors, dv[0, last, group], exact_dv)
+                # Of gate t: dS of all queries from t on and all keys before it.
+                before = dscores[:, :, : T - 64].sum(-1, keepdim=True) + near.cumsum(-1) - near
+                compare(gradient_errors, dgate[0, last][:, heads].T, (later * before).sum(1))
+        return [torch.stack(errors).max().item() for errors in (out_errors, gradient_errors)]  # NaN if any is
 
 
 def medians(functions, flush):
@@ -206,7 +240,7 @@ def main():
             torch.cuda.empty_cache()
             case = Case(*shape)
         if what == "parity":
-            print(case.largest_error(), flush=True)
+            print(*case.largest_errors(), flush=True)
         else:
             times = measure(case, what, with_peers, refusals, flush)
             print(*(f"{name} {ms}" for name, ms in times.items()), flush=True)

@@ -8,6 +8,7 @@
 #include "tests/support/program.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <sys/stat.h>
 #include <nlohmann/json.hpp>
 
@@ -192,6 +193,27 @@ TEST_F(BadInput, NumbersThatAreNotFiniteAreErrors) {
     EXPECT_EQ(missing(error_of(arguments), option + ": " + arguments.back() + " is not a finite"),
               "");
   }
+}
+
+// Nobody hears what is wrong, and the exit code still says it.
+TEST_F(BadInput, MessagesThatCannotBeWrittenEndNothingElse) {
+  for (const char* command : {"info nowhere", "train nowhere.toml", "bench decode --chunk 0"}) {
+    const std::string line = std::string("timeout 60 " REYNARD_BINARY_DIR "/bin/reynard ") +
+                             command + " >/dev/null 2>/dev/full";
+    const int status = std::system(line.c_str());
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 2) << command << ": " << status;
+  }
+}
+
+TEST_F(BadInput, TextsThatAreNoNumbersAreErrors) {
+  EXPECT_EQ(
+      missing(error_of({"serve", "model", "--port", "abc"}), "--port: abc is no whole number"), "");
+  EXPECT_EQ(missing(error_of({"generate", "model", "a", "--temperature", "warm"}),
+                    "--temperature: warm is no number"),
+            "");
+  EXPECT_EQ(missing(error_of({"inspect", "model", "--text", "a.txt", "--queries-per-cell", "-1"}),
+                    "--queries-per-cell: -1; expected 0 or more"),
+            "");
 }
 
 TEST_F(BadInput, AnEmptyKeyDoesNotOpenAServer) {

@@ -84,9 +84,21 @@ TEST_F(TrainCommand, SweepRejectsAPointBeforeTheFirstRuns) {
 }
 
 TEST_F(TrainCommand, SweepRejects) {
-  const ProgramResult result = run({"sweep", "tiny.toml", "--grid", "optimizer.learning_rate"});
-  EXPECT_EQ(result.exit_code, 2);
-  EXPECT_NE(result.errors.find("expected section.key=value"), std::string::npos) << result.errors;
+  const auto expect_error = [&](const std::vector<std::string>& axes, const std::string& part) {
+    std::vector<std::string> arguments = {"sweep", "tiny.toml", "--run.folder=sweep"};
+    for (const std::string& axis : axes) arguments.insert(arguments.end(), {"--grid", axis});
+    const ProgramResult result = run(arguments);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.errors.find(part), std::string::npos) << result.errors;
+    EXPECT_FALSE(fs::exists(folder_ / "sweep/sweep.json"));
+  };
+  expect_error({"optimizer.learning_rate"}, "expected section.key=value");
+  expect_error({"optimizer.learning_rate=1e-3,1e-3"}, "names a value twice");
+  expect_error({"model.num_layers=1,2", "model.num_layers=1"},
+               "--grid model.num_layers=1: model.num_layers has a --grid already");
+  expect_error({"run.folder=a,b"}, "each run has a folder of its own");
+  ASSERT_EQ(train("sweep", {"--training.tokens=64"}).exit_code, 0);
+  expect_error({"model.num_layers=1,2"}, "run.folder = sweep: holds a run");
 }
 
 }  // namespace

@@ -204,4 +204,35 @@ TEST_F(TrainCommand, ResumeNamesOtherSettingsAndKeepsTheEarlierCommands) {
   EXPECT_EQ(earlier[0].at("command").back(), "--training.tokens=64");
 }
 
+// experiment.toml says what was trained: a budget below it cannot be what the run had.
+TEST_F(TrainCommand, ASmallerBudgetThanWhatWasTrainedIsRefused) {
+  ASSERT_EQ(train("run", {"--training.tokens=640"}).exit_code, 0);
+  const std::string before = test::read_file(folder_ / "run/experiment.toml");
+  const ProgramResult smaller = train("run", {"--resume", "--training.tokens=320"});
+  EXPECT_EQ(smaller.exit_code, 2);
+  EXPECT_NE(smaller.errors.find("training.tokens = 320: the run in run has seen 640 tokens"),
+            std::string::npos)
+      << smaller.errors;
+  EXPECT_EQ(test::read_file(folder_ / "run/experiment.toml"), before);
+}
+
+// The loss of the text before is not that of this one.
+TEST_F(TrainCommand, AnotherHeldOutTextIsMeasuredThoughTheRunHasEnded) {
+  const auto loss = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"--training.tokens=640", "--validation.tokens=256"};
+    all.insert(all.end(), more.begin(), more.end());
+    const ProgramResult result = train("run", all);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return json("run/result.json").value("validation_loss", 0.0);
+  };
+  EXPECT_EQ(loss({}), 0);
+  const double held_out = loss({"--resume", "--validation.path=text/held_out.tokens"});
+  EXPECT_GT(held_out, 0);
+  const std::string weights = weights_hash("run");
+  const double trained = loss({"--resume", "--validation.path=text/train.tokens"});
+  EXPECT_GT(trained, 0);
+  EXPECT_NE(trained, held_out);
+  EXPECT_EQ(weights_hash("run"), weights);
+}
+
 }  // namespace

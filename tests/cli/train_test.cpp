@@ -127,6 +127,29 @@ TEST_F(TrainCommand, MistakesAreReportedTogetherWithTheirPlace) {
   EXPECT_FALSE(fs::exists(folder_ / "run"));
 }
 
+// Else the model would begin and end with ordinary tokens.
+TEST_F(TrainCommand, SpecialTokensAreThoseOfTheText) {
+  const ProgramResult other = train("run", {"--model.bos_token_id=3", "--model.eos_token_id=257"});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_NE(other.errors.find("model.bos_token_id = 3: in data.path = text/train.tokens it is 256; "
+                              "set --model.bos_token_id=256"),
+            std::string::npos)
+      << other.errors;
+  EXPECT_FALSE(fs::exists(folder_ / "run"));
+  EXPECT_EQ(
+      train("run", {"--model.bos_token_id=256", "--model.eos_token_id=257", "--training.tokens=64"})
+          .exit_code,
+      0);
+}
+
+TEST_F(TrainCommand, AStepThatNeverCameIsNotProfiledSilently) {
+  const ProgramResult result = train("run", {"--training.tokens=64", "--training.profile_step=2"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_NE(result.errors.find("training.profile_step = 2: the run ended after 1 steps"),
+            std::string::npos)
+      << result.errors;
+}
+
 TEST_F(TrainCommand, HeldOutTextIsMeasuredOnce) {
   const auto loss = [&](const std::string& name, const std::string& tokens) {
     const ProgramResult result = train(name,
