@@ -62,6 +62,12 @@ std::vector<Case> cases() {
        {.B = 1, .Tq = 400, .Tk = 400, .H = 4, .G = 2, .D = 256},
        true,
        {.documents = {1, 64, 65, 200, 399}, .window = 150}},
+      {"Group4", {.B = 1, .Tq = 150, .Tk = 210, .H = 8, .G = 2, .D = 64}},
+      {"Group8", {.B = 1, .Tq = 190, .Tk = 190, .H = 16, .G = 2, .D = 128}},
+      {"OneKeyHead",
+       {.B = 1, .Tq = 300, .Tk = 300, .H = 6, .G = 1, .D = 256},
+       true,
+       {.documents = {1, 64, 65, 200, 299}}},
       {"Ungated", {.B = 2, .Tq = 200, .Tk = 200, .H = 2, .G = 1, .D = 64}, false},
       {"Window", {.B = 2, .Tq = 300, .Tk = 300, .H = 2, .G = 1, .D = 64}, true, {.window = 70}},
       {"Padding",
@@ -85,10 +91,7 @@ TEST_P(Budget, HoldsForwardAndBackward) {
   const auto& [c, dtype] = GetParam();
   AttentionInputs inputs = random_inputs(c.shape, dtype);
   if (!c.gated) inputs.log_gate = at::Tensor();
-  const Visibility& see = c.visibility;
-  if (!see.documents.empty() || !see.padding.empty() || see.window > 0) {
-    inputs.first_key = first_keys(c.shape, see);
-  }
+  if (c.visibility.hides_keys()) inputs.first_key = first_keys(c.shape, c.visibility);
   expect_within_budget(inputs);
 }
 

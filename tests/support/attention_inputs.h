@@ -35,6 +35,8 @@ struct Visibility {
   std::vector<int64_t> documents = {};  // start positions of documents, ascending; empty: one
   std::vector<int64_t> padding = {};    // per batch row, padded positions at the left; empty: none
   int64_t window = 0;                   // a query sees itself and window - 1 keys before it; 0: off
+
+  bool hides_keys() const { return !documents.empty() || !padding.empty() || window > 0; }
 };
 at::Tensor first_keys(const AttentionShape& shape, const Visibility& visibility);
 
