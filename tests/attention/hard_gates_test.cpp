@@ -19,26 +19,22 @@ namespace {
 using test::AttentionGradients;
 using test::AttentionInputs;
 using test::expect_within_budget;
+using test::longest_row;
 using test::random_inputs;
 using test::run_attention;
 
-double longest_of(const at::Tensor& rows) {
-  return rows.to(at::kDouble).square().sum(-1).sqrt().max().item<double>();
-}
-
-// Logits are rounded to f32, in the forward and again in the backward: an ulp of the largest that
-// the partial sums of q.k and lse can be is an absolute error of lse and a relative one of every
-// weight. The naive formula rounds the same way in both, so that the sum of a row's dS, which meets
-// what all its keys have in common, stays zero there. Noise is what one row's roundings make of
-// each result; it counts where logits are hundreds, or the naive formula happens to be exact.
+// Logits are rounded to f32 in the forward and again in the backward. The naive formula rounds the
+// same way in both, so that the sum of a row's dS, which meets what all its keys have in common,
+// stays zero there. Noise is what the roundings of one row make of each result; it counts where
+// logits are hundreds, or the naive formula happens to be exact.
 void expect_within_budget_of_rounded_logits(const AttentionInputs& in) {
   const AttentionGradients ours = run_attention(in);
   const AttentionGradients naive = test::run_reference(in);
   const AttentionGradients exact = test::run_reference(test::in_double(in));
   const double scale = 1 / std::sqrt(static_cast<double>(in.q.size(3)));
-  const double q = longest_of(in.q), k = longest_of(in.k), v = longest_of(in.v);
-  const double weight = 0x1p-23 * (scale * q * k + exact.lse.abs().max().item<double>());
-  const double dout = longest_of(in.dout), row = weight * dout * 2 * v;  // of P dO.(v - o)
+  const double q = longest_row(in.q), k = longest_row(in.k), v = longest_row(in.v);
+  const double weight = test::logit_rounding(in.q, in.k, exact.lse);
+  const double dout = longest_row(in.dout), row = weight * dout * 2 * v;  // of P dO.(v - o)
   // delta is of the rounded out, and enters the gradient of every gate that a row lies behind.
   const double delta = test::rounding_of(in.q.scalar_type()) * dout * v;
   EXPECT_WITHIN_BUDGET(ours.out, naive.out, exact.out, weight * 2 * v);

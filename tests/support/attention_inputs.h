@@ -62,6 +62,17 @@ void expect_within_budget(const AttentionInputs& inputs,
                           const attention::AttentionOptions& options = {},
                           const at::Tensor& start = {});
 
+// An ulp of f32 of the largest that the partial sums of q.k (|q| |k|, however small the product
+// itself) and lse can be: what rounding logits is as an absolute error of lse and a relative one of
+// every weight. scale 0: 1/sqrt(D).
+double logit_rounding(const at::Tensor& q,
+                      const at::Tensor& k,
+                      const at::Tensor& lse,
+                      double scale = 0);
+
+// The largest norm of a row: of its last dimension.
+double longest_row(const at::Tensor& rows);
+
 // Expects equal bits; those of dlog_gate where both have one.
 void expect_same_bits(const AttentionGradients& actual, const AttentionGradients& expected);
 

@@ -169,20 +169,10 @@ double magnitude(const Call& call, const std::vector<at::Tensor>& exact, size_t 
   return std::max(largest_of(exact[result]), from_delta);
 }
 
-// Rounding of a logit to f32: a few halves of an ulp of the largest that a product's partial sums
-// can be (|q| |k|, however small the product itself) and of the largest bias that counts (lse is
-// near the logits that do). It is an absolute error of lse and a relative one of every weight.
-double logit_rounding(const Call& call, const at::Tensor& lse) {
-  const auto longest = [](const at::Tensor& rows) {
-    return largest_of(rows.to(at::kDouble).square().sum(-1).sqrt());
-  };
-  return 0x1p-23 * (scale_of(call) * longest(call.q) * longest(call.k) + largest_of(lse));
-}
-
 double noise_of(const Call& call, const std::vector<at::Tensor>& exact, size_t result) {
   constexpr size_t kLse = 1;
   const double of_results = rounding(call.q.scalar_type());
-  const double of_logits = logit_rounding(call, exact[kLse]);
+  const double of_logits = test::logit_rounding(call.q, call.k, exact[kLse], scale_of(call));
   const double largest = magnitude(call, exact, result);
   return result == kLse ? std::max(of_results * largest, of_logits)
                         : std::max(of_results, of_logits) * largest;
