@@ -218,6 +218,43 @@ class AttentionOps(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "scale = -1"):
             decode(range(8), scale=-1.0)
 
+    def test_decode_errors_name_the_argument(self):
+        S, H, G, D, P, N = 2, 4, 2, 8, 6, 3
+        right = {
+            "q": torch.zeros(S, H, D),
+            "keys": torch.zeros(P, 64, D),
+            "values": torch.zeros(P, 64, D),
+            "sums": torch.zeros(P, H // G, 64, dtype=torch.float64),
+            "norms": torch.zeros(P),
+            "masses": torch.zeros(P, H // G, dtype=torch.float64),
+            "page_table": torch.arange(P * 2, dtype=torch.int32).remainder(P).view(S, G, N),
+            "lengths": torch.full((S,), 100),
+            "first_key": torch.zeros(S, dtype=torch.int32),
+            "logit_bound": torch.ones(H),
+        }
+        ops.attention_decode(*right.values())
+
+        def expect(message, options=None, **changed):
+            with self.assertRaisesRegex(RuntimeError, "attention_decode: " + message):
+                ops.attention_decode(*{**right, **changed}.values(), **(options or {}))
+
+        for name, tensor in right.items():
+            expect(f"{name} has shape", **{name: tensor.unsqueeze(0)})
+            other = torch.float64 if tensor.dtype != torch.float64 else torch.float32
+            expect(f"{name} has dtype", **{name: tensor.to(other)})
+        for name in list(right)[2:]:
+            expect(f"{name} has shape", **{name: right[name][:-1]})
+        for name in ("keys", "values", "sums"):
+            expect(f"{name} has shape", **{name: right[name].transpose(1, 2)})
+        expect("number of key/value heads G of page_table = 3", page_table=torch.zeros(S, 3, N).int())
+        wide = torch.zeros(P, 64, 257)
+        expect("head dimension D = 257", q=torch.zeros(S, H, 257), keys=wide, values=wide)
+        pruned = {"log_pruning_tolerance": -10.0}
+        expect("masses = undefined", pruned, masses=None)
+        expect("norms and logit_bound = undefined", pruned, norms=None, logit_bound=None)
+        with self.assertRaisesRegex(RuntimeError, "expected tight or published"):
+            ops.attention_decode(*right.values(), rule="loose")
+
     def test_results_lie_as_their_description_says(self):
         for dtype in (torch.float64, torch.float32):
             tensors = inputs(dtype=dtype, requires_grad=True)

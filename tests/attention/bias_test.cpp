@@ -63,6 +63,45 @@ TEST(GateSums, RestartTheirGradientWhereADocumentBegins) {
   EXPECT_BITWISE_EQUAL(log_gate.grad().reshape(-1), at::tensor({0.0F, 10.0F, 0.0F, 1000.0F}));
 }
 
+// Documents begin at the borders of the pieces that a kernel takes at once (1,024 positions, from
+// the left or from the right), beside them and elsewhere; each batch row has others.
+TEST(GateSums, RestartTheirGradientAnywhereInALongSequence) {
+  constexpr int64_t kLength = 5003, kHeads = 3;
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    for (const int64_t Tq : {kLength, int64_t{3000}}) {
+      const test::AttentionShape shape = {.B = 2, .Tq = Tq, .Tk = kLength, .H = kHeads, .D = 1};
+      const at::Tensor gate = test::random_inputs(shape).log_gate.to(dtype).requires_grad_(true);
+      const at::Tensor first_key =
+          test::first_keys(shape,
+                           {.documents = {1, 1023, 1024, 1025, 2048, 2955, 3071, 3979, 4096, 5002},
+                            .padding = {0, 2500}});
+      const at::Tensor dsums =
+          test::random_inputs(shape, at::kDouble, /*seed=*/2).log_gate.transpose(1, 2);
+      gate_sums(gate, first_key).backward(dsums);
+
+      const at::Tensor on_host[] = {first_key.cpu(), dsums.cpu()};
+      const auto first = on_host[0].accessor<int32_t, 2>();
+      const auto given = on_host[1].accessor<double, 3>();
+      at::Tensor exact = at::zeros({2, kLength, kHeads}, at::kDouble);
+      auto sums = exact.accessor<double, 3>();
+      for (int64_t b = 0; b < 2; ++b) {
+        for (int64_t h = 0; h < kHeads; ++h) {
+          double sum = 0;
+          for (int64_t t = kLength - 1; t >= 0; --t) {
+            const int64_t query = t - (kLength - Tq);
+            const bool restarts = query >= 0 && first[b][query] >= t;
+            sum = restarts ? 0 : sum + given[b][h][t];
+            sums[b][t][h] = sum;
+          }
+        }
+      }
+      const double rounding = dtype == at::kFloat ? 0x1p-24 : 1e-14;
+      EXPECT_TENSORS_NEAR(gate.grad(), exact, 1e-11, rounding);
+      EXPECT_BITWISE_EQUAL(gate.grad().eq(0), exact.eq(0));
+    }
+  }
+}
+
 TEST(GateSums, ClampShutGatesWithoutGradient) {
   const float shut = -std::numeric_limits<float>::infinity();
   const at::Tensor log_gate = gates({-1, shut, -2000, -1000}).requires_grad_(true);

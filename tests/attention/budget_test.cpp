@@ -3,6 +3,7 @@
 
 #include "reynard/attention/attention.h"
 #include "tests/support/attention_inputs.h"
+#include "tests/support/compare.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/ones_like.h>
@@ -24,6 +25,7 @@ using test::AttentionShape;
 using test::expect_within_budget;
 using test::first_keys;
 using test::in_double;
+using test::longest_row;
 using test::random_inputs;
 using test::run_attention;
 using test::run_reference;
@@ -62,6 +64,12 @@ std::vector<Case> cases() {
        {.B = 1, .Tq = 400, .Tk = 400, .H = 4, .G = 2, .D = 256},
        true,
        {.documents = {1, 64, 65, 200, 399}, .window = 150}},
+      {"Group4", {.B = 1, .Tq = 150, .Tk = 210, .H = 8, .G = 2, .D = 64}},
+      {"Group8", {.B = 1, .Tq = 190, .Tk = 190, .H = 16, .G = 2, .D = 128}},
+      {"OneKeyHead",
+       {.B = 1, .Tq = 300, .Tk = 300, .H = 6, .G = 1, .D = 256},
+       true,
+       {.documents = {1, 64, 65, 200, 299}}},
       {"Ungated", {.B = 2, .Tq = 200, .Tk = 200, .H = 2, .G = 1, .D = 64}, false},
       {"Window", {.B = 2, .Tq = 300, .Tk = 300, .H = 2, .G = 1, .D = 64}, true, {.window = 70}},
       {"Padding",
@@ -85,10 +93,7 @@ TEST_P(Budget, HoldsForwardAndBackward) {
   const auto& [c, dtype] = GetParam();
   AttentionInputs inputs = random_inputs(c.shape, dtype);
   if (!c.gated) inputs.log_gate = at::Tensor();
-  const Visibility& see = c.visibility;
-  if (!see.documents.empty() || !see.padding.empty() || see.window > 0) {
-    inputs.first_key = first_keys(c.shape, see);
-  }
+  if (c.visibility.hides_keys()) inputs.first_key = first_keys(c.shape, c.visibility);
   expect_within_budget(inputs);
 }
 
@@ -137,6 +142,33 @@ TEST(LongRowBudget, HoldsWhereKeysAreTakenInGroups) {
 TEST(LongRowBudget, HoldsForManyKeys) {
   expect_within_budget(
       random_inputs({.B = 1, .Tq = 300, .Tk = 8200, .H = 1, .G = 1, .D = 128}, at::kBFloat16));
+}
+
+// Gates that take e^-13 over a row of 65,536 keys, so that all of these count, behind a few shut
+// ones, so that sums of the gates are large beside their differences. Kernels add up weights and
+// weighted values in f32, tile by tile: of out, whose elements are small here, that leaves the
+// roundings of n additions, which are independent: each 2^-24, sqrt(n) of them in either sum. delta
+// has them as well as the rounding of out to the dtype, and enters the gradient of every gate.
+TEST(LongRowBudget, HoldsForARowOf65536GatedKeys) {
+  constexpr int64_t kKeys = 65536, kTile = 64;
+  const double of_sums = 2 * 0x1p-24 * std::sqrt(static_cast<double>(kKeys / kTile));
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    SCOPED_TRACE(c10::toString(dtype));
+    AttentionInputs in = random_inputs(
+        {.B = 1, .Tq = 48, .Tk = kKeys, .H = 1, .G = 1, .D = 64}, dtype, 1, /*gate_mean=*/9);
+    in.log_gate.slice(1, 0, 10).fill_(-1000);
+    const AttentionGradients ours = run_attention(in), naive = run_reference(in);
+    const AttentionGradients exact = run_reference(in_double(in));
+    const double delta =
+        (of_sums + test::rounding_of(dtype)) * longest_row(in.dout) * longest_row(exact.out);
+    EXPECT_WITHIN_BUDGET(
+        ours.out, naive.out, exact.out, of_sums * exact.out.abs().max().item<double>());
+    EXPECT_WITHIN_BUDGET(ours.lse, naive.lse, exact.lse);
+    EXPECT_WITHIN_BUDGET(ours.dq, naive.dq, exact.dq);
+    EXPECT_WITHIN_BUDGET(ours.dk, naive.dk, exact.dk);
+    EXPECT_WITHIN_BUDGET(ours.dv, naive.dv, exact.dv);
+    EXPECT_WITHIN_BUDGET(ours.dlog_gate, naive.dlog_gate, exact.dlog_gate, delta);
+  }
 }
 
 // All keys but one have the same weight, a third of that one's: additions of equal sums round the

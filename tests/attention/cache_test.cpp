@@ -16,7 +16,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <functional>
@@ -304,24 +303,6 @@ TEST(LayerCache, SnapshotRestoresTheSameState) {
   EXPECT_THROW(restored.truncate(299), Error);
 }
 
-TEST(LayerCache, UnusedPagesAndSlotsAreNotRead) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    auto pool = make_pool(dtype);
-    {
-      LayerCache poison(pool, G);  // its pages go back to the pool full of NaN
-      const at::Tensor bad = test::on_test_device(at::full({1000, G, D}, nan, dtype));
-      poison.append(bad, bad);
-    }
-    const AttentionInputs in = sequence(100, dtype);
-    LayerCache cache(pool, G);
-    append(cache, in, 0, 100);
-    LayerCache clean(make_pool(dtype), G);
-    append(clean, in, 0, 100);
-    EXPECT_BITWISE_EQUAL(attend(cache, in).out, attend(clean, in).out);
-  }
-}
-
 // A model with broken weights must not write as if it had read nothing.
 TEST(LayerCache, NaNOfAQueryOrKeyShows) {
   constexpr auto kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -336,38 +317,6 @@ TEST(LayerCache, NaNOfAQueryOrKeyShows) {
       cache.pool()->keys()[cache.pages(0)[0]].select(0, 0).fill_(kNaN);
       EXPECT_TRUE(attend(cache, in).out.select(1, 0).isnan().all().item<bool>()) << T;
       EXPECT_FALSE(attend(cache, in).out.select(1, H - 1).isnan().any().item<bool>()) << T;
-    }
-  }
-}
-
-// Pages that a query skips are not read: the pool is poisoned behind the cache's back.
-void expect_skipped_pages_unread(at::ScalarType dtype, PruningRule rule, const at::Tensor& bound) {
-  const AttentionInputs in = sequence(1000, dtype, 0);
-  LayerCache cache(make_pool(dtype), G);
-  append(cache, in, 0, 1000);
-  const AttentionOptions options = {0, -10, rule};
-  const PagedOutput clean = attend(cache, in, 1, bound, 0, options);
-  // The two nearest pages are read in any case: they bound the query's log-sum-exp.
-  const int64_t floor_page = 1000 / kPageTokens - 1;
-  const int64_t skipped = std::min(clean.start.min().item<int32_t>() / kPageTokens, floor_page);
-  ASSERT_GT(skipped, 5) << config::name_of(rule);
-  for (int64_t g = 0; g < G; ++g) {
-    for (int64_t n = 0; n < skipped; ++n) {
-      cache.pool()->keys()[cache.pages(g)[n]].fill_(std::numeric_limits<float>::quiet_NaN());
-      cache.pool()->values()[cache.pages(g)[n]].fill_(std::numeric_limits<float>::quiet_NaN());
-    }
-  }
-  const PagedOutput poisoned = attend(cache, in, 1, bound, 0, options);
-  EXPECT_BITWISE_EQUAL(poisoned.out, clean.out);
-  EXPECT_BITWISE_EQUAL(poisoned.lse, clean.lse);
-}
-
-TEST(LayerCache, SkippedPagesAreNotRead) {
-  const at::Tensor bound = test::on_test_device(at::full({H}, 12.0F, at::kFloat));
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    for (const PruningRule rule : {PruningRule::kTight, PruningRule::kPublished}) {
-      expect_skipped_pages_unread(dtype, rule, {});
-      expect_skipped_pages_unread(dtype, rule, bound);
     }
   }
 }

@@ -20,6 +20,7 @@
 
 #include <cstdlib>
 #include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -220,15 +221,59 @@ TEST(Identities, EmptyInputsGiveEmptyOrNothing) {
 }
 
 TEST(Identities, ViewsOfOneProjectionAreTakenAsTheyAre) {
-  const AttentionInputs in = random_inputs({.B = 2, .Tq = 90, .Tk = 90, .H = 2, .G = 2, .D = 32});
-  const at::Tensor fused = at::cat({in.q, in.k, in.v}, 2);
-  AttentionInputs views = in;
-  views.q = fused.slice(2, 0, 2), views.k = fused.slice(2, 2, 4), views.v = fused.slice(2, 4, 6);
-  const AttentionOutput strided = attention(views.q, views.k, views.v, in.log_gate);
-  EXPECT_BITWISE_EQUAL(strided.out, attention(in.q, in.k, in.v, in.log_gate).out);
-  // A last dimension that is not contiguous is copied.
-  const at::Tensor flipped = in.q.transpose(1, 3).contiguous().transpose(1, 3);
-  EXPECT_BITWISE_EQUAL(attention(flipped, in.k, in.v, in.log_gate).out, strided.out);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t D : {32, 64, 128, 256}) {
+      SCOPED_TRACE(std::string(c10::toString(dtype)) + " D" + std::to_string(D));
+      const AttentionInputs in =
+          random_inputs({.B = 2, .Tq = 90, .Tk = 90, .H = 4, .G = 2, .D = D}, dtype);
+      const AttentionGradients apart = run_attention(in);
+      const at::Tensor fused = at::cat({in.q, in.k, in.v}, 2).requires_grad_(true);
+      const AttentionOutput strided =
+          attention(fused.slice(2, 0, 4), fused.slice(2, 4, 6), fused.slice(2, 6, 8), in.log_gate);
+      EXPECT_BITWISE_EQUAL(strided.out, apart.out);
+      torch::autograd::backward({strided.out, strided.lse}, {in.dout, in.dlse});
+      // Autograd adds the gradients of views to zeros: -0 becomes 0.
+      EXPECT_BITWISE_EQUAL(fused.grad(), at::cat({apart.dq, apart.dk, apart.dv}, 2) + 0);
+      // A last dimension that is not contiguous is copied.
+      const at::Tensor flipped = in.q.transpose(1, 3).contiguous().transpose(1, 3);
+      EXPECT_BITWISE_EQUAL(attention(flipped, in.k, in.v, in.log_gate).out, apart.out);
+    }
+  }
+}
+
+// As of frozen projections: whoever asks for some gradients gets the same ones.
+TEST(Identities, GradientsOfSomeInputsAreThoseOfAll) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const AttentionInputs in =
+        random_inputs({.B = 1, .Tq = 150, .Tk = 200, .H = 4, .G = 2, .D = 64}, dtype);
+    const AttentionGradients all = run_attention(in);
+    const at::Tensor expected[] = {all.dq, all.dk, all.dv, all.dlog_gate};
+    for (unsigned wanted = 1; wanted < 16; ++wanted) {
+      SCOPED_TRACE(wanted);
+      at::Tensor inputs[] = {in.q, in.k, in.v, in.log_gate};
+      for (int i = 0; i < 4; ++i) {
+        inputs[i] = inputs[i].detach().clone().requires_grad_((wanted >> i & 1) != 0);
+      }
+      const AttentionOutput result = attention(inputs[0], inputs[1], inputs[2], inputs[3]);
+      torch::autograd::backward({result.out, result.lse}, {in.dout, in.dlse});
+      for (int i = 0; i < 4; ++i) {
+        EXPECT_EQ(inputs[i].grad().defined(), inputs[i].requires_grad());
+        if (!inputs[i].requires_grad()) continue;
+        EXPECT_BITWISE_EQUAL(inputs[i].grad(), expected[i]);
+      }
+    }
+    // Of one result alone, the other's gradient is zero.
+    AttentionInputs one = in;
+    one.dlse = at::zeros_like(in.dlse);
+    const at::Tensor q = in.q.detach().clone().requires_grad_(true);
+    torch::autograd::backward({attention(q, in.k, in.v, in.log_gate).out}, {in.dout});
+    EXPECT_BITWISE_EQUAL(q.grad(), run_attention(one).dq);
+    one = in;
+    one.dout = at::zeros_like(in.dout);
+    const at::Tensor k = in.k.detach().clone().requires_grad_(true);
+    torch::autograd::backward({attention(in.q, k, in.v, in.log_gate).lse}, {in.dlse});
+    EXPECT_BITWISE_EQUAL(k.grad(), run_attention(one).dk);
+  }
 }
 
 TEST(Identities, SameBitsForAnyNumberOfThreadsAndInEveryRun) {

@@ -88,13 +88,24 @@ std::vector<PruningCase> pruning_cases() {
       {{.B = 2, .Tq = 600, .Tk = 600, .H = 2, .G = 2, .D = 32},
        {.documents = {300, 400, 401}, .padding = {100, 0}, .window = 250},
        0},
+      {{.B = 2, .Tq = 350, .Tk = 350, .H = 4, .G = 2, .D = 128},
+       {.documents = {40, 300, 301}, .padding = {100, 0}, .window = 220},
+       0,
+       at::kBFloat16},
+      {{.B = 1, .Tq = 140, .Tk = 900, .H = 4, .G = 1, .D = 64}, {}, 1, at::kHalf},
+      {{.B = 1, .Tq = 350, .Tk = 350, .H = 2, .G = 2, .D = 256},
+       {.documents = {1, 330}},
+       0,
+       at::kBFloat16},
+      {{.B = 1, .Tq = 300, .Tk = 300, .H = 2, .G = 2, .D = 24}, {}, -1, at::kHalf},
+      {{.B = 1, .Tq = 200, .Tk = 430, .H = 2, .G = 1, .D = 200}, {}, 0, at::kHalf},
   };
 }
 
 TEST(Pruning, DropsAtMostTheTolerance) {
   for (const PruningCase& c : pruning_cases()) {
     AttentionInputs in = random_inputs(c.shape, c.dtype, 3, c.gate_mean);
-    if (c.visibility.window > 0) in.first_key = first_keys(c.shape, c.visibility);
+    if (c.visibility.hides_keys()) in.first_key = first_keys(c.shape, c.visibility);
     for (const PruningRule rule : kRules) {
       for (const double tolerance : {-1.0, -10.0}) {
         const AttentionOutput result =
@@ -130,7 +141,7 @@ TEST(Pruning, StartsAreThoseOfTheWidenedInputs) {
   };
   for (const PruningCase& c : cases) {
     AttentionInputs in = random_inputs(c.shape, c.dtype, 8, c.gate_mean);
-    if (c.visibility.window > 0) in.first_key = first_keys(c.shape, c.visibility);
+    if (c.visibility.hides_keys()) in.first_key = first_keys(c.shape, c.visibility);
     in.k.select(1, 70).mul_(4), in.q.select(1, c.shape.Tq - 5).mul_(4);  // the norms of two blocks
     const auto starts = [&](at::ScalarType dtype) {
       return attention(in.q.to(dtype),
@@ -168,7 +179,7 @@ TEST(Pruning, NearestKeysBeginAtWholeBlocks) {
 TEST(Pruning, ForwardAndBackwardAreThoseOfThePrunedFunction) {
   for (const PruningCase& c : pruning_cases()) {
     AttentionInputs in = random_inputs(c.shape, c.dtype, 4, c.gate_mean);
-    if (c.visibility.window > 0) in.first_key = first_keys(c.shape, c.visibility);
+    if (c.visibility.hides_keys()) in.first_key = first_keys(c.shape, c.visibility);
     for (const PruningRule rule : kRules) {
       const AttentionOptions options = {0, -2, rule};
       const at::Tensor start =

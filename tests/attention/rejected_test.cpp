@@ -139,6 +139,53 @@ TEST_F(Rejected, Parts) {
       },
       "attention: sums has dtype Float; expected Double");
 }
+// Messages say which of several parts is wrong.
+TEST_F(Rejected, OneOfSeveralParts) {
+  const at::Tensor sums = gate_sums(in.log_gate), query_sums = sums.slice(2, 2);
+  const KeyPart good = {in.k, in.v, sums, {}, /*causal=*/true};
+  const auto expect_of_second = [&](const std::string& text,
+                                    const std::function<void(KeyPart&)>& change) {
+    KeyPart parts[] = {good, good};
+    change(parts[1]);
+    expect_error([&] { attention(in.q, query_sums, parts, {}); }, "attention: " + text);
+  };
+  expect_of_second("k of part 1 has shape [2, 7, 2, 4]; expected [B = 2, Tk, G, D = 8]",
+                   [](KeyPart& p) { p.k = p.k.slice(3, 0, 4); });
+  expect_of_second("k of part 1 has dtype Half; expected Float",
+                   [](KeyPart& p) { p.k = p.k.to(at::kHalf); });
+  expect_of_second("device of k of part 1 = meta", [](KeyPart& p) { p.k = p.k.to(at::kMeta); });
+  expect_of_second("number of key/value heads G of k of part 1 = 0",
+                   [](KeyPart& p) { p.k = p.k.slice(2, 0, 0), p.v = p.v.slice(2, 0, 0); });
+  expect_of_second("v of part 1 has shape [2, 6, 2, 8]; expected [B = 2, Tk = 7, G = 2, D = 8]",
+                   [](KeyPart& p) { p.v = p.v.slice(1, 1); });
+  expect_of_second("v of part 1 has dtype BFloat16; expected Float",
+                   [](KeyPart& p) { p.v = p.v.to(at::kBFloat16); });
+  expect_of_second("device of v of part 1 = meta", [](KeyPart& p) { p.v = p.v.to(at::kMeta); });
+  expect_of_second("sums of part 1 has shape [2, 4, 6]; expected [B = 2, H = 4, Tk = 7]",
+                   [](KeyPart& p) { p.sums = p.sums.slice(2, 1); });
+  expect_of_second("sums of part 1 has dtype Float; expected Double",
+                   [](KeyPart& p) { p.sums = p.sums.to(at::kFloat); });
+  expect_of_second("device of sums of part 1 = meta",
+                   [](KeyPart& p) { p.sums = p.sums.to(at::kMeta); });
+  expect_of_second("first_key of part 1 has shape [2, 7]; expected [B = 2, Tq = 5]",
+                   [](KeyPart& p) {
+                     p.first_key = at::zeros({2, 7}, at::kInt);
+                   });
+  expect_of_second("first_key of part 1 has dtype Long; expected Int", [](KeyPart& p) {
+    p.first_key = at::zeros({2, 5}, at::kLong);
+  });
+  expect_of_second("number of queries of q = 5; expected at most the 4 keys of k of part 1",
+                   [](KeyPart& p) {
+                     p = {p.k.slice(1, 3), p.v.slice(1, 3), {}, {}, true};
+                   });
+  const KeyPart parts[] = {good, good};
+  expect_error([&] { attention(in.q, query_sums.to(at::kFloat), parts, {}); },
+               "attention: query_sums has dtype Float; expected Double");
+  expect_error([&] { attention(in.q, query_sums.to(at::kMeta), parts, {}); },
+               "attention: device of query_sums = meta");
+  expect_error([&] { attention(in.q, {}, parts, {}); },
+               "attention: query_sums = undefined; expected a tensor, since k of part 0 has sums");
+}
 TEST_F(Rejected, RuleName) {
   EXPECT_EQ(pruning_rule_named(config::name_of(PruningRule::kPublished)), PruningRule::kPublished);
   EXPECT_EQ(pruning_rule_named("tight"), PruningRule::kTight);

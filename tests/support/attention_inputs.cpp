@@ -166,6 +166,20 @@ void expect_within_budget(const AttentionInputs& inputs,
   }
 }
 
+double longest_row(const at::Tensor& rows) {
+  return rows.numel() ? rows.to(at::kDouble).square().sum(-1).sqrt().max().item<double>() : 0;
+}
+
+double logit_rounding(const at::Tensor& q,
+                      const at::Tensor& k,
+                      const at::Tensor& lse,
+                      double scale) {
+  if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
+  const double largest =
+      lse.numel() ? lse.masked_fill(lse.isinf(), 0).abs().max().item<double>() : 0;
+  return 0x1p-23 * (scale * longest_row(q) * longest_row(k) + largest);
+}
+
 void expect_same_bits(const AttentionGradients& actual, const AttentionGradients& expected) {
   EXPECT_BITWISE_EQUAL(actual.out, expected.out);
   EXPECT_BITWISE_EQUAL(actual.lse, expected.lse);

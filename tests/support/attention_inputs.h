@@ -35,6 +35,8 @@ struct Visibility {
   std::vector<int64_t> documents = {};  // start positions of documents, ascending; empty: one
   std::vector<int64_t> padding = {};    // per batch row, padded positions at the left; empty: none
   int64_t window = 0;                   // a query sees itself and window - 1 keys before it; 0: off
+
+  bool hides_keys() const { return !documents.empty() || !padding.empty() || window > 0; }
 };
 at::Tensor first_keys(const AttentionShape& shape, const Visibility& visibility);
 
@@ -59,6 +61,17 @@ AttentionGradients run_reference(const AttentionInputs& inputs,
 void expect_within_budget(const AttentionInputs& inputs,
                           const attention::AttentionOptions& options = {},
                           const at::Tensor& start = {});
+
+// An ulp of f32 of the largest that the partial sums of q.k (|q| |k|, however small the product
+// itself) and lse can be: what rounding logits is as an absolute error of lse and a relative one of
+// every weight. scale 0: 1/sqrt(D).
+double logit_rounding(const at::Tensor& q,
+                      const at::Tensor& k,
+                      const at::Tensor& lse,
+                      double scale = 0);
+
+// The largest norm of a row: of its last dimension.
+double longest_row(const at::Tensor& rows);
 
 // Expects equal bits; those of dlog_gate where both have one.
 void expect_same_bits(const AttentionGradients& actual, const AttentionGradients& expected);

@@ -1,15 +1,14 @@
-// Decode from pages on every instruction-set path: error budget over page contents, head
-// dimensions, groups and first keys; equal bits for any number of threads; nothing else is read.
+// Decode from pages on every instruction-set path: what ../decode_test.cpp cannot ask of every
+// device. Pages of int8, equal bits for any number of threads, and lines through either level of
+// the cache.
 
 #include "reynard/attention/cpu/decode.h"
 
-#include "reynard/attention/bias.h"
-#include "reynard/attention/cache.h"
 #include "reynard/attention/cpu/kernels.h"
 #include "reynard/attention/cpu/path.h"
-#include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
 #include "tests/support/forced_path.h"
+#include "tests/support/shuffled_pages.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
@@ -17,16 +16,10 @@
 #include <gtest/gtest.h>
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/isneginf.h>
 #include <ATen/ops/randint.h>
-#include <ATen/ops/randperm.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -36,7 +29,7 @@ namespace reynard::attention::cpu {
 namespace {
 
 using test::AttentionInputs;
-using test::AttentionShape;
+using test::in_shuffled_pages;
 using test::random_inputs;
 
 class Decode : public test::OnEachCpuPath {};
@@ -46,67 +39,6 @@ INSTANTIATE_TEST_SUITE_P(Cpu, Decode, testing::ValuesIn(test::path_names()), [](
 });
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-// The keys and values of `in` in pages that lie in any order in a pool twice as large; whatever no
-// token fills is NaN.
-DecodeArguments in_shuffled_pages(const AttentionInputs& in) {
-  const int64_t S = in.k.size(0), T = in.k.size(1), G = in.k.size(2), D = in.k.size(3);
-  const int64_t H = in.q.size(2), N = (T + kPageTokens - 1) / kPageTokens;
-  DecodeArguments a;
-  a.q = in.q.select(1, 0).contiguous();
-  a.keys = at::full({2 * S * G * N, kPageTokens, D}, kNaN, in.k.options());
-  a.values = a.keys.clone();
-  a.sums = at::full({2 * S * G * N, H / G, kPageTokens}, kNaN, at::kDouble);
-  a.page_table = at::randperm(2 * S * G * N, at::kInt).slice(0, 0, S * G * N).reshape({S, G, N});
-  a.lengths = at::full({S}, T, at::kLong);
-  a.options.scale = 1 / std::sqrt(static_cast<double>(D));
-  const at::Tensor sums = gate_sums(in.log_gate).detach();  // (S, H, T)
-  for (int64_t s = 0; s < S; ++s) {
-    for (int64_t g = 0; g < G; ++g) {
-      for (int64_t n = 0; n < N; ++n) {
-        const int64_t begin = n * kPageTokens, count = std::min(kPageTokens, T - begin);
-        const auto page = a.page_table[s][g][n].item<int32_t>();
-        const auto tokens = [&](const at::Tensor& x) {
-          return x[s].select(1, g).slice(0, begin, begin + count).detach();
-        };
-        a.keys[page].slice(0, 0, count).copy_(tokens(in.k));
-        a.values[page].slice(0, 0, count).copy_(tokens(in.v));
-        const at::Tensor heads = sums[s].slice(0, g * (H / G), (g + 1) * (H / G));
-        a.sums[page].slice(1, 0, count).copy_(heads.slice(1, begin, begin + count));
-      }
-    }
-  }
-  return a;
-}
-
-void expect_decode_within_budget(const AttentionInputs& in) {
-  DecodeArguments a = in_shuffled_pages(in);
-  if (in.first_key.defined()) a.first_key = in.first_key.select(1, 0).contiguous();
-  const DecodeOutput result = decode(a);
-  const auto naive = test::run_reference(in), exact = test::run_reference(test::in_double(in));
-  EXPECT_WITHIN_BUDGET(result.out, naive.out.select(1, 0), exact.out.select(1, 0));
-  EXPECT_WITHIN_BUDGET(result.lse, naive.lse.select(2, 0), exact.lse.select(2, 0));
-}
-
-TEST_P(Decode, StaysInTheErrorBudget) {
-  const AttentionShape shapes[] = {
-      {.B = 2, .Tq = 1, .Tk = 333, .H = 4, .G = 2, .D = 64},
-      {.B = 8, .Tq = 1, .Tk = 1, .H = 8, .G = 4, .D = 32},
-      {.B = 1, .Tq = 1, .Tk = 2500, .H = 2, .G = 2, .D = 128},
-      {.B = 1, .Tq = 1, .Tk = 1100, .H = 6, .G = 1, .D = 80},
-      {.B = 3, .Tq = 1, .Tk = 65, .H = 2, .G = 1, .D = 37},
-      {.B = 1, .Tq = 1, .Tk = 700, .H = 1, .G = 1, .D = 256},
-  };
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
-    for (const AttentionShape& shape : shapes) {
-      SCOPED_TRACE(std::string(c10::toString(dtype)) + " D" + std::to_string(shape.D));
-      AttentionInputs in = random_inputs(shape, dtype, /*seed=*/2, /*gate_mean=*/5);
-      expect_decode_within_budget(in);
-      in.first_key = at::full({shape.B, 1}, shape.Tk / 2, at::kInt);
-      expect_decode_within_budget(in);
-    }
-  }
-}
 
 // Rows of multiples, up to 127, of a power of two: int8 pages keep them exactly.
 at::Tensor rows_of_codes(const at::Tensor& like, uint64_t seed) {
@@ -197,70 +129,6 @@ TEST_P(Decode, ReadsTheSameThroughEitherLevelOfTheCache) {
       EXPECT_BITWISE_EQUAL(softmax_of_run(a, kernels.decode_through_second_level, bytes), first);
     }
   }
-}
-
-// Pruned in turn: a sequence without keys that may be seen, beside one with some.
-TEST_P(Decode, AFirstKeyBehindTheEndLeavesNothing) {
-  const AttentionInputs in = random_inputs({.B = 2, .Tq = 1, .Tk = 300, .H = 4, .G = 2, .D = 64},
-                                           at::kFloat,
-                                           /*seed=*/3,
-                                           /*gate_mean=*/5);
-  DecodeArguments a = in_shuffled_pages(in);
-  a.masses = at::zeros({a.keys.size(0), 2}, at::kDouble);
-  a.logit_bound = at::full({4}, 12.0F);
-  for (const int64_t log_tolerance : {0, -10}) {
-    a.options.log_pruning_tolerance = log_tolerance;
-    for (const int beside : {0, 6400}) {
-      a.first_key = at::tensor({6400, beside}, at::kInt);
-      const DecodeOutput result = decode(a);
-      const int64_t empty = beside == 0 ? 1 : 2;
-      EXPECT_BITWISE_EQUAL(result.out.slice(0, 0, empty), at::zeros({empty, 4, 64}));
-      EXPECT_TRUE(result.lse.slice(0, 0, empty).isneginf().all().item<bool>());
-      EXPECT_TRUE(result.lse.slice(0, empty).isfinite().all().item<bool>());
-    }
-  }
-}
-
-// Logits that climb by hundreds from page to page: the running maximum must follow.
-TEST_P(Decode, FollowsARisingMaximum) {
-  AttentionInputs in =
-      random_inputs({.B = 1, .Tq = 1, .Tk = 640, .H = 1, .G = 1, .D = 64}, at::kFloat);
-  for (int64_t t = 0; t < 640; ++t) in.k.select(1, t).mul_(t / 64 + 1);
-  in.q.mul_(20);
-  expect_decode_within_budget(in);
-}
-
-// Of a bound that is not known: logits may be anything.
-TEST_P(Decode, ABoundThatIsNaNPrunesNothing) {
-  const AttentionInputs in = random_inputs({.B = 1, .Tq = 1, .Tk = 640, .H = 2, .G = 1, .D = 32},
-                                           at::kFloat,
-                                           /*seed=*/4,
-                                           /*gate_mean=*/0);
-  DecodeArguments a = in_shuffled_pages(in);
-  a.masses = at::zeros({a.keys.size(0), 2}, at::kDouble);
-  a.options.log_pruning_tolerance = -10;
-  for (const PruningRule rule : {PruningRule::kTight, PruningRule::kPublished}) {
-    a.options.rule = rule;
-    a.logit_bound = at::full({2}, 8.0F);
-    EXPECT_GT(decode(a).start.min().item<int32_t>(), 0);
-    a.logit_bound.fill_(kNaN);
-    EXPECT_EQ(decode(a).start.max().item<int32_t>(), 0);
-    // Zero times the norm of a broken key.
-    DecodeArguments measured = a;
-    measured.logit_bound = at::Tensor();
-    measured.q = at::zeros_like(a.q);
-    measured.norms = at::full({a.keys.size(0)}, 8.0F);
-    EXPECT_GT(decode(measured).start.min().item<int32_t>(), 0);
-    measured.norms[a.page_table[0][0][2].item<int32_t>()] = std::numeric_limits<float>::infinity();
-    EXPECT_LE(decode(measured).start.max().item<int32_t>(), 2 * kPageTokens);
-  }
-}
-
-TEST_P(Decode, ANaNInAVisibleKeyShows) {
-  AttentionInputs in =
-      random_inputs({.B = 1, .Tq = 1, .Tk = 200, .H = 1, .G = 1, .D = 32}, at::kFloat);
-  in.k.select(1, 77).fill_(kNaN);
-  EXPECT_TRUE(decode(in_shuffled_pages(in)).out.isnan().all().item<bool>());
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Every option at once, drawn at random: grouped heads, any head dimension, windows, padding and
-// documents as first_key, several parts causal or not and with or without bias, fewer queries than
-// keys, pruning with either rule. Forward and backward against the f64 definition.
+// documents as first_key, shut gates, several parts causal or not and with or without bias, fewer
+// queries than keys, pruning with either rule and with or without a bound of the logits. Forward
+// and backward against the f64 definition.
 
 #include "reynard/attention/attention.h"
 #include "reynard/attention/bias.h"
@@ -37,6 +38,7 @@ struct Call {
   std::vector<int64_t> borders;        // of the parts: 0, ..., number of keys
   std::vector<bool> causal, biased;    // per part
   std::vector<at::Tensor> first_keys;  // per part, undefined: 0
+  at::Tensor logit_bound;              // (H) or (B, H), or undefined
   AttentionOptions options;
 
   int64_t Tq() const { return q.size(1); }
@@ -66,11 +68,41 @@ at::Tensor random_first_key(int64_t B, int64_t Tq, int64_t Tk) {
   return test::on_test_device(first);
 }
 
+// Of the call, so far as no option says otherwise.
+double scale_of(const Call& call) {
+  return call.options.scale != 0 ? call.options.scale
+                                 : 1 / std::sqrt(static_cast<double>(call.q.size(3)));
+}
+
+// A bound that holds: scale |q| |k| of the longest rows of each head, times 1 or a little more.
+at::Tensor random_bound(const Call& call) {
+  const auto longest = [](const at::Tensor& rows) {  // (B, heads)
+    return rows.to(at::kDouble).square().sum(-1).sqrt().amax(1);
+  };
+  const int64_t group = call.q.size(2) / call.k.size(2);
+  const at::Tensor keys = longest(call.k).repeat_interleave(group, 1);
+  const double enlarged = scale_of(call) * (1 + 1e-5) * *rc::gen::element(1.0, 1.0, 2.0);
+  const at::Tensor bound = (longest(call.q) * keys * enlarged).to(at::kFloat);
+  return coin() ? bound : bound.amax(0);
+}
+
+// One to three gates, the same of all heads.
+void shut_gates(at::Tensor& log_gate) {
+  for (int64_t n = number(1, 3); n > 0; --n) {
+    const int64_t position = number(0, log_gate.size(1) - 1);
+    log_gate.select(1, position).fill_(*rc::gen::element(-30.0, -600.0, -1000.0));
+  }
+}
+
 Call random_call() {
   Call call;
-  const int64_t B = number(1, 2), G = number(1, 2), H = G * number(1, 3);
-  const int64_t D = coin() ? number(1, 256) : *rc::gen::element(8, 16, 17, 48, 64, 80, 96, 256);
-  const int64_t Tq = number(1, coin() ? 20 : 270);
+  const bool few = coin();
+  const int64_t Tq = number(1, few ? 20 : 270);
+  const int64_t B = number(1, few ? 4 : 2), G = number(1, 2);
+  const int64_t H = G * (few ? *rc::gen::element<int64_t>(1, 2, 3, 5, 8)
+                             : *rc::gen::element<int64_t>(1, 2, 3, 8 / G));
+  const int64_t D =
+      coin() ? number(1, 256) : *rc::gen::element(8, 16, 17, 48, 64, 80, 96, 128, 256);
   const int64_t num_parts = number(1, 3);
   call.borders = {0};
   for (int64_t p = 0; p < num_parts; ++p) {
@@ -90,9 +122,11 @@ Call random_call() {
                     gate_mean);
   call.q = in.q, call.k = in.k, call.v = in.v, call.log_gate = in.log_gate;
   call.dout = in.dout, call.dlse = in.dlse;
+  if (number(0, 2) == 0) shut_gates(call.log_gate);
   if (coin()) call.options.scale = number(1, 20) / 10.0 / std::sqrt(static_cast<double>(D));
   call.options.log_pruning_tolerance = *rc::gen::element(0.0, -1.0, -10.0);
   call.options.rule = *rc::gen::element(PruningRule::kTight, PruningRule::kPublished);
+  if (coin()) call.logit_bound = random_bound(call);
   return call;
 }
 
@@ -150,12 +184,6 @@ at::Tensor difference(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kDouble) - b).masked_fill(a.isinf().logical_and(b.isinf()), 0);
 }
 
-// Of the call, so far as no option says otherwise.
-double scale_of(const Call& call) {
-  return call.options.scale != 0 ? call.options.scale
-                                 : 1 / std::sqrt(static_cast<double>(call.q.size(3)));
-}
-
 // What the rounding of a result scales with: its largest element, and for what comes from dS also
 // the row products |dout| |out|, since delta = dout . out of the rounded out enters every element
 // of a row.
@@ -169,20 +197,10 @@ double magnitude(const Call& call, const std::vector<at::Tensor>& exact, size_t 
   return std::max(largest_of(exact[result]), from_delta);
 }
 
-// Rounding of a logit to f32: a few halves of an ulp of the largest that a product's partial sums
-// can be (|q| |k|, however small the product itself) and of the largest bias that counts (lse is
-// near the logits that do). It is an absolute error of lse and a relative one of every weight.
-double logit_rounding(const Call& call, const at::Tensor& lse) {
-  const auto longest = [](const at::Tensor& rows) {
-    return largest_of(rows.to(at::kDouble).square().sum(-1).sqrt());
-  };
-  return 0x1p-23 * (scale_of(call) * longest(call.q) * longest(call.k) + largest_of(lse));
-}
-
 double noise_of(const Call& call, const std::vector<at::Tensor>& exact, size_t result) {
   constexpr size_t kLse = 1;
   const double of_results = rounding(call.q.scalar_type());
-  const double of_logits = logit_rounding(call, exact[kLse]);
+  const double of_logits = test::logit_rounding(call.q, call.k, exact[kLse], scale_of(call));
   const double largest = magnitude(call, exact, result);
   return result == kLse ? std::max(of_results * largest, of_logits)
                         : std::max(of_results, of_logits) * largest;
@@ -193,10 +211,12 @@ void check_call(const Call& call) {
   {
     const at::NoGradGuard no_grad;
     const Graph graph = graph_of(call, false);
-    starts = forward_parts(graph.q, graph.query_sums, graph.parts, {}, call.options).start;
+    starts =
+        forward_parts(graph.q, graph.query_sums, graph.parts, call.logit_bound, call.options).start;
   }
   const Graph ours = graph_of(call, false), exact = graph_of(call, true);
-  const AttentionOutput result = attention(ours.q, ours.query_sums, ours.parts, {}, call.options);
+  const AttentionOutput result =
+      attention(ours.q, ours.query_sums, ours.parts, call.logit_bound, call.options);
   const std::vector<at::Tensor> kept(starts.unbind(0));
   const double scale = call.options.scale;
   const ReferenceOutput expected =
@@ -228,7 +248,11 @@ TEST(Kernels, AnyCombinationOfOptionsIsTheDefinition) {
                        " H " + std::to_string(call.q.size(2)) + " G " +
                        std::to_string(call.k.size(2)) + " D " + std::to_string(call.q.size(3)) +
                        " " + c10::toString(call.q.scalar_type()) + " tolerance " +
-                       std::to_string(call.options.log_pruning_tolerance);
+                       std::to_string(call.options.log_pruning_tolerance) +
+                       (call.options.rule == PruningRule::kTight ? " tight" : " published") +
+                       (call.logit_bound.defined()
+                            ? " bound of " + std::to_string(call.logit_bound.dim()) + " dimensions"
+                            : "");
     for (size_t p = 0; p < call.num_parts(); ++p) {
       text += " | keys to " + std::to_string(call.borders[p + 1]) +
               (call.causal[p] ? " causal" : "") + (call.biased[p] ? " biased" : "") +

@@ -1,0 +1,154 @@
+// Gates that shut, and keys that outweigh all others however far away they are, wherever both fall
+// in a kernel's tiles: forward and backward in the error budget, for the head dimensions and dtypes
+// that have kernels of their own.
+
+#include "tests/support/attention_inputs.h"
+#include "tests/support/compare.h"
+
+#include <ATen/TensorOperators.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <tuple>
+#include <utility>
+
+namespace reynard::attention {
+namespace {
+
+using test::AttentionGradients;
+using test::AttentionInputs;
+using test::expect_within_budget;
+using test::longest_row;
+using test::random_inputs;
+using test::run_attention;
+
+// Logits are rounded to f32 in the forward and again in the backward. The naive formula rounds the
+// same way in both, so that the sum of a row's dS, which meets what all its keys have in common,
+// stays zero there. Noise is what the roundings of one row make of each result; it counts where
+// logits are hundreds, or the naive formula happens to be exact.
+void expect_within_budget_of_rounded_logits(const AttentionInputs& in) {
+  const AttentionGradients ours = run_attention(in);
+  const AttentionGradients naive = test::run_reference(in);
+  const AttentionGradients exact = test::run_reference(test::in_double(in));
+  const double scale = 1 / std::sqrt(static_cast<double>(in.q.size(3)));
+  const double q = longest_row(in.q), k = longest_row(in.k), v = longest_row(in.v);
+  const double weight = test::logit_rounding(in.q, in.k, exact.lse);
+  const double dout = longest_row(in.dout), row = weight * dout * 2 * v;  // of P dO.(v - o)
+  // delta is of the rounded out, and enters the gradient of every gate that a row lies behind.
+  const double delta = test::rounding_of(in.q.scalar_type()) * dout * v;
+  EXPECT_WITHIN_BUDGET(ours.out, naive.out, exact.out, weight * 2 * v);
+  EXPECT_WITHIN_BUDGET(ours.lse, naive.lse, exact.lse, weight);
+  EXPECT_WITHIN_BUDGET(ours.dq, naive.dq, exact.dq, row * scale * k);
+  EXPECT_WITHIN_BUDGET(ours.dk, naive.dk, exact.dk, row * scale * q);
+  EXPECT_WITHIN_BUDGET(ours.dv, naive.dv, exact.dv, weight * dout);
+  if (in.log_gate.defined()) {
+    EXPECT_WITHIN_BUDGET(ours.dlog_gate, naive.dlog_gate, exact.dlog_gate, row + delta);
+  }
+}
+
+class HardGatesBudget : public testing::TestWithParam<std::tuple<at::ScalarType, int64_t>> {
+ protected:
+  const at::ScalarType dtype = std::get<0>(GetParam());
+  const int64_t D = std::get<1>(GetParam());
+
+  AttentionInputs inputs(int64_t Tq, int64_t Tk, int64_t H = 1) const {
+    return random_inputs({.B = 1, .Tq = Tq, .Tk = Tk, .H = H, .G = H, .D = D}, dtype);
+  }
+
+  // All queries have the same first kCommon components, which give `logit` to the kLoud keys from
+  // `key` on; N(0, 1) comes from the others, so that several of these keys share a row's mass.
+  static constexpr int64_t kCommon = 8, kLoud = 8;
+  static constexpr double kComponent = 2;
+  AttentionInputs inputs_in_one_direction(int64_t Tq, int64_t Tk) const {
+    AttentionInputs in = inputs(Tq, Tk, /*H=*/2);
+    in.q.slice(3, 0, kCommon).fill_(kComponent);
+    in.k.slice(3, 0, kCommon).zero_();
+    return in;
+  }
+  void raise_keys(AttentionInputs& in, int64_t key, double logit) const {
+    const double component = logit * std::sqrt(static_cast<double>(D)) / (kCommon * kComponent);
+    in.k.slice(1, key, key + kLoud).slice(3, 0, kCommon).fill_(component);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Attention,
+                         HardGatesBudget,
+                         testing::Combine(testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+                                          testing::Values(64, 128, 256)),
+                         [](const auto& info) {
+                           return fmt::format("{}D{}",
+                                              c10::toString(std::get<0>(info.param)),
+                                              std::get<1>(info.param));
+                         });
+
+// Earlier keys weigh exactly nothing, and nothing overflows. The naive formula makes no error here.
+TEST_P(HardGatesBudget, GatesThatAreAllShutLeaveAQueryItself) {
+  for (const double log_gate : {-600.0, -1000.0}) {
+    AttentionInputs in = inputs(200, 200);
+    in.log_gate.fill_(log_gate);
+    EXPECT_BITWISE_EQUAL(run_attention(in).out, in.v);
+    expect_within_budget_of_rounded_logits(in);
+  }
+}
+
+// Sums of later tokens are large and almost equal; of a gate in a row of shut ones they differ by
+// tens of thousands inside one tile.
+TEST_P(HardGatesBudget, HoldsBehindShutGatesInsideATile) {
+  AttentionInputs in = inputs(300, 300);
+  for (const int64_t t : {5, 9, 20, 31, 63, 64, 100, 127, 128, 200, 255, 299}) {
+    in.log_gate.select(1, t).fill_(t % 2 == 0 ? -600 : -1000);
+  }
+  in.log_gate.slice(1, 150, 180).fill_(-1000);  // together -30,000
+  expect_within_budget(in);
+}
+
+// All that the queries see lies behind gates of -30,000, so do the sums of keys in whole tiles.
+TEST_P(HardGatesBudget, HoldsBehindARowOfShutGates) {
+  AttentionInputs in = inputs(150, 600);
+  in.log_gate.slice(1, 70, 100).fill_(-1000);
+  in.log_gate.slice(1, 300, 301).fill_(-30);
+  expect_within_budget(in);
+}
+
+// Tiles formed relative to the maximum before them are done again: each of these logits is more
+// than 30 ln 2 above the last, the third above what exp of f32 holds.
+TEST_P(HardGatesBudget, RaisesTheMaximumFarFromTheDiagonal) {
+  AttentionInputs in = inputs_in_one_direction(40, 1100);
+  in.log_gate.clamp_min_(-0.02);  // 20 over all keys
+  for (const auto& [key, logit] : {std::pair{900, 32.0}, {300, 64.0}, {100, 160.0}}) {
+    raise_keys(in, key, logit);
+  }
+  expect_within_budget_of_rounded_logits(in);
+  in.log_gate = at::Tensor();
+  expect_within_budget_of_rounded_logits(in);
+}
+
+// From tile to tile by less than a kernel may let pass (a factor of 2^8), which adds up.
+TEST_P(HardGatesBudget, RaisesTheMaximumLittleByLittle) {
+  for (const double step : {3.0, 6.0}) {
+    AttentionInputs in = inputs_in_one_direction(40, 1100);
+    in.log_gate.clamp_min_(-1e-3);
+    for (int64_t key = 1000, n = 1; key > 0; key -= 60, ++n) {
+      raise_keys(in, key, step * static_cast<double>(n));
+    }
+    expect_within_budget_of_rounded_logits(in);
+  }
+}
+
+// Keys that gates of hundreds do not hide, before the tile of the gate and in it.
+TEST_P(HardGatesBudget, ShowsKeysThatOutweighTheGatesBetween) {
+  AttentionInputs in = inputs_in_one_direction(40, 1100);
+  in.log_gate.clamp_min_(-0.02);
+  in.log_gate.select(1, 1000).fill_(-30);
+  in.log_gate.select(1, 780).fill_(-90);
+  in.log_gate.select(1, 420).fill_(-480);
+  raise_keys(in, 985, 34);  // the gate's own tile
+  raise_keys(in, 765, 135);
+  raise_keys(in, 405, 630);
+  raise_keys(in, 200, 634);
+  expect_within_budget_of_rounded_logits(in);
+}
+
+}  // namespace
+}  // namespace reynard::attention
