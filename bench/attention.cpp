@@ -128,6 +128,36 @@ void check_dense_parity(const Inputs& x, const Peer& peer) {
   }
 }
 
+// With gates, dense and pruned, against f64: the last rows of out, lse and every gradient, which
+// none but these rows have to do with (of k, v and gates) or which they have by themselves.
+void check_gated_parity(const Inputs& x, bool pruned) {
+  constexpr int64_t kRows = 64;
+  const auto last = [](const at::Tensor& t, int64_t dim = 1) {
+    return t.narrow(dim, t.size(dim) - kRows, kRows).to(at::kDouble);
+  };
+  const auto leaf = [](const at::Tensor& t) {
+    return t.detach().to(at::kDouble).set_requires_grad(true);
+  };
+  const at::Tensor q = leaf(last(x.q)), k = leaf(x.k), v = leaf(x.v);
+  const at::Tensor log_gate = x.log_gate.detach().clone().set_requires_grad(true);
+  const auto exact = attention::attention(q, k, v, log_gate);
+  const auto found =
+      attention::attention(x.q, x.k, x.v, x.log_gate, {}, {}, pruned_options(pruned));
+  const auto exact_grads = gradients(exact.out, {q, k, v, log_gate}, last(x.dout));
+  const auto grads = gradients(found.out, {x.q, x.k, x.v, x.log_gate}, x.dout);
+  const bool is_f32 = x.q.scalar_type() == at::kFloat;
+  const double allowed = is_f32 ? 1e-4 : 2e-2;
+  const auto check = [&](const char* name, const at::Tensor& ours, const at::Tensor& theirs) {
+    check_parity(name, largest(ours - theirs) / largest(theirs), allowed, "f64");
+  };
+  check("gated out", last(found.out), exact.out);
+  check("gated lse", last(found.lse, 2), exact.lse);
+  check("gated dq", last(grads[0]), exact_grads[0]);
+  check("gated dk", last(grads[1]), last(exact_grads[1]));
+  check("gated dv", last(grads[2]), last(exact_grads[2]));
+  check("gate's gradient", last(grads[3]), last(exact_grads[3]));
+}
+
 std::string shape_text(const AttentionShape& shape) {
   std::string text = fmt::format("B{} H{} T{} D{}", shape.B, shape.H, shape.T, shape.D);
   if (shape.G != shape.H) text += fmt::format(" G{}", shape.G);
@@ -167,6 +197,7 @@ Rows dense_rows(const AttentionBench& o, const AttentionShape& shape, const std:
   const Inputs x = random_inputs(shape, scalar_type(dtype));
   const Peer peer(x, x.q.scalar_type());
   check_dense_parity(x, peer);
+  check_gated_parity(x, /*pruned=*/false);
   if (is_named(o.names, "dense_forward")) {
     const at::NoGradGuard no_grad;
     const Medians seconds = time_by_turns(
@@ -195,6 +226,7 @@ Rows pruned_rows(const AttentionBench& o, const std::string& dtype) {
   Rows rows;
   const AttentionShape& shape = o.pruned_shape;
   const Inputs x = random_inputs(shape, scalar_type(dtype));
+  check_gated_parity(x, /*pruned=*/true);
   const at::Tensor pruned = ours(x, x.log_gate, true), dense = ours(x, x.log_gate);
   const double scale = largest(dense), allowed = dtype == "f32" ? 1e-4 : 2e-2;
   check_parity("out", largest(pruned - dense) / scale, allowed, "own without pruning");
