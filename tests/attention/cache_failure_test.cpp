@@ -30,8 +30,9 @@ struct NoMemory final : c10::MemoryReportingInfoBase {
 // The second head's page is the one that there is no room for.
 TEST(LayerCache, IsAsItWasWhereItsPoolCannotGrow) {
   constexpr int64_t kTokens = kPageTokens + 2;
-  const test::AttentionInputs in = test::random_inputs(
+  test::AttentionInputs in = test::random_inputs(
       {.B = 1, .Tq = kTokens, .Tk = kTokens, .H = 2, .G = 2, .D = 8}, at::kFloat, 1);
+  for (at::Tensor* x : {&in.k, &in.v, &in.log_gate}) *x = x->cpu();  // whose pages NoMemory counts
   const auto pool = std::make_shared<PagePool>(PageLayout{.head_dim = 8, .group = 1});
   LayerCache cache(pool, 2);
   const auto append_to = [&](LayerCache& to, int64_t begin, int64_t end) {
@@ -45,7 +46,6 @@ TEST(LayerCache, IsAsItWasWhereItsPoolCannotGrow) {
   const LayerCache fork = cache.fork();
   const CacheSnapshot before = cache.snapshot();
 
-  // Narrowed first: the tables alone ask for no tensor.
   {
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE,
                                     std::make_shared<NoMemory>());

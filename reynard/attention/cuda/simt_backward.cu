@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) query_kernel(const BackwardTask task
   rows.load(task, b, h, first, last, y);
   load_tile<kDim>(s.q, rows_of(p.q, b, h), p.D, first, {first, last});
   load_tile<kDim>(s.dout, rows_of(task.dout, b, h), p.D, first, {first, last});
-  float dq[kOwn][T::kDimsPerThread] = {};
+  OwnSums<kDim> dq;
   double sums[kOwn] = {};
   for (int n = keys.begin / T::kRows; n * T::kRows < keys.end; ++n) {
     const int base = n * T::kRows;
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kThreads) query_kernel(const BackwardTask task
     const int64_t base = b * task.dq.batch + int64_t{i} * task.dq.time + h * task.dq.head;
     for (int c = 0; c < T::kDimsPerThread; ++c) {
       const int d = x + kSide * c;
-      if (d < p.D) store_value(task.dq, base + d, dq[a][c] * p.scale);
+      if (d < p.D) store_value(task.dq, base + d, dq[a][c].value() * p.scale);
     }
   }
 }
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kThreads) key_kernel(const BackwardTask task) 
   const auto [y, x] = place;
   const float scale2 = static_cast<float>(p.scale * kLog2E);
   // Keys that no query reads are zeros here: they may hold anything.
-  float dk[kOwn][T::kDimsPerThread] = {}, dv[kOwn][T::kDimsPerThread] = {};
+  OwnSums<kDim> dk, dv;
 
   for (int h = g * group; h < (g + 1) * group; ++h) {
     const int64_t head = int64_t{b} * p.H + h;
@@ -212,9 +212,10 @@ __global__ void __launch_bounds__(kThreads) key_kernel(const BackwardTask task) 
       if (d >= p.D) continue;
       store_value(task.dk,
                   b * task.dk.batch + int64_t{j} * task.dk.time + g * task.dk.head + d,
-                  dk[a][c] * p.scale);
-      store_value(
-          task.dv, b * task.dv.batch + int64_t{j} * task.dv.time + g * task.dv.head + d, dv[a][c]);
+                  dk[a][c].value() * p.scale);
+      store_value(task.dv,
+                  b * task.dv.batch + int64_t{j} * task.dv.time + g * task.dv.head + d,
+                  dv[a][c].value());
     }
   }
 }

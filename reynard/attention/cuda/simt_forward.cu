@@ -34,9 +34,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ForwardTask tas
   KeyRange visible[kOwn];
   double query_sum[kOwn];
   float largest[kOwn];
-  // Of a few keys at a time, each few summed by themselves: thousands of equal terms added to a sum
-  // much larger than they are would all be rounded the same way.
-  LongSum total[kOwn], out[kOwn][T::kDimsPerThread];
+  LongSum total[kOwn];
+  OwnSums<kDim> out;
   for (int a = 0; a < kOwn; ++a) {
     const int i = first + y + kSide * a;
     if (i < last) visible[a] = keys_of_query(p, b, h, i);
@@ -81,19 +80,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const ForwardTask tas
     }
     if (kWithValues) {
       __syncthreads();
-#pragma unroll 1
-      for (int j = 0; j < T::kRows; j += kSide) {
-        const float* weights = s.weights + j;
-        float few[kOwn][T::kDimsPerThread] = {};
-        add_weighted_rows<kDim, kSide>(
-            [&](int row, int key) { return weights[row * T::kScoreStride + key]; },
-            s.v + j * T::kStride,
-            place,
-            few);
-        for (int a = 0; a < kOwn; ++a) {
-          for (int c = 0; c < T::kDimsPerThread; ++c) out[a][c].add(few[a][c]);
-        }
-      }
+      add_weighted_rows<kDim>(
+          [&](int row, int j) { return s.weights[row * T::kScoreStride + j]; }, s.v, place, out);
     }
   }
 

@@ -78,56 +78,6 @@ __device__ void load_tile(float* tile, const HeadRows& rows, int D, int first, K
   }
 }
 
-// products[a][c] = left row (y + 16 a) . right row (x + 16 c)
-template <int kDim>
-__device__ void row_products(
-    const float* left,
-    const float* right,
-    Place place,
-    float (&products)[Tile<kDim>::kRowsPerThread][Tile<kDim>::kRowsPerThread]) {
-  using T = Tile<kDim>;
-  const auto [y, x] = place;
-  for (auto& row : products) {
-    for (float& value : row) value = 0;
-  }
-#pragma unroll 4
-  for (int d = 0; d < kDim; ++d) {
-    float r[T::kRowsPerThread];
-#pragma unroll
-    for (int c = 0; c < T::kRowsPerThread; ++c) r[c] = right[(x + kSide * c) * T::kStride + d];
-#pragma unroll
-    for (int a = 0; a < T::kRowsPerThread; ++a) {
-      const float l = left[(y + kSide * a) * T::kStride + d];
-#pragma unroll
-      for (int c = 0; c < T::kRowsPerThread; ++c) products[a][c] = fmaf(l, r[c], products[a][c]);
-    }
-  }
-}
-
-// sums[a][c] += sum_j weights(y + 16 a, j) * values[j][x + 16 c] over kCount rows j; weight(row, j)
-// reads shared memory.
-template <int kDim, int kCount = Tile<kDim>::kRows, class Weight>
-__device__ void add_weighted_rows(
-    const Weight& weight,
-    const float* values,
-    Place place,
-    float (&sums)[Tile<kDim>::kRowsPerThread][Tile<kDim>::kDimsPerThread]) {
-  using T = Tile<kDim>;
-  const auto [y, x] = place;
-#pragma unroll 2
-  for (int j = 0; j < kCount; ++j) {
-    float w[T::kRowsPerThread];
-#pragma unroll
-    for (int a = 0; a < T::kRowsPerThread; ++a) w[a] = weight(y + kSide * a, j);
-#pragma unroll
-    for (int c = 0; c < T::kDimsPerThread; ++c) {
-      const float value = values[j * T::kStride + x + kSide * c];
-#pragma unroll
-      for (int a = 0; a < T::kRowsPerThread; ++a) sums[a][c] = fmaf(w[a], value, sums[a][c]);
-    }
-  }
-}
-
 // A sum of many terms to the last digit: what its additions and factors round away is kept beside
 // it and goes into the next addition (Kahan). No product may be fused into an addition here.
 struct LongSum {
@@ -146,6 +96,79 @@ struct LongSum {
   }
   __device__ float value() const { return sum + rest; }
 };
+
+// products[a][c] = left row (y + 16 a) . right row (x + 16 c), 16 dimensions at a time: one long
+// chain of additions would round more than a product in blocks does.
+template <int kDim>
+__device__ void row_products(
+    const float* left,
+    const float* right,
+    Place place,
+    float (&products)[Tile<kDim>::kRowsPerThread][Tile<kDim>::kRowsPerThread]) {
+  using T = Tile<kDim>;
+  const auto [y, x] = place;
+  for (auto& row : products) {
+    for (float& value : row) value = 0;
+  }
+#pragma unroll 1
+  for (int begin = 0; begin < kDim; begin += kSide) {
+    float few[T::kRowsPerThread][T::kRowsPerThread] = {};
+#pragma unroll 4
+    for (int d = begin; d < begin + kSide; ++d) {
+      float r[T::kRowsPerThread];
+#pragma unroll
+      for (int c = 0; c < T::kRowsPerThread; ++c) r[c] = right[(x + kSide * c) * T::kStride + d];
+#pragma unroll
+      for (int a = 0; a < T::kRowsPerThread; ++a) {
+        const float l = left[(y + kSide * a) * T::kStride + d];
+#pragma unroll
+        for (int c = 0; c < T::kRowsPerThread; ++c) few[a][c] = fmaf(l, r[c], few[a][c]);
+      }
+    }
+#pragma unroll
+    for (int a = 0; a < T::kRowsPerThread; ++a) {
+#pragma unroll
+      for (int c = 0; c < T::kRowsPerThread; ++c) products[a][c] += few[a][c];
+    }
+  }
+}
+
+// Sums of the rows and dimensions that a thread owns.
+template <int kDim>
+using OwnSums = LongSum[Tile<kDim>::kRowsPerThread][Tile<kDim>::kDimsPerThread];
+
+// sums[a][c] += sum_j weights(y + 16 a, j) * values[j][x + 16 c] over the rows j of a tile, a few
+// of them summed by themselves: thousands of equal terms added to a sum much larger than they are
+// would all be rounded the same way. weight(row, j) reads shared memory.
+template <int kDim, class Weight>
+__device__ void add_weighted_rows(const Weight& weight,
+                                  const float* values,
+                                  Place place,
+                                  OwnSums<kDim>& sums) {
+  using T = Tile<kDim>;
+  const auto [y, x] = place;
+#pragma unroll 1
+  for (int begin = 0; begin < T::kRows; begin += kSide) {
+    float few[T::kRowsPerThread][T::kDimsPerThread] = {};
+#pragma unroll 2
+    for (int j = begin; j < begin + kSide; ++j) {
+      float w[T::kRowsPerThread];
+#pragma unroll
+      for (int a = 0; a < T::kRowsPerThread; ++a) w[a] = weight(y + kSide * a, j);
+#pragma unroll
+      for (int c = 0; c < T::kDimsPerThread; ++c) {
+        const float value = values[j * T::kStride + x + kSide * c];
+#pragma unroll
+        for (int a = 0; a < T::kRowsPerThread; ++a) few[a][c] = fmaf(w[a], value, few[a][c]);
+      }
+    }
+#pragma unroll
+    for (int a = 0; a < T::kRowsPerThread; ++a) {
+#pragma unroll
+      for (int c = 0; c < T::kDimsPerThread; ++c) sums[a][c].add(few[a][c]);
+    }
+  }
+}
 
 // c_i - c_j in powers of two. The difference is formed in f64: sums reach thousands where gates
 // shut, and two of them that lie close would lose what sets them apart.
