@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstring>
 
@@ -84,7 +83,7 @@ AdapterProgram::AdapterProgram(const std::string& command, double timeout_s)
   socket_ = ends[0];
   try {
     process_ = spawn(command, ends[1]);
-    facts_ = facts_of(read_object());
+    facts_ = facts_of(read_object(deadline()));
   } catch (...) {  // the destructor does not run
     kill();
     ::close(socket_);
@@ -102,22 +101,40 @@ void AdapterProgram::kill() const {
   if (process_ > 0) ::kill(-process_, SIGKILL);
 }
 
-nlohmann::json AdapterProgram::ask(const nlohmann::json& request) {
-  write_line(request.dump() + "\n");
-  return read_object();
+AdapterProgram::Deadline AdapterProgram::deadline() const {
+  return std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s_);
 }
 
-void AdapterProgram::write_line(const std::string& line) const {
+nlohmann::json AdapterProgram::ask(const nlohmann::json& request) {
+  const Deadline end = deadline();
+  write_line(request.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n", end);
+  return read_object(end);
+}
+
+bool AdapterProgram::wait_for(short events, Deadline deadline) const {
+  const std::chrono::duration<double, std::milli> left =
+      deadline - std::chrono::steady_clock::now();
+  if (left.count() <= 0) return false;
+  pollfd waiting{socket_, events, 0};
+  ::poll(&waiting, 1, static_cast<int>(std::min(left.count() + 1, 1e8)));
+  return true;
+}
+
+void AdapterProgram::write_line(const std::string& line, Deadline deadline) const {
   for (size_t sent = 0; sent < line.size();) {
-    const ssize_t n = ::send(socket_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR) continue;
+    if (!wait_for(POLLOUT, deadline)) {
+      throw AdapterFailure(fmt::format("it did not read its request within {:g} s", timeout_s_));
+    }
+    const ssize_t n =
+        ::send(socket_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (n <= 0) return;  // it has ended: reading its answer says so
     sent += static_cast<size_t>(n);
   }
 }
 
-nlohmann::json AdapterProgram::read_object() {
-  const std::string line = read_line();
+nlohmann::json AdapterProgram::read_object(Deadline deadline) {
+  const std::string line = read_line(deadline);
   nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) {
     throw AdapterFailure(fmt::format("no JSON object in its line: {}", line.substr(0, 200)));
@@ -125,24 +142,18 @@ nlohmann::json AdapterProgram::read_object() {
   return object;
 }
 
-std::string AdapterProgram::read_line() {
-  using Clock = std::chrono::steady_clock;
-  const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s_);
+std::string AdapterProgram::read_line(Deadline deadline) {
   std::array<char, 65536> buffer;
   size_t searched = 0;
   size_t end = std::string::npos;
   while ((end = unread_.find('\n', searched)) == std::string::npos) {
     searched = unread_.size();
     if (unread_.size() > kLongestLine) throw AdapterFailure("an answer is longer than 1 GiB");
-    const std::chrono::duration<double, std::milli> left = deadline - Clock::now();
-    if (left.count() <= 0) {
+    if (!wait_for(POLLIN, deadline)) {
       throw AdapterFailure(fmt::format("no answer within {:g} s", timeout_s_));
     }
-    pollfd waiting{socket_, POLLIN, 0};
-    const int ready = ::poll(&waiting, 1, static_cast<int>(std::min(left.count() + 1, 1e8)));
-    if (ready <= 0) continue;
-    const ssize_t n = ::read(socket_, buffer.data(), buffer.size());
-    if (n < 0 && errno == EINTR) continue;
+    const ssize_t n = ::recv(socket_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (n <= 0) {
       const int status = wait_for_end();
       throw AdapterFailure(WIFEXITED(status)

@@ -4,6 +4,7 @@
 
 #include "reynard/tensor/error.h"
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -30,7 +31,8 @@ class AdapterFailure : public Error {
 
 class AdapterProgram {
  public:
-  // Starts the shell command and waits for its first line. timeout_s: for every answer.
+  // Starts the shell command and waits for its first line. timeout_s: for every request, from its
+  // first byte to the end of the answer.
   AdapterProgram(const std::string& command, double timeout_s);
   ~AdapterProgram();  // closes its input and waits for its end, for a while
   AdapterProgram(const AdapterProgram&) = delete;
@@ -41,9 +43,13 @@ class AdapterProgram {
   void kill() const;                                  // it and what it has started
 
  private:
-  nlohmann::json read_object();
-  std::string read_line();
-  void write_line(const std::string& line) const;
+  using Deadline =
+      std::chrono::time_point<std::chrono::steady_clock, std::chrono::duration<double>>;
+  Deadline deadline() const;                             // of a request that begins now
+  bool wait_for(short events, Deadline deadline) const;  // false: it has passed
+  nlohmann::json read_object(Deadline deadline);
+  std::string read_line(Deadline deadline);
+  void write_line(const std::string& line, Deadline deadline) const;
   int wait_for_end();  // its status; kills what does not end
 
   double timeout_s_;
