@@ -77,7 +77,9 @@ void draw_figures(std::span<const report::Figure> figures, const fs::path& folde
     throw Error(fmt::format("report: cannot create {}: {}", folder.string(), failed.message()));
   }
   for (const report::Figure& figure : figures) {
-    checkpoint::write_atomically(folder / (figure.id + ".vl.json"), figure.spec.dump());
+    checkpoint::write_atomically(
+        folder / (figure.id + ".vl.json"),
+        figure.spec.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
   if (!run_figures("png", folder)) {
     throw Error(

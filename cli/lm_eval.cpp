@@ -126,7 +126,9 @@ std::vector<std::string> harness_command(const HarnessRun& run,
       config.timeout);
   if (!config.model_args.empty()) arguments += "," + config.model_args;
   // Answers of one model are kept for a run that was cut short.
-  const std::string key = checkpoint::sha256_hex(run.identity.dump()).substr(0, 16);
+  const std::string key =
+      checkpoint::sha256_hex(run.identity.dump(-1, ' ', false, json::error_handler_t::replace))
+          .substr(0, 16);
   std::vector<std::string> command{python,
                                    "-m",
                                    "lm_eval",
