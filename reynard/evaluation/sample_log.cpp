@@ -1,10 +1,10 @@
 #include "reynard/evaluation/sample_log.h"
 
+#include "reynard/checkpoint/lock.h"
 #include "reynard/tensor/check.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 
 #include <cerrno>
 #include <cstring>
@@ -66,8 +66,7 @@ SampleLog::SampleLog(std::filesystem::path path, const nlohmann::json& header, O
   if (!file_) {
     throw Error(fmt::format("eval: cannot write {}: {}", path_.string(), std::strerror(errno)));
   }
-  // File systems without locks keep nobody out.
-  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  if (checkpoint::try_lock(descriptor) == checkpoint::Lock::kBusy) {
     throw Error(fmt::format(
         "eval: {}: another process is writing it; wait until it ends, or give another -o",
         path_.string()));
