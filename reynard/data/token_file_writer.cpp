@@ -99,7 +99,7 @@ void TokenFileWriter::open_partial() {
   // What was opened may get its final name, or none, before it is locked: then again.
   do {
     if (tokens_.descriptor >= 0) close(tokens_.descriptor);
-    tokens_.descriptor = open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    tokens_.descriptor = open(partial_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (tokens_.descriptor < 0) fail("made");
     if (checkpoint::try_lock(tokens_.descriptor) == checkpoint::Lock::kBusy) {
       close(tokens_.descriptor);
@@ -112,7 +112,7 @@ void TokenFileWriter::open_unnamed(Output& output, const char* suffix) {
   output.path = path_;
   output.path += suffix;
   output.descriptor =
-      open(output.path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+      open(output.path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (output.descriptor >= 0) unlink(output.path.c_str());
 }
 

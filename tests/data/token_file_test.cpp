@@ -138,6 +138,20 @@ TEST(TokenFileWriter, WritesWhereThereAreNoLocks) {
   EXPECT_EQ(TokenFile(folder / "a.tokens").num_tokens(), 5);
 }
 
+// Names that others can guess must not lead to files of theirs.
+TEST(TokenFileWriter, FollowsNoLinks) {
+  const test::TempDir folder;
+  test::write_file(folder / "theirs", "text");
+  for (const char* suffix : {".partial", ".ends.partial", ".answers.partial"}) {
+    const auto link = folder / (std::string("a.tokens") + suffix);
+    std::filesystem::create_symlink(folder / "theirs", link);
+    EXPECT_SAYS(test::error_of([&] { write(folder / "a.tokens", {{1}}, bytes()); }),
+                "cannot be made");
+    EXPECT_EQ(test::read_file(folder / "theirs"), "text");
+    std::filesystem::remove(link);
+  }
+}
+
 // The loser of a race may open what the winner is about to rename.
 TEST(TokenFileWriter, WritersAtOnceLeaveOneWholeFile) {
   const test::TempDir folder;
