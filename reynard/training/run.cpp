@@ -366,7 +366,7 @@ class Run {
     std::optional<StepProfile> profile;
     if (trainer_.steps() + 1 == config().profile_step) profile.emplace(trainer_.device());
     window_.add(trainer_.step(log ? &gates : nullptr));
-    if (profile) profile->write((folder_ / "profile.json").string());
+    if (profile) profile->write(folder_ / "profile.json");
     check_something_counts();
     const bool last = trainer_.done();
     const bool validate = !last && crossed(trainer_, trainer_.experiment().validation.every);
