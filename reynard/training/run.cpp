@@ -386,10 +386,11 @@ class Run {
   }
 
   void save(bool permanent) {
-    save_checkpoint(
+    const std::vector<std::string> problems = save_checkpoint(
         trainer_,
         folder_,
         {.permanent = permanent, .recent_losses = window_.recent(), .tokenizer = tokenizer_});
+    for (const std::string& problem : problems) tell(options_.warn, problem);
     saved_step_ = trainer_.steps();
     due_ = permanent_due_ = false;
   }
