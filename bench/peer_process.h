@@ -2,12 +2,11 @@
 // A benchmark's peer in another process: a Python script that answers each line on its stdin with
 // one line on its stdout.
 
-#include <cstdio>
-#include <memory>
+#include "reynard/process/child_process.h"
+
+#include <optional>
 #include <string>
 #include <vector>
-
-#include <sys/types.h>
 
 namespace reynard::bench {
 
@@ -17,9 +16,6 @@ class PeerProcess {
   // the Python that has torch, with as many threads as this process uses. Throws reynard::Error
   // when it cannot be started.
   PeerProcess(const std::string& script, const std::vector<std::string>& arguments);
-  ~PeerProcess();
-  PeerProcess(const PeerProcess&) = delete;
-  PeerProcess& operator=(const PeerProcess&) = delete;
 
   // Sends a line and waits for the answer. Throws reynard::Error when the peer has ended.
   std::string ask(const std::string& line);
@@ -27,12 +23,10 @@ class PeerProcess {
   double ask_number(const std::string& line);
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
+  [[noreturn]] void fail() const;
+
   std::string script_, python_;
-  pid_t process_ = -1;
-  std::unique_ptr<std::FILE, Close> to_, from_;
+  std::optional<process::ChildProcess> process_;
 };
 
 }  // namespace reynard::bench

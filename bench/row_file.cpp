@@ -31,7 +31,8 @@ void write_rows(const Rows& rows, const std::string& path) {
                     {"commit", commit},
                     {"note", slow_peer_note(row, machine_kind())}});
   }
-  checkpoint::write_atomically(path, list.dump(1) + "\n");
+  checkpoint::write_atomically(
+      path, list.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace reynard::bench

@@ -3,16 +3,13 @@
 #include "bench/llama_model.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
+#include "reynard/process/child_process.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/resident_memory.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <filesystem>
 
@@ -28,43 +25,31 @@ struct Start {
 };
 
 Start start_once(const std::string& model, const std::string& dtype) {
-  std::array<int, 2> pipe = {-1, -1};
-  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) throw Error("bench start: cannot make a pipe");
+  tensor::forget_peak_resident_bytes();  // a program that starts counts what this one held
   const auto begin = std::chrono::steady_clock::now();
-  const pid_t process = ::fork();
-  if (process < 0) throw Error("bench start: cannot start a process");
-  if (process == 0) {
-    if (::dup2(pipe[1], STDOUT_FILENO) < 0) ::_exit(126);
-    ::execl("/proc/self/exe",
-            "reynard",
-            "generate",
-            model.c_str(),
-            "Once upon a time",
-            "-m",
-            "1",
-            "--ignore-eos",
-            "--tokenizer",
-            "byte",
-            "--dtype",
-            dtype.c_str(),
-            nullptr);
-    ::_exit(127);
-  }
-  ::close(pipe[1]);
+  process::ChildProcess program(
+      {.arguments = {std::filesystem::read_symlink("/proc/self/exe").string(),
+                     "generate",
+                     model,
+                     "Once upon a time",
+                     "-m",
+                     "1",
+                     "--ignore-eos",
+                     "--tokenizer",
+                     "byte",
+                     "--dtype",
+                     dtype},
+       .read_output = true});
   Start start;
-  char byte = 0;
-  const bool wrote = ::read(pipe[0], &byte, 1) == 1;
+  const bool wrote = !program.read_output().empty();
   start.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  while (::read(pipe[0], &byte, 1) == 1) {
+  while (!program.read_output().empty()) {
   }
-  ::close(pipe[0]);
-  int status = 0;
-  struct rusage use = {};
-  ::wait4(process, &status, 0, &use);
-  if (!wrote || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+  const process::Ending ending = program.wait();
+  if (!wrote || ending.exit_code != 0) {
     throw Error("bench start: reynard generate failed (its message is above)");
   }
-  start.megabytes = static_cast<double>(use.ru_maxrss) * 1024e-6;
+  start.megabytes = static_cast<double>(ending.peak_resident_bytes) * 1e-6;
   return start;
 }
 

@@ -1,17 +1,14 @@
 #include "cli/figure_files.h"
 
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/process/child_process.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/installation.h"
 
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <sstream>
-#include <vector>
 
 namespace reynard::cli {
 
@@ -25,15 +22,14 @@ std::string figures_python() {
 
 // Runs python/figures.py; true when it exits with 0.
 bool run_figures(const std::string& what, const fs::path& path) {
-  std::vector<std::string> words{
-      figures_python(), tensor::project_file("python/figures.py"), what, path.string()};
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  pid_t child = 0;
-  if (posix_spawnp(&child, argv[0], nullptr, nullptr, argv.data(), environ) != 0) return false;
-  int status = 0;
-  return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  try {
+    process::ChildProcess python(
+        {.arguments = {
+             figures_python(), tensor::project_file("python/figures.py"), what, path.string()}});
+    return python.wait().exit_code == 0;
+  } catch (const Error&) {  // there is no such Python
+    return false;
+  }
 }
 
 std::string figures_command(const std::string& what, const fs::path& path) {
@@ -77,7 +73,9 @@ void draw_figures(std::span<const report::Figure> figures, const fs::path& folde
     throw Error(fmt::format("report: cannot create {}: {}", folder.string(), failed.message()));
   }
   for (const report::Figure& figure : figures) {
-    checkpoint::write_atomically(folder / (figure.id + ".vl.json"), figure.spec.dump());
+    checkpoint::write_atomically(
+        folder / (figure.id + ".vl.json"),
+        figure.spec.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
   if (!run_figures("png", folder)) {
     throw Error(

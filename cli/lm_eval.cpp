@@ -1,9 +1,9 @@
 #include "cli/lm_eval.h"
 
-#include "cli/child_process.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/sha256.h"
 #include "reynard/config/json_file.h"
+#include "reynard/process/child_process.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/installation.h"
 
@@ -42,18 +42,18 @@ std::string python_of(const evaluation::LmEvalConfig& config) {
 std::string missing_harness(const std::string& python, const fs::path& folder) {
   const std::string file = (folder / "version.txt").string();
   try {
-    ChildProcess asked({.arguments = {python,
-                                      "-c",
-                                      "import importlib.metadata, lm_eval; "
-                                      "print(importlib.metadata.version('lm_eval'))"},
-                        .output_file = file,
-                        .read_errors = true});
+    process::ChildProcess asked({.arguments = {python,
+                                               "-c",
+                                               "import importlib.metadata, lm_eval; "
+                                               "print(importlib.metadata.version('lm_eval'))"},
+                                 .read_errors = true,
+                                 .output_file = file});
     std::string last;
     for (std::string line = asked.read_error_line(); !line.empty();
          line = asked.read_error_line()) {
       last = line.substr(0, line.find('\n'));
     }
-    return asked.wait() == 0 ? "" : last.empty() ? "it ended" : last;
+    return asked.wait().exit_code == 0 ? "" : last.empty() ? "it ended" : last;
   } catch (const Error& error) {
     return error.what();
   }
@@ -77,7 +77,8 @@ class Server {
     arguments.insert(arguments.begin(), {fs::read_symlink("/proc/self/exe").string(), "serve"});
     // The harness splits its arguments at commas: the name is ours.
     arguments.insert(arguments.end(), {"--port", "0", "--name", "model"});
-    process_.emplace(ChildProcess::Options{.arguments = std::move(arguments), .read_errors = true});
+    process_.emplace(
+        process::ChildProcess::Options{.arguments = std::move(arguments), .read_errors = true});
     static const std::regex kAddress(R"((\S+) at (http://[^/]+)/)");
     std::string said;
     for (std::string line = process_->read_error_line(); !line.empty();
@@ -98,7 +99,7 @@ class Server {
     throw Error(fmt::format("lm_eval: the server did not start: {}", said));
   }
   ~Server() {
-    process_->ask_to_end();
+    process_->end();
     drain_.join();
   }
   Server(const Server&) = delete;
@@ -106,7 +107,7 @@ class Server {
   std::string name, url;
 
  private:
-  std::optional<ChildProcess> process_;
+  std::optional<process::ChildProcess> process_;
   std::thread drain_;
 };
 
@@ -126,7 +127,9 @@ std::vector<std::string> harness_command(const HarnessRun& run,
       config.timeout);
   if (!config.model_args.empty()) arguments += "," + config.model_args;
   // Answers of one model are kept for a run that was cut short.
-  const std::string key = checkpoint::sha256_hex(run.identity.dump()).substr(0, 16);
+  const std::string key =
+      checkpoint::sha256_hex(run.identity.dump(-1, ' ', false, json::error_handler_t::replace))
+          .substr(0, 16);
   std::vector<std::string> command{python,
                                    "-m",
                                    "lm_eval",
@@ -228,11 +231,11 @@ json run_harness(const HarnessRun& run) {
   std::unique_ptr<Server> server;
   if (run.url.empty()) server = std::make_unique<Server>(run.serve);
   const auto begin = fs::file_time_type::clock::now() - std::chrono::seconds(1);
-  ChildProcess harness(
+  process::ChildProcess harness(
       {.arguments = harness_command(
            run, python, server ? server->url : run.url, server ? server->name : run.model, folder),
        .output_file = (folder / "harness.log").string()});
-  if (const int status = harness.wait(); status != 0) {
+  if (const int status = harness.wait().exit_code; status != 0) {
     throw Error(
         fmt::format("lm_eval: the harness ended with status {} (run by {}); what it answered is "
                     "kept, the same command goes on from there",

@@ -1,20 +1,49 @@
 #include "reynard/checkpoint/atomic_file.h"
 
+#include "reynard/checkpoint/lock.h"
 #include "reynard/tensor/check.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
 #include <utility>
 
 namespace reynard::checkpoint {
+
+std::filesystem::path temporary_name(const std::filesystem::path& path, std::string_view suffix) {
+  static std::atomic<uint64_t> count = 0;
+  for (;;) {
+    std::filesystem::path name = path.parent_path() / fmt::format("{}{}-{}.{}{}",
+                                                                  kTemporaryPrefix,
+                                                                  path.filename().string(),
+                                                                  ::getpid(),
+                                                                  count++,
+                                                                  suffix);
+    std::error_code absent;  // what is there is a leftover, or leads to a file of others
+    if (!std::filesystem::exists(std::filesystem::symlink_status(name, absent))) return name;
+  }
+}
+
+void commit_file(const std::filesystem::path& temporary, const std::filesystem::path& path) {
+  const int descriptor = ::open(temporary.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+  const bool done =
+      descriptor >= 0 && ::fsync(descriptor) == 0 && ::rename(temporary.c_str(), path.c_str()) == 0;
+  const int error_number = errno;
+  if (descriptor >= 0) ::close(descriptor);
+  if (!done) {
+    ::unlink(temporary.c_str());
+    throw Error(
+        fmt::format("{}: cannot be written: {}", path.string(), std::strerror(error_number)));
+  }
+  sync_folder(path.parent_path());
+}
 
 AtomicFile::AtomicFile(std::filesystem::path path, uint64_t expected_bytes)
     : path_(std::move(path)) {
@@ -27,12 +56,13 @@ AtomicFile::AtomicFile(std::filesystem::path path, uint64_t expected_bytes)
                     path_.string(),
                     std::filesystem::is_directory(old) ? "a folder" : "not a regular file"));
   }
-  temporary_ = path_.parent_path() /
-               fmt::format("{}{}-{}", kTemporaryPrefix, path_.filename().string(), ::getpid());
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  do {
+    temporary_ = temporary_name(path_);
+    descriptor_ =
+        ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  } while (descriptor_ < 0 && errno == EEXIST);
   if (descriptor_ < 0) fail("cannot be created", errno);
-  // Tells remove_leftovers() that somebody writes. It removes nothing where there are no locks.
-  ::flock(descriptor_, LOCK_EX | LOCK_NB);
+  try_lock(descriptor_);  // tells remove_leftovers() that somebody writes
   if (expected_bytes > 0) {
     const int error_number = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(expected_bytes));
     // Other failures mean that the file system cannot reserve; writing will tell.
@@ -97,11 +127,11 @@ void remove_leftovers(const std::filesystem::path& path) {
     const std::filesystem::directory_entry& entry = *at;
     const std::string name = entry.path().filename().string();
     const bool is_one = name.starts_with(prefix) &&
-                        name.find_first_not_of("0123456789", prefix.size()) == std::string::npos;
+                        name.find_first_not_of("0123456789.", prefix.size()) == std::string::npos;
     if (!is_one || entry.is_symlink() || !entry.is_regular_file()) continue;
     const int descriptor = ::open(entry.path().c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (descriptor < 0) continue;
-    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) ::unlink(entry.path().c_str());
+    if (try_lock(descriptor) == Lock::kHeld) ::unlink(entry.path().c_str());
     ::close(descriptor);
   }
 }

@@ -43,6 +43,14 @@ class AtomicFile {
   std::string sha256_;
 };
 
+// A free name beside the path for a file that grows until commit_file(). suffix: what the name has
+// to end with.
+std::filesystem::path temporary_name(const std::filesystem::path& path,
+                                     std::string_view suffix = {});
+// Syncs what others wrote under a temporary name, renames it and syncs the folder. Where that fails
+// the file is removed, and that is a reynard::Error.
+void commit_file(const std::filesystem::path& temporary, const std::filesystem::path& path);
+
 // Removes what killed processes left of this file; a process that still writes keeps its own.
 void remove_leftovers(const std::filesystem::path& path);
 

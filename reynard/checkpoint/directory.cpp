@@ -1,6 +1,7 @@
 #include "reynard/checkpoint/directory.h"
 
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/checkpoint/lock.h"
 #include "reynard/checkpoint/safetensors_header.h"
 #include "reynard/config/json_file.h"
 #include "reynard/config/text_file.h"
@@ -8,7 +9,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <nlohmann/json.hpp>
@@ -144,8 +144,7 @@ void verify_folder(const fs::path& folder) {
 FolderLock::FolderLock(const fs::path& folder)
     : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   if (descriptor_ < 0) fail(folder, "cannot be opened", errno);
-  // File systems without locks keep nobody out.
-  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  if (try_lock(descriptor_) == Lock::kBusy) {
     ::close(descriptor_);
     throw Error(
         fmt::format("{}: another process is writing there; wait until it ends, or choose "

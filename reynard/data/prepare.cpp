@@ -1,5 +1,6 @@
 #include "reynard/data/prepare.h"
 
+#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/data/file_pipeline.h"
 #include "reynard/data/recorded_tokenizer.h"
 #include "reynard/data/token_file_writer.h"
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -144,6 +146,7 @@ class Preparation {
       outputs_[i].writer->finish();
     }
     write_record(record_, options_.output);
+    if (outputs_.size() > 1) remove_old(outputs_[1].written.path);
     for (Output& output : outputs_) {
       output.writer->commit();
       output.written.num_documents = output.writer->num_documents();
@@ -161,6 +164,15 @@ class Preparation {
 
   void add_output(const std::filesystem::path& path, const TokenFileWriterOptions& options) {
     outputs_.push_back({std::make_unique<TokenFileWriter>(path, options), {.path = path}});
+  }
+
+  // A held-out file of another run must not lie beside the new train.tokens, which may hold its
+  // text, not even where this process is killed between the two.
+  static void remove_old(const std::filesystem::path& path) {
+    std::error_code error;
+    if (std::filesystem::remove(path, error)) checkpoint::sync_folder(path.parent_path());
+    if (error)
+      throw Error(fmt::format("{}: cannot be removed: {}", path.string(), error.message()));
   }
 
   void skip(const std::string& reason, const std::string& what) {

@@ -1,12 +1,12 @@
 #include "reynard/data/token_file_writer.h"
 
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/checkpoint/lock.h"
 #include "reynard/data/random.h"
 #include "reynard/tensor/error.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -99,9 +99,9 @@ void TokenFileWriter::open_partial() {
   // What was opened may get its final name, or none, before it is locked: then again.
   do {
     if (tokens_.descriptor >= 0) close(tokens_.descriptor);
-    tokens_.descriptor = open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    tokens_.descriptor = open(partial_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (tokens_.descriptor < 0) fail("made");
-    if (flock(tokens_.descriptor, LOCK_EX | LOCK_NB) != 0) {
+    if (checkpoint::try_lock(tokens_.descriptor) == checkpoint::Lock::kBusy) {
       close(tokens_.descriptor);
       throw Error(fmt::format("{}: is being written by another process", partial_.string()));
     }
@@ -111,7 +111,8 @@ void TokenFileWriter::open_partial() {
 void TokenFileWriter::open_unnamed(Output& output, const char* suffix) {
   output.path = path_;
   output.path += suffix;
-  output.descriptor = open(output.path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  output.descriptor =
+      open(output.path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (output.descriptor >= 0) unlink(output.path.c_str());
 }
 

@@ -1,55 +1,14 @@
 #include "reynard/evaluation/adapter_program.h"
 
 #include <fmt/format.h>
-#include <poll.h>
-#include <spawn.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <chrono>
-#include <csignal>
-#include <cstring>
-
-extern char** environ;
 
 namespace reynard::evaluation {
 
 namespace {
 
-constexpr size_t kLongestLine = size_t{1} << 30;  // bytes of an answer
-constexpr int kPatienceAtEnd = 250;               // times 20 ms before it is killed
-
-// Takes `socket`, which becomes the program's standard input and output: unlike a pipe, writing to
-// one whose reader is gone is an error and no signal. The shell and all that it starts are a
-// process group, so that they can be killed together.
-int spawn(const std::string& command, int socket) {
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, socket, STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, socket, STDOUT_FILENO);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  std::string shell = "/bin/sh";
-  std::string option = "-c";
-  std::string text = command;
-  std::array<char*, 4> arguments = {shell.data(), option.data(), text.data(), nullptr};
-  pid_t process = -1;
-  const int failed =
-      posix_spawn(&process, shell.c_str(), &actions, &attributes, arguments.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
-  ::close(socket);
-  if (failed != 0) {
-    throw Error(fmt::format("eval: --adapter: cannot start /bin/sh: {}", std::strerror(failed)));
-  }
-  return process;
-}
+using Outcome = process::LineSocket::Outcome;
 
 std::optional<int64_t> token_of(const nlohmann::json& object, const char* key) {
   const auto found = object.find(key);
@@ -76,94 +35,43 @@ AdapterFacts facts_of(const nlohmann::json& hello) {
 }  // namespace
 
 AdapterProgram::AdapterProgram(const std::string& command, double timeout_s)
-    : timeout_s_(timeout_s) {
-  std::array<int, 2> ends = {-1, -1};
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
-    throw Error(fmt::format("eval: --adapter: no socket: {}", std::strerror(errno)));
-  }
-  socket_ = ends[0];
+    : timeout_s_(timeout_s),
+      program_({.arguments = {"/bin/sh", "-c", command}, .converse = true, .own_group = true}) {
   try {
-    process_ = spawn(command, ends[1]);
-    facts_ = facts_of(read_object());
-  } catch (...) {  // the destructor does not run
-    kill();
-    ::close(socket_);
-    if (process_ > 0) ::waitpid(process_, nullptr, 0);
+    facts_ = facts_of(read_object(process::deadline_in(timeout_s_)));
+  } catch (...) {
+    kill();  // what does not begin as it must is not waited for
     throw;
   }
 }
 
-AdapterProgram::~AdapterProgram() {
-  ::close(socket_);
-  wait_for_end();
-}
-
-void AdapterProgram::kill() const {
-  if (process_ > 0) ::kill(-process_, SIGKILL);
-}
-
 nlohmann::json AdapterProgram::ask(const nlohmann::json& request) {
-  write_line(request.dump() + "\n");
-  return read_object();
-}
-
-void AdapterProgram::write_line(const std::string& line) const {
-  for (size_t sent = 0; sent < line.size();) {
-    const ssize_t n = ::send(socket_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;  // it has ended: reading its answer says so
-    sent += static_cast<size_t>(n);
+  const process::Deadline deadline = process::deadline_in(timeout_s_);
+  const Outcome sent = program_.lines().send(
+      request.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), deadline);
+  if (sent == Outcome::kLate) {
+    throw AdapterFailure(fmt::format("it did not read its request within {:g} s", timeout_s_));
   }
+  return read_object(deadline);  // says so where it has ended
 }
 
-nlohmann::json AdapterProgram::read_object() {
-  const std::string line = read_line();
+nlohmann::json AdapterProgram::read_object(process::Deadline deadline) {
+  const auto [outcome, line] = program_.lines().receive(deadline);
+  if (outcome == Outcome::kTooLong) throw AdapterFailure("an answer is longer than 1 GiB");
+  if (outcome == Outcome::kLate) {
+    throw AdapterFailure(fmt::format("no answer within {:g} s", timeout_s_));
+  }
+  if (outcome == Outcome::kEnded) {
+    const process::Ending ending = program_.end();
+    throw AdapterFailure(ending.signal > 0
+                             ? fmt::format("it was killed by signal {}", ending.signal)
+                             : fmt::format("it ended with status {}", ending.exit_code));
+  }
   nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) {
     throw AdapterFailure(fmt::format("no JSON object in its line: {}", line.substr(0, 200)));
   }
   return object;
-}
-
-std::string AdapterProgram::read_line() {
-  using Clock = std::chrono::steady_clock;
-  const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s_);
-  std::array<char, 65536> buffer;
-  size_t searched = 0;
-  size_t end = std::string::npos;
-  while ((end = unread_.find('\n', searched)) == std::string::npos) {
-    searched = unread_.size();
-    if (unread_.size() > kLongestLine) throw AdapterFailure("an answer is longer than 1 GiB");
-    const std::chrono::duration<double, std::milli> left = deadline - Clock::now();
-    if (left.count() <= 0) {
-      throw AdapterFailure(fmt::format("no answer within {:g} s", timeout_s_));
-    }
-    pollfd waiting{socket_, POLLIN, 0};
-    const int ready = ::poll(&waiting, 1, static_cast<int>(std::min(left.count() + 1, 1e8)));
-    if (ready <= 0) continue;
-    const ssize_t n = ::read(socket_, buffer.data(), buffer.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      const int status = wait_for_end();
-      throw AdapterFailure(WIFEXITED(status)
-                               ? fmt::format("it ended with status {}", WEXITSTATUS(status))
-                               : fmt::format("it was killed by signal {}", WTERMSIG(status)));
-    }
-    unread_.append(buffer.data(), static_cast<size_t>(n));
-  }
-  std::string line = unread_.substr(0, end);
-  unread_.erase(0, end + 1);
-  return line;
-}
-
-int AdapterProgram::wait_for_end() {
-  int status = 0;
-  for (int i = 0; process_ > 0 && ::waitpid(process_, &status, WNOHANG) == 0; ++i) {
-    if (i >= kPatienceAtEnd) kill();
-    ::usleep(20'000);
-  }
-  process_ = -1;
-  return status;
 }
 
 }  // namespace reynard::evaluation

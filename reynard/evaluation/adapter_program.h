@@ -2,6 +2,7 @@
 // One run of an adapter's program: started, asked line by line, ended. What to do when it fails is
 // the caller's business (adapter.h).
 
+#include "reynard/process/child_process.h"
 #include "reynard/tensor/error.h"
 
 #include <cstdint>
@@ -30,26 +31,19 @@ class AdapterFailure : public Error {
 
 class AdapterProgram {
  public:
-  // Starts the shell command and waits for its first line. timeout_s: for every answer.
+  // Starts the shell command and waits for its first line. timeout_s: for every request, from its
+  // first byte to the end of the answer.
   AdapterProgram(const std::string& command, double timeout_s);
-  ~AdapterProgram();  // closes its input and waits for its end, for a while
-  AdapterProgram(const AdapterProgram&) = delete;
-  AdapterProgram& operator=(const AdapterProgram&) = delete;
 
   const AdapterFacts& facts() const { return facts_; }
   nlohmann::json ask(const nlohmann::json& request);  // one line, one line
-  void kill() const;                                  // it and what it has started
+  void kill() const { program_.kill(); }              // it and what it has started
 
  private:
-  nlohmann::json read_object();
-  std::string read_line();
-  void write_line(const std::string& line) const;
-  int wait_for_end();  // its status; kills what does not end
+  nlohmann::json read_object(process::Deadline deadline);
 
   double timeout_s_;
-  int process_ = -1;
-  int socket_ = -1;  // our end of its standard input and output
-  std::string unread_;
+  process::ChildProcess program_;
   AdapterFacts facts_;
 };
 

@@ -1,10 +1,10 @@
 #include "reynard/evaluation/sample_log.h"
 
+#include "reynard/checkpoint/lock.h"
 #include "reynard/tensor/check.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 
 #include <cerrno>
 #include <cstring>
@@ -15,6 +15,11 @@ namespace reynard::evaluation {
 
 namespace {
 
+// As it reads back: names of files need not be UTF-8.
+std::string header_line(const nlohmann::json& header) {
+  return header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 // Bytes of the leading part of the file that can be kept: a matching header and whole, valid lines,
 // each of a sample of its own.
 struct Kept {
@@ -23,7 +28,8 @@ struct Kept {
   bool is_other = false;  // it begins with another header
 };
 
-Kept readable_part(const std::filesystem::path& path, const nlohmann::json& header) {
+Kept readable_part(const std::filesystem::path& path, const std::string& header) {
+  const nlohmann::json ours = nlohmann::json::parse(header);
   Kept kept;
   std::ifstream in(path, std::ios::binary);
   std::string line;
@@ -32,7 +38,7 @@ Kept readable_part(const std::filesystem::path& path, const nlohmann::json& head
     const nlohmann::json value = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!value.is_object()) break;
     if (first) {
-      kept.is_other = value != header;
+      kept.is_other = value != ours;
       if (kept.is_other) break;
       first = false;
     } else {
@@ -60,13 +66,13 @@ SampleLog::SampleLog(std::filesystem::path path, const nlohmann::json& header, O
   if (!file_) {
     throw Error(fmt::format("eval: cannot write {}: {}", path_.string(), std::strerror(errno)));
   }
-  // File systems without locks keep nobody out.
-  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  if (checkpoint::try_lock(descriptor) == checkpoint::Lock::kBusy) {
     throw Error(fmt::format(
         "eval: {}: another process is writing it; wait until it ends, or give another -o",
         path_.string()));
   }
-  Kept kept = readable_part(path_, header);
+  const std::string header_text = header_line(header);
+  Kept kept = readable_part(path_, header_text);
   if (kept.is_other && others == Others::kKeep) {
     throw Error(
         fmt::format("eval: --resume: {} holds samples of other settings, another model or text; "
@@ -76,21 +82,22 @@ SampleLog::SampleLog(std::filesystem::path path, const nlohmann::json& header, O
   ids_ = std::move(kept.ids);
   std::filesystem::resize_file(path_, static_cast<uintmax_t>(kept.bytes));
   if (kept.bytes == 0) {
-    std::string line = header.dump();
-    line += '\n';
-    std::fwrite(line.data(), 1, line.size(), file_.get());
+    write_line(header_text);
     flush();
   }
 }
 
 void SampleLog::append(const nlohmann::json& sample) {
   // Generated text may end inside a character.
-  std::string line = sample.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  write_line(sample.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  ids_.insert(sample.at("id").get<std::string>());
+}
+
+void SampleLog::write_line(std::string line) {
   line += '\n';
   if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size()) {
     throw Error(fmt::format("eval: cannot write {}: {}", path_.string(), std::strerror(errno)));
   }
-  ids_.insert(sample.at("id").get<std::string>());
 }
 
 void SampleLog::flush() {

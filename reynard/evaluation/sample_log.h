@@ -33,6 +33,8 @@ class SampleLog {
   Samples samples() const;
 
  private:
+  void write_line(std::string line);  // without its newline
+
   struct Closer {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };

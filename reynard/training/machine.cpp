@@ -1,18 +1,18 @@
 #include "reynard/training/machine.h"
 
+#include "reynard/process/child_process.h"
 #include "reynard/tensor/cpu_features.h"
 #include "reynard/tensor/device.h"
+#include "reynard/tensor/error.h"
 
 #include <ATen/Parallel.h>
-#include <fmt/format.h>
 #include <torch/headeronly/version.h>
 #include <nlohmann/json.hpp>
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <memory>
+#include <system_error>
 #include <thread>
 
 namespace reynard::training {
@@ -54,14 +54,24 @@ nlohmann::ordered_json machine_description(at::Device device) {
 std::string git_revision() {
   std::error_code unreadable;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", unreadable);
-  std::string folder = program.parent_path().string();
-  if (unreadable || folder.find('\'') != std::string::npos) return "unknown";
-  const std::string command =
-      fmt::format("git -C '{}' describe --always --dirty --abbrev=12 2>/dev/null", folder);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(popen(command.c_str(), "r"), &pclose);
-  char line[128] = "";
-  if (!pipe || !std::fgets(line, sizeof line, pipe.get())) return "unknown";
-  std::string revision = line;
+  return unreadable ? "unknown" : git_revision(program.parent_path());
+}
+
+std::string git_revision(const std::filesystem::path& folder) {
+  std::string revision;
+  try {
+    process::ChildProcess git(
+        {.arguments =
+             {"git", "-C", folder.string(), "describe", "--always", "--dirty", "--abbrev=12"},
+         .read_output = true,
+         .errors_file = "/dev/null"});
+    for (std::string text = git.read_output(); !text.empty(); text = git.read_output()) {
+      revision += text;
+    }
+    if (git.wait().exit_code != 0) return "unknown";
+  } catch (const Error&) {  // there is no git
+    return "unknown";
+  }
   while (!revision.empty() && revision.back() == '\n') revision.pop_back();
   return revision.empty() ? "unknown" : revision;
 }

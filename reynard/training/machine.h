@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json_fwd.hpp>
 
+#include <filesystem>
 #include <string>
 
 namespace reynard::training {
@@ -12,5 +13,7 @@ namespace reynard::training {
 nlohmann::ordered_json machine_description(at::Device device);
 // `git describe` of the checkout that the program was built in, "unknown" where there is none.
 std::string git_revision();
+// That of the checkout that the folder belongs to.
+std::string git_revision(const std::filesystem::path& folder);
 
 }  // namespace reynard::training

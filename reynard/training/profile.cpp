@@ -1,13 +1,11 @@
 #include "reynard/training/profile.h"
 
-#include "reynard/tensor/check.h"
+#include "reynard/checkpoint/atomic_file.h"
 
-#include <fmt/format.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <filesystem>
 #include <set>
-#include <system_error>
 
 namespace reynard::training {
 
@@ -32,15 +30,13 @@ StepProfile::~StepProfile() {
   if (recording_) profiler::disableProfiler();
 }
 
-void StepProfile::write(const std::string& path) {
+void StepProfile::write(const std::filesystem::path& path) {
   recording_ = false;
   const auto trace = profiler::disableProfiler();
   // The name decides the format: it must end in .json.
-  const std::string temporary = path + ".tmp.json";
-  trace->save(temporary);
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (error) throw Error(fmt::format("{}: cannot write: {}", path, error.message()));
+  const std::filesystem::path temporary = checkpoint::temporary_name(path, ".json");
+  trace->save(temporary.string());
+  checkpoint::commit_file(temporary, path);
 }
 
 }  // namespace reynard::training

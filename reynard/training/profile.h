@@ -3,7 +3,7 @@
 
 #include <c10/core/Device.h>
 
-#include <string>
+#include <filesystem>
 
 namespace reynard::training {
 
@@ -15,9 +15,9 @@ class StepProfile {
   StepProfile(const StepProfile&) = delete;
   StepProfile& operator=(const StepProfile&) = delete;
 
-  // Ends the recording and writes it as a Chrome trace (chrome://tracing, ui.perfetto.dev), through
-  // a temporary name. Throws reynard::Error where the file cannot be written.
-  void write(const std::string& path);
+  // Ends the recording and writes it as a Chrome trace (chrome://tracing, ui.perfetto.dev), whole
+  // or not at all. Throws reynard::Error where the file cannot be written.
+  void write(const std::filesystem::path& path);
 
  private:
   bool recording_ = true;

@@ -366,7 +366,7 @@ class Run {
     std::optional<StepProfile> profile;
     if (trainer_.steps() + 1 == config().profile_step) profile.emplace(trainer_.device());
     window_.add(trainer_.step(log ? &gates : nullptr));
-    if (profile) profile->write((folder_ / "profile.json").string());
+    if (profile) profile->write(folder_ / "profile.json");
     check_something_counts();
     const bool last = trainer_.done();
     const bool validate = !last && crossed(trainer_, trainer_.experiment().validation.every);
@@ -386,10 +386,11 @@ class Run {
   }
 
   void save(bool permanent) {
-    save_checkpoint(
+    const std::vector<std::string> problems = save_checkpoint(
         trainer_,
         folder_,
         {.permanent = permanent, .recent_losses = window_.recent(), .tokenizer = tokenizer_});
+    for (const std::string& problem : problems) tell(options_.warn, problem);
     saved_step_ = trainer_.steps();
     due_ = permanent_due_ = false;
   }

@@ -1,5 +1,6 @@
 #include "reynard/training/saved_run.h"
 
+#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/directory.h"
 #include "reynard/config/json_file.h"
 #include "reynard/models/pretrained.h"
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <system_error>
 #include <utility>
 
 namespace reynard::training {
@@ -30,20 +32,32 @@ bool is_permanent(const fs::path& folder) {
 }
 
 // A folder under a temporary name is not a checkpoint: removal cannot leave half of one either.
-void remove_checkpoint(const fs::path& folder) {
-  const fs::path doomed = folder.parent_path() / (".tmp-removed-" + folder.filename().string());
-  fs::rename(folder, doomed);
-  fs::remove_all(doomed);
+std::error_code remove_checkpoint(const fs::path& folder) {
+  const fs::path doomed =
+      folder.parent_path() /
+      fmt::format("{}removed-{}", checkpoint::kTemporaryPrefix, folder.filename().string());
+  std::error_code error;
+  fs::rename(folder, doomed, error);
+  if (!error) fs::remove_all(doomed, error);
+  return error;
 }
 
-// Those of later steps are damaged ones that resuming passed over: they count for nothing.
-void remove_old(const fs::path& newest, int64_t keep) {
+// Those of later steps are damaged ones that resuming passed over: they count for nothing. Returns
+// why some are still there.
+std::vector<std::string> remove_old(const fs::path& newest, int64_t keep) {
   std::vector<fs::path> passing;
   for (const fs::path& folder : list_checkpoints(newest.parent_path().parent_path())) {
     if (folder.filename() <= newest.filename() && !is_permanent(folder)) passing.push_back(folder);
   }
   const auto num_passing = static_cast<int64_t>(passing.size());
-  for (int64_t i = 0; i + keep < num_passing; ++i) remove_checkpoint(passing[i]);
+  std::vector<std::string> problems;
+  for (int64_t i = 0; i + keep < num_passing; ++i) {
+    if (const std::error_code error = remove_checkpoint(passing[i])) {
+      problems.push_back(
+          fmt::format("{}: cannot be removed: {}", passing[i].string(), error.message()));
+    }
+  }
+  return problems;
 }
 
 // Copies the weights of a checkpoint into the model of the experiment; the layout's config.json may
@@ -81,9 +95,9 @@ std::vector<double> load(Trainer& trainer, const fs::path& folder) {
 
 }  // namespace
 
-void save_checkpoint(Trainer& trainer,
-                     const fs::path& run_folder,
-                     const CheckpointOptions& options) {
+std::vector<std::string> save_checkpoint(Trainer& trainer,
+                                         const fs::path& run_folder,
+                                         const CheckpointOptions& options) {
   if (!trainer.weights_finite()) {
     throw Diverged(fmt::format(
         "training: a weight is not finite after step {}; {}: lower optimizer.learning_rate = {}",
@@ -105,15 +119,17 @@ void save_checkpoint(Trainer& trainer,
   counters["recent_losses"] = options.recent_losses;
   writer.write("trainer.json", counters.dump(2) + "\n");
   writer.commit();
-  remove_old(folder, trainer.experiment().training.keep_checkpoints);
+  return remove_old(folder, trainer.experiment().training.keep_checkpoints);
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& run_folder) {
   std::vector<fs::path> found;
-  std::error_code absent;
-  for (const auto& entry : fs::directory_iterator(run_folder / "checkpoints", absent)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(kPrefix) && entry.is_directory()) found.push_back(entry.path());
+  std::error_code error;
+  fs::directory_iterator at(run_folder / "checkpoints", error);
+  for (; !error && at != fs::directory_iterator(); at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    std::error_code gone;
+    if (name.starts_with(kPrefix) && at->is_directory(gone)) found.push_back(at->path());
   }
   std::sort(found.begin(), found.end());  // step numbers have a fixed width
   return found;

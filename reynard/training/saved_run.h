@@ -20,10 +20,10 @@ struct CheckpointOptions {
 
 // Writes checkpoints/step-N and then removes all but the newest keep_checkpoints of those that are
 // not permanent. Throws Error, leaving older ones as they are, when the disk is full or a weight is
-// not finite.
-void save_checkpoint(Trainer& trainer,
-                     const std::filesystem::path& run_folder,
-                     const CheckpointOptions& options);
+// not finite. Returns why some could not be removed, one line each.
+std::vector<std::string> save_checkpoint(Trainer& trainer,
+                                         const std::filesystem::path& run_folder,
+                                         const CheckpointOptions& options);
 
 // Complete checkpoints by name, oldest first; their content is not verified.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run_folder);

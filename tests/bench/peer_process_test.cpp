@@ -14,8 +14,8 @@ namespace {
 TEST(PeerProcess, OneThatDoesNotRunIsNamedWithItsPython) {
   for (const char* python : {"/bin/false", "/nowhere/python"}) {
     ::setenv("REYNARD_PEER_PYTHON", python, 1);
-    PeerProcess peer("train_step_peer.py", {});
-    const std::string error = test::error_of([&] { peer.ask("step"); });
+    const std::string error =
+        test::error_of([] { PeerProcess("train_step_peer.py", {}).ask("step"); });
     EXPECT_SAYS(error, "the peer train_step_peer.py ended early");
     EXPECT_SAYS(error, std::string("it runs with ") + python + ", $REYNARD_PEER_PYTHON names");
   }

@@ -11,11 +11,13 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <csignal>
 
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace reynard::checkpoint {
@@ -145,18 +147,48 @@ TEST(RemoveUnfinished, TakesOnlyTemporaryNames) {
 // Not those of other files, nor one that is being written.
 TEST(RemoveLeftovers, TakesWhatKilledWritersOfTheFileLeft) {
   const test::TempDir parent;
-  for (const char* name : {".tmp-f-7", ".tmp-f-x7", ".tmp-g-7", ".tmp-f.old-7"}) {
+  for (const char* name : {".tmp-f-7", ".tmp-f-7.0", ".tmp-f-x7", ".tmp-g-7.0", ".tmp-f.old-7"}) {
     test::write_file(parent / name, "x");
   }
   fs::create_directories(parent / ".tmp-f-8");
   AtomicFile writing(parent / "f");
   remove_leftovers(parent / "f");
   EXPECT_FALSE(fs::exists(parent / ".tmp-f-7"));
+  EXPECT_FALSE(fs::exists(parent / ".tmp-f-7.0"));
   EXPECT_EQ(std::distance(fs::directory_iterator(parent.path()), {}), 5);
   writing.write("new", 3);
   writing.commit();
   EXPECT_EQ(test::read_file(parent / "f"), "new");
   remove_leftovers(parent / "nowhere/f");  // nothing to do
+}
+
+// A name that others can guess must not lead to a file of theirs.
+TEST(AtomicFile, WritesToNoFileThatIsThere) {
+  const test::TempDir parent;
+  test::write_file(parent / "other", "theirs");
+  for (int i = 0; i < 300; ++i) {
+    for (const char* form : {".tmp-f-{}", ".tmp-f-{}.{}"}) {
+      std::error_code is_there;
+      fs::create_symlink(
+          parent / "other", parent / fmt::format(fmt::runtime(form), ::getpid(), i), is_there);
+    }
+  }
+  write_atomically(parent / "f", "ours");
+  EXPECT_EQ(test::read_file(parent / "other"), "theirs");
+  EXPECT_EQ(test::read_file(parent / "f"), "ours");
+}
+
+TEST(AtomicFile, TwoOfOnePathShareNothing) {
+  const test::TempDir parent;
+  AtomicFile one(parent / "f");
+  AtomicFile two(parent / "f");
+  one.write("one", 3);
+  two.write("number two", 10);
+  one.commit();
+  EXPECT_EQ(test::read_file(parent / "f"), "one");
+  two.commit();
+  EXPECT_EQ(test::read_file(parent / "f"), "number two");
+  EXPECT_EQ(std::distance(fs::directory_iterator(parent.path()), {}), 1);
 }
 
 TEST(AtomicFile, ReplacesFilesOnly) {

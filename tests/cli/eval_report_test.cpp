@@ -235,6 +235,18 @@ TEST_F(EvalCommand, CurveFilesAreComputedAnew) {
   expect_error({"forgetting-curve", "text.txt"}, "text.txt is not JSON");
 }
 
+TEST_F(EvalCommand, FiguresShowRunsOfAnyName) {
+  for (const char* name : {"one", "caf\xe9"}) {
+    fs::create_directories(folder_ / name);
+    test::write_file(folder_ / name / "run.json", "{}");
+    test::write_file(folder_ / name / "metrics.jsonl",
+                     R"({"step": 1, "tokens": 64, "loss": 2, "seconds": 1})"
+                     "\n");
+  }
+  const ProgramResult report = run({"report", "one", "caf\xe9", "--png", "figures"});
+  EXPECT_EQ(report.exit_code, 0) << report.errors;
+}
+
 TEST_F(EvalCommand, FurtherTextsHaveNames) {
   const ProgramResult eval = run({"eval",
                                   "run",

@@ -7,14 +7,34 @@
 #include "tests/support/files.h"
 #include "tests/support/mutate.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <iterator>
 #include <map>
+#include <string>
+#include <string_view>
+
+namespace {
+std::string_view name_nothing_gets;  // empty: every name can be given
+}
+
+// In the place of libc's: a process may be killed between two of them.
+extern "C" int rename(const char* from, const char* to) noexcept {
+  if (name_nothing_gets.empty() || !std::string_view(to).ends_with(name_nothing_gets)) {
+    return static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+  }
+  errno = EIO;
+  return -1;
+}
 
 namespace {
 
@@ -283,6 +303,19 @@ TEST_F(Prepare, AHeldOutFileOfAnEarlierRunIsAnError) {
   EXPECT_EQ(texts(folder_ / "out/train.tokens"), (Texts{"abcd"}));
   data::prepare(split);  // replaces both
   EXPECT_EQ(texts(folder_ / "out/held_out.tokens"), (Texts{"efgh"}));
+}
+
+// Nor may it lie beside a train.tokens of another run that was killed halfway.
+TEST_F(Prepare, AHeldOutFileGoesBeforeAnotherTrainFileComes) {
+  auto split = options({add("a.txt", "abcdefgh")});
+  split.held_out = 0.5;
+  data::prepare(split);
+  split.held_out = 0.25;
+  name_nothing_gets = "held_out.tokens";
+  EXPECT_THROW(data::prepare(split), Error);
+  name_nothing_gets = {};
+  EXPECT_EQ(texts(folder_ / "out/train.tokens"), (Texts{"abcdef"}));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/held_out.tokens"));
 }
 
 TEST_F(Prepare, HoldsOutTheEndOfASingleFileAtACharacter) {

@@ -2,20 +2,36 @@
 
 #include "reynard/data/token_file_writer.h"
 #include "reynard/tensor/error.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 #include "tests/support/mutate.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <set>
 #include <string>
 #include <thread>
+
+namespace {
+std::atomic<bool> without_locks = false;
+}
+
+// In the place of libc's: a file system may have no locks.
+extern "C" int flock(int descriptor, int operation) noexcept {
+  if (!without_locks) return static_cast<int>(::syscall(SYS_flock, descriptor, operation));
+  errno = ENOLCK;
+  return -1;
+}
 
 namespace {
 
@@ -109,6 +125,31 @@ TEST(TokenFileWriter, NothingIsLeftBehindWithoutCommit) {
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   EXPECT_THROW(TokenFileWriter(folder / "no_folder/a.tokens", bytes()), Error);
+}
+
+TEST(TokenFileWriter, WritesWhereThereAreNoLocks) {
+  const test::TempDir folder;
+  without_locks = true;
+  const std::string error = test::error_of([&] {
+    write(folder / "a.tokens", {{1, 2, 3}}, bytes());
+  });
+  without_locks = false;
+  EXPECT_EQ(error, "no error");
+  EXPECT_EQ(TokenFile(folder / "a.tokens").num_tokens(), 5);
+}
+
+// Names that others can guess must not lead to files of theirs.
+TEST(TokenFileWriter, FollowsNoLinks) {
+  const test::TempDir folder;
+  test::write_file(folder / "theirs", "text");
+  for (const char* suffix : {".partial", ".ends.partial", ".answers.partial"}) {
+    const auto link = folder / (std::string("a.tokens") + suffix);
+    std::filesystem::create_symlink(folder / "theirs", link);
+    EXPECT_SAYS(test::error_of([&] { write(folder / "a.tokens", {{1}}, bytes()); }),
+                "cannot be made");
+    EXPECT_EQ(test::read_file(folder / "theirs"), "text");
+    std::filesystem::remove(link);
+  }
 }
 
 // The loser of a race may open what the winner is about to rename.

@@ -127,6 +127,14 @@ TEST_F(AdapterTest, AnAdapterThatEndsOrStallsIsReported) {
   EXPECT_NE(message.find("it ended with status 4"), std::string::npos) << message;
 }
 
+// Larger than any buffer of a socket.
+TEST_F(AdapterTest, AnAdapterThatReadsNothingIsReported) {
+  Adapter adapter(options("echo '{\"name\": \"x\"}'; sleep 20; true", 1));
+  const std::vector<Request> requests{scores(std::vector<int64_t>(400'000, 12345), {2})};
+  const std::string message = error_of([&] { make_adapter_scorer(adapter)->answer(requests); });
+  EXPECT_NE(message.find("it did not read its request within 1 s"), std::string::npos) << message;
+}
+
 // Each run of the program counts itself in a file; the first dies at its second request, the second
 // stalls, the third writes nonsense, the fourth answers.
 constexpr const char* kFragile = R"(

@@ -59,6 +59,19 @@ TEST(SampleLog, BeginsAnewUnderAnotherHeader) {
   EXPECT_EQ(test::read_file(path), kHeader.dump() + "\n");
 }
 
+// A name of a file need not be UTF-8.
+TEST(SampleLog, HeadersOfAnyBytesAreFoundAgain) {
+  const test::TempDir folder;
+  const std::filesystem::path path = folder / "t.jsonl";
+  const json header = {{"task", "t"}, {"identity", {{"adapter", "/tmp/ad\xff.sh"}}}};
+  {
+    SampleLog log(path, header, SampleLog::Others::kReplace);
+    log.append({{"id", "a"}});
+    log.flush();
+  }
+  EXPECT_TRUE(SampleLog(path, header, SampleLog::Others::kKeep).contains("a"));
+}
+
 TEST(SampleLog, AFieldThatIsMissingIsNamedWithItsLine) {
   const test::TempDir folder;
   const std::filesystem::path path = folder / "t.jsonl";

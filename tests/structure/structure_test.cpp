@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"tensor", {}},
     {"config", {}},
+    {"process", {}},
     {"attention", {}},
     {"ops", {}},
     {"knn", {"checkpoint"}},
@@ -36,9 +37,16 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"data", {"tokenizer", "checkpoint"}},
     {"models", {"attention", "ops", "knn", "checkpoint", "distributed"}},
     {"generation", {"models", "tokenizer", "attention", "jinja"}},
-    {"training", {"models", "data", "checkpoint", "distributed", "ops"}},
+    {"training", {"models", "data", "checkpoint", "distributed", "ops", "process"}},
     {"evaluation",
-     {"generation", "models", "data", "tokenizer", "protocol", "attention", "checkpoint"}},
+     {"generation",
+      "models",
+      "data",
+      "tokenizer",
+      "protocol",
+      "attention",
+      "checkpoint",
+      "process"}},
     {"serving", {"generation", "models", "tokenizer", "protocol", "attention", "http"}},
 };
 const std::set<std::string> kOpenToAll = {"tensor", "config"};

@@ -1,7 +1,9 @@
 #include "reynard/training/trainer.h"
 
 #include "reynard/tensor/check.h"
+#include "reynard/training/saved_run.h"
 #include "tests/support/compare.h"
+#include "tests/support/errors.h"
 #include "tests/training/tiny.h"
 
 #include <ATen/TensorOperators.h>
@@ -9,7 +11,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <limits>
+#include <string>
+#include <vector>
 
 namespace reynard::training {
 
@@ -177,6 +182,26 @@ TEST(Trainer, HeldOutLossLeavesTheModelAlone) {
   for (const auto& [name, value] : weights_of(*trainer)) {
     EXPECT_BITWISE_EQUAL(value, before.at(name)) << name;
   }
+}
+
+// What a run has saved is whole whether or not an old checkpoint can be removed.
+TEST(SavedRun, AnOldCheckpointThatStaysIsNoError) {
+  const test::TempDir folder;
+  Experiment experiment = tiny_experiment();
+  experiment.training.keep_checkpoints = 1;
+  const auto trainer = tiny_trainer(experiment);
+  EXPECT_TRUE(save_checkpoint(*trainer, folder.path(), {}).empty());
+  const auto in_the_way = folder / "checkpoints/.tmp-removed-step-000000000000";
+  std::filesystem::create_directories(in_the_way / "busy");
+  trainer->step();
+  const std::vector<std::string> kept = save_checkpoint(*trainer, folder.path(), {});
+  ASSERT_EQ(kept.size(), 1U);
+  EXPECT_SAYS(kept[0], "step-000000000000: cannot be removed: ");
+  EXPECT_EQ(list_checkpoints(folder.path()).size(), 2U);
+  std::filesystem::remove_all(in_the_way);
+  trainer->step();
+  EXPECT_TRUE(save_checkpoint(*trainer, folder.path(), {}).empty());
+  EXPECT_EQ(list_checkpoints(folder.path()).size(), 1U);
 }
 
 TEST(Trainer, RestoreRejectsAForeignState) {
