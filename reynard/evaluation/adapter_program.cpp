@@ -1,5 +1,7 @@
 #include "reynard/evaluation/adapter_program.h"
 
+#include "reynard/config/json_file.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -67,7 +69,7 @@ nlohmann::json AdapterProgram::read_object(process::Deadline deadline) {
                              ? fmt::format("it was killed by signal {}", ending.signal)
                              : fmt::format("it ended with status {}", ending.exit_code));
   }
-  nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json object = config::parse_json_text(line);
   if (!object.is_object()) {
     throw AdapterFailure(fmt::format("no JSON object in its line: {}", line.substr(0, 200)));
   }

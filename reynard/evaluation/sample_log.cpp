@@ -1,6 +1,7 @@
 #include "reynard/evaluation/sample_log.h"
 
 #include "reynard/checkpoint/lock.h"
+#include "reynard/config/json_file.h"
 #include "reynard/tensor/check.h"
 
 #include <fcntl.h>
@@ -35,7 +36,7 @@ Kept readable_part(const std::filesystem::path& path, const std::string& header)
   std::string line;
   bool first = true;
   while (std::getline(in, line) && !in.eof()) {  // eof here: the last line has no newline
-    const nlohmann::json value = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const nlohmann::json value = config::parse_json_text(line);
     if (!value.is_object()) break;
     if (first) {
       kept.is_other = value != ours;

@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <system_error>
 #include <utility>
@@ -25,8 +24,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
 
 bool is_permanent(const fs::path& folder) {
-  std::ifstream in(folder / "trainer.json");
-  const auto json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  const auto json = config::json_object_or_null(folder / "trainer.json");
   // What is damaged there is no reason to keep it.
   return json.is_object() && json.contains("permanent") && json["permanent"] == true;
 }

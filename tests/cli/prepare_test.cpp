@@ -64,7 +64,7 @@ TEST_F(PrepareCommand, WrongUsageIsOneLine) {
   expect_error({"a.txt", "--output=", "--threads", "1"},
                "prepare: no output folder; give one with --output FOLDER");
   expect_error({"a.txt", "-o", "out", "--min-bytes", "many"},
-               "Could not convert: --min-bytes = many; see `reynard prepare --help`");
+               "--min-bytes: many is no whole number; see `reynard prepare --help`");
   expect_error({"a.txt", "-o", "out", "--held-out", "2"},
                "prepare: --held-out 2; expected at least 0 and less than 1");
   test::write_file(folder_ / "a.txt", "text");

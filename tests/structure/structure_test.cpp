@@ -137,19 +137,39 @@ TEST(Structure, NobodyIncludesAllOfTorch) {
   }
 }
 
-// Files compiled for one instruction set hold kernels: an inline function of torch compiled there
-// could be the copy that the linker keeps for everybody. Bridges are the files named register or
-// *_cpu.
-TEST(Structure, FilesOfOneInstructionSetIncludeNoTorch) {
-  static const std::regex isa_file(R"((amx|avx2|avx512|avx512_bf16|avx512_vnni|portable)\.cpp$)");
-  for (const fs::path& path : sources_of(kRoot / "reynard")) {
-    if (!std::regex_search(path.filename().string(), isa_file)) continue;
+// What a file includes of the project, and what that includes, and so on: itself and the includes
+// of all of them.
+struct Included {
+  std::set<fs::path> files;
+  std::set<std::string> headers;
+
+  void add(const fs::path& path) {
+    if (!files.insert(path).second) return;
     for (const std::string& include : includes_of(path)) {
-      EXPECT_FALSE(include.rfind("ATen", 0) == 0 || include.rfind("torch", 0) == 0 ||
-                   include.rfind("c10", 0) == 0)
-          << fs::relative(path, kRoot) << " includes " << include;
+      headers.insert(include);
+      if (fs::exists(kRoot / include)) add(kRoot / include);
     }
   }
+};
+
+// Files compiled for one instruction set, or for a GPU, hold kernels: an inline function of torch
+// compiled there could be the copy that the linker keeps for everybody.
+TEST(Structure, KernelsIncludeNoTorch) {
+  static const std::regex kernels(
+      R"((amx|avx2|avx512|avx512_bf16|avx512_vnni|portable)\.cpp$|\.cu$)");
+  int64_t num_files = 0;
+  for (const fs::path& path : sources_of(kRoot / "reynard")) {
+    if (!std::regex_search(path.filename().string(), kernels)) continue;
+    ++num_files;
+    Included included;
+    included.add(path);
+    for (const std::string& header : included.headers) {
+      EXPECT_FALSE(header.starts_with("ATen") || header.starts_with("torch") ||
+                   header.starts_with("c10"))
+          << fs::relative(path, kRoot) << " comes to include " << header;
+    }
+  }
+  EXPECT_GT(num_files, 20);
 }
 
 TEST(Structure, NoFolderWithoutAName) {
