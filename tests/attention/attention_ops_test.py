@@ -1,6 +1,8 @@
 """The operators from Python: load_library, opcheck of every registered op, gradcheck in f64.
 
 Usage: attention_ops_test.py LIBRARY
+
+On a GPU with REYNARD_TEST_DEVICE=cuda.
 """
 
 import math
@@ -13,10 +15,12 @@ import torch
 LIBRARY = sys.argv.pop(1)
 torch.ops.load_library(LIBRARY)
 ops = torch.ops.reynard
+DEVICE = os.environ.get("REYNARD_TEST_DEVICE", "cpu")
+torch.set_default_device(DEVICE)
 
 
 def inputs(B=2, Tq=9, Tk=12, H=4, G=2, D=8, dtype=torch.float32, requires_grad=False, seed=0):
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(DEVICE).manual_seed(seed)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
 
     def normal(*sizes):
@@ -184,6 +188,7 @@ class AttentionOps(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "gate_sums: dsums has shape"):
             ops.gate_sums_backward(torch.zeros(1, 1, 1, dtype=torch.float64), log_gate)
 
+    @unittest.skipIf(DEVICE != "cpu", "nothing waits for a GPU to look at values")
     def test_decode_rejects_what_it_would_read_beyond_its_pages(self):
         q, pages = torch.zeros(1, 2, 8), torch.zeros(8, 64, 8)
 

@@ -1,4 +1,4 @@
-"""Tensors of more than 2^31 elements: sampled rows of out, dq, dk and dv against f64, the last ones too.
+"""Tensors of more than 2^31 elements: sampled rows of out and of every gradient against f64, the last ones too.
 
 Usage: large_offsets_test.py LIBRARY
 
@@ -34,19 +34,19 @@ class LargeOffsets(unittest.TestCase):
             t.requires_grad_()
         gate = logsigmoid(torch.randn(B, T, H, device="cuda") + 2).requires_grad_()
         out, _, _ = torch.ops.reynard.attention(q, k, v, gate, None, None)
-        grads = torch.autograd.grad(out, (q, k, v), dout)
+        grads = torch.autograd.grad(out, (q, k, v, gate), dout)
         rows = slice(T - ROWS, T)
         half = slice(ROWS // 2, ROWS)  # these see no key before the cut that weighs anything
         for b, h in ((B - 1, H - 1), (B - 1, 0), (0, H - 1), (B // 2, H // 2)):
             exact = self.exact_of([t[b, rows, h].detach() for t in (q, k, v, gate, dout)])
-            for name, ours, right in zip(("out", "dq", "dk", "dv"), (out, *grads), exact):
+            for name, ours, right in zip(("out", "dq", "dk", "dv", "gates'"), (out, *grads), exact):
                 error = (ours[b, rows, h].detach().double()[half] - right[half]).norm() / right[half].norm()
                 self.assertLess(float(error), 1e-2, f"{name} of row {b}, head {h}, relative to its norm")
 
     @staticmethod
     def exact_of(rows):
         q, k, v, gate, dout = (t.double() for t in rows)
-        leaves = [t.requires_grad_() for t in (q, k, v)]
+        leaves = [t.requires_grad_() for t in (q, k, v, gate)]
         sums = gate.cumsum(0)
         logits = q @ k.T / math.sqrt(D) + sums[:, None] - sums[None]
         hidden = torch.ones(ROWS, ROWS, device="cuda").triu(1).bool()
