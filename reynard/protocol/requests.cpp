@@ -44,10 +44,7 @@ Sampling read_sampling(const RequestFields& fields) {
   Sampling s;
   s.max_tokens = fields.integer("max_tokens", 0, kMaxTokens);
   s.temperature = fields.number("temperature", 0, 100).value_or(s.temperature);
-  if (const auto top_p = fields.number("top_p", 0, 1)) {
-    if (*top_p == 0) fields.reject("top_p", "more than 0, at most 1; temperature 0 takes the best");
-    s.top_p = *top_p;
-  }
+  s.top_p = fields.number("top_p", 0, 1).value_or(s.top_p);
   // -1 is how other servers say "all".
   s.top_k = std::max<int64_t>(0, fields.integer("top_k", -1, kMaxTokens).value_or(0));
   s.min_p = fields.number("min_p", 0, 1).value_or(s.min_p);
