@@ -6,7 +6,7 @@ namespace reynard::attention::cpu {
 
 namespace {
 
-struct TilesAmx : LayoutBf16<128, 128, 32> {
+struct TilesAmx : LayoutBf16<128, 128, 32, 32> {
   using Session = tensor::AmxTiles;
   static constexpr int64_t kMaskStep = 32;  // depth of one tile
 

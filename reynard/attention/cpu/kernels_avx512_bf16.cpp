@@ -7,7 +7,7 @@ namespace reynard::attention::cpu {
 
 namespace {
 
-struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
+struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64, 16> {
   struct Session {};                      // nothing to set up per thread
   static_assert(kQueries == 4 * kLanes);  // one micro-tile wide
   static constexpr int64_t kMaskStep =
@@ -28,7 +28,7 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
       for (int v = 0; v < kVectors; ++v) {
         row[v] = _mm512_load_si512(b.data + pair * b.stride + v * 2 * kLanes);
       }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         int32_t left;
         memcpy(&left, a.data + r * a.stride + 2 * pair, sizeof(left));
@@ -47,7 +47,7 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
                                                                   Matrix<float> c,
                                                                   int64_t depth) {
     Vec sums[kRows][kVectors];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
@@ -55,7 +55,7 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
       }
     }
     add_products(sums, a, b, depth);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) store(c.data + r * c.stride + v * kLanes, sums[r][v]);
@@ -129,7 +129,7 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
     for (int n = 0; n < kPieces; ++n) hand_over(rows - 4, n);
   }
 
-  // rows is a multiple of 4, depth of 32.
+  // rows is a multiple of 4, depth of 16.
   template <class Body>
   static inline void each_product(
       Matrix<const Value> a, Matrix<const Value> b, int64_t rows, int64_t depth, const Body& body) {
@@ -203,7 +203,7 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
     for (int n = 0; n < 4; ++n) hand_over(end - kRows, n);
   }
 
-  // rows is a multiple of 4, columns of 32, depth of 2.
+  // rows is a multiple of 4, columns of 16, depth of 2.
   template <bool kAccumulate>
   static void multiply(Matrix<const Value> a,
                        Matrix<const Value> b,
@@ -237,19 +237,26 @@ struct TilesAvx512Bf16 : LayoutBf16<64, 256, 64> {
       a.stride = kLeft;
       b.stride = kRight;
     }
-    for (int64_t n = 0; n < columns;) {
-      const bool wide = n + 4 * kLanes <= columns;
-      for (int64_t m = 0; m < rows; m += 4) {
-        const Matrix<const Value> left{a.data + m * a.stride, a.stride};
-        const Matrix<const Value> right{b.data + 2 * n, b.stride};
-        const Matrix<float> sum{c.data + m * c.stride + n, c.stride};
-        if (wide) {
-          multiply_tile<4, 4, kAccumulate>(left, right, sum, depth);
-        } else {
-          multiply_tile<4, 2, kAccumulate>(left, right, sum, depth);
-        }
+    const auto columns_of = [&]<int kRows, int kVectors>(int64_t n) {
+      for (int64_t m = 0; m < rows; m += kRows) {
+        multiply_tile<kRows, kVectors, kAccumulate>({a.data + m * a.stride, a.stride},
+                                                    {b.data + 2 * n, b.stride},
+                                                    {c.data + m * c.stride + n, c.stride},
+                                                    depth);
       }
-      n += wide ? 4 * kLanes : 2 * kLanes;
+    };
+    int64_t n = 0;
+    for (; n + 4 * kLanes <= columns; n += 4 * kLanes) {
+      columns_of.template operator()<4, 4>(n);
+    }
+    for (; n + 2 * kLanes <= columns; n += 2 * kLanes) {
+      columns_of.template operator()<4, 2>(n);
+    }
+    if (n == columns) return;
+    if (rows % 16 == 0) {
+      columns_of.template operator()<16, 1>(n);
+    } else {
+      columns_of.template operator()<4, 1>(n);
     }
   }
 };

@@ -75,7 +75,11 @@ alignas(64) constexpr int16_t kHighPairs[32] = {16, 48, 17, 49, 18, 50, 19, 51, 
                                                 53, 22, 54, 23, 55, 24, 56, 25, 57, 26, 58,
                                                 27, 59, 28, 60, 29, 61, 30, 62, 31, 63};
 
-template <int64_t kQueriesPerBlock, int64_t kKeysPerBlock, int64_t kQueriesPerPanel>
+// kDimStep: 16 or 32, of which head dimensions are padded to a multiple.
+template <int64_t kQueriesPerBlock,
+          int64_t kKeysPerBlock,
+          int64_t kQueriesPerPanel,
+          int64_t kDimStep>
 struct LayoutBf16 {
   using Value = BFloat16;
   static constexpr int64_t kQueries = kQueriesPerBlock;
@@ -90,7 +94,7 @@ struct LayoutBf16 {
   static constexpr bool kSumsBesideWeights = false;
   static constexpr bool kPairsOfProducts = false;
 
-  static int64_t padded(int64_t head_dim) { return round_up(head_dim, 32); }
+  static int64_t padded(int64_t head_dim) { return round_up(head_dim, kDimStep); }
   static int64_t right_stride(int64_t columns) { return 2 * columns; }
 
   // Left factors [row][d].
@@ -105,15 +109,29 @@ struct LayoutBf16 {
     for (int64_t r = 0; r < packed_rows; ++r) {
       for (int64_t d = 0; d < padded_dim; d += 32) {
         const int64_t count = r < num_rows ? head_dim - d : 0;
-        _mm512_store_si512(packed + r * padded_dim + d, load_row(rows + r * row_stride + d, count));
+        const __m512i values = load_row(rows + r * row_stride + d, count);
+        Value* to = packed + r * padded_dim + d;
+        if (has_32_dims(head_dim, d)) {
+          _mm512_storeu_si512(to, values);
+        } else {
+          _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm512_castsi512_si256(values));
+        }
       }
     }
+  }
+
+  // Whether padded rows hold 32 dimensions from d on, else 16: d is a multiple of 32.
+  static bool has_32_dims(int64_t head_dim, int64_t d) {
+    return kDimStep == 32 || padded(head_dim) - d >= 32;
   }
 
   // The first 32 values of a row that has `count` left; zeros beyond, where nothing is read.
   template <class Source>
   static __m512i load_row(const Source* row, int64_t count) {
-    if (count >= 32 && is_bf16(row)) return _mm512_loadu_si512(row);
+    if (is_bf16(row)) {
+      if (count >= 32) return _mm512_loadu_si512(row);
+      return _mm512_maskz_loadu_epi16((1U << max_of(count, 0)) - 1, row);
+    }
     alignas(64) Value values[32] = {};
     for (int64_t d = 0; d < min_of(32, count); ++d) convert(row[d], values[d]);
     return _mm512_load_si512(values);
@@ -152,8 +170,10 @@ struct LayoutBf16 {
       for (int64_t d = 0; d < padded(head_dim); d += 32) {
         __m512i pairs[16];
         load_pairs(rows + r * row_stride + d, row_stride, num_rows - r, head_dim - d, pairs);
+        const bool all = has_32_dims(head_dim, d);
 #pragma GCC unroll 16
         for (int64_t i = 0; i < 16; ++i) {
+          if (i >= 8 && !all) break;
           Value* to = packed + (d + 2 * i) * packed_rows + r;
           const __m512i odd = _mm512_srli_epi32(pairs[i], 16);
           _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(pairs[i]));
@@ -172,8 +192,10 @@ struct LayoutBf16 {
       for (int64_t d = 0; d < padded(head_dim); d += 32) {
         __m512i pairs[16];
         load_pairs(rows + r * row_stride + d, row_stride, num_rows - r, head_dim - d, pairs);
+        const bool all = has_32_dims(head_dim, d);
 #pragma GCC unroll 16
         for (int64_t i = 0; i < 16; ++i) {
+          if (i >= 8 && !all) break;
           _mm512_store_si512(packed + r / kPanel * padded(head_dim) * kPanel +
                                  ((d / 2 + i) * kPanel + r % kPanel) * 2,
                              pairs[i]);
@@ -194,6 +216,7 @@ struct LayoutBf16 {
         const __m512i odd = load_row(from + row_stride, r + 1 < num_rows ? head_dim - d : 0);
         Value* to = packed + r * padded_dim + 2 * d;
         _mm512_store_si512(to, _mm512_permutex2var_epi16(even, _mm512_load_si512(kLowPairs), odd));
+        if (!has_32_dims(head_dim, d)) continue;
         _mm512_store_si512(to + 32,
                            _mm512_permutex2var_epi16(even, _mm512_load_si512(kHighPairs), odd));
       }
