@@ -8,8 +8,8 @@
 #include "tests/support/program.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
