@@ -149,18 +149,22 @@ void attend_run(const DecodeCall& call,
   decode(run, result, scratch);
 }
 
+// Of a worker: the kernel's scratch, then the ranges of a group's heads.
+int64_t worker_bytes(const DecodeCall& call) {
+  return call.scratch_bytes() + Scratch::padded(call.range_bytes());
+}
+
 void attend_runs(const DecodeCall& call,
                  FirstPages& first,
                  const Runs& runs,
                  char* kernel_scratch,
                  const Partials& partials) {
-  const int64_t worker_bytes = call.scratch_bytes() + Scratch::padded(call.range_bytes());
   const int64_t num_tasks = runs.num_tasks(), num_workers = tensor::num_workers(num_tasks);
   tensor::run_tasks(num_tasks, [&](int64_t index, int64_t worker) {
     // Workers that go at the same speed take turns.
     const RunTask next = runs.task(std::min(index + num_workers, num_tasks - 1));
     const RunTask task = runs.task(index);
-    char* const own = kernel_scratch + worker * worker_bytes;
+    char* const own = kernel_scratch + worker * worker_bytes(call);
     auto* ranges = reinterpret_cast<KeyRange*>(own + call.scratch_bytes());
     if (first.is_open[task.s * call.G + task.g]) first.search(call, task.s, task.g, own);
     int64_t part = task.part;
@@ -234,8 +238,7 @@ DecodeOutput decode(const DecodeArguments& arguments) {
     const Runs runs(call, first);
     const int64_t num_parts = runs.num_parts();
     const int64_t record_floats = Partials::record(call);
-    const int64_t worker_bytes = call.scratch_bytes() + Scratch::padded(call.range_bytes());
-    const int64_t workers_bytes = tensor::num_workers(num_parts) * worker_bytes;
+    const int64_t workers_bytes = tensor::num_workers(runs.num_tasks()) * worker_bytes(call);
     const int64_t record_bytes = num_parts * record_floats * static_cast<int64_t>(sizeof(float));
     Scratch scratch(workers_bytes + Scratch::padded(record_bytes));
     char* const kernel_scratch = scratch.take(workers_bytes);
