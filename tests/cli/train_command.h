@@ -70,6 +70,14 @@ class TrainCommand : public testing::Test {
     more.insert(more.begin(), {"train", "tiny.toml", "--quiet", "--run.folder=" + name});
     return run(std::move(more));
   }
+  // Trains with these settings, which must be an error that says `part`.
+  void expect_refused(const std::string& name,
+                      std::vector<std::string> more,
+                      const std::string& part) {
+    const ProgramResult result = train(name, std::move(more));
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.errors.find(part), std::string::npos) << result.errors;
+  }
   std::string weights_hash(const std::string& name) {
     return checkpoint::sha256_hex_of_file(folder_ / (name + "/model/model.safetensors"));
   }

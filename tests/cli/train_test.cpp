@@ -129,12 +129,10 @@ TEST_F(TrainCommand, MistakesAreReportedTogetherWithTheirPlace) {
 
 // Else the model would begin and end with ordinary tokens.
 TEST_F(TrainCommand, SpecialTokensAreThoseOfTheText) {
-  const ProgramResult other = train("run", {"--model.bos_token_id=3", "--model.eos_token_id=257"});
-  EXPECT_EQ(other.exit_code, 2);
-  EXPECT_NE(other.errors.find("model.bos_token_id = 3: in data.path = text/train.tokens it is 256; "
-                              "set --model.bos_token_id=256"),
-            std::string::npos)
-      << other.errors;
+  expect_refused("run",
+                 {"--model.bos_token_id=3", "--model.eos_token_id=257"},
+                 "model.bos_token_id = 3: in data.path = text/train.tokens it is 256; set "
+                 "--model.bos_token_id=256");
   EXPECT_FALSE(fs::exists(folder_ / "run"));
   EXPECT_EQ(
       train("run", {"--model.bos_token_id=256", "--model.eos_token_id=257", "--training.tokens=64"})

@@ -1,0 +1,112 @@
+#include "reynard/training/run_checks.h"
+
+#include "reynard/config/config.h"
+#include "reynard/tensor/check.h"
+#include "reynard/training/saved_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace reynard::training {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Settings that cannot change when a run goes on: what was trained would not fit to what follows.
+// The others may (a longer budget, another rate); Run::resume names them.
+void check_same_run(const Experiment& now, const fs::path& folder) {
+  if (!fs::exists(folder / "experiment.toml")) return;
+  const auto before = config::read_toml<Experiment>(folder / "experiment.toml");
+  const auto require = [&](bool same, const char* what) {
+    if (same) return;
+    throw Error(fmt::format(
+        "--resume: {} differs from that of the run in {} (its experiment.toml); choose another "
+        "run.folder or undo the change",
+        what,
+        folder.string()));
+  };
+  require(config::to_toml(now.model) == config::to_toml(before.model), "section [model]");
+  require(config::to_toml(now.crossbatch) == config::to_toml(before.crossbatch),
+          "section [crossbatch]");
+  require(config::to_toml(now.data) == config::to_toml(before.data), "section [data]");
+  require(now.run.seed == before.run.seed, "run.seed");
+  require(now.optimizer.rule == before.optimizer.rule, "optimizer.rule");
+  require(now.training.accumulation == before.training.accumulation, "training.accumulation");
+}
+
+// A model that names other tokens than its text has would begin and end with ordinary ones.
+//   text: "data.path = train.tokens"
+void check_special_tokens(const models::DecoderConfig& model,
+                          const data::TokenFileHeader& header,
+                          const std::string& text) {
+  const auto check = [&](const char* key, std::optional<int64_t> ours, int64_t theirs) {
+    if (!ours || *ours == theirs) return;
+    throw Error(fmt::format(
+        "model.{} = {}: in {} it is {}; set --model.{}={}", key, *ours, text, theirs, key, theirs));
+  };
+  check("bos_token_id", model.bos_token_id, header.bos);
+  check("eos_token_id", model.eos_token_id, header.eos);
+}
+
+}  // namespace
+
+void check_folder(const Experiment& experiment, bool resume) {
+  const fs::path folder = experiment.run.folder;
+  if (fs::exists(folder) && !fs::is_directory(folder)) {
+    throw Error(fmt::format("run.folder = {}: is not a folder", folder.string()));
+  }
+  const bool used = fs::exists(folder) && !fs::is_empty(folder);
+  if (used && !resume) {
+    throw Error(fmt::format(
+        "run.folder = {}: is not empty; add --resume to go on with it, or choose another folder "
+        "with --run.folder=...",
+        folder.string()));
+  }
+  // Without a checkpoint the run begins anew, with whatever settings.
+  if (used && !list_checkpoints(folder).empty()) check_same_run(experiment, folder);
+}
+
+data::LoaderConfig held_out_loader(const Experiment& experiment) {
+  data::LoaderConfig loader = experiment.data;
+  loader.path = experiment.validation.path;
+  loader.repeat_fraction = 0;
+  loader.overlap = 0;
+  return loader;
+}
+
+int64_t tokens_of_one_pass(const data::TokenFile& file, const data::LoaderConfig& loader) {
+  const int64_t rows = loader.mode == data::LoaderMode::kPadded ? file.num_documents()
+                                                                : file.num_tokens() / loader.length;
+  const int64_t batches = std::max<int64_t>(rows / loader.batch_size, 1);
+  return batches * loader.batch_size * loader.length;
+}
+
+void check_texts(const Experiment& experiment) {
+  // Returns the name of the tokenizer.
+  const auto check = [&](const char* key, const data::LoaderConfig& config) {
+    const data::TokenFileHeader header = data::make_loader(config)->file().header();
+    if (header.vocab_size > experiment.model.vocab_size) {
+      throw Error(fmt::format("{} = {}: has a vocabulary of {}; model.vocab_size = {} is too small",
+                              key,
+                              config.path,
+                              header.vocab_size,
+                              experiment.model.vocab_size));
+    }
+    check_special_tokens(experiment.model, header, fmt::format("{} = {}", key, config.path));
+    return header.tokenizer;
+  };
+  const std::string tokenizer = check("data.path", experiment.data);
+  if (experiment.validation.path.empty()) return;
+  if (check("validation.path", held_out_loader(experiment)) == tokenizer) return;
+  throw Error(
+      fmt::format("validation.path = {}: was made with another tokenizer than data.path = {}",
+                  experiment.validation.path,
+                  experiment.data.path));
+}
+
+}  // namespace reynard::training

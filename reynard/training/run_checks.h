@@ -1,0 +1,25 @@
+#pragma once
+// What must hold of an experiment, its folder and its texts before the first step of a run, and the
+// held-out text as a run measures it. Errors are reynard::Error and name the key and the remedy.
+
+#include "reynard/data/loader.h"
+#include "reynard/data/token_file.h"
+#include "reynard/training/experiment.h"
+
+#include <cstdint>
+
+namespace reynard::training {
+
+// That run.folder is free, or, with resume, holds a run that these settings can go on with.
+void check_folder(const Experiment& experiment, bool resume);
+
+// That the texts fit the model and each other, which would else show after the last step.
+void check_texts(const Experiment& experiment);
+
+// The held-out text as it is measured: rows of the same kind, none of them repeated pieces.
+data::LoaderConfig held_out_loader(const Experiment& experiment);
+
+// Tokens of batches that hold the text once: of at least one batch. A padded row is a document.
+int64_t tokens_of_one_pass(const data::TokenFile& file, const data::LoaderConfig& loader);
+
+}  // namespace reynard::training
