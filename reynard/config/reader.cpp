@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 #include <nlohmann/json.hpp>
 
@@ -134,6 +135,23 @@ void add_wrong_type(const Node& node, const ReadPlace& place, std::string_view e
   place.problems.add(node.where, place.path, fmt::format("{}; must be {}", value, expected));
 }
 
+namespace {
+
+// approximate: the value as a number, where it is one.
+void add_no_integer(const Node& node, const ReadPlace& place, std::optional<double> approximate) {
+  const bool is_beyond = approximate && std::isfinite(*approximate) &&
+                         (*approximate >= 0x1p63 || *approximate < -0x1p63);
+  if (is_beyond && !check_rule(node, place, *approximate)) return;
+  using Limits = std::numeric_limits<int64_t>;
+  add_wrong_type(node,
+                 place,
+                 is_beyond
+                     ? fmt::format("an integer between {} and {}", Limits::min(), Limits::max())
+                     : "an integer");
+}
+
+}  // namespace
+
 bool read_value(const Node& node, const ReadPlace& place, bool& value) {
   if (const auto* flag = std::get_if<bool>(&node.value)) {
     value = *flag;
@@ -150,12 +168,16 @@ bool read_value(const Node& node, const ReadPlace& place, bool& value) {
 
 bool read_value(const Node& node, const ReadPlace& place, int64_t& value) {
   std::optional<int64_t> parsed;
+  std::optional<double> approximate;  // of what is no int64_t
   if (const auto* integer = std::get_if<int64_t>(&node.value)) parsed = *integer;
+  if (const auto* number = std::get_if<double>(&node.value)) approximate = *number;
   if (const auto* raw = std::get_if<RawText>(&node.value)) {
-    parsed = parse_number<int64_t>(without_groups(raw->text));
+    const std::string text = without_groups(raw->text);
+    parsed = parse_number<int64_t>(text);
+    approximate = parse_number<double>(text);
   }
   if (!parsed) {
-    add_wrong_type(node, place, "an integer");
+    add_no_integer(node, place, approximate);
     return false;
   }
   if (!check_rule(node, place, static_cast<double>(*parsed))) return false;
@@ -256,10 +278,35 @@ const Table* read_table(const Node& node, const ReadPlace& place) {
   return table;
 }
 
+namespace {
+
+// An unknown section: of a file one mistake, on the command line each key that names it.
+void note_unknown(const Node& node, const std::string& path, std::vector<UnknownKey>& unknown) {
+  const auto* table = std::get_if<Table>(&node.value);
+  if (table == nullptr || !node.where.starts_with("--")) {
+    unknown.push_back({path, node.where, table != nullptr});
+    return;
+  }
+  for (const auto& [name, inner] : table->entries) note_unknown(inner, key(path, name), unknown);
+}
+
+// "model.attention.num_heads" lies in "model" and in "model.attention".
+std::vector<std::string> sections_of(const std::vector<std::string>& keys) {
+  std::vector<std::string> sections;
+  for (const std::string& key : keys) {
+    for (size_t at = key.find('.'); at != std::string::npos; at = key.find('.', at + 1)) {
+      sections.push_back(key.substr(0, at));
+    }
+  }
+  return sections;
+}
+
+}  // namespace
+
 void Reader::note_unknown_keys() {
   for (const auto& [name, node] : table_.entries) {
     if (std::find(known_.begin(), known_.end(), name) == known_.end()) {
-      place_.unknown.push_back({key(place_.path, name), node.where});
+      note_unknown(node, key(place_.path, name), place_.unknown);
     }
   }
 }
@@ -267,12 +314,14 @@ void Reader::note_unknown_keys() {
 void add_unknown_keys(const std::vector<UnknownKey>& unknown,
                       const std::vector<std::string>& known,
                       Problems& problems) {
+  const std::vector<std::string> sections = sections_of(known);
   for (const UnknownKey& key : unknown) {
-    const std::string near = nearest_key(key.path, known);
+    const std::string near = nearest_key(key.path, key.is_section ? sections : known);
     problems.add(key.where,
                  key.path,
-                 near.empty() ? "is not a known key"
-                              : fmt::format("is not a known key; did you mean {}?", near));
+                 fmt::format("is not a known {}{}",
+                             key.is_section ? "section" : "key",
+                             near.empty() ? "" : fmt::format("; did you mean {}?", near)));
   }
 }
 

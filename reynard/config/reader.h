@@ -53,6 +53,7 @@ struct IsVector<std::vector<T>> : std::true_type {
 struct UnknownKey {
   std::string path;
   std::string where;
+  bool is_section = false;
 };
 
 // Where one value is read from and to whom mistakes are told.

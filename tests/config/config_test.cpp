@@ -198,6 +198,17 @@ TEST(Config, SuggestsTheRightSection) {
             "a.toml:2: trials[0].nam is not a known key; did you mean trials[].name?");
 }
 
+TEST(Config, NamesTheWholeKeyOfAnUnknownSection) {
+  EXPECT_EQ(error_of("", {"--modle.width=3", "--modle.num_heads=2", "--nothing.like.it=1"}),
+            "--modle.width is not a known key; did you mean model.width?\n"
+            "--modle.num_heads is not a known key; did you mean model.num_heads?\n"
+            "--nothing.like.it is not a known key");
+  // In a file it is one mistake.
+  EXPECT_EQ(error_of("[modle]\nwidth = 3\nnum_heads = 2\n[zzz]\n"),
+            "a.toml:1: modle is not a known section; did you mean model?\n"
+            "a.toml:4: zzz is not a known section");
+}
+
 TEST(Config, RejectsWrongTypes) {
   EXPECT_EQ(error_of("model = 3\n"), "a.toml:1: model = 3; must be a section");
   EXPECT_EQ(error_of("[enabled]\n"), "a.toml:1: enabled is a section; must be true or false");
@@ -211,7 +222,13 @@ TEST(Config, RejectsWrongTypes) {
             "a.toml:2: model.decay = inf; must be a finite number, > 0");
   EXPECT_EQ(error_of("note = 2024-01-01\n"), "a.toml:1: dates and times are not used in configs");
   EXPECT_EQ(error_of("", {"--model.width=99999999999999999999"}),
-            "--model.width = 99999999999999999999; must be an integer");
+            "--model.width = 99999999999999999999; must be an integer between "
+            "-9223372036854775808 and 9223372036854775807");
+  EXPECT_EQ(error_of("", {"--model.width=-99999999999999999999"}),
+            "--model.width = -99999999999999999999; must be > 0");
+  EXPECT_EQ(error_of("[model]\nwidth = 1e20\n"),
+            "a.toml:2: model.width = 1e+20; must be an integer between -9223372036854775808 and "
+            "9223372036854775807");
   EXPECT_EQ(error_of("", {"--model.width=+-5"}), "--model.width = +-5; must be an integer");
   EXPECT_EQ(error_of("", {"--note=caf\xe9"}), "--note = caf\xe9; must be UTF-8 text");
   EXPECT_EQ(error_of("", {"--model=3"}), "--model = 3; must be a section");
