@@ -3,6 +3,7 @@
 // file.
 
 #include "cli/command.h"
+#include "cli/empty_inputs.h"
 #include "cli/memory_limit.h"
 #include "cli/message.h"
 #include "cli/numbers.h"
@@ -52,22 +53,25 @@ int with_output_written(int exit_code) {
   return 2;
 }
 
+std::string no_command(const std::string& before, const std::string& word) {
+  return fmt::format("reynard: {}{} is no command; see `reynard {}--help`\n",
+                     before,
+                     word.empty() ? "\"\"" : word,
+                     before);
+}
+
 // One line, and where to read more, instead of the whole help.
 std::string usage_error(const CLI::App* app, const CLI::Error& error) {
   const auto commands = app->get_subcommands();
   if (commands.empty() && !app->remaining().empty()) {
-    return fmt::format("reynard: {} is no command; see `reynard --help`\n",
-                       app->remaining().front());
+    return no_command("", app->remaining().front());
   }
   const CLI::App* last = app;
   while (!last->get_subcommands().empty()) last = last->get_subcommands().front();
   const auto unknown = last->remaining();
   const bool asks_for_more = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
   if (asks_for_more && last->get_require_subcommand_min() > 0 && !unknown.empty()) {
-    return fmt::format("reynard: {} {} is no command; see `reynard {} --help`\n",
-                       last->get_name(),
-                       unknown.front(),
-                       last->get_name());
+    return no_command(last->get_name() + " ", unknown.front());
   }
   std::string names;
   for (auto at = commands; !at.empty(); at = at.front()->get_subcommands()) {
@@ -146,6 +150,7 @@ int main(int argc, char** argv) {
   add_serve(app);
   add_convert(app);
   reject_wrong_numbers(app);
+  reject_empty_inputs(app);
 
   limit_memory_to_free();
   try {

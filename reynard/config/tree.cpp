@@ -122,7 +122,7 @@ void apply_override(Table& root, std::string_view argument) {
   if (!argument.starts_with("--") || equals == std::string_view::npos || equals == 2) {
     throw Error(fmt::format(
         "{}: expected --section.key=value{}",
-        printable(argument),
+        argument.empty() ? "\"\"" : printable(argument),
         argument.starts_with("-") || argument.empty() || equals != std::string_view::npos
             ? ""
             : "; an option with several values is given once for each of them"));

@@ -72,6 +72,22 @@ tokens = 1000
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
 }
 
+TEST_F(BadInput, EmptyArgumentsAreNamed) {
+  EXPECT_EQ(missing(error_of({""}), "\"\" is no command; see `reynard --help`"), "");
+  EXPECT_EQ(missing(error_of({"tokenizer", ""}),
+                    "tokenizer \"\" is no command; see `reynard tokenizer --help`"),
+            "");
+  EXPECT_EQ(missing(error_of({"train", ""}),
+                    "EXPERIMENT: is empty; expected a name; see `reynard train --help`"),
+            "");
+  EXPECT_EQ(missing(error_of({"report", "a", ""}), "RUN: is empty"), "");
+  EXPECT_EQ(missing(error_of({"generate", "", "text"}), "MODEL: is empty"), "");
+  EXPECT_EQ(missing(error_of({"generate", "model", "--file", ""}), "--file: is empty"), "");
+  EXPECT_EQ(missing(error_of({"eval", "model", "--text="}), "--text: is empty"), "");
+  test::write_file(folder_ / "a.toml", "");
+  EXPECT_EQ(missing(error_of({"train", "a.toml", ""}), "\"\": expected --section.key=value"), "");
+}
+
 TEST_F(BadInput, ImpossibleCombinationsAreReportedTogether) {
   test::write_file(folder_ / "a.toml", R"([run]
 folder = "run"

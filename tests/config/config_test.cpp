@@ -236,9 +236,10 @@ TEST(Config, RejectsWrongTypes) {
 }
 
 TEST(Config, RejectsOverridesOfAnotherForm) {
-  for (const char* argument : {"model.width=3", "--model.width", "--=3", "--model..width=3", ""}) {
+  for (const char* argument : {"model.width=3", "--model.width", "--=3", "--model..width=3"}) {
     EXPECT_EQ(error_of("", {argument}), std::string(argument) + ": expected --section.key=value");
   }
+  EXPECT_EQ(error_of("", {""}), "\"\": expected --section.key=value");
   EXPECT_EQ(error_of("", {"second.txt"}),
             "second.txt: expected --section.key=value; an option with several values is given "
             "once for each of them");
