@@ -13,6 +13,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 namespace reynard::tokenizer {
@@ -100,6 +102,11 @@ std::unique_ptr<Tokenizer> open_files(const TokenizerFiles& files,
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name) {
   if (name == "byte") return std::make_unique<ByteTokenizer>();
   const TokenizerName parsed = parse_name(name);
+  const std::string_view prefix = name.substr(0, name.size() - parsed.path.native().size());
+  if (std::error_code error; !prefix.empty() && !std::filesystem::exists(parsed.path, error)) {
+    throw Error(fmt::format(
+        "tokenizer = \"{}\"; expected a file or folder that exists behind {}", name, prefix));
+  }
   const TokenizerFiles files = find_files(parsed.path);
   const TokenizerConfig config = read_config(files.config);
   std::unique_ptr<Tokenizer> tokenizer = open_files(files, config, parsed.pattern);

@@ -8,6 +8,7 @@
 #include "tests/support/files.h"
 #include "tests/support/tokenizers.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -137,6 +138,17 @@ TEST_F(Formats, JsonEscapedTextAsInLongCrawl64) {
   }
   // What is no JSON string is read as Python's unicode_escape reads it.
   EXPECT_EQ(escaped->decode(wide(plain->encode("a\\x41\\q"))), "aA\\q");
+}
+
+TEST_F(Formats, WhatStandsBehindAPrefixIsAFile) {
+  for (const char* name : {"json:byte", "llama3:byte", "json:gpt2:none"}) {
+    const std::string said = error_of([&] { tokenizer::make_tokenizer(name); });
+    const std::string prefix(name, std::string_view(name).rfind(':') + 1);
+    EXPECT_EQ(
+        said,
+        fmt::format(
+            "tokenizer = \"{}\"; expected a file or folder that exists behind {}", name, prefix));
+  }
 }
 
 TEST_F(Formats, FoldersAreFoundByThemselves) {
