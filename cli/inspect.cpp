@@ -152,7 +152,18 @@ fs::path numbers_of(const fs::path& page) {
   return numbers;
 }
 
-void run_inspect(const InspectArguments& arguments) {
+// What only pruning is for would be read by nothing.
+void check_prunes(const models::DecoderConfig& config, const CLI::App& command) {
+  if (config.attention.forget_gate != models::ForgetGate::kNone) return;
+  for (const char* option : {"--log-tolerance", "--sweep-tokens"}) {
+    if (command.count(option) == 0) continue;
+    throw Error(fmt::format(
+        "inspect: {}: the model has no forget gates, so nothing is pruned; leave the option out",
+        option));
+  }
+}
+
+void run_inspect(const InspectArguments& arguments, const CLI::App& command) {
   const fs::path numbers = numbers_of(arguments.output);
   tensor::check_value(arguments.skip >= 0, "inspect", "--skip", arguments.skip, ">= 0");
   tensor::check_value(arguments.threshold > 0 && arguments.threshold < 1,
@@ -168,6 +179,7 @@ void run_inspect(const InspectArguments& arguments) {
                       "below 0, as -10 for e^-10");
   const ModelFolder folder = find_model(arguments.model);
   const models::DecoderConfig config = models::load_config(folder.model);
+  check_prunes(config, command);
   options.heads = heads_of(arguments.heads, config);
   if (!arguments.window.empty()) {
     std::tie(options.window_begin, options.window_end) =
@@ -279,7 +291,7 @@ void add_inspect(CLI::App& app) {
   add_device_option(*command, arguments->device);
   command->add_flag("--json", arguments->json, "Print the numbers instead of the findings");
   command->footer(kInspectFooter);
-  command->callback([arguments] { run_inspect(*arguments); });
+  command->callback([arguments, command] { run_inspect(*arguments, *command); });
 }
 
 }  // namespace reynard::cli

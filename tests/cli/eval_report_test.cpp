@@ -1,5 +1,7 @@
 // reynard eval and reynard report as a user runs them, on a small random model.
 
+#include "reynard/models/decoder.h"
+#include "reynard/models/pretrained.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 #include "tests/support/small_run.h"
@@ -140,6 +142,19 @@ TEST_F(EvalCommand, InspectsEveryHeadOnOnePage) {
   test::write_file(folder_ / "mine.json", "{}");
   expect_error(inspect_with("-o", "mine.html"), "mine.json");
   EXPECT_EQ(test::read_file(folder_ / "mine.json"), "{}");
+}
+
+TEST_F(EvalCommand, WhatPruningIsForIsNoOptionOfAModelWithoutGates) {
+  models::DecoderConfig config = models::load_config(folder_ / "run/model");
+  config.attention.forget_gate = models::ForgetGate::kNone;
+  models::Decoder decoder(config, 1);
+  models::save_model(decoder, folder_ / "plain");
+  for (const char* option : {"--log-tolerance=-5", "--sweep-tokens=32"}) {
+    const std::string name = std::string(option).substr(0, std::string(option).find('='));
+    expect_error({"inspect", "plain", "--text", "text.txt", option},
+                 "inspect: " + name + ": the model has no forget gates, so nothing is pruned");
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "inspect.html"));
 }
 
 // What a reader sees: all figures drawn, explained, and no wider than a phone.
