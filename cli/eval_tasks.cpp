@@ -63,7 +63,7 @@ nlohmann::json measure_task(evaluation::Task& task,
   const std::atomic<bool>& stop = stop_flag();
   std::string progress;
   try {
-    ProgressBar bar(task.name());
+    ProgressBar bar(task.name(), OffTerminal::kLines);
     options.progress = [&](int64_t done, int64_t all) {
       bar.show(done, all);
       if (!stop || done == all) return;

@@ -51,6 +51,9 @@ TEST_F(EvalCommand, MeasuresARunAndReportsIt) {
                                   "--text_sample.tokens=5",
                                   "--json"});
   ASSERT_EQ(eval.exit_code, 0) << eval.errors;
+  // Off a terminal plain lines say how far it is.
+  EXPECT_NE(eval.errors.find("forgetting_curve 100% ETA 0:00\n"), std::string::npos) << eval.errors;
+  EXPECT_EQ(eval.errors.find('\x1b'), std::string::npos);
   const auto loss = json::parse(test::read_file(folder_ / "run/eval/per_position_loss.json"));
   EXPECT_EQ(loss.at("settings").at("length"), 64);
   EXPECT_EQ(loss.at("train_length"), 64);
