@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 
 namespace reynard::cli {
@@ -32,11 +34,17 @@ std::string duration_text(double seconds) {
                        : fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
+// Whether a line can be redrawn: not in an editor's shell or on a console that says it is "dumb".
+bool has_redrawn_lines(int descriptor) {
+  const char* terminal = std::getenv("TERM");
+  return isatty(descriptor) == 1 && terminal != nullptr && std::string_view(terminal) != "dumb";
+}
+
 }  // namespace
 
 ProgressBar::ProgressBar(std::string label, OffTerminal off_terminal)
     : label_(std::move(label)),
-      terminal_(isatty(STDERR_FILENO) == 1),
+      terminal_(has_redrawn_lines(STDERR_FILENO)),
       silent_(!terminal_ && off_terminal == OffTerminal::kSilent) {}
 
 ProgressBar::~ProgressBar() {

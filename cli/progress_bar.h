@@ -1,6 +1,6 @@
 #pragma once
-// How far a piece of work is, on stderr: one line that is redrawn on a terminal; elsewhere nothing,
-// or a plain line from time to time.
+// How far a piece of work is, on stderr: one line that is redrawn on a terminal; elsewhere, and
+// where $TERM is dumb, nothing, or a plain line from time to time.
 
 #include <chrono>
 #include <cstdint>

@@ -136,12 +136,30 @@ def control_c_keeps_what_generate_wrote():
     assert len(written) > 50 and written.endswith(b"\n"), written[-50:]
 
 
+def a_dumb_terminal_gets_no_escapes():
+    def said(terminal):
+        own, theirs = pty.openpty()
+        environment = {**os.environ, "TERM": terminal}
+        run = subprocess.run([program, "generate", model, "hello", "-m", "2", "--log-tolerance", "0"],
+                             stdout=subprocess.PIPE, stderr=theirs, env=environment, timeout=60)
+        assert run.returncode == 0
+        os.write(theirs, b".")
+        seen = os.read(own, 1 << 16)
+        os.close(own)
+        os.close(theirs)
+        return seen
+
+    assert b"reading the prompt" in said("xterm")
+    assert said("dumb") == b".", said("dumb")
+
+
 with tempfile.TemporaryDirectory() as temporary:
     folders = [own_folder] + [f for f in [os.environ.get("REYNARD_CHAT_TEMPLATES")] if f]
     for path in [p for folder in folders for p in sorted(glob.glob(folder + "/*.jinja"))]:
         same_prompts_as_jinja2(path, temporary)
     if terminals_exist():
         control_c_ends_the_answer_and_then_the_program(temporary)
+        a_dumb_terminal_gets_no_escapes()
     else:
         print("skipped: what happens at a terminal, since this system offers no pseudo-terminals")
 control_c_keeps_what_generate_wrote()
