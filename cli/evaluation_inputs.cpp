@@ -112,8 +112,11 @@ TextCorpus open_text(const fs::path& path, const TextNeeds& needs) {
   }
   const std::shared_ptr<const tokenizer::Tokenizer> tokenizer = data::recorded_tokenizer(tokens);
   if (!needs.tokenizer.empty() && text->folder.empty()) {
-    check_same_tokenizer(
-        *tokenizer, path.string(), *tokenizer::make_tokenizer(needs.tokenizer), needs.owner);
+    check_same_tokenizer(*tokenizer,
+                         path.string(),
+                         *tokenizer::make_tokenizer(needs.tokenizer),
+                         needs.owner,
+                         "prepare the text with the tokenizer that the model was trained with");
   }
   corpus.vocab_size = tokenizer->vocab_size();
   corpus.encode = [tokenizer](std::string_view text) {

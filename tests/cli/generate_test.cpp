@@ -3,8 +3,10 @@
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/device.h"
 #include "tests/support/decoder_variants.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
+#include "tests/support/tokenizers.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -235,6 +237,39 @@ TEST(GenerateCommand, BadInput) {
   expect_error({"a", "--logprobs", "3"}, "--logprobs needs --json");
   expect_error({"a", "--device", "tpu"}, "--device");
   if (tensor::num_gpus() == 0) expect_error({"a", "--device", "cuda"}, "there is no NVIDIA GPU");
+}
+
+TEST(GenerateCommand, ATokenizerOfOtherIdsThanTheModelsIsRefused) {
+  const ModelFolder model;
+  const std::string own = test::byte_level_json().dump();
+  test::write_file(model.folder / "same.json", own);
+  models::DecoderConfig config = models::load_config(model.path);
+  config.vocab_size = 270;
+  models::Decoder decoder(config, /*seed=*/3);
+  models::save_model(decoder, model.path);
+  test::write_file(model.folder / "model/tokenizer.json", own);
+  test::write_file(model.folder / "texts.json", R"(["a text"])");
+  test::write_file(model.folder / "text.txt", std::string(500, 'x'));
+  const std::string folder = model.folder.path().string();
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"generate", "model", "a", "-m", "2"},
+        {"score", "model", "--texts", "texts.json"},
+        {"eval", "model", "--text", "text.txt", "--task", "per_position_loss", "--length", "16"}}) {
+    const auto run = [&](const std::string& tokenizer) {
+      std::vector<std::string> all = arguments;
+      all.insert(all.end(), {"--tokenizer", tokenizer});
+      return test::run_program({.arguments = all, .folder = folder});
+    };
+    const ProgramResult other = run("byte");
+    EXPECT_EQ(other.exit_code, 2) << arguments[0];
+    EXPECT_SAYS(other.errors, "--tokenizer byte and model are of different tokenizers: the token");
+    EXPECT_SAYS(other.errors, "leave --tokenizer out to use the model's own");
+    EXPECT_EQ(run("same.json").exit_code, 0) << arguments[0];
+    EXPECT_EQ(run("json:same.json").exit_code, 0) << arguments[0];
+  }
+  // Files that are of no use are a reason to name others.
+  test::write_file(model.folder / "model/tokenizer.json", "{");
+  EXPECT_EQ(model.generate({"a", "-m", "2", "--tokenizer", "byte"}).exit_code, 0);
 }
 
 TEST(GenerateCommand, ModelsWithoutATokenizerSaySo) {
