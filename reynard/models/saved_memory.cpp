@@ -9,7 +9,10 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace reynard::models {
 
@@ -58,6 +61,24 @@ void check_same_text(const fs::path& file,
       text.substr(0, kShownDigits)));
 }
 
+// Layers of a memory that was here before: whoever counts the folder's files, or copies them, would
+// take them for the new one's.
+void remove_other_layers(const MemoryConfig& config, const fs::path& folder) {
+  std::set<fs::path> own;
+  for (const int64_t layer : config.layers) own.insert(memory_file(folder, layer).filename());
+  std::vector<fs::path> others;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_layer = name.starts_with("layer-") && name.ends_with(".memory") &&
+                          name.find_first_not_of("0123456789", 6) == name.size() - 7;
+    if (is_layer && entry.is_regular_file() && !own.contains(name)) others.push_back(entry.path());
+  }
+  for (const fs::path& other : others) {
+    checkpoint::remove_leftovers(other);
+    fs::remove(other);
+  }
+}
+
 }  // namespace
 
 fs::path memory_file(const fs::path& folder, int64_t layer) {
@@ -92,6 +113,8 @@ void save_memories(const Decoder& decoder,
     checkpoint::remove_leftovers(memory_file(folder, layer));
     memory.save(memory_file(folder, layer));
   }
+  // Last: until the new memory is whole nothing of another is lost but what it replaces.
+  remove_other_layers(decoder.config().memory, folder);
 }
 
 StateSnapshot load_memories(const Decoder& decoder,

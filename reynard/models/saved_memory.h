@@ -26,8 +26,9 @@ std::filesystem::path memory_file(const std::filesystem::path& folder, int64_t l
 // can be told before weights are read.
 void check_memory_files(const DecoderConfig& config, const std::filesystem::path& folder);
 
-// Writes the memories of a state. Throws reynard::Error for a decoder without a memory or with one
-// that decays with the distance, and for a state that has filled none.
+// Writes the memories of a state, then removes files of layers that it has not. Throws
+// reynard::Error for a decoder without a memory or with one that decays with the distance, and for
+// a state that has filled none.
 void save_memories(const Decoder& decoder,
                    SequenceState& state,
                    const MemoryNames& names,

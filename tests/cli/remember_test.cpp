@@ -165,6 +165,20 @@ TEST_F(Remember, FilesOfOthersAreLeftAlone) {
   EXPECT_SAYS(result.errors, "book holds notes.txt, which is no memory; name another folder");
 }
 
+TEST_F(Remember, LayersOfAnEarlierMemoryAreRemoved) {
+  ASSERT_EQ(remember({"--tokens", "100"}).exit_code, 0);
+  test::write_file(folder_ / "book/mine.memory", "another's");
+  models::DecoderConfig config = models::load_config(folder_ / "model");
+  config.memory.layers = {0};
+  models::Decoder decoder(config, 1);
+  models::save_model(decoder, folder_ / "model");
+  const ProgramResult again = remember({"--tokens", "100"});
+  ASSERT_EQ(again.exit_code, 0) << again.errors;
+  EXPECT_TRUE(fs::exists(folder_ / "book/layer-0.memory"));
+  EXPECT_FALSE(fs::exists(folder_ / "book/layer-1.memory"));
+  EXPECT_TRUE(fs::exists(folder_ / "book/mine.memory"));
+}
+
 TEST_F(Remember, SaysHowManyTokensItKept) {
   EXPECT_SAYS(remember({"--tokens", "100"}).output, "book: 100 tokens\n");
   models::DecoderConfig config = models::load_config(folder_ / "model");
