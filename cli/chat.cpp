@@ -136,9 +136,10 @@ class Talker {
       options.stop.insert(options.stop.end(), model_.stop.begin(), model_.stop.end());
     }
     Sequence sequence = generator_.start(prompt.tokens, options);
-    Answer answer{.prompt_tokens = std::ssize(prompt.tokens)};
-    answer.reused_tokens = adopt_state(sequence);
-    write(sequence, prompt.stop_texts, streams, answer);
+    const int64_t reused_tokens = adopt_state(sequence);
+    Answer answer = write(sequence, prompt.stop_texts, streams);
+    answer.prompt_tokens = std::ssize(prompt.tokens);
+    answer.reused_tokens = reused_tokens;
     keep_state(std::move(sequence));
     return answer;
   }
@@ -174,10 +175,9 @@ class Talker {
     state_ = std::move(sequence.state());
   }
 
-  void write(Sequence& sequence,
-             const std::vector<std::string>& stop_texts,
-             bool streams,
-             Answer& answer) {
+  // What was written; of the prompt it says nothing.
+  Answer write(Sequence& sequence, const std::vector<std::string>& stop_texts, bool streams) {
+    Answer answer;
     const std::atomic<bool>& stop = stop_flag();
     generation::TextStream stream(*model_.tokenizer, stop_texts);
     const auto show = [&](const std::string& piece) {
@@ -200,6 +200,7 @@ class Talker {
     answer.finish_reason = sequence.finished() == FinishReason::kNone   ? "interrupted"
                            : sequence.finished() == FinishReason::kStop ? "stop"
                                                                         : "length";
+    return answer;
   }
 
   TextModel& model_;

@@ -22,6 +22,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace reynard::cli {
@@ -105,8 +106,9 @@ void print_row(const nlohmann::ordered_json& row) {
              speed("reading_tokens_per_s"));
 }
 
-// rows: those of each model one after the other.
-void measure_rows(const CostArguments& arguments, std::vector<nlohmann::ordered_json>& rows) {
+// rows: those of each model one after the other. Returns them with what each was read at.
+std::vector<nlohmann::ordered_json> with_reading_speed(const CostArguments& arguments,
+                                                       std::vector<nlohmann::ordered_json> rows) {
   const auto work = [](const nlohmann::ordered_json& row) {
     return row["length"].get<double>() * row["inference_flops_per_token"].get<double>();
   };
@@ -127,6 +129,7 @@ void measure_rows(const CostArguments& arguments, std::vector<nlohmann::ordered_
       done += work(*row++);
     }
   }
+  return rows;
 }
 
 void run_cost(const CostArguments& arguments) {
@@ -142,7 +145,7 @@ void run_cost(const CostArguments& arguments) {
       rows.push_back(json_of(model, length, models::model_cost(config, length)));
     }
   }
-  if (arguments.measure) measure_rows(arguments, rows);
+  if (arguments.measure) rows = with_reading_speed(arguments, std::move(rows));
   if (!arguments.json) print_header();
   for (const nlohmann::ordered_json& row : rows) {
     if (arguments.json) {

@@ -37,19 +37,20 @@ evaluation::ModelFacts facts_of(const models::DecoderConfig& config, int64_t tra
 
 // What limits the memory and what it begins with, for the identity of results. Files have been
 // loaded: their digests are right.
-void add_identity(const MemoryArguments& arguments,
-                  const models::MemoryConfig& config,
-                  nlohmann::json& identity) {
+nlohmann::json memory_identity(const MemoryArguments& arguments,
+                               const models::MemoryConfig& config) {
+  nlohmann::json identity = nlohmann::json::object();
   if (!arguments.tokens.empty() || !arguments.keys.empty()) {
     identity["memory"] = {{"tokens", config.capacity}, {"keys", config.top_k}};
   }
   // Attention to all keys rounds as the place cuts them.
   if (!arguments.place.empty() && config.top_k == 0) identity["memory_place"] = arguments.place;
-  if (arguments.folder.empty()) return;
+  if (arguments.folder.empty()) return identity;
   for (const int64_t layer : config.layers) {
     const fs::path file = models::memory_file(arguments.folder, layer);
     identity["memory_files"][file.filename().string()] = knn::written_digest(file);
   }
+  return identity;
 }
 
 }  // namespace
@@ -80,7 +81,7 @@ std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
                       {"dtype", arguments.dtype},
                       {"device", decoder.device().is_cuda() ? "cuda" : "cpu"}};
   const auto memories = load_memories(arguments.memory, identity, decoder);
-  add_identity(arguments.memory, decoder.config().memory, options.identity);
+  options.identity.update(memory_identity(arguments.memory, decoder.config().memory));
   options.about = {{"name", folder.name},
                    {"model", folder.model.string()},
                    {"text", text.name},

@@ -119,34 +119,37 @@ struct Text {
 };
 
 struct Timing {
-  int64_t prompt_tokens = 0, new_tokens = 0, steps = 0;
-  double prompt_seconds = 0, seconds = 0;
+  int64_t tokens = 0, steps = 0;
+  double seconds = 0;
+};
+struct Timings {
+  Timing prompt, text;
 };
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Reads the prompt once; the texts share its pages. False: interrupted.
-bool prefill(generation::Generator& generator, Sequence& prompt, Timing& timing) {
+// Reads the prompt once; the texts share its pages. Ends before all is read at Ctrl-C.
+Timing prefill(generation::Generator& generator, Sequence& prompt) {
+  Timing timing;
   const auto begin = Clock::now();
   const std::atomic<bool>& stop = stop_flag();
   ProgressBar bar("reading the prompt");
   const int64_t total = prompt.num_unread();
   while (!prompt.is_prefilled() && !stop) {
     generator.prefill(prompt);
+    ++timing.steps;
     bar.show(total - prompt.num_unread(), total);
   }
-  timing.prompt_tokens = static_cast<int64_t>(prompt.prompt().size());
-  timing.prompt_seconds = seconds_since(begin);
-  return !stop;
+  timing.tokens = std::ssize(prompt.prompt());
+  timing.seconds = seconds_since(begin);
+  return timing;
 }
 
 // Returns when all texts are finished, or at Ctrl-C.
-void write(generation::Generator& generator,
-           std::vector<Text>& texts,
-           bool streams,
-           Timing& timing) {
+Timing write(generation::Generator& generator, std::vector<Text>& texts, bool streams) {
+  Timing timing;
   const auto begin = Clock::now();
   const std::atomic<bool>& stop = stop_flag();
   while (!stop) {
@@ -169,8 +172,9 @@ void write(generation::Generator& generator,
     const std::string rest = text.stream.finish();
     text.text += rest;
     if (streams) fmt::print("{}", rest);
-    timing.new_tokens += static_cast<int64_t>(text.sequence.written().size());
+    timing.tokens += std::ssize(text.sequence.written());
   }
+  return timing;
 }
 
 // What stands behind the share of attention that eviction may have dropped.
@@ -192,18 +196,18 @@ ordered_json cache_json(const models::CacheUse& use, const models::Decoder& deco
 
 void print_stats(const std::vector<Text>& texts,
                  const models::Decoder& decoder,
-                 const Timing& timing) {
+                 const Timings& timings) {
   const models::CacheUse use = texts[0].sequence.state().cache_use();
   print_message(
       "prompt   {} tokens, {:.2f} s, {:.0f} tokens/s\n"
       "text     {} tokens, {:.2f} s, {:.1f} tokens/s\n"
       "cache    {} tokens, {} bytes kept, {} bytes saved\n",
-      timing.prompt_tokens,
-      timing.prompt_seconds,
-      static_cast<double>(timing.prompt_tokens) / timing.prompt_seconds,
-      timing.new_tokens,
-      timing.seconds,
-      static_cast<double>(timing.new_tokens) / timing.seconds,
+      timings.prompt.tokens,
+      timings.prompt.seconds,
+      static_cast<double>(timings.prompt.tokens) / timings.prompt.seconds,
+      timings.text.tokens,
+      timings.text.seconds,
+      static_cast<double>(timings.text.tokens) / timings.text.seconds,
       texts[0].sequence.state().length(),
       use.bytes_kept(),
       use.bytes_saved());
@@ -252,7 +256,7 @@ ordered_json text_json(const Text& text, const tokenizer::Tokenizer& tokenizer, 
 
 void print_texts(const std::vector<Text>& texts,
                  const TextModel& model,
-                 const Timing& timing,
+                 const Timings& timings,
                  const GenerateArguments& arguments) {
   const auto shown = std::min(texts.size(), static_cast<std::size_t>(arguments.num_texts));
   for (std::size_t i = 0; i < shown; ++i) {
@@ -265,12 +269,12 @@ void print_texts(const std::vector<Text>& texts,
       continue;
     }
     ordered_json line = text_json(texts[i], *model.tokenizer, arguments.logprobs >= 0);
-    line["prompt_tokens"] = timing.prompt_tokens;
+    line["prompt_tokens"] = timings.prompt.tokens;
     if (arguments.stats) {
-      line["stats"] = {{"prompt_seconds", timing.prompt_seconds},
-                       {"seconds", timing.seconds},
-                       {"new_tokens", timing.new_tokens},
-                       {"steps", timing.steps},
+      line["stats"] = {{"prompt_seconds", timings.prompt.seconds},
+                       {"seconds", timings.text.seconds},
+                       {"new_tokens", timings.text.tokens},
+                       {"steps", timings.text.steps},
                        {"guessed", texts[i].sequence.num_guessed()},
                        {"accepted", texts[i].sequence.num_accepted()},
                        {"cache", cache_json(texts[i].sequence.state().cache_use(), model.decoder)}};
@@ -317,12 +321,11 @@ void run_generate(const GenerateArguments& arguments, bool prompt_given) {
                                   {.chunk_tokens = arguments.chunk_tokens,
                                    .evict = !arguments.keep_all,
                                    .memories = model.memories});
-  Timing timing;
   if (!arguments.sampling.ignore_eos) options.stop = model.stop;
   Sequence first = generator.start(model.encode(prompt), options);
   std::vector<std::string> stop;
   for (const std::string& text : arguments.stop) stop.push_back(unescaped(text));
-  const bool whole = prefill(generator, first, timing);
+  Timings timings{.prompt = prefill(generator, first), .text = {}};
   const int64_t num_texts = std::max(arguments.num_texts, arguments.best_of);
   std::vector<Text> texts;
   for (int64_t i = 0; i < num_texts; ++i) {
@@ -330,7 +333,7 @@ void run_generate(const GenerateArguments& arguments, bool prompt_given) {
                      generation::TextStream(*model.tokenizer, stop)});
   }
   const bool streams = !arguments.json && num_texts == 1;
-  if (whole) write(generator, texts, streams, timing);
+  if (first.is_prefilled()) timings.text = write(generator, texts, streams);
   const bool interrupted = stop_flag();
   std::ranges::stable_sort(texts,
                            [](const Text& a, const Text& b) { return a.logprob() > b.logprob(); });
@@ -338,9 +341,9 @@ void run_generate(const GenerateArguments& arguments, bool prompt_given) {
     fmt::print("\n");
     std::fflush(stdout);  // before what goes to the standard error
   } else {
-    print_texts(texts, model, timing, arguments);
+    print_texts(texts, model, timings, arguments);
   }
-  if (arguments.stats && !arguments.json) print_stats(texts, model.decoder, timing);
+  if (arguments.stats && !arguments.json) print_stats(texts, model.decoder, timings);
   if (interrupted) throw ExitWith{kInterruptedExitCode};
 }
 

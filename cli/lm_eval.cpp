@@ -176,7 +176,8 @@ json read_results(const fs::path& folder, fs::file_time_type begin) {
 }
 
 // The harness writes "metric,filter" and "metric_stderr,filter" beside each other.
-void add_task(const std::string& task, const json& values, json& metrics, json& groups) {
+std::vector<json> groups_of(const std::string& task, const json& values) {
+  std::vector<json> groups;
   for (const auto& [key, value] : values.items()) {
     const size_t comma = key.find(',');
     if (comma == std::string::npos || !value.is_number()) continue;
@@ -188,16 +189,20 @@ void add_task(const std::string& task, const json& values, json& metrics, json& 
     const json error = values.value(fmt::format("{}_stderr,{}", metric, filter), json());
     if (error.is_number()) group["standard_error"] = error;
     if (is_accuracy(metric)) group["score"] = value;
-    metrics[fmt::format("{}/{}", task, label)] = value;
     groups.push_back(std::move(group));
   }
+  return groups;
 }
 
 json summary_of(const HarnessRun& run, const json& results) {
   json metrics = json::object();
   json groups = json::array();
   for (const auto& [task, values] : results["results"].items()) {
-    if (values.is_object()) add_task(task, values, metrics, groups);
+    if (!values.is_object()) continue;
+    for (const json& group : groups_of(task, values)) {
+      metrics[fmt::format("{}/{}", task, group["metric"].get<std::string>())] = group["value"];
+      groups.push_back(group);
+    }
   }
   if (groups.empty()) throw Error("lm_eval: the harness's results hold no number");
   json summary = run.about;
