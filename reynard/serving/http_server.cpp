@@ -11,11 +11,15 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <ctime>
 #include <exception>
 #include <random>
+#include <regex>
 #include <span>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace reynard::serving {
 
@@ -63,6 +67,37 @@ std::string message_of_status(int status) {
 
 bool is_form(const httplib::Request& request) {
   return request.get_header_value("Content-Type").starts_with("application/x-www-form-urlencoded");
+}
+
+struct KnownPath {
+  std::regex pattern;
+  std::string_view methods;  // as the header Allow lists them: "GET, HEAD" or "POST"
+
+  bool takes(const std::string& method) const { return methods.find(method) != methods.npos; }
+};
+
+// The error of a request that no handler answered.
+void explain_refusal(const std::vector<KnownPath>& known,
+                     const httplib::Request& request,
+                     httplib::Response& response) {
+  const http::Connection* connection = http::Connection::current();
+  const bool is_cut = connection != nullptr && connection->is_body_cut();
+  if (is_cut) response.status = 413;
+  // curl -d calls its data a form, of which the library reads a few kilobytes only.
+  if (response.status == 413 && !is_cut && is_form(request)) {
+    set_error(response, ApiError(413, "a form is that short; send Content-Type: application/json"));
+    return;
+  }
+  const auto path = std::ranges::find_if(
+      known, [&](const KnownPath& one) { return std::regex_match(request.path, one.pattern); });
+  // The library has no status for methods that it routes to nobody: 404, or 400 for a few.
+  const bool is_lost = response.status == 404 || response.status == 400;
+  if (is_lost && path != known.end() && !path->takes(request.method)) {
+    response.set_header("Allow", std::string(path->methods));
+    set_error(response, ApiError(405, fmt::format("this path takes {} only", path->methods)));
+    return;
+  }
+  set_error(response, ApiError(response.status, message_of_status(response.status)));
 }
 
 ApiError draining_error() {
@@ -152,11 +187,14 @@ void HttpServer::add_routes() {
       guard({request, response}, path, handler);
     };
   };
+  std::vector<KnownPath> known;
   const auto get = [&](const char* path, void (HttpServer::*handler)(const Exchange&)) {
     listener_->Get(path, route(path, handler));
+    known.push_back({std::regex(path), "GET, HEAD"});
   };
   const auto post = [&](const char* path, void (HttpServer::*handler)(const Exchange&)) {
     listener_->Post(path, route(path, handler));
+    known.push_back({std::regex(path), "POST"});
   };
   get("/", &HttpServer::page);
   get("/health", &HttpServer::health);
@@ -169,18 +207,8 @@ void HttpServer::add_routes() {
   post("/tokenize", &HttpServer::tokenize);
   post("/detokenize", &HttpServer::detokenize);
   // What the library refuses by itself gets the API's error object too.
-  listener_->set_error_handler([](const httplib::Request& request, httplib::Response& response) {
-    if (!response.body.empty()) return;
-    const http::Connection* connection = http::Connection::current();
-    const bool is_cut = connection != nullptr && connection->is_body_cut();
-    if (is_cut) response.status = 413;
-    // curl -d calls its data a form, of which the library reads a few kilobytes only.
-    if (response.status == 413 && !is_cut && is_form(request)) {
-      set_error(response,
-                ApiError(413, "a form is that short; send Content-Type: application/json"));
-      return;
-    }
-    set_error(response, ApiError(response.status, message_of_status(response.status)));
+  listener_->set_error_handler([known = std::move(known)](const auto& request, auto& response) {
+    if (response.body.empty()) explain_refusal(known, request, response);
   });
 }
 

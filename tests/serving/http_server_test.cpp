@@ -213,6 +213,35 @@ TEST(HttpServer, BadRequestsGetTheErrorObject) {
   expect_error(served.post("/v1/nothing", "{}"), 404, "nothing at this path");
 }
 
+TEST(HttpServer, OtherMethodsAreToldWhichThePathTakes) {
+  const Served served;
+  const auto answer_to = [&](const std::string& method, const std::string& path) {
+    httplib::Client client = served.client();
+    httplib::Request request;
+    request.method = method, request.path = path;
+    const httplib::Result result = client.send(request);
+    EXPECT_TRUE(result) << method << " " << path;
+    return result ? *result : httplib::Response();
+  };
+  for (const char* method : {"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"}) {
+    const httplib::Response response = answer_to(method, "/v1/completions");
+    EXPECT_EQ(response.status, 405) << method;
+    EXPECT_EQ(response.get_header_value("Allow"), "POST") << method;
+    if (method == std::string("HEAD")) continue;  // has no body
+    EXPECT_EQ(json::parse(response.body)["error"]["message"], "this path takes POST only");
+  }
+  for (const char* path : {"/", "/health", "/v1/models", "/v1/models/small"}) {
+    for (const char* method : {"POST", "OPTIONS"}) {
+      const httplib::Response response = answer_to(method, path);
+      EXPECT_EQ(response.status, 405) << method << " " << path;
+      EXPECT_EQ(response.get_header_value("Allow"), "GET, HEAD") << method << " " << path;
+    }
+    EXPECT_EQ(answer_to("HEAD", path).status, 200) << path;
+  }
+  EXPECT_EQ(answer_to("OPTIONS", "/v1/nothing").status, 404);
+  EXPECT_EQ(answer_to("GET", "/v1/models/other").status, 404);
+}
+
 TEST(HttpServer, AKeyIsAskedForWhereThereIsOne) {
   HttpOptions http;
   http.api_key = "secret";
