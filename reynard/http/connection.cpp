@@ -93,6 +93,7 @@ Connection::Head Connection::read_head(const std::atomic<bool>& stopping) {
     if (end != std::string::npos) {
       head_bytes_ = end;
       body_bytes_ = body_length(head());
+      chunks_ = ChunkFraming(limits_.max_header_bytes);
       given_bytes_ = 0;
       return Head::kReady;
     }
@@ -113,7 +114,7 @@ void Connection::drop_rest(std::chrono::milliseconds patience) const {
 }
 
 int64_t Connection::most_bytes() const {
-  return static_cast<int64_t>(head_bytes_) + 4 + body_bytes_.value_or(limits_.max_body_bytes);
+  return head_end() + body_bytes_.value_or(limits_.max_body_bytes);
 }
 
 bool Connection::is_readable() const {
@@ -125,7 +126,7 @@ bool Connection::is_writable() const {
   return !is_gone();
 }
 
-ssize_t Connection::read(char* data, size_t size) {
+ssize_t Connection::read_raw(char* data, size_t size) {
   // Never beyond the request; bodies in chunks are bounded here, those with a length before.
   size = std::min(size, static_cast<size_t>(std::max<int64_t>(0, most_bytes() - given_bytes_)));
   if (size == 0) return -1;
@@ -138,6 +139,20 @@ ssize_t Connection::read(char* data, size_t size) {
     got = receive(data, size);
   }
   if (got > 0) given_bytes_ += got;
+  return got;
+}
+
+ssize_t Connection::read(char* data, size_t size) {
+  if (body_bytes_) return read_raw(data, size);
+  if (given_bytes_ < head_end()) {
+    return read_raw(data, std::min(size, static_cast<size_t>(head_end() - given_bytes_)));
+  }
+  ssize_t got = 0;
+  while ((got = read_raw(data, size)) > 0) {
+    const std::optional<size_t> kept = chunks_.keep(data, static_cast<size_t>(got));
+    if (!kept) return -1;
+    if (*kept > 0) return static_cast<ssize_t>(*kept);
+  }
   return got;
 }
 

@@ -3,10 +3,11 @@
 // bounded, before the HTTP library sees it; its body and the answer pass through, with deadlines.
 // Slow and endless senders are cut off, never waited for.
 
+#include "reynard/http/chunk_framing.h"
+
 #include <httplib.h>
 
 #include <atomic>
-
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -66,8 +67,11 @@ class Connection final : public httplib::Stream {
 
  private:
   using Clock = std::chrono::steady_clock;
+  // The next bytes of the request, as they came. Returns as receive().
+  ssize_t read_raw(char* data, size_t size);
   // Bytes received, 0 at the end of the stream, -1 at the deadline or on failure.
   ssize_t receive(char* data, size_t size);
+  int64_t head_end() const { return static_cast<int64_t>(head_bytes_) + 4; }  // in bytes given
   // That may be read of a request, its head included.
   int64_t most_bytes() const;
 
@@ -77,6 +81,7 @@ class Connection final : public httplib::Stream {
   std::size_t position_ = 0;  // of the first byte that was not read
   std::size_t head_bytes_ = 0;
   std::optional<int64_t> body_bytes_ = 0;
+  ChunkFraming chunks_{0};   // of a body in chunks
   int64_t given_bytes_ = 0;  // of the request, head included, to who answers it
   Clock::time_point deadline_{};
 };

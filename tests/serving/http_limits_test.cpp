@@ -107,6 +107,38 @@ TEST(HttpServer, RestsOfRequestsAreNoRequests) {
             2);
 }
 
+// Fields behind the last chunk are no part of the body; what is not to the letter is no body at
+// all.
+TEST(HttpServer, BodiesInChunksMayEndWithTrailerFields) {
+  HttpOptions http;
+  http.limits.max_header_bytes = 1000;
+  http.limits.read_seconds = http.limits.keep_alive_seconds = 1;
+  const Served served({}, http);
+  const std::string hidden = "GET /health HTTP/1.1\r\n\r\n";
+  const auto answer_to = [&](const std::string& chunks) {
+    const RawClient client(served.server.port());
+    client.send("POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + hidden);
+    return client.read_all();
+  };
+  const std::string body = "4;x=y\r\n{\"pr\r\n00B\r\nompt\": \"ab\"\r\n1\r\n}\r\n";
+  const std::string fields = "Expires: never\r\nX-Digest: 5\r\n";
+  for (const std::string& trailer : {std::string(), fields}) {
+    const std::string answer = answer_to(body + "0\r\n" + trailer + "\r\n");
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 200")) << answer;
+    EXPECT_NE(answer.find(R"("tokens":[256,97,98])"), answer.npos) << answer;
+    EXPECT_EQ(answer.find("HTTP/1.1", 1), answer.npos) << "what follows is no request";
+  }
+  for (const std::string& end : {"0\r\nX: " + std::string(1000, 'y') + "\r\n\r\n",
+                                 "0\r\nX: y\n\r\n" + fields,
+                                 "0\r\n\rX\r\n\r\n" + fields,
+                                 "0x0\r\n\r\n" + fields,
+                                 "-0\r\n\r\n" + fields,
+                                 " 0\r\n\r\n" + fields,
+                                 "0\n\r\n" + fields}) {
+    EXPECT_TRUE(answer_to(body + end).starts_with("HTTP/1.1 400")) << end;
+  }
+}
+
 // What curl -d sends is taken for JSON, as far as the library reads forms.
 TEST(HttpServer, LongFormsAreToldWhatToBe) {
   const Served served({}, {}, /*max_length=*/20'000);
