@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 namespace reynard::http {
@@ -28,20 +29,23 @@ bool wait_for(int socket, short events, int timeout_ms) {
   return ready > 0;
 }
 
-void read_address(const sockaddr_storage& address, socklen_t size, std::string& ip, int& port) {
+struct Address {
+  std::string ip;
+  int port = 0;
+};
+
+// Of the end of a socket that getpeername or getsockname tells.
+std::optional<Address> address_of(int socket, int (*tell)(int, sockaddr*, socklen_t*)) {
+  sockaddr_storage address{};
+  auto* const plain = reinterpret_cast<sockaddr*>(&address);
+  socklen_t size = sizeof address;
+  if (tell(socket, plain, &size) != 0) return {};
   char host[NI_MAXHOST] = {}, service[NI_MAXSERV] = {};
-  const auto* plain = reinterpret_cast<const sockaddr*>(&address);
-  if (::getnameinfo(plain,
-                    size,
-                    host,
-                    sizeof host,
-                    service,
-                    sizeof service,
-                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return;
+  constexpr int kNumbers = NI_NUMERICHOST | NI_NUMERICSERV;
+  if (::getnameinfo(plain, size, host, sizeof host, service, sizeof service, kNumbers) != 0) {
+    return {};
   }
-  ip = host;
-  port = std::atoi(service);
+  return Address{host, std::atoi(service)};
 }
 
 }  // namespace
@@ -171,19 +175,11 @@ ssize_t Connection::write(const char* data, size_t size) {
 }
 
 void Connection::get_remote_ip_and_port(std::string& ip, int& port) const {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  if (::getpeername(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0) {
-    read_address(address, size, ip, port);
-  }
+  if (const auto end = address_of(socket_, ::getpeername)) ip = end->ip, port = end->port;
 }
 
 void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  if (::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0) {
-    read_address(address, size, ip, port);
-  }
+  if (const auto end = address_of(socket_, ::getsockname)) ip = end->ip, port = end->port;
 }
 
 }  // namespace reynard::http

@@ -3,6 +3,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/raw_client.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <new>
@@ -36,6 +37,27 @@ TEST(Listener, WhatFailsOnAConnectionEndsNoOther) {
   listener.stop();
   thread.join();
   EXPECT_EQ(listener.num_connections(), 0);
+}
+
+TEST(Listener, HandlersAreToldBothEnds) {
+  Listener listener({.keep_alive_seconds = 1, .read_seconds = 1}, /*max_connections=*/8);
+  listener.Get("/ends", [](const httplib::Request& request, httplib::Response& response) {
+    response.set_content(fmt::format("{} {}, {} {}",
+                                     request.remote_addr,
+                                     request.remote_port,
+                                     request.local_addr,
+                                     request.local_port),
+                         "text/plain");
+  });
+  const int port = listener.bind_to_any_port("127.0.0.1");
+  std::thread thread = listen(listener);
+  const test::RawClient client(port);
+  client.send("GET /ends HTTP/1.1\r\nConnection: close\r\n\r\n");
+  EXPECT_TRUE(client.read_all().ends_with(
+      fmt::format("\r\n127.0.0.1 {}, 127.0.0.1 {}", client.port(), port)));
+  listener.close_idle();
+  listener.stop();
+  thread.join();
 }
 
 TEST(Listener, WhoCannotListenSaysSo) {

@@ -28,6 +28,13 @@ struct RawClient {
   RawClient& operator=(const RawClient&) = delete;
   ~RawClient() { ::close(socket); }
 
+  // Of this end.
+  int port() const {
+    sockaddr_in address{};
+    socklen_t size = sizeof address;
+    EXPECT_EQ(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    return ntohs(address.sin_port);
+  }
   void send(const std::string& text) const {
     ::send(socket, text.data(), text.size(), MSG_NOSIGNAL);
   }
