@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 namespace reynard::tokenizer {
@@ -118,15 +119,8 @@ std::string Decoder::decode(std::vector<std::string> tokens) const {
 
 int byte_of_token(std::string_view token) {
   if (token.size() != 6 || token.substr(0, 3) != "<0x" || token[5] != '>') return -1;
-  int value = 0;
-  for (const char c : token.substr(3, 2)) {
-    const bool digit = c >= '0' && c <= '9';
-    const bool upper = c >= 'A' && c <= 'F';
-    const bool lower = c >= 'a' && c <= 'f';
-    if (!digit && !upper && !lower) return -1;
-    value = 16 * value + (digit ? c - '0' : upper ? c - 'A' + 10 : c - 'a' + 10);
-  }
-  return value;
+  const std::optional<char32_t> byte = leading_hex(token.substr(3), 2);
+  return byte ? static_cast<int>(*byte) : -1;
 }
 
 }  // namespace reynard::tokenizer

@@ -5,17 +5,13 @@
 #include "reynard/tokenizer/unicode.h"
 #include "reynard/tokenizer/utf8.h"
 
+#include <algorithm>
+#include <charconv>
 #include <utility>
 
 namespace reynard::tokenizer {
 
 namespace {
-
-int digit_of(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  return c >= 'A' && c <= 'F' ? c - 'A' + 10 : 16;
-}
 
 // Reads up to `most` digits of the base at text[i].
 struct Number {
@@ -23,13 +19,11 @@ struct Number {
   std::size_t num_digits = 0;
 };
 Number read_number(std::string_view text, std::size_t i, int base, std::size_t most) {
-  Number number;
-  while (number.num_digits < most && i < text.size() && digit_of(text[i]) < base) {
-    number.value =
-        number.value * static_cast<char32_t>(base) + static_cast<char32_t>(digit_of(text[i++]));
-    ++number.num_digits;
-  }
-  return number;
+  const char* const begin = text.data() + i;
+  const char* const end = begin + std::min(most, text.size() - i);
+  uint32_t value = 0;
+  const char* const rest = std::from_chars(begin, end, value, base).ptr;
+  return {value, static_cast<std::size_t>(rest - begin)};
 }
 
 }  // namespace

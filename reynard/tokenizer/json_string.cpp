@@ -10,21 +10,6 @@ namespace {
 
 constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t";
 constexpr std::string_view kLetters = "\"\\bfnrt";
-
-// The value of four hexadecimal digits; -1: they are none.
-int32_t hex4(std::string_view digits) {
-  if (digits.size() < 4) return -1;
-  int32_t value = 0;
-  for (const char c : digits.substr(0, 4)) {
-    const bool digit = c >= '0' && c <= '9';
-    const bool upper = c >= 'A' && c <= 'F';
-    const bool lower = c >= 'a' && c <= 'f';
-    if (!digit && !upper && !lower) return -1;
-    value = 16 * value + (digit ? c - '0' : upper ? c - 'A' + 10 : c - 'a' + 10);
-  }
-  return value;
-}
-
 constexpr char32_t kReplacement = 0xfffd;
 
 }  // namespace
@@ -49,20 +34,20 @@ std::optional<std::string> from_json_string(std::string_view inside) {
       text += kEscaped[which];
       continue;
     }
-    const int32_t unit = hex4(inside.substr(i + 1));
-    if (unit < 0) return std::nullopt;
+    const std::optional<char32_t> unit = leading_hex(inside.substr(i + 1), 4);
+    if (!unit) return std::nullopt;
     i += 4;
-    if (unit < 0xd800 || unit > 0xdfff) {
-      append_utf8(text, static_cast<char32_t>(unit));
+    if (*unit < 0xd800 || *unit > 0xdfff) {
+      append_utf8(text, *unit);
       continue;
     }
-    const int32_t low =
-        unit < 0xdc00 && inside.substr(i + 1, 2) == "\\u" ? hex4(inside.substr(i + 3)) : -1;
+    const bool pairs = *unit < 0xdc00 && inside.substr(i + 1, 2) == "\\u";
+    const char32_t low = pairs ? leading_hex(inside.substr(i + 3), 4).value_or(0) : 0;
     if (low < 0xdc00 || low > 0xdfff) {
       append_utf8(text, kReplacement);
       continue;
     }
-    append_utf8(text, static_cast<char32_t>(0x10000 + ((unit - 0xd800) << 10) + (low - 0xdc00)));
+    append_utf8(text, 0x10000 + ((*unit - 0xd800) << 10) + (low - 0xdc00));
     i += 6;
   }
   return text;

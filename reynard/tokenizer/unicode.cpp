@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <memory>
 
 namespace reynard::tokenizer {
@@ -171,6 +172,14 @@ void append_utf8(std::string& text, char32_t c) {
     add(0x80 | (c >> 6 & 0x3f));
     add(0x80 | (c & 0x3f));
   }
+}
+
+std::optional<char32_t> leading_hex(std::string_view text, std::size_t num_digits) {
+  if (text.size() < num_digits) return {};
+  const char* const end = text.data() + num_digits;
+  uint32_t number = 0;
+  if (std::from_chars(text.data(), end, number, 16).ptr != end) return {};
+  return number;
 }
 
 }  // namespace reynard::tokenizer

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,6 +46,10 @@ inline CodePoint code_point_before(std::string_view text, std::size_t end) {
 }
 
 void append_utf8(std::string& text, char32_t c);
+
+// The number that a text begins with, of so many hexadecimal digits (8 at most); nothing where it
+// has fewer.
+std::optional<char32_t> leading_hex(std::string_view text, std::size_t num_digits);
 
 enum class CharClass : uint8_t { kOther, kLetter, kNumber, kSpace };
 

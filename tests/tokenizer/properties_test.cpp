@@ -5,6 +5,7 @@
 #include "reynard/tokenizer/regex.h"
 #include "reynard/tokenizer/split_pattern.h"
 #include "reynard/tokenizer/tokenizer.h"
+#include "reynard/tokenizer/unicode.h"
 #include "reynard/tokenizer/unicode_form.h"
 #include "tests/support/files.h"
 #include "tests/support/tokenizers.h"
@@ -211,6 +212,15 @@ TEST(UnicodeForms, CharactersAfterUnicode9StayAsTheyAre) {
   EXPECT_EQ(to_form("e\u0301\U0001e033e\u0301", UnicodeForm::kNfkc), "\u00e9\U0001e033\u00e9");
 }
 
+TEST(LeadingHex, WantsAllDigitsAndNothingElse) {
+  using tokenizer::leading_hex;
+  EXPECT_EQ(leading_hex("0fA9z", 4), 0x0fa9U);
+  EXPECT_EQ(leading_hex("ffffffff", 8), 0xffffffffU);
+  for (const char* bad : {"", "12", "123", "12g4", "0x12", "-123", "+123", " 123", "12 4"}) {
+    EXPECT_EQ(leading_hex(bad, 4), std::nullopt) << bad;
+  }
+}
+
 TEST(JsonStrings, ReadsWhatItWritesAndWhatPythonWrites) {
   EXPECT_TRUE(rc::check([] {
     const std::string text = text_of_pieces(20);
@@ -218,7 +228,7 @@ TEST(JsonStrings, ReadsWhatItWritesAndWhatPythonWrites) {
   }));
   EXPECT_EQ(tokenizer::from_json_string("a\\ud83d\\ude00\\ud83d!\\/"), "a😀\ufffd!/");
   EXPECT_EQ(tokenizer::from_json_string("\xff"), "\xff");  // bytes stay what they are
-  for (const char* bad : {"\\", "\\q", "\\u12", "\"", "\n"}) {
+  for (const char* bad : {"\\", "\\q", "\\u12", "\\u12g4", "\"", "\n"}) {
     EXPECT_EQ(tokenizer::from_json_string(bad), std::nullopt) << bad;
   }
 }
