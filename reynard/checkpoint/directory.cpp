@@ -28,11 +28,6 @@ namespace {
 // checksums.json of a folder with a handful of files; more is not ours.
 constexpr uintmax_t kMaxChecksumsBytes = 1 << 20;
 
-fs::path temporary_beside(const fs::path& target, std::string_view what) {
-  return target.parent_path() /
-         fmt::format("{}{}-{}-{}", kTemporaryPrefix, target.filename().string(), what, ::getpid());
-}
-
 [[noreturn]] void fail(const fs::path& path, std::string_view step, int error_number) {
   throw Error(fmt::format("{}: {}: {}", path.string(), step, std::strerror(error_number)));
 }
@@ -48,7 +43,7 @@ void put_in_place(const fs::path& made, const fs::path& target) {
     fs::remove_all(made, leftover);
     return;
   }
-  const fs::path old = temporary_beside(target, "old");
+  const fs::path old = temporary_name(target);
   if (::rename(target.c_str(), old.c_str()) != 0) fail(target, "renaming failed", errno);
   if (::rename(made.c_str(), target.c_str()) != 0) {
     const int error_number = errno;
@@ -62,13 +57,16 @@ void put_in_place(const fs::path& made, const fs::path& target) {
 
 FolderWriter::FolderWriter(fs::path target) : target_(std::move(target)) {
   if (!target_.has_filename()) target_ = target_.parent_path();  // "model/" names "model"
-  temporary_ = temporary_beside(target_, "new");
   std::error_code error;
-  fs::remove_all(temporary_, error);
   if (!target_.parent_path().empty()) fs::create_directories(target_.parent_path(), error);
-  if (error || ::mkdir(temporary_.c_str(), 0777) != 0) {
-    fail(target_, "cannot be created", error ? error.value() : errno);
-  }
+  if (error) fail(target_, "cannot be created", error.value());
+  // Never one that is there: where containers share a folder, another process may have our number.
+  int made = 0;
+  do {
+    temporary_ = temporary_name(target_);
+    made = ::mkdir(temporary_.c_str(), 0777);
+  } while (made != 0 && errno == EEXIST);
+  if (made != 0) fail(target_, "cannot be created", errno);
 }
 
 FolderWriter::~FolderWriter() {

@@ -85,6 +85,39 @@ TEST(FolderWriter, FullDiskLeavesTheOldFolder) {
   EXPECT_EQ(std::distance(fs::directory_iterator(parent.path()), {}), 1);
 }
 
+TEST(FolderWriter, TwoOfOnePathShareNothing) {
+  const test::TempDir parent;
+  FolderWriter one(parent / "model");
+  one.write("which", "one");
+  FolderWriter two(parent / "model");
+  two.write("which", "two");
+  one.commit();
+  EXPECT_EQ(test::read_file(parent / "model/which"), "one");
+  two.commit();
+  EXPECT_EQ(test::read_file(parent / "model/which"), "two");
+  EXPECT_EQ(verify_problem(parent / "model"), "");
+  EXPECT_EQ(std::distance(fs::directory_iterator(parent.path()), {}), 1);
+}
+
+// A process of the same number may write there, in another container.
+TEST(FolderWriter, WritesToNoFolderThatIsThere) {
+  const test::TempDir parent;
+  std::vector<fs::path> theirs = {parent / fmt::format(".tmp-model-new-{}", ::getpid())};
+  for (int i = 0; i < 300; ++i) {
+    theirs.push_back(parent / fmt::format(".tmp-model-{}.{}", ::getpid(), i));
+  }
+  for (const fs::path& folder : theirs) {
+    fs::create_directory(folder);
+    test::write_file(folder / "theirs", "x");
+  }
+  write_folder(parent / "model", at::randn({4}));
+  EXPECT_EQ(verify_problem(parent / "model"), "");
+  for (const fs::path& folder : theirs) {
+    EXPECT_TRUE(fs::exists(folder / "theirs")) << folder;
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 1) << folder;
+  }
+}
+
 TEST(VerifyFolder, NamesTheFileThatDiffers) {
   const test::TempDir parent;
   const auto folder = parent / "model";
