@@ -156,10 +156,11 @@ FolderLock::~FolderLock() {
 }
 
 void remove_unfinished(const fs::path& parent) {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(parent, error)) {
-    if (entry.path().filename().string().starts_with(kTemporaryPrefix)) {
-      fs::remove_all(entry.path(), error);
+  std::error_code unreadable, gone;
+  fs::directory_iterator at(parent, unreadable);
+  for (; !unreadable && at != fs::directory_iterator(); at.increment(unreadable)) {
+    if (at->path().filename().string().starts_with(kTemporaryPrefix)) {
+      fs::remove_all(at->path(), gone);
     }
   }
 }

@@ -7,6 +7,8 @@
 #include "tests/support/files.h"
 
 #include <ATen/ops/randn.h>
+#include <dirent.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -15,10 +17,26 @@
 #include <csignal>
 
 #include <algorithm>
+#include <cerrno>
 #include <iterator>
 #include <string>
 #include <system_error>
 #include <vector>
+
+namespace {
+int num_entries_listed = -1;  // until listing a folder fails; -1: it does not
+}
+
+// In the place of libc's.
+extern "C" dirent* readdir(DIR* folder) {
+  static auto* const real = reinterpret_cast<dirent* (*)(DIR*)>(::dlsym(RTLD_NEXT, "readdir"));
+  if (num_entries_listed == 0) {
+    errno = EIO;
+    return nullptr;
+  }
+  if (num_entries_listed > 0) --num_entries_listed;
+  return real(folder);
+}
 
 namespace reynard::checkpoint {
 namespace {
@@ -175,6 +193,18 @@ TEST(RemoveUnfinished, TakesOnlyTemporaryNames) {
   EXPECT_EQ(std::distance(fs::directory_iterator(parent.path()), {}), 1);
   EXPECT_EQ(verify_problem(parent / "step-1"), "");
   remove_unfinished(parent / "nowhere");  // nothing to do
+}
+
+// As where another process removes the folder, or its entries, at the same time.
+TEST(RemoveUnfinished, AListingThatFailsIsNoError) {
+  const test::TempDir parent;
+  for (const char* name : {".tmp-a-7", ".tmp-b-7", ".tmp-c-7"})
+    test::write_file(parent / name, "x");
+  for (int entries = 0; entries < 6; ++entries) {  // "." and ".." among them
+    num_entries_listed = entries;
+    EXPECT_NO_THROW(remove_unfinished(parent.path())) << entries;
+    num_entries_listed = -1;
+  }
 }
 
 // Not those of other files, nor one that is being written.
