@@ -1,7 +1,7 @@
 #include "reynard/models/pretrained.h"
 
-#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/directory.h"
+#include "reynard/checkpoint/run_folder.h"
 #include "reynard/checkpoint/safetensors.h"
 #include "reynard/config/json_file.h"
 #include "reynard/models/registry.h"
@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <functional>
 #include <set>
 #include <system_error>
@@ -37,16 +38,11 @@ bool has_config(const fs::path& folder) {
   return fs::exists(folder / "config.json", unreadable);
 }
 
-// Empty: there is none. Their names end with a step of fixed width.
+// Empty: there is none.
 fs::path newest_checkpoint(const fs::path& run) {
-  fs::path newest;
-  std::error_code absent;
-  for (const auto& entry : fs::directory_iterator(run / "checkpoints", absent)) {
-    const fs::path name = entry.path().filename();
-    const bool is_unfinished = name.string().starts_with(checkpoint::kTemporaryPrefix);
-    if (!is_unfinished && has_config(entry.path()) && name > newest.filename()) newest = entry;
-  }
-  return newest;
+  const std::vector<fs::path> all = checkpoint::list_checkpoints(run);
+  const auto newest = std::find_if(all.rbegin(), all.rend(), has_config);
+  return newest == all.rend() ? fs::path() : *newest;
 }
 
 ConfigFile read_config_file(const fs::path& folder) {

@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <map>
 #include <system_error>
 #include <utility>
@@ -20,8 +19,6 @@ namespace reynard::training {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::string_view kPrefix = "step-";
 
 bool is_permanent(const fs::path& folder) {
   const auto json = config::json_object_or_null(folder / "trainer.json");
@@ -105,9 +102,8 @@ std::vector<std::string> save_checkpoint(Trainer& trainer,
             : "the last checkpoint is intact",
         trainer.experiment().optimizer.learning_rate));
   }
-  const fs::path parent = run_folder / "checkpoints";
-  fs::create_directories(parent);
-  const fs::path folder = parent / fmt::format("{}{:012}", kPrefix, trainer.steps());
+  const fs::path folder = checkpoint::checkpoint_folder(run_folder, trainer.steps());
+  fs::create_directories(folder.parent_path());
   checkpoint::FolderWriter writer(folder);
   models::write_model(trainer.model(), writer);
   for (const tokenizer::SavedFile& file : options.tokenizer) writer.write(file.name, file.contents);
@@ -118,19 +114,6 @@ std::vector<std::string> save_checkpoint(Trainer& trainer,
   writer.write("trainer.json", counters.dump(2) + "\n");
   writer.commit();
   return remove_old(folder, trainer.experiment().training.keep_checkpoints);
-}
-
-std::vector<fs::path> list_checkpoints(const fs::path& run_folder) {
-  std::vector<fs::path> found;
-  std::error_code error;
-  fs::directory_iterator at(run_folder / "checkpoints", error);
-  for (; !error && at != fs::directory_iterator(); at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    std::error_code gone;
-    if (name.starts_with(kPrefix) && at->is_directory(gone)) found.push_back(at->path());
-  }
-  std::sort(found.begin(), found.end());  // step numbers have a fixed width
-  return found;
 }
 
 RestoredCheckpoint restore_newest(Trainer& trainer, const fs::path& run_folder) {

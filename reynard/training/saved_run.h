@@ -1,7 +1,8 @@
 #pragma once
-// The checkpoints of a run folder: which exist, which are valid, which are kept. A checkpoint is a
-// folder checkpoints/step-000000001234 that appears whole or not at all (docs/formats.md).
+// The checkpoints of a run folder: which are valid, which are kept. A checkpoint appears whole or
+// not at all; which exist is in checkpoint/run_folder.h.
 
+#include "reynard/checkpoint/run_folder.h"
 #include "reynard/data/recorded_tokenizer.h"
 #include "reynard/training/trainer.h"
 
@@ -25,8 +26,7 @@ std::vector<std::string> save_checkpoint(Trainer& trainer,
                                          const std::filesystem::path& run_folder,
                                          const CheckpointOptions& options);
 
-// Complete checkpoints by name, oldest first; their content is not verified.
-std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run_folder);
+using checkpoint::list_checkpoints;
 
 struct RestoredCheckpoint {
   std::optional<std::filesystem::path> folder;  // empty: there was no valid one
