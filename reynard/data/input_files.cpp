@@ -24,9 +24,8 @@ bool matches(const std::string& name, const std::vector<std::string>& patterns) 
          });
 }
 
-std::vector<InputFile> files_of_folder(const fs::path& folder,
-                                       const std::vector<std::string>& patterns) {
-  std::vector<InputFile> files;
+InputFiles files_of_folder(const fs::path& folder, const std::vector<std::string>& patterns) {
+  InputFiles found;
   std::error_code error;
   auto entry = fs::recursive_directory_iterator(folder, error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
@@ -35,19 +34,19 @@ std::vector<InputFile> files_of_folder(const fs::path& folder,
       continue;
     }
     std::error_code gone;  // a link to nowhere, a file removed meanwhile
+    if (entry->is_symlink(gone) && entry->is_directory(gone)) found.links.push_back(entry->path());
     if (!entry->is_regular_file(gone) || gone) continue;
     const std::string name = entry->path().lexically_relative(folder).generic_string();
     if (!matches(name, patterns)) continue;
     const auto size = entry->file_size(gone);
-    if (!gone) files.push_back({entry->path(), name, static_cast<int64_t>(size), true});
+    if (!gone) found.files.push_back({entry->path(), name, static_cast<int64_t>(size), true});
   }
   if (error) {
     throw Error(fmt::format("{}: cannot be listed: {}", folder.string(), error.message()));
   }
-  std::sort(files.begin(), files.end(), [](const InputFile& a, const InputFile& b) {
-    return a.name < b.name;
-  });
-  return files;
+  std::ranges::sort(found.files, {}, &InputFile::name);
+  std::ranges::sort(found.links);
+  return found;
 }
 
 fs::path without_compression(const fs::path& path) {
@@ -63,9 +62,9 @@ bool InputFile::is_compressed() const {
   return without_compression(path) != path;
 }
 
-std::vector<InputFile> find_input_files(const std::vector<fs::path>& inputs,
-                                        const std::vector<std::string>& patterns) {
-  std::vector<InputFile> files;
+InputFiles find_input_files(const std::vector<fs::path>& inputs,
+                            const std::vector<std::string>& patterns) {
+  InputFiles all;
   for (const fs::path& input : inputs) {
     std::error_code error;
     const fs::file_status status = fs::status(input, error);
@@ -73,22 +72,26 @@ std::vector<InputFile> find_input_files(const std::vector<fs::path>& inputs,
       throw Error(fmt::format("{}: there is no such file or folder", input.string()));
     }
     if (fs::is_directory(status)) {
-      const auto found = files_of_folder(input, patterns);
-      files.insert(files.end(), found.begin(), found.end());
+      const auto [files, links] = files_of_folder(input, patterns);
+      all.files.insert(all.files.end(), files.begin(), files.end());
+      all.links.insert(all.links.end(), links.begin(), links.end());
     } else if (fs::is_regular_file(status)) {
       const auto size = static_cast<int64_t>(fs::file_size(input, error));
-      files.push_back({input, input.filename().string(), size, false});
+      all.files.push_back({input, input.filename().string(), size, false});
     } else {
       throw Error(fmt::format("{}: is neither a file nor a folder", input.string()));
     }
   }
-  if (files.empty()) {
+  if (all.files.empty()) {
     throw Error(
-        patterns.empty()
-            ? fmt::format("{}: holds no files", inputs.empty() ? "" : inputs.front().string())
-            : fmt::format("no file matches --glob {}", fmt::join(patterns, " --glob ")));
+        (patterns.empty()
+             ? fmt::format("{}: holds no files", inputs.empty() ? "" : inputs.front().string())
+             : fmt::format("no file matches --glob {}", fmt::join(patterns, " --glob "))) +
+        (all.links.empty() ? ""
+                           : fmt::format("; {} is a link to a folder: to read it, name it itself",
+                                         all.links.front().string())));
   }
-  return files;
+  return all;
 }
 
 std::vector<bool> choose_held_out(const std::vector<InputFile>& files, double share) {

@@ -19,12 +19,17 @@ struct InputFile {
   bool is_compressed() const;
 };
 
+struct InputFiles {
+  std::vector<InputFile> files;
+  std::vector<std::filesystem::path> links;  // to folders, found in folders: not followed
+};
+
 // inputs: files and folders. Files of a folder are taken recursively, sorted by name, when their
 // relative name or file name matches one of the patterns (fnmatch; none: all); hidden files and
-// folders are left out, links to folders are not followed. Throws reynard::Error for an input that
-// is missing or neither file nor folder, and when nothing matches.
-std::vector<InputFile> find_input_files(const std::vector<std::filesystem::path>& inputs,
-                                        const std::vector<std::string>& patterns);
+// folders are left out. Throws reynard::Error for an input that is missing or neither file nor
+// folder, and when nothing matches.
+InputFiles find_input_files(const std::vector<std::filesystem::path>& inputs,
+                            const std::vector<std::string>& patterns);
 
 // Which of the plain files are held out: in the order of the hash of their names, every file that
 // still fits into the share of the bytes; at least one and not all. One flag per file.

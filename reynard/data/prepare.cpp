@@ -140,6 +140,16 @@ class Preparation {
     }
   }
 
+  void skip(const std::string& reason, const std::string& what) {
+    auto known = std::find_if(summary_.skipped.begin(),
+                              summary_.skipped.end(),
+                              [&](const Skipped& skipped) { return skipped.reason == reason; });
+    if (known == summary_.skipped.end()) {
+      known = summary_.skipped.insert(known, {reason, 0, what});
+    }
+    ++known->count;
+  }
+
   PrepareSummary finish() {
     for (size_t i = 0; i < outputs_.size(); ++i) {
       if (outputs_[i].writer->num_documents() == 0) fail_no_text(i == 1);
@@ -173,16 +183,6 @@ class Preparation {
     if (std::filesystem::remove(path, error)) checkpoint::sync_folder(path.parent_path());
     if (error)
       throw Error(fmt::format("{}: cannot be removed: {}", path.string(), error.message()));
-  }
-
-  void skip(const std::string& reason, const std::string& what) {
-    auto known = std::find_if(summary_.skipped.begin(),
-                              summary_.skipped.end(),
-                              [&](const Skipped& skipped) { return skipped.reason == reason; });
-    if (known == summary_.skipped.end()) {
-      known = summary_.skipped.insert(known, {reason, 0, what});
-    }
-    ++known->count;
   }
 
   void end_document(const InputFile& file, const Event& event) {
@@ -231,13 +231,17 @@ class Preparation {
   std::set<std::pair<uint64_t, uint64_t>> seen_;  // documents, by 128 bits of hash
 };
 
-PrepareSummary prepare_files(const std::vector<InputFile>& files,
+PrepareSummary prepare_files(const InputFiles& found,
                              const std::vector<TextReaderOptions>& readers,
                              const PrepareOptions& options,
                              const tokenizer::Tokenizer& tokenizer,
                              int64_t total_bytes,
                              const PrepareProgress& progress) {
+  const std::vector<InputFile>& files = found.files;
   Preparation preparation(options, tokenizer);
+  for (const std::filesystem::path& link : found.links) {
+    preparation.skip("links to folders (to read one, name it itself)", link.string());
+  }
   const auto machine = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
   FilePipeline pipeline(
       files, readers, tokenizer, options.num_threads > 0 ? options.num_threads : machine);
@@ -255,9 +259,9 @@ PrepareSummary prepare_files(const std::vector<InputFile>& files,
 PrepareSummary prepare(const PrepareOptions& options, const PrepareProgress& progress) {
   check_options(options);
   const auto tokenizer = tokenizer::make_tokenizer(options.tokenizer);
-  const std::vector<InputFile> files = find_input_files(options.inputs, options.patterns);
+  const InputFiles found = find_input_files(options.inputs, options.patterns);
   int64_t total_bytes = 0;
-  for (const InputFile& file : files) {
+  for (const InputFile& file : found.files) {
     if (file.size == 0 && !file.from_folder) {
       throw Error(fmt::format("{}: is empty; expected text", file.path.string()));
     }
@@ -271,7 +275,7 @@ PrepareSummary prepare(const PrepareOptions& options, const PrepareProgress& pro
   const bool existed = std::filesystem::exists(options.output);
   try {
     return prepare_files(
-        files, reader_options(files, options), options, *tokenizer, total_bytes, progress);
+        found, reader_options(found.files, options), options, *tokenizer, total_bytes, progress);
   } catch (...) {
     std::error_code ignored;  // a folder that we made and that holds nothing says nothing
     if (!existed) std::filesystem::remove(options.output, ignored);

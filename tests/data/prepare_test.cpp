@@ -225,6 +225,31 @@ TEST_F(Prepare, AFolderWithoutTextIsAnError) {
       std::string::npos);
 }
 
+// A circle of links has no end, and what a link leads to may be far from what was named.
+TEST_F(Prepare, LinksToFoldersAreLeftOutAndNamed) {
+  add("a.txt", "text");
+  add("real/b.txt", "more");
+  std::filesystem::create_directory_symlink("..", folder_ / "in/real/z");
+  std::filesystem::create_directory_symlink("real", folder_ / "in/link");
+  std::filesystem::create_directory_symlink("real", folder_ / "in/.hidden");
+  const PrepareSummary summary = data::prepare(options({folder_ / "in"}));
+  EXPECT_EQ(texts(folder_ / "out/train.tokens"), (Texts{"text", "more"}));
+  ASSERT_EQ(summary.skipped.size(), 1U);
+  EXPECT_EQ(summary.skipped[0].reason, "links to folders (to read one, name it itself)");
+  EXPECT_EQ(summary.skipped[0].count, 2);
+  EXPECT_EQ(summary.skipped[0].first, folder_ / "in/link");
+  EXPECT_EQ(prepared(options({folder_ / "in/link"})), (Texts{"more"}));
+  // Where there is nothing else, they are the reason.
+  std::filesystem::remove_all(folder_ / "out");
+  std::filesystem::remove(folder_ / "in/a.txt");
+  std::filesystem::remove_all(folder_ / "in/real");
+  std::filesystem::remove(folder_ / "in/link");
+  std::filesystem::create_directory_symlink(folder_.path(), folder_ / "in/link");
+  EXPECT_EQ(error_of(options({folder_ / "in"})),
+            (folder_ / "in").string() +
+                ": holds no files; link is a link to a folder: to read it, name it itself");
+}
+
 TEST_F(Prepare, FilesOfAnEarlierRunStayWhenTheInputIsBad) {
   data::prepare(options({add("a.txt", "good")}));
   EXPECT_THROW(data::prepare(options({add("b.txt", "\xff")})), Error);
