@@ -4,6 +4,7 @@
 #include "reynard/data/byte_stream.h"
 #include "reynard/data/dialogue.h"
 #include "reynard/data/random.h"
+#include "reynard/tokenizer/unicode.h"
 #include "reynard/tokenizer/utf8.h"
 
 #include <fmt/format.h>
@@ -122,6 +123,25 @@ void read_text_file(const InputFile& file,
   sink.end();
 }
 
+// Whether JSON writes a half of a surrogate pair by itself, as Python's json.dumps does with text
+// that holds one.
+bool has_half_character(std::string_view json) {
+  const auto unit_at = [&](size_t i) -> char32_t {
+    if (i >= json.size() || json.substr(i, 2) != "\\u") return 0;
+    return tokenizer::leading_hex(json.substr(i + 2), 4).value_or(0);
+  };
+  constexpr size_t kEscape = 6;  // bytes of \u0000; of others 2
+  for (size_t i = json.find('\\'); i < json.size(); i = json.find('\\', i)) {
+    const char32_t unit = unit_at(i);
+    const bool begins_pair = unit >= 0xd800 && unit < 0xdc00;
+    const char32_t low = begins_pair ? unit_at(i + kEscape) : unit;
+    const bool ends_pair = low >= 0xdc00 && low < 0xe000;
+    if (begins_pair != ends_pair) return true;
+    i += begins_pair ? 2 * kEscape : 2;
+  }
+  return false;
+}
+
 class JsonLines {
  public:
   JsonLines(const InputFile& file, const TextReaderOptions& options, const DocumentSink& sink)
@@ -155,7 +175,13 @@ class JsonLines {
     ++number_;
     if (line.find_first_not_of(" \t\r") == std::string::npos) return;
     const auto json = config::parse_json_text(line);
-    if (json.is_discarded()) fail("is not valid JSON in UTF-8");
+    if (json.is_discarded()) {
+      fail(
+          has_half_character(line)
+              ? "has an escape such as \\ud800 without its other half: no character; write \\ufffd "
+                "in its place or leave the line out"
+              : "is not valid JSON in UTF-8");
+    }
     const bool held_out =
         unit(hash(fmt::format("{}:{}", file_.name, number_))) < options_.held_out_share;
     if (options_.dialogues) return add_dialogue(json, held_out);

@@ -212,6 +212,15 @@ TEST_F(Prepare, BadInputIsOneErrorThatNamesTheFileAndThePlace) {
   EXPECT_EQ(error("c.jsonl", "\n[]\n"),
             "c.jsonl:2: has no field \"text\"; name the field of the text with --field");
   EXPECT_EQ(error("d.jsonl", "{\"text\": \"caf\xe9\"}\n"), "d.jsonl:1: is not valid JSON in UTF-8");
+  const std::string pair = "{\"text\": \"\\ud83d\\ude00\"}\n";
+  for (const char* half : {"\\ud83d", "\\uDE00", "\\ud83d\\ud83d\\ude00", "\\\\\\ud83d\\u0041"}) {
+    EXPECT_EQ(error("h.jsonl", pair + "{\"text\": \"" + half + "\"}\n"),
+              "h.jsonl:2: has an escape such as \\ud800 without its other half: no character; "
+              "write \\ufffd in its place or leave the line out")
+        << half;
+  }
+  EXPECT_EQ(error("i.jsonl", "{\"text\": \"\\\\ud83d\", x}\n"),
+            "i.jsonl:1: is not valid JSON in UTF-8");
   EXPECT_EQ(error("e.jsonl", std::string(1 << 20, '[')), "e.jsonl:1: is not valid JSON in UTF-8");
   EXPECT_NE(error("f.jsonl", "\n\n").find("no text was found"), std::string::npos);
 }
