@@ -155,11 +155,12 @@ FolderLock::~FolderLock() {
   ::close(descriptor_);
 }
 
-void remove_unfinished(const fs::path& parent) {
+void remove_unfinished(const fs::path& parent, std::string_view names) {
+  const std::string prefix = fmt::format("{}{}", kTemporaryPrefix, names);
   std::error_code unreadable, gone;
   fs::directory_iterator at(parent, unreadable);
   for (; !unreadable && at != fs::directory_iterator(); at.increment(unreadable)) {
-    if (at->path().filename().string().starts_with(kTemporaryPrefix)) {
+    if (at->path().filename().string().starts_with(prefix)) {
       fs::remove_all(at->path(), gone);
     }
   }

@@ -61,7 +61,8 @@ bool has_checksums(const std::filesystem::path& folder);
 // malformed. Files that it does not list are no error.
 void verify_folder(const std::filesystem::path& folder);
 
-// Removes what killed writers left in `parent`. Call it only where no other process is writing.
-void remove_unfinished(const std::filesystem::path& parent);
+// Removes what killed writers left in `parent` of files and folders whose names begin with this.
+// Call it only where no other process is writing them.
+void remove_unfinished(const std::filesystem::path& parent, std::string_view names = {});
 
 }  // namespace reynard::checkpoint

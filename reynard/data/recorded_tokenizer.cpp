@@ -41,6 +41,7 @@ TokenizerRecord record_of(std::string_view tokenizer) {
 }
 
 void write_record(const TokenizerRecord& record, const fs::path& folder) {
+  checkpoint::remove_unfinished(folder, kPrefix);
   const fs::path target = folder / record.name;
   if (record.files.empty() || fs::exists(target)) return;
   checkpoint::FolderWriter writer(target);

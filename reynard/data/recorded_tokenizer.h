@@ -22,8 +22,9 @@ struct TokenizerRecord {
 };
 // Throws reynard::Error when the tokenizer of this name cannot be read.
 TokenizerRecord record_of(std::string_view tokenizer);
-// Copies it into `folder`, where the token files are. Throws reynard::Error when it cannot be
-// written; then nothing is left of it.
+// Copies it into `folder`, where the token files are that this process alone is writing, and
+// removes what killed ones left of such copies. Throws reynard::Error when it cannot be written;
+// then nothing is left of it.
 void write_record(const TokenizerRecord& record, const std::filesystem::path& folder);
 
 // The copy that a token file names. Throws reynard::Error, naming it, when it is missing or was

@@ -96,6 +96,21 @@ TEST_F(RecordedTokenizer, NothingIsLeftOfWhatFailed) {
   EXPECT_FALSE(fs::exists(folder_ / "out"));
 }
 
+TEST_F(RecordedTokenizer, WhatAKilledRunLeftGoesWithTheNext) {
+  for (const std::string& name : {std::string("byte"), (folder_ / "gpt2.json").string()}) {
+    for (const char* left : {".tmp-tokenizer-0123456789abcdef-7.0", ".tmp-tokenizer-0-new-7"}) {
+      fs::create_directories(folder_ / "out" / left);
+      test::write_file(folder_ / "out" / left / "tokenizer.json", "half of");
+    }
+    test::write_file(folder_ / "out/.tmp-other-7.0", "not of prepare");
+    data::prepare(options(name, "text"));
+    for (const auto& entry : fs::directory_iterator(folder_ / "out")) {
+      EXPECT_FALSE(entry.path().filename().string().starts_with(".tmp-tokenizer")) << entry.path();
+    }
+    EXPECT_TRUE(fs::exists(folder_ / "out/.tmp-other-7.0"));
+  }
+}
+
 TEST_F(RecordedTokenizer, TextsNeedATokenAtTheirEnds) {
   auto json = test::byte_level_json();
   json.erase("added_tokens");
