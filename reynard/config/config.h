@@ -22,9 +22,7 @@ namespace reynard::config {
 // Every key of T with its default, in the order of the field list.
 template <Section T>
 std::vector<KeyInfo> describe() {
-  std::vector<KeyInfo> keys;
-  describe_section(T{}, "", keys);
-  return keys;
+  return describe_section(T{});
 }
 
 // Reads a tree. defaults: the values of keys that the tree does not have; path: the dotted key of
@@ -71,9 +69,8 @@ T from_json(std::string_view text, const std::string& source) {
 // lists of sections is not compared.
 template <Section T>
 std::vector<std::string> differences(const T& before, const T& after) {
-  std::vector<KeyInfo> old_keys, new_keys;
-  describe_section(before, "", old_keys);
-  describe_section(after, "", new_keys);
+  const std::vector<KeyInfo> old_keys = describe_section(before);
+  const std::vector<KeyInfo> new_keys = describe_section(after);
   const auto shown = [](const std::string& value) { return value.empty() ? "unset" : value; };
   std::vector<std::string> found;
   for (size_t i = 0; i < old_keys.size(); ++i) {

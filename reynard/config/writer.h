@@ -87,35 +87,37 @@ std::string type_text() {
 }
 
 template <Section T>
-void describe_section(const T& value, const std::string& path, std::vector<KeyInfo>& keys);
+std::vector<KeyInfo> describe_section(const T& value, const std::string& path = "");
 
 template <class T>
-void describe_field(const T& value, KeyInfo info, std::vector<KeyInfo>& keys) {
+std::vector<KeyInfo> describe_field(const T& value, KeyInfo info) {
   if constexpr (Section<T>) {
-    describe_section(value, info.path, keys);
+    return describe_section(value, info.path);
   } else if constexpr (IsOptional<T>::value && Section<typename IsOptional<T>::Inner>) {
-    describe_section(typename T::value_type{}, info.path, keys);
+    return describe_section(typename T::value_type{}, info.path);
   } else if constexpr (IsVector<T>::value && Section<typename IsVector<T>::Inner>) {
-    describe_section(typename T::value_type{}, info.path + "[]", keys);
+    return describe_section(typename T::value_type{}, info.path + "[]");
   } else {
     info.type = type_text<T>();
     const Node node = write_any(value);
     if (!std::holds_alternative<std::monostate>(node.value)) info.default_value = value_text(node);
-    keys.push_back(std::move(info));
+    return {std::move(info)};
   }
 }
 
 template <Section T>
-void describe_section(const T& value, const std::string& path, std::vector<KeyInfo>& keys) {
+std::vector<KeyInfo> describe_section(const T& value, const std::string& path) {
+  std::vector<KeyInfo> keys;
   T::fields(value,
             [&](std::string_view name,
                 const auto& field,
                 std::string_view help,
                 const Rule& rule = any_value) {
-              describe_field(field,
-                             {key(path, name), "", "", std::string(help), std::string(rule.text)},
-                             keys);
+              const std::vector<KeyInfo> found = describe_field(
+                  field, {key(path, name), "", "", std::string(help), std::string(rule.text)});
+              keys.insert(keys.end(), found.begin(), found.end());
             });
+  return keys;
 }
 
 }  // namespace reynard::config
