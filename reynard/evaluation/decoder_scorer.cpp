@@ -17,8 +17,10 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace reynard::evaluation {
 
@@ -78,6 +80,18 @@ struct Batch {
   }
 };
 
+// Requests of one kind, and where they stand among all.
+template <class Query>
+struct Asked {
+  std::vector<const Query*> queries;
+  std::vector<size_t> places;
+
+  void add(const Query& query, size_t place) {
+    queries.push_back(&query);
+    places.push_back(place);
+  }
+};
+
 class DecoderScorer final : public Scorer {
  public:
   DecoderScorer(models::Decoder& decoder,
@@ -90,21 +104,24 @@ class DecoderScorer final : public Scorer {
   std::vector<Response> answer(std::span<const Request> requests) override {
     const at::NoGradGuard no_grad;
     std::vector<Response> responses(requests.size());
-    std::map<double, std::vector<size_t>> scores;  // by pruning tolerance
-    std::vector<size_t> texts;
+    std::map<double, Asked<Score>> scores;  // by pruning tolerance
+    Asked<Generate> texts;
     for (size_t i = 0; i < requests.size(); ++i) {
       if (const auto* score = std::get_if<Score>(&requests[i].query)) {
-        scores[score->log_pruning_tolerance.value_or(own_tolerance())].push_back(i);
-      } else if (std::holds_alternative<Generate>(requests[i].query)) {
-        texts.push_back(i);
+        scores[score->log_pruning_tolerance.value_or(own_tolerance())].add(*score, i);
+      } else if (const auto* text = std::get_if<Generate>(&requests[i].query)) {
+        texts.add(*text, i);
       } else {
         responses[i] = look_inside(std::get<Probe>(requests[i].query));
       }
     }
-    for (const auto& [tolerance, which] : scores) {
-      answer_scores(decoder_with(tolerance), requests, which, responses);
+    const auto put = [&](const std::vector<size_t>& places, auto answers) {
+      for (size_t i = 0; i < places.size(); ++i) responses[places[i]] = std::move(answers[i]);
+    };
+    for (const auto& [tolerance, asked] : scores) {
+      put(asked.places, score_all(decoder_with(tolerance), asked.queries));
     }
-    write_texts(requests, texts, responses);
+    put(texts.places, write_texts(texts.queries));
     return responses;
   }
 
@@ -123,26 +140,26 @@ class DecoderScorer final : public Scorer {
     return others_.emplace(log_tolerance, with_pruning(decoder_, log_tolerance)).first->second;
   }
 
-  void answer_scores(models::Decoder& decoder,
-                     std::span<const Request> requests,
-                     const std::vector<size_t>& which,
-                     std::vector<Response>& responses) const {
-    for (size_t begin = 0; begin < which.size();) {
+  std::vector<Scored> score_all(models::Decoder& decoder,
+                                std::span<const Score* const> queries) const {
+    std::vector<Scored> scored;
+    while (!queries.empty()) {
       Batch batch;
-      size_t end = begin;
-      while (end < which.size()) {
-        const Score& score = std::get<Score>(requests[which[end]].query);
+      size_t count = 0;
+      for (; count < queries.size(); ++count) {
+        const Score& score = *queries[count];
         tensor::check_value(!score.continuation.empty(), "eval", "continuation", "", "not empty");
         const size_t size = score.context.size() + score.continuation.size();
         const bool is_full = static_cast<int64_t>(batch.tokens.size() + size) > batch_tokens_;
-        if (end > begin && (is_full || memories_)) break;
+        if (count > 0 && (is_full || memories_)) break;
         batch.add(score);
-        ++end;
       }
-      std::vector<Scored> scored = run(decoder, batch, requests, which, begin, end);
-      for (size_t i = begin; i < end; ++i) responses[which[i]] = std::move(scored[i - begin]);
-      begin = end;
+      for (Scored& one : run(decoder, batch, queries.first(count))) {
+        scored.push_back(std::move(one));
+      }
+      queries = queries.subspan(count);
     }
+    return scored;
   }
 
   // (R, C): the rows that predict scored tokens.
@@ -215,21 +232,18 @@ class DecoderScorer final : public Scorer {
     return end;
   }
 
+  // queries: those that the batch holds.
   std::vector<Scored> run(models::Decoder& decoder,
                           const Batch& batch,
-                          std::span<const Request> requests,
-                          const std::vector<size_t>& which,
-                          size_t begin,
-                          size_t end) const {
+                          std::span<const Score* const> queries) const {
     const Scored rows =
         batch.rows.empty() ? Scored{} : score_rows(decoder, scored_hidden(decoder, batch), batch);
     std::vector<Scored> scored;
     size_t next = 0;
-    for (size_t i = begin; i < end; ++i) {
-      const Score& score = std::get<Score>(requests[which[i]].query);
+    for (const Score* score : queries) {
       Scored& one = scored.emplace_back();
-      for (size_t t = 0; t < score.continuation.size(); ++t) {
-        const bool unscored = t == 0 && score.context.empty();
+      for (size_t t = 0; t < score->continuation.size(); ++t) {
+        const bool unscored = t == 0 && score->context.empty();
         one.logprobs.push_back(unscored ? std::nanf("") : rows.logprobs[next]);
         one.hits.push_back(unscored ? 0 : rows.hits[next]);
         next += unscored ? 0 : 1;
@@ -260,30 +274,27 @@ class DecoderScorer final : public Scorer {
 
   // Texts are written together as long as their prompts and what may follow them are no more than
   // batch_tokens: that bounds their caches. A longer one is written alone.
-  void write_texts(std::span<const Request> requests,
-                   const std::vector<size_t>& which,
-                   std::vector<Response>& responses) const {
-    for (size_t begin = 0; begin < which.size();) {
+  std::vector<Generated> write_texts(std::span<const Generate* const> queries) const {
+    std::vector<Generated> written;
+    while (!queries.empty()) {
       std::vector<generation::Prompt> prompts;
       int64_t tokens = 0;
-      size_t end = begin;
-      for (; end < which.size(); ++end) {
-        const Generate& query = std::get<Generate>(requests[which[end]].query);
-        tokens += static_cast<int64_t>(query.prompt.size()) + query.max_tokens;
-        if (end > begin && tokens > batch_tokens_) break;
+      for (const Generate* query : queries) {
+        tokens += static_cast<int64_t>(query->prompt.size()) + query->max_tokens;
+        if (!prompts.empty() && tokens > batch_tokens_) break;
         generation::Prompt& prompt = prompts.emplace_back();
-        prompt.tokens = query.prompt;
-        prompt.options.max_tokens = query.max_tokens;
-        prompt.options.sampler.temperature = query.temperature;
-        prompt.options.sampler.seed = query.seed;
-        prompt.options.stop = query.stop;
+        prompt.tokens = query->prompt;
+        prompt.options.max_tokens = query->max_tokens;
+        prompt.options.sampler.temperature = query->temperature;
+        prompt.options.sampler.seed = query->seed;
+        prompt.options.stop = query->stop;
       }
-      std::vector<std::vector<int64_t>> texts = generation::generate(decoder_, prompts, memories_);
-      for (size_t i = begin; i < end; ++i) {
-        responses[which[i]] = Generated{std::move(texts[i - begin])};
+      for (std::vector<int64_t>& text : generation::generate(decoder_, prompts, memories_)) {
+        written.push_back({std::move(text)});
       }
-      begin = end;
+      queries = queries.subspan(prompts.size());
     }
+    return written;
   }
 
   Probed look_inside(const Probe& query) {

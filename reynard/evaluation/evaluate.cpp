@@ -65,8 +65,8 @@ void check_finite(const Task& task, const Request& request, const Response& resp
   }
 }
 
-void answer_batch(
-    Scorer& scorer, Task& task, std::vector<Request>& batch, SampleLog& log, Effort& effort) {
+Effort answer_batch(Scorer& scorer, Task& task, const std::vector<Request>& batch, SampleLog& log) {
+  Effort effort;
   const auto begin = std::chrono::steady_clock::now();
   const auto record = [&](size_t i, const Response& response) {
     effort.tokens += tokens_of(batch[i]);
@@ -82,35 +82,9 @@ void answer_batch(
     throw;
   }
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-  effort.seconds += taken.count();
+  effort.seconds = taken.count();
   log.flush();
-  batch.clear();
-}
-
-// Answers what the log does not hold yet, in batches.
-void answer_all(Scorer& scorer,
-                Task& task,
-                const Requests& requests,
-                const EvaluateOptions& options,
-                SampleLog& log,
-                Effort& effort) {
-  std::vector<Request> batch;
-  int64_t batch_tokens = 0;
-  const auto finish_batch = [&] {
-    if (batch.empty()) return;
-    answer_batch(scorer, task, batch, log, effort);
-    batch_tokens = 0;
-    if (options.progress) options.progress(log.size(), requests.size);
-  };
-  for (int64_t i = 0; i < requests.size; ++i) {
-    Request request = requests.at(i);
-    if (log.contains(request.id)) continue;
-    const int64_t tokens = tokens_of(request);
-    if (batch_tokens + tokens > options.batch_tokens) finish_batch();
-    batch_tokens += tokens;
-    batch.push_back(std::move(request));
-  }
-  finish_batch();
+  return effort;
 }
 
 Request first_unanswered(const Requests& requests, const SampleLog& log) {
@@ -138,6 +112,47 @@ std::string misfit_at(const Request& request, const Task& task, const std::excep
       tokens_of(request));
 }
 
+struct Answered {
+  Effort effort;        // of whole batches
+  std::string stopped;  // why not all requests were answered; empty: they were
+};
+
+// Answers what the log does not hold yet, in batches.
+Answered answer_all(Scorer& scorer,
+                    Task& task,
+                    const Requests& requests,
+                    const EvaluateOptions& options,
+                    SampleLog& log) {
+  Answered answered;
+  std::vector<Request> batch;
+  int64_t batch_tokens = 0;
+  const auto finish_batch = [&] {
+    if (batch.empty()) return;
+    const Effort effort = answer_batch(scorer, task, batch, log);
+    answered.effort.seconds += effort.seconds;
+    answered.effort.tokens += effort.tokens;
+    batch.clear();
+    batch_tokens = 0;
+    if (options.progress) options.progress(log.size(), requests.size);
+  };
+  try {
+    for (int64_t i = 0; i < requests.size; ++i) {
+      Request request = requests.at(i);
+      if (log.contains(request.id)) continue;
+      const int64_t tokens = tokens_of(request);
+      if (batch_tokens + tokens > options.batch_tokens) finish_batch();
+      batch_tokens += tokens;
+      batch.push_back(std::move(request));
+    }
+    finish_batch();
+  } catch (const std::exception& error) {
+    answered.stopped = misfit_at(first_unanswered(requests, log), task, error);
+    if (answered.stopped.empty()) throw;
+    if (!task.measures_part() || log.size() == 0) throw Error(answered.stopped);
+  }
+  return answered;
+}
+
 void write_summary(const std::filesystem::path& path, const nlohmann::json& summary) {
   checkpoint::remove_leftovers(path);
   checkpoint::write_atomically(
@@ -162,16 +177,7 @@ nlohmann::json evaluate(Scorer& scorer, Task& task, const EvaluateOptions& optio
   const Requests requests = task.requests();
   const int64_t reused = log.size();
 
-  Effort effort;
-  std::string stopped;  // why not all requests were answered; empty: they were
-  try {
-    answer_all(scorer, task, requests, options, log, effort);
-  } catch (const std::exception& error) {
-    stopped = misfit_at(first_unanswered(requests, log), task, error);
-    if (stopped.empty()) throw;
-    if (!task.measures_part() || log.size() == 0) throw Error(stopped);
-  }
-
+  const auto [effort, stopped] = answer_all(scorer, task, requests, options, log);
   Measured measured = task.measure(log.samples());
   nlohmann::json summary = options.about;
   summary["task"] = task.name();
