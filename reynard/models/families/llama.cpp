@@ -26,12 +26,6 @@ void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
 
 }  // namespace
 
-const Family kLlama = {.model_type = "llama",
-                       .architecture = "LlamaForCausalLM",
-                       .read_keys = read_keys,
-                       .write_keys = write_keys,
-                       .obstacle = obstacle,
-                       .pieces = llama_pieces,
-                       .ignored_ending = "rotary_emb.inv_freq"};
+const Family kLlama = llama_family("llama", "LlamaForCausalLM", read_keys, write_keys, obstacle);
 
 }  // namespace reynard::models

@@ -7,7 +7,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace reynard::models {
@@ -22,5 +24,20 @@ void write_layer_windows(const DecoderConfig& config, nlohmann::ordered_json& js
 // when it can.
 std::string llama_obstacle(const DecoderConfig& config);
 std::vector<Piece> llama_pieces(const std::string& name, int64_t rows);
+
+// A layout with Llama's tensors.
+constexpr Family llama_family(std::string_view model_type,
+                              std::string_view architecture,
+                              decltype(Family::read_keys) read_keys,
+                              decltype(Family::write_keys) write_keys,
+                              decltype(Family::obstacle) obstacle) {
+  return {.model_type = model_type,
+          .architecture = architecture,
+          .read_keys = read_keys,
+          .write_keys = write_keys,
+          .obstacle = obstacle,
+          .pieces = llama_pieces,
+          .ignored_ending = "rotary_emb.inv_freq"};
+}
 
 }  // namespace reynard::models

@@ -2,8 +2,8 @@
 // `mem_layers`. Its memory dtype and the grouping of its attention loops decide memory use, not the
 // function, and are not read.
 
-#include "reynard/models/families/family.h"
 #include "reynard/models/families/layout.h"
+#include "reynard/models/families/llama_layout.h"
 
 namespace reynard::models {
 
@@ -41,13 +41,7 @@ void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
 
 }  // namespace
 
-const Family kLongLlama = {
-    .model_type = "longllama",
-    .architecture = "LongLlamaForCausalLM",
-    .read_keys = read_keys,
-    .write_keys = write_keys,
-    .obstacle = obstacle,
-    .pieces = [](const std::string& name, int64_t rows) { return kLlama.pieces(name, rows); },
-    .ignored_ending = "rotary_emb.inv_freq"};
+const Family kLongLlama =
+    llama_family("longllama", "LongLlamaForCausalLM", read_keys, write_keys, obstacle);
 
 }  // namespace reynard::models

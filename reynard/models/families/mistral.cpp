@@ -27,12 +27,7 @@ void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
 
 }  // namespace
 
-const Family kMistral = {.model_type = "mistral",
-                         .architecture = "MistralForCausalLM",
-                         .read_keys = read_keys,
-                         .write_keys = write_keys,
-                         .obstacle = obstacle,
-                         .pieces = llama_pieces,
-                         .ignored_ending = "rotary_emb.inv_freq"};
+const Family kMistral =
+    llama_family("mistral", "MistralForCausalLM", read_keys, write_keys, obstacle);
 
 }  // namespace reynard::models

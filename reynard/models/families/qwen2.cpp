@@ -28,12 +28,6 @@ void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
 
 }  // namespace
 
-const Family kQwen2 = {.model_type = "qwen2",
-                       .architecture = "Qwen2ForCausalLM",
-                       .read_keys = read_keys,
-                       .write_keys = write_keys,
-                       .obstacle = obstacle,
-                       .pieces = llama_pieces,
-                       .ignored_ending = "rotary_emb.inv_freq"};
+const Family kQwen2 = llama_family("qwen2", "Qwen2ForCausalLM", read_keys, write_keys, obstacle);
 
 }  // namespace reynard::models

@@ -38,12 +38,6 @@ void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
 
 }  // namespace
 
-const Family kQwen3 = {.model_type = "qwen3",
-                       .architecture = "Qwen3ForCausalLM",
-                       .read_keys = read_keys,
-                       .write_keys = write_keys,
-                       .obstacle = obstacle,
-                       .pieces = llama_pieces,
-                       .ignored_ending = "rotary_emb.inv_freq"};
+const Family kQwen3 = llama_family("qwen3", "Qwen3ForCausalLM", read_keys, write_keys, obstacle);
 
 }  // namespace reynard::models
