@@ -1,5 +1,7 @@
 #include "reynard/http/connection.h"
 
+#include "reynard/http/body_head.h"
+
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
