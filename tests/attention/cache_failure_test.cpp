@@ -6,6 +6,7 @@
 
 #include <ATen/ops/equal.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/impl/alloc_cpu.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 
@@ -17,12 +18,14 @@ namespace {
 
 // Every tensor on the CPU that is asked for is one too many.
 struct NoMemory final : c10::MemoryReportingInfoBase {
-  void reportMemoryUsage(void* /*data*/,
+  void reportMemoryUsage(void* data,
                          int64_t bytes,
                          size_t /*total_allocated*/,
                          size_t /*total_reserved*/,
                          c10::Device /*device*/) override {
-    if (bytes > 0) throw std::bad_alloc();
+    if (bytes <= 0) return;
+    c10::free_cpu(data);  // libtorch does not, once this throws
+    throw std::bad_alloc();
   }
   bool memoryProfilingEnabled() const override { return true; }
 };
