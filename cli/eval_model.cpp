@@ -6,13 +6,13 @@
 #include "cli/pruning_note.h"
 #include "cli/weight_option.h"
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/checkpoint/run_folder.h"
 #include "reynard/config/json_file.h"
 #include "reynard/evaluation/freed_memory.h"
 #include "reynard/knn/memory_file.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/models/saved_memory.h"
-#include "reynard/training/saved_run.h"
 
 #include <fmt/format.h>
 
@@ -94,7 +94,7 @@ std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
 
 void measure_checkpoints(const EvalArguments& arguments,
                          const evaluation::EvaluationConfig& config) {
-  const std::vector<fs::path> checkpoints = training::list_checkpoints(arguments.model);
+  const std::vector<fs::path> checkpoints = checkpoint::list_checkpoints(arguments.model);
   if (checkpoints.empty()) {
     throw Error(
         fmt::format("eval: --checkpoints: {} has no checkpoints/step-*; keep them with "

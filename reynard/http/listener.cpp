@@ -146,7 +146,9 @@ bool Listener::process_and_close_socket(socket_t socket) {
   return end == End::kAnswered;
 }
 
-std::thread listen(httplib::Server& server) {
+std::thread listen(Listener& server) {
+  // Seen beforehand: the library says that it runs even as it finds out.
+  if (!server.is_bound()) throw Error("http: listen: expected a socket that is bound");
   const auto ended = std::make_shared<std::atomic<bool>>(false);
   std::thread thread([&server, ended] {
     server.listen_after_bind();
@@ -155,7 +157,7 @@ std::thread listen(httplib::Server& server) {
   while (!server.is_running() && !*ended) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (!*ended) return thread;
   thread.join();
-  throw Error("http: the server ended as it began to listen; expected a socket that is bound");
+  throw Error("http: the server ended as it began to listen");
 }
 
 }  // namespace reynard::http

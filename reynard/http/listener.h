@@ -19,6 +19,7 @@ class Listener final : public httplib::Server {
  public:
   Listener(const ConnectionLimits& limits, int64_t max_connections);
 
+  bool is_bound() const { return svr_sock_ != INVALID_SOCKET; }
   // Once bound: lets many clients connect at the same moment. The library's queue of five drops or
   // resets what comes beyond.
   void widen_backlog();
@@ -41,7 +42,7 @@ class Listener final : public httplib::Server {
 };
 
 // Answers, once bound, on a thread of its own from when this returns until server.stop(). Throws
-// reynard::Error when the server ends at once.
-std::thread listen(httplib::Server& server);
+// reynard::Error where it is not bound and when the server ends at once.
+std::thread listen(Listener& server);
 
 }  // namespace reynard::http

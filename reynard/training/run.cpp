@@ -2,6 +2,7 @@
 
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/directory.h"
+#include "reynard/checkpoint/run_folder.h"
 #include "reynard/config/config.h"
 #include "reynard/config/json_file.h"
 #include "reynard/data/loader.h"
@@ -44,7 +45,7 @@ void remove_begun(const fs::path& folder, bool keep_folder) {
   std::error_code ignored;
   const fs::path metrics = folder / "metrics.jsonl";
   if (fs::exists(metrics) && fs::file_size(metrics, ignored) > 0) return;
-  if (!list_checkpoints(folder).empty()) return;
+  if (!checkpoint::list_checkpoints(folder).empty()) return;
   if (fs::exists(folder / "checkpoints")) {
     checkpoint::remove_unfinished(folder / "checkpoints");
     fs::remove(folder / "checkpoints", ignored);

@@ -1,8 +1,8 @@
 #include "reynard/training/run_checks.h"
 
+#include "reynard/checkpoint/run_folder.h"
 #include "reynard/config/config.h"
 #include "reynard/tensor/check.h"
-#include "reynard/training/saved_run.h"
 
 #include <fmt/format.h>
 
@@ -68,7 +68,7 @@ void check_folder(const Experiment& experiment, bool resume) {
         folder.string()));
   }
   // Without a checkpoint the run begins anew, with whatever settings.
-  if (used && !list_checkpoints(folder).empty()) check_same_run(experiment, folder);
+  if (used && !checkpoint::list_checkpoints(folder).empty()) check_same_run(experiment, folder);
 }
 
 data::LoaderConfig held_out_loader(const Experiment& experiment) {

@@ -2,6 +2,7 @@
 
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/directory.h"
+#include "reynard/checkpoint/run_folder.h"
 #include "reynard/config/json_file.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
@@ -41,7 +42,7 @@ std::error_code remove_checkpoint(const fs::path& folder) {
 // why some are still there.
 std::vector<std::string> remove_old(const fs::path& newest, int64_t keep) {
   std::vector<fs::path> passing;
-  for (const fs::path& folder : list_checkpoints(newest.parent_path().parent_path())) {
+  for (const fs::path& folder : checkpoint::list_checkpoints(newest.parent_path().parent_path())) {
     if (folder.filename() <= newest.filename() && !is_permanent(folder)) passing.push_back(folder);
   }
   const auto num_passing = static_cast<int64_t>(passing.size());
@@ -97,7 +98,7 @@ std::vector<std::string> save_checkpoint(Trainer& trainer,
     throw Diverged(fmt::format(
         "training: a weight is not finite after step {}; {}: lower optimizer.learning_rate = {}",
         trainer.steps(),
-        list_checkpoints(run_folder).empty()
+        checkpoint::list_checkpoints(run_folder).empty()
             ? "there is no checkpoint before it (were the first weights finite?)"
             : "the last checkpoint is intact",
         trainer.experiment().optimizer.learning_rate));
@@ -118,7 +119,7 @@ std::vector<std::string> save_checkpoint(Trainer& trainer,
 
 RestoredCheckpoint restore_newest(Trainer& trainer, const fs::path& run_folder) {
   RestoredCheckpoint result;
-  const std::vector<fs::path> checkpoints = list_checkpoints(run_folder);
+  const std::vector<fs::path> checkpoints = checkpoint::list_checkpoints(run_folder);
   for (auto folder = checkpoints.rbegin(); folder != checkpoints.rend(); ++folder) {
     try {
       result.recent_losses = load(trainer, *folder);

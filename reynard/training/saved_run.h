@@ -2,7 +2,6 @@
 // The checkpoints of a run folder: which are valid, which are kept. A checkpoint appears whole or
 // not at all; which exist is in checkpoint/run_folder.h.
 
-#include "reynard/checkpoint/run_folder.h"
 #include "reynard/data/recorded_tokenizer.h"
 #include "reynard/training/trainer.h"
 
@@ -25,8 +24,6 @@ struct CheckpointOptions {
 std::vector<std::string> save_checkpoint(Trainer& trainer,
                                          const std::filesystem::path& run_folder,
                                          const CheckpointOptions& options);
-
-using checkpoint::list_checkpoints;
 
 struct RestoredCheckpoint {
   std::optional<std::filesystem::path> folder;  // empty: there was no valid one

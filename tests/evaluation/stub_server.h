@@ -37,6 +37,7 @@ class StubServer {
     thread_ = http::listen(server_);
   }
   ~StubServer() {
+    server_.close_idle();
     server_.stop();
     thread_.join();
   }
@@ -59,7 +60,7 @@ class StubServer {
   }
 
  private:
-  httplib::Server server_;
+  http::Listener server_{{}, /*max_connections=*/64};
   int port_ = 0;
   std::thread thread_;
   mutable std::mutex mutex_;

@@ -1,5 +1,6 @@
 #include "reynard/training/trainer.h"
 
+#include "reynard/checkpoint/run_folder.h"
 #include "reynard/tensor/check.h"
 #include "reynard/training/saved_run.h"
 #include "tests/support/compare.h"
@@ -197,11 +198,11 @@ TEST(SavedRun, AnOldCheckpointThatStaysIsNoError) {
   const std::vector<std::string> kept = save_checkpoint(*trainer, folder.path(), {});
   ASSERT_EQ(kept.size(), 1U);
   EXPECT_SAYS(kept[0], "step-000000000000: cannot be removed: ");
-  EXPECT_EQ(list_checkpoints(folder.path()).size(), 2U);
+  EXPECT_EQ(checkpoint::list_checkpoints(folder.path()).size(), 2U);
   std::filesystem::remove_all(in_the_way);
   trainer->step();
   EXPECT_TRUE(save_checkpoint(*trainer, folder.path(), {}).empty());
-  EXPECT_EQ(list_checkpoints(folder.path()).size(), 1U);
+  EXPECT_EQ(checkpoint::list_checkpoints(folder.path()).size(), 1U);
 }
 
 TEST(Trainer, RestoreRejectsAForeignState) {
