@@ -67,6 +67,7 @@ FolderWriter::FolderWriter(fs::path target) : target_(std::move(target)) {
     made = ::mkdir(temporary_.c_str(), 0777);
   } while (made != 0 && errno == EEXIST);
   if (made != 0) fail(target_, "cannot be created", errno);
+  lock_.emplace(temporary_);  // tells remove_unfinished() that somebody writes
 }
 
 FolderWriter::~FolderWriter() {
@@ -97,6 +98,7 @@ void FolderWriter::commit() {
   write_atomically(temporary_ / kChecksums, nlohmann::json{{"files", files}}.dump(1) + "\n");
   put_in_place(temporary_, target_);
   committed_ = true;
+  lock_.reset();
   sync_folder(target_.parent_path());
 }
 
@@ -155,14 +157,25 @@ FolderLock::~FolderLock() {
   ::close(descriptor_);
 }
 
+namespace {
+
+bool is_in_use(const fs::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  const bool is_locked = try_lock(descriptor) == Lock::kBusy;
+  ::close(descriptor);
+  return is_locked;
+}
+
+}  // namespace
+
 void remove_unfinished(const fs::path& parent, std::string_view names) {
   const std::string prefix = fmt::format("{}{}", kTemporaryPrefix, names);
   std::error_code unreadable, gone;
   fs::directory_iterator at(parent, unreadable);
   for (; !unreadable && at != fs::directory_iterator(); at.increment(unreadable)) {
-    if (at->path().filename().string().starts_with(prefix)) {
-      fs::remove_all(at->path(), gone);
-    }
+    const bool is_one = at->path().filename().string().starts_with(prefix);
+    if (is_one && !is_in_use(at->path())) fs::remove_all(at->path(), gone);
   }
 }
 

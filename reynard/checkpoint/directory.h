@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +14,19 @@
 namespace reynard::checkpoint {
 
 inline constexpr std::string_view kChecksums = "checksums.json";
+
+// Keeps a folder, which must exist, to one process until this object or the process ends, however
+// it ends. Throws reynard::Error where another process has it.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
 
 // Collects files under a temporary name; commit() makes them the folder `target`, replacing one
 // that is there. Every failure (a full disk too) throws reynard::Error, leaves the old folder as it
@@ -36,21 +50,9 @@ class FolderWriter {
     std::string sha256;
   };
   std::filesystem::path target_, temporary_;
+  std::optional<FolderLock> lock_;  // of the temporary one
   std::map<std::string, Digest> digests_;
   bool committed_ = false;
-};
-
-// Keeps a folder, which must exist, to one process until this object or the process ends, however
-// it ends. Throws reynard::Error where another process has it.
-class FolderLock {
- public:
-  explicit FolderLock(const std::filesystem::path& folder);
-  ~FolderLock();
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-
- private:
-  int descriptor_ = -1;
 };
 
 // Whether the folder carries checksums (published model folders do not).
@@ -61,8 +63,8 @@ bool has_checksums(const std::filesystem::path& folder);
 // malformed. Files that it does not list are no error.
 void verify_folder(const std::filesystem::path& folder);
 
-// Removes what killed writers left in `parent` of files and folders whose names begin with this.
-// Call it only where no other process is writing them.
+// Removes what killed writers left in `parent` of files and folders whose names begin with this; a
+// process that still writes keeps its own.
 void remove_unfinished(const std::filesystem::path& parent, std::string_view names = {});
 
 }  // namespace reynard::checkpoint

@@ -195,6 +195,18 @@ TEST(RemoveUnfinished, TakesOnlyTemporaryNames) {
   remove_unfinished(parent / "nowhere");  // nothing to do
 }
 
+// Two runs of `reynard prepare` write into one folder.
+TEST(RemoveUnfinished, LeavesWhatIsBeingWritten) {
+  const test::TempDir parent;
+  const auto folder = parent / "model";
+  FolderWriter writer(folder);
+  writer.write("config.json", "{}");
+  remove_unfinished(parent.path());
+  writer.commit();
+  EXPECT_EQ(verify_problem(folder), "");
+  const FolderLock free(folder);  // once it has its name nobody keeps it
+}
+
 // As where another process removes the folder, or its entries, at the same time.
 TEST(RemoveUnfinished, AListingThatFailsIsNoError) {
   const test::TempDir parent;
