@@ -67,8 +67,9 @@ constexpr int kRowsAtOnce = 2, kTokensAtOnce = 4, kRowsOfOneToken = 2;
 constexpr int64_t kAheadBytes = 4096;
 
 // The sums of four lanes are put aside after so many values: as one chain they would round more
-// than those of a library with wider vectors. Whole steps; 0: chains are as long as rows.
-constexpr int64_t kChain = kLanes < 8 ? 128 : 0;
+// than those of a library with wider vectors. Elsewhere chains are as long as rows.
+constexpr bool kCutsChains = kLanes < 8;
+constexpr int64_t kChain = 128;  // whole steps
 
 // Half of kStep neighbouring values: the first ones (0) or the second ones (1).
 template <int kHalf, class T, class Other>
@@ -142,7 +143,7 @@ REYNARD_INLINE void product_block(const ProductRows& p, int64_t row, int64_t tok
       }
     }
     sums.add_step(x + i, p.width, weight + i, p.width);
-    if constexpr (kChain > 0) {
+    if constexpr (kCutsChains) {
       if ((i + kStep) % kChain == 0) {
         aside.add(sums);
         sums = {};
@@ -156,7 +157,7 @@ REYNARD_INLINE void product_block(const ProductRows& p, int64_t row, int64_t tok
     copy_rest(weight + whole, p.width, p.width - whole, weight_rest);
     sums.add_step(x_rest[0], kStep, weight_rest[0], kStep);
   }
-  if constexpr (kChain > 0) sums.add(aside);
+  if constexpr (kCutsChains) sums.add(aside);
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
