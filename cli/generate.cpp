@@ -119,11 +119,15 @@ struct Text {
 };
 
 struct Timing {
-  int64_t tokens = 0, steps = 0;
+  int64_t tokens = 0;
   double seconds = 0;
 };
+struct WritingTiming : Timing {
+  int64_t steps = 0;  // passes of the model
+};
 struct Timings {
-  Timing prompt, text;
+  Timing prompt;
+  WritingTiming text;
 };
 
 double seconds_since(Clock::time_point begin) {
@@ -139,7 +143,6 @@ Timing prefill(generation::Generator& generator, Sequence& prompt) {
   const int64_t total = prompt.num_unread();
   while (!prompt.is_prefilled() && !stop) {
     generator.prefill(prompt);
-    ++timing.steps;
     bar.show(total - prompt.num_unread(), total);
   }
   timing.tokens = std::ssize(prompt.prompt());
@@ -148,8 +151,8 @@ Timing prefill(generation::Generator& generator, Sequence& prompt) {
 }
 
 // Returns when all texts are finished, or at Ctrl-C.
-Timing write(generation::Generator& generator, std::vector<Text>& texts, bool streams) {
-  Timing timing;
+WritingTiming write(generation::Generator& generator, std::vector<Text>& texts, bool streams) {
+  WritingTiming timing;
   const auto begin = Clock::now();
   const std::atomic<bool>& stop = stop_flag();
   while (!stop) {

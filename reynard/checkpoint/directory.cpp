@@ -67,7 +67,12 @@ FolderWriter::FolderWriter(fs::path target) : target_(std::move(target)) {
     made = ::mkdir(temporary_.c_str(), 0777);
   } while (made != 0 && errno == EEXIST);
   if (made != 0) fail(target_, "cannot be created", errno);
-  lock_.emplace(temporary_);  // tells remove_unfinished() that somebody writes
+  try {
+    lock_.emplace(temporary_);  // tells remove_unfinished() that somebody writes
+  } catch (const Error&) {
+    fs::remove_all(temporary_, error);
+    throw;
+  }
 }
 
 FolderWriter::~FolderWriter() {

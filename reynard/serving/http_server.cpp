@@ -9,6 +9,7 @@
 #include "reynard/tokenizer/utf8.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -70,14 +71,16 @@ bool is_form(const httplib::Request& request) {
 
 struct KnownPath {
   std::string_view pattern;  // as it is routed: any text stands for what is in parentheses
-  std::string_view methods;  // as the header Allow lists them: "GET, HEAD" or "POST"
+  std::vector<std::string_view> methods;
 
   bool is(std::string_view path) const {
     const std::size_t fixed = pattern.find('(');
     if (fixed == pattern.npos) return path == pattern;
     return path.size() > fixed && path.starts_with(pattern.substr(0, fixed));
   }
-  bool takes(const std::string& method) const { return methods.find(method) != methods.npos; }
+  bool takes(std::string_view method) const {
+    return std::ranges::find(methods, method) != methods.end();
+  }
 };
 
 // The error of a request that no handler answered.
@@ -97,8 +100,9 @@ void explain_refusal(const std::vector<KnownPath>& known,
   // The library has no status for methods that it routes to nobody: 404, or 400 for a few.
   const bool is_lost = response.status == 404 || response.status == 400;
   if (is_lost && path != known.end() && !path->takes(request.method)) {
-    response.set_header("Allow", std::string(path->methods));
-    set_error(response, ApiError(405, fmt::format("this path takes {} only", path->methods)));
+    const std::string methods = fmt::format("{}", fmt::join(path->methods, ", "));
+    response.set_header("Allow", methods);
+    set_error(response, ApiError(405, fmt::format("this path takes {} only", methods)));
     return;
   }
   set_error(response, ApiError(response.status, message_of_status(response.status)));
@@ -194,11 +198,11 @@ void HttpServer::add_routes() {
   std::vector<KnownPath> known;
   const auto get = [&](const char* path, void (HttpServer::*handler)(const Exchange&)) {
     listener_->Get(path, route(path, handler));
-    known.push_back({path, "GET, HEAD"});
+    known.push_back({path, {"GET", "HEAD"}});
   };
   const auto post = [&](const char* path, void (HttpServer::*handler)(const Exchange&)) {
     listener_->Post(path, route(path, handler));
-    known.push_back({path, "POST"});
+    known.push_back({path, {"POST"}});
   };
   get("/", &HttpServer::page);
   get("/health", &HttpServer::health);

@@ -1,6 +1,7 @@
 #include "reynard/http/chunk_framing.h"
 
 #include <gtest/gtest.h>
+#include <rapidcheck.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -57,6 +58,28 @@ TEST(ChunkFraming, WhatIsNotToTheLetterIsMalformed) {
                            "0\r\n\r\nGET"}) {
     expect_kept(body, "malformed");
   }
+}
+
+// Whatever it is: no more comes out than went in, and pieces end where they like.
+TEST(ChunkFraming, WhereABodyIsCutMakesNoDifference) {
+  using rc::gen::element;
+  const auto some = [](const rc::Gen<std::string>& part, int most) {
+    std::string all;
+    for (int left = *rc::gen::inRange(0, most + 1); left > 0; --left) all += *part;
+    return all;
+  };
+  const auto chunk = element<std::string>("1\r\na\r\n", "2;x\r\n\r\n\r\n", "03\r\n0\r\n\r\n");
+  const auto field = element<std::string>("X: y\r\n", "0\r\n", "Longer: field\r\n");
+  const auto rest = element<std::string>("", "\r\n", "\r\n", "\r\n", "\r", "a", "\r\na");
+  EXPECT_TRUE(rc::check([&] {
+    const std::string body =
+        some(chunk, 4) + some(element<std::string>("0\r\n"), 1) + some(field, 3) + some(rest, 1);
+    const auto piece = *rc::gen::inRange<std::size_t>(1, 9);
+    const std::string kept = kept_of(body, body.size() + 1);
+    RC_CLASSIFY(kept != "malformed", "well formed");
+    RC_ASSERT(kept == "malformed" || kept.size() <= body.size());
+    RC_ASSERT(kept_of(body, piece) == kept);
+  }));
 }
 
 TEST(ChunkFraming, LinesAreBounded) {
