@@ -398,17 +398,19 @@ LayerCache::Gathered LayerCache::gather_as(int64_t first_head,
                                            at::ScalarType dtype) const {
   const at::Tensor pages = kept_pages(first_head, num_heads);
   const int64_t rows = pages.size(0) / num_heads * kPageTokens, T = length_ - begin(first_head);
+  const int64_t D = pool_->layout().head_dim;
   // which: keys 0, values 1
-  const auto in_order = [&](const at::Tensor& of_pages, int64_t which) {
-    at::Tensor kept = of_pages.index_select(0, pages);
+  const auto in_order = [&](at::Tensor kept, int64_t which) {
     if (pool_->layout().int8) {
       const at::Tensor scales = pool_->scales().index_select(0, pages).select(1, which);
       kept = kept.to(at::kFloat).mul_(scales.unsqueeze(2)).to(dtype);
     }
-    return kept.view({num_heads, rows, pool_->layout().head_dim}).narrow(1, 0, T).transpose(0, 1);
+    return kept.view({num_heads, rows, D}).narrow(1, 0, T).transpose(0, 1);
   };
-  return {.k = in_order(pool_->keys(), 0),
-          .v = in_order(pool_->values(), 1),
+  const PageRows kept =
+      part_kernels(pool_->keys()).read_pages(pool_->keys(), pool_->values(), pages, D);
+  return {.k = in_order(kept.keys, 0),
+          .v = in_order(kept.values, 1),
           .sums = sums_of(pages, first_head, num_heads),
           .begin = begin(first_head)};
 }

@@ -61,7 +61,7 @@ class PagePool {
   // A page with one user and the same content; drops one use of the given page.
   int32_t copy_for_writing(int32_t page);
 
-  // (P, 64, D) in the layout's dtype, or int8.
+  // (P, 64, D) in the layout's dtype, or int8; as words in host memory (page_kernels.h).
   const at::Tensor& keys() const { return keys_; }
   const at::Tensor& values() const { return values_; }
   const at::Tensor& scales() const { return scales_; }  // (P, 2, 64) f32 of int8 rows: keys, values

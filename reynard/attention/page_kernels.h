@@ -22,12 +22,19 @@ struct HostSequence {
   const float* evicted_norms = nullptr;    // (G)
 };
 
+// Keys and values of pages are rows, (P, 64, D), on a GPU and where they come from plain tensors; a
+// cache in host memory keeps them as words (cpu/page_words.h), in tensors of four dimensions: keys
+// (P, D'/n, 64, n), values (P, 64/n, D', n).
+inline bool are_rows(const at::Tensor& pages) {
+  return pages.dim() == 3;
+}
+
 // One query per sequence. S sequences, P pages in the pool, N the longest page table; all on one
 // device.
 struct DecodeArguments {
   at::Tensor q;       // (S, H, D) contiguous
-  at::Tensor keys;    // (P, 64, D) dtype of q, or int8 with scales
-  at::Tensor values;  // (P, 64, D)
+  at::Tensor keys;    // (P, 64, D) as rows or words; dtype of q, or int8 with scales
+  at::Tensor values;  // likewise
   at::Tensor scales;  // (P, 2, 64) f32 of each row of keys and of values, or undefined
   at::Tensor sums;    // (P, H/G, 64) f64, or undefined: no bias
   at::Tensor norms;   // (P) f32, needed for pruning without logit_bound
@@ -61,6 +68,11 @@ struct PageWrite {
   at::Tensor log_gate;     // (T, H) f32 contiguous, or undefined: log 1
   at::Tensor token_sums;   // (H, T) f64 to be written as they are, or undefined: from log_gate
   at::Tensor last_sums;    // (H) f64, updated
+};
+
+// Some pages of the pool as rows.
+struct PageRows {
+  at::Tensor keys, values;  // (n, 64, D) dtype of the pages
 };
 
 }  // namespace reynard::attention

@@ -2,6 +2,7 @@
 
 #include "reynard/attention/attention.h"
 #include "reynard/attention/cache.h"
+#include "reynard/attention/cpu/page_words.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/huge_pages.h"
 
@@ -35,11 +36,18 @@ at::Tensor enlarged(const at::Tensor& t, int64_t capacity) {
   return larger;
 }
 
+// Of pages in host memory.
+int64_t values_per_word(const PageLayout& layout) {
+  const size_t bytes = layout.int8 ? sizeof(int8_t) : c10::elementSize(layout.dtype);
+  return static_cast<int64_t>(sizeof(uint32_t) / bytes);
+}
+
 }  // namespace
 
 int64_t row_bytes(const PageLayout& layout) {
-  if (layout.int8) return layout.head_dim + static_cast<int64_t>(sizeof(float));
-  return layout.head_dim * static_cast<int64_t>(c10::elementSize(layout.dtype));
+  const int64_t width = layout.device.is_cpu() ? cpu::padded_row(layout.head_dim) : layout.head_dim;
+  if (layout.int8) return width + static_cast<int64_t>(sizeof(float));
+  return width * static_cast<int64_t>(c10::elementSize(layout.dtype));
 }
 
 PagePool::PagePool(const PageLayout& layout) : layout_(layout) {
@@ -65,8 +73,14 @@ PagePool::PagePool(const PageLayout& layout) : layout_(layout) {
               layout.device.str(),
               "cpu; a GPU keeps pages in the dtype of its products");
   const auto rows = there.dtype(layout.int8 ? at::kChar : layout.dtype);
-  keys_ = at::empty({0, kPageTokens, layout.head_dim}, rows);
-  values_ = at::empty({0, kPageTokens, layout.head_dim}, rows);
+  if (layout.device.is_cpu()) {
+    const int64_t width = cpu::padded_row(layout.head_dim), n = values_per_word(layout);
+    keys_ = at::empty({0, width / n, kPageTokens, n}, rows);
+    values_ = at::empty({0, kPageTokens / n, width, n}, rows);
+  } else {
+    keys_ = at::empty({0, kPageTokens, layout.head_dim}, rows);
+    values_ = at::empty({0, kPageTokens, layout.head_dim}, rows);
+  }
   if (layout.int8) scales_ = at::empty({0, 2, kPageTokens}, there.dtype(at::kFloat));
   sums_ = at::empty({0, layout.group, kPageTokens}, f64);
   norms_ = at::empty({0}, there.dtype(at::kFloat));

@@ -99,9 +99,14 @@ struct PartKernels {
                                    const at::Tensor& first_key) = nullptr;
 
   // Of page_kernels.h: attention from pages in place, pages before a query's start are never read;
-  // and new tokens into their pages.
+  // new tokens into their pages; and what pages of a pool hold.
+  //   ids (n) i64, where the pages lie
   DecodeOutput (*decode)(const DecodeArguments& arguments) = nullptr;
   void (*write_pages)(const PageWrite& tokens) = nullptr;
+  PageRows (*read_pages)(const at::Tensor& keys,
+                         const at::Tensor& values,
+                         const at::Tensor& ids,
+                         int64_t head_dim) = nullptr;
 };
 
 // Of one part, to be written by its kernels.

@@ -3,6 +3,7 @@
 #include "reynard/attention/cpu/decode.h"
 #include "reynard/attention/cpu/kernels.h"
 #include "reynard/attention/cpu/key_packer.h"
+#include "reynard/attention/cpu/page_reader.h"
 #include "reynard/attention/cpu/page_writer.h"
 #include "reynard/attention/cpu/pair_tasks.h"
 #include "reynard/attention/cpu/prepared_problem.h"
@@ -121,7 +122,8 @@ const bool kRegistered = [] {
                                     .gate_sums = gate_sums,
                                     .gate_sums_backward = gate_sums_backward,
                                     .decode = decode,
-                                    .write_pages = write_pages};
+                                    .write_pages = write_pages,
+                                    .read_pages = read_pages};
   register_part_kernels(at::kCPU, table);
   return true;
 }();

@@ -96,6 +96,7 @@ DecodeCall::DecodeCall(const DecodeArguments& arguments)
 PageRun DecodeCall::run(int64_t s, int64_t g, int64_t begin, int64_t end) const {
   PageRun run;
   run.keys = a.keys.const_data_ptr();
+  run.as_rows = are_rows(a.keys);
   run.element = element_of_pages(a.keys.scalar_type());
   run.scales = a.scales.defined() ? a.scales.const_data_ptr<float>() : nullptr;
   run.D = D;

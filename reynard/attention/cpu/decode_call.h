@@ -15,7 +15,7 @@
 
 namespace reynard::attention::cpu {
 
-constexpr int64_t kRunPages = 16;  // 1024 keys: enough work for a thread, enough runs at 16k keys
+constexpr int64_t kRunPages = 32;  // 2048 keys: enough work for a thread, enough runs at 16k keys
 
 struct DecodeCall {
   const DecodeArguments& a;

@@ -1,302 +1,431 @@
 #pragma once
-// One query of each head of a group against a run of cache pages (kernels.h, PageRun). Packed
-// 16-bit values are taken apart inside their 32-bit lanes, a shift and a mask each, so that the
-// loop reads whole registers of a page and never shuffles; query and output are kept in the order
-// of dimensions that this gives. Rows that do not fill whole registers are widened to f32 first.
+// One query of each head of a group against a run of cache pages (kernels.h, PageRun). A register
+// of a page's words (page_words.h) is multiplied as it lies there: words of keys by the query's
+// values of their dimensions, words of values by their keys' weights. That takes so few
+// instructions that the window of the processor holds enough loads to keep memory busy; what
+// little is asked for in advance begins the next page, whose rest the hardware then follows.
 //
-// A page is worked on in blocks of as many keys as a register has lanes, values one block behind
-// keys, so that the processor has products to form while it waits for a block's weights, and asks
-// for memory at an even rate (decode_ahead.h).
+// Values of a page are read by turns with the keys of the next one, so that there are products to
+// form while the weights of a page are waited for.
 
-#include "reynard/attention/cpu/decode_ahead.h"
 #include "reynard/attention/cpu/kernels.h"
+#include "reynard/attention/cpu/page_words.h"
 #include "reynard/attention/cpu/vector.h"
 #include "reynard/attention/cpu/visibility.h"
 
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include <utility>
 
 namespace reynard::attention::cpu {
 namespace {
 
-// A bundle is the register of packed values that one load brings, as kVectors vectors of f32: value
-// i of the bundle is lane i / kVectors of vector i % kVectors.
-inline void unpack(const float* from, Vec (&x)[1]) {
-  x[0] = load_unaligned<Vec>(from);
+constexpr int kKeyVectors = kKeysPerPage / kLanes;  // of one number for each key of a page
+
+inline IntVec load_words(const uint32_t* from) {
+  return load(reinterpret_cast<const int32_t*>(from));
 }
-inline void unpack(const BFloat16* from, Vec (&x)[2]) {
-  const IntVec pairs = load_unaligned<IntVec>(from);
-  x[0] = (Vec)(pairs << 16);
-  x[1] = (Vec)(pairs & static_cast<int32_t>(0xffff0000));
+
+// Values 0 ... n - 1 of words.
+inline void unpack(IntVec words, Vec (&x)[1], const float* /*type*/) {
+  x[0] = (Vec)words;
 }
-inline void unpack(const int8_t* from, Vec (&x)[1]) {
+inline void unpack(IntVec words, Vec (&x)[2], const BFloat16* /*type*/) {
+  x[0] = (Vec)(words << 16);
+  x[1] = (Vec)(words & static_cast<int32_t>(0xffff0000));
+}
+inline void unpack(IntVec words, Vec (&x)[2], const Half* /*type*/) {
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const IntVec bits = (words >> 16 * i) & 0xffff;
 #if defined(__AVX512F__)
-  x[0] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_unaligned<__m128i>(from)));
+    x[i] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)bits));
 #elif defined(__AVX2__)
-  x[0] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)));
+    const __m256i of_lanes = (__m256i)bits;
+    x[i] = _mm256_cvtph_ps(
+        _mm_packus_epi32(_mm256_castsi256_si128(of_lanes), _mm256_extracti128_si256(of_lanes, 1)));
 #else
-  const __m128i codes = _mm_cvtsi32_si128(load_unaligned<int32_t>(from));
-  const __m128i twice = _mm_unpacklo_epi8(codes, codes);
-  x[0] = _mm_cvtepi32_ps(_mm_srai_epi32(_mm_unpacklo_epi16(twice, twice), 24));
+    for (int lane = 0; lane < kLanes; ++lane) {
+      x[i][lane] = to_float(__builtin_bit_cast(Half, static_cast<uint16_t>(bits[lane])));
+    }
 #endif
+  }
+}
+inline void unpack(IntVec words, Vec (&x)[4], const int8_t* /*type*/) {
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) x[i] = __builtin_convertvector(words << (24 - 8 * i) >> 24, Vec);
 }
 
+// What words are multiplied by: for each of their values a factor, in memory kPerWord factors (a
+// query's dimensions, the weights of keys) after another.
 template <class Value>
-constexpr int kVectors = sizeof(float) / sizeof(Value);
+struct Factors {
+  using InMemory = float;
+  static constexpr int64_t kPerWord = cpu::kPerWord<Value>;  // numbers in memory
+  // Sums of so many rows of words are added up: that rounds less than one sum of all.
+  static constexpr int64_t kRowsOfSum = 16 / kPerWord;
+  Vec each[kPerWord];
+
+  static void store(const Vec& x, int64_t first, float* to) { cpu::store(to + first, x); }
+  explicit Factors(const float* from) {
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < kPerWord; ++i) each[i] = splat(from[i]);
+  }
+  void add_products(IntVec words, Vec& sum) const {
+    Vec x[kPerWord];
+    unpack(words, x, static_cast<const Value*>(nullptr));
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < kPerWord; ++i) sum += x[i] * each[i];
+  }
+  void add_products(const uint32_t* words, Vec& sum) const {
+    add_products(load_words(words), sum);
+  }
+};
+#if defined(__AVX512BF16__)
+// Pairs of bf16 numbers: a query's are bf16 anyway, weights are rounded.
 template <>
-constexpr int kVectors<int8_t> = 1;  // widened as they are loaded
-template <class Value>
-constexpr int64_t kBundle = kVectors<Value>* kLanes;
+struct Factors<BFloat16> {
+  using InMemory = BFloat16;
+  static constexpr int64_t kPerWord = 2;
+  static constexpr int64_t kRowsOfSum = kKeysPerPage / kPerWord;  // rounds less than the weights
+  IntVec pairs;
 
-// Place of dimension d in the order that bundles give.
-template <class Value>
-int64_t place_of(int64_t d) {
-  const int64_t i = d % kBundle<Value>;
-  return d - i + i % kVectors<Value> * kLanes + i / kVectors<Value>;
-}
+  static void store(const Vec& x, int64_t first, BFloat16* to) { store_values(x, to + first); }
+  explicit Factors(const BFloat16* from) {
+    int32_t pair;
+    __builtin_memcpy(&pair, from, sizeof(pair));
+    pairs = splat(pair);
+  }
+  void add_products(IntVec words, Vec& sum) const {
+    sum = _mm512_dpbf16_ps(sum, (__m512bh)pairs, (__m512bh)words);
+  }
+  // With the load in the instruction, as the compiler leaves it beside: a fourth of all
+  // instructions of the loop.
+  void add_products(const uint32_t* words, Vec& sum) const {
+    Vec result = sum;
+    asm("vdpbf16ps %2, %1, %0"
+        : "+v"(result)
+        : "v"(pairs), "m"(*reinterpret_cast<const IntVec*>(words)));
+    sum = result;
+  }
+};
+#endif
 
-// Everything one thread needs for a run.
+// Everything one thread needs for a run: the numbers of each head of a group, and pages that came
+// as rows.
 struct DecodeScratch {
-  alignas(64) float weights[kKeysPerPage];
+  struct Head {
+    alignas(64) float total[kLanes];          // sum of weights, in lanes
+    alignas(64) float weights[kKeysPerPage];  // of the page before, as factors
+    KeyRange before;                          // keys that it reads of that page
+    // Then q, as factors, and out, padded.
+    float* q() { return reinterpret_cast<float*>(this + 1); }
+    float* out(int64_t width) { return q() + width; }
+  };
+
   alignas(64) float bias[kKeysPerPage];
 
-  // Then: a page of keys and one of values in f32, q and out of each head, its sum of weights in
-  // lanes. All rows padded.
-  float* wide_keys() { return reinterpret_cast<float*>(this + 1); }
-  float* wide_values(int64_t head_dim) { return wide_keys() + kKeysPerPage * padded(head_dim); }
-  float* q(int64_t head_dim) { return wide_values(head_dim) + kKeysPerPage * padded(head_dim); }
-  float* out(int64_t head_dim, int64_t group) { return q(head_dim) + group * padded(head_dim); }
-  float* totals(int64_t head_dim, int64_t group) {
-    return out(head_dim, group) + group * padded(head_dim);
+  static int64_t head_bytes(int64_t width) {
+    return sizeof(Head) + 2 * width * static_cast<int64_t>(sizeof(float));
   }
+  // keys: one page, values: two, of which one is that of the page before
+  static constexpr int64_t kPages = 3;
 
-  static int64_t padded(int64_t head_dim) { return round_up(head_dim, 2 * kLanes); }
+  Head& head(int64_t h, int64_t width) {
+    return *reinterpret_cast<Head*>(reinterpret_cast<char*>(this + 1) + h * head_bytes(width));
+  }
+  uint32_t* page(int64_t index, int64_t width, int64_t group) {
+    char* const pages = reinterpret_cast<char*>(this + 1) + group * head_bytes(width);
+    return reinterpret_cast<uint32_t*>(pages) + index * page_words<float>(width);
+  }
   static int64_t bytes(int64_t head_dim, int64_t group) {
-    return sizeof(DecodeScratch) +
-           (2 * (kKeysPerPage + group) * padded(head_dim) + group * kLanes) *
-               static_cast<int64_t>(sizeof(float));
+    return sizeof(DecodeScratch) + group * head_bytes(padded_row(head_dim)) +
+           kPages * page_words<float>(head_dim) * static_cast<int64_t>(sizeof(uint32_t));
   }
 };
 
-// Rows of a page. Loops over rows of a length that is known when they are compiled take half of the
-// time; kLength 0 is any.
-template <class ValueType, int64_t kLength = 0>
-struct Rows {
-  using Value = ValueType;
-  const Value* data = nullptr;
-  const float* scales = nullptr;  // of rows of int8
-  int64_t any_length = 0;
-
-  int64_t length() const { return kLength > 0 ? kLength : any_length; }  // fills whole bundles
-  Rows from(int64_t row) const {
-    return {data + row * length(), scales ? scales + row : nullptr, any_length};
-  }
-  // x, a lane for each of the first rows, times their scales.
-  Vec scaled(Vec x) const {
-    if constexpr (std::is_same_v<Value, int8_t>) return x * load(scales);
-    return x;
-  }
-};
-
-// sum += key * query, for one bundle.
 template <class Value>
-inline void add_product(Vec& sum, const Value* from, const Vec (&query)[kVectors<Value>]) {
-  Vec key[kVectors<Value>];
-  unpack(from, key);
-#pragma GCC unroll 4
-  for (int v = 0; v < kVectors<Value>; ++v) sum += key[v] * query[v];
-}
-#if defined(__AVX512BF16__)
-// The query of a bf16 cache is bf16 too, so its halves lose nothing when they become pairs again;
-// the compiler does so once for all keys of a group.
-inline void add_product(Vec& sum, const BFloat16* from, const Vec (&query)[2]) {
-  typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
-  const IntVec pairs = (IntVec)((Words)query[0] >> 16) | ((IntVec)query[1] & ~0xffff);
-  sum = _mm512_dpbf16_ps(sum, (__m512bh)_mm512_loadu_si512(from), (__m512bh)pairs);
-}
-#endif
+constexpr bool kHasScales = std::is_same_v<Value, int8_t>;
 
-// q . k of kLanes keys, one in each lane.
-template <class Keys, class Later>
-inline Vec dot_products(Keys keys, const float* q, Later later) {
-  using Value = typename Keys::Value;
-  Vec sums[kLanes] = {};
-  for (int64_t n = 0; n < keys.length() / kBundle<Value>; ++n) {
-    Vec query[kVectors<Value>];
+// What belongs to a page's keys and values, 64 of each.
+struct Numbers {
+  const double* sums = nullptr;                                // of one head, or null: no bias
+  const float *key_scales = nullptr, *value_scales = nullptr;  // of rows of int8
+};
+
+// Where a processor finds what is read next. It follows a page that is begun: few lines of each are
+// asked for, into the first-level cache.
+struct Follows {
+  static constexpr int kLinesOfRow = 1, kLocality = 0;  // of __builtin_prefetch
+};
+// Its first-level cache takes few lines at once: as many as a page of 64 dimensions has are asked
+// for, into the second level.
+struct TakesFewLines {
+  static constexpr int kLinesOfRow = 4, kLocality = 2;
+};
+
+// What is asked for of what is read next, as data that is read once: beside each row of a page
+// lines of those that begin the keys and the values, and first all of the sums and scales.
+template <class Value, class Processor>
+struct Later {
+  const void *keys = nullptr, *values = nullptr, *sums = nullptr, *scales = nullptr;
+  int64_t group = 0;  // heads with sums
+
+  // A function that does nothing but ask is dropped where it is not inlined.
+  __attribute__((always_inline)) void ask(int64_t row) const {
+    ask<Processor::kLinesOfRow>(keys, row);
+    ask<Processor::kLinesOfRow>(values, row);
+  }
+  __attribute__((always_inline)) void ask_for_numbers() const {
+    for (int64_t h = 0; h < group; ++h) ask<8>(sums, h);
+    if constexpr (kHasScales<Value>) ask<8>(scales, 0);
+  }
+
+ private:
+  template <int kLines>
+  __attribute__((always_inline)) static void ask(const void* from, int64_t index) {
+    constexpr int64_t kLineBytes = 64;
+    const char* begin = static_cast<const char*>(from) + index * kLines * kLineBytes;
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < kLines; ++i) {
+      __builtin_prefetch(begin + i * kLineBytes, 0, Processor::kLocality);
+    }
+  }
+};
+
+// For all but the first 64 dimensions of the first head that reads a page.
+struct NothingLater {
+  void ask(int64_t /*row*/) const {}
+  void ask_for_numbers() const {}
+};
+
+// Words of a row of values: as they are where all keys are read, or else with zeros for the others,
+// which may hold anything.
+struct AllOfRow {
+  const uint32_t* operator()(const uint32_t* words, int64_t /*row*/) const { return words; }
+};
+template <class Value>
+struct ReadOfRow {
+  KeyRange range;
+  IntVec operator()(const uint32_t* words, int64_t row) const {
+    constexpr int64_t n = kPerWord<Value>, kBits = 32 / n;
+    uint32_t mask = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t key = row * n + i;
+      const bool is_read = key >= range.begin && key < range.end;
+      if (is_read) mask |= (0xffffffffU >> (32 - kBits)) << i * kBits;
+    }
+    return load_words(words) & static_cast<int32_t>(mask);
+  }
+};
+
+// sums += words * factors, for a row of them.
+template <class Value, int kCount, class Read>
+inline void add_row(const uint32_t* words,
+                    int64_t row,
+                    const typename Factors<Value>::InMemory* factors,
+                    Read read,
+                    Vec* sums) {
+  const Factors<Value> of_row(factors + row * Factors<Value>::kPerWord);
+#pragma GCC unroll 16
+  for (int v = 0; v < kCount; ++v) {
+    of_row.add_products(read(words + v * kLanes, row), sums[v]);
+  }
+}
+
+// Keys and values as the loop over a page wants them, from a dimension on.
+template <class Value>
+struct KeyWork {
+  const uint32_t* words;  // null: none
+  const typename Factors<Value>::InMemory* q;
+};
+template <class Value>
+struct ValueWork {
+  const uint32_t* words;  // null: none
+  int64_t stride;
+  const typename Factors<Value>::InMemory* weights;
+};
+
+// Adds kDims dimensions of a page: words of keys times the query to the logits, words of values (of
+// the page before) times their weights to out.
+template <class Value, int kDims, bool kKeys, bool kValues, class Read, class LaterLines>
+inline void add_dims(const KeyWork<Value>& keys,
+                     const ValueWork<Value>& values,
+                     Read read,
+                     const LaterLines& later,
+                     Vec (&logits)[kKeyVectors],
+                     float* out) {
+  constexpr int kVectors = kDims / kLanes;
+  constexpr int64_t kRows = kKeysPerPage / kPerWord<Value>, kRowsOfKeyRow = kKeysPerPage / kDims;
+  constexpr int64_t kRowsOfSum = Factors<Value>::kRowsOfSum, kUnroll = 4;
+  for (int64_t begin = 0; begin < kRows; begin += kRowsOfSum) {
+    Vec products[kKeyVectors] = {}, sums[kVectors] = {};
+    for (int64_t first = begin; first < begin + kRowsOfSum; first += kUnroll) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors<Value>; ++v) {
-      query[v] = load(q + n * kBundle<Value> + v * kLanes);
+      for (int64_t row = first; row < first + kUnroll; ++row) {
+        later.ask(row);
+        if (kKeys && (row - first) % kRowsOfKeyRow == 0) {
+          const int64_t key_row = row / kRowsOfKeyRow;
+          add_row<Value, kKeyVectors>(
+              keys.words + key_row * kKeysPerPage, key_row, keys.q, AllOfRow{}, products);
+        }
+        if constexpr (kValues) {
+          add_row<Value, kVectors>(
+              values.words + row * values.stride, row, values.weights, read, sums);
+        }
+      }
     }
 #pragma GCC unroll 16
-    for (int t = 0; t < kLanes; ++t) {
-      later.ask((n * kLanes + t) * kBundle<Value>);  // in the order in which they lie there
-      add_product(sums[t], keys.data + t * keys.length() + n * kBundle<Value>, query);
+    for (int v = 0; kKeys && v < kKeyVectors; ++v) logits[v] += products[v];
+#pragma GCC unroll 16
+    for (int v = 0; kValues && v < kVectors; ++v) {
+      store(out + v * kLanes, load(out + v * kLanes) + sums[v]);
     }
   }
-  return sums_of_lanes(sums);
 }
 
-// sums += weight * value, for kBundles bundles of one row.
-template <int kBundles, class Values, class Later>
-inline void add_row(
-    Vec* sums, const float* weight, Values values, int64_t row, int64_t dim, Later later) {
-  using Value = typename Values::Value;
-  const Vec factor = splat(weight[row]);
-#pragma GCC unroll 4
-  for (int n = 0; n < kBundles; ++n) {
-    const int64_t place = row * values.length() + dim + n * kBundle<Value>;
-    Vec value[kVectors<Value>];
-    later.ask(place);
-    unpack(values.data + place, value);
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors<Value>; ++v) sums[n * kVectors<Value> + v] += factor * value[v];
+// All dimensions of a page.
+template <class Value, bool kKeys, bool kValues, class Read, class LaterLines>
+inline void add_all_dims(const KeyWork<Value>& keys,
+                         const ValueWork<Value>& values,
+                         Read read,
+                         const LaterLines& later,
+                         Vec (&logits)[kKeyVectors],
+                         float* out) {
+  constexpr int64_t kMany = 64, kFew = 16;
+  const auto keys_from = [&](int64_t d) {
+    if constexpr (!kKeys) return keys;
+    const int64_t row = d / kPerWord<Value>;
+    return KeyWork<Value>{keys.words + row * kKeysPerPage, keys.q + row * Factors<Value>::kPerWord};
+  };
+  const auto values_from = [&](int64_t d) {
+    if constexpr (!kValues) return values;
+    return ValueWork<Value>{values.words + d, values.stride, values.weights};
+  };
+  later.ask_for_numbers();
+  int64_t d = 0;
+  if (values.stride >= kMany) {
+    add_dims<Value, kMany, kKeys, kValues>(keys, values, read, later, logits, out);
+    d += kMany;
+  }
+  for (; d + kMany <= values.stride; d += kMany) {
+    add_dims<Value, kMany, kKeys, kValues>(
+        keys_from(d), values_from(d), read, NothingLater{}, logits, out + d);
+  }
+  for (; d < values.stride; d += kFew) {
+    add_dims<Value, kFew, kKeys, kValues>(
+        keys_from(d), values_from(d), read, NothingLater{}, logits, out + d);
   }
 }
 
-// out += sum over rows [begin, end) of a block of weight * value, for kBundles bundles of
-// dimensions from `dim` on. Even and odd rows are added apart, which hides the latency.
-template <int kBundles, class Values, class Later>
-inline void add_values(
-    Values values, const float* weights, KeyRange rows, int64_t dim, Later later, float* out) {
-  constexpr int kSums = kBundles * kVectors<typename Values::Value>;
-  Vec even[kSums] = {}, odd[kSums] = {};
-  int64_t t = rows.begin;
-  for (; t + 2 <= rows.end; t += 2) {
-    add_row<kBundles>(even, weights, values, t, dim, later);
-    add_row<kBundles>(odd, weights, values, t + 1, dim, later);
-  }
-  if (t < rows.end) add_row<kBundles>(even, weights, values, t, dim, later);
-#pragma GCC unroll 8
-  for (int i = 0; i < kSums; ++i) {
-    float* to = out + dim + i * kLanes;
-    store(to, load(to) + (even[i] + odd[i]));
-  }
+// The same where some values, or all, are left out: seldom, so not in line with the loop.
+template <class Value>
+__attribute__((noinline)) void add_part_of_values(const ValueWork<Value>& values,
+                                                  KeyRange range,
+                                                  float* out) {
+  Vec no_logits[kKeyVectors];
+  add_all_dims<Value, false, true>(
+      KeyWork<Value>(), values, ReadOfRow<Value>{range}, NothingLater{}, no_logits, out);
 }
 
-// One head's softmax over the pages so far, and the keys that it reads of this page.
-struct HeadSums {
-  const float* q;
-  float *largest, *out, *total;  // total in lanes
-  KeyRange range;
-};
-
-// Weights of block b relative to the largest logit, which rises when they exceed it by more than
-// 8: sums stay far from overflow and out, of `length`, is seldom rescaled.
-inline void weigh_block(Vec logits, int b, int64_t length, const HeadSums& head, DecodeScratch& s) {
-  constexpr float kSlack = 8;
-  if (any(~(logits <= splat(*head.largest + kSlack)))) {
-    const float block_largest = largest_lane(logits);
-    const float factor = exp2<6>(splat(*head.largest - block_largest))[0];
-    *head.largest = block_largest;
-    store(head.total, load(head.total) * factor);
-    for (int64_t d = 0; d < length; ++d) head.out[d] *= factor;
-    for (int i = 0; i < b * kLanes; ++i) s.weights[i] *= factor;  // the last block's are not in out
-  }
-  const float largest = *head.largest;
-  const float shift = largest == -kInfinity ? 0 : largest;  // keeps -inf and NaN as they are
-  const Vec weights = exp2<6>(logits - shift);
-  store(s.weights + b * kLanes, weights);
-  store(head.total, load(head.total) + weights);
-}
-
-// Base-2 logits of block b's keys; -inf outside the range. All rows are read: what lies behind the
-// last token of a sequence is masked.
-template <class Keys, class Later>
-inline Vec block_logits(const PageRun& run,
-                        Keys keys,
-                        int b,
-                        Later later,
-                        const HeadSums& head,
-                        const DecodeScratch& s) {
-  const Keys block = keys.from(b * kLanes);
-  Vec logits = block.scaled(dot_products(block, head.q, later)) *
-               static_cast<float>(run.scale * kLog2EExact);
-  if (run.sums) logits += load(s.bias + b * kLanes);
+// Which of a vector of keys are read.
+inline IntVec is_read(int v, KeyRange range) {
   IntVec index;
   for (int i = 0; i < kLanes; ++i) index[i] = i;
-  index += b * kLanes;
-  const IntVec seen = (index >= static_cast<int32_t>(head.range.begin)) &
-                      (index < static_cast<int32_t>(head.range.end));
-  return seen ? logits : splat(-kInfinity);
+  index += v * kLanes;
+  return (index >= static_cast<int32_t>(range.begin)) & (index < static_cast<int32_t>(range.end));
 }
 
-template <class Values, class Later>
-inline void add_block(Values values, int b, Later later, const HeadSums& head, DecodeScratch& s) {
-  using Value = typename Values::Value;
-  constexpr int kWide = 4 / kVectors<Value>;  // bundles that make four sums
-  const KeyRange rows = {max_of(head.range.begin - b * kLanes, 0),
-                         min_of(head.range.end - b * kLanes, kLanes)};
-  float* weights = s.weights + b * kLanes;
-  const Values block = values.from(b * kLanes);
-  if constexpr (std::is_same_v<Value, int8_t>) store(weights, block.scaled(load(weights)));
-  int64_t d = 0;
-  for (; d + kWide * kBundle<Value> <= block.length(); d += kWide * kBundle<Value>) {
-    add_values<kWide>(block, weights, rows, d, later, head.out);
-  }
-  for (; d < block.length(); d += kBundle<Value>) {
-    add_values<1>(block, weights, rows, d, later, head.out);
+constexpr KeyRange kWholePage = {.begin = 0, .end = kKeysPerPage};
+inline bool is_whole(KeyRange range) {
+  return range.begin == kWholePage.begin && range.end == kWholePage.end;
+}
+
+// The gate's share of a page's logits: of its 64 keys, for one head.
+inline void page_bias(const double* sums, double query_sum, float* bias) {
+  for (int64_t t = 0; t < kKeysPerPage; ++t) {
+    bias[t] = static_cast<float>((query_sum - sums[t]) * kLog2EExact);
   }
 }
 
-// Adds a page to the softmax of one head.
-//   later_of: what a step asks for
-template <class PageRows, class LaterOf>
-void add_page(const PageRun& run,
-              PageRows keys,
-              PageRows values,
-              const LaterOf& later_of,
-              const HeadSums& head,
-              DecodeScratch& s) {
-  for (int b = 0; b <= kBlocks; ++b) {
-    if (b < kBlocks) {
-      const auto later = later_of(key_step(b));
-      const Vec logits = block_logits(run, keys, b, later, head, s);
-      weigh_block(logits, b, keys.length(), head, s);
-    }
-    if (b > 0 && values.data) {
-      add_block(values, b - 1, later_of(value_step(b - 1)), head, s);
-    }
-  }
-}
-
-// Rows that fill whole registers are read where they lie ...
-template <class Value, int64_t kHeadDim = 0>
-struct InPlace {
-  using Element = Value;
-  static constexpr bool kAsks = true;
-  Rows<Value, kHeadDim> operator()(const Value* rows,
-                                   const float* scales,
-                                   int64_t head_dim,
-                                   float* /*wide*/) const {
-    return {rows, scales, head_dim};
-  }
-};
-// ... others as f32 (those of int8 times their scales), padded with zeros.
+// Products of a page's keys become base-2 logits; -inf outside the range, whose keys may be
+// anything.
 template <class Value>
-struct Widened {
-  using Element = float;
-  static constexpr bool kAsks = false;
-  Rows<float> operator()(const Value* rows,
-                         const float* scales,
-                         int64_t head_dim,
-                         float* wide) const {
-    const int64_t length = DecodeScratch::padded(head_dim);
-    if (!rows) return {nullptr, nullptr, length};
-    for (int64_t t = 0; t < kKeysPerPage; ++t) {
-      const Value* from = rows + t * head_dim;
-      float* to = wide + t * length;
-      if constexpr (std::is_same_v<Value, int8_t>) {
-        for (int64_t d = 0; d < head_dim; ++d) to[d] = static_cast<float>(from[d]) * scales[t];
-      } else {
-        for (int64_t d = 0; d < head_dim; ++d) to[d] = to_float(from[d]);
-      }
-      for (int64_t d = head_dim; d < length; ++d) to[d] = 0;
+inline void finish_logits(const PageRun& run,
+                          const Numbers& page,
+                          double query_sum,
+                          KeyRange range,
+                          float* bias,
+                          Vec (&logits)[kKeyVectors]) {
+  const auto scale = static_cast<float>(run.scale * kLog2EExact);
+  if (page.sums) page_bias(page.sums, query_sum, bias);
+#pragma GCC unroll 16
+  for (int v = 0; v < kKeyVectors; ++v) {
+    if constexpr (kHasScales<Value>) {
+      logits[v] *= load_unaligned<Vec>(page.key_scales + v * kLanes);
     }
-    return {wide, nullptr, length};
+    logits[v] = page.sums ? logits[v] * scale + load(bias + v * kLanes) : logits[v] * scale;
   }
-};
+  if (is_whole(range)) return;
+  for (int v = 0; v < kKeyVectors; ++v) {
+    logits[v] = is_read(v, range) ? logits[v] : splat(-kInfinity);
+  }
+}
+
+// The largest of all; NaN where any is.
+inline float largest_of(const Vec (&logits)[kKeyVectors]) {
+  Vec largest = logits[0];
+  IntVec has_nan = {};
+  for (int v = 0; v < kKeyVectors; ++v) {
+    largest = at_least(logits[v], largest);
+    has_nan |= logits[v] != logits[v];
+  }
+  return any(has_nan) ? __builtin_nanf("") : largest_lane(largest);
+}
+
+// The largest logit, relative to which a head's sums are: it rises when logits exceed it by more
+// than 8, so that sums stay far from overflow and out is seldom rescaled. NaN stays.
+inline void raise_largest(const Vec (&logits)[kKeyVectors],
+                          int64_t width,
+                          float& largest,
+                          DecodeScratch::Head& head,
+                          float* out) {
+  constexpr float kSlack = 8;
+  IntVec exceeds = {};
+#pragma GCC unroll 16
+  for (int v = 0; v < kKeyVectors; ++v) exceeds |= ~(logits[v] <= splat(largest + kSlack));
+  // That a run begins is known before its logits are: no wrong guess waits for memory.
+  const bool is_first = largest == -kInfinity;
+  if (!is_first && !any(exceeds)) return;
+  const float of_page = largest_of(logits);
+  const Vec factor = exp2<6>(splat(largest - of_page));
+  largest = of_page;
+  store(head.total, load(head.total) * factor);
+  for (int64_t d = 0; d < width; d += kLanes) store(out + d, load(out + d) * factor);
+}
+
+// Weights of a page's keys, as factors of its values.
+template <class Value>
+inline void weigh_page(const Vec (&logits)[kKeyVectors],
+                       const Numbers& page,
+                       KeyRange range,
+                       float largest,
+                       DecodeScratch::Head& head) {
+  const float shift = largest == -kInfinity ? 0 : largest;  // keeps -inf and NaN as they are
+  auto* const factors = reinterpret_cast<typename Factors<Value>::InMemory*>(head.weights);
+  Vec total = load(head.total);
+#pragma GCC unroll 16
+  for (int v = 0; v < kKeyVectors; ++v) {
+    Vec weights = exp2<6>(logits[v] - shift);
+    total += weights;
+    if constexpr (kHasScales<Value>) {
+      weights *= load_unaligned<Vec>(page.value_scales + v * kLanes);
+      weights = is_read(v, range) ? weights : Vec{};  // scales of other rows may be anything
+    }
+    Factors<Value>::store(weights, v * kLanes, factors);
+  }
+  store(head.total, total);
+}
 
 // The keys that any head reads.
 inline KeyRange union_of_ranges(const PageRun& run) {
@@ -310,106 +439,164 @@ inline KeyRange union_of_ranges(const PageRun& run) {
   return all;
 }
 
-// The gate's share of a page's logits: of its 64 keys, for one head.
-inline void page_bias(const PageRun& run, int64_t h, int32_t page, DecodeScratch& s) {
-  const double* sums = run.sums + (page * run.group + h) * kKeysPerPage;
-  const double query_sum = run.query_sums[h];
-  for (int64_t t = 0; t < kKeysPerPage; ++t) {
-    s.bias[t] = static_cast<float>((query_sum - sums[t]) * kLog2EExact);
-  }
-}
+template <class Value, class Processor>
+class RunDecoder {
+ public:
+  RunDecoder(const PageRun& of_run, const RunSoftmax& to, DecodeScratch& scratch)
+      : run(of_run), result(to), s(scratch) {}
 
-template <class Value, int kFar, class Access>
-void decode_pages(const PageRun& run,
-                  const RunSoftmax& result,
-                  const Access& access,
-                  DecodeScratch& s) {
-  using Element = typename Access::Element;
-  const int64_t page_values = kKeysPerPage * run.D, padded = DecodeScratch::padded(run.D);
-  float *q = s.q(run.D), *out = s.out(run.D, run.group), *totals = s.totals(run.D, run.group);
-  // And out and totals, which follow it.
-  memset(q, 0, (2 * padded + kLanes) * run.group * sizeof(float));
-  for (int64_t h = 0; h < run.group; ++h) {
-    result.largest[h] = -kInfinity;
-    for (int64_t d = 0; d < run.D; ++d) q[h * padded + place_of<Element>(d)] = run.q[h * run.D + d];
-  }
-  const auto rows_of = [&](const void* pool, int32_t page) {
-    const auto* first = static_cast<const Value*>(pool);
-    return first ? first + page * page_values : nullptr;
-  };
-  // which: keys 0, values 1
-  const auto scales_of = [&](int32_t page, int64_t which) {
-    return run.scales ? run.scales + (2 * page + which) * kKeysPerPage : nullptr;
-  };
-  const KeyRange all = union_of_ranges(run);
-  for (int64_t n = all.begin / kKeysPerPage; n * kKeysPerPage < all.end; ++n) {
-    const int32_t page = run.pages[n];
-    const bool last = (n + 1) * kKeysPerPage >= all.end;
-    const int32_t next = !last ? run.pages[n + 1] : run.next_page >= 0 ? run.next_page : page;
-    const bool two_left = (n + 2) * kKeysPerPage < all.end;
-    ask_for_numbers<kFar>(run, next, two_left ? run.pages[n + 2] : next);
-    const auto keys = access(rows_of(run.keys, page), scales_of(page, 0), run.D, s.wide_keys());
-    const auto values =
-        access(rows_of(run.values, page), scales_of(page, 1), run.D, s.wide_values(run.D));
-    bool first = true;
-    for (int64_t h = 0; h < run.group; ++h) {
-      const KeyRange range = {max_of(run.ranges[h].begin - n * kKeysPerPage, 0),
-                              min_of(run.ranges[h].end - n * kKeysPerPage, kKeysPerPage)};
-      if (range.empty()) continue;
-      if (run.sums) page_bias(run, h, page, s);
-      const HeadSums head = {
-          q + h * padded, result.largest + h, out + h * padded, totals + h * kLanes, range};
-      if constexpr (Access::kAsks) {
-        if (std::exchange(first, false)) {
-          const Blocks<Value, kFar> blocks(
-              keys, values, rows_of(run.keys, next), rows_of(run.values, next));
-          const auto later_of = [&](int step) { return blocks.after(step); };
-          add_page(run, keys, values, later_of, head, s);
-          continue;
+  void operator()() {
+    begin();
+    for (int64_t n = first; n < end; ++n) {
+      if (run.as_rows) pack(n);
+      bool has_asked = false;
+      for (int64_t h = 0; h < run.group; ++h) {
+        const KeyRange range = range_of(h, n);
+        if (has_asked || range.empty()) {
+          add(h, n, range, NothingLater());
+        } else {
+          add(h, n, range, later(n));
+          has_asked = true;
         }
       }
-      const auto nothing = [](int /*step*/) { return NothingLater{}; };
-      add_page(run, keys, values, nothing, head, s);
+    }
+    for (int64_t h = 0; h < run.group; ++h) add(h, end, KeyRange(), NothingLater());
+    finish();
+  }
+
+ private:
+  using InMemory = typename Factors<Value>::InMemory;
+
+  void begin() {
+    for (int64_t h = 0; h < run.group; ++h) {
+      DecodeScratch::Head& head = s.head(h, width);
+      head.before = KeyRange();
+      memset(head.total, 0, sizeof(head.total));
+      memset(head.out(width), 0, width * sizeof(float));
+      result.largest[h] = -kInfinity;
+      alignas(64) float q[256];
+      for (int64_t d = 0; d < width; ++d) q[d] = d < run.D ? run.q[h * run.D + d] : 0;
+      for (int64_t d = 0; d < width; d += kLanes) {
+        Factors<Value>::store(load(q + d), d, reinterpret_cast<InMemory*>(head.q()));
+      }
     }
   }
-  for (int64_t h = 0; h < run.group; ++h) {
-    result.total[h] = sum_of_lanes(load(totals + h * kLanes));
-    for (int64_t d = 0; d < run.D; ++d) {
-      result.out[h * run.D + d] = out[h * padded + place_of<Element>(d)];
+  void finish() {
+    for (int64_t h = 0; h < run.group; ++h) {
+      DecodeScratch::Head& head = s.head(h, width);
+      result.total[h] = sum_of_lanes(load(head.total));
+      memcpy(result.out + h * run.D, head.out(width), run.D * sizeof(float));
     }
   }
-}
 
-template <class Value, int kFar>
-void decode_in_place(const PageRun& run, const RunSoftmax& result, DecodeScratch& s) {
-  switch (run.D) {
-    case 64:
-      return decode_pages<Value, kFar>(run, result, InPlace<Value, 64>{}, s);
-    case 128:
-      return decode_pages<Value, kFar>(run, result, InPlace<Value, 128>{}, s);
-    default:
-      return decode_pages<Value, kFar>(run, result, InPlace<Value>{}, s);
+  // Keys of page n that a head reads.
+  KeyRange range_of(int64_t h, int64_t n) const {
+    return {max_of(run.ranges[h].begin - n * kKeysPerPage, 0),
+            min_of(run.ranges[h].end - n * kKeysPerPage, kKeysPerPage)};
   }
-}
 
-// kFar: the locality of __builtin_prefetch for what is read much later, 0 or 2 (LaterBlocks).
-template <int kFar>
+  // Where page n of the run lies. Nothing of a page is carried on to the next one: copies of
+  // structures are vectorised, and what is loaded of a store of another size has to wait until
+  // every earlier load is done.
+  const uint32_t* keys_of(int64_t n) const {
+    if (run.as_rows) return s.page(0, width, run.group);
+    return static_cast<const uint32_t*>(run.keys) + run.pages[n] * words;
+  }
+  const uint32_t* values_of(int64_t n) const {
+    if (run.as_rows) return s.page(1 + n % 2, width, run.group);
+    return static_cast<const uint32_t*>(run.values) + run.pages[n] * words;
+  }
+  // Page n from its rows; its values are in use until the next page was worked on.
+  void pack(int64_t n) const {
+    const int64_t first_row = run.pages[n] * kKeysPerPage;
+    uint32_t *const keys = s.page(0, width, run.group), *const values =
+                                                            s.page(1 + n % 2, width, run.group);
+    for (int64_t t = 0; t < kKeysPerPage; ++t) {
+      const int64_t row = (first_row + t) * run.D;
+      write_key(static_cast<const Value*>(run.keys) + row, run.D, t, keys);
+      if (run.values) write_value(static_cast<const Value*>(run.values) + row, run.D, t, values);
+    }
+  }
+  // Beside page n: its values, which are read with the keys of the next page, and that page.
+  Later<Value, Processor> later(int64_t n) const {
+    int32_t next = n + 1 < end ? run.pages[n + 1] : run.next_page;
+    if (next < 0) next = run.pages[n];
+    Later<Value, Processor> later;
+    later.keys = static_cast<const uint32_t*>(run.keys) + next * words;
+    later.values = run.values ? values_of(n) : later.keys;
+    if (run.sums) {
+      later.sums = run.sums + next * run.group * kKeysPerPage;
+      later.group = run.group;
+    }
+    if constexpr (kHasScales<Value>) later.scales = run.scales + next * 2 * kKeysPerPage;
+    return later;
+  }
+
+  // Adds to one head: keys of page n, of which it reads `range`, and values of the page before.
+  template <class LaterLines>
+  void add(int64_t h, int64_t n, KeyRange range, const LaterLines& later) {
+    DecodeScratch::Head& head = s.head(h, width);
+    float* const out = head.out(width);
+    const bool has_keys = !range.empty();
+    bool has_values = run.values && !head.before.empty();
+    const KeyWork<Value> keys = {has_keys ? keys_of(n) : nullptr,
+                                 reinterpret_cast<const InMemory*>(head.q())};
+    const ValueWork<Value> values = {has_values ? values_of(n - 1) : nullptr,
+                                     width,
+                                     reinterpret_cast<const InMemory*>(head.weights)};
+    if (has_values && !is_whole(head.before)) {
+      add_part_of_values<Value>(values, head.before, out);
+      has_values = false;
+    }
+    Vec logits[kKeyVectors] = {};
+    if (has_keys && has_values) {
+      add_all_dims<Value, true, true>(keys, values, AllOfRow{}, later, logits, out);
+    } else if (has_keys) {
+      add_all_dims<Value, true, false>(keys, values, AllOfRow{}, later, logits, out);
+    } else if (has_values) {
+      add_all_dims<Value, false, true>(keys, values, AllOfRow{}, later, logits, out);
+    }
+    head.before = range;
+    if (!has_keys) return;
+    const Numbers numbers = numbers_of(n, h);
+    finish_logits<Value>(run, numbers, run.query_sums[h], range, s.bias, logits);
+    raise_largest(logits, width, result.largest[h], head, out);
+    weigh_page<Value>(logits, numbers, range, result.largest[h], head);
+  }
+  // Of page n and a head.
+  Numbers numbers_of(int64_t n, int64_t h) const {
+    const int64_t page = run.pages[n];
+    Numbers numbers;
+    if (run.sums) numbers.sums = run.sums + (page * run.group + h) * kKeysPerPage;
+    if constexpr (kHasScales<Value>) {
+      numbers.key_scales = run.scales + 2 * page * kKeysPerPage;
+      numbers.value_scales = numbers.key_scales + kKeysPerPage;
+    }
+    return numbers;
+  }
+
+  const PageRun& run;
+  const RunSoftmax& result;
+  DecodeScratch& s;
+  const int64_t width = padded_row(run.D);
+  const int64_t words = page_words<Value>(run.D);
+  const KeyRange all = union_of_ranges(run);
+  const int64_t first = all.begin / kKeysPerPage;  // pages
+  const int64_t end = all.empty() ? first : div_up(all.end, kKeysPerPage);
+};
+
+template <class Processor>
 void decode_run(const PageRun& run, const RunSoftmax& result, char* scratch) {
   const FlushDenormals flush;
   auto& s = *reinterpret_cast<DecodeScratch*>(scratch);
-  if (run.scales) {
-    if (run.D % kBundle<int8_t> == 0) return decode_in_place<int8_t, kFar>(run, result, s);
-    return decode_pages<int8_t, kFar>(run, result, Widened<int8_t>{}, s);
-  }
+  if (run.scales) return RunDecoder<int8_t, Processor>(run, result, s)();
   switch (run.element) {
     case Element::kFloat:
-      if (run.D % kBundle<float> == 0) return decode_in_place<float, kFar>(run, result, s);
-      return decode_pages<float, kFar>(run, result, Widened<float>{}, s);
+      return RunDecoder<float, Processor>(run, result, s)();
     case Element::kBFloat16:
-      if (run.D % kBundle<BFloat16> == 0) return decode_in_place<BFloat16, kFar>(run, result, s);
-      return decode_pages<BFloat16, kFar>(run, result, Widened<BFloat16>{}, s);
+      return RunDecoder<BFloat16, Processor>(run, result, s)();
     case Element::kHalf:
-      return decode_pages<Half, kFar>(run, result, Widened<Half>{}, s);
+      return RunDecoder<Half, Processor>(run, result, s)();
   }
 }
 

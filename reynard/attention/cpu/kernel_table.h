@@ -32,8 +32,8 @@ KernelTable make_kernel_table() {
   table.forward_rest = forward_rest<Tiles>;
   table.backward = backward<Tiles>;
   table.decode_scratch_bytes = DecodeScratch::bytes;
-  table.decode = decode_run<0>;
-  table.decode_through_second_level = decode_run<2>;
+  table.decode = decode_run<Follows>;
+  table.decode_through_second_level = decode_run<TakesFewLines>;
   return table;
 }
 

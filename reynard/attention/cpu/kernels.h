@@ -86,8 +86,9 @@ constexpr int32_t kNotPacked = -1;
 // Consecutive pages of one (sequence, kv head), attended by one query of each head of the group: a
 // task of split-KV decode. Pages are read where they lie.
 struct PageRun {
-  const void* keys = nullptr;    // (P, 64, D)
+  const void* keys = nullptr;    // (P, 64, D) as words (page_words.h), or as rows
   const void* values = nullptr;  // (P, 64, D); null: only the sums of weights are wanted
+  bool as_rows = false;
   Element element = Element::kFloat;
   const float* scales = nullptr;   // (P, 2, 64) of rows of int8, keys and values; null: element
   int64_t D = 0, group = 1;        // H/G heads

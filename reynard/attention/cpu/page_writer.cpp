@@ -2,6 +2,7 @@
 
 #include "reynard/attention/bias_limits.h"
 #include "reynard/attention/cache.h"
+#include "reynard/attention/cpu/page_words.h"
 #include "reynard/attention/log_mass.h"
 
 #include <algorithm>
@@ -108,31 +109,35 @@ struct TokenWriter {
   const PageWrite& to;
   int64_t group, row_bytes;  // of k and v
   std::vector<float> wide;   // a row that is rounded
+  std::vector<int8_t> codes;
 
   explicit TokenWriter(const PageWrite& w)
       : to(w),
         group(w.sums.size(1)),
         row_bytes(w.k.size(2) * static_cast<int64_t>(w.k.element_size())),
-        wide(w.k.size(2)) {}
+        wide(w.k.size(2)),
+        codes(w.k.size(2)) {}
 
   // Returns the squared norm of the key as it is kept.
   double key_and_value(int32_t page, int64_t slot, const void* k, const void* v) {
     const int64_t D = to.k.size(2);
     if (to.scales.defined()) {
-      const int64_t row = page * kPageTokens + slot;
       float* scales = to.scales.mutable_data_ptr<float>() + page * 2 * kPageTokens + slot;
-      auto* codes = to.keys.mutable_data_ptr<int8_t>() + row * D;
       widen(to.v.scalar_type(), v, wide);
-      scales[kPageTokens] = round_to_int8(wide, to.values.mutable_data_ptr<int8_t>() + row * D);
+      scales[kPageTokens] = round_to_int8(wide, codes.data());
+      write_value(codes.data(), D, slot, words<int8_t>(to.values, page));
       widen(to.k.scalar_type(), k, wide);
-      *scales = round_to_int8(wide, codes);
+      *scales = round_to_int8(wide, codes.data());
+      write_key(codes.data(), D, slot, words<int8_t>(to.keys, page));
       double squares = 0;
-      for (int64_t d = 0; d < D; ++d) squares += static_cast<double>(codes[d] * codes[d]);
+      for (const int8_t code : codes) squares += static_cast<double>(code * code);
       return squares * *scales * *scales;
     }
-    const int64_t offset = (page * kPageTokens + slot) * row_bytes;
-    std::memcpy(static_cast<char*>(to.keys.mutable_data_ptr()) + offset, k, row_bytes);
-    std::memcpy(static_cast<char*>(to.values.mutable_data_ptr()) + offset, v, row_bytes);
+    if (to.k.element_size() == sizeof(float)) {
+      write<uint32_t>(page, slot, k, v);
+    } else {
+      write<uint16_t>(page, slot, k, v);
+    }
     return sum_of_squares(to.k.scalar_type(), k, D);
   }
   void norm(int32_t page, int64_t slot, double squares) const {
@@ -149,6 +154,19 @@ struct TokenWriter {
     to.sums.mutable_data_ptr<double>()[row * kPageTokens + slot] = c;
     double& mass = to.masses.mutable_data_ptr<double>()[row];
     mass = log_add_exp(slot == 0 ? kNoMass : mass, -c);
+  }
+
+ private:
+  // Of pages whose elements are as large as Bits.
+  template <class Bits>
+  uint32_t* words(const at::Tensor& pages, int32_t page) const {
+    return static_cast<uint32_t*>(pages.mutable_data_ptr()) + page * page_words<Bits>(to.k.size(2));
+  }
+  template <class Bits>
+  void write(int32_t page, int64_t slot, const void* k, const void* v) const {
+    const int64_t D = to.k.size(2);
+    write_key(static_cast<const Bits*>(k), D, slot, words<Bits>(to.keys, page));
+    write_value(static_cast<const Bits*>(v), D, slot, words<Bits>(to.values, page));
   }
 };
 

@@ -115,7 +115,8 @@ const bool kRegistered = [] {
                                     .gate_sums = gate_sums,
                                     .gate_sums_backward = gate_sums_backward,
                                     .decode = decode_pages,
-                                    .write_pages = write_pages};
+                                    .write_pages = write_pages,
+                                    .read_pages = read_pages};
   register_part_kernels(at::kCUDA, table);
   return true;
 }();

@@ -34,5 +34,9 @@ at::Tensor gate_sums_backward(const at::Tensor& dsums,
                               const at::Tensor& first_key);
 DecodeOutput decode_pages(const DecodeArguments& arguments);
 void write_pages(const PageWrite& tokens);
+PageRows read_pages(const at::Tensor& keys,
+                    const at::Tensor& values,
+                    const at::Tensor& ids,
+                    int64_t head_dim);
 
 }  // namespace reynard::attention::cuda

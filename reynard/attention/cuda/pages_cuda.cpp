@@ -7,6 +7,7 @@
 #include "reynard/tensor/check.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -95,6 +96,13 @@ void write_pages(const PageWrite& w) {
   }
   task.last_sums = w.last_sums.mutable_data_ptr<double>();
   write_pages(task, c10::cuda::getCurrentCUDAStream());
+}
+
+PageRows read_pages(const at::Tensor& keys,
+                    const at::Tensor& values,
+                    const at::Tensor& ids,
+                    int64_t /*head_dim*/) {
+  return {keys.index_select(0, ids), values.index_select(0, ids)};
 }
 
 }  // namespace reynard::attention::cuda

@@ -60,7 +60,7 @@ at::Tensor take_codes(at::Tensor& pages) {
 TEST_P(Decode, OfInt8PagesStaysInTheErrorBudget) {
   for (const int64_t D : {64, 128, 80, 37}) {
     SCOPED_TRACE("D" + std::to_string(D));
-    AttentionInputs in = random_inputs({.B = 2, .Tq = 1, .Tk = 1100, .H = 4, .G = 2, .D = D},
+    AttentionInputs in = random_inputs({.B = 2, .Tq = 1, .Tk = 1101, .H = 4, .G = 2, .D = D},
                                        at::kFloat,
                                        /*seed=*/5,
                                        /*gate_mean=*/5);
@@ -100,6 +100,7 @@ at::Tensor softmax_of_run(const DecodeArguments& a,
   const std::vector<KeyRange> ranges(group, {.begin = 3, .end = a.lengths[0].item<int64_t>()});
   PageRun run;
   run.keys = a.keys.const_data_ptr(), run.values = a.values.const_data_ptr();
+  run.as_rows = true;
   run.element = a.keys.scalar_type() == at::kFloat ? Element::kFloat : Element::kBFloat16;
   run.D = D, run.group = group, run.scale = a.options.scale;
   run.sums = a.sums.const_data_ptr<double>(), run.query_sums = query_sums.data_ptr<double>();
