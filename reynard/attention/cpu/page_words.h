@@ -55,18 +55,50 @@ void write_value(const Value* row, int64_t head_dim, int64_t slot, uint32_t* pag
   for (int64_t d = 0; d < head_dim; ++d) to[d * n] = row[d];
 }
 
+using FourWords = uint32_t __attribute__((vector_size(16)));
+inline FourWords load_four(const uint32_t* from) {
+  FourWords words;
+  std::memcpy(&words, from, sizeof(words));
+  return words;
+}
+
+// Four words of four keys, from a page, whose rows are kKeysPerPage words apart, to rows.
+template <class Bits>
+void transpose_words(const uint32_t* page, Bits* row, int64_t head_dim) {
+  const FourWords a = load_four(page), b = load_four(page + kKeysPerPage);
+  const FourWords c = load_four(page + 2 * kKeysPerPage), d = load_four(page + 3 * kKeysPerPage);
+  const FourWords low_ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  const FourWords low_cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+  const FourWords high_ab = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const FourWords high_cd = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  const auto store = [&](int64_t key, FourWords words) {
+    std::memcpy(row + key * head_dim, &words, sizeof(words));
+  };
+  store(0, __builtin_shufflevector(low_ab, low_cd, 0, 1, 4, 5));
+  store(1, __builtin_shufflevector(low_ab, low_cd, 2, 3, 6, 7));
+  store(2, __builtin_shufflevector(high_ab, high_cd, 0, 1, 4, 5));
+  store(3, __builtin_shufflevector(high_ab, high_cd, 2, 3, 6, 7));
+}
+
 // All keys, or values, of a page as rows (64, D). Bits: an unsigned integer of the elements' size.
 template <class Bits>
 void read_keys(const uint32_t* page, int64_t head_dim, Bits* rows) {
-  constexpr int64_t n = kPerWord<Bits>;
-  for (int64_t slot = 0; slot < kKeysPerPage; ++slot) {
+  constexpr int64_t n = kPerWord<Bits>, kBlock = 4;
+  for (int64_t slot = 0; slot < kKeysPerPage; slot += kBlock) {
+    const uint32_t* words = page + slot;
     Bits* const row = rows + slot * head_dim;
-    int64_t w = 0;
-    for (; (w + 1) * n <= head_dim; ++w) {
-      std::memcpy(row + w * n, page + w * kKeysPerPage + slot, sizeof(uint32_t));
+    int64_t d = 0;
+    for (; d + kBlock * n <= head_dim; d += kBlock * n) {
+      transpose_words(words, row + d, head_dim);
+      words += kBlock * kKeysPerPage;
     }
-    if (w * n == head_dim) continue;
-    std::memcpy(row + w * n, page + w * kKeysPerPage + slot, (head_dim - w * n) * sizeof(Bits));
+    for (; d < head_dim; ++d) {
+      const int64_t shift = d % n * 8 * static_cast<int64_t>(sizeof(Bits));
+      const uint32_t* const of_dim = page + d / n * kKeysPerPage + slot;
+      for (int64_t i = 0; i < kBlock; ++i) {
+        row[i * head_dim + d] = static_cast<Bits>(of_dim[i] >> shift);
+      }
+    }
   }
 }
 template <class Bits>
