@@ -199,8 +199,11 @@ void add_decode(CLI::App& bench) {
       "--shape", arguments->shape, "\"H8 G8 T65536 D64\" (default; prefill rows: T8192)");
   command->add_option("--chunk", arguments->bench.chunk, "tokens of a prefill chunk")
       ->check(above_zero());
-  command->add_option("--dtype", arguments->bench.dtypes, "f32, bf16 (default: both)")
-      ->delimiter(',');
+  command
+      ->add_option(
+          "--dtype", arguments->bench.dtypes, "of the pages: f32, bf16, int8 (default: all)")
+      ->delimiter(',')
+      ->check(CLI::IsMember(arguments->bench.dtypes));
   command->add_option("--only", arguments->bench.names, "names of the rows to measure")
       ->delimiter(',')
       ->check(CLI::IsMember(arguments->bench.names));
