@@ -14,6 +14,18 @@ inline IntVec load_words(const uint32_t* from) {
   return load(reinterpret_cast<const int32_t*>(from));
 }
 
+// Byte i of each word as its highest one, the others zero.
+inline IntVec byte_to_top(IntVec words, int i) {
+#if defined(__AVX512BW__)
+  const int32_t index = i << 24 | 0x808080;  // in 16 bytes; 0x80: zero
+  return (IntVec)_mm512_shuffle_epi8(
+      (__m512i)words,
+      _mm512_set4_epi32(index + (12 << 24), index + (8 << 24), index + (4 << 24), index));
+#else
+  return words << (24 - 8 * i) & static_cast<int32_t>(0xff000000);
+#endif
+}
+
 // Values 0 ... n - 1 of words.
 inline void unpack(IntVec words, Vec (&x)[1], const float* /*type*/) {
   x[0] = (Vec)words;
@@ -39,10 +51,17 @@ inline void unpack(IntVec words, Vec (&x)[2], const Half* /*type*/) {
 #endif
   }
 }
+// Times 2^24, as a byte alone at the top of a word is: that spares its shift.
 inline void unpack(IntVec words, Vec (&x)[4], const int8_t* /*type*/) {
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) x[i] = __builtin_convertvector(words << (24 - 8 * i) >> 24, Vec);
+  for (int i = 0; i < 4; ++i) {
+    x[i] = __builtin_convertvector(byte_to_top(words, i), Vec);
+  }
 }
+template <class Value>
+constexpr float kPerUnpacked = 1;
+template <>
+constexpr float kPerUnpacked<int8_t> = 0x1p-24F;
 
 // What words are multiplied by: for each of their values a factor, in memory kPerWord factors (a
 // query's dimensions, the weights of keys) after another.
@@ -54,7 +73,9 @@ struct Factors {
   static constexpr int64_t kRowsOfSum = 16 / kPerWord;
   Vec each[kPerWord];
 
-  static void store(const Vec& x, int64_t first, float* to) { cpu::store(to + first, x); }
+  static void store(const Vec& x, int64_t first, float* to) {
+    cpu::store(to + first, x * kPerUnpacked<Value>);
+  }
   explicit Factors(const float* from) {
 #pragma GCC unroll 4
     for (int64_t i = 0; i < kPerWord; ++i) each[i] = splat(from[i]);

@@ -20,17 +20,19 @@ constexpr bool kHasScales = std::is_same_v<Value, int8_t>;
 // asked for, into the first-level cache.
 struct Follows {
   static constexpr int kLinesOfRow = 1, kLocality = 0;  // of __builtin_prefetch
+  static constexpr bool kAsksForAll = false;
 };
-// Its first-level cache takes few lines at once: as many as a page of 64 dimensions has are asked
-// for, into the second level.
+// Its first-level cache takes few lines at once: all are asked for, into the second level.
 struct TakesFewLines {
   static constexpr int kLinesOfRow = 4, kLocality = 2;
+  static constexpr bool kAsksForAll = true;
 };
 
 // What is asked for of what is read next, as data that is read once: beside each row of a page
-// lines of those that begin the keys and the values, and first all of the sums and scales.
+// lines of the keys and the values, from the first on, and before them all of the sums and scales.
 template <class Value, class Processor>
 struct Later {
+  static constexpr bool kAsksForAll = Processor::kAsksForAll;
   const void *keys = nullptr, *values = nullptr, *sums = nullptr, *scales = nullptr;
   int64_t group = 0;  // heads with sums
 
@@ -39,15 +41,24 @@ struct Later {
     ask<Processor::kLinesOfRow>(keys, row);
     ask<Processor::kLinesOfRow>(values, row);
   }
+  // What remains after so many rows.
+  __attribute__((always_inline)) Later after(int64_t rows) const {
+    const int64_t bytes = rows * Processor::kLinesOfRow * kLineBytes;
+    Later rest;
+    rest.keys = static_cast<const char*>(keys) + bytes;
+    rest.values = static_cast<const char*>(values) + bytes;
+    return rest;
+  }
   __attribute__((always_inline)) void ask_for_numbers() const {
     for (int64_t h = 0; h < group; ++h) ask<8>(sums, h);
     if constexpr (kHasScales<Value>) ask<8>(scales, 0);
   }
 
  private:
+  static constexpr int64_t kLineBytes = 64;
+
   template <int kLines>
   __attribute__((always_inline)) static void ask(const void* from, int64_t index) {
-    constexpr int64_t kLineBytes = 64;
     const char* begin = static_cast<const char*>(from) + index * kLines * kLineBytes;
 #pragma GCC unroll 8
     for (int64_t i = 0; i < kLines; ++i) {
@@ -56,8 +67,9 @@ struct Later {
   }
 };
 
-// For all but the first 64 dimensions of the first head that reads a page.
+// For all but the first head that reads a page, and where its first dimensions asked for enough.
 struct NothingLater {
+  static constexpr bool kAsksForAll = false;
   void ask(int64_t /*row*/) const {}
   void ask_for_numbers() const {}
 };
@@ -171,9 +183,16 @@ inline void add_all_dims(const KeyWork<Value>& keys,
     add_dims<Value, kMany, kKeys, kValues>(keys, values, read, later, logits, out);
     d += kMany;
   }
-  for (; d + kMany <= values.stride; d += kMany) {
+  const auto add_more = [&](const auto& rest) {
     add_dims<Value, kMany, kKeys, kValues>(
-        keys_from(d), values_from(d), read, NothingLater{}, logits, out + d);
+        keys_from(d), values_from(d), read, rest, logits, out + d);
+  };
+  for (; d + kMany <= values.stride; d += kMany) {
+    if constexpr (LaterLines::kAsksForAll) {
+      add_more(later.after(d / kMany * (kKeysPerPage / kPerWord<Value>)));
+    } else {
+      add_more(NothingLater{});
+    }
   }
   for (; d < values.stride; d += kFew) {
     add_dims<Value, kFew, kKeys, kValues>(
