@@ -8,6 +8,7 @@
 #include "reynard/models/score.h"
 #include "reynard/models/state.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/device.h"
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
@@ -86,6 +87,7 @@ class Llama {
 Row parity_row(const char* name,
                const std::string& shape,
                const std::string& dtype,
+               at::Device device,
                double behind) {
   constexpr double kLimit = 0.2;
   if (!(behind < kLimit)) {
@@ -100,7 +102,7 @@ Row parity_row(const char* name,
   return {.name = name,
           .shape = shape,
           .dtype = dtype,
-          .device = cpu_name(),
+          .device = device_name(device),
           .ours = behind,
           .peer = "limit",
           .peer_value = kLimit,
@@ -132,6 +134,7 @@ Rows llama_rows(const GenerateBench& options,
   const Row parity = parity_row("llama_parity",
                                 fmt::format("134M T{}", options.prompt),
                                 dtype,
+                                decoder.device(),
                                 peer.ask_number(fmt::format("behind {}", ours)));
   const Medians prefill = time_by_turns(
       options.repeats, [&] { llama.prefill(); }, [&] { peer.ask("prefill"); });
@@ -205,9 +208,9 @@ models::SequenceState filled_state(models::Decoder& decoder,
     const int64_t count = std::min(kChunk, options.length - done);
     for (int64_t layer = 0; layer < options.layers; ++layer) {
       at::Tensor k = at::randn({count, kHeads, kHeadDim});
-      k = (k / k.norm(2, -1, true) * std::sqrt(kHeadDim)).to(at::kBFloat16);
-      const at::Tensor v = at::randn({count, kHeads, kHeadDim}).to(at::kBFloat16);
-      state.cache(layer).append(k, v, log_gates(count));
+      k = (k / k.norm(2, -1, true) * std::sqrt(kHeadDim)).to(decoder.device(), at::kBFloat16);
+      const at::Tensor v = at::randn({count, kHeads, kHeadDim}).to(k);
+      state.cache(layer).append(k, v, log_gates(count).to(k.device()));
       state.remember(layer, {.k = k.flatten(1), .v = v.flatten(1)});
     }
     if (log_tolerance < 0) decoder.evict(state, log_tolerance, state.length());
@@ -219,14 +222,14 @@ double megabytes(const models::CacheUse& use) {
   return static_cast<double>(use.bytes_kept()) * 1e-6;
 }
 
-// One token of a state, as generation makes it.
+// Logits of the token behind a state, on the host, where generation chooses one.
 at::Tensor next_logits(models::Decoder& decoder,
                        models::SequenceState& state,
                        double log_tolerance) {
   decoder.set_log_pruning_tolerance(log_tolerance);
   const std::array<models::SequenceState*, 1> states = {&state};
   const at::Tensor hidden = decoder.hidden(at::full({1}, 7, at::kLong), one_offset(), states);
-  return models::logits(decoder, hidden);
+  return models::logits(decoder, hidden).cpu();
 }
 
 // Seconds of a token of each state, which take turns token by token, so that both have the machine
@@ -267,7 +270,7 @@ Rows pruned_rows(const GenerateBench& options,
       .name = "pruned_decode",
       .shape = fmt::format("L{} H{} T{} D{}", options.layers, kHeads, options.length, kHeadDim),
       .dtype = dtype,
-      .device = cpu_name(),
+      .device = device_name(decoder.device()),
       .ours = 1e3 * median(ours),
       .peer = "unpruned",
       .peer_value = 1e3 * median(peer),
@@ -277,11 +280,11 @@ Rows pruned_rows(const GenerateBench& options,
   memory.name = "pruned_cache";
   memory.ours = mb_pruned, memory.peer_value = mb_whole, memory.unit = "MB";
   memory.ratio = mb_whole / mb_pruned;
-  return {parity_row("pruned_parity", time.shape, dtype, behind), time, memory};
+  return {parity_row("pruned_parity", time.shape, dtype, decoder.device(), behind), time, memory};
 }
 
 // One pair of states for all dtypes: pages and evictions are the same.
-Rows pruned_rows(const GenerateBench& options) {
+Rows pruned_rows(const GenerateBench& options, at::Device device) {
   const TemporaryFolder folder;
   const std::filesystem::path model = folder.path() / "model";
   {
@@ -292,7 +295,7 @@ Rows pruned_rows(const GenerateBench& options) {
   Rows rows;
   std::optional<models::SequenceState> pruned, whole;
   for (const std::string& dtype : options.dtypes) {
-    models::Decoder decoder = models::open_model(model, weight_format(dtype));
+    models::Decoder decoder = models::open_model(model, weight_format(dtype), device);
     if (!pruned) {
       pruned = filled_state(decoder, options, kDecodeTolerance);
       whole = filled_state(decoder, options, 0);
@@ -300,6 +303,17 @@ Rows pruned_rows(const GenerateBench& options) {
     rows += pruned_rows(options, decoder, dtype, *pruned, *whole);
   }
   return rows;
+}
+
+void check_for_gpu(const GenerateBench& options) {
+  if (is_named(options.names, "llama")) {
+    throw Error(
+        "bench generate: llama.cpp runs on the CPU here; with --device cuda: --only pruned");
+  }
+  if (is_named(options.dtypes, "int8")) {
+    throw Error(
+        "bench generate: weights of int8 are for the CPU; with --device cuda: --dtype bf16");
+  }
 }
 
 }  // namespace
@@ -311,9 +325,11 @@ Rows bench_generate(const GenerateBench& options) {
   check_value(options.length >= 1, "bench generate", "--length", options.length, "at least 1");
   check_value(options.layers >= 1, "bench generate", "--layers", options.layers, "at least 1");
   const at::NoGradGuard no_grad;
+  const at::Device device = tensor::choose_device(options.device);
+  if (device.is_cuda()) check_for_gpu(options);
   Rows rows;
   for (const std::string& name : options.names) {
-    rows += name == "llama" ? llama_rows(options) : pruned_rows(options);
+    rows += name == "llama" ? llama_rows(options) : pruned_rows(options, device);
   }
   return rows;
 }

@@ -18,6 +18,7 @@ struct GenerateBench {
   std::vector<std::string> dtypes = {"bf16", "int8"};  // of weights
   std::vector<std::string> names = {"llama", "pruned"};
   int repeats = 5;
+  std::string device = "cpu";  // or, without int8 and llama, cuda, auto (tensor::choose_device)
 };
 
 // For weights of bf16 and int8 (llama.cpp: Q8_0). llama_prefill, llama_decode: tokens/s.

@@ -2,6 +2,7 @@
 
 #include "bench/reference_figures.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/device.h"
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -22,6 +23,10 @@ std::string cpu_name() {
     break;
   }
   return fmt::format("{} x {} threads", model, at::get_num_threads());
+}
+
+std::string device_name(at::Device device) {
+  return device.is_cpu() ? cpu_name() : tensor::gpu_name(device);
 }
 
 bool is_named(const std::vector<std::string>& names, std::string_view name) {

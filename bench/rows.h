@@ -3,6 +3,7 @@
 // a table of them for people. As JSON: row_file.h.
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <functional>
 #include <string>
@@ -34,6 +35,8 @@ Rows& operator+=(Rows& rows, Rows more);
 
 // The machine as a row names it: processor model and number of threads, "Xeon ... x 2 threads".
 std::string cpu_name();
+// The same for a GPU: its name.
+std::string device_name(at::Device device);
 
 double seconds_of(const std::function<void()>& run);
 double median(std::vector<double> values);

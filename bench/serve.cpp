@@ -4,6 +4,7 @@
 #include "reynard/models/decoder.h"
 #include "reynard/serving/engine.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/device.h"
 #include "reynard/tokenizer/tokenizer.h"
 
 #include <fmt/format.h>
@@ -36,7 +37,7 @@ models::Decoder byte_decoder(const ServeBench& options) {
   config.attention.num_heads = std::max<int64_t>(1, options.width / 64);
   config.attention.qk_norm = models::QKNorm::kPerHead;
   config.attention.log_pruning_tolerance = -10;
-  models::Decoder decoder(config, /*seed=*/1);
+  models::Decoder decoder(config, /*seed=*/1, tensor::choose_device(options.device));
   make_read_only(decoder, scalar_type(options.dtype));
   return decoder;
 }
@@ -160,11 +161,14 @@ Gaps measure_gaps(serving::Engine& engine, const ServeBench& options, bool with_
   return gaps;
 }
 
-Row row_of(const ServeBench& options, const std::string& name, const std::string& shape) {
+Row row_of(const ServeBench& options,
+           at::Device device,
+           const std::string& name,
+           const std::string& shape) {
   return {.name = name,
           .shape = fmt::format("L{} C{} {}", options.layers, options.width, shape),
           .dtype = options.dtype,
-          .device = cpu_name(),
+          .device = device_name(device),
           .peer = {},
           .unit = {}};
 }
@@ -181,7 +185,8 @@ Rows bench_serve(const ServeBench& options) {
   if (is_named(options.names, "throughput")) {
     serving::Engine engine(decoder, tokenizer, {});
     tokens_per_second(engine, options, 2);  // unmeasured
-    Row row = row_of(options, "throughput", fmt::format("clients {}", options.clients));
+    Row row =
+        row_of(options, decoder.device(), "throughput", fmt::format("clients {}", options.clients));
     row.peer = "one_client";
     row.peer_value = tokens_per_second(engine, options, 1);
     row.ours = tokens_per_second(engine, options, options.clients);
@@ -201,10 +206,10 @@ Rows bench_serve(const ServeBench& options) {
     }
     const std::string shape =
         fmt::format("clients {} prompt {}", options.clients - 1, options.long_prompt);
-    Row gap = row_of(options, "gap_p95", shape);
+    Row gap = row_of(options, decoder.device(), "gap_p95", shape);
     gap.ours = with.p95_ms, gap.peer = "without_it", gap.peer_value = without.p95_ms;
     gap.unit = "ms", gap.ratio = without.p95_ms / with.p95_ms;
-    Row first = row_of(options, "first_token_late", shape);
+    Row first = row_of(options, decoder.device(), "first_token_late", shape);
     first.ours = with.late_first_ms, first.peer = "long_prompt_read";
     first.peer_value = with.long_prompt_ms, first.unit = "ms";
     first.ratio = with.long_prompt_ms / with.late_first_ms;

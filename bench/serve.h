@@ -17,6 +17,7 @@ struct ServeBench {
   int64_t long_prompt = 32'768;     // of one client among the others
   int64_t width = 256, layers = 4;  // heads have 64 dimensions
   std::string dtype = "f32";
+  std::string device = "cpu";  // or cuda, auto (tensor::choose_device)
   std::vector<std::string> names = {"throughput", "gap"};
 };
 

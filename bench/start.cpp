@@ -5,6 +5,7 @@
 #include "reynard/models/pretrained.h"
 #include "reynard/process/child_process.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/device.h"
 #include "reynard/tensor/resident_memory.h"
 
 #include <fmt/format.h>
@@ -24,7 +25,7 @@ struct Start {
   double megabytes = 0;  // most that was resident
 };
 
-Start start_once(const std::string& model, const std::string& dtype) {
+Start start_once(const std::string& model, const std::string& dtype, at::Device device) {
   tensor::forget_peak_resident_bytes();  // a program that starts counts what this one held
   const auto begin = std::chrono::steady_clock::now();
   process::ChildProcess program(
@@ -38,7 +39,9 @@ Start start_once(const std::string& model, const std::string& dtype) {
                      "--tokenizer",
                      "byte",
                      "--dtype",
-                     dtype},
+                     dtype,
+                     "--device",
+                     device.is_cpu() ? "cpu" : "cuda"},
        .read_output = true});
   Start start;
   const bool wrote = !program.read_output().empty();
@@ -63,6 +66,7 @@ models::DecoderConfig config_of(int64_t megabytes) {
 }
 
 Rows rows_of(const StartBench& options, int64_t megabytes) {
+  const at::Device device = tensor::choose_device(options.device);
   const TemporaryFolder folder;
   const std::filesystem::path model = folder.path() / "model";
   {
@@ -76,14 +80,14 @@ Rows rows_of(const StartBench& options, int64_t megabytes) {
     std::vector<double> seconds;
     Start start;
     for (int i = 0; i < options.repeats; ++i) {
-      start = start_once(model.string(), dtype);
+      start = start_once(model.string(), dtype, device);
       seconds.push_back(start.seconds);
     }
     std::ranges::sort(seconds);
     Row first{.name = "first_token",
               .shape = fmt::format("{:.0f} MB", file_megabytes),
               .dtype = dtype,
-              .device = cpu_name(),
+              .device = device_name(device),
               .ours = seconds[seconds.size() / 2],
               .peer = "limit",
               .peer_value = kLimitSeconds,

@@ -4,6 +4,7 @@
 #include "bench/rows.h"
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace reynard::bench {
@@ -12,6 +13,7 @@ struct StartBench {
   std::vector<int64_t> megabytes = {500};  // sizes of the models' files
   std::vector<std::string> dtypes = {"f32", "bf16", "int8"};
   int repeats = 3;
+  std::string device = "cpu";  // or cuda, auto, as generate's; int8 is for the CPU
 };
 
 // For llamas in f32 files, in the page cache, run in each dtype: first_token, seconds from exec of

@@ -3,6 +3,7 @@
 #include "bench/peer_process.h"
 #include "reynard/data/loader.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/device.h"
 #include "reynard/training/kept_memory.h"
 #include "reynard/training/trainer.h"
 
@@ -57,7 +58,9 @@ class RepeatedBatch : public data::Loader {
   data::Batch batch_;
 };
 
-training::Experiment fox_experiment(const TrainStepBench& options, const std::string& dtype) {
+training::Experiment fox_experiment(const TrainStepBench& options,
+                                    const std::string& dtype,
+                                    at::Device device) {
   training::Experiment experiment;
   experiment.model = fox_config(options.model);
   experiment.model.attention.log_pruning_tolerance = options.log_tolerance;
@@ -66,7 +69,8 @@ training::Experiment fox_experiment(const TrainStepBench& options, const std::st
   experiment.optimizer.learning_rate = 1e-3;
   experiment.schedule.shape = training::ScheduleShape::kConstant;
   experiment.training.tokens = int64_t{1} << 40;
-  experiment.training.device = training::DeviceChoice::kCPU;  // where the peer runs
+  experiment.training.device =
+      device.is_cpu() ? training::DeviceChoice::kCPU : training::DeviceChoice::kCUDA;
   experiment.training.precision =
       dtype == "bf16" ? training::Precision::kBF16 : training::Precision::kF32;
   return experiment;
@@ -98,9 +102,10 @@ void check_learning(const std::string& who, const Sizes& sizes, double first, do
 
 Row bench_dtype(const TrainStepBench& options, const std::string& dtype) {
   const Sizes& sizes = sizes_named(options.model);
+  const at::Device device = tensor::choose_device(options.device);
   training::keep_freed_memory();  // as reynard train does
   training::Trainer trainer(
-      fox_experiment(options, dtype),
+      fox_experiment(options, dtype, device),
       std::make_unique<RepeatedBatch>(sizes.vocabulary, options.batch_size, options.length));
   PeerProcess peer("train_step_peer.py",
                    {std::to_string(options.batch_size),
@@ -110,7 +115,8 @@ Row bench_dtype(const TrainStepBench& options, const std::string& dtype) {
                     std::to_string(sizes.width),
                     std::to_string(sizes.layers),
                     std::to_string(sizes.heads),
-                    std::to_string(sizes.peer_mlp)});
+                    std::to_string(sizes.peer_mlp),
+                    device.is_cpu() ? "cpu" : "cuda"});
   const double our_first = trainer.step().loss, peer_first = peer.ask_number("step");
   double our_last = our_first, peer_last = peer_first;
   const Medians seconds = time_by_turns(
@@ -124,7 +130,7 @@ Row bench_dtype(const TrainStepBench& options, const std::string& dtype) {
   return with_rates({.name = "train_step",
                      .shape = shape,
                      .dtype = dtype,
-                     .device = cpu_name(),
+                     .device = device_name(device),
                      .peer = "torch_eager",
                      .unit = "tokens/s"},
                     static_cast<double>(options.batch_size * options.length),

@@ -1,6 +1,6 @@
 #pragma once
 // Tokens per second of whole training steps: a FoX (Pro) here against a PyTorch eager Transformer
-// of the same size (bench/peers/train_step_peer.py), by turns on the same threads.
+// of the same size (bench/peers/train_step_peer.py), by turns on the same threads or the same GPU.
 
 #include "bench/rows.h"
 #include "reynard/models/decoder_config.h"
@@ -18,6 +18,7 @@ struct TrainStepBench {
   std::vector<std::string> dtypes = {"f32", "bf16"};
   double log_tolerance = 0;  // of ours, 0: no pruning; gates are as they are at initialisation
   int repeats = 7;
+  std::string device = "cpu";  // or cuda, auto (tensor::choose_device): of both
 };
 
 // The FoX (Pro) of this size: 10M or 125M; another name is a reynard::Error.

@@ -12,6 +12,7 @@
 #include "bench/tokenizer.h"
 #include "bench/train_step.h"
 #include "cli/command.h"
+#include "cli/device_option.h"
 #include "cli/numbers.h"
 #include "cli/progress_bar.h"
 #include "reynard/tensor/check.h"
@@ -273,6 +274,7 @@ void add_train_step(CLI::App& bench) {
       ->check(CLI::Range(-100.0, 0.0));
   command->add_option("--repeats", arguments->bench.repeats, "timed steps; the median counts")
       ->check(above_zero());
+  add_device_option(*command, arguments->bench.device);
   run_with_json(
       *command, arguments, [](auto& given) { return bench::bench_train_step(given.bench); });
 }
@@ -335,6 +337,7 @@ void add_generate_bench(CLI::App& bench) {
   command->add_option("--layers", options.layers, "of both models")->capture_default_str();
   command->add_option("--repeats", options.repeats, "timed runs; the median counts")
       ->check(above_zero());
+  add_device_option(*command, options.device);
   run_with_json(
       *command, arguments, [](auto& given) { return bench::bench_generate(given.bench); });
 }
@@ -361,6 +364,7 @@ void add_serve_bench(CLI::App& bench) {
   command->add_option("--dtype", options.dtype, "f32 or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
+  add_device_option(*command, options.device);
   run_with_json(*command, arguments, [](auto& given) { return bench::bench_serve(given.bench); });
 }
 
@@ -376,6 +380,7 @@ void add_start_bench(CLI::App& bench) {
       ->check(CLI::IsMember({"f32", "bf16", "int8"}));
   command->add_option("--repeats", options.repeats, "timed starts; the median counts")
       ->check(above_zero());
+  add_device_option(*command, options.device);
   run_with_json(*command, arguments, [](auto& given) { return bench::bench_start(given.bench); });
 }
 

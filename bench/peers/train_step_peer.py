@@ -1,6 +1,6 @@
 """Peer of `reynard bench train_step`: a LLaMA-style Transformer in PyTorch eager.
 
-    train_step_peer.py BATCH LENGTH f32|bf16 VOCABULARY WIDTH LAYERS HEADS MLP
+    train_step_peer.py BATCH LENGTH f32|bf16 VOCABULARY WIDTH LAYERS HEADS MLP cpu|cuda
 
 Answers every line on stdin with one training step and its loss: forward, backward, clipping, fused
 AdamW. bf16 is autocast with f32 weights. Same sizes, vocabulary and optimizer settings as ours.
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 VOCABULARY, WIDTH, LAYERS, HEADS, MLP = map(int, sys.argv[4:9])
+DEVICE = sys.argv[9]
 HEAD = WIDTH // HEADS
 
 
@@ -65,14 +66,14 @@ class Transformer(nn.Module):
 def main():
     batch, length, dtype = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     torch.manual_seed(0)
-    model = Transformer(length)
+    model = Transformer(length).to(DEVICE)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True
     )
-    text = torch.randint(VOCABULARY, (batch, length + 1))
+    text = torch.randint(VOCABULARY, (batch, length + 1)).to(DEVICE)
     tokens, targets = text[:, :-1].contiguous(), text[:, 1:].reshape(-1)
     for _ in sys.stdin:
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16"):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=dtype == "bf16"):
             logits = model(tokens)
         loss = F.cross_entropy(logits.view(-1, VOCABULARY).float(), targets)
         loss.backward()
