@@ -5,6 +5,7 @@
 #include "reynard/attention/pruning.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/row_tensor.h"
+#include "reynard/tensor/to_device.h"
 
 #include <ATen/TensorOperators.h>
 
@@ -180,7 +181,7 @@ void LayerCache::write(const at::Tensor& k,
 at::Tensor LayerCache::sums_at(int64_t position) const {
   std::vector<int64_t> pages;
   for (const std::vector<int32_t>& table : pages_) pages.push_back(table[position / kPageTokens]);
-  const at::Tensor index = at::tensor(pages, at::kLong).to(pool_->layout().device);
+  const at::Tensor index = tensor::to_device(at::tensor(pages, at::kLong), pool_->layout().device);
   const at::Tensor sums = pool_->sums().index_select(0, index).select(2, position % kPageTokens);
   return sums.reshape({-1}).contiguous();
 }
@@ -296,7 +297,7 @@ LayerCache::PageValues LayerCache::on_host(const at::Tensor& values) const {
   for (const std::vector<int32_t>& table : pages_) {
     for (const int32_t page : table) ids.push_back(std::max(page, 0));  // evicted: any will do
   }
-  const at::Tensor index = at::tensor(ids, at::kLong).to(values.device());
+  const at::Tensor index = tensor::to_device(at::tensor(ids, at::kLong), values.device());
   return {.values = values.index_select(0, index).cpu(), .are_copies = true};
 }
 
@@ -378,7 +379,7 @@ at::Tensor LayerCache::kept_pages(int64_t first_head, int64_t num_heads) const {
       return page >= 0;
     });
   }
-  return at::tensor(kept, at::kLong).to(pool_->layout().device);
+  return tensor::to_device(at::tensor(kept, at::kLong), pool_->layout().device);
 }
 
 at::Tensor LayerCache::sums_of(const at::Tensor& pages,

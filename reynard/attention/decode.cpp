@@ -5,6 +5,7 @@
 #include "reynard/attention/pruning_limits.h"
 #include "reynard/attention/scale.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/to_device.h"
 
 #include <ATen/TensorOperators.h>
 
@@ -139,7 +140,8 @@ DecodeArguments decode_arguments(const DecodeBatch& batch,
   DecodeArguments a;
   a.q = batch.is_all_of(q)
             ? q.contiguous()
-            : q.index_select(0, at::tensor(batch.rows, at::kLong).to(q.device())).contiguous();
+            : q.index_select(0, tensor::to_device(at::tensor(batch.rows, at::kLong), q.device()))
+                  .contiguous();
   a.keys = pool.keys(), a.values = pool.values(), a.scales = pool.scales();
   a.sums = pool.sums(), a.norms = pool.norms(), a.masses = pool.masses();
   a.logit_bound = logit_bound.defined() ? logit_bound.contiguous() : logit_bound;
@@ -165,10 +167,9 @@ DecodeArguments decode_arguments(const DecodeBatch& batch,
     }
   }
   a.page_table = page_table(batch);
-  for (at::Tensor* x :
-       {&a.page_table, &a.lengths, &a.first_key, &a.evicted_masses, &a.evicted_norms}) {
-    *x = x->to(q.device());
-  }
+  at::Tensor* const tables[] = {
+      &a.page_table, &a.lengths, &a.first_key, &a.evicted_masses, &a.evicted_norms};
+  tensor::to_device_together(tables, q.device());
   return a;
 }
 
@@ -221,10 +222,11 @@ double remaining_tolerance(const Chunk& chunk,
   return left > 0 ? std::log(left) : 0;
 }
 
-// Heads from `first` on whose kept keys begin alike, as long as their copies stay small.
+// Heads from `first` on whose kept keys begin alike, as long as their copies stay small. A GPU
+// needs many heads at once to be busy.
 HeadRun next_run(const LayerCache& cache, int64_t first) {
-  constexpr int64_t kCopiedBytes = 32 << 20;
   const PageLayout& layout = cache.pool()->layout();
+  const int64_t copied_bytes = int64_t{layout.device.is_cpu() ? 32 : 1024} << 20;
   // Rows of int8 are copied as they lie, widened, and rounded.
   const auto bytes_of = [](at::ScalarType dtype) {
     return static_cast<int64_t>(c10::elementSize(dtype));
@@ -232,7 +234,7 @@ HeadRun next_run(const LayerCache& cache, int64_t first) {
   const int64_t widened_bytes = layout.int8 ? bytes_of(at::kChar) + bytes_of(at::kFloat) : 0;
   const int64_t row_bytes = 2 * layout.head_dim * (bytes_of(layout.dtype) + widened_bytes);
   const int64_t head_bytes = (cache.length() - cache.begin(first)) * row_bytes;
-  const int64_t most = std::max<int64_t>(1, kCopiedBytes / std::max<int64_t>(1, head_bytes));
+  const int64_t most = std::max<int64_t>(1, copied_bytes / std::max<int64_t>(1, head_bytes));
   HeadRun run = {.first = first};
   while (run.count < most && first + run.count < cache.num_kv_heads() &&
          cache.begin(first + run.count) == cache.begin(first)) {
@@ -321,7 +323,7 @@ PagedOutput paged_attention(const at::Tensor& q,
   }
   if (batch.caches.empty()) return result;
   const DecodeOutput rows = decode();
-  const at::Tensor index = at::tensor(batch.rows, at::kLong).to(q.device());
+  const at::Tensor index = tensor::to_device(at::tensor(batch.rows, at::kLong), q.device());
   result.out.index_copy_(0, index, rows.out);
   result.lse.index_copy_(1, index, rows.lse.t());
   result.start.index_copy_(1, index, rows.start.t());

@@ -2,6 +2,7 @@
 
 #include "reynard/models/state.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/to_device.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
@@ -167,7 +168,7 @@ Ragged make_ragged(const at::Tensor& tokens,
   }
   std::vector<int64_t> bounds(offset, offset + S);
   bounds.push_back(N);
-  const auto moved = [&](const at::Tensor& t) { return t.to(device, /*non_blocking=*/true); };
+  const auto moved = [&](const at::Tensor& t) { return tensor::to_device(t, device); };
   std::optional<Crossbatch> contexts = crossbatch;
   if (contexts && contexts->padding.defined()) {
     contexts->padding = moved(contexts->padding.to(at::kInt));

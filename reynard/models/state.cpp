@@ -22,6 +22,44 @@ int64_t num_carries(const Carries& carries, int64_t length) {
          carries.begin();
 }
 
+// Rows of tokens begin + 1, begin + 2 ... of which those at page ends and the last few are kept. A
+// view keeps all that it lies in, so these have two copies: rows at page ends stay as long as the
+// text, the last ones go together.
+class KeptRows {
+ public:
+  KeptRows(const at::Tensor& rows, int64_t begin, int64_t num_last) : begin_(begin) {
+    if (!rows.defined()) return;
+    const int64_t T = rows.size(0);
+    if (T == 1) {
+      page_ends_ = last_ = own(rows);
+      return;
+    }
+    const int64_t page_end = attention::kPageTokens - begin % attention::kPageTokens - 1;
+    page_ends_ = own(rows.slice(0, std::min(page_end, T), T, attention::kPageTokens));
+    num_before_ = std::max<int64_t>(T - num_last, 0);
+    last_ = own(rows.narrow(0, num_before_, T - num_before_));
+  }
+  // The row (1, C) behind which the text has this length.
+  at::Tensor at(int64_t length) const {
+    if (!last_.defined()) return {};
+    if (length % attention::kPageTokens == 0) {
+      return row(page_ends_, length / attention::kPageTokens - begin_ / attention::kPageTokens - 1);
+    }
+    return row(last_, length - begin_ - 1 - num_before_);
+  }
+
+ private:
+  static at::Tensor own(const at::Tensor& rows) {
+    return rows.storage().nbytes() == rows.nbytes() ? rows : rows.clone();
+  }
+  static at::Tensor row(const at::Tensor& rows, int64_t index) {
+    return rows.size(0) == 1 ? rows : rows.narrow(0, index, 1);
+  }
+
+  int64_t begin_, num_before_ = 0;
+  at::Tensor page_ends_, last_;
+};
+
 }  // namespace
 
 std::shared_ptr<attention::PagePool> make_page_pool(const Decoder& decoder, int64_t max_pages) {
@@ -184,15 +222,9 @@ void SequenceState::remember(int64_t layer, const Carry& raw) {
         std::remove_if(first, last, [&](const auto& carry) { return !is_kept(carry.first); });
     carries.erase(dropped, last);
   }
+  const KeptRows k(raw.k, begin, kCarryTokens), v(raw.v, begin, kCarryTokens);
   for (int64_t length = begin + 1; length <= end; ++length) {
-    if (!is_kept(length)) continue;
-    const auto row = [&](const at::Tensor& rows) {
-      if (!rows.defined()) return rows;
-      const at::Tensor own = rows.size(0) == 1 ? rows : rows.narrow(0, length - begin - 1, 1);
-      // A view keeps all that it lies in.
-      return own.storage().nbytes() == own.nbytes() ? own : own.clone();
-    };
-    carries.emplace_back(length, Carry{.k = row(raw.k), .v = row(raw.v)});
+    if (is_kept(length)) carries.emplace_back(length, Carry{.k = k.at(length), .v = v.at(length)});
   }
 }
 

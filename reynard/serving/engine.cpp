@@ -256,10 +256,10 @@ void Engine::start(const Waiting& waiting) {
 int64_t Engine::chunk_tokens() const {
   const bool is_writing = std::ranges::any_of(texts_, &Text::is_writing);
   if (!is_writing) return options_.chunk_tokens;
-  if (prefill_token_seconds_ == 0) return options_.least_chunk_tokens;
-  const double tokens = kStepsPerChunk * step_seconds_ / prefill_token_seconds_;
-  return std::clamp(
-      static_cast<int64_t>(tokens), options_.least_chunk_tokens, options_.chunk_tokens);
+  if (!chunk_cost_.is_known()) return options_.least_chunk_tokens;
+  const double tokens = std::min(chunk_cost_.tokens_within(kStepsPerChunk * step_seconds_),
+                                 static_cast<double>(options_.chunk_tokens));
+  return std::max(static_cast<int64_t>(tokens), options_.least_chunk_tokens);
 }
 
 // A chunk of what is to be read: by turns for the prompts of which least is left, so that short
@@ -308,9 +308,7 @@ void Engine::read(std::span<const PromptChunk> chunks, int64_t wanted) {
   pass([&] { generator_.prefill(chunks); });
   const int64_t tokens = before - num_unread();
   // Less than was to be read says little about the time that a token takes.
-  if (tokens >= wanted) {
-    update_mean(prefill_token_seconds_, seconds_since(begin) / static_cast<double>(tokens));
-  }
+  if (tokens >= wanted) chunk_cost_.add(tokens, seconds_since(begin));
 }
 
 bool Engine::is_shareable(const Text& text) {

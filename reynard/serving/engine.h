@@ -5,6 +5,7 @@
 
 #include "reynard/generation/generator.h"
 #include "reynard/generation/text_stream.h"
+#include "reynard/serving/chunk_cost.h"
 #include "reynard/serving/prefix_store.h"
 #include "reynard/serving/reply.h"
 
@@ -112,7 +113,8 @@ class Engine {
   std::list<Text> texts_;  // owned by the engine's thread
   int64_t reserved_tokens_ = 0;
   bool first_in_turn_ = false;  // whether the prompt that came first is read before short ones
-  double step_seconds_ = 0, prefill_token_seconds_ = 0;  // running means
+  double step_seconds_ = 0;     // running mean
+  ChunkCost chunk_cost_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -5,6 +5,7 @@
 #include "reynard/attention/cuda/decode.h"
 #include "reynard/attention/cuda/path.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/to_device.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
@@ -75,7 +76,7 @@ DecodeOutput decode_pages(const DecodeArguments& a) {
 
 void write_pages(const PageWrite& w) {
   const c10::cuda::CUDAGuard device(w.k.device());
-  const at::Tensor pages = w.pages.to(w.k.device());
+  const at::Tensor pages = tensor::to_device(w.pages, w.k.device());
   PageWriteTask task;
   task.T = static_cast<int>(w.k.size(0)), task.G = static_cast<int>(w.k.size(1));
   task.D = static_cast<int>(w.k.size(2)), task.H = static_cast<int>(w.last_sums.size(0));

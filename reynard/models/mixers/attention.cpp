@@ -224,8 +224,33 @@ attention::AttentionOptions AttentionMixer::options() const {
           .rule = config_.pruning_rule};
 }
 
+bool AttentionMixer::KnownBound::is_of(const KnownBound& other) const {
+  return bound.defined() && dtype == other.dtype && int8_keys == other.int8_keys &&
+         versions == other.versions &&
+         std::ranges::equal(weights, other.weights, [](const at::Tensor& a, const at::Tensor& b) {
+           return a.is_same(b);
+         });
+}
+
 at::Tensor AttentionMixer::logit_bound(at::ScalarType kernel_dtype, bool int8_keys) const {
   if (config_.qk_norm == QKNorm::kNone) return {};
+  KnownBound of = {.dtype = kernel_dtype, .int8_keys = int8_keys};
+  for (const Parameter* parameter : {&q_norm_, &k_norm_, &temperature_}) {
+    if (!parameter->value.defined()) continue;
+    // Of trained weights, which an optimizer writes to without a new version.
+    if (parameter->value.requires_grad()) return computed_logit_bound(kernel_dtype, int8_keys);
+    of.weights.push_back(parameter->value);
+    of.versions.push_back(parameter->value.is_inference() ? 0 : parameter->value._version());
+  }
+  const std::scoped_lock lock(known_bound_mutex_);
+  if (!known_bound_.is_of(of)) {
+    of.bound = computed_logit_bound(kernel_dtype, int8_keys);
+    known_bound_ = std::move(of);
+  }
+  return known_bound_.bound;
+}
+
+at::Tensor AttentionMixer::computed_logit_bound(at::ScalarType kernel_dtype, bool int8_keys) const {
   const bool shared = config_.qk_norm == QKNorm::kShared;
   const double magnitude = config_.rope ? ops::rotary_magnitude(config_.rope_scaling) : 1;
   const at::NoGradGuard no_grad;

@@ -8,8 +8,10 @@
 #include "reynard/models/mixer.h"
 
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace reynard::models {
 
@@ -82,10 +84,23 @@ class AttentionMixer : public Mixer {
   at::Tensor log_gate(const at::Tensor& logits, int64_t num_tokens) const;
   // Weights of the norms of q and k: (H*D) and (G*D), or (D) each.
   std::pair<at::Tensor, at::Tensor> norm_weights() const;
-  // (H) f32: bound of |scale q.k| from the QK-norm weights; undefined without QK-norm.
+  // (H) f32: bound of |scale q.k| from the QK-norm weights; undefined without QK-norm. Computed
+  // once for weights that are not trained.
   at::Tensor logit_bound(at::ScalarType kernel_dtype, bool int8_keys) const;
+  at::Tensor computed_logit_bound(at::ScalarType kernel_dtype, bool int8_keys) const;
   // Output norm and gate: out (N, H*D), gate (N, H*D) before its activation -> (N, H*D).
   at::Tensor gated(const at::Tensor& out, const at::Tensor& gate) const;
+
+  // A logit_bound and what it was computed of.
+  struct KnownBound {
+    std::vector<at::Tensor> weights;
+    std::vector<uint32_t> versions;
+    at::ScalarType dtype = at::kFloat;
+    bool int8_keys = false;
+    at::Tensor bound;
+
+    bool is_of(const KnownBound& other) const;
+  };
 
   AttentionMixerConfig config_;
   double norm_eps_;
@@ -99,6 +114,8 @@ class AttentionMixer : public Mixer {
   Parameter output_gate_, output_norm_;  // (H*D, C), (H*D)
   Parameter q_norm_, k_norm_;            // (H*D) and (G*D), or (D) each
   Parameter temperature_;                // (H) with QKNorm::kTemperature
+  mutable std::mutex known_bound_mutex_;
+  mutable KnownBound known_bound_;
 };
 
 }  // namespace reynard::models
