@@ -17,8 +17,9 @@ namespace {
 
 constexpr int64_t kKeysPerPage = 64;
 
+constexpr int64_t kWordBytes = 4;
 template <class Value>
-constexpr int64_t kPerWord = static_cast<int64_t>(sizeof(uint32_t) / sizeof(Value));
+constexpr int64_t kPerWord = kWordBytes / static_cast<int64_t>(sizeof(Value));
 
 constexpr int64_t padded_row(int64_t head_dim) {
   constexpr int64_t kMultiple = 16;
