@@ -43,6 +43,34 @@ void expect_error(const std::function<void()>& call, const std::string& part) {
   }
 }
 
+// The bound of logits that pruning rests on is kept only as long as its weights are the same.
+TEST(Decoder, PrunesByTheWeightsThatItHas) {
+  const at::NoGradGuard no_grad;
+  DecoderConfig config = pro_config();
+  config.attention.log_pruning_tolerance = -10;
+  const at::Tensor tokens = at::randint(config.vocab_size, {700}, at::kLong);
+  const auto read_only = [&] {
+    Decoder decoder(config, /*seed=*/1);
+    decoder.parameters([](const std::string& /*name*/, Parameter& parameter) {
+      parameter.value.requires_grad_(false);
+    });
+    return decoder;
+  };
+  const auto sharpen = [](Decoder& decoder) {
+    decoder.parameters([](const std::string& name, Parameter& parameter) {
+      if (name.ends_with("q_norm.weight")) parameter.value.mul_(20);
+    });
+  };
+  const auto hidden = [&](Decoder& decoder) { return decoder.hidden(tokens, row_offsets({0})); };
+  Decoder changed = read_only(), fresh = read_only();
+  const at::Tensor before = hidden(changed);
+  sharpen(changed);
+  sharpen(fresh);
+  const at::Tensor expected = hidden(fresh);
+  EXPECT_FALSE(expected.equal(before));
+  EXPECT_BITWISE_EQUAL(hidden(changed), expected);
+}
+
 TEST(Decoder, RejectsWhatItCannotRead) {
   Decoder decoder(pro_config());
   const at::Tensor tokens = at::zeros({6}, at::kLong);
