@@ -2,7 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
-#include <cstring>
+#include <algorithm>
+#include <cstdint>
 
 namespace reynard::tensor {
 
@@ -27,7 +28,7 @@ void to_device_together(std::span<at::Tensor* const> tensors, at::Device device)
   auto* to = block.mutable_data_ptr<uint8_t>();
   for (const at::Tensor* t : tensors) {
     TORCH_INTERNAL_ASSERT(t->is_cpu() && t->is_contiguous(), "a contiguous host tensor");
-    std::memcpy(to, t->const_data_ptr(), t->nbytes());
+    std::copy_n(static_cast<const uint8_t*>(t->const_data_ptr()), t->nbytes(), to);
     to += bytes_of(*t);
   }
   const at::Tensor moved = to_device(block, device);
