@@ -13,9 +13,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -45,7 +45,7 @@ LayerCache::LayerCache(std::shared_ptr<PagePool> pool, int64_t num_kv_heads)
   evicted_norms_.resize(num_kv_heads, 0);
   evicted_masses_.resize(num_heads, kNoMass);
   query_norms_.resize(num_heads, 0);
-  last_sums_ = at::zeros({num_heads}, at::TensorOptions(pool_->layout().device).dtype(at::kDouble));
+  change();
 }
 
 LayerCache& LayerCache::operator=(LayerCache&& other) noexcept {
@@ -57,15 +57,20 @@ LayerCache& LayerCache::operator=(LayerCache&& other) noexcept {
   evicted_masses_ = std::move(other.evicted_masses_);
   evicted_norms_ = std::move(other.evicted_norms_);
   query_norms_ = std::move(other.query_norms_);
-  last_sums_ = std::move(other.last_sums_);
   evicted_share_ = other.evicted_share_;
   length_ = std::exchange(other.length_, 0);
   horizon_ = std::exchange(other.horizon_, 0);
+  version_ = other.version_;
   return *this;
 }
 
 LayerCache::~LayerCache() {
   release_all();
+}
+
+void LayerCache::change() {
+  static std::atomic<int64_t> last = 0;
+  version_ = ++last;
 }
 
 void LayerCache::release_all() {
@@ -84,7 +89,6 @@ LayerCache LayerCache::fork() const {
   copy.evicted_masses_ = evicted_masses_;
   copy.evicted_norms_ = evicted_norms_;
   copy.query_norms_ = query_norms_;
-  copy.last_sums_ = last_sums_.clone();
   copy.evicted_share_ = evicted_share_;
   copy.length_ = length_;
   copy.horizon_ = horizon_;
@@ -115,6 +119,16 @@ void LayerCache::append(const at::Tensor& k, const at::Tensor& v, const at::Tens
   write(k, v, log_gate.defined() ? log_gate.contiguous() : log_gate, {});
 }
 
+void LayerCache::extend(int64_t tokens) {
+  try {
+    prepare_pages(length_ + tokens);
+  } catch (...) {
+    truncate(length_);  // no pages that hold nothing
+    throw;
+  }
+  length_ += tokens;
+}
+
 void LayerCache::prepare_pages(int64_t new_length) {
   const int64_t num_pages = pages_for(new_length);
   const bool partial = length_ % kPageTokens != 0 && new_length > length_;
@@ -134,11 +148,13 @@ void LayerCache::prepare_pages(int64_t new_length) {
     std::vector<int32_t>& table = pages_[g];
     if (partial && table.back() >= 0 && pool_->num_users(table.back()) > 1) {
       table.back() = pool_->copy_for_writing(table.back());
+      change();
     }
     while (static_cast<int64_t>(table.size()) < num_pages) {
       const bool evicted = static_cast<int64_t>(table.size()) < evicted_pages_[g];
       const int32_t last = table.empty() ? -1 : table.back();
       table.push_back(evicted ? -1 : pool_->allocate(last));
+      change();
     }
   }
 }
@@ -149,33 +165,33 @@ void LayerCache::write(const at::Tensor& k,
                        const at::Tensor& token_sums) {
   const int64_t T = k.size(0), G = num_kv_heads();
   if (T == 0) return;
-  const int64_t first_page = length_ / kPageTokens, num_pages = pages_for(length_ + T) - first_page;
-  try {
-    prepare_pages(length_ + T);
-  } catch (...) {
-    truncate(length_);  // no pages that hold nothing
-    throw;
-  }
+  // From the page of the last token on, whose sums run on.
+  const int64_t first_page = std::max<int64_t>(length_ - 1, 0) / kPageTokens;
+  extend(T);
+  const int64_t num_pages = pages_for(length_) - first_page;
   PageWrite tokens = {.keys = pool_->keys(),
                       .values = pool_->values(),
                       .sums = pool_->sums(),
                       .norms = pool_->norms(),
                       .masses = pool_->masses(),
                       .scales = pool_->scales(),
-                      .pages = tensor::empty_rows({G, num_pages}, at::kInt),
-                      .first_slot = length_ % kPageTokens,
+                      .page_table = tensor::empty_rows({1, G, num_pages}, at::kInt),
+                      .lengths = tensor::empty_rows({1}, at::kLong),
                       .k = k.contiguous(),
                       .v = v.contiguous(),
                       .log_gate = log_gate,
-                      .token_sums = token_sums,
-                      .last_sums = last_sums_};
+                      .token_sums = token_sums};
+  *tokens.lengths.mutable_data_ptr<int64_t>() = length_ - first_page * kPageTokens;
   for (int64_t g = 0; g < G; ++g) {
     std::copy_n(pages_[g].begin() + first_page,
                 num_pages,
-                tokens.pages.mutable_data_ptr<int32_t>() + g * num_pages);
+                tokens.page_table.mutable_data_ptr<int32_t>() + g * num_pages);
+  }
+  if (!pool_->keys().is_cpu()) {
+    at::Tensor* const tables[] = {&tokens.page_table, &tokens.lengths};
+    tensor::to_device_together(tables, pool_->layout().device);
   }
   part_kernels(pool_->keys()).write_pages(tokens);
-  length_ += T;
 }
 
 at::Tensor LayerCache::sums_at(int64_t position) const {
@@ -202,9 +218,9 @@ void LayerCache::truncate(int64_t length) {
     while (static_cast<int64_t>(pages_[g].size()) > pages_for(length)) {
       if (pages_[g].back() >= 0) pool_->release(pages_[g].back());
       pages_[g].pop_back();
+      change();
     }
   }
-  if (length < length_) last_sums_ = length > 0 ? sums_at(length - 1) : at::zeros_like(last_sums_);
   length_ = length;
 }
 
@@ -219,6 +235,7 @@ int64_t LayerCache::drop_front(int64_t kv_head, int64_t num_pages) {
     pool_->release(table[evicted]);
     table[evicted] = -1;
   }
+  change();
   return dropped;
 }
 
@@ -478,7 +495,7 @@ LayerCache LayerCache::restore(std::shared_ptr<PagePool> pool, const CacheSnapsh
   cache.write(snapshot.k.to(device),
               snapshot.v.to(device),
               {},
-              snapshot.sums.to(device).to(at::kDouble).contiguous());
+              snapshot.sums.to(device).to(at::kDouble).contiguous().unsqueeze(0));
   return cache;
 }
 

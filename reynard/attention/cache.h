@@ -116,6 +116,10 @@ class LayerCache {
   //   k, v (T, G, D) in the pool's dtype; log_gate (T, H) f32 <= 0, undefined: no gates (log 1)
   void append(const at::Tensor& k, const at::Tensor& v, const at::Tensor& log_gate = {});
 
+  // Counts tokens and makes room for them, whose keys and values are written by another
+  // (step_tables.h). Throws reynard::Error, changing nothing, where the pool has no pages for them.
+  void extend(int64_t tokens);
+
   // Forgets the tokens from length on. An error below the eviction horizon.
   void truncate(int64_t length);
 
@@ -141,6 +145,8 @@ class LayerCache {
   CacheSnapshot snapshot() const;
   static LayerCache restore(std::shared_ptr<PagePool> pool, const CacheSnapshot& snapshot);
 
+  // Changes whenever a list of pages or what was evicted does; no two caches have the same.
+  int64_t version() const { return version_; }
   // For decode.h: pages of one kv head in order; -1 where evicted.
   const std::vector<int32_t>& pages(int64_t kv_head) const { return pages_[kv_head]; }
   // log sum over evicted keys of exp(-c_j), per query head; -inf when none
@@ -173,6 +179,7 @@ class LayerCache {
   Gathered gather_as(int64_t first_head, int64_t num_heads, at::ScalarType dtype) const;
   void release_all();
   void prepare_pages(int64_t new_length);
+  void change();
   void write(const at::Tensor& k,
              const at::Tensor& v,
              const at::Tensor& log_gate,
@@ -199,10 +206,10 @@ class LayerCache {
   std::vector<double> evicted_masses_;       // per query head
   std::vector<float> evicted_norms_;         // per kv head
   std::vector<float> query_norms_;           // per query head; 0: none was noted
-  at::Tensor last_sums_;                     // (H) f64, where the pages lie
   double evicted_share_ = -std::numeric_limits<double>::infinity();
   int64_t length_ = 0;
   int64_t horizon_ = 0;
+  int64_t version_ = 0;
 };
 
 }  // namespace reynard::attention

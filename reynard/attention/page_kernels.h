@@ -57,17 +57,21 @@ struct DecodeOutput {
   at::Tensor start;  // (S, H) i32: first position read
 };
 
-// New tokens of one sequence into its pages. The sums of gates run on from last_sums, which end at
-// the last token; a page whose first slot is written starts with empty bounds.
+// The newest T tokens of each of S sequences into their pages; all on one device. The sums of gates
+// run on from those of the token before; a page whose first slot is written starts with empty
+// bounds.
 struct PageWrite {
-  at::Tensor keys, values, sums, norms, masses;  // the pool's, on one device with the rest
+  at::Tensor keys, values, sums, norms, masses;  // the pool's
   at::Tensor scales;                             // of int8 pages, or undefined
-  at::Tensor pages;  // (G, N) i32 on the CPU: the pages of the tokens; -1: evicted, not written
-  int64_t first_slot = 0;  // of the first token in its page
-  at::Tensor k, v;         // (T, G, D) contiguous
-  at::Tensor log_gate;     // (T, H) f32 contiguous, or undefined: log 1
-  at::Tensor token_sums;   // (H, T) f64 to be written as they are, or undefined: from log_gate
-  at::Tensor last_sums;    // (H) f64, updated
+  at::Tensor page_table;  // (S, G, N) i32, from that of the token before on or an earlier page;
+                          // -1: evicted, not written
+  at::Tensor lengths;     // (S) i64: tokens in these pages, the new ones included
+  at::Tensor k, v;        // (S T, G, D) contiguous, one sequence after the other
+  at::Tensor log_gate;    // (S T, H) f32 contiguous, or undefined: log 1
+  at::Tensor token_sums;  // (S, H, T) f64 to be written as they are, or undefined: from log_gate
+
+  int64_t num_sequences() const { return lengths.size(0); }
+  int64_t num_tokens() const { return k.size(0) / num_sequences(); }  // T
 };
 
 // Some pages of the pool as rows.

@@ -16,13 +16,33 @@ namespace reynard::attention::cpu {
 
 namespace {
 
-// (H, T): the running sums of the gates.
-std::vector<double> running_sums(const PageWrite& w) {
-  const int64_t T = w.k.size(0), H = w.last_sums.size(0);
+// The new tokens of one sequence: places in its pages' order.
+struct NewTokens {
+  const int32_t* table;  // (G, N)
+  int64_t begin, T;      // the first one's place, and how many
+
+  NewTokens(const PageWrite& w, int64_t s)
+      : table(w.page_table.const_data_ptr<int32_t>() +
+              s * w.page_table.size(1) * w.page_table.size(2)),
+        begin(w.lengths.const_data_ptr<int64_t>()[s] - w.num_tokens()),
+        T(w.num_tokens()) {}
+};
+
+// (H, T): the running sums of the gates of sequence s.
+std::vector<double> running_sums(const PageWrite& w, int64_t s) {
+  const NewTokens tokens(w, s);
+  const int64_t T = tokens.T, N = w.page_table.size(2), group = w.sums.size(1);
+  const int64_t H = w.k.size(1) * group, before = tokens.begin - 1;
   std::vector<double> c(H * T);
-  const float* gates = w.log_gate.defined() ? w.log_gate.const_data_ptr<float>() : nullptr;
+  const float* gates =
+      w.log_gate.defined() ? w.log_gate.const_data_ptr<float>() + s * T * H : nullptr;
   for (int64_t h = 0; h < H; ++h) {
-    double sum = w.last_sums.const_data_ptr<double>()[h];
+    double sum = 0;
+    if (before >= 0) {
+      const int64_t page = tokens.table[h / group * N + before / kPageTokens];
+      sum = w.sums.const_data_ptr<double>()[(page * group + h % group) * kPageTokens +
+                                            before % kPageTokens];
+    }
     for (int64_t t = 0; t < T; ++t) {
       if (gates) sum += std::max<double>(gates[t * H + h], kSmallestLogGate);
       c[h * T + t] = sum;
@@ -170,23 +190,21 @@ struct TokenWriter {
   }
 };
 
-}  // namespace
-
-void write_pages(const PageWrite& w) {
-  const int64_t T = w.k.size(0), G = w.k.size(1), H = w.last_sums.size(0), N = w.pages.size(1);
+void write_sequence(const PageWrite& w, int64_t s, TokenWriter& writer) {
+  const NewTokens tokens(w, s);
+  const int64_t T = tokens.T, G = w.k.size(1), N = w.page_table.size(2);
   const bool given = w.token_sums.defined();
-  const std::vector<double> sums = given ? std::vector<double>() : running_sums(w);
-  const double* c = given ? w.token_sums.const_data_ptr<double>() : sums.data();
-  TokenWriter writer(w);
+  const std::vector<double> sums = given ? std::vector<double>() : running_sums(w, s);
+  const double* c =
+      given ? w.token_sums.const_data_ptr<double>() + s * w.token_sums.stride(0) : sums.data();
   const auto* keys = static_cast<const char*>(w.k.const_data_ptr());
   const auto* values = static_cast<const char*>(w.v.const_data_ptr());
   for (int64_t g = 0; g < G; ++g) {
     for (int64_t t = 0; t < T; ++t) {
-      const int64_t slot = (w.first_slot + t) % kPageTokens;
-      const int32_t page =
-          w.pages.const_data_ptr<int32_t>()[g * N + (w.first_slot + t) / kPageTokens];
+      const int64_t place = tokens.begin + t, slot = place % kPageTokens;
+      const int32_t page = tokens.table[g * N + place / kPageTokens];
       if (page < 0) continue;
-      const int64_t offset = (t * G + g) * writer.row_bytes;
+      const int64_t offset = ((s * T + t) * G + g) * writer.row_bytes;
       const double squares = writer.key_and_value(page, slot, keys + offset, values + offset);
       writer.norm(page, slot, squares);
       for (int64_t h = 0; h < writer.group; ++h) {
@@ -194,8 +212,13 @@ void write_pages(const PageWrite& w) {
       }
     }
   }
-  auto* last = w.last_sums.mutable_data_ptr<double>();
-  for (int64_t h = 0; h < H; ++h) last[h] = c[h * T + T - 1];
+}
+
+}  // namespace
+
+void write_pages(const PageWrite& w) {
+  TokenWriter writer(w);
+  for (int64_t s = 0; s < w.num_sequences(); ++s) write_sequence(w, s, writer);
 }
 
 }  // namespace reynard::attention::cpu

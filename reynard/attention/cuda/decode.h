@@ -63,21 +63,21 @@ void find_first_pages(const DecodeTask& task,
                       int32_t* counters,
                       cudaStream_t stream);
 
-// New tokens of one sequence into its pages (page_kernels.h).
+// The newest T tokens of each of S sequences into their pages (page_kernels.h).
 struct PageWriteTask {
-  int T = 0, H = 0, G = 0, N = 0, first_slot = 0;
+  int S = 0, T = 0, H = 0, G = 0, N = 0;
   int row_bytes = 0;  // of a key
   int D = 0;
   Element element = Element::kFloat;
   void *keys = nullptr, *values = nullptr;
   double *sums = nullptr, *masses = nullptr;
   float* norms = nullptr;
-  const int32_t* pages = nullptr;         // (G, N)
-  const void *k = nullptr, *v = nullptr;  // (T, G, D)
-  const float* log_gate = nullptr;        // (T, H), or null
-  const double* given_sums = nullptr;     // (H, T), or null: from log_gate
-  double* token_sums = nullptr;           // (H, T): scratch for them
-  double* last_sums = nullptr;            // (H)
+  const int32_t* page_table = nullptr;    // (S, G, N)
+  const int64_t* lengths = nullptr;       // (S)
+  const void *k = nullptr, *v = nullptr;  // (S T, G, D)
+  const float* log_gate = nullptr;        // (S T, H), or null
+  const double* given_sums = nullptr;     // (S, H, T), or null: from log_gate
+  double* token_sums = nullptr;           // (S, H, T): scratch for them, where T > 1
 };
 void write_pages(const PageWriteTask& task, cudaStream_t stream);
 

@@ -16,45 +16,76 @@ using simt::load_value;
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kAhead = 16;  // gates read before they are added
 
+// The sum of head h of sequence s before its new tokens.
+__device__ double sum_before(const PageWriteTask& t, int s, int h) {
+  const int64_t before = t.lengths[s] - t.T - 1;
+  if (before < 0) return 0;
+  const int group = t.H / t.G;
+  const int64_t page = t.page_table[(int64_t{s} * t.G + h / group) * t.N + before / kPageKeys];
+  return t.sums[(page * group + h % group) * kPageKeys + before % kPageKeys];
+}
+
+__device__ double bounded(double gate) {
+  return gate < kSmallestLogGate ? kSmallestLogGate : gate;  // NaN stays
+}
+
 // One thread per head, token after token: sums do not depend on how a text was cut into calls.
 __global__ void sums_kernel(const PageWriteTask t) {
-  const int h = blockIdx.x * blockDim.x + threadIdx.x;
-  if (h >= t.H) return;
-  double sum = t.last_sums[h];
+  const int row = blockIdx.x * blockDim.x + threadIdx.x, s = row / t.H, h = row % t.H;
+  if (s >= t.S) return;
+  double sum = sum_before(t, s, h);
   for (int base = 0; base < t.T; base += kAhead) {
     float gates[kAhead] = {};
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if (t.log_gate && base + i < t.T) gates[i] = t.log_gate[int64_t{base + i} * t.H + h];
+      const int64_t token = int64_t{s} * t.T + base + i;
+      if (t.log_gate && base + i < t.T) gates[i] = t.log_gate[token * t.H + h];
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if (base + i >= t.T) break;
-      const double gate = gates[i];
-      sum += gate < kSmallestLogGate ? kSmallestLogGate : gate;  // NaN stays
-      t.token_sums[int64_t{h} * t.T + base + i] = sum;
+      sum += bounded(gates[i]);
+      t.token_sums[int64_t{row} * t.T + base + i] = sum;
     }
   }
-  t.last_sums[h] = sum;
 }
 
-__global__ void last_sums_kernel(const PageWriteTask t) {
-  const int h = blockIdx.x * blockDim.x + threadIdx.x;
-  if (h < t.H) t.last_sums[h] = t.given_sums[int64_t{h} * t.T + t.T - 1];
+// Sums of the new tokens of a head: as given or by sums_kernel; of a single token without a launch
+// of its own.
+struct GivenSums {
+  const double* sums;
+  __device__ GivenSums(const PageWriteTask& t, int s, int h)
+      : sums((t.given_sums ? t.given_sums : t.token_sums) + (int64_t{s} * t.H + h) * t.T) {}
+  __device__ double operator[](int64_t token) const { return sums[token]; }
+};
+struct SumOfOne {
+  double sum;
+  __device__ SumOfOne(const PageWriteTask& t, int s, int h)
+      : sum(sum_before(t, s, h) + (t.log_gate ? bounded(t.log_gate[int64_t{s} * t.H + h]) : 0)) {}
+  __device__ double operator[](int64_t /*token*/) const { return sum; }
+};
+
+// Pages that T tokens lie in, at most.
+int pages_of(int T) {
+  return (T + 2 * kPageKeys - 2) / kPageKeys;
 }
 
 // One block of threads per page: rows by warps, then the bounds.
+template <class Sums>
 __global__ void __launch_bounds__(kThreads) pages_kernel(const PageWriteTask t) {
   __shared__ float largest[kWarps];
-  const int n = blockIdx.x % t.N, g = blockIdx.x / t.N, group = t.H / t.G;
+  const int g = blockIdx.y, s = blockIdx.z, group = t.H / t.G;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64_t page = t.pages[blockIdx.x];
+  const int64_t length = t.lengths[s], begin = length - t.T;
+  const int64_t n = begin / kPageKeys + blockIdx.x;
+  const int64_t first = max(n * kPageKeys, begin), end = min((n + 1) * kPageKeys, length);
+  if (first >= end) return;
+  const int64_t page = t.page_table[(int64_t{s} * t.G + g) * t.N + n];
   if (page < 0) return;
-  const int first = max(n * kPageKeys, t.first_slot);  // slots count from the first page's
-  const int end = min((n + 1) * kPageKeys, t.first_slot + t.T);
   float top = 0;
-  for (int slot = first + warp; slot < end; slot += kWarps) {
-    const int64_t from = (int64_t{slot - t.first_slot} * t.G + g) * t.row_bytes;
+  for (int64_t slot = first + warp; slot < end; slot += kWarps) {
+    const int64_t row = (int64_t{s} * t.T + slot - begin) * t.G + g;
+    const int64_t from = row * t.row_bytes;
     const int64_t to = (page * kPageKeys + slot % kPageKeys) * t.row_bytes;
     for (int i = lane * 2; i < t.row_bytes; i += 64) {
       const auto copy = [&](void* pool, const void* rows) {
@@ -67,7 +98,7 @@ __global__ void __launch_bounds__(kThreads) pages_kernel(const PageWriteTask t) 
     const Operand keys = {const_cast<void*>(t.k), 0, 0, 0, t.element};
     float squares = 0;
     for (int d = lane; d < t.D; d += 32) {
-      const float value = load_value(keys, (int64_t{slot - t.first_slot} * t.G + g) * t.D + d);
+      const float value = load_value(keys, row * t.D + d);
       squares = fmaf(value, value, squares);
     }
 #pragma unroll
@@ -84,11 +115,11 @@ __global__ void __launch_bounds__(kThreads) pages_kernel(const PageWriteTask t) 
   }
   // The mass of each head by one thread: at most 64 terms.
   for (int i = threadIdx.x; i < group; i += kThreads) {
-    const double* c = t.token_sums + int64_t{g * group + i} * t.T;
+    const Sums c(t, s, g * group + i);
     const int64_t row = page * group + i;
     double mass = begins ? -INFINITY : t.masses[row];
-    for (int slot = first; slot < end; ++slot) {
-      const double sum = c[slot - t.first_slot];
+    for (int64_t slot = first; slot < end; ++slot) {
+      const double sum = c[slot - begin];
       t.sums[row * kPageKeys + slot % kPageKeys] = sum;
       mass = log_add_exp(mass, -sum);
     }
@@ -98,18 +129,19 @@ __global__ void __launch_bounds__(kThreads) pages_kernel(const PageWriteTask t) 
 
 }  // namespace
 
-void write_pages(const PageWriteTask& given, cudaStream_t stream) {
-  PageWriteTask task = given;
-  constexpr int kHeads = 32;
-  const unsigned heads = div_up(task.H, kHeads);
-  if (task.given_sums) {
-    last_sums_kernel<<<heads, kHeads, 0, stream>>>(task);
-    task.token_sums = const_cast<double*>(task.given_sums);
-  } else {
-    sums_kernel<<<heads, kHeads, 0, stream>>>(task);
+void write_pages(const PageWriteTask& task, cudaStream_t stream) {
+  const dim3 pages(pages_of(task.T), task.G, task.S);
+  if (task.T == 1 && !task.given_sums) {
+    pages_kernel<SumOfOne><<<pages, kThreads, 0, stream>>>(task);
+    REYNARD_CHECK_LAUNCH();
+    return;
   }
-  REYNARD_CHECK_LAUNCH();
-  pages_kernel<<<task.G * task.N, kThreads, 0, stream>>>(task);
+  if (!task.given_sums) {
+    constexpr int kHeads = 32;
+    sums_kernel<<<div_up(task.S * task.H, kHeads), kHeads, 0, stream>>>(task);
+    REYNARD_CHECK_LAUNCH();
+  }
+  pages_kernel<GivenSums><<<pages, kThreads, 0, stream>>>(task);
   REYNARD_CHECK_LAUNCH();
 }
 

@@ -5,7 +5,6 @@
 #include "reynard/attention/cuda/decode.h"
 #include "reynard/attention/cuda/path.h"
 #include "reynard/tensor/check.h"
-#include "reynard/tensor/to_device.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
@@ -76,26 +75,26 @@ DecodeOutput decode_pages(const DecodeArguments& a) {
 
 void write_pages(const PageWrite& w) {
   const c10::cuda::CUDAGuard device(w.k.device());
-  const at::Tensor pages = tensor::to_device(w.pages, w.k.device());
   PageWriteTask task;
-  task.T = static_cast<int>(w.k.size(0)), task.G = static_cast<int>(w.k.size(1));
-  task.D = static_cast<int>(w.k.size(2)), task.H = static_cast<int>(w.last_sums.size(0));
-  task.N = static_cast<int>(w.pages.size(1)), task.first_slot = static_cast<int>(w.first_slot);
+  task.S = static_cast<int>(w.num_sequences()), task.T = static_cast<int>(w.num_tokens());
+  task.G = static_cast<int>(w.k.size(1)), task.D = static_cast<int>(w.k.size(2));
+  task.H = task.G * static_cast<int>(w.sums.size(1));
+  task.N = static_cast<int>(w.page_table.size(2));
   task.element = element_of(w.k);
   task.row_bytes = task.D * static_cast<int>(w.k.element_size());
   task.keys = w.keys.mutable_data_ptr(), task.values = w.values.mutable_data_ptr();
   task.sums = w.sums.mutable_data_ptr<double>(), task.masses = w.masses.mutable_data_ptr<double>();
   task.norms = w.norms.mutable_data_ptr<float>();
-  task.pages = pages.const_data_ptr<int32_t>();
+  task.page_table = w.page_table.const_data_ptr<int32_t>();
+  task.lengths = w.lengths.const_data_ptr<int64_t>();
   task.k = w.k.const_data_ptr(), task.v = w.v.const_data_ptr();
   task.log_gate = pointer<float>(w.log_gate);
   task.given_sums = pointer<double>(w.token_sums);
   at::Tensor scratch;
-  if (!task.given_sums) {
-    scratch = at::empty({task.H, task.T}, w.last_sums.options());
+  if (!task.given_sums && task.T > 1) {
+    scratch = at::empty({task.S, task.H, task.T}, w.sums.options());
     task.token_sums = scratch.mutable_data_ptr<double>();
   }
-  task.last_sums = w.last_sums.mutable_data_ptr<double>();
   write_pages(task, c10::cuda::getCurrentCUDAStream());
 }
 
