@@ -10,6 +10,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <span>
 
 namespace reynard::ops {
@@ -66,9 +67,47 @@ at::Tensor packed_input(const ProductKernels& kernels,
   return packed;
 }
 
+// Rows of x beyond which tiles of the matrix unit are better than reading w again for every tile of
+// tokens.
+constexpr int64_t kMostGpuRows = 512;
+
+// Whether a GPU's kernel takes these dtypes and this memory.
+bool has_gpu_kernel(const at::Tensor& x, const at::Tensor& w) {
+  const auto is_read_in_packs = [](const at::Tensor& t) {
+    return t.is_contiguous() && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
+  };
+  const at::ScalarType dtype = w.scalar_type();
+  return x.is_cuda() && w.is_cuda() && x.numel() > 0 && w.numel() > 0 && has_row_kernels(x) &&
+         (dtype == at::kFloat || (dtype == at::kBFloat16 && dtype == x.scalar_type())) &&
+         x.size(1) % 8 == 0 && is_read_in_packs(x) && is_read_in_packs(w);
+}
+
+std::vector<at::Tensor> products_on_gpu(const at::Tensor& x, std::span<const RowWeight> weights) {
+  TORCH_INTERNAL_ASSERT(weights.size() <= FewRowsTask::kMostWeights);
+  const c10::DeviceGuard device(x.device());
+  FewRowsTask task;
+  task.x = x.const_data_ptr();
+  task.tokens = static_cast<int>(x.size(0)), task.width = static_cast<int>(x.size(1));
+  std::vector<at::Tensor> results;
+  for (const RowWeight& weight : weights) {
+    const at::Tensor& w = weight.values;
+    TORCH_INTERNAL_ASSERT(has_gpu_kernel(x, w) && w.size(1) == x.size(1));
+    results.push_back(at::empty({x.size(0), w.size(0)}, w.options().requires_grad(false)));
+    task.weights[task.num_weights++] = {.values = w.const_data_ptr(),
+                                        .is_f32 = w.scalar_type() == at::kFloat,
+                                        .rows = static_cast<int>(w.size(0)),
+                                        .y = results.back().mutable_data_ptr()};
+  }
+  row_kernels(x).few_row_products(task, 0, x.size(0));
+  return results;
+}
+
 }  // namespace
 
 bool has_few_row_product(const at::Tensor& x, const RowWeight& weight) {
+  if (x.is_cuda()) {
+    return x.size(0) <= kFewGpuRows && !weight.scales.defined() && has_gpu_kernel(x, weight.values);
+  }
   const bool int8 = weight.values.scalar_type() == at::kChar;
   return x.size(0) <= kFewRows && x.numel() > 0 && x.is_cpu() && weight.values.is_cpu() &&
          weight.values.is_contiguous() && int8 == weight.scales.defined() &&
@@ -76,6 +115,7 @@ bool has_few_row_product(const at::Tensor& x, const RowWeight& weight) {
 }
 
 std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const RowWeight> weights) {
+  if (x.is_cuda()) return products_on_gpu(x, weights);
   const ProductKernels& kernels = cpu::product_kernels();
   const at::Tensor input = x.contiguous(), packed = packed_input(kernels, input, weights);
   const int64_t N = x.size(0), I = x.size(1);
@@ -125,12 +165,20 @@ std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const Ro
 }
 
 bool has_few_output_product(const at::Tensor& x, const at::Tensor& w) {
+  if (x.is_cuda()) {
+    return x.scalar_type() == at::kBFloat16 && w.scalar_type() == at::kFloat &&
+           w.size(0) <= kFewRows && x.size(0) <= kMostGpuRows && has_gpu_kernel(x, w);
+  }
   return x.is_cpu() && w.is_cpu() && x.scalar_type() == at::kBFloat16 &&
          w.scalar_type() == at::kFloat && w.size(0) <= kFewRows && w.is_contiguous();
 }
 
 at::Tensor few_output_product(const at::Tensor& x, const at::Tensor& w) {
   TORCH_INTERNAL_ASSERT(has_few_output_product(x, w) && x.size(1) == w.size(1));
+  if (x.is_cuda()) {
+    const RowWeight weight{.values = w, .scales = {}};
+    return products_on_gpu(x, {&weight, 1})[0];
+  }
   const at::Tensor input = x.contiguous();
   const at::Tensor y = at::empty({x.size(0), w.size(0)}, w.options());
   const ProductLoop loop = cpu::product_kernels().bf16_by_f32;

@@ -130,6 +130,21 @@ struct ColumnSums {
   float* sums = nullptr;  // (width)
 };
 
+// Products of one input with several weights: y = x W^T, f32 where the weight is, else bf16.
+struct FewRowsTask {
+  static constexpr int kMostWeights = 8;
+  struct Weight {
+    const void* values = nullptr;  // (rows, width) aligned to 16 bytes: f32, or bf16 where x is
+    bool is_f32 = false;
+    int rows = 0;
+    void* y = nullptr;  // (tokens, rows)
+  };
+  const void* x = nullptr;    // (tokens, width) aligned to 16 bytes
+  int tokens = 0, width = 0;  // width: a multiple of 8
+  Weight weights[kMostWeights];
+  int num_weights = 0;
+};
+
 struct RowKernels {
   void (*norm_forward)(const NormForward&, int64_t begin, int64_t end);
   void (*norm_backward)(const NormBackward&, int64_t begin, int64_t end);
@@ -140,8 +155,9 @@ struct RowKernels {
   void (*rotary)(const RotaryRows&, int64_t begin, int64_t end);
   void (*softmax_loss)(const SoftmaxLossRows&, int64_t begin, int64_t end);
   void (*adamw)(const AdamWTask&, int64_t begin, int64_t end);  // elements, not rows
-  // GPU only; columns.
+  // GPU only; columns, tokens.
   void (*column_sums)(const ColumnSums&, int64_t begin, int64_t end) = nullptr;
+  void (*few_row_products)(const FewRowsTask&, int64_t begin, int64_t end) = nullptr;
 };
 
 enum class Element { kF32, kBF16 };

@@ -6,6 +6,7 @@
 #include "reynard/ops/int8_linear.h"
 #include "reynard/ops/linear.h"
 #include "tests/support/compare.h"
+#include "tests/support/device.h"
 #include "tests/support/forced_path.h"
 #include "tests/support/gradients.h"
 
@@ -16,6 +17,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -107,6 +109,54 @@ TEST_P(FewRowProducts, SameBitsForAnyThreadCountAndBesideAnyRows) {
       EXPECT_BITWISE_EQUAL(y[i], expected[i].narrow(0, row, 1).contiguous()) << row;
     }
   }
+}
+
+// On a GPU: several weights in one launch, rows longer than what is loaded ahead, tiles of tokens
+// that are not full; nothing beyond the matrices is read, and a row has the same bits by itself.
+TEST(FewRowProductsOfGpu, WithinBudgetAndAloneTheSame) {
+  if (test::test_device().is_cpu()) GTEST_SKIP() << "needs REYNARD_TEST_DEVICE=cuda";
+  for (const at::ScalarType x_dtype : {at::kBFloat16, at::kFloat}) {
+    for (const int64_t width : {8, 64, 256, 776, 1536, 2056, 4104}) {
+      std::vector<RowWeight> weights;
+      for (const int64_t rows : {37, 1, 12, 611}) {
+        const bool wide = x_dtype == at::kFloat || rows == 12;
+        const at::Tensor exact = test::on_test_device(random_normal({rows, width}, rows));
+        weights.push_back(weight_of(exact, wide ? at::kFloat : at::kBFloat16));
+      }
+      for (const int64_t tokens : {1, 2, 3, 5, 8, 9, 16}) {
+        const at::Tensor x =
+            among_nan(test::on_test_device(random_normal({tokens, width}, 2)).to(x_dtype));
+        const std::string where = fmt::format("{}, {}", tokens, width);
+        for (const RowWeight& weight : weights)
+          ASSERT_TRUE(has_few_row_product(x, weight)) << where;
+        const std::vector<at::Tensor> y = few_row_products(x, weights);
+        const std::vector<at::Tensor> last = few_row_products(x.narrow(0, tokens - 1, 1), weights);
+        for (size_t i = 0; i < weights.size(); ++i) {
+          const at::Tensor& w = weights[i].values;
+          ASSERT_EQ(y[i].scalar_type(), w.scalar_type());
+          const at::Tensor naive =
+              at::mm(x.to(at::kFloat), w.to(at::kFloat).t()).to(w.scalar_type());
+          const at::Tensor exact = at::mm(x.to(at::kDouble), w.to(at::kDouble).t());
+          EXPECT_WITHIN_BUDGET(y[i], naive, exact) << where << ", weight " << i;
+          EXPECT_BITWISE_EQUAL(last[i], y[i].narrow(0, tokens - 1, 1).contiguous()) << where;
+        }
+      }
+    }
+  }
+}
+
+// The gates' product of more tokens than other products of few rows, with its own kernel.
+TEST(FewRowProductsOfGpu, TakeMoreRowsOfAWeightWithFew) {
+  if (test::test_device().is_cpu()) GTEST_SKIP() << "needs REYNARD_TEST_DEVICE=cuda";
+  const at::Tensor x = test::on_test_device(random_normal({301, 768}, 2)).to(at::kBFloat16);
+  const RowWeight w{.values = test::on_test_device(random_normal({12, 768}, 1)).to(at::kFloat),
+                    .scales = {}};
+  ASSERT_TRUE(has_few_output_product(x, w.values));
+  const at::Tensor all = few_output_product(x, w.values);
+  for (const int64_t row : {0, 15, 16, 300}) {
+    EXPECT_BITWISE_EQUAL(all.narrow(0, row, 1), few_row_products(x.narrow(0, row, 1), {&w, 1})[0]);
+  }
+  EXPECT_FALSE(has_few_output_product(x.narrow(1, 0, 767), w.values.narrow(1, 0, 767)));
 }
 
 // Many rows with a weight of few have the bits of each row by itself, for any number of threads.

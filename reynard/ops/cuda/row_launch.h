@@ -20,6 +20,11 @@ void gate_backward(const GateRows& task, Element element, int64_t rows, cudaStre
 void rotary(const RotaryRows& task, Element element, int64_t rows, cudaStream_t stream);
 void softmax_loss(const SoftmaxLossRows& task, Element element, int64_t rows, cudaStream_t stream);
 void adamw(const AdamWTask& task, Element element, int64_t elements, cudaStream_t stream);
+// The bits of a token's results do not depend on the other tokens.
+void few_row_products(const FewRowsTask& task,
+                      Element element,
+                      int64_t tokens,
+                      cudaStream_t stream);
 void column_sums(const ColumnSums& task, Element element, int64_t columns, cudaStream_t stream);
 
 }  // namespace reynard::ops::cuda
