@@ -1,10 +1,11 @@
 #include "reynard/attention/cuda/decode.h"
 
-#include "reynard/attention/cuda/simt_tile.cuh"
-#include "reynard/attention/log_mass.h"
 #include "reynard/attention/pruning_limits.h"
 #include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <climits>
 #include <cmath>
@@ -13,14 +14,12 @@ namespace reynard::attention::cuda {
 
 namespace {
 
-using simt::load_value;
-
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kFloorPages = 2;  // the pages nearest to the query, whose lse bounds its own
 
-struct LogAddExp {
+struct Higher {
   static constexpr double kNeutral = -INFINITY;
-  __device__ double operator()(double a, double b) const { return log_add_exp(a, b); }
+  __device__ double operator()(double a, double b) const { return b > a ? b : a; }
 };
 struct Sum {
   static constexpr double kNeutral = 0;
@@ -74,6 +73,7 @@ __device__ int first_of_block(int index) {
 }
 
 // One block of threads per query.
+template <class Scalar>
 class FirstPage {
  public:
   __device__ explicit FirstPage(const DecodeTask& task)
@@ -103,13 +103,11 @@ class FirstPage {
     const int64_t row = int64_t{pages_[key / kPageKeys]} * group_ + h_ % group_;
     return t_.sums[row * kPageKeys + key % kPageKeys];
   }
-  __device__ float value_of(const void* from, int64_t index) const {
-    return load_value({const_cast<void*>(from), 0, 0, 0, t_.element}, index);
-  }
+  __device__ const Scalar* query() const { return static_cast<const Scalar*>(t_.q) + row_ * t_.D; }
   __device__ double own_squares() const {
     double sum = 0;
     for (int d = threadIdx.x; d < t_.D; d += kThreads) {
-      const double value = value_of(t_.q, row_ * t_.D + d);
+      const double value = static_cast<float>(query()[d]);
       sum += value * value;
     }
     return sum;
@@ -138,41 +136,65 @@ class FirstPage {
     return bound_of_norm(t_.evicted_norms[s_ * t_.G + g_]) + query_sum_ + t_.evicted_masses[row_];
   }
 
-  // Log-sum-exp over the nearest pages: a warp per key, and what it found stays with lane 0.
+  // Log-sum-exp over the nearest pages. A warp multiplies its keys, all loads at once; the rest is
+  // done for each by the lane of its number.
   __device__ double floor(int held) const {
-    const int first = max(end_ - kFloorPages, held) * kPageKeys;
+    constexpr int kPageWarpKeys = kPageKeys / kWarps, kWarpKeys = kFloorPages * kPageWarpKeys;
+    static_assert(kWarpKeys <= 32);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    double total = -INFINITY;
-#pragma unroll 4
-    for (int key = first + warp; key < length_; key += kWarps) {
-      const int64_t row = int64_t{pages_[key / kPageKeys]} * kPageKeys + key % kPageKeys;
-      float product = 0;
-      for (int d = lane; d < t_.D; d += 32) {
-        product = fmaf(value_of(t_.q, row_ * t_.D + d), value_of(t_.keys, row * t_.D + d), product);
-      }
+    const int first_page = max(end_ - kFloorPages, held);
+    const int own = first_page * kPageKeys + warp + lane * kWarps;
+    const bool is_seen = lane < kWarpKeys && own >= first_key_ && own < length_;
+    const double own_sum = is_seen ? sum_of(own) : 0;
+    const Scalar* rows[kFloorPages];
 #pragma unroll
-      for (int step = 16; step > 0; step /= 2) product += __shfl_xor_sync(~0U, product, step);
-      if (lane != 0 || key < first_key_) continue;
-      const double logit = static_cast<double>(product) * t_.scale + query_sum_ - sum_of(key);
-      total = log_add_exp(total, logit);
+    for (int n = 0; n < kFloorPages; ++n) {
+      const int64_t page = pages_[min(first_page + n, end_ - 1)];
+      rows[n] = static_cast<const Scalar*>(t_.keys) + (page * kPageKeys + warp) * t_.D;
     }
-    return over_block(total, LogAddExp());
+    float products[kWarpKeys] = {};
+    for (int d = lane; d < t_.D; d += 32) {
+      const float value = static_cast<float>(query()[d]);
+#pragma unroll
+      for (int i = 0; i < kWarpKeys; ++i) {
+        const Scalar* row = rows[i / kPageWarpKeys] + i % kPageWarpKeys * kWarps * t_.D;
+        products[i] = fmaf(value, static_cast<float>(row[d]), products[i]);
+      }
+    }
+    float own_product = 0;
+#pragma unroll
+    for (int i = 0; i < kWarpKeys; ++i) {
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) {
+        products[i] += __shfl_xor_sync(~0U, products[i], step);
+      }
+      if (lane == i) own_product = products[i];
+    }
+    const double logit =
+        is_seen ? static_cast<double>(own_product) * t_.scale + query_sum_ - own_sum : -INFINITY;
+    const double largest = over_block(logit, Higher());
+    return largest + log(over_block(is_seen ? exp(logit - largest) : 0, Sum()));
   }
 
-  // The first page from `held` on whose mass, with all before it, may matter.
+  // The first page from `held` on whose mass, with all before it, may matter. Masses are added as
+  // parts of the limit, since sums of logarithms would take most of the time.
   __device__ int tight(int held) const {
-    const double limit = t_.log_tolerance - kFloorMargin + floor(held);
-    double dropped = evicted();
     const int last = end_ - 1;
+    const auto log_mass = [&](int n) {
+      if (n >= last) return -static_cast<double>(INFINITY);
+      const double mass = t_.masses[int64_t{pages_[n]} * group_ + h_ % group_];
+      return bound_of_page(n) + query_sum_ + mass;
+    };
+    double next = log_mass(held + threadIdx.x);  // on its way while the floor is found
+    const double limit = t_.log_tolerance - kFloorMargin + floor(held);
+    double dropped = exp(evicted() - limit);
     for (int base = held; base < last; base += kThreads) {
       const int n = base + threadIdx.x;
-      double mass = -INFINITY;
-      if (n < last) {
-        mass = bound_of_page(n) + query_sum_ + t_.masses[int64_t{pages_[n]} * group_ + h_ % group_];
-      }
-      const double before = log_add_exp(dropped, inclusive_scan(mass, LogAddExp()));
+      const double part = exp(next - limit);
+      next = log_mass(n + kThreads);
+      const double before = dropped + inclusive_scan(part, Sum());
       // NaN keeps the page.
-      const int found = first_of_block(n < last && !(before <= limit) ? n : INT_MAX);
+      const int found = first_of_block(n < last && !(before <= 1) ? n : INT_MAX);
       if (found != INT_MAX) return found;
       dropped = over_block(before, Last());
     }
@@ -216,10 +238,11 @@ class FirstPage {
   double query_sum_ = 0, factor_ = 0;
 };
 
+template <class Scalar>
 __global__ void __launch_bounds__(kThreads)
     first_pages_kernel(const DecodeTask task, int32_t* pages, int32_t* counters) {
   tensor::let_next_kernel_start();
-  FirstPage search(task);
+  FirstPage<Scalar> search(task);
   const int page = search.find();
   if (threadIdx.x != 0) return;
   counters[blockIdx.x] = 0;
@@ -235,8 +258,18 @@ void find_first_pages(const DecodeTask& task,
                       int32_t* counters,
                       cudaStream_t stream) {
   // Not early: the kernel after it reads, before it waits, what was written before this one.
-  first_pages_kernel<<<task.S * task.H, kThreads, 0, stream>>>(task, pages, counters);
-  REYNARD_CHECK_LAUNCH();
+  const auto launch = [&](auto kernel) {
+    kernel<<<task.S * task.H, kThreads, 0, stream>>>(task, pages, counters);
+    REYNARD_CHECK_LAUNCH();
+  };
+  switch (task.element) {
+    case Element::kFloat:
+      return launch(&first_pages_kernel<float>);
+    case Element::kBFloat16:
+      return launch(&first_pages_kernel<__nv_bfloat16>);
+    case Element::kHalf:
+      return launch(&first_pages_kernel<__half>);
+  }
 }
 
 }  // namespace reynard::attention::cuda
