@@ -7,6 +7,7 @@
 #include "reynard/models/pretrained.h"
 #include "reynard/models/score.h"
 #include "reynard/models/state.h"
+#include "reynard/models/stepper.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/device.h"
 
@@ -19,6 +20,7 @@
 #include <ATen/ops/log_sigmoid.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/std.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
@@ -222,30 +224,43 @@ double megabytes(const models::CacheUse& use) {
   return static_cast<double>(use.bytes_kept()) * 1e-6;
 }
 
-// Logits of the token behind a state, on the host, where generation chooses one.
-at::Tensor next_logits(models::Decoder& decoder,
-                       models::SequenceState& state,
-                       double log_tolerance) {
-  decoder.set_log_pruning_tolerance(log_tolerance);
-  const std::array<models::SequenceState*, 1> states = {&state};
-  const at::Tensor hidden = decoder.hidden(at::full({1}, 7, at::kLong), one_offset(), states);
-  return models::logits(decoder, hidden).cpu();
-}
+// Adds tokens to a text as generation::Generator does: on a GPU in recorded steps.
+class Writer {
+ public:
+  Writer(models::Decoder& decoder, models::SequenceState& state, double log_tolerance)
+      : decoder_(decoder), state_(state), log_tolerance_(log_tolerance) {
+    if (decoder.device().is_cpu()) return;
+    stepper_ = std::make_unique<models::Stepper>(decoder, state.cache(0).pool());
+  }
+  // On the host, where generation chooses a token.
+  at::Tensor next_logits() {
+    decoder_.set_log_pruning_tolerance(log_tolerance_);
+    const std::array<int64_t, 1> token = {7};
+    const std::array<models::SequenceState*, 1> states = {&state_};
+    if (stepper_) return stepper_->logits(token, states).cpu();
+    const at::Tensor tokens = at::tensor(token, at::kLong);
+    return models::logits(decoder_, decoder_.hidden(tokens, one_offset(), states)).cpu();
+  }
+  void evict() { decoder_.evict(state_, log_tolerance_, state_.length()); }
+
+ private:
+  models::Decoder& decoder_;
+  models::SequenceState& state_;
+  double log_tolerance_;
+  std::unique_ptr<models::Stepper> stepper_;
+};
 
 // Seconds of a token of each state, which take turns token by token, so that both have the machine
 // at the same speed. The median of those between two evictions counts, since the system takes some
 // milliseconds from single tokens; what eviction takes, they share.
-Medians token_seconds(models::Decoder& decoder,
-                      models::SequenceState& pruned,
-                      models::SequenceState& whole) {
+Medians token_seconds(Writer& pruned, Writer& whole) {
   constexpr int64_t kTokens = generation::kEvictEvery;
   std::vector<double> pruned_times, whole_times;
   for (int64_t i = 0; i < kTokens; ++i) {
-    pruned_times.push_back(seconds_of([&] { next_logits(decoder, pruned, kDecodeTolerance); }));
-    whole_times.push_back(seconds_of([&] { next_logits(decoder, whole, 0); }));
+    pruned_times.push_back(seconds_of([&] { pruned.next_logits(); }));
+    whole_times.push_back(seconds_of([&] { whole.next_logits(); }));
   }
-  const double evicting =
-      seconds_of([&] { decoder.evict(pruned, kDecodeTolerance, pruned.length()); });
+  const double evicting = seconds_of([&] { pruned.evict(); });
   const double ours = median(pruned_times) + evicting / static_cast<double>(kTokens);
   const double peer = median(whole_times);
   return {.ours = ours, .peer = peer, .ratio = peer / ours};
@@ -254,16 +269,18 @@ Medians token_seconds(models::Decoder& decoder,
 Rows pruned_rows(const GenerateBench& options,
                  models::Decoder& decoder,
                  const std::string& dtype,
-                 models::SequenceState& pruned,
-                 models::SequenceState& whole) {
-  const auto best = next_logits(decoder, pruned, kDecodeTolerance).argmax().item<int64_t>();
-  const at::Tensor exact = next_logits(decoder, whole, 0)[0];
+                 models::SequenceState& pruned_state,
+                 models::SequenceState& whole_state) {
+  Writer pruned(decoder, pruned_state, kDecodeTolerance), whole(decoder, whole_state, 0);
+  const auto best = pruned.next_logits().argmax().item<int64_t>();
+  const at::Tensor exact = whole.next_logits()[0];
   const double behind = ((exact.max() - exact[best]) / exact.std()).item<double>();
-  const double mb_pruned = megabytes(pruned.cache_use()), mb_whole = megabytes(whole.cache_use());
-  token_seconds(decoder, pruned, whole);
+  const double mb_pruned = megabytes(pruned_state.cache_use());
+  const double mb_whole = megabytes(whole_state.cache_use());
+  token_seconds(pruned, whole);
   std::vector<double> ours, peer, ratios;
   for (int i = 0; i < options.repeats; ++i) {
-    const Medians turn = token_seconds(decoder, pruned, whole);
+    const Medians turn = token_seconds(pruned, whole);
     ours.push_back(turn.ours), peer.push_back(turn.peer), ratios.push_back(turn.ratio);
   }
   Row time{

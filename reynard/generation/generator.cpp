@@ -2,6 +2,7 @@
 
 #include "reynard/models/decoder.h"
 #include "reynard/models/score.h"
+#include "reynard/models/stepper.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/core/grad_mode.h>
@@ -58,7 +59,11 @@ Generator::Generator(models::Decoder& decoder, const GeneratorOptions& options)
       pool_(models::make_page_pool(decoder, options.max_pages)) {
   const int64_t chunk = options.chunk_tokens.value_or(kFirstChunk);
   tensor::check_value(chunk >= 1, "generate", "chunk_tokens", chunk, "at least 1");
+  // On a CPU nothing is gained by recording, and its decode reads caches as they lie.
+  if (!decoder.device().is_cpu()) stepper_ = std::make_unique<models::Stepper>(decoder, pool_);
 }
+
+Generator::~Generator() = default;
 
 Sequence Generator::start(std::vector<int64_t> prompt, SequenceOptions options) const {
   Sequence sequence(decoder_, pool_, std::move(prompt), std::move(options));
@@ -200,8 +205,11 @@ void Generator::step(std::span<Sequence* const> sequences) {
     tokens.insert(tokens.end(), guesses.back().begin(), guesses.back().end());
     states.push_back(&sequence->state_);
   }
-  const at::Tensor hidden = decoder_.hidden(ids(tokens), ids(offsets), states);
-  const at::Tensor logits = models::logits(decoder_, hidden).cpu();
+  const bool is_step =
+      stepper_ != nullptr && tokens.size() == states.size() && models::Stepper::can_serve(decoder_);
+  const at::Tensor logits =
+      is_step ? stepper_->logits(tokens, states).cpu()
+              : models::logits(decoder_, decoder_.hidden(ids(tokens), ids(offsets), states)).cpu();
   Failures failures;
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     const at::Tensor rows = logits.narrow(0, offsets[s], std::ssize(guesses[s]) + 1);

@@ -19,6 +19,10 @@
 #include <utility>
 #include <vector>
 
+namespace reynard::models {
+class Stepper;
+}
+
 namespace reynard::generation {
 
 // Tokens between looks at what a text that is being written may free: after each token they took
@@ -60,6 +64,7 @@ class Generator {
  public:
   // The decoder must outlive it.
   explicit Generator(models::Decoder& decoder, const GeneratorOptions& options = {});
+  ~Generator();
 
   Sequence start(std::vector<int64_t> prompt, SequenceOptions options) const;
   // Reads the next chunk of the prompt, at most max_tokens of it (0: as the options say).
@@ -92,6 +97,7 @@ class Generator {
   models::Decoder& decoder_;
   GeneratorOptions options_;
   std::shared_ptr<attention::PagePool> pool_;
+  std::unique_ptr<models::Stepper> stepper_;  // null on a CPU
   int64_t num_evicted_ = 0, num_remembered_ = 0;
 };
 

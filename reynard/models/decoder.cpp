@@ -5,6 +5,7 @@
 #include "reynard/models/ragged.h"
 #include "reynard/models/registry.h"
 #include "reynard/models/state.h"
+#include "reynard/models/stepper.h"
 #include "reynard/ops/linear.h"
 #include "reynard/ops/rms_norm.h"
 #include "reynard/tensor/check.h"
@@ -15,6 +16,7 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -265,11 +267,28 @@ at::Tensor Decoder::hidden(const at::Tensor& tokens,
                            const at::Tensor& offsets,
                            std::span<SequenceState* const> states,
                            const ForwardOptions& options) {
-  const Ragged ragged = make_ragged(tokens, offsets, states, config_, device(), options.crossbatch);
+  return hidden(make_ragged(tokens, offsets, states, config_, device(), options.crossbatch),
+                options);
+}
+
+at::Tensor Decoder::hidden(Step& step) {
+  Ragged ragged;
+  ragged.tokens = step.tokens, ragged.offsets = step.offsets, ragged.positions = step.positions;
+  ragged.step = &step;
+  return hidden(ragged, {});
+}
+
+bool Decoder::takes_steps() const {
+  return std::ranges::all_of(blocks_,
+                             [](const auto& block) { return block->mixer->takes_steps(); });
+}
+
+at::Tensor Decoder::hidden(const Ragged& ragged, const ForwardOptions& options) {
   // Caches hold values, not graphs: what reads them skips autograd's half of each operation.
-  const at::AutoGradMode gradients(at::GradMode::is_enabled() && states.empty());
+  const bool reads_caches = !ragged.states.empty() || ragged.step != nullptr;
+  const at::AutoGradMode gradients(at::GradMode::is_enabled() && !reads_caches);
   std::optional<at::AutoDispatchBelowADInplaceOrView> without_autograd;
-  if (!states.empty()) without_autograd.emplace();
+  if (reads_caches) without_autograd.emplace();
   Block::Stream stream{.update = {}, .residual = rows_of(embedding_, ragged.tokens)};
   const bool recompute = options.checkpoint_activations && at::GradMode::is_enabled();
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {

@@ -22,6 +22,7 @@
 namespace reynard::models {
 
 class SequenceState;  // models/state.h: what one sequence needs to go on
+struct Step;          // models/stepper.h
 
 struct ForwardOptions {
   // Sequences are the contexts of a batch of documents that see each other's keys (training of a
@@ -50,6 +51,10 @@ class Decoder {
                     const at::Tensor& offsets,
                     std::span<SequenceState* const> states = {},
                     const ForwardOptions& options = {});
+  // The same of one more token for each of S sequences, by tables that lie on the device
+  // (models/stepper.h); nothing is checked. -> (S, C)
+  at::Tensor hidden(Step& step);
+  bool takes_steps() const;
 
   // Ends the state's local context: its keys go to the memory of the layers that have one (mixer
   // memory_attention; nothing in others).
@@ -108,6 +113,7 @@ class Decoder {
 
  private:
   struct Block;
+  at::Tensor hidden(const Ragged& ragged, const ForwardOptions& options);
   void set_memory(const MemoryStore& store, int64_t top_k);
   // How many of the last tokens remember() must read as text is read: a token shift carries keys
   // across contexts in the layers behind the memory's too, and those of the n-th such layer are the

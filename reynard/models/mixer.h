@@ -17,6 +17,7 @@ namespace reynard::models {
 
 struct MemoryStore;  // models/layer_memory.h
 class SequenceState;
+struct Step;  // models/stepper.h
 
 // Rows [begin, end) of a ragged batch that are one local context, or the part of it in this call.
 struct Window {
@@ -37,6 +38,7 @@ struct Ragged {
   std::span<SequenceState* const> carried;
   std::vector<Window> windows;  // in order; one per sequence, or more with a memory
   std::optional<Crossbatch> crossbatch;
+  Step* step = nullptr;  // then without states, and only tokens, offsets and positions are set
 };
 
 class Mixer {
@@ -47,6 +49,8 @@ class Mixer {
                              const Ragged& ragged,
                              int64_t layer,
                              Observer* observer) = 0;
+  // Whether forward takes Ragged::step.
+  virtual bool takes_steps() const { return false; }
   // Frees what no token from `horizon` on can need of the layer's state, at most exp(log_tolerance)
   // of any query's attention mass (sequence states, models/state.h). Returns the number of pages.
   virtual int64_t evict(SequenceState& /*state*/,

@@ -18,8 +18,7 @@ namespace {
 
 // How many carries there are up to `length`.
 int64_t num_carries(const Carries& carries, int64_t length) {
-  return std::ranges::upper_bound(carries, length, {}, &Carries::value_type::first) -
-         carries.begin();
+  return std::ranges::upper_bound(carries, length, {}, &KeptCarry::length) - carries.begin();
 }
 
 // Rows of tokens begin + 1, begin + 2 ... of which those at page ends and the last few are kept. A
@@ -106,7 +105,7 @@ bool SequenceState::can_truncate(int64_t length) const {
   return std::ranges::all_of(layers_, [&](const Layer& layer) {
     const int64_t n = num_carries(layer.carries, length);
     const bool has_carry =
-        length == 0 || layer.carries.empty() || (n > 0 && layer.carries[n - 1].first == length);
+        length == 0 || layer.carries.empty() || (n > 0 && layer.carries[n - 1].length == length);
     return has_carry && length >= layer.begin + layer.cache.horizon();
   });
 }
@@ -198,34 +197,67 @@ void SequenceState::pass(int64_t tokens) {
   for (Layer& layer : layers_) layer.begin += tokens;
 }
 
-Carry SequenceState::carry(int64_t layer) const {
+Carry KeptCarry::carry() const {
+  const auto own = [&](const at::Tensor& t) {
+    return t.defined() && t.size(0) > 1 ? t.narrow(0, row, 1) : t;
+  };
+  return {.k = own(rows.k), .v = own(rows.v)};
+}
+
+void KeptCarry::leave_others() {
+  const auto own = [&](at::Tensor& t) {
+    if (t.defined() && t.size(0) > 1) t = t.narrow(0, row, 1).clone();
+  };
+  own(rows.k), own(rows.v);
+  row = 0;
+}
+
+const KeptCarry* SequenceState::kept_carry(int64_t layer) const {
   const Carries& carries = layers_[layer].carries;
-  return carries.empty() ? Carry{} : carries.back().second;
+  return carries.empty() ? nullptr : &carries.back();
+}
+
+Carry SequenceState::carry(int64_t layer) const {
+  const KeptCarry* const kept = kept_carry(layer);
+  return kept == nullptr ? Carry{} : kept->carry();
+}
+
+// Those that a text of length `end` can go back to.
+bool SequenceState::keeps_carry(int64_t length, int64_t end) {
+  return length > end - kCarryTokens || length % attention::kPageTokens == 0;
+}
+
+int64_t SequenceState::drop_carries(int64_t layer) {
+  Carries& carries = layers_[layer].carries;
+  const int64_t end = layers_[layer].begin + layers_[layer].cache.length();
+  // Once in so many tokens: finding them, and moving those behind them, costs more than keeping
+  // them. What lies further back was looked at before: a long text has thousands of page ends.
+  if (carries.empty() || carries.back().length / kCarryTokens == end / kCarryTokens) return end;
+  const int64_t seen = carries.back().length - 2 * kCarryTokens;
+  const auto first = carries.begin() + num_carries(carries, seen);
+  const auto last = carries.begin() + num_carries(carries, end - kCarryTokens);
+  const auto dropped = std::remove_if(
+      first, last, [&](const KeptCarry& carry) { return !keeps_carry(carry.length, end); });
+  std::for_each(first, dropped, [](KeptCarry& carry) { carry.leave_others(); });
+  carries.erase(dropped, last);
+  return end;
 }
 
 void SequenceState::remember(int64_t layer, const Carry& raw) {
-  Carries& carries = layers_[layer].carries;
   const at::Tensor& any = raw.k.defined() ? raw.k : raw.v;
   if (!any.defined()) return;
-  const int64_t end = layers_[layer].begin + layers_[layer].cache.length();
-  const int64_t begin = end - any.size(0);
-  const auto is_kept = [&](int64_t length) {
-    return length > end - kCarryTokens || length % attention::kPageTokens == 0;
-  };
-  // Once in so many tokens: finding them, and moving those behind them, costs more than keeping
-  // them. What lies further back was looked at before: a long text has thousands of page ends.
-  if (!carries.empty() && carries.back().first / kCarryTokens != end / kCarryTokens) {
-    const int64_t seen = carries.back().first - 2 * kCarryTokens;
-    const auto first = carries.begin() + num_carries(carries, seen);
-    const auto last = carries.begin() + num_carries(carries, end - kCarryTokens);
-    const auto dropped =
-        std::remove_if(first, last, [&](const auto& carry) { return !is_kept(carry.first); });
-    carries.erase(dropped, last);
-  }
+  const int64_t end = drop_carries(layer), begin = end - any.size(0);
   const KeptRows k(raw.k, begin, kCarryTokens), v(raw.v, begin, kCarryTokens);
   for (int64_t length = begin + 1; length <= end; ++length) {
-    if (is_kept(length)) carries.emplace_back(length, Carry{.k = k.at(length), .v = v.at(length)});
+    if (!keeps_carry(length, end)) continue;
+    layers_[layer].carries.push_back(
+        {.length = length, .rows = {.k = k.at(length), .v = v.at(length)}});
   }
+}
+
+void SequenceState::remember_row(int64_t layer, const Carry& rows, int64_t row) {
+  if (!rows.k.defined() && !rows.v.defined()) return;
+  layers_[layer].carries.push_back({.length = drop_carries(layer), .rows = rows, .row = row});
 }
 
 }  // namespace reynard::models

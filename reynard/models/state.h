@@ -31,9 +31,17 @@ std::shared_ptr<attention::PagePool> make_page_pool(const Decoder& decoder, int6
 struct Carry {
   at::Tensor k, v;  // (1, G D); (T, G D) of several tokens
 };
-// By the length after the token, ascending. Not a map: a long text has thousands, and each step
-// writes at the end.
-using Carries = std::vector<std::pair<int64_t, Carry>>;
+// One that is kept: the row of tensors that several sequences may share.
+struct KeptCarry {
+  int64_t length = 0;  // after the token
+  Carry rows;          // (S, G D)
+  int64_t row = 0;
+
+  Carry carry() const;  // (1, G D)
+  void leave_others();  // keeps a copy of its row alone
+};
+// By length, ascending. Not a map: a long text has thousands, and each step writes at the end.
+using Carries = std::vector<KeptCarry>;
 
 // What a state's cache holds, for people and metrics.
 struct CacheUse {
@@ -88,9 +96,14 @@ class SequenceState {
   // 0).
   attention::LayerCache& cache(int64_t layer) { return layers_[layer].cache; }
   Carry carry(int64_t layer) const;
+  // The same as it is kept; null at length 0 and without token shifts.
+  const KeptCarry* kept_carry(int64_t layer) const;
   // Raw keys and values (T, G D) of the T tokens that were just appended to the cache of the
   // layer, or of the last one that passed.
   void remember(int64_t layer, const Carry& raw);
+  // The same of one token, which is a row of `rows` (S, G D): a step of S sequences leaves them
+  // together.
+  void remember_row(int64_t layer, const Carry& rows, int64_t row);
   LayerMemory& memory(int64_t layer) { return layers_[layer].memory; }
   // The sequence will have so many tokens: memories make room for them at once.
   void expect(int64_t tokens);
@@ -109,6 +122,9 @@ class SequenceState {
     int64_t begin = 0;  // position of the cache's first token
   };
   SequenceState() = default;
+  static bool keeps_carry(int64_t length, int64_t end);
+  // Makes room for the carry of a token that was just added; returns the length with it.
+  int64_t drop_carries(int64_t layer);
 
   std::vector<Layer> layers_;
 };

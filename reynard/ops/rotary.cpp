@@ -4,6 +4,7 @@
 #include "reynard/ops/rotary_rows.h"
 #include "reynard/ops/rows.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/to_device.h"
 
 #include <ATen/TensorOperators.h>
 
@@ -17,7 +18,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <mutex>
 #include <numbers>
+#include <tuple>
 
 namespace reynard::ops {
 
@@ -62,6 +66,22 @@ at::Tensor frequencies(int64_t half, double base, const RotaryScaling& scaling) 
   return plain * kept + plain / scaling.factor * (1 - kept);
 }
 
+// The powers are formed on the CPU, whose rounding is then that of every device, and copied there
+// once: every layer and step reads the same.
+at::Tensor frequencies_on(at::Device device,
+                          int64_t half,
+                          double base,
+                          const RotaryScaling& scaling) {
+  if (device.is_cpu()) return frequencies(half, base, scaling);
+  using Key = std::tuple<at::DeviceIndex, double, int64_t, RotaryScaling>;
+  static std::mutex mutex;
+  static std::map<Key, at::Tensor> known;
+  const std::scoped_lock lock(mutex);
+  at::Tensor& values = known[{device.index(), base, half, scaling}];
+  if (!values.defined()) values = tensor::to_device(frequencies(half, base, scaling), device);
+  return values;
+}
+
 // (N, half) f32: the base grows with each position beyond the original length.
 at::Tensor dynamic_angles(const at::Tensor& positions,
                           int64_t half,
@@ -86,9 +106,8 @@ at::Tensor rotary_angles(const at::Tensor& positions,
   if (scaling.type == RotaryScalingType::kDynamic) {
     return dynamic_angles(positions, half, base, scaling);
   }
-  // The powers on the CPU, whose rounding is then that of every device.
   return positions.to(at::kFloat).unsqueeze(1) *
-         frequencies(half, base, scaling).to(positions.device(), /*non_blocking=*/true);
+         frequencies_on(positions.device(), half, base, scaling);
 }
 
 double rotary_magnitude(const RotaryScaling& scaling) {

@@ -4,6 +4,7 @@
 #include "reynard/attention/decode.h"
 #include "reynard/attention/pruning.h"
 #include "reynard/models/state.h"
+#include "reynard/models/stepper.h"
 #include "reynard/ops/gated_act.h"
 #include "reynard/ops/linear.h"
 #include "reynard/ops/log_gate.h"
@@ -47,6 +48,7 @@ at::Tensor previous(const Ragged& ragged,
                     int64_t layer,
                     const at::Tensor& raw,
                     at::Tensor Carry::*member) {
+  if (ragged.step != nullptr) return ragged.step->carry(layer).*member;
   if (ragged.carried.empty()) return {};
   std::vector<at::Tensor> rows;
   for (const SequenceState* state : ragged.carried) {
@@ -104,6 +106,13 @@ AttentionMixer::AttentionMixer(const DecoderConfig& config, Initializer& initial
     q_norm_ = initializer.norm(shared ? D_ : H_ * D_);
     k_norm_ = initializer.norm(shared ? D_ : G_ * D_);
   }
+}
+
+// Measuring queries waits for them, and so does finding the bases of positions.
+bool AttentionMixer::takes_steps() const {
+  const bool rotates_by_position =
+      config_.rope && config_.rope_scaling.type == ops::RotaryScalingType::kDynamic;
+  return !measured_eviction_ && !rotates_by_position;
 }
 
 void AttentionMixer::parameters(const ParameterVisitor& visit) {
@@ -343,6 +352,12 @@ attention::PagedOutput AttentionMixer::attend_to_states(const Projections& p,
   return attention::paged_attention(p.q, bounds, caches, bound, config_.window, options());
 }
 
+at::Tensor AttentionMixer::attend_in_step(const Projections& p, Step& step, int64_t layer) const {
+  step.left[layer] = {.k = p.raw_k, .v = p.raw_v};
+  step.tables.append(layer, p.k, p.v, p.log_gate);
+  return step.tables.attend(layer, p.q, pruning_bound(p, step.tables.keeps_int8()), options());
+}
+
 at::Tensor AttentionMixer::gated(const at::Tensor& out, const at::Tensor& gate) const {
   if (config_.output_gate == OutputGate::kNone) {
     return config_.output_norm ? ops::rms_norm(out, output_norm_.value, norm_eps_, H_) : out;
@@ -367,6 +382,7 @@ at::Tensor AttentionMixer::forward(const at::Tensor& x,
                                    Observer* observer) {
   Projections p = project(x, ragged, layer);
   rotate(p, ragged.positions);
+  if (ragged.step != nullptr) return output(attend_in_step(p, *ragged.step, layer), p);
   if (ragged.states.empty()) return output(attend(p, ragged, layer, observer), p);
   const at::Tensor out = attend_to_states(p, ragged.bounds, ragged.states, layer).out;
   if (observer != nullptr && observer->wants(layer)) {

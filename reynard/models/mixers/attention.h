@@ -32,6 +32,7 @@ class AttentionMixer : public Mixer {
   void set_log_pruning_tolerance(double log_tolerance) override {
     config_.log_pruning_tolerance = log_tolerance;
   }
+  bool takes_steps() const override;
   void set_measured_eviction(bool on) override { measured_eviction_ = on; }
   void parameters(const ParameterVisitor& visit) override;
 
@@ -60,6 +61,8 @@ class AttentionMixer : public Mixer {
                                           std::span<const int64_t> bounds,
                                           std::span<SequenceState* const> states,
                                           int64_t layer) const;
+  // The same of one token for each sequence, by the step's tables -> (N, H, D).
+  at::Tensor attend_in_step(const Projections& p, Step& step, int64_t layer) const;
   // Leaves the last raw keys and values of sequences that read no cache in the states that the next
   // tokens go on from (Ragged::carried).
   void leave_carries(const Projections& p, const Ragged& ragged, int64_t layer) const;

@@ -1,0 +1,256 @@
+// Recorded steps against Decoder::hidden, which reads the same caches its own way.
+
+#include "reynard/models/stepper.h"
+
+#include "reynard/models/decoder.h"
+#include "reynard/models/score.h"
+#include "reynard/tensor/error.h"
+#include "tests/support/compare.h"
+#include "tests/support/decoder_variants.h"
+#include "tests/support/device.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+namespace reynard::models {
+namespace {
+
+Decoder make(const DecoderConfig& config) {
+  Decoder decoder(config, /*seed=*/1, test::test_device());
+  test::spread_weights(decoder, /*seed=*/2);
+  decoder.parameters(
+      [](const std::string&, Parameter& parameter) { parameter.value.requires_grad_(false); });
+  return decoder;
+}
+
+std::vector<int64_t> some_tokens(int64_t count, int64_t seed) {
+  std::vector<int64_t> tokens;
+  for (int64_t i = 0; i < count; ++i) tokens.push_back((i * i + 7 * i * seed + seed) % 48);
+  return tokens;
+}
+
+// Texts that are written twice: in recorded steps, and by calls of Decoder::hidden.
+class Pair {
+ public:
+  explicit Pair(Decoder& decoder, int64_t max_pages = 0)
+      : decoder_(decoder),
+        pool_(make_page_pool(decoder, max_pages)),
+        other_pool_(make_page_pool(decoder)),
+        stepper_(decoder, pool_) {}
+
+  // A text that begins with so many tokens.
+  int64_t start(int64_t length) {
+    stepped_.emplace_back(decoder_, pool_);
+    plain_.emplace_back(decoder_, other_pool_);
+    const auto text = static_cast<int64_t>(stepped_.size()) - 1;
+    if (length > 0) {
+      read({text}, {some_tokens(length, text + 1)}, stepped_);
+      read({text}, {some_tokens(length, text + 1)}, plain_);
+    }
+    return text;
+  }
+  int64_t fork(int64_t text) {
+    stepped_.push_back(stepped_[text].fork());
+    plain_.push_back(plain_[text].fork());
+    return static_cast<int64_t>(stepped_.size()) - 1;
+  }
+  void truncate(int64_t text, int64_t length) {
+    stepped_[text].truncate(length);
+    plain_[text].truncate(length);
+  }
+  int64_t evict(int64_t text, double log_tolerance) {
+    const int64_t pages =
+        decoder_.evict(stepped_[text], log_tolerance, stepped_[text].length() - 2);
+    EXPECT_EQ(decoder_.evict(plain_[text], log_tolerance, plain_[text].length() - 2), pages);
+    return pages;
+  }
+  // Without the stepper, as where tokens were guessed.
+  void read_both(int64_t text, int64_t count) {
+    const std::vector<int64_t> tokens = some_tokens(count, text + 3);
+    read({text}, {tokens}, stepped_);
+    read({text}, {tokens}, plain_);
+  }
+  // One token for each of these texts.
+  void step(const std::vector<int64_t>& texts) {
+    std::vector<std::vector<int64_t>> tokens;
+    std::vector<int64_t> flat;
+    std::vector<SequenceState*> states;
+    for (const int64_t text : texts) {
+      flat.push_back((stepped_[text].length() * 5 + text) % 48);
+      tokens.push_back({flat.back()});
+      states.push_back(&stepped_[text]);
+    }
+    const at::Tensor logits = stepper_.logits(flat, states);
+    const at::Tensor expected = models::logits(decoder_, read(texts, tokens, plain_));
+    ASSERT_EQ(logits.sizes(), expected.sizes());
+    // A GPU adds the keys of a longer table in other runs.
+    const bool is_bf16 = decoder_.compute_dtype() == at::kBFloat16;
+    const double near = test::test_device().is_cpu() ? 0 : is_bf16 ? 0.05 : 2e-4;
+    EXPECT_TENSORS_NEAR(logits, expected, near, near) << " at " << stepped_[texts[0]].length();
+  }
+
+  SequenceState& stepped(int64_t text) { return stepped_[text]; }
+  Stepper& stepper() { return stepper_; }
+
+ private:
+  at::Tensor read(const std::vector<int64_t>& texts,
+                  const std::vector<std::vector<int64_t>>& tokens,
+                  std::vector<SequenceState>& of) {
+    std::vector<int64_t> flat, offsets;
+    std::vector<SequenceState*> states;
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      offsets.push_back(std::ssize(flat));
+      flat.insert(flat.end(), tokens[i].begin(), tokens[i].end());
+      states.push_back(&of[texts[i]]);
+    }
+    const at::NoGradGuard no_grad;
+    return decoder_.hidden(at::tensor(flat, at::kLong), at::tensor(offsets, at::kLong), states);
+  }
+
+  Decoder& decoder_;
+  std::shared_ptr<attention::PagePool> pool_, other_pool_;
+  std::vector<SequenceState> stepped_, plain_;
+  Stepper stepper_;
+};
+
+std::vector<test::Variant> served_variants() {
+  std::vector<test::Variant> served;
+  for (const auto* variants : {&test::attention_variants(), &test::llama_variants()}) {
+    for (const test::Variant& variant : *variants) {
+      if (variant.name != "rope_dynamic") served.push_back(variant);
+    }
+  }
+  return served;
+}
+
+class StepperOf : public testing::TestWithParam<test::Variant> {};
+INSTANTIATE_TEST_SUITE_P(Variants,
+                         StepperOf,
+                         testing::ValuesIn(served_variants()),
+                         [](const auto& info) { return info.param.name; });
+
+// From prompts of no token, within a page, at its end and of several pages, through page ends.
+TEST_P(StepperOf, ItsLogitsAreThoseOfTheDecoder) {
+  Decoder decoder = make(GetParam().config);
+  ASSERT_TRUE(Stepper::can_serve(decoder));
+  Pair pair(decoder);
+  std::vector<int64_t> texts;
+  for (const int64_t length : {0, 5, 63, 64, 130}) texts.push_back(pair.start(length));
+  for (int i = 0; i < 70; ++i) pair.step(texts);
+}
+
+TEST(Stepper, TellsWhatItCanServe) {
+  for (const test::Variant& variant : test::memory_variants()) {
+    Decoder decoder = make(variant.config);
+    EXPECT_FALSE(Stepper::can_serve(decoder)) << variant.name;
+  }
+  for (const test::Variant& variant : test::llama_variants()) {
+    Decoder decoder = make(variant.config);
+    EXPECT_EQ(Stepper::can_serve(decoder), variant.name != "rope_dynamic") << variant.name;
+  }
+  EXPECT_FALSE(Stepper::can_serve(Decoder(test::small_config(), 1, test::test_device())))
+      << "weights that are trained";
+}
+
+DecoderConfig pruned_config() {
+  DecoderConfig config = test::small_config();
+  config.attention.qk_norm = QKNorm::kPerHead;
+  config.attention.key_shift = config.attention.value_shift = true;
+  config.attention.log_pruning_tolerance = -10;
+  return config;
+}
+
+// In bf16, few texts and so many that the library multiplies.
+TEST(Stepper, TakesManyTextsInHalfPrecision) {
+  DecoderConfig config = pruned_config();
+  config.attention.output_gate = OutputGate::kSigmoid;
+  config.attention.output_norm = true;
+  Decoder decoder = make(config);
+  decoder.set_compute_dtype(at::kBFloat16);
+  Pair pair(decoder);
+  std::vector<int64_t> texts;
+  for (int64_t i = 0; i < 20; ++i) texts.push_back(pair.start(7 * i));
+  for (int i = 0; i < 4; ++i) {
+    pair.step({texts.begin(), texts.begin() + 3});
+    pair.step(texts);
+  }
+}
+
+// What happens between the steps of a server: texts join, leave and change places, are forked, go
+// back, take several tokens at once and lose pages.
+TEST(Stepper, FollowsItsTexts) {
+  Decoder decoder = make(pruned_config());
+  Pair pair(decoder);
+  const int64_t a = pair.start(40), b = pair.start(200), c = pair.start(7);
+  const auto steps = [&](const std::vector<int64_t>& texts, int count) {
+    for (int i = 0; i < count; ++i) pair.step(texts);
+  };
+  steps({a, b, c}, 3);
+  steps({b}, 2);
+  steps({c, a, b}, 3);
+  const int64_t d = pair.fork(a);
+  steps({a, d}, 3);
+  steps({d, a}, 3);
+  const int64_t e = pair.fork(d);
+  steps({d, a}, 3);
+  steps({e}, 3);
+  pair.truncate(a, pair.stepped(a).length() - 4);
+  steps({d, a}, 3);
+  pair.read_both(c, 5);
+  steps({c, b}, 3);
+  int64_t evicted = 0;
+  for (int i = 0; i < 60; ++i) {
+    evicted += pair.evict(b, -5);
+    steps({a, b, c}, 4);
+  }
+  EXPECT_GT(evicted, 0);
+  const int64_t length = pair.stepped(b).length();
+  pair.truncate(b, length - 1);
+  steps({b, a}, 3);
+}
+
+// Carries at page ends stay as long as the text: those of the texts beside it do not stay with
+// them.
+TEST(Stepper, LeavesCarriesToGoBackTo) {
+  Decoder decoder = make(pruned_config());
+  Pair pair(decoder);
+  const int64_t a = pair.start(10), b = pair.start(20);
+  for (int i = 0; i < 200; ++i) pair.step({a, b});
+  for (const StateSnapshot::Layer& layer : pair.stepped(b).snapshot().layers) {
+    EXPECT_GE(std::ssize(layer.carries), SequenceState::kCarryTokens + 2);
+    for (const KeptCarry& carry : layer.carries) {
+      if (carry.length > 220 - 3 * SequenceState::kCarryTokens) break;
+      EXPECT_EQ(carry.rows.k.size(0), 1) << carry.length;
+    }
+  }
+  pair.truncate(b, 64);
+  pair.truncate(a, 193);
+  for (int i = 0; i < 3; ++i) pair.step({a, b});
+}
+
+TEST(Stepper, LeavesTextsAsTheyWereWhereThePoolIsFull) {
+  Decoder decoder = make(test::small_config());
+  // 2 layers of 4 heads: 64 tokens of two texts, and a page more for one layer of one of them.
+  Pair pair(decoder, /*max_pages=*/20);
+  const int64_t a = pair.start(63), b = pair.start(63);
+  pair.step({a, b});
+  std::vector<SequenceState*> both = {&pair.stepped(a), &pair.stepped(b)};
+  const std::vector<int64_t> tokens = {1, 2};
+  try {
+    pair.stepper().logits(tokens, both);
+    FAIL() << "the pool is full";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("max_pages"), std::string::npos) << error.what();
+  }
+  for (const SequenceState* state : both) EXPECT_EQ(state->length(), 64);
+  EXPECT_EQ(pair.stepped(a).cache(1).pool()->pages_in_use(), 16);
+  pair.truncate(a, 0);
+  pair.step({b});
+}
+
+}  // namespace
+}  // namespace reynard::models
