@@ -17,8 +17,8 @@ namespace reynard::models {
 
 namespace {
 
-// Recordings that are kept: each has memory of its own.
-constexpr std::size_t kMostRecordings = 8;
+// Recordings that are kept: each has memory of its own. A server has one for each number of texts.
+constexpr std::size_t kMostRecordings = 16;
 
 // Tables have room for a part more than is needed, so that a text seldom outgrows its recording,
 // and for no more: absent pages are looked at too.
