@@ -120,16 +120,20 @@ void LayerCache::append(const at::Tensor& k, const at::Tensor& v, const at::Tens
 }
 
 void LayerCache::extend(int64_t tokens) {
-  try {
-    prepare_pages(length_ + tokens);
-  } catch (...) {
-    truncate(length_);  // no pages that hold nothing
-    throw;
-  }
+  prepare_pages(length_ + tokens);
   length_ += tokens;
 }
 
 void LayerCache::prepare_pages(int64_t new_length) {
+  try {
+    take_pages(new_length);
+  } catch (...) {
+    truncate(length_);  // no pages that hold nothing
+    throw;
+  }
+}
+
+void LayerCache::take_pages(int64_t new_length) {
   const int64_t num_pages = pages_for(new_length);
   const bool partial = length_ % kPageTokens != 0 && new_length > length_;
   int64_t needed = 0;
@@ -167,8 +171,8 @@ void LayerCache::write(const at::Tensor& k,
   if (T == 0) return;
   // From the page of the last token on, whose sums run on.
   const int64_t first_page = std::max<int64_t>(length_ - 1, 0) / kPageTokens;
-  extend(T);
-  const int64_t num_pages = pages_for(length_) - first_page;
+  const int64_t length = length_ + T, num_pages = pages_for(length) - first_page;
+  prepare_pages(length);
   PageWrite tokens = {.keys = pool_->keys(),
                       .values = pool_->values(),
                       .sums = pool_->sums(),
@@ -181,7 +185,7 @@ void LayerCache::write(const at::Tensor& k,
                       .v = v.contiguous(),
                       .log_gate = log_gate,
                       .token_sums = token_sums};
-  *tokens.lengths.mutable_data_ptr<int64_t>() = length_ - first_page * kPageTokens;
+  *tokens.lengths.mutable_data_ptr<int64_t>() = length - first_page * kPageTokens;
   for (int64_t g = 0; g < G; ++g) {
     std::copy_n(pages_[g].begin() + first_page,
                 num_pages,
@@ -192,6 +196,7 @@ void LayerCache::write(const at::Tensor& k,
     tensor::to_device_together(tables, pool_->layout().device);
   }
   part_kernels(pool_->keys()).write_pages(tokens);
+  length_ = length;
 }
 
 at::Tensor LayerCache::sums_at(int64_t position) const {

@@ -48,6 +48,8 @@ class PagePool {
 
   const PageLayout& layout() const { return layout_; }
   int64_t pages_in_use() const { return in_use_; }
+  // How often its tensors have moved.
+  int64_t num_growths() const { return num_growths_; }
 
   // A page with one user, whose content and bounds are set by the first write; behind `last`, the
   // page that is read before it, as far as there is room. Throws reynard::Error when max_pages are
@@ -80,7 +82,7 @@ class PagePool {
   // Pages come in stretches of neighbours: those without a user, and those with users and room.
   std::vector<int64_t> free_in_stretch_;
   std::set<int32_t> empty_stretches_, begun_stretches_;
-  int64_t in_use_ = 0;
+  int64_t in_use_ = 0, num_growths_ = 0;
 };
 
 // The content of a LayerCache as plain tensors, to be saved or moved to another pool. Evicted
@@ -179,6 +181,7 @@ class LayerCache {
   Gathered gather_as(int64_t first_head, int64_t num_heads, at::ScalarType dtype) const;
   void release_all();
   void prepare_pages(int64_t new_length);
+  void take_pages(int64_t new_length);
   void change();
   void write(const at::Tensor& k,
              const at::Tensor& v,

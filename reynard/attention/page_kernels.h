@@ -63,8 +63,9 @@ struct DecodeOutput {
 struct PageWrite {
   at::Tensor keys, values, sums, norms, masses;  // the pool's
   at::Tensor scales;                             // of int8 pages, or undefined
-  at::Tensor page_table;  // (S, G, N) i32, from that of the token before on or an earlier page;
-                          // -1: evicted, not written
+  // (S, G, N) i32, beginning at or before the page of the token before the new ones; -1: evicted,
+  // not written.
+  at::Tensor page_table;
   at::Tensor lengths;     // (S) i64: tokens in these pages, the new ones included
   at::Tensor k, v;        // (S T, G, D) contiguous, one sequence after the other
   at::Tensor log_gate;    // (S T, H) f32 contiguous, or undefined: log 1

@@ -101,6 +101,7 @@ void PagePool::grow(int64_t capacity) {
   std::vector<at::Tensor> larger;
   larger.reserve(tensors.size());
   for (const at::Tensor* t : tensors) larger.push_back(enlarged(*t, capacity));
+  ++num_growths_;
   users_.resize(capacity, 0);
   for (size_t i = 0; i < tensors.size(); ++i) *tensors[i] = larger[i];
   for (int64_t page = old_capacity; page < capacity; page += kStretchPages) {

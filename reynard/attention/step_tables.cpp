@@ -40,9 +40,11 @@ void StepTables::update(std::span<const LayerCache* const> caches, int64_t windo
     bool changed = false;
     for (int64_t i = s; i < L * S; i += S) {
       TORCH_INTERNAL_ASSERT(caches[i]->pool() == pool_ && caches[i]->length() == length);
-      changed |= std::exchange(versions_[i], caches[i]->version()) != caches[i]->version();
+      changed |= versions_[i] != caches[i]->version();
     }
-    if (changed) update_sequence(s, caches);
+    if (!changed) continue;
+    update_sequence(s, caches);
+    for (int64_t i = s; i < L * S; i += S) versions_[i] = caches[i]->version();
   }
   lengths_.copy_(lengths, /*non_blocking=*/true);
   if (window > 0) first_key_.copy_(first_key, /*non_blocking=*/true);

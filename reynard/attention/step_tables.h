@@ -33,6 +33,7 @@ class StepTables {
  public:
   StepTables(std::shared_ptr<PagePool> pool, const StepShape& shape);
 
+  const StepShape& shape() const { return shape_; }
   bool keeps_int8() const { return pool_->layout().int8; }
 
   // caches: L x S, those of the first layer first, all of the pool; in all layers of a sequence of

@@ -206,7 +206,7 @@ void Generator::step(std::span<Sequence* const> sequences) {
     states.push_back(&sequence->state_);
   }
   const bool is_step =
-      stepper_ != nullptr && tokens.size() == states.size() && models::Stepper::can_serve(decoder_);
+      stepper_ != nullptr && tokens.size() == states.size() && decoder_.takes_steps();
   const at::Tensor logits =
       is_step ? stepper_->logits(tokens, states).cpu()
               : models::logits(decoder_, decoder_.hidden(ids(tokens), ids(offsets), states)).cpu();

@@ -5,7 +5,7 @@
 #include "reynard/models/ragged.h"
 #include "reynard/models/registry.h"
 #include "reynard/models/state.h"
-#include "reynard/models/stepper.h"
+#include "reynard/models/step.h"
 #include "reynard/ops/linear.h"
 #include "reynard/ops/rms_norm.h"
 #include "reynard/tensor/check.h"

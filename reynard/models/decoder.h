@@ -22,7 +22,7 @@
 namespace reynard::models {
 
 class SequenceState;  // models/state.h: what one sequence needs to go on
-struct Step;          // models/stepper.h
+struct Step;          // models/step.h
 
 struct ForwardOptions {
   // Sequences are the contexts of a batch of documents that see each other's keys (training of a
@@ -52,8 +52,9 @@ class Decoder {
                     std::span<SequenceState* const> states = {},
                     const ForwardOptions& options = {});
   // The same of one more token for each of S sequences, by tables that lie on the device
-  // (models/stepper.h); nothing is checked. -> (S, C)
+  // (models/step.h); nothing is checked. -> (S, C)
   at::Tensor hidden(Step& step);
+  // Whether all mixers take steps.
   bool takes_steps() const;
 
   // Ends the state's local context: its keys go to the memory of the layers that have one (mixer

@@ -17,7 +17,7 @@ namespace reynard::models {
 
 struct MemoryStore;  // models/layer_memory.h
 class SequenceState;
-struct Step;  // models/stepper.h
+struct Step;  // models/step.h
 
 // Rows [begin, end) of a ragged batch that are one local context, or the part of it in this call.
 struct Window {
@@ -38,7 +38,9 @@ struct Ragged {
   std::span<SequenceState* const> carried;
   std::vector<Window> windows;  // in order; one per sequence, or more with a memory
   std::optional<Crossbatch> crossbatch;
-  Step* step = nullptr;  // then without states, and only tokens, offsets and positions are set
+  // Not null: a step, without states; only tokens, offsets and positions are set. Mixers leave
+  // there what it asks for.
+  Step* step = nullptr;
 };
 
 class Mixer {

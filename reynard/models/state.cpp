@@ -160,6 +160,7 @@ StateSnapshot SequenceState::snapshot() const {
   StateSnapshot snapshot;
   for (const Layer& layer : layers_) {
     snapshot.layers.push_back({layer.cache.snapshot(), layer.carries, layer.memory, layer.begin});
+    for (KeptCarry& carry : snapshot.layers.back().carries) carry.own_row();
   }
   return snapshot;
 }
@@ -183,6 +184,16 @@ at::Tensor SequenceState::gate_sums(int64_t layer) const {
   return at::cat(groups);
 }
 
+void SequenceState::keep_page_ends() {
+  TORCH_INTERNAL_ASSERT(length() % attention::kPageTokens == 0);
+  for (Layer& layer : layers_) {
+    std::erase_if(layer.carries, [](const KeptCarry& carry) {
+      return carry.length % attention::kPageTokens != 0;
+    });
+    for (KeptCarry& carry : layer.carries) carry.own_row();
+  }
+}
+
 void SequenceState::leave_window(int64_t layer) {
   Layer& own = layers_[layer];
   own.begin += own.cache.length();
@@ -204,7 +215,7 @@ Carry KeptCarry::carry() const {
   return {.k = own(rows.k), .v = own(rows.v)};
 }
 
-void KeptCarry::leave_others() {
+void KeptCarry::own_row() {
   const auto own = [&](at::Tensor& t) {
     if (t.defined() && t.size(0) > 1) t = t.narrow(0, row, 1).clone();
   };
@@ -212,14 +223,9 @@ void KeptCarry::leave_others() {
   row = 0;
 }
 
-const KeptCarry* SequenceState::kept_carry(int64_t layer) const {
-  const Carries& carries = layers_[layer].carries;
-  return carries.empty() ? nullptr : &carries.back();
-}
-
 Carry SequenceState::carry(int64_t layer) const {
-  const KeptCarry* const kept = kept_carry(layer);
-  return kept == nullptr ? Carry{} : kept->carry();
+  const Carries& carries = layers_[layer].carries;
+  return carries.empty() ? Carry{} : carries.back().carry();
 }
 
 // Those that a text of length `end` can go back to.
@@ -238,7 +244,7 @@ int64_t SequenceState::drop_carries(int64_t layer) {
   const auto last = carries.begin() + num_carries(carries, end - kCarryTokens);
   const auto dropped = std::remove_if(
       first, last, [&](const KeptCarry& carry) { return !keeps_carry(carry.length, end); });
-  std::for_each(first, dropped, [](KeptCarry& carry) { carry.leave_others(); });
+  std::for_each(first, dropped, [](KeptCarry& carry) { carry.own_row(); });
   carries.erase(dropped, last);
   return end;
 }

@@ -31,14 +31,14 @@ std::shared_ptr<attention::PagePool> make_page_pool(const Decoder& decoder, int6
 struct Carry {
   at::Tensor k, v;  // (1, G D); (T, G D) of several tokens
 };
-// One that is kept: the row of tensors that several sequences may share.
+// One that is kept: a row of tensors that several sequences may share.
 struct KeptCarry {
   int64_t length = 0;  // after the token
   Carry rows;          // (S, G D)
   int64_t row = 0;
 
   Carry carry() const;  // (1, G D)
-  void leave_others();  // keeps a copy of its row alone
+  void own_row();       // a copy of its row alone, which keeps no other text's in memory
 };
 // By length, ascending. Not a map: a long text has thousands, and each step writes at the end.
 using Carries = std::vector<KeptCarry>;
@@ -96,8 +96,11 @@ class SequenceState {
   // 0).
   attention::LayerCache& cache(int64_t layer) { return layers_[layer].cache; }
   Carry carry(int64_t layer) const;
-  // The same as it is kept; null at length 0 and without token shifts.
-  const KeptCarry* kept_carry(int64_t layer) const;
+  // All that are kept, the last one's at the end; none without token shifts.
+  const Carries& carries(int64_t layer) const { return layers_[layer].carries; }
+  // Forgets all carries but those at page ends, where alone it can go back to from then on: for a
+  // state that is kept and whose length is a page end.
+  void keep_page_ends();
   // Raw keys and values (T, G D) of the T tokens that were just appended to the cache of the
   // layer, or of the last one that passed.
   void remember(int64_t layer, const Carry& raw);

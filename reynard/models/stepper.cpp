@@ -2,6 +2,9 @@
 
 #include "reynard/models/decoder.h"
 #include "reynard/models/score.h"
+#include "reynard/models/step.h"
+#include "reynard/tensor/check.h"
+#include "reynard/tensor/recorded_work.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
@@ -9,9 +12,14 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 #include <utility>
+#include <vector>
 
 namespace reynard::models {
 
@@ -20,8 +28,8 @@ namespace {
 // Recordings that are kept: each has memory of its own. A server has one for each number of texts.
 constexpr std::size_t kMostRecordings = 16;
 
-// Tables have room for a part more than is needed, so that a text seldom outgrows its recording,
-// and for no more: absent pages are looked at too.
+// Widths of tables are multiples of 16 pages, from 256 on of an eighth to a sixteenth of the width:
+// a text seldom outgrows its recording, and few absent pages are looked at.
 constexpr int64_t kLeastPages = 16, kPagesPart = 8;
 
 int64_t table_pages(int64_t pages) {
@@ -30,10 +38,11 @@ int64_t table_pages(int64_t pages) {
   return (pages + step - 1) / step * step;
 }
 
-// Makes room for a token in each cache; whatever fails, all are as before unless it is kept.
-class Extended {
+// Room for a token in each cache; unless it is kept, all are as before in the end.
+class ReservedTokens {
  public:
-  explicit Extended(std::span<SequenceState* const> states) {
+  explicit ReservedTokens(std::span<SequenceState* const> states) {
+    caches_.reserve(states.size() * states[0]->num_layers());
     try {
       for (SequenceState* const state : states) {
         for (int64_t layer = 0; layer < state->num_layers(); ++layer) {
@@ -46,9 +55,9 @@ class Extended {
       throw;
     }
   }
-  ~Extended() { take_back(); }
-  Extended(const Extended&) = delete;
-  Extended& operator=(const Extended&) = delete;
+  ~ReservedTokens() { take_back(); }
+  ReservedTokens(const ReservedTokens&) = delete;
+  ReservedTokens& operator=(const ReservedTokens&) = delete;
   void keep() { caches_.clear(); }
 
  private:
@@ -67,22 +76,22 @@ Carry Step::carry(int64_t layer) const {
   return {.k = own.select(0, 0), .v = own.select(0, 1)};
 }
 
-struct Stepper::Kind {
+struct Stepper::StepKind {
   attention::StepShape shape;
-  const void* pages = nullptr;  // where the pool has its keys
+  int64_t num_growths = 0;  // of the pool, whose tensors have moved with each
   double log_tolerance = 0;
 
-  bool operator==(const Kind&) const = default;
+  bool operator==(const StepKind&) const = default;
 };
 
 struct Stepper::Recording {
-  Kind kind;
+  StepKind kind;
   Step step;
   std::unique_ptr<tensor::RecordedWork> work = {};
-  bool has_run = false;
-  at::Tensor logits = {};  // (S, V) f32
-  at::Tensor left = {};    // as Step::carries: Step::left
-  at::Tensor kept = {};    // a copy of it, whose rows are the states'
+  bool has_run = false, is_worth_trying = true;
+  at::Tensor logits = {};        // (S, V) f32
+  at::Tensor new_carries = {};   // as Step::carries, of the step's tokens
+  at::Tensor last_carries = {};  // a copy, whose rows states keep: the next step writes over it
 };
 
 Stepper::Stepper(Decoder& decoder, std::shared_ptr<attention::PagePool> pool)
@@ -90,15 +99,44 @@ Stepper::Stepper(Decoder& decoder, std::shared_ptr<attention::PagePool> pool)
 
 Stepper::~Stepper() = default;
 
-bool Stepper::can_serve(const Decoder& decoder) {
-  return decoder.takes_steps() && !decoder.head().value.requires_grad();
+int64_t Stepper::num_recorded() const {
+  return std::ranges::count_if(
+      recordings_, [](const Recording& recording) { return recording.work != nullptr; });
+}
+
+void Stepper::check(std::span<const int64_t> tokens, std::span<SequenceState* const> states) const {
+  constexpr std::string_view kOp = "step";
+  using tensor::check_value;
+  check_value(!states.empty(), kOp, "number of states", states.size(), "at least 1");
+  check_value(tokens.size() == states.size(),
+              kOp,
+              "number of tokens",
+              tokens.size(),
+              fmt::format("one per state ({})", states.size()));
+  const std::set<const SequenceState*> distinct(states.begin(), states.end());
+  check_value(distinct.size() == states.size(),
+              kOp,
+              "number of different states",
+              distinct.size(),
+              "one per sequence, none used twice");
+  const DecoderConfig& config = decoder_.config();
+  for (std::size_t s = 0; s < states.size(); ++s) {
+    const bool is_ours = states[s] != nullptr && states[s]->num_layers() == config.num_layers &&
+                         states[s]->cache(0).pool() == pool_;
+    check_value(is_ours, kOp, "state", s, "a state of this decoder whose pages are of this pool");
+    check_value(tokens[s] >= 0 && tokens[s] < config.vocab_size,
+                kOp,
+                "token id",
+                tokens[s],
+                fmt::format("0 to {} (vocab_size - 1)", config.vocab_size - 1));
+  }
 }
 
 at::Tensor Stepper::logits(std::span<const int64_t> tokens,
                            std::span<SequenceState* const> states) {
-  TORCH_INTERNAL_ASSERT(!states.empty() && tokens.size() == states.size());
+  check(tokens, states);
   const at::NoGradGuard no_grad;
-  Extended extended(states);
+  ReservedTokens reserved(states);
   int64_t pages = 0;
   for (SequenceState* const state : states) {
     pages = std::max(pages, std::ssize(state->cache(0).pages(0)));
@@ -108,39 +146,45 @@ at::Tensor Stepper::logits(std::span<const int64_t> tokens,
                                                  .num_sequences = std::ssize(states),
                                                  .num_kv_heads = config.num_kv_heads(),
                                                  .num_pages = table_pages(pages)},
-                                       .pages = pool_->keys().const_data_ptr(),
+                                       .num_growths = pool_->num_growths(),
                                        .log_tolerance = config.attention.log_pruning_tolerance});
   set_inputs(recording, tokens, states);
   run(recording);
-  extended.keep();
-  keep_carries(recording, states);
+  keep_carries(recording);
+  reserved.keep();
+  leave_carries(recording, states);
   return recording.logits;
 }
 
-Stepper::Recording& Stepper::recording_of(const Kind& kind) {
+Stepper::Recording& Stepper::recording_of(const StepKind& kind) {
   const auto known = std::ranges::find(recordings_, kind, &Recording::kind);
   if (known != recordings_.end()) {
     recordings_.splice(recordings_.begin(), recordings_, known);
     return recordings_.front();
   }
   // Those of a pool that has moved are of no use.
-  std::erase_if(recordings_, [&](const Recording& old) { return old.kind.pages != kind.pages; });
-  if (recordings_.size() == kMostRecordings) recordings_.pop_back();
+  std::erase_if(recordings_,
+                [&](const Recording& old) { return old.kind.num_growths != kind.num_growths; });
+  if (recordings_.size() == kMostRecordings) {
+    // One that was never recorded, if any, or that used longest ago.
+    const auto oldest = std::find_if(recordings_.rbegin(), recordings_.rend(), [](const auto& old) {
+      return old.work == nullptr;
+    });
+    recordings_.erase(oldest == recordings_.rend() ? std::prev(recordings_.end())
+                                                   : std::prev(oldest.base()));
+  }
   const DecoderConfig& config = decoder_.config();
   const int64_t S = kind.shape.num_sequences, L = kind.shape.num_layers;
   const at::TensorOptions ids = at::TensorOptions(decoder_.device()).dtype(at::kLong);
-  at::Tensor carries;
+  Step step(attention::StepTables(pool_, kind.shape));
+  step.tokens = at::zeros({S}, ids);
+  step.positions = at::zeros({S}, ids);
+  step.offsets = at::arange(S, ids);
   if (config.attention.key_shift || config.attention.value_shift) {
-    carries = at::zeros({L, 2, S, config.num_kv_heads() * config.head_dim()},
-                        ids.dtype(decoder_.compute_dtype()));
+    step.carries = at::zeros({L, 2, S, config.num_kv_heads() * config.head_dim()},
+                             ids.dtype(decoder_.compute_dtype()));
   }
-  recordings_.push_front({.kind = kind,
-                          .step = {.tables = attention::StepTables(pool_, kind.shape),
-                                   .tokens = at::zeros({S}, ids),
-                                   .positions = at::zeros({S}, ids),
-                                   .offsets = at::arange(S, ids),
-                                   .carries = carries,
-                                   .left = std::vector<Carry>(L)}});
+  recordings_.push_front({.kind = kind, .step = std::move(step)});
   return recordings_.front();
 }
 
@@ -169,14 +213,15 @@ void Stepper::set_carries(Recording& to, std::span<SequenceState* const> states)
   const int64_t S = std::ssize(states);
   // Mostly the step before was one of the same sequences.
   const auto is_row_of_last = [&](int64_t s) {
-    const KeptCarry* const kept = states[s]->kept_carry(0);
-    if (kept == nullptr || kept->row != s) return false;
-    return (kept->rows.k.defined() ? kept->rows.k : kept->rows.v).is_alias_of(to.kept);
+    const Carries& kept = states[s]->carries(0);
+    if (kept.empty() || kept.back().row != s) return false;
+    const Carry& rows = kept.back().rows;
+    return (rows.k.defined() ? rows.k : rows.v).is_alias_of(to.last_carries);
   };
-  bool together = to.kept.defined();
+  bool together = to.last_carries.defined();
   for (int64_t s = 0; together && s < S; ++s) together = is_row_of_last(s);
   if (together) {
-    carries.copy_(to.kept);
+    carries.copy_(to.last_carries);
     return;
   }
   const at::Tensor none = at::zeros({1, carries.size(3)}, carries.options());
@@ -196,16 +241,21 @@ void Stepper::run(Recording& recording) {
   const auto work = [&] {
     recording.logits = models::logits(decoder_, decoder_.hidden(recording.step));
     if (!recording.step.carries.defined()) return;
-    std::vector<at::Tensor> left;
-    for (const auto& [k, v] : recording.step.left) {
-      left.push_back(k.defined() ? k : v);
-      left.push_back(v.defined() ? v : k);
+    std::vector<at::Tensor> rows;
+    for (const auto& [k, v] : recording.step.new_carries) {
+      rows.push_back(k.defined() ? k : v);
+      rows.push_back(v.defined() ? v : k);
     }
-    recording.left = at::stack(left).view_as(recording.step.carries);
+    recording.new_carries = at::stack(rows).view_as(recording.step.carries);
   };
   // The first time loads kernels, and many a batch is there for one step only.
-  if (recording.has_run && !recording.work && decoder_.device().is_cuda()) {
-    recording.work = tensor::record(decoder_.device(), work);
+  if (recording.has_run && recording.is_worth_trying && decoder_.device().is_cuda()) {
+    recording.is_worth_trying = false;
+    try {
+      recording.work = tensor::record(decoder_.device(), work);
+    } catch (
+        const c10::OutOfMemoryError&) {  // a recording needs memory of its own, a step does not
+    }
   }
   if (recording.work) {
     recording.work->replay();
@@ -215,12 +265,16 @@ void Stepper::run(Recording& recording) {
   }
 }
 
-void Stepper::keep_carries(Recording& recording, std::span<SequenceState* const> states) {
-  if (!recording.left.defined()) return;
+void Stepper::keep_carries(Recording& recording) {
+  if (recording.new_carries.defined()) recording.last_carries = recording.new_carries.clone();
+}
+
+void Stepper::leave_carries(const Recording& recording,
+                            std::span<SequenceState* const> states) const {
+  if (!recording.last_carries.defined()) return;
   const AttentionMixerConfig& attention = decoder_.config().attention;
-  recording.kept = recording.left.clone();
-  for (int64_t layer = 0; layer < recording.kept.size(0); ++layer) {
-    const at::Tensor rows = recording.kept.select(0, layer);
+  for (int64_t layer = 0; layer < recording.last_carries.size(0); ++layer) {
+    const at::Tensor rows = recording.last_carries.select(0, layer);
     const Carry carry = {.k = attention.key_shift ? rows.select(0, 0) : at::Tensor(),
                          .v = attention.value_shift ? rows.select(0, 1) : at::Tensor()};
     for (std::size_t s = 0; s < states.size(); ++s) {

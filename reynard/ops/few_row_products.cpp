@@ -83,13 +83,18 @@ bool has_gpu_kernel(const at::Tensor& x, const at::Tensor& w) {
 }
 
 std::vector<at::Tensor> products_on_gpu(const at::Tensor& x, std::span<const RowWeight> weights) {
-  TORCH_INTERNAL_ASSERT(weights.size() <= FewRowsTask::kMostWeights);
   const c10::DeviceGuard device(x.device());
-  FewRowsTask task;
-  task.x = x.const_data_ptr();
-  task.tokens = static_cast<int>(x.size(0)), task.width = static_cast<int>(x.size(1));
+  const FewRowsTask empty = {.x = x.const_data_ptr(),
+                             .tokens = static_cast<int>(x.size(0)),
+                             .width = static_cast<int>(x.size(1)),
+                             .weights = {}};
+  FewRowsTask task = empty;
   std::vector<at::Tensor> results;
   for (const RowWeight& weight : weights) {
+    if (task.num_weights == FewRowsTask::kMostWeights) {
+      row_kernels(x).few_row_products(task, 0, x.size(0));
+      task = empty;
+    }
     const at::Tensor& w = weight.values;
     TORCH_INTERNAL_ASSERT(has_gpu_kernel(x, w) && w.size(1) == x.size(1));
     results.push_back(at::empty({x.size(0), w.size(0)}, w.options().requires_grad(false)));

@@ -26,8 +26,8 @@ struct RowWeight {
 bool has_few_row_product(const at::Tensor& x, const RowWeight& weight);
 
 // y_w = x W_w^T for weights that share their input, in one parallel region. The bits of a row of y
-// depend neither on the other rows nor on the number of threads. On a GPU at most 8 weights,
-// without int8 values.
+// depend neither on the other rows nor on the number of threads. On a GPU, where weights have no
+// int8 values, the kernel before may still run while weights are read: it must not write them.
 //   x (N, I) f32 or bf16  ->  one (N, O_w) per weight: f32 for an f32 weight, else bf16
 std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const RowWeight> weights);
 

@@ -73,11 +73,11 @@ at::Tensor frequencies_on(at::Device device,
                           double base,
                           const RotaryScaling& scaling) {
   if (device.is_cpu()) return frequencies(half, base, scaling);
-  using Key = std::tuple<at::DeviceIndex, double, int64_t, RotaryScaling>;
+  using Key = std::tuple<at::DeviceType, at::DeviceIndex, double, int64_t, RotaryScaling>;
   static std::mutex mutex;
   static std::map<Key, at::Tensor> known;
   const std::scoped_lock lock(mutex);
-  at::Tensor& values = known[{device.index(), base, half, scaling}];
+  at::Tensor& values = known[{device.type(), device.index(), base, half, scaling}];
   if (!values.defined()) values = tensor::to_device(frequencies(half, base, scaling), device);
   return values;
 }

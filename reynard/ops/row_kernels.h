@@ -132,7 +132,7 @@ struct ColumnSums {
 
 // Products of one input with several weights: y = x W^T, f32 where the weight is, else bf16.
 struct FewRowsTask {
-  static constexpr int kMostWeights = 8;
+  static constexpr int kMostWeights = 8;  // of one launch
   struct Weight {
     const void* values = nullptr;  // (rows, width) aligned to 16 bytes: f32, or bf16 where x is
     bool is_f32 = false;

@@ -14,11 +14,6 @@ int64_t num_common(std::span<const int64_t> a, std::span<const int64_t> b) {
   return end - a.begin();
 }
 
-// What the pages of so many tokens have room for.
-int64_t in_pages(int64_t tokens) {
-  return (tokens + attention::kPageTokens - 1) / attention::kPageTokens * attention::kPageTokens;
-}
-
 // The longest page end that a state can go back to, at most `length`.
 int64_t reusable_length(const models::SequenceState& state, int64_t length) {
   length -= length % attention::kPageTokens;
@@ -47,23 +42,27 @@ std::optional<models::SequenceState> PrefixStore::find(std::span<const int64_t> 
 }
 
 void PrefixStore::add(std::span<const int64_t> tokens, const models::SequenceState& state) {
-  const int64_t size = in_pages(std::ssize(tokens));
-  if (std::ssize(tokens) < attention::kPageTokens || size > max_tokens_) return;
+  const int64_t length = reusable_length(state, std::ssize(tokens));
+  if (length == 0 || length > max_tokens_) return;
+  tokens = tokens.first(length);
   // What begins alike is held by the longer one.
   std::erase_if(entries_, [&](const Entry& entry) {
     const bool covered = num_common(entry.tokens, tokens) == std::ssize(entry.tokens);
-    if (covered) num_tokens_ -= in_pages(std::ssize(entry.tokens));
+    if (covered) num_tokens_ -= std::ssize(entry.tokens);
     return covered;
   });
-  while (num_tokens_ + size > max_tokens_ && forget_oldest()) {
+  while (num_tokens_ + length > max_tokens_ && forget_oldest()) {
   }
-  entries_.push_front({{tokens.begin(), tokens.end()}, state.fork()});
-  num_tokens_ += size;
+  models::SequenceState kept = state.fork();
+  kept.truncate(length);
+  kept.keep_page_ends();
+  entries_.push_front({{tokens.begin(), tokens.end()}, std::move(kept)});
+  num_tokens_ += length;
 }
 
 bool PrefixStore::forget_oldest() {
   if (entries_.empty()) return false;
-  num_tokens_ -= in_pages(std::ssize(entries_.back().tokens));
+  num_tokens_ -= std::ssize(entries_.back().tokens);
   entries_.pop_back();
   return true;
 }

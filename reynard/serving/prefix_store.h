@@ -19,11 +19,12 @@ class PrefixStore {
   // A state of the longest stored beginning of the prompt, whole pages and never all of it; nothing
   // when there is none.
   std::optional<models::SequenceState> find(std::span<const int64_t> prompt);
-  // tokens: what the state has read. Forgets the oldest where the limit asks for it.
+  // tokens: what the state has read, of which whole pages are kept. Forgets the oldest where the
+  // limit asks for it.
   void add(std::span<const int64_t> tokens, const models::SequenceState& state);
   // Forgets the least recently used entry; false when there is none.
   bool forget_oldest();
-  int64_t num_tokens() const { return num_tokens_; }
+  int64_t num_tokens() const { return num_tokens_; }  // whole pages
 
  private:
   struct Entry {

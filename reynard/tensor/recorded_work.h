@@ -1,6 +1,6 @@
 #pragma once
-// Work on a GPU that is recorded once and then asked for with one call (a CUDA graph): to ask for
-// hundreds of short kernels one by one takes longer than they do.
+// Work on a GPU that is recorded once and then launched with one call (a CUDA graph): launching
+// hundreds of short kernels one by one takes longer than running them.
 
 #include <c10/core/Device.h>
 
@@ -19,7 +19,8 @@ class RecordedWork {
 
 // Records what `work` asks of the GPU; nothing is done before replay(). It must have run before,
 // so that its kernels are loaded, must not wait for the GPU and must not copy from host memory.
-// Throws what `work` throws. Opens libreynard_cuda.so.
+// What it allocates lives as long as the recording. Throws what `work` throws. Opens
+// libreynard_cuda.so.
 std::unique_ptr<RecordedWork> record(c10::Device device, const std::function<void()>& work);
 
 // How libreynard_cuda.so, which knows of CUDA, records; it registers itself while it is loaded.

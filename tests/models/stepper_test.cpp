@@ -136,24 +136,27 @@ INSTANTIATE_TEST_SUITE_P(Variants,
 // From prompts of no token, within a page, at its end and of several pages, through page ends.
 TEST_P(StepperOf, ItsLogitsAreThoseOfTheDecoder) {
   Decoder decoder = make(GetParam().config);
-  ASSERT_TRUE(Stepper::can_serve(decoder));
+  ASSERT_TRUE(decoder.takes_steps());
   Pair pair(decoder);
   std::vector<int64_t> texts;
   for (const int64_t length : {0, 5, 63, 64, 130}) texts.push_back(pair.start(length));
   for (int i = 0; i < 70; ++i) pair.step(texts);
 }
 
-TEST(Stepper, TellsWhatItCanServe) {
+TEST(Stepper, IsNotForAllDecoders) {
   for (const test::Variant& variant : test::memory_variants()) {
     Decoder decoder = make(variant.config);
-    EXPECT_FALSE(Stepper::can_serve(decoder)) << variant.name;
+    EXPECT_FALSE(decoder.takes_steps()) << variant.name;
   }
   for (const test::Variant& variant : test::llama_variants()) {
     Decoder decoder = make(variant.config);
-    EXPECT_EQ(Stepper::can_serve(decoder), variant.name != "rope_dynamic") << variant.name;
+    EXPECT_EQ(decoder.takes_steps(), variant.name != "rope_dynamic") << variant.name;
   }
-  EXPECT_FALSE(Stepper::can_serve(Decoder(test::small_config(), 1, test::test_device())))
+  EXPECT_FALSE(Decoder(test::small_config(), 1, test::test_device()).takes_steps())
       << "weights that are trained";
+  Decoder decoder = make(test::small_config());
+  decoder.set_measured_eviction(true);
+  EXPECT_FALSE(decoder.takes_steps()) << "queries that are measured";
 }
 
 DecoderConfig pruned_config() {
@@ -178,6 +181,66 @@ TEST(Stepper, TakesManyTextsInHalfPrecision) {
     pair.step({texts.begin(), texts.begin() + 3});
     pair.step(texts);
   }
+}
+
+// Recorded when a kind of step comes for the second time; where a table gets wider or a tolerance
+// changes, anew. Of more kinds than are kept some are recorded again.
+TEST(Stepper, RecordsEachKindOfStepOnce) {
+  const int64_t recorded = test::test_device().is_cpu() ? 0 : 1;
+  Decoder decoder = make(pruned_config());
+  Pair pair(decoder);
+  std::vector<int64_t> texts = {pair.start(1020)};
+  pair.step(texts);
+  EXPECT_EQ(pair.stepper().num_recorded(), 0);
+  for (int i = 0; i < 3; ++i) pair.step(texts);
+  EXPECT_EQ(pair.stepper().num_recorded(), recorded);
+  for (int i = 0; i < 3; ++i) pair.step(texts);
+  EXPECT_EQ(pair.stepper().num_recorded(), 2 * recorded) << "17 pages";
+  decoder.set_log_pruning_tolerance(-3);
+  for (int i = 0; i < 3; ++i) pair.step(texts);
+  EXPECT_EQ(pair.stepper().num_recorded(), 3 * recorded) << "another tolerance";
+  for (int i = 0; i < 18; ++i) {
+    texts.push_back(pair.start(i));
+    for (int j = 0; j < 3; ++j) pair.step(texts);
+  }
+  while (texts.size() > 1) {
+    texts.pop_back();
+    pair.step(texts);
+  }
+}
+
+TEST(Stepper, ReadsInt8Pages) {
+  if (!test::test_device().is_cpu()) GTEST_SKIP() << "int8 pages are for the CPU";
+  Decoder decoder = make(pruned_config());
+  decoder.set_int8_cache(true);
+  Pair pair(decoder);
+  const int64_t a = pair.start(70), b = pair.start(3);
+  for (int i = 0; i < 5; ++i) pair.step({a, b});
+}
+
+TEST(Stepper, RejectsWhatIsNotAStep) {
+  Decoder decoder = make(test::small_config());
+  Pair pair(decoder), other(decoder);
+  pair.start(5), pair.start(6), other.start(5);
+  SequenceState &a = pair.stepped(0), &b = pair.stepped(1), &foreign = other.stepped(0);
+  const auto rejects = [&](const std::vector<int64_t>& tokens,
+                           const std::vector<SequenceState*>& states,
+                           const std::string& reason) {
+    try {
+      pair.stepper().logits(tokens, states);
+      ADD_FAILURE() << "no error: " << reason;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(a.length(), 5);
+  };
+  rejects({}, {}, "number of states");
+  rejects({1}, {&a, &b}, "number of tokens");
+  rejects({1, 2}, {&a, &a}, "number of different states");
+  rejects({1, 2}, {&a, nullptr}, "state = 1");
+  rejects({1, 2}, {&a, &foreign}, "state = 1");
+  rejects({1, 48}, {&a, &b}, "token id = 48");
+  rejects({-1, 2}, {&a, &b}, "token id = -1");
 }
 
 // What happens between the steps of a server: texts join, leave and change places, are forked, go
@@ -220,13 +283,26 @@ TEST(Stepper, LeavesCarriesToGoBackTo) {
   Pair pair(decoder);
   const int64_t a = pair.start(10), b = pair.start(20);
   for (int i = 0; i < 200; ++i) pair.step({a, b});
-  for (const StateSnapshot::Layer& layer : pair.stepped(b).snapshot().layers) {
-    EXPECT_GE(std::ssize(layer.carries), SequenceState::kCarryTokens + 2);
-    for (const KeptCarry& carry : layer.carries) {
-      if (carry.length > 220 - 3 * SequenceState::kCarryTokens) break;
-      EXPECT_EQ(carry.rows.k.size(0), 1) << carry.length;
-    }
+  const Carries& carries = pair.stepped(b).carries(1);
+  EXPECT_GE(std::ssize(carries), SequenceState::kCarryTokens + 2);
+  for (const KeptCarry& carry : carries) {
+    if (carry.length > 220 - 3 * SequenceState::kCarryTokens) break;
+    EXPECT_EQ(carry.rows.k.size(0), 1) << carry.length;
   }
+  const auto expect_own_rows = [](const StateSnapshot& snapshot, const std::string& where) {
+    for (const StateSnapshot::Layer& layer : snapshot.layers) {
+      for (const KeptCarry& carry : layer.carries) {
+        EXPECT_EQ(carry.rows.v.size(0), 1) << where << carry.length;
+      }
+    }
+  };
+  expect_own_rows(pair.stepped(b).snapshot(), "snapshot ");
+  SequenceState kept = pair.stepped(b).fork();
+  kept.truncate(192);
+  kept.keep_page_ends();
+  expect_own_rows(kept.snapshot(), "kept ");
+  EXPECT_TRUE(kept.can_truncate(128));
+  EXPECT_FALSE(kept.can_truncate(191));
   pair.truncate(b, 64);
   pair.truncate(a, 193);
   for (int i = 0; i < 3; ++i) pair.step({a, b});

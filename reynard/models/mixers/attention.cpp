@@ -4,7 +4,7 @@
 #include "reynard/attention/decode.h"
 #include "reynard/attention/pruning.h"
 #include "reynard/models/state.h"
-#include "reynard/models/stepper.h"
+#include "reynard/models/step.h"
 #include "reynard/ops/gated_act.h"
 #include "reynard/ops/linear.h"
 #include "reynard/ops/log_gate.h"
@@ -108,11 +108,12 @@ AttentionMixer::AttentionMixer(const DecoderConfig& config, Initializer& initial
   }
 }
 
-// Measuring queries waits for them, and so does finding the bases of positions.
+// Measuring queries waits for them, and so does finding the bases of positions; the logit bound of
+// weights that are trained is not known ahead.
 bool AttentionMixer::takes_steps() const {
   const bool rotates_by_position =
       config_.rope && config_.rope_scaling.type == ops::RotaryScalingType::kDynamic;
-  return !measured_eviction_ && !rotates_by_position;
+  return !measured_eviction_ && !rotates_by_position && !q_.value.requires_grad();
 }
 
 void AttentionMixer::parameters(const ParameterVisitor& visit) {
@@ -353,9 +354,10 @@ attention::PagedOutput AttentionMixer::attend_to_states(const Projections& p,
 }
 
 at::Tensor AttentionMixer::attend_in_step(const Projections& p, Step& step, int64_t layer) const {
-  step.left[layer] = {.k = p.raw_k, .v = p.raw_v};
+  step.new_carries[layer] = {.k = p.raw_k, .v = p.raw_v};
+  step.logit_bounds[layer] = pruning_bound(p, step.tables.keeps_int8());
   step.tables.append(layer, p.k, p.v, p.log_gate);
-  return step.tables.attend(layer, p.q, pruning_bound(p, step.tables.keeps_int8()), options());
+  return step.tables.attend(layer, p.q, step.logit_bounds[layer], options());
 }
 
 at::Tensor AttentionMixer::gated(const at::Tensor& out, const at::Tensor& gate) const {

@@ -16,6 +16,8 @@ constexpr int kPack = 8;         // elements that a lane loads at once
 constexpr int kMostTokens = 16;  // of a tile
 // bf16: rows and tokens of a product of the matrix unit.
 constexpr int kTileRows = 16, kTileTokens = 8;
+static_assert(kMostTokens == 2 * kTileTokens);
+static_assert(kTileRows * kMostTokens == kThreads, "a thread for each sum of a tile");
 
 __host__ __device__ int rows_per_block(const FewRowsTask::Weight& weight) {
   return weight.is_f32 ? kWarps : kTileRows;
