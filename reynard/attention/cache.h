@@ -27,6 +27,11 @@ namespace reynard::attention {
 
 constexpr int64_t kPageTokens = 64;
 
+// Of the first tokens of a sequence.
+constexpr int64_t pages_for(int64_t tokens) {
+  return (tokens + kPageTokens - 1) / kPageTokens;
+}
+
 struct PageLayout {
   int64_t head_dim = 0;
   int64_t group = 1;                  // query heads per key/value head, H / G
@@ -188,20 +193,21 @@ class LayerCache {
              const at::Tensor& log_gate,
              const at::Tensor& token_sums);
   at::Tensor sums_at(int64_t position) const;  // (H) f64
-  // Values of the pages of this cache, on the host: all of the pool's where it lies there, which
-  // spares copies of what most walks never reach; of a GPU's pool copies (G, N, ...).
-  struct PageValues {
-    at::Tensor values;
-    bool are_copies = false;
+  // Bounds of the pages that are not evicted, on the host: all of the pool's where it lies there,
+  // which spares copies of what most walks never reach; of a GPU's pool copies, which together with
+  // other values that are wanted wait once for its work.
+  struct PageBounds {
+    at::Tensor masses, norms;
+    std::vector<at::Tensor> others;   // as f64
+    std::vector<int64_t> first_rows;  // of a kv head's page 0; empty: rows are page ids
   };
-  PageValues on_host(const at::Tensor& values) const;
-  // Which row of them is a page's.
-  int64_t row_of(const PageValues& values, int64_t kv_head, int64_t page_index) const;
-  double page_mass(const PageValues& masses, int64_t head, int64_t page_index) const;
-  float page_norm(const PageValues& norms, int64_t kv_head, int64_t page_index) const;
-  int64_t prefix_within(const PageValues& masses, int64_t head, double limit) const;
-  double prefix_mass(const PageValues& masses, int64_t head, int64_t num_pages) const;
-  int64_t drop_front(int64_t kv_head, int64_t num_pages);
+  PageBounds bounds_on_host(const std::vector<at::Tensor>& others = {}) const;
+  int64_t row_of(const PageBounds& bounds, int64_t kv_head, int64_t page_index) const;
+  double page_mass(const PageBounds& bounds, int64_t head, int64_t page_index) const;
+  float page_norm(const PageBounds& bounds, int64_t kv_head, int64_t page_index) const;
+  int64_t prefix_within(const PageBounds& bounds, int64_t head, double limit) const;
+  double prefix_mass(const PageBounds& bounds, int64_t head, int64_t num_pages) const;
+  int64_t drop_front(int64_t kv_head, int64_t num_pages, const PageBounds& bounds);
 
   std::shared_ptr<PagePool> pool_;
   std::vector<std::vector<int32_t>> pages_;  // per kv head

@@ -66,7 +66,7 @@ struct PageWrite {
   // (S, G, N) i32, beginning at or before the page of the token before the new ones; -1: evicted,
   // not written.
   at::Tensor page_table;
-  at::Tensor lengths;     // (S) i64: tokens in these pages, the new ones included
+  at::Tensor lengths;     // (S) i64: tokens in these pages, the new ones included; 0: not written
   at::Tensor k, v;        // (S T, G, D) contiguous, one sequence after the other
   at::Tensor log_gate;    // (S T, H) f32 contiguous, or undefined: log 1
   at::Tensor token_sums;  // (S, H, T) f64 to be written as they are, or undefined: from log_gate

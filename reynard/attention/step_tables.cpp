@@ -33,12 +33,13 @@ void StepTables::update(std::span<const LayerCache* const> caches, int64_t windo
   TORCH_INTERNAL_ASSERT(std::ssize(caches) == L * S);
   const at::Tensor lengths = at::empty({S}, at::kLong), first_key = at::empty({S}, at::kInt);
   for (int64_t s = 0; s < S; ++s) {
-    const int64_t length = caches[s]->length();
+    const int64_t length = caches[s] ? caches[s]->length() : 0;
     lengths.mutable_data_ptr<int64_t>()[s] = length;
     first_key.mutable_data_ptr<int32_t>()[s] =
         static_cast<int32_t>(window > 0 ? std::max<int64_t>(length - window, 0) : 0);
     bool changed = false;
     for (int64_t i = s; i < L * S; i += S) {
+      if (length == 0) continue;
       TORCH_INTERNAL_ASSERT(caches[i]->pool() == pool_ && caches[i]->length() == length);
       changed |= versions_[i] != caches[i]->version();
     }

@@ -37,8 +37,9 @@ class StepTables {
   bool keeps_int8() const { return pool_->layout().int8; }
 
   // caches: L x S, those of the first layer first, all of the pool; in all layers of a sequence of
-  // one length, which counts the step's token.
-  // window: a query sees itself and the window - 1 keys before it; 0: off
+  // one length, which counts the step's token. Null in all layers: no sequence; its rows of keys
+  // and values go nowhere and its query sees nothing. window: a query sees itself and the window -
+  // 1 keys before it; 0: off
   void update(std::span<const LayerCache* const> caches, int64_t window = 0);
 
   // The step's token of each sequence into its pages.

@@ -25,8 +25,18 @@ namespace reynard::models {
 
 namespace {
 
-// Recordings that are kept: each has memory of its own. A server has one for each number of texts.
+// Recordings that are kept: each has memory of its own.
 constexpr std::size_t kMostRecordings = 16;
+
+// Steps of as many texts as make one kind: while texts come and go there are few kinds to record,
+// and rows without a text take little time.
+constexpr int64_t kMostDoubled = 16;
+
+int64_t padded_texts(int64_t texts) {
+  int64_t rows = 1;
+  while (rows < texts) rows += std::min(rows, kMostDoubled);
+  return rows;
+}
 
 // Widths of tables are multiples of 16 pages, from 256 on of an eighth to a sixteenth of the width:
 // a text seldom outgrows its recording, and few absent pages are looked at.
@@ -143,7 +153,7 @@ at::Tensor Stepper::logits(std::span<const int64_t> tokens,
   }
   const DecoderConfig& config = decoder_.config();
   Recording& recording = recording_of({.shape = {.num_layers = config.num_layers,
-                                                 .num_sequences = std::ssize(states),
+                                                 .num_sequences = padded_texts(std::ssize(states)),
                                                  .num_kv_heads = config.num_kv_heads(),
                                                  .num_pages = table_pages(pages)},
                                        .num_growths = pool_->num_growths(),
@@ -153,7 +163,7 @@ at::Tensor Stepper::logits(std::span<const int64_t> tokens,
   keep_carries(recording);
   reserved.keep();
   leave_carries(recording, states);
-  return recording.logits;
+  return recording.logits.narrow(0, 0, std::ssize(states));
 }
 
 Stepper::Recording& Stepper::recording_of(const StepKind& kind) {
@@ -191,11 +201,11 @@ Stepper::Recording& Stepper::recording_of(const StepKind& kind) {
 void Stepper::set_inputs(Recording& to,
                          std::span<const int64_t> tokens,
                          std::span<SequenceState* const> states) {
-  const int64_t S = std::ssize(states), L = to.kind.shape.num_layers;
-  const at::Tensor inputs = at::empty({2, S}, at::kLong);
+  const int64_t S = to.kind.shape.num_sequences, L = to.kind.shape.num_layers;
+  const at::Tensor inputs = at::zeros({2, S}, at::kLong);
   auto* const input = inputs.mutable_data_ptr<int64_t>();
-  std::vector<const attention::LayerCache*> caches(L * S);
-  for (int64_t s = 0; s < S; ++s) {
+  std::vector<const attention::LayerCache*> caches(L * S);  // null behind the last text
+  for (int64_t s = 0; s < std::ssize(states); ++s) {
     input[s] = tokens[s];
     input[S + s] = states[s]->window_length() - 1;
     for (int64_t layer = 0; layer < L; ++layer) {
@@ -224,6 +234,7 @@ void Stepper::set_carries(Recording& to, std::span<SequenceState* const> states)
     carries.copy_(to.last_carries);
     return;
   }
+  const int64_t absent = carries.size(2) - S;
   const at::Tensor none = at::zeros({1, carries.size(3)}, carries.options());
   std::vector<at::Tensor> rows;
   for (int64_t layer = 0; layer < carries.size(0); ++layer) {
@@ -232,6 +243,7 @@ void Stepper::set_carries(Recording& to, std::span<SequenceState* const> states)
         const at::Tensor row = state->carry(layer).*member;
         rows.push_back(row.defined() ? row.to(carries.options()) : none);
       }
+      if (absent > 0) rows.push_back(none.expand({absent, -1}));
     }
   }
   carries.copy_(at::cat(rows).view_as(carries));

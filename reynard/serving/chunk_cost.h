@@ -4,29 +4,35 @@
 // is told what to do in as many kernels for one token as for a thousand.
 
 #include <cstdint>
+#include <optional>
 
 namespace reynard::serving {
 
 class ChunkCost {
  public:
+  // Chunks have 1 <= least <= most tokens.
+  ChunkCost(int64_t least, int64_t most);
+
   // A chunk of so many tokens, >= 1, took so long.
   void add(int64_t tokens, double seconds);
-  bool is_known() const { return weight_ > 0; }
-  // Tokens that take at most `seconds`; where any chunk takes longer, as many as double what it
-  // takes, since shorter ones would hardly be faster. At least 0.
-  double tokens_within(double seconds) const;
+  // Tokens that take at most `seconds`, or, where any chunk takes more than half of that, as many
+  // as double what any takes, since shorter ones would hardly be faster. At most four times what
+  // chunks had so far, on average; the least where none is known.
+  int64_t tokens_within(double seconds) const;
 
  private:
-  // A chunk's seconds as a line over its tokens. Without chunks of different lengths, or where a
-  // line would begin below 0, all is the tokens'.
+  // A chunk's seconds as a line over its tokens.
   struct Line {
     double begin = 0, per_token = 0;
   };
-  Line line() const;
+  bool tells_a_line() const;
+  Line fitted() const;
+  double wanted(double seconds) const;
 
-  double per_token_ = 0;  // running mean
+  int64_t least_, most_;
   // Sums over chunks of which older ones count less: 1, n, t, n n, n t.
   double weight_ = 0, tokens_ = 0, seconds_ = 0, tokens_squared_ = 0, products_ = 0;
+  std::optional<Line> line_;  // the last that chunks of different lengths told
 };
 
 }  // namespace reynard::serving

@@ -92,7 +92,9 @@ Engine::Engine(models::Decoder& decoder,
                  {.chunk_tokens = options.chunk_tokens,
                   .max_pages = max_pages(decoder, options),
                   .memories = options.memories}),
-      prefixes_(options.max_prefix_tokens) {
+      prefixes_(options.max_prefix_tokens),
+      chunk_cost_(std::min(options.least_chunk_tokens, options.chunk_tokens),
+                  options.chunk_tokens) {
   // A GPU has no memory that is only promised: what does not fit shows before the first request.
   if (decoder.device().is_cuda()) generator_.pool()->reserve();
   thread_ = std::thread([this] { run(); });
@@ -256,10 +258,7 @@ void Engine::start(const Waiting& waiting) {
 int64_t Engine::chunk_tokens() const {
   const bool is_writing = std::ranges::any_of(texts_, &Text::is_writing);
   if (!is_writing) return options_.chunk_tokens;
-  if (!chunk_cost_.is_known()) return options_.least_chunk_tokens;
-  const double tokens = std::min(chunk_cost_.tokens_within(kStepsPerChunk * step_seconds_),
-                                 static_cast<double>(options_.chunk_tokens));
-  return std::max(static_cast<int64_t>(tokens), options_.least_chunk_tokens);
+  return chunk_cost_.tokens_within(kStepsPerChunk * step_seconds_);
 }
 
 // A chunk of what is to be read: by turns for the prompts of which least is left, so that short

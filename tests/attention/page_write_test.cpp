@@ -40,7 +40,7 @@ at::Tensor of_pages(const LayerCache& cache, const at::Tensor& values) {
 }
 
 // One token, many, and so many that the pages between are whole; from an empty page, the last slot
-// of one and a new sequence.
+// of one and a new sequence. One that has no length leaves pages alone, its table's too.
 TEST(PageWrite, TakesSeveralSequences) {
   for (const int64_t T : {1, 5, 150}) {
     const std::vector<int64_t> before = {0, 63, 64, 130};
@@ -64,15 +64,17 @@ TEST(PageWrite, TakesSeveralSequences) {
       log_gate.push_back(in.log_gate[0].slice(0, before[s], length));
       N = std::max(N, std::ssize(caches.back().pages(0)));
     }
+    for (auto* rows : {&k, &v, &log_gate}) rows->push_back(rows->front());
     const auto S = static_cast<int64_t>(before.size());
-    const at::Tensor table = at::full({S, kKeyHeads, N + 1}, -1, at::kInt);
-    const at::Tensor lengths = at::full({S}, 0, at::kLong);
+    const at::Tensor table = at::full({S + 1, kKeyHeads, N + 1}, -1, at::kInt);
+    const at::Tensor lengths = at::full({S + 1}, 0, at::kLong);
     for (int64_t s = 0; s < S; ++s) {
       lengths[s] = caches[s].length();
       for (int64_t g = 0; g < kKeyHeads; ++g) {
         std::ranges::copy(caches[s].pages(g), table[s][g].mutable_data_ptr<int32_t>());
       }
     }
+    table[S].copy_(table[S - 1]);
     part_kernels(pool->keys())
         .write_pages({.keys = pool->keys(),
                       .values = pool->values(),

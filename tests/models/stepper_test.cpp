@@ -40,7 +40,9 @@ class Pair {
       : decoder_(decoder),
         pool_(make_page_pool(decoder, max_pages)),
         other_pool_(make_page_pool(decoder)),
-        stepper_(decoder, pool_) {}
+        stepper_(decoder, pool_) {
+    if (max_pages > 0) pool_->reserve();
+  }
 
   // A text that begins with so many tokens.
   int64_t start(int64_t length) {
@@ -184,11 +186,11 @@ TEST(Stepper, TakesManyTextsInHalfPrecision) {
 }
 
 // Recorded when a kind of step comes for the second time; where a table gets wider or a tolerance
-// changes, anew. Of more kinds than are kept some are recorded again.
+// changes, anew, though only the last kinds are kept.
 TEST(Stepper, RecordsEachKindOfStepOnce) {
   const int64_t recorded = test::test_device().is_cpu() ? 0 : 1;
   Decoder decoder = make(pruned_config());
-  Pair pair(decoder);
+  Pair pair(decoder, /*max_pages=*/4096);  // at once: recordings of a pool that moves are dropped
   std::vector<int64_t> texts = {pair.start(1020)};
   pair.step(texts);
   EXPECT_EQ(pair.stepper().num_recorded(), 0);
@@ -199,14 +201,31 @@ TEST(Stepper, RecordsEachKindOfStepOnce) {
   decoder.set_log_pruning_tolerance(-3);
   for (int i = 0; i < 3; ++i) pair.step(texts);
   EXPECT_EQ(pair.stepper().num_recorded(), 3 * recorded) << "another tolerance";
+  for (int i = 0; i < 20; ++i) {
+    decoder.set_log_pruning_tolerance(-4 - i);
+    for (int j = 0; j < 2; ++j) pair.step(texts);
+  }
+  EXPECT_EQ(pair.stepper().num_recorded(), 16 * recorded);
+  decoder.set_log_pruning_tolerance(-4);
+  for (int i = 0; i < 3; ++i) pair.step(texts);
+}
+
+// Of texts that come and go, steps of 1, 2, 4, 8, 16 and 32 rows are all that is recorded.
+TEST(Stepper, TakesRowsWithoutATextForFewerKinds) {
+  const int64_t recorded = test::test_device().is_cpu() ? 0 : 1;
+  Decoder decoder = make(pruned_config());
+  Pair pair(decoder, /*max_pages=*/4096);
+  std::vector<int64_t> texts;
   for (int i = 0; i < 18; ++i) {
-    texts.push_back(pair.start(i));
-    for (int j = 0; j < 3; ++j) pair.step(texts);
+    texts.push_back(pair.start(9 * i));
+    for (int j = 0; j < 2; ++j) pair.step(texts);
   }
-  while (texts.size() > 1) {
-    texts.pop_back();
-    pair.step(texts);
+  EXPECT_EQ(pair.stepper().num_recorded(), 6 * recorded);
+  while (!texts.empty()) {
+    texts.erase(texts.begin() + texts.size() / 2);
+    if (!texts.empty()) pair.step(texts);
   }
+  EXPECT_EQ(pair.stepper().num_recorded(), 6 * recorded);
 }
 
 TEST(Stepper, ReadsInt8Pages) {

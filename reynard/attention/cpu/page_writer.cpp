@@ -191,6 +191,7 @@ struct TokenWriter {
 };
 
 void write_sequence(const PageWrite& w, int64_t s, TokenWriter& writer) {
+  if (w.lengths.const_data_ptr<int64_t>()[s] == 0) return;
   const NewTokens tokens(w, s);
   const int64_t T = tokens.T, G = w.k.size(1), N = w.page_table.size(2);
   const bool given = w.token_sums.defined();

@@ -56,8 +56,10 @@ __device__ __forceinline__ void read_run(const DecodeTask& task,
 
 // What find_first_pages left is waited for where it is needed: by readers of pruned rows, and by
 // all before they write to scratch.
-__device__ __forceinline__ void wait_for_first_pages(const Scratch& scratch) {
+template <class Reader>
+__device__ __forceinline__ void begin_at_first_pages(Reader& reader, const Scratch& scratch) {
   if (scratch.first_pages) tensor::wait_for_kernel_before();
+  reader.begin_at(scratch.first_pages);
 }
 
 template <class Scalar, int kLanes, int kHeads, bool kWhole>
@@ -67,11 +69,11 @@ __global__ void __launch_bounds__(32 * kRunWarps<kHeads>, kRunBlocks<kHeads>)
   __shared__ float largest[kWarps], total[kWarps];
   __shared__ float out[kWarps][kLanes * kDims];
   tensor::let_next_kernel_start();
-  wait_for_first_pages(scratch);
   const int run = blockIdx.x, pair = blockIdx.y, first_head = blockIdx.z * kHeads;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int group = task.H / task.G, num_runs = task.num_runs;
-  PageReader<Scalar, kLanes, kHeads, kWhole> reader(task, scratch.first_pages, pair, first_head);
+  PageReader<Scalar, kLanes, kHeads, kWhole> reader(task, pair, first_head);
+  begin_at_first_pages(reader, scratch);
   read_run<kWarps>(task, reader, run, warp);
   tensor::wait_for_kernel_before();
 #pragma unroll
@@ -115,11 +117,11 @@ __global__ void __launch_bounds__(32 * kTileWarps, kTileBlocks)
   __shared__ float largest[kTileWarps][kTileHeads], total[kTileWarps][kTileHeads];
   __shared__ float out[kTileWarps][kTileHeads][kDim];
   tensor::let_next_kernel_start();
-  wait_for_first_pages(scratch);
   const int run = blockIdx.x, pair = blockIdx.y, first_head = blockIdx.z * kTileHeads;
   const int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4;
   const int group = task.H / task.G, num_heads = min(group - first_head, kTileHeads);
-  TileReader<Scalar, kDim> reader(task, scratch.first_pages, pair, first_head);
+  TileReader<Scalar, kDim> reader(task, pair, first_head);
+  begin_at_first_pages(reader, scratch);
   read_run<kTileWarps>(task, reader, run, warp);
   tensor::wait_for_kernel_before();
 #pragma unroll

@@ -5,6 +5,7 @@
 // waits for the GPU: a call can be recorded in a CUDA graph.
 
 #include "reynard/attention/cuda/problem.h"
+#include "reynard/tensor/host_device.h"
 
 #include <cuda_runtime_api.h>
 
@@ -46,7 +47,7 @@ struct DecodeTask {
   // times the cache at most, would drive out what others wrote.
   bool passes_cache = false;
 
-  bool prunes() const { return sums && log_tolerance < 0; }
+  REYNARD_HOST_DEVICE bool prunes() const { return sums && log_tolerance < 0; }
 };
 
 // Of a task whose shapes and pruning are set: fills what follows `start`.

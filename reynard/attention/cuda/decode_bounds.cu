@@ -1,5 +1,6 @@
 #include "reynard/attention/cuda/decode.h"
 
+#include "reynard/attention/cuda/decode_rows.cuh"
 #include "reynard/attention/pruning_limits.h"
 #include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
@@ -15,65 +16,35 @@ namespace reynard::attention::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kOwnPages = 4;  // neighbours that a thread looks at in one pass
+constexpr int kPassPages = kThreads * kOwnPages;
 constexpr int kFloorPages = 2;  // the pages nearest to the query, whose lse bounds its own
+constexpr int kFloorWarps = kWarps / kFloorPages;  // that multiply the keys of one of them
+constexpr int kLanes = 8;  // that multiply a key, kDims dimensions each at a time
+constexpr int kRows = 32 / kLanes;
+constexpr int kKeys = kPageKeys / kFloorWarps / kRows;  // of a lane
 
-struct Higher {
-  static constexpr double kNeutral = -INFINITY;
-  __device__ double operator()(double a, double b) const { return b > a ? b : a; }
-};
-struct Sum {
-  static constexpr double kNeutral = 0;
-  __device__ double operator()(double a, double b) const { return a + b; }
-};
 // NaN once there stays, so that a comparison with it keeps the pages.
-struct Largest {
-  static constexpr double kNeutral = 0;
-  __device__ double operator()(double a, double b) const { return b > a || b != b ? b : a; }
-};
-
-// Every thread's value combined with those of the threads before it, in their order.
-template <class Combine>
-__device__ double inclusive_scan(double value, const Combine& combine) {
-  __shared__ double totals[kWarps];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const double before = __shfl_up_sync(~0U, value, distance);
-    if (lane >= distance) value = combine(before, value);
-  }
-  __syncthreads();
-  if (lane == 31) totals[warp] = value;
-  __syncthreads();
-  double carry = Combine::kNeutral;
-  for (int w = 0; w < warp; ++w) carry = combine(carry, totals[w]);
-  return combine(carry, value);
-}
-
-template <class Combine>
-__device__ double over_block(double value, const Combine& combine) {
-  __shared__ double result;
-  value = inclusive_scan(value, combine);
-  if (threadIdx.x == kThreads - 1) result = value;
-  __syncthreads();
-  const double all = result;
-  __syncthreads();
-  return all;
+__device__ float larger(float a, float b) {
+  return b > a || b != b ? b : a;
 }
 
 // The smallest index that any thread found; INT_MAX: none.
 __device__ int first_of_block(int index) {
-  __shared__ int least;
-  if (threadIdx.x == 0) least = INT_MAX;
+  __shared__ int found[kWarps];
+  index = __reduce_min_sync(~0U, index);
+  if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = index;
   __syncthreads();
-  if (index != INT_MAX) atomicMin(&least, index);
-  __syncthreads();
-  const int found = least;
-  __syncthreads();
-  return found;
+  int first = found[0];
+#pragma unroll
+  for (int w = 1; w < kWarps; ++w) first = min(first, found[w]);
+  return first;
 }
 
-// One block of threads per query.
-template <class Scalar>
+// One block of threads per query. There is little to compute: what takes time is loads that wait
+// for loads and threads that wait for threads. So loads are issued together, first page ids, then
+// what lies in these pages, and a pass over kPassPages pages has two barriers.
+template <class Scalar, bool kWhole>
 class FirstPage {
  public:
   __device__ explicit FirstPage(const DecodeTask& task)
@@ -87,48 +58,55 @@ class FirstPage {
     length_ = static_cast<int>(t_.lengths[s_]);
     end_ = (length_ + kPageKeys - 1) / kPageKeys;
     first_key_ = t_.first_key ? max(t_.first_key[s_], 0) : 0;
+    begin_ = min(first_key_ / kPageKeys, end_ - 1);
   }
 
   __device__ int find() {
     if (length_ == 0) return 0;
-    const int held = first_held();
-    if (!t_.sums || !(t_.log_tolerance < 0)) return held;
-    query_sum_ = sum_of(length_ - 1);
-    if (!t_.logit_bound) factor_ = sqrt(over_block(own_squares(), Sum())) * t_.scale;
-    return t_.tight ? tight(held) : published(held);
+    if (!t_.prunes()) return first_kept([](int, int) { return true; });
+    if (!t_.logit_bound) factor_ = query_norm() * t_.scale;
+    query_sum_ = sum_of(pages_[end_ - 1], length_ - 1);
+    return t_.tight ? tight() : published();
   }
 
  private:
-  __device__ double sum_of(int key) const {
-    const int64_t row = int64_t{pages_[key / kPageKeys]} * group_ + h_ % group_;
+  // Ids of a thread's pages of one pass; -1: evicted, or none before the last.
+  struct Pages {
+    int first, ids[kOwnPages];
+  };
+  __device__ Pages pages_of_pass(int base) const {
+    Pages own;
+    own.first = base + static_cast<int>(threadIdx.x) * kOwnPages;
+#pragma unroll
+    for (int i = 0; i < kOwnPages; ++i) {
+      own.ids[i] = own.first + i < end_ - 1 ? pages_[own.first + i] : -1;
+    }
+    return own;
+  }
+
+  // The first page that lies there and that `keeps` says to keep, but the last in any case.
+  template <class Keeps>
+  __device__ int first_kept(const Keeps& keeps) const {
+    for (int base = begin_; base < end_ - 1; base += kPassPages) {
+      const Pages own = pages_of_pass(base);
+      int first = INT_MAX;
+#pragma unroll
+      for (int i = kOwnPages - 1; i >= 0; --i) {
+        if (own.ids[i] >= 0 && keeps(own.first + i, own.ids[i])) first = own.first + i;
+      }
+      first = first_of_block(first);
+      if (first != INT_MAX) return first;
+      __syncthreads();  // all have read what the next pass overwrites
+    }
+    return end_ - 1;
+  }
+
+  __device__ double sum_of(int page, int key) const {
+    const int64_t row = int64_t{page} * group_ + h_ % group_;
     return t_.sums[row * kPageKeys + key % kPageKeys];
   }
-  __device__ const Scalar* query() const { return static_cast<const Scalar*>(t_.q) + row_ * t_.D; }
-  __device__ double own_squares() const {
-    double sum = 0;
-    for (int d = threadIdx.x; d < t_.D; d += kThreads) {
-      const double value = static_cast<float>(query()[d]);
-      sum += value * value;
-    }
-    return sum;
-  }
-
-  // The first page that lies there, but the last in any case.
-  __device__ int first_held() const {
-    const int last = end_ - 1;
-    for (int base = min(first_key_ / kPageKeys, last); base < last; base += kThreads) {
-      const int n = base + threadIdx.x;
-      const int found = first_of_block(n < last && pages_[n] >= 0 ? n : INT_MAX);
-      if (found != INT_MAX) return found;
-    }
-    return last;
-  }
-
   __device__ double bound_of_norm(float norm) const {
     return t_.logit_bound ? t_.logit_bound[h_] : factor_ * norm;
-  }
-  __device__ double bound_of_page(int n) const {
-    return bound_of_norm(t_.norms ? t_.norms[pages_[n]] : 0);
   }
   // Log of the mass that eviction dropped, at most, for this query.
   __device__ double evicted() const {
@@ -136,113 +114,204 @@ class FirstPage {
     return bound_of_norm(t_.evicted_norms[s_ * t_.G + g_]) + query_sum_ + t_.evicted_masses[row_];
   }
 
-  // Log-sum-exp over the nearest pages. A warp multiplies its keys, all loads at once; the rest is
-  // done for each by the lane of its number.
-  __device__ double floor(int held) const {
-    constexpr int kPageWarpKeys = kPageKeys / kWarps, kWarpKeys = kFloorPages * kPageWarpKeys;
-    static_assert(kWarpKeys <= 32);
+  // The same in every lane of a team of kLanes.
+  __device__ static RowPiece<Scalar, kWhole> piece(const Scalar* row, int d, int D) {
+    RowPiece<Scalar, kWhole> own;
+    own.load(row, d, D, true, false);
+    return own;
+  }
+  __device__ const Scalar* query() const {
+    return static_cast<const Scalar*>(t_.q) + row_ * t_.D;
+  }
+  __device__ static int first_dim() {
+    return threadIdx.x % kLanes * kDims;
+  }
+
+  __device__ double query_norm() const {
+    double squares = 0;
+    for (int d = first_dim(); d < t_.D; d += kLanes * kDims) {
+      const auto q = piece(query(), d, t_.D);
+#pragma unroll
+      for (int i = 0; i < kDims; ++i) squares += static_cast<double>(q.at(i)) * q.at(i);
+    }
+#pragma unroll
+    for (int step = 1; step < kLanes; step *= 2) squares += __shfl_xor_sync(~0U, squares, step);
+    return sqrt(squares);
+  }
+
+  // Logits of a lane's keys of the nearest pages, the same in every lane of a team; -inf: not seen.
+  struct Logits {
+    float of[kKeys];
+  };
+  __device__ Logits nearest_logits() const {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int first_page = max(end_ - kFloorPages, held);
-    const int own = first_page * kPageKeys + warp + lane * kWarps;
-    const bool is_seen = lane < kWarpKeys && own >= first_key_ && own < length_;
-    const double own_sum = is_seen ? sum_of(own) : 0;
-    const Scalar* rows[kFloorPages];
+    const int n = end_ - kFloorPages + warp / kFloorWarps;
+    const int page = n >= 0 ? pages_[n] : -1;
+    const int slot = warp % kFloorWarps * kRows * kKeys + lane / kLanes;
+    const auto* keys =
+        static_cast<const Scalar*>(t_.keys) + (int64_t{max(page, 0)} * kPageKeys + slot) * t_.D;
+    float products[kKeys] = {};
+    for (int d = first_dim(); d < t_.D; d += kLanes * kDims) {
+      const auto q = piece(query(), d, t_.D);
+      RowPiece<Scalar, kWhole> k[kKeys];
 #pragma unroll
-    for (int n = 0; n < kFloorPages; ++n) {
-      const int64_t page = pages_[min(first_page + n, end_ - 1)];
-      rows[n] = static_cast<const Scalar*>(t_.keys) + (page * kPageKeys + warp) * t_.D;
-    }
-    float products[kWarpKeys] = {};
-    for (int d = lane; d < t_.D; d += 32) {
-      const float value = static_cast<float>(query()[d]);
+      for (int j = 0; j < kKeys; ++j) k[j] = piece(keys + j * kRows * t_.D, d, t_.D);
 #pragma unroll
-      for (int i = 0; i < kWarpKeys; ++i) {
-        const Scalar* row = rows[i / kPageWarpKeys] + i % kPageWarpKeys * kWarps * t_.D;
-        products[i] = fmaf(value, static_cast<float>(row[d]), products[i]);
+      for (int j = 0; j < kKeys; ++j) {
+#pragma unroll
+        for (int i = 0; i < kDims; ++i) products[j] = fmaf(q.at(i), k[j].at(i), products[j]);
       }
     }
-    float own_product = 0;
+    Logits logits;
 #pragma unroll
-    for (int i = 0; i < kWarpKeys; ++i) {
+    for (int j = 0; j < kKeys; ++j) {
 #pragma unroll
-      for (int step = 16; step > 0; step /= 2) {
-        products[i] += __shfl_xor_sync(~0U, products[i], step);
+      for (int step = 1; step < kLanes; step *= 2) {
+        products[j] += __shfl_xor_sync(~0U, products[j], step);
       }
-      if (lane == i) own_product = products[i];
+      const int key = n * kPageKeys + slot + j * kRows;
+      const double bias = query_sum_ - sum_of(max(page, 0), key);
+      const bool is_seen = page >= 0 && key >= first_key_ && key < length_;
+      logits.of[j] = is_seen ? fmaf(products[j], t_.scale, static_cast<float>(bias)) : -INFINITY;
     }
-    const double logit =
-        is_seen ? static_cast<double>(own_product) * t_.scale + query_sum_ - own_sum : -INFINITY;
-    const double largest = over_block(logit, Higher());
-    return largest + log(over_block(is_seen ? exp(logit - largest) : 0, Sum()));
+    return logits;
   }
 
-  // The first page from `held` on whose mass, with all before it, may matter. Masses are added as
-  // parts of the limit, since sums of logarithms would take most of the time.
-  __device__ int tight(int held) const {
-    const int last = end_ - 1;
-    const auto log_mass = [&](int n) {
-      if (n >= last) return -static_cast<double>(INFINITY);
-      const double mass = t_.masses[int64_t{pages_[n]} * group_ + h_ % group_];
-      return bound_of_page(n) + query_sum_ + mass;
-    };
-    double next = log_mass(held + threadIdx.x);  // on its way while the floor is found
-    const double limit = t_.log_tolerance - kFloorMargin + floor(held);
-    double dropped = exp(evicted() - limit);
-    for (int base = held; base < last; base += kThreads) {
-      const int n = base + threadIdx.x;
-      const double part = exp(next - limit);
-      next = log_mass(n + kThreads);
-      const double before = dropped + inclusive_scan(part, Sum());
-      // NaN keeps the page.
-      const int found = first_of_block(n < last && !(before <= 1) ? n : INT_MAX);
-      if (found != INT_MAX) return found;
-      dropped = over_block(before, Last());
+  // Log-sum-exp over the nearest pages.
+  __device__ float floor() const {
+    __shared__ float tops[kWarps], totals[kWarps];
+    const Logits logits = nearest_logits();
+    float top = kLowest, total = 0;
+#pragma unroll
+    for (const float x : logits.of) top = fmaxf(top, x);
+#pragma unroll
+    for (int step = kLanes; step < 32; step *= 2) {
+      top = fmaxf(top, __shfl_xor_sync(~0U, top, step));
     }
-    return last;
+#pragma unroll
+    for (const float x : logits.of) total += __expf(x - top);
+#pragma unroll
+    for (int step = kLanes; step < 32; step *= 2) total += __shfl_xor_sync(~0U, total, step);
+    const int warp = threadIdx.x / 32;
+    if (threadIdx.x % 32 == 0) tops[warp] = top, totals[warp] = total;
+    __syncthreads();
+    top = tops[0], total = 0;
+#pragma unroll
+    for (const float other : tops) top = fmaxf(top, other);
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) total = fmaf(__expf(tops[w] - top), totals[w], total);
+    return top + __logf(total);
   }
 
-  __device__ int published(int held) const {
-    const int last = end_ - 1;
-    double largest = bound_of_norm(0);
-    if (!t_.logit_bound) {
-      for (int n = held + threadIdx.x; n <= last; n += kThreads) {
-        largest = Largest()(largest, bound_of_page(n));
-      }
-      largest = over_block(largest, Largest());
+  // Logs of what a thread's pages of a pass may weigh, at most.
+  struct Masses {
+    double logs[kOwnPages];
+  };
+  __device__ Masses masses_of(const Pages& own) const {
+    Masses masses;
+#pragma unroll
+    for (int i = 0; i < kOwnPages; ++i) {
+      const int page = max(own.ids[i], 0);
+      const double mass = t_.masses[int64_t{page} * group_ + h_ % group_];
+      masses.logs[i] = bound_of_norm(t_.logit_bound ? 0 : t_.norms[page]) + query_sum_ + mass;
     }
+    return masses;
+  }
+
+  // The first page whose mass, with all before it, may matter. Masses are added as parts of the
+  // limit; f32 is exact enough for what is near it, by kFloorMargin.
+  __device__ int tight() const {
+    __shared__ float totals[kWarps];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    Pages own = pages_of_pass(begin_);
+    Masses masses = masses_of(own);  // on their way while the floor is found
+    const double of_evicted = evicted();
+    const double limit = t_.log_tolerance - kFloorMargin + floor();
+    float dropped = __expf(static_cast<float>(of_evicted - limit));
+    for (int base = begin_; base < end_ - 1; base += kPassPages) {
+      float parts[kOwnPages], sum = 0;
+#pragma unroll
+      for (int i = 0; i < kOwnPages; ++i) {
+        const float part = __expf(static_cast<float>(masses.logs[i] - limit));
+        parts[i] = own.ids[i] >= 0 ? part : 0;
+        sum += parts[i];
+      }
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const float before = __shfl_up_sync(~0U, sum, step);
+        if (lane >= step) sum += before;
+      }
+      if (lane == 31) totals[warp] = sum;
+      sum = __shfl_up_sync(~0U, sum, 1);
+      __syncthreads();
+      float before = lane > 0 ? dropped + sum : dropped;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) {
+        if (w < warp) before += totals[w];
+        dropped += totals[w];
+      }
+      int first = INT_MAX;
+#pragma unroll
+      for (int i = 0; i < kOwnPages; ++i) {
+        before += parts[i];
+        // NaN keeps the page.
+        if (own.ids[i] >= 0 && !(before <= 1)) first = min(first, own.first + i);
+      }
+      own = pages_of_pass(base + kPassPages);
+      masses = masses_of(own);
+      first = first_of_block(first);
+      if (first != INT_MAX) return first;
+    }
+    return end_ - 1;
+  }
+
+  // The norm of the longest key, where no bound of logits is given.
+  __device__ float longest() const {
+    __shared__ float norms[kWarps];
+    if (t_.logit_bound) return 0;
+    float norm = 0;
+    for (int n = begin_ + static_cast<int>(threadIdx.x); n < end_; n += kThreads) {
+      const int page = pages_[n];
+      if (page >= 0) norm = larger(norm, t_.norms[page]);
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+      norm = larger(norm, __shfl_xor_sync(~0U, norm, step));
+    }
+    if (threadIdx.x % 32 == 0) norms[threadIdx.x / 32] = norm;
+    __syncthreads();
+#pragma unroll
+    for (const float other : norms) norm = larger(norm, other);
+    return norm;
+  }
+
+  __device__ int published() const {
+    const double largest = bound_of_norm(longest());
     // Skipped keys weigh at most tolerance / T each, and share the tolerance with what was evicted.
     const double left = exp(t_.log_tolerance) - exp(fmin(evicted() + largest, 0.0));
-    if (!(left > 0)) return held;
     const double threshold =
-        log(left) - 2 * largest - log(static_cast<double>(length_ - first_key_));
-    for (int base = held; base < last; base += kThreads) {
-      const int n = base + threadIdx.x;
-      const bool keep =
-          n < last && !(query_sum_ - sum_of(n * kPageKeys + kPageKeys - 1) < threshold);
-      const int found = first_of_block(keep ? n : INT_MAX);
-      if (found != INT_MAX) return found;
-    }
-    return last;
+        left > 0 ? log(left) - 2 * largest - log(static_cast<double>(length_ - first_key_))
+                 : -INFINITY;
+    return first_kept([&](int n, int page) {
+      return !(query_sum_ - sum_of(page, n * kPageKeys + kPageKeys - 1) < threshold);
+    });
   }
-
-  struct Last {
-    static constexpr double kNeutral = 0;
-    __device__ double operator()(double, double b) const { return b; }
-  };
 
   const DecodeTask& t_;
   const int64_t row_;
   const int s_, h_, group_;
-  int g_, length_, end_, first_key_;
+  int g_, length_, end_, first_key_, begin_;
   const int32_t* pages_;
   double query_sum_ = 0, factor_ = 0;
 };
 
-template <class Scalar>
+template <class Scalar, bool kWhole>
 __global__ void __launch_bounds__(kThreads)
     first_pages_kernel(const DecodeTask task, int32_t* pages, int32_t* counters) {
+  // In this order: readers of pages rely on it (cuda_early.cuh).
+  tensor::wait_for_kernel_before();
   tensor::let_next_kernel_start();
-  FirstPage<Scalar> search(task);
+  FirstPage<Scalar, kWhole> search(task);
   const int page = search.find();
   if (threadIdx.x != 0) return;
   counters[blockIdx.x] = 0;
@@ -251,24 +320,27 @@ __global__ void __launch_bounds__(kThreads)
   task.start[blockIdx.x] = max(page * kPageKeys, first_key);
 }
 
+template <class Scalar>
+void launch(const DecodeTask& task, int32_t* pages, int32_t* counters, cudaStream_t stream) {
+  const auto kernel =
+      task.D % kDims == 0 ? &first_pages_kernel<Scalar, true> : &first_pages_kernel<Scalar, false>;
+  tensor::launch_early(kernel, dim3(task.S * task.H), kThreads, 0, stream, task, pages, counters);
+  REYNARD_CHECK_LAUNCH();
+}
+
 }  // namespace
 
 void find_first_pages(const DecodeTask& task,
                       int32_t* pages,
                       int32_t* counters,
                       cudaStream_t stream) {
-  // Not early: the kernel after it reads, before it waits, what was written before this one.
-  const auto launch = [&](auto kernel) {
-    kernel<<<task.S * task.H, kThreads, 0, stream>>>(task, pages, counters);
-    REYNARD_CHECK_LAUNCH();
-  };
   switch (task.element) {
     case Element::kFloat:
-      return launch(&first_pages_kernel<float>);
+      return launch<float>(task, pages, counters, stream);
     case Element::kBFloat16:
-      return launch(&first_pages_kernel<__nv_bfloat16>);
+      return launch<__nv_bfloat16>(task, pages, counters, stream);
     case Element::kHalf:
-      return launch(&first_pages_kernel<__half>);
+      return launch<__half>(task, pages, counters, stream);
   }
 }
 

@@ -73,37 +73,43 @@ class PageReader {
   static constexpr int kRows = 32 / kLanes;  // keys of one load
 
  public:
-  __device__ __forceinline__
-  PageReader(const DecodeTask& task, const int32_t* first_pages, int pair, int first_head)
+  __device__ __forceinline__ PageReader(const DecodeTask& task, int pair, int first_head)
       : t_(task),
         lane_(threadIdx.x % 32),
         d_(threadIdx.x % kLanes * kDims),
         group_(task.H / task.G),
         first_head_(first_head) {
     s_ = pair / t_.G;
-    const int g = pair % t_.G;
+    first_row_ = int64_t{s_} * t_.H + pair % t_.G * group_ + first_head;
     pages_ = t_.page_table + int64_t{pair} * t_.N;
     length_ = static_cast<int>(t_.lengths[s_]);
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+      RowPiece<Scalar, kWhole> piece;
+      const auto* row =
+          static_cast<const Scalar*>(t_.q) + (has_head(i) ? first_row_ + i : 0) * t_.D;
+      piece.load(row, d_, t_.D, has_head(i), false);
+#pragma unroll
+      for (int d = 0; d < kDims; ++d) {
+        q_[i][d] = piece.at(d) * static_cast<float>(t_.scale * kLog2E);
+      }
+      query_sums_[i] = 0;
+      if (has_head(i) && length_ > 0 && t_.sums) {
+        query_sums_[i] = sums_of(pages_[(length_ - 1) / kPageKeys], i)[last_slot()];
+      }
+    }
+  }
+
+  // first_pages (S, H): of each query, or null: every page that lies there.
+  __device__ __forceinline__ void begin_at(const int32_t* first_pages) {
     const int first_key = t_.first_key ? max(t_.first_key[s_], 0) : 0;
     begin_ = length_;
 #pragma unroll
     for (int i = 0; i < kHeads; ++i) {
       begins_[i] = length_;
-      query_sums_[i] = 0;
-      const int in_group = first_head + i;
-      RowPiece<Scalar, kWhole> piece;
-      const int64_t row = int64_t{s_} * t_.H + g * group_ + in_group;
-      const bool there = in_group < group_;
-      piece.load(
-          static_cast<const Scalar*>(t_.q) + (there ? row * t_.D : 0), d_, t_.D, there, false);
-#pragma unroll
-      for (int d = 0; d < kDims; ++d) {
-        q_[i][d] = piece.at(d) * static_cast<float>(t_.scale * kLog2E);
-      }
-      if (!there || length_ == 0) continue;
-      begins_[i] = max(first_pages ? first_pages[row] * kPageKeys : 0, first_key);
+      if (!has_head(i) || length_ == 0) continue;
+      begins_[i] = max(first_pages ? first_pages[first_row_ + i] * kPageKeys : 0, first_key);
       begin_ = min(begin_, begins_[i]);
-      if (t_.sums) query_sums_[i] = sums_of(pages_[(length_ - 1) / kPageKeys], i)[last_slot()];
     }
   }
 
@@ -161,6 +167,9 @@ class PageReader {
   }
 
  private:
+  __device__ __forceinline__ bool has_head(int i) const {
+    return first_head_ + i < group_;
+  }
   __device__ __forceinline__ int last_slot() const {
     return (length_ - 1) % kPageKeys;
   }
@@ -228,6 +237,7 @@ class PageReader {
 
   const DecodeTask& t_;
   const int lane_, d_, group_, first_head_;
+  int64_t first_row_;       // of the heads' queries
   int s_, length_, begin_;  // the first key that any head sees
   const int32_t* pages_;
   int begins_[kHeads];

@@ -25,33 +25,26 @@ class TileReader {
   static constexpr int kBlocks = kDim == 64 ? 2 : 1;  // of 16 keys whose loads are in flight
 
  public:
-  __device__ __forceinline__
-  TileReader(const DecodeTask& task, const int32_t* first_pages, int pair, int first_head)
+  __device__ __forceinline__ TileReader(const DecodeTask& task, int pair, int first_head)
       : t_(task),
         g_(threadIdx.x % 32 / 4),
         quad_(threadIdx.x % 4),
         group_(task.H / task.G),
         first_head_(first_head),
+        s_(pair / task.G),
+        first_row_(int64_t{s_} * task.H + pair % task.G * group_),
         scale2_(static_cast<float>(task.scale * kLog2E)) {
-    const int s = pair / t_.G;
     pages_ = t_.page_table + int64_t{pair} * t_.N;
-    length_ = static_cast<int>(t_.lengths[s]);
-    const int first_key = t_.first_key ? max(t_.first_key[s], 0) : 0;
-    const int64_t first_row = int64_t{s} * t_.H + pair % t_.G * group_;
+    length_ = static_cast<int>(t_.lengths[s_]);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int in_group = first_head + g_ + 8 * r;
       has_head_[r] = in_group < group_;
-      begins_[r] = length_;
       query_sums_[r] = 0;
-      if (has_head_[r] && length_ > 0) {
-        begins_[r] =
-            max(first_pages ? first_pages[first_row + in_group] * kPageKeys : 0, first_key);
-        if (t_.sums) {
-          query_sums_[r] = sums_of(pages_[(length_ - 1) / kPageKeys], r)[(length_ - 1) % kPageKeys];
-        }
+      if (has_head_[r] && length_ > 0 && t_.sums) {
+        query_sums_[r] = sums_of(pages_[(length_ - 1) / kPageKeys], r)[(length_ - 1) % kPageKeys];
       }
-      const auto* q = static_cast<const Scalar*>(t_.q) + (first_row + in_group) * kDim;
+      const auto* q = static_cast<const Scalar*>(t_.q) + (first_row_ + in_group) * kDim;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         uint4 piece = {};
@@ -59,6 +52,18 @@ class TileReader {
         q_[2 * c][r] = piece.x, q_[2 * c][2 + r] = piece.y;
         q_[2 * c + 1][r] = piece.z, q_[2 * c + 1][2 + r] = piece.w;
       }
+    }
+  }
+
+  // first_pages (S, H): of each query, or null: every page that lies there.
+  __device__ __forceinline__ void begin_at(const int32_t* first_pages) {
+    const int first_key = t_.first_key ? max(t_.first_key[s_], 0) : 0;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      begins_[r] = length_;
+      if (!has_head_[r] || length_ == 0) continue;
+      const int64_t row = first_row_ + first_head_ + g_ + 8 * r;
+      begins_[r] = max(first_pages ? first_pages[row] * kPageKeys : 0, first_key);
     }
     begin_ = min(begins_[0], begins_[1]);
 #pragma unroll
@@ -224,7 +229,8 @@ class TileReader {
   }
 
   const DecodeTask& t_;
-  const int g_, quad_, group_, first_head_;
+  const int g_, quad_, group_, first_head_, s_;
+  const int64_t first_row_;  // of the group's queries
   const float scale2_;
   const int32_t* pages_;
   int length_, begin_;  // the first key that any head sees

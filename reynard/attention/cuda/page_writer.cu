@@ -3,6 +3,7 @@
 #include "reynard/attention/cuda/simt_tile.cuh"
 #include "reynard/attention/log_mass.h"
 #include "reynard/attention/pruning_limits.h"
+#include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
 
 #include <cmath>
@@ -70,18 +71,36 @@ int pages_of(int T) {
   return (T + 2 * kPageKeys - 2) / kPageKeys;
 }
 
-// One block of threads per page: rows by warps, then the bounds.
+// One block of threads per page: rows by warps, and the bounds.
 template <class Sums>
 __global__ void __launch_bounds__(kThreads) pages_kernel(const PageWriteTask t) {
+  // In this order: readers of pages rely on it (cuda_early.cuh).
+  tensor::wait_for_kernel_before();
+  tensor::let_next_kernel_start();
   __shared__ float largest[kWarps];
   const int g = blockIdx.y, s = blockIdx.z, group = t.H / t.G;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t length = t.lengths[s], begin = length - t.T;
+  if (length == 0) return;
   const int64_t n = begin / kPageKeys + blockIdx.x;
   const int64_t first = max(n * kPageKeys, begin), end = min((n + 1) * kPageKeys, length);
   if (first >= end) return;
   const int64_t page = t.page_table[(int64_t{s} * t.G + g) * t.N + n];
   if (page < 0) return;
+  const bool begins = first % kPageKeys == 0;
+  // The mass of each head by one thread, at most 64 terms: the last ones, whose warps have the
+  // fewest rows.
+  for (int i = kThreads - 1 - static_cast<int>(threadIdx.x); i < group; i += kThreads) {
+    const Sums c(t, s, g * group + i);
+    const int64_t row = page * group + i;
+    double mass = begins ? -INFINITY : t.masses[row];
+    for (int64_t slot = first; slot < end; ++slot) {
+      const double sum = c[slot - begin];
+      t.sums[row * kPageKeys + slot % kPageKeys] = sum;
+      mass = log_add_exp(mass, -sum);
+    }
+    t.masses[row] = mass;
+  }
   float top = 0;
   for (int64_t slot = first + warp; slot < end; slot += kWarps) {
     const int64_t row = (int64_t{s} * t.T + slot - begin) * t.G + g;
@@ -108,22 +127,9 @@ __global__ void __launch_bounds__(kThreads) pages_kernel(const PageWriteTask t) 
   }
   if (lane == 0) largest[warp] = top;
   __syncthreads();
-  const bool begins = first % kPageKeys == 0;
   if (threadIdx.x == 0) {
     for (const float other : largest) top = fmaxf(top, other);
     t.norms[page] = fmaxf(sqrtf(top) * kNormMargin, begins ? 0 : t.norms[page]);
-  }
-  // The mass of each head by one thread: at most 64 terms.
-  for (int i = threadIdx.x; i < group; i += kThreads) {
-    const Sums c(t, s, g * group + i);
-    const int64_t row = page * group + i;
-    double mass = begins ? -INFINITY : t.masses[row];
-    for (int64_t slot = first; slot < end; ++slot) {
-      const double sum = c[slot - begin];
-      t.sums[row * kPageKeys + slot % kPageKeys] = sum;
-      mass = log_add_exp(mass, -sum);
-    }
-    t.masses[row] = mass;
   }
 }
 
@@ -132,7 +138,7 @@ __global__ void __launch_bounds__(kThreads) pages_kernel(const PageWriteTask t) 
 void write_pages(const PageWriteTask& task, cudaStream_t stream) {
   const dim3 pages(pages_of(task.T), task.G, task.S);
   if (task.T == 1 && !task.given_sums) {
-    pages_kernel<SumOfOne><<<pages, kThreads, 0, stream>>>(task);
+    tensor::launch_early(pages_kernel<SumOfOne>, pages, kThreads, 0, stream, task);
     REYNARD_CHECK_LAUNCH();
     return;
   }
@@ -141,7 +147,7 @@ void write_pages(const PageWriteTask& task, cudaStream_t stream) {
     sums_kernel<<<div_up(task.S * task.H, kHeads), kHeads, 0, stream>>>(task);
     REYNARD_CHECK_LAUNCH();
   }
-  pages_kernel<GivenSums><<<pages, kThreads, 0, stream>>>(task);
+  tensor::launch_early(pages_kernel<GivenSums>, pages, kThreads, 0, stream, task);
   REYNARD_CHECK_LAUNCH();
 }
 

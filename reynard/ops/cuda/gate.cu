@@ -18,6 +18,7 @@ __device__ int64_t thread_index() {
 template <class T, int V>
 __global__ void gate_forward_kernel(GateRows p, int64_t rows) {
   tensor::wait_for_kernel_before();
+  tensor::let_next_kernel_start();
   const int64_t packs = p.width / V, index = thread_index();
   if (index >= rows * packs) return;
   const int64_t row = index / packs, i = (index - row * packs) * V;
@@ -54,6 +55,7 @@ __global__ void gate_backward_kernel(GateRows p, int64_t rows) {
 template <class T>
 __global__ void rotary_kernel(RotaryRows p, int64_t rows) {
   tensor::wait_for_kernel_before();
+  tensor::let_next_kernel_start();
   const int64_t half = p.width / 2, index = thread_index();
   if (index >= rows * p.heads * half) return;
   const int64_t i = index % half, row = index / half;

@@ -14,6 +14,7 @@ namespace {
 template <class T, int V>
 __global__ void norm_forward_kernel(NormForward p, Teams teams, int64_t items) {
   tensor::wait_for_kernel_before();
+  tensor::let_next_kernel_start();
   const int lane = threadIdx.x % teams.lanes;
   const int64_t item = team_row(teams, items);
   const int64_t offset = item * p.width;
@@ -60,6 +61,7 @@ template <class T, int kPacks, int kRows>
 __global__ void __launch_bounds__(Teams::kThreads, kPacks == 1 ? 4 : 2)
     norm_forward_packs_kernel(NormForward p, Teams teams, double per_column, int64_t rows) {
   tensor::wait_for_kernel_before();
+  tensor::let_next_kernel_start();
   const int lanes = kPacks == 1 ? teams.lanes : kWarpSize;
   const int lane = threadIdx.x % lanes;
   const int64_t team =

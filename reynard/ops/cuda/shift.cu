@@ -84,6 +84,7 @@ template <class T, int V>
 __global__ void __launch_bounds__(Teams::kThreads, kBlocksPerProcessor)
     shift_forward_kernel(ShiftForward p, Teams teams, int64_t rows) {
   tensor::wait_for_kernel_before();
+  tensor::let_next_kernel_start();
   const Run run(p, teams, rows);
   if (!run.has(0)) return;
   Begins begins;
