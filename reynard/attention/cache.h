@@ -21,6 +21,7 @@
 #include <limits>
 #include <memory>
 #include <set>
+#include <span>
 #include <vector>
 
 namespace reynard::attention {
@@ -103,6 +104,15 @@ struct CacheSnapshot {
   int64_t horizon = 0;
 };
 
+class LayerCache;
+
+// What a cache may forget: LayerCache::evict.
+struct Eviction {
+  LayerCache* cache = nullptr;
+  at::Tensor logit_bound;
+  int64_t horizon = 0;
+};
+
 class LayerCache {
  public:
   LayerCache(std::shared_ptr<PagePool> pool, int64_t num_kv_heads);
@@ -138,6 +148,9 @@ class LayerCache {
   //   measured on past queries the result is a heuristic
   // Returns the number of pages dropped by this sequence (other users keep theirs).
   int64_t evict(const at::Tensor& logit_bound, double log_tolerance, int64_t horizon);
+  // The same of several caches of one pool, which wait for a GPU's work together. Bounds had better
+  // lie on the host.
+  static int64_t evict(std::span<const Eviction> evictions, double log_tolerance);
 
   // Notes how long queries were: q (T, H, D).
   void note_queries(const at::Tensor& q);
@@ -192,16 +205,24 @@ class LayerCache {
              const at::Tensor& v,
              const at::Tensor& log_gate,
              const at::Tensor& token_sums);
-  at::Tensor sums_at(int64_t position) const;  // (H) f64
   // Bounds of the pages that are not evicted, on the host: all of the pool's where it lies there,
-  // which spares copies of what most walks never reach; of a GPU's pool copies, which together with
-  // other values that are wanted wait once for its work.
+  // which spares copies of what most walks never reach; of a GPU's pool copies.
   struct PageBounds {
     at::Tensor masses, norms;
-    std::vector<at::Tensor> others;   // as f64
     std::vector<int64_t> first_rows;  // of a kv head's page 0; empty: rows are page ids
+    std::vector<double> sums;         // (H) at a position
   };
-  PageBounds bounds_on_host(const std::vector<at::Tensor>& others = {}) const;
+  struct BoundsWanted {
+    const LayerCache* cache = nullptr;
+    int64_t position = -1;  // of sums; -1: none
+  };
+  // Of caches of one pool, with one wait for a GPU's work.
+  static std::vector<PageBounds> bounds_on_host(std::span<const BoundsWanted> wanted);
+  PageBounds bounds_on_host() const;
+  int64_t evict(const PageBounds& bounds,
+                const at::Tensor& logit_bound,
+                double log_tolerance,
+                int64_t horizon);
   int64_t row_of(const PageBounds& bounds, int64_t kv_head, int64_t page_index) const;
   double page_mass(const PageBounds& bounds, int64_t head, int64_t page_index) const;
   float page_norm(const PageBounds& bounds, int64_t kv_head, int64_t page_index) const;

@@ -13,11 +13,13 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <string>
 
 namespace reynard::attention {
 
@@ -29,14 +31,6 @@ float rounded_up(double x) {
 }
 
 }  // namespace
-
-at::Tensor LayerCache::sums_at(int64_t position) const {
-  std::vector<int64_t> pages;
-  for (const std::vector<int32_t>& table : pages_) pages.push_back(table[position / kPageTokens]);
-  const at::Tensor index = tensor::to_device(at::tensor(pages, at::kLong), pool_->layout().device);
-  const at::Tensor sums = pool_->sums().index_select(0, index).select(2, position % kPageTokens);
-  return sums.reshape({-1}).contiguous();
-}
 
 int64_t LayerCache::drop_front(int64_t kv_head, int64_t num_pages, const PageBounds& bounds) {
   std::vector<int32_t>& table = pages_[kv_head];
@@ -54,27 +48,48 @@ int64_t LayerCache::drop_front(int64_t kv_head, int64_t num_pages, const PageBou
 }
 
 int64_t LayerCache::evict(const at::Tensor& logit_bound, double log_tolerance, int64_t horizon) {
-  const int64_t G = num_kv_heads(), group = pool_->layout().group;
-  tensor::check_shape("cache evict", "logit_bound", logit_bound, {{"H", G * group}});
+  const Eviction own = {.cache = this, .logit_bound = logit_bound, .horizon = horizon};
+  return evict(std::span(&own, 1), log_tolerance);
+}
+
+int64_t LayerCache::evict(std::span<const Eviction> evictions, double log_tolerance) {
   tensor::check_value(
       log_tolerance < 0, "cache evict", "log_tolerance", log_tolerance, "a value < 0, such as -10");
-  tensor::check_value(horizon >= 0 && horizon <= length_,
-                      "cache evict",
-                      "horizon",
-                      horizon,
-                      "between 0 and the cached length " + std::to_string(length_));
-  if (horizon == 0) return 0;
-  horizon = std::max(horizon, horizon_);  // the page of an earlier position may be gone
-  const PageBounds bounds = bounds_on_host({logit_bound, sums_at(horizon - 1)});
-  const auto* most = bounds.others[0].const_data_ptr<double>();
-  const auto* sums = bounds.others[1].const_data_ptr<double>();
+  std::vector<BoundsWanted> wanted;
+  for (const auto& [cache, logit_bound, horizon] : evictions) {
+    const int64_t H = cache->num_kv_heads() * cache->pool_->layout().group;
+    tensor::check_shape("cache evict", "logit_bound", logit_bound, {{"H", H}});
+    tensor::check_value(horizon >= 0 && horizon <= cache->length_,
+                        "cache evict",
+                        "horizon",
+                        horizon,
+                        "between 0 and the cached length " + std::to_string(cache->length_));
+    // The page of an earlier position may be gone.
+    wanted.push_back({.cache = cache, .position = std::max(horizon, cache->horizon_) - 1});
+  }
+  const std::vector<PageBounds> bounds = bounds_on_host(wanted);
+  int64_t dropped = 0;
+  for (std::size_t i = 0; i < evictions.size(); ++i) {
+    const auto& [cache, logit_bound, horizon] = evictions[i];
+    if (horizon > 0) dropped += cache->evict(bounds[i], logit_bound, log_tolerance, horizon);
+  }
+  return dropped;
+}
+
+int64_t LayerCache::evict(const PageBounds& bounds,
+                          const at::Tensor& logit_bound,
+                          double log_tolerance,
+                          int64_t horizon) {
+  const int64_t G = num_kv_heads(), group = pool_->layout().group;
+  const at::Tensor most = logit_bound.cpu().to(at::kDouble).contiguous();
   int64_t dropped = 0;
   for (int64_t g = 0; g < G; ++g) {
     int64_t keep = std::numeric_limits<int64_t>::max();  // pages that every head of the group drops
     std::vector<double> limits;
     for (int64_t h = g * group; h < (g + 1) * group; ++h) {
       // Above this log mass of exp(-c_j) a later query might notice: c only falls, U bounds it.
-      limits.push_back(eviction_limit(most[h], log_tolerance, sums[h]));
+      limits.push_back(
+          eviction_limit(most.const_data_ptr<double>()[h], log_tolerance, bounds.sums[h]));
       keep = std::min(keep, prefix_within(bounds, h, limits.back()));
     }
     for (int64_t h = g * group; h < (g + 1) * group; ++h) {
@@ -121,34 +136,53 @@ at::Tensor LayerCache::measured_bound(double scale) const {
   return bound;
 }
 
-LayerCache::PageBounds LayerCache::bounds_on_host(const std::vector<at::Tensor>& others) const {
-  PageBounds bounds;
-  if (pool_->masses().is_cpu()) {
-    bounds.masses = pool_->masses(), bounds.norms = pool_->norms();
-    for (const at::Tensor& t : others) {
-      bounds.others.push_back(t.to(at::kCPU, at::kDouble).contiguous());
+LayerCache::PageBounds LayerCache::bounds_on_host() const {
+  const BoundsWanted own = {.cache = this};
+  return bounds_on_host(std::span(&own, 1)).front();
+}
+
+std::vector<LayerCache::PageBounds> LayerCache::bounds_on_host(
+    std::span<const BoundsWanted> wanted) {
+  if (wanted.empty()) return {};
+  const PagePool& pool = *wanted[0].cache->pool_;
+  const bool copies = !pool.masses().is_cpu();
+  std::vector<PageBounds> bounds;
+  std::vector<int64_t> kept, places;  // pages; elements of sums
+  for (const auto& [cache, position] : wanted) {
+    TORCH_INTERNAL_ASSERT(cache->pool_.get() == &pool);
+    PageBounds& own = bounds.emplace_back();
+    for (int64_t g = 0; copies && g < cache->num_kv_heads(); ++g) {
+      const std::vector<int32_t>& table = cache->pages_[g];
+      const int64_t evicted = std::min(cache->evicted_pages_[g], std::ssize(table));
+      own.first_rows.push_back(std::ssize(kept) - evicted);
+      kept.insert(kept.end(), table.begin() + evicted, table.end());
     }
-    return bounds;
+    own.sums.resize(position < 0 ? 0 : cache->num_kv_heads() * pool.layout().group);
+    for (int64_t h = 0; h < std::ssize(own.sums); ++h) {
+      const int64_t group = pool.layout().group;
+      const int64_t page = cache->pages_[h / group][position / kPageTokens];
+      places.push_back((page * group + h % group) * kPageTokens + position % kPageTokens);
+    }
   }
-  std::vector<int64_t> kept;
-  for (int64_t g = 0; g < num_kv_heads(); ++g) {
-    bounds.first_rows.push_back(std::ssize(kept) - evicted_pages_[g]);
-    const auto begin = pages_[g].begin() + std::min(evicted_pages_[g], std::ssize(pages_[g]));
-    kept.insert(kept.end(), begin, pages_[g].end());
+  at::Tensor masses = pool.masses(), norms = pool.norms(), sums;
+  if (copies) {
+    at::Tensor pages = at::tensor(kept, at::kLong), of_sums = at::tensor(places, at::kLong);
+    at::Tensor* const moved[] = {&pages, &of_sums};
+    tensor::to_device_together(moved, pool.layout().device);
+    masses = masses.index_select(0, pages).flatten();
+    norms = norms.index_select(0, pages).to(at::kDouble);  // exact
+    sums = pool.sums().flatten().index_select(0, of_sums);
+    const std::vector<int64_t> sizes = {masses.numel(), norms.numel(), sums.numel()};
+    const std::vector<at::Tensor> all =
+        at::cat({masses, norms, sums}).cpu().split_with_sizes(sizes);
+    masses = all[0], norms = all[1].to(at::kFloat), sums = all[2];
   }
-  const at::Device device = pool_->layout().device;
-  const at::Tensor index = tensor::to_device(at::tensor(kept, at::kLong), device);
-  std::vector<at::Tensor> values = {pool_->masses().index_select(0, index),
-                                    pool_->norms().index_select(0, index)};
-  for (const at::Tensor& t : others) values.push_back(tensor::to_device(t, device));
-  std::vector<int64_t> sizes;
-  for (at::Tensor& t : values) {
-    t = t.to(at::kDouble).flatten();  // exact
-    sizes.push_back(t.numel());
+  const auto* sum = (copies ? sums : pool.sums()).const_data_ptr<double>();
+  auto place = places.begin();
+  for (PageBounds& own : bounds) {
+    own.masses = masses, own.norms = norms;
+    for (double& c : own.sums) c = copies ? *sum++ : sum[*place++];
   }
-  values = at::cat(values).cpu().split_with_sizes(sizes);
-  bounds.masses = values[0], bounds.norms = values[1].to(at::kFloat);
-  bounds.others.assign(values.begin() + 2, values.end());
   return bounds;
 }
 

@@ -165,8 +165,8 @@ void Generator::read(std::span<const PromptChunk> chunks) {
         score(sequence, hidden.narrow(0, offsets[c], count), sequence.state_.length() - count);
       });
     }
-    evict(sequence);
   }
+  evict(states);
   failures.throw_if_any();
 }
 
@@ -211,28 +211,34 @@ void Generator::step(std::span<Sequence* const> sequences) {
       is_step ? stepper_->logits(tokens, states).cpu()
               : models::logits(decoder_, decoder_.hidden(ids(tokens), ids(offsets), states)).cpu();
   Failures failures;
+  std::vector<models::SequenceState*> due;  // for eviction
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     const at::Tensor rows = logits.narrow(0, offsets[s], std::ssize(guesses[s]) + 1);
-    failures.attempt(*sequences[s], [&] { take(*sequences[s], rows, guesses[s]); });
+    failures.attempt(*sequences[s], [&] {
+      const int64_t taken = take(*sequences[s], rows, guesses[s]);
+      const int64_t length = states[s]->length();
+      if (length / kEvictEvery != (length - taken) / kEvictEvery) due.push_back(states[s]);
+    });
   }
+  evict(due);
   failures.throw_if_any();
 }
 
-// logits (R, V), R - 1 guessed.
-void Generator::take(Sequence& sequence,
-                     const at::Tensor& logits,
-                     std::span<const int64_t> guessed) {
+// logits (R, V), R - 1 guessed. Returns how many tokens the state has taken.
+int64_t Generator::take(Sequence& sequence,
+                        const at::Tensor& logits,
+                        std::span<const int64_t> guessed) {
   const int64_t taken = std::max<int64_t>(1, sequence.take(logits, guessed));
   // The state holds every token but the newest; wrong guesses leave it.
   const int64_t length = sequence.num_tokens() - 1;
   if (sequence.state_.length() > length) sequence.state_.truncate(length);
-  if (length / kEvictEvery != (length - taken) / kEvictEvery) evict(sequence);
+  return taken;
 }
 
-void Generator::evict(Sequence& sequence) {
+void Generator::evict(std::span<models::SequenceState* const> states) {
   const double log_tolerance =
       options_.evict ? decoder_.config().attention.log_pruning_tolerance : 0;
-  num_evicted_ += decoder_.evict(sequence.state_, log_tolerance, sequence.state_.length());
+  num_evicted_ += decoder_.evict(states, log_tolerance);
 }
 
 std::vector<int64_t> generate(models::Decoder& decoder,

@@ -91,8 +91,8 @@ class Generator {
   int64_t begin_chunk(const PromptChunk& chunk);
   void read(std::span<const PromptChunk> chunks);
   void score(Sequence& sequence, const at::Tensor& hidden, int64_t first);
-  void take(Sequence& sequence, const at::Tensor& logits, std::span<const int64_t> guessed);
-  void evict(Sequence& sequence);
+  int64_t take(Sequence& sequence, const at::Tensor& logits, std::span<const int64_t> guessed);
+  void evict(std::span<models::SequenceState* const> states);
 
   models::Decoder& decoder_;
   GeneratorOptions options_;

@@ -75,6 +75,9 @@ class Decoder {
   // be truncated below horizon.
   // Returns pages freed.
   int64_t evict(SequenceState& state, double log_tolerance, int64_t horizon) const;
+  // The same of several states of one pool, each up to its length; they wait for a GPU's work
+  // together.
+  int64_t evict(std::span<SequenceState* const> states, double log_tolerance) const;
 
   const Parameter& head() const;  // (V, C)
   const DecoderConfig& config() const { return config_; }
@@ -114,6 +117,9 @@ class Decoder {
 
  private:
   struct Block;
+  int64_t evict(std::span<SequenceState* const> states,
+                double log_tolerance,
+                std::span<const int64_t> horizons) const;
   at::Tensor hidden(const Ragged& ragged, const ForwardOptions& options);
   void set_memory(const MemoryStore& store, int64_t top_k);
   // How many of the last tokens remember() must read as text is read: a token shift carries keys

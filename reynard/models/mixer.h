@@ -13,6 +13,10 @@
 #include <string>
 #include <vector>
 
+namespace reynard::attention {
+struct Eviction;  // attention/cache.h
+}
+
 namespace reynard::models {
 
 struct MemoryStore;  // models/layer_memory.h
@@ -53,12 +57,13 @@ class Mixer {
                              Observer* observer) = 0;
   // Whether forward takes Ragged::step.
   virtual bool takes_steps() const { return false; }
-  // Frees what no token from `horizon` on can need of the layer's state, at most exp(log_tolerance)
-  // of any query's attention mass (sequence states, models/state.h). Returns the number of pages.
+  // Frees what no token from `horizon` on sees of the layer's state (sequence states,
+  // models/state.h) and returns the number of pages. Where gates make such tokens forget, adds the
+  // layer's cache to what is evicted for all layers and states together.
   virtual int64_t evict(SequenceState& /*state*/,
                         int64_t /*layer*/,
-                        double /*log_tolerance*/,
-                        int64_t /*horizon*/) const {
+                        int64_t /*horizon*/,
+                        std::vector<attention::Eviction>& /*forgetting*/) const {
     return 0;
   }
   // Ends the local context of the layer's state (memory_attention).

@@ -340,6 +340,37 @@ TEST(LayerCache, PagesWithABrokenKeyAreNotPruned) {
   }
 }
 
+// Whose pages, bounds and horizons differ; one whose horizon is 0 is left alone.
+TEST(LayerCache, SeveralAreEvictedAsEachAlone) {
+  const AttentionInputs in = sequence(900, at::kFloat, /*gate_mean=*/1);
+  const auto pool = make_pool(), other_pool = make_pool();
+  const std::vector<int64_t> lengths = {900, 64, 500, 700}, horizons = {900, 60, 0, 650};
+  std::vector<LayerCache> together, alone;
+  std::vector<Eviction> evictions;
+  int64_t expected = 0;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    append(together.emplace_back(pool, G), in, 0, lengths[i]);
+    append(alone.emplace_back(other_pool, G), in, 0, lengths[i]);
+    // The last one has evicted before.
+    if (i == 3)
+      EXPECT_EQ(together[i].evict(at::ones({H}), -8, 300), alone[i].evict(at::ones({H}), -8, 300));
+    const at::Tensor bound = at::full({H}, 2.0F + static_cast<float>(i));
+    expected += alone[i].evict(test::on_test_device(bound), -10, horizons[i]);
+    evictions.push_back({.cache = nullptr, .logit_bound = bound, .horizon = horizons[i]});
+  }
+  for (std::size_t i = 0; i < lengths.size(); ++i) evictions[i].cache = &together[i];
+  ASSERT_GT(expected, 10);
+  EXPECT_EQ(LayerCache::evict(evictions, -10), expected);
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    EXPECT_EQ(together[i].evicted_masses(), alone[i].evicted_masses()) << i;
+    EXPECT_EQ(together[i].evicted_norms(), alone[i].evicted_norms()) << i;
+    EXPECT_EQ(together[i].evicted_share(), alone[i].evicted_share()) << i;
+    EXPECT_EQ(together[i].horizon(), alone[i].horizon()) << i;
+    for (int64_t g = 0; g < G; ++g) EXPECT_EQ(together[i].begin(g), alone[i].begin(g)) << i;
+  }
+  EXPECT_EQ(pool->pages_in_use(), other_pool->pages_in_use());
+}
+
 // Where a head begins to read is found before the work is divided, by who attends to the few pages
 // that eviction left, or not at all where nothing can be dropped: the results are the same.
 TEST(LayerCache, EvictionDoesNotChangeWhatIsPruned) {

@@ -244,7 +244,7 @@ bool AttentionMixer::KnownBound::is_of(const KnownBound& other) const {
 
 at::Tensor AttentionMixer::logit_bound(at::ScalarType kernel_dtype, bool int8_keys) const {
   if (config_.qk_norm == QKNorm::kNone) return {};
-  KnownBound of = {.dtype = kernel_dtype, .int8_keys = int8_keys};
+  KnownBound of = {.weights = {}, .versions = {}, .dtype = kernel_dtype, .int8_keys = int8_keys};
   for (const Parameter* parameter : {&q_norm_, &k_norm_, &temperature_}) {
     if (!parameter->value.defined()) continue;
     // Of trained weights, which an optimizer writes to without a new version.
@@ -258,6 +258,15 @@ at::Tensor AttentionMixer::logit_bound(at::ScalarType kernel_dtype, bool int8_ke
     known_bound_ = std::move(of);
   }
   return known_bound_.bound;
+}
+
+// Copied once: to wait for a copy is to wait for all of a GPU's work.
+at::Tensor AttentionMixer::logit_bound_on_host(at::ScalarType kernel_dtype, bool int8_keys) const {
+  const at::Tensor bound = logit_bound(kernel_dtype, int8_keys);
+  const std::scoped_lock lock(known_bound_mutex_);
+  if (!known_bound_.bound.is_same(bound)) return bound.cpu();
+  if (!known_bound_.on_host.defined()) known_bound_.on_host = bound.cpu();
+  return known_bound_.on_host;
 }
 
 at::Tensor AttentionMixer::computed_logit_bound(at::ScalarType kernel_dtype, bool int8_keys) const {
@@ -281,19 +290,21 @@ at::Tensor AttentionMixer::pruning_bound(const Projections& p, bool int8_keys) c
 
 int64_t AttentionMixer::evict(SequenceState& state,
                               int64_t layer,
-                              double log_tolerance,
-                              int64_t horizon) const {
+                              int64_t horizon,
+                              std::vector<attention::Eviction>& forgetting) const {
   attention::LayerCache& cache = state.cache(layer);
-  int64_t pages = 0;
-  if (config_.window > 0)
-    pages += cache.evict_before(std::max<int64_t>(0, horizon - config_.window + 1), horizon);
-  if (log_tolerance == 0 || config_.forget_gate == ForgetGate::kNone) return pages;
+  const int64_t pages =
+      config_.window > 0
+          ? cache.evict_before(std::max<int64_t>(0, horizon - config_.window + 1), horizon)
+          : 0;
+  if (config_.forget_gate == ForgetGate::kNone) return pages;
   if (config_.qk_norm != QKNorm::kNone) {
     const attention::PageLayout& layout = cache.pool()->layout();
-    pages += cache.evict(logit_bound(layout.dtype, layout.int8), log_tolerance, horizon);
+    const at::Tensor bound = logit_bound_on_host(layout.dtype, layout.int8);
+    forgetting.push_back({.cache = &cache, .logit_bound = bound, .horizon = horizon});
   } else if (measured_eviction_) {  // no bound holds for queries to come
-    const double scale = 1 / std::sqrt(static_cast<double>(D_));
-    pages += cache.evict(cache.measured_bound(scale), log_tolerance, horizon);
+    const at::Tensor bound = cache.measured_bound(1 / std::sqrt(static_cast<double>(D_)));
+    forgetting.push_back({.cache = &cache, .logit_bound = bound, .horizon = horizon});
   }
   return pages;
 }

@@ -27,8 +27,8 @@ class AttentionMixer : public Mixer {
   // what has been forgotten.
   int64_t evict(SequenceState& state,
                 int64_t layer,
-                double log_tolerance,
-                int64_t horizon) const override;
+                int64_t horizon,
+                std::vector<attention::Eviction>& forgetting) const override;
   void set_log_pruning_tolerance(double log_tolerance) override {
     config_.log_pruning_tolerance = log_tolerance;
   }
@@ -91,6 +91,7 @@ class AttentionMixer : public Mixer {
   // once for weights that are not trained.
   at::Tensor logit_bound(at::ScalarType kernel_dtype, bool int8_keys) const;
   at::Tensor computed_logit_bound(at::ScalarType kernel_dtype, bool int8_keys) const;
+  at::Tensor logit_bound_on_host(at::ScalarType kernel_dtype, bool int8_keys) const;
   // Output norm and gate: out (N, H*D), gate (N, H*D) before its activation -> (N, H*D).
   at::Tensor gated(const at::Tensor& out, const at::Tensor& gate) const;
 
@@ -100,7 +101,8 @@ class AttentionMixer : public Mixer {
     std::vector<uint32_t> versions;
     at::ScalarType dtype = at::kFloat;
     bool int8_keys = false;
-    at::Tensor bound;
+    at::Tensor bound = {};
+    at::Tensor on_host = {};  // of bound, once it was wanted
 
     bool is_of(const KnownBound& other) const;
   };

@@ -23,9 +23,9 @@ class TransformerXLMixer : public Mixer {
                      Observer* observer) override;
   int64_t evict(SequenceState& state,
                 int64_t layer,
-                double log_tolerance,
-                int64_t horizon) const override {
-    return attention_.evict(state, layer, log_tolerance, horizon);
+                int64_t horizon,
+                std::vector<attention::Eviction>& forgetting) const override {
+    return attention_.evict(state, layer, horizon, forgetting);
   }
   void set_log_pruning_tolerance(double log_tolerance) override {
     attention_.set_log_pruning_tolerance(log_tolerance);
