@@ -2,9 +2,8 @@
 // Kernels that start while the one before them in the stream ends (programmatic launches, on
 // Hopper; elsewhere plain launches): a microsecond less between two kernels. Such a kernel calls
 // wait_for_kernel_before() in every block before it writes, and before it reads what the kernel
-// before it, or one that may still run then, writes. Who lets the next kernel start only behind its
-// own wait, or is launched plainly, promises it that all but this one is done: it may then read,
-// before its wait, all but what this one writes.
+// before it, or one that may still run then, writes. A plain launch waits for all before it, so
+// behind one a kernel may read, before its wait, all but what that launch writes.
 
 #include <cuda_runtime_api.h>
 

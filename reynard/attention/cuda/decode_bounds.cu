@@ -308,8 +308,6 @@ class FirstPage {
 template <class Scalar, bool kWhole>
 __global__ void __launch_bounds__(kThreads)
     first_pages_kernel(const DecodeTask task, int32_t* pages, int32_t* counters) {
-  // In this order: readers of pages rely on it (cuda_early.cuh).
-  tensor::wait_for_kernel_before();
   tensor::let_next_kernel_start();
   FirstPage<Scalar, kWhole> search(task);
   const int page = search.find();
@@ -324,7 +322,8 @@ template <class Scalar>
 void launch(const DecodeTask& task, int32_t* pages, int32_t* counters, cudaStream_t stream) {
   const auto kernel =
       task.D % kDims == 0 ? &first_pages_kernel<Scalar, true> : &first_pages_kernel<Scalar, false>;
-  tensor::launch_early(kernel, dim3(task.S * task.H), kThreads, 0, stream, task, pages, counters);
+  // Not early: the kernel after it reads, before it waits, what was written before this one.
+  kernel<<<task.S * task.H, kThreads, 0, stream>>>(task, pages, counters);
   REYNARD_CHECK_LAUNCH();
 }
 

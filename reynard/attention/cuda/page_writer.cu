@@ -74,9 +74,7 @@ int pages_of(int T) {
 // One block of threads per page: rows by warps, and the bounds.
 template <class Sums>
 __global__ void __launch_bounds__(kThreads) pages_kernel(const PageWriteTask t) {
-  // In this order: readers of pages rely on it (cuda_early.cuh).
   tensor::wait_for_kernel_before();
-  tensor::let_next_kernel_start();
   __shared__ float largest[kWarps];
   const int g = blockIdx.y, s = blockIdx.z, group = t.H / t.G;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
