@@ -210,15 +210,18 @@ class LayerCache {
   struct PageBounds {
     at::Tensor masses, norms;
     std::vector<int64_t> first_rows;  // of a kv head's page 0; empty: rows are page ids
+    std::vector<int64_t> ends;        // of a kv head: behind the last page that they are of
     std::vector<double> sums;         // (H) at a position
   };
   struct BoundsWanted {
     const LayerCache* cache = nullptr;
-    int64_t position = -1;  // of sums; -1: none
+    int64_t position = -1;                                     // of sums; -1: none
+    int64_t most_pages = std::numeric_limits<int64_t>::max();  // of a head
   };
   // Of caches of one pool, with one wait for a GPU's work.
   static std::vector<PageBounds> bounds_on_host(std::span<const BoundsWanted> wanted);
   PageBounds bounds_on_host() const;
+  bool has_dropped_all(const PageBounds& bounds) const;
   int64_t evict(const PageBounds& bounds,
                 const at::Tensor& logit_bound,
                 double log_tolerance,

@@ -20,10 +20,15 @@
 #include <iterator>
 #include <limits>
 #include <string>
+#include <utility>
 
 namespace reynard::attention {
 
 namespace {
+
+// Pages of a head that eviction looks at first: mostly they tell how far it goes, and a head may
+// have thousands.
+constexpr int64_t kFirstPages = 64, kGrowth = 8;
 
 // The next f32 above: for bounds.
 float rounded_up(double x) {
@@ -55,8 +60,9 @@ int64_t LayerCache::evict(const at::Tensor& logit_bound, double log_tolerance, i
 int64_t LayerCache::evict(std::span<const Eviction> evictions, double log_tolerance) {
   tensor::check_value(
       log_tolerance < 0, "cache evict", "log_tolerance", log_tolerance, "a value < 0, such as -10");
-  std::vector<BoundsWanted> wanted;
-  for (const auto& [cache, logit_bound, horizon] : evictions) {
+  std::vector<const Eviction*> left;
+  for (std::size_t i = 0; i < evictions.size(); ++i) {
+    const auto& [cache, logit_bound, horizon] = evictions[i];
     const int64_t H = cache->num_kv_heads() * cache->pool_->layout().group;
     tensor::check_shape("cache evict", "logit_bound", logit_bound, {{"H", H}});
     tensor::check_value(horizon >= 0 && horizon <= cache->length_,
@@ -64,16 +70,34 @@ int64_t LayerCache::evict(std::span<const Eviction> evictions, double log_tolera
                         "horizon",
                         horizon,
                         "between 0 and the cached length " + std::to_string(cache->length_));
-    // The page of an earlier position may be gone.
-    wanted.push_back({.cache = cache, .position = std::max(horizon, cache->horizon_) - 1});
+    if (horizon > 0) left.push_back(&evictions[i]);
   }
-  const std::vector<PageBounds> bounds = bounds_on_host(wanted);
   int64_t dropped = 0;
-  for (std::size_t i = 0; i < evictions.size(); ++i) {
-    const auto& [cache, logit_bound, horizon] = evictions[i];
-    if (horizon > 0) dropped += cache->evict(bounds[i], logit_bound, log_tolerance, horizon);
+  for (int64_t pages = kFirstPages; !left.empty(); pages *= kGrowth) {
+    std::vector<BoundsWanted> wanted;
+    for (const Eviction* const eviction : left) {
+      // The page of an earlier position may be gone.
+      const int64_t position = std::max(eviction->horizon, eviction->cache->horizon_) - 1;
+      wanted.push_back({.cache = eviction->cache, .position = position, .most_pages = pages});
+    }
+    const std::vector<PageBounds> bounds = bounds_on_host(wanted);
+    std::vector<const Eviction*> further;
+    for (std::size_t i = 0; i < left.size(); ++i) {
+      const auto& [cache, logit_bound, horizon] = *left[i];
+      dropped += cache->evict(bounds[i], logit_bound, log_tolerance, horizon);
+      if (cache->has_dropped_all(bounds[i])) further.push_back(left[i]);
+    }
+    left = std::move(further);
   }
   return dropped;
+}
+
+// Whether of any head all pages are gone that there are bounds of, and more are left.
+bool LayerCache::has_dropped_all(const PageBounds& bounds) const {
+  for (int64_t g = 0; g < num_kv_heads(); ++g) {
+    if (bounds.ends[g] < std::ssize(pages_[g]) && evicted_pages_[g] == bounds.ends[g]) return true;
+  }
+  return false;
 }
 
 int64_t LayerCache::evict(const PageBounds& bounds,
@@ -148,14 +172,16 @@ std::vector<LayerCache::PageBounds> LayerCache::bounds_on_host(
   const bool copies = !pool.masses().is_cpu();
   std::vector<PageBounds> bounds;
   std::vector<int64_t> kept, places;  // pages; elements of sums
-  for (const auto& [cache, position] : wanted) {
+  for (const auto& [cache, position, most_pages] : wanted) {
     TORCH_INTERNAL_ASSERT(cache->pool_.get() == &pool);
     PageBounds& own = bounds.emplace_back();
-    for (int64_t g = 0; copies && g < cache->num_kv_heads(); ++g) {
+    for (int64_t g = 0; g < cache->num_kv_heads(); ++g) {
       const std::vector<int32_t>& table = cache->pages_[g];
       const int64_t evicted = std::min(cache->evicted_pages_[g], std::ssize(table));
+      own.ends.push_back(evicted + std::min(std::ssize(table) - evicted, most_pages));
+      if (!copies) continue;
       own.first_rows.push_back(std::ssize(kept) - evicted);
-      kept.insert(kept.end(), table.begin() + evicted, table.end());
+      kept.insert(kept.end(), table.begin() + evicted, table.begin() + own.ends.back());
     }
     own.sums.resize(position < 0 ? 0 : cache->num_kv_heads() * pool.layout().group);
     for (int64_t h = 0; h < std::ssize(own.sums); ++h) {
@@ -201,12 +227,13 @@ float LayerCache::page_norm(const PageBounds& bounds, int64_t kv_head, int64_t p
   return bounds.norms.const_data_ptr<float>()[row_of(bounds, kv_head, page_index)];
 }
 
-// The number of leading pages, evicted ones included, whose log mass stays within limit.
+// The number of leading pages, evicted ones included, whose log mass stays within limit, of those
+// that there are bounds of.
 int64_t LayerCache::prefix_within(const PageBounds& bounds, int64_t head, double limit) const {
   const int64_t kv_head = head / pool_->layout().group;
   double mass = evicted_masses_[head];
   int64_t page = evicted_pages_[kv_head];
-  for (; page < static_cast<int64_t>(pages_[kv_head].size()); ++page) {
+  for (; page < bounds.ends[kv_head]; ++page) {
     mass = log_add_exp(mass, page_mass(bounds, head, page));
     if (!(mass <= limit)) break;  // NaN keeps the page
   }

@@ -1,6 +1,7 @@
 #include "reynard/ops/log_gate.h"
 
 #include "reynard/ops/few_row_products.h"
+#include "reynard/ops/rows.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/row_tensor.h"
 
@@ -16,16 +17,27 @@ namespace reynard::ops {
 at::Tensor log_gate(const at::Tensor& logits, const at::Tensor& bias) {
   tensor::check_shape("log_gate", "logits", logits, {{"N"}, {"H"}});
   tensor::check_shape("log_gate", "bias", bias, {{"H", logits.size(1)}});
+  tensor::check_device("log_gate", "bias", bias, "logits", logits.device());
+  // Of weights that are only read (trained ones have the same bits with a graph and without), and
+  // on a CPU of so few rows that two of the library's operators would take as long as a product.
   const auto is_read_only = [](const at::Tensor& t) {
-    return t.is_cpu() && t.scalar_type() == at::kFloat && !t.requires_grad();
+    return t.scalar_type() == at::kFloat && !t.requires_grad();
   };
-  if (logits.size(0) > kFewRows || !is_read_only(logits) || !is_read_only(bias)) {
+  const bool is_own = logits.is_cpu() ? logits.size(0) <= kFewRows : logits.is_cuda();
+  if (!is_own || !is_read_only(logits) || !is_read_only(bias)) {
     return at::log_sigmoid(logits + bias);
   }
-  // For a decoded token two of the library's operators take as long as a product.
   const at::Tensor from = logits.contiguous(), biases = bias.contiguous();
   at::Tensor result = tensor::empty_rows(from.sizes(), from.options());
   const int64_t H = logits.size(1);
+  if (logits.is_cuda()) {
+    const LogGateRows task = {.logits = from.const_data_ptr<float>(),
+                              .bias = biases.const_data_ptr<float>(),
+                              .heads = H,
+                              .y = result.mutable_data_ptr<float>()};
+    row_kernels(from).log_gate(task, 0, from.size(0));
+    return result;
+  }
   const auto* x = from.const_data_ptr<float>();
   const auto* b = biases.const_data_ptr<float>();
   auto* y = result.mutable_data_ptr<float>();

@@ -145,6 +145,14 @@ struct FewRowsTask {
   int num_weights = 0;
 };
 
+// log sigmoid(logit + bias).
+struct LogGateRows {
+  const float* logits = nullptr;  // (N, H)
+  const float* bias = nullptr;    // (H)
+  int64_t heads = 0;
+  float* y = nullptr;  // (N, H)
+};
+
 struct RowKernels {
   void (*norm_forward)(const NormForward&, int64_t begin, int64_t end);
   void (*norm_backward)(const NormBackward&, int64_t begin, int64_t end);
@@ -155,9 +163,10 @@ struct RowKernels {
   void (*rotary)(const RotaryRows&, int64_t begin, int64_t end);
   void (*softmax_loss)(const SoftmaxLossRows&, int64_t begin, int64_t end);
   void (*adamw)(const AdamWTask&, int64_t begin, int64_t end);  // elements, not rows
-  // GPU only; columns, tokens.
+  // GPU only; columns, tokens, rows.
   void (*column_sums)(const ColumnSums&, int64_t begin, int64_t end) = nullptr;
   void (*few_row_products)(const FewRowsTask&, int64_t begin, int64_t end) = nullptr;
+  void (*log_gate)(const LogGateRows&, int64_t begin, int64_t end) = nullptr;
 };
 
 enum class Element { kF32, kBF16 };

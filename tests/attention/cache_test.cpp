@@ -340,6 +340,15 @@ TEST(LayerCache, PagesWithABrokenKeyAreNotPruned) {
   }
 }
 
+TEST(LayerCache, EvictionLeavesNothingForTheNextOne) {
+  const AttentionInputs in = sequence(10000, at::kFloat, /*gate_mean=*/2);
+  LayerCache cache(make_pool(), G);
+  append(cache, in, 0, 10000);
+  const at::Tensor bound = at::full({H}, 2.0F);
+  EXPECT_GT(cache.evict(bound, -10, 10000), G * 100);
+  EXPECT_EQ(cache.evict(bound, -10, 10000), 0);
+}
+
 // Whose pages, bounds and horizons differ; one whose horizon is 0 is left alone.
 TEST(LayerCache, SeveralAreEvictedAsEachAlone) {
   const AttentionInputs in = sequence(900, at::kFloat, /*gate_mean=*/1);
@@ -352,8 +361,10 @@ TEST(LayerCache, SeveralAreEvictedAsEachAlone) {
     append(together.emplace_back(pool, G), in, 0, lengths[i]);
     append(alone.emplace_back(other_pool, G), in, 0, lengths[i]);
     // The last one has evicted before.
-    if (i == 3)
-      EXPECT_EQ(together[i].evict(at::ones({H}), -8, 300), alone[i].evict(at::ones({H}), -8, 300));
+    if (i == 3) {
+      const at::Tensor ones = at::ones({H});
+      EXPECT_EQ(together[i].evict(ones, -8, 300), alone[i].evict(ones, -8, 300));
+    }
     const at::Tensor bound = at::full({H}, 2.0F + static_cast<float>(i));
     expected += alone[i].evict(test::on_test_device(bound), -10, horizons[i]);
     evictions.push_back({.cache = nullptr, .logit_bound = bound, .horizon = horizons[i]});

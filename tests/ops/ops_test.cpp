@@ -11,6 +11,7 @@
 #include "reynard/ops/token_shift.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/compare.h"
+#include "tests/support/device.h"
 #include "tests/support/gradients.h"
 
 #include <ATen/TensorOperators.h>
@@ -49,11 +50,14 @@ TEST(LogGate, IsTheLogarithmOfASigmoid) {
   for (const int64_t rows : {int64_t{1}, kFewRows, kFewRows + 1}) {
     const at::Tensor logits = 20 * random_normal({rows, 12}, 3).to(at::kFloat);
     const at::Tensor exact = at::log_sigmoid(logits.to(at::kDouble) + bias.to(at::kDouble));
-    EXPECT_TENSORS_NEAR(log_gate(logits, bias), exact, 1e-12, 5e-6);
+    const at::Tensor gates =
+        log_gate(test::on_test_device(logits), test::on_test_device(bias)).cpu();
+    EXPECT_TENSORS_NEAR(gates, exact, 1e-12, 5e-6);
   }
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const at::Tensor extremes = tensor({-kInfinity, -1e30F, 1e30F, kInfinity, NAN}, {1, 5});
-  const at::Tensor gates = log_gate(extremes, at::zeros({5}));
+  const at::Tensor gates =
+      log_gate(test::on_test_device(extremes), test::on_test_device(at::zeros({5}))).cpu();
   EXPECT_TRUE(gates.narrow(1, 0, 4).equal(tensor({-kInfinity, -1e30F, 0, 0}, {1, 4})));
   EXPECT_TRUE(std::isnan(gates[0][4].item<float>()));
 }

@@ -26,6 +26,9 @@ constexpr int kCombineThreads = 256;             // of a block that combines run
 constexpr int kMostRowHeads = 4;                 // of a group that is read by rows
 // Shorter runs leave more softmaxes to combine, longer ones end less evenly where pages are pruned.
 constexpr int kUsualRunPages = 96, kUsualPrunedRunPages = 48, kLeastRunPages = 8;
+// Where a few heads have all that is read, still shorter ones keep the GPU busy, as long as those
+// that nothing reads do not take many turns.
+constexpr int kShortPrunedRunPages = 16, kMostShortTurns = 4;
 // Turns of blocks in which the last block of a query combines its runs: who waits for a kernel of
 // its own waits longer, but in many turns every block pays for asking whether it is the last.
 constexpr int kMostCombiningTurns = 2;
@@ -54,12 +57,17 @@ __device__ __forceinline__ void read_run(const DecodeTask& task,
   }
 }
 
-// What find_first_pages left is waited for where it is needed: by readers of pruned rows, and by
-// all before they write to scratch.
+// Whether this run holds keys that its heads read. What find_first_pages left is waited for where
+// it is needed: by readers of pruned rows, and by all before they write to scratch.
 template <class Reader>
-__device__ __forceinline__ void begin_at_first_pages(Reader& reader, const Scratch& scratch) {
+__device__ __forceinline__ bool begins_run(Reader& reader,
+                                           const DecodeTask& task,
+                                           const Scratch& scratch) {
   if (scratch.first_pages) tensor::wait_for_kernel_before();
   reader.begin_at(scratch.first_pages);
+  const RunRange runs = runs_from(task, reader.begin(), reader.length());
+  const int run = blockIdx.x;
+  return run >= runs.first && run < runs.end;
 }
 
 template <class Scalar, int kLanes, int kHeads, bool kWhole>
@@ -73,7 +81,7 @@ __global__ void __launch_bounds__(32 * kRunWarps<kHeads>, kRunBlocks<kHeads>)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int group = task.H / task.G, num_runs = task.num_runs;
   PageReader<Scalar, kLanes, kHeads, kWhole> reader(task, pair, first_head);
-  begin_at_first_pages(reader, scratch);
+  if (!begins_run(reader, task, scratch)) return;
   read_run<kWarps>(task, reader, run, warp);
   tensor::wait_for_kernel_before();
 #pragma unroll
@@ -103,8 +111,10 @@ __global__ void __launch_bounds__(32 * kRunWarps<kHeads>, kRunBlocks<kHeads>)
   }
   if constexpr (kHeads == 1) {
     constexpr int kOwn = kWhole ? 4 : 1, kWidth = kLanes * kDims / kOwn;
-    if (!scratch.finished || !is_last_of_runs(scratch.finished + pair, num_runs)) return;
-    combine_runs<Scalar, kOwn, 32 * kWarps>(task, scratch.partials, pair, kWidth);
+    const RunRange runs = runs_from(task, reader.begin(), reader.length());
+    const int num_read = runs.end - runs.first;
+    if (!scratch.finished || !is_last_of_runs(scratch.finished + pair, num_read)) return;
+    combine_runs<Scalar, kOwn, 32 * kWarps>(task, scratch.partials, pair, runs, kWidth);
   }
 }
 
@@ -121,7 +131,7 @@ __global__ void __launch_bounds__(32 * kTileWarps, kTileBlocks)
   const int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4;
   const int group = task.H / task.G, num_heads = min(group - first_head, kTileHeads);
   TileReader<Scalar, kDim> reader(task, pair, first_head);
-  begin_at_first_pages(reader, scratch);
+  if (!begins_run(reader, task, scratch)) return;
   read_run<kTileWarps>(task, reader, run, warp);
   tensor::wait_for_kernel_before();
 #pragma unroll
@@ -149,9 +159,14 @@ __global__ void __launch_bounds__(32 * kTileWarps, kTileBlocks)
 
 template <class Scalar, int kOwn>
 __global__ void __launch_bounds__(kCombineThreads)
-    combine_kernel(const DecodeTask task, const Partials partials, int width) {
+    combine_kernel(const DecodeTask task, const Scratch scratch, int width) {
   tensor::wait_for_kernel_before();
-  combine_runs<Scalar, kOwn, kCombineThreads>(task, partials, blockIdx.x, width);
+  tensor::let_next_kernel_start();
+  const int head = blockIdx.x, s = head / task.H;
+  const int first_page = scratch.first_pages ? scratch.first_pages[head] : 0;
+  const int begin = max(first_page * kPageKeys, task.first_key ? task.first_key[s] : 0);
+  const RunRange runs = runs_from(task, begin, static_cast<int>(task.lengths[s]));
+  combine_runs<Scalar, kOwn, kCombineThreads>(task, scratch.partials, head, runs, width);
 }
 
 template <class Scalar>
@@ -163,7 +178,7 @@ void combine(const DecodeTask& task, const Scratch& scratch, cudaStream_t stream
   while (width < threads) width *= 2;
   const auto kernel = whole ? &combine_kernel<Scalar, kOwn> : &combine_kernel<Scalar, 1>;
   const dim3 blocks(task.S * task.H);
-  tensor::launch_early(kernel, blocks, kCombineThreads, 0, stream, task, scratch.partials, width);
+  tensor::launch_early(kernel, blocks, kCombineThreads, 0, stream, task, scratch, width);
   REYNARD_CHECK_LAUNCH();
 }
 
@@ -227,12 +242,20 @@ void plan_runs(DecodeTask& task, int num_processors) {
   const int at_a_time = tiles ? kTileBlocks : single ? kRunBlocks<1> : kRunBlocks<kMostRowHeads>;
   const int64_t places = int64_t{num_processors} * at_a_time;
   const int64_t columns = int64_t{task.S} * task.G * head_blocks(task, heads);
-  const int64_t usual = places * (task.prunes() ? kUsualPrunedRunPages : kUsualRunPages);
-  const int64_t turns = std::max<int64_t>((task.N * columns + usual / 2) / usual, 1);
+  const auto turns_of = [&](int64_t pages) {
+    const int64_t usual = places * pages;
+    return std::max<int64_t>((task.N * columns + usual / 2) / usual, 1);
+  };
+  int64_t turns = turns_of(kUsualRunPages), most_combining = kMostCombiningTurns;
+  if (task.prunes()) {
+    most_combining = kMostShortTurns;
+    turns = std::max(turns_of(kUsualPrunedRunPages),
+                     std::min<int64_t>(turns_of(kShortPrunedRunPages), kMostShortTurns));
+  }
   const int runs = static_cast<int>(std::max<int64_t>(turns * places / columns, 1));
   task.run_pages = std::max(div_up(task.N, runs), kLeastRunPages);
   task.num_runs = div_up(task.N, task.run_pages);
-  task.last_combines = single && turns <= kMostCombiningTurns;
+  task.last_combines = single && turns <= most_combining;
   int device = 0, cache_bytes = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&cache_bytes, cudaDevAttrL2CacheSize, device);

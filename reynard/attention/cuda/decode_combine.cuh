@@ -16,13 +16,22 @@ struct Partials {
   float* out;      // (S, H, runs, D), not divided by total
 };
 
+// Runs of a query whose pages it reads, [first, end), at least one; the others are left out.
+struct RunRange {
+  int first, end;
+};
+// begin: of the query's first key.
+__device__ __forceinline__ RunRange runs_from(const DecodeTask& task, int begin, int length) {
+  const int run_keys = task.run_pages * kPageKeys;
+  const int end = max((length + run_keys - 1) / run_keys, 1);
+  return {min(begin / run_keys, end - 1), end};
+}
+
 // One query by a block of threads: every group of `width` threads (a power of two, at least D /
 // kOwn) its share of the runs, kOwn dimensions a thread, then the groups in order.
 template <class Scalar, int kOwn, int kThreads>
-__device__ __forceinline__ void combine_runs(const DecodeTask& task,
-                                             const Partials& partials,
-                                             int64_t head,
-                                             int width) {
+__device__ __forceinline__ void combine_runs(
+    const DecodeTask& task, const Partials& partials, int64_t head, RunRange runs, int width) {
   struct alignas(4 * kOwn) Dims {
     float at[kOwn] = {};
   };
@@ -34,7 +43,7 @@ __device__ __forceinline__ void combine_runs(const DecodeTask& task,
   Dims out;
   float top = kLowest, total = 0;
 #pragma unroll 4
-  for (int run = group; run < task.num_runs; run += num_groups) {
+  for (int run = runs.first + group; run < runs.end; run += num_groups) {
     const int64_t at = row + run;
     const float largest = partials.largest[at], of_run = partials.total[at];
     Dims own;

@@ -113,6 +113,13 @@ class PageReader {
     }
   }
 
+  // The first key that any head sees, and the number of keys.
+  __device__ __forceinline__ int begin() const {
+    return begin_;
+  }
+  __device__ __forceinline__ int length() const {
+    return length_;
+  }
   __device__ __forceinline__ bool reads(int n) const {
     return n * kPageKeys < length_ && (n + 1) * kPageKeys > begin_;
   }

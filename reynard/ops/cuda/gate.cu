@@ -52,6 +52,15 @@ __global__ void gate_backward_kernel(GateRows p, int64_t rows) {
   store(static_cast<T*>(p.d_gate) + row * p.gate_stride + i, d_gate);
 }
 
+__global__ void log_gate_kernel(LogGateRows p, int64_t rows) {
+  tensor::wait_for_kernel_before();
+  tensor::let_next_kernel_start();
+  const int64_t index = thread_index();
+  if (index >= rows * p.heads) return;
+  const float sum = p.logits[index] + p.bias[index % p.heads];
+  p.y[index] = fminf(sum, 0) - log1pf(expf(-fabsf(sum)));
+}
+
 template <class T>
 __global__ void rotary_kernel(RotaryRows p, int64_t rows) {
   tensor::wait_for_kernel_before();
@@ -103,6 +112,12 @@ void gate_backward(const GateRows& p, Element element, int64_t rows, cudaStream_
                            rows);
     });
   });
+  REYNARD_CHECK_LAUNCH();
+}
+
+void log_gate(const LogGateRows& p, Element /*element*/, int64_t rows, cudaStream_t stream) {
+  tensor::launch_early(
+      log_gate_kernel, blocks_for(rows * p.heads, kThreads), kThreads, 0, stream, p, rows);
   REYNARD_CHECK_LAUNCH();
 }
 

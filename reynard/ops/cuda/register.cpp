@@ -28,7 +28,8 @@ constexpr RowKernels kTable = {&run<element, &norm_forward, NormForward>,
                                &run<element, &softmax_loss, SoftmaxLossRows>,
                                &run<element, &adamw, AdamWTask>,
                                &run<element, &column_sums, ColumnSums>,
-                               &run<element, &few_row_products, FewRowsTask>};
+                               &run<element, &few_row_products, FewRowsTask>,
+                               &run<element, &log_gate, LogGateRows>};
 
 const bool registered = [] {
   register_gpu_row_kernels(kTable<Element::kF32>, kTable<Element::kBF16>);

@@ -17,6 +17,7 @@ void shift_forward(const ShiftForward& task, Element element, int64_t rows, cuda
 void shift_backward(const ShiftBackward& task, Element element, int64_t rows, cudaStream_t stream);
 void gate_forward(const GateRows& task, Element element, int64_t rows, cudaStream_t stream);
 void gate_backward(const GateRows& task, Element element, int64_t rows, cudaStream_t stream);
+void log_gate(const LogGateRows& task, Element element, int64_t rows, cudaStream_t stream);
 void rotary(const RotaryRows& task, Element element, int64_t rows, cudaStream_t stream);
 void softmax_loss(const SoftmaxLossRows& task, Element element, int64_t rows, cudaStream_t stream);
 void adamw(const AdamWTask& task, Element element, int64_t elements, cudaStream_t stream);
