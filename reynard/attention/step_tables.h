@@ -38,8 +38,8 @@ class StepTables {
 
   // caches: L x S, those of the first layer first, all of the pool; in all layers of a sequence of
   // one length, which counts the step's token. Null in all layers: no sequence; its rows of keys
-  // and values go nowhere and its query sees nothing. window: a query sees itself and the window -
-  // 1 keys before it; 0: off
+  // and values go nowhere and its query sees nothing.
+  // window: a query sees itself and the window - 1 keys before it; 0: off
   void update(std::span<const LayerCache* const> caches, int64_t window = 0);
 
   // The step's token of each sequence into its pages.

@@ -1,7 +1,7 @@
 #pragma once
-// Generation on a GPU, token by token: steps of the same number of sequences are one CUDA graph,
-// which reads tables, tokens and carries from places that stay. Launching the hundreds of short
-// kernels of a step one by one takes several times as long as running them.
+// Generation on a GPU, token by token: steps of about as many sequences (rows without one fill them
+// up) are one CUDA graph, which reads tables, tokens and carries from places that stay. Launching
+// the hundreds of short kernels of a step one by one takes several times as long as running them.
 
 #include "reynard/attention/cache.h"
 #include "reynard/models/state.h"

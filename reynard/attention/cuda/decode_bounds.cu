@@ -114,7 +114,7 @@ class FirstPage {
     return bound_of_norm(t_.evicted_norms[s_ * t_.G + g_]) + query_sum_ + t_.evicted_masses[row_];
   }
 
-  // The same in every lane of a team of kLanes.
+  // A lane's dimensions of a row, d and on.
   __device__ static RowPiece<Scalar, kWhole> piece(const Scalar* row, int d, int D) {
     RowPiece<Scalar, kWhole> own;
     own.load(row, d, D, true, false);
