@@ -29,9 +29,16 @@ struct AttentionBench {
 // results of ours and the peer differ by more than rounding.
 Rows bench_attention(const AttentionBench& options);
 
-// Peak resident memory of forward and backward with grouped heads, gates, packed documents and left
-// padding at once, over that of inputs + outputs + gradients. The peer is torch's causal attention
-// on the same heads, without gates and documents, at T = 8192 at most: it too grows with T alone.
-Rows bench_attention_memory(int64_t T, const std::string& dtype);
+struct AttentionMemoryBench {
+  int64_t T = 65536;
+  std::string dtype = {};  // f32 or bf16; empty: f32, on a GPU bf16, for which torch has kernels
+  std::string device = "cpu";  // or cuda, auto (tensor::choose_device)
+};
+
+// Peak memory, resident or of tensors on a GPU, of forward and backward with grouped heads, gates,
+// packed documents and left padding at once, over that of inputs + outputs + gradients. The peer is
+// torch's causal attention on the same heads, without gates and documents, at T = 8192 at most: it
+// too grows with T alone.
+Rows bench_attention_memory(const AttentionMemoryBench& options);
 
 }  // namespace reynard::bench

@@ -1,10 +1,12 @@
-// attention_bench [attention] [attention_cuda] [attention_memory] [decode]: rows of the operator as
-// `reynard bench` measures them by default (attention_cuda: its --device cuda --peers), from a
-// program that needs nothing but libtorch. Without arguments: attention.
+// attention_bench [attention] [attention_cuda] [attention_memory] [decode] [decode_cuda]: rows of
+// the operator as `reynard bench` measures them by default (..._cuda: with --device cuda, of
+// attention with --peers), from a program that needs nothing but libtorch. Without arguments:
+// attention.
 
 #include "bench/attention.h"
 #include "bench/attention_cuda.h"
 #include "bench/decode.h"
+#include "bench/decode_cuda.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -24,8 +26,9 @@ namespace {
 const std::map<std::string, Rows (*)()> kBenches = {
     {"attention", [] { return bench_attention({}); }},
     {"attention_cuda", [] { return bench_attention_cuda({.peers = true}); }},
-    {"attention_memory", [] { return bench_attention_memory(65536, "f32"); }},
+    {"attention_memory", [] { return bench_attention_memory({}); }},
     {"decode", [] { return bench_decode({}); }},
+    {"decode_cuda", [] { return bench_decode_cuda({}); }},
 };
 
 void run(std::vector<std::string> names) {

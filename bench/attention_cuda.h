@@ -5,7 +5,6 @@
 #include "bench/rows.h"
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 namespace reynard::bench {
@@ -15,10 +14,8 @@ struct AttentionCudaBench {
   std::vector<int64_t> head_dims = {64, 128, 256};
   bool peers = false;  // time cuDNN, FlashAttention-2 and FLA too, where they run
   int repeats = 20;
-  // Called behind each length and head dimension with all rows so far, sorted as below, and how
-  // many of how many are done.
-  std::function<void(const Rows& rows, int64_t done, int64_t all)> measured =
-      [](const Rows&, int64_t, int64_t) {};
+  // Called behind each length and head dimension, with rows sorted as below.
+  Measured measured = [](const Rows&, int64_t, int64_t) {};
 };
 
 // Rows in milliseconds, the worst ratio first; a row's device holds clocks, torch and commit.

@@ -1,8 +1,9 @@
 #include "bench/attention.h"
 
+#include "bench/peak_growth.h"
 #include "reynard/attention/attention.h"
 #include "reynard/tensor/check.h"
-#include "reynard/tensor/resident_memory.h"
+#include "reynard/tensor/device.h"
 
 #include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -42,73 +43,83 @@ at::Tensor packed_first_key(int64_t T) {
 }
 
 struct MeasuredPass {
+  PeakGrowth growth;               // since before there were inputs
   std::vector<at::Tensor> inputs;  // with gradients
   at::Tensor out, dout;
   std::vector<at::Tensor> gradients;
+
+  explicit MeasuredPass(at::Device device) : growth(device) {}
+
+  void differentiate() { gradients = torch::autograd::grad({out}, inputs, {dout}); }
+  // Peak memory over that of the tensors.
+  double overhead() const {
+    return growth.bytes() / (bytes_of(inputs) + bytes_of({out, dout}) + bytes_of(gradients));
+  }
 };
 
-// Peak memory of a pass over that of its tensors; `before` is the memory in use without it.
-double overhead(const MeasuredPass& pass, double before) {
-  const double tensors =
-      bytes_of(pass.inputs) + bytes_of({pass.out, pass.dout}) + bytes_of(pass.gradients);
-  return (static_cast<double>(tensor::peak_resident_bytes()) - before) / tensors;
+at::Tensor normal(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  return at::randn(sizes, options.dtype(at::kFloat)).to(options.dtype());
 }
 
-at::Tensor leaf(at::IntArrayRef sizes, at::ScalarType dtype) {
-  return at::randn(sizes).to(dtype).set_requires_grad(true);
+at::Tensor leaf(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  return normal(sizes, options).set_requires_grad(true);
 }
 
-void differentiate(MeasuredPass& pass) {
-  pass.gradients = torch::autograd::grad({pass.out}, pass.inputs, {pass.dout});
-}
-
-double peer_overhead(int64_t T, at::ScalarType dtype) {
-  const auto before = static_cast<double>(tensor::resident_bytes());
-  MeasuredPass pass;
-  pass.inputs = {leaf({1, kQueryHeads, T, kDim}, dtype),
-                 leaf({1, kGroups, T, kDim}, dtype),
-                 leaf({1, kGroups, T, kDim}, dtype)};
-  pass.dout = at::randn({1, kQueryHeads, T, kDim}).to(dtype);
+double peer_overhead(int64_t T, const at::TensorOptions& options) {
+  MeasuredPass pass(options.device());
+  pass.inputs = {leaf({1, kQueryHeads, T, kDim}, options),
+                 leaf({1, kGroups, T, kDim}, options),
+                 leaf({1, kGroups, T, kDim}, options)};
+  pass.dout = normal({1, kQueryHeads, T, kDim}, options);
   pass.out = at::scaled_dot_product_attention(
       pass.inputs[0], pass.inputs[1], pass.inputs[2], {}, 0, true, std::nullopt, true);
-  differentiate(pass);
-  return overhead(pass, before);
+  pass.differentiate();
+  return pass.overhead();
 }
 
-double own_overhead(int64_t T, at::ScalarType dtype) {
-  const auto before = static_cast<double>(tensor::resident_bytes());
-  MeasuredPass pass;
+double own_overhead(int64_t T, const at::TensorOptions& options) {
+  MeasuredPass pass(options.device());
   const at::Tensor log_gate =
-      at::log_sigmoid(at::randn({1, T, kQueryHeads}) + 8).detach().set_requires_grad(true);
-  pass.inputs = {leaf({1, T, kQueryHeads, kDim}, dtype),
-                 leaf({1, T, kGroups, kDim}, dtype),
-                 leaf({1, T, kGroups, kDim}, dtype),
+      at::log_sigmoid(normal({1, T, kQueryHeads}, options.dtype(at::kFloat)) + 8)
+          .detach()
+          .set_requires_grad(true);
+  pass.inputs = {leaf({1, T, kQueryHeads, kDim}, options),
+                 leaf({1, T, kGroups, kDim}, options),
+                 leaf({1, T, kGroups, kDim}, options),
                  log_gate};
-  pass.dout = at::randn({1, T, kQueryHeads, kDim}).to(dtype);
-  pass.out =
-      attention::attention(
-          pass.inputs[0], pass.inputs[1], pass.inputs[2], log_gate, packed_first_key(T), {}, {})
-          .out;
-  differentiate(pass);
-  return overhead(pass, before);
+  pass.dout = normal({1, T, kQueryHeads, kDim}, options);
+  pass.out = attention::attention(pass.inputs[0],
+                                  pass.inputs[1],
+                                  pass.inputs[2],
+                                  log_gate,
+                                  packed_first_key(T).to(options.device()),
+                                  {},
+                                  {})
+                 .out;
+  pass.differentiate();
+  return pass.overhead();
 }
 
 }  // namespace
 
-Rows bench_attention_memory(int64_t T, const std::string& dtype) {
+Rows bench_attention_memory(const AttentionMemoryBench& options) {
   constexpr int64_t kShortest = 4 * kPadding, kPeerLength = 8192;
+  const int64_t T = options.T;
   tensor::check_value(
       T >= kShortest, "bench attention_memory", "--length", T, fmt::format(">= {}", kShortest));
-  const at::ScalarType type = dtype == "bf16" ? at::kBFloat16 : at::kFloat;
+  const at::Device device = tensor::choose_device(options.device);
+  const std::string dtype =
+      !options.dtype.empty() ? options.dtype : std::string(device.is_cpu() ? "f32" : "bf16");
+  const at::TensorOptions tensors = at::TensorOptions().dtype(scalar_type(dtype)).device(device);
   // Threads and libraries are in memory before anything is measured; the larger pass comes last,
   // because the peak that the system records only grows.
-  own_overhead(kShortest, type);
-  const double peer = peer_overhead(std::min(T, kPeerLength), type);
-  const double ours = own_overhead(T, type);
+  own_overhead(kShortest, tensors);
+  const double peer = peer_overhead(std::min(T, kPeerLength), tensors);
+  const double ours = own_overhead(T, tensors);
   return {{"attention_memory",
            fmt::format("B1 H{} G{} T{} D{}", kQueryHeads, kGroups, T, kDim),
            dtype,
-           cpu_name(),
+           device_name(device),
            ours,
            "torch_sdpa",
            peer,

@@ -1,5 +1,6 @@
 #include "bench/forgetting_curve.h"
 
+#include "bench/peak_growth.h"
 #include "bench/train_step.h"
 #include "reynard/data/random.h"
 #include "reynard/evaluation/evaluate.h"
@@ -7,6 +8,7 @@
 #include "reynard/evaluation/registry.h"
 #include "reynard/evaluation/scorer.h"
 #include "reynard/models/decoder.h"
+#include "reynard/tensor/device.h"
 #include "reynard/tensor/error.h"
 #include "reynard/tensor/resident_memory.h"
 
@@ -103,7 +105,9 @@ class Curve {
   }
   void run(const Pass& pass) const {
     const at::NoGradGuard no_grad;
-    decoder_.hidden(at::tensor(pass.tokens, at::kLong), at::tensor(pass.offsets, at::kLong));
+    const at::Tensor hidden =
+        decoder_.hidden(at::tensor(pass.tokens, at::kLong), at::tensor(pass.offsets, at::kLong));
+    hidden[0][0].item();  // a GPU has then done all of it
   }
   void run_passes() const {
     for (const Pass& pass : passes_) run(pass);
@@ -130,22 +134,23 @@ class Curve {
 };
 
 // Bytes that running takes at most above what is held before.
-double peak_growth(const std::function<void()>& run) {
+double peak_growth(at::Device device, const std::function<void()>& run) {
   ::malloc_trim(0);  // what nothing uses goes back to the system
-  if (!tensor::forget_peak_resident_bytes()) {
+  if (device.is_cpu() && !tensor::forget_peak_resident_bytes()) {
     throw Error(
         "bench forgetting_curve: the peak of memory cannot be set anew (/proc/self/clear_refs)");
   }
-  const int64_t before = tensor::resident_bytes();
+  const PeakGrowth growth(device);
   run();
-  return static_cast<double>(tensor::peak_resident_bytes() - before);
+  return growth.bytes();
 }
 
 }  // namespace
 
 Rows bench_forgetting_curve(const ForgettingCurveBench& options) {
+  const at::Device device = tensor::choose_device(options.device);
   evaluation::return_freed_memory();  // as reynard eval does
-  models::Decoder decoder(fox_config(options.model));
+  models::Decoder decoder(fox_config(options.model), /*seed=*/0, device);
   decoder.set_compute_dtype(scalar_type(options.dtype));
   ForgettingCurveBench first = options;  // what is done once only, in little time
   first.length = 64;
@@ -157,12 +162,12 @@ Rows bench_forgetting_curve(const ForgettingCurveBench& options) {
   ForgettingCurveBench fewer = options;
   if (options.pass_samples > 0) fewer.samples = options.pass_samples;
   const Curve alone(decoder, fewer);
-  const double one_sample = peak_growth([&] { alone.run(alone.longest_pass()); });
+  const double one_sample = peak_growth(device, [&] { alone.run(alone.longest_pass()); });
   double whole = 0;
   std::vector<double> ours, peer;
   for (int i = 0; i < options.repeats; ++i) {
-    ours.push_back(
-        seconds_of([&] { whole = std::max(whole, peak_growth([&] { curve.evaluate(); })); }));
+    ours.push_back(seconds_of(
+        [&] { whole = std::max(whole, peak_growth(device, [&] { curve.evaluate(); })); }));
     peer.push_back(seconds_of([&] { alone.run_passes(); }));
   }
   Row row;
@@ -170,7 +175,7 @@ Rows bench_forgetting_curve(const ForgettingCurveBench& options) {
   row.shape = fmt::format(
       "{} to {}, {} lengths x {}", options.model, options.length, options.points, options.samples);
   row.dtype = options.dtype;
-  row.device = cpu_name();
+  row.device = device_name(device);
   Row speed = row;
   speed.ours = curve.num_tokens() / median(ours);
   speed.peer = "own_forward";

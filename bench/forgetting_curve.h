@@ -23,10 +23,12 @@ struct ForgettingCurveBench {
   int64_t seed = 0;              // of where targets begin
   int64_t batch_tokens = 16384;  // of one forward pass; longer sequences go in pieces of it
   int repeats = 3;
+  std::string device = "cpu";  // or cuda, auto (tensor::choose_device): of both
 };
 
 // Two rows. Tokens per second: a ratio of 0.83 is 1.2 times the time of the passes alone. Peak
-// memory above that of the model: a ratio of 1 is that of the longest sequence's forward pass.
+// memory above that of the model, on a GPU of tensors there: a ratio of 1 is that of the longest
+// sequence's forward pass.
 Rows bench_forgetting_curve(const ForgettingCurveBench& options);
 
 }  // namespace reynard::bench

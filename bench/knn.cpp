@@ -1,5 +1,6 @@
 #include "bench/knn.h"
 
+#include "bench/peak_growth.h"
 #include "bench/peer_process.h"
 #include "bench/sum_of_words.h"
 #include "reynard/knn/search.h"
@@ -154,10 +155,9 @@ Row memory_row(const KnnBench& options, const std::string& dtype, const Data& da
   if (!tensor::forget_peak_resident_bytes()) {
     throw Error("bench knn: the peak of memory cannot be set anew (/proc/self/clear_refs)");
   }
-  const int64_t before = tensor::resident_bytes();
+  const PeakGrowth growth(at::kCPU);
   knn::search(queries, data.keys, kBest);
-  const auto grown_bytes = static_cast<double>(tensor::peak_resident_bytes() - before);
-  const double grown = std::max(grown_bytes / (1 << 20), 0.01);
+  const double grown = std::max(growth.bytes() / (1 << 20), 0.01);
   const double all = static_cast<double>(kQueries * options.num_keys) * 4 / (1 << 20);
   return {.name = "knn_memory",
           .shape = shape_text(options, kQueries, kBest),
@@ -172,16 +172,14 @@ Row memory_row(const KnnBench& options, const std::string& dtype, const Data& da
 
 }  // namespace
 
+void check_search_sizes(int64_t num_keys, int64_t k) {
+  tensor::check_value(num_keys >= 1000, "bench knn", "--keys", num_keys, ">= 1000");
+  tensor::check_value(k >= 1 && k <= 300, "bench knn", "--k", k, "1 ... 300");
+}
+
 Rows bench_knn(const KnnBench& options) {
   const auto wanted = [&](const char* name) { return is_named(options.names, name); };
-  constexpr int64_t kFewest = 1000;
-  tensor::check_value(
-      options.num_keys >= kFewest, "bench knn", "--keys", options.num_keys, ">= 1000");
-  tensor::check_value(options.k >= 1 && options.k <= options.num_keys && options.k <= 300,
-                      "bench knn",
-                      "--k",
-                      options.k,
-                      "1 ... 300");
+  check_search_sizes(options.num_keys, options.k);
   const int64_t most =
       std::max<int64_t>(512, *std::max_element(options.queries.begin(), options.queries.end()));
   Rows rows;

@@ -28,4 +28,8 @@ struct KnnBench {
 // those of the peer.
 Rows bench_knn(const KnnBench& options);
 
+// Throws reynard::Error for numbers of keys and of those to find that are not measured on any
+// device.
+void check_search_sizes(int64_t num_keys, int64_t k);
+
 }  // namespace reynard::bench

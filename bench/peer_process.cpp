@@ -45,12 +45,24 @@ std::string PeerProcess::ask(const std::string& line) {
 }
 
 double PeerProcess::ask_number(const std::string& line) {
+  return ask_numbers(line, 1)[0];
+}
+
+std::vector<double> PeerProcess::ask_numbers(const std::string& line, size_t count) {
   const std::string answer = ask(line);
-  char* end = nullptr;
-  const double number = std::strtod(answer.c_str(), &end);
-  if (end != answer.c_str() && *end == '\0') return number;
-  throw Error(fmt::format(
-      "bench: the peer {} answered {:?} to \"{}\"; expected a number", script_, answer, line));
+  std::vector<double> numbers;
+  const char* rest = answer.c_str();
+  for (char* end = nullptr;; rest = end) {
+    const double number = std::strtod(rest, &end);
+    if (end == rest) break;
+    numbers.push_back(number);
+  }
+  if (*rest == '\0' && numbers.size() == count) return numbers;
+  throw Error(fmt::format("bench: the peer {} answered {:?} to \"{}\"; expected {}",
+                          script_,
+                          answer,
+                          line,
+                          count == 1 ? "a number" : fmt::format("{} numbers", count)));
 }
 
 }  // namespace reynard::bench

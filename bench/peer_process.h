@@ -4,6 +4,7 @@
 
 #include "reynard/process/child_process.h"
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,8 +20,10 @@ class PeerProcess {
 
   // Sends a line and waits for the answer. Throws reynard::Error when the peer has ended.
   std::string ask(const std::string& line);
-  // The same for an answer that is a number; throws reynard::Error for any other.
+  // The same for an answer that is a number, or so many, nan among them; throws reynard::Error for
+  // any other.
   double ask_number(const std::string& line);
+  std::vector<double> ask_numbers(const std::string& line, size_t count);
 
  private:
   [[noreturn]] void fail() const;

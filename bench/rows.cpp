@@ -14,6 +14,15 @@
 
 namespace reynard::bench {
 
+namespace {
+
+// Milliseconds of a decode need more than two decimals.
+std::string figure_text(double value) {
+  return fmt::format("{:.{}f}", value, value < 1 ? 4 : 2);
+}
+
+}  // namespace
+
 std::string cpu_name() {
   std::ifstream info("/proc/cpuinfo");
   std::string model = "CPU";
@@ -93,12 +102,12 @@ void print_rows(const Rows& rows) {
              "unit",
              "ratio");
   for (const Row& row : rows) {
-    fmt::print("{:<18} {:<24} {:<5} {:>10.2f} {:>10.2f}  {:<12} {:<10} {:>6.2f}\n",
+    fmt::print("{:<18} {:<24} {:<5} {:>10} {:>10}  {:<12} {:<10} {:>6.2f}\n",
                row.name,
                row.shape,
                row.dtype,
-               row.ours,
-               row.peer_value,
+               figure_text(row.ours),
+               figure_text(row.peer_value),
                row.peer,
                row.unit,
                row.ratio);

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -27,6 +28,10 @@ struct Row {
   double ours_best = 0, peer_best = 0;
 };
 using Rows = std::vector<Row>;
+
+// What a bench of minutes calls as it goes on: all rows so far, and how many parts of how many are
+// done.
+using Measured = std::function<void(const Rows& rows, int64_t done, int64_t all)>;
 
 // Whether `--only names` asks for a row.
 bool is_named(const std::vector<std::string>& names, std::string_view name);

@@ -3,9 +3,11 @@
 #include "bench/attention.h"
 #include "bench/attention_cuda.h"
 #include "bench/decode.h"
+#include "bench/decode_cuda.h"
 #include "bench/forgetting_curve.h"
 #include "bench/generate.h"
 #include "bench/knn.h"
+#include "bench/knn_cuda.h"
 #include "bench/row_file.h"
 #include "bench/serve.h"
 #include "bench/start.h"
@@ -88,6 +90,39 @@ void run_with_json(CLI::App& command,
   });
 }
 
+bool is_cuda(const std::string& device) {
+  return device == "cuda" || (device == "auto" && tensor::choose_device("auto").is_cuda());
+}
+
+// Minutes: what was measured is kept whatever happens to the rest.
+template <class Bench>
+bench::Rows run_on_gpu(const char* name,
+                       bench::Rows (*run)(const Bench&),
+                       Bench bench,
+                       const std::string& json) {
+  ProgressBar bar(name, OffTerminal::kLines);
+  bench.measured = [&](const bench::Rows& rows, int64_t done, int64_t all) {
+    bar.show(done, all);
+    bench::write_rows(rows, json);
+  };
+  return run(bench);
+}
+
+// Throws for an option that the bench of this device does not have.
+void reject_options_of_the_other_device(const CLI::App& command,
+                                        bool cuda,
+                                        const std::vector<std::string>& only_cpu,
+                                        const std::vector<std::string>& only_cuda) {
+  for (const std::string& option : cuda ? only_cpu : only_cuda) {
+    if (command.count(option) == 0) continue;
+    throw Error(
+        fmt::format("bench {}: {} is an option of --device {}; leave it out or choose that device",
+                    command.get_name(),
+                    option,
+                    cuda ? "cpu" : "cuda"));
+  }
+}
+
 void add_attention_cuda(CLI::App& command, std::string& device, bench::AttentionCudaBench& bench) {
   command
       .add_option("--device",
@@ -105,30 +140,6 @@ void add_attention_cuda(CLI::App& command, std::string& device, bench::Attention
   command.add_option("--head-dims", bench.head_dims, "cuda: default 64,128,256")
       ->delimiter(',')
       ->check(CLI::Range(8, 256));
-}
-
-void reject_options_of_the_other_device(const CLI::App& command, bool cuda) {
-  const std::vector<std::string> others =
-      cuda ? std::vector<std::string>{"--shape", "--dtype", "--only"}
-           : std::vector<std::string>{"--peers", "--lengths", "--head-dims"};
-  for (const std::string& option : others) {
-    if (command.count(option) == 0) continue;
-    throw Error(
-        fmt::format("bench attention: {} is an option of --device {}; leave it out or choose "
-                    "that device",
-                    option,
-                    cuda ? "cpu" : "cuda"));
-  }
-}
-
-// Minutes: what was measured is kept whatever happens to the rest.
-bench::Rows run_attention_cuda(bench::AttentionCudaBench& bench, const std::string& json) {
-  ProgressBar bar("bench attention", OffTerminal::kLines);
-  bench.measured = [&](const bench::Rows& rows, int64_t done, int64_t all) {
-    bar.show(done, all);
-    bench::write_rows(rows, json);
-  };
-  return bench::bench_attention_cuda(bench);
 }
 
 void add_attention(CLI::App& bench) {
@@ -157,11 +168,13 @@ void add_attention(CLI::App& bench) {
   command->add_option("--repeats", arguments->repeats, "timed runs; the median counts")
       ->check(above_zero());
   run_with_json(*command, arguments, [command](Arguments& given) {
-    const bool cuda =
-        given.device == "auto" ? tensor::choose_device("auto").is_cuda() : given.device == "cuda";
-    reject_options_of_the_other_device(*command, cuda);
+    const bool cuda = is_cuda(given.device);
+    reject_options_of_the_other_device(
+        *command, cuda, {"--shape", "--dtype", "--only"}, {"--peers", "--lengths", "--head-dims"});
     if (given.repeats > 0) given.bench.repeats = given.cuda.repeats = given.repeats;
-    if (cuda) return run_attention_cuda(given.cuda, given.json);
+    if (cuda) {
+      return run_on_gpu("bench attention", bench::bench_attention_cuda, given.cuda, given.json);
+    }
     if (!given.shape.empty()) {
       given.bench.pruned_shape = parse_shape(given.shape);
       given.bench.dense_shapes = {given.bench.pruned_shape};
@@ -173,84 +186,124 @@ void add_attention(CLI::App& bench) {
 void add_attention_memory(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "attention_memory", "peak memory of one long forward and backward pass over its tensors'");
-  struct Arguments {
-    int64_t length = 65536;
-    std::string dtype = "f32", json;
-  };
-  auto arguments = std::make_shared<Arguments>();
-  command->add_option("--length", arguments->length, "tokens (default: 65536)");
-  command->add_option("--dtype", arguments->dtype, "f32 (default) or bf16")
+  auto arguments = std::make_shared<BenchArguments<bench::AttentionMemoryBench>>();
+  bench::AttentionMemoryBench& options = arguments->bench;
+  command->add_option("--length", options.T, "tokens (default: 65536)");
+  command->add_option("--dtype", options.dtype, "f32 or bf16 (default: f32, on a GPU bf16)")
       ->check(CLI::IsMember({"f32", "bf16"}));
-  run_with_json(*command, arguments, [](Arguments& given) {
-    return bench::bench_attention_memory(given.length, given.dtype);
-  });
+  add_device_option(*command, options.device);
+  run_with_json(
+      *command, arguments, [](auto& given) { return bench::bench_attention_memory(given.bench); });
+}
+
+struct DecodeBenchArguments {
+  bench::DecodeBench bench;
+  bench::DecodeCudaBench cuda;
+  std::string device = "cpu", shape, json;
+  int repeats = 0;  // 0: the default of the device
+};
+
+bench::Rows run_decode_bench(const CLI::App& command, DecodeBenchArguments& given) {
+  const bool cuda = is_cuda(given.device);
+  reject_options_of_the_other_device(command, cuda, {"--chunk", "--dtype", "--only"}, {});
+  if (given.repeats > 0) given.bench.repeats = given.cuda.repeats = given.repeats;
+  if (!given.shape.empty()) {
+    const bench::AttentionShape shape = parse_shape(given.shape);
+    if (shape.B != 1) {
+      throw Error(
+          fmt::format("bench decode: --shape \"{}\": B is {}; one sequence is decoded, "
+                      "leave B out",
+                      given.shape,
+                      shape.B));
+    }
+    bench::DecodeBench& options = given.bench;
+    options.H = shape.H, options.G = shape.G, options.D = shape.D;
+    options.length = options.prefill_length = shape.T;
+    given.cuda.shapes = {shape};
+  }
+  if (!cuda) return bench::bench_decode(given.bench);
+  return run_on_gpu("bench decode", bench::bench_decode_cuda, given.cuda, given.json);
 }
 
 void add_decode(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "decode",
       "attention on a paged cache: one token against a copy and a sum of the bytes, a chunk of a "
-      "prefill against contiguous tensors");
-  struct Arguments {
-    bench::DecodeBench bench;
-    std::string shape, json;
-  };
-  auto arguments = std::make_shared<Arguments>();
-  command->add_option(
-      "--shape", arguments->shape, "\"H8 G8 T65536 D64\" (default; prefill rows: T8192)");
-  command->add_option("--chunk", arguments->bench.chunk, "tokens of a prefill chunk")
+      "prefill against contiguous tensors; on a GPU one token in bf16 against a copy, pruned "
+      "against own dense");
+  auto arguments = std::make_shared<DecodeBenchArguments>();
+  add_device_option(*command, arguments->device);
+  command->add_option("--shape",
+                      arguments->shape,
+                      "\"H8 G8 T65536 D64\" (default; prefill rows: T8192; on a GPU seven shapes)");
+  command->add_option("--chunk", arguments->bench.chunk, "cpu: tokens of a prefill chunk")
       ->check(above_zero());
   command
       ->add_option(
-          "--dtype", arguments->bench.dtypes, "of the pages: f32, bf16, int8 (default: all)")
+          "--dtype", arguments->bench.dtypes, "cpu: of the pages: f32, bf16, int8 (default: all)")
       ->delimiter(',')
       ->check(CLI::IsMember(arguments->bench.dtypes));
-  command->add_option("--only", arguments->bench.names, "names of the rows to measure")
+  command->add_option("--only", arguments->bench.names, "cpu: names of the rows to measure")
       ->delimiter(',')
       ->check(CLI::IsMember(arguments->bench.names));
-  command->add_option("--repeats", arguments->bench.repeats, "timed runs; the median counts")
+  command->add_option("--repeats", arguments->repeats, "timed runs; the median counts")
       ->check(above_zero());
-  run_with_json(*command, arguments, [](Arguments& given) {
-    bench::DecodeBench& options = given.bench;
-    if (!given.shape.empty()) {
-      const bench::AttentionShape shape = parse_shape(given.shape);
-      if (shape.B != 1) {
-        throw Error(
-            fmt::format("bench decode: --shape \"{}\": B is {}; one sequence is decoded, "
-                        "leave B out",
-                        given.shape,
-                        shape.B));
-      }
-      options.H = shape.H, options.G = shape.G, options.D = shape.D;
-      options.length = options.prefill_length = shape.T;
-    }
-    return bench::bench_decode(options);
+  run_with_json(*command, arguments, [command](DecodeBenchArguments& given) {
+    return run_decode_bench(*command, given);
   });
+}
+
+struct KnnBenchArguments {
+  bench::KnnBench bench;
+  bench::KnnCudaBench cuda;
+  std::string device = "cpu", json;
+  // 0 and none: the defaults of the device.
+  int64_t num_keys = 0;
+  std::vector<int64_t> queries;
+  int repeats = 0;
+};
+
+bench::Rows run_knn_bench(const CLI::App& command, KnnBenchArguments& given) {
+  const bool cuda = is_cuda(given.device);
+  reject_options_of_the_other_device(command, cuda, {"--dtype", "--only"}, {});
+  bench::KnnBench& cpu = given.bench;
+  if (given.num_keys > 0) cpu.num_keys = given.cuda.num_keys = given.num_keys;
+  if (!given.queries.empty()) cpu.queries = given.cuda.queries = given.queries;
+  if (given.repeats > 0) cpu.repeats = given.cuda.repeats = given.repeats;
+  given.cuda.head_dim = cpu.head_dim, given.cuda.k = cpu.k;
+  if (!cuda) return bench::bench_knn(cpu);
+  return run_on_gpu("bench knn", bench::bench_knn_cuda, given.cuda, given.json);
 }
 
 void add_knn(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "knn",
       "exact search for the k best of many keys: against a sum over the same bytes and FAISS "
-      "IndexFlatIP in f32 (scripts/requirements-test.txt), and its memory for scores");
-  auto arguments = std::make_shared<BenchArguments<bench::KnnBench>>();
-  command->add_option("--keys", arguments->bench.num_keys, "keys of the head (default: 1000000)")
+      "IndexFlatIP in f32 (scripts/requirements-test.txt), and its memory for scores; on a GPU "
+      "against torch's matmul, keys in host memory against a copy");
+  auto arguments = std::make_shared<KnnBenchArguments>();
+  add_device_option(*command, arguments->device);
+  command
+      ->add_option(
+          "--keys", arguments->num_keys, "keys of the head (default: 1000000, on a GPU 16777216)")
       ->check(above_zero());
   command->add_option("--head-dim", arguments->bench.head_dim, "D (default: 64)")
       ->check(above_zero());
   command->add_option("--k", arguments->bench.k, "keys to find (default: 128)")
       ->check(above_zero());
-  command->add_option("--queries", arguments->bench.queries, "default: 1,64,512")
+  command->add_option("--queries", arguments->queries, "default: 1,64,512; on a GPU 1,8,64,512")
       ->delimiter(',')
       ->check(above_zero());
-  command->add_option("--dtype", arguments->bench.dtypes, "of the keys: bf16 (default), f32")
+  command->add_option("--dtype", arguments->bench.dtypes, "cpu: of the keys: bf16 (default), f32")
       ->delimiter(',');
-  command->add_option("--only", arguments->bench.names, "names of the rows to measure")
+  command->add_option("--only", arguments->bench.names, "cpu: names of the rows to measure")
       ->delimiter(',')
       ->check(CLI::IsMember(arguments->bench.names));
-  command->add_option("--repeats", arguments->bench.repeats, "timed runs; the median counts")
+  command->add_option("--repeats", arguments->repeats, "timed runs; the median counts")
       ->check(above_zero());
-  run_with_json(*command, arguments, [](auto& given) { return bench::bench_knn(given.bench); });
+  run_with_json(*command, arguments, [command](KnnBenchArguments& given) {
+    return run_knn_bench(*command, given);
+  });
 }
 
 void add_train_step(CLI::App& bench) {
@@ -313,6 +366,7 @@ void add_forgetting_curve_bench(CLI::App& bench) {
       ->check(above_zero());
   command->add_option("--repeats", options.repeats, "timed runs; the median counts")
       ->check(above_zero());
+  add_device_option(*command, options.device);
   run_with_json(
       *command, arguments, [](auto& given) { return bench::bench_forgetting_curve(given.bench); });
 }

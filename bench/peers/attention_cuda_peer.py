@@ -5,9 +5,7 @@ ungated attention of other libraries, by turns in this process.
 
 Answers one line per line: "device" with GPU, clocks, torch and commit; "parity B H G T D DOCUMENTS PEERS" with
 the largest relative errors of outputs and of gradients against f64; "forward ..." and "backward ..." of the same shape
-with names, each before its milliseconds: medians of events after three warm-ups, a buffer larger than the
-L2 cache written between two runs. The GPU idles for a while before each run, so that the host has queued
-all of it: what is measured is the GPU's time, as in training, where the host runs ahead.
+with names, each before its milliseconds (gpu_times.py): the GPU's time, as in training, where the host runs ahead.
 
 PEERS, 0 or 1, says whether peers are timed: cuDNN and FlashAttention-2 through torch, and FLA's
 parallel_forgetting_attn (which has gates, and is tuned at its first call of a shape) where its package is
@@ -21,12 +19,12 @@ import sys
 
 import torch
 from gpu import described
+from gpu_times import medians, other_data
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import logsigmoid, scaled_dot_product_attention
 
 LIBRARY, REPEATS = sys.argv[1], int(sys.argv[2])
 TOLERANCE = -10.0
-IDLE_CYCLES = 600_000  # a third of a millisecond
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash_attention_2": SDPBackend.FLASH_ATTENTION}
 
 try:
@@ -164,27 +162,6 @@ class Case:
         return [torch.stack(errors).max().item() for errors in (out_errors, gradient_errors)]  # NaN if any is
 
 
-def medians(functions, flush):
-    events = {name: [] for name in functions}
-    for function in functions.values():
-        for _ in range(3):
-            function()
-    for _ in range(REPEATS):
-        for name, function in functions.items():
-            flush.zero_()
-            torch.cuda._sleep(IDLE_CYCLES)
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            function()
-            end.record()
-            events[name].append((begin, end))
-    torch.cuda.synchronize()
-    return {
-        name: sorted(begin.elapsed_time(end) for begin, end in pairs)[len(pairs) // 2]
-        for name, pairs in events.items()
-    }
-
-
 class Refusals:
     """What a peer does not take. Longer rows are not asked for again: each refusal may cost a compilation."""
 
@@ -205,14 +182,14 @@ class Refusals:
             return False
 
 
-def measure(case, what, with_peers, refusals, flush):
+def measure(case, what, with_peers, refusals, other):
     timed = {}
     if what == "forward":
         with torch.no_grad():
             for name, (function, _, _) in case.functions(with_peers).items():
                 if refusals.allow(name, what, case, function):
                     timed[name] = function
-            return medians(timed, flush)
+            return medians(timed, REPEATS, other)
     for name, (function, inputs, dout) in case.functions(with_peers).items():
         if not refusals.allow(name, "forward", case, function):
             continue
@@ -224,13 +201,12 @@ def measure(case, what, with_peers, refusals, flush):
 
         if refusals.allow(name, what, case, backward):
             timed[name] = backward
-    return medians(timed, flush)
+    return medians(timed, REPEATS, other)
 
 
 def main():
     torch.ops.load_library(LIBRARY)
-    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
-    flush = torch.empty(2 * l2_bytes, dtype=torch.uint8, device="cuda")
+    other = other_data()
     case, refusals = None, Refusals()
     for line in sys.stdin:
         what, *shape = line.split()
@@ -246,7 +222,7 @@ def main():
         if what == "parity":
             print(*case.largest_errors(), flush=True)
         else:
-            times = measure(case, what, with_peers, refusals, flush)
+            times = measure(case, what, with_peers, refusals, other)
             print(*(f"{name} {ms}" for name, ms in times.items()), flush=True)
 
 

@@ -1,0 +1,21 @@
+#include "bench/peak_growth.h"
+
+#include "reynard/tensor/device.h"
+#include "reynard/tensor/resident_memory.h"
+
+namespace reynard::bench {
+
+PeakGrowth::PeakGrowth(at::Device device) : device_(device) {
+  tensor::reset_peak_gpu_memory(device);  // to what is held now
+  before_ = device.is_cpu() ? tensor::resident_bytes() : peak();
+}
+
+int64_t PeakGrowth::peak() const {
+  return device_.is_cpu() ? tensor::peak_resident_bytes() : tensor::peak_gpu_memory_bytes(device_);
+}
+
+double PeakGrowth::bytes() const {
+  return static_cast<double>(peak() - before_);
+}
+
+}  // namespace reynard::bench
