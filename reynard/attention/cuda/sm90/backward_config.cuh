@@ -152,27 +152,27 @@ template <class C>
 __device__ void prepare_shared(Shared<C>& s) {
   constexpr int kWarps = C::kConsumers * 4;
   init_barrier(shared_address(&s.keys_full), 1);
-  init_barrier(shared_address(&s.keys_empty), kWarps);
+  init_group_barrier<kWarp>(shared_address(&s.keys_empty), kWarps);
   for (int i = 0; i < C::kStages; ++i) {
     init_barrier(shared_address(&s.stage_full[i]), 1);
-    init_barrier(shared_address(&s.stage_empty[i]), kWarps);
+    init_group_barrier<kWarp>(shared_address(&s.stage_empty[i]), kWarps);
   }
   for (int i = 0; i < C::kBuffers; ++i) {
-    init_barrier(shared_address(&s.dscores_full[i]), kWarps);
-    init_barrier(shared_address(&s.dscores_empty[i]), C::kDelivers ? 4 : kWarps);
+    init_group_barrier<kWarp>(shared_address(&s.dscores_full[i]), kWarps);
+    init_group_barrier<kWarp>(shared_address(&s.dscores_empty[i]), C::kDelivers ? 4 : kWarps);
   }
   if constexpr (!C::kDelivers) {
     for (int i = 0; i < kPlaces; ++i) {
       init_barrier(shared_address(&s.addition_full[i]), 1);
-      init_barrier(shared_address(&s.addition_empty[i]), 1);
-      init_barrier(shared_address(&s.sums_full[i]), kWarps);
+      init_group_barrier<kWarp>(shared_address(&s.addition_empty[i]), 1);
+      init_group_barrier<kWarp>(shared_address(&s.sums_full[i]), kWarps);
       init_barrier(shared_address(&s.turn_come[i]), 1);
-      init_barrier(shared_address(&s.dq_added[i]), kWarps);
+      init_group_barrier<kWarp>(shared_address(&s.dq_added[i]), kWarps);
     }
   } else {
     for (int i = 0; i < kSlots; ++i) {
-      init_barrier(shared_address(&s.dq_full[i]), 4);
-      init_barrier(shared_address(&s.dq_empty[i]), 1);
+      init_group_barrier<kWarp>(shared_address(&s.dq_full[i]), 4);
+      init_group_barrier<kWarp>(shared_address(&s.dq_empty[i]), 1);
     }
   }
   fence_barrier_init();

@@ -69,7 +69,7 @@ class Consumer {
   }
   __device__ __forceinline__ void arrive_warp(uint64_t* barrier) const {
     __syncwarp();
-    if (thread_ % 32 == 0) arrive(shared_address(barrier));
+    arrive_for_group(shared_address(barrier), thread_ % 32);
   }
 
   __device__ __forceinline__ void start_task() {

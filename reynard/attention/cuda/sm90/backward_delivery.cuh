@@ -83,9 +83,9 @@ __device__ void deliver(const Params& p, Shared<C>& s, int slot) {
     __syncwarp();
     if (lane == 0) {
       wait_stores_read();
-      arrive(shared_address(&s.dq_empty[slot]));
       announcement = {turn, part.turn + 1};
     }
+    arrive_for_group(shared_address(&s.dq_empty[slot]), lane);
   }
 }
 

@@ -59,10 +59,8 @@ __device__ void keep_turns(const Params& p, Shared<C>& s, int first) {
     }
     wait(shared_address(&s.dq_added[place]), parity);
     __syncwarp();
-    if (lane == 0) {
-      store_release(turn, to.turn + 1);
-      arrive(shared_address(&s.addition_empty[place]));
-    }
+    if (lane == 0) store_release(turn, to.turn + 1);
+    arrive_for_group(shared_address(&s.addition_empty[place]), lane);
   }
 }
 

@@ -10,6 +10,8 @@
 
 namespace reynard::attention::cuda::sm90 {
 
+constexpr int kWarp = 32, kWarpgroup = 128;  // threads
+
 // Barriers that count arrivals and bytes (mbarrier), by shared address.
 
 __device__ __forceinline__ void init_barrier(uint32_t barrier, uint32_t arrivals) {
@@ -21,6 +23,22 @@ __device__ __forceinline__ void arrive(uint32_t barrier) {
 __device__ __forceinline__ void arrive_expecting(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
+}
+// Threads that have met arrive by one of them. compute-sanitizer's racecheck follows only what the
+// arriving thread itself did: in a library for it all of them arrive (CMake: REYNARD_RACECHECK).
+#ifdef REYNARD_RACECHECK
+constexpr bool kAllArrive = true;
+#else
+constexpr bool kAllArrive = false;
+#endif
+// At a barrier for so many groups of kThreads.
+template <int kThreads>
+__device__ __forceinline__ void init_group_barrier(uint32_t barrier, uint32_t groups) {
+  init_barrier(barrier, kAllArrive ? groups * kThreads : groups);
+}
+// thread: in its group, all of which calls it.
+__device__ __forceinline__ void arrive_for_group(uint32_t barrier, int thread) {
+  if (kAllArrive || thread == 0) arrive(barrier);
 }
 // Returns when the phase of that parity is over.
 __device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
@@ -122,8 +140,7 @@ __device__ __forceinline__ void wait_stores() {
 
 // Rings of tiles.
 
-constexpr int kWarpgroup = 128;  // threads
-constexpr int kRowBytes = 128;   // of a swizzled tile: 64 half-precision dimensions
+constexpr int kRowBytes = 128;  // of a swizzled tile: 64 half-precision dimensions
 
 // Position in a ring of kStages tiles, and the parity of the turn.
 template <int kStages>

@@ -67,13 +67,13 @@ __device__ void prepare_shared(Shared<C>& s) {
   init_barrier(shared_address(&s.task_known), 1);
   for (int i = 0; i < C::kQuerySlots; ++i) {
     init_barrier(shared_address(&s.query_full[i]), 1);
-    init_barrier(shared_address(&s.query_empty[i]), C::kWarpgroups);
+    init_group_barrier<kWarpgroup>(shared_address(&s.query_empty[i]), C::kWarpgroups);
   }
   for (int i = 0; i < C::kStages; ++i) {
     init_barrier(shared_address(&s.key_full[i]), 1);
-    init_barrier(shared_address(&s.key_empty[i]), C::kWarpgroups * 4);
+    init_group_barrier<kWarp>(shared_address(&s.key_empty[i]), C::kWarpgroups * 4);
     init_barrier(shared_address(&s.value_full[i]), 1);
-    init_barrier(shared_address(&s.value_empty[i]), C::kWarpgroups * 4);
+    init_group_barrier<kWarp>(shared_address(&s.value_empty[i]), C::kWarpgroups * 4);
   }
   for (int i = 0; i < 8; ++i) {
     s.ones[i] = s.zeros[i] = {};

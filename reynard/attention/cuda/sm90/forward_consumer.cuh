@@ -196,11 +196,11 @@ class Consumer {
 
   __device__ __forceinline__ void release_keys() {
     __syncwarp();  // all lanes have read what the block brought
-    if (thread_ % 32 == 0) arrive(shared_address(&s_.key_empty[keys_.index]));
+    arrive_for_group(shared_address(&s_.key_empty[keys_.index]), thread_ % 32);
     keys_.next();
   }
   __device__ __forceinline__ void release_values() {  // only the matrix unit has read them
-    if (thread_ % 32 == 0) arrive(shared_address(&s_.value_empty[values_.index]));
+    arrive_for_group(shared_address(&s_.value_empty[values_.index]), thread_ % 32);
     values_.next();
   }
 
@@ -414,10 +414,8 @@ class Consumer {
   // The queries of the task before, once its output, which lay there, was read.
   __device__ __forceinline__ void release_stored_queries() {
     if (stored_slot_ < 0) return;
-    if (thread_ == 0) {
-      wait_stores_read();
-      arrive(shared_address(&s_.query_empty[stored_slot_]));
-    }
+    if (thread_ == 0) wait_stores_read();
+    arrive_for_group(shared_address(&s_.query_empty[stored_slot_]), thread_);
     stored_slot_ = -1;
   }
 
