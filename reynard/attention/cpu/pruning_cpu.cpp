@@ -87,6 +87,21 @@ at::Tensor block_norms(const at::Tensor& t, int64_t size) {
   return norms;
 }
 
+// The same of one head's rows [begin, end) alone.
+float norm_of_rows(const at::Tensor& t, int64_t b, int64_t head, int64_t begin, int64_t end) {
+  float largest = 0;
+  AT_DISPATCH_SWITCH(
+      t.scalar_type(),
+      "reynard::norm_of_rows",
+      AT_DISPATCH_CASE_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, [&] {
+        const scalar_t* x = t.const_data_ptr<scalar_t>() + b * t.stride(0) + head * t.stride(2);
+        for (int64_t row = begin; row < end; ++row) {
+          largest = sticky_max(largest, squared_norm(x + row * t.stride(1), t.size(3)));
+        }
+      }));
+  return std::sqrt(largest) * kNormMargin;
+}
+
 // log sum_j exp(-c_j) over each key block: (B, H, Tk) f64 -> (B, H, N) f64. Formed relative to the
 // block's last sum, so that it is finite wherever the sums are.
 at::Tensor block_masses(const at::Tensor& sums) {
@@ -163,6 +178,7 @@ struct Rules {
   int64_t end_query(int64_t m) const { return std::min((m + 1) * kQueryBlock, Tq); }
 };
 
+// Without norms of queries.
 Rules make_rules(const at::Tensor& q,
                  const at::Tensor& query_sums,
                  std::span<const KeyPart> parts,
@@ -184,46 +200,110 @@ Rules make_rules(const at::Tensor& q,
   rules.tolerance = options.log_pruning_tolerance -
                     std::log(static_cast<double>(std::max<int64_t>(num_biased, 1)));
   if (query_sums.defined()) rules.query_sums = query_sums.contiguous();
-  if (measured) rules.query_norms = block_norms(q, kQueryBlock);
   if (!measured) rules.bound = logit_bound.contiguous();
   if (floors.defined()) rules.floors = floors.to(at::kDouble).contiguous();
   return rules;
 }
 
-// The tight rule for one query block of one part: the first key block whose mass, with all before
-// it, might exceed the tolerance of some row. floors: of the block's rows.
-int64_t tight_first_block(const Rules& rules,
-                          const PartBounds& part,
-                          int64_t b,
-                          int64_t h,
-                          int64_t m,
-                          const double* floors) {
-  const int64_t bh = b * rules.H + h;
-  const int64_t bg = b * part.part.k.size(2) + h / rules.group(part);
-  const double* c = rules.query_sums.const_data_ptr<double>() + bh * rules.Tq;
-  const int64_t first = m * kQueryBlock, end = rules.end_query(m);
-  const int64_t first_block = part.first_of(b, first) / kKeyBlock;
-  if (keeps_all_keys(c[rules.Tq - 1] - part.row_sums(bh)[0], rules.tolerance)) return first_block;
-  const double* masses = part.masses.const_data_ptr<double>() + bh * part.N;
-  const bool fixed = rules.bound.defined();
-  const double factor = fixed ? rules.fixed_bound(b, h) : rules.scale * rules.query_norm(bh, m);
-  const int64_t last_block = std::max<int64_t>(part.last_key(end - 1), 0) / kKeyBlock;
-  int64_t row = first;    // rows before it may see keys of block n
-  double top = kNoFloor;  // max over those rows of c_i - floor_i
-  double mass = kNoMass;  // log mass of the blocks up to n, relative to exp(c_i)
-  int64_t n = first_block;
-  for (; n < last_block; ++n) {
-    for (; row < end && part.first_of(b, row) < (n + 1) * kKeyBlock; ++row) {
+// The largest c_i - floor_i of the rows that may see keys before some key.
+struct RowTop {
+  const double *c, *floors;  // of the rows [next, end)
+  int64_t next, end;
+  double value = kNoFloor;
+
+  void admit(const PartBounds& part, int64_t b, int64_t key) {
+    for (; next < end && part.first_of(b, next) < key; ++next, ++c, ++floors) {
       // A row whose floor is -inf sees nothing at all.
-      const double floor = floors[row - first];
-      if (floor != kNoFloor) top = sticky_max(top, c[row] - floor);
+      if (*floors != kNoFloor) value = sticky_max(value, *c - *floors);
     }
-    const double norm = fixed ? 1 : part.norms.const_data_ptr<float>()[bg * part.N + n];
-    mass = log_add_exp(mass, factor * norm + masses[n]);
-    if (!(mass + top <= rules.tolerance - kFloorMargin)) break;  // NaN keeps the keys
   }
-  return n;
-}
+};
+
+// The tight rule for one query block of one part.
+class TightSearch {
+ public:
+  // floors: of the block's rows.
+  TightSearch(const Rules& rules,
+              const PartBounds& part,
+              int64_t b,
+              int64_t h,
+              int64_t m,
+              const double* floors)
+      : part_(part), b_(b) {
+    const int64_t bh = b * rules.H + h, first = m * kQueryBlock, end = rules.end_query(m);
+    const double* c = rules.query_sums.const_data_ptr<double>() + bh * rules.Tq;
+    keeps_all_ = keeps_all_keys(c[rules.Tq - 1] - part.row_sums(bh)[0], rules.tolerance);
+    limit_ = rules.tolerance - kFloorMargin;
+    first_ = part.first_of(b, first) / kKeyBlock;
+    last_ = std::max<int64_t>(part.last_key(end - 1), 0) / kKeyBlock;
+    masses_ = part.masses.const_data_ptr<double>() + bh * part.N;
+    if (rules.bound.defined()) {
+      factor_ = rules.fixed_bound(b, h);
+    } else {
+      factor_ = rules.scale * rules.query_norm(bh, m);
+      const int64_t bg = b * part.part.k.size(2) + h / rules.group(part);
+      norms_ = part.norms.const_data_ptr<float>() + bg * part.N;
+    }
+    top_ = {.c = c + first, .floors = floors, .next = first, .end = end};
+  }
+
+  // The first key block whose mass, with all before it, might exceed the tolerance of some row.
+  int64_t first_block() {
+    if (keeps_all_) return first_;
+    const int64_t begin = skip_small_blocks();
+    double mass = mass_before(begin);
+    for (int64_t n = begin; n < last_; ++n) {
+      top_.admit(part_, b_, (n + 1) * kKeyBlock);
+      mass = log_add_exp(mass, mass_of(n));
+      if (!drops(mass, top_)) return n;
+    }
+    return std::max(first_, last_);
+  }
+
+ private:
+  // Log mass of a block, relative to exp(c_i).
+  double mass_of(int64_t n) const { return factor_ * (norms_ ? norms_[n] : 1) + masses_[n]; }
+  // NaN keeps the keys.
+  bool drops(double mass, const RowTop& top) const { return mass + top.value <= limit_; }
+
+  // Several blocks at a time, as long as all so far are dropped even if each has the mass of the
+  // largest: the block after them. Powers and logarithms of each would take ten times as long.
+  int64_t skip_small_blocks() {
+    constexpr int64_t kBlocksAtOnce = 8;
+    const double log_count = std::log(static_cast<double>(std::max<int64_t>(last_ - first_, 1)));
+    int64_t n = first_;
+    while (n < last_) {
+      const int64_t end = std::min(n + kBlocksAtOnce, last_);
+      double largest = largest_;
+      for (int64_t i = n; i < end; ++i) largest = sticky_max(largest, mass_of(i));
+      RowTop top = top_;
+      top.admit(part_, b_, end * kKeyBlock);
+      if (!drops(largest + log_count, top)) break;
+      n = end, largest_ = largest, top_ = top;
+    }
+    return n;
+  }
+
+  // Of the blocks before n, which are at most largest_.
+  double mass_before(int64_t n) const {
+    constexpr double kNothing = -45;  // beside the largest, of 2^24 blocks
+    double total = 0;
+    for (int64_t i = first_; i < n; ++i) {
+      const double below = mass_of(i) - largest_;
+      if (below > kNothing) total += std::exp(below);
+    }
+    return total > 0 ? largest_ + std::log(total) : kNoMass;
+  }
+
+  const PartBounds& part_;
+  int64_t b_, first_, last_;  // blocks that the first row may see, and that of the last row's key
+  bool keeps_all_;
+  double limit_, factor_;
+  const double* masses_;
+  const float* norms_ = nullptr;  // null: factor_ bounds the logits
+  RowTop top_;
+  double largest_ = kNoMass;
+};
 
 // Keys that a query of the row's document can see in a part, over all rows: (Tq) counts. A document
 // begins where a query sees nothing before itself.
@@ -309,7 +389,7 @@ void apply_tight(Rules& rules) {
           const double* floors =
               rules.floors.const_data_ptr<double>() + bh * rules.Tq + m * kQueryBlock;
           const int64_t block =
-              tight_first_block(rules, part, bh / rules.H, bh % rules.H, m, floors);
+              TightSearch(rules, part, bh / rules.H, bh % rules.H, m, floors).first_block();
           raise_start(rules, part, bh, m, block);
         }
       }
@@ -353,12 +433,21 @@ TightRule tight_rule(const at::Tensor& q,
                      const AttentionOptions& options) {
   const auto rules = std::make_shared<Rules>(
       make_rules(q, query_sums, {&part, 1}, logit_bound, options, /*floors=*/{}));
-  const auto find_start = [rules](int64_t b, int64_t h, int64_t m, const float* floors) {
-    double rows[kQueryBlock];
-    std::copy_n(floors, rules->end_query(m) - m * kQueryBlock, rows);
+  const bool measured = !logit_bound.defined();
+  const at::Tensor rows = q.stride(3) == 1 || q.size(3) == 1 ? q : q.contiguous();
+  if (measured) {
+    rules->query_norms = at::empty({rules->B, rules->H, rules->M}, q.options().dtype(at::kFloat));
+  }
+  const auto find_start = [=](int64_t b, int64_t h, int64_t m, const float* floors) {
+    const int64_t first = m * kQueryBlock, end = rules->end_query(m), bh = b * rules->H + h;
+    if (measured) {
+      rules->query_norms.mutable_data_ptr<float>()[bh * rules->M + m] =
+          norm_of_rows(rows, b, h, first, end);
+    }
+    double wide[kQueryBlock];
+    std::copy_n(floors, end - first, wide);
     PartBounds& bounds = rules->parts[0];
-    const int64_t block = tight_first_block(*rules, bounds, b, h, m, rows);
-    raise_start(*rules, bounds, b * rules->H + h, m, block);
+    raise_start(*rules, bounds, bh, m, TightSearch(*rules, bounds, b, h, m, wide).first_block());
   };
   return {rules->parts[0].result, find_start};
 }
@@ -370,6 +459,7 @@ std::vector<at::Tensor> pruned_starts(const at::Tensor& q,
                                       const AttentionOptions& options,
                                       const RowFloors& floors) {
   Rules rules = make_rules(q, query_sums, parts, logit_bound, options, floors.rows);
+  if (!logit_bound.defined()) rules.query_norms = block_norms(q, kQueryBlock);
   if (options.rule == PruningRule::kTight) {
     apply_tight(rules);
   } else {
