@@ -39,14 +39,17 @@ Shape plain_shape(int64_t T, int64_t D) {
   return {std::max<int64_t>(kTokens / T, 1), heads, heads, T, D};
 }
 
-using Times = std::map<std::string, double>;  // milliseconds by name
+struct Milliseconds {
+  double median = 0, least = 0;
+};
+using Times = std::map<std::string, Milliseconds>;  // by name
 
 struct Timed {
   const Times& times;
   const char* what;
 
   bool is_known() const { return times.contains(what); }
-  double ms() const { return times.at(what); }
+  const Milliseconds& ms() const { return times.at(what); }
 };
 
 class Session {
@@ -76,16 +79,18 @@ class Session {
            const Timed& theirs,
            const std::string& peer_name) {
     if (!ours.is_known() || !theirs.is_known()) return;
-    const double own_ms = ours.ms(), peer_ms = theirs.ms();
+    const Milliseconds own = ours.ms(), peer = theirs.ms();
     rows_.push_back({.name = name,
                      .shape = shape.text(),
                      .dtype = "bf16",
                      .device = device_,
-                     .ours = own_ms,
+                     .ours = own.median,
                      .peer = peer_name,
-                     .peer_value = peer_ms,
+                     .peer_value = peer.median,
                      .unit = "ms",
-                     .ratio = peer_ms / own_ms});
+                     .ratio = peer.median / own.median,
+                     .ours_best = own.least,
+                     .peer_best = peer.least});
   }
 
   Rows sorted_rows() const {
@@ -111,7 +116,7 @@ class Session {
     std::istringstream answer(peer_.ask(question(shape, direction, with_peers)));
     Times times;
     std::string name;
-    for (double ms = 0; answer >> name >> ms;) times[name] = ms;
+    for (Milliseconds ms; answer >> name >> ms.median >> ms.least;) times[name] = ms;
     return times;
   }
   static std::string question(const Shape& s, const char* what, bool with_peers = false) {

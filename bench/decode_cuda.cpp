@@ -64,8 +64,8 @@ Rows decode_shape_rows(PeerProcess& peer,
                        const std::string& device,
                        double copy) {
   check_decode_parity(peer, shape);
-  const std::vector<double> times = peer.ask_numbers(decode_question("times", shape), 2);
-  const double dense_ms = times[0], pruned_ms = times[1];
+  const std::vector<double> times = peer.ask_numbers(decode_question("times", shape), 4);
+  const double dense_ms = times[0], least_dense_ms = times[1], pruned_ms = times[2];
   const double speed = decode_bytes(shape) / dense_ms * 1e-6;
   return {{.name = "decode",
            .shape = text_of(shape),
@@ -75,7 +75,8 @@ Rows decode_shape_rows(PeerProcess& peer,
            .peer = "copy",
            .peer_value = copy,
            .unit = "GB/s",
-           .ratio = speed / copy},
+           .ratio = speed / copy,
+           .ours_best = decode_bytes(shape) / least_dense_ms * 1e-6},
           {.name = "pruned_decode",
            .shape = text_of(shape),
            .dtype = "bf16",
@@ -84,7 +85,9 @@ Rows decode_shape_rows(PeerProcess& peer,
            .peer = "own_dense",
            .peer_value = dense_ms,
            .unit = "ms",
-           .ratio = dense_ms / pruned_ms}};
+           .ratio = dense_ms / pruned_ms,
+           .ours_best = times[3],
+           .peer_best = least_dense_ms}};
 }
 
 }  // namespace

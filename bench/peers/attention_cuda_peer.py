@@ -5,7 +5,7 @@ ungated attention of other libraries, by turns in this process.
 
 Answers one line per line: "device" with GPU, clocks, torch and commit; "parity B H G T D DOCUMENTS PEERS" with
 the largest relative errors of outputs and of gradients against f64; "forward ..." and "backward ..." of the same shape
-with names, each before its milliseconds (gpu_times.py): the GPU's time, as in training, where the host runs ahead.
+with names, each before its milliseconds, median and minimum (gpu_times.py): the GPU's time, as in training, where the host runs ahead.
 
 PEERS, 0 or 1, says whether peers are timed: cuDNN and FlashAttention-2 through torch, and FLA's
 parallel_forgetting_attn (which has gates, and is tuned at its first call of a shape) where its package is
@@ -223,7 +223,7 @@ def main():
             print(*case.largest_errors(), flush=True)
         else:
             times = measure(case, what, with_peers, refusals, other)
-            print(*(f"{name} {ms}" for name, ms in times.items()), flush=True)
+            print(*(f"{name} {ms} {least}" for name, (ms, least) in times.items()), flush=True)
 
 
 main()

@@ -6,7 +6,7 @@ this process.
 Answers one line per line: "device" with GPU, clocks, torch and commit; "copy" with the GB/s of a copy of 4 GB, read and
 written; "parity H G T D" with the largest error of dense and pruned outputs against f64, relative to the norm of a
 head's, and with how many of 20 further runs of each gave other bits; "times H G T D" with the milliseconds of dense and
-of pruned decode (gpu_times.py).
+of pruned decode, of each median and minimum (gpu_times.py).
 
 Pages are bf16 and lie in random order; q, k, v from N(0, 1). Gates: 75 % of the heads with logits N(2, 1), the rest
 N(12, 1), which only pruned decode makes use of: published rule, tolerance e^-10.
@@ -81,7 +81,7 @@ class Pages:
 def copy_speed(other):
     source = torch.empty(1 << 32, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
-    ms = medians({"copy": lambda: target.copy_(source)}, REPEATS, other)["copy"]
+    ms, _ = medians({"copy": lambda: target.copy_(source)}, REPEATS, other)["copy"]
     return 2 * source.numel() / ms / 1e6
 
 
@@ -105,7 +105,7 @@ def main():
                 print(*pages.parity(), flush=True)
             else:
                 times = medians({"dense": pages.dense, "pruned": pages.pruned}, REPEATS, other)
-                print(times["dense"], times["pruned"], flush=True)
+                print(*times["dense"], *times["pruned"], flush=True)
 
 
 main()

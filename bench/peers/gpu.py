@@ -15,10 +15,15 @@ def described():
     commit = output("git", "-C", os.path.dirname(os.path.abspath(__file__)), "rev-parse", "--short", "HEAD")
     return ", ".join([
         torch.cuda.get_device_name(),
-        clocks.splitlines()[0] if clocks else "unknown clocks",
+        clocks_text(clocks.splitlines()[0]) if clocks else "unknown clocks",
         f"torch {torch.__version__}",
         f"commit {commit or 'unknown'}",
     ])
+
+
+def clocks_text(line):
+    processors, memory = line.split(", ")
+    return f"at most {processors}, memory {memory}"
 
 
 def output(*command):

@@ -9,7 +9,7 @@ endif()
 
 # What depends on the kernels runs once per instruction set that this processor has (the names are
 # those of REYNARD_CPU_PATH); the rest runs once. Threads wait without spinning: tests share cores.
-set(kernel_tests "*Budget*:ForgettingAttention*:Identities*:Pruning*:Kernels*:LayerCache*:Int8Pages*:*PagedDecode*")
+set(kernel_tests "*Budget*:ForgettingAttention*:Identities*:Pruning*:LayerCache*:Int8Pages*:*PagedDecode*")
 set(cpu_flags "")
 if(EXISTS /proc/cpuinfo)
   file(STRINGS /proc/cpuinfo cpu_flags REGEX "^flags" LIMIT_COUNT 1)

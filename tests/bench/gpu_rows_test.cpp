@@ -64,7 +64,8 @@ DecodeCudaBench two_shapes() {
 }
 
 TEST(DecodeCuda, BandwidthIsThatOfKeysValuesAndSums) {
-  ScriptedPeer peer("copy) echo 2000;;\nparity) echo '0.002 0';;\ntimes) echo '0.5 0.125';;");
+  ScriptedPeer peer(
+      "copy) echo 2000;;\nparity) echo '0.002 0';;\ntimes) echo '0.5 0.4 0.125 0.1';;");
   DecodeCudaBench options = two_shapes();
   size_t rows_kept = 0;
   options.measured = [&](const Rows& rows, int64_t done, int64_t all) {
@@ -79,6 +80,9 @@ TEST(DecodeCuda, BandwidthIsThatOfKeysValuesAndSums) {
   const double speed = (2 * 640 * 2 * 64 * 2 + 640 * 4 * 8) / 0.5e-3 / 1e9;
   expect_row(rows[0], "decode", speed, 2000, speed / 2000);
   expect_row(rows[1], "pruned_decode", 0.125, 0.5, 4);
+  EXPECT_NEAR(rows[0].ours_best, speed * 0.5 / 0.4, 1e-9 * speed);
+  EXPECT_EQ(rows[1].ours_best, 0.1);
+  EXPECT_EQ(rows[1].peer_best, 0.4);
   EXPECT_EQ(rows[0].shape, "H4 G2 T640 D64");
   EXPECT_EQ(rows[3].shape, "H2 G2 T64 D128");
   EXPECT_EQ(peer.asked(),
@@ -94,7 +98,7 @@ TEST(DecodeCuda, WhatIsWrongIsNotTimed) {
         std::pair("0.002", "answered \"0.002\" to \"parity 4 2 640 64\"; expected 2 numbers"),
         std::pair("0.002 0 x", "expected 2 numbers")}) {
     ScriptedPeer peer("copy) echo 2000;;\nparity) echo " + std::string(answer) +
-                      ";;\ntimes) echo '0.5 0.125';;");
+                      ";;\ntimes) echo '0.5 0.4 0.125 0.1';;");
     EXPECT_SAYS(test::error_of([&] { peer.decode_rows(two_shapes()); }), says);
     EXPECT_EQ(peer.asked().find("times"), std::string::npos) << answer;
   }
