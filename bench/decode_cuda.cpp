@@ -67,27 +67,24 @@ Rows decode_shape_rows(PeerProcess& peer,
   const std::vector<double> times = peer.ask_numbers(decode_question("times", shape), 4);
   const double dense_ms = times[0], least_dense_ms = times[1], pruned_ms = times[2];
   const double speed = decode_bytes(shape) / dense_ms * 1e-6;
-  return {{.name = "decode",
-           .shape = text_of(shape),
-           .dtype = "bf16",
-           .device = device,
-           .ours = speed,
-           .peer = "copy",
-           .peer_value = copy,
-           .unit = "GB/s",
-           .ratio = speed / copy,
-           .ours_best = decode_bytes(shape) / least_dense_ms * 1e-6},
-          {.name = "pruned_decode",
-           .shape = text_of(shape),
-           .dtype = "bf16",
-           .device = device,
-           .ours = pruned_ms,
-           .peer = "own_dense",
-           .peer_value = dense_ms,
-           .unit = "ms",
-           .ratio = dense_ms / pruned_ms,
-           .ours_best = times[3],
-           .peer_best = least_dense_ms}};
+  const Row decode{.name = "decode",
+                   .shape = text_of(shape),
+                   .dtype = "bf16",
+                   .device = device,
+                   .ours = speed,
+                   .peer = "copy",
+                   .peer_value = copy,
+                   .unit = "GB/s",
+                   .ratio = speed / copy,
+                   .ours_best = decode_bytes(shape) / least_dense_ms * 1e-6};
+  Row pruned = decode;
+  pruned.name = "pruned_decode";
+  pruned.ours = pruned_ms, pruned.ours_best = times[3];
+  pruned.peer = "own_dense";
+  pruned.peer_value = dense_ms, pruned.peer_best = least_dense_ms;
+  pruned.unit = "ms";
+  pruned.ratio = dense_ms / pruned_ms;
+  return {decode, pruned};
 }
 
 }  // namespace
