@@ -261,7 +261,8 @@ void plan_runs(DecodeTask& task, int num_processors) {
   cudaDeviceGetAttribute(&cache_bytes, cudaDevAttrL2CacheSize, device);
   const int64_t row_bytes = int64_t{task.D} * (task.element == Element::kFloat ? 4 : 2);
   const int64_t bytes = 2 * int64_t{task.S} * task.G * task.N * kPageKeys * row_bytes;
-  task.passes_cache = bytes <= int64_t{kPassingSizes} * cache_bytes;
+  const bool passes = bytes <= int64_t{kPassingSizes} * cache_bytes;
+  task.caching = passes ? Caching::kLetGoFirst : Caching::kKept;
 }
 
 int64_t decode_scratch_bytes(const DecodeTask& task) {

@@ -15,6 +15,9 @@ namespace reynard::attention::cuda {
 
 constexpr int kPageKeys = 64;
 
+// What becomes of loaded lines in the L2 cache.
+enum class Caching { kKept, kLetGoFirst };
+
 // S sequences, N pages in the longest page table; the rest as in problem.h.
 struct DecodeTask {
   int S = 0, H = 0, G = 0, D = 0, N = 0;
@@ -43,9 +46,9 @@ struct DecodeTask {
   int run_pages = 0;           // pages that a block of threads attends to
   int num_runs = 0;            // ceil(N / run_pages)
   bool last_combines = false;  // the last block of a query's runs combines them
-  // Decode by rows: whether what is loaded leaves the L2 cache first, because all of it, a few
-  // times the cache at most, would drive out what others wrote.
-  bool passes_cache = false;
+  // Of decode by rows. What is loaded leaves the L2 cache first where all of it, a few times the
+  // cache at most, would drive out what others wrote.
+  Caching caching = Caching::kKept;
 
   REYNARD_HOST_DEVICE bool prunes() const { return sums && log_tolerance < 0; }
 };

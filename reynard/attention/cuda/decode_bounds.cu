@@ -117,7 +117,7 @@ class FirstPage {
   // A lane's dimensions of a row, d and on.
   __device__ static RowPiece<Scalar, kWhole> piece(const Scalar* row, int d, int D) {
     RowPiece<Scalar, kWhole> own;
-    own.load(row, d, D, true, false);
+    own.load(row, d, D);
     return own;
   }
   __device__ const Scalar* query() const {

@@ -21,7 +21,7 @@ struct RowPiece {
   uint4 words[sizeof(Scalar) / 2];
 
   __device__ __forceinline__ void load(
-      const Scalar* row, int d, int D, bool there, bool passes_cache) {
+      const Scalar* row, int d, int D, bool there = true, Caching caching = Caching::kKept) {
 #pragma unroll
     for (uint4& w : words) w = {0, 0, 0, 0};
     if (!there) return;
@@ -30,7 +30,7 @@ struct RowPiece {
       const auto* from = reinterpret_cast<const uint4*>(row + d);
 #pragma unroll
       for (int i = 0; i < static_cast<int>(sizeof(Scalar)) / 2; ++i) {
-        words[i] = passes_cache ? __ldcs(from + i) : __ldg(from + i);
+        words[i] = caching == Caching::kLetGoFirst ? __ldcs(from + i) : __ldg(from + i);
       }
     } else {
       auto* to = reinterpret_cast<Scalar*>(words);
@@ -88,7 +88,7 @@ class PageReader {
       RowPiece<Scalar, kWhole> piece;
       const auto* row =
           static_cast<const Scalar*>(t_.q) + (has_head(i) ? first_row_ + i : 0) * t_.D;
-      piece.load(row, d_, t_.D, has_head(i), false);
+      piece.load(row, d_, t_.D, has_head(i));
 #pragma unroll
       for (int d = 0; d < kDims; ++d) {
         q_[i][d] = piece.at(d) * static_cast<float>(t_.scale * kLog2E);
@@ -142,8 +142,8 @@ class PageReader {
       for (int u = 0; u < kLoads; ++u) {
         const int slot = row + u * kRows, key = n * kPageKeys + slot;
         const bool there = key >= begin_ && key < length_;
-        k[u].load(keys + slot * t_.D, d_, t_.D, there, t_.passes_cache);
-        v[u].load(values + slot * t_.D, d_, t_.D, there, t_.passes_cache);
+        k[u].load(keys + slot * t_.D, d_, t_.D, there, t_.caching);
+        v[u].load(values + slot * t_.D, d_, t_.D, there, t_.caching);
       }
       if (row < kRows) set_biases(n * kPageKeys, sums);  // the first rows are under way
 #pragma unroll

@@ -11,6 +11,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/topk.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -115,65 +116,81 @@ float margin_factor(int64_t head_dim) {
   return static_cast<float>((1.2 * static_cast<double>(head_dim) + 32) * 0x1p-22);
 }
 
-// The k best keys of a block of queries (B, Tq, H, D), best first.
-SearchResult find_best(FilterTask task, const at::Tensor& queries, int64_t k) {
-  const int64_t B = queries.size(0), Tq = queries.size(1), H = queries.size(2);
-  const Plan plan = make_plan(task.most_keys, k, task.queries_per_group);
-  const auto codes = queries.options().dtype(at::kLong);
-  const SearchResult found{at::empty({B, Tq, H, k}, codes),
-                           at::empty({B, Tq, H, k}, queries.options())};
-  const at::Tensor thresholds = at::empty({B, Tq, H}, codes);
-  const at::Tensor candidates = at::empty({B, Tq, H, plan.capacity}, codes);
-  // The last one says whether a list was too short.
-  const at::Tensor counts = at::empty({B * Tq * H + 1}, queries.options().dtype(at::kInt));
-  at::Tensor margins;
-  const int processors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
-  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
+// What the passes over the keys leave of each query.
+struct Found {
+  at::Tensor thresholds;  // (B, Tq, H) codes
+  at::Tensor candidates;  // (B, Tq, H, capacity) codes
+  at::Tensor counts;      // (B * Tq * H + 1) i32; the last one says whether a list was too short
+  at::Tensor margins;     // (B, Tq, H) f32, where the matrix unit filters
+
+  Found(const at::Tensor& queries, int64_t capacity, bool has_margins) {
+    const int64_t B = queries.size(0), Tq = queries.size(1), H = queries.size(2);
+    const auto codes = queries.options().dtype(at::kLong);
+    thresholds = at::empty({B, Tq, H}, codes);
+    candidates = at::empty({B, Tq, H, capacity}, codes);
+    counts = at::empty({B * Tq * H + 1}, queries.options().dtype(at::kInt));
+    if (has_margins) margins = at::empty({B, Tq, H}, queries.options());
+  }
+  at::Tensor overflow() const { return counts.narrow(0, counts.size(0) - 1, 1); }
+};
+
+// Points the task at the queries and at what is found of them, of which nothing is yet.
+void begin(FilterTask& task, const at::Tensor& queries, const Found& found, cudaStream_t stream) {
   task.queries = queries.const_data_ptr<float>();
-  task.capacity = static_cast<int>(plan.capacity);
-  task.thresholds = thresholds.const_data_ptr<Code>();
-  task.candidates = candidates.data_ptr<Code>();
-  task.counts = counts.data_ptr<int>();
-  Beginning beginning = {.thresholds = thresholds.data_ptr<Code>(), .counts = task.counts};
-  if (uses_matrix_unit(task)) {
-    margins = at::empty({B, Tq, H}, queries.options());
-    task.margins = beginning.margins = margins.data_ptr<float>();
+  task.capacity = static_cast<int>(found.candidates.size(3));
+  task.thresholds = found.thresholds.const_data_ptr<Code>();
+  task.candidates = found.candidates.data_ptr<Code>();
+  task.counts = found.counts.data_ptr<int>();
+  Beginning beginning = {.thresholds = found.thresholds.data_ptr<Code>(), .counts = task.counts};
+  if (found.margins.defined()) {
+    task.margins = beginning.margins = found.margins.data_ptr<float>();
     beginning.margin_factor = margin_factor(task.head_dim);
   }
   begin_search(task, beginning, stream);
+}
+
+// The k best keys of a block of queries (B, Tq, H, D), best first.
+SearchResult find_best(FilterTask task, const at::Tensor& queries, int64_t k) {
+  const Plan plan = make_plan(task.most_keys, k, task.queries_per_group);
+  const int processors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
+  Found found(queries, plan.capacity, uses_matrix_unit(task));
+  begin(task, queries, found, stream);
   const auto pass = [&](int sample, bool sparse) {
     task.sample = sample, task.sparse = sparse;
     filter(task, processors, stream);
   };
   const auto raise = [&](int64_t rank) {
     raise_thresholds(
-        task, thresholds.data_ptr<Code>(), task.counts, static_cast<int>(rank), stream);
+        task, found.thresholds.data_ptr<Code>(), task.counts, static_cast<int>(rank), stream);
   };
   for (size_t i = 0; i + 1 < plan.samples.size(); ++i) {
     pass(plan.samples[i], /*sparse=*/i > 0);
     raise(plan.ranked);
   }
-  const at::Tensor overflow = counts.narrow(0, B * Tq * H, 1);
-  at::Tensor best = at::empty({B, Tq, H, k}, codes);
+  const std::vector<int64_t> shape = {queries.size(0), queries.size(1), queries.size(2), k};
+  at::Tensor best = at::empty(shape, queries.options().dtype(at::kLong));
+  const SearchResult result{at::empty_like(best), at::empty(shape, queries.options())};
+  const at::Tensor overflow = found.overflow();
   // Each round leaves at least capacity - k fewer.
   for (;;) {
-    if (k > kMostSorted) candidates.fill_(kNoCode);
+    if (k > kMostSorted) found.candidates.fill_(kNoCode);
     pass(1, /*sparse=*/plan.samples.size() > 1);
     if (k <= kMostSorted) {
       sort_best(task, best.data_ptr<Code>(), static_cast<int>(k), overflow.data_ptr<int>(), stream);
     } else {
-      best = std::get<0>(at::topk(candidates, k, -1));
+      best = std::get<0>(at::topk(found.candidates, k, -1));
     }
     // Before it is known whether they are complete: the device need not wait for this thread.
     write_results({.search = task,
                    .codes = best.const_data_ptr<Code>(),
-                   .ids = found.ids.data_ptr<int64_t>(),
-                   .scores = found.scores.data_ptr<float>(),
+                   .ids = result.ids.data_ptr<int64_t>(),
+                   .scores = result.scores.data_ptr<float>(),
                    .k = static_cast<int>(k)},
                   stream);
-    const bool complete =
-        k <= kMostSorted ? overflow.item<int>() == 0 : counts.max().item<int>() <= plan.capacity;
-    if (complete) return found;
+    const bool complete = k <= kMostSorted ? overflow.item<int>() == 0
+                                           : found.counts.max().item<int>() <= plan.capacity;
+    if (complete) return result;
     raise(k);
     overflow.zero_();
   }
