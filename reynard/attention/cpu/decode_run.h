@@ -78,7 +78,7 @@ inline void page_bias(const double* sums, double query_sum, float* bias) {
 }
 
 // Products of a page's keys become base-2 logits; -inf outside the range, whose keys may be
-// anything.
+// anything. Without gates a zero is added: one form, which every compiler fuses alike.
 template <class Value>
 inline void finish_logits(const PageRun& run,
                           const Numbers& page,
@@ -87,13 +87,17 @@ inline void finish_logits(const PageRun& run,
                           float* bias,
                           Vec (&logits)[kKeyVectors]) {
   const auto scale = static_cast<float>(run.scale * kLog2EExact);
-  if (page.sums) page_bias(page.sums, query_sum, bias);
+  if (page.sums) {
+    page_bias(page.sums, query_sum, bias);
+  } else {
+    memset(bias, 0, kKeysPerPage * sizeof(float));
+  }
 #pragma GCC unroll 16
   for (int v = 0; v < kKeyVectors; ++v) {
     if constexpr (kHasScales<Value>) {
       logits[v] *= load_unaligned<Vec>(page.key_scales + v * kLanes);
     }
-    logits[v] = page.sums ? logits[v] * scale + load(bias + v * kLanes) : logits[v] * scale;
+    logits[v] = logits[v] * scale + load(bias + v * kLanes);
   }
   if (is_whole(range)) return;
   for (int v = 0; v < kKeyVectors; ++v) {
