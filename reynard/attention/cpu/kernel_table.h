@@ -4,6 +4,7 @@
 #include "reynard/attention/cpu/backward.h"
 #include "reynard/attention/cpu/decode_run.h"
 #include "reynard/attention/cpu/forward.h"
+#include "reynard/attention/cpu/row_norms.h"
 
 namespace reynard::attention::cpu {
 namespace {
@@ -31,6 +32,7 @@ KernelTable make_kernel_table() {
   table.forward_nearest = forward_nearest<Tiles>;
   table.forward_rest = forward_rest<Tiles>;
   table.backward = backward<Tiles>;
+  table.largest_squares = largest_squares;
   table.decode_scratch_bytes = DecodeScratch::bytes;
   table.decode = decode_run<Follows>;
   table.decode_through_second_level = decode_run<TakesFewLines>;

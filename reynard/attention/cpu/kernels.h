@@ -19,6 +19,12 @@ struct Operand {
   Element element = Element::kFloat;
 };
 
+// Rows [begin, end) of some heads of x[b], D values each.
+struct Rows {
+  Operand x;
+  int64_t b = 0, first_head = 0, num_heads = 1, begin = 0, end = 0, D = 0;
+};
+
 // Keys [begin, end).
 struct KeyRange {
   int64_t begin = 0, end = 0;
@@ -145,6 +151,9 @@ struct KernelTable {
   // dk, dv and key sums of a key block, and what it adds to the sums of the query blocks that see
   // it; dq and dquery_sums of those that it is the last to add to.
   void (*backward)(const BackwardParams&, const BackwardTask&, char* scratch) = nullptr;
+
+  // Into largest (num_heads): the largest squared norm of a head's rows, NaN where that of any is.
+  void (*largest_squares)(const Rows&, float* largest) = nullptr;
 
   // Pages of any element.
   int64_t (*decode_scratch_bytes)(int64_t head_dim, int64_t group) = nullptr;

@@ -1,11 +1,12 @@
 #include "reynard/attention/cpu/attention_cpu.h"
 
+#include "reynard/attention/cpu/path.h"
+#include "reynard/attention/cpu/prepared_problem.h"
 #include "reynard/attention/cpu/tight_rule.h"
 #include "reynard/attention/log_mass.h"
 #include "reynard/attention/pruning.h"
 #include "reynard/attention/scale.h"
 
-#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 
@@ -34,72 +35,43 @@ Value sticky_max(Value a, Value b) {
   return b > a || b != b ? b : a;
 }
 
-// Squared norm with 16 sums side by side: a fixed order that vectorises.
-template <class Scalar>
-float squared_norm(const Scalar* x, int64_t D) {
-  float lanes[16] = {};
-  int64_t d = 0;
-  for (; d + 16 <= D; d += 16) {
-    for (int lane = 0; lane < 16; ++lane) {
-      const auto value = static_cast<float>(x[d + lane]);
-      lanes[lane] += value * value;
-    }
-  }
-  float sum = 0;
-  for (; d < D; ++d) sum += static_cast<float>(x[d]) * static_cast<float>(x[d]);
-  for (const float lane : lanes) sum += lane;
-  return sum;
+// x (B, T, heads, D) as kernels read it: neighbouring dimensions side by side, f32 at most.
+at::Tensor readable_rows(const at::Tensor& x) {
+  const at::Tensor rows = x.stride(3) == 1 || x.size(3) == 1 ? x : x.contiguous();
+  return rows.scalar_type() == at::kDouble ? rows.to(at::kFloat) : rows;
 }
 
-// Largest norm of each block of rows, slightly enlarged so that it is a bound:
-// (B, T, heads, D) -> (B, heads, ceil(T/size)) f32.
-at::Tensor block_norms(const at::Tensor& t, int64_t size) {
-  const int64_t B = t.size(0), T = t.size(1), heads = t.size(2), D = t.size(3);
-  const int64_t N = blocks(T, size);
-  at::Tensor norms = at::empty({B, heads, N}, t.options().dtype(at::kFloat));
-  const at::Tensor rows = t.stride(3) == 1 || D == 1 ? t : t.contiguous();
+// From the largest squared norm of some rows, slightly enlarged so that it is a bound.
+float norm_bound(float square) {
+  return std::sqrt(square) * kNormMargin;
+}
+
+// Bounds of the norms of each block of rows: (B, T, heads, D) -> (B, heads, ceil(T/size)) f32.
+at::Tensor block_norms(const at::Tensor& x, int64_t size) {
+  const int64_t B = x.size(0), T = x.size(1), heads = x.size(2), N = blocks(T, size);
+  at::Tensor norms = at::empty({B, heads, N}, x.options().dtype(at::kFloat));
+  const at::Tensor rows = readable_rows(x);
+  const Operand from = operand(rows);
+  const KernelTable& kernels = current_path().kernels(from.element);
   auto* out = norms.mutable_data_ptr<float>();
-  AT_DISPATCH_SWITCH(t.scalar_type(),
-                     "reynard::block_norms",
-                     AT_DISPATCH_CASE_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, [&] {
-                       const auto* data = rows.const_data_ptr<scalar_t>();
-                       // All heads of a row together: they lie side by side.
-                       const int64_t grain = std::max<int64_t>(1, 16 / std::max<int64_t>(1, heads));
-                       at::parallel_for(0, B * N, grain, [&](int64_t begin, int64_t end) {
-                         std::vector<float> largest(heads);
-                         for (int64_t task = begin; task < end; ++task) {
-                           const int64_t n = task % N, b = task / N;
-                           std::fill(largest.begin(), largest.end(), 0.0F);
-                           for (int64_t row = n * size; row < std::min(T, (n + 1) * size); ++row) {
-                             const scalar_t* x = data + b * rows.stride(0) + row * rows.stride(1);
-                             for (int64_t head = 0; head < heads; ++head) {
-                               largest[head] = sticky_max(
-                                   largest[head], squared_norm(x + head * rows.stride(2), D));
-                             }
-                           }
-                           for (int64_t head = 0; head < heads; ++head) {
-                             out[(b * heads + head) * N + n] =
-                                 std::sqrt(largest[head]) * kNormMargin;
-                           }
-                         }
-                       });
-                     }));
+  const int64_t grain = std::max<int64_t>(1, 16 / std::max<int64_t>(1, heads));
+  at::parallel_for(0, B * N, grain, [&](int64_t begin, int64_t end) {
+    std::vector<float> largest(heads);
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t n = task % N, b = task / N;
+      const Rows block = {.x = from,
+                          .b = b,
+                          .num_heads = heads,
+                          .begin = n * size,
+                          .end = std::min(T, (n + 1) * size),
+                          .D = x.size(3)};
+      kernels.largest_squares(block, largest.data());
+      for (int64_t head = 0; head < heads; ++head) {
+        out[(b * heads + head) * N + n] = norm_bound(largest[head]);
+      }
+    }
+  });
   return norms;
-}
-
-// The same of one head's rows [begin, end) alone.
-float norm_of_rows(const at::Tensor& t, int64_t b, int64_t head, int64_t begin, int64_t end) {
-  float largest = 0;
-  AT_DISPATCH_SWITCH(
-      t.scalar_type(),
-      "reynard::norm_of_rows",
-      AT_DISPATCH_CASE_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, [&] {
-        const scalar_t* x = t.const_data_ptr<scalar_t>() + b * t.stride(0) + head * t.stride(2);
-        for (int64_t row = begin; row < end; ++row) {
-          largest = sticky_max(largest, squared_norm(x + row * t.stride(1), t.size(3)));
-        }
-      }));
-  return std::sqrt(largest) * kNormMargin;
 }
 
 // log sum_j exp(-c_j) over each key block: (B, H, Tk) f64 -> (B, H, N) f64. Formed relative to the
@@ -434,15 +406,23 @@ TightRule tight_rule(const at::Tensor& q,
   const auto rules = std::make_shared<Rules>(
       make_rules(q, query_sums, {&part, 1}, logit_bound, options, /*floors=*/{}));
   const bool measured = !logit_bound.defined();
-  const at::Tensor rows = q.stride(3) == 1 || q.size(3) == 1 ? q : q.contiguous();
+  const at::Tensor readable = readable_rows(q);
+  const KernelTable& kernels = current_path().kernels(operand(readable).element);
   if (measured) {
     rules->query_norms = at::empty({rules->B, rules->H, rules->M}, q.options().dtype(at::kFloat));
   }
-  const auto find_start = [=](int64_t b, int64_t h, int64_t m, const float* floors) {
+  const auto find_start = [=, &kernels](int64_t b, int64_t h, int64_t m, const float* floors) {
     const int64_t first = m * kQueryBlock, end = rules->end_query(m), bh = b * rules->H + h;
     if (measured) {
-      rules->query_norms.mutable_data_ptr<float>()[bh * rules->M + m] =
-          norm_of_rows(rows, b, h, first, end);
+      const Rows rows = {.x = operand(readable),
+                         .b = b,
+                         .first_head = h,
+                         .begin = first,
+                         .end = end,
+                         .D = q.size(3)};
+      float square = 0;
+      kernels.largest_squares(rows, &square);
+      rules->query_norms.mutable_data_ptr<float>()[bh * rules->M + m] = norm_bound(square);
     }
     double wide[kQueryBlock];
     std::copy_n(floors, end - first, wide);

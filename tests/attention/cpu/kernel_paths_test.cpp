@@ -4,6 +4,7 @@
 #include "reynard/attention/cpu/attention_cpu.h"
 #include "reynard/attention/cpu/kernels.h"
 #include "reynard/attention/cpu/path.h"
+#include "reynard/attention/cpu/prepared_problem.h"
 #include "reynard/attention/pruning.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/attention_inputs.h"
@@ -16,9 +17,11 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
@@ -214,6 +217,46 @@ TEST_P(KernelPath, PacksKeysInBothOrders) {
       const float expected = j < Tk && d < D ? values[0][j][d] : 0;
       ASSERT_EQ(as_float(packed.key_rows, is_bf16, j * dim + d), expected) << j << " " << d;
       ASSERT_EQ(as_float(packed.value_columns, is_bf16, d * keys + j), expected) << j << " " << d;
+    }
+  }
+}
+
+// Of rows [7, 7 + n) of the last two heads of the second batch row; all else is NaN.
+TEST_P(KernelPath, FindsTheLargestNormOfTheRowsAskedFor) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t D : {1, 15, 16, 40, 64, 129}) {
+      for (const int64_t n : {1, 3, 16, 64, 70}) {
+        SCOPED_TRACE(std::string(c10::toString(dtype)) + " D" + std::to_string(D) + " " +
+                     std::to_string(n) + " rows");
+        const at::Tensor all =
+            random_inputs({.B = 2, .Tq = 80, .Tk = 80, .H = 3, .G = 3, .D = D}, dtype).q;
+        const auto asked = [&](const at::Tensor& x) {
+          return x[1].narrow(0, 7, n).narrow(1, 1, 2);
+        };
+        const at::Tensor x = at::full_like(all, nan);
+        asked(x).copy_(asked(all));
+        const at::Tensor expected = std::get<0>(asked(all).to(at::kDouble).square().sum(-1).max(0));
+        const Rows rows = {.x = operand(x),
+                           .b = 1,
+                           .first_head = 1,
+                           .num_heads = 2,
+                           .begin = 7,
+                           .end = 7 + n,
+                           .D = D};
+        const KernelTable& kernels = current_path().kernels(rows.x.element);
+        float largest[2];
+        kernels.largest_squares(rows, largest);
+        for (int64_t h = 0; h < 2; ++h) {
+          const auto of_head = expected[h].item<double>();
+          EXPECT_NEAR(largest[h], of_head, 1e-6 * of_head) << h;
+        }
+        // A broken value stays, whatever follows it.
+        asked(x)[0][0][D - 1].fill_(nan);
+        kernels.largest_squares(rows, largest);
+        EXPECT_TRUE(std::isnan(largest[0]));
+        EXPECT_FALSE(std::isnan(largest[1]));
+      }
     }
   }
 }
