@@ -3,7 +3,7 @@ set(suites attention)
 if(NOT REYNARD_ATTENTION_ONLY)
   file(GLOB properties CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/properties/*_test.cpp)
   add_executable(attention_properties_test ${properties})
-  target_link_libraries(attention_properties_test PRIVATE reynard_test_support GTest::gtest_main)
+  target_link_libraries(attention_properties_test PRIVATE reynard_test_support)
   list(APPEND suites attention_properties)
 endif()
 
