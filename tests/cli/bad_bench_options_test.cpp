@@ -12,9 +12,6 @@ using test::BadInput;
 TEST_F(BadInput, WhatCannotBeUsedOrWrittenIsSaidBeforeAnythingIsMeasured) {
   EXPECT_EQ(missing(error_of({"bench", "decode", "--shape", "B2 H8 T64 D64"}), "B is 2"), "");
   EXPECT_EQ(missing(error_of({"bench", "knn", "--json", "none/rows.json"}), "none/"), "");
-  EXPECT_EQ(missing(error_of({"inspect", "model", "--text", "a.txt", "-o", "q.json"}),
-                    "-o q.json: is the name of the numbers"),
-            "");
 }
 
 TEST_F(BadInput, OptionsOfTheOtherDeviceAreRejectedWhereverTheBenchRuns) {

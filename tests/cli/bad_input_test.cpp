@@ -182,6 +182,12 @@ TEST_F(BadInput, NumbersThatAreNotFiniteAreErrors) {
   }
 }
 
+TEST_F(BadInput, APageMayNotTakeTheNameOfItsNumbers) {
+  EXPECT_EQ(missing(error_of({"inspect", "model", "--text", "a.txt", "-o", "q.json"}),
+                    "-o q.json: is the name of the numbers"),
+            "");
+}
+
 // Nobody hears what is wrong, and the exit code still says it.
 TEST_F(BadInput, MessagesThatCannotBeWrittenEndNothingElse) {
   for (const char* command : {"info nowhere", "train nowhere.toml", "bench decode --chunk 0"}) {
