@@ -6,21 +6,16 @@ namespace reynard::knn {
 
 namespace {
 
-GpuSearch& registered() {
-  static GpuSearch search = nullptr;
-  return search;
-}
+constinit tensor::FromCudaLibrary<GpuSearch> registered_search;
 
 }  // namespace
 
 GpuSearch gpu_search() {
-  if (registered() == nullptr) tensor::open_cuda_library();
-  TORCH_INTERNAL_ASSERT(registered() != nullptr);
-  return registered();
+  return registered_search.get();
 }
 
 void register_gpu_search(GpuSearch search) {
-  registered() = search;
+  registered_search.set(search);
 }
 
 }  // namespace reynard::knn

@@ -12,21 +12,16 @@ namespace reynard::tensor {
 
 namespace {
 
-PageLock& registered() {
-  static PageLock lock;
-  return lock;
-}
+constinit FromCudaLibrary<PageLock> registered_page_lock;
 
 }  // namespace
 
 void register_page_lock(PageLock lock) {
-  registered() = lock;
+  registered_page_lock.set(lock);
 }
 
 at::Tensor pinned_empty(at::IntArrayRef sizes, at::ScalarType dtype) {
-  open_cuda_library();
-  const PageLock page_lock = registered();
-  TORCH_INTERNAL_ASSERT(page_lock.lock != nullptr);
+  const PageLock page_lock = registered_page_lock.get();
   const at::Tensor block = at::empty(sizes, dtype);
   const std::size_t bytes = block.nbytes();
   if (bytes == 0) return block;
