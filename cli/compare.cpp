@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/command_line.h"
 #include "cli/figure_files.h"
+#include "cli/output_file.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/report/page.h"
 #include "reynard/tensor/check.h"
@@ -83,6 +84,7 @@ void run_compare(const CompareArguments& arguments) {
               "--loss-margin",
               fmt::format("{}", arguments.options.loss_margin),
               ">= 0");
+  if (!arguments.json) check_output_page("compare", arguments.output);
   const report::Runs runs = report::read_runs({arguments.runs.begin(), arguments.runs.end()});
   report::CompareOptions options = arguments.options;
   options.bootstrap.seed = static_cast<uint64_t>(arguments.seed);

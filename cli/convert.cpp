@@ -126,7 +126,7 @@ void add_convert(CLI::App& app) {
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   command->footer(
       "Examples:\n"
-      "  reynard convert runs/transformer models/mine --to llama --dtype bf16\n"
+      "  reynard convert runs/transformer-llama models/mine --to llama --dtype bf16\n"
       "\n"
       "A layout that cannot express the model is refused with what stands in its way. Tokenizer "
       "files,\n"

@@ -3,6 +3,7 @@
 #include "reynard/evaluation/dictionary.h"
 
 #include "cli/command.h"
+#include "cli/output_file.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/tensor/check.h"
@@ -56,6 +57,7 @@ void run_dictionary(const DictionaryArguments& arguments) {
               arguments.similar,
               "0 ... 1");
   check_value(arguments.seed >= 0, "dictionary", "--seed", arguments.seed, ">= 0");
+  check_output("dictionary", arguments.output, "{\"text\":", "of lines of {\"text\": ...}");
   std::string lines;
   for (int64_t i = 0; i < arguments.documents; ++i) {
     evaluation::PythonRandom random = evaluation::sample_random(arguments.seed, i);

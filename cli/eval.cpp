@@ -226,8 +226,9 @@ void add_task_options(CLI::App& command, EvalArguments& arguments) {
                      "Tokenizer of the model, where its folder holds none (see `reynard tokenizer "
                      "encode --help`)");
   command
-      .add_option(
-          "--length", arguments.length, "Length for every task that has one; default: per task")
+      .add_option("--length",
+                  arguments.length,
+                  "Length of the texts of every task that has one; default: per task")
       ->check(above_zero());
   command
       .add_option("--extrapolate",

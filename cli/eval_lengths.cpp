@@ -90,7 +90,8 @@ std::vector<std::string> with_length(std::vector<std::string> overrides, int64_t
                           "perplexity.window",
                           "perplexity.length",
                           "few_shot.lengths",
-                          "longbench.length"}) {
+                          "longbench.length",
+                          "lm_eval.length"}) {
     add_unless_given(overrides, key, std::to_string(length));
   }
   return overrides;

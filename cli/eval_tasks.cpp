@@ -63,6 +63,7 @@ nlohmann::json measure_task(evaluation::Task& task,
   const std::atomic<bool>& stop = stop_flag();
   std::string progress;
   try {
+    options.say = [](const std::string& line) { print_message("{}\n", line); };
     ProgressBar bar(task.name(), OffTerminal::kLines);
     options.progress = [&](int64_t done, int64_t all) {
       bar.show(done, all);

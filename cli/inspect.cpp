@@ -8,6 +8,7 @@
 #include "cli/evaluation_inputs.h"
 #include "cli/figure_files.h"
 #include "cli/numbers.h"
+#include "cli/output_file.h"
 #include "cli/progress_bar.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/models/pretrained.h"
@@ -164,6 +165,7 @@ void check_prunes(const models::DecoderConfig& config, const CLI::App& command) 
 }
 
 void run_inspect(const InspectArguments& arguments, const CLI::App& command) {
+  check_output_page("inspect", arguments.output);
   const fs::path numbers = numbers_of(arguments.output);
   tensor::check_value(arguments.skip >= 0, "inspect", "--skip", arguments.skip, ">= 0");
   tensor::check_value(arguments.threshold > 0 && arguments.threshold < 1,

@@ -1,4 +1,5 @@
 #pragma once
+// What the program says to its user on standard error.
 
 #include <fmt/format.h>
 
@@ -8,7 +9,7 @@
 
 namespace reynard::cli {
 
-// Says something to the user on standard error. What cannot be written there is lost: no command
+// What cannot be written there is lost: no command
 // fails because nobody hears it.
 template <class... Values>
 void print_message(fmt::format_string<Values...> format, Values&&... values) {

@@ -4,6 +4,7 @@
 #include "cli/command_line.h"
 #include "cli/figure_files.h"
 #include "cli/numbers.h"
+#include "cli/output_file.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/report/page.h"
 #include "reynard/report/verdict.h"
@@ -59,6 +60,7 @@ void report(const ReportArguments& arguments) {
   if (arguments.smoothing < 1) {
     throw Error(fmt::format("report: --smoothing = {}; expected >= 1", arguments.smoothing));
   }
+  check_output_page("report", arguments.output);
   std::vector<fs::path> folders(arguments.runs.begin(), arguments.runs.end());
   const report::Runs runs = report::read_runs(folders);
   report::PageOptions options;

@@ -1,6 +1,7 @@
 // reynard tokenizer train: a byte-level BPE vocabulary from text.
 
 #include "cli/command.h"
+#include "cli/output_file.h"
 #include "cli/progress_bar.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/data/count_pieces.h"
@@ -67,6 +68,7 @@ void check_arguments(const TokenizerTrainArguments& arguments) {
           fmt::format("--output {} is a folder; name a file, such as {}/tokenizer.json",
                       arguments.output,
                       arguments.output));
+  check_output("tokenizer train", arguments.output, "{", "a tokenizer.json");
 }
 
 void run_train(const TokenizerTrainArguments& arguments) {

@@ -23,6 +23,8 @@ struct EvaluateOptions {
   // Samples of other settings, or of another identity, are an error instead of being replaced.
   bool only_resume = false;
   int64_t batch_tokens = 16384;  // tokens of the requests that are answered together
+  // Called with a line for the user, without a newline; may be empty.
+  std::function<void(const std::string&)> say = {};
   // Called after every batch with (done, all) samples; may be empty.
   std::function<void(int64_t, int64_t)> progress = {};
 };

@@ -81,6 +81,7 @@ SampleLog::SampleLog(std::filesystem::path path, const nlohmann::json& header, O
                     path_.string()));
   }
   ids_ = std::move(kept.ids);
+  has_replaced_ = kept.is_other;
   std::filesystem::resize_file(path_, static_cast<uintmax_t>(kept.bytes));
   if (kept.bytes == 0) {
     write_line(header_text);

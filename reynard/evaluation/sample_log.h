@@ -23,6 +23,8 @@ class SampleLog {
   // writes the file.
   SampleLog(std::filesystem::path path, const nlohmann::json& header, Others others);
 
+  // Whether lines of a run with another header were there.
+  bool has_replaced() const { return has_replaced_; }
   bool contains(const std::string& id) const { return ids_.contains(id); }
   int64_t size() const { return static_cast<int64_t>(ids_.size()); }
   // Appends one line; `sample` must have a string "id".
@@ -41,6 +43,7 @@ class SampleLog {
   std::filesystem::path path_;
   std::unique_ptr<std::FILE, Closer> file_;
   std::set<std::string> ids_;
+  bool has_replaced_ = false;
 };
 
 }  // namespace reynard::evaluation

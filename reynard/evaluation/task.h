@@ -47,7 +47,8 @@ struct Request {
   std::variant<Score, Generate, Probe> query;
 };
 
-// Requests are made when they are asked for: a corpus of long rows need not fit in memory.
+// Requests are made when they are asked for: a corpus of long rows need not fit in memory. A scorer
+// that can answer the first (Scorer::cannot_answer) can answer all.
 struct Requests {
   int64_t size = 0;
   std::function<Request(int64_t)> at;

@@ -10,6 +10,7 @@
 #include "reynard/tensor/huge_pages.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/logical_and.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -265,6 +266,20 @@ Decoder open_model(const fs::path& folder, WeightFormat format, at::Device devic
   return std::move(checked.decoder);
 }
 
+namespace {
+
+// f16 ends at 65,504: larger weights would be read back as infinities.
+void check_in_range(const std::string& name, const at::Tensor& value, const at::Tensor& rounded) {
+  if (!at::logical_and(value.isfinite(), rounded.isinf()).any().item<bool>()) return;
+  throw Error(fmt::format(
+      "tensor \"{}\" has values up to {:g}, beyond the range of {}; bf16 and f32 hold them",
+      name,
+      value.abs().max().item<double>(),
+      c10::toString(rounded.scalar_type())));
+}
+
+}  // namespace
+
 void write_model(Decoder& decoder,
                  checkpoint::FolderWriter& folder,
                  std::string_view model_type,
@@ -282,8 +297,9 @@ void write_model(Decoder& decoder,
   decoder.parameters([&](const std::string& name, Parameter& parameter) {
     int64_t row = 0;
     for (const Piece& piece : family.pieces(name, parameter.value.size(0))) {
-      tensors.push_back(
-          {piece.name, parameter.value.detach().narrow(0, row, piece.rows).to(dtype)});
+      const at::Tensor rows = parameter.value.detach().narrow(0, row, piece.rows);
+      tensors.push_back({piece.name, rows.to(dtype)});
+      check_in_range(piece.name, rows, tensors.back().tensor);
       row += piece.rows;
     }
   });

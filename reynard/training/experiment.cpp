@@ -158,8 +158,7 @@ void check_crossbatch(const Experiment& experiment,
         fmt::format("must be whole contexts of {} tokens", data.length / cross.contexts));
   }
   if (cross.documents.empty()) add("crossbatch.documents", "must list at least one number");
-  for (const int64_t d : cross.documents) {
-    if (d <= data.batch_size) continue;
+  if (!cross.documents.empty() && std::ranges::max(cross.documents) > data.batch_size) {
     add("crossbatch.documents",
         fmt::format("must be at most data.batch_size = {}", data.batch_size));
   }

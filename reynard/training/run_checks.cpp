@@ -39,6 +39,24 @@ void check_same_run(const Experiment& now, const fs::path& folder) {
   require(now.training.accumulation == before.training.accumulation, "training.accumulation");
 }
 
+// Without a checkpoint a run begins anew, with whatever settings: only in place of one that ended
+// before its first.
+void check_overwritable(const fs::path& folder) {
+  for (const char* const trained : {"model", "result.json"}) {
+    if (!fs::exists(folder / trained)) continue;
+    throw Error(fmt::format(
+        "--resume: {} holds a trained model and no checkpoint to go on from; choose another "
+        "run.folder, and --run.start_from={} to begin with its weights",
+        folder.string(),
+        (folder / "model").string()));
+  }
+  if (fs::exists(folder / "run.json")) return;
+  throw Error(
+      fmt::format("--resume: {} is not the folder of a run: it has no run.json; choose "
+                  "another run.folder",
+                  folder.string()));
+}
+
 // A model that names other tokens than its text has would begin and end with ordinary ones.
 //   text: "data.path = train.tokens"
 void check_special_tokens(const models::DecoderConfig& model,
@@ -67,8 +85,12 @@ void check_folder(const Experiment& experiment, bool resume) {
         "with --run.folder=...",
         folder.string()));
   }
-  // Without a checkpoint the run begins anew, with whatever settings.
-  if (used && !checkpoint::list_checkpoints(folder).empty()) check_same_run(experiment, folder);
+  if (!used) return;
+  if (!checkpoint::list_checkpoints(folder).empty()) {
+    check_same_run(experiment, folder);
+  } else {
+    check_overwritable(folder);
+  }
 }
 
 data::LoaderConfig held_out_loader(const Experiment& experiment) {

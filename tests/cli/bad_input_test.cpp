@@ -188,6 +188,26 @@ TEST_F(BadInput, APageMayNotTakeTheNameOfItsNumbers) {
             "");
 }
 
+// As that which they read.
+TEST_F(BadInput, OutputsReplaceOnlyWhatTheCommandWrites) {
+  test::write_file(folder_ / "book.txt", "precious");
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"report", "run", "-o", "book.txt"},
+        {"compare", "run", "other", "-o", "book.txt"},
+        {"inspect", "model", "--text", "book.txt", "-o", "book.txt"}}) {
+    EXPECT_EQ(error_of(command),
+              command[0] +
+                  ": -o book.txt: the file exists and is not a page; remove it or give "
+                  "another name\n");
+  }
+  EXPECT_EQ(missing(error_of({"tokenizer", "train", "book.txt", "-o", "book.txt"}),
+                    "-o book.txt: the file exists and is not a tokenizer.json"),
+            "");
+  EXPECT_EQ(missing(error_of({"dictionary", "-o", "book.txt"}), "-o book.txt: the file exists"),
+            "");
+  EXPECT_EQ(test::read_file(folder_ / "book.txt"), "precious");
+}
+
 // Nobody hears what is wrong, and the exit code still says it.
 TEST_F(BadInput, MessagesThatCannotBeWrittenEndNothingElse) {
   for (const char* command : {"info nowhere", "train nowhere.toml", "bench decode --chunk 0"}) {

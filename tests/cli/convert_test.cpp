@@ -96,6 +96,16 @@ TEST(ConvertCommand, SmallerWeights) {
   EXPECT_LT((to - from).norm().item<double>(), 0.05 * from.norm().item<double>());
 }
 
+TEST(ConvertCommand, WeightsBeyondTheRangeOfADtypeAreRefused) {
+  const Converted large("rope");
+  models::Decoder decoder = models::load_model(large.from);
+  decoder.head().value.mutable_data_ptr<float>()[0] = 1e5F;
+  models::save_model(decoder, large.from);
+  large.expect_error({"--dtype", "f16"}, "has values up to 100000, beyond the range of Half; bf16");
+  EXPECT_FALSE(std::filesystem::exists(large.to));
+  EXPECT_EQ(large.run({"--dtype", "bf16"}).exit_code, 0);
+}
+
 TEST(ConvertCommand, NamesWhatCannotBeExpressed) {
   const Converted pro("fox_pro");
   pro.expect_error({"--to", "forgetting_transformer"},

@@ -198,6 +198,16 @@ TEST_F(Remember, AMissingMemoryIsToldBeforeWeightsAreRead) {
   expect_error({"serve", "model", "--tokenizer", "byte", "--memory", "nowhere"}, message);
 }
 
+TEST_F(Remember, TasksThatLookInsideAreNotMeasuredBehindAMemory) {
+  ASSERT_EQ(remember().exit_code, 0);
+  for (const std::string task : {"inside", "pruning"}) {
+    expect_error(eval({"--task", task, "--memory", "book"}),
+                 "eval: " + task +
+                     " needs what attention reads of a saved memory, which this model cannot be "
+                     "asked for: leave --memory out");
+  }
+}
+
 TEST_F(Remember, OptionsThatCannotBeNameThemselves) {
   expect_error(eval({"--memory", ""}),
                "--memory: is empty; expected a folder of `reynard remember`");

@@ -184,6 +184,34 @@ TEST_F(TrainCommand, ResumeSaysWhereItBegins) {
   EXPECT_NE(second.find("resumed after step 1 (64 tokens)\n"), std::string::npos) << second;
 }
 
+// A run begins anew only in place of one that ended before its first checkpoint.
+TEST_F(TrainCommand, ResumeOverwritesNothingButABegunRun) {
+  ASSERT_EQ(train("run", {"--training.tokens=64"}).exit_code, 0);
+  fs::remove_all(folder_ / "run/checkpoints");
+  const std::string result = test::read_file(folder_ / "run/result.json");
+  const ProgramResult finished = train("run", {"--resume", "--training.tokens=128"});
+  EXPECT_EQ(finished.exit_code, 2);
+  EXPECT_NE(finished.errors.find("--resume: run holds a trained model and no checkpoint to go on "
+                                 "from; choose another run.folder, and "
+                                 "--run.start_from=run/model to begin with its weights\n"),
+            std::string::npos)
+      << finished.errors;
+  EXPECT_EQ(test::read_file(folder_ / "run/result.json"), result);
+
+  fs::create_directory(folder_ / "notes");
+  test::write_file(folder_ / "notes/metrics.jsonl", "mine");
+  const ProgramResult foreign = train("notes", {"--resume", "--training.tokens=64"});
+  EXPECT_EQ(foreign.exit_code, 2);
+  EXPECT_NE(foreign.errors.find("--resume: notes is not the folder of a run: it has no run.json"),
+            std::string::npos)
+      << foreign.errors;
+  EXPECT_EQ(test::read_file(folder_ / "notes/metrics.jsonl"), "mine");
+
+  fs::remove_all(folder_ / "run/model");
+  fs::remove(folder_ / "run/result.json");
+  EXPECT_EQ(train("run", {"--resume", "--training.tokens=64"}).exit_code, 0);
+}
+
 // Another rate is possible and never silent: the run's files know the commands that made it.
 TEST_F(TrainCommand, ResumeNamesOtherSettingsAndKeepsTheEarlierCommands) {
   ASSERT_EQ(train("run", {"--training.tokens=64"}).exit_code, 0);

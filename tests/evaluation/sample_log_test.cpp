@@ -55,8 +55,13 @@ TEST(SampleLog, BeginsAnewUnderAnotherHeader) {
   test::write_file(path, before);
   EXPECT_THROW(SampleLog(path, kHeader, SampleLog::Others::kKeep), Error);
   EXPECT_EQ(test::read_file(path), before);
-  EXPECT_EQ(SampleLog(path, kHeader, SampleLog::Others::kReplace).size(), 0);
+  {
+    const SampleLog log(path, kHeader, SampleLog::Others::kReplace);
+    EXPECT_EQ(log.size(), 0);
+    EXPECT_TRUE(log.has_replaced());
+  }
   EXPECT_EQ(test::read_file(path), kHeader.dump() + "\n");
+  EXPECT_FALSE(SampleLog(path, kHeader, SampleLog::Others::kReplace).has_replaced());
 }
 
 // A name of a file need not be UTF-8.

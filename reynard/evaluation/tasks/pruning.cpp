@@ -30,7 +30,7 @@ double mean_loss(const Scored& scored) {
   return sum / static_cast<double>(count);
 }
 
-// Each row is asked for three times: scored with pruning, scored without, and looked into.
+// Each row is asked for three times: looked into, scored with pruning and scored without.
 class Pruning final : public Task {
  public:
   Pruning(const Corpus& corpus, PruningConfig config)
@@ -52,19 +52,19 @@ class Pruning final : public Task {
     return {static_cast<int64_t>(rows_.size()) * 3, [this](int64_t i) {
               const Row& row = rows_[i / 3];
               std::vector<int64_t> tokens = corpus_.read(row.begin, row.begin + config_.length);
-              static constexpr std::array<const char*, 3> kKinds{"pruned", "unpruned", "share"};
+              static constexpr std::array<const char*, 3> kKinds{"share", "pruned", "unpruned"};
               const char* kind = kKinds[i % 3];
               Request request{fmt::format("{} {}", kind, row.begin),
                               {{"kind", kind}, {"begin", row.begin}},
                               {}};
-              if (i % 3 == 2) {
+              if (i % 3 == 0) {
                 request.query = Probe{std::move(tokens), config_.log_tolerance};
                 return request;
               }
               Score score;
               if (corpus_.bos) score.context = {*corpus_.bos};
               score.continuation = std::move(tokens);
-              score.log_pruning_tolerance = i % 3 == 0 ? config_.log_tolerance : 0;
+              score.log_pruning_tolerance = i % 3 == 1 ? config_.log_tolerance : 0;
               request.query = std::move(score);
               return request;
             }};

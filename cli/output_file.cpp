@@ -1,0 +1,35 @@
+#include "cli/output_file.h"
+
+#include "reynard/tensor/error.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace reynard::cli {
+
+void check_output(std::string_view command,
+                  std::string_view file,
+                  std::string_view beginning,
+                  std::string_view what) {
+  // What is no regular file is refused where it is written.
+  if (!std::filesystem::is_regular_file(file)) return;
+  std::ifstream in{std::filesystem::path(file), std::ios::binary};
+  std::string text(beginning.size(), '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  if (text.empty() || text == beginning) return;
+  throw Error(
+      fmt::format("{}: -o {}: the file exists and is not {}; remove it or give another name",
+                  command,
+                  file,
+                  what));
+}
+
+void check_output_page(std::string_view command, std::string_view file) {
+  check_output(command, file, "<!doctype html>", "a page");
+}
+
+}  // namespace reynard::cli
