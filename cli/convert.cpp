@@ -90,8 +90,10 @@ void run_convert(const ConvertArguments& arguments) {
   check_is_free(arguments.folder);
   models::Decoder decoder = models::load_model(source);
   if (!arguments.layout.empty()) check_published(arguments.layout, decoder.config());
-  const ClaimedFolder claimed(arguments.folder);
-  checkpoint::FolderWriter writer(arguments.folder);
+  // A folder by another name, as "." or a link, is replaced as well.
+  const fs::path folder = fs::weakly_canonical(arguments.folder);
+  const ClaimedFolder claimed(folder);
+  checkpoint::FolderWriter writer(folder);
   const at::ScalarType dtype = arguments.dtype == "bf16"  ? at::kBFloat16
                                : arguments.dtype == "f16" ? at::kHalf
                                                           : at::kFloat;

@@ -35,14 +35,22 @@ std::unique_ptr<tokenizer::Tokenizer> open_tokenizer(const TextModelArguments& a
                           vocab_size));
 }
 
-// The ids under "eos_token_id" of a JSON file: one, a list, or none.
-std::vector<int64_t> end_tokens(const fs::path& file) {
-  const nlohmann::json json = config::json_object_or_null(file, kMaxConfigBytes);
-  if (!json.is_object() || !json.contains("eos_token_id")) return {};
-  const nlohmann::json& ids = json["eos_token_id"];
+// The ids under "eos_token_id" of a JSON file, which need not be there: one, a list, or none.
+std::vector<int64_t> end_tokens(const fs::path& file, int64_t vocab_size) {
+  if (!fs::exists(file)) return {};
+  const nlohmann::json json = config::read_json_object(file, kMaxConfigBytes);
+  const auto ids = json.find("eos_token_id");
+  if (ids == json.end() || ids->is_null()) return {};
   std::vector<int64_t> tokens;
-  for (const auto& id : ids.is_array() ? ids : nlohmann::json::array({ids})) {
-    if (id.is_number_integer()) tokens.push_back(id.get<int64_t>());
+  for (const auto& id : ids->is_array() ? *ids : nlohmann::json::array({*ids})) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(vocab_size)) {
+      throw Error(fmt::format(
+          "{}: eos_token_id = {}; must be a token of the vocabulary, 0 to {}, or a list of them",
+          file.string(),
+          ids->dump(),
+          vocab_size - 1));
+    }
+    tokens.push_back(id.get<int64_t>());
   }
   return tokens;
 }
@@ -226,11 +234,11 @@ TextModel open_text_model(const TextModelArguments& arguments) {
                   .tokenizer = std::move(tokenizer),
                   .folder = folder,
                   .name = fs::absolute(arguments.model).lexically_normal().filename().string(),
-                  .stop = end_tokens(folder / "config.json")};
+                  .stop = end_tokens(folder / "config.json", config.vocab_size)};
   if (model.name.empty()) {
     model.name = fs::absolute(arguments.model).lexically_normal().parent_path().filename().string();
   }
-  for (const int64_t token : end_tokens(folder / "generation_config.json")) {
+  for (const int64_t token : end_tokens(folder / "generation_config.json", config.vocab_size)) {
     add_unique(model.stop, token);
   }
   adopt_beginning(model);

@@ -85,11 +85,21 @@ Listener::Listener(const ConnectionLimits& limits, int64_t max_connections)
   new_task_queue = [this] { return new Threads(*this); };
   set_payload_max_length(static_cast<size_t>(limits.max_body_bytes));
   set_tcp_nodelay(true);
+  set_pre_routing_handler([](const httplib::Request& request, httplib::Response& /*response*/) {
+    return ignore_ranges(request);
+  });
   // Without the library's SO_REUSEPORT, by which two servers would share a port unnoticed.
   set_socket_options([](socket_t socket) {
     const int on = 1;
     ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   });
+}
+
+// Ranges are of files, and the library would cut any answer to them, streams and those to POST too.
+Listener::HandlerResponse Listener::ignore_ranges(const httplib::Request& request) {
+  // The library owns the request, lets handlers read it and has no switch for this.
+  const_cast<httplib::Request&>(request).ranges.clear();
+  return HandlerResponse::Unhandled;
 }
 
 void Listener::widen_backlog() {

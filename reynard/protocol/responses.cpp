@@ -42,9 +42,9 @@ ordered_json completion_logprobs(const Choice& choice) {
     offset += num_characters(token.text);
     ordered_json top;
     if (token.logprob) {
-      // Best first: of equal texts the larger stays.
+      // Best first: of equal texts the larger stays, but the token's own is its own.
       for (const auto& [text, logprob] : token.top) top.emplace(key_of(text), number(logprob));
-      top.emplace(key_of(token.text), number(*token.logprob));
+      top[key_of(token.text)] = number(*token.logprob);
     }
     json["top_logprobs"].push_back(top);
   }

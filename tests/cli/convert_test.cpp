@@ -126,6 +126,22 @@ TEST(ConvertCommand, AnEmptyFolderOfTheUserStaysWhereNothingWasWritten) {
   EXPECT_TRUE(std::filesystem::is_empty(pro.to));
 }
 
+TEST(ConvertCommand, AnEmptyFolderMayHaveAnotherName) {
+  const Converted rope("rope");
+  std::filesystem::create_directories(rope.folder / "here");
+  std::filesystem::create_directories(rope.folder / "real");
+  std::filesystem::create_directory_symlink("real", rope.folder / "link");
+  const auto convert = [&](const std::string& folder, const std::string& to) {
+    return test::run_program({.arguments = {"convert", rope.from, to}, .folder = folder});
+  };
+  const auto here = convert((rope.folder / "here").string(), ".");
+  EXPECT_EQ(here.exit_code, 0) << here.errors;
+  EXPECT_TRUE(std::filesystem::exists(rope.folder / "here/model.safetensors"));
+  const auto link = convert(rope.folder.path().string(), "link");
+  EXPECT_EQ(link.exit_code, 0) << link.errors;
+  EXPECT_TRUE(std::filesystem::exists(rope.folder / "real/model.safetensors"));
+}
+
 TEST(ConvertCommand, AFolderIsWrittenByOneProcess) {
   const Converted pro("fox_pro");
   std::filesystem::create_directory(pro.to);

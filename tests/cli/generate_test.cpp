@@ -64,6 +64,28 @@ TEST(GenerateCommand, TextFromArgumentFileOrStandardInput) {
   EXPECT_EQ(model.generate({"-m", "2", "--ignore-eos"}).exit_code, 0);
 }
 
+TEST(GenerateCommand, EndTokensThatAreNoneAreErrors) {
+  const ModelFolder model;
+  const auto error_with = [&](const char* text) {
+    test::write_file(model.folder / "model/generation_config.json", text);
+    const ProgramResult result = model.generate({"ab", "-m", "1"});
+    EXPECT_EQ(result.exit_code, 2) << text;
+    return result.errors;
+  };
+  for (const char* ids : {"\"a\"", "-1", "258", "[0,-3]", "[0,1.5]", "[[0]]", "{}"}) {
+    const std::string error = error_with(("{\"eos_token_id\":" + std::string(ids) + "}").c_str());
+    EXPECT_NE(error.find("generation_config.json: eos_token_id = " + std::string(ids) +
+                         "; must be a token of the vocabulary, 0 to 257, or a list of them\n"),
+              std::string::npos)
+        << error;
+  }
+  EXPECT_NE(error_with("[").find("generation_config.json: "), std::string::npos);
+  for (const char* text : {"{}", R"({"eos_token_id":null})", R"({"eos_token_id":[0,257]})"}) {
+    test::write_file(model.folder / "model/generation_config.json", text);
+    EXPECT_EQ(model.generate({"ab", "-m", "1"}).exit_code, 0) << text;
+  }
+}
+
 TEST(GenerateCommand, SeedsAndSeveralTexts) {
   const ModelFolder model;
   const std::vector<std::string> sampled = {"ab", "-m", "30", "-t", "1", "--seed", "5"};

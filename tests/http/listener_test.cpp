@@ -60,6 +60,26 @@ TEST(Listener, HandlersAreToldBothEnds) {
   thread.join();
 }
 
+TEST(Listener, AnswersAreWholeWhateverRangeIsAskedFor) {
+  Listener listener({.keep_alive_seconds = 1, .read_seconds = 1}, /*max_connections=*/8);
+  listener.Get("/works", [](const httplib::Request&, httplib::Response& response) {
+    response.set_content("works", "text/plain");
+  });
+  const int port = listener.bind_to_any_port("127.0.0.1");
+  std::thread thread = listen(listener);
+  for (const char* range : {"bytes=0-1", "bytes=900-", "bytes=-2", "bytes=0-0,2-2"}) {
+    const test::RawClient client(port);
+    client.send(
+        fmt::format("GET /works HTTP/1.1\r\nRange: {}\r\nConnection: close\r\n\r\n", range));
+    const std::string answer = client.read_all();
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 ")) << answer;
+    EXPECT_TRUE(answer.ends_with("\r\n\r\nworks")) << answer;
+  }
+  listener.close_idle();
+  listener.stop();
+  thread.join();
+}
+
 TEST(Listener, WhoCannotListenSaysSo) {
   Listener unbound({}, /*max_connections=*/8);
   EXPECT_SAYS(test::error_of([&] { listen(unbound); }), "expected a socket that is bound");

@@ -30,7 +30,7 @@ TEST(CompletionResponse, ScoresAsTheHarnessReadsThem) {
   EXPECT_EQ(json["usage"]["total_tokens"], 4);
 }
 
-TEST(CompletionResponse, OfEqualTextsTheLargerStays) {
+TEST(CompletionResponse, OfEqualTextsTheTokensOwnStays) {
   Choice choice{.index = 0, .text = ""};
   choice.logprobs.emplace();
   choice.logprobs->push_back(
@@ -38,7 +38,7 @@ TEST(CompletionResponse, OfEqualTextsTheLargerStays) {
   const auto json = completion_json(kEnvelope, std::span(&choice, 1), {});
   const auto& top = json["choices"][0]["logprobs"]["top_logprobs"][0];
   ASSERT_EQ(top.size(), 1U);
-  EXPECT_EQ(top["\xef\xbf\xbd"], -1.0);
+  EXPECT_EQ(top["\xef\xbf\xbd"], -2.0);
   EXPECT_TRUE(json["choices"][0]["finish_reason"].is_null());
   EXPECT_FALSE(json.contains("usage"));
   EXPECT_NO_THROW(dump(json));
