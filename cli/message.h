@@ -9,8 +9,7 @@
 
 namespace reynard::cli {
 
-// What cannot be written there is lost: no command
-// fails because nobody hears it.
+// What cannot be written there is lost: no command fails because nobody hears it.
 template <class... Values>
 void print_message(fmt::format_string<Values...> format, Values&&... values) {
   const std::string text = fmt::format(format, std::forward<Values>(values)...);

@@ -1,5 +1,6 @@
 #include "reynard/training/run_checks.h"
 
+#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/run_folder.h"
 #include "reynard/config/config.h"
 #include "reynard/tensor/check.h"
@@ -51,6 +52,12 @@ void check_overwritable(const fs::path& folder) {
         (folder / "model").string()));
   }
   if (fs::exists(folder / "run.json")) return;
+  // A run that was killed before it had a name leaves temporary files.
+  const bool is_begun =
+      std::all_of(fs::directory_iterator(folder), fs::directory_iterator(), [](const auto& entry) {
+        return entry.path().filename().string().starts_with(checkpoint::kTemporaryPrefix);
+      });
+  if (is_begun) return;
   throw Error(
       fmt::format("--resume: {} is not the folder of a run: it has no run.json; choose "
                   "another run.folder",

@@ -210,6 +210,12 @@ TEST_F(TrainCommand, ResumeOverwritesNothingButABegunRun) {
   fs::remove_all(folder_ / "run/model");
   fs::remove(folder_ / "run/result.json");
   EXPECT_EQ(train("run", {"--resume", "--training.tokens=64"}).exit_code, 0);
+
+  // Killed while it wrote its first file.
+  fs::create_directory(folder_ / "killed");
+  test::write_file(folder_ / "killed/.tmp-run.json", "{");
+  const ProgramResult killed = train("killed", {"--resume", "--training.tokens=64"});
+  EXPECT_EQ(killed.exit_code, 0) << killed.errors;
 }
 
 // Another rate is possible and never silent: the run's files know the commands that made it.
