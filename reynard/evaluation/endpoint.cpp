@@ -20,7 +20,7 @@ constexpr double kLongestAsked = 120;      // of what a server may ask for with 
 constexpr size_t kQuotedCharacters = 200;  // of an answer, in messages
 
 // What came of one attempt: an answer, or a problem and whether another attempt may help.
-struct Outcome {
+struct Attempt {
   std::optional<nlohmann::json> answer;
   std::string problem;
   bool again = true;
@@ -60,20 +60,20 @@ std::string failure(httplib::Error error, double timeout_s) {
   }
 }
 
-Outcome read(const httplib::Result& result, const std::string& list, double timeout_s) {
+Attempt read(const httplib::Result& result, const std::string& list, double timeout_s) {
   if (!result) return {{}, failure(result.error(), timeout_s)};
   const httplib::Response& response = *result;
   if (response.status != 200) {
-    Outcome outcome{{}, fmt::format("status {}: {}", response.status, refusal(response))};
-    outcome.again = (response.status >= 500 && response.status != 501) || response.status == 429 ||
+    Attempt attempt{{}, fmt::format("status {}: {}", response.status, refusal(response))};
+    attempt.again = (response.status >= 500 && response.status != 501) || response.status == 429 ||
                     response.status == 408;
     // The code of the OpenAI API, or the words that servers use who give none.
-    outcome.too_long = response.body.find("context_length_exceeded") != std::string::npos ||
+    attempt.too_long = response.body.find("context_length_exceeded") != std::string::npos ||
                        response.body.find("maximum context length") != std::string::npos;
-    outcome.no_route = response.status == 404 || response.status == 405 || response.status == 501;
+    attempt.no_route = response.status == 404 || response.status == 405 || response.status == 501;
     const std::string after = response.get_header_value("Retry-After");
-    std::from_chars(after.data(), after.data() + after.size(), outcome.asked_pause_s);
-    return outcome;
+    std::from_chars(after.data(), after.data() + after.size(), attempt.asked_pause_s);
+    return attempt;
   }
   auto json = config::parse_json_text(response.body);
   if (json.is_discarded()) return {{}, fmt::format("no JSON: {}", quoted(response.body))};
@@ -83,11 +83,11 @@ Outcome read(const httplib::Result& result, const std::string& list, double time
   return {std::move(json), ""};
 }
 
-[[noreturn]] void refuse(const std::string& url, const Outcome& outcome) {
-  const std::string message = fmt::format("eval: {}: {}", url, outcome.problem);
-  if (outcome.too_long) throw ContextLimitError(message);
+[[noreturn]] void refuse(const std::string& url, const Attempt& attempt) {
+  const std::string message = fmt::format("eval: {}: {}", url, attempt.problem);
+  if (attempt.too_long) throw ContextLimitError(message);
   // A model that is not known there is also a 404, which its text says.
-  if (outcome.no_route && url.ends_with("/completions") && !url.ends_with("/chat/completions")) {
+  if (attempt.no_route && url.ends_with("/completions") && !url.ends_with("/chat/completions")) {
     throw Error(message +
                 "; where only chat completions are offered, --chat asks them, for tasks that read "
                 "what the model writes");
@@ -141,13 +141,13 @@ nlohmann::json Endpoint::ask(const std::string& route,
   const std::string path = fmt::format("{}/{}", base_, route);
   Retries retries(options_.retries, route_url(route));
   for (;;) {
-    Outcome outcome = read(body.empty() ? client.Get(path, headers)
+    Attempt attempt = read(body.empty() ? client.Get(path, headers)
                                         : client.Post(path, headers, body, "application/json"),
                            list,
                            options_.timeout_s);
-    if (outcome.answer) return std::move(*outcome.answer);
-    if (!outcome.again) refuse(route_url(route), outcome);
-    retries.failed(outcome.problem, std::min(outcome.asked_pause_s, kLongestAsked));
+    if (attempt.answer) return std::move(*attempt.answer);
+    if (!attempt.again) refuse(route_url(route), attempt);
+    retries.failed(attempt.problem, std::min(attempt.asked_pause_s, kLongestAsked));
   }
 }
 

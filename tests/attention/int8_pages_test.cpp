@@ -28,11 +28,11 @@ namespace {
 
 using test::AttentionInputs;
 
-constexpr int64_t H = 4, G = 2, D = 64;
+constexpr int64_t kInt8Heads = 4, kInt8Groups = 2, kInt8Dim = 64;
 
 std::shared_ptr<PagePool> pool_of(at::ScalarType dtype, bool int8) {
-  return std::make_shared<PagePool>(
-      PageLayout{.head_dim = D, .group = H / G, .dtype = dtype, .int8 = int8});
+  return std::make_shared<PagePool>(PageLayout{
+      .head_dim = kInt8Dim, .group = kInt8Heads / kInt8Groups, .dtype = dtype, .int8 = int8});
 }
 
 // On the CPU, where such pages lie, whatever device the suite runs on.
@@ -42,8 +42,11 @@ AttentionInputs on_cpu(AttentionInputs in) {
 }
 
 AttentionInputs text(int64_t T, at::ScalarType dtype, double gate_mean = 2) {
-  return on_cpu(
-      test::random_inputs({.B = 1, .Tq = T, .Tk = T, .H = H, .G = G, .D = D}, dtype, 7, gate_mean));
+  return on_cpu(test::random_inputs(
+      {.B = 1, .Tq = T, .Tk = T, .H = kInt8Heads, .G = kInt8Groups, .D = kInt8Dim},
+      dtype,
+      7,
+      gate_mean));
 }
 
 void read(LayerCache& cache, const AttentionInputs& in, int64_t begin, int64_t end) {
@@ -83,7 +86,7 @@ void expect_rounded(const at::Tensor& kept, const at::Tensor& given) {
 TEST(Int8Pages, KeepEachValueToHalfAStep) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const AttentionInputs in = text(200, dtype);
-    LayerCache cache(pool_of(dtype, true), G);
+    LayerCache cache(pool_of(dtype, true), kInt8Groups);
     read(cache, in, 0, 130);
     read(cache, in, 130, 200);
     const CacheSnapshot kept = cache.snapshot();
@@ -96,11 +99,11 @@ TEST(Int8Pages, RoundTiesToEven) {
   const std::vector<float> given = {127, 0.5, 1.5, 2.5, -0.5, -1.5, -126.5, 126.5, 0.75, -0.25};
   const std::vector<float> kept = {127, 0, 2, 2, 0, -2, -126, 126, 1, 0};
   AttentionInputs in = text(1, at::kFloat);
-  for (int64_t d = 0; d < D; ++d) in.k[0][0].select(1, d).fill_(given[d % given.size()]);
-  LayerCache cache(pool_of(at::kFloat, true), G);
+  for (int64_t d = 0; d < kInt8Dim; ++d) in.k[0][0].select(1, d).fill_(given[d % given.size()]);
+  LayerCache cache(pool_of(at::kFloat, true), kInt8Groups);
   read(cache, in, 0, 1);
   const at::Tensor keys = cache.snapshot().k;
-  for (int64_t d = 0; d < D; ++d) {
+  for (int64_t d = 0; d < kInt8Dim; ++d) {
     EXPECT_EQ(keys[0][0][d].item<float>(), kept[d % kept.size()]) << given[d % given.size()];
   }
 }
@@ -110,10 +113,10 @@ TEST(Int8Pages, AreAttendedToAsTheRowsThatTheyKeep) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const double tolerance = dtype == at::kFloat ? 1e-5 : 2e-2;
     const AttentionInputs in = text(T, dtype, /*gate_mean=*/6);  // all pages count
-    LayerCache cache(pool_of(dtype, true), G);
+    LayerCache cache(pool_of(dtype, true), kInt8Groups);
     read(cache, in, 0, T);
     const AttentionInputs kept = as_kept(in, cache);
-    LayerCache wide(pool_of(at::kFloat, false), G);
+    LayerCache wide(pool_of(at::kFloat, false), kInt8Groups);
     read(wide, kept, 0, T);
     for (const int64_t queries : {1, 70}) {  // decoded, and a chunk of a prompt
       const PagedOutput ours = answer(cache, in, queries), theirs = answer(wide, kept, queries);
@@ -125,10 +128,10 @@ TEST(Int8Pages, AreAttendedToAsTheRowsThatTheyKeep) {
 
 TEST(Int8Pages, ForksTruncationsAndSnapshotsAreTheSameText) {
   const AttentionInputs in = text(300, at::kBFloat16);
-  LayerCache straight(pool_of(at::kBFloat16, true), G);
+  LayerCache straight(pool_of(at::kBFloat16, true), kInt8Groups);
   read(straight, in, 0, 300);
   const PagedOutput expected = answer(straight, in);
-  LayerCache cache(pool_of(at::kBFloat16, true), G);
+  LayerCache cache(pool_of(at::kBFloat16, true), kInt8Groups);
   read(cache, in, 0, 250);
   LayerCache fork = cache.fork();
   read(fork, in, 250, 300);
@@ -145,7 +148,7 @@ TEST(Int8Pages, ForksTruncationsAndSnapshotsAreTheSameText) {
 
 TEST(Int8Pages, ArePrunedByTheNormsOfWhatTheyKeep) {
   const AttentionInputs in = text(1000, at::kFloat, /*gate_mean=*/3);
-  LayerCache cache(pool_of(at::kFloat, true), G);
+  LayerCache cache(pool_of(at::kFloat, true), kInt8Groups);
   read(cache, in, 0, 1000);
   const AttentionOptions pruned = {0, -10, PruningRule::kTight};
   const PagedOutput measured = answer(cache, in, 1, {}, pruned);
@@ -153,7 +156,7 @@ TEST(Int8Pages, ArePrunedByTheNormsOfWhatTheyKeep) {
 
   const int64_t skipped = measured.start.min().item<int32_t>() / kPageTokens;
   ASSERT_GT(skipped, 5);
-  for (int64_t g = 0; g < G; ++g) {
+  for (int64_t g = 0; g < kInt8Groups; ++g) {
     for (int64_t n = 0; n < std::min<int64_t>(skipped, 1000 / kPageTokens - 1); ++n) {
       cache.pool()->scales()[cache.pages(g)[n]].fill_(std::numeric_limits<float>::quiet_NaN());
     }
@@ -165,26 +168,27 @@ TEST(Int8Pages, ArePrunedByTheNormsOfWhatTheyKeep) {
 // them, and the query weighs them most. So U times 1 + sqrt(D) / 254 is no bound.
 TEST(Int8Pages, KeysStayWithinTheirBoundOfWeights) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    at::Tensor wq = at::ones({D}), wk = at::full({D}, 0.0245F);
+    at::Tensor wq = at::ones({kInt8Dim}), wk = at::full({kInt8Dim}, 0.0245F);
     wq[0] = 0.0245F;
     wk[0] = 1;
-    at::Tensor keys = at::rand({200, 1, D}) * 0.1 + 0.8;
+    at::Tensor keys = at::rand({200, 1, kInt8Dim}) * 0.1 + 0.8;
     keys.select(2, 0).fill_(4.87);
-    keys = (wk * keys * (std::sqrt(D) / keys.norm(2, -1, /*keepdim=*/true))).to(dtype);
+    keys = (wk * keys * (std::sqrt(kInt8Dim) / keys.norm(2, -1, /*keepdim=*/true))).to(dtype);
     LayerCache cache(
-        std::make_shared<PagePool>(PageLayout{.head_dim = D, .dtype = dtype, .int8 = true}), 1);
+        std::make_shared<PagePool>(PageLayout{.head_dim = kInt8Dim, .dtype = dtype, .int8 = true}),
+        1);
     cache.append(keys, keys);
     // The largest product of a normalised query with each key: sqrt(D) |wq k|, scale 1 / sqrt(D).
     const at::Tensor kept = cache.gather(0).k.to(at::kDouble);
     const double largest = (kept * wq).norm(2, -1).max().item<double>();
     const double given = qk_norm_bound(wq, wk, 1, 0, false, dtype).item<double>();
     const double bound = qk_norm_bound_of_int8_keys(wq, wk, 1, 0, false, dtype).item<double>();
-    EXPECT_GT(largest, given * (1 + std::sqrt(D) / 254));
+    EXPECT_GT(largest, given * (1 + std::sqrt(kInt8Dim) / 254));
     EXPECT_LE(largest, bound);
     // Equal weights: the factor.
-    const at::Tensor same = at::ones({D});
+    const at::Tensor same = at::ones({kInt8Dim});
     EXPECT_NEAR(qk_norm_bound_of_int8_keys(same, same, 1, 0, true, at::kFloat).item<double>(),
-                std::sqrt(D) * (1 + std::sqrt(D) / 254),
+                std::sqrt(kInt8Dim) * (1 + std::sqrt(kInt8Dim) / 254),
                 1e-3);
   }
 }
@@ -193,7 +197,7 @@ TEST(Int8Pages, RowsOfZerosStayAndWhatIsNotFiniteShows) {
   AttentionInputs in = text(100, at::kFloat);
   in.k[0][3].zero_();
   in.v[0][4].zero_();
-  LayerCache cache(pool_of(at::kFloat, true), G);
+  LayerCache cache(pool_of(at::kFloat, true), kInt8Groups);
   read(cache, in, 0, 100);
   EXPECT_EQ(cache.snapshot().k[3].abs().max().item<float>(), 0);
   EXPECT_EQ(cache.snapshot().v[4].abs().max().item<float>(), 0);
@@ -203,7 +207,7 @@ TEST(Int8Pages, RowsOfZerosStayAndWhatIsNotFiniteShows) {
     for (const bool is_key : {true, false}) {  // one value of one row, in the middle of a page
       AttentionInputs broken = text(100, at::kFloat);
       (is_key ? broken.k : broken.v)[0][80].select(1, 0).fill_(bad);
-      LayerCache other(pool_of(at::kFloat, true), G);
+      LayerCache other(pool_of(at::kFloat, true), kInt8Groups);
       read(other, broken, 0, 100);
       EXPECT_TRUE(answer(other, broken).out.isnan().all().item<bool>());
     }
@@ -215,7 +219,7 @@ TEST(Int8Pages, WithABrokenKeyAreNotPruned) {
   for (const bool int8 : {true, false}) {
     AttentionInputs in = text(1000, at::kFloat, /*gate_mean=*/0);
     in.k[0][5].select(1, 0).fill_(std::numeric_limits<float>::quiet_NaN());
-    LayerCache cache(pool_of(at::kFloat, int8), G);
+    LayerCache cache(pool_of(at::kFloat, int8), kInt8Groups);
     read(cache, in, 0, 1000);
     EXPECT_EQ(answer(cache, in, 1, {}, pruned).start.max().item<int32_t>(), 0);
   }
@@ -236,7 +240,8 @@ TEST(Int8Pages, AreWidenedForAFewHeadsAtOnce) {
 }
 
 TEST(Int8Pages, AreForTheCpu) {
-  const PageLayout on_gpu = {.head_dim = D, .device = at::Device(at::kCUDA, 0), .int8 = true};
+  const PageLayout on_gpu = {
+      .head_dim = kInt8Dim, .device = at::Device(at::kCUDA, 0), .int8 = true};
   EXPECT_THROW(PagePool{on_gpu}, Error);
 }
 

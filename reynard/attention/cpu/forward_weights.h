@@ -199,7 +199,8 @@ bool weigh_products(ForwardScratch<Tiles>& s,
                     float scale2) {
   TileSums<Tiles::kQueries> tile;
   if (!begin_sums(s, tile)) return false;
-  const auto weight_of = [&](Vec product, Vec lane_shift, int64_t j) {
+  const auto weight_of = [&](Vec product, Vec lane_shift, int64_t j)
+      __attribute__((always_inline)) {
     const Vec logit = product * scale2 + (lane_shift - s.keys.bias[j]);
     return exp2<Tiles::kExpDegree>(kExp2Saturates ? logit : at_most(logit, splat(127.0f)));
   };

@@ -15,13 +15,13 @@ namespace reynard::attention::cpu {
 namespace {
 
 // Micro-tile of rows x vectors of C held in registers: enough independent sums to hide the latency
-// of multiply-add (4 cycles x 2 units), few enough for 32 (AVX-512) or 16 registers.
+// of multiply-add (4 cycles x 2 units), few enough for the registers.
 #if defined(__AVX512F__)
-constexpr int kTileRows = 4, kTileVectors = 4;
+constexpr int kTileRows = 4, kTileVectors = 4, kRegisters = 32;
 #elif defined(__AVX2__)
-constexpr int kTileRows = 6, kTileVectors = 2;
+constexpr int kTileRows = 6, kTileVectors = 2, kRegisters = 16;
 #else
-constexpr int kTileRows = 4, kTileVectors = 2;
+constexpr int kTileRows = 4, kTileVectors = 2, kRegisters = 16;
 #endif
 
 // Longest sum of products before it is added to the rest; shorter where products are rounded too.
@@ -31,12 +31,21 @@ constexpr int64_t kDepthOfSum = 64;
 constexpr int64_t kDepthOfSum = 8;
 #endif
 
-// Adds A * B to kRows rows and kVectors vectors of sums, no more than kDepthOfSum at once.
+// Rows of B that a column of micro-tiles goes through at once. They are 256 bytes apart: of columns
+// that are narrower, more rows would not fit into the few sets of the first-level cache they share.
+#if defined(__AVX512F__)
+constexpr int64_t kDepthOfPass = INT64_MAX;
+#else
+constexpr int64_t kDepthOfPass = 64;
+#endif
+
+// Adds A * B to kRows rows and kVectors vectors of sums, no more than kDepthOfSum at once. Inlined,
+// like its caller: sums behind a reference would be kept in memory.
 template <int kRows, int kVectors>
-inline void add_short_products(Vec (&sums)[kRows][kVectors],
-                               Matrix<const float> a,
-                               Matrix<const float> b,
-                               int64_t depth) {
+inline __attribute__((always_inline)) void add_short_products(Vec (&sums)[kRows][kVectors],
+                                                              Matrix<const float> a,
+                                                              Matrix<const float> b,
+                                                              int64_t depth) {
   for (int64_t k = 0; k < depth; ++k) {
     Vec row[kVectors];
 #pragma GCC unroll 8
@@ -52,10 +61,10 @@ inline void add_short_products(Vec (&sums)[kRows][kVectors],
 
 // sums = A * B: sums of kDepthOfSum products, added up.
 template <int kRows, int kVectors>
-inline void sum_products(Vec (&sums)[kRows][kVectors],
-                         Matrix<const float> a,
-                         Matrix<const float> b,
-                         int64_t depth) {
+inline __attribute__((always_inline)) void sum_products(Vec (&sums)[kRows][kVectors],
+                                                        Matrix<const float> a,
+                                                        Matrix<const float> b,
+                                                        int64_t depth) {
   memset(sums, 0, sizeof(sums));
   add_short_products(sums, a, b, min_of(kDepthOfSum, depth));
   for (int64_t k = kDepthOfSum; k < depth; k += kDepthOfSum) {
@@ -91,20 +100,41 @@ inline void multiply_tile(Matrix<const float> a,
   }
 }
 
-// One column of micro-tiles, kVectors wide: full tiles, then the rest row by row count.
+// Calls tile<kRows>(first row) for micro-tiles that cover `rows` rows, a multiple of kStep: full
+// ones, then the rest.
+template <int kStep, class Tile>
+inline void each_row_tile(int64_t rows, const Tile& tile) {
+  int64_t m = 0;
+  const auto next = [&]<int kRows>() {
+    tile.template operator()<kRows>(m);
+    m += kRows;
+  };
+  while (m + kTileRows <= rows) next.template operator()<kTileRows>();
+  if constexpr (kTileRows > 4) {
+    if (m + 4 <= rows) next.template operator()<4>();
+  }
+  if constexpr (kStep <= 2) {
+    if (m + 2 <= rows) next.template operator()<2>();
+  }
+  if constexpr (kStep == 1) {
+    if (m + 1 <= rows) next.template operator()<1>();
+  }
+}
+
+// One column of micro-tiles, kVectors wide.
 template <int kVectors, bool kAccumulate>
 inline void multiply_columns(
     Matrix<const float> a, Matrix<const float> b, Matrix<float> c, int64_t rows, int64_t depth) {
-  int64_t m = 0;
-  const auto tile = [&]<int kRows>() {
-    multiply_tile<kRows, kVectors, kAccumulate>(
-        {a.data + m * a.stride, a.stride}, b, {c.data + m * c.stride, c.stride}, depth);
-    m += kRows;
+  const auto pass = [&]<bool kAdd>(int64_t k) {
+    each_row_tile<1>(rows, [&]<int kRows>(int64_t m) {
+      multiply_tile<kRows, kVectors, kAdd>({a.data + m * a.stride + k, a.stride},
+                                           {b.data + k * b.stride, b.stride},
+                                           {c.data + m * c.stride, c.stride},
+                                           min_of(kDepthOfPass, depth - k));
+    });
   };
-  while (m + kTileRows <= rows) tile.template operator()<kTileRows>();
-  if (m + 4 <= rows) tile.template operator()<4>();
-  if (m + 2 <= rows) tile.template operator()<2>();
-  if (m + 1 <= rows) tile.template operator()<1>();
+  pass.template operator()<kAccumulate>(0);
+  for (int64_t k = kDepthOfPass; k < depth; k += kDepthOfPass) pass.template operator()<true>(k);
 }
 
 struct TilesF32 {
@@ -198,18 +228,34 @@ struct TilesF32 {
     store_right(weights, j, q, even, odd);
   }
 
-  // Hands each micro-tile of a * b, kQueries wide, to body while it is in registers. rows is a
-  // multiple of 4.
+  // Hands each micro-tile of a * b, kQueries wide, to body. rows is a multiple of 4.
   template <class Body>
   static inline void each_product(
       Matrix<const Value> a, Matrix<const Value> b, int64_t rows, int64_t depth, const Body& body) {
     for (int64_t n = 0; n < kQueries; n += kTileVectors * kLanes) {
-      for (int64_t m = 0; m < rows; m += 4) {
-        Vec sums[4][kTileVectors];
-        sum_products(sums, {a.data + m * a.stride, a.stride}, {b.data + n, b.stride}, depth);
+      each_row_tile<kTileRows == 4 ? 4 : 2>(rows, [&]<int kRows>(int64_t m) {
+        Vec sums[kRows][kTileVectors];
+        const Matrix<const Value> a_rows = {a.data + m * a.stride, a.stride};
+        const Matrix<const Value> b_columns = {b.data + n, b.stride};
+        if constexpr (kRegisters == 32) {
+          sum_products(sums, a_rows, b_columns, depth);
+        } else {
+          store_products(a_rows, b_columns, depth, sums);
+        }
         body(m, n, sums);
-      }
+      });
     }
+  }
+
+  // The sums of a micro-tile to memory. Not inlined: next to what follows, 16 registers would not
+  // hold them.
+  template <int kRows>
+  static __attribute__((noinline)) void store_products(Matrix<const Value> a,
+                                                       Matrix<const Value> b,
+                                                       int64_t depth,
+                                                       Vec (&sums)[kRows][kTileVectors]) {
+    multiply_tile<kRows, kTileVectors, false>(
+        a, b, {reinterpret_cast<float*>(sums), kTileVectors * kLanes}, depth);
   }
 
   // columns is a multiple of 16.

@@ -185,7 +185,7 @@ alignas(64) constexpr float kSixteenthPowers[16] = {0x1p+0f,
                                                     0x1.ea4afap+0f};
 
 template <int degree>
-inline Vec exp2(Vec x) {
+inline __attribute__((always_inline)) Vec exp2(Vec x) {
   static_assert(degree == 2 || degree == 5 || degree == 6);
   if constexpr (degree == 2) {
     constexpr float kRound = 786432.0f;  // 1.5 * 2^19: adding it rounds to sixteenths
@@ -213,7 +213,7 @@ inline Vec exp2(Vec x) {
 }
 #else
 template <int degree>
-inline Vec exp2(Vec x) {
+inline __attribute__((always_inline)) Vec exp2(Vec x) {
   static_assert(degree == 5 || degree == 6);
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   x = at_least(x, splat(-127.0f));
