@@ -1,5 +1,6 @@
 // reynard chat MODEL: a conversation in the terminal.
 
+#include "cli/chat_history.h"
 #include "cli/chat_input.h"
 #include "cli/command.h"
 #include "cli/message.h"
@@ -7,9 +8,6 @@
 #include "cli/sampling_options.h"
 #include "cli/stop_signal.h"
 #include "cli/text_model.h"
-#include "reynard/checkpoint/atomic_file.h"
-#include "reynard/config/json_file.h"
-#include "reynard/config/text_file.h"
 #include "reynard/generation/chat_template.h"
 #include "reynard/generation/generator.h"
 #include "reynard/generation/text_stream.h"
@@ -59,55 +57,6 @@ constexpr const char* kChatFooter =
     "conversation, /exit or Ctrl-D ends it. Ctrl-C ends the answer that is being written and "
     "keeps\n"
     "what is there of it; while nothing is written it ends the program (exit code 130).\n";
-
-constexpr uintmax_t kMaxHistoryBytes = uintmax_t{256} << 20U;
-
-std::vector<ChatMessage> read_history(const std::string& file) {
-  std::vector<ChatMessage> messages;
-  if (file.empty() || !std::filesystem::exists(file)) return messages;
-  if (!std::filesystem::is_regular_file(file)) {
-    throw Error(fmt::format("chat: --history {}: is no file", file));
-  }
-  const auto json = config::parse_json_text(config::read_text_file(file, kMaxHistoryBytes));
-  const auto is_text = [](const nlohmann::json& message, const char* key) {
-    return message.is_object() && message.contains(key) && message[key].is_string();
-  };
-  const bool is_list = json.is_array() && std::ranges::all_of(json, [&](const auto& message) {
-                         return is_text(message, "role") && is_text(message, "content");
-                       });
-  if (!is_list) {
-    throw Error(
-        fmt::format("chat: --history {}: is no JSON list of {{\"role\", \"content\"}}", file));
-  }
-  for (const auto& message : json) {
-    messages.push_back({message["role"].template get<std::string>(),
-                        message["content"].template get<std::string>()});
-  }
-  return messages;
-}
-
-void write_history(const std::vector<ChatMessage>& messages, const std::string& file) {
-  if (file.empty()) return;
-  ordered_json json = ordered_json::array();
-  for (const ChatMessage& message : messages) {
-    json.push_back({{"role", message.role}, {"content", tokenizer::displayable(message.content)}});
-  }
-  checkpoint::write_atomically(file, json.dump(1) + "\n");
-}
-
-// Keeps the conversation that ends: talk.json becomes talk-1.json, the first number that is free.
-void put_history_aside(const std::string& file) {
-  if (file.empty() || !std::filesystem::exists(file)) return;
-  const std::filesystem::path path = file;
-  std::filesystem::path kept;
-  for (int number = 1; kept.empty() || std::filesystem::exists(kept); ++number) {
-    kept = path;
-    kept.replace_filename(
-        fmt::format("{}-{}{}", path.stem().string(), number, path.extension().string()));
-  }
-  std::filesystem::rename(path, kept);
-  print_message("the conversation before is in {}\n", kept.string());
-}
 
 struct Answer {
   std::string text = {};
@@ -227,8 +176,9 @@ bool begins_with_system(const std::vector<ChatMessage>& messages) {
 }
 
 // The messages so far: those of the history, or what the model is told before all else.
-std::vector<ChatMessage> first_messages(const ChatArguments& arguments) {
-  std::vector<ChatMessage> messages = read_history(arguments.history);
+std::vector<ChatMessage> first_messages(const ChatArguments& arguments,
+                                        const ChatHistory& history) {
+  std::vector<ChatMessage> messages = history.messages();
   if (arguments.system.empty()) return messages;
   if (messages.empty()) return {{"system", arguments.system}};
   if (!begins_with_system(messages) || messages.front().content != arguments.system) {
@@ -245,8 +195,8 @@ std::vector<ChatMessage> first_messages(const ChatArguments& arguments) {
 void run_chat(const ChatArguments& arguments) {
   // Mistakes are told before a model is read.
   const generation::SequenceOptions options = arguments.sampling.sequence_options();
-  std::vector<ChatMessage> messages = first_messages(arguments);
-  if (!arguments.history.empty()) checkpoint::AtomicFile{arguments.history};  // can be written
+  ChatHistory history(arguments.history);
+  std::vector<ChatMessage> messages = first_messages(arguments, history);
   TextModel model = open_text_model(arguments.model);
   print_pruning_note(model.decoder.config());
   Talker talker(model, arguments, options);
@@ -256,7 +206,7 @@ void run_chat(const ChatArguments& arguments) {
     if (line->empty()) continue;
     if (*line == "/new") {
       const std::size_t num_kept = begins_with_system(messages) ? 1 : 0;
-      if (messages.size() > num_kept) put_history_aside(arguments.history);
+      if (messages.size() > num_kept) history.put_aside();
       messages.resize(num_kept);
       continue;
     }
@@ -273,7 +223,7 @@ void run_chat(const ChatArguments& arguments) {
       fmt::print("\n{}", isatty(STDOUT_FILENO) != 0 ? "\n" : "");
     }
     std::fflush(stdout);
-    write_history(messages, arguments.history);
+    history.write(messages);
     if (answer.finish_reason != "interrupted") continue;
     if (isatty(STDIN_FILENO) == 0) throw ExitWith{kInterruptedExitCode};
     clear_stop();

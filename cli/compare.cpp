@@ -6,7 +6,6 @@
 #include "cli/command_line.h"
 #include "cli/figure_files.h"
 #include "cli/output_file.h"
-#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/report/page.h"
 #include "reynard/tensor/check.h"
 
@@ -106,8 +105,7 @@ void run_compare(const CompareArguments& arguments) {
   page.comparison = &comparison;
   page.command = command_line();
   const fs::path output = arguments.output;
-  if (output.has_parent_path()) fs::create_directories(output.parent_path());
-  checkpoint::write_atomically(output, report::page(runs, page, vega_javascript()));
+  write_output(output, report::page(runs, page, vega_javascript()));
   for (const report::Difference& difference : comparison.differences) {
     fmt::print("{}\n", report::sentence_of(difference, runs));
   }

@@ -4,7 +4,6 @@
 
 #include "cli/command.h"
 #include "cli/output_file.h"
-#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/tensor/check.h"
 
@@ -74,9 +73,7 @@ void run_dictionary(const DictionaryArguments& arguments) {
     for (const int64_t token : dictionary.queries) text += static_cast<char>(token);
     lines += nlohmann::json{{"text", text}}.dump() + "\n";
   }
-  const std::filesystem::path file = arguments.output;
-  if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path());
-  checkpoint::write_atomically(file, lines);
+  write_output(arguments.output, lines);
 }
 
 }  // namespace

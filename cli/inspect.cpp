@@ -10,7 +10,6 @@
 #include "cli/numbers.h"
 #include "cli/output_file.h"
 #include "cli/progress_bar.h"
-#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/report/inspect_page.h"
 #include "reynard/tensor/check.h"
@@ -216,10 +215,9 @@ void run_inspect(const InspectArguments& arguments, const CLI::App& command) {
   inspection["settings"]["threshold"] = arguments.threshold;
 
   const fs::path output = arguments.output;
-  if (output.has_parent_path()) fs::create_directories(output.parent_path());
-  checkpoint::write_atomically(
-      numbers, inspection.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-  checkpoint::write_atomically(
+  write_output(numbers,
+               inspection.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  write_output(
       output,
       report::inspect_page(inspection, {.threshold = arguments.threshold}, vega_javascript()));
   print_summary(inspection, output, arguments.json);

@@ -1,5 +1,6 @@
 #include "cli/output_file.h"
 
+#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -7,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
 
 namespace reynard::cli {
 
@@ -30,6 +32,21 @@ void check_output(std::string_view command,
 
 void check_output_page(std::string_view command, std::string_view file) {
   check_output(command, file, "<!doctype html>", "a page");
+}
+
+std::filesystem::path end_of_links(std::filesystem::path file) {
+  constexpr int kMostLinks = 40;  // as the system follows
+  std::error_code none;
+  for (int i = 0; i < kMostLinks && std::filesystem::is_symlink(file, none); ++i) {
+    file = file.parent_path() / std::filesystem::read_symlink(file, none);
+  }
+  return file;
+}
+
+void write_output(const std::filesystem::path& file, std::string_view bytes) {
+  const std::filesystem::path end = end_of_links(file);
+  if (end.has_parent_path()) std::filesystem::create_directories(end.parent_path());
+  checkpoint::write_atomically(end, bytes);
 }
 
 }  // namespace reynard::cli

@@ -1,6 +1,7 @@
 #pragma once
 // A file that a command writes whole, in place of one that it wrote before.
 
+#include <filesystem>
 #include <string_view>
 
 namespace reynard::cli {
@@ -15,5 +16,11 @@ void check_output(std::string_view command,
 
 // The same for a page of report/html_page.h.
 void check_output_page(std::string_view command, std::string_view file);
+
+// What the file is in the end, where it is a link: what is written goes there, and the link stays.
+std::filesystem::path end_of_links(std::filesystem::path file);
+
+// Writes it whole or not at all, at the end of links, and the folders above it that are missing.
+void write_output(const std::filesystem::path& file, std::string_view bytes);
 
 }  // namespace reynard::cli

@@ -5,7 +5,6 @@
 #include "cli/figure_files.h"
 #include "cli/numbers.h"
 #include "cli/output_file.h"
-#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/report/page.h"
 #include "reynard/report/verdict.h"
 #include "reynard/tensor/check.h"
@@ -68,8 +67,7 @@ void report(const ReportArguments& arguments) {
   options.tokens_to_copy = arguments.tokens_to_copy;
   options.command = command_line();
   const fs::path output = arguments.output;
-  if (output.has_parent_path()) fs::create_directories(output.parent_path());
-  checkpoint::write_atomically(output, report::page(runs, options, vega_javascript()));
+  write_output(output, report::page(runs, options, vega_javascript()));
   if (!arguments.png.empty()) {
     std::vector<report::Figure> figures;
     for (report::FigureGroup& group : report::figure_groups(runs, options.figures)) {

@@ -3,7 +3,6 @@
 #include "cli/command.h"
 #include "cli/output_file.h"
 #include "cli/progress_bar.h"
-#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/data/count_pieces.h"
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer_folder.h"
@@ -92,9 +91,7 @@ void run_train(const TokenizerTrainArguments& arguments) {
     merges = tokenizer::learn_merges(*counts, learn);
   }
   const std::filesystem::path output = arguments.output;
-  if (output.has_parent_path()) std::filesystem::create_directories(output.parent_path());
-  checkpoint::write_atomically(
-      output, tokenizer::bpe_tokenizer_json(merges, count.pattern, count.special_tokens));
+  write_output(output, tokenizer::bpe_tokenizer_json(merges, count.pattern, count.special_tokens));
   const auto num_merges = static_cast<int64_t>(merges.size());
   fmt::print("{}: {} tokens, learnt from {} different pieces of text\n",
              arguments.output,

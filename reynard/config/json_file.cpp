@@ -6,8 +6,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstddef>
+#include <string>
 #include <system_error>
+#include <tuple>
 
 namespace reynard::config {
 
@@ -35,10 +38,32 @@ nlohmann::json parse_json_text(std::string_view text, int max_depth) {
   return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
+namespace {
+
+// ": line 3, column 7" where the text stops being JSON; empty where it is some.
+std::string place_of_mistake(std::string_view text) {
+  if (is_nested_deeper(text)) return {};
+  try {
+    std::ignore = nlohmann::json::parse(text);
+    return {};
+  } catch (const nlohmann::json::parse_error& error) {
+    const std::string_view before = text.substr(0, std::max<std::size_t>(error.byte, 1) - 1);
+    const std::size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+    return fmt::format(": line {}, column {}",
+                       std::ranges::count(before, '\n') + 1,
+                       before.size() - line_begin + 1);
+  } catch (const nlohmann::json::exception&) {  // a number beyond f64
+    return {};
+  }
+}
+
+}  // namespace
+
 nlohmann::json read_json_object(const std::filesystem::path& file, uintmax_t max_bytes) {
-  nlohmann::json json = parse_json_text(read_text_file(file, max_bytes));
-  if (!json.is_object()) throw Error(fmt::format("{}: is not a JSON object", file.string()));
-  return json;
+  const std::string text = read_text_file(file, max_bytes);
+  nlohmann::json json = parse_json_text(text);
+  if (json.is_object()) return json;
+  throw Error(fmt::format("{}: is not a JSON object{}", file.string(), place_of_mistake(text)));
 }
 
 nlohmann::json json_object_or_null(const std::filesystem::path& file, uintmax_t max_bytes) {

@@ -98,7 +98,7 @@ ChatTemplate ChatTemplate::named(std::string_view name, const SpecialTexts& spec
     if (known.name == name) return ChatTemplate(known.source, name, special);
     names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
   }
-  throw Error(fmt::format("there is no chat template \"{}\"; there is: {}", name, names));
+  throw Error(fmt::format("chat template \"{}\": is no file and none of {}", name, names));
 }
 
 ChatTemplate ChatTemplate::published(std::string_view source,

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <set>
 #include <string_view>
 
@@ -151,6 +153,13 @@ void check_gates(const AttentionMixerConfig& a, const Checker& check) {
   check.require(a.temperature_init == 1 || a.qk_norm == QKNorm::kTemperature,
                 "attention.temperature_init",
                 "is for qk_norm = \"temperature\" only");
+  // They become f32 weights.
+  check.require(std::abs(a.forget_bias_init) <= std::numeric_limits<float>::max(),
+                "attention.forget_bias_init",
+                fmt::format("{:g} is beyond the range of f32", a.forget_bias_init));
+  check.require(std::abs(a.temperature_init) <= std::numeric_limits<float>::max(),
+                "attention.temperature_init",
+                fmt::format("{:g} is beyond the range of f32", a.temperature_init));
   check.require(a.output_gate != OutputGate::kSilu || !a.output_norm,
                 "attention.output_gate",
                 "must be sigmoid or none when output_norm is on");

@@ -21,8 +21,8 @@ constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
 nlohmann::json read_object(const fs::path& path) {
   nlohmann::json json = config::parse_json_text(config::read_text_file(path, kMostBytes));
   if (!json.is_object()) {
-    throw Error(fmt::format("report: {} is not a JSON object; delete it or measure it again",
-                            path.string()));
+    throw Error(
+        fmt::format("{}: is not a JSON object; delete it or measure it again", path.string()));
   }
   return json;
 }
@@ -39,7 +39,7 @@ std::vector<nlohmann::json> read_lines(const fs::path& path) {
     if (json.is_object()) {
       lines.push_back(std::move(json));
     } else if (!in.eof()) {
-      throw Error(fmt::format("report: {}:{} is not a JSON object", path.string(), number));
+      throw Error(fmt::format("{}:{}: is not a JSON object", path.string(), number));
     }
   }
   return lines;
@@ -106,7 +106,7 @@ int64_t RunResults::train_length() const {
 RunResults read_run(const fs::path& folder) {
   if (!fs::is_directory(folder)) {
     throw Error(
-        fmt::format("report: {} is not a folder; give the folder of a run or of results "
+        fmt::format("{}: is not a folder; give the folder of a run or of results "
                     "written by `reynard eval -o`",
                     folder.string()));
   }
@@ -120,9 +120,8 @@ RunResults read_run(const fs::path& folder) {
   read_evaluations(folder, results);
   read_evaluations(folder / "eval", results);
   if (results.run.empty() && results.metrics.empty() && results.evaluations.empty()) {
-    throw Error(
-        fmt::format("report: {} has no run.json, no metrics.jsonl and no results of `reynard eval`",
-                    folder.string()));
+    throw Error(fmt::format(
+        "{}: has no run.json, no metrics.jsonl and no results of `reynard eval`", folder.string()));
   }
   results.name = name_of(results);
   return results;

@@ -269,7 +269,8 @@ void Trainer::go_by(double accuracy) {
 void Trainer::count_skipped(const StepResult& result) {
   ++skipped_steps_;
   ++skipped_in_a_row_;
-  if (skipped_in_a_row_ < experiment_.training.max_skipped_steps) return;
+  const bool learnt_nothing = done() && skipped_steps_ == steps_;
+  if (skipped_in_a_row_ < experiment_.training.max_skipped_steps && !learnt_nothing) return;
   throw Diverged(
       fmt::format("training: {} is not finite in {} steps in a row (up to step {}); checkpoints "
                   "before that, if "

@@ -46,7 +46,8 @@ class Trainer {
   Trainer(const Experiment& experiment, std::unique_ptr<data::Loader> loader);
 
   // One optimizer step over `accumulation` micro-batches; the observer sees the first of them.
-  // Throws Error after max_skipped_steps skipped steps in a row.
+  // Throws Diverged after max_skipped_steps skipped steps in a row, and at the end of a run of
+  // skipped steps alone.
   StepResult step(models::Observer* observer = nullptr);
   // Whether the budget of tokens or time is used up (a step that would not end in time counts) or
   // training.accuracy was reached.

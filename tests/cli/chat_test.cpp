@@ -106,6 +106,46 @@ TEST_F(ChatCommand, ANewConversationKeepsTheSystemsTextOfItsHistoryAlone) {
   EXPECT_EQ(roles_after(json::array(), {"--system", "Be brief."}), with_system);
 }
 
+TEST_F(ChatCommand, AHistoryThatIsALinkStaysOne) {
+  fs::create_directory(folder / "kept");
+  fs::create_symlink("kept/talk.json", folder / "link.json");
+  const ProgramResult run = chat({"--chat-template",
+                                  "chatml",
+                                  "-m",
+                                  "2",
+                                  "--ignore-eos",
+                                  "--history",
+                                  (folder / "link.json").string()},
+                                 "Hello\n");
+  EXPECT_EQ(run.exit_code, 0) << run.errors;
+  EXPECT_TRUE(fs::is_symlink(folder / "link.json"));
+  EXPECT_EQ(json::parse(test::read_file(folder / "kept/talk.json")).size(), 2U);
+}
+
+// While one chat waits for its second message, another goes on from its first.
+TEST_F(ChatCommand, TwoOnOneHistoryKeepBothConversations) {
+  const std::string command = "timeout 50 " REYNARD_BINARY_DIR "/bin/reynard chat " + model +
+                              " --chat-template chatml -m 2 --ignore-eos --history " +
+                              (folder / "talk.json").string();
+  const std::string first = "(echo One; while ! [ -s " + (folder / "talk.json").string() +
+                            " ]; do sleep 0.1; done; echo Two | " + command + " >" +
+                            (folder / "second").string() + "; echo Three; echo Four) | " + command +
+                            " >" + (folder / "first").string() + " 2>" +
+                            (folder / "errors").string();
+  ASSERT_EQ(std::system(first.c_str()), 0);  // NOLINT(concurrency-mt-unsafe)
+  const auto said = [&](const char* file) {
+    std::vector<std::string> words;
+    for (const json& message : json::parse(test::read_file(folder / file))) {
+      if (message["role"] == "user") words.push_back(message["content"]);
+    }
+    return words;
+  };
+  EXPECT_EQ(said("talk.json"), (std::vector<std::string>{"One", "Two"}));
+  EXPECT_EQ(said("talk-1.json"), (std::vector<std::string>{"One", "Three", "Four"}));
+  EXPECT_FALSE(fs::exists(folder / "talk-2.json"));
+  EXPECT_NE(test::read_file(folder / "errors").find("this conversation is in"), std::string::npos);
+}
+
 TEST_F(ChatCommand, TextStreamsToPipesToo) {
   const ProgramResult run =
       chat({"--chat-template", "llama3", "-m", "3", "--logit-bias", "65=100"}, "Hello\nMore\n");

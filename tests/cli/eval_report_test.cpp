@@ -357,6 +357,10 @@ TEST_F(EvalCommand, CheckpointsAreMeasuredByTokensSeen) {
 
 TEST_F(EvalCommand, DictionariesAreWrittenAndPrepared) {
   ASSERT_EQ(run({"dictionary", "-o", "d.jsonl", "--documents", "3"}).exit_code, 0);
+  fs::create_symlink("elsewhere/e.jsonl", folder_ / "e.jsonl");
+  ASSERT_EQ(run({"dictionary", "-o", "e.jsonl", "--documents", "3"}).exit_code, 0);
+  EXPECT_TRUE(fs::is_symlink(folder_ / "e.jsonl"));
+  EXPECT_EQ(test::read_file(folder_ / "elsewhere/e.jsonl"), test::read_file(folder_ / "d.jsonl"));
   const ProgramResult prepared = run({"prepare", "d.jsonl", "-o", "data"});
   ASSERT_EQ(prepared.exit_code, 0) << prepared.errors;
   const std::string lines = test::read_file(folder_ / "d.jsonl");
@@ -477,7 +481,7 @@ TEST_F(EvalCommand, BadInputIsOneLine) {
 }
 
 TEST_F(EvalCommand, ReportNamesWhatIsMissing) {
-  expect_error({"report", "nowhere"}, "nowhere is not a folder");
+  expect_error({"report", "nowhere"}, "nowhere: is not a folder");
   fs::create_directory(folder_ / "empty");
   expect_error({"report", "empty"}, "no run.json");
   ::setenv("REYNARD_VEGA", "/nowhere/vega.js", 1);

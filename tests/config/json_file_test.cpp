@@ -48,6 +48,11 @@ TEST(JsonFile, ErrorsNameTheFile) {
   EXPECT_EQ(read_json_object(file).at("a"), 1);
   EXPECT_EQ(error("[1]"), file.string() + ": is not a JSON object");
   EXPECT_EQ(error("{\"a\": " + std::string(90, '[')), file.string() + ": is not a JSON object");
+  EXPECT_EQ(error("{\"a\": 1,\n \"b\": tru}"),
+            file.string() + ": is not a JSON object: line 2, column 10");
+  EXPECT_EQ(error("{\"a\": 1"), file.string() + ": is not a JSON object: line 1, column 8");
+  EXPECT_EQ(error(""), file.string() + ": is not a JSON object: line 1, column 1");
+  EXPECT_EQ(error("{\"a\": 1e999}"), file.string() + ": is not a JSON object");
   EXPECT_EQ(error(std::string(101, ' ')),
             file.string() + ": has more than 100 bytes, the most expected");
   EXPECT_NE(error_of([&] { read_json_object(folder / "none"); }).find("none: cannot be read"),

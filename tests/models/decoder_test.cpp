@@ -132,6 +132,16 @@ TEST(Decoder, RejectsImpossibleConfigs) {
                "forget_bias_init");
   expect_error(with([](auto& c) { c.attention.temperature_init = 2; }), "temperature_init");
   expect_error(with([](auto& c) {
+                 c.attention.forget_gate = ForgetGate::kFull;
+                 c.attention.forget_bias_init = -1e39;
+               }),
+               "-1e+39 is beyond the range of f32");
+  expect_error(with([](auto& c) {
+                 c.attention.qk_norm = QKNorm::kTemperature;
+                 c.attention.temperature_init = 1e39;
+               }),
+               "1e+39 is beyond the range of f32");
+  expect_error(with([](auto& c) {
                  c.attention.output_gate = OutputGate::kSilu;
                  c.attention.output_norm = true;
                }),

@@ -199,10 +199,10 @@ std::string error_of(const fs::path& folder) {
 
 TEST(Report, BadInputNamesTheFile) {
   const test::TempDir folder;
-  EXPECT_NE(error_of(folder / "missing").find("missing is not a folder"), std::string::npos);
+  EXPECT_NE(error_of(folder / "missing").find("missing: is not a folder"), std::string::npos);
   EXPECT_NE(error_of(folder.path()).find("no run.json"), std::string::npos);
   test::write_file(folder / "run.json", "[1, 2]");
-  EXPECT_NE(error_of(folder.path()).find("run.json is not a JSON object"), std::string::npos);
+  EXPECT_NE(error_of(folder.path()).find("run.json: is not a JSON object"), std::string::npos);
   test::write_file(folder / "run.json", "{}");
   test::write_file(folder / "metrics.jsonl", "{}\nnot json\n{}\n");
   EXPECT_NE(error_of(folder.path()).find("metrics.jsonl:2"), std::string::npos);

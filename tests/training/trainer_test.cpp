@@ -154,6 +154,22 @@ TEST(Trainer, StopsAfterTooManySkippedStepsInARow) {
   }
 }
 
+// A short run never has as many in a row, and would end with the weights that it began with.
+TEST(Trainer, ARunOfSkippedStepsAloneIsAnError) {
+  Experiment experiment = tiny_experiment();
+  experiment.training.tokens = int64_t{2} * 24;
+  const auto trainer = tiny_trainer(experiment);
+  break_model(*trainer);
+  trainer->step();
+  EXPECT_THROW(trainer->step(), Diverged);
+
+  const auto other = tiny_trainer(experiment);
+  other->step();
+  break_model(*other);
+  EXPECT_TRUE(other->step().skipped);
+  EXPECT_TRUE(other->done());
+}
+
 TEST(Trainer, TimeBudgetEndsWithADecayedRate) {
   Experiment experiment = tiny_experiment();
   experiment.training.tokens = 0;
