@@ -3,7 +3,9 @@
 // Hopper; elsewhere plain launches): a microsecond less between two kernels. Such a kernel calls
 // wait_for_kernel_before() in every block before it writes, and before it reads what the kernel
 // before it, or one that may still run then, writes. A plain launch waits for all before it, so
-// behind one a kernel may read, before its wait, all but what that launch writes.
+// behind one a kernel may read, before its wait, all but what that launch writes. Where every block
+// of a kernel lets the next one start only behind its own wait, that one may read, and write over,
+// what came before; what the kernel itself writes it must be told of otherwise.
 
 #include <cuda_runtime_api.h>
 

@@ -46,6 +46,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   if (threadIdx.x == 0) prepare_shared(s);
   __syncthreads();
   tensor::wait_for_kernel_before();
+  tensor::let_next_kernel_start();
   if (warpgroup == 0) {
     shrink_registers<C::kProducerRegisters>();
     if (threadIdx.x < 32) {
@@ -122,26 +123,54 @@ __device__ const float4* part_at(const float* parts, int64_t index) {
   return reinterpret_cast<const float4*>(parts + index * bwd::kPartFloats) + threadIdx.x;
 }
 
-// dq from the sums of parts: one block of threads per part, in the order of store_parts.
+// How many key blocks add to a tile of queries, of all.
+__device__ int key_blocks_of(const Params& p, int tile) {
+  const BlockRange blocks = p.plan.keys[tile].blocks;
+  return max(blocks.last - blocks.first + 1, 0);
+}
+
+// The next part of dq for a block of threads, when all has been added to it; -1: there is none.
+// Those of the pairs come in the order in which key blocks are taken, as they become whole.
+template <class C>
+__device__ int take_whole_part(const Params& p) {
+  __shared__ int taken;
+  if (threadIdx.x == 0) {
+    const int parts_of_pair = p.num_steps * C::kPieces, number = atomicAdd(p.next_part, 1);
+    const int place = number / parts_of_pair;
+    taken = -1;
+    if (place < p.task.problem.B * p.task.problem.H) {
+      taken = p.plan.order[place] * parts_of_pair + number % parts_of_pair;
+      const int tile = taken / C::kPieces, last_turn = key_blocks_of(p, tile);
+      while (bwd::load_acquire(p.turns + tile) < last_turn) __nanosleep(100);
+    }
+  }
+  __syncthreads();
+  const int part = taken;
+  __syncthreads();  // before the next is taken
+  return part;
+}
+
+// dq from the sums of parts, in the order of store_parts. Blocks of threads start on processors
+// that have nothing left to do of the kernel before while others still run it.
 template <class C, class Out>
 __global__ void __launch_bounds__(kWarpgroup) dq_kernel(const Params p) {
-  tensor::wait_for_kernel_before();
   const Problem& problem = p.task.problem;
-  const int64_t step = blockIdx.x / C::kPieces;
-  const auto m = static_cast<int>(step % p.num_steps);
-  const int64_t head = step / p.num_steps;
-  const Patch patch = {.to = p.task.dq,
-                       .b = head / problem.H,
-                       .head = head % problem.H,
-                       .first_row = m * kQueriesPerTile,
-                       .num_rows = problem.Tq,
-                       .first_dim = static_cast<int>(blockIdx.x % C::kPieces) * 64,
-                       .num_dims = problem.D,
-                       .factor = problem.scale};
-  const BlockRange blocks = p.plan.keys[step].blocks;
-  const bool seen = blocks.last >= blocks.first;
-  const float4* part = part_at(p.dq_sums, blockIdx.x);
-  write_patch<Out>(patch, [&](int j) { return seen ? part[j * kWarpgroup] : float4{}; });
+  for (int part; (part = take_whole_part<C>(p)) >= 0;) {
+    const int tile = part / C::kPieces, head = tile / p.num_steps;
+    const Patch patch = {.to = p.task.dq,
+                         .b = head / problem.H,
+                         .head = head % problem.H,
+                         .first_row = tile % p.num_steps * kQueriesPerTile,
+                         .num_rows = problem.Tq,
+                         .first_dim = part % C::kPieces * 64,
+                         .num_dims = problem.D,
+                         .factor = problem.scale};
+    const bool is_seen = key_blocks_of(p, tile) > 0;
+    const float4* sums = part_at(p.dq_sums, part);
+    write_patch<Out>(patch,
+                     [&](int j) { return is_seen ? __ldcg(sums + j * kWarpgroup) : float4{}; });
+  }
+  tensor::wait_for_kernel_before();  // whoever comes next need not wait for it as well
 }
 
 // dk and dv of heads that share keys: one block of threads per part, which adds up the heads of the
@@ -178,8 +207,8 @@ __global__ void __launch_bounds__(kWarpgroup) group_kernel(const Params p) {
 
 // Where the arrays of a call lie in its scratch.
 struct Layout {
-  int64_t records = 0, keys = 0, tiles = 0, turns = 0, costs = 0, next_task = 0, order = 0;
-  int64_t taken = 0, dq_sums = 0, head_sums = 0, total = 0;
+  int64_t records = 0, keys = 0, tiles = 0, turns = 0, costs = 0, next_part = 0, next_task = 0;
+  int64_t order = 0, taken = 0, dq_sums = 0, head_sums = 0, total = 0;
 
   Layout(const Problem& p, int key_groups, int pieces) {
     const auto padded = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
@@ -192,7 +221,8 @@ struct Layout {
     tiles = keys + padded(num_steps * sizeof(TileKeys));
     turns = tiles + padded(key_blocks * sizeof(TileRange));
     costs = turns + padded(num_steps * sizeof(int));
-    next_task = costs + padded(heads * sizeof(int));
+    next_part = costs + padded(heads * sizeof(int));
+    next_task = next_part + 256;
     order = next_task + 256;
     taken = order + padded(heads * sizeof(int));
     dq_sums = taken + padded(key_blocks * sizeof(TakenKeyBlock));
@@ -235,13 +265,14 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
             reinterpret_cast<TakenKeyBlock*>(scratch + layout.taken),
             reinterpret_cast<int*>(scratch + layout.next_task)};
   p.turns = reinterpret_cast<int*>(scratch + layout.turns);
+  p.next_part = reinterpret_cast<int*>(scratch + layout.next_part);
   p.dq_sums = reinterpret_cast<float*>(scratch + layout.dq_sums);
   const bool grouped = problem.H > problem.G;
   p.head_sums = grouped ? reinterpret_cast<float*>(scratch + layout.head_sums) : nullptr;
   p.num_steps = div_up(problem.Tq, kQueriesPerTile);
   p.num_key_blocks = div_up(problem.Tk, C::kKeys);
   p.num_tasks = problem.B * problem.H * p.num_key_blocks;
-  cudaMemsetAsync(p.turns, 0, layout.next_task - layout.turns, stream);  // and costs
+  cudaMemsetAsync(p.turns, 0, layout.next_task - layout.turns, stream);  // to next_part
   const int blocks = min(num_processors, p.num_tasks);
   // Of the 50 MB of the L2 cache what is left beside keys, values and results; queries and
   // gradients of 16 bits, sums of 32.
@@ -258,10 +289,12 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   cudaFuncSetAttribute(backward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   tensor::launch_early(backward_kernel<C>, blocks, C::kThreads, kBytes, stream, p);
   REYNARD_CHECK_LAUNCH();
-  const unsigned parts = problem.B * problem.H * p.num_steps * C::kPieces;
   const auto write_dq =
       task.dq.element == Element::kFloat ? &dq_kernel<C, float> : &dq_kernel<C, typename C::Scalar>;
-  tensor::launch_early(write_dq, parts, kWarpgroup, 0, stream, p);
+  constexpr int kBlocksPerProcessor = 12;  // as many as fit
+  const int parts = problem.B * problem.H * p.num_steps * C::kPieces;
+  const int dq_blocks = min(parts, num_processors * kBlocksPerProcessor);
+  tensor::launch_early(write_dq, dq_blocks, kWarpgroup, 0, stream, p);
   REYNARD_CHECK_LAUNCH();
   if (!grouped) return;
   const unsigned head_parts = problem.B * problem.G * p.num_key_blocks * C::kHeadParts;

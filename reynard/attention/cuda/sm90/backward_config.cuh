@@ -142,6 +142,7 @@ struct Params {
   const QueryRecord* records;  // (B, H, steps)
   KeyPlan plan;
   int* turns;      // (B, H, steps): key blocks that added to its dQ
+  int* next_part;  // of dQ that becomes rows; 0 before
   float* dq_sums;  // (B, H, steps, pieces) of parts, unscaled
   // Where heads share keys: (B, H, key blocks) of the dK and dV of one head, else null.
   float* head_sums;
