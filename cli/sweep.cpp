@@ -115,7 +115,15 @@ training::RunResult run_point(const training::Experiment& experiment,
         fmt::format("{}: is a run of other settings; remove it or choose another run.folder",
                     experiment.run.folder));
   }
-  if (const auto finished = training::finished_result(experiment.run.folder)) return *finished;
+  if (const auto finished = training::finished_result(experiment.run.folder)) {
+    const std::vector<std::string> changed = training::changed_texts(experiment, *finished);
+    if (changed.empty()) return *finished;
+    throw Error(
+        fmt::format("{}: is a run of another text: {} was changed since; remove it or choose "
+                    "another run.folder",
+                    experiment.run.folder,
+                    fmt::join(changed, " and ")));
+  }
   const training::RunResult result =
       run_training(experiment, {.resume = true, .quiet = arguments.quiet, .command = command});
   if (!result.finished) {

@@ -183,6 +183,7 @@ class Run {
   Run(const Experiment& experiment, const RunOptions& options)
       : options_(options),
         folder_(experiment.run.folder),
+        text_(data::TokenFile(experiment.data.path).fingerprint()),
         tokenizer_(data::recorded_tokenizer_files(data::make_loader(experiment.data)->file())),
         trainer_(experiment, data::make_loader(experiment.data)) {}
 
@@ -191,7 +192,8 @@ class Run {
     if (trainer_.done()) {
       const auto finished = finished_result(folder_.string());
       // Another one is of the run before it was made longer, or of another held-out text.
-      const bool holds = finished && finished->steps == trainer_.steps();
+      const bool holds = finished && finished->steps == trainer_.steps() &&
+                         changed_texts(trainer_.experiment(), *finished).empty();
       if (holds && !measures_otherwise_) return *finished;
     }
     while (!trainer_.done() && !stopped()) step();
@@ -380,14 +382,19 @@ class Run {
                  {"tokens", done.tokens},
                  {"skipped_steps", done.skipped_steps},
                  {"seconds", done.seconds},
-                 {"loss", done.loss}};
+                 {"loss", done.loss},
+                 {"text", text_}};
     if (done.validation_loss) json["validation_loss"] = *done.validation_loss;
+    if (measures) {
+      json["held_out_text"] = data::TokenFile(trainer_.experiment().validation.path).fingerprint();
+    }
     checkpoint::write_atomically(folder_ / "result.json", json.dump(2) + "\n");
     return done;
   }
 
   RunOptions options_;
   fs::path folder_;
+  std::string text_;                             // its fingerprint
   std::vector<tokenizer::SavedFile> tokenizer_;  // of the text; kept beside the weights
   Trainer trainer_;
   Window window_;
@@ -416,7 +423,23 @@ std::optional<RunResult> finished_result(const std::string& folder) {
                    .loss = number("loss"),
                    .validation_loss = {}};
   if (json.contains("validation_loss")) result.validation_loss = number("validation_loss");
+  const auto text = [&](const char* name) {
+    return json.contains(name) && json[name].is_string() ? json[name].get<std::string>() : "";
+  };
+  result.text = text("text");
+  result.held_out_text = text("held_out_text");
   return result;
+}
+
+std::vector<std::string> changed_texts(const Experiment& experiment, const RunResult& result) {
+  std::vector<std::string> changed;
+  const auto compare = [&](const char* key, const std::string& path, const std::string& before) {
+    if (path.empty() || before.empty() || data::TokenFile(path).fingerprint() == before) return;
+    changed.push_back(fmt::format("{} = {}", key, path));
+  };
+  compare("data.path", experiment.data.path, result.text);
+  compare("validation.path", experiment.validation.path, result.held_out_text);
+  return changed;
 }
 
 RunResult run(const Experiment& experiment, const RunOptions& options) {

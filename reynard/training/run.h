@@ -41,6 +41,8 @@ struct RunResult {
   double seconds = 0;
   double loss = 0;                        // nats per token over the last tenth of the steps
   std::optional<double> validation_loss;  // nats per token
+  // TokenFile::fingerprint() of data.path and validation.path; empty: none, or not recorded.
+  std::string text = {}, held_out_text = {};
 };
 
 // Trains until the budget is used up. Throws Error when the folder holds another run.
@@ -48,5 +50,8 @@ RunResult run(const Experiment& experiment, const RunOptions& options);
 
 // The result of a finished run, if the folder holds one (result.json).
 std::optional<RunResult> finished_result(const std::string& folder);
+
+// The texts that are others now than those of this result: "data.path = text/train.tokens".
+std::vector<std::string> changed_texts(const Experiment& experiment, const RunResult& result);
 
 }  // namespace reynard::training

@@ -1,6 +1,7 @@
 // reynard sweep as a user runs it.
 
 #include "tests/cli/train_command.h"
+#include "tests/support/files.h"
 #include "tests/support/program.h"
 
 #include <gtest/gtest.h>
@@ -47,6 +48,34 @@ TEST_F(TrainCommand, SweepTabulatesAndGoesOn) {
   const ProgramResult second = run(sweep);
   EXPECT_EQ(second.output, first.output);
   EXPECT_EQ(fs::last_write_time(result), written);  // reused
+}
+
+// The settings name files, whose text may be another one by now.
+TEST_F(TrainCommand, SweepReusesNoRunOfAnotherText) {
+  const auto sweep = [&] {
+    return run({"sweep",
+                "tiny.toml",
+                "--quiet",
+                "--run.folder=sweep",
+                "--training.tokens=640",
+                "--training.checkpoint_every=0",
+                "--validation.path=text/held_out.tokens",
+                "--validation.tokens=256"});
+  };
+  ASSERT_EQ(sweep().exit_code, 0);
+  for (const std::string text :
+       {"data.path = text/train.tokens", "validation.path = text/held_out.tokens"}) {
+    const fs::path file = folder_ / text.substr(text.find("text/"));
+    const std::string before = test::read_file(file);
+    test::write_file(file, test::with_another_letter(before));
+    const ProgramResult result = sweep();
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(result.errors,
+              "reynard: sweep/seed=0: is a run of another text: " + text +
+                  " was changed since; remove it or choose another run.folder\n");
+    test::write_file(file, before);
+  }
+  EXPECT_EQ(sweep().exit_code, 0);
 }
 
 TEST_F(TrainCommand, SweepGoesOnBehindARunThatDiverges) {

@@ -78,10 +78,8 @@ TEST_F(TrainCommand, DamagedCheckpointsOfLaterStepsDoNotCostNewOnes) {
 
 TEST_F(TrainCommand, AnotherTextOfTheSameSizeIsNotGoneOnWith) {
   ASSERT_EQ(train("run").exit_code, 0);
-  std::string bytes = test::read_file(folder_ / "text/train.tokens");
-  // A letter of the text becomes another one: header and ends of documents stay.
-  bytes[bytes.find('l', 4096)] = 'k';
-  test::write_file(folder_ / "text/train.tokens", bytes);
+  const fs::path text = folder_ / "text/train.tokens";
+  test::write_file(text, test::with_another_letter(test::read_file(text)));
   expect_refused("run",
                  {"--resume", "--training.tokens=3840"},
                  "resume with the settings and the token file of the run");
@@ -262,6 +260,10 @@ TEST_F(TrainCommand, AnotherHeldOutTextIsMeasuredThoughTheRunHasEnded) {
   const double trained = loss({"--resume", "--validation.path=text/train.tokens"});
   EXPECT_GT(trained, 0);
   EXPECT_NE(trained, held_out);
+  const fs::path text = folder_ / "text/held_out.tokens";
+  EXPECT_EQ(loss({"--resume", "--validation.path=text/held_out.tokens"}), held_out);
+  test::write_file(text, test::with_another_letter(test::read_file(text)));
+  EXPECT_NE(loss({"--resume", "--validation.path=text/held_out.tokens"}), held_out);
   EXPECT_EQ(weights_hash("run"), weights);
 }
 
