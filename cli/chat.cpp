@@ -127,7 +127,7 @@ class Talker {
   Answer write(Sequence& sequence, const std::vector<std::string>& stop_texts, bool streams) {
     Answer answer;
     const std::atomic<bool>& stop = stop_flag();
-    generation::TextStream stream(*model_.tokenizer, stop_texts);
+    generation::TextStream stream(*model_.tokenizer, {.stop = stop_texts});
     const auto show = [&](const std::string& piece) {
       answer.text += piece;
       if (!streams) return;

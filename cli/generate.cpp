@@ -333,7 +333,7 @@ void run_generate(const GenerateArguments& arguments, bool prompt_given) {
   std::vector<Text> texts;
   for (int64_t i = 0; i < num_texts; ++i) {
     texts.push_back({first.fork(arguments.sampling.options.seed + static_cast<uint64_t>(i)),
-                     generation::TextStream(*model.tokenizer, stop)});
+                     generation::TextStream(*model.tokenizer, {.stop = stop})});
   }
   const bool streams = !arguments.json && num_texts == 1;
   if (first.is_prefilled()) timings.text = write(generator, texts, streams);

@@ -18,9 +18,9 @@ constexpr std::size_t kContextTokens = 4;
 
 }  // namespace
 
-TextStream::TextStream(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stop)
-    : tokenizer_(&tokenizer), stop_(std::move(stop)) {
-  for (const std::string& text : stop_) {
+TextStream::TextStream(const tokenizer::Tokenizer& tokenizer, TextStreamOptions options)
+    : tokenizer_(&tokenizer), options_(std::move(options)), held_(options_.begun) {
+  for (const std::string& text : options_.stop) {
     tensor::check_value(!text.empty(), "generate", "stop string", "\"\"", "at least one character");
   }
 }
@@ -31,9 +31,10 @@ std::string TextStream::add(int64_t token) {
     const auto surplus = static_cast<std::ptrdiff_t>(window_.size() - kContextTokens);
     window_.erase(window_.begin(), window_.begin() + surplus);
   }
-  const std::string before = tokenizer_->decode(window_);
+  const tokenizer::DecodeOptions decoding{.keep_special = options_.keep_special};
+  const std::string before = tokenizer_->decode(window_, decoding);
   window_.push_back(token);
-  const std::string after = tokenizer_->decode(window_);
+  const std::string after = tokenizer_->decode(window_, decoding);
   held_ += after.substr(std::min(before.size(), after.size()));
   const std::size_t stop = find_stop();
   if (stop != std::string::npos) {
@@ -56,14 +57,14 @@ std::string TextStream::release(std::size_t bytes) {
 
 std::size_t TextStream::find_stop() const {
   std::size_t first = std::string::npos;
-  for (const std::string& text : stop_) first = std::min(first, held_.find(text));
+  for (const std::string& text : options_.stop) first = std::min(first, held_.find(text));
   return first;
 }
 
 // Without the longest end that begins a stop string, and without an unfinished character.
 std::size_t TextStream::num_certain() const {
   std::size_t certain = held_.size();
-  for (const std::string& text : stop_) {
+  for (const std::string& text : options_.stop) {
     for (std::size_t begin = held_.size() - std::min(held_.size(), text.size() - 1);
          begin < certain;
          ++begin) {
@@ -72,15 +73,7 @@ std::size_t TextStream::num_certain() const {
       }
     }
   }
-  // A character has at most four bytes: the last lead byte tells.
-  for (std::size_t back = 1; back <= std::min<std::size_t>(certain, 3); ++back) {
-    const auto byte = static_cast<unsigned char>(held_[certain - back]);
-    if ((byte & 0xc0U) == 0x80U) continue;
-    const std::size_t length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
-    if (length > back) certain -= back;
-    break;
-  }
-  return certain;
+  return tokenizer::whole_characters(std::string_view(held_).substr(0, certain));
 }
 
 }  // namespace reynard::generation

@@ -12,10 +12,16 @@ class Tokenizer;
 
 namespace reynard::generation {
 
+struct TextStreamOptions {
+  std::vector<std::string> stop = {};  // the text ends before the first of them
+  std::string begun = {};              // of a character that the first tokens end
+  bool keep_special = false;           // special tokens as their names, else as nothing
+};
+
 class TextStream {
  public:
   // The tokenizer must outlive it. Throws reynard::Error for an empty stop string.
-  TextStream(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stop);
+  TextStream(const tokenizer::Tokenizer& tokenizer, TextStreamOptions options);
 
   // The text that became certain with this token; "" is common. Ids that the tokenizer does not
   // know (a padded vocabulary) have no text.
@@ -31,7 +37,7 @@ class TextStream {
   std::size_t num_certain() const;
 
   const tokenizer::Tokenizer* tokenizer_;
-  std::vector<std::string> stop_;
+  TextStreamOptions options_;
   std::vector<int64_t> window_;  // the newest tokens, on which the text of the next may depend
   std::string held_;             // text that is not handed out yet
   bool stopped_ = false;

@@ -1,6 +1,5 @@
 #include "reynard/protocol/responses.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace reynard::protocol {
@@ -23,23 +22,16 @@ std::string key_of(const std::string& bytes) {
   return ordered_json::parse(shown).get<std::string>();
 }
 
-int64_t num_characters(const std::string& text) {
-  return std::ranges::count_if(
-      text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80U; });
-}
-
 ordered_json completion_logprobs(const Choice& choice) {
   if (!choice.logprobs) return nullptr;
   ordered_json json = {{"tokens", ordered_json::array()},
                        {"token_logprobs", ordered_json::array()},
                        {"top_logprobs", ordered_json::array()},
                        {"text_offset", ordered_json::array()}};
-  int64_t offset = choice.text_offset;
   for (const TokenLogprob& token : *choice.logprobs) {
     json["tokens"].push_back(token.text);
     json["token_logprobs"].push_back(token.logprob ? number(*token.logprob) : ordered_json());
-    json["text_offset"].push_back(offset);
-    offset += num_characters(token.text);
+    json["text_offset"].push_back(token.text_offset);
     ordered_json top;
     if (token.logprob) {
       // Best first: of equal texts the larger stays, but the token's own is its own.

@@ -23,13 +23,13 @@ struct TokenLogprob {
   std::string text;                                // bytes
   std::optional<float> logprob;                    // nothing: the first token of an echoed prompt
   std::vector<std::pair<std::string, float>> top;  // the most probable tokens, best first
+  int64_t text_offset = 0;                         // characters of the choice's text before it
 };
 
 struct Choice {
   int64_t index = 0;
   std::string text;
   std::optional<std::vector<TokenLogprob>> logprobs = {};
-  int64_t text_offset = 0;            // characters of the text before these tokens
   std::string finish_reason = {};     // "stop", "length"; empty: not finished
   nlohmann::ordered_json cache = {};  // own field; null: not asked for
 };

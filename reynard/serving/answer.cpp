@@ -150,7 +150,10 @@ Ask ask_completion(const protocol::CompletionRequest& request, const ServedModel
                                               : std::get<std::vector<int64_t>>(prompt));
     check_ids(ask.job.prompts.back(), model);
     if (!request.echo) continue;
-    ask.echoes.push_back(text != nullptr ? *text : decode(model, ask.job.prompts.back()));
+    std::string echo = text != nullptr ? *text : decode(model, ask.job.prompts.back());
+    const std::size_t whole = tokenizer::whole_characters(echo);
+    ask.job.begun.push_back(echo.substr(whole));
+    ask.echoes.push_back(tokenizer::displayable(echo.substr(0, whole)));
   }
   ask.job.texts_per_prompt = request.best_of;
   ask.job.options = sequence_options(request.sampling, model);
@@ -220,28 +223,43 @@ std::vector<protocol::TokenLogprob> Answer::prompt_logprobs(const Piece& piece,
   for (const generation::ScoredToken& token : piece.prompt_scores) {
     out.push_back(token_logprob(token));
   }
+  generation::TextStream stream(*model_.tokenizer, {.keep_special = true});
+  int64_t offset = 0;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    out[i].text_offset = offset;
+    offset += tokenizer::num_characters(stream.add(ids[i]));
+  }
   return out;
+}
+
+// The echo and what it is to the tokens behind it.
+void Answer::begin(Text& text, const Piece& piece, protocol::Choice& delta) {
+  const int64_t prompt = piece.index / ask_.job.texts_per_prompt;
+  usage_.cached_tokens += piece.reused_tokens;
+  generation::TextStreamOptions options;
+  if (!ask_.echoes.empty()) {
+    delta.text = ask_.echoes[prompt];
+    if (ask_.logprobs) delta.logprobs = prompt_logprobs(piece, prompt);
+    options.begun = ask_.job.begun[prompt];
+  }
+  text.num_characters = tokenizer::num_characters(delta.text);
+  text.stream.emplace(*model_.tokenizer, std::move(options));
 }
 
 protocol::Choice Answer::add(const Piece& piece) {
   Text& text = texts_[piece.index];
-  const int64_t prompt = piece.index / ask_.job.texts_per_prompt;
   protocol::Choice delta{.index = piece.index, .text = {}};
   if (ask_.logprobs) delta.logprobs.emplace();
-  if (!text.begun) {
-    usage_.cached_tokens += piece.reused_tokens;
-    if (!ask_.echoes.empty()) {
-      delta.text = ask_.echoes[prompt];
-      if (ask_.logprobs) delta.logprobs = prompt_logprobs(piece, prompt);
-    }
-    text.begun = true;
-  }
+  if (!text.stream) begin(text, piece, delta);
   delta.text += piece.text;
   const auto add_token = [&](const generation::ScoredToken& token) {
     ++usage_.completion_tokens;
     ++text.num_tokens;
     if (!std::isnan(token.logprob)) text.logprob += token.logprob;
-    if (ask_.logprobs) delta.logprobs->push_back(token_logprob(token));
+    if (!ask_.logprobs) return;
+    delta.logprobs->push_back(token_logprob(token));
+    delta.logprobs->back().text_offset = text.num_characters;
+    text.num_characters += tokenizer::num_characters(text.stream->add(token.token));
   };
   for (const generation::ScoredToken& token : piece.tokens) add_token(token);
   if (piece.end) add_token(*piece.end);
@@ -249,9 +267,6 @@ protocol::Choice Answer::add(const Piece& piece) {
     delta.finish_reason = piece.finished == generation::FinishReason::kStop ? "stop" : "length";
     if (piece.cache) delta.cache = cache_json(*piece.cache);
   }
-  delta.text_offset = text.num_characters;
-  text.num_characters += std::ranges::count_if(
-      delta.text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80U; });
   protocol::Choice& whole = text.choice;
   whole.text += delta.text;
   if (ask_.logprobs) {

@@ -3,6 +3,7 @@
 // depends on the model and its tokenizer, and nothing that depends on HTTP.
 
 #include "reynard/generation/chat_template.h"
+#include "reynard/generation/text_stream.h"
 #include "reynard/protocol/requests.h"
 #include "reynard/protocol/responses.h"
 #include "reynard/serving/engine.h"
@@ -33,7 +34,7 @@ struct ServedModel {
 // A request as the engine takes it, and what is needed to write its answer.
 struct Ask {
   Job job;
-  std::vector<std::string> echoes;  // per prompt; empty: not echoed
+  std::vector<std::string> echoes;  // per prompt, whole characters; empty: not echoed
   int64_t texts_shown = 1;          // per prompt: the best of those that are written
   bool is_chat = false;
   bool stream = false;
@@ -65,9 +66,11 @@ class Answer {
   struct Text {
     protocol::Choice choice;
     double logprob = 0;
-    int64_t num_tokens = 0, num_characters = 0;
-    bool begun = false;
+    int64_t num_tokens = 0;
+    std::optional<generation::TextStream> stream;  // of its tokens, whatever may stop it
+    int64_t num_characters = 0;                    // of that and of the echo
   };
+  void begin(Text& text, const Piece& piece, protocol::Choice& delta);
   protocol::TokenLogprob token_logprob(const generation::ScoredToken& token) const;
   std::vector<protocol::TokenLogprob> prompt_logprobs(const Piece& piece, int64_t prompt) const;
 

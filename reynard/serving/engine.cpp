@@ -58,6 +58,12 @@ int64_t tokens_needed(const Job& job, int64_t prompt) {
   return tokens_of_prompt(job, prompt) + job.texts_per_prompt * tokens_of_text(job);
 }
 
+generation::TextStream stream_of(const tokenizer::Tokenizer& tokenizer,
+                                 const Job& job,
+                                 int64_t prompt) {
+  return {tokenizer, {.stop = job.stop, .begun = job.begun.empty() ? "" : job.begun[prompt]}};
+}
+
 }  // namespace
 
 struct Engine::Text {
@@ -134,7 +140,7 @@ std::shared_ptr<Reply> Engine::submit(Job job) {
                         needed,
                         fmt::format("at most the cache's {} tokens", options_.max_cache_tokens));
   }
-  const generation::TextStream checked_stop(tokenizer_, job.stop);
+  const generation::TextStream checked_stop(tokenizer_, {.stop = job.stop});
   auto reply = std::make_shared<Reply>(num_texts);
   const auto shared = std::make_shared<const Job>(std::move(job));
   {
@@ -248,7 +254,7 @@ void Engine::start(const Waiting& waiting) {
             .reply = waiting.reply,
             .index = waiting.prompt * job.texts_per_prompt,
             .sequence = generator_.start(prompt, job.options),
-            .stream = generation::TextStream(tokenizer_, job.stop)};
+            .stream = stream_of(tokenizer_, job, waiting.prompt)};
   texts_.push_back(std::move(text));
   counters_.prompt_tokens += std::ssize(prompt);
   reserved_tokens_ += tokens_needed(job, waiting.prompt);
@@ -332,7 +338,7 @@ void Engine::begin_writing(Text& text) {
                       .reply = text.reply,
                       .index = text.index + i,
                       .sequence = text.sequence.fork(seed + static_cast<uint64_t>(i)),
-                      .stream = generation::TextStream(tokenizer_, text.job->stop),
+                      .stream = stream_of(tokenizer_, *text.job, text.prompt()),
                       .is_read = true});
   }
   text.is_read = true;

@@ -42,6 +42,8 @@ struct Job {
   int64_t texts_per_prompt = 1;  // text i of prompt p has index p * texts_per_prompt + i
   generation::SequenceOptions options;
   std::vector<std::string> stop;
+  // Per prompt: of a character that it ends in the middle of and its texts go on with; empty: none.
+  std::vector<std::string> begun = {};
   bool cache_use = false;  // report it with the end of each text
 };
 

@@ -1,5 +1,6 @@
 #include "reynard/tokenizer/utf8.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace reynard::tokenizer {
@@ -58,6 +59,22 @@ bool Utf8Validator::feed(std::string_view bytes) {
 bool is_utf8(std::string_view text) {
   Utf8Validator validator;
   return validator.feed(text) && validator.finish();
+}
+
+std::size_t whole_characters(std::string_view text) {
+  // A character has at most four bytes: the last lead byte tells.
+  for (std::size_t back = 1; back <= std::min<std::size_t>(text.size(), 3); ++back) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+    if ((byte & 0xc0U) == 0x80U) continue;
+    const std::size_t length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
+    return length > back ? text.size() - back : text.size();
+  }
+  return text.size();
+}
+
+int64_t num_characters(std::string_view text) {
+  return std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80U; });
 }
 
 std::string displayable(std::string_view bytes) {

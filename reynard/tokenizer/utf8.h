@@ -31,6 +31,11 @@ class Utf8Validator {
 
 bool is_utf8(std::string_view text);
 
+// Bytes before the character that the text ends in the middle of, all of them where it does not.
+std::size_t whole_characters(std::string_view text);
+// Characters of UTF-8.
+int64_t num_characters(std::string_view text);
+
 // The text with every invalid sequence replaced by U+FFFD (one per maximal part, as Unicode
 // advises).
 std::string displayable(std::string_view bytes);

@@ -15,7 +15,7 @@ namespace {
 std::vector<std::string> pieces(const std::string& text,
                                 const std::vector<std::string>& stop = {}) {
   const tokenizer::ByteTokenizer tokenizer;
-  TextStream stream(tokenizer, stop);
+  TextStream stream(tokenizer, {.stop = stop});
   std::vector<std::string> out;
   for (const unsigned char byte : text) out.push_back(stream.add(byte));
   out.push_back(stream.finish());
@@ -59,7 +59,7 @@ TEST(TextStream, StopStringsEndTheTextBeforeThem) {
 
 TEST(TextStream, TellsThatItStopped) {
   const tokenizer::ByteTokenizer tokenizer;
-  TextStream stream(tokenizer, {"."});
+  TextStream stream(tokenizer, {.stop = {"."}});
   EXPECT_EQ(stream.add('a'), "a");
   EXPECT_FALSE(stream.is_stopped());
   EXPECT_EQ(stream.add('.'), "");
@@ -77,9 +77,23 @@ TEST(TextStream, IdsWithoutTextAddNothing) {
   EXPECT_EQ(stream.add('a'), "a");
 }
 
+TEST(TextStream, EndsACharacterThatWasBegun) {
+  const tokenizer::ByteTokenizer tokenizer;
+  TextStream stream(tokenizer, {.begun = "\xe2\x82"});
+  EXPECT_EQ(stream.add(0xac), "\xe2\x82\xac");
+  EXPECT_EQ(stream.add('a'), "a");
+  EXPECT_EQ(TextStream(tokenizer, {.begun = "\xe2\x82"}).finish(), "\xef\xbf\xbd");
+}
+
+TEST(TextStream, SpecialTokensAreNothingOrTheirNames) {
+  const tokenizer::ByteTokenizer tokenizer;
+  TextStream stream(tokenizer, {.keep_special = true});
+  EXPECT_EQ(stream.add(tokenizer::ByteTokenizer::kEos), "<eos>");
+}
+
 TEST(TextStream, RejectsAnEmptyStopString) {
   const tokenizer::ByteTokenizer tokenizer;
-  EXPECT_THROW(TextStream(tokenizer, {"a", ""}), Error);
+  EXPECT_THROW(TextStream(tokenizer, {.stop = {"a", ""}}), Error);
 }
 
 }  // namespace

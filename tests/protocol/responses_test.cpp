@@ -15,9 +15,11 @@ const Envelope kEnvelope = {.id = "cmpl-1", .created = 7, .model = "m"};
 TEST(CompletionResponse, ScoresAsTheHarnessReadsThem) {
   Choice choice{.index = 0, .text = "ab", .finish_reason = "length"};
   choice.logprobs.emplace();
-  choice.logprobs->push_back({.text = "a", .logprob = {}, .top = {}});
-  choice.logprobs->push_back({.text = "b", .logprob = -0.1F, .top = {{"b", -0.1F}}});
-  choice.logprobs->push_back({.text = "c", .logprob = -3.0F, .top = {{"d", -0.2F}}});
+  choice.logprobs->push_back({.text = "a", .logprob = {}, .top = {}, .text_offset = 0});
+  choice.logprobs->push_back(
+      {.text = "b", .logprob = -0.1F, .top = {{"b", -0.1F}}, .text_offset = 1});
+  choice.logprobs->push_back(
+      {.text = "c", .logprob = -3.0F, .top = {{"d", -0.2F}}, .text_offset = 2});
   const auto json = completion_json(kEnvelope, std::span(&choice, 1), Usage{3, 1, 0});
   EXPECT_EQ(json["object"], "text_completion");
   const auto& logprobs = json["choices"][0]["logprobs"];

@@ -75,6 +75,30 @@ TEST(HttpServer, EchoedPromptsAreScored) {
   EXPECT_EQ(text.json["usage"]["completion_tokens"], 0);
 }
 
+// Where each token's text begins; all bytes of a character begin where it does.
+TEST(HttpServer, TextOffsetsAreThoseOfTheText) {
+  const Served served;
+  const auto choice_of = [&](const std::vector<int64_t>& prompt, int64_t written, bool echo) {
+    return served
+        .complete({{"prompt", prompt},
+                   {"echo", echo},
+                   {"logprobs", 0},
+                   {"logit_bias", {{std::to_string(written), 100}}},
+                   {"ignore_eos", true},
+                   {"max_tokens", 2}})
+        .json["choices"][0];
+  };
+  // The last byte of a character that the prompt begins, and once more, where it ends none.
+  const std::vector<int64_t> prompt = {0xc3, 0xa9, 257, 'b', 0xe2, 0x82};
+  const json echoed = choice_of(prompt, 0xac, true);
+  EXPECT_EQ(echoed["text"], "\xc3\xa9<eos>b\xe2\x82\xac\xef\xbf\xbd");
+  EXPECT_EQ(echoed["logprobs"]["text_offset"], (json{0, 0, 1, 6, 7, 7, 7, 8}));
+  // BOS that is written has no text.
+  const json silent = choice_of({'a'}, 256, false);
+  EXPECT_EQ(silent["text"], "");
+  EXPECT_EQ(silent["logprobs"]["text_offset"], (json{0, 0}));
+}
+
 TEST(HttpServer, StreamsAreTheWholeTextInPieces) {
   const Served served;
   json request = {{"prompt", {"abc", "xyz"}},
@@ -90,21 +114,26 @@ TEST(HttpServer, StreamsAreTheWholeTextInPieces) {
   ASSERT_TRUE(response);
   EXPECT_EQ(response->get_header_value("Content-Type"), "text/event-stream");
   std::vector<std::string> texts(4), reasons(4);
-  std::vector<std::size_t> tokens(4, 0);
+  std::vector<json> tokens(4, json::array()), offsets(4, json::array());
+  const auto append = [](json& list, const json& more) {
+    list.insert(list.end(), more.begin(), more.end());
+  };
   json usage;
   for (const json& event : events_of(response->body)) {
     if (event.contains("usage")) usage = event["usage"];
     for (const json& choice : event["choices"]) {
       const auto index = choice["index"].get<std::size_t>();
       texts[index] += choice["text"].get<std::string>();
-      tokens[index] += choice["logprobs"]["tokens"].size();
+      append(tokens[index], choice["logprobs"]["tokens"]);
+      append(offsets[index], choice["logprobs"]["text_offset"]);
       if (!choice["finish_reason"].is_null()) reasons[index] = choice["finish_reason"];
     }
   }
   for (std::size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(texts[i], whole["choices"][i]["text"]) << i;
     EXPECT_EQ(reasons[i], whole["choices"][i]["finish_reason"]);
-    EXPECT_EQ(tokens[i], whole["choices"][i]["logprobs"]["tokens"].size());
+    EXPECT_EQ(tokens[i], whole["choices"][i]["logprobs"]["tokens"]);
+    EXPECT_EQ(offsets[i], whole["choices"][i]["logprobs"]["text_offset"]);
   }
   EXPECT_EQ(usage["completion_tokens"], whole["usage"]["completion_tokens"]);
 }

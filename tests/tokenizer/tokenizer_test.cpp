@@ -104,6 +104,15 @@ TEST(Utf8, TheAnswerDoesNotDependOnHowTheTextIsCut) {
   }));
 }
 
+TEST(Utf8, CharactersAreWholeOrCutOff) {
+  EXPECT_EQ(tokenizer::whole_characters("a\xe2\x82\xac"), 4U);
+  EXPECT_EQ(tokenizer::whole_characters("a\xe2\x82"), 1U);
+  EXPECT_EQ(tokenizer::whole_characters("a\xf0\x9f\xa6"), 1U);
+  EXPECT_EQ(tokenizer::whole_characters("a\x80"), 2U);  // ends no character
+  EXPECT_EQ(tokenizer::whole_characters(""), 0U);
+  EXPECT_EQ(tokenizer::num_characters("a\xe2\x82\xac\xc3\xa9"), 3);
+}
+
 TEST(Utf8, DisplayableReplacesEachBadPartOnce) {
   EXPECT_EQ(tokenizer::displayable("a\xff"
                                    "b"),
