@@ -129,16 +129,31 @@ void check_model_keys_without_effect(
   }
 }
 
+// Without contexts nothing reads the section.
+void check_crossbatch_is_unset(const CrossbatchConfig& cross,
+                               const std::function<void(const char*, const std::string&)>& add) {
+  const CrossbatchConfig unset;
+  const std::pair<const char*, bool> keys[] = {
+      {"crossbatch.rule", cross.rule != unset.rule},
+      {"crossbatch.documents", cross.documents != unset.documents},
+      {"crossbatch.order", cross.order != unset.order},
+      {"crossbatch.steps", cross.steps != unset.steps},
+      {"crossbatch.accuracy", cross.accuracy != unset.accuracy},
+      {"crossbatch.loss", cross.loss != unset.loss},
+      {"crossbatch.stop_gradient", cross.stop_gradient != unset.stop_gradient},
+      {"crossbatch.memory", cross.memory != unset.memory}};
+  for (const auto& [key, given] : keys) {
+    if (given) add(key, "needs crossbatch.contexts, at least 1");
+  }
+}
+
 void check_crossbatch(const Experiment& experiment,
                       const std::function<void(const char*, const std::string&)>& add) {
   const CrossbatchConfig& cross = experiment.crossbatch;
   const data::LoaderConfig& data = experiment.data;
   const bool packs = cross.rule == models::CrossbatchRule::kPacks;
   check_memory_use(cross, add);
-  if (cross.contexts == 0) {
-    if (cross.memory > 0) add("crossbatch.memory", "needs crossbatch.contexts, at least 1");
-    return;
-  }
+  if (cross.contexts == 0) return check_crossbatch_is_unset(cross, add);
   const models::DecoderConfig& model = experiment.model;
   const bool recurrent = model.mixer == "transformer_xl";
   if (!model.has_memory() && !recurrent) {

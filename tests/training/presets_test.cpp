@@ -30,22 +30,39 @@ TEST(Experiment, KeysThatNothingReadsAreNamed) {
     config::Problems none;
     experiment.check(none, "");
     EXPECT_TRUE(none.empty()) << none.lines()[0];
-    change(experiment.model);
+    change(experiment);
     config::Problems problems;
     experiment.check(problems, "");
     ASSERT_EQ(problems.lines().size(), 1) << key;
     EXPECT_EQ(problems.lines()[0].find(key), 0) << problems.lines()[0];
   };
+  const auto model_refused = [&](const std::string& key, auto change) {
+    refused(key, [&](Experiment& experiment) { change(experiment.model); });
+  };
   using Model = models::DecoderConfig;
-  refused("model.memory.window: needs model.mixer", [](Model& m) { m.memory.window = 64; });
-  refused("model.memory.top_k", [](Model& m) { m.memory.top_k = 8; });
-  refused("model.memory.merge", [](Model& m) { m.memory.merge = models::MemoryMerge::kGated; });
-  refused("model.attention.rope_scaling.type",
-          [](Model& m) { m.attention.rope_scaling.factor = 4; });
-  refused("model.attention.log_pruning_tolerance", [](Model& m) {
+  model_refused("model.memory.window: needs model.mixer", [](Model& m) { m.memory.window = 64; });
+  model_refused("model.memory.top_k", [](Model& m) { m.memory.top_k = 8; });
+  model_refused("model.memory.merge",
+                [](Model& m) { m.memory.merge = models::MemoryMerge::kGated; });
+  model_refused("model.attention.rope_scaling.type",
+                [](Model& m) { m.attention.rope_scaling.factor = 4; });
+  model_refused("model.attention.log_pruning_tolerance", [](Model& m) {
     m.attention.forget_gate = models::ForgetGate::kNone;
     m.attention.log_pruning_tolerance = -10;
   });
+  const auto cross_refused = [&](const std::string& key, auto change) {
+    refused("crossbatch." + key + ": needs crossbatch.contexts",
+            [&](Experiment& experiment) { change(experiment.crossbatch); });
+  };
+  using Cross = CrossbatchConfig;
+  cross_refused("rule", [](Cross& c) { c.rule = models::CrossbatchRule::kPacks; });
+  cross_refused("documents", [](Cross& c) { c.documents = {2}; });
+  cross_refused("order", [](Cross& c) { c.order = DocumentsOrder::kDrawn; });
+  cross_refused("steps", [](Cross& c) { c.steps = {10}; });
+  cross_refused("accuracy", [](Cross& c) { c.accuracy = 0.5; });
+  cross_refused("loss", [](Cross& c) { c.loss = CrossbatchContexts::kLast; });
+  cross_refused("stop_gradient", [](Cross& c) { c.stop_gradient = true; });
+  cross_refused("memory", [](Cross& c) { c.memory = 64; });
 }
 
 // One `./quickstart` prepares what all of them read.
