@@ -36,6 +36,7 @@ void check_same_run(const Experiment& now, const fs::path& folder) {
           "section [crossbatch]");
   require(config::to_toml(now.data) == config::to_toml(before.data), "section [data]");
   require(now.run.seed == before.run.seed, "run.seed");
+  require(now.run.start_from == before.run.start_from, "run.start_from");
   require(now.optimizer.rule == before.optimizer.rule, "optimizer.rule");
   require(now.training.accumulation == before.training.accumulation, "training.accumulation");
 }
