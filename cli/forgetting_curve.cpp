@@ -54,6 +54,11 @@ Json tests_of(const std::vector<std::vector<double>>& groups) {
           {"kruskal_wallis", json_of(evaluation::kruskal_wallis(groups))}};
 }
 
+// Whether some length was measured more than once: else nothing says which differences are chance.
+bool show_chance(const std::vector<std::vector<double>>& groups) {
+  return std::ranges::any_of(groups, [](const auto& group) { return group.size() >= 2; });
+}
+
 const CurvePoint& point_at(const CurveFile& file, int64_t length) {
   std::vector<int64_t> known;
   for (const CurvePoint& point : file.points) {
@@ -74,11 +79,18 @@ Json between_lengths(const CurveFile& file, const std::vector<int64_t>& lengths)
     lm.push_back(point_at(file, length).lm_accs);
     copy.push_back(point_at(file, length).copy_accs);
   }
+  if (!show_chance(lm)) {
+    throw Error(fmt::format(
+        "forgetting-curve: --lengths: {} has one accuracy of each length, which shows no chance; "
+        "measure it with `reynard eval --forgetting_curve.repeats=2` or more, or leave --lengths "
+        "out",
+        file.name));
+  }
   return {{"lengths", lengths}, {"lm", tests_of(lm)}, {"copy", tests_of(copy)}};
 }
 
-// Per length that all files have: does the accuracy without help differ between them? Files that
-// differ in the unrelated prefix alone show so whether it matters.
+// Per length that all files have, measured more than once: does the accuracy without help differ
+// between them? Files that differ in the unrelated prefix alone show so whether it matters.
 Json between_files(const std::vector<CurveFile>& files) {
   Json rows = Json::array();
   for (const CurvePoint& first : files.front().points) {
@@ -88,7 +100,7 @@ Json between_files(const std::vector<CurveFile>& files) {
         if (point.length == first.length) groups.push_back(point.lm_accs);
       }
     }
-    if (groups.size() < files.size()) continue;
+    if (groups.size() < files.size() || !show_chance(groups)) continue;
     Json row = tests_of(groups);
     row["length"] = first.length;
     rows.push_back(std::move(row));

@@ -204,6 +204,21 @@ constexpr const char* kCurveFile = R"([
  {"length": 40, "copy_accs": [1, 1, 1, 0.99], "lm_accs": [0.5, 0.45, 0.55, 0.5]},
  {"length": 80, "copy_accs": [0.6, 0.55, 0.5, 0.525], "lm_accs": [0.5, 0.45, 0.55, 0.4]}])";
 
+TEST_F(EvalCommand, CurvesOfOneRepeatAreNotTested) {
+  test::write_file(folder_ / "once.json",
+                   R"([{"length": 40, "copy_accs": [0.9], "lm_accs": [0.5]},
+                       {"length": 80, "copy_accs": [0.8], "lm_accs": [0.5]}])");
+  const ProgramResult result = run({"forgetting-curve", "once.json", "--lengths", "40,80"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.errors,
+            "reynard: forgetting-curve: --lengths: once has one accuracy of each length, which "
+            "shows no chance; measure it with `reynard eval --forgetting_curve.repeats=2` or more, "
+            "or leave --lengths out\n");
+  const ProgramResult two = run({"forgetting-curve", "once.json", "once.json"});
+  EXPECT_EQ(two.exit_code, 0) << two.errors;
+  EXPECT_NE(two.output.find("once: fine memory"), std::string::npos) << two.output;
+}
+
 TEST_F(EvalCommand, CurveFilesAreComputedAnew) {
   test::write_file(folder_ / "curve.json", kCurveFile);
   const ProgramResult result = run({"forgetting-curve",
