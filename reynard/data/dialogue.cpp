@@ -44,7 +44,7 @@ std::vector<DialoguePiece> message_pieces(const nlohmann::json& messages) {
       pieces.push_back({answer_of(message, "content"), true});
       read.clear();
     } else {
-      throw Error(fmt::format("a message has the role \"{}\"; expected system, user or assistant",
+      throw Error(fmt::format("a message has the role {:?}; expected system, user or assistant",
                               role.substr(0, 40)));
     }
   }

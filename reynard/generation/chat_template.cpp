@@ -129,7 +129,7 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages) const {
   if (messages.empty()) throw Error("chat: there is no message");
   for (const ChatMessage& message : messages) {
     if (is_role(message.role)) continue;
-    throw Error(fmt::format("chat: role \"{}\"; expected system, user or assistant",
+    throw Error(fmt::format("chat: role {:?}; expected system, user or assistant",
                             message.role.substr(0, 40)));
   }
   try {

@@ -118,11 +118,10 @@ nlohmann::ordered_json cache_json(const models::CacheUse& use) {
 
 void check_model(const std::string& name, const ServedModel& model) {
   if (name.empty() || name == model.name) return;
-  ApiError error(404,
-                 fmt::format("there is no model \"{}\"; this server has \"{}\"",
-                             tokenizer::displayable(name.substr(0, 100)),
-                             model.name),
-                 "model");
+  ApiError error(
+      404,
+      fmt::format("there is no model {:?}; this server has {:?}", name.substr(0, 100), model.name),
+      "model");
   error.code = "model_not_found";
   throw error;
 }

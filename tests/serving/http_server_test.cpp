@@ -234,10 +234,15 @@ TEST(HttpServer, BadRequestsGetTheErrorObject) {
   expect_error(
       served.complete({{"prompt", "a"}, {"n", 100}}), 400, "n or best_of = 100; expected 1 to 64");
   expect_error(served.complete({{"prompt", "a"}, {"model", "other"}}), 404, "there is no model");
-  expect_error(
-      served.post("/v1/chat/completions", R"({"messages": [{"role": "cat", "content": ""}]})"),
-      400,
-      "role \"cat\"");
+  expect_error(served.post("/v1/completions", R"({"prompt": "a", "model": "a\u0000b"})"),
+               404,
+               R"(there is no model "a\x00b"; this server has "small")");
+  const auto chat = [&](const std::string& role) {
+    return served.post("/v1/chat/completions",
+                       R"({"messages": [{"role": ")" + role + R"(", "content": ""}]})");
+  };
+  expect_error(chat("cat"), 400, R"(role "cat"; expected)");
+  expect_error(chat(R"(a\u0000b)"), 400, R"(role "a\x00b"; expected)");
   expect_error(served.post("/detokenize", R"({"tokens": [9999]})"), 400, "9999");
   expect_error(served.post("/v1/nothing", "{}"), 404, "nothing at this path");
 }
