@@ -58,6 +58,11 @@ bool names_tokenizer(const std::string& name) {
       throw Error(
           fmt::format("{}: is a token file; expected a model, an experiment or a tokenizer", name));
     }
+    if (path.filename() == "config.json" || path.extension() == ".safetensors") {
+      const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+      throw Error(
+          fmt::format("{}: is a file of a model; give its folder, {}", name, folder.string()));
+    }
     return path.extension() != ".toml";
   }
   return std::filesystem::is_directory(path) && tokenizer::holds_tokenizer(path) &&

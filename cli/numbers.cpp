@@ -74,9 +74,10 @@ void reject_wrong_numbers(CLI::App& app) {
   for (CLI::Option* const option : app.get_options()) {
     // As the help shows them: "INT", "UINT" or "FLOAT", with what else is asked of it behind.
     const std::string type = option->get_type_name();
-    if (type.starts_with("INT")) option->check(is_signed);
-    if (type.starts_with("UINT")) option->check(is_unsigned);
-    if (type.starts_with("FLOAT")) option->check(is_finite);
+    // transform() puts it before what else is asked, which would call "abc" out of its range.
+    if (type.starts_with("INT")) option->transform(is_signed);
+    if (type.starts_with("UINT")) option->transform(is_unsigned);
+    if (type.starts_with("FLOAT")) option->transform(is_finite);
   }
   for (CLI::App* const command : app.get_subcommands([](CLI::App*) { return true; })) {
     reject_wrong_numbers(*command);

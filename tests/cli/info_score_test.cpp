@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <sstream>
 #include <string>
@@ -98,6 +99,15 @@ TEST(InfoCommand, BadModels) {
   expect_error({"info", folder.path().string()}, "holds no model: neither config.json nor");
   test::write_file(folder / "a.tokens", R"({"format":"reynard-tokens"})");
   expect_error({"info", (folder / "a.tokens").string()}, "is a token file; expected a model");
+  for (const char* file : {"config.json", "model.safetensors"}) {
+    test::write_file(folder / file, "{}");
+    expect_error({"info", (folder / file).string()},
+                 std::string(file) + ": is a file of a model; give its folder, " +
+                     folder.path().string() + "\n");
+    std::filesystem::remove(folder / file);
+  }
+  expect_error({"info", (folder / "e.toml").string(), "--length", "abc"},
+               "--length: abc is no whole number; see `reynard info --help`");
   test::write_file(folder / "e.toml", "[data]\npath = \"x\"\n");
   expect_error({"info", (folder / "e.toml").string()}, "has no section [model]");
   test::write_file(folder / "e.toml", "[model]\nhidden_sizes = 3\n");
