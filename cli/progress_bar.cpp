@@ -1,8 +1,10 @@
 #include "cli/progress_bar.h"
 
 #include "cli/message.h"
+#include "reynard/tokenizer/utf8.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,6 +42,16 @@ bool has_redrawn_lines(int descriptor) {
   return isatty(descriptor) == 1 && terminal != nullptr && std::string_view(terminal) != "dumb";
 }
 
+// As much of a line as the terminal has columns for: what wraps could not be drawn over.
+std::string cut_to_terminal(std::string line) {
+  winsize size{};
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return line;
+  if (tokenizer::num_characters(line) <= size.ws_col) return line;
+  line.resize(size.ws_col);
+  line.resize(tokenizer::whole_characters(line));
+  return line;
+}
+
 }  // namespace
 
 ProgressBar::ProgressBar(std::string label, OffTerminal off_terminal)
@@ -65,7 +77,8 @@ void ProgressBar::show(const Progress& progress) {
                                        progress.note,
                                        duration_text(progress.seconds_left));
   if (terminal_) {
-    print_message("\r\033[K{} {}{}", label_, bar_text(share), text);
+    print_message("\r\033[K{}",
+                  cut_to_terminal(fmt::format("{} {}{}", label_, bar_text(share), text)));
   } else {
     print_message("{} {}\n", label_, text);
   }

@@ -1,13 +1,16 @@
 """reynard chat against Jinja2 and in a terminal, and Ctrl-C in generate: chat_terminal.py PROGRAM MODEL. The model is one of bytes."""
+import fcntl
 import glob
 import json
 import os
 import pty
 import select
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from datetime import datetime
 
@@ -136,9 +139,10 @@ def control_c_keeps_what_generate_wrote():
     assert len(written) > 50 and written.endswith(b"\n"), written[-50:]
 
 
-def a_dumb_terminal_gets_no_escapes():
-    def said(terminal):
+def progress_is_one_line_of_the_terminal():
+    def said(terminal, columns=80):
         own, theirs = pty.openpty()
+        fcntl.ioctl(own, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         environment = {**os.environ, "TERM": terminal}
         run = subprocess.run([program, "generate", model, "hello", "-m", "2", "--log-tolerance", "0"],
                              stdout=subprocess.PIPE, stderr=theirs, env=environment, timeout=60)
@@ -149,7 +153,10 @@ def a_dumb_terminal_gets_no_escapes():
         os.close(theirs)
         return seen
 
-    assert b"reading the prompt" in said("xterm")
+    assert b"reading the prompt [" in said("xterm")
+    for columns in (40, 10):
+        lines = said("xterm", columns).split(b"\r\033[K")
+        assert max(map(len, lines)) == columns, lines
     assert said("dumb") == b".", said("dumb")
 
 
@@ -159,7 +166,7 @@ with tempfile.TemporaryDirectory() as temporary:
         same_prompts_as_jinja2(path, temporary)
     if terminals_exist():
         control_c_ends_the_answer_and_then_the_program(temporary)
-        a_dumb_terminal_gets_no_escapes()
+        progress_is_one_line_of_the_terminal()
     else:
         print("skipped: what happens at a terminal, since this system offers no pseudo-terminals")
 control_c_keeps_what_generate_wrote()
