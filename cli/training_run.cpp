@@ -3,11 +3,11 @@
 #include "cli/message.h"
 #include "cli/progress_bar.h"
 #include "cli/stop_signal.h"
+#include "reynard/checkpoint/run_folder.h"
 #include "reynard/training/kept_memory.h"
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <string>
 
 namespace reynard::cli {
@@ -37,8 +37,7 @@ void print_warning(const std::string& line) {
 
 training::RunResult run_training(const training::Experiment& experiment, const TrainingRun& run) {
   training::keep_freed_memory();
-  ProgressBar bar(std::filesystem::path(experiment.run.folder).filename().string(),
-                  OffTerminal::kLines);
+  ProgressBar bar(checkpoint::run_name(experiment.run.folder), OffTerminal::kLines);
   training::RunOptions options = {.resume = run.resume,
                                   .progress = {},
                                   .say = {},

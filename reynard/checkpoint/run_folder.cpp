@@ -23,6 +23,10 @@ bool is_checkpoint_name(std::string_view name) {
 
 }  // namespace
 
+std::string run_name(const fs::path& run_folder) {
+  return fs::absolute(run_folder / ".").lexically_normal().parent_path().filename().string();
+}
+
 fs::path checkpoint_folder(const fs::path& run_folder, int64_t steps) {
   return run_folder / "checkpoints" / fmt::format("{}{:0{}}", kPrefix, steps, kDigits);
 }

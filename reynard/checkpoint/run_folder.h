@@ -4,9 +4,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 namespace reynard::checkpoint {
+
+// What a run is called: its folder, "." and "runs/fox/" included.
+std::string run_name(const std::filesystem::path& run_folder);
 
 // checkpoints/step-000000001234, whether it is there or not.
 std::filesystem::path checkpoint_folder(const std::filesystem::path& run_folder, int64_t steps);

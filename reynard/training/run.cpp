@@ -82,7 +82,7 @@ void write_run_json(Trainer& trainer, const RunOptions& options) {
     parameters += parameter.value.numel();
     if (name == "model.embeddings.weight") embedding = parameter.value.numel();
   });
-  const Json json = {{"name", fs::path(folder / ".").lexically_normal().parent_path().filename()},
+  const Json json = {{"name", checkpoint::run_name(folder)},
                      {"command", options.command},
                      {"git_revision", git_revision()},
                      {"earlier", earlier_commands(folder, trainer.steps(), options)},

@@ -25,6 +25,13 @@ TEST(RunFolder, CheckpointsAreListedByTheirSteps) {
   EXPECT_EQ(list_checkpoints(run.path()), expected);
 }
 
+TEST(RunFolder, TheRunHasTheFoldersName) {
+  EXPECT_EQ(run_name("runs/fox"), "fox");
+  EXPECT_EQ(run_name("runs/fox/"), "fox");
+  EXPECT_EQ(run_name("runs/fox/../wolf"), "wolf");
+  EXPECT_EQ(run_name("."), fs::current_path().filename());
+}
+
 TEST(RunFolder, WhatHasAnotherNameIsNoCheckpoint) {
   const test::TempDir run;
   for (const char* name : {".tmp-step-000000000009-7.0",

@@ -82,6 +82,19 @@ TEST_F(TrainCommand, RefusesAFolderThatIsNotEmpty) {
   expect_refused("run", {"--resume", "--run.start_from=run/model"}, "run.start_from differs");
 }
 
+TEST_F(TrainCommand, ARunInThisFolderHasTheFoldersName) {
+  fs::create_directory(folder_ / "here");
+  const ProgramResult result = test::run_program({.arguments = {"train",
+                                                                "../tiny.toml",
+                                                                "--run.folder=.",
+                                                                "--data.path=../text/train.tokens",
+                                                                "--training.tokens=64"},
+                                                  .folder = (folder_ / "here").string()});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_EQ(json("here/run.json").at("name"), "here");
+  EXPECT_TRUE(result.errors.starts_with("here ")) << result.errors;  // the line of progress
+}
+
 // A second process would write the same checkpoints and lines.
 TEST_F(TrainCommand, AFolderBelongsToOneProcess) {
   fs::create_directories(folder_ / "run");
