@@ -88,6 +88,10 @@ Listener::Listener(const ConnectionLimits& limits, int64_t max_connections)
   set_pre_routing_handler([](const httplib::Request& request, httplib::Response& /*response*/) {
     return ignore_ranges(request);
   });
+  // To HEAD the library answers that there are ranges.
+  set_post_routing_handler([](const httplib::Request& /*request*/, httplib::Response& response) {
+    response.headers.erase("Accept-Ranges");
+  });
   // Without the library's SO_REUSEPORT, by which two servers would share a port unnoticed.
   set_socket_options([](socket_t socket) {
     const int on = 1;
