@@ -163,6 +163,7 @@ class Preparation {
       output.written.num_tokens = output.writer->num_tokens();
       summary_.written.push_back(output.written);
     }
+    remove_unused_records(options_.output);
     return summary_;
   }
 

@@ -1,10 +1,15 @@
 #include "reynard/data/recorded_tokenizer.h"
 
+#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/directory.h"
 #include "reynard/data/token_file.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
+
+#include <iterator>
+#include <set>
+#include <system_error>
 
 namespace reynard::data {
 
@@ -31,6 +36,27 @@ fs::path folder_of(const TokenFile& file) {
   return file.path().parent_path() / name;
 }
 
+// Whether a folder is a copy as write_record() leaves it, with nothing of somebody else's in it.
+bool is_record(const fs::path& folder) {
+  try {
+    const auto files = tokenizer::saved_files(folder.string());
+    const int64_t with_checksums = std::ssize(files) + 1;
+    return std::string(kPrefix) + tokenizer::fingerprint(files) == folder.filename() &&
+           std::distance(fs::directory_iterator(folder), {}) == with_checksums;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// What a token file names; nothing for any other file.
+std::string named_tokenizer(const fs::path& file) {
+  try {
+    return TokenFile(file).header().tokenizer;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 }  // namespace
 
 TokenizerRecord record_of(std::string_view tokenizer) {
@@ -47,6 +73,27 @@ void write_record(const TokenizerRecord& record, const fs::path& folder) {
   checkpoint::FolderWriter writer(target);
   for (const tokenizer::SavedFile& file : record.files) writer.write(file.name, file.contents);
   writer.commit();
+}
+
+void remove_unused_records(const fs::path& folder) {
+  std::set<std::string> named;
+  std::vector<fs::path> records;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_regular_file()) named.insert(named_tokenizer(entry.path()));
+    if (name.starts_with(kPrefix) && entry.is_directory() && !entry.is_symlink()) {
+      records.push_back(entry.path());
+    }
+  }
+  for (const fs::path& record : records) {
+    const std::string name = record.filename().string();
+    if (named.contains(name) || !is_record(record)) continue;
+    // Under this name write_record() removes what is left of it where this process is killed.
+    const fs::path doomed = folder / fmt::format("{}{}-unused", checkpoint::kTemporaryPrefix, name);
+    std::error_code ignored;  // one that stays takes only its space
+    fs::rename(record, doomed, ignored);
+    fs::remove_all(doomed, ignored);
+  }
 }
 
 std::vector<tokenizer::SavedFile> recorded_tokenizer_files(const TokenFile& file) {

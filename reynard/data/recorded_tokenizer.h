@@ -27,6 +27,9 @@ TokenizerRecord record_of(std::string_view tokenizer);
 // then nothing is left of it.
 void write_record(const TokenizerRecord& record, const std::filesystem::path& folder);
 
+// Removes copies that no token file of the folder names any more. What else lies there stays.
+void remove_unused_records(const std::filesystem::path& folder);
+
 // The copy that a token file names. Throws reynard::Error, naming it, when it is missing or was
 // changed.
 std::unique_ptr<tokenizer::Tokenizer> recorded_tokenizer(const TokenFile& file);

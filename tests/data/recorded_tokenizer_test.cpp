@@ -111,6 +111,31 @@ TEST_F(RecordedTokenizer, WhatAKilledRunLeftGoesWithTheNext) {
   }
 }
 
+TEST_F(RecordedTokenizer, CopiesThatNoTokenFileNamesAreRemoved) {
+  const auto record_in_out = [&](const std::string& tokenizer) {
+    data::prepare(options(tokenizer, "text"));
+    return folder_ / "out" / TokenFile(folder_ / "out/train.tokens").header().tokenizer;
+  };
+  const fs::path first = record_in_out((folder_ / "gpt2.json").string());
+  const fs::path second = record_in_out((folder_ / "llama.model").string());
+  EXPECT_FALSE(fs::exists(first));
+  EXPECT_TRUE(fs::exists(second));
+  // Another token file has it, whatever it is called; a folder of its kind may hold other things.
+  fs::copy(folder_ / "out/train.tokens", folder_ / "out/kept");
+  const fs::path own = folder_ / "out/tokenizer-0123456789abcdef";
+  fs::create_directory(own);
+  record_in_out("byte");
+  EXPECT_TRUE(fs::exists(second));
+  fs::remove(folder_ / "out/kept");
+  test::write_file(second / "notes", "mine");
+  record_in_out("byte");
+  EXPECT_TRUE(fs::exists(second));
+  fs::remove(second / "notes");
+  record_in_out("byte");
+  EXPECT_FALSE(fs::exists(second));
+  EXPECT_TRUE(fs::exists(own));
+}
+
 TEST_F(RecordedTokenizer, TextsNeedATokenAtTheirEnds) {
   auto json = test::byte_level_json();
   json.erase("added_tokens");
