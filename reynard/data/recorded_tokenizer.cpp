@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <iterator>
+#include <optional>
 #include <set>
 #include <system_error>
 
@@ -48,12 +49,12 @@ bool is_record(const fs::path& folder) {
   }
 }
 
-// What a token file names; nothing for any other file.
-std::string named_tokenizer(const fs::path& file) {
+// What the token file names; nothing where it is none, or cannot be read.
+std::optional<std::string> named_tokenizer(const fs::path& file) {
   try {
     return TokenFile(file).header().tokenizer;
   } catch (const Error&) {
-    return {};
+    return std::nullopt;
   }
 }
 
@@ -80,7 +81,12 @@ void remove_unused_records(const fs::path& folder) {
   std::vector<fs::path> records;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (entry.is_regular_file()) named.insert(named_tokenizer(entry.path()));
+    if (entry.is_regular_file()) {
+      const auto tokenizer = named_tokenizer(entry.path());
+      if (tokenizer) named.insert(*tokenizer);
+      // A damaged one may name any of them.
+      if (!tokenizer && entry.path().extension() == ".tokens") return;
+    }
     if (name.starts_with(kPrefix) && entry.is_directory() && !entry.is_symlink()) {
       records.push_back(entry.path());
     }

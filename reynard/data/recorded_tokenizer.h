@@ -27,7 +27,8 @@ TokenizerRecord record_of(std::string_view tokenizer);
 // then nothing is left of it.
 void write_record(const TokenizerRecord& record, const std::filesystem::path& folder);
 
-// Removes copies that no token file of the folder names any more. What else lies there stays.
+// Removes copies that no token file of the folder names any more; none where a *.tokens file cannot
+// be read. What else lies there stays.
 void remove_unused_records(const std::filesystem::path& folder);
 
 // The copy that a token file names. Throws reynard::Error, naming it, when it is missing or was

@@ -131,6 +131,11 @@ TEST_F(RecordedTokenizer, CopiesThatNoTokenFileNamesAreRemoved) {
   record_in_out("byte");
   EXPECT_TRUE(fs::exists(second));
   fs::remove(second / "notes");
+  // A damaged token file may name it.
+  test::write_file(folder_ / "out/old.tokens", "damaged");
+  record_in_out("byte");
+  EXPECT_TRUE(fs::exists(second));
+  fs::remove(folder_ / "out/old.tokens");
   record_in_out("byte");
   EXPECT_FALSE(fs::exists(second));
   EXPECT_TRUE(fs::exists(own));
