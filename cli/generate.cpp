@@ -325,7 +325,8 @@ void run_generate(const GenerateArguments& arguments, bool prompt_given) {
                                    .evict = !arguments.keep_all,
                                    .memories = model.memories});
   if (!arguments.sampling.ignore_eos) options.stop = model.stop;
-  Sequence first = generator.start(model.encode(prompt), options);
+  const std::vector<int64_t> ids = model.encode(prompt);
+  Sequence first = generator.start(ids, options);
   std::vector<std::string> stop;
   for (const std::string& text : arguments.stop) stop.push_back(unescaped(text));
   Timings timings{.prompt = prefill(generator, first), .text = {}};
@@ -333,7 +334,7 @@ void run_generate(const GenerateArguments& arguments, bool prompt_given) {
   std::vector<Text> texts;
   for (int64_t i = 0; i < num_texts; ++i) {
     texts.push_back({first.fork(arguments.sampling.options.seed + static_cast<uint64_t>(i)),
-                     generation::TextStream(*model.tokenizer, {.stop = stop})});
+                     generation::TextStream(*model.tokenizer, {.stop = stop}, ids)});
   }
   const bool streams = !arguments.json && num_texts == 1;
   if (first.is_prefilled()) timings.text = write(generator, texts, streams);

@@ -5,6 +5,7 @@
 #include "reynard/tokenizer/utf8.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -18,15 +19,20 @@ constexpr std::size_t kContextTokens = 4;
 
 }  // namespace
 
-TextStream::TextStream(const tokenizer::Tokenizer& tokenizer, TextStreamOptions options)
+TextStream::TextStream(const tokenizer::Tokenizer& tokenizer,
+                       TextStreamOptions options,
+                       std::span<const int64_t> before)
     : tokenizer_(&tokenizer), options_(std::move(options)), held_(options_.begun) {
+  std::ranges::copy_if(before.last(std::min(before.size(), kContextTokens)),
+                       std::back_inserter(window_),
+                       [this](int64_t token) { return has_text(token); });
   for (const std::string& text : options_.stop) {
     tensor::check_value(!text.empty(), "generate", "stop string", "\"\"", "at least one character");
   }
 }
 
 std::string TextStream::add(int64_t token) {
-  if (stopped_ || token < 0 || token >= tokenizer_->vocab_size()) return "";
+  if (stopped_ || !has_text(token)) return "";
   if (window_.size() > 2 * kContextTokens) {
     const auto surplus = static_cast<std::ptrdiff_t>(window_.size() - kContextTokens);
     window_.erase(window_.begin(), window_.begin() + surplus);
@@ -43,6 +49,10 @@ std::string TextStream::add(int64_t token) {
     return release(held_.size());
   }
   return release(num_certain());
+}
+
+bool TextStream::has_text(int64_t token) const {
+  return token >= 0 && token < tokenizer_->vocab_size();
 }
 
 std::string TextStream::finish() {

@@ -3,6 +3,7 @@
 // that is when it ends no character in the middle and no stop string may begin in it.
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,11 @@ struct TextStreamOptions {
 
 class TextStream {
  public:
-  // The tokenizer must outlive it. Throws reynard::Error for an empty stop string.
-  TextStream(const tokenizer::Tokenizer& tokenizer, TextStreamOptions options);
+  // before: the tokens that the text goes on from, if it does: a blank that it begins with is then
+  // part of it. The tokenizer must outlive it. Throws reynard::Error for an empty stop string.
+  TextStream(const tokenizer::Tokenizer& tokenizer,
+             TextStreamOptions options,
+             std::span<const int64_t> before = {});
 
   // The text that became certain with this token; "" is common. Ids that the tokenizer does not
   // know (a padded vocabulary) have no text.
@@ -32,6 +36,7 @@ class TextStream {
   bool is_stopped() const { return stopped_; }
 
  private:
+  bool has_text(int64_t token) const;
   std::string release(std::size_t bytes);
   std::size_t find_stop() const;
   std::size_t num_certain() const;

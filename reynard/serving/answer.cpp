@@ -154,6 +154,7 @@ Ask ask_completion(const protocol::CompletionRequest& request, const ServedModel
     ask.job.begun.push_back(echo.substr(whole));
     ask.echoes.push_back(tokenizer::displayable(echo.substr(0, whole)));
   }
+  ask.job.goes_on = true;
   ask.job.texts_per_prompt = request.best_of;
   ask.job.options = sequence_options(request.sampling, model);
   ask.job.options.max_tokens =
@@ -242,7 +243,9 @@ void Answer::begin(Text& text, const Piece& piece, protocol::Choice& delta) {
     options.begun = ask_.job.begun[prompt];
   }
   text.num_characters = tokenizer::num_characters(delta.text);
-  text.stream.emplace(*model_.tokenizer, std::move(options));
+  std::span<const int64_t> before;
+  if (ask_.job.goes_on) before = ask_.job.prompts[prompt];
+  text.stream.emplace(*model_.tokenizer, std::move(options), before);
 }
 
 protocol::Choice Answer::add(const Piece& piece) {

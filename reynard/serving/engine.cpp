@@ -61,7 +61,9 @@ int64_t tokens_needed(const Job& job, int64_t prompt) {
 generation::TextStream stream_of(const tokenizer::Tokenizer& tokenizer,
                                  const Job& job,
                                  int64_t prompt) {
-  return {tokenizer, {.stop = job.stop, .begun = job.begun.empty() ? "" : job.begun[prompt]}};
+  return {tokenizer,
+          {.stop = job.stop, .begun = job.begun.empty() ? "" : job.begun[prompt]},
+          job.goes_on ? std::span<const int64_t>(job.prompts[prompt]) : std::span<const int64_t>()};
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ struct Job {
   std::vector<std::string> stop;
   // Per prompt: of a character that it ends in the middle of and its texts go on with; empty: none.
   std::vector<std::string> begun = {};
+  bool goes_on = false;    // the texts go on from their prompts, else they answer them
   bool cache_use = false;  // report it with the end of each text
 };
 

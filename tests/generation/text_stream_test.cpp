@@ -2,9 +2,12 @@
 
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer.h"
+#include "tests/support/files.h"
+#include "tests/support/tokenizers.h"
 
 #include <gtest/gtest.h>
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -83,6 +86,23 @@ TEST(TextStream, EndsACharacterThatWasBegun) {
   EXPECT_EQ(stream.add(0xac), "\xe2\x82\xac");
   EXPECT_EQ(stream.add('a'), "a");
   EXPECT_EQ(TextStream(tokenizer, {.begun = "\xe2\x82"}).finish(), "\xef\xbf\xbd");
+}
+
+// As tokenizers do that drop the blank before the first word of what they decode.
+TEST(TextStream, KeepsABlankBehindWhatCameBefore) {
+  const test::TempDir folder;
+  test::write_file(folder / "tokenizer.model", test::sentencepiece_model());
+  const auto tokenizer = tokenizer::make_tokenizer((folder / "tokenizer.model").string());
+  const auto encoded = tokenizer->encode("the hello");
+  const std::vector<int64_t> ids(encoded.begin(), encoded.end());
+  ASSERT_EQ(ids.size(), 2U);
+  const std::span<const int64_t> before = std::span(ids).first(1);
+  EXPECT_EQ(TextStream(*tokenizer, {}, before).add(ids[1]), " hello");
+  EXPECT_EQ(TextStream(*tokenizer, {}).add(ids[1]), "hello");
+  // Nothing but BOS before it, and ids without text.
+  const std::vector<int64_t> bos = {tokenizer->bos().value(), 100000, -1};
+  EXPECT_EQ(TextStream(*tokenizer, {}, bos).add(ids[1]), "hello");
+  EXPECT_EQ(TextStream(*tokenizer, {.stop = {" he"}}, before).add(ids[1]), "");
 }
 
 TEST(TextStream, SpecialTokensAreNothingOrTheirNames) {

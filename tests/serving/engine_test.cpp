@@ -4,6 +4,8 @@
 #include "tests/serving/served.h"
 #include "tests/support/errors.h"
 #include "tests/support/eventually.h"
+#include "tests/support/files.h"
+#include "tests/support/tokenizers.h"
 
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
@@ -122,6 +124,26 @@ TEST_F(EngineTest, PromptsThatBeginAlikeShareTheirPages) {
   Job scored = job_of(beginning + "yz", 1);
   scored.options.prompt_scores.logprobs = true;
   EXPECT_EQ(collect(*engine.submit(scored), 1).reused, 0);
+}
+
+// What goes on from its prompt keeps the blank that its first word begins with, an answer does not.
+TEST(Engine, CompletionsBeginWithTheirBlank) {
+  const test::TempDir folder;
+  test::write_file(folder / "tokenizer.model", test::sentencepiece_model());
+  const auto tokenizer = tokenizer::make_tokenizer((folder / "tokenizer.model").string());
+  const auto ids = tokenizer->encode("the hello");
+  ASSERT_EQ(ids.size(), 2U);
+  models::DecoderConfig config = test::small_config();
+  config.vocab_size = tokenizer->vocab_size();
+  models::Decoder decoder(config, /*seed=*/3, test::test_device());
+  Engine engine(decoder, *tokenizer, {});
+  Job job;
+  job.prompts = {{ids[0]}};
+  job.options.max_tokens = 2;
+  job.options.sampler.logit_bias = {{.token = ids[1], .bias = 1e4}};
+  EXPECT_EQ(collect(*engine.submit(job), 1).texts[0], "hello hello");
+  job.goes_on = true;
+  EXPECT_EQ(collect(*engine.submit(job), 1).texts[0], " hello hello");
 }
 
 // Where a prompt's end says what goes to the memory, texts do not depend on what was read before.
