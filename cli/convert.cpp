@@ -1,8 +1,10 @@
 // reynard convert MODEL FOLDER: the same model in another published layout or dtype.
 
 #include "cli/command.h"
+#include "cli/end_tokens.h"
 #include "cli/model_tokenizer.h"
 #include "reynard/checkpoint/directory.h"
+#include "reynard/config/json_file.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/models/registry.h"
 #include "reynard/tensor/error.h"
@@ -31,10 +33,9 @@ struct ConvertArguments {
 };
 
 // What belongs to a model's text beside its tokenizer and is the same in every layout.
-constexpr std::array kCompanions = {"special_tokens_map.json",
-                                    "generation_config.json",
-                                    "chat_template.jinja",
-                                    "chat_template.json"};
+constexpr const char* kGenerationConfig = "generation_config.json";
+constexpr std::array kCompanions = {
+    "special_tokens_map.json", kGenerationConfig, "chat_template.jinja", "chat_template.json"};
 
 std::string layout_names() {
   std::string names;
@@ -85,6 +86,21 @@ class ClaimedFolder {
   std::optional<checkpoint::FolderLock> lock_;
 };
 
+// config.json keeps one end token; the others that the source's names go where all may stand.
+void write_end_tokens(const fs::path& source,
+                      const models::DecoderConfig& config,
+                      checkpoint::FolderWriter& writer) {
+  const fs::path file = source / kGenerationConfig;
+  std::vector<int64_t> all = end_tokens(file, config.vocab_size);
+  if (config.eos_token_id) add_unique(all, {*config.eos_token_id});
+  const std::size_t num_kept = all.size();
+  add_unique(all, end_tokens(source / "config.json", config.vocab_size));
+  if (all.size() == num_kept) return;
+  nlohmann::json settings = config::json_object_or_null(file);
+  settings["eos_token_id"] = all;
+  writer.write(kGenerationConfig, settings.dump(2) + "\n");
+}
+
 void run_convert(const ConvertArguments& arguments) {
   const fs::path source = models::model_folder(arguments.model);
   check_is_free(arguments.folder);
@@ -109,6 +125,7 @@ void run_convert(const ConvertArguments& arguments) {
       writer.write(name, tokenizer::read_tokenizer_file(source / name));
     }
   }
+  write_end_tokens(source, decoder.config(), writer);
   writer.commit();
 }
 

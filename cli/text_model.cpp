@@ -1,6 +1,7 @@
 #include "cli/text_model.h"
 
 #include "cli/device_option.h"
+#include "cli/end_tokens.h"
 #include "cli/evaluation_inputs.h"
 #include "cli/model_tokenizer.h"
 #include "cli/weight_option.h"
@@ -33,30 +34,6 @@ std::unique_ptr<tokenizer::Tokenizer> open_tokenizer(const TextModelArguments& a
   throw Error(fmt::format("{}: has no tokenizer and a vocabulary of {}; name one with --tokenizer",
                           folder.string(),
                           vocab_size));
-}
-
-// The ids under "eos_token_id" of a JSON file, which need not be there: one, a list, or none.
-std::vector<int64_t> end_tokens(const fs::path& file, int64_t vocab_size) {
-  if (!fs::exists(file)) return {};
-  const nlohmann::json json = config::read_json_object(file, kMaxConfigBytes);
-  const auto ids = json.find("eos_token_id");
-  if (ids == json.end() || ids->is_null()) return {};
-  std::vector<int64_t> tokens;
-  for (const auto& id : ids->is_array() ? *ids : nlohmann::json::array({*ids})) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(vocab_size)) {
-      throw Error(fmt::format(
-          "{}: eos_token_id = {}; must be a token of the vocabulary, 0 to {}, or a list of them",
-          file.string(),
-          ids->dump(),
-          vocab_size - 1));
-    }
-    tokens.push_back(id.get<int64_t>());
-  }
-  return tokens;
-}
-
-void add_unique(std::vector<int64_t>& tokens, std::optional<int64_t> token) {
-  if (token && std::ranges::find(tokens, *token) == tokens.end()) tokens.push_back(*token);
 }
 
 // How a prompt begins: as the tokenizer's template says; where it says nothing, with the model's
@@ -238,11 +215,9 @@ TextModel open_text_model(const TextModelArguments& arguments) {
   if (model.name.empty()) {
     model.name = fs::absolute(arguments.model).lexically_normal().parent_path().filename().string();
   }
-  for (const int64_t token : end_tokens(folder / "generation_config.json", config.vocab_size)) {
-    add_unique(model.stop, token);
-  }
+  add_unique(model.stop, end_tokens(folder / "generation_config.json", config.vocab_size));
   adopt_beginning(model);
-  if (model.stop.empty()) add_unique(model.stop, model.tokenizer->eos());
+  if (const auto eos = model.tokenizer->eos(); eos && model.stop.empty()) model.stop = {*eos};
   if (arguments.log_tolerance) model.decoder.set_log_pruning_tolerance(*arguments.log_tolerance);
   model.decoder.set_int8_cache(arguments.int8_cache);
   model.decoder.set_measured_eviction(arguments.evict_measured);

@@ -65,6 +65,22 @@ TEST(ConvertCommand, SameModelInAnotherLayout) {
   EXPECT_BITWISE_EQUAL(hidden_of(rope.to), hidden_of(rope.from));
 }
 
+// Of a list in config.json, which keeps one.
+TEST(ConvertCommand, AllEndTokensAreKept) {
+  const Converted rope("rope");
+  auto config = nlohmann::json::parse(test::read_file(rope.folder / "from/config.json"));
+  config["eos_token_id"] = {3, 5, 7};
+  test::write_file(rope.folder / "from/config.json", config.dump());
+  std::filesystem::remove(rope.folder / "from/checksums.json");
+  test::write_file(rope.folder / "from/generation_config.json",
+                   R"({"eos_token_id": 5, "temperature": 0.5})");
+  ASSERT_EQ(rope.run({"--to", "llama"}).exit_code, 0);
+  const auto settings =
+      nlohmann::json::parse(test::read_file(rope.folder / "to/generation_config.json"));
+  EXPECT_EQ(settings["eos_token_id"], (nlohmann::json{5, 3, 7}));
+  EXPECT_EQ(settings["temperature"], 0.5);
+}
+
 // What the layout has no key for is kept beside it.
 TEST(ConvertCommand, BiasesBesideAMemoryAreKept) {
   models::DecoderConfig config = test::small_config();
