@@ -95,6 +95,7 @@ std::string unescaped(const std::string& text) {
 
 // One of the texts that are written beside each other.
 struct Text {
+  uint64_t seed;
   Sequence sequence;
   generation::TextStream stream;
   std::string text = {};
@@ -264,15 +265,17 @@ void print_texts(const std::vector<Text>& texts,
   const auto shown = std::min(texts.size(), static_cast<std::size_t>(arguments.num_texts));
   for (std::size_t i = 0; i < shown; ++i) {
     if (!arguments.json) {
-      fmt::print("{}==> text {} (mean log-probability {:.4f})\n{}\n",
+      fmt::print("{}==> text {} (seed {}, mean log-probability {:.4f})\n{}\n",
                  i > 0 ? "\n" : "",
                  i + 1,
+                 texts[i].seed,
                  texts[i].logprob(),
                  texts[i].text);
       continue;
     }
     ordered_json line = text_json(texts[i], *model.tokenizer, arguments.logprobs >= 0);
     line["prompt_tokens"] = timings.prompt.tokens;
+    line["seed"] = texts[i].seed;
     if (arguments.stats) {
       line["stats"] = {{"prompt_seconds", timings.prompt.seconds},
                        {"seconds", timings.text.seconds},
@@ -333,14 +336,17 @@ void run_generate(const GenerateArguments& arguments, bool prompt_given) {
   const int64_t num_texts = std::max(arguments.num_texts, arguments.best_of);
   std::vector<Text> texts;
   for (int64_t i = 0; i < num_texts; ++i) {
-    texts.push_back({first.fork(arguments.sampling.options.seed + static_cast<uint64_t>(i)),
-                     generation::TextStream(*model.tokenizer, {.stop = stop}, ids)});
+    const uint64_t seed = arguments.sampling.options.seed + static_cast<uint64_t>(i);
+    texts.push_back(
+        {seed, first.fork(seed), generation::TextStream(*model.tokenizer, {.stop = stop}, ids)});
   }
   const bool streams = !arguments.json && num_texts == 1;
   if (first.is_prefilled()) timings.text = write(generator, texts, streams);
   const bool interrupted = stop_flag();
-  std::ranges::stable_sort(texts,
-                           [](const Text& a, const Text& b) { return a.logprob() > b.logprob(); });
+  if (arguments.best_of > 0) {
+    std::ranges::stable_sort(
+        texts, [](const Text& a, const Text& b) { return a.logprob() > b.logprob(); });
+  }
   if (streams) {
     fmt::print("\n");
     std::fflush(stdout);  // before what goes to the standard error
