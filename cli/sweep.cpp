@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -202,12 +203,31 @@ std::vector<PlannedRun> plan_point(const SweepArguments& arguments,
   return runs;
 }
 
+// However the values of a grid are spelt.
+void check_distinct(const std::vector<std::vector<PlannedRun>>& plan) {
+  std::map<std::string, std::string> folders;  // by the settings of their runs
+  for (const std::vector<PlannedRun>& runs : plan) {
+    for (const PlannedRun& run : runs) {
+      training::Experiment settings = run.experiment;
+      settings.run.folder.clear();
+      const auto [known, is_new] =
+          folders.emplace(config::to_toml(settings), run.experiment.run.folder);
+      if (!is_new) {
+        throw Error(fmt::format("sweep: {} and {} would be the same run; name each value once",
+                                known->second,
+                                run.experiment.run.folder));
+      }
+    }
+  }
+}
+
 void run_sweep(const SweepArguments& arguments, std::vector<std::string> overrides) {
   if (!arguments.device.empty()) overrides.push_back("--training.device=" + arguments.device);
   const std::vector<Point> points = grid_points(arguments.grid);
   // All are planned before the first is run: a mistake in the last shows at once.
   std::vector<std::vector<PlannedRun>> plan;
   for (const Point& point : points) plan.push_back(plan_point(arguments, overrides, point));
+  check_distinct(plan);
   const fs::path folder = fs::path(plan.front().front().experiment.run.folder).parent_path();
   if (fs::exists(folder / "experiment.toml")) {
     throw Error(fmt::format("run.folder = {}: holds a run; choose a folder for the sweep's runs",
