@@ -72,15 +72,16 @@ bool Connection::is_gone() const {
 
 ssize_t Connection::receive(char* data, size_t size) {
   while (true) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now());
-    if (left.count() <= 0 || !wait_for(socket_, POLLIN, static_cast<int>(left.count()))) return -1;
+    while (!wait_for(socket_, POLLIN, kPollMs)) {
+      if (Clock::now() > deadline_ || (stopping_ && *stopping_)) return -1;
+    }
     const ssize_t got = ::recv(socket_, data, size, 0);
     if (got >= 0 || errno != EINTR) return got;
   }
 }
 
 Connection::Head Connection::read_head(const std::atomic<bool>& stopping) {
+  stopping_ = &stopping;
   buffer_.erase(0, position_);
   position_ = 0;
   const auto idle_end = Clock::now() + std::chrono::seconds(limits_.keep_alive_seconds);

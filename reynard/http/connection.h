@@ -30,7 +30,8 @@ class Connection final : public httplib::Stream {
   Connection(int socket, const ConnectionLimits& limits) : socket_(socket), limits_(limits) {}
 
   enum class Head { kReady, kClosed, kTooLarge };
-  // Waits for the head of the next request; `stopping` ends the wait between two requests.
+  // Waits for the head of the next request; `stopping` ends that, and the wait for what is left of
+  // it or of its body.
   Head read_head(const std::atomic<bool>& stopping);
   // Of the request whose head is ready, without the empty line behind it; valid until its body is
   // read.
@@ -69,7 +70,7 @@ class Connection final : public httplib::Stream {
   using Clock = std::chrono::steady_clock;
   // The next bytes of the request, as they came. Returns as receive().
   ssize_t read_raw(char* data, size_t size);
-  // Bytes received, 0 at the end of the stream, -1 at the deadline or on failure.
+  // Bytes received, 0 at the end of the stream, -1 at the deadline, when stopping or on failure.
   ssize_t receive(char* data, size_t size);
   int64_t head_end() const { return static_cast<int64_t>(head_bytes_) + 4; }  // in bytes given
   // That may be read of a request, its head included.
@@ -77,8 +78,9 @@ class Connection final : public httplib::Stream {
 
   int socket_;
   ConnectionLimits limits_;
-  std::string buffer_;        // received and not read yet
-  std::size_t position_ = 0;  // of the first byte that was not read
+  const std::atomic<bool>* stopping_ = nullptr;  // of the request that is being read
+  std::string buffer_;                           // received and not read yet
+  std::size_t position_ = 0;                     // of the first byte that was not read
   std::size_t head_bytes_ = 0;
   std::optional<int64_t> body_bytes_ = 0;
   ChunkFraming chunks_{0};   // of a body in chunks

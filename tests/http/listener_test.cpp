@@ -1,6 +1,7 @@
 #include "reynard/http/listener.h"
 
 #include "tests/support/errors.h"
+#include "tests/support/eventually.h"
 #include "tests/support/raw_client.h"
 
 #include <fmt/format.h>
@@ -77,6 +78,24 @@ TEST(Listener, AnswersAreWholeWhateverRangeIsAskedFor) {
   }
   listener.close_idle();
   listener.stop();
+  thread.join();
+}
+
+// They would be refused; the threads that read them hold the process up.
+TEST(Listener, RequestsThatHaveOnlyBegunEndWithIt) {
+  Listener listener({.keep_alive_seconds = 300, .read_seconds = 300}, /*max_connections=*/8);
+  listener.Post("/read", [](const httplib::Request& request, httplib::Response& response) {
+    response.set_content(request.body, "text/plain");
+  });
+  const int port = listener.bind_to_any_port("127.0.0.1");
+  std::thread thread = listen(listener);
+  const test::RawClient head(port), body(port);
+  head.send("POST /rea");
+  body.send("POST /read HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc");
+  ASSERT_TRUE(test::eventually([&] { return listener.num_connections() == 2; }));
+  listener.close_idle();
+  listener.stop();
+  EXPECT_TRUE(test::eventually([&] { return listener.num_connections() == 0; }));
   thread.join();
 }
 
