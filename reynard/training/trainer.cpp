@@ -106,6 +106,7 @@ Progress Trainer::progress() const {
 }
 
 bool Trainer::done() const {
+  if (steps_ == 0) return false;  // whatever the clock says, as with a budget of tokens
   const double end = experiment_.training.accuracy;
   return (end > 0 && accuracy_ >= end) || progress().fraction() >= 1;
 }

@@ -187,6 +187,16 @@ TEST(Trainer, TimeBudgetEndsWithADecayedRate) {
   EXPECT_LT(last.learning_rate, 0.35 * experiment.optimizer.learning_rate);
 }
 
+TEST(Trainer, ABudgetThatIsOverAtOnceIsOneStep) {
+  Experiment experiment = tiny_experiment();
+  experiment.training.tokens = 0;
+  experiment.training.minutes = 1e-9;
+  const auto trainer = tiny_trainer(experiment);
+  EXPECT_FALSE(trainer->done());
+  trainer->step();
+  EXPECT_TRUE(trainer->done());
+}
+
 TEST(Trainer, HeldOutLossLeavesTheModelAlone) {
   const Experiment experiment = tiny_experiment();
   const auto trainer = tiny_trainer(experiment);
