@@ -119,8 +119,14 @@ serving::ServedModel served_model(const ServeArguments& arguments,
                               .bos = model.bos,
                               .stop = model.stop,
                               .chat = {}};
-  if (arguments.max_length > 0) {
-    served.max_length = std::min(arguments.max_length, served.max_length);
+  if (arguments.max_length > served.max_length) {
+    print_message(
+        "serve: --max-length {}: the cache holds texts of {} tokens at most, which is taken; "
+        "give more with --cache-gb\n",
+        arguments.max_length,
+        served.max_length);
+  } else if (arguments.max_length > 0) {
+    served.max_length = arguments.max_length;
   }
   try {
     served.chat = chat_template_of(model, arguments.chat_template);
