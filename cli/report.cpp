@@ -31,7 +31,7 @@ struct ReportArguments {
   int64_t tokens_to_copy = 0;
 };
 
-// The page's table in at most ten lines of the terminal, the page's address last.
+// The page's table in at most ten lines of the terminal, what is not used, the page's address last.
 void print_summary(const report::Runs& runs, const fs::path& page) {
   constexpr size_t kMaxRows = 8;
   std::vector<report::SummaryRow> rows = report::summary_rows(runs);
@@ -51,6 +51,9 @@ void print_summary(const report::Runs& runs, const fs::path& page) {
       fmt::print("  {:>{}}", value.empty() ? "-" : value, kWidth - 4);
     }
     fmt::print("\n");
+  }
+  for (const report::RunResults& run : runs) {
+    for (const std::string& reason : run.left_out) fmt::print("not used: {}\n", reason);
   }
   fmt::print("{}\n", fs::absolute(page).lexically_normal().string());
 }

@@ -271,6 +271,9 @@ Bootstrap bootstrap_mean(std::span<const double> differences, const BootstrapOpt
 
 Comparison compare(const std::vector<RunResults>& runs, const CompareOptions& options) {
   Comparison comparison;
+  for (const RunResults& run : runs) {
+    comparison.left_out.insert(comparison.left_out.end(), run.left_out.begin(), run.left_out.end());
+  }
   for (const Quantity& quantity : kQuantities) {
     for (size_t second = 1; second < runs.size(); ++second) {
       for (size_t first = 0; first < second; ++first) {

@@ -6,7 +6,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <set>
 #include <sstream>
 
@@ -45,6 +47,36 @@ std::vector<nlohmann::json> read_lines(const fs::path& path) {
   return lines;
 }
 
+// Whether the file's first line says that what was measured is what the summary says. A measurement
+// that was stopped leaves the summary of the one before.
+bool is_measured_alike(const fs::path& samples, const nlohmann::json& summary) {
+  std::ifstream in(samples, std::ios::binary);
+  std::string line;
+  std::getline(in, line);
+  const nlohmann::json header = config::parse_json_text(line);
+  if (!header.is_object()) return false;
+  for (const char* key : {"settings", "identity"}) {
+    if (header.value(key, nlohmann::json()) != summary.value(key, nlohmann::json())) return false;
+  }
+  return true;
+}
+
+// Finds the samples that the summary is of.
+void find_samples(const std::string& task, const fs::path& summary, RunResults& results) {
+  const fs::path samples = fs::path(summary).replace_extension(".jsonl");
+  results.samples.erase(task);
+  if (!fs::exists(samples)) return;
+  if (is_measured_alike(samples, results.evaluations.at(task))) {
+    results.samples[task] = samples;
+    return;
+  }
+  results.left_out.push_back(
+      fmt::format("{} holds samples of other settings, another model or text than {}: measured "
+                  "only in part; run `reynard eval` again.",
+                  samples.string(),
+                  summary.filename().string()));
+}
+
 void read_evaluations(const fs::path& folder, RunResults& results) {
   if (!fs::is_directory(folder)) return;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -52,12 +84,15 @@ void read_evaluations(const fs::path& folder, RunResults& results) {
     if (entry.path().filename() == "published.json") continue;  // a curve's, beside its summary
     nlohmann::json summary = read_object(entry.path());
     if (!summary.contains("task") || !summary.contains("metrics")) continue;  // another program's
-    results.evaluations[entry.path().stem().string()] = std::move(summary);
+    const std::string task = entry.path().stem().string();
+    results.evaluations[task] = std::move(summary);
+    find_samples(task, entry.path(), results);
   }
-  const fs::path samples = folder / "per_position_loss.jsonl";
-  if (!fs::exists(samples)) return;
-  for (const nlohmann::json& line : read_lines(samples)) {
-    if (line.contains("id") && line.contains("loss") && line.at("id").is_string()) {
+}
+
+void read_rows(RunResults& results) {
+  for (const nlohmann::json& line : read_samples(results, "per_position_loss")) {
+    if (line.contains("loss") && line.at("id").is_string()) {
       results.rows[line.at("id").get<std::string>()] = line.at("loss");
     }
   }
@@ -119,6 +154,7 @@ RunResults read_run(const fs::path& folder) {
   if (fs::exists(folder / "metrics.jsonl")) results.metrics = read_lines(folder / "metrics.jsonl");
   read_evaluations(folder, results);
   read_evaluations(folder / "eval", results);
+  read_rows(results);
   if (results.run.empty() && results.metrics.empty() && results.evaluations.empty()) {
     throw Error(fmt::format(
         "{}: has no run.json, no metrics.jsonl and no results of `reynard eval`", folder.string()));
@@ -143,15 +179,12 @@ std::vector<RunResults> read_runs(const std::vector<fs::path>& folders) {
 }
 
 std::vector<nlohmann::json> read_samples(const RunResults& run, std::string_view task) {
-  const std::string name = fmt::format("{}.jsonl", task);
-  for (const fs::path& path : {run.folder / "eval" / name, run.folder / name}) {
-    if (!fs::exists(path)) continue;
-    std::vector<nlohmann::json> lines = read_lines(path);
-    // The first line says what was measured.
-    std::erase_if(lines, [](const nlohmann::json& line) { return !line.contains("id"); });
-    return lines;
-  }
-  return {};
+  const auto found = run.samples.find(std::string(task));
+  if (found == run.samples.end()) return {};
+  std::vector<nlohmann::json> lines = read_lines(found->second);
+  // The first line says what was measured.
+  std::erase_if(lines, [](const nlohmann::json& line) { return !line.contains("id"); });
+  return lines;
 }
 
 double number_at(const nlohmann::json& json, const std::string& pointer) {

@@ -16,11 +16,13 @@ namespace reynard::report {
 struct RunResults {
   std::string name;  // of the run, unique on the page
   std::filesystem::path folder;
-  nlohmann::json run = nlohmann::json::object();      // run.json, or empty
-  std::vector<nlohmann::json> metrics;                // metrics.jsonl, one per logged step
-  std::map<std::string, nlohmann::json> evaluations;  // task -> summary
+  nlohmann::json run = nlohmann::json::object();         // run.json, or empty
+  std::vector<nlohmann::json> metrics;                   // metrics.jsonl, one per logged step
+  std::map<std::string, nlohmann::json> evaluations;     // task -> summary
+  std::map<std::string, std::filesystem::path> samples;  // task -> file that its summary is of
   std::map<std::string, nlohmann::json>
-      rows;  // per_position_loss: row id -> mean loss, to compare runs
+      rows;                           // per_position_loss: row id -> mean loss, to compare runs
+  std::vector<std::string> left_out;  // what is there and is not used, and why, one sentence each
   // experiment.toml without seeds and the run's folder: equal for runs that differ by the seed
   // alone. Empty: not known.
   std::string recipe;
@@ -38,7 +40,7 @@ RunResults read_run(const std::filesystem::path& folder);
 // Reads all and makes their names unique ("fox", "fox (2)").
 std::vector<RunResults> read_runs(const std::vector<std::filesystem::path>& folders);
 
-// The sample lines of a task; empty where its file is missing.
+// The sample lines of a task; empty where there are none that its summary is of.
 std::vector<nlohmann::json> read_samples(const RunResults& run, std::string_view task);
 
 // The number at a path of keys ("/metrics/loss"), NaN when absent or not a number.

@@ -423,6 +423,9 @@ std::vector<std::string> verdict(const Runs& runs, const VerdictOptions& options
   for (const RunResults& run : runs) add(memory_sentence(run, options));
   for (const RunResults& run : runs) add(extrapolation_sentence(run));
   for (const RunResults& run : runs) add(pruning_sentence(run));
+  for (const RunResults& run : runs) {
+    for (const std::string& reason : run.left_out) add("Not used: " + reason);
+  }
   return sentences;
 }
 

@@ -4,6 +4,7 @@
 
 #include "reynard/report/differences.h"
 #include "reynard/report/page.h"
+#include "reynard/report/verdict.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/errors.h"
 #include "tests/support/files.h"
@@ -84,19 +85,21 @@ TEST(BootstrapMean, IsTheSameForTheSameSeedAndKnowsItsEdges) {
   EXPECT_THROW(bootstrap_mean(std::vector<double>{1}), Error);
 }
 
+// What the runs below were measured with.
+const json kHeader{{"settings", {{"rows", 32}}}, {"identity", {{"text", "t"}}}};
+
 void write_run(const fs::path& folder, const std::string& name, double loss, int hits) {
   fs::create_directories(folder);
-  const json about{{"name", name},
-                   {"settings", {{"rows", 32}}},
-                   {"identity", {{"text", "t"}}},
-                   {"metrics", json::object()}};
+  json about = kHeader;
+  about["name"] = name;
+  about["metrics"] = json::object();
   for (const char* task : {"per_position_loss", "passkey"}) {
     json summary = about;
     summary["task"] = task;
     test::write_file(folder / (std::string(task) + ".json"), summary.dump());
   }
-  std::string rows = "{\"task\":\"per_position_loss\"}\n";
-  std::string prompts = "{\"task\":\"passkey\"}\n";
+  std::string rows = kHeader.dump() + "\n";
+  std::string prompts = kHeader.dump() + "\n";
   for (int i = 0; i < 32; ++i) {
     rows +=
         json{{"id", fmt::format("row {}", i)}, {"loss", loss + 0.01 * std::sin(i)}}.dump() + "\n";
@@ -136,7 +139,7 @@ TEST(Compare, AnswersToQuestionsAreCompared) {
     test::write_file(
         run / "few_shot.json",
         json{{"task", "few_shot"}, {"settings", 1}, {"metrics", json::object()}}.dump());
-    std::string lines = "{\"task\":\"few_shot\"}\n";
+    std::string lines = "{\"settings\":1}\n";
     for (int item = 0; item < 8; ++item) {
       for (int option = 0; option < 3; ++option) {
         const bool favoured = option == (knows || item < 2 ? 1 : 2);
@@ -182,6 +185,33 @@ TEST(Compare, OtherSettingsAreLeftOutAndNamed) {
             std::string::npos);
 }
 
+// A measurement that was stopped leaves samples of its own beside the summary of the one before.
+TEST(Compare, SamplesThatAreNotTheSummarysAreNotUsed) {
+  const test::TempDir folder;
+  for (const auto& [key, other] : {std::pair{"settings", json{{"rows", 33}}},
+                                   {"identity", json{{"text", "t"}, {"model", "other"}}}}) {
+    write_run(folder / "a", "fox", 1.0, 4);
+    write_run(folder / "b", "lru", 1.2, 4);
+    json header = kHeader;
+    header[key] = other;
+    test::write_file(
+        folder / "a/per_position_loss.jsonl",
+        header.dump() + "\n{\"id\":\"row 0\",\"loss\":9}\n{\"id\":\"row 1\",\"loss\":9}\n");
+    const Runs runs = read_runs({folder / "a", folder / "b"});
+    const Comparison comparison = compare(runs);
+    ASSERT_EQ(comparison.differences.size(), 1) << key;
+    EXPECT_EQ(comparison.differences[0].task, "passkey");
+    ASSERT_EQ(comparison.left_out.size(), 2) << key;
+    EXPECT_SAYS(comparison.left_out[0],
+                "a/per_position_loss.jsonl holds samples of other settings, another model or text "
+                "than per_position_loss.json: measured only in part; run `reynard eval` again.");
+    EXPECT_EQ(comparison.left_out[1],
+              "per_position_loss: fox and lru share fewer than two samples.");
+    EXPECT_EQ(paired_loss(runs[0], runs[1]).rows, 0);
+    EXPECT_SAYS(page(runs, {}, "vegaEmbed"), "Not used: ");
+  }
+}
+
 // A run of a recipe: its seed moves all its losses by `shift`; rows have noise of their own.
 void write_seed(const fs::path& folder,
                 const std::string& recipe,
@@ -194,7 +224,7 @@ void write_seed(const fs::path& folder,
       fmt::format(
           "[run]\nfolder = \"{0} {1}\"\nseed = {1}\n[model]\nname = \"{0}\"\n", recipe, seed));
   std::normal_distribution<double> noise(0, 0.02);
-  std::string rows = "{\"task\":\"per_position_loss\"}\n";
+  std::string rows = kHeader.dump() + "\n";
   for (int i = 0; i < 32; ++i) {
     const double loss = 1.5 + std::sin(i) + shift + noise(random);
     rows += json{{"id", fmt::format("row {}", i)}, {"loss", loss}}.dump() + "\n";

@@ -36,7 +36,8 @@ void write_training(const fs::path& folder, const std::string& name) {
 void write_losses(const fs::path& folder, double loss) {
   json positions = json::array();
   json errors = json::array();
-  std::string rows = "{\"task\":\"per_position_loss\"}\n";
+  const json header{{"settings", {{"length", 128}}}, {"identity", {{"text", "same"}}}};
+  std::string rows = header.dump() + "\n";
   for (int i = 0; i < 128; ++i) {
     positions.push_back(loss + (i < 64 ? 0 : 0.5));
     errors.push_back(0.01);
@@ -51,8 +52,8 @@ void write_losses(const fs::path& folder, double loss) {
       {{"task", "per_position_loss"},
        {"text", kEvil},
        {"command", "reynard eval runs/x --task per_position_loss"},
-       {"settings", {{"length", 128}}},
-       {"identity", {{"text", "same"}}},
+       {"settings", header.at("settings")},
+       {"identity", header.at("identity")},
        {"metrics", {{"loss", loss + 0.25}, {"bits_per_byte", 1.5}, {"rows", 4}}},
        {"series", {{"loss", positions}, {"standard_error", errors}, {"perplexity", positions}}}});
 }
