@@ -65,7 +65,8 @@ struct CurvePoint {
 };
 // Statistics of one length by itself (no correction over lengths yet).
 CurvePoint curve_point(int64_t length, std::vector<double> lm_accs, std::vector<double> copy_accs);
-// Fills adjusted_p_value and differs of all points.
+// Fills adjusted_p_value and differs of all points. Where all repeats of a length gain the same, p
+// is taken as if one of them had gained one token less.
 void compare_over_lengths(std::vector<CurvePoint>& points);
 
 // A memory length: the longest tested length that qualifies; `open` when it is the last tested one

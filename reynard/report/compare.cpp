@@ -224,9 +224,12 @@ void judge(const std::vector<RunResults>& runs, double loss_margin, Comparison& 
   }
 }
 
-// "95 %: 0.1000 to 0.2000; margin 0.005", the margin where there is one.
+// "95 %: 0.1000 to 0.2000; margin 0.005", the margin where there is one. "no interval: all 8
+// differences are alike" where nothing spreads.
 std::string interval_text(const Difference& difference, double low, double high, int digits) {
-  std::string text = fmt::format("95 %: {:.{}f} to {:.{}f}", low, digits, high, digits);
+  std::string text =
+      std::isnan(low) ? fmt::format("no interval: all {} differences are alike", difference.samples)
+                      : fmt::format("95 %: {:.{}f} to {:.{}f}", low, digits, high, digits);
   if (difference.margin > 0) text += fmt::format("; margin {:.3g}", difference.margin);
   return text;
 }
@@ -242,7 +245,8 @@ Bootstrap bootstrap_mean(std::span<const double> differences, const BootstrapOpt
   const MeanAndError whole = mean_and_error(differences);
   Bootstrap result{whole.mean, whole.mean, whole.mean, 1};
   if (whole.error <= 1e-12 * std::abs(whole.mean)) {  // none but rounding
-    result.p_value = whole.mean == 0 ? 1 : 0;
+    result.low = result.high = std::nan("");
+    result.p_value = whole.mean == 0 ? 1 : std::exp2(1 - static_cast<double>(differences.size()));
     return result;
   }
   std::mt19937_64 random(options.seed);

@@ -20,12 +20,13 @@ struct BootstrapOptions {
 // Of the mean of paired differences.
 struct Bootstrap {
   double mean = 0;
-  double low = 0, high = 0;  // 95 % interval
+  double low = 0, high = 0;  // 95 % interval; NaN: none, all differences are alike
   double p_value = 1;        // two-sided, of mean = 0
 };
 // Studentised bootstrap: the distribution of (mean* - mean) / error* over resamples stands for that
 // of mean / error. It holds its level with few samples, where the plain percentile interval is too
-// narrow. No spread but rounding: p = 1 for differences of 0, otherwise p = 0. Throws
+// narrow. Differences that are alike but for rounding say nothing of the spread: no interval, and p
+// is that of the exact sign test, 2^(1-n) for n of them (1 for differences of 0). Throws
 // reynard::Error for fewer than 2 differences.
 Bootstrap bootstrap_mean(std::span<const double> differences, const BootstrapOptions& options = {});
 

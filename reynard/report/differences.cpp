@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 namespace reynard::report {
 
@@ -35,8 +36,11 @@ std::string_view seeds_note(const Comparison& comparison) {
 }
 
 std::string row_html(const Difference& difference, const Runs& runs) {
-  const std::string interval = fmt::format(
-      "{} to {}", number(difference.of.low, difference), number(difference.of.high, difference));
+  const std::string interval = std::isnan(difference.of.low)
+                                   ? "none"
+                                   : fmt::format("{} to {}",
+                                                 number(difference.of.low, difference),
+                                                 number(difference.of.high, difference));
   return fmt::format(
       "<tr><th>{}<small>{}, {} samples</small></th><td "
       "class=\"pair\">{}</td><td>{}</td><td>{}</td><td>{}</td>"
@@ -59,7 +63,8 @@ std::string differences_section(const Comparison& comparison, const Runs& runs) 
   std::string text =
       "<section id=\"compared\"><h2>Differences</h2><p class=\"intro\">The same samples of both "
       "runs, paired: mean difference with its 95 % interval (studentised bootstrap) and the chance "
-      "p of one as large without any, corrected for all rows. Only rows that say "
+      "p of one as large without any, corrected for all rows; where all n differences are "
+      "alike there is no interval and p is 2^(1−n), that of the sign test. Only rows that say "
       "“differs” are more than chance.</p>";
   text += fmt::format("<p class=\"intro\">{}</p>", seeds_note(comparison));
   if (!comparison.differences.empty()) {
@@ -84,12 +89,15 @@ std::optional<Figure> difference_figure(const Comparison& comparison, const Runs
   json values = json::array();
   for (const Difference& difference : comparison.differences) {
     const double scale = 100 / std::abs(difference.first_mean);
-    if (!std::isfinite(scale) || !std::isfinite(difference.of.high)) continue;
-    values.push_back({{"what", fmt::format("{}: {}", difference.task, pair_name(difference, runs))},
-                      {"mean", rounded(scale * difference.of.mean)},
-                      {"low", rounded(scale * difference.of.low)},
-                      {"high", rounded(scale * difference.of.high)},
-                      {"verdict", verdict_of(difference)}});
+    if (!std::isfinite(scale) || std::isinf(difference.of.high)) continue;
+    json value{{"what", fmt::format("{}: {}", difference.task, pair_name(difference, runs))},
+               {"mean", rounded(scale * difference.of.mean)},
+               {"verdict", verdict_of(difference)}};
+    if (!std::isnan(difference.of.low)) {
+      value["low"] = rounded(scale * difference.of.low);
+      value["high"] = rounded(scale * difference.of.high);
+    }
+    values.push_back(std::move(value));
   }
   if (values.empty()) return {};
   json spec = base_spec(static_cast<int>(60 + 32 * values.size()));
@@ -122,7 +130,7 @@ std::optional<Figure> difference_figure(const Comparison& comparison, const Runs
       "Each bar is the 95 % interval of a paired mean difference, in percent of the first run's "
       "mean; below zero the first is better in losses, worse in scores. A grey bar means that the "
       "runs cannot be told apart; amber bars lie wholly on one side of zero and farther from it "
-      "than another seed would move them.",
+      "than another seed would move them. A point without a bar: all differences are alike.",
       spec};
 }
 

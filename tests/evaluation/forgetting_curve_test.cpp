@@ -107,6 +107,27 @@ TEST(ForgettingCurve, NoiseIsNotCopying) {
   EXPECT_EQ(memory_lengths(points).significant.length, 0);
 }
 
+// Two repeats that both gain one token are no proof of copying; ten are, and so are three that gain
+// all.
+TEST(ForgettingCurve, EqualGainsAreNotCertain) {
+  const auto of = [](int64_t length, size_t repeats, float base, float gain) {
+    std::vector<CurvePoint> points{curve_point(
+        length, std::vector<double>(repeats, base), std::vector<double>(repeats, base + gain))};
+    points[0].lm_accs[0] += 0.1F;
+    points[0].copy_accs[0] += 0.1F;  // equal but for rounding
+    compare_over_lengths(points);
+    return points[0];
+  };
+  // t = 1 with one degree of freedom.
+  EXPECT_NEAR(of(16, 2, 0.1F, 0.125F).adjusted_p_value, 0.5, 1e-5);
+  EXPECT_NEAR(of(10, 2, 0.2F, 0.2F).adjusted_p_value, 0.5, 1e-5);
+  EXPECT_NEAR(of(16, 2, 0.5F, -0.125F).adjusted_p_value, 0.5, 1e-5);
+  EXPECT_FALSE(of(16, 3, 0.1F, 0.125F).differs);
+  EXPECT_TRUE(of(16, 10, 0.1F, 0.125F).differs);
+  EXPECT_TRUE(of(16, 3, 0, 0.9F).differs);
+  EXPECT_EQ(of(16, 10, 0.1F, 0).adjusted_p_value, 1);
+}
+
 TEST(ForgettingCurve, CodeGridIsThatOfThePublishedResult) {
   const std::vector<int64_t> lengths = target_lengths(CurveGrid::kCode, 16000, 32);
   ASSERT_EQ(lengths.size(), 32);

@@ -81,8 +81,20 @@ TEST(BootstrapMean, IsTheSameForTheSameSeedAndKnowsItsEdges) {
   const std::vector<double> values{0.1, -0.2, 0.4, 0.3, 0.05};
   EXPECT_EQ(bootstrap_mean(values).p_value, bootstrap_mean(values).p_value);
   EXPECT_EQ(bootstrap_mean(std::vector<double>(5, 0.0)).p_value, 1);
-  EXPECT_EQ(bootstrap_mean(std::vector<double>(5, 0.5)).p_value, 0);
   EXPECT_THROW(bootstrap_mean(std::vector<double>{1}), Error);
+}
+
+// Two fair coins fall on the same side every other time.
+TEST(BootstrapMean, DifferencesThatAreAlikeAreTestedByTheirSigns) {
+  for (const int n : {2, 3, 5, 12}) {
+    for (const double x : {0.5, -0.1}) {
+      const Bootstrap result = bootstrap_mean(std::vector<double>(n, x));
+      EXPECT_EQ(result.p_value, std::exp2(1 - n)) << n;
+      EXPECT_NEAR(result.mean, x, 1e-15);
+      EXPECT_TRUE(std::isnan(result.low) && std::isnan(result.high)) << n;
+    }
+  }
+  EXPECT_EQ(bootstrap_mean(std::vector<double>{0.1 + 0.2, 0.3}).p_value, 0.5);  // but for rounding
 }
 
 // What the runs below were measured with.
@@ -118,8 +130,8 @@ TEST(Compare, SaysWhoIsBetterAndWhereNobodyIs) {
   ASSERT_EQ(comparison.differences.size(), 2);
   EXPECT_TRUE(comparison.differences[0].differs);
   EXPECT_EQ(sentence_of(comparison.differences[0], runs),
-            "per_position_loss: fox is better than lru by 0.2000 nats (95 %: 0.2000 to 0.2000; "
-            "margin 0.005).");
+            "per_position_loss: fox is better than lru by 0.2000 nats (no interval: all 32 "
+            "differences are alike; margin 0.005).");
   EXPECT_FALSE(comparison.differences[1].differs);
   EXPECT_EQ(comparison.differences[1].samples, 32);
   EXPECT_EQ(comparison.differences[1].first_mean, 50);
