@@ -1,5 +1,7 @@
 #include "reynard/report/run_results.h"
 
+#include "reynard/checkpoint/directory.h"
+#include "reynard/checkpoint/sha256.h"
 #include "reynard/config/json_file.h"
 #include "reynard/config/text_file.h"
 #include "reynard/tensor/check.h"
@@ -98,6 +100,56 @@ void read_rows(RunResults& results) {
   }
 }
 
+// The identity of the weights in a model's folder as `reynard eval` writes it, from the digests in
+// checksums.json instead of the files; empty where they are not known.
+std::string identity_of(const fs::path& model) {
+  if (!fs::exists(model / checkpoint::kChecksums)) return "";
+  const nlohmann::json sums = read_object(model / checkpoint::kChecksums);
+  const nlohmann::json files = sums.value("files", nlohmann::json::object());
+  std::string digests;
+  for (const auto& [name, digest] : files.items()) {
+    const bool weights = name.starts_with("model") && name.ends_with(".safetensors");
+    if (weights || name == "config.json") digests += text_at(digest, "/sha256");
+  }
+  return digests.empty() ? "" : checkpoint::sha256_hex(digests);
+}
+
+// Leaves out results of other weights than the run has, as it had before it was prolonged. Where
+// its weights are not at hand, all results must be of the same ones. Nothing is known of the
+// weights of a model that runs elsewhere.
+void leave_out_other_weights(RunResults& results) {
+  const fs::path model = results.folder / "model";
+  std::string weights = identity_of(model);
+  const bool is_known = !weights.empty();
+  std::string first;  // the task that the weights were measured by
+  std::erase_if(results.evaluations, [&](const auto& of_task) {
+    const auto& [task, summary] = of_task;
+    const std::string measured = text_at(summary, "/identity/model");
+    const nlohmann::json identity = summary.value("identity", nlohmann::json::object());
+    const bool is_elsewhere = identity.contains("endpoint") || identity.contains("adapter");
+    if (measured.empty() || is_elsewhere) return false;
+    if (weights.empty()) {
+      weights = measured;
+      first = task;
+    }
+    if (measured == weights) return false;
+    if (!is_known) {
+      throw Error(fmt::format(
+          "{}: {}.json and {}.json are results of different weights; measure both tasks again, or "
+          "give each model a folder of its own (`reynard eval -o`)",
+          results.folder.string(),
+          first,
+          task));
+    }
+    results.left_out.push_back(
+        fmt::format("{}.json holds results of other weights than {}; run `reynard eval` again.",
+                    task,
+                    model.string()));
+    results.samples.erase(task);
+    return true;
+  });
+}
+
 // Every line of the experiment but seeds and where its results lie.
 std::string recipe_of(const fs::path& experiment) {
   std::string recipe;
@@ -154,11 +206,12 @@ RunResults read_run(const fs::path& folder) {
   if (fs::exists(folder / "metrics.jsonl")) results.metrics = read_lines(folder / "metrics.jsonl");
   read_evaluations(folder, results);
   read_evaluations(folder / "eval", results);
-  read_rows(results);
   if (results.run.empty() && results.metrics.empty() && results.evaluations.empty()) {
     throw Error(fmt::format(
         "{}: has no run.json, no metrics.jsonl and no results of `reynard eval`", folder.string()));
   }
+  leave_out_other_weights(results);
+  read_rows(results);
   results.name = name_of(results);
   return results;
 }

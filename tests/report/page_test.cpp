@@ -3,8 +3,10 @@
 
 #include "reynard/report/page.h"
 
+#include "reynard/checkpoint/sha256.h"
 #include "reynard/report/verdict.h"
 #include "reynard/tensor/check.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 #include "tests/support/report_runs.h"
 
@@ -141,6 +143,46 @@ TEST(Report, RunsOnDifferentTextAreNotCompared) {
   EXPECT_NEAR(paired_loss(runs[0], runs[1]).standard_error, 0, 1e-12);
   runs[1].evaluations["per_position_loss"]["identity"]["text"] = "other";
   EXPECT_EQ(paired_loss(runs[0], runs[1]).rows, 0);
+}
+
+void write_result(const fs::path& folder, const std::string& task, const json& identity) {
+  const json summary{{"task", task}, {"identity", identity}, {"metrics", json::object()}};
+  fs::create_directories(folder);
+  test::write_file(folder / (task + ".json"), summary.dump());
+}
+
+TEST(Report, ResultsOfOtherWeightsThanTheRunsAreNotUsed) {
+  const test::TempDir folder;
+  const fs::path run = folder / "fox";
+  test::write_report_run(run, "fox", 1.0, 0.6);
+  const std::string config = checkpoint::sha256_hex("config");
+  const std::string weights = checkpoint::sha256_hex("weights");
+  const json sums{{"config.json", {{"bytes", 1}, {"sha256", config}}},
+                  {"model.safetensors", {{"bytes", 1}, {"sha256", weights}}},
+                  {"tokenizer.json", {{"bytes", 1}, {"sha256", "9"}}}};
+  fs::create_directory(run / "model");
+  test::write_file(run / "model/checksums.json", json{{"files", sums}}.dump());
+  write_result(run / "eval", "needle", {{"model", checkpoint::sha256_hex(config + weights)}});
+  write_result(run / "eval", "passkey", {{"model", "those before"}});
+  write_result(run / "eval", "ruler", {{"model", "fox"}, {"endpoint", "http://x"}});
+  const RunResults results = read_run(run);
+  EXPECT_NE(results.evaluation("needle"), nullptr);
+  EXPECT_NE(results.evaluation("ruler"), nullptr);
+  EXPECT_NE(results.evaluation("per_position_loss"), nullptr) << "does not say what it is of";
+  EXPECT_EQ(results.evaluation("passkey"), nullptr);
+  ASSERT_EQ(results.left_out.size(), 1);
+  EXPECT_SAYS(results.left_out[0], "passkey.json holds results of other weights than ");
+  EXPECT_SAYS(page({results}, {}, "vegaEmbed"), "Not used: passkey.json holds results of other");
+}
+
+TEST(Report, ResultsOfSeveralModelsInOneFolderAreRefused) {
+  const test::TempDir folder;
+  write_result(folder / "mixed", "passkey", {{"model", "a"}, {"dtype", "f32"}});
+  write_result(folder / "mixed", "ruler", {{"model", "a"}, {"dtype", "bf16"}});
+  EXPECT_TRUE(read_run(folder / "mixed").left_out.empty());
+  write_result(folder / "mixed", "needle", {{"model", "b"}});
+  EXPECT_SAYS(test::error_of([&] { read_run(folder / "mixed"); }),
+              "mixed: needle.json and passkey.json are results of different weights; measure both");
 }
 
 TEST(Report, SummaryTableHasARowPerQuantity) {

@@ -29,7 +29,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"knn", {"checkpoint"}},
     {"tokenizer", {}},
     {"checkpoint", {}},
-    {"report", {}},
+    {"report", {"checkpoint"}},
     {"protocol", {}},
     {"jinja", {}},
     {"http", {"protocol"}},
