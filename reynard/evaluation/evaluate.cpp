@@ -174,9 +174,11 @@ nlohmann::json evaluate(Scorer& scorer, Task& task, const EvaluateOptions& optio
   SampleLog log(options.folder / (task.name() + ".jsonl"),
                 header,
                 options.only_resume ? SampleLog::Others::kKeep : SampleLog::Others::kReplace);
-  if (log.has_replaced() && options.say) {
-    options.say(fmt::format("{}: samples of other settings, another model or text are replaced",
-                            (options.folder / (task.name() + ".jsonl")).string()));
+  if (log.replaces() && options.say) {
+    options.say(
+        fmt::format("{}: samples of other settings, another model or text are replaced "
+                    "as soon as there is a new one",
+                    (options.folder / (task.name() + ".jsonl")).string()));
   }
   const Requests requests = task.requests();
   const int64_t reused = log.size();

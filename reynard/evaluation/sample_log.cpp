@@ -1,5 +1,6 @@
 #include "reynard/evaluation/sample_log.h"
 
+#include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/lock.h"
 #include "reynard/config/json_file.h"
 #include "reynard/tensor/check.h"
@@ -62,16 +63,7 @@ std::string problem_of(const nlohmann::json::exception& error) {
 
 SampleLog::SampleLog(std::filesystem::path path, const nlohmann::json& header, Others others)
     : path_(std::move(path)) {
-  const int descriptor = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (descriptor >= 0) file_.reset(::fdopen(descriptor, "ab"));
-  if (!file_) {
-    throw Error(fmt::format("eval: cannot write {}: {}", path_.string(), std::strerror(errno)));
-  }
-  if (checkpoint::try_lock(descriptor) == checkpoint::Lock::kBusy) {
-    throw Error(fmt::format(
-        "eval: {}: another process is writing it; wait until it ends, or give another -o",
-        path_.string()));
-  }
+  open();
   const std::string header_text = header_line(header);
   Kept kept = readable_part(path_, header_text);
   if (kept.is_other && others == Others::kKeep) {
@@ -80,13 +72,28 @@ SampleLog::SampleLog(std::filesystem::path path, const nlohmann::json& header, O
                     "give another -o, or leave --resume out to measure anew",
                     path_.string()));
   }
+  checkpoint::remove_leftovers(path_);
   ids_ = std::move(kept.ids);
-  has_replaced_ = kept.is_other;
-  std::filesystem::resize_file(path_, static_cast<uintmax_t>(kept.bytes));
+  replaces_ = kept.is_other;
+  if (!replaces_) std::filesystem::resize_file(path_, static_cast<uintmax_t>(kept.bytes));
   if (kept.bytes == 0) {
     write_line(header_text);
     flush();
   }
+}
+
+void SampleLog::open() {
+  const int descriptor = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  std::unique_ptr<std::FILE, Closer> file(descriptor < 0 ? nullptr : ::fdopen(descriptor, "ab"));
+  if (!file) {
+    throw Error(fmt::format("eval: cannot write {}: {}", path_.string(), std::strerror(errno)));
+  }
+  if (checkpoint::try_lock(descriptor) == checkpoint::Lock::kBusy) {
+    throw Error(fmt::format(
+        "eval: {}: another process is writing it; wait until it ends, or give another -o",
+        path_.string()));
+  }
+  file_ = std::move(file);
 }
 
 void SampleLog::append(const nlohmann::json& sample) {
@@ -97,12 +104,20 @@ void SampleLog::append(const nlohmann::json& sample) {
 
 void SampleLog::write_line(std::string line) {
   line += '\n';
-  if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size()) {
+  if (replaces_) {
+    pending_ += line;
+  } else if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size()) {
     throw Error(fmt::format("eval: cannot write {}: {}", path_.string(), std::strerror(errno)));
   }
 }
 
 void SampleLog::flush() {
+  if (replaces_ && !ids_.empty()) {
+    checkpoint::write_atomically(path_, pending_);
+    open();
+    pending_.clear();
+    replaces_ = false;
+  }
   if (std::fflush(file_.get()) != 0) {
     throw Error(fmt::format("eval: cannot write {}: {}", path_.string(), std::strerror(errno)));
   }

@@ -1,6 +1,7 @@
 #pragma once
 // The file TASK.jsonl: a header line that says what was measured, then one line per sample. A line
-// that was cut short by a crash is dropped when the file is opened again.
+// that was cut short by a crash is dropped when the file is opened again. Lines of a run with
+// another header stay until the first sample of this one is there.
 
 #include "reynard/evaluation/task.h"
 
@@ -19,12 +20,12 @@ class SampleLog {
   // What becomes of the lines of a run with another header.
   enum class Others { kReplace, kKeep };
   // Opens the log for appending. Lines of an earlier run are kept when its header equals this one,
-  // otherwise the file begins anew, or that is a reynard::Error (kKeep), as is another process that
-  // writes the file.
+  // otherwise the first flush() with a sample replaces the file, or that is a reynard::Error
+  // (kKeep), as is another process that writes the file.
   SampleLog(std::filesystem::path path, const nlohmann::json& header, Others others);
 
-  // Whether lines of a run with another header were there.
-  bool has_replaced() const { return has_replaced_; }
+  // Whether lines of a run with another header are there, which this one's will replace.
+  bool replaces() const { return replaces_; }
   bool contains(const std::string& id) const { return ids_.contains(id); }
   int64_t size() const { return static_cast<int64_t>(ids_.size()); }
   // Appends one line; `sample` must have a string "id".
@@ -35,15 +36,17 @@ class SampleLog {
   Samples samples() const;
 
  private:
+  void open();                        // for appending, alone
   void write_line(std::string line);  // without its newline
 
   struct Closer {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
   std::filesystem::path path_;
+  std::string pending_;  // the lines that will replace the file
   std::unique_ptr<std::FILE, Closer> file_;
   std::set<std::string> ids_;
-  bool has_replaced_ = false;
+  bool replaces_ = false;
 };
 
 }  // namespace reynard::evaluation

@@ -55,13 +55,24 @@ TEST(SampleLog, BeginsAnewUnderAnotherHeader) {
   test::write_file(path, before);
   EXPECT_THROW(SampleLog(path, kHeader, SampleLog::Others::kKeep), Error);
   EXPECT_EQ(test::read_file(path), before);
-  {
-    const SampleLog log(path, kHeader, SampleLog::Others::kReplace);
+  for (const bool measures : {false, true}) {
+    SampleLog log(path, kHeader, SampleLog::Others::kReplace);
     EXPECT_EQ(log.size(), 0);
-    EXPECT_TRUE(log.has_replaced());
+    EXPECT_TRUE(log.replaces());
+    log.flush();
+    if (measures) log.append({{"id", "b"}});
+    EXPECT_EQ(test::read_file(path), before) << "nothing new is there yet";
+    if (!measures) continue;  // it failed, or was stopped
+    log.flush();
+    EXPECT_EQ(test::read_file(path), kHeader.dump() + "\n" + line_of("b"));
+    EXPECT_FALSE(log.replaces());
+    EXPECT_SAYS(test::error_of([&] { SampleLog(path, kHeader, SampleLog::Others::kReplace); }),
+                "another process is writing it");
+    log.append({{"id", "c"}});
+    log.flush();
   }
-  EXPECT_EQ(test::read_file(path), kHeader.dump() + "\n");
-  EXPECT_FALSE(SampleLog(path, kHeader, SampleLog::Others::kReplace).has_replaced());
+  EXPECT_EQ(test::read_file(path), kHeader.dump() + "\n" + line_of("b") + line_of("c"));
+  EXPECT_EQ(SampleLog(path, kHeader, SampleLog::Others::kKeep).size(), 2);
 }
 
 // A name of a file need not be UTF-8.
