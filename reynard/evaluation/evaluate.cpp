@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,6 +86,12 @@ Effort answer_batch(Scorer& scorer, Task& task, const std::vector<Request>& batc
   effort.seconds = taken.count();
   log.flush();
   return effort;
+}
+
+std::set<std::string> ids_of(const Requests& requests) {
+  std::set<std::string> ids;
+  for (int64_t i = 0; i < requests.size; ++i) ids.insert(requests.at(i).id);
+  return ids;
 }
 
 Request first_unanswered(const Requests& requests, const SampleLog& log) {
@@ -181,6 +188,8 @@ nlohmann::json evaluate(Scorer& scorer, Task& task, const EvaluateOptions& optio
                     (options.folder / (task.name() + ".jsonl")).string()));
   }
   const Requests requests = task.requests();
+  // Making all requests for their ids takes a while, so only where there are samples to go on from.
+  if (log.size() > 0) log.keep_only(ids_of(requests));
   const int64_t reused = log.size();
 
   const auto [effort, stopped] = answer_all(scorer, task, requests, options, log);

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -23,14 +24,16 @@ std::string header_line(const nlohmann::json& header) {
 }
 
 // Bytes of the leading part of the file that can be kept: a matching header and whole, valid lines,
-// each of a sample of its own.
+// each of a sample of its own that is one of `asked`; null: any.
 struct Kept {
   int64_t bytes = 0;
   std::set<std::string> ids;
   bool is_other = false;  // it begins with another header
 };
 
-Kept readable_part(const std::filesystem::path& path, const std::string& header) {
+Kept readable_part(const std::filesystem::path& path,
+                   const std::string& header,
+                   const std::set<std::string>* asked = nullptr) {
   const nlohmann::json ours = nlohmann::json::parse(header);
   Kept kept;
   std::ifstream in(path, std::ios::binary);
@@ -46,7 +49,9 @@ Kept readable_part(const std::filesystem::path& path, const std::string& header)
     } else {
       const auto id = value.find("id");
       if (id == value.end() || !id->is_string()) break;
-      if (!kept.ids.insert(id->get<std::string>()).second) break;
+      std::string name = id->get<std::string>();
+      if (asked != nullptr && !asked->contains(name)) break;
+      if (!kept.ids.insert(std::move(name)).second) break;
     }
     kept.bytes += static_cast<int64_t>(line.size()) + 1;
   }
@@ -62,10 +67,9 @@ std::string problem_of(const nlohmann::json::exception& error) {
 }  // namespace
 
 SampleLog::SampleLog(std::filesystem::path path, const nlohmann::json& header, Others others)
-    : path_(std::move(path)) {
+    : path_(std::move(path)), header_(header_line(header)) {
   open();
-  const std::string header_text = header_line(header);
-  Kept kept = readable_part(path_, header_text);
+  Kept kept = readable_part(path_, header_);
   if (kept.is_other && others == Others::kKeep) {
     throw Error(
         fmt::format("eval: --resume: {} holds samples of other settings, another model or text; "
@@ -77,7 +81,7 @@ SampleLog::SampleLog(std::filesystem::path path, const nlohmann::json& header, O
   replaces_ = kept.is_other;
   if (!replaces_) std::filesystem::resize_file(path_, static_cast<uintmax_t>(kept.bytes));
   if (kept.bytes == 0) {
-    write_line(header_text);
+    write_line(header_);
     flush();
   }
 }
@@ -94,6 +98,13 @@ void SampleLog::open() {
         path_.string()));
   }
   file_ = std::move(file);
+}
+
+void SampleLog::keep_only(const std::set<std::string>& asked) {
+  if (std::includes(asked.begin(), asked.end(), ids_.begin(), ids_.end())) return;
+  Kept kept = readable_part(path_, header_, &asked);
+  std::filesystem::resize_file(path_, static_cast<uintmax_t>(kept.bytes));
+  ids_ = std::move(kept.ids);
 }
 
 void SampleLog::append(const nlohmann::json& sample) {

@@ -28,6 +28,8 @@ class SampleLog {
   bool replaces() const { return replaces_; }
   bool contains(const std::string& id) const { return ids_.contains(id); }
   int64_t size() const { return static_cast<int64_t>(ids_.size()); }
+  // Drops the lines from the first one on whose sample is not asked for.
+  void keep_only(const std::set<std::string>& asked);
   // Appends one line; `sample` must have a string "id".
   void append(const nlohmann::json& sample);
   void flush();
@@ -43,6 +45,7 @@ class SampleLog {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
   std::filesystem::path path_;
+  std::string header_;   // its first line
   std::string pending_;  // the lines that will replace the file
   std::unique_ptr<std::FILE, Closer> file_;
   std::set<std::string> ids_;

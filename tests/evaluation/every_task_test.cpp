@@ -155,6 +155,11 @@ void expect_goes_on(Scorer& scorer, Task& task, const EvaluateOptions& options, 
     expect_close(whole.at("metrics"), again.at("metrics"), "metrics");
     expect_close(whole.at("series"), again.at("series"), "series");
   }
+  // A sample that the task does not ask for counts nowhere.
+  test::write_file(file, log + "{\"id\":\"zzz\"}\n");
+  EXPECT_EQ(evaluate(scorer, task, options).at("effort").at("samples"),
+            whole.at("effort").at("samples"));
+  EXPECT_EQ(sorted_ids(test::read_file(file)), sorted_ids(log));
 }
 
 void expect_every_task_runs(models::Decoder& decoder, bool with_marks) {

@@ -48,6 +48,22 @@ TEST(SampleLog, KeepsEachSampleOnce) {
   EXPECT_EQ(test::read_file(path), kHeader.dump() + "\n" + line_of("a") + line_of("b"));
 }
 
+// Nor may one count that nobody asks for.
+TEST(SampleLog, KeepsOnlyWhatIsAskedFor) {
+  const test::TempDir folder;
+  const std::filesystem::path path = folder / "t.jsonl";
+  const std::string lines = kHeader.dump() + "\n" + line_of("a") + line_of("zzz") + line_of("c");
+  test::write_file(path, lines);
+  SampleLog log(path, kHeader, SampleLog::Others::kReplace);
+  log.keep_only({"a", "b", "c", "zzz"});
+  EXPECT_EQ(test::read_file(path), lines);
+  log.keep_only({"a", "b", "c"});
+  EXPECT_EQ(log.size(), 1);
+  log.append({{"id", "c"}});
+  log.flush();
+  EXPECT_EQ(test::read_file(path), kHeader.dump() + "\n" + line_of("a") + line_of("c"));
+}
+
 TEST(SampleLog, BeginsAnewUnderAnotherHeader) {
   const test::TempDir folder;
   const std::filesystem::path path = folder / "t.jsonl";
