@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/command_line.h"
 #include "cli/figure_files.h"
+#include "cli/message.h"
 #include "cli/output_file.h"
 #include "reynard/report/page.h"
 #include "reynard/tensor/check.h"
@@ -99,6 +100,9 @@ void run_compare(const CompareArguments& arguments) {
           "{}\n",
           json_of(difference, runs).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     }
+    for (const std::string& reason : comparison.left_out) {
+      print_message("not compared: {}\n", reason);
+    }
     return;
   }
   report::PageOptions page;
@@ -134,7 +138,9 @@ void add_compare(CLI::App& app) {
           "--resamples", arguments->options.bootstrap.resamples, "Resamples of the bootstrap")
       ->capture_default_str();
   command->add_option("--seed", arguments->seed, "Seed of the bootstrap")->capture_default_str();
-  command->add_flag("--json", arguments->json, "Print one JSON line per difference, no page");
+  command->add_flag("--json",
+                    arguments->json,
+                    "Print one JSON line per difference, no page; what is left out goes to stderr");
   command->footer(
       "Samples are paired, so both runs must have been measured with the same settings on the "
       "same\n"

@@ -325,6 +325,7 @@ TEST_F(EvalCommand, ComparesRunsThatWereMeasuredAlike) {
   const json difference = json::parse(same.output);
   EXPECT_EQ(difference.at("differs"), false);
   EXPECT_EQ(difference.at("difference"), 0);
+  EXPECT_TRUE(difference.at("low").is_null()) << "differences of 0 have no spread";
   EXPECT_EQ(difference.at("samples"), 8);
 
   ASSERT_EQ(eval("c", "9").exit_code, 0);
@@ -334,6 +335,12 @@ TEST_F(EvalCommand, ComparesRunsThatWereMeasuredAlike) {
   ASSERT_EQ(page.exit_code, 0) << page.errors;
   EXPECT_NE(page.output.find("not compared: per_position_loss"), std::string::npos) << page.output;
   EXPECT_TRUE(fs::exists(folder_ / "compare.html"));
+  const ProgramResult other = run({"compare", "a", "c", "--json"});
+  EXPECT_EQ(other.exit_code, 0);
+  EXPECT_EQ(other.output, "");
+  EXPECT_NE(other.errors.find("not compared: per_position_loss: small and small (2) were measured"),
+            std::string::npos)
+      << other.errors;
   expect_error({"compare", "a"}, "RUN = one run; expected at least two");
   expect_error({"compare", "a", "b", "./a"}, "a and ./a are one folder");
   expect_error({"compare", "a", "b", "--resamples", "3"}, "--resamples = 3");
