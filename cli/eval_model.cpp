@@ -32,7 +32,8 @@ evaluation::ModelFacts facts_of(const models::DecoderConfig& config, int64_t tra
           config.attention.forget_gate != models::ForgetGate::kNone,
           config.has_memory() ? config.memory.window : 0,
           config.memory.layers,
-          config.memory.capacity};
+          config.memory.capacity,
+          config.vocab_size};
 }
 
 // What limits the memory and what it begins with, for the identity of results. Files have been

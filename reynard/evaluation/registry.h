@@ -22,6 +22,7 @@ struct ModelFacts {
   int64_t local_context = 0;  // tokens that a model with a memory reads alone; 0: it has none
   std::vector<int64_t> memory_layers = {};  // from 0
   int64_t memory_capacity = 0;              // tokens; 0: all, -1: none
+  int64_t vocab_size = 0;                   // token ids that the model knows; 0: unknown
 };
 
 struct TaskEntry {

@@ -491,6 +491,9 @@ TEST_F(EvalCommand, BadInputIsOneLine) {
   expect_error(eval({"--forgetting_curve.gird=code"}), "gird");
   expect_error(eval({"--passkey.length=9"}), "did you mean passkey.lengths?");
   expect_error(eval({"--passkey.lengths=9"}), "the task passkey is not measured; add it to --task");
+  expect_error(
+      eval({"--task", "dictionary", "--dictionary.first_token=200"}),
+      "--dictionary.first_token=200 --dictionary.vocabulary=64; expected a sum of at most 25");
   expect_error(eval({"--task", "inside", "--inside.cells=100000"}),
                "cells = 100000; expected at most");
   expect_error({"eval", "run", "--txt", "text.txt"}, "txt");

@@ -4,6 +4,7 @@
 
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/tasks/tasks.h"
+#include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
 
@@ -21,8 +22,17 @@ class DictionaryTask final : public Task {
   DictionaryTask(const Corpus& corpus, DictionaryConfig config, int64_t local_context)
       : bos_(corpus.bos), local_context_(local_context), config_(std::move(config)) {}
 
-  // Settings that the smallest dictionary does not fit are an error before anything runs.
-  void check() const {
+  // Settings that the model's vocabulary or the smallest dictionary does not fit are an error
+  // before anything runs. vocab_size: of the model; 0: unknown.
+  void check(int64_t vocab_size) const {
+    if (vocab_size > 0 && config_.first_token > vocab_size - config_.vocabulary) {
+      throw Error(fmt::format(
+          "eval: --dictionary.first_token={} --dictionary.vocabulary={}; expected a sum "
+          "of at most {}, the size of the model's vocabulary",
+          config_.first_token,
+          config_.vocabulary,
+          vocab_size));
+    }
     PythonRandom random(0);
     make_dictionary(
         random, {config_.first_token, config_.vocabulary}, size_of(config_.lengths.front()));
@@ -142,7 +152,7 @@ std::unique_ptr<Task> make_dictionary_task(const Corpus& corpus,
   }
   settings.lengths = test_lengths(settings.lengths, 0);
   auto task = std::make_unique<DictionaryTask>(corpus, settings, model.local_context);
-  task->check();
+  task->check(model.vocab_size);
   return task;
 }
 
