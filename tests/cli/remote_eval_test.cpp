@@ -117,7 +117,7 @@ TEST_F(RemoteEval, BadInputIsOneLine) {
   expect_error({"--endpoint", url(), "--tokenizer", "byte", "--task", "inside"},
                "inside needs a look inside the model");
   expect_error({"--endpoint", url(), "--tokenizer", "byte", "--task", "pruning"},
-               "pruning needs a model with forget gates");
+               "pruning needs a model with forget gates that runs here (no --endpoint");
   expect_error({"--endpoint",
                 url(),
                 "--endpoint-model",

@@ -146,7 +146,9 @@ std::unique_ptr<Task> make_pruning(const Corpus& corpus,
                                    const EvaluationConfig& config,
                                    const ModelFacts& model) {
   if (!model.forgets) {
-    throw Error("eval: task pruning needs a model with forget gates; leave it out of --task");
+    throw Error(
+        "eval: task pruning needs a model with forget gates that runs here (no --endpoint or "
+        "--adapter); leave it out of --task");
   }
   PruningConfig settings = config.pruning;
   if (settings.length == 0) settings.length = model.train_length ? model.train_length : 1024;
