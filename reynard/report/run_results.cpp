@@ -22,11 +22,10 @@ namespace fs = std::filesystem;
 
 constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
 
-nlohmann::json read_object(const fs::path& path) {
+nlohmann::json read_object(const fs::path& path, std::string_view remedy) {
   nlohmann::json json = config::parse_json_text(config::read_text_file(path, kMostBytes));
   if (!json.is_object()) {
-    throw Error(
-        fmt::format("{}: is not a JSON object; delete it or measure it again", path.string()));
+    throw Error(fmt::format("{}: is not a JSON object; {}", path.string(), remedy));
   }
   return json;
 }
@@ -84,7 +83,7 @@ void read_evaluations(const fs::path& folder, RunResults& results) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().extension() != ".json" || entry.path().filename() == "run.json") continue;
     if (entry.path().filename() == "published.json") continue;  // a curve's, beside its summary
-    nlohmann::json summary = read_object(entry.path());
+    nlohmann::json summary = read_object(entry.path(), "delete it or measure it again");
     if (!summary.contains("task") || !summary.contains("metrics")) continue;  // another program's
     const std::string task = entry.path().stem().string();
     results.evaluations[task] = std::move(summary);
@@ -104,7 +103,8 @@ void read_rows(RunResults& results) {
 // checksums.json instead of the files; empty where they are not known.
 std::string identity_of(const fs::path& model) {
   if (!fs::exists(model / checkpoint::kChecksums)) return "";
-  const nlohmann::json sums = read_object(model / checkpoint::kChecksums);
+  const nlohmann::json sums =
+      read_object(model / checkpoint::kChecksums, "restore it or write the model again");
   const nlohmann::json files = sums.value("files", nlohmann::json::object());
   std::string digests;
   for (const auto& [name, digest] : files.items()) {
@@ -199,7 +199,9 @@ RunResults read_run(const fs::path& folder) {
   }
   RunResults results;
   results.folder = folder;
-  if (fs::exists(folder / "run.json")) results.run = read_object(folder / "run.json");
+  if (fs::exists(folder / "run.json")) {
+    results.run = read_object(folder / "run.json", "restore it, or delete it to report without it");
+  }
   if (fs::exists(folder / "experiment.toml")) {
     results.recipe = recipe_of(folder / "experiment.toml");
   }

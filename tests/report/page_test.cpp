@@ -244,7 +244,8 @@ TEST(Report, BadInputNamesTheFile) {
   EXPECT_NE(error_of(folder / "missing").find("missing: is not a folder"), std::string::npos);
   EXPECT_NE(error_of(folder.path()).find("no run.json"), std::string::npos);
   test::write_file(folder / "run.json", "[1, 2]");
-  EXPECT_NE(error_of(folder.path()).find("run.json: is not a JSON object"), std::string::npos);
+  EXPECT_NE(error_of(folder.path()).find("run.json: is not a JSON object; restore it, or"),
+            std::string::npos);
   test::write_file(folder / "run.json", "{}");
   test::write_file(folder / "metrics.jsonl", "{}\nnot json\n{}\n");
   EXPECT_NE(error_of(folder.path()).find("metrics.jsonl:2"), std::string::npos);
