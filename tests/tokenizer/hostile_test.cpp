@@ -107,8 +107,10 @@ TEST(Hostile, MutatedFilesAreErrorsOrTokenizers) {
       ++(try_file(name) ? num_good : num_bad);
     });
   }
-  EXPECT_GT(num_good, 100);
-  EXPECT_GT(num_bad, 100);
+  // How many there are depends on the machine; neither kind may be rare.
+  const int num_tried = num_good + num_bad;
+  EXPECT_GT(100 * num_good, num_tried);
+  EXPECT_GT(100 * num_bad, num_tried);
 }
 
 TEST(Hostile, MutatedConfigsAndGpt2Files) {
