@@ -143,8 +143,8 @@ double cautious_p_value(const CurvePoint& point) {
   constexpr double kRounding = 1e-6;  // accuracies are quotients in f32
   const bool spreads = gain.deviation >= kRounding * std::abs(gain.mean);
   if (gains.size() < 2 || spreads) return point.p_value;
-  const double token = 1 / static_cast<double>((point.length + 1) / 2);
-  gains.front() -= std::copysign(token, gain.mean);
+  const int64_t num_tokens = (point.length + 1) / 2;
+  gains.front() -= std::copysign(1 / static_cast<double>(num_tokens), gain.mean);
   return paired_t_test(gains, std::vector<double>(gains.size(), 0)).p_value;
 }
 
