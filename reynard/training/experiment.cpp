@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <utility>
 
@@ -101,6 +102,15 @@ void check_memory(const Experiment& experiment,
   if (cross.memory > (int64_t{1} << 30)) add("crossbatch.memory", "must be at most 2^30 tokens");
 }
 
+// Of keys that nothing reads as things are those that are given.
+void refuse_given(std::initializer_list<std::pair<const char*, bool>> keys,
+                  const std::string& needed,
+                  const std::function<void(const char*, const std::string&)>& add) {
+  for (const auto& [key, given] : keys) {
+    if (given) add(key, needed);
+  }
+}
+
 // What is given but read by nothing in this model: whoever wrote it expects an effect.
 void check_model_keys_without_effect(
     const models::DecoderConfig& model,
@@ -116,35 +126,31 @@ void check_model_keys_without_effect(
   if (model.has_memory()) return;
   const models::MemoryConfig& memory = model.memory;
   const models::MemoryConfig unset;
-  const std::pair<const char*, bool> keys[] = {
-      {"model.memory.window", memory.window != unset.window},
-      {"model.memory.last_context", memory.last_context != unset.last_context},
-      {"model.memory.positions", memory.positions != unset.positions},
-      {"model.memory.top_k", memory.top_k != unset.top_k},
-      {"model.memory.capacity", memory.capacity != unset.capacity},
-      {"model.memory.merge", memory.merge != unset.merge},
-      {"model.memory.decay", memory.decay != unset.decay}};
-  for (const auto& [key, given] : keys) {
-    if (given) add(key, "needs model.mixer = \"memory_attention\"");
-  }
+  refuse_given({{"model.memory.window", memory.window != unset.window},
+                {"model.memory.last_context", memory.last_context != unset.last_context},
+                {"model.memory.positions", memory.positions != unset.positions},
+                {"model.memory.top_k", memory.top_k != unset.top_k},
+                {"model.memory.capacity", memory.capacity != unset.capacity},
+                {"model.memory.merge", memory.merge != unset.merge},
+                {"model.memory.decay", memory.decay != unset.decay}},
+               "needs model.mixer = \"memory_attention\"",
+               add);
 }
 
 // Without contexts nothing reads the section.
 void check_crossbatch_is_unset(const CrossbatchConfig& cross,
                                const std::function<void(const char*, const std::string&)>& add) {
   const CrossbatchConfig unset;
-  const std::pair<const char*, bool> keys[] = {
-      {"crossbatch.rule", cross.rule != unset.rule},
-      {"crossbatch.documents", cross.documents != unset.documents},
-      {"crossbatch.order", cross.order != unset.order},
-      {"crossbatch.steps", cross.steps != unset.steps},
-      {"crossbatch.accuracy", cross.accuracy != unset.accuracy},
-      {"crossbatch.loss", cross.loss != unset.loss},
-      {"crossbatch.stop_gradient", cross.stop_gradient != unset.stop_gradient},
-      {"crossbatch.memory", cross.memory != unset.memory}};
-  for (const auto& [key, given] : keys) {
-    if (given) add(key, "needs crossbatch.contexts, at least 1");
-  }
+  refuse_given({{"crossbatch.rule", cross.rule != unset.rule},
+                {"crossbatch.documents", cross.documents != unset.documents},
+                {"crossbatch.order", cross.order != unset.order},
+                {"crossbatch.steps", cross.steps != unset.steps},
+                {"crossbatch.accuracy", cross.accuracy != unset.accuracy},
+                {"crossbatch.loss", cross.loss != unset.loss},
+                {"crossbatch.stop_gradient", cross.stop_gradient != unset.stop_gradient},
+                {"crossbatch.memory", cross.memory != unset.memory}},
+               "needs crossbatch.contexts, at least 1",
+               add);
 }
 
 void check_crossbatch(const Experiment& experiment,
