@@ -1,9 +1,9 @@
 // One block of threads per processor takes key blocks from a list; three warpgroups (two above 64
-// dimensions) own 64 keys each, or two share 64 (above 128), and walk over steps of queries. Scores
-// are transposed, S^T = K Q^T, so that P^T and dS^T in registers are the left operands of dV += P^T
-// dO and dK += dS^T Q. dQ = dS K comes from shared memory, one step later: nobody waits for
-// another's dS. Three warpgroups multiply it by turns, two half of its dimensions each. Two that
-// share keys wait for each other's P and dS, which both multiply.
+// dimensions) own 64 keys each and walk over steps of queries. Scores are transposed, S^T = K Q^T,
+// so that P^T and dS^T in registers are the left operands of dV += P^T dO and dK += dS^T Q. dQ = dS
+// K comes from shared memory, one step later: nobody waits for another's dS. Three warpgroups
+// multiply it by turns, two half of its dimensions each. Above 128 dimensions the halves of dQ, dK
+// and dV are tasks of their own (backward_halves.cuh).
 //
 // A step's dQ is the sum of parts of many key blocks. They are added in global memory by the copy
 // engine, or above 64 dimensions by those who multiplied them, in a fixed order, that in which key
@@ -23,8 +23,9 @@
 #include "reynard/attention/cuda/sm90/backward_by_step.cuh"
 #include "reynard/attention/cuda/sm90/backward_config.cuh"
 #include "reynard/attention/cuda/sm90/backward_delivery.cuh"
+#include "reynard/attention/cuda/sm90/backward_halves.cuh"
 #include "reynard/attention/cuda/sm90/backward_producer.cuh"
-#include "reynard/attention/cuda/sm90/backward_shared_keys.cuh"
+#include "reynard/attention/cuda/sm90/backward_quarters.cuh"
 #include "reynard/attention/cuda/sm90/tensor_map.h"
 #include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
@@ -49,22 +50,23 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   tensor::let_next_kernel_start();
   if (warpgroup == 0) {
     shrink_registers<C::kProducerRegisters>();
-    if (threadIdx.x < 32) {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    if (warp == 0) {
       bwd::Producer<C>(p, s).run();
-    } else if (threadIdx.x / 32 >= 1 && threadIdx.x / 32 <= bwd::kDqWarps) {
-      const int of = static_cast<int>(threadIdx.x) / 32 - 1;
+    } else if (warp <= bwd::kDqWarps) {
       if constexpr (C::kDelivers) {
-        bwd::deliver(p, s, of);
+        bwd::deliver(p, s, warp - 1);
       } else {
-        bwd::keep_turns(p, s, of);
+        bwd::keep_turns(p, s, warp - 1);
       }
+    } else if (warp == bwd::kDqWarps + 1) {
+      if constexpr (C::kHasQuarters) bwd::load_quarters(p, s);
     }
   } else {
     grow_registers<C::kConsumerRegisters>();
-    using OwnKeysConsumer =
-        std::conditional_t<C::kDelivers, bwd::StepConsumer<C>, bwd::AheadConsumer<C>>;
-    using Consumer =
-        std::conditional_t<C::kSharesKeys, bwd::SharedKeysConsumer<C>, OwnKeysConsumer>;
+    using SendingConsumer =
+        std::conditional_t<C::kHasQuarters, bwd::HalvesConsumer<C>, bwd::AheadConsumer<C>>;
+    using Consumer = std::conditional_t<C::kDelivers, bwd::StepConsumer<C>, SendingConsumer>;
     Consumer(p, s, warpgroup - 1).run();
   }
 }
@@ -140,8 +142,9 @@ __device__ int take_whole_part(const Params& p) {
     taken = -1;
     if (place < p.task.problem.B * p.task.problem.H) {
       taken = p.plan.order[place] * parts_of_pair + number % parts_of_pair;
-      const int tile = taken / C::kPieces, last_turn = key_blocks_of(p, tile);
-      while (bwd::load_acquire(p.turns + tile) < last_turn) __nanosleep(100);
+      const int last_turn = key_blocks_of(p, taken / C::kPieces);
+      const int* turn = p.turns + taken / C::kTaskPieces;
+      while (bwd::load_acquire(turn) < last_turn) __nanosleep(100);
     }
   }
   __syncthreads();
@@ -210,7 +213,7 @@ struct Layout {
   int64_t records = 0, keys = 0, tiles = 0, turns = 0, costs = 0, next_part = 0, next_task = 0;
   int64_t order = 0, taken = 0, dq_sums = 0, head_sums = 0, total = 0;
 
-  Layout(const Problem& p, int key_groups, int pieces) {
+  Layout(const Problem& p, int key_groups, int pieces, int halves) {
     const auto padded = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
     const int64_t heads = int64_t{p.B} * p.H;
     const int64_t key_blocks = heads * div_up(p.Tk, key_groups * kOwnKeys);
@@ -220,7 +223,7 @@ struct Layout {
     keys = records + padded(num_steps * sizeof(QueryRecord));
     tiles = keys + padded(num_steps * sizeof(TileKeys));
     turns = tiles + padded(key_blocks * sizeof(TileRange));
-    costs = turns + padded(num_steps * sizeof(int));
+    costs = turns + padded(num_steps * halves * sizeof(int));
     next_part = costs + padded(heads * sizeof(int));
     next_task = next_part + 256;
     order = next_task + 256;
@@ -234,13 +237,13 @@ struct Layout {
 
 template <class C>
 int64_t scratch_bytes(const Problem& problem) {
-  return Layout(problem, C::kKeyGroups, C::kPieces).total;
+  return Layout(problem, C::kKeyGroups, C::kPieces, C::kHalves).total;
 }
 
 template <class C>
 void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStream_t stream) {
   const Problem& problem = task.problem;
-  const Layout layout(problem, C::kKeyGroups, C::kPieces);
+  const Layout layout(problem, C::kKeyGroups, C::kPieces, C::kHalves);
   const auto queries = [&](const Operand& x) {
     return tensor_map(x, problem.B, problem.Tq, problem.H, problem.D, kQueriesPerTile);
   };
@@ -250,7 +253,7 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   Params p;
   p.q = queries(problem.q), p.dout = queries(task.dout);
   p.k = keys(problem.k, C::kKeys), p.v = keys(problem.v, C::kKeys);
-  if constexpr (C::kRunsAhead && !C::kSharesKeys) {
+  if constexpr (C::kRunsAhead) {
     p.dk = keys(task.dk, kOwnKeys), p.dv = keys(task.dv, kOwnKeys);
   }
   p.task = task;
@@ -271,7 +274,7 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   p.head_sums = grouped ? reinterpret_cast<float*>(scratch + layout.head_sums) : nullptr;
   p.num_steps = div_up(problem.Tq, kQueriesPerTile);
   p.num_key_blocks = div_up(problem.Tk, C::kKeys);
-  p.num_tasks = problem.B * problem.H * p.num_key_blocks;
+  p.num_tasks = problem.B * problem.H * p.num_key_blocks * C::kHalves;
   cudaMemsetAsync(p.turns, 0, layout.next_task - layout.turns, stream);  // to next_part
   const int blocks = min(num_processors, p.num_tasks);
   // Of the 50 MB of the L2 cache what is left beside keys, values and results; queries and
@@ -279,7 +282,7 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   constexpr int kBytesInCache = 24 << 20, kTileBytes = kQueriesPerTile * C::kDim * (2 + 2 + 4);
   prepare_backward({.task = task,
                     .block_keys = C::kKeys,
-                    .processors = blocks,
+                    .processors = div_up(blocks, C::kHalves),
                     .tiles_in_cache = kBytesInCache / kTileBytes,
                     .plan = p.plan,
                     .biases = biases,

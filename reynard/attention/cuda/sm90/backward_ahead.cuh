@@ -1,37 +1,34 @@
 #pragma once
-// Up to 128 dimensions, from 64 on: two warpgroups, whose registers hold the scores of the next
-// step as well. Each multiplies its half of the dimensions of every dQ, and adds it straight from
-// registers. Rows of dK and dV leave by the copy engine: stores of registers would wait behind
-// those additions.
+// Up to 128 dimensions, from 64 on: the dQ of a step is multiplied in the next one, when the dS of
+// the other warpgroup is there.
 
-#include "reynard/attention/cuda/sm90/backward_own_keys.cuh"
+#include "reynard/attention/cuda/sm90/backward_sending.cuh"
 
 namespace reynard::attention::cuda::sm90::bwd {
 
 template <class C>
-class AheadConsumer : OwnKeysConsumer<C> {
-  using Base = OwnKeysConsumer<C>;
+class AheadConsumer : SendingConsumer<C> {
+  using Base = SendingConsumer<C>;
 
  public:
   __device__ __forceinline__ AheadConsumer(const Params& p, Shared<C>& s, int warpgroup)
       : Base(p, s, warpgroup) {}
 
   __device__ __forceinline__ void run() {
-    take_tasks([this] { differentiate(); }, [this] { finish_task(); });
+    take_tasks([this] { differentiate(); }, [this](bool) { finish_task(); });
     if (thread_ == 0) wait_stores();
   }
 
  private:
-  using Base::add, Base::arrive_warp, Base::bits_of, Base::differentiate_weights, Base::hide;
+  using Base::add_dq, Base::arrive_warp, Base::bits_of, Base::differentiate_weights, Base::hide;
   using Base::buffer_, Base::count_, Base::dk_, Base::dv_, Base::dweights_, Base::issue_dq;
-  using Base::issue_dweights, Base::issue_gradients, Base::issue_scores, Base::kAllBarrier;
-  using Base::keep_order, Base::own_keys, Base::p_, Base::pack, Base::pass_on_query_sums;
-  using Base::pass_on_turn, Base::pending_buffer_, Base::pin_gradients, Base::s_, Base::scores_;
+  using Base::issue_dweights, Base::issue_gradients, Base::issue_scores;
+  using Base::keep_order, Base::own_keys, Base::p_, Base::pack, Base::pass_on_dscores;
+  using Base::pending_buffer_, Base::pin_gradients, Base::s_, Base::scores_, Base::send_rows;
   using Base::shift_of_step, Base::stage_, Base::store_dscores, Base::store_gradients;
-  using Base::store_key_sums, Base::store_pairs, Base::sum_over_queries, Base::take_tasks;
-  using Base::thread_, Base::wait_for_pending, Base::wait_for_stage, Base::wait_for_turn;
-  using Base::warpgroup_, Base::weigh, Base::weights_;
-  using typename Base::Scalar;
+  using Base::store_key_sums, Base::sum_over_queries, Base::take_places_back, Base::take_tasks;
+  using Base::thread_, Base::wait_for_pending, Base::wait_for_stage, Base::warpgroup_;
+  using Base::weigh, Base::weights_;
 
   // All of a task. The scores of the next step are multiplied behind the dQ of the step before,
   // which is added while they are. Products are issued whether or not their sums are used: ptxas
@@ -81,18 +78,10 @@ class AheadConsumer : OwnKeysConsumer<C> {
     }
   }
 
-  __device__ __forceinline__ void pass_on_dscores() {
-    fence_for_async();
-    pass_on_query_sums();
-    arrive_warp(&s_.dscores_full[buffer_.index]);
-  }
-
   __device__ __forceinline__ void add_pending() {
     pin(dweights_);
     arrive_warp(&s_.dscores_empty[pending_buffer_.index]);
-    const int before = count_ - 1;
-    add(wait_for_turn(before), warpgroup_, dweights_);
-    pass_on_turn(before);
+    add_dq(count_ - 1);
   }
   // The last that a task does with its keys, which will be overwritten.
   __device__ __forceinline__ void finish_addition() {
@@ -118,11 +107,15 @@ class AheadConsumer : OwnKeysConsumer<C> {
     }
   }
 
-  // Rows of dK and dV, through shared memory that nobody else needs any more.
+  // When dV was read from the place of the values.
+  __device__ __forceinline__ void give_keys_back() const {
+    if (thread_ == 0) wait_stores_read();
+    arrive_warp(&s_.keys_empty);
+  }
 
   // In the place of the values of these keys.
   __device__ __forceinline__ void send_dv(const KeyTask& task) const {
-    send_rows(p_.dv, task, dv_, 1, [this](int piece) {
+    send_rows<0, C::kPieces>(p_.dv, task, 0, dv_, 1, [this](int piece) {
       return s_.values + piece * C::kKeys * kRowBytes;
     });
   }
@@ -134,51 +127,9 @@ class AheadConsumer : OwnKeysConsumer<C> {
     for (int piece = 0; piece < C::kPieces; ++piece, place.next()) {
       wait(shared_address(&s_.dscores_empty[place.index]), place.parity ^ 1);
     }
-    send_rows(
-        p_.dk, task, dk_, p_.task.problem.scale, [this](int piece) { return s_.dscores[piece]; });
-  }
-
-  // place_of(piece): 64 dimensions of all keys of the block.
-  template <class PlaceOf>
-  __device__ __forceinline__ void send_rows(const CUtensorMap& to,
-                                            const KeyTask& task,
-                                            const float (&sums)[C::kDim / 2],
-                                            float factor,
-                                            const PlaceOf& place_of) const {
-    constexpr int kPairs = kOwnKeys * 64 / kWarpgroup / 2;  // of a thread and piece
-    take_places_back();
-#pragma unroll
-    for (int piece = 0; piece < C::kPieces; ++piece) {
-      uint32_t pairs[kPairs];
-#pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        const float* pair = sums + 2 * (piece * kPairs + i);
-        pairs[i] = packed(pair[0] * factor, pair[1] * factor, Scalar());
-      }
-      store_pairs(pairs, place_of(piece));
-    }
-    fence_for_async();
-    sync_warpgroup();
-    if (thread_ != 0) return;
-    const int row = warpgroup_ * kOwnKeys;
-    for (int piece = 0; piece < C::kPieces; ++piece) {
-      const TilePosition at = {piece * 64, task.n * C::kKeys + row, task.h, task.b};
-      store_tile(to, shared_address(place_of(piece)) + row * kRowBytes, at);
-    }
-    commit_stores();
-  }
-  __device__ __forceinline__ void sync_warpgroup() const {
-    sync_threads(kAllBarrier + 1 + warpgroup_, kWarpgroup);
-  }
-  // When the copy engine has read what was sent before.
-  __device__ __forceinline__ void take_places_back() const {
-    if (thread_ == 0) wait_stores_read();
-    sync_warpgroup();
-  }
-  // When dV was read from the place of the values.
-  __device__ __forceinline__ void give_keys_back() const {
-    if (thread_ == 0) wait_stores_read();
-    arrive_warp(&s_.keys_empty);
+    send_rows<0, C::kPieces>(p_.dk, task, 0, dk_, p_.task.problem.scale, [this](int piece) {
+      return s_.dscores[piece];
+    });
   }
 
   bool has_pending_ = false;  // whether the dQ of the step before is not added yet

@@ -16,7 +16,7 @@ class StepConsumer : OwnKeysConsumer<C> {
       : Base(p, s, warpgroup) {}
 
   __device__ __forceinline__ void run() {
-    take_tasks([this] { differentiate(); }, [this] { finish_task(); });
+    take_tasks([this] { differentiate(); }, [this](bool) { finish_task(); });
     stop_delivery();
   }
 

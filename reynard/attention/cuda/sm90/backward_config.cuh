@@ -4,8 +4,8 @@
 //
 // A step is what a block of keys does with 64 queries. Its dQ has a part for each 64 dimensions.
 //
-// Up to 128 dimensions a warpgroup has keys of its own; above, two share 64 keys, of which each
-// holds dK and dV of half of the dimensions.
+// A warpgroup has 64 keys of its own. Above 128 dimensions a task is one half of the dimensions of
+// dQ, dK and dV of a key block, for which it computes scores and dP of all dimensions.
 
 #include "reynard/attention/cuda/registers.cuh"
 #include "reynard/attention/cuda/sm90/copy.cuh"
@@ -30,36 +30,53 @@ struct Config {
   static constexpr int kDim = kDim_;
   using Scalar = Scalar_;
   static constexpr int kPieces = kDim / 64;  // of 64 dimensions
-  static constexpr bool kSharesKeys = kPieces > 2;
+  // Tasks of a key block, and of each the pieces of its dQ, dK and dV.
+  static constexpr int kHalves = kPieces > 2 ? 2 : 1;
+  static constexpr int kTaskPieces = kPieces / kHalves;
+  static constexpr int kGradientDims = kDim / kHalves;
   // Warpgroups: as many as the registers hold dK and dV of.
   static constexpr int kConsumers = kPieces == 1 ? 3 : 2;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
-  // With fewer than 240 where keys are shared ptxas runs one product after the other (C7512).
-  static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kSharesKeys ? 240 : 232;
-  static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kSharesKeys ? 24 : 40;
-  static constexpr int kKeyGroups = kSharesKeys ? 1 : kConsumers;  // of 64 keys
-  static constexpr int kKeys = kKeyGroups * kOwnKeys;              // of a key block
+  // With fewer than 240 ptxas runs one product of halves after the other (C7512).
+  static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kHalves == 2 ? 240 : 232;
+  static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kHalves == 2 ? 24 : 40;
+  static constexpr int kKeyGroups = kConsumers;        // of 64 keys
+  static constexpr int kKeys = kKeyGroups * kOwnKeys;  // of a key block
   static constexpr int kKeyBytes = kKeys * kDim * 2;
-  // Of a warpgroup: the queries whose scores it computes, and the dimensions of its dK and dV.
-  static constexpr int kScoreQueries = kSharesKeys ? kQueriesPerTile / 2 : kQueriesPerTile;
-  static constexpr int kGradientDims = kSharesKeys ? kDim / 2 : kDim;
-  static constexpr int kStages = kSharesKeys ? 2 : 3;            // of queries: as many as fit
-  static constexpr int kBuffers = kSharesKeys ? 1 : kConsumers;  // of dS
-  static constexpr int kHeadParts = kKeyGroups * 2 * kPieces;    // of dK and dV of a key block
+  // Steps that are described, and those whose queries fit. Where one does its quarters come and go
+  // by themselves.
+  static constexpr bool kHasQuarters = kHalves == 2;
+  static constexpr int kStages = kHasQuarters ? 2 : 3;
+  static constexpr int kTileStages = kHasQuarters ? 1 : kStages;
+  static constexpr int kBuffers = kHasQuarters ? 1 : kConsumers;  // of dS
+  static constexpr int kHeadParts = kKeyGroups * 2 * kPieces;     // of dK and dV of a key block
   // Who multiplies dQ of a step and how it reaches global memory: one warpgroup, through shared
   // memory and warps that deliver it; or each its half of the dimensions, straight from registers,
   // and warps that keep turns say when theirs has come.
   static constexpr bool kDelivers = kPieces == 1;
-  // Whether registers are left for the scores of the next step and for the biases of keys.
+  // Whether registers are left for the scores of the next step, and for the biases of keys.
   static constexpr bool kRunsAhead = kConsumers == 2;
+  static constexpr bool kBiasesInRegisters = kRunsAhead && !kHasQuarters;
   // Who runs ahead multiplies its half of each dQ, who goes step by step all of every third.
   static_assert(kRunsAhead != kDelivers);
 };
+
+// The first dimension of a piece: those of the task lie last in shared memory.
+template <class C>
+__device__ __forceinline__ int dim_of_piece(int half, int piece) {
+  const bool is_own = piece >= C::kPieces - C::kTaskPieces;
+  return (is_own ? half : 1 - half) * C::kGradientDims + piece % C::kTaskPieces * 64;
+}
 
 // A key block of one head.
 struct KeyTask {
   int b, h, n;
 };
+
+// The quarters of a stage, in the order in which they are given back: of queries and gradients of
+// outputs the dimensions of other tasks, and those of which this one has dQ, dK and dV. Pieces lie
+// in shared memory in that order too: first those of the others.
+enum Quarter { kOtherQueries, kOtherDouts, kOwnQueries, kOwnDouts, kQuarters };
 
 // What the queries of a step see of 64 keys.
 enum class Sight : uint8_t { kNone, kSome, kAll };
@@ -75,7 +92,7 @@ struct alignas(16) Step {
 
 // What is said of a step whose dQ is added from registers.
 struct alignas(16) Addition {
-  int tile;  // of all: (b H + h) steps + m
+  int tile;  // of all: ((b H + h) steps + m) halves + half
   int m, turn;
   bool stop;
 };
@@ -105,24 +122,24 @@ struct TurnShared {
   uint64_t addition_full[kPlaces], addition_empty[kPlaces];
   uint64_t sums_full[kPlaces], turn_come[kPlaces], dq_added[kPlaces];
 };
-// What warpgroups that share keys exchange.
 template <class C>
-struct ExchangeShared : TurnShared<C> {
-  alignas(1024) char weights[C::kKeys * kRowBytes];  // [key][query]
-  double key_sums[kOwnKeys];
+struct QuarterShared : TurnShared<C> {
+  int half;                        // of the task
+  TilePosition tiles[C::kStages];  // of the queries of a step; dim: the half of the task
+  uint64_t quarter_full[kQuarters], quarter_empty[kQuarters], values_empty;
 };
 template <class C>
 using GradientShared =
     std::conditional_t<C::kDelivers,
                        DeliveryShared<C>,
-                       std::conditional_t<C::kSharesKeys, ExchangeShared<C>, TurnShared<C>>>;
+                       std::conditional_t<C::kHasQuarters, QuarterShared<C>, TurnShared<C>>>;
 
 template <class C>
 struct alignas(1024) Shared : GradientShared<C> {
   alignas(1024) char keys[C::kKeyBytes];
   char values[C::kKeyBytes];
-  char queries[C::kStages][C::kPieces * kPieceBytes];
-  char douts[C::kStages][C::kPieces * kPieceBytes];
+  char queries[C::kTileStages][C::kPieces * kPieceBytes];
+  char douts[C::kTileStages][C::kPieces * kPieceBytes];
   char dscores[C::kBuffers][C::kKeys * kRowBytes];  // [key][query]
   alignas(128) KeyRecord biases[C::kKeyGroups];
   QueryRecord records[C::kStages];
@@ -141,7 +158,7 @@ struct Params {
   const KeyRecord* biases;     // (B, H, 64 keys of key blocks)
   const QueryRecord* records;  // (B, H, steps)
   KeyPlan plan;
-  int* turns;      // (B, H, steps): key blocks that added to its dQ
+  int* turns;      // (B, H, steps, halves): key blocks that added to its dQ
   int* next_part;  // of dQ that becomes rows; 0 before
   float* dq_sums;  // (B, H, steps, pieces) of parts, unscaled
   // Where heads share keys: (B, H, key blocks) of the dK and dV of one head, else null.
@@ -156,7 +173,7 @@ __device__ void prepare_shared(Shared<C>& s) {
   init_group_barrier<kWarp>(shared_address(&s.keys_empty), kWarps);
   for (int i = 0; i < C::kStages; ++i) {
     init_barrier(shared_address(&s.stage_full[i]), 1);
-    init_group_barrier<kWarp>(shared_address(&s.stage_empty[i]), kWarps);
+    init_group_barrier<kWarp>(shared_address(&s.stage_empty[i]), kWarps + C::kHasQuarters);
   }
   for (int i = 0; i < C::kBuffers; ++i) {
     init_group_barrier<kWarp>(shared_address(&s.dscores_full[i]), kWarps);
@@ -169,6 +186,13 @@ __device__ void prepare_shared(Shared<C>& s) {
       init_group_barrier<kWarp>(shared_address(&s.sums_full[i]), kWarps);
       init_barrier(shared_address(&s.turn_come[i]), 1);
       init_group_barrier<kWarp>(shared_address(&s.dq_added[i]), kWarps);
+    }
+    if constexpr (C::kHasQuarters) {
+      for (int i = 0; i < kQuarters; ++i) {
+        init_barrier(shared_address(&s.quarter_full[i]), 1);
+        init_group_barrier<kWarp>(shared_address(&s.quarter_empty[i]), kWarps);
+      }
+      init_group_barrier<kWarp>(shared_address(&s.values_empty), kWarps);
     }
   } else {
     for (int i = 0; i < kSlots; ++i) {

@@ -1,7 +1,7 @@
 #pragma once
 // What every computing warpgroup of the backward kernel does: waits for steps, computes P^T and
 // dS^T of 64 keys and its queries, and leaves its dK and dV. How a task is walked over, and dQ,
-// lie in backward_own_keys.cuh, backward_shared_keys.cuh and what includes them.
+// lie in what includes this.
 
 #include "reynard/attention/cuda/logarithms.cuh"
 #include "reynard/attention/cuda/sm90/backward_config.cuh"
@@ -18,7 +18,7 @@ template <class C>
 class Consumer {
  protected:
   using Scalar = typename C::Scalar;
-  static constexpr int kScores = C::kScoreQueries / 2;  // of a thread
+  static constexpr int kScores = kQueriesPerTile / 2;  // of a thread
 
   __device__ __forceinline__ Consumer(const Params& p, Shared<C>& s, int warpgroup)
       : p_(p),
@@ -27,22 +27,16 @@ class Consumer {
         thread_(threadIdx.x % kWarpgroup),
         scale2_(static_cast<float>(p.task.problem.scale * kLog2E)) {}
 
-  // Which keys, queries and dimensions.
+  // Which keys.
 
-  // Of the key block.
-  __device__ __forceinline__ int key_group() const { return C::kSharesKeys ? 0 : warpgroup_; }
-  // Of a step, the first query whose scores this computes.
-  __device__ __forceinline__ int first_query() const {
-    return C::kSharesKeys ? warpgroup_ * C::kScoreQueries : 0;
-  }
   // Of the 64 keys, the first that this thread holds; the other is 8 behind.
   __device__ __forceinline__ int own_row() const { return thread_ / 32 * 16 + thread_ % 32 / 4; }
   __device__ __forceinline__ int key(int r) const { return first_key_ + own_row() + 8 * r; }
 
   // Tasks and steps.
 
-  // Until there are no more: differentiate() walks over the steps of one, finish() leaves what it
-  // has summed.
+  // Until there are no more: differentiate() walks over the steps of one, finish(whether it has
+  // any) leaves what it has summed.
   template <class Differentiate, class Finish>
   __device__ __forceinline__ void take_tasks(const Differentiate& differentiate,
                                              const Finish& finish) {
@@ -51,12 +45,13 @@ class Consumer {
       if (s_.steps[stage_.index].stop) break;
       wait(shared_address(&s_.keys_full), keys_parity);
       start_task();
-      if (s_.steps[stage_.index].has_queries) {
+      const bool has_queries = s_.steps[stage_.index].has_queries;
+      if (has_queries) {
         differentiate();
       } else {
         release_stage();
       }
-      finish();
+      finish(has_queries);
     }
   }
 
@@ -73,8 +68,8 @@ class Consumer {
   }
 
   __device__ __forceinline__ void start_task() {
-    first_key_ = s_.task.n * C::kKeys + key_group() * kOwnKeys;
-    if constexpr (C::kRunsAhead) load_key_biases();
+    first_key_ = s_.task.n * C::kKeys + warpgroup_ * kOwnKeys;
+    if constexpr (C::kBiasesInRegisters) load_key_biases();
     key_sums_[0] = key_sums_[1] = {};
 #pragma unroll
     for (int i = 0; i < C::kGradientDims / 2; ++i) dk_[i] = dv_[i] = 0;
@@ -82,7 +77,7 @@ class Consumer {
 
   // As a left operand.
   __device__ __forceinline__ void load_key_biases() {
-    const SplitNumber* own = s_.biases[key_group()].keys + own_row();
+    const SplitNumber* own = s_.biases[warpgroup_].keys + own_row();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       key_bias_[i] = reinterpret_cast<const uint32_t*>(own + i % 2 * 8)[thread_ % 4];
@@ -119,39 +114,40 @@ class Consumer {
     wgmma_commit();
   }
 
-  // Left operand: 64 rows of a key block; right: rows of queries; depth: dimensions.
+  // Left operand: 64 rows of a key block; right: rows of queries; depth: dimensions, or those of
+  // some pieces.
+  template <int kFirstPiece = 0, int kEndPiece = C::kPieces>
   __device__ __forceinline__ void multiply_rows(const char* left,
                                                 const char* right,
                                                 float (&sums)[kScores]) {
     const uint64_t a =
-        swizzled_descriptor(shared_address(left) + key_group() * kOwnKeys * kRowBytes, 16, 1024);
-    const uint64_t b =
-        swizzled_descriptor(shared_address(right) + first_query() * kRowBytes, 16, 1024);
+        swizzled_descriptor(shared_address(left) + warpgroup_ * kOwnKeys * kRowBytes, 16, 1024);
+    const uint64_t b = swizzled_descriptor(shared_address(right), 16, 1024);
 #pragma unroll
-    for (int step = 0; step < C::kDim / 16; ++step) {
+    for (int step = kFirstPiece * 4; step < kEndPiece * 4; ++step) {
       const int piece = step / 4, within = step % 4 * 32;
-      wgmma<C::kScoreQueries, Scalar>(sums,
-                                      advanced(a, piece * C::kKeys * kRowBytes + within),
-                                      advanced(b, piece * kPieceBytes + within),
-                                      step > 0);
+      wgmma<kQueriesPerTile, Scalar>(sums,
+                                     advanced(a, piece * C::kKeys * kRowBytes + within),
+                                     advanced(b, piece * kPieceBytes + within),
+                                     step > 0);
     }
   }
   // Both operands are eight numbers deep, which the matrix unit reads twice.
   __device__ __forceinline__ void add_split_numbers(const SplitNumber* right,
                                                     float (&sums)[kScores]) {
-    const uint64_t b = plain_descriptor(shared_address(right + first_query()), 0, 128);
-    if constexpr (C::kRunsAhead) {
-      wgmma_registers<C::kScoreQueries, __nv_bfloat16, Contiguous::kDepth>(sums, key_bias_, b, 1);
+    const uint64_t b = plain_descriptor(shared_address(right), 0, 128);
+    if constexpr (C::kBiasesInRegisters) {
+      wgmma_registers<kQueriesPerTile, __nv_bfloat16, Contiguous::kDepth>(sums, key_bias_, b, 1);
     } else {
-      const SplitNumber* keys = s_.biases[key_group()].keys;
-      wgmma<C::kScoreQueries, __nv_bfloat16>(
+      const SplitNumber* keys = s_.biases[warpgroup_].keys;
+      wgmma<kQueriesPerTile, __nv_bfloat16>(
           sums, plain_descriptor(shared_address(keys), 0, 128), b, 1);
     }
   }
 
   // Of a query's logit beyond what the matrix unit adds to it, in powers of two.
   __device__ __forceinline__ float shift_of_step() const {
-    const SplitSum first = s_.records[stage_.index].first, last = s_.biases[key_group()].last;
+    const SplitSum first = s_.records[stage_.index].first, last = s_.biases[warpgroup_].last;
     return (first.high - last.high) + (first.low - last.low);
   }
 
@@ -169,7 +165,7 @@ class Consumer {
   // first_key grows: most tiles lie behind the first key of their last query.
   __device__ __forceinline__ bool is_cut(const int* first_keys, int first) const {
     const Problem& problem = p_.task.problem;
-    const int last = min(first + C::kScoreQueries, problem.Tq) - 1;
+    const int last = min(first + kQueriesPerTile, problem.Tq) - 1;
     return problem.first_key && first_keys[last] > first_key_;
   }
   __device__ __forceinline__ const int* first_keys() const {
@@ -179,11 +175,11 @@ class Consumer {
   __device__ __forceinline__ void hide_by_query() {
     const Problem& problem = p_.task.problem;
     const Step& step = s_.steps[stage_.index];
-    const int start = step.start, first = step.m * kQueriesPerTile + first_query();
+    const int start = step.start, first = step.m * kQueriesPerTile;
     const int* begins = first_keys();
     const bool cut = is_cut(begins, first);
 #pragma unroll
-    for (int j = 0; j < C::kScoreQueries / 8; ++j) {
+    for (int j = 0; j < kQueriesPerTile / 8; ++j) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int query = first + 8 * j + thread_ % 4 * 2 + e;
@@ -201,7 +197,7 @@ class Consumer {
   __device__ __forceinline__ void hide_by_key() {
     const Problem& problem = p_.task.problem;
     const Step& step = s_.steps[stage_.index];
-    const int first = step.m * kQueriesPerTile + first_query() + thread_ % 4 * 2;
+    const int first = step.m * kQueriesPerTile + thread_ % 4 * 2;
     const int count = problem.Tq - first;
     int blind[2];  // queries that come before those that see the key
 #pragma unroll
@@ -217,7 +213,7 @@ class Consumer {
     const int* begins = first_keys();
     if (!is_cut(begins, first)) return;
 #pragma unroll
-    for (int i = 0; i < C::kScoreQueries / 4; ++i) {
+    for (int i = 0; i < kQueriesPerTile / 4; ++i) {
       // Of queries beyond the last one all is hidden.
       const int begin = begins[min(first + i / 2 * 8 + i % 2, problem.Tq - 1)];
       float* const scores = scores_ + i / 2 * 4 + i % 2;
@@ -256,11 +252,11 @@ class Consumer {
   // Into [key][query] for the matrix unit, whose rows are swizzled; it needs fence_for_async().
   __device__ __forceinline__ void store_pairs(const uint32_t (&pairs)[kScores / 2],
                                               char* to) const {
-    const int row = key_group() * kOwnKeys + own_row();
+    const int row = warpgroup_ * kOwnKeys + own_row();
     const uint32_t base = shared_address(to) + row * kRowBytes + thread_ % 4 * 4;
 #pragma unroll
-    for (int j = 0; j < C::kScoreQueries / 8; ++j) {
-      const uint32_t address = base + (((first_query() / 8 + j) ^ (row & 7)) << 4);
+    for (int j = 0; j < kQueriesPerTile / 8; ++j) {
+      const uint32_t address = base + ((j ^ (row & 7)) << 4);
       asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(pairs[2 * j]) : "memory");
       asm volatile("st.shared.b32 [%0], %1;" ::"r"(address + 8 * kRowBytes), "r"(pairs[2 * j + 1])
                    : "memory");
@@ -275,7 +271,7 @@ class Consumer {
   // sums: of each warp.
   __device__ __forceinline__ void store_query_sums(float (*sums)[kQueriesPerTile]) const {
     const int warp = thread_ / 32, lane = thread_ % 32;
-    sum_over_keys(dweights_, lane, sums[key_group() * 4 + warp] + first_query());
+    sum_over_keys(dweights_, lane, sums[warpgroup_ * 4 + warp]);
   }
 
   // dQ, where it is added straight from registers.
@@ -288,9 +284,9 @@ class Consumer {
     wait(shared_address(&s_.turn_come[count % kPlaces]), count / kPlaces % 2);
     return s_.additions[count % kPlaces];
   }
-  // 64 dimensions, as store_parts lays them out.
+  // 64 dimensions, as store_parts lays them out; piece: of the task.
   __device__ __forceinline__ void add(const Addition& to, int piece, const float (&sums)[32]) {
-    float* dq = p_.dq_sums + (int64_t{to.tile} * C::kPieces + piece) * kPartFloats;
+    float* dq = p_.dq_sums + (int64_t{to.tile} * C::kTaskPieces + piece) * kPartFloats;
     if (to.turn == 0) return store_parts(dq, thread_, sums);
     add_parts(dq, thread_, sums);
   }
@@ -310,7 +306,7 @@ class Consumer {
     const KeyTask& task = keys.task;
     const int64_t block = (int64_t{task.b} * to.problem.H + task.h) * p_.num_key_blocks + task.n;
     constexpr int kPartsOfSums = C::kPieces * kPartFloats;
-    float* parts = p_.head_sums + (block * C::kKeyGroups + key_group()) * 2 * kPartsOfSums +
+    float* parts = p_.head_sums + (block * C::kKeyGroups + warpgroup_) * 2 * kPartsOfSums +
                    keys.first_dim / 64 * kPartFloats;
     store_parts(parts, thread_, dk_);
     store_parts(parts + kPartsOfSums, thread_, dv_);

@@ -1,7 +1,7 @@
 #pragma once
-// Up to 128 dimensions: a warpgroup owns 64 keys of a block, whose dK and dV stay in its registers,
-// and multiplies dQ a step later, when the dS of the other warpgroups is there. How it walks over
-// the steps of a task lies in backward_by_step.cuh and backward_ahead.cuh.
+// What follows dS: a warpgroup owns 64 keys of a block, whose dK and dV stay in its registers, and
+// multiplies dQ, or a part of it, over all keys of the block. How it walks over the steps of a task
+// lies in backward_by_step.cuh, backward_ahead.cuh and backward_halves.cuh.
 
 #include "reynard/attention/cuda/sm90/backward_consumer.cuh"
 
@@ -16,6 +16,9 @@ class OwnKeysConsumer : protected Consumer<C> {
   using Base::key, Base::key_sums_, Base::p_, Base::s_, Base::stage_;
   using Base::store_pairs, Base::thread_, Base::warpgroup_, Base::weights_;
   using typename Base::Scalar;
+
+  // Of the task, as pieces lie in shared memory.
+  static constexpr int kFirstPiece = C::kPieces - C::kTaskPieces;
 
   using Base::Base;
 
@@ -47,19 +50,20 @@ class OwnKeysConsumer : protected Consumer<C> {
   // Left operand: 64 keys of this warpgroup; right: dimensions; depth: 64 queries.
   __device__ __forceinline__ void add_product(const uint32_t* left,
                                               const char* right,
-                                              float (&sums)[C::kDim / 2]) {
-    const uint64_t b = swizzled_descriptor(shared_address(right), kPieceBytes, 1024);
+                                              float (&sums)[C::kGradientDims / 2]) {
+    const uint64_t b =
+        swizzled_descriptor(shared_address(right) + kFirstPiece * kPieceBytes, kPieceBytes, 1024);
 #pragma unroll
     for (int step = 0; step < kQueriesPerTile / 16; ++step) {
-      wgmma_registers<C::kDim, Scalar, Contiguous::kRows>(
+      wgmma_registers<C::kGradientDims, Scalar, Contiguous::kRows>(
           sums, left + 4 * step, advanced(b, step * 16 * kRowBytes), 1);
     }
   }
 
-  // dQ = dS K over all keys of the block, or this warpgroup's half of its dimensions, into
-  // dweights_.
+  // dQ = dS K over all keys of the block, or this warpgroup's 64 dimensions of it, into dweights_.
   __device__ __forceinline__ void multiply_dq() {
-    const char* keys = s_.keys + warpgroup_ % C::kPieces * C::kKeys * kRowBytes;
+    const int piece = kFirstPiece + warpgroup_ % C::kTaskPieces;
+    const char* keys = s_.keys + piece * C::kKeys * kRowBytes;
     const uint64_t ds =
         swizzled_descriptor(shared_address(s_.dscores[pending_buffer_.index]), 16, 1024);
     const uint64_t k = swizzled_descriptor(shared_address(keys), 16, 1024);

@@ -31,27 +31,38 @@ class Producer {
 
  private:
   __device__ void take(int task) {
-    task_ = task;
+    task_ = task / C::kHalves, half_ = task % C::kHalves;
     const int pair = p_.plan.order[taken().pair];
     b_ = pair / p_.task.problem.H, h_ = pair % p_.task.problem.H, n_ = taken().n;
   }
   // Read again each time: registers are scarce.
   __device__ const TakenKeyBlock& taken() const { return p_.plan.taken[task_]; }
 
+  // Where queries have quarters the values are asked for first: their place is given back first.
   __device__ void load_keys(uint32_t parity) {
-    const int g = h_ / (p_.task.problem.H / p_.task.problem.G);
-    wait(shared_address(&s_.keys_empty), parity);
-    const uint32_t full = shared_address(&s_.keys_full);
-    s_.task = {b_, h_, n_};
     constexpr uint32_t kBiasBytes = C::kKeyGroups * sizeof(KeyRecord);
+    const uint32_t full = shared_address(&s_.keys_full);
+    if constexpr (C::kHasQuarters) {
+      wait(shared_address(&s_.values_empty), parity);
+    } else {
+      wait(shared_address(&s_.keys_empty), parity);
+    }
     arrive_expecting(full, 2 * C::kKeyBytes + kBiasBytes);
+    load_pieces(s_.values, p_.v, full);
+    if constexpr (C::kHasQuarters) {
+      wait(shared_address(&s_.keys_empty), parity);
+      s_.half = half_;
+    }
+    s_.task = {b_, h_, n_};
     const int64_t block = (int64_t{b_} * p_.task.problem.H + h_) * p_.num_key_blocks + n_;
     load_bytes(shared_address(s_.biases), p_.biases + block * C::kKeyGroups, kBiasBytes, full);
+    load_pieces(s_.keys, p_.k, full);
+  }
+  __device__ void load_pieces(const char* to, const CUtensorMap& from, uint32_t full) {
+    const int g = h_ / (p_.task.problem.H / p_.task.problem.G);
     for (int piece = 0; piece < C::kPieces; ++piece) {
-      const TilePosition at = {piece * 64, n_ * C::kKeys, g, b_};
-      const uint32_t offset = piece * C::kKeys * kRowBytes;
-      load_tile(shared_address(s_.keys) + offset, p_.k, at, full);
-      load_tile(shared_address(s_.values) + offset, p_.v, at, full);
+      const TilePosition at = {dim_of_piece<C>(half_, piece), n_ * C::kKeys, g, b_};
+      load_tile(shared_address(to) + piece * C::kKeys * kRowBytes, from, at, full);
     }
   }
 
@@ -110,19 +121,27 @@ class Producer {
   __device__ void push(const Step& step, int tile) {
     const uint32_t full = shared_address(&s_.stage_full[stage_.index]);
     wait(shared_address(&s_.stage_empty[stage_.index]), stage_.parity ^ 1);
+    if constexpr (C::kHasQuarters) {
+      s_.tiles[stage_.index] = {half_, step.m * kQueriesPerTile, h_, b_};
+    } else {
+      load_queries(step, full);
+    }
+    const uint32_t record = shared_address(&s_.records[stage_.index]);
+    load_bytes(record, p_.records + tile, sizeof(QueryRecord), full);
+    s_.steps[stage_.index] = step;
+    if constexpr (!C::kDelivers) {
+      write_addition({.tile = tile * C::kHalves + half_, .m = step.m, .turn = step.turn});
+    }
+    constexpr int kTileBytes = C::kHasQuarters ? 0 : 2 * C::kPieces * kPieceBytes;
+    arrive_expecting(full, kTileBytes + sizeof(QueryRecord));
+  }
+  __device__ void load_queries(const Step& step, uint32_t full) {
     for (int piece = 0; piece < C::kPieces; ++piece) {
       const TilePosition at = {piece * 64, step.m * kQueriesPerTile, h_, b_};
       const uint32_t offset = piece * kPieceBytes;
       load_tile(shared_address(s_.queries[stage_.index]) + offset, p_.q, at, full);
       load_tile(shared_address(s_.douts[stage_.index]) + offset, p_.dout, at, full);
     }
-    const uint32_t record = shared_address(&s_.records[stage_.index]);
-    load_bytes(record, p_.records + tile, sizeof(QueryRecord), full);
-    s_.steps[stage_.index] = step;
-    if constexpr (!C::kDelivers) {
-      write_addition({.tile = tile, .m = step.m, .turn = step.turn});
-    }
-    arrive_expecting(full, 2 * C::kPieces * kPieceBytes + sizeof(QueryRecord));
   }
   __device__ void write_addition(const Addition& addition) {
     wait(shared_address(&s_.addition_empty[place_.index]), place_.parity ^ 1);
@@ -143,7 +162,7 @@ class Producer {
   const int lane_ = threadIdx.x % 32;
   Stage<C::kStages> stage_;
   Stage<kPlaces> place_;
-  int task_ = 0, b_ = 0, h_ = 0, n_ = 0;
+  int task_ = 0, half_ = 0, b_ = 0, h_ = 0, n_ = 0;
 };
 
 }  // namespace reynard::attention::cuda::sm90::bwd

@@ -31,12 +31,10 @@ __device__ __forceinline__ void exchange_halves(float (&sums)[kCount], int lane)
   }
 }
 
-// Sums over the 16 keys of a warp, of 64 or 32 queries whose dS^T lies in registers as wgmma.cuh
-// says. Lanes that hold the same queries exchange halves until each has two sums or one of its own.
-template <int kCount>
-__device__ __forceinline__ void sum_over_keys(const float (&dscores)[kCount], int lane, float* to) {
-  static_assert(kCount == 32 || kCount == 16);
-  constexpr int kSums = kCount / 2;
+// Sums over the 16 keys of a warp, of 64 queries whose dS^T lies in registers as wgmma.cuh says.
+// Lanes that hold the same queries exchange halves until each has two sums of its own.
+__device__ __forceinline__ void sum_over_keys(const float (&dscores)[32], int lane, float* to) {
+  constexpr int kSums = 16;
   float sums[kSums];
 #pragma unroll
   for (int i = 0; i < kSums; ++i) {
@@ -45,11 +43,7 @@ __device__ __forceinline__ void sum_over_keys(const float (&dscores)[kCount], in
   exchange_halves<kSums / 2, 16>(sums, lane);
   exchange_halves<kSums / 4, 8>(sums, lane);
   exchange_halves<kSums / 8, 4>(sums, lane);
-  if constexpr (kSums == 16) {
-    reinterpret_cast<float2*>(to)[lane / 4 * 4 + lane % 4] = {sums[0], sums[1]};
-  } else {
-    to[lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2] = sums[0];
-  }
+  reinterpret_cast<float2*>(to)[lane / 4 * 4 + lane % 4] = {sums[0], sums[1]};
 }
 
 }  // namespace reynard::attention::cuda::sm90::bwd

@@ -48,9 +48,9 @@ __device__ void keep_turns(const Params& p, Shared<C>& s, int first) {
       arrive(shared_address(&s.turn_come[place]));
     }
     __syncwarp();
-    if (p.task.dquery_sums) {
+    if (p.task.dquery_sums && to.tile % C::kHalves == 0) {  // both halves have the same
       const int first_query = to.m * kQueriesPerTile;
-      add_query_sums(p, to.tile / p.num_steps, first_query, lane, [&](int i) {
+      add_query_sums(p, to.tile / (p.num_steps * C::kHalves), first_query, lane, [&](int i) {
         SplitSum sum;
 #pragma unroll
         for (const auto& of_warp : s.query_sums[place]) add_to(sum, of_warp[i]);

@@ -55,12 +55,6 @@ __device__ __forceinline__ uint64_t advanced(uint64_t descriptor, uint32_t bytes
   return (descriptor & 0xFFFFFFFF00000000) | low;
 }
 
-#define REYNARD_WGMMA_SUMS_16 \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
-#define REYNARD_WGMMA_OPERANDS_16(d)                                                              \
-  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), \
-      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]),    \
-      "+f"(d[15])
 #define REYNARD_WGMMA_SUMS_32                                                                   \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
   "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
@@ -86,20 +80,6 @@ __device__ __forceinline__ uint64_t advanced(uint64_t descriptor, uint32_t bytes
       "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),  \
       "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
 
-#define REYNARD_WGMMA_SHARED_32(type)                                                       \
-  asm volatile(                                                                             \
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"                                          \
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " " REYNARD_WGMMA_SUMS_16 \
-      ", %16, %17, p, 1, 1, %19, %20;\n}\n"                                                 \
-      : REYNARD_WGMMA_OPERANDS_16(d)                                                        \
-      : "l"(a), "l"(b), "r"(add), "n"(kA), "n"(kB))
-#define REYNARD_WGMMA_REGISTERS_32(type)                                                    \
-  asm volatile(                                                                             \
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"                                          \
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " " REYNARD_WGMMA_SUMS_16 \
-      ", {%16, %17, %18, %19}, %20, p, 1, 1, %22;\n}\n"                                     \
-      : REYNARD_WGMMA_OPERANDS_16(d)                                                        \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kB))
 #define REYNARD_WGMMA_SHARED_64(type)                                                       \
   asm volatile(                                                                             \
       "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                          \
@@ -135,13 +115,9 @@ template <int N,
           Contiguous kLeft = Contiguous::kDepth,
           Contiguous kRight = Contiguous::kDepth>
 __device__ __forceinline__ void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, int add) {
-  static_assert(N == 32 || N == 64 || N == 128);
+  static_assert(N == 64 || N == 128);
   constexpr int kA = static_cast<int>(kLeft), kB = static_cast<int>(kRight);
-  if constexpr (N == 32 && std::is_same_v<Scalar, __half>) {
-    REYNARD_WGMMA_SHARED_32("f16");
-  } else if constexpr (N == 32) {
-    REYNARD_WGMMA_SHARED_32("bf16");
-  } else if constexpr (N == 64 && std::is_same_v<Scalar, __half>) {
+  if constexpr (N == 64 && std::is_same_v<Scalar, __half>) {
     REYNARD_WGMMA_SHARED_64("f16");
   } else if constexpr (N == 64) {
     REYNARD_WGMMA_SHARED_64("bf16");
@@ -159,13 +135,9 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[N / 2],
                                                 const uint32_t* a,
                                                 uint64_t b,
                                                 int add) {
-  static_assert(N == 32 || N == 64 || N == 128);
+  static_assert(N == 64 || N == 128);
   constexpr int kB = static_cast<int>(kRight);
-  if constexpr (N == 32 && std::is_same_v<Scalar, __half>) {
-    REYNARD_WGMMA_REGISTERS_32("f16");
-  } else if constexpr (N == 32) {
-    REYNARD_WGMMA_REGISTERS_32("bf16");
-  } else if constexpr (N == 64 && std::is_same_v<Scalar, __half>) {
+  if constexpr (N == 64 && std::is_same_v<Scalar, __half>) {
     REYNARD_WGMMA_REGISTERS_64("f16");
   } else if constexpr (N == 64) {
     REYNARD_WGMMA_REGISTERS_64("bf16");
@@ -176,14 +148,10 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[N / 2],
   }
 }
 
-#undef REYNARD_WGMMA_SUMS_16
-#undef REYNARD_WGMMA_OPERANDS_16
 #undef REYNARD_WGMMA_SUMS_32
 #undef REYNARD_WGMMA_OPERANDS_32
 #undef REYNARD_WGMMA_SUMS_64
 #undef REYNARD_WGMMA_OPERANDS_64
-#undef REYNARD_WGMMA_SHARED_32
-#undef REYNARD_WGMMA_REGISTERS_32
 #undef REYNARD_WGMMA_SHARED_64
 #undef REYNARD_WGMMA_REGISTERS_64
 #undef REYNARD_WGMMA_SHARED_128
