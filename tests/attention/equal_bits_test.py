@@ -35,6 +35,7 @@ CASES = [
     ("parts of rows", (1, 7, 7, 5120, 256), torch.bfloat16, 1, {}),
     # One row that is longer than the GPU is wide, beside pruned ones.
     ("long and local", (1, 4, 4, 20480, 128), torch.bfloat16, 1, TOLERANCE),
+    ("long and local, wide", (1, 4, 4, 12288, 256), torch.bfloat16, 1, TOLERANCE),
     # Waves of which the first takes the last key blocks first.
     ("three waves", (1, 2, 2, 36864, 128), torch.bfloat16, 1, TOLERANCE),
     ("f32", (1, 4, 2, 512, 64), torch.float32, 1, TOLERANCE),
