@@ -5,6 +5,7 @@
 #include "reynard/tokenizer/utf8.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <string_view>
 #include <utility>
@@ -84,6 +85,15 @@ std::size_t TextStream::num_certain() const {
     }
   }
   return tokenizer::whole_characters(std::string_view(held_).substr(0, certain));
+}
+
+std::string text_of_token(const tokenizer::Tokenizer& tokenizer, int64_t token) {
+  if (token < 0 || token >= tokenizer.vocab_size()) return "";
+  const std::array<int64_t, 2> twice = {token, token};
+  const tokenizer::DecodeOptions decoding{.keep_special = true};
+  const std::string first = tokenizer.decode(std::span(twice).first(1), decoding);
+  const std::string both = tokenizer.decode(twice, decoding);
+  return both.substr(std::min(first.size(), both.size()));
 }
 
 }  // namespace reynard::generation

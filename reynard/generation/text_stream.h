@@ -48,4 +48,8 @@ class TextStream {
   bool stopped_ = false;
 };
 
+// The bytes that a token adds behind other text, special tokens as their names: alone it may lose
+// the blank that it begins with. An id that the tokenizer does not know adds nothing.
+std::string text_of_token(const tokenizer::Tokenizer& tokenizer, int64_t token);
+
 }  // namespace reynard::generation

@@ -174,6 +174,11 @@ ChatRequest parse_chat_request(std::string_view body) {
     fields.reject("top_logprobs", "0 unless logprobs is true");
   }
   reject_unsupported(fields);
+  // Of completions alone.
+  if (fields.boolean("echo", false)) fields.reject("echo", "false: an answer repeats no message");
+  if (fields.integer("best_of", 1, kMaxTexts).value_or(1) > request.sampling.n) {
+    fields.reject("best_of", "at most n: all texts of a chat are answers");
+  }
   const nlohmann::json& messages = fields.at("messages");
   if (!messages.is_array() || messages.empty() || messages.size() > kMaxMessages) {
     fields.reject("messages", "a list of messages");

@@ -206,10 +206,11 @@ Answer::Answer(const Ask& ask, const ServedModel& model) : ask_(ask), model_(mod
 }
 
 protocol::TokenLogprob Answer::token_logprob(const generation::ScoredToken& token) const {
-  protocol::TokenLogprob out{
-      .text = decode(model_, std::span(&token.token, 1)), .logprob = token.logprob, .top = {}};
+  protocol::TokenLogprob out{.text = generation::text_of_token(*model_.tokenizer, token.token),
+                             .logprob = token.logprob,
+                             .top = {}};
   for (const generation::TokenScore& other : token.top) {
-    out.top.emplace_back(decode(model_, std::span(&other.token, 1)), other.logprob);
+    out.top.emplace_back(generation::text_of_token(*model_.tokenizer, other.token), other.logprob);
   }
   return out;
 }

@@ -105,6 +105,22 @@ TEST(TextStream, KeepsABlankBehindWhatCameBefore) {
   EXPECT_EQ(TextStream(*tokenizer, {.stop = {" he"}}, before).add(ids[1]), "");
 }
 
+// Of a list of tokens with their probabilities each is what it adds to the text.
+TEST(TextOfToken, HasTheBlankThatItBeginsWith) {
+  const test::TempDir folder;
+  test::write_file(folder / "tokenizer.model", test::sentencepiece_model());
+  const auto words = tokenizer::make_tokenizer((folder / "tokenizer.model").string());
+  const auto ids = words->encode("the hello");
+  ASSERT_EQ(ids.size(), 2U);
+  EXPECT_EQ(text_of_token(*words, ids[0]), " the");
+  EXPECT_EQ(text_of_token(*words, ids[1]), " hello");
+  EXPECT_EQ(text_of_token(*words, words->vocab_size()), "");
+  EXPECT_EQ(text_of_token(*words, -1), "");
+  const tokenizer::ByteTokenizer bytes;
+  EXPECT_EQ(text_of_token(bytes, 0xe2), "\xe2");
+  EXPECT_EQ(text_of_token(bytes, tokenizer::ByteTokenizer::kEos), "<eos>");
+}
+
 TEST(TextStream, SpecialTokensAreNothingOrTheirNames) {
   const tokenizer::ByteTokenizer tokenizer;
   TextStream stream(tokenizer, {.keep_special = true});

@@ -126,10 +126,12 @@ TEST(ChatRequest, NamesWhatIsWrong) {
   const std::string hello = R"({"messages": [{"role": "user", "content": "Hello"}], )";
   expect(hello + R"("top_logprobs": 2})", "top_logprobs = 2; expected 0 unless logprobs is true");
   expect(hello + R"("tool_choice": "required"})", "tool_choice");
+  expect(hello + R"("echo": true})", "echo = true; expected false");
+  expect(hello + R"("n": 2, "best_of": 3})", "best_of = 3; expected at most n");
   expect(hello + R"("response_format": {"type": "json_schema"}})", "response_format");
   EXPECT_EQ(
       parse_chat_request(hello + R"("response_format": {"type": "text"}, "tool_choice": "none",
-                                          "top_logprobs": 0})")
+                                          "top_logprobs": 0, "echo": false, "n": 2, "best_of": 2})")
           .messages.size(),
       1);
 }
