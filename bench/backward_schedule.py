@@ -1,6 +1,6 @@
 """Simulates the order in which the backward of sm90 takes key blocks (reynard/attention/cuda/sm90/key_block_order.h).
 
-    backward_schedule.py --length 65536 --global-heads 1 --local-heads 3 [--block-keys 128]
+    backward_schedule.py --length 65536 --global-heads 1 --local-heads 3 [--dim 128]
     backward_schedule.py --length 16384 --global-heads 0 --local-heads 24 --documents 4
 
 Key blocks of a (batch, head) pair add to the dQ of a tile of 64 queries by turns, in the order in which they are taken, so an
@@ -135,12 +135,14 @@ def main():
     parser.add_argument("--local-heads", type=int, default=0, help="pairs whose queries see --window keys")
     parser.add_argument("--window", type=int, default=300)
     parser.add_argument("--documents", type=int, default=1, help="equal ones that local heads see instead of windows")
-    parser.add_argument("--block-keys", type=int, default=128, help="192 up to 64 dimensions, 64 above 128")
-    parser.add_argument("--processors", type=int, default=132)
+    parser.add_argument("--dim", type=int, default=128, choices=(64, 128, 256), help="head dimension")
+    parser.add_argument("--processors", type=int, default=132, help="of which at 256 dimensions two share a key block")
     parser.add_argument("--step", type=float, default=2.2, help="microseconds; 1.6 at 64 dimensions")
     parser.add_argument("--hand-over", type=float, default=3, help="microseconds from one addition to the next")
     parser.add_argument("--task", type=float, default=4, help="microseconds before the first step of a task")
     args = parser.parse_args()
+    args.block_keys = 192 if args.dim == 64 else 128
+    args.processors //= 2 if args.dim == 256 else 1
     tiles, blocks = div_up(args.length, TILE), div_up(args.length, args.block_keys)
     whole = list(range(args.global_heads))
     others = list(range(args.global_heads, args.global_heads + args.local_heads))
@@ -157,7 +159,7 @@ def main():
         parser.error("--global-heads 0 --local-heads 0; expected one pair or more")
 
     # A tile of queries, its gradients and sums of dQ are 64 rows of 8 bytes a dimension.
-    tile_bytes = TILE * {192: 64, 128: 128}.get(args.block_keys, 256) * 8
+    tile_bytes = TILE * args.dim * 8
     seen = sum(last_tile(args.global_heads, n) - n * args.block_keys // TILE + 1 for n in range(blocks)) // blocks
     rows_in_cache = (24 << 20) // tile_bytes // max(min(2 * seen, tiles), 1)
     orders = {

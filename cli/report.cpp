@@ -90,7 +90,10 @@ void add_report(CLI::App& app) {
       ->add_option("RUN", arguments->runs, "Run folders, or folders written by `reynard eval -o`")
       ->required();
   command->add_option("-o,--output", arguments->output, "The page")->capture_default_str();
-  command->add_option("--png", arguments->png, "Also write every figure as PNG into this folder");
+  command->add_option(
+      "--png",
+      arguments->png,
+      "Also write every figure as PNG and as Vega-Lite (.vl.json) into this folder");
   command
       ->add_option("--smoothing",
                    arguments->smoothing,

@@ -55,6 +55,9 @@ std::vector<Case> cases() {
       {"Head128", {.B = 1, .Tq = 257, .Tk = 257, .H = 2, .G = 1, .D = 128}},
       {"Head256", {.B = 1, .Tq = 150, .Tk = 190, .H = 2, .G = 1, .D = 256}},
       {"Head160", {.B = 1, .Tq = 200, .Tk = 200, .H = 2, .G = 1, .D = 160}},
+      {"Head136", {.B = 1, .Tq = 200, .Tk = 260, .H = 2, .G = 2, .D = 136}},
+      // On a GPU more tasks of the backward than processors.
+      {"ManyTasks256", {.B = 7, .Tq = 100, .Tk = 100, .H = 10, .G = 10, .D = 256}},
       {"Head256Padding",
        {.B = 2, .Tq = 200, .Tk = 200, .H = 2, .G = 1, .D = 256},
        true,

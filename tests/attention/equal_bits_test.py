@@ -31,8 +31,9 @@ CASES = [
     ("wide", (2, 4, 4, 2048, 256), torch.bfloat16, 1, TOLERANCE),
     # Key blocks in several waves, every second one downwards (key_block_order.h).
     ("waves", (4, 8, 8, 4096, 128), torch.bfloat16, 1, TOLERANCE),
-    # Waves of parts of rows, and short ones at the end.
-    ("parts of rows", (1, 7, 7, 5120, 256), torch.bfloat16, 1, {}),
+    # Waves of some rows as a whole, and of parts of rows.
+    ("some rows", (1, 7, 7, 5120, 256), torch.bfloat16, 1, {}),
+    ("parts of rows", (1, 7, 7, 12288, 256), torch.bfloat16, 1, {}),
     # One row that is longer than the GPU is wide, beside pruned ones.
     ("long and local", (1, 4, 4, 20480, 128), torch.bfloat16, 1, TOLERANCE),
     ("long and local, wide", (1, 4, 4, 12288, 256), torch.bfloat16, 1, TOLERANCE),

@@ -27,7 +27,7 @@ std::vector<TakenKeyBlock> all_tasks(const Counts& counts) {
 
 std::vector<Counts> cases() {
   std::vector<Counts> found;
-  for (const int processors : {1, 7, 114, 132}) {
+  for (const int processors : {1, 7, 57, 66, 114, 132}) {
     for (const int blocks : {1, 2, 19, 43, 86, 128, 131, 160, 342, 600}) {
       for (const auto& [whole, others] :
            {std::pair(0, 5), {1, 0}, {1, 3}, {2, 6}, {3, 2}, {7, 0}, {24, 0}, {5, 19}}) {

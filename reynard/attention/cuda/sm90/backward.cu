@@ -3,7 +3,7 @@
 // so that P^T and dS^T in registers are the left operands of dV += P^T dO and dK += dS^T Q. dQ = dS
 // K comes from shared memory, one step later: nobody waits for another's dS. Three warpgroups
 // multiply it by turns, two half of its dimensions each. Above 128 dimensions the halves of dQ, dK
-// and dV are tasks of their own (backward_halves.cuh).
+// and dV are tasks of their own, and dQ is multiplied within its step (backward_halves.cuh).
 //
 // A step's dQ is the sum of parts of many key blocks. They are added in global memory by the copy
 // engine, or above 64 dimensions by those who multiplied them, in a fixed order, that in which key
@@ -60,12 +60,12 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         bwd::keep_turns(p, s, warp - 1);
       }
     } else if (warp == bwd::kDqWarps + 1) {
-      if constexpr (C::kHasQuarters) bwd::load_quarters(p, s);
+      if constexpr (C::kHasHalves) bwd::load_quarters(p, s);
     }
   } else {
     grow_registers<C::kConsumerRegisters>();
     using SendingConsumer =
-        std::conditional_t<C::kHasQuarters, bwd::HalvesConsumer<C>, bwd::AheadConsumer<C>>;
+        std::conditional_t<C::kHasHalves, bwd::HalvesConsumer<C>, bwd::AheadConsumer<C>>;
     using Consumer = std::conditional_t<C::kDelivers, bwd::StepConsumer<C>, SendingConsumer>;
     Consumer(p, s, warpgroup - 1).run();
   }
@@ -282,7 +282,7 @@ void launch(const BackwardTask& task, char* scratch, int num_processors, cudaStr
   constexpr int kBytesInCache = 24 << 20, kTileBytes = kQueriesPerTile * C::kDim * (2 + 2 + 4);
   prepare_backward({.task = task,
                     .block_keys = C::kKeys,
-                    .processors = div_up(blocks, C::kHalves),
+                    .processors = div_up(blocks, C::kHalves),  // a half of a key block each
                     .tiles_in_cache = kBytesInCache / kTileBytes,
                     .plan = p.plan,
                     .biases = biases,

@@ -15,7 +15,7 @@ class AheadConsumer : SendingConsumer<C> {
       : Base(p, s, warpgroup) {}
 
   __device__ __forceinline__ void run() {
-    take_tasks([this] { differentiate(); }, [this](bool) { finish_task(); });
+    take_tasks([this] { differentiate(); }, [this] { finish_task(); });
     if (thread_ == 0) wait_stores();
   }
 
@@ -25,7 +25,7 @@ class AheadConsumer : SendingConsumer<C> {
   using Base::issue_dweights, Base::issue_gradients, Base::issue_scores;
   using Base::keep_order, Base::own_keys, Base::p_, Base::pack, Base::pass_on_dscores;
   using Base::pending_buffer_, Base::pin_gradients, Base::s_, Base::scores_, Base::send_rows;
-  using Base::shift_of_step, Base::stage_, Base::store_dscores, Base::store_gradients;
+  using Base::shift_of_step, Base::stage_, Base::store_dscores, Base::store_head_sums;
   using Base::store_key_sums, Base::sum_over_queries, Base::take_places_back, Base::take_tasks;
   using Base::thread_, Base::wait_for_pending, Base::wait_for_stage, Base::warpgroup_;
   using Base::weigh, Base::weights_;
@@ -103,7 +103,7 @@ class AheadConsumer : SendingConsumer<C> {
     if (sends) {
       send_dk(keys.task);
     } else {
-      store_gradients(keys);
+      store_head_sums(keys);
     }
   }
 
@@ -115,7 +115,7 @@ class AheadConsumer : SendingConsumer<C> {
 
   // In the place of the values of these keys.
   __device__ __forceinline__ void send_dv(const KeyTask& task) const {
-    send_rows<0, C::kPieces>(p_.dv, task, 0, dv_, 1, [this](int piece) {
+    send_rows<0, C::kPieces>(p_.dv, task, dv_, 1, [this](int piece) {
       return s_.values + piece * C::kKeys * kRowBytes;
     });
   }
@@ -127,9 +127,8 @@ class AheadConsumer : SendingConsumer<C> {
     for (int piece = 0; piece < C::kPieces; ++piece, place.next()) {
       wait(shared_address(&s_.dscores_empty[place.index]), place.parity ^ 1);
     }
-    send_rows<0, C::kPieces>(p_.dk, task, 0, dk_, p_.task.problem.scale, [this](int piece) {
-      return s_.dscores[piece];
-    });
+    send_rows<0, C::kPieces>(
+        p_.dk, task, dk_, p_.task.problem.scale, [this](int piece) { return s_.dscores[piece]; });
   }
 
   bool has_pending_ = false;  // whether the dQ of the step before is not added yet

@@ -16,19 +16,20 @@ class StepConsumer : OwnKeysConsumer<C> {
       : Base(p, s, warpgroup) {}
 
   __device__ __forceinline__ void run() {
-    take_tasks([this] { differentiate(); }, [this](bool) { finish_task(); });
+    take_tasks([this] { differentiate(); }, [this] { finish_task(); });
     stop_delivery();
   }
 
  private:
-  using Base::arrive_warp, Base::differentiate_weights, Base::hide, Base::issue_dq;
-  using Base::buffer_, Base::count_, Base::dscores_, Base::dweights_, Base::kAllBarrier;
-  using Base::issue_dweights, Base::issue_gradients, Base::issue_scores, Base::pack;
-  using Base::own_keys, Base::store_gradients, Base::store_key_sums, Base::sum_over_queries;
-  using Base::pending_buffer_, Base::pin_gradients, Base::release_stage, Base::s_, Base::scores_;
-  using Base::shift_of_step, Base::stage_, Base::store_dscores, Base::store_query_sums;
-  using Base::take_tasks, Base::thread_, Base::wait_for_pending, Base::wait_for_stage;
-  using Base::warpgroup_, Base::weigh, Base::weights_;
+  using Base::arrive_warp, Base::buffer_, Base::count_, Base::differentiate_weights, Base::dk_;
+  using Base::dscores_, Base::dv_, Base::dweights_, Base::hide, Base::issue_dq;
+  using Base::issue_dweights, Base::issue_gradients, Base::issue_scores, Base::kAllBarrier;
+  using Base::own_keys, Base::p_, Base::pack, Base::pending_buffer_, Base::pin_gradients;
+  using Base::release_stage, Base::s_, Base::scores_, Base::shift_of_step, Base::stage_;
+  using Base::store_dscores, Base::store_head_sums, Base::store_key_sums, Base::store_query_sums;
+  using Base::sum_over_queries, Base::take_tasks, Base::thread_, Base::wait_for_pending;
+  using Base::wait_for_stage, Base::warpgroup_, Base::weigh, Base::weights_;
+  using typename Base::Scalar;
 
   // All of a task. The dQ of a step is multiplied in the step after, and posted in the one after
   // that. While the matrix unit multiplies dP, dV and dK, this computes P and the sums of dS.
@@ -191,7 +192,10 @@ class StepConsumer : OwnKeysConsumer<C> {
     const OwnKeys keys = own_keys();
     finish_pending();
     store_key_sums(keys);
-    store_gradients(keys);
+    if (p_.head_sums) return store_head_sums(keys);
+    const BackwardTask& to = p_.task;
+    store_rows<Scalar>(to.problem, keys, to.dk, dk_, to.problem.scale);
+    store_rows<Scalar>(to.problem, keys, to.dv, dv_, 1);
   }
 
   int pending_ = -1;   // the step whose dQ is this warpgroup's next; -1: there is none

@@ -31,32 +31,32 @@ struct Config {
   using Scalar = Scalar_;
   static constexpr int kPieces = kDim / 64;  // of 64 dimensions
   // Tasks of a key block, and of each the pieces of its dQ, dK and dV.
-  static constexpr int kHalves = kPieces > 2 ? 2 : 1;
+  static constexpr bool kHasHalves = kPieces > 2;
+  static constexpr int kHalves = kHasHalves ? 2 : 1;
   static constexpr int kTaskPieces = kPieces / kHalves;
   static constexpr int kGradientDims = kDim / kHalves;
   // Warpgroups: as many as the registers hold dK and dV of.
   static constexpr int kConsumers = kPieces == 1 ? 3 : 2;
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   // With fewer than 240 ptxas runs one product of halves after the other (C7512).
-  static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kHalves == 2 ? 240 : 232;
-  static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kHalves == 2 ? 24 : 40;
+  static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kHasHalves ? 240 : 232;
+  static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kHasHalves ? 24 : 40;
   static constexpr int kKeyGroups = kConsumers;        // of 64 keys
   static constexpr int kKeys = kKeyGroups * kOwnKeys;  // of a key block
   static constexpr int kKeyBytes = kKeys * kDim * 2;
   // Steps that are described, and those whose queries fit. Where one does its quarters come and go
   // by themselves.
-  static constexpr bool kHasQuarters = kHalves == 2;
-  static constexpr int kStages = kHasQuarters ? 2 : 3;
-  static constexpr int kTileStages = kHasQuarters ? 1 : kStages;
-  static constexpr int kBuffers = kHasQuarters ? 1 : kConsumers;  // of dS
-  static constexpr int kHeadParts = kKeyGroups * 2 * kPieces;     // of dK and dV of a key block
+  static constexpr int kStages = kHasHalves ? 2 : 3;
+  static constexpr int kTileStages = kHasHalves ? 1 : kStages;
+  static constexpr int kBuffers = kHasHalves ? 1 : kConsumers;  // of dS
+  static constexpr int kHeadParts = kKeyGroups * 2 * kPieces;   // of dK and dV of a key block
   // Who multiplies dQ of a step and how it reaches global memory: one warpgroup, through shared
   // memory and warps that deliver it; or each its half of the dimensions, straight from registers,
   // and warps that keep turns say when theirs has come.
   static constexpr bool kDelivers = kPieces == 1;
   // Whether registers are left for the scores of the next step, and for the biases of keys.
   static constexpr bool kRunsAhead = kConsumers == 2;
-  static constexpr bool kBiasesInRegisters = kRunsAhead && !kHasQuarters;
+  static constexpr bool kBiasesInRegisters = kRunsAhead && !kHasHalves;
   // Who runs ahead multiplies its half of each dQ, who goes step by step all of every third.
   static_assert(kRunsAhead != kDelivers);
 };
@@ -68,15 +68,21 @@ __device__ __forceinline__ int dim_of_piece(int half, int piece) {
   return (is_own ? half : 1 - half) * C::kGradientDims + piece % C::kTaskPieces * 64;
 }
 
-// A key block of one head.
+// A key block of one head, or a half of its dimensions.
 struct KeyTask {
   int b, h, n;
+  int half = 0;
 };
 
 // The quarters of a stage, in the order in which they are given back: of queries and gradients of
 // outputs the dimensions of other tasks, and those of which this one has dQ, dK and dV. Pieces lie
 // in shared memory in that order too: first those of the others.
 enum Quarter { kOtherQueries, kOtherDouts, kOwnQueries, kOwnDouts, kQuarters };
+
+// The queries whose quarters are loaded for a step.
+struct QuarterTile {
+  int b, h, m, half;
+};
 
 // What the queries of a step see of 64 keys.
 enum class Sight : uint8_t { kNone, kSome, kAll };
@@ -124,15 +130,14 @@ struct TurnShared {
 };
 template <class C>
 struct QuarterShared : TurnShared<C> {
-  int half;                        // of the task
-  TilePosition tiles[C::kStages];  // of the queries of a step; dim: the half of the task
+  QuarterTile tiles[C::kStages];
   uint64_t quarter_full[kQuarters], quarter_empty[kQuarters], values_empty;
 };
 template <class C>
 using GradientShared =
     std::conditional_t<C::kDelivers,
                        DeliveryShared<C>,
-                       std::conditional_t<C::kHasQuarters, QuarterShared<C>, TurnShared<C>>>;
+                       std::conditional_t<C::kHasHalves, QuarterShared<C>, TurnShared<C>>>;
 
 template <class C>
 struct alignas(1024) Shared : GradientShared<C> {
@@ -163,17 +168,18 @@ struct Params {
   float* dq_sums;  // (B, H, steps, pieces) of parts, unscaled
   // Where heads share keys: (B, H, key blocks) of the dK and dV of one head, else null.
   float* head_sums;
-  int num_tasks, num_steps, num_key_blocks;
+  int num_tasks;  // (B, H, key blocks, halves)
+  int num_steps, num_key_blocks;
 };
 
 template <class C>
 __device__ void prepare_shared(Shared<C>& s) {
   constexpr int kWarps = C::kConsumers * 4;
-  init_barrier(shared_address(&s.keys_full), 1);
+  init_barrier(shared_address(&s.keys_full), 2);  // values; keys and what is said of the task
   init_group_barrier<kWarp>(shared_address(&s.keys_empty), kWarps);
   for (int i = 0; i < C::kStages; ++i) {
     init_barrier(shared_address(&s.stage_full[i]), 1);
-    init_group_barrier<kWarp>(shared_address(&s.stage_empty[i]), kWarps + C::kHasQuarters);
+    init_group_barrier<kWarp>(shared_address(&s.stage_empty[i]), kWarps + C::kHasHalves);
   }
   for (int i = 0; i < C::kBuffers; ++i) {
     init_group_barrier<kWarp>(shared_address(&s.dscores_full[i]), kWarps);
@@ -187,7 +193,7 @@ __device__ void prepare_shared(Shared<C>& s) {
       init_barrier(shared_address(&s.turn_come[i]), 1);
       init_group_barrier<kWarp>(shared_address(&s.dq_added[i]), kWarps);
     }
-    if constexpr (C::kHasQuarters) {
+    if constexpr (C::kHasHalves) {
       for (int i = 0; i < kQuarters; ++i) {
         init_barrier(shared_address(&s.quarter_full[i]), 1);
         init_group_barrier<kWarp>(shared_address(&s.quarter_empty[i]), kWarps);

@@ -35,8 +35,8 @@ class Consumer {
 
   // Tasks and steps.
 
-  // Until there are no more: differentiate() walks over the steps of one, finish(whether it has
-  // any) leaves what it has summed.
+  // Until there are no more: differentiate() walks over the steps of one, finish() leaves what it
+  // has summed.
   template <class Differentiate, class Finish>
   __device__ __forceinline__ void take_tasks(const Differentiate& differentiate,
                                              const Finish& finish) {
@@ -45,13 +45,13 @@ class Consumer {
       if (s_.steps[stage_.index].stop) break;
       wait(shared_address(&s_.keys_full), keys_parity);
       start_task();
-      const bool has_queries = s_.steps[stage_.index].has_queries;
-      if (has_queries) {
+      if (s_.steps[stage_.index].has_queries) {
         differentiate();
       } else {
         release_stage();
+        if constexpr (C::kHasHalves) give_values_back();
       }
-      finish(has_queries);
+      finish();
     }
   }
 
@@ -62,6 +62,8 @@ class Consumer {
     arrive_warp(&s_.stage_empty[stage_.index]);  // all lanes have read the step
     stage_.next();
   }
+  // Behind the last dP of a half: those of the next task are loaded a step before its keys.
+  __device__ __forceinline__ void give_values_back() const { arrive_warp(&s_.values_empty); }
   __device__ __forceinline__ void arrive_warp(uint64_t* barrier) const {
     __syncwarp();
     arrive_for_group(shared_address(barrier), thread_ % 32);
@@ -116,7 +118,7 @@ class Consumer {
 
   // Left operand: 64 rows of a key block; right: rows of queries; depth: dimensions, or those of
   // some pieces.
-  template <int kFirstPiece = 0, int kEndPiece = C::kPieces>
+  template <int kFirst = 0, int kEnd = C::kPieces>
   __device__ __forceinline__ void multiply_rows(const char* left,
                                                 const char* right,
                                                 float (&sums)[kScores]) {
@@ -124,7 +126,7 @@ class Consumer {
         swizzled_descriptor(shared_address(left) + warpgroup_ * kOwnKeys * kRowBytes, 16, 1024);
     const uint64_t b = swizzled_descriptor(shared_address(right), 16, 1024);
 #pragma unroll
-    for (int step = kFirstPiece * 4; step < kEndPiece * 4; ++step) {
+    for (int step = kFirst * 4; step < kEnd * 4; ++step) {
       const int piece = step / 4, within = step % 4 * 32;
       wgmma<kQueriesPerTile, Scalar>(sums,
                                      advanced(a, piece * C::kKeys * kRowBytes + within),
@@ -276,8 +278,8 @@ class Consumer {
 
   // dQ, where it is added straight from registers.
   //
-  // A stage is given back behind the additions of the step: the loads that follow would hold them
-  // up.
+  // At 128 dimensions a stage is given back behind the additions of the step: the loads that follow
+  // would hold them up.
 
   // count: how many steps came before the one that is added.
   __device__ __forceinline__ Addition wait_for_turn(int count) const {
@@ -296,18 +298,14 @@ class Consumer {
 
   // Results.
 
-  __device__ __forceinline__ void store_gradients(const OwnKeys& keys) const {
-    const BackwardTask& to = p_.task;
-    if (!p_.head_sums) {
-      store_rows<Scalar>(to.problem, keys, to.dk, dk_, to.problem.scale);
-      store_rows<Scalar>(to.problem, keys, to.dv, dv_, 1);
-      return;
-    }
+  // dK and dV of a head that shares its keys with others.
+  __device__ __forceinline__ void store_head_sums(const OwnKeys& keys) const {
     const KeyTask& task = keys.task;
-    const int64_t block = (int64_t{task.b} * to.problem.H + task.h) * p_.num_key_blocks + task.n;
+    const int64_t head = int64_t{task.b} * p_.task.problem.H + task.h;
+    const int64_t block = head * p_.num_key_blocks + task.n;
     constexpr int kPartsOfSums = C::kPieces * kPartFloats;
     float* parts = p_.head_sums + (block * C::kKeyGroups + warpgroup_) * 2 * kPartsOfSums +
-                   keys.first_dim / 64 * kPartFloats;
+                   task.half * C::kTaskPieces * kPartFloats;
     store_parts(parts, thread_, dk_);
     store_parts(parts + kPartsOfSums, thread_, dv_);
   }

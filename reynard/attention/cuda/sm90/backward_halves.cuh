@@ -1,7 +1,7 @@
 #pragma once
 // Above 128 dimensions registers hold dK and dV of half of them: a task is one half, for which it
-// computes S and dP of all dimensions again, seven products for five. The other way, two
-// warpgroups that share 64 keys, computes nothing twice and adds to dQ twice as often.
+// computes S and dP of all dimensions again, seven products for five. It adds to dQ half as often
+// as a task of all dimensions, of half as many keys, would for the same scores.
 //
 // Keys and values leave shared memory to one stage of queries, whose quarters are loaded again as
 // they are given back (backward_quarters.cuh): those of the dimensions of the other half after S
@@ -15,23 +15,24 @@ namespace reynard::attention::cuda::sm90::bwd {
 template <class C>
 class HalvesConsumer : SendingConsumer<C> {
   using Base = SendingConsumer<C>;
+  static_assert(C::kBuffers == 1 && C::kTileStages == 1 && C::kTaskPieces == 2);
 
  public:
   __device__ __forceinline__ HalvesConsumer(const Params& p, Shared<C>& s, int warpgroup)
       : Base(p, s, warpgroup) {}
 
   __device__ __forceinline__ void run() {
-    take_tasks([this] { differentiate(); }, [this](bool has_queries) { finish_task(has_queries); });
+    take_tasks([this] { differentiate(); }, [this] { finish_task(); });
     if (thread_ == 0) wait_stores();
   }
 
  private:
   using Base::add_dq, Base::add_product, Base::add_split_numbers, Base::arrive_warp, Base::bits_of;
   using Base::count_, Base::differentiate_weights, Base::dk_, Base::dscores_, Base::dv_;
-  using Base::dweights_, Base::hide, Base::issue_dq, Base::keep_order, Base::key;
-  using Base::kFirstPiece, Base::multiply_rows, Base::p_, Base::pack, Base::pass_on_dscores;
-  using Base::s_, Base::scores_, Base::send_rows, Base::shift_of_step;
-  using Base::stage_, Base::store_gradients, Base::store_key_sums, Base::store_pairs;
+  using Base::dweights_, Base::give_values_back, Base::hide, Base::issue_dq, Base::keep_order;
+  using Base::kFirstOwnPiece, Base::multiply_rows, Base::own_keys, Base::p_, Base::pack;
+  using Base::pass_on_dscores, Base::s_, Base::scores_, Base::send_rows, Base::shift_of_step;
+  using Base::stage_, Base::store_head_sums, Base::store_key_sums, Base::store_pairs;
   using Base::sum_over_queries, Base::take_places_back, Base::take_tasks, Base::thread_;
   using Base::wait_for_stage, Base::warpgroup_, Base::weigh, Base::weights_;
 
@@ -40,8 +41,8 @@ class HalvesConsumer : SendingConsumer<C> {
   // are issued whether or not their sums are used, as in backward_ahead.cuh: those of the last step
   // are of whatever lies in the place of the queries.
   __device__ __forceinline__ void differentiate() {
-    begin_scores(count_, true);
-    end_scores(count_, true);
+    begin_scores(count_, /*is_step=*/true);
+    end_scores(count_, /*is_step=*/true);
     take_places_back();  // that of rows of the task before will hold dS
     wgmma_wait<0>();
     pin(scores_);
@@ -58,7 +59,7 @@ class HalvesConsumer : SendingConsumer<C> {
       wgmma_wait<0>();
       pin(dweights_);
       give_back(kOtherDouts);
-      if (is_last) arrive_warp(&s_.values_empty);
+      if (is_last) give_values_back();
       pack(scores_, weights_);
       differentiate_weights();
       wait_for_place();
@@ -104,23 +105,23 @@ class HalvesConsumer : SendingConsumer<C> {
   __device__ __forceinline__ void begin_scores(int count, bool is_step) {
     if (is_step) wait_for(kOtherQueries, count);
     wgmma_fence();
-    multiply_rows<0, kFirstPiece>(s_.keys, s_.queries[0], scores_);
+    multiply_rows<0, kFirstOwnPiece>(s_.keys, s_.queries[0], scores_);
     wgmma_commit();
   }
   __device__ __forceinline__ void end_scores(int count, bool is_step) {
     if (is_step) wait_for(kOwnQueries, count);
     wgmma_fence();
-    multiply_rows<kFirstPiece, C::kPieces>(s_.keys, s_.queries[0], scores_);
+    multiply_rows<kFirstOwnPiece, C::kPieces>(s_.keys, s_.queries[0], scores_);
     add_split_numbers(s_.records[stage_.index].logits, scores_);
     wgmma_commit();
   }
   __device__ __forceinline__ void issue_dweights() {
     wait_for(kOtherDouts, count_);
     wgmma_fence();
-    multiply_rows<0, kFirstPiece>(s_.values, s_.douts[0], dweights_);
+    multiply_rows<0, kFirstOwnPiece>(s_.values, s_.douts[0], dweights_);
     wait_for(kOwnDouts, count_);
     wgmma_fence();
-    multiply_rows<kFirstPiece, C::kPieces>(s_.values, s_.douts[0], dweights_);
+    multiply_rows<kFirstOwnPiece, C::kPieces>(s_.values, s_.douts[0], dweights_);
     add_split_numbers(s_.records[stage_.index].deltas, dweights_);
     wgmma_commit();
   }
@@ -132,20 +133,23 @@ class HalvesConsumer : SendingConsumer<C> {
     wgmma_commit();
   }
 
-  // Rows leave through the place of dS while the keys of the next task are loaded.
-  __device__ __forceinline__ void finish_task(bool has_queries) {
-    const int first_dim = s_.half * C::kGradientDims;
-    const OwnKeys keys = {s_.task, key(0), thread_, first_dim};
-    if (!has_queries) arrive_warp(&s_.values_empty);
+  __device__ __forceinline__ void finish_task() {
+    const OwnKeys keys = own_keys();
     arrive_warp(&s_.keys_empty);
-    if (first_dim == 0) store_key_sums(keys);
-    if (p_.head_sums) return store_gradients(keys);
+    if (keys.task.half == 0) store_key_sums(keys);
+    if (p_.head_sums) return store_head_sums(keys);
     wait_for_place();
+    send(p_.dv, keys.task, dv_, 1);
+    send(p_.dk, keys.task, dk_, p_.task.problem.scale);
+  }
+  // Rows, through the place of dS while the keys of the next task are loaded.
+  __device__ __forceinline__ void send(const CUtensorMap& to,
+                                       const KeyTask& task,
+                                       const float (&sums)[C::kGradientDims / 2],
+                                       float factor) const {
     const auto place = [this](int) { return s_.dscores[0]; };
-    send_rows<0, 1>(p_.dv, keys.task, first_dim, dv_, 1, place);
-    send_rows<1, 2>(p_.dv, keys.task, first_dim, dv_, 1, place);
-    send_rows<0, 1>(p_.dk, keys.task, first_dim, dk_, p_.task.problem.scale, place);
-    send_rows<1, 2>(p_.dk, keys.task, first_dim, dk_, p_.task.problem.scale, place);
+    send_rows<0, 1>(to, task, sums, factor, place);
+    send_rows<1, 2>(to, task, sums, factor, place);
   }
   // Until the dQ of the step before is multiplied.
   __device__ __forceinline__ void wait_for_place() const {

@@ -18,7 +18,7 @@ class OwnKeysConsumer : protected Consumer<C> {
   using typename Base::Scalar;
 
   // Of the task, as pieces lie in shared memory.
-  static constexpr int kFirstPiece = C::kPieces - C::kTaskPieces;
+  static constexpr int kFirstOwnPiece = C::kPieces - C::kTaskPieces;
 
   using Base::Base;
 
@@ -47,12 +47,12 @@ class OwnKeysConsumer : protected Consumer<C> {
     store_pairs(dscores_, s_.dscores[buffer_.index]);
   }
 
-  // Left operand: 64 keys of this warpgroup; right: dimensions; depth: 64 queries.
+  // Left operand: 64 keys of this warpgroup; right: the task's dimensions; depth: 64 queries.
   __device__ __forceinline__ void add_product(const uint32_t* left,
                                               const char* right,
                                               float (&sums)[C::kGradientDims / 2]) {
-    const uint64_t b =
-        swizzled_descriptor(shared_address(right) + kFirstPiece * kPieceBytes, kPieceBytes, 1024);
+    const uint64_t b = swizzled_descriptor(
+        shared_address(right) + kFirstOwnPiece * kPieceBytes, kPieceBytes, 1024);
 #pragma unroll
     for (int step = 0; step < kQueriesPerTile / 16; ++step) {
       wgmma_registers<C::kGradientDims, Scalar, Contiguous::kRows>(
@@ -62,7 +62,7 @@ class OwnKeysConsumer : protected Consumer<C> {
 
   // dQ = dS K over all keys of the block, or this warpgroup's 64 dimensions of it, into dweights_.
   __device__ __forceinline__ void multiply_dq() {
-    const int piece = kFirstPiece + warpgroup_ % C::kTaskPieces;
+    const int piece = kFirstOwnPiece + warpgroup_ % C::kTaskPieces;
     const char* keys = s_.keys + piece * C::kKeys * kRowBytes;
     const uint64_t ds =
         swizzled_descriptor(shared_address(s_.dscores[pending_buffer_.index]), 16, 1024);

@@ -1,6 +1,6 @@
 #pragma once
 // The loading side of the backward kernel: one warp takes key blocks and loads the queries that
-// see them.
+// see them, or above 128 dimensions describes them to the warp that does (backward_quarters.cuh).
 
 #include "reynard/attention/cuda/sm90/backward_config.cuh"
 
@@ -38,22 +38,20 @@ class Producer {
   // Read again each time: registers are scarce.
   __device__ const TakenKeyBlock& taken() const { return p_.plan.taken[task_]; }
 
-  // Where queries have quarters the values are asked for first: their place is given back first.
+  // Values first: where tasks are halves their place is given back a step before that of the keys.
   __device__ void load_keys(uint32_t parity) {
     constexpr uint32_t kBiasBytes = C::kKeyGroups * sizeof(KeyRecord);
     const uint32_t full = shared_address(&s_.keys_full);
-    if constexpr (C::kHasQuarters) {
+    if constexpr (C::kHasHalves) {
       wait(shared_address(&s_.values_empty), parity);
     } else {
       wait(shared_address(&s_.keys_empty), parity);
     }
-    arrive_expecting(full, 2 * C::kKeyBytes + kBiasBytes);
+    arrive_expecting(full, C::kKeyBytes);
     load_pieces(s_.values, p_.v, full);
-    if constexpr (C::kHasQuarters) {
-      wait(shared_address(&s_.keys_empty), parity);
-      s_.half = half_;
-    }
-    s_.task = {b_, h_, n_};
+    if constexpr (C::kHasHalves) wait(shared_address(&s_.keys_empty), parity);
+    s_.task = {b_, h_, n_, half_};
+    arrive_expecting(full, C::kKeyBytes + kBiasBytes);
     const int64_t block = (int64_t{b_} * p_.task.problem.H + h_) * p_.num_key_blocks + n_;
     load_bytes(shared_address(s_.biases), p_.biases + block * C::kKeyGroups, kBiasBytes, full);
     load_pieces(s_.keys, p_.k, full);
@@ -67,8 +65,8 @@ class Producer {
   }
 
   // Steps are described 32 at a time, by a lane each, so that little is left to do for one, with
-  // few registers. The queries of the first step are asked for before the keys: their place is free
-  // while the task before still needs its own keys.
+  // few registers. The queries of the first step are asked for, or described, before the keys:
+  // their place is free while the task before still needs its own keys.
   __device__ void walk(uint32_t keys_parity) {
     const int head = b_ * p_.task.problem.H + h_;
     const TileRange tiles = p_.plan.tiles[int64_t{head} * p_.num_key_blocks + n_];
@@ -121,8 +119,8 @@ class Producer {
   __device__ void push(const Step& step, int tile) {
     const uint32_t full = shared_address(&s_.stage_full[stage_.index]);
     wait(shared_address(&s_.stage_empty[stage_.index]), stage_.parity ^ 1);
-    if constexpr (C::kHasQuarters) {
-      s_.tiles[stage_.index] = {half_, step.m * kQueriesPerTile, h_, b_};
+    if constexpr (C::kHasHalves) {
+      s_.tiles[stage_.index] = {b_, h_, step.m, half_};
     } else {
       load_queries(step, full);
     }
@@ -132,7 +130,7 @@ class Producer {
     if constexpr (!C::kDelivers) {
       write_addition({.tile = tile * C::kHalves + half_, .m = step.m, .turn = step.turn});
     }
-    constexpr int kTileBytes = C::kHasQuarters ? 0 : 2 * C::kPieces * kPieceBytes;
+    constexpr int kTileBytes = C::kHasHalves ? 0 : 2 * C::kPieces * kPieceBytes;
     arrive_expecting(full, kTileBytes + sizeof(QueryRecord));
   }
   __device__ void load_queries(const Step& step, uint32_t full) {

@@ -7,12 +7,10 @@
 
 namespace reynard::attention::cuda::sm90::bwd {
 
-// The keys of a thread are `first` and the eighth behind it, the dimensions those of its warpgroup
-// from first_dim on.
+// The keys of a thread are `first` and the eighth behind it.
 struct OwnKeys {
   KeyTask task;
   int first, thread;
-  int first_dim = 0;
 
   __device__ __forceinline__ int operator[](int r) const { return first + 8 * r; }
 };
@@ -73,7 +71,7 @@ __device__ __forceinline__ void store_rows(const Problem& problem,
         pairs[i] = packed(pair[0] * factor, pair[1] * factor, Scalar());
       }
       transpose_pairs(pairs, keys.thread);
-      const int d = keys.first_dim + 8 * (j + keys.thread % 4);
+      const int d = 8 * (j + keys.thread % 4);
       if (keys[r] >= problem.Tk || d >= problem.D) continue;
       *reinterpret_cast<uint4*>(row + d) = {pairs[0], pairs[1], pairs[2], pairs[3]};
     }

@@ -13,7 +13,7 @@ class SendingConsumer : protected OwnKeysConsumer<C> {
 
  protected:
   using Base::add, Base::arrive_warp, Base::pass_on_query_sums, Base::pass_on_turn;
-  using Base::buffer_, Base::dweights_, Base::kAllBarrier, Base::p_, Base::s_, Base::store_pairs;
+  using Base::buffer_, Base::dweights_, Base::kAllBarrier, Base::s_, Base::store_pairs;
   using Base::thread_, Base::wait_for_turn, Base::warpgroup_;
   using typename Base::Scalar;
 
@@ -32,11 +32,10 @@ class SendingConsumer : protected OwnKeysConsumer<C> {
   }
 
   // Rows of some pieces of dK or dV, through shared memory that nobody else needs any more.
-  // place_of(piece): for 64 dimensions of all keys of the block; first_dim: of the task.
+  // place_of(piece): for 64 dimensions of all keys of the block.
   template <int kFirst, int kEnd, class PlaceOf>
   __device__ __forceinline__ void send_rows(const CUtensorMap& to,
                                             const KeyTask& task,
-                                            int first_dim,
                                             const float (&sums)[C::kGradientDims / 2],
                                             float factor,
                                             const PlaceOf& place_of) const {
@@ -57,7 +56,8 @@ class SendingConsumer : protected OwnKeysConsumer<C> {
     if (thread_ != 0) return;
     const int row = warpgroup_ * kOwnKeys;
     for (int piece = kFirst; piece < kEnd; ++piece) {
-      const TilePosition at = {first_dim + piece * 64, task.n * C::kKeys + row, task.h, task.b};
+      const TilePosition at = {
+          task.half * C::kGradientDims + piece * 64, task.n * C::kKeys + row, task.h, task.b};
       store_tile(to, shared_address(place_of(piece)) + row * kRowBytes, at);
     }
     commit_stores();

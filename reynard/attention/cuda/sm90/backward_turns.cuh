@@ -48,7 +48,7 @@ __device__ void keep_turns(const Params& p, Shared<C>& s, int first) {
       arrive(shared_address(&s.turn_come[place]));
     }
     __syncwarp();
-    if (p.task.dquery_sums && to.tile % C::kHalves == 0) {  // both halves have the same
+    if (p.task.dquery_sums && to.tile % C::kHalves == 0) {  // of the first half's dS
       const int first_query = to.m * kQueriesPerTile;
       add_query_sums(p, to.tile / (p.num_steps * C::kHalves), first_query, lane, [&](int i) {
         SplitSum sum;

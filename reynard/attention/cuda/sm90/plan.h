@@ -109,7 +109,7 @@ struct KeyPlan {
 struct BackwardPreparation {
   BackwardTask task;
   int block_keys = 0;      // of a key block: a multiple of 64
-  int processors = 0;      // that take them
+  int processors = 0;      // that take one each at a time; pairs of them where each takes a half
   int tiles_in_cache = 0;  // of 64 queries, with their gradients and sums of dQ
   KeyPlan plan;
   KeyRecord* biases = nullptr;     // (B, H, 64 keys of key blocks)
