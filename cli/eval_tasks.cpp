@@ -81,6 +81,13 @@ nlohmann::json measure_task(evaluation::Task& task,
   }
 }
 
+// For people: six digits, and the words of a value that has some.
+std::string shown(const nlohmann::json& value) {
+  if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
+  const bool has_text = value.is_object() && value.contains("text");
+  return has_text ? value.at("text").get<std::string>() : value.dump();
+}
+
 }  // namespace
 
 std::vector<nlohmann::json> measure_tasks(const EvalArguments& arguments,
@@ -108,11 +115,16 @@ void print_summary(const nlohmann::json& summary, bool as_json) {
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return;
   }
-  fmt::print("{}:\n", summary.at("task").get<std::string>());
+  std::string lines;
   for (const auto& [key, value] : summary.at("metrics").items()) {
     if (key.rfind("val/", 0) == 0 || value.is_array()) continue;
-    const bool has_text = value.is_object() && value.contains("text");
-    fmt::print("  {:24} {}\n", key, has_text ? value.at("text").get<std::string>() : value.dump());
+    lines += fmt::format("  {:24} {}\n", key, shown(value));
+  }
+  const auto task = summary.at("task").get<std::string>();
+  if (lines.empty()) {
+    fmt::print("{}: measured; the report shows it\n", task);
+  } else {
+    fmt::print("{}:\n{}", task, lines);
   }
 }
 

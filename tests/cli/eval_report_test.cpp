@@ -63,6 +63,27 @@ TEST_F(EvalCommand, MeasuresARunAndReportsIt) {
   EXPECT_NE(page.find("reynard eval run --text text.txt --length 64"), std::string::npos);
 }
 
+// Six digits, and a line for what is only drawn.
+TEST_F(EvalCommand, PrintsResultsForPeople) {
+  const ProgramResult eval = run({"eval",
+                                  "run",
+                                  "--task",
+                                  "per_position_loss,text_sample",
+                                  "--text",
+                                  "text.txt",
+                                  "--length",
+                                  "64",
+                                  "--text_sample.prompt=20",
+                                  "--text_sample.tokens=5"});
+  ASSERT_EQ(eval.exit_code, 0) << eval.errors;
+  const auto loss = json::parse(test::read_file(folder_ / "run/eval/per_position_loss.json"));
+  const auto expected =
+      fmt::format("\n  {:24} {:.6g}\n", "loss", loss.at("metrics").at("loss").get<double>());
+  EXPECT_NE(eval.output.find(expected), std::string::npos) << eval.output;
+  EXPECT_NE(eval.output.find("text_sample: measured; the report shows it\n"), std::string::npos)
+      << eval.output;
+}
+
 TEST_F(EvalCommand, ExtrapolatesOverMultiplesOfTheTrainingLength) {
   const ProgramResult eval = run({"eval",
                                   "run",
