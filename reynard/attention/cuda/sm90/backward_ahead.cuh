@@ -20,7 +20,7 @@ class AheadConsumer : SendingConsumer<C> {
   }
 
  private:
-  using Base::add_dq, Base::arrive_warp, Base::bits_of, Base::differentiate_weights, Base::hide;
+  using Base::add_dq, Base::arrive_warp, Base::differentiate_weights;
   using Base::buffer_, Base::count_, Base::dk_, Base::dv_, Base::dweights_, Base::issue_dq;
   using Base::issue_dweights, Base::issue_gradients, Base::issue_scores;
   using Base::keep_order, Base::own_keys, Base::p_, Base::pack, Base::pass_on_dscores;
@@ -28,7 +28,7 @@ class AheadConsumer : SendingConsumer<C> {
   using Base::shift_of_step, Base::stage_, Base::store_dscores, Base::store_head_sums;
   using Base::store_key_sums, Base::sum_over_queries, Base::take_places_back, Base::take_tasks;
   using Base::thread_, Base::wait_for_pending, Base::wait_for_stage, Base::warpgroup_;
-  using Base::weigh, Base::weights_;
+  using Base::weigh_beside_dweights, Base::weights_;
 
   // All of a task. The scores of the next step are multiplied behind the dQ of the step before,
   // which is added while they are. Products are issued whether or not their sums are used: ptxas
@@ -46,11 +46,7 @@ class AheadConsumer : SendingConsumer<C> {
       const Sight sight = step.sights[warpgroup_];
       const float shift = shift_of_step();
       issue_dweights();
-      if (sight != Sight::kAll) hide();
-      weigh(shift);
-      keep_order(bits_of(scores_));
-      wgmma_wait<0>();
-      pin(dweights_);
+      weigh_beside_dweights(sight, shift);
       pack(scores_, weights_);
       differentiate_weights();
       store_dscores();

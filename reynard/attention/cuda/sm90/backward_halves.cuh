@@ -27,14 +27,14 @@ class HalvesConsumer : SendingConsumer<C> {
   }
 
  private:
-  using Base::add_dq, Base::add_product, Base::add_split_numbers, Base::arrive_warp, Base::bits_of;
+  using Base::add_dq, Base::add_product, Base::add_split_numbers, Base::arrive_warp;
   using Base::count_, Base::differentiate_weights, Base::dk_, Base::dscores_, Base::dv_;
-  using Base::dweights_, Base::give_values_back, Base::hide, Base::issue_dq, Base::keep_order;
+  using Base::dweights_, Base::give_values_back, Base::issue_dq, Base::keep_order;
   using Base::kFirstOwnPiece, Base::multiply_rows, Base::own_keys, Base::p_, Base::pack;
   using Base::pass_on_dscores, Base::s_, Base::scores_, Base::send_rows, Base::shift_of_step;
   using Base::stage_, Base::store_head_sums, Base::store_key_sums, Base::store_pairs;
   using Base::sum_over_queries, Base::take_places_back, Base::take_tasks, Base::thread_;
-  using Base::wait_for_stage, Base::warpgroup_, Base::weigh, Base::weights_;
+  using Base::wait_for_stage, Base::warpgroup_, Base::weigh_beside_dweights, Base::weights_;
 
   // All of a task. The first half of the scores of the next step is multiplied while the other
   // warpgroup may not have left its dS, the second behind dQ, which is added meanwhile. Products
@@ -53,11 +53,7 @@ class HalvesConsumer : SendingConsumer<C> {
       const Sight sight = step.sights[warpgroup_];
       const float shift = shift_of_step();
       issue_dweights();
-      if (sight != Sight::kAll) hide();
-      weigh(shift);
-      keep_order(bits_of(scores_));
-      wgmma_wait<0>();
-      pin(dweights_);
+      weigh_beside_dweights(sight, shift);
       give_back(kOtherDouts);
       if (is_last) give_values_back();
       pack(scores_, weights_);

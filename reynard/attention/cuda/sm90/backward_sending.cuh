@@ -12,12 +12,22 @@ class SendingConsumer : protected OwnKeysConsumer<C> {
   using Base = OwnKeysConsumer<C>;
 
  protected:
-  using Base::add, Base::arrive_warp, Base::pass_on_query_sums, Base::pass_on_turn;
-  using Base::buffer_, Base::dweights_, Base::kAllBarrier, Base::s_, Base::store_pairs;
-  using Base::thread_, Base::wait_for_turn, Base::warpgroup_;
+  using Base::add, Base::arrive_warp, Base::bits_of, Base::buffer_, Base::dweights_, Base::hide;
+  using Base::kAllBarrier, Base::keep_order, Base::pass_on_query_sums, Base::pass_on_turn;
+  using Base::s_, Base::scores_, Base::store_pairs, Base::thread_, Base::wait_for_turn;
+  using Base::warpgroup_, Base::weigh;
   using typename Base::Scalar;
 
   using Base::Base;
+
+  // P, while dP is under way, and dP.
+  __device__ __forceinline__ void weigh_beside_dweights(Sight sight, float shift) {
+    if (sight != Sight::kAll) hide();
+    weigh(shift);
+    keep_order(bits_of(scores_));
+    wgmma_wait<0>();
+    pin(dweights_);
+  }
 
   __device__ __forceinline__ void pass_on_dscores() {
     fence_for_async();
