@@ -80,9 +80,11 @@ void launch(const ForwardTask& task, char* scratch, int num_processors, cudaStre
   p.num_query_blocks = div_up(problem.Tq, C::kRows);
   p.num_records = div_up(problem.Tk, kKeysPerBlock);
   p.num_tasks = problem.B * problem.H * p.num_query_blocks;
+  const int blocks = min(num_processors, p.num_tasks);
   prepare_queries({.problem = problem,
                    .rows = C::kRows,
                    .keys = C::kKeys,
+                   .processors = blocks,
                    .plan = p.plan,
                    .records = C::kGated ? records : nullptr,
                    .query_sums = query_sums,
@@ -90,7 +92,6 @@ void launch(const ForwardTask& task, char* scratch, int num_processors, cudaStre
                   stream);
   constexpr int kBytes = sizeof(Shared<C>) + kAlignment;
   cudaFuncSetAttribute(forward_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  const int blocks = min(num_processors, p.num_tasks);
   tensor::launch_early(forward_kernel<C>, blocks, C::kThreads, kBytes, stream, p);
   REYNARD_CHECK_LAUNCH();
 }

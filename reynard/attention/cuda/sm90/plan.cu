@@ -192,35 +192,39 @@ __device__ Section choose_pairs(const Problem& p, int rows, int (&chosen)[kHeads
 // the same queries stand side by side, as their heads lie in memory; that order may differ between
 // runs, and results do not depend on it.
 __device__ void plan_section(const QueryPreparation& to) {
-  __shared__ int places[kMostCosts + 1], chosen[kHeadsPerSection];
+  __shared__ int places[kMostCosts + 1], chosen[kHeadsPerSection], cost_of_all;
   const Problem& p = to.problem;
   const Plan& plan = to.plan;
   const int rows = to.rows, num_blocks = div_up(p.Tq, rows);
   const Section section = choose_pairs(p, rows, chosen);
   const int num_pairs = section.num_pairs, num_tasks = num_pairs * num_blocks;
   if (num_tasks == 0) return;  // never the first one
-  const QueryBlockOrder order = {.costly = section.num_costly * num_blocks,
-                                 .others = (p.B * p.H - section.num_costly) * num_blocks,
-                                 .key_blocks = div_up(p.Tk, kKeysPerBlock)};
-  const int first_task = section.first * num_blocks;
-  BlockRange* const ranges = plan.ranges + (section.is_costly ? 0 : order.costly) + first_task;
+  const int num_costly = section.num_costly * num_blocks, first_task = section.first * num_blocks;
+  BlockRange* const ranges = plan.ranges + (section.is_costly ? 0 : num_costly) + first_task;
   const int most = min(div_up(p.Tk, kKeysPerBlock), kMostCosts);
   const int parts = kKeysPerBlock / to.keys;
+  const auto cost_of = [&](const BlockRange& range) {
+    return div_up(range.last - range.first + 1, parts);
+  };
   const auto bin_of = [&](const BlockRange& range) {  // costly first
-    int cost = div_up(range.last - range.first + 1, parts);
+    int cost = cost_of(range);
     if (!section.is_costly && cost > 1) cost = 1 << (32 - __clz(cost - 1));
     return most - min(cost, most);
   };
   for (int i = threadIdx.x; i <= most; i += kPlanThreads) places[i] = 0;
   if (blockIdx.x == 0 && threadIdx.x == 0) *plan.next_task = 0;
+  if (threadIdx.x == 0) cost_of_all = 0;
   __syncthreads();
+  int own_cost = 0;
   for (int task = threadIdx.x; task < num_tasks; task += kPlanThreads) {
     const int head = chosen[task % num_pairs], first = task / num_pairs * rows;
     const KeyRange keys = keys_of(p, head / p.H, head % p.H, first, min(first + rows, p.Tq));
     const BlockRange range = blocks_of(keys, to.keys);
     ranges[task] = range;
+    own_cost += cost_of(range);
     atomicAdd(&places[bin_of(range)], 1);
   }
+  atomicAdd(&cost_of_all, own_cost);
   __syncthreads();
   if (threadIdx.x < 32) {  // exclusive sums of the counts by one warp
     int before = 0;
@@ -238,6 +242,11 @@ __device__ void plan_section(const QueryPreparation& to) {
     }
   }
   __syncthreads();
+  const QueryBlockOrder order = {.costly = num_costly,
+                                 .others = (p.B * p.H - section.num_costly) * num_blocks,
+                                 .key_blocks = div_up(p.Tk, kKeysPerBlock),
+                                 .processors = to.processors,
+                                 .cost = num_pairs == section.num_costly ? cost_of_all : 0};
   for (int task = threadIdx.x; task < num_tasks; task += kPlanThreads) {
     const BlockRange range = ranges[task];
     QueryTask taken = {.head = chosen[task % num_pairs], .m = task / num_pairs, .blocks = range};
