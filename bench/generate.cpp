@@ -2,7 +2,7 @@
 
 #include "bench/llama_model.h"
 #include "bench/peer_process.h"
-#include "reynard/generation/generator.h"
+#include "reynard/attention/cache.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/models/score.h"
@@ -254,7 +254,7 @@ class Writer {
 // at the same speed. The median of those between two evictions counts, since the system takes some
 // milliseconds from single tokens; what eviction takes, they share.
 Medians token_seconds(Writer& pruned, Writer& whole) {
-  constexpr int64_t kTokens = generation::kEvictEvery;
+  constexpr int64_t kTokens = attention::kPageTokens;
   std::vector<double> pruned_times, whole_times;
   for (int64_t i = 0; i < kTokens; ++i) {
     pruned_times.push_back(seconds_of([&] { pruned.next_logits(); }));

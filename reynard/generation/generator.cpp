@@ -1,5 +1,6 @@
 #include "reynard/generation/generator.h"
 
+#include "reynard/attention/cache.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/score.h"
 #include "reynard/models/stepper.h"
@@ -154,6 +155,7 @@ void Generator::read(std::span<const PromptChunk> chunks) {
     tokens.insert(tokens.end(), first, first + count);
     states.push_back(&chunk.sequence->state_);
   }
+  evict(states);
   const at::Tensor hidden = decoder_.hidden(ids(tokens), ids(offsets), states);
   offsets.push_back(std::ssize(tokens));
   Failures failures;
@@ -166,7 +168,6 @@ void Generator::read(std::span<const PromptChunk> chunks) {
       });
     }
   }
-  evict(states);
   failures.throw_if_any();
 }
 
@@ -211,13 +212,15 @@ void Generator::step(std::span<Sequence* const> sequences) {
       is_step ? stepper_->logits(tokens, states).cpu()
               : models::logits(decoder_, decoder_.hidden(ids(tokens), ids(offsets), states)).cpu();
   Failures failures;
-  std::vector<models::SequenceState*> due;  // for eviction
+  std::vector<models::SequenceState*> due;  // for eviction, whose horizon is a page end
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     const at::Tensor rows = logits.narrow(0, offsets[s], std::ssize(guesses[s]) + 1);
     failures.attempt(*sequences[s], [&] {
+      const bool is_first = sequences[s]->written().empty();  // the prompt's last chunk is whole
       const int64_t taken = take(*sequences[s], rows, guesses[s]);
-      const int64_t length = states[s]->length();
-      if (length / kEvictEvery != (length - taken) / kEvictEvery) due.push_back(states[s]);
+      const int64_t pages = states[s]->length() / attention::kPageTokens;
+      const int64_t before = (states[s]->length() - taken) / attention::kPageTokens;
+      if (is_first || pages > before) due.push_back(states[s]);
     });
   }
   evict(due);

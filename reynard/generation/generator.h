@@ -25,10 +25,6 @@ class Stepper;
 
 namespace reynard::generation {
 
-// Tokens between looks at what a text that is being written may free: after each token they took
-// longer than all else in a small model's step, and what is not freed yet is not read either.
-inline constexpr int64_t kEvictEvery = 16;
-
 struct GeneratorOptions {
   // Of a prompt per call. Without a number chunks grow with what was read of a long prompt, up to a
   // size whose activations stay small: each chunk copies the cache before it.
@@ -67,7 +63,8 @@ class Generator {
   ~Generator();
 
   Sequence start(std::vector<int64_t> prompt, SequenceOptions options) const;
-  // Reads the next chunk of the prompt, at most max_tokens of it (0: as the options say).
+  // Reads the next chunk of the prompt, at most max_tokens of it (0: as the options say). Its pages
+  // are freed when the next one begins, so that until then the text can go back to all of them.
   void prefill(Sequence& sequence, int64_t max_tokens = 0);
   // The same for chunks of several prompts, none of them prefilled: in one pass over the weights,
   // but for chunks that are only remembered (Decoder::remember). Throws FailedTexts.

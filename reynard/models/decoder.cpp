@@ -1,5 +1,6 @@
 #include "reynard/models/decoder.h"
 
+#include "reynard/attention/cache.h"
 #include "reynard/config/fields.h"
 #include "reynard/models/checkpointing.h"
 #include "reynard/models/ragged.h"
@@ -255,7 +256,9 @@ int64_t Decoder::evict(SequenceState& state, double log_tolerance, int64_t horiz
 
 int64_t Decoder::evict(std::span<SequenceState* const> states, double log_tolerance) const {
   std::vector<int64_t> horizons;
-  for (const SequenceState* const state : states) horizons.push_back(state->length());
+  for (const SequenceState* const state : states) {
+    horizons.push_back(state->length() / attention::kPageTokens * attention::kPageTokens);
+  }
   return evict(states, log_tolerance, horizons);
 }
 
@@ -272,6 +275,7 @@ int64_t Decoder::evict(std::span<SequenceState* const> states,
                         "horizon",
                         horizons[s],
                         fmt::format("0 to the state's length, {}", states[s]->length()));
+    if (horizons[s] == 0) continue;
     for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
       pages += blocks_[layer]->mixer->evict(*states[s], layer, horizons[s], forgetting);
     }

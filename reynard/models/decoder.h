@@ -75,8 +75,8 @@ class Decoder {
   // be truncated below horizon.
   // Returns pages freed.
   int64_t evict(SequenceState& state, double log_tolerance, int64_t horizon) const;
-  // The same of several states of one pool, each up to its length; they wait for a GPU's work
-  // together.
+  // The same of several states of one pool, each up to its last page end, which it can then still
+  // go back to; they wait for a GPU's work together.
   int64_t evict(std::span<SequenceState* const> states, double log_tolerance) const;
 
   const Parameter& head() const;  // (V, C)

@@ -279,6 +279,31 @@ TEST(EvictionByMeasuredNorms, FreesPagesOnRequestAlone) {
   EXPECT_THROW(bounded.set_measured_eviction(true), Error);
 }
 
+// Where a server's texts go on from: all page ends of the chunk that was read last, and the last
+// one of what is written.
+TEST_F(EvictionOfAModel, TextsGoBackToPageEnds) {
+  Generator generator(decoder, {.chunk_tokens = 200});
+  const at::Tensor ids = at::randint(48, {901}, at::kLong);
+  const auto* first = ids.const_data_ptr<int64_t>();
+  Sequence text = generator.start({first, first + 901}, {.max_tokens = 200});
+  const models::SequenceState& state = text.state();
+  while (!text.is_prefilled()) {
+    const int64_t before = state.length() / attention::kPageTokens * attention::kPageTokens;
+    generator.prefill(text);
+    for (int64_t end = before; end <= state.length(); end += attention::kPageTokens) {
+      EXPECT_TRUE(state.can_truncate(end)) << end << " of " << state.length();
+    }
+  }
+  const int64_t evicted = generator.num_evicted();
+  while (text.finished() == FinishReason::kNone) {
+    generator.step(std::array{&text});
+    const int64_t last = state.length() / attention::kPageTokens * attention::kPageTokens;
+    EXPECT_TRUE(state.can_truncate(last)) << state.length();
+  }
+  EXPECT_GT(evicted, 0);
+  EXPECT_GT(generator.num_evicted(), evicted);
+}
+
 // The pool of a text that forgets stays small: freed pages are those of the tokens to come.
 TEST_F(EvictionOfAModel, MemoryFalls) {
   const auto held_after = [&](bool evict) {
