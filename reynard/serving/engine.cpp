@@ -38,14 +38,6 @@ std::string reason_of(const std::exception& error) {
   return tensor::is_out_of_memory(error) ? "the server is out of memory" : error.what();
 }
 
-// Of all layers and heads: what is set aside for texts and prefixes is counted in whole pages, so
-// the pool never needs more.
-int64_t max_pages(const models::Decoder& decoder, const EngineOptions& options) {
-  const models::DecoderConfig& config = decoder.config();
-  return options.max_cache_tokens / attention::kPageTokens * config.num_layers *
-         config.num_kv_heads();
-}
-
 // What is set aside of the cache: for a prompt until its last text ends, and for each text until it
 // ends, which writes into pages of its own, from within the prompt's last one to within another.
 int64_t tokens_of_prompt(const Job& job, int64_t prompt) {
@@ -96,11 +88,13 @@ Engine::Engine(models::Decoder& decoder,
                const EngineOptions& options)
     : tokenizer_(tokenizer),
       options_(options),
+      num_heads_(decoder.config().num_layers * decoder.config().num_kv_heads()),
+      // What is set aside for texts and prefixes is counted in whole pages: no more are needed.
       generator_(decoder,
                  {.chunk_tokens = options.chunk_tokens,
-                  .max_pages = max_pages(decoder, options),
+                  .max_pages = options.max_cache_tokens / attention::kPageTokens * num_heads_,
                   .memories = options.memories}),
-      prefixes_(options.max_prefix_tokens),
+      prefixes_(options.max_prefix_tokens / attention::kPageTokens * num_heads_),
       chunk_cost_(std::min(options.least_chunk_tokens, options.chunk_tokens),
                   options.chunk_tokens) {
   // A GPU has no memory that is only promised: what does not fit shows before the first request.
@@ -222,7 +216,7 @@ void Engine::admit() {
       const int64_t needed = tokens_needed(*next.job, next.prompt);
       const auto fits = [&] {
         return options_.max_cache_tokens == 0 ||
-               reserved_tokens_ + prefixes_.num_tokens() + needed <= options_.max_cache_tokens;
+               reserved_tokens_ + prefix_tokens() + needed <= options_.max_cache_tokens;
       };
       while (!fits() && prefixes_.forget_oldest()) {
       }
@@ -330,6 +324,11 @@ void Engine::reuse_prefix(Text& text) {
   text.reused_tokens = state->length();
   counters_.reused_tokens += text.reused_tokens;
   text.sequence.adopt(std::move(*state));
+}
+
+// What prefixes hold, as tokens of texts that free no pages.
+int64_t Engine::prefix_tokens() const {
+  return (prefixes_.num_pages() + num_heads_ - 1) / num_heads_ * attention::kPageTokens;
 }
 
 void Engine::begin_writing(Text& text) {

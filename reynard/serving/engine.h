@@ -29,8 +29,8 @@ struct EngineOptions {
   int64_t max_batch = 64;           // texts written at once
   int64_t max_waiting = 256;        // texts that wait for their turn; beyond: QueueFull
   int64_t max_cache_tokens = 0;     // keys and values held at once; 0: no limit
-  int64_t max_prefix_tokens = 0;    // of finished texts kept for prompts that begin alike, counted
-                                    // in whole pages; 0: none
+  int64_t max_prefix_tokens = 0;    // kept for prompts that begin alike, counted in the pages of
+                                    // texts that free none; 0: none
   int64_t chunk_tokens = 512;       // of prompts per step while no text is being written ...
   int64_t least_chunk_tokens = 16;  // ... and at least while some are
   // What every text has in its memories before its prompt (models/saved_memory.h); null: nothing.
@@ -98,6 +98,7 @@ class Engine {
   // Whether what was read of a prompt may serve others that begin alike.
   bool is_shareable(const Text& text);
   void reuse_prefix(Text& text);
+  int64_t prefix_tokens() const;
   void begin_writing(Text& text);
   void write_next();
   // Runs a pass of the generator; texts whose logits are not finite end alone.
@@ -109,6 +110,7 @@ class Engine {
 
   const tokenizer::Tokenizer& tokenizer_;
   EngineOptions options_;
+  const int64_t num_heads_;  // of keys and values, in all layers: each has pages of its own
   generation::Generator generator_;
   PrefixStore prefixes_;
   EngineCounters counters_;

@@ -14,7 +14,8 @@ namespace reynard::serving {
 
 class PrefixStore {
  public:
-  explicit PrefixStore(int64_t max_tokens) : max_tokens_(max_tokens) {}
+  // max_pages: of all layers and heads together; 0: nothing is kept.
+  explicit PrefixStore(int64_t max_pages) : max_pages_(max_pages) {}
 
   // A state of the longest stored beginning of the prompt, whole pages and never all of it; nothing
   // when there is none.
@@ -24,17 +25,21 @@ class PrefixStore {
   void add(std::span<const int64_t> tokens, const models::SequenceState& state);
   // Forgets the least recently used entry; false when there is none.
   bool forget_oldest();
-  int64_t num_tokens() const { return num_tokens_; }  // whole pages
+  // Held by entries: one that several share counts once. What lies in a memory counts as the pages
+  // that it was.
+  int64_t num_pages() const { return num_pages_; }
 
  private:
   struct Entry {
     std::vector<int64_t> tokens;
     models::SequenceState state;
   };
+  void count(Entry& entry, int32_t users);
 
-  int64_t max_tokens_;
-  int64_t num_tokens_ = 0;
-  std::list<Entry> entries_;  // most recently used first
+  int64_t max_pages_;
+  int64_t num_pages_ = 0;
+  std::vector<int32_t> users_;  // of each page: entries
+  std::list<Entry> entries_;    // most recently used first
 };
 
 }  // namespace reynard::serving

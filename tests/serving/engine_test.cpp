@@ -255,6 +255,21 @@ TEST_F(EngineTest, OldPrefixesAreForgotten) {
   EXPECT_EQ(engine.counters().cache_pages, 3 * 2 * 4 * 2);
 }
 
+TEST_F(EngineTest, PagesThatPrefixesShareCountOnce) {
+  Engine engine(decoder, tokenizer, {.max_prefix_tokens = 64 * 6});
+  const std::string beginning(260, 'x');
+  const auto reused = [&](char last) {
+    const std::string prompt = beginning + std::string(80, last);
+    const int64_t reused = collect(*engine.submit(job_of(prompt, 2)), 1).reused;
+    engine.wait_until_idle();
+    return reused;
+  };
+  EXPECT_EQ(reused('a'), 0);
+  EXPECT_EQ(reused('b'), 256);
+  EXPECT_EQ(engine.counters().cache_pages, (4 + 1 + 1) * 4 * 2);
+  EXPECT_EQ(reused('a'), 256 + 64);
+}
+
 // The pool has as many pages as the limit says: a text that needed one more would fail.
 TEST_F(EngineTest, ReservationsCoverEveryPage) {
   constexpr int64_t kTokens = 64 * 20;
