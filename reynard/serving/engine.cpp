@@ -25,6 +25,8 @@ using Clock = std::chrono::steady_clock;
 // A chunk of a prompt may hold running texts up by this many of their steps.
 constexpr double kStepsPerChunk = 1.5;
 constexpr double kMeanWeight = 0.2;  // of the newest value in a running mean
+// Beginnings of a prompt that are kept grow by this part of them, so that a long one has few.
+constexpr int64_t kBeginningShare = 8;
 
 void update_mean(double& mean, double value) {
   mean = mean == 0 ? value : mean + kMeanWeight * (value - mean);
@@ -67,6 +69,8 @@ struct Engine::Text {
   Sequence sequence;
   generation::TextStream stream;
   int64_t reused_tokens = 0;  // by the first text of a prompt
+  // Of the prompt: the longest beginning that is kept, and what it has in common with others'.
+  int64_t kept_tokens = 0, common_tokens = 0;
   // Of the prompt: where its turns let it read to. A context that is read as a whole waits until it
   // is granted to its end (deficit round robin, Shreedhar and Varghese 1995).
   int64_t granted_end = 0;
@@ -294,7 +298,9 @@ void Engine::read_next() {
   }
   read(chunks, wanted);
   for (Text* text : reading) {
-    if (text->sequence.is_prefilled() && !text->reply->is_cancelled()) begin_writing(*text);
+    if (text->reply->is_cancelled()) continue;
+    keep_beginning(*text);
+    if (text->sequence.is_prefilled()) begin_writing(*text);
   }
 }
 
@@ -319,11 +325,25 @@ bool Engine::is_shareable(const Text& text) {
 void Engine::reuse_prefix(Text& text) {
   // Scores of a prompt need every token of it.
   if (text.job->options.prompt_scores.logprobs || !is_shareable(text)) return;
-  auto state = prefixes_.find(text.sequence.prompt());
+  auto [state, num_common] = prefixes_.find(text.sequence.prompt());
+  text.common_tokens = num_common;
   if (!state) return;
-  text.reused_tokens = state->length();
+  text.reused_tokens = text.kept_tokens = state->length();
   counters_.reused_tokens += text.reused_tokens;
   text.sequence.adopt(std::move(*state));
+}
+
+// Keeps what was read of a prompt for others that begin alike: where it has grown, where it parts
+// from them, and at its end. Of models with a memory only finished texts are kept: each state would
+// count the whole of it.
+void Engine::keep_beginning(Text& text) {
+  if (generator_.decoder().config().has_memory()) return;
+  const int64_t length = text.sequence.state().length();
+  const int64_t grown = std::max(attention::kPageTokens, text.kept_tokens / kBeginningShare);
+  const bool branches = text.kept_tokens < text.common_tokens && text.common_tokens <= length;
+  if (length < text.kept_tokens + grown && !branches && !text.sequence.is_prefilled()) return;
+  prefixes_.add(std::span(text.sequence.prompt()).first(length), text.sequence.state());
+  text.kept_tokens = length;
 }
 
 // What prefixes hold, as tokens of texts that free no pages.

@@ -98,6 +98,7 @@ class Engine {
   // Whether what was read of a prompt may serve others that begin alike.
   bool is_shareable(const Text& text);
   void reuse_prefix(Text& text);
+  void keep_beginning(Text& text);
   int64_t prefix_tokens() const;
   void begin_writing(Text& text);
   void write_next();

@@ -3,6 +3,7 @@
 #include "reynard/attention/cache.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 namespace reynard::serving {
@@ -16,11 +17,16 @@ int64_t num_common(std::span<const int64_t> a, std::span<const int64_t> b) {
   return end - a.begin();
 }
 
-// The longest page end that a state can go back to, at most `length`.
-int64_t reusable_length(const models::SequenceState& state, int64_t length) {
-  length -= length % kPageTokens;
-  while (length > 0 && !state.can_truncate(length)) length -= kPageTokens;
-  return length;
+int64_t whole_pages(int64_t tokens) {
+  return tokens / kPageTokens * kPageTokens;
+}
+
+// The first page end that a state can go back to; it can to all behind.
+int64_t shortest_length(const models::SequenceState& state) {
+  const auto pages = std::views::iota(int64_t{1}, state.length() / kPageTokens);
+  const auto first = std::ranges::partition_point(
+      pages, [&](int64_t page) { return !state.can_truncate(page * kPageTokens); });
+  return (1 + (first - pages.begin())) * kPageTokens;
 }
 
 int64_t num_remembered_pages(models::SequenceState& state) {
@@ -41,37 +47,48 @@ void for_each_page(models::SequenceState& state, const auto& visit) {
 
 }  // namespace
 
-std::optional<models::SequenceState> PrefixStore::find(std::span<const int64_t> prompt) {
+// Whether all that the other can go back to, this one can too.
+bool PrefixStore::Entry::covers(const Entry& other) const {
+  return shortest <= other.shortest && num_common(tokens, other.tokens) == std::ssize(other.tokens);
+}
+
+PrefixStore::Found PrefixStore::find(std::span<const int64_t> prompt) {
+  Found found;
   auto best = entries_.end();
   int64_t longest = 0;
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-    const int64_t common =
-        std::min(num_common(entry->tokens, prompt), static_cast<int64_t>(prompt.size()) - 1);
-    const int64_t length = reusable_length(entry->state, common);
-    if (length <= longest) continue;
-    longest = length;
+    const int64_t common = whole_pages(num_common(entry->tokens, prompt.first(prompt.size() - 1)));
+    found.num_common = std::max(found.num_common, common);
+    if (common <= longest || !entry->state.can_truncate(common)) continue;
+    longest = common;
     best = entry;
   }
-  if (best == entries_.end()) return {};
-  models::SequenceState state = best->state.fork();
-  state.truncate(longest);
+  if (best == entries_.end()) return found;
+  found.state = best->state.fork();
+  found.state->truncate(longest);
   entries_.splice(entries_.begin(), entries_, best);
-  return state;
+  return found;
 }
 
 void PrefixStore::add(std::span<const int64_t> tokens, const models::SequenceState& state) {
-  const int64_t length = reusable_length(state, std::ssize(tokens));
-  if (max_pages_ == 0 || length == 0) return;
+  const int64_t length = whole_pages(std::ssize(tokens));
+  if (max_pages_ == 0 || length == 0 || !state.can_truncate(length)) return;
   tokens = tokens.first(length);
   Entry added{.tokens = {tokens.begin(), tokens.end()}, .state = state.fork()};
   added.state.truncate(length);
   added.state.keep_page_ends();
+  added.shortest = shortest_length(added.state);
   int64_t num_pages = num_remembered_pages(added.state);
   for_each_page(added.state, [&](int32_t) { ++num_pages; });
   if (num_pages > max_pages_) return;
-  // What begins alike is held by the longer one.
+  const auto covering =
+      std::ranges::find_if(entries_, [&](const Entry& entry) { return entry.covers(added); });
+  if (covering != entries_.end()) {
+    entries_.splice(entries_.begin(), entries_, covering);
+    return;
+  }
   std::erase_if(entries_, [&](Entry& entry) {
-    const bool covered = num_common(entry.tokens, tokens) == std::ssize(entry.tokens);
+    const bool covered = added.covers(entry);
     if (covered) count(entry, -1);
     return covered;
   });
