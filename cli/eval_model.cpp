@@ -13,6 +13,7 @@
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/models/saved_memory.h"
+#include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
 
