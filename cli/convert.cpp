@@ -114,7 +114,9 @@ void run_convert(const ConvertArguments& arguments) {
   const at::ScalarType dtype = arguments.dtype == "bf16"  ? at::kBFloat16
                                : arguments.dtype == "f16" ? at::kHalf
                                                           : at::kFloat;
-  models::write_model(decoder, writer, arguments.layout, dtype);
+  models::Layout layout = models::load_layout(source);
+  layout.model_type = arguments.layout;
+  models::write_model(decoder, writer, layout, dtype);
   const std::string tokenizer = tokenizer_of_model(source, decoder.config().vocab_size);
   if (!tokenizer.empty()) {
     for (const tokenizer::SavedFile& file : tokenizer::saved_files(tokenizer)) {

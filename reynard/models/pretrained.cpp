@@ -30,8 +30,11 @@ namespace {
 constexpr uintmax_t kMaxConfigBytes = 4 << 20;
 
 struct ConfigFile {
+  std::string name;
+  nlohmann::json json;
   const Family* family;
-  DecoderConfig config;
+
+  DecoderConfig decoder() const { return read_config(*family, json, name); }
 };
 
 bool has_config(const fs::path& folder) {
@@ -48,13 +51,13 @@ fs::path newest_checkpoint(const fs::path& run) {
 
 ConfigFile read_config_file(const fs::path& folder) {
   const std::string file = (folder / "config.json").string();
-  const nlohmann::json json = config::read_json_object(file, kMaxConfigBytes);
+  nlohmann::json json = config::read_json_object(file, kMaxConfigBytes);
   const auto type = json.find("model_type");
   if (type == json.end() || !type->is_string()) {
     throw Error(fmt::format("{}: has no string \"model_type\"", file));
   }
   const Family& family = find_family(type->get<std::string>(), file);
-  return {&family, read_config(family, json, file)};
+  return {file, std::move(json), &family};
 }
 
 // The weights say how QK-norm is shared: (D) for all heads or (H*D). The released FoX checkpoints
@@ -153,7 +156,13 @@ fs::path model_folder(const fs::path& model_or_run) {
 }
 
 DecoderConfig load_config(const fs::path& folder) {
-  return read_config_file(model_folder(folder)).config;
+  return read_config_file(model_folder(folder)).decoder();
+}
+
+Layout load_layout(const fs::path& folder) {
+  const ConfigFile file = read_config_file(model_folder(folder));
+  return {std::string(file.family->model_type),
+          read_max_positions(*file.family, file.json, file.name)};
 }
 
 namespace {
@@ -167,11 +176,12 @@ struct CheckedFolder {
 
 CheckedFolder check_folder(const fs::path& model_or_run) {
   const fs::path folder = model_folder(model_or_run);
-  ConfigFile file = read_config_file(folder);
+  const ConfigFile file = read_config_file(folder);
+  DecoderConfig config = file.decoder();
   if (checkpoint::has_checksums(folder)) checkpoint::verify_folder(folder);
   checkpoint::TensorFolder tensors(folder);
-  adopt_qk_norm(tensors, *file.family, file.config);
-  Decoder decoder(file.config, /*seed=*/0, at::kMeta);
+  adopt_qk_norm(tensors, *file.family, config);
+  Decoder decoder(config, /*seed=*/0, at::kMeta);
   check_tensors(tensors, *file.family, decoder);
   return {file.family, std::move(tensors), std::move(decoder)};
 }
@@ -282,7 +292,7 @@ void check_in_range(const std::string& name, const at::Tensor& value, const at::
 
 void write_model(Decoder& decoder,
                  checkpoint::FolderWriter& folder,
-                 std::string_view model_type,
+                 const Layout& layout,
                  at::ScalarType dtype) {
   tensor::check_value(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf,
                       "save_model",
@@ -292,7 +302,7 @@ void write_model(Decoder& decoder,
   DecoderConfig described = decoder.config();
   // Recurrence is of training only.
   if (described.mixer == "transformer_xl") described.mixer = "attention";
-  const Family& family = choose_family(described, model_type);
+  const Family& family = choose_family(described, layout.model_type);
   std::vector<checkpoint::NamedTensor> tensors;
   decoder.parameters([&](const std::string& name, Parameter& parameter) {
     int64_t row = 0;
@@ -303,7 +313,7 @@ void write_model(Decoder& decoder,
       row += piece.rows;
     }
   });
-  nlohmann::ordered_json config = write_config(family, described);
+  nlohmann::ordered_json config = write_config(family, described, layout.max_positions);
   config["dtype"] = dtype == at::kFloat ? "float32" : dtype == at::kHalf ? "float16" : "bfloat16";
   folder.write("config.json", config.dump(2) + "\n");
   folder.write_tensors("model.safetensors", tensors, {{"format", "pt"}});
@@ -311,7 +321,7 @@ void write_model(Decoder& decoder,
 
 void save_model(Decoder& decoder, const fs::path& folder, std::string_view model_type) {
   checkpoint::FolderWriter writer(folder);
-  write_model(decoder, writer, model_type);
+  write_model(decoder, writer, {std::string(model_type), std::nullopt});
   writer.commit();
 }
 

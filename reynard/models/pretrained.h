@@ -4,7 +4,9 @@
 
 #include "reynard/models/decoder.h"
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -38,9 +40,17 @@ Decoder open_model(const std::filesystem::path& folder,
 // Only config.json of a model_folder().
 DecoderConfig load_config(const std::filesystem::path& folder);
 
-// Writes the folder atomically. model_type names the layout (models/registry.h); empty: the first
-// of transformer-project_fox, longllama, forgetting_transformer-project_fox,
-// forgetting_transformer, llama, mistral, qwen2, qwen3, transformer that can express the config.
+// What config.json says of a model beside its DecoderConfig.
+struct Layout {
+  // models/registry.h; empty: the first of transformer-project_fox, longllama,
+  // forgetting_transformer-project_fox, forgetting_transformer, llama, mistral, qwen2, qwen3,
+  // transformer that can express the config.
+  std::string model_type;
+  std::optional<int64_t> max_positions;  // families/family.h
+};
+Layout load_layout(const std::filesystem::path& folder);
+
+// Writes the folder atomically. model_type as in Layout.
 void save_model(Decoder& decoder,
                 const std::filesystem::path& folder,
                 std::string_view model_type = "");
@@ -49,7 +59,7 @@ void save_model(Decoder& decoder,
 // weights, f32 | bf16 | f16.
 void write_model(Decoder& decoder,
                  checkpoint::FolderWriter& folder,
-                 std::string_view model_type = "",
+                 const Layout& layout = {},
                  at::ScalarType dtype = at::kFloat);
 
 }  // namespace reynard::models

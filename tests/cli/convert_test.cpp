@@ -38,6 +38,12 @@ struct Converted {
     test::spread_weights(decoder, 4);
     models::save_model(decoder, from);
   }
+  void change_config(const nlohmann::json& changes) const {
+    auto config = nlohmann::json::parse(test::read_file(from + "/config.json"));
+    config.update(changes);
+    test::write_file(from + "/config.json", config.dump());
+    std::filesystem::remove(from + "/checksums.json");
+  }
   test::ProgramResult run(std::vector<std::string> arguments) const {
     arguments.insert(arguments.begin(), {"convert", from, to});
     return test::run_program({.arguments = arguments});
@@ -65,13 +71,31 @@ TEST(ConvertCommand, SameModelInAnotherLayout) {
   EXPECT_BITWISE_EQUAL(hidden_of(rope.to), hidden_of(rope.from));
 }
 
+// Nothing here depends on it, but other programs do.
+TEST(ConvertCommand, NumberOfPositionsIsKept) {
+  const auto positions = [](const Converted& model, const std::string& to) {
+    EXPECT_EQ(model.run({"--to", to}).exit_code, 0) << to;
+    const auto config = nlohmann::json::parse(test::read_file(model.folder / "to/config.json"));
+    std::filesystem::remove_all(model.to);
+    return config.at("max_position_embeddings");
+  };
+  const Converted model("rope");
+  EXPECT_EQ(positions(model, "llama"), 131072);
+  EXPECT_EQ(positions(model, "transformer"), nullptr);
+  model.change_config({{"max_position_embeddings", 4096}});
+  for (const std::string to : {"llama", "transformer"}) {
+    EXPECT_EQ(positions(model, to), 4096) << to;
+  }
+  for (const nlohmann::json& bad : std::vector<nlohmann::json>{-1, "many", 1e30}) {
+    model.change_config({{"max_position_embeddings", bad}});
+    model.expect_error({}, "config.json: max_position_embeddings = " + bad.dump() + "; expected ");
+  }
+}
+
 // Of a list in config.json, which keeps one.
 TEST(ConvertCommand, AllEndTokensAreKept) {
   const Converted rope("rope");
-  auto config = nlohmann::json::parse(test::read_file(rope.folder / "from/config.json"));
-  config["eos_token_id"] = {3, 5, 7};
-  test::write_file(rope.folder / "from/config.json", config.dump());
-  std::filesystem::remove(rope.folder / "from/checksums.json");
+  rope.change_config({{"eos_token_id", {3, 5, 7}}});
   test::write_file(rope.folder / "from/generation_config.json",
                    R"({"eos_token_id": 5, "temperature": 0.5})");
   ASSERT_EQ(rope.run({"--to", "llama"}).exit_code, 0);

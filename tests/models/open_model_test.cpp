@@ -34,7 +34,7 @@ void save_as(const DecoderConfig& config, const std::string& folder, at::ScalarT
   Decoder decoder(config, /*seed=*/3);
   test::spread_weights(decoder, 4);
   checkpoint::FolderWriter writer(folder);
-  write_model(decoder, writer, "", dtype);
+  write_model(decoder, writer, {}, dtype);
   writer.commit();
 }
 

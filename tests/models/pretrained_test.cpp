@@ -297,6 +297,35 @@ TEST(Llama, RopeScaling) {
   }
 }
 
+// Where the layout derives the number of positions from the config, the published one is not it.
+TEST(Families, NumbersOfPositionsMayBeDerived) {
+  const test::TempDir parent;
+  const auto written = [&](const char* layout, const DecoderConfig& config) {
+    const Family& family = find_family(layout, "test");
+    return write_config(family, config, 4096).at("max_position_embeddings").get<int64_t>();
+  };
+  DecoderConfig config = test::small_config();
+  config.attention.forget_gate = ForgetGate::kNone;
+  config.attention.rope = true;
+  ops::RotaryScaling& scaling = config.attention.rope_scaling;
+  using Type = ops::RotaryScalingType;
+  for (const auto& [type, expected] : {std::pair{Type::kNone, 4096},
+                                       {Type::kLinear, 4096},
+                                       {Type::kLlama3, 4096},
+                                       {Type::kDynamic, 100},
+                                       {Type::kYarn, 400}}) {
+    scaling = {.type = type, .factor = 4, .original_length = 100};
+    EXPECT_EQ(written("llama", config), expected) << config::name_of(type);
+  }
+  scaling = {};
+  config.mixer = "memory_attention";
+  config.memory.window = 16;
+  EXPECT_EQ(written("longllama", config), 16);
+  Decoder decoder(config);
+  save_model(decoder, parent / "memory", "longllama");
+  EXPECT_EQ(load_layout(parent / "memory").max_positions, std::nullopt);
+}
+
 TEST(Qwen, WindowsOfAllLayersOrNone) {
   const auto window = [](const json& changes) {
     json config = llama_config();

@@ -5,6 +5,7 @@
 #include "reynard/models/decoder_config.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,7 +49,14 @@ struct Family {
 DecoderConfig read_config(const Family& family,
                           const nlohmann::json& json,
                           const std::string& file);
-nlohmann::ordered_json write_config(const Family& family, const DecoderConfig& config);
+// For how many positions the model was made, which limits nothing here; other programs go by it.
+std::optional<int64_t> read_max_positions(const Family& family,
+                                          const nlohmann::json& json,
+                                          const std::string& file);
+// max_positions: written where the layout does not derive the number from the config.
+nlohmann::ordered_json write_config(const Family& family,
+                                    const DecoderConfig& config,
+                                    std::optional<int64_t> max_positions = {});
 // What of this config the layout's published code would not know, though it can be written and read
 // here; empty: nothing.
 std::string own_setting(const Family& family, const DecoderConfig& config);

@@ -99,11 +99,24 @@ DecoderConfig read_config(const Family& family,
   return config;
 }
 
-nlohmann::ordered_json write_config(const Family& family, const DecoderConfig& config) {
+std::optional<int64_t> read_max_positions(const Family& family,
+                                          const nlohmann::json& json,
+                                          const std::string& file) {
+  if (&family == &kLongLlama) return {};  // there it is the memory's window
+  const JsonFields fields(json, file);
+  const auto positions = fields.optional_integer("max_position_embeddings");
+  if (positions && *positions < 1) fields.reject("max_position_embeddings", "at least 1");
+  return positions;
+}
+
+nlohmann::ordered_json write_config(const Family& family,
+                                    const DecoderConfig& config,
+                                    std::optional<int64_t> max_positions) {
   nlohmann::ordered_json json;
   json["architectures"] = {family.architecture};
   json["model_type"] = family.model_type;
   write_shared_keys(config, json);
+  json["max_position_embeddings"] = or_null(max_positions);
   family.write_keys(config, json);
   write_extension(config, json);
   return json;
@@ -140,7 +153,6 @@ void write_fox_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
   json["num_heads"] = a.num_heads;
   json["num_kv_heads"] = or_null(config.num_kv_heads() == a.num_heads ? 0 : config.num_kv_heads());
   json["window_size"] = or_null(a.window);
-  json["max_position_embeddings"] = nullptr;
   json["hidden_act"] = config.hidden_act;
   json["elementwise_affine"] = true;
   json["norm_eps"] = config.norm_eps;

@@ -86,7 +86,8 @@ void read_rope_keys(const JsonFields& fields, AttentionMixerConfig& config) {
 
 void write_rope_keys(const AttentionMixerConfig& config, nlohmann::ordered_json& json) {
   const RotaryScaling& scaling = config.rope_scaling;
-  json["max_position_embeddings"] = kPositions;
+  nlohmann::ordered_json& positions = json["max_position_embeddings"];
+  if (positions.is_null()) positions = kPositions;
   json["rope_theta"] = config.rope_base;
   if (!scaling) return;
   nlohmann::ordered_json rope;
