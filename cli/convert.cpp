@@ -105,8 +105,16 @@ void write_end_tokens(const fs::path& source,
 void run_convert(const ConvertArguments& arguments) {
   const fs::path source = models::model_folder(arguments.model);
   check_is_free(arguments.folder);
+  models::Layout layout = models::load_layout(source);
   models::Decoder decoder = models::load_model(source);
-  if (!arguments.layout.empty()) check_published(arguments.layout, decoder.config());
+  if (!arguments.layout.empty()) {
+    check_published(arguments.layout, decoder.config());
+    layout.model_type = arguments.layout;
+  } else if (!models::find_family(layout.model_type, "convert")
+                  .obstacle(decoder.config())
+                  .empty()) {
+    layout.model_type.clear();  // what is under "reynard" may go beyond it
+  }
   // A folder by another name, as "." or a link, is replaced as well.
   const fs::path folder = fs::weakly_canonical(arguments.folder);
   const ClaimedFolder claimed(folder);
@@ -114,8 +122,6 @@ void run_convert(const ConvertArguments& arguments) {
   const at::ScalarType dtype = arguments.dtype == "bf16"  ? at::kBFloat16
                                : arguments.dtype == "f16" ? at::kHalf
                                                           : at::kFloat;
-  models::Layout layout = models::load_layout(source);
-  layout.model_type = arguments.layout;
   models::write_model(decoder, writer, layout, dtype);
   const std::string tokenizer = tokenizer_of_model(source, decoder.config().vocab_size);
   if (!tokenizer.empty()) {
@@ -140,9 +146,8 @@ void add_convert(CLI::App& app) {
   command->add_option("MODEL", arguments->model, "model folder or run folder")->required();
   command->add_option("FOLDER", arguments->folder, "to write; must not exist, or be empty")
       ->required();
-  command->add_option("--to",
-                      arguments->layout,
-                      "layout: " + layout_names() + "; by default the first that can express it");
+  command->add_option(
+      "--to", arguments->layout, "layout: " + layout_names() + "; by default MODEL's own");
   command->add_option("--dtype", arguments->dtype, "of the weights: f32, bf16 or f16")
       ->capture_default_str()
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));

@@ -71,6 +71,22 @@ TEST(ConvertCommand, SameModelInAnotherLayout) {
   EXPECT_BITWISE_EQUAL(hidden_of(rope.to), hidden_of(rope.from));
 }
 
+TEST(ConvertCommand, LayoutIsKeptWhereItCanExpressTheModel) {
+  const Converted model("rope");
+  models::Decoder decoder = models::load_model(model.from);
+  models::save_model(decoder, model.from, "llama");
+  const auto layout = [&] {
+    const test::ProgramResult result = model.run({"--dtype", "bf16"});
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    const std::string type = models::load_layout(model.to).model_type;
+    std::filesystem::remove_all(model.to);
+    return type;
+  };
+  EXPECT_EQ(layout(), "llama");
+  model.change_config({{"reynard", {{"memory", {{"layers", {0}}}}}}});
+  EXPECT_EQ(layout(), "longllama");
+}
+
 // Nothing here depends on it, but other programs do.
 TEST(ConvertCommand, NumberOfPositionsIsKept) {
   const auto positions = [](const Converted& model, const std::string& to) {
