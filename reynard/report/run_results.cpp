@@ -30,8 +30,9 @@ nlohmann::json read_object(const fs::path& path, std::string_view remedy) {
   return json;
 }
 
-// One JSON object per line; a last line that is cut short is left out.
-std::vector<nlohmann::json> read_lines(const fs::path& path) {
+// One JSON object per line, each with a number under this key, where one is named; a last line that
+// is cut short is left out.
+std::vector<nlohmann::json> read_lines(const fs::path& path, const std::string& key = "") {
   std::vector<nlohmann::json> lines;
   std::istringstream in(config::read_text_file(path, kMostBytes));
   int64_t number = 0;
@@ -40,6 +41,10 @@ std::vector<nlohmann::json> read_lines(const fs::path& path) {
     if (line.empty()) continue;
     nlohmann::json json = config::parse_json_text(line);
     if (json.is_object()) {
+      if (!key.empty() && std::isnan(number_at(json, "/" + key))) {
+        throw Error(fmt::format(
+            "{}:{}: has no number \"{}\"; remove the line", path.string(), number, key));
+      }
       lines.push_back(std::move(json));
     } else if (!in.eof()) {
       throw Error(fmt::format("{}:{}: is not a JSON object", path.string(), number));
@@ -205,7 +210,9 @@ RunResults read_run(const fs::path& folder) {
   if (fs::exists(folder / "experiment.toml")) {
     results.recipe = recipe_of(folder / "experiment.toml");
   }
-  if (fs::exists(folder / "metrics.jsonl")) results.metrics = read_lines(folder / "metrics.jsonl");
+  if (fs::exists(folder / "metrics.jsonl")) {
+    results.metrics = read_lines(folder / "metrics.jsonl", "tokens");
+  }
   read_evaluations(folder, results);
   read_evaluations(folder / "eval", results);
   if (results.run.empty() && results.metrics.empty() && results.evaluations.empty()) {

@@ -217,7 +217,7 @@ TEST(Report, DeepJsonIsAnErrorNotAStackOverflow) {
   test::write_file(folder / "x" / "run.json", "{\"machine\": " + deep + "}");
   EXPECT_THROW(read_runs({folder / "x"}), Error);
   test::write_file(folder / "x" / "run.json", "{}");
-  test::write_file(folder / "x" / "metrics.jsonl", "{\"loss\": " + deep + "}\n{}\n");
+  test::write_file(folder / "x" / "metrics.jsonl", "{\"loss\": " + deep + "}\n{\"tokens\": 1}\n");
   EXPECT_THROW(read_runs({folder / "x"}), Error);
 }
 
@@ -247,8 +247,16 @@ TEST(Report, BadInputNamesTheFile) {
   EXPECT_NE(error_of(folder.path()).find("run.json: is not a JSON object; restore it, or"),
             std::string::npos);
   test::write_file(folder / "run.json", "{}");
-  test::write_file(folder / "metrics.jsonl", "{}\nnot json\n{}\n");
-  EXPECT_NE(error_of(folder.path()).find("metrics.jsonl:2"), std::string::npos);
+  const std::string step = "{\"tokens\": 1}\n";
+  for (const auto& [line, problem] : {std::pair("not json", "is not a JSON object"),
+                                      {"[1]", "is not a JSON object"},
+                                      {"{\"event\": 1}", "has no number \"tokens\""},
+                                      {"{\"tokens\": \"x\"}", "has no number \"tokens\""}}) {
+    test::write_file(folder / "metrics.jsonl", step + "\n" + line + "\n" + step);
+    EXPECT_NE(error_of(folder.path()).find(std::string("metrics.jsonl:3: ") + problem),
+              std::string::npos)
+        << line;
+  }
 }
 
 }  // namespace
