@@ -125,8 +125,9 @@ training::RunResult run_point(const training::Experiment& experiment,
                     experiment.run.folder,
                     fmt::join(changed, " and ")));
   }
-  const training::RunResult result =
-      run_training(experiment, {.resume = true, .quiet = arguments.quiet, .command = command});
+  const training::RunResult result = run_training(
+      experiment,
+      {.resume = fs::exists(experiment.run.folder), .quiet = arguments.quiet, .command = command});
   if (!result.finished) {
     print_message("stopped; the same command goes on with the sweep\n");
     throw ExitWith{kInterruptedExitCode};

@@ -50,6 +50,19 @@ TEST_F(TrainCommand, SweepTabulatesAndGoesOn) {
   EXPECT_EQ(fs::last_write_time(result), written);  // reused
 }
 
+TEST_F(TrainCommand, SweepSpeaksOfCheckpointsOfRunsThatWereBegun) {
+  const std::vector<std::string> sweep = {
+      "sweep", "tiny.toml", "--run.folder=sweep", "--training.tokens=640"};
+  const auto says = [&](const std::string& part) {
+    const ProgramResult result = run(sweep);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return result.errors.find(part) != std::string::npos;
+  };
+  EXPECT_FALSE(says("checkpoint"));
+  fs::remove(folder_ / "sweep/seed=0/result.json");
+  EXPECT_TRUE(says("resumed after step 10"));
+}
+
 // The settings name files, whose text may be another one by now.
 TEST_F(TrainCommand, SweepReusesNoRunOfAnotherText) {
   const auto sweep = [&] {
