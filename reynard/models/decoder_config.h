@@ -220,7 +220,9 @@ struct DecoderConfig {
     field("norm_eps", self.norm_eps, "epsilon of the RMS norms", config::positive);
     field("initializer_range", self.initializer_range, "std of initial weights", config::positive);
     field("tie_embeddings", self.tie_embeddings, "head shares the embedding's weight");
-    field("mixer", self.mixer, "sequence mixer of every layer");
+    field("mixer",
+          self.mixer,
+          "sequence mixer of every layer: attention, memory_attention or transformer_xl");
     field("attention", self.attention, "attention mixer");
     field("memory", self.memory, "memory of the mixer memory_attention");
     field("bos_token_id", self.bos_token_id, "token that begins a sequence");

@@ -2,6 +2,7 @@
 
 #include "reynard/checkpoint/directory.h"
 #include "reynard/data/token_file.h"
+#include "reynard/models/registry.h"
 #include "tests/cli/train_command.h"
 #include "tests/support/eventually.h"
 #include "tests/support/files.h"
@@ -14,6 +15,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -70,6 +72,15 @@ TEST_F(TrainCommand, WritesTheRunFolder) {
   }
   EXPECT_EQ(lines, 10);
   EXPECT_LT(last_loss, first_loss - 1);
+}
+
+TEST_F(TrainCommand, HelpNamesTheMixers) {
+  const std::string help = run({"train", "--help"}).output;
+  for (const models::MixerEntry& mixer : models::mixers()) {
+    const std::string name(mixer.name);
+    EXPECT_TRUE(std::regex_search(help, std::regex("model\\.mixer = .*: .*\\b" + name + "\\b")))
+        << name;
+  }
 }
 
 TEST_F(TrainCommand, RefusesAFolderThatIsNotEmpty) {
