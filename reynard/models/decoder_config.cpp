@@ -233,8 +233,8 @@ void DecoderConfig::check(config::Problems& problems, const std::string& path) c
   }
   check_heads(*this, checker);
   check_rotary(*this, checker);
-  checker.require(
-      attention.qk_norm_eps > 0 && norm_eps > 0, "attention.qk_norm_eps", "must be > 0");
+  checker.require(norm_eps > 0, "norm_eps", "must be > 0");
+  checker.require(attention.qk_norm_eps > 0, "attention.qk_norm_eps", "must be > 0");
   check_gates(attention, checker);
   check_memory(*this, checker);
 }

@@ -102,6 +102,8 @@ TEST_F(ModelFolder, ConfigErrorsNameKeyAndValue) {
   expect_says(problem_with("hidden_act", "gelu"), "hidden_act");
   expect_says(problem_with("use_rope", 1), "expected true or false");
   expect_says(problem_with("norm_eps", "small"), "expected a number");
+  EXPECT_EQ(problem_with("norm_eps", 0),
+            (folder() / "config.json").string() + ": norm_eps: must be > 0");
   expect_says(problem_with("log_pruning_tolerance", 2.5), "expected null or <= 0");
   expect_says(problem_with("attention_bias", true), "attention_bias = true; expected false");
   expect_says(problem_with("bos_token_id", 48), "bos_token_id");
