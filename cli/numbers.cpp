@@ -102,4 +102,14 @@ CLI::Validator at_least_zero() {
           "NONNEGATIVE"};
 }
 
+CLI::Validator between(double least, double most) {
+  return {[=](const std::string& text) {
+            double value = 0;
+            const bool holds =
+                CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
+            return holds ? "" : fmt::format("{}; expected {} to {}", text, least, most);
+          },
+          fmt::format("{} to {}", least, most)};
+}
+
 }  // namespace reynard::cli

@@ -1,5 +1,7 @@
 #include "cli/sampling_options.h"
 
+#include "cli/numbers.h"
+#include "reynard/models/state.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -51,16 +53,24 @@ void add_options(CLI::App& command, SamplingArguments& arguments) {
       .add_option("-t,--temperature",
                   options.temperature,
                   "0: always the most probable token; 1: the model's distribution")
+      ->check(at_least_zero())
       ->capture_default_str();
-  command.add_option("--top-k", options.top_k, "choose from the K most probable tokens; 0: all");
-  command.add_option(
-      "--top-p", options.top_p, "choose from the fewest tokens with this probability; 0: all");
-  command.add_option("--min-p",
-                     options.min_p,
-                     "choose from tokens with this share of the largest probability; 0: all");
-  command.add_option("--repetition-penalty",
-                     options.repetition_penalty,
-                     "divides logits of tokens of prompt and text; 1: off");
+  command.add_option("--top-k", options.top_k, "choose from the K most probable tokens; 0: all")
+      ->check(at_least_zero());
+  command
+      .add_option(
+          "--top-p", options.top_p, "choose from the fewest tokens with this probability; 0: all")
+      ->check(between(0, 1));
+  command
+      .add_option("--min-p",
+                  options.min_p,
+                  "choose from tokens with this share of the largest probability; 0: all")
+      ->check(between(0, 1));
+  command
+      .add_option("--repetition-penalty",
+                  options.repetition_penalty,
+                  "divides logits of tokens of prompt and text; 1: off")
+      ->check(above_zero());
   command.add_option("--presence-penalty",
                      options.presence_penalty,
                      "subtracted from logits of tokens of the text");
@@ -71,10 +81,12 @@ void add_options(CLI::App& command, SamplingArguments& arguments) {
       .add_option("--logit-bias", arguments.logit_bias, "ID=VALUE, added to a logit; repeatable")
       ->allow_extra_args(false);
   command.add_option("--seed", options.seed, "same seed, same text")->capture_default_str();
-  command.add_option("--lookup",
-                     arguments.lookup_tokens,
-                     "tokens guessed from earlier text and checked in one step; same text, often "
-                     "sooner; 0: off");
+  command
+      .add_option("--lookup",
+                  arguments.lookup_tokens,
+                  "tokens guessed from earlier text and checked in one step; same text, often "
+                  "sooner; 0: off")
+      ->check(between(0, models::SequenceState::kCarryTokens - 1));
   command.add_flag("--ignore-eos", arguments.ignore_eos, "go on behind the end of the text");
 }
 

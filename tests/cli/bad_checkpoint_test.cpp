@@ -119,10 +119,12 @@ TEST_F(BadCheckpoint, OptionsThatCannotBeAreFoundBeforeTheWeightsAreRead) {
     if (command == std::string("serve")) continue;  // its clients say how tokens are chosen
     const std::pair<std::vector<std::string>, const char*> choices[] = {
         {{"-m", "0"}, "-m 0; expected at least 1 token"},
-        {{"--top-p", "2"}, "sampler: top_p = 2; expected 0 to 1"},
-        {{"--temperature", "-1"}, "sampler: temperature = -1"},
+        {{"--top-p", "2"}, "--top-p: 2; expected 0 to 1"},
+        {{"--temperature", "-1"}, "--temperature: -1; expected 0 or more"},
+        {{"--repetition-penalty", "0"}, "--repetition-penalty: 0; expected a number above 0"},
         {{"--logit-bias", "x"}, "--logit-bias x; expected ID=VALUE"},
-        {{"--lookup", "-1"}, "lookup_tokens = -1"},
+        {{"--lookup", "-1"}, "--lookup: -1; expected 0 to 31"},
+        {{"--lookup", "32"}, "--lookup: 32; expected 0 to 31"},
     };
     for (const auto& [options, message] : choices) EXPECT_EQ(missing(with(options), message), "");
   }
