@@ -7,6 +7,7 @@
 #include "cli/lm_eval.h"
 #include "cli/message.h"
 #include "cli/numbers.h"
+#include "cli/repeatable.h"
 #include "reynard/config/config.h"
 #include "reynard/tensor/check.h"
 
@@ -214,13 +215,11 @@ void add_task_options(CLI::App& command, EvalArguments& arguments) {
                   arguments.tasks,
                   "Tasks, separated by commas; default: the first five below, where they apply")
       ->delimiter(',');
-  command
-      .add_option(
-          "--text",
-          arguments.texts,
-          "Token file (.tokens), or text as `reynard prepare` takes it; NAME=FILE adds one that "
-          "tasks name; required but for lm_eval")
-      ->allow_extra_args(false);
+  make_repeatable(*command.add_option(
+      "--text",
+      arguments.texts,
+      "Token file (.tokens), or text as `reynard prepare` takes it; NAME=FILE adds one that "
+      "tasks name; required but for lm_eval"));
   command.add_option("--tokenizer,--endpoint-tokenizer",
                      arguments.tokenizer,
                      "Tokenizer of the model, where its folder holds none (see `reynard tokenizer "

@@ -4,6 +4,7 @@
 #include "cli/message.h"
 #include "cli/progress_bar.h"
 #include "cli/pruning_note.h"
+#include "cli/repeatable.h"
 #include "cli/sampling_options.h"
 #include "cli/stop_signal.h"
 #include "cli/text_model.h"
@@ -366,8 +367,8 @@ void add_generate(CLI::App& app) {
   auto* prompt = command->add_option("PROMPT", arguments->prompt, "text to go on from");
   command->add_option("--file", arguments->file, "read the prompt from this file");
   add_options(*command, arguments->sampling);
-  command->add_option("--stop", arguments->stop, "ends the text before this string; repeatable")
-      ->allow_extra_args(false);
+  make_repeatable(*command->add_option(
+      "--stop", arguments->stop, "ends the text before this string; repeatable"));
   command->add_option("-n", arguments->num_texts, "texts to write, of seeds SEED, SEED + 1, ...")
       ->capture_default_str();
   command->add_option("--best-of",

@@ -1,6 +1,7 @@
 #include "cli/sampling_options.h"
 
 #include "cli/numbers.h"
+#include "cli/repeatable.h"
 #include "reynard/models/state.h"
 #include "reynard/tensor/error.h"
 
@@ -77,9 +78,8 @@ void add_options(CLI::App& command, SamplingArguments& arguments) {
   command.add_option("--frequency-penalty",
                      options.frequency_penalty,
                      "subtracted once for each occurrence in the text");
-  command
-      .add_option("--logit-bias", arguments.logit_bias, "ID=VALUE, added to a logit; repeatable")
-      ->allow_extra_args(false);
+  make_repeatable(*command.add_option(
+      "--logit-bias", arguments.logit_bias, "ID=VALUE, added to a logit; repeatable"));
   command.add_option("--seed", options.seed, "same seed, same text")->capture_default_str();
   command
       .add_option("--lookup",

@@ -4,6 +4,7 @@
 #include "cli/device_option.h"
 #include "cli/message.h"
 #include "cli/numbers.h"
+#include "cli/repeatable.h"
 #include "cli/stop_signal.h"
 #include "cli/training_run.h"
 #include "reynard/checkpoint/atomic_file.h"
@@ -272,11 +273,10 @@ void add_sweep(CLI::App& app) {
   CLI::App* sweep = app.add_subcommand(
       "sweep", "Train every point of a grid, with several seeds, and tabulate the losses");
   sweep->add_option("EXPERIMENT", arguments->experiment, "experiment file (TOML)")->required();
-  sweep
-      ->add_option("--grid",
-                   arguments->grid,
-                   "section.key=value,value,...; may be given several times: all combinations")
-      ->allow_extra_args(false);
+  make_repeatable(*sweep->add_option(
+      "--grid",
+      arguments->grid,
+      "section.key=value,value,...; may be given several times: all combinations"));
   sweep
       ->add_option("--seeds",
                    arguments->seeds,

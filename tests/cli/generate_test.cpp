@@ -227,6 +227,21 @@ TEST(GenerateCommand, ThreadsSpinForAMomentBeforeTheySleep) {
   EXPECT_NE(score.find("GOMP_SPINCOUNT = '0'"), std::string::npos) << score;
 }
 
+// An option that may be given again takes one value each time: the next word is not its.
+TEST(GenerateCommand, OptionsThatMayBeGivenAgainShowOneValue) {
+  for (const auto& [command, option] : {std::pair("generate", "--stop"),
+                                        {"generate", "--logit-bias"},
+                                        {"sweep", "--grid"},
+                                        {"eval", "--text"}}) {
+    const std::string help = test::run_program({.arguments = {command, "--help"}}).output;
+    EXPECT_NE(help.find(std::string(option) + " TEXT  "), std::string::npos) << help;
+  }
+  const ModelFolder model;
+  const auto twice =
+      model.generate({"--logit-bias", "66=1e4", "--logit-bias", "65=1e5", "a", "-m", "3"});
+  EXPECT_EQ(twice.output, "AAA\n") << twice.errors;
+}
+
 TEST(GenerateCommand, GuessingAndBiasAndStop) {
   const ModelFolder model;
   const std::vector<std::string> plain = {"abcabcabc", "-m", "40", "--ignore-eos"};
