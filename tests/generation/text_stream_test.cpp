@@ -2,12 +2,10 @@
 
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer.h"
-#include "tests/support/files.h"
 #include "tests/support/tokenizers.h"
 
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -89,15 +87,8 @@ TEST(TextStream, EndsACharacterThatWasBegun) {
   EXPECT_EQ(TextStream(tokenizer, {.begun = "\xe2\x82"}).finish(), "\xef\xbf\xbd");
 }
 
-// Drops the blank before the first word of what it decodes.
-std::unique_ptr<tokenizer::Tokenizer> word_tokenizer() {
-  const test::TempDir folder;
-  test::write_file(folder / "tokenizer.model", test::sentencepiece_model());
-  return tokenizer::make_tokenizer((folder / "tokenizer.model").string());
-}
-
 TEST(TextStream, KeepsABlankBehindWhatCameBefore) {
-  const auto tokenizer = word_tokenizer();
+  const auto tokenizer = test::sentencepiece_tokenizer();
   const auto encoded = tokenizer->encode("the hello");
   const std::vector<int64_t> ids(encoded.begin(), encoded.end());
   ASSERT_EQ(ids.size(), 2U);
@@ -112,7 +103,7 @@ TEST(TextStream, KeepsABlankBehindWhatCameBefore) {
 
 // Of a list of tokens with their probabilities each is what it adds to the text.
 TEST(TextOfToken, HasTheBlankThatItBeginsWith) {
-  const auto words = word_tokenizer();
+  const auto words = test::sentencepiece_tokenizer();
   const auto ids = words->encode("the hello");
   ASSERT_EQ(ids.size(), 2U);
   EXPECT_EQ(text_of_token(*words, ids[0]), " the");

@@ -4,7 +4,6 @@
 #include "tests/serving/served.h"
 #include "tests/support/errors.h"
 #include "tests/support/eventually.h"
-#include "tests/support/files.h"
 #include "tests/support/tokenizers.h"
 
 #include <ATen/core/grad_mode.h>
@@ -250,9 +249,7 @@ TEST_F(EngineTest, APromptIsSharedWhileItsTextIsWritten) {
 
 // What goes on from its prompt keeps the blank that its first word begins with, an answer does not.
 TEST(Engine, CompletionsBeginWithTheirBlank) {
-  const test::TempDir folder;
-  test::write_file(folder / "tokenizer.model", test::sentencepiece_model());
-  const auto tokenizer = tokenizer::make_tokenizer((folder / "tokenizer.model").string());
+  const auto tokenizer = test::sentencepiece_tokenizer();
   const auto ids = tokenizer->encode("the hello");
   ASSERT_EQ(ids.size(), 2U);
   models::DecoderConfig config = test::small_config();

@@ -1,6 +1,7 @@
 #include "tests/support/tokenizers.h"
 
 #include "reynard/tokenizer/byte_alphabet.h"
+#include "tests/support/files.h"
 
 #include <fmt/format.h>
 
@@ -160,6 +161,12 @@ std::string sentencepiece_model(const SentencePieceOptions& options) {
                   bytes_field(2, options.character_map) + int_field(3, options.add_dummy_prefix) +
                       int_field(4, options.remove_extra_whitespaces));
   return model;
+}
+
+std::unique_ptr<tokenizer::Tokenizer> sentencepiece_tokenizer() {
+  const TempDir folder;
+  write_file(folder / "tokenizer.model", sentencepiece_model());
+  return tokenizer::make_tokenizer((folder / "tokenizer.model").string());
 }
 
 std::vector<std::string> difficult_texts() {

@@ -1,6 +1,9 @@
 #pragma once
 // Small tokenizers in every format, made up for tests.
 
+#include "reynard/tokenizer/tokenizer.h"
+
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +29,8 @@ struct SentencePieceOptions {
 };
 // A SentencePiece BPE model with a few pieces: <unk> 0, <s> 1, </s> 2.
 std::string sentencepiece_model(const SentencePieceOptions& options = {});
+// The tokenizer of the default one; drops the blank before the first word of what it decodes.
+std::unique_ptr<tokenizer::Tokenizer> sentencepiece_tokenizer();
 
 // Texts that tokenizers get wrong: many languages, emoji, spaces, runs; valid UTF-8.
 std::vector<std::string> difficult_texts();
