@@ -4,6 +4,7 @@
 
 #include <torch/csrc/autograd/profiler_kineto.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <set>
 
@@ -18,7 +19,12 @@ using torch::profiler::impl::ActivityType;
 
 StepProfile::StepProfile(c10::Device device) {
   std::set<ActivityType> activities = {ActivityType::CPU};
-  if (device.is_cuda()) activities.insert(ActivityType::CUDA);
+  if (device.is_cuda()) {
+    activities.insert(ActivityType::CUDA);
+  } else {
+    // Above errors: that there is no GPU would be one.
+    setenv("KINETO_LOG_LEVEL", "5", /*overwrite=*/0);
+  }
   const torch::profiler::impl::ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO,
                                                      /*report_input_shapes=*/true,
                                                      /*profile_memory=*/true);

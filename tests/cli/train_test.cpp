@@ -172,6 +172,13 @@ TEST_F(TrainCommand, AStepThatNeverCameIsNotProfiledSilently) {
       << result.errors;
 }
 
+TEST_F(TrainCommand, AStepIsProfiledWithoutReportsOfTheLibrary) {
+  const ProgramResult result = train("run", {"--training.tokens=64", "--training.profile_step=1"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_TRUE(fs::exists(folder_ / "run" / "profile.json"));
+  EXPECT_EQ(result.errors.find("ERROR"), std::string::npos) << result.errors;
+}
+
 TEST_F(TrainCommand, HeldOutTextIsMeasuredOnce) {
   const auto loss = [&](const std::string& name, const std::string& tokens) {
     const ProgramResult result = train(name,
