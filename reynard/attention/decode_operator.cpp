@@ -2,6 +2,7 @@
 // checked as such.
 
 #include "reynard/attention/arguments.h"
+#include "reynard/attention/cache.h"
 #include "reynard/attention/part_kernels.h"
 #include "reynard/attention/scale.h"
 #include "reynard/tensor/check.h"
