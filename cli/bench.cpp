@@ -136,10 +136,10 @@ void add_attention_cuda(CLI::App& command, std::string& device, bench::Attention
                    "process ($REYNARD_PEER_PYTHON: a Python with torch for CUDA)");
   command.add_option("--lengths", bench.lengths, "cuda: default 4096,8192,16384,65536")
       ->delimiter(',')
-      ->check(CLI::Range(512, 1 << 20));
+      ->check(between(512, 1 << 20));
   command.add_option("--head-dims", bench.head_dims, "cuda: default 64,128,256")
       ->delimiter(',')
-      ->check(CLI::Range(8, 256));
+      ->check(between(8, 256));
 }
 
 void add_attention(CLI::App& bench) {
@@ -324,7 +324,7 @@ void add_train_step(CLI::App& bench) {
           arguments->bench.log_tolerance,
           "let ours prune, e.g. at -10 (default 0: off); with the gates of a model that has "
           "not learned yet nearly all heads are local")
-      ->check(CLI::Range(-100.0, 0.0));
+      ->check(between(-100, 0));
   command->add_option("--repeats", arguments->bench.repeats, "timed steps; the median counts")
       ->check(above_zero());
   add_device_option(*command, arguments->bench.device);
@@ -449,7 +449,7 @@ void add_tokenizer_speed(CLI::App& bench) {
       ->required();
   command->add_option("--max-bytes", arguments->bench.max_bytes, "read no more of the text")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 30));
+      ->check(between(1, 1 << 30));
   command->add_option("--repeats", arguments->bench.repeats, "timed runs; the median counts")
       ->check(above_zero());
   run_with_json(

@@ -2,6 +2,7 @@
 
 #include "cli/command.h"
 #include "cli/message.h"
+#include "cli/numbers.h"
 #include "cli/progress_bar.h"
 #include "cli/pruning_note.h"
 #include "cli/repeatable.h"
@@ -378,7 +379,7 @@ void add_generate(CLI::App& app) {
       ->add_option("--logprobs",
                    arguments->logprobs,
                    "with --json: log-probabilities, and those of this many most probable tokens")
-      ->check(CLI::Range(0, 1000));
+      ->check(between(0, 1000));
   command->add_option(
       "--chunk-tokens",
       arguments->chunk_tokens,

@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/model_config.h"
 #include "cli/model_tokenizer.h"
+#include "cli/numbers.h"
 #include "reynard/models/cost.h"
 #include "reynard/models/decoder_config.h"
 #include "reynard/models/pretrained.h"
@@ -164,7 +165,7 @@ void add_info(CLI::App& app) {
       ->required();
   info->add_option("--length", arguments->length, "tokens T of a sequence")
       ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
+      ->check(between(1, int64_t{1} << 31));
   info->add_flag("--json", arguments->json, "one JSON object instead of a table");
   info->callback([arguments] {
     if (names_tokenizer(arguments->model)) {

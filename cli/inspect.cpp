@@ -226,11 +226,11 @@ void run_inspect(const InspectArguments& arguments, const CLI::App& command) {
 // How finely maps are drawn, and how far the model is read for pruning.
 void add_map_options(CLI::App& command, evaluation::InspectOptions& options) {
   command.add_option("--cells", options.cells, "Rows and columns of the maps of single heads")
-      ->check(CLI::Range(2, 256))
+      ->check(between(2, 256))
       ->capture_default_str();
   command
       .add_option("--overview-cells", options.overview_cells, "Rows and columns of the overview")
-      ->check(CLI::Range(2, 128))
+      ->check(between(2, 128))
       ->capture_default_str();
   command
       .add_option("--queries-per-cell",

@@ -16,7 +16,7 @@ void reject_wrong_numbers(CLI::App& app);
 // CLI::PositiveNumber and CLI::NonNegativeNumber, whose messages spell the largest f64 out.
 CLI::Validator above_zero();
 CLI::Validator at_least_zero();
-// CLI::Range, both ends included, with a message of the same form.
+// CLI::Range with a message of the same form: both ends included.
 CLI::Validator between(double least, double most);
 
 }  // namespace reynard::cli

@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/memory_limit.h"
 #include "cli/message.h"
+#include "cli/numbers.h"
 #include "cli/stop_signal.h"
 #include "cli/text_model.h"
 #include "reynard/serving/engine.h"
@@ -225,7 +226,7 @@ void add_serve(CLI::App& app) {
                    arguments->cache_gb,
                    "memory for keys and values; by default a quarter of what is free, on a GPU "
                    "three quarters of what the model leaves")
-      ->check(CLI::Range(1e-3, 1e5));
+      ->check(between(1e-3, 1e5));
   command->add_option("--max-length",
                       arguments->max_length,
                       "tokens of a prompt and its text; by default what the cache holds");

@@ -4,6 +4,7 @@
 #include "cli/end_tokens.h"
 #include "cli/evaluation_inputs.h"
 #include "cli/model_tokenizer.h"
+#include "cli/numbers.h"
 #include "cli/weight_option.h"
 #include "reynard/config/json_file.h"
 #include "reynard/config/text_file.h"
@@ -102,7 +103,7 @@ void add_options(CLI::App& command, TextModelArguments& arguments) {
           arguments.log_tolerance,
           "natural log of the attention mass that pruning and eviction may drop together; 0: "
           "off; by default the model's")
-      ->check(CLI::Range(-1e4, 0.0));
+      ->check(between(-1e4, 0));
   command.add_flag("--evict-measured",
                    arguments.evict_measured,
                    "for models with forget gates but without QK-norm, which otherwise keep every "

@@ -185,6 +185,11 @@ void Generator::score(Sequence& sequence, const at::Tensor& hidden, int64_t firs
   }
 }
 
+void Generator::free_pages(Sequence& sequence) {
+  models::SequenceState* const states[] = {&sequence.state_};
+  evict(states);
+}
+
 void Generator::step(std::span<Sequence* const> sequences) {
   if (sequences.empty()) return;
   const at::NoGradGuard no_grad;

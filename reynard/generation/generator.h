@@ -72,6 +72,9 @@ class Generator {
   // Tokens that the next chunk of a prompt must have to be read the way that is least work: a local
   // context is remembered as a whole. 1 where there is one way only.
   int64_t least_chunk(const Sequence& sequence) const;
+  // Frees pages of the prompt's last chunk, as the first step does: before a text is forked, once
+  // for all its forks.
+  void free_pages(Sequence& sequence);
   // Adds at least one token to each text, which must be prefilled and not finished. Throws
   // FailedTexts.
   void step(std::span<Sequence* const> sequences);

@@ -36,6 +36,11 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+// Of keys and values, in all layers: each has pages of its own.
+int64_t num_heads(const models::Decoder& decoder) {
+  return decoder.config().num_layers * decoder.config().num_kv_heads();
+}
+
 std::string reason_of(const std::exception& error) {
   return tensor::is_out_of_memory(error) ? "the server is out of memory" : error.what();
 }
@@ -69,7 +74,8 @@ struct Engine::Text {
   Sequence sequence;
   generation::TextStream stream;
   int64_t reused_tokens = 0;  // by the first text of a prompt
-  // Of the prompt: the longest beginning that is kept, and what it has in common with others'.
+  // Of the prompt: the longest beginning that was offered to others, and what it has in common with
+  // theirs.
   int64_t kept_tokens = 0, common_tokens = 0;
   // Of the prompt: where its turns let it read to. A context that is read as a whole waits until it
   // is granted to its end (deficit round robin, Shreedhar and Varghese 1995).
@@ -92,13 +98,13 @@ Engine::Engine(models::Decoder& decoder,
                const EngineOptions& options)
     : tokenizer_(tokenizer),
       options_(options),
-      num_heads_(decoder.config().num_layers * decoder.config().num_kv_heads()),
       // What is set aside for texts and prefixes is counted in whole pages: no more are needed.
-      generator_(decoder,
-                 {.chunk_tokens = options.chunk_tokens,
-                  .max_pages = options.max_cache_tokens / attention::kPageTokens * num_heads_,
-                  .memories = options.memories}),
-      prefixes_(options.max_prefix_tokens / attention::kPageTokens * num_heads_),
+      generator_(
+          decoder,
+          {.chunk_tokens = options.chunk_tokens,
+           .max_pages = options.max_cache_tokens / attention::kPageTokens * num_heads(decoder),
+           .memories = options.memories}),
+      prefixes_(options.max_prefix_tokens, num_heads(decoder)),
       chunk_cost_(std::min(options.least_chunk_tokens, options.chunk_tokens),
                   options.chunk_tokens) {
   // A GPU has no memory that is only promised: what does not fit shows before the first request.
@@ -218,13 +224,11 @@ void Engine::admit() {
       const int64_t num_texts = next.job->texts_per_prompt;
       if (counters_.running + num_texts > options_.max_batch) return;
       const int64_t needed = tokens_needed(*next.job, next.prompt);
-      const auto fits = [&] {
-        return options_.max_cache_tokens == 0 ||
-               reserved_tokens_ + prefix_tokens() + needed <= options_.max_cache_tokens;
-      };
-      while (!fits() && prefixes_.forget_oldest()) {
+      if (const int64_t most = options_.max_cache_tokens; most > 0) {
+        const int64_t left = most - reserved_tokens_ - needed;
+        if (left < 0) return;  // for other texts to end, not for prefixes to go
+        while (prefixes_.num_own_tokens() > left) prefixes_.forget_oldest();
       }
-      if (!fits()) return;
       waiting_.pop_front();
       counters_.waiting -= num_texts;
     }
@@ -346,12 +350,8 @@ void Engine::keep_beginning(Text& text) {
   text.kept_tokens = length;
 }
 
-// What prefixes hold, as tokens of texts that free no pages.
-int64_t Engine::prefix_tokens() const {
-  return (prefixes_.num_pages() + num_heads_ - 1) / num_heads_ * attention::kPageTokens;
-}
-
 void Engine::begin_writing(Text& text) {
+  generator_.free_pages(text.sequence);  // once for all its texts
   const uint64_t seed = text.job->options.sampler.seed;
   std::list<Text> others;  // all of them or, where memory runs out, none
   for (int64_t i = 1; i < text.job->texts_per_prompt; ++i) {

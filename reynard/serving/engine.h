@@ -99,7 +99,6 @@ class Engine {
   bool is_shareable(const Text& text);
   void reuse_prefix(Text& text);
   void keep_beginning(Text& text);
-  int64_t prefix_tokens() const;
   void begin_writing(Text& text);
   void write_next();
   // Runs a pass of the generator; texts whose logits are not finite end alone.
@@ -111,7 +110,6 @@ class Engine {
 
   const tokenizer::Tokenizer& tokenizer_;
   EngineOptions options_;
-  const int64_t num_heads_;  // of keys and values, in all layers: each has pages of its own
   generation::Generator generator_;
   PrefixStore prefixes_;
   EngineCounters counters_;

@@ -1,7 +1,5 @@
 #include "reynard/serving/prefix_store.h"
 
-#include "reynard/attention/cache.h"
-
 #include <algorithm>
 #include <ranges>
 #include <utility>
@@ -94,22 +92,34 @@ void PrefixStore::add(std::span<const int64_t> tokens, const models::SequenceSta
   });
   entries_.push_front(std::move(added));
   count(entries_.front(), 1);
-  while (num_pages_ > max_pages_) forget_oldest();
+  while (num_pages_ > max_pages_ || num_entry_tokens_ > max_entry_tokens_) forget_oldest();
 }
 
-bool PrefixStore::forget_oldest() {
-  if (entries_.empty()) return false;
+void PrefixStore::forget_oldest() {
+  if (entries_.empty()) return;
   count(entries_.back(), -1);
   entries_.pop_back();
-  return true;
 }
 
-void PrefixStore::count(Entry& entry, int32_t users) {
-  num_pages_ += users * num_remembered_pages(entry.state);
+int64_t PrefixStore::num_own_tokens() {
+  if (entries_.empty()) return 0;
+  const attention::PagePool& pool = *entries_.front().state.cache(0).pool();
+  int64_t pages = num_remembered_;
+  for (int32_t page = 0; page < std::ssize(users_); ++page) {
+    if (users_[page] > 0 && users_[page] == pool.num_users(page)) ++pages;
+  }
+  return (pages + num_heads_ - 1) / num_heads_ * kPageTokens;
+}
+
+void PrefixStore::count(Entry& entry, int32_t change) {
+  const int64_t remembered = change * num_remembered_pages(entry.state);
+  num_remembered_ += remembered;
+  num_pages_ += remembered;
+  num_entry_tokens_ += change * std::ssize(entry.tokens);
   for_each_page(entry.state, [&](int32_t page) {
     if (page >= std::ssize(users_)) users_.resize(page + 1);
     if (users_[page] > 0) --num_pages_;
-    users_[page] += users;
+    users_[page] += change;
     if (users_[page] > 0) ++num_pages_;
   });
 }

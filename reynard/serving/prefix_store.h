@@ -6,6 +6,7 @@
 // text that goes on from there needs, whatever its tokens (docs/attention.md, eviction). A text of
 // a model that frees pages is therefore several entries, which share the pages they still have.
 
+#include "reynard/attention/cache.h"
 #include "reynard/models/state.h"
 
 #include <cstdint>
@@ -18,8 +19,12 @@ namespace reynard::serving {
 
 class PrefixStore {
  public:
-  // max_pages: of all layers and heads together; 0: nothing is kept.
-  explicit PrefixStore(int64_t max_pages) : max_pages_(max_pages) {}
+  // max_tokens: of texts that free no pages, of which each of num_heads has its own (heads of keys
+  // and values, in all layers); 0: nothing is kept.
+  PrefixStore(int64_t max_tokens, int64_t num_heads)
+      : num_heads_(num_heads),
+        max_pages_(max_tokens / attention::kPageTokens * num_heads),
+        max_entry_tokens_(kMostEntryTokens * max_tokens) {}
 
   // Lengths are whole pages and never all of the prompt.
   struct Found {
@@ -31,13 +36,17 @@ class PrefixStore {
   // tokens: what the state has read, of which whole pages are kept. Forgets the oldest where the
   // limit asks for it.
   void add(std::span<const int64_t> tokens, const models::SequenceState& state);
-  // Forgets the least recently used entry; false when there is none.
-  bool forget_oldest();
-  // Held by entries: one that several share counts once. What lies in a memory counts as the pages
-  // that it was.
-  int64_t num_pages() const { return num_pages_; }
+  // Forgets the least recently used entry, if there is one.
+  void forget_oldest();
+  // What entries hold that no text does beside them, as tokens of texts that free no pages.
+  int64_t num_own_tokens();
 
  private:
+  // Entries share pages, but each has its tokens, and find() looks at all of them: together they
+  // may have so many times as many tokens as the store. Those of one text that frees pages have
+  // nine times its length.
+  static constexpr int64_t kMostEntryTokens = 16;
+
   struct Entry {
     std::vector<int64_t> tokens;
     models::SequenceState state;
@@ -45,10 +54,15 @@ class PrefixStore {
 
     bool covers(const Entry& other) const;
   };
-  void count(Entry& entry, int32_t users);
+  void count(Entry& entry, int32_t change);
 
+  int64_t num_heads_;
+  // Held by entries: one that several share counts once. What lies in a memory counts as the pages
+  // that it was.
   int64_t max_pages_;
-  int64_t num_pages_ = 0;
+  int64_t num_pages_ = 0, num_remembered_ = 0;  // the latter of memories
+  int64_t max_entry_tokens_;
+  int64_t num_entry_tokens_ = 0;
   std::vector<int32_t> users_;  // of each page: entries
   std::list<Entry> entries_;    // most recently used first
 };

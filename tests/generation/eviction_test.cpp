@@ -304,6 +304,24 @@ TEST_F(EvictionOfAModel, TextsGoBackToPageEnds) {
   EXPECT_GT(generator.num_evicted(), evicted);
 }
 
+// Sums of gates go on from the last token, which no later one sees.
+TEST(Eviction, AWindowOfOneTokenKeepsTheLastPage) {
+  models::DecoderConfig config = test::small_config();
+  config.attention.window = 1;
+  models::Decoder decoder(config, /*seed=*/3, test::test_device());
+  const auto written = [&](bool evict) {
+    Generator generator(decoder, {.chunk_tokens = 128, .evict = evict});
+    Sequence text = generator.start(std::vector<int64_t>(300, 7), {.max_tokens = 100});
+    while (!text.is_prefilled()) generator.prefill(text);
+    while (text.finished() == FinishReason::kNone) generator.step(std::array{&text});
+    std::vector<int64_t> tokens;
+    for (const ScoredToken& token : text.written()) tokens.push_back(token.token);
+    EXPECT_LT(text.state().cache_use().bytes_kept(), text.state().cache_use().bytes_saved());
+    return tokens;
+  };
+  EXPECT_EQ(written(true), written(false));
+}
+
 // The pool of a text that forgets stays small: freed pages are those of the tokens to come.
 TEST_F(EvictionOfAModel, MemoryFalls) {
   const auto held_after = [&](bool evict) {

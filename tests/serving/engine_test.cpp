@@ -228,6 +228,23 @@ TEST_P(FreeingEngineTest, LongPromptsShareMostAtFirstAndThenAll) {
   EXPECT_EQ(reused(engine, joined(beginning, tokens_of(90, 4))), most);
 }
 
+// Those of a prompt are freed once for all its texts.
+TEST_P(FreeingEngineTest, FreedPagesOfAPromptCountOnce) {
+  int64_t freed = 0;
+  for (const int64_t num_texts : {1, 4}) {
+    Engine engine(decoder, tokenizer, {});
+    Job job;
+    job.prompts = {tokens_of(740, 1)};
+    job.options.max_tokens = 2;
+    job.texts_per_prompt = num_texts;
+    collect(*engine.submit(job), num_texts);
+    engine.wait_until_idle();
+    if (num_texts == 1) freed = engine.counters().evicted_pages;
+    EXPECT_GT(freed, 0);
+    EXPECT_EQ(engine.counters().evicted_pages, freed);
+  }
+}
+
 // Texts fit into what prefixes leave, however many states share pages.
 TEST_P(FreeingEngineTest, PrefixesStayWithinTheirLimit) {
   Engine engine(decoder, tokenizer, {.max_cache_tokens = 64 * 30, .max_prefix_tokens = 64 * 18});
@@ -245,6 +262,39 @@ TEST_F(EngineTest, APromptIsSharedWhileItsTextIsWritten) {
   ASSERT_TRUE(endless->next(kPatience));
   EXPECT_EQ(collect(*engine.submit(job_of(prompt, 5)), 1).reused, 256);
   endless->cancel();
+}
+
+// A prompt of ten pages that was read, and what a second reading of it reuses.
+struct FullCacheTest : EngineTest {
+  const std::string prompt = std::string(639, 'd') + "?";
+  Engine engine{decoder, tokenizer, {.max_cache_tokens = 64 * 40, .max_prefix_tokens = 64 * 20}};
+
+  FullCacheTest() {
+    collect(*engine.submit(job_of(prompt, 2)), 1);
+    engine.wait_until_idle();
+  }
+  int64_t reused() { return collect(*engine.submit(job_of(prompt, 2)), 1).reused; }
+};
+
+// Pages of a prompt that is kept are set aside for its text while it is written.
+TEST_F(FullCacheTest, PagesOfARunningTextCountOnce) {
+  const auto running = engine.submit(job_of(std::string(10 * 64, 'a'), 64 * 3));
+  ASSERT_TRUE(running->next(kPatience));
+  EXPECT_EQ(reused(), 576);
+  EXPECT_FALSE(running->is_done()) << "it ended too early";
+  running->cancel();
+}
+
+TEST_F(FullCacheTest, PrefixesStayWhileATextWaitsForOthers) {
+  const auto running = engine.submit(job_of("a", 64 * 25)),
+             waiting = engine.submit(job_of("b", 64 * 20));
+  ASSERT_TRUE(running->next(kPatience));
+  EXPECT_EQ(engine.counters().waiting, 1);
+  running->cancel();
+  ASSERT_TRUE(waiting->next(kPatience));
+  waiting->cancel();
+  engine.wait_until_idle();
+  EXPECT_EQ(reused(), 576);
 }
 
 // What goes on from its prompt keeps the blank that its first word begins with, an answer does not.

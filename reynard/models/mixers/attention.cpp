@@ -295,7 +295,9 @@ int64_t AttentionMixer::evict(SequenceState& state,
   attention::LayerCache& cache = state.cache(layer);
   const int64_t pages =
       config_.window > 0
-          ? cache.evict_before(std::max<int64_t>(0, horizon - config_.window + 1), horizon)
+          // The page of the last token stays: sums of gates go on from it.
+          ? cache.evict_before(
+                std::max<int64_t>(0, horizon - std::max<int64_t>(config_.window - 1, 1)), horizon)
           : 0;
   if (config_.forget_gate == ForgetGate::kNone) return pages;
   if (config_.qk_norm != QKNorm::kNone) {

@@ -77,7 +77,7 @@ struct QueryPreparation {
   Problem problem;
   int rows = 0;  // of a task: 64 to 192, a multiple of 64
   int keys = 0;  // that are multiplied at once: 64 or 128
-  int processors = 0;
+  int processors = 0;  // that take one task each at a time
   Plan plan;
   BiasRecord* records = nullptr;   // null: no bias
   SplitSum* query_sums = nullptr;  // (B, H, padded): beyond Tq the last one repeats

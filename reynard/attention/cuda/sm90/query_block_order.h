@@ -1,13 +1,13 @@
 #pragma once
-// The order in which the forward takes query blocks where heads are pruned: plain arithmetic, which
-// the host can check.
+// The order in which the forward takes query blocks, sorted by falling cost: plain arithmetic,
+// which the host can check.
 //
-// Those of costly heads, of which most is left, keep the matrix unit busy; those of the others are
-// short and wait for memory. Taken side by side, each hides what the other waits for. The costly
-// ones come in their order, the costliest first, with as many of the others between any two: since
-// long tasks become shorter, they come faster towards the end, where the short tasks of both
-// fill what long ones leave. Where the others take little time beside the costly ones all of them
-// come behind: there is more to lose if long tasks begin late.
+// Where heads are pruned, those of costly heads, of which most is left, keep the matrix unit busy;
+// those of the others are short and wait for memory. Taken side by side, each hides what the other
+// waits for. The costly ones come in their order, the costliest first, with as many of the others
+// between any two: since long tasks become shorter, they come faster towards the end, where the
+// short tasks of both fill what long ones leave. Where the others take little time beside the
+// costly ones all of them come behind: there is more to lose if long tasks begin late.
 //
 // Of the rows of a causal triangle each processor takes two that are as long together as those of
 // any other. Where they are between two and three a processor, the third ones would only then
