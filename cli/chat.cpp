@@ -216,16 +216,15 @@ void run_chat(const ChatArguments& arguments) {
     } else {
       messages.push_back({"assistant", answer.text});
     }
+    history.write(messages);  // first: the terminal may be gone
     if (arguments.json) {
       print_answer(answer);
     } else {
       fmt::print("\n{}", isatty(STDOUT_FILENO) != 0 ? "\n" : "");
     }
     std::fflush(stdout);
-    history.write(messages);
     if (answer.finish_reason != "interrupted") continue;
-    if (isatty(STDIN_FILENO) == 0) throw ExitWith{kInterruptedExitCode};
-    clear_stop();
+    if (isatty(STDIN_FILENO) == 0 || !clear_interrupt()) throw ExitWith{kInterruptedExitCode};
   }
   if (stop_flag()) {
     fmt::print("\n");

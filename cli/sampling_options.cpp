@@ -28,14 +28,14 @@ generation::LogitBias parse_bias(const std::string& text) {
                        value.ptr == end;
     if (whole && !std::isnan(bias.bias)) return bias;
   }
-  throw Error(fmt::format("generate: --logit-bias {}; expected ID=VALUE, such as 42=-3.5", text));
+  throw Error(fmt::format("--logit-bias {}; expected ID=VALUE, such as 42=-3.5", text));
 }
 
 }  // namespace
 
 generation::SequenceOptions SamplingArguments::sequence_options() const {
   if (max_tokens < 1) {
-    throw Error(fmt::format("generate: -m {}; expected at least 1 token", max_tokens));
+    throw Error(fmt::format("-m {}; expected at least 1 token", max_tokens));
   }
   generation::SequenceOptions sequence{
       .max_tokens = max_tokens, .sampler = options, .lookup_tokens = lookup_tokens};

@@ -1,6 +1,7 @@
 #pragma once
-// Ctrl-C and SIGTERM as a flag that a run looks at between steps. A second signal, half a
-// second or more after the first, ends the process as usual.
+// Ctrl-C, SIGTERM and the end of the terminal (SIGHUP, unless it is ignored as under nohup) as a
+// flag that a run looks at between steps. A second signal, half a second or more after the first,
+// ends the process as usual.
 
 #include <atomic>
 
@@ -9,8 +10,9 @@ namespace reynard::cli {
 // Installs the handlers (once) and returns the flag that they set.
 const std::atomic<bool>& stop_flag();
 
-// The next Ctrl-C is a first one again: what was interrupted has ended, the process goes on.
-void clear_stop();
+// Where it was Ctrl-C: the next one is a first one again, since what was interrupted has ended and
+// the process goes on. False where another signal asks the process itself to end.
+bool clear_interrupt();
 
 // What a shell expects of a process that was interrupted.
 inline constexpr int kInterruptedExitCode = 130;

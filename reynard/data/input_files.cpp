@@ -34,10 +34,14 @@ InputFiles files_of_folder(const fs::path& folder, const std::vector<std::string
       continue;
     }
     std::error_code gone;  // a link to nowhere, a file removed meanwhile
-    if (entry->is_symlink(gone) && entry->is_directory(gone)) found.links.push_back(entry->path());
-    if (!entry->is_regular_file(gone) || gone) continue;
+    const bool is_folder = entry->is_directory(gone);
+    if (is_folder && entry->is_symlink(gone)) found.links.push_back(entry->path());
     const std::string name = entry->path().lexically_relative(folder).generic_string();
-    if (!matches(name, patterns)) continue;
+    if (is_folder || !matches(name, patterns)) continue;
+    if (!entry->is_regular_file(gone)) {
+      found.others.push_back(entry->path());
+      continue;
+    }
     const auto size = entry->file_size(gone);
     if (!gone) found.files.push_back({entry->path(), name, static_cast<int64_t>(size), true});
   }
@@ -46,6 +50,7 @@ InputFiles files_of_folder(const fs::path& folder, const std::vector<std::string
   }
   std::ranges::sort(found.files, {}, &InputFile::name);
   std::ranges::sort(found.links);
+  std::ranges::sort(found.others);
   return found;
 }
 
@@ -72,9 +77,10 @@ InputFiles find_input_files(const std::vector<fs::path>& inputs,
       throw Error(fmt::format("{}: there is no such file or folder", input.string()));
     }
     if (fs::is_directory(status)) {
-      const auto [files, links] = files_of_folder(input, patterns);
+      const auto [files, links, others] = files_of_folder(input, patterns);
       all.files.insert(all.files.end(), files.begin(), files.end());
       all.links.insert(all.links.end(), links.begin(), links.end());
+      all.others.insert(all.others.end(), others.begin(), others.end());
     } else if (fs::is_regular_file(status)) {
       const auto size = static_cast<int64_t>(fs::file_size(input, error));
       all.files.push_back({input, input.filename().string(), size, false});

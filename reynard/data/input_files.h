@@ -21,7 +21,9 @@ struct InputFile {
 
 struct InputFiles {
   std::vector<InputFile> files;
-  std::vector<std::filesystem::path> links;  // to folders, found in folders: not followed
+  // Found in folders: links to folders, which are not followed, and what is neither file nor
+  // folder, as links that lead nowhere.
+  std::vector<std::filesystem::path> links, others;
 };
 
 // inputs: files and folders. Files of a folder are taken recursively, sorted by name, when their

@@ -243,6 +243,9 @@ PrepareSummary prepare_files(const InputFiles& found,
   for (const std::filesystem::path& link : found.links) {
     preparation.skip("links to folders (to read one, name it itself)", link.string());
   }
+  for (const std::filesystem::path& other : found.others) {
+    preparation.skip("links that lead nowhere, pipes and the like", other.string());
+  }
   const auto machine = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
   FilePipeline pipeline(
       files, readers, tokenizer, options.num_threads > 0 ? options.num_threads : machine);

@@ -97,7 +97,22 @@ void check_piece(const checkpoint::TensorFolder& tensors,
   }
 }
 
-// Checks the whole folder before the first weight is read.
+// Some writers store the head beside the embedding that it is tied to.
+void check_tied_head(const checkpoint::TensorFolder& tensors, const std::string& embedding) {
+  constexpr const char* kHead = "lm_head.weight";
+  if (tensors.find(kHead)->shape == tensors.find(embedding)->shape &&
+      tensors.read(kHead).equal(tensors.read(embedding))) {
+    return;
+  }
+  throw Error(
+      fmt::format("{}: tensor \"{}\" is not \"{}\", though tie_word_embeddings in "
+                  "config.json says that it is the same",
+                  tensors.file_of(kHead).string(),
+                  kHead,
+                  embedding));
+}
+
+// Checks the whole folder before the weights are taken.
 void check_tensors(const checkpoint::TensorFolder& tensors, const Family& family, Decoder& shapes) {
   std::set<std::string> used;
   shapes.parameters([&](const std::string& name, Parameter& parameter) {
@@ -106,8 +121,10 @@ void check_tensors(const checkpoint::TensorFolder& tensors, const Family& family
       used.insert(piece.name);
     }
   });
-  // Some writers store the head beside the embedding that it is tied to.
-  if (shapes.config().tie_embeddings) used.insert("lm_head.weight");
+  if (shapes.config().tie_embeddings && tensors.find("lm_head.weight") != nullptr) {
+    check_tied_head(tensors, family.pieces("model.embeddings.weight", 0)[0].name);
+    used.insert("lm_head.weight");
+  }
   for (const std::string& name : tensors.names()) {
     if (used.contains(name) || family.ignores(name)) continue;
     throw Error(fmt::format("{}: tensor \"{}\" has no place in the model of config.json",
@@ -121,8 +138,8 @@ const Family& choose_family(const DecoderConfig& config, std::string_view model_
     const Family& family = find_family(model_type, "save_model");
     const std::string obstacle = family.obstacle(config);
     if (obstacle.empty()) return family;
-    throw Error(fmt::format(
-        "save_model: layout {} cannot express this model: {}", family.model_type, obstacle));
+    throw Error(
+        fmt::format("layout {} cannot express this model: {}", family.model_type, obstacle));
   }
   for (const Family* family : {&kTransformer,
                                &kLongLlama,
@@ -135,7 +152,7 @@ const Family& choose_family(const DecoderConfig& config, std::string_view model_
                                &kFlaTransformer}) {
     if (family->obstacle(config).empty()) return *family;
   }
-  throw Error(fmt::format("save_model: no layout can express this model (layout {}: {})",
+  throw Error(fmt::format("no layout can express this model (layout {}: {})",
                           kForgettingTransformer.model_type,
                           kForgettingTransformer.obstacle(config)));
 }

@@ -142,7 +142,9 @@ std::shared_ptr<Reply> Engine::submit(Job job) {
     const int64_t needed = tokens_needed(job, prompt);
     tensor::check_value(options_.max_cache_tokens == 0 || needed <= options_.max_cache_tokens,
                         "serve",
-                        "prompt and max_tokens together",
+                        job.texts_per_prompt > 1
+                            ? "prompt and max_tokens for each of n or best_of texts together"
+                            : "prompt and max_tokens together",
                         needed,
                         fmt::format("at most the cache's {} tokens", options_.max_cache_tokens));
   }

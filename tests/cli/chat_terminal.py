@@ -129,6 +129,27 @@ def control_c_ends_the_answer_and_then_the_program(folder):
     assert terminal.end() == 0
 
 
+def other_signals_keep_the_answer_and_end_the_program(folder):
+    for name in ("TERM", "HUP", "closed"):
+        history = os.path.join(folder, name + ".json")
+        terminal = Terminal(["--chat-template", "chatml", "--history", history, "-m", "100000", "-t", "1", "--ignore-eos"])
+        terminal.wait_for(lambda seen: seen.endswith(b"> "))
+        terminal.type("hello\n")
+        terminal.wait_for(lambda seen: len(seen) > 60)  # it streams
+        if name == "closed":
+            os.close(terminal.descriptor)
+            end = time.time() + 60
+            while os.waitpid(terminal.child, os.WNOHANG)[0] == 0:
+                assert time.time() < end, "it does not end"
+                time.sleep(0.1)
+        else:
+            os.kill(terminal.child, getattr(signal, "SIG" + name))
+            assert terminal.end() == 130
+        with open(history, encoding="utf-8") as file:
+            messages = json.load(file)
+        assert messages[0]["content"] == "hello" and len(messages[1]["content"]) > 20, (name, messages)
+
+
 def control_c_keeps_what_generate_wrote():
     run = subprocess.Popen([program, "generate", model, "hello", "-m", "1000000", "-t", "1", "--ignore-eos"],
                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -166,6 +187,7 @@ with tempfile.TemporaryDirectory() as temporary:
         same_prompts_as_jinja2(path, temporary)
     if terminals_exist():
         control_c_ends_the_answer_and_then_the_program(temporary)
+        other_signals_keep_the_answer_and_end_the_program(temporary)
         progress_is_one_line_of_the_terminal()
     else:
         print("skipped: what happens at a terminal, since this system offers no pseudo-terminals")

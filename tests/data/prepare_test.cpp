@@ -259,6 +259,20 @@ TEST_F(Prepare, LinksToFoldersAreLeftOutAndNamed) {
                 ": holds no files; link is a link to a folder: to read it, name it itself");
 }
 
+TEST_F(Prepare, LinksThatLeadNowhereAreLeftOutAndNamed) {
+  add("a.txt", "text");
+  std::filesystem::create_symlink("/nowhere/b.txt", folder_ / "in/b.txt");
+  std::filesystem::create_symlink("/nowhere/c.md", folder_ / "in/c.md");
+  PrepareOptions given = options({folder_ / "in"});
+  given.patterns = {"*.txt"};
+  const PrepareSummary summary = data::prepare(given);
+  EXPECT_EQ(texts(folder_ / "out/train.tokens"), (Texts{"text"}));
+  ASSERT_EQ(summary.skipped.size(), 1U);
+  EXPECT_EQ(summary.skipped[0].reason, "links that lead nowhere, pipes and the like");
+  EXPECT_EQ(summary.skipped[0].count, 1);
+  EXPECT_EQ(summary.skipped[0].first, folder_ / "in/b.txt");
+}
+
 TEST_F(Prepare, FilesOfAnEarlierRunStayWhenTheInputIsBad) {
   data::prepare(options({add("a.txt", "good")}));
   EXPECT_THROW(data::prepare(options({add("b.txt", "\xff")})), Error);

@@ -21,6 +21,7 @@
 #include <unistd.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <random>
@@ -167,6 +168,23 @@ TEST_F(ModelFolder, TensorErrorsNameTheTensor) {
   expect_says(problem(config_, changed), "has dtype Long");
   std::filesystem::remove(folder() / "model.safetensors");
   EXPECT_THROW(load_model(folder()), Error);
+}
+
+// Some writers store the head beside the embedding that it is tied to; another head is another
+// model.
+TEST_F(ModelFolder, ATiedHeadIsTheEmbedding) {
+  json config = config_;
+  config["tie_word_embeddings"] = true;
+  EXPECT_EQ(problem(config, tensors_),
+            (folder() / "model.safetensors").string() +
+                ": tensor \"lm_head.weight\" is not \"model.embeddings.weight\", though "
+                "tie_word_embeddings in config.json says that it is the same");
+  Tensors same = tensors_;
+  const auto named = [&](const std::string& name) {
+    return std::ranges::find(same, name, &checkpoint::NamedTensor::name);
+  };
+  named("lm_head.weight")->tensor = named("model.embeddings.weight")->tensor;
+  EXPECT_EQ(problem(config, same), "");
 }
 
 TEST_F(ModelFolder, ChecksumsAreVerified) {
