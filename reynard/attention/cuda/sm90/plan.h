@@ -75,8 +75,8 @@ struct Plan {
 // What is made for the forward.
 struct QueryPreparation {
   Problem problem;
-  int rows = 0;  // of a task: 64 to 192, a multiple of 64
-  int keys = 0;  // that are multiplied at once: 64 or 128
+  int rows = 0;        // of a task: 64 to 192, a multiple of 64
+  int keys = 0;        // that are multiplied at once: 64 or 128
   int processors = 0;  // that take one task each at a time
   Plan plan;
   BiasRecord* records = nullptr;   // null: no bias
