@@ -100,9 +100,9 @@ void check_piece(const checkpoint::TensorFolder& tensors,
 // Some writers store the head beside the embedding that it is tied to.
 void check_tied_head(const checkpoint::TensorFolder& tensors, const std::string& embedding) {
   constexpr const char* kHead = "lm_head.weight";
-  if (tensors.find(kHead)->shape == tensors.find(embedding)->shape &&
-      tensors.read(kHead).equal(tensors.read(embedding))) {
-    return;
+  if (tensors.find(kHead)->shape == tensors.find(embedding)->shape) {
+    const at::Tensor values = tensors.read(embedding);
+    if (tensors.read(kHead).to(values.scalar_type()).equal(values)) return;
   }
   throw Error(
       fmt::format("{}: tensor \"{}\" is not \"{}\", though tie_word_embeddings in "

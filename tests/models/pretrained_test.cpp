@@ -185,6 +185,10 @@ TEST_F(ModelFolder, ATiedHeadIsTheEmbedding) {
   };
   named("lm_head.weight")->tensor = named("model.embeddings.weight")->tensor;
   EXPECT_EQ(problem(config, same), "");
+  at::Tensor& embedding = named("model.embeddings.weight")->tensor;
+  embedding = embedding.to(at::kBFloat16);
+  named("lm_head.weight")->tensor = embedding.to(at::kFloat);
+  EXPECT_EQ(problem(config, same), "") << "of another dtype";
 }
 
 TEST_F(ModelFolder, ChecksumsAreVerified) {
