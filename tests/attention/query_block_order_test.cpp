@@ -124,7 +124,9 @@ TEST(QueryBlockOrder, TrianglesEndEarlierAndWindowsNoLater) {
     SCOPED_TRACE(blocks);
     const Times triangle = times_of(blocks, 3 * blocks);
     EXPECT_LE(triangle.taken, triangle.falling);
-    if (295 < blocks && blocks < 380) EXPECT_LE(triangle.taken, 0.97 * triangle.falling);
+    if (295 < blocks && blocks < 380) {
+      EXPECT_LE(triangle.taken, 0.97 * triangle.falling);
+    }
     for (const int share : {2, 3, 8, 32}) {
       const Times window = times_of(blocks, 3 * blocks / (2 * share) + 1);
       EXPECT_LE(window.taken, window.falling) << "a window of 1/" << share;
