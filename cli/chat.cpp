@@ -197,6 +197,7 @@ void run_chat(const ChatArguments& arguments) {
   ChatHistory history(arguments.history);
   std::vector<ChatMessage> messages = first_messages(arguments, history);
   TextModel model = open_text_model(arguments.model);
+  arguments.sampling.check_tokens(model.decoder.config().vocab_size);
   print_pruning_note(model.decoder.config());
   Talker talker(model, arguments, options);
   ChatInput input;

@@ -324,6 +324,7 @@ void run_generate(const GenerateArguments& arguments, bool prompt_given) {
   generation::SequenceOptions options = sequence_options(arguments);
   const std::string prompt = read_prompt(arguments, prompt_given);
   TextModel model = open_text_model(arguments.model);
+  arguments.sampling.check_tokens(model.decoder.config().vocab_size);
   print_pruning_note(model.decoder.config());
   generation::Generator generator(model.decoder,
                                   {.chunk_tokens = arguments.chunk_tokens,

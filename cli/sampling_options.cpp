@@ -46,6 +46,19 @@ generation::SequenceOptions SamplingArguments::sequence_options() const {
   return sequence;
 }
 
+void SamplingArguments::check_tokens(int64_t vocab_size) const {
+  for (const std::string& text : logit_bias) {
+    const int64_t token = parse_bias(text).token;
+    if (token >= 0 && token < vocab_size) continue;
+    throw Error(
+        fmt::format("--logit-bias {}: the model has no token {}; expected an id from 0 to {}, of "
+                    "those that `reynard tokenizer encode` writes",
+                    text,
+                    token,
+                    vocab_size - 1));
+  }
+}
+
 void add_options(CLI::App& command, SamplingArguments& arguments) {
   generation::SamplerOptions& options = arguments.options;
   command.add_option("-m,--max-tokens", arguments.max_tokens, "tokens to write at most")

@@ -22,6 +22,8 @@ struct SamplingArguments {
 
   // Throws reynard::Error for a bias that is not ID=VALUE and for values that no model allows.
   generation::SequenceOptions sequence_options() const;
+  // Throws reynard::Error for a bias of a token that the model does not have.
+  void check_tokens(int64_t vocab_size) const;
 };
 void add_options(CLI::App& command, SamplingArguments& arguments);
 

@@ -194,6 +194,8 @@ TEST_F(ChatCommand, BadInput) {
   test::write_file(folder / "strange.jinja", "{{ messages | xmlattr }}");
   expect_error({"--chat-template", (folder / "strange.jinja").string()},
                "strange.jinja: the chat template: line 1: \"xmlattr\" is no supported filter");
+  expect_error({"--chat-template", "chatml", "--logit-bias", "999=1"},
+               "--logit-bias 999=1: the model has no token 999; expected an id from 0 to 257");
   test::write_file(folder / "history.json", "{}");
   expect_error({"--chat-template", "chatml", "--history", (folder / "history.json").string()},
                "is no JSON list");

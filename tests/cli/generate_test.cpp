@@ -268,7 +268,11 @@ TEST(GenerateCommand, BadInput) {
   expect_error({"a", "-m", "0"}, "-m 0; expected at least 1 token");
   expect_error({"a", "-t", "-1"}, "--temperature: -1; expected 0 or more");
   expect_error({"a", "--logit-bias", "65"}, "--logit-bias 65; expected ID=VALUE");
-  expect_error({"a", "--logit-bias", "999=1"}, "logit_bias token = 999");
+  for (const std::string bias : {"258=1", "-1=1"}) {
+    expect_error({"a", "--logit-bias", "65=1", "--logit-bias", bias},
+                 "--logit-bias " + bias + ": the model has no token " +
+                     bias.substr(0, bias.find('=')) + "; expected an id from 0 to 257");
+  }
   expect_error({"a", "--file", "b"}, "PROMPT and --file");
   expect_error({"--file", "/nowhere"}, "/nowhere cannot be read");
   expect_error({"a", "--stop", ""}, "stop string");
