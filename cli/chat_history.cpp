@@ -37,6 +37,13 @@ std::vector<ChatMessage> parse_messages(const std::string& text, const std::stri
   for (const auto& message : json) {
     messages.push_back({message["role"].template get<std::string>(),
                         message["content"].template get<std::string>()});
+    const std::string& role = messages.back().role;
+    if (generation::is_chat_role(role)) continue;
+    throw Error(fmt::format("chat: --history {}: message {} has the role {:?}; expected {}",
+                            file,
+                            messages.size(),
+                            role.substr(0, 40),
+                            generation::kChatRoles));
   }
   return messages;
 }

@@ -71,10 +71,6 @@ constexpr std::array kTemplates = {
 {%- endif %})"},
 };
 
-bool is_role(const std::string& role) {
-  return role == "system" || role == "user" || role == "assistant";
-}
-
 std::string stripped(const std::string& text) {
   constexpr std::string_view kSpace = " \t\r\n";
   const std::size_t begin = text.find_first_not_of(kSpace);
@@ -83,6 +79,10 @@ std::string stripped(const std::string& text) {
 }
 
 }  // namespace
+
+bool is_chat_role(std::string_view role) {
+  return role == "system" || role == "user" || role == "assistant";
+}
 
 ChatTemplate::ChatTemplate(std::string_view source,
                            std::string_view name,
@@ -128,9 +128,9 @@ std::string ChatTemplate::run(std::span<const ChatMessage> messages, bool answer
 std::string ChatTemplate::render(std::span<const ChatMessage> messages) const {
   if (messages.empty()) throw Error("chat: there is no message");
   for (const ChatMessage& message : messages) {
-    if (is_role(message.role)) continue;
-    throw Error(fmt::format("chat: role {:?}; expected system, user or assistant",
-                            message.role.substr(0, 40)));
+    if (is_chat_role(message.role)) continue;
+    throw Error(
+        fmt::format("chat: role {:?}; expected {}", message.role.substr(0, 40), kChatRoles));
   }
   try {
     return run(messages, /*answer_begins=*/true);

@@ -25,6 +25,10 @@ struct ChatMessage {
   std::string content;
 };
 
+// What the role of a message can be, and whether it is one of these.
+constexpr std::string_view kChatRoles = "system, user or assistant";
+bool is_chat_role(std::string_view role);
+
 // What templates write for the tokens that begin and end a text.
 struct SpecialTexts {
   std::string bos, eos;

@@ -217,3 +217,7 @@ TEST_F(ChatCommand, BadInput) {
 }
 
 }  // namespace
+  test::write_file(folder / "history.json",
+                   R"([{"role": "user", "content": "Hi"}, {"role": "cat", "content": "?"}])");
+  expect_error({"--chat-template", "chatml", "--history", (folder / "history.json").string()},
+               "history.json: message 2 has the role \"cat\"; expected system, user or assistant");
