@@ -51,11 +51,42 @@ constexpr const char* kChatFooter =
     "  reynard chat models/qwen --history talk.json        # goes on where it ended\n"
     "  printf 'Hello\\nAnd in French?\\n' | reynard chat models/qwen --json\n"
     "\n"
-    "Each line is a message; one that ends with a backslash goes on in the next. /new begins a "
-    "new\n"
-    "conversation, /exit or Ctrl-D ends it. Ctrl-C ends the answer that is being written and "
-    "keeps\n"
-    "what is there of it; while nothing is written it ends the program (exit code 130).\n";
+    "Each line is a message; one that ends with a backslash goes on in the next. A line that "
+    "begins with\n"
+    "a slash is a command: /new begins a new conversation, /exit or Ctrl-D ends it, /help lists "
+    "them; a\n"
+    "message that begins with a slash is written with two. Ctrl-C ends the answer that is being "
+    "written\n"
+    "and keeps what is there of it; while nothing is written it ends the program (exit code "
+    "130).\n";
+
+constexpr const char* kChatCommands =
+    "/new     begins a new conversation\n"
+    "/exit    ends the program, as Ctrl-D does\n"
+    "/help    lists these commands\n"
+    "//TEXT   is the message /TEXT\n";
+
+enum class Command { kNone, kUnknown, kNew, kExit, kHelp };
+
+Command command_of(const std::string& line) {
+  if (!line.starts_with('/') || line.starts_with("//")) return Command::kNone;
+  const std::string name = line.substr(0, line.find_last_not_of(" \t") + 1);
+  return name == "/new"    ? Command::kNew
+         : name == "/exit" ? Command::kExit
+         : name == "/help" ? Command::kHelp
+                           : Command::kUnknown;
+}
+
+// A person types it once more; whoever else wrote it has to know that it was not said.
+void refuse_command(const std::string& line) {
+  constexpr std::size_t kMaxShown = 40;
+  const std::string message = fmt::format(
+      "{:?} is no command; expected /new, /exit or /help, or two slashes before a "
+      "message that begins with one",
+      tokenizer::displayable(line.substr(0, kMaxShown)));
+  if (isatty(STDIN_FILENO) == 0) throw Error("chat: " + message);
+  print_message("{}\n", message);
+}
 
 struct Answer {
   std::string text = {};
@@ -191,34 +222,50 @@ std::vector<ChatMessage> first_messages(const ChatArguments& arguments,
   return messages;
 }
 
-void run_chat(const ChatArguments& arguments) {
-  // Mistakes are told before a model is read.
-  const generation::SequenceOptions options = arguments.sampling.sequence_options();
-  ChatHistory history(arguments.history);
-  std::vector<ChatMessage> messages = first_messages(arguments, history);
-  TextModel model = open_text_model(arguments.model);
-  arguments.sampling.check_tokens(model.decoder.config().vocab_size);
-  print_pruning_note(model.decoder.config());
-  Talker talker(model, arguments, options);
+// The messages so far, here and in the file of --history.
+class Conversation {
+ public:
+  explicit Conversation(const ChatArguments& arguments)
+      : history_(arguments.history), messages_(first_messages(arguments, history_)) {}
+
+  // What the model was told before all else stays.
+  void begin_anew() {
+    const std::size_t num_kept = begins_with_system(messages_) ? 1 : 0;
+    if (messages_.size() > num_kept) history_.put_aside();
+    messages_.resize(num_kept);
+  }
+
+  Answer say(const std::string& message, Talker& talker, bool streams) {
+    messages_.push_back({"user", message});
+    Answer answer = talker.answer(messages_, streams);
+    if (answer.text.empty() && answer.finish_reason == "interrupted") {
+      messages_.pop_back();  // nothing was said
+    } else {
+      messages_.push_back({"assistant", answer.text});
+    }
+    history_.write(messages_);
+    return answer;
+  }
+
+ private:
+  ChatHistory history_;
+  std::vector<ChatMessage> messages_;
+};
+
+// Until /exit, or the end of the input.
+void talk(Conversation& conversation, Talker& talker, bool json) {
   ChatInput input;
   while (const std::optional<std::string> line = input.next("> ")) {
-    if (*line == "/exit") return;
-    if (line->empty()) continue;
-    if (*line == "/new") {
-      const std::size_t num_kept = begins_with_system(messages) ? 1 : 0;
-      if (messages.size() > num_kept) history.put_aside();
-      messages.resize(num_kept);
-      continue;
-    }
-    messages.push_back({"user", *line});
-    const Answer answer = talker.answer(messages, !arguments.json);
-    if (answer.text.empty() && answer.finish_reason == "interrupted") {
-      messages.pop_back();  // nothing was said
-    } else {
-      messages.push_back({"assistant", answer.text});
-    }
-    history.write(messages);  // first: the terminal may be gone
-    if (arguments.json) {
+    const Command command = command_of(*line);
+    if (command == Command::kExit) return;
+    if (command == Command::kNew) conversation.begin_anew();
+    if (command == Command::kHelp) print_message("{}", kChatCommands);
+    if (command == Command::kUnknown) refuse_command(*line);
+    if (command != Command::kNone || line->empty()) continue;
+    const std::string message = line->starts_with('/') ? line->substr(1) : *line;
+    // Kept before it is shown whole: the terminal may be gone.
+    const Answer answer = conversation.say(message, talker, /*streams=*/!json);
+    if (json) {
       print_answer(answer);
     } else {
       fmt::print("\n{}", isatty(STDOUT_FILENO) != 0 ? "\n" : "");
@@ -231,6 +278,17 @@ void run_chat(const ChatArguments& arguments) {
     fmt::print("\n");
     throw ExitWith{kInterruptedExitCode};
   }
+}
+
+void run_chat(const ChatArguments& arguments) {
+  // Mistakes are told before a model is read.
+  const generation::SequenceOptions options = arguments.sampling.sequence_options();
+  Conversation conversation(arguments);
+  TextModel model = open_text_model(arguments.model);
+  arguments.sampling.check_tokens(model.decoder.config().vocab_size);
+  print_pruning_note(model.decoder.config());
+  Talker talker(model, arguments, options);
+  talk(conversation, talker, arguments.json);
 }
 
 }  // namespace

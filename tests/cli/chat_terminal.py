@@ -125,6 +125,8 @@ def control_c_ends_the_answer_and_then_the_program(folder):
     assert terminal.end() == 130
     terminal = Terminal(endless)
     terminal.wait_for(lambda seen: seen.endswith(b"> "))
+    terminal.type("/hlep\n")
+    terminal.wait_for(lambda seen: b'"/hlep" is no command' in seen and seen.endswith(b"> "))
     terminal.type("/exit\n")
     assert terminal.end() == 0
 

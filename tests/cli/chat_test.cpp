@@ -153,6 +153,28 @@ TEST_F(ChatCommand, TextStreamsToPipesToo) {
   EXPECT_EQ(run.output, "AAA\nAAA\n");
 }
 
+TEST_F(ChatCommand, LinesThatBeginWithASlashAreCommands) {
+  const fs::path file = folder / "talk.json";
+  const std::vector<std::string> arguments = {
+      "--chat-template", "chatml", "-m", "2", "--ignore-eos", "--json", "--history", file.string()};
+  const ProgramResult run = chat(arguments, "/help\n//etc/hosts\\\n/new\n//\n/exit \nHello\n");
+  EXPECT_EQ(run.exit_code, 0) << run.errors;
+  EXPECT_EQ(lines_of(run.output).size(), 2U);
+  const json said = json::parse(test::read_file(file));
+  EXPECT_EQ(said.at(0)["content"], "/etc/hosts\n/new");
+  EXPECT_EQ(said.at(2)["content"], "/");
+  for (const char* command : {"/new ", "/exit ", "/help ", "//TEXT "}) {
+    EXPECT_NE(run.errors.find(command), std::string::npos) << run.errors;
+  }
+  // Nothing of a script is left unsaid without an error.
+  const ProgramResult unknown = chat(arguments, "Hello\n/hlep\nMore\n");
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_EQ(lines_of(unknown.output).size(), 1U);
+  EXPECT_NE(unknown.errors.find(R"("/hlep" is no command; expected /new, /exit or /help)"),
+            std::string::npos)
+      << unknown.errors;
+}
+
 TEST_F(ChatCommand, PromptsAreThoseOfJinjaAndTerminalsWork) {
   const std::string command =
       std::string("timeout 100 " REYNARD_TEST_PYTHON " " REYNARD_SOURCE_DIR
@@ -199,6 +221,10 @@ TEST_F(ChatCommand, BadInput) {
   test::write_file(folder / "history.json", "{}");
   expect_error({"--chat-template", "chatml", "--history", (folder / "history.json").string()},
                "is no JSON list");
+  test::write_file(folder / "history.json",
+                   R"([{"role": "user", "content": "Hi"}, {"role": "cat", "content": "?"}])");
+  expect_error({"--chat-template", "chatml", "--history", (folder / "history.json").string()},
+               "history.json: message 2 has the role \"cat\"; expected system, user or assistant");
   test::write_file(folder / "history.json", R"([{"role": "user", "content": "Hi"}])");
   const std::vector<std::string> told = {"--chat-template",
                                          "chatml",
@@ -217,7 +243,3 @@ TEST_F(ChatCommand, BadInput) {
 }
 
 }  // namespace
-  test::write_file(folder / "history.json",
-                   R"([{"role": "user", "content": "Hi"}, {"role": "cat", "content": "?"}])");
-  expect_error({"--chat-template", "chatml", "--history", (folder / "history.json").string()},
-               "history.json: message 2 has the role \"cat\"; expected system, user or assistant");
