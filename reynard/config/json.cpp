@@ -95,8 +95,8 @@ Table parse_json(std::string_view text, const std::string& source) {
     const std::size_t read = std::min(error.byte, text.size());  // bytes, the bad one included
     const auto line = 1 + std::count(text.begin(), text.begin() + (read ? read - 1 : 0), '\n');
     throw Error(fmt::format("{}:{}: not valid JSON (byte {})", source, line, error.byte));
-  } catch (const Json::exception& error) {  // a number out of range
-    throw Error(fmt::format("{}: not valid JSON: {}", source, error.what()));
+  } catch (const Json::exception&) {  // a number out of range
+    throw Error(fmt::format("{}: not valid JSON: {}", source, json_mistake(text, kMaxDepth)));
   }
 }
 

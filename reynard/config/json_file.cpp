@@ -40,30 +40,51 @@ nlohmann::json parse_json_text(std::string_view text, int max_depth) {
 
 namespace {
 
-// ": line 3, column 7" where the text stops being JSON; empty where it is some.
-std::string place_of_mistake(std::string_view text) {
-  if (is_nested_deeper(text)) return {};
+// Of what the parser says, "... at line 1, column 8: syntax error while parsing value - invalid
+// literal; last read: '...'", what is wrong: the place is ours, and what was read may be the whole
+// text.
+std::string wrong_syntax(std::string_view said) {
+  constexpr std::string_view kBegin = " - ";
+  const std::size_t begin = said.find(kBegin);
+  if (begin == std::string_view::npos) return "is not readable";
+  said.remove_prefix(begin + kBegin.size());
+  return std::string(said.substr(0, said.find("; last read: ")));
+}
+
+// Of "... number overflow parsing '1e999'" the number, which may be the whole text.
+std::string shown_number(std::string_view said) {
+  constexpr std::size_t kMaxShown = 40;
+  const std::string_view number = said.substr(std::min(said.find('\''), said.size()));
+  return number.size() > kMaxShown ? fmt::format("{}...", number.substr(0, kMaxShown))
+                                   : std::string(number);
+}
+
+}  // namespace
+
+std::string json_mistake(std::string_view text, int max_depth) {
+  if (is_nested_deeper(text, max_depth)) return {};
   try {
     std::ignore = nlohmann::json::parse(text);
     return {};
   } catch (const nlohmann::json::parse_error& error) {
     const std::string_view before = text.substr(0, std::max<std::size_t>(error.byte, 1) - 1);
     const std::size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
-    return fmt::format(": line {}, column {}",
+    return fmt::format("line {}, column {}: {}",
                        std::ranges::count(before, '\n') + 1,
-                       before.size() - line_begin + 1);
-  } catch (const nlohmann::json::exception&) {  // a number beyond f64
-    return {};
+                       before.size() - line_begin + 1,
+                       wrong_syntax(error.what()));
+  } catch (const nlohmann::json::exception& error) {  // a number beyond f64
+    return fmt::format("the number {} is too large", shown_number(error.what()));
   }
 }
-
-}  // namespace
 
 nlohmann::json read_json_object(const std::filesystem::path& file, uintmax_t max_bytes) {
   const std::string text = read_text_file(file, max_bytes);
   nlohmann::json json = parse_json_text(text);
   if (json.is_object()) return json;
-  throw Error(fmt::format("{}: is not a JSON object{}", file.string(), place_of_mistake(text)));
+  const std::string mistake = json_mistake(text);
+  throw Error(fmt::format(
+      "{}: is not a JSON object{}{}", file.string(), mistake.empty() ? "" : ": ", mistake));
 }
 
 nlohmann::json json_object_or_null(const std::filesystem::path& file, uintmax_t max_bytes) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 #include <nlohmann/json_fwd.hpp>
@@ -18,6 +19,11 @@ bool is_nested_deeper(std::string_view text, int max_depth = kMaxJsonDepth);
 
 // The value of a JSON text; is_discarded() where it is none, or nested deeper.
 nlohmann::json parse_json_text(std::string_view text, int max_depth = kMaxJsonDepth);
+
+// Where and why a text stops being JSON: "line 3, column 7: unexpected '}'; expected ..."; without
+// a place for a number that is too large. A few words, whatever the text is; empty: it is JSON, or
+// nested deeper.
+std::string json_mistake(std::string_view text, int max_depth = kMaxJsonDepth);
 
 // A JSON file that must hold an object. Throws reynard::Error, naming it, where it cannot be read,
 // is larger than this, or holds something else.

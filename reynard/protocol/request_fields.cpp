@@ -13,8 +13,6 @@ namespace {
 
 constexpr int kMaxDepth = 32;
 constexpr std::size_t kMaxShown = 60;  // characters of a bad value in a message
-constexpr std::size_t kMaxExplained =
-    300;  // of what is wrong with a body, which may quote it whole
 
 std::string shown(const nlohmann::json& value) {
   std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
@@ -27,15 +25,10 @@ nlohmann::json parse_body(std::string_view body) {
   if (config::is_nested_deeper(body, kMaxDepth)) {
     throw ApiError(400, fmt::format("the body is nested deeper than {}", kMaxDepth));
   }
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(body);
-  } catch (const nlohmann::json::exception& error) {
-    const std::string why = error.what();
-    throw ApiError(400,
-                   fmt::format("the body is not valid JSON: {}{}",
-                               why.substr(0, kMaxExplained),
-                               why.size() > kMaxExplained ? "..." : ""));
+  nlohmann::json json = config::parse_json_text(body, kMaxDepth);
+  if (json.is_discarded()) {
+    throw ApiError(
+        400, fmt::format("the body is not valid JSON: {}", config::json_mistake(body, kMaxDepth)));
   }
   if (!json.is_object()) throw ApiError(400, "the body is not a JSON object");
   return json;

@@ -37,6 +37,24 @@ TEST(JsonFile, WhatIsNestedTooDeepIsNoValue) {
   EXPECT_TRUE(parse_json_text("{\"a\": 1").is_discarded());
 }
 
+TEST(JsonFile, MistakesHaveAPlaceAndAReason) {
+  const std::string rest(100'000, 'x');
+  for (const auto& [text, mistake] :
+       {std::pair<std::string, const char*>{"{\"a\": 1}", ""},
+        {"", "line 1, column 1: unexpected end of input; expected '[', '{', or a literal"},
+        {"{\"a\": 1", "line 1, column 8: unexpected end of input; expected '}'"},
+        {"{\"a\": 1,}", "line 1, column 9: unexpected '}'; expected string literal"},
+        {"{\n  a: 1}", "line 2, column 3: invalid literal"},
+        {"{\"a\": 'x'}", "line 1, column 7: invalid literal"},
+        {"{\"a\": 1} {}", "line 1, column 10: unexpected '{'; expected end of input"},
+        {"{\"a\": \"" + rest, "line 1, column 100008: invalid string: missing closing quote"},
+        {"\"\xff" + rest + "\"", "line 1, column 2: invalid string: ill-formed UTF-8 byte"},
+        {"1e" + std::string(100'000, '9'),
+         "the number '1e9999999999999999999999999999999999999... is too large"}}) {
+    EXPECT_EQ(json_mistake(text), mistake) << text.substr(0, 40);
+  }
+}
+
 TEST(JsonFile, ErrorsNameTheFile) {
   const test::TempDir folder;
   const auto file = folder / "a.json";
@@ -49,10 +67,9 @@ TEST(JsonFile, ErrorsNameTheFile) {
   EXPECT_EQ(error("[1]"), file.string() + ": is not a JSON object");
   EXPECT_EQ(error("{\"a\": " + std::string(90, '[')), file.string() + ": is not a JSON object");
   EXPECT_EQ(error("{\"a\": 1,\n \"b\": tru}"),
-            file.string() + ": is not a JSON object: line 2, column 10");
-  EXPECT_EQ(error("{\"a\": 1"), file.string() + ": is not a JSON object: line 1, column 8");
-  EXPECT_EQ(error(""), file.string() + ": is not a JSON object: line 1, column 1");
-  EXPECT_EQ(error("{\"a\": 1e999}"), file.string() + ": is not a JSON object");
+            file.string() + ": is not a JSON object: line 2, column 10: invalid literal");
+  EXPECT_EQ(error("{\"a\": 1e999}"),
+            file.string() + ": is not a JSON object: the number '1e999' is too large");
   EXPECT_EQ(error(std::string(101, ' ')),
             file.string() + ": has more than 100 bytes, the most expected");
   EXPECT_NE(error_of([&] { read_json_object(folder / "none"); }).find("none: cannot be read"),

@@ -77,8 +77,9 @@ TEST(CompletionRequest, NamesWhatIsWrong) {
   const auto expect = [](const std::string& body, const std::string& part) {
     expect_rejected(parse_completion_request, body, part);
   };
-  expect("", "not valid JSON");
-  expect("{\"prompt\": \"\xff\"}", "not valid JSON");
+  expect("", "the body is not valid JSON: line 1, column 1: unexpected end of input");
+  expect("{\"prompt\": \"\xff\"}",
+         "the body is not valid JSON: line 1, column 13: invalid string: ill-formed UTF-8 byte");
   expect("[1]", "not a JSON object");
   expect(std::string(100, '[') + std::string(100, ']'), "nested deeper");
   expect("{}", "prompt is missing");
@@ -92,7 +93,8 @@ TEST(CompletionRequest, NamesWhatIsWrong) {
   expect(R"({"prompt": "a", "max_tokens": -1})", "max_tokens = -1; expected an integer from 0");
   expect(R"({"prompt": "a", "max_tokens": "5"})", "max_tokens");
   expect(R"({"prompt": "a", "temperature": -0.1})", "temperature");
-  expect(R"({"prompt": "a", "temperature": 1e999})", "not valid JSON");
+  expect(R"({"prompt": "a", "temperature": 1e999})",
+         "the body is not valid JSON: the number '1e999' is too large");
   expect(R"({"prompt": "a", "top_p": 1.1})", "top_p");
   expect(R"({"prompt": "a", "response_format": {"type": "json_object"}})", "response_format");
   expect(R"({"prompt": "a", "n": 0})", "n = 0");
