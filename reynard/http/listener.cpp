@@ -7,9 +7,11 @@
 
 #include <fmt/format.h>
 #include <sys/socket.h>
+#include <netdb.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cerrno>
 #include <exception>
 #include <memory>
 #include <string>
@@ -164,6 +166,17 @@ std::thread listen(Listener& server) {
   // Seen beforehand: the library says that it runs even as it finds out.
   if (!server.is_bound()) throw Error("http: listen: expected a socket that is bound");
   const auto ended = std::make_shared<std::atomic<bool>>(false);
+std::string why_unresolved(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int failure = ::getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  if (failure == EAI_SYSTEM) return std::generic_category().message(errno);
+  if (failure != 0) return ::gai_strerror(failure);
+  ::freeaddrinfo(found);
+  return {};
+}
+
   std::thread thread([&server, ended] {
     server.listen_after_bind();
     *ended = true;

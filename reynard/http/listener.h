@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 
 namespace reynard::http {
@@ -41,6 +42,9 @@ class Listener final : public httplib::Server {
   std::atomic<bool> stopping_{false};
   std::atomic<int64_t> num_connections_{0}, num_refused_{0};
 };
+
+// Why a host's name has no address, in the system's words; empty: it has one, or is one.
+std::string why_unresolved(const std::string& host);
 
 // Answers, once bound, on a thread of its own from when this returns until server.stop(). Throws
 // reynard::Error where it is not bound and when the server ends at once.

@@ -153,6 +153,16 @@ HttpServer::HttpServer(Engine& engine, ServedModel model, HttpOptions options)
       options_.port >= 0 && options_.port <= 65535, "serve", "--port", options_.port, "0 to 65535");
   const auto wanted = static_cast<int>(options_.port);
   if (wanted == 0) {
+void check_host(const std::string& host) {
+  const std::string why = http::why_unresolved(host);
+  if (why.empty()) return;
+  throw Error(
+      fmt::format("serve: --host {}: the name has no address ({}); give an address of this "
+                  "machine, such as 127.0.0.1, or 0.0.0.0 for all of them",
+                  host,
+                  why));
+}
+
     port_ = listener_->bind_to_any_port(options_.host);
   } else if (listener_->bind_to_port(options_.host, wanted)) {
     port_ = wanted;
@@ -169,6 +179,7 @@ HttpServer::HttpServer(Engine& engine, ServedModel model, HttpOptions options)
 }
 
 HttpServer::~HttpServer() {
+  check_host(options_.host);
   if (!thread_.joinable()) return;
   draining_ = true;
   listener_->close_idle();

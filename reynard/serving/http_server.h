@@ -27,6 +27,10 @@ struct HttpOptions {
   http::ConnectionLimits limits = {};
 };
 
+// Throws reynard::Error for a name that has no address. HttpServer does so too; this is for those
+// who have a model to read first.
+void check_host(const std::string& host);
+
 class HttpServer {
  public:
   // Both must outlive it. Throws reynard::Error when the address cannot be had.

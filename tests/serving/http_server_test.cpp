@@ -2,6 +2,7 @@
 
 #include "reynard/tensor/error.h"
 #include "tests/serving/served.h"
+#include "tests/support/errors.h"
 
 #include <gtest/gtest.h>
 
@@ -315,3 +316,7 @@ TEST(HttpServer, AddressesThatCannotBeHad) {
 
 }  // namespace
 }  // namespace reynard::serving
+  http.port = 0;
+  http.host = "no such host";
+  EXPECT_SAYS(test::error_of([&] { HttpServer(engine, served.model(100), http); }),
+              "--host no such host: the name has no address (");
