@@ -14,7 +14,6 @@ namespace reynard::protocol {
 namespace {
 
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
-constexpr int64_t kMaxTexts = 128;     // n, best_of, prompts of one request
 constexpr std::size_t kMaxStops = 64;  // clients send more than the four of the original
 constexpr int64_t kMaxTopLogprobs = 100;
 constexpr std::size_t kMaxBiases = 4096;
@@ -39,7 +38,7 @@ std::vector<std::pair<int64_t, double>> read_logit_bias(const RequestFields& fie
   return biases;
 }
 
-Sampling read_sampling(const RequestFields& fields) {
+Sampling read_sampling(const RequestFields& fields, const TextLimits& limits) {
   constexpr double kAny = 1e6;
   Sampling s;
   s.max_tokens = fields.integer("max_tokens", 0, kMaxTokens);
@@ -59,7 +58,7 @@ Sampling read_sampling(const RequestFields& fields) {
   for (const std::string& text : s.stop) {
     if (text.empty()) fields.reject("stop", "strings of at least one character");
   }
-  s.n = fields.integer("n", 1, kMaxTexts).value_or(1);
+  s.n = fields.integer("n", 1, limits.per_prompt).value_or(1);
   s.ignore_eos = fields.boolean("ignore_eos", false);
   s.stream = fields.boolean("stream", false);
   s.cache_stats = fields.boolean("cache_stats", false);
@@ -75,13 +74,13 @@ bool is_id_list(const nlohmann::json& value) {
   return value.is_array() && !value.empty() && value[0].is_number();
 }
 
-std::vector<Prompt> read_prompts(const RequestFields& fields) {
+std::vector<Prompt> read_prompts(const RequestFields& fields, int64_t most) {
   const nlohmann::json& value = fields.at("prompt");
   const std::string expected =
-      fmt::format("a string, a list of token ids, or a list of 1 to {} of these", kMaxTexts);
+      fmt::format("a string, a list of token ids, or a list of 1 to {} of these", most);
   if (value.is_string()) return {value.get<std::string>()};
   if (is_id_list(value)) return {token_ids(value, "prompt")};
-  if (!value.is_array() || value.empty() || std::ssize(value) > kMaxTexts) {
+  if (!value.is_array() || value.empty() || std::ssize(value) > most) {
     fields.reject("prompt", expected);
   }
   std::vector<Prompt> prompts;
@@ -115,6 +114,16 @@ std::string read_content(const nlohmann::json& content, const std::string& field
   return text;
 }
 
+std::string read_role(const nlohmann::json& message, const std::string& prefix) {
+  const RequestFields fields(message, prefix);
+  const std::string role = fields.text("role").value_or("");
+  if (role == "developer") return "system";  // as newer clients say
+  if (role != "system" && role != "user" && role != "assistant") {
+    fields.reject("role", "system, developer, user or assistant");
+  }
+  return role;
+}
+
 // What would change the answer's form is refused, not ignored.
 void reject_unsupported(const RequestFields& fields) {
   for (const char* key : {"tools", "functions"}) {
@@ -136,35 +145,38 @@ void reject_unsupported(const RequestFields& fields) {
 
 }  // namespace
 
-CompletionRequest parse_completion_request(std::string_view body) {
+CompletionRequest parse_completion_request(std::string_view body, const TextLimits& limits) {
   const nlohmann::json json = parse_body(body);
   const RequestFields fields(json);
   CompletionRequest request;
   request.model = fields.text("model").value_or("");
-  request.prompts = read_prompts(fields);
-  request.sampling = read_sampling(fields);
+  request.prompts = read_prompts(fields, limits.per_request);
+  request.sampling = read_sampling(fields, limits);
   request.echo = fields.boolean("echo", false);
   request.logprobs = fields.integer("logprobs", 0, kMaxTopLogprobs);
-  request.best_of = fields.integer("best_of", 1, kMaxTexts).value_or(request.sampling.n);
+  request.best_of = fields.integer("best_of", 1, limits.per_prompt).value_or(request.sampling.n);
   if (request.best_of < request.sampling.n) fields.reject("best_of", "at least n");
   if (request.best_of > request.sampling.n && request.sampling.stream) {
     fields.reject("best_of", "at most n, since stream is on");
   }
   const auto num_prompts = static_cast<int64_t>(request.prompts.size());
-  if (num_prompts * request.best_of > kMaxTexts) {
-    fields.reject("prompt", fmt::format("at most {} texts over all prompts", kMaxTexts));
+  if (num_prompts * request.best_of > limits.per_request) {
+    fields.reject("prompt",
+                  fmt::format("at most {} texts of all prompts together, {} of each (n or best_of)",
+                              limits.per_request,
+                              request.best_of));
   }
   reject_unsupported(fields);
   if (fields.has("suffix")) fields.reject("suffix", "nothing: insertion is not supported");
   return request;
 }
 
-ChatRequest parse_chat_request(std::string_view body) {
+ChatRequest parse_chat_request(std::string_view body, const TextLimits& limits) {
   const nlohmann::json json = parse_body(body);
   const RequestFields fields(json);
   ChatRequest request;
   request.model = fields.text("model").value_or("");
-  request.sampling = read_sampling(fields);
+  request.sampling = read_sampling(fields, limits);
   if (const auto most = fields.integer("max_completion_tokens", 0, kMaxTokens)) {
     request.sampling.max_tokens = most;
   }
@@ -176,7 +188,7 @@ ChatRequest parse_chat_request(std::string_view body) {
   reject_unsupported(fields);
   // Of completions alone.
   if (fields.boolean("echo", false)) fields.reject("echo", "false: an answer repeats no message");
-  if (fields.integer("best_of", 1, kMaxTexts).value_or(1) > request.sampling.n) {
+  if (fields.integer("best_of", 1, limits.per_prompt).value_or(1) > request.sampling.n) {
     fields.reject("best_of", "at most n: all texts of a chat are answers");
   }
   const nlohmann::json& messages = fields.at("messages");
@@ -186,13 +198,11 @@ ChatRequest parse_chat_request(std::string_view body) {
   for (const auto& item : messages) {
     const std::string field = fmt::format("messages[{}]", request.messages.size());
     if (!item.is_object()) throw ApiError(400, field + ": expected an object", field);
-    const std::optional<std::string> role = RequestFields(item, field + ".").text("role");
-    if (!role) throw ApiError(400, field + ".role is missing; expected a string", field);
+    const std::string role = read_role(item, field + ".");
     const nlohmann::json content = item.value("content", nlohmann::json());
     // What an assistant said may have been nothing.
-    const bool is_silent = content.is_null() && *role == "assistant";
-    request.messages.push_back({*role == "developer" ? "system" : *role,  // as newer clients say
-                                is_silent ? "" : read_content(content, field + ".content")});
+    const bool is_silent = content.is_null() && role == "assistant";
+    request.messages.push_back({role, is_silent ? "" : read_content(content, field + ".content")});
   }
   return request;
 }

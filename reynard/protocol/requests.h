@@ -42,10 +42,15 @@ struct CompletionRequest {
   bool echo = false;
   std::optional<int64_t> logprobs;  // most probable tokens listed per token
 };
-CompletionRequest parse_completion_request(std::string_view body);
+// How many texts are written for a request.
+struct TextLimits {
+  int64_t per_prompt = 64;    // n, best_of
+  int64_t per_request = 256;  // for all its prompts
+};
+CompletionRequest parse_completion_request(std::string_view body, const TextLimits& limits = {});
 
 struct Message {
-  std::string role;
+  std::string role;  // system, user, assistant
   std::string content;
 };
 
@@ -56,7 +61,7 @@ struct ChatRequest {
   bool logprobs = false;
   int64_t top_logprobs = 0;
 };
-ChatRequest parse_chat_request(std::string_view body);
+ChatRequest parse_chat_request(std::string_view body, const TextLimits& limits = {});
 
 struct TokenizeRequest {
   std::string text;  // "prompt"

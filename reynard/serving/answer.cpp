@@ -1,6 +1,7 @@
 #include "reynard/serving/answer.h"
 
 #include "reynard/protocol/api_error.h"
+#include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "reynard/tokenizer/utf8.h"
 
@@ -104,6 +105,19 @@ std::string decode(const ServedModel& model, std::span<const int64_t> ids) {
   return model.tokenizer->decode(known, {.keep_special = true});
 }
 
+generation::ChatPrompt chat_prompt_of(const protocol::ChatRequest& request,
+                                      const ServedModel& model) {
+  std::vector<generation::ChatMessage> messages;
+  for (const protocol::Message& message : request.messages) {
+    messages.push_back({message.role, message.content});
+  }
+  try {
+    return generation::chat_prompt(*model.chat, *model.tokenizer, messages);
+  } catch (const Error& error) {  // their order, most likely
+    throw ApiError(400, tokenizer::displayable(error.what()), "messages");
+  }
+}
+
 nlohmann::ordered_json cache_json(const models::CacheUse& use) {
   const bool evicted = std::isfinite(use.log_evicted_share);
   return {{"pages_kept", use.pages_kept},
@@ -177,11 +191,7 @@ Ask ask_chat(const protocol::ChatRequest& request, const ServedModel& model) {
   ask.stream = request.sampling.stream;
   ask.include_usage = request.sampling.include_usage;
   ask.logprobs = request.logprobs;
-  std::vector<generation::ChatMessage> messages;
-  for (const protocol::Message& message : request.messages) {
-    messages.push_back({message.role, message.content});
-  }
-  generation::ChatPrompt prompt = generation::chat_prompt(*model.chat, *model.tokenizer, messages);
+  generation::ChatPrompt prompt = chat_prompt_of(request, model);
   ask.job.prompts.push_back(std::move(prompt.tokens));
   check_ids(ask.job.prompts.back(), model);
   ask.job.texts_per_prompt = request.sampling.n;

@@ -140,13 +140,13 @@ std::shared_ptr<Reply> Engine::submit(Job job) {
   }
   for (int64_t prompt = 0; prompt < num_prompts; ++prompt) {
     const int64_t needed = tokens_needed(job, prompt);
-    tensor::check_value(options_.max_cache_tokens == 0 || needed <= options_.max_cache_tokens,
-                        "serve",
-                        job.texts_per_prompt > 1
-                            ? "prompt and max_tokens for each of n or best_of texts together"
-                            : "prompt and max_tokens together",
-                        needed,
-                        fmt::format("at most the cache's {} tokens", options_.max_cache_tokens));
+    if (options_.max_cache_tokens == 0 || needed <= options_.max_cache_tokens) continue;
+    throw JobTooLong(
+        fmt::format("serve: prompt and max_tokens{} together = {}; expected at most the cache's {} "
+                    "tokens",
+                    job.texts_per_prompt > 1 ? " for each of n or best_of texts" : "",
+                    needed,
+                    options_.max_cache_tokens));
   }
   const generation::TextStream checked_stop(tokenizer_, {.stop = job.stop});
   auto reply = std::make_shared<Reply>(num_texts);

@@ -8,6 +8,7 @@
 #include "reynard/serving/chunk_cost.h"
 #include "reynard/serving/prefix_store.h"
 #include "reynard/serving/reply.h"
+#include "reynard/tensor/error.h"
 
 #include <atomic>
 #include <condition_variable>
@@ -53,6 +54,11 @@ struct QueueFull : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A prompt and its texts are more than the cache holds: the job can never run.
+struct JobTooLong : Error {
+  using Error::Error;
+};
+
 // What the engine did since its start; read from any thread.
 struct EngineCounters {
   std::atomic<int64_t> waiting{0}, running{0}, cache_pages{0};
@@ -76,6 +82,7 @@ class Engine {
   // Returns once everything submitted has ended.
   void wait_until_idle();
 
+  const EngineOptions& options() const { return options_; }
   const EngineCounters& counters() const { return counters_; }
 
  private:

@@ -108,6 +108,26 @@ void explain_refusal(const std::vector<KnownPath>& known,
   set_error(response, ApiError(response.status, message_of_status(response.status)));
 }
 
+protocol::TextLimits text_limits(const EngineOptions& options) {
+  return {.per_prompt = std::min(options.max_batch, options.max_waiting),
+          .per_request = options.max_waiting};
+}
+
+std::shared_ptr<Reply> submit(Engine& engine, const Ask& ask) {
+  try {
+    return engine.submit(ask.job);
+  } catch (const JobTooLong& job) {
+    const int64_t written = ask.job.texts_per_prompt;
+    ApiError error(400,
+                   job.what(),
+                   written == 1                ? "max_tokens"
+                   : written > ask.texts_shown ? "best_of"
+                                               : "n");
+    error.code = "context_length_exceeded";
+    throw error;
+  }
+}
+
 ApiError draining_error() {
   ApiError error(503, "the server is stopping and takes no new work");
   error.retry_after_s = 5;
@@ -133,6 +153,16 @@ class CancelAtEnd {
 
 }  // namespace
 
+void check_host(const std::string& host) {
+  const std::string why = http::why_unresolved(host);
+  if (why.empty()) return;
+  throw Error(
+      fmt::format("serve: --host {}: the name has no address ({}); give an address of this "
+                  "machine, such as 127.0.0.1, or 0.0.0.0 for all of them",
+                  host,
+                  why));
+}
+
 struct HttpServer::Exchange {
   const httplib::Request& request;
   httplib::Response& response;
@@ -149,20 +179,11 @@ HttpServer::HttpServer(Engine& engine, ServedModel model, HttpOptions options)
       listener_(std::make_unique<http::Listener>(options_.limits, options_.max_connections)),
       started_(std::time(nullptr)) {
   add_routes();
+  check_host(options_.host);
   tensor::check_value(
       options_.port >= 0 && options_.port <= 65535, "serve", "--port", options_.port, "0 to 65535");
   const auto wanted = static_cast<int>(options_.port);
   if (wanted == 0) {
-void check_host(const std::string& host) {
-  const std::string why = http::why_unresolved(host);
-  if (why.empty()) return;
-  throw Error(
-      fmt::format("serve: --host {}: the name has no address ({}); give an address of this "
-                  "machine, such as 127.0.0.1, or 0.0.0.0 for all of them",
-                  host,
-                  why));
-}
-
     port_ = listener_->bind_to_any_port(options_.host);
   } else if (listener_->bind_to_port(options_.host, wanted)) {
     port_ = wanted;
@@ -179,7 +200,6 @@ void check_host(const std::string& host) {
 }
 
 HttpServer::~HttpServer() {
-  check_host(options_.host);
   if (!thread_.joinable()) return;
   draining_ = true;
   listener_->close_idle();
@@ -323,6 +343,11 @@ void HttpServer::tokenize(const Exchange& exchange) {
 
 void HttpServer::detokenize(const Exchange& exchange) {
   const std::vector<int64_t> tokens = protocol::parse_detokenize_request(exchange.request.body);
+  const int64_t most = model_.tokenizer->vocab_size() - 1;
+  for (const int64_t token : tokens) {
+    if (token <= most) continue;
+    throw ApiError(400, fmt::format("tokens has {}; expected 0 to {}", token, most), "tokens");
+  }
   exchange.send({{"prompt", tokenizer::displayable(model_.tokenizer->decode(tokens))}});
 }
 
@@ -338,17 +363,19 @@ void HttpServer::tokenizer_info(const Exchange& exchange) {
 }
 
 void HttpServer::completions(const Exchange& exchange) {
+  const protocol::TextLimits limits = text_limits(engine_.options());
   answer(exchange,
-         ask_completion(protocol::parse_completion_request(exchange.request.body), model_));
+         ask_completion(protocol::parse_completion_request(exchange.request.body, limits), model_));
 }
 
 void HttpServer::chat(const Exchange& exchange) {
-  answer(exchange, ask_chat(protocol::parse_chat_request(exchange.request.body), model_));
+  const protocol::TextLimits limits = text_limits(engine_.options());
+  answer(exchange, ask_chat(protocol::parse_chat_request(exchange.request.body, limits), model_));
 }
 
 void HttpServer::answer(const Exchange& exchange, Ask ask) {
   if (draining_) throw draining_error();
-  const std::shared_ptr<Reply> reply = engine_.submit(ask.job);
+  const std::shared_ptr<Reply> reply = submit(engine_, ask);
   CancelAtEnd at_end(reply);
   if (ask.stream) {
     answer_stream(exchange, std::move(ask), reply);

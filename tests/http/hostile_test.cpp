@@ -32,8 +32,12 @@ class ParsingServer {
         }
       };
     };
-    listener_.Post("/v1/completions", parsed_by(&protocol::parse_completion_request));
-    listener_.Post("/v1/chat/completions", parsed_by(&protocol::parse_chat_request));
+    listener_.Post("/v1/completions", parsed_by([](const std::string& body) {
+                     return protocol::parse_completion_request(body);
+                   }));
+    listener_.Post("/v1/chat/completions", parsed_by([](const std::string& body) {
+                     return protocol::parse_chat_request(body);
+                   }));
     listener_.Post("/tokenize", parsed_by(&protocol::parse_tokenize_request));
     listener_.Post("/detokenize", parsed_by(&protocol::parse_detokenize_request));
     port_ = listener_.bind_to_any_port("127.0.0.1");

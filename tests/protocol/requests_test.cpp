@@ -62,20 +62,31 @@ TEST(ChatRequest, ReadsMessagesAndTheirParts) {
   EXPECT_EQ(request.top_logprobs, 3);
 }
 
+CompletionRequest completion(const std::string& body) {
+  return parse_completion_request(body);
+}
+
+ChatRequest chat(const std::string& body) {
+  return parse_chat_request(body);
+}
+
+// Returns which field is to blame.
 template <class Parse>
-void expect_rejected(const Parse& parse, const std::string& body, const std::string& part) {
+std::string expect_rejected(const Parse& parse, const std::string& body, const std::string& part) {
   try {
     parse(body);
     ADD_FAILURE() << "accepted: " << body;
   } catch (const ApiError& error) {
     EXPECT_EQ(error.status, 400);
     EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    return error.param;
   }
+  return {};
 }
 
 TEST(CompletionRequest, NamesWhatIsWrong) {
   const auto expect = [](const std::string& body, const std::string& part) {
-    expect_rejected(parse_completion_request, body, part);
+    expect_rejected(completion, body, part);
   };
   expect("", "the body is not valid JSON: line 1, column 1: unexpected end of input");
   expect("{\"prompt\": \"\xff\"}",
@@ -111,10 +122,38 @@ TEST(CompletionRequest, NamesWhatIsWrong) {
   expect(R"({"prompt": "a", "model": 1})", "model");
 }
 
+TEST(CompletionRequest, TextsAreLimitedByTheServerAlone) {
+  const auto request_of = [](const std::string& fields) {
+    return parse_completion_request("{" + fields + "}", {.per_prompt = 300, .per_request = 600});
+  };
+  const auto expect = [&](const std::string& fields, const char* part, const char* param) {
+    EXPECT_EQ(expect_rejected(request_of, fields, part), param) << fields;
+  };
+  EXPECT_EQ(request_of(R"("prompt": ["a", "b"], "n": 300)").sampling.n, 300);
+  expect(R"("prompt": "a", "n": 301)", "n = 301; expected an integer from 1 to 300", "n");
+  expect(R"("prompt": "a", "best_of": 301)", "expected an integer from 1 to 300", "best_of");
+  expect(R"("prompt": ["a", "b", "c"], "best_of": 201)",
+         "at most 600 texts of all prompts together, 201 of each",
+         "prompt");
+  std::string prompts = R"("a")";
+  for (int i = 1; i < 600; ++i) prompts += R"(, "a")";
+  EXPECT_EQ(request_of(R"("prompt": [)" + prompts + "]").prompts.size(), 600U);
+  expect(R"("prompt": [)" + prompts + R"(, "a"])", "a list of 1 to 600 of these", "prompt");
+}
+
 TEST(ChatRequest, NamesWhatIsWrong) {
   const auto expect = [](const std::string& body, const std::string& part) {
-    expect_rejected(parse_chat_request, body, part);
+    expect_rejected(chat, body, part);
   };
+  for (const auto& [role, error] :
+       {std::pair("null", "messages[0].role is missing; expected system, developer, user or"),
+        {R"("cat")", R"(messages[0].role = "cat"; expected system, developer, user or assistant)"},
+        {R"("a\u0000b")", R"(messages[0].role = "a\u0000b"; expected)"},
+        {"5", "messages[0].role = 5; expected a string"}}) {
+    const std::string body =
+        std::string(R"({"messages": [{"role": )") + role + R"(, "content": ""}]})";
+    EXPECT_EQ(expect_rejected(chat, body, error), "messages[0].role") << role;
+  }
   expect("{}", "messages is missing");
   expect(R"({"messages": []})", "messages");
   expect(R"({"messages": ["a"]})", "messages[0]");
@@ -178,8 +217,8 @@ TEST(Requests, NonsenseIsRefused) {
         EXPECT_FALSE(dump(to_json(error)).empty());
       }
     };
-    try_to(parse_completion_request);
-    try_to(parse_chat_request);
+    try_to(completion);
+    try_to(chat);
     try_to(parse_tokenize_request);
     try_to(parse_detokenize_request);
   });

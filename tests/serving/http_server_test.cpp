@@ -232,20 +232,52 @@ TEST(HttpServer, BadRequestsGetTheErrorObject) {
   EXPECT_EQ(served.complete({{"prompt", "a"}, {"max_tokens", 98}}).status, 200);
   expect_error(served.complete({{"prompt", {1, 258}}}), 400, "token 258; expected 0 to 257");
   expect_error(served.complete({{"prompt", "a"}, {"logit_bias", {{"258", 1}}}}), 400, "logit_bias");
-  expect_error(
-      served.complete({{"prompt", "a"}, {"n", 100}}), 400, "n or best_of = 100; expected 1 to 64");
   expect_error(served.complete({{"prompt", "a"}, {"model", "other"}}), 404, "there is no model");
   expect_error(served.post("/v1/completions", R"({"prompt": "a", "model": "a\u0000b"})"),
                404,
                R"(there is no model "a\x00b"; this server has "small")");
-  const auto chat = [&](const std::string& role) {
-    return served.post("/v1/chat/completions",
-                       R"({"messages": [{"role": ")" + role + R"(", "content": ""}]})");
-  };
-  expect_error(chat("cat"), 400, R"(role "cat"; expected)");
-  expect_error(chat(R"(a\u0000b)"), 400, R"(role "a\x00b"; expected)");
-  expect_error(served.post("/detokenize", R"({"tokens": [9999]})"), 400, "9999");
   expect_error(served.post("/v1/nothing", "{}"), 404, "nothing at this path");
+}
+
+// Clients show users the field that is to blame.
+TEST(HttpServer, ErrorsNameTheField) {
+  const Served served({.max_batch = 32, .max_waiting = 40, .max_cache_tokens = 64 * 20},
+                      {},
+                      /*max_length=*/64 * 19,
+                      "llama2");
+  const auto expect = [&](const Served::Response& response,
+                          const std::string& part,
+                          const char* param,
+                          const json& code = nullptr) {
+    expect_error(response, 400, part);
+    EXPECT_EQ(response.json["error"]["param"], param) << part;
+    EXPECT_EQ(response.json["error"]["code"], code) << part;
+  };
+  const auto chat = [&](const json& messages, const json& more = json::object()) {
+    json request = {{"messages", messages}};
+    request.update(more);
+    return served.post("/v1/chat/completions", request.dump());
+  };
+  const json user = {{"role", "user"}, {"content", "a"}};
+  const json alone = json::array({user});
+  const json cat = {{"role", "cat"}, {"content", "a"}};
+  expect(chat({user, cat}), R"(messages[1].role = "cat"; expected system)", "messages[1].role");
+  expect(chat({user, user}), "roles must be user and assistant by turns", "messages");
+  // The limit of the engine, whatever else there is.
+  for (const int n : {33, 100, 1000}) {
+    expect(chat(alone, {{"n", n}}), "expected an integer from 1 to 32", "n");
+    expect(served.complete({{"prompt", "a"}, {"n", n}}), "an integer from 1 to 32", "n");
+    expect(served.complete({{"prompt", "a"}, {"best_of", n}}), "from 1 to 32", "best_of");
+  }
+  expect(served.complete({{"prompt", {"a", "b"}}, {"n", 21}}), "at most 40 texts", "prompt");
+  const char* const code = "context_length_exceeded";
+  const std::string together = "for each of n or best_of texts together";
+  expect(chat(alone, {{"n", 2}, {"max_tokens", 1000}}), together, "n", code);
+  json request = {{"prompt", "a"}, {"n", 2}, {"max_tokens", 1000}};
+  expect(served.complete(request), together, "n", code);
+  request.update({{"n", 1}, {"best_of", 2}});
+  expect(served.complete(request), together, "best_of", code);
+  expect(served.post("/detokenize", R"({"tokens": [258]})"), "258; expected 0 to 257", "tokens");
 }
 
 TEST(HttpServer, OtherMethodsAreToldWhichThePathTakes) {
@@ -312,11 +344,11 @@ TEST(HttpServer, AddressesThatCannotBeHad) {
   EXPECT_THROW(HttpServer(engine, served.model(100), http), Error);
   http.port = 70000;
   EXPECT_THROW(HttpServer(engine, served.model(100), http), Error);
-}
-
-}  // namespace
-}  // namespace reynard::serving
   http.port = 0;
   http.host = "no such host";
   EXPECT_SAYS(test::error_of([&] { HttpServer(engine, served.model(100), http); }),
               "--host no such host: the name has no address (");
+}
+
+}  // namespace
+}  // namespace reynard::serving

@@ -36,18 +36,19 @@ struct Served {
 
   explicit Served(const serving::EngineOptions& engine_options = {},
                   serving::HttpOptions http = {},
-                  int64_t max_length = 4096)
+                  int64_t max_length = 4096,
+                  const char* chat_template = "chatml")
       : engine(decoder, tokenizer, engine_options),
-        server(engine, model(max_length), with_free_port(std::move(http))) {}
+        server(engine, model(max_length, chat_template), with_free_port(std::move(http))) {}
 
-  serving::ServedModel model(int64_t max_length) const {
+  serving::ServedModel model(int64_t max_length, const char* chat_template = "chatml") const {
     return {.name = "small",
             .tokenizer = &tokenizer,
             .vocab_size = tokenizer::ByteTokenizer::kVocabSize,
             .max_length = max_length,
             .bos = tokenizer::ByteTokenizer::kBos,
             .stop = {tokenizer::ByteTokenizer::kEos},
-            .chat = generation::ChatTemplate::named("chatml")};
+            .chat = generation::ChatTemplate::named(chat_template)};
   }
   static serving::HttpOptions with_free_port(serving::HttpOptions http) {
     http.port = 0;
