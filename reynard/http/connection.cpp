@@ -110,6 +110,11 @@ Connection::Head Connection::read_head(const std::atomic<bool>& stopping) {
   }
 }
 
+void Connection::replace_head(std::string_view head) {
+  buffer_.replace(0, head_bytes_, head);
+  head_bytes_ = head.size();
+}
+
 void Connection::drop_rest(std::chrono::milliseconds patience) const {
   const auto deadline = Clock::now() + patience;
   char bytes[kReceiveBytes];

@@ -36,6 +36,8 @@ class Connection final : public httplib::Stream {
   // Of the request whose head is ready, without the empty line behind it; valid until its body is
   // read.
   std::string_view head() const { return std::string_view(buffer_).substr(0, head_bytes_); }
+  // Puts another head in its place, before anything of it is read.
+  void replace_head(std::string_view head);
   // Of that request; nothing: in chunks.
   std::optional<int64_t> body_bytes() const { return body_bytes_; }
   // A body in chunks went beyond the limit: what follows is no request.

@@ -1,17 +1,18 @@
 #include "reynard/http/listener.h"
 
 #include "reynard/http/body_head.h"
+#include "reynard/http/request_target.h"
 #include "reynard/protocol/api_error.h"
 #include "reynard/protocol/responses.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
 #include <netdb.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cerrno>
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <string>
@@ -127,10 +128,13 @@ Listener::End Listener::answer_requests(Connection& connection) {
       return End::kRefused;
     }
     if (head != Connection::Head::kReady) return end();
-    if (const auto refusal = refused_body(connection.head(), limits_.max_body_bytes)) {
+    auto refusal = refused_body(connection.head(), limits_.max_body_bytes);
+    if (!refusal) refusal = refused_target(connection.head());
+    if (refusal) {
       refuse(connection, refusal->status, refusal->reason, refusal->message);
       return End::kRefused;
     }
+    if (const auto routed = with_origin_form(connection.head())) connection.replace_head(*routed);
     const Connection::Scope scope(connection);
     bool closed = false;
     const bool in_chunks = !connection.body_bytes();
@@ -162,10 +166,6 @@ bool Listener::process_and_close_socket(socket_t socket) {
   return end == End::kAnswered;
 }
 
-std::thread listen(Listener& server) {
-  // Seen beforehand: the library says that it runs even as it finds out.
-  if (!server.is_bound()) throw Error("http: listen: expected a socket that is bound");
-  const auto ended = std::make_shared<std::atomic<bool>>(false);
 std::string why_unresolved(const std::string& host) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -177,6 +177,10 @@ std::string why_unresolved(const std::string& host) {
   return {};
 }
 
+std::thread listen(Listener& server) {
+  // Seen beforehand: the library says that it runs even as it finds out.
+  if (!server.is_bound()) throw Error("http: listen: expected a socket that is bound");
+  const auto ended = std::make_shared<std::atomic<bool>>(false);
   std::thread thread([&server, ended] {
     server.listen_after_bind();
     *ended = true;

@@ -95,6 +95,8 @@ TEST(HostileRequests, AreAnsweredOrClosed) {
                                                                "Expect: 100-continue",
                                                                "Content-Type: multipart/form-data",
                                                                "HTTP/9.9",
+                                                               "http://",
+                                                               "http://a:1",
                                                                "\\ud800",
                                                                "1e999",
                                                                "[[[[",

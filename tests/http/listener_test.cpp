@@ -81,6 +81,33 @@ TEST(Listener, AnswersAreWholeWhateverRangeIsAskedFor) {
   thread.join();
 }
 
+// Two requests on a connection, the second behind a body that was read to its end.
+TEST(Listener, TargetsMayNameTheirHost) {
+  Listener listener({.keep_alive_seconds = 1, .read_seconds = 1}, /*max_connections=*/8);
+  listener.Post("/read", [](const httplib::Request& request, httplib::Response& response) {
+    response.set_content(request.body + request.get_param_value("more"), "text/plain");
+  });
+  const int port = listener.bind_to_any_port("127.0.0.1");
+  std::thread thread = listen(listener);
+  const auto answers_to = [&](const std::string& target) {
+    const test::RawClient client(port);
+    const std::string request = "POST " + target + " HTTP/1.1\r\nContent-Length: 3\r\n";
+    client.send(request + "\r\nabc" + request + "Connection: close\r\n\r\ndef");
+    return client.read_all();
+  };
+  for (const std::string host :
+       {"", "http://127.0.0.1:80", "HTTP://another.example", "http://[::1]:"}) {
+    const std::string answers = answers_to(host + "/read?more=!");
+    EXPECT_NE(answers.find("\r\n\r\nabc!HTTP/1.1 200 "), std::string::npos) << host << answers;
+    EXPECT_TRUE(answers.ends_with("\r\n\r\ndef!")) << host << answers;
+  }
+  EXPECT_TRUE(answers_to("http://user@x/read").starts_with("HTTP/1.1 400 "));
+  EXPECT_TRUE(answers_to("https://x/read").starts_with("HTTP/1.1 421 "));
+  listener.close_idle();
+  listener.stop();
+  thread.join();
+}
+
 // They would be refused; the threads that read them hold the process up.
 TEST(Listener, RequestsThatHaveOnlyBegunEndWithIt) {
   Listener listener({.keep_alive_seconds = 300, .read_seconds = 300}, /*max_connections=*/8);
