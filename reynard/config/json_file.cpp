@@ -34,7 +34,10 @@ bool is_nested_deeper(std::string_view text, int max_depth) {
 }
 
 nlohmann::json parse_json_text(std::string_view text, int max_depth) {
-  if (is_nested_deeper(text, max_depth)) return nlohmann::json::value_t::discarded;
+  // The parser takes a zero byte for the end, whatever follows it.
+  if (text.find('\0') != std::string_view::npos || is_nested_deeper(text, max_depth)) {
+    return nlohmann::json::value_t::discarded;
+  }
   return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
@@ -63,19 +66,23 @@ std::string shown_number(std::string_view said) {
 
 std::string json_mistake(std::string_view text, int max_depth) {
   if (is_nested_deeper(text, max_depth)) return {};
+  std::size_t place = text.find('\0');
+  std::string reason = "a zero byte";
   try {
     std::ignore = nlohmann::json::parse(text);
-    return {};
+    if (place == std::string_view::npos) return {};
   } catch (const nlohmann::json::parse_error& error) {
-    const std::string_view before = text.substr(0, std::max<std::size_t>(error.byte, 1) - 1);
-    const std::size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
-    return fmt::format("line {}, column {}: {}",
-                       std::ranges::count(before, '\n') + 1,
-                       before.size() - line_begin + 1,
-                       wrong_syntax(error.what()));
+    const std::size_t stopped = std::max<std::size_t>(error.byte, 1) - 1;
+    if (stopped < place) place = stopped, reason = wrong_syntax(error.what());
   } catch (const nlohmann::json::exception& error) {  // a number beyond f64
     return fmt::format("the number {} is too large", shown_number(error.what()));
   }
+  const std::string_view before = text.substr(0, place);
+  const std::size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+  return fmt::format("line {}, column {}: {}",
+                     std::ranges::count(before, '\n') + 1,
+                     before.size() - line_begin + 1,
+                     reason);
 }
 
 nlohmann::json read_json_object(const std::filesystem::path& file, uintmax_t max_bytes) {

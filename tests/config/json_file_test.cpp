@@ -50,8 +50,13 @@ TEST(JsonFile, MistakesHaveAPlaceAndAReason) {
         {"{\"a\": \"" + rest, "line 1, column 100008: invalid string: missing closing quote"},
         {"\"\xff" + rest + "\"", "line 1, column 2: invalid string: ill-formed UTF-8 byte"},
         {"1e" + std::string(100'000, '9'),
-         "the number '1e9999999999999999999999999999999999999... is too large"}}) {
+         "the number '1e9999999999999999999999999999999999999... is too large"},
+        {std::string("{}\0{", 4), "line 1, column 3: a zero byte"},
+        {std::string("\n\0", 2), "line 2, column 1: a zero byte"},
+        {std::string("[,\0", 3),
+         "line 1, column 2: unexpected ','; expected '[', '{', or a literal"}}) {
     EXPECT_EQ(json_mistake(text), mistake) << text.substr(0, 40);
+    EXPECT_EQ(parse_json_text(text).is_discarded(), !std::string_view(mistake).empty());
   }
 }
 
