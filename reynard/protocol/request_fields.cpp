@@ -19,6 +19,16 @@ std::string shown(const nlohmann::json& value) {
   return text.size() > kMaxShown ? text.substr(0, kMaxShown) + "..." : text;
 }
 
+[[noreturn]] void reject_value(const std::string& name,
+                               const nlohmann::json& value,
+                               std::string_view expected) {
+  throw ApiError(400,
+                 value.is_null()
+                     ? fmt::format("{} is missing; expected {}", name, expected)
+                     : fmt::format("{} = {}; expected {}", name, shown(value), expected),
+                 name);
+}
+
 }  // namespace
 
 nlohmann::json parse_body(std::string_view body) {
@@ -41,13 +51,7 @@ const nlohmann::json& RequestFields::at(std::string_view key) const {
 }
 
 void RequestFields::reject(std::string_view key, std::string_view expected) const {
-  const std::string name = prefix_ + std::string(key);
-  const nlohmann::json& value = at(key);
-  throw ApiError(400,
-                 value.is_null()
-                     ? fmt::format("{} is missing; expected {}", name, expected)
-                     : fmt::format("{} = {}; expected {}", name, shown(value), expected),
-                 name);
+  reject_value(prefix_ + std::string(key), at(key), expected);
 }
 
 std::optional<int64_t> RequestFields::integer(std::string_view key,
@@ -102,9 +106,7 @@ std::vector<std::string> RequestFields::texts(std::string_view key, std::size_t 
 
 std::vector<int64_t> token_ids(const nlohmann::json& list, const std::string& field) {
   std::vector<int64_t> ids;
-  if (!list.is_array()) {
-    throw ApiError(400, fmt::format("{} = {}; expected a list of ids", field, shown(list)), field);
-  }
+  if (!list.is_array()) reject_value(field, list, "a list of token ids");
   ids.reserve(list.size());
   for (const auto& item : list) {
     const bool fits = item.is_number_integer() &&

@@ -23,7 +23,10 @@ std::vector<std::pair<int64_t, double>> read_logit_bias(const RequestFields& fie
   const nlohmann::json& value = fields.at("logit_bias");
   if (value.is_null()) return {};
   const auto reject = [&] {
-    fields.reject("logit_bias", "an object of token ids and numbers from -100 to 100");
+    fields.reject("logit_bias",
+                  fmt::format("an object of at most {} token ids, each with a number from -100 to "
+                              "100",
+                              kMaxBiases));
   };
   if (!value.is_object() || value.size() > kMaxBiases) reject();
   std::vector<std::pair<int64_t, double>> biases;
@@ -193,7 +196,7 @@ ChatRequest parse_chat_request(std::string_view body, const TextLimits& limits) 
   }
   const nlohmann::json& messages = fields.at("messages");
   if (!messages.is_array() || messages.empty() || messages.size() > kMaxMessages) {
-    fields.reject("messages", "a list of messages");
+    fields.reject("messages", fmt::format("a list of 1 to {} messages", kMaxMessages));
   }
   for (const auto& item : messages) {
     const std::string field = fmt::format("messages[{}]", request.messages.size());

@@ -114,7 +114,9 @@ TEST(CompletionRequest, NamesWhatIsWrong) {
   expect(R"({"prompt": "a", "stop": ["b", ""]})", "stop");
   expect(R"({"prompt": "a", "stop": [5]})", "stop");
   expect(R"({"prompt": "a", "logit_bias": {"x": 1}})", "logit_bias");
-  expect(R"({"prompt": "a", "logit_bias": {"1": 101}})", "logit_bias");
+  expect(R"({"prompt": "a", "logit_bias": {"1": 101}})",
+         "at most 4096 token ids, each with a number from -100 to 100");
+  expect(std::string("{\"prompt\": \"a\"}\0", 16), "line 1, column 16: a zero byte");
   expect(R"({"prompt": "a", "logprobs": 101})", "logprobs");
   expect(R"({"prompt": "a", "stream": 1})", "stream = 1; expected true or false");
   expect(R"({"prompt": "a", "stream_options": 1})", "stream_options");
@@ -155,7 +157,7 @@ TEST(ChatRequest, NamesWhatIsWrong) {
     EXPECT_EQ(expect_rejected(chat, body, error), "messages[0].role") << role;
   }
   expect("{}", "messages is missing");
-  expect(R"({"messages": []})", "messages");
+  expect(R"({"messages": []})", "messages = []; expected a list of 1 to 4096 messages");
   expect(R"({"messages": ["a"]})", "messages[0]");
   expect(R"({"messages": [{"content": "a"}]})", "messages[0].role is missing");
   expect(R"({"messages": [{"role": "user", "content": 5}]})", "messages[0].content");
@@ -184,7 +186,8 @@ TEST(TokenizeRequest, ReadsAndRejects) {
   EXPECT_EQ(parse_detokenize_request(R"({"tokens": [1, 2]})"), (std::vector<int64_t>{1, 2}));
   expect_rejected(parse_tokenize_request, R"({"prompt": [1]})", "prompt");
   expect_rejected(parse_detokenize_request, R"({"tokens": "a"})", "tokens");
-  expect_rejected(parse_detokenize_request, "{}", "tokens");
+  expect_rejected(
+      parse_detokenize_request, "{}", "tokens is missing; expected a list of token ids");
 }
 
 // Whatever comes in, it is read or refused with a 4xx; nothing else is thrown.
