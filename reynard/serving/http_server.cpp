@@ -69,6 +69,10 @@ bool is_form(const httplib::Request& request) {
   return request.get_header_value("Content-Type").starts_with("application/x-www-form-urlencoded");
 }
 
+bool is_multipart(const httplib::Request& request) {
+  return request.get_header_value("Content-Type").starts_with("multipart/");
+}
+
 struct KnownPath {
   std::string_view pattern;  // as it is routed: any text stands for what is in parentheses
   std::vector<std::string_view> methods;
@@ -103,6 +107,10 @@ void explain_refusal(const std::vector<KnownPath>& known,
     const std::string methods = fmt::format("{}", fmt::join(path->methods, ", "));
     response.set_header("Allow", methods);
     set_error(response, ApiError(405, fmt::format("this path takes {} only", methods)));
+    return;
+  }
+  if (response.status == 400 && is_multipart(request)) {
+    set_error(response, ApiError(415, "no form is read; send Content-Type: application/json"));
     return;
   }
   set_error(response, ApiError(response.status, message_of_status(response.status)));

@@ -152,6 +152,11 @@ TEST(HttpServer, LongFormsAreToldWhatToBe) {
   const auto refused = posted(10'000);
   EXPECT_EQ(refused->status, 413);
   EXPECT_NE(refused->body.find("send Content-Type: application/json"), std::string::npos);
+  for (const char* type : {"multipart/form-data", "multipart/form-data; boundary=x"}) {
+    const auto form = client.Post("/v1/completions", R"({"prompt": "a"})", type);
+    EXPECT_EQ(form->status, 415) << type;
+    EXPECT_NE(form->body.find("send Content-Type: application/json"), std::string::npos) << type;
+  }
 }
 
 TEST(HttpServer, FullQueueSaysWhenToComeBack) {
