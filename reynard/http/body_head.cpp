@@ -42,7 +42,8 @@ BodyFields fields_of(std::string_view head) {
     const std::string_view line = head.substr(at, end - at);
     at = end + 2;
     const bool begins_blank = line.empty() || line.front() == ' ' || line.front() == '\t';
-    if (begins_blank || line.find_first_of("\r\n") != std::string_view::npos) {
+    constexpr std::string_view kForbidden("\r\n\0", 3);
+    if (begins_blank || line.find_first_of(kForbidden) != std::string_view::npos) {
       fields.well_formed = false;
     }
     if (first) continue;

@@ -53,6 +53,11 @@ TEST(RefusedBody, WhatIsReadInTwoWaysIsRefused) {
   }
 }
 
+TEST(RefusedBody, FieldsHaveNoZeroBytes) {
+  EXPECT_EQ(status_of("GET", std::string("X: a\0b", 6)), 400);
+  EXPECT_EQ(status_of(std::string("GE\0T", 4), ""), 400);
+}
+
 TEST(RefusedBody, EveryCodingCounts) {
   constexpr const char* kLength = "Content-Length: 5\r\n";
   for (const char* fields : {"Content-Encoding:\r\nContent-Encoding: gzip",
