@@ -90,7 +90,9 @@ Connection::Head Connection::read_head(const std::atomic<bool>& stopping) {
   }
   deadline_ = Clock::now() + std::chrono::seconds(limits_.read_seconds);
   char bytes[kReceiveBytes];
-  while (true) {
+  for (bool skipped = false; true;) {
+    // Some send an empty line behind a body (RFC 9112, section 2.2).
+    if (!skipped && buffer_.starts_with("\r\n")) buffer_.erase(0, 2), skipped = true;
     const std::size_t end = buffer_.find("\r\n\r\n");
     const auto head_bytes = static_cast<int64_t>(std::min(end, buffer_.size()));
     const auto lines = std::count(buffer_.begin(), buffer_.begin() + head_bytes, '\n');

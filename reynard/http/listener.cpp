@@ -16,6 +16,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -43,6 +44,10 @@ void refuse(Connection& connection, int status, const char* reason, const std::s
       status == 503 ? "Retry-After: 1\r\n" : "",
       body);
   connection.write(answer.data(), answer.size());
+}
+
+bool is_http_1_0(std::string_view head) {
+  return head.substr(0, head.find("\r\n")).ends_with(" HTTP/1.0");
 }
 
 }  // namespace
@@ -87,6 +92,9 @@ Listener::Listener(const ConnectionLimits& limits, int64_t max_connections)
     : limits_(limits), max_connections_(max_connections) {
   new_task_queue = [this] { return new Threads(*this); };
   set_payload_max_length(static_cast<size_t>(limits.max_body_bytes));
+  // What answers promise.
+  set_keep_alive_timeout(limits.keep_alive_seconds);
+  set_keep_alive_max_count(kMaxRequests);
   set_tcp_nodelay(true);
   set_pre_routing_handler([](const httplib::Request& request, httplib::Response& /*response*/) {
     return ignore_ranges(request);
@@ -138,12 +146,14 @@ Listener::End Listener::answer_requests(Connection& connection) {
     const Connection::Scope scope(connection);
     bool closed = false;
     const bool in_chunks = !connection.body_bytes();
-    answered = process_request(connection, left == 1 || stopping_ || in_chunks, closed, {});
+    // What HTTP/1.0 is answered may end with the connection alone.
+    const bool is_last = left == 1 || stopping_ || in_chunks || is_http_1_0(connection.head());
+    answered = process_request(connection, is_last, closed, {});
     // What was not read of a request would be taken for the next one.
     if (connection.is_body_cut() || !(in_chunks || connection.is_request_read())) {
       return End::kRefused;
     }
-    if (!answered || closed || in_chunks) return end();
+    if (!answered || closed || is_last) return end();
   }
   return end();
 }

@@ -466,8 +466,13 @@ void HttpServer::answer_stream(const Exchange& exchange, Ask ask, std::shared_pt
     return is_empty ? sink.is_writable() : send(event(std::span(&choice, 1), {}));
   };
   exchange.response.set_header("Cache-Control", "no-cache");
-  exchange.response.set_chunked_content_provider(
-      "text/event-stream", provide, [reply](bool) { reply->cancel(); });
+  constexpr const char* kEvents = "text/event-stream";
+  const auto cancel = [reply](bool) { reply->cancel(); };
+  if (exchange.request.version == "HTTP/1.0") {  // knows no chunks: the connection ends the stream
+    exchange.response.set_content_provider(kEvents, provide, cancel);
+  } else {
+    exchange.response.set_chunked_content_provider(kEvents, provide, cancel);
+  }
 }
 
 }  // namespace reynard::serving

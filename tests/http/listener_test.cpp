@@ -108,6 +108,36 @@ TEST(Listener, TargetsMayNameTheirHost) {
   thread.join();
 }
 
+TEST(Listener, ConnectionsStayAsLongAsAnswersPromise) {
+  Listener listener({.keep_alive_seconds = 2, .read_seconds = 1}, /*max_connections=*/8);
+  listener.Post("/read", [](const httplib::Request& request, httplib::Response& response) {
+    response.set_content(request.body, "text/plain");
+  });
+  const int port = listener.bind_to_any_port("127.0.0.1");
+  std::thread thread = listen(listener);
+  const auto answers_to = [&](const std::string& requests) {
+    const test::RawClient client(port);
+    client.send(requests);
+    return client.read_all();
+  };
+  const std::string request = "POST /read HTTP/1.1\r\nContent-Length: 3\r\n";
+  const std::string last = request + "Connection: close\r\n\r\ndef";
+  // An empty line behind a body is none of the next request; two are.
+  const std::string kept = answers_to(request + "\r\nabc\r\n" + last);
+  EXPECT_NE(kept.find("Keep-Alive: timeout=2, max=1000\r\n"), std::string::npos) << kept;
+  EXPECT_NE(kept.find("\r\n\r\nabcHTTP/1.1 200 "), std::string::npos) << kept;
+  EXPECT_TRUE(kept.ends_with("\r\n\r\ndef")) << kept;
+  EXPECT_TRUE(answers_to("\r\n\r\n" + last).starts_with("HTTP/1.1 400 "));
+  // HTTP/1.0 may ask for it, in vain.
+  const std::string old =
+      answers_to("POST /read HTTP/1.0\r\nConnection: Keep-Alive\r\nContent-Length: 3\r\n\r\nabc");
+  EXPECT_NE(old.find("Connection: close\r\n"), std::string::npos) << old;
+  EXPECT_TRUE(old.ends_with("\r\n\r\nabc")) << old;
+  listener.close_idle();
+  listener.stop();
+  thread.join();
+}
+
 // They would be refused; the threads that read them hold the process up.
 TEST(Listener, RequestsThatHaveOnlyBegunEndWithIt) {
   Listener listener({.keep_alive_seconds = 300, .read_seconds = 300}, /*max_connections=*/8);

@@ -36,6 +36,23 @@ TEST(HttpServer, WhoEndsTheirOwnSideAreToldSo) {
   EXPECT_TRUE(client.read_all().starts_with("HTTP/1.1 400"));
 }
 
+// It has no chunks, and the end of the connection ends what has no length.
+TEST(HttpServer, StreamsForHttp10AreNotInChunks) {
+  const Served served;
+  for (const char* wish : {"", "Connection: Keep-Alive\r\n"}) {
+    const std::string body = R"({"prompt": "abc", "max_tokens": 5, "stream": true})";
+    const RawClient client(served.server.port());
+    client.send("POST /v1/completions HTTP/1.0\r\nContent-Length: " + std::to_string(body.size()) +
+                "\r\n" + wish + "\r\n" + body);
+    const std::string answer = client.read_all();
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 ")) << answer;
+    EXPECT_EQ(answer.find("Transfer-Encoding"), std::string::npos) << answer;
+    EXPECT_TRUE(answer.ends_with("\n\ndata: [DONE]\n\n")) << answer;
+    const std::size_t end = answer.find("\r\n\r\n");
+    EXPECT_FALSE(events_of(answer.substr(end + 4)).empty());
+  }
+}
+
 TEST(HttpServer, ClientsThatVanishAreForgotten) {
   const Served served({}, {}, /*max_length=*/10'000'000);
   const EngineCounters& counters = served.engine.counters();
