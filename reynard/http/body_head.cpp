@@ -21,6 +21,15 @@ bool is_word(std::string_view text, std::string_view word) {
   return std::ranges::equal(text, word, {}, lower);
 }
 
+// RFC 9110, section 5.6.2: what some readers pass over in a name makes another field of it.
+bool is_token(std::string_view name) {
+  constexpr std::string_view kSigns = "!#$%&'*+-.^_`|~";
+  return !name.empty() && std::ranges::all_of(name, [&](char c) {
+    return (c >= '0' && c <= '9') || (lower(c) >= 'a' && lower(c) <= 'z') ||
+           kSigns.find(c) != std::string_view::npos;
+  });
+}
+
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kBlank = " \t";
   const std::size_t begin = text.find_first_not_of(kBlank);
@@ -49,7 +58,7 @@ BodyFields fields_of(std::string_view head) {
     if (first) continue;
     const std::size_t colon = line.find(':');
     const std::string_view name = line.substr(0, colon);
-    if (colon == std::string_view::npos || name.find_first_of(" \t") != std::string_view::npos) {
+    if (colon == std::string_view::npos || !is_token(name)) {
       fields.well_formed = false;
       continue;
     }

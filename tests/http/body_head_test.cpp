@@ -48,7 +48,15 @@ TEST(RefusedBody, WhatIsReadInTwoWaysIsRefused) {
   EXPECT_EQ(status_of("GET", "Transfer-Encoding: chunked"), 400);
   EXPECT_EQ(status_of("GET", "Content-Length: 0"), 0);
   EXPECT_EQ(status_of(" POST", "Content-Length: 1"), 400);
-  for (const char* line : {"X: a\nContent-Length: 5", "Content-Length : 5", " folded", "X", "\r"}) {
+  for (const char* line : {"X: a\nContent-Length: 5",
+                           "Content-Length : 5",
+                           "Transfer-Encoding\v: chunked",
+                           "Transfer-Encoding\x80: chunked",
+                           "(x): y",
+                           ": chunked",
+                           " folded",
+                           "X",
+                           "\r"}) {
     EXPECT_EQ(status_of("POST", std::string("Content-Length: 5\r\n") + line), 400) << line;
   }
 }
