@@ -13,6 +13,7 @@ namespace reynard::http {
 
 // `head`: the request line and the fields behind it. Nothing: its target has another form, or is a
 // URI of http with a host. One of https is refused: there is no TLS here (RFC 9110, section 7.4).
+// So is a field Host that names none, or two: readers may differ in whom the request is for.
 std::optional<Refusal> refused_target(std::string_view head);
 
 // The head with a target "/path?query" instead of the absolute one; nothing: it has none. The

@@ -62,6 +62,30 @@ TEST(RequestTarget, WithoutAHostIsRefused) {
   EXPECT_EQ(status_of("https://x/v1/models"), 421);
 }
 
+TEST(RequestTarget, HasOneHostAtMost) {
+  const auto is_refused = [](const std::string& fields) {
+    const auto refusal = refused_target("GET / HTTP/1.1" + fields);
+    EXPECT_EQ(refusal ? refusal->status : 400, 400);
+    return refusal.has_value();
+  };
+  for (const char* fields : {"",
+                             "\r\nHost:",
+                             "\r\nHost: \t ",
+                             "\r\nhost:my_service:8000",
+                             "\r\nHOST: [::1]:80 \r\nX: y",
+                             "\r\nX: y\r\nX-Host: a b\r\nHost: x"}) {
+    EXPECT_FALSE(is_refused(fields)) << fields;
+  }
+  for (const char* fields : {"\r\nHost: x\r\nHost: x",
+                             "\r\nHost:\r\nX: y\r\nhost:",
+                             "\r\nHost: a b",
+                             "\r\nHost: a,b/",
+                             "\r\nHost: user@x",
+                             "\r\nHost: x:y"}) {
+    EXPECT_TRUE(is_refused(fields)) << fields;
+  }
+}
+
 TEST(RequestTarget, WhateverIsTakenBecomesAPath) {
   const std::string whole[] = {"GET http://a.example:8000/v1/models?x=1 HTTP/1.1\r\nHost: b",
                                "POST http://[::1]/ HTTP/1.1\r\nContent-Length: 2"};
