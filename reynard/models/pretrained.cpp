@@ -97,12 +97,15 @@ void check_piece(const checkpoint::TensorFolder& tensors,
   }
 }
 
-// Some writers store the head beside the embedding that it is tied to.
+// Some writers store the head beside the embedding that it is tied to, at times in another dtype:
+// one of them is then the other, rounded.
 void check_tied_head(const checkpoint::TensorFolder& tensors, const std::string& embedding) {
   constexpr const char* kHead = "lm_head.weight";
-  if (tensors.find(kHead)->shape == tensors.find(embedding)->shape) {
-    const at::Tensor values = tensors.read(embedding);
-    if (tensors.read(kHead).to(values.scalar_type()).equal(values)) return;
+  const auto* info = tensors.find(kHead);
+  if (info->shape == tensors.find(embedding)->shape && at::isFloatingType(info->dtype)) {
+    const at::Tensor head = tensors.read(kHead), values = tensors.read(embedding);
+    if (head.to(values.scalar_type()).equal(values)) return;
+    if (values.to(head.scalar_type()).equal(head)) return;
   }
   throw Error(
       fmt::format("{}: tensor \"{}\" is not \"{}\", though tie_word_embeddings in "

@@ -185,10 +185,14 @@ TEST_F(ModelFolder, ATiedHeadIsTheEmbedding) {
   };
   named("lm_head.weight")->tensor = named("model.embeddings.weight")->tensor;
   EXPECT_EQ(problem(config, same), "");
-  at::Tensor& embedding = named("model.embeddings.weight")->tensor;
-  embedding = embedding.to(at::kBFloat16);
-  named("lm_head.weight")->tensor = embedding.to(at::kFloat);
-  EXPECT_EQ(problem(config, same), "") << "of another dtype";
+  for (const char* name : {"lm_head.weight", "model.embeddings.weight"}) {
+    Tensors rounded = same;
+    const auto half = std::ranges::find(rounded, name, &checkpoint::NamedTensor::name);
+    half->tensor = half->tensor.to(at::kBFloat16);
+    EXPECT_EQ(problem(config, rounded), "") << name;
+    half->tensor = half->tensor.to(at::kLong);
+    EXPECT_NE(problem(config, rounded), "") << name;
+  }
 }
 
 TEST_F(ModelFolder, ChecksumsAreVerified) {
