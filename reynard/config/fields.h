@@ -20,6 +20,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -74,6 +76,8 @@ class Problems {
   void set_unread(std::string path) { unread_.push_back(std::move(path)); }
   // Says where a key was read (empty: it kept its default) and the value it has now.
   void set_value(std::string path, std::string where, std::string value);
+  // Says what the file calls a key; cross-field problems then name it so, the last name given.
+  void set_name(std::string path, std::string name) { names_[std::move(path)] = std::move(name); }
 
  private:
   struct Seen {
@@ -85,8 +89,10 @@ class Problems {
   std::vector<std::string> lines_;
   // Whether a cross-field problem is about a value that could not be read.
   bool names_unread(std::string_view path, std::string_view message) const;
+  std::string with_names_of_file(std::string_view text) const;
 
   std::vector<Seen> seen_;
+  std::map<std::string, std::string, std::less<>> names_;  // path -> what the file calls it
   std::vector<std::string> unread_;
 };
 

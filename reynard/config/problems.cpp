@@ -33,13 +33,20 @@ void Problems::add(std::string_view where, std::string_view path, std::string_vi
   if (!where.empty() && !(names_key && !path.empty())) line += ": ";
   if (!path.empty()) line += names_key ? " " : fmt::format("{} ", path);
   line += message;
-  lines_.push_back(printable(line));
+  // Two keys of ours may be one of the file.
+  const std::string shown = printable(line);
+  if (std::ranges::find(lines_, shown) == lines_.end()) lines_.push_back(shown);
 }
 
+namespace {
+
+bool is_name(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
+}
+
+}  // namespace
+
 bool Problems::names_unread(std::string_view path, std::string_view message) const {
-  const auto is_name = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
-  };
   return std::any_of(unread_.begin(), unread_.end(), [&](const std::string& unread) {
     if (path == unread) return true;
     const std::string_view name = std::string_view(unread).substr(unread.rfind('.') + 1);
@@ -55,16 +62,36 @@ bool Problems::names_unread(std::string_view path, std::string_view message) con
   });
 }
 
+// Keys are replaced in full, or by their last word where that is no word of a sentence
+// ("num_heads").
+std::string Problems::with_names_of_file(std::string_view text) const {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t end = at;
+    while (end < text.size() && (is_name(text[end]) || text[end] == '.')) ++end;
+    const std::string_view word = text.substr(at, std::max<std::size_t>(end - at, 1));
+    const auto named = std::ranges::find_if(names_, [&](const auto& entry) {
+      const std::string& path = entry.first;
+      return word == path ||
+             (word.find('_') != word.npos && word == path.substr(path.rfind('.') + 1));
+    });
+    out += named == names_.end() ? word : std::string_view(named->second);
+    at += word.size();
+  }
+  return out;
+}
+
 void Problems::add(std::string_view path, std::string_view message) {
   if (names_unread(path, message)) return;
   const auto seen =
       std::find_if(seen_.rbegin(), seen_.rend(), [&](const Seen& s) { return s.path == path; });
+  const std::string name = with_names_of_file(path), said = with_names_of_file(message);
   if (seen == seen_.rend()) {
-    add(source_, {}, path.empty() ? std::string(message) : fmt::format("{}: {}", path, message));
+    add(source_, {}, path.empty() ? said : fmt::format("{}: {}", name, said));
   } else if (seen->where.empty()) {
-    add(source_, path, fmt::format("= {} (default); {}", seen->value, message));
+    add(source_, name, fmt::format("= {} (default); {}", seen->value, said));
   } else {
-    add(seen->where, path, fmt::format("= {}; {}", seen->value, message));
+    add(seen->where, name, fmt::format("= {}; {}", seen->value, said));
   }
 }
 

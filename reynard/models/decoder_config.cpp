@@ -107,10 +107,12 @@ void check_rotary(const DecoderConfig& config, const Checker& check) {
   check.require(s.factor > 0 && s.factor <= kMaxFactor,
                 "attention.rope_scaling.factor",
                 fmt::format("{} must be > 0 and at most {}", s.factor, kMaxFactor));
-  check.require(
-      s.type == Type::kLinear || (s.original_length > 0 && s.original_length <= int64_t{1} << 40),
-      "attention.rope_scaling.original_length",
-      fmt::format("{} must be the context of pre-training, > 0", s.original_length));
+  check.require(s.type == Type::kLinear ||
+                    (s.original_length > 0 && s.original_length <= ops::kMaxOriginalLength),
+                "attention.rope_scaling.original_length",
+                fmt::format("{} must be the context of pre-training, 1 to {}",
+                            s.original_length,
+                            ops::kMaxOriginalLength));
   check.require(s.type != Type::kDynamic || a.num_heads <= 0 || config.head_dim() > 2,
                 "attention.rope_scaling.type",
                 "dynamic needs a head dimension over 2");

@@ -24,6 +24,9 @@ inline config::EnumNames<RotaryScalingType> enum_names(RotaryScalingType) {
           {RotaryScalingType::kLlama3, "llama3"}};
 }
 
+// Of pre-training; times any factor it is within int64.
+inline constexpr int64_t kMaxOriginalLength = int64_t{1} << 40;
+
 struct RotaryScaling {
   RotaryScalingType type = RotaryScalingType::kNone;
   double factor = 1;                                 // s

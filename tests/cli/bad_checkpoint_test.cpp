@@ -142,7 +142,7 @@ TEST_F(BadCheckpoint, ConfigsThatCannotBeAreErrors) {
   };
   EXPECT_EQ(missing(error("num_heads", 0), "num_heads"), "");
   EXPECT_EQ(missing(error("num_heads", 3), "num_heads"), "");
-  EXPECT_EQ(missing(error("window_size", -7), "config.json: attention.window: -7 must be >= 0"),
+  EXPECT_EQ(missing(error("window_size", -7), "config.json: window_size = -7; -7 must be >= 0"),
             "");
   EXPECT_EQ(missing(error("hidden_size", "8"), "hidden_size"), "");
   EXPECT_EQ(missing(error("hidden_size", int64_t{1} << 60), "hidden_size"), "");

@@ -171,6 +171,17 @@ TEST(Config, CrossFieldProblemsNameThePlaceAndTheValue) {
             "--model.num_heads = 7; must divide model.width = 64");
 }
 
+TEST(Config, CrossFieldProblemsUseTheNamesOfTheFile) {
+  config::Problems problems("config.json");
+  problems.set_name("model.num_heads", "n_head");
+  problems.set_name("model.width", "n_embd");
+  problems.set_value("model.num_heads", "config.json", "7");
+  problems.add("model.num_heads", "must divide model.width = 64; num_heads_min is a width");
+  EXPECT_EQ(problems.lines(),
+            std::vector<std::string>{
+                "config.json: n_head = 7; must divide n_embd = 64; num_heads_min is a width"});
+}
+
 TEST(Config, CheckSeesDefaultsForValuesThatBreakTheirRules) {
   // check divides by num_heads; what it says of a width that cannot be read would only confuse.
   EXPECT_EQ(error_of("[model]\nwidth = \"wide\"\nnum_heads = 7\n"),

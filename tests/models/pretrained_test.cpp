@@ -87,28 +87,33 @@ TEST_F(ModelFolder, ConfigErrorsNameKeyAndValue) {
   expect_says(problem_with("model_type", 3), "has no string \"model_type\"");
   expect_says(problem_with("hidden_size", "32"), "hidden_size = \"32\"; expected an integer");
   expect_says(problem_with("hidden_size", 1e3), "expected an integer");
-  expect_says(problem_with("hidden_size", uint64_t{1} << 63), "expected an integer");
+  for (const json& large : {json(uint64_t{1} << 63), json(1e25)}) {
+    expect_says(problem_with("hidden_size", large),
+                "hidden_size = " + large.dump() + "; expected an integer between -2^63 and 2^63");
+  }
   expect_says(problem_with("hidden_size", int64_t{1} << 40), "hidden_size");
   expect_says(problem_with("hidden_size", -32), "hidden_size");
   expect_says(problem_with("num_heads", 0), "num_heads");
   expect_says(problem_with("num_heads", 5), "must divide hidden_size = 32");
   expect_says(problem_with("num_kv_heads", 3), "must divide num_heads = 4");
-  expect_says(problem_with("num_hidden_layers", 1000000), "num_layers");
+  expect_says(problem_with("num_hidden_layers", 1000000),
+              "config.json: num_hidden_layers = 1000000; ");
   expect_says(problem_with("num_hidden_layers", 3),
               "has no tensor \"model.layers.2.attn_norm.weight\"");
   expect_says(problem_with("num_hidden_layers", nullptr), "num_hidden_layers = null");
   expect_says(problem_with("fgate_type", "half"), "expected full, bias_only, fixed or none");
   expect_says(problem_with("ogate_act", "relu"), "ogate_act = \"relu\"");
-  expect_says(problem_with("ogate_act", "silu"), "output_gate");  // with an output norm
+  expect_says(problem_with("ogate_act", "silu"), "when use_output_norm is on");
   expect_says(problem_with("hidden_act", "gelu"), "hidden_act");
   expect_says(problem_with("use_rope", 1), "expected true or false");
   expect_says(problem_with("norm_eps", "small"), "expected a number");
   EXPECT_EQ(problem_with("norm_eps", 0),
-            (folder() / "config.json").string() + ": norm_eps: must be > 0");
+            (folder() / "config.json").string() + ": norm_eps = 0; must be > 0");
   expect_says(problem_with("log_pruning_tolerance", 2.5), "expected null or <= 0");
   expect_says(problem_with("attention_bias", true), "attention_bias = true; expected false");
   expect_says(problem_with("bos_token_id", 48), "bos_token_id");
-  expect_says(problem_with("reynard", {{"pruning_rule", "none"}}), "none");
+  expect_says(problem_with("reynard", {{"pruning_rule", "none"}}),
+              "config.json: reynard.pruning_rule = \"none\"; expected ");
   expect_says(problem_with("reynard", 1), "reynard = 1; expected an object");
   test::write_file(folder() / "config.json", "{\"a\":");
   EXPECT_THROW(load_model(folder()), Error);
@@ -323,6 +328,43 @@ TEST(Llama, RopeScaling) {
         flat}) {
     EXPECT_THROW(read(bad), Error) << bad;
   }
+}
+
+// Our fields have other names, which nobody finds in the file.
+TEST(Llama, MessagesNameTheKeysOfTheFile) {
+  const auto error = [](const json& changes, const char* layout = "llama") {
+    json config = llama_config();
+    config.update(changes);
+    return test::error_of([&] { read_config(find_family(layout, "test"), config, "config.json"); });
+  };
+  EXPECT_EQ(error({{"num_hidden_layers", 0}}), "config.json: num_hidden_layers = 0; must be > 0");
+  EXPECT_EQ(error({{"num_attention_heads", 5}}),
+            "config.json: num_attention_heads = 5; must divide hidden_size = 32, or set head_dim");
+  EXPECT_EQ(error({{"num_key_value_heads", 3}}),
+            "config.json: num_key_value_heads = 3; must divide num_attention_heads = 4");
+  EXPECT_EQ(error({{"hidden_size", 2048}}),
+            "config.json: head_dim: 512 (hidden_size / num_attention_heads unless given) must be 1 "
+            "to 256");
+  EXPECT_EQ(error({{"head_dim", 5}}),
+            "config.json: head_dim = 5; needs an even head dimension, not 5");
+  EXPECT_EQ(error({{"rms_norm_eps", 0}, {"num_key_value_heads", 2}}, "qwen3"),
+            "config.json: rms_norm_eps = 0; must be > 0");
+  EXPECT_EQ(error({{"sliding_window", -1}, {"num_key_value_heads", 2}}, "mistral"),
+            "config.json: sliding_window = -1; -1 must be >= 0 (0: all)");
+  EXPECT_EQ(
+      error({{"last_context_length", 3000}}, "longllama"),
+      "config.json: last_context_length = 3000; must be at most max_position_embeddings = 2048");
+  EXPECT_EQ(error({{"rope_parameters", {{"rope_type", "linear"}, {"factor", -1}}}}),
+            "config.json: rope_parameters.factor = -1; -1 must be > 0 and at most 1000000");
+  EXPECT_EQ(error({{"rope_scaling", {{"rope_type", "linear"}, {"factor", "2"}}}}),
+            "config.json: rope_scaling.factor = \"2\"; expected a number");
+  const json yarn = {{"rope_type", "yarn"}, {"original_max_position_embeddings", int64_t{1} << 50}};
+  EXPECT_EQ(error({{"rope_scaling", yarn}}),
+            "config.json: rope_scaling.original_max_position_embeddings = 1125899906842624; "
+            "expected 1 to 1099511627776");
+  EXPECT_EQ(error({{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}}}),
+            "config.json: max_position_embeddings = (absent); expected the context of "
+            "pre-training");
 }
 
 // Where the layout derives the number of positions from the config, the published one is not it.

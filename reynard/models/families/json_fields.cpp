@@ -1,12 +1,30 @@
 #include "reynard/models/families/json_fields.h"
 
+#include "reynard/config/fields.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace reynard::models {
+
+namespace {
+
+// Whole numbers beyond int64 are read as unsigned or, those of more digits, as f64.
+bool is_beyond_integers(const nlohmann::json& value) {
+  return value.is_number_unsigned()
+             ? value.get<uint64_t>() > uint64_t{INT64_MAX}
+             : value.is_number_float() && !(std::abs(value.get<double>()) < 0x1p63);
+}
+
+}  // namespace
+
+std::string shown_value(const nlohmann::json& value) {
+  const std::string shown = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  return shown.size() > 80 ? shown.substr(0, 80) + "..." : shown;
+}
 
 const nlohmann::json& JsonFields::at(std::string_view key) const {
   static const nlohmann::json absent;
@@ -15,21 +33,18 @@ const nlohmann::json& JsonFields::at(std::string_view key) const {
 }
 
 void JsonFields::reject(std::string_view key, std::string_view expected) const {
-  const nlohmann::json& value = at(key);
-  std::string shown = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  if (shown.size() > 80) shown = shown.substr(0, 80) + "...";
-  throw Error(fmt::format(
-      "{}: {} = {}; expected {}", file_, key, json_.contains(key) ? shown : "(absent)", expected));
+  throw Error(fmt::format("{}: {} = {}; expected {}",
+                          file_,
+                          config::key(path_, key),
+                          json_.contains(key) ? shown_value(at(key)) : "(absent)",
+                          expected));
 }
 
 std::optional<int64_t> JsonFields::optional_integer(std::string_view key) const {
   const nlohmann::json& value = at(key);
   if (value.is_null()) return {};
-  // Unsigned values beyond int64 would wrap.
-  if (!value.is_number_integer() ||
-      (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX})) {
-    reject(key, "an integer");
-  }
+  if (is_beyond_integers(value)) reject(key, "an integer between -2^63 and 2^63");
+  if (!value.is_number_integer()) reject(key, "an integer");
   return value.get<int64_t>();
 }
 
@@ -89,9 +104,7 @@ std::vector<int64_t> JsonFields::integers(std::string_view key) const {
   const nlohmann::json& value = at(key);
   if (value.is_null()) return {};
   const bool fits = value.is_array() && std::ranges::all_of(value, [](const auto& element) {
-                      return element.is_number_integer() &&
-                             !(element.is_number_unsigned() &&
-                               element.template get<uint64_t>() > uint64_t{INT64_MAX});
+                      return element.is_number_integer() && !is_beyond_integers(element);
                     });
   if (!fits) reject(key, "a list of integers");
   return value.get<std::vector<int64_t>>();
@@ -101,7 +114,7 @@ std::optional<JsonFields> JsonFields::object(std::string_view key) const {
   const nlohmann::json& value = at(key);
   if (value.is_null()) return {};
   if (!value.is_object()) reject(key, "an object");
-  return JsonFields(value, file_);
+  return JsonFields(value, file_, config::key(path_, key));
 }
 
 void JsonFields::expect(std::string_view key, const nlohmann::json& only) const {

@@ -8,13 +8,19 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace reynard::models {
 
+// A value as messages show it, cut to 80 bytes.
+std::string shown_value(const nlohmann::json& value);
+
 class JsonFields {
  public:
-  JsonFields(const nlohmann::json& json, const std::string& file) : json_(json), file_(file) {}
+  // path: of an object within the file, for messages; empty: the whole.
+  JsonFields(const nlohmann::json& json, const std::string& file, std::string path = "")
+      : json_(json), file_(file), path_(std::move(path)) {}
 
   // The value, or fallback when the key is absent or null.
   int64_t integer(std::string_view key, std::optional<int64_t> fallback = {}) const;
@@ -39,6 +45,7 @@ class JsonFields {
 
   const nlohmann::json& json() const { return json_; }
   const std::string& file() const { return file_; }
+  const std::string& path() const { return path_; }
 
  private:
   // The value of a key, null when absent.
@@ -46,6 +53,7 @@ class JsonFields {
 
   const nlohmann::json& json_;
   const std::string& file_;
+  std::string path_;
 };
 
 }  // namespace reynard::models

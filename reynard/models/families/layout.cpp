@@ -1,6 +1,9 @@
 #include "reynard/models/families/layout.h"
 
 #include "reynard/config/config.h"
+#include "reynard/models/families/file_keys.h"
+
+#include <fmt/format.h>
 
 namespace reynard::models {
 
@@ -48,7 +51,8 @@ void read_extension(const JsonFields& fields, DecoderConfig& config) {
   a.temperature_init = extension->number("temperature_init", a.temperature_init);
   if (const std::optional<JsonFields> memory = extension->object("memory")) {
     config.mixer = "memory_attention";
-    config.memory = config::from_json<MemoryConfig>(memory->json().dump(), memory->file());
+    config.memory = config::from_json<MemoryConfig>(
+        memory->json().dump(), fmt::format("{}: {}", memory->file(), memory->path()));
     a.qkv_bias = extension->boolean("qkv_bias", a.qkv_bias);
   }
 }
@@ -94,6 +98,7 @@ DecoderConfig read_config(const Family& family,
   family.read_keys(fields, config);
   read_extension(fields, config);
   config::Problems problems(file);
+  add_file_keys(json, file, problems);
   config.check(problems, "");
   problems.throw_if_any();
   return config;

@@ -2,7 +2,11 @@
 
 #include "reynard/config/fields.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <cstdint>
+#include <optional>
 
 namespace reynard::models {
 
@@ -36,28 +40,55 @@ double read_attention_factor(const JsonFields& rope, double factor) {
   return rope.number("attention_factor", inferred);
 }
 
+constexpr const char* kPositionsKey = "max_position_embeddings";
+constexpr const char* kPositionsBeforeKey = "original_max_position_embeddings";
+
+// 0 where there is none.
+int64_t read_length(const JsonFields& fields,
+                    const char* key,
+                    int64_t most = ops::kMaxOriginalLength) {
+  const std::optional<int64_t> length = fields.optional_integer(key);
+  if (length && (*length < 1 || *length > most)) fields.reject(key, fmt::format("1 to {}", most));
+  return length.value_or(0);
+}
+
+int64_t read_positions(const JsonFields& fields) {
+  const int64_t positions = read_length(fields, kPositionsKey);
+  if (positions == 0) fields.reject(kPositionsKey, "the context of pre-training");
+  return positions;
+}
+
+int64_t read_positions_before(const JsonFields& fields, const JsonFields& rope) {
+  for (const JsonFields* place : {&fields, &rope}) {
+    if (const int64_t length = read_length(*place, kPositionsBeforeKey)) return length;
+  }
+  return read_positions(fields);
+}
+
+// Of the two lengths, where the factor is not given.
+std::optional<double> yarn_quotient(const JsonFields& fields, int64_t before) {
+  const int64_t positions = read_length(fields, kPositionsKey, INT64_MAX);
+  if (positions == 0) return {};
+  return static_cast<double>(positions) / static_cast<double>(before);
+}
+
 RotaryScaling read_scaling(const JsonFields& fields, const JsonFields& rope) {
   RotaryScaling scaling{.type = read_type(rope)};
   if (!scaling) return scaling;
-  const int64_t positions = fields.integer("max_position_embeddings", 0);
-  const int64_t before =
-      fields.integer("original_max_position_embeddings",
-                     rope.integer("original_max_position_embeddings", positions));
   switch (scaling.type) {
     case RotaryScalingType::kDynamic:
       scaling.factor = rope.number("factor");
-      scaling.original_length = positions;
+      scaling.original_length = read_positions(fields);
       break;
     case RotaryScalingType::kLlama3:
       scaling.factor = rope.number("factor");
-      scaling.original_length = before;
+      scaling.original_length = read_positions_before(fields, rope);
       scaling.low_freq_factor = rope.number("low_freq_factor");
       scaling.high_freq_factor = rope.number("high_freq_factor");
       break;
     case RotaryScalingType::kYarn:
-      scaling.original_length = before;
-      scaling.factor = rope.number(
-          "factor", before > 0 ? static_cast<double>(positions) / static_cast<double>(before) : 0);
+      scaling.original_length = read_positions_before(fields, rope);
+      scaling.factor = rope.number("factor", yarn_quotient(fields, scaling.original_length));
       scaling.beta_fast = rope.number("beta_fast", 32);
       scaling.beta_slow = rope.number("beta_slow", 1);
       scaling.truncate = rope.boolean("truncate", true);
@@ -86,7 +117,7 @@ void read_rope_keys(const JsonFields& fields, AttentionMixerConfig& config) {
 
 void write_rope_keys(const AttentionMixerConfig& config, nlohmann::ordered_json& json) {
   const RotaryScaling& scaling = config.rope_scaling;
-  nlohmann::ordered_json& positions = json["max_position_embeddings"];
+  nlohmann::ordered_json& positions = json[kPositionsKey];
   if (positions.is_null()) positions = kPositions;
   json["rope_theta"] = config.rope_base;
   if (!scaling) return;
@@ -95,18 +126,18 @@ void write_rope_keys(const AttentionMixerConfig& config, nlohmann::ordered_json&
   rope["factor"] = scaling.factor;
   switch (scaling.type) {
     case RotaryScalingType::kDynamic:
-      json["max_position_embeddings"] = scaling.original_length;
+      json[kPositionsKey] = scaling.original_length;
       break;
     case RotaryScalingType::kLlama3:
-      rope["original_max_position_embeddings"] = scaling.original_length;
+      rope[kPositionsBeforeKey] = scaling.original_length;
       rope["low_freq_factor"] = scaling.low_freq_factor;
       rope["high_freq_factor"] = scaling.high_freq_factor;
       break;
     case RotaryScalingType::kYarn:
       // Readers warn where the factor is not the quotient of the two lengths.
-      json["max_position_embeddings"] =
+      json[kPositionsKey] =
           std::llround(scaling.factor * static_cast<double>(scaling.original_length));
-      rope["original_max_position_embeddings"] = scaling.original_length;
+      rope[kPositionsBeforeKey] = scaling.original_length;
       rope["attention_factor"] =
           scaling.attention_factor > 0 ? scaling.attention_factor : yarn_scale(scaling.factor, 1);
       rope["beta_fast"] = scaling.beta_fast;
