@@ -370,9 +370,11 @@ TEST(Llama, MessagesNameTheKeysOfTheFile) {
 // Where the layout derives the number of positions from the config, the published one is not it.
 TEST(Families, NumbersOfPositionsMayBeDerived) {
   const test::TempDir parent;
-  const auto written = [&](const char* layout, const DecoderConfig& config) {
+  const auto written = [&](const char* layout,
+                           const DecoderConfig& config,
+                           std::optional<int64_t> published = 4096) {
     const Family& family = find_family(layout, "test");
-    return write_config(family, config, 4096).at("max_position_embeddings").get<int64_t>();
+    return write_config(family, config, published).at("max_position_embeddings").get<int64_t>();
   };
   DecoderConfig config = test::small_config();
   config.attention.forget_gate = ForgetGate::kNone;
@@ -383,10 +385,11 @@ TEST(Families, NumbersOfPositionsMayBeDerived) {
                                        {Type::kLinear, 4096},
                                        {Type::kLlama3, 4096},
                                        {Type::kDynamic, 100},
-                                       {Type::kYarn, 400}}) {
+                                       {Type::kYarn, 4096}}) {
     scaling = {.type = type, .factor = 4, .original_length = 100};
     EXPECT_EQ(written("llama", config), expected) << config::name_of(type);
   }
+  EXPECT_EQ(written("llama", config, {}), 400) << "yarn's own";
   scaling = {};
   config.mixer = "memory_attention";
   config.memory.window = 16;

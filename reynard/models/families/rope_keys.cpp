@@ -117,8 +117,14 @@ void read_rope_keys(const JsonFields& fields, AttentionMixerConfig& config) {
 
 void write_rope_keys(const AttentionMixerConfig& config, nlohmann::ordered_json& json) {
   const RotaryScaling& scaling = config.rope_scaling;
+  const bool is_yarn = scaling.type == RotaryScalingType::kYarn;
+  // Readers warn where the factor is not the quotient of the two lengths.
   nlohmann::ordered_json& positions = json[kPositionsKey];
-  if (positions.is_null()) positions = kPositions;
+  if (positions.is_null()) {
+    positions = is_yarn
+                    ? std::llround(scaling.factor * static_cast<double>(scaling.original_length))
+                    : kPositions;
+  }
   json["rope_theta"] = config.rope_base;
   if (!scaling) return;
   nlohmann::ordered_json rope;
@@ -134,9 +140,6 @@ void write_rope_keys(const AttentionMixerConfig& config, nlohmann::ordered_json&
       rope["high_freq_factor"] = scaling.high_freq_factor;
       break;
     case RotaryScalingType::kYarn:
-      // Readers warn where the factor is not the quotient of the two lengths.
-      json[kPositionsKey] =
-          std::llround(scaling.factor * static_cast<double>(scaling.original_length));
       rope[kPositionsBeforeKey] = scaling.original_length;
       rope["attention_factor"] =
           scaling.attention_factor > 0 ? scaling.attention_factor : yarn_scale(scaling.factor, 1);
