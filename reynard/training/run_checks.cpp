@@ -139,4 +139,18 @@ void check_texts(const Experiment& experiment) {
                   experiment.data.path));
 }
 
+std::string note_on_text(const Experiment& experiment) {
+  const data::LoaderConfig& data = experiment.data;
+  const bool goes_on =
+      data.mode == data::LoaderMode::kPacked || data.mode == data::LoaderMode::kOrdered;
+  const int64_t num_tokens = data::TokenFile(data.path).num_tokens();
+  if (!goes_on || data.length <= num_tokens) return "";
+  return fmt::format(
+      "data.length = {}: data.path = {} has {} tokens in all, which every row then holds again and "
+      "again; a shorter data.length wastes nothing",
+      data.length,
+      data.path,
+      num_tokens);
+}
+
 }  // namespace reynard::training

@@ -7,6 +7,7 @@
 #include "reynard/training/experiment.h"
 
 #include <cstdint>
+#include <string>
 
 namespace reynard::training {
 
@@ -15,6 +16,9 @@ void check_folder(const Experiment& experiment, bool resume);
 
 // That the texts fit the model and each other, which would else show after the last step.
 void check_texts(const Experiment& experiment);
+
+// What is odd about the text, though a run goes on with it; empty: nothing.
+std::string note_on_text(const Experiment& experiment);
 
 // The held-out text as it is measured: rows of the same kind, none of them repeated pieces.
 data::LoaderConfig held_out_loader(const Experiment& experiment);

@@ -123,7 +123,7 @@ TEST_F(BadInput, RowsBeyondTheMemoryAreAnError) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "the sanitizer's shadow memory is beyond any limit";
 #endif
-  test::write_file(folder_ / "a.txt", std::string(5000, 'x'));
+  test::write_file(folder_ / "a.txt", std::string(1000000, 'x'));
   ASSERT_EQ(run({"prepare", "a.txt", "-o", "data"}).exit_code, 0);
   test::write_file(folder_ / "a.toml",
                    "[run]\nfolder = \"run\"\n[data]\npath = \"data/train.tokens\"\nbatch_size = 1\n"

@@ -151,6 +151,16 @@ TEST_F(TrainCommand, MistakesAreReportedTogetherWithTheirPlace) {
   EXPECT_FALSE(fs::exists(folder_ / "run"));
 }
 
+TEST_F(TrainCommand, RowsLongerThanTheTextAreNamed) {
+  const ProgramResult result = train("run", {"--data.length=9000", "--training.tokens=18000"});
+  EXPECT_EQ(result.exit_code, 0);
+  const std::string part = "reynard: data.length = 9000: data.path = text/train.tokens has ";
+  EXPECT_TRUE(result.errors.starts_with(part)) << result.errors;
+  EXPECT_EQ(train("padded", {"--data.length=9000", "--training.tokens=18000", "--data.mode=padded"})
+                .errors,
+            "");
+}
+
 // Else the model would begin and end with ordinary tokens.
 TEST_F(TrainCommand, SpecialTokensAreThoseOfTheText) {
   expect_refused("run",
