@@ -66,15 +66,29 @@ Axis axis_of(const std::string& text) {
   return axis;
 }
 
-std::vector<Point> grid_points(const std::vector<std::string>& axes) {
+// Before they are planned, which for many takes all memory.
+void check_number_of_runs(std::size_t num_points, int64_t seeds) {
+  constexpr std::size_t kMostRuns = 10'000;
+  if (num_points <= kMostRuns / static_cast<std::size_t>(seeds)) return;
+  throw Error(
+      fmt::format("sweep: {} or more points of --grid, each with --seeds {}; expected at "
+                  "most {} runs in all",
+                  num_points,
+                  seeds,
+                  kMostRuns));
+}
+
+std::vector<Point> grid_points(const SweepArguments& arguments) {
   std::vector<Point> points = {{}};
+  check_number_of_runs(1, arguments.seeds);
   std::set<std::string> keys;
-  for (const std::string& text : axes) {
+  for (const std::string& text : arguments.grid) {
     const Axis axis = axis_of(text);
     if (!keys.insert(axis.key).second) {
       throw Error(fmt::format(
           "--grid {}: {} has a --grid already; give all its values in one", text, axis.key));
     }
+    check_number_of_runs(points.size() * axis.values.size(), arguments.seeds);
     std::vector<Point> longer;
     for (const Point& point : points) {
       for (const std::string& value : axis.values) {
@@ -225,7 +239,7 @@ void check_distinct(const std::vector<std::vector<PlannedRun>>& plan) {
 
 void run_sweep(const SweepArguments& arguments, std::vector<std::string> overrides) {
   if (!arguments.device.empty()) overrides.push_back("--training.device=" + arguments.device);
-  const std::vector<Point> points = grid_points(arguments.grid);
+  const std::vector<Point> points = grid_points(arguments);
   // All are planned before the first is run: a mistake in the last shows at once.
   std::vector<std::vector<PlannedRun>> plan;
   for (const Point& point : points) plan.push_back(plan_point(arguments, overrides, point));

@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -140,6 +141,14 @@ TEST_F(TrainCommand, SweepRejects) {
   expect_error({"model.num_layers=1,2", "model.num_layers=1"},
                "--grid model.num_layers=1: model.num_layers has a --grid already");
   expect_error({"run.folder=a,b"}, "each run has a folder of its own");
+  // Planning them would take all memory.
+  for (const auto& [seeds, axis] : {std::pair{"5001", "model.num_layers=1,2"},
+                                    std::pair{"99999999999", "model.num_layers=1"}}) {
+    const ProgramResult result = run({"sweep", "tiny.toml", "--seeds", seeds, "--grid", axis});
+    EXPECT_EQ(result.exit_code, 2) << seeds;
+    const std::string part = "expected at most 10000 runs in all";
+    EXPECT_NE(result.errors.find(part), std::string::npos) << result.errors;
+  }
   ASSERT_EQ(train("sweep", {"--training.tokens=64"}).exit_code, 0);
   expect_error({"model.num_layers=1,2"}, "run.folder = sweep: holds a run");
 }
