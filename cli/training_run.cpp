@@ -1,13 +1,18 @@
 #include "cli/training_run.h"
 
 #include "cli/message.h"
+#include "cli/model_tokenizer.h"
 #include "cli/progress_bar.h"
 #include "cli/stop_signal.h"
 #include "reynard/checkpoint/run_folder.h"
+#include "reynard/data/recorded_tokenizer.h"
+#include "reynard/data/token_file.h"
+#include "reynard/models/pretrained.h"
 #include "reynard/training/kept_memory.h"
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <string>
 
 namespace reynard::cli {
@@ -33,9 +38,25 @@ void print_warning(const std::string& line) {
   print_message("reynard: {}\n", line);
 }
 
+// Weights that know other tokens by the same ids would be worth no more than random ones.
+void check_tokens_of_first_weights(const training::Experiment& experiment) {
+  const std::string& start = experiment.run.start_from;
+  if (start.empty()) return;
+  const data::TokenFile text(experiment.data.path);
+  const std::filesystem::path model = models::model_folder(start);
+  const std::string own = tokenizer_of_model(model, models::load_config(model).vocab_size);
+  if (own.empty()) return;
+  check_same_tokenizer(*data::recorded_tokenizer(text),
+                       fmt::format("data.path = {}", experiment.data.path),
+                       *tokenizer::make_tokenizer(own),
+                       fmt::format("run.start_from = {}", start),
+                       "prepare the text with the tokenizer of that model");
+}
+
 }  // namespace
 
 training::RunResult run_training(const training::Experiment& experiment, const TrainingRun& run) {
+  check_tokens_of_first_weights(experiment);
   training::keep_freed_memory();
   ProgressBar bar(checkpoint::run_name(experiment.run.folder), OffTerminal::kLines);
   training::RunOptions options = {.resume = run.resume,

@@ -161,6 +161,30 @@ TEST_F(TrainCommand, RowsLongerThanTheTextAreNamed) {
             "");
 }
 
+TEST_F(TrainCommand, WeightsOfOtherTokensAreNoBeginning) {
+  std::string other;
+  for (int i = 0; i < 400; ++i) other += "quite another one: " + std::to_string(i) + "\n";
+  test::write_file(folder_ / "other.txt", other);
+  for (const std::string name : {"text", "other"}) {
+    const std::string vocabulary = name + ".json";
+    ASSERT_EQ(run({"tokenizer", "train", name + ".txt", "-o", vocabulary, "--vocab-size", "270"})
+                  .exit_code,
+              0);
+    ASSERT_EQ(
+        run({"prepare", name + ".txt", "-o", name + "-270", "--tokenizer", vocabulary}).exit_code,
+        0);
+  }
+  const std::string same = "--data.path=text-270/train.tokens", start = "--run.start_from=run";
+  ASSERT_EQ(train("run", {same, "--model.vocab_size=270", "--training.tokens=64"}).exit_code, 0);
+  EXPECT_EQ(
+      train("next", {same, start, "--model.vocab_size=270", "--training.tokens=64"}).exit_code, 0);
+  expect_refused("other",
+                 {"--data.path=other-270/train.tokens", start, "--model.vocab_size=270"},
+                 "data.path = other-270/train.tokens and run.start_from = run are of different "
+                 "tokenizers: the token ");
+  EXPECT_FALSE(fs::exists(folder_ / "other"));
+}
+
 // Else the model would begin and end with ordinary tokens.
 TEST_F(TrainCommand, SpecialTokensAreThoseOfTheText) {
   expect_refused("run",
