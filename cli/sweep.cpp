@@ -10,6 +10,7 @@
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/config/config.h"
 #include "reynard/tensor/check.h"
+#include "reynard/training/run_checks.h"
 #include "reynard/training/trainer.h"
 
 #include <fmt/format.h>
@@ -206,6 +207,7 @@ std::vector<PlannedRun> plan_point(const SweepArguments& arguments,
     std::vector<std::string> settings = overrides;
     for (const std::string& setting : point) settings.push_back("--" + setting);
     auto experiment = config::read_toml<training::Experiment>(arguments.experiment, settings);
+    training::check_budget(experiment);
     experiment.run.folder = (fs::path(experiment.run.folder) / folder_name(point, seed)).string();
     experiment.run.seed += seed;
     experiment.data.seed += seed;

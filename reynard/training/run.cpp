@@ -445,6 +445,7 @@ std::vector<std::string> changed_texts(const Experiment& experiment, const RunRe
 RunResult run(const Experiment& experiment, const RunOptions& options) {
   check_folder(experiment, options.resume);
   check_texts(experiment);
+  check_budget(experiment);
   const std::string note = note_on_text(experiment);
   if (!note.empty() && options.warn) options.warn(note);
   const fs::path folder = experiment.run.folder;

@@ -139,6 +139,20 @@ void check_texts(const Experiment& experiment) {
                   experiment.data.path));
 }
 
+void check_budget(const Experiment& experiment) {
+  const TrainingConfig& training = experiment.training;
+  if (training.tokens == 0 || training.tokens >= experiment.tokens_per_step()) return;
+  throw Error(
+      fmt::format("training.tokens = {}; must be at least the {} tokens of one step "
+                  "(data.batch_size = {}, data.length = {}, training.accumulation = {}); raise it "
+                  "or lower those",
+                  training.tokens,
+                  experiment.tokens_per_step(),
+                  experiment.data.batch_size,
+                  experiment.data.length,
+                  training.accumulation));
+}
+
 std::string note_on_text(const Experiment& experiment) {
   const data::LoaderConfig& data = experiment.data;
   const bool goes_on =

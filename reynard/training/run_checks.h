@@ -17,6 +17,9 @@ void check_folder(const Experiment& experiment, bool resume);
 // That the texts fit the model and each other, which would else show after the last step.
 void check_texts(const Experiment& experiment);
 
+// That the budget holds a step, which would else be taken whole.
+void check_budget(const Experiment& experiment);
+
 // What is odd about the text, though a run goes on with it; empty: nothing.
 std::string note_on_text(const Experiment& experiment);
 

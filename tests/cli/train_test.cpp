@@ -151,6 +151,29 @@ TEST_F(TrainCommand, MistakesAreReportedTogetherWithTheirPlace) {
   EXPECT_FALSE(fs::exists(folder_ / "run"));
 }
 
+// A larger step would be taken whole.
+TEST_F(TrainCommand, ABudgetHoldsAStep) {
+  const std::string message =
+      "reynard: training.tokens = 63; must be at least the 64 tokens of one step (data.batch_size "
+      "= 2, data.length = 32, training.accumulation = 1); raise it or lower those\n";
+  const ProgramResult result = train("run", {"--training.tokens=63"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.errors, message);
+  EXPECT_FALSE(fs::exists(folder_ / "run"));
+  ASSERT_EQ(train("run", {"--training.tokens=64"}).exit_code, 0);
+  EXPECT_EQ(train("run", {"--training.tokens=63", "--resume"}).errors, message);
+  // What an earlier program let begin goes on.
+  const fs::path recorded = folder_ / "run/experiment.toml";
+  std::string settings = test::read_file(recorded);
+  settings.replace(settings.find("tokens = 64"), 11, "tokens = 10");
+  test::write_file(recorded, settings);
+  EXPECT_EQ(train("run", {"--training.tokens=128", "--resume"}).exit_code, 0);
+  const ProgramResult sweep =
+      run({"sweep", "tiny.toml", "--grid", "training.accumulation=1,99", "--run.folder=sweep"});
+  EXPECT_EQ(sweep.exit_code, 2);
+  EXPECT_FALSE(fs::exists(folder_ / "sweep")) << "a run before the mistake was found";
+}
+
 TEST_F(TrainCommand, RowsLongerThanTheTextAreNamed) {
   const ProgramResult result = train("run", {"--data.length=9000", "--training.tokens=18000"});
   EXPECT_EQ(result.exit_code, 0);
