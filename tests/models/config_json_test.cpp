@@ -1,0 +1,188 @@
+// config.json of the published layouts: what is read and written, and the errors of values that
+// cannot be.
+
+#include "reynard/models/families/family.h"
+#include "reynard/models/pretrained.h"
+#include "reynard/models/registry.h"
+#include "reynard/tensor/error.h"
+#include "tests/support/decoder_variants.h"
+#include "tests/support/errors.h"
+#include "tests/support/files.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace reynard::models {
+namespace {
+
+using nlohmann::json;
+
+json llama_config() {
+  return {{"model_type", "llama"},
+          {"vocab_size", 48},
+          {"hidden_size", 32},
+          {"intermediate_size", 40},
+          {"num_hidden_layers", 1},
+          {"num_attention_heads", 4}};
+}
+
+TEST(Llama, RopeBiasesAndTokenIds) {
+  const auto read = [](const json& changes = json::object()) {
+    json config = llama_config();
+    config.update(changes);
+    return read_config(find_family("llama", "test"), config, "config.json");
+  };
+  EXPECT_EQ(read().attention.rope_base, 10000);
+  EXPECT_EQ(read().num_kv_heads(), 4);
+  EXPECT_EQ(read({{"rope_theta", 500000}}).attention.rope_base, 500000);
+  EXPECT_EQ(read({{"rope_parameters", {{"rope_theta", 7}, {"rope_type", "default"}}}})
+                .attention.rope_base,
+            7);
+  EXPECT_EQ(read({{"eos_token_id", {5, 6}}}).eos_token_id, 5);
+  EXPECT_EQ(read({{"head_dim", 16}}).head_dim(), 16);
+  for (const json& bad : {json{{"rope_scaling", {{"rope_type", "llama3"}}}},
+                          json{{"rope_parameters", {{"rope_type", "yarn"}}}},
+                          json{{"attention_bias", true}},
+                          json{{"mlp_bias", true}},
+                          json{{"hidden_act", "gelu"}},
+                          json{{"eos_token_id", json::array()}},
+                          json{{"num_key_value_heads", 3}}}) {
+    EXPECT_THROW(read(bad), Error) << bad;
+  }
+}
+
+TEST(Llama, RopeScaling) {
+  const auto read = [](const json& scaling, const char* key = "rope_scaling") {
+    json config = llama_config();
+    config["max_position_embeddings"] = 400;
+    config[key] = scaling;
+    return read_config(find_family("llama", "test"), config, "config.json").attention;
+  };
+  using Type = ops::RotaryScalingType;
+  EXPECT_EQ(read({{"type", "default"}}).rope_scaling.type, Type::kNone);
+  EXPECT_EQ(read({{"type", "linear"}, {"factor", 2}}).rope_scaling,
+            (ops::RotaryScaling{.type = Type::kLinear, .factor = 2}));
+  EXPECT_EQ(read({{"rope_type", "dynamic"}, {"factor", 2}, {"rope_theta", 7}}, "rope_parameters")
+                .rope_scaling,
+            (ops::RotaryScaling{.type = Type::kDynamic, .factor = 2, .original_length = 400}));
+  const json yarn = {{"rope_type", "yarn"}, {"original_max_position_embeddings", 100}};
+  EXPECT_EQ(read(yarn).rope_scaling.factor, 4);  // of the two lengths
+  EXPECT_NEAR(read(yarn).rope_scaling.attention_factor, 0.1 * std::log(4) + 1, 1e-12);
+  const json llama3 = {
+      {"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
+  EXPECT_EQ(read(llama3).rope_scaling.original_length, 400);
+  json flat = llama3;
+  flat["high_freq_factor"] = 1;
+  for (const json& bad :
+       {json{{"rope_type", "longrope"}, {"factor", 2}},
+        json{{"rope_type", "none"}},
+        json{{"rope_type", "linear"}},
+        json{{"rope_type", "linear"}, {"factor", 0}},
+        json{{"rope_type", "linear"}, {"factor", "2"}},
+        json{{"rope_type", "default"}, {"partial_rotary_factor", 0.5}},
+        json{{"rope_type", "yarn"}, {"factor", 2}, {"original_max_position_embeddings", 0}},
+        json{{"rope_type", "yarn"}, {"factor", 2}, {"beta_fast", 0.5}},
+        flat}) {
+    EXPECT_THROW(read(bad), Error) << bad;
+  }
+}
+
+// Our fields have other names, which nobody finds in the file.
+TEST(Llama, MessagesNameTheKeysOfTheFile) {
+  const auto error = [](const json& changes, const char* layout = "llama") {
+    json config = llama_config();
+    config.update(changes);
+    return test::error_of([&] { read_config(find_family(layout, "test"), config, "config.json"); });
+  };
+  EXPECT_EQ(error({{"num_hidden_layers", 0}}), "config.json: num_hidden_layers = 0; must be > 0");
+  EXPECT_EQ(error({{"num_attention_heads", 5}}),
+            "config.json: num_attention_heads = 5; must divide hidden_size = 32, or set head_dim");
+  EXPECT_EQ(error({{"num_key_value_heads", 3}}),
+            "config.json: num_key_value_heads = 3; must divide num_attention_heads = 4");
+  EXPECT_EQ(error({{"hidden_size", 2048}}),
+            "config.json: head_dim: 512 (hidden_size / num_attention_heads unless given) must be 1 "
+            "to 256");
+  EXPECT_EQ(error({{"head_dim", 5}}),
+            "config.json: head_dim = 5; needs an even head dimension, not 5");
+  EXPECT_EQ(error({{"rms_norm_eps", 0}, {"num_key_value_heads", 2}}, "qwen3"),
+            "config.json: rms_norm_eps = 0; must be > 0");
+  EXPECT_EQ(error({{"sliding_window", -1}, {"num_key_value_heads", 2}}, "mistral"),
+            "config.json: sliding_window = -1; -1 must be >= 0 (0: all)");
+  EXPECT_EQ(
+      error({{"last_context_length", 3000}}, "longllama"),
+      "config.json: last_context_length = 3000; must be at most max_position_embeddings = 2048");
+  EXPECT_EQ(error({{"rope_parameters", {{"rope_type", "linear"}, {"factor", -1}}}}),
+            "config.json: rope_parameters.factor = -1; -1 must be > 0 and at most 1000000");
+  EXPECT_EQ(error({{"rope_scaling", {{"rope_type", "linear"}, {"factor", "2"}}}}),
+            "config.json: rope_scaling.factor = \"2\"; expected a number");
+  const json yarn = {{"rope_type", "yarn"}, {"original_max_position_embeddings", int64_t{1} << 50}};
+  EXPECT_EQ(error({{"rope_scaling", yarn}}),
+            "config.json: rope_scaling.original_max_position_embeddings = 1125899906842624; "
+            "expected 1 to 1099511627776");
+  EXPECT_EQ(error({{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}}}),
+            "config.json: max_position_embeddings = (absent); expected the context of "
+            "pre-training");
+}
+
+// Where the layout derives the number of positions from the config, the published one is not it.
+TEST(Families, NumbersOfPositionsMayBeDerived) {
+  const test::TempDir parent;
+  const auto written = [&](const char* layout,
+                           const DecoderConfig& config,
+                           std::optional<int64_t> published = 4096) {
+    const Family& family = find_family(layout, "test");
+    return write_config(family, config, published).at("max_position_embeddings").get<int64_t>();
+  };
+  DecoderConfig config = test::small_config();
+  config.attention.forget_gate = ForgetGate::kNone;
+  config.attention.rope = true;
+  ops::RotaryScaling& scaling = config.attention.rope_scaling;
+  using Type = ops::RotaryScalingType;
+  for (const auto& [type, expected] : {std::pair{Type::kNone, 4096},
+                                       {Type::kLinear, 4096},
+                                       {Type::kLlama3, 4096},
+                                       {Type::kDynamic, 100},
+                                       {Type::kYarn, 4096}}) {
+    scaling = {.type = type, .factor = 4, .original_length = 100};
+    EXPECT_EQ(written("llama", config), expected) << config::name_of(type);
+  }
+  EXPECT_EQ(written("llama", config, {}), 400) << "yarn's own";
+  scaling = {};
+  config.mixer = "memory_attention";
+  config.memory.window = 16;
+  EXPECT_EQ(written("longllama", config), 16);
+  Decoder decoder(config);
+  save_model(decoder, parent / "memory", "longllama");
+  EXPECT_EQ(load_layout(parent / "memory").max_positions, std::nullopt);
+}
+
+TEST(Qwen, WindowsOfAllLayersOrNone) {
+  const auto window = [](const json& changes) {
+    json config = llama_config();
+    config["num_key_value_heads"] = 2;
+    config["num_hidden_layers"] = 2;
+    config["sliding_window"] = 5;
+    config.update(changes);
+    return read_config(find_family("qwen2", "test"), config, "config.json").attention.window;
+  };
+  EXPECT_EQ(window(json::object()), 0);
+  EXPECT_EQ(window({{"use_sliding_window", true}, {"max_window_layers", 2}}), 0);
+  EXPECT_EQ(window({{"use_sliding_window", true}, {"max_window_layers", 0}}), 5);
+  const json all = {"sliding_attention", "sliding_attention"};
+  EXPECT_EQ(window({{"use_sliding_window", true}, {"layer_types", all}}), 5);
+  EXPECT_EQ(window({{"layer_types", all}}), 0);
+  EXPECT_THROW(window({{"use_sliding_window", true}, {"max_window_layers", 1}}), Error);
+  EXPECT_THROW(window({{"layer_types", {"full_attention", "sliding_attention"}}}), Error);
+  EXPECT_THROW(window({{"layer_types", {"linear_attention", "linear_attention"}}}), Error);
+  EXPECT_THROW(window({{"layer_types", 3}}), Error);
+  EXPECT_THROW(window({{"quantization_config", {{"bits", 4}}}}), Error);
+}
+
+}  // namespace
+}  // namespace reynard::models
