@@ -3,6 +3,7 @@
 #include "reynard/http/listener.h"
 #include "reynard/protocol/api_error.h"
 #include "reynard/serving/page.h"
+#include "reynard/serving/page_origin.h"
 #include "reynard/serving/prometheus.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tokenizer/tokenizer.h"
@@ -259,10 +260,14 @@ void HttpServer::add_routes() {
   });
 }
 
-bool HttpServer::is_allowed(const Exchange& exchange) const {
-  if (options_.api_key.empty()) return true;
-  return equal_in_constant_time("Bearer " + options_.api_key,
-                                exchange.request.get_header_value("Authorization"));
+void HttpServer::check_who_asks(const Exchange& exchange) const {
+  const auto field = [&](const char* name) { return exchange.request.get_header_value(name); };
+  if (options_.api_key.empty()) {
+    const std::string reason = refused_page(field("Origin"), field("Host"), options_.host);
+    if (!reason.empty()) throw ApiError(403, reason);
+  } else if (!equal_in_constant_time("Bearer " + options_.api_key, field("Authorization"))) {
+    throw ApiError(401, "the API key is wrong or missing (header Authorization: Bearer KEY)");
+  }
 }
 
 void HttpServer::guard(const Exchange& exchange,
@@ -271,9 +276,7 @@ void HttpServer::guard(const Exchange& exchange,
   ++num_requests_;
   try {
     const bool is_open = route == "/" || route == "/health";
-    if (!is_open && !is_allowed(exchange)) {
-      throw ApiError(401, "the API key is wrong or missing (header Authorization: Bearer KEY)");
-    }
+    if (!is_open) check_who_asks(exchange);
     (this->*handler)(exchange);
     return;
   } catch (const ApiError& error) {

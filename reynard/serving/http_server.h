@@ -50,7 +50,7 @@ class HttpServer {
   void guard(const Exchange& exchange,
              const std::string& route,
              void (HttpServer::*handler)(const Exchange&));
-  bool is_allowed(const Exchange& exchange) const;
+  void check_who_asks(const Exchange& exchange) const;
   void completions(const Exchange& exchange);
   void chat(const Exchange& exchange);
   void tokenize(const Exchange& exchange);
