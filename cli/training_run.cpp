@@ -39,9 +39,10 @@ void print_warning(const std::string& line) {
 }
 
 // Weights that know other tokens by the same ids would be worth no more than random ones.
-void check_tokens_of_first_weights(const training::Experiment& experiment) {
+void check_tokens_of_first_weights(const training::Experiment& experiment, bool resume) {
   const std::string& start = experiment.run.start_from;
-  if (start.empty()) return;
+  const bool goes_on = resume && !checkpoint::list_checkpoints(experiment.run.folder).empty();
+  if (start.empty() || goes_on) return;
   const data::TokenFile text(experiment.data.path);
   const std::filesystem::path model = models::model_folder(start);
   const std::string own = tokenizer_of_model(model, models::load_config(model).vocab_size);
@@ -56,7 +57,7 @@ void check_tokens_of_first_weights(const training::Experiment& experiment) {
 }  // namespace
 
 training::RunResult run_training(const training::Experiment& experiment, const TrainingRun& run) {
-  check_tokens_of_first_weights(experiment);
+  check_tokens_of_first_weights(experiment, run.resume);
   training::keep_freed_memory();
   ProgressBar bar(checkpoint::run_name(experiment.run.folder), OffTerminal::kLines);
   training::RunOptions options = {.resume = run.resume,

@@ -212,14 +212,15 @@ class Run {
   void begin() {
     tensor::forget_peak_resident_bytes();
     tensor::reset_peak_gpu_memory(trainer_.device());
-    if (options_.resume) resume();
+    if (!options_.resume || !resume()) trainer_.take_first_weights();
     first_step_ = trainer_.steps();
     write_run_json(trainer_, options_);
     metrics_ = std::make_unique<MetricsLog>(folder_, trainer_.steps());
     window_.begin(trainer_);
   }
 
-  void resume() {
+  // Whether there is a checkpoint to go on from.
+  bool resume() {
     checkpoint::remove_unfinished(folder_);
     if (fs::exists(folder_ / "checkpoints")) {
       checkpoint::remove_unfinished(folder_ / "checkpoints");
@@ -230,13 +231,14 @@ class Run {
     }
     if (!restored.folder) {
       tell(options_.say, fmt::format("no checkpoint in {}: a new run begins", folder_.string()));
-      return;
+      return false;
     }
     saved_step_ = trainer_.steps();
     window_.restore(restored.recent_losses);
     look_at_settings_before();
     tell(options_.say,
          fmt::format("resumed after step {} ({} tokens)", trainer_.steps(), trainer_.tokens()));
+    return true;
   }
 
   void look_at_settings_before() {

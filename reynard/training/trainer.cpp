@@ -86,8 +86,13 @@ Trainer::Trainer(const Experiment& experiment, std::unique_ptr<data::Loader> loa
              static_cast<uint64_t>(experiment.run.seed),
              chosen_device(experiment.training.device)),
       optimizer_(experiment.optimizer, model_) {
-  if (!experiment.run.start_from.empty()) take_weights(model_, experiment.run.start_from);
   model_.set_compute_dtype(compute_dtype(experiment.training.precision, model_.device()));
+}
+
+void Trainer::take_first_weights() {
+  if (experiment_.run.start_from.empty()) return;
+  take_weights(model_, experiment_.run.start_from);
+  model_.refresh_compute();
 }
 
 double Trainer::seconds() const {

@@ -44,6 +44,9 @@ class Trainer {
   // loader: data::make_loader(experiment.data), or a test's own; its batches lie on the CPU. The
   // weights are those of experiment.run.seed, the same on every device.
   Trainer(const Experiment& experiment, std::unique_ptr<data::Loader> loader);
+  // Before the first step of a run that begins: those of run.start_from, where there is one. Throws
+  // Error where that model is another one.
+  void take_first_weights();
 
   // One optimizer step over `accumulation` micro-batches; the observer sees the first of them.
   // Throws Diverged after max_skipped_steps skipped steps in a row, and at the end of a run of

@@ -182,6 +182,19 @@ TEST_F(TrainCommand, ResumeSaysWhereItBegins) {
   EXPECT_NE(second.find("resumed after step 1 (64 tokens)\n"), std::string::npos) << second;
 }
 
+// Weights that a run began with may be gone when it goes on from its own.
+TEST_F(TrainCommand, ResumeNeedsNoFirstWeights) {
+  ASSERT_EQ(train("first", {"--training.tokens=64"}).exit_code, 0);
+  const char* start = "--run.start_from=first";
+  ASSERT_EQ(train("run", {start, "--training.tokens=64"}).exit_code, 0);
+  fs::rename(folder_ / "first", folder_ / "moved");
+  const ProgramResult again = train("run", {"--resume", start, "--training.tokens=128"});
+  EXPECT_EQ(again.exit_code, 0) << again.errors;
+  EXPECT_EQ(json("run/result.json").at("steps"), 2);
+  const ProgramResult anew = train("other", {start, "--training.tokens=64"});
+  EXPECT_EQ(anew.exit_code, 2) << anew.errors;
+}
+
 // A run begins anew only in place of one that ended before its first checkpoint.
 TEST_F(TrainCommand, ResumeOverwritesNothingButABegunRun) {
   ASSERT_EQ(train("run", {"--training.tokens=64"}).exit_code, 0);

@@ -316,6 +316,7 @@ TEST(CrossbatchTraining, StartsFromWeightsWithoutAMemory) {
   for (const auto merge : {models::MemoryMerge::kJoint, models::MemoryMerge::kGated}) {
     experiment.model.memory.merge = merge;
     const auto trainer = tiny_trainer(experiment);
+    trainer->take_first_weights();
     const auto expected = weights_of(*source);
     for (const auto& [name, value] : weights_of(*trainer)) {
       if (name.ends_with("memory_gate")) continue;
@@ -326,7 +327,7 @@ TEST(CrossbatchTraining, StartsFromWeightsWithoutAMemory) {
     EXPECT_TRUE(models::load_config(folder / "out").has_memory());
   }
   experiment.model.hidden_size = 32;
-  EXPECT_THROW(tiny_trainer(experiment), Error);
+  EXPECT_THROW(tiny_trainer(experiment)->take_first_weights(), Error);
 }
 
 TEST(CrossbatchTraining, ImpossibleExperimentsAreNamed) {
