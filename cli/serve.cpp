@@ -143,7 +143,7 @@ void check_arguments(const ServeArguments& arguments) {
   const serving::EngineOptions& engine = arguments.engine;
   const http::ConnectionLimits& limits = arguments.http.limits;
   check_value(!arguments.http.host.empty(), "serve", "--host", "\"\"", "an address or a name");
-  serving::check_host(arguments.http.host);
+  serving::check_address(arguments.http.host, arguments.http.port);
   check_value(engine.max_batch >= 1, "serve", "--max-batch", engine.max_batch, "at least 1");
   check_value(engine.max_waiting >= 1, "serve", "--max-waiting", engine.max_waiting, "at least 1");
   check_value(arguments.max_length == 0 || arguments.max_length >= 2,

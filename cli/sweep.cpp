@@ -89,6 +89,13 @@ std::vector<Point> grid_points(const SweepArguments& arguments) {
       throw Error(fmt::format(
           "--grid {}: {} has a --grid already; give all its values in one", text, axis.key));
     }
+    if (arguments.seeds > 1 && (axis.key == "run.seed" || axis.key == "data.seed")) {
+      throw Error(fmt::format(
+          "--grid {}: --seeds {} adds to {} too, so that points would share runs; give one of both",
+          text,
+          arguments.seeds,
+          axis.key));
+    }
     check_number_of_runs(points.size() * axis.values.size(), arguments.seeds);
     std::vector<Point> longer;
     for (const Point& point : points) {

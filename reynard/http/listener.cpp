@@ -31,6 +31,12 @@ constexpr std::chrono::milliseconds kRefusedPatience{2000};
 // Set while a connection is only told that there are too many.
 thread_local bool refusing = false;
 
+// Without the library's SO_REUSEPORT, by which two servers would share a port unnoticed.
+void allow_reuse(socket_t socket) {
+  const int on = 1;
+  ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+}
+
 // An answer without the library, where it does not get to see a request.
 void refuse(Connection& connection, int status, const char* reason, const std::string& message) {
   const std::string body =
@@ -103,11 +109,7 @@ Listener::Listener(const ConnectionLimits& limits, int64_t max_connections)
   set_post_routing_handler([](const httplib::Request& /*request*/, httplib::Response& response) {
     response.headers.erase("Accept-Ranges");
   });
-  // Without the library's SO_REUSEPORT, by which two servers would share a port unnoticed.
-  set_socket_options([](socket_t socket) {
-    const int on = 1;
-    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  });
+  set_socket_options(allow_reuse);
 }
 
 // Ranges are of files, and the library would cut any answer to them, streams and those to POST too.
@@ -185,6 +187,26 @@ std::string why_unresolved(const std::string& host) {
   if (failure != 0) return ::gai_strerror(failure);
   ::freeaddrinfo(found);
   return {};
+}
+
+std::string why_not_bindable(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int failure = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (failure != 0) return ::gai_strerror(failure);
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
+  std::error_code reason;
+  for (const addrinfo* address = found; address; address = address->ai_next) {
+    const int socket = ::socket(address->ai_family, address->ai_socktype, address->ai_protocol);
+    allow_reuse(socket);  // of none it fails, as bind does
+    const bool bound = ::bind(socket, address->ai_addr, address->ai_addrlen) == 0;
+    reason.assign(errno, std::generic_category());
+    ::close(socket);
+    if (bound) return {};
+  }
+  return reason.message();
 }
 
 std::thread listen(Listener& server) {

@@ -46,6 +46,9 @@ class Listener final : public httplib::Server {
 // Why a host's name has no address, in the system's words; empty: it has one, or is one.
 std::string why_unresolved(const std::string& host);
 
+// Why nobody can listen there now, in the system's words; empty: one can. port: 0: any.
+std::string why_not_bindable(const std::string& host, int port);
+
 // Answers, once bound, on a thread of its own from when this returns until server.stop(). Throws
 // reynard::Error where it is not bound and when the server ends at once.
 std::thread listen(Listener& server);

@@ -160,16 +160,24 @@ class CancelAtEnd {
   std::shared_ptr<Reply> reply_;
 };
 
+Error unbound(const std::string& host, int64_t port, const std::string& why) {
+  return Error(fmt::format(
+      "serve: {}:{} cannot be had: {}; choose another with --host and --port", host, port, why));
+}
+
 }  // namespace
 
-void check_host(const std::string& host) {
-  const std::string why = http::why_unresolved(host);
-  if (why.empty()) return;
-  throw Error(
-      fmt::format("serve: --host {}: the name has no address ({}); give an address of this "
-                  "machine, such as 127.0.0.1, or 0.0.0.0 for all of them",
-                  host,
-                  why));
+void check_address(const std::string& host, int64_t port) {
+  tensor::check_value(port >= 0 && port <= 65535, "serve", "--port", port, "0 to 65535");
+  if (const std::string why = http::why_unresolved(host); !why.empty()) {
+    throw Error(
+        fmt::format("serve: --host {}: the name has no address ({}); give an address of this "
+                    "machine, such as 127.0.0.1, or 0.0.0.0 for all of them",
+                    host,
+                    why));
+  }
+  const std::string why = http::why_not_bindable(host, static_cast<int>(port));
+  if (!why.empty()) throw unbound(host, port, why);
 }
 
 struct HttpServer::Exchange {
@@ -188,22 +196,14 @@ HttpServer::HttpServer(Engine& engine, ServedModel model, HttpOptions options)
       listener_(std::make_unique<http::Listener>(options_.limits, options_.max_connections)),
       started_(std::time(nullptr)) {
   add_routes();
-  check_host(options_.host);
-  tensor::check_value(
-      options_.port >= 0 && options_.port <= 65535, "serve", "--port", options_.port, "0 to 65535");
+  check_address(options_.host, options_.port);
   const auto wanted = static_cast<int>(options_.port);
   if (wanted == 0) {
     port_ = listener_->bind_to_any_port(options_.host);
   } else if (listener_->bind_to_port(options_.host, wanted)) {
     port_ = wanted;
   }
-  if (port_ <= 0) {
-    throw Error(
-        fmt::format("serve: {}:{} cannot be had: in use, or no address of this machine; "
-                    "choose another with --host and --port",
-                    options_.host,
-                    options_.port));
-  }
+  if (port_ <= 0) throw unbound(options_.host, options_.port, "taken a moment ago");
   listener_->widen_backlog();
   thread_ = http::listen(*listener_);
 }

@@ -27,9 +27,10 @@ struct HttpOptions {
   http::ConnectionLimits limits = {};
 };
 
-// Throws reynard::Error for a name that has no address. HttpServer does so too; this is for those
-// who have a model to read first.
-void check_host(const std::string& host);
+// Throws reynard::Error for a name that has no address, and for an address that is not this
+// machine's or a port that is in use. HttpServer does so too; this is for those who have a model to
+// read first.
+void check_address(const std::string& host, int64_t port);
 
 class HttpServer {
  public:

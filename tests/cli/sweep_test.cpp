@@ -141,6 +141,12 @@ TEST_F(TrainCommand, SweepRejects) {
   expect_error({"model.num_layers=1,2", "model.num_layers=1"},
                "--grid model.num_layers=1: model.num_layers has a --grid already");
   expect_error({"run.folder=a,b"}, "each run has a folder of its own");
+  for (const std::string axis : {"run.seed=1,2", "data.seed=1,2"}) {
+    const ProgramResult result = run({"sweep", "tiny.toml", "--seeds", "2", "--grid", axis});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.errors.find("--grid " + axis + ": --seeds 2 adds to"), std::string::npos)
+        << result.errors;
+  }
   // Planning them would take all memory.
   for (const auto& [seeds, axis] : {std::pair{"5001", "model.num_layers=1,2"},
                                     std::pair{"99999999999", "model.num_layers=1"}}) {

@@ -342,6 +342,12 @@ TEST(HttpServer, AddressesThatCannotBeHad) {
   const tokenizer::ByteTokenizer tokenizer;
   Engine engine(decoder, tokenizer, {});
   EXPECT_THROW(HttpServer(engine, served.model(100), http), Error);
+  EXPECT_SAYS(test::error_of([&] { check_address(http.host, http.port); }),
+              "cannot be had: Address already in use; choose another with --host and --port");
+  EXPECT_SAYS(test::error_of([&] { check_address("192.0.2.1", 0); }),
+              "cannot be had: Cannot assign");
+  check_address("127.0.0.1", 0);
+  check_address("localhost", 0);
   http.port = 70000;
   EXPECT_THROW(HttpServer(engine, served.model(100), http), Error);
   http.port = 0;
