@@ -17,8 +17,10 @@ import random
 import re
 import shutil
 import statistics
-import subprocess
 
+from program import call
+
+ONE_THREAD = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
 RECIPE = """[run]
 folder = "unset"
 [model]
@@ -57,22 +59,14 @@ log_every = 100
 """
 
 
-def call(command, threads=1):
-    environment = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
-    done = subprocess.run([str(part) for part in command], env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stderr[-2000:]}")
-    return done.stdout
-
-
 def train_and_measure(args, seed):
     run = args.work / f"seed-{seed}"
     if not (run / "eval/forgetting_curve.json").exists():
-        call([args.reynard, "train", args.work / "recipe.toml", f"--run.folder={run}", f"--run.seed={seed}",
-              f"--data.seed={seed}"])
-        call([args.reynard, "eval", run, "--task", "per_position_loss,forgetting_curve", "--text",
-              args.work / "data/held_out.tokens", "--length", "256", "--per_position_loss.rows=64",
-              "--forgetting_curve.length=128", "--forgetting_curve.points=4"])
+        call(args.reynard, "train", args.work / "recipe.toml", f"--run.folder={run}", f"--run.seed={seed}",
+             f"--data.seed={seed}", environment=ONE_THREAD)
+        call(args.reynard, "eval", run, "--task", "per_position_loss,forgetting_curve", "--text",
+             args.work / "data/held_out.tokens", "--length", "256", "--per_position_loss.rows=64",
+             "--forgetting_curve.length=128", "--forgetting_curve.points=4", environment=ONE_THREAD)
     summary = json.loads((run / "eval/per_position_loss.json").read_text())
     return summary["metrics"]["loss"]
 
@@ -90,7 +84,7 @@ def renamed(args, run):
 
 
 def compared(args, runs):
-    lines = [json.loads(line) for line in call([args.reynard, "compare", *runs, "--json"]).splitlines()]
+    lines = [json.loads(line) for line in call(args.reynard, "compare", *runs, "--json", environment=ONE_THREAD).splitlines()]
     return [line for line in lines if line["task"] in ("per_position_loss", "forgetting_curve")]
 
 
@@ -118,8 +112,8 @@ def main():
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     if not (args.work / "data/held_out.tokens").exists():
-        call([args.reynard, "prepare", *args.text, "--min-bytes", "4096", "--held-out", "0.1", "--output",
-              args.work / "data"])
+        call(args.reynard, "prepare", *args.text, "--min-bytes", "4096", "--held-out", "0.1", "--output",
+             args.work / "data", environment=ONE_THREAD)
     (args.work / "recipe.toml").write_text(RECIPE.format(data=args.work / "data", tokens=args.tokens))
     pool = concurrent.futures.ThreadPoolExecutor(args.jobs)
     losses = list(pool.map(lambda seed: train_and_measure(args, seed), range(1, args.seeds + 1)))

@@ -12,18 +12,12 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
 import time
+
+from program import call, parsed
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs/fot"
 MINUTES_OF_A_BEGINNING = 1.0
-
-
-def call(*command):
-    done = subprocess.run([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stderr[-2000:]}")
 
 
 def device_name(device):
@@ -107,10 +101,7 @@ def main():
     parser.add_argument("--query-tokens", type=int, default=10240, help="1,000 queries")
     parser.add_argument("--json", help="file for the rows")
     parser.add_argument("--commit", default="", help="of PROGRAM, for that file")
-    arguments = sys.argv[1:]
-    split = arguments.index("--") if "--" in arguments else len(arguments)
-    args = parser.parse_args(arguments[:split])
-    args.options = arguments[split + 1:]
+    args = parsed(parser)
     args.folder.mkdir(parents=True, exist_ok=True)
     about = {"commit": args.commit, "device": device_name(args.device), "minutes": args.minutes}
     write_texts(args)

@@ -6,26 +6,18 @@ PROGRAM is reynard; NOVELS are folders of texts, one file each, those of the tes
 first 250,000 characters. Runs that lie in --folder go on. Prints each kind's mean with its 95 % interval, and whether FoT falls at each step and is the lowest at each length.
 """
 
-import argparse
 import concurrent.futures
 import json
 import pathlib
 import shutil
 import statistics
-import subprocess
-import sys
+
+from program import call, novels_parser, parsed, prepare_novels
 
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs/fot/texts"
 KINDS = ("distance", "distance-memorizing", "distance-vanilla")
 CHARACTERS, EVERY = 250_000, 3
 STUDENT_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # by number of seeds
-
-
-def call(*command):
-    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stderr[-2000:]}")
-    return done.stdout
 
 
 def write_texts(args):
@@ -34,10 +26,7 @@ def write_texts(args):
     short.mkdir(parents=True, exist_ok=True)
     for file in sorted(args.test.iterdir())[::EVERY]:
         (short / file.name).write_bytes(file.read_bytes().decode()[:CHARACTERS].encode())
-    tokenizer = args.folder / "tokenizer.json"
-    call(args.program, "tokenizer", "train", args.train, "-o", tokenizer, "--vocab-size", "2048")
-    for text, to in ((args.train, "train"), (short, "test")):
-        call(args.program, "prepare", text, "--tokenizer", tokenizer, "-o", args.folder / to)
+    prepare_novels(args, short, 2048)
 
 
 def measured(args, kind, seed):
@@ -77,27 +66,17 @@ def report(rows, seeds, lengths):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program")
-    parser.add_argument("--train", type=pathlib.Path, required=True, help="folder of novels to train on")
-    parser.add_argument("--test", type=pathlib.Path, required=True, help="folder of held-out novels")
-    parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("runs/texts/novels"), help="texts and runs")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser = novels_parser(__doc__, "runs/texts/novels")
     parser.add_argument("--memory", type=int, nargs="+", default=[0, 1024, 4096, 16384, 65536], help="tokens of memory")
     parser.add_argument("--tokens", type=int, default=400_000, help="of the test")
     parser.add_argument("--at-once", type=int, default=9, help="trainings that run at the same time")
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
-    parser.add_argument("--json", help="file for the rows")
-    arguments = sys.argv[1:]
-    split = arguments.index("--") if "--" in arguments else len(arguments)
-    args = parser.parse_args(arguments[:split])
-    args.options = arguments[split + 1:]
+    args = parsed(parser)
     write_texts(args)
     with concurrent.futures.ThreadPoolExecutor(args.at_once) as pool:
         runs = [pool.submit(measured, args, kind, seed) for kind in KINDS for seed in args.seeds]
     rows = [run.result() for run in runs if not run.exception()]
     if args.json:
-        pathlib.Path(args.json).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     for run in runs:
         run.result()  # ends here where one failed: what the others gave is written
     report(rows, args.seeds, args.memory)

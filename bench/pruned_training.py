@@ -7,30 +7,15 @@ one after the other, pruned and not by turns, and those that lie in --folder go 
 pruning makes beside the one that seeds make.
 """
 
-import argparse
 import json
 import pathlib
 import statistics
-import subprocess
-import sys
+
+from program import call, novels_parser, parsed, prepare_novels
 
 CONFIG = pathlib.Path(__file__).resolve().parent.parent / "configs/pruned-training.toml"
 TOLERANCES = {"pruned": -10, "dense": 0}
 EVERY = 10  # lines of metrics.jsonl, each of ten steps
-
-
-def call(*command):
-    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stderr[-2000:]}")
-
-
-def write_texts(args):
-    args.folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = args.folder / "tokenizer.json"
-    call(args.program, "tokenizer", "train", args.train, "-o", tokenizer, "--vocab-size", "8192")
-    for text, to in ((args.train, "train"), (args.test, "test")):
-        call(args.program, "prepare", text, "--tokenizer", tokenizer, "-o", args.folder / to)
 
 
 def trained(args, kind, seed):
@@ -70,19 +55,8 @@ def report(rows, seeds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program")
-    parser.add_argument("--train", type=pathlib.Path, required=True, help="folder of novels to train on")
-    parser.add_argument("--test", type=pathlib.Path, required=True, help="folder of held-out novels")
-    parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("runs/pruned-training"), help="texts and runs")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
-    parser.add_argument("--json", type=pathlib.Path, help="file for the rows")
-    arguments = sys.argv[1:]
-    split = arguments.index("--") if "--" in arguments else len(arguments)
-    args = parser.parse_args(arguments[:split])
-    args.options = arguments[split + 1:]
-    write_texts(args)
+    args = parsed(novels_parser(__doc__, "runs/pruned-training"))
+    prepare_novels(args, args.test, 8192)
     rows = [trained(args, kind, seed) for seed in args.seeds for kind in TOLERANCES]
     if args.json:
         args.json.write_text(json.dumps({"config": "configs/pruned-training.toml", "rows": rows}, indent=1) + "\n", encoding="utf-8")

@@ -14,10 +14,38 @@
 namespace reynard::http {
 namespace {
 
-std::string answer_to(int port, const std::string& path) {
+// Listens at a free port until the end of its scope.
+class Listening {
+ public:
+  explicit Listening(Listener& listener)
+      : listener_(listener),
+        port_(listener.bind_to_any_port("127.0.0.1")),
+        thread_(listen(listener)) {}
+  ~Listening() {
+    listener_.close_idle();
+    listener_.stop();
+    thread_.join();
+  }
+  Listening(const Listening&) = delete;
+  Listening& operator=(const Listening&) = delete;
+
+  int port() const { return port_; }
+
+ private:
+  Listener& listener_;
+  int port_;
+  std::thread thread_;
+};
+
+// What is answered to these bytes until the connection ends.
+std::string answers_to(int port, const std::string& requests) {
   const test::RawClient client(port);
-  client.send("GET " + path + " HTTP/1.1\r\nConnection: close\r\n\r\n");
+  client.send(requests);
   return client.read_all();
+}
+
+std::string answer_to(int port, const std::string& path) {
+  return answers_to(port, "GET " + path + " HTTP/1.1\r\nConnection: close\r\n\r\n");
 }
 
 // Memory may end while an answer is written in pieces, when no handler is there to say so.
@@ -50,15 +78,12 @@ TEST(Listener, HandlersAreToldBothEnds) {
                                      request.local_port),
                          "text/plain");
   });
-  const int port = listener.bind_to_any_port("127.0.0.1");
-  std::thread thread = listen(listener);
+  const Listening listening(listener);
+  const int port = listening.port();
   const test::RawClient client(port);
   client.send("GET /ends HTTP/1.1\r\nConnection: close\r\n\r\n");
   EXPECT_TRUE(client.read_all().ends_with(
       fmt::format("\r\n127.0.0.1 {}, 127.0.0.1 {}", client.port(), port)));
-  listener.close_idle();
-  listener.stop();
-  thread.join();
 }
 
 TEST(Listener, AnswersAreWholeWhateverRangeIsAskedFor) {
@@ -66,19 +91,14 @@ TEST(Listener, AnswersAreWholeWhateverRangeIsAskedFor) {
   listener.Get("/works", [](const httplib::Request&, httplib::Response& response) {
     response.set_content("works", "text/plain");
   });
-  const int port = listener.bind_to_any_port("127.0.0.1");
-  std::thread thread = listen(listener);
+  const Listening listening(listener);
+  const int port = listening.port();
   for (const char* range : {"bytes=0-1", "bytes=900-", "bytes=-2", "bytes=0-0,2-2"}) {
-    const test::RawClient client(port);
-    client.send(
-        fmt::format("GET /works HTTP/1.1\r\nRange: {}\r\nConnection: close\r\n\r\n", range));
-    const std::string answer = client.read_all();
+    const std::string answer = answers_to(
+        port, fmt::format("GET /works HTTP/1.1\r\nRange: {}\r\nConnection: close\r\n\r\n", range));
     EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 ")) << answer;
     EXPECT_TRUE(answer.ends_with("\r\n\r\nworks")) << answer;
   }
-  listener.close_idle();
-  listener.stop();
-  thread.join();
 }
 
 // Two requests on a connection, the second behind a body that was read to its end.
@@ -87,25 +107,20 @@ TEST(Listener, TargetsMayNameTheirHost) {
   listener.Post("/read", [](const httplib::Request& request, httplib::Response& response) {
     response.set_content(request.body + request.get_param_value("more"), "text/plain");
   });
-  const int port = listener.bind_to_any_port("127.0.0.1");
-  std::thread thread = listen(listener);
-  const auto answers_to = [&](const std::string& target) {
-    const test::RawClient client(port);
+  const Listening listening(listener);
+  const int port = listening.port();
+  const auto answers_at = [&](const std::string& target) {
     const std::string request = "POST " + target + " HTTP/1.1\r\nContent-Length: 3\r\n";
-    client.send(request + "\r\nabc" + request + "Connection: close\r\n\r\ndef");
-    return client.read_all();
+    return answers_to(port, request + "\r\nabc" + request + "Connection: close\r\n\r\ndef");
   };
   for (const std::string host :
        {"", "http://127.0.0.1:80", "HTTP://another.example", "http://[::1]:"}) {
-    const std::string answers = answers_to(host + "/read?more=!");
+    const std::string answers = answers_at(host + "/read?more=!");
     EXPECT_NE(answers.find("\r\n\r\nabc!HTTP/1.1 200 "), std::string::npos) << host << answers;
     EXPECT_TRUE(answers.ends_with("\r\n\r\ndef!")) << host << answers;
   }
-  EXPECT_TRUE(answers_to("http://user@x/read").starts_with("HTTP/1.1 400 "));
-  EXPECT_TRUE(answers_to("https://x/read").starts_with("HTTP/1.1 421 "));
-  listener.close_idle();
-  listener.stop();
-  thread.join();
+  EXPECT_TRUE(answers_at("http://user@x/read").starts_with("HTTP/1.1 400 "));
+  EXPECT_TRUE(answers_at("https://x/read").starts_with("HTTP/1.1 421 "));
 }
 
 TEST(Listener, ConnectionsStayAsLongAsAnswersPromise) {
@@ -113,29 +128,21 @@ TEST(Listener, ConnectionsStayAsLongAsAnswersPromise) {
   listener.Post("/read", [](const httplib::Request& request, httplib::Response& response) {
     response.set_content(request.body, "text/plain");
   });
-  const int port = listener.bind_to_any_port("127.0.0.1");
-  std::thread thread = listen(listener);
-  const auto answers_to = [&](const std::string& requests) {
-    const test::RawClient client(port);
-    client.send(requests);
-    return client.read_all();
-  };
+  const Listening listening(listener);
+  const int port = listening.port();
   const std::string request = "POST /read HTTP/1.1\r\nContent-Length: 3\r\n";
   const std::string last = request + "Connection: close\r\n\r\ndef";
   // An empty line behind a body is none of the next request; two are.
-  const std::string kept = answers_to(request + "\r\nabc\r\n" + last);
+  const std::string kept = answers_to(port, request + "\r\nabc\r\n" + last);
   EXPECT_NE(kept.find("Keep-Alive: timeout=2, max=1000\r\n"), std::string::npos) << kept;
   EXPECT_NE(kept.find("\r\n\r\nabcHTTP/1.1 200 "), std::string::npos) << kept;
   EXPECT_TRUE(kept.ends_with("\r\n\r\ndef")) << kept;
-  EXPECT_TRUE(answers_to("\r\n\r\n" + last).starts_with("HTTP/1.1 400 "));
+  EXPECT_TRUE(answers_to(port, "\r\n\r\n" + last).starts_with("HTTP/1.1 400 "));
   // HTTP/1.0 may ask for it, in vain.
-  const std::string old =
-      answers_to("POST /read HTTP/1.0\r\nConnection: Keep-Alive\r\nContent-Length: 3\r\n\r\nabc");
+  const std::string old = answers_to(
+      port, "POST /read HTTP/1.0\r\nConnection: Keep-Alive\r\nContent-Length: 3\r\n\r\nabc");
   EXPECT_NE(old.find("Connection: close\r\n"), std::string::npos) << old;
   EXPECT_TRUE(old.ends_with("\r\n\r\nabc")) << old;
-  listener.close_idle();
-  listener.stop();
-  thread.join();
 }
 
 // They would be refused; the threads that read them hold the process up.
