@@ -78,6 +78,7 @@ class Problems {
   void set_value(std::string path, std::string where, std::string value);
   // Says what the file calls a key; cross-field problems then name it so, the last name given.
   void set_name(std::string path, std::string name) { names_[std::move(path)] = std::move(name); }
+  bool has_name(std::string_view path) const { return names_.contains(path); }
 
  private:
   struct Seen {

@@ -91,9 +91,11 @@ void check_heads(const DecoderConfig& config, const Checker& check) {
       D > 0 && D <= kMaxHeadDim,
       "attention.head_dim",
       fmt::format("{} (hidden_size / num_heads unless given) must be 1 to {}", D, kMaxHeadDim));
-  check.require(!a.rope || D % 2 == 0,
-                "attention.rope",
-                fmt::format("needs an even head dimension, not {}", D));
+  check.require(
+      !a.rope || D % 2 == 0,
+      "attention.head_dim",
+      fmt::format("{} (hidden_size / num_heads unless given) must be even for rotary positions",
+                  D));
 }
 
 void check_rotary(const DecoderConfig& config, const Checker& check) {

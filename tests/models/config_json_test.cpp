@@ -109,7 +109,8 @@ TEST(Llama, MessagesNameTheKeysOfTheFile) {
             "config.json: head_dim: 512 (hidden_size / num_attention_heads unless given) must be 1 "
             "to 256");
   EXPECT_EQ(error({{"head_dim", 5}}),
-            "config.json: head_dim = 5; needs an even head dimension, not 5");
+            "config.json: head_dim = 5; 5 (hidden_size / num_attention_heads unless given) must be "
+            "even for rotary positions");
   EXPECT_EQ(error({{"rms_norm_eps", 0}, {"num_key_value_heads", 2}}, "qwen3"),
             "config.json: rms_norm_eps = 0; must be > 0");
   EXPECT_EQ(error({{"sliding_window", -1}, {"num_key_value_heads", 2}}, "mistral"),
@@ -128,6 +129,25 @@ TEST(Llama, MessagesNameTheKeysOfTheFile) {
   EXPECT_EQ(error({{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}}}),
             "config.json: max_position_embeddings = (absent); expected the context of "
             "pre-training");
+}
+
+// What the layout has no key for stands under "reynard".
+TEST(Fox, MessagesNameTheKeysOfTheExtension) {
+  const auto error = [](const json& changes) {
+    json config = {
+        {"vocab_size", 48}, {"hidden_size", 32}, {"num_hidden_layers", 1}, {"num_heads", 4}};
+    config.update(changes);
+    const Family& family = find_family("forgetting_transformer-project_fox", "test");
+    return test::error_of([&] { read_config(family, config, "config.json"); });
+  };
+  EXPECT_EQ(error({{"num_heads", 5}}),
+            "config.json: num_heads = 5; must divide hidden_size = 32, or set reynard.head_dim");
+  EXPECT_EQ(error({{"reynard", {{"head_dim", 300}}}}),
+            "config.json: reynard.head_dim = 300; 300 (hidden_size / num_heads unless given) must "
+            "be 1 to 256");
+  EXPECT_EQ(
+      error({{"reynard", {{"memory", {{"last_context", 9}, {"window", 8}}}}}}),
+      "config.json: reynard.memory.last_context = 9; must be at most reynard.memory.window = 8");
 }
 
 // Where the layout derives the number of positions from the config, the published one is not it.

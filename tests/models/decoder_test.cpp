@@ -120,7 +120,7 @@ TEST(Decoder, RejectsImpossibleConfigs) {
                  c.attention.head_dim = 7;
                  c.attention.rope = true;
                }),
-               "even head dimension");
+               "must be even");
   expect_error(with([](auto& c) { c.mixer = "mamba7"; }), "\"mamba7\" is not a mixer");
   expect_error(with([](auto& c) { c.hidden_act = "gelu"; }), "hidden_act");
   expect_error(with([](auto& c) { c.attention.forget_gate = ForgetGate::kFixed; }), "decay_time");

@@ -7,7 +7,7 @@ namespace reynard::models {
 void read_fla_keys(const JsonFields& fields, DecoderConfig& config) {
   read_fox_keys(fields, config);
   fields.expect("attnres_block_size", nullptr);
-  fields.expect("hidden_act", "swish");
+  fields.of("hidden_act").expect("hidden_act", "swish");
   config.attention.qkv_bias = fields.boolean("qkv_bias", false);
 }
 

@@ -15,7 +15,7 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
   AttentionMixerConfig& a = config.attention;
   a.forget_gate = ForgetGate::kNone;
   a.rope = true;
-  a.rope_base = fields.number("rope_theta", 10000);
+  a.rope_base = fields.of("attention.rope_base").number("rope_theta", 10000);
   if (fields.boolean("qk_norm", false)) a.qk_norm = QKNorm::kShared;
 }
 

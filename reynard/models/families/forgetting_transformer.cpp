@@ -21,7 +21,7 @@ constexpr std::array<std::pair<std::string_view, ForgetGate>, 4> kGateTypes = {{
 }};
 
 ForgetGate read_gate(const JsonFields& fields) {
-  const std::string text = fields.text("fgate_type", "full");
+  const std::string text = fields.of("attention.forget_gate").text("fgate_type", "full");
   for (const auto& [name, gate] : kGateTypes) {
     if (name == text) return gate;
   }
@@ -29,7 +29,7 @@ ForgetGate read_gate(const JsonFields& fields) {
 }
 
 OutputGate read_output_gate(const JsonFields& fields) {
-  const std::string act = fields.text("ogate_act", "sigmoid");
+  const std::string act = fields.of("attention.output_gate").text("ogate_act", "sigmoid");
   if (act != "sigmoid" && act != "silu") fields.reject("ogate_act", "sigmoid or silu");
   if (!fields.boolean("use_output_gate", false)) return OutputGate::kNone;
   return act == "silu" ? OutputGate::kSilu : OutputGate::kSigmoid;
@@ -39,13 +39,13 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
   read_fox_keys(fields, config);
   fields.expect("attention_bias", false);
   AttentionMixerConfig& a = config.attention;
-  a.rope = fields.boolean("use_rope", false);
-  a.rope_base = fields.number("rope_base", 500000);
+  a.rope = fields.of("attention.rope").boolean("use_rope", false);
+  a.rope_base = fields.of("attention.rope_base").number("rope_base", 500000);
   a.forget_gate = read_gate(fields);
-  a.decay_time_min = fields.optional_number("decay_time_min");
-  a.decay_time_max = fields.optional_number("decay_time_max");
+  a.decay_time_min = fields.of("attention.decay_time_min").optional_number("decay_time_min");
+  a.decay_time_max = fields.of("attention.decay_time_max").optional_number("decay_time_max");
   a.output_gate = read_output_gate(fields);
-  a.output_norm = fields.boolean("use_output_norm", false);
+  a.output_norm = fields.of("attention.output_norm").boolean("use_output_norm", false);
   if (fields.boolean("qk_norm", false)) {
     a.qk_norm = fields.boolean("qk_norm_share_param_across_head", false) ? QKNorm::kShared
                                                                          : QKNorm::kPerHead;

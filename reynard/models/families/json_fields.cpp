@@ -1,6 +1,5 @@
 #include "reynard/models/families/json_fields.h"
 
-#include "reynard/config/fields.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -29,7 +28,21 @@ std::string shown_value(const nlohmann::json& value) {
 const nlohmann::json& JsonFields::at(std::string_view key) const {
   static const nlohmann::json absent;
   const auto found = json_.find(std::string(key));
-  return found == json_.end() ? absent : *found;
+  const nlohmann::json& value = found == json_.end() ? absent : *found;
+  if (!config_key_.empty() && problems_) {
+    const bool is_given = !value.is_null();
+    if (is_given || !problems_->has_name(config_key_)) {
+      problems_->set_name(config_key_, config::key(path_, key));
+    }
+    if (is_given) problems_->set_value(config_key_, file_, shown_value(value));
+  }
+  return value;
+}
+
+JsonFields JsonFields::of(std::string_view config_key) const {
+  JsonFields fields = *this;
+  fields.config_key_ = config_key;
+  return fields;
 }
 
 void JsonFields::reject(std::string_view key, std::string_view expected) const {
@@ -114,7 +127,7 @@ std::optional<JsonFields> JsonFields::object(std::string_view key) const {
   const nlohmann::json& value = at(key);
   if (value.is_null()) return {};
   if (!value.is_object()) reject(key, "an object");
-  return JsonFields(value, file_, config::key(path_, key));
+  return JsonFields(value, file_, problems_, config::key(path_, key));
 }
 
 void JsonFields::expect(std::string_view key, const nlohmann::json& only) const {

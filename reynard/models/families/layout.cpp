@@ -1,7 +1,6 @@
 #include "reynard/models/families/layout.h"
 
 #include "reynard/config/config.h"
-#include "reynard/models/families/file_keys.h"
 
 #include <fmt/format.h>
 
@@ -12,14 +11,14 @@ namespace {
 // Keys with one name in every layout.
 void read_shared_keys(const JsonFields& fields, DecoderConfig& config) {
   fields.expect("quantization_config", nullptr);
-  config.vocab_size = fields.integer("vocab_size");
-  config.hidden_size = fields.integer("hidden_size");
-  config.num_layers = fields.integer("num_hidden_layers");
-  config.intermediate_size = fields.integer("intermediate_size", 0);
+  config.vocab_size = fields.of("vocab_size").integer("vocab_size");
+  config.hidden_size = fields.of("hidden_size").integer("hidden_size");
+  config.num_layers = fields.of("num_layers").integer("num_hidden_layers");
+  config.intermediate_size = fields.of("intermediate_size").integer("intermediate_size", 0);
   config.initializer_range = fields.number("initializer_range", 0.02);
   config.tie_embeddings = fields.boolean("tie_word_embeddings", false);
-  config.bos_token_id = fields.token_id("bos_token_id");
-  config.eos_token_id = fields.token_id("eos_token_id");
+  config.bos_token_id = fields.of("bos_token_id").token_id("bos_token_id");
+  config.eos_token_id = fields.of("eos_token_id").token_id("eos_token_id");
 }
 
 void write_shared_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
@@ -36,24 +35,28 @@ void write_shared_keys(const DecoderConfig& config, nlohmann::ordered_json& json
 
 // What a layout has no key for goes under "reynard", which other readers ignore; only values that
 // differ from the defaults are written.
-void read_extension(const JsonFields& fields, DecoderConfig& config) {
-  const std::optional<JsonFields> extension = fields.object("reynard");
-  if (!extension) return;
+void read_extension(const JsonFields& extension, DecoderConfig& config) {
   AttentionMixerConfig& a = config.attention;
-  a.head_dim = extension->integer("head_dim", a.head_dim);
-  a.forget_bias_init = extension->number("forget_bias_init", a.forget_bias_init);
-  a.log_pruning_tolerance = extension->number("log_pruning_tolerance", a.log_pruning_tolerance);
-  const std::string rule = extension->text("pruning_rule", config::name_of(a.pruning_rule));
+  a.head_dim = extension.of("attention.head_dim").integer("head_dim", a.head_dim);
+  a.forget_bias_init =
+      extension.of("attention.forget_bias_init").number("forget_bias_init", a.forget_bias_init);
+  a.log_pruning_tolerance = extension.number("log_pruning_tolerance", a.log_pruning_tolerance);
+  const std::string rule = extension.text("pruning_rule", config::name_of(a.pruning_rule));
   const auto known = config::value_named<attention::PruningRule>(rule);
-  if (!known) extension->reject("pruning_rule", "tight or published");
+  if (!known) extension.reject("pruning_rule", "tight or published");
   a.pruning_rule = *known;
-  if (extension->text("qk_norm", "") == "temperature") a.qk_norm = QKNorm::kTemperature;
-  a.temperature_init = extension->number("temperature_init", a.temperature_init);
-  if (const std::optional<JsonFields> memory = extension->object("memory")) {
+  if (extension.text("qk_norm", "") == "temperature") a.qk_norm = QKNorm::kTemperature;
+  a.temperature_init =
+      extension.of("attention.temperature_init").number("temperature_init", a.temperature_init);
+  if (const std::optional<JsonFields> memory = extension.object("memory")) {
     config.mixer = "memory_attention";
     config.memory = config::from_json<MemoryConfig>(
         memory->json().dump(), fmt::format("{}: {}", memory->file(), memory->path()));
-    a.qkv_bias = extension->boolean("qkv_bias", a.qkv_bias);
+    const auto of_memory = nlohmann::json::parse(config::to_json(config.memory));
+    for (const auto& [key, value] : of_memory.items()) {
+      memory->of(config::key("memory", key)).at(key);  // the same names there
+    }
+    a.qkv_bias = extension.boolean("qkv_bias", a.qkv_bias);
   }
 }
 
@@ -92,13 +95,14 @@ void write_extension(const DecoderConfig& config, nlohmann::ordered_json& json) 
 DecoderConfig read_config(const Family& family,
                           const nlohmann::json& json,
                           const std::string& file) {
-  const JsonFields fields(json, file);
+  static const nlohmann::json kNone = nlohmann::json::object();
+  config::Problems problems(file);
+  const JsonFields fields(json, file, &problems);
   DecoderConfig config;
   read_shared_keys(fields, config);
   family.read_keys(fields, config);
-  read_extension(fields, config);
-  config::Problems problems(file);
-  add_file_keys(json, file, problems);
+  const JsonFields no_extension(kNone, file, &problems, "reynard");
+  read_extension(fields.object("reynard").value_or(no_extension), config);
   config.check(problems, "");
   problems.throw_if_any();
   return config;
@@ -143,13 +147,13 @@ std::string own_setting(const Family& family, const DecoderConfig& config) {
 }
 
 void read_fox_keys(const JsonFields& fields, DecoderConfig& config) {
-  config.hidden_ratio = fields.number("hidden_ratio", 4);
-  config.hidden_act = fields.text("hidden_act", "swish");
-  config.norm_eps = fields.number("norm_eps", 1e-6);
+  config.hidden_ratio = fields.of("hidden_ratio").number("hidden_ratio", 4);
+  config.hidden_act = fields.of("hidden_act").text("hidden_act", "swish");
+  config.norm_eps = fields.of("norm_eps").number("norm_eps", 1e-6);
   fields.expect("elementwise_affine", true);
-  config.attention.num_heads = fields.integer("num_heads");
-  config.attention.num_kv_heads = fields.integer("num_kv_heads", 0);
-  config.attention.window = fields.integer("window_size", 0);
+  config.attention.num_heads = fields.of("attention.num_heads").integer("num_heads");
+  config.attention.num_kv_heads = fields.of("attention.num_kv_heads").integer("num_kv_heads", 0);
+  config.attention.window = fields.of("attention.window").integer("window_size", 0);
 }
 
 void write_fox_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {

@@ -9,13 +9,14 @@ namespace reynard::models {
 
 void read_llama_keys(const JsonFields& fields, DecoderConfig& config) {
   fields.expect("mlp_bias", false);
-  fields.expect("hidden_act", "silu");
-  config.intermediate_size = fields.integer("intermediate_size");  // required in these layouts
-  config.norm_eps = fields.number("rms_norm_eps", 1e-6);
+  fields.of("hidden_act").expect("hidden_act", "silu");
+  // Required in these layouts.
+  config.intermediate_size = fields.of("intermediate_size").integer("intermediate_size");
+  config.norm_eps = fields.of("norm_eps").number("rms_norm_eps", 1e-6);
   AttentionMixerConfig& a = config.attention;
-  a.num_heads = fields.integer("num_attention_heads");
-  a.num_kv_heads = fields.integer("num_key_value_heads", 0);
-  a.head_dim = fields.integer("head_dim", 0);
+  a.num_heads = fields.of("attention.num_heads").integer("num_attention_heads");
+  a.num_kv_heads = fields.of("attention.num_kv_heads").integer("num_key_value_heads", 0);
+  a.head_dim = fields.of("attention.head_dim").integer("head_dim", 0);
   a.forget_gate = ForgetGate::kNone;
   read_rope_keys(fields, a);
 }
@@ -48,7 +49,7 @@ void read_layer_windows(const JsonFields& fields, DecoderConfig& config) {
   } else {
     on = on && windowed > 0;
   }
-  if (on) config.attention.window = fields.integer("sliding_window", 4096);
+  if (on) config.attention.window = fields.of("attention.window").integer("sliding_window", 4096);
 }
 
 void write_layer_windows(const DecoderConfig& config, nlohmann::ordered_json& json) {

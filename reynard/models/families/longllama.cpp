@@ -12,9 +12,10 @@ namespace {
 void read_keys(const JsonFields& fields, DecoderConfig& config) {
   kLlama.read_keys(fields, config);
   config.mixer = "memory_attention";
-  config.memory.window = fields.integer("max_position_embeddings", 2048);
-  config.memory.last_context = fields.integer("last_context_length", 1024);
-  config.memory.layers = fields.integers("mem_layers");
+  config.memory.window = fields.of("memory.window").integer("max_position_embeddings", 2048);
+  config.memory.last_context =
+      fields.of("memory.last_context").integer("last_context_length", 1024);
+  config.memory.layers = fields.of("memory.layers").integers("mem_layers");
   config.memory.positions = fields.boolean("mem_positionals", true);
 }
 

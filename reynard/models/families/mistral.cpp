@@ -10,8 +10,9 @@ namespace {
 
 void read_keys(const JsonFields& fields, DecoderConfig& config) {
   read_llama_keys(fields, config);
-  config.attention.num_kv_heads = fields.integer("num_key_value_heads");
-  config.attention.window = fields.integer("sliding_window", 0);
+  config.attention.num_kv_heads =
+      fields.of("attention.num_kv_heads").integer("num_key_value_heads");
+  config.attention.window = fields.of("attention.window").integer("sliding_window", 0);
 }
 
 std::string obstacle(const DecoderConfig& config) {

@@ -10,7 +10,8 @@ namespace {
 void read_keys(const JsonFields& fields, DecoderConfig& config) {
   read_llama_keys(fields, config);
   read_layer_windows(fields, config);
-  config.attention.num_kv_heads = fields.integer("num_key_value_heads");
+  config.attention.num_kv_heads =
+      fields.of("attention.num_kv_heads").integer("num_key_value_heads");
   config.attention.qkv_bias = true;
 }
 

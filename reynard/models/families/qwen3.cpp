@@ -12,10 +12,12 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
   fields.expect("attention_bias", false);
   read_llama_keys(fields, config);
   read_layer_windows(fields, config);
-  config.attention.num_kv_heads = fields.integer("num_key_value_heads");
-  config.attention.head_dim = fields.integer("head_dim", 128);
+  config.attention.num_kv_heads =
+      fields.of("attention.num_kv_heads").integer("num_key_value_heads");
+  config.attention.head_dim = fields.of("attention.head_dim").integer("head_dim", 128);
   config.attention.qk_norm = QKNorm::kShared;
-  config.attention.qk_norm_eps = config.norm_eps;
+  config.attention.qk_norm_eps =
+      fields.of("attention.qk_norm_eps").number("rms_norm_eps", config.norm_eps);
 }
 
 std::string obstacle(const DecoderConfig& config) {

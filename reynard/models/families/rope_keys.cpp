@@ -19,13 +19,14 @@ using ops::RotaryScalingType;
 constexpr int64_t kPositions = 131072;
 
 RotaryScalingType read_type(const JsonFields& rope) {
-  const std::string text = rope.text("rope_type", rope.text("type", "default"));
+  const JsonFields type = rope.of("attention.rope_scaling.type");
+  const std::string text = type.text("rope_type", type.text("type", "default"));
   if (text == "default") return RotaryScalingType::kNone;
-  const auto type = config::value_named<RotaryScalingType>(text);
-  if (!type || *type == RotaryScalingType::kNone) {
-    rope.reject("rope_type", "default, linear, dynamic, yarn or llama3");
+  const auto named = config::value_named<RotaryScalingType>(text);
+  if (!named || *named == RotaryScalingType::kNone) {
+    type.reject("rope_type", "default, linear, dynamic, yarn or llama3");
   }
-  return *type;
+  return *named;
 }
 
 // 0.1 m ln s + 1, by which YaRN multiplies cosines and sines.
@@ -37,7 +38,7 @@ double read_attention_factor(const JsonFields& rope, double factor) {
   const double m = rope.number("mscale", 0), m_all = rope.number("mscale_all_dim", 0);
   const double inferred = m != 0 && m_all != 0 ? yarn_scale(factor, m) / yarn_scale(factor, m_all)
                                                : yarn_scale(factor, 1);
-  return rope.number("attention_factor", inferred);
+  return rope.of("attention.rope_scaling.attention_factor").number("attention_factor", inferred);
 }
 
 constexpr const char* kPositionsKey = "max_position_embeddings";
@@ -75,27 +76,30 @@ std::optional<double> yarn_quotient(const JsonFields& fields, int64_t before) {
 RotaryScaling read_scaling(const JsonFields& fields, const JsonFields& rope) {
   RotaryScaling scaling{.type = read_type(rope)};
   if (!scaling) return scaling;
+  const JsonFields factor = rope.of("attention.rope_scaling.factor");
   switch (scaling.type) {
     case RotaryScalingType::kDynamic:
-      scaling.factor = rope.number("factor");
+      scaling.factor = factor.number("factor");
       scaling.original_length = read_positions(fields);
       break;
     case RotaryScalingType::kLlama3:
-      scaling.factor = rope.number("factor");
+      scaling.factor = factor.number("factor");
       scaling.original_length = read_positions_before(fields, rope);
-      scaling.low_freq_factor = rope.number("low_freq_factor");
-      scaling.high_freq_factor = rope.number("high_freq_factor");
+      scaling.low_freq_factor =
+          rope.of("attention.rope_scaling.low_freq_factor").number("low_freq_factor");
+      scaling.high_freq_factor =
+          rope.of("attention.rope_scaling.high_freq_factor").number("high_freq_factor");
       break;
     case RotaryScalingType::kYarn:
       scaling.original_length = read_positions_before(fields, rope);
-      scaling.factor = rope.number("factor", yarn_quotient(fields, scaling.original_length));
-      scaling.beta_fast = rope.number("beta_fast", 32);
-      scaling.beta_slow = rope.number("beta_slow", 1);
+      scaling.factor = factor.number("factor", yarn_quotient(fields, scaling.original_length));
+      scaling.beta_fast = rope.of("attention.rope_scaling.beta_fast").number("beta_fast", 32);
+      scaling.beta_slow = rope.of("attention.rope_scaling.beta_slow").number("beta_slow", 1);
       scaling.truncate = rope.boolean("truncate", true);
       scaling.attention_factor = read_attention_factor(rope, scaling.factor);
       break;
     default:
-      scaling.factor = rope.number("factor");
+      scaling.factor = factor.number("factor");
   }
   return scaling;
 }
@@ -104,13 +108,13 @@ RotaryScaling read_scaling(const JsonFields& fields, const JsonFields& rope) {
 
 void read_rope_keys(const JsonFields& fields, AttentionMixerConfig& config) {
   config.rope = true;
-  config.rope_base = fields.number("rope_theta", 10000);
+  config.rope_base = fields.of("attention.rope_base").number("rope_theta", 10000);
   fields.expect("partial_rotary_factor", 1.0);
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     const std::optional<JsonFields> rope = fields.object(key);
     if (!rope) continue;
     rope->expect("partial_rotary_factor", 1.0);
-    config.rope_base = rope->number("rope_theta", config.rope_base);
+    config.rope_base = rope->of("attention.rope_base").number("rope_theta", config.rope_base);
     config.rope_scaling = read_scaling(fields, *rope);
   }
 }

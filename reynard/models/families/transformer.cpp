@@ -12,8 +12,8 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
   read_fox_keys(fields, config);
   fields.expect("attention_bias", false);
   config.attention.forget_gate = ForgetGate::kNone;
-  config.attention.rope = fields.boolean("use_rope", true);
-  config.attention.rope_base = fields.number("rope_base", 500000);
+  config.attention.rope = fields.of("attention.rope").boolean("use_rope", true);
+  config.attention.rope_base = fields.of("attention.rope_base").number("rope_base", 500000);
 }
 
 std::string obstacle(const DecoderConfig& config) {
