@@ -1,5 +1,6 @@
 #include "reynard/evaluation/corpus.h"
 
+#include "reynard/data/random.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -9,14 +10,7 @@ namespace reynard::evaluation {
 
 namespace {
 
-// SplitMix64: token i of a random text follows from i and the seed alone, so nothing is stored.
-uint64_t mixed(uint64_t x) {
-  x += 0x9e3779b97f4a7c15U;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31);
-}
-
+// Token i follows from i and the seed alone, so nothing is stored.
 Corpus random_corpus(const Corpus& like, int64_t num_tokens, int64_t seed) {
   // The published script leaves the first ten ids out: special tokens of many vocabularies.
   constexpr int64_t kFirst = 10;
@@ -35,10 +29,10 @@ Corpus random_corpus(const Corpus& like, int64_t num_tokens, int64_t seed) {
   corpus.read = [choices, seed, bos = like.bos, eos = like.eos](int64_t begin, int64_t end) {
     std::vector<int64_t> tokens;
     for (int64_t i = begin; i < end; ++i) {
-      uint64_t bits = mixed(static_cast<uint64_t>(i) ^ mixed(static_cast<uint64_t>(seed)));
+      uint64_t bits = data::mix(static_cast<uint64_t>(i) ^ data::mix(static_cast<uint64_t>(seed)));
       int64_t token = kFirst + static_cast<int64_t>(bits % choices);
       while (token == bos || token == eos) {
-        bits = mixed(bits);
+        bits = data::mix(bits);
         token = kFirst + static_cast<int64_t>(bits % choices);
       }
       tokens.push_back(token);

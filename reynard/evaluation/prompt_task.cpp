@@ -1,5 +1,6 @@
 #include "reynard/evaluation/prompt_task.h"
 
+#include "reynard/evaluation/packed_floats.h"
 #include "reynard/evaluation/statistics.h"
 #include "reynard/tensor/check.h"
 
@@ -7,23 +8,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cmath>
 #include <set>
 #include <utility>
 
 namespace reynard::evaluation {
 
 namespace {
-
-// Tokens that end an answer: EOS, and the end of a line where only the first counts and one token
-// stands for it.
-std::vector<int64_t> stop_tokens(const Corpus& corpus, bool first_line) {
-  std::vector<int64_t> stop;
-  if (corpus.eos) stop.push_back(*corpus.eos);
-  const std::vector<int64_t> line_end = first_line ? corpus.encode("\n") : std::vector<int64_t>();
-  if (line_end.size() == 1) stop.push_back(line_end.front());
-  return stop;
-}
 
 class PromptTask final : public Task {
  public:
@@ -81,10 +71,8 @@ struct Scores {
 };
 
 nlohmann::json mean_json(const std::vector<double>& scores) {
-  const Moments m = moments(scores);
-  const auto n = static_cast<double>(scores.size());
-  return {{"score", m.mean},
-          {"standard_error", m.sample_deviation / std::sqrt(n)},
+  return {{"score", moments(scores).mean},
+          {"standard_error", number_or_null(standard_error(scores))},
           {"samples", scores.size()}};
 }
 
@@ -154,13 +142,15 @@ std::vector<int64_t> Haystack::read(int64_t begin, int64_t count) const {
   return tokens;
 }
 
+std::vector<int64_t> ascending(const std::vector<int64_t>& values) {
+  const std::set<int64_t> distinct(values.begin(), values.end());
+  return {distinct.begin(), distinct.end()};
+}
+
 std::vector<int64_t> test_lengths(const std::vector<int64_t>& asked,
                                   int64_t train_length,
                                   const std::function<bool(int64_t length)>& holds) {
-  if (!asked.empty()) {
-    const std::set<int64_t> distinct(asked.begin(), asked.end());
-    return {distinct.begin(), distinct.end()};
-  }
+  if (!asked.empty()) return ascending(asked);
   const int64_t trained = train_length > 0 ? train_length : 4096;
   std::vector<int64_t> lengths{trained / 4, trained / 2, trained, 2 * trained, 4 * trained};
   while (holds && lengths.size() > 1 && !holds(lengths.front())) lengths.erase(lengths.begin());
@@ -169,6 +159,14 @@ std::vector<int64_t> test_lengths(const std::vector<int64_t>& asked,
 
 PythonRandom sample_random(int64_t seed, int64_t sample) {
   return PythonRandom(static_cast<uint64_t>(seed) * 1'000'003 + static_cast<uint64_t>(sample));
+}
+
+std::vector<int64_t> stop_tokens(const Corpus& corpus, bool first_line) {
+  std::vector<int64_t> stop;
+  if (corpus.eos) stop.push_back(*corpus.eos);
+  const std::vector<int64_t> line_end = first_line ? corpus.encode("\n") : std::vector<int64_t>();
+  if (line_end.size() == 1) stop.push_back(line_end.front());
+  return stop;
 }
 
 std::vector<int64_t> prompt_tokens(const Corpus& corpus, std::string_view text) {

@@ -65,6 +65,8 @@ class Haystack {
   std::vector<int64_t> ends_;  // per document: tokens of it and all before it
 };
 
+// Each once.
+std::vector<int64_t> ascending(const std::vector<int64_t>& values);
 // Context lengths to test: those that were asked for, each once and ascending, or those of 1/4,
 // 1/2, 1, 2 and 4 times the training length (4096 where it is unknown) that hold the shortest
 // prompt; the longest where none does.
@@ -74,6 +76,10 @@ std::vector<int64_t> test_lengths(const std::vector<int64_t>& asked,
 
 // The random stream of one sample, so that any of them can be made alone.
 PythonRandom sample_random(int64_t seed, int64_t sample);
+
+// Tokens that end an answer: EOS, and the end of a line where only the first counts and one token
+// stands for it.
+std::vector<int64_t> stop_tokens(const Corpus& corpus, bool first_line);
 
 // BOS, where the model has one, and the tokens of a text.
 std::vector<int64_t> prompt_tokens(const Corpus& corpus, std::string_view text);

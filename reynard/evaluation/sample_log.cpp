@@ -139,15 +139,21 @@ Samples SampleLog::samples() const {
             std::ifstream in(path, std::ios::binary);
             std::string line;
             std::getline(in, line);  // header
-            for (int64_t number = 2; std::getline(in, line); ++number) {
+            int64_t number = 2;
+            const auto fail = [&](std::string_view problem) {
+              throw Error(fmt::format(
+                  "eval: {}:{}: {}; delete this line, then its sample is measured again",
+                  path.string(),
+                  number,
+                  problem));
+            };
+            for (; std::getline(in, line); ++number) {
               try {
                 visit(nlohmann::json::parse(line));
               } catch (const nlohmann::json::exception& error) {
-                throw Error(fmt::format(
-                    "eval: {}:{}: {}; delete this line, then its sample is measured again",
-                    path.string(),
-                    number,
-                    problem_of(error)));
+                fail(problem_of(error));
+              } catch (const Error& error) {
+                fail(error.what());
               }
             }
           }};

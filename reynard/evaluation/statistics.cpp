@@ -169,6 +169,11 @@ Moments moments(std::span<const double> values) {
   return {mean, std::sqrt(squares / n), n > 1 ? std::sqrt(squares / (n - 1)) : 0};
 }
 
+double standard_error(std::span<const double> values) {
+  if (values.size() < 2) return std::nan("");
+  return moments(values).sample_deviation / std::sqrt(static_cast<double>(values.size()));
+}
+
 TestResult paired_t_test(std::span<const double> a, std::span<const double> b) {
   const Moments d = moments(differences(a, b));
   const auto n = static_cast<double>(a.size());

@@ -16,6 +16,8 @@ struct Moments {
   double sample_deviation = 0;  // sample standard deviation (divides by n - 1); 0 for one value
 };
 Moments moments(std::span<const double> values);
+// Of their mean: sample_deviation / sqrt(n); NaN below two values, which say nothing of it.
+double standard_error(std::span<const double> values);
 
 struct TestResult {
   double statistic = 0;

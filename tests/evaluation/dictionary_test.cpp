@@ -219,5 +219,13 @@ TEST(DictionaryTask, OneWithoutScoresNearChanceAndForgetsTheFar) {
   EXPECT_LT(groups[1].at("score").get<double>(), 0.6);
 }
 
+// Four times a short context is less than the shortest dictionary, which is then the only one.
+TEST(DictionaryTask, AModelOfShortRowsIsAskedTheShortest) {
+  const Corpus corpus = test::corpus_of({0, 1, 2}, {3});
+  const auto task =
+      task_named("dictionary").make(corpus, {}, {.train_length = 32, .vocab_size = 257});
+  EXPECT_EQ(task->settings().at("lengths"), std::vector<int64_t>{256});
+}
+
 }  // namespace
 }  // namespace reynard::evaluation

@@ -3,12 +3,14 @@
 
 #include "reynard/evaluation/longbench.h"
 
+#include "reynard/config/config.h"
 #include "reynard/evaluation/evaluate.h"
 #include "reynard/evaluation/registry.h"
 #include "reynard/evaluation/scorer.h"
 #include "reynard/tensor/check.h"
 #include "tests/evaluation/writer.h"
 #include "tests/support/corpus.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 
 #include <fmt/format.h>
@@ -178,6 +180,12 @@ TEST_F(LongbenchTaskTest, PromptsAreThePublishedOnesWithTheirMiddleCut) {
   EXPECT_EQ(corpus_.decode(std::get<Generate>(cut->requests().at(0).query).prompt),
             "Please de"
             "uestion 0?");
+  config_.longbench.length = 2;  // BOS, and a token at the end
+  const auto least = task_named("longbench").make(corpus_, config_, {});
+  EXPECT_EQ(corpus_.decode(std::get<Generate>(least->requests().at(0).query).prompt), "?");
+  EXPECT_SAYS(
+      test::error_of([] { config::from_json<LongbenchConfig>(R"({"length": 1})", "given"); }),
+      "length = 1; must be >= 2");
 }
 
 TEST_F(LongbenchTaskTest, BadFilesAreNamed) {

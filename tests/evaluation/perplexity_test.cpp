@@ -63,6 +63,18 @@ TEST(PerplexityTask, EveryTokenIsScoredOnceInEitherKindOfWindow) {
   EXPECT_EQ(scored.at("strided"), every);
 }
 
+TEST(PerplexityTask, NoStreamsWhereNoneAreAskedFor) {
+  const Corpus corpus = corpus_of_documents();
+  EvaluationConfig config = perplexity_config();
+  config.perplexity.documents = {};
+  const auto task = task_named("perplexity").make(corpus, config, {});
+  EXPECT_EQ(task->settings().at("documents"), std::vector<int64_t>());
+  const Requests requests = task->requests();
+  for (int64_t i = 0; i < requests.size; ++i) {
+    EXPECT_NE(requests.at(i).about.at("kind"), "documents");
+  }
+}
+
 TEST(PerplexityTask, StreamsPutOtherDocumentsBeforeTheSameLastOne) {
   const Corpus corpus = corpus_of_documents();
   const auto task = task_named("perplexity").make(corpus, perplexity_config(), {});

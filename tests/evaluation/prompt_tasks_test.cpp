@@ -278,5 +278,13 @@ TEST(PromptTask, AveragesByGroup) {
   EXPECT_EQ(measured.series.at("groups")[1].at("standard_error"), 0.5);
 }
 
+// One sample says nothing of its error.
+TEST(PromptTask, OneSampleHasNoStandardError) {
+  const Samples samples{1, [](const auto& visit) { visit({{"length", 8}, {"score", 1.0}}); }};
+  const Measured measured = average_scores(samples, {"length"});
+  EXPECT_TRUE(measured.metrics.at("standard_error").is_null());
+  EXPECT_TRUE(measured.series.at("groups")[0].at("standard_error").is_null());
+}
+
 }  // namespace
 }  // namespace reynard::evaluation

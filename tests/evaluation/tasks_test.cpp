@@ -8,8 +8,10 @@
 #include "reynard/evaluation/sample_log.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/corpus.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -212,6 +214,23 @@ TEST(PerPositionLossTask, AveragesOverRowsAtEveryPosition) {
   EXPECT_NEAR(summary.at("series").at("perplexity")[1].get<double>(), std::exp(0.75), 1e-6);
   // All rows are equal here.
   EXPECT_NEAR(summary.at("metrics").at("standard_error").get<double>(), 0, 1e-7);
+}
+
+TEST(PerPositionLossTask, ALineWithOtherNumbersOfLossesIsNamed) {
+  const Corpus corpus = counting_corpus(600);
+  const auto task = task_named("per_position_loss").make(corpus, small_config(), {});
+  for (const size_t count : {127, 129}) {
+    const test::TempDir folder;
+    const std::filesystem::path path = folder / "t.jsonl";
+    const nlohmann::json header = {{"task", "per_position_loss"}};
+    SampleLog log(path, header, SampleLog::Others::kReplace);
+    log.append({{"id", "a"}, {"losses", pack_floats(std::vector<float>(count, 1.0F))}});
+    log.flush();
+    EXPECT_SAYS(test::error_of([&] { task->measure(log.samples()); }),
+                fmt::format("t.jsonl:2: {} losses; expected 128, one for each position; delete "
+                            "this line",
+                            count));
+  }
 }
 
 // Losses of the i-th token are a + b log2 i with a slope b of the row's own.

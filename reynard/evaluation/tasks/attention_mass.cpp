@@ -113,9 +113,7 @@ class AttentionMass final : public Task {
                 AttentionMassConfig config,
                 std::vector<int64_t> memory_layers)
       : corpus_(corpus), config_(std::move(config)), memory_layers_(std::move(memory_layers)) {
-    std::sort(config_.contexts.begin(), config_.contexts.end());
-    config_.contexts.erase(std::unique(config_.contexts.begin(), config_.contexts.end()),
-                           config_.contexts.end());
+    config_.contexts = ascending(config_.contexts);
     tensor::check_value(
         !config_.contexts.empty(), "attention_mass", "contexts", "[]", "at least one number");
     for (const Document& document : corpus.documents) {

@@ -146,11 +146,11 @@ std::unique_ptr<Task> make_dictionary_task(const Corpus& corpus,
   DictionaryConfig settings = config.dictionary;
   if (settings.lengths.empty()) {
     const int64_t trained = model.train_length ? model.train_length : 512;
-    for (int64_t length = 256; length <= 4 * trained; length *= 4) {
+    for (int64_t length = 256; length <= std::max<int64_t>(4 * trained, 256); length *= 4) {
       settings.lengths.push_back(length);
     }
   }
-  settings.lengths = test_lengths(settings.lengths, 0);
+  settings.lengths = ascending(settings.lengths);
   auto task = std::make_unique<DictionaryTask>(corpus, settings, model.local_context);
   task->check(model.vocab_size);
   return task;

@@ -3,6 +3,7 @@
 
 #include "reynard/evaluation/few_shot_items.h"
 #include "reynard/evaluation/json_file.h"
+#include "reynard/evaluation/packed_floats.h"
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/shuffle.h"
 #include "reynard/evaluation/statistics.h"
@@ -12,7 +13,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <set>
 #include <utility>
@@ -136,9 +136,7 @@ Request FewShot::request(int64_t length, int64_t draw, int64_t item, int64_t opt
     Generate query;
     query.prompt = std::move(prompt);
     query.max_tokens = config_.max_tokens;
-    if (corpus_.eos) query.stop = {*corpus_.eos};
-    const std::vector<int64_t> line_end = corpus_.encode("\n");
-    if (line_end.size() == 1) query.stop.push_back(line_end.front());
+    query.stop = stop_tokens(corpus_, true);
     return {fmt::format("{} {} {}", length, draw, item), std::move(about), std::move(query)};
   }
   about["option"] = options_[option];
@@ -196,12 +194,12 @@ Measured FewShot::measure(const Samples& samples) {
       accuracies.push_back(right / static_cast<double>(items.size()));
     }
     const Moments m = moments(accuracies);
-    const double error = m.sample_deviation / std::sqrt(static_cast<double>(accuracies.size()));
-    result.series["groups"].push_back({{"length", length},
-                                       {"score", m.mean},
-                                       {"deviation", m.sample_deviation},
-                                       {"standard_error", error},
-                                       {"samples", accuracies.size()}});
+    result.series["groups"].push_back(
+        {{"length", length},
+         {"score", m.mean},
+         {"deviation", m.sample_deviation},
+         {"standard_error", number_or_null(standard_error(accuracies))},
+         {"samples", accuracies.size()}});
     all.insert(all.end(), accuracies.begin(), accuracies.end());
   }
   result.metrics = {{"score", moments(all).mean}, {"draws", config_.draws}, {"skipped", skipped_}};

@@ -127,7 +127,7 @@ std::unique_ptr<Task> make_needle(const Corpus& corpus,
                                               corpus.encode(kNeedleQuestion),
                                               corpus.encode("."),
                                               {},
-                                              test_lengths(grid(0, 100, settings.depths), 0)});
+                                              ascending(grid(0, 100, settings.depths))});
   // As published, the shortest is 1/32 of the longest (1000 of 32,000); shorter ones hold no text.
   int64_t shortest = std::max<int64_t>(1, settings.longest / 32);
   if (cells->room(shortest) < 1) shortest += 1 - cells->room(shortest);
@@ -137,7 +137,7 @@ std::unique_ptr<Task> make_needle(const Corpus& corpus,
       "--needle.longest",
       settings.longest,
       fmt::format(">= {}: needle and question alone have so many tokens", shortest));
-  cells->lengths = test_lengths(grid(shortest, settings.longest, settings.lengths), 0);
+  cells->lengths = ascending(grid(shortest, settings.longest, settings.lengths));
 
   PromptSet set;
   set.name = "needle";

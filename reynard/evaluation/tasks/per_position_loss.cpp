@@ -6,6 +6,7 @@
 #include "reynard/evaluation/rows.h"
 #include "reynard/evaluation/statistics.h"
 #include "reynard/evaluation/tasks/tasks.h"
+#include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
 
@@ -250,6 +251,10 @@ Measured PerPositionLoss::measure(const Samples& samples) {
   std::vector<LossSlope> fits = slopes();
   samples.for_each([&](const nlohmann::json& line) {
     const std::vector<float> losses = unpack_floats(line.at("losses").get<std::string>());
+    if (std::ssize(losses) != config_.length) {
+      throw Error(fmt::format(
+          "{} losses; expected {}, one for each position", losses.size(), config_.length));
+    }
     for (LossSlope& fit : fits) fit.add(losses);
     sums.add(losses);
   });

@@ -1,6 +1,8 @@
 // Perplexity of documents: in windows, in windows that overlap, and with other documents before.
 
+#include "reynard/evaluation/packed_floats.h"
 #include "reynard/evaluation/prompt_task.h"
+#include "reynard/evaluation/shuffle.h"
 #include "reynard/evaluation/statistics.h"
 #include "reynard/evaluation/tasks/tasks.h"
 #include "reynard/tensor/check.h"
@@ -95,9 +97,7 @@ Perplexity::Perplexity(const Corpus& corpus, PerplexityConfig config)
     if (document.end - document.begin >= config_.length) order_.push_back(document);
   }
   PythonRandom random(static_cast<uint64_t>(config_.seed));
-  for (auto i = static_cast<int64_t>(order_.size()) - 1; i > 0; --i) {
-    std::swap(order_[i], order_[random.up_to(i)]);
-  }
+  shuffle(order_, random);
   // A stream needs that many documents; with fewer there are shorter streams only.
   const auto known = static_cast<int64_t>(order_.size());
   const auto first_left_out = std::stable_partition(config_.documents.begin(),
@@ -191,7 +191,7 @@ Measured Perplexity::measure(const Samples& samples) {
          {"context", total.context / n},
          {"perplexity", total.perplexity()},
          {"loss", total.loss / total.scored},
-         {"standard_error", moments(total.means).sample_deviation / std::sqrt(n)}});
+         {"standard_error", number_or_null(standard_error(total.means))}});
   }
   if (!left_out_.empty()) {
     result.metrics["documents_left_out"] = {
@@ -215,7 +215,7 @@ std::unique_ptr<Task> make_perplexity(const Corpus& corpus,
   if (settings.window == 0) settings.window = trained;
   if (settings.stride == 0) settings.stride = std::max<int64_t>(1, settings.window / 2);
   if (settings.length == 0) settings.length = std::max<int64_t>(1, trained / 2);
-  settings.documents = test_lengths(settings.documents, 0);
+  settings.documents = ascending(settings.documents);
   return std::make_unique<Perplexity>(corpus, settings);
 }
 

@@ -1,6 +1,7 @@
 // What pruning does to a model: its loss with and without on the same rows and weights, and the
 // share of attention tiles that it skips.
 
+#include "reynard/evaluation/packed_floats.h"
 #include "reynard/evaluation/rows.h"
 #include "reynard/evaluation/statistics.h"
 #include "reynard/evaluation/tasks/tasks.h"
@@ -121,13 +122,11 @@ class Pruning final : public Task {
     for (std::vector<double>& layer : shares) {
       for (double& share : layer) all.push_back(share /= static_cast<double>(rows_.size()));
     }
-    const Moments change = moments(difference);
     Measured result;
     result.metrics["loss_pruned"] = moments(pruned).mean;
     result.metrics["loss_unpruned"] = moments(unpruned).mean;
-    result.metrics["loss_difference"] = change.mean;
-    result.metrics["standard_error"] =
-        change.sample_deviation / std::sqrt(static_cast<double>(difference.size()));
+    result.metrics["loss_difference"] = moments(difference).mean;
+    result.metrics["standard_error"] = number_or_null(standard_error(difference));
     result.metrics["pruned_share"] = moments(all).mean;
     result.metrics["log_tolerance"] = config_.log_tolerance;
     result.metrics["rows"] = rows_.size();
