@@ -117,18 +117,20 @@ std::string replaced(const std::string& text, const std::string& from, const std
   std::size_t begin = 0;
   for (std::size_t at = 0; (at = text.find(from, begin)) != std::string::npos;
        begin = at + from.size()) {
-    out += text.substr(begin, at - begin) + to;
+    append_text(out, std::string_view(text).substr(begin, at - begin));
+    append_text(out, to);
   }
-  return out + text.substr(begin);
+  append_text(out, std::string_view(text).substr(begin));
+  return out;
 }
 
 std::string joined(const Value& list, const std::string& separator) {
   std::string out;
   bool first = true;
   for (const Value& item : items_of(list)) {
-    if (!first) out += separator;
+    if (!first) append_text(out, separator);
     first = false;
-    out += to_text(item);
+    append_text(out, to_text(item));
   }
   return out;
 }
@@ -216,9 +218,13 @@ Value::List selected(std::string_view name, const Value& input, const Arguments&
 }
 
 Value::List unique_items(const Value& input) {
+  constexpr std::ptrdiff_t kMost = 4096;  // each is compared with all before it
   Value::List out;
   for (const Value& item : items_of(input)) {
     if (std::ranges::none_of(out, [&](const Value& seen) { return equal(seen, item); })) {
+      if (std::ssize(out) == kMost) {
+        throw Error(fmt::format("unique: there are more than {} different items", kMost));
+      }
       out.push_back(item);
     }
   }

@@ -23,7 +23,6 @@ using Node = Expression::Kind;
 // A conversation of 4,096 messages takes fewer than a million.
 constexpr int64_t kMaxSteps = 20'000'000;
 constexpr std::size_t kBytesPerStep = 64;  // what copying counts as
-constexpr std::size_t kMaxText = std::size_t{256} << 20U;
 constexpr int64_t kMaxRange = 100'000;
 constexpr int64_t kMaxCalls = 10;         // of macros inside each other
 constexpr std::size_t kItemBytes = 1024;  // what copying an item of a list counts as
@@ -63,8 +62,7 @@ class Run {
   }
   void write(const std::string& text) {
     spend(text.size());
-    if (out_.size() + text.size() > kMaxText) throw Error("the text is too long");
-    out_ += text;
+    append_text(out_, text);
   }
 
   Flow execute(const std::vector<Statement>& statements) {
@@ -319,9 +317,9 @@ class Run {
     return arithmetic(op, a, b);
   }
 
-  static std::string joined(const std::string& a, const std::string& b) {
-    if (a.size() + b.size() > kMaxText) throw Error("the text is too long");
-    return a + b;
+  static std::string joined(std::string a, const std::string& b) {
+    append_text(a, b);
+    return a;
   }
 
   Arguments arguments(const Expression& e, std::size_t first) {

@@ -10,6 +10,11 @@
 
 namespace reynard::jinja {
 
+void append_text(std::string& to, std::string_view text) {
+  if (text.size() > kMaxText - to.size()) throw Error("the text is too long");
+  to += text;
+}
+
 namespace {
 
 // Values inside each other are freed and compared by recursion.

@@ -2,6 +2,7 @@
 // The values of a chat template while it runs: Python's, as far as templates use them. Lists and
 // maps are shared and never changed, but for the fields of a namespace.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -13,6 +14,11 @@
 namespace reynard::jinja {
 
 struct Statement;
+
+// Longest text that a template may make, in bytes.
+constexpr std::size_t kMaxText = std::size_t{256} << 20U;
+// to += text. Throws reynard::Error, before it allocates, where that is longer than kMaxText.
+void append_text(std::string& to, std::string_view text);
 
 class Value {
  public:

@@ -86,6 +86,12 @@ TEST(Jinja, HostileTemplatesEnd) {
       "{% set n = namespace(s='xxxxxxxxxxxxxxxx') %}{% for i in range(60) %}"
       "{% set n.s = n.s + n.s %}{% endfor %}",
       "too long");
+  const std::string megabyte =
+      "{% set n = namespace(s='xxxxxxxxxxxxxxxx') %}{% for i in range(16) %}"
+      "{% set n.s = n.s + n.s %}{% endfor %}";
+  expect_error(megabyte + "{{ n.s | replace('x', n.s) }}", "too long");
+  expect_error(megabyte + "{{ range(9999) | join(n.s) }}", "too long");
+  expect_error("{{ range(99999) | unique | length }}", "more than 4096 different items");
   expect_error("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "too often");
   expect_error("{% set n = namespace() %}{% set n.l = [n] %}", "namespace");
   expect_error(
