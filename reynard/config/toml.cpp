@@ -18,8 +18,6 @@ std::string place(const std::string& source, const toml::source_region& region) 
   return fmt::format("{}:{}", source, region.begin.line);
 }
 
-constexpr int kMostKeyParts = 16;
-
 // How long the string is that begins here with this quote, up to the end of the text or, of one
 // line, of the line where it is not closed.
 size_t string_size(std::string_view text, std::string_view quote) {

@@ -129,6 +129,11 @@ void apply_override(Table& root, std::string_view argument) {
   }
   const std::string path(argument.substr(2, equals - 2));
   const std::string where = fmt::format("--{}", path);
+  if (std::ranges::count(path, '.') >= kMostKeyParts) {
+    throw Error(fmt::format("--{}...: a key of more than {} parts; expected --section.key=value",
+                            printable(path.substr(0, 40)),
+                            kMostKeyParts));
+  }
   Table* table = &root;
   std::size_t begin = 0;
   while (true) {

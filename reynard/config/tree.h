@@ -50,6 +50,9 @@ struct Node {
   std::string where;  // "file.toml:12", "--section.key", or the file's name
 };
 
+// What walks a tree calls itself once a part of a key.
+constexpr int kMostKeyParts = 16;
+
 // Parse a whole text; throw reynard::Error with file and line when it is not TOML (or JSON).
 // source: the name shown in messages.
 Table parse_toml(std::string_view text, const std::string& source);

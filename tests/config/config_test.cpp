@@ -1,6 +1,7 @@
 #include "reynard/config/config.h"
 
 #include "reynard/tensor/error.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 #include "tests/support/mutate.h"
 
@@ -298,6 +299,9 @@ TEST(Config, DeepNestingIsAnErrorNotAStackOverflow) {
     }
     EXPECT_EQ(config::parse_toml("[" + key(16, part) + "]", "a.toml").entries.size(), 1U);
   }
+  std::string option = "--a";
+  for (int i = 0; i < 60000; ++i) option += ".a";
+  EXPECT_SAYS(error_of("", {option + "=1"}), "a key of more than 16 parts; expected --section.key");
   // Behind what only looks like a quote.
   const std::string deep = key(100000, "a") + " = 1";
   for (const std::string& text : {"# \"\\\n" + deep + " # \"",
