@@ -29,7 +29,8 @@ static_assert(std::endian::native == std::endian::little, "safetensors data is l
 class ReadOnlyFile {
  public:
   explicit ReadOnlyFile(const std::filesystem::path& path) : path_(path) {
-    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // Without O_NONBLOCK a fifo would be waited for.
+    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor_ < 0) fail("cannot be read", errno);
     struct stat status {};
     if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {

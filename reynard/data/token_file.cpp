@@ -100,7 +100,8 @@ std::string header_text(const TokenFileHeader& header) {
 }
 
 TokenFile::TokenFile(const std::filesystem::path& path) : path_(path) {
-  descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK a fifo would be waited for.
+  descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor_ < 0) fail(path, fmt::format("cannot be opened: {}", std::strerror(errno)));
   try {
     map();

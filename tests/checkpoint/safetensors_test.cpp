@@ -3,6 +3,7 @@
 #include "reynard/checkpoint/sha256.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/compare.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 
 #include <ATen/TensorOperators.h>
@@ -13,6 +14,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <csignal>
 #include <nlohmann/json.hpp>
 
@@ -280,6 +282,14 @@ TEST(TensorFolder, ReadsOneFileOrShards) {
                    test::read_file(folder / "single/model.safetensors"));
   rejects(map);  // a tensor that the index does not list
   EXPECT_THROW(TensorFolder(folder / "nowhere"), Error);
+}
+
+// Nobody writes into it: who opened it to wait would wait for ever.
+TEST(Safetensors, APipeIsNotWaitedFor) {
+  const test::TempDir folder;
+  ASSERT_EQ(::mkfifo((folder / "model.safetensors").c_str(), 0600), 0);
+  EXPECT_SAYS(test::error_of([&] { SafetensorsFile(folder / "model.safetensors"); }),
+              "is not a regular file");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -300,6 +301,12 @@ TEST_F(BadTokenFile, IdsOutsideTheVocabularyAreFoundWhenRead) {
   test::write_file(folder_ / "b.tokens", text);
   const TokenFile file(folder_ / "b.tokens");
   EXPECT_THROW(file.read(0, 9), Error);
+}
+
+// Nobody writes into it: who opened it to wait would wait for ever.
+TEST_F(BadTokenFile, APipeIsNotWaitedFor) {
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  EXPECT_SAYS(test::error_of([&] { TokenFile(folder_ / "pipe"); }), "is not a file");
 }
 
 TEST_F(BadTokenFile, MutationsNeverCrash) {
