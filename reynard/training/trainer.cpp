@@ -139,7 +139,7 @@ Trainer::BatchLoss Trainer::batch_loss(const data::Batch& batch,
   const at::Tensor hidden = model_.hidden(batch.tokens.flatten(), offsets, {}, options);
   const models::Parameter& head = model_.head();
   BatchLoss loss;
-  if (counts_hits()) loss.hits = count_hits(hidden, batch);
+  if (counts_hits() && at::GradMode::is_enabled()) loss.hits = count_hits(hidden, batch);
   loss.sum = ops::cross_entropy(hidden,
                                 head.value,
                                 head.compute,

@@ -92,8 +92,10 @@ class Trainer {
   // Forward and backward of the whole step; gradients are accumulated.
   Losses accumulate_gradients(models::Observer* observer);
   struct BatchLoss {
-    at::Tensor sum;   // nats over the tokens that count: a scalar that backward() can start from
-    at::Tensor hits;  // those predicted: an f64 scalar; undefined unless something goes by accuracy
+    at::Tensor sum;  // nats over the tokens that count: a scalar that backward() can start from
+    // Those predicted: an f64 scalar; undefined unless something goes by accuracy and gradients are
+    // recorded.
+    at::Tensor hits;
   };
   // documents: whose keys a context sees (crossbatch); memory: of that batch's rows, or none.
   BatchLoss batch_loss(const data::Batch& batch,
