@@ -76,14 +76,19 @@ void check_local_options(const EvalArguments& arguments, const CLI::App& command
 // Options of a model elsewhere.
 void check_remote_options(const EvalArguments& arguments, const CLI::App& command) {
   if (arguments.remote.given()) return;
-  for (const char* option : {"--endpoint-model",
-                             "--chat",
-                             "--concurrency",
-                             "--attempts",
-                             "--timeout",
-                             "--bos",
-                             "--eos"}) {
+  const std::string key_option = "--api-key-variable";
+  const std::vector<std::string> options = {"--endpoint-model",
+                                            "--chat",
+                                            "--concurrency",
+                                            "--attempts",
+                                            "--timeout",
+                                            "--bos",
+                                            "--eos",
+                                            key_option};
+  for (const std::string& option : options) {
     if (command.count(option) == 0) continue;
+    // The harness takes one too.
+    if (option == key_option && std::ranges::count(arguments.tasks, kLmEval) > 0) continue;
     throw Error(
         fmt::format("eval: {} is for --endpoint or --adapter, not for a model that runs here; "
                     "leave it out",

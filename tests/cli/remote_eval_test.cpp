@@ -112,6 +112,8 @@ TEST_F(RemoteEval, BadInputIsOneLine) {
   expect_error({"run", "--endpoint", url()}, "give either MODEL or --endpoint or --adapter");
   expect_error({"run", "--bos", "5"}, "--bos is for --endpoint or --adapter");
   expect_error({"run", "--attempts", "2"}, "--attempts is for --endpoint or --adapter");
+  expect_error({"run", "--api-key-variable", "X"},
+               "--api-key-variable is for --endpoint or --adapter");
   expect_error({"--endpoint", "host:8000"}, "the endpoint host:8000 is no URL");
   expect_error({"--endpoint", url()}, "there is no tokenizer of the model for text.txt");
   expect_error({"--endpoint", url(), "--tokenizer", "byte", "--task", "inside"},
