@@ -3,7 +3,6 @@
 #include "reynard/config/flat_header.h"
 #include "reynard/tensor/check.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <fcntl.h>
 #include <fmt/format.h>

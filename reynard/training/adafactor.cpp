@@ -9,7 +9,6 @@
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <cmath>
 

@@ -4,7 +4,6 @@
 #include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
 
-#include <ATen/ops/equal.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <c10/util/ThreadLocalDebugInfo.h>

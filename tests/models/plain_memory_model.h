@@ -11,7 +11,6 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/pow.h>
-#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/softmax.h>

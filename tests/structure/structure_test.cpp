@@ -129,6 +129,23 @@ TEST(Structure, NobodyIncludesAllOfTorch) {
   }
 }
 
+// Each header of an operator costs every build that reads it.
+TEST(Structure, OperatorsThatAreIncludedAreUsed) {
+  static const std::regex operator_header(R"(^ATen/ops/(\w+)\.h$)");
+  for (const char* folder : {"reynard", "cli", "bench", "tests", "python"}) {
+    for (const fs::path& path : sources_of(kRoot / folder)) {
+      const std::string text = read_file(path);
+      std::smatch match;
+      for (const std::string& include : includes_of(path)) {
+        if (!std::regex_match(include, match, operator_header)) continue;
+        const std::regex use("\\b" + match[1].str() + "(_|_out)?\\b(?!\\.h>)");
+        EXPECT_TRUE(std::regex_search(text, use))
+            << fs::relative(path, kRoot) << " includes " << include << " and does not use it";
+      }
+    }
+  }
+}
+
 // What a file includes of the project, and what that includes, and so on: itself and the includes
 // of all of them.
 struct Included {
