@@ -12,39 +12,8 @@ namespace reynard::http {
 
 namespace {
 
-char lower(char c) {
-  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
-
-// `word` is in lower case.
-bool is_word(std::string_view text, std::string_view word) {
-  return std::ranges::equal(text, word, {}, lower);
-}
-
-// RFC 9110, section 5.6.2: what some readers pass over in a name makes another field of it.
-bool is_token(std::string_view name) {
-  constexpr std::string_view kSigns = "!#$%&'*+-.^_`|~";
-  return !name.empty() && std::ranges::all_of(name, [&](char c) {
-    return (c >= '0' && c <= '9') || (lower(c) >= 'a' && lower(c) <= 'z') ||
-           kSigns.find(c) != std::string_view::npos;
-  });
-}
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlank = " \t";
-  const std::size_t begin = text.find_first_not_of(kBlank);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
-}
-
-// What the fields of a head say of its body: the values of all fields of a name.
-struct BodyFields {
-  std::vector<std::string_view> lengths, transfers, codings;
-  bool well_formed = true;  // lines end in CR LF and are a name and a value each
-};
-
-BodyFields fields_of(std::string_view head) {
-  BodyFields fields;
+// Whether its lines end in CR LF, and those behind the first are a name and a value each.
+bool is_well_formed(std::string_view head) {
   bool first = true;
   for (std::size_t at = 0; at <= head.size(); first = false) {
     const std::size_t end = std::min(head.find("\r\n", at), head.size());
@@ -52,27 +21,23 @@ BodyFields fields_of(std::string_view head) {
     at = end + 2;
     const bool begins_blank = line.empty() || line.front() == ' ' || line.front() == '\t';
     constexpr std::string_view kForbidden("\r\n\0", 3);
-    if (begins_blank || line.find_first_of(kForbidden) != std::string_view::npos) {
-      fields.well_formed = false;
-    }
-    if (first) continue;
+    if (begins_blank || line.find_first_of(kForbidden) != std::string_view::npos) return false;
     const std::size_t colon = line.find(':');
-    const std::string_view name = line.substr(0, colon);
-    if (colon == std::string_view::npos || !is_token(name)) {
-      fields.well_formed = false;
-      continue;
-    }
-    const std::string_view value = trimmed(line.substr(colon + 1));
-    if (is_word(name, "content-length")) fields.lengths.push_back(value);
-    if (is_word(name, "transfer-encoding")) fields.transfers.push_back(value);
-    if (is_word(name, "content-encoding")) fields.codings.push_back(value);
+    const bool is_field = colon != std::string_view::npos && is_token(line.substr(0, colon));
+    if (!first && !is_field) return false;
   }
-  return fields;
+  return true;
 }
 
-std::string_view method_of(std::string_view head) {
-  return head.substr(0, head.find(' '));
-}
+// What the fields of a head say of its body: the values of all fields of a name.
+struct BodyFields {
+  std::vector<std::string_view> lengths, transfers, codings;
+
+  explicit BodyFields(std::string_view head)
+      : lengths(values_of(head, "content-length")),
+        transfers(values_of(head, "transfer-encoding")),
+        codings(values_of(head, "content-encoding")) {}
+};
 
 bool has_body(std::string_view method) {
   constexpr std::array<std::string_view, 3> kMethods = {"POST", "PUT", "PATCH"};
@@ -121,8 +86,8 @@ std::optional<Refusal> refused_length(const BodyFields& fields,
 }  // namespace
 
 std::optional<Refusal> refused_body(std::string_view head, int64_t max_body_bytes) {
-  const BodyFields fields = fields_of(head);
-  if (!fields.well_formed) return bad("a line of the request's head is malformed");
+  if (!is_well_formed(head)) return bad("a line of the request's head is malformed");
+  const BodyFields fields(head);
   // Unpacked, a body within the limit may be a thousand times as long.
   const auto is_plain = [](std::string_view coding) {
     return coding.empty() || is_word(coding, "identity");
@@ -135,7 +100,7 @@ std::optional<Refusal> refused_body(std::string_view head, int64_t max_body_byte
 }
 
 std::optional<int64_t> body_length(std::string_view head) {
-  const BodyFields fields = fields_of(head);
+  const BodyFields fields(head);
   if (!fields.transfers.empty()) return {};
   if (fields.lengths.empty()) return 0;
   return static_cast<int64_t>(number_of(fields.lengths.front()).value_or(0));

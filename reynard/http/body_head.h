@@ -2,18 +2,13 @@
 // What the head of a request says of its body: whether it is to be read at all. What is refused
 // here costs the server neither the time nor the memory that the body would.
 
+#include "reynard/http/request_head.h"
+
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 
 namespace reynard::http {
-
-struct Refusal {
-  int status;          // of the answer
-  const char* reason;  // the phrase that belongs to it
-  std::string message;
-};
 
 // `head`: the request line and the fields behind it. Nothing: the body can be read. What two
 // readers could take for bodies of different lengths is refused, since one of them may stand before

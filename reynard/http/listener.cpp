@@ -1,6 +1,7 @@
 #include "reynard/http/listener.h"
 
 #include "reynard/http/body_head.h"
+#include "reynard/http/request_head.h"
 #include "reynard/http/request_target.h"
 #include "reynard/protocol/api_error.h"
 #include "reynard/protocol/responses.h"
@@ -15,6 +16,7 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -52,8 +54,11 @@ void refuse(Connection& connection, int status, const char* reason, const std::s
   connection.write(answer.data(), answer.size());
 }
 
-bool is_http_1_0(std::string_view head) {
-  return head.substr(0, head.find("\r\n")).ends_with(" HTTP/1.0");
+// Nothing: the request is read on.
+std::optional<Refusal> refused_head(std::string_view head, int64_t max_body_bytes) {
+  if (auto refusal = refused_method(head)) return refusal;
+  if (auto refusal = refused_body(head, max_body_bytes)) return refusal;
+  return refused_target(head);
 }
 
 }  // namespace
@@ -138,9 +143,7 @@ Listener::End Listener::answer_requests(Connection& connection) {
       return End::kRefused;
     }
     if (head != Connection::Head::kReady) return end();
-    auto refusal = refused_body(connection.head(), limits_.max_body_bytes);
-    if (!refusal) refusal = refused_target(connection.head());
-    if (refusal) {
+    if (const auto refusal = refused_head(connection.head(), limits_.max_body_bytes)) {
       refuse(connection, refusal->status, refusal->reason, refusal->message);
       return End::kRefused;
     }
@@ -148,8 +151,7 @@ Listener::End Listener::answer_requests(Connection& connection) {
     const Connection::Scope scope(connection);
     bool closed = false;
     const bool in_chunks = !connection.body_bytes();
-    // What HTTP/1.0 is answered may end with the connection alone.
-    const bool is_last = left == 1 || stopping_ || in_chunks || is_http_1_0(connection.head());
+    const bool is_last = left == 1 || stopping_ || in_chunks || ends_connection(connection.head());
     answered = process_request(connection, is_last, closed, {});
     // What was not read of a request would be taken for the next one.
     if (connection.is_body_cut() || !(in_chunks || connection.is_request_read())) {

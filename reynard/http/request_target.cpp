@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <vector>
 
 namespace reynard::http {
 
@@ -63,27 +64,20 @@ bool is_authority(std::string_view authority) {
          is_host(authority.substr(0, colon));
 }
 
-// One at most, of a host (RFC 9112, section 3.2); an empty one is that of no host.
+// One, of a host (RFC 9112, section 3.2), which HTTP/1.0 may leave out; an empty one is that of no
+// host.
 bool has_fit_host(std::string_view head) {
-  constexpr std::string_view kName = "\r\nhost:", kBlank = " \t";
-  int num_hosts = 0;
-  for (std::size_t line = head.find("\r\n"); line != std::string_view::npos;) {
-    const std::string_view rest = head.substr(line);
-    line = head.find("\r\n", line + 2);
-    if (!begins_with(rest, kName)) continue;
-    std::string_view value = rest.substr(0, rest.find("\r\n", 2)).substr(kName.size());
-    value.remove_prefix(std::min(value.find_first_not_of(kBlank), value.size()));
-    value = value.substr(0, value.find_last_not_of(kBlank) + 1);
-    if (++num_hosts > 1 || !(value.empty() || is_authority(value))) return false;
-  }
-  return true;
+  const std::vector<std::string_view> hosts = values_of(head, "host");
+  if (hosts.empty()) return is_http_1_0(head);
+  return hosts.size() == 1 && (hosts.front().empty() || is_authority(hosts.front()));
 }
 
 }  // namespace
 
 std::optional<Refusal> refused_target(std::string_view head) {
   if (!has_fit_host(head)) {
-    return Refusal{400, "Bad Request", "the field Host is malformed, or given more than once"};
+    return Refusal{
+        400, "Bad Request", "the field Host is missing, malformed, or given more than once"};
   }
   const std::string_view target = target_of(head);
   if (begins_with(target, kHttps)) {

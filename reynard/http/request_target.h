@@ -3,7 +3,7 @@
 // which proxies and some clients send and every server must take: what stands before its path is
 // checked and taken out. Targets of other forms are left to whoever routes them.
 
-#include "reynard/http/body_head.h"
+#include "reynard/http/request_head.h"
 
 #include <optional>
 #include <string>
@@ -13,7 +13,8 @@ namespace reynard::http {
 
 // `head`: the request line and the fields behind it. Nothing: its target has another form, or is a
 // URI of http with a host. One of https is refused: there is no TLS here (RFC 9110, section 7.4).
-// So is a field Host that names none, or two: readers may differ in whom the request is for.
+// So is a head without a field Host, which HTTP/1.1 asks for, one that is malformed, or two:
+// readers may differ in whom the request is for.
 std::optional<Refusal> refused_target(std::string_view head);
 
 // The head with a target "/path?query" instead of the absolute one; nothing: it has none. The

@@ -254,6 +254,10 @@ void HttpServer::add_routes() {
   post("/v1/chat/completions", &HttpServer::chat);
   post("/tokenize", &HttpServer::tokenize);
   post("/detokenize", &HttpServer::detokenize);
+  // Of the server as a whole (RFC 9110, section 9.3.7).
+  listener_->Options(R"(\*)", [](const auto& /*request*/, httplib::Response& response) {
+    response.set_header("Allow", "GET, HEAD, POST, OPTIONS");
+  });
   // What the library refuses by itself gets the API's error object too.
   listener_->set_error_handler([known = std::move(known)](const auto& request, auto& response) {
     if (response.body.empty()) explain_refusal(known, request, response);

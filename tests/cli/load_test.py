@@ -91,7 +91,7 @@ def read_slowly(which, expected, end):
     client = socket.create_connection(("127.0.0.1", port), timeout=60)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     text = body(which, True)
-    client.sendall(f"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    client.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nConnection: close\r\n"
                    f"Content-Length: {len(text)}\r\n\r\n{text}".encode())
     data = b""
     while True:

@@ -59,7 +59,8 @@ class ParsingServer {
 };
 
 std::string request_text(const std::string& path, const std::string& body) {
-  return "POST " + path + " HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: " +
+  return "POST " + path +
+         " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
          std::to_string(body.size()) + "\r\n\r\n" + body;
 }
 
@@ -90,6 +91,7 @@ TEST(HostileRequests, AreAnsweredOrClosed) {
     const std::string damaged = test::Mutator(attempt).mutate(whole[attempt % 4],
                                                               {"\r\n",
                                                                "\r\n\r\n",
+                                                               "Host: y",
                                                                "Content-Length: 5",
                                                                "Transfer-Encoding: chunked",
                                                                "Expect: 100-continue",

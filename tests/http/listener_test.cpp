@@ -45,7 +45,7 @@ std::string answers_to(int port, const std::string& requests) {
 }
 
 std::string answer_to(int port, const std::string& path) {
-  return answers_to(port, "GET " + path + " HTTP/1.1\r\nConnection: close\r\n\r\n");
+  return answers_to(port, "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
 }
 
 // Memory may end while an answer is written in pieces, when no handler is there to say so.
@@ -81,7 +81,7 @@ TEST(Listener, HandlersAreToldBothEnds) {
   const Listening listening(listener);
   const int port = listening.port();
   const test::RawClient client(port);
-  client.send("GET /ends HTTP/1.1\r\nConnection: close\r\n\r\n");
+  client.send("GET /ends HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
   EXPECT_TRUE(client.read_all().ends_with(
       fmt::format("\r\n127.0.0.1 {}, 127.0.0.1 {}", client.port(), port)));
 }
@@ -95,7 +95,9 @@ TEST(Listener, AnswersAreWholeWhateverRangeIsAskedFor) {
   const int port = listening.port();
   for (const char* range : {"bytes=0-1", "bytes=900-", "bytes=-2", "bytes=0-0,2-2"}) {
     const std::string answer = answers_to(
-        port, fmt::format("GET /works HTTP/1.1\r\nRange: {}\r\nConnection: close\r\n\r\n", range));
+        port,
+        fmt::format("GET /works HTTP/1.1\r\nHost: x\r\nRange: {}\r\nConnection: close\r\n\r\n",
+                    range));
     EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 ")) << answer;
     EXPECT_TRUE(answer.ends_with("\r\n\r\nworks")) << answer;
   }
@@ -110,7 +112,7 @@ TEST(Listener, TargetsMayNameTheirHost) {
   const Listening listening(listener);
   const int port = listening.port();
   const auto answers_at = [&](const std::string& target) {
-    const std::string request = "POST " + target + " HTTP/1.1\r\nContent-Length: 3\r\n";
+    const std::string request = "POST " + target + " HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n";
     return answers_to(port, request + "\r\nabc" + request + "Connection: close\r\n\r\ndef");
   };
   for (const std::string host :
@@ -130,7 +132,7 @@ TEST(Listener, ConnectionsStayAsLongAsAnswersPromise) {
   });
   const Listening listening(listener);
   const int port = listening.port();
-  const std::string request = "POST /read HTTP/1.1\r\nContent-Length: 3\r\n";
+  const std::string request = "POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n";
   const std::string last = request + "Connection: close\r\n\r\ndef";
   // An empty line behind a body is none of the next request; two are.
   const std::string kept = answers_to(port, request + "\r\nabc\r\n" + last);
@@ -138,11 +140,34 @@ TEST(Listener, ConnectionsStayAsLongAsAnswersPromise) {
   EXPECT_NE(kept.find("\r\n\r\nabcHTTP/1.1 200 "), std::string::npos) << kept;
   EXPECT_TRUE(kept.ends_with("\r\n\r\ndef")) << kept;
   EXPECT_TRUE(answers_to(port, "\r\n\r\n" + last).starts_with("HTTP/1.1 400 "));
+  const std::string closed = answers_to(port, request + "Connection: close, TE\r\n\r\nabc" + last);
+  EXPECT_NE(closed.find("Connection: close\r\n"), std::string::npos) << closed;
+  EXPECT_TRUE(closed.ends_with("\r\n\r\nabc")) << closed;
   // HTTP/1.0 may ask for it, in vain.
   const std::string old = answers_to(
       port, "POST /read HTTP/1.0\r\nConnection: Keep-Alive\r\nContent-Length: 3\r\n\r\nabc");
   EXPECT_NE(old.find("Connection: close\r\n"), std::string::npos) << old;
   EXPECT_TRUE(old.ends_with("\r\n\r\nabc")) << old;
+}
+
+TEST(Listener, RefusalsNameWhatIsWrong) {
+  Listener listener({.keep_alive_seconds = 1, .read_seconds = 1}, /*max_connections=*/8);
+  listener.Get("/works", [](const httplib::Request&, httplib::Response& response) {
+    response.set_content("works", "text/plain");
+  });
+  const Listening listening(listener);
+  const auto answer_to_head = [&](const std::string& head) {
+    return answers_to(listening.port(), head + "\r\n\r\n");
+  };
+  EXPECT_TRUE(answer_to_head("GET /works HTTP/1.0").ends_with("works"));
+  const std::string hostless = answer_to_head("GET /works HTTP/1.1\r\nConnection: close");
+  EXPECT_TRUE(hostless.starts_with("HTTP/1.1 400 ")) << hostless;
+  EXPECT_NE(hostless.find("the field Host is missing"), std::string::npos) << hostless;
+  for (const char* fields : {"", "\r\nContent-Length: 3"}) {
+    const std::string unknown =
+        answer_to_head(std::string("FOO /works HTTP/1.1\r\nHost: x") + fields);
+    EXPECT_TRUE(unknown.starts_with("HTTP/1.1 501 Not Implemented\r\n")) << unknown;
+  }
 }
 
 // They would be refused; the threads that read them hold the process up.
@@ -155,7 +180,7 @@ TEST(Listener, RequestsThatHaveOnlyBegunEndWithIt) {
   std::thread thread = listen(listener);
   const test::RawClient head(port), body(port);
   head.send("POST /rea");
-  body.send("POST /read HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc");
+  body.send("POST /read HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc");
   ASSERT_TRUE(test::eventually([&] { return listener.num_connections() == 2; }));
   listener.close_idle();
   listener.stop();

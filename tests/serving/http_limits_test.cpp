@@ -29,26 +29,28 @@ TEST(HttpServer, FloodsAndHugeBodiesAreCutOff) {
   expect_error(served.complete({{"prompt", std::string(6000, 'a')}}), 413, "too large");
   {
     const RawClient flood(served.server.port());
-    flood.send("GET /health HTTP/1.1\r\n");
+    flood.send("GET /health HTTP/1.1\r\nHost: localhost\r\n");
     for (int i = 0; i < 300; ++i) flood.send("X-" + std::to_string(i) + ": y\r\n");
     flood.send("\r\n");
     EXPECT_EQ(flood.read_all().substr(0, 12), "HTTP/1.1 431");
   }
   {
     const RawClient flood(served.server.port());
-    flood.send("GET /health HTTP/1.1\r\nX: " + std::string(100'000, 'y') + "\r\n\r\n");
+    flood.send("GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + std::string(100'000, 'y') +
+               "\r\n\r\n");
     EXPECT_EQ(flood.read_all().substr(0, 12), "HTTP/1.1 431");
   }
   {
     const RawClient endless(served.server.port());
-    endless.send("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n");
+    endless.send(
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
     for (int i = 0; i < 20; ++i) endless.send("400\r\n" + std::string(1024, ' ') + "\r\n");
     EXPECT_EQ(endless.read_all().substr(0, 12), "HTTP/1.1 413");
   }
   // What the head says is answered before the body is there.
   const auto answer_to_head = [&](const std::string& fields) {
     const RawClient client(served.server.port());
-    client.send("POST /v1/completions HTTP/1.1\r\n" + fields + "\r\n");
+    client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n" + fields + "\r\n");
     return client.read_all();
   };
   EXPECT_TRUE(answer_to_head("Content-Length: 99999999999999\r\n").starts_with("HTTP/1.1 413"));
@@ -64,7 +66,7 @@ TEST(HttpServer, FloodsAndHugeBodiesAreCutOff) {
   }
   {
     const RawClient slow(served.server.port());
-    slow.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{");
+    slow.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{");
     const std::string answer = slow.read_all();  // within read_seconds
     EXPECT_TRUE(answer.empty() || answer.substr(0, 10) == "HTTP/1.1 4") << answer;
   }
@@ -82,7 +84,8 @@ TEST(HttpServer, RestsOfRequestsAreNoRequests) {
   http.limits.max_body_bytes = 5000;
   http.limits.read_seconds = http.limits.keep_alive_seconds = 1;
   const Served served({}, http);
-  const std::string hidden = "GET /health HTTP/1.1\r\n\r\n", length = "Content-Length: 24\r\n";
+  const std::string hidden = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  const std::string length = "Content-Length: " + std::to_string(hidden.size()) + "\r\n";
   const auto answers = [&](const std::string& sent) {
     const RawClient client(served.server.port());
     client.send(sent);
@@ -93,18 +96,20 @@ TEST(HttpServer, RestsOfRequestsAreNoRequests) {
   };
   EXPECT_EQ(answers(hidden + hidden), 2);
   for (const std::string& begin :
-       {"GET /health HTTP/1.1\r\n" + length + "\r\n",
-        "POST /" + std::string(9000, 'a') + " HTTP/1.1\r\n" + length + "\r\n",
+       {"GET /health HTTP/1.1\r\nHost: localhost\r\n" + length + "\r\n",
+        "POST /" + std::string(9000, 'a') + " HTTP/1.1\r\nHost: localhost\r\n" + length + "\r\n",
         std::string("BAD\r\n"),
-        std::string("POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")}) {
+        std::string("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
+                    "chunked\r\n\r\nzz\r\n")}) {
     EXPECT_EQ(answers(begin + hidden), 1) << begin;
   }
   // A body of just as many bytes as may be is read, and so is the request behind it.
   const std::string body = R"({"prompt": "a"})" + std::string(5000 - 15, ' ');
-  EXPECT_EQ(answers("POST /tokenize HTTP/1.1\r\nContent-Type: application/json\r\n"
-                    "Content-Length: 5000\r\n\r\n" +
-                    body + hidden),
-            2);
+  EXPECT_EQ(
+      answers("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+              "Content-Length: 5000\r\n\r\n" +
+              body + hidden),
+      2);
 }
 
 // Fields behind the last chunk are no part of the body; what is not to the letter is no body at
@@ -114,10 +119,11 @@ TEST(HttpServer, BodiesInChunksMayEndWithTrailerFields) {
   http.limits.max_header_bytes = 1000;
   http.limits.read_seconds = http.limits.keep_alive_seconds = 1;
   const Served served({}, http);
-  const std::string hidden = "GET /health HTTP/1.1\r\n\r\n";
+  const std::string hidden = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
   const auto answer_to = [&](const std::string& chunks) {
     const RawClient client(served.server.port());
-    client.send("POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + hidden);
+    client.send("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" +
+                chunks + hidden);
     return client.read_all();
   };
   const std::string body = "4;x=y\r\n{\"pr\r\n00B\r\nompt\": \"ab\"\r\n1\r\n}\r\n";

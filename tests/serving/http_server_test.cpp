@@ -308,6 +308,11 @@ TEST(HttpServer, OtherMethodsAreToldWhichThePathTakes) {
     EXPECT_FALSE(head.has_header("Accept-Ranges")) << path;
   }
   EXPECT_EQ(answer_to("OPTIONS", "/v1/nothing").status, 404);
+  const httplib::Response whole = answer_to("OPTIONS", "*");
+  EXPECT_EQ(whole.status, 200);
+  EXPECT_EQ(whole.get_header_value("Allow"), "GET, HEAD, POST, OPTIONS");
+  EXPECT_EQ(whole.get_header_value("Content-Length"), "0");
+  EXPECT_EQ(answer_to("GET", "*").status, 404);
   EXPECT_EQ(answer_to("GET", "/v1/models/other").status, 404);
 }
 

@@ -49,8 +49,8 @@ struct RawClient {
 };
 
 inline std::string post_text(const std::string& body) {
-  return "POST /v1/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) +
-         "\r\n\r\n" + body;
+  return "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+         std::to_string(body.size()) + "\r\n\r\n" + body;
 }
 
 }  // namespace reynard::test
