@@ -19,6 +19,19 @@ std::string shown(const nlohmann::json& value) {
   return text.size() > kMaxShown ? text.substr(0, kMaxShown) + "..." : text;
 }
 
+// Of an integer, which some clients write as a float: 3.0. Nothing: it is none of 64 bits.
+std::optional<int64_t> integer_of(const nlohmann::json& value) {
+  constexpr double kEnd = 0x1p63;
+  if (value.is_number_float()) {
+    const auto number = value.get<double>();
+    const bool is_whole = std::trunc(number) == number && number >= -kEnd && number < kEnd;
+    return is_whole ? std::optional(static_cast<int64_t>(number)) : std::nullopt;
+  }
+  const bool fits = value.is_number_integer() &&
+                    !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX});
+  return fits ? std::optional(value.get<int64_t>()) : std::nullopt;
+}
+
 [[noreturn]] void reject_value(const std::string& name,
                                const nlohmann::json& value,
                                std::string_view expected) {
@@ -59,12 +72,11 @@ std::optional<int64_t> RequestFields::integer(std::string_view key,
                                               int64_t high) const {
   const nlohmann::json& value = at(key);
   if (value.is_null()) return {};
-  const bool fits = value.is_number_integer() &&
-                    !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX});
-  if (!fits || value.get<int64_t>() < low || value.get<int64_t>() > high) {
+  const std::optional<int64_t> integer = integer_of(value);
+  if (!integer || *integer < low || *integer > high) {
     reject(key, fmt::format("an integer from {} to {}", low, high));
   }
-  return value.get<int64_t>();
+  return integer;
 }
 
 std::optional<double> RequestFields::number(std::string_view key, double low, double high) const {
@@ -109,16 +121,14 @@ std::vector<int64_t> token_ids(const nlohmann::json& list, const std::string& fi
   if (!list.is_array()) reject_value(field, list, "a list of token ids");
   ids.reserve(list.size());
   for (const auto& item : list) {
-    const bool fits = item.is_number_integer() &&
-                      !(item.is_number_unsigned() && item.get<uint64_t>() > uint64_t{INT64_MAX}) &&
-                      item.get<int64_t>() >= 0;
-    if (!fits) {
+    const std::optional<int64_t> id = integer_of(item);
+    if (!id || *id < 0) {
       throw ApiError(
           400,
           fmt::format("{} holds {}; expected token ids, integers from 0 on", field, shown(item)),
           field);
     }
-    ids.push_back(item.get<int64_t>());
+    ids.push_back(*id);
   }
   return ids;
 }

@@ -21,8 +21,7 @@ class RequestFields {
   explicit RequestFields(const nlohmann::json& object, std::string prefix = "")
       : object_(object), prefix_(std::move(prefix)) {}
 
-  bool has(std::string_view key) const { return !at(key).is_null(); }
-  // The value; nothing (or fallback) when the field is absent or null.
+  // The value; nothing (or fallback) when the field is absent or null. 3.0 is an integer.
   std::optional<int64_t> integer(std::string_view key, int64_t low, int64_t high) const;
   std::optional<double> number(std::string_view key, double low, double high) const;
   bool boolean(std::string_view key, bool fallback) const;

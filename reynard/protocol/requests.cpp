@@ -170,7 +170,9 @@ CompletionRequest parse_completion_request(std::string_view body, const TextLimi
                               request.best_of));
   }
   reject_unsupported(fields);
-  if (fields.has("suffix")) fields.reject("suffix", "nothing: insertion is not supported");
+  if (!fields.text("suffix").value_or("").empty()) {
+    fields.reject("suffix", "an empty string or nothing: insertion is not supported");
+  }
   return request;
 }
 

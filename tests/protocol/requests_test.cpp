@@ -41,6 +41,11 @@ TEST(CompletionRequest, ReadsWhatClientsSend) {
   EXPECT_EQ(std::get<std::vector<int64_t>>(ids.prompts.at(0)), (std::vector<int64_t>{3, 4}));
   EXPECT_EQ(ids.sampling.temperature, 1);
   EXPECT_FALSE(ids.sampling.max_tokens);
+  const CompletionRequest floats = parse_completion_request(
+      R"({"prompt": [3.0, 4], "max_tokens": 3.0, "seed": -1e3, "suffix": ""})");
+  EXPECT_EQ(std::get<std::vector<int64_t>>(floats.prompts.at(0)), (std::vector<int64_t>{3, 4}));
+  EXPECT_EQ(floats.sampling.max_tokens, 3);
+  EXPECT_EQ(floats.sampling.seed, static_cast<uint64_t>(-1000));
   // The harness sends an empty list where nothing stops.
   EXPECT_TRUE(parse_completion_request(R"({"prompt": "", "stop": []})").sampling.stop.empty());
 }
@@ -103,6 +108,9 @@ TEST(CompletionRequest, NamesWhatIsWrong) {
   expect(R"({"prompt": 5})", "prompt = 5");
   expect(R"({"prompt": "a", "max_tokens": -1})", "max_tokens = -1; expected an integer from 0");
   expect(R"({"prompt": "a", "max_tokens": "5"})", "max_tokens");
+  expect(R"({"prompt": "a", "max_tokens": 3.5})", "max_tokens = 3.5; expected an integer from 0");
+  expect(R"({"prompt": "a", "max_tokens": -1.0})", "max_tokens = -1.0; expected an integer");
+  expect(R"({"prompt": "a", "seed": 9223372036854775808.0})", "seed");
   expect(R"({"prompt": "a", "temperature": -0.1})", "temperature");
   expect(R"({"prompt": "a", "temperature": 1e999})",
          "the body is not valid JSON: the number '1e999' is too large");
@@ -120,7 +128,8 @@ TEST(CompletionRequest, NamesWhatIsWrong) {
   expect(R"({"prompt": "a", "logprobs": 101})", "logprobs");
   expect(R"({"prompt": "a", "stream": 1})", "stream = 1; expected true or false");
   expect(R"({"prompt": "a", "stream_options": 1})", "stream_options");
-  expect(R"({"prompt": "a", "suffix": "b"})", "suffix");
+  expect(R"({"prompt": "a", "suffix": "b"})", "suffix = \"b\"; expected an empty string");
+  expect(R"({"prompt": "a", "suffix": 5})", "suffix = 5; expected a string");
   expect(R"({"prompt": "a", "model": 1})", "model");
 }
 
