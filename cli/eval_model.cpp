@@ -11,6 +11,7 @@
 #include "reynard/evaluation/freed_memory.h"
 #include "reynard/knn/memory_file.h"
 #include "reynard/models/decoder.h"
+#include "reynard/models/families/json_fields.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/models/saved_memory.h"
 #include "reynard/tensor/error.h"
@@ -53,6 +54,19 @@ nlohmann::json memory_identity(const MemoryArguments& arguments,
     identity["memory_files"][file.filename().string()] = knn::written_digest(file);
   }
   return identity;
+}
+
+// By a run until its checkpoint with these counters.
+int64_t tokens_seen(const fs::path& counters) {
+  try {
+    const nlohmann::json json = config::read_json_object(counters);
+    const std::string file = counters.string();
+    return models::JsonFields(json, file).integer("tokens");
+  } catch (const Error& error) {
+    throw Error(fmt::format(
+        "eval: --checkpoints: {}; copy the checkpoint again from where it is whole, or remove it",
+        error.what()));
+  }
 }
 
 }  // namespace
@@ -111,12 +125,12 @@ void measure_checkpoints(const EvalArguments& arguments,
     const ModelFolder folder = find_model(path);
     name = folder.run_json.value("name", fs::path(arguments.model).filename().string());
     const fs::path step = path.filename();
+    const int64_t tokens = tokens_seen(path / "trainer.json");
     if (!arguments.json) fmt::print("{}\n", step.string());
-    const nlohmann::json counters = config::read_json_object(path / "trainer.json");
     for (const nlohmann::json& summary :
          measure_model(arguments, config, folder, output / "checkpoints" / step)) {
       points.push_back({{"checkpoint", step.string()},
-                        {"tokens", counters.value("tokens", int64_t{0})},
+                        {"tokens", tokens},
                         {"task", summary.at("task")},
                         {"metrics", summary.at("metrics")}});
     }

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <map>
 #include <system_error>
 #include <utility>
@@ -75,6 +76,16 @@ void load_weights(models::Decoder& model, const fs::path& folder) {
   });
 }
 
+std::vector<double> recent_losses(const nlohmann::json& counters) {
+  const auto losses = counters.find("recent_losses");
+  if (losses == counters.end()) return {};
+  const auto is_number = [](const nlohmann::json& loss) { return loss.is_number(); };
+  if (!losses->is_array() || !std::ranges::all_of(*losses, is_number)) {
+    throw Error("trainer.json: recent_losses is not a list of numbers");
+  }
+  return losses->get<std::vector<double>>();
+}
+
 // Returns the recent losses.
 std::vector<double> load(Trainer& trainer, const fs::path& folder) {
   checkpoint::verify_folder(folder);
@@ -85,8 +96,12 @@ std::vector<double> load(Trainer& trainer, const fs::path& folder) {
     moments.push_back({info.name, file.read(info.name)});
   }
   load_weights(trainer.model(), folder);
-  trainer.restore(counters, moments);
-  return counters.value("recent_losses", std::vector<double>());
+  try {
+    trainer.restore(counters, moments);
+    return recent_losses(counters);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", folder.string(), error.what()));
+  }
 }
 
 }  // namespace
@@ -127,9 +142,6 @@ RestoredCheckpoint restore_newest(Trainer& trainer, const fs::path& run_folder) 
       return result;
     } catch (const Error& e) {
       result.rejected.emplace_back(e.what());
-    } catch (const nlohmann::json::exception& e) {
-      result.rejected.push_back(
-          fmt::format("{}: {}", (*folder / "trainer.json").string(), e.what()));
     }
   }
   if (!checkpoints.empty()) {

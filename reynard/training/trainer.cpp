@@ -1,5 +1,6 @@
 #include "reynard/training/trainer.h"
 
+#include "reynard/models/families/json_fields.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/ops/cross_entropy.h"
 #include "reynard/tensor/check.h"
@@ -21,6 +22,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -361,25 +363,24 @@ void Trainer::restore_memories(std::span<const checkpoint::NamedTensor> saved) {
 
 void Trainer::restore(const nlohmann::json& counters,
                       std::span<const checkpoint::NamedTensor> optimizer) {
+  const std::string file = "trainer.json";
+  const models::JsonFields fields(counters, file);
+  const std::optional<models::JsonFields> loader = fields.object("loader");
+  if (!loader) fields.reject("loader", "an object");
   restore_memories(optimizer);
   model_.refresh_compute();
-  try {
-    steps_ = counters.at("step");
-    tokens_ = counters.at("tokens");
-    skipped_steps_ = counters.at("skipped_steps");
-    skipped_in_a_row_ = counters.at("skipped_in_a_row");
-    stage_ =
-        std::clamp<int64_t>(counters.value("stage", int64_t{0}),
-                            0,
-                            std::max<int64_t>(std::ssize(experiment_.crossbatch.documents), 1) - 1);
-    accuracy_ = counters.value("accuracy", -1.0);
-    seconds_before_ = counters.at("seconds");
-    step_seconds_ = counters.at("step_seconds");
-    loader_->restore(counters.at("loader"));
-  } catch (const nlohmann::json::exception& e) {
-    throw Error(
-        fmt::format("checkpoint: trainer.json is not what this version writes: {}", e.what()));
-  }
+  steps_ = fields.integer("step");
+  tokens_ = fields.integer("tokens");
+  skipped_steps_ = fields.integer("skipped_steps");
+  skipped_in_a_row_ = fields.integer("skipped_in_a_row");
+  stage_ =
+      std::clamp<int64_t>(fields.integer("stage", 0),
+                          0,
+                          std::max<int64_t>(std::ssize(experiment_.crossbatch.documents), 1) - 1);
+  accuracy_ = fields.number("accuracy", -1.0);
+  seconds_before_ = fields.number("seconds");
+  step_seconds_ = fields.number("step_seconds");
+  loader_->restore(loader->json());
   begin_ = Clock::now();
 }
 

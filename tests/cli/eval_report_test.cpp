@@ -311,6 +311,9 @@ TEST_F(EvalCommand, CheckpointsAreMeasuredByTokensSeen) {
   EXPECT_EQ(all.at("name"), "small");
   EXPECT_TRUE(
       fs::exists(folder_ / "run/eval/checkpoints/step-000000000001/per_position_loss.json"));
+  const std::string counters = "run/checkpoints/step-000000000002/trainer.json";
+  test::write_file(folder_ / counters, R"({"tokens": "x"})");
+  expect_error(arguments, counters + ": tokens = \"x\"; expected an integer; copy the checkpoint");
   expect_error({"eval", "run", "--checkpoints", "3", "--text", "text.txt"}, "--checkpoints = 3");
 }
 

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace {
@@ -134,6 +135,29 @@ TEST_F(TrainCommand, DamagedNewestCheckpointIsPassedOver) {
   ASSERT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_NE(result.errors.find("passed over a damaged checkpoint"), std::string::npos);
   EXPECT_EQ(weights_hash("run"), weights_hash("straight"));
+}
+
+// Its checksums hold: the counters are checked by themselves.
+TEST_F(TrainCommand, CountersOfAnotherKindArePassedOver) {
+  for (const auto& [key, value, said] :
+       {std::tuple("tokens", "\"x\"", "tokens = \"x\"; expected an integer\n"),
+        {"recent_losses", "[1, null]", "recent_losses is not a list of numbers\n"}}) {
+    ASSERT_EQ(train("run", {"--training.tokens=640"}).exit_code, 0);
+    const std::string checkpoint = "run/checkpoints/step-000000000010";
+    auto counters = json(checkpoint + "/trainer.json");
+    counters[key] = nlohmann::json::parse(value);
+    test::write_file(folder_ / checkpoint / "trainer.json", counters.dump());
+    auto checksums = json(checkpoint + "/checksums.json");
+    checksums["files"].erase("trainer.json");
+    test::write_file(folder_ / checkpoint / "checksums.json", checksums.dump());
+    const ProgramResult result = train("run", {"--resume", "--training.tokens=1280"});
+    ASSERT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_NE(result.errors.find("passed over a damaged checkpoint: " + checkpoint +
+                                 ": trainer.json: " + said),
+              std::string::npos)
+        << result.errors;
+    fs::remove_all(folder_ / "run");
+  }
 }
 
 // The tokenizer of a checkpoint is checked with its weights.
