@@ -111,7 +111,10 @@ void run_compare(const CompareArguments& arguments) {
   const fs::path output = arguments.output;
   write_output(output, report::page(runs, page, vega_javascript()));
   for (const report::Difference& difference : comparison.differences) {
-    fmt::print("{}\n", report::sentence_of(difference, runs));
+    fmt::print("{}\n",
+               report::sentence_of(difference,
+                                   runs[difference.first].folder.string(),
+                                   runs[difference.second].folder.string()));
   }
   for (const std::string& reason : comparison.left_out) fmt::print("not compared: {}\n", reason);
   fmt::print("{}\n", fs::absolute(output).lexically_normal().string());

@@ -130,8 +130,11 @@ void add_difference(const std::vector<RunResults>& runs,
   const nlohmann::json* b = runs[second].evaluation(quantity.task);
   if (!a || !b) return;
   const auto leave_out = [&](const char* why) {
-    comparison.left_out.push_back(
-        fmt::format("{}: {} and {} {}.", quantity.task, runs[first].name, runs[second].name, why));
+    comparison.left_out.push_back(fmt::format("{}: {} and {} {}.",
+                                              quantity.task,
+                                              runs[first].folder.string(),
+                                              runs[second].folder.string(),
+                                              why));
   };
   if (!same_samples(*a, *b)) return leave_out("were measured with other settings or on other text");
   const Values values = values_of(runs[first], quantity);
@@ -289,9 +292,9 @@ Comparison compare(const std::vector<RunResults>& runs, const CompareOptions& op
   return comparison;
 }
 
-std::string sentence_of(const Difference& difference, const std::vector<RunResults>& runs) {
-  const std::string& first = runs[difference.first].name;
-  const std::string& second = runs[difference.second].name;
+std::string sentence_of(const Difference& difference,
+                        const std::string& first,
+                        const std::string& second) {
   const int digits = difference.unit == "nats" ? 4 : 1;
   if (difference.same_recipe) {
     return fmt::format(

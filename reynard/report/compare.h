@@ -65,7 +65,9 @@ struct Comparison {
 Comparison compare(const std::vector<RunResults>& runs, const CompareOptions& options = {});
 
 // "no difference between fox and lru (...)", "fox is better than lru by 0.12 nats (95 %: 0.10 to
-// 0.14; margin 0.005)".
-std::string sentence_of(const Difference& difference, const std::vector<RunResults>& runs);
+// 0.14; margin 0.005)". first, second: what its runs are called there.
+std::string sentence_of(const Difference& difference,
+                        const std::string& first,
+                        const std::string& second);
 
 }  // namespace reynard::report

@@ -70,7 +70,9 @@ std::string differences_section(const Comparison& comparison, const Runs& runs) 
   if (!comparison.differences.empty()) {
     text += "<div class=\"card verdict\"><ul>";
     for (const Difference& difference : comparison.differences) {
-      text += fmt::format("<li>{}</li>", html(sentence_of(difference, runs)));
+      text += fmt::format(
+          "<li>{}</li>",
+          html(sentence_of(difference, runs[difference.first].name, runs[difference.second].name)));
     }
     text +=
         "</ul></div><div class=\"card scroll\"><table><thead><tr><th></th><th>Pair</th><th>First"
