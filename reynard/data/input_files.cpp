@@ -8,6 +8,8 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <map>
+#include <system_error>
 
 namespace reynard::data {
 
@@ -58,6 +60,23 @@ fs::path without_compression(const fs::path& path) {
   return path.extension() == ".gz" || path.extension() == ".zst" ? path.stem() : path;
 }
 
+// A text that is read twice counts twice, and may be held out and trained on.
+void check_are_different(const std::vector<InputFile>& files) {
+  std::map<fs::path, fs::path> known;  // by what links lead to
+  for (const InputFile& file : files) {
+    std::error_code gone;
+    const auto [other, is_new] = known.emplace(fs::canonical(file.path, gone), file.path);
+    if (is_new || gone) continue;
+    throw Error(
+        file.path == other->second
+            ? fmt::format("{}: is given twice; give it once", file.path.string())
+            : fmt::format("{} and {} are one file; give it once, and of a folder leave one out "
+                          "with --glob",
+                          other->second.string(),
+                          file.path.string()));
+  }
+}
+
 }  // namespace
 
 bool InputFile::is_jsonl() const {
@@ -97,6 +116,7 @@ InputFiles find_input_files(const std::vector<fs::path>& inputs,
                            : fmt::format("; {} is a link to a folder: to read it, name it itself",
                                          all.links.front().string())));
   }
+  check_are_different(all.files);
   return all;
 }
 

@@ -29,7 +29,7 @@ struct InputFiles {
 // inputs: files and folders. Files of a folder are taken recursively, sorted by name, when their
 // relative name or file name matches one of the patterns (fnmatch; none: all); hidden files and
 // folders are left out. Throws reynard::Error for an input that is missing or neither file nor
-// folder, and when nothing matches.
+// folder, for two that are one file, by whatever path or link, and when nothing matches.
 InputFiles find_input_files(const std::vector<std::filesystem::path>& inputs,
                             const std::vector<std::string>& patterns);
 
