@@ -11,6 +11,7 @@
 #include "reynard/report/run_results.h"
 #include "reynard/report/verdict.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -124,7 +125,7 @@ std::vector<nlohmann::ordered_json> with_reading_speed(const CostArguments& argu
       const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
       bar.show({.share = done / all,
                 .seconds_left = done > 0 ? passed.count() * (all - done) / done : 0,
-                .note = fmt::format("{} tokens", length)});
+                .note = counted(length, "token")});
       (*row)["reading_tokens_per_s"] = speed.at(length);
       done += work(*row++);
     }

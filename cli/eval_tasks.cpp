@@ -4,6 +4,7 @@
 #include "cli/message.h"
 #include "cli/progress_bar.h"
 #include "cli/stop_signal.h"
+#include "reynard/tensor/counted.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -68,12 +69,12 @@ nlohmann::json measure_task(evaluation::Task& task,
     options.progress = [&](int64_t done, int64_t all) {
       bar.show(done, all);
       if (!stop || done == all) return;
-      progress = fmt::format("{} of {}", done, all);
+      progress = fmt::format("{} of {}", done, counted(all, "sample"));
       throw ExitWith{kInterruptedExitCode};
     };
     return evaluation::evaluate(scorer, task, options);
   } catch (const ExitWith&) {
-    print_message("stopped: {} samples of {} are in {}; the same command goes on from there\n",
+    print_message("stopped: {} of {} are in {}; the same command goes on from there\n",
                   progress,
                   task.name(),
                   options.folder.string());

@@ -12,6 +12,7 @@
 #include "reynard/evaluation/statistics.h"
 #include "reynard/report/figure.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -169,12 +170,12 @@ void print_lengths(const std::vector<Json>& results) {
 }
 
 void print_table(const CurveFile& file, const Json& result) {
-  fmt::print("{}: fine memory {}{} tokens, coarse memory {}{} tokens\n",
+  fmt::print("{}: fine memory {}{}, coarse memory {}{}\n",
              file.name,
              result["fine_reached"].get<bool>() ? "" : ">",
-             result["fine"].get<int64_t>(),
+             counted(result["fine"].get<int64_t>(), "token"),
              result["coarse_reached"].get<bool>() ? "" : ">",
-             result["coarse"].get<int64_t>());
+             counted(result["coarse"].get<int64_t>(), "token"));
   if (result.contains("claimed")) {
     fmt::print("claimed length {}: {}\n",
                result["claimed"].get<int64_t>(),

@@ -12,6 +12,7 @@
 #include "reynard/generation/generator.h"
 #include "reynard/generation/text_stream.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 #include "reynard/tokenizer/utf8.h"
 
 #include <fmt/format.h>
@@ -205,16 +206,16 @@ void print_stats(const std::vector<Text>& texts,
                  const Timings& timings) {
   const models::CacheUse use = texts[0].sequence.state().cache_use();
   print_message(
-      "prompt   {} tokens, {:.2f} s, {:.0f} tokens/s\n"
-      "text     {} tokens, {:.2f} s, {:.1f} tokens/s\n"
-      "cache    {} tokens, {} bytes kept, {} bytes saved\n",
-      timings.prompt.tokens,
+      "prompt   {}, {:.2f} s, {:.0f} tokens/s\n"
+      "text     {}, {:.2f} s, {:.1f} tokens/s\n"
+      "cache    {}, {} bytes kept, {} bytes saved\n",
+      counted(timings.prompt.tokens, "token"),
       timings.prompt.seconds,
       static_cast<double>(timings.prompt.tokens) / timings.prompt.seconds,
-      timings.text.tokens,
+      counted(timings.text.tokens, "token"),
       timings.text.seconds,
       static_cast<double>(timings.text.tokens) / timings.text.seconds,
-      texts[0].sequence.state().length(),
+      counted(texts[0].sequence.state().length(), "token"),
       use.bytes_kept(),
       use.bytes_saved());
   const double log_tolerance = decoder.config().attention.log_pruning_tolerance;

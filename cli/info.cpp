@@ -7,6 +7,7 @@
 #include "reynard/models/cost.h"
 #include "reynard/models/decoder_config.h"
 #include "reynard/models/pretrained.h"
+#include "reynard/tensor/counted.h"
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "reynard/tokenizer/tokenizer_folder.h"
@@ -117,19 +118,19 @@ void print(const models::DecoderConfig& config,
   const auto megabytes = [](int64_t bytes) {
     return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
   };
-  fmt::print("{}: {} layers of width {}, {} heads of {} ({} key/value), MLP {}, vocabulary {}\n",
+  fmt::print("{}: {} of width {}, {} of {} ({} key/value), MLP {}, vocabulary {}\n",
              arguments.model,
-             config.num_layers,
+             counted(config.num_layers, "layer"),
              config.hidden_size,
-             config.attention.num_heads,
+             counted(config.attention.num_heads, "head"),
              config.head_dim(),
              config.num_kv_heads(),
              config.mlp_size(),
              config.vocab_size);
   if (config.has_memory()) {
-    fmt::print("memory in layers [{}] (from 0), local context of {} tokens\n",
+    fmt::print("memory in layers [{}] (from 0), local context of {}\n",
                fmt::join(config.memory.layers, ", "),
-               config.memory.window);
+               counted(config.memory.window, "token"));
   }
   row("parameters", count(cost.parameters), "");
   row("  non-embedding", count(cost.non_embedding_parameters), "all but the input embedding");
@@ -145,7 +146,7 @@ void print(const models::DecoderConfig& config,
   row("AdamW moments, f32", megabytes(cost.optimizer_bytes), "training only");
   row("KV cache, bf16",
       megabytes(cost.kv_cache_bytes),
-      fmt::format("one sequence of {} tokens, gate sums included", arguments.length));
+      fmt::format("one sequence of {}, gate sums included", counted(arguments.length, "token")));
 }
 
 // Paths need not be UTF-8.

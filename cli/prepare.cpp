@@ -1,6 +1,7 @@
 // reynard prepare: text -> token files.
 
 #include "reynard/data/prepare.h"
+#include "reynard/tensor/counted.h"
 
 #include "cli/command.h"
 #include "cli/progress_bar.h"
@@ -52,15 +53,15 @@ void run_prepare(const PrepareArguments& arguments) {
                             [&](int64_t done, int64_t total) { bar.show(done, total); });
   }
   for (const data::PreparedFile& file : summary.written) {
-    fmt::print("{}: {} tokens in {} documents, {} of text\n",
+    fmt::print("{}: {} in {}, {} of text\n",
                file.path.string(),
-               file.num_tokens,
-               file.num_documents,
+               counted(file.num_tokens, "token"),
+               counted(file.num_documents, "document"),
                with_unit(static_cast<double>(file.num_text_bytes)));
   }
-  fmt::print("{} files read\n", summary.num_files);
+  fmt::print("{} read\n", counted(summary.num_files, "file"));
   for (const data::Skipped& skipped : summary.skipped) {
-    fmt::print("left out: {} {}; the first: {}\n", skipped.count, skipped.reason, skipped.first);
+    fmt::print("left out: {}: {}; the first: {}\n", skipped.reason, skipped.count, skipped.first);
   }
 }
 

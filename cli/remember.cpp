@@ -12,6 +12,7 @@
 #include "reynard/models/pretrained.h"
 #include "reynard/models/saved_memory.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
@@ -85,9 +86,9 @@ void remember_text(const RememberArguments& arguments) {
       decoder, state, {.model = folder.identity(), .text = digest.hex()}, arguments.output);
   const int64_t capacity = config.memory.capacity;
   if (capacity > 0 && capacity < read) {
-    fmt::print("{}: {} tokens, the newest of {}\n", arguments.output, capacity, read);
+    fmt::print("{}: {}, the newest of {}\n", arguments.output, counted(capacity, "token"), read);
   } else {
-    fmt::print("{}: {} tokens\n", arguments.output, read);
+    fmt::print("{}: {}\n", arguments.output, counted(read, "token"));
   }
 }
 

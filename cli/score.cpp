@@ -13,6 +13,7 @@
 #include "reynard/config/text_file.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
+#include "reynard/tensor/counted.h"
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer.h"
 
@@ -114,11 +115,11 @@ nlohmann::ordered_json score_line(models::Decoder& decoder, const std::vector<in
   double sum = 0;
   for (int64_t i = 0; i < num_targets; ++i) sum += values[i];
   if (!std::isfinite(sum)) {
-    throw Error(fmt::format(
-        "score: a log-probability of a list of {} tokens is {}; weights that hold NaN or "
-        "numbers that are too large give such",
-        ids.size(),
-        sum));
+    throw Error(
+        fmt::format("score: a log-probability of a list of {} is {}; weights that hold NaN or "
+                    "numbers that are too large give such",
+                    counted(ids.size(), "token"),
+                    sum));
   }
   return {{"loss", -sum / static_cast<double>(num_targets)},
           {"token_logprobs", std::vector<float>(values, values + num_targets)}};
@@ -153,7 +154,7 @@ void add_score(CLI::App& app) {
     const std::atomic<bool>& stop = stop_flag();
     for (size_t i = 0; i < lists.size(); ++i) {
       if (stop) {
-        print_message("stopped: {} of {} lists were scored\n", i, lists.size());
+        print_message("stopped: {} of {} scored\n", i, counted(lists.size(), "list"));
         throw ExitWith{kInterruptedExitCode};
       }
       nlohmann::ordered_json line = score_line(decoder, lists[i]);

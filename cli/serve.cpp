@@ -9,6 +9,7 @@
 #include "reynard/serving/engine.h"
 #include "reynard/serving/http_server.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 #include "reynard/tensor/device.h"
 
 #include <fmt/format.h>
@@ -191,11 +192,11 @@ void run_serve(ServeArguments arguments) {
   serving::Engine engine(model.decoder, *model.tokenizer, options);
   serving::HttpServer server(engine, served, arguments.http);
   const bool is_ipv6 = arguments.http.host.find(':') != std::string::npos;
-  print_message("{} at http://{}:{}/ (up to {} tokens per text, cache for {} tokens)\n",
+  print_message("{} at http://{}:{}/ (up to {} per text, cache for {} tokens)\n",
                 served.name,
                 is_ipv6 ? fmt::format("[{}]", arguments.http.host) : arguments.http.host,
                 server.port(),
-                served.max_length,
+                counted(served.max_length, "token"),
                 options.max_cache_tokens);
   if (model.decoder.device().is_cuda()) {
     print_message("on {}\n", tensor::gpu_name(model.decoder.device()));

@@ -4,6 +4,7 @@
 #include "cli/output_file.h"
 #include "cli/progress_bar.h"
 #include "reynard/data/count_pieces.h"
+#include "reynard/tensor/counted.h"
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer_folder.h"
 #include "reynard/tokenizer/train_bpe.h"
@@ -93,13 +94,13 @@ void run_train(const TokenizerTrainArguments& arguments) {
   const std::filesystem::path output = arguments.output;
   write_output(output, tokenizer::bpe_tokenizer_json(merges, count.pattern, count.special_tokens));
   const auto num_merges = static_cast<int64_t>(merges.size());
-  fmt::print("{}: {} tokens, learnt from {} different pieces of text\n",
+  fmt::print("{}: {} tokens, learnt from {} of text\n",
              arguments.output,
              kNumBytes + num_merges + num_special,
-             counts->num_pieces());
+             counted(counts->num_pieces(), "different piece"));
   if (num_merges < learn.num_merges) {
-    fmt::print("no other pair of tokens occurs {} times: fewer than the {} tokens asked for\n",
-               arguments.min_count,
+    fmt::print("no other pair of tokens occurs {}: fewer than the {} tokens asked for\n",
+               counted(arguments.min_count, "time"),
                arguments.vocab_size);
   }
 }

@@ -8,6 +8,7 @@
 #include "cli/stop_signal.h"
 #include "cli/training_run.h"
 #include "reynard/config/config.h"
+#include "reynard/tensor/counted.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -56,21 +57,21 @@ void run_train(const TrainArguments& arguments, std::vector<std::string> overrid
   const training::RunResult result = run_training(
       experiment, {.resume = arguments.resume, .quiet = arguments.quiet, .command = command});
   if (!result.finished) {
-    print_message("stopped after step {} ({} tokens); go on with: {}{}\n",
+    print_message("stopped after step {} ({}); go on with: {}{}\n",
                   result.steps,
-                  result.tokens,
+                  counted(result.tokens, "token"),
                   command_line(),
                   arguments.resume ? "" : " --resume");
     throw ExitWith{kInterruptedExitCode};
   }
-  fmt::print("{}: {} steps, {} tokens, {:.1f} s, loss {:.4f}",
+  fmt::print("{}: {}, {}, {:.1f} s, loss {:.4f}",
              experiment.run.folder,
-             result.steps,
-             result.tokens,
+             counted(result.steps, "step"),
+             counted(result.tokens, "token"),
              result.seconds,
              result.loss);
   if (result.validation_loss) fmt::print(", held-out loss {:.4f}", *result.validation_loss);
-  if (result.skipped_steps) fmt::print(", {} steps skipped", result.skipped_steps);
+  if (result.skipped_steps) fmt::print(", {} skipped", counted(result.skipped_steps, "step"));
   fmt::print("\n");
 }
 

@@ -6,6 +6,7 @@
 #include "reynard/config/json_file.h"
 #include "reynard/config/text_file.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -136,8 +137,11 @@ void verify_folder(const fs::path& folder) {
     }
     const auto expected = digest["bytes"].get<uint64_t>();
     if (size_bytes != expected) {
-      throw Error(fmt::format(
-          "{}: has {} bytes; {} were written; {}", file.string(), size_bytes, expected, remedy));
+      throw Error(fmt::format("{}: has {}; {} were written; {}",
+                              file.string(),
+                              counted(size_bytes, "byte"),
+                              expected,
+                              remedy));
     }
     if (sha256_hex_of_file(file) != digest["sha256"].get<std::string>()) {
       throw Error(fmt::format(

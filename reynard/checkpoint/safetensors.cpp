@@ -3,6 +3,7 @@
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/safetensors_header.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -100,10 +101,9 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
   const std::string name = path.string();
   const uint64_t file_bytes = file_->size_bytes();
   if (file_bytes < 8) {
-    throw Error(
-        fmt::format("{}: has {} bytes; a safetensors file begins with 8 bytes of header length",
-                    name,
-                    file_bytes));
+    throw Error(fmt::format("{}: has {}; a safetensors file begins with 8 bytes of header length",
+                            name,
+                            counted(file_bytes, "byte")));
   }
   uint64_t header_bytes = 0;
   file_->read(0, &header_bytes, 8);

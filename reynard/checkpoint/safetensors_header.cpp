@@ -1,6 +1,7 @@
 #include "reynard/checkpoint/safetensors_header.h"
 
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
@@ -158,10 +159,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     }
     const uint64_t expected = size_bytes(info);
     if (info.end - info.begin != expected) {
-      reject_tensor(fmt::format("data_offsets [{}, {}] hold {} bytes; {} {} needs {}",
+      reject_tensor(fmt::format("data_offsets [{}, {}] hold {}; {} {} needs {}",
                                 info.begin,
                                 info.end,
-                                info.end - info.begin,
+                                counted(info.end - info.begin, "byte"),
                                 found->first,
                                 fmt::format("[{}]", fmt::join(info.shape, ", ")),
                                 expected));

@@ -4,6 +4,7 @@
 #include "reynard/data/file_pipeline.h"
 #include "reynard/data/recorded_tokenizer.h"
 #include "reynard/data/token_file_writer.h"
+#include "reynard/tensor/counted.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -195,7 +196,7 @@ class Preparation {
     if (event.num_bytes < options_.min_bytes) {
       output.writer->drop_document();
       skip(is_empty ? "empty documents"
-                    : fmt::format("documents of less than {} bytes", options_.min_bytes),
+                    : "documents of less than " + counted(options_.min_bytes, "byte"),
            file.path.string());
     } else if (options_.deduplicate && !seen_.insert({event.hash[0], event.hash[1]}).second) {
       output.writer->drop_document();
@@ -215,7 +216,7 @@ class Preparation {
     }
     std::string reasons;
     for (const Skipped& skipped : summary_.skipped) {
-      reasons += fmt::format("; {} {}, first {}", skipped.count, skipped.reason, skipped.first);
+      reasons += fmt::format("; {}: {}, first {}", skipped.reason, skipped.count, skipped.first);
     }
     throw Error(fmt::format(
         "{}: no text {}{}",

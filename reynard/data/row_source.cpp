@@ -1,5 +1,6 @@
 #include "reynard/data/row_source.h"
 
+#include "reynard/tensor/counted.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -205,11 +206,11 @@ class SliceRows {
     if (num_slices_ == 0) {
       throw Error(
           fmt::format("{}: mode = \"slices\" with length = {} needs a document of more "
-                      "than {} tokens; the longest has {}; use a shorter length or mode = "
+                      "than {}; the longest has {}; use a shorter length or mode = "
                       "\"packed\"",
                       file.path().string(),
                       length_,
-                      length_,
+                      counted(length_, "token"),
                       longest + 1));
     }
   }

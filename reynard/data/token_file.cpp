@@ -2,6 +2,7 @@
 
 #include "reynard/checkpoint/sha256.h"
 #include "reynard/config/flat_header.h"
+#include "reynard/tensor/counted.h"
 #include "reynard/tensor/error.h"
 
 #include <fcntl.h>
@@ -150,12 +151,12 @@ void TokenFile::map() {
                            header_.num_answers * static_cast<int64_t>(sizeof(Range));
   if (size_ != expected) {
     fail(path_,
-         fmt::format("has {} bytes; expected {} for {} tokens in {} documents; the file was cut "
+         fmt::format("has {}; expected {} for {} in {}; the file was cut "
                      "short or damaged: run `reynard prepare` again",
-                     size_,
+                     counted(size_, "byte"),
                      expected,
-                     header_.num_tokens,
-                     header_.num_documents));
+                     counted(header_.num_tokens, "token"),
+                     counted(header_.num_documents, "document")));
   }
   data_ = mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_SHARED, descriptor_, 0);
   if (data_ == MAP_FAILED) {
@@ -254,7 +255,8 @@ void TokenFile::read(int64_t begin, std::span<int64_t> out) const {
 
 std::vector<int64_t> TokenFile::read(int64_t begin, int64_t count) const {
   if (count < 0 || count > header_.num_tokens) {
-    fail(path_, fmt::format("{} tokens asked for; the file has {}", count, header_.num_tokens));
+    fail(path_,
+         fmt::format("{} asked for; the file has {}", counted(count, "token"), header_.num_tokens));
   }
   std::vector<int64_t> ids(static_cast<size_t>(count));
   read(begin, ids);

@@ -51,8 +51,10 @@ class AdapterScorer final : public Scorer {
                                        const char* name,
                                        size_t expected) {
     if (!answer.contains(name) || !answer[name].is_array() || answer[name].size() != expected) {
-      bad_answer(fmt::format(
-          "\"{}\" is no list of {} entries, one for each token but the first", name, expected));
+      bad_answer(
+          fmt::format("\"{}\" is no list of length {}, one entry for each token but the first",
+                      name,
+                      expected));
     }
     return answer[name];
   }

@@ -36,11 +36,12 @@ const nlohmann::json& echoed_list(const nlohmann::json& logprobs,
   }
   const nlohmann::json& list = logprobs[name];
   if (list.size() != tokens && list.size() != tokens + 1) {
-    bad_answer(field,
-               fmt::format("has {} entries; expected {}, one for each token of the prompt and one "
-                           "more: the endpoint must honour \"echo\" and take prompts as token ids",
-                           list.size(),
-                           tokens + 1));
+    bad_answer(
+        field,
+        fmt::format("is a list of length {}; expected {}, one for each token of the prompt and one "
+                    "more: the endpoint must honour \"echo\" and take prompts as token ids",
+                    list.size(),
+                    tokens + 1));
   }
   return list;
 }

@@ -5,6 +5,7 @@
 #include "reynard/evaluation/context_limit.h"
 #include "reynard/evaluation/sample_log.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 #include "reynard/tensor/out_of_memory.h"
 #include "reynard/tensor/resident_memory.h"
 
@@ -105,18 +106,18 @@ Request first_unanswered(const Requests& requests, const SampleLog& log) {
 // Why the request does not fit; empty where the error is another.
 std::string misfit_at(const Request& request, const Task& task, const std::exception& error) {
   if (dynamic_cast<const ContextLimitError*>(&error) != nullptr) {
-    return fmt::format("{}: sample \"{}\" of {} tokens: {}",
+    return fmt::format("{}: sample \"{}\" of {}: {}",
                        task.name(),
                        request.id,
-                       tokens_of(request),
+                       counted(tokens_of(request), "token"),
                        error.what());
   }
   if (!tensor::is_out_of_memory(error)) return "";
   return fmt::format(
-      "{}: out of memory at sample \"{}\" of {} tokens; give a smaller --length or --batch-tokens",
+      "{}: out of memory at sample \"{}\" of {}; give a smaller --length or --batch-tokens",
       task.name(),
       request.id,
-      tokens_of(request));
+      counted(tokens_of(request), "token"));
 }
 
 struct Answered {

@@ -3,6 +3,7 @@
 #include "reynard/evaluation/python_random.h"
 #include "reynard/evaluation/statistics.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 
 #include <fmt/format.h>
 
@@ -78,9 +79,9 @@ std::vector<std::vector<int64_t>> target_begins(std::span<const int64_t> lengths
   for (const int64_t length : lengths) {
     if (corpus_tokens < 3 * length) {
       throw Error(fmt::format(
-          "forgetting_curve: the text has {} tokens; length {} needs at least {} (target, distance "
+          "forgetting_curve: the text has {}; length {} needs at least {} (target, distance "
           "and irrelevant text): give more text or a smaller --length",
-          corpus_tokens,
+          counted(corpus_tokens, "token"),
           length,
           3 * length));
     }

@@ -8,6 +8,7 @@
 #include "reynard/models/decoder.h"
 #include "reynard/models/score.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -118,7 +119,7 @@ void Inspection::check() {
   for (const InspectedText& text : texts_) {
     const auto size = static_cast<int64_t>(text.tokens.size());
     tensor::check_value(
-        size >= 2, "inspect", text.name, fmt::format("{} tokens", size), "at least 2 tokens");
+        size >= 2, "inspect", text.name, counted(size, "token"), "at least 2 tokens");
   }
   const auto N = static_cast<int64_t>(texts_.front().tokens.size());
   if (options_.window_end == 0) {

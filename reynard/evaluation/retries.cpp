@@ -1,5 +1,6 @@
 #include "reynard/evaluation/retries.h"
 
+#include "reynard/tensor/counted.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -23,11 +24,11 @@ Retries::Retries(RetryOptions options, std::string who)
 void Retries::failed(const std::string& problem, double asked_pause_s) {
   if (attempt_ >= options_.attempts) {
     throw Error(
-        fmt::format("eval: {}: {} ({} attempts); what was answered before is kept, the same "
+        fmt::format("eval: {}: {} ({}); what was answered before is kept, the same "
                     "command goes on from there",
                     who_,
                     problem,
-                    attempt_));
+                    counted(attempt_, "attempt")));
   }
   const double seconds = std::max(pause_s_, asked_pause_s);
   if (options_.note) {

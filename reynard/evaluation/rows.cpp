@@ -2,6 +2,7 @@
 
 #include "reynard/evaluation/python_random.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 
 #include <fmt/format.h>
 
@@ -29,9 +30,9 @@ std::vector<Row> cut_rows(const Corpus& corpus, const RowOptions& options, std::
   }
   if (all.empty()) {
     throw Error(fmt::format(
-        "{0}: no document has {1} tokens, the longest has {2}: give longer text, a smaller {3}{4}",
+        "{0}: no document has {1}, the longest has {2}: give longer text, a smaller {3}{4}",
         task,
-        options.length,
+        counted(options.length, "token"),
         longest,
         task == "text_sample" ? "--text_sample.prompt or --text_sample.tokens"
                               : fmt::format("--{}.length", task),

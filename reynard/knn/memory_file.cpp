@@ -2,6 +2,7 @@
 
 #include "reynard/config/flat_header.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 
 #include <ATen/ops/from_blob.h>
 #include <fcntl.h>
@@ -266,8 +267,9 @@ void MemoryFile::check_digest() {
 void MemoryFile::read_header(const MemoryLayer& of, int64_t num_rows) {
   if (size_bytes_ < kHeaderBytes) {
     fail(path_,
-         fmt::format(
-             "has {} bytes, less than the header of a memory file; {}", size_bytes_, kKind.remedy));
+         fmt::format("has {}, less than the header of a memory file; {}",
+                     counted(size_bytes_, "byte"),
+                     kKind.remedy));
   }
   std::string bytes(kHeaderBytes, '\0');
   read(0, bytes.data(), bytes.size());

@@ -2,6 +2,7 @@
 
 #include "reynard/models/state.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 #include "reynard/tensor/to_device.h"
 
 #include <ATen/ops/empty.h>
@@ -41,11 +42,12 @@ void check(const at::Tensor& tokens,
                       distinct.size(),
                       "one per sequence, none used twice");
   for (const SequenceState* state : states) {
-    tensor::check_value(state != nullptr && state->num_layers() == config.num_layers,
-                        "hidden",
-                        "state",
-                        state == nullptr ? "null" : fmt::format("{} layers", state->num_layers()),
-                        fmt::format("a state of this decoder ({} layers)", config.num_layers));
+    tensor::check_value(
+        state != nullptr && state->num_layers() == config.num_layers,
+        "hidden",
+        "state",
+        state == nullptr ? "null" : counted(state->num_layers(), "layer"),
+        fmt::format("a state of this decoder ({})", counted(config.num_layers, "layer")));
   }
   const auto* offset = offsets.const_data_ptr<int64_t>();
   tensor::check_value(offset[0] == 0, "hidden", "offsets[0]", offset[0], "0");

@@ -5,6 +5,7 @@
 #include "reynard/knn/memory_file.h"
 #include "reynard/models/decoder.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 
 #include <fmt/format.h>
 
@@ -51,14 +52,14 @@ void check_same_text(const fs::path& file,
                      const std::string& text,
                      int64_t tokens) {
   if (memory.options().text == text && memory.size(0) == tokens) return;
-  throw Error(fmt::format(
-      "{}: {} tokens of the text {}, the first layer's file has {} of {}; make all files "
-      "anew with `reynard remember`",
-      file.string(),
-      memory.size(0),
-      memory.options().text.substr(0, kShownDigits),
-      tokens,
-      text.substr(0, kShownDigits)));
+  throw Error(
+      fmt::format("{}: {} of the text {}, the first layer's file has {} of {}; make all files "
+                  "anew with `reynard remember`",
+                  file.string(),
+                  counted(memory.size(0), "token"),
+                  memory.options().text.substr(0, kShownDigits),
+                  tokens,
+                  text.substr(0, kShownDigits)));
 }
 
 // Layers of a memory that was here before: whoever counts the folder's files, or copies them, would

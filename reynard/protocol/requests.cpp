@@ -2,6 +2,7 @@
 
 #include "reynard/protocol/api_error.h"
 #include "reynard/protocol/request_fields.h"
+#include "reynard/tensor/counted.h"
 
 #include <fmt/format.h>
 
@@ -165,8 +166,8 @@ CompletionRequest parse_completion_request(std::string_view body, const TextLimi
   const auto num_prompts = static_cast<int64_t>(request.prompts.size());
   if (num_prompts * request.best_of > limits.per_request) {
     fields.reject("prompt",
-                  fmt::format("at most {} texts of all prompts together, {} of each (n or best_of)",
-                              limits.per_request,
+                  fmt::format("at most {} of all prompts together, {} of each (n or best_of)",
+                              counted(limits.per_request, "text"),
                               request.best_of));
   }
   reject_unsupported(fields);

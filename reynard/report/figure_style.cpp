@@ -139,6 +139,10 @@ std::string grouped(int64_t value) {
   return fmt::format("{}{}", value < 0 ? "-" : "", digits);
 }
 
+std::string grouped(int64_t value, std::string_view noun) {
+  return fmt::format("{} {}{}", grouped(value), noun, value == 1 ? "" : "s");
+}
+
 std::string with_unit(double value) {
   static constexpr std::array<const char*, 5> kUnits{"", " k", " M", " G", " T"};
   size_t unit = 0;

@@ -50,6 +50,8 @@ std::vector<size_t> thinned(size_t size, size_t most);
 
 // 16384 -> "16,384"; 1.23e9 -> "1.23 G".
 std::string grouped(int64_t value);
+// "1 row", "1,024 rows". noun: its singular, whose plural ends in s.
+std::string grouped(int64_t value, std::string_view noun);
 std::string with_unit(double value);
 
 }  // namespace reynard::report

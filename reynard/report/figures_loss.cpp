@@ -115,11 +115,12 @@ std::string rows_note(const Runs& runs) {
     const json settings = summary->value("settings", json::object());
     const bool across = settings.value("across_documents", false);
     const bool rolled = settings.value("rolled", false);
-    return fmt::format("{} held-out rows, {}, {}.",
-                       grouped(static_cast<int64_t>(number_at(*summary, "/metrics/rows"))),
-                       across ? "cut from the whole text across documents"
-                              : "each a piece of one document that begins at a random place in it",
-                       rolled ? "rolled (rotated by a random number of tokens)" : "not rolled");
+    return fmt::format(
+        "{}, {}, {}.",
+        grouped(static_cast<int64_t>(number_at(*summary, "/metrics/rows")), "held-out row"),
+        across ? "cut from the whole text across documents"
+               : "each a piece of one document that begins at a random place in it",
+        rolled ? "rolled (rotated by a random number of tokens)" : "not rolled");
   }
   return "";
 }

@@ -153,9 +153,9 @@ std::string lead_of(const json& inspection) {
   std::string lead = "What the attention heads do";
   std::string names;
   for (const json& text : inspection.value("texts", json::array())) {
-    names += fmt::format("{}{} tokens of {}",
+    names += fmt::format("{}{} of {}",
                          names.empty() ? "" : ", ",
-                         grouped(static_cast<int64_t>(number_at(text, "/tokens"))),
+                         grouped(static_cast<int64_t>(number_at(text, "/tokens")), "token"),
                          text_at(text, "/name"));
   }
   if (!names.empty()) lead += " on " + names;
@@ -169,13 +169,13 @@ std::vector<std::string> inspection_findings(const json& inspection) {
   std::vector<std::string> findings;
   const std::vector<double> reach = of_heads(inspection, "/reach");
   if (!reach.empty()) {
-    findings.push_back(fmt::format(
-        "{} heads. Half of them have nine tenths of their attention within {} tokens; the nearest "
-        "within {}, the farthest within {}.",
-        reach.size(),
-        grouped(static_cast<int64_t>(reach[reach.size() / 2])),
-        grouped(static_cast<int64_t>(reach.front())),
-        grouped(static_cast<int64_t>(reach.back()))));
+    findings.push_back(
+        fmt::format("{}. Half of them have nine tenths of their attention within {}; the nearest "
+                    "within {}, the farthest within {}.",
+                    grouped(std::ssize(reach), "head"),
+                    grouped(static_cast<int64_t>(reach[reach.size() / 2]), "token"),
+                    grouped(static_cast<int64_t>(reach.front())),
+                    grouped(static_cast<int64_t>(reach.back()))));
   }
   const std::vector<double> pruned = of_heads(inspection, "/pruned_flops");
   if (pruned.empty()) {

@@ -200,7 +200,7 @@ std::string speed_section(const Runs& runs) {
     const json machine = run.run.value("machine", json::object());
     const double cores = number_at(machine, "/cores");
     std::string text = text_at(machine, "/cpu");
-    if (!std::isnan(cores)) text += fmt::format(", {} cores", static_cast<int>(cores));
+    if (!std::isnan(cores)) text += ", " + grouped(static_cast<int64_t>(cores), "core");
     const std::string isa = text_at(machine, "/isa");
     return isa.empty() ? text : text + ", " + isa;
   });

@@ -94,12 +94,12 @@ std::string loss_sentence(const RunResults& run) {
   const double bits = loss_metric(run, "/bits_per_byte");
   const json& summary = *run.evaluation("per_position_loss");
   return fmt::format(
-      "{} predicts held-out text with a loss of {:.3f} nats per token{} ({} rows of {} tokens).",
+      "{} predicts held-out text with a loss of {:.3f} nats per token{} ({} of {}).",
       run.name,
       loss,
       std::isnan(bits) ? "" : fmt::format(", {:.3f} bits per byte", bits),
-      static_cast<int64_t>(number_at(summary, "/metrics/rows")),
-      grouped(static_cast<int64_t>(number_at(summary, "/settings/length"))));
+      grouped(static_cast<int64_t>(number_at(summary, "/metrics/rows")), "row"),
+      grouped(static_cast<int64_t>(number_at(summary, "/settings/length")), "token"));
 }
 
 std::string comparison_sentence(const RunResults& first, const RunResults& second) {

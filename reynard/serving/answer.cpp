@@ -1,6 +1,7 @@
 #include "reynard/serving/answer.h"
 
 #include "reynard/protocol/api_error.h"
+#include "reynard/tensor/counted.h"
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "reynard/tokenizer/utf8.h"
@@ -38,9 +39,9 @@ int64_t max_tokens(const std::optional<int64_t>& asked,
   const int64_t tokens = asked.value_or(std::clamp<int64_t>(room, 1, fallback));
   if (tokens <= room) return tokens;
   ApiError error(400,
-                 fmt::format("the prompt has {} tokens and max_tokens is {}; this server takes {} "
+                 fmt::format("the prompt has {} and max_tokens is {}; this server takes {} "
                              "together",
-                             longest_prompt,
+                             counted(longest_prompt, "token"),
                              tokens,
                              model.max_length),
                  asked && *asked > model.max_length ? "max_tokens" : "prompt");

@@ -3,6 +3,7 @@
 #include "reynard/attention/cache.h"
 #include "reynard/models/decoder.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 #include "reynard/tensor/out_of_memory.h"
 
 #include <fmt/format.h>
@@ -154,8 +155,8 @@ std::shared_ptr<Reply> Engine::submit(Job job) {
   {
     const std::lock_guard lock(mutex_);
     if (counters_.waiting + num_texts > options_.max_waiting) {
-      throw QueueFull(fmt::format("the queue is full ({} texts are waiting); try again later",
-                                  counters_.waiting.load()));
+      throw QueueFull(fmt::format("the queue is full ({} waiting); try again later",
+                                  counted(counters_.waiting.load(), "text")));
     }
     for (int64_t prompt = 0; prompt < num_prompts; ++prompt) {
       waiting_.push_back({shared, reply, prompt});

@@ -3,6 +3,7 @@
 #include "reynard/ops/adamw.h"
 #include "reynard/ops/global_norm.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -126,8 +127,9 @@ void Optimizer::restore(std::span<const checkpoint::NamedTensor> saved) {
   for (const auto& [name, tensor] : saved) by_name.emplace(name, tensor);
   const auto own = state();
   if (by_name.size() != own.size()) {
-    throw Error(fmt::format(
-        "optimizer state has {} tensors; expected {} for this model", by_name.size(), own.size()));
+    throw Error(fmt::format("optimizer state has {}; expected {} for this model",
+                            counted(by_name.size(), "tensor"),
+                            own.size()));
   }
   for (const auto& [name, tensor] : own) {
     const auto found = by_name.find(name);

@@ -10,6 +10,7 @@
 #include "reynard/data/token_file.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 #include "reynard/tensor/device.h"
 #include "reynard/tensor/resident_memory.h"
 #include "reynard/training/gate_statistics.h"
@@ -237,7 +238,8 @@ class Run {
     window_.restore(restored.recent_losses);
     look_at_settings_before();
     tell(options_.say,
-         fmt::format("resumed after step {} ({} tokens)", trainer_.steps(), trainer_.tokens()));
+         fmt::format(
+             "resumed after step {} ({})", trainer_.steps(), counted(trainer_.tokens(), "token")));
     return true;
   }
 
@@ -247,10 +249,10 @@ class Run {
     if (config().tokens < before.training.tokens && config().tokens > 0 &&
         config().tokens < trainer_.tokens()) {
       throw Error(fmt::format(
-          "--resume: training.tokens = {}: the run in {} has seen {} tokens; give a larger budget",
+          "--resume: training.tokens = {}: the run in {} has seen {}; give a larger budget",
           config().tokens,
           folder_.string(),
-          trainer_.tokens()));
+          counted(trainer_.tokens(), "token")));
     }
     measures_otherwise_ =
         config::to_toml(before.validation) != config::to_toml(trainer_.experiment().validation);
@@ -311,9 +313,9 @@ class Run {
     if (window_.has_counted() || (!trainer_.done() && steps < kPatientSteps)) return;
     const data::LoaderConfig& data = trainer_.experiment().data;
     throw Error(fmt::format(
-        "data.path = {}: no token of {} steps counts in the loss: {}",
+        "data.path = {}: no token of {} counts in the loss: {}",
         data.path,
-        steps,
+        counted(steps, "step"),
         data.answer_mark >= 0
             ? fmt::format("does data.answer_mark = {} stand in this text?", data.answer_mark)
             : "are its answers beyond the rows' ends? give a larger data.length"));
@@ -367,10 +369,9 @@ class Run {
     done.finished = true;
     if (config().profile_step > done.steps) {
       tell(options_.warn,
-           fmt::format(
-               "training.profile_step = {}: the run ended after {} steps; nothing was recorded",
-               config().profile_step,
-               done.steps));
+           fmt::format("training.profile_step = {}: the run ended after {}; nothing was recorded",
+                       config().profile_step,
+                       counted(done.steps, "step")));
     }
     if (saved_step_ != trainer_.steps()) save(permanent_due_);
     save_model();

@@ -4,6 +4,7 @@
 #include "reynard/checkpoint/run_folder.h"
 #include "reynard/config/config.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 
 #include <fmt/format.h>
 
@@ -160,11 +161,11 @@ std::string note_on_text(const Experiment& experiment) {
   const int64_t num_tokens = data::TokenFile(data.path).num_tokens();
   if (!goes_on || data.length <= num_tokens) return "";
   return fmt::format(
-      "data.length = {}: data.path = {} has {} tokens in all, which every row then holds again and "
+      "data.length = {}: data.path = {} has {} in all, which every row then holds again and "
       "again; a shorter data.length wastes nothing",
       data.length,
       data.path,
-      num_tokens);
+      counted(num_tokens, "token"));
 }
 
 }  // namespace reynard::training

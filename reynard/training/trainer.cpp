@@ -4,6 +4,7 @@
 #include "reynard/models/pretrained.h"
 #include "reynard/ops/cross_entropy.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -280,13 +281,13 @@ void Trainer::count_skipped(const StepResult& result) {
   const bool learnt_nothing = done() && skipped_steps_ == steps_;
   if (skipped_in_a_row_ < experiment_.training.max_skipped_steps && !learnt_nothing) return;
   throw Diverged(
-      fmt::format("training: {} is not finite in {} steps in a row (up to step {}); checkpoints "
+      fmt::format("training: {} is not finite in {} in a row (up to step {}); checkpoints "
                   "before that, if "
                   "there are any, are intact: lower optimizer.learning_rate = {} or lengthen the "
                   "warm-up, then train again or go "
                   "on with --resume",
                   std::isfinite(result.loss) ? "the gradient" : "the loss",
-                  skipped_in_a_row_,
+                  counted(skipped_in_a_row_, "step"),
                   result.step,
                   experiment_.optimizer.learning_rate));
 }

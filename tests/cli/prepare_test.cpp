@@ -36,11 +36,12 @@ TEST_F(PrepareCommand, PrintsWhatItWroteAndWhatItLeftOut) {
   test::write_file(folder_ / "text/b.bin", std::string_view("\0", 1));
   const ProgramResult result = run({"text", "-o", "out"});
   EXPECT_EQ(result.exit_code, 0) << result.errors;
-  EXPECT_EQ(result.output,
-            "out/train.tokens: 7 tokens in 1 documents, 5 B of text\n"
-            "2 files read\n"
-            "left out: 1 files that are not UTF-8 text; the first: text/b.bin: byte 0: a NUL byte: "
-            "a binary file; expected UTF-8 text\n");
+  EXPECT_EQ(
+      result.output,
+      "out/train.tokens: 7 tokens in 1 document, 5 B of text\n"
+      "2 files read\n"
+      "left out: files that are not UTF-8 text: 1; the first: text/b.bin: byte 0: a NUL byte: "
+      "a binary file; expected UTF-8 text\n");
   EXPECT_EQ(result.errors, "");  // the bar is for terminals
   EXPECT_TRUE(std::filesystem::exists(folder_ / "out/train.tokens"));
 }

@@ -224,7 +224,7 @@ TEST_F(TrainCommand, SpecialTokensAreThoseOfTheText) {
 TEST_F(TrainCommand, AStepThatNeverCameIsNotProfiledSilently) {
   const ProgramResult result = train("run", {"--training.tokens=64", "--training.profile_step=2"});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_NE(result.errors.find("training.profile_step = 2: the run ended after 1 steps"),
+  EXPECT_NE(result.errors.find("training.profile_step = 2: the run ended after 1 step;"),
             std::string::npos)
       << result.errors;
 }

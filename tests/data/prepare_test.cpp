@@ -230,7 +230,7 @@ TEST_F(Prepare, AFolderWithoutTextIsAnError) {
   EXPECT_NE(error_of(options({folder_ / "in"})).find("holds no files"), std::string::npos);
   add("a.bin", std::string(4, '\0'));
   EXPECT_NE(
-      error_of(options({folder_ / "in"})).find("1 files that are not UTF-8 text, first a.bin"),
+      error_of(options({folder_ / "in"})).find("files that are not UTF-8 text: 1, first a.bin"),
       std::string::npos);
 }
 

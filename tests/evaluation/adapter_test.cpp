@@ -102,8 +102,8 @@ TEST_F(AdapterTest, WrongAnswersAreNamed) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   };
   expect_error(R"({"logprobs": [-1, -1], "hits": [0, 1]})", "no error");
-  expect_error(R"({"logprobs": [-1], "hits": [0, 1]})", "\"logprobs\" is no list of 2 entries");
-  expect_error(R"({"logprobs": [-1, -1]})", "\"hits\" is no list of 2 entries");
+  expect_error(R"({"logprobs": [-1], "hits": [0, 1]})", "\"logprobs\" is no list of length 2");
+  expect_error(R"({"logprobs": [-1, -1]})", "\"hits\" is no list of length 2");
   expect_error(R"({"logprobs": [-1, null], "hits": [0, 1]})", "logprobs[1] is null");
   expect_error(R"({"logprobs": [-1, 0.5], "hits": [0, 1]})", "logprobs[1] is 0.5");
   expect_error(R"({"logprobs": [-1, -1], "hits": [0, 7]})", "hits[1] is 7");

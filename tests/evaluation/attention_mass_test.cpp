@@ -199,7 +199,8 @@ TEST(AttentionMassTask, TooFewDocumentsNameTheRemedy) {
     task_named("attention_mass").make(corpus, config, {});
     FAIL();
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("12 documents have 20 tokens"), std::string::npos);
+    EXPECT_NE(std::string(e.what()).find("the text has 12 documents of 20 tokens or more"),
+              std::string::npos);
     EXPECT_NE(std::string(e.what()).find("--attention_mass.contexts"), std::string::npos);
   }
 }

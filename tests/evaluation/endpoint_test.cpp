@@ -158,10 +158,10 @@ TEST(EndpointScorer, AFieldThatIsMissingOrWrongIsNamed) {
   // Only the token written: echo was ignored.
   expect_named("logprobs/token_logprobs",
                json::array({-0.5}),
-               "choices[0].logprobs.token_logprobs has 1 entries; expected 4");
+               "choices[0].logprobs.token_logprobs is a list of length 1; expected 4");
   expect_named("logprobs/top_logprobs",
                json::array({nullptr, nullptr}),
-               "choices[0].logprobs.top_logprobs has 2 entries; expected 4");
+               "choices[0].logprobs.top_logprobs is a list of length 2; expected 4");
   expect_named("logprobs/token_logprobs/2", nullptr, "token_logprobs[2] is null");
   expect_named("logprobs/token_logprobs/1", "-1", "token_logprobs[1] is \"-1\"");
   expect_named("logprobs/token_logprobs/1", 0.5, "token_logprobs[1] is 0.5");

@@ -35,6 +35,8 @@ TEST(FigureStyle, Numbers) {
   EXPECT_EQ(grouped(16384), "16,384");
   EXPECT_EQ(grouped(-1234567), "-1,234,567");
   EXPECT_EQ(grouped(12), "12");
+  EXPECT_EQ(grouped(1, "row"), "1 row");
+  EXPECT_EQ(grouped(16384, "row"), "16,384 rows");
   EXPECT_EQ(with_unit(2712448), "2.71 M");
   EXPECT_EQ(rounded(1.23456789, 3), 1.23);
   EXPECT_EQ(bytes_text(1536), "1.5 KiB");

@@ -7,6 +7,7 @@
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/tasks/tasks.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -124,11 +125,11 @@ class AttentionMass final : public Task {
     const auto needed = config_.contexts.back();
     if (owners_.empty() || static_cast<int64_t>(distractors_.size()) < needed) {
       throw Error(fmt::format(
-          "attention_mass: {} documents have {} tokens and {} have twice as many; {} contexts need "
+          "attention_mass: the text has {} of {} or more, {} of twice as many; contexts = {} need "
           "{} and one: give more text, a smaller --attention_mass.length or fewer "
           "--attention_mass.contexts",
-          distractors_.size(),
-          config_.length,
+          counted(distractors_.size(), "document"),
+          counted(config_.length, "token"),
           owners_.size(),
           needed,
           needed));

@@ -6,6 +6,7 @@
 #include "reynard/evaluation/statistics.h"
 #include "reynard/evaluation/tasks/tasks.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/counted.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -197,9 +198,9 @@ Measured Perplexity::measure(const Samples& samples) {
     result.metrics["documents_left_out"] = {
         {"documents", left_out_},
         {"text",
-         fmt::format("{}: of documents with {} tokens or more (perplexity.length) the text has {}",
+         fmt::format("{}: of documents with {} or more (perplexity.length) the text has {}",
                      fmt::join(left_out_, ", "),
-                     config_.length,
+                     counted(config_.length, "token"),
                      order_.size())}};
   }
   return result;
