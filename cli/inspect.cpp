@@ -178,6 +178,12 @@ void run_inspect(const InspectArguments& arguments, const CLI::App& command) {
                       "--log-tolerance",
                       options.log_tolerance,
                       "below 0, as -10 for e^-10");
+  // The model is asked for the token behind each.
+  tensor::check_value(arguments.length == 0 || arguments.length >= 2,
+                      "inspect",
+                      "--length",
+                      arguments.length,
+                      ">= 2 tokens");
   const ModelFolder folder = find_model(arguments.model);
   const models::DecoderConfig config = models::load_config(folder.model);
   check_prunes(config, command);

@@ -146,6 +146,7 @@ TEST_F(EvalCommand, InspectsEveryHeadOnOnePage) {
   expect_error(inspect_with("--heads", "1.3"), "--heads = 1.3; expected 1.1 ... 1.2");
   expect_error(inspect_with("--heads", "x"), "--heads = x");
   expect_error(inspect_with("--window", "60:70"), "a piece of the text's 64 tokens");
+  expect_error(inspect_with("--length", "1"), "inspect: --length = 1; expected >= 2 tokens");
   expect_error(inspect_with("--log-tolerance", "1"), "below 0");
   expect_error(inspect_with("--threshold", "0"), "--threshold");
   expect_error(inspect_with("--length", "0"), "--length: 0; expected a number above 0");
@@ -428,6 +429,13 @@ TEST_F(EvalCommand, BadInputIsOneLine) {
   expect_error(eval({"--train-length", "-4"}), "--train-length: -4; expected a number above 0");
   expect_error(eval({"--length", "0"}), "--length: 0; expected a number above 0");
   expect_error(eval({"--length", "6000"}), "no document has 6000 tokens");
+  const auto eval_one = [&](const char* task) {
+    return std::vector<std::string>{
+        "eval", "run", "--task", task, "--text", "text.txt", "--length", "1"};
+  };
+  expect_error(eval_one("inside"),
+               "--inside.length = 1; expected a multiple of --inside.cells = 32, 32");
+  expect_error(eval_one("dictionary"), "--dictionary.lengths = 1; expected >= 10: one definition");
   expect_error(eval({"--published-lengths"}), "no document has 65536 tokens");
   expect_error(eval({"--published-lengths", "--per_position_loss.length=6000"}),
                "no document has 6000 tokens");

@@ -4,7 +4,7 @@
 
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/tasks/tasks.h"
-#include "reynard/tensor/error.h"
+#include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
 
@@ -33,9 +33,15 @@ class DictionaryTask final : public Task {
           config_.vocabulary,
           vocab_size));
     }
+    const DictionarySize smallest = size_of(config_.lengths.front());
+    tensor::check_value(
+        smallest.records(smallest.definition_tokens) >= 1,
+        "dictionary",
+        "--dictionary.lengths",
+        config_.lengths.front(),
+        fmt::format(">= {}: one definition has so many tokens", smallest.lead + kRecordTokens));
     PythonRandom random(0);
-    make_dictionary(
-        random, {config_.first_token, config_.vocabulary}, size_of(config_.lengths.front()));
+    make_dictionary(random, {config_.first_token, config_.vocabulary}, smallest);
   }
 
   std::string name() const override { return "dictionary"; }

@@ -65,11 +65,12 @@ class Inside final : public Task {
 
  private:
   static Row find_row(const Corpus& corpus, const InsideConfig& config) {
-    tensor::check_value(config.length % config.cells == 0,
-                        "inside",
-                        "length",
-                        config.length,
-                        fmt::format("a multiple of --inside.cells = {}", config.cells));
+    tensor::check_value(
+        config.length % config.cells == 0,
+        "inside",
+        "--inside.length",
+        config.length,
+        fmt::format("a multiple of --inside.cells = {0}, {0} at least", config.cells));
     const RowOptions options{config.length, corpus.num_tokens, 0, false};
     const std::vector<Row> rows = cut_rows(corpus, options, "inside");
     int64_t seen = -1;
