@@ -452,7 +452,8 @@ RunResult run(const Experiment& experiment, const RunOptions& options) {
   const std::string note = note_on_text(experiment);
   if (!note.empty() && options.warn) options.warn(note);
   const fs::path folder = experiment.run.folder;
-  const bool existed = !fs::create_directories(folder);
+  const bool existed = fs::exists(folder);
+  make_folder(folder);
   const checkpoint::FolderLock lock(folder);
   check_folder(experiment, options.resume);  // another process may just have ended
   const bool begins = fs::is_empty(folder);

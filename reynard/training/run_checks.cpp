@@ -8,10 +8,14 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 
 namespace reynard::training {
 
@@ -99,6 +103,21 @@ void check_folder(const Experiment& experiment, bool resume) {
     check_same_run(experiment, folder);
   } else {
     check_overwritable(folder);
+  }
+}
+
+void make_folder(const fs::path& folder) {
+  const auto refuse = [&](const char* what, const std::error_code& reason) {
+    throw Error(fmt::format("run.folder = {}: {}: {}; choose another with --run.folder=...",
+                            folder.string(),
+                            what,
+                            reason.message()));
+  };
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) refuse("cannot be made", error);
+  if (::access(folder.c_str(), W_OK) != 0) {
+    refuse("cannot be written", std::error_code(errno, std::generic_category()));
   }
 }
 

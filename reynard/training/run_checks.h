@@ -7,12 +7,16 @@
 #include "reynard/training/experiment.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 namespace reynard::training {
 
 // That run.folder is free, or, with resume, holds a run that these settings can go on with.
 void check_folder(const Experiment& experiment, bool resume);
+
+// Makes run.folder, or finds that results can be written there.
+void make_folder(const std::filesystem::path& folder);
 
 // That the texts fit the model and each other, which would else show after the last step.
 void check_texts(const Experiment& experiment);

@@ -253,6 +253,13 @@ TEST_F(TrainCommand, HeldOutTextIsMeasuredOnce) {
   EXPECT_NE(loss("less", std::to_string((batches - 1) * kTokensPerStep)), once);
 }
 
+TEST_F(TrainCommand, AFolderThatCannotBeMadeIsNamedByItsKey) {
+  expect_refused("tiny.toml/run",
+                 {},
+                 "run.folder = tiny.toml/run: cannot be made: Not a directory; choose another with "
+                 "--run.folder=...\n");
+}
+
 TEST_F(TrainCommand, NothingToLearnIsAnError) {
   const auto error = [&](std::vector<std::string> more) {
     const ProgramResult result = train("run", std::move(more));
