@@ -213,7 +213,11 @@ class Run {
   void begin() {
     tensor::forget_peak_resident_bytes();
     tensor::reset_peak_gpu_memory(trainer_.device());
-    if (!options_.resume || !resume()) trainer_.take_first_weights();
+    if (!options_.resume || !resume()) {
+      const std::string note = note_on_first_weights(trainer_.experiment());
+      if (!note.empty()) tell(options_.warn, note);
+      trainer_.take_first_weights();
+    }
     first_step_ = trainer_.steps();
     write_run_json(trainer_, options_);
     metrics_ = std::make_unique<MetricsLog>(folder_, trainer_.steps());

@@ -3,10 +3,12 @@
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/run_folder.h"
 #include "reynard/config/config.h"
+#include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <unistd.h>
 
@@ -82,6 +84,32 @@ void check_special_tokens(const models::DecoderConfig& model,
   };
   check("bos_token_id", model.bos_token_id, header.bos);
   check("eos_token_id", model.eos_token_id, header.eos);
+}
+
+// The model whose weights are taken, with those settings of ours that say nothing of what weights
+// compute, or that their shapes show.
+models::DecoderConfig with_what_may_differ(models::DecoderConfig theirs,
+                                           const models::DecoderConfig& ours) {
+  models::AttentionMixerConfig& attention = theirs.attention;
+  const models::AttentionMixerConfig& own = ours.attention;
+  theirs.intermediate_size = ours.intermediate_size, theirs.hidden_ratio = ours.hidden_ratio;
+  attention.num_kv_heads = own.num_kv_heads, attention.head_dim = own.head_dim;
+  theirs.initializer_range = ours.initializer_range;
+  attention.forget_bias_init = own.forget_bias_init;
+  attention.decay_time_min = own.decay_time_min, attention.decay_time_max = own.decay_time_max;
+  attention.temperature_init = own.temperature_init;
+  attention.log_pruning_tolerance = own.log_pruning_tolerance;
+  attention.pruning_rule = own.pruning_rule;
+  theirs.bos_token_id = ours.bos_token_id, theirs.eos_token_id = ours.eos_token_id;
+  if (!attention.rope && !own.rope) {
+    attention.rope_base = own.rope_base, attention.rope_scaling = own.rope_scaling;
+  }
+  if (attention.qk_norm == models::QKNorm::kNone) attention.qk_norm_eps = own.qk_norm_eps;
+  if (!theirs.has_memory()) {
+    theirs.memory = ours.memory;
+    if (ours.has_memory()) theirs.mixer = ours.mixer;
+  }
+  return theirs;
 }
 
 }  // namespace
@@ -185,6 +213,21 @@ std::string note_on_text(const Experiment& experiment) {
       data.length,
       data.path,
       counted(num_tokens, "token"));
+}
+
+std::string note_on_first_weights(const Experiment& experiment) {
+  const std::string& start = experiment.run.start_from;
+  if (start.empty()) return "";
+  Experiment theirs = experiment;
+  theirs.model =
+      with_what_may_differ(models::load_config(models::model_folder(start)), experiment.model);
+  const auto changes = config::differences(theirs, experiment);
+  if (changes.empty()) return "";
+  return fmt::format(
+      "run.start_from = {}: its weights are of other settings than this model's: {}; where that is "
+      "not meant, give those of the weights",
+      start,
+      fmt::join(changes, ", "));
 }
 
 }  // namespace reynard::training

@@ -27,6 +27,11 @@ void check_budget(const Experiment& experiment);
 // What is odd about the text, though a run goes on with it; empty: nothing.
 std::string note_on_text(const Experiment& experiment);
 
+// Settings of the model that run.start_from names which are others here though all shapes fit;
+// empty: none. A memory that is added, what only first weights are drawn by, and pruning are not
+// among them.
+std::string note_on_first_weights(const Experiment& experiment);
+
 // The held-out text as it is measured: rows of the same kind, none of them repeated pieces.
 data::LoaderConfig held_out_loader(const Experiment& experiment);
 

@@ -253,6 +253,33 @@ TEST_F(TrainCommand, HeldOutTextIsMeasuredOnce) {
   EXPECT_NE(loss("less", std::to_string((batches - 1) * kTokensPerStep)), once);
 }
 
+// All shapes fit, and the weights would compute something else.
+TEST_F(TrainCommand, FirstWeightsOfOtherSettingsAreNamed) {
+  ASSERT_EQ(train("first", {"--training.tokens=64"}).exit_code, 0);
+  const std::string start = "--run.start_from=first", tokens = "--training.tokens=64";
+  const ProgramResult alike = train("alike",
+                                    {start,
+                                     tokens,
+                                     "--model.initializer_range=0.1",
+                                     "--model.attention.rope_base=10000",
+                                     "--model.attention.log_pruning_tolerance=-10"});
+  EXPECT_EQ(alike.exit_code, 0);
+  EXPECT_EQ(alike.errors, "");
+  const ProgramResult other = train("other",
+                                    {start,
+                                     tokens,
+                                     "--model.norm_eps=1e-5",
+                                     "--model.attention.rope=true",
+                                     "--model.attention.window=16"});
+  EXPECT_EQ(other.exit_code, 0);
+  EXPECT_EQ(other.errors,
+            "reynard: run.start_from = first: its weights are of other settings than this model's: "
+            "model.norm_eps: 1e-06 -> 1e-05, model.attention.window: 0 -> 16, "
+            "model.attention.rope: false -> true; where that is not meant, give those of the "
+            "weights\n");
+  EXPECT_EQ(train("other", {"--resume", start, "--training.tokens=128"}).errors, "");
+}
+
 TEST_F(TrainCommand, AFolderThatCannotBeMadeIsNamedByItsKey) {
   expect_refused("tiny.toml/run",
                  {},
