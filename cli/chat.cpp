@@ -105,6 +105,9 @@ class Talker {
         template_(chat_template_of(model, arguments.chat_template)),
         generator_(model.decoder, {.memories = model.memories}) {}
 
+  // Throws where the template refuses them.
+  void check(const std::vector<ChatMessage>& messages) const { template_.render(messages); }
+
   Answer answer(const std::vector<ChatMessage>& messages, bool streams) {
     generation::ChatPrompt prompt = generation::chat_prompt(template_, *model_.tokenizer, messages);
     if (prompt.tokens.empty()) throw Error("chat: the template writes an empty prompt");
@@ -228,6 +231,24 @@ class Conversation {
   explicit Conversation(const ChatArguments& arguments)
       : history_(arguments.history), messages_(first_messages(arguments, history_)) {}
 
+  // That the template takes what there is with a message behind it: what is typed is not lost.
+  void check(const Talker& talker, const ChatArguments& arguments) const {
+    std::vector<ChatMessage> next = messages_;
+    next.push_back({"user", "Hello"});
+    try {
+      talker.check(next);
+    } catch (const Error& error) {
+      const bool goes_on = !history_.messages().empty();
+      if (messages_.empty()) throw;
+      throw Error(
+          fmt::format("{}; they are {} {:?} and one of the user: leave it out, or name "
+                      "another --chat-template",
+                      error.what(),
+                      goes_on ? "those of --history" : "the text of --system",
+                      goes_on ? arguments.history : arguments.system));
+    }
+  }
+
   // What the model was told before all else stays.
   void begin_anew() {
     const std::size_t num_kept = begins_with_system(messages_) ? 1 : 0;
@@ -288,6 +309,7 @@ void run_chat(const ChatArguments& arguments) {
   arguments.sampling.check_tokens(model.decoder.config().vocab_size);
   print_pruning_note(model.decoder.config());
   Talker talker(model, arguments, options);
+  conversation.check(talker, arguments);
   talk(conversation, talker, arguments.json);
 }
 

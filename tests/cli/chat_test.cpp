@@ -184,6 +184,38 @@ TEST_F(ChatCommand, PromptsAreThoseOfJinjaAndTerminalsWork) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
+// Before anything is typed, which would be lost.
+TEST_F(ChatCommand, MessagesThatTheTemplateRefusesAreToldAtTheStart) {
+  test::write_file(folder / "turns.jinja",
+                   "{% for m in messages %}{% if m.role == 'system' %}"
+                   "{{ raise_exception('no system') }}{% endif %}"
+                   "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+                   "{{ raise_exception('roles must alternate') }}{% endif %}"
+                   "{{ m.content }}{% endfor %}");
+  const std::string file = (folder / "talk.json").string();
+  const auto error_of = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {
+        "--chat-template", (folder / "turns.jinja").string(), "-m", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ProgramResult run = chat(arguments, "");
+    EXPECT_EQ(run.exit_code, run.errors.empty() ? 0 : 2) << run.errors;
+    return run.errors;
+  };
+  EXPECT_EQ(error_of({}), "");
+  test::write_file(file,
+                   R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "?"}])");
+  EXPECT_EQ(error_of({"--history", file}), "");
+  test::write_file(file, R"([{"role": "user", "content": "Hi"}])");
+  const std::string refused = error_of({"--history", file});
+  EXPECT_NE(refused.find("roles must alternate; they are those of --history \"" + file +
+                         "\" and one of the user"),
+            std::string::npos)
+      << refused;
+  const std::string told = error_of({"--system", "Be brief."});
+  EXPECT_NE(told.find("no system; they are the text of --system \"Be brief.\""), std::string::npos)
+      << told;
+}
+
 // The model's own file must not become what is typed or what is written to.
 TEST_F(ChatCommand, ClosedStreamsAreEmptyOnes) {
   const std::string out = (folder / "out").string();
