@@ -87,6 +87,11 @@ fs::path memory_file(const fs::path& folder, int64_t layer) {
 }
 
 void check_memory_files(const DecoderConfig& config, const fs::path& folder) {
+  if (!fs::is_directory(folder)) {
+    throw Error(fmt::format("{}: {}; expected a folder of `reynard remember`",
+                            folder.string(),
+                            fs::exists(folder) ? "is a file" : "does not exist"));
+  }
   for (const int64_t layer : config.memory.layers) knn::check_opens(memory_file(folder, layer));
 }
 

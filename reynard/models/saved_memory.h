@@ -22,8 +22,8 @@ struct MemoryNames {
 // Where the memory of a layer lies.
 std::filesystem::path memory_file(const std::filesystem::path& folder, int64_t layer);
 
-// Throws reynard::Error when a file of the config's layers is not there or cannot be opened: what
-// can be told before weights are read.
+// Throws reynard::Error when the folder or a file of the config's layers is not there or cannot be
+// opened: what can be told before weights are read.
 void check_memory_files(const DecoderConfig& config, const std::filesystem::path& folder);
 
 // Writes the memories of a state, then removes files of layers that it has not. Throws

@@ -144,6 +144,9 @@ TEST_F(Remember, EveryPlaceGivesTheSameResults) {
 }
 
 TEST_F(Remember, WhatIsNoMemoryOfTheModelIsAnError) {
+  expect_error(eval({"--memory", "text.txt"}),
+               "text.txt: is a file; expected a folder of `reynard remember`");
+  fs::create_directory(folder_ / "book");
   expect_error(
       eval({"--memory", "book"}),
       "book/layer-1.memory: cannot be opened: No such file or directory; make it anew with "
@@ -190,7 +193,7 @@ TEST_F(Remember, SaysHowManyTokensItKept) {
 
 TEST_F(Remember, AMissingMemoryIsToldBeforeWeightsAreRead) {
   test::write_file(folder_ / "model/model.safetensors", "no weights");
-  const std::string message = "nowhere/layer-1.memory: cannot be opened: No such file or directory";
+  const std::string message = "nowhere: does not exist; expected a folder of `reynard remember`";
   expect_error(eval({"--memory", "nowhere"}), message);
   expect_error({"generate", "model", "text", "--tokenizer", "byte", "--memory", "nowhere"},
                message);
