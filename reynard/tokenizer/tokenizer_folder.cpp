@@ -103,8 +103,10 @@ TokenizerFiles find_files(const fs::path& path) {
             .merges = {},
             .config = if_there(path.parent_path() / "tokenizer_config.json")};
   }
-  TokenizerFiles files = files_in(path);
-  if (is_tokenizer(files)) return files;
+  for (const fs::path& folder : {path, path / "model"}) {  // the latter of a run
+    TokenizerFiles files = files_in(folder);
+    if (is_tokenizer(files)) return files;
+  }
   throw Error(
       fmt::format("{}: holds no tokenizer: tokenizer.json, tokenizer.model, a .tiktoken file, or "
                   "vocab.json with merges.txt",

@@ -26,10 +26,11 @@ struct TokenizerFiles {
   std::filesystem::path merges;  // merges.txt beside vocab.json
   std::filesystem::path config;  // tokenizer_config.json
 };
-// Throws reynard::Error for a path where nothing is and a folder that holds no tokenizer.
+// Of a run's folder those of its model. Throws reynard::Error for a path where nothing is and a
+// folder that holds no tokenizer.
 TokenizerFiles find_files(const std::filesystem::path& path);
 
-// Whether find_files() finds a tokenizer in this folder.
+// Whether find_files() finds a tokenizer in this very folder.
 bool holds_tokenizer(const std::filesystem::path& folder);
 
 // What tokenizer_config.json adds to the other files.

@@ -160,6 +160,10 @@ TEST_F(Formats, FoldersAreFoundByThemselves) {
   EXPECT_EQ(tokenizer->eos(), '!');
   test::write_file(folder_ / "tokenizer_config.json", R"({"bos_token": null})");
   EXPECT_EQ(tokenizer::make_tokenizer(folder_.path().string())->bos(), std::nullopt);
+  const test::TempDir run;
+  std::filesystem::create_directory(run / "model");
+  std::filesystem::copy(folder_ / "tokenizer.json", run / "model");
+  EXPECT_EQ(tokenizer::make_tokenizer(run.path().string())->vocab_size(), tokenizer->vocab_size());
   const test::TempDir empty;
   EXPECT_NE(error_of([&] {
               tokenizer::make_tokenizer(empty.path().string());
