@@ -21,6 +21,7 @@ namespace {
 constexpr size_t kTextBlockBytes = 1 << 20;
 constexpr size_t kMaxLineBytes = size_t{1} << 30;  // of a .jsonl file: it is held in memory
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+constexpr std::string_view kTokenFileBegin = R"({"format":"reynard-tokens")";
 
 // TextBlocks of a file without a byte order mark; tells how far it is.
 class TextBlocks {
@@ -99,6 +100,9 @@ void read_text_file(const InputFile& file,
     const int64_t nul_at =
         nul ? position + (static_cast<const char*>(nul) - block.data()) : INT64_MAX;
     if (nul && nul_at <= validator.position()) {
+      if (position == 0 && block.starts_with(kTokenFileBegin)) {
+        fail_not_text(file, 0, "a token file of `reynard prepare`; expected UTF-8 text");
+      }
       fail_not_text(
           file, blocks.skipped() + nul_at, "a NUL byte: a binary file; expected UTF-8 text");
     }

@@ -53,6 +53,10 @@ TEST_F(PrepareCommand, BadTextIsOneLine) {
   test::write_file(folder_ / "binary", std::string_view("ELF\0\1", 5));
   expect_error({"binary", "-o", "out"},
                "binary: byte 3: a NUL byte: a binary file; expected UTF-8 text");
+  test::write_file(folder_ / "a.txt", "hello");
+  ASSERT_EQ(run({"a.txt", "-o", "data"}).exit_code, 0);
+  expect_error({"data/train.tokens", "-o", "out"},
+               "data/train.tokens: byte 0: a token file of `reynard prepare`; expected UTF-8 text");
   test::write_file(folder_ / "latin1.txt", "caf\xe9\n");
   expect_error({"latin1.txt", "-o", "out"},
                "latin1.txt: byte 3: is not UTF-8; convert the file first, for example with `iconv "
