@@ -28,7 +28,10 @@ models::DecoderConfig read_experiment_model(const std::string& file) {
 models::DecoderConfig read_model_config(const std::string& model) {
   if (std::filesystem::is_directory(model)) return models::load_config(model);
   if (model.ends_with(".toml")) return read_experiment_model(model);
-  throw Error(fmt::format("\"{}\" is neither a model folder nor a .toml file", model));
+  throw Error(
+      fmt::format("{}: {}; expected the folder of a model or of a run, or an experiment's .toml",
+                  model,
+                  std::filesystem::exists(model) ? "is another file" : "does not exist"));
 }
 
 }  // namespace reynard::cli

@@ -60,7 +60,9 @@ TEST(CostCommand, SharesAreThoseOfThePaper) {
   const ProgramResult table = test::run_program({.arguments = cost});
   EXPECT_NE(table.output.find("44.3 %"), std::string::npos) << table.output;
   expect_error({"cost", kConfigs + "760m/fox-pro.toml", "--lengths", "0"}, "--lengths = 0");
-  expect_error({"cost", "nowhere"}, "neither a model folder nor a .toml file");
+  expect_error({"cost", "nowhere"},
+               "nowhere: does not exist; expected the folder of a model or of");
+  expect_error({"cost", "/dev/null"}, "/dev/null: is another file; expected the folder of a model");
 }
 
 TEST(CostCommand, MeasuresHowFastAModelReads) {
@@ -95,7 +97,7 @@ TEST(InfoCommand, TableForPeople) {
 TEST(InfoCommand, BadModels) {
   const test::TempDir folder;
   expect_error({"info"}, "MODEL");
-  expect_error({"info", (folder / "nowhere").string()}, "neither a model folder nor a .toml file");
+  expect_error({"info", (folder / "nowhere").string()}, "nowhere: does not exist; expected the");
   expect_error({"info", folder.path().string()}, "holds no model: neither config.json nor");
   test::write_file(folder / "a.tokens", R"({"format":"reynard-tokens"})");
   expect_error({"info", (folder / "a.tokens").string()}, "is a token file; expected a model");
