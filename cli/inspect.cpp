@@ -49,7 +49,7 @@ struct InspectArguments {
 constexpr const char* kInspectFooter =
     "Examples:\n"
     "  reynard inspect runs/fox --text data/python/held_out.tokens\n"
-    "  reynard inspect runs/fox --text book.txt --length 65536 --heads 1.2,4.1 "
+    "  reynard inspect runs/fox --text book.txt --length 65536 --heads 1.2,3.1 "
     "--window 60000:60064\n"
     "  reynard inspect runs/fox --text a.txt b.txt --heads all -o fox.html\n"
     "\n"
