@@ -8,6 +8,7 @@
 #include "cli/message.h"
 #include "cli/numbers.h"
 #include "cli/repeatable.h"
+#include "cli/unknown_option.h"
 #include "reynard/config/config.h"
 #include "reynard/tensor/check.h"
 
@@ -173,6 +174,7 @@ void check_settings(const EvalArguments& arguments, const std::vector<std::strin
 }
 
 void run_eval(EvalArguments arguments, const CLI::App& command) {
+  check_options(command);
   const std::vector<std::string> given = command.remaining();
   // What is no option shows first: a slip in --text is not a missing text.
   config::from_toml<evaluation::EvaluationConfig>("", "command line", given);

@@ -9,12 +9,14 @@
 #include "cli/numbers.h"
 #include "cli/passive_waiting.h"
 #include "cli/stop_signal.h"
+#include "cli/unknown_option.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/out_of_memory.h"
 
 #include <c10/util/Logging.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
@@ -60,6 +62,28 @@ std::string no_command(const std::string& before, const std::string& word) {
                      before);
 }
 
+// Words of the command line that the command takes no option or argument from.
+std::string unexpected(const CLI::App& command,
+                       const std::vector<std::string>& words,
+                       const std::string& names) {
+  const auto option =
+      std::ranges::find_if(words, [](const std::string& word) { return word.starts_with('-'); });
+  if (option == words.end()) {
+    return fmt::format(
+        "reynard: {}: more than {}takes; put quotes around a text with blanks; see `reynard "
+        "{}--help`\n",
+        fmt::join(words, " "),
+        names,
+        names);
+  }
+  const std::string given = option->substr(0, option->find('='));
+  const std::string near = reynard::cli::nearest_option(command, given);
+  return fmt::format("reynard: {} is not a known option; {}\n",
+                     given,
+                     near.empty() ? fmt::format("see `reynard {}--help`", names)
+                                  : fmt::format("did you mean {}?", near));
+}
+
 // One line, and where to read more, instead of the whole help.
 std::string usage_error(const CLI::App* app, const CLI::Error& error) {
   const auto commands = app->get_subcommands();
@@ -76,6 +100,11 @@ std::string usage_error(const CLI::App* app, const CLI::Error& error) {
   std::string names;
   for (auto at = commands; !at.empty(); at = at.front()->get_subcommands()) {
     names += at.front()->get_name() + " ";
+  }
+  // A slip in an option's name is why it is missing.
+  const bool has_unknown = !unknown.empty() && !last->get_allow_extras();
+  if (has_unknown && (asks_for_more || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)) {
+    return unexpected(*last, unknown, names);
   }
   return fmt::format("reynard: {}; see `reynard {}--help`\n", error.what(), names);
 }

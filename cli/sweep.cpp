@@ -7,6 +7,7 @@
 #include "cli/repeatable.h"
 #include "cli/stop_signal.h"
 #include "cli/training_run.h"
+#include "cli/unknown_option.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/config/config.h"
 #include "reynard/tensor/check.h"
@@ -317,7 +318,10 @@ void add_sweep(CLI::App& app) {
       "goes\n"
       "on after Ctrl-C. Runs that diverge are named and left out of the table.\n"
       "Losses are held-out losses where the experiment has validation.path.");
-  sweep->callback([arguments, sweep] { run_sweep(*arguments, sweep->remaining()); });
+  sweep->callback([arguments, sweep] {
+    check_options(*sweep);
+    run_sweep(*arguments, sweep->remaining());
+  });
 }
 
 }  // namespace reynard::cli

@@ -7,6 +7,7 @@
 #include "cli/pruning_note.h"
 #include "cli/stop_signal.h"
 #include "cli/training_run.h"
+#include "cli/unknown_option.h"
 #include "reynard/config/config.h"
 #include "reynard/tensor/counted.h"
 
@@ -87,7 +88,10 @@ void add_train(CLI::App& app) {
   train->add_flag("--quiet", arguments->quiet, "no progress on stderr");
   train->allow_extras();
   train->footer(train_footer);
-  train->callback([arguments, train] { run_train(*arguments, train->remaining()); });
+  train->callback([arguments, train] {
+    check_options(*train);
+    run_train(*arguments, train->remaining());
+  });
 }
 
 }  // namespace reynard::cli

@@ -59,6 +59,26 @@ TEST_F(BadInput, EmptyArgumentsAreNamed) {
   EXPECT_EQ(missing(error_of({"train", "a.toml", ""}), "\"\": expected --section.key=value"), "");
 }
 
+TEST_F(BadInput, WordsThatNoCommandTakesAreNamed) {
+  EXPECT_EQ(error_of({"generate", "model", "text", "--max_tokens", "3"}),
+            "--max_tokens is not a known option; did you mean --max-tokens?\n");
+  EXPECT_EQ(error_of({"generate", "model", "text", "--temprature=1"}),
+            "--temprature is not a known option; did you mean --temperature?\n");
+  EXPECT_EQ(error_of({"prepare", "a.txt", "--ouput", "data"}),
+            "--ouput is not a known option; did you mean --output?\n");
+  EXPECT_EQ(error_of({"generate", "model", "text", "--prompt", "text"}),
+            "--prompt is not a known option; see `reynard generate --help`\n");
+  EXPECT_EQ(error_of({"eval", "model", "--tasks", "passkey"}),
+            "--tasks is not a known option; did you mean --task?\n");
+  EXPECT_EQ(error_of({"train", "a.toml", "--devise=cpu"}),
+            "--devise is not a known option; did you mean --device?\n");
+  EXPECT_EQ(error_of({"sweep", "a.toml", "--grids", "a.b=1"}),
+            "--grids is not a known option; did you mean --grid?\n");
+  EXPECT_EQ(error_of({"generate", "model", "to", "be", "or"}),
+            "be or: more than generate takes; put quotes around a text with blanks; see `reynard "
+            "generate --help`\n");
+}
+
 TEST_F(BadInput, ImpossibleCombinationsAreReportedTogether) {
   test::write_file(folder_ / "a.toml", R"([run]
 folder = "run"
