@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <vector>
 
 namespace reynard::cli {
@@ -15,7 +17,13 @@ std::string nearest_option(const CLI::App& command, const std::string& given) {
   for (const CLI::Option* const option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
   }
-  return config::nearest_key(given, known);
+  const std::string near = config::nearest_key(given, known);
+  if (!near.empty()) return near;
+  // A name cut short is far by its letters.
+  constexpr std::size_t kTelling = 5;  // "--out"
+  const auto whole =
+      std::ranges::find_if(known, [&](const std::string& name) { return name.starts_with(given); });
+  return given.size() < kTelling || whole == known.end() ? "" : *whole;
 }
 
 void check_options(const CLI::App& command) {

@@ -66,6 +66,8 @@ TEST_F(BadInput, WordsThatNoCommandTakesAreNamed) {
             "--temprature is not a known option; did you mean --temperature?\n");
   EXPECT_EQ(error_of({"prepare", "a.txt", "--ouput", "data"}),
             "--ouput is not a known option; did you mean --output?\n");
+  EXPECT_EQ(error_of({"prepare", "a.txt", "--out", "data"}),
+            "--out is not a known option; did you mean --output?\n");
   EXPECT_EQ(error_of({"generate", "model", "text", "--prompt", "text"}),
             "--prompt is not a known option; see `reynard generate --help`\n");
   EXPECT_EQ(error_of({"eval", "model", "--tasks", "passkey"}),
