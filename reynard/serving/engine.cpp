@@ -349,8 +349,20 @@ void Engine::keep_beginning(Text& text) {
   const int64_t grown = std::max(attention::kPageTokens, text.kept_tokens / kBeginningShare);
   const bool branches = text.kept_tokens < text.common_tokens && text.common_tokens <= length;
   if (length < text.kept_tokens + grown && !branches && !text.sequence.is_prefilled()) return;
-  prefixes_.add(std::span(text.sequence.prompt()).first(length), text.sequence.state());
+  keep(text.sequence);
   text.kept_tokens = length;
+}
+
+void Engine::keep(const Sequence& sequence) {
+  try {
+    std::vector<int64_t> tokens = sequence.prompt();
+    for (const auto& written : sequence.written()) tokens.push_back(written.token);
+    tokens.resize(sequence.state().length());
+    prefixes_.add(tokens, sequence.state());
+  } catch (const std::exception& error) {
+    if (!tensor::is_out_of_memory(error)) throw;
+    prefixes_.forget_oldest();
+  }
 }
 
 void Engine::begin_writing(Text& text) {
@@ -443,12 +455,7 @@ void Engine::remove(std::list<Text>::iterator text) {
     return other.reply == text->reply && other.prompt() == text->prompt();
   });
   if (is_last) reserved_tokens_ -= tokens_of_prompt(job, text->prompt());
-  if (cancelled || !is_shareable(*text)) return;
-  const Sequence& sequence = text->sequence;
-  std::vector<int64_t> tokens = sequence.prompt();
-  for (const auto& written : sequence.written()) tokens.push_back(written.token);
-  tokens.resize(sequence.state().length());
-  prefixes_.add(tokens, sequence.state());
+  if (!cancelled && is_shareable(*text)) keep(text->sequence);
 }
 
 }  // namespace reynard::serving

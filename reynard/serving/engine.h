@@ -106,6 +106,9 @@ class Engine {
   bool is_shareable(const Text& text);
   void reuse_prefix(Text& text);
   void keep_beginning(Text& text);
+  // Keeps what the state has read. Nobody needs it: where memory runs out, the oldest that is kept
+  // goes instead.
+  void keep(const generation::Sequence& sequence);
   void begin_writing(Text& text);
   void write_next();
   // Runs a pass of the generator; texts whose logits are not finite end alone.

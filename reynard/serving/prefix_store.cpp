@@ -77,7 +77,11 @@ void PrefixStore::add(std::span<const int64_t> tokens, const models::SequenceSta
   added.state.keep_page_ends();
   added.shortest = shortest_length(added.state);
   int64_t num_pages = num_remembered_pages(added.state);
-  for_each_page(added.state, [&](int32_t) { ++num_pages; });
+  for_each_page(added.state, [&](int32_t page) {
+    ++num_pages;
+    // Before anything changes: memory may run out.
+    if (page >= std::ssize(users_)) users_.resize(page + 1);
+  });
   if (num_pages > max_pages_) return;
   const auto covering =
       std::ranges::find_if(entries_, [&](const Entry& entry) { return entry.covers(added); });
@@ -117,7 +121,6 @@ void PrefixStore::count(Entry& entry, int32_t change) {
   num_pages_ += remembered;
   num_entry_tokens_ += change * std::ssize(entry.tokens);
   for_each_page(entry.state, [&](int32_t page) {
-    if (page >= std::ssize(users_)) users_.resize(page + 1);
     if (users_[page] > 0) --num_pages_;
     users_[page] += change;
     if (users_[page] > 0) ++num_pages_;

@@ -34,7 +34,7 @@ class PrefixStore {
   };
   Found find(std::span<const int64_t> prompt);
   // tokens: what the state has read, of which whole pages are kept. Forgets the oldest where the
-  // limit asks for it.
+  // limit asks for it. Where memory runs out, what was counted of the others stays right.
   void add(std::span<const int64_t> tokens, const models::SequenceState& state);
   // Forgets the least recently used entry, if there is one.
   void forget_oldest();

@@ -4,10 +4,38 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <new>
 #include <random>
 #include <string>
 #include <vector>
+
+namespace {
+
+// Blocks of this size are one too many; 0: none are.
+std::atomic<std::size_t> refused_bytes = 0;
+std::atomic<int64_t> num_refused = 0;
+
+}  // namespace
+
+// Of the whole program; inlined they would look mismatched.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  void* block =
+      bytes == refused_bytes && bytes > 0 ? nullptr : std::malloc(std::max<std::size_t>(bytes, 1));
+  if (block) return block;
+  ++num_refused;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* block) noexcept {
+  std::free(block);
+}
+[[gnu::noinline]] void operator delete(void* block, std::size_t /*bytes*/) noexcept {
+  std::free(block);
+}
 
 namespace reynard::serving {
 namespace {
@@ -146,6 +174,27 @@ TEST_P(FreeingEngineTest, FreedPagesOfAPromptCountOnce) {
     EXPECT_GT(freed, 0);
     EXPECT_EQ(engine.counters().evicted_pages, freed);
   }
+}
+
+// The copy of a prompt's whole pages is the only block of that size.
+TEST_F(EngineTest, PrefixesGoWhereThereIsNoMemoryToKeepOne) {
+  Engine engine(decoder, tokenizer, {.max_prefix_tokens = 4000});
+  const auto reused = [&](const std::string& prompt) {
+    const Collected read = collect(*engine.submit(job_of(prompt, 3)), 1);
+    engine.wait_until_idle();
+    EXPECT_EQ(read.error, "");
+    return read.reused;
+  };
+  const std::string kept(150, 'a');
+  for (const int64_t expected : {0, 128}) EXPECT_EQ(reused(kept), expected);
+  num_refused = 0;
+  refused_bytes = 5 * 64 * sizeof(int64_t);
+  EXPECT_EQ(reused(std::string(340, 'b')), 0);
+  refused_bytes = 0;
+  EXPECT_EQ(num_refused, 2) << "where it is read and where its text ends";
+  EXPECT_EQ(engine.counters().cache_pages, 0);
+  EXPECT_EQ(engine.counters().failed, 0);
+  for (const int64_t expected : {0, 128}) EXPECT_EQ(reused(kept), expected);
 }
 
 // Texts fit into what prefixes leave, however many states share pages.
