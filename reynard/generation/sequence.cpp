@@ -118,10 +118,13 @@ std::vector<int64_t> Sequence::guess() const {
 int64_t Sequence::take(const at::Tensor& logits, std::span<const int64_t> guessed) {
   int64_t taken = 0;
   const auto num_guessed = static_cast<int64_t>(guessed.size());
+  num_guessed_ += num_guessed;
   for (int64_t row = 0; row <= num_guessed; ++row) {
     const int64_t token = sampler_.next(logits.select(0, row));
     ScoredToken scored =
         score_tokens(logits.narrow(0, row, 1), std::span(&token, 1), options_.scores)[0];
+    const bool was_guessed = row < num_guessed && token == guessed[row];
+    if (was_guessed) ++num_accepted_;
     if (std::ranges::find(options_.stop, token) != options_.stop.end()) {
       end_ = std::move(scored);
       finished_ = FinishReason::kStop;
@@ -133,10 +136,8 @@ int64_t Sequence::take(const at::Tensor& logits, std::span<const int64_t> guesse
       finished_ = FinishReason::kLength;
       break;
     }
-    if (row < num_guessed && token != guessed[row]) break;
+    if (!was_guessed) break;
   }
-  num_guessed_ += num_guessed;
-  num_accepted_ += std::max<int64_t>(taken - 1, 0);
   return taken;
 }
 

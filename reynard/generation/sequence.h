@@ -71,7 +71,7 @@ class Sequence {
 
   models::SequenceState& state() { return state_; }
   const models::SequenceState& state() const { return state_; }
-  // Guesses that were checked and those that were right (lookup_tokens).
+  // Guesses that were checked and those that were right (lookup_tokens), an id of `stop` too.
   int64_t num_guessed() const { return num_guessed_; }
   int64_t num_accepted() const { return num_accepted_; }
 

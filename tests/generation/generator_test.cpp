@@ -21,6 +21,7 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 namespace reynard::generation {
 namespace {
@@ -374,6 +375,43 @@ TEST(Generator, RepeatedTextIsGuessed) {
   EXPECT_EQ(one[0].written().size(), 200);
   EXPECT_GT(one[0].num_accepted(), 50);
   EXPECT_LE(one[0].num_accepted(), one[0].num_guessed());
+}
+
+// Each query sees itself alone: the next token depends on the last one only.
+TEST(Generator, RightGuessesAreCounted) {
+  models::DecoderConfig config = small_config();
+  config.attention.key_shift = false;
+  config.attention.window = 1;
+  models::Decoder decoder(config, 1, test::test_device());
+  std::vector<int64_t> chain;  // of tokens that differ
+  for (int64_t first = 0; first < config.vocab_size; ++first) {
+    chain = run_alone(decoder, {first}, {.max_tokens = 5});
+    if (std::set(chain.begin(), chain.end()).size() == 5) break;
+  }
+  const int64_t a = chain[0], b = chain[1], c = chain[2], d = chain[3], e = chain[4];
+  ASSERT_EQ((std::set{a, b, c, d, e}.size()), 5U);
+  struct Case {
+    std::vector<int64_t> prompt;  // ends in a token that is in it already
+    int64_t max_tokens;
+    std::vector<int64_t> stop, written;  // the latter in one step
+    int64_t num_guessed, num_right;
+  };
+  for (const Case& one : {Case{{a, b, c, d, a}, 9, {}, {b, c, d, e}, 3, 3},
+                          {{a, b, c, d, a}, 3, {}, {b, c, d}, 2, 2},
+                          {{a, b, c, d, a}, 9, {d}, {b, c}, 3, 3},
+                          {{a, b, c, e, a}, 9, {d}, {b, c}, 3, 2},
+                          {{a, b, e, d, a}, 9, {}, {b, c}, 3, 1},
+                          {{a, b, e, d, a}, 9, {b}, {}, 3, 1},
+                          {{a, e, c, d, a}, 9, {b}, {}, 3, 0}}) {
+    Generator generator(decoder);
+    Sequence text = generator.start(
+        one.prompt, {.max_tokens = one.max_tokens, .stop = one.stop, .lookup_tokens = 3});
+    generator.prefill(text);
+    generator.step(std::array{&text});
+    EXPECT_EQ(tokens_of(text), one.written);
+    EXPECT_EQ(text.num_guessed(), one.num_guessed);
+    EXPECT_EQ(text.num_accepted(), one.num_right);
+  }
 }
 
 TEST(Generator, TopLogprobsAreOfTheModelsOwnDistribution) {
