@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
 constexpr std::size_t kMaxStops = 64;  // clients send more than the four of the original
+constexpr std::size_t kMaxStopBytes = 1024;
 constexpr int64_t kMaxTopLogprobs = 100;
 constexpr std::size_t kMaxBiases = 4096;
 constexpr std::size_t kMaxMessages = 4096;
@@ -60,7 +61,8 @@ Sampling read_sampling(const RequestFields& fields, const TextLimits& limits) {
   }
   s.stop = fields.texts("stop", kMaxStops);
   for (const std::string& text : s.stop) {
-    if (text.empty()) fields.reject("stop", "strings of at least one character");
+    if (!text.empty() && text.size() <= kMaxStopBytes) continue;
+    fields.reject("stop", fmt::format("strings of 1 to {} bytes", kMaxStopBytes));
   }
   s.n = fields.integer("n", 1, limits.per_prompt).value_or(1);
   s.ignore_eos = fields.boolean("ignore_eos", false);

@@ -133,6 +133,20 @@ TEST(CompletionRequest, NamesWhatIsWrong) {
   expect(R"({"prompt": "a", "model": 1})", "model");
 }
 
+// Every token is compared with all of them.
+TEST(Requests, StopStringsAreShort) {
+  const auto with_stop = [](const std::string& fields, std::size_t bytes) {
+    return "{" + fields + R"(, "stop": ["x", ")" + std::string(bytes, 'a') + "\"]}";
+  };
+  const std::string prompt = R"("prompt": "a")";
+  const std::string messages = R"("messages": [{"role": "user", "content": "a"}])";
+  const char* const limit = "expected strings of 1 to 1024 bytes";
+  EXPECT_EQ(completion(with_stop(prompt, 1024)).sampling.stop[1].size(), 1024U);
+  EXPECT_EQ(expect_rejected(completion, with_stop(prompt, 1025), limit), "stop");
+  EXPECT_EQ(expect_rejected(chat, with_stop(messages, 1025), limit), "stop");
+  EXPECT_EQ(expect_rejected(completion, with_stop(prompt, 0), limit), "stop");
+}
+
 TEST(CompletionRequest, TextsAreLimitedByTheServerAlone) {
   const auto request_of = [](const std::string& fields) {
     return parse_completion_request("{" + fields + "}", {.per_prompt = 300, .per_request = 600});
