@@ -247,8 +247,7 @@ ordered_json text_json(const Text& text, const tokenizer::Tokenizer& tokenizer, 
       continue;
     }
     const auto entry = [&](const generation::TokenScore& score) {
-      const bool known = score.token < tokenizer.vocab_size();
-      const std::string bytes = known ? tokenizer.decode(std::span(&score.token, 1)) : "";
+      const std::string bytes = generation::text_of_token(tokenizer, score.token);
       return ordered_json{
           {"id", score.token}, {"text", tokenizer::displayable(bytes)}, {"logprob", score.logprob}};
     };

@@ -119,6 +119,28 @@ TEST(GenerateCommand, BestOfRanksByMeanLogprob) {
   EXPECT_EQ(all[0]["tokens"][0]["top"].size(), 2U);
 }
 
+// As the server's: alone a token of SentencePiece would lose the blank that it begins with.
+TEST(GenerateCommand, TokensAreShownWithTheirBlanks) {
+  const ModelFolder model;
+  models::DecoderConfig config = models::load_config(model.path);
+  const auto tokenizer = test::sentencepiece_tokenizer();
+  config.vocab_size = tokenizer->vocab_size() + 1;  // padded
+  models::Decoder decoder(config, /*seed=*/3);
+  models::save_model(decoder, model.path);
+  test::write_file(model.folder / "model/tokenizer.model", test::sentencepiece_model());
+  const auto shown = [&](int64_t id) {
+    const std::string bias = std::to_string(id) + "=1e5";
+    return model.generate_json(
+        {"the", "-m", "1", "--logprobs", "1", "--ignore-eos", "--logit-bias", bias})[0]["tokens"]
+                                                                                    [0];
+  };
+  const std::vector<int32_t> ids = tokenizer->encode("the hello");
+  ASSERT_EQ(ids.size(), 2U);
+  EXPECT_EQ(shown(ids[1])["text"], " hello");
+  EXPECT_EQ(shown(tokenizer->eos().value())["text"], "</s>");
+  EXPECT_EQ(shown(tokenizer->vocab_size())["text"], "");
+}
+
 TEST(GenerateCommand, StatsCountWhatEvictionFreed) {
   const ModelFolder model;
   const std::string prompt(600, 'x');
