@@ -281,6 +281,7 @@ protocol::Choice Answer::add(const Piece& piece) {
     delta.finish_reason = piece.finished == generation::FinishReason::kStop ? "stop" : "length";
     if (piece.cache) delta.cache = cache_json(*piece.cache);
   }
+  if (ask_.stream) return delta;
   protocol::Choice& whole = text.choice;
   whole.text += delta.text;
   if (ask_.logprobs) {

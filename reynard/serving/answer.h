@@ -58,7 +58,8 @@ class Answer {
 
   // What a stream sends for this piece.
   protocol::Choice add(const Piece& piece);
-  // Everything so far, best texts first where fewer are shown than were written.
+  // Everything so far, best texts first where fewer are shown than were written. Of a stream
+  // nothing is kept.
   std::vector<protocol::Choice> choices() const;
   protocol::Usage usage() const { return usage_; }
 
