@@ -24,6 +24,8 @@ using protocol::ApiError;
 
 constexpr int64_t kCompletionTokens = 16;  // what the API writes unless told otherwise
 constexpr int64_t kChatTokens = 1024;
+// Log-probabilities of prompts in one answer: as JSON each takes about a hundred bytes of memory.
+constexpr int64_t kMaxPromptScores = int64_t{1} << 21;
 
 uint64_t random_seed() {
   std::random_device device;
@@ -106,6 +108,29 @@ std::string decode(const ServedModel& model, std::span<const int64_t> ids) {
   return model.tokenizer->decode(known, {.keep_special = true});
 }
 
+// Each text shown of a prompt repeats all its log-probabilities.
+void check_prompt_scores(const Ask& ask) {
+  if (!ask.job.options.prompt_scores.logprobs) return;
+  int64_t tokens = 0;
+  for (const auto& prompt : ask.job.prompts) tokens += std::ssize(prompt);
+  const int64_t in_texts = tokens * ask.texts_shown;
+  const int64_t per_token = 1 + ask.job.options.prompt_scores.num_top;
+  if (in_texts * per_token <= kMaxPromptScores) return;
+  const char* field = tokens > kMaxPromptScores     ? "prompt"
+                      : in_texts > kMaxPromptScores ? "n"
+                                                    : "logprobs";
+  throw ApiError(400,
+                 fmt::format("{}: echo gives log-probabilities of {} prompt tokens, {} for each in "
+                             "{} texts: {}; expected at most {}",
+                             field,
+                             tokens,
+                             per_token,
+                             ask.texts_shown,
+                             in_texts * per_token,
+                             kMaxPromptScores),
+                 field);
+}
+
 generation::ChatPrompt chat_prompt_of(const protocol::ChatRequest& request,
                                       const ServedModel& model) {
   std::vector<generation::ChatMessage> messages;
@@ -178,6 +203,7 @@ Ask ask_completion(const protocol::CompletionRequest& request, const ServedModel
                             .num_top = request.logprobs.value_or(0)};
   ask.job.options.prompt_scores = {.logprobs = ask.logprobs && request.echo,
                                    .num_top = request.logprobs.value_or(0)};
+  check_prompt_scores(ask);
   ask.job.stop = request.sampling.stop;
   ask.job.cache_use = request.sampling.cache_stats;
   return ask;

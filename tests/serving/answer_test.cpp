@@ -1,6 +1,8 @@
 #include "reynard/serving/answer.h"
 
+#include "reynard/protocol/api_error.h"
 #include "reynard/tokenizer/tokenizer.h"
+#include "tests/support/errors.h"
 
 #include <gtest/gtest.h>
 
@@ -44,6 +46,44 @@ TEST_F(AnswerTest, AStreamKeepsNothingThatItSent) {
     EXPECT_EQ(kept.logprobs->size(), stream ? 0U : 2U);
     EXPECT_EQ(answer.usage().completion_tokens, 2);
   }
+}
+
+// Scores of echoed prompts are there once for each choice of an answer.
+TEST_F(AnswerTest, ScoresOfEchoedPromptsAreLimited) {
+  const auto ask = [&](int64_t tokens, int64_t n, int64_t logprobs) {
+    protocol::CompletionRequest request;
+    request.prompts = {std::vector<int64_t>(tokens, 'a'), std::vector<int64_t>{'b'}};
+    request.sampling.n = n;
+    request.best_of = 64;  // all texts of a prompt share its scores
+    request.echo = true;
+    request.logprobs = logprobs;
+    return ask_completion(request, model);
+  };
+  const auto expect_refused = [&](const auto& call, const char* param, const char* part) {
+    try {
+      call();
+      ADD_FAILURE() << "accepted: " << part;
+    } catch (const protocol::ApiError& error) {
+      EXPECT_EQ(error.status, 400);
+      EXPECT_EQ(error.param, param);
+      EXPECT_SAYS(error.what(), part);
+      EXPECT_SAYS(error.what(), "; expected at most 2097152");
+    }
+  };
+  constexpr int64_t kLimit = int64_t{1} << 21;
+  EXPECT_EQ(ask(kLimit / 64 - 1, 8, 7).texts_shown, 8);
+  expect_refused([&] { ask(kLimit / 64, 8, 7); },
+                 "logprobs",
+                 "log-probabilities of 32769 prompt tokens, 8 for each in 8 texts: 2097216");
+  expect_refused([&] { ask(kLimit / 64, 64, 7); }, "n", "in 64 texts");
+  expect_refused([&] { ask(kLimit, 1, 0); }, "prompt", "log-probabilities of 2097153 prompt");
+  // Those that are not echoed, or not scored, have none.
+  protocol::CompletionRequest request;
+  request.prompts = {std::vector<int64_t>(kLimit, 'a')};
+  request.echo = true;
+  EXPECT_EQ(ask_completion(request, model).job.prompts.size(), 1U);
+  request.echo = false, request.logprobs = 100;
+  EXPECT_EQ(ask_completion(request, model).job.prompts.size(), 1U);
 }
 
 }  // namespace
