@@ -178,9 +178,7 @@ void Generator::score(Sequence& sequence, const at::Tensor& hidden, int64_t firs
         models::logits(decoder_, hidden, at::arange(row, row + rows, at::kLong)).cpu();
     const std::span<const int64_t> targets(&sequence.prompt_[first + row + 1],
                                            static_cast<std::size_t>(rows));
-    const std::vector<ScoredToken> scored =
-        score_tokens(logits, targets, sequence.options_.prompt_scores);
-    sequence.prompt_scores_.insert(sequence.prompt_scores_.end(), scored.begin(), scored.end());
+    sequence.add_prompt_scores(score_tokens(logits, targets, sequence.options_.prompt_scores));
   }
 }
 

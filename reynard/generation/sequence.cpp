@@ -64,7 +64,8 @@ Sequence::Sequence(const models::Decoder& decoder,
     : prompt_((check_sequence(decoder, prompt, options), std::move(prompt))),
       options_(std::move(options)),
       sampler_(options_.sampler),
-      state_(decoder, pool) {
+      state_(decoder, pool),
+      prompt_scores_(std::make_shared<std::vector<ScoredToken>>()) {
   sampler_.read_prompt(prompt_);
   if (options_.max_tokens == 0) finished_ = FinishReason::kLength;
 }
@@ -83,6 +84,14 @@ Sequence Sequence::fork(uint64_t seed) const {
   copy.options_.sampler.seed = seed;
   copy.sampler_.reseed(seed);
   return copy;
+}
+
+// A fork in the middle of the prompt reads the rest for itself.
+void Sequence::add_prompt_scores(const std::vector<ScoredToken>& scores) {
+  if (prompt_scores_.use_count() > 1) {
+    prompt_scores_ = std::make_shared<std::vector<ScoredToken>>(*prompt_scores_);
+  }
+  prompt_scores_->insert(prompt_scores_->end(), scores.begin(), scores.end());
 }
 
 void Sequence::adopt(models::SequenceState state) {

@@ -52,8 +52,9 @@ class Sequence {
 
   const std::vector<int64_t>& prompt() const { return prompt_; }
   const SequenceOptions& options() const { return options_; }
-  // Of prompt()[1], prompt()[2], ...: as far as it was read; empty without prompt_scores.
-  const std::vector<ScoredToken>& prompt_scores() const { return prompt_scores_; }
+  // Of prompt()[1], prompt()[2], ...: as far as it was read; empty without prompt_scores. Shared
+  // with forks; never null.
+  std::shared_ptr<const std::vector<ScoredToken>> prompt_scores() const { return prompt_scores_; }
   const std::vector<ScoredToken>& written() const { return written_; }
   // The id of `stop` that ended the text.
   const std::optional<ScoredToken>& end() const { return end_; }
@@ -86,12 +87,14 @@ class Sequence {
   // Takes the tokens after the newest one by their logits (R, V), as long as they are those that
   // were guessed. Returns how many were taken.
   int64_t take(const at::Tensor& logits, std::span<const int64_t> guessed);
+  void add_prompt_scores(const std::vector<ScoredToken>& scores);
 
   std::vector<int64_t> prompt_;
   SequenceOptions options_;
   Sampler sampler_;
   models::SequenceState state_;
-  std::vector<ScoredToken> prompt_scores_, written_;
+  std::shared_ptr<std::vector<ScoredToken>> prompt_scores_;
+  std::vector<ScoredToken> written_;
   std::optional<ScoredToken> end_;
   FinishReason finished_ = FinishReason::kNone;
   int64_t num_guessed_ = 0, num_accepted_ = 0;

@@ -1,6 +1,8 @@
 #include "reynard/protocol/responses.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace reynard::protocol {
 
@@ -28,7 +30,7 @@ ordered_json completion_logprobs(const Choice& choice) {
                        {"token_logprobs", ordered_json::array()},
                        {"top_logprobs", ordered_json::array()},
                        {"text_offset", ordered_json::array()}};
-  for (const TokenLogprob& token : *choice.logprobs) {
+  const auto add = [&](const TokenLogprob& token) {
     json["tokens"].push_back(token.text);
     json["token_logprobs"].push_back(token.logprob ? number(*token.logprob) : ordered_json());
     json["text_offset"].push_back(token.text_offset);
@@ -38,8 +40,10 @@ ordered_json completion_logprobs(const Choice& choice) {
       for (const auto& [text, logprob] : token.top) top.emplace(key_of(text), number(logprob));
       top[key_of(token.text)] = number(*token.logprob);
     }
-    json["top_logprobs"].push_back(top);
-  }
+    json["top_logprobs"].push_back(std::move(top));
+  };
+  if (choice.prompt_logprobs) std::ranges::for_each(*choice.prompt_logprobs, add);
+  std::ranges::for_each(*choice.logprobs, add);
   return json;
 }
 

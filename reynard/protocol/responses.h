@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,6 +31,8 @@ struct Choice {
   int64_t index = 0;
   std::string text;
   std::optional<std::vector<TokenLogprob>> logprobs = {};
+  // Of an echoed prompt, which stand before the choice's own: its choices share them. Null: none.
+  std::shared_ptr<const std::vector<TokenLogprob>> prompt_logprobs = {};
   std::string finish_reason = {};     // "stop", "length"; empty: not finished
   nlohmann::ordered_json cache = {};  // own field; null: not asked for
 };

@@ -240,6 +240,7 @@ Answer::Answer(const Ask& ask, const ServedModel& model) : ask_(ask), model_(mod
     if (ask.logprobs) texts_[i].choice.logprobs.emplace();
   }
   for (const auto& prompt : ask.job.prompts) usage_.prompt_tokens += std::ssize(prompt);
+  prompt_logprobs_.resize(ask.job.prompts.size());
 }
 
 protocol::TokenLogprob Answer::token_logprob(const generation::ScoredToken& token) const {
@@ -258,7 +259,7 @@ std::vector<protocol::TokenLogprob> Answer::prompt_logprobs(const Piece& piece,
   const std::vector<int64_t>& ids = ask_.job.prompts[prompt];
   std::vector<protocol::TokenLogprob> out = {
       {.text = decode(model_, std::span(ids.data(), 1)), .logprob = {}, .top = {}}};
-  for (const generation::ScoredToken& token : piece.prompt_scores) {
+  for (const generation::ScoredToken& token : *piece.prompt_scores) {
     out.push_back(token_logprob(token));
   }
   generation::TextStream stream(*model_.tokenizer, {.keep_special = true});
@@ -277,7 +278,13 @@ void Answer::begin(Text& text, const Piece& piece, protocol::Choice& delta) {
   generation::TextStreamOptions options;
   if (!ask_.echoes.empty()) {
     delta.text = ask_.echoes[prompt];
-    if (ask_.logprobs) delta.logprobs = prompt_logprobs(piece, prompt);
+    if (auto& shared = prompt_logprobs_[prompt]; ask_.logprobs) {
+      if (!shared) {
+        shared = std::make_shared<const std::vector<protocol::TokenLogprob>>(
+            prompt_logprobs(piece, prompt));
+      }
+      delta.prompt_logprobs = shared;
+    }
     options.begun = ask_.job.begun[prompt];
   }
   text.num_characters = tokenizer::num_characters(delta.text);
@@ -311,6 +318,7 @@ protocol::Choice Answer::add(const Piece& piece) {
   protocol::Choice& whole = text.choice;
   whole.text += delta.text;
   if (ask_.logprobs) {
+    if (delta.prompt_logprobs) whole.prompt_logprobs = delta.prompt_logprobs;
     whole.logprobs->insert(whole.logprobs->end(), delta.logprobs->begin(), delta.logprobs->end());
   }
   whole.finish_reason = delta.finish_reason;

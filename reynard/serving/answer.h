@@ -9,6 +9,7 @@
 #include "reynard/serving/engine.h"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -78,6 +79,8 @@ class Answer {
   const Ask& ask_;
   const ServedModel& model_;
   std::vector<Text> texts_;
+  // Per prompt, once the first piece of one of its texts is there.
+  std::vector<std::shared_ptr<const std::vector<protocol::TokenLogprob>>> prompt_logprobs_;
   protocol::Usage usage_;
 };
 

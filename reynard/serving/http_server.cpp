@@ -469,7 +469,7 @@ void HttpServer::answer_stream(const Exchange& exchange, Ask ask, std::shared_pt
     }
     const protocol::Choice choice = state->answer.add(*piece);
     const bool is_empty = choice.text.empty() && choice.finish_reason.empty() &&
-                          (!choice.logprobs || choice.logprobs->empty());
+                          (!choice.logprobs || choice.logprobs->empty()) && !choice.prompt_logprobs;
     return is_empty ? sink.is_writable() : send(event(std::span(&choice, 1), {}));
   };
   exchange.response.set_header("Cache-Control", "no-cache");

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -18,11 +19,12 @@
 namespace reynard::serving {
 
 struct Piece {
-  int64_t index = 0;                                        // of the text in its job
-  std::string text = {};                                    // whole characters
-  std::vector<generation::ScoredToken> tokens = {};         // chosen since the last piece
-  std::vector<generation::ScoredToken> prompt_scores = {};  // with the first piece, where asked for
-  int64_t reused_tokens = 0;                                // of the prompt, with the first piece
+  int64_t index = 0;                                 // of the text in its job
+  std::string text = {};                             // whole characters
+  std::vector<generation::ScoredToken> tokens = {};  // chosen since the last piece
+  // Of the prompt, with the first piece: shared by its texts, empty where not asked for.
+  std::shared_ptr<const std::vector<generation::ScoredToken>> prompt_scores = {};
+  int64_t reused_tokens = 0;  // of the prompt, with the first piece
   generation::FinishReason finished = generation::FinishReason::kNone;
   std::optional<models::CacheUse> cache = {};       // with the last piece, where asked for
   std::optional<generation::ScoredToken> end = {};  // the id that ended the text

@@ -162,7 +162,7 @@ TEST_P(EveryVariant, ChunkedPromptsScoreAsTheWholeForward) {
     run(generator, sequences);
     for (const Sequence& sequence : sequences) {
       std::vector<int64_t> all = sequence.prompt();
-      std::vector<ScoredToken> scored = sequence.prompt_scores();
+      std::vector<ScoredToken> scored = *sequence.prompt_scores();
       for (const ScoredToken& token : sequence.written()) {
         all.push_back(token.token);
         scored.push_back(token);
@@ -347,6 +347,24 @@ TEST(Generator, ForksAreTextsOfTheirOwn) {
     EXPECT_EQ(tokens_of(forks[seed - 1]), run_alone(decoder, prompt, own)) << seed;
   }
   EXPECT_NE(tokens_of(forks[0]), tokens_of(forks[1]));
+}
+
+// Texts of one prompt share its scores; one that was forked before its end reads on for itself.
+TEST(Generator, ForksShareTheScoresOfTheirPrompt) {
+  models::Decoder decoder(small_config(), 1, test::test_device());
+  Generator generator(decoder, {.chunk_tokens = 30});
+  Sequence root = generator.start(random_prompt(40, 70), {.prompt_scores = {.logprobs = true}});
+  generator.prefill(root);
+  Sequence early = root.fork(1);
+  EXPECT_EQ(early.prompt_scores()->size(), 30U);
+  for (Sequence* text : {&root, &early}) {
+    while (!text->is_prefilled()) generator.prefill(*text);
+    ASSERT_EQ(text->prompt_scores()->size(), 69U);
+  }
+  for (std::size_t i = 0; i < 69; ++i) {
+    EXPECT_EQ((*early.prompt_scores())[i].logprob, (*root.prompt_scores())[i].logprob) << i;
+  }
+  EXPECT_EQ(root.fork(2).prompt_scores(), root.prompt_scores());
 }
 
 TEST(Generator, PagesGoBackToThePool) {

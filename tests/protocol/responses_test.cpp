@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace reynard::protocol {
 namespace {
@@ -14,8 +16,9 @@ const Envelope kEnvelope = {.id = "cmpl-1", .created = 7, .model = "m"};
 
 TEST(CompletionResponse, ScoresAsTheHarnessReadsThem) {
   Choice choice{.index = 0, .text = "ab", .finish_reason = "length"};
+  choice.prompt_logprobs = std::make_shared<const std::vector<TokenLogprob>>(
+      1, TokenLogprob{.text = "a", .logprob = {}, .top = {}, .text_offset = 0});
   choice.logprobs.emplace();
-  choice.logprobs->push_back({.text = "a", .logprob = {}, .top = {}, .text_offset = 0});
   choice.logprobs->push_back(
       {.text = "b", .logprob = -0.1F, .top = {{"b", -0.1F}}, .text_offset = 1});
   choice.logprobs->push_back(

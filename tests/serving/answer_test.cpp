@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,6 +48,32 @@ TEST_F(AnswerTest, AStreamKeepsNothingThatItSent) {
     EXPECT_EQ(kept.logprobs->size(), stream ? 0U : 2U);
     EXPECT_EQ(answer.usage().completion_tokens, 2);
   }
+}
+
+TEST_F(AnswerTest, ChoicesShareTheScoresOfTheirPrompt) {
+  protocol::CompletionRequest request;
+  request.prompts = {"abc", "xyz"};
+  request.sampling.n = request.best_of = 2;
+  request.echo = true;
+  request.logprobs = 0;
+  const Ask ask = ask_completion(request, model);
+  Answer answer(ask, model);
+  const auto scores = std::make_shared<const std::vector<generation::ScoredToken>>(2, scored('b'));
+  for (const int64_t index : {1, 3, 0, 2}) {
+    const protocol::Choice sent =
+        answer.add({.index = index, .tokens = {scored('d')}, .prompt_scores = scores});
+    EXPECT_EQ(sent.prompt_logprobs->size(), 3U);
+    EXPECT_EQ(sent.logprobs->at(0).text_offset, 3);
+    answer.add({.index = index, .tokens = {scored('e')}});
+  }
+  const std::vector<protocol::Choice> choices = answer.choices();
+  ASSERT_EQ(choices.size(), 4U);
+  for (const protocol::Choice& choice : choices) {
+    EXPECT_EQ(choice.logprobs->size(), 2U);
+    EXPECT_EQ(choice.prompt_logprobs, choices[choice.index / 2 * 2].prompt_logprobs);
+  }
+  EXPECT_EQ(choices[0].prompt_logprobs->at(2).text_offset, 2);
+  EXPECT_EQ(choices[2].prompt_logprobs->at(0).text, "x");
 }
 
 // Scores of echoed prompts are there once for each choice of an answer.

@@ -385,7 +385,7 @@ TEST_F(EngineTest, NoTokensIsAnAnswerToo) {
   std::size_t scores = 0;
   while (!reply->is_done()) {
     if (const auto piece = reply->next(kPatience)) {
-      scores += piece->prompt_scores.size();
+      scores += piece->prompt_scores->size();
       EXPECT_EQ(piece->finished, FinishReason::kLength);
     }
   }
