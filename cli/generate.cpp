@@ -11,6 +11,7 @@
 #include "cli/text_model.h"
 #include "reynard/generation/generator.h"
 #include "reynard/generation/text_stream.h"
+#include "reynard/serving/cache_json.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
 #include "reynard/tokenizer/utf8.h"
@@ -189,16 +190,10 @@ const char* eviction_basis(const models::Decoder& decoder) {
   return decoder.measured_eviction() ? "heuristic" : "bound";
 }
 
-ordered_json cache_json(const models::CacheUse& use, const models::Decoder& decoder) {
-  return {{"eviction", eviction_basis(decoder)},
-          {"pages_kept", use.pages_kept},
-          {"pages_seen", use.pages_seen},
-          {"page_bytes", use.page_bytes},
-          {"bytes_kept", use.bytes_kept()},
-          {"bytes_saved", use.bytes_saved()},
-          {"log_evicted_share",
-           std::isfinite(use.log_evicted_share) ? ordered_json(use.log_evicted_share)
-                                                : ordered_json()}};
+ordered_json cache_stats(const models::CacheUse& use, const models::Decoder& decoder) {
+  ordered_json stats = {{"eviction", eviction_basis(decoder)}};
+  stats.update(serving::cache_json(use));
+  return stats;
 }
 
 void print_stats(const std::vector<Text>& texts,
@@ -279,13 +274,14 @@ void print_texts(const std::vector<Text>& texts,
     line["prompt_tokens"] = timings.prompt.tokens;
     line["seed"] = texts[i].seed;
     if (arguments.stats) {
-      line["stats"] = {{"prompt_seconds", timings.prompt.seconds},
-                       {"seconds", timings.text.seconds},
-                       {"new_tokens", timings.text.tokens},
-                       {"steps", timings.text.steps},
-                       {"guessed", texts[i].sequence.num_guessed()},
-                       {"accepted", texts[i].sequence.num_accepted()},
-                       {"cache", cache_json(texts[i].sequence.state().cache_use(), model.decoder)}};
+      line["stats"] = {
+          {"prompt_seconds", timings.prompt.seconds},
+          {"seconds", timings.text.seconds},
+          {"new_tokens", timings.text.tokens},
+          {"steps", timings.text.steps},
+          {"guessed", texts[i].sequence.num_guessed()},
+          {"accepted", texts[i].sequence.num_accepted()},
+          {"cache", cache_stats(texts[i].sequence.state().cache_use(), model.decoder)}};
     }
     fmt::print("{}\n", line.dump());
   }

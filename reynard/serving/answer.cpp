@@ -1,13 +1,13 @@
 #include "reynard/serving/answer.h"
 
 #include "reynard/protocol/api_error.h"
+#include "reynard/serving/cache_json.h"
 #include "reynard/tensor/counted.h"
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "reynard/tokenizer/utf8.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -142,16 +142,6 @@ generation::ChatPrompt chat_prompt_of(const protocol::ChatRequest& request,
   } catch (const Error& error) {  // their order, most likely
     throw ApiError(400, tokenizer::displayable(error.what()), "messages");
   }
-}
-
-nlohmann::ordered_json cache_json(const models::CacheUse& use) {
-  const bool evicted = std::isfinite(use.log_evicted_share);
-  return {{"pages_kept", use.pages_kept},
-          {"pages_seen", use.pages_seen},
-          {"bytes_kept", use.bytes_kept()},
-          {"bytes_saved", use.bytes_saved()},
-          {"log_evicted_share",
-           evicted ? nlohmann::ordered_json(use.log_evicted_share) : nlohmann::ordered_json()}};
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -74,6 +75,24 @@ TEST_F(AnswerTest, ChoicesShareTheScoresOfTheirPrompt) {
   }
   EXPECT_EQ(choices[0].prompt_logprobs->at(2).text_offset, 2);
   EXPECT_EQ(choices[2].prompt_logprobs->at(0).text, "x");
+}
+
+// The same as `reynard generate --stats`.
+TEST_F(AnswerTest, TheEndOfATextSaysWhatItsCacheHolds) {
+  protocol::CompletionRequest request;
+  request.prompts = {"ab"};
+  const Ask ask = ask_completion(request, model);
+  models::CacheUse use{.pages_kept = {{2, 1}}, .pages_seen = 2, .page_bytes = 100};
+  const auto cache_of = [&](double log_evicted_share) {
+    use.log_evicted_share = log_evicted_share;
+    return Answer(ask, model)
+        .add({.finished = generation::FinishReason::kLength, .cache = use})
+        .cache.dump();
+  };
+  const std::string counts =
+      R"("pages_kept":[[2,1]],"pages_seen":2,"page_bytes":100,"bytes_kept":300,"bytes_saved":100)";
+  EXPECT_EQ(cache_of(-8.5), "{" + counts + R"(,"log_evicted_share":-8.5})");
+  EXPECT_EQ(cache_of(-INFINITY), "{" + counts + R"(,"log_evicted_share":null})");
 }
 
 // Scores of echoed prompts are there once for each choice of an answer.
