@@ -30,6 +30,9 @@ std::atomic<int64_t> num_refused = 0;
   ++num_refused;
   throw std::bad_alloc();
 }
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  return std::malloc(std::max<std::size_t>(bytes, 1));
+}
 [[gnu::noinline]] void operator delete(void* block) noexcept {
   std::free(block);
 }
