@@ -225,9 +225,6 @@ enum class LongbenchScoring {
 };
 config::EnumNames<LongbenchScoring> enum_names(LongbenchScoring);
 
-// A token at either end.
-inline constexpr config::Rule kWithMiddle{2, 1.7976931348623157e308, false, ">= 2"};
-
 struct LongbenchConfig {
   std::string data = "longbench";
   std::vector<std::string> tasks = {};  // empty: all whose file is there
@@ -242,7 +239,10 @@ struct LongbenchConfig {
     field("scoring",
           self.scoring,
           "upstream: the first line counts for trec, triviaqa, samsum; fox: for all tasks");
-    field("length", self.length, "tokens of a prompt; longer ones lose their middle", kWithMiddle);
+    field("length",
+          self.length,
+          "tokens of a prompt; longer ones lose their middle",
+          config::positive);
     field("samples", self.samples, "first samples of each file; 0: all", config::non_negative);
     field("skip_bad", self.skip_bad, "leave malformed lines out");
   }

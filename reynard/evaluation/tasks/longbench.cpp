@@ -137,6 +137,11 @@ config::EnumNames<LongbenchScoring> enum_names(LongbenchScoring) {
 std::unique_ptr<Task> make_longbench(const Corpus& corpus,
                                      const EvaluationConfig& config,
                                      const ModelFacts& /*model*/) {
+  tensor::check_value(config.longbench.length >= 2,
+                      "longbench",
+                      "--longbench.length",
+                      config.longbench.length,
+                      ">= 2: a token of either end");
   const auto plan = std::make_shared<LongbenchPlan>(read_plan(config.longbench));
   PromptSet set;
   set.name = "longbench";
