@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <map>
 #include <system_error>
+#include <utility>
 
 namespace reynard::data {
 
@@ -60,21 +61,27 @@ fs::path without_compression(const fs::path& path) {
   return path.extension() == ".gz" || path.extension() == ".zst" ? path.stem() : path;
 }
 
-// A text that is read twice counts twice, and may be held out and trained on.
-void check_are_different(const std::vector<InputFile>& files) {
+// A text that is read twice counts twice, and may be held out and trained on. Folders may hold
+// links to their own files.
+void take_each_once(InputFiles& all) {
   std::map<fs::path, fs::path> known;  // by what links lead to
-  for (const InputFile& file : files) {
+  std::vector<InputFile> files;
+  for (const InputFile& file : all.files) {
     std::error_code gone;
     const auto [other, is_new] = known.emplace(fs::canonical(file.path, gone), file.path);
-    if (is_new || gone) continue;
-    throw Error(
-        file.path == other->second
-            ? fmt::format("{}: is given twice; give it once", file.path.string())
-            : fmt::format("{} and {} are one file; give it once, and of a folder leave one out "
-                          "with --glob",
-                          other->second.string(),
-                          file.path.string()));
+    if (is_new || gone) {
+      files.push_back(file);
+    } else if (file.from_folder) {
+      all.again.push_back(file.path);
+    } else {
+      throw Error(file.path == other->second
+                      ? fmt::format("{}: is given twice; give it once", file.path.string())
+                      : fmt::format("{} and {} are one file; give it once",
+                                    other->second.string(),
+                                    file.path.string()));
+    }
   }
+  all.files = std::move(files);
 }
 
 }  // namespace
@@ -96,10 +103,10 @@ InputFiles find_input_files(const std::vector<fs::path>& inputs,
       throw Error(fmt::format("{}: there is no such file or folder", input.string()));
     }
     if (fs::is_directory(status)) {
-      const auto [files, links, others] = files_of_folder(input, patterns);
-      all.files.insert(all.files.end(), files.begin(), files.end());
-      all.links.insert(all.links.end(), links.begin(), links.end());
-      all.others.insert(all.others.end(), others.begin(), others.end());
+      const InputFiles found = files_of_folder(input, patterns);
+      all.files.insert(all.files.end(), found.files.begin(), found.files.end());
+      all.links.insert(all.links.end(), found.links.begin(), found.links.end());
+      all.others.insert(all.others.end(), found.others.begin(), found.others.end());
     } else if (fs::is_regular_file(status)) {
       const auto size = static_cast<int64_t>(fs::file_size(input, error));
       all.files.push_back({input, input.filename().string(), size, false});
@@ -116,7 +123,7 @@ InputFiles find_input_files(const std::vector<fs::path>& inputs,
                            : fmt::format("; {} is a link to a folder: to read it, name it itself",
                                          all.links.front().string())));
   }
-  check_are_different(all.files);
+  take_each_once(all);
   return all;
 }
 

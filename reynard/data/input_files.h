@@ -22,14 +22,15 @@ struct InputFile {
 struct InputFiles {
   std::vector<InputFile> files;
   // Found in folders: links to folders, which are not followed, and what is neither file nor
-  // folder, as links that lead nowhere.
-  std::vector<std::filesystem::path> links, others;
+  // folder, as links that lead nowhere; and what is a file of the list by another path or link.
+  std::vector<std::filesystem::path> links, others, again;
 };
 
 // inputs: files and folders. Files of a folder are taken recursively, sorted by name, when their
 // relative name or file name matches one of the patterns (fnmatch; none: all); hidden files and
 // folders are left out. Throws reynard::Error for an input that is missing or neither file nor
-// folder, for two that are one file, by whatever path or link, and when nothing matches.
+// folder, for a file that is named though it is in the list, by whatever path or link, and when
+// nothing matches.
 InputFiles find_input_files(const std::vector<std::filesystem::path>& inputs,
                             const std::vector<std::string>& patterns);
 

@@ -244,6 +244,9 @@ PrepareSummary prepare_files(const InputFiles& found,
   for (const std::filesystem::path& link : found.links) {
     preparation.skip("links to folders (to read one, name it itself)", link.string());
   }
+  for (const std::filesystem::path& again : found.again) {
+    preparation.skip("files that were read already, by another path or link", again.string());
+  }
   for (const std::filesystem::path& other : found.others) {
     preparation.skip("links that lead nowhere, pipes and the like", other.string());
   }
