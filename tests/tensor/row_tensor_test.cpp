@@ -1,5 +1,6 @@
 #include "reynard/tensor/row_tensor.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
