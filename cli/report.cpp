@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -42,15 +43,19 @@ void print_summary(const report::Runs& runs, const fs::path& page) {
   });
   if (rows.size() > kMaxRows) rows.resize(kMaxRows);
   constexpr int kWidth = 28;
-  fmt::print("{:{}}", "", kWidth);
-  for (const report::RunResults& run : runs) fmt::print("  {:>{}}", run.name, kWidth - 4);
-  fmt::print("\n");
-  for (const report::SummaryRow& row : rows) {
-    fmt::print("{:{}}", row.quantity, kWidth);
-    for (const std::string& value : row.values) {
-      fmt::print("  {:>{}}", value.empty() ? "-" : value, kWidth - 4);
+  const auto print_row = [&](const std::string& quantity, const auto& value_of) {
+    fmt::print("{:{}}", quantity, kWidth);
+    for (size_t run = 0; run < runs.size(); ++run) {
+      const size_t width = std::max<size_t>(kWidth - 4, runs[run].name.size());
+      fmt::print("  {:>{}}", value_of(run), width);
     }
     fmt::print("\n");
+  };
+  print_row("", [&](size_t run) { return runs[run].name; });
+  for (const report::SummaryRow& row : rows) {
+    print_row(row.quantity, [&](size_t run) {
+      return row.values[run].empty() ? std::string("-") : row.values[run];
+    });
   }
   for (const report::RunResults& run : runs) {
     for (const std::string& reason : run.left_out) fmt::print("not used: {}\n", reason);

@@ -221,11 +221,15 @@ std::optional<Figure> memory_perplexity(const Runs& runs) {
     const double tokens = number_at(*summary, "/identity/memory/tokens");
     const double perplexity = number_at(*summary, "/metrics/windowed_perplexity");
     if (std::isnan(tokens) || tokens == 0 || std::isnan(perplexity)) continue;
-    const auto [name, first] =
-        name_of_model.try_emplace(text_at(*summary, "/identity/model"), run.name);
-    if (first) names.push_back(run.name);
+    const std::string model = text_at(*summary, "/identity/model");
+    if (!name_of_model.contains(model)) {
+      // Several runs are one line, named as their model is where no other line is.
+      const bool is_taken = std::ranges::find(names, run.model_name) != names.end();
+      names.push_back(is_taken || run.model_name.empty() ? run.name : run.model_name);
+      name_of_model[model] = names.back();
+    }
     sizes.insert(std::max(tokens, 0.0));
-    values.push_back({{"run", name->second},
+    values.push_back({{"run", name_of_model[model]},
                       {"tokens", std::max(tokens, 0.0)},
                       {"perplexity", rounded(perplexity)}});
   }

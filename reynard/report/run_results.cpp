@@ -178,6 +178,33 @@ std::string name_of(const RunResults& results) {
                                    : folder.filename().string();
 }
 
+// What tells these runs' folders apart: their paths without the parts that all begin or end with;
+// empty for a run alone, and for the same folder named twice.
+std::vector<std::string> distinct_parts(const std::vector<RunResults>& runs,
+                                        const std::vector<size_t>& which) {
+  std::vector<std::vector<fs::path>> paths;
+  for (const size_t run : which) {
+    const fs::path path = fs::absolute(runs[run].folder / "").lexically_normal().parent_path();
+    paths.emplace_back(path.begin(), path.end());
+  }
+  const auto take_common = [&](const auto& part, const auto& erase) {
+    const auto is_shared = [&](const auto& path) {
+      return !path.empty() && part(path) == part(paths.front());
+    };
+    while (std::ranges::all_of(paths, is_shared)) std::ranges::for_each(paths, erase);
+  };
+  take_common([](const auto& path) { return path.front(); },
+              [](auto& path) { path.erase(path.begin()); });
+  take_common([](const auto& path) { return path.back(); }, [](auto& path) { path.pop_back(); });
+  std::vector<std::string> marks;
+  for (const std::vector<fs::path>& path : paths) {
+    fs::path mark;
+    for (const fs::path& part : path) mark /= part;
+    marks.push_back(mark.string());
+  }
+  return marks;
+}
+
 }  // namespace
 
 const nlohmann::json* RunResults::evaluation(std::string_view task) const {
@@ -221,21 +248,27 @@ RunResults read_run(const fs::path& folder) {
   }
   leave_out_other_weights(results);
   read_rows(results);
-  results.name = name_of(results);
+  results.model_name = name_of(results);
+  results.name = results.model_name;
   return results;
 }
 
 std::vector<RunResults> read_runs(const std::vector<fs::path>& folders) {
   std::vector<RunResults> runs;
-  std::set<std::string> names;
+  std::map<std::string, std::vector<size_t>> of_name;
   for (const fs::path& folder : folders) {
-    RunResults results = read_run(folder);
-    const std::string name = results.name;
-    for (int i = 2; names.contains(results.name); ++i) {
-      results.name = fmt::format("{} ({})", name, i);
+    runs.push_back(read_run(folder));
+    of_name[runs.back().name].push_back(runs.size() - 1);
+  }
+  std::set<std::string> names;
+  for (const auto& [name, alike] : of_name) {
+    const std::vector<std::string> marks = distinct_parts(runs, alike);
+    for (size_t i = 0; i < alike.size(); ++i) {
+      std::string& own = runs[alike[i]].name;
+      if (!marks[i].empty()) own = fmt::format("{} ({})", name, marks[i]);
+      const std::string marked = own;
+      for (int n = 2; !names.insert(own).second; ++n) own = fmt::format("{} ({})", marked, n);
     }
-    names.insert(results.name);
-    runs.push_back(std::move(results));
   }
   return runs;
 }

@@ -14,7 +14,8 @@
 namespace reynard::report {
 
 struct RunResults {
-  std::string name;  // of the run, unique on the page
+  std::string name;        // of the run, unique on the page
+  std::string model_name;  // as its files name it; other runs may have the same
   std::filesystem::path folder;
   nlohmann::json run = nlohmann::json::object();         // run.json, or empty
   std::vector<nlohmann::json> metrics;                   // metrics.jsonl, one per logged step
@@ -37,7 +38,8 @@ struct RunResults {
 // naming the file when there is nothing to report or a file is not what it should be.
 RunResults read_run(const std::filesystem::path& folder);
 
-// Reads all and makes their names unique ("fox", "fox (2)").
+// Reads all and makes their names unique: those of one name are told apart by their folders
+// ("fox (seed-0)", "fox (seed-1)"), a folder named twice by numbers ("fox", "fox (2)").
 std::vector<RunResults> read_runs(const std::vector<std::filesystem::path>& folders);
 
 // The sample lines of a task; empty where there are none that its summary is of.

@@ -299,6 +299,27 @@ std::string peak_memory_text(const RunResults& run) {
   return text_unless_nan(peak_memory(run), bytes_text);
 }
 
+std::string perplexity(const RunResults& run) {
+  const json* summary = run.evaluation("perplexity");
+  if (!summary) return "";
+  const double windowed = number_at(*summary, "/metrics/windowed_perplexity");
+  return text_unless_nan(windowed, [](double value) { return fmt::format("{:.2f}", value); });
+}
+
+// "87.5 % ± 2.3"
+template <const char* kTask>
+std::string mean_score(const RunResults& run) {
+  const json* summary = run.evaluation(kTask);
+  const double score = summary ? number_at(*summary, "/metrics/score") : std::nan("");
+  if (std::isnan(score)) return "";
+  const double error = number_at(*summary, "/metrics/standard_error");
+  return std::isnan(error) ? percent(score)
+                           : fmt::format("{} ± {:.1f}", percent(score), 100 * error);
+}
+constexpr char kNeedle[] = "needle", kPasskey[] = "passkey", kDictionary[] = "dictionary",
+               kRuler[] = "ruler", kBabilong[] = "babilong", kLongbench[] = "longbench",
+               kFewShot[] = "few_shot";
+
 struct TableRow {
   const char* name;
   const char* meaning;
@@ -335,6 +356,14 @@ constexpr TableRow kTableRows[] = {
     {"Loss with / without pruning", "the same weights, the same rows", pruning_losses},
     {"Training speed", "tokens per second, median", training_speed},
     {"Peak memory", "of the training process", peak_memory_text},
+    {"Perplexity", "of windows of the text, every token once", perplexity},
+    {"Needle", "share of right answers, mean over lengths and depths", mean_score<kNeedle>},
+    {"Passkey", "share of right answers, mean over lengths and depths", mean_score<kPasskey>},
+    {"Dictionary", "share of right values, mean over lengths", mean_score<kDictionary>},
+    {"RULER", "mean score over lengths and tasks", mean_score<kRuler>},
+    {"BABILong", "share of right answers, mean over lengths and tasks", mean_score<kBabilong>},
+    {"LongBench", "mean score of its tasks", mean_score<kLongbench>},
+    {"Few-shot", "share of right answers, mean over lengths", mean_score<kFewShot>},
 };
 
 }  // namespace

@@ -83,17 +83,18 @@ TEST(Report, PerplexityByMemoryIsALinePerModel) {
   const auto add = [&](const char* name, const char* model, int64_t tokens, double perplexity) {
     RunResults run;
     run.name = name;
+    run.model_name = run.name.substr(0, run.name.find(' '));
     run.evaluations["perplexity"] = {
         {"identity", {{"model", model}, {"memory", {{"tokens", tokens}, {"keys", 0}}}}},
         {"metrics", {{"windowed_perplexity", perplexity}}}};
     runs.push_back(run);
   };
-  add("fot", "aa", -1, 40);
+  add("fot (none)", "aa", -1, 40);
   EXPECT_FALSE(memory_perplexity(runs)) << "one size is no line";
-  add("fot (2)", "aa", 1024, 30);
-  add("plain", "bb", -1, 36);
-  add("plain (2)", "bb", 1024, 35);
-  add("plain (3)", "bb", 0, 34);
+  add("fot (1024)", "aa", 1024, 30);
+  add("plain (none)", "bb", -1, 36);
+  add("plain (1024)", "bb", 1024, 35);
+  add("plain (all)", "bb", 0, 34);
   const auto points = test::rows_with(memory_perplexity(runs)->spec, "perplexity");
   ASSERT_EQ(points.size(), 4);
   const std::vector<std::tuple<std::string, double, double>> expected{

@@ -199,6 +199,19 @@ TEST(Report, SummaryTableHasARowPerQuantity) {
   EXPECT_EQ(rows.at("Loss with / without pruning")[0], "1.23456 / 1.23455");
 }
 
+TEST(Report, ScoresAreRowsOfTheSummaryTable) {
+  Runs runs(2);
+  runs[0].evaluations["needle"] = {{"metrics", {{"score", 0.875}, {"standard_error", 0.023}}}};
+  runs[0].evaluations["perplexity"] = {{"metrics", {{"windowed_perplexity", 12.345}}}};
+  runs[1].evaluations["needle"] = {{"metrics", {{"score", 0.5}, {"standard_error", nullptr}}}};
+  const std::vector<SummaryRow> rows = summary_rows(runs);
+  ASSERT_EQ(rows.size(), 2);
+  EXPECT_EQ(rows[0].quantity, "Perplexity");
+  EXPECT_EQ(rows[0].values, (std::vector<std::string>{"12.35", ""}));
+  EXPECT_EQ(rows[1].quantity, "Needle");
+  EXPECT_EQ(rows[1].values, (std::vector<std::string>{"87.5 % ± 2.3", "50.0 %"}));
+}
+
 TEST(Report, RunWithoutMeasurementsStillHasAPage) {
   const test::TempDir folder;
   fs::create_directories(folder / "x");
@@ -226,8 +239,17 @@ TEST(Report, NamesAreUnique) {
   test::write_report_run(folder / "a", "fox", 1.0, 0.6);
   test::write_report_run(folder / "b", "fox", 1.0, 0.6);
   const Runs runs = read_runs({folder / "a", folder / "b"});
-  EXPECT_EQ(runs[0].name, "fox");
-  EXPECT_EQ(runs[1].name, "fox (2)");
+  EXPECT_EQ(runs[0].name, "fox (a)");
+  EXPECT_EQ(runs[1].name, "fox (b)");
+  const Runs twice = read_runs({folder / "a", folder / "a/"});
+  EXPECT_EQ(twice[0].name, "fox");
+  EXPECT_EQ(twice[1].name, "fox (2)");
+  // What all their paths begin and end with is left out.
+  test::write_report_run(folder / "a/0/run", "deep", 1.0, 0.6);
+  test::write_report_run(folder / "b/run", "deep", 1.0, 0.6);
+  const Runs deep = read_runs({folder / "a/0/run", folder / "b/run"});
+  EXPECT_EQ(deep[0].name, "deep (a/0)");
+  EXPECT_EQ(deep[1].name, "deep (b)");
 }
 
 std::string error_of(const fs::path& folder) {
