@@ -53,6 +53,7 @@ class RepeatedBatch : public data::Loader {
   nlohmann::json state() const override { return nlohmann::json::object(); }
   void restore(const nlohmann::json& /*state*/) override {}
   const data::TokenFile& file() const override { throw Error("bench: random rows have no file"); }
+  int64_t rows_of_one_pass() const override { return batch_.tokens.size(0); }
 
  private:
   data::Batch batch_;

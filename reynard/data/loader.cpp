@@ -80,6 +80,7 @@ class RowLoader final : public Loader {
   }
 
   const TokenFile& file() const override { return file_; }
+  int64_t rows_of_one_pass() const override { return source_.rows_of_one_pass(); }
 
  private:
   // Leaves in the loss what is behind answer marks of the row. A row that begins within an answer

@@ -44,6 +44,8 @@ class Loader {
   // Throws reynard::Error when the state is that of another file or of other settings.
   virtual void restore(const nlohmann::json& state) = 0;
   virtual const TokenFile& file() const = 0;
+  // Rows after which the text begins anew, a last one that it does not fill left out: at least one.
+  virtual int64_t rows_of_one_pass() const = 0;
 };
 
 struct LoaderConfig {

@@ -20,6 +20,11 @@ int64_t num_pairs(const TokenFile& file, int64_t document) {
   return file.document_end(document) - file.document_begin(document) - 1;
 }
 
+// Rows of so many new pairs each that all documents one after the other fill; at least one.
+int64_t num_rows(const TokenFile& file, int64_t pairs_of_row) {
+  return std::max<int64_t>((file.num_tokens() - file.num_documents()) / pairs_of_row, 1);
+}
+
 // Copies pairs [offset, offset + n) of a document to the row from position `at` on.
 void copy_pairs(const TokenFile& file,
                 int64_t document,
@@ -79,7 +84,9 @@ Cursor cursor_from(const nlohmann::json& state, const TokenFile& file, DocumentO
 class PackedRows {
  public:
   PackedRows(const TokenFile& file, const LoaderConfig& config)
-      : file_(file), order_(file.num_documents(), static_cast<uint64_t>(config.seed)) {}
+      : file_(file),
+        order_(file.num_documents(), static_cast<uint64_t>(config.seed)),
+        length_(config.length) {}
 
   int64_t fill(int64_t /*index*/, const Row& row) {
     const auto length = static_cast<int64_t>(row.tokens.size());
@@ -102,10 +109,12 @@ class PackedRows {
   }
   nlohmann::json state() const { return to_json(cursor_); }
   void restore(const nlohmann::json& state) { cursor_ = cursor_from(state, file_, order_); }
+  int64_t rows_of_one_pass() const { return num_rows(file_, length_); }
 
  private:
   const TokenFile& file_;
   DocumentOrder order_;
+  int64_t length_;
   Cursor cursor_;
 };
 
@@ -165,6 +174,7 @@ class OrderedRows {
       rows_[i] = {cursor_from((*rows)[i], file_, order_), begun_from((*rows)[i])};
     }
   }
+  int64_t rows_of_one_pass() const { return num_rows(file_, new_tokens_); }
 
  private:
   // A row's place and the documents, in the order, that its last row began behind it.
@@ -244,6 +254,7 @@ class SliceRows {
   void restore(const nlohmann::json& state) {
     position_ = state_integer(state, "position", kMaxInt);
   }
+  int64_t rows_of_one_pass() const { return num_slices_; }
 
  private:
   struct Slices {
@@ -293,6 +304,7 @@ class PaddedRows {
   void restore(const nlohmann::json& state) {
     position_ = state_integer(state, "position", kMaxInt);
   }
+  int64_t rows_of_one_pass() const { return std::ssize(documents_); }
 
  private:
   // Those with a token that counts before they are cut.
@@ -416,6 +428,10 @@ nlohmann::json RowSource::state() const {
 
 void RowSource::restore(const nlohmann::json& state) {
   std::visit([&](auto& rows) { rows.restore(state); }, rows_->of_mode);
+}
+
+int64_t RowSource::rows_of_one_pass() const {
+  return std::visit([](const auto& rows) { return rows.rows_of_one_pass(); }, rows_->of_mode);
 }
 
 }  // namespace reynard::data

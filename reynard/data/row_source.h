@@ -32,6 +32,7 @@ class RowSource {
   int64_t fill(int64_t index, const Row& row);
   nlohmann::json state() const;
   void restore(const nlohmann::json& state);
+  int64_t rows_of_one_pass() const;
 
  private:
   struct Rows;

@@ -341,7 +341,7 @@ class Run {
     const ValidationConfig& validation = trainer_.experiment().validation;
     if (validation.path.empty()) return std::nullopt;
     const auto loader = data::make_loader(held_out_loader(trainer_.experiment()));
-    const int64_t once = tokens_of_one_pass(loader->file(), trainer_.experiment().data);
+    const int64_t once = tokens_of_one_pass(*loader, trainer_.experiment().data);
     const auto loss =
         trainer_.held_out_loss(*loader, std::min(validation.tokens, once), options_.stop);
     if (!loss && !stopped()) {

@@ -3,6 +3,7 @@
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/checkpoint/run_folder.h"
 #include "reynard/config/config.h"
+#include "reynard/data/token_file.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
@@ -157,11 +158,9 @@ data::LoaderConfig held_out_loader(const Experiment& experiment) {
   return loader;
 }
 
-int64_t tokens_of_one_pass(const data::TokenFile& file, const data::LoaderConfig& loader) {
-  const int64_t rows = loader.mode == data::LoaderMode::kPadded ? file.num_documents()
-                                                                : file.num_tokens() / loader.length;
-  const int64_t batches = std::max<int64_t>(rows / loader.batch_size, 1);
-  return batches * loader.batch_size * loader.length;
+int64_t tokens_of_one_pass(const data::Loader& loader, const data::LoaderConfig& config) {
+  const int64_t batches = std::max<int64_t>(loader.rows_of_one_pass() / config.batch_size, 1);
+  return batches * config.batch_size * config.length;
 }
 
 void check_texts(const Experiment& experiment) {

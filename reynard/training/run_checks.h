@@ -3,7 +3,6 @@
 // held-out text as a run measures it. Errors are reynard::Error and name the key and the remedy.
 
 #include "reynard/data/loader.h"
-#include "reynard/data/token_file.h"
 #include "reynard/training/experiment.h"
 
 #include <cstdint>
@@ -35,7 +34,7 @@ std::string note_on_first_weights(const Experiment& experiment);
 // The held-out text as it is measured: rows of the same kind, none of them repeated pieces.
 data::LoaderConfig held_out_loader(const Experiment& experiment);
 
-// Tokens of batches that hold the text once: of at least one batch. A padded row is a document.
-int64_t tokens_of_one_pass(const data::TokenFile& file, const data::LoaderConfig& loader);
+// Tokens of batches that hold the text once: of at least one batch.
+int64_t tokens_of_one_pass(const data::Loader& loader, const data::LoaderConfig& config);
 
 }  // namespace reynard::training

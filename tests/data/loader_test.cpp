@@ -282,6 +282,22 @@ TEST(Loader, PackedDeliversEveryTokenOncePerEpoch) {
   }));
 }
 
+TEST(Loader, RowsOfOnePassAreThoseBeforeTheTextBeginsAnew) {
+  const test::TempDir folder;
+  const std::string path = write_documents(folder, {3, 20, 9, 40});  // 4, 21, 10 and 41 pairs
+  const auto rows = [&](LoaderMode mode, int64_t overlap) {
+    return data::make_loader({.path = path, .mode = mode, .length = 10, .overlap = overlap})
+        ->rows_of_one_pass();
+  };
+  EXPECT_EQ(rows(LoaderMode::kPacked, 0), 76 / 10);
+  EXPECT_EQ(rows(LoaderMode::kOrdered, 0), 76 / 10);
+  EXPECT_EQ(rows(LoaderMode::kOrdered, 4), 76 / 6);
+  EXPECT_EQ(rows(LoaderMode::kSlices, 0), 2 + 1 + 4);
+  EXPECT_EQ(rows(LoaderMode::kPadded, 0), 4);
+  const std::string few = write_documents(folder, {3});
+  EXPECT_EQ(data::make_loader({.path = few, .length = 10})->rows_of_one_pass(), 1);
+}
+
 TEST(Loader, EpochsAreInDifferentOrders) {
   const test::TempDir folder;
   const auto loader = data::make_loader(

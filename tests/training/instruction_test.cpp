@@ -70,6 +70,7 @@ class ChangedLoader : public data::Loader {
   nlohmann::json state() const override { return loader_->state(); }
   void restore(const nlohmann::json& state) override { loader_->restore(state); }
   const data::TokenFile& file() const override { return loader_->file(); }
+  int64_t rows_of_one_pass() const override { return loader_->rows_of_one_pass(); }
 
  private:
   std::unique_ptr<data::Loader> loader_;

@@ -68,6 +68,7 @@ class CountingLoader : public data::Loader {
   nlohmann::json state() const override { return {{"count", count_}}; }
   void restore(const nlohmann::json& state) override { count_ = state.at("count"); }
   const data::TokenFile& file() const override { throw Error("CountingLoader has no file"); }
+  int64_t rows_of_one_pass() const override { return rows_; }
 
  private:
   int64_t number(int64_t seed, int64_t t) const { return (3 * seed + t * t + 1) % vocabulary_; }
