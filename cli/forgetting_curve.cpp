@@ -19,6 +19,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -190,15 +191,22 @@ void print_table(const CurveFile& file, const Json& result) {
              "std",
              "p",
              "p (Holm)");
+  // What a single sequence leaves unknown is no number.
+  const auto share = [](double value) {
+    return std::isnan(value) ? "-" : fmt::format("{:.5f}", value);
+  };
+  const auto chance = [](double p_value) {
+    return std::isnan(p_value) ? "-" : fmt::format("{:.2e}", p_value);
+  };
   for (const CurvePoint& p : file.points) {
-    fmt::print("{:>8} {:>9.5f} {:>7.5f} {:>9.5f} {:>7.5f} {:>9.2e} {:>9.2e}\n",
+    fmt::print("{:>8} {:>9} {:>7} {:>9} {:>7} {:>9} {:>9}\n",
                p.length,
-               p.copy_mean,
-               p.copy_std,
-               p.lm_mean,
-               p.lm_std,
-               p.p_value,
-               p.adjusted_p_value);
+               share(p.copy_mean),
+               share(p.copy_std),
+               share(p.lm_mean),
+               share(p.lm_std),
+               chance(p.p_value),
+               chance(p.adjusted_p_value));
   }
 }
 
