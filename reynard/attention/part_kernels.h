@@ -34,7 +34,8 @@ struct PartArguments {
   at::Tensor q;           // (B, Tq, H, D) f32 | bf16 | f16, stride(-1) == 1
   at::Tensor query_sums;  // (B, H, Tq) f64, or undefined: no bias (part.sums is then undefined too)
   KeyPart part;           // k, v with stride(-1) == 1 and the dtype of q
-  at::Tensor start;       // (B, H, ceil(Tq/128)) i32: keys before it are pruned; undefined: none
+  at::Tensor start;       // (B, H, ceil(Tq/128)) i32, contiguous: keys before it are pruned;
+                          // undefined: none
   double scale = 0;       // never 0 here
 };
 

@@ -40,7 +40,7 @@ PartArguments kernel_arguments(const at::Tensor& q,
     arguments.part.sums = part.sums.contiguous();
   }
   if (part.first_key.defined()) arguments.part.first_key = part.first_key.contiguous();
-  arguments.start = start;
+  if (start.defined()) arguments.start = start.contiguous();
   arguments.scale = scale;
   return arguments;
 }
@@ -122,7 +122,7 @@ at::Tensor row_deltas(const at::Tensor& dout, const at::Tensor& dlse, const Part
   } else if (dout.scalar_type() == at::kDouble) {
     delta = (dout * forward.out).sum(-1).transpose(1, 2).contiguous();
   } else {
-    delta = part_kernels(dout).row_products(with_unit_stride(dout), forward.out);
+    delta = part_kernels(dout).row_products(with_unit_stride(dout), with_unit_stride(forward.out));
   }
   return dlse.defined() ? delta - dlse.masked_fill(at::isneginf(forward.lse), 0) : delta;
 }

@@ -127,6 +127,24 @@ class AttentionOps(unittest.TestCase):
                 ops.gate_sums_backward.default, (sums.detach(), log_gate.detach())
             )
 
+    def test_backward_takes_any_strides(self):
+        q, k, v, log_gate = inputs(B=1, Tq=5, Tk=5, H=2, G=2, D=16)
+        sums = ops.gate_sums(log_gate)
+        lists = ([k], [v], [sums], [None], [1])
+        out, lse, start = ops.attention_parts(q, sums, *lists, log_pruning_tolerance=-10.0)
+        dout = torch.randn_like(out)
+
+        def backward(out, start):
+            dq, dsums, dk, dv, dkey_sums = ops.attention_parts_backward(
+                dout, None, q, sums, *lists, out, lse, start, 0.0
+            )
+            return dq, dsums, *dk, *dv, *dkey_sums
+
+        strided = out.transpose(-1, -2).contiguous().transpose(-1, -2)
+        every_other = torch.stack([start, start + 1000], -1)[..., 0]
+        for ours, theirs in zip(backward(strided, every_other), backward(out, start)):
+            torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
+
     def test_decode_reads_pages(self):
         B, T, H, G, D = 2, 100, 4, 2, 8
         q, k, v, log_gate = inputs(B=B, Tq=T, Tk=T, H=H, G=G, D=D)
