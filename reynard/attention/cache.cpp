@@ -117,8 +117,10 @@ void LayerCache::take_pages(int64_t new_length) {
   const int64_t num_pages = pages_for(new_length);
   const bool partial = length_ % kPageTokens != 0 && new_length > length_;
   int64_t needed = 0;
-  for (const std::vector<int32_t>& table : pages_) {
-    needed += num_pages - static_cast<int64_t>(table.size());
+  for (size_t g = 0; g < pages_.size(); ++g) {
+    const std::vector<int32_t>& table = pages_[g];
+    // Nothing is allocated for evicted pages, whose places a restored cache has yet to fill.
+    needed += num_pages - std::max(std::ssize(table), evicted_pages_[g]);
     if (partial && table.back() >= 0 && pool_->num_users(table.back()) > 1) ++needed;
   }
   const int64_t max_pages = pool_->layout().max_pages;

@@ -67,12 +67,12 @@ LayerCache LayerCache::restore(std::shared_ptr<PagePool> pool, const CacheSnapsh
                       snapshot.horizon,
                       "a position of the snapshot");
   cache.evicted_share_ = snapshot.evicted_share;
-  cache.horizon_ = snapshot.horizon;
   const at::Device device = layout.device;
   cache.write(snapshot.k.to(device),
               snapshot.v.to(device),
               {},
               snapshot.sums.to(device).to(at::kDouble).contiguous().unsqueeze(0));
+  cache.horizon_ = snapshot.horizon;  // a write that fails truncates to the length before it, 0
   return cache;
 }
 

@@ -5,6 +5,7 @@
 #include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
 #include "tests/support/device.h"
+#include "tests/support/errors.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -301,6 +302,20 @@ TEST(LayerCache, SnapshotRestoresTheSameState) {
   append(restored, in, 300, 301);
   EXPECT_BITWISE_EQUAL(attend(cache, in).out, attend(restored, in).out);
   EXPECT_THROW(restored.truncate(299), Error);
+}
+
+TEST(LayerCache, EvictedPagesOfASnapshotTakeNoRoom) {
+  const AttentionInputs in = sequence(10 * kPageTokens);
+  LayerCache cache(make_pool(), G);
+  append(cache, in, 0, 10 * kPageTokens);
+  CacheSnapshot snapshot = cache.snapshot();
+  snapshot.evicted_pages.fill_(8);
+  snapshot.horizon = 10 * kPageTokens;
+  const auto restored = [&](int64_t max_pages) {
+    return LayerCache::restore(make_pool(at::kFloat, max_pages), snapshot);
+  };
+  EXPECT_EQ(restored(2 * G).pool()->pages_in_use(), 2 * G);
+  EXPECT_SAYS(test::error_of([&] { restored(1); }), "pages needed = 4");
 }
 
 // A model with broken weights must not write as if it had read nothing.
