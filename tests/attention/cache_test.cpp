@@ -1,6 +1,7 @@
 #include "reynard/attention/cache.h"
 
 #include "reynard/attention/decode.h"
+#include "reynard/attention/step_tables.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/compare.h"
@@ -316,6 +317,22 @@ TEST(LayerCache, EvictedPagesOfASnapshotTakeNoRoom) {
   };
   EXPECT_EQ(restored(2 * G).pool()->pages_in_use(), 2 * G);
   EXPECT_SAYS(test::error_of([&] { restored(1); }), "pages needed = 4");
+}
+
+TEST(StepTables, AWindowCanBeTurnedOff) {
+  const AttentionInputs in = sequence(200);
+  LayerCache cache(make_pool(), G);
+  append(cache, in, 0, 200);
+  StepTables tables(cache.pool(),
+                    {.num_layers = 1, .num_sequences = 1, .num_kv_heads = G, .num_pages = 4});
+  const LayerCache* const caches[] = {&cache};
+  const auto attended = [&](int64_t window) {
+    tables.update(caches, window);
+    return tables.attend(0, in.q[0].slice(0, 199));
+  };
+  const at::Tensor whole = attended(0);
+  EXPECT_FALSE(attended(64).equal(whole));
+  EXPECT_BITWISE_EQUAL(attended(0), whole);
 }
 
 // A model with broken weights must not write as if it had read nothing.
