@@ -120,6 +120,19 @@ TEST_P(PagedDecode, AFirstKeyBehindTheEndLeavesNothing) {
   }
 }
 
+TEST_P(PagedDecode, NoPagesLeaveNothing) {
+  for (const int64_t H : {2, 16}) {
+    DecodeArguments a = in_shuffled_pages(
+        random_inputs({.B = 3, .Tq = 1, .Tk = 1, .H = H, .G = 2, .D = 64}, GetParam()));
+    a.page_table = a.page_table.slice(2, 0, 0).contiguous();
+    a.lengths.zero_();
+    const DecodeOutput result = decoded(a);
+    EXPECT_BITWISE_EQUAL(result.out, at::zeros_like(result.out));
+    EXPECT_TRUE(result.lse.isneginf().all().item<bool>());
+    EXPECT_EQ(result.start.abs().max().item<int32_t>(), 0);
+  }
+}
+
 // Of a bound that is not known: logits may be anything.
 TEST_P(PagedDecode, ABoundThatIsNaNPrunesNothing) {
   for (const int64_t H : {2, 8}) {

@@ -11,6 +11,8 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <limits>
+
 namespace reynard::attention::cuda {
 
 static_assert(kPageKeys == kPageTokens);
@@ -45,6 +47,12 @@ DecodeOutput decode_pages(const DecodeArguments& a) {
   result.lse = at::empty({a.q.size(0), a.q.size(1)}, a.q.options().dtype(at::kFloat));
   result.start = at::empty({a.q.size(0), a.q.size(1)}, a.q.options().dtype(at::kInt));
   if (a.q.numel() == 0) return result;
+  if (a.page_table.size(2) == 0) {  // nothing to see, and no grid of 0 blocks
+    result.out.zero_();
+    result.lse.fill_(-std::numeric_limits<float>::infinity());
+    result.start.zero_();
+    return result;
+  }
   DecodeTask task;
   task.S = static_cast<int>(a.q.size(0)), task.H = static_cast<int>(a.q.size(1));
   task.D = static_cast<int>(a.q.size(2));
