@@ -32,6 +32,7 @@ at::Tensor gated_act(const at::Tensor& gate_up, Activation act) {
 
 at::Tensor gate_mul(const at::Tensor& x, const at::Tensor& gate, Activation act) {
   tensor::check_same_shape("gate_mul", "gate", gate, "x", x);
+  tensor::check_device("gate_mul", "gate", gate, "x", x.device());
   if (has_row_kernels(x)) return rows::gate_mul(x, gate, act);
   const at::ScalarType dtype = arithmetic_dtype(x);
   return (activate(gate.to(dtype), act) * x.to(dtype)).to(x.scalar_type());

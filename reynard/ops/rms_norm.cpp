@@ -36,6 +36,7 @@ void check_norm(std::string_view op,
   } else {
     tensor::check_shape(op, "weight", weight, {{"C", width}});
   }
+  tensor::check_device(op, "weight", weight, "x", x.device());
 }
 
 // In the arithmetic dtype, not rounded to x's.
@@ -65,6 +66,7 @@ NormedSum add_rms_norm(const at::Tensor& x,
                        double eps) {
   check_norm("add_rms_norm", x, weight, 1);
   tensor::check_same_shape("add_rms_norm", "residual", residual, "x", x);
+  tensor::check_device("add_rms_norm", "residual", residual, "x", x.device());
   if (has_row_kernels(x)) return rows::add_rms_norm(x, residual, weight, eps);
   const at::Tensor sum = residual.to(arithmetic_dtype(x)) + x;
   return {.normed = normalised(sum, weight, eps, 1).to(x.scalar_type()), .residual = sum};
@@ -77,6 +79,7 @@ at::Tensor gated_rms_norm(const at::Tensor& x,
                           int64_t num_groups) {
   check_norm("gated_rms_norm", x, weight, num_groups);
   tensor::check_same_shape("gated_rms_norm", "gate", gate, "x", x);
+  tensor::check_device("gated_rms_norm", "gate", gate, "x", x.device());
   if (has_row_kernels(x)) return rows::rms_norm(x, gate, weight, eps, num_groups);
   const at::Tensor open = at::sigmoid(gate.to(arithmetic_dtype(x)));
   return (normalised(x, weight, eps, num_groups) * open).to(x.scalar_type());

@@ -123,6 +123,7 @@ at::Tensor rotary(const at::Tensor& x,
   tensor::check_shape("rotary", "x", x, {{"N"}, {"H"}, {"D"}});
   tensor::check_shape("rotary", "positions", positions, {{"N", x.size(0)}});
   tensor::check_dtype("rotary", "positions", positions, {at::kLong});
+  tensor::check_device("rotary", "positions", positions, "x", x.device());
   tensor::check_value(
       x.size(2) % 2 == 0, "rotary", "head dimension D", x.size(2), "an even number");
   tensor::check_value(base > 0, "rotary", "base", base, "> 0");

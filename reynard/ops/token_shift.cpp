@@ -12,6 +12,9 @@
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/zeros.h>
 
+#include <string>
+#include <utility>
+
 namespace reynard::ops {
 
 namespace {
@@ -69,6 +72,11 @@ at::Tensor token_shift(const at::Tensor& x,
   check_rows(x, shift_logit);
   tensor::check_shape("token_shift", "starts", starts, {{"S"}});
   if (previous.defined()) check_previous(previous, starts.size(0), x);
+  for (const auto& [arg, t] : {std::pair("shift_logit", &shift_logit),
+                               std::pair("starts", &starts),
+                               std::pair("previous", &previous)}) {
+    tensor::check_device("token_shift", arg, *t, "x", x.device());
+  }
   check_starts(starts, x.size(0));
   if (x.numel() == 0) return x;
   if (has_row_kernels(x)) return rows::token_shift(x, shift_logit, starts, previous);

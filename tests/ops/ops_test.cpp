@@ -12,6 +12,7 @@
 #include "reynard/tensor/check.h"
 #include "tests/support/compare.h"
 #include "tests/support/device.h"
+#include "tests/support/errors.h"
 #include "tests/support/gradients.h"
 
 #include <ATen/TensorOperators.h>
@@ -30,6 +31,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <string>
 #include <string_view>
 
 namespace reynard::ops {
@@ -164,6 +166,33 @@ TEST(TokenShift, Rejects) {
   EXPECT_THROW(token_shift(x, logit, indices({0, 2, 2})), Error);
   EXPECT_THROW(token_shift(x, logit, indices({0, 4})), Error);
   EXPECT_THROW(token_shift(x, logit, indices({})), Error);
+}
+
+// As if they lay on another GPU: kernels would read the pointers as their own.
+TEST(Rows, RejectTensorsElsewhere) {
+  const auto elsewhere = [](const at::Tensor& t) { return t.to(at::kMeta); };
+  const auto expect_named = [](const std::string& text, const std::function<void()>& call) {
+    EXPECT_SAYS(test::error_of(call), text + " = meta; expected that of x: cpu");
+  };
+  const at::Tensor x = at::ones({4, 2, 6}), logit = at::ones({4, 2}), starts = indices({0});
+  expect_named("token_shift: device of shift_logit",
+               [&] { token_shift(x, elsewhere(logit), starts); });
+  expect_named("token_shift: device of starts", [&] { token_shift(x, logit, elsewhere(starts)); });
+  expect_named("token_shift: device of previous", [&] {
+    token_shift(x, logit, starts, elsewhere(at::ones({1, 2, 6})));
+  });
+  expect_named("rotary: device of positions", [&] {
+    rotary(x, elsewhere(indices({0, 1, 2, 3})), 100);
+  });
+  const at::Tensor weight = at::ones({6});
+  expect_named("rms_norm: device of weight", [&] { rms_norm(x, elsewhere(weight), 1e-6); });
+  expect_named("add_rms_norm: device of weight",
+               [&] { add_rms_norm(x, x, elsewhere(weight), 1e-6); });
+  expect_named("add_rms_norm: device of residual",
+               [&] { add_rms_norm(x, elsewhere(x), weight, 1e-6); });
+  expect_named("gated_rms_norm: device of gate",
+               [&] { gated_rms_norm(x, elsewhere(x), weight, 1e-6, 1); });
+  expect_named("gate_mul: device of gate", [&] { gate_mul(x, elsewhere(x), Activation::kSilu); });
 }
 
 TEST(Rotary, TurnsPairsByThePosition) {
