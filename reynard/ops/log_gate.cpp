@@ -23,19 +23,22 @@ at::Tensor log_gate(const at::Tensor& logits, const at::Tensor& bias) {
   const auto is_read_only = [](const at::Tensor& t) {
     return t.scalar_type() == at::kFloat && !t.requires_grad();
   };
-  const bool is_own = logits.is_cpu() ? logits.size(0) <= kFewRows : logits.is_cuda();
+  const bool is_own = logits.is_cpu() ? logits.size(0) <= kFewRows : has_row_kernels(logits);
   if (!is_own || !is_read_only(logits) || !is_read_only(bias)) {
     return at::log_sigmoid(logits + bias);
   }
   const at::Tensor from = logits.contiguous(), biases = bias.contiguous();
   at::Tensor result = tensor::empty_rows(from.sizes(), from.options());
   const int64_t H = logits.size(1);
-  if (logits.is_cuda()) {
+  if (!logits.is_cpu()) {
     const LogGateRows task = {.logits = from.const_data_ptr<float>(),
                               .bias = biases.const_data_ptr<float>(),
                               .heads = H,
                               .y = result.mutable_data_ptr<float>()};
-    row_kernels(from).log_gate(task, 0, from.size(0));
+    const RowKernels& kernels = row_kernels(from);
+    for_rows(from, from.size(0), H, [&](int64_t begin, int64_t end) {
+      kernels.log_gate(task, begin, end);
+    });
     return result;
   }
   const auto* x = from.const_data_ptr<float>();
