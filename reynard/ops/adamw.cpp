@@ -4,6 +4,7 @@
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/same_shape.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -13,14 +14,27 @@ namespace reynard::ops {
 
 namespace {
 
-void check(const AdamWStep& step) {
+// Whose dtype the loops write: a copy that products use, or a value where there is none.
+const at::Tensor& written(std::span<const AdamWStep> steps) {
+  const auto copied =
+      std::ranges::find_if(steps, [](const AdamWStep& step) { return step.compute.defined(); });
+  return copied == steps.end() ? steps[0].value : copied->compute;
+}
+
+void check(const AdamWStep& step, const AdamWStep& first, at::ScalarType compute_dtype) {
   tensor::check_dtype("adamw", "value", step.value, {at::kFloat});
   tensor::check_same_shape("adamw", "gradient", step.gradient, "value", step.value);
   tensor::check_same_shape("adamw", "exp_avg", step.exp_avg, "value", step.value);
   tensor::check_same_shape("adamw", "exp_avg_sq", step.exp_avg_sq, "value", step.value);
+  tensor::check_dtype("adamw", "exp_avg", step.exp_avg, {at::kFloat});
+  tensor::check_dtype("adamw", "exp_avg_sq", step.exp_avg_sq, {at::kFloat});
   if (step.compute.defined()) {
     tensor::check_same_shape("adamw", "compute", step.compute, "value", step.value);
+    tensor::check_dtype("adamw", "compute", step.compute, {at::kFloat, at::kBFloat16});
+    tensor::check_dtype("adamw", "compute of a later step", step.compute, {compute_dtype});
   }
+  const at::Device device = first.value.device();
+  tensor::check_device("adamw", "gradient", step.gradient, "the first value", device);
   for (const auto& [arg, t] : {std::pair("value", &step.value),
                                std::pair("exp_avg", &step.exp_avg),
                                std::pair("exp_avg_sq", &step.exp_avg_sq),
@@ -30,6 +44,7 @@ void check(const AdamWStep& step) {
                         "layout of " + std::string(arg),
                         "strided",
                         "a contiguous tensor, which is written in the order of memory");
+    tensor::check_device("adamw", arg, *t, "the first value", device);
   }
   tensor::check_value(step.step >= 1, "adamw", "step", step.step, "1 or more");
 }
@@ -55,16 +70,19 @@ AdamWTensor tensor_of(const AdamWStep& step, const at::Tensor& gradient, int64_t
 
 void adamw(std::span<const AdamWStep> steps, const at::Tensor& gradient_scale) {
   if (steps.empty()) return;
+  const at::Tensor& elements = written(steps);
+  for (const AdamWStep& step : steps) check(step, steps[0], elements.scalar_type());
+  tensor::check_value(has_row_kernels(elements),
+                      "adamw",
+                      "device of value",
+                      elements.device().str(),
+                      "cpu, or cuda once libreynard_cuda.so is open");
+  tensor::check_dtype("adamw", "gradient_scale", gradient_scale, {at::kFloat});
+  tensor::check_device("adamw", "gradient_scale", gradient_scale, "value", elements.device());
   std::vector<at::Tensor> gradients;
   std::vector<AdamWTensor> tensors;
-  at::Tensor elements = steps[0].value;  // whose dtype `compute` has
   int64_t size = 0;
   for (const AdamWStep& step : steps) {
-    check(step);
-    if (step.compute.defined()) {
-      if (elements.scalar_type() == at::kFloat) elements = step.compute;
-      tensor::check_dtype("adamw", "compute", step.compute, {elements.scalar_type()});
-    }
     gradients.push_back(step.gradient.to(at::kFloat).contiguous());
     tensors.push_back(tensor_of(step, gradients.back(), size));
     size += step.value.numel();

@@ -14,6 +14,7 @@
 #include "reynard/tensor/cpu_features.h"
 #include "tests/support/compare.h"
 #include "tests/support/device.h"
+#include "tests/support/errors.h"
 #include "tests/support/forced_path.h"
 #include "tests/support/gradients.h"
 
@@ -361,6 +362,34 @@ TEST(AdamW, RejectsWhatItWouldWriteInAnotherOrder) {
   EXPECT_THROW(step_with([](AdamWStep& s) { s.exp_avg_sq = s.exp_avg_sq.t(); }), Error);
   EXPECT_THROW(step_with([](AdamWStep& s) { s.compute = s.compute.t(); }), Error);
   EXPECT_THROW(step_with([](AdamWStep& s) { s.step = 0; }), Error);
+}
+
+TEST(AdamW, RejectsOtherDtypesAndDevices) {
+  const auto error_with = [](
+                              at::ScalarType compute,
+                              const std::function<void(AdamWStep&)>& change = [](AdamWStep&) {}) {
+    std::vector<AdamWStep> steps = {adamw_step(at::ones({3}), /*mixed=*/true),
+                                    adamw_step(at::ones({3}), /*mixed=*/true)};
+    for (AdamWStep& step : steps) step.gradient = on_test_device(at::ones({3}));
+    steps[1].compute = steps[1].compute.to(compute);
+    change(steps[1]);
+    return test::error_of([&] { adamw(steps, on_test_device(at::ones({}))); });
+  };
+  EXPECT_SAYS(error_with(at::kBFloat16), "no error");
+  EXPECT_SAYS(error_with(at::kHalf), "compute has dtype Half; expected one of Float, BFloat16");
+  EXPECT_SAYS(error_with(at::kInt), "compute has dtype Int; expected one of Float, BFloat16");
+  EXPECT_SAYS(error_with(at::kFloat), "compute of a later step has dtype Float; expected BFloat16");
+  EXPECT_SAYS(error_with(at::kBFloat16, [](AdamWStep& s) { s.exp_avg = s.exp_avg.to(at::kHalf); }),
+              "exp_avg has dtype Half; expected Float");
+  const auto elsewhere = [](AdamWStep& s) { s.exp_avg_sq = s.exp_avg_sq.to(at::kMeta); };
+  EXPECT_SAYS(error_with(at::kBFloat16, elsewhere), "device of exp_avg_sq = meta");
+  AdamWStep lone = adamw_step(at::ones({3}), /*mixed=*/true);
+  lone.gradient = lone.value;
+  lone.compute = lone.compute.to(at::kHalf);
+  EXPECT_SAYS(test::error_of([&] {
+                adamw({&lone, 1}, on_test_device(at::ones({})));
+              }),
+              "compute has dtype Half");
 }
 
 TEST_P(Kernels, AdamWOfManyTensorsIsThatOfEach) {
