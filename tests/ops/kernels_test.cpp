@@ -304,6 +304,21 @@ TEST_P(Kernels, CrossEntropyWithinBudget) {
   }
 }
 
+// As of tokens that may not follow: whole vectors of logits, and some beside them.
+TEST_P(Kernels, ImpossibleTokensCostNothing) {
+  for (const int64_t vocabulary : {17, 64, 258, 1003}) {
+    at::Tensor logits = random_normal({vocabulary}, 1, at::kFloat);
+    logits.slice(0, 0, 9).fill_(-std::numeric_limits<float>::infinity());
+    logits.slice(0, -4, -1).fill_(-std::numeric_limits<float>::infinity());
+    const at::Tensor target = on_test_device(at::full({1}, 9, at::kLong));
+    const auto fused = [&](const Inputs& in) {  // of the head: 0 * -inf is no gradient of the rest
+      return cross_entropy(at::ones({1, 1}, in[0].options()), in[0], {}, target);
+    };
+    const auto plain = [&](const Inputs& in) { return -at::log_softmax(in[0], 0)[9][0]; };
+    expect_budget(fused, plain, {logits.view({vocabulary, 1})}, {at::kFloat});
+  }
+}
+
 AdamWStep adamw_step(const at::Tensor& start, bool mixed) {
   AdamWStep step{.value = on_test_device(start.clone()),
                  .compute = {},

@@ -20,7 +20,7 @@ struct Softmax {
 
 __device__ Softmax merged(Softmax a, Softmax b) {
   const float peak = fmaxf(a.peak, b.peak);
-  if (peak == -INFINITY) return {peak, 0};
+  if (peak == -INFINITY) return {peak, a.sum + b.sum};  // 0, or NaN where one was seen
   return {peak, a.sum * expf(a.peak - peak) + b.sum * expf(b.peak - peak)};
 }
 
@@ -40,8 +40,9 @@ __device__ Softmax with_pack(Softmax seen, const Pack<V>& x) {
 #pragma unroll
   for (int v = 1; v < V; ++v) peak = fmaxf(peak, x.at[v]);
   Softmax here = {peak, 0};
+  const float shift = peak == -INFINITY ? 0 : peak;  // -inf - -inf would be NaN
 #pragma unroll
-  for (int v = 0; v < V; ++v) here.sum += expf(x.at[v] - peak);
+  for (int v = 0; v < V; ++v) here.sum += expf(x.at[v] - shift);
   return merged(seen, here);
 }
 
