@@ -18,7 +18,7 @@ void check_ring(const KeyRing& ring, const KeyRing& first, int64_t head_dim) {
   tensor::check_dtype("knn", "keys", ring.keys, {at::kFloat, at::kBFloat16});
   tensor::check_shape("knn", "keys", ring.keys, {{"G", first.keys.size(0)}, {"S"}, {"D"}});
   tensor::check_dtype("knn", "keys", ring.keys, {first.keys.scalar_type()});
-  tensor::check_value(ring.keys.numel() == 0 || ring.keys.stride(2) == 1,
+  tensor::check_value(ring.keys.numel() == 0 || head_dim == 1 || ring.keys.stride(2) == 1,
                       "knn",
                       "last stride of keys",
                       ring.keys.stride(2),

@@ -6,6 +6,7 @@
 #include "tests/support/errors.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -113,6 +114,14 @@ TEST(Search, MixedDtypesAreSearchedAsTheirF32Values) {
 TEST(Search, NoQueriesGiveNoResults) {
   EXPECT_EQ(knn::search(at::zeros({0, 4}), at::zeros({3, 4}), 2).ids.sizes(),
             at::IntArrayRef({0, 2}));
+}
+
+// Contiguous, as all columns of one number are: their last stride says nothing.
+TEST(Search, KeysOfOneNumberHaveAnyStride) {
+  const at::Tensor keys = at::arange(7, at::kFloat).view({1, 7}).t();
+  EXPECT_EQ(keys.stride(1), 7);
+  EXPECT_BITWISE_EQUAL(knn::search(at::ones({1, 1}), keys, 3).ids,
+                       at::tensor({6, 5, 4}, at::kLong).view({1, 3}));
 }
 
 TEST(Search, RejectsWhatDoesNotFit) {
