@@ -39,6 +39,8 @@ void search_one(const Problem& problem, int64_t row, int64_t t, int64_t head, Se
 }  // namespace
 
 SearchResult plain_search(const at::Tensor& queries, std::span<const KeyRing> rings, int64_t k) {
+  tensor::check_value(
+      queries.is_cpu(), "plain_search", "device of queries", queries.device().str(), "cpu");
   const Problem problem = make_problem(queries, rings, k);
   SearchResult out = empty_result(problem);
   const auto one = problem.bf16_keys ? search_one<BFloat16> : search_one<float>;

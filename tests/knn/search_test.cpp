@@ -124,6 +124,12 @@ TEST(Search, KeysOfOneNumberHaveAnyStride) {
                        at::tensor({6, 5, 4}, at::kLong).view({1, 3}));
 }
 
+TEST(Search, TheDefinitionRunsOnTheCpu) {
+  const at::Tensor elsewhere = at::zeros({3, 4}).to(at::kMeta);
+  EXPECT_SAYS(error_of([&] { knn::plain_search(elsewhere, elsewhere, 1); }),
+              "plain_search: device of queries = meta; expected cpu");
+}
+
 TEST(Search, RejectsWhatDoesNotFit) {
   const auto with = [](const at::Tensor& queries, const at::Tensor& keys, int64_t k) {
     return error_of([&] { knn::search(queries, keys, k); });
