@@ -343,6 +343,10 @@ at::Tensor Memory::gather(at::Tensor Slots::*member, const at::Tensor& ids) cons
 // Of entries on a GPU, where reading an id would wait: ids are trusted to be search()'s.
 at::Tensor Memory::gather_by_index(at::Tensor Slots::*member, const at::Tensor& ids) const {
   const int64_t batch = ids.size(0), num_heads = ids.size(2);
+  if (batch == 0) {  // at::stack takes one or more
+    return at::empty({0, ids.size(1), num_heads, ids.size(3), options_.of.head_dim},
+                     at::TensorOptions(options_.device).dtype(options_.of.dtype));
+  }
   const at::Tensor places = ids.to(options_.device);
   const at::Tensor heads =
       at::floor_divide(at::arange(num_heads, places.options()) * options_.of.num_heads, num_heads);
@@ -366,11 +370,16 @@ at::Tensor Memory::gather_by_index(at::Tensor Slots::*member, const at::Tensor& 
 Entries Memory::entries(int64_t row, int64_t first, int64_t size) const {
   check_row(row);
   const Row& held = rows_[static_cast<size_t>(row)];
-  tensor::check_value(first >= 0 && size >= 0 && first <= held.size() - size,
+  tensor::check_value(first >= 0 && first <= held.size(),
                       "memory",
-                      "end of the entries to read",
-                      first + size,
-                      fmt::format("at most the {} that there are", held.size()));
+                      "first entry to read",
+                      first,
+                      fmt::format("0 ... {}, the entries that there are", held.size()));
+  tensor::check_value(size >= 0 && size <= held.size() - first,
+                      "memory",
+                      "number of entries to read",
+                      size,
+                      fmt::format("0 ... {}, those from entry {} on", held.size() - first, first));
   const Slots& slots = *held.slots;
   const std::vector<Piece> order = pieces(held.first + first, size, slots.base, slots.size());
   return {in_order(slots.keys, order, options_.device),

@@ -3,6 +3,7 @@
 #include "reynard/knn/memory.h"
 
 #include "tests/support/compare.h"
+#include "tests/support/device.h"
 #include "tests/support/errors.h"
 #include "tests/support/mutate.h"
 
@@ -180,6 +181,27 @@ TEST(Memory, MissingEntriesAreZeros) {
   const Memory memory({.of = layer_of(1, 3)});
   const Entries entries = memory.gather(at::zeros({1, 1, 1, 2}, at::kLong) - 1);
   EXPECT_BITWISE_EQUAL(entries.values, at::zeros({1, 1, 1, 2, 3}));
+}
+
+TEST(Memory, NoIdsGatherNothing) {
+  const Memory memory({.of = layer_of(1, 3), .device = test_device()});
+  const Entries entries = memory.gather(on_test_device(at::zeros({0, 2, 1, 4}, at::kLong)));
+  EXPECT_EQ(entries.keys.sizes(), at::IntArrayRef({0, 2, 1, 4, 3}));
+  EXPECT_EQ(entries.values.device(), on_test_device(at::ones({1})).device());
+}
+
+TEST(Memory, RejectsEntriesThatItDoesNotHold) {
+  Memory memory({.of = layer_of(1, 1)});
+  add_counted(memory, 0, 4);
+  const auto error_at = [&](int64_t first, int64_t size) {
+    return error_of([&] { memory.entries(0, first, size); });
+  };
+  EXPECT_SAYS(error_at(0, 4), "no error");
+  EXPECT_SAYS(error_at(4, 0), "no error");
+  EXPECT_SAYS(error_at(-1, 1), "first entry to read = -1; expected 0 ... 4");
+  EXPECT_SAYS(error_at(5, 0), "first entry to read = 5; expected 0 ... 4");
+  EXPECT_SAYS(error_at(1, -1), "number of entries to read = -1; expected 0 ... 3");
+  EXPECT_SAYS(error_at(1, 4), "number of entries to read = 4; expected 0 ... 3");
 }
 
 // Every rejected call leaves the memory as it was.
