@@ -18,6 +18,15 @@ std::tuple<at::Tensor, at::Tensor> knn_search(const at::Tensor& queries,
   return {found.ids, found.scores};
 }
 
+std::tuple<at::Tensor, at::Tensor> knn_search_meta(const at::Tensor& queries,
+                                                   const at::Tensor& /*keys*/,
+                                                   int64_t k) {
+  const auto best = [&](at::ScalarType dtype) {
+    return queries.new_empty_symint({queries.sym_size(0), k}, queries.options().dtype(dtype));
+  };
+  return {best(at::kLong), best(at::kFloat)};
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(reynard, m) {
@@ -28,6 +37,9 @@ TORCH_LIBRARY_IMPL(reynard, CPU, m) {
 }
 TORCH_LIBRARY_IMPL(reynard, CUDA, m) {
   m.impl("knn_search", knn_search);
+}
+TORCH_LIBRARY_IMPL(reynard, Meta, m) {
+  m.impl("knn_search", knn_search_meta);
 }
 
 }  // namespace reynard::knn

@@ -5,3 +5,8 @@ set_tests_properties(knn PROPERTIES ENVIRONMENT OMP_WAIT_POLICY=passive)
 add_test(NAME knn_faiss COMMAND ${TorchWheel_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/faiss_test.py
                                 $<TARGET_FILE:reynard>)
 set_tests_properties(knn_faiss PROPERTIES SKIP_RETURN_CODE 77)
+# Under torch.compile; on a GPU with REYNARD_TEST_DEVICE=cuda.
+add_test(NAME knn_compiled
+         COMMAND ${TorchWheel_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/compiled_search_test.py
+                 $<TARGET_FILE:reynard>)
+set_tests_properties(knn_compiled PROPERTIES SKIP_RETURN_CODE 77)

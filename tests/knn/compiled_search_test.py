@@ -1,0 +1,45 @@
+"""Exact search under torch.compile, and opcheck of it, on the CPU or (REYNARD_TEST_DEVICE=cuda) on a GPU.
+
+Usage: compiled_search_test.py LIBRARY
+"""
+
+import os
+import sys
+import unittest
+
+import torch
+
+LIBRARY = sys.argv.pop(1)
+torch.ops.load_library(LIBRARY)
+knn_search = torch.ops.reynard.knn_search
+
+DEVICE = os.environ.get("REYNARD_TEST_DEVICE", "cpu")
+
+
+class CompiledSearch(unittest.TestCase):
+    def test_one_graph_for_any_number_of_queries(self):
+        torch._dynamo.reset()
+        keys = torch.randn(50, 16, device=DEVICE)
+
+        def values_of_best(queries):
+            ids, scores = knn_search(queries, keys, 5)
+            return (keys[ids] * scores.softmax(-1).unsqueeze(-1)).sum(1)
+
+        compiled = torch.compile(values_of_best, backend="aot_eager", fullgraph=True, dynamic=True)
+        for num_queries in (3, 7, 20):
+            queries = torch.randn(num_queries, 16, device=DEVICE)
+            torch.testing.assert_close(compiled(queries), values_of_best(queries))
+        self.assertEqual(torch._dynamo.utils.counters["stats"]["unique_graphs"], 1)
+
+    def test_opcheck(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            queries = torch.randn(4, 16, device=DEVICE, dtype=dtype)
+            keys = torch.randn(9, 16, device=DEVICE, dtype=torch.bfloat16)
+            torch.library.opcheck(knn_search.default, (queries, keys, 3))
+
+
+if __name__ == "__main__":
+    if DEVICE == "cuda" and not torch.cuda.is_available():
+        print("skipped: REYNARD_TEST_DEVICE=cuda and there is no GPU")
+        sys.exit(77)
+    unittest.main()
