@@ -1,5 +1,7 @@
 #include "reynard/models/checkpointing.h"
 
+#include "reynard/ops/rows.h"
+
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -30,6 +32,7 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    ops::check_first_derivative("checkpointed");
     const at::AutoGradMode record(true);
     variable_list inputs;
     for (const at::Tensor& saved : context->get_saved_variables()) {

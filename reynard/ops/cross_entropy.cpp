@@ -149,6 +149,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    check_first_derivative("cross_entropy");
     tensor::check_value(!context->saved_data.empty(),
                         "cross_entropy",
                         "backward pass",

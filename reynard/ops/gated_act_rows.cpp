@@ -57,6 +57,7 @@ struct GatedAct : torch::autograd::Function<GatedAct> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    check_first_derivative("gated_act");
     const at::Tensor gate_up = context->get_saved_variables()[0];
     return {gated_act_backward(gate_up, grads[0], context->saved_data["silu"].toBool()), {}};
   }
@@ -120,6 +121,7 @@ struct GateMul : torch::autograd::Function<GateMul> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    check_first_derivative("gate_mul");
     const variable_list saved = context->get_saved_variables();
     const at::Tensor d_out = grads[0].to(saved[0].scalar_type()).contiguous();
     const at::Tensor dx = at::empty_like(saved[0]);

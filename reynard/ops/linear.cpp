@@ -129,6 +129,7 @@ struct Linears : torch::autograd::Function<Linears> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    check_first_derivative("linear");
     const variable_list saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
     const at::ScalarType value_dtype = saved_dtype(context, "value_dtype");
@@ -175,6 +176,7 @@ struct GatedLinear : torch::autograd::Function<GatedLinear> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    check_first_derivative("gated_linear");
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &gate_up = saved[0], &matrix = saved[1];
     const bool silu = context->saved_data["silu"].toBool();

@@ -105,6 +105,7 @@ struct Norm : torch::autograd::Function<Norm> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    check_first_derivative("rms_norm");
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &gate = saved[1], &weight = saved[2], &inverse = saved[3];
     const Geometry shape(x, weight, context->saved_data["groups"].toInt());
@@ -170,6 +171,7 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    check_first_derivative("add_rms_norm");
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &sum = saved[0], &weight = saved[1], &inverse = saved[2];
     const auto dtype = static_cast<at::ScalarType>(context->saved_data["dtype"].toInt());

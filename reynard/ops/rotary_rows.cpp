@@ -89,6 +89,7 @@ struct Rotary : torch::autograd::Function<Rotary> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    check_first_derivative("rotary");
     const variable_list saved = context->get_saved_variables();
     const Table table{.cosine = saved[1], .sine = saved[2]};
     return {turned(grads[0].contiguous(), saved[0], table, /*back=*/true), {}, {}, {}};

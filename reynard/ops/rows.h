@@ -3,6 +3,7 @@
 // threads of the CPU or given to the GPU at once.
 
 #include "reynard/ops/row_kernels.h"
+#include "reynard/tensor/check.h"
 #include "reynard/tensor/parallel.h"
 
 #include <ATen/Parallel.h>
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <functional>
 #include <initializer_list>
+#include <string_view>
 
 namespace reynard::ops {
 
@@ -29,6 +31,16 @@ inline bool is_recorded(std::initializer_list<at::Tensor> inputs) {
   return at::GradMode::is_enabled() && std::ranges::any_of(inputs, [](const at::Tensor& x) {
            return x.defined() && x.requires_grad();
          });
+}
+
+// Throws in a backward pass that is itself recorded (create_graph): the loops record nothing, and
+// second derivatives would take its gradients for constants.
+inline void check_first_derivative(std::string_view op) {
+  tensor::check_value(!at::GradMode::is_enabled(),
+                      op,
+                      "create_graph",
+                      "true",
+                      "false: it has first derivatives only");
 }
 
 // t in this dtype, contiguous; undefined stays so. Asking the library for what is there already

@@ -86,6 +86,7 @@ struct Shift : torch::autograd::Function<Shift> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    check_first_derivative("token_shift");
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &logit = saved[1];
     const at::Tensor dy = grads[0].to(x.scalar_type()).contiguous();

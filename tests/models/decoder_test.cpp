@@ -18,6 +18,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <functional>
 #include <string>
@@ -214,6 +215,16 @@ TEST(Checkpointed, GradientsOfInputsAndCapturedTensors) {
   EXPECT_EQ(num_runs, 2);
   EXPECT_BITWISE_EQUAL(x.grad(), weight.detach());
   EXPECT_BITWISE_EQUAL(weight.grad(), x.detach());
+}
+
+TEST(Checkpointed, RejectsSecondDerivatives) {
+  const Segment squared = [](const std::vector<at::Tensor>& in) {
+    return std::vector<at::Tensor>{in[0] * in[0]};
+  };
+  const at::Tensor x = at::randn({3}).requires_grad_(true);
+  const at::Tensor sum = checkpointed(squared, {x})[0].sum();
+  EXPECT_THROW(torch::autograd::grad({sum}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true),
+               Error);
 }
 
 TEST(Decoder, RefreshComputeFollowsTheMasters) {

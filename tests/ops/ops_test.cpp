@@ -19,6 +19,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
@@ -33,6 +34,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace reynard::ops {
 namespace {
@@ -166,6 +169,39 @@ TEST(TokenShift, Rejects) {
   EXPECT_THROW(token_shift(x, logit, indices({0, 2, 2})), Error);
   EXPECT_THROW(token_shift(x, logit, indices({0, 4})), Error);
   EXPECT_THROW(token_shift(x, logit, indices({})), Error);
+}
+
+// Whose gradients would count as constants.
+TEST(Rows, RejectSecondDerivatives) {
+  const at::Tensor starts = indices({0}), positions = indices({0, 1, 2}), targets = positions;
+  const at::Tensor weight = random_normal({6}, 2, at::kFloat);
+  const std::pair<std::string, test::TensorFunction> functions[] = {
+      {"rms_norm", [&](const auto& in) { return rms_norm(in[0], weight, 1e-6); }},
+      {"add_rms_norm",
+       [&](const auto& in) { return add_rms_norm(in[0], in[0], weight, 1e-6).normed; }},
+      {"rotary",
+       [&](const auto& in) {
+         return rotary(in[0].view({3, 1, 6}), positions, 100);
+       }},
+      {"token_shift", [&](const auto& in) { return token_shift(in[0], in[0], starts); }},
+      {"gated_act", [](const auto& in) { return gated_act(in[0], Activation::kSilu); }},
+      {"gate_mul", [](const auto& in) { return gate_mul(in[0], in[0], Activation::kSilu); }},
+      {"linear", [](const auto& in) { return ops::linear(in[0], {in[0]}); }},
+      {"gated_linear",
+       [](const auto& in) {
+         return gated_linear(in[0], Activation::kSilu, {in[0].slice(1, 0, 3)});
+       }},
+      {"cross_entropy", [&](const auto& in) { return cross_entropy(in[0], in[0], {}, targets); }},
+  };
+  for (const auto& [name, function] : functions) {
+    const std::vector<at::Tensor> x = {random_normal({3, 6}, 1, at::kFloat).requires_grad_()};
+    const at::Tensor sum = function(x).square().sum();
+    EXPECT_SAYS(test::error_of([&] {
+                  torch::autograd::grad({sum}, x, {}, /*retain_graph=*/true, /*create_graph=*/true);
+                }),
+                name + ": create_graph = true; expected false");
+    EXPECT_NO_THROW(torch::autograd::grad({sum}, x));
+  }
 }
 
 // As if they lay on another GPU: kernels would read the pointers as their own.
