@@ -48,7 +48,8 @@ void StepTables::update(std::span<const LayerCache* const> caches, int64_t windo
     for (int64_t i = s; i < L * S; i += S) versions_[i] = caches[i]->version();
   }
   lengths_.copy_(lengths, /*non_blocking=*/true);
-  first_key_.copy_(first_key, /*non_blocking=*/true);
+  if (window > 0 || window_ > 0) first_key_.copy_(first_key, /*non_blocking=*/true);
+  window_ = window;
 }
 
 void StepTables::update_sequence(int64_t s, std::span<const LayerCache* const> caches) {

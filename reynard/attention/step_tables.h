@@ -64,6 +64,7 @@ class StepTables {
   at::Tensor evicted_norms_;       // (L, S, G) f32
   at::Tensor lengths_;             // (S) i64
   at::Tensor first_key_;           // (S) i32
+  int64_t window_ = 0;             // of the update before
   std::vector<int64_t> versions_;  // of the caches that the tables show, L x S
 };
 

@@ -144,8 +144,8 @@ class HalvesConsumer : SendingConsumer<C> {
                                        const float (&sums)[C::kGradientDims / 2],
                                        float factor) const {
     const auto place = [this](int) { return s_.dscores[0]; };
-    send_rows<0, 1>(to, task, sums, factor, place);
-    send_rows<1, 2>(to, task, sums, factor, place);
+    this->template send_rows<0, 1>(to, task, sums, factor, place);
+    this->template send_rows<1, 2>(to, task, sums, factor, place);
   }
   // Until the dQ of the step before is multiplied.
   __device__ __forceinline__ void wait_for_place() const {
