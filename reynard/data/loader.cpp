@@ -179,6 +179,13 @@ std::unique_ptr<Loader> make_loader(const LoaderConfig& config) {
     throw Error(fmt::format("{}: says itself which tokens count; leave data.answer_mark out",
                             file.path().string()));
   }
+  // A repeated piece would count whole, questions too.
+  if (config.repeat_fraction > 0 && file.header().num_answers > 0) {
+    throw Error(
+        fmt::format("data.repeat_fraction = {}: must be 0 with {}, of which only answers count",
+                    config.repeat_fraction,
+                    file.path().string()));
+  }
   for (const auto& [name, mark] : {std::pair("answer_mark", config.answer_mark),
                                    std::pair("answer_end_mark", config.answer_end_mark)}) {
     if (mark < file.header().vocab_size) continue;

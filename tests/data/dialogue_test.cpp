@@ -213,6 +213,17 @@ TEST(Dialogues, LongDocumentsAreCut) {
   EXPECT_THROW(make_loader(marked), Error);
 }
 
+// All of a repeated piece would count.
+TEST(Dialogues, PiecesAreNotRepeated) {
+  const test::TempDir folder;
+  LoaderConfig config = padded(write_samples(folder, {{9, 9}}));
+  config.mode = LoaderMode::kPacked;
+  config.repeat_min_length = 4;
+  make_loader(config);
+  config.repeat_fraction = 0.5;
+  EXPECT_THROW(make_loader(config), Error);
+}
+
 TEST(Dialogues, ResumesWithTheNextRow) {
   const test::TempDir folder;
   const std::string path = write_samples(folder, {{5, 3}, {2, 2}, {9, 1}});
