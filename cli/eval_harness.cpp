@@ -38,6 +38,7 @@ void measure_with_harness(const EvalArguments& arguments,
     run.identity = {{"model", folder.identity()},
                     {"dtype", arguments.dtype},
                     {"device", device.is_cuda() ? "cuda" : "cpu"}};
+    if (!arguments.tokenizer.empty()) run.identity["tokenizer"] = arguments.tokenizer;
     run.about["name"] = folder.name;
     run.about["model"] = folder.model.string();
     if (arguments.output.empty()) run.output = folder.results();

@@ -126,9 +126,14 @@ std::vector<std::string> harness_command(const HarnessRun& run,
       config.length,
       config.timeout);
   if (!config.model_args.empty()) arguments += "," + config.model_args;
-  // Answers of one model are kept for a run that was cut short.
+  // Answers are kept for a run that was cut short. The harness finds them by the texts of a
+  // request, so what else decides them is in the file's name.
+  const json asked{{"model", run.identity},
+                   {"length", config.length},
+                   {"tokenizer_backend", config.tokenizer_backend},
+                   {"model_args", config.model_args}};
   const std::string key =
-      checkpoint::sha256_hex(run.identity.dump(-1, ' ', false, json::error_handler_t::replace))
+      checkpoint::sha256_hex(asked.dump(-1, ' ', false, json::error_handler_t::replace))
           .substr(0, 16);
   std::vector<std::string> command{python,
                                    "-m",

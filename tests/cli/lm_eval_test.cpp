@@ -50,7 +50,7 @@ results = {
     "lm_eval_version": "0.4.13",
 }
 (folder / "results_2026.json").write_text(json.dumps(results))
-print("a table")
+print("a table", asked.use_cache)
 )";
 
 class LmEvalTask : public testing::Test {
@@ -99,6 +99,21 @@ TEST_F(LmEvalTask, ServesTheModelAndReadsTheTable) {
   EXPECT_NE(result.output.find("one/acc"), std::string::npos) << result.output;
   EXPECT_EQ(result.output.find("a table"), std::string::npos) << "the harness's output has a file";
   expect_table("results", "small");
+}
+
+// The harness finds kept answers by the texts of a request alone.
+TEST_F(LmEvalTask, AnswersUnderOtherSettingsAreOthers) {
+  const auto answers_of = [&](const std::string& setting) {
+    const ProgramResult result =
+        eval({"small", kPython, "--lm_eval.tasks=one", "-o", "results", setting});
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return test::read_file(folder_ / "results/lm_eval/harness.log");
+  };
+  const std::string answers = answers_of("--lm_eval.length=256");
+  EXPECT_NE(answers.find("results/lm_eval/answers-"), std::string::npos) << answers;
+  EXPECT_EQ(answers_of("--lm_eval.length=256"), answers);
+  EXPECT_NE(answers_of("--lm_eval.length=512"), answers);
+  EXPECT_NE(answers_of("--lm_eval.model_args=seed=1"), answers_of("--lm_eval.model_args=seed=2"));
 }
 
 TEST_F(LmEvalTask, AsksAnEndpoint) {
