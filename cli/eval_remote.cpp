@@ -3,11 +3,21 @@
 #include "cli/command_line.h"
 #include "cli/eval_measurements.h"
 
+#include <cstdint>
+#include <optional>
 #include <utility>
 
 namespace reynard::cli {
 
+namespace {
+
 namespace fs = std::filesystem;
+
+nlohmann::json or_null(std::optional<int64_t> token) {
+  return token ? nlohmann::json(*token) : nlohmann::json();
+}
+
+}  // namespace
 
 void measure_remote(const EvalArguments& arguments, const evaluation::EvaluationConfig& config) {
   const RemoteModel model = open_remote_model(arguments.remote, arguments.tokenizer);
@@ -20,6 +30,9 @@ void measure_remote(const EvalArguments& arguments, const evaluation::Evaluation
   options.batch_tokens = arguments.batch_tokens;
   options.identity = model.identity;
   options.identity["text"] = text.identity;
+  // They may be those of the token file.
+  options.identity["bos"] = or_null(text.corpus.bos);
+  options.identity["eos"] = or_null(text.corpus.eos);
   options.about = {{"name", model.name},
                    {"model", model.where},
                    {"text", text.name},

@@ -103,8 +103,8 @@ TextCorpus open_text(const fs::path& path, const TextNeeds& needs) {
   corpus.read = [&tokens](int64_t begin, int64_t end) { return tokens.read(begin, end - begin); };
   corpus.bos = needs.bos;
   corpus.eos = needs.eos;
-  if (needs.marks_of_text && !corpus.bos) corpus.bos = header.bos;
-  if (needs.marks_of_text && !corpus.eos) corpus.eos = header.eos;
+  if (needs.bos_of_text && !corpus.bos) corpus.bos = header.bos;
+  if (needs.eos_of_text && !corpus.eos) corpus.eos = header.eos;
   const int64_t predicted = tokens.num_tokens() - tokens.num_documents();
   if (predicted > 0) {
     corpus.bytes_per_token =
@@ -214,7 +214,8 @@ TextCorpus open_texts(const std::vector<std::string>& texts,
                      .vocab_size = model.vocab_size,
                      .bos = model.bos_token_id,
                      .eos = model.eos_token_id,
-                     .marks_of_text = !folder.run.empty()});
+                     .bos_of_text = !folder.run.empty(),
+                     .eos_of_text = !folder.run.empty()});
 }
 
 TextCorpus open_texts(const std::vector<std::string>& texts, const TextNeeds& needs) {

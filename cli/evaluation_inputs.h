@@ -61,7 +61,8 @@ struct TextNeeds {
   std::string owner;       // of the tokenizer, for messages
   int64_t vocab_size = 0;  // of the model; 0: unknown
   std::optional<int64_t> bos, eos;
-  bool marks_of_text = false;  // BOS and EOS of the token files where the model has none
+  // Where the model has none, that of the token file.
+  bool bos_of_text = false, eos_of_text = false;
 };
 TextCorpus open_texts(const std::vector<std::string>& texts, const TextNeeds& needs);
 

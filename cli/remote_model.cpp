@@ -23,7 +23,7 @@ namespace {
 
 std::optional<int64_t> mark_of(int64_t given, std::optional<int64_t> own) {
   if (given == RemoteArguments::kFromTokenizer) return own;
-  return given < 0 ? std::nullopt : std::optional(given);
+  return given == RemoteArguments::kNone ? std::nullopt : std::optional(given);
 }
 
 // The only model that the endpoint lists.
@@ -158,13 +158,11 @@ RemoteModel open_remote_model(const RemoteArguments& arguments, const std::strin
     model.text.bos = marks ? marks->bos() : std::nullopt;
     model.text.eos = marks ? marks->eos() : std::nullopt;
     // Token files know theirs.
-    model.text.marks_of_text = marks == nullptr;
+    model.text.bos_of_text = marks == nullptr && arguments.bos != RemoteArguments::kNone;
+    model.text.eos_of_text = marks == nullptr && arguments.eos != RemoteArguments::kNone;
   }
   model.text.bos = mark_of(arguments.bos, model.text.bos);
   model.text.eos = mark_of(arguments.eos, model.text.eos);
-  if (arguments.bos == -1 || arguments.eos == -1) model.text.marks_of_text = false;
-  model.identity["bos"] = model.text.bos ? nlohmann::json(*model.text.bos) : nlohmann::json();
-  model.identity["eos"] = model.text.eos ? nlohmann::json(*model.text.eos) : nlohmann::json();
   return model;
 }
 

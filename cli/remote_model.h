@@ -33,7 +33,7 @@ struct RemoteArguments {
   double timeout_s = 600;
   int64_t bos = kFromTokenizer, eos = kFromTokenizer;
 
-  static constexpr int64_t kFromTokenizer = -2;  // -1: none
+  static constexpr int64_t kFromTokenizer = -2, kNone = -1;
   bool given() const { return !endpoint.empty() || !adapter.empty(); }
 };
 void add_remote_options(CLI::App& command, RemoteArguments& arguments);
@@ -42,7 +42,7 @@ struct RemoteModel {
   std::string name;
   std::string where;         // URL or command
   std::string url, model;    // of an endpoint: to its /v1, and the model's name there
-  nlohmann::json identity;   // what the numbers depend on, as far as it can be seen from here
+  nlohmann::json identity;   // what answers depend on besides what is asked, as far as it is seen
   TextNeeds text;            // what its texts must fit to
   int64_t train_length = 0;  // 0: unknown
   std::shared_ptr<evaluation::Adapter> adapter;  // empty: an endpoint

@@ -99,6 +99,39 @@ TEST_F(RemoteEval, AnEndpointGivesTheNumbersOfTheLocalModel) {
             3);
 }
 
+TEST_F(RemoteEval, BosAndEosOfATokenFileAreNamedAndLeftOutOneByOne) {
+  const ProgramResult prepared = test::run_program(
+      {.arguments = {"prepare", "text.txt", "-o", "data"}, .folder = folder_.path()});
+  ASSERT_EQ(prepared.exit_code, 0) << prepared.errors;
+  const auto identity = [&](const std::vector<std::string>& marks) {
+    std::vector<std::string> arguments{"eval",
+                                       "--endpoint",
+                                       url(),
+                                       "--text",
+                                       "data/train.tokens",
+                                       "--task",
+                                       "per_position_loss",
+                                       "--length",
+                                       "64",
+                                       "-o",
+                                       "marks"};
+    arguments.insert(arguments.end(), marks.begin(), marks.end());
+    const ProgramResult result =
+        test::run_program({.arguments = arguments, .folder = folder_.path()});
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return json::parse(test::read_file(folder_ / "marks/per_position_loss.json")).at("identity");
+  };
+  const json both = identity({});
+  EXPECT_EQ(both.at("bos"), 256);
+  EXPECT_EQ(both.at("eos"), 257);
+  const json without_bos = identity({"--bos", "-1"});
+  EXPECT_EQ(without_bos.at("bos"), nullptr);
+  EXPECT_EQ(without_bos.at("eos"), 257);
+  const json without_eos = identity({"--eos", "-1"});
+  EXPECT_EQ(without_eos.at("bos"), 256);
+  EXPECT_EQ(without_eos.at("eos"), nullptr);
+}
+
 TEST_F(RemoteEval, BadInputIsOneLine) {
   const auto expect_error = [&](std::vector<std::string> arguments, const std::string& part) {
     arguments.insert(arguments.begin(), "eval");
