@@ -1,5 +1,7 @@
 #include "cli/eval_lengths.h"
 
+#include "reynard/config/config.h"
+#include "reynard/evaluation/evaluation_config.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -81,7 +83,6 @@ std::vector<std::string> with_length(std::vector<std::string> overrides, int64_t
   for (const char* key : {"per_position_loss.length",
                           "forgetting_curve.length",
                           "pruning.length",
-                          "inside.length",
                           "needle.longest",
                           "passkey.lengths",
                           "ruler.lengths",
@@ -94,6 +95,12 @@ std::vector<std::string> with_length(std::vector<std::string> overrides, int64_t
                           "lm_eval.length"}) {
     add_unless_given(overrides, key, std::to_string(length));
   }
+  // Its maps have whole cells.
+  const auto config =
+      config::from_toml<evaluation::EvaluationConfig>("", "command line", overrides);
+  const int64_t cells = config.inside.cells;
+  add_unless_given(
+      overrides, "inside.length", std::to_string(std::max(cells, length - length % cells)));
   return overrides;
 }
 

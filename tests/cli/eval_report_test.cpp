@@ -84,6 +84,21 @@ TEST_F(EvalCommand, PrintsResultsForPeople) {
       << eval.output;
 }
 
+// Its maps have whole cells.
+TEST_F(EvalCommand, ALookInsideTakesAnyLength) {
+  const auto length_of = [&](const char* length) {
+    const ProgramResult eval =
+        run({"eval", "run", "--task", "inside", "--text", "text.txt", "--length", length});
+    EXPECT_EQ(eval.exit_code, 0) << eval.errors;
+    return json::parse(test::read_file(folder_ / "run/eval/inside.json"))
+        .at("settings")
+        .at("length");
+  };
+  EXPECT_EQ(length_of("100"), 96);
+  EXPECT_EQ(length_of("64"), 64);
+  EXPECT_EQ(length_of("1"), 32);
+}
+
 TEST_F(EvalCommand, ExtrapolatesOverMultiplesOfTheTrainingLength) {
   const ProgramResult eval = run({"eval",
                                   "run",
@@ -428,15 +443,14 @@ TEST_F(EvalCommand, BadInputIsOneLine) {
   expect_error(eval({"--dtype", "f8"}), "--dtype = f8; expected f32, bf16 or int8");
   expect_error(eval({"--train-length", "-4"}), "--train-length: -4; expected a number above 0");
   expect_error(eval({"--length", "0"}), "--length: 0; expected a number above 0");
-  expect_error(eval({"--length", "6000"}), "no document has 6000 tokens");
-  const auto eval_one = [&](const char* task) {
-    return std::vector<std::string>{
-        "eval", "run", "--task", task, "--text", "text.txt", "--length", "1"};
-  };
-  expect_error(eval_one("inside"),
+  expect_error(eval({"--length", "6000", "--task", "per_position_loss"}),
+               "no document has 6000 tokens");
+  expect_error(eval({"--inside.length=1"}),
                "--inside.length = 1; expected a multiple of --inside.cells = 32, 32");
-  expect_error(eval_one("dictionary"), "--dictionary.lengths = 1; expected >= 10: one definition");
-  expect_error(eval({"--published-lengths"}), "no document has 65536 tokens");
+  expect_error(eval({"--task", "dictionary", "--length", "1"}),
+               "--dictionary.lengths = 1; expected >= 10: one definition");
+  expect_error(eval({"--published-lengths", "--task", "per_position_loss"}),
+               "no document has 65536 tokens");
   expect_error(eval({"--published-lengths", "--per_position_loss.length=6000"}),
                "no document has 6000 tokens");
   expect_error(eval({"--published-lengths", "--length", "64"}), "not together with --length");
