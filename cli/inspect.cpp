@@ -200,6 +200,8 @@ void run_inspect(const InspectArguments& arguments, const CLI::App& command) {
     corpora.push_back(open_texts({text}, folder, config, arguments.tokenizer));
     texts.push_back(text_of(corpora.back(), length, arguments.skip));
   }
+  // Before the work: where it is missing, no numbers are left without their page.
+  const std::string javascript = vega_javascript();
   models::Decoder decoder =
       models::load_model(folder.model, tensor::choose_device(arguments.device));
   if (arguments.dtype == "bf16") decoder.set_compute_dtype(at::kBFloat16);
@@ -223,9 +225,8 @@ void run_inspect(const InspectArguments& arguments, const CLI::App& command) {
   const fs::path output = arguments.output;
   write_output(numbers,
                inspection.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-  write_output(
-      output,
-      report::inspect_page(inspection, {.threshold = arguments.threshold}, vega_javascript()));
+  write_output(output,
+               report::inspect_page(inspection, {.threshold = arguments.threshold}, javascript));
   print_summary(inspection, output, arguments.json);
 }
 

@@ -482,6 +482,9 @@ TEST_F(EvalCommand, ReportNamesWhatIsMissing) {
   expect_error({"report", "run"}, "run `/nowhere/python ");
   expect_error({"report", "run"}, "$REYNARD_PYTHON names another Python");
   expect_error({"report", "run", "--smoothing", "0"}, "--smoothing = 0");
+  expect_error({"inspect", "run", "--text", "text.txt", "-o", "inside.html"},
+               "/nowhere/vega.js is missing");
+  EXPECT_FALSE(fs::exists(folder_ / "inside.json"));
   ::unsetenv("REYNARD_PYTHON");
 }
 
