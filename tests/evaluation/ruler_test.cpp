@@ -260,6 +260,40 @@ TEST(Ruler, TheSolvedExampleOfVariablesHas500Tokens) {
   EXPECT_EQ(lengths, (json{1024, 2048, 4096}));
 }
 
+// Of a length at which the samples of one task are missing, the other's mean is not that of both.
+TEST(Ruler, OnlyWholeLengthsHaveAnAverage) {
+  const Corpus corpus = test::corpus_of(std::vector<int64_t>(100, 'a'), {100});
+  const test::TempDir folder;
+  std::string words;
+  for (const std::string& word : sources().words) words += word + "\n";
+  test::write_file(folder / "words.txt", words);
+  EvaluationConfig config;
+  config.ruler.words = (folder / "words.txt").string();
+  config.ruler.tasks = {"niah_single_1", "niah_single_2"};
+  config.ruler.lengths = {2000, 4000};
+  config.ruler.samples = 2;
+  const auto task = task_named("ruler").make(corpus, config, {});
+  const Requests requests = task->requests();
+  ASSERT_EQ(requests.size, 8);
+  const auto measured_of = [&](int64_t answered) {
+    return task->measure({answered, [&, answered](const auto& take) {
+                            for (int64_t i = 0; i < answered; ++i) {
+                              json line = requests.at(i).about;
+                              line["score"] = 1;
+                              take(line);
+                            }
+                          }});
+  };
+  for (const int64_t answered : {4, 6, 7}) {
+    const Measured part = measured_of(answered);
+    EXPECT_EQ(part.metrics.at("effective_length").at("text"), ">2000") << answered;
+    EXPECT_EQ(part.series.at("averages"), json::array({{{"length", 2000}, {"score", 1.0}}}))
+        << answered;
+  }
+  EXPECT_EQ(measured_of(3).metrics.at("effective_length").at("text"), "0");
+  EXPECT_EQ(measured_of(8).metrics.at("effective_length").at("text"), ">4000");
+}
+
 TEST(Ruler, ListsOfTheWordPackageAreReadAsTheyAre) {
   const Corpus corpus = test::corpus_of(std::vector<int64_t>(100, 'a'), {100});
   const test::TempDir folder;

@@ -255,19 +255,24 @@ std::vector<std::string> fingerprints_of(const RulerConfig& config) {
   return prints;
 }
 
-// Mean over the tasks at every length; the effective length is the longest that reaches the
+// Mean over the tasks at every length of which all have all their samples: those of the easier
+// tasks alone would flatter the model. The effective length is the longest that reaches the
 // threshold.
-void finish(Measured& result) {
-  std::map<int64_t, std::pair<double, int64_t>> by_length;
+void finish(const RulerPlan& plan, Measured& result) {
+  std::map<int64_t, std::pair<double, int64_t>> by_length;  // sum of scores, samples
   for (const nlohmann::json& group : result.series.at("groups")) {
-    auto& [sum, count] = by_length[group.at("length").get<int64_t>()];
+    auto& [sum, samples] = by_length[group.at("length").get<int64_t>()];
     sum += group.at("score").get<double>();
-    ++count;
+    samples += group.at("samples").get<int64_t>();
   }
+  const auto num_tasks = static_cast<int64_t>(plan.tasks.size());
+  std::erase_if(by_length, [&](const auto& at_length) {
+    return at_length.second.second < num_tasks * plan.config.samples;
+  });
   int64_t effective = 0;
   nlohmann::json averages = nlohmann::json::array();
   for (const auto& [length, total] : by_length) {
-    const double mean = total.first / static_cast<double>(total.second);
+    const double mean = total.first / static_cast<double>(num_tasks);
     averages.push_back({{"length", length}, {"score", mean}});
     if (mean >= kEffective) effective = length;
   }
@@ -335,8 +340,8 @@ std::unique_ptr<Task> make_ruler(const Corpus& corpus,
   set.at = [&corpus, plan](int64_t i) { return prompt_of(corpus, *plan, i); };
   set.score = score_ruler;
   set.group_by = {"task", "length"};
-  set.finish = [comparable](Measured& result) {
-    finish(result);
+  set.finish = [plan, comparable](Measured& result) {
+    finish(*plan, result);
     result.metrics["comparable"] = comparable;
   };
   return make_prompt_task(corpus, std::move(set));
