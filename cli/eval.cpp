@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 namespace reynard::cli {
@@ -173,6 +174,13 @@ void check_settings(const EvalArguments& arguments, const std::vector<std::strin
   }
 }
 
+// 0: unknown. An adapter may say its own.
+int64_t trained_length(const EvalArguments& arguments, const std::optional<RemoteModel>& remote) {
+  if (arguments.train_length > 0) return arguments.train_length;
+  if (remote) return remote->train_length;
+  return arguments.remote.given() ? 0 : find_model(arguments.model).train_length();
+}
+
 void run_eval(EvalArguments arguments, const CLI::App& command) {
   check_options(command);
   const std::vector<std::string> given = command.remaining();
@@ -180,14 +188,17 @@ void run_eval(EvalArguments arguments, const CLI::App& command) {
   config::from_toml<evaluation::EvaluationConfig>("", "command line", given);
   check_arguments(arguments, command);
   check_settings(arguments, given);
+  const bool harness = std::erase(arguments.tasks, kLmEval) > 0;
+  const bool others = !harness || !arguments.tasks.empty();
+  std::optional<RemoteModel> remote;
+  if (others && arguments.remote.given()) {
+    remote = open_remote_model(arguments.remote, arguments.tokenizer);
+  }
   std::vector<std::string> overrides = with_length(given, arguments.length);
   if (arguments.published_lengths) overrides = with_published_lengths(std::move(overrides));
   if (arguments.extrapolate > 0) {
-    int64_t trained = arguments.train_length;
-    if (trained == 0 && !arguments.remote.given()) {
-      trained = find_model(arguments.model).train_length();
-    }
-    overrides = with_extrapolation(std::move(overrides), arguments.extrapolate, trained);
+    overrides = with_extrapolation(
+        std::move(overrides), arguments.extrapolate, trained_length(arguments, remote));
   }
   auto config =
       config::from_toml<evaluation::EvaluationConfig>("", "command line", std::move(overrides));
@@ -195,11 +206,9 @@ void run_eval(EvalArguments arguments, const CLI::App& command) {
     config.few_shot.skip_bad = config.longbench.skip_bad = true;
     config.ruler.skip_bad = config.babilong.skip_bad = true;
   }
-  if (std::erase(arguments.tasks, kLmEval) > 0) {
-    measure_with_harness(arguments, config);
-    if (arguments.tasks.empty()) return;
-  }
-  if (arguments.remote.given()) return measure_remote(arguments, config);
+  if (harness) measure_with_harness(arguments, config);
+  if (!others) return;
+  if (remote) return measure_remote(arguments, config, *remote);
   if (!arguments.checkpoints.empty()) return measure_checkpoints(arguments, config);
   const ModelFolder folder = find_model(arguments.model);
   if (arguments.length == 0 && arguments.train_length == 0 && folder.train_length() == 0) {

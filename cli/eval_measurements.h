@@ -58,7 +58,9 @@ std::vector<nlohmann::json> measure_model(const EvalArguments& arguments,
 void measure_checkpoints(const EvalArguments& arguments,
                          const evaluation::EvaluationConfig& config);
 // A model behind an endpoint or an adapter.
-void measure_remote(const EvalArguments& arguments, const evaluation::EvaluationConfig& config);
+void measure_remote(const EvalArguments& arguments,
+                    const evaluation::EvaluationConfig& config,
+                    const RemoteModel& model);
 // The harness asks the endpoint, or a server of the model.
 void measure_with_harness(const EvalArguments& arguments,
                           const evaluation::EvaluationConfig& config);

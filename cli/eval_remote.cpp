@@ -19,8 +19,9 @@ nlohmann::json or_null(std::optional<int64_t> token) {
 
 }  // namespace
 
-void measure_remote(const EvalArguments& arguments, const evaluation::EvaluationConfig& config) {
-  const RemoteModel model = open_remote_model(arguments.remote, arguments.tokenizer);
+void measure_remote(const EvalArguments& arguments,
+                    const evaluation::EvaluationConfig& config,
+                    const RemoteModel& model) {
   const TextCorpus text = open_texts(arguments.texts, model.text);
   const evaluation::ModelFacts facts{
       arguments.train_length > 0 ? arguments.train_length : model.train_length, 0, false};

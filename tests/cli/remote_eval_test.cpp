@@ -132,6 +132,34 @@ TEST_F(RemoteEval, BosAndEosOfATokenFileAreNamedAndLeftOutOneByOne) {
   EXPECT_EQ(without_eos.at("eos"), nullptr);
 }
 
+TEST_F(RemoteEval, AnAdapterSaysWhatLengthIsExtrapolated) {
+  test::write_file(folder_ / "adapter.py", R"(
+import json, sys
+print(json.dumps({"name": "flat", "vocab_size": 258, "train_length": 64}), flush=True)
+for line in sys.stdin:
+    predicted = len(json.loads(line)["tokens"]) - 1
+    print(json.dumps({"logprobs": [-1.0] * predicted, "hits": [0] * predicted}), flush=True)
+)");
+  const ProgramResult result = test::run_program({.arguments = {"eval",
+                                                                "--adapter",
+                                                                REYNARD_TEST_PYTHON " adapter.py",
+                                                                "--tokenizer",
+                                                                "byte",
+                                                                "--text",
+                                                                "text.txt",
+                                                                "--task",
+                                                                "per_position_loss",
+                                                                "--extrapolate",
+                                                                "4",
+                                                                "-o",
+                                                                "flat"},
+                                                  .folder = folder_.path()});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  const json summary = json::parse(test::read_file(folder_ / "flat/per_position_loss.json"));
+  EXPECT_EQ(summary.at("train_length"), 64);
+  EXPECT_EQ(summary.at("settings").at("length"), 256);
+}
+
 TEST_F(RemoteEval, BadInputIsOneLine) {
   const auto expect_error = [&](std::vector<std::string> arguments, const std::string& part) {
     arguments.insert(arguments.begin(), "eval");
