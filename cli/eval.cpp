@@ -160,12 +160,12 @@ void check_arguments(const EvalArguments& arguments, const CLI::App& command) {
 }
 
 // A setting of a task that does not run would be read by nothing.
-void check_settings(const EvalArguments& arguments, const std::vector<std::string>& given) {
+void check_settings(const EvalArguments& arguments) {
   const auto runs = [&](const evaluation::TaskEntry& entry) {
     if (arguments.tasks.empty()) return entry.by_default;
     return std::ranges::find(arguments.tasks, entry.name) != arguments.tasks.end();
   };
-  for (const std::string& option : given) {
+  for (const std::string& option : arguments.settings) {
     for (const evaluation::TaskEntry& entry : evaluation::tasks()) {
       if (!option.starts_with(fmt::format("--{}.", entry.name)) || runs(entry)) continue;
       throw Error(fmt::format(
@@ -183,18 +183,18 @@ int64_t trained_length(const EvalArguments& arguments, const std::optional<Remot
 
 void run_eval(EvalArguments arguments, const CLI::App& command) {
   check_options(command);
-  const std::vector<std::string> given = command.remaining();
+  arguments.settings = command.remaining();
   // What is no option shows first: a slip in --text is not a missing text.
-  config::from_toml<evaluation::EvaluationConfig>("", "command line", given);
+  config::from_toml<evaluation::EvaluationConfig>("", "command line", arguments.settings);
   check_arguments(arguments, command);
-  check_settings(arguments, given);
+  check_settings(arguments);
   const bool harness = std::erase(arguments.tasks, kLmEval) > 0;
   const bool others = !harness || !arguments.tasks.empty();
   std::optional<RemoteModel> remote;
   if (others && arguments.remote.given()) {
     remote = open_remote_model(arguments.remote, arguments.tokenizer);
   }
-  std::vector<std::string> overrides = with_length(given, arguments.length);
+  std::vector<std::string> overrides = with_length(arguments.settings, arguments.length);
   if (arguments.published_lengths) overrides = with_published_lengths(std::move(overrides));
   if (arguments.extrapolate > 0) {
     overrides = with_extrapolation(
@@ -229,7 +229,8 @@ void add_task_options(CLI::App& command, EvalArguments& arguments) {
   command
       .add_option("--task",
                   arguments.tasks,
-                  "Tasks, separated by commas; default: the first five below, where they apply")
+                  "Tasks, separated by commas; default: the first five below, but those that the "
+                  "model or the text cannot give")
       ->delimiter(',');
   make_repeatable(*command.add_option(
       "--text",

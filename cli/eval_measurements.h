@@ -22,6 +22,7 @@ struct EvalArguments {
   std::string model;
   RemoteArguments remote;
   std::vector<std::string> tasks;
+  std::vector<std::string> settings;  // of tasks: --task.key=value
   std::vector<std::string> texts;
   std::string tokenizer;
   std::string output;
@@ -40,8 +41,9 @@ struct EvalArguments {
 };
 
 // Makes all tasks before the first runs, so that a text too short for the last shows at once, and
-// runs them into options.folder. Tasks that were named and need what the scorer cannot give are an
-// error; of those that run by default they are left out. Returns the summaries, which are printed.
+// runs them into options.folder. A task that was named and needs what the scorer or the text cannot
+// give is an error, and so is one with a setting that the text cannot give; others that run by
+// default are left out. Returns the summaries, which are printed.
 std::vector<nlohmann::json> measure_tasks(const EvalArguments& arguments,
                                           const evaluation::EvaluationConfig& config,
                                           const evaluation::Corpus& corpus,

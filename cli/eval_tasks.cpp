@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -27,6 +28,14 @@ std::vector<std::string> tasks_for(const EvalArguments& arguments, bool forgets)
   return names;
 }
 
+// By name or by a setting: what it cannot be made of is then a mistake.
+bool is_asked_for(const EvalArguments& arguments, const std::string& task) {
+  return !arguments.tasks.empty() ||
+         std::ranges::any_of(arguments.settings, [&](const std::string& setting) {
+           return setting.starts_with(fmt::format("--{}.", task));
+         });
+}
+
 using Tasks = std::vector<std::unique_ptr<evaluation::Task>>;
 
 // What the task needs and the scorer cannot give; empty: nothing.
@@ -41,8 +50,18 @@ Tasks make_tasks(const EvalArguments& arguments,
                  const evaluation::ModelFacts& facts,
                  const evaluation::Scorer& scorer) {
   Tasks tasks;
+  const auto make = [&](const std::string& name) -> std::unique_ptr<evaluation::Task> {
+    try {
+      return evaluation::task_named(name).make(corpus, config, facts);
+    } catch (const Error& error) {
+      if (is_asked_for(arguments, name)) throw;
+      print_message("left out: {}\n", error.what());
+      return nullptr;
+    }
+  };
   for (const std::string& name : tasks_for(arguments, facts.forgets)) {
-    auto task = evaluation::task_named(name).make(corpus, config, facts);
+    auto task = make(name);
+    if (!task) continue;
     const std::string missing = cannot_run(*task, scorer);
     if (missing.empty()) {
       tasks.push_back(std::move(task));
@@ -53,6 +72,11 @@ Tasks make_tasks(const EvalArguments& arguments,
           missing,
           arguments.remote.given() ? "give a MODEL on this machine" : "leave --memory out"));
     }
+  }
+  if (tasks.empty()) {
+    throw Error(
+        "eval: of the tasks that run by default none can be measured on this text; give longer "
+        "text or a smaller --length, or name others with --task");
   }
   return tasks;
 }
