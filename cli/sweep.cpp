@@ -10,6 +10,7 @@
 #include "cli/unknown_option.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/config/config.h"
+#include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
 #include "reynard/training/run_checks.h"
 #include "reynard/training/trainer.h"
@@ -215,6 +216,7 @@ std::vector<PlannedRun> plan_point(const SweepArguments& arguments,
     std::vector<std::string> settings = overrides;
     for (const std::string& setting : point) settings.push_back("--" + setting);
     auto experiment = config::read_toml<training::Experiment>(arguments.experiment, settings);
+    models::check_can_be_saved(experiment.model);
     training::check_budget(experiment);
     experiment.run.folder = (fs::path(experiment.run.folder) / folder_name(point, seed)).string();
     experiment.run.seed += seed;

@@ -160,6 +160,12 @@ const Family& choose_family(const DecoderConfig& config, std::string_view model_
                           kForgettingTransformer.obstacle(config)));
 }
 
+// Recurrence is of training only.
+DecoderConfig without_recurrence(DecoderConfig config) {
+  if (config.mixer == "transformer_xl") config.mixer = "attention";
+  return config;
+}
+
 }  // namespace
 
 fs::path model_folder(const fs::path& model_or_run) {
@@ -310,6 +316,10 @@ void check_in_range(const std::string& name, const at::Tensor& value, const at::
 
 }  // namespace
 
+void check_can_be_saved(const DecoderConfig& config) {
+  choose_family(without_recurrence(config), "");
+}
+
 void write_model(Decoder& decoder,
                  checkpoint::FolderWriter& folder,
                  const Layout& layout,
@@ -319,9 +329,7 @@ void write_model(Decoder& decoder,
                       "dtype",
                       c10::toString(dtype),
                       "Float, BFloat16 or Half");
-  DecoderConfig described = decoder.config();
-  // Recurrence is of training only.
-  if (described.mixer == "transformer_xl") described.mixer = "attention";
+  const DecoderConfig described = without_recurrence(decoder.config());
   const Family& family = choose_family(described, layout.model_type);
   std::vector<checkpoint::NamedTensor> tensors;
   decoder.parameters([&](const std::string& name, Parameter& parameter) {

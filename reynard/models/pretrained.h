@@ -50,6 +50,10 @@ struct Layout {
 };
 Layout load_layout(const std::filesystem::path& folder);
 
+// Throws reynard::Error where no layout can express such a model: asked before training, which
+// would else be lost when it is saved.
+void check_can_be_saved(const DecoderConfig& config);
+
 // Writes the folder atomically. model_type as in Layout.
 void save_model(Decoder& decoder,
                 const std::filesystem::path& folder,

@@ -451,6 +451,7 @@ std::vector<std::string> changed_texts(const Experiment& experiment, const RunRe
 
 RunResult run(const Experiment& experiment, const RunOptions& options) {
   check_folder(experiment, options.resume);
+  models::check_can_be_saved(experiment.model);
   check_texts(experiment);
   check_budget(experiment);
   const std::string note = note_on_text(experiment);

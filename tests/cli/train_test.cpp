@@ -19,6 +19,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -219,6 +220,32 @@ TEST_F(TrainCommand, SpecialTokensAreThoseOfTheText) {
       train("run", {"--model.bos_token_id=256", "--model.eos_token_id=257", "--training.tokens=64"})
           .exit_code,
       0);
+}
+
+// It would be trained to the end and then lost.
+TEST_F(TrainCommand, AModelThatNoLayoutCanExpressIsRefused) {
+  using Settings = std::vector<std::string>;
+  for (const auto& [settings, part] :
+       {std::pair(Settings{"--model.attention.qk_norm_eps=1e-6"}, "qk_norm_eps is not 1e-5"),
+        std::pair(Settings{"--model.attention.qk_norm=none", "--model.attention.qkv_bias=true"},
+                  "qkv_bias is on"),
+        std::pair(
+            Settings{"--model.attention.rope=true", "--model.attention.rope_scaling.type=linear"},
+            "rope_scaling is set")}) {
+    expect_refused("run",
+                   settings,
+                   std::string("no layout can express this model (layout "
+                               "forgetting_transformer-project_fox: attention.") +
+                       part);
+    EXPECT_FALSE(fs::exists(folder_ / "run"));
+  }
+  const ProgramResult sweep = run({"sweep",
+                                   "tiny.toml",
+                                   "--grid",
+                                   "model.attention.qk_norm_eps=1e-5,1e-6",
+                                   "--run.folder=sweep"});
+  EXPECT_EQ(sweep.exit_code, 2);
+  EXPECT_FALSE(fs::exists(folder_ / "sweep")) << "a run before the mistake was found";
 }
 
 TEST_F(TrainCommand, AStepThatNeverCameIsNotProfiledSilently) {

@@ -2,6 +2,7 @@
 
 #include "reynard/config/config.h"
 #include "reynard/models/cost.h"
+#include "reynard/models/pretrained.h"
 #include "reynard/tensor/error.h"
 #include "tests/support/files.h"
 
@@ -28,12 +29,13 @@ fs::path configs() {
   return fs::path(REYNARD_SOURCE_DIR) / "configs";
 }
 
-TEST(Configs, EveryModelCanBeBuilt) {
+TEST(Configs, EveryModelCanBeBuiltAndSaved) {
   int num_files = 0;
   for (const auto& entry : fs::recursive_directory_iterator(configs())) {
     if (entry.path().extension() != ".toml") continue;
     ++num_files;
     EXPECT_GT(model_cost(read_model(entry.path()), 1024).parameters, 0) << entry.path();
+    EXPECT_NO_THROW(check_can_be_saved(read_model(entry.path()))) << entry.path();
   }
   EXPECT_GE(num_files, 12 + 15 + 4);
 }

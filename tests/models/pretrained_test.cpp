@@ -293,6 +293,7 @@ TEST(Families, WrittenConfigsAreReadBack) {
   config.attention.key_shift = true;
   Decoder impossible(config);
   EXPECT_THROW(save_model(impossible, parent / "impossible"), Error);
+  EXPECT_THROW(check_can_be_saved(config), Error);
   EXPECT_FALSE(std::filesystem::exists(parent / "impossible"));
   EXPECT_THROW(find_family("gpt2", "test"), Error);
 }
