@@ -190,13 +190,7 @@ class Run {
 
   RunResult train() {
     begin();
-    if (trainer_.done()) {
-      const auto finished = finished_result(folder_.string());
-      // Another one is of the run before it was made longer, or of another held-out text.
-      const bool holds = finished && finished->steps == trainer_.steps() &&
-                         changed_texts(trainer_.experiment(), *finished).empty();
-      if (holds && !measures_otherwise_) return *finished;
-    }
+    if (finished_) return *finished_;
     while (!trainer_.done() && !stopped()) step();
     if (stopped() && !trainer_.done()) {
       if (saved_step_ != trainer_.steps()) save(permanent_due_);
@@ -219,9 +213,26 @@ class Run {
       trainer_.take_first_weights();
     }
     first_step_ = trainer_.steps();
+    finished_ = result_of_before();
+    if (!finished_) remove_result();
     write_run_json(trainer_, options_);
     metrics_ = std::make_unique<MetricsLog>(folder_, trainer_.steps());
     window_.begin(trainer_);
+  }
+
+  // What is there of this very run. Another result is of the run before it was made longer, or of
+  // another held-out text.
+  std::optional<RunResult> result_of_before() const {
+    if (!trainer_.done() || measures_otherwise_) return std::nullopt;
+    const auto finished = finished_result(folder_.string());
+    const bool holds = finished && finished->steps == trainer_.steps() &&
+                       changed_texts(trainer_.experiment(), *finished).empty();
+    return holds ? finished : std::nullopt;
+  }
+
+  // Before experiment.toml is that of this run, whose result it would else be taken for.
+  void remove_result() const {
+    if (fs::remove(folder_ / "result.json")) checkpoint::sync_folder(folder_);
   }
 
   // Whether there is a checkpoint to go on from.
@@ -409,6 +420,7 @@ class Run {
   int64_t first_step_ = 0, saved_step_ = 0;
   bool due_ = false, permanent_due_ = false;  // checkpoints that the last steps asked for
   bool measures_otherwise_ = false;           // than the command before, on held-out text
+  std::optional<RunResult> finished_;         // where nothing is left to do
 };
 
 }  // namespace

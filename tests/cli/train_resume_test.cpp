@@ -64,6 +64,28 @@ TEST_F(TrainCommand, AResultOfBeforeIsNotThatOfALongerRun) {
   EXPECT_EQ(weights_hash("run"), weights);
 }
 
+// Beside the experiment.toml of the longer run it would be taken for that one's.
+TEST_F(TrainCommand, ARunThatGoesOnHasNoResult) {
+  ASSERT_EQ(train("run", {"--training.tokens=640"}).exit_code, 0);
+  const ProgramResult diverged =
+      train("run", {"--resume", "--training.tokens=6400", "--optimizer.learning_rate=1e30"});
+  ASSERT_EQ(diverged.exit_code, 2) << diverged.errors;
+  EXPECT_FALSE(fs::exists(folder_ / "run/result.json"));
+}
+
+// experiment.toml then names the held-out text already.
+TEST_F(TrainCommand, AMeasurementThatFailedIsMadeByTheSameCommand) {
+  ASSERT_EQ(train("run", {"--training.tokens=640"}).exit_code, 0);
+  const std::vector<std::string> measured = {
+      "--resume", "--training.tokens=640", "--validation.path=text/held_out.tokens"};
+  fs::rename(folder_ / "run/model", folder_ / "model");
+  test::write_file(folder_ / "run/model", "in the way");
+  ASSERT_EQ(train("run", measured).exit_code, 2);
+  fs::remove(folder_ / "run/model");
+  ASSERT_EQ(train("run", measured).exit_code, 0);
+  EXPECT_TRUE(json("run/result.json").contains("validation_loss"));
+}
+
 TEST_F(TrainCommand, DamagedCheckpointsOfLaterStepsDoNotCostNewOnes) {
   ASSERT_EQ(train("run").exit_code, 0);
   fs::remove_all(folder_ / "run/checkpoints/step-000000000050");
