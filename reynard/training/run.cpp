@@ -142,6 +142,9 @@ class Window {
     begin_tokens_ = trainer.tokens();
   }
 
+  // Time of the window in which nothing was trained.
+  void leave_out(double seconds) { begin_seconds_ += seconds; }
+
   double recent_loss() const {
     double sum = 0;
     for (const double loss : recent_) sum += loss;
@@ -299,9 +302,7 @@ class Run {
     if (log || last || validate) {
       Json line = window_.line(trainer_);
       add_gates(line, gates.shares(), prunes());
-      if (validate) {
-        if (const auto loss = validation_loss()) line["validation_loss"] = *loss;
-      }
+      if (validate) measure(line);
       metrics_->write(line);
       show_progress();
     }
@@ -311,7 +312,14 @@ class Run {
     if (due_ && !trainer_.last_step_skipped()) save(permanent_due_);
   }
 
+  void measure(Json& line) {
+    const double begin = trainer_.seconds();
+    if (const auto loss = validation_loss()) line["validation_loss"] = *loss;
+    window_.leave_out(trainer_.seconds() - begin);
+  }
+
   void save(bool permanent) {
+    const double begin = trainer_.seconds();
     const std::vector<std::string> problems = save_checkpoint(
         trainer_,
         folder_,
@@ -319,6 +327,7 @@ class Run {
     for (const std::string& problem : problems) tell(options_.warn, problem);
     saved_step_ = trainer_.steps();
     due_ = permanent_due_ = false;
+    window_.leave_out(trainer_.seconds() - begin);
   }
 
   // Steps without a token that counts change nothing.

@@ -75,6 +75,26 @@ TEST_F(TrainCommand, WritesTheRunFolder) {
   EXPECT_LT(last_loss, first_loss - 1);
 }
 
+// Each step is followed by a measurement of many times its tokens, and by a checkpoint.
+TEST_F(TrainCommand, TheRateIsThatOfTheStepsAlone) {
+  ASSERT_EQ(train("run",
+                  {"--training.tokens=1280",
+                   "--validation.path=text/train.tokens",
+                   "--validation.tokens=1000000000",
+                   "--validation.every=64"})
+                .exit_code,
+            0);
+  std::istringstream metrics(test::read_file(folder_ / "run/metrics.jsonl"));
+  double in_steps = 0, seconds = 0;
+  for (std::string line; std::getline(metrics, line);) {
+    const auto object = nlohmann::json::parse(line);
+    EXPECT_EQ(object.contains("validation_loss"), object.at("step") < 20);
+    in_steps += kTokensPerStep / object.at("tokens_per_s").get<double>();
+    seconds = object.at("seconds");
+  }
+  EXPECT_LT(in_steps, seconds / 4);
+}
+
 TEST_F(TrainCommand, HelpNamesTheMixers) {
   const std::string help = run({"train", "--help"}).output;
   for (const models::MixerEntry& mixer : models::mixers()) {
