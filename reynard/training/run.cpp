@@ -298,7 +298,8 @@ class Run {
     if (profile) profile->write(folder_ / "profile.json");
     check_something_counts();
     const bool last = trainer_.done();
-    const bool validate = !last && crossed(trainer_, trainer_.experiment().validation.every);
+    const bool validate = !last && crossed(trainer_, trainer_.experiment().validation.every) &&
+                          trainer_.progress().has_time_for(measurement_seconds_);
     if (log || last || validate) {
       Json line = window_.line(trainer_);
       add_gates(line, gates.shares(), prunes());
@@ -315,7 +316,8 @@ class Run {
   void measure(Json& line) {
     const double begin = trainer_.seconds();
     if (const auto loss = validation_loss()) line["validation_loss"] = *loss;
-    window_.leave_out(trainer_.seconds() - begin);
+    measurement_seconds_ = trainer_.seconds() - begin;
+    window_.leave_out(measurement_seconds_);
   }
 
   void save(bool permanent) {
@@ -428,6 +430,7 @@ class Run {
   std::unique_ptr<MetricsLog> metrics_;
   int64_t first_step_ = 0, saved_step_ = 0;
   bool due_ = false, permanent_due_ = false;  // checkpoints that the last steps asked for
+  double measurement_seconds_ = 0;            // of held-out text, the last time; 0: not yet
   bool measures_otherwise_ = false;           // than the command before, on held-out text
   std::optional<RunResult> finished_;         // where nothing is left to do
 };

@@ -14,6 +14,10 @@ struct Progress {
 
   // Share of the budget that is used: of the tokens or of the time, whichever is further; in [0,1].
   double fraction() const;
+  // Whether the budget of time, where there is one, lasts for so many seconds more.
+  bool has_time_for(double more) const {
+    return second_budget == 0 || seconds + more < second_budget;
+  }
 };
 
 // Peak rate times the schedule's factor: rises linearly from 0 at the first step to the peak over

@@ -84,4 +84,12 @@ TEST(Schedule, TimeBudgetFollowsTheClock) {
   EXPECT_DOUBLE_EQ(both.fraction(), 0.55);
 }
 
+TEST(Schedule, OnlyABudgetOfTimeRunsOutOfIt) {
+  const Progress timed{.tokens = 5, .seconds = 70, .second_budget = 100};
+  EXPECT_TRUE(timed.has_time_for(29));
+  EXPECT_FALSE(timed.has_time_for(31));
+  const Progress counted{.tokens = 5, .token_budget = 1000, .seconds = 70};
+  EXPECT_TRUE(counted.has_time_for(1e9));
+}
+
 }  // namespace reynard::training
