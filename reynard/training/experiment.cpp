@@ -61,7 +61,7 @@ void check_recurrence(const Experiment& experiment,
                       const std::function<void(const char*, const std::string&)>& add) {
   const CrossbatchConfig& cross = experiment.crossbatch;
   const models::AttentionMixerConfig& attention = experiment.model.attention;
-  if (cross.contexts > 1 || cross.memory == 0) {
+  if (cross.contexts != 1 || cross.memory == 0) {
     add("crossbatch.contexts",
         "must be 1, with crossbatch.memory above 0, for model.mixer = \"transformer_xl\"");
   }
@@ -158,14 +158,14 @@ void check_crossbatch(const Experiment& experiment,
   const CrossbatchConfig& cross = experiment.crossbatch;
   const data::LoaderConfig& data = experiment.data;
   const bool packs = cross.rule == models::CrossbatchRule::kPacks;
-  check_memory_use(cross, add);
-  if (cross.contexts == 0) return check_crossbatch_is_unset(cross, add);
   const models::DecoderConfig& model = experiment.model;
   const bool recurrent = model.mixer == "transformer_xl";
+  check_memory_use(cross, add);
+  if (recurrent) check_recurrence(experiment, add);
+  if (cross.contexts == 0) return check_crossbatch_is_unset(cross, add);
   if (!model.has_memory() && !recurrent) {
     add("crossbatch.contexts", "needs model.mixer = \"memory_attention\" or \"transformer_xl\"");
   }
-  if (recurrent) check_recurrence(experiment, add);
   if (data.length % cross.contexts != 0) {
     add("crossbatch.contexts", fmt::format("must divide data.length = {}", data.length));
   } else if (model.has_memory() && data.length / cross.contexts > model.memory.window) {

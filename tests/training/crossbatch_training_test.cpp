@@ -347,6 +347,10 @@ TEST(CrossbatchTraining, ImpossibleExperimentsAreNamed) {
     e.model.mixer = "transformer_xl";
     e.crossbatch.contexts = 1;
   });
+  refused("crossbatch.contexts: must be 1, with crossbatch.memory above 0", [](Experiment& e) {
+    e.model.mixer = "transformer_xl";
+    e.crossbatch = {};
+  });
   refused("model.attention", [](Experiment& e) {
     e.model.mixer = "transformer_xl";
     e.model.memory.layers = {};
