@@ -103,11 +103,9 @@ EventFile::EventFile(const std::filesystem::path& folder, int64_t first_step) {
   std::string version = event(0);
   append_bytes(version, 3, "brain.Event:2");
   write_record(version);
-  if (first_step > 0) {
-    std::string start = event(first_step);
-    append_bytes(start, 7, std::string("\x08\x01"));  // SessionLog { status = START }
-    write_record(start);
-  }
+  std::string start = event(first_step);
+  append_bytes(start, 7, std::string("\x08\x01"));  // SessionLog { status = START }
+  write_record(start);
 }
 
 void EventFile::write(int64_t step, const Scalars& scalars) {

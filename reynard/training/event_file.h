@@ -18,8 +18,8 @@ uint32_t crc32c(std::string_view bytes);
 
 class EventFile {
  public:
-  // Creates folder/events.out.tfevents.SECONDS.HOST.PID. first_step > 0 tells readers to forget
-  // what older files of the folder say about first_step and later (the run was resumed there).
+  // Creates folder/events.out.tfevents.SECONDS.HOST.PID, which tells readers to forget what older
+  // files of the folder say about first_step and later: the run was resumed there, or began anew.
   EventFile(const std::filesystem::path& folder, int64_t first_step);
 
   using Scalars = std::vector<std::pair<std::string, double>>;

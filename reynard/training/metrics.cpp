@@ -41,7 +41,7 @@ std::filesystem::path prepared(const std::filesystem::path& folder, int64_t step
 }  // namespace
 
 MetricsLog::MetricsLog(const std::filesystem::path& folder, int64_t step)
-    : path_(prepared(folder, step)), events_(folder, step > 0 ? step + 1 : 0) {}
+    : path_(prepared(folder, step)), events_(folder, step + 1) {}
 
 void MetricsLog::write(const nlohmann::ordered_json& line) {
   const std::string text = line.dump() + "\n";

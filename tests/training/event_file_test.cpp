@@ -1,5 +1,6 @@
 #include "reynard/training/event_file.h"
 
+#include "reynard/training/metrics.h"
 #include "tests/support/files.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +27,7 @@ TEST(EventFile, ChecksumIsCrc32c) {
 
 TEST(EventFile, RecordsAreFramedByLengthAndChecksums) {
   const test::TempDir folder;
-  EventFile(folder.path(), 0).write(7, {{"train/loss", 2.5}});
+  EventFile(folder.path(), 1).write(7, {{"train/loss", 2.5}});
   const std::string bytes = test::read_file(only_file(folder.path()));
   size_t at = 0;
   int records = 0;
@@ -38,9 +39,21 @@ TEST(EventFile, RecordsAreFramedByLengthAndChecksums) {
     at += 16 + length;
   }
   EXPECT_EQ(at, bytes.size());
-  EXPECT_EQ(records, 2);  // the version, and one event
+  EXPECT_EQ(records, 3);  // the version, where the run begins, and one event
   EXPECT_NE(bytes.find("brain.Event:2"), std::string::npos);
   EXPECT_NE(bytes.find("train/loss"), std::string::npos);
+}
+
+// Also where a run begins anew in a folder of files of before.
+TEST(MetricsLog, ReadersForgetWhatFollowsItsStep) {
+  constexpr const char* kStart = "\x3a\x02\x08\x01";  // session_log { status = START }
+  for (const char step : {0, 5}) {
+    const test::TempDir folder;
+    const MetricsLog log(folder.path(), step);
+    const std::string bytes = test::read_file(only_file(folder.path()));
+    const std::string first = {'\x10', static_cast<char>(step + 1)};  // step
+    EXPECT_NE(bytes.find(first + kStart), std::string::npos) << static_cast<int>(step);
+  }
 }
 
 TEST(EventFile, TensorboardReadsWhatWasWritten) {
@@ -52,7 +65,7 @@ TEST(EventFile, TensorboardReadsWhatWasWritten) {
                  << " (scripts/requirements-test.txt)";
   }
   const test::TempDir folder;
-  EventFile events(folder.path(), 0);
+  EventFile events(folder.path(), 1);
   events.write(10, {{"train/loss", 2.5}, {"train/lr", 1e-3}});
   events.write(20, {{"train/loss", 1.5}});
   test::write_file(folder / "read.py",
