@@ -54,7 +54,7 @@ void remove_begun(const fs::path& folder, bool keep_folder) {
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
     const bool ours = name == "run.json" || name == "experiment.toml" || name == "metrics.jsonl" ||
-                      name.starts_with("events.out.tfevents.");
+                      name == "profile.json" || name.starts_with("events.out.tfevents.");
     if (ours) fs::remove(entry.path(), ignored);
   }
   if (!keep_folder) fs::remove(folder, ignored);  // only when it is empty
@@ -390,15 +390,22 @@ class Run {
     writer.commit();
   }
 
+  // Of a step that never came, or that was taken before the run was to record it.
+  void note_missing_profile() const {
+    const int64_t step = config().profile_step;
+    if (step == 0 || fs::exists(folder_ / "profile.json")) return;
+    const bool ended = step > trainer_.steps();
+    tell(options_.warn,
+         fmt::format("training.profile_step = {}: the run {} after {}; nothing was recorded",
+                     step,
+                     ended ? "ended" : "went on",
+                     counted(ended ? trainer_.steps() : first_step_, "step")));
+  }
+
   RunResult end() {
     RunResult done = result();
     done.finished = true;
-    if (config().profile_step > done.steps) {
-      tell(options_.warn,
-           fmt::format("training.profile_step = {}: the run ended after {}; nothing was recorded",
-                       config().profile_step,
-                       counted(done.steps, "step")));
-    }
+    note_missing_profile();
     if (saved_step_ != trainer_.steps()) save(permanent_due_);
     save_model();
     done.validation_loss = validation_loss();

@@ -274,6 +274,24 @@ TEST_F(TrainCommand, AStepThatNeverCameIsNotProfiledSilently) {
   EXPECT_NE(result.errors.find("training.profile_step = 2: the run ended after 1 step;"),
             std::string::npos)
       << result.errors;
+  const ProgramResult passed =
+      train("run", {"--resume", "--training.tokens=128", "--training.profile_step=1"});
+  EXPECT_EQ(passed.exit_code, 0);
+  EXPECT_NE(passed.errors.find("training.profile_step = 1: the run went on after 1 step;"),
+            std::string::npos)
+      << passed.errors;
+}
+
+// The same command can be given again.
+TEST_F(TrainCommand, ARunThatDivergesAtOnceLeavesNoProfile) {
+  expect_refused("run",
+                 {"--optimizer.learning_rate=1e30",
+                  "--training.profile_step=1",
+                  "--training.log_every=100",
+                  "--training.checkpoint_every=0",
+                  "--training.permanent_every=0"},
+                 "not finite");
+  EXPECT_FALSE(fs::exists(folder_ / "run"));
 }
 
 TEST_F(TrainCommand, AStepIsProfiledWithoutReportsOfTheLibrary) {
