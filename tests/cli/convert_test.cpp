@@ -210,8 +210,8 @@ TEST(ConvertCommand, AFolderIsWrittenByOneProcess) {
   EXPECT_BITWISE_EQUAL(hidden_of(pro.to), hidden_of(pro.from));
 }
 
-// The FoX authors' code rejects or ignores what only this program reads in their layout; their
-// plain Transformer knows groups of heads.
+// The FoX authors' code rejects or ignores what only this program reads in their layout, FLA's the
+// window; the authors' plain Transformer knows groups of heads.
 TEST(ConvertCommand, AsksForALayoutThatItsAuthorsRead) {
   const std::vector<std::string> fox = {"--to", "forgetting_transformer-project_fox"};
   const Converted grouped("grouped_heads"), window("window"), wide("wide_heads");
@@ -221,6 +221,10 @@ TEST(ConvertCommand, AsksForALayoutThatItsAuthorsRead) {
   EXPECT_FALSE(std::filesystem::exists(grouped.to));
   ASSERT_EQ(grouped.run({}).exit_code, 0);  // for this program
   EXPECT_BITWISE_EQUAL(hidden_of(grouped.to), hidden_of(grouped.from));
+
+  models::DecoderConfig plain = test::small_config();
+  plain.attention.window = 5;
+  Converted(plain).expect_error({"--to", "forgetting_transformer"}, "attention.window is set");
 
   models::DecoderConfig config_of_llama = config_named("rope");
   config_of_llama.attention.num_kv_heads = 2;

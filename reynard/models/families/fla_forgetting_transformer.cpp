@@ -27,6 +27,11 @@ std::string obstacle(const DecoderConfig& config) {
                        fla_obstacle(config));
 }
 
+// FLA's layer hands the window to its cache alone: the attention it trains with sees every key.
+std::string ignored_key(const DecoderConfig& config) {
+  return all_obstacles({{config.attention.window > 0, "attention.window is set"}});
+}
+
 void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
   write_fla_keys(config, json);
   json["use_output_gate"] = config.attention.output_gate != OutputGate::kNone;
@@ -47,6 +52,7 @@ const Family kFlaForgettingTransformer = {.model_type = "forgetting_transformer"
                                           .read_keys = read_keys,
                                           .write_keys = write_keys,
                                           .obstacle = obstacle,
+                                          .ignored_key = ignored_key,
                                           .pieces = pieces};
 
 }  // namespace reynard::models
