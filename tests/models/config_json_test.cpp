@@ -182,6 +182,23 @@ TEST(Families, NumbersOfPositionsMayBeDerived) {
   EXPECT_EQ(load_layout(parent / "memory").max_positions, std::nullopt);
 }
 
+// As the published classes read it.
+TEST(Families, AnAbsentSlidingWindowIsTheDefaultAndNullIsNone) {
+  const auto window = [](const char* layout, const json& changes) {
+    json config = llama_config();
+    config["num_key_value_heads"] = 2;
+    config["use_sliding_window"] = true;  // asked of Qwen only
+    config["max_window_layers"] = 0;
+    config.update(changes);
+    return read_config(find_family(layout, "test"), config, "config.json").attention.window;
+  };
+  for (const char* layout : {"mistral", "qwen2", "qwen3"}) {
+    EXPECT_EQ(window(layout, json::object()), 4096) << layout;
+    EXPECT_EQ(window(layout, {{"sliding_window", nullptr}}), 0) << layout;
+    EXPECT_EQ(window(layout, {{"sliding_window", 5}}), 5) << layout;
+  }
+}
+
 TEST(Qwen, WindowsOfAllLayersOrNone) {
   const auto window = [](const json& changes) {
     json config = llama_config();

@@ -31,6 +31,11 @@ void write_llama_keys(const DecoderConfig& config, nlohmann::ordered_json& json)
   write_rope_keys(config.attention, json);
 }
 
+int64_t read_sliding_window(const JsonFields& fields) {
+  constexpr const char* kKey = "sliding_window";
+  return fields.of("attention.window").integer(kKey, fields.json().contains(kKey) ? 0 : 4096);
+}
+
 void read_layer_windows(const JsonFields& fields, DecoderConfig& config) {
   const std::vector<std::string> types = fields.texts("layer_types");
   const auto windowed = std::ranges::count(types, "sliding_attention");
@@ -49,7 +54,7 @@ void read_layer_windows(const JsonFields& fields, DecoderConfig& config) {
   } else {
     on = on && windowed > 0;
   }
-  if (on) config.attention.window = fields.of("attention.window").integer("sliding_window", 4096);
+  if (on) config.attention.window = read_sliding_window(fields);
 }
 
 void write_layer_windows(const DecoderConfig& config, nlohmann::ordered_json& json) {

@@ -17,6 +17,9 @@ namespace reynard::models {
 // Throws reynard::Error for MLP biases and other activations.
 void read_llama_keys(const JsonFields& fields, DecoderConfig& config);
 void write_llama_keys(const DecoderConfig& config, nlohmann::ordered_json& json);
+// "sliding_window" of the Mistral and Qwen classes: absent it is their default, null means none
+// (0).
+int64_t read_sliding_window(const JsonFields& fields);
 // The window of Qwen: of all layers or of none; a mixture is an error.
 void read_layer_windows(const JsonFields& fields, DecoderConfig& config);
 void write_layer_windows(const DecoderConfig& config, nlohmann::ordered_json& json);

@@ -12,7 +12,7 @@ void read_keys(const JsonFields& fields, DecoderConfig& config) {
   read_llama_keys(fields, config);
   config.attention.num_kv_heads =
       fields.of("attention.num_kv_heads").integer("num_key_value_heads");
-  config.attention.window = fields.of("attention.window").integer("sliding_window", 0);
+  config.attention.window = read_sliding_window(fields);
 }
 
 std::string obstacle(const DecoderConfig& config) {
