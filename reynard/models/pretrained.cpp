@@ -60,13 +60,25 @@ ConfigFile read_config_file(const fs::path& folder) {
   return {file, std::move(json), &family};
 }
 
+// An index alone is none: it comes with the config where somebody fetched all JSON files.
+bool has_weights(const fs::path& folder) {
+  return std::ranges::any_of(fs::directory_iterator(folder), [](const auto& entry) {
+    const fs::path name = entry.path().filename();
+    return name.string().starts_with("model") && name.extension() == ".safetensors";
+  });
+}
+
+bool has_qk_norm_weights(const AttentionMixerConfig& attention) {
+  return attention.qk_norm == QKNorm::kPerHead || attention.qk_norm == QKNorm::kShared;
+}
+
 // The weights say how QK-norm is shared: (D) for all heads or (H*D). The released FoX checkpoints
 // share; configs older than the switch do not say so.
 void adopt_qk_norm(const checkpoint::TensorFolder& tensors,
                    const Family& family,
                    DecoderConfig& config) {
   AttentionMixerConfig& a = config.attention;
-  if (a.qk_norm == QKNorm::kNone || a.qk_norm == QKNorm::kTemperature) return;
+  if (!has_qk_norm_weights(a)) return;
   const auto* info = tensors.find(family.pieces("model.layers.0.attn.q_norm.weight", 0)[0].name);
   if (info == nullptr || info->shape.size() != 1) return;  // reported with the other tensors
   if (a.num_heads == 1) return;                            // the same either way
@@ -181,8 +193,14 @@ fs::path model_folder(const fs::path& model_or_run) {
           : "does not exist; expected the folder of a model or of a run"));
 }
 
-DecoderConfig load_config(const fs::path& folder) {
-  return read_config_file(model_folder(folder)).decoder();
+DecoderConfig load_config(const fs::path& model_or_run) {
+  const fs::path folder = model_folder(model_or_run);
+  const ConfigFile file = read_config_file(folder);
+  DecoderConfig config = file.decoder();
+  if (has_qk_norm_weights(config.attention) && has_weights(folder)) {
+    adopt_qk_norm(checkpoint::TensorFolder(folder), *file.family, config);
+  }
+  return config;
 }
 
 Layout load_layout(const fs::path& folder) {

@@ -37,8 +37,9 @@ Decoder open_model(const std::filesystem::path& folder,
                    WeightFormat format,
                    at::Device device = at::kCPU);
 
-// Only config.json of a model_folder().
-DecoderConfig load_config(const std::filesystem::path& folder);
+// Only config.json of a model_folder(), which need not have weights: where it has, they say how the
+// norms of q and k are shared, as in load_model().
+DecoderConfig load_config(const std::filesystem::path& model_or_run);
 
 // What config.json says of a model beside its DecoderConfig.
 struct Layout {

@@ -220,6 +220,9 @@ TEST_F(ModelFolder, QKNormWeightsMayBeSharedWhateverTheConfigSays) {
   }
   EXPECT_EQ(problem(config_, shared), "");
   EXPECT_EQ(load_model(folder()).config().attention.qk_norm, QKNorm::kShared);
+  EXPECT_EQ(load_config(folder()).attention.qk_norm, QKNorm::kShared);
+  std::filesystem::rename(folder() / "model.safetensors", parent_ / "weights");
+  EXPECT_EQ(load_config(folder()).attention.qk_norm, QKNorm::kPerHead);
   json config = config_;
   config["qk_norm_share_param_across_head"] = true;
   EXPECT_EQ(problem(config, tensors_), "");
