@@ -153,6 +153,30 @@ void check_crossbatch_is_unset(const CrossbatchConfig& cross,
                add);
 }
 
+// What only another choice of its section would read.
+void check_keys_of_other_choices(const Experiment& experiment,
+                                 const std::function<void(const char*, const std::string&)>& add) {
+  const Experiment unset;
+  if (experiment.optimizer.rule != OptimizerRule::kAdamW) {
+    refuse_given({{"optimizer.beta2", experiment.optimizer.beta2 != unset.optimizer.beta2},
+                  {"optimizer.epsilon", experiment.optimizer.epsilon != unset.optimizer.epsilon}},
+                 "needs optimizer.rule = \"adamw\"",
+                 add);
+  }
+  if (experiment.schedule.shape != ScheduleShape::kWSD &&
+      experiment.schedule.decay_fraction != unset.schedule.decay_fraction) {
+    add("schedule.decay_fraction", "needs schedule.shape = \"wsd\"");
+  }
+  if (experiment.data.mode != data::LoaderMode::kPadded && !experiment.data.random_padding) {
+    add("data.random_padding", "needs data.mode = \"padded\"");
+  }
+  if (experiment.crossbatch.contexts > 0 &&
+      experiment.crossbatch.order != DocumentsOrder::kByAccuracy &&
+      experiment.crossbatch.accuracy != unset.crossbatch.accuracy) {
+    add("crossbatch.accuracy", "needs crossbatch.order = \"by_accuracy\"");
+  }
+}
+
 void check_crossbatch(const Experiment& experiment,
                       const std::function<void(const char*, const std::string&)>& add) {
   const CrossbatchConfig& cross = experiment.crossbatch;
@@ -266,6 +290,7 @@ void Experiment::check(config::Problems& problems, const std::string& path) cons
   if (validation.every > 0 && validation.path.empty()) {
     add("validation.every", "needs validation.path, the held-out text to measure");
   }
+  check_keys_of_other_choices(*this, add);
   check_crossbatch(*this, add);
   check_model_keys_without_effect(model, add);
   if (data.path.empty()) {

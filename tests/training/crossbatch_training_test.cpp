@@ -382,6 +382,8 @@ TEST(CrossbatchTraining, ImpossibleExperimentsAreNamed) {
           [](Experiment& e) { e.crossbatch.memory_across_documents = true; });
   refused("crossbatch.memory_readers",
           [](Experiment& e) { e.crossbatch.memory_readers = CrossbatchContexts::kLast; });
+  refused("crossbatch.accuracy: needs crossbatch.order = \"by_accuracy\"",
+          [](Experiment& e) { e.crossbatch.accuracy = 0.5; });
   refused("data.overlap", [](Experiment& e) { e.data.overlap = 5; });
   refused("data.mode", [](Experiment& e) { e.data.mode = data::LoaderMode::kPacked; });
 }

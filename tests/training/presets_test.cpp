@@ -50,6 +50,18 @@ TEST(Experiment, KeysThatNothingReadsAreNamed) {
     m.attention.forget_gate = models::ForgetGate::kNone;
     m.attention.log_pruning_tolerance = -10;
   });
+  refused("optimizer.beta2: needs optimizer.rule = \"adamw\"", [](Experiment& e) {
+    e.optimizer.rule = OptimizerRule::kAdafactor;
+    e.optimizer.beta2 = 0.99;
+  });
+  refused("optimizer.epsilon", [](Experiment& e) {
+    e.optimizer.rule = OptimizerRule::kAdafactor;
+    e.optimizer.epsilon = 1e-6;
+  });
+  refused("schedule.decay_fraction: needs schedule.shape = \"wsd\"",
+          [](Experiment& e) { e.schedule.decay_fraction = 0.1; });
+  refused("data.random_padding: needs data.mode = \"padded\"",
+          [](Experiment& e) { e.data.random_padding = false; });
   const auto cross_refused = [&](const std::string& key, auto change) {
     refused("crossbatch." + key + ": needs crossbatch.contexts",
             [&](Experiment& experiment) { change(experiment.crossbatch); });
