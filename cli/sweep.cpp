@@ -231,9 +231,10 @@ std::vector<PlannedRun> plan_point(const SweepArguments& arguments,
   return runs;
 }
 
-// However the values of a grid are spelt.
+// However the values of a grid are spelt, and though folder_name() writes _ for /.
 void check_distinct(const std::vector<std::vector<PlannedRun>>& plan) {
   std::map<std::string, std::string> folders;  // by the settings of their runs
+  std::set<std::string> names;
   for (const std::vector<PlannedRun>& runs : plan) {
     for (const PlannedRun& run : runs) {
       training::Experiment settings = run.experiment;
@@ -244,6 +245,12 @@ void check_distinct(const std::vector<std::vector<PlannedRun>>& plan) {
         throw Error(fmt::format("sweep: {} and {} would be the same run; name each value once",
                                 known->second,
                                 run.experiment.run.folder));
+      }
+      if (!names.insert(run.experiment.run.folder).second) {
+        throw Error(
+            fmt::format("sweep: two runs would share the folder {}, whose name has _ for each / of "
+                        "a value; rename what one of them names",
+                        run.experiment.run.folder));
       }
     }
   }

@@ -138,6 +138,8 @@ TEST_F(TrainCommand, SweepRejects) {
   expect_error({"optimizer.learning_rate"}, "expected section.key=value");
   expect_error({"optimizer.learning_rate=1e-3,1e-3"}, "names a value twice");
   expect_error({"optimizer.learning_rate=1e-3,0.001"}, "would be the same run");
+  expect_error({"data.path=text/train.tokens,text_train.tokens"},
+               "two runs would share the folder sweep/data.path=text_train.tokens,seed=0");
   expect_error({"model.num_layers=1,2", "model.num_layers=1"},
                "--grid model.num_layers=1: model.num_layers has a --grid already");
   expect_error({"run.folder=a,b"}, "each run has a folder of its own");
