@@ -15,8 +15,9 @@ namespace reynard::generation {
 namespace {
 
 // Tokens before the newest that its text may depend on: a tokenizer may drop the blank before the
-// first token of what it decodes, never that of a later one.
-constexpr std::size_t kContextTokens = 4;
+// first token of what it decodes, never that of a later one. A character has up to four tokens that
+// are bytes, and up to twelve where it is an escaped surrogate pair.
+constexpr std::size_t kContextTokens = 12;
 
 }  // namespace
 
@@ -38,7 +39,7 @@ std::string TextStream::add(int64_t token) {
     const auto surplus = static_cast<std::ptrdiff_t>(window_.size() - kContextTokens);
     window_.erase(window_.begin(), window_.begin() + surplus);
   }
-  const tokenizer::DecodeOptions decoding{.keep_special = options_.keep_special};
+  const tokenizer::DecodeOptions decoding{.keep_special = options_.keep_special, .raw_bytes = true};
   const std::string before = tokenizer_->decode(window_, decoding);
   window_.push_back(token);
   const std::string after = tokenizer_->decode(window_, decoding);
@@ -90,7 +91,7 @@ std::size_t TextStream::num_certain() const {
 std::string text_of_token(const tokenizer::Tokenizer& tokenizer, int64_t token) {
   if (token < 0 || token >= tokenizer.vocab_size()) return "";
   const std::array<int64_t, 2> twice = {token, token};
-  const tokenizer::DecodeOptions decoding{.keep_special = true};
+  const tokenizer::DecodeOptions decoding{.keep_special = true, .raw_bytes = true};
   const std::string first = tokenizer.decode(std::span(twice).first(1), decoding);
   const std::string both = tokenizer.decode(twice, decoding);
   return both.substr(std::min(first.size(), both.size()));

@@ -173,7 +173,7 @@ std::string BytePairTokenizer::decode_ids(std::span<const int64_t> ids,
     if (special_[index] && !options.keep_special) continue;
     if (!parts_.token_texts[index].empty()) tokens.push_back(parts_.token_texts[index]);
   }
-  return parts_.decoder.decode(std::move(tokens));
+  return parts_.decoder.decode(std::move(tokens), options.raw_bytes);
 }
 
 }  // namespace reynard::tokenizer

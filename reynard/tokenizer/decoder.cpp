@@ -24,6 +24,7 @@ std::string concatenated(const Tokens& tokens) {
 
 struct Step {
   const Tokens& tokens;
+  bool raw_bytes;
 
   Tokens operator()(const DecodeByteLevel&) const {
     std::string text;
@@ -35,8 +36,7 @@ struct Step {
     Tokens out;
     std::string bytes;
     const auto flush = [&] {
-      Utf8Validator validator;
-      if (validator.feed(bytes) && validator.finish()) {
+      if (raw_bytes || is_utf8(bytes)) {
         if (!bytes.empty()) out.push_back(bytes);
       } else {
         out.insert(out.end(), bytes.size(), "\xef\xbf\xbd");
@@ -104,7 +104,7 @@ struct Step {
 
 }  // namespace
 
-std::string Decoder::decode(std::vector<std::string> tokens) const {
+std::string Decoder::decode(std::vector<std::string> tokens, bool raw_bytes) const {
   if (steps_.empty()) {
     std::string text;
     for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -113,7 +113,7 @@ std::string Decoder::decode(std::vector<std::string> tokens) const {
     }
     return text;
   }
-  for (const DecoderStep& step : steps_) tokens = std::visit(Step{tokens}, step);
+  for (const DecoderStep& step : steps_) tokens = std::visit(Step{tokens, raw_bytes}, step);
   return concatenated(tokens);
 }
 

@@ -46,8 +46,8 @@ class Decoder {
   void add(Step step) {
     steps_.emplace_back(std::move(step));
   }
-  // Without steps: the tokens with a space between them.
-  std::string decode(std::vector<std::string> tokens) const;
+  // Without steps: the tokens with a space between them. raw_bytes: bytes that are not UTF-8 stay.
+  std::string decode(std::vector<std::string> tokens, bool raw_bytes) const;
 
  private:
   std::vector<DecoderStep> steps_;

@@ -26,6 +26,31 @@ Number read_number(std::string_view text, std::size_t i, int base, std::size_t m
   return {value, static_cast<std::size_t>(rest - begin)};
 }
 
+std::string unescaped(std::string_view escaped) {
+  if (auto text = from_json_string(escaped)) return *std::move(text);
+  return from_unicode_escape(escaped);
+}
+
+// Text whose last character may be cut off: without an escape that it ends within, and of a
+// surrogate pair that lacks its second half the two bytes that the first one tells.
+std::string unescaped_so_far(std::string_view escaped) {
+  std::size_t end = 0;   // of the last whole escape or letter
+  std::size_t last = 0;  // where that begins
+  while (end < escaped.size()) {
+    const bool is_escape = escaped[end] == '\\';
+    const std::size_t size = !is_escape ? 1 : escaped.substr(end + 1, 1) == "u" ? 6 : 2;
+    if (size > escaped.size() - end) break;
+    last = end;
+    end += size;
+  }
+  const std::string_view unit = escaped.substr(last, end - last);
+  const char32_t high = unit.size() == 6 ? leading_hex(unit.substr(2), 4).value_or(0) : 0;
+  if (high < 0xd800 || high >= 0xdc00) return unescaped(escaped.substr(0, end));
+  std::string character;
+  append_utf8(character, 0x10000 + ((high - 0xd800) << 10));
+  return unescaped(escaped.substr(0, last)) + character.substr(0, 2);
+}
+
 }  // namespace
 
 JsonEscapedTokenizer::JsonEscapedTokenizer(std::unique_ptr<Tokenizer> inner, bool add_bos)
@@ -49,8 +74,7 @@ std::vector<int32_t> JsonEscapedTokenizer::encode_text(std::string_view text,
 std::string JsonEscapedTokenizer::decode_ids(std::span<const int64_t> ids,
                                              const DecodeOptions& options) const {
   const std::string escaped = displayable(inner_->decode(ids, options));
-  if (auto text = from_json_string(escaped)) return *std::move(text);
-  return from_unicode_escape(escaped);
+  return options.raw_bytes ? unescaped_so_far(escaped) : unescaped(escaped);
 }
 
 std::string from_unicode_escape(std::string_view bytes) {

@@ -210,6 +210,7 @@ std::string SentencePieceTokenizer::decode_ids(std::span<const int64_t> ids,
   std::string bytes;
   std::size_t num_special_bytes = 0;  // of the names in `text`
   const auto flush = [&] {
+    if (options.raw_bytes) text += std::exchange(bytes, {});
     for (std::string_view rest = bytes; !rest.empty();) {
       const std::size_t length = valid_character(rest);
       text += length > 0 ? rest.substr(0, length) : kReplacementCharacter;

@@ -19,6 +19,7 @@ struct EncodeOptions {
 
 struct DecodeOptions {
   bool keep_special = false;  // special tokens (BOS, EOS, ...) as their names, else as nothing
+  bool raw_bytes = false;  // a character that the ids end within as the bytes that are there of it
 };
 
 class Tokenizer {

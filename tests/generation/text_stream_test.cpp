@@ -2,13 +2,18 @@
 
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer.h"
+#include "tests/support/files.h"
 #include "tests/support/tokenizers.h"
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 namespace reynard::generation {
 namespace {
@@ -46,6 +51,51 @@ TEST(TextStream, CharactersComeWhole) {
                           "b")),
             "a\xef\xbf\xbd"
             "b");
+}
+
+std::unique_ptr<tokenizer::Tokenizer> tokenizer_of_json(const nlohmann::json& json,
+                                                        const std::string& prefix = "") {
+  const test::TempDir folder;
+  test::write_file(folder / "tokenizer.json", json.dump());
+  return tokenizer::make_tokenizer(prefix + (folder / "tokenizer.json").string());
+}
+
+// Whether bytes that are tokens end a character, and what an escape is, is seen at its end only.
+TEST(TextStream, CharactersOfSeveralTokensComeWhole) {
+  const std::vector<std::shared_ptr<tokenizer::Tokenizer>> tokenizers = {
+      tokenizer_of_json(test::metaspace_json()),
+      test::sentencepiece_tokenizer(),
+      tokenizer_of_json(test::byte_level_json(), "json:")};
+  const std::string text =
+      "the \xf0\x9f\x98\x80\xf0\x9f\x8e\x89 hell \xe4\xbd\xa0\xe5\xa5\xbd\xd0\x9f "
+      "\xf0\x9f\xa6\x8ao\xf0\x9f\xa6\x8a\n\\the";
+  for (const auto& tokenizer : tokenizers) {
+    const auto encoded = tokenizer->encode(text);
+    const std::vector<int64_t> ids(encoded.begin(), encoded.end());
+    TextStream stream(*tokenizer, {});
+    std::string streamed;
+    for (const int64_t id : ids) {
+      streamed += stream.add(id);
+      EXPECT_EQ(streamed, text.substr(0, streamed.size())) << tokenizer->name();
+    }
+    EXPECT_EQ(streamed + stream.finish(), tokenizer->decode(ids)) << tokenizer->name();
+    EXPECT_EQ(streamed, text) << tokenizer->name();
+  }
+}
+
+TEST(TextStream, CharactersThatNeverEndAreShownAsOne) {
+  const auto escaped = tokenizer_of_json(test::byte_level_json(), "json:");
+  const auto words = test::sentencepiece_tokenizer();
+  const auto shown = [](const tokenizer::Tokenizer& tokenizer, std::string_view text, int lost) {
+    auto ids = tokenizer.encode(text);
+    ids.resize(ids.size() - lost);
+    TextStream stream(tokenizer, {});
+    std::string out;
+    for (const int64_t id : ids) out += stream.add(id);
+    return out + stream.finish();
+  };
+  EXPECT_EQ(shown(*escaped, "a\xf0\x9f\x98\x80", 6), "a\xef\xbf\xbd");
+  EXPECT_EQ(shown(*words, "the\xf0\x9f\x98\x80", 1), "the\xef\xbf\xbd");
 }
 
 TEST(TextStream, StopStringsEndTheTextBeforeThem) {
@@ -113,6 +163,11 @@ TEST(TextOfToken, HasTheBlankThatItBeginsWith) {
   const tokenizer::ByteTokenizer bytes;
   EXPECT_EQ(text_of_token(bytes, 0xe2), "\xe2");
   EXPECT_EQ(text_of_token(bytes, tokenizer::ByteTokenizer::kEos), "<eos>");
+  for (const char byte : {'\xf0', '\x80'}) {
+    const auto one = words->encode("\xf0\x9f\x98\x80");
+    EXPECT_EQ(text_of_token(*words, byte == '\xf0' ? one[one.size() - 4] : one.back()),
+              std::string(1, byte));
+  }
 }
 
 TEST(TextStream, SpecialTokensAreNothingOrTheirNames) {
