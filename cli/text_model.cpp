@@ -80,9 +80,7 @@ generation::SpecialTexts special_texts(const TextModel& model) {
     if (value.is_string()) return value.get<std::string>();
     if (!id || !config.is_null()) return "";
     const std::array<int64_t, 1> one = {*id};
-    const std::string text = model.tokenizer->decode(one, {.keep_special = true});
-    const std::vector<int32_t> again = model.tokenizer->encode(text);
-    return again.size() == 1 && again[0] == *id ? text : "";
+    return model.tokenizer->decode(one, {.keep_special = true});
   };
   return {text_of("bos_token", model.tokenizer->bos()),
           text_of("eos_token", model.tokenizer->eos())};

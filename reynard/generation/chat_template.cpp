@@ -2,12 +2,14 @@
 
 #include "reynard/jinja/template.h"
 #include "reynard/tensor/error.h"
+#include "reynard/tokenizer/added_tokens.h"
 #include "reynard/tokenizer/tokenizer.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 namespace reynard::generation {
 
@@ -76,6 +78,36 @@ std::string stripped(const std::string& text) {
   const std::size_t begin = text.find_first_not_of(kSpace);
   if (begin == std::string::npos) return "";
   return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
+}
+
+// The names of BOS and EOS that the tokenizer itself takes for letters: SentencePiece finds its
+// control pieces in no text.
+tokenizer::TokenFinder unfound_tokens(const SpecialTexts& special,
+                                      const tokenizer::Tokenizer& tokenizer) {
+  tokenizer::TokenFinder finder;
+  const auto add = [&](const std::string& text, std::optional<int64_t> id) {
+    if (text.empty() || !id) return;
+    const std::array<int64_t, 1> one = {*id};
+    const bool is_its_name = tokenizer.decode(one, {.keep_special = true}) == text;
+    if (is_its_name && !std::ranges::equal(tokenizer.encode(text), one)) {
+      finder.add(text, {.content = text, .id = static_cast<int32_t>(*id)});
+    }
+  };
+  add(special.bos, tokenizer.bos());
+  add(special.eos, tokenizer.eos());
+  return finder;
+}
+
+// The text between the names is encoded by itself, as Transformers does (LlamaTokenizer, legacy).
+std::vector<int64_t> encode_with_names(const tokenizer::Tokenizer& tokenizer,
+                                       const tokenizer::TokenFinder& names,
+                                       std::string_view text) {
+  std::vector<int64_t> tokens;
+  names.split(text, [&](std::string_view part, int32_t id) {
+    const std::vector<int32_t> ids = id >= 0 ? std::vector{id} : tokenizer.encode(part);
+    tokens.insert(tokens.end(), ids.begin(), ids.end());
+  });
+  return tokens;
 }
 
 }  // namespace
@@ -156,12 +188,12 @@ std::string ChatTemplate::find_turn_end() const {
 ChatPrompt chat_prompt(const ChatTemplate& chat,
                        const tokenizer::Tokenizer& tokenizer,
                        std::span<const ChatMessage> messages) {
+  const tokenizer::TokenFinder names = unfound_tokens(chat.special(), tokenizer);
   ChatPrompt prompt;
   // The template has written the special tokens.
-  const std::vector<int32_t> ids = tokenizer.encode(chat.render(messages));
-  prompt.tokens.assign(ids.begin(), ids.end());
+  prompt.tokens = encode_with_names(tokenizer, names, chat.render(messages));
   if (chat.turn_end().empty()) return prompt;
-  const std::vector<int32_t> end = tokenizer.encode(chat.turn_end());
+  const std::vector<int64_t> end = encode_with_names(tokenizer, names, chat.turn_end());
   const std::array<int64_t, 1> first = {end.empty() ? 0 : end[0]};
   const bool is_special = !end.empty() && tokenizer.decode(first).empty();
   if (is_special) {

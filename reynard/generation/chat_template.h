@@ -48,6 +48,8 @@ class ChatTemplate {
   std::string render(std::span<const ChatMessage> messages) const;
   // What ends the assistant's turn, as text; empty: nothing does.
   const std::string& turn_end() const { return turn_end_; }
+  // What it writes for the tokens that begin and end a text.
+  const SpecialTexts& special() const { return special_; }
   // The built-in name, or the file.
   const std::string& name() const { return name_; }
 

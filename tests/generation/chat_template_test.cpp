@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,47 @@ TEST(ChatTemplate, WhatEndsAnAnswerIsATokenOrAText) {
   const std::vector<int64_t> expected = {tokenizer->encode("<|im_end|>").at(0)};
   EXPECT_EQ(chat_prompt(chat, *tokenizer, kTalk).stop, expected);
   EXPECT_TRUE(chat_prompt(chat, *tokenizer, kTalk).stop_texts.empty());
+}
+
+std::vector<int64_t> wide(const std::vector<int32_t>& ids) {
+  return {ids.begin(), ids.end()};
+}
+
+// SentencePiece finds its control pieces in no text.
+TEST(ChatTemplate, NamesOfControlPiecesBecomeTheirTokens) {
+  const auto tokenizer = test::sentencepiece_tokenizer();
+  const ChatTemplate chat = ChatTemplate::named("longllama", {"<s>", "</s>"});
+  const std::vector<ChatMessage> talk = {{"user", "the"}, {"assistant", "hello"}, {"user", "hell"}};
+  std::vector<int64_t> expected = {tokenizer->bos().value()};
+  const auto add = [&](const std::vector<int64_t>& ids) {
+    expected.insert(expected.end(), ids.begin(), ids.end());
+  };
+  add(wide(tokenizer->encode("\nUSER: the\nASSISTANT: hello")));
+  add({tokenizer->eos().value()});
+  add(wide(tokenizer->encode("\nUSER: hell\nASSISTANT: ")));
+  const ChatPrompt prompt = chat_prompt(chat, *tokenizer, talk);
+  EXPECT_EQ(prompt.tokens, expected);
+  EXPECT_EQ(prompt.stop, std::vector<int64_t>{tokenizer->eos().value()});
+  EXPECT_TRUE(prompt.stop_texts.empty());
+  // Names that are another token's, or none's, stay text.
+  const ChatTemplate other = ChatTemplate::named("longllama", {"<unk>", "<end>"});
+  EXPECT_EQ(chat_prompt(other, *tokenizer, talk).tokens,
+            wide(tokenizer->encode(other.render(talk))));
+}
+
+// The ids of Transformers' LlamaTokenizer (legacy) for the same text, but for the blank at its end:
+// SentencePiece drops that.
+TEST(ChatTemplate, ControlPiecesAsInTransformers) {
+  const std::string file = REYNARD_SOURCE_DIR "/../shared/data/tokenizers/open_llama.model";
+  if (!std::filesystem::exists(file)) GTEST_SKIP() << file << " is not there";
+  const auto tokenizer = tokenizer::make_tokenizer(file);
+  const ChatTemplate chat = ChatTemplate::named("longllama", {"<s>", "</s>"});
+  const std::vector<ChatMessage> talk = {{"user", "hi"}, {"assistant", "yo"}, {"user", "hi"}};
+  const ChatPrompt prompt = chat_prompt(chat, *tokenizer, talk);
+  EXPECT_EQ(prompt.tokens,
+            (std::vector<int64_t>{1,    31822, 13,    3031, 1193,  31871, 23980, 13,   8769,
+                                  9050, 11102, 31871, 343,  31826, 2,     31822, 13,   3031,
+                                  1193, 31871, 23980, 13,   8769,  9050,  11102, 31871}));
 }
 
 // The templates as published; the same against the library that defines them: tests/cli.
