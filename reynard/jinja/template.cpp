@@ -20,12 +20,12 @@ namespace {
 
 using Node = Expression::Kind;
 
-// A conversation of 4,096 messages takes fewer than a million.
+// Qwen3's template takes fewer than a million for a conversation of 4,096 messages.
 constexpr int64_t kMaxSteps = 20'000'000;
 constexpr std::size_t kBytesPerStep = 64;  // what copying counts as
 constexpr int64_t kMaxRange = 100'000;
 constexpr int64_t kMaxCalls = 10;         // of macros inside each other
-constexpr std::size_t kItemBytes = 1024;  // what copying an item of a list counts as
+constexpr std::size_t kItemBytes = 1024;  // what reading or copying an item of a list counts as
 
 constexpr std::array<std::string_view, 5> kFunctions = {
     "raise_exception", "strftime_now", "namespace", "range", "dict"};
@@ -59,6 +59,10 @@ class Run {
   void spend(std::size_t bytes) {
     steps_ += 1 + static_cast<int64_t>(bytes / kBytesPerStep);
     if (steps_ > kMaxSteps) throw Error("the template takes too long");
+  }
+  // Lists are shared: only what makes one or goes through it costs its length.
+  void spend_items(const Value& value) {
+    if (value.list()) spend(value.list()->size() * kItemBytes);
   }
   void write(const std::string& text) {
     spend(text.size());
@@ -154,7 +158,10 @@ class Run {
 
   void loop(const Statement& statement) {
     Value::List items;
-    at(statement.line, [&] { items = items_of(evaluate(*statement.value)); });
+    at(statement.line, [&] {
+      items = items_of(evaluate(*statement.value));
+      spend(items.size() * kItemBytes);
+    });
     if (statement.condition) {
       std::erase_if(items, [&](const Value& item) {
         scopes_.emplace_back();
@@ -206,10 +213,29 @@ class Run {
 
   Value evaluate(const Expression& e) {
     Value value = value_of(e);
-    spend(value.text()   ? value.text()->size()
-          : value.list() ? value.list()->size() * kItemBytes
-                         : 0);
+    spend(value.text() ? value.text()->size() : 0);
+    if (makes_values(e.kind)) spend_items(value);
     return value;
+  }
+
+  // What an operator, filter, test, method or slice may go through.
+  Value evaluate_items(const Expression& e) {
+    Value value = evaluate(e);
+    spend_items(value);
+    return value;
+  }
+
+  Value filtered(const Expression& e) {
+    const bool looks_inside = e.name != "length" && e.name != "count";
+    const Expression& input = *e.operands[0];
+    return apply_filter(
+        e.name, looks_inside ? evaluate_items(input) : evaluate(input), arguments(e, 1));
+  }
+
+  // Rather than to share those that are there.
+  static bool makes_values(Node kind) {
+    return kind != Node::kLiteral && kind != Node::kName && kind != Node::kAttribute &&
+           kind != Node::kItem && kind != Node::kChoice;
   }
 
   Value value_of(const Expression& e) {
@@ -233,9 +259,11 @@ class Run {
       case Node::kMethod:
         return call_method(e.name, operand(0), arguments(e, 1));
       case Node::kFilter:
-        return apply_filter(e.name, operand(0), arguments(e, 1));
+        return filtered(e);
       case Node::kTest:
-        return apply_test(e.name, operand(0), arguments(e, 1));
+        return apply_test(e.name,
+                          e.operands.size() > 1 ? evaluate_items(*e.operands[0]) : operand(0),
+                          arguments(e, 1));
       case Node::kUnary: {
         const Value value = operand(0);
         if (e.name == "not") return !value.is_true();
@@ -271,7 +299,7 @@ class Run {
   }
 
   Value slice(const Expression& e) {
-    const Value object = evaluate(*e.operands[0]);
+    const Value object = evaluate_items(*e.operands[0]);
     std::array<Value, 3> parts;
     for (std::size_t i = 0; i < 3; ++i) {
       if (e.operands[i + 1]) parts[i] = evaluate(*e.operands[i + 1]);
@@ -300,6 +328,7 @@ class Run {
     if (op == "and") return a.is_true() ? evaluate(*e.operands[1]) : a;
     if (op == "or") return a.is_true() ? a : evaluate(*e.operands[1]);
     const Value b = evaluate(*e.operands[1]);
+    spend_items(a), spend_items(b);
     if (op == "==") return equal(a, b);
     if (op == "!=") return !equal(a, b);
     if (op == "in") return contains(b, a);
@@ -325,7 +354,7 @@ class Run {
   Arguments arguments(const Expression& e, std::size_t first) {
     Arguments out;
     for (std::size_t i = first; i < e.operands.size(); ++i) {
-      out.positional.push_back(evaluate(*e.operands[i]));
+      out.positional.push_back(evaluate_items(*e.operands[i]));
     }
     for (const auto& [name, value] : e.named) out.named.emplace_back(name, evaluate(*value));
     return out;

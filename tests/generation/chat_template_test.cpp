@@ -140,6 +140,10 @@ TEST(ChatTemplate, PublishedOnes) {
             "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n");
   EXPECT_EQ(published("phi-3.5.jinja").turn_end(), "<|end|>\n</s>");
   EXPECT_EQ(published("qwen3.jinja").turn_end(), "<|im_end|>");
+  // As many messages as a server takes: the template asks for their number at each.
+  std::vector<ChatMessage> long_talk;
+  for (int i = 0; i < 4096; ++i) long_talk.push_back({i % 2 == 0 ? "user" : "assistant", "hi"});
+  EXPECT_EQ(published("qwen3.jinja").render(long_talk).substr(0, 19), "<|im_start|>user\nhi");
 }
 
 }  // namespace

@@ -82,6 +82,18 @@ TEST(Jinja, ErrorsSayWhereAndWhat) {
 TEST(Jinja, HostileTemplatesEnd) {
   expect_error("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
                "takes too long");
+  for (const char* work : {"{{ 1 in l }}",
+                           "{{ l == l }}",
+                           "{{ l | first }}",
+                           "{{ ','.join(l) }}",
+                           "{{ l[:1] | length }}",
+                           "{{ l is eq(l) }}",
+                           "{{ l | select('odd') | length }}",
+                           "{% for x in l %}{% break %}{% endfor %}"}) {
+    expect_error(std::string("{% set l = range(0, 99999, 2) %}{% for i in range(9999) %}") + work +
+                     "{% endfor %}",
+                 "takes too long");
+  }
   expect_error(
       "{% set n = namespace(s='xxxxxxxxxxxxxxxx') %}{% for i in range(60) %}"
       "{% set n.s = n.s + n.s %}{% endfor %}",
