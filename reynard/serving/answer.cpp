@@ -105,7 +105,7 @@ std::string decode(const ServedModel& model, std::span<const int64_t> ids) {
   for (const int64_t id : ids) {
     if (id < model.tokenizer->vocab_size()) known.push_back(id);
   }
-  return model.tokenizer->decode(known, {.keep_special = true});
+  return model.tokenizer->decode(known, {.keep_special = true, .raw_bytes = true});
 }
 
 // Each text shown of a prompt repeats all its log-probabilities.

@@ -3,6 +3,7 @@
 #include "reynard/protocol/api_error.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "tests/support/errors.h"
+#include "tests/support/tokenizers.h"
 
 #include <gtest/gtest.h>
 
@@ -93,6 +94,20 @@ TEST_F(AnswerTest, TheEndOfATextSaysWhatItsCacheHolds) {
       R"("pages_kept":[[2,1]],"pages_seen":2,"page_bytes":100,"bytes_kept":300,"bytes_saved":100)";
   EXPECT_EQ(cache_of(-8.5), "{" + counts + R"(,"log_evicted_share":-8.5})");
   EXPECT_EQ(cache_of(-INFINITY), "{" + counts + R"(,"log_evicted_share":null})");
+}
+
+// What they lack may follow.
+TEST_F(AnswerTest, EchoedIdsMayEndWithinACharacter) {
+  const auto words = test::sentencepiece_tokenizer();
+  model.tokenizer = words.get();
+  model.vocab_size = words->vocab_size();
+  const auto ids = words->encode("the\xf0\x9f\x98\x80");
+  protocol::CompletionRequest request;
+  request.prompts = {std::vector<int64_t>(ids.begin(), ids.end() - 1)};
+  request.echo = true;
+  const Ask ask = ask_completion(request, model);
+  EXPECT_EQ(ask.echoes, std::vector<std::string>{"the"});
+  EXPECT_EQ(ask.job.begun, std::vector<std::string>{"\xf0\x9f\x98"});
 }
 
 // Scores of echoed prompts are there once for each choice of an answer.
