@@ -113,8 +113,10 @@ class Talker {
     if (prompt.tokens.empty()) throw Error("chat: the template writes an empty prompt");
     if (arguments_.show_prompt) print_message("{}\n", template_.render(messages));
     generation::SequenceOptions options = options_;
-    options.stop = prompt.stop;
-    if (!arguments_.sampling.ignore_eos) {
+    if (arguments_.sampling.ignore_eos) {
+      prompt.stop_texts.clear();
+    } else {
+      options.stop = std::move(prompt.stop);
       options.stop.insert(options.stop.end(), model_.stop.begin(), model_.stop.end());
     }
     Sequence sequence = generator_.start(prompt.tokens, options);

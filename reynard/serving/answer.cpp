@@ -217,8 +217,10 @@ Ask ask_chat(const protocol::ChatRequest& request, const ServedModel& model) {
       max_tokens(request.sampling.max_tokens, kChatTokens, longest(ask.job.prompts), model);
   ask.job.options.scores = {.logprobs = request.logprobs, .num_top = request.top_logprobs};
   ask.job.stop = request.sampling.stop;
-  ask.job.options.stop.insert(ask.job.options.stop.end(), prompt.stop.begin(), prompt.stop.end());
-  ask.job.stop.insert(ask.job.stop.end(), prompt.stop_texts.begin(), prompt.stop_texts.end());
+  if (!request.sampling.ignore_eos) {
+    ask.job.options.stop.insert(ask.job.options.stop.end(), prompt.stop.begin(), prompt.stop.end());
+    ask.job.stop.insert(ask.job.stop.end(), prompt.stop_texts.begin(), prompt.stop_texts.end());
+  }
   ask.job.cache_use = request.sampling.cache_stats;
   return ask;
 }

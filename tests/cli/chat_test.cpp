@@ -48,6 +48,14 @@ std::vector<json> lines_of(const std::string& output) {
   return lines;
 }
 
+TEST_F(ChatCommand, GoesOnBehindATurnWhereItIsTold) {
+  std::vector<std::string> arguments = {
+      "--chat-template", "longllama", "-m", "3", "--logit-bias", "257=1e4", "--json"};
+  EXPECT_EQ(lines_of(chat(arguments, "Hello\n").output).at(0)["new_tokens"], 0);
+  arguments.emplace_back("--ignore-eos");
+  EXPECT_EQ(lines_of(chat(arguments, "Hello\n").output).at(0)["new_tokens"], 3);
+}
+
 TEST_F(ChatCommand, TurnsReadTheirOwnWordsAlone) {
   const std::vector<std::string> arguments = {
       "--chat-template", "chatml", "--system", "Be brief.", "-m", "12", "--ignore-eos", "--json"};

@@ -96,6 +96,22 @@ TEST_F(AnswerTest, TheEndOfATextSaysWhatItsCacheHolds) {
   EXPECT_EQ(cache_of(-INFINITY), "{" + counts + R"(,"log_evicted_share":null})");
 }
 
+TEST_F(AnswerTest, ChatGoesOnBehindATurnWhereItIsTold) {
+  model.stop = {tokenizer::ByteTokenizer::kEos};
+  for (const char* name : {"longllama", "chatml"}) {  // a token and a text end a turn
+    model.chat = generation::ChatTemplate::named(name, {"<bos>", "<eos>"});
+    protocol::ChatRequest request;
+    request.messages = {{"user", "hi"}};
+    request.sampling.stop = {"."};
+    const Ask ends = ask_chat(request, model);
+    EXPECT_EQ(ends.job.options.stop.size() + ends.job.stop.size(), 3U) << name;
+    request.sampling.ignore_eos = true;
+    const Ask goes_on = ask_chat(request, model);
+    EXPECT_TRUE(goes_on.job.options.stop.empty()) << name;
+    EXPECT_EQ(goes_on.job.stop, std::vector<std::string>{"."}) << name;
+  }
+}
+
 // What they lack may follow.
 TEST_F(AnswerTest, EchoedIdsMayEndWithinACharacter) {
   const auto words = test::sentencepiece_tokenizer();
