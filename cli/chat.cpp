@@ -170,17 +170,18 @@ class Talker {
       fmt::print("{}", piece);
       std::fflush(stdout);
     };
+    std::size_t num_read = 0;  // tokens whose text is in the stream
     while (!sequence.is_prefilled() && !stop) generator_.prefill(sequence);
     while (!stop && sequence.finished() == FinishReason::kNone) {
-      const std::size_t before = sequence.written().size();
       generator_.step(std::array{&sequence});
-      for (std::size_t i = before; i < sequence.written().size(); ++i) {
-        show(stream.add(sequence.written()[i].token));
+      // Guessed tokens may be written behind what stops the text.
+      while (num_read < sequence.written().size() && !stream.is_stopped()) {
+        show(stream.add(sequence.written()[num_read++].token));
       }
       if (stream.is_stopped()) sequence.finish(FinishReason::kStop);
     }
     show(stream.finish());
-    answer.new_tokens = std::ssize(sequence.written());
+    answer.new_tokens = static_cast<int64_t>(num_read);
     answer.finish_reason = sequence.finished() == FinishReason::kNone   ? "interrupted"
                            : sequence.finished() == FinishReason::kStop ? "stop"
                                                                         : "length";

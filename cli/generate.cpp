@@ -31,6 +31,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -105,18 +106,24 @@ struct Text {
   std::string text = {};
   std::size_t num_read = 0;  // tokens whose text is in the stream
 
-  double logprob() const {  // mean per token
+  // Guessed ones may be written behind a stop string; they are none of it.
+  std::span<const generation::ScoredToken> tokens() const {
+    return std::span(sequence.written()).first(num_read);
+  }
+  double logprob() const {  // mean per token, its end among them
     double sum = 0;
-    for (const auto& token : sequence.written()) sum += token.logprob;
-    return sum / static_cast<double>(std::max<std::size_t>(1, sequence.written().size()));
+    for (const auto& token : tokens()) sum += token.logprob;
+    const bool has_end = sequence.end() && !stream.is_stopped();
+    if (has_end) sum += sequence.end()->logprob;
+    return sum / static_cast<double>(std::max<std::size_t>(1, num_read + (has_end ? 1 : 0)));
   }
   // The text that became certain since the last call.
   std::string advance() {
     std::string piece;
-    while (num_read < sequence.written().size()) {
+    while (num_read < sequence.written().size() && !stream.is_stopped()) {
       piece += stream.add(sequence.written()[num_read++].token);
-      if (stream.is_stopped()) sequence.finish(FinishReason::kStop);
     }
+    if (stream.is_stopped()) sequence.finish(FinishReason::kStop);
     if (sequence.finished() != FinishReason::kNone) piece += stream.finish();
     text += piece;
     return piece;
@@ -180,7 +187,7 @@ WritingTiming write(generation::Generator& generator, std::vector<Text>& texts, 
     const std::string rest = text.stream.finish();
     text.text += rest;
     if (streams) fmt::print("{}", rest);
-    timing.tokens += std::ssize(text.sequence.written());
+    timing.tokens += std::ssize(text.tokens());
   }
   return timing;
 }
@@ -236,7 +243,7 @@ ordered_json text_json(const Text& text, const tokenizer::Tokenizer& tokenizer, 
                         : text.sequence.finished() == FinishReason::kStop ? "stop"
                                                                           : "length"}};
   ordered_json tokens = ordered_json::array();
-  for (const auto& written : text.sequence.written()) {
+  for (const auto& written : text.tokens()) {
     if (!logprobs) {
       tokens.push_back(written.token);
       continue;

@@ -119,6 +119,15 @@ TEST(GenerateCommand, BestOfRanksByMeanLogprob) {
   EXPECT_EQ(all[0]["tokens"][0]["top"].size(), 2U);
 }
 
+// The token that ends a text counts: no text would be better than the empty one.
+TEST(GenerateCommand, EmptyTextsAreRankedByTheirEnd) {
+  const ModelFolder model;
+  const json empty =
+      model.generate_json({"ab", "-m", "4", "--logprobs", "0", "--logit-bias", "257=1e4"});
+  EXPECT_EQ(empty[0]["tokens"].size(), 0U);
+  EXPECT_LT(empty[0]["mean_logprob"].get<double>(), 0);
+}
+
 // As the server's: alone a token of SentencePiece would lose the blank that it begins with.
 TEST(GenerateCommand, TokensAreShownWithTheirBlanks) {
   const ModelFolder model;
@@ -275,6 +284,13 @@ TEST(GenerateCommand, GuessingAndBiasAndStop) {
       model.generate_json({"a", "-m", "4", "--logit-bias", "10=100", "--stop", "\\n"});
   EXPECT_EQ(stopped[0]["text"], "");
   EXPECT_EQ(stopped[0]["finish_reason"], "stop");
+  // Guessed tokens behind a stop string are none of the text.
+  const std::vector<std::string> repeats = {
+      "AAAAAA", "-m", "9", "--logit-bias", "65=100", "--stop", "AA", "--logprobs", "0"};
+  std::vector<std::string> guessed = repeats;
+  guessed.insert(guessed.end(), {"--lookup", "5"});
+  EXPECT_EQ(model.generate_json(repeats)[0]["tokens"].size(), 2U);
+  EXPECT_EQ(model.generate_json(guessed)[0]["tokens"].size(), 2U);
 }
 
 TEST(GenerateCommand, BadInput) {
