@@ -3,6 +3,7 @@
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -11,18 +12,45 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
+#include <system_error>
 
 namespace reynard::jinja {
 
 namespace {
 
-constexpr std::string_view kSpace = " \t\n\r\v\f";
-
-constexpr std::array<std::string_view, 26> kFilters = {
-    "trim",    "length",     "count",      "tojson",   "upper", "lower",   "capitalize",
-    "default", "d",          "list",       "first",    "last",  "join",    "string",
-    "int",     "replace",    "safe",       "items",    "map",   "reverse", "select",
-    "reject",  "selectattr", "rejectattr", "dictsort", "unique"};
+// A filter and what it may be given, in Jinja's order; tojson's are those of Transformers.
+struct Filter {
+  std::string_view name;
+  std::array<std::string_view, 2> parameters = {};
+  bool passes_on = false;  // to a filter or a test that it names
+};
+constexpr std::array kFilters = {Filter{"trim", {"chars"}},
+                                 Filter{"length"},
+                                 Filter{"count"},
+                                 Filter{"tojson", {"ensure_ascii", "indent"}},
+                                 Filter{"upper"},
+                                 Filter{"lower"},
+                                 Filter{"capitalize"},
+                                 Filter{"default", {"default_value", "boolean"}},
+                                 Filter{"d", {"default_value", "boolean"}},
+                                 Filter{"list"},
+                                 Filter{"first"},
+                                 Filter{"last"},
+                                 Filter{"join", {"d"}},
+                                 Filter{"string"},
+                                 Filter{"int", {"default"}},
+                                 Filter{"replace", {"old", "new"}},
+                                 Filter{"safe"},
+                                 Filter{"items"},
+                                 Filter{"map", {}, true},
+                                 Filter{"reverse"},
+                                 Filter{"select", {}, true},
+                                 Filter{"reject", {}, true},
+                                 Filter{"selectattr", {}, true},
+                                 Filter{"rejectattr", {}, true},
+                                 Filter{"dictsort"},
+                                 Filter{"unique"}};
 constexpr std::array<std::string_view, 20> kTests = {
     "defined", "undefined", "none",  "string",  "mapping", "iterable", "sequence",
     "number",  "integer",   "float", "boolean", "true",    "false",    "callable",
@@ -73,33 +101,71 @@ std::string capitalized(const std::string& text, bool every_word) {
   return out;
 }
 
+// Those of UTF-8 that a text begins and ends with; it must not be empty.
+std::string_view first_character(std::string_view text) {
+  std::size_t size = 1;
+  const bool is_long = (text[0] & 0x80) != 0;
+  while (is_long && size < std::min<std::size_t>(4, text.size()) && (text[size] & 0xc0) == 0x80) {
+    ++size;
+  }
+  return text.substr(0, size);
+}
+std::string_view last_character(std::string_view text) {
+  std::size_t size = 1;
+  while (size < std::min<std::size_t>(4, text.size()) &&
+         (text[text.size() - size] & 0xc0) == 0x80) {
+    ++size;
+  }
+  return text.substr(text.size() - size);
+}
+
+// Python's str.isspace.
+bool is_blank(std::string_view character) {
+  constexpr std::string_view kWide =
+      "\u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+      "\u2028\u2029\u202f\u205f\u3000";
+  const char c = character[0];
+  if (character.size() > 1) return kWide.find(character) != std::string_view::npos;
+  return (c >= '\t' && c <= '\r') || (c >= '\x1c' && c <= ' ');
+}
+
 enum class Ends { kBoth, kLeft, kRight };
 
-std::string stripped(const std::string& text, const Value& characters, Ends ends) {
-  const std::string_view unwanted =
-      characters.text() ? std::string_view(*characters.text()) : kSpace;
-  std::size_t begin = 0, end = text.size();
-  const auto goes = [&](char c) { return unwanted.find(c) != std::string_view::npos; };
-  while (ends != Ends::kRight && begin < end && goes(text[begin])) ++begin;
-  while (ends != Ends::kLeft && end > begin && goes(text[end - 1])) --end;
-  return text.substr(begin, end - begin);
+std::string_view stripped(std::string_view text, const Value& unwanted, Ends ends) {
+  const auto goes = [&](std::string_view character) {
+    return unwanted.text() ? unwanted.text()->find(character) != std::string::npos
+                           : is_blank(character);
+  };
+  while (ends != Ends::kRight && !text.empty() && goes(first_character(text))) {
+    text.remove_prefix(first_character(text).size());
+  }
+  while (ends != Ends::kLeft && !text.empty() && goes(last_character(text))) {
+    text.remove_suffix(last_character(text).size());
+  }
+  return text;
+}
+
+// What is between runs of white space; the last of more than `limit` + 1 is all the rest.
+Value::List words(std::string_view text, int64_t limit) {
+  Value::List parts;
+  while (!(text = stripped(text, {}, Ends::kLeft)).empty()) {
+    std::size_t end = 0;
+    while (end < text.size() &&
+           (std::ssize(parts) == limit || !is_blank(first_character(text.substr(end))))) {
+      end += first_character(text.substr(end)).size();
+    }
+    parts.emplace_back(std::string(text.substr(0, end)));
+    text.remove_prefix(end);
+  }
+  return parts;
 }
 
 Value::List split(const std::string& text, const Value& separator, const Value& most) {
   const int64_t limit = most.integer() && *most.integer() >= 0
                             ? *most.integer()
                             : std::numeric_limits<int64_t>::max();
+  if (!separator.text()) return words(text, limit);
   Value::List parts;
-  if (!separator.text()) {  // at runs of white space
-    std::size_t at = text.find_first_not_of(kSpace);
-    while (at != std::string::npos) {
-      const bool is_rest = std::ssize(parts) >= limit;
-      const std::size_t end = is_rest ? std::string::npos : text.find_first_of(kSpace, at);
-      parts.emplace_back(text.substr(at, end - at));
-      at = end == std::string::npos ? end : text.find_first_not_of(kSpace, end);
-    }
-    return parts;
-  }
   if (separator.text()->empty()) throw Error("split: the separator is empty");
   std::size_t begin = 0;
   for (std::size_t at = 0; std::ssize(parts) < limit &&
@@ -157,18 +223,31 @@ Value::List keys_of(const Value& value) {
   return keys;
 }
 
-Value to_integer(const Value& value) {
+Value to_integer(const Value& value, const Value& fallback) {
   if (value.integer()) return value;
   if (value.is_number()) {
     if (!(std::abs(value.as_real()) < 9e18)) throw Error("int: the number is too large");
     return static_cast<int64_t>(value.as_real());
   }
-  int64_t number = 0;
   if (value.text()) {
-    const std::string& text = *value.text();
-    std::from_chars(text.data(), text.data() + text.size(), number);
+    std::string_view digits = stripped(*value.text(), {}, Ends::kBoth);
+    if (digits.starts_with('+') && !digits.starts_with("+-")) digits.remove_prefix(1);
+    const char* const end = digits.data() + digits.size();
+    int64_t number = 0;
+    const auto [rest, error] = std::from_chars(digits.data(), end, number);
+    if (rest == end && error == std::errc()) return number;
+    double real = 0;
+    if (std::from_chars(digits.data(), end, real).ptr == end && !digits.empty() &&
+        std::isfinite(real)) {
+      return to_integer(real, fallback);
+    }
   }
-  return number;
+  return fallback.is_undefined() ? Value(int64_t{0}) : fallback;
+}
+
+// For comparisons: texts without their case, as far as mapped() knows it.
+Value folded(const Value& value) {
+  return value.text() ? Value(mapped(*value.text(), std::tolower)) : value;
 }
 
 Value attribute_of(const Value& item, const Value& name) {
@@ -219,16 +298,34 @@ Value::List selected(std::string_view name, const Value& input, const Arguments&
 
 Value::List unique_items(const Value& input) {
   constexpr std::ptrdiff_t kMost = 4096;  // each is compared with all before it
-  Value::List out;
+  Value::List out, seen;
   for (const Value& item : items_of(input)) {
-    if (std::ranges::none_of(out, [&](const Value& seen) { return equal(seen, item); })) {
-      if (std::ssize(out) == kMost) {
-        throw Error(fmt::format("unique: there are more than {} different items", kMost));
-      }
-      out.push_back(item);
+    const Value key = folded(item);
+    if (std::ranges::any_of(seen, [&](const Value& other) { return equal(other, key); })) continue;
+    if (std::ssize(out) == kMost) {
+      throw Error(fmt::format("unique: there are more than {} different items", kMost));
     }
+    seen.push_back(key);
+    out.push_back(item);
   }
   return out;
+}
+
+// What is not known is not left out: the text would be another than the template means.
+void check_arguments(const Filter& filter, const Arguments& arguments) {
+  if (filter.passes_on) return;
+  const auto end = std::ranges::find(filter.parameters, std::string_view());
+  const std::span known(filter.parameters.begin(), end);
+  const auto fail = [&](const std::string& argument) {
+    throw Error(fmt::format("{}: the argument {} is not supported; expected {}",
+                            filter.name,
+                            argument,
+                            known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+  };
+  if (arguments.positional.size() > known.size()) fail(fmt::format("{}", known.size() + 1));
+  for (const auto& [name, value] : arguments.named) {
+    if (std::ranges::find(known, name) == known.end()) fail(fmt::format("{:?}", name));
+  }
 }
 
 Value apply_list_filter(std::string_view name, const Value& input, const Arguments& arguments) {
@@ -237,7 +334,8 @@ Value apply_list_filter(std::string_view name, const Value& input, const Argumen
   if (name == "unique") return unique_items(input);
   if (name == "dictsort") {
     Value::List items = map_items(input);
-    std::ranges::sort(items, {}, [](const Value& item) { return *(*item.list())[0].text(); });
+    std::ranges::stable_sort(
+        items, {}, [](const Value& item) { return *folded((*item.list())[0]).text(); });
     return items;
   }
   if (name.starts_with("select") || name.starts_with("reject")) {
@@ -261,7 +359,7 @@ Value Arguments::at(std::size_t index, std::string_view name) const {
 }
 
 bool is_filter(std::string_view name) {
-  return std::ranges::find(kFilters, name) != kFilters.end();
+  return std::ranges::find(kFilters, name, &Filter::name) != kFilters.end();
 }
 bool is_test(std::string_view name) {
   return std::ranges::find(kTests, name) != kTests.end();
@@ -289,10 +387,13 @@ Value::List items_of(const Value& value) {
 }
 
 Value apply_filter(std::string_view name, const Value& input, const Arguments& arguments) {
+  check_arguments(*std::ranges::find(kFilters, name, &Filter::name), arguments);
   if (name == "length" || name == "count") return length_of(input);
   if (name == "tojson") {
-    const Value indent = arguments.at(0, "indent");
-    return to_json(input, indent.integer() ? std::clamp<int64_t>(*indent.integer(), 0, 16) : -1);
+    JsonOptions options{.ensure_ascii = arguments.at(0, "ensure_ascii").is_true()};
+    const Value indent = arguments.at(1, "indent");
+    if (indent.integer()) options.indent = std::clamp<int64_t>(*indent.integer(), 0, 16);
+    return to_json(input, options);
   }
   if (name == "default" || name == "d") {
     const bool also_false = arguments.at(1, "boolean").is_true();
@@ -301,18 +402,21 @@ Value apply_filter(std::string_view name, const Value& input, const Arguments& a
   }
   if (name == "safe") return input;
   if (name == "string") return to_text(input);
-  if (name == "int") return to_integer(input);
+  if (name == "int") return to_integer(input, arguments.at(0, "default"));
   if (name == "join") {
     const Value separator = arguments.at(0, "d");
     return joined(input, separator.is_undefined() ? "" : to_text(separator));
   }
-  if (name == "trim") return stripped(to_text(input), arguments.at(0, "chars"), Ends::kBoth);
+  if (name == "trim") {
+    return std::string(stripped(to_text(input), arguments.at(0, "chars"), Ends::kBoth));
+  }
   if (name == "upper") return mapped(to_text(input), std::toupper);
   if (name == "lower") return mapped(to_text(input), std::tolower);
   if (name == "capitalize") return capitalized(to_text(input), /*every_word=*/false);
   if (name == "replace") {
-    return replaced(
-        to_text(input), text_of(arguments.at(0), "replace"), text_of(arguments.at(1), "replace"));
+    return replaced(to_text(input),
+                    text_of(arguments.at(0, "old"), "replace"),
+                    text_of(arguments.at(1, "new"), "replace"));
   }
   return apply_list_filter(name, input, arguments);
 }
@@ -352,9 +456,9 @@ Value call_method(std::string_view name, const Value& object, const Arguments& a
     return fallback.is_undefined() ? Value(Value::None()) : fallback;
   }
   const std::string text = text_of(object, fmt::format("what {}() is called of", name));
-  if (name == "strip") return stripped(text, arguments.at(0), Ends::kBoth);
-  if (name == "lstrip") return stripped(text, arguments.at(0), Ends::kLeft);
-  if (name == "rstrip") return stripped(text, arguments.at(0), Ends::kRight);
+  if (name == "strip") return std::string(stripped(text, arguments.at(0), Ends::kBoth));
+  if (name == "lstrip") return std::string(stripped(text, arguments.at(0), Ends::kLeft));
+  if (name == "rstrip") return std::string(stripped(text, arguments.at(0), Ends::kRight));
   if (name == "split") return split(text, arguments.at(0, "sep"), arguments.at(1, "maxsplit"));
   if (name == "startswith") return text.starts_with(text_of(arguments.at(0), name));
   if (name == "endswith") return text.ends_with(text_of(arguments.at(0), name));

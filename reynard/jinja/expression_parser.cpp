@@ -105,13 +105,15 @@ class Parser {
 
   ExpressionPtr comparison() {
     ExpressionPtr left = sum();
-    while (true) {
+    for (bool compared = false; true; compared = true) {
       const Token& op = reader_.next();
       const bool not_in = reader_.is(Kind::kName, "not") && reader_.next(1).text == "in";
       const bool compares =
           op.kind == Kind::kOperator && (op.text == "==" || op.text == "!=" || op.text == "<" ||
                                          op.text == ">" || op.text == "<=" || op.text == ">=");
       if (!compares && !not_in && !reader_.is(Kind::kName, "in")) return left;
+      // Python's a < b < c is a < b and b < c.
+      if (compared) TokenReader::fail_at(op, "compares a comparison; put one of them in brackets");
       reader_.take();
       if (not_in) reader_.take();
       ExpressionPtr right = sum();

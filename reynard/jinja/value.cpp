@@ -20,7 +20,8 @@ namespace {
 // Values inside each other are freed and compared by recursion.
 constexpr int32_t kMaxValueDepth = 50;
 
-void write_json(const Value& value, int64_t indent, int64_t level, std::string& out) {
+void write_json(const Value& value, const JsonOptions& options, int64_t level, std::string& out) {
+  const int64_t indent = options.indent;
   const auto new_line = [&](int64_t depth) {
     if (indent >= 0) out += "\n" + std::string(static_cast<std::size_t>(indent * depth), ' ');
   };
@@ -32,7 +33,7 @@ void write_json(const Value& value, int64_t indent, int64_t level, std::string& 
     out += "[";
     for (std::size_t i = 0; i < list->size(); ++i) {
       separate(i == 0);
-      write_json((*list)[i], indent, level + 1, out);
+      write_json((*list)[i], options, level + 1, out);
     }
     if (!list->empty()) new_line(level);
     out += "]";
@@ -40,14 +41,15 @@ void write_json(const Value& value, int64_t indent, int64_t level, std::string& 
     out += "{";
     for (std::size_t i = 0; i < map->size(); ++i) {
       separate(i == 0);
-      write_json((*map)[i].first, -1, 0, out);
+      write_json((*map)[i].first, options, level + 1, out);
       out += ": ";
-      write_json((*map)[i].second, indent, level + 1, out);
+      write_json((*map)[i].second, options, level + 1, out);
     }
     if (!map->empty()) new_line(level);
     out += "}";
   } else if (const std::string* text = value.text()) {
-    out += nlohmann::json(*text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    out += nlohmann::json(*text).dump(
+        -1, ' ', options.ensure_ascii, nlohmann::json::error_handler_t::replace);
   } else if (const bool* boolean = value.boolean()) {
     out += *boolean ? "true" : "false";
   } else if (value.is_none()) {
@@ -153,9 +155,9 @@ std::string to_text(const Value& value) {
   throw Error(fmt::format("{} cannot be written as text", value.type_name()));
 }
 
-std::string to_json(const Value& value, int64_t indent) {
+std::string to_json(const Value& value, const JsonOptions& options) {
   std::string out;
-  write_json(value, indent, 0, out);
+  write_json(value, options, 0, out);
   return out;
 }
 

@@ -90,8 +90,12 @@ class Value {
 bool equal(const Value& a, const Value& b);
 // As {{ }} writes it. Throws reynard::Error for lists, maps and functions.
 std::string to_text(const Value& value);
-// As Python's json.dumps with ensure_ascii off; indent < 0: on one line.
-std::string to_json(const Value& value, int64_t indent);
+struct JsonOptions {
+  int64_t indent = -1;        // below 0: on one line
+  bool ensure_ascii = false;  // other characters as escapes
+};
+// As Python's json.dumps.
+std::string to_json(const Value& value, const JsonOptions& options);
 // The value under a key; undefined where there is none.
 Value find(const Value::Map& map, std::string_view key);
 // A text as its characters (UTF-8 code points; bytes that are none stand alone).

@@ -41,6 +41,40 @@ TEST(Jinja, ValuesAndOperators) {
             "{\"k\": [1, \"ü\\\"\"], \"n\": null}");
 }
 
+// As Transformers renders them.
+TEST(Jinja, FiltersAndMethodsAreThoseOfTransformers) {
+  EXPECT_EQ(render("{{ '\u3000a\u2003b\x1c\u0085c\u00a0'.split() | join('|') }}"), "a|b|c");
+  EXPECT_EQ(render("[{{ '\u3000a\u00a0' | trim }}] [{{ ' \u2029é\n'.rstrip() }}]"),
+            "[a] [ \u2029é]");
+  EXPECT_EQ(render("{{ 'éaé'.strip('é') }} {{ 'a b  c '.split(none, 1) | join('|') }}|"),
+            "a a|b  c |");
+  EXPECT_EQ(render("{{ ' 42 ' | int }} {{ 'z' | int(7) }} {{ '42.9' | int }} {{ none | int(3) }} "
+                   "{{ '1e3' | int }} {{ '+4' | int }} {{ '+-4' | int }} {{ 'inf' | int }}"),
+            "42 7 42 3 1000 4 0 0");
+  EXPECT_EQ(render("{{ ['a', 'A', 'b', 1] | unique | join(',') }} "
+                   "{% for k, v in {'B': 1, 'a': 2} | dictsort %}{{ k }}{% endfor %}"),
+            "a,b,1 aB");
+  EXPECT_EQ(render("{{ {'a': 'é'} | tojson(4) }} {{ ['é😀'] | tojson(true, 1) }} "
+                   "{{ [1, {}] | tojson(indent=1) }}"),
+            R"({"a": "\u00e9"} [)"
+            "\n"
+            R"( "\u00e9\ud83d\ude00")"
+            "\n] [\n 1,\n {}\n]");
+}
+
+TEST(Jinja, WhatWouldBeAnotherTextIsRefused) {
+  expect_error("{{ x | tojson(separators=(',', ':')) }}",
+               "line 1: tojson: the argument \"separators\" is not supported; expected "
+               "ensure_ascii, indent");
+  expect_error("{{ [x] | join(',', 'name') }}",
+               "join: the argument 2 is not supported; expected d");
+  expect_error("{{ [] | unique(true) }}", "unique: the argument 1 is not supported; expected none");
+  expect_error("{{ 'aa'.replace('a', 'b', 1) }}", "replace: the argument 3 is not supported");
+  expect_error("{{ 1 < 2 == true }}", "line 1: \"==\" compares a comparison; put one of them");
+  expect_error("{{ 1 in [1] not in [true] }}", "\"not\" compares a comparison");
+  EXPECT_EQ(render("{{ (1 < 2) == true }}"), "True");
+}
+
 TEST(Jinja, WhiteSpaceGoesAsInTransformers) {
   EXPECT_EQ(render("a\n  {% if true %}\n  b\n  {% endif %}\nc\n"), "a\n  b\nc");
   EXPECT_EQ(render("a  {%- if true -%}  b  {%- endif -%}  c"), "abc");
