@@ -170,10 +170,18 @@ ssize_t Connection::read(char* data, size_t size) {
   return got;
 }
 
+bool Connection::wait_writable() const {
+  const auto end = Clock::now() + std::chrono::seconds(limits_.write_seconds);
+  while (!wait_for(socket_, POLLOUT, is_cut() ? 0 : kPollMs)) {
+    if (is_cut() || Clock::now() > end) return false;
+  }
+  return true;
+}
+
 ssize_t Connection::write(const char* data, size_t size) {
   size_t done = 0;
   while (done < size) {
-    if (!wait_for(socket_, POLLOUT, static_cast<int>(limits_.write_seconds * 1000))) return -1;
+    if (!wait_writable()) return -1;
     const ssize_t sent = ::send(socket_, data + done, size - done, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0) {
       done += static_cast<size_t>(sent);

@@ -27,7 +27,9 @@ struct ConnectionLimits {
 
 class Connection final : public httplib::Stream {
  public:
-  Connection(int socket, const ConnectionLimits& limits) : socket_(socket), limits_(limits) {}
+  // cut: once it is set, answers are written only as far as the socket takes them at once.
+  Connection(int socket, const ConnectionLimits& limits, const std::atomic<bool>* cut = nullptr)
+      : socket_(socket), limits_(limits), cut_(cut) {}
 
   enum class Head { kReady, kClosed, kTooLarge };
   // Waits for the head of the next request; `stopping` ends that, and the wait for what is left of
@@ -74,12 +76,16 @@ class Connection final : public httplib::Stream {
   ssize_t read_raw(char* data, size_t size);
   // Bytes received, 0 at the end of the stream, -1 at the deadline, when stopping or on failure.
   ssize_t receive(char* data, size_t size);
+  bool is_cut() const { return cut_ != nullptr && *cut_; }
+  // For a reader that is slow; false: it is given up.
+  bool wait_writable() const;
   int64_t head_end() const { return static_cast<int64_t>(head_bytes_) + 4; }  // in bytes given
   // That may be read of a request, its head included.
   int64_t most_bytes() const;
 
   int socket_;
   ConnectionLimits limits_;
+  const std::atomic<bool>* cut_;
   const std::atomic<bool>* stopping_ = nullptr;  // of the request that is being read
   std::string buffer_;                           // received and not read yet
   std::size_t position_ = 0;                     // of the first byte that was not read

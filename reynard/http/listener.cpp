@@ -165,7 +165,7 @@ Listener::End Listener::answer_requests(Connection& connection) {
 bool Listener::process_and_close_socket(socket_t socket) {
   End end = End::kUnanswered;
   try {
-    Connection connection(socket, limits_);
+    Connection connection(socket, limits_, &cut_);
     if (refusing) {
       refuse(connection, 503, "Service Unavailable", "too many connections; try again later");
     } else {

@@ -26,6 +26,8 @@ class Listener final : public httplib::Server {
   void widen_backlog();
   // Ends waits for further requests; those being answered go on. Follow it by stop().
   void close_idle() { stopping_ = true; }
+  // Ends waits for readers too: who has not taken an answer loses the rest of it.
+  void cut_slow_readers() { cut_ = true; }
   int64_t num_connections() const { return num_connections_; }
   int64_t num_refused() const { return num_refused_; }
 
@@ -39,7 +41,7 @@ class Listener final : public httplib::Server {
 
   ConnectionLimits limits_;
   int64_t max_connections_;
-  std::atomic<bool> stopping_{false};
+  std::atomic<bool> stopping_{false}, cut_{false};
   std::atomic<int64_t> num_connections_{0}, num_refused_{0};
 };
 

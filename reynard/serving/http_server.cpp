@@ -212,6 +212,7 @@ HttpServer::~HttpServer() {
   if (!thread_.joinable()) return;
   draining_ = true;
   listener_->close_idle();
+  listener_->cut_slow_readers();
   listener_->stop();
   thread_.join();
 }
@@ -220,11 +221,12 @@ void HttpServer::drain() {
   draining_ = true;
   engine_.wait_until_idle();
   listener_->close_idle();
-  // stop() cuts off what is still being sent; a client that reads too slowly is not waited for.
   const auto deadline = std::chrono::steady_clock::now() + kDrainPatience;
   while (listener_->num_connections() > 0 && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+  // stop() waits for every connection, and ends streams; who reads slowly is not waited for.
+  listener_->cut_slow_readers();
   listener_->stop();
   thread_.join();
 }

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -57,6 +58,21 @@ TEST(Connection, WhoReadsNothingIsGivenUp) {
   Connection connection(ends.ours, {.write_seconds = 1});
   ends.fill();
   EXPECT_EQ(connection.write("x", 1), -1);
+}
+
+// However it goes on: a server that stops is not held by one reader.
+TEST(Connection, ASlowReaderIsCutOff) {
+  const Ends ends;
+  std::atomic<bool> cut = false;
+  Connection connection(ends.ours, {.write_seconds = 600}, &cut);
+  EXPECT_EQ(connection.write("x", 1), 1);
+  ends.fill();
+  std::thread stop([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    cut = true;
+  });
+  EXPECT_EQ(connection.write("x", 1), -1);
+  stop.join();
 }
 
 TEST(Connection, WhoHasGoneTakesNothing) {
