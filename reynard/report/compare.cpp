@@ -37,6 +37,10 @@ MeanAndError mean_and_error(std::span<const double> values) {
 double loss_of(const nlohmann::json& line) {
   return number_at(line, "/loss");
 }
+// Windows that overlap and streams of documents score the same text again.
+double windowed_loss_of(const nlohmann::json& line) {
+  return text_at(line, "/kind") == "windowed" ? loss_of(line) : std::nan("");
+}
 double score_of(const nlohmann::json& line) {
   return number_at(line, "/score");
 }
@@ -74,17 +78,26 @@ Values answers_to_questions(const Lines& lines) {
   return values;
 }
 
+std::string the_sample(const std::string& id) {
+  return id;
+}
+std::string the_question(const std::string& id) {  // "length draw item"
+  return id.substr(id.rfind(' ') + 1);
+}
+
 // What is compared of a task: a number of each sample.
 struct Quantity {
   std::string_view task, name, unit;
   bool lower_is_better;
   double scale;  // of the number in the unit
   Values (*values)(const Lines& lines);
+  // Samples of one subject depend on each other: their mean counts, as one sample.
+  std::string (*subject)(const std::string& id) = the_sample;
 };
 
 constexpr Quantity kQuantities[] = {
     {"per_position_loss", "loss", "nats", true, 1, of_each_line<loss_of>},
-    {"perplexity", "loss", "nats", true, 1, of_each_line<loss_of>},
+    {"perplexity", "windowed loss", "nats", true, 1, of_each_line<windowed_loss_of>},
     {"forgetting_curve",
      "copy accuracy, mean over lengths",
      "points",
@@ -97,7 +110,7 @@ constexpr Quantity kQuantities[] = {
     {"ruler", "score", "points", false, 100, of_each_line<score_of>},
     {"babilong", "score", "points", false, 100, of_each_line<score_of>},
     {"longbench", "score", "points", false, 100, of_each_line<score_of>},
-    {"few_shot", "accuracy", "points", false, 100, answers_to_questions},
+    {"few_shot", "accuracy", "points", false, 100, answers_to_questions, the_question},
 };
 
 // The numbers of a run's samples by their id.
@@ -105,6 +118,34 @@ Values values_of(const RunResults& run, const Quantity& quantity) {
   Values values = quantity.values(read_samples(run, quantity.task));
   for (auto& [id, value] : values) value *= quantity.scale;
   return values;
+}
+
+struct Pair {
+  double first = 0, second = 0;
+};
+
+// What both runs have of each subject: means over the samples of it that both have.
+std::vector<Pair> pairs_of(const RunResults& first,
+                           const RunResults& second,
+                           const Quantity& quantity) {
+  struct Total {
+    double first = 0, second = 0, samples = 0;
+  };
+  std::map<std::string, Total> subjects;
+  const Values values = values_of(first, quantity);
+  for (const auto& [id, other] : values_of(second, quantity)) {
+    const auto found = values.find(id);
+    if (found == values.end()) continue;
+    Total& total = subjects[quantity.subject(id)];
+    total.first += found->second;
+    total.second += other;
+    ++total.samples;
+  }
+  std::vector<Pair> pairs;
+  for (const auto& [subject, total] : subjects) {
+    pairs.push_back({total.first / total.samples, total.second / total.samples});
+  }
+  return pairs;
 }
 
 // Samples of the same id are the same only where settings and text are.
@@ -137,15 +178,12 @@ void add_difference(const std::vector<RunResults>& runs,
                                               why));
   };
   if (!same_samples(*a, *b)) return leave_out("were measured with other settings or on other text");
-  const Values values = values_of(runs[first], quantity);
   std::vector<double> differences;
   Difference difference;
-  for (const auto& [id, other] : values_of(runs[second], quantity)) {
-    const auto found = values.find(id);
-    if (found == values.end()) continue;
-    differences.push_back(found->second - other);
-    difference.first_mean += found->second;
-    difference.second_mean += other;
+  for (const Pair& pair : pairs_of(runs[first], runs[second], quantity)) {
+    differences.push_back(pair.first - pair.second);
+    difference.first_mean += pair.first;
+    difference.second_mean += pair.second;
   }
   if (differences.size() < 2) return leave_out("share fewer than two samples");
   const auto n = static_cast<double>(differences.size());

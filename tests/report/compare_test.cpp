@@ -142,35 +142,95 @@ TEST(Compare, SaysWhoIsBetterAndWhereNobodyIs) {
   EXPECT_NE(text.find("spec-differences"), std::string::npos);
 }
 
-// Of a question with options the most probable one counts.
+// A run with samples of one task, each a line.
+void write_samples(const fs::path& folder,
+                   const std::string& task,
+                   const std::vector<json>& lines) {
+  fs::create_directories(folder);
+  const json summary{{"task", task}, {"settings", 1}, {"metrics", json::object()}};
+  test::write_file(folder / (task + ".json"), summary.dump());
+  std::string text = "{\"settings\":1}\n";
+  for (const json& line : lines) text += line.dump() + "\n";
+  test::write_file(folder / (task + ".jsonl"), text);
+}
+
+// Of a question with options the most probable one counts; a question is one sample, however many
+// lengths and draws ask it.
 TEST(Compare, AnswersToQuestionsAreCompared) {
   const test::TempDir folder;
   for (const bool knows : {false, true}) {
-    const fs::path run = folder / (knows ? "b" : "a");
-    write_run(run, knows ? "b" : "a", 1, 4);
-    test::write_file(
-        run / "few_shot.json",
-        json{{"task", "few_shot"}, {"settings", 1}, {"metrics", json::object()}}.dump());
-    std::string lines = "{\"settings\":1}\n";
-    for (int item = 0; item < 8; ++item) {
-      for (int option = 0; option < 3; ++option) {
-        const bool favoured = option == (knows || item < 2 ? 1 : 2);
-        lines += json{{"id", fmt::format("64 0 {} {}", item, option)},
-                      {"option", fmt::format("option {}", option)},
-                      {"answers", {"option 1"}},
-                      {"logprob", favoured ? -1 : -2}}
-                     .dump() +
-                 "\n";
+    std::vector<json> lines;
+    for (int ask = 0; ask < 6; ++ask) {
+      for (int item = 0; item < 8; ++item) {
+        for (int option = 0; option < 3; ++option) {
+          const bool favoured = option == (knows || item < 2 ? 1 : 2);
+          lines.push_back({{"id", fmt::format("{} {} {} {}", 64 << ask / 3, ask % 3, item, option)},
+                           {"option", fmt::format("option {}", option)},
+                           {"answers", {"option 1"}},
+                           {"logprob", favoured ? -1 : -2}});
+        }
       }
     }
-    test::write_file(run / "few_shot.jsonl", lines);
+    write_samples(folder / (knows ? "b" : "a"), "few_shot", lines);
   }
   const auto comparison = compare(read_runs({folder / "a", folder / "b"}));
-  const Difference& answers = comparison.differences.back();
+  ASSERT_EQ(comparison.differences.size(), 1);
+  const Difference& answers = comparison.differences[0];
   EXPECT_EQ(answers.task, "few_shot");
   EXPECT_EQ(answers.samples, 8);
   EXPECT_EQ(answers.first_mean, 25);
   EXPECT_EQ(answers.second_mean, 100);
+}
+
+// Noise that all draws of a question share: to count each draw would call every third page.
+TEST(Compare, QuestionsAskedManyTimesAreADifferenceInAtMost7Of100) {
+  std::mt19937_64 random(6);
+  std::bernoulli_distribution right(0.5);
+  std::bernoulli_distribution slips(0.1);
+  int called = 0;
+  constexpr int kComparisons = 100;
+  for (int i = 0; i < kComparisons; ++i) {
+    const test::TempDir folder;
+    for (const char* run : {"a", "b"}) {
+      std::vector<json> lines;
+      for (int item = 0; item < 30; ++item) {
+        const bool known = right(random);
+        for (int draw = 0; draw < 8; ++draw) {
+          lines.push_back({{"id", fmt::format("64 {} {}", draw, item)},
+                           {"score", known != slips(random) ? 1 : 0}});
+        }
+      }
+      write_samples(folder / run, "few_shot", lines);
+    }
+    const Comparison comparison =
+        compare(read_runs({folder / "a", folder / "b"}), {.bootstrap = {.resamples = 199}});
+    ASSERT_EQ(comparison.differences.size(), 1);
+    EXPECT_EQ(comparison.differences[0].samples, 30);
+    called += comparison.differences[0].differs ? 1 : 0;
+  }
+  EXPECT_LE(called, 7);
+}
+
+// Overlapping windows and streams of documents hold the text of the windows again.
+TEST(Compare, OfPerplexityEveryTokenCountsOnce) {
+  const test::TempDir folder;
+  for (const double loss : {1.0, 1.2}) {
+    std::vector<json> lines;
+    for (int i = 0; i < 8; ++i) {
+      const double windowed = loss + 0.01 * std::sin(i);
+      lines.push_back(
+          {{"id", fmt::format("windowed {}", i)}, {"kind", "windowed"}, {"loss", windowed}});
+      lines.push_back({{"id", fmt::format("strided {}", i)}, {"kind", "strided"}, {"loss", 9}});
+      lines.push_back(
+          {{"id", fmt::format("documents 2 {}", i)}, {"kind", "documents"}, {"loss", 9}});
+    }
+    write_samples(folder / (loss == 1 ? "a" : "b"), "perplexity", lines);
+  }
+  const auto comparison = compare(read_runs({folder / "a", folder / "b"}));
+  ASSERT_EQ(comparison.differences.size(), 1);
+  EXPECT_EQ(comparison.differences[0].quantity, "windowed loss");
+  EXPECT_EQ(comparison.differences[0].samples, 8);
+  EXPECT_NEAR(comparison.differences[0].of.mean, -0.2, 1e-12);
 }
 
 TEST(Compare, LossesMustDifferByMoreThanAnotherSeedWould) {
