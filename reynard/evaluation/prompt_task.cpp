@@ -142,6 +142,14 @@ std::vector<int64_t> Haystack::read(int64_t begin, int64_t count) const {
   return tokens;
 }
 
+std::vector<std::string> each_once(const std::vector<std::string>& names) {
+  std::vector<std::string> once;
+  for (const std::string& name : names) {
+    if (std::find(once.begin(), once.end(), name) == once.end()) once.push_back(name);
+  }
+  return once;
+}
+
 std::vector<int64_t> ascending(const std::vector<int64_t>& values) {
   const std::set<int64_t> distinct(values.begin(), values.end());
   return {distinct.begin(), distinct.end()};

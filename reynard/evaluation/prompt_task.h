@@ -65,6 +65,8 @@ class Haystack {
   std::vector<int64_t> ends_;  // per document: tokens of it and all before it
 };
 
+// Each once, in the order of their first places.
+std::vector<std::string> each_once(const std::vector<std::string>& names);
 // Each once.
 std::vector<int64_t> ascending(const std::vector<int64_t>& values);
 // Context lengths to test: those that were asked for, each once and ascending, or those of 1/4,

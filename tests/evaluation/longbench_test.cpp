@@ -186,6 +186,13 @@ TEST_F(LongbenchTaskTest, PromptsAreThePublishedOnesWithTheirMiddleCut) {
   EXPECT_SAYS(error(), "--longbench.length = 1; expected >= 2: a token of either end");
 }
 
+TEST_F(LongbenchTaskTest, ATaskNamedTwiceCountsOnce) {
+  config_.longbench.tasks = {"trec", "qasper", "trec"};
+  const json right = run(Writer(best_answer));
+  EXPECT_NEAR(right.at("metrics").at("score").get<double>(), 1, 1e-6);
+  EXPECT_EQ(right.at("metrics").at("samples"), 2 * 4);
+}
+
 TEST_F(LongbenchTaskTest, BadFilesAreNamed) {
   config_.longbench.data = (folder_ / "nowhere").string();
   EXPECT_NE(error().find("download data.zip"), std::string::npos) << error();

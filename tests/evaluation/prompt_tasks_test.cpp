@@ -244,6 +244,17 @@ TEST(Babilong, PromptsHaveTheirLength) {
   }
 }
 
+TEST(Babilong, ATaskNamedTwiceCountsOnce) {
+  const Corpus corpus = test::corpus_of(std::vector<int64_t>(100, '.'), {100});
+  EvaluationConfig config;
+  config.babilong.tasks = {"qa2", "qa1", "qa2"};
+  config.babilong.lengths = {3000};
+  config.babilong.samples = 5;
+  const auto task = task_named("babilong").make(corpus, config, {});
+  EXPECT_EQ(task->settings().at("tasks"), (nlohmann::json{"qa2", "qa1"}));
+  EXPECT_EQ(task->requests().size, 2 * 5);
+}
+
 TEST(PromptTask, DefaultLengthsHoldThePrompt) {
   const auto at_least = [](int64_t least) {
     return [=](int64_t length) { return length >= least; };

@@ -168,6 +168,17 @@ TEST(ForgettingCurveTask, TargetsAndPrefixesComeFromTheTextsThatAreNamed) {
   EXPECT_GT(point.at("lm_loss").get<double>(), 0);
 }
 
+TEST(ForgettingCurveTask, ATextNamedTwiceCountsOnce) {
+  const Corpus corpus = counting_corpus(1000);
+  EvaluationConfig config = small_config();
+  const auto once = task_named("forgetting_curve").make(corpus, config, {});
+  config.forgetting_curve.targets = {"text", "text"};
+  config.forgetting_curve.prefixes = {"same", "same"};
+  const auto twice = task_named("forgetting_curve").make(corpus, config, {});
+  EXPECT_EQ(twice->settings(), once->settings());
+  EXPECT_EQ(twice->requests().size, once->requests().size);
+}
+
 TEST(ForgettingCurveTask, UnknownSourceListsTheKnownOnes) {
   const Corpus corpus = counting_corpus(1000);
   EvaluationConfig config = small_config();

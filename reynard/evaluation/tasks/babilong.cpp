@@ -207,6 +207,7 @@ std::unique_ptr<Task> make_babilong(const Corpus& corpus,
                                     const ModelFacts& model) {
   const auto plan = std::make_shared<BabilongPlan>(
       BabilongPlan{config.babilong, Haystack(corpus, "babilong"), {}, {}, 0, {}});
+  plan->config.tasks = each_once(plan->config.tasks);
   for (const std::string& name : plan->config.tasks) {
     plan->tasks.push_back(&babi_task_named(name));
     plan->stories.emplace_back();

@@ -3,6 +3,7 @@
 
 #include "reynard/evaluation/forgetting_curve.h"
 
+#include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/statistics.h"
 #include "reynard/evaluation/tasks/tasks.h"
 #include "reynard/tensor/check.h"
@@ -275,6 +276,8 @@ std::unique_ptr<Task> make_forgetting_curve(const Corpus& corpus,
                                             const ModelFacts& model) {
   ForgettingCurveConfig settings = config.forgetting_curve;
   if (settings.length == 0) settings.length = model.train_length ? model.train_length : 1024;
+  settings.targets = each_once(settings.targets);
+  settings.prefixes = each_once(settings.prefixes);
   return std::make_unique<ForgettingCurve>(corpus, settings);
 }
 

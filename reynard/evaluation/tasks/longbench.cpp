@@ -34,7 +34,7 @@ struct LongbenchPlan {
 
 // The tasks that were asked for, or all whose file is there.
 std::vector<std::string> tasks_in(const LongbenchConfig& config) {
-  if (!config.tasks.empty()) return config.tasks;
+  if (!config.tasks.empty()) return each_once(config.tasks);
   std::vector<std::string> names;
   for (const LongbenchTask& task : longbench_tasks()) {
     const std::string name(task.name);
