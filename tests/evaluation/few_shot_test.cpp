@@ -113,6 +113,37 @@ TEST_F(FewShotTask, ExamplesFillTheContextAndDifferByDraw) {
   EXPECT_GT(prompt(3 * 40 * 4).size(), 500);
 }
 
+// A tokenizer may put a mark before a text, and join what is on both sides of a cut.
+TEST_F(FewShotTask, OptionsHaveTheTokensOfSolvedExamples) {
+  const auto plain = [bytes = corpus_.encode](std::string_view text) {
+    std::vector<int64_t> tokens = bytes(text);
+    tokens.insert(tokens.begin(), '_');
+    return tokens;
+  };
+  const auto first = [&] {
+    const auto task = task_named("few_shot").make(corpus_, config_, {});
+    return std::get<Score>(task->requests().at(0).query);
+  };
+  corpus_.encode = plain;
+  const Score marked = first();
+  EXPECT_EQ(corpus_.decode(marked.continuation), " number");
+  EXPECT_TRUE(corpus_.decode(marked.context).starts_with("_Question: "));
+  EXPECT_TRUE(corpus_.decode(marked.context).ends_with(" Type:"));
+
+  corpus_.encode = [&](std::string_view text) {
+    std::vector<int64_t> tokens = plain(text);
+    for (size_t i = 0; i + 1 < tokens.size(); ++i) {
+      if (tokens[i] != ':' || tokens[i + 1] != ' ') continue;
+      tokens[i] = ';';
+      tokens.erase(tokens.begin() + static_cast<int64_t>(i) + 1);
+    }
+    return tokens;
+  };
+  const Score joined = first();
+  EXPECT_EQ(corpus_.decode(joined.continuation), ";number");
+  EXPECT_TRUE(corpus_.decode(joined.context).ends_with(" Type"));
+}
+
 TEST_F(FewShotTask, ReadsTrecAndWebQuestionsAsTheyArePublished) {
   test::write_file(folder_ / "train.label",
                    "DESC:manner How did serfdom develop ?\r\nHUM:ind Who was Andr\xe9 ?\n\n"

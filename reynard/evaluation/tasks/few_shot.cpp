@@ -130,8 +130,8 @@ Request FewShot::request(int64_t length, int64_t draw, int64_t item, int64_t opt
   const FewShotItem& asked = items_[item];
   nlohmann::json about{
       {"length", length}, {"draw", draw}, {"item", item}, {"answers", asked.answers}};
-  std::vector<int64_t> prompt =
-      prompt_tokens(corpus_, examples_text(length, draw) + question_text(asked));
+  const std::string text = examples_text(length, draw) + question_text(asked);
+  std::vector<int64_t> prompt = prompt_tokens(corpus_, text);
   if (!chooses()) {
     Generate query;
     query.prompt = std::move(prompt);
@@ -140,7 +140,11 @@ Request FewShot::request(int64_t length, int64_t draw, int64_t item, int64_t opt
     return {fmt::format("{} {} {}", length, draw, item), std::move(about), std::move(query)};
   }
   about["option"] = options_[option];
-  Score score{std::move(prompt), corpus_.encode(" " + options_[option]), {}};
+  // In one piece with the prompt, as in solved examples: some tokenizers put a mark before a text.
+  const std::vector<int64_t> whole = prompt_tokens(corpus_, text + " " + options_[option]);
+  const auto begin =
+      std::mismatch(whole.begin(), whole.end() - 1, prompt.begin(), prompt.end()).first;
+  Score score{{whole.begin(), begin}, {begin, whole.end()}, {}};
   return {
       fmt::format("{} {} {} {}", length, draw, item, option), std::move(about), std::move(score)};
 }
