@@ -1,9 +1,8 @@
 // The metrics of LongBench, equal to the published ones down to their quirks.
 
 #include "reynard/evaluation/longbench.h"
+#include "reynard/evaluation/prompt_task.h"
 #include "reynard/tokenizer/unicode.h"
-
-#include <utf8proc.h>
 
 #include <algorithm>
 #include <cmath>
@@ -34,20 +33,15 @@ std::vector<std::string> split_words(std::string_view text) {
   return words;
 }
 
-bool is_ascii_punctuation(char32_t c) {
+bool is_ascii_punctuation(char c) {
   return (c > ' ' && c < '0') || (c > '9' && c < 'A') || (c > 'Z' && c < 'a') ||
          (c > 'z' && c < 0x7f);
 }
 
 // Lower case, without ASCII punctuation, without the words a, an and the.
 std::vector<std::string> answer_words(const std::string& text) {
-  std::string plain;
-  for (size_t i = 0; i < text.size();) {
-    const auto [c, length] = code_point_at(text, i);
-    const auto lower = static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));
-    if (!is_ascii_punctuation(lower)) tokenizer::append_utf8(plain, lower);
-    i += length;
-  }
+  std::string plain = lower_case(text);
+  std::erase_if(plain, is_ascii_punctuation);
   std::string without;
   for (size_t i = 0; i < plain.size();) {
     size_t end = i;

@@ -3,11 +3,12 @@
 #include "reynard/evaluation/packed_floats.h"
 #include "reynard/evaluation/statistics.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tokenizer/unicode.h"
 
 #include <fmt/format.h>
+#include <utf8proc.h>
 
 #include <algorithm>
-#include <cctype>
 #include <set>
 #include <utility>
 
@@ -192,8 +193,13 @@ std::string first_line_of(std::string_view text) {
 }
 
 std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  std::string lower;
+  for (size_t i = 0; i < text.size();) {
+    const auto [c, length] = tokenizer::code_point_at(text, i);
+    const auto folded = utf8proc_tolower(static_cast<utf8proc_int32_t>(c));
+    tokenizer::append_utf8(lower, static_cast<char32_t>(folded));
+    i += length;
+  }
   return lower;
 }
 

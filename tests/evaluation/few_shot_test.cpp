@@ -144,6 +144,17 @@ TEST_F(FewShotTask, OptionsHaveTheTokensOfSolvedExamples) {
   EXPECT_TRUE(corpus_.decode(joined.context).ends_with(" Type"));
 }
 
+TEST_F(FewShotTask, WrittenAnswersAreFoldedByCharacter) {
+  test::write_file(folder_ / "all.jsonl", "{\"question\": \"q\", \"answer\": \"\u00c9co\"}\n");
+  config_.few_shot.kind = FewShotKind::kAnswer;
+  const auto task = task_named("few_shot").make(corpus_, config_, {});
+  Generated generated;
+  for (const char c : std::string(" \u00e9CO.\n")) {
+    generated.tokens.push_back(static_cast<unsigned char>(c));
+  }
+  EXPECT_EQ(task->sample(task->requests().at(0), generated).at("score"), 1.0);
+}
+
 TEST_F(FewShotTask, ReadsTrecAndWebQuestionsAsTheyArePublished) {
   test::write_file(folder_ / "train.label",
                    "DESC:manner How did serfdom develop ?\r\nHUM:ind Who was Andr\xe9 ?\n\n"

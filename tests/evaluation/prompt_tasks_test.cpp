@@ -255,6 +255,11 @@ TEST(Babilong, ATaskNamedTwiceCountsOnce) {
   EXPECT_EQ(task->requests().size, 2 * 5);
 }
 
+TEST(PromptTask, TextIsFoldedByCharacter) {
+  EXPECT_EQ(lower_case("\u00c9CO \u0394x \u4e2d"), "\u00e9co \u03b4x \u4e2d");
+  EXPECT_TRUE(contains_folded("in \u00c9VREUX.", "\u00c9vreux"));
+}
+
 TEST(PromptTask, DefaultLengthsHoldThePrompt) {
   const auto at_least = [](int64_t least) {
     return [=](int64_t length) { return length >= least; };
