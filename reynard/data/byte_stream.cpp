@@ -69,7 +69,7 @@ class PlainBytes {
   static size_t read(RawFile& file, std::span<char> out) { return file.read(out); }
 };
 
-// gzip, also several members one after the other.
+// gzip, also several members one after the other, with zeros behind each as tapes have them.
 class GzipBytes {
  public:
   GzipBytes() {
@@ -85,23 +85,29 @@ class GzipBytes {
     while (stream_.avail_out == out.size()) {
       // A full output block may have left bytes inside the decoder: ask it before the file.
       if (!flushing_ && !input_.refill(file)) {
-        if (inside_member_ || file.position() == 0) file.fail("the gzip file is cut short");
+        if (!behind_member_) file.fail("the gzip file is cut short");
         return 0;
       }
-      inside_member_ = true;
+      if (behind_member_) {
+        while (!input_.left.empty() && input_.left.front() == 0) {
+          input_.left = input_.left.subspan(1);
+        }
+        if (input_.left.empty()) continue;
+      }
+      behind_member_ = false;
       stream_.next_in = reinterpret_cast<Bytef*>(input_.left.data());
       stream_.avail_in = static_cast<uInt>(input_.left.size());
       const int result = inflate(&stream_, Z_NO_FLUSH);
       input_.left = input_.left.last(stream_.avail_in);
       if (result == Z_STREAM_END) {
-        inside_member_ = false;
+        behind_member_ = true;
         inflateReset(&stream_);
       } else if (result != Z_OK && result != Z_BUF_ERROR) {
         file.fail(fmt::format("is not valid gzip at byte {}: {}",
                               file.position() - static_cast<int64_t>(input_.left.size()),
                               stream_.msg ? stream_.msg : "damaged"));
       }
-      flushing_ = inside_member_ && stream_.avail_out == 0;
+      flushing_ = !behind_member_ && stream_.avail_out == 0;
     }
     return out.size() - stream_.avail_out;
   }
@@ -109,7 +115,7 @@ class GzipBytes {
  private:
   z_stream stream_{};
   PackedInput input_;
-  bool inside_member_ = false;
+  bool behind_member_ = false;  // and before the next, if there is one
   bool flushing_ = false;
 };
 

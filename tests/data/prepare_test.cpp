@@ -4,6 +4,7 @@
 #include "reynard/data/token_file.h"
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/tokenizer.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 #include "tests/support/mutate.h"
 
@@ -163,8 +164,10 @@ TEST_F(Prepare, LinesOfJsonlFilesAreDocuments) {
 
 TEST_F(Prepare, PackedFilesAreUnpacked) {
   const std::string big(3 << 20, 'x');
-  const auto gz = add("a.txt.gz", gzip(big) + gzip("tail"));  // two members
-  const auto zst = add("b.zst", zstd(big) + zstd("tail"));    // two frames
+  const std::string padding(1 << 20, '\0');  // as tapes have it
+  const auto gz =                            // two members
+      add("a.txt.gz", gzip(big) + padding + gzip("tail") + padding);
+  const auto zst = add("b.zst", zstd(big) + zstd("tail"));  // two frames
   const auto lines = add("c.jsonl.gz", gzip("{\"text\": \"line\"}\n"));
   EXPECT_EQ(prepared(options({gz, zst, lines})), (Texts{big + "tail", big + "tail", "line"}));
 }
@@ -203,6 +206,9 @@ TEST_F(Prepare, BadInputIsOneErrorThatNamesTheFileAndThePlace) {
             "with `iconv -f latin1 -t utf-8`");
   EXPECT_EQ(error("cut.gz", gzip(text).substr(0, 1000)), "cut.gz: the gzip file is cut short");
   EXPECT_EQ(error("cut.zst", zstd(text).substr(0, 60)), "cut.zst: the zstd file is cut short");
+  EXPECT_SAYS(error("padded.gz", gzip(text) + std::string(5, '\0') + "more"),
+              "padded.gz: is not valid gzip at byte ");
+  EXPECT_SAYS(error("zeros.gz", std::string(5, '\0')), "zeros.gz: is not valid gzip at byte ");
   EXPECT_NE(error("not.gz", "plain text").find("not.gz: is not valid gzip"), std::string::npos);
   EXPECT_NE(error("not.zst", "plain text").find("not.zst: is not valid zstd"), std::string::npos);
   EXPECT_EQ(error("a.jsonl", "{\"text\": \"x\"}\n{\"text\": 3}\n"),
