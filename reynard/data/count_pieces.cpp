@@ -124,12 +124,29 @@ class Blocks {
   void end() {
     if (!rest_.empty()) counters_.give(std::exchange(rest_, {}));
   }
-  void drop() { rest_.clear(); }
 
  private:
   Counters& counters_;
   std::string rest_;
 };
+
+// Whether a file is text up to its end. It is read for that before it is counted: blocks that were
+// counted cannot be taken back, and all of a file's would not fit into memory.
+bool is_text(const InputFile& file,
+             const TextReaderOptions& options,
+             const std::atomic<bool>& stop) {
+  DocumentSink nowhere;
+  nowhere.begin = [](bool) {};
+  nowhere.text = [](std::string_view) {};
+  nowhere.end = [] {};
+  std::atomic<int64_t> done = 0;
+  try {
+    read_documents(file, options, nowhere, done, stop);
+  } catch (const NotText&) {
+    return false;
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -152,12 +169,10 @@ PieceCounts count_pieces(const CountOptions& options, const PrepareProgress& pro
   TextReaderOptions reader;
   reader.field = options.field;
   for (const InputFile& file : files) {
-    try {
-      read_documents(file, reader, sink, done, stop);
-    } catch (const NotText&) {
-      if (!file.from_folder) throw;
-      blocks.drop();
-    }
+    // What is wrong in a .jsonl file, or in one that was named, is an error.
+    const bool may_be_left_out = file.from_folder && !file.is_jsonl();
+    if (may_be_left_out && !is_text(file, reader, stop)) continue;
+    read_documents(file, reader, sink, done, stop);
   }
   PieceCounts counts = counters.result();
   if (counts.num_pieces() == 0) {

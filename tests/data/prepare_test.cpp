@@ -1,5 +1,6 @@
 #include "reynard/data/prepare.h"
 
+#include "reynard/data/count_pieces.h"
 #include "reynard/data/input_files.h"
 #include "reynard/data/token_file.h"
 #include "reynard/tensor/error.h"
@@ -23,6 +24,8 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace {
 std::string_view name_nothing_gets;  // empty: every name can be given
@@ -136,6 +139,26 @@ TEST_F(Prepare, FilesOfAFolderAreDocumentsInTheOrderOfTheirNames) {
   EXPECT_EQ(summary.skipped[1].reason, "empty documents");
   EXPECT_EQ(summary.written[0].num_text_bytes, 11);
   EXPECT_EQ(summary.written[0].num_tokens, 15);
+}
+
+// Not even the pieces before the place that says so.
+TEST_F(Prepare, OfFilesThatAreNotTextNoPieceIsCounted) {
+  add("a.txt", "good text");
+  data::CountOptions options;
+  options.inputs = {folder_ / "in"};
+  options.num_threads = 2;
+  const auto counts = [&] {
+    std::vector<std::pair<std::string, int64_t>> all;
+    for (const auto& [piece, count] : data::count_pieces(options).sorted()) {
+      all.emplace_back(piece, count);
+    }
+    return all;
+  };
+  const auto alone = counts();
+  std::string late(3 << 20, ' ');
+  for (size_t i = 0; i < late.size(); i += 8) late.replace(i, 3, "bad");
+  add("b.txt", late + "\xff");
+  EXPECT_EQ(counts(), alone);
 }
 
 TEST_F(Prepare, PatternsChooseAmongTheFilesOfFolders) {
