@@ -93,6 +93,13 @@ bool Normalizer::keeps_word_ends() const {
   });
 }
 
+bool Normalizer::strips_left() const {
+  return std::any_of(steps_.begin(), steps_.end(), [](const NormalizerStep& step) {
+    const auto* strip = std::get_if<StripSpaces>(&step);
+    return strip && strip->left;
+  });
+}
+
 bool Normalizer::writes_metaspace() const {
   return std::any_of(steps_.begin(), steps_.end(), [](const NormalizerStep& step) {
     const auto* replace = std::get_if<ReplaceText>(&step);

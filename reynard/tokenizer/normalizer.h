@@ -45,6 +45,7 @@ class Normalizer {
   // of the normalized text; letters and spaces are what they were, but for "▁" in place of spaces.
   bool keeps_word_ends() const;
   bool writes_metaspace() const;
+  bool strips_left() const;
 
  private:
   std::vector<NormalizerStep> steps_;

@@ -160,7 +160,18 @@ void PreTokenizer::split(std::string_view text,
       std::visit(Splitter{piece, first, store, pieces}, step);
       first = false;
     }
+    // Behind a removed beginning no piece begins the text.
+    const bool removes = std::holds_alternative<RegexSplit>(step);
+    at_begin =
+        at_begin && !pieces.empty() && (!removes || pieces.front().data() == before.front().data());
   }
+}
+
+bool PreTokenizer::marks_begin() const {
+  return std::any_of(steps_.begin(), steps_.end(), [](const PreTokenizerStep& step) {
+    const auto* split = std::get_if<MetaspaceSplit>(&step);
+    return split && split->prepend == MetaspaceSplit::Prepend::kFirst;
+  });
 }
 
 bool PreTokenizer::keeps_word_ends() const {

@@ -62,6 +62,8 @@ class PreTokenizer {
              TextStore& store,
              std::vector<std::string_view>& pieces) const;
 
+  // What it makes of a piece depends on whether it begins all text.
+  bool marks_begin() const;
   // Splitting never joins what is on both sides of a letter before a space, nor looks across.
   bool keeps_word_ends() const;
   // It splits there (metaspace: "▁" instead of the space).

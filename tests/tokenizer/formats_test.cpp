@@ -3,6 +3,7 @@
 
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/pre_tokenizer.h"
+#include "reynard/tokenizer/regex.h"
 #include "reynard/tokenizer/saved_tokenizer.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "tests/support/files.h"
@@ -236,6 +237,13 @@ TEST_F(Formats, WhatIsNotSupportedIsNamed) {
         file["post_processor"] = {{"type", "Other"}};
       },
       "the post-processor \"Other\" is not supported");
+  expect(
+      [](json& file) {
+        file["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", false}};
+        file["pre_tokenizer"] = {
+            {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}};
+      },
+      "Strip with strip_left before Metaspace with prepend_scheme \"first\" is not supported");
   expect([](json& file) { file["model"]["dropout"] = 0.1; }, "\"dropout\" is not supported");
   expect([](json& file) { file["model"]["end_of_word_suffix"] = "</w>"; },
          "\"end_of_word_suffix\" is not supported");
@@ -268,6 +276,21 @@ TEST(Digits, AreThoseOfUnicode17) {
   std::vector<std::string_view> pieces;
   digits.split(store.keep("a\xf0\x91\xb7\xa8z1"), /*at_begin=*/true, store, pieces);
   EXPECT_EQ(pieces, (std::vector<std::string_view>{"a", "\xf0\x91\xb7\xa8", "z", "1"}));
+}
+
+// Only what begins the text is marked, not what a removed space left at the front.
+TEST(Metaspace, FirstIsWhatBeginsTheText) {
+  tokenizer::PreTokenizer words;
+  words.add(tokenizer::RegexSplit{.regex = tokenizer::Regex(" "),
+                                  .behavior = tokenizer::SplitBehavior::kRemoved});
+  words.add(tokenizer::MetaspaceSplit{.replacement = "\u2581",
+                                      .prepend = tokenizer::MetaspaceSplit::Prepend::kFirst});
+  tokenizer::TextStore store;
+  std::vector<std::string_view> pieces;
+  words.split(store.keep("a b"), /*at_begin=*/true, store, pieces);
+  EXPECT_EQ(pieces, (std::vector<std::string_view>{"\u2581a", "b"}));
+  words.split(store.keep(" a b"), /*at_begin=*/true, store, pieces);
+  EXPECT_EQ(pieces, (std::vector<std::string_view>{"a", "b"}));
 }
 
 }  // namespace
