@@ -7,7 +7,10 @@
 #include <fmt/format.h>
 #include <pcre2.h>
 
+#include <algorithm>
 #include <memory>
+#include <utility>
+#include <vector>
 
 namespace reynard::tokenizer {
 
@@ -62,6 +65,15 @@ Escape property_escape(std::string_view pattern) {  // pattern begins with \p or
   return escape;
 }
 
+std::string word_members() {
+  return "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}" + added_members("L") + added_members("M") +
+         added_members("Nd") +
+         "\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}";
+}
+
+// Word characters too where \w and \b stand outside [...]: ²³¹¼½¾.
+constexpr const char* kLatin1Numbers = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
+
 Escape read_escape(std::string_view pattern) {
   Escape escape;
   const char c = pattern.size() > 1 ? pattern[1] : '\0';
@@ -80,12 +92,18 @@ Escape read_escape(std::string_view pattern) {
     case 'H':  // hexadecimal digits there, horizontal spaces here
       escape.members = "0-9a-fA-F";
       break;
+    case 'v':  // all vertical spaces here
+      escape.members = "\\x{b}";
+      break;
     case 'w':
     case 'W':
-      escape.members = "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}" + added_members("L") +
-                       added_members("M") + added_members("Nd") +
-                       "\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-"
-                       "\\x{1f189}";
+      escape.members = word_members();
+      break;
+    case 'x':
+    case 'o':
+      if (pattern.substr(2, 1) == "{") {
+        escape.length = std::min(pattern.find('}'), pattern.size() - 1) + 1;
+      }
       break;
     default:
       break;
@@ -93,50 +111,211 @@ Escape read_escape(std::string_view pattern) {
   return escape;
 }
 
+// {n}, {n,}, {,m} or {n,m}
+struct Interval {
+  std::string_view low, high;
+  bool comma = false;
+  std::size_t length = 0;  // in the pattern; 0: the brace stands for itself
+};
+
+Interval read_interval(std::string_view pattern) {  // pattern begins with {
+  const auto digits_at = [&](std::size_t at) {
+    const std::size_t end = std::min(pattern.find_first_not_of("0123456789", at), pattern.size());
+    return pattern.substr(at, end - at);
+  };
+  Interval interval;
+  interval.low = digits_at(1);
+  std::size_t at = 1 + interval.low.size();
+  interval.comma = pattern.substr(at, 1) == ",";
+  if (interval.comma) {
+    interval.high = digits_at(at + 1);
+    at += 1 + interval.high.size();
+  }
+  const bool bounded = !interval.low.empty() || !interval.high.empty();
+  if (bounded && pattern.substr(at, 1) == "}") interval.length = at + 1;
+  return interval;
+}
+
+// Reads a pattern from left to right and writes what means the same to PCRE2.
+class Translation {
+ public:
+  explicit Translation(std::string_view pattern) : pattern_(pattern) {}
+
+  std::string run() {
+    while (at_ < pattern_.size()) {
+      const char c = pattern_[at_];
+      if (c == '\\') {
+        escape();
+      } else if (in_set_) {
+        set_member();
+      } else if (c == '[') {
+        set_begin();
+      } else if (c == '(') {
+        group_begin();
+      } else if (c == '{') {
+        interval();
+      } else {
+        if (c == ')' && caseless_.size() > 1) caseless_.pop_back();
+        literal();
+      }
+    }
+    return std::move(out_);
+  }
+
+ private:
+  std::string_view rest() const { return pattern_.substr(at_); }
+  void take(std::size_t length) {
+    out_ += pattern_.substr(at_, length);
+    at_ += length;
+  }
+  [[noreturn]] void refuse(std::string_view what) const {
+    throw Error(
+        fmt::format("the regular expression {:?} uses {}, which is not supported", pattern_, what));
+  }
+
+  void escape() {
+    const Escape escape = read_escape(rest());
+    const std::string_view text = rest().substr(0, escape.length);
+    const char c = text.size() > 1 ? text[1] : '\0';
+    if (caseless_.back()) check_caseless_escape(text);
+    if (in_set_) {
+      if (escape.members.empty() || (escape.negated && c != 'S')) return take(escape.length);
+      out_ += escape.negated ? "\\S\\x{180e}" : escape.members;
+    } else if (c == 'b' || c == 'B') {
+      const std::string word = fmt::format("[{}{}]", word_members(), kLatin1Numbers);
+      const bool ends = c == 'b';
+      out_ += fmt::format(
+          "(?:(?<={0})(?{1}{0})|(?<!{0})(?{2}{0}))", word, ends ? '!' : '=', ends ? '=' : '!');
+    } else if (!escape.members.empty()) {
+      out_ += fmt::format("[{}{}{}]",
+                          escape.negated ? "^" : "",
+                          escape.members,
+                          c == 'w' || c == 'W' ? kLatin1Numbers : "");
+    } else if (c == 'V' || c == 'Q' || c == 'E') {  // letters there, operators here
+      refuse(text);
+    } else {
+      return take(escape.length);
+    }
+    at_ += escape.length;
+  }
+
+  void set_begin() {
+    in_set_ = true;
+    take(rest().substr(1, 1) == "^" ? 2 : 1);
+    if (rest().substr(0, 1) == "]") out_ += "\\]", ++at_;
+  }
+
+  void set_member() {
+    const char c = pattern_[at_];
+    if (c == '[') refuse(rest().substr(0, 2) == "[:" ? "[:...:] inside [...]" : "[ inside [...]");
+    if (rest().substr(0, 2) == "&&") refuse("&& inside [...]");
+    if (c == ']') in_set_ = false;
+    literal();
+  }
+
+  void literal() {
+    if (caseless_.back()) check_caseless_literal();
+    take(1);
+  }
+
+  // Of a group, or of options: (?im-x: ...) and (?im-x).
+  void group_begin() {
+    const std::string_view inside = rest().substr(std::min<std::size_t>(2, rest().size()));
+    const std::size_t end =
+        std::min(inside.find_first_not_of("-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+                 inside.size());
+    const bool group = inside.substr(end, 1) == ":";
+    const bool has_options =
+        rest().substr(0, 2) == "(?" && (group || (end > 0 && inside.substr(end, 1) == ")"));
+    if (!has_options) {
+      caseless_.push_back(caseless_.back());
+      return take(1);
+    }
+    const std::string_view whole = rest().substr(0, 2 + end + 1);
+    // There it holds for what follows up to the end of the group, with all its alternatives.
+    if (!group && at_ > 0) refuse(fmt::format("{} behind the beginning", whole));
+    bool caseless = caseless_.back();
+    bool on = true;
+    out_ += "(?";
+    for (const char c : inside.substr(0, end)) {
+      if (c == '-') on = false;
+      if (c == 'i') caseless = on;
+      if (c != '-' && c != 'i' && c != 'm' && c != 'x') refuse(whole);
+      out_ += c == 'm' ? 's' : c;  // the dot matches line ends
+    }
+    out_ += whole.back();
+    at_ += whole.size();
+    if (group) {
+      caseless_.push_back(caseless);
+    } else {
+      caseless_.back() = caseless;
+    }
+  }
+
+  void interval() {
+    const Interval interval = read_interval(rest());
+    if (interval.length == 0) {
+      out_ += "\\{";
+      ++at_;
+      return;
+    }
+    const std::string_view text = rest().substr(0, interval.length);
+    const std::string_view behind = rest().substr(interval.length, 2);
+    // It makes an interval optional there, and lazy here.
+    if (!interval.comma && behind.starts_with('?')) refuse(fmt::format("{}?", text));
+    at_ += interval.length;
+    if (!behind.starts_with('+')) {
+      out_ += fmt::format("{{{}{}{}}}",
+                          interval.low.empty() ? "0" : interval.low,
+                          interval.comma ? "," : "",
+                          interval.high);
+      return;
+    }
+    // Not possessive there but a repeated group: (?:X{1,m})+ is X+.
+    const std::size_t again = behind.find_first_of("?+*{", 1) == 1 ? 1 : 0;
+    if (interval.low != "1" || interval.high == "0" || again) {
+      refuse(fmt::format("{}{}", text, behind.substr(0, 1 + again)));
+    }
+    out_ += '+';
+    ++at_;
+  }
+
+  // Oniguruma's letters without regard to case are also those that fold to several: ss is ß.
+  void check_caseless_literal() const {
+    if (static_cast<unsigned char>(pattern_[at_]) >= 0x80) {
+      const auto length = static_cast<std::size_t>(code_point_at(pattern_, at_).length);
+      refuse(fmt::format("{} in (?i)", rest().substr(0, length)));
+    }
+    if (in_set_) return;
+    for (const std::string_view pair : {"ff", "fi", "fl", "ss", "st"}) {
+      const std::string_view here = rest().substr(0, 2);
+      const bool same =
+          std::equal(here.begin(), here.end(), pair.begin(), pair.end(), [](char a, char b) {
+            return (a | 0x20) == b;
+          });
+      if (same) refuse(fmt::format("{} in (?i)", here));
+    }
+  }
+  void check_caseless_escape(std::string_view text) const {
+    const bool character = text.find_first_of("xuo") == 1;
+    std::string_view name = text.find_first_of("pP") == 1 ? text.substr(2) : "";
+    name.remove_prefix(std::min(name.find_first_not_of("{^"), name.size()));
+    // Lu and Upper are of one case, L is not.
+    const bool cased = name.size() > 2 && name.find_first_of("LUTlut") == 0;
+    if (character || cased) refuse(fmt::format("{} in (?i)", text));
+  }
+
+  std::string_view pattern_;
+  std::size_t at_ = 0;  // of the pattern
+  std::string out_;
+  bool in_set_ = false;                // [...]
+  std::vector<bool> caseless_{false};  // of the pattern and the groups that are open
+};
+
 }  // namespace
 
 std::string to_pcre2(std::string_view pattern) {
-  std::string out;
-  int depth = 0;  // of [...]; Oniguruma's may nest, PCRE2's may not
-  for (std::size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    if (c == '\\') {
-      const Escape escape = read_escape(pattern.substr(i));
-      if (escape.members.empty()) {
-        out += pattern.substr(i, escape.length);
-      } else if (depth == 0) {
-        out += fmt::format("[{}{}]", escape.negated ? "^" : "", escape.members);
-      } else if (!escape.negated) {
-        out += escape.members;
-      } else if (pattern[i + 1] == 'S') {
-        out += "\\S\\x{180e}";
-      } else {
-        out += pattern.substr(i, escape.length);
-      }
-      i += escape.length - 1;
-      continue;
-    }
-    if (depth > 0 && (c == '[' || (c == '&' && pattern.substr(i, 2) == "&&"))) {
-      const bool posix = pattern.substr(i, 2) == "[:";
-      throw Error(
-          fmt::format("the regular expression {:?} uses {} inside [...], which is not "
-                      "supported",
-                      pattern,
-                      c == '&' ? "&&"
-                      : posix  ? "[:...:]"
-                               : "["));
-    }
-    if (c == '[') {
-      ++depth;
-      out += c;
-      if (pattern.substr(i + 1, 1) == "^") out += pattern[++i];
-      if (pattern.substr(i + 1, 1) == "]") out += "\\]", ++i;
-      continue;
-    }
-    if (c == ']' && depth > 0) --depth;
-    out += c;
-  }
-  return out;
+  return Translation(pattern).run();
 }
 
 std::string escape_for_regex(std::string_view text) {

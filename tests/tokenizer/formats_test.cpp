@@ -293,4 +293,66 @@ TEST(Metaspace, FirstIsWhatBeginsTheText) {
   EXPECT_EQ(pieces, (std::vector<std::string_view>{"a", "b"}));
 }
 
+// What is matched, between bars.
+std::string matches(std::string_view pattern, std::string_view text) {
+  std::string found = "|";
+  tokenizer::Regex(pattern).for_each_match(text, [&](size_t begin, size_t end) {
+    found += fmt::format("{}|", text.substr(begin, end - begin));
+  });
+  return found;
+}
+
+// What PCRE2 takes for something else; as the package `tokenizers` matches.
+TEST(Regex, MeansWhatOnigurumaMeans) {
+  EXPECT_EQ(matches(R"(\p{N}{1,3}+)", "123456"), "|123456|");
+  EXPECT_EQ(matches("x{1}+|y{1,}+z", "xx yyz"), "|xx|yyz|");
+  EXPECT_EQ(matches("a{,2}b", "aaab b"), "|aab|b|");
+  EXPECT_EQ(matches("a{2,3}?", "aaaaaa"), "|aa|aa|aa|");
+  EXPECT_EQ(matches("a{,}|b{1, 2}|c{", "a{,} b{1, 2} c{"), "|a{,}|b{1, 2}|c{|");
+  EXPECT_EQ(matches(R"(\v|[\v])", "\v\n\u0085"), "|\v|");
+  EXPECT_EQ(matches("(?m:a.)|b.", "a\nb\n"), "|a\n|");
+  EXPECT_EQ(matches("(?m)a.", "a\n"), "|a\n|");
+  EXPECT_EQ(matches("(?mi-x:A.)", "a\n"), "|a\n|");
+  EXPECT_EQ(matches(R"(a\B.)", "a\u00b2 a\u0345 a\u203f a\u00b7"), "|a\u00b2|a\u0345|a\u203f|");
+  EXPECT_EQ(matches(R"(a\b.)", "a\u00b2 a\u0345 a\u203f a\u00b7"), "|a\u00b7|");
+  EXPECT_EQ(matches(R"(\w)", "\u00b2"), "|\u00b2|");
+  EXPECT_EQ(matches(R"([\w]|\W)", "\u00b2"), "|");
+  EXPECT_EQ(matches(R"(\x{41}\x42)", "AB"), "|AB|");
+}
+
+TEST(Regex, PatternsOfKnownModels) {
+  constexpr const char* kContractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
+  EXPECT_EQ(matches(kContractions, "'S 'lL '\u017f"), "|'S|'lL|'\u017f|");
+  EXPECT_EQ(matches("'(?i:[sdmt]|ll|ve|re)", "'S 'Ll"), "|'S|'Ll|");
+  EXPECT_EQ(matches("(?i)'s|'t", "'S 'T"), "|'S|'T|");
+  EXPECT_EQ(matches(R"([^\r\n\p{L}\p{N}]?+\p{L}++)", " ab cd"), "| ab| cd|");
+}
+
+TEST(Regex, RefusesWhatCannotBeTranslated) {
+  const auto refused = [](const char* pattern, const char* what) {
+    try {
+      tokenizer::Regex{pattern};
+      ADD_FAILURE() << pattern;
+    } catch (const Error& error) {
+      const std::string expected = fmt::format("uses {}, which is not supported", what);
+      EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
+    }
+  };
+  refused("a{2}?", "{2}?");
+  refused("a{2}+", "{2}+");
+  refused("a{1,2}+?", "{1,2}+?");
+  refused("(?s:a)", "(?s:");
+  refused("a(?i)b|c", "(?i) behind the beginning");
+  refused("(?i:\u00e9)", "\u00e9 in (?i)");
+  refused("(?i:(a)[\u00e9])", "\u00e9 in (?i)");
+  refused("(?i:miSs)", "Ss in (?i)");
+  refused(R"((?i:\p{Lu}))", R"(\p{Lu} in (?i))");
+  refused(R"((?i:\x{df}))", R"(\x{df} in (?i))");
+  refused(R"(\V)", R"(\V)");
+  refused("[a&&b]", "&& inside [...]");
+  refused("[a[b]]", "[ inside [...]");
+  refused("[[:alpha:]]", "[:...:] inside [...]");
+  EXPECT_EQ(matches("(?i:a(?-i:\u00e9))\u00e9", "A\u00e9\u00e9"), "|A\u00e9\u00e9|");
+}
+
 }  // namespace

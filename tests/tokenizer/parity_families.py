@@ -21,6 +21,7 @@ LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 DEEPSEEK = [r"[\r\n]", r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-Ֆ]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", r"[一-龥ࠀ-一가-퟿]+"]
 
+ONIGURUMA = [r"\p{N}{1,3}+", r"(?m:[.,;].)", r"[a-f]{,2}g", r"\v", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"\b", r"\W{1,2}?\B"]
 
 PROGRAM = "reynard"  # parity_test.py sets it
 
@@ -92,6 +93,14 @@ def sequence_of_splits(folder, _):
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(r"[‘’]"), "'"), normalizers.Strip(left=False)])
     tokenizer.add_tokens([AddedToken("<mask>", lstrip=True, rstrip=True), AddedToken("the", single_word=True), AddedToken("<pad>", lstrip=True)])
     return saved(folder, "splits", tokenizer)
+
+
+def other_meanings(folder, _):
+    """Patterns that PCRE2 reads in another way than the package does."""
+    tokenizer = byte_level(GPT2, vocab_size=2000)
+    steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in ONIGURUMA]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    return saved(folder, "meanings", tokenizer)
 
 
 def gpt2(folder, shared):
@@ -252,5 +261,5 @@ def learnt(folder, _):
     return of_package("learnt", path, Tokenizer.from_file(path))
 
 
-FAMILIES = [learnt, gpt2, llama3, qwen2, sequence_of_splits, llama2, llama2_metaspace, json_escaped, tiktoken_gpt2, tiktoken_llama3, sentencepiece_real,
+FAMILIES = [learnt, gpt2, llama3, qwen2, sequence_of_splits, other_meanings, llama2, llama2_metaspace, json_escaped, tiktoken_gpt2, tiktoken_llama3, sentencepiece_real,
             sentencepiece_bytes, sentencepiece_nfkc, sentencepiece_symbols]
