@@ -84,6 +84,10 @@ std::string the_sample(const std::string& id) {
 std::string the_question(const std::string& id) {  // "length draw item"
   return id.substr(id.rfind(' ') + 1);
 }
+// The same story or question is asked at every length.
+std::string the_story(const std::string& id) {  // "task length sample"
+  return id.substr(0, id.find(' ')) + id.substr(std::min(id.rfind(' '), id.size()));
+}
 
 // What is compared of a task: a number of each sample.
 struct Quantity {
@@ -107,8 +111,8 @@ constexpr Quantity kQuantities[] = {
     {"needle", "score", "points", false, 100, of_each_line<score_of>},
     {"passkey", "score", "points", false, 100, of_each_line<score_of>},
     {"dictionary", "score", "points", false, 100, of_each_line<score_of>},
-    {"ruler", "score", "points", false, 100, of_each_line<score_of>},
-    {"babilong", "score", "points", false, 100, of_each_line<score_of>},
+    {"ruler", "score", "points", false, 100, of_each_line<score_of>, the_story},
+    {"babilong", "score", "points", false, 100, of_each_line<score_of>, the_story},
     {"longbench", "score", "points", false, 100, of_each_line<score_of>},
     {"few_shot", "accuracy", "points", false, 100, answers_to_questions, the_question},
 };

@@ -182,6 +182,32 @@ TEST(Compare, AnswersToQuestionsAreCompared) {
   EXPECT_EQ(answers.second_mean, 100);
 }
 
+TEST(Compare, AStoryIsOneSampleAtWhateverLengthsItIsAsked) {
+  const test::TempDir folder;
+  for (const char* run : {"a", "b"}) {
+    for (const char* task : {"babilong", "ruler"}) {
+      std::vector<json> lines;
+      for (const char* name : {"qa_1", "qa_2"}) {
+        for (const int length : {64, 128, 256}) {
+          for (int sample = 0; sample < 5; ++sample) {
+            const bool right = run[0] == 'b' || length == 64;
+            lines.push_back(
+                {{"id", fmt::format("{} {} {}", name, length, sample)}, {"score", right ? 1 : 0}});
+          }
+        }
+      }
+      write_samples(folder / run, task, lines);
+    }
+  }
+  const auto comparison = compare(read_runs({folder / "a", folder / "b"}));
+  ASSERT_EQ(comparison.differences.size(), 2);
+  for (const Difference& difference : comparison.differences) {
+    EXPECT_EQ(difference.samples, 2 * 5) << difference.task;
+    EXPECT_NEAR(difference.first_mean, 100.0 / 3, 1e-9);
+    EXPECT_EQ(difference.second_mean, 100);
+  }
+}
+
 // Noise that all draws of a question share: with each draw counted, 44 of these were called.
 TEST(Compare, QuestionsAskedManyTimesAreADifferenceInAtMost7Of100) {
   std::mt19937_64 random(6);
