@@ -148,8 +148,9 @@ TEST_F(Prepare, OfFilesThatAreNotTextNoPieceIsCounted) {
   options.inputs = {folder_ / "in"};
   options.num_threads = 2;
   const auto counts = [&] {
+    const auto pieces = data::count_pieces(options);  // sorted() names its texts
     std::vector<std::pair<std::string, int64_t>> all;
-    for (const auto& [piece, count] : data::count_pieces(options).sorted()) {
+    for (const auto& [piece, count] : pieces.sorted()) {
       all.emplace_back(piece, count);
     }
     return all;
