@@ -51,7 +51,11 @@ def main():
     parser.add_argument("--json", help="file for the rows")
     parser.add_argument("--repeats", type=int, default=0, help="timed runs of a row (default: the benchmark's)")
     arguments = parser.parse_args()
-    rows = [row for measurement in MEASUREMENTS for row in measured(arguments.program, measurement, arguments.repeats)]
+    try:
+        rows = [row for measurement in MEASUREMENTS for row in measured(arguments.program, measurement, arguments.repeats)]
+    except (subprocess.CalledProcessError, OSError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
     rows.sort(key=lambda row: not row["name"].endswith("_parity"))
     print(f"{'name':<17}{'shape':<28}{'dtype':<6}{'ours':>10}{'peer':>10} {'(which)':<17}{'unit':<9}{'ratio':>7}   goal")
     for row in rows:

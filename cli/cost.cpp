@@ -123,9 +123,9 @@ std::vector<nlohmann::ordered_json> with_reading_speed(const CostArguments& argu
     ReadingSpeed speed(model, arguments.reading);
     for (const int64_t length : arguments.lengths) {
       const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-      bar.show({.share = done / all,
-                .seconds_left = done > 0 ? passed.count() * (all - done) / done : 0,
-                .note = counted(length, "token")});
+      Progress progress{.share = done / all, .note = counted(length, "token")};
+      if (done > 0) progress.seconds_left = passed.count() * (all - done) / done;
+      bar.show(progress);
       (*row)["reading_tokens_per_s"] = speed.at(length);
       done += work(*row++);
     }

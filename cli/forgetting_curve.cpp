@@ -178,10 +178,12 @@ void print_table(const CurveFile& file, const Json& result) {
              result["coarse_reached"].get<bool>() ? "" : ">",
              counted(result["coarse"].get<int64_t>(), "token"));
   if (result.contains("claimed")) {
+    const bool is_more = 2 * result["coarse"].get<int64_t>() > result["claimed"].get<int64_t>();
     fmt::print("claimed length {}: {}\n",
                result["claimed"].get<int64_t>(),
                result["confirms_claimed"].get<bool>() ? "confirmed (2 x coarse is more)"
-                                                      : "not confirmed (2 x coarse is no more)");
+               : is_more ? "not confirmed (at no length does it copy by more than chance)"
+                         : "not confirmed (2 x coarse is no more)");
   }
   fmt::print("{:>8} {:>9} {:>7} {:>9} {:>7} {:>9} {:>9}\n",
              "length",
@@ -236,6 +238,17 @@ std::string dump(const nlohmann::json& json, int indent) {
   return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
+// A result of `reynard eval` says what was measured and how, which this command cannot know.
+void check_not_measured(const fs::path& folder) {
+  const fs::path there = folder / "forgetting_curve.json";
+  if (!config::json_object_or_null(there).contains("identity")) return;
+  throw Error(
+      fmt::format("forgetting-curve: --out {}: {} is a result of `reynard eval`, which would lose "
+                  "its settings; name another folder",
+                  folder.string(),
+                  there.string()));
+}
+
 void write_results(const CurveFile& file, int64_t train_length, const fs::path& folder) {
   const nlohmann::json summary = summary_of(file, train_length);
   std::error_code failed;
@@ -278,7 +291,14 @@ void run_forgetting_curve(const CurveArguments& arguments) {
   for (const std::string& path : arguments.files) {
     files.push_back(evaluation::read_curve_file(path));
   }
-  if (!arguments.output.empty() && files.size() > 1) check_names_differ(files);
+  const auto output_of = [&](const CurveFile& file) {
+    const fs::path folder = arguments.output;
+    return files.size() == 1 ? folder : folder / as_folder_name(file.name);
+  };
+  if (!arguments.output.empty()) {
+    if (files.size() > 1) check_names_differ(files);
+    for (const CurveFile& file : files) check_not_measured(output_of(file));
+  }
   std::vector<Json> results;
   for (size_t i = 0; i < files.size(); ++i) {
     results.push_back(result_of(files[i], arguments.files[i], arguments));
@@ -288,11 +308,7 @@ void run_forgetting_curve(const CurveArguments& arguments) {
   for (size_t i = 0; i < files.size(); ++i) {
     const int64_t trained =
         arguments.train_length > 0 ? arguments.train_length : files[i].train_length;
-    const fs::path folder = arguments.output;
-    if (!arguments.output.empty()) {
-      write_results(
-          files[i], trained, files.size() == 1 ? folder : folder / as_folder_name(files[i].name));
-    }
+    if (!arguments.output.empty()) write_results(files[i], trained, output_of(files[i]));
     if (arguments.json) {
       fmt::print("{}\n", results[i].dump(-1, ' ', false, Json::error_handler_t::replace));
       continue;

@@ -92,6 +92,12 @@ std::vector<evaluation::HeadIndex> heads_of(const std::string& text,
     const size_t end = std::min(text.find(',', begin), text.size());
     const auto [layer, head] = two_numbers(
         text.substr(begin, end - begin), '.', "--heads", "LAYER.HEAD,... from 1.1, or all");
+    const auto is_same = [&](const evaluation::HeadIndex& named) {
+      return named.layer == layer - 1 && named.head == head - 1;
+    };
+    if (std::ranges::any_of(heads, is_same)) {
+      tensor::fail("inspect", "--heads", text, "each head once");
+    }
     heads.push_back({layer - 1, head - 1});
     begin = end + 1;
   }

@@ -71,11 +71,10 @@ void ProgressBar::show(const Progress& progress) {
   if (silent_ || !(due || last)) return;
   drawn_ = now;
   const double share = std::clamp(progress.share, 0.0, 1.0);
-  const std::string text = fmt::format("{:3.0f}%{}{} ETA {}",
-                                       100 * share,
-                                       progress.note.empty() ? "" : " ",
-                                       progress.note,
-                                       duration_text(progress.seconds_left));
+  const std::string left =
+      progress.seconds_left ? fmt::format(" ETA {}", duration_text(*progress.seconds_left)) : "";
+  const std::string text = fmt::format(
+      "{:3.0f}%{}{}{}", 100 * share, progress.note.empty() ? "" : " ", progress.note, left);
   if (terminal_) {
     print_message("\r\033[K{}",
                   cut_to_terminal(fmt::format("{} {}{}", label_, bar_text(share), text)));
@@ -89,7 +88,9 @@ void ProgressBar::show(int64_t done, int64_t total) {
   if (total <= 0) return;
   const double share = static_cast<double>(done) / static_cast<double>(total);
   const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
-  show({.share = share, .seconds_left = share > 0 ? seconds * (1 - share) / share : 0, .note = {}});
+  Progress progress{.share = share};
+  if (share > 0) progress.seconds_left = seconds * (1 - share) / share;
+  show(progress);
 }
 
 }  // namespace reynard::cli

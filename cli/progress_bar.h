@@ -4,14 +4,15 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace reynard::cli {
 
 struct Progress {
-  double share = 0;  // of the work, in [0, 1]
-  double seconds_left = 0;
-  std::string note;  // shown before the time left; empty: nothing
+  double share = 0;                         // of the work, in [0, 1]
+  std::optional<double> seconds_left = {};  // none: not known yet
+  std::string note = {};                    // shown before the time left; empty: nothing
 };
 
 enum class OffTerminal { kSilent, kLines };  // kLines: the first, the last and one every 10 s

@@ -41,6 +41,9 @@ double loss_of(const nlohmann::json& line) {
 double windowed_loss_of(const nlohmann::json& line) {
   return text_at(line, "/kind") == "windowed" ? loss_of(line) : std::nan("");
 }
+double scored_of(const nlohmann::json& line) {
+  return number_at(line, "/scored");
+}
 double score_of(const nlohmann::json& line) {
   return number_at(line, "/score");
 }
@@ -89,6 +92,21 @@ std::string the_story(const std::string& id) {  // "task length sample"
   return id.substr(0, id.find(' ')) + id.substr(std::min(id.rfind(' '), id.size()));
 }
 
+// A perplexity is a mean over tokens, of which the last window of a document scores fewer.
+Values tokens_of_windows(const Lines& lines) {
+  return of_each_line<scored_of>(lines);
+}
+// LongBench's score is the mean of its tasks, however many samples each has.
+Values shares_of_tasks(const Lines& lines) {
+  std::map<std::string, double> sizes;
+  for (const nlohmann::json& line : lines) ++sizes[text_at(line, "/task")];
+  Values shares;
+  for (const nlohmann::json& line : lines) {
+    shares[text_at(line, "/id")] = 1 / sizes[text_at(line, "/task")];
+  }
+  return shares;
+}
+
 // What is compared of a task: a number of each sample.
 struct Quantity {
   std::string_view task, name, unit;
@@ -97,11 +115,19 @@ struct Quantity {
   Values (*values)(const Lines& lines);
   // Samples of one subject depend on each other: their mean counts, as one sample.
   std::string (*subject)(const std::string& id) = the_sample;
+  Values (*weights)(const Lines& lines) = nullptr;  // of samples in the mean; null: all alike
 };
 
 constexpr Quantity kQuantities[] = {
     {"per_position_loss", "loss", "nats", true, 1, of_each_line<loss_of>},
-    {"perplexity", "windowed loss", "nats", true, 1, of_each_line<windowed_loss_of>},
+    {"perplexity",
+     "windowed loss",
+     "nats",
+     true,
+     1,
+     of_each_line<windowed_loss_of>,
+     the_sample,
+     tokens_of_windows},
     {"forgetting_curve",
      "copy accuracy, mean over lengths",
      "points",
@@ -113,7 +139,14 @@ constexpr Quantity kQuantities[] = {
     {"dictionary", "score", "points", false, 100, of_each_line<score_of>},
     {"ruler", "score", "points", false, 100, of_each_line<score_of>, the_story},
     {"babilong", "score", "points", false, 100, of_each_line<score_of>, the_story},
-    {"longbench", "score", "points", false, 100, of_each_line<score_of>},
+    {"longbench",
+     "score",
+     "points",
+     false,
+     100,
+     of_each_line<score_of>,
+     the_sample,
+     shares_of_tasks},
     {"few_shot", "accuracy", "points", false, 100, answers_to_questions, the_question},
 };
 
@@ -128,14 +161,17 @@ struct Pair {
   double first = 0, second = 0;
 };
 
-// What both runs have of each subject: means over the samples of it that both have.
+// What both runs have of each subject: means over the samples of it that both have, times what the
+// subject weighs, so that their plain mean is the weighted one.
 std::vector<Pair> pairs_of(const RunResults& first,
                            const RunResults& second,
                            const Quantity& quantity) {
   struct Total {
-    double first = 0, second = 0, samples = 0;
+    double first = 0, second = 0, samples = 0, weight = 0;
   };
   std::map<std::string, Total> subjects;
+  Values weights;
+  if (quantity.weights) weights = quantity.weights(read_samples(first, quantity.task));
   const Values values = values_of(first, quantity);
   for (const auto& [id, other] : values_of(second, quantity)) {
     const auto found = values.find(id);
@@ -144,10 +180,16 @@ std::vector<Pair> pairs_of(const RunResults& first,
     total.first += found->second;
     total.second += other;
     ++total.samples;
+    const auto weight = weights.find(id);
+    total.weight += weight == weights.end() ? 1 : weight->second;
   }
+  double all = 0;
+  for (const auto& [subject, total] : subjects) all += total.weight / total.samples;
+  const double mean_weight = all / static_cast<double>(subjects.size());
   std::vector<Pair> pairs;
   for (const auto& [subject, total] : subjects) {
-    pairs.push_back({total.first / total.samples, total.second / total.samples});
+    const double weight = total.weight / total.samples / mean_weight;
+    pairs.push_back({weight * total.first / total.samples, weight * total.second / total.samples});
   }
   return pairs;
 }

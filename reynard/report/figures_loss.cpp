@@ -37,12 +37,14 @@ json color_of_runs(const Runs& runs) {
 }
 
 // The first positions have hardly any context; their loss would set the scale of the whole figure.
+// The same of all runs, of which the shortest is not to vanish.
 int64_t first_shown(const Runs& runs) {
-  size_t longest = 0;
+  size_t first = 128;
   for (const RunResults& run : runs) {
-    longest = std::max(longest, series_of(run, "loss").size());
+    const size_t length = series_of(run, "loss").size();
+    if (length > 0) first = std::min(first, length / 16);
   }
-  return std::min<int64_t>(128, static_cast<int64_t>(longest / 16));
+  return static_cast<int64_t>(first);
 }
 
 void mark_training_lengths(const Runs& runs, json& spec) {
@@ -62,7 +64,12 @@ void mark_training_lengths(const Runs& runs, json& spec) {
 }
 
 // Half widths of 95 % intervals; of earlier results, which have standard errors only, about that.
-std::vector<double> half_widths(const RunResults& run) {
+// Empty where they are those of a mean over another number of positions.
+std::vector<double> half_widths(const RunResults& run, int64_t smoothing_window) {
+  const json* summary = run.evaluation("per_position_loss");
+  const double window =
+      summary ? number_at(*summary, "/series/standard_error_window") : std::nan("");
+  if (!std::isnan(window) && window != static_cast<double>(smoothing_window)) return {};
   std::vector<double> widths = series_of(run, "half_width");
   if (widths.empty()) {
     widths = series_of(run, "standard_error");
@@ -130,7 +137,7 @@ json loss_points(const Runs& runs, int64_t first, int64_t smoothing_window) {
   json values = json::array();
   for (const RunResults& run : runs) {
     const std::vector<double> loss = smoothed(series_of(run, "loss"), smoothing_window);
-    const std::vector<double> width = half_widths(run);
+    const std::vector<double> width = half_widths(run, smoothing_window);
     for (const size_t i : thinned(loss.size(), kMostPositions)) {
       if (static_cast<int64_t>(i) < first || std::isnan(loss[i])) continue;
       json point{{"run", run.name}, {"position", i + 1}, {"loss", rounded(loss[i])}};
@@ -150,6 +157,8 @@ std::optional<Figure> loss_by_position(const Runs& runs, const FigureOptions& op
   const int64_t first = first_shown(runs);
   json values = loss_points(runs, first, options.smoothing_window);
   if (values.empty()) return {};
+  const bool has_bands =
+      std::ranges::any_of(values, [](const json& point) { return point.contains("low"); });
   std::string slopes;
   for (const RunResults& run : runs) {
     add_slopes(run, values);
@@ -184,11 +193,12 @@ std::optional<Figure> loss_by_position(const Runs& runs, const FigureOptions& op
       "Loss by position",
       fmt::format(
           "Mean loss of the token at each position, smoothed by a centred mean over {} positions, "
-          "from position {}; bands are 95 % intervals over rows. {} A curve that still falls uses "
-          "context that far back. Past the length trained on, a model that extrapolates stays "
+          "from position {}; {}. {} A curve that still falls uses context that far back. Past the "
+          "length trained on, a model that extrapolates stays "
           "flat; one that does not turns up.{}{}",
           options.smoothing_window,
-          std::max<int64_t>(first, 1),
+          first + 1,
+          has_bands ? "bands are 95 % intervals over rows" : "without intervals over rows",
           rows_note(runs),
           slopes.empty() ? ""
                          : " Dashed: lines fitted over log i; slopes in nats per doubling of the "

@@ -110,7 +110,7 @@ std::string comparison_sentence(const RunResults& first, const RunResults& secon
                   std::abs(paired.difference),
                   paired.standard_error,
                   paired.rows);
-  if (std::abs(paired.difference) < 2 * paired.standard_error) {
+  if (std::abs(paired.difference) <= 2 * paired.standard_error) {
     return fmt::format("{} and {} cannot be told apart by their loss (difference {}).",
                        first.name,
                        second.name,

@@ -84,6 +84,11 @@ TEST_F(EvalCommand, CurveFilesAreComputedAnew) {
   expect_error({"forgetting-curve", "curve.json", "b/curve.json", "--out", "two"},
                "two files have the name \"curve\"");
   expect_error({"forgetting-curve", "curve.json", "--lengths", "40,41"}, "--lengths 41");
+  // What `reynard eval` wrote says more than this command can.
+  const std::string measured = R"({"task": "forgetting_curve", "identity": {}})";
+  test::write_file(folder_ / "b/forgetting_curve.json", measured);
+  expect_error({"forgetting-curve", "curve.json", "--out", "b"}, "is a result of `reynard eval`");
+  EXPECT_EQ(test::read_file(folder_ / "b/forgetting_curve.json"), measured);
   expect_error({"forgetting-curve", "text.txt"}, "text.txt is not JSON");
 }
 

@@ -195,6 +195,7 @@ TEST_F(EvalCommand, InspectsEveryHeadOnOnePage) {
   };
   expect_error(inspect_with("--heads", "1.3"), "--heads = 1.3; expected 1.1 ... 1.2");
   expect_error(inspect_with("--heads", "x"), "--heads = x");
+  expect_error(inspect_with("--heads", "1.1,1.2,1.1"), "expected each head once");
   expect_error(inspect_with("--window", "60:70"), "a piece of the text's 64 tokens");
   expect_error(inspect_with("--length", "1"), "inspect: --length = 1; expected >= 2 tokens");
   expect_error(inspect_with("--log-tolerance", "1"), "below 0");

@@ -259,6 +259,49 @@ TEST(Compare, OfPerplexityEveryTokenCountsOnce) {
   EXPECT_NEAR(comparison.differences[0].of.mean, -0.2, 1e-12);
 }
 
+// As in the perplexity: the last window of a document scores fewer tokens.
+TEST(Compare, WindowsCountByTheirTokens) {
+  const test::TempDir folder;
+  for (const bool second : {false, true}) {
+    std::vector<json> lines;
+    for (int i = 0; i < 10; ++i) {
+      for (const bool whole : {true, false}) {
+        const double more = whole ? 0.1 : -0.5;
+        lines.push_back({{"id", fmt::format("windowed {}", 2 * i + (whole ? 0 : 1))},
+                         {"kind", "windowed"},
+                         {"scored", whole ? 512 : 8},
+                         {"loss", 3 + (second ? more : 0)}});
+      }
+    }
+    write_samples(folder / (second ? "b" : "a"), "perplexity", lines);
+  }
+  const Difference loss = compare(read_runs({folder / "a", folder / "b"})).differences.at(0);
+  EXPECT_EQ(loss.samples, 20);
+  EXPECT_NEAR(loss.first_mean, 3, 1e-12);
+  EXPECT_NEAR(loss.second_mean, 3 + (512 * 0.1 - 8 * 0.5) / 520, 1e-12);
+  EXPECT_NEAR(loss.of.mean, -(512 * 0.1 - 8 * 0.5) / 520, 1e-12);
+}
+
+// As in LongBench's score: a task of many samples counts as one of few does.
+TEST(Compare, TasksOfLongBenchCountAlike) {
+  const test::TempDir folder;
+  for (const bool second : {false, true}) {
+    std::vector<json> lines;
+    for (int i = 0; i < 60; ++i) {
+      const bool small = i < 10;
+      lines.push_back({{"id", std::to_string(i)},
+                       {"task", small ? "qasper" : "lcc"},
+                       {"score", small == second ? 0.25 : 0.5}});
+    }
+    write_samples(folder / (second ? "b" : "a"), "longbench", lines);
+  }
+  const Difference score = compare(read_runs({folder / "a", folder / "b"})).differences.at(0);
+  EXPECT_EQ(score.samples, 60);
+  EXPECT_NEAR(score.first_mean, 37.5, 1e-9);
+  EXPECT_NEAR(score.second_mean, 37.5, 1e-9);
+  EXPECT_FALSE(score.differs);
+}
+
 TEST(Compare, LossesMustDifferByMoreThanAnotherSeedWould) {
   const test::TempDir folder;
   write_run(folder / "a", "fox", 1.000, 4);

@@ -5,6 +5,7 @@
 #include "reynard/report/figure_style.h"
 #include "reynard/report/page.h"
 #include "reynard/report/verdict.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 #include "tests/support/report_runs.h"
 
@@ -274,6 +275,37 @@ TEST(Report, CheckpointsAreDrawnByTokensSeen) {
             (json{"forgetting_curve adjusted", "forgetting_curve fine_length length"}));
   EXPECT_EQ(chosen.at("params")[0].at("value"), "forgetting_curve fine_length length");
   EXPECT_EQ(test::rows_with(chosen, "metric").size(), 4U);
+}
+
+TEST(Report, ShortRunsStayBesideLongOnes) {
+  Runs runs(2);
+  runs[0].name = "short", runs[1].name = "long";
+  for (size_t i = 0; i < 2; ++i) {
+    const std::vector<double> ones(i == 0 ? 128 : 4096, 1.0);
+    runs[i].evaluations["per_position_loss"] = {{"metrics", {{"rows", 2}}},
+                                                {"series", {{"loss", ones}, {"perplexity", ones}}}};
+  }
+  for (const Figure& figure : {*loss_by_position(runs, {1}), *perplexity_by_length(runs)}) {
+    std::map<std::string, int> points;
+    for (const json& point : test::rows_with(figure.spec, "run")) ++points[point.at("run")];
+    EXPECT_EQ(points["short"], 128 - 8) << figure.id;
+    EXPECT_GT(points["long"], 128) << figure.id;
+  }
+  EXPECT_SAYS(loss_by_position(runs, {1})->caption, "from position 9; ");
+}
+
+// Bands are of the mean over the positions that were measured so.
+TEST(Report, OtherSmoothingHasNoBands) {
+  Runs runs(1);
+  runs[0].evaluations["per_position_loss"] = {{"metrics", {{"rows", 2}}},
+                                              {"series",
+                                               {{"loss", std::vector<double>(512, 1.0)},
+                                                {"half_width", std::vector<double>(512, 0.1)},
+                                                {"standard_error_window", 101}}}};
+  EXPECT_FALSE(test::rows_with(loss_by_position(runs, {101})->spec, "low").empty());
+  EXPECT_SAYS(loss_by_position(runs, {101})->caption, "; bands are 95 % intervals over rows.");
+  EXPECT_TRUE(test::rows_with(loss_by_position(runs, {1})->spec, "low").empty());
+  EXPECT_SAYS(loss_by_position(runs, {1})->caption, "; without intervals over rows.");
 }
 
 TEST(Report, LossIsSmoothedOverTheStatedWindow) {

@@ -199,6 +199,15 @@ TEST(Report, SummaryTableHasARowPerQuantity) {
   EXPECT_EQ(rows.at("Loss with / without pruning")[0], "1.23456 / 1.23455");
 }
 
+TEST(Report, EqualLossesAreNoDifference) {
+  const test::TempDir folder;
+  Runs runs = test::two_report_runs(folder);
+  runs[1].rows = runs[0].rows;
+  std::string all;
+  for (const std::string& sentence : verdict(runs, {})) all += sentence + "\n";
+  EXPECT_SAYS(all, "fox and transformer cannot be told apart by their loss (difference 0.0000");
+}
+
 TEST(Report, ScoresAreRowsOfTheSummaryTable) {
   Runs runs(2);
   runs[0].evaluations["needle"] = {{"metrics", {{"score", 0.875}, {"standard_error", 0.023}}}};
