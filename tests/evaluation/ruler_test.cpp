@@ -220,15 +220,21 @@ TEST(Ruler, KeysAreAdjectivesAndNounsWhereTheListsAreThere) {
   EXPECT_EQ(std::distance(std::sregex_iterator(made.text.begin(), made.text.end(), key), {}), 4);
 }
 
+// The words of sources() in a file that settings name.
+EvaluationConfig config_with_words(const test::TempDir& folder) {
+  std::string words;
+  for (const std::string& word : sources().words) words += word + "\n";
+  EvaluationConfig config;
+  config.ruler.words = (folder / "words.txt").string();
+  test::write_file(config.ruler.words, words);
+  return config;
+}
+
 // The prompt of the solved example fills 500 tokens, as published.
 TEST(Ruler, TheSolvedExampleOfVariablesHas500Tokens) {
   Corpus corpus = test::corpus_of(std::vector<int64_t>(100, 'a'), {100});
   const test::TempDir folder;
-  std::string words;
-  for (const std::string& word : sources().words) words += word + "\n";
-  test::write_file(folder / "words.txt", words);
-  EvaluationConfig config;
-  config.ruler.words = (folder / "words.txt").string();
+  EvaluationConfig config = config_with_words(folder);
   config.ruler.tasks = {"vt"};
   config.ruler.lengths = {8000};
   config.ruler.samples = 1;
@@ -264,11 +270,7 @@ TEST(Ruler, TheSolvedExampleOfVariablesHas500Tokens) {
 TEST(Ruler, OnlyWholeLengthsHaveAnAverage) {
   const Corpus corpus = test::corpus_of(std::vector<int64_t>(100, 'a'), {100});
   const test::TempDir folder;
-  std::string words;
-  for (const std::string& word : sources().words) words += word + "\n";
-  test::write_file(folder / "words.txt", words);
-  EvaluationConfig config;
-  config.ruler.words = (folder / "words.txt").string();
+  EvaluationConfig config = config_with_words(folder);
   config.ruler.tasks = {"niah_single_1", "niah_single_2"};
   config.ruler.lengths = {2000, 4000};
   config.ruler.samples = 2;
