@@ -241,6 +241,30 @@ TEST(Identities, ViewsOfOneProjectionAreTakenAsTheyAre) {
   }
 }
 
+// Views that repeat a row have a stride of 0: keys that batch rows share, the gradient of a mean.
+TEST(Identities, RepeatedRowsAreTakenAsTheirCopies) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t D : {64, 128, 256}) {
+      SCOPED_TRACE(std::string(c10::toString(dtype)) + " D" + std::to_string(D));
+      const int64_t query_sizes[] = {2, 150, 4, D}, key_sizes[] = {2, 200, 2, D};
+      AttentionInputs repeated =
+          random_inputs({.B = 2, .Tq = 150, .Tk = 200, .H = 4, .G = 2, .D = D}, dtype);
+      repeated.q = repeated.q.slice(2, 0, 1).expand(query_sizes);
+      repeated.k = repeated.k.slice(0, 0, 1).expand(key_sizes);
+      repeated.v = repeated.v.slice(1, 0, 1).expand(key_sizes);
+      repeated.dout = repeated.dout.slice(1, 0, 1).expand(query_sizes);
+      AttentionInputs copied = repeated;
+      for (at::Tensor* x : {&copied.q, &copied.k, &copied.v, &copied.dout}) *x = x->contiguous();
+      const AttentionGradients result = run_attention(repeated), expected = run_attention(copied);
+      EXPECT_BITWISE_EQUAL(result.out, expected.out);
+      EXPECT_BITWISE_EQUAL(result.dq, expected.dq);
+      EXPECT_BITWISE_EQUAL(result.dk, expected.dk);
+      EXPECT_BITWISE_EQUAL(result.dv, expected.dv);
+      EXPECT_BITWISE_EQUAL(result.dlog_gate, expected.dlog_gate);
+    }
+  }
+}
+
 // As of frozen projections: whoever asks for some gradients gets the same ones.
 TEST(Identities, GradientsOfSomeInputsAreThoseOfAll) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {

@@ -22,7 +22,7 @@ namespace reynard::test {
 namespace {
 
 at::Tensor detached(const at::Tensor& t, bool requires_grad) {
-  return t.defined() ? t.detach().clone().requires_grad_(requires_grad) : t;
+  return t.defined() ? t.detach().requires_grad_(requires_grad) : t;
 }
 
 AttentionInputs leaves(const AttentionInputs& inputs) {

@@ -170,8 +170,8 @@ class FirstPage {
         products[j] += __shfl_xor_sync(~0U, products[j], step);
       }
       const int key = n * kPageKeys + slot + j * kRows;
-      const double bias = query_sum_ - sum_of(max(page, 0), key);
       const bool is_seen = page >= 0 && key >= first_key_ && key < length_;
+      const double bias = is_seen ? query_sum_ - sum_of(page, key) : -INFINITY;
       logits.of[j] = is_seen ? fmaf(products[j], t_.scale, static_cast<float>(bias)) : -INFINITY;
     }
     return logits;
