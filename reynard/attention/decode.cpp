@@ -70,6 +70,14 @@ void check_paged(const at::Tensor& q,
                    "at most its cached length " + std::to_string(caches[s]->length()) +
                        " (append keys first)");
     }
+    const int64_t first = caches[s]->length() - num_queries;
+    if (num_queries > 0 && first < caches[s]->horizon() - 1) {
+      tensor::fail(kOp,
+                   "first query of sequence " + std::to_string(s),
+                   std::to_string(first),
+                   "at least " + std::to_string(caches[s]->horizon() - 1) +
+                       ": keys were evicted that earlier queries see");
+    }
   }
   if (logit_bound.defined()) {
     tensor::check_shape(kOp, "logit_bound", logit_bound, {{"H", H}});

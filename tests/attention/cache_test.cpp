@@ -289,6 +289,24 @@ TEST(LayerCache, MeasuredBoundHoldsForWhatWasSeen) {
   EXPECT_THROW(cache.note_queries(in.q[0].slice(2, 0, 3)), Error);
 }
 
+// What was evicted matters to no query from the horizon on; earlier ones would miss it.
+TEST(LayerCache, QueriesBeforeTheHorizonAreRefused) {
+  const AttentionInputs in = sequence(320, at::kFloat, -1);
+  LayerCache cache(make_pool(), G);
+  append(cache, in, 0, 300);
+  ASSERT_GT(cache.evict(test::on_test_device(at::full({H}, 2.0F)), -10, 300), 0);
+  append(cache, in, 300, 320);
+  EXPECT_EQ(attend(cache, in, 21).out.size(0), 21);
+  try {
+    attend(cache, in, 22);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "paged_attention: first query of sequence 0 = 298; expected at least 299: keys "
+                 "were evicted that earlier queries see");
+  }
+}
+
 TEST(LayerCache, SnapshotRestoresTheSameState) {
   const AttentionInputs in = sequence(400, at::kBFloat16, -1);
   LayerCache cache(make_pool(at::kBFloat16), G);

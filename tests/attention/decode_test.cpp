@@ -97,6 +97,37 @@ TEST_P(PagedDecode, FollowsARisingMaximum) {
   }
 }
 
+// Logits of -inf weigh nothing, wherever they lie: in the first page, in all of the pages that one
+// thread works on, in some heads of a group only.
+TEST_P(PagedDecode, LogitsOfMinusInfinityWeighNothing) {
+  constexpr int64_t kKeys = 2500;
+  for (const int64_t H : {1, 4, 16}) {
+    for (const int64_t weightless : {64, 70, 2000}) {
+      SCOPED_TRACE(fmt::format("H {}, {} keys", H, weightless));
+      AttentionInputs in =
+          random_inputs({.B = 1, .Tq = 1, .Tk = kKeys, .H = H, .G = 1}, GetParam());
+      const DecodeArguments a = in_shuffled_pages(in);
+      for (int64_t t = 0; t < weightless; ++t) {
+        const int64_t page = a.page_table[0][0][t / kPageTokens].item<int64_t>();
+        a.sums[page]
+            .slice(0, H / 2)
+            .select(1, t % kPageTokens)
+            .fill_(std::numeric_limits<double>::infinity());
+      }
+      const DecodeOutput ours = decoded(a);
+      in.first_key = on_test_device(at::full({1, 1}, weightless, at::kInt));
+      const auto naive = test::run_reference(in), exact = test::run_reference(test::in_double(in));
+      EXPECT_WITHIN_BUDGET(ours.out.slice(1, H / 2),
+                           naive.out.select(1, 0).slice(1, H / 2),
+                           exact.out.select(1, 0).slice(1, H / 2));
+      EXPECT_WITHIN_BUDGET(ours.lse.slice(1, H / 2),
+                           naive.lse.select(2, 0).slice(1, H / 2),
+                           exact.lse.select(2, 0).slice(1, H / 2));
+      EXPECT_TRUE(ours.out.isfinite().all().item<bool>());
+    }
+  }
+}
+
 // Pruned in turn: a sequence without keys that may be seen, beside one with some.
 TEST_P(PagedDecode, AFirstKeyBehindTheEndLeavesNothing) {
   for (const int64_t group : {2, 8}) {

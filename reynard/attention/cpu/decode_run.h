@@ -131,6 +131,7 @@ inline void raise_largest(const Vec (&logits)[kKeyVectors],
   const bool is_first = largest == -kInfinity;
   if (!is_first && !any(exceeds)) return;
   const float of_page = largest_of(logits);
+  if (of_page == -kInfinity) return;  // of the first pages: nothing has weight yet
   const Vec factor = exp2<6>(splat(largest - of_page));
   largest = of_page;
   store(head.total, load(head.total) * factor);
