@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <fnmatch.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <map>
@@ -64,12 +65,13 @@ fs::path without_compression(const fs::path& path) {
 // A text that is read twice counts twice, and may be held out and trained on. Folders may hold
 // links to their own files.
 void take_each_once(InputFiles& all) {
-  std::map<fs::path, fs::path> known;  // by what links lead to
+  std::map<std::pair<dev_t, ino_t>, fs::path> known;
   std::vector<InputFile> files;
   for (const InputFile& file : all.files) {
-    std::error_code gone;
-    const auto [other, is_new] = known.emplace(fs::canonical(file.path, gone), file.path);
-    if (is_new || gone) {
+    struct stat status = {};
+    const bool is_gone = stat(file.path.c_str(), &status) != 0;
+    const auto [other, is_new] = known.emplace(std::pair(status.st_dev, status.st_ino), file.path);
+    if (is_new || is_gone) {
       files.push_back(file);
     } else if (file.from_folder) {
       all.again.push_back(file.path);

@@ -16,7 +16,9 @@ namespace reynard::data {
 
 namespace {
 
-constexpr const char* kText = "text";  // of a state: which text it goes on with
+// Of a state; earlier programs left them out, an overlap where it was 0.
+constexpr const char* kText = "text";  // which one it goes on with
+constexpr const char* kOverlap = "overlap";
 
 class RowLoader final : public Loader {
  public:
@@ -63,7 +65,8 @@ class RowLoader final : public Loader {
     const nlohmann::json expected = identity();
     for (const auto& [key, value] : expected.items()) {
       const auto member = state.find(key);
-      if (member == state.end() && key == kText) continue;  // of a program that did not ask
+      const bool may_be_missing = key == kText || (key == kOverlap && value == 0);
+      if (member == state.end() && may_be_missing) continue;
       if (member == state.end() || *member != value) {
         throw Error(
             fmt::format("loader state: {} is {}; this run has {}; resume with the settings "
@@ -112,7 +115,7 @@ class RowLoader final : public Loader {
                                {"repeat_fraction", config_.repeat_fraction},
                                {"repeat_min_length", config_.repeat_min_length}};
     if (config_.mode == LoaderMode::kPadded) identity["random_padding"] = config_.random_padding;
-    if (config_.overlap > 0) identity["overlap"] = config_.overlap;
+    identity[kOverlap] = config_.overlap;
     identity[kText] = file_.fingerprint();
     return identity;
   }

@@ -31,6 +31,9 @@ TEST(FindInputFiles, OneFileIsGivenOnce) {
   fs::create_symlink("a.txt", folder / "in/c.txt");
   const std::string c = (folder / "in/c.txt").string();
   EXPECT_EQ(error({a, c}), a + " and " + c + " are one file; give it once");
+  fs::create_hard_link(folder / "in/a.txt", folder / "d.txt");
+  const std::string d = (folder / "d.txt").string();
+  EXPECT_EQ(error({a, d}), a + " and " + d + " are one file; give it once");
 }
 
 // As those of Python's library do.
@@ -43,6 +46,9 @@ TEST(FindInputFiles, AFolderMayHoldLinksToItsFiles) {
   ASSERT_EQ(found.files.size(), 1U);
   EXPECT_EQ(found.files[0].name, "a.txt");
   EXPECT_EQ(found.again, std::vector<fs::path>{folder / "in/b.txt"});
+  fs::create_hard_link(folder / "in/b.txt", folder / "in/c.txt");
+  EXPECT_EQ(find_input_files({folder / "in"}, {}).again.size(), 2U);
+  fs::remove(folder / "in/c.txt");
   EXPECT_EQ(find_input_files({folder / "in", folder / "in"}, {}).again.size(), 3U);
 }
 

@@ -6,6 +6,7 @@
 #include "reynard/data/token_file_writer.h"
 #include "reynard/tensor/error.h"
 #include "tests/support/compare.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 
 #include <ATen/core/Tensor.h>
@@ -250,6 +251,25 @@ TEST(Loader, ResumesToTheTokenAtAnyPlaceAndAnyNumberOfTimes) {
       expect_same(whole->next(), resumed->next());
     }
   }));
+}
+
+TEST(Loader, AStateOfOtherSettingsIsRefused) {
+  const test::TempDir folder;
+  const LoaderConfig plain{.path = write_documents(folder, {40}),
+                           .mode = LoaderMode::kOrdered,
+                           .batch_size = 1,
+                           .length = 8};
+  LoaderConfig overlapping = plain;
+  overlapping.overlap = 4;
+  const auto error = [](const LoaderConfig& from, const LoaderConfig& to) {
+    const nlohmann::json state = data::make_loader(from)->state();
+    return test::error_of([&] { data::make_loader(to)->restore(state); });
+  };
+  EXPECT_SAYS(error(overlapping, plain), "overlap is 4; this run has 0");
+  EXPECT_SAYS(error(plain, overlapping), "overlap is 0; this run has 4");
+  nlohmann::json state = data::make_loader(plain)->state();
+  state.erase("overlap");  // as written before rows could overlap
+  EXPECT_EQ(test::error_of([&] { data::make_loader(plain)->restore(state); }), "no error");
 }
 
 TEST(Loader, PackedDeliversEveryTokenOncePerEpoch) {
