@@ -7,6 +7,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/where.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ constexpr float kHidden = -std::numeric_limits<float>::infinity();
 }  // namespace
 
 void check_view_is_finite(const models::AttentionView& view, int64_t layer, std::string_view task) {
-  for (const at::Tensor& tensor : {view.q, view.k, view.log_gate}) {
+  for (const at::Tensor& tensor : {view.q, view.k, view.memory_k, view.log_gate}) {
     if (!tensor.defined() || at::isfinite(tensor).all().item<bool>()) continue;
     throw Error(
         fmt::format("{}: queries, keys or gates of layer {} are not finite: weights of it or of "
@@ -52,19 +53,26 @@ void for_attention_rows(const models::AttentionView& view,
     rows.queries = queries.narrow(0, first, count);
     const int64_t K = rows.queries[count - 1].item<int64_t>() + 1;
     const at::Tensor keys = at::arange(K, at::kLong).unsqueeze(0);
-    at::Tensor hidden = keys > rows.queries.unsqueeze(1);  // (R, K)
-    if (view.first_key.defined()) {
-      hidden = hidden | (keys < view.first_key.index_select(0, rows.queries).unsqueeze(1));
-    }
-    at::Tensor kept;  // (R, K): keys that gates do not act on
-    if (view.first_decayed.defined()) {
-      kept = keys < view.first_decayed.index_select(0, rows.queries).unsqueeze(1);
-    }
+    // (R, K): keys before the one that each query has in `limits` (N); undefined without them.
+    const auto before = [&](const at::Tensor& limits) {
+      return limits.defined() ? keys < limits.index_select(0, rows.queries).unsqueeze(1)
+                              : at::Tensor();
+    };
+    const at::Tensor kept = before(view.first_decayed);  // gates do not act on them
+    const at::Tensor remembered = before(view.first_local);
+    at::Tensor hidden = keys > rows.queries.unsqueeze(1);
+    if (view.first_key.defined()) hidden = hidden | before(view.first_key);
     for (rows.head = 0; rows.head < H; ++rows.head) {
       const at::Tensor q =
           view.q.select(1, rows.head).index_select(0, rows.queries).to(at::kFloat) * scale;
-      const at::Tensor k = view.k.select(1, rows.head / repeats).narrow(0, 0, K).to(at::kFloat);
-      rows.logits = at::matmul(q, k.transpose(0, 1));
+      const auto products = [&](const at::Tensor& k) {  // (R, K)
+        const at::Tensor own = k.select(1, rows.head / repeats).narrow(0, 0, K).to(at::kFloat);
+        return at::matmul(q, own.transpose(0, 1));
+      };
+      rows.logits = products(view.k);
+      if (remembered.defined()) {
+        rows.logits = at::where(remembered, products(view.memory_k), rows.logits);
+      }
       if (sums.defined()) {
         const at::Tensor c = sums[rows.head];
         // Subtracted in f64: sums of long texts are large, their differences are not.

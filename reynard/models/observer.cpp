@@ -7,8 +7,14 @@
 namespace reynard::models {
 
 AttentionView copied_to_cpu(AttentionView view) {
-  for (at::Tensor* t :
-       {&view.q, &view.k, &view.log_gate, &view.start, &view.first_key, &view.first_decayed}) {
+  for (at::Tensor* t : {&view.q,
+                        &view.k,
+                        &view.log_gate,
+                        &view.start,
+                        &view.first_key,
+                        &view.memory_k,
+                        &view.first_local,
+                        &view.first_decayed}) {
     if (!t->defined()) continue;
     *t = t->detach().to(at::kCPU, t->scalar_type(), /*non_blocking=*/false, /*copy=*/true);
   }

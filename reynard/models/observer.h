@@ -12,14 +12,16 @@ namespace reynard::models {
 // the tokens of this call are shown.
 struct AttentionView {
   at::Tensor q;         // (N, H, D) as the kernel reads it
-  at::Tensor k;         // (N, G, D)
+  at::Tensor k;         // (N, G, D), of a layer with a memory as local contexts have them
   at::Tensor log_gate;  // (N, H) f32 or undefined
   // (H, ceil(N/128)) i32: first key kept per query block, 0 in a layer that reads a memory;
   // undefined with states and in crossbatch training.
   at::Tensor start;
-  // (N) i32. A layer with a memory counts from its sequence's begin: keys are without positions
-  // there but for each sequence's last local context, whose queries see exactly these.
-  at::Tensor first_key;
+  at::Tensor first_key;  // (N) i32; a layer with a memory counts from the oldest key in it
+  // (N, G, D) and (N) i32: a query sees the keys before first_local in the memory, as memory_k,
+  // which has no positions. Undefined, both: without a memory or without RoPE.
+  at::Tensor memory_k = {};
+  at::Tensor first_local = {};
   // (N) i32: gates act on the keys from here on; earlier ones are a memory that does not decay.
   // Undefined: on all.
   at::Tensor first_decayed = {};

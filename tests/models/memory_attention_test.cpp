@@ -322,7 +322,7 @@ TEST(MemoryAttention, WhatCannotBeRememberedLeavesTheState) {
   EXPECT_EQ(state.memory(1).size(), 0);
 }
 
-// With the keys that an observer is shown, queries of the last context attend as the layer does.
+// The keys that an observer is shown of every context, and as the memory has them.
 TEST(MemoryAttention, ObserversSeeTheKeysOfTheMemory) {
   struct Recorder final : Observer {
     bool wants(int64_t layer) override { return layer == 0; }
@@ -330,22 +330,33 @@ TEST(MemoryAttention, ObserversSeeTheKeysOfTheMemory) {
     AttentionView view;
   } recorder;
   const at::NoGradGuard no_grad;
-  constexpr int64_t kTokens = 40, kLast = 32;
-  const DecoderConfig config = longllama(16, 0, 2);
+  constexpr int64_t kTokens = 40;
+  DecoderConfig config = longllama(16, 0, 2);
   Decoder decoder = memory_decoder(config);
   const at::Tensor tokens = random_tokens(kTokens);
   decoder.hidden(tokens, one_sequence(), {}, {.observer = &recorder});
   const AttentionView whole = recorder.view;
-  EXPECT_EQ(whole.first_key.narrow(0, kLast, kTokens - kLast).max().item<int32_t>(), 0);
-  // Without anything before it, the last context has the same local keys ...
-  decoder.hidden(
-      tokens.narrow(0, kLast, kTokens - kLast), one_sequence(), {}, {.observer = &recorder});
-  EXPECT_TENSORS_NEAR(whole.k.narrow(0, kLast, kTokens - kLast), recorder.view.k, 1e-6, 0);
-  // ... and what left its context is as at position 0, so a token's key is that of a first token.
+  EXPECT_EQ(whole.first_key.max().item<int32_t>(), 0);
+  // Without anything before it, a context has the same local keys ...
+  for (const int64_t begin : {0, 16, 32}) {
+    const int64_t size = std::min<int64_t>(16, kTokens - begin);
+    EXPECT_EQ(whole.first_local[begin].item<int32_t>(), begin);
+    EXPECT_EQ(whole.first_local[begin + size - 1].item<int32_t>(), begin);
+    decoder.hidden(tokens.narrow(0, begin, size), one_sequence(), {}, {.observer = &recorder});
+    EXPECT_FALSE(recorder.view.memory_k.defined());
+    EXPECT_TENSORS_NEAR(whole.k.narrow(0, begin, size), recorder.view.k, 1e-6, 0) << begin;
+  }
+  // ... and in the memory a token's key is that of a first token, at position 0.
   for (const int64_t t : {3, 20, 31}) {
     decoder.hidden(tokens.narrow(0, t, 1), one_sequence(), {}, {.observer = &recorder});
-    EXPECT_TENSORS_NEAR(whole.k.narrow(0, t, 1), recorder.view.k, 1e-6, 0) << t;
+    EXPECT_TENSORS_NEAR(whole.memory_k.narrow(0, t, 1), recorder.view.k, 1e-6, 0) << t;
   }
+  // Without positions the memory has the keys that the contexts have.
+  config.memory.positions = false;
+  Decoder without = memory_decoder(config);
+  without.hidden(tokens, one_sequence(), {}, {.observer = &recorder});
+  EXPECT_FALSE(recorder.view.memory_k.defined());
+  EXPECT_FALSE(recorder.view.first_local.defined());
 }
 
 // Nothing is pruned for them, whether or not the gates stop at a context's begin.

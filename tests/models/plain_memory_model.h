@@ -37,27 +37,51 @@ class PlainMemoryModel {
 
   // tokens (T); windows: where each local context begins, ascending from 0 -> (T, C).
   at::Tensor hidden(const at::Tensor& tokens, const std::vector<int64_t>& windows) const {
-    const int64_t T = tokens.size(0);
+    const at::Tensor begins = begins_of(tokens.size(0), windows);
+    return norm(before_layer(config_.num_layers, tokens, begins), "model.norm.weight");
+  }
+
+  // The shares of attention of one layer (H, T queries, T keys).
+  at::Tensor shares(int64_t layer,
+                    const at::Tensor& tokens,
+                    const std::vector<int64_t>& windows) const {
+    const at::Tensor begins = begins_of(tokens.size(0), windows);
+    return shares_of(normed(before_layer(layer, tokens, begins), layer), begins, layer);
+  }
+
+ private:
+  const at::Tensor& weight(const std::string& name) const { return weights_.at(name); }
+
+  static std::string prefix_of(int64_t layer) { return fmt::format("model.layers.{}.", layer); }
+
+  // The begin of every token's context (T) i64.
+  static at::Tensor begins_of(int64_t T, const std::vector<int64_t>& windows) {
     std::vector<int64_t> begin(T);
     for (const int64_t window : windows) {
       for (int64_t t = window; t < T; ++t) begin[t] = window;
     }
-    const at::Tensor begins = at::tensor(begin, at::kLong);
+    return at::tensor(begin, at::kLong);
+  }
+
+  // The residual that a layer reads (T, C).
+  at::Tensor before_layer(int64_t end, const at::Tensor& tokens, const at::Tensor& begins) const {
     at::Tensor x = at::embedding(weight("model.embeddings.weight"), tokens);
-    for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
-      const std::string prefix = fmt::format("model.layers.{}.", layer);
-      x = x + attention(norm(x, prefix + "attn_norm.weight"), prefix + "attn.", begins, layer);
+    for (int64_t layer = 0; layer < end; ++layer) {
+      const std::string prefix = prefix_of(layer);
+      x = x + attention(normed(x, layer), begins, layer);
       const at::Tensor y = norm(x, prefix + "mlp_norm.weight");
       const at::Tensor inner = at::matmul(y, weight(prefix + "mlp.gate_proj.weight").t());
       const int64_t I = inner.size(1) / 2;
       x = x + at::matmul(at::silu(inner.narrow(1, 0, I)) * inner.narrow(1, I, I),
                          weight(prefix + "mlp.down_proj.weight").t());
     }
-    return norm(x, "model.norm.weight");
+    return x;
   }
 
- private:
-  const at::Tensor& weight(const std::string& name) const { return weights_.at(name); }
+  // What the attention of a layer reads (T, C).
+  at::Tensor normed(const at::Tensor& x, int64_t layer) const {
+    return norm(x, prefix_of(layer) + "attn_norm.weight");
+  }
 
   at::Tensor norm(const at::Tensor& x, const std::string& name) const {
     return x * (x.pow(2).mean(-1, true) + config_.norm_eps).rsqrt() * weight(name);
@@ -73,18 +97,19 @@ class PlainMemoryModel {
     return at::cat({a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()}, 2);
   }
 
-  at::Tensor attention(const at::Tensor& x,
-                       const std::string& prefix,
-                       const at::Tensor& begins,
-                       int64_t layer) const {
+  // (T, H, D); keys and values of a group for each of its heads.
+  at::Tensor heads(const at::Tensor& x, int64_t layer, const char* name) const {
+    const int64_t H = config_.attention.num_heads, D = config_.head_dim();
+    const at::Tensor matrix = weight(prefix_of(layer) + "attn." + name);
+    const at::Tensor all = at::matmul(x, matrix.t()).view({x.size(0), -1, D});
+    return all.repeat_interleave(H / all.size(1), 1);
+  }
+
+  at::Tensor shares_of(const at::Tensor& x, const at::Tensor& begins, int64_t layer) const {
     const int64_t T = x.size(0), H = config_.attention.num_heads, D = config_.head_dim();
-    const auto heads = [&](const char* name) {
-      const at::Tensor all = at::matmul(x, weight(prefix + name).t()).view({T, -1, D});
-      return all.repeat_interleave(H / all.size(1), 1);
-    };
     const at::Tensor index = at::arange(T, at::kLong);
-    const at::Tensor k = heads("k_proj.weight"),
-                     q = rotated(heads("q_proj.weight"), index - begins);
+    const at::Tensor k = heads(x, layer, "k_proj.weight"),
+                     q = rotated(heads(x, layer, "q_proj.weight"), index - begins);
     const auto products = [&](const at::Tensor& keys) {  // (H, T, T)
       return at::matmul(q.transpose(0, 1), keys.permute({1, 2, 0})) / std::sqrt(double(D));
     };
@@ -103,10 +128,14 @@ class PlainMemoryModel {
       }
       logits = at::where(remembered, far, logits);
     }
-    const at::Tensor out =
-        at::matmul(at::softmax(logits, -1), heads("v_proj.weight").transpose(0, 1));
-    return at::matmul(out.transpose(0, 1).reshape({T, H * D}),
-                      weight(prefix + "o_proj.weight").t());
+    return at::softmax(logits, -1);
+  }
+
+  at::Tensor attention(const at::Tensor& x, const at::Tensor& begins, int64_t layer) const {
+    const at::Tensor v = heads(x, layer, "v_proj.weight").transpose(0, 1);
+    const at::Tensor out = at::matmul(shares_of(x, begins, layer), v);
+    return at::matmul(out.transpose(0, 1).reshape({x.size(0), -1}),
+                      weight(prefix_of(layer) + "attn.o_proj.weight").t());
   }
 
   models::DecoderConfig config_;

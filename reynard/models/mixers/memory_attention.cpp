@@ -150,24 +150,24 @@ AttentionView MemoryAttentionMixer::view(const Inputs& in, const Ragged& ragged)
   }
   if (!has_memory_ || !ragged.states.empty() || ragged.crossbatch) return view;
   if (memory_.log_scale_keys > 0) view.q = in.p.q.clone();
-  view.k = in.memory_k.clone();
-  const at::Tensor first = at::empty({in.p.q.size(0)}, at::kInt), local = at::empty_like(first);
-  for (size_t w = 0; w < ragged.windows.size(); ++w) {
-    const Window& window = ragged.windows[w];
+  const at::Tensor first = at::empty({in.p.q.size(0)}, at::kInt), begins = at::empty_like(first);
+  for (const Window& window : ragged.windows) {
     const int64_t size = window.end - window.begin;
     const int64_t oldest =
         oldest_kept(ragged.bounds[window.sequence], window.begin, store_.capacity);
     first.narrow(0, window.begin, size).fill_(oldest);
-    local.narrow(0, window.begin, size).fill_(window.begin);
+    begins.narrow(0, window.begin, size).fill_(window.begin);
     if (const double factor = logit_factor(window.begin - oldest); factor != 1) {
       view.q.narrow(0, window.begin, size).mul_(factor);
     }
-    const bool last =
-        w + 1 == ragged.windows.size() || ragged.windows[w + 1].sequence != window.sequence;
-    if (last) view.k.narrow(0, window.begin, size).copy_(in.p.k.narrow(0, window.begin, size));
   }
   view.first_key = first.to(ragged.first_key.device());
-  if (in.p.log_gate.defined() && !decays()) view.first_decayed = local.to(view.first_key.device());
+  const at::Tensor local = begins.to(view.first_key.device());
+  if (!in.memory_k.is_same(in.p.k)) {
+    view.memory_k = in.memory_k;
+    view.first_local = local;
+  }
+  if (in.p.log_gate.defined() && !decays()) view.first_decayed = local;
   return view;
 }
 

@@ -1,0 +1,154 @@
+// Shares of attention in layers with a memory, against the rule computed plainly in f64.
+
+#include "reynard/evaluation/attention_rows.h"
+
+#include "reynard/evaluation/attention_maps.h"
+#include "reynard/evaluation/evaluate.h"
+#include "reynard/evaluation/inspect.h"
+#include "reynard/evaluation/registry.h"
+#include "reynard/evaluation/scorer.h"
+#include "reynard/models/decoder.h"
+#include "tests/models/plain_memory_model.h"
+#include "tests/support/compare.h"
+#include "tests/support/corpus.h"
+#include "tests/support/decoder_variants.h"
+#include "tests/support/files.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace reynard::evaluation {
+namespace {
+
+constexpr int64_t kContext = 16;
+
+// Layers 0 and 2 have a memory, layer 1 has none. A small rope_base turns every pair of a key.
+models::Decoder decoder_with_memory(int64_t num_kv_heads) {
+  models::DecoderConfig config = test::small_config();
+  config.num_layers = 3;
+  config.mixer = "memory_attention";
+  config.attention.forget_gate = models::ForgetGate::kNone;
+  config.attention.rope = true;
+  config.attention.rope_base = 100;
+  config.attention.num_kv_heads = num_kv_heads;
+  config.memory.window = kContext;
+  config.memory.layers = {0, 2};
+  models::Decoder decoder(config, /*seed=*/5);
+  test::spread_weights(decoder, 3);
+  return decoder;
+}
+
+std::vector<int64_t> tokens_of_a_text(int64_t count) {
+  std::vector<int64_t> tokens(count);
+  for (int64_t i = 0; i < count; ++i) tokens[i] = (i * i * 7 + 5 * i) % 47;
+  return tokens;
+}
+
+std::vector<int64_t> context_begins(int64_t T) {
+  std::vector<int64_t> begins;
+  for (int64_t begin = 0; begin < T; begin += kContext) begins.push_back(begin);
+  return begins;
+}
+
+// (H, T, T) of one layer.
+at::Tensor plain_shares(models::Decoder& decoder,
+                        int64_t layer,
+                        const std::vector<int64_t>& tokens) {
+  return test::PlainMemoryModel(decoder).shares(
+      layer, at::tensor(tokens, at::kLong), context_begins(static_cast<int64_t>(tokens.size())));
+}
+
+// Texts that end within their first context, with it, and in the fifth.
+TEST(AttentionRows, OfLayersWithAMemoryAreThoseOfThePlainRule) {
+  for (const int64_t G : {4, 2, 1}) {
+    models::Decoder decoder = decoder_with_memory(G);
+    const auto scorer = make_decoder_scorer(decoder, 1000);
+    for (const int64_t T : {9, 16, 17, 71}) {
+      const std::vector<int64_t> tokens = tokens_of_a_text(T);
+      const auto answers = scorer->answer(std::vector<Request>{{"probe", {}, Probe{tokens}}});
+      const auto& layers = std::get<Probed>(answers[0]).layers;
+      ASSERT_EQ(layers.size(), 3);
+      for (int64_t layer = 0; layer < 3; ++layer) {
+        EXPECT_TENSORS_NEAR(cell_maps(layers[layer], {.cells = T}).attention,
+                            plain_shares(decoder, layer, tokens).to(at::kFloat),
+                            1e-5,
+                            1e-4)
+            << "layer " << layer << " G " << G << " T " << T;
+      }
+    }
+  }
+}
+
+// Every head shown by itself, whose keys are those of its group.
+TEST(AttentionRows, OfOneHeadAreThoseOfThePlainRule) {
+  models::Decoder decoder = decoder_with_memory(2);
+  constexpr int64_t kTokens = 40;
+  const std::vector<int64_t> tokens = tokens_of_a_text(kTokens);
+  const at::Tensor expected = plain_shares(decoder, 2, tokens);
+  const auto shown =
+      inspect(decoder,
+              {{"text", tokens}},
+              {.heads = {{2, 0}, {2, 1}, {2, 2}, {2, 3}}, .cells = kTokens, .queries_per_cell = 0},
+              [](const auto&) { return "x"; });
+  for (int64_t head = 0; head < 4; ++head) {
+    const auto map = shown.at("maps")[head].at("whole").at("attention").get<std::vector<double>>();
+    size_t at = 0;
+    for (int64_t i = 0; i < kTokens; ++i) {
+      for (int64_t j = 0; j <= i; ++j) {
+        // Maps have three digits.
+        ASSERT_NEAR(map[at++], expected[head][i][j].item<double>(), 6e-4)
+            << "head " << head << " query " << i << " key " << j;
+      }
+    }
+  }
+}
+
+// The attention mass of the paper, whose contexts lie in the memory, and what is left for the rest.
+TEST(AttentionRows, GiveTheMassOfContextsInAMemory) {
+  models::Decoder decoder = decoder_with_memory(2);
+  Corpus corpus = test::corpus_of(tokens_of_a_text(240), {60, 120, 180, 240});
+  corpus.bos = 1;
+  EvaluationConfig config;
+  config.attention_mass = {.contexts = {3}, .length = 20, .samples = 2};
+  ModelFacts facts;
+  facts.memory_layers = {0, 2};
+  const auto task = task_named("attention_mass").make(corpus, config, facts);
+  const Requests requests = task->requests();
+  ASSERT_EQ(requests.size, 2);
+  const test::TempDir folder;
+  const auto summary =
+      evaluate(*make_decoder_scorer(decoder, 1000), *task, {.folder = folder.path()});
+  const auto& point = summary.at("series").at("points")[0];
+  for (const int64_t layer : {0, 2}) {
+    at::Tensor mass = at::zeros({4}, at::kDouble), context_share = mass.clone();
+    for (int64_t i = 0; i < requests.size; ++i) {
+      const Request request = requests.at(i);
+      const auto begins = request.about.at("begins").get<std::vector<int64_t>>();
+      const int64_t queries = request.about.at("queries");
+      const at::Tensor all =
+          plain_shares(decoder, layer, std::get<Probe>(request.query).tokens).slice(1, queries);
+      std::vector<at::Tensor> contexts;  // (H, queries) each
+      for (const int64_t begin : begins) contexts.push_back(all.narrow(2, begin, 20).sum(2));
+      const at::Tensor together = at::stack(contexts).sum(0);
+      mass += (contexts[request.about.at("own").get<int64_t>()] / together).mean(1) / 2;
+      context_share += together.mean(1) / 2;
+    }
+    for (int64_t head = 0; head < 4; ++head) {
+      EXPECT_NEAR(point.at("mass")[layer][head].get<double>(), mass[head].item<double>(), 1e-5)
+          << "layer " << layer << " head " << head;
+      EXPECT_NEAR(point.at("context_share")[layer][head].get<double>(),
+                  context_share[head].item<double>(),
+                  1e-5)
+          << "layer " << layer << " head " << head;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace reynard::evaluation
