@@ -180,8 +180,9 @@ void add_cost(CLI::App& app) {
   command->footer(
       "FLOPs per token of a whole sequence after the FoX paper (Table 6): 2 per weight, all but "
       "the\n"
-      "input embedding, and 2 x layers x width x length for attention; training is three times "
-      "that.\n"
+      "input embedding (a tied one is the head too and counts), and 2 x layers x width x length "
+      "for\n"
+      "attention; training is three times that.\n"
       "Shares are of these. Cache: keys, values and gate sums of one sequence in bf16. trained/s: "
       "tokens\n"
       "a second that a run measured in training. read/s: of one sequence of that length, with "

@@ -52,19 +52,18 @@ ModelCost model_cost(const DecoderConfig& config, int64_t length) {
     const double flops = 2.0 * static_cast<double>(size);
     if (name.find(".attn.") != std::string::npos) cost.mixer_flops += flops;
     if (name.find(".mlp.") != std::string::npos) cost.mlp_flops += flops;
-    if (name == "lm_head.weight") cost.head_flops += flops;
     // A tied embedding is looked up and is the head.
-    if (parameter.value.dim() == 2 && (!is_embedding || config.tie_embeddings)) {
-      product_weights += size;
-    }
+    const bool is_tied_head = is_embedding && config.tie_embeddings;
+    if (is_tied_head || name == "lm_head.weight") cost.head_flops += flops;
+    if (is_tied_head || !is_embedding) cost.paper_flops += flops;
+    if (parameter.value.dim() == 2 && (is_tied_head || !is_embedding)) product_weights += size;
     if (parameter.product) cost.compute_bytes += 2 * size;
   });
   const AttentionMixerConfig& a = config.attention;
   const auto width = static_cast<double>(a.num_heads * config.head_dim());
   const auto layers = static_cast<double>(config.num_layers);
   cost.attention_flops = 2 * layers * width * static_cast<double>(length);
-  cost.paper_flops =
-      2.0 * static_cast<double>(cost.non_embedding_parameters) + cost.attention_flops;
+  cost.paper_flops += cost.attention_flops;
   // QK^T and PV: two products of 2 D FLOPs per head and visible key.
   const int64_t key_bytes = 2 * 2 * config.num_kv_heads() * config.head_dim();
   const int64_t gate_bytes = a.forget_gate == ForgetGate::kNone ? 0 : 8 * a.num_heads;

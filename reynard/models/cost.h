@@ -12,7 +12,8 @@ struct ModelCost {
   int64_t parameters = 0;
   int64_t non_embedding_parameters = 0;  // all but the input embedding; the head counts (as in FoX)
   // Forward work per token of a sequence of `length` tokens, in FLOPs:
-  double paper_flops = 0;  // 2 N + 2 L d T, N non-embedding parameters (FoX paper, Table 6)
+  // 2 N + 2 L d T, N non-embedding parameters (FoX paper, Table 6) and a head that is tied
+  double paper_flops = 0;
   double exact_flops =
       0;  // matrix products of this model: weights and visible keys, mean over tokens
   // paper_flops by part; the rest is the norms.

@@ -89,6 +89,20 @@ TEST(Cost, PartsAreThoseOfThePaper) {
   EXPECT_NEAR(parts / at_4k.paper_flops, 1, 1e-3);  // norms are missing
 }
 
+// A head is multiplied whether or not its weight is also looked up.
+TEST(Cost, ATiedHeadDoesTheWorkOfItsOwn) {
+  DecoderConfig config = transformer_llama(k125m);
+  const ModelCost own = model_cost(config, 1024);
+  config.tie_embeddings = true;
+  const ModelCost tied = model_cost(config, 1024);
+  EXPECT_EQ(own.parameters - tied.parameters, 50257 * 768);
+  EXPECT_EQ(own.non_embedding_parameters - tied.non_embedding_parameters, 50257 * 768);
+  EXPECT_DOUBLE_EQ(tied.head_flops, 2.0 * 50257 * 768);
+  EXPECT_DOUBLE_EQ(tied.head_flops, own.head_flops);
+  EXPECT_DOUBLE_EQ(tied.paper_flops, own.paper_flops);
+  EXPECT_DOUBLE_EQ(tied.exact_flops, own.exact_flops);
+}
+
 TEST(Cost, WindowLimitsKeysAndCache) {
   DecoderConfig config = transformer_llama(k125m);
   const ModelCost all = model_cost(config, 4);
