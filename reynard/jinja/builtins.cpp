@@ -223,6 +223,19 @@ Value::List keys_of(const Value& value) {
   return keys;
 }
 
+// A number of Python without its underscores: each of them stands between two digits. Others stay,
+// and make it no number.
+std::string without_underscores(std::string_view number) {
+  const auto is_digit = [&](size_t i) {
+    return i < number.size() && std::isdigit(static_cast<unsigned char>(number[i])) != 0;
+  };
+  std::string plain;
+  for (size_t i = 0; i < number.size(); ++i) {
+    if (number[i] != '_' || i == 0 || !is_digit(i - 1) || !is_digit(i + 1)) plain += number[i];
+  }
+  return plain;
+}
+
 Value to_integer(const Value& value, const Value& fallback) {
   if (value.integer()) return value;
   if (value.is_number()) {
@@ -230,15 +243,16 @@ Value to_integer(const Value& value, const Value& fallback) {
     return static_cast<int64_t>(value.as_real());
   }
   if (value.text()) {
-    std::string_view digits = stripped(*value.text(), {}, Ends::kBoth);
+    const std::string plain = without_underscores(stripped(*value.text(), {}, Ends::kBoth));
+    std::string_view digits = plain;
     if (digits.starts_with('+') && !digits.starts_with("+-")) digits.remove_prefix(1);
     const char* const end = digits.data() + digits.size();
     int64_t number = 0;
     const auto [rest, error] = std::from_chars(digits.data(), end, number);
     if (rest == end && error == std::errc()) return number;
     double real = 0;
-    if (std::from_chars(digits.data(), end, real).ptr == end && !digits.empty() &&
-        std::isfinite(real)) {
+    const auto [behind, failure] = std::from_chars(digits.data(), end, real);
+    if (behind == end && failure == std::errc() && std::isfinite(real)) {
       return to_integer(real, fallback);
     }
   }

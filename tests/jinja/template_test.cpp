@@ -62,6 +62,41 @@ TEST(Jinja, FiltersAndMethodsAreThoseOfTransformers) {
             "\n] [\n 1,\n {}\n]");
 }
 
+// int() and float() of Python, as Jinja2 calls them: one underscore between digits is left out.
+TEST(Jinja, IntReadsNumbersAsPythonDoes) {
+  const auto as_int = [](const std::string& text) {
+    return render("{{ '" + text + "' | int(7) }}");
+  };
+  for (const char* ten :
+       {"10", " 10 ", "+10", "1_0", "+1_0", "0_010", "1_0.7", "10.5_0", "1e0_1"}) {
+    EXPECT_EQ(as_int(ten), "10") << ten;
+  }
+  EXPECT_EQ(as_int("-1_000_000"), "-1000000");
+  EXPECT_EQ(as_int("3.7"), "3");
+  EXPECT_EQ(as_int("-3.7"), "-3");
+  EXPECT_EQ(as_int("5."), "5");
+  EXPECT_EQ(as_int(".5"), "0");
+  EXPECT_EQ(as_int("1e3"), "1000");
+  for (const char* none : {"",
+                           "_1",
+                           "1_",
+                           "1__0",
+                           "+_1",
+                           "1_.5",
+                           "1._5",
+                           "1_e3",
+                           "1e_3",
+                           "- 1",
+                           "1 0",
+                           "0x10",
+                           "in_f",
+                           "nan",
+                           "1e400"}) {
+    EXPECT_EQ(as_int(none), "7") << none;
+  }
+  EXPECT_EQ(render("{{ '1__0' | int }} {{ '1_' | int }}"), "0 0");
+}
+
 TEST(Jinja, WhatWouldBeAnotherTextIsRefused) {
   expect_error("{{ x | tojson(separators=(',', ':')) }}",
                "line 1: tojson: the argument \"separators\" is not supported; expected "
