@@ -135,7 +135,7 @@ Rows decode_rows(const DecodeBench& o, const std::string& dtype) {
   const Row row{.name = "decode",
                 .shape = shape_text(o, o.length),
                 .dtype = dtype,
-                .device = cpu_name(),
+                .device = device_name(at::kCPU),
                 .peer = "copy",
                 .unit = "GB/s"};
   Row copy = with_rates(row, gigabytes, seconds);
@@ -159,7 +159,7 @@ Row prefill_row(const DecodeBench& o, const std::string& dtype) {
   return with_rates({.name = "prefill",
                      .shape = shape_text(o, T) + fmt::format(" +{}", chunk),
                      .dtype = dtype,
-                     .device = cpu_name(),
+                     .device = device_name(at::kCPU),
                      .peer = "own_dense",
                      .unit = "GFLOP/s"},
                     flops * 1e-9,

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <iterator>
 
 namespace reynard::bench {
@@ -23,19 +22,9 @@ std::string figure_text(double value) {
 
 }  // namespace
 
-std::string cpu_name() {
-  std::ifstream info("/proc/cpuinfo");
-  std::string model = "CPU";
-  for (std::string line; std::getline(info, line);) {
-    if (line.rfind("model name", 0) != 0) continue;
-    model = line.substr(line.find(':') + 2);
-    break;
-  }
-  return fmt::format("{} x {} threads", model, at::get_num_threads());
-}
-
 std::string device_name(at::Device device) {
-  return device.is_cpu() ? cpu_name() : tensor::gpu_name(device);
+  if (!device.is_cpu()) return tensor::gpu_name(device);
+  return fmt::format("{} x {} threads", tensor::cpu_name(), at::get_num_threads());
 }
 
 bool is_named(const std::vector<std::string>& names, std::string_view name) {

@@ -38,9 +38,8 @@ bool is_named(const std::vector<std::string>& names, std::string_view name);
 
 Rows& operator+=(Rows& rows, Rows more);
 
-// The machine as a row names it: processor model and number of threads, "Xeon ... x 2 threads".
-std::string cpu_name();
-// The same for a GPU: its name.
+// The machine as a row names it: processor model and number of threads, "Xeon ... x 2 threads", or
+// the GPU's name.
 std::string device_name(at::Device device);
 
 double seconds_of(const std::function<void()>& run);

@@ -61,7 +61,7 @@ Row measure(const TokenizerBench& options, const std::string& file, const std::s
   return {.name = "tokenizer_encode",
           .shape = std::filesystem::path(file).filename().string(),
           .dtype = "text",
-          .device = cpu_name(),
+          .device = device_name(at::kCPU),
           .ours = megabytes / median(ours),
           .peer = answer.value("package", ""),
           .peer_value = megabytes / median(peers),

@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <array>
+#include <fstream>
 #include <string>
 
 namespace reynard::tensor {
@@ -67,6 +68,15 @@ int num_gpus() {
   int count = 0;
   if (!driver() || driver()->device_count(&count) != 0) return 0;
   return count;
+}
+
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const auto colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
 }
 
 std::string gpu_name(at::Device device) {

@@ -20,6 +20,8 @@ at::Device choose_device(std::string_view name);
 // NVIDIA GPUs that this process may use; 0 without a driver.
 int num_gpus();
 
+// The processor's model, "Intel(R) Xeon(R) Platinum 8481C"; "unknown" where Linux does not say it.
+std::string cpu_name();
 // "NVIDIA H100 80GB HBM3"; empty for the CPU.
 std::string gpu_name(at::Device device);
 

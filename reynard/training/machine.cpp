@@ -11,22 +11,12 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 #include <thread>
 
 namespace reynard::training {
 
 namespace {
-
-std::string cpu_name() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    const auto colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown";
-}
 
 std::string isa() {
   const tensor::CpuFeatures& cpu = tensor::cpu_features();
@@ -41,7 +31,7 @@ std::string isa() {
 
 nlohmann::ordered_json machine_description(at::Device device) {
   const char* policy = std::getenv("OMP_WAIT_POLICY");
-  nlohmann::ordered_json machine = {{"cpu", cpu_name()},
+  nlohmann::ordered_json machine = {{"cpu", tensor::cpu_name()},
                                     {"cores", std::thread::hardware_concurrency()},
                                     {"threads", at::get_num_threads()},
                                     {"omp_wait_policy", policy ? policy : "default"},

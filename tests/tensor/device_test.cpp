@@ -19,6 +19,13 @@ bool is_old(const std::string& gpu) {
   return gpu == "Old GPU";  // old_gpu_driver.cpp
 }
 
+TEST(CpuName, IsTheModelAsLinuxHasIt) {
+  const std::string name = cpu_name();
+  EXPECT_NE(name, "");
+  EXPECT_EQ(name.find_first_of(":\t\n"), std::string::npos) << name;
+  EXPECT_NE(name.front(), ' ');
+}
+
 TEST(ChooseDevice, AutoIsAGpuWhereThereIsOne) {
   const bool usable = num_gpus() > 0 && !is_old(gpu_name({at::kCUDA, 0})) && cuda_available();
   EXPECT_EQ(choose_device("auto").is_cuda(), usable);
