@@ -9,6 +9,7 @@
 #include "reynard/tensor/check.h"
 #include "tests/evaluation/writer.h"
 #include "tests/support/corpus.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 
 #include <gtest/gtest.h>
@@ -242,6 +243,23 @@ TEST(Babilong, PromptsHaveTheirLength) {
     EXPECT_GT(prompt, length - 40) << request.id;
     EXPECT_EQ(text_of(corpus, request).find(" Yes. "), std::string::npos) << "a short sentence";
   }
+}
+
+// A prompt has at most a fact per eight tokens, as published.
+TEST(Babilong, StoriesThatAreTooLongForALengthNameTheRemedy) {
+  const test::TempDir folder;
+  std::string story;
+  for (int i = 1; i <= 60; ++i) story += std::to_string(i) + " Mary went to the office.\n";
+  test::write_file(folder / "qa1_test.txt", story + "61 Where is Mary? \toffice\t60\n");
+  const Corpus corpus = text_corpus();
+  EvaluationConfig config;
+  config.babilong.tasks = {"qa1"};
+  config.babilong.lengths = {2100};
+  config.babilong.facts = folder.path().string();
+  const auto task = task_named("babilong").make(corpus, config, {});
+  const std::string message = test::error_of([&] { task->requests().at(0); });
+  EXPECT_SAYS(message, "babilong: no story of qa1 has at most ");
+  EXPECT_SAYS(message, " facts; give longer --babilong.lengths");
 }
 
 TEST(Babilong, ATaskNamedTwiceCountsOnce) {

@@ -61,9 +61,10 @@ BabiStory story_of(const BabilongPlan& plan, size_t task, int64_t sample, int64_
     const BabiStory& story = stories[(first + i) % size];
     if (static_cast<int64_t>(story.facts.size()) <= most_facts) return story;
   }
-  throw Error(fmt::format("babilong: no story of {} has at most {} facts; give longer lengths",
-                          plan.tasks[task]->name,
-                          most_facts));
+  throw Error(
+      fmt::format("babilong: no story of {} has at most {} facts; give longer --babilong.lengths",
+                  plan.tasks[task]->name,
+                  most_facts));
 }
 
 // What stands between the ends of sentences, with single blanks; the first and the last are pieces.
