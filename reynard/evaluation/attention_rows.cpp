@@ -6,6 +6,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/log_softmax.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/where.h>
 #include <fmt/format.h>
@@ -20,6 +21,18 @@ namespace {
 
 constexpr int64_t kQueries = 64;  // rows that exist at once
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
+
+// Makes logits (R, K) those of one softmax in which the keys of `remembered` have `share` of each
+// row that sees any of them, and the others the rest.
+void share_out(at::Tensor& logits, const at::Tensor& remembered, double share) {
+  const auto normalised = [&](const at::Tensor& left_out, double mass) {
+    return at::log_softmax(logits.masked_fill(left_out, kHidden), -1) + std::log(mass);
+  };
+  const at::Tensor has_memory = logits.masked_fill(~remembered, kHidden).isfinite().any(-1, true);
+  const at::Tensor shared =
+      at::where(remembered, normalised(~remembered, share), normalised(remembered, 1 - share));
+  logits = at::where(has_memory, shared, logits);
+}
 
 }  // namespace
 
@@ -70,7 +83,7 @@ void for_attention_rows(const models::AttentionView& view,
         return at::matmul(q, own.transpose(0, 1));
       };
       rows.logits = products(view.k);
-      if (remembered.defined()) {
+      if (view.memory_k.defined()) {
         rows.logits = at::where(remembered, products(view.memory_k), rows.logits);
       }
       if (sums.defined()) {
@@ -83,6 +96,9 @@ void for_attention_rows(const models::AttentionView& view,
         rows.logits += rows.log_decay;
       } else {
         rows.logits.masked_fill_(hidden, kHidden);
+      }
+      if (view.memory_share.defined()) {
+        share_out(rows.logits, remembered, view.memory_share[rows.head].item<double>());
       }
       visit(rows);
     }

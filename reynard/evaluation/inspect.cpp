@@ -36,6 +36,7 @@ models::AttentionView one_head(const models::AttentionView& view, int64_t head) 
   one.q = view.q.narrow(1, head, 1);
   one.k = view.k.narrow(1, group, 1);
   if (view.memory_k.defined()) one.memory_k = view.memory_k.narrow(1, group, 1);
+  if (view.memory_share.defined()) one.memory_share = view.memory_share.narrow(0, head, 1);
   if (view.log_gate.defined()) one.log_gate = view.log_gate.narrow(1, head, 1);
   if (view.start.defined()) one.start = view.start.narrow(0, head, 1);
   return one;

@@ -12,8 +12,9 @@ AttentionView copied_to_cpu(AttentionView view) {
                         &view.log_gate,
                         &view.start,
                         &view.first_key,
-                        &view.memory_k,
                         &view.first_local,
+                        &view.memory_k,
+                        &view.memory_share,
                         &view.first_decayed}) {
     if (!t->defined()) continue;
     *t = t->detach().to(at::kCPU, t->scalar_type(), /*non_blocking=*/false, /*copy=*/true);

@@ -17,11 +17,13 @@ struct AttentionView {
   // (H, ceil(N/128)) i32: first key kept per query block, 0 in a layer that reads a memory;
   // undefined with states and in crossbatch training.
   at::Tensor start;
-  at::Tensor first_key;  // (N) i32; a layer with a memory counts from the oldest key in it
-  // (N, G, D) and (N) i32: a query sees the keys before first_local in the memory, as memory_k,
-  // which has no positions. Undefined, both: without a memory or without RoPE.
-  at::Tensor memory_k = {};
-  at::Tensor first_local = {};
+  at::Tensor first_key;         // (N) i32; a layer with a memory counts from the oldest key in it
+  at::Tensor first_local = {};  // (N) i32: a query sees the keys before it in the memory, if there
+                                // is one; else undefined
+  at::Tensor memory_k = {};  // (N, G, D): as the memory has them, without positions; undefined: k
+  // (H) f32: the share of a query's attention that all keys of its memory have together, if there
+  // are any (MemoryMerge::kGated). Undefined: one softmax over them and the local keys.
+  at::Tensor memory_share = {};
   // (N) i32: gates act on the keys from here on; earlier ones are a memory that does not decay.
   // Undefined: on all.
   at::Tensor first_decayed = {};

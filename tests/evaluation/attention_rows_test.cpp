@@ -21,6 +21,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace reynard::evaluation {
@@ -29,7 +30,8 @@ namespace {
 constexpr int64_t kContext = 16;
 
 // Layers 0 and 2 have a memory, layer 1 has none. A small rope_base turns every pair of a key.
-models::Decoder decoder_with_memory(int64_t num_kv_heads) {
+models::Decoder decoder_with_memory(int64_t num_kv_heads,
+                                    models::MemoryMerge merge = models::MemoryMerge::kJoint) {
   models::DecoderConfig config = test::small_config();
   config.num_layers = 3;
   config.mixer = "memory_attention";
@@ -39,6 +41,7 @@ models::Decoder decoder_with_memory(int64_t num_kv_heads) {
   config.attention.num_kv_heads = num_kv_heads;
   config.memory.window = kContext;
   config.memory.layers = {0, 2};
+  config.memory.merge = merge;
   models::Decoder decoder(config, /*seed=*/5);
   test::spread_weights(decoder, 3);
   return decoder;
@@ -66,8 +69,12 @@ at::Tensor plain_shares(models::Decoder& decoder,
 
 // Texts that end within their first context, with it, and in the fifth.
 TEST(AttentionRows, OfLayersWithAMemoryAreThoseOfThePlainRule) {
-  for (const int64_t G : {4, 2, 1}) {
-    models::Decoder decoder = decoder_with_memory(G);
+  using models::MemoryMerge;
+  for (const auto& [G, merge] : {std::pair{4, MemoryMerge::kJoint},
+                                 {2, MemoryMerge::kJoint},
+                                 {1, MemoryMerge::kJoint},
+                                 {2, MemoryMerge::kGated}}) {
+    models::Decoder decoder = decoder_with_memory(G, merge);
     const auto scorer = make_decoder_scorer(decoder, 1000);
     for (const int64_t T : {9, 16, 17, 71}) {
       const std::vector<int64_t> tokens = tokens_of_a_text(T);
@@ -79,7 +86,8 @@ TEST(AttentionRows, OfLayersWithAMemoryAreThoseOfThePlainRule) {
                             plain_shares(decoder, layer, tokens).to(at::kFloat),
                             1e-5,
                             1e-4)
-            << "layer " << layer << " G " << G << " T " << T;
+            << "layer " << layer << " G " << G << " T " << T
+            << (merge == MemoryMerge::kGated ? " gated" : "");
       }
     }
   }
@@ -87,7 +95,7 @@ TEST(AttentionRows, OfLayersWithAMemoryAreThoseOfThePlainRule) {
 
 // Every head shown by itself, whose keys are those of its group.
 TEST(AttentionRows, OfOneHeadAreThoseOfThePlainRule) {
-  models::Decoder decoder = decoder_with_memory(2);
+  models::Decoder decoder = decoder_with_memory(2, models::MemoryMerge::kGated);
   constexpr int64_t kTokens = 40;
   const std::vector<int64_t> tokens = tokens_of_a_text(kTokens);
   const at::Tensor expected = plain_shares(decoder, 2, tokens);

@@ -356,7 +356,7 @@ TEST(MemoryAttention, ObserversSeeTheKeysOfTheMemory) {
   Decoder without = memory_decoder(config);
   without.hidden(tokens, one_sequence(), {}, {.observer = &recorder});
   EXPECT_FALSE(recorder.view.memory_k.defined());
-  EXPECT_FALSE(recorder.view.first_local.defined());
+  EXPECT_TRUE(recorder.view.first_local.defined());
 }
 
 // Nothing is pruned for them, whether or not the gates stop at a context's begin.

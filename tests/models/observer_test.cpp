@@ -23,15 +23,18 @@ TEST(AttentionView, ACopyKeepsWhatWasShown) {
   AttentionView view = view_of({0, 0, 0, 0, 64, 192, 0, 127, 130});
   view.memory_k = at::zeros({300, 1, 2});
   view.first_local = at::zeros({300}, at::kInt);
+  view.memory_share = at::zeros({1});
   const AttentionView copy = copied_to_cpu(view);
   view.start.zero_();
   view.memory_k.fill_(1);
   view.first_local.fill_(16);
+  view.memory_share.fill_(1);
   EXPECT_EQ(copy.start[1][2].item<int32_t>(), 192);
   EXPECT_EQ(copy.first_key.size(0), 300);
   EXPECT_FALSE(copy.q.defined());
   EXPECT_EQ(copy.memory_k.max().item<float>(), 0);
   EXPECT_EQ(copy.first_local.max().item<int32_t>(), 0);
+  EXPECT_EQ(copy.memory_share.max().item<float>(), 0);
 }
 
 TEST(PrunedTiles, AreWholeTilesBeforeTheFirstKeyKept) {

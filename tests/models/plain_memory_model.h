@@ -10,6 +10,7 @@
 #include <ATen/ops/cos.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/sin.h>
@@ -26,7 +27,7 @@
 
 namespace reynard::test {
 
-// RoPE, softmax attention and a gated MLP only, as in a longllama folder.
+// RoPE, softmax attention, or the two that a gate mixes, and a gated MLP only.
 class PlainMemoryModel {
  public:
   explicit PlainMemoryModel(models::Decoder& decoder) : config_(decoder.config()) {
@@ -125,6 +126,12 @@ class PlainMemoryModel {
         const int64_t k_best = std::min(config_.memory.top_k, T);
         const at::Tensor least = std::get<0>(far.topk(k_best, -1)).select(-1, k_best - 1);
         far = far.masked_fill(far.lt(least.unsqueeze(-1)), hidden_logit);
+      }
+      if (config_.memory.merge == models::MemoryMerge::kGated) {
+        const at::Tensor gate = weight(prefix_of(layer) + "attn.memory_gate").sigmoid();
+        const at::Tensor share =  // of the memory: none where it is empty
+            gate.view({H, 1, 1}) * begins.gt(0).view({1, T, 1});
+        return at::nan_to_num(at::softmax(far, -1)) * share + at::softmax(logits, -1) * (1 - share);
       }
       logits = at::where(remembered, far, logits);
     }

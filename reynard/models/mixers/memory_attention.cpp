@@ -162,12 +162,10 @@ AttentionView MemoryAttentionMixer::view(const Inputs& in, const Ragged& ragged)
     }
   }
   view.first_key = first.to(ragged.first_key.device());
-  const at::Tensor local = begins.to(view.first_key.device());
-  if (!in.memory_k.is_same(in.p.k)) {
-    view.memory_k = in.memory_k;
-    view.first_local = local;
-  }
-  if (in.p.log_gate.defined() && !decays()) view.first_decayed = local;
+  view.first_local = begins.to(view.first_key.device());
+  if (!in.memory_k.is_same(in.p.k)) view.memory_k = in.memory_k;
+  if (memory_.merge == MemoryMerge::kGated) view.memory_share = at::sigmoid(gate_.value);
+  if (in.p.log_gate.defined() && !decays()) view.first_decayed = view.first_local;
   return view;
 }
 
