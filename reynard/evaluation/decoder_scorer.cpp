@@ -207,6 +207,7 @@ class DecoderScorer final : public Scorer {
       const int64_t end = std::min(first + piece, first < last ? last : length);
       const at::Tensor hidden =
           decoder.hidden(tokens.narrow(0, first, end - first), offsets, states);
+      state.check_memories();
       const at::Tensor here = rows.ge(first).logical_and(rows.lt(end));
       const at::Tensor piece_rows = rows.masked_select(here) - first;
       kept.push_back(hidden.index_select(0, piece_rows.to(hidden.device())));

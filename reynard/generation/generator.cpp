@@ -29,8 +29,14 @@ int64_t grown_chunk(int64_t tokens_read) {
   return std::clamp(tokens_read / kChunkShare, kFirstChunk, kLargestChunk);
 }
 
+at::Tensor ids(const std::vector<int64_t>& values) {
+  return at::tensor(values, at::kLong);
+}
+
+}  // namespace
+
 // Keeps what fails for some texts until the others of the pass are done.
-class Failures {
+class Generator::Failures {
  public:
   void attempt(const Sequence& sequence, const auto& work) {
     try {
@@ -46,12 +52,6 @@ class Failures {
  private:
   std::vector<FailedTexts::Text> failed_;
 };
-
-at::Tensor ids(const std::vector<int64_t>& values) {
-  return at::tensor(values, at::kLong);
-}
-
-}  // namespace
 
 Generator::Generator(models::Decoder& decoder, const GeneratorOptions& options)
     : decoder_(decoder),
@@ -136,14 +136,18 @@ int64_t Generator::begin_chunk(const PromptChunk& chunk) {
 }
 
 void Generator::prefill(std::span<const PromptChunk> chunks) {
+  Failures failures;
   std::vector<PromptChunk> read;
   for (const PromptChunk& chunk : chunks) {
-    if (!remember(chunk)) read.push_back(chunk);
+    failures.attempt(*chunk.sequence, [&] {
+      if (!remember(chunk)) read.push_back(chunk);
+    });
   }
-  if (!read.empty()) this->read(read);
+  if (!read.empty()) this->read(read, failures);
+  failures.throw_if_any();
 }
 
-void Generator::read(std::span<const PromptChunk> chunks) {
+void Generator::read(std::span<const PromptChunk> chunks, Failures& failures) {
   const at::NoGradGuard no_grad;
   std::vector<int64_t> tokens, offsets;
   std::vector<models::SequenceState*> states;
@@ -157,17 +161,15 @@ void Generator::read(std::span<const PromptChunk> chunks) {
   evict(states);
   const at::Tensor hidden = decoder_.hidden(ids(tokens), ids(offsets), states);
   offsets.push_back(std::ssize(tokens));
-  Failures failures;
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     Sequence& sequence = *chunks[c].sequence;
     const int64_t count = offsets[c + 1] - offsets[c];
-    if (sequence.options_.prompt_scores.logprobs) {
-      failures.attempt(sequence, [&] {
-        score(sequence, hidden.narrow(0, offsets[c], count), sequence.state_.length() - count);
-      });
-    }
+    failures.attempt(sequence, [&] {
+      sequence.state_.check_memories();
+      if (!sequence.options_.prompt_scores.logprobs) return;
+      score(sequence, hidden.narrow(0, offsets[c], count), sequence.state_.length() - count);
+    });
   }
-  failures.throw_if_any();
 }
 
 // hidden (N, C): of the prompt's tokens first, ..., first + N - 1.
@@ -218,6 +220,7 @@ void Generator::step(std::span<Sequence* const> sequences) {
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     const at::Tensor rows = logits.narrow(0, offsets[s], std::ssize(guesses[s]) + 1);
     failures.attempt(*sequences[s], [&] {
+      states[s]->check_memories();
       const bool is_first = sequences[s]->written().empty();  // the prompt's last chunk is whole
       const int64_t taken = take(*sequences[s], rows, guesses[s]);
       const int64_t pages = states[s]->length() / attention::kPageTokens;

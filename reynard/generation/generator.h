@@ -43,8 +43,8 @@ struct PromptChunk {
   int64_t tokens = 0;  // at most; at least 1
 };
 
-// Texts of one pass that cannot go on, as where their logits are not finite: all others are as
-// after a pass that did not fail.
+// Texts of one pass that cannot go on, as where their logits or keys are not finite: all others are
+// as after a pass that did not fail.
 struct FailedTexts : Error {
   struct Text {
     const Sequence* sequence;
@@ -85,11 +85,12 @@ class Generator {
   int64_t num_remembered() const { return num_remembered_; }  // tokens of prompts so far
 
  private:
+  class Failures;
   int64_t remembered_end(const Sequence& sequence) const;
   int64_t rememberable(const Sequence& sequence) const;
   bool remember(const PromptChunk& chunk);
   int64_t begin_chunk(const PromptChunk& chunk);
-  void read(std::span<const PromptChunk> chunks);
+  void read(std::span<const PromptChunk> chunks, Failures& failures);
   void score(Sequence& sequence, const at::Tensor& hidden, int64_t first);
   int64_t take(Sequence& sequence, const at::Tensor& logits, std::span<const int64_t> guessed);
   void evict(std::span<models::SequenceState* const> states);

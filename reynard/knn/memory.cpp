@@ -57,7 +57,7 @@ at::Tensor in_order(const at::Tensor& slots, const std::vector<Piece>& order, at
 
 void check_finite(std::string_view arg, const at::Tensor& t) {
   if (at::isfinite(t).all().item<bool>()) return;
-  throw Error(fmt::format("memory: {} hold NaN or an infinity; expected finite numbers", arg));
+  throw NotFinite(fmt::format("memory: {} hold NaN or an infinity; expected finite numbers", arg));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 // Shapes: B rows, T tokens, G key/value heads, H query heads (G divides H), D head dimension.
 
 #include "reynard/knn/search.h"
+#include "reynard/tensor/error.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -52,6 +53,11 @@ struct Entries {
 
 class MappedFile;
 
+// Entries that hold NaN or an infinity: no search could rank them.
+struct NotFinite : Error {
+  using Error::Error;
+};
+
 // Ids count the entries of a row from 0 and are never used again, not after a reset either: row b
 // holds those in [first_id(b), next_id(b)). Every function that throws leaves the memory as it was.
 // Copies share entries: a copy costs nothing until it writes where another one may read. Copies are
@@ -69,9 +75,9 @@ class Memory {
   const MemoryOptions& options() const { return options_; }
 
   // Appends keys and values (B,T,G,D), copied without gradient. valid (B,T) bool: only these
-  // tokens are entries (padding, documents of unequal length); undefined: all. Throws
-  // reynard::Error for other shapes or dtypes, entries that are not finite, a row that is full
-  // without eviction, and a mapped memory.
+  // tokens are entries (padding, documents of unequal length); undefined: all. Throws NotFinite for
+  // such entries, reynard::Error for other shapes or dtypes, a row that is full without eviction,
+  // and a mapped memory.
   void add(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& valid = {});
 
   // Makes room for so many more entries of each row: add() then copies none of the earlier ones.

@@ -211,17 +211,16 @@ void Decoder::remember(const at::Tensor& tokens, SequenceState& state) {
                       fmt::format("0 to {} (vocab_size - 1)", config_.vocab_size - 1));
   const at::NoGradGuard no_grad;
   start_window(state);
-  SequenceState* const states[] = {&state};
-  if (!remembers_alone()) {
-    hidden(tokens, at::zeros({1}, at::kLong), states);
-    return start_window(state);
-  }
-  const int64_t read = std::min(tokens_to_read(tokens.size(0)), tokens.size(0));
-  const int64_t alone = tokens.size(0) - read;
+  const int64_t count = tokens.size(0);
+  const int64_t read = remembers_alone() ? std::min(tokens_to_read(count), count) : count;
+  const int64_t alone = count - read;
   if (alone > 0) remember_alone(tokens.narrow(0, 0, alone), state);
-  if (read == 0) return;
-  hidden(tokens.narrow(0, alone, read), at::zeros({1}, at::kLong), states);
-  start_window(state);
+  if (read > 0) {
+    SequenceState* const states[] = {&state};
+    hidden(tokens.narrow(0, alone, read), at::zeros({1}, at::kLong), states);
+    start_window(state);
+  }
+  state.check_memories();
 }
 
 int64_t Decoder::tokens_to_read(int64_t tokens) const {

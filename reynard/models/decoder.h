@@ -64,7 +64,8 @@ class Decoder {
   // Reads the next tokens (N) i64 of a text whose hidden states nobody needs, in local contexts
   // from where the state's ends; the last of them ends too. Where it remembers_alone(), little more
   // is computed than what they leave there: for millions of tokens. Else it is hidden(). No
-  // gradients.
+  // gradients. Throws reynard::Error for keys and values that are not finite too: the state has
+  // taken the tokens then, and cannot go on.
   void remember(const at::Tensor& tokens, SequenceState& state);
   // Only one layer has a memory and no gate decays it.
   bool remembers_alone() const;

@@ -118,20 +118,32 @@ knn::Memory LayerMemory::begin_own(const at::Tensor& keys, const MemoryStore& st
   return own;
 }
 
-void LayerMemory::add(const at::Tensor& keys,
-                      const at::Tensor& values,
-                      const at::Tensor& context_sums,
-                      const MemoryStore& store) {
+// What cannot be added changes nothing.
+void LayerMemory::append(const at::Tensor& keys,
+                         const at::Tensor& values,
+                         const MemoryStore& store) {
   const bool as_kept = own_ && own_->options().capacity == store.capacity &&
                        own_->options().place == store.place && coded_ == store.coded;
   if (as_kept) {
     own_->add(keys.unsqueeze(0), values.unsqueeze(0));
   } else {
-    // What cannot be added changes nothing.
     knn::Memory own = begin_own(keys, store);
     own.add(keys.unsqueeze(0), values.unsqueeze(0));
     own_ = std::move(own);
     coded_ = store.coded;
+  }
+}
+
+void LayerMemory::add(const at::Tensor& keys,
+                      const at::Tensor& values,
+                      const at::Tensor& context_sums,
+                      const MemoryStore& store) {
+  if (!failure_.empty()) return;
+  try {
+    append(keys, values, store);
+  } catch (const knn::NotFinite& error) {
+    failure_ = error.what();
+    return;
   }
   earlier_capacity_ = store.capacity;
   if (!context_sums.defined()) return;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace reynard::models {
@@ -32,6 +33,9 @@ class LayerMemory {
   LayerMemory(std::shared_ptr<const knn::Memory> earlier, int64_t capacity);
 
   int64_t size() const { return earlier_size() + own_size(); }  // M
+  // What of an addition was not finite, as an error's message; empty: nothing. Nothing is added any
+  // more then, and attention to the memory is NaN.
+  const std::string& failure() const { return failure_; }
 
   // Whether a search copies keys to the device.
   bool copies_keys() const;
@@ -57,7 +61,8 @@ class LayerMemory {
   const at::Tensor& window_sums() const { return window_sums_; }
 
   // keys, values (T,G,D), on the device of the queries, and, within their context, their gate sums
-  // (H,T) or undefined.
+  // (H,T) or undefined. Keys or values that are not finite are a failure() and no error: other
+  // texts of the same pass go on.
   void add(const at::Tensor& keys,
            const at::Tensor& values,
            const at::Tensor& context_sums,
@@ -81,6 +86,7 @@ class LayerMemory {
   std::vector<Part> parts() const;  // that hold entries
   static std::vector<Piece> pieces_of(const Part& part);
   knn::Memory begin_own(const at::Tensor& keys, const MemoryStore& store) const;
+  void append(const at::Tensor& keys, const at::Tensor& values, const MemoryStore& store);
 
   std::shared_ptr<const knn::Memory> earlier_;
   int64_t earlier_capacity_ = 0;
@@ -88,6 +94,7 @@ class LayerMemory {
   bool coded_ = false;
   at::Tensor sums_, window_sums_;
   int64_t expected_ = 0;
+  std::string failure_;
 };
 
 }  // namespace reynard::models

@@ -100,6 +100,7 @@ void save_memories(const Decoder& decoder,
                    const MemoryNames& names,
                    const fs::path& folder) {
   check_keeps_memory(decoder.config());
+  state.check_memories();
   for (const int64_t layer : decoder.config().memory.layers) {
     tensor::check_value(state.memory(layer).size() > 0,
                         "saved memory",

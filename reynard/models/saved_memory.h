@@ -28,7 +28,7 @@ void check_memory_files(const DecoderConfig& config, const std::filesystem::path
 
 // Writes the memories of a state, then removes files of layers that it has not. Throws
 // reynard::Error for a decoder without a memory or with one that decays with the distance, and for
-// a state that has filled none.
+// a state that has filled none or of which one has a failure().
 void save_memories(const Decoder& decoder,
                    SequenceState& state,
                    const MemoryNames& names,

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <string>
 #include <utility>
 
 namespace reynard::models {
@@ -198,6 +199,18 @@ void SequenceState::leave_window(int64_t layer) {
   Layer& own = layers_[layer];
   own.begin += own.cache.length();
   own.cache = attention::LayerCache(own.cache.pool(), own.cache.num_kv_heads());
+}
+
+void SequenceState::check_memories() const {
+  for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+    const std::string& failure = layers_[layer].memory.failure();
+    if (failure.empty()) continue;
+    throw Error(fmt::format(
+        "layer {}: {}; its weights or those of a layer before it hold NaN or numbers that are too "
+        "large",
+        layer,
+        failure));
+  }
 }
 
 void SequenceState::expect(int64_t tokens) {

@@ -108,6 +108,8 @@ class SequenceState {
   // together.
   void remember_row(int64_t layer, const Carry& rows, int64_t row);
   LayerMemory& memory(int64_t layer) { return layers_[layer].memory; }
+  // Throws reynard::Error where a memory has a failure(): the text cannot go on.
+  void check_memories() const;
   // The sequence will have so many tokens: memories make room for them at once.
   void expect(int64_t tokens);
   // Tokens went by whose local contexts have ended: what is needed of them is in the memories.

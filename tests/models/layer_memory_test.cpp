@@ -13,6 +13,7 @@
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -133,6 +134,22 @@ TEST(LayerMemory, CopiesThatGoOnDifferentlyShareWhatWasBefore) {
   EXPECT_EQ(begin.size(), 10);
   EXPECT_BITWISE_EQUAL(all_of(a).values, at::cat({before.values, one.values}));
   EXPECT_BITWISE_EQUAL(all_of(b).values, at::cat({before.values, two.values}));
+}
+
+TEST(LayerMemory, TakesNothingMoreBehindWhatIsNotFinite) {
+  for (const MemoryStore& store : stores()) {
+    const knn::Entries one = random_entries(3), two = random_entries(3);
+    knn::Entries bad = random_entries(3);
+    bad.values[1][0][2] = std::nan("");
+    LayerMemory memory;
+    memory.add(one.keys, one.values, {}, store);
+    const LayerMemory whole = memory;
+    memory.add(bad.keys, bad.values, {}, store);
+    EXPECT_EQ(memory.failure(), "memory: values hold NaN or an infinity; expected finite numbers");
+    memory.add(two.keys, two.values, {}, store);
+    EXPECT_BITWISE_EQUAL(all_of(memory).values, one.values);
+    EXPECT_EQ(whole.failure(), "");
+  }
 }
 
 }  // namespace

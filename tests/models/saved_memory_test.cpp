@@ -9,14 +9,18 @@
 #include "tests/support/files.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <iterator>
 #include <string>
+#include <vector>
 
 namespace reynard::models {
 namespace {
@@ -142,6 +146,30 @@ TEST(SavedMemory, WhatIsNotOfThisModelIsAnError) {
   EXPECT_SAYS(load(decoder, "model"), "layer-2.memory: ");
   std::filesystem::remove(last);
   EXPECT_SAYS(load(decoder, "model"), "layer-2.memory: cannot be opened");
+}
+
+TEST(SavedMemory, AMemoryOfNumbersThatAreNotFiniteIsNotSaved) {
+  const at::NoGradGuard no_grad;
+  for (const std::vector<int64_t>& layers : {std::vector<int64_t>{1}, {0, 2}}) {
+    DecoderConfig config = with_memory();
+    config.memory.layers = layers;
+    Decoder decoder = spread(config);
+    decoder.parameters([](const std::string& name, Parameter& parameter) {
+      if (name == "model.embeddings.weight") parameter.value.select(0, 7).fill_(std::nan(""));
+    });
+    SequenceState state(decoder, make_page_pool(decoder));
+    decoder.remember(at::full({40}, 5, at::kLong), state);
+    const std::string reason =
+        fmt::format("layer {}: memory: keys hold NaN or an infinity", layers[0]);
+    EXPECT_SAYS(test::error_of([&] { decoder.remember(at::full({1}, 7, at::kLong), state); }),
+                reason);
+    const test::TempDir folder;
+    EXPECT_SAYS(test::error_of([&] {
+                  save_memories(decoder, state, {"model", "text"}, folder / "memory");
+                }),
+                reason);
+    EXPECT_FALSE(std::filesystem::exists(folder / "memory"));
+  }
 }
 
 // Of which each would take many times its bytes in the file. As many as a header may say.

@@ -22,6 +22,15 @@ namespace {
 
 using generation::FinishReason;
 
+// Of these bytes: NaN.
+void spoil_embeddings(models::Decoder& decoder, const std::vector<char>& bytes) {
+  const at::NoGradGuard no_grad;
+  decoder.parameters([&](const std::string& name, models::Parameter& parameter) {
+    if (name != "model.embeddings.weight") return;
+    for (const char byte : bytes) parameter.value.select(0, byte).fill_(std::nan(""));
+  });
+}
+
 TEST_F(EngineTest, ManyAtOnceWriteWhatEachWritesAlone) {
   std::vector<std::string> prompts;
   for (int i = 0; i < 12; ++i)
@@ -225,13 +234,7 @@ TEST_F(EngineTest, ReservationsHoldWhenTheFirstTextEndsEarly) {
 }
 
 TEST_F(EngineTest, ATextWhoseLogitsAreNotFiniteEndsAlone) {
-  {
-    const at::NoGradGuard no_grad;
-    decoder.parameters([](const std::string& name, models::Parameter& parameter) {
-      if (name != "model.embeddings.weight") return;
-      for (const char bad : {'!', '?'}) parameter.value.select(0, bad).fill_(std::nan(""));
-    });
-  }
+  spoil_embeddings(decoder, {'!', '?'});
   Engine engine(decoder, tokenizer, {});
   const std::string expected = collect(*engine.submit(job_of("abc", 200)), 1).texts[0];
   const auto running = engine.submit(job_of("abc", 200));
@@ -254,6 +257,40 @@ TEST_F(EngineTest, ATextWhoseLogitsAreNotFiniteEndsAlone) {
   EXPECT_EQ(engine.counters().failed, 3 + 1 + 1);
   EXPECT_EQ(engine.counters().cancelled, 0);
   EXPECT_EQ(engine.counters().finished, 3);
+}
+
+// A memory takes no such keys.
+TEST(Engine, ATextWhoseKeysAreNotFiniteEndsAlone) {
+  const tokenizer::ByteTokenizer tokenizer;
+  const std::string context(40, 'a');  // longer than the window
+  Job whole = job_of("abc", 100);
+  whole.options.sampler.logit_bias = {{.token = '!', .bias = -1e4}};
+  for (const auto& [name, of_variant] : test::memory_variants()) {
+    SCOPED_TRACE(name);
+    models::DecoderConfig config = of_variant;
+    config.vocab_size = tokenizer::ByteTokenizer::kVocabSize;
+    models::Decoder decoder(config, /*seed=*/3, test::test_device());
+    test::spread_weights(decoder, 4);
+    spoil_embeddings(decoder, {'!'});
+    Engine engine(decoder, tokenizer, {});
+    const std::string expected = collect(*engine.submit(whole), 1).texts[0];
+    const auto running = engine.submit(whole);
+    Job remembered = job_of("!" + context, 5), scored = remembered;
+    scored.options.prompt_scores.logprobs = true;
+    const auto first = engine.submit(remembered), second = engine.submit(scored);
+    const auto last = engine.submit(whole);
+    for (const auto& reply : {first, second}) {
+      EXPECT_SAYS(collect(*reply, 1).error, "memory: keys hold NaN or an infinity");
+    }
+    for (const auto& other : {running, last}) {
+      const Collected collected = collect(*other, 1);
+      EXPECT_EQ(collected.error, "");
+      EXPECT_EQ(collected.texts[0], expected);
+    }
+    engine.wait_until_idle();
+    EXPECT_EQ(engine.counters().failed, 2);
+    EXPECT_EQ(engine.counters().finished, 3);
+  }
 }
 
 TEST_F(EngineTest, WhatDoesNotFitWaitsOrIsRefused) {

@@ -15,6 +15,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/stack.h>
@@ -26,6 +27,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -387,6 +389,10 @@ at::Tensor MemoryAttentionMixer::attend_states(Projections p,
     const int64_t begin = bounds[s], size = bounds[s + 1] - begin;
     const at::Tensor local = near.out.narrow(0, begin, size).unsqueeze(0);
     const LayerMemory& memory = states[s]->memory(layer);
+    if (!memory.failure().empty()) {
+      outs.push_back(at::full_like(local, std::numeric_limits<double>::quiet_NaN()));
+      continue;
+    }
     if (memory.size() == 0) {
       outs.push_back(local);
       continue;

@@ -1,8 +1,9 @@
 #pragma once
 // Attention in local contexts of `memory.window` tokens, and in chosen layers also over a memory of
 // what came before them (Focused Transformer and LongLLaMA, Tworkowski et al. 2023;
-// docs/memory.md). A context's keys enter the memory when it ends, without positions. Projections,
-// gates and norms are the attention mixer's.
+// docs/memory.md). A context's keys enter the memory when it ends, without positions; where they
+// are not finite, all that attends to that memory is NaN. Projections, gates and norms are the
+// attention mixer's.
 
 #include "reynard/models/layer_memory.h"
 #include "reynard/models/mixers/attention.h"
