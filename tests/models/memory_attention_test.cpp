@@ -1,8 +1,6 @@
 // Memory attention at inference: the published golden and a plain computation of the rule.
 
-#include "reynard/attention/attention.h"
 #include "reynard/checkpoint/safetensors.h"
-#include "reynard/models/mixers/top_k_attention.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/models/score.h"
 #include "reynard/models/state.h"
@@ -17,7 +15,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
 #include <ATen/ops/randperm.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -202,17 +199,6 @@ TEST(MemoryAttention, BestKeysEqualThePlainRuleWithAndWithoutStates) {
         5e-5,
         1e-5);
   }
-}
-
-TEST(MemoryAttention, AllKeysAsTheBestAreDenseAttention) {
-  const at::Tensor q = at::randn({2, 150, 4, 16}), k = at::randn({2, 40, 2, 16}),
-                   v = at::randn({2, 40, 2, 16});
-  const std::vector<attention::KeyPart> parts = {
-      {.k = k, .v = v, .sums = {}, .first_key = {}, .causal = false}};
-  const auto dense = attention::attention(q, {}, parts, {});
-  const auto best = top_k_attention(q, {}, parts[0], 40);
-  EXPECT_TENSORS_NEAR(best.out, dense.out, 1e-5, 1e-5);
-  EXPECT_TENSORS_NEAR(best.lse, dense.lse, 1e-5, 1e-5);
 }
 
 TEST(MemoryAttention, CapacityKeepsTheNewest) {

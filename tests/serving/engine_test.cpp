@@ -259,37 +259,42 @@ TEST_F(EngineTest, ATextWhoseLogitsAreNotFiniteEndsAlone) {
   EXPECT_EQ(engine.counters().finished, 3);
 }
 
-// A memory takes no such keys.
-TEST(Engine, ATextWhoseKeysAreNotFiniteEndsAlone) {
+// A memory takes no such keys, an exact search no such queries.
+TEST(Engine, ATextWhoseKeysOrQueriesAreNotFiniteEndsAlone) {
   const tokenizer::ByteTokenizer tokenizer;
   const std::string context(40, 'a');  // longer than the window
   Job whole = job_of("abc", 100);
   whole.options.sampler.logit_bias = {{.token = '!', .bias = -1e4}};
   for (const auto& [name, of_variant] : test::memory_variants()) {
-    SCOPED_TRACE(name);
-    models::DecoderConfig config = of_variant;
-    config.vocab_size = tokenizer::ByteTokenizer::kVocabSize;
-    models::Decoder decoder(config, /*seed=*/3, test::test_device());
-    test::spread_weights(decoder, 4);
-    spoil_embeddings(decoder, {'!'});
-    Engine engine(decoder, tokenizer, {});
-    const std::string expected = collect(*engine.submit(whole), 1).texts[0];
-    const auto running = engine.submit(whole);
-    Job remembered = job_of("!" + context, 5), scored = remembered;
-    scored.options.prompt_scores.logprobs = true;
-    const auto first = engine.submit(remembered), second = engine.submit(scored);
-    const auto last = engine.submit(whole);
-    for (const auto& reply : {first, second}) {
-      EXPECT_SAYS(collect(*reply, 1).error, "memory: keys hold NaN or an infinity");
+    for (const int64_t top_k : {0, 4}) {
+      SCOPED_TRACE(testing::Message() << name << " top_k " << top_k);
+      models::DecoderConfig config = of_variant;
+      config.vocab_size = tokenizer::ByteTokenizer::kVocabSize;
+      config.memory.top_k = top_k;
+      models::Decoder decoder(config, /*seed=*/3, test::test_device());
+      test::spread_weights(decoder, 4);
+      spoil_embeddings(decoder, {'!'});
+      Engine engine(decoder, tokenizer, {});
+      const std::string expected = collect(*engine.submit(whole), 1).texts[0];
+      const auto running = engine.submit(whole);
+      Job remembered = job_of("!" + context, 5), scored = remembered;
+      scored.options.prompt_scores.logprobs = true;
+      const auto first = engine.submit(remembered), second = engine.submit(scored);
+      const auto third = engine.submit(job_of(context + "!b", 5));
+      const auto last = engine.submit(whole);
+      for (const auto& reply : {first, second}) {
+        EXPECT_SAYS(collect(*reply, 1).error, "memory: keys hold NaN or an infinity");
+      }
+      EXPECT_SAYS(collect(*third, 1).error, "sampler: the logit of token 0 is ");
+      for (const auto& other : {running, last}) {
+        const Collected collected = collect(*other, 1);
+        EXPECT_EQ(collected.error, "");
+        EXPECT_EQ(collected.texts[0], expected);
+      }
+      engine.wait_until_idle();
+      EXPECT_EQ(engine.counters().failed, 3);
+      EXPECT_EQ(engine.counters().finished, 3);
     }
-    for (const auto& other : {running, last}) {
-      const Collected collected = collect(*other, 1);
-      EXPECT_EQ(collected.error, "");
-      EXPECT_EQ(collected.texts[0], expected);
-    }
-    engine.wait_until_idle();
-    EXPECT_EQ(engine.counters().failed, 2);
-    EXPECT_EQ(engine.counters().finished, 3);
   }
 }
 

@@ -38,6 +38,12 @@ at::Tensor chosen(const at::Tensor& t, const at::Tensor& ids) {
   return t.index({row, ids, head});
 }
 
+// Queries as a search takes them: finite. What it finds for others does not matter.
+at::Tensor asked(const at::Tensor& q) {
+  const at::Tensor queries = q.detach();
+  return at::where(at::isfinite(queries), queries, at::zeros_like(queries));
+}
+
 // What each query and head looked up.
 struct ChosenKeys {
   at::Tensor k, v;     // (B, T, H, k, D)
@@ -48,10 +54,12 @@ struct ChosenKeys {
 attention::AttentionOutput attend_chosen(const at::Tensor& q,
                                          const at::Tensor& query_sums,
                                          const ChosenKeys& chosen) {
+  // An infinite query whose logits are all -inf would else be one that sees nothing.
+  const at::Tensor queries =
+      at::where(at::isfinite(q), q, std::numeric_limits<double>::quiet_NaN()).to(at::kFloat);
   const at::Tensor keys = chosen.k.to(at::kFloat);
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
-  at::Tensor logits =
-      at::matmul(keys, q.to(at::kFloat).unsqueeze(-1)).squeeze(-1) * scale;  // (B, T, H, k)
+  at::Tensor logits = at::matmul(keys, queries.unsqueeze(-1)).squeeze(-1) * scale;  // (B, T, H, k)
   if (chosen.sums.defined()) {
     logits = logits + (query_sums.transpose(1, 2).unsqueeze(-1) - chosen.sums).to(at::kFloat);
   }
@@ -73,7 +81,7 @@ at::Tensor chosen_sums(const at::Tensor& sums, const at::Tensor& ids) {
   return sums.gather(2, by_head.flatten(2)).view_as(by_head).transpose(1, 2);
 }
 
-// Attends to what `choose` finds for q.narrow(1, begin, size), block by block.
+// Attends to what `choose` finds for asked(q).narrow(1, begin, size), block by block.
 template <class Choose>
 attention::AttentionOutput attend_in_blocks(const at::Tensor& q,
                                             const at::Tensor& query_sums,
@@ -83,7 +91,7 @@ attention::AttentionOutput attend_in_blocks(const at::Tensor& q,
     const int64_t size = std::min(kQueryBlock, q.size(1) - begin);
     const at::Tensor queries = q.narrow(1, begin, size);
     const at::Tensor sums = query_sums.defined() ? query_sums.narrow(2, begin, size) : query_sums;
-    const auto block = attend_chosen(queries, sums, choose(queries.detach(), begin));
+    const auto block = attend_chosen(queries, sums, choose(asked(queries), begin));
     outs.push_back(block.out);
     lses.push_back(block.lse);
   }
@@ -122,9 +130,7 @@ attention::AttentionOutput top_k_attention(const at::Tensor& q,
   for (const knn::KeyRing& ring : rings) most = std::max(most, ring.size());
   if (most == 0) return nothing_seen(q);
   return attend_in_blocks(q, query_sums, [&](const at::Tensor& queries, int64_t begin) {
-    // Of a query that is not finite nothing is found; attending to it says so in its output.
-    const at::Tensor asked = at::where(at::isfinite(queries), queries, at::zeros_like(queries));
-    const at::Tensor found = knn::search(asked, rings, std::min(k, most)).ids;
+    const at::Tensor found = knn::search(queries, rings, std::min(k, most)).ids;
     const at::Tensor ids = found.clamp_min(0);
     at::Tensor visible = found.ge(0);
     if (part.first_key.defined()) {
@@ -147,7 +153,7 @@ attention::AttentionOutput top_k_attention(const at::Tensor& q,
       query_sums.defined() ? memory.sums().unsqueeze(0).to(q.device()) : at::Tensor();
   // Keys that have to cross the bus do so once, for all queries.
   at::Tensor all_ids;
-  if (memory.copies_keys()) all_ids = memory.search(q.detach(), k).ids;
+  if (memory.copies_keys()) all_ids = memory.search(asked(q), k).ids;
   return attend_in_blocks(q, query_sums, [&](const at::Tensor& queries, int64_t begin) {
     const at::Tensor ids = all_ids.defined() ? all_ids.narrow(1, begin, queries.size(1))
                                              : memory.search(queries, k).ids;

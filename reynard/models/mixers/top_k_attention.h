@@ -1,6 +1,7 @@
 #pragma once
 // Attention over the best keys of a memory: an exact search per query and head (knn/search.h), then
 // a softmax over what it found. Differentiable in q and in the keys and values that were chosen.
+// out and lse of a query that is not finite are NaN where it sees a key.
 
 #include "reynard/attention/attention.h"
 #include "reynard/models/layer_memory.h"
