@@ -83,13 +83,26 @@ void find_samples(const std::string& task, const fs::path& summary, RunResults& 
                   summary.filename().string()));
 }
 
+// A summary of `reynard eval`, or null for what another program left there. What is no JSON may be
+// a summary that was cut short.
+nlohmann::json read_summary(const fs::path& path) {
+  const std::string text = config::read_text_file(path, kMostBytes);
+  nlohmann::json json = config::parse_json_text(text);
+  if (json.contains("task") && json.contains("metrics")) return json;
+  const std::string mistake = json.is_discarded() ? config::json_mistake(text) : "";
+  if (mistake.empty()) return nullptr;
+  throw Error(
+      fmt::format("{}: is not JSON: {}; delete it or measure it again", path.string(), mistake));
+}
+
 void read_evaluations(const fs::path& folder, RunResults& results) {
   if (!fs::is_directory(folder)) return;
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().extension() != ".json" || entry.path().filename() == "run.json") continue;
     if (entry.path().filename() == "published.json") continue;  // a curve's, beside its summary
-    nlohmann::json summary = read_object(entry.path(), "delete it or measure it again");
-    if (!summary.contains("task") || !summary.contains("metrics")) continue;  // another program's
+    if (!entry.is_regular_file()) continue;
+    nlohmann::json summary = read_summary(entry.path());
+    if (summary.is_null()) continue;
     const std::string task = entry.path().stem().string();
     results.evaluations[task] = std::move(summary);
     find_samples(task, entry.path(), results);

@@ -1,7 +1,7 @@
 #pragma once
-// Reads what a run left behind: run.json, metrics.jsonl and eval/*.json (docs/formats.md). Nothing
-// but these files is needed, so results of earlier versions stay readable; what is missing is
-// missing on the page too.
+// Reads what a run left behind: run.json, metrics.jsonl and eval/*.json (docs/formats.md), whatever
+// JSON of other programs lies beside them. Nothing but these files is needed, so results of earlier
+// versions stay readable; what is missing is missing on the page too.
 
 #include <filesystem>
 #include <map>

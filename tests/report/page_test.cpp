@@ -231,6 +231,24 @@ TEST(Report, RunWithoutMeasurementsStillHasAPage) {
   EXPECT_EQ(test::specs_of(page(runs, {}, "vegaEmbed")).size(), 1);
 }
 
+// What other programs leave beside results is JSON, but none of ours.
+TEST(Report, FilesOfOtherProgramsAreNoResults) {
+  const test::TempDir folder;
+  fs::create_directories(folder / "x/eval/folder.json");
+  test::write_file(folder / "x/metrics.jsonl", "{\"tokens\":5000,\"loss\":2}\n");
+  const std::string deep = std::string(10'000, '[') + std::string(10'000, ']');
+  for (const std::string& text :
+       {std::string("[1, 2]"), std::string("7"), std::string("{}"), deep}) {
+    test::write_file(folder / "x/list.json", text);
+    test::write_file(folder / "x/eval/list.json", text);
+    const Runs runs = read_runs({folder / "x"});
+    EXPECT_TRUE(runs[0].evaluations.empty());
+  }
+  test::write_file(folder / "x/eval/needle.json", "{\"task\": \"needle\", ");
+  EXPECT_SAYS(test::error_of([&] { read_runs({folder / "x"}); }),
+              "needle.json: is not JSON: line 1, column 20: ");
+}
+
 // A value of another program's file is copied and printed by recursion.
 TEST(Report, DeepJsonIsAnErrorNotAStackOverflow) {
   const test::TempDir folder;
