@@ -230,7 +230,8 @@ std::string non_embedding_parameters(const RunResults& run) {
 std::string trained_on(const RunResults& run) {
   const double tokens = trained_tokens(run);
   if (std::isnan(tokens)) return "";
-  return fmt::format("{}, rows of {}", with_unit(tokens), grouped(run.train_length()));
+  const int64_t length = run.train_length();
+  return with_unit(tokens) + (length > 0 ? fmt::format(", rows of {}", grouped(length)) : "");
 }
 
 std::string held_out_loss(const RunResults& run) {

@@ -229,6 +229,9 @@ TEST(Report, RunWithoutMeasurementsStillHasAPage) {
   EXPECT_EQ(runs[0].name, "x");
   EXPECT_EQ(runs[0].metrics.size(), 1);
   EXPECT_EQ(test::specs_of(page(runs, {}, "vegaEmbed")).size(), 1);
+  const std::vector<SummaryRow> rows = summary_rows(runs);
+  ASSERT_EQ(rows.at(0).quantity, "Trained on");
+  EXPECT_EQ(rows[0].values[0], "1") << "in rows of unknown length";
 }
 
 // What other programs leave beside results is JSON, but none of ours.
