@@ -217,7 +217,8 @@ class Run {
     }
     first_step_ = trainer_.steps();
     finished_ = result_of_before();
-    if (!finished_) remove_result();
+    // Before experiment.toml is that of this run, whose result it would else be taken for.
+    if (!finished_) remove_result(folder_);
     write_run_json(trainer_, options_);
     metrics_ = std::make_unique<MetricsLog>(folder_, trainer_.steps());
     window_.begin(trainer_);
@@ -227,15 +228,10 @@ class Run {
   // another held-out text.
   std::optional<RunResult> result_of_before() const {
     if (!trainer_.done() || measures_otherwise_) return std::nullopt;
-    const auto finished = finished_result(folder_.string());
+    const auto finished = finished_result(folder_);
     const bool holds = finished && finished->steps == trainer_.steps() &&
                        changed_texts(trainer_.experiment(), *finished).empty();
     return holds ? finished : std::nullopt;
-  }
-
-  // Before experiment.toml is that of this run, whose result it would else be taken for.
-  void remove_result() const {
-    if (fs::remove(folder_ / "result.json")) checkpoint::sync_folder(folder_);
   }
 
   // Whether there is a checkpoint to go on from.
@@ -414,17 +410,11 @@ class Run {
       done.finished = false;
       return done;
     }
-    Json json = {{"steps", done.steps},
-                 {"tokens", done.tokens},
-                 {"skipped_steps", done.skipped_steps},
-                 {"seconds", done.seconds},
-                 {"loss", done.loss},
-                 {"text", text_}};
-    if (done.validation_loss) json["validation_loss"] = *done.validation_loss;
+    done.text = text_;
     if (measures) {
-      json["held_out_text"] = data::TokenFile(trainer_.experiment().validation.path).fingerprint();
+      done.held_out_text = data::TokenFile(trainer_.experiment().validation.path).fingerprint();
     }
-    checkpoint::write_atomically(folder_ / "result.json", json.dump(2) + "\n");
+    write_result(folder_, done);
     return done;
   }
 
@@ -443,42 +433,6 @@ class Run {
 };
 
 }  // namespace
-
-std::optional<RunResult> finished_result(const std::string& folder) {
-  const nlohmann::json json = config::json_object_or_null(fs::path(folder) / "result.json");
-  if (json.is_null()) return std::nullopt;
-  for (const char* count : {"steps", "tokens", "skipped_steps"}) {
-    if (!json.contains(count) || !json[count].is_number_integer()) return std::nullopt;
-  }
-  const auto number = [&](const char* name) {
-    return json.contains(name) && json[name].is_number() ? json[name].get<double>() : std::nan("");
-  };
-  RunResult result{.finished = true,
-                   .steps = json["steps"].get<int64_t>(),
-                   .tokens = json["tokens"].get<int64_t>(),
-                   .skipped_steps = json["skipped_steps"].get<int64_t>(),
-                   .seconds = number("seconds"),
-                   .loss = number("loss"),
-                   .validation_loss = {}};
-  if (json.contains("validation_loss")) result.validation_loss = number("validation_loss");
-  const auto text = [&](const char* name) {
-    return json.contains(name) && json[name].is_string() ? json[name].get<std::string>() : "";
-  };
-  result.text = text("text");
-  result.held_out_text = text("held_out_text");
-  return result;
-}
-
-std::vector<std::string> changed_texts(const Experiment& experiment, const RunResult& result) {
-  std::vector<std::string> changed;
-  const auto compare = [&](const char* key, const std::string& path, const std::string& before) {
-    if (path.empty() || before.empty() || data::TokenFile(path).fingerprint() == before) return;
-    changed.push_back(fmt::format("{} = {}", key, path));
-  };
-  compare("data.path", experiment.data.path, result.text);
-  compare("validation.path", experiment.validation.path, result.held_out_text);
-  return changed;
-}
 
 RunResult run(const Experiment& experiment, const RunOptions& options) {
   check_folder(experiment, options.resume);

@@ -3,11 +3,11 @@
 // stop, resuming, and the final model. Files: docs/formats.md.
 
 #include "reynard/training/experiment.h"
+#include "reynard/training/run_result.h"
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,25 +33,7 @@ struct RunOptions {
   std::string version;                      // of the program, for run.json
 };
 
-struct RunResult {
-  bool finished = false;  // false: stopped from outside; --resume goes on
-  int64_t steps = 0;
-  int64_t tokens = 0;
-  int64_t skipped_steps = 0;
-  double seconds = 0;
-  double loss = 0;                        // nats per token over the last tenth of the steps
-  std::optional<double> validation_loss;  // nats per token
-  // TokenFile::fingerprint() of data.path and validation.path; empty: none, or not recorded.
-  std::string text = {}, held_out_text = {};
-};
-
 // Trains until the budget is used up. Throws Error when the folder holds another run.
 RunResult run(const Experiment& experiment, const RunOptions& options);
-
-// The result of a finished run, if the folder holds one (result.json).
-std::optional<RunResult> finished_result(const std::string& folder);
-
-// The texts that are others now than those of this result: "data.path = text/train.tokens".
-std::vector<std::string> changed_texts(const Experiment& experiment, const RunResult& result);
 
 }  // namespace reynard::training
