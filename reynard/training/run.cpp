@@ -132,12 +132,13 @@ class Window {
     if (trainer.device().is_cuda()) {
       line["peak_gpu_memory_bytes"] = tensor::peak_gpu_memory_bytes(trainer.device());
     }
+    loss_ = loss_tokens_ = 0;
     begin(trainer);
     return line;
   }
 
+  // From now on its tokens are timed.
   void begin(const Trainer& trainer) {
-    loss_ = loss_tokens_ = 0;
     begin_seconds_ = trainer.seconds();
     begin_tokens_ = trainer.tokens();
   }
@@ -150,12 +151,13 @@ class Window {
     for (const double loss : recent_) sum += loss;
     return recent_.empty() ? std::nan("") : sum / static_cast<double>(recent_.size());
   }
-  // Losses of the last tenth of the steps, which a checkpoint keeps for recent_loss() of the run
-  // that goes on from it.
-  std::vector<double> recent() const { return {recent_.begin(), recent_.end()}; }
-  void restore(const std::vector<double>& recent) {
-    recent_.assign(recent.begin(), recent.end());
-    has_counted_ = !recent.empty();
+  LossesSoFar losses() const {
+    return {.recent = {recent_.begin(), recent_.end()}, .sum = loss_, .tokens = loss_tokens_};
+  }
+  void restore(const LossesSoFar& losses) {
+    recent_.assign(losses.recent.begin(), losses.recent.end());
+    has_counted_ = !losses.recent.empty();
+    loss_ = losses.sum, loss_tokens_ = losses.tokens;
   }
   // Whether any token so far counted in the loss.
   bool has_counted() const { return has_counted_; }
@@ -249,7 +251,7 @@ class Run {
       return false;
     }
     saved_step_ = trainer_.steps();
-    window_.restore(restored.recent_losses);
+    window_.restore(restored.losses);
     look_at_settings_before();
     tell(options_.say,
          fmt::format(
@@ -321,7 +323,7 @@ class Run {
     const std::vector<std::string> problems = save_checkpoint(
         trainer_,
         folder_,
-        {.permanent = permanent, .recent_losses = window_.recent(), .tokenizer = tokenizer_});
+        {.permanent = permanent, .losses = window_.losses(), .tokenizer = tokenizer_});
     for (const std::string& problem : problems) tell(options_.warn, problem);
     saved_step_ = trainer_.steps();
     due_ = permanent_due_ = false;

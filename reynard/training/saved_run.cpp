@@ -22,6 +22,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Members of trainer.json beside what the trainer itself keeps there.
+constexpr const char* kRecentLosses = "recent_losses";
+constexpr const char* kOpenLoss = "open_loss";  // sum and tokens; earlier programs left it out
+
 bool is_permanent(const fs::path& folder) {
   const auto json = config::json_object_or_null(folder / "trainer.json");
   // What is damaged there is no reason to keep it.
@@ -76,18 +80,24 @@ void load_weights(models::Decoder& model, const fs::path& folder) {
   });
 }
 
-std::vector<double> recent_losses(const nlohmann::json& counters) {
-  const auto losses = counters.find("recent_losses");
-  if (losses == counters.end()) return {};
-  const auto is_number = [](const nlohmann::json& loss) { return loss.is_number(); };
-  if (!losses->is_array() || !std::ranges::all_of(*losses, is_number)) {
-    throw Error("trainer.json: recent_losses is not a list of numbers");
+std::vector<double> numbers(const nlohmann::json& counters, const char* name) {
+  const auto list = counters.find(name);
+  if (list == counters.end()) return {};
+  const auto is_number = [](const nlohmann::json& number) { return number.is_number(); };
+  if (!list->is_array() || !std::ranges::all_of(*list, is_number)) {
+    throw Error(fmt::format("trainer.json: {} is not a list of numbers", name));
   }
-  return losses->get<std::vector<double>>();
+  return list->get<std::vector<double>>();
 }
 
-// Returns the recent losses.
-std::vector<double> load(Trainer& trainer, const fs::path& folder) {
+LossesSoFar losses_of(const nlohmann::json& counters) {
+  LossesSoFar losses{.recent = numbers(counters, kRecentLosses)};
+  const std::vector<double> open = numbers(counters, kOpenLoss);
+  if (open.size() == 2) losses.sum = open[0], losses.tokens = open[1];
+  return losses;
+}
+
+LossesSoFar load(Trainer& trainer, const fs::path& folder) {
   checkpoint::verify_folder(folder);
   const nlohmann::json counters = config::read_json_object(folder / "trainer.json");
   const checkpoint::SafetensorsFile file(folder / "trainer.safetensors");
@@ -98,7 +108,7 @@ std::vector<double> load(Trainer& trainer, const fs::path& folder) {
   load_weights(trainer.model(), folder);
   try {
     trainer.restore(counters, moments);
-    return recent_losses(counters);
+    return losses_of(counters);
   } catch (const Error& error) {
     throw Error(fmt::format("{}: {}", folder.string(), error.what()));
   }
@@ -126,7 +136,8 @@ std::vector<std::string> save_checkpoint(Trainer& trainer,
   writer.write_tensors("trainer.safetensors", trainer.optimizer_state());
   nlohmann::json counters = trainer.counters();
   counters["permanent"] = options.permanent;
-  counters["recent_losses"] = options.recent_losses;
+  counters[kRecentLosses] = options.losses.recent;
+  counters[kOpenLoss] = {options.losses.sum, options.losses.tokens};
   writer.write("trainer.json", counters.dump(2) + "\n");
   writer.commit();
   return remove_old(folder, trainer.experiment().training.keep_checkpoints);
@@ -137,7 +148,7 @@ RestoredCheckpoint restore_newest(Trainer& trainer, const fs::path& run_folder) 
   const std::vector<fs::path> checkpoints = checkpoint::list_checkpoints(run_folder);
   for (auto folder = checkpoints.rbegin(); folder != checkpoints.rend(); ++folder) {
     try {
-      result.recent_losses = load(trainer, *folder);
+      result.losses = load(trainer, *folder);
       result.folder = *folder;
       return result;
     } catch (const Error& e) {

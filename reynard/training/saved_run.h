@@ -12,9 +12,17 @@
 
 namespace reynard::training {
 
+// What the run that goes on from a checkpoint reports of the steps before it, nats per token.
+struct LossesSoFar {
+  std::vector<double> recent = {};  // of the last tenth of the steps
+  // Of the steps since the last line of metrics.jsonl: their sum over the tokens that counted, and
+  // how many these are.
+  double sum = 0, tokens = 0;
+};
+
 struct CheckpointOptions {
-  bool permanent = false;                            // never removed
-  std::vector<double> recent_losses = {};            // of the run that goes on from here
+  bool permanent = false;  // never removed
+  LossesSoFar losses = {};
   std::vector<tokenizer::SavedFile> tokenizer = {};  // kept beside the weights
 };
 
@@ -28,7 +36,7 @@ std::vector<std::string> save_checkpoint(Trainer& trainer,
 struct RestoredCheckpoint {
   std::optional<std::filesystem::path> folder;  // empty: there was no valid one
   std::vector<std::string> rejected;            // why newer ones were passed over, one line each
-  std::vector<double> recent_losses;            // as they were saved
+  LossesSoFar losses;                           // as they were saved
 };
 // Puts the newest checkpoint whose checksums hold into the trainer.
 RestoredCheckpoint restore_newest(Trainer& trainer, const std::filesystem::path& run_folder);

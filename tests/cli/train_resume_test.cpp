@@ -10,6 +10,7 @@
 #include <chrono>
 #include <filesystem>
 #include <random>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -157,6 +158,26 @@ TEST_F(TrainCommand, DamagedNewestCheckpointIsPassedOver) {
   ASSERT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_NE(result.errors.find("passed over a damaged checkpoint"), std::string::npos);
   EXPECT_EQ(weights_hash("run"), weights_hash("straight"));
+}
+
+// A line is the mean of all steps since the line before, those before a checkpoint included.
+TEST_F(TrainCommand, LinesOfMetricsAreThoseOfARunThatWasNeverStopped) {
+  const auto losses = [&] {
+    std::vector<double> losses;
+    std::istringstream metrics(test::read_file(folder_ / "run/metrics.jsonl"));
+    for (std::string line; std::getline(metrics, line);) {
+      losses.push_back(nlohmann::json::parse(line).at("loss"));
+    }
+    return losses;
+  };
+  ASSERT_EQ(train("run", {"--training.log_every=7"}).exit_code, 0);
+  const std::vector<double> straight = losses();
+  ASSERT_EQ(straight.size(), 8U);
+  fs::remove(folder_ / "run/result.json");
+  fs::remove_all(folder_ / "run/checkpoints/step-000000000050");
+  fs::remove_all(folder_ / "run/checkpoints/step-000000000049");
+  ASSERT_EQ(train("run", {"--resume", "--training.log_every=7"}).exit_code, 0);
+  EXPECT_EQ(losses(), straight);
 }
 
 // Its checksums hold: the counters are checked by themselves.
