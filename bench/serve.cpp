@@ -23,6 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPatience{100};
+constexpr std::chrono::milliseconds kBeforeLate{200};  // of reading the long prompt
 constexpr int64_t kShortPrompt = 32;
 
 double milliseconds_since(Clock::time_point begin) {
@@ -104,7 +105,12 @@ struct CancelAtEnd {
 };
 
 // When each piece of a reply came; ready once the reply has ended.
-using Readers = std::vector<std::future<std::vector<double>>>;
+using Reader = std::future<std::vector<double>>;
+using Readers = std::vector<Reader>;
+
+Reader read(const std::shared_ptr<serving::Reply>& reply, Clock::time_point begin) {
+  return std::async(std::launch::async, [reply, begin] { return times_of(*reply, begin); });
+}
 
 // Until the clients are well under way. None of their texts may end before.
 void wait_for_steps(const serving::Engine& engine, Readers& readers) {
@@ -119,8 +125,9 @@ void wait_for_steps(const serving::Engine& engine, Readers& readers) {
 
 struct Gaps {
   double p95_ms = 0;
-  double long_prompt_ms = 0;  // until it was read
-  double late_first_ms = 0;   // of a client that came meanwhile
+  // Since a client came while the long prompt was read: until the prompt was, and until the client
+  // had its first token.
+  double long_prompt_ms = 0, late_first_ms = 0;
 };
 
 // The short clients write until the long prompt has its first token.
@@ -129,25 +136,31 @@ Gaps measure_gaps(serving::Engine& engine, const ServeBench& options, bool with_
   const auto begin = Clock::now();
   Replies replies;
   Readers readers;
+  Reader long_reader;
   const CancelAtEnd at_end{replies};
   for (int64_t c = 0; c < options.clients - 1; ++c) {
     const auto reply =
         engine.submit(job_of(kShortPrompt, with_long_prompt ? endless : options.tokens, c));
     replies.push_back(reply);
-    readers.push_back(
-        std::async(std::launch::async, [reply, begin] { return times_of(*reply, begin); }));
+    readers.push_back(read(reply, begin));
   }
   Gaps gaps;
   double from = 0, to = 1e18;
   if (with_long_prompt) {
     wait_for_steps(engine, readers);
     from = milliseconds_since(begin);
-    const auto reply = engine.submit(job_of(options.long_prompt, 1, 99));
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    replies.push_back(engine.submit(job_of(options.long_prompt, 1, 99)));
+    long_reader = read(replies.back(), begin);
+    std::this_thread::sleep_for(kBeforeLate);
     const double joined = milliseconds_since(begin);
     const auto late = engine.submit(job_of(kShortPrompt, 1, 98));
     gaps.late_first_ms = times_of(*late, begin).front() - joined;
-    to = times_of(*reply, begin).front();
+    to = long_reader.get().front();
+    tensor::check_value(to > joined,
+                        "bench serve",
+                        "--long-prompt",
+                        options.long_prompt,
+                        "more tokens than are read in 0.2 s");
     gaps.long_prompt_ms = to - joined;
     cancel(replies);
   }

@@ -22,8 +22,9 @@ struct ServeBench {
 };
 
 // throughput: tokens/s of all clients and of one. gap: 95th percentile of the milliseconds between
-// tokens with and without the long prompt; first_token: milliseconds until a client that joins
-// while it is read has its first, and until the long prompt is read.
+// tokens with and without the long prompt; first_token_late: milliseconds from when a client joins,
+// 0.2 s after the long prompt came, until it has its first token and until the long prompt is read.
+// Throws reynard::Error for a long prompt that is read before the client joins.
 Rows bench_serve(const ServeBench& options);
 
 }  // namespace reynard::bench
