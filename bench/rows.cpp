@@ -44,9 +44,9 @@ double seconds_of(const std::function<void()>& run) {
 }
 
 double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size()) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  std::ranges::sort(values);
+  const size_t size = values.size();
+  return (values[(size - 1) / 2] + values[size / 2]) / 2;
 }
 
 Medians time_by_turns(int repeats,

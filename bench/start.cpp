@@ -83,12 +83,11 @@ Rows rows_of(const StartBench& options, int64_t megabytes) {
       start = start_once(model.string(), dtype, device);
       seconds.push_back(start.seconds);
     }
-    std::ranges::sort(seconds);
     Row first{.name = "first_token",
               .shape = fmt::format("{:.0f} MB", file_megabytes),
               .dtype = dtype,
               .device = device_name(device),
-              .ours = seconds[seconds.size() / 2],
+              .ours = median(seconds),
               .peer = "limit",
               .peer_value = kLimitSeconds,
               .unit = "s"};
