@@ -131,9 +131,9 @@ void check_dense_parity(const Inputs& x, const Peer& peer) {
 // With gates, dense and pruned, against f64: the last rows of out, lse and every gradient, which
 // none but these rows have to do with (of k, v and gates) or which they have by themselves.
 void check_gated_parity(const Inputs& x, bool pruned) {
-  constexpr int64_t kRows = 64;
-  const auto last = [](const at::Tensor& t, int64_t dim = 1) {
-    return t.narrow(dim, t.size(dim) - kRows, kRows).to(at::kDouble);
+  const int64_t T = x.q.size(1), rows = std::min<int64_t>(64, T);
+  const auto last = [&](const at::Tensor& t, int64_t dim = 1) {
+    return t.narrow(dim, T - rows, rows).to(at::kDouble);
   };
   const auto leaf = [](const at::Tensor& t) {
     return t.detach().to(at::kDouble).set_requires_grad(true);
@@ -281,6 +281,15 @@ Row kept_tiles_row(const AttentionBench& o, const std::string& dtype) {
 }  // namespace
 
 Rows bench_attention(const AttentionBench& options) {
+  const auto check_length = [](const AttentionShape& shape) {
+    tensor::check_value(shape.T >= 2,
+                        "bench attention",
+                        "T of --shape",
+                        shape.T,
+                        "at least 2: what attends to one key alone has no gradients to compare");
+  };
+  std::ranges::for_each(options.dense_shapes, check_length);
+  check_length(options.pruned_shape);
   Rows rows;
   for (const std::string& dtype : options.dtypes) {
     if (is_named(options.names, "dense_forward") || is_named(options.names, "dense_backward")) {
