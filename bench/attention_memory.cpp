@@ -111,8 +111,7 @@ Rows bench_attention_memory(const AttentionMemoryBench& options) {
   const std::string dtype =
       !options.dtype.empty() ? options.dtype : std::string(device.is_cpu() ? "f32" : "bf16");
   const at::TensorOptions tensors = at::TensorOptions().dtype(scalar_type(dtype)).device(device);
-  // Threads and libraries are in memory before anything is measured; the larger pass comes last,
-  // because the peak that the system records only grows.
+  // Threads and libraries are in memory before anything is measured.
   own_overhead(kShortest, tensors);
   const double peer = peer_overhead(std::min(T, kPeerLength), tensors);
   const double ours = own_overhead(T, tensors);

@@ -9,14 +9,11 @@
 #include "reynard/evaluation/scorer.h"
 #include "reynard/models/decoder.h"
 #include "reynard/tensor/device.h"
-#include "reynard/tensor/error.h"
-#include "reynard/tensor/resident_memory.h"
 
 #include <fmt/format.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
-#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -135,11 +132,6 @@ class Curve {
 
 // Bytes that running takes at most above what is held before.
 double peak_growth(at::Device device, const std::function<void()>& run) {
-  ::malloc_trim(0);  // what nothing uses goes back to the system
-  if (device.is_cpu() && !tensor::forget_peak_resident_bytes()) {
-    throw Error(
-        "bench forgetting_curve: the peak of memory cannot be set anew (/proc/self/clear_refs)");
-  }
   const PeakGrowth growth(device);
   run();
   return growth.bytes();

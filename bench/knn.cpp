@@ -5,7 +5,6 @@
 #include "bench/sum_of_words.h"
 #include "reynard/knn/search.h"
 #include "reynard/tensor/check.h"
-#include "reynard/tensor/resident_memory.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/equal.h>
@@ -152,9 +151,6 @@ Row faiss_row(const KnnBench& options,
 Row memory_row(const KnnBench& options, const std::string& dtype, const Data& data) {
   constexpr int64_t kQueries = 512, kBest = 32;
   const at::Tensor queries = data.queries.narrow(0, 0, kQueries);
-  if (!tensor::forget_peak_resident_bytes()) {
-    throw Error("bench knn: the peak of memory cannot be set anew (/proc/self/clear_refs)");
-  }
   const PeakGrowth growth(at::kCPU);
   knn::search(queries, data.keys, kBest);
   const double grown = std::max(growth.bytes() / (1 << 20), 0.01);

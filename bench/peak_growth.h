@@ -10,8 +10,8 @@ namespace reynard::bench {
 
 class PeakGrowth {
  public:
-  // From here on. The peak of resident memory is that since the program began or
-  // tensor::forget_peak_resident_bytes(): without that, what is measured must exceed all before.
+  // From here on: what was freed goes back to the system, and the system forgets its peak. Throws
+  // reynard::Error where it cannot.
   explicit PeakGrowth(at::Device device);
 
   double bytes() const;

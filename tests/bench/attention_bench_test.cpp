@@ -27,5 +27,13 @@ TEST(AttentionBench, OneTokenHasNothingToCompare) {
               "bench attention: T of --shape = 1; expected at least 2");
 }
 
+// What a pass leaves in memory, or took before another began, is not taken for its own.
+TEST(AttentionMemoryBench, NoPassTakesLessThanItsTensors) {
+  const Rows rows = bench_attention_memory({.T = 4000});
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_GE(rows[0].ours, 1);
+  EXPECT_GE(rows[0].peer_value, 1);
+}
+
 }  // namespace
 }  // namespace reynard::bench
