@@ -161,11 +161,16 @@ void add_attention(CLI::App& bench) {
                       "one shape for all rows, e.g. \"B1 H8 G8 T4096 D64\" (default: that one, "
                       "B1 H4 T16384 D64 and B1 H4 T4096 D128; pruned rows: B1 H8 T16384 D64)");
   command->add_option("--dtype", arguments->bench.dtypes, "f32, bf16 (default: both)")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->check(CLI::IsMember({"f32", "bf16"}));
   command->add_option("--only", arguments->bench.names, "names of the rows to measure")
       ->delimiter(',')
       ->check(CLI::IsMember(arguments->bench.names));
-  command->add_option("--repeats", arguments->repeats, "timed runs; the median counts")
+  command
+      ->add_option("--repeats",
+                   arguments->repeats,
+                   "timed runs, of pruned rows on the CPU half as many but at least 3; the median "
+                   "counts")
       ->check(above_zero());
   run_with_json(*command, arguments, [command](Arguments& given) {
     const bool cuda = is_cuda(given.device);
@@ -295,7 +300,8 @@ void add_knn(CLI::App& bench) {
       ->delimiter(',')
       ->check(above_zero());
   command->add_option("--dtype", arguments->bench.dtypes, "cpu: of the keys: bf16 (default), f32")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->check(CLI::IsMember({"f32", "bf16"}));
   command->add_option("--only", arguments->bench.names, "cpu: names of the rows to measure")
       ->delimiter(',')
       ->check(CLI::IsMember(arguments->bench.names));

@@ -12,6 +12,13 @@ using test::BadInput;
 TEST_F(BadInput, WhatCannotBeUsedOrWrittenIsSaidBeforeAnythingIsMeasured) {
   EXPECT_EQ(missing(error_of({"bench", "decode", "--shape", "B2 H8 T64 D64"}), "B is 2"), "");
   EXPECT_EQ(missing(error_of({"bench", "knn", "--json", "none/rows.json"}), "none/"), "");
+  // The second dtype is looked at before rows of the first are measured.
+  EXPECT_EQ(missing(error_of({"bench", "attention", "--shape", "T64", "--dtype", "f32,f16"}),
+                    "--dtype: f16 not in {f32,bf16}"),
+            "");
+  EXPECT_EQ(missing(error_of({"bench", "knn", "--keys", "200", "--dtype", "f32,f16"}),
+                    "--dtype: f16 not in {f32,bf16}"),
+            "");
 }
 
 TEST_F(BadInput, OptionsOfTheOtherDeviceAreRejectedWhereverTheBenchRuns) {
