@@ -21,6 +21,7 @@ import statistics
 from program import call
 
 ONE_THREAD = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+DRAWN = 4  # models of a blind comparison: three of one name, one of another
 RECIPE = """[run]
 folder = "unset"
 [model]
@@ -57,6 +58,15 @@ tokens = {tokens}
 precision = "f32"
 log_every = 100
 """
+
+
+def claim_folder(args):
+    """Says in an empty folder what its models are made of; False for a folder whose models may be made of other things."""
+    made_of = {"recipe": RECIPE, "tokens": args.tokens, "text": [str(pathlib.Path(text).resolve()) for text in args.text]}
+    kept = args.work / "made_of.json"
+    if not any(args.work.iterdir()):
+        kept.write_text(json.dumps(made_of, indent=1) + "\n")
+    return kept.exists() and json.loads(kept.read_text()) == made_of
 
 
 def train_and_measure(args, seed):
@@ -103,14 +113,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reynard", default="build/cpu/bin/reynard")
     parser.add_argument("--text", nargs="+", required=True, help="files or folders, as `reynard prepare` takes them")
-    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("runs/compare-seeds"))
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("runs/compare-seeds"),
+                        help="folder of texts and models; what is there is not made again")
+    parser.add_argument("--seeds", type=int, default=20, help=f"models, at least {DRAWN}")
     parser.add_argument("--tokens", type=int, default=300000, help="training tokens of each model")
     parser.add_argument("--draws", type=int, default=200, help="pages of the blind comparison")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--json")
     args = parser.parse_args()
+    if args.seeds < DRAWN:
+        parser.error(f"--seeds {args.seeds}: expected at least {DRAWN}, the models of a blind comparison")
     args.work.mkdir(parents=True, exist_ok=True)
+    if not claim_folder(args):
+        parser.error(f"--work {args.work}: holds models of other --tokens or --text, or does not say of which; choose another")
     if not (args.work / "data/held_out.tokens").exists():
         call(args.reynard, "prepare", *args.text, "--min-bytes", "4096", "--held-out", "0.1", "--output",
              args.work / "data", environment=ONE_THREAD)
@@ -123,7 +138,7 @@ def main():
     named = list(pool.map(lambda pair: compared(args, [runs[pair[0]], runs[pair[1]]]), pairs))
     seedless = list(pool.map(lambda pair: compared(args, [runs[pair[0]], copies[pair[1]]]), pairs))
     draw = random.Random(0)
-    drawn = [draw.sample(range(args.seeds), 4) for _ in range(args.draws)]
+    drawn = [draw.sample(range(args.seeds), DRAWN) for _ in range(args.draws)]
     # The first of the three against the one of another name: one comparison of each draw, as its others depend on it.
     blind = list(pool.map(lambda four: compared(args, [runs[four[0]], copies[four[3]], runs[four[1]], runs[four[2]]]),
                           drawn))
