@@ -11,7 +11,8 @@ Copy this file to measure any other model. One JSON object per line, in and out:
                       natural logarithms; a hit (1) is a token that is the most probable one
     {"prompt", "max_tokens", "temperature", "seed", "stop": [ids]}     {"tokens": [...]}: what is written, without a stop token
 
-"name" is needed, and {"error": ...} can answer anything. Standard output belongs to these lines; write notes to standard error.
+"name" is needed, and {"error": ...} can answer anything. A request has an "id"; an answer may repeat it, so that none is taken for
+another's. Numbers are finite: JSON has no NaN. Standard output belongs to these lines; write notes to standard error.
 """
 
 import argparse
@@ -82,9 +83,10 @@ def main():
         try:
             with torch.inference_mode():
                 answer = score(model, request["tokens"]) if "tokens" in request else write(model, request)
+            line = json.dumps(answer | {"id": request["id"]}, allow_nan=False)
         except (RuntimeError, ValueError, IndexError) as error:
-            answer = {"error": str(error)}
-        print(json.dumps(answer), flush=True)
+            line = json.dumps({"error": str(error), "id": request["id"]})
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #pragma once
 // A model that another program runs, asked by JSON lines over its standard input and output: token
 // ids in, log-probabilities and greedy hits out (docs/evaluation.md, examples/). No look inside. A
-// program that dies, stalls or answers nonsense is started again and asked again.
+// program that dies, stalls or writes what is no answer is started again and asked again.
 
 #include "reynard/evaluation/adapter_program.h"
 #include "reynard/evaluation/retries.h"
@@ -26,7 +26,8 @@ class Adapter {
   // stays silent or says something else: then the command is wrong.
   explicit Adapter(AdapterOptions options);
   const AdapterFacts& facts() const { return facts_; }
-  // One request, one answer. Throws reynard::Error for an answer with an "error", for a program
+  // One request, one answer. Throws reynard::Error for an answer with an "error" or with numbers
+  // that JSON does not have, for a program
   // that is another model after it was started again, and when no attempt is left.
   nlohmann::json ask(const nlohmann::json& request);
 

@@ -12,29 +12,59 @@ namespace {
 
 using Outcome = process::LineSocket::Outcome;
 
-std::optional<int64_t> token_of(const nlohmann::json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_number_integer()) return {};
-  return found->get<int64_t>();
+// No vocabulary or text is larger.
+constexpr int64_t kMostTokens = int64_t{1} << 31;
+
+[[noreturn]] void bad_field(const char* key, const nlohmann::json& value, const std::string& what) {
+  throw AdapterFailure(
+      fmt::format("its first line has \"{}\": {}; expected {}", key, value.dump(), what));
 }
 
-int64_t count_of(const nlohmann::json& object, const char* key) {
-  return std::max<int64_t>(0, token_of(object, key).value_or(0));
+int64_t count_of(const nlohmann::json& hello, const char* key) {
+  const nlohmann::json value = hello.value(key, nlohmann::json());
+  if (value.is_null()) return 0;
+  const std::optional<int64_t> count = index_below(kMostTokens, value);
+  if (!count) bad_field(key, value, "a whole number below 2^31, or null for unknown");
+  return *count;
+}
+
+std::optional<int64_t> token_of(const nlohmann::json& hello, const char* key, int64_t end) {
+  const nlohmann::json value = hello.value(key, nlohmann::json());
+  if (value.is_null() || value.dump() == "-1") return {};  // to == 2^64 - 1 equals -1
+  const std::optional<int64_t> token = index_below(end, value);
+  if (!token) {
+    bad_field(key, value, fmt::format("a token id below {}, or -1 or null for none", end));
+  }
+  return token;
 }
 
 AdapterFacts facts_of(const nlohmann::json& hello) {
   if (!hello.contains("name") || !hello["name"].is_string()) {
     throw AdapterFailure("its first line has no \"name\"");
   }
-  return {.name = hello["name"].get<std::string>(),
-          .vocab_size = count_of(hello, "vocab_size"),
-          .train_length = count_of(hello, "train_length"),
-          .bos = token_of(hello, "bos"),
-          .eos = token_of(hello, "eos"),
-          .generates = hello.value("generates", nlohmann::json()) == true};
+  AdapterFacts facts{.name = hello["name"].get<std::string>(),
+                     .vocab_size = count_of(hello, "vocab_size"),
+                     .train_length = count_of(hello, "train_length"),
+                     .generates = hello.value("generates", nlohmann::json()) == true};
+  facts.bos = token_of(hello, "bos", facts.end_of_ids());
+  facts.eos = token_of(hello, "eos", facts.end_of_ids());
+  return facts;
+}
+
+std::string beginning(const std::string& text) {
+  return text.substr(0, std::min<size_t>(text.find('\n'), 200));
 }
 
 }  // namespace
+
+std::optional<int64_t> index_below(int64_t end, const nlohmann::json& value) {
+  if (!value.is_number_unsigned() || value.get<uint64_t>() >= static_cast<uint64_t>(end)) return {};
+  return value.get<int64_t>();
+}
+
+int64_t AdapterFacts::end_of_ids() const {
+  return vocab_size > 0 ? vocab_size : kMostTokens;
+}
 
 AdapterProgram::AdapterProgram(const std::string& command, double timeout_s)
     : timeout_s_(timeout_s),
@@ -47,14 +77,23 @@ AdapterProgram::AdapterProgram(const std::string& command, double timeout_s)
   }
 }
 
-nlohmann::json AdapterProgram::ask(const nlohmann::json& request) {
+nlohmann::json AdapterProgram::ask(nlohmann::json request) {
+  if (const std::string& unasked = program_.lines().unread(); !unasked.empty()) {
+    throw AdapterFailure("it wrote a line that nobody asked for: " + beginning(unasked));
+  }
+  request["id"] = ++asked_;
   const process::Deadline deadline = process::deadline_in(timeout_s_);
   const Outcome sent = program_.lines().send(
       request.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), deadline);
   if (sent == Outcome::kLate) {
     throw AdapterFailure(fmt::format("it did not read its request within {:g} s", timeout_s_));
   }
-  return read_object(deadline);  // says so where it has ended
+  nlohmann::json answer = read_object(deadline);  // says so where it has ended
+  if (answer.contains("id") && answer["id"] != asked_) {
+    throw AdapterFailure(
+        fmt::format("it answered request {}; expected {}", answer["id"].dump(), asked_));
+  }
+  return answer;
 }
 
 nlohmann::json AdapterProgram::read_object(process::Deadline deadline) {
@@ -70,10 +109,14 @@ nlohmann::json AdapterProgram::read_object(process::Deadline deadline) {
                              : fmt::format("it ended with status {}", ending.exit_code));
   }
   nlohmann::json object = config::parse_json_text(line);
-  if (!object.is_object()) {
-    throw AdapterFailure(fmt::format("no JSON object in its line: {}", line.substr(0, 200)));
+  if (object.is_object()) return object;
+  // As Python's json.dumps writes them. Another run would write the same.
+  if (line.starts_with('{') &&
+      (line.find("NaN") != std::string::npos || line.find("Infinity") != std::string::npos)) {
+    throw Error("eval: the adapter's answer holds NaN or Infinity, which JSON does not have: " +
+                beginning(line));
   }
-  return object;
+  throw AdapterFailure("no JSON object in its line: " + beginning(line));
 }
 
 }  // namespace reynard::evaluation

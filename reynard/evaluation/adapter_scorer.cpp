@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -101,9 +103,20 @@ class AdapterScorer final : public Scorer {
     if (!answer.contains("tokens") || !answer["tokens"].is_array()) {
       bad_answer("\"tokens\" is no list");
     }
-    for (const nlohmann::json& token : answer["tokens"]) {
-      if (!token.is_number_unsigned()) bad_answer("\"tokens\" holds something that is no token id");
-      generated.tokens.push_back(token.get<int64_t>());
+    const nlohmann::json& tokens = answer["tokens"];
+    if (std::ssize(tokens) > query.max_tokens) {
+      bad_answer(fmt::format("\"tokens\" holds {}; expected at most max_tokens = {}",
+                             tokens.size(),
+                             query.max_tokens));
+    }
+    const int64_t end = adapter_.facts().end_of_ids();
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const std::optional<int64_t> token = index_below(end, tokens[i]);
+      if (!token) {
+        bad_answer(fmt::format(
+            "tokens[{}] is {}; expected a token id below {}", i, tokens[i].dump(), end));
+      }
+      generated.tokens.push_back(*token);
     }
     return generated;
   }

@@ -53,18 +53,28 @@ LineSocket::Outcome LineSocket::send(std::string line, Deadline deadline) {
   return Outcome::kDone;
 }
 
-LineSocket::Received LineSocket::receive(Deadline deadline) {
+ssize_t LineSocket::read_some() {
   std::array<char, 65536> buffer;
+  const ssize_t n = ::recv(descriptor_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+  if (n > 0) unread_.append(buffer.data(), static_cast<size_t>(n));
+  return n;
+}
+
+const std::string& LineSocket::unread() {
+  if (unread_.empty()) read_some();
+  return unread_;
+}
+
+LineSocket::Received LineSocket::receive(Deadline deadline) {
   size_t searched = 0;
   size_t end = std::string::npos;
   while ((end = unread_.find('\n', searched)) == std::string::npos) {
     searched = unread_.size();
     if (unread_.size() > kLongestLine) return {Outcome::kTooLong, {}};
     if (!wait_for(POLLIN, deadline)) return {Outcome::kLate, {}};
-    const ssize_t n = ::recv(descriptor_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    const ssize_t n = read_some();
     if (n < 0 && is_transient(errno)) continue;
     if (n <= 0) return {Outcome::kEnded, {}};
-    unread_.append(buffer.data(), static_cast<size_t>(n));
   }
   std::string line = unread_.substr(0, end);
   unread_.erase(0, end + 1);

@@ -2,6 +2,8 @@
 // Lines to and from another process through a socket: unlike a pipe, writing to one whose reader is
 // gone is an error and no signal. Nothing waits longer than until a deadline.
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <string>
 #include <string_view>
@@ -28,8 +30,11 @@ class LineSocket {
   Outcome send(std::string line, Deadline deadline);
   // The next line, of at most 1 GiB. kEnded: nobody writes any more.
   Received receive(Deadline deadline);
+  // The beginning of what has come and was not received; does not wait.
+  const std::string& unread();
 
  private:
+  ssize_t read_some();                                   // into unread_; as recv, does not wait
   bool wait_for(short events, Deadline deadline) const;  // false: the deadline has passed
 
   int descriptor_;

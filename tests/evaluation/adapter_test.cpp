@@ -4,20 +4,21 @@
 
 #include "reynard/evaluation/evaluate.h"
 #include "reynard/evaluation/registry.h"
-#include "reynard/tensor/check.h"
 #include "tests/support/corpus.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
 #include <string>
 #include <vector>
 
 namespace reynard::evaluation {
 namespace {
+
+using test::error_of;
 
 // Token t has the log-probability -t / 100 and is a hit where t is even; writes its prompt
 // backwards.
@@ -45,14 +46,6 @@ class AdapterTest : public testing::Test {
   }
   static AdapterOptions options(const std::string& command, double timeout_s = 30) {
     return {.command = command, .timeout_s = timeout_s, .retries = {.attempts = 1}};
-  }
-  static std::string error_of(const std::function<void()>& act) {
-    try {
-      act();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
   }
   test::TempDir folder_;
 };
@@ -108,6 +101,99 @@ TEST_F(AdapterTest, WrongAnswersAreNamed) {
   expect_error(R"({"logprobs": [-1, 0.5], "hits": [0, 1]})", "logprobs[1] is 0.5");
   expect_error(R"({"logprobs": [-1, -1], "hits": [0, 7]})", "hits[1] is 7");
   expect_error("hello", "no JSON object in its line: hello");
+}
+
+// What is at hand when a request is sent answers none.
+TEST_F(AdapterTest, ALineThatNobodyAskedForIsAnError) {
+  const std::string program =
+      "import sys\nprint('{\"name\": \"x\"}', flush=True)\n"
+      "answer = '{\"logprobs\": [-1], \"hits\": [0]}\\n'\n"
+      "for line in sys.stdin: print(2 * answer, end='', flush=True)\n";
+  Adapter adapter(options(python(program)));
+  const auto scorer = make_adapter_scorer(adapter);
+  const std::vector<Request> requests{scores({1}, {2})};
+  scorer->answer(requests);
+  EXPECT_SAYS(error_of([&] { scorer->answer(requests); }),
+              "it wrote a line that nobody asked for: {\"logprobs\": [-1], \"hits\": [0]} (1 ");
+}
+
+// Whatever comes when: an answer that says what it answers is not taken for another's.
+TEST_F(AdapterTest, AnAnswerToAnotherRequestIsAnError) {
+  const std::string program =
+      "import json, sys\nprint('{\"name\": \"x\"}', flush=True)\n"
+      "for line in sys.stdin:\n"
+      "    print(json.dumps({'logprobs': [-1], 'hits': [0], 'id': 1}), flush=True)\n";
+  Adapter adapter(options(python(program)));
+  const auto scorer = make_adapter_scorer(adapter);
+  const std::vector<Request> requests{scores({1}, {2})};
+  scorer->answer(requests);
+  EXPECT_SAYS(error_of([&] { scorer->answer(requests); }), "it answered request 1; expected 2");
+}
+
+TEST_F(AdapterTest, AWrongFirstLineIsNamed) {
+  const auto hello = [](const std::string& fields) {
+    return options("echo '{\"name\": \"x\", \"vocab_size\": 99" + fields + "}'; cat > /dev/null");
+  };
+  const auto expect_error = [&](const std::string& fields, const std::string& part) {
+    EXPECT_SAYS(error_of([&] { Adapter(hello(fields)); }), "its first line has " + part);
+  };
+  EXPECT_FALSE(Adapter(hello(R"(, "bos": -1, "eos": null)")).facts().bos);
+  EXPECT_EQ(Adapter(hello(R"(, "bos": 98, "eos": 0)")).facts().bos, 98);
+  for (const char* mark : {"bos", "eos"}) {
+    for (const char* value : {"-7", "99", "18446744073709551615", "1.5", "\"1\""}) {
+      expect_error(
+          fmt::format(R"(, "{}": {})", mark, value),
+          fmt::format(
+              "\"{}\": {}; expected a token id below 99, or -1 or null for none", mark, value));
+    }
+  }
+  for (const char* value : {"-1", "18446744073709551615", "64.0", "\"64\""}) {
+    expect_error(fmt::format(R"(, "train_length": {})", value),
+                 fmt::format("\"train_length\": {}; expected a whole number", value));
+  }
+  EXPECT_EQ(Adapter(hello(R"(, "train_length": null)")).facts().train_length, 0);
+}
+
+TEST_F(AdapterTest, TextThatWasNotAskedForIsNamed) {
+  const auto error_with = [&](const std::string& tokens) {
+    const std::string program =
+        "import sys\n"
+        "print('{\"name\": \"x\", \"vocab_size\": 99, \"generates\": true}', flush=True)\n"
+        "for line in sys.stdin: print('{\"tokens\": " +
+        tokens + "}', flush=True)\n";
+    return error_of([&] {
+      Adapter adapter(options(python(program)));
+      Generate query;
+      query.prompt = {1};
+      query.max_tokens = 2;
+      const std::vector<Request> requests{{"x", {}, query}};
+      make_adapter_scorer(adapter)->answer(requests);
+    });
+  };
+  EXPECT_EQ(error_with("[98, 0]"), "no error");
+  EXPECT_SAYS(error_with("[1, 2, 3]"), "\"tokens\" holds 3; expected at most max_tokens = 2");
+  for (const char* token : {"99", "-1", "1000000000000", "18446744073709551615", "1.0"}) {
+    EXPECT_SAYS(error_with(fmt::format("[0, {}]", token)),
+                fmt::format("tokens[1] is {}; expected a token id below 99", token));
+  }
+}
+
+// Another run would write the same.
+TEST_F(AdapterTest, NumbersThatAreNoJsonAreReportedAtOnce) {
+  for (const char* value : {"NaN", "-Infinity"}) {
+    AdapterOptions writing = options(python(fmt::format(
+        "import sys\nprint('{{\"name\": \"x\"}}', flush=True)\n"
+        "for line in sys.stdin: print('{{\"logprobs\": [{}], \"hits\": [0]}}', flush=True)\n",
+        value)));
+    int64_t notes = 0;
+    writing.retries = {
+        .attempts = 3, .first_pause_s = 0.01, .note = [&](const std::string&) { ++notes; }};
+    Adapter adapter(writing);
+    const std::vector<Request> requests{scores({1}, {2})};
+    EXPECT_SAYS(error_of([&] { make_adapter_scorer(adapter)->answer(requests); }),
+                "holds NaN or Infinity, which JSON does not have: {\"logprobs\": [");
+    EXPECT_EQ(notes, 0);
+  }
 }
 
 TEST_F(AdapterTest, AnAdapterThatEndsOrStallsIsReported) {

@@ -34,6 +34,15 @@ TEST(ChildProcess, LinesGoToAProgramAndComeBack) {
   EXPECT_EQ(program.end().exit_code, 0);  // by the end of its input
 }
 
+TEST(ChildProcess, WhatWasNotReceivedIsSeen) {
+  ChildProcess program({.arguments = shell("printf 'a\\nb\\nc\\n'; cat"), .converse = true});
+  EXPECT_EQ(program.lines().receive(deadline_in(kNever)).line, "a");
+  EXPECT_EQ(program.lines().unread(), "b\nc\n");
+  EXPECT_EQ(program.lines().receive(deadline_in(kNever)).line, "b");
+  EXPECT_EQ(program.lines().receive(deadline_in(kNever)).line, "c");
+  EXPECT_EQ(program.lines().unread(), "");
+}
+
 TEST(ChildProcess, NothingWaitsBehindADeadline) {
   ChildProcess program({.arguments = shell("sleep 20; true"), .converse = true, .own_group = true});
   EXPECT_EQ(program.lines().receive(deadline_in(0.05)).outcome, Outcome::kLate);
