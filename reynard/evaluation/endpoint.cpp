@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -55,6 +56,8 @@ std::string failure(httplib::Error error, double timeout_s) {
       return "no connection";
     case httplib::Error::Read:
       return fmt::format("the connection ended or was silent for {:g} s", timeout_s);
+    case httplib::Error::Canceled:  // by try_once
+      return fmt::format("no whole answer within {:g} s", timeout_s);
     default:
       return httplib::to_string(error);
   }
@@ -81,6 +84,28 @@ Attempt read(const httplib::Result& result, const std::string& list, double time
     return {{}, fmt::format("no list \"{}\" in the answer: {}", list, quoted(response.body))};
   }
   return {std::move(json), ""};
+}
+
+// The library bounds the time between bytes only.
+Attempt try_once(httplib::Client& client,
+                 httplib::Request request,
+                 const std::string& list,
+                 const EndpointOptions& options) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + std::chrono::duration<double>(options.timeout_s);
+  std::string body;
+  request.content_receiver = [&](const char* data, size_t size, uint64_t, uint64_t) {
+    body.append(data, size);
+    return body.size() <= options.longest_answer && Clock::now() < deadline;
+  };
+  httplib::Result result = client.send(request);
+  if (body.size() > options.longest_answer) {
+    return {.answer = {},
+            .problem = fmt::format("an answer is longer than {} bytes", options.longest_answer),
+            .again = false};
+  }
+  if (result) result->body = std::move(body);
+  return read(result, list, options.timeout_s);
 }
 
 [[noreturn]] void refuse(const std::string& url, const Attempt& attempt) {
@@ -136,15 +161,15 @@ nlohmann::json Endpoint::ask(const std::string& route,
   client.set_connection_timeout(std::min<time_t>(whole, 30));
   client.set_read_timeout(whole);
   client.set_write_timeout(whole);
-  httplib::Headers headers;
-  if (!options_.api_key.empty()) headers.emplace("Authorization", "Bearer " + options_.api_key);
-  const std::string path = fmt::format("{}/{}", base_, route);
+  httplib::Request request;
+  request.method = body.empty() ? "GET" : "POST";
+  request.path = fmt::format("{}/{}", base_, route);
+  request.body = body;
+  if (!body.empty()) request.set_header("Content-Type", "application/json");
+  if (!options_.api_key.empty()) request.set_header("Authorization", "Bearer " + options_.api_key);
   Retries retries(options_.retries, route_url(route));
   for (;;) {
-    Attempt attempt = read(body.empty() ? client.Get(path, headers)
-                                        : client.Post(path, headers, body, "application/json"),
-                           list,
-                           options_.timeout_s);
+    Attempt attempt = try_once(client, request, list, options_);
     if (attempt.answer) return std::move(*attempt.answer);
     if (!attempt.again) refuse(route_url(route), attempt);
     retries.failed(attempt.problem, std::min(attempt.asked_pause_s, kLongestAsked));

@@ -5,6 +5,7 @@
 
 #include "reynard/evaluation/retries.h"
 
+#include <cstddef>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -16,7 +17,8 @@ struct EndpointOptions {
   std::string model = {};    // its name there
   std::string api_key = {};  // empty: none is sent
   bool chat = false;         // text comes from chat/completions; there are no log-probabilities
-  double timeout_s = 600;    // without a byte from the server
+  double timeout_s = 600;    // for every whole answer
+  size_t longest_answer = size_t{1} << 30;  // bytes
   RetryOptions retries = {};
 };
 
@@ -29,8 +31,8 @@ class Endpoint {
   // Of a route: route_url("completions") is http://HOST:PORT/v1/completions.
   std::string route_url(const std::string& route) const;
   // The JSON object answered at a route below /v1 that has a list under `list`. A refusal (4xx but
-  // 408 and 429) throws reynard::Error at once, everything else when no attempt is left. Threads
-  // may ask at once: each request has a connection of its own.
+  // 408 and 429) and an answer that is too long throw reynard::Error at once, everything else when
+  // no attempt is left. Threads may ask at once: each request has a connection of its own.
   nlohmann::json post(const std::string& route,
                       const nlohmann::json& body,
                       const std::string& list) const;

@@ -5,9 +5,9 @@
 
 #include "reynard/evaluation/evaluate.h"
 #include "reynard/evaluation/registry.h"
-#include "reynard/tensor/check.h"
 #include "tests/evaluation/stub_server.h"
 #include "tests/support/corpus.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,6 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -28,6 +27,7 @@ namespace {
 using nlohmann::json;
 
 using test::answer_json;
+using test::error_of;
 using test::StubServer;
 
 // Token t has the log-probability -t / 100; it is a hit where t is even.
@@ -65,15 +65,6 @@ Corpus small_corpus() {
   corpus.bos = 256;
   corpus.eos = 257;
   return corpus;
-}
-
-std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 Request score_of(std::vector<int64_t> context, std::vector<int64_t> continuation) {
@@ -206,6 +197,35 @@ TEST(EndpointScorer, AsksAgainAfterFailuresStallsAndNonsense) {
   EXPECT_NE(notes[2].find("no list \"choices\""), std::string::npos) << notes[2];
   EXPECT_NE(notes[4].find("silent for 2 s"), std::string::npos) << notes[4];
   EXPECT_NE(notes[4].find("(5 of 8)"), std::string::npos) << notes[4];
+}
+
+// What comes byte by byte is no answer; what comes in time but without an end neither.
+TEST(EndpointScorer, AnAnswerThatDripsOrHasNoEndIsGivenUp) {
+  double pause_s = 0.1;
+  std::string piece = " ";
+  const StubServer server([&](const json&, httplib::Response& response) {
+    response.set_content_provider("application/json", [&](size_t, httplib::DataSink& sink) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(pause_s));
+      return sink.is_writable() && sink.write(piece.data(), piece.size());
+    });
+  });
+  const Corpus corpus = small_corpus();
+  EndpointOptions options = server.options();
+  options.timeout_s = 1;
+  const std::vector<Request> requests{score_of({10}, {12})};
+  const auto answer = [&] { make_endpoint_scorer(options, corpus, 1)->answer(requests); };
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string late = error_of(answer);
+  EXPECT_NE(late.find("no whole answer within 1 s (1 attempt)"), std::string::npos) << late;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  pause_s = 0;
+  piece.assign(1000, ' ');
+  options.timeout_s = 30;
+  options.longest_answer = 100'000;
+  options.retries.attempts = 5;
+  const std::string endless = error_of(answer);
+  EXPECT_NE(endless.find("an answer is longer than 100000 bytes"), std::string::npos) << endless;
+  EXPECT_EQ(server.bodies().size(), 2U);  // no second attempt of that
 }
 
 TEST(EndpointScorer, ARefusalIsReportedAtOnce) {
