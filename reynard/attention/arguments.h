@@ -10,7 +10,8 @@
 namespace reynard::attention {
 
 // True when REYNARD_DEBUG_CHECKS=1 is set in the environment and t has values: they are then
-// checked too (a pass over the tensor), not only shapes and dtypes.
+// checked too (a pass over the tensor), not only shapes and dtypes. What torch.compile traces with
+// has none; its graph checks them when it runs.
 bool has_values_to_check(const at::Tensor& t);
 
 void check_options(std::string_view op, const AttentionOptions& options);

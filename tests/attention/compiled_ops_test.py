@@ -86,6 +86,22 @@ class CompiledOps(unittest.TestCase):
         graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
         self.assertEqual(graphs, 1)
 
+    def test_values_are_checked_when_the_graph_runs(self):
+        os.environ["REYNARD_DEBUG_CHECKS"] = "1"
+        self.addCleanup(os.environ.pop, "REYNARD_DEBUG_CHECKS")
+        q, k, v = (input_of(40, seed).detach().view(2, 40, 2, 32) for seed in range(3))
+        bound = torch.full((2,), 1e3, device=DEVICE)
+
+        def function(q, k, v, first_key):
+            return ops.attention(q, k, v, None, first_key, bound)[0].sum()
+
+        compiled = torch.compile(function, backend=BACKEND, fullgraph=True)
+        first_key = torch.zeros(2, 40, dtype=torch.int32, device=DEVICE)
+        compiled(q.requires_grad_(), k, v, first_key).backward()
+        first_key[:, 3] = 2
+        with self.assertRaisesRegex(RuntimeError, "first_key = decreasing or negative"):
+            compiled(q, k, v, first_key)
+
     def test_opcheck(self):
         q, k, v = (input_of(40, seed).detach().view(2, 40, 2, 32) for seed in range(3))
         log_gate = nn.functional.logsigmoid(q[..., 0].float() + 2)
