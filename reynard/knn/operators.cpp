@@ -1,6 +1,7 @@
 // torch.ops.reynard.knn_search: exact search for Python. queries (Q,D) f32 | bf16 | f16 and keys
 // (N,D) f32 | bf16 may differ in dtype: both are searched as their f32 values.
 
+#include "reynard/knn/problem.h"
 #include "reynard/knn/search.h"
 
 #include <torch/library.h>
@@ -19,8 +20,15 @@ std::tuple<at::Tensor, at::Tensor> knn_search(const at::Tensor& queries,
 }
 
 std::tuple<at::Tensor, at::Tensor> knn_search_meta(const at::Tensor& queries,
-                                                   const at::Tensor& /*keys*/,
+                                                   const at::Tensor& keys,
                                                    int64_t k) {
+  const auto symbolic = [](const at::Tensor& t) {
+    return t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+  };
+  if (!symbolic(queries) && !symbolic(keys)) {
+    const KeyRing ring = ring_of(keys, queries);
+    check_search(queries.unsqueeze(0).unsqueeze(2), {&ring, 1}, k);
+  }
   const auto best = [&](at::ScalarType dtype) {
     return queries.new_empty_symint({queries.sym_size(0), k}, queries.options().dtype(dtype));
   };

@@ -62,9 +62,13 @@ KeyRows key_rows(const KeyRing& ring) {
   return rows;
 }
 
+int64_t num_key_heads_of(std::span<const KeyRing> rings) {
+  return rings.empty() ? 1 : rings[0].keys.size(0);
+}
+
 }  // namespace
 
-Problem make_problem(const at::Tensor& queries, std::span<const KeyRing> rings, int64_t k) {
+void check_search(const at::Tensor& queries, std::span<const KeyRing> rings, int64_t k) {
   tensor::check_shape("knn", "queries", queries, {{"B"}, {"Tq"}, {"H"}, {"D"}});
   tensor::check_dtype("knn", "queries", queries, {at::kFloat, at::kBFloat16, at::kHalf});
   for (const KeyRing& ring : rings) {
@@ -91,7 +95,7 @@ Problem make_problem(const at::Tensor& queries, std::span<const KeyRing> rings, 
     check_ring(ring, rings[0], queries.size(3));
     largest = std::max(largest, ring.size());
   }
-  const int64_t num_key_heads = rings.empty() ? 1 : rings[0].keys.size(0);
+  const int64_t num_key_heads = num_key_heads_of(rings);
   tensor::check_value(num_key_heads >= 1 && queries.size(2) % num_key_heads == 0,
                       "knn",
                       "G of keys",
@@ -102,13 +106,23 @@ Problem make_problem(const at::Tensor& queries, std::span<const KeyRing> rings, 
                       "k",
                       k,
                       fmt::format("1 ... {}, the keys that there are", largest));
+}
+
+KeyRing ring_of(const at::Tensor& keys, const at::Tensor& queries) {
+  tensor::check_shape("knn", "queries", queries, {{"Q"}, {"D"}});
+  tensor::check_shape("knn", "keys", keys, {{"N"}, {"D", queries.size(1)}});
+  return {keys.detach().contiguous().unsqueeze(0), 0, 0, keys.size(0)};
+}
+
+Problem make_problem(const at::Tensor& queries, std::span<const KeyRing> rings, int64_t k) {
+  check_search(queries, rings, k);
   Problem problem;
   problem.queries = queries.detach().to(at::kFloat).contiguous();
   if (queries.is_cpu() && !at::isfinite(problem.queries).all().item<bool>()) {
     throw Error("knn: queries hold NaN or an infinity; expected finite numbers");
   }
   problem.k = k;
-  problem.num_key_heads = num_key_heads;
+  problem.num_key_heads = num_key_heads_of(rings);
   for (const KeyRing& ring : rings) problem.rows.push_back(key_rows(ring));
   problem.bf16_keys = !rings.empty() && rings[0].keys.scalar_type() == at::kBFloat16;
   return problem;

@@ -40,6 +40,12 @@ struct Problem {
   const KeyRows& keys_of(int64_t row) const { return rows[rows.size() == 1 ? 0 : row]; }
 };
 
+// Throws as search() does for shapes, dtypes, devices and k; values are not looked at.
+void check_search(const at::Tensor& queries, std::span<const KeyRing> rings, int64_t k);
+
+// The keys (N,D) of one head and row. Throws reynard::Error unless queries are (Q,D).
+KeyRing ring_of(const at::Tensor& keys, const at::Tensor& queries);
+
 // Throws as search() does, except for keys that are not finite: they are found while searching.
 Problem make_problem(const at::Tensor& queries, std::span<const KeyRing> rings, int64_t k);
 

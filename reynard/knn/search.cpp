@@ -4,7 +4,6 @@
 #include "reynard/knn/problem.h"
 #include "reynard/knn/scan.h"
 #include "reynard/knn/streamed_search.h"
-#include "reynard/tensor/check.h"
 
 namespace reynard::knn {
 
@@ -13,9 +12,7 @@ namespace {
 using Search = SearchResult (*)(const at::Tensor&, std::span<const KeyRing>, int64_t);
 
 SearchResult one_head(Search search, const at::Tensor& queries, const at::Tensor& keys, int64_t k) {
-  tensor::check_shape("knn", "queries", queries, {{"Q"}, {"D"}});
-  tensor::check_shape("knn", "keys", keys, {{"N"}, {"D", queries.size(1)}});
-  const KeyRing ring{keys.detach().contiguous().unsqueeze(0), 0, 0, keys.size(0)};
+  const KeyRing ring = ring_of(keys, queries);
   const SearchResult found = search(queries.unsqueeze(0).unsqueeze(2), {&ring, 1}, k);
   return {found.ids.squeeze(2).squeeze(0), found.scores.squeeze(2).squeeze(0)};
 }

@@ -31,6 +31,24 @@ class CompiledSearch(unittest.TestCase):
             torch.testing.assert_close(compiled(queries), values_of_best(queries))
         self.assertEqual(torch._dynamo.utils.counters["stats"]["unique_graphs"], 1)
 
+    def test_descriptions_are_checked_as_tensors_are(self):
+        def sizes(*shape, dtype=torch.float32):
+            return torch.empty(*shape, dtype=dtype, device="meta")
+
+        self.assertEqual(knn_search(sizes(4, 8), sizes(20, 8), 20)[0].shape, (4, 20))
+        queries, keys = sizes(4, 8), sizes(20, 8)
+        for queries, keys, k, message in (
+            (queries, keys, 21, "k = 21; expected 1 ... 20"),
+            (queries, keys, 0, "k = 0"),
+            (queries, keys, -1, "k = -1"),
+            (queries, sizes(20, 9), 3, "keys has shape"),
+            (sizes(8), keys, 3, "queries has shape"),
+            (sizes(4, 8, dtype=torch.float64), keys, 3, "queries has dtype"),
+            (queries, sizes(20, 8, dtype=torch.float16), 3, "keys has dtype"),
+        ):
+            with self.assertRaisesRegex(RuntimeError, "knn: " + message.replace(".", "[.]")):
+                knn_search(queries, keys, k)
+
     def test_opcheck(self):
         for dtype in (torch.float32, torch.bfloat16):
             queries = torch.randn(4, 16, device=DEVICE, dtype=dtype)
