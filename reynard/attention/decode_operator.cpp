@@ -1,5 +1,5 @@
 // attention_decode as an operator: pages in plain tensors, which may come from anywhere and are
-// checked as such.
+// checked as such. It has no gradients: asking for some is an error.
 
 #include "reynard/attention/arguments.h"
 #include "reynard/attention/cache.h"
@@ -7,6 +7,7 @@
 #include "reynard/attention/scale.h"
 #include "reynard/tensor/check.h"
 
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -192,6 +193,9 @@ TORCH_LIBRARY_IMPL(reynard, CUDA, m) {
 }
 TORCH_LIBRARY_IMPL(reynard, Meta, m) {
   m.impl("attention_decode", attention_decode_meta);
+}
+TORCH_LIBRARY_IMPL(reynard, Autograd, m) {
+  m.impl("attention_decode", torch::autograd::autogradNotImplementedFallback());
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 // torch.ops.reynard.knn_search: exact search for Python. queries (Q,D) f32 | bf16 | f16 and keys
-// (N,D) f32 | bf16 may differ in dtype: both are searched as their f32 values.
+// (N,D) f32 | bf16 may differ in dtype: both are searched as their f32 values. Scores have no
+// gradients, and asking for some is an error: they go through the keys gathered by ids.
 
 #include "reynard/knn/problem.h"
 #include "reynard/knn/search.h"
 
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
 #include <tuple>
@@ -48,6 +50,9 @@ TORCH_LIBRARY_IMPL(reynard, CUDA, m) {
 }
 TORCH_LIBRARY_IMPL(reynard, Meta, m) {
   m.impl("knn_search", knn_search_meta);
+}
+TORCH_LIBRARY_IMPL(reynard, Autograd, m) {
+  m.impl("knn_search", torch::autograd::autogradNotImplementedFallback());
 }
 
 }  // namespace reynard::knn

@@ -171,6 +171,16 @@ class AttentionOps(unittest.TestCase):
             ops.attention_decode.default, arguments, test_utils=("test_schema", "test_faketensor")
         )
 
+    def test_decode_is_not_differentiable(self):
+        pages = torch.zeros(1, 64, 8)
+        table, lengths = torch.zeros(1, 1, 1, dtype=torch.int32), torch.tensor([10])
+        q = torch.zeros(1, 2, 8, requires_grad=True)
+        out, lse, start = ops.attention_decode(q, pages, pages, None, None, None, table, lengths)
+        self.assertFalse(start.requires_grad)
+        for result in (out, lse):
+            with self.assertRaisesRegex(RuntimeError, "not implemented"):
+                result.sum().backward()
+
     def test_statistics(self):
         start = torch.tensor([[[0, 128]]], dtype=torch.int32)
         first_block, tiles, flops = ops.attention_statistics(start, None, 256, 256)

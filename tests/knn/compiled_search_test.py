@@ -31,6 +31,15 @@ class CompiledSearch(unittest.TestCase):
             torch.testing.assert_close(compiled(queries), values_of_best(queries))
         self.assertEqual(torch._dynamo.utils.counters["stats"]["unique_graphs"], 1)
 
+    def test_scores_are_not_differentiable(self):
+        queries = torch.randn(4, 16, device=DEVICE, requires_grad=True)
+        keys = torch.randn(9, 16, device=DEVICE, requires_grad=True)
+        ids, scores = knn_search(queries, keys, 3)
+        with self.assertRaisesRegex(RuntimeError, "not implemented"):
+            scores.sum().backward(retain_graph=True)
+        (queries.unsqueeze(1) * keys[ids]).sum().backward()  # of what the ids say
+        self.assertGreater(keys.grad.abs().max().item(), 0)
+
     def test_descriptions_are_checked_as_tensors_are(self):
         def sizes(*shape, dtype=torch.float32):
             return torch.empty(*shape, dtype=dtype, device="meta")
