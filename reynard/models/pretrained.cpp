@@ -197,8 +197,11 @@ DecoderConfig load_config(const fs::path& model_or_run) {
   const fs::path folder = model_folder(model_or_run);
   const ConfigFile file = read_config_file(folder);
   DecoderConfig config = file.decoder();
-  if (has_qk_norm_weights(config.attention) && has_weights(folder)) {
+  if (!has_qk_norm_weights(config.attention) || !has_weights(folder)) return config;
+  try {
     adopt_qk_norm(checkpoint::TensorFolder(folder), *file.family, config);
+  } catch (const Error&) {
+    // Weights that are not all there say nothing; who loads them is told what is wrong.
   }
   return config;
 }

@@ -206,9 +206,9 @@ void SequenceState::check_memories() const {
     const std::string& failure = layers_[layer].memory.failure();
     if (failure.empty()) continue;
     throw Error(fmt::format(
-        "layer {}: {}; its weights or those of a layer before it hold NaN or numbers that are too "
-        "large",
-        layer,
+        "layer {}: {}; its weights or those of what comes before it hold NaN or numbers that are "
+        "too large",
+        layer + 1,
         failure));
   }
 }

@@ -223,6 +223,10 @@ TEST_F(ModelFolder, QKNormWeightsMayBeSharedWhateverTheConfigSays) {
   EXPECT_EQ(load_config(folder()).attention.qk_norm, QKNorm::kShared);
   std::filesystem::rename(folder() / "model.safetensors", parent_ / "weights");
   EXPECT_EQ(load_config(folder()).attention.qk_norm, QKNorm::kPerHead);
+  // As a pointer to a large file that was not fetched.
+  test::write_file(folder() / "model.safetensors", "version 1\noid sha256:00\nsize 12345678\n");
+  EXPECT_EQ(load_config(folder()).attention.qk_norm, QKNorm::kPerHead);
+  EXPECT_THROW(load_model(folder()), Error);
   json config = config_;
   config["qk_norm_share_param_across_head"] = true;
   EXPECT_EQ(problem(config, tensors_), "");

@@ -160,7 +160,7 @@ TEST(SavedMemory, AMemoryOfNumbersThatAreNotFiniteIsNotSaved) {
     SequenceState state(decoder, make_page_pool(decoder));
     decoder.remember(at::full({40}, 5, at::kLong), state);
     const std::string reason =
-        fmt::format("layer {}: memory: keys hold NaN or an infinity", layers[0]);
+        fmt::format("layer {}: memory: keys hold NaN or an infinity", layers[0] + 1);
     EXPECT_SAYS(test::error_of([&] { decoder.remember(at::full({1}, 7, at::kLong), state); }),
                 reason);
     const test::TempDir folder;

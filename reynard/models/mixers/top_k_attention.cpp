@@ -41,7 +41,7 @@ at::Tensor chosen(const at::Tensor& t, const at::Tensor& ids) {
 // Queries as a search takes them: finite. What it finds for others does not matter.
 at::Tensor asked(const at::Tensor& q) {
   const at::Tensor queries = q.detach();
-  return at::where(at::isfinite(queries), queries, at::zeros_like(queries));
+  return at::where(at::isfinite(queries), queries, 0);
 }
 
 // What each query and head looked up.
@@ -81,7 +81,7 @@ at::Tensor chosen_sums(const at::Tensor& sums, const at::Tensor& ids) {
   return sums.gather(2, by_head.flatten(2)).view_as(by_head).transpose(1, 2);
 }
 
-// Attends to what `choose` finds for asked(q).narrow(1, begin, size), block by block.
+// Attends to what `choose` finds for q.narrow(1, begin, size), block by block.
 template <class Choose>
 attention::AttentionOutput attend_in_blocks(const at::Tensor& q,
                                             const at::Tensor& query_sums,
@@ -91,7 +91,7 @@ attention::AttentionOutput attend_in_blocks(const at::Tensor& q,
     const int64_t size = std::min(kQueryBlock, q.size(1) - begin);
     const at::Tensor queries = q.narrow(1, begin, size);
     const at::Tensor sums = query_sums.defined() ? query_sums.narrow(2, begin, size) : query_sums;
-    const auto block = attend_chosen(queries, sums, choose(asked(queries), begin));
+    const auto block = attend_chosen(queries, sums, choose(queries, begin));
     outs.push_back(block.out);
     lses.push_back(block.lse);
   }
@@ -130,7 +130,7 @@ attention::AttentionOutput top_k_attention(const at::Tensor& q,
   for (const knn::KeyRing& ring : rings) most = std::max(most, ring.size());
   if (most == 0) return nothing_seen(q);
   return attend_in_blocks(q, query_sums, [&](const at::Tensor& queries, int64_t begin) {
-    const at::Tensor found = knn::search(queries, rings, std::min(k, most)).ids;
+    const at::Tensor found = knn::search(asked(queries), rings, std::min(k, most)).ids;
     const at::Tensor ids = found.clamp_min(0);
     at::Tensor visible = found.ge(0);
     if (part.first_key.defined()) {
@@ -156,7 +156,7 @@ attention::AttentionOutput top_k_attention(const at::Tensor& q,
   if (memory.copies_keys()) all_ids = memory.search(asked(q), k).ids;
   return attend_in_blocks(q, query_sums, [&](const at::Tensor& queries, int64_t begin) {
     const at::Tensor ids = all_ids.defined() ? all_ids.narrow(1, begin, queries.size(1))
-                                             : memory.search(queries, k).ids;
+                                             : memory.search(asked(queries), k).ids;
     const knn::Entries found = memory.gather(ids);
     return ChosenKeys{.k = found.keys,
                       .v = found.values,
