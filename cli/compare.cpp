@@ -11,6 +11,7 @@
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <filesystem>
@@ -42,6 +43,8 @@ nlohmann::ordered_json json_of(const report::Difference& difference, const repor
           {"unit", difference.unit},
           {"first", runs[difference.first].name},
           {"second", runs[difference.second].name},
+          {"first_folder", runs[difference.first].folder.string()},
+          {"second_folder", runs[difference.second].folder.string()},
           {"samples", difference.samples},
           {"first_mean", difference.first_mean},
           {"second_mean", difference.second_mean},
@@ -89,10 +92,15 @@ void run_compare(const CompareArguments& arguments) {
   report::CompareOptions options = arguments.options;
   options.bootstrap.seed = static_cast<uint64_t>(arguments.seed);
   const report::Comparison comparison = report::compare(runs, options);
-  if (comparison.differences.empty() && comparison.left_out.empty()) {
-    throw Error(
-        "compare: no task was measured for two of the runs; run `reynard eval` on each "
-        "with the same tasks and text");
+  std::vector<std::string> left_out;
+  for (const std::string& reason : comparison.left_out) {
+    left_out.push_back("not compared: " + reason);
+  }
+  if (!comparison.shares_task) {
+    left_out.insert(left_out.begin(),
+                    "compare: no task was measured for two of the runs; run `reynard eval` on each "
+                    "with the same tasks and text");
+    throw Error(fmt::format("{}", fmt::join(left_out, "\n")));
   }
   if (arguments.json) {
     for (const report::Difference& difference : comparison.differences) {
@@ -100,9 +108,7 @@ void run_compare(const CompareArguments& arguments) {
           "{}\n",
           json_of(difference, runs).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     }
-    for (const std::string& reason : comparison.left_out) {
-      print_message("not compared: {}\n", reason);
-    }
+    for (const std::string& line : left_out) print_message("{}\n", line);
     return;
   }
   report::PageOptions page;
@@ -116,7 +122,7 @@ void run_compare(const CompareArguments& arguments) {
                                    runs[difference.first].folder.string(),
                                    runs[difference.second].folder.string()));
   }
-  for (const std::string& reason : comparison.left_out) fmt::print("not compared: {}\n", reason);
+  for (const std::string& line : left_out) fmt::print("{}\n", line);
   fmt::print("{}\n", fs::absolute(output).lexically_normal().string());
 }
 

@@ -3,6 +3,7 @@
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <boost/math/special_functions/beta.hpp>
 
 #include <algorithm>
@@ -254,6 +255,20 @@ void add_difference(const std::vector<RunResults>& runs,
   comparison.differences.push_back(std::move(difference));
 }
 
+// A task of some runs alone has no pairs with the others.
+void name_unshared(const std::vector<RunResults>& runs,
+                   std::string_view task,
+                   Comparison& comparison) {
+  std::vector<std::string> measured;
+  for (const RunResults& run : runs) {
+    if (run.evaluation(task)) measured.push_back(run.folder.string());
+  }
+  comparison.shares_task = comparison.shares_task || measured.size() > 1;
+  if (measured.empty() || measured.size() == runs.size()) return;
+  comparison.left_out.push_back(
+      fmt::format("{}: measured for {} only.", task, fmt::join(measured, " and ")));
+}
+
 // Two-sided quantile of Student's t.
 double t_quantile(int64_t freedom, double level) {
   const auto df = static_cast<double>(freedom);
@@ -366,6 +381,7 @@ Comparison compare(const std::vector<RunResults>& runs, const CompareOptions& op
     comparison.left_out.insert(comparison.left_out.end(), run.left_out.begin(), run.left_out.end());
   }
   for (const Quantity& quantity : kQuantities) {
+    name_unshared(runs, quantity.task, comparison);
     for (size_t second = 1; second < runs.size(); ++second) {
       for (size_t first = 0; first < second; ++first) {
         add_difference(runs, quantity, first, second, options, comparison);

@@ -57,8 +57,10 @@ struct CompareOptions {
 
 struct Comparison {
   std::vector<Difference> differences;
-  std::vector<std::string> left_out;  // why a task was not compared, one sentence each
-  bool seeds_known = false;           // there are several runs of at least one recipe
+  std::vector<std::string>
+      left_out;              // why a task has no difference of some pair, one sentence each
+  bool shares_task = false;  // at least one task was measured for two of the runs
+  bool seeds_known = false;  // there are several runs of at least one recipe
 };
 // Throws reynard::Error for two runs of one recipe with the same weights: what lies between them
 // would pass for what a seed changes.

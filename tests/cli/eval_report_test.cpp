@@ -322,6 +322,8 @@ TEST_F(EvalCommand, ComparesRunsThatWereMeasuredAlike) {
   EXPECT_EQ(difference.at("difference"), 0);
   EXPECT_TRUE(difference.at("low").is_null()) << "differences of 0 have no spread";
   EXPECT_EQ(difference.at("samples"), 8);
+  EXPECT_EQ(difference.at("first_folder"), "a");
+  EXPECT_EQ(difference.at("second_folder"), "b");
 
   ASSERT_EQ(eval("c", "9").exit_code, 0);
   const ProgramResult page = run({"compare", "a", "c", "-o", "compare.html"});
@@ -334,6 +336,12 @@ TEST_F(EvalCommand, ComparesRunsThatWereMeasuredAlike) {
   EXPECT_NE(other.errors.find("not compared: per_position_loss: a and c were measured"),
             std::string::npos)
       << other.errors;
+  fs::create_directory(folder_ / "d");
+  fs::copy(folder_ / "a/per_position_loss.json", folder_ / "d/passkey.json");
+  expect_error({"compare", "a", "d", "-o", "compare.html"},
+               "no task was measured for two of the runs; run `reynard eval` on each with the same "
+               "tasks and text\nnot compared: per_position_loss: measured for a only.\nnot "
+               "compared: passkey: measured for d only.\n");
   expect_error({"compare", "a"}, "RUN = one run; expected at least two");
   expect_error({"compare", "a", "b", "./a"}, "a and ./a are one folder");
   expect_error({"compare", "a", "b", "--resamples", "3"}, "--resamples = 3");

@@ -327,6 +327,32 @@ TEST(Compare, OtherSettingsAreLeftOutAndNamed) {
                   " were measured with other settings");
 }
 
+TEST(Compare, TasksOfSomeRunsAloneAreNamed) {
+  const test::TempDir folder;
+  for (const char* name : {"a", "b", "c"}) write_run(folder / name, name, 1.0, 4);
+  fs::remove(folder / "b/passkey.json");
+  Runs runs = read_runs({folder / "a", folder / "b"});
+  const Comparison two = compare(runs);
+  EXPECT_TRUE(two.shares_task);
+  ASSERT_EQ(two.differences.size(), 1);
+  EXPECT_EQ(two.differences[0].task, "per_position_loss");
+  EXPECT_EQ(two.left_out,
+            std::vector{fmt::format("passkey: measured for {} only.", (folder / "a").string())});
+  EXPECT_SAYS(page(runs, {.comparison = &two}, "vegaEmbed"), "Not compared: passkey: measured");
+
+  runs = read_runs({folder / "a", folder / "b", folder / "c"});
+  const Comparison three = compare(runs);
+  EXPECT_EQ(three.differences.size(), 4);
+  EXPECT_EQ(three.left_out,
+            std::vector{fmt::format("passkey: measured for {} and {} only.",
+                                    (folder / "a").string(),
+                                    (folder / "c").string())});
+
+  runs = read_runs({folder / "a", folder / "b"});
+  runs[0].evaluations.erase("per_position_loss");
+  EXPECT_FALSE(compare(runs).shares_task);
+}
+
 // A measurement that was stopped leaves samples of its own beside the summary of the one before.
 TEST(Compare, SamplesThatAreNotTheSummarysAreNotUsed) {
   const test::TempDir folder;
