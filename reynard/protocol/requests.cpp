@@ -130,16 +130,19 @@ std::string read_role(const nlohmann::json& message, const std::string& prefix) 
   return role;
 }
 
-// What would change the answer's form is refused, not ignored.
+// What would change the answer's form is refused, not ignored. Tools that are not to be called
+// change nothing.
 void reject_unsupported(const RequestFields& fields) {
-  for (const char* key : {"tools", "functions"}) {
-    const nlohmann::json& value = fields.at(key);
-    if (!value.is_null() && !value.empty()) fields.reject(key, "nothing: tools are not supported");
-  }
-  for (const char* key : {"tool_choice", "function_call"}) {
-    const nlohmann::json& value = fields.at(key);
-    if (!value.is_null() && value != "none" && value != "auto") {
-      fields.reject(key, "none or auto: tools are not supported");
+  for (const auto& [tools, choice] :
+       {std::pair{"tools", "tool_choice"}, std::pair{"functions", "function_call"}}) {
+    const nlohmann::json& chosen = fields.at(choice);
+    if (chosen == "none") continue;
+    if (!chosen.is_null() && chosen != "auto") {
+      fields.reject(choice, "none or auto: tools are not supported");
+    }
+    const nlohmann::json& value = fields.at(tools);
+    if (!value.is_null() && !value.empty()) {
+      fields.reject(tools, fmt::format("nothing, or {} none: tools are not supported", choice));
     }
   }
   const nlohmann::json& format = fields.at("response_format");

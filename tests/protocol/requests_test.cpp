@@ -195,6 +195,12 @@ TEST(ChatRequest, NamesWhatIsWrong) {
   expect(hello + R"("echo": true})", "echo = true; expected false");
   expect(hello + R"("n": 2, "best_of": 3})", "best_of = 3; expected at most n");
   expect(hello + R"("response_format": {"type": "json_schema"}})", "response_format");
+  expect(hello + R"("functions": [{}], "tool_choice": "none"})", "functions");
+  // None of them is to be called.
+  for (const char* uncalled : {R"("tools": [{}], "tool_choice": "none"})",
+                               R"("functions": [{}], "function_call": "none"})"}) {
+    EXPECT_EQ(parse_chat_request(hello + uncalled, {}).messages.size(), 1) << uncalled;
+  }
   EXPECT_EQ(
       parse_chat_request(hello + R"("response_format": {"type": "text"}, "tool_choice": "none",
                                           "top_logprobs": 0, "echo": false, "n": 2, "best_of": 2})")
