@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 namespace reynard::report {
 
@@ -47,6 +48,37 @@ json theme(std::string_view text) {
       {"line", {{"strokeWidth", 2}}}};
 }
 
+// Marks of one training length, in this row, and of its multiples, in the next one.
+template <class Label>
+std::vector<json> marks_of_length(int64_t trained,
+                                  const LengthAxis& axis,
+                                  int row,
+                                  const Label& label) {
+  const auto length = static_cast<double>(trained);
+  // Where on the axis, from 0 to 1. The mark itself may be what a log scale begins with.
+  const auto place = [&](double x) {
+    if (axis.shortest <= 0) return x / axis.longest;
+    const double begin = std::min(axis.shortest, length);
+    return std::log(x / begin) / std::max(std::log(axis.longest / begin), 1e-9);
+  };
+  std::vector<json> marks;
+  const auto largest =
+      static_cast<int64_t>(std::exp2(std::floor(std::log2(axis.longest / length))));
+  double taken = 1 + kLabelWidth;  // where the label to the right begins
+  for (int64_t times = largest; times >= 2; times /= 2) {
+    const double at = place(length * static_cast<double>(times));
+    if (at > taken - kLabelWidth) continue;
+    taken = at;
+    const MarkStyle style{.color = "#94a3b8", .label_left = at > 0.8, .row = row + 1};
+    marks.push_back(marked_position(length * static_cast<double>(times), label(times), style));
+  }
+  marks.push_back(marked_position(length,
+                                  fmt::format("trained at {}", grouped(trained)),
+                                  {.label_left = place(length) > 0.7, .row = row}));
+  std::reverse(marks.begin(), marks.end());
+  return marks;
+}
+
 }  // namespace
 
 json base_spec(int height) {
@@ -86,33 +118,18 @@ json marked_position(double x, std::string_view label, const MarkStyle& style) {
           {"data", {{"values", {json::object()}}}}};
 }
 
-std::vector<json> training_length_marks(int64_t trained, const LengthAxis& axis, int row) {
-  const auto length = static_cast<double>(trained);
-  if (trained <= 0 || length > axis.longest) return {};
-  // Where on the axis, from 0 to 1. The mark itself may be what a log scale begins with.
-  const auto place = [&](double x) {
-    if (axis.shortest <= 0) return x / axis.longest;
-    const double begin = std::min(axis.shortest, length);
-    return std::log(x / begin) / std::max(std::log(axis.longest / begin), 1e-9);
-  };
+std::vector<json> training_length_marks(const std::set<int64_t>& trained, const LengthAxis& axis) {
   std::vector<json> marks;
-  const auto largest =
-      static_cast<int64_t>(std::exp2(std::floor(std::log2(axis.longest / length))));
-  double taken = 1 + kLabelWidth;  // where the label to the right begins
-  for (int64_t times = largest; times >= 2; times /= 2) {
-    const double at = place(length * static_cast<double>(times));
-    if (at > taken - kLabelWidth) continue;
-    taken = at;
-    const MarkStyle style{.color = "#94a3b8", .label_left = at > 0.8, .row = row + 1};
-    marks.push_back(
-        marked_position(length * static_cast<double>(times),
-                        times < 100 ? fmt::format("{}× longer", times) : grouped(times) + "×",
-                        style));
+  int row = 0;
+  for (const int64_t length : trained) {
+    if (length <= 0 || static_cast<double>(length) > axis.longest) continue;
+    const auto label = [&](int64_t times) {
+      if (trained.size() > 1) return fmt::format("{} × {}", grouped(times), grouped(length));
+      return times < 100 ? fmt::format("{}× longer", times) : grouped(times) + "×";
+    };
+    for (json& mark : marks_of_length(length, axis, row, label)) marks.push_back(std::move(mark));
+    row += 2;
   }
-  marks.push_back(marked_position(length,
-                                  fmt::format("trained at {}", grouped(trained)),
-                                  {.label_left = place(length) > 0.7, .row = row}));
-  std::reverse(marks.begin(), marks.end());
   return marks;
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 // What all figures share: the theme, axes, and marked positions.
 
+#include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,11 +38,11 @@ struct LengthAxis {
   double longest = 0;
   double shortest = 0;  // above 0: a log scale that begins there; 0: linear from 0
 };
-// Lines at the training length and at 2, 4, 8 ... times that length, up to the longest: what lies
+// Lines at each training length and at 2, 4, 8 ... times that length, up to the longest: what lies
 // to the right of the first is extrapolated. Multiples whose labels would run into each other are
-// left out, the largest one never. None where the training length is 0 (unknown). row: of the first
-// label; multiples have theirs in the next.
-std::vector<json> training_length_marks(int64_t trained, const LengthAxis& axis, int row = 0);
+// left out, the largest one never; of several lengths the labels say which is meant ("4 × 128").
+// None where the training length is 0 (unknown).
+std::vector<json> training_length_marks(const std::set<int64_t>& trained, const LengthAxis& axis);
 
 // Every value to at most `digits` significant digits, so that pages stay small.
 double rounded(double value, int digits = 5);

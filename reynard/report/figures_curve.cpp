@@ -150,7 +150,7 @@ std::optional<Figure> forgetting_curve(const RunResults& run, size_t index) {
   json spec = base_spec(300);
   spec["layer"] = regions_of(*summary, longest);
   spec["layer"].push_back(curve_layers(points));
-  for (json& mark : training_length_marks(run.train_length(), {longest})) {
+  for (json& mark : training_length_marks({run.train_length()}, {longest})) {
     spec["layer"].push_back(std::move(mark));
   }
   const int64_t half = run.train_length() / 2;

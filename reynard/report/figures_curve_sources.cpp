@@ -50,7 +50,7 @@ void mark_training_length(const RunResults& run, json& spec) {
   for (const json& value : spec.at("data").at("values")) {
     longest = std::fmax(longest, number_at(value, "/length"));
   }
-  const std::vector<json> marks = training_length_marks(run.train_length(), {longest});
+  const std::vector<json> marks = training_length_marks({run.train_length()}, {longest});
   if (marks.empty()) return;
   spec["layer"] = {
       {{"data", spec["data"]}, {"mark", spec["mark"]}, {"encoding", spec["encoding"]}}};

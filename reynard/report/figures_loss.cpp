@@ -54,12 +54,8 @@ void mark_training_lengths(const Runs& runs, json& spec) {
     if (run.train_length() > 0) lengths.insert(run.train_length());
     longest = std::max(longest, static_cast<double>(series_of(run, "loss").size()));
   }
-  int row = 0;
-  for (const int64_t length : lengths) {
-    for (json& mark : training_length_marks(length, {longest}, row)) {
-      spec["layer"].push_back(std::move(mark));
-    }
-    row += 2;
+  for (json& mark : training_length_marks(lengths, {longest})) {
+    spec["layer"].push_back(std::move(mark));
   }
 }
 

@@ -156,12 +156,8 @@ std::optional<Figure> score_lines(const Runs& runs, const ScoreLines& lines) {
     axis.longest = std::fmax(axis.longest, number_at(value, "/x"));
     axis.shortest = std::fmin(axis.shortest, number_at(value, "/x"));
   }
-  int row = 0;
-  for (const int64_t length : trained) {
-    for (json& mark : training_length_marks(length, axis, row)) {
-      spec["layer"].push_back(std::move(mark));
-    }
-    row += 2;
+  for (json& mark : training_length_marks(trained, axis)) {
+    spec["layer"].push_back(std::move(mark));
   }
   return Figure{lines.task, lines.title, lines.caption, spec};
 }
@@ -194,12 +190,8 @@ std::optional<Figure> document_perplexity(const Runs& runs) {
   spec["layer"] = {{{"data", {{"values", values}}},
                     {"mark", {{"type", "line"}, {"tooltip", true}, {"point", {{"size", 30}}}}},
                     {"encoding", {{"x", x}, {"y", y}, {"color", run_colors(runs)}}}}};
-  int row = 0;
-  for (const int64_t length : trained) {
-    for (json& mark : training_length_marks(length, axis, row)) {
-      spec["layer"].push_back(std::move(mark));
-    }
-    row += 2;
+  for (json& mark : training_length_marks(trained, axis)) {
+    spec["layer"].push_back(std::move(mark));
   }
   return Figure{"document_perplexity",
                 "Do other documents disturb?",

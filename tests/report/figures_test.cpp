@@ -114,7 +114,7 @@ TEST(Report, PerplexityByMemoryIsALinePerModel) {
 // Labels have room, on a phone too.
 TEST(Report, MarksThatWouldRunIntoEachOtherAreLeftOut) {
   const auto labels = [](int64_t trained, const LengthAxis& axis) {
-    return test::marks_of(json(training_length_marks(trained, axis)));
+    return test::marks_of(json(training_length_marks({trained}, axis)));
   };
   using Labels = std::vector<std::string>;
   EXPECT_EQ(labels(512, {.longest = 16777216, .shortest = 65536}),
@@ -126,6 +126,14 @@ TEST(Report, MarksThatWouldRunIntoEachOtherAreLeftOut) {
   EXPECT_EQ(labels(1000, {.longest = 1999}), Labels{"trained at 1,000"});
   EXPECT_TRUE(labels(0, {.longest = 1000}).empty());
   EXPECT_TRUE(labels(1000, {.longest = 999}).empty());
+}
+
+// "4× longer" than which?
+TEST(Report, MarksOfSeveralTrainingLengthsSayOfWhich) {
+  const auto marks = training_length_marks({128, 512, 4096}, {.longest = 1024});
+  EXPECT_EQ(test::marks_of(json(marks)),
+            (std::vector<std::string>{
+                "trained at 128", "4 × 128", "8 × 128", "trained at 512", "2 × 512"}));
 }
 
 TEST(Report, AttentionMassHasTheLineOfChance) {
