@@ -170,12 +170,13 @@ void add_cost(CLI::App& app) {
   command->add_option("--lengths", arguments->lengths, "Tokens of a sequence")
       ->delimiter(',')
       ->capture_default_str();
-  command->add_flag(
+  auto* measure = command->add_flag(
       "--measure",
       arguments->measure,
       "Run every model at every length on this machine: tokens that it reads a second");
   add_weight_option(*command, arguments->reading.dtype);
   add_device_option(*command, arguments->reading.device);
+  for (const char* option : {"--dtype", "--device"}) command->get_option(option)->needs(measure);
   command->add_flag("--json", arguments->json, "One JSON line per model and length");
   command->footer(
       "FLOPs per token of a whole sequence after the FoX paper (Table 6): 2 per weight, all but "

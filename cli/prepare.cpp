@@ -95,8 +95,8 @@ void add_prepare(CLI::App& app) {
           "byte (ids 0-255, BOS 256, EOS 257), or a model folder, tokenizer.json, tiktoken "
           "rank file or SentencePiece model; json: before it for JSON-escaped text")
       ->capture_default_str();
-  auto* field = command->add_option("--field", options.field, "field of the text in .jsonl files")
-                    ->capture_default_str();
+  auto* field = command->add_option(
+      "--field", options.field, "field of the text in .jsonl files; default: text");
   command
       ->add_flag("--dialogues",
                  options.dialogues,

@@ -207,6 +207,13 @@ struct PlannedRun {
   std::vector<std::string> command;
 };
 
+// One value of a key in the place of those that were given.
+void replace(std::vector<std::string>& settings, const std::string& key, const std::string& value) {
+  const std::string option = fmt::format("--{}=", key);
+  std::erase_if(settings, [&](const std::string& given) { return given.starts_with(option); });
+  settings.push_back(option + value);
+}
+
 // The runs of one point, one per seed.
 std::vector<PlannedRun> plan_point(const SweepArguments& arguments,
                                    const std::vector<std::string>& overrides,
@@ -221,11 +228,11 @@ std::vector<PlannedRun> plan_point(const SweepArguments& arguments,
     experiment.run.folder = (fs::path(experiment.run.folder) / folder_name(point, seed)).string();
     experiment.run.seed += seed;
     experiment.data.seed += seed;
+    replace(settings, "run.folder", experiment.run.folder);
+    replace(settings, "run.seed", std::to_string(experiment.run.seed));
+    replace(settings, "data.seed", std::to_string(experiment.data.seed));
     std::vector<std::string> command = {"reynard", "train", arguments.experiment};
     command.insert(command.end(), settings.begin(), settings.end());
-    command.push_back("--run.folder=" + experiment.run.folder);
-    command.push_back(fmt::format("--run.seed={}", experiment.run.seed));
-    command.push_back(fmt::format("--data.seed={}", experiment.data.seed));
     runs.push_back({std::move(experiment), std::move(command)});
   }
   return runs;

@@ -136,8 +136,8 @@ void add_tokenizer_train(CLI::App& tokenizer) {
                    "only files of folders whose name or path in the folder matches (repeatable)")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  train->add_option("--field", arguments->count.field, "field of the text in .jsonl files")
-      ->capture_default_str();
+  train->add_option(
+      "--field", arguments->count.field, "field of the text in .jsonl files; default: text");
   train->add_option("--threads", arguments->count.num_threads, "0: as many as the machine has")
       ->capture_default_str();
   train->footer(kTokenizerTrainFooter);

@@ -45,7 +45,8 @@ T from_table(const Table& table,
   return value;
 }
 
-// text: TOML; source: its name in messages; overrides: "--section.key=value", applied last.
+// text: TOML; source: its name in messages; overrides: "--section.key=value", each key once,
+// applied last.
 template <Section T>
 T from_toml(std::string_view text,
             const std::string& source,

@@ -143,6 +143,12 @@ void apply_override(Table& root, std::string_view argument) {
       throw Error(fmt::format("{}: expected --section.key=value", printable(argument)));
     Node* node = table->find(name);
     if (!node) node = &table->add(name, {});
+    if (const auto* given = std::get_if<RawText>(&node->value)) {
+      throw Error(fmt::format("{} is given twice, as {} and as {}; give it once",
+                              printable(path),
+                              printable(given->text),
+                              printable(argument.substr(equals + 1))));
+    }
     if (dot == std::string::npos) {
       node->value = RawText{std::string(argument.substr(equals + 1))};
       node->where = where;

@@ -167,7 +167,7 @@ PieceCounts count_pieces(const CountOptions& options, const PrepareProgress& pro
   };
   sink.end = [&] { blocks.end(); };
   TextReaderOptions reader;
-  reader.field = options.field;
+  reader.field = text_field(options.field, files);
   for (const InputFile& file : files) {
     // What is wrong in a .jsonl file, or in one that was named, is an error.
     const bool may_be_left_out = file.from_folder && !file.is_jsonl();

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace reynard::data {
 struct CountOptions {
   std::vector<std::filesystem::path> inputs;  // files and folders, as `reynard prepare` takes them
   std::vector<std::string> patterns;          // of the files in folders (fnmatch); none: all
-  std::string field = "text";                 // of the objects in .jsonl files
+  std::optional<std::string> field;           // of the objects in .jsonl files, as for `prepare`
   tokenizer::SplitPattern pattern = tokenizer::SplitPattern::kGpt2;
   std::vector<std::string> special_tokens;  // left out where the text has them
   int64_t num_threads = 0;                  // 0: as many as the machine has

@@ -129,6 +129,15 @@ InputFiles find_input_files(const std::vector<fs::path>& inputs,
   return all;
 }
 
+std::string text_field(const std::optional<std::string>& given,
+                       const std::vector<InputFile>& files) {
+  if (given && std::ranges::none_of(files, &InputFile::is_jsonl)) {
+    throw Error(fmt::format(
+        "--field {}: none of the files is .jsonl, whose lines have fields; leave it out", *given));
+  }
+  return given.value_or("text");
+}
+
 std::vector<bool> choose_held_out(const std::vector<InputFile>& files, double share) {
   struct Candidate {
     uint64_t hash;

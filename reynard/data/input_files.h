@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,11 @@ struct InputFiles {
 // nothing matches.
 InputFiles find_input_files(const std::vector<std::filesystem::path>& inputs,
                             const std::vector<std::string>& patterns);
+
+// The field of the text in lines of .jsonl files: the one that was given, or "text". Throws
+// reynard::Error for one that no file has lines for.
+std::string text_field(const std::optional<std::string>& given,
+                       const std::vector<InputFile>& files);
 
 // Which of the plain files are held out: in the order of the hash of their names, every file that
 // still fits into the share of the bytes; at least one and not all. One flag per file.

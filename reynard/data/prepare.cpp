@@ -41,7 +41,7 @@ void check_options(const PrepareOptions& options) {
 std::vector<TextReaderOptions> reader_options(const std::vector<InputFile>& files,
                                               const PrepareOptions& options) {
   TextReaderOptions common;
-  common.field = options.field;
+  common.field = text_field(options.field, files);
   common.dialogues = options.dialogues;
   common.held_out_share = options.held_out;
   std::vector<TextReaderOptions> result(files.size(), common);

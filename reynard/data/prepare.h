@@ -16,7 +16,8 @@ struct PrepareOptions {
   std::vector<std::string> patterns;          // of the files in folders (fnmatch); none: all
   std::filesystem::path output;  // folder of train.tokens and held_out.tokens; made if needed
   std::string tokenizer = "byte";
-  std::string field = "text";        // of the objects in .jsonl files
+  // Of the objects in .jsonl files; none: "text". Without such a file there must be none.
+  std::optional<std::string> field;
   bool dialogues = false;            // inputs are .jsonl files of dialogues (dialogue.h)
   double held_out = 0;               // share of the text for held_out.tokens; 0: no such file
   int64_t min_bytes = 1;             // shorter documents are left out

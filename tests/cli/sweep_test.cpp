@@ -51,6 +51,22 @@ TEST_F(TrainCommand, SweepTabulatesAndGoesOn) {
   EXPECT_EQ(fs::last_write_time(result), written);  // reused
 }
 
+// The command of each run gives a key once, as train takes it.
+TEST_F(TrainCommand, SweepRecordsCommandsThatTrainTakes) {
+  const ProgramResult result = run({"sweep",
+                                    "tiny.toml",
+                                    "--quiet",
+                                    "--run.folder=sweep",
+                                    "--run.seed=5",
+                                    "--data.seed=6",
+                                    "--training.tokens=128"});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  const std::string command = json("sweep/seed=0/run.json").at("command").dump();
+  for (const std::string key : {"--run.folder=", "--run.seed=", "--data.seed="}) {
+    EXPECT_EQ(command.find(key), command.rfind(key)) << command;
+  }
+}
+
 TEST_F(TrainCommand, SweepSpeaksOfCheckpointsOfRunsThatWereBegun) {
   const std::vector<std::string> sweep = {
       "sweep", "tiny.toml", "--run.folder=sweep", "--training.tokens=640"};
