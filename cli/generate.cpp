@@ -60,6 +60,7 @@ constexpr const char* kGenerateFooter =
     "  reynard generate models/llama --file chapter.txt -t 0.8 --top-p 0.95 --seed 7\n"
     "  cat question.txt | reynard generate models/llama --stop '\\n\\n' --json\n"
     "  reynard generate models/fox \"Once\" -n 2 --best-of 8 -t 1\n"
+    "  reynard generate models/fox -t 1 -- \"- a prompt that begins with -\"\n"
     "\n"
     "Text is written as it comes; Ctrl-C keeps what was written (exit code 130). Without a prompt "
     "it is\n"

@@ -9,14 +9,12 @@
 #include "cli/numbers.h"
 #include "cli/passive_waiting.h"
 #include "cli/stop_signal.h"
-#include "cli/unknown_option.h"
+#include "cli/usage_error.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/out_of_memory.h"
 
 #include <c10/util/Logging.h>
 #include <fcntl.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
@@ -53,60 +51,6 @@ int with_output_written(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
   print_message("reynard: standard output cannot be written; is the disk full?\n");
   return 2;
-}
-
-std::string no_command(const std::string& before, const std::string& word) {
-  return fmt::format("reynard: {}{} is no command; see `reynard {}--help`\n",
-                     before,
-                     word.empty() ? "\"\"" : word,
-                     before);
-}
-
-// Words of the command line that the command takes no option or argument from.
-std::string unexpected(const CLI::App& command,
-                       const std::vector<std::string>& words,
-                       const std::string& names) {
-  const auto option =
-      std::ranges::find_if(words, [](const std::string& word) { return word.starts_with('-'); });
-  if (option == words.end()) {
-    return fmt::format(
-        "reynard: {}: more than {}takes; put quotes around a text with blanks; see `reynard "
-        "{}--help`\n",
-        fmt::join(words, " "),
-        names,
-        names);
-  }
-  const std::string given = option->substr(0, option->find('='));
-  const std::string near = reynard::cli::nearest_option(command, given);
-  return fmt::format("reynard: {} is not a known option; {}\n",
-                     given,
-                     near.empty() ? fmt::format("see `reynard {}--help`", names)
-                                  : fmt::format("did you mean {}?", near));
-}
-
-// One line, and where to read more, instead of the whole help.
-std::string usage_error(const CLI::App* app, const CLI::Error& error) {
-  const auto commands = app->get_subcommands();
-  if (commands.empty() && !app->remaining().empty()) {
-    return no_command("", app->remaining().front());
-  }
-  const CLI::App* last = app;
-  while (!last->get_subcommands().empty()) last = last->get_subcommands().front();
-  const auto unknown = last->remaining();
-  const bool asks_for_more = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
-  if (asks_for_more && last->get_require_subcommand_min() > 0 && !unknown.empty()) {
-    return no_command(last->get_name() + " ", unknown.front());
-  }
-  std::string names;
-  for (auto at = commands; !at.empty(); at = at.front()->get_subcommands()) {
-    names += at.front()->get_name() + " ";
-  }
-  // A slip in an option's name is why it is missing.
-  const bool has_unknown = !unknown.empty() && !last->get_allow_extras();
-  if (has_unknown && (asks_for_more || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)) {
-    return unexpected(*last, unknown, names);
-  }
-  return fmt::format("reynard: {}; see `reynard {}--help`\n", error.what(), names);
 }
 
 // A file that is opened must not become the standard input, output or error that a caller closed:
@@ -156,7 +100,7 @@ int main(int argc, char** argv) {
       "reynard"};
   app.require_subcommand(1);
   app.set_version_flag("--version", "reynard " REYNARD_VERSION);
-  app.failure_message(usage_error);
+  app.failure_message(reynard::cli::usage_error);
 
   using namespace reynard::cli;
   add_bench(app);
@@ -178,6 +122,7 @@ int main(int argc, char** argv) {
   add_tokenizer(app);
   add_serve(app);
   add_convert(app);
+  add_help(app);
   reject_wrong_numbers(app);
   reject_empty_inputs(app);
 

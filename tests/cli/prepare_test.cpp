@@ -120,7 +120,7 @@ TEST_F(PrepareCommand, LeavesNoFolderWhereNothingWasPrepared) {
 TEST(Program, UnknownCommandsAreOneLine) {
   const ProgramResult result = test::run_program({.arguments = {"trian"}});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_EQ(result.errors, "reynard: trian is no command; see `reynard --help`\n");
+  EXPECT_EQ(result.errors, "reynard: trian is no command; did you mean train?\n");
 }
 
 TEST(Program, OutputThatIsLostIsAnError) {

@@ -15,6 +15,54 @@ using namespace reynard;
 using test::BadInput;
 using test::ProgramResult;
 
+TEST_F(BadInput, SlipsInTheNamesOfCommandsAreRecognised) {
+  const std::pair<std::vector<std::string>, const char*> slips[] = {
+      {{"trian", "a.toml"}, "trian is no command; did you mean train?\n"},
+      {{"evl"}, "evl is no command; did you mean eval?\n"},
+      {{"genrate", "model"}, "genrate is no command; did you mean generate?\n"},
+      {{"convrt"}, "convrt is no command; did you mean convert?\n"},
+      {{"bench", "attn"}, "bench attn is no command; did you mean attention?\n"},
+      {{"tokenizer", "encod"}, "tokenizer encod is no command; did you mean encode?\n"},
+      {{"xyzzy"}, "xyzzy is no command; see `reynard --help`\n"},
+      {{"--verison"}, "--verison is not a known option; did you mean --version?\n"},
+      {{"--nothing"}, "--nothing is not a known option; see `reynard --help`\n"},
+  };
+  for (const auto& [arguments, message] : slips) EXPECT_EQ(error_of(arguments), message);
+}
+
+TEST_F(BadInput, HelpIsACommandToo) {
+  const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> helps = {
+      {{"help"}, {"--help"}},
+      {{"help", "train"}, {"train", "--help"}},
+      {{"help", "tokenizer", "train"}, {"tokenizer", "train", "--help"}}};
+  for (const auto& [words, option] : helps) {
+    const ProgramResult result = run(words);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_EQ(result.output, run(option).output);
+  }
+  EXPECT_EQ(error_of({"help", "trian"}), "trian is no command; did you mean train?\n");
+  EXPECT_EQ(error_of({"help", "tokenizer", "encod"}),
+            "tokenizer encod is no command; did you mean encode?\n");
+}
+
+TEST_F(BadInput, WordsBehindTwoDashesAreNoOptions) {
+  EXPECT_EQ(error_of({"generate", "model", "--", "-x", "-m", "4"}),
+            "-m 4: more than generate takes; words behind -- are no options: give options before "
+            "it; see `reynard generate --help`\n");
+  EXPECT_EQ(error_of({"generate", "model", "-x"}),
+            "-x is not a known option; a PROMPT that begins with - goes behind --; see `reynard "
+            "generate --help`\n");
+  EXPECT_EQ(missing(run({"generate", "--help"}).output, "reynard generate models/fox -t 1 -- "),
+            "");
+}
+
+TEST_F(BadInput, OptionsGivenTwiceAreNamed) {
+  EXPECT_EQ(error_of({"generate", "model", "a", "-m", "4", "--max-tokens", "5", "-m", "6"}),
+            "--max-tokens is given 3 times; give it once; see `reynard generate --help`\n");
+  EXPECT_EQ(error_of({"cost", "model", "--dtype", "f32", "--dtype=bf16"}),
+            "--dtype is given 2 times; give it once; see `reynard cost --help`\n");
+}
+
 TEST_F(BadInput, KeysGivenTwiceAreNamed) {
   test::write_file(folder_ / "a.toml", "[run]\nfolder = \"run\"\n");
   EXPECT_EQ(error_of({"train", "a.toml", "--training.tokens=2000", "--training.tokens=3000"}),
