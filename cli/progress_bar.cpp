@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -18,16 +19,14 @@ namespace reynard::cli {
 
 namespace {
 
-constexpr int kWidth = 30;
-
-std::string bar_text(double share) {
-  const int filled = static_cast<int>(share * kWidth);
+std::string bar_text(double share, int64_t width) {
+  const auto filled = static_cast<int64_t>(share * static_cast<double>(width));
   return fmt::format("[{:=>{}}{}{: >{}}] ",
                      "",
                      filled,
-                     filled < kWidth ? ">" : "",
+                     filled < width ? ">" : "",
                      "",
-                     std::max(kWidth - filled - 1, 0));
+                     std::max<int64_t>(width - filled - 1, 0));
 }
 
 std::string duration_text(double seconds) {
@@ -42,14 +41,25 @@ bool has_redrawn_lines(int descriptor) {
   return isatty(descriptor) == 1 && terminal != nullptr && std::string_view(terminal) != "dumb";
 }
 
-// As much of a line as the terminal has columns for: what wraps could not be drawn over.
-std::string cut_to_terminal(std::string line) {
+// Of standard error; a line that wraps could not be drawn over.
+int64_t terminal_columns() {
   winsize size{};
-  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return line;
-  if (tokenizer::num_characters(line) <= size.ws_col) return line;
-  line.resize(size.ws_col);
-  line.resize(tokenizer::whole_characters(line));
-  return line;
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : std::numeric_limits<int64_t>::max();
+}
+
+// "label [==>  ] text". The bar is what gives way where columns are missing.
+std::string line_of(const std::string& label,
+                    double share,
+                    const std::string& text,
+                    int64_t columns) {
+  constexpr int64_t kWidth = 30, kLeast = 5, kAround = 4;  // "[", "] " and the blank before
+  const int64_t others =
+      tokenizer::num_characters(label) + kAround + tokenizer::num_characters(text);
+  const int64_t width = std::min(kWidth, columns - others);
+  const std::string bar = width < kLeast ? "" : bar_text(share, width);
+  return std::string(
+      tokenizer::first_characters(fmt::format("{} {}{}", label, bar, text), columns));
 }
 
 }  // namespace
@@ -76,8 +86,7 @@ void ProgressBar::show(const Progress& progress) {
   const std::string text = fmt::format(
       "{:3.0f}%{}{}{}", 100 * share, progress.note.empty() ? "" : " ", progress.note, left);
   if (terminal_) {
-    print_message("\r\033[K{}",
-                  cut_to_terminal(fmt::format("{} {}{}", label_, bar_text(share), text)));
+    print_message("\r\033[K{}", line_of(label_, share, text, terminal_columns()));
   } else {
     print_message("{} {}\n", label_, text);
   }

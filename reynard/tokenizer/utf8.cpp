@@ -72,9 +72,22 @@ std::size_t whole_characters(std::string_view text) {
   return text.size();
 }
 
+namespace {
+
+bool begins_character(char c) {
+  return (static_cast<unsigned char>(c) & 0xc0U) != 0x80U;
+}
+
+}  // namespace
+
 int64_t num_characters(std::string_view text) {
-  return std::ranges::count_if(
-      text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80U; });
+  return std::ranges::count_if(text, begins_character);
+}
+
+std::string_view first_characters(std::string_view text, int64_t count) {
+  const auto end =
+      std::ranges::find_if(text, [&](char c) { return begins_character(c) && count-- == 0; });
+  return {text.begin(), end};
 }
 
 std::string displayable(std::string_view bytes) {

@@ -35,6 +35,8 @@ bool is_utf8(std::string_view text);
 std::size_t whole_characters(std::string_view text);
 // Characters of UTF-8.
 int64_t num_characters(std::string_view text);
+// The text up to its first `count` characters, all of it where it has no more.
+std::string_view first_characters(std::string_view text, int64_t count);
 
 // The text with every invalid sequence replaced by U+FFFD (one per maximal part, as Unicode
 // advises).

@@ -5,8 +5,11 @@
 #include "tests/support/program.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <string>
 
 namespace {
 
@@ -115,6 +118,18 @@ TEST_F(PrepareCommand, LeavesNoFolderWhereNothingWasPrepared) {
   test::write_file(folder_ / "a.txt", "not \xff text");
   EXPECT_EQ(run({"a.txt", "-o", "out"}).exit_code, 2);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
+}
+
+// The bar shrinks; what it says is not cut.
+TEST(Program, ProgressFitsIntoTheTerminal) {
+  const test::TempDir folder;
+  const std::string command = "timeout 100 " REYNARD_TEST_PYTHON " " REYNARD_SOURCE_DIR
+                              "/tests/cli/progress_terminal.py " REYNARD_BINARY_DIR
+                              "/bin/reynard " +
+                              folder.path().string();
+  const int status = std::system(command.c_str());
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "there are no terminals";
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 TEST(Program, UnknownCommandsAreOneLine) {

@@ -110,6 +110,9 @@ TEST(Utf8, CharactersAreWholeOrCutOff) {
   EXPECT_EQ(tokenizer::whole_characters("a\xf0\x9f\xa6"), 1U);
   EXPECT_EQ(tokenizer::whole_characters("a\x80"), 2U);  // ends no character
   EXPECT_EQ(tokenizer::whole_characters(""), 0U);
+  EXPECT_EQ(tokenizer::first_characters("l\xc3\xa4uft", 0), "");
+  EXPECT_EQ(tokenizer::first_characters("l\xc3\xa4uft", 2), "l\xc3\xa4");
+  EXPECT_EQ(tokenizer::first_characters("l\xc3\xa4uft", 9), "l\xc3\xa4uft");
   EXPECT_EQ(tokenizer::num_characters("a\xe2\x82\xac\xc3\xa9"), 3);
 }
 
