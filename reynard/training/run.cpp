@@ -437,13 +437,15 @@ class Run {
 }  // namespace
 
 RunResult run(const Experiment& experiment, const RunOptions& options) {
+  const fs::path folder = experiment.run.folder;
+  // What is being written there is no run to go on with.
+  if (fs::is_directory(folder)) const checkpoint::FolderLock asked(folder);
   check_folder(experiment, options.resume);
   models::check_can_be_saved(experiment.model);
   check_texts(experiment);
   check_budget(experiment);
   const std::string note = note_on_text(experiment);
   if (!note.empty() && options.warn) options.warn(note);
-  const fs::path folder = experiment.run.folder;
   const bool existed = fs::exists(folder);
   make_folder(folder);
   const checkpoint::FolderLock lock(folder);

@@ -137,6 +137,10 @@ TEST_F(TrainCommand, AFolderBelongsToOneProcess) {
     EXPECT_NE(result.errors.find("run: another process is writing there"), std::string::npos)
         << result.errors;
     EXPECT_TRUE(fs::is_empty(folder_ / "run"));
+    // Once it has written it is still not there to be resumed.
+    test::write_file(folder_ / "run/run.json", "{}");
+    expect_refused("run", {"--training.tokens=128"}, "run: another process is writing there");
+    fs::remove(folder_ / "run/run.json");
     // What the other one has written is not this one's to remove.
     std::ofstream(folder_ / "run/experiment.toml") << "\n";
     EXPECT_EQ(train("run", {"--resume", "--training.tokens=128"}).exit_code, 2);
