@@ -234,7 +234,9 @@ json run_harness(const HarnessRun& run) {
   std::error_code failed;
   fs::create_directories(folder, failed);
   if (failed) {
-    throw Error(fmt::format("lm_eval: cannot create {}: {}", folder.string(), failed.message()));
+    throw Error(fmt::format("lm_eval: cannot create {}: {}; give another folder with -o",
+                            folder.string(),
+                            failed.message()));
   }
   const std::string python = python_of(run.config);
   check_installed(python, folder);

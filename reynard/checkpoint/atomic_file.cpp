@@ -31,6 +31,18 @@ std::filesystem::path temporary_name(const std::filesystem::path& path, std::str
   }
 }
 
+std::string write_error_text(const std::filesystem::path& path, int error_number) {
+  std::string text = std::strerror(error_number);
+  if (error_number == ENOSPC || error_number == EDQUOT) {
+    std::error_code ignored;
+    const auto space =
+        std::filesystem::space(path.parent_path().empty() ? "." : path.parent_path(), ignored);
+    text += fmt::format(" ({} MB free there); free some space or choose another folder",
+                        ignored ? 0 : space.available >> 20);
+  }
+  return text;
+}
+
 void commit_file(const std::filesystem::path& temporary, const std::filesystem::path& path) {
   const int descriptor = ::open(temporary.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
   const bool done =
@@ -39,8 +51,8 @@ void commit_file(const std::filesystem::path& temporary, const std::filesystem::
   if (descriptor >= 0) ::close(descriptor);
   if (!done) {
     ::unlink(temporary.c_str());
-    throw Error(
-        fmt::format("{}: cannot be written: {}", path.string(), std::strerror(error_number)));
+    throw Error(fmt::format(
+        "{}: cannot be written: {}", path.string(), write_error_text(path, error_number)));
   }
   sync_folder(path.parent_path());
 }
@@ -81,16 +93,8 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::fail(std::string_view step, int error_number) const {
-  std::string message =
-      fmt::format("{}: {}: {}", path_.string(), step, std::strerror(error_number));
-  if (error_number == ENOSPC || error_number == EDQUOT) {
-    std::error_code ignored;
-    const auto space =
-        std::filesystem::space(path_.parent_path().empty() ? "." : path_.parent_path(), ignored);
-    message += fmt::format(" ({} MB free there); free some space or choose another folder",
-                           ignored ? 0 : space.available >> 20);
-  }
-  throw Error(message);
+  throw Error(
+      fmt::format("{}: {}: {}", path_.string(), step, write_error_text(path_, error_number)));
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {

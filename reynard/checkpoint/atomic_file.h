@@ -43,6 +43,10 @@ class AtomicFile {
   std::string sha256_;
 };
 
+// Why a file could not be written, of an errno: "No space left on device (3 MB free there); free
+// some space or choose another folder".
+std::string write_error_text(const std::filesystem::path& path, int error_number);
+
 // A free name beside the path for a file that grows until commit_file(). suffix: what the name has
 // to end with.
 std::filesystem::path temporary_name(const std::filesystem::path& path,

@@ -30,7 +30,9 @@ void write_at(int descriptor,
     const ssize_t done = pwrite(descriptor, data, size, offset);
     if (done < 0 && errno == EINTR) continue;
     if (done <= 0) {
-      throw Error(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno)));
+      const int reason = errno;
+      throw Error(fmt::format(
+          "{}: cannot be written: {}", path.string(), checkpoint::write_error_text(path, reason)));
     }
     data += done;
     size -= static_cast<size_t>(done);
@@ -67,7 +69,11 @@ void TokenFileWriter::Output::flush() {
 }
 
 void TokenFileWriter::fail(const char* action) const {
-  throw Error(fmt::format("{}: cannot be {}: {}", partial_.string(), action, std::strerror(errno)));
+  const int reason = errno;
+  throw Error(fmt::format("{}: cannot be {}: {}",
+                          partial_.string(),
+                          action,
+                          checkpoint::write_error_text(partial_, reason)));
 }
 
 TokenFileWriter::TokenFileWriter(const std::filesystem::path& path,

@@ -173,8 +173,9 @@ nlohmann::json evaluate(Scorer& scorer, Task& task, const EvaluateOptions& optio
   std::error_code failed;
   std::filesystem::create_directories(options.folder, failed);
   if (failed) {
-    throw Error(
-        fmt::format("eval: cannot create {}: {}", options.folder.string(), failed.message()));
+    throw Error(fmt::format("eval: cannot create {}: {}; give another folder with -o",
+                            options.folder.string(),
+                            failed.message()));
   }
   const nlohmann::json settings = task.settings();
   const nlohmann::json header{

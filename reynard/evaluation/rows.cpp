@@ -35,7 +35,7 @@ std::vector<Row> cut_rows(const Corpus& corpus, const RowOptions& options, std::
         counted(options.length, "token"),
         longest,
         task == "text_sample" ? "--text_sample.prompt or --text_sample.tokens"
-                              : fmt::format("--{}.length", task),
+                              : fmt::format("--length or --{}.length", task),
         task == "per_position_loss" && !options.across_documents
             ? ", or --per_position_loss.across_documents=true"
             : ""));

@@ -90,7 +90,10 @@ void SampleLog::open() {
   const int descriptor = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   std::unique_ptr<std::FILE, Closer> file(descriptor < 0 ? nullptr : ::fdopen(descriptor, "ab"));
   if (!file) {
-    throw Error(fmt::format("eval: cannot write {}: {}", path_.string(), std::strerror(errno)));
+    const int reason = errno;
+    throw Error(fmt::format("eval: cannot write {}: {}; give another folder with -o",
+                            path_.string(),
+                            std::strerror(reason)));
   }
   if (checkpoint::try_lock(descriptor) == checkpoint::Lock::kBusy) {
     throw Error(fmt::format(
@@ -118,8 +121,14 @@ void SampleLog::write_line(std::string line) {
   if (replaces_) {
     pending_ += line;
   } else if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size()) {
-    throw Error(fmt::format("eval: cannot write {}: {}", path_.string(), std::strerror(errno)));
+    fail_to_write();
   }
+}
+
+void SampleLog::fail_to_write() const {
+  const int reason = errno;
+  throw Error(fmt::format(
+      "eval: cannot write {}: {}", path_.string(), checkpoint::write_error_text(path_, reason)));
 }
 
 void SampleLog::flush() {
@@ -129,9 +138,7 @@ void SampleLog::flush() {
     pending_.clear();
     replaces_ = false;
   }
-  if (std::fflush(file_.get()) != 0) {
-    throw Error(fmt::format("eval: cannot write {}: {}", path_.string(), std::strerror(errno)));
-  }
+  if (std::fflush(file_.get()) != 0) fail_to_write();
 }
 
 Samples SampleLog::samples() const {

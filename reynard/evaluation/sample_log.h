@@ -38,8 +38,9 @@ class SampleLog {
   Samples samples() const;
 
  private:
-  void open();                        // for appending, alone
-  void write_line(std::string line);  // without its newline
+  void open();                              // for appending, alone
+  void write_line(std::string line);        // without its newline
+  [[noreturn]] void fail_to_write() const;  // as errno says
 
   struct Closer {
     void operator()(std::FILE* file) const { std::fclose(file); }

@@ -59,6 +59,14 @@ std::string verify_problem(const fs::path& folder) {
   return "";
 }
 
+TEST(AtomicFile, AFullDiskIsSaidWithWhatHelps) {
+  const test::TempDir folder;
+  const std::string full = checkpoint::write_error_text(folder / "file", ENOSPC);
+  EXPECT_SAYS(full, "No space left on device (");
+  EXPECT_SAYS(full, " MB free there); free some space or choose another folder");
+  EXPECT_EQ(checkpoint::write_error_text("file", EACCES), "Permission denied");
+}
+
 TEST(FolderWriter, AppearsWholeAndVerifies) {
   const test::TempDir parent;
   const at::Tensor weight = at::randn({16});
