@@ -168,6 +168,11 @@ void add_info(CLI::App& app) {
       ->capture_default_str()
       ->check(between(1, int64_t{1} << 31));
   info->add_flag("--json", arguments->json, "one JSON object instead of a table");
+  info->footer(
+      "Examples:\n"
+      "  reynard info runs/fox\n"
+      "  reynard info configs/760m/fox-pro.toml --length 65536 --json\n"
+      "  reynard info models/llama/tokenizer.json\n");
   info->callback([arguments] {
     if (names_tokenizer(arguments->model)) {
       const auto json = tokenizer_json(arguments->model);

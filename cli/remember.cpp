@@ -4,6 +4,7 @@
 #include "cli/device_option.h"
 #include "cli/evaluation_inputs.h"
 #include "cli/memory_options.h"
+#include "cli/message.h"
 #include "cli/numbers.h"
 #include "cli/weight_option.h"
 #include "reynard/checkpoint/atomic_file.h"
@@ -34,23 +35,28 @@ struct RememberArguments {
   int64_t batch_tokens = 16384;
 };
 
-// A memory may be made anew in its folder; files of others are no place for it.
-void check_holds_memories_alone(const std::filesystem::path& folder) {
-  if (!std::filesystem::exists(folder)) return;
+// A memory may be made anew in its folder; files of others are no place for it. Returns whether
+// there is one.
+bool check_holds_memories_alone(const std::filesystem::path& folder) {
+  if (!std::filesystem::exists(folder)) return false;
   if (!std::filesystem::is_directory(folder)) {
     throw Error(fmt::format("remember: --out {}: is not a folder", folder.string()));
   }
+  bool holds_memory = false;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (name.ends_with(".memory") || name.starts_with(checkpoint::kTemporaryPrefix)) continue;
+    const bool is_memory = name.ends_with(".memory");
+    holds_memory = holds_memory || is_memory;
+    if (is_memory || name.starts_with(checkpoint::kTemporaryPrefix)) continue;
     throw Error(fmt::format("remember: --out {} holds {}, which is no memory; name another folder",
                             folder.string(),
                             name));
   }
+  return holds_memory;
 }
 
 void remember_text(const RememberArguments& arguments) {
-  check_holds_memories_alone(arguments.output);
+  const bool replaces = check_holds_memories_alone(arguments.output);
   const ModelFolder folder = find_model(arguments.model);
   const TextCorpus text =
       open_texts({arguments.text}, folder, models::load_config(folder.model), arguments.tokenizer);
@@ -63,6 +69,7 @@ void remember_text(const RememberArguments& arguments) {
                       "MODEL",
                       arguments.model,
                       "a model with the mixer memory_attention");
+  if (replaces) print_message("{}: the memory that is there is replaced\n", arguments.output);
   decoder.set_memory_place(place_of(arguments.place), /*coded=*/false);
   // Documents one after the other, newest last, without what marks their ends.
   int64_t left = arguments.tokens > 0 ? arguments.tokens : text.corpus.num_tokens;
@@ -103,7 +110,9 @@ void add_remember(CLI::App& app) {
   remember->add_option(
       "--tokenizer", arguments->tokenizer, "of the text; default: the one in the model's folder");
   remember
-      ->add_option("-o,--out,--output", arguments->output, "folder for the files, one per layer")
+      ->add_option("-o,--out,--output",
+                   arguments->output,
+                   "folder for the files, one per layer; a memory that is there is replaced")
       ->required();
   remember->add_option("--tokens", arguments->tokens, "of the text; default: all")
       ->check(above_zero());
@@ -119,6 +128,12 @@ void add_remember(CLI::App& app) {
       ->capture_default_str();
   add_weight_option(*remember, arguments->dtype);
   add_device_option(*remember, arguments->device);
+  remember->footer(
+      "Examples:\n"
+      "  reynard remember models/longllama --text library.tokens -o memories/library\n"
+      "  reynard generate models/longllama \"Who wrote it?\" --memory memories/library\n"
+      "  reynard remember runs/fot --text book.txt --tokens 1000000 --dtype bf16 -o "
+      "memories/book\n");
   remember->callback([arguments] { remember_text(*arguments); });
 }
 

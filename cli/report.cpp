@@ -109,6 +109,10 @@ void add_report(CLI::App& app) {
                    arguments->tokens_to_copy,
                    "Training tokens after which such a model copies; named where one does not")
       ->check(above_zero());
+  command->footer(
+      "Examples:\n"
+      "  reynard report runs/fox\n"
+      "  reynard report runs/fox runs/transformer -o report.html --png figures\n");
   command->callback([arguments] { report(*arguments); });
 }
 

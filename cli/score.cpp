@@ -44,13 +44,16 @@ struct ScoreArguments {
   std::string model, ids, texts, tokenizer, dtype = "f32", device = "auto";
 };
 
-// The list that a file holds. what: of what it is, for errors.
+// The list that a file holds, or, of the name -, standard input. what: of what it is, for errors.
 nlohmann::json read_list(const std::string& file, std::string_view what) {
   std::error_code error;
-  if (std::filesystem::is_other(file, error)) {
-    throw Error(fmt::format("{}: is a pipe or a device; expected a file", file));
+  const bool is_input = file == "-";
+  if (!is_input && std::filesystem::is_other(file, error)) {
+    throw Error(
+        fmt::format("{}: is a pipe or a device; expected a file, or - for standard input", file));
   }
-  auto json = config::parse_json_text(config::read_text_file(file, kMaxFileBytes));
+  auto json = config::parse_json_text(
+      config::read_text_file(is_input ? "/dev/stdin" : file, kMaxFileBytes));
   if (!json.is_array()) throw Error(fmt::format("{}: is not a JSON list of {}", file, what));
   if (json.empty()) throw Error(fmt::format("{}: is an empty list; expected {}", file, what));
   return json;
@@ -132,8 +135,10 @@ void add_score(CLI::App& app) {
   auto arguments = std::make_shared<ScoreArguments>();
   score->add_option("MODEL", arguments->model, "model folder or run folder")->required();
   auto* input = score->add_option_group("input")->require_option(1);
-  input->add_option("--ids", arguments->ids, "JSON file: a list of lists of token ids");
-  auto* texts = input->add_option("--texts", arguments->texts, "JSON file: a list of texts");
+  input->add_option(
+      "--ids", arguments->ids, "JSON file: a list of lists of token ids; -: standard input");
+  auto* texts = input->add_option(
+      "--texts", arguments->texts, "JSON file: a list of texts; -: standard input");
   score
       ->add_option("--tokenizer",
                    arguments->tokenizer,
@@ -141,6 +146,14 @@ void add_score(CLI::App& app) {
       ->needs(texts);
   add_weight_option(*score, arguments->dtype);
   add_device_option(*score, arguments->device);
+  score->footer(
+      "Examples:\n"
+      "  reynard score models/llama --texts texts.json\n"
+      "  echo '[\"Once upon a time\"]' | reynard score models/llama --texts -\n"
+      "  reynard score runs/fox --ids ids.json --dtype bf16\n"
+      "\n"
+      "One JSON line per list or text: its mean loss and the log-probability of every token but "
+      "the first.\n");
   score->callback([arguments] {
     models::Decoder decoder =
         models::open_model(arguments->model,

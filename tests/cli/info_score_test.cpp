@@ -158,6 +158,9 @@ TEST(ScoreCommand, OneLinePerList) {
         scored["token_logprobs"][0].get<double>(), expected.logprob[0].item<double>(), 1e-5);
     EXPECT_NEAR(scored["loss"].get<double>(), -expected.logprob.mean().item<double>(), 1e-5);
   }
+  const ProgramResult piped =
+      test::run_program({.arguments = {"score", model, "--ids", "-"}, .input_file = ids});
+  EXPECT_EQ(piped.output, result.output) << piped.errors;
   const ProgramResult rounded =
       test::run_program({.arguments = {"score", model, "--ids", ids, "--dtype", "bf16"}});
   EXPECT_EQ(rounded.exit_code, 0) << rounded.errors;

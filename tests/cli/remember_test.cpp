@@ -183,7 +183,11 @@ TEST_F(Remember, LayersOfAnEarlierMemoryAreRemoved) {
 }
 
 TEST_F(Remember, SaysHowManyTokensItKept) {
-  EXPECT_SAYS(remember({"--tokens", "100"}).output, "book: 100 tokens\n");
+  const ProgramResult first = remember({"--tokens", "100"});
+  EXPECT_SAYS(first.output, "book: 100 tokens\n");
+  const std::string replaced = "book: the memory that is there is replaced\n";
+  EXPECT_EQ(first.errors.find(replaced), std::string::npos) << first.errors;
+  EXPECT_SAYS(remember({"--tokens", "100"}).errors, replaced);
   models::DecoderConfig config = models::load_config(folder_ / "model");
   config.memory.capacity = 64;
   models::Decoder decoder(config, 1);
