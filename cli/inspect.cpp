@@ -214,7 +214,7 @@ void run_inspect(const InspectArguments& arguments, const CLI::App& command) {
 
   nlohmann::json inspection;
   {
-    ProgressBar bar("inspect");
+    ProgressBar bar("inspect", OffTerminal::kLines);
     inspection = evaluation::inspect(
         decoder, texts, options, corpora.front().corpus.decode, [&](int64_t done, int64_t all) {
           bar.show(done, all);

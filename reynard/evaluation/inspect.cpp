@@ -55,7 +55,11 @@ attention::AttentionStatistics pruning_of(const models::AttentionView& view) {
 struct EachLayer final : models::Observer {
   std::function<bool(int64_t)> chosen = [](int64_t) { return true; };
   std::function<void(int64_t, const models::AttentionView&)> visit;
-  bool wants(int64_t layer) override { return chosen(layer); }
+  std::function<void(int64_t)> reached = [](int64_t) {};  // every layer
+  bool wants(int64_t layer) override {
+    reached(layer);
+    return chosen(layer);
+  }
   void attention(int64_t layer, const models::AttentionView& view) override {
     const models::AttentionView copy = models::copied_to_cpu(view);
     check_view_is_finite(copy, layer, "inspect");
@@ -82,8 +86,11 @@ class Inspection {
         progress_(std::move(progress)) {
     check();
     gated_ = decoder.config().attention.forget_gate != models::ForgetGate::kNone;
-    const auto count = static_cast<int64_t>(texts.size());
-    passes_ = count + 1 + (sweeps() ? count * (kTolerances + 1) : 0);
+    all_ = static_cast<int64_t>(texts.front().tokens.size());
+    for (const InspectedText& text : texts) {
+      all_ += static_cast<int64_t>(text.tokens.size());
+      if (sweeps()) all_ += (kTolerances + 1) * swept(text);
+    }
   }
 
   nlohmann::json run(const std::function<std::string(const std::vector<int64_t>&)>& decode);
@@ -92,9 +99,23 @@ class Inspection {
   bool sweeps() const { return gated_ && options_.sweep_tokens > 0; }
   void check();
   void forward(const std::vector<int64_t>& tokens, models::Observer& observer);
-  void count_pass() {
-    ++done_;
-    if (progress_) progress_(done_, passes_);
+  // For one pass over so many tokens.
+  EachLayer each_layer(int64_t tokens) {
+    EachLayer look;
+    look.reached = [this, tokens](int64_t layer) { show_progress(layer * tokens); };
+    return look;
+  }
+  // more: what of the pass that runs is done, in tokens times layers.
+  void show_progress(int64_t more) const {
+    const int64_t layers = decoder_.config().num_layers;
+    if (progress_) progress_(done_ * layers + more, all_ * layers);
+  }
+  void count_pass(int64_t tokens) {
+    done_ += tokens;
+    show_progress(0);
+  }
+  int64_t swept(const InspectedText& text) const {
+    return std::min(options_.sweep_tokens, static_cast<int64_t>(text.tokens.size()) - 1);
   }
   void look_at(const InspectedText& text, bool first);
   void add(int64_t layer, const models::AttentionView& view);
@@ -111,8 +132,8 @@ class Inspection {
   InspectOptions options_;
   std::function<void(int64_t, int64_t)> progress_;
   bool gated_ = false;
-  int64_t passes_ = 0, done_ = 0;
-  std::vector<Head> heads_;  // layer by layer
+  int64_t all_ = 0, done_ = 0;  // tokens of forward passes
+  std::vector<Head> heads_;     // layer by layer
   nlohmann::json overview_ = nlohmann::json::object();
 };
 
@@ -156,7 +177,7 @@ void Inspection::forward(const std::vector<int64_t>& tokens, models::Observer& o
                     "behind it hold NaN or numbers that are too large",
                     decoder_.config().num_layers));
   }
-  count_pass();
+  count_pass(static_cast<int64_t>(tokens.size()));
 }
 
 void Inspection::add(int64_t layer, const models::AttentionView& view) {
@@ -183,7 +204,7 @@ void Inspection::add(int64_t layer, const models::AttentionView& view) {
 }
 
 void Inspection::look_at(const InspectedText& text, bool first) {
-  EachLayer look;
+  EachLayer look = each_layer(static_cast<int64_t>(text.tokens.size()));
   look.visit = [&](int64_t layer, const models::AttentionView& view) {
     add(layer, view);
     if (!first) return;
@@ -250,7 +271,7 @@ nlohmann::json Inspection::full_maps(const models::AttentionView& view) const {
 nlohmann::json Inspection::maps() {
   const std::vector<HeadIndex> chosen = shown();
   std::vector<nlohmann::json> found(chosen.size());
-  EachLayer look;
+  EachLayer look = each_layer(static_cast<int64_t>(texts_.front().tokens.size()));
   look.chosen = [&](int64_t layer) {
     return std::any_of(
         chosen.begin(), chosen.end(), [&](const HeadIndex& head) { return head.layer == layer; });
@@ -294,10 +315,9 @@ std::pair<double, double> Inspection::loss_at(double log_tolerance) {
   int64_t scored = 0;
   int64_t views = 0;
   for (const InspectedText& text : texts_) {
-    const auto size = static_cast<int64_t>(text.tokens.size());
-    const int64_t count = std::min(options_.sweep_tokens, size - 1);
+    const int64_t count = swept(text);
     const at::Tensor tokens = at::tensor(text.tokens, at::kLong);
-    EachLayer look;
+    EachLayer look = each_layer(count);
     look.visit = [&](int64_t, const models::AttentionView& view) {
       skipped += pruning_of(view).pruned_flops.mean().item<double>();
       ++views;
@@ -315,7 +335,7 @@ std::pair<double, double> Inspection::loss_at(double log_tolerance) {
           "are too large");
     }
     scored += count;
-    count_pass();
+    count_pass(count);
   }
   return {loss / static_cast<double>(scored), skipped / static_cast<double>(views)};
 }
@@ -335,6 +355,7 @@ nlohmann::json Inspection::sweep() {
 
 nlohmann::json Inspection::run(
     const std::function<std::string(const std::vector<int64_t>&)>& decode) {
+  show_progress(0);
   decoder_.set_log_pruning_tolerance(gated_ ? options_.log_tolerance : 0);
   for (const InspectedText& text : texts_) look_at(text, &text == &texts_.front());
   const std::vector<int64_t>& tokens = texts_.front().tokens;

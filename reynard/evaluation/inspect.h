@@ -41,7 +41,8 @@ struct InspectOptions {
 // The model's pruning tolerance is changed meanwhile. Throws reynard::Error for heads or windows
 // that are not there.
 //   decode    tokens -> text
-//   progress  called with (done, all) forward passes; may be empty
+//   progress  called with (done, all), in tokens times layers of all forward passes, at the
+//             beginning too; may be empty
 nlohmann::json inspect(models::Decoder& decoder,
                        const std::vector<InspectedText>& texts,
                        const InspectOptions& options,
