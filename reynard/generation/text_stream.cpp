@@ -25,9 +25,9 @@ TextStream::TextStream(const tokenizer::Tokenizer& tokenizer,
                        TextStreamOptions options,
                        std::span<const int64_t> before)
     : tokenizer_(&tokenizer), options_(std::move(options)), held_(options_.begun) {
-  std::ranges::copy_if(before.last(std::min(before.size(), kContextTokens)),
-                       std::back_inserter(window_),
-                       [this](int64_t token) { return has_text(token); });
+  std::ranges::copy_if(
+      before, std::back_inserter(window_), [this](int64_t token) { return has_text(token); });
+  shorten_window();
   for (const std::string& text : options_.stop) {
     tensor::check_value(!text.empty(), "generate", "stop string", "\"\"", "at least one character");
   }
@@ -35,10 +35,7 @@ TextStream::TextStream(const tokenizer::Tokenizer& tokenizer,
 
 std::string TextStream::add(int64_t token) {
   if (stopped_ || !has_text(token)) return "";
-  if (window_.size() > 2 * kContextTokens) {
-    const auto surplus = static_cast<std::ptrdiff_t>(window_.size() - kContextTokens);
-    window_.erase(window_.begin(), window_.begin() + surplus);
-  }
+  if (window_.size() > 2 * kContextTokens) shorten_window();
   const tokenizer::DecodeOptions decoding{.keep_special = options_.keep_special, .raw_bytes = true};
   const std::string before = tokenizer_->decode(window_, decoding);
   window_.push_back(token);
@@ -51,6 +48,14 @@ std::string TextStream::add(int64_t token) {
     return release(held_.size());
   }
   return release(num_certain());
+}
+
+void TextStream::shorten_window() {
+  if (window_.size() <= kContextTokens) return;
+  const std::size_t surplus = window_.size() - kContextTokens;
+  const auto kept =
+      window_.begin() + static_cast<std::ptrdiff_t>(tokenizer_->whole_escapes(window_, surplus));
+  window_.erase(window_.begin(), kept);
 }
 
 bool TextStream::has_text(int64_t token) const {

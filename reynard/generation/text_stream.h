@@ -37,6 +37,7 @@ class TextStream {
 
  private:
   bool has_text(int64_t token) const;
+  void shorten_window();
   std::string release(std::size_t bytes);
   std::size_t find_stop() const;
   std::size_t num_certain() const;

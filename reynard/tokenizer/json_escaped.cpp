@@ -31,24 +31,34 @@ std::string unescaped(std::string_view escaped) {
   return from_unicode_escape(escaped);
 }
 
+// The last letter or escape that an escaped text has whole.
+struct LastUnit {
+  std::size_t begin = 0, end = 0;
+  char32_t high = 0;  // half of a surrogate pair whose other one would follow; 0: it is none
+};
+LastUnit last_unit(std::string_view escaped) {
+  LastUnit last;
+  while (last.end < escaped.size()) {
+    const bool is_escape = escaped[last.end] == '\\';
+    const std::size_t size = !is_escape ? 1 : escaped.substr(last.end + 1, 1) == "u" ? 6 : 2;
+    if (size > escaped.size() - last.end) break;
+    last.begin = last.end;
+    last.end += size;
+  }
+  const std::string_view unit = escaped.substr(last.begin, last.end - last.begin);
+  const char32_t code = unit.size() == 6 ? leading_hex(unit.substr(2), 4).value_or(0) : 0;
+  if (code >= 0xd800 && code < 0xdc00) last.high = code;
+  return last;
+}
+
 // Text whose last character may be cut off: without an escape that it ends within, and of a
 // surrogate pair that lacks its second half the two bytes that the first one tells.
 std::string unescaped_so_far(std::string_view escaped) {
-  std::size_t end = 0;   // of the last whole escape or letter
-  std::size_t last = 0;  // where that begins
-  while (end < escaped.size()) {
-    const bool is_escape = escaped[end] == '\\';
-    const std::size_t size = !is_escape ? 1 : escaped.substr(end + 1, 1) == "u" ? 6 : 2;
-    if (size > escaped.size() - end) break;
-    last = end;
-    end += size;
-  }
-  const std::string_view unit = escaped.substr(last, end - last);
-  const char32_t high = unit.size() == 6 ? leading_hex(unit.substr(2), 4).value_or(0) : 0;
-  if (high < 0xd800 || high >= 0xdc00) return unescaped(escaped.substr(0, end));
+  const LastUnit last = last_unit(escaped);
+  if (last.high == 0) return unescaped(escaped.substr(0, last.end));
   std::string character;
-  append_utf8(character, 0x10000 + ((high - 0xd800) << 10));
-  return unescaped(escaped.substr(0, last)) + character.substr(0, 2);
+  append_utf8(character, 0x10000 + ((last.high - 0xd800) << 10));
+  return unescaped(escaped.substr(0, last.begin)) + character.substr(0, 2);
 }
 
 }  // namespace
@@ -60,6 +70,16 @@ std::size_t JsonEscapedTokenizer::safe_prefix(std::string_view text) const {
   // Letters and spaces are not escaped. A newline is: "\n" ends with a letter then.
   if (inner_->safe_prefix("a b") != 1) return 0;
   return last_safe_place(text, SafePlaces::kWordEnds);
+}
+
+std::size_t JsonEscapedTokenizer::whole_escapes(std::span<const int64_t> ids,
+                                                std::size_t most) const {
+  for (; most > 0; --most) {
+    const std::string escaped = inner_->decode(ids.first(most));
+    const LastUnit last = last_unit(escaped);
+    if (last.end == escaped.size() && last.high == 0) break;
+  }
+  return most;
 }
 
 std::vector<int32_t> JsonEscapedTokenizer::encode_text(std::string_view text,

@@ -19,6 +19,7 @@ class JsonEscapedTokenizer final : public Tokenizer {
   std::optional<int64_t> bos() const override { return inner_->bos(); }
   std::optional<int64_t> eos() const override { return inner_->eos(); }
   std::size_t safe_prefix(std::string_view text) const override;
+  std::size_t whole_escapes(std::span<const int64_t> ids, std::size_t most) const override;
 
  private:
   std::vector<int32_t> encode_text(std::string_view text,

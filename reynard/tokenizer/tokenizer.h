@@ -48,6 +48,12 @@ class Tokenizer {
   // such place exists returns 0 and gets whole documents.
   virtual std::size_t safe_prefix(std::string_view text) const = 0;
 
+  // The largest number of ids, up to `most`, that may be left out before the others are decoded:
+  // those of whole escapes. `most`: at most ids.size(), whose ids are in the vocabulary.
+  virtual std::size_t whole_escapes(std::span<const int64_t> /*ids*/, std::size_t most) const {
+    return most;
+  }
+
  private:
   virtual std::vector<int32_t> encode_text(std::string_view text,
                                            const EncodeOptions& options) const = 0;

@@ -83,6 +83,33 @@ TEST(TextStream, CharactersOfSeveralTokensComeWhole) {
   }
 }
 
+// What is read of an escaped text begins at no token that an escape goes on in, however long the
+// text before it is: from there on it would be no JSON string.
+TEST(TextStream, EscapesStayWholeWhereverTheyAre) {
+  const auto tokenizer = tokenizer_of_json(test::byte_level_json(), "json:");
+  const std::string told = "print(\"hi\") \\\\\\\\\\\\\\new \xf0\x9f\x98\xa8 \xf0\x9f\x98\xa8 ok";
+  std::vector<int64_t> ids;
+  const auto streamed = [&](std::size_t before) {
+    TextStream stream(*tokenizer, {}, std::span(ids).first(before));
+    std::string out;
+    for (const int64_t id : std::span(ids).subspan(before)) out += stream.add(id);
+    return out + stream.finish();
+  };
+  std::string text = told;
+  for (int words = 0; words < 40; ++words) {
+    if (words > 0) text = "a " + text;
+    const auto encoded = tokenizer->encode(text);
+    ids.assign(encoded.begin(), encoded.end());
+    EXPECT_EQ(streamed(0), text);
+  }
+  for (std::size_t before = 0; before < ids.size(); ++before) {
+    const std::string begun = tokenizer->decode(std::span(ids).first(before));
+    if (text.starts_with(begun)) {  // it ends no character in the middle
+      EXPECT_EQ(streamed(before), text.substr(begun.size())) << begun;
+    }
+  }
+}
+
 TEST(TextStream, CharactersThatNeverEndAreShownAsOne) {
   const auto escaped = tokenizer_of_json(test::byte_level_json(), "json:");
   const auto words = test::sentencepiece_tokenizer();
