@@ -1,5 +1,6 @@
 #include "reynard/jinja/builtins.h"
 
+#include "reynard/jinja/letters.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -80,25 +81,6 @@ std::string text_of(const Value& value, std::string_view what) {
 int64_t integer_of(const Value& value, std::string_view what) {
   if (value.integer()) return *value.integer();
   throw Error(fmt::format("{} is {}; expected an integer", what, value.type_name()));
-}
-
-// ASCII alone: names and roles; other letters stay.
-std::string mapped(std::string text, int (*change)(int)) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x80) c = static_cast<char>(change(c));
-  }
-  return text;
-}
-
-std::string capitalized(const std::string& text, bool every_word) {
-  std::string out = mapped(text, std::tolower);
-  bool begins = true;
-  for (char& c : out) {
-    const bool is_letter = std::isalpha(static_cast<unsigned char>(c)) != 0;
-    if (begins && is_letter) c = static_cast<char>(std::toupper(c));
-    begins = every_word && !is_letter;
-  }
-  return out;
 }
 
 // Those of UTF-8 that a text begins and ends with; it must not be empty.
@@ -237,13 +219,15 @@ std::string without_underscores(std::string_view number) {
 }
 
 Value to_integer(const Value& value, const Value& fallback) {
+  if (value.is_undefined()) throw Error("int: what is undefined has no number");
   if (value.integer()) return value;
   if (value.is_number()) {
     if (!(std::abs(value.as_real()) < 9e18)) throw Error("int: the number is too large");
     return static_cast<int64_t>(value.as_real());
   }
   if (value.text()) {
-    const std::string plain = without_underscores(stripped(*value.text(), {}, Ends::kBoth));
+    const std::string plain =
+        without_underscores(with_ascii_digits(stripped(*value.text(), {}, Ends::kBoth)));
     std::string_view digits = plain;
     if (digits.starts_with('+') && !digits.starts_with("+-")) digits.remove_prefix(1);
     const char* const end = digits.data() + digits.size();
@@ -259,9 +243,9 @@ Value to_integer(const Value& value, const Value& fallback) {
   return fallback.is_undefined() ? Value(int64_t{0}) : fallback;
 }
 
-// For comparisons: texts without their case, as far as mapped() knows it.
+// For comparisons: texts without their case.
 Value folded(const Value& value) {
-  return value.text() ? Value(mapped(*value.text(), std::tolower)) : value;
+  return value.text() ? Value(lower_case(*value.text())) : value;
 }
 
 Value attribute_of(const Value& item, const Value& name) {
@@ -424,9 +408,9 @@ Value apply_filter(std::string_view name, const Value& input, const Arguments& a
   if (name == "trim") {
     return std::string(stripped(to_text(input), arguments.at(0, "chars"), Ends::kBoth));
   }
-  if (name == "upper") return mapped(to_text(input), std::toupper);
-  if (name == "lower") return mapped(to_text(input), std::tolower);
-  if (name == "capitalize") return capitalized(to_text(input), /*every_word=*/false);
+  if (name == "upper") return upper_case(to_text(input));
+  if (name == "lower") return lower_case(to_text(input));
+  if (name == "capitalize") return capitalized(to_text(input), Capitals::kFirst);
   if (name == "replace") {
     return replaced(to_text(input),
                     text_of(arguments.at(0, "old"), "replace"),
@@ -476,7 +460,7 @@ Value call_method(std::string_view name, const Value& object, const Arguments& a
   if (name == "split") return split(text, arguments.at(0, "sep"), arguments.at(1, "maxsplit"));
   if (name == "startswith") return text.starts_with(text_of(arguments.at(0), name));
   if (name == "endswith") return text.ends_with(text_of(arguments.at(0), name));
-  if (name == "title") return capitalized(text, /*every_word=*/true);
+  if (name == "title") return capitalized(text, Capitals::kWords);
   if (name == "join") return joined(arguments.at(0), text);
   return apply_filter(name, object, arguments);  // upper, lower, capitalize, replace
 }

@@ -62,6 +62,25 @@ TEST(Jinja, FiltersAndMethodsAreThoseOfTransformers) {
             "\n] [\n 1,\n {}\n]");
 }
 
+// What Jinja2 3.1 writes, of letters and digits of any script; the rest is refused.
+TEST(Jinja, LettersAndDigitsOfAllScriptsAreThoseOfPython) {
+  EXPECT_EQ(render("{{ ['É', 'é', 'e'] | unique | join(',') }} "
+                   "{% for k, v in {'Ö': 1, 'ä': 2, 'Z': 3} | dictsort %}{{ k }}{% endfor %}"),
+            "É,e ZäÖ");
+  EXPECT_EQ(render("{{ 'éß ﬁ ŉ ᾀ ж İ ẞ' | upper }} {{ 'ÉЖ ẞ'.lower() }}"),
+            "ÉSS FI ʼN ἈΙ Ж İ ẞ éж ß");
+  EXPECT_EQ(render("{{ 'éCOLE ÉTÉ' | capitalize }} {{ \"l'éTÉ ǆ x2y ⅷ你é\".title() }}"),
+            "École été L'Été ǅ X2Y Ⅷ你É");
+  EXPECT_EQ(render("{{ '１２' | int }} {{ '٣' | int }} {{ '-१_०' | int }} {{ '𝟗.５' | int }} "
+                   "{{ '²' | int(7) }}"),
+            "12 3 -10 9 7");
+  expect_error("{{ 'ΌΣ' | lower }}", "lower: the case of \"Σ\" is not supported");
+  expect_error("{{ ['İ'] | unique | list }}", "lower: the case of \"İ\"");
+  expect_error("{{ 'ß' | capitalize }}", "capitalize: the case of \"ß\"");
+  expect_error("{{ 'aªb'.title() }}", "title: the case of \"ª\"");
+  expect_error("{{ missing | int(4) }}", "int: what is undefined has no number");
+}
+
 // int() and float() of Python, as Jinja2 calls them: one underscore between digits is left out.
 TEST(Jinja, IntReadsNumbersAsPythonDoes) {
   const auto as_int = [](const std::string& text) {
