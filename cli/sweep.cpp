@@ -14,6 +14,7 @@
 #include "reynard/tensor/check.h"
 #include "reynard/training/run_checks.h"
 #include "reynard/training/trainer.h"
+#include "reynard/training/unread_keys.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -136,7 +137,8 @@ training::RunResult run_point(const training::Experiment& experiment,
                               const SweepArguments& arguments,
                               const std::vector<std::string>& command) {
   const fs::path saved = fs::path(experiment.run.folder) / "experiment.toml";
-  if (fs::exists(saved) && config::read_config_file(saved) != config::to_toml(experiment)) {
+  if (fs::exists(saved) &&
+      config::to_toml(training::read_recorded_experiment(saved)) != config::to_toml(experiment)) {
     throw Error(
         fmt::format("{}: is a run of other settings; remove it or choose another run.folder",
                     experiment.run.folder));
@@ -214,25 +216,63 @@ void replace(std::vector<std::string>& settings, const std::string& key, const s
   settings.push_back(option + value);
 }
 
+std::vector<std::string> settings_of(const std::vector<std::string>& overrides,
+                                     const Point& point) {
+  std::vector<std::string> settings = overrides;
+  for (const std::string& setting : point) settings.push_back("--" + setting);
+  return settings;
+}
+
+// A key that some points read is at its default in those that do not.
+void check_keys_are_read(const SweepArguments& arguments,
+                         const std::vector<std::string>& overrides,
+                         const std::vector<Point>& points) {
+  std::map<std::string, std::size_t> unread;  // points that do not read a key
+  config::Problems problems(arguments.experiment);
+  for (const Point& point : points) {
+    const auto experiment =
+        training::read_variant(arguments.experiment, settings_of(overrides, point));
+    for (const auto& [key, needed] : training::unread_keys(experiment)) {
+      if (++unread[key] == points.size()) problems.add(key, needed);
+    }
+  }
+  problems.throw_if_any();
+}
+
+// The settings of a point with the defaults of what it does not read, as `reynard train` takes
+// them.
+std::vector<std::string> without_unread_keys(const std::string& file,
+                                             std::vector<std::string> settings) {
+  const auto given = training::read_variant(file, settings);
+  const auto keys = config::describe_section(training::without_unread_keys(given));
+  const auto given_keys = config::describe_section(given);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (keys[i].default_value == given_keys[i].default_value) continue;
+    replace(settings, keys[i].path, keys[i].default_value);
+  }
+  return settings;
+}
+
 // The runs of one point, one per seed.
 std::vector<PlannedRun> plan_point(const SweepArguments& arguments,
                                    const std::vector<std::string>& overrides,
                                    const Point& point) {
+  const std::vector<std::string> settings =
+      without_unread_keys(arguments.experiment, settings_of(overrides, point));
   std::vector<PlannedRun> runs;
   for (int64_t seed = 0; seed < arguments.seeds; ++seed) {
-    std::vector<std::string> settings = overrides;
-    for (const std::string& setting : point) settings.push_back("--" + setting);
-    auto experiment = config::read_toml<training::Experiment>(arguments.experiment, settings);
+    std::vector<std::string> own = settings;
+    auto experiment = config::read_toml<training::Experiment>(arguments.experiment, own);
     models::check_can_be_saved(experiment.model);
     training::check_budget(experiment);
     experiment.run.folder = (fs::path(experiment.run.folder) / folder_name(point, seed)).string();
     experiment.run.seed += seed;
     experiment.data.seed += seed;
-    replace(settings, "run.folder", experiment.run.folder);
-    replace(settings, "run.seed", std::to_string(experiment.run.seed));
-    replace(settings, "data.seed", std::to_string(experiment.data.seed));
+    replace(own, "run.folder", experiment.run.folder);
+    replace(own, "run.seed", std::to_string(experiment.run.seed));
+    replace(own, "data.seed", std::to_string(experiment.data.seed));
     std::vector<std::string> command = {"reynard", "train", arguments.experiment};
-    command.insert(command.end(), settings.begin(), settings.end());
+    command.insert(command.end(), own.begin(), own.end());
     runs.push_back({std::move(experiment), std::move(command)});
   }
   return runs;
@@ -267,6 +307,7 @@ void run_sweep(const SweepArguments& arguments, std::vector<std::string> overrid
   if (!arguments.device.empty()) overrides.push_back("--training.device=" + arguments.device);
   const std::vector<Point> points = grid_points(arguments);
   // All are planned before the first is run: a mistake in the last shows at once.
+  check_keys_are_read(arguments, overrides, points);
   std::vector<std::vector<PlannedRun>> plan;
   for (const Point& point : points) plan.push_back(plan_point(arguments, overrides, point));
   check_distinct(plan);

@@ -3,14 +3,13 @@
 #include "reynard/data/random.h"
 #include "reynard/tensor/cpu_features.h"
 #include "reynard/tensor/device.h"
+#include "reynard/training/unread_keys.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <functional>
-#include <initializer_list>
 #include <string>
-#include <utility>
 
 namespace reynard::training {
 
@@ -73,23 +72,6 @@ void check_recurrence(const Experiment& experiment,
   }
 }
 
-// What only says how a memory of earlier steps is used.
-void check_memory_use(const CrossbatchConfig& cross,
-                      const std::function<void(const char*, const std::string&)>& add) {
-  if (cross.memory > 0) {
-    if (std::ranges::any_of(cross.memory_seen, [&](int64_t n) { return n > cross.memory; })) {
-      add("crossbatch.memory_seen",
-          fmt::format("must be at most crossbatch.memory = {}", cross.memory));
-    }
-    return;
-  }
-  const std::string needed = "needs crossbatch.memory above 0";
-  if (!cross.memory_seen.empty()) add("crossbatch.memory_seen", needed);
-  if (cross.memory_from_step > 0) add("crossbatch.memory_from_step", needed);
-  if (cross.memory_across_documents) add("crossbatch.memory_across_documents", needed);
-  if (cross.memory_readers != CrossbatchContexts::kAll) add("crossbatch.memory_readers", needed);
-}
-
 // The memory without gradients of earlier steps.
 void check_memory(const Experiment& experiment,
                   const std::function<void(const char*, const std::string&)>& add) {
@@ -100,80 +82,10 @@ void check_memory(const Experiment& experiment,
     add("crossbatch.memory", "needs crossbatch.rule = \"rows\" and data.mode = \"ordered\"");
   }
   if (cross.memory > (int64_t{1} << 30)) add("crossbatch.memory", "must be at most 2^30 tokens");
-}
-
-// Of keys that nothing reads as things are those that are given.
-void refuse_given(std::initializer_list<std::pair<const char*, bool>> keys,
-                  const std::string& needed,
-                  const std::function<void(const char*, const std::string&)>& add) {
-  for (const auto& [key, given] : keys) {
-    if (given) add(key, needed);
-  }
-}
-
-// What is given but read by nothing in this model: whoever wrote it expects an effect.
-void check_model_keys_without_effect(
-    const models::DecoderConfig& model,
-    const std::function<void(const char*, const std::string&)>& add) {
-  const models::AttentionMixerConfig& attention = model.attention;
-  if (!attention.rope_scaling && attention.rope_scaling != ops::RotaryScaling{}) {
-    add("model.attention.rope_scaling.type", "must name the scaling that the other keys describe");
-  }
-  if (attention.forget_gate == models::ForgetGate::kNone && attention.log_pruning_tolerance < 0) {
-    add("model.attention.log_pruning_tolerance",
-        "must be 0 with forget_gate = \"none\": only what gates forget can be pruned");
-  }
-  if (model.has_memory()) return;
-  const models::MemoryConfig& memory = model.memory;
-  const models::MemoryConfig unset;
-  refuse_given({{"model.memory.window", memory.window != unset.window},
-                {"model.memory.last_context", memory.last_context != unset.last_context},
-                {"model.memory.positions", memory.positions != unset.positions},
-                {"model.memory.top_k", memory.top_k != unset.top_k},
-                {"model.memory.capacity", memory.capacity != unset.capacity},
-                {"model.memory.merge", memory.merge != unset.merge},
-                {"model.memory.decay", memory.decay != unset.decay}},
-               "needs model.mixer = \"memory_attention\"",
-               add);
-}
-
-// Without contexts nothing reads the section.
-void check_crossbatch_is_unset(const CrossbatchConfig& cross,
-                               const std::function<void(const char*, const std::string&)>& add) {
-  const CrossbatchConfig unset;
-  refuse_given({{"crossbatch.rule", cross.rule != unset.rule},
-                {"crossbatch.documents", cross.documents != unset.documents},
-                {"crossbatch.order", cross.order != unset.order},
-                {"crossbatch.steps", cross.steps != unset.steps},
-                {"crossbatch.accuracy", cross.accuracy != unset.accuracy},
-                {"crossbatch.loss", cross.loss != unset.loss},
-                {"crossbatch.stop_gradient", cross.stop_gradient != unset.stop_gradient},
-                {"crossbatch.memory", cross.memory != unset.memory}},
-               "needs crossbatch.contexts, at least 1",
-               add);
-}
-
-// What only another choice of its section would read.
-void check_keys_of_other_choices(const Experiment& experiment,
-                                 const std::function<void(const char*, const std::string&)>& add) {
-  const Experiment unset;
-  if (experiment.optimizer.rule != OptimizerRule::kAdamW) {
-    refuse_given({{"optimizer.beta2", experiment.optimizer.beta2 != unset.optimizer.beta2},
-                  {"optimizer.epsilon", experiment.optimizer.epsilon != unset.optimizer.epsilon}},
-                 "needs optimizer.rule = \"adamw\"",
-                 add);
-  }
-  if (experiment.schedule.shape != ScheduleShape::kWSD &&
-      experiment.schedule.decay_fraction != unset.schedule.decay_fraction) {
-    add("schedule.decay_fraction", "needs schedule.shape = \"wsd\"");
-  }
-  if (experiment.data.mode != data::LoaderMode::kPadded && !experiment.data.random_padding) {
-    add("data.random_padding", "needs data.mode = \"padded\"");
-  }
-  if (experiment.crossbatch.contexts > 0 &&
-      experiment.crossbatch.order != DocumentsOrder::kByAccuracy &&
-      experiment.crossbatch.accuracy != unset.crossbatch.accuracy) {
-    add("crossbatch.accuracy", "needs crossbatch.order = \"by_accuracy\"");
+  if (cross.memory > 0 &&
+      std::ranges::any_of(cross.memory_seen, [&](int64_t n) { return n > cross.memory; })) {
+    add("crossbatch.memory_seen",
+        fmt::format("must be at most crossbatch.memory = {}", cross.memory));
   }
 }
 
@@ -184,9 +96,8 @@ void check_crossbatch(const Experiment& experiment,
   const bool packs = cross.rule == models::CrossbatchRule::kPacks;
   const models::DecoderConfig& model = experiment.model;
   const bool recurrent = model.mixer == "transformer_xl";
-  check_memory_use(cross, add);
   if (recurrent) check_recurrence(experiment, add);
-  if (cross.contexts == 0) return check_crossbatch_is_unset(cross, add);
+  if (cross.contexts == 0) return;
   if (!model.has_memory() && !recurrent) {
     add("crossbatch.contexts", "needs model.mixer = \"memory_attention\" or \"transformer_xl\"");
   }
@@ -252,6 +163,13 @@ int64_t crossbatch_memory_seen(const Experiment& experiment, int64_t step, int64
 }
 
 void Experiment::check(config::Problems& problems, const std::string& path) const {
+  check_choices(problems, path);
+  for (const auto& [key, needed] : unread_keys(*this)) {
+    problems.add(config::key(path, key), needed);
+  }
+}
+
+void Experiment::check_choices(config::Problems& problems, const std::string& path) const {
   const auto add = [&](const char* key, const std::string& message) {
     problems.add(config::key(path, key), message);
   };
@@ -290,9 +208,7 @@ void Experiment::check(config::Problems& problems, const std::string& path) cons
   if (validation.every > 0 && validation.path.empty()) {
     add("validation.every", "needs validation.path, the held-out text to measure");
   }
-  check_keys_of_other_choices(*this, add);
   check_crossbatch(*this, add);
-  check_model_keys_without_effect(model, add);
   if (data.path.empty()) {
     add("data.path", "must name a token file (write one with `reynard prepare`)");
   }

@@ -299,8 +299,11 @@ struct Experiment {
     field("schedule", self.schedule, "learning rate over the run");
     field("training", self.training, "budget, precision, checkpoints");
   }
-  // Rules between sections: a budget exists, warm-up fits the budget, ...
+  // Rules between sections: a budget exists, warm-up fits the budget, ...; and no key is set that
+  // nothing reads (unread_keys.h).
   void check(config::Problems& problems, const std::string& path) const;
+  // These rules without the last.
+  void check_choices(config::Problems& problems, const std::string& path) const;
 
   // Those that come again in the next step (data.overlap) count there.
   int64_t tokens_per_step() const {

@@ -20,6 +20,7 @@
 #include "reynard/training/run_checks.h"
 #include "reynard/training/saved_run.h"
 #include "reynard/training/trainer.h"
+#include "reynard/training/unread_keys.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -261,7 +262,7 @@ class Run {
 
   void look_at_settings_before() {
     if (!fs::exists(folder_ / "experiment.toml")) return;
-    Experiment before = config::read_toml<Experiment>(folder_ / "experiment.toml");
+    Experiment before = read_recorded_experiment(folder_ / "experiment.toml");
     if (config().tokens < before.training.tokens && config().tokens > 0 &&
         config().tokens < trainer_.tokens()) {
       throw Error(fmt::format(

@@ -7,6 +7,7 @@
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
+#include "reynard/training/unread_keys.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -28,9 +29,10 @@ namespace fs = std::filesystem;
 
 // Settings that cannot change when a run goes on: what was trained would not fit to what follows.
 // The others may (a longer budget, another rate); Run::resume names them.
-void check_same_run(const Experiment& now, const fs::path& folder) {
+void check_same_run(const Experiment& given, const fs::path& folder) {
   if (!fs::exists(folder / "experiment.toml")) return;
-  const auto before = config::read_toml<Experiment>(folder / "experiment.toml");
+  const Experiment before = read_recorded_experiment(folder / "experiment.toml");
+  const Experiment now = without_unread_keys(given);
   const auto require = [&](bool same, const char* what) {
     if (same) return;
     throw Error(fmt::format(

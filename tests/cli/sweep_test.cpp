@@ -1,6 +1,7 @@
 // reynard sweep as a user runs it.
 
 #include "tests/cli/train_command.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 
@@ -65,6 +66,46 @@ TEST_F(TrainCommand, SweepRecordsCommandsThatTrainTakes) {
   for (const std::string key : {"--run.folder=", "--run.seed=", "--data.seed="}) {
     EXPECT_EQ(command.find(key), command.rfind(key)) << command;
   }
+}
+
+// What some points read may stand in the file for all; what none reads is refused, as by train.
+TEST_F(TrainCommand, SweepTakesKeysThatSomePointsRead) {
+  const auto sweep = [&](const std::string& grid) {
+    return run({"sweep",
+                "tiny.toml",
+                "--quiet",
+                "--grid",
+                grid,
+                "--run.folder=sweep",
+                "--training.tokens=128",
+                "--schedule.decay_fraction=0.25"});
+  };
+  const ProgramResult result = sweep("schedule.shape=wsd,cosine");
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  const auto settings = [&](const std::string& shape) {
+    return test::read_file(folder_ / "sweep" / ("schedule.shape=" + shape + ",seed=0") /
+                           "experiment.toml");
+  };
+  EXPECT_NE(settings("wsd").find("decay_fraction = 0.25\n"), std::string::npos);
+  EXPECT_EQ(settings("cosine").find("decay_fraction = 0.25\n"), std::string::npos);
+  // The recorded command trains the same run.
+  auto command = json("sweep/schedule.shape=cosine,seed=0/run.json").at("command");
+  std::vector<std::string> words(command.begin() + 1, command.end());
+  words.emplace_back("--resume");
+  const ProgramResult again = run(words);
+  EXPECT_EQ(again.exit_code, 0) << again.errors;
+  EXPECT_SAYS(sweep("schedule.shape=linear,cosine").errors,
+              "tiny.toml: schedule.decay_fraction: needs schedule.shape = \"wsd\"");
+}
+
+// Programs of before recorded keys that they did not read.
+TEST_F(TrainCommand, SweepReusesRunsThatRecordUnreadKeys) {
+  const std::vector<std::string> sweep = {
+      "sweep", "tiny.toml", "--quiet", "--run.folder=sweep", "--training.tokens=128"};
+  ASSERT_EQ(run(sweep).exit_code, 0);
+  set_in_experiment("sweep/seed=0", "decay_fraction", "0.25");
+  const ProgramResult again = run(sweep);
+  EXPECT_EQ(again.exit_code, 0) << again.errors;
 }
 
 TEST_F(TrainCommand, SweepSpeaksOfCheckpointsOfRunsThatWereBegun) {

@@ -84,6 +84,17 @@ class TrainCommand : public testing::Test {
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_NE(result.errors.find(part), std::string::npos) << result.errors;
   }
+  // Gives a key of a run's experiment.toml another value.
+  void set_in_experiment(const std::string& name,
+                         const std::string& key,
+                         const std::string& value) {
+    const std::filesystem::path file = folder_ / (name + "/experiment.toml");
+    std::string text = read_file(file);
+    const std::size_t begin = text.find("\n" + key + " = ") + 1;
+    ASSERT_NE(begin, 0) << key;
+    text.replace(begin, text.find('\n', begin) - begin, key + " = " + value);
+    write_file(file, text);
+  }
   std::string weights_hash(const std::string& name) {
     return checkpoint::sha256_hex_of_file(folder_ / (name + "/model/model.safetensors"));
   }

@@ -33,6 +33,21 @@ TEST_F(TrainCommand, LongerBudgetGoesOnFromTheEnd) {
   EXPECT_EQ(test::read_file(folder_ / "run/result.json"), before);
 }
 
+// Programs of before took keys that nothing reads, and recorded them.
+TEST_F(TrainCommand, RunsThatRecordUnreadKeysGoOn) {
+  ASSERT_EQ(train("run", {"--training.tokens=640"}).exit_code, 0);
+  set_in_experiment("run", "decay_fraction", "0.25");
+  set_in_experiment("run", "random_padding", "false");
+  set_in_experiment("run", "accuracy", "0.5");
+  const ProgramResult result = train("run", {"--resume", "--training.tokens=1280"});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_EQ(json("run/result.json").at("steps"), 20);
+  EXPECT_EQ(result.errors.find("other settings"), std::string::npos) << result.errors;
+  // What is read still has to be the same.
+  set_in_experiment("run", "batch_size", "4");
+  expect_refused("run", {"--resume", "--training.tokens=1920"}, "section [data] differs");
+}
+
 // Killed after the last checkpoint and before the result: all that the result says is known.
 TEST_F(TrainCommand, AResultLostIsWrittenAgain) {
   ASSERT_EQ(train("run").exit_code, 0);

@@ -2,10 +2,14 @@
 
 #include "reynard/config/config.h"
 #include "reynard/training/experiment.h"
+#include "reynard/training/unread_keys.h"
+#include "tests/support/files.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <string>
+#include <vector>
 
 namespace reynard::training {
 namespace {
@@ -35,6 +39,8 @@ TEST(Experiment, KeysThatNothingReadsAreNamed) {
     experiment.check(problems, "");
     ASSERT_EQ(problems.lines().size(), 1) << key;
     EXPECT_EQ(problems.lines()[0].find(key), 0) << problems.lines()[0];
+    without_unread_keys(experiment).check(none, "");
+    EXPECT_TRUE(none.empty()) << none.lines()[0];
   };
   const auto model_refused = [&](const std::string& key, auto change) {
     refused(key, [&](Experiment& experiment) { change(experiment.model); });
@@ -75,6 +81,24 @@ TEST(Experiment, KeysThatNothingReadsAreNamed) {
   cross_refused("loss", [](Cross& c) { c.loss = CrossbatchContexts::kLast; });
   cross_refused("stop_gradient", [](Cross& c) { c.stop_gradient = true; });
   cross_refused("memory", [](Cross& c) { c.memory = 64; });
+}
+
+// A run's file has every key; it was checked when the run began.
+TEST(Experiment, RecordedFilesAreReadWithoutWhatNothingReads) {
+  Experiment experiment;
+  experiment.schedule.decay_fraction = 0.5;
+  experiment.crossbatch.contexts = 2;
+  experiment.crossbatch.order = DocumentsOrder::kDrawn;
+  experiment.crossbatch.accuracy = 0.25;
+  const test::TempDir folder;
+  test::write_file(folder / "experiment.toml", config::to_toml(experiment));
+  const Experiment read = read_recorded_experiment(folder / "experiment.toml");
+  EXPECT_EQ(read.schedule.decay_fraction, Experiment().schedule.decay_fraction);
+  EXPECT_EQ(read.crossbatch.accuracy, CrossbatchConfig().accuracy);
+  EXPECT_EQ(read.crossbatch.order, DocumentsOrder::kDrawn);
+  std::vector<std::string> unread;
+  for (const auto& [key, needed] : unread_keys(experiment)) unread.push_back(key);
+  EXPECT_EQ(unread, (std::vector<std::string>{"schedule.decay_fraction", "crossbatch.accuracy"}));
 }
 
 // One `./quickstart` prepares what all of them read.
