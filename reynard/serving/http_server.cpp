@@ -31,7 +31,6 @@ using protocol::ApiError;
 constexpr const char* kJson = "application/json";
 // How long a wait for a piece lasts before the client is looked after.
 constexpr std::chrono::milliseconds kPatience{200};
-constexpr std::chrono::seconds kDrainPatience{30};  // for answers that are being sent
 
 void set_error(httplib::Response& response, const ApiError& error) {
   response.status = error.status;
@@ -221,7 +220,8 @@ void HttpServer::drain() {
   draining_ = true;
   engine_.wait_until_idle();
   listener_->close_idle();
-  const auto deadline = std::chrono::steady_clock::now() + kDrainPatience;
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::seconds(options_.drain_seconds);
   while (listener_->num_connections() > 0 && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

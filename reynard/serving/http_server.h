@@ -25,6 +25,7 @@ struct HttpOptions {
   std::string api_key;  // empty: none is asked for
   int64_t max_connections = 256;
   http::ConnectionLimits limits = {};
+  int64_t drain_seconds = 30;  // that drain() waits for answers that are being sent
 };
 
 // Throws reynard::Error for a name that has no address, and for an address that is not this

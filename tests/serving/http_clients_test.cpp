@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <new>
 #include <optional>
@@ -17,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace reynard::serving {
@@ -184,6 +186,38 @@ TEST(HttpServer, DrainingFinishesWhatRuns) {
   client.join();
   drain.join();
   EXPECT_FALSE(served.client().Get("/health"));
+}
+
+// A client that reads the first byte of an answer which no socket buffers whole, and no more.
+struct StalledReader : RawClient {
+  explicit StalledReader(const Served& served) : RawClient(served.server.port()) {
+    const int few_bytes = 4096;
+    ::setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &few_bytes, sizeof few_bytes);
+    const std::string body = json{{"prompt", std::string(4'000'000, 'a')}}.dump();
+    send("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+         std::to_string(body.size()) + "\r\n\r\n" + body);
+    char byte = 0;
+    EXPECT_EQ(::recv(socket, &byte, 1, 0), 1);
+  }
+};
+
+// They are given up long before write_seconds are over.
+TEST(HttpServer, SlowReadersDoNotHoldAServerThatEnds) {
+  HttpOptions http;
+  http.limits.write_seconds = 120;
+  http.drain_seconds = 1;
+  const auto seconds_to_end = [&](bool drains) {
+    std::optional<Served> served(std::in_place, EngineOptions{}, http);
+    const StalledReader reader(*served);
+    const auto begin = std::chrono::steady_clock::now();
+    if (drains) served->server.drain();
+    served.reset();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  EXPECT_LT(seconds_to_end(/*drains=*/false), 60);
+  const double drained = seconds_to_end(/*drains=*/true);
+  EXPECT_GE(drained, 1) << "the answer was not waited for";
+  EXPECT_LT(drained, 60);
 }
 
 }  // namespace
