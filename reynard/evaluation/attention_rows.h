@@ -12,6 +12,10 @@
 
 namespace reynard::evaluation {
 
+// "scoring" (Task::settings) of tasks that measure rows of layers with a memory. 1: keys of the
+// memory are seen as they lie in it, and in the share that a gate gives them.
+inline constexpr int64_t kMemoryScoring = 1;
+
 // R queries of one head and the keys up to the last of them.
 struct AttentionRows {
   int64_t head = 0;

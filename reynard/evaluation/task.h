@@ -83,6 +83,8 @@ class Task {
   virtual ~Task() = default;
   virtual std::string name() const = 0;
   // All that decides the numbers besides the model: a second run goes on only where they are equal.
+  // A change that measures something else with equal settings counts up a number "scoring" in them;
+  // 0 is not written, so that results of the tasks that it leaves alone stay valid.
   virtual nlohmann::json settings() const = 0;
   virtual Requests requests() = 0;
   // What one sample line records of an answer; must be enough for `measure`.

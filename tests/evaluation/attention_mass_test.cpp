@@ -150,6 +150,8 @@ TEST(AttentionMassTask, OnlyLayersWithAMemoryCountWhereThereAreAny) {
   EXPECT_EQ(mass[1].size(), 2);
   EXPECT_TRUE(mass[2].empty());
   EXPECT_EQ(summary.at("settings").at("memory_layers"), facts.memory_layers);
+  EXPECT_EQ(summary.at("settings").at("scoring"), 1);
+  EXPECT_FALSE(measure(layers, OwnPlace::kLast).at("settings").contains("scoring"));
   EXPECT_EQ(measure(layers, OwnPlace::kLast).at("series").at("points")[2].at("mass")[0].size(), 2);
 }
 

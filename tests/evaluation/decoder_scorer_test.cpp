@@ -484,15 +484,5 @@ TEST(Tasks, PruningNeedsForgetGates) {
   EXPECT_THROW(task_named("pruning").make(corpus, {}, {.forgets = false}), Error);
 }
 
-TEST(Tasks, InsideRejectsWhatItCannotShow) {
-  const Corpus corpus = test::corpus_of(tokens_from(5, 1500), {1500});
-  EvaluationConfig config;
-  config.inside.length = 100;
-  EXPECT_THROW(task_named("inside").make(corpus, config, {}), Error);
-  config.inside.length = 128;
-  config.inside.document = 1;
-  EXPECT_THROW(task_named("inside").make(corpus, config, {}), Error);
-}
-
 }  // namespace
 }  // namespace reynard::evaluation

@@ -84,6 +84,26 @@ class FewShotTask : public testing::Test {
   EvaluationConfig config_;
 };
 
+// Options were scored with other tokens, and case was folded of ASCII alone.
+TEST_F(FewShotTask, LinesThatWereScoredAnotherWayAreReplaced) {
+  const test::TempDir results;
+  const auto task = task_named("few_shot").make(corpus_, config_, {});
+  nlohmann::json settings = task->settings();
+  settings.erase("scoring");
+  const nlohmann::json header{
+      {"task", "few_shot"}, {"settings", settings}, {"identity", nlohmann::json::object()}};
+  const Request first = task->requests().at(0);
+  nlohmann::json line = first.about;
+  line.update({{"id", first.id}, {"logprob", -0.5}});
+  test::write_file(results / "few_shot.jsonl", header.dump() + "\n" + line.dump() + "\n");
+  std::string said;
+  Stub stub(true);
+  const auto summary =
+      evaluate(stub, *task, {.folder = results.path(), .say = [&](const auto& s) { said += s; }});
+  EXPECT_EQ(summary.at("effort").at("reused_samples"), 0);
+  EXPECT_NE(said.find("few_shot.jsonl: samples of other settings"), std::string::npos) << said;
+}
+
 TEST_F(FewShotTask, OracleScoresOneAndAConstantAnswerChance) {
   const auto right = run(true);
   EXPECT_EQ(right.at("metrics").at("score"), 1.0);

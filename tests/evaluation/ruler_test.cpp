@@ -266,6 +266,21 @@ TEST(Ruler, TheSolvedExampleOfVariablesHas500Tokens) {
   EXPECT_EQ(lengths, (json{1024, 2048, 4096}));
 }
 
+// Answers of a user's files may hold letters beyond ASCII, whose case was not folded once.
+TEST(Ruler, ScoresOfTheUsersWordsAreThoseOfASecondWay) {
+  std::string text;
+  for (const std::string& word : sources().words) text += word + " ";
+  const Corpus corpus = test::corpus_of({text.begin(), text.end()}, {std::ssize(text)});
+  const test::TempDir folder;
+  EvaluationConfig config = config_with_words(folder);
+  config.ruler.tasks = {"niah_single_1"};
+  config.ruler.lengths = {2000};
+  const auto settings = [&] { return task_named("ruler").make(corpus, config, {})->settings(); };
+  EXPECT_EQ(settings().at("scoring"), 1);
+  config.ruler.words = "";
+  EXPECT_FALSE(settings().contains("scoring"));
+}
+
 // Of a length at which the samples of one task are missing, the other's mean is not that of both.
 TEST(Ruler, OnlyWholeLengthsHaveAnAverage) {
   const Corpus corpus = test::corpus_of(std::vector<int64_t>(100, 'a'), {100});

@@ -145,7 +145,10 @@ class AttentionMass final : public Task {
                             {"place", config::name_of(config_.place)},
                             {"seed", config_.seed},
                             {"bos", corpus_.bos ? nlohmann::json(*corpus_.bos) : nlohmann::json()}};
-    if (!memory_layers_.empty()) settings["memory_layers"] = memory_layers_;
+    if (!memory_layers_.empty()) {
+      settings["memory_layers"] = memory_layers_;
+      settings["scoring"] = kMemoryScoring;
+    }
     return settings;
   }
 

@@ -21,6 +21,9 @@ namespace reynard::evaluation {
 
 namespace {
 
+// 1: options have the tokens of solved examples, and case is that of all letters, not of ASCII's.
+constexpr int64_t kFewShotScoring = 1;
+
 class FewShot final : public Task {
  public:
   FewShot(const Corpus& corpus, FewShotConfig config, int64_t train_length);
@@ -37,7 +40,8 @@ class FewShot final : public Task {
             {"test", fingerprint(config_.test, "few_shot")},
             {"options", options_},
             {"max_tokens", config_.max_tokens},
-            {"seed", config_.seed}};
+            {"seed", config_.seed},
+            {"scoring", kFewShotScoring}};
   }
   Requests requests() override;
   nlohmann::json sample(const Request& request, const Response& response) override;

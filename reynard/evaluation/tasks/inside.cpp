@@ -2,6 +2,7 @@
 // attention per head with the pruning boundary.
 
 #include "reynard/evaluation/attention_maps.h"
+#include "reynard/evaluation/attention_rows.h"
 #include "reynard/evaluation/map_json.h"
 #include "reynard/evaluation/rows.h"
 #include "reynard/evaluation/tasks/tasks.h"
@@ -19,17 +20,19 @@ namespace {
 
 class Inside final : public Task {
  public:
-  Inside(const Corpus& corpus, InsideConfig config)
-      : corpus_(corpus), config_(config), row_(find_row(corpus, config)) {}
+  Inside(const Corpus& corpus, InsideConfig config, bool has_memory)
+      : corpus_(corpus), config_(config), has_memory_(has_memory), row_(find_row(corpus, config)) {}
 
   std::string name() const override { return "inside"; }
 
   nlohmann::json settings() const override {
-    return {{"length", config_.length},
-            {"document", config_.document},
-            {"gate_tokens", config_.gate_tokens},
-            {"cells", config_.cells},
-            {"begin", row_.begin}};
+    nlohmann::json settings{{"length", config_.length},
+                            {"document", config_.document},
+                            {"gate_tokens", config_.gate_tokens},
+                            {"cells", config_.cells},
+                            {"begin", row_.begin}};
+    if (has_memory_) settings["scoring"] = kMemoryScoring;
+    return settings;
   }
 
   Requests requests() override {
@@ -100,6 +103,7 @@ class Inside final : public Task {
   const Corpus& corpus_;
   InsideConfig config_;
   Row row_;
+  bool has_memory_;
 };
 
 }  // namespace
@@ -117,7 +121,7 @@ std::unique_ptr<Task> make_inside(const Corpus& corpus,
                         fmt::format("at most the {} tokens of a text", settings.length));
     settings.length -= settings.length % settings.cells;
   }
-  return std::make_unique<Inside>(corpus, settings);
+  return std::make_unique<Inside>(corpus, settings, !model.memory_layers.empty());
 }
 
 }  // namespace reynard::evaluation

@@ -24,6 +24,7 @@ namespace reynard::evaluation {
 namespace {
 
 constexpr double kEffective = 0.856;  // Llama-2-7B-chat at 4096 tokens, the published threshold
+constexpr int64_t kRulerScoring = 1;  // 1: case is that of all letters, not of ASCII's alone
 constexpr int64_t kEssayTokens = 2'000'000;
 constexpr size_t kMostWords = 10'000;
 
@@ -336,6 +337,10 @@ std::unique_ptr<Task> make_ruler(const Corpus& corpus,
                   {"hotpot", plan->config.hotpot},
                   {"files", fingerprints_of(plan->config)}};
   set.size =
+  // Other answers are of ASCII.
+  const bool has_own_answers =
+      !config.ruler.words.empty() || !config.ruler.squad.empty() || !config.ruler.hotpot.empty();
+  if (has_own_answers) set.settings["scoring"] = kRulerScoring;
       static_cast<int64_t>(plan->config.lengths.size() * plan->tasks.size()) * plan->config.samples;
   set.at = [&corpus, plan](int64_t i) { return prompt_of(corpus, *plan, i); };
   set.score = score_ruler;
