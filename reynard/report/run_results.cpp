@@ -83,13 +83,14 @@ void find_samples(const std::string& task, const fs::path& summary, RunResults& 
                   summary.filename().string()));
 }
 
-// A summary of `reynard eval`, or null for what another program left there. What is no JSON may be
-// a summary that was cut short.
+// A summary of `reynard eval`, or null for what another program left there. What is no JSON is a
+// summary that was cut short where its samples lie beside it.
 nlohmann::json read_summary(const fs::path& path) {
   const std::string text = config::read_text_file(path, kMostBytes);
   nlohmann::json json = config::parse_json_text(text);
   if (json.contains("task") && json.contains("metrics")) return json;
-  const std::string mistake = json.is_discarded() ? config::json_mistake(text) : "";
+  const bool is_ours = fs::exists(fs::path(path).replace_extension(".jsonl"));
+  const std::string mistake = json.is_discarded() && is_ours ? config::json_mistake(text) : "";
   if (mistake.empty()) return nullptr;
   throw Error(
       fmt::format("{}: is not JSON: {}; delete it or measure it again", path.string(), mistake));

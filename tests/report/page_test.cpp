@@ -253,6 +253,13 @@ TEST(Report, FilesOfOtherProgramsAreNoResults) {
 }
 
 // A value of another program's file is copied and printed by recursion.
+  for (const char* text : {"{\"results\": {\"x\": NaN}}", "{}\n{}\n", "{} // a note", ""}) {
+    test::write_file(folder / "x/eval/results.json", text);
+    test::write_file(folder / "x/eval/needle.json", "{\"task\": \"needle\", \"metrics\": {}}");
+    EXPECT_EQ(read_runs({folder / "x"})[0].evaluations.size(), 1) << text;
+  }
+  // Samples beside it say that it is ours.
+  test::write_file(folder / "x/eval/needle.jsonl", "");
 TEST(Report, DeepJsonIsAnErrorNotAStackOverflow) {
   const test::TempDir folder;
   const std::string deep = std::string(1 << 20, '[') + std::string(1 << 20, ']');
