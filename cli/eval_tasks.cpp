@@ -4,6 +4,7 @@
 #include "cli/message.h"
 #include "cli/progress_bar.h"
 #include "cli/stop_signal.h"
+#include "reynard/evaluation/text_too_short.h"
 #include "reynard/tensor/counted.h"
 #include "reynard/tensor/error.h"
 
@@ -53,7 +54,7 @@ Tasks make_tasks(const EvalArguments& arguments,
   const auto make = [&](const std::string& name) -> std::unique_ptr<evaluation::Task> {
     try {
       return evaluation::task_named(name).make(corpus, config, facts);
-    } catch (const Error& error) {
+    } catch (const evaluation::TextTooShort& error) {
       if (is_asked_for(arguments, name)) throw;
       print_message("left out: {}\n", error.what());
       return nullptr;

@@ -2,6 +2,7 @@
 
 #include "reynard/evaluation/python_random.h"
 #include "reynard/evaluation/statistics.h"
+#include "reynard/evaluation/text_too_short.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
 
@@ -78,7 +79,7 @@ std::vector<std::vector<int64_t>> target_begins(std::span<const int64_t> lengths
   std::vector<std::vector<int64_t>> begins;
   for (const int64_t length : lengths) {
     if (corpus_tokens < 3 * length) {
-      throw Error(fmt::format(
+      throw TextTooShort(fmt::format(
           "forgetting_curve: the text has {}; length {} needs at least {} (target, distance "
           "and irrelevant text): give more text or a smaller --length",
           counted(corpus_tokens, "token"),

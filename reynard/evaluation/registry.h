@@ -29,8 +29,8 @@ struct TaskEntry {
   std::string_view name;
   std::string_view description;
   bool by_default;  // measured when no task is named; others may take hours
-  // Cuts the samples from the corpus, which must outlive the task. Throws reynard::Error where the
-  // corpus is too small for the settings.
+  // Cuts the samples from the corpus, which must outlive the task. Throws TextTooShort where the
+  // corpus is too small for the settings, reynard::Error for settings that no text helps.
   std::unique_ptr<Task> (*make)(const Corpus& corpus,
                                 const EvaluationConfig& config,
                                 const ModelFacts& model);

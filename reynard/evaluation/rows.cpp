@@ -1,6 +1,7 @@
 #include "reynard/evaluation/rows.h"
 
 #include "reynard/evaluation/python_random.h"
+#include "reynard/evaluation/text_too_short.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
 
@@ -29,7 +30,7 @@ std::vector<Row> cut_rows(const Corpus& corpus, const RowOptions& options, std::
     }
   }
   if (all.empty()) {
-    throw Error(fmt::format(
+    throw TextTooShort(fmt::format(
         "{0}: no document has {1}, the longest has {2}: give longer text, a smaller {3}{4}",
         task,
         counted(options.length, "token"),

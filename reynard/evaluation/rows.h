@@ -24,7 +24,7 @@ struct RowOptions {
 
 // Each document holds floor(size / length) rows one after the other, shifted by a random offset
 // that leaves them inside; of all these, `rows` are taken evenly spread. No two rows overlap.
-// Throws reynard::Error, naming the task, when no document is long enough.
+// Throws TextTooShort, naming the task, when no document is long enough.
 std::vector<Row> cut_rows(const Corpus& corpus, const RowOptions& options, std::string_view task);
 
 }  // namespace reynard::evaluation

@@ -84,41 +84,6 @@ TEST_F(EvalCommand, PrintsResultsForPeople) {
       << eval.output;
 }
 
-// Nobody asked for each of the tasks that run by default: what the text is too short for is named
-// and left out.
-TEST_F(EvalCommand, ShortDocumentsAreMeasuredByWhatTheyGive) {
-  std::string lines;
-  for (int i = 0; i < 30; ++i)
-    lines += fmt::format("{{\"text\": \"line {} of a few words\"}}\n", i);
-  test::write_file(folder_ / "short.jsonl", lines);
-  const auto eval = [&](const char* option) {
-    return run({"eval", "run", "--text", "short.jsonl", kFewPoints, option});
-  };
-  const ProgramResult result = eval("--per_position_loss.across_documents=true");
-  ASSERT_EQ(result.exit_code, 0) << result.errors;
-  for (const char* task : {"pruning", "inside", "text_sample"}) {
-    EXPECT_NE(result.errors.find(fmt::format("left out: {}: no document has", task)),
-              std::string::npos)
-        << result.errors;
-    EXPECT_FALSE(fs::exists(folder_ / fmt::format("run/eval/{}.json", task)));
-  }
-  for (const char* task : {"per_position_loss", "forgetting_curve"}) {
-    EXPECT_TRUE(fs::exists(folder_ / fmt::format("run/eval/{}.json", task))) << task;
-  }
-  test::write_file(folder_ / "vega.js", "window.vegaEmbed = 1");
-  ::setenv("REYNARD_VEGA", (folder_ / "vega.js").c_str(), 1);
-  const ProgramResult report = run({"report", "run", "-o", "page.html"});
-  EXPECT_EQ(report.exit_code, 0) << report.errors;
-  // What was asked for is an error.
-  expect_error({"eval", "run", "--text", "short.jsonl", "--task", "pruning"},
-               "pruning: no document has 64 tokens");
-  expect_error({"eval", "run", "--text", "short.jsonl", "--pruning.length=50"},
-               "pruning: no document has 50 tokens");
-  test::write_file(folder_ / "word.txt", "word");
-  expect_error({"eval", "run", "--text", "word.txt"},
-               "of the tasks that run by default none can be measured on this text");
-}
-
 // Its maps have whole cells.
 TEST_F(EvalCommand, ALookInsideTakesAnyLength) {
   const auto length_of = [&](const char* length) {

@@ -6,6 +6,7 @@
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/statistics.h"
 #include "reynard/evaluation/tasks/tasks.h"
+#include "reynard/evaluation/text_too_short.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -89,11 +90,14 @@ ForgettingCurve::ForgettingCurve(const Corpus& corpus, ForgettingCurveConfig con
     if (name == kSamePrefix) continue;
     // Another seed than that of targets: unrelated random text.
     Corpus source = source_named(corpus, name, config_.length, config_.seed + 1);
-    tensor::check_value(source.num_tokens >= config_.length,
-                        "forgetting_curve",
-                        fmt::format("tokens of prefix source '{}'", name),
-                        source.num_tokens,
-                        fmt::format("at least the longest length {}", config_.length));
+    if (source.num_tokens < config_.length) {
+      throw TextTooShort(
+          fmt::format("forgetting_curve: tokens of prefix source '{}' = {}; expected at least the "
+                      "longest length {}",
+                      name,
+                      source.num_tokens,
+                      config_.length));
+    }
     prefixes_.emplace(name, std::move(source));
   }
 }

@@ -6,6 +6,7 @@
 #include "reynard/evaluation/map_json.h"
 #include "reynard/evaluation/rows.h"
 #include "reynard/evaluation/tasks/tasks.h"
+#include "reynard/evaluation/text_too_short.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/TensorOperators.h>
@@ -102,8 +103,8 @@ class Inside final : public Task {
 
   const Corpus& corpus_;
   InsideConfig config_;
-  Row row_;
   bool has_memory_;
+  Row row_;
 };
 
 }  // namespace
@@ -114,11 +115,12 @@ std::unique_ptr<Task> make_inside(const Corpus& corpus,
   InsideConfig settings = config.inside;
   if (settings.length == 0) {
     settings.length = model.train_length ? model.train_length : 1024;
-    tensor::check_value(settings.cells <= settings.length,
-                        "inside",
-                        "cells",
-                        settings.cells,
-                        fmt::format("at most the {} tokens of a text", settings.length));
+    if (settings.length < settings.cells) {
+      throw TextTooShort(
+          fmt::format("inside: --inside.cells = {}; expected at most the {} tokens of a text",
+                      settings.cells,
+                      settings.length));
+    }
     settings.length -= settings.length % settings.cells;
   }
   return std::make_unique<Inside>(corpus, settings, !model.memory_layers.empty());
