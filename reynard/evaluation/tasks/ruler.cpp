@@ -270,18 +270,19 @@ void finish(const RulerPlan& plan, Measured& result) {
   std::erase_if(by_length, [&](const auto& at_length) {
     return at_length.second.second < num_tasks * plan.config.samples;
   });
-  int64_t effective = 0;
+  int64_t effective = 0;  // of none
   nlohmann::json averages = nlohmann::json::array();
   for (const auto& [length, total] : by_length) {
     const double mean = total.first / static_cast<double>(num_tasks);
     averages.push_back({{"length", length}, {"score", mean}});
     if (mean >= kEffective) effective = length;
   }
-  const bool open = !by_length.empty() && effective == by_length.rbegin()->first;
+  result.series["averages"] = std::move(averages);
+  if (by_length.empty()) return;  // nothing is known
+  const bool open = effective == by_length.rbegin()->first;
   result.metrics["effective_length"] = {{"length", effective},
                                         {"open", open},
                                         {"text", fmt::format("{}{}", open ? ">" : "", effective)}};
-  result.series["averages"] = std::move(averages);
 }
 
 std::shared_ptr<const RulerPlan> make_plan(const Corpus& corpus,
@@ -336,11 +337,11 @@ std::unique_ptr<Task> make_ruler(const Corpus& corpus,
                   {"squad", plan->config.squad},
                   {"hotpot", plan->config.hotpot},
                   {"files", fingerprints_of(plan->config)}};
-  set.size =
   // Other answers are of ASCII.
   const bool has_own_answers =
       !config.ruler.words.empty() || !config.ruler.squad.empty() || !config.ruler.hotpot.empty();
   if (has_own_answers) set.settings["scoring"] = kRulerScoring;
+  set.size =
       static_cast<int64_t>(plan->config.lengths.size() * plan->tasks.size()) * plan->config.samples;
   set.at = [&corpus, plan](int64_t i) { return prompt_of(corpus, *plan, i); };
   set.score = score_ruler;
