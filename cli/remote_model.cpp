@@ -112,7 +112,7 @@ void add_remote_options(CLI::App& command, RemoteArguments& arguments) {
   command.add_option("--adapter",
                      arguments.adapter,
                      "Instead of MODEL: command of a program that answers token ids with "
-                     "log-probabilities, as \"python examples/transformers_adapter.py MODEL\"");
+                     "log-probabilities, as \"python3 examples/transformers_adapter.py MODEL\"");
   command.add_option("--concurrency", arguments.concurrency, "Requests to the endpoint at once")
       ->capture_default_str();
   command
@@ -122,12 +122,13 @@ void add_remote_options(CLI::App& command, RemoteArguments& arguments) {
           "Before an endpoint or adapter that fails, stalls or answers nonsense is given up")
       ->capture_default_str();
   command
-      .add_option("--timeout", arguments.timeout_s, "Seconds without an answer that count as stall")
+      .add_option(
+          "--timeout", arguments.timeout_s, "Seconds without a whole answer that count as stall")
       ->capture_default_str();
   command.add_option("--bos",
                      arguments.bos,
                      "Token that begins texts of an endpoint or adapter; -1: none; default: the "
-                     "adapter's or the tokenizer's");
+                     "adapter's; of an endpoint the tokenizer's, or without one the token file's");
   command.add_option("--eos", arguments.eos, "Token that ends them, likewise");
 }
 

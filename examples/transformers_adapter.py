@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Lets `reynard eval --adapter` measure a model of the transformers package.
 
-    reynard eval --adapter "python examples/transformers_adapter.py MODEL" --endpoint-tokenizer MODEL \
+    reynard eval --adapter "python3 examples/transformers_adapter.py MODEL" --endpoint-tokenizer MODEL \
         --text book.txt --task per_position_loss,perplexity
 
 Copy this file to measure any other model. One JSON object per line, in and out:
