@@ -151,9 +151,9 @@ constexpr Quantity kQuantities[] = {
     {"few_shot", "accuracy", "points", false, 100, answers_to_questions, the_question},
 };
 
-// The numbers of a run's samples by their id.
-Values values_of(const RunResults& run, const Quantity& quantity) {
-  Values values = quantity.values(read_samples(run, quantity.task));
+// The numbers of samples by their id.
+Values values_of(const Lines& lines, const Quantity& quantity) {
+  Values values = quantity.values(lines);
   for (auto& [id, value] : values) value *= quantity.scale;
   return values;
 }
@@ -171,10 +171,10 @@ std::vector<Pair> pairs_of(const RunResults& first,
     double first = 0, second = 0, samples = 0, weight = 0;
   };
   std::map<std::string, Total> subjects;
-  Values weights;
-  if (quantity.weights) weights = quantity.weights(read_samples(first, quantity.task));
-  const Values values = values_of(first, quantity);
-  for (const auto& [id, other] : values_of(second, quantity)) {
+  const Lines lines = read_samples(first, quantity.task);
+  const Values weights = quantity.weights ? quantity.weights(lines) : Values();
+  const Values values = values_of(lines, quantity);
+  for (const auto& [id, other] : values_of(read_samples(second, quantity.task), quantity)) {
     const auto found = values.find(id);
     if (found == values.end()) continue;
     Total& total = subjects[quantity.subject(id)];
@@ -217,7 +217,7 @@ void add_difference(const std::vector<RunResults>& runs,
   const nlohmann::json* a = runs[first].evaluation(quantity.task);
   const nlohmann::json* b = runs[second].evaluation(quantity.task);
   if (!a || !b) return;
-  const auto leave_out = [&](const char* why) {
+  const auto leave_out = [&](std::string_view why) {
     comparison.left_out.push_back(fmt::format("{}: {} and {} {}.",
                                               quantity.task,
                                               runs[first].folder.string(),
@@ -232,7 +232,9 @@ void add_difference(const std::vector<RunResults>& runs,
     difference.first_mean += pair.first;
     difference.second_mean += pair.second;
   }
-  if (differences.size() < 2) return leave_out("share fewer than two samples");
+  if (differences.size() < 2) {
+    return leave_out(fmt::format("share fewer than two samples of the {}", quantity.name));
+  }
   const auto n = static_cast<double>(differences.size());
   difference.task = quantity.task;
   difference.quantity = quantity.name;

@@ -259,6 +259,21 @@ TEST(Compare, OfPerplexityEveryTokenCountsOnce) {
   EXPECT_NEAR(comparison.differences[0].of.mean, -0.2, 1e-12);
 }
 
+TEST(Compare, NamesWhatSharedSamplesLack) {
+  const test::TempDir folder;
+  for (const char* run : {"a", "b"}) {
+    std::vector<json> lines;
+    for (int i = 0; i < 8; ++i) {
+      lines.push_back({{"id", fmt::format("strided {}", i)}, {"kind", "strided"}, {"loss", 9}});
+    }
+    write_samples(folder / run, "perplexity", lines);
+  }
+  const Comparison comparison = compare(read_runs({folder / "a", folder / "b"}));
+  EXPECT_TRUE(comparison.differences.empty());
+  ASSERT_EQ(comparison.left_out.size(), 1);
+  EXPECT_SAYS(comparison.left_out[0], "share fewer than two samples of the windowed loss.");
+}
+
 // As in the perplexity: the last window of a document scores fewer tokens.
 TEST(Compare, WindowsCountByTheirTokens) {
   const test::TempDir folder;
@@ -374,7 +389,7 @@ TEST(Compare, SamplesThatAreNotTheSummarysAreNotUsed) {
                 "a/per_position_loss.jsonl holds samples of other settings, another model or text "
                 "than per_position_loss.json: measured only in part; run `reynard eval` again.");
     EXPECT_EQ(comparison.left_out[1],
-              fmt::format("per_position_loss: {} and {} share fewer than two samples.",
+              fmt::format("per_position_loss: {} and {} share fewer than two samples of the loss.",
                           (folder / "a").string(),
                           (folder / "b").string()));
     EXPECT_EQ(paired_loss(runs[0], runs[1]).rows, 0);
