@@ -167,7 +167,7 @@ void check_settings(const EvalArguments& arguments) {
   };
   for (const std::string& option : arguments.settings) {
     for (const evaluation::TaskEntry& entry : evaluation::tasks()) {
-      if (!option.starts_with(fmt::format("--{}.", entry.name)) || runs(entry)) continue;
+      if (!is_setting_of(entry.name, option) || runs(entry)) continue;
       throw Error(fmt::format(
           "eval: {}: the task {} is not measured; add it to --task", option, entry.name));
     }

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -39,6 +40,9 @@ struct EvalArguments {
   bool skip_bad = false;
   bool json = false;
 };
+
+// Whether an option sets something of the task, as --TASK.key=value does.
+bool is_setting_of(std::string_view task, std::string_view option);
 
 // Makes all tasks before the first runs, so that a text too short for the last shows at once, and
 // runs them into options.folder. A task that was named and needs what the scorer or the text cannot

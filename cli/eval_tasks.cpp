@@ -32,8 +32,8 @@ std::vector<std::string> tasks_for(const EvalArguments& arguments, bool forgets)
 // By name or by a setting: what it cannot be made of is then a mistake.
 bool is_asked_for(const EvalArguments& arguments, const std::string& task) {
   return !arguments.tasks.empty() ||
-         std::ranges::any_of(arguments.settings, [&](const std::string& setting) {
-           return setting.starts_with(fmt::format("--{}.", task));
+         std::ranges::any_of(arguments.settings, [&](const std::string& option) {
+           return is_setting_of(task, option);
          });
 }
 
@@ -115,6 +115,10 @@ std::string shown(const nlohmann::json& value) {
 }
 
 }  // namespace
+
+bool is_setting_of(std::string_view task, std::string_view option) {
+  return option.starts_with(fmt::format("--{}.", task));
+}
 
 std::vector<nlohmann::json> measure_tasks(const EvalArguments& arguments,
                                           const evaluation::EvaluationConfig& config,

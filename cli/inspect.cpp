@@ -169,20 +169,17 @@ void check_prunes(const models::DecoderConfig& config, const CLI::App& command) 
   }
 }
 
-void run_inspect(const InspectArguments& arguments, const CLI::App& command) {
-  check_output_page("inspect", arguments.output);
-  const fs::path numbers = numbers_of(arguments.output);
+void check_arguments(const InspectArguments& arguments) {
   tensor::check_value(arguments.skip >= 0, "inspect", "--skip", arguments.skip, ">= 0");
   tensor::check_value(arguments.threshold > 0 && arguments.threshold < 1,
                       "inspect",
                       "--threshold",
                       arguments.threshold,
                       "above 0 and below 1");
-  evaluation::InspectOptions options = arguments.options;
-  tensor::check_value(options.log_tolerance < 0,
+  tensor::check_value(arguments.options.log_tolerance < 0,
                       "inspect",
                       "--log-tolerance",
-                      options.log_tolerance,
+                      arguments.options.log_tolerance,
                       "below 0, as -10 for e^-10");
   // The model is asked for the token behind each.
   tensor::check_value(arguments.length == 0 || arguments.length >= 2,
@@ -190,22 +187,41 @@ void run_inspect(const InspectArguments& arguments, const CLI::App& command) {
                       "--length",
                       arguments.length,
                       ">= 2 tokens");
+}
+
+// The texts, and the tokens of each that are read.
+struct OpenTexts {
+  std::vector<TextCorpus> corpora;  // as `texts`
+  std::vector<evaluation::InspectedText> texts;
+};
+
+OpenTexts open_texts_of(const InspectArguments& arguments,
+                        const ModelFolder& folder,
+                        const models::DecoderConfig& config) {
+  const int64_t trained = folder.train_length();
+  const int64_t length = arguments.length ? arguments.length : trained ? trained : kUsualLength;
+  OpenTexts open;
+  for (const std::string& text : arguments.texts) {
+    open.corpora.push_back(open_texts({text}, folder, config, arguments.tokenizer));
+    open.texts.push_back(text_of(open.corpora.back(), length, arguments.skip));
+  }
+  return open;
+}
+
+void run_inspect(const InspectArguments& arguments, const CLI::App& command) {
+  check_output_page("inspect", arguments.output);
+  const fs::path numbers = numbers_of(arguments.output);
+  check_arguments(arguments);
   const ModelFolder folder = find_model(arguments.model);
   const models::DecoderConfig config = models::load_config(folder.model);
   check_prunes(config, command);
+  evaluation::InspectOptions options = arguments.options;
   options.heads = heads_of(arguments.heads, config);
   if (!arguments.window.empty()) {
     std::tie(options.window_begin, options.window_end) =
         two_numbers(arguments.window, ':', "--window", "FROM:TO in tokens");
   }
-  const int64_t trained = folder.train_length();
-  const int64_t length = arguments.length ? arguments.length : trained ? trained : kUsualLength;
-  std::vector<TextCorpus> corpora;
-  std::vector<evaluation::InspectedText> texts;
-  for (const std::string& text : arguments.texts) {
-    corpora.push_back(open_texts({text}, folder, config, arguments.tokenizer));
-    texts.push_back(text_of(corpora.back(), length, arguments.skip));
-  }
+  const auto [corpora, texts] = open_texts_of(arguments, folder, config);
   // Before the work: where it is missing, no numbers are left without their page.
   const std::string javascript = vega_javascript();
   models::Decoder decoder =
@@ -224,7 +240,7 @@ void run_inspect(const InspectArguments& arguments, const CLI::App& command) {
   inspection["name"] = folder.name;
   inspection["model"] = folder.model.string();
   inspection["identity"] = {{"model", folder.identity()}, {"dtype", arguments.dtype}};
-  inspection["train_length"] = trained;
+  inspection["train_length"] = folder.train_length();
   inspection["command"] = command_line();
   inspection["settings"]["threshold"] = arguments.threshold;
 
