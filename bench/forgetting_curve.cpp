@@ -9,6 +9,7 @@
 #include "reynard/evaluation/scorer.h"
 #include "reynard/models/decoder.h"
 #include "reynard/tensor/device.h"
+#include "reynard/tensor/median.h"
 
 #include <fmt/format.h>
 

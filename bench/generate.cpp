@@ -10,6 +10,7 @@
 #include "reynard/models/stepper.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/device.h"
+#include "reynard/tensor/median.h"
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>

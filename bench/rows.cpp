@@ -3,6 +3,7 @@
 #include "bench/reference_figures.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/device.h"
+#include "reynard/tensor/median.h"
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -41,12 +42,6 @@ double seconds_of(const std::function<void()>& run) {
   const auto begin = std::chrono::steady_clock::now();
   run();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const size_t size = values.size();
-  return (values[(size - 1) / 2] + values[size / 2]) / 2;
 }
 
 Medians time_by_turns(int repeats,

@@ -43,7 +43,6 @@ Rows& operator+=(Rows& rows, Rows more);
 std::string device_name(at::Device device);
 
 double seconds_of(const std::function<void()>& run);
-double median(std::vector<double> values);
 // Medians of two functions run by turns, after one unmeasured run of each: machine noise then hits
 // both.
 struct Medians {

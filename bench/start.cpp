@@ -6,6 +6,7 @@
 #include "reynard/process/child_process.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/device.h"
+#include "reynard/tensor/median.h"
 #include "reynard/tensor/resident_memory.h"
 
 #include <fmt/format.h>

@@ -2,6 +2,7 @@
 
 #include "bench/peer_process.h"
 #include "reynard/tensor/error.h"
+#include "reynard/tensor/median.h"
 #include "reynard/tokenizer/tokenizer.h"
 
 #include <fmt/format.h>

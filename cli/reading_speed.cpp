@@ -6,12 +6,12 @@
 #include "reynard/data/random.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/error.h"
+#include "reynard/tensor/median.h"
 
 #include <fmt/format.h>
 
 #include <c10/core/ScalarType.h>
 
-#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <utility>
@@ -51,8 +51,7 @@ double ReadingSpeed::at(int64_t length) {
     seconds.push_back(seconds_to_read(length));
     all += seconds.back();
   } while (seconds.size() < 5 && all < 2);
-  std::sort(seconds.begin(), seconds.end());
-  return static_cast<double>(length) / seconds[seconds.size() / 2];
+  return static_cast<double>(length) / median(seconds);
 }
 
 // Of one sequence of random tokens.

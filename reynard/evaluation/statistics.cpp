@@ -1,6 +1,7 @@
 #include "reynard/evaluation/statistics.h"
 
 #include "reynard/tensor/check.h"
+#include "reynard/tensor/median.h"
 
 #include <boost/math/special_functions/beta.hpp>
 #include <boost/math/special_functions/erf.hpp>
@@ -49,12 +50,6 @@ double normal_quantile(double p) {
 
 double normal_upper_tail(double z) {
   return 0.5 * std::erfc(z / std::numbers::sqrt2);
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
 // The weights of the lower half of the order statistics (Royston's approximation), all positive.

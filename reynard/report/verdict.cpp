@@ -1,12 +1,14 @@
 #include "reynard/report/verdict.h"
 
 #include "reynard/report/figure_style.h"
+#include "reynard/tensor/median.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 namespace reynard::report {
 
@@ -403,9 +405,7 @@ double median_speed(const RunResults& run) {
     const double speed = number_at(line, "/tokens_per_s");
     if (speed > 0) speeds.push_back(speed);
   }
-  if (speeds.empty()) return std::nan("");
-  std::sort(speeds.begin(), speeds.end());
-  return speeds[speeds.size() / 2];
+  return median(std::move(speeds));
 }
 
 double peak_memory(const RunResults& run) {

@@ -221,6 +221,12 @@ TEST(Report, ScoresAreRowsOfTheSummaryTable) {
   EXPECT_EQ(rows[1].values, (std::vector<std::string>{"87.5 % ± 2.3", "50.0 %"}));
 }
 
+TEST(Report, SpeedOfAnEvenCountOfLinesLiesBetweenBothMiddles) {
+  RunResults run;
+  for (const double speed : {100, 400, 200, 300}) run.metrics.push_back({{"tokens_per_s", speed}});
+  EXPECT_EQ(median_speed(run), 250);
+}
+
 TEST(Report, RunWithoutMeasurementsStillHasAPage) {
   const test::TempDir folder;
   fs::create_directories(folder / "x");
@@ -247,12 +253,6 @@ TEST(Report, FilesOfOtherProgramsAreNoResults) {
     const Runs runs = read_runs({folder / "x"});
     EXPECT_TRUE(runs[0].evaluations.empty());
   }
-  test::write_file(folder / "x/eval/needle.json", "{\"task\": \"needle\", ");
-  EXPECT_SAYS(test::error_of([&] { read_runs({folder / "x"}); }),
-              "needle.json: is not JSON: line 1, column 20: ");
-}
-
-// A value of another program's file is copied and printed by recursion.
   for (const char* text : {"{\"results\": {\"x\": NaN}}", "{}\n{}\n", "{} // a note", ""}) {
     test::write_file(folder / "x/eval/results.json", text);
     test::write_file(folder / "x/eval/needle.json", "{\"task\": \"needle\", \"metrics\": {}}");
@@ -260,6 +260,12 @@ TEST(Report, FilesOfOtherProgramsAreNoResults) {
   }
   // Samples beside it say that it is ours.
   test::write_file(folder / "x/eval/needle.jsonl", "");
+  test::write_file(folder / "x/eval/needle.json", "{\"task\": \"needle\", ");
+  EXPECT_SAYS(test::error_of([&] { read_runs({folder / "x"}); }),
+              "needle.json: is not JSON: line 1, column 20: ");
+}
+
+// A value of another program's file is copied and printed by recursion.
 TEST(Report, DeepJsonIsAnErrorNotAStackOverflow) {
   const test::TempDir folder;
   const std::string deep = std::string(1 << 20, '[') + std::string(1 << 20, ']');

@@ -1,18 +1,19 @@
-// What rows are made of.
-
-#include "bench/rows.h"
+#include "reynard/tensor/median.h"
 
 #include <gtest/gtest.h>
 
-namespace reynard::bench {
+#include <cmath>
+
+namespace reynard {
 namespace {
 
-TEST(Rows, TheMedianOfAnEvenCountLiesBetweenBothMiddles) {
+TEST(Median, OfAnEvenCountLiesBetweenBothMiddles) {
   EXPECT_EQ(median({3, 1}), 2);
   EXPECT_EQ(median({9, 1, 4, 2}), 3);
   EXPECT_EQ(median({9, 1, 4}), 4);
   EXPECT_EQ(median({7}), 7);
+  EXPECT_TRUE(std::isnan(median({})));
 }
 
 }  // namespace
-}  // namespace reynard::bench
+}  // namespace reynard
