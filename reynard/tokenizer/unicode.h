@@ -66,7 +66,8 @@ bool is_word(char32_t c);
 
 // Characters that Unicode got after version 14, which older libraries know nothing about.
 struct CharRange {
-  char category[3];  // "Lu", "M", ...
+  char category[3];  // "Lu", "Mn", ...
+  char script[5];    // "Latn", ...; "": one that is as young
   char32_t first;
   char32_t last;
 };

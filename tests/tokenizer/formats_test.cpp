@@ -336,6 +336,41 @@ TEST(Regex, RefusesWhatCannotBeTranslated) {
     } catch (const Error& error) {
       const std::string expected = fmt::format("uses {}, which is not supported", what);
       EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
+TEST(Regex, SetsOfOtherCharacters) {
+  EXPECT_EQ(matches(R"([^\W\d_]+)", "\u0939\u093f\u0928\u094d\u0926\u0940 a_1"),
+            "|\u0939\u093f\u0928\u094d\u0926\u0940|a|");
+  EXPECT_EQ(matches(R"([\W]+)", "a\u0345, b\u00b2"), "|, |\u00b2|");
+  EXPECT_EQ(matches(R"([\H]+)", "hello ab"), "|h|llo |");
+  EXPECT_EQ(matches(R"([\P{L}x]+)", "a1x\u1c89b"), "|1x|");  // a letter since Unicode 16
+  EXPECT_EQ(matches(R"([\D]+)", "a\U00010d40b"), "|a|b|");
+}
+
+TEST(Regex, PropertiesOfCharacters) {
+  EXPECT_EQ(matches(R"(\p{Han}+)", "\u6f22\u5b57\u3001\u304b\u3002"), "|\u6f22\u5b57|");
+  EXPECT_EQ(matches(R"([\p{Greek}]+)", "\u0391\u00b7\u0345"), "|\u0391|");
+  EXPECT_EQ(matches(R"(\p{hira_gana})", "\u304b\u3001\U0001b132"), "|\u304b|\U0001b132|");
+  EXPECT_EQ(matches(R"(\p{lu})", "\u1c89\u1c8a"), "|\u1c89|");
+  EXPECT_EQ(matches(R"(\p{Mn}|\p{Cn})", "\u0897\U0001171e\u1c89\u0378"), "|\u0897|\u0378|");
+  EXPECT_EQ(matches(R"(\p{^Sm}|\P{No})", "+"), "|+|");
+}
+
+// Only characters with upper and lower case are otherwise there.
+TEST(Regex, CaselessCharactersWithoutCase) {
+  EXPECT_EQ(matches("(?i:['\u2019]s|['\u2019]t|['\u2019]re)", "\u2019S 'RE"), "|\u2019S|'RE|");
+  EXPECT_EQ(matches("(?i)'s|\u2019s|\\p{L}+", "a\u2019S"), "|a|\u2019S|");
+  EXPECT_EQ(matches("(?i:[\u201c\u201d]?a)", "\u201cA"), "|\u201cA|");
+  EXPECT_EQ(matches("(?i:[\u4e00-\u9fa5]+)", "a\u4e01"), "|\u4e01|");
+  EXPECT_EQ(matches("(?i:[\u3002\uff0c]a)", "\uff0cA"), "|\uff0cA|");
+  EXPECT_EQ(matches(R"((?i:\p{Lo}+))", "a\u00aa"), "|\u00aa|");
+  EXPECT_EQ(matches(R"((?i:\p{Lu}))", "aB"), "|B|");
+  EXPECT_EQ(matches(R"((?i:\x{27}s|\x41))", "'S a"), "|'S|a|");
+  EXPECT_EQ(matches(R"((?i:\p{Thai}+a))", "\u0e01A"), "|\u0e01A|");
+  EXPECT_EQ(matches(R"((?i:\p{Latin}+))", "aB1"), "|aB|");
+  // The combining iota below is another case of the letter iota.
+  EXPECT_EQ(matches(R"((?i:[^\p{L}]+))", "a\u0345, b"), "|, |");
+  EXPECT_EQ(matches(R"((?i:[\w]+))", "aB"), "|aB|");
+}
+
     }
   };
   refused("a{2}?", "{2}?");
@@ -346,7 +381,23 @@ TEST(Regex, RefusesWhatCannotBeTranslated) {
   refused("(?i:\u00e9)", "\u00e9 in (?i)");
   refused("(?i:(a)[\u00e9])", "\u00e9 in (?i)");
   refused("(?i:miSs)", "Ss in (?i)");
-  refused(R"((?i:\p{Lu}))", R"(\p{Lu} in (?i))");
+  refused("(?i:\u00df)", "\u00df in (?i)");
+  refused("(?i:\u02bcn)", "\u02bc in (?i)");
+  refused("(?i:f(?:f))", "ff in (?i)");
+  refused("(?i:(?:af){1}(?#c)i)", "fi in (?i)");
+  refused("a{2}(?#c)?", "a quantifier behind what is skipped");
+  refused("(?ix: s t)", "st in (?i)");
+  refused(R"((?i:s\x73))", "ss in (?i)");
+  refused(R"((?i:s\163))", R"(\163 in (?i))");
+  refused(R"((?i:[\p{L}]))", R"([\p{L}] in (?i))");
+  refused("(?i:[ -\u4e00])", "[ -\u4e00] in (?i)");
+  refused(R"(\pL+)", R"(\pL)");
+  refused(R"((a)\g1)", R"(\g1)");
+  refused(R"([\N{U+41}])", R"(\N{)");
+  refused(R"(\X)", R"(\X)");
+  refused(R"(\p{Xan})", R"(\p{Xan})");
+  refused(R"(\p{sc=Han})", R"(\p{sc=Han})");
+  refused(R"(\p{Lowercase})", R"(\p{Lowercase})");
   refused(R"((?i:\x{df}))", R"(\x{df} in (?i))");
   refused(R"(\V)", R"(\V)");
   refused("[a&&b]", "&& inside [...]");
