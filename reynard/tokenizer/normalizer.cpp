@@ -1,6 +1,7 @@
 #include "reynard/tokenizer/normalizer.h"
 
 #include "reynard/tokenizer/unicode.h"
+#include "reynard/tokenizer/utf8.h"
 #include "reynard/tokenizer/vocabulary.h"
 
 #include <algorithm>
@@ -93,10 +94,13 @@ bool Normalizer::keeps_word_ends() const {
   });
 }
 
-bool Normalizer::strips_left() const {
-  return std::any_of(steps_.begin(), steps_.end(), [](const NormalizerStep& step) {
-    const auto* strip = std::get_if<StripSpaces>(&step);
-    return strip && strip->left;
+bool Normalizer::keeps_begin() const {
+  return std::all_of(steps_.begin(), steps_.end(), [](const NormalizerStep& step) {
+    if (const auto* strip = std::get_if<StripSpaces>(&step)) return !strip->left;
+    if (const auto* replace = std::get_if<ReplaceText>(&step)) {
+      return num_characters(replace->to) >= num_characters(replace->from);
+    }
+    return std::holds_alternative<UnicodeForm>(step);
   });
 }
 

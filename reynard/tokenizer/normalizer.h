@@ -45,7 +45,8 @@ class Normalizer {
   // of the normalized text; letters and spaces are what they were, but for "▁" in place of spaces.
   bool keeps_word_ends() const;
   bool writes_metaspace() const;
-  bool strips_left() const;
+  // The first character of a text, or what is written for it, stays the first.
+  bool keeps_begin() const;
 
  private:
   std::vector<NormalizerStep> steps_;

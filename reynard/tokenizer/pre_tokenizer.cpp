@@ -79,20 +79,32 @@ void put(std::string_view text,
   }
 }
 
+// What a piece was split as, and how much of its beginning was put there.
+struct Whole {
+  std::string_view text;
+  std::size_t put_before = 0;
+};
+
 struct Splitter {
   std::string_view text;
   bool at_begin;
+  std::size_t put_before;
   TextStore& store;
   std::vector<std::string_view>& pieces;
 
-  void operator()(const PrefixSpace&) const {
+  Whole operator()(const PrefixSpace&) const {
     const bool has_space = text.substr(0, 1) == " ";
-    pieces.push_back(has_space ? text : store.keep(std::string(" ").append(text)));
+    const std::string_view kept = has_space ? text : store.keep(std::string(" ").append(text));
+    pieces.push_back(kept);
+    return {kept, put_before + (has_space ? 0 : 1)};
   }
 
-  void operator()(const FamilySplit& family) const { split_text(family.pattern, text, pieces); }
+  Whole operator()(const FamilySplit& family) const {
+    split_text(family.pattern, text, pieces);
+    return {text, put_before};
+  }
 
-  void operator()(const RegexSplit& split) const {
+  Whole operator()(const RegexSplit& split) const {
     Parts parts;
     split.regex.for_each_match(
         text, [&](std::size_t begin, std::size_t end) { parts.match(begin, end); });
@@ -101,9 +113,10 @@ struct Splitter {
       for (Part& part : all) part.match = !part.match;
     }
     put(text, joined(std::move(all), split.behavior), pieces);
+    return {text, put_before};
   }
 
-  void operator()(const DigitSplit& digits) const {
+  Whole operator()(const DigitSplit& digits) const {
     Parts parts;
     for (std::size_t i = 0; i < text.size();) {
       const CodePoint c = code_point_at(text, i);
@@ -113,18 +126,21 @@ struct Splitter {
     }
     const auto behavior = digits.each ? SplitBehavior::kIsolated : SplitBehavior::kContiguous;
     put(text, joined(parts.finish(text.size()), behavior), pieces);
+    return {text, put_before};
   }
 
-  void operator()(const MetaspaceSplit& metaspace) const {
+  Whole operator()(const MetaspaceSplit& metaspace) const {
     const std::string& mark = metaspace.replacement;
     std::string replaced = replace_all(text, " ", mark);
     const bool prepend = metaspace.prepend == MetaspaceSplit::Prepend::kAlways ||
                          (metaspace.prepend == MetaspaceSplit::Prepend::kFirst && at_begin);
-    if (prepend && replaced.compare(0, mark.size(), mark) != 0) replaced.insert(0, mark);
+    const bool marks = prepend && !replaced.starts_with(mark);
+    if (marks) replaced.insert(0, mark);
     const std::string_view kept = store.keep(replaced);
+    const Whole whole{kept, put_before + (marks ? mark.size() : 0)};
     if (!metaspace.split) {
       pieces.push_back(kept);
-      return;
+      return whole;
     }
     Parts parts;
     for (std::size_t at = kept.find(mark); at != std::string_view::npos;
@@ -132,6 +148,7 @@ struct Splitter {
       parts.match(at, at + mark.size());
     }
     put(kept, joined(parts.finish(kept.size()), SplitBehavior::kMergedWithNext), pieces);
+    return whole;
   }
 };
 
@@ -151,19 +168,27 @@ void PreTokenizer::split(std::string_view text,
                          std::vector<std::string_view>& pieces) const {
   pieces.clear();
   if (!text.empty()) pieces.push_back(text);
+  // The first pieces, if they begin the text: so many bytes were put before what is there of it.
+  // What is left behind a mark that was put there and removed begins the text as well.
+  std::vector<std::size_t> put_before;
+  if (at_begin) put_before.push_back(0);
   std::vector<std::string_view> before;
   for (const PreTokenizerStep& step : steps_) {
     before.swap(pieces);
     pieces.clear();
-    bool first = at_begin;
-    for (const std::string_view piece : before) {
-      std::visit(Splitter{piece, first, store, pieces}, step);
-      first = false;
+    std::vector<std::size_t> put_before_pieces;
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      const bool begins = i < put_before.size();
+      const std::size_t num_pieces = pieces.size();
+      const Whole whole =
+          std::visit(Splitter{before[i], begins, begins ? put_before[i] : 0, store, pieces}, step);
+      for (std::size_t k = num_pieces; begins && k < pieces.size(); ++k) {
+        const auto at = static_cast<std::size_t>(pieces[k].data() - whole.text.data());
+        if (at > whole.put_before) break;
+        put_before_pieces.push_back(whole.put_before - at);
+      }
     }
-    // Behind a removed beginning no piece begins the text.
-    const bool removes = std::holds_alternative<RegexSplit>(step);
-    at_begin =
-        at_begin && !pieces.empty() && (!removes || pieces.front().data() == before.front().data());
+    put_before = std::move(put_before_pieces);
   }
 }
 

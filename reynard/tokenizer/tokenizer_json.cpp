@@ -277,10 +277,11 @@ BytePairParts read_tokenizer_json(const json& contents, const std::string& where
   ReadPreTokenizer splitter;
   if (file.has("pre_tokenizer")) splitter = read_pre_tokenizer(file.object("pre_tokenizer"));
   parts.pre_tokenizer = std::move(splitter.splitter);
-  // The mark depends on where the text began before it was stripped.
-  if (parts.normalizer.strips_left() && parts.pre_tokenizer.marks_begin()) {
+  // The mark depends on where the text began before that.
+  if (!parts.normalizer.keeps_begin() && parts.pre_tokenizer.marks_begin()) {
     file.fail(
-        "Strip with strip_left before Metaspace with prepend_scheme \"first\" is not supported");
+        "Prepend, Strip with strip_left, or Replace that may shorten the text, before Metaspace "
+        "with prepend_scheme \"first\" is not supported");
   }
   ReadModel read = read_model(file.object("model"), splitter.byte_level);
   parts.vocabulary = std::move(read.vocabulary);

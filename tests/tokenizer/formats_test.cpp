@@ -237,13 +237,19 @@ TEST_F(Formats, WhatIsNotSupportedIsNamed) {
         file["post_processor"] = {{"type", "Other"}};
       },
       "the post-processor \"Other\" is not supported");
-  expect(
-      [](json& file) {
-        file["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", false}};
-        file["pre_tokenizer"] = {
-            {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}};
-      },
-      "Strip with strip_left before Metaspace with prepend_scheme \"first\" is not supported");
+  for (const json& shortens :
+       {json{{"type", "Prepend"}, {"prepend", "x"}},
+        json{{"type", "Strip"}, {"strip_left", true}, {"strip_right", false}},
+        json{{"type", "Replace"}, {"pattern", {{"String", "x"}}}, {"content", ""}},
+        json{{"type", "Replace"}, {"pattern", {{"Regex", "^ +"}}}, {"content", ""}}}) {
+    expect(
+        [&](json& file) {
+          file["normalizer"] = shortens;
+          file["pre_tokenizer"] = {
+              {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}};
+        },
+        "before Metaspace with prepend_scheme \"first\" is not supported");
+  }
   expect([](json& file) { file["model"]["dropout"] = 0.1; }, "\"dropout\" is not supported");
   expect([](json& file) { file["model"]["end_of_word_suffix"] = "</w>"; },
          "\"end_of_word_suffix\" is not supported");
@@ -278,7 +284,8 @@ TEST(Digits, AreThoseOfUnicode17) {
   EXPECT_EQ(pieces, (std::vector<std::string_view>{"a", "\xf0\x91\xb7\xa8", "z", "1"}));
 }
 
-// Only what begins the text is marked, not what a removed space left at the front.
+// Only what begins the text is marked, not what a removed space left at the front, but what a
+// removed mark did.
 TEST(Metaspace, FirstIsWhatBeginsTheText) {
   tokenizer::PreTokenizer words;
   words.add(tokenizer::RegexSplit{.regex = tokenizer::Regex(" "),
@@ -291,6 +298,15 @@ TEST(Metaspace, FirstIsWhatBeginsTheText) {
   EXPECT_EQ(pieces, (std::vector<std::string_view>{"\u2581a", "b"}));
   words.split(store.keep(" a b"), /*at_begin=*/true, store, pieces);
   EXPECT_EQ(pieces, (std::vector<std::string_view>{"a", "b"}));
+  tokenizer::PreTokenizer twice;
+  const tokenizer::MetaspaceSplit first{.replacement = "\u2581",
+                                        .prepend = tokenizer::MetaspaceSplit::Prepend::kFirst};
+  twice.add(first);
+  twice.add(tokenizer::RegexSplit{.regex = tokenizer::Regex("\u2581"),
+                                  .behavior = tokenizer::SplitBehavior::kRemoved});
+  twice.add(first);
+  twice.split(store.keep("a b"), /*at_begin=*/true, store, pieces);
+  EXPECT_EQ(pieces, (std::vector<std::string_view>{"\u2581a", "b"}));
 }
 
 // What is matched, between bars.
@@ -320,22 +336,6 @@ TEST(Regex, MeansWhatOnigurumaMeans) {
   EXPECT_EQ(matches(R"(\x{41}\x42)", "AB"), "|AB|");
 }
 
-TEST(Regex, PatternsOfKnownModels) {
-  constexpr const char* kContractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
-  EXPECT_EQ(matches(kContractions, "'S 'lL '\u017f"), "|'S|'lL|'\u017f|");
-  EXPECT_EQ(matches("'(?i:[sdmt]|ll|ve|re)", "'S 'Ll"), "|'S|'Ll|");
-  EXPECT_EQ(matches("(?i)'s|'t", "'S 'T"), "|'S|'T|");
-  EXPECT_EQ(matches(R"([^\r\n\p{L}\p{N}]?+\p{L}++)", " ab cd"), "| ab| cd|");
-}
-
-TEST(Regex, RefusesWhatCannotBeTranslated) {
-  const auto refused = [](const char* pattern, const char* what) {
-    try {
-      tokenizer::Regex{pattern};
-      ADD_FAILURE() << pattern;
-    } catch (const Error& error) {
-      const std::string expected = fmt::format("uses {}, which is not supported", what);
-      EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
 TEST(Regex, SetsOfOtherCharacters) {
   EXPECT_EQ(matches(R"([^\W\d_]+)", "\u0939\u093f\u0928\u094d\u0926\u0940 a_1"),
             "|\u0939\u093f\u0928\u094d\u0926\u0940|a|");
@@ -371,6 +371,22 @@ TEST(Regex, CaselessCharactersWithoutCase) {
   EXPECT_EQ(matches(R"((?i:[\w]+))", "aB"), "|aB|");
 }
 
+TEST(Regex, PatternsOfKnownModels) {
+  constexpr const char* kContractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
+  EXPECT_EQ(matches(kContractions, "'S 'lL '\u017f"), "|'S|'lL|'\u017f|");
+  EXPECT_EQ(matches("'(?i:[sdmt]|ll|ve|re)", "'S 'Ll"), "|'S|'Ll|");
+  EXPECT_EQ(matches("(?i)'s|'t", "'S 'T"), "|'S|'T|");
+  EXPECT_EQ(matches(R"([^\r\n\p{L}\p{N}]?+\p{L}++)", " ab cd"), "| ab| cd|");
+}
+
+TEST(Regex, RefusesWhatCannotBeTranslated) {
+  const auto refused = [](const char* pattern, const char* what) {
+    try {
+      tokenizer::Regex{pattern};
+      ADD_FAILURE() << pattern;
+    } catch (const Error& error) {
+      const std::string expected = fmt::format("uses {}, which is not supported", what);
+      EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
     }
   };
   refused("a{2}?", "{2}?");
