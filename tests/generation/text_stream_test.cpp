@@ -125,6 +125,27 @@ TEST(TextStream, CharactersThatNeverEndAreShownAsOne) {
   EXPECT_EQ(shown(*words, "the\xf0\x9f\x98\x80", 1), "the\xef\xbf\xbd");
 }
 
+// decode() sees all bytes of a run before it shows the first, a stream does not.
+TEST(TextStream, BrokenBytesAreShownByMaximalParts) {
+  const auto tokenizer = tokenizer_of_json(test::metaspace_json());
+  const auto encoded = tokenizer->encode("\xf0\x9f\x98\x80");
+  ASSERT_GE(encoded.size(), 4U);
+  const int64_t zero = encoded[encoded.size() - 4] - 0xf0;  // bytes have successive ids
+  const auto expect = [&](std::string_view bytes, const char* streamed, const char* decoded) {
+    std::vector<int64_t> ids;
+    for (const unsigned char byte : bytes) ids.push_back(zero + byte);
+    TextStream stream(*tokenizer, {});
+    std::string out;
+    for (const int64_t id : ids) out += stream.add(id);
+    EXPECT_EQ(out + stream.finish(), streamed);
+    EXPECT_EQ(tokenizer->decode(ids), decoded);
+  };
+  expect("\xe2\x82\xac", "\u20ac", "\u20ac");
+  expect("\x80\xe2\x82\xac", "\ufffd\u20ac", "\ufffd\ufffd\ufffd\ufffd");
+  expect("\xe2\x82\xac\x80", "\u20ac\ufffd", "\ufffd\ufffd\ufffd\ufffd");
+  expect("\xe2\x82", "\ufffd", "\ufffd\ufffd");
+}
+
 TEST(TextStream, StopStringsEndTheTextBeforeThem) {
   EXPECT_EQ(pieces("one END two", {"END"}),
             (Pieces{"o", "n", "e", " ", "", "", "", "", "", "", "", ""}));
