@@ -1,9 +1,9 @@
 #pragma once
 // Tokens to text as they come: a piece is handed out once later tokens can no longer change it,
 // that is when it ends no character in the middle and no stop string may begin in it. Bytes that
-// are no character become one U+FFFD for each maximal part of one. Decoding all of the tokens, where
-// the vocabulary falls back to bytes, has one for each byte, and with one bad byte for all bytes
-// beside it: that would take back characters that were handed out.
+// are no character become one U+FFFD for each maximal part of one. Decoding all of the tokens,
+// where the vocabulary falls back to bytes, has one for each byte, and with one bad byte for all
+// bytes beside it: that would take back characters that were handed out.
 
 #include <cstdint>
 #include <span>
