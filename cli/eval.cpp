@@ -10,6 +10,7 @@
 #include "cli/repeatable.h"
 #include "cli/unknown_option.h"
 #include "reynard/config/config.h"
+#include "reynard/evaluation/length_rules.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -107,6 +108,11 @@ void check_task(const std::string& name) {
 }
 
 void check_arguments(const EvalArguments& arguments, const CLI::App& command) {
+  for (const auto& [name, length] :
+       {std::pair("--length", arguments.length), {"--train-length", arguments.train_length}}) {
+    tensor::check_value(
+        length <= evaluation::kMaxLength, "eval", name, length, "at most 2^40 tokens");
+  }
   tensor::check_value(arguments.extrapolate == 0 || arguments.extrapolate >= 2,
                       "eval",
                       "--extrapolate",

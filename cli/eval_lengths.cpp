@@ -2,6 +2,7 @@
 
 #include "reynard/config/config.h"
 #include "reynard/evaluation/evaluation_config.h"
+#include "reynard/evaluation/length_rules.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -48,7 +49,7 @@ std::vector<std::string> with_extrapolation(std::vector<std::string> overrides,
         "eval: --extrapolate: nothing says what length the model was trained on; give "
         "--train-length");
   }
-  constexpr int64_t kMaxLength = int64_t{1} << 40;
+  using evaluation::kMaxLength;
   tensor::check_value(
       times <= kMaxLength / train_length,
       "eval",

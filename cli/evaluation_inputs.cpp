@@ -6,6 +6,7 @@
 #include "reynard/data/prepare.h"
 #include "reynard/data/recorded_tokenizer.h"
 #include "reynard/data/token_file.h"
+#include "reynard/evaluation/length_rules.h"
 #include "reynard/models/decoder_config.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/check.h"
@@ -176,7 +177,9 @@ std::string ModelFolder::identity() const {
 
 int64_t ModelFolder::train_length() const {
   const auto found = run_json.find("train_length");
-  return found != run_json.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
+  if (found == run_json.end() || !found->is_number_unsigned()) return 0;
+  const auto length = found->get<uint64_t>();
+  return length <= evaluation::kMaxLength ? static_cast<int64_t>(length) : 0;
 }
 
 fs::path ModelFolder::results() const {

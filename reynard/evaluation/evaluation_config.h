@@ -3,6 +3,7 @@
 
 #include "reynard/config/fields.h"
 #include "reynard/evaluation/forgetting_curve.h"
+#include "reynard/evaluation/length_rules.h"
 #include "reynard/evaluation/retrieval_config.h"
 
 #include <cstdint>
@@ -22,7 +23,7 @@ struct PerPositionLossConfig {
     field("length",
           self.length,
           "tokens of a row; 0: twice the training length, 2048 when unknown",
-          config::non_negative);
+          kLengthOrZero);
     field("rows", self.rows, "rows to measure; fewer when the text has fewer", config::positive);
     field("seed", self.seed, "seed of where in its document a row begins", config::non_negative);
     field("across_documents",
@@ -51,7 +52,7 @@ struct ForgettingCurveConfig {
           self.length,
           "longest target; a sequence is about twice as long; 0: the training length, 1024 when "
           "unknown",
-          config::non_negative);
+          kLengthOrZero);
     field("grid", self.grid, "tested lengths: l/n ... l (paper) or 8 ... l (code, log)");
     field("points", self.points, "lengths n of the grid", config::positive);
     field("repeats", self.repeats, "targets per length", kTestable);
@@ -76,7 +77,7 @@ struct PruningConfig {
     field("length",
           self.length,
           "tokens of a row; 0: the training length, 1024 when unknown",
-          config::non_negative);
+          kLengthOrZero);
     field("rows", self.rows, "rows to measure; fewer when the text has fewer", config::positive);
     field("seed", self.seed, "seed of where in its document a row begins", config::non_negative);
     field("log_tolerance",
@@ -96,7 +97,7 @@ struct InsideConfig {
     field("length",
           self.length,
           "tokens of the sample; 0: the training length, 1024 when unknown",
-          config::non_negative);
+          kLengthOrZero);
     field("document",
           self.document,
           "which document that is long enough to look at, from 0",
@@ -132,7 +133,7 @@ struct AttentionMassConfig {
     field("length",
           self.length,
           "tokens of each context; 0: an eighth of the training length, 128 when unknown",
-          config::non_negative);
+          kLengthOrZero);
     field("samples", self.samples, "sequences per number of contexts", config::positive);
     field("place",
           self.place,
@@ -172,10 +173,7 @@ struct LmEvalConfig {
     field("tasks", self.tasks, "tasks of the harness, separated by commas");
     field("limit", self.limit, "first samples of each task; 0: all", config::non_negative);
     field("num_fewshot", self.num_fewshot, "solved examples before each question; -1: the task's");
-    field("length",
-          self.length,
-          "longest prompt; longer ones lose their beginning",
-          config::positive);
+    field("length", self.length, "longest prompt; longer ones lose their beginning", kLength);
     field("batch_size", self.batch_size, "prompts in one request", config::positive);
     field("timeout", self.timeout, "seconds for a request", config::positive);
     field("include_path", self.include_path, "folder of further tasks (YAML)");

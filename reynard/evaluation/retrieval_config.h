@@ -2,6 +2,7 @@
 // Settings of the tasks that ask for something said in a long text; EvaluationConfig holds them.
 
 #include "reynard/config/fields.h"
+#include "reynard/evaluation/length_rules.h"
 
 #include <cstdint>
 #include <string>
@@ -34,7 +35,7 @@ struct NeedleConfig {
     field("longest",
           self.longest,
           "longest context; 0: twice the training length, 32000 when unknown",
-          config::non_negative);
+          kLengthOrZero);
     field("lengths", self.lengths, "context lengths, evenly from longest/32", config::positive);
     field("depths", self.depths, "depths, evenly from 0 to 100 %", config::positive);
     field("trials", self.trials, "texts per length and depth", config::positive);
@@ -64,7 +65,7 @@ struct PasskeyConfig {
     field("lengths",
           self.lengths,
           "tokens of the prompt; default: 1/4, 1/2, 1, 2 and 4 times the training length",
-          config::positive);
+          kLength);
     field("trials", self.trials, "prompts per length", config::positive);
     field("max_tokens", self.max_tokens, "tokens of an answer", config::positive);
     field("seed", self.seed, "seed of keys and places", config::non_negative);
@@ -85,7 +86,7 @@ struct RulerConfig {
     field("lengths",
           self.lengths,
           "tokens of prompt and answer; default: 1/4, 1/2, 1, 2 and 4 times the training length",
-          config::positive);
+          kLength);
     field("samples", self.samples, "samples per task and length", config::positive);
     field("seed", self.seed, "seed of all samples", config::non_negative);
     field("essays", self.essays, "text file of the haystack; default: the text (not comparable)");
@@ -113,7 +114,7 @@ struct BabilongConfig {
     field("lengths",
           self.lengths,
           "tokens of the prompt; default: 1/4, 1/2, 1, 2 and 4 times the training length",
-          config::positive);
+          kLength);
     field("samples", self.samples, "questions per task and length", config::positive);
     field("max_tokens", self.max_tokens, "tokens of an answer", config::positive);
     field("seed", self.seed, "seed of facts and places", config::non_negative);
@@ -135,7 +136,7 @@ struct DictionaryConfig {
     field("lengths",
           self.lengths,
           "tokens of definitions; default: 256, 1024, ... up to 4 times the training length",
-          config::positive);
+          kLength);
     field("query_tokens", self.query_tokens, "tokens of queries behind them", config::positive);
     field("block",
           self.block,
@@ -164,16 +165,16 @@ struct PerplexityConfig {
     field("window",
           self.window,
           "tokens of a window; 0: the training length, 1024 when unknown",
-          config::non_negative);
+          kLengthOrZero);
     field("stride",
           self.stride,
           "tokens scored by an overlapping window; 0: half of it",
-          config::non_negative);
+          kLengthOrZero);
     field("tokens", self.tokens, "tokens scored in windows, at most", config::positive);
     field("length",
           self.length,
           "tokens of each document of a stream; 0: half of the training length",
-          config::non_negative);
+          kLengthOrZero);
     field("documents",
           self.documents,
           "documents of a stream; the last is scored; fewer when the text has fewer",
@@ -210,7 +211,7 @@ struct FewShotConfig {
         "lengths",
         self.lengths,
         "tokens of examples and question; default: 1/4, 1/2, 1, 2 and 4 times the training length",
-        config::positive);
+        kLength);
     field("draws", self.draws, "draws of examples", config::positive);
     field("items", self.items, "questions asked; 0: all of the file", config::non_negative);
     field("max_tokens", self.max_tokens, "tokens of a written answer", config::positive);
@@ -239,10 +240,7 @@ struct LongbenchConfig {
     field("scoring",
           self.scoring,
           "upstream: the first line counts for trec, triviaqa, samsum; fox: for all tasks");
-    field("length",
-          self.length,
-          "tokens of a prompt; longer ones lose their middle",
-          config::positive);
+    field("length", self.length, "tokens of a prompt; longer ones lose their middle", kLength);
     field("samples", self.samples, "first samples of each file; 0: all", config::non_negative);
     field("skip_bad", self.skip_bad, "leave malformed lines out");
   }
