@@ -5,16 +5,23 @@ foreach(name ${names})
   # Also drops the folders of libtorch on this machine, which came in as linker options.
   file(RPATH_SET FILE ${folder}/${name} NEW_RPATH "$ORIGIN")
 endforeach()
+if(EXISTS ${folder}/reynard)
+  set(program EXECUTABLES ${folder}/reynard)
+endif()
 file(
   GET_RUNTIME_DEPENDENCIES
-  EXECUTABLES ${folder}/reynard
+  ${program}
   LIBRARIES ${folder}/libreynard.so
   RESOLVED_DEPENDENCIES_VAR needed
   UNRESOLVED_DEPENDENCIES_VAR missing
+  CONFLICTING_DEPENDENCIES_PREFIX again # also in the tree, from an installation before
   PRE_EXCLUDE_REGEXES ${left_out})
 if(missing)
   message(FATAL_ERROR "install: libraries not found on this machine: ${missing}")
 endif()
+foreach(name ${again_FILENAMES})
+  list(APPEND needed ${again_${name}})
+endforeach()
 foreach(library ${needed})
   cmake_path(IS_PREFIX folder "${library}" NORMALIZE is_ours)
   if(NOT is_ours)
