@@ -73,6 +73,10 @@ bool is_multipart(const httplib::Request& request) {
   return request.get_header_value("Content-Type").starts_with("multipart/");
 }
 
+ApiError no_form_error() {
+  return ApiError(415, "no form is read; send Content-Type: application/json");
+}
+
 struct KnownPath {
   std::string_view pattern;  // as it is routed: any text stands for what is in parentheses
   std::vector<std::string_view> methods;
@@ -110,7 +114,7 @@ void explain_refusal(const std::vector<KnownPath>& known,
     return;
   }
   if (response.status == 400 && is_multipart(request)) {
-    set_error(response, ApiError(415, "no form is read; send Content-Type: application/json"));
+    set_error(response, no_form_error());
     return;
   }
   set_error(response, ApiError(response.status, message_of_status(response.status)));
@@ -283,6 +287,7 @@ void HttpServer::guard(const Exchange& exchange,
   try {
     const bool is_open = route == "/" || route == "/health";
     if (!is_open) check_who_asks(exchange);
+    if (is_multipart(exchange.request)) throw no_form_error();
     (this->*handler)(exchange);
     return;
   } catch (const ApiError& error) {

@@ -163,6 +163,9 @@ TEST(HttpServer, LongFormsAreToldWhatToBe) {
     EXPECT_EQ(form->status, 415) << type;
     EXPECT_NE(form->body.find("send Content-Type: application/json"), std::string::npos) << type;
   }
+  const auto form = client.Post("/v1/completions", {{"prompt", "a", "", ""}});  // a whole one
+  EXPECT_EQ(form->status, 415);
+  EXPECT_NE(form->body.find("send Content-Type: application/json"), std::string::npos);
 }
 
 TEST(HttpServer, FullQueueSaysWhenToComeBack) {
