@@ -169,8 +169,8 @@ void add_attention(CLI::App& bench) {
   command
       ->add_option("--repeats",
                    arguments->repeats,
-                   "timed runs, of pruned rows on the CPU half as many but at least 3; the median "
-                   "counts")
+                   "timed runs, of which the median counts (default: 7, of pruned rows half as "
+                   "many but at least 3; on a GPU 20)")
       ->check(above_zero());
   run_with_json(*command, arguments, [command](Arguments& given) {
     const bool cuda = is_cuda(given.device);
@@ -242,6 +242,7 @@ void add_decode(CLI::App& bench) {
                       arguments->shape,
                       "\"H8 G8 T65536 D64\" (default; prefill rows: T8192; on a GPU seven shapes)");
   command->add_option("--chunk", arguments->bench.chunk, "cpu: tokens of a prefill chunk")
+      ->capture_default_str()
       ->check(above_zero());
   command
       ->add_option(
@@ -251,7 +252,10 @@ void add_decode(CLI::App& bench) {
   command->add_option("--only", arguments->bench.names, "cpu: names of the rows to measure")
       ->delimiter(',')
       ->check(CLI::IsMember(arguments->bench.names));
-  command->add_option("--repeats", arguments->repeats, "timed runs; the median counts")
+  command
+      ->add_option("--repeats",
+                   arguments->repeats,
+                   "timed runs; the median counts (default: 9, on a GPU 30)")
       ->check(above_zero());
   run_with_json(*command, arguments, [command](DecodeBenchArguments& given) {
     return run_decode_bench(*command, given);
@@ -305,7 +309,10 @@ void add_knn(CLI::App& bench) {
   command->add_option("--only", arguments->bench.names, "cpu: names of the rows to measure")
       ->delimiter(',')
       ->check(CLI::IsMember(arguments->bench.names));
-  command->add_option("--repeats", arguments->repeats, "timed runs; the median counts")
+  command
+      ->add_option("--repeats",
+                   arguments->repeats,
+                   "timed runs; the median counts (default: 9, on a GPU 10)")
       ->check(above_zero());
   run_with_json(*command, arguments, [command](KnnBenchArguments& given) {
     return run_knn_bench(*command, given);
@@ -319,8 +326,11 @@ void add_train_step(CLI::App& bench) {
   command->add_option("--model", arguments->bench.model, "10M (default) or 125M parameters")
       ->check(CLI::IsMember({"10M", "125M"}));
   command->add_option("--batch", arguments->bench.batch_size, "rows of a step")
+      ->capture_default_str()
       ->check(above_zero());
-  command->add_option("--length", arguments->bench.length, "tokens of a row")->check(above_zero());
+  command->add_option("--length", arguments->bench.length, "tokens of a row")
+      ->capture_default_str()
+      ->check(above_zero());
   command->add_option("--dtype", arguments->bench.dtypes, "f32, bf16 (default: both)")
       ->delimiter(',')
       ->check(CLI::IsMember({"f32", "bf16"}));
@@ -332,6 +342,7 @@ void add_train_step(CLI::App& bench) {
           "not learned yet nearly all heads are local")
       ->check(between(-100, 0));
   command->add_option("--repeats", arguments->bench.repeats, "timed steps; the median counts")
+      ->capture_default_str()
       ->check(above_zero());
   add_device_option(*command, arguments->bench.device);
   run_with_json(
@@ -369,8 +380,10 @@ void add_forgetting_curve_bench(CLI::App& bench) {
       ->add_option("--batch-tokens",
                    options.batch_tokens,
                    "tokens of one forward pass; longer sequences go in pieces of it")
+      ->capture_default_str()
       ->check(above_zero());
   command->add_option("--repeats", options.repeats, "timed runs; the median counts")
+      ->capture_default_str()
       ->check(above_zero());
   add_device_option(*command, options.device);
   run_with_json(
@@ -396,6 +409,7 @@ void add_generate_bench(CLI::App& bench) {
       ->capture_default_str();
   command->add_option("--layers", options.layers, "of both models")->capture_default_str();
   command->add_option("--repeats", options.repeats, "timed runs; the median counts")
+      ->capture_default_str()
       ->check(above_zero());
   add_device_option(*command, options.device);
   run_with_json(
@@ -439,6 +453,7 @@ void add_start_bench(CLI::App& bench) {
       ->delimiter(',')
       ->check(CLI::IsMember({"f32", "bf16", "int8"}));
   command->add_option("--repeats", options.repeats, "timed starts; the median counts")
+      ->capture_default_str()
       ->check(above_zero());
   add_device_option(*command, options.device);
   run_with_json(*command, arguments, [](auto& given) { return bench::bench_start(given.bench); });
@@ -457,6 +472,7 @@ void add_tokenizer_speed(CLI::App& bench) {
       ->capture_default_str()
       ->check(between(1, 1 << 30));
   command->add_option("--repeats", arguments->bench.repeats, "timed runs; the median counts")
+      ->capture_default_str()
       ->check(above_zero());
   run_with_json(
       *command, arguments, [](auto& given) { return bench::bench_tokenizer(given.bench); });
@@ -465,7 +481,7 @@ void add_tokenizer_speed(CLI::App& bench) {
 }  // namespace
 
 void add_bench(CLI::App& app) {
-  CLI::App* bench = app.add_subcommand("bench", "measure speed and memory against peers");
+  CLI::App* bench = app.add_subcommand("bench", "Measure speed and memory against peers");
   bench->require_subcommand(1);
   add_attention(*bench);
   add_attention_memory(*bench);
@@ -477,6 +493,16 @@ void add_bench(CLI::App& app) {
   add_serve_bench(*bench);
   add_start_bench(*bench);
   add_tokenizer_speed(*bench);
+  bench->footer(
+      "Examples:\n"
+      "  reynard bench attention --shape \"B1 H8 T16384 D64\" --dtype bf16 --json attention.json\n"
+      "  reynard bench attention --device cuda --peers --lengths 16384 --head-dims 64,128\n"
+      "  reynard bench decode --shape \"H32 G8 T65536 D128\"\n"
+      "  reynard bench train_step --model 10M --length 8192 --batch 1\n"
+      "  reynard bench tokenizer book.txt models/llama/tokenizer.json models/open_llama/"
+      "tokenizer.model\n"
+      "\n"
+      "A row is a ratio to a peer that runs by turns with ours, after its results were compared.");
 }
 
 }  // namespace reynard::cli

@@ -52,12 +52,12 @@ constexpr const char* kChatFooter =
     "  printf 'Hello\\nAnd in French?\\n' | reynard chat models/qwen --json\n"
     "\n"
     "Each line is a message; one that ends with a backslash goes on in the next. A line that "
-    "begins with\n"
-    "a slash is a command: /new begins a new conversation, /exit or Ctrl-D ends it, /help lists "
-    "them; a\n"
-    "message that begins with a slash is written with two. Ctrl-C ends the answer that is being "
-    "written\n"
-    "and keeps what is there of it; while nothing is written it ends the program (exit code "
+    "begins with a slash is a command: /new begins a new conversation, /exit or Ctrl-D ends it, "
+    "/help lists "
+    "them; a message that begins with a slash is written with two. Ctrl-C ends the answer that is "
+    "being "
+    "written and keeps what is there of it; while nothing is written it ends the program (exit "
+    "code "
     "130).\n";
 
 constexpr const char* kChatCommands =
@@ -319,7 +319,7 @@ void run_chat(const ChatArguments& arguments) {
 }  // namespace
 
 void add_chat(CLI::App& app) {
-  auto* command = app.add_subcommand("chat", "talk with a model in the terminal");
+  auto* command = app.add_subcommand("chat", "Talk with a model in the terminal");
   auto arguments = std::make_shared<ChatArguments>();
   add_options(*command, arguments->model);
   command->add_option("--system", arguments->system, "what the model is told before all else");

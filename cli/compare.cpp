@@ -151,11 +151,10 @@ void add_compare(CLI::App& app) {
                     arguments->json,
                     "Print one JSON line per difference, no page; what is left out goes to stderr");
   command->footer(
-      "Samples are paired, so both runs must have been measured with the same settings on the "
-      "same\n"
+      "Samples are paired, so both runs must have been measured with the same settings on the same "
       "text. All differences of the page are corrected together (Holm). Several runs of one recipe "
-      "(equal but for\n"
-      "their seed) show what the seed alone moves; then only what lies farther apart differs.\n"
+      "(equal but for their seed) show what the seed alone moves; then only what lies farther "
+      "apart differs.\n"
       "\n"
       "Example: reynard compare runs/fox runs/transformer -o compare.html");
   command->callback([arguments] { run_compare(*arguments); });

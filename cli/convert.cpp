@@ -141,7 +141,7 @@ void run_convert(const ConvertArguments& arguments) {
 }  // namespace
 
 void add_convert(CLI::App& app) {
-  auto* command = app.add_subcommand("convert", "write a model in another layout or dtype");
+  auto* command = app.add_subcommand("convert", "Write a model in another layout or dtype");
   auto arguments = std::make_shared<ConvertArguments>();
   command->add_option("MODEL", arguments->model, "model folder or run folder")->required();
   command->add_option("FOLDER", arguments->folder, "to write; must not exist, or be empty")
@@ -156,8 +156,7 @@ void add_convert(CLI::App& app) {
       "  reynard convert runs/transformer-llama models/mine --to llama --dtype bf16\n"
       "\n"
       "A layout that cannot express the model is refused with what stands in its way. Tokenizer "
-      "files,\n"
-      "chat template and generation settings of the folder come along.\n");
+      "files, chat template and generation settings of the folder come along.\n");
   command->callback([arguments] { run_convert(*arguments); });
 }
 

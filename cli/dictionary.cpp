@@ -96,8 +96,7 @@ void add_dictionary(CLI::App& app) {
       ->capture_default_str();
   command->footer(
       "Each document defines keys, then asks for some: the first half of its tokens is "
-      "definitions,\n"
-      "the second queries. Tokens are printable characters of the byte tokenizer.\n"
+      "definitions, the second queries. Tokens are printable characters of the byte tokenizer.\n"
       "\n"
       "Example:\n"
       "  reynard dictionary -o dictionary.jsonl\n"

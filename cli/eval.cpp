@@ -36,8 +36,7 @@ std::string eval_footer() {
       "  reynard eval runs/fox --task forgetting_curve --text book.txt "
       "--forgetting_curve.grid=code\n"
       "  reynard eval runs/fox --task forgetting_curve --text held_out.tokens --text "
-      "train=train.tokens "
-      "--forgetting_curve.targets=text,train\n"
+      "train=train.tokens --forgetting_curve.targets=text,train\n"
       "  reynard eval runs/fox --task per_position_loss,passkey --text book.txt --extrapolate 4\n"
       "  reynard eval models/fox-760m --task per_position_loss --text book.txt --length 65536 -o "
       "results\n"
@@ -45,9 +44,8 @@ std::string eval_footer() {
       "needle,passkey --text book.txt\n"
       "\n"
       "Results are OUTPUT/TASK.jsonl (one line per sample) and OUTPUT/TASK.json (the summary). A "
-      "second\n"
-      "run with the same settings, model and text goes on where the first stopped, also after "
-      "Ctrl-C.\n"
+      "second run with the same settings, model and text goes on where the first stopped, also "
+      "after Ctrl-C.\n"
       "\n"
       "Tasks:\n";
   for (const evaluation::TaskEntry& entry : evaluation::tasks()) {

@@ -340,8 +340,9 @@ void add_forgetting_curve(CLI::App& app) {
                    arguments->files,
                    "Result files: the published JSON, or forgetting_curve.json of `reynard eval`")
       ->required();
-  command->add_option(
-      "--out", arguments->output, "Folder for the figure, the summary and the published format");
+  command->add_option("-o,--out,--output",
+                      arguments->output,
+                      "Folder for the figure, the summary and the published format");
   command
       ->add_option("--lengths",
                    arguments->lengths,
@@ -358,15 +359,13 @@ void add_forgetting_curve(CLI::App& app) {
   command->add_flag("--json", arguments->json, "Print one JSON line per file");
   command->footer(
       "Examples:\n"
-      "  reynard forgetting-curve Meta-Llama-3-8B.json --claimed 8192 --out curve\n"
+      "  reynard forgetting-curve Meta-Llama-3-8B.json --claimed 8192 -o curve\n"
       "  reynard forgetting-curve runs/fox/eval/forgetting_curve.json --json\n"
       "\n"
       "Fine: the longest text copied with more than 99 % accuracy. Coarse: the longest where "
-      "having\n"
-      "seen it helps by more than one point; '>' or \"..._reached\": false means that the test "
-      "ended\n"
-      "first. With several files, also whether their accuracies without help differ by length, as\n"
-      "between unrelated prefixes of several sources.");
+      "having seen it helps by more than one point; '>' or \"..._reached\": false means that the "
+      "test ended first. With several files, also whether their accuracies without help differ by "
+      "length, as between unrelated prefixes of several sources.");
   command->callback([arguments] { run_forgetting_curve(*arguments); });
 }
 

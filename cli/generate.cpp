@@ -63,8 +63,8 @@ constexpr const char* kGenerateFooter =
     "  reynard generate models/fox -t 1 -- \"- a prompt that begins with -\"\n"
     "\n"
     "Text is written as it comes; Ctrl-C keeps what was written (exit code 130). Without a prompt "
-    "it is\n"
-    "read from standard input. \\n, \\t and \\\\ in --stop mean newline, tab and backslash.\n";
+    "it is read from standard input. \\n, \\t and \\\\ in --stop mean newline, tab and "
+    "backslash.\n";
 
 std::string read_all(std::istream& in) {
   return {std::istreambuf_iterator<char>(in), {}};
@@ -367,7 +367,7 @@ void run_generate(const GenerateArguments& arguments, bool prompt_given) {
 }  // namespace
 
 void add_generate(CLI::App& app) {
-  auto* command = app.add_subcommand("generate", "write text with a model");
+  auto* command = app.add_subcommand("generate", "Write text with a model");
   auto arguments = std::make_shared<GenerateArguments>();
   add_options(*command, arguments->model);
   auto* prompt = command->add_option("PROMPT", arguments->prompt, "text to go on from");

@@ -55,8 +55,8 @@ constexpr const char* kInspectFooter =
     "\n"
     "Writes the page and, beside it, all its numbers as JSON (fox.json). Texts longer than "
     "--length "
-    "are cut; statistics are\n"
-    "over all texts, maps of the first. Maps of long texts show averages over cells; --window "
+    "are cut; statistics are over all texts, maps of the first. Maps of long texts show averages "
+    "over cells; --window "
     "shows "
     "any piece token by token.\n";
 

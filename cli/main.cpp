@@ -10,6 +10,7 @@
 #include "cli/passive_waiting.h"
 #include "cli/stop_signal.h"
 #include "cli/usage_error.h"
+#include "cli/wrapped_help.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/out_of_memory.h"
 
@@ -100,28 +101,29 @@ int main(int argc, char** argv) {
       "reynard"};
   app.require_subcommand(1);
   app.set_version_flag("--version", "reynard " REYNARD_VERSION);
-  app.failure_message(reynard::cli::usage_error);
-
   using namespace reynard::cli;
-  add_bench(app);
+  app.failure_message(usage_error);
+  wrap_help(app);
+
   add_prepare(app);
   add_train(app);
   add_sweep(app);
   add_eval(app);
-  add_remember(app);
   add_inspect(app);
   add_report(app);
   add_compare(app);
-  add_cost(app);
   add_forgetting_curve(app);
-  add_dictionary(app);
-  add_info(app);
-  add_score(app);
   add_generate(app);
   add_chat(app);
-  add_tokenizer(app);
   add_serve(app);
+  add_remember(app);
+  add_dictionary(app);
+  add_tokenizer(app);
+  add_info(app);
+  add_score(app);
+  add_cost(app);
   add_convert(app);
+  add_bench(app);
   add_help(app);
   reject_wrong_numbers(app);
   reject_empty_inputs(app);

@@ -32,11 +32,8 @@ constexpr const char* kPrepareFooter =
     "  reynard prepare questions.jsonl --dialogues --tokenizer models/llama -o data/questions\n"
     "\n"
     "A text file is one document, a line of a .jsonl file is one; .gz and .zst are unpacked. Text "
-    "must be\n"
-    "UTF-8. Files in folders that are not text are left out and counted. The result does not "
-    "depend "
-    "on\n"
-    "the number of threads.\n";
+    "must be UTF-8. Files in folders that are not text are left out and counted. The result does "
+    "not depend on the number of threads.\n";
 
 std::string with_unit(double bytes) {
   const char* const units[] = {"B", "kB", "MB", "GB", "TB"};
@@ -68,7 +65,7 @@ void run_prepare(const PrepareArguments& arguments) {
 }  // namespace
 
 void add_prepare(CLI::App& app) {
-  auto* command = app.add_subcommand("prepare", "turn text into token files");
+  auto* command = app.add_subcommand("prepare", "Turn text into token files");
   auto arguments = std::make_shared<PrepareArguments>();
   data::PrepareOptions& options = arguments->options;
   command->add_option("INPUT", arguments->inputs, "text files, .jsonl, .gz, .zst and folders")

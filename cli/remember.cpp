@@ -103,7 +103,8 @@ void remember_text(const RememberArguments& arguments) {
 
 void add_remember(CLI::App& app) {
   auto* remember = app.add_subcommand(
-      "remember", "Read a text into the memory of a model and keep it, for eval --memory");
+      "remember",
+      "Read a text into the memory of a model and keep it, for --memory of other commands");
   auto arguments = std::make_shared<RememberArguments>();
   remember->add_option("MODEL", arguments->model, "model folder or run folder")->required();
   remember->add_option("--text", arguments->text, "token file, or text")->required();

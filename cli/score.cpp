@@ -134,7 +134,7 @@ void add_score(CLI::App& app) {
   auto* score = app.add_subcommand("score", "Log-probabilities of given token ids under a model");
   auto arguments = std::make_shared<ScoreArguments>();
   score->add_option("MODEL", arguments->model, "model folder or run folder")->required();
-  auto* input = score->add_option_group("input")->require_option(1);
+  auto* input = score->add_option_group("what is scored")->require_option(1);
   input->add_option(
       "--ids", arguments->ids, "JSON file: a list of lists of token ids; -: standard input");
   auto* texts = input->add_option(

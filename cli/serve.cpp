@@ -47,9 +47,8 @@ constexpr const char* kServeFooter =
     "       -d '{\"prompt\": \"Once\", \"max_tokens\": 40, \"stream\": true}'\n"
     "\n"
     "Open http://127.0.0.1:8000/ in a browser for a small page. SIGTERM and Ctrl-C let what runs "
-    "end,\n"
-    "refuse new work and exit with 0; a second Ctrl-C ends at once. The key can also be given as "
-    "$REYNARD_API_KEY.\n";
+    "end, refuse new work and exit with 0; a second Ctrl-C ends at once. The key can also be given "
+    "as $REYNARD_API_KEY.\n";
 
 // Bytes of cache that one token takes in all layers, the bounds of its page included.
 int64_t token_bytes(const models::Decoder& decoder) {
@@ -209,7 +208,7 @@ void run_serve(ServeArguments arguments) {
 }  // namespace
 
 void add_serve(CLI::App& app) {
-  auto* command = app.add_subcommand("serve", "answer OpenAI API requests with a model");
+  auto* command = app.add_subcommand("serve", "Answer OpenAI API requests with a model");
   auto arguments = std::make_shared<ServeArguments>();
   add_options(*command, arguments->model);
   serving::HttpOptions& http = arguments->http;

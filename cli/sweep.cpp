@@ -362,19 +362,23 @@ void add_sweep(CLI::App& app) {
       ->add_option("--seeds",
                    arguments->seeds,
                    "runs of each point: seeds 0, 1, ... are added to run.seed and data.seed")
+      ->capture_default_str()
       ->check(above_zero());
   add_device_option(*sweep, arguments->device);
   sweep->add_flag("--quiet", arguments->quiet, "no progress on stderr");
   sweep->allow_extras();
   sweep->footer(
       "Example:\n"
-      "  reynard sweep configs/quickstart/fox.toml --grid optimizer.learning_rate=1e-3,2e-3 "
-      "--seeds 3\n"
+      "  reynard sweep configs/quickstart/fox.toml --run.folder=runs/rates --grid "
+      "optimizer.learning_rate=1e-3,2e-3 --seeds 3\n"
       "\n"
-      "Runs lie in run.folder, one folder each; finished ones are reused, so the same command "
-      "goes\n"
-      "on after Ctrl-C. Runs that diverge are named and left out of the table.\n"
-      "Losses are held-out losses where the experiment has validation.path.");
+      "Every key of the experiment can be given as --section.key=value, for all runs; `reynard "
+      "train --help` lists them. configs/quickstart reads the text that ./quickstart prepares; "
+      "--data.path=FILE.tokens names another.\n"
+      "\n"
+      "Runs lie in run.folder, one folder each; finished ones are reused, so the same command goes "
+      "on after Ctrl-C. Runs that diverge are named and left out of the table. Losses are held-out "
+      "losses where the experiment has validation.path.");
   sweep->callback([arguments, sweep] {
     check_options(*sweep);
     run_sweep(*arguments, sweep->remaining());

@@ -35,10 +35,8 @@ struct TokenizerArguments {
 
 constexpr const char* kTokenizers =
     "TOKENIZER is a model folder, tokenizer.json, a tiktoken rank file, a SentencePiece model or "
-    "\"byte\".\n"
-    "json: before it encodes JSON-escaped text as LongCrawl64 does; gpt2:, llama3: or qwen2: "
-    "before\n"
-    "a rank file of no known size says how text is split.\n";
+    "\"byte\". json: before it encodes JSON-escaped text as LongCrawl64 does; gpt2:, llama3: or "
+    "qwen2: before a rank file of no known size says how text is split.\n";
 
 std::string_view trimmed(std::string_view line) {
   while (!line.empty() && std::string_view(" \t\r").find(line.back()) != std::string_view::npos) {
@@ -126,7 +124,7 @@ void add_encode(CLI::App& command, const std::shared_ptr<TokenizerArguments>& ar
 }
 
 void add_decode(CLI::App& command, const std::shared_ptr<TokenizerArguments>& arguments) {
-  CLI::App* decode = command.add_subcommand("decode", "lists of token ids to JSON strings");
+  CLI::App* decode = command.add_subcommand("decode", "Lists of token ids to JSON strings");
   decode->add_option("TOKENIZER", arguments->name, "see below")->required();
   auto* special = decode->add_flag(
       "--special", arguments->special, "write special tokens (BOS, EOS, ...) as their names");

@@ -43,8 +43,8 @@ constexpr const char* kTokenizerTrainFooter =
     "  reynard prepare books/ --tokenizer tokenizer.json -o data/books\n"
     "\n"
     "The 256 bytes are tokens, so every text can be written. The same text gives the same "
-    "vocabulary,\n"
-    "whatever the number of threads. tokenizer.json is what the package `tokenizers` reads.\n";
+    "vocabulary, whatever the number of threads. tokenizer.json is what the package `tokenizers` "
+    "reads.\n";
 
 void check_arguments(const TokenizerTrainArguments& arguments) {
   const auto require = [](bool holds, const std::string& message) {
@@ -108,7 +108,7 @@ void run_train(const TokenizerTrainArguments& arguments) {
 }  // namespace
 
 void add_tokenizer_train(CLI::App& tokenizer) {
-  CLI::App* train = tokenizer.add_subcommand("train", "learn a byte-level BPE from text");
+  CLI::App* train = tokenizer.add_subcommand("train", "Learn a byte-level BPE from text");
   const auto arguments = std::make_shared<TokenizerTrainArguments>();
   arguments->count.special_tokens = {"<|endoftext|>"};
   train->add_option("INPUT", arguments->inputs, "text files, .jsonl, .gz, .zst and folders")

@@ -38,12 +38,13 @@ std::string train_footer() {
          "  reynard train configs/quickstart/fox.toml --resume\n"
          "  reynard train configs/760m/fox-pro.toml --device cuda\n"
          "\n"
+         "configs/quickstart, configs/ablation and configs/fot read the text that ./quickstart "
+         "prepares; --data.path=FILE.tokens names another.\n"
+         "\n"
          "Ctrl-C writes a checkpoint and stops (exit code 130); --resume goes on from the newest "
-         "valid\n"
-         "checkpoint. With a budget of tokens the resumed run ends with the same bits as one that "
-         "was\n"
-         "never stopped; with training.minutes the learning rate follows the clock, so it does "
-         "not.\n"
+         "valid checkpoint. With a budget of tokens the resumed run ends with the same bits as one "
+         "that was never stopped; with training.minutes the learning rate follows the clock, so it "
+         "does not.\n"
          "\n"
          "Keys of the experiment file, each also as --section.key=value:\n" +
          config::help_text(config::describe<training::Experiment>());

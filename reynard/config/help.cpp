@@ -22,14 +22,12 @@ std::string escaped_bars(std::string text) {
 }  // namespace
 
 std::string help_text(const std::vector<KeyInfo>& keys) {
-  std::size_t width = 0;
-  for (const KeyInfo& key : keys) {
-    width = std::max(width, key.path.size() + key.default_value.size() + 3);
-  }
+  constexpr std::size_t kColumn = 36;  // of the explanation, behind two blanks
   std::string out;
   for (const KeyInfo& key : keys) {
-    const std::string setting = fmt::format("{} = {}", key.path, key.default_value);
-    out += fmt::format("  {:<{}}  {}; {}\n", setting, width, key.type, explanation(key));
+    std::string setting = fmt::format("{} = {}", key.path, key.default_value);
+    if (setting.size() > kColumn - 2) setting += fmt::format("\n  {:{}}", "", kColumn);
+    out += fmt::format("  {:<{}}{}; {}\n", setting, kColumn, key.type, explanation(key));
   }
   return out;
 }
