@@ -73,6 +73,35 @@ double best_of(const nlohmann::json& list, size_t i) {
   return best;
 }
 
+// Hands answers over one at a time, in the order of their requests, each as soon as all before it
+// are there.
+class Handover {
+ public:
+  Handover(size_t num_requests, const Scorer::Taker& take) : answers_(num_requests), take_(take) {}
+
+  // By any thread.
+  void give(size_t i, Response answer) {
+    const std::scoped_lock lock(mutex_);
+    answers_[i] = std::move(answer);
+    while (next_ < answers_.size() && answers_[next_]) take_next();
+  }
+  // What was answered beside a failure is not lost.
+  void give_rest() {
+    while (next_ < answers_.size()) take_next();
+  }
+
+ private:
+  void take_next() {
+    const size_t i = next_++;
+    if (auto answer = std::exchange(answers_[i], std::nullopt)) take_(i, std::move(*answer));
+  }
+
+  std::vector<std::optional<Response>> answers_;
+  const Scorer::Taker& take_;
+  size_t next_ = 0;  // all before were handed over, or have no answer
+  std::mutex mutex_;
+};
+
 class EndpointScorer final : public Scorer {
  public:
   EndpointScorer(EndpointOptions options, const Corpus& corpus, int64_t concurrency)
@@ -97,7 +126,7 @@ class EndpointScorer final : public Scorer {
   }
 
   void answer_each(std::span<const Request> requests, const Taker& take) override {
-    std::vector<std::optional<Response>> answers(requests.size());
+    Handover handover(requests.size(), take);
     std::atomic<size_t> next = 0;
     std::atomic<bool> stop = false;
     std::exception_ptr failure;
@@ -105,7 +134,7 @@ class EndpointScorer final : public Scorer {
     const auto work = [&] {
       for (size_t i = next++; i < requests.size() && !stop; i = next++) {
         try {
-          answers[i] = ask(requests[i]);
+          handover.give(i, ask(requests[i]));
         } catch (...) {
           const std::scoped_lock lock(failed);
           if (!failure) failure = std::current_exception();
@@ -123,10 +152,7 @@ class EndpointScorer final : public Scorer {
     }
     work();
     for (std::thread& worker : workers) worker.join();
-    // What was answered beside a failure is not lost.
-    for (size_t i = 0; i < requests.size(); ++i) {
-      if (answers[i]) take(i, std::move(*answers[i]));
-    }
+    handover.give_rest();
     if (failure) std::rethrow_exception(failure);
   }
 

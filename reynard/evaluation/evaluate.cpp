@@ -76,16 +76,11 @@ Effort answer_batch(Scorer& scorer, Task& task, const std::vector<Request>& batc
     nlohmann::json line = task.sample(batch[i], response);
     line["id"] = batch[i].id;
     log.append(line);
+    log.flush();  // a process that is killed loses nothing that was answered
   };
-  try {
-    scorer.answer_each(batch, record);
-  } catch (...) {
-    log.flush();
-    throw;
-  }
+  scorer.answer_each(batch, record);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
   effort.seconds = taken.count();
-  log.flush();
   return effort;
 }
 

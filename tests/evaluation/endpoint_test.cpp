@@ -8,14 +8,17 @@
 #include "tests/evaluation/stub_server.h"
 #include "tests/support/corpus.h"
 #include "tests/support/errors.h"
+#include "tests/support/eventually.h"
 #include "tests/support/files.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <utility>
@@ -131,6 +134,36 @@ TEST(EndpointScorer, MeasuresATask) {
   const double mean = evaluate(*scorer, *loss, {.folder = folder.path()}).at("metrics").at("loss");
   EXPECT_GT(mean, 0.32);
   EXPECT_LT(mean, 1.22);
+}
+
+// A process that is killed while one answer is waited for has those before it.
+TEST(EndpointScorer, AnswersAreRecordedWhileALaterOneIsWaitedFor) {
+  const test::TempDir folder;
+  const std::filesystem::path log = folder / "passkey.jsonl";
+  const auto lines = [&] {
+    const std::string text = std::filesystem::exists(log) ? test::read_file(log) : "";
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  std::atomic<int> asked = 0;
+  std::atomic<bool> recorded = false;
+  const StubServer server([&](const json& body, httplib::Response& response) {
+    if (++asked == 3) recorded = test::eventually([&] { return lines() >= 3; });  // with the header
+    answer_well(body, response);
+  });
+  const Corpus corpus = small_corpus();
+  EvaluationConfig config;
+  config.passkey.lengths = {600};
+  config.passkey.trials = 6;
+  for (const int64_t concurrency : {1, 2}) {
+    asked = 0;
+    recorded = false;
+    std::filesystem::remove(log);
+    const auto scorer = make_endpoint_scorer(server.options(), corpus, concurrency);
+    const auto passkey = task_named("passkey").make(corpus, config, {});
+    const auto summary = evaluate(*scorer, *passkey, {.folder = folder.path()});
+    EXPECT_TRUE(recorded) << "asked by " << concurrency << " at once";
+    EXPECT_EQ(summary.at("effort").at("samples"), 6);
+  }
 }
 
 TEST(EndpointScorer, AFieldThatIsMissingOrWrongIsNamed) {
