@@ -1,6 +1,7 @@
 #include "reynard/evaluation/evaluate.h"
 
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/config/json_file.h"
 #include "reynard/evaluation/attention_rows.h"
 #include "reynard/evaluation/context_limit.h"
 #include "reynard/evaluation/sample_log.h"
@@ -156,6 +157,18 @@ Answered answer_all(Scorer& scorer,
   return answered;
 }
 
+// Before any work: what lies under the summary's name is an earlier one, and nobody else's.
+void check_summary(const std::filesystem::path& path) {
+  constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
+  std::error_code absent;
+  if (!std::filesystem::exists(path) || std::filesystem::file_size(path, absent) == 0) return;
+  const nlohmann::json old = config::json_object_or_null(path, kMostBytes);
+  if (old.contains("task") && old.contains("metrics")) return;
+  throw Error(fmt::format(
+      "eval: {} exists and is not a summary of eval; remove it or give another folder with -o",
+      path.string()));
+}
+
 void write_summary(const std::filesystem::path& path, const nlohmann::json& summary) {
   checkpoint::remove_leftovers(path);
   checkpoint::write_atomically(
@@ -175,14 +188,26 @@ nlohmann::json evaluate(Scorer& scorer, Task& task, const EvaluateOptions& optio
   const nlohmann::json settings = task.settings();
   const nlohmann::json header{
       {"task", task.name()}, {"settings", settings}, {"identity", options.identity}};
-  SampleLog log(options.folder / (task.name() + ".jsonl"),
+  const std::filesystem::path file = options.folder / (task.name() + ".json");
+  const std::filesystem::path samples = options.folder / (task.name() + ".jsonl");
+  check_summary(file);
+  SampleLog log(samples,
                 header,
                 options.only_resume ? SampleLog::Others::kKeep : SampleLog::Others::kReplace);
   if (log.replaces() && options.say) {
     options.say(
         fmt::format("{}: samples of other settings, another model or text are replaced "
                     "as soon as there is a new one",
-                    (options.folder / (task.name() + ".jsonl")).string()));
+                    samples.string()));
+  }
+  if (log.num_dropped() > 0 && options.say) {
+    options.say(
+        fmt::format("{}: {} that {} damaged or there twice {} left out; what is missing is "
+                    "measured again",
+                    samples.string(),
+                    counted(log.num_dropped(), "line"),
+                    log.num_dropped() == 1 ? "is" : "are",
+                    log.num_dropped() == 1 ? "is" : "are"));
   }
   const Requests requests = task.requests();
   // Making all requests for their ids takes a while, so only where there are samples to go on from.
@@ -203,7 +228,6 @@ nlohmann::json evaluate(Scorer& scorer, Task& task, const EvaluateOptions& optio
                        {"seconds", effort.seconds},
                        {"peak_memory_bytes", tensor::peak_resident_bytes()}};
   if (!stopped.empty()) summary["stopped"] = stopped;
-  const std::filesystem::path file = options.folder / (task.name() + ".json");
   write_summary(file, summary);
   if (!stopped.empty()) {
     throw Error(fmt::format("{}; what was measured before is in {}", stopped, file.string()));

@@ -12,6 +12,8 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <functional>
+#include <iterator>
 #include <utility>
 
 namespace reynard::evaluation {
@@ -23,37 +25,61 @@ std::string header_line(const nlohmann::json& header) {
   return header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// Bytes of the leading part of the file that can be kept: a matching header and whole, valid lines,
-// each of a sample of its own that is one of `asked`; null: any.
-struct Kept {
-  int64_t bytes = 0;
-  std::set<std::string> ids;
-  bool is_other = false;  // it begins with another header
+enum class Owner {
+  kNobody,  // empty, or the beginning of this header: cut short by a crash
+  kOurs,
+  kOthers,  // a log with another header
+  kForeign  // no log
 };
 
-Kept readable_part(const std::filesystem::path& path,
-                   const std::string& header,
-                   const std::set<std::string>* asked = nullptr) {
-  const nlohmann::json ours = nlohmann::json::parse(header);
+// What can be kept of a file: whole, valid lines behind this header, each of a sample of its own
+// that is one of `asked`; null: any.
+struct Kept {
+  Owner owner = Owner::kNobody;
+  int64_t bytes = 0;  // to the end of the last whole line
+  int64_t num_dropped = 0;
+  std::set<std::string> ids;
+};
+
+bool is_header(const nlohmann::json& value) {
+  return value.contains("task") && value.contains("settings") && value.contains("identity");
+}
+
+// The id of a sample's line; empty where it is damaged.
+std::string id_of(const nlohmann::json& value) {
+  const auto id = value.is_object() ? value.find("id") : value.end();
+  return id != value.end() && id->is_string() ? id->get<std::string>() : "";
+}
+
+// keep: takes each line that is kept, without its newline
+Kept read_lines(
+    const std::filesystem::path& path,
+    const std::string& header,
+    const std::set<std::string>* asked = nullptr,
+    const std::function<void(const std::string&)>& keep = [](const std::string&) {}) {
   Kept kept;
   std::ifstream in(path, std::ios::binary);
   std::string line;
-  bool first = true;
-  while (std::getline(in, line) && !in.eof()) {  // eof here: the last line has no newline
-    const nlohmann::json value = config::parse_json_text(line);
-    if (!value.is_object()) break;
-    if (first) {
-      kept.is_other = value != ours;
-      if (kept.is_other) break;
-      first = false;
+  if (!std::getline(in, line) || in.eof()) {  // eof here: the line has no newline
+    if (!header.starts_with(line)) kept.owner = Owner::kForeign;
+    return kept;
+  }
+  const nlohmann::json first = config::parse_json_text(line);
+  kept.owner = !is_header(first)                        ? Owner::kForeign
+               : first == nlohmann::json::parse(header) ? Owner::kOurs
+                                                        : Owner::kOthers;
+  if (kept.owner != Owner::kOurs) return kept;
+  keep(line);
+  kept.bytes = std::ssize(line) + 1;
+  while (std::getline(in, line) && !in.eof()) {
+    kept.bytes += std::ssize(line) + 1;
+    const std::string id = id_of(config::parse_json_text(line));
+    const bool is_asked = asked == nullptr || asked->contains(id);
+    if (!id.empty() && is_asked && kept.ids.insert(id).second) {
+      keep(line);
     } else {
-      const auto id = value.find("id");
-      if (id == value.end() || !id->is_string()) break;
-      std::string name = id->get<std::string>();
-      if (asked != nullptr && !asked->contains(name)) break;
-      if (!kept.ids.insert(std::move(name)).second) break;
+      ++kept.num_dropped;
     }
-    kept.bytes += static_cast<int64_t>(line.size()) + 1;
   }
   return kept;
 }
@@ -69,18 +95,28 @@ std::string problem_of(const nlohmann::json::exception& error) {
 SampleLog::SampleLog(std::filesystem::path path, const nlohmann::json& header, Others others)
     : path_(std::move(path)), header_(header_line(header)) {
   open();
-  Kept kept = readable_part(path_, header_);
-  if (kept.is_other && others == Others::kKeep) {
+  Kept kept = read_lines(path_, header_);
+  if (kept.owner == Owner::kForeign) {
+    throw Error(fmt::format(
+        "eval: {} exists and is not a sample log; remove it or give another folder with -o",
+        path_.string()));
+  }
+  replaces_ = kept.owner == Owner::kOthers;
+  if (replaces_ && others == Others::kKeep) {
     throw Error(
         fmt::format("eval: --resume: {} holds samples of other settings, another model or text; "
                     "give another -o, or leave --resume out to measure anew",
                     path_.string()));
   }
   checkpoint::remove_leftovers(path_);
-  ids_ = std::move(kept.ids);
-  replaces_ = kept.is_other;
-  if (!replaces_) std::filesystem::resize_file(path_, static_cast<uintmax_t>(kept.bytes));
-  if (kept.bytes == 0) {
+  num_dropped_ = kept.num_dropped;
+  if (num_dropped_ > 0) {
+    rewrite(/*asked=*/nullptr);
+  } else if (!replaces_) {
+    ids_ = std::move(kept.ids);
+    std::filesystem::resize_file(path_, static_cast<uintmax_t>(kept.bytes));
+  }
+  if (kept.owner != Owner::kOurs) {
     write_line(header_);
     flush();
   }
@@ -103,11 +139,19 @@ void SampleLog::open() {
   file_ = std::move(file);
 }
 
-void SampleLog::keep_only(const std::set<std::string>& asked) {
-  if (std::includes(asked.begin(), asked.end(), ids_.begin(), ids_.end())) return;
-  Kept kept = readable_part(path_, header_, &asked);
-  std::filesystem::resize_file(path_, static_cast<uintmax_t>(kept.bytes));
+void SampleLog::rewrite(const std::set<std::string>* asked) {
+  checkpoint::AtomicFile file(path_);
+  Kept kept = read_lines(path_, header_, asked, [&](const std::string& line) {
+    file.write(line.data(), line.size());
+    file.write("\n", 1);
+  });
+  file.commit();
+  open();
   ids_ = std::move(kept.ids);
+}
+
+void SampleLog::keep_only(const std::set<std::string>& asked) {
+  if (!std::includes(asked.begin(), asked.end(), ids_.begin(), ids_.end())) rewrite(&asked);
 }
 
 void SampleLog::append(const nlohmann::json& sample) {

@@ -93,7 +93,7 @@ nlohmann::json read_summary(const fs::path& path) {
   const std::string mistake = json.is_discarded() && is_ours ? config::json_mistake(text) : "";
   if (mistake.empty()) return nullptr;
   throw Error(
-      fmt::format("{}: is not JSON: {}; delete it or measure it again", path.string(), mistake));
+      fmt::format("{}: is not JSON: {}; delete it and measure it again", path.string(), mistake));
 }
 
 void read_evaluations(const fs::path& folder, RunResults& results) {

@@ -359,6 +359,12 @@ TEST_F(EvalCommand, DictionariesAreWrittenAndPrepared) {
   EXPECT_EQ(json::parse(lines.substr(0, lines.find('\n'))).at("text").get<std::string>().size(),
             512);
   expect_error({"dictionary", "-o", "d.jsonl", "--tokens", "10"}, "--tokens = 10");
+  // Nor do samples of a task take their place.
+  const std::string task = "dictionary";
+  ASSERT_EQ(run({"dictionary", "-o", "d/dictionary.jsonl", "--documents", "3"}).exit_code, 0);
+  expect_error({"eval", "run", "--task", task, "--text", "text.txt", "-o", "d"},
+               "eval: d/dictionary.jsonl exists and is not a sample log");
+  EXPECT_EQ(test::read_file(folder_ / "d/dictionary.jsonl"), lines);
 }
 
 TEST_F(EvalCommand, SecondRunAsksForNothingNew) {

@@ -16,7 +16,11 @@ namespace {
 
 using nlohmann::json;
 
-const json kHeader = {{"task", "t"}};
+json header_of(const std::string& task) {
+  return {{"task", task}, {"settings", json::object()}, {"identity", json::object()}};
+}
+
+const json kHeader = header_of("t");
 
 std::string line_of(const std::string& id) {
   return json{{"id", id}}.dump() + "\n";
@@ -36,16 +40,29 @@ TEST(SampleLog, GoesOnBehindTheLastWholeLine) {
             kHeader.dump() + "\n" + line_of("a") + line_of("b") + line_of("c"));
 }
 
-// A sample that is there twice would count twice: from the second one on all are measured again.
-TEST(SampleLog, KeepsEachSampleOnce) {
+// A sample that is there twice would count twice, and a damaged line is none; the lines behind them
+// are as good as any.
+TEST(SampleLog, LeavesOutLinesThatAreDamagedOrThereTwice) {
   const test::TempDir folder;
   const std::filesystem::path path = folder / "t.jsonl";
-  test::write_file(
-      path, kHeader.dump() + "\n" + line_of("a") + line_of("b") + line_of("a") + line_of("c"));
-  const SampleLog log(path, kHeader, SampleLog::Others::kReplace);
-  EXPECT_EQ(log.size(), 2);
-  EXPECT_FALSE(log.contains("c"));
-  EXPECT_EQ(test::read_file(path), kHeader.dump() + "\n" + line_of("a") + line_of("b"));
+  test::write_file(path,
+                   kHeader.dump() + "\n" + line_of("a") + "{\"id\": \"b\n" + line_of("c") +
+                       line_of("a") + "{\"id\": 4}\n\n" + line_of("d") + "{\"id\"");
+  {
+    SampleLog log(path, kHeader, SampleLog::Others::kKeep);
+    EXPECT_EQ(log.num_dropped(), 4);
+    EXPECT_EQ(log.size(), 3);
+    EXPECT_FALSE(log.contains("b"));
+    EXPECT_EQ(test::read_file(path),
+              kHeader.dump() + "\n" + line_of("a") + line_of("c") + line_of("d"));
+    log.append({{"id", "b"}});
+    log.flush();
+    EXPECT_SAYS(test::error_of([&] { SampleLog(path, kHeader, SampleLog::Others::kKeep); }),
+                "another process is writing it");
+  }
+  EXPECT_EQ(test::read_file(path),
+            kHeader.dump() + "\n" + line_of("a") + line_of("c") + line_of("d") + line_of("b"));
+  EXPECT_EQ(SampleLog(path, kHeader, SampleLog::Others::kKeep).num_dropped(), 0);
 }
 
 // Nor may one count that nobody asks for.
@@ -58,16 +75,42 @@ TEST(SampleLog, KeepsOnlyWhatIsAskedFor) {
   log.keep_only({"a", "b", "c", "zzz"});
   EXPECT_EQ(test::read_file(path), lines);
   log.keep_only({"a", "b", "c"});
-  EXPECT_EQ(log.size(), 1);
-  log.append({{"id", "c"}});
+  EXPECT_EQ(log.size(), 2);
+  log.append({{"id", "b"}});
   log.flush();
-  EXPECT_EQ(test::read_file(path), kHeader.dump() + "\n" + line_of("a") + line_of("c"));
+  EXPECT_EQ(test::read_file(path),
+            kHeader.dump() + "\n" + line_of("a") + line_of("c") + line_of("b"));
+}
+
+// What was cut short by a crash begins as this header does; all else is somebody's.
+TEST(SampleLog, LeavesFilesThatAreNoLogsAsTheyAre) {
+  const test::TempDir folder;
+  const std::filesystem::path path = folder / "t.jsonl";
+  const std::string header = kHeader.dump() + "\n";
+  for (const std::string& text : {std::string(R"({"text": "a dictionary"})") + "\n",
+                                  header.substr(1) + line_of("a"),  // a damaged header
+                                  "\n" + header,
+                                  json{{"task", "t"}}.dump() + "\n" + line_of("a"),
+                                  std::string("notes"),
+                                  "[1]" + std::string("\n")}) {
+    test::write_file(path, text);
+    for (const auto others : {SampleLog::Others::kReplace, SampleLog::Others::kKeep}) {
+      EXPECT_SAYS(test::error_of([&] { SampleLog(path, kHeader, others); }),
+                  "t.jsonl exists and is not a sample log; remove it or give another folder");
+      EXPECT_EQ(test::read_file(path), text);
+    }
+  }
+  for (const size_t length : {size_t{0}, size_t{1}, header.size() - 1}) {
+    test::write_file(path, header.substr(0, length));
+    EXPECT_EQ(SampleLog(path, kHeader, SampleLog::Others::kKeep).size(), 0);
+    EXPECT_EQ(test::read_file(path), header);
+  }
 }
 
 TEST(SampleLog, BeginsAnewUnderAnotherHeader) {
   const test::TempDir folder;
   const std::filesystem::path path = folder / "t.jsonl";
-  const std::string before = json{{"task", "other"}}.dump() + "\n" + line_of("a");
+  const std::string before = header_of("other").dump() + "\n" + line_of("a");
   test::write_file(path, before);
   EXPECT_THROW(SampleLog(path, kHeader, SampleLog::Others::kKeep), Error);
   EXPECT_EQ(test::read_file(path), before);
@@ -95,7 +138,8 @@ TEST(SampleLog, BeginsAnewUnderAnotherHeader) {
 TEST(SampleLog, HeadersOfAnyBytesAreFoundAgain) {
   const test::TempDir folder;
   const std::filesystem::path path = folder / "t.jsonl";
-  const json header = {{"task", "t"}, {"identity", {{"adapter", "/tmp/ad\xff.sh"}}}};
+  json header = kHeader;
+  header["identity"] = {{"adapter", "/tmp/ad\xff.sh"}};
   {
     SampleLog log(path, header, SampleLog::Others::kReplace);
     log.append({{"id", "a"}});

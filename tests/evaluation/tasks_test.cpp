@@ -227,6 +227,54 @@ TEST(PerPositionLossTask, AveragesOverRowsAtEveryPosition) {
   EXPECT_NEAR(summary.at("metrics").at("standard_error").get<double>(), 0, 1e-7);
 }
 
+TEST(Evaluate, FilesOfOthersStayAsTheyAre) {
+  const test::TempDir folder;
+  const Corpus corpus = counting_corpus(600);
+  const auto task = task_named("per_position_loss").make(corpus, small_config(), {});
+  Copier scorer(0);
+  const auto refused = [&](const std::string& name, const std::string& text, bool only_resume) {
+    test::write_file(folder / name, text);
+    const std::string error = test::error_of(
+        [&] { evaluate(scorer, *task, {.folder = folder.path(), .only_resume = only_resume}); });
+    EXPECT_EQ(test::read_file(folder / name), text);
+    std::filesystem::remove(folder / name);
+    return error;
+  };
+  for (const bool only_resume : {false, true}) {
+    EXPECT_SAYS(refused("per_position_loss.jsonl", "{\"text\": \"one\"}\n", only_resume),
+                "per_position_loss.jsonl exists and is not a sample log; remove it or give another "
+                "folder with -o");
+    for (const char* text : {"notes", "[1]", "{\"task\": \"per_position_loss\"}"}) {
+      EXPECT_SAYS(refused("per_position_loss.json", text, only_resume),
+                  "per_position_loss.json exists and is not a summary of eval; remove it or give "
+                  "another folder with -o");
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  test::write_file(folder / "per_position_loss.json", "");
+  for (int i = 0; i < 2; ++i) evaluate(scorer, *task, {.folder = folder.path()});  // its own
+}
+
+TEST(Evaluate, SaysWhichLinesAreMeasuredAgain) {
+  const test::TempDir folder;
+  const std::filesystem::path log = folder / "per_position_loss.jsonl";
+  const Corpus corpus = counting_corpus(600);
+  const auto task = task_named("per_position_loss").make(corpus, small_config(), {});
+  Copier scorer(0);
+  const auto whole = evaluate(scorer, *task, {.folder = folder.path()});
+  std::string lines = test::read_file(log);
+  lines[lines.find('\n') + 1] = '!';
+  test::write_file(log, lines);
+  std::string said;
+  const auto again = evaluate(
+      scorer, *task, {.folder = folder.path(), .say = [&](const auto& line) { said += line; }});
+  EXPECT_SAYS(said,
+              "per_position_loss.jsonl: 1 line that is damaged or there twice is left out; what is "
+              "missing is measured again");
+  EXPECT_EQ(again.at("effort").at("reused_samples"), 3);
+  EXPECT_EQ(again.at("metrics"), whole.at("metrics"));
+}
+
 TEST(PerPositionLossTask, ALineWithOtherNumbersOfLossesIsNamed) {
   const Corpus corpus = counting_corpus(600);
   const auto task = task_named("per_position_loss").make(corpus, small_config(), {});
