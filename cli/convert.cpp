@@ -1,5 +1,6 @@
 // reynard convert MODEL FOLDER: the same model in another published layout or dtype.
 
+#include "cli/claimed_folder.h"
 #include "cli/command.h"
 #include "cli/end_tokens.h"
 #include "cli/model_tokenizer.h"
@@ -18,10 +19,7 @@
 #include <array>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
-#include <system_error>
-#include <utility>
 
 namespace reynard::cli {
 
@@ -60,32 +58,11 @@ void check_published(const std::string& layout, const models::DecoderConfig& con
 }
 
 void check_is_free(const fs::path& folder) {
+  check_leads_somewhere("convert", folder);
   if (!fs::exists(folder) || (fs::is_directory(folder) && fs::is_empty(folder))) return;
   throw Error(
       fmt::format("convert: {} exists; name a folder that does not, or is empty", folder.string()));
 }
-
-// Holds the name of the output by an empty folder until that is replaced: of two processes that
-// write to it the second is refused.
-class ClaimedFolder {
- public:
-  explicit ClaimedFolder(fs::path folder)
-      : folder_(std::move(folder)), is_own_(fs::create_directories(folder_)) {
-    lock_.emplace(folder_);
-    check_is_free(folder_);  // the other may just have ended
-  }
-  ~ClaimedFolder() {
-    std::error_code holds_the_model;
-    if (is_own_) fs::remove(folder_, holds_the_model);
-  }
-  ClaimedFolder(const ClaimedFolder&) = delete;
-  ClaimedFolder& operator=(const ClaimedFolder&) = delete;
-
- private:
-  fs::path folder_;
-  bool is_own_ = false;  // not one that the user made
-  std::optional<checkpoint::FolderLock> lock_;
-};
 
 // config.json keeps one end token; the others that the source's names go where all may stand.
 void write_end_tokens(const fs::path& source,
@@ -118,6 +95,7 @@ void run_convert(const ConvertArguments& arguments) {
   // A folder by another name, as "." or a link, is replaced as well.
   const fs::path folder = fs::weakly_canonical(arguments.folder);
   const ClaimedFolder claimed(folder);
+  check_is_free(folder);  // the other may just have ended
   checkpoint::FolderWriter writer(folder);
   const at::ScalarType dtype = arguments.dtype == "bf16"  ? at::kBFloat16
                                : arguments.dtype == "f16" ? at::kHalf

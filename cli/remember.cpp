@@ -1,5 +1,6 @@
 // reynard remember MODEL --text TEXT: reads a text into a model's memories and keeps them as files.
 
+#include "cli/claimed_folder.h"
 #include "cli/command.h"
 #include "cli/device_option.h"
 #include "cli/evaluation_inputs.h"
@@ -56,7 +57,11 @@ bool check_holds_memories_alone(const std::filesystem::path& folder) {
 }
 
 void remember_text(const RememberArguments& arguments) {
-  const bool replaces = check_holds_memories_alone(arguments.output);
+  check_leads_somewhere("remember", arguments.output);
+  check_holds_memories_alone(arguments.output);
+  const ClaimedFolder claimed(arguments.output);
+  const bool replaces =
+      check_holds_memories_alone(arguments.output);  // another may just have ended
   const ModelFolder folder = find_model(arguments.model);
   const TextCorpus text =
       open_texts({arguments.text}, folder, models::load_config(folder.model), arguments.tokenizer);

@@ -110,11 +110,15 @@ void AtomicFile::write(const void* data, std::size_t bytes) {
   }
 }
 
-void AtomicFile::commit() {
+void AtomicFile::sync() {
   // The reservation may have been larger than what was written.
   if (::ftruncate(descriptor_, static_cast<off_t>(size_bytes_)) != 0)
     fail("resizing failed", errno);
   if (::fsync(descriptor_) != 0) fail("syncing failed", errno);
+}
+
+void AtomicFile::commit() {
+  sync();
   // Locked until it has its name: what is closed first looks left behind. All bytes are synced.
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("renaming failed", errno);
   ::close(std::exchange(descriptor_, -1));

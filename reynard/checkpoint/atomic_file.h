@@ -25,6 +25,8 @@ class AtomicFile {
 
   // Throws reynard::Error, naming the file and the free space, when the disk is full.
   void write(const void* data, std::size_t bytes);
+  // What was written is on the disk, under the temporary name: commit() has only to rename.
+  void sync();
   void commit();
 
   uint64_t size_bytes() const { return size_bytes_; }

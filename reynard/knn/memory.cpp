@@ -387,9 +387,13 @@ Entries Memory::entries(int64_t row, int64_t first, int64_t size) const {
 }
 
 void Memory::save(const std::filesystem::path& path) const {
+  write(path)->commit();
+}
+
+std::unique_ptr<MemoryFileWriter> Memory::write(const std::filesystem::path& path) const {
   MemoryFileHeader header{options_, {}};
   for (const Row& row : rows_) header.rows.push_back({row.first, row.next});
-  MemoryFileWriter file(path, header);
+  auto file = std::make_unique<MemoryFileWriter>(path, header);
   for (const bool values : {false, true}) {
     for (const Row& row : rows_) {
       const Slots& slots = *row.slots;
@@ -397,13 +401,14 @@ void Memory::save(const std::filesystem::path& path) const {
       for (int64_t head = 0; head < held.size(0); ++head) {
         for (const Piece& piece : pieces(row.first, row.size(), slots.base, slots.size())) {
           const at::Tensor block = held[head].narrow(0, piece.slot, piece.size).cpu();
-          file.write(block.const_data_ptr(), block.nbytes());
+          file->write(block.const_data_ptr(), block.nbytes());
         }
       }
-      file.end_section();
+      file->end_section();
     }
   }
-  file.commit();
+  file->finish();
+  return file;
 }
 
 Memory Memory::load(const std::filesystem::path& path,

@@ -52,6 +52,7 @@ struct Entries {
 };
 
 class MappedFile;
+class MemoryFileWriter;
 
 // Entries that hold NaN or an infinity: no search could rank them.
 struct NotFinite : Error {
@@ -115,6 +116,8 @@ class Memory {
 
   // Writes a file (docs/formats.md) that appears whole or not at all and ends with its digest.
   void save(const std::filesystem::path& path) const;
+  // The same, to be named by the writer's commit().
+  std::unique_ptr<MemoryFileWriter> write(const std::filesystem::path& path) const;
   // Reads the file into memory. num_rows: that it must have; 0: any number. Throws reynard::Error
   // when it is damaged, not of this layer or of other rows.
   static Memory load(const std::filesystem::path& path,

@@ -190,9 +190,13 @@ void MemoryFileWriter::end_section() {
   write(kZeros.data(), static_cast<size_t>(aligned(size) - size));
 }
 
-void MemoryFileWriter::commit() {
+void MemoryFileWriter::finish() {
   const std::string digest = file_.sha256_so_far();
   write(digest.data(), digest.size());
+  file_.sync();
+}
+
+void MemoryFileWriter::commit() {
   file_.commit();
 }
 

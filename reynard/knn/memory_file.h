@@ -28,13 +28,15 @@ struct MemoryFileHeader {
   std::vector<MemoryFileRow> rows;
 };
 
-// Takes the bytes of keys, then of values, row by row.
+// Takes the bytes of keys, then of values, row by row. An object that is destroyed before commit()
+// leaves nothing behind.
 class MemoryFileWriter {
  public:
   MemoryFileWriter(const std::filesystem::path& path, const MemoryFileHeader& header);
   void write(const void* data, size_t bytes) { file_.write(data, bytes); }
   void end_section();  // the keys or the values of a row are complete
-  void commit();
+  void finish();       // writes the digest and syncs; nothing can be written after it
+  void commit();       // gives the finished file its name
 
  private:
   checkpoint::AtomicFile file_;

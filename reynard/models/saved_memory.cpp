@@ -46,7 +46,7 @@ knn::MemoryLayer memory_layer(const Decoder& decoder, const std::string& model, 
 
 constexpr size_t kShownDigits = 12;  // of a text's digest
 
-// Layers are written one after the other: a killed process leaves some of an older text.
+// Files get their names one after the other: a process killed there leaves some of an older text.
 void check_same_text(const fs::path& file,
                      const knn::Memory& memory,
                      const std::string& text,
@@ -109,6 +109,7 @@ void save_memories(const Decoder& decoder,
                         "at least 1");
   }
   fs::create_directories(folder);
+  std::vector<std::unique_ptr<knn::MemoryFileWriter>> files;
   for (const int64_t layer : decoder.config().memory.layers) {
     const LayerMemory& held = state.memory(layer);
     knn::Memory memory({.of = memory_layer(decoder, names.model, layer), .text = names.text});
@@ -118,8 +119,10 @@ void save_memories(const Decoder& decoder,
       memory.add(entries.keys.unsqueeze(0), entries.values.unsqueeze(0));
     }
     checkpoint::remove_leftovers(memory_file(folder, layer));
-    memory.save(memory_file(folder, layer));
+    files.push_back(memory.write(memory_file(folder, layer)));
   }
+  // All are whole: a full disk has left the older ones as they were.
+  for (const auto& file : files) file->commit();
   // Last: until the new memory is whole nothing of another is lost but what it replaces.
   remove_other_layers(decoder.config().memory, folder);
 }

@@ -26,9 +26,10 @@ std::filesystem::path memory_file(const std::filesystem::path& folder, int64_t l
 // opened: what can be told before weights are read.
 void check_memory_files(const DecoderConfig& config, const std::filesystem::path& folder);
 
-// Writes the memories of a state, then removes files of layers that it has not. Throws
-// reynard::Error for a decoder without a memory or with one that decays with the distance, and for
-// a state that has filled none or of which one has a failure().
+// Writes the memories of a state, which replace those that are there once all are written, then
+// removes files of layers that it has not. Nobody else may write to the folder meanwhile
+// (checkpoint::FolderLock). Throws reynard::Error for a decoder without a memory or with one that
+// decays with the distance, and for a state that has filled none or of which one has a failure().
 void save_memories(const Decoder& decoder,
                    SequenceState& state,
                    const MemoryNames& names,

@@ -210,6 +210,12 @@ TEST(ConvertCommand, AFolderIsWrittenByOneProcess) {
   EXPECT_BITWISE_EQUAL(hidden_of(pro.to), hidden_of(pro.from));
 }
 
+TEST(ConvertCommand, ALinkThatLeadsNowhereIsNamed) {
+  const Converted pro("fox_pro");
+  std::filesystem::create_symlink("nowhere", pro.to);
+  pro.expect_error({}, "to is a link that leads nowhere; remove it or name another folder");
+}
+
 // The FoX authors' code rejects or ignores what only this program reads in their layout, FLA's the
 // window; the authors' plain Transformer knows groups of heads.
 TEST(ConvertCommand, AsksForALayoutThatItsAuthorsRead) {

@@ -1,5 +1,6 @@
 // reynard remember and eval --memory as a user runs them, and what is no memory of the model.
 
+#include "reynard/checkpoint/directory.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
 #include "tests/support/errors.h"
@@ -92,6 +93,27 @@ TEST_F(Remember, OnlyTheFilesOfLayersAreRead) {
   const std::string file = test::read_file(folder_ / "book/layer-1.memory");
   const nlohmann::json digests = {{"layer-1.memory", file.substr(file.size() - 64)}};
   EXPECT_EQ(identity.at("memory_files"), digests);
+}
+
+TEST_F(Remember, AFolderIsWrittenByOneProcess) {
+  ASSERT_EQ(remember({"--tokens", "100"}).exit_code, 0);
+  const std::string file = test::read_file(folder_ / "book/layer-1.memory");
+  {
+    const checkpoint::FolderLock lock(folder_ / "book");
+    const ProgramResult second = remember({"--tokens", "50"});
+    EXPECT_EQ(second.exit_code, 2);
+    EXPECT_SAYS(second.errors, "book: another process is writing there");
+  }
+  EXPECT_TRUE(test::read_file(folder_ / "book/layer-1.memory") == file);
+  ASSERT_EQ(remember({"--tokens", "50"}).exit_code, 0);
+  EXPECT_FALSE(test::read_file(folder_ / "book/layer-1.memory") == file);
+
+  // A folder that was made for what failed then is gone.
+  expect_error({"remember", "run", "--text", "text.txt", "-o", "none"}, "memory_attention");
+  EXPECT_FALSE(fs::exists(folder_ / "none"));
+  fs::create_symlink("nowhere", folder_ / "link");
+  expect_error({"remember", "model", "--text", "text.txt", "--tokenizer", "byte", "-o", "link"},
+               "remember: link is a link that leads nowhere; remove it or name another folder");
 }
 
 // Where a memory lies changes no digit, and a text that begins with one goes on differently.

@@ -14,12 +14,15 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <csignal>
 
 #include <array>
 #include <cmath>
 #include <filesystem>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace reynard::models {
@@ -104,6 +107,31 @@ TEST(SavedMemory, FilesMayStayWhereTheyAre) {
     EXPECT_BITWISE_EQUAL(hidden(/*mapped=*/false), expected);
     EXPECT_BITWISE_EQUAL(hidden(/*mapped=*/true), expected);
   }
+}
+
+// A memory that is there is replaced by a whole one or not at all.
+TEST(SavedMemory, AFullDiskLeavesTheOldMemory) {
+  const at::NoGradGuard no_grad;
+  Decoder decoder = spread(with_memory());
+  const test::TempDir folder;
+  save_text(decoder, 20, "old", folder.path());
+  SequenceState few(decoder, make_page_pool(decoder)), many(decoder, make_page_pool(decoder));
+  decoder.remember(sequence_of(30), few);
+  decoder.remember(sequence_of(3000), many);
+  few.memory(2) = std::move(many.memory(2));  // the last layer alone is too large
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{.rlim_cur = 1 << 16, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string error = test::error_of([&] {
+    save_memories(decoder, few, {"model", "new"}, folder.path());
+  });
+  setrlimit(RLIMIT_FSIZE, &limit);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_SAYS(error, "layer-2.memory: writing failed");
+  EXPECT_NO_THROW(load_memories(decoder, "model", folder.path()));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 2);
 }
 
 TEST(SavedMemory, WhatIsNotOfThisModelIsAnError) {
