@@ -46,6 +46,7 @@ std::string vega_javascript() {
   const fs::path built = fs::read_symlink("/proc/self/exe").parent_path() / "../share";
   const fs::path bundle =
       tensor::named_in_environment("REYNARD_VEGA", (built / "vega-embed.js").string());
+  checkpoint::remove_leftovers(bundle);
   if (!fs::exists(bundle) && !run_figures("bundle", bundle)) {
     throw Error(fmt::format(
         "report: {} is missing (the JavaScript that draws the figures; $REYNARD_VEGA names another "
@@ -76,6 +77,7 @@ void draw_figures(std::span<const report::Figure> figures, const fs::path& folde
     checkpoint::write_atomically(
         folder / (figure.id + ".vl.json"),
         figure.spec.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    checkpoint::remove_leftovers(folder / (figure.id + ".png"));
   }
   if (!run_figures("png", folder)) {
     throw Error(

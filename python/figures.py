@@ -5,6 +5,7 @@ figures.py png FOLDER    draws every NAME.vl.json of the folder as NAME.png
 """
 
 import argparse
+import fcntl
 import json
 import os
 import pathlib
@@ -16,8 +17,11 @@ INK = "#1b1f27"
 
 def write_atomically(path: pathlib.Path, data: bytes) -> None:
     temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    with temporary.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # what is not locked looks left behind by a killed process
+        file.write(data)
+        file.flush()
+        temporary.replace(path)
 
 
 def on_paper(value):

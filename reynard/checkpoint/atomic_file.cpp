@@ -68,13 +68,8 @@ AtomicFile::AtomicFile(std::filesystem::path path, uint64_t expected_bytes)
                     path_.string(),
                     std::filesystem::is_directory(old) ? "a folder" : "not a regular file"));
   }
-  do {
-    temporary_ = temporary_name(path_);
-    descriptor_ =
-        ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-  } while (descriptor_ < 0 && errno == EEXIST);
-  if (descriptor_ < 0) fail("cannot be created", errno);
-  try_lock(descriptor_);  // tells remove_leftovers() that somebody writes
+  while (!create()) {
+  }
   if (expected_bytes > 0) {
     const int error_number = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(expected_bytes));
     // Other failures mean that the file system cannot reserve; writing will tell.
@@ -84,6 +79,20 @@ AtomicFile::AtomicFile(std::filesystem::path path, uint64_t expected_bytes)
       fail(fmt::format("cannot be written ({} bytes)", expected_bytes), error_number);
     }
   }
+}
+
+bool AtomicFile::create() {
+  temporary_ = temporary_name(path_);
+  descriptor_ =
+      ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (descriptor_ < 0 && errno != EEXIST) fail("cannot be created", errno);
+  if (descriptor_ < 0) return false;
+  // Locked, so that remove_leftovers() sees that somebody writes; it may have come before.
+  struct stat created {};
+  const bool is_ours = try_lock(descriptor_) != Lock::kBusy &&
+                       ::fstat(descriptor_, &created) == 0 && created.st_nlink > 0;
+  if (!is_ours) ::close(std::exchange(descriptor_, -1));
+  return is_ours;
 }
 
 AtomicFile::~AtomicFile() {
@@ -129,22 +138,26 @@ void AtomicFile::commit() {
 void remove_leftovers(const std::filesystem::path& path) {
   const std::string prefix = fmt::format("{}{}-", kTemporaryPrefix, path.filename().string());
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  std::error_code ignored;
+  std::error_code ignored, gone;
   std::filesystem::directory_iterator at(folder, ignored);
   for (; !ignored && at != std::filesystem::directory_iterator(); at.increment(ignored)) {
     const std::filesystem::directory_entry& entry = *at;
     const std::string name = entry.path().filename().string();
     const bool is_one = name.starts_with(prefix) &&
                         name.find_first_not_of("0123456789.", prefix.size()) == std::string::npos;
-    if (!is_one || entry.is_symlink() || !entry.is_regular_file()) continue;
-    const int descriptor = ::open(entry.path().c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    const std::filesystem::file_type type = entry.symlink_status(gone).type();
+    const bool is_folder = type == std::filesystem::file_type::directory;
+    if (!is_one || !(is_folder || type == std::filesystem::file_type::regular)) continue;
+    const int descriptor =
+        ::open(entry.path().c_str(), (is_folder ? O_RDONLY : O_RDWR) | O_NOFOLLOW | O_CLOEXEC);
     if (descriptor < 0) continue;
-    if (try_lock(descriptor) == Lock::kHeld) ::unlink(entry.path().c_str());
+    if (try_lock(descriptor) == Lock::kHeld) std::filesystem::remove_all(entry.path(), gone);
     ::close(descriptor);
   }
 }
 
 void write_atomically(const std::filesystem::path& path, std::string_view bytes) {
+  remove_leftovers(path);
   AtomicFile file(path);
   file.write(bytes.data(), bytes.size());
   file.commit();

@@ -36,6 +36,7 @@ class AtomicFile {
   const std::string& sha256() const { return sha256_; }
 
  private:
+  bool create();  // false: the name is taken
   [[noreturn]] void fail(std::string_view step, int error_number) const;
 
   std::filesystem::path path_, temporary_;
@@ -57,9 +58,11 @@ std::filesystem::path temporary_name(const std::filesystem::path& path,
 // the file is removed, and that is a reynard::Error.
 void commit_file(const std::filesystem::path& temporary, const std::filesystem::path& path);
 
-// Removes what killed processes left of this file; a process that still writes keeps its own.
+// Removes what killed processes left of this file or folder; a process that still writes keeps its
+// own.
 void remove_leftovers(const std::filesystem::path& path);
 
+// Removes its leftovers, too.
 void write_atomically(const std::filesystem::path& path, std::string_view bytes);
 
 // Makes renames and new names in a folder durable.

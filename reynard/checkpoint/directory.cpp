@@ -61,6 +61,7 @@ FolderWriter::FolderWriter(fs::path target) : target_(std::move(target)) {
   std::error_code error;
   if (!target_.parent_path().empty()) fs::create_directories(target_.parent_path(), error);
   if (error) fail(target_, "cannot be created", error.value());
+  remove_leftovers(target_);
   // Never one that is there: where containers share a folder, another process may have our number.
   int made = 0;
   do {

@@ -28,9 +28,9 @@ class FolderLock {
   int descriptor_ = -1;
 };
 
-// Collects files under a temporary name; commit() makes them the folder `target`, replacing one
-// that is there. Every failure (a full disk too) throws reynard::Error, leaves the old folder as it
-// was and removes the new one.
+// Collects files under a temporary name, after removing what killed writers of `target` left;
+// commit() makes them the folder `target`, replacing one that is there. Every failure (a full disk
+// too) throws reynard::Error, leaves the old folder as it was and removes the new one.
 class FolderWriter {
  public:
   explicit FolderWriter(std::filesystem::path target);

@@ -110,6 +110,8 @@ class Preparation {
           "{}: is of an earlier run; without --held-out its text may come into train.tokens; "
           "remove it or choose another --output",
           held_out.string()));
+    } else {
+      remove_partial(held_out);
     }
   }
 

@@ -47,6 +47,11 @@ bool is_file_at(int descriptor, const std::filesystem::path& path) {
          opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
+std::filesystem::path partial_name(std::filesystem::path path) {
+  path += ".partial";
+  return path;
+}
+
 // np.roll by a random shift: what moves past the end comes in again at the front.
 template <class Id>
 void roll(Id* text, int64_t size, uint64_t bits) {
@@ -55,6 +60,17 @@ void roll(Id* text, int64_t size, uint64_t bits) {
 }
 
 }  // namespace
+
+void remove_partial(const std::filesystem::path& path) {
+  const std::filesystem::path partial = partial_name(path);
+  const int descriptor = open(partial.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) return;
+  if (checkpoint::try_lock(descriptor) == checkpoint::Lock::kHeld &&
+      is_file_at(descriptor, partial)) {
+    unlink(partial.c_str());
+  }
+  close(descriptor);
+}
 
 void TokenFileWriter::Output::write(const void* data, size_t size) {
   const auto* bytes = static_cast<const char*>(data);
@@ -78,8 +94,7 @@ void TokenFileWriter::fail(const char* action) const {
 
 TokenFileWriter::TokenFileWriter(const std::filesystem::path& path,
                                  const TokenFileWriterOptions& options)
-    : path_(path), partial_(path), options_(options) {
-  partial_ += ".partial";
+    : path_(path), partial_(partial_name(path)), options_(options) {
   header_.tokenizer = options.tokenizer;
   header_.vocab_size = options.vocab_size;
   header_.bos = options.bos;

@@ -22,6 +22,9 @@ struct TokenFileWriterOptions {
   int64_t roll_min_tokens = 0;            // of documents with at least this many tokens of text
 };
 
+// Removes what a killed process left of a file that nobody writes now.
+void remove_partial(const std::filesystem::path& path);
+
 class TokenFileWriter {
  public:
   // Throws reynard::Error when the file cannot be made or another process is writing it.

@@ -170,7 +170,6 @@ void check_summary(const std::filesystem::path& path) {
 }
 
 void write_summary(const std::filesystem::path& path, const nlohmann::json& summary) {
-  checkpoint::remove_leftovers(path);
   checkpoint::write_atomically(
       path, summary.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }

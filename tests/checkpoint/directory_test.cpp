@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <deque>
 #include <iterator>
 #include <string>
 #include <system_error>
@@ -132,8 +133,10 @@ TEST(FolderWriter, WritesToNoFolderThatIsThere) {
   for (int i = 0; i < 300; ++i) {
     theirs.push_back(parent / fmt::format(".tmp-model-{}.{}", ::getpid(), i));
   }
+  std::deque<FolderLock> locks;  // it lives
   for (const fs::path& folder : theirs) {
     fs::create_directory(folder);
+    locks.emplace_back(folder);
     test::write_file(folder / "theirs", "x");
   }
   write_folder(parent / "model", at::randn({4}));
@@ -228,7 +231,7 @@ TEST(RemoveUnfinished, AListingThatFailsIsNoError) {
 }
 
 // Not those of other files, nor one that is being written.
-TEST(RemoveLeftovers, TakesWhatKilledWritersOfTheFileLeft) {
+TEST(RemoveLeftovers, TakesWhatKilledWritersLeft) {
   const test::TempDir parent;
   for (const char* name : {".tmp-f-7", ".tmp-f-7.0", ".tmp-f-x7", ".tmp-g-7.0", ".tmp-f.old-7"}) {
     test::write_file(parent / name, "x");
@@ -238,11 +241,31 @@ TEST(RemoveLeftovers, TakesWhatKilledWritersOfTheFileLeft) {
   remove_leftovers(parent / "f");
   EXPECT_FALSE(fs::exists(parent / ".tmp-f-7"));
   EXPECT_FALSE(fs::exists(parent / ".tmp-f-7.0"));
-  EXPECT_EQ(std::distance(fs::directory_iterator(parent.path()), {}), 5);
+  EXPECT_FALSE(fs::exists(parent / ".tmp-f-8")) << "of a folder";
+  EXPECT_EQ(std::distance(fs::directory_iterator(parent.path()), {}), 4);
   writing.write("new", 3);
   writing.commit();
   EXPECT_EQ(test::read_file(parent / "f"), "new");
   remove_leftovers(parent / "nowhere/f");  // nothing to do
+}
+
+// Whoever is killed each time would fill the disk.
+TEST(RemoveLeftovers, WritersTakeThoseOfTheirName) {
+  const test::TempDir parent;
+  test::write_file(parent / ".tmp-f-7.0", "x");
+  write_atomically(parent / "f", "new");
+  EXPECT_EQ(std::distance(fs::directory_iterator(parent.path()), {}), 1);
+
+  fs::create_directories(parent / ".tmp-model-7.0");
+  test::write_file(parent / ".tmp-model-7.0/model.safetensors", "x");
+  fs::create_directories(parent / ".tmp-models-7.0");  // of another name
+  FolderWriter other(parent / "model");
+  EXPECT_FALSE(fs::exists(parent / ".tmp-model-7.0"));
+  write_folder(parent / "model", at::randn({4}));
+  EXPECT_TRUE(fs::exists(parent / ".tmp-models-7.0"));
+  other.write("config.json", "{}");
+  other.commit();
+  EXPECT_EQ(verify_problem(parent / "model"), "");
 }
 
 // A name that others can guess must not lead to a file of theirs.

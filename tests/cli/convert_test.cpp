@@ -216,6 +216,15 @@ TEST(ConvertCommand, ALinkThatLeadsNowhereIsNamed) {
   pro.expect_error({}, "to is a link that leads nowhere; remove it or name another folder");
 }
 
+// What a killed process left is as large as the model.
+TEST(ConvertCommand, LeftoversOfItsFolderAreRemoved) {
+  const Converted pro("fox_pro");
+  std::filesystem::create_directory(pro.folder / ".tmp-to-7.0");
+  test::write_file(pro.folder / ".tmp-to-7.0/model.safetensors", "x");
+  ASSERT_EQ(pro.run({}).exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(pro.folder / ".tmp-to-7.0"));
+}
+
 // The FoX authors' code rejects or ignores what only this program reads in their layout, FLA's the
 // window; the authors' plain Transformer knows groups of heads.
 TEST(ConvertCommand, AsksForALayoutThatItsAuthorsRead) {

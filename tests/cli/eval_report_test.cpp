@@ -347,7 +347,9 @@ TEST_F(EvalCommand, CheckpointsAreMeasuredByTokensSeen) {
 }
 
 TEST_F(EvalCommand, DictionariesAreWrittenAndPrepared) {
+  test::write_file(folder_ / ".tmp-d.jsonl-7.0", "of a process that was killed");
   ASSERT_EQ(run({"dictionary", "-o", "d.jsonl", "--documents", "3"}).exit_code, 0);
+  EXPECT_FALSE(fs::exists(folder_ / ".tmp-d.jsonl-7.0"));
   fs::create_symlink("elsewhere/e.jsonl", folder_ / "e.jsonl");
   ASSERT_EQ(run({"dictionary", "-o", "e.jsonl", "--documents", "3"}).exit_code, 0);
   EXPECT_TRUE(fs::is_symlink(folder_ / "e.jsonl"));

@@ -1,5 +1,6 @@
 #include "reynard/data/prepare.h"
 
+#include "reynard/checkpoint/lock.h"
 #include "reynard/data/count_pieces.h"
 #include "reynard/data/input_files.h"
 #include "reynard/data/token_file.h"
@@ -394,6 +395,23 @@ TEST_F(Prepare, AHeldOutFileGoesBeforeAnotherTrainFileComes) {
   name_nothing_gets = {};
   EXPECT_EQ(texts(folder_ / "out/train.tokens"), (Texts{"abcdef"}));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out/held_out.tokens"));
+}
+
+// A process that was killed leaves what it had written; one that writes keeps it.
+TEST_F(Prepare, RemovesWhatAKilledRunLeftOfAHeldOutFile) {
+  const std::filesystem::path partial = folder_ / "out/held_out.tokens.partial";
+  const auto whole = options({add("a.txt", "abcdefgh")});
+  data::prepare(whole);
+  test::write_file(partial, "left behind");
+  {
+    const int descriptor = ::open(partial.c_str(), O_RDWR | O_CLOEXEC);
+    ASSERT_EQ(checkpoint::try_lock(descriptor), checkpoint::Lock::kHeld);
+    data::prepare(whole);
+    EXPECT_EQ(test::read_file(partial), "left behind");
+    ::close(descriptor);
+  }
+  data::prepare(whole);
+  EXPECT_FALSE(std::filesystem::exists(partial));
 }
 
 TEST_F(Prepare, HoldsOutTheEndOfASingleFileAtACharacter) {
