@@ -16,13 +16,23 @@ void check_output(std::string_view command,
                   std::string_view file,
                   std::string_view beginning,
                   std::string_view what) {
+  const auto begins_so = [&](const std::filesystem::path& path) {
+    std::ifstream in(path, std::ios::binary);
+    std::string text(beginning.size(), '\0');
+    in.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<size_t>(in.gcount()));
+    return text == beginning;
+  };
+  check_output(command, file, begins_so, what);
+}
+
+void check_output(std::string_view command,
+                  std::string_view file,
+                  const std::function<bool(const std::filesystem::path&)>& is_one,
+                  std::string_view what) {
   // What is no regular file is refused where it is written.
   if (!std::filesystem::is_regular_file(file)) return;
-  std::ifstream in{std::filesystem::path(file), std::ios::binary};
-  std::string text(beginning.size(), '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(in.gcount()));
-  if (text.empty() || text == beginning) return;
+  if (std::filesystem::is_empty(file) || is_one(file)) return;
   throw Error(
       fmt::format("{}: -o {}: the file exists and is not {}; remove it or give another name",
                   command,

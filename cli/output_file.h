@@ -2,16 +2,22 @@
 // A file that a command writes whole, in place of one that it wrote before.
 
 #include <filesystem>
+#include <functional>
 #include <string_view>
 
 namespace reynard::cli {
 
 // Before any work. Throws reynard::Error where the file exists, holds something and does not begin
 // as what will be written: then it is something else, perhaps what the command reads.
-//   what: "a page", for the message
+//   what: "a page", for the message; is_one: whether the file is that
 void check_output(std::string_view command,
                   std::string_view file,
                   std::string_view beginning,
+                  std::string_view what);
+
+void check_output(std::string_view command,
+                  std::string_view file,
+                  const std::function<bool(const std::filesystem::path&)>& is_one,
                   std::string_view what);
 
 // The same for a page of report/html_page.h.

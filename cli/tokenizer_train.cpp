@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/output_file.h"
 #include "cli/progress_bar.h"
+#include "reynard/config/json_file.h"
 #include "reynard/data/count_pieces.h"
 #include "reynard/tensor/counted.h"
 #include "reynard/tensor/error.h"
@@ -18,7 +19,10 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <system_error>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 namespace reynard::cli {
 
@@ -46,6 +50,10 @@ constexpr const char* kTokenizerTrainFooter =
     "vocabulary, whatever the number of threads. tokenizer.json is what the package `tokenizers` "
     "reads.\n";
 
+bool is_tokenizer_json(const std::filesystem::path& file) {
+  return config::json_object_or_null(file).contains(nlohmann::json::json_pointer("/model/vocab"));
+}
+
 void check_arguments(const TokenizerTrainArguments& arguments) {
   const auto require = [](bool holds, const std::string& message) {
     if (!holds) throw Error("tokenizer train: " + message);
@@ -68,7 +76,12 @@ void check_arguments(const TokenizerTrainArguments& arguments) {
           fmt::format("--output {} is a folder; name a file, such as {}/tokenizer.json",
                       arguments.output,
                       arguments.output));
-  check_output("tokenizer train", arguments.output, "{", "a tokenizer.json");
+  for (const std::string& input : arguments.inputs) {
+    std::error_code one_is_absent;
+    require(!std::filesystem::equivalent(input, arguments.output, one_is_absent),
+            fmt::format("-o {}: is the text that is read; give another name", arguments.output));
+  }
+  check_output("tokenizer train", arguments.output, is_tokenizer_json, "a tokenizer.json");
 }
 
 void run_train(const TokenizerTrainArguments& arguments) {

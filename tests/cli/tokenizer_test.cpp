@@ -109,6 +109,28 @@ TEST_F(TokenizerCommand, LearnsAVocabulary) {
   expect_error({"tokenizer", "train", "none", "-o", "x.json"}, "", "none: there is no such file");
 }
 
+TEST_F(TokenizerCommand, WhatIsNoTokenizerIsNotOverwritten) {
+  const std::string lines = "{\"text\": \"the world\"}\n{\"text\": \"the hello\"}\n";
+  test::write_file(folder_ / "x.jsonl", lines);
+  fs::create_symlink("x.jsonl", folder_ / "link");
+  const auto train = [](const std::string& output) {
+    return std::vector<std::string>{
+        "tokenizer", "train", "x.jsonl", "-o", output, "--vocab-size", "260"};
+  };
+  expect_error(train("x.jsonl"), "", "tokenizer train: -o x.jsonl: is the text that is read");
+  expect_error(train("link"), "", "tokenizer train: -o link: is the text that is read");
+  EXPECT_EQ(test::read_file(folder_ / "x.jsonl"), lines);
+  for (const std::string& other : {lines, std::string("{\"model\": {\"layers\": 2}}")}) {
+    test::write_file(folder_ / "other.json", other);
+    expect_error(train("other.json"),
+                 "",
+                 "tokenizer train: -o other.json: the file exists and is not a tokenizer.json");
+    EXPECT_EQ(test::read_file(folder_ / "other.json"), other);
+  }
+  succeed(train("new.json"));
+  succeed(train("new.json"));
+}
+
 TEST_F(TokenizerCommand, WrongUsageNamesItsOwnHelp) {
   const test::ProgramResult result =
       test::run_program({.arguments = {"tokenizer", "train", "text.txt"}});
