@@ -197,9 +197,8 @@ std::vector<Pair> pairs_of(const RunResults& first,
 
 // Samples of the same id are the same only where settings and text are.
 bool same_samples(const nlohmann::json& a, const nlohmann::json& b) {
-  const nlohmann::json::json_pointer text("/identity/text");
   return a.value("settings", nlohmann::json()) == b.value("settings", nlohmann::json()) &&
-         a.value(text, nlohmann::json()) == b.value(text, nlohmann::json());
+         text_at(a, "/identity/text") == text_at(b, "/identity/text");
 }
 
 // Whether both are results of the same weights (and configuration), as digests say.

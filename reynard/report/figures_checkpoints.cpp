@@ -49,9 +49,8 @@ json metric_values(const Runs& runs) {
   json values = json::array();
   for (const RunResults& run : runs) {
     const json* summary = run.evaluation("checkpoints");
-    const json::json_pointer path("/series/points");
-    if (!summary || !summary->contains(path)) continue;
-    for (const json& point : summary->at(path)) {
+    if (!summary) continue;
+    for (const json& point : list_at(*summary, "/series/points")) {
       const json metrics = point.is_object() ? point.value("metrics", json()) : json();
       if (!metrics.is_object()) continue;
       for (const auto& [key, metric] : metrics.items()) {

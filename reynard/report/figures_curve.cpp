@@ -40,7 +40,7 @@ json region(double from, double to, const char* color, const char* label) {
 // is no memory to shade.
 json regions_of(const json& summary, double longest) {
   json layers = json::array();
-  if (!summary.at("metrics").value("copies", true)) {
+  if (!bool_at(summary, "/metrics/copies", true)) {
     layers.push_back(region(0, longest, kUnknown, "no difference: has not learned to copy yet"));
     return layers;
   }
@@ -124,7 +124,7 @@ json curve_layers(const json& points) {
 }
 
 std::string caption(const json& summary) {
-  if (!summary.at("metrics").value("copies", true)) {
+  if (!bool_at(summary, "/metrics/copies", true)) {
     return "Amber stays in the grey band: having seen the text does not help this model yet.";
   }
   std::string text = fmt::format(
@@ -132,7 +132,8 @@ std::string caption(const json& summary) {
       "amber leaves 100 % and where it meets blue.",
       text_at(summary, "/metrics/fine_length/text"),
       text_at(summary, "/metrics/coarse_length/text"));
-  if (summary.at("metrics").contains("bos") && summary.at("metrics").at("bos").is_null()) {
+  const json::json_pointer bos("/metrics/bos");
+  if (summary.contains(bos) && summary.at(bos).is_null()) {
     text += " The model has no BOS token; sequences are without it.";
   }
   return text;
@@ -142,9 +143,9 @@ std::string caption(const json& summary) {
 
 std::optional<Figure> forgetting_curve(const RunResults& run, size_t index) {
   const json* summary = run.evaluation("forgetting_curve");
-  if (!summary || !summary->contains(json::json_pointer("/series/points"))) return {};
-  const json& points = summary->at("series").at("points");
-  if (!points.is_array() || points.empty()) return {};
+  if (!summary) return {};
+  const json& points = list_at(*summary, "/series/points");
+  if (points.empty()) return {};
 
   const double longest = number_at(points.back(), "/length");
   json spec = base_spec(300);

@@ -23,11 +23,9 @@ json length_axis() {
 }
 
 // The list at a path of the task's summary; empty where it is missing.
-json list_at(const RunResults& run, const char* pointer) {
+json curve_list(const RunResults& run, const char* pointer) {
   const json* summary = run.evaluation("forgetting_curve");
-  const json::json_pointer path(pointer);
-  if (!summary || !summary->contains(path) || !summary->at(path).is_array()) return json::array();
-  return summary->at(path);
+  return summary ? list_at(*summary, pointer) : json::array();
 }
 
 json legend_on_top(std::string_view field) {
@@ -113,7 +111,7 @@ std::string prefix_verdict(const json& tests, const std::string& target) {
 
 std::optional<Figure> curve_perplexity(const RunResults& run, size_t index) {
   json values = json::array();
-  for (const json& point : list_at(run, "/series/points")) {
+  for (const json& point : curve_list(run, "/series/points")) {
     for (const bool copy : {true, false}) {
       const double loss = number_at(point, copy ? "/copy_loss" : "/lm_loss");
       if (std::isnan(loss)) continue;
@@ -141,14 +139,14 @@ std::optional<Figure> curve_perplexity(const RunResults& run, size_t index) {
 }
 
 std::optional<Figure> curve_targets(const RunResults& run, size_t index) {
-  const json curves = list_at(run, "/series/curves");
+  const json curves = curve_list(run, "/series/curves");
   const std::vector<std::string> targets = names_of(curves, "target");
   const std::vector<std::string> prefixes = names_of(curves, "prefix");
-  if (targets.size() < 2) return {};
+  if (targets.size() < 2 || prefixes.empty()) return {};
   json values = json::array();
   for (const json& curve : curves) {
     if (text_at(curve, "/prefix") != prefixes.front()) continue;
-    add_points(curve.value("points", json::array()), {{"target", curve.at("target")}}, values);
+    add_points(list_at(curve, "/points"), {{"target", text_at(curve, "/target")}}, values);
   }
   json spec = base_spec(280);
   spec["data"] = {{"values", values}};
@@ -170,15 +168,15 @@ std::optional<Figure> curve_targets(const RunResults& run, size_t index) {
 }
 
 std::optional<Figure> curve_prefixes(const RunResults& run, size_t index) {
-  const json curves = list_at(run, "/series/curves");
+  const json curves = curve_list(run, "/series/curves");
   const std::vector<std::string> targets = names_of(curves, "target");
   const std::vector<std::string> prefixes = names_of(curves, "prefix");
-  if (prefixes.size() < 2) return {};
+  if (prefixes.size() < 2 || targets.empty()) return {};
   json values = json::array();
   for (const json& curve : curves) {
     if (text_at(curve, "/target") != targets.front()) continue;
-    for (const json& point : curve.value("points", json::array())) {
-      values.push_back({{"prefix", curve.at("prefix")},
+    for (const json& point : list_at(curve, "/points")) {
+      values.push_back({{"prefix", text_at(curve, "/prefix")},
                         {"length", number_at(point, "/length")},
                         {"accuracy", rounded(number_at(point, "/lm_mean"))}});
     }
@@ -195,7 +193,7 @@ std::optional<Figure> curve_prefixes(const RunResults& run, size_t index) {
       fmt::format("{}: does the unrelated text matter?", run.name),
       "Accuracy without help, by the source of the unrelated text before. Lines that coincide mean "
       "that the choice does not matter; random tokens are expected to lie apart." +
-          prefix_verdict(list_at(run, "/series/prefix_tests"), targets.front()),
+          prefix_verdict(curve_list(run, "/series/prefix_tests"), targets.front()),
       spec};
 }
 

@@ -21,7 +21,7 @@ struct Head {
 
 const json* inside_of(const RunResults& run) {
   const json* summary = run.evaluation("inside");
-  if (!summary || !summary->contains(json::json_pointer("/series/layers"))) return nullptr;
+  if (!summary || list_at(*summary, "/series/layers").empty()) return nullptr;
   return &summary->at("series");
 }
 
@@ -72,10 +72,10 @@ std::string boundary_note(const HeadMaps& maps) {
 // Every gate of the heads at every token of the text.
 json gate_values(const json& series, const std::vector<Head>& heads) {
   json values = json::array();
-  const json& text = series.at("gate_text");
+  const json& text = list_at(series, "/gate_text");
   for (const Head& head : heads) {
     const json& gates = series.at("layers").at(head.layer).at("gates").at(head.head);
-    for (size_t i = 0; i < gates.size(); ++i) {
+    for (size_t i = 0; gates.is_array() && i < std::min(gates.size(), text.size()); ++i) {
       values.push_back({{"m", head.label()}, {"i", i}, {"f", gates[i]}, {"t", text.at(i)}});
     }
   }
@@ -90,7 +90,7 @@ std::optional<Figure> forget_gates(const RunResults& run, size_t index) {
   const std::vector<Head> heads = heads_with(*series, "gates", kMostGateRows);
   if (heads.empty()) return {};
   const json values = gate_values(*series, heads);
-  const json& text = series->at("gate_text");
+  const json& text = list_at(*series, "/gate_text");
   json letters = json::array();
   for (size_t i = 0; i < text.size(); ++i) letters.push_back({{"i", i}, {"t", text[i]}});
   json spec = base_spec(static_cast<int>(heads.size()) * 14);
@@ -180,11 +180,11 @@ std::optional<Figure> attention_maps(const RunResults& run, size_t index) {
 
 std::optional<Figure> pruned_share(const RunResults& run, size_t index) {
   const json* summary = run.evaluation("pruning");
-  if (!summary || !summary->contains(json::json_pointer("/series/pruned_share"))) return {};
+  if (!summary) return {};
   json values = json::array();
-  const json& layers = summary->at("series").at("pruned_share");
+  const json& layers = list_at(*summary, "/series/pruned_share");
   for (size_t l = 0; l < layers.size(); ++l) {
-    for (size_t h = 0; h < layers[l].size(); ++h) {
+    for (size_t h = 0; layers[l].is_array() && h < layers[l].size(); ++h) {
       values.push_back({{"layer", l + 1}, {"head", h + 1}, {"share", layers[l][h]}});
     }
   }

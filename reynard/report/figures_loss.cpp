@@ -16,10 +16,9 @@ constexpr size_t kMostPositions = 400;  // of one line
 std::vector<double> series_of(const RunResults& run, const std::string& key) {
   std::vector<double> values;
   const json* summary = run.evaluation("per_position_loss");
-  if (!summary || !summary->contains("series")) return values;
-  const auto found = summary->at("series").find(key);
-  if (found == summary->at("series").end() || !found->is_array()) return values;
-  for (const json& x : *found) values.push_back(x.is_number() ? x.get<double>() : std::nan(""));
+  if (!summary) return values;
+  for (const json& x : list_at(*summary, "/series/" + key))
+    values.push_back(x.is_number() ? x.get<double>() : std::nan(""));
   return values;
 }
 
@@ -77,9 +76,8 @@ std::vector<double> half_widths(const RunResults& run, int64_t smoothing_window)
 // The fitted lines of a run, as points of a dashed line each.
 void add_slopes(const RunResults& run, json& values) {
   const json* summary = run.evaluation("per_position_loss");
-  const json::json_pointer path("/metrics/slopes");
-  if (!summary || !summary->contains(path)) return;
-  for (const json& fit : summary->at(path)) {
+  if (!summary) return;
+  for (const json& fit : list_at(*summary, "/metrics/slopes")) {
     const double from = number_at(fit, "/from");
     const double to = number_at(fit, "/to");
     const double first = number_at(fit, "/loss_from");
@@ -96,10 +94,9 @@ void add_slopes(const RunResults& run, json& values) {
 
 std::string slopes_note(const RunResults& run) {
   const json* summary = run.evaluation("per_position_loss");
-  const json::json_pointer path("/metrics/slopes");
-  if (!summary || !summary->contains(path)) return "";
+  if (!summary) return "";
   std::string note;
-  for (const json& fit : summary->at(path)) {
+  for (const json& fit : list_at(*summary, "/metrics/slopes")) {
     note += fmt::format("{}{:+.3f} ± {:.3f} from {} to {}",
                         note.empty() ? "" : ", ",
                         number_at(fit, "/slope"),
@@ -115,9 +112,8 @@ std::string rows_note(const Runs& runs) {
   for (const RunResults& run : runs) {
     const json* summary = run.evaluation("per_position_loss");
     if (!summary) continue;
-    const json settings = summary->value("settings", json::object());
-    const bool across = settings.value("across_documents", false);
-    const bool rolled = settings.value("rolled", false);
+    const bool across = bool_at(*summary, "/settings/across_documents", false);
+    const bool rolled = bool_at(*summary, "/settings/rolled", false);
     return fmt::format(
         "{}, {}, {}.",
         grouped(static_cast<int64_t>(number_at(*summary, "/metrics/rows")), "held-out row"),

@@ -14,9 +14,7 @@ namespace {
 
 json points_of(const RunResults& run) {
   const json* summary = run.evaluation("attention_mass");
-  const json::json_pointer path("/series/points");
-  if (!summary || !summary->contains(path) || !summary->at(path).is_array()) return json::array();
-  return summary->at(path);
+  return summary ? list_at(*summary, "/series/points") : json::array();
 }
 
 // Mean over the heads of a layer; NaN where none was measured.
@@ -59,7 +57,7 @@ MassPoints mass_points(const RunResults& run) {
     points.largest = std::max(points.largest, d);
     points.chance.push_back({{"contexts", d}, {"chance", rounded(1 / d)}});
     int64_t layer = 0;
-    for (const json& heads : point.value("mass", json::array())) {
+    for (const json& heads : list_at(point, "/mass")) {
       ++layer;
       if (std::isnan(mean_of(heads))) continue;
       points.values.push_back({{"contexts", d},
@@ -130,10 +128,10 @@ std::optional<Figure> attention_mass_heads(const RunResults& run, size_t index) 
   const double d = number_at(point, "/contexts");
   json values = json::array();
   int64_t layer = 0, drawn = 0;
-  for (const json& heads : point.value("mass", json::array())) {
+  for (const json& heads : list_at(point, "/mass")) {
     ++layer;
     if (!std::isnan(mean_of(heads))) ++drawn;
-    for (size_t h = 0; h < heads.size(); ++h) {
+    for (size_t h = 0; heads.is_array() && h < heads.size(); ++h) {
       if (!heads[h].is_number()) continue;
       const json share = number_at(point, fmt::format("/context_share/{}/{}", layer - 1, h));
       values.push_back({{"layer", layer},

@@ -20,9 +20,7 @@ namespace {
 // The averages of a task; empty where it was not measured.
 json groups_of(const RunResults& run, std::string_view task) {
   const json* summary = run.evaluation(task);
-  const json::json_pointer path("/series/groups");
-  if (!summary || !summary->contains(path) || !summary->at(path).is_array()) return json::array();
-  return summary->at(path);
+  return summary ? list_at(*summary, "/series/groups") : json::array();
 }
 
 json group_value(const json& group, std::string_view key) {
@@ -168,12 +166,11 @@ std::optional<Figure> document_perplexity(const Runs& runs) {
   LengthAxis axis;
   for (const RunResults& run : runs) {
     const json* summary = run.evaluation("perplexity");
-    const json::json_pointer path("/series/documents");
-    if (!summary || !summary->contains(path)) continue;
+    if (!summary || list_at(*summary, "/series/documents").empty()) continue;
     if (run.train_length() > 0) trained.insert(run.train_length());
-    const auto length = summary->value(json::json_pointer("/settings/length"), 0.0);
-    for (const json& point : summary->at(path)) {
-      const double tokens = number_at(point, "/context") + length;
+    const double length = number_at(*summary, "/settings/length");  // NaN: of earlier results
+    for (const json& point : list_at(*summary, "/series/documents")) {
+      const double tokens = number_at(point, "/context") + (std::isnan(length) ? 0 : length);
       axis.longest = std::fmax(axis.longest, tokens);
       values.push_back({{"run", run.name},
                         {"tokens", tokens},

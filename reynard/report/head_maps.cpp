@@ -19,7 +19,7 @@ void add_boundary(const HeadMaps& maps, const HeadMap& map, json& values) {
   if (!is_pruned(map)) return;
   int64_t block = 0;
   for (const json& start : *map.start) {
-    const double key = std::max(start.get<double>(), maps.begin);
+    const double key = std::max(start.is_number() ? start.get<double>() : 0, maps.begin);
     const auto top = static_cast<double>(block++ * kPruningRows);
     const double bottom = std::min(top + kPruningRows, maps.end);
     if (bottom <= maps.begin || top >= maps.end) continue;

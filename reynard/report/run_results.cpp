@@ -308,4 +308,16 @@ std::string text_at(const nlohmann::json& json, const std::string& pointer) {
   return json.at(path).get<std::string>();
 }
 
+bool bool_at(const nlohmann::json& json, const std::string& pointer, bool otherwise) {
+  const nlohmann::json::json_pointer path(pointer);
+  if (!json.contains(path) || !json.at(path).is_boolean()) return otherwise;
+  return json.at(path).get<bool>();
+}
+
+const nlohmann::json& list_at(const nlohmann::json& json, const std::string& pointer) {
+  static const nlohmann::json kNone = nlohmann::json::array();
+  const nlohmann::json::json_pointer path(pointer);
+  return json.contains(path) && json.at(path).is_array() ? json.at(path) : kNone;
+}
+
 }  // namespace reynard::report

@@ -47,7 +47,11 @@ std::vector<nlohmann::json> read_samples(const RunResults& run, std::string_view
 
 // The number at a path of keys ("/metrics/loss"), NaN when absent or not a number.
 double number_at(const nlohmann::json& json, const std::string& pointer);
-// The text at a path of keys, empty when absent.
+// The text at a path of keys, empty when absent or no text.
 std::string text_at(const nlohmann::json& json, const std::string& pointer);
+// The truth at a path of keys, `otherwise` when absent or neither true nor false.
+bool bool_at(const nlohmann::json& json, const std::string& pointer, bool otherwise);
+// The list at a path of keys, empty when absent or no list. Refers to `json`.
+const nlohmann::json& list_at(const nlohmann::json& json, const std::string& pointer);
 
 }  // namespace reynard::report

@@ -136,9 +136,9 @@ std::string text_samples(const Runs& runs) {
   std::string cards;
   for (size_t i = 0; i < runs.size(); ++i) {
     const json* summary = runs[i].evaluation("text_sample");
-    if (!summary || !summary->contains(json::json_pointer("/series/samples"))) continue;
+    if (!summary || list_at(*summary, "/series/samples").empty()) continue;
     cards += fmt::format("<div class=\"card\"><h3>{}</h3>", run_label(runs[i], i));
-    for (const json& sample : summary->at("series").at("samples")) {
+    for (const json& sample : list_at(*summary, "/series/samples")) {
       const double temperature = number_at(sample, "/temperature");
       cards += fmt::format("<p>{}</p>{}",
                            temperature > 0 ? fmt::format("Sampled at temperature {:g}", temperature)

@@ -25,9 +25,8 @@ double loss_metric(const RunResults& run, const std::string& pointer) {
 // Mean of a series' numbers at positions [begin, end); NaN where it has none, or ends before.
 double mean_of(const RunResults& run, const std::string& series, int64_t begin, int64_t end) {
   const json* summary = run.evaluation("per_position_loss");
-  const json::json_pointer path("/series/" + series);
-  if (!summary || !summary->contains(path)) return std::nan("");
-  const json& values = summary->at(path);
+  if (!summary) return std::nan("");
+  const json& values = list_at(*summary, "/series/" + series);
   if (begin >= end || end > static_cast<int64_t>(values.size())) return std::nan("");
   double sum = 0;
   int64_t count = 0;
@@ -70,7 +69,7 @@ std::string in_words(const std::string& length) {
 
 bool copies(const RunResults& run) {
   const json* summary = run.evaluation("forgetting_curve");
-  return summary && summary->at("metrics").value("copies", false);
+  return summary && bool_at(*summary, "/metrics/copies", false);
 }
 
 std::string percent(double share) {
@@ -131,9 +130,8 @@ std::string comparison_sentence(const RunResults& first, const RunResults& secon
 bool beyond_chance(const RunResults& run, const Extrapolation& loss) {
   if (std::abs(loss.beyond - loss.inside) > loss.half_width) return true;
   const json* summary = run.evaluation("per_position_loss");
-  const json::json_pointer path("/metrics/slopes");
-  if (!summary || !summary->contains(path) || !summary->at(path).is_array()) return true;
-  for (const json& fit : summary->at(path)) {
+  if (!summary) return true;
+  for (const json& fit : list_at(*summary, "/metrics/slopes")) {
     if (number_at(fit, "/from") < static_cast<double>(run.train_length())) continue;
     // NaN: of one row nothing is known.
     return std::abs(number_at(fit, "/slope")) > number_at(fit, "/half_width");
@@ -277,7 +275,7 @@ std::string effective_length(const RunResults& run) {
   const json* summary = run.evaluation("ruler");
   const std::string text = summary ? text_at(*summary, "/metrics/effective_length/text") : "";
   if (text.empty()) return "";
-  const bool comparable = summary->at("metrics").value("comparable", false);
+  const bool comparable = bool_at(*summary, "/metrics/comparable", false);
   return fmt::format("{} tokens{}", text, comparable ? "" : " (own data)");
 }
 
@@ -376,8 +374,7 @@ PairedLoss paired_loss(const RunResults& first, const RunResults& second) {
   const json* b = second.evaluation("per_position_loss");
   // Rows are the same text only where settings and text are.
   if (!a || !b || a->value("settings", json()) != b->value("settings", json()) ||
-      a->value(json::json_pointer("/identity/text"), json()) !=
-          b->value(json::json_pointer("/identity/text"), json())) {
+      text_at(*a, "/identity/text") != text_at(*b, "/identity/text")) {
     return {};
   }
   std::vector<double> differences;

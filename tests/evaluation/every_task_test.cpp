@@ -10,6 +10,7 @@
 #include "reynard/report/page.h"
 #include "reynard/training/experiment.h"
 #include "tests/support/corpus.h"
+#include "tests/support/damaged_json.h"
 #include "tests/support/files.h"
 
 #include <fmt/format.h>
@@ -162,6 +163,16 @@ void expect_goes_on(Scorer& scorer, Task& task, const EvaluateOptions& options, 
   EXPECT_EQ(sorted_ids(test::read_file(file)), sorted_ids(log));
 }
 
+// Whatever stands in the summary where a number, a text or a list should.
+void expect_page_of_damaged(report::RunResults run, json summary) {
+  const std::string task = summary.at("task");
+  test::with_each_part_damaged(summary, [&](const std::string& place, const json& damage) {
+    run.evaluations[task] = summary;
+    EXPECT_NO_THROW(report::page({run}, {}, "vegaEmbed"))
+        << task << place << " = " << damage.dump();
+  });
+}
+
 void expect_every_task_runs(models::Decoder& decoder, bool with_marks) {
   const test::TempDir folder;
   const Corpus corpus = bytes_corpus(with_marks);
@@ -191,6 +202,7 @@ void expect_every_task_runs(models::Decoder& decoder, bool with_marks) {
       figures += group.figures.size();
     }
     EXPECT_GT(figures, 0U);
+    if (with_marks) expect_page_of_damaged(run, summary);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "reynard/checkpoint/sha256.h"
 #include "reynard/report/verdict.h"
 #include "reynard/tensor/check.h"
+#include "tests/support/damaged_json.h"
 #include "tests/support/errors.h"
 #include "tests/support/files.h"
 #include "tests/support/report_runs.h"
@@ -263,6 +264,33 @@ TEST(Report, FilesOfOtherProgramsAreNoResults) {
   test::write_file(folder / "x/eval/needle.json", "{\"task\": \"needle\", ");
   EXPECT_SAYS(test::error_of([&] { read_runs({folder / "x"}); }),
               "needle.json: is not JSON: line 1, column 20: ");
+}
+
+// Whatever stands where a number, a text or a list should: the page leaves it out, or an error
+// names the file.
+TEST(Report, PartsOfOtherTypesFailNoPage) {
+  const test::TempDir folder;
+  test::write_report_run(folder / "fox", "fox", 1.0, 0.6);
+  std::vector<fs::path> files{folder / "fox/run.json"};
+  for (const auto& entry : fs::directory_iterator(folder / "fox/eval")) {
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  }
+  for (const fs::path& file : files) {
+    const std::string text = test::read_file(file);
+    json whole = json::parse(text);
+    test::with_each_part_damaged(whole, [&](const std::string& place, const json& damage) {
+      test::write_file(file, whole.dump());
+      const auto where = [&] { return file.filename().string() + place + " = " + damage.dump(); };
+      try {
+        page(read_runs({folder / "fox"}), {}, "vegaEmbed");
+      } catch (const Error& error) {
+        EXPECT_SAYS(error.what(), file.filename().string()) << where();
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << where() << ": " << error.what();
+      }
+    });
+    test::write_file(file, text);
+  }
 }
 
 // A value of another program's file is copied and printed by recursion.
