@@ -2,9 +2,9 @@
 
 #include "reynard/http/listener.h"
 #include "reynard/protocol/api_error.h"
-#include "reynard/serving/page.h"
-#include "reynard/serving/page_origin.h"
 #include "reynard/serving/prometheus.h"
+#include "reynard/serving/web_origin.h"
+#include "reynard/serving/web_page.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "reynard/tokenizer/utf8.h"
@@ -273,7 +273,7 @@ void HttpServer::add_routes() {
 void HttpServer::check_who_asks(const Exchange& exchange) const {
   const auto field = [&](const char* name) { return exchange.request.get_header_value(name); };
   if (options_.api_key.empty()) {
-    const std::string reason = refused_page(field("Origin"), field("Host"), options_.host);
+    const std::string reason = refused_origin(field("Origin"), field("Host"), options_.host);
     if (!reason.empty()) throw ApiError(403, reason);
   } else if (!equal_in_constant_time("Bearer " + options_.api_key, field("Authorization"))) {
     throw ApiError(401, "the API key is wrong or missing (header Authorization: Bearer KEY)");
@@ -307,7 +307,7 @@ void HttpServer::guard(const Exchange& exchange,
 }
 
 void HttpServer::page(const Exchange& exchange) {
-  exchange.response.set_content(kPage.data(), kPage.size(), "text/html; charset=utf-8");
+  exchange.response.set_content(kWebPage.data(), kWebPage.size(), "text/html; charset=utf-8");
 }
 
 void HttpServer::health(const Exchange& exchange) {

@@ -1,4 +1,4 @@
-#include "reynard/serving/page_origin.h"
+#include "reynard/serving/web_origin.h"
 
 #include "tests/serving/served.h"
 
@@ -11,11 +11,11 @@ namespace {
 using test::Served;
 using testing::HasSubstr;
 
-TEST(PageOrigin, OwnPagesAndProgramsAreAnswered) {
-  EXPECT_EQ(refused_page("", "", "127.0.0.1"), "");
-  EXPECT_EQ(refused_page("http://127.0.0.1:8000", "127.0.0.1:8000", "127.0.0.1"), "");
-  EXPECT_EQ(refused_page("http://LocalHost:8000", "localhost:8000", "127.0.0.1"), "");
-  EXPECT_EQ(refused_page("https://models.example", "models.example", "0.0.0.0"), "");
+TEST(WebOrigin, OwnPagesAndProgramsAreAnswered) {
+  EXPECT_EQ(refused_origin("", "", "127.0.0.1"), "");
+  EXPECT_EQ(refused_origin("http://127.0.0.1:8000", "127.0.0.1:8000", "127.0.0.1"), "");
+  EXPECT_EQ(refused_origin("http://LocalHost:8000", "localhost:8000", "127.0.0.1"), "");
+  EXPECT_EQ(refused_origin("https://models.example", "models.example", "0.0.0.0"), "");
   for (const char* host : {"127.0.0.1",
                            "127.0.0.1:8000",
                            "localhost:1",
@@ -23,21 +23,21 @@ TEST(PageOrigin, OwnPagesAndProgramsAreAnswered) {
                            "[::1]",
                            "[::1]:8000",
                            "10.0.0.7:80"}) {
-    EXPECT_EQ(refused_page("", host, "127.0.0.1"), "") << host;
-    EXPECT_EQ(refused_page("", host, "::1"), "") << host;
+    EXPECT_EQ(refused_origin("", host, "127.0.0.1"), "") << host;
+    EXPECT_EQ(refused_origin("", host, "::1"), "") << host;
   }
-  EXPECT_EQ(refused_page("", "models.example:8000", "0.0.0.0"), "");
-  EXPECT_EQ(refused_page("", "models.example:8000", "192.168.0.4"), "");
+  EXPECT_EQ(refused_origin("", "models.example:8000", "0.0.0.0"), "");
+  EXPECT_EQ(refused_origin("", "models.example:8000", "192.168.0.4"), "");
 }
 
-TEST(PageOrigin, PagesOfOthersAreNot) {
+TEST(WebOrigin, PagesOfOthersAreNot) {
   for (const char* origin : {"https://evil.example",
                              "http://127.0.0.1:8001",
                              "null",
                              "http://127.0.0.1",
                              "http://127.0.0.1:8000.evil.example"}) {
-    EXPECT_THAT(refused_page(origin, "127.0.0.1:8000", "127.0.0.1"), HasSubstr(origin));
-    EXPECT_THAT(refused_page(origin, "127.0.0.1:8000", "0.0.0.0"), HasSubstr("--api-key"));
+    EXPECT_THAT(refused_origin(origin, "127.0.0.1:8000", "127.0.0.1"), HasSubstr(origin));
+    EXPECT_THAT(refused_origin(origin, "127.0.0.1:8000", "0.0.0.0"), HasSubstr("--api-key"));
   }
   for (const char* host : {"evil.example",
                            "evil.example:8000",
@@ -46,12 +46,12 @@ TEST(PageOrigin, PagesOfOthersAreNot) {
                            "evillocalhost",
                            ".localhost",
                            "a"}) {
-    EXPECT_THAT(refused_page("", host, "127.0.0.1"), HasSubstr(host));
-    EXPECT_THAT(refused_page("http://" + std::string(host), host, "localhost"), HasSubstr(host));
+    EXPECT_THAT(refused_origin("", host, "127.0.0.1"), HasSubstr(host));
+    EXPECT_THAT(refused_origin("http://" + std::string(host), host, "localhost"), HasSubstr(host));
   }
 }
 
-TEST(PageOrigin, ServersRefuseThemWithoutAKey) {
+TEST(WebOrigin, ServersRefuseThemWithoutAKey) {
   const std::string body = R"({"prompt": "a", "max_tokens": 1})";
   const std::string path = "/v1/completions";
   HttpOptions with_key;

@@ -16,6 +16,8 @@ bool is_for_this_machine_only(std::string_view address);
 // Why a request is not answered; empty: it is.
 //   origin, host   of its head; empty: none, as programs that are no browsers send
 //   address        that this server listens at
-std::string refused_page(std::string_view origin, std::string_view host, std::string_view address);
+std::string refused_origin(std::string_view origin,
+                           std::string_view host,
+                           std::string_view address);
 
 }  // namespace reynard::serving

@@ -1,4 +1,4 @@
-#include "reynard/serving/page_origin.h"
+#include "reynard/serving/web_origin.h"
 
 #include "reynard/tokenizer/utf8.h"
 
@@ -43,7 +43,9 @@ bool is_for_this_machine_only(std::string_view address) {
   return address.starts_with("127.") || address == "::1" || is_equal(address, "localhost");
 }
 
-std::string refused_page(std::string_view origin, std::string_view host, std::string_view address) {
+std::string refused_origin(std::string_view origin,
+                           std::string_view host,
+                           std::string_view address) {
   constexpr std::string_view kScheme = "://";
   const std::size_t scheme = origin.find(kScheme);
   const std::string_view site =

@@ -1,8 +1,8 @@
-#include "reynard/serving/page.h"
+#include "reynard/serving/web_page.h"
 
 namespace reynard::serving {
 
-const std::string_view kPage = R"html(<!doctype html>
+const std::string_view kWebPage = R"html(<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
