@@ -4,10 +4,10 @@
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/process/child_process.h"
+#include "reynard/process/resident_memory.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/device.h"
 #include "reynard/tensor/median.h"
-#include "reynard/tensor/resident_memory.h"
 
 #include <fmt/format.h>
 
@@ -27,7 +27,7 @@ struct Start {
 };
 
 Start start_once(const std::string& model, const std::string& dtype, at::Device device) {
-  tensor::forget_peak_resident_bytes();  // a program that starts counts what this one held
+  process::forget_peak_resident_bytes();  // a program that starts counts what this one held
   const auto begin = std::chrono::steady_clock::now();
   process::ChildProcess program(
       {.arguments = {std::filesystem::read_symlink("/proc/self/exe").string(),

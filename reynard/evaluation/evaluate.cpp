@@ -5,10 +5,10 @@
 #include "reynard/evaluation/attention_rows.h"
 #include "reynard/evaluation/context_limit.h"
 #include "reynard/evaluation/sample_log.h"
+#include "reynard/process/resident_memory.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
 #include "reynard/tensor/out_of_memory.h"
-#include "reynard/tensor/resident_memory.h"
 
 #include <fmt/format.h>
 
@@ -225,7 +225,7 @@ nlohmann::json evaluate(Scorer& scorer, Task& task, const EvaluateOptions& optio
                        {"reused_samples", reused},
                        {"tokens", effort.tokens},
                        {"seconds", effort.seconds},
-                       {"peak_memory_bytes", tensor::peak_resident_bytes()}};
+                       {"peak_memory_bytes", process::peak_resident_bytes()}};
   if (!stopped.empty()) summary["stopped"] = stopped;
   write_summary(file, summary);
   if (!stopped.empty()) {

@@ -9,10 +9,10 @@
 #include "reynard/data/recorded_tokenizer.h"
 #include "reynard/data/token_file.h"
 #include "reynard/models/pretrained.h"
+#include "reynard/process/resident_memory.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
 #include "reynard/tensor/device.h"
-#include "reynard/tensor/resident_memory.h"
 #include "reynard/training/gate_statistics.h"
 #include "reynard/training/machine.h"
 #include "reynard/training/metrics.h"
@@ -127,7 +127,7 @@ class Window {
                  {"tokens_per_s", rate_},
                  {"seconds", now},
                  {"skipped_steps", trainer.skipped_steps()},
-                 {"peak_memory_bytes", tensor::peak_resident_bytes()}};
+                 {"peak_memory_bytes", process::peak_resident_bytes()}};
     if (last_.documents > 0) line["documents"] = last_.documents;
     if (last_.accuracy >= 0) line["accuracy"] = last_.accuracy;
     if (trainer.device().is_cuda()) {
@@ -211,7 +211,7 @@ class Run {
   bool stopped() const { return options_.stop && options_.stop->load(); }
 
   void begin() {
-    tensor::forget_peak_resident_bytes();
+    process::forget_peak_resident_bytes();
     tensor::reset_peak_gpu_memory(trainer_.device());
     if (!options_.resume || !resume()) {
       const std::string note = note_on_first_weights(trainer_.experiment());

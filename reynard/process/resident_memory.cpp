@@ -1,11 +1,11 @@
-#include "reynard/tensor/resident_memory.h"
+#include "reynard/process/resident_memory.h"
 
 #include <cstdlib>
 #include <fstream>
 #include <string>
 #include <string_view>
 
-namespace reynard::tensor {
+namespace reynard::process {
 
 namespace {
 
@@ -33,4 +33,4 @@ bool forget_peak_resident_bytes() {
   return clear.good();
 }
 
-}  // namespace reynard::tensor
+}  // namespace reynard::process

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace reynard::tensor {
+namespace reynard::process {
 
 // Bytes; 0 where the system does not say.
 int64_t resident_bytes();       // now
@@ -12,4 +12,4 @@ int64_t peak_resident_bytes();  // at most since the program began, or since it 
 // Begins to watch anew; false where the system does not let it.
 bool forget_peak_resident_bytes();
 
-}  // namespace reynard::tensor
+}  // namespace reynard::process
