@@ -2,6 +2,7 @@
 
 #include "bench/llama_model.h"
 #include "bench/peer_process.h"
+#include "bench/temporary_folder.h"
 #include "reynard/attention/cache.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"

@@ -1,8 +1,5 @@
 #include "bench/llama_model.h"
 
-#include <fmt/format.h>
-#include <unistd.h>
-
 namespace reynard::bench {
 
 models::DecoderConfig llama_config(int64_t width, int64_t layers) {
@@ -16,16 +13,6 @@ models::DecoderConfig llama_config(int64_t width, int64_t layers) {
   config.attention.rope = true;
   config.attention.rope_base = 10'000;
   return config;
-}
-
-TemporaryFolder::TemporaryFolder()
-    : path_(std::filesystem::temp_directory_path() / fmt::format("reynard-bench-{}", getpid())) {
-  std::filesystem::create_directories(path_);
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
 }
 
 }  // namespace reynard::bench

@@ -1,11 +1,9 @@
 #pragma once
-// A llama with random weights in a folder that goes away: what benches of loading and generation
-// run.
+// The sizes of a llama with random weights: what benches of loading and generation run.
 
 #include "reynard/models/decoder_config.h"
 
 #include <cstdint>
-#include <filesystem>
 
 namespace reynard::bench {
 
@@ -13,17 +11,5 @@ inline constexpr int64_t kLlamaVocabulary = 32'000;
 
 // Heads of 64, MLPs of 8/3 of the width, a head of its own. 768 x 12 layers: 134M parameters.
 models::DecoderConfig llama_config(int64_t width, int64_t layers);
-
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 }  // namespace reynard::bench

@@ -1,6 +1,7 @@
 #include "bench/start.h"
 
 #include "bench/llama_model.h"
+#include "bench/temporary_folder.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/process/child_process.h"
