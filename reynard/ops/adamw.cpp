@@ -2,7 +2,6 @@
 
 #include "reynard/ops/rows.h"
 #include "reynard/tensor/check.h"
-#include "reynard/tensor/same_shape.h"
 
 #include <algorithm>
 #include <cmath>

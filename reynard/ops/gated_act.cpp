@@ -4,7 +4,6 @@
 #include "reynard/ops/precision.h"
 #include "reynard/ops/rows.h"
 #include "reynard/tensor/check.h"
-#include "reynard/tensor/same_shape.h"
 
 #include <ATen/TensorOperators.h>
 

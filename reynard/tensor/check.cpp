@@ -17,6 +17,11 @@ std::string dim_text(const Dim& dim) {
                             : fmt::format("{} = {}", dim.name, dim.size);
 }
 
+// "has shape [2, 512, 3, 64]"
+std::string shape_text(const at::Tensor& t) {
+  return t.defined() ? fmt::format("has shape [{}]", fmt::join(t.sizes(), ", ")) : "is undefined";
+}
+
 }  // namespace
 
 void check_shape(std::string_view op,
@@ -33,9 +38,22 @@ void check_shape(std::string_view op,
   if (same) return;
   std::vector<std::string> wanted;
   for (const Dim& dim : expected) wanted.push_back(dim_text(dim));
-  const std::string actual =
-      t.defined() ? fmt::format("has shape [{}]", fmt::join(t.sizes(), ", ")) : "is undefined";
-  throw Error(fmt::format("{}: {} {}; expected [{}]", op, arg, actual, fmt::join(wanted, ", ")));
+  throw Error(
+      fmt::format("{}: {} {}; expected [{}]", op, arg, shape_text(t), fmt::join(wanted, ", ")));
+}
+
+void check_same_shape(std::string_view op,
+                      std::string_view arg,
+                      const at::Tensor& t,
+                      std::string_view other_arg,
+                      const at::Tensor& other) {
+  if (t.defined() && t.sizes() == other.sizes()) return;
+  throw Error(fmt::format("{}: {} {}; expected that of {}, [{}]",
+                          op,
+                          arg,
+                          shape_text(t),
+                          other_arg,
+                          fmt::join(other.sizes(), ", ")));
 }
 
 void check_dtype(std::string_view op,

@@ -26,6 +26,14 @@ void check_shape(std::string_view op,
                  const at::Tensor& t,
                  std::initializer_list<Dim> expected);
 
+// Throws Error "op: gate has shape [2, 3]; expected that of x, [2, 4]" unless the shapes are equal:
+// for tensors that go through an operator element by element.
+void check_same_shape(std::string_view op,
+                      std::string_view arg,
+                      const at::Tensor& t,
+                      std::string_view other_arg,
+                      const at::Tensor& other);
+
 // Throws Error "op: arg has dtype Double; expected one of Float, BFloat16" unless it is one of
 // them.
 void check_dtype(std::string_view op,

@@ -34,6 +34,17 @@ TEST(CheckShape, NamesOperationArgumentAndBothShapes) {
             "attention: k is undefined; expected [B]");
 }
 
+TEST(CheckSameShape, NamesBothArgumentsAndTheirShapes) {
+  const at::Tensor x = at::zeros({2, 5});
+  const auto message_for = [&](const at::Tensor& gate) {
+    return message_of([&] { check_same_shape("gate_mul", "gate", gate, "x", x); });
+  };
+  EXPECT_EQ(message_for(at::zeros({2, 5})), "");
+  EXPECT_EQ(message_for(at::zeros({2, 4})),
+            "gate_mul: gate has shape [2, 4]; expected that of x, [2, 5]");
+  EXPECT_EQ(message_for({}), "gate_mul: gate is undefined; expected that of x, [2, 5]");
+}
+
 TEST(CheckDtype, ListsWhatIsAllowed) {
   EXPECT_EQ(message_of([&] {
               check_dtype("attention", "q", at::zeros({1}, at::kLong), {at::kFloat, at::kBFloat16});
