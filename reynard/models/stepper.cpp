@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <set>
 #include <utility>
@@ -97,7 +98,7 @@ struct Stepper::StepKind {
 struct Stepper::Recording {
   StepKind kind;
   Step step;
-  std::unique_ptr<tensor::RecordedWork> work = {};
+  std::function<void()> work = {};  // empty: not recorded
   bool has_run = false, is_worth_trying = true;
   at::Tensor logits = {};        // (S, V) f32
   at::Tensor new_carries = {};   // as Step::carries, of the step's tokens
@@ -270,7 +271,7 @@ void Stepper::run(Recording& recording) {
     }
   }
   if (recording.work) {
-    recording.work->replay();
+    recording.work();
   } else {
     work();
     recording.has_run = true;

@@ -10,7 +10,7 @@ constinit FromCudaLibrary<Recorder> registered_recorder;
 
 }  // namespace
 
-std::unique_ptr<RecordedWork> record(c10::Device device, const std::function<void()>& work) {
+std::function<void()> record(c10::Device device, const std::function<void()>& work) {
   return registered_recorder.get()(device, work);
 }
 

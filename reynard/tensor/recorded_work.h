@@ -5,27 +5,18 @@
 #include <c10/core/Device.h>
 
 #include <functional>
-#include <memory>
 
 namespace reynard::tensor {
 
-class RecordedWork {
- public:
-  virtual ~RecordedWork() = default;
-  // Does it again on the current stream with what the tensors that it reads hold by then: they, and
-  // those it made, are where they were, and must still exist.
-  virtual void replay() = 0;
-};
-
-// Records what `work` asks of the GPU; nothing is done before replay(). It must have run before,
-// so that its kernels are loaded, must not wait for the GPU and must not copy from host memory.
-// What it allocates lives as long as the recording. Throws what `work` throws. Opens
-// libreynard_cuda.so.
-std::unique_ptr<RecordedWork> record(c10::Device device, const std::function<void()>& work);
+// Records what `work` asks of the GPU, and returns what does it on the current stream, each time
+// with what the tensors that it reads hold by then: they, and those it made, are where they were,
+// and must still exist. `work` must have run before, so that its kernels are loaded, must not wait
+// for the GPU and must not copy from host memory. What it allocates lives as long as the recording.
+// Throws what `work` throws. Opens libreynard_cuda.so.
+std::function<void()> record(c10::Device device, const std::function<void()>& work);
 
 // How libreynard_cuda.so, which knows of CUDA, records; it registers itself while it is loaded.
-using Recorder = std::unique_ptr<RecordedWork> (*)(c10::Device device,
-                                                   const std::function<void()>& work);
+using Recorder = std::function<void()> (*)(c10::Device device, const std::function<void()>& work);
 void register_recorder(Recorder recorder);
 
 }  // namespace reynard::tensor

@@ -7,7 +7,9 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <exception>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 
 namespace reynard::tensor {
@@ -23,35 +25,27 @@ c10::cuda::CUDAStream recording_stream(c10::DeviceIndex device) {
   return streams.try_emplace(device, c10::cuda::getStreamFromPool(false, device)).first->second;
 }
 
-class Graph : public RecordedWork {
- public:
-  Graph(c10::Device device, const std::function<void()>& work) {
-    const c10::cuda::CUDAStreamGuard guard(recording_stream(device.index()));
-    graph_.capture_begin(/*pool=*/{0, 0}, cudaStreamCaptureModeThreadLocal);
-    std::exception_ptr failure;
-    try {
-      work();
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    try {
-      graph_.capture_end();
-    } catch (...) {
-      if (!failure) failure = std::current_exception();
-    }
-    if (failure) std::rethrow_exception(failure);
+std::function<void()> record_graph(c10::Device device, const std::function<void()>& work) {
+  const auto graph = std::make_shared<at::cuda::CUDAGraph>();
+  const c10::cuda::CUDAStreamGuard guard(recording_stream(device.index()));
+  graph->capture_begin(/*pool=*/{0, 0}, cudaStreamCaptureModeThreadLocal);
+  std::exception_ptr failure;
+  try {
+    work();
+  } catch (...) {
+    failure = std::current_exception();
   }
-  void replay() override { graph_.replay(); }
-
- private:
-  at::cuda::CUDAGraph graph_;
-};
+  try {
+    graph->capture_end();
+  } catch (...) {
+    if (!failure) failure = std::current_exception();
+  }
+  if (failure) std::rethrow_exception(failure);
+  return [graph] { graph->replay(); };
+}
 
 const bool kRecorderRegistered = [] {
-  register_recorder(
-      [](c10::Device device, const std::function<void()>& work) -> std::unique_ptr<RecordedWork> {
-        return std::make_unique<Graph>(device, work);
-      });
+  register_recorder(record_graph);
   return true;
 }();
 
