@@ -1,8 +1,8 @@
 #include "reynard/evaluation/babilong.h"
 
 #include "reynard/evaluation/babilong_worlds.h"
-#include "reynard/evaluation/json_file.h"
 #include "reynard/evaluation/prompt_task.h"
+#include "reynard/evaluation/task_files.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -136,7 +136,7 @@ const BabiTask& babi_task_named(std::string_view name) {
 BabiFile read_babi(const std::filesystem::path& path, bool skip_bad) {
   BabiFile file;
   std::vector<std::string> facts;
-  std::istringstream in(read_text_file(path, "babilong"));
+  std::istringstream in(read_task_text(path, "babilong"));
   int64_t number = 0;
   for (std::string line; std::getline(in, line);) {
     ++number;

@@ -1,6 +1,6 @@
 #include "reynard/evaluation/few_shot_items.h"
 
-#include "reynard/evaluation/json_file.h"
+#include "reynard/evaluation/task_files.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tokenizer/utf8.h"
 
@@ -64,7 +64,7 @@ std::string utf8_of(const std::string& text) {
 
 // "DESC:manner How did serfdom develop in and then leave Russia ?"
 void read_trec(const std::string& path, Items& items) {
-  std::istringstream in(read_text_file(path, "few_shot", kWhereToGet));
+  std::istringstream in(read_task_text(path, "few_shot", kWhereToGet));
   int64_t number = 0;
   for (std::string line; std::getline(in, line);) {
     ++number;

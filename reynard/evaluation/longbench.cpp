@@ -1,6 +1,6 @@
 #include "reynard/evaluation/longbench.h"
 
-#include "reynard/evaluation/json_file.h"
+#include "reynard/evaluation/task_files.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>

@@ -2,8 +2,8 @@
 
 #include "reynard/evaluation/ruler.h"
 
-#include "reynard/evaluation/json_file.h"
 #include "reynard/evaluation/shuffle.h"
+#include "reynard/evaluation/task_files.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>

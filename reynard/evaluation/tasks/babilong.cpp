@@ -2,8 +2,8 @@
 
 #include "reynard/evaluation/babilong.h"
 
-#include "reynard/evaluation/json_file.h"
 #include "reynard/evaluation/prompt_task.h"
+#include "reynard/evaluation/task_files.h"
 #include "reynard/evaluation/tasks/tasks.h"
 #include "reynard/tensor/check.h"
 

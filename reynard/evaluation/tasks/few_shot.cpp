@@ -2,11 +2,11 @@
 // examples fill the context, then one more question is asked.
 
 #include "reynard/evaluation/few_shot_items.h"
-#include "reynard/evaluation/json_file.h"
 #include "reynard/evaluation/packed_floats.h"
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/shuffle.h"
 #include "reynard/evaluation/statistics.h"
+#include "reynard/evaluation/task_files.h"
 #include "reynard/evaluation/tasks/tasks.h"
 #include "reynard/tensor/check.h"
 

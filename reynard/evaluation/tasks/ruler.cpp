@@ -2,8 +2,8 @@
 
 #include "reynard/evaluation/ruler.h"
 
-#include "reynard/evaluation/json_file.h"
 #include "reynard/evaluation/prompt_task.h"
+#include "reynard/evaluation/task_files.h"
 #include "reynard/evaluation/tasks/tasks.h"
 #include "reynard/tensor/check.h"
 
@@ -143,7 +143,7 @@ std::string text_of(const Corpus& corpus) {
 }
 
 std::string essays_of(const RulerConfig& config) {
-  return read_text_file(config.essays,
+  return read_task_text(config.essays,
                         "ruler",
                         "the published essays are those of Paul Graham: download them with "
                         "scripts/data/synthetic/json of https://github.com/NVIDIA/RULER and join "
@@ -160,7 +160,7 @@ constexpr const char* kWhereToGetWords =
 void read_words(const std::string& path, RulerSources& sources) {
   const auto read = [](const std::filesystem::path& file) {
     std::vector<std::string> words;
-    std::istringstream in(read_text_file(file, "ruler", kWhereToGetWords));
+    std::istringstream in(read_task_text(file, "ruler", kWhereToGetWords));
     for (std::string line; std::getline(in, line);) {
       line = fmt::format("{}", fmt::join(split_words(line), " "));
       if (!line.empty()) words.push_back(std::move(line));
@@ -170,7 +170,7 @@ void read_words(const std::string& path, RulerSources& sources) {
   };
   const std::filesystem::path folder(path);
   if (!std::filesystem::is_directory(folder)) {
-    sources.words = split_words(read_text_file(folder, "ruler", kWhereToGetWords));
+    sources.words = split_words(read_task_text(folder, "ruler", kWhereToGetWords));
     return;
   }
   sources.adjectives = read(folder / kWordLists[0]);

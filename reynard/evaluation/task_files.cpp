@@ -1,4 +1,4 @@
-#include "reynard/evaluation/json_file.h"
+#include "reynard/evaluation/task_files.h"
 
 #include "reynard/config/json_file.h"
 #include "reynard/config/text_file.h"
@@ -17,7 +17,7 @@ constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
 
 }  // namespace
 
-std::string read_text_file(const std::filesystem::path& path,
+std::string read_task_text(const std::filesystem::path& path,
                            std::string_view task,
                            std::string_view where_to_get) {
   try {
@@ -31,13 +31,13 @@ std::string read_text_file(const std::filesystem::path& path,
 nlohmann::json read_json_file(const std::filesystem::path& path,
                               std::string_view task,
                               std::string_view where_to_get) {
-  nlohmann::json json = config::parse_json_text(read_text_file(path, task, where_to_get));
+  nlohmann::json json = config::parse_json_text(read_task_text(path, task, where_to_get));
   if (json.is_discarded()) throw Error(fmt::format("{}: {} is not JSON", task, path.string()));
   return json;
 }
 
 std::string fingerprint(const std::filesystem::path& path, std::string_view task) {
-  return fmt::format("{:016x}", data::hash(read_text_file(path, task)));
+  return fmt::format("{:016x}", data::hash(read_task_text(path, task)));
 }
 
 JsonLines read_json_lines(const std::filesystem::path& path,
@@ -45,7 +45,7 @@ JsonLines read_json_lines(const std::filesystem::path& path,
                           bool skip_bad,
                           std::string_view where_to_get) {
   JsonLines result;
-  std::istringstream in(read_text_file(path, task, where_to_get));
+  std::istringstream in(read_task_text(path, task, where_to_get));
   int64_t number = 0;
   for (std::string line; std::getline(in, line);) {
     ++number;
