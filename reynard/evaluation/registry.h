@@ -25,15 +25,17 @@ struct ModelFacts {
   int64_t vocab_size = 0;                   // token ids that the model knows; 0: unknown
 };
 
+// Cuts the samples of a task from the corpus, which must outlive it. Throws TextTooShort where the
+// corpus is too small for the settings, reynard::Error for settings that no text helps.
+using MakeTask = std::unique_ptr<Task>(const Corpus& corpus,
+                                       const EvaluationConfig& config,
+                                       const ModelFacts& model);
+
 struct TaskEntry {
   std::string_view name;
   std::string_view description;
   bool by_default;  // measured when no task is named; others may take hours
-  // Cuts the samples from the corpus, which must outlive the task. Throws TextTooShort where the
-  // corpus is too small for the settings, reynard::Error for settings that no text helps.
-  std::unique_ptr<Task> (*make)(const Corpus& corpus,
-                                const EvaluationConfig& config,
-                                const ModelFacts& model);
+  MakeTask* make;
 };
 
 std::span<const TaskEntry> tasks();

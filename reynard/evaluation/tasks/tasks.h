@@ -5,27 +5,19 @@
 
 namespace reynard::evaluation {
 
-std::unique_ptr<Task> make_per_position_loss(const Corpus&,
-                                             const EvaluationConfig&,
-                                             const ModelFacts&);
-std::unique_ptr<Task> make_forgetting_curve(const Corpus&,
-                                            const EvaluationConfig&,
-                                            const ModelFacts&);
-std::unique_ptr<Task> make_pruning(const Corpus&, const EvaluationConfig&, const ModelFacts&);
-std::unique_ptr<Task> make_inside(const Corpus&, const EvaluationConfig&, const ModelFacts&);
-std::unique_ptr<Task> make_attention_mass(const Corpus&,
-                                          const EvaluationConfig&,
-                                          const ModelFacts&);
-std::unique_ptr<Task> make_text_sample(const Corpus&, const EvaluationConfig&, const ModelFacts&);
-std::unique_ptr<Task> make_needle(const Corpus&, const EvaluationConfig&, const ModelFacts&);
-std::unique_ptr<Task> make_passkey(const Corpus&, const EvaluationConfig&, const ModelFacts&);
-std::unique_ptr<Task> make_ruler(const Corpus&, const EvaluationConfig&, const ModelFacts&);
-std::unique_ptr<Task> make_babilong(const Corpus&, const EvaluationConfig&, const ModelFacts&);
-std::unique_ptr<Task> make_dictionary_task(const Corpus&,
-                                           const EvaluationConfig&,
-                                           const ModelFacts&);
-std::unique_ptr<Task> make_perplexity(const Corpus&, const EvaluationConfig&, const ModelFacts&);
-std::unique_ptr<Task> make_few_shot(const Corpus&, const EvaluationConfig&, const ModelFacts&);
-std::unique_ptr<Task> make_longbench(const Corpus&, const EvaluationConfig&, const ModelFacts&);
+MakeTask make_per_position_loss;
+MakeTask make_forgetting_curve;
+MakeTask make_pruning;
+MakeTask make_inside;
+MakeTask make_attention_mass;
+MakeTask make_text_sample;
+MakeTask make_needle;
+MakeTask make_passkey;
+MakeTask make_ruler;
+MakeTask make_babilong;
+MakeTask make_dictionary_task;
+MakeTask make_perplexity;
+MakeTask make_few_shot;
+MakeTask make_longbench;
 
 }  // namespace reynard::evaluation
