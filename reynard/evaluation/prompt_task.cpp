@@ -166,6 +166,14 @@ std::vector<int64_t> test_lengths(const std::vector<int64_t>& asked,
   return lengths;
 }
 
+Cell cell_of(int64_t request,
+             const std::vector<int64_t>& lengths,
+             size_t num_tasks,
+             int64_t num_samples) {
+  const auto row = static_cast<size_t>(request / num_samples);
+  return {row % num_tasks, lengths[row / num_tasks], request % num_samples};
+}
+
 PythonRandom sample_random(int64_t seed, int64_t sample) {
   return PythonRandom(static_cast<uint64_t>(seed) * 1'000'003 + static_cast<uint64_t>(sample));
 }

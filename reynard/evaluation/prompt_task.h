@@ -76,6 +76,17 @@ std::vector<int64_t> test_lengths(const std::vector<int64_t>& asked,
                                   int64_t train_length,
                                   const std::function<bool(int64_t length)>& holds = {});
 
+// What a request is about where a task asks for every length, at each of them every sub-task, and
+// of each so many samples.
+struct Cell {
+  size_t task;
+  int64_t length, sample;
+};
+Cell cell_of(int64_t request,
+             const std::vector<int64_t>& lengths,
+             size_t num_tasks,
+             int64_t num_samples);
+
 // The random stream of one sample, so that any of them can be made alone.
 PythonRandom sample_random(int64_t seed, int64_t sample);
 

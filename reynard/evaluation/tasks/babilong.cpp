@@ -134,10 +134,8 @@ std::string mixed(const std::vector<std::string>& facts,
 }
 
 Prompt prompt_of(const Corpus& corpus, const BabilongPlan& plan, int64_t request) {
-  const int64_t sample = request % plan.config.samples;
-  const auto num_tasks = static_cast<int64_t>(plan.tasks.size());
-  const auto task = static_cast<size_t>(request / plan.config.samples % num_tasks);
-  const int64_t length = plan.config.lengths[request / plan.config.samples / num_tasks];
+  const auto [task, length, sample] =
+      cell_of(request, plan.config.lengths, plan.tasks.size(), plan.config.samples);
   const BabiTask& kind = *plan.tasks[task];
   const auto frame =
       static_cast<int64_t>(prompt_tokens(corpus, babilong_prompt(kind, "", "")).size());

@@ -98,10 +98,8 @@ int64_t largest_size(const Corpus& corpus, const RulerPlan& plan, size_t task, i
 }
 
 Prompt prompt_of(const Corpus& corpus, const RulerPlan& plan, int64_t request) {
-  const int64_t index = request % plan.config.samples;
-  const auto num_tasks = static_cast<int64_t>(plan.tasks.size());
-  const auto task = static_cast<size_t>(request / plan.config.samples % num_tasks);
-  const int64_t length = plan.config.lengths[request / plan.config.samples / num_tasks];
+  const auto [task, length, index] =
+      cell_of(request, plan.config.lengths, plan.tasks.size(), plan.config.samples);
   const RulerTask& kind = *plan.tasks[task];
   int64_t size = plan.sizes.at({task, length});
   SizedSample made = sample_of(corpus, plan, task, length, index, size);
