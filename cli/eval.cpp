@@ -11,10 +11,10 @@
 #include "cli/unknown_option.h"
 #include "reynard/config/config.h"
 #include "reynard/evaluation/length_rules.h"
+#include "reynard/evaluation/named.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -102,7 +102,7 @@ void check_task(const std::string& name) {
   for (const evaluation::TaskEntry& entry : evaluation::tasks()) known.push_back(entry.name);
   known.emplace_back(kLmEval);
   if (std::find(known.begin(), known.end(), name) != known.end()) return;
-  throw Error(fmt::format("eval: no task is called '{}'; known: {}", name, fmt::join(known, ", ")));
+  evaluation::fail_unknown_task("eval", name, known);
 }
 
 void check_arguments(const EvalArguments& arguments, const CLI::App& command) {

@@ -1,12 +1,12 @@
 #include "reynard/evaluation/babilong.h"
 
 #include "reynard/evaluation/babilong_worlds.h"
+#include "reynard/evaluation/named.h"
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/task_files.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <set>
 #include <sstream>
@@ -124,13 +124,7 @@ std::span<const BabiTask> babi_tasks() {
 }
 
 const BabiTask& babi_task_named(std::string_view name) {
-  std::vector<std::string_view> known;
-  for (const BabiTask& task : tasks()) {
-    if (task.name == name) return task;
-    known.push_back(task.name);
-  }
-  throw Error(
-      fmt::format("babilong: no task is called '{}'; known: {}", name, fmt::join(known, ", ")));
+  return find_named("babilong", babi_tasks(), name);
 }
 
 BabiFile read_babi(const std::filesystem::path& path, bool skip_bad) {

@@ -1,10 +1,10 @@
 #include "reynard/evaluation/longbench.h"
 
+#include "reynard/evaluation/named.h"
 #include "reynard/evaluation/task_files.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <array>
 #include <utility>
@@ -181,13 +181,7 @@ std::span<const LongbenchTask> longbench_tasks() {
 }
 
 const LongbenchTask& longbench_task_named(std::string_view name) {
-  std::vector<std::string_view> known;
-  for (const LongbenchTask& task : kLongbenchTasks) {
-    if (task.name == name) return task;
-    known.push_back(task.name);
-  }
-  throw Error(
-      fmt::format("longbench: no task is called '{}'; known: {}", name, fmt::join(known, ", ")));
+  return find_named("longbench", kLongbenchTasks, name);
 }
 
 LongbenchFile read_longbench(const std::filesystem::path& path,

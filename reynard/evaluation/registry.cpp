@@ -1,14 +1,9 @@
 #include "reynard/evaluation/registry.h"
 
+#include "reynard/evaluation/named.h"
 #include "reynard/evaluation/tasks/tasks.h"
-#include "reynard/tensor/check.h"
-
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <array>
-#include <string>
-#include <vector>
 
 namespace reynard::evaluation {
 
@@ -46,12 +41,7 @@ std::span<const TaskEntry> tasks() {
 }
 
 const TaskEntry& task_named(std::string_view name) {
-  std::vector<std::string_view> known;
-  for (const TaskEntry& entry : kEntries) {
-    if (entry.name == name) return entry;
-    known.push_back(entry.name);
-  }
-  throw Error(fmt::format("eval: no task is called '{}'; known: {}", name, fmt::join(known, ", ")));
+  return find_named("eval", kEntries, name);
 }
 
 }  // namespace reynard::evaluation

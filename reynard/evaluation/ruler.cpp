@@ -1,5 +1,6 @@
 #include "reynard/evaluation/ruler.h"
 
+#include "reynard/evaluation/named.h"
 #include "reynard/evaluation/shuffle.h"
 #include "reynard/tensor/check.h"
 
@@ -348,13 +349,7 @@ std::span<const RulerTask> ruler_tasks() {
 }
 
 const RulerTask& ruler_task_named(std::string_view name) {
-  std::vector<std::string_view> known;
-  for (const RulerTask& task : kRulerTasks) {
-    if (task.name == name) return task;
-    known.push_back(task.name);
-  }
-  throw Error(
-      fmt::format("ruler: no task is called '{}'; known: {}", name, fmt::join(known, ", ")));
+  return find_named("ruler", kRulerTasks, name);
 }
 
 std::vector<std::string> words_of(std::string_view text, size_t most) {
