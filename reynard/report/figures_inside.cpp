@@ -69,6 +69,24 @@ std::string boundary_note(const HeadMaps& maps) {
              : "";
 }
 
+// A map per head of what the layers hold under the key.
+std::optional<Figure> head_maps_figure(const RunResults& run,
+                                       size_t index,
+                                       const std::string& key,
+                                       const char* color_title,
+                                       const std::string& caption) {
+  const json* series = inside_of(run);
+  if (!series) return {};
+  const std::vector<Head> heads = heads_with(*series, key, kMostHeads);
+  if (heads.empty()) return {};
+  HeadMaps maps = maps_of(*series, key, heads);
+  maps.color = log_color(color_title);
+  return Figure{fmt::format("{}_maps_{}", key, index + 1),
+                fmt::format("{}: {}", run.name, key),
+                caption + boundary_note(maps) + thinned_note(*series, key, heads.size()),
+                maps_spec(maps)};
+}
+
 // Every gate of the heads at every token of the text.
 json gate_values(const json& series, const std::vector<Head>& heads) {
   json values = json::array();
@@ -144,38 +162,25 @@ std::optional<Figure> forget_gates(const RunResults& run, size_t index) {
 }
 
 std::optional<Figure> decay_maps(const RunResults& run, size_t index) {
-  const json* series = inside_of(run);
-  if (!series) return {};
-  const std::vector<Head> heads = heads_with(*series, "decay", kMostHeads);
-  if (heads.empty()) return {};
-  HeadMaps maps = maps_of(*series, "decay", heads);
-  maps.color = log_color("what is left of a key");
-  return Figure{
-      fmt::format("decay_maps_{}", index + 1),
-      run.name + ": decay",
+  return head_maps_figure(
+      run,
+      index,
+      "decay",
+      "what is left of a key",
       "How much of a key (across) is left when a query (down) looks back at it: the product of all "
       "gates between, on a log scale. A bright triangle is a head with a long memory, a bright "
-      "diagonal one that "
-      "forgets at once." +
-          boundary_note(maps) + thinned_note(*series, "decay", heads.size()),
-      maps_spec(maps)};
+      "diagonal one that forgets at once.");
 }
 
 std::optional<Figure> attention_maps(const RunResults& run, size_t index) {
-  const json* series = inside_of(run);
-  if (!series) return {};
-  const std::vector<Head> heads = heads_with(*series, "attention", kMostHeads);
-  if (heads.empty()) return {};
-  HeadMaps maps = maps_of(*series, "attention", heads);
-  maps.color = log_color("share of attention");
-  return Figure{
-      fmt::format("attention_maps_{}", index + 1),
-      run.name + ": attention",
+  return head_maps_figure(
+      run,
+      index,
+      "attention",
+      "share of attention",
       "Share of a query's attention (down) that falls on each stretch of keys (across), on a log "
       "scale. A bright left edge looks at the beginning, a bright diagonal at what is near, bright "
-      "spots far from the diagonal at something found far back." +
-          boundary_note(maps) + thinned_note(*series, "attention", heads.size()),
-      maps_spec(maps)};
+      "spots far from the diagonal at something found far back.");
 }
 
 std::optional<Figure> pruned_share(const RunResults& run, size_t index) {
