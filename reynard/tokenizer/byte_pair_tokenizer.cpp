@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <utility>
 
 namespace reynard::tokenizer {
@@ -95,33 +96,20 @@ std::size_t BytePairTokenizer::safe_prefix(std::string_view text) const {
       text, cuts_after_newlines_ ? SafePlaces::kWordEndsAndNewlines : SafePlaces::kWordEnds);
 }
 
-std::unique_ptr<BytePairTokenizer::Scratch> BytePairTokenizer::take_scratch() const {
-  const std::lock_guard lock(mutex_);
-  if (idle_.empty()) return std::make_unique<Scratch>();
-  auto scratch = std::move(idle_.back());
-  idle_.pop_back();
-  return scratch;
-}
-
 std::vector<int32_t> BytePairTokenizer::encode_text(std::string_view text,
                                                     const EncodeOptions& options) const {
   if (!is_utf8(text)) return encode_text(displayable(text), options);
-  std::unique_ptr<Scratch> scratch = take_scratch();
+  std::unique_ptr<Scratch> scratch = scratches_.take();
   std::vector<int32_t> ids;
   if (options.add_template) ids = parts_.template_before;
   ids.reserve(ids.size() + text.size() / 4);
-  bool continues = options.continues;
-  while (!text.empty()) {
-    const std::size_t size = chunk_size(*this, text);
-    encode_chunk(text.substr(0, size), continues, ids, *scratch);
-    text.remove_prefix(size);
-    continues = true;
-  }
+  for_each_chunk(*this, text, options.continues, [&](std::string_view chunk, bool continues) {
+    encode_chunk(chunk, continues, ids, *scratch);
+  });
   if (options.add_template) {
     ids.insert(ids.end(), parts_.template_after.begin(), parts_.template_after.end());
   }
-  const std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(scratch));
+  scratches_.give_back(std::move(scratch));
   return ids;
 }
 

@@ -7,12 +7,11 @@
 #include "reynard/tokenizer/decoder.h"
 #include "reynard/tokenizer/normalizer.h"
 #include "reynard/tokenizer/pre_tokenizer.h"
+#include "reynard/tokenizer/scratch_pool.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "reynard/tokenizer/vocabulary.h"
 
 #include <cstdint>
-#include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -59,7 +58,6 @@ class BytePairTokenizer final : public Tokenizer {
                     bool continues,
                     std::vector<int32_t>& ids,
                     Scratch& scratch) const;
-  std::unique_ptr<Scratch> take_scratch() const;
   void find_safe_places();
 
   BytePairParts parts_;
@@ -69,8 +67,7 @@ class BytePairTokenizer final : public Tokenizer {
   std::vector<bool> special_;      // by id
   bool cuts_at_word_ends_ = false;
   bool cuts_after_newlines_ = false;
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Scratch>> idle_;  // one per encoder that was at work at once
+  mutable ScratchPool<Scratch> scratches_;
 };
 
 // Throws reynard::Error for an id outside [0, vocab_size).
@@ -85,5 +82,20 @@ std::size_t last_safe_place(std::string_view text, SafePlaces places);
 
 // How much of a text (not empty) to encode at once: a few caches full, up to a safe place.
 std::size_t chunk_size(const Tokenizer& tokenizer, std::string_view text);
+
+// Calls encode(chunk, continues) for a text, chunk by chunk. continues: the chunk goes on behind
+// others, as all but the first do.
+template <class Encode>
+void for_each_chunk(const Tokenizer& tokenizer,
+                    std::string_view text,
+                    bool continues,
+                    Encode&& encode) {
+  while (!text.empty()) {
+    const std::size_t size = chunk_size(tokenizer, text);
+    encode(text.substr(0, size), continues);
+    text.remove_prefix(size);
+    continues = true;
+  }
+}
 
 }  // namespace reynard::tokenizer

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <unordered_set>
 #include <utility>
 
@@ -161,20 +162,15 @@ std::string SentencePieceTokenizer::normalized(std::string_view text, bool conti
 
 std::vector<int32_t> SentencePieceTokenizer::encode_text(std::string_view text,
                                                          const EncodeOptions& options) const {
-  std::unique_ptr<Scratch> scratch = take_scratch();
+  std::unique_ptr<Scratch> scratch = scratches_.take();
   std::vector<int32_t> ids;
   if (options.add_template && options_.add_bos) ids.push_back(static_cast<int32_t>(*bos_));
   ids.reserve(ids.size() + text.size() / 4);
-  bool continues = options.continues;
-  while (!text.empty()) {
-    const std::size_t size = chunk_size(*this, text);
-    encode_chunk(text.substr(0, size), continues, ids, *scratch);
-    text.remove_prefix(size);
-    continues = true;
-  }
+  for_each_chunk(*this, text, options.continues, [&](std::string_view chunk, bool continues) {
+    encode_chunk(chunk, continues, ids, *scratch);
+  });
   if (options.add_template && options_.add_eos) ids.push_back(static_cast<int32_t>(*eos_));
-  const std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(scratch));
+  scratches_.give_back(std::move(scratch));
   return ids;
 }
 
@@ -193,14 +189,6 @@ void SentencePieceTokenizer::encode_chunk(std::string_view text,
                           vocabulary_.encode(part, ids, scratch);
                         }
                       });
-}
-
-std::unique_ptr<SentencePieceTokenizer::Scratch> SentencePieceTokenizer::take_scratch() const {
-  const std::lock_guard lock(mutex_);
-  if (idle_.empty()) return std::make_unique<Scratch>();
-  auto scratch = std::move(idle_.back());
-  idle_.pop_back();
-  return scratch;
 }
 
 std::string SentencePieceTokenizer::decode_ids(std::span<const int64_t> ids,

@@ -3,12 +3,11 @@
 
 #include "reynard/tokenizer/added_tokens.h"
 #include "reynard/tokenizer/character_map.h"
+#include "reynard/tokenizer/scratch_pool.h"
 #include "reynard/tokenizer/sentencepiece_model.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "reynard/tokenizer/vocabulary.h"
 
-#include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -44,7 +43,6 @@ class SentencePieceTokenizer final : public Tokenizer {
                     bool continues,
                     std::vector<int32_t>& ids,
                     Scratch& scratch) const;
-  std::unique_ptr<Scratch> take_scratch() const;
   std::string normalized(std::string_view text, bool continues) const;
   struct Replaced {
     std::string_view normal;
@@ -60,8 +58,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   TokenFinder user_defined_;
   std::optional<int64_t> bos_;
   std::optional<int64_t> eos_;
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Scratch>> idle_;
+  mutable ScratchPool<Scratch> scratches_;
 };
 
 }  // namespace reynard::tokenizer
