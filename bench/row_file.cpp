@@ -2,6 +2,7 @@
 
 #include "bench/reference_figures.h"
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/config/json_file.h"
 #include "reynard/training/machine.h"
 
 #include <nlohmann/json.hpp>
@@ -31,8 +32,7 @@ void write_rows(const Rows& rows, const std::string& path) {
                     {"commit", commit},
                     {"note", slow_peer_note(row, machine_kind())}});
   }
-  checkpoint::write_atomically(
-      path, list.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  checkpoint::write_atomically(path, config::json_text(list, 1) + "\n");
 }
 
 }  // namespace reynard::bench

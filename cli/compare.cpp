@@ -7,6 +7,7 @@
 #include "cli/figure_files.h"
 #include "cli/message.h"
 #include "cli/output_file.h"
+#include "reynard/config/json_file.h"
 #include "reynard/report/page.h"
 #include "reynard/tensor/check.h"
 
@@ -104,9 +105,7 @@ void run_compare(const CompareArguments& arguments) {
   }
   if (arguments.json) {
     for (const report::Difference& difference : comparison.differences) {
-      fmt::print(
-          "{}\n",
-          json_of(difference, runs).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+      fmt::print("{}\n", config::json_text(json_of(difference, runs)));
     }
     for (const std::string& line : left_out) print_message("{}\n", line);
     return;

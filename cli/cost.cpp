@@ -8,6 +8,7 @@
 #include "cli/progress_bar.h"
 #include "cli/reading_speed.h"
 #include "cli/weight_option.h"
+#include "reynard/config/json_file.h"
 #include "reynard/report/run_results.h"
 #include "reynard/report/verdict.h"
 #include "reynard/tensor/check.h"
@@ -151,7 +152,7 @@ void run_cost(const CostArguments& arguments) {
   for (const nlohmann::ordered_json& row : rows) {
     if (arguments.json) {
       // The model's path need not be UTF-8.
-      fmt::print("{}\n", row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+      fmt::print("{}\n", config::json_text(row));
     } else {
       print_row(row);
     }

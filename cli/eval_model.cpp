@@ -140,9 +140,7 @@ void measure_checkpoints(const EvalArguments& arguments,
                                {"command", command_line()},
                                {"metrics", {{"checkpoints", checkpoints.size()}}},
                                {"series", {{"points", points}}}};
-  checkpoint::write_atomically(
-      output / "checkpoints.json",
-      summary.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  checkpoint::write_atomically(output / "checkpoints.json", config::json_text(summary, 1) + "\n");
 }
 
 }  // namespace reynard::cli

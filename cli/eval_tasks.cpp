@@ -4,6 +4,7 @@
 #include "cli/message.h"
 #include "cli/progress_bar.h"
 #include "cli/stop_signal.h"
+#include "reynard/config/json_file.h"
 #include "reynard/evaluation/text_too_short.h"
 #include "reynard/tensor/counted.h"
 #include "reynard/tensor/error.h"
@@ -142,7 +143,7 @@ void print_summary(const nlohmann::json& summary, bool as_json) {
     nlohmann::json line = summary;
     line.erase("series");
     // Names of files need not be UTF-8.
-    fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", config::json_text(line));
     return;
   }
   std::string lines;

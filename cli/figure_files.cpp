@@ -1,6 +1,7 @@
 #include "cli/figure_files.h"
 
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/config/json_file.h"
 #include "reynard/process/child_process.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/installation.h"
@@ -74,9 +75,7 @@ void draw_figures(std::span<const report::Figure> figures, const fs::path& folde
     throw Error(fmt::format("report: cannot create {}: {}", folder.string(), failed.message()));
   }
   for (const report::Figure& figure : figures) {
-    checkpoint::write_atomically(
-        folder / (figure.id + ".vl.json"),
-        figure.spec.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    checkpoint::write_atomically(folder / (figure.id + ".vl.json"), config::json_text(figure.spec));
     checkpoint::remove_leftovers(folder / (figure.id + ".png"));
   }
   if (!run_figures("png", folder)) {

@@ -234,10 +234,6 @@ nlohmann::json summary_of(const CurveFile& file, int64_t train_length) {
           {"series", {{"points", points}}}};
 }
 
-std::string dump(const nlohmann::json& json, int indent) {
-  return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-}
-
 // A result of `reynard eval` says what was measured and how, which this command cannot know.
 void check_not_measured(const fs::path& folder) {
   const fs::path there = folder / "forgetting_curve.json";
@@ -257,10 +253,11 @@ void write_results(const CurveFile& file, int64_t train_length, const fs::path& 
     throw Error(
         fmt::format("forgetting-curve: cannot create {}: {}", folder.string(), failed.message()));
   }
-  checkpoint::write_atomically(folder / "forgetting_curve.json", dump(summary, 1));
+  checkpoint::write_atomically(folder / "forgetting_curve.json",
+                               config::json_text(summary, 1) + "\n");
   nlohmann::json published = nlohmann::json::array();
   for (const CurvePoint& point : file.points) published.push_back(published_json(point));
-  checkpoint::write_atomically(folder / "published.json", dump(published, 4));
+  checkpoint::write_atomically(folder / "published.json", config::json_text(published, 4) + "\n");
   report::RunResults run;
   run.name = file.name;
   run.evaluations["forgetting_curve"] = summary;
@@ -310,7 +307,7 @@ void run_forgetting_curve(const CurveArguments& arguments) {
         arguments.train_length > 0 ? arguments.train_length : files[i].train_length;
     if (!arguments.output.empty()) write_results(files[i], trained, output_of(files[i]));
     if (arguments.json) {
-      fmt::print("{}\n", results[i].dump(-1, ' ', false, Json::error_handler_t::replace));
+      fmt::print("{}\n", config::json_text(results[i]));
       continue;
     }
     print_table(files[i], results[i]);

@@ -4,6 +4,7 @@
 #include "cli/model_config.h"
 #include "cli/model_tokenizer.h"
 #include "cli/numbers.h"
+#include "reynard/config/json_file.h"
 #include "reynard/models/cost.h"
 #include "reynard/models/decoder_config.h"
 #include "reynard/models/pretrained.h"
@@ -149,11 +150,6 @@ void print(const models::DecoderConfig& config,
       fmt::format("one sequence of {}, gate sums included", counted(arguments.length, "token")));
 }
 
-// Paths need not be UTF-8.
-std::string replaced(const nlohmann::ordered_json& json) {
-  return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 }  // namespace
 
 void add_info(CLI::App& app) {
@@ -176,7 +172,7 @@ void add_info(CLI::App& app) {
   info->callback([arguments] {
     if (names_tokenizer(arguments->model)) {
       const auto json = tokenizer_json(arguments->model);
-      const std::string text = arguments->json ? replaced(json) : tokenizer_text(json);
+      const std::string text = arguments->json ? config::json_text(json, 1) : tokenizer_text(json);
       return fmt::print("{}\n", text);
     }
     const models::DecoderConfig config = read_model_config(arguments->model);
@@ -185,7 +181,7 @@ void add_info(CLI::App& app) {
     if (arguments->json) {
       auto json = to_json(config, cost, *arguments);
       if (!tokenizer.empty()) json["tokenizer"] = tokenizer_json(tokenizer);
-      fmt::print("{}\n", replaced(json));
+      fmt::print("{}\n", config::json_text(json, 1));
     } else {
       print(config, cost, *arguments);
       if (!tokenizer.empty()) {

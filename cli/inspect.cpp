@@ -10,6 +10,7 @@
 #include "cli/numbers.h"
 #include "cli/output_file.h"
 #include "cli/progress_bar.h"
+#include "reynard/config/json_file.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/report/inspect_page.h"
 #include "reynard/tensor/check.h"
@@ -128,7 +129,7 @@ evaluation::InspectedText text_of(const TextCorpus& text, int64_t length, int64_
 
 void print_summary(const nlohmann::json& inspection, const fs::path& page, bool as_json) {
   if (as_json) {
-    fmt::print("{}\n", inspection.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", config::json_text(inspection));
     return;
   }
   for (const std::string& finding : report::inspection_findings(inspection)) {
@@ -245,8 +246,7 @@ void run_inspect(const InspectArguments& arguments, const CLI::App& command) {
   inspection["settings"]["threshold"] = arguments.threshold;
 
   const fs::path output = arguments.output;
-  write_output(numbers,
-               inspection.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  write_output(numbers, config::json_text(inspection) + "\n");
   write_output(output,
                report::inspect_page(inspection, {.threshold = arguments.threshold}, javascript));
   print_summary(inspection, output, arguments.json);

@@ -132,9 +132,7 @@ std::vector<std::string> harness_command(const HarnessRun& run,
                    {"length", config.length},
                    {"tokenizer_backend", config.tokenizer_backend},
                    {"model_args", config.model_args}};
-  const std::string key =
-      checkpoint::sha256_hex(asked.dump(-1, ' ', false, json::error_handler_t::replace))
-          .substr(0, 16);
+  const std::string key = checkpoint::sha256_hex(config::json_text(asked)).substr(0, 16);
   std::vector<std::string> command{python,
                                    "-m",
                                    "lm_eval",
@@ -255,8 +253,7 @@ json run_harness(const HarnessRun& run) {
                     python));
   }
   json summary = summary_of(run, read_results(folder, begin));
-  checkpoint::write_atomically(run.output / "lm_eval.json",
-                               summary.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
+  checkpoint::write_atomically(run.output / "lm_eval.json", config::json_text(summary, 1) + "\n");
   return summary;
 }
 

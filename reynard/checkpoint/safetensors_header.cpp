@@ -1,5 +1,6 @@
 #include "reynard/checkpoint/safetensors_header.h"
 
+#include "reynard/config/json_file.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
 
@@ -256,8 +257,7 @@ std::string_view dtype_name(at::ScalarType dtype) {
 
 std::string json_quoted(std::string_view name) {
   constexpr std::size_t kShown = 100;
-  std::string text = nlohmann::json(name.substr(0, kShown))
-                         .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  std::string text = config::ascii_json_text(name.substr(0, kShown));
   if (name.size() > kShown) text += "...";
   return text;
 }

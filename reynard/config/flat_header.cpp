@@ -1,5 +1,6 @@
 #include "reynard/config/flat_header.h"
 
+#include "reynard/config/json_file.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -47,7 +48,7 @@ int64_t FlatHeader::integer(const char* key, int64_t min, int64_t max) const {
   }
   fail(fmt::format("header: {} = {}; expected an integer in {} ... {}",
                    key,
-                   value.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 80),
+                   json_text(value).substr(0, 80),
                    min,
                    max));
 }

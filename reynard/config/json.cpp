@@ -102,7 +102,7 @@ Table parse_json(std::string_view text, const std::string& source) {
 
 std::string print_json(const Table& root) {
   // Text that is not UTF-8 (a file name) cannot be written as JSON; replace rather than fail.
-  return convert(Node{root, {}}).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(convert(Node{root, {}}), 2) + "\n";
 }
 
 }  // namespace reynard::config

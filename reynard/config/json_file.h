@@ -34,4 +34,12 @@ nlohmann::json read_json_object(const std::filesystem::path& file,
 nlohmann::json json_object_or_null(const std::filesystem::path& file,
                                    uintmax_t max_bytes = uintmax_t{256} << 20U);
 
+// JSON as text: on one line, or with line ends and so many blanks before each level. Bytes that are
+// not UTF-8, as paths and generated text may hold, become U+FFFD.
+std::string json_text(const nlohmann::json& json, int indent = -1);
+std::string json_text(const nlohmann::ordered_json& json, int indent = -1);
+
+// The same on one line of ASCII: other characters are escaped.
+std::string ascii_json_text(const nlohmann::json& json);
+
 }  // namespace reynard::config

@@ -83,8 +83,7 @@ nlohmann::json AdapterProgram::ask(nlohmann::json request) {
   }
   request["id"] = ++asked_;
   const process::Deadline deadline = process::deadline_in(timeout_s_);
-  const Outcome sent = program_.lines().send(
-      request.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), deadline);
+  const Outcome sent = program_.lines().send(config::json_text(request), deadline);
   if (sent == Outcome::kLate) {
     throw AdapterFailure(fmt::format("it did not read its request within {:g} s", timeout_s_));
   }

@@ -145,7 +145,7 @@ std::string Endpoint::route_url(const std::string& route) const {
 nlohmann::json Endpoint::post(const std::string& route,
                               const nlohmann::json& body,
                               const std::string& list) const {
-  return ask(route, body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), list);
+  return ask(route, config::json_text(body), list);
 }
 
 nlohmann::json Endpoint::get(const std::string& route, const std::string& list) const {

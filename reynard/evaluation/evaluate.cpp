@@ -170,8 +170,7 @@ void check_summary(const std::filesystem::path& path) {
 }
 
 void write_summary(const std::filesystem::path& path, const nlohmann::json& summary) {
-  checkpoint::write_atomically(
-      path, summary.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  checkpoint::write_atomically(path, config::json_text(summary, 1) + "\n");
 }
 
 }  // namespace

@@ -20,11 +20,6 @@ namespace reynard::evaluation {
 
 namespace {
 
-// As it reads back: names of files need not be UTF-8.
-std::string header_line(const nlohmann::json& header) {
-  return header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 enum class Owner {
   kNobody,  // empty, or the beginning of this header: cut short by a crash
   kOurs,
@@ -93,7 +88,7 @@ std::string problem_of(const nlohmann::json::exception& error) {
 }  // namespace
 
 SampleLog::SampleLog(std::filesystem::path path, const nlohmann::json& header, Others others)
-    : path_(std::move(path)), header_(header_line(header)) {
+    : path_(std::move(path)), header_(config::json_text(header)) {
   open();
   Kept kept = read_lines(path_, header_);
   if (kept.owner == Owner::kForeign) {
@@ -156,7 +151,7 @@ void SampleLog::keep_only(const std::set<std::string>& asked) {
 
 void SampleLog::append(const nlohmann::json& sample) {
   // Generated text may end inside a character.
-  write_line(sample.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  write_line(config::json_text(sample));
   ids_.insert(sample.at("id").get<std::string>());
 }
 

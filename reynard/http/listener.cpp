@@ -1,16 +1,17 @@
 #include "reynard/http/listener.h"
 
+#include "reynard/config/json_file.h"
 #include "reynard/http/body_head.h"
 #include "reynard/http/request_head.h"
 #include "reynard/http/request_target.h"
 #include "reynard/protocol/api_error.h"
-#include "reynard/protocol/responses.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <nlohmann/json.hpp>
 
 #include <cerrno>
 #include <chrono>
@@ -42,7 +43,7 @@ void allow_reuse(socket_t socket) {
 // An answer without the library, where it does not get to see a request.
 void refuse(Connection& connection, int status, const char* reason, const std::string& message) {
   const std::string body =
-      protocol::dump(protocol::to_json(protocol::ApiError(status, message))) + "\n";
+      config::json_text(protocol::to_json(protocol::ApiError(status, message))) + "\n";
   const std::string answer = fmt::format(
       "HTTP/1.1 {} {}\r\nContent-Type: application/json\r\n"
       "Content-Length: {}\r\n{}Connection: close\r\n\r\n{}",

@@ -1,5 +1,6 @@
 #include "reynard/jinja/value.h"
 
+#include "reynard/config/json_file.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -48,8 +49,8 @@ void write_json(const Value& value, const JsonOptions& options, int64_t level, s
     if (!map->empty()) new_line(level);
     out += "}";
   } else if (const std::string* text = value.text()) {
-    out += nlohmann::json(*text).dump(
-        -1, ' ', options.ensure_ascii, nlohmann::json::error_handler_t::replace);
+    const nlohmann::json json = *text;
+    out += options.ensure_ascii ? config::ascii_json_text(json) : config::json_text(json);
   } else if (const bool* boolean = value.boolean()) {
     out += *boolean ? "true" : "false";
   } else if (value.is_none()) {

@@ -1,6 +1,7 @@
 #include "reynard/knn/memory_file.h"
 
 #include "reynard/config/flat_header.h"
+#include "reynard/config/json_file.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
 
@@ -122,9 +123,8 @@ void check_same_layer(const std::filesystem::path& path,
                      a,
                      b));
   };
-  compare("the model's name",
-          nlohmann::json(is.model).dump(-1, ' ', true, Json::error_handler_t::replace),
-          nlohmann::json(wanted.model).dump(-1, ' ', true, Json::error_handler_t::replace));
+  compare(
+      "the model's name", config::ascii_json_text(is.model), config::ascii_json_text(wanted.model));
   compare("layer", is.layer, wanted.layer);
   compare("num_heads", is.num_heads, wanted.num_heads);
   compare("head_dim", is.head_dim, wanted.head_dim);

@@ -15,7 +15,7 @@ constexpr int kMaxDepth = 32;
 constexpr std::size_t kMaxShown = 60;  // characters of a bad value in a message
 
 std::string shown(const nlohmann::json& value) {
-  std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  std::string text = config::ascii_json_text(value);
   return text.size() > kMaxShown ? text.substr(0, kMaxShown) + "..." : text;
 }
 

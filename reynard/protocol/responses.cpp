@@ -1,5 +1,7 @@
 #include "reynard/protocol/responses.h"
 
+#include "reynard/config/json_file.h"
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -19,9 +21,7 @@ ordered_json number(float logprob) {
 
 // Keys must be what a reader sees: two ids whose bytes are shown alike are one.
 std::string key_of(const std::string& bytes) {
-  const ordered_json quoted = bytes;
-  const std::string shown = quoted.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-  return ordered_json::parse(shown).get<std::string>();
+  return ordered_json::parse(config::json_text(ordered_json(bytes))).get<std::string>();
 }
 
 ordered_json completion_logprobs(const Choice& choice) {
@@ -146,12 +146,8 @@ ordered_json chat_chunk_json(const Envelope& envelope,
   return json;
 }
 
-std::string dump(const ordered_json& json) {
-  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
-
 std::string server_sent_event(const ordered_json& json) {
-  return "data: " + dump(json) + "\n\n";
+  return "data: " + config::json_text(json) + "\n\n";
 }
 
 ordered_json models_json(const std::string& model, int64_t created, int64_t max_length) {

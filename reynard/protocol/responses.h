@@ -57,8 +57,6 @@ nlohmann::ordered_json chat_chunk_json(const Envelope& envelope,
                                        const std::optional<Usage>& usage,
                                        bool with_role);
 
-// On one line; bytes that are not UTF-8 become U+FFFD.
-std::string dump(const nlohmann::ordered_json& json);
 // The bytes of one server-sent event.
 std::string server_sent_event(const nlohmann::ordered_json& json);
 inline constexpr std::string_view kStreamEnd = "data: [DONE]\n\n";

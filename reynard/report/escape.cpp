@@ -1,5 +1,7 @@
 #include "reynard/report/escape.h"
 
+#include "reynard/config/json_file.h"
+
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
@@ -70,8 +72,7 @@ std::string html(std::string_view text) {
 }
 
 std::string script_json(const nlohmann::json& json) {
-  const std::string plain =
-      json.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+  const std::string plain = config::json_text(json);
   std::string safe;
   safe.reserve(plain.size());
   for (const char c : plain) {

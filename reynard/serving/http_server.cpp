@@ -1,5 +1,6 @@
 #include "reynard/serving/http_server.h"
 
+#include "reynard/config/json_file.h"
 #include "reynard/http/listener.h"
 #include "reynard/protocol/api_error.h"
 #include "reynard/serving/prometheus.h"
@@ -37,7 +38,7 @@ void set_error(httplib::Response& response, const ApiError& error) {
   if (error.retry_after_s > 0) {
     response.set_header("Retry-After", std::to_string(error.retry_after_s));
   }
-  response.set_content(protocol::dump(protocol::to_json(error)) + "\n", kJson);
+  response.set_content(config::json_text(protocol::to_json(error)) + "\n", kJson);
 }
 
 // Takes the same time wherever the first difference is.
@@ -188,7 +189,7 @@ struct HttpServer::Exchange {
   httplib::Response& response;
 
   void send(const nlohmann::ordered_json& json) const {
-    response.set_content(protocol::dump(json) + "\n", kJson);
+    response.set_content(config::json_text(json) + "\n", kJson);
   }
 };
 

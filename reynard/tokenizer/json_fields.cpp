@@ -14,7 +14,7 @@ using nlohmann::json;
 namespace {
 
 std::string short_text(const json& value) {
-  const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  const std::string text = config::ascii_json_text(value);
   return text.size() > 60 ? text.substr(0, 60) + "..." : text;
 }
 

@@ -1,5 +1,6 @@
 #include "reynard/tokenizer/saved_tokenizer.h"
 
+#include "reynard/config/json_file.h"
 #include "reynard/tensor/error.h"
 #include "reynard/tokenizer/json_fields.h"
 #include "reynard/tokenizer/tokenizer_folder.h"
@@ -15,8 +16,7 @@ namespace {
 using nlohmann::json;
 
 SavedFile config_file(const json& config) {
-  return {"tokenizer_config.json",
-          config.dump(2, ' ', false, json::error_handler_t::replace) + "\n"};
+  return {"tokenizer_config.json", config::json_text(config, 2) + "\n"};
 }
 
 std::string main_name(std::string_view contents, const std::string& where) {

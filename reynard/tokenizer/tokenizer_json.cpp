@@ -1,5 +1,6 @@
 #include "reynard/tokenizer/tokenizer_json.h"
 
+#include "reynard/config/json_file.h"
 #include "reynard/tokenizer/byte_alphabet.h"
 
 #include <fmt/format.h>
@@ -26,7 +27,7 @@ TokenIds read_ids(const JsonObject& model) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= kMaxVocabulary) {
       vocab.fail(fmt::format("the id of {:?} is {}; expected 0 to {}",
                              token,
-                             id.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 40),
+                             config::ascii_json_text(id).substr(0, 40),
                              kMaxVocabulary - 1));
     }
     const auto index = id.get<std::size_t>();

@@ -94,8 +94,7 @@ void write_run_json(Trainer& trainer, const RunOptions& options) {
                      {"non_embedding_parameters", parameters - embedding},
                      {"train_length", experiment.data.length}};
   // The command's words need not be UTF-8.
-  checkpoint::write_atomically(folder / "run.json",
-                               json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  checkpoint::write_atomically(folder / "run.json", config::json_text(json, 2) + "\n");
   checkpoint::write_atomically(folder / "experiment.toml", config::to_toml(experiment));
 }
 

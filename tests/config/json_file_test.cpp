@@ -94,5 +94,13 @@ TEST(JsonFile, NullStandsForWhateverIsNoObject) {
   EXPECT_EQ(json_object_or_null(folder / "a.json", 8).at("a"), 1);
 }
 
+TEST(JsonText, ReplacesWhatIsNotUtf8) {
+  EXPECT_EQ(json_text(nlohmann::json{{"b", "\xff"}, {"a", "\u00e9"}}),
+            "{\"a\":\"\u00e9\",\"b\":\"\ufffd\"}");
+  EXPECT_EQ(json_text(nlohmann::ordered_json{{"b", 1}, {"a", 2}}, 1),
+            "{\n \"b\": 1,\n \"a\": 2\n}");
+  EXPECT_EQ(ascii_json_text("\u00e9\xff"), R"("\u00e9\ufffd")");
+}
+
 }  // namespace
 }  // namespace reynard::config

@@ -1,14 +1,15 @@
 // Requests that were damaged on their way, read by the limits of connection.h, the HTTP library and
 // the parsers of requests: each is answered or closed, and the listener goes on.
 
+#include "reynard/config/json_file.h"
 #include "reynard/http/listener.h"
 #include "reynard/protocol/api_error.h"
 #include "reynard/protocol/requests.h"
-#include "reynard/protocol/responses.h"
 #include "tests/support/mutate.h"
 #include "tests/support/raw_client.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <cstdint>
 #include <string>
@@ -28,7 +29,7 @@ class ParsingServer {
           response.set_content("parsed", "text/plain");
         } catch (const protocol::ApiError& error) {
           response.status = error.status;
-          response.set_content(protocol::dump(protocol::to_json(error)), "application/json");
+          response.set_content(config::json_text(protocol::to_json(error)), "application/json");
         }
       };
     };

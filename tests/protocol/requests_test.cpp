@@ -1,7 +1,7 @@
 #include "reynard/protocol/requests.h"
 
+#include "reynard/config/json_file.h"
 #include "reynard/protocol/api_error.h"
-#include "reynard/protocol/responses.h"
 #include "tests/support/mutate.h"
 
 #include <gtest/gtest.h>
@@ -246,7 +246,7 @@ TEST(Requests, NonsenseIsRefused) {
         parse(body);
       } catch (const ApiError& error) {
         EXPECT_EQ(error.status, 400);
-        EXPECT_FALSE(dump(to_json(error)).empty());
+        EXPECT_FALSE(config::json_text(to_json(error)).empty());
       }
     };
     try_to(completion);

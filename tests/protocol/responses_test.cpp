@@ -1,5 +1,6 @@
 #include "reynard/protocol/responses.h"
 
+#include "reynard/config/json_file.h"
 #include "reynard/protocol/api_error.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +47,7 @@ TEST(CompletionResponse, OfEqualTextsTheTokensOwnStays) {
   EXPECT_EQ(top["\xef\xbf\xbd"], -2.0);
   EXPECT_TRUE(json["choices"][0]["finish_reason"].is_null());
   EXPECT_FALSE(json.contains("usage"));
-  EXPECT_NO_THROW(dump(json));
+  EXPECT_NO_THROW(config::json_text(json));
 }
 
 TEST(ChatResponse, WholeAndInChunks) {

@@ -1,5 +1,6 @@
 #include "reynard/models/families/json_fields.h"
 
+#include "reynard/config/json_file.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -21,7 +22,7 @@ bool is_beyond_integers(const nlohmann::json& value) {
 }  // namespace
 
 std::string shown_value(const nlohmann::json& value) {
-  const std::string shown = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  const std::string shown = config::ascii_json_text(value);
   return shown.size() > 80 ? shown.substr(0, 80) + "..." : shown;
 }
 
