@@ -9,7 +9,6 @@
 #include "cli/numbers.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/config/json_file.h"
-#include "reynard/evaluation/statistics.h"
 #include "reynard/report/figure.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
@@ -35,7 +34,6 @@ namespace {
 namespace fs = std::filesystem;
 using evaluation::CurveFile;
 using evaluation::CurvePoint;
-using evaluation::TestResult;
 using Json = nlohmann::ordered_json;
 
 struct CurveArguments {
@@ -46,15 +44,6 @@ struct CurveArguments {
   int64_t claimed = 0;
   bool json = false;
 };
-
-Json json_of(const TestResult& test) {
-  return {{"statistic", test.statistic}, {"p_value", test.p_value}};
-}
-
-Json tests_of(const std::vector<std::vector<double>>& groups) {
-  return {{"anova", json_of(evaluation::one_way_anova(groups))},
-          {"kruskal_wallis", json_of(evaluation::kruskal_wallis(groups))}};
-}
 
 // Whether some length was measured more than once: else nothing says which differences are chance.
 bool show_chance(const std::vector<std::vector<double>>& groups) {
@@ -88,7 +77,9 @@ Json between_lengths(const CurveFile& file, const std::vector<int64_t>& lengths)
         "out",
         file.name));
   }
-  return {{"lengths", lengths}, {"lm", tests_of(lm)}, {"copy", tests_of(copy)}};
+  return {{"lengths", lengths},
+          {"lm", evaluation::group_tests(lm)},
+          {"copy", evaluation::group_tests(copy)}};
 }
 
 // Per length that all files have, measured more than once: does the accuracy without help differ
@@ -103,7 +94,7 @@ Json between_files(const std::vector<CurveFile>& files) {
       }
     }
     if (groups.size() < files.size() || !show_chance(groups)) continue;
-    Json row = tests_of(groups);
+    Json row = evaluation::group_tests(groups);
     row["length"] = first.length;
     rows.push_back(std::move(row));
   }

@@ -215,4 +215,12 @@ nlohmann::json to_json(const CurvePoint& point) {
   return json;
 }
 
+nlohmann::ordered_json group_tests(std::span<const std::vector<double>> groups) {
+  const auto json_of = [](const TestResult& test) -> nlohmann::ordered_json {
+    return {{"statistic", test.statistic}, {"p_value", test.p_value}};
+  };
+  return {{"anova", json_of(one_way_anova(groups))},
+          {"kruskal_wallis", json_of(kruskal_wallis(groups))}};
+}
+
 }  // namespace reynard::evaluation

@@ -93,6 +93,9 @@ nlohmann::json published_json(const CurvePoint& point);
 // The same with our fields added.
 nlohmann::json to_json(const CurvePoint& point);
 
+// Whether groups of accuracies differ: {"anova": {"statistic", "p_value"}, "kruskal_wallis": ...}.
+nlohmann::ordered_json group_tests(std::span<const std::vector<double>> groups);
+
 // A result file: the published JSON (an array), or a summary that `reynard eval` wrote. All
 // statistics are computed anew from the accuracies of the repeats.
 struct CurveFile {

@@ -4,7 +4,6 @@
 #include "reynard/evaluation/forgetting_curve.h"
 
 #include "reynard/evaluation/prompt_task.h"
-#include "reynard/evaluation/statistics.h"
 #include "reynard/evaluation/tasks/tasks.h"
 #include "reynard/evaluation/text_too_short.h"
 #include "reynard/tensor/check.h"
@@ -23,10 +22,6 @@ constexpr std::string_view kSamePrefix = "same";
 
 nlohmann::json json_of(const std::optional<int64_t>& token) {
   return token ? nlohmann::json(*token) : nlohmann::json();
-}
-
-nlohmann::json json_of(const TestResult& test) {
-  return {{"statistic", test.statistic}, {"p_value", test.p_value}};
 }
 
 // A text that targets are cut from.
@@ -221,10 +216,10 @@ nlohmann::json ForgettingCurve::prefix_tests(const std::map<AnswerKey, Answers>&
       if (prefix != kRandomSource && whole) groups.push_back(found->second.accuracies);
     }
     if (groups.size() < 2 || config_.repeats < 2) continue;
-    tests.push_back({{"target", target},
-                     {"length", length},
-                     {"anova", json_of(one_way_anova(groups))},
-                     {"kruskal_wallis", json_of(kruskal_wallis(groups))}});
+    nlohmann::json test = group_tests(groups);
+    test["target"] = target;
+    test["length"] = length;
+    tests.push_back(std::move(test));
   }
   return tests;
 }
