@@ -2,6 +2,7 @@
 
 #include "cli/command_line.h"
 #include "cli/eval_measurements.h"
+#include "reynard/config/json_file.h"
 
 #include <cstdint>
 #include <optional>
@@ -12,10 +13,6 @@ namespace reynard::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-nlohmann::json or_null(std::optional<int64_t> token) {
-  return token ? nlohmann::json(*token) : nlohmann::json();
-}
 
 }  // namespace
 
@@ -32,8 +29,8 @@ void measure_remote(const EvalArguments& arguments,
   options.identity = model.identity;
   options.identity["text"] = text.identity;
   // They may be those of the token file.
-  options.identity["bos"] = or_null(text.corpus.bos);
-  options.identity["eos"] = or_null(text.corpus.eos);
+  options.identity["bos"] = config::or_null(text.corpus.bos);
+  options.identity["eos"] = config::or_null(text.corpus.eos);
   options.about = {{"name", model.name},
                    {"model", model.where},
                    {"text", text.name},

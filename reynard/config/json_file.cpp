@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <string>
 #include <system_error>
@@ -101,6 +102,18 @@ nlohmann::json json_object_or_null(const std::filesystem::path& file, uintmax_t 
   } catch (const Error&) {
     return nullptr;
   }
+}
+
+nlohmann::json or_null(std::optional<int64_t> value) {
+  return value ? nlohmann::json(*value) : nlohmann::json();
+}
+
+nlohmann::json or_null(std::optional<double> value) {
+  return value ? nlohmann::json(*value) : nlohmann::json();
+}
+
+nlohmann::json number_or_null(double x) {
+  return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json();
 }
 
 std::string json_text(const nlohmann::json& json, int indent) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -33,6 +34,13 @@ nlohmann::json read_json_object(const std::filesystem::path& file,
 // The same, but null for whatever is no such file.
 nlohmann::json json_object_or_null(const std::filesystem::path& file,
                                    uintmax_t max_bytes = uintmax_t{256} << 20U);
+
+// The value, or null where there is none.
+nlohmann::json or_null(std::optional<int64_t> value);
+nlohmann::json or_null(std::optional<double> value);
+
+// JSON knows neither NaN nor infinities: null.
+nlohmann::json number_or_null(double x);
 
 // JSON as text: on one line, or with line ends and so many blanks before each level. Bytes that are
 // not UTF-8, as paths and generated text may hold, become U+FFFD.

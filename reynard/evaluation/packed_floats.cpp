@@ -4,11 +4,8 @@
 
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
-
-#include <nlohmann/json.hpp>
 
 namespace reynard::evaluation {
 
@@ -68,10 +65,6 @@ std::vector<float> unpack_floats(std::string_view text) {
   std::vector<float> values(bytes.size() / sizeof(float));
   if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
   return values;
-}
-
-nlohmann::json number_or_null(double x) {
-  return std::isnan(x) ? nlohmann::json() : nlohmann::json(x);
 }
 
 }  // namespace reynard::evaluation

@@ -1,5 +1,5 @@
 #pragma once
-// Numbers in JSON lines. Lists are base64 of little-endian f32, so that per-token results of long
+// Lists of numbers in JSON lines: base64 of little-endian f32, so that per-token results of long
 // rows stay small (5.4 bytes a number) and come back bit for bit.
 
 #include <span>
@@ -7,16 +7,11 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 namespace reynard::evaluation {
 
 std::string pack_floats(std::span<const float> values);
 
 // Throws reynard::Error when the text is not base64 of whole floats.
 std::vector<float> unpack_floats(std::string_view text);
-
-// JSON knows no NaN: null.
-nlohmann::json number_or_null(double x);
 
 }  // namespace reynard::evaluation

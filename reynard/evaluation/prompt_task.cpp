@@ -1,6 +1,6 @@
 #include "reynard/evaluation/prompt_task.h"
 
-#include "reynard/evaluation/packed_floats.h"
+#include "reynard/config/json_file.h"
 #include "reynard/evaluation/statistics.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tokenizer/unicode.h"
@@ -73,7 +73,7 @@ struct Scores {
 
 nlohmann::json mean_json(const std::vector<double>& scores) {
   return {{"score", moments(scores).mean},
-          {"standard_error", number_or_null(standard_error(scores))},
+          {"standard_error", config::number_or_null(standard_error(scores))},
           {"samples", scores.size()}};
 }
 

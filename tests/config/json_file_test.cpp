@@ -7,6 +7,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <cmath>
+#include <cstdint>
+#include <optional>
 #include <string>
 
 namespace reynard::config {
@@ -92,6 +95,14 @@ TEST(JsonFile, NullStandsForWhateverIsNoObject) {
   test::write_file(folder / "a.json", "{\"a\": 1}");
   EXPECT_TRUE(json_object_or_null(folder / "a.json", 7).is_null());
   EXPECT_EQ(json_object_or_null(folder / "a.json", 8).at("a"), 1);
+}
+
+TEST(JsonNumbers, WhatIsNoneIsNull) {
+  EXPECT_EQ(or_null(std::optional<int64_t>(3)), 3);
+  EXPECT_TRUE(or_null(std::optional<double>()).is_null());
+  EXPECT_EQ(number_or_null(0.5), 0.5);
+  EXPECT_TRUE(number_or_null(NAN).is_null());
+  EXPECT_TRUE(number_or_null(-INFINITY).is_null());
 }
 
 TEST(JsonText, ReplacesWhatIsNotUtf8) {

@@ -2,8 +2,8 @@
 // documents, which share of the attention falls on the one that the queries go on with? Attention
 // that cannot tell them apart gives 1/d.
 
+#include "reynard/config/json_file.h"
 #include "reynard/evaluation/attention_rows.h"
-#include "reynard/evaluation/packed_floats.h"
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/tasks/tasks.h"
 #include "reynard/tensor/check.h"
@@ -182,8 +182,8 @@ class AttentionMass final : public Task {
       nlohmann::json contexts = nlohmann::json::array();
       if (counts(layer++)) {
         for (const Mass& mass : masses_of(view, sequence, config_.length)) {
-          own.push_back(number_or_null(mass.own));
-          contexts.push_back(number_or_null(mass.contexts));
+          own.push_back(config::number_or_null(mass.own));
+          contexts.push_back(config::number_or_null(mass.contexts));
         }
       }
       line["mass"].push_back(std::move(own));

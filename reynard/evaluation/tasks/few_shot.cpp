@@ -1,8 +1,8 @@
 // Few-shot questions (Tworkowski et al. 2023, section 4.3; templates of Hao et al. 2022): solved
 // examples fill the context, then one more question is asked.
 
+#include "reynard/config/json_file.h"
 #include "reynard/evaluation/few_shot_items.h"
-#include "reynard/evaluation/packed_floats.h"
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/shuffle.h"
 #include "reynard/evaluation/statistics.h"
@@ -206,7 +206,7 @@ Measured FewShot::measure(const Samples& samples) {
         {{"length", length},
          {"score", m.mean},
          {"deviation", m.sample_deviation},
-         {"standard_error", number_or_null(standard_error(accuracies))},
+         {"standard_error", config::number_or_null(standard_error(accuracies))},
          {"samples", accuracies.size()}});
     all.insert(all.end(), accuracies.begin(), accuracies.end());
   }

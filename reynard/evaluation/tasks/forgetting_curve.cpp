@@ -3,6 +3,7 @@
 
 #include "reynard/evaluation/forgetting_curve.h"
 
+#include "reynard/config/json_file.h"
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/tasks/tasks.h"
 #include "reynard/evaluation/text_too_short.h"
@@ -19,10 +20,6 @@ namespace reynard::evaluation {
 namespace {
 
 constexpr std::string_view kSamePrefix = "same";
-
-nlohmann::json json_of(const std::optional<int64_t>& token) {
-  return token ? nlohmann::json(*token) : nlohmann::json();
-}
 
 // A text that targets are cut from.
 struct Target {
@@ -108,8 +105,8 @@ nlohmann::json ForgettingCurve::settings() const {
           {"seed", config_.seed},
           {"targets", config_.targets},
           {"prefixes", config_.prefixes},
-          {"bos", json_of(first.bos)},
-          {"eos", json_of(first.eos)},
+          {"bos", config::or_null(first.bos)},
+          {"eos", config::or_null(first.eos)},
           {"tokens", std::move(tokens)}};
 }
 
@@ -247,8 +244,8 @@ Measured ForgettingCurve::measure(const Samples& samples) {
     return list;
   };
   result.metrics = curve_metrics(main);
-  result.metrics["bos"] = json_of(targets_.front().corpus.bos);
-  result.metrics["eos"] = json_of(targets_.front().corpus.eos);
+  result.metrics["bos"] = config::or_null(targets_.front().corpus.bos);
+  result.metrics["eos"] = config::or_null(targets_.front().corpus.eos);
   result.series["points"] = list_of(main);
   if (config_.targets.size() * config_.prefixes.size() == 1) return result;
 

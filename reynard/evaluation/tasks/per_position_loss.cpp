@@ -1,6 +1,7 @@
 // Loss by position, L(i), and the perplexity of the first l tokens, P(l) (FoX, Lin et al. 2025,
 // section 4.2): rows of connected text, one teacher-forced pass each, sums in f64.
 
+#include "reynard/config/json_file.h"
 #include "reynard/data/random.h"
 #include "reynard/evaluation/packed_floats.h"
 #include "reynard/evaluation/rows.h"
@@ -148,7 +149,7 @@ class LossSlope {
     return {{"from", from_},
             {"to", to_},
             {"slope", of.mean},
-            {"half_width", number_or_null(factor * of.sample_deviation / std::sqrt(n))},
+            {"half_width", config::number_or_null(factor * of.sample_deviation / std::sqrt(n))},
             {"loss_from", at(from_)},
             {"loss_to", at(to_)}};
   }
@@ -162,7 +163,7 @@ class LossSlope {
 
 nlohmann::json json_of(const std::vector<double>& values) {
   nlohmann::json list = nlohmann::json::array();
-  for (const double x : values) list.push_back(number_or_null(x));
+  for (const double x : values) list.push_back(config::number_or_null(x));
   return list;
 }
 

@@ -1,6 +1,6 @@
 // Perplexity of documents: in windows, in windows that overlap, and with other documents before.
 
-#include "reynard/evaluation/packed_floats.h"
+#include "reynard/config/json_file.h"
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/shuffle.h"
 #include "reynard/evaluation/statistics.h"
@@ -192,7 +192,7 @@ Measured Perplexity::measure(const Samples& samples) {
          {"context", total.context / n},
          {"perplexity", total.perplexity()},
          {"loss", total.loss / total.scored},
-         {"standard_error", number_or_null(standard_error(total.means))}});
+         {"standard_error", config::number_or_null(standard_error(total.means))}});
   }
   if (!left_out_.empty()) {
     result.metrics["documents_left_out"] = {

@@ -1,7 +1,7 @@
 // What pruning does to a model: its loss with and without on the same rows and weights, and the
 // share of attention tiles that it skips.
 
-#include "reynard/evaluation/packed_floats.h"
+#include "reynard/config/json_file.h"
 #include "reynard/evaluation/rows.h"
 #include "reynard/evaluation/statistics.h"
 #include "reynard/evaluation/tasks/tasks.h"
@@ -126,7 +126,7 @@ class Pruning final : public Task {
     result.metrics["loss_pruned"] = moments(pruned).mean;
     result.metrics["loss_unpruned"] = moments(unpruned).mean;
     result.metrics["loss_difference"] = moments(difference).mean;
-    result.metrics["standard_error"] = number_or_null(standard_error(difference));
+    result.metrics["standard_error"] = config::number_or_null(standard_error(difference));
     result.metrics["pruned_share"] = moments(all).mean;
     result.metrics["log_tolerance"] = config_.log_tolerance;
     result.metrics["rows"] = rows_.size();

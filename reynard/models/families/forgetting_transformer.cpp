@@ -2,6 +2,7 @@
 // fgate_type "none", Transformer (Pro). Our parameter names are this layout's. Two keys are
 // honoured that the authors' code rejects or ignores: num_kv_heads and window_size.
 
+#include "reynard/config/json_file.h"
 #include "reynard/models/families/family.h"
 #include "reynard/models/families/layout.h"
 #include "reynard/tensor/error.h"
@@ -89,8 +90,8 @@ void write_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
   // their work in the initial bias, which is among the weights.
   const bool has_times = a.decay_time_min && a.forget_gate != ForgetGate::kFull;
   json["fgate_bias_init"] = has_times;
-  json["decay_time_min"] = or_null(has_times ? a.decay_time_min : std::nullopt);
-  json["decay_time_max"] = or_null(has_times ? a.decay_time_max : std::nullopt);
+  json["decay_time_min"] = config::or_null(has_times ? a.decay_time_min : std::nullopt);
+  json["decay_time_max"] = config::or_null(has_times ? a.decay_time_max : std::nullopt);
   json["use_output_norm"] = a.output_norm;
   json["qk_norm"] = a.qk_norm == QKNorm::kPerHead || a.qk_norm == QKNorm::kShared;
   json["qk_norm_share_param_across_head"] = a.qk_norm == QKNorm::kShared;

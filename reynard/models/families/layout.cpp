@@ -1,6 +1,7 @@
 #include "reynard/models/families/layout.h"
 
 #include "reynard/config/config.h"
+#include "reynard/config/json_file.h"
 
 #include <fmt/format.h>
 
@@ -21,15 +22,19 @@ void read_shared_keys(const JsonFields& fields, DecoderConfig& config) {
   config.eos_token_id = fields.of("eos_token_id").token_id("eos_token_id");
 }
 
+nlohmann::json null_if_zero(int64_t value) {
+  return value != 0 ? nlohmann::json(value) : nlohmann::json();
+}
+
 void write_shared_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
   json["vocab_size"] = config.vocab_size;
   json["hidden_size"] = config.hidden_size;
-  json["intermediate_size"] = or_null(config.intermediate_size);
+  json["intermediate_size"] = null_if_zero(config.intermediate_size);
   json["num_hidden_layers"] = config.num_layers;
   json["initializer_range"] = config.initializer_range;
   json["tie_word_embeddings"] = config.tie_embeddings;
-  json["bos_token_id"] = or_null(config.bos_token_id);
-  json["eos_token_id"] = or_null(config.eos_token_id);
+  json["bos_token_id"] = config::or_null(config.bos_token_id);
+  json["eos_token_id"] = config::or_null(config.eos_token_id);
   json["dtype"] = "float32";
 }
 
@@ -125,7 +130,7 @@ nlohmann::ordered_json write_config(const Family& family,
   json["architectures"] = {family.architecture};
   json["model_type"] = family.model_type;
   write_shared_keys(config, json);
-  json["max_position_embeddings"] = or_null(max_positions);
+  json["max_position_embeddings"] = config::or_null(max_positions);
   family.write_keys(config, json);
   write_extension(config, json);
   return json;
@@ -160,8 +165,9 @@ void write_fox_keys(const DecoderConfig& config, nlohmann::ordered_json& json) {
   const AttentionMixerConfig& a = config.attention;
   json["hidden_ratio"] = config.hidden_ratio;
   json["num_heads"] = a.num_heads;
-  json["num_kv_heads"] = or_null(config.num_kv_heads() == a.num_heads ? 0 : config.num_kv_heads());
-  json["window_size"] = or_null(a.window);
+  json["num_kv_heads"] =
+      null_if_zero(config.num_kv_heads() == a.num_heads ? 0 : config.num_kv_heads());
+  json["window_size"] = null_if_zero(a.window);
   json["hidden_act"] = config.hidden_act;
   json["elementwise_affine"] = true;
   json["norm_eps"] = config.norm_eps;

@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <initializer_list>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,15 +18,6 @@ namespace reynard::models {
 // Keys that the FoX authors' and FLA's configs share, beyond those of every layout.
 void read_fox_keys(const JsonFields& fields, DecoderConfig& config);
 void write_fox_keys(const DecoderConfig& config, nlohmann::ordered_json& json);
-
-// A number that has one, as JSON null otherwise.
-template <class Value>
-nlohmann::ordered_json or_null(const std::optional<Value>& value) {
-  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
-}
-inline nlohmann::ordered_json or_null(int64_t value) {
-  return value != 0 ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
-}
 
 // What stands in a layout's way, one after the other: the texts of the conditions that hold, then
 // what others found.
