@@ -31,7 +31,7 @@ class AtomicFile {
 
   uint64_t size_bytes() const { return size_bytes_; }
   // SHA-256 of what was written so far, for a file that ends with it.
-  std::string sha256_so_far() const { return Sha256(hash_).hex(); }
+  std::string sha256_so_far() const { return hash_.hex(); }
   // SHA-256 of the content, known after commit().
   const std::string& sha256() const { return sha256_; }
 

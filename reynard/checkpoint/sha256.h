@@ -1,11 +1,12 @@
 #pragma once
-// SHA-256 (FIPS 180-4): the digest by which a checkpoint's files are verified on load. Not meant
-// for secrets.
+// SHA-256 (FIPS 180-4), by libcrypto: the digest by which a checkpoint's files are verified on
+// load.
 
-#include <array>
+#include <openssl/types.h>
+
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -13,21 +14,16 @@ namespace reynard::checkpoint {
 
 class Sha256 {
  public:
+  Sha256();
   void update(const void* data, std::size_t bytes);
-  // Digest of everything so far as 64 lower-case hex digits; the object is spent afterwards.
-  std::string hex();
+  // Digest of everything so far as 64 lower-case hex digits; more may follow.
+  std::string hex() const;
 
  private:
-  std::array<uint32_t, 8> state_ = {0x6a09e667,
-                                    0xbb67ae85,
-                                    0x3c6ef372,
-                                    0xa54ff53a,
-                                    0x510e527f,
-                                    0x9b05688c,
-                                    0x1f83d9ab,
-                                    0x5be0cd19};
-  std::array<unsigned char, 64> block_{};  // input that does not fill a block yet
-  uint64_t total_bytes_ = 0;
+  struct Free {
+    void operator()(EVP_MD_CTX* context) const;
+  };
+  std::unique_ptr<EVP_MD_CTX, Free> context_;
 };
 
 std::string sha256_hex(std::string_view bytes);

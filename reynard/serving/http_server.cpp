@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <openssl/crypto.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -43,12 +44,7 @@ void set_error(httplib::Response& response, const ApiError& error) {
 
 // Takes the same time wherever the first difference is.
 bool equal_in_constant_time(const std::string& a, const std::string& b) {
-  unsigned different = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    different |= static_cast<unsigned char>(a[i]) ^
-                 static_cast<unsigned char>(b.empty() ? 0 : b[i % b.size()]);
-  }
-  return different == 0;
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
 std::string message_of_status(int status) {

@@ -32,6 +32,14 @@ TEST(Sha256, PiecesGiveTheDigestOfTheWhole) {
   }
 }
 
+TEST(Sha256, ADigestMayBeTakenOnTheWay) {
+  Sha256 hash;
+  hash.update("ab", 2);
+  EXPECT_EQ(hash.hex(), sha256_hex("ab"));
+  hash.update("c", 1);
+  EXPECT_EQ(hash.hex(), sha256_hex("abc"));
+}
+
 TEST(Sha256, FileDigestIsThatOfItsBytes) {
   const test::TempDir folder;
   test::write_file(folder / "f", std::string(3'000'000, 'x'));
