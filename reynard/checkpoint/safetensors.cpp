@@ -1,105 +1,29 @@
 #include "reynard/checkpoint/safetensors.h"
 
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/checkpoint/read_only_file.h"
 #include "reynard/checkpoint/safetensors_header.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
-#include <mutex>
 #include <set>
 
 namespace reynard::checkpoint {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
 
-// Read with pread where a copy is made anyway: a file that shrinks under us is then an error, not a
-// SIGBUS. Mapped where weights are only read.
-class ReadOnlyFile {
- public:
-  explicit ReadOnlyFile(const std::filesystem::path& path) : path_(path) {
-    // Without O_NONBLOCK a fifo would be waited for.
-    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (descriptor_ < 0) fail("cannot be read", errno);
-    struct stat status {};
-    if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
-      ::close(descriptor_);
-      throw Error(fmt::format("{}: is not a regular file", path.string()));
-    }
-    size_bytes_ = static_cast<uint64_t>(status.st_size);
-  }
-  ~ReadOnlyFile() {
-    if (mapping_ != nullptr) ::munmap(mapping_, size_bytes_);
-    ::close(descriptor_);
-  }
-  ReadOnlyFile(const ReadOnlyFile&) = delete;
-  ReadOnlyFile& operator=(const ReadOnlyFile&) = delete;
-
-  uint64_t size_bytes() const { return size_bytes_; }
-
-  // All of the file, read only: such pages are no data of the process, whatever limits that.
-  char* mapped() const {
-    const std::lock_guard lock(mutex_);
-    if (mapping_ == nullptr) {
-      void* const mapping = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_SHARED, descriptor_, 0);
-      if (mapping == MAP_FAILED) fail("cannot be mapped", errno);
-      ::madvise(mapping, size_bytes_, MADV_WILLNEED);
-      mapping_ = mapping;
-    }
-    return static_cast<char*>(mapping_);
-  }
-
-  // The pages that hold these bytes; those of the ends too, which cost a neighbour a page fault.
-  void let_go(uint64_t offset, uint64_t bytes) const {
-    const std::lock_guard lock(mutex_);
-    if (mapping_ == nullptr || bytes == 0) return;
-    const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-    const uint64_t first = offset / page * page;
-    ::madvise(static_cast<char*>(mapping_) + first, offset + bytes - first, MADV_DONTNEED);
-  }
-
-  void read(uint64_t offset, void* data, std::size_t bytes) const {
-    char* rest = static_cast<char*>(data);
-    while (bytes > 0) {
-      const ssize_t got = ::pread(
-          descriptor_, rest, std::min<std::size_t>(bytes, 1 << 30), static_cast<off_t>(offset));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) fail("reading failed", errno);
-      if (got == 0) throw Error(fmt::format("{}: became shorter while read", path_.string()));
-      rest += got;
-      offset += static_cast<uint64_t>(got);
-      bytes -= static_cast<std::size_t>(got);
-    }
-  }
-
- private:
-  [[noreturn]] void fail(std::string_view step, int error_number) const {
-    throw Error(fmt::format("{}: {}: {}", path_.string(), step, std::strerror(error_number)));
-  }
-
-  std::filesystem::path path_;
-  int descriptor_ = -1;
-  uint64_t size_bytes_ = 0;
-  mutable std::mutex mutex_;
-  mutable void* mapping_ = nullptr;
-};
-
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : path_(path), file_(std::make_shared<ReadOnlyFile>(path)) {
   const std::string name = path.string();
-  const uint64_t file_bytes = file_->size_bytes();
+  const auto file_bytes = static_cast<uint64_t>(file_->size_bytes());
   if (file_bytes < 8) {
     throw Error(fmt::format("{}: has {}; a safetensors file begins with 8 bytes of header length",
                             name,
@@ -172,7 +96,7 @@ at::Tensor SafetensorsFile::map(std::span<const std::string> names) const {
     end = info->end;
   }
   return at::from_blob(
-      file_->mapped() + data_offset_ + first->begin,
+      file_->mapped(/*read_ahead=*/true) + data_offset_ + first->begin,
       shape,
       [file = file_](void*) {},
       at::TensorOptions().dtype(first->dtype));

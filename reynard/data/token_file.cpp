@@ -5,18 +5,12 @@
 #include "reynard/tensor/counted.h"
 #include "reynard/tensor/error.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <limits>
 
 namespace reynard::data {
@@ -100,70 +94,47 @@ std::string header_text(const TokenFileHeader& header) {
   return text;
 }
 
-TokenFile::TokenFile(const std::filesystem::path& path) : path_(path) {
-  // Without O_NONBLOCK a fifo would be waited for.
-  descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor_ < 0) fail(path, fmt::format("cannot be opened: {}", std::strerror(errno)));
-  try {
-    map();
-    verify_ends();
-    verify_answers();
-  } catch (...) {
-    if (data_) munmap(data_, static_cast<size_t>(size_));
-    close(descriptor_);
-    throw;
-  }
+TokenFile::TokenFile(const std::filesystem::path& path)
+    : file_(path, "expected a token file of `reynard prepare`") {
+  map();
+  verify_ends();
+  verify_answers();
 }
 
 std::string TokenFile::fingerprint() const {
   constexpr int64_t kPieces = 64, kPieceBytes = 16 << 10;
-  const auto* bytes = static_cast<const char*>(data_);
+  const int64_t size = file_.size_bytes();
   checkpoint::Sha256 hash;
-  if (size_ <= kPieces * kPieceBytes) {
-    hash.update(bytes, static_cast<size_t>(size_));
+  if (size <= kPieces * kPieceBytes) {
+    hash.update(data_, static_cast<size_t>(size));
   } else {
     for (int64_t i = 0; i < kPieces; ++i) {
-      hash.update(bytes + (size_ - kPieceBytes) * i / (kPieces - 1), kPieceBytes);
+      hash.update(data_ + (size - kPieceBytes) * i / (kPieces - 1), kPieceBytes);
     }
   }
   return hash.hex().substr(0, 32);
 }
 
-TokenFile::~TokenFile() {
-  munmap(data_, static_cast<size_t>(size_));
-  close(descriptor_);
-}
-
 void TokenFile::map() {
-  struct stat status {};
-  if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    fail(path_, "is not a file; expected a token file of `reynard prepare`");
-  }
-  size_ = status.st_size;
-  std::string bytes(static_cast<size_t>(kTokenFileHeaderBytes), '\0');
-  const ssize_t got = pread(descriptor_, bytes.data(), bytes.size(), 0);
-  if (got < 0) fail(path_, fmt::format("cannot be read: {}", std::strerror(errno)));
-  if (got == 0) fail(path_, "is empty; expected a token file of `reynard prepare`");
-  bytes.resize(static_cast<size_t>(got));
-  header_ = parse_header(bytes, path_);
+  const int64_t size = file_.size_bytes();
+  if (size == 0) fail(path(), "is empty; expected a token file of `reynard prepare`");
+  std::string bytes(static_cast<size_t>(std::min(size, kTokenFileHeaderBytes)), '\0');
+  file_.read(0, bytes.data(), bytes.size());
+  header_ = parse_header(bytes, path());
   const int64_t expected = ends_offset(header_) +
                            header_.num_documents * static_cast<int64_t>(sizeof(int64_t)) +
                            header_.num_answers * static_cast<int64_t>(sizeof(Range));
-  if (size_ != expected) {
-    fail(path_,
+  if (size != expected) {
+    fail(path(),
          fmt::format("has {}; expected {} for {} in {}; the file was cut "
                      "short or damaged: run `reynard prepare` again",
-                     counted(size_, "byte"),
+                     counted(size, "byte"),
                      expected,
                      counted(header_.num_tokens, "token"),
                      counted(header_.num_documents, "document")));
   }
-  data_ = mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_SHARED, descriptor_, 0);
-  if (data_ == MAP_FAILED) {
-    data_ = nullptr;
-    fail(path_, fmt::format("cannot be mapped into memory: {}", std::strerror(errno)));
-  }
-  ends_ = reinterpret_cast<const int64_t*>(static_cast<const char*>(data_) + ends_offset(header_));
+  data_ = file_.mapped();
+  ends_ = reinterpret_cast<const int64_t*>(data_ + ends_offset(header_));
   answers_ = reinterpret_cast<const Range*>(ends_ + header_.num_documents);
 }
 
@@ -171,7 +142,7 @@ void TokenFile::verify_ends() const {
   int64_t previous = 0;
   for (int64_t d = 0; d < header_.num_documents; ++d) {
     if (ends_[d] <= previous || ends_[d] > header_.num_tokens) {
-      fail(path_,
+      fail(path(),
            fmt::format("document {} ends at token {}; expected more than {} and at most {}",
                        d,
                        ends_[d],
@@ -181,7 +152,7 @@ void TokenFile::verify_ends() const {
     previous = ends_[d];
   }
   if (previous != header_.num_tokens) {
-    fail(path_,
+    fail(path(),
          fmt::format(
              "the last document ends at token {}; expected {}", previous, header_.num_tokens));
   }
@@ -192,7 +163,7 @@ void TokenFile::verify_answers() const {
   for (int64_t i = 0; i < header_.num_answers; ++i) {
     const Range& answer = answers_[i];
     if (answer.begin < previous || answer.end <= answer.begin || answer.end > header_.num_tokens) {
-      fail(path_,
+      fail(path(),
            fmt::format("answer {} is of tokens [{}, {}); expected a range behind {} and up to {}",
                        i,
                        answer.begin,
@@ -231,19 +202,19 @@ void TokenFile::read_counted(int64_t begin, std::span<float> out) const {
 void TokenFile::read(int64_t begin, std::span<int64_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
   if (begin < 0 || begin > header_.num_tokens || count > header_.num_tokens - begin) {
-    fail(path_,
+    fail(path(),
          fmt::format("tokens [{}, {}) asked for; the file has {}",
                      begin,
                      begin + count,
                      header_.num_tokens));
   }
-  const char* tokens = static_cast<const char*>(data_) + kTokenFileHeaderBytes;
+  const char* tokens = data_ + kTokenFileHeaderBytes;
   const bool narrow = token_bytes(header_.vocab_size) == 2;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t id = narrow ? reinterpret_cast<const uint16_t*>(tokens)[begin + i]
                               : reinterpret_cast<const uint32_t*>(tokens)[begin + i];
     if (id >= header_.vocab_size) {
-      fail(path_,
+      fail(path(),
            fmt::format("token {} has id {}; expected less than vocab_size = {}",
                        begin + i,
                        id,
@@ -255,7 +226,7 @@ void TokenFile::read(int64_t begin, std::span<int64_t> out) const {
 
 std::vector<int64_t> TokenFile::read(int64_t begin, int64_t count) const {
   if (count < 0 || count > header_.num_tokens) {
-    fail(path_,
+    fail(path(),
          fmt::format("{} asked for; the file has {}", counted(count, "token"), header_.num_tokens));
   }
   std::vector<int64_t> ids(static_cast<size_t>(count));

@@ -4,6 +4,8 @@
 // Layout: docs/formats.md. Everything that the header says is verified when the file is opened;
 // ids are verified when they are read.
 
+#include "reynard/checkpoint/read_only_file.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -36,12 +38,9 @@ class TokenFile {
  public:
   // Throws reynard::Error when the file is missing, cut short, of another version or inconsistent.
   explicit TokenFile(const std::filesystem::path& path);
-  ~TokenFile();
-  TokenFile(const TokenFile&) = delete;
-  TokenFile& operator=(const TokenFile&) = delete;
 
   const TokenFileHeader& header() const { return header_; }
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return file_.path(); }
   // Of header, documents and tokens: all bytes of a small file, pieces all over a large one. Tells
   // whether it is the same text; 32 hexadecimal digits.
   std::string fingerprint() const;
@@ -70,11 +69,9 @@ class TokenFile {
   // The first answer that ends behind a position.
   const Range* answer_behind(int64_t position) const;
 
-  std::filesystem::path path_;
+  checkpoint::ReadOnlyFile file_;
   TokenFileHeader header_;
-  int descriptor_ = -1;
-  int64_t size_ = 0;                // bytes of the file
-  void* data_ = nullptr;            // the mapped file
+  const char* data_ = nullptr;      // the mapped file
   const int64_t* ends_ = nullptr;   // (num_documents)
   const Range* answers_ = nullptr;  // (num_answers)
 };

@@ -13,6 +13,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/floor_divide.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/stack.h>
@@ -456,7 +457,7 @@ Memory Memory::map(const std::filesystem::path& path,
   Memory memory(file.header().options);
   memory.options_.device = device;
   memory.options_.place = MemoryPlace::kHost;
-  memory.mapped_ = std::make_shared<const MappedFile>(file);
+  memory.mapped_ = file.on_disk();
   for (int64_t row = 0; row < memory.num_rows(); ++row) {
     Row& mapped = memory.rows_[static_cast<size_t>(row)];
     const MemoryFileRow& ids = file.header().rows[static_cast<size_t>(row)];
@@ -465,8 +466,15 @@ Memory Memory::map(const std::filesystem::path& path,
     const std::vector<int64_t> shape = {of.num_heads, ids.next - ids.first, of.head_dim};
     mapped.slots->base = ids.first;
     mapped.slots->written = ids.next;
-    mapped.slots->keys = memory.mapped_->tensor(file.keys_at(row), shape, of.dtype);
-    mapped.slots->values = memory.mapped_->tensor(file.values_at(row), shape, of.dtype);
+    const auto tensor_at = [&](int64_t offset) {
+      return at::from_blob(
+          memory.mapped_->mapped() + offset,
+          shape,
+          [kept = memory.mapped_](void*) {},
+          at::TensorOptions().dtype(of.dtype));
+    };
+    mapped.slots->keys = tensor_at(file.keys_at(row));
+    mapped.slots->values = tensor_at(file.values_at(row));
   }
   return memory;
 }

@@ -15,6 +15,10 @@
 #include <string>
 #include <vector>
 
+namespace reynard::checkpoint {
+class ReadOnlyFile;
+}
+
 namespace reynard::knn {
 
 // Which layer of which model the entries belong to: a file is only opened for the same.
@@ -51,7 +55,6 @@ struct Entries {
   at::Tensor keys, values;
 };
 
-class MappedFile;
 class MemoryFileWriter;
 
 // Entries that hold NaN or an infinity: no search could rank them.
@@ -166,7 +169,7 @@ class Memory {
   MemoryOptions options_;
   bool coded_ = false;
   std::vector<Row> rows_;
-  std::shared_ptr<const MappedFile> mapped_;  // set: entries lie in this file
+  std::shared_ptr<const checkpoint::ReadOnlyFile> mapped_;  // set: entries lie in this file
 };
 
 }  // namespace reynard::knn

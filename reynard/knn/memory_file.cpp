@@ -5,20 +5,13 @@
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
 
-#include <ATen/ops/from_blob.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <string>
 
@@ -136,20 +129,6 @@ void check_same_layer(const std::filesystem::path& path,
                    dtype_text(wanted.dtype)));
 }
 
-// -> a descriptor, to be closed
-int opened(const std::filesystem::path& path) {
-  // Without O_NONBLOCK a fifo would be waited for.
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) {
-    const int error = errno;
-    fail(path, fmt::format("cannot be opened: {}; {}", std::strerror(error), kKind.remedy));
-  }
-  struct stat status {};
-  if (fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) return descriptor;
-  close(descriptor);
-  fail(path, "is not a file; expected a memory file");
-}
-
 }  // namespace
 
 void check_memory_options(std::string_view where, const MemoryOptions& options) {
@@ -201,7 +180,7 @@ void MemoryFileWriter::commit() {
 }
 
 void check_opens(const std::filesystem::path& path) {
-  close(opened(path));
+  const checkpoint::ReadOnlyFile file(path, kKind.remedy);
 }
 
 std::string written_digest(const std::filesystem::path& path) {
@@ -213,33 +192,10 @@ std::string written_digest(const std::filesystem::path& path) {
 }
 
 MemoryFile::MemoryFile(const std::filesystem::path& path, const MemoryLayer& of, int64_t num_rows)
-    : path_(path), descriptor_(opened(path)) {
-  try {
-    size_bytes_ = lseek(descriptor_, 0, SEEK_END);
-    read_header(of, num_rows);
-    read_rows();
-    place_sections();
-  } catch (...) {
-    close(descriptor_);
-    throw;
-  }
-}
-
-MemoryFile::~MemoryFile() {
-  close(descriptor_);
-}
-
-void MemoryFile::read_at(int64_t offset, void* data, size_t bytes) const {
-  char* rest = static_cast<char*>(data);
-  while (bytes > 0) {
-    const ssize_t got = pread(descriptor_, rest, bytes, offset);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail(path_, fmt::format("cannot be read: {}", std::strerror(errno)));
-    if (got == 0) fail(path_, "became shorter while it was read");
-    rest += got;
-    offset += got;
-    bytes -= static_cast<size_t>(got);
-  }
+    : file_(std::make_shared<const checkpoint::ReadOnlyFile>(path, kKind.remedy)) {
+  read_header(of, num_rows);
+  read_rows();
+  place_sections();
 }
 
 void MemoryFile::skip_to(int64_t offset) {
@@ -247,7 +203,7 @@ void MemoryFile::skip_to(int64_t offset) {
   std::vector<char> buffer(static_cast<size_t>(std::min<int64_t>(offset - position_, 1 << 20)));
   while (position_ < offset) {
     const auto bytes = static_cast<size_t>(std::min(offset - position_, std::ssize(buffer)));
-    read_at(position_, buffer.data(), bytes);
+    file_->read(position_, buffer.data(), bytes);
     hash_.update(buffer.data(), bytes);
     position_ += static_cast<int64_t>(bytes);
   }
@@ -255,32 +211,33 @@ void MemoryFile::skip_to(int64_t offset) {
 
 void MemoryFile::read(int64_t offset, void* data, size_t bytes) {
   skip_to(offset);
-  read_at(offset, data, bytes);
+  file_->read(offset, data, bytes);
   hash_.update(data, bytes);
   position_ += static_cast<int64_t>(bytes);
 }
 
 void MemoryFile::check_digest() {
-  skip_to(size_bytes_ - kDigestBytes);
+  skip_to(size_bytes() - kDigestBytes);
   std::string written(kDigestBytes, '\0');
-  read_at(position_, written.data(), written.size());
+  file_->read(position_, written.data(), written.size());
   if (hash_.hex() == written) return;
-  fail(path_, fmt::format("content differs from what was written (its SHA-256); {}", kKind.remedy));
+  fail(path(),
+       fmt::format("content differs from what was written (its SHA-256); {}", kKind.remedy));
 }
 
 void MemoryFile::read_header(const MemoryLayer& of, int64_t num_rows) {
-  if (size_bytes_ < kHeaderBytes) {
-    fail(path_,
+  if (size_bytes() < kHeaderBytes) {
+    fail(path(),
          fmt::format("has {}, less than the header of a memory file; {}",
-                     counted(size_bytes_, "byte"),
+                     counted(size_bytes(), "byte"),
                      kKind.remedy));
   }
   std::string bytes(kHeaderBytes, '\0');
   read(0, bytes.data(), bytes.size());
-  header_.options = parse_header(bytes, path_);
-  check_same_layer(path_, header_.options.of, of);
+  header_.options = parse_header(bytes, path());
+  check_same_layer(path(), header_.options.of, of);
   if (num_rows > 0 && header_.options.num_rows != num_rows) {
-    fail(path_,
+    fail(path(),
          fmt::format(
              "num_rows is {}; expected {}; {}", header_.options.num_rows, num_rows, kKind.remedy));
   }
@@ -288,9 +245,10 @@ void MemoryFile::read_header(const MemoryLayer& of, int64_t num_rows) {
 
 void MemoryFile::read_rows() {
   const int64_t num_rows = header_.options.num_rows, capacity = header_.options.capacity;
-  if (size_bytes_ < kHeaderBytes + num_rows * static_cast<int64_t>(sizeof(MemoryFileRow))) {
-    fail(path_,
-         fmt::format("has {} bytes, too few for {} rows; {}", size_bytes_, num_rows, kKind.remedy));
+  if (size_bytes() < kHeaderBytes + num_rows * static_cast<int64_t>(sizeof(MemoryFileRow))) {
+    fail(
+        path(),
+        fmt::format("has {} bytes, too few for {} rows; {}", size_bytes(), num_rows, kKind.remedy));
   }
   header_.rows.resize(static_cast<size_t>(num_rows));
   static_assert(sizeof(MemoryFileRow) == 16);
@@ -300,7 +258,7 @@ void MemoryFile::read_rows() {
     const bool valid = ids.first >= 0 && ids.next >= ids.first && ids.next <= kMaxEntries &&
                        (capacity == 0 || ids.next - ids.first <= capacity);
     if (!valid) {
-      fail(path_,
+      fail(path(),
            fmt::format("row {} has the ids [{}, {}); expected a range from 0 with at most "
                        "capacity = {} (0: any number of) entries",
                        row,
@@ -320,45 +278,25 @@ void MemoryFile::place_sections() {
     for (const MemoryFileRow& ids : header_.rows) {
       sections->push_back(end);
       const int64_t size = ids.next - ids.first;
-      if (end > size_bytes_ || size > (size_bytes_ - end) / entry_bytes) {
-        fail(path_,
+      if (end > size_bytes() || size > (size_bytes() - end) / entry_bytes) {
+        fail(path(),
              fmt::format("has {} bytes, too few for the entries that it lists; the file was cut "
                          "short or damaged: {}",
-                         size_bytes_,
+                         size_bytes(),
                          kKind.remedy));
       }
       end = aligned(end + size * entry_bytes);
     }
   }
   end += kDigestBytes;
-  if (end != size_bytes_) {
-    fail(path_,
+  if (end != size_bytes()) {
+    fail(path(),
          fmt::format("has {} bytes; expected {} for the entries that it lists; the file was cut "
                      "short or damaged: {}",
-                     size_bytes_,
+                     size_bytes(),
                      end,
                      kKind.remedy));
   }
-}
-
-MappedFile::MappedFile(const MemoryFile& file)
-    : path_(file.path()), size_bytes_(static_cast<size_t>(file.size_bytes())) {
-  data_ = mmap(nullptr, size_bytes_, PROT_READ, MAP_SHARED, file.descriptor(), 0);
-  if (data_ == MAP_FAILED) {
-    fail(path_, fmt::format("cannot be mapped into memory: {}", std::strerror(errno)));
-  }
-}
-
-MappedFile::~MappedFile() {
-  munmap(data_, size_bytes_);
-}
-
-at::Tensor MappedFile::tensor(int64_t offset,
-                              const std::vector<int64_t>& shape,
-                              at::ScalarType dtype) const {
-  char* begin = static_cast<char*>(data_) + offset;
-  return at::from_blob(
-      begin, shape, [file = shared_from_this()](void*) {}, at::TensorOptions().dtype(dtype));
 }
 
 }  // namespace reynard::knn

@@ -3,13 +3,13 @@
 // of the file before anything is allocated or mapped.
 
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/checkpoint/read_only_file.h"
 #include "reynard/checkpoint/sha256.h"
 #include "reynard/knn/memory.h"
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,14 +54,9 @@ class MemoryFile {
   // num_rows: as Memory::load. Throws reynard::Error when the file is missing, cut short,
   // inconsistent, of another layer or of other rows.
   MemoryFile(const std::filesystem::path& path, const MemoryLayer& of, int64_t num_rows = 0);
-  ~MemoryFile();
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
 
-  const std::filesystem::path& path() const { return path_; }
   const MemoryFileHeader& header() const { return header_; }
-  int descriptor() const { return descriptor_; }
-  int64_t size_bytes() const { return size_bytes_; }
+  const std::shared_ptr<const checkpoint::ReadOnlyFile>& on_disk() const { return file_; }
   // Where the keys (G,n,D) and the values of a row begin.
   int64_t keys_at(int64_t row) const { return keys_at_[static_cast<size_t>(row)]; }
   int64_t values_at(int64_t row) const { return values_at_[static_cast<size_t>(row)]; }
@@ -71,36 +66,18 @@ class MemoryFile {
   void check_digest();
 
  private:
+  const std::filesystem::path& path() const { return file_->path(); }
+  int64_t size_bytes() const { return file_->size_bytes(); }
   void read_header(const MemoryLayer& of, int64_t num_rows);
   void read_rows();
   void place_sections();
-  void read_at(int64_t offset, void* data, size_t bytes) const;
   void skip_to(int64_t offset);
 
-  std::filesystem::path path_;
+  std::shared_ptr<const checkpoint::ReadOnlyFile> file_;
   MemoryFileHeader header_;
   std::vector<int64_t> keys_at_, values_at_;
-  int descriptor_ = -1;
-  int64_t size_bytes_ = 0;
   checkpoint::Sha256 hash_;  // of the first position_ bytes
   int64_t position_ = 0;
-};
-
-// The whole file in the address space, read-only; tensors in it keep it there.
-class MappedFile : public std::enable_shared_from_this<MappedFile> {
- public:
-  explicit MappedFile(const MemoryFile& file);
-  ~MappedFile();
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  at::Tensor tensor(int64_t offset, const std::vector<int64_t>& shape, at::ScalarType dtype) const;
-
- private:
-  std::filesystem::path path_;
-  void* data_ = nullptr;
-  size_t size_bytes_ = 0;
 };
 
 }  // namespace reynard::knn
