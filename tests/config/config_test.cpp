@@ -73,12 +73,7 @@ struct Example {
 };
 
 std::string error_of(std::string_view toml, std::vector<std::string> overrides = {}) {
-  try {
-    config::from_toml<Example>(toml, "a.toml", overrides);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return test::error_of([&] { config::from_toml<Example>(toml, "a.toml", overrides); });
 }
 
 TEST(Config, ReadsEveryKindOfField) {

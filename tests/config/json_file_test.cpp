@@ -1,7 +1,7 @@
 #include "reynard/config/json_file.h"
 
 #include "reynard/config/text_file.h"
-#include "reynard/tensor/error.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 
 #include <gtest/gtest.h>
@@ -15,14 +15,7 @@
 namespace reynard::config {
 namespace {
 
-std::string error_of(const auto& run) {
-  try {
-    run();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
+using test::error_of;
 
 TEST(JsonFile, BracketsInStringsAreNoNesting) {
   EXPECT_FALSE(is_nested_deeper(R"({"a": ["[[[\"[[[", [1]]})", 3));
@@ -70,7 +63,7 @@ TEST(JsonFile, ErrorsNameTheFile) {
     test::write_file(file, text);
     return error_of([&] { read_json_object(file, max_bytes); });
   };
-  EXPECT_EQ(error("{\"a\": 1}"), "");
+  EXPECT_EQ(error("{\"a\": 1}"), "no error");
   EXPECT_EQ(read_json_object(file).at("a"), 1);
   EXPECT_EQ(error("[1]"), file.string() + ": is not a JSON object");
   EXPECT_EQ(error("{\"a\": " + std::string(90, '[')), file.string() + ": is not a JSON object");

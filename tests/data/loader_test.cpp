@@ -328,12 +328,7 @@ TEST(Loader, EpochsAreInDifferentOrders) {
 }
 
 std::string error_of(const LoaderConfig& config) {
-  try {
-    data::make_loader(config);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return test::error_of([&] { data::make_loader(config); });
 }
 
 TEST(Loader, RejectsWhatItCannotDo) {

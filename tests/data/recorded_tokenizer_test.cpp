@@ -3,14 +3,13 @@
 #include "reynard/data/recorded_tokenizer.h"
 #include "reynard/data/prepare.h"
 #include "reynard/data/token_file.h"
-#include "reynard/tensor/error.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 #include "tests/support/tokenizers.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,6 +18,7 @@ namespace {
 using namespace reynard;
 namespace fs = std::filesystem;
 using data::TokenFile;
+using test::error_of;
 
 class RecordedTokenizer : public testing::Test {
  protected:
@@ -33,14 +33,6 @@ class RecordedTokenizer : public testing::Test {
     options.output = folder_ / "out";
     options.tokenizer = tokenizer;
     return options;
-  }
-  static std::string error_of(const std::function<void()>& action) {
-    try {
-      action();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
   }
   test::TempDir folder_;
 };
@@ -92,7 +84,7 @@ TEST_F(RecordedTokenizer, ByteNeedsNoCopy) {
 TEST_F(RecordedTokenizer, NothingIsLeftOfWhatFailed) {
   EXPECT_NE(
       error_of([&] { data::prepare(options((folder_ / "gpt2.json").string(), "not \xff text")); }),
-      "");
+      "no error");
   EXPECT_FALSE(fs::exists(folder_ / "out"));
 }
 

@@ -225,12 +225,7 @@ TEST(TokenFileWriter, RollDependsOnTheSeedAndTheDocument) {
 }
 
 std::string error_of(const std::filesystem::path& path) {
-  try {
-    const TokenFile file(path);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return test::error_of([&] { const TokenFile file(path); });
 }
 
 class BadTokenFile : public testing::Test {

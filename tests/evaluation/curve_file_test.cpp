@@ -5,6 +5,7 @@
 #include "reynard/evaluation/statistics.h"
 #include "reynard/tensor/check.h"
 #include "tests/evaluation/golden_curve.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 
 #include <gtest/gtest.h>
@@ -133,12 +134,7 @@ TEST(GroupTests, EqualValuesAndSpreadlessGroups) {
 }
 
 std::string error_of(const fs::path& path) {
-  try {
-    read_curve_file(path);
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
+  return test::error_of([&] { read_curve_file(path); });
 }
 
 TEST(CurveFile, BadFilesNameEntryAndField) {

@@ -6,6 +6,7 @@
 #include "reynard/evaluation/registry.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/corpus.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 
 #include <gtest/gtest.h>
@@ -354,12 +355,7 @@ TEST(Ruler, ReadsThePublishedQuestionFiles) {
   EXPECT_THROW(read_squad(folder / "hotpot.json"), Error);
   EXPECT_THROW(read_hotpot(folder / "squad.json"), Error);
   const auto error_of = [&](const char* file) {
-    try {
-      read_squad(folder / file);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return test::error_of([&] { read_squad(folder / file); });
   };
   EXPECT_NE(error_of("missing.json").find("download https://rajpurkar.github.io"),
             std::string::npos);

@@ -324,12 +324,7 @@ TEST(Report, NamesAreUnique) {
 }
 
 std::string error_of(const fs::path& folder) {
-  try {
-    read_run(folder);
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
+  return test::error_of([&] { read_run(folder); });
 }
 
 TEST(Report, BadInputNamesTheFile) {

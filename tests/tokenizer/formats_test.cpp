@@ -6,6 +6,7 @@
 #include "reynard/tokenizer/regex.h"
 #include "reynard/tokenizer/saved_tokenizer.h"
 #include "reynard/tokenizer/tokenizer.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 #include "tests/support/tokenizers.h"
 
@@ -22,6 +23,7 @@ namespace {
 
 using namespace reynard;
 using nlohmann::json;
+using test::error_of;
 using tokenizer::Tokenizer;
 
 class Formats : public testing::Test {
@@ -34,19 +36,6 @@ class Formats : public testing::Test {
   }
   std::unique_ptr<Tokenizer> open_json(const json& contents) {
     return open("tokenizer.json", contents.dump());
-  }
-  std::string error_of(const std::function<void()>& action) {
-    try {
-      action();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
-  }
-  // The message for the file with a change.
-  std::string error_of(json contents, const std::function<void(json&)>& change) {
-    change(contents);
-    return error_of([&] { open_json(contents); });
   }
   test::TempDir folder_;
 };
@@ -211,7 +200,9 @@ TEST_F(Formats, CopiesAreTheSameTokenizer) {
 TEST_F(Formats, WhatIsNotSupportedIsNamed) {
   const json good = test::byte_level_json();
   const auto expect = [&](const std::function<void(json&)>& change, const std::string& part) {
-    const std::string message = error_of(good, change);
+    json file = good;
+    change(file);
+    const std::string message = error_of([&] { open_json(file); });
     EXPECT_NE(message.find(part), std::string::npos) << message;
     EXPECT_NE(message.find("tokenizer.json"), std::string::npos) << message;
   };
