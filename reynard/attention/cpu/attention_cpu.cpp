@@ -9,6 +9,7 @@
 #include "reynard/attention/cpu/prepared_problem.h"
 #include "reynard/attention/cpu/scratch.h"
 #include "reynard/attention/cpu/visibility.h"
+#include "reynard/attention/operand_of.h"
 #include "reynard/tensor/parallel.h"
 
 #include <ATen/ops/empty.h>
@@ -68,7 +69,7 @@ void run_forward(const PreparedProblem& prepared, const at::Tensor& out, const a
   params.packed.num_pairs = p.B * p.G;
   params.packed.key_rows = scratch.take(packed_bytes);
   if (out.defined()) {
-    params.out = operand(out);
+    params.out = operand_of(out);
     params.packed.value_columns = scratch.take(packed_bytes);
   }
   KeyPacker keys(prepared, params.packed);

@@ -5,6 +5,7 @@
 #include "reynard/attention/cpu/prepared_problem.h"
 #include "reynard/attention/cpu/scratch.h"
 #include "reynard/attention/cpu/visibility.h"
+#include "reynard/attention/operand_of.h"
 #include "reynard/tensor/parallel.h"
 
 #include <algorithm>
@@ -125,12 +126,12 @@ BackwardPart backward_part(const PartArguments& arguments,
   std::vector<int32_t> turns(prepared.ranges.size(), kNotPacked);
   BackwardParams params;
   params.problem = prepared.problem;
-  params.dout = operand(dout);
+  params.dout = operand_of(dout);
   params.lse = whole_lse.const_data_ptr<float>();
   params.delta = whole_delta.const_data_ptr<double>();
-  params.dq = operand(result.dq);
-  params.dk = operand(result.dk);
-  params.dv = operand(result.dv);
+  params.dq = operand_of(result.dq);
+  params.dk = operand_of(result.dk);
+  params.dv = operand_of(result.dv);
   params.dquery_sums = has_bias ? result.dquery_sums.data_ptr<double>() : nullptr;
   params.dkey_sums = has_bias ? result.dsums.data_ptr<double>() : nullptr;
   params.turns = turns.data();

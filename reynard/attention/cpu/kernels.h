@@ -6,18 +6,11 @@
 // Legend: B batch, Tq queries, Tk keys, H query heads, G key/value heads, D head dimension.
 // A query block is 64 or 128 queries, a key block 64 or more keys (KernelTable).
 
+#include "reynard/attention/operand.h"
+
 #include <cstdint>
 
 namespace reynard::attention::cpu {
-
-enum class Element : int { kFloat, kBFloat16, kHalf };
-
-// A (B, T, heads, D) array of which the last dimension is contiguous; strides in elements.
-struct Operand {
-  void* data = nullptr;
-  int64_t batch = 0, time = 0, head = 0;
-  Element element = Element::kFloat;
-};
 
 // Rows [begin, end) of some heads of x[b], D values each.
 struct Rows {

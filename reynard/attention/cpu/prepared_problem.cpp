@@ -2,6 +2,7 @@
 
 #include "reynard/attention/cpu/path.h"
 #include "reynard/attention/cpu/visibility.h"
+#include "reynard/attention/operand_of.h"
 
 #include <ATen/Parallel.h>
 
@@ -12,19 +13,6 @@
 namespace reynard::attention::cpu {
 
 namespace {
-
-Element element_of(const at::Tensor& x) {
-  switch (x.scalar_type()) {
-    case at::kFloat:
-      return Element::kFloat;
-    case at::kBFloat16:
-      return Element::kBFloat16;
-    case at::kHalf:
-      return Element::kHalf;
-    default:
-      TORCH_INTERNAL_ASSERT(false, "attention on the CPU: dtype ", x.scalar_type());
-  }
-}
 
 std::vector<KeyRange> key_ranges(const Problem& p, int64_t queries_per_block) {
   const int64_t num_blocks = div_up(p.Tq, queries_per_block);
@@ -43,12 +31,6 @@ std::vector<KeyRange> key_ranges(const Problem& p, int64_t queries_per_block) {
 
 }  // namespace
 
-Operand operand(const at::Tensor& x) {
-  TORCH_INTERNAL_ASSERT(x.dim() == 4 && (x.size(3) <= 1 || x.stride(3) == 1));
-  return {
-      const_cast<void*>(x.const_data_ptr()), x.stride(0), x.stride(1), x.stride(2), element_of(x)};
-}
-
 PreparedProblem prepare(const PartArguments& arguments) {
   PreparedProblem prepared;
   Problem& p = prepared.problem;
@@ -56,7 +38,7 @@ PreparedProblem prepare(const PartArguments& arguments) {
   const KeyPart& part = arguments.part;
   p.B = q.size(0), p.Tq = q.size(1), p.H = q.size(2), p.D = q.size(3);
   p.Tk = part.k.size(1), p.G = part.k.size(2);
-  p.q = operand(q), p.k = operand(part.k), p.v = operand(part.v);
+  p.q = operand_of(q), p.k = operand_of(part.k), p.v = operand_of(part.v);
   p.scale = arguments.scale;
   p.causal = part.causal;
   TORCH_INTERNAL_ASSERT(arguments.query_sums.defined() == part.sums.defined());

@@ -23,9 +23,6 @@ struct PreparedProblem {
 
 PreparedProblem prepare(const PartArguments& arguments);
 
-// x (B, T, heads, D)
-Operand operand(const at::Tensor& x);
-
 // (B, H, Tq) f32 for q (B, Tq, H, D)
 at::Tensor empty_lse(const at::Tensor& q);
 

@@ -4,6 +4,7 @@
 #include "reynard/attention/cpu/prepared_problem.h"
 #include "reynard/attention/cpu/tight_rule.h"
 #include "reynard/attention/log_mass.h"
+#include "reynard/attention/operand_of.h"
 #include "reynard/attention/pruning.h"
 #include "reynard/attention/scale.h"
 
@@ -51,7 +52,7 @@ at::Tensor block_norms(const at::Tensor& x, int64_t size) {
   const int64_t B = x.size(0), T = x.size(1), heads = x.size(2), N = blocks(T, size);
   at::Tensor norms = at::empty({B, heads, N}, x.options().dtype(at::kFloat));
   const at::Tensor rows = readable_rows(x);
-  const Operand from = operand(rows);
+  const Operand from = operand_of(rows);
   const KernelTable& kernels = current_path().kernels(from.element);
   auto* out = norms.mutable_data_ptr<float>();
   const int64_t grain = std::max<int64_t>(1, 16 / std::max<int64_t>(1, heads));
@@ -407,14 +408,14 @@ TightRule tight_rule(const at::Tensor& q,
       make_rules(q, query_sums, {&part, 1}, logit_bound, options, /*floors=*/{}));
   const bool measured = !logit_bound.defined();
   const at::Tensor readable = readable_rows(q);
-  const KernelTable& kernels = current_path().kernels(operand(readable).element);
+  const KernelTable& kernels = current_path().kernels(operand_of(readable).element);
   if (measured) {
     rules->query_norms = at::empty({rules->B, rules->H, rules->M}, q.options().dtype(at::kFloat));
   }
   const auto find_start = [=, &kernels](int64_t b, int64_t h, int64_t m, const float* floors) {
     const int64_t first = m * kQueryBlock, end = rules->end_query(m), bh = b * rules->H + h;
     if (measured) {
-      const Rows rows = {.x = operand(readable),
+      const Rows rows = {.x = operand_of(readable),
                          .b = b,
                          .first_head = h,
                          .begin = first,

@@ -7,6 +7,7 @@
 #include "reynard/attention/cpu/scratch.h"
 #include "reynard/attention/cpu/tight_rule.h"
 #include "reynard/attention/cpu/visibility.h"
+#include "reynard/attention/operand_of.h"
 #include "reynard/tensor/parallel.h"
 
 #include <ATen/ops/empty.h>
@@ -115,7 +116,7 @@ PrunedForwardPart forward_tight(const PartArguments& arguments,
 
   ForwardParams params;
   params.problem = p;
-  params.out = operand(result.out);
+  params.out = operand_of(result.out);
   params.lse = result.lse.data_ptr<float>();
   params.packed.num_pairs = p.B * p.G;
   const int64_t packed_bytes =

@@ -9,6 +9,7 @@
 #include "reynard/attention/cuda/sm80/forward.h"
 #include "reynard/attention/cuda/sm90/backward.h"
 #include "reynard/attention/cuda/sm90/forward.h"
+#include "reynard/attention/operand_of.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -20,19 +21,6 @@
 
 namespace reynard::attention::cuda {
 
-Element element_of(const at::Tensor& x) {
-  switch (x.scalar_type()) {
-    case at::kFloat:
-      return Element::kFloat;
-    case at::kBFloat16:
-      return Element::kBFloat16;
-    case at::kHalf:
-      return Element::kHalf;
-    default:
-      TORCH_INTERNAL_ASSERT(false, "attention on a GPU: dtype ", x.scalar_type());
-  }
-}
-
 namespace {
 
 Problem problem_of(const PartArguments& arguments) {
@@ -42,7 +30,7 @@ Problem problem_of(const PartArguments& arguments) {
   p.B = static_cast<int>(q.size(0)), p.Tq = static_cast<int>(q.size(1));
   p.H = static_cast<int>(q.size(2)), p.D = static_cast<int>(q.size(3));
   p.Tk = static_cast<int>(part.k.size(1)), p.G = static_cast<int>(part.k.size(2));
-  p.q = operand(q), p.k = operand(part.k), p.v = operand(part.v);
+  p.q = operand_of(q), p.k = operand_of(part.k), p.v = operand_of(part.v);
   p.scale = static_cast<float>(arguments.scale);
   p.causal = part.causal;
   TORCH_INTERNAL_ASSERT(arguments.query_sums.defined() == part.sums.defined());
@@ -65,7 +53,7 @@ void run_forward(const PartArguments& arguments, const at::Tensor& out, const at
   const c10::cuda::CUDAGuard device(arguments.q.device());
   ForwardTask task;
   task.problem = problem_of(arguments);
-  if (out.defined()) task.out = operand(out);
+  if (out.defined()) task.out = operand_of(out);
   task.lse = lse.data_ptr<float>();
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
   const auto scratch = [&](int64_t bytes) {
@@ -123,14 +111,8 @@ const bool kRegistered = [] {
 
 }  // namespace
 
-Operand operand(const at::Tensor& x) {
-  TORCH_INTERNAL_ASSERT(x.dim() == 4 && (x.size(3) <= 1 || x.stride(3) == 1));
-  return {
-      const_cast<void*>(x.const_data_ptr()), x.stride(0), x.stride(1), x.stride(2), element_of(x)};
-}
-
 RowArray row_array(const at::Tensor& x) {
-  return {operand(x),
+  return {operand_of(x),
           static_cast<int>(x.size(0)),
           static_cast<int>(x.size(1)),
           static_cast<int>(x.size(2)),
@@ -197,10 +179,10 @@ BackwardPart backward_part(const PartArguments& arguments,
   const at::Tensor whole_lse = lse.contiguous(), whole_delta = delta.contiguous();
   BackwardTask task;
   task.problem = problem_of(arguments);
-  task.dout = operand(dout);
+  task.dout = operand_of(dout);
   task.lse = whole_lse.const_data_ptr<float>();
   task.delta = whole_delta.const_data_ptr<double>();
-  task.dq = operand(result.dq), task.dk = operand(result.dk), task.dv = operand(result.dv);
+  task.dq = operand_of(result.dq), task.dk = operand_of(result.dk), task.dv = operand_of(result.dv);
   if (result.dsums.defined()) {
     task.dquery_sums = result.dquery_sums.data_ptr<double>();
     task.dkey_sums = result.dsums.data_ptr<double>();
@@ -216,7 +198,7 @@ at::Tensor row_products(const at::Tensor& dout, const at::Tensor& out) {
   if (dout.numel() == 0) return at::zeros({B, H, T}, f64);
   at::Tensor products = at::empty({B, H, T}, f64);
   cuda::row_products(row_array(dout),
-                     operand(out),
+                     operand_of(out),
                      products.data_ptr<double>(),
                      c10::cuda::getCurrentCUDAStream());
   return products;

@@ -7,11 +7,7 @@
 
 namespace reynard::attention::cuda {
 
-// f32, bf16 or f16.
-Element element_of(const at::Tensor& x);
-
 // x (B, T, heads, D) with a contiguous last dimension.
-Operand operand(const at::Tensor& x);
 RowArray row_array(const at::Tensor& x);
 
 ForwardPart forward_part(const PartArguments& arguments, at::ScalarType out_dtype);

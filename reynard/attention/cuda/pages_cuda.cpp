@@ -4,6 +4,7 @@
 #include "reynard/attention/cuda/attention_cuda.h"
 #include "reynard/attention/cuda/decode.h"
 #include "reynard/attention/cuda/path.h"
+#include "reynard/attention/operand_of.h"
 #include "reynard/tensor/check.h"
 
 #include <ATen/ops/empty.h>

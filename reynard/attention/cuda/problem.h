@@ -4,20 +4,12 @@
 //
 // Legend: B batch, Tq queries, Tk keys, H query heads, G key/value heads, D head dimension.
 
+#include "reynard/attention/operand.h"
 #include "reynard/tensor/host_device.h"
 
 #include <cstdint>
 
 namespace reynard::attention::cuda {
-
-enum class Element : int { kFloat, kBFloat16, kHalf };
-
-// A (B, T, heads, D) array of which the last dimension is contiguous; strides in elements.
-struct Operand {
-  void* data = nullptr;
-  int64_t batch = 0, time = 0, head = 0;
-  Element element = Element::kFloat;
-};
 
 // An operand and its shape.
 struct RowArray {

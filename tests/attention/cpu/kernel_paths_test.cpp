@@ -4,7 +4,7 @@
 #include "reynard/attention/cpu/attention_cpu.h"
 #include "reynard/attention/cpu/kernels.h"
 #include "reynard/attention/cpu/path.h"
-#include "reynard/attention/cpu/prepared_problem.h"
+#include "reynard/attention/operand_of.h"
 #include "reynard/attention/pruning.h"
 #include "reynard/tensor/check.h"
 #include "tests/support/attention_inputs.h"
@@ -237,7 +237,7 @@ TEST_P(KernelPath, FindsTheLargestNormOfTheRowsAskedFor) {
         const at::Tensor x = at::full_like(all, nan);
         asked(x).copy_(asked(all));
         const at::Tensor expected = std::get<0>(asked(all).to(at::kDouble).square().sum(-1).max(0));
-        const Rows rows = {.x = operand(x),
+        const Rows rows = {.x = operand_of(x),
                            .b = 1,
                            .first_head = 1,
                            .num_heads = 2,
