@@ -93,7 +93,5 @@ std::string to_json(const T& value) {
 
 // The keys as text for a terminal: one line each, grouped by section.
 std::string help_text(const std::vector<KeyInfo>& keys);
-// The same as a Markdown table.
-std::string help_markdown(const std::vector<KeyInfo>& keys);
 
 }  // namespace reynard::config

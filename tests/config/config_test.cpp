@@ -329,8 +329,6 @@ TEST(Config, DescribesEveryKeyWithItsDefault) {
   EXPECT_EQ(keys[9].path, "trials[].name");
   const std::string text = config::help_text(keys);
   EXPECT_NE(text.find("model.num_heads = 4"), std::string::npos);
-  EXPECT_NE(config::help_markdown(keys).find("| `shape` | round \\| square | `\"round\"` |"),
-            std::string::npos);
 }
 
 TEST(Config, DifferencesNameKeysAndBothValues) {
