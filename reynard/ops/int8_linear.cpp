@@ -61,7 +61,7 @@ at::Tensor dequantized(const Int8Weight& weight) {
   return weight.values.to(at::kFloat) * weight.scales.unsqueeze(1);
 }
 
-at::Tensor int8_linear(const at::Tensor& x, const Int8Weight& weight, const at::Tensor& bias) {
+at::Tensor int8_linear(const at::Tensor& x, const Int8Weight& weight) {
   tensor::check_shape("int8_linear", "weight", weight.values, {{"O"}, {"I"}});
   tensor::check_dtype("int8_linear", "weight", weight.values, {at::kChar});
   tensor::check_shape("int8_linear", "scales", weight.scales, {{"O", weight.values.size(0)}});
@@ -71,7 +71,7 @@ at::Tensor int8_linear(const at::Tensor& x, const Int8Weight& weight, const at::
   const RowWeight rows{.values = weight.values, .scales = weight.scales};
   const at::Tensor y = has_few_row_product(input, rows) ? few_row_products(input, {&rows, 1})[0]
                                                         : widened_product(input, weight);
-  return bias.defined() ? (y + bias).to(at::kBFloat16) : y.to(at::kBFloat16);
+  return y.to(at::kBFloat16);
 }
 
 }  // namespace reynard::ops

@@ -17,7 +17,7 @@ Int8Weight quantize_rows(const at::Tensor& weight);
 // (O, I) f32 again.
 at::Tensor dequantized(const Int8Weight& weight);
 
-// y = x W^T + bias: x (N, I) -> (N, O) bf16. bias (O) f32 may be undefined.
-at::Tensor int8_linear(const at::Tensor& x, const Int8Weight& weight, const at::Tensor& bias = {});
+// y = x W^T: x (N, I) -> (N, O) bf16
+at::Tensor int8_linear(const at::Tensor& x, const Int8Weight& weight);
 
 }  // namespace reynard::ops
