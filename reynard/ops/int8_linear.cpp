@@ -57,10 +57,6 @@ Int8Weight quantize_rows(const at::Tensor& weight) {
   return result;
 }
 
-at::Tensor dequantized(const Int8Weight& weight) {
-  return weight.values.to(at::kFloat) * weight.scales.unsqueeze(1);
-}
-
 at::Tensor int8_linear(const at::Tensor& x, const Int8Weight& weight) {
   tensor::check_shape("int8_linear", "weight", weight.values, {{"O"}, {"I"}});
   tensor::check_dtype("int8_linear", "weight", weight.values, {at::kChar});

@@ -14,9 +14,6 @@ struct Int8Weight {
 // weight (O, I), any floating dtype. Rounds to nearest; a row of zeros has scale 0.
 Int8Weight quantize_rows(const at::Tensor& weight);
 
-// (O, I) f32 again.
-at::Tensor dequantized(const Int8Weight& weight);
-
 // y = x W^T: x (N, I) -> (N, O) bf16
 at::Tensor int8_linear(const at::Tensor& x, const Int8Weight& weight);
 

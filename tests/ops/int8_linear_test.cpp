@@ -20,6 +20,11 @@ namespace {
 
 using test::random_normal;
 
+// (O, I) f32 again.
+at::Tensor dequantized(const Int8Weight& weight) {
+  return weight.values.to(at::kFloat) * weight.scales.unsqueeze(1);
+}
+
 TEST(QuantizeRows, NearestMultiplesOfTheScale) {
   const at::Tensor weight =
       at::tensor(std::vector<float>{254, -127, 3, 0, 0, 0}, at::kFloat).view({2, 3});
