@@ -249,41 +249,31 @@ void Generator::evict(std::span<models::SequenceState* const> states) {
   num_evicted_ += decoder_.evict(states, log_tolerance);
 }
 
-std::vector<int64_t> generate(models::Decoder& decoder,
-                              std::span<const int64_t> prompt,
-                              const GenerateOptions& options) {
-  const Prompt one{{prompt.begin(), prompt.end()}, options};
-  return std::move(generate(decoder, std::span(&one, 1)).front());
-}
-
 std::vector<std::vector<int64_t>> generate(models::Decoder& decoder,
                                            std::span<const Prompt> prompts,
                                            std::shared_ptr<const models::StateSnapshot> memories) {
   Generator generator(decoder, {.memories = std::move(memories)});
   std::vector<Sequence> sequences;
   for (const auto& [tokens, options] : prompts) {
-    sequences.push_back(generator.start(
-        tokens,
-        {.max_tokens = options.max_tokens, .sampler = options.sampler, .stop = options.stop}));
+    sequences.push_back(generator.start(tokens, options));
   }
   for (Sequence& sequence : sequences) {
     while (!sequence.is_prefilled()) generator.prefill(sequence);
   }
-  std::vector<std::vector<int64_t>> texts(sequences.size());
   for (;;) {
     std::vector<Sequence*> unfinished;
     for (Sequence& sequence : sequences) {
       if (sequence.finished() == FinishReason::kNone) unfinished.push_back(&sequence);
     }
-    if (unfinished.empty()) return texts;
+    if (unfinished.empty()) break;
     generator.step(unfinished);
-    for (std::size_t s = 0; s < sequences.size(); ++s) {
-      for (std::size_t i = texts[s].size(); i < sequences[s].written().size(); ++i) {
-        texts[s].push_back(sequences[s].written()[i].token);
-        if (prompts[s].options.on_token) prompts[s].options.on_token(texts[s].back());
-      }
-    }
   }
+  std::vector<std::vector<int64_t>> texts;
+  for (const Sequence& sequence : sequences) {
+    std::vector<int64_t>& text = texts.emplace_back();
+    for (const ScoredToken& written : sequence.written()) text.push_back(written.token);
+  }
+  return texts;
 }
 
 }  // namespace reynard::generation

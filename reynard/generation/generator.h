@@ -1,6 +1,6 @@
 #pragma once
 // Writes text with a model: reads prompts chunk by chunk in bounded memory, then adds tokens to any
-// number of texts in one pass over the weights. `generate` is the whole of it for one prompt.
+// number of texts in one pass over the weights. `generate` is the whole of it for given prompts.
 //
 //   Generator generator(decoder);
 //   Sequence text = generator.start(prompt, {.max_tokens = 100});
@@ -11,7 +11,6 @@
 #include "reynard/tensor/error.h"
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -102,26 +101,14 @@ class Generator {
   int64_t num_evicted_ = 0, num_remembered_ = 0;
 };
 
-struct GenerateOptions {
-  int64_t max_tokens = 256;
-  SamplerOptions sampler = {};
-  std::vector<int64_t> stop = {};              // ids that end the text; not part of it
-  std::function<void(int64_t)> on_token = {};  // called with every token as it is chosen
-};
-
-// The tokens after the prompt. Throws reynard::Error for an empty prompt, an id outside the
-// vocabulary or max_tokens < 0.
-std::vector<int64_t> generate(models::Decoder& decoder,
-                              std::span<const int64_t> prompt,
-                              const GenerateOptions& options);
-
-// The same for several prompts, which need not be equally long: each is read by itself, then every
-// pass over the weights adds a token to all texts that are not finished. memories: as the
-// generator's options.
 struct Prompt {
   std::vector<int64_t> tokens;
-  GenerateOptions options;
+  SequenceOptions options;
 };
+
+// The tokens after each prompt. Prompts need not be equally long: each is read by itself, then
+// every pass over the weights adds a token to all texts that are not finished. memories: as the
+// generator's options. Throws reynard::Error where check_sequence does.
 std::vector<std::vector<int64_t>> generate(
     models::Decoder& decoder,
     std::span<const Prompt> prompts,

@@ -81,27 +81,23 @@ std::vector<int64_t> run_alone(models::Decoder& decoder,
   return tokens_of(one[0]);
 }
 
-GenerateOptions options_with(int64_t max_tokens, std::vector<int64_t> stop = {}) {
-  GenerateOptions options;
-  options.max_tokens = max_tokens;
-  options.stop = std::move(stop);
-  return options;
+std::vector<int64_t> text_after(models::Decoder& decoder,
+                                const std::vector<int64_t>& prompt,
+                                const SequenceOptions& options) {
+  const Prompt one{prompt, options};
+  return generate(decoder, {&one, 1}).front();
 }
 
 TEST(Generate, IsDeterministicAndStops) {
   models::Decoder decoder(small_config(), 1, test::test_device());
   const std::vector<int64_t> prompt{1, 2, 3};
-  std::vector<int64_t> seen;
-  GenerateOptions options = options_with(12);
-  options.on_token = [&](int64_t token) { seen.push_back(token); };
-  const std::vector<int64_t> text = generate(decoder, prompt, options);
+  const std::vector<int64_t> text = text_after(decoder, prompt, {.max_tokens = 12});
   EXPECT_EQ(text.size(), 12);
-  EXPECT_EQ(text, seen);
-  EXPECT_EQ(generate(decoder, prompt, options_with(12)), text);
+  EXPECT_EQ(text_after(decoder, prompt, {.max_tokens = 12}), text);
 
   const int64_t stop = text[4];
   const auto first = std::find(text.begin(), text.end(), stop);
-  EXPECT_EQ(generate(decoder, prompt, options_with(12, {stop})),
+  EXPECT_EQ(text_after(decoder, prompt, {.max_tokens = 12, .stop = {stop}}),
             std::vector<int64_t>(text.begin(), first));
 }
 
@@ -109,7 +105,7 @@ TEST(Generate, IsDeterministicAndStops) {
 TEST(Generate, CachedStepsAreTheWholeForward) {
   models::Decoder decoder(small_config(), 1, test::test_device());
   std::vector<int64_t> tokens{1, 2, 3};
-  const std::vector<int64_t> text = generate(decoder, tokens, options_with(80));
+  const std::vector<int64_t> text = text_after(decoder, tokens, {.max_tokens = 80});
   for (const int64_t token : text) {
     const at::Tensor all = at::tensor(tokens, at::kLong);
     const at::Tensor hidden = decoder.hidden(all, at::zeros({1}, at::kLong));
@@ -124,10 +120,10 @@ TEST(Generate, RejectsBadRequests) {
   const std::vector<int64_t> none;
   const std::vector<int64_t> outside{40};
   const std::vector<int64_t> fine{1};
-  EXPECT_THROW(generate(decoder, none, {}), Error);
-  EXPECT_THROW(generate(decoder, outside, {}), Error);
-  EXPECT_THROW(generate(decoder, fine, options_with(-1)), Error);
-  EXPECT_TRUE(generate(decoder, fine, options_with(0)).empty());
+  EXPECT_THROW(text_after(decoder, none, {}), Error);
+  EXPECT_THROW(text_after(decoder, outside, {}), Error);
+  EXPECT_THROW(text_after(decoder, fine, {.max_tokens = -1}), Error);
+  EXPECT_TRUE(text_after(decoder, fine, {.max_tokens = 0}).empty());
   EXPECT_THROW(Generator(decoder, {.chunk_tokens = 0}), Error);
   const Generator generator(decoder);
   EXPECT_THROW(generator.start(fine, {.lookup_tokens = 32}), Error);
