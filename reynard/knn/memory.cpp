@@ -251,11 +251,6 @@ void Memory::reset_row(int64_t row) {
   old.first = old.slots->base = old.slots->written = old.next;
 }
 
-void Memory::clear() {
-  check_writable();
-  for (int64_t row = 0; row < options_.num_rows; ++row) reset_row(row);
-}
-
 int64_t Memory::first_id(int64_t row) const {
   check_row(row);
   return rows_[static_cast<size_t>(row)].first;
@@ -264,12 +259,6 @@ int64_t Memory::first_id(int64_t row) const {
 int64_t Memory::next_id(int64_t row) const {
   check_row(row);
   return rows_[static_cast<size_t>(row)].next;
-}
-
-int64_t Memory::max_size() const {
-  int64_t most = 0;
-  for (const Row& row : rows_) most = std::max(most, row.size());
-  return most;
 }
 
 std::vector<KeyRing> Memory::key_rings() const {

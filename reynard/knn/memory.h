@@ -89,7 +89,6 @@ class Memory {
 
   // A new document begins in this row: its entries are gone, the other rows keep theirs.
   void reset_row(int64_t row);
-  void clear();  // all rows
 
   // From now on keeps int8 codes beside the keys (key_codes.h), half the bytes of bf16 keys: a
   // search for few queries then reads half of these and gives the same results. In a mapped memory
@@ -101,9 +100,8 @@ class Memory {
   int64_t first_id(int64_t row) const;
   int64_t next_id(int64_t row) const;
   int64_t size(int64_t row) const { return next_id(row) - first_id(row); }
-  int64_t max_size() const;  // of the largest row
 
-  // The k best keys of queries (B,Tq,H,D), as knn::search(); k at most max_size().
+  // The k best keys of queries (B,Tq,H,D), as knn::search(); k at most the size of the largest row.
   SearchResult search(const at::Tensor& queries, int64_t k) const;
   // What search reads; valid until the memory changes.
   std::vector<KeyRing> key_rings() const;

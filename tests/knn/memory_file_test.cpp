@@ -111,7 +111,7 @@ TEST(MemoryFile, MappedIsSearchedAndReadOnly) {
   EXPECT_BITWISE_EQUAL(mapped.gather(found.ids).values, memory.gather(found.ids).values);
   const at::Tensor more = at::randn({2, 1, 2, 40}).to(at::kBFloat16);
   EXPECT_SAYS(error_of([&] { mapped.add(more, more); }), "read-only; load it instead");
-  EXPECT_SAYS(error_of([&] { mapped.clear(); }), "read-only");
+  EXPECT_SAYS(error_of([&] { mapped.reset_row(0); }), "read-only");
 }
 
 // Tensors keep the file in the address space after the memory is gone.
@@ -126,8 +126,8 @@ TEST(MemoryFile, EntriesOutliveAMappedMemory) {
 TEST(MemoryFile, EmptyMemoriesAreSavedToo) {
   const TempDir folder;
   Memory({.of = kLayer}).save(folder / "empty.memory");
-  EXPECT_EQ(Memory::load(folder / "empty.memory", kLayer).max_size(), 0);
-  EXPECT_EQ(Memory::map(folder / "empty.memory", kLayer).max_size(), 0);
+  EXPECT_EQ(Memory::load(folder / "empty.memory", kLayer).size(0), 0);
+  EXPECT_EQ(Memory::map(folder / "empty.memory", kLayer).size(0), 0);
 }
 
 TEST(MemoryFile, AnotherLayersFileIsRejected) {
