@@ -217,7 +217,7 @@ models::SequenceState filled_state(models::Decoder& decoder,
       state.cache(layer).append(k, v, log_gates(count).to(k.device()));
       state.remember(layer, {.k = k.flatten(1), .v = v.flatten(1)});
     }
-    if (log_tolerance < 0) decoder.evict(state, log_tolerance, state.length());
+    if (log_tolerance < 0) decoder.evict(std::array{&state}, log_tolerance);
   }
   return state;
 }
@@ -243,7 +243,7 @@ class Writer {
     const at::Tensor tokens = at::tensor(token, at::kLong);
     return models::logits(decoder_, decoder_.hidden(tokens, one_offset(), states)).cpu();
   }
-  void evict() { decoder_.evict(state_, log_tolerance_, state_.length()); }
+  void evict() { decoder_.evict(std::array{&state_}, log_tolerance_); }
 
  private:
   models::Decoder& decoder_;

@@ -247,35 +247,16 @@ void Decoder::remember_alone(const at::Tensor& tokens, SequenceState& state) {
   block.mixer->remember(block.add_norm(stream, block.mixer_norm).normed, ragged, last, state);
 }
 
-int64_t Decoder::evict(SequenceState& state, double log_tolerance, int64_t horizon) const {
-  SequenceState* const states[] = {&state};
-  return evict(states, log_tolerance, std::span(&horizon, 1));
-}
-
 int64_t Decoder::evict(std::span<SequenceState* const> states, double log_tolerance) const {
-  std::vector<int64_t> horizons;
-  for (const SequenceState* const state : states) {
-    horizons.push_back(state->length() / attention::kPageTokens * attention::kPageTokens);
-  }
-  return evict(states, log_tolerance, horizons);
-}
-
-int64_t Decoder::evict(std::span<SequenceState* const> states,
-                       double log_tolerance,
-                       std::span<const int64_t> horizons) const {
   tensor::check_value(
       log_tolerance <= 0, "evict", "log_tolerance", log_tolerance, "at most 0 (0: window only)");
   int64_t pages = 0;
   std::vector<attention::Eviction> forgetting;
-  for (std::size_t s = 0; s < states.size(); ++s) {
-    tensor::check_value(horizons[s] >= 0 && horizons[s] <= states[s]->length(),
-                        "evict",
-                        "horizon",
-                        horizons[s],
-                        fmt::format("0 to the state's length, {}", states[s]->length()));
-    if (horizons[s] == 0) continue;
+  for (SequenceState* const state : states) {
+    const int64_t horizon = state->length() / attention::kPageTokens * attention::kPageTokens;
+    if (horizon == 0) continue;
     for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
-      pages += blocks_[layer]->mixer->evict(*states[s], layer, horizons[s], forgetting);
+      pages += blocks_[layer]->mixer->evict(*state, layer, horizon, forgetting);
     }
   }
   if (log_tolerance == 0 || forgetting.empty()) return pages;

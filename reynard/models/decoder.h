@@ -70,14 +70,11 @@ class Decoder {
   // Only one layer has a memory and no gate decays it.
   bool remembers_alone() const;
 
-  // Frees pages of the state that no token from `horizon` on (at most its length) can need: left of
-  // the window, or forgotten up to exp(log_tolerance) of any query's attention mass per layer
-  // (forget gates with QK-norm, see set_measured_eviction; 0: window only). The state can then not
-  // be truncated below horizon.
-  // Returns pages freed.
-  int64_t evict(SequenceState& state, double log_tolerance, int64_t horizon) const;
-  // The same of several states of one pool, each up to its last page end, which it can then still
-  // go back to; they wait for a GPU's work together.
+  // Frees pages of states of one pool that no token from the state's last page end on can need:
+  // left of the window, or forgotten up to exp(log_tolerance) of any query's attention mass per
+  // layer (forget gates with QK-norm, see set_measured_eviction; 0: window only). A state can still
+  // be truncated to that page end, but not below it. States wait for a GPU's work together. Returns
+  // pages freed.
   int64_t evict(std::span<SequenceState* const> states, double log_tolerance) const;
 
   const Parameter& head() const;  // (V, C)
@@ -118,9 +115,6 @@ class Decoder {
 
  private:
   struct Block;
-  int64_t evict(std::span<SequenceState* const> states,
-                double log_tolerance,
-                std::span<const int64_t> horizons) const;
   at::Tensor hidden(const Ragged& ragged, const ForwardOptions& options);
   void set_memory(const MemoryStore& store, int64_t top_k);
   // How many of the last tokens remember() must read as text is read: a token shift carries keys

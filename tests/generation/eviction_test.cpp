@@ -200,7 +200,7 @@ struct EvictionMeasured : EvictionOfAModel {
         const at::Tensor q = recorder.layers[layer].q[count - 1];
         measured.own.raise(dropped(state, layer, q, recorder));
       }
-      decoder.evict(state, kLogTolerance, state.length());
+      decoder.evict(states, kLogTolerance);
       for (int64_t layer = 0; measures && layer < 2; ++layer) {
         const at::Tensor q =
             adversarial(layer, kept_keys(recorder, layer), evicted_keys(state, layer));
@@ -258,7 +258,7 @@ TEST(EvictionByMeasuredNorms, FreesPagesOnRequestAlone) {
     const std::array<models::SequenceState*, 1> states = {&state};
     for (int64_t done = 0; done < kTokens; done += 100) {
       decoder.hidden(tokens.narrow(0, done, 100), at::zeros({1}, at::kLong), states);
-      decoder.evict(state, kLogTolerance, state.length());
+      decoder.evict(states, kLogTolerance);
     }
     const models::CacheUse use = state.cache_use();
     EXPECT_EQ(use.bytes_saved() > 0, requested);

@@ -13,6 +13,7 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -65,9 +66,8 @@ class Pair {
     plain_[text].truncate(length);
   }
   int64_t evict(int64_t text, double log_tolerance) {
-    const int64_t pages =
-        decoder_.evict(stepped_[text], log_tolerance, stepped_[text].length() - 2);
-    EXPECT_EQ(decoder_.evict(plain_[text], log_tolerance, plain_[text].length() - 2), pages);
+    const int64_t pages = decoder_.evict(std::array{&stepped_[text]}, log_tolerance);
+    EXPECT_EQ(decoder_.evict(std::array{&plain_[text]}, log_tolerance), pages);
     return pages;
   }
   // Without the stepper, as where tokens were guessed.
