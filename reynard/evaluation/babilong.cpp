@@ -21,7 +21,16 @@ const std::vector<std::string_view> kPlaceLabels = {
 const std::vector<std::string_view> kGiftLabels = {
     "Bill", "Fred", "Jeff", "Mary", "apple", "football", "milk"};
 
-const std::vector<BabiTask>& tasks() {
+// What the answer says, as published: lower case, its first sentence, up to an example.
+std::string first_sentence(const std::string& written) {
+  std::string text = lower_case(written);
+  for (const char* end : {".", "<context>", "<example>"}) text = text.substr(0, text.find(end));
+  return text;
+}
+
+}  // namespace
+
+std::span<const BabiTask> babi_tasks() {
   static const std::vector<BabiTask> list = {
       {"qa1",
        "I will give you context with the facts about positions of different persons hidden in some "
@@ -108,19 +117,6 @@ const std::vector<BabiTask>& tasks() {
        giving_story},
   };
   return list;
-}
-
-// What the answer says, as published: lower case, its first sentence, up to an example.
-std::string first_sentence(const std::string& written) {
-  std::string text = lower_case(written);
-  for (const char* end : {".", "<context>", "<example>"}) text = text.substr(0, text.find(end));
-  return text;
-}
-
-}  // namespace
-
-std::span<const BabiTask> babi_tasks() {
-  return tasks();
 }
 
 const BabiTask& babi_task_named(std::string_view name) {
