@@ -36,7 +36,7 @@ if(TorchWheel_FOUND AND NOT TARGET torch::core)
   # Libraries that libtorch_cpu needs are beside the wheel: nvidia/cu13/lib (cudart, cupti).
   get_filename_component(torch_wheel_site ${TorchWheel_ROOT} DIRECTORY)
   set(torch_wheel_nvidia ${torch_wheel_site}/nvidia/cu13/lib)
-  foreach(lib c10 torch_cpu torch c10_cuda torch_cuda)
+  foreach(lib c10 torch_cpu c10_cuda torch_cuda)
     add_library(torch::${lib} SHARED IMPORTED)
     set_target_properties(
       torch::${lib} PROPERTIES IMPORTED_LOCATION ${TorchWheel_ROOT}/lib/lib${lib}.so)
