@@ -14,6 +14,8 @@
 //   cache.truncate(length);                           // drop rejected tokens
 //   cache.evict(bound, -10, cache.length());          // free what can never matter again
 
+#include "reynard/tensor/div_up.h"
+
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
@@ -30,7 +32,7 @@ constexpr int64_t kPageTokens = 64;
 
 // Of the first tokens of a sequence.
 constexpr int64_t pages_for(int64_t tokens) {
-  return (tokens + kPageTokens - 1) / kPageTokens;
+  return tensor::div_up(tokens, kPageTokens);
 }
 
 struct PageLayout {

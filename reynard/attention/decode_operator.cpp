@@ -115,7 +115,7 @@ void check_sequence_values(const DecodeArguments& a) {
     const int64_t length = a.lengths[s].item<int64_t>();
     if (length == 0) continue;
     // Evicted pages lie in front of all others; those before the first key are not read.
-    const int64_t end = (length + kPageTokens - 1) / kPageTokens;
+    const int64_t end = pages_for(length);
     const int64_t first_key = a.first_key.defined() ? a.first_key[s].item<int32_t>() : 0;
     const int64_t begin = std::clamp<int64_t>(first_key / kPageTokens, 0, end - 1);
     const at::Tensor held = a.page_table[s].slice(1, begin, end).ge(0);

@@ -4,6 +4,7 @@
 #include "reynard/config/json_file.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
+#include "reynard/tensor/div_up.h"
 
 #include <fmt/format.h>
 
@@ -40,7 +41,7 @@ constexpr int64_t kMaxEntries = int64_t{1} << 56;
 }
 
 int64_t aligned(int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return tensor::div_up(bytes, kAlignment) * kAlignment;
 }
 
 int64_t element_bytes(at::ScalarType dtype) {

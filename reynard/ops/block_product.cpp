@@ -2,6 +2,7 @@
 
 #include "reynard/ops/block_product_kernels.h"
 #include "reynard/ops/cpu/row_path.h"
+#include "reynard/tensor/div_up.h"
 #include "reynard/tensor/parallel.h"
 
 #include <ATen/ops/empty.h>
@@ -17,6 +18,8 @@ namespace reynard::ops {
 
 namespace {
 
+using tensor::div_up;
+
 constexpr int64_t kDepthStep = 32;
 constexpr int64_t kSlabRows = 64;   // of a right factor that are packed together
 constexpr int64_t kTaskPanels = 8;  // with kLeftBlockRows rows of f32: a quarter of a cache of 1 MB
@@ -26,10 +29,6 @@ constexpr int64_t kTasksPerThread = 2;
 constexpr int64_t kLeastTaskRows = 64;
 constexpr int64_t kLeastRows = 16;  // of either factor
 constexpr int64_t kLeastProducts = int64_t{1} << 20;
-
-int64_t div_up(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 Factor factor_of(const at::Tensor& x) {
   return {static_cast<const uint16_t*>(x.const_data_ptr()), x.stride(0), x.stride(1)};

@@ -38,7 +38,7 @@ at::Tensor wide(const at::Tensor& q) {
 
 // How many of a sequence's pages are gone from the front. Before its first key they need not be.
 int64_t num_evicted(const HostSequence& sequence, const int32_t* pages) {
-  const int64_t end = (sequence.length + kPageTokens - 1) / kPageTokens;
+  const int64_t end = pages_for(sequence.length);
   const int64_t begin = std::clamp<int64_t>(sequence.first_key / kPageTokens, 0, end);
   return std::partition_point(pages + begin, pages + end, [](int32_t page) { return page < 0; }) -
          pages;

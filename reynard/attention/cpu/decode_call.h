@@ -47,7 +47,7 @@ struct DecodeCall {
     return wide_q.const_data_ptr<float>() + (s * H + h) * D;
   }
   int64_t first_key(int64_t s) const { return std::max<int64_t>(sequences[s].first_key, 0); }
-  int64_t num_pages(int64_t s) const { return (length(s) + kPageTokens - 1) / kPageTokens; }
+  int64_t num_pages(int64_t s) const { return pages_for(length(s)); }
   // Of the kernel, for one worker.
   int64_t scratch_bytes() const { return Scratch::padded(kernels.decode_scratch_bytes(D, group)); }
   int64_t range_bytes() const { return group * static_cast<int64_t>(sizeof(KeyRange)); }

@@ -4,11 +4,14 @@
 
 #include "reynard/attention/cpu/kernels.h"
 #include "reynard/attention/pruning_limits.h"
+#include "reynard/tensor/div_up.h"
 
 #include <cstdint>
 
 namespace reynard::attention::cpu {
 namespace {
+
+using tensor::div_up;
 
 // Of one entry of `start`, whatever the kernels' blocks are.
 constexpr int64_t kQueriesPerStart = kQueryBlock;
@@ -18,9 +21,6 @@ inline int64_t min_of(int64_t a, int64_t b) {
 }
 inline int64_t max_of(int64_t a, int64_t b) {
   return a > b ? a : b;
-}
-inline int64_t div_up(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
 }
 inline int64_t round_up(int64_t a, int64_t b) {
   return div_up(a, b) * b;

@@ -3,10 +3,13 @@
 
 #include "reynard/attention/cuda/problem.h"
 #include "reynard/attention/pruning_limits.h"
+#include "reynard/tensor/div_up.h"
 
 #include <cstdint>
 
 namespace reynard::attention::cuda {
+
+using tensor::div_up;
 
 constexpr int kQueriesPerStart = kQueryBlock;  // that share one entry of Problem::start
 
@@ -15,10 +18,6 @@ struct KeyRange {
   __device__ bool empty() const { return begin >= end; }
   __device__ bool holds(int key) const { return key >= begin && key < end; }
 };
-
-__host__ __device__ inline int div_up(int a, int b) {
-  return (a + b - 1) / b;
-}
 
 // Keys of query i from the start of its block on; empty where it sees nothing.
 __device__ inline KeyRange keys_from(const Problem& p, int b, int start, int i) {

@@ -6,10 +6,13 @@
 
 #include "reynard/ops/product_kernels.h"
 #include "reynard/tensor/amx_tiles.inl"
+#include "reynard/tensor/div_up.h"
 
 namespace reynard::ops::cpu {
 
 namespace {
+
+using tensor::div_up;
 
 using BF16 = uint16_t;
 
@@ -19,9 +22,6 @@ constexpr int64_t kRowsAtOnce = 2 * kTileRows;  // two chains of sums hide part 
 // How far ahead rows of a weight are asked for: hardware does not guess 32 rows at once.
 constexpr int64_t kAheadBytes = 256;
 
-inline int64_t div_up(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 inline int64_t least(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
