@@ -19,7 +19,6 @@
 #include <memory>
 #include <random>
 #include <span>
-#include <utility>
 
 namespace reynard::bench {
 

@@ -22,6 +22,7 @@
 #include <functional>
 #include <memory>
 #include <system_error>
+#include <vector>
 
 namespace reynard::bench {
 

@@ -4,7 +4,6 @@
 #include "bench/rows.h"
 
 #include <string>
-#include <vector>
 
 namespace reynard::bench {
 

@@ -11,7 +11,6 @@
 #include <CLI/CLI.hpp>
 
 #include <array>
-#include <filesystem>
 #include <memory>
 #include <string>
 

@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-
 namespace reynard::cli {
 
 std::string pruning_note(const models::DecoderConfig& config) {

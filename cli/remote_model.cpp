@@ -11,10 +11,8 @@
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
-#include <cstdio>
 #include <cstdlib>
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace reynard::cli {

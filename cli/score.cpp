@@ -24,7 +24,6 @@
 #include <nlohmann/json.hpp>
 
 #include <atomic>
-#include <cerrno>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>

@@ -7,8 +7,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <set>
-
 namespace reynard::checkpoint {
 
 namespace {

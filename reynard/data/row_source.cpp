@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 #include <variant>
+#include <vector>
 
 namespace reynard::data {
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string>
 #include <unordered_set>
 
 namespace reynard::evaluation {

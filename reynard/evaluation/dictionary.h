@@ -6,7 +6,6 @@
 #include "reynard/evaluation/python_random.h"
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace reynard::evaluation {

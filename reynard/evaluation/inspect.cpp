@@ -19,7 +19,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <utility>
 
 namespace reynard::evaluation {

@@ -7,8 +7,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>

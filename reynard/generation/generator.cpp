@@ -11,7 +11,6 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 namespace reynard::generation {

@@ -15,13 +15,15 @@
 
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <exception>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 namespace reynard::http {
 

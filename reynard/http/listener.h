@@ -7,10 +7,7 @@
 #include <httplib.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 

@@ -11,7 +11,6 @@
 #include <limits>
 #include <numeric>
 #include <string>
-#include <utility>
 
 namespace reynard::models {
 

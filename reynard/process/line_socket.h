@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <string>
-#include <string_view>
 
 namespace reynard::process {
 

@@ -5,7 +5,6 @@
 #include "reynard/report/run_results.h"
 
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>

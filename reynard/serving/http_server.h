@@ -7,7 +7,6 @@
 #include "reynard/serving/engine.h"
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>

@@ -11,6 +11,7 @@
 #include <array>
 #include <iterator>
 #include <map>
+#include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>

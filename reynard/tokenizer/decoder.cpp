@@ -5,10 +5,8 @@
 #include "reynard/tokenizer/unicode.h"
 #include "reynard/tokenizer/utf8.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <optional>
-#include <utility>
 
 namespace reynard::tokenizer {
 

@@ -5,7 +5,6 @@
 #include "reynard/tokenizer/vocabulary.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace reynard::tokenizer {
 

@@ -6,8 +6,6 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#include <utility>
-
 namespace reynard::tokenizer {
 
 namespace {

@@ -6,7 +6,6 @@
 #include "reynard/tokenizer/split_pattern.h"
 
 #include <deque>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include <utility>
+#include <string>
 
 namespace reynard::tokenizer {
 

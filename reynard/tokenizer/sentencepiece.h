@@ -8,6 +8,7 @@
 #include "reynard/tokenizer/tokenizer.h"
 #include "reynard/tokenizer/vocabulary.h"
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>

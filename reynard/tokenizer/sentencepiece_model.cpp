@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdint>
+#include <string_view>
 #include <unordered_set>
 
 namespace reynard::tokenizer {

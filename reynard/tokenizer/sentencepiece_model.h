@@ -2,7 +2,6 @@
 // Reads SentencePiece model files (a Protocol Buffers message): pieces with their scores, and how
 // text is normalized. Only BPE models are supported.
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

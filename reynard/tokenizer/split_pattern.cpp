@@ -3,7 +3,6 @@
 #include "reynard/tokenizer/unicode.h"
 
 #include <array>
-#include <cstdint>
 
 namespace reynard::tokenizer {
 

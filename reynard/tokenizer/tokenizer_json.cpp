@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <unordered_map>
+#include <string_view>
 #include <utility>
 
 namespace reynard::tokenizer {

@@ -6,7 +6,6 @@
 #include "reynard/tokenizer/json_fields.h"
 
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <utility>
+#include <string_view>
 
 namespace reynard::tokenizer {
 

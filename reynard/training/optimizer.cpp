@@ -11,7 +11,6 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <cmath>
 #include <map>
 
 namespace reynard::training {

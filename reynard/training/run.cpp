@@ -32,7 +32,6 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <utility>
 
 namespace reynard::training {
 

@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <map>
 #include <system_error>
-#include <utility>
 
 namespace reynard::training {
 

@@ -2,8 +2,6 @@
 
 #include "reynard/config/config.h"
 
-#include <utility>
-
 namespace reynard::training {
 
 namespace {

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <string>
 
 namespace reynard::evaluation {
 namespace {

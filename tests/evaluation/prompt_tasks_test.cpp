@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
 
 namespace reynard::evaluation {
 namespace {

@@ -17,6 +17,7 @@
 #include <regex>
 #include <set>
 #include <sstream>
+#include <string>
 
 namespace reynard::evaluation {
 namespace {

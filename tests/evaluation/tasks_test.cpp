@@ -19,6 +19,7 @@
 #include <limits>
 #include <new>
 #include <numeric>
+#include <string>
 
 namespace reynard::evaluation {
 namespace {

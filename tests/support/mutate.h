@@ -2,7 +2,6 @@
 // Seeded mutations of files for tests that feed readers with nonsense: every run sees the same
 // ones.
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>

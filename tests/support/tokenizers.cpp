@@ -7,6 +7,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <string_view>
 #include <utility>
 
 namespace reynard::test {

@@ -2,8 +2,6 @@
 #include "reynard/attention/cuda/simt_tile.cuh"
 #include "reynard/tensor/cuda_launch.h"
 
-#include <cmath>
-
 namespace reynard::attention::cuda::simt {
 
 namespace {

@@ -6,8 +6,6 @@
 #include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
 
-#include <algorithm>
-
 namespace reynard::ops::cuda {
 
 namespace {
