@@ -3,6 +3,11 @@
 
 #include "reynard/config/reader.h"
 
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
 namespace reynard::config {
 
 // One key as help shows it.

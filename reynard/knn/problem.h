@@ -5,6 +5,7 @@
 #include "reynard/knn/search.h"
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace reynard::knn {

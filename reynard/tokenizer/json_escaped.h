@@ -5,7 +5,11 @@
 #include "reynard/tokenizer/tokenizer.h"
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace reynard::tokenizer {
 

@@ -4,6 +4,9 @@
 
 #include "reynard/attention/part_kernels.h"
 
+#include <span>
+#include <vector>
+
 namespace reynard::attention::cpu {
 
 ForwardPart forward_part(const PartArguments& arguments, at::ScalarType out_dtype);

@@ -5,6 +5,9 @@
 #include "reynard/attention/cuda/problem.h"
 #include "reynard/attention/part_kernels.h"
 
+#include <span>
+#include <vector>
+
 namespace reynard::attention::cuda {
 
 // x (B, T, heads, D) with a contiguous last dimension.

@@ -3,6 +3,8 @@
 
 #include "reynard/evaluation/registry.h"
 
+#include <memory>
+
 namespace reynard::evaluation {
 
 MakeTask make_per_position_loss;

@@ -3,6 +3,8 @@
 
 #include "reynard/models/families/layout.h"
 
+#include <string>
+
 namespace reynard::models {
 
 void read_fla_keys(const JsonFields& fields, DecoderConfig& config);

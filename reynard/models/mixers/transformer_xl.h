@@ -7,6 +7,7 @@
 #include "reynard/models/mixers/attention.h"
 
 #include <cstdint>
+#include <vector>
 
 namespace reynard::models {
 
