@@ -16,7 +16,7 @@ namespace reynard::data {
 
 namespace {
 
-// Of a state; earlier programs left them out, an overlap where it was 0.
+// Of a state; a state without them is the first text's, with an overlap of 0.
 constexpr const char* kText = "text";  // which one it goes on with
 constexpr const char* kOverlap = "overlap";
 

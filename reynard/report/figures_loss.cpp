@@ -58,7 +58,7 @@ void mark_training_lengths(const Runs& runs, json& spec) {
   }
 }
 
-// Half widths of 95 % intervals; of earlier results, which have standard errors only, about that.
+// Half widths of 95 % intervals; of results that have standard errors only, about that.
 // Empty where they are those of a mean over another number of positions.
 std::vector<double> half_widths(const RunResults& run, int64_t smoothing_window) {
   const json* summary = run.evaluation("per_position_loss");

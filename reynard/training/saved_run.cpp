@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 // Members of trainer.json beside what the trainer itself keeps there.
 constexpr const char* kRecentLosses = "recent_losses";
-constexpr const char* kOpenLoss = "open_loss";  // sum and tokens; earlier programs left it out
+constexpr const char* kOpenLoss = "open_loss";  // sum and tokens; may be missing
 
 bool is_permanent(const fs::path& folder) {
   const auto json = config::json_object_or_null(folder / "trainer.json");
