@@ -8,8 +8,8 @@
 #include "reynard/evaluation/registry.h"
 #include "reynard/evaluation/scorer.h"
 #include "reynard/models/decoder.h"
+#include "reynard/statistics/median.h"
 #include "reynard/tensor/device.h"
-#include "reynard/tensor/median.h"
 
 #include <fmt/format.h>
 
@@ -171,9 +171,9 @@ Rows bench_forgetting_curve(const ForgettingCurveBench& options) {
   row.dtype = options.dtype;
   row.device = device_name(device);
   Row speed = row;
-  speed.ours = curve.num_tokens() / median(ours);
+  speed.ours = curve.num_tokens() / statistics::median(ours);
   speed.peer = "own_forward";
-  speed.peer_value = alone.num_tokens() / median(peer);
+  speed.peer_value = alone.num_tokens() / statistics::median(peer);
   speed.unit = "tokens/s";
   speed.ratio = speed.ours / speed.peer_value;
   if (fewer.samples != options.samples) {

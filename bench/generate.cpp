@@ -9,9 +9,9 @@
 #include "reynard/models/score.h"
 #include "reynard/models/state.h"
 #include "reynard/models/stepper.h"
+#include "reynard/statistics/median.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/device.h"
-#include "reynard/tensor/median.h"
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
@@ -263,8 +263,8 @@ Medians token_seconds(Writer& pruned, Writer& whole) {
     whole_times.push_back(seconds_of([&] { whole.next_logits(); }));
   }
   const double evicting = seconds_of([&] { pruned.evict(); });
-  const double ours = median(pruned_times) + evicting / static_cast<double>(kTokens);
-  const double peer = median(whole_times);
+  const double ours = statistics::median(pruned_times) + evicting / static_cast<double>(kTokens);
+  const double peer = statistics::median(whole_times);
   return {.ours = ours, .peer = peer, .ratio = peer / ours};
 }
 
@@ -290,11 +290,11 @@ Rows pruned_rows(const GenerateBench& options,
       .shape = fmt::format("L{} H{} T{} D{}", options.layers, kHeads, options.length, kHeadDim),
       .dtype = dtype,
       .device = device_name(decoder.device()),
-      .ours = 1e3 * median(ours),
+      .ours = 1e3 * statistics::median(ours),
       .peer = "unpruned",
-      .peer_value = 1e3 * median(peer),
+      .peer_value = 1e3 * statistics::median(peer),
       .unit = "ms/token",
-      .ratio = median(ratios)};
+      .ratio = statistics::median(ratios)};
   Row memory = time;
   memory.name = "pruned_cache";
   memory.ours = mb_pruned, memory.peer_value = mb_whole, memory.unit = "MB";

@@ -1,9 +1,9 @@
 #include "bench/rows.h"
 
 #include "bench/reference_figures.h"
+#include "reynard/statistics/median.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/device.h"
-#include "reynard/tensor/median.h"
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -55,9 +55,9 @@ Medians time_by_turns(int repeats,
     peer_times.push_back(seconds_of(peer));
     ratios.push_back(peer_times.back() / our_times.back());
   }
-  return {.ours = median(our_times),
-          .peer = median(peer_times),
-          .ratio = median(ratios),
+  return {.ours = statistics::median(our_times),
+          .peer = statistics::median(peer_times),
+          .ratio = statistics::median(ratios),
           .ours_least = std::ranges::min(our_times),
           .peer_least = std::ranges::min(peer_times)};
 }

@@ -6,9 +6,9 @@
 #include "reynard/models/pretrained.h"
 #include "reynard/process/child_process.h"
 #include "reynard/process/resident_memory.h"
+#include "reynard/statistics/median.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/device.h"
-#include "reynard/tensor/median.h"
 
 #include <fmt/format.h>
 
@@ -89,7 +89,7 @@ Rows rows_of(const StartBench& options, int64_t megabytes) {
               .shape = fmt::format("{:.0f} MB", file_megabytes),
               .dtype = dtype,
               .device = device_name(device),
-              .ours = median(seconds),
+              .ours = statistics::median(seconds),
               .peer = "limit",
               .peer_value = kLimitSeconds,
               .unit = "s"};

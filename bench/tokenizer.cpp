@@ -1,8 +1,8 @@
 #include "bench/tokenizer.h"
 
 #include "bench/peer_process.h"
+#include "reynard/statistics/median.h"
 #include "reynard/tensor/error.h"
-#include "reynard/tensor/median.h"
 #include "reynard/tokenizer/tokenizer.h"
 
 #include <fmt/format.h>
@@ -63,11 +63,11 @@ Row measure(const TokenizerBench& options, const std::string& file, const std::s
           .shape = std::filesystem::path(file).filename().string(),
           .dtype = "text",
           .device = device_name(at::kCPU),
-          .ours = megabytes / median(ours),
+          .ours = megabytes / statistics::median(ours),
           .peer = answer.value("package", ""),
-          .peer_value = megabytes / median(peers),
+          .peer_value = megabytes / statistics::median(peers),
           .unit = "MB/s of CPU",
-          .ratio = median(peers) / median(ours)};
+          .ratio = statistics::median(peers) / statistics::median(ours)};
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/config/json_file.h"
 #include "reynard/report/figure.h"
+#include "reynard/statistics/statistics.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
 

@@ -5,8 +5,8 @@
 #include "cli/weight_option.h"
 #include "reynard/data/random.h"
 #include "reynard/models/pretrained.h"
+#include "reynard/statistics/median.h"
 #include "reynard/tensor/error.h"
-#include "reynard/tensor/median.h"
 
 #include <fmt/format.h>
 
@@ -51,7 +51,7 @@ double ReadingSpeed::at(int64_t length) {
     seconds.push_back(seconds_to_read(length));
     all += seconds.back();
   } while (seconds.size() < 5 && all < 2);
-  return static_cast<double>(length) / median(seconds);
+  return static_cast<double>(length) / statistics::median(seconds);
 }
 
 // Of one sequence of random tokens.

@@ -1,8 +1,8 @@
 #include "reynard/evaluation/forgetting_curve.h"
 
 #include "reynard/evaluation/python_random.h"
-#include "reynard/evaluation/statistics.h"
 #include "reynard/evaluation/text_too_short.h"
+#include "reynard/statistics/statistics.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
 
@@ -113,20 +113,20 @@ CurveSequence curve_sequence(std::span<const int64_t> prefix,
 CurvePoint curve_point(int64_t length, std::vector<double> lm_accs, std::vector<double> copy_accs) {
   CurvePoint point;
   point.length = length;
-  const Moments lm = moments(lm_accs);
-  const Moments copy = moments(copy_accs);
+  const statistics::Moments lm = statistics::moments(lm_accs);
+  const statistics::Moments copy = statistics::moments(copy_accs);
   point.lm_mean = lm.mean;
   point.lm_std = lm.deviation;
   point.copy_mean = copy.mean;
   point.copy_std = copy.deviation;
   if (lm_accs.size() >= 2) {
-    point.p_value = paired_t_test(lm_accs, copy_accs).p_value;
-    point.variance_homogeneity = levene(lm_accs, copy_accs).p_value > kLevel;
-    point.noise = paired_half_width(copy_accs, lm_accs, kLevel);
+    point.p_value = statistics::paired_t_test(lm_accs, copy_accs).p_value;
+    point.variance_homogeneity = statistics::levene(lm_accs, copy_accs).p_value > kLevel;
+    point.noise = statistics::paired_half_width(copy_accs, lm_accs, kLevel);
   }
   if (lm_accs.size() >= 3) {
-    point.normality =
-        shapiro_wilk(lm_accs).p_value > kLevel && shapiro_wilk(copy_accs).p_value > kLevel;
+    point.normality = statistics::shapiro_wilk(lm_accs).p_value > kLevel &&
+                      statistics::shapiro_wilk(copy_accs).p_value > kLevel;
   }
   point.adjusted_p_value = point.p_value;
   point.lm_accs = std::move(lm_accs);
@@ -141,13 +141,13 @@ namespace {
 double cautious_p_value(const CurvePoint& point) {
   std::vector<double> gains = point.copy_accs;
   for (size_t i = 0; i < gains.size(); ++i) gains[i] -= point.lm_accs[i];
-  const Moments gain = moments(gains);
+  const statistics::Moments gain = statistics::moments(gains);
   constexpr double kRounding = 1e-6;  // accuracies are quotients in f32
   const bool spreads = gain.deviation >= kRounding * std::abs(gain.mean);
   if (gains.size() < 2 || spreads) return point.p_value;
   const int64_t num_tokens = (point.length + 1) / 2;
   gains.front() -= std::copysign(1 / static_cast<double>(num_tokens), gain.mean);
-  return paired_t_test(gains, std::vector<double>(gains.size(), 0)).p_value;
+  return statistics::paired_t_test(gains, std::vector<double>(gains.size(), 0)).p_value;
 }
 
 }  // namespace
@@ -155,7 +155,7 @@ double cautious_p_value(const CurvePoint& point) {
 void compare_over_lengths(std::vector<CurvePoint>& points) {
   std::vector<double> p_values;
   for (const CurvePoint& point : points) p_values.push_back(cautious_p_value(point));
-  const std::vector<double> adjusted = holm_adjusted(p_values);
+  const std::vector<double> adjusted = statistics::holm_adjusted(p_values);
   for (size_t i = 0; i < points.size(); ++i) {
     points[i].adjusted_p_value = adjusted[i];
     points[i].differs = adjusted[i] < kLevel && points[i].copy_mean > points[i].lm_mean;
@@ -216,11 +216,11 @@ nlohmann::json to_json(const CurvePoint& point) {
 }
 
 nlohmann::ordered_json group_tests(std::span<const std::vector<double>> groups) {
-  const auto json_of = [](const TestResult& test) -> nlohmann::ordered_json {
+  const auto json_of = [](const statistics::TestResult& test) -> nlohmann::ordered_json {
     return {{"statistic", test.statistic}, {"p_value", test.p_value}};
   };
-  return {{"anova", json_of(one_way_anova(groups))},
-          {"kruskal_wallis", json_of(kruskal_wallis(groups))}};
+  return {{"anova", json_of(statistics::one_way_anova(groups))},
+          {"kruskal_wallis", json_of(statistics::kruskal_wallis(groups))}};
 }
 
 }  // namespace reynard::evaluation

@@ -1,7 +1,7 @@
 #include "reynard/evaluation/prompt_task.h"
 
 #include "reynard/config/json_file.h"
-#include "reynard/evaluation/statistics.h"
+#include "reynard/statistics/statistics.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tokenizer/unicode.h"
 
@@ -72,15 +72,15 @@ struct Scores {
 };
 
 nlohmann::json mean_json(const std::vector<double>& scores) {
-  return {{"score", moments(scores).mean},
-          {"standard_error", config::number_or_null(standard_error(scores))},
+  return {{"score", statistics::moments(scores).mean},
+          {"standard_error", config::number_or_null(statistics::standard_error(scores))},
           {"samples", scores.size()}};
 }
 
 nlohmann::json mean_json(const Scores& all) {
   nlohmann::json means = mean_json(all.scores);
   if (!all.ratings.empty()) {
-    means["rating"] = moments(all.ratings).mean;
+    means["rating"] = statistics::moments(all.ratings).mean;
     means["rated"] = all.ratings.size();
   }
   return means;

@@ -1,16 +1,15 @@
 #include "reynard/report/compare.h"
 
+#include "reynard/statistics/statistics.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <boost/math/special_functions/beta.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <random>
 #include <set>
 #include <utility>
@@ -29,11 +28,8 @@ struct MeanAndError {
   double mean = 0, error = 0;
 };
 MeanAndError mean_and_error(std::span<const double> values) {
-  const auto n = static_cast<double>(values.size());
-  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
-  double squares = 0;
-  for (const double x : values) squares += (x - mean) * (x - mean);
-  return {mean, std::sqrt(squares / (n - 1) / n)};
+  const statistics::Moments of = statistics::moments(values);
+  return {of.mean, of.sample_deviation / std::sqrt(static_cast<double>(values.size()))};
 }
 
 double loss_of(const nlohmann::json& line) {
@@ -271,13 +267,6 @@ void name_unshared(const std::vector<RunResults>& runs,
       fmt::format("{}: measured for {} only.", task, fmt::join(measured, " and ")));
 }
 
-// Two-sided quantile of Student's t.
-double t_quantile(int64_t freedom, double level) {
-  const auto df = static_cast<double>(freedom);
-  const double x = boost::math::ibeta_inv(df / 2, 0.5, level);
-  return std::sqrt(df * (1 - x) / x);
-}
-
 // What training with other seeds moves a quantity by, from the runs of one recipe on the page: two
 // runs that differ by the seed alone lie farther apart than this in kSeedLevel of all cases, if
 // what seeds do is normal. 0: not known.
@@ -301,30 +290,28 @@ double seed_margin(const std::vector<RunResults>& runs,
   }
   if (freedom == 0) return 0;
   const double deviation = std::sqrt(squares / static_cast<double>(freedom));
-  return t_quantile(freedom, kSeedLevel) * deviation * std::sqrt(2.0);
+  return statistics::t_quantile(freedom, kSeedLevel) * deviation * std::sqrt(2.0);
 }
 
 // Holm's correction: the chance of any false difference on the page stays below the level. Runs of
 // one recipe are no question.
 void judge(const std::vector<RunResults>& runs, double loss_margin, Comparison& comparison) {
   std::vector<Difference>& differences = comparison.differences;
-  std::vector<Difference*> order;
+  std::vector<Difference*> questions;
+  std::vector<double> p_values;
   for (Difference& difference : differences) {
     const double seeds = seed_margin(runs, differences, difference);
     comparison.seeds_known = comparison.seeds_known || difference.same_recipe;
     difference.margin = std::max(seeds, difference.unit == "nats" ? loss_margin : 0);
-    if (!difference.same_recipe) order.push_back(&difference);
+    if (difference.same_recipe) continue;
+    questions.push_back(&difference);
+    p_values.push_back(difference.of.p_value);
   }
-  std::sort(order.begin(), order.end(), [](const Difference* a, const Difference* b) {
-    return a->of.p_value < b->of.p_value;
-  });
-  double largest = 0;
-  for (size_t rank = 0; rank < order.size(); ++rank) {
-    Difference& difference = *order[rank];
-    const auto left = static_cast<double>(order.size() - rank);
-    largest = std::max(largest, std::min(1.0, left * difference.of.p_value));
-    difference.adjusted_p_value = largest;
-    difference.differs = largest < kLevel && std::abs(difference.of.mean) > difference.margin;
+  const std::vector<double> adjusted = statistics::holm_adjusted(p_values);
+  for (size_t i = 0; i < questions.size(); ++i) {
+    Difference& difference = *questions[i];
+    difference.adjusted_p_value = adjusted[i];
+    difference.differs = adjusted[i] < kLevel && std::abs(difference.of.mean) > difference.margin;
   }
 }
 

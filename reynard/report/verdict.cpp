@@ -1,7 +1,8 @@
 #include "reynard/report/verdict.h"
 
 #include "reynard/report/figure_style.h"
-#include "reynard/tensor/median.h"
+#include "reynard/statistics/median.h"
+#include "reynard/statistics/statistics.h"
 
 #include <fmt/format.h>
 
@@ -386,13 +387,8 @@ PairedLoss paired_loss(const RunResults& first, const RunResults& second) {
   PairedLoss paired;
   paired.rows = static_cast<int64_t>(differences.size());
   if (paired.rows < 2) return paired;
-  const auto n = static_cast<double>(paired.rows);
-  for (const double d : differences) paired.difference += d / n;
-  double squares = 0;
-  for (const double d : differences) {
-    squares += (d - paired.difference) * (d - paired.difference);
-  }
-  paired.standard_error = std::sqrt(squares / (n - 1) / n);
+  paired.difference = statistics::moments(differences).mean;
+  paired.standard_error = statistics::standard_error(differences);
   return paired;
 }
 
@@ -402,7 +398,7 @@ double median_speed(const RunResults& run) {
     const double speed = number_at(line, "/tokens_per_s");
     if (speed > 0) speeds.push_back(speed);
   }
-  return median(std::move(speeds));
+  return statistics::median(std::move(speeds));
 }
 
 double peak_memory(const RunResults& run) {

@@ -1,6 +1,6 @@
 #include "reynard/evaluation/forgetting_curve.h"
 
-#include "reynard/evaluation/statistics.h"
+#include "reynard/statistics/statistics.h"
 #include "reynard/tensor/check.h"
 #include "tests/evaluation/golden_curve.h"
 
@@ -54,12 +54,12 @@ TEST(ForgettingCurve, ShapiroAndLeveneEqualScipy) {
     SCOPED_TRACE(row.length);
     const auto lm = golden_accuracies(kGoldenCounts.at(row.length).lm, row.length);
     const auto copy = golden_accuracies(kGoldenCounts.at(row.length).copy, row.length);
-    EXPECT_NEAR(shapiro_wilk(lm).statistic, row.lm_w, 6e-7);
-    EXPECT_NEAR(shapiro_wilk(lm).p_value, row.lm_p, 6e-7);
-    EXPECT_NEAR(shapiro_wilk(copy).statistic, row.copy_w, 6e-7);
-    EXPECT_NEAR(shapiro_wilk(copy).p_value, row.copy_p, 6e-7);
-    EXPECT_NEAR(levene(lm, copy).statistic, row.levene_f, 6e-7);
-    EXPECT_NEAR(levene(lm, copy).p_value, row.levene_p, 6e-7);
+    EXPECT_NEAR(statistics::shapiro_wilk(lm).statistic, row.lm_w, 6e-7);
+    EXPECT_NEAR(statistics::shapiro_wilk(lm).p_value, row.lm_p, 6e-7);
+    EXPECT_NEAR(statistics::shapiro_wilk(copy).statistic, row.copy_w, 6e-7);
+    EXPECT_NEAR(statistics::shapiro_wilk(copy).p_value, row.copy_p, 6e-7);
+    EXPECT_NEAR(statistics::levene(lm, copy).statistic, row.levene_f, 6e-7);
+    EXPECT_NEAR(statistics::levene(lm, copy).p_value, row.levene_p, 6e-7);
   }
 }
 

@@ -5,9 +5,9 @@
 #include "reynard/evaluation/few_shot_items.h"
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/shuffle.h"
-#include "reynard/evaluation/statistics.h"
 #include "reynard/evaluation/task_files.h"
 #include "reynard/evaluation/tasks/tasks.h"
+#include "reynard/statistics/statistics.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -201,16 +201,17 @@ Measured FewShot::measure(const Samples& samples) {
       for (const auto& [item, best] : items) right += best.score;
       accuracies.push_back(right / static_cast<double>(items.size()));
     }
-    const Moments m = moments(accuracies);
+    const statistics::Moments m = statistics::moments(accuracies);
     result.series["groups"].push_back(
         {{"length", length},
          {"score", m.mean},
          {"deviation", m.sample_deviation},
-         {"standard_error", config::number_or_null(standard_error(accuracies))},
+         {"standard_error", config::number_or_null(statistics::standard_error(accuracies))},
          {"samples", accuracies.size()}});
     all.insert(all.end(), accuracies.begin(), accuracies.end());
   }
-  result.metrics = {{"score", moments(all).mean}, {"draws", config_.draws}, {"skipped", skipped_}};
+  result.metrics = {
+      {"score", statistics::moments(all).mean}, {"draws", config_.draws}, {"skipped", skipped_}};
   if (chooses()) result.metrics["chance"] = 1 / static_cast<double>(options_.size());
   return result;
 }

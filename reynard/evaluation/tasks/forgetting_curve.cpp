@@ -7,6 +7,7 @@
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/tasks/tasks.h"
 #include "reynard/evaluation/text_too_short.h"
+#include "reynard/statistics/statistics.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>

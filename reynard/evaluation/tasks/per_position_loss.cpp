@@ -5,8 +5,8 @@
 #include "reynard/data/random.h"
 #include "reynard/evaluation/packed_floats.h"
 #include "reynard/evaluation/rows.h"
-#include "reynard/evaluation/statistics.h"
 #include "reynard/evaluation/tasks/tasks.h"
+#include "reynard/statistics/statistics.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -105,7 +105,7 @@ struct LossSeries {
       // Rows have the same positions: nearly all counts are equal.
       if (sums.in_window.count[i] != counted) {
         counted = sums.in_window.count[i];
-        factor = interval_factor(counted, kIntervalLevel);
+        factor = statistics::interval_factor(counted, kIntervalLevel);
       }
       half_width.push_back(factor * error[i]);
       log_half_width.push_back(factor * sums.up_to.standard_error(i));
@@ -140,9 +140,10 @@ class LossSlope {
   }
   // Slope in nats per doubling of the context, with the line's values at both ends.
   nlohmann::json json() const {
-    const Moments of = moments(slopes_);
+    const statistics::Moments of = statistics::moments(slopes_);
     const auto n = static_cast<double>(slopes_.size());
-    const double factor = interval_factor(static_cast<int64_t>(slopes_.size()), kIntervalLevel);
+    const double factor =
+        statistics::interval_factor(static_cast<int64_t>(slopes_.size()), kIntervalLevel);
     const auto at = [&](int64_t i) {
       return level_ / n + of.mean * (std::log2(static_cast<double>(i)) - middle_);
     };

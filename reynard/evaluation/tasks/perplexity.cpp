@@ -3,8 +3,8 @@
 #include "reynard/config/json_file.h"
 #include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/shuffle.h"
-#include "reynard/evaluation/statistics.h"
 #include "reynard/evaluation/tasks/tasks.h"
+#include "reynard/statistics/statistics.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
 
@@ -192,7 +192,7 @@ Measured Perplexity::measure(const Samples& samples) {
          {"context", total.context / n},
          {"perplexity", total.perplexity()},
          {"loss", total.loss / total.scored},
-         {"standard_error", config::number_or_null(standard_error(total.means))}});
+         {"standard_error", config::number_or_null(statistics::standard_error(total.means))}});
   }
   if (!left_out_.empty()) {
     result.metrics["documents_left_out"] = {

@@ -3,8 +3,8 @@
 
 #include "reynard/config/json_file.h"
 #include "reynard/evaluation/rows.h"
-#include "reynard/evaluation/statistics.h"
 #include "reynard/evaluation/tasks/tasks.h"
+#include "reynard/statistics/statistics.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -123,11 +123,11 @@ class Pruning final : public Task {
       for (double& share : layer) all.push_back(share /= static_cast<double>(rows_.size()));
     }
     Measured result;
-    result.metrics["loss_pruned"] = moments(pruned).mean;
-    result.metrics["loss_unpruned"] = moments(unpruned).mean;
-    result.metrics["loss_difference"] = moments(difference).mean;
-    result.metrics["standard_error"] = config::number_or_null(standard_error(difference));
-    result.metrics["pruned_share"] = moments(all).mean;
+    result.metrics["loss_pruned"] = statistics::moments(pruned).mean;
+    result.metrics["loss_unpruned"] = statistics::moments(unpruned).mean;
+    result.metrics["loss_difference"] = statistics::moments(difference).mean;
+    result.metrics["standard_error"] = config::number_or_null(statistics::standard_error(difference));
+    result.metrics["pruned_share"] = statistics::moments(all).mean;
     result.metrics["log_tolerance"] = config_.log_tolerance;
     result.metrics["rows"] = rows_.size();
     result.series["pruned_share"] = shares;

@@ -1,10 +1,10 @@
-#include "reynard/tensor/median.h"
+#include "reynard/statistics/median.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-namespace reynard {
+namespace reynard::statistics {
 namespace {
 
 TEST(Median, OfAnEvenCountLiesBetweenBothMiddles) {
@@ -16,4 +16,4 @@ TEST(Median, OfAnEvenCountLiesBetweenBothMiddles) {
 }
 
 }  // namespace
-}  // namespace reynard
+}  // namespace reynard::statistics

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-namespace reynard {
+namespace reynard::statistics {
 
 // Of an even count the mean of both middles; NaN of none.
 inline double median(std::vector<double> values) {
@@ -15,4 +15,4 @@ inline double median(std::vector<double> values) {
   return (values[(size - 1) / 2] + values[size / 2]) / 2;
 }
 
-}  // namespace reynard
+}  // namespace reynard::statistics

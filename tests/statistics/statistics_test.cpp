@@ -1,12 +1,13 @@
-#include "reynard/evaluation/statistics.h"
+#include "reynard/statistics/statistics.h"
 
 #include "reynard/tensor/check.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
 
-namespace reynard::evaluation {
+namespace reynard::statistics {
 namespace {
 
 TEST(Moments, PopulationAndSampleDeviation) {
@@ -29,8 +30,9 @@ TEST(PairedTTest, NoDifferenceIsCertainAndConstantDifferenceIsImpossible) {
 TEST(PairedTTest, HalfWidthIsTheQuantileTimesTheStandardError) {
   std::vector<double> a{1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
   const std::vector<double> b(10, 0);
-  const double expected = 2.2621571628540993 * moments(a).sample_deviation / std::sqrt(10.0);
+  const double expected = 2.2621571627982055 * moments(a).sample_deviation / std::sqrt(10.0);
   EXPECT_NEAR(paired_half_width(a, b, 0.05), expected, 1e-9);
+  EXPECT_NEAR(t_quantile(9, 0.05), 2.2621571627982055, 1e-14);
 }
 
 TEST(PairedTTest, SamplesMustPair) {
@@ -88,6 +90,17 @@ TEST(Levene, NoSpreadAnywhereIsUndefined) {
   EXPECT_TRUE(std::isnan(levene(constant, constant).p_value));
 }
 
+TEST(GroupTests, EqualValuesAndSpreadlessGroups) {
+  const std::vector<std::vector<double>> same(3, std::vector<double>(4, 0.5));
+  EXPECT_TRUE(std::isnan(one_way_anova(same).p_value));
+  EXPECT_TRUE(std::isnan(kruskal_wallis(same).p_value));
+  const std::vector<std::vector<double>> apart{{1, 1}, {2, 2}};
+  EXPECT_EQ(one_way_anova(apart).p_value, 0);
+  EXPECT_THROW(one_way_anova(std::vector<std::vector<double>>{{1, 2}}), Error);
+  EXPECT_THROW(kruskal_wallis(std::vector<std::vector<double>>{{1}, {}}), Error);
+  EXPECT_THROW(one_way_anova(std::vector<std::vector<double>>{{1}, {2}}), Error);
+}
+
 TEST(Holm, StepsDownAndStaysMonotone) {
   const std::vector<double> p{0.04, 0.01, 0.03, 0.9};
   const std::vector<double> adjusted = holm_adjusted(p);
@@ -98,4 +111,4 @@ TEST(Holm, StepsDownAndStaysMonotone) {
 }
 
 }  // namespace
-}  // namespace reynard::evaluation
+}  // namespace reynard::statistics

@@ -1,20 +1,22 @@
-#include "reynard/evaluation/statistics.h"
+#include "reynard/statistics/statistics.h"
 
+#include "reynard/statistics/median.h"
 #include "reynard/tensor/check.h"
-#include "reynard/tensor/median.h"
 
-#include <boost/math/special_functions/beta.hpp>
-#include <boost/math/special_functions/erf.hpp>
-#include <boost/math/special_functions/gamma.hpp>
+#include <boost/math/distributions/chi_squared.hpp>
+#include <boost/math/distributions/fisher_f.hpp>
+#include <boost/math/distributions/normal.hpp>
+#include <boost/math/distributions/students_t.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numbers>
 #include <numeric>
 
-namespace reynard::evaluation {
+namespace reynard::statistics {
 
 namespace {
 
@@ -44,8 +46,8 @@ double polynomial(const std::array<double, N>& c, double x) {
   return value;
 }
 
-double normal_quantile(double p) {
-  return -std::numbers::sqrt2 * boost::math::erfc_inv(2 * p);
+double upper_tail(const auto& distribution, double x) {
+  return cdf(complement(distribution, x));
 }
 
 double normal_upper_tail(double z) {
@@ -59,7 +61,7 @@ std::vector<double> shapiro_weights(size_t n) {
   double sum_of_squares = 0;
   for (size_t i = 0; i < m.size(); ++i) {
     const double rank = static_cast<double>(i) + 1;
-    m[i] = normal_quantile((rank - 0.375) / (static_cast<double>(n) + 0.25));
+    m[i] = quantile(boost::math::normal(), (rank - 0.375) / (static_cast<double>(n) + 0.25));
     sum_of_squares += 2 * m[i] * m[i];
   }
   const double norm = std::sqrt(sum_of_squares);
@@ -102,13 +104,6 @@ double shapiro_p_value(double w, double one_minus_w, size_t size) {
     deviation = std::exp(polynomial<3>({-0.4803, -0.082676, 0.0030302}, log_n));
   }
   return normal_upper_tail((y - mean) / deviation);
-}
-
-// Upper tail of the F distribution.
-double f_upper_tail(double f, double between_freedom, double within_freedom) {
-  return boost::math::ibeta(within_freedom / 2,
-                            between_freedom / 2,
-                            within_freedom / (within_freedom + between_freedom * f));
 }
 
 // The values of all groups, one after the other.
@@ -175,16 +170,16 @@ TestResult paired_t_test(std::span<const double> a, std::span<const double> b) {
   if (d.mean == 0 && d.sample_deviation == 0) return {0, 1};
   const double t = d.mean / (d.sample_deviation / std::sqrt(n));
   if (!std::isfinite(t)) return {t, 0};
-  const double freedom = n - 1;
-  return {t, boost::math::ibeta(freedom / 2, 0.5, freedom / (freedom + t * t))};
+  return {t, 2 * upper_tail(boost::math::students_t(n - 1), std::abs(t))};
+}
+
+double t_quantile(int64_t freedom, double level) {
+  const boost::math::students_t t(static_cast<double>(freedom));
+  return quantile(complement(t, level / 2));
 }
 
 double interval_factor(int64_t count, double level) {
-  if (count < 2) return std::nan("");
-  const auto n = static_cast<double>(count);
-  // t quantile from the inverse incomplete beta function: level = I_x(df/2, 1/2), x = df/(df+t^2).
-  const double x = boost::math::ibeta_inv((n - 1) / 2, 0.5, level);
-  return std::sqrt((n - 1) * (1 - x) / x);
+  return count < 2 ? std::nan("") : t_quantile(count - 1, level);
 }
 
 double paired_half_width(std::span<const double> a, std::span<const double> b, double level) {
@@ -257,7 +252,7 @@ TestResult levene(std::span<const double> a, std::span<const double> b) {
   }
   const double freedom = total - 2;
   const double f = freedom * between / within;
-  return {f, f_upper_tail(f, 1, freedom)};
+  return {f, upper_tail(boost::math::fisher_f(1, freedom), f)};
 }
 
 TestResult one_way_anova(Groups groups) {
@@ -278,7 +273,7 @@ TestResult one_way_anova(Groups groups) {
   const auto between_freedom = static_cast<double>(groups.size() - 1);
   const auto within_freedom = static_cast<double>(values.size() - groups.size());
   const double f = (between / between_freedom) / (within / within_freedom);
-  return {f, f_upper_tail(f, between_freedom, within_freedom)};
+  return {f, upper_tail(boost::math::fisher_f(between_freedom, within_freedom), f)};
 }
 
 TestResult kruskal_wallis(Groups groups) {
@@ -299,7 +294,7 @@ TestResult kruskal_wallis(Groups groups) {
   }
   const double h = (12 / (n * (n + 1)) * sum - 3 * (n + 1)) / untied;
   const auto freedom = static_cast<double>(groups.size() - 1);
-  return {h, boost::math::gamma_q(freedom / 2, std::max(0.0, h) / 2)};
+  return {h, upper_tail(boost::math::chi_squared(freedom), std::max(0.0, h))};
 }
 
 std::vector<double> holm_adjusted(std::span<const double> p_values) {
@@ -317,4 +312,4 @@ std::vector<double> holm_adjusted(std::span<const double> p_values) {
   return adjusted;
 }
 
-}  // namespace reynard::evaluation
+}  // namespace reynard::statistics

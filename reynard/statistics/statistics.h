@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-namespace reynard::evaluation {
+namespace reynard::statistics {
 
 // Mean and spread of a sample.
 struct Moments {
@@ -27,6 +27,9 @@ struct TestResult {
 // Two-sided paired t-test of mean(a - b) = 0. No difference at all gives p = 1; a difference
 // without any spread gives p = 0. Throws reynard::Error unless both have the same size >= 2.
 TestResult paired_t_test(std::span<const double> a, std::span<const double> b);
+
+// What |t| of Student's t exceeds with the probability `level`; freedom at least 1.
+double t_quantile(int64_t freedom, double level);
 
 // What the standard error of the mean of `count` values is multiplied with for its two-sided
 // confidence interval (Student's t; level 0.05: 95 %); NaN below two values.
@@ -59,4 +62,4 @@ TestResult kruskal_wallis(Groups groups);
 // compared with. Order is that of the input.
 std::vector<double> holm_adjusted(std::span<const double> p_values);
 
-}  // namespace reynard::evaluation
+}  // namespace reynard::statistics
