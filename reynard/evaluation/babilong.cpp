@@ -128,18 +128,21 @@ BabiFile read_babi(const std::filesystem::path& path, bool skip_bad) {
   std::vector<std::string> facts;
   std::istringstream in(read_task_text(path, "babilong"));
   int64_t number = 0;
+  const auto malformed = [&](std::string_view problem) {
+    if (!skip_bad) {
+      throw Error(fmt::format(
+          "babilong: {}:{} {}; --skip-bad leaves such lines out", path.string(), number, problem));
+    }
+    ++file.skipped;
+  };
   for (std::string line; std::getline(in, line);) {
     ++number;
     if (line.ends_with('\r')) line.pop_back();
     if (line.empty()) continue;
     const size_t digits = line.find_first_not_of("0123456789");
     if (digits == 0 || digits == std::string::npos || line[digits] != ' ') {
-      if (skip_bad && ++file.skipped > 0) continue;
-      throw Error(
-          fmt::format("babilong: {}:{} does not begin with a number and a space; --skip-bad "
-                      "leaves such lines out",
-                      path.string(),
-                      number));
+      malformed("does not begin with a number and a space");
+      continue;
     }
     if (line.substr(0, digits) == "1") facts.clear();
     const std::string sentence = line.substr(digits + 1);
@@ -152,7 +155,12 @@ BabiFile read_babi(const std::filesystem::path& path, bool skip_bad) {
     std::string question = sentence.substr(0, tab);
     while (question.ends_with(' ')) question.pop_back();
     const size_t end = sentence.find('\t', tab + 1);
-    file.stories.push_back({facts, question, sentence.substr(tab + 1, end - tab - 1)});
+    const std::string answer = sentence.substr(tab + 1, end - tab - 1);
+    if (is_blank(question) || is_blank(answer)) {
+      malformed("has no question or no answer");
+      continue;
+    }
+    file.stories.push_back({facts, question, answer});
   }
   if (file.stories.empty()) throw Error(fmt::format("babilong: {} has no question", path.string()));
   return file;

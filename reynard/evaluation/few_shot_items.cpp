@@ -1,11 +1,13 @@
 #include "reynard/evaluation/few_shot_items.h"
 
+#include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/task_files.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tokenizer/utf8.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <sstream>
 #include <utility>
 
@@ -25,7 +27,9 @@ class Items {
   Items(std::string path, bool skip_bad) : path_(std::move(path)), skip_bad_(skip_bad) {}
 
   void add(FewShotItem item, const std::string& place, std::string_view lacks) {
-    if (!item.question.empty() && !item.answers.empty()) {
+    // A model that writes nothing would give an empty answer.
+    const bool asks = !is_blank(item.question) && !item.answers.empty();
+    if (asks && std::ranges::none_of(item.answers, is_blank)) {
       file_.items.push_back(std::move(item));
     } else if (skip_bad_) {
       ++file_.skipped;

@@ -200,6 +200,10 @@ std::string first_line_of(std::string_view text) {
   return std::string(text.substr(begin, text.find_first_of("\r\n", begin) - begin));
 }
 
+bool is_blank(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n\f\v") == std::string_view::npos;
+}
+
 std::string lower_case(std::string_view text) {
   std::string lower;
   for (size_t i = 0; i < text.size();) {

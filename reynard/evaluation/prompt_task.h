@@ -98,6 +98,7 @@ std::vector<int64_t> stop_tokens(const Corpus& corpus, bool first_line);
 std::vector<int64_t> prompt_tokens(const Corpus& corpus, std::string_view text);
 
 std::string first_line_of(std::string_view text);                    // leading blank lines left out
+bool is_blank(std::string_view text);                                // nothing but white space
 std::string lower_case(std::string_view text);                       // of every character
 bool contains_folded(std::string_view text, std::string_view part);  // without regard to case
 // Share of the answers that the text contains, without regard to case (RULER's string_match_all).

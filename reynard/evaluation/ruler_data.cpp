@@ -2,6 +2,7 @@
 
 #include "reynard/evaluation/ruler.h"
 
+#include "reynard/evaluation/prompt_task.h"
 #include "reynard/evaluation/shuffle.h"
 #include "reynard/evaluation/task_files.h"
 #include "reynard/tensor/check.h"
@@ -69,6 +70,16 @@ class Documents {
   std::map<std::string, size_t> indices_;
 };
 
+// An entry that its file's format allows and that asks nothing.
+struct Malformed {};
+
+// A question or an answer: not empty, as any answer of a model contains an empty one.
+std::string text_of(const nlohmann::json& value) {
+  std::string text = value.get<std::string>();
+  if (is_blank(text)) throw Malformed();
+  return text;
+}
+
 // Adds one entry after the other. A malformed one is an error that names its place and what it
 // lacks, or is left out.
 // Returns how many were.
@@ -81,13 +92,17 @@ int64_t add_entries(const nlohmann::json& list,
   for (size_t i = 0; i < list.size(); ++i) {
     try {
       add(list[i]);
+      continue;
     } catch (const nlohmann::json::exception&) {
-      if (skip_bad && ++skipped > 0) continue;
+    } catch (const Malformed&) {
+    }
+    if (!skip_bad) {
       throw Error(fmt::format("ruler: {}: entry {} {}; --skip-bad leaves such entries out",
                               path.string(),
                               i + 1,
                               lacks));
     }
+    ++skipped;
   }
   return skipped;
 }
@@ -115,9 +130,9 @@ RulerQuestions read_squad(const std::filesystem::path& path, bool skip_bad) {
       const size_t document = documents.index_of(paragraph.at("context").get<std::string>());
       all.push_back(document);
       for (const nlohmann::json& entry : paragraph.at("qas")) {
-        RulerQuestion question{entry.at("question").get<std::string>(), {}, {document}, {}};
+        RulerQuestion question{text_of(entry.at("question")), {}, {document}, {}};
         for (const nlohmann::json& answer : entry.at("answers")) {
-          question.answers.push_back(answer.at("text").get<std::string>());
+          question.answers.push_back(text_of(answer.at("text")));
         }
         // SQuAD 2 has questions without an answer, which are left out as published.
         if (!question.answers.empty()) questions.push_back(std::move(question));
@@ -134,7 +149,7 @@ RulerQuestions read_squad(const std::filesystem::path& path, bool skip_bad) {
   data.skipped = add_entries(json["data"],
                              "of \"data\" is no article of SQuAD: \"paragraphs\" with \"context\", "
                              "\"qas\" of \"question\" "
-                             "and \"answers\"",
+                             "and \"answers\", none of them empty",
                              path,
                              skip_bad,
                              add);
@@ -149,21 +164,22 @@ RulerQuestions read_hotpot(const std::filesystem::path& path, bool skip_bad) {
   RulerQuestions data;
   Documents documents(data.documents);
   const auto add = [&](const nlohmann::json& entry) {
-    RulerQuestion question{
-        entry.at("question").get<std::string>(), {entry.at("answer").get<std::string>()}, {}, {}};
+    RulerQuestion question{text_of(entry.at("question")), {text_of(entry.at("answer"))}, {}, {}};
     for (const nlohmann::json& document : entry.at("context")) {
       std::string text = document.at(0).get<std::string>() + "\n";
       for (const nlohmann::json& sentence : document.at(1)) text += sentence.get<std::string>();
       question.documents.push_back(documents.index_of(text));
     }
+    if (question.documents.empty()) throw Malformed();
     data.questions.push_back(std::move(question));
   };
-  data.skipped = add_entries(
-      json,
-      "is none of HotpotQA: \"question\", \"answer\", \"context\" of titles with their sentences",
-      path,
-      skip_bad,
-      add);
+  data.skipped =
+      add_entries(json,
+                  "is none of HotpotQA: \"question\", \"answer\", \"context\" of titles with their "
+                  "sentences, none of them empty",
+                  path,
+                  skip_bad,
+                  add);
   return checked(std::move(data), path);
 }
 
