@@ -8,6 +8,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <utility>
 
 namespace reynard::evaluation {
 
@@ -167,7 +168,7 @@ BabiStory giving_story(PythonRandom& random, int64_t most_facts) {
   };
   std::optional<Gift> last;  // the latest gift settles every question
   std::vector<std::string> facts;
-  std::map<std::string, std::string> holders;
+  std::map<std::string, std::string> holders, places;
   const int64_t wanted = number_of_facts(random, 2, 126, most_facts);
   while (static_cast<int64_t>(facts.size()) < wanted || !last) {
     // The end must be a gift that the facts told of the thing before.
@@ -176,8 +177,9 @@ BabiStory giving_story(PythonRandom& random, int64_t most_facts) {
     const auto holder = holders.find(thing);
     const bool room_to_move = static_cast<int64_t>(facts.size()) + 2 < wanted;
     if (room_to_move && random.up_to(2) == 0) {
-      facts.push_back(
-          fmt::format("{} {} the {}.", who, one_of(kMoves, random), one_of(kPlaces, random)));
+      const std::string where = one_of(kPlaces, random);
+      if (std::exchange(places[who], where) == where) continue;
+      facts.push_back(fmt::format("{} {} the {}.", who, one_of(kMoves, random), where));
     } else if (holder == holders.end()) {
       facts.push_back(fmt::format("{} {} the {} there.", who, one_of(kTakes, random), thing));
       holders[thing] = who;

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 namespace reynard::evaluation {
@@ -59,6 +60,23 @@ TEST(Babilong, GiftIsTheLatest) {
       }
     }
     EXPECT_NE(gift.find(story.answer), std::string::npos) << story.question << " " << gift;
+  }
+}
+
+// As in bAbI, nobody moves to where the facts told that they are.
+TEST(Babilong, PeopleMoveToOtherPlaces) {
+  for (const BabiTask& task : babi_tasks()) {
+    for (uint64_t seed = 0; seed < 100; ++seed) {
+      PythonRandom random(seed);
+      std::map<std::string, std::string> places;
+      for (const std::string& fact : task.make(random, 60).facts) {
+        const size_t to = fact.find(" to the ");
+        if (to == std::string::npos || task.name == "qa4") continue;
+        std::string& place = places[fact.substr(0, fact.find(' '))];
+        EXPECT_NE(place, fact.substr(to)) << task.name << ": " << fact;
+        place = fact.substr(to);
+      }
+    }
   }
 }
 

@@ -274,6 +274,15 @@ TEST(Babilong, ATaskNamedTwiceCountsOnce) {
   EXPECT_EQ(task->requests().size, 2 * 5);
 }
 
+// Stories of qa5 are others since people move to other places; those of the other tasks are not.
+TEST(Babilong, StoriesOfGiftsAreThoseOfASecondWay) {
+  const Corpus corpus = text_corpus();
+  EvaluationConfig config = prompt_config();
+  EXPECT_EQ(task_named("babilong").make(corpus, config, {})->settings().at("scoring"), 1);
+  config.babilong.tasks = {"qa1", "qa4"};
+  EXPECT_FALSE(task_named("babilong").make(corpus, config, {})->settings().contains("scoring"));
+}
+
 TEST(PromptTask, TextIsFoldedByCharacter) {
   EXPECT_EQ(lower_case("\u00c9CO \u0394x \u4e2d"), "\u00e9co \u03b4x \u4e2d");
   EXPECT_TRUE(contains_folded("in \u00c9VREUX.", "\u00c9vreux"));

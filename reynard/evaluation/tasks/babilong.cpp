@@ -19,6 +19,7 @@ namespace reynard::evaluation {
 namespace {
 
 constexpr int64_t kShortestSentence = 10;  // tokens, as published
+constexpr int64_t kGivingScoring = 1;      // 1: people of qa5 move to other places
 
 struct BabilongPlan {
   BabilongConfig config;
@@ -230,6 +231,9 @@ std::unique_ptr<Task> make_babilong(const Corpus& corpus,
                   {"skipped", plan->skipped},
                   {"facts", plan->config.facts},
                   {"files", plan->fingerprints}};
+  const auto& names = plan->config.tasks;
+  const bool gives = std::find(names.begin(), names.end(), "qa5") != names.end();
+  if (gives && plan->config.facts.empty()) set.settings["scoring"] = kGivingScoring;
   set.size =
       static_cast<int64_t>(plan->config.lengths.size() * plan->tasks.size()) * plan->config.samples;
   set.at = [&corpus, plan](int64_t i) { return prompt_of(corpus, *plan, i); };
