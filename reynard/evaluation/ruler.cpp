@@ -3,6 +3,7 @@
 #include "reynard/evaluation/named.h"
 #include "reynard/evaluation/shuffle.h"
 #include "reynard/tensor/check.h"
+#include "reynard/tokenizer/unicode.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -356,14 +357,20 @@ std::vector<std::string> words_of(std::string_view text, size_t most) {
   std::vector<std::string> words;
   std::set<std::string> seen;
   std::string word;
-  for (size_t i = 0; i <= text.size() && words.size() < most; ++i) {
-    const char c = i < text.size() ? text[i] : ' ';
-    if (c >= 'a' && c <= 'z') {
-      word += c;
+  bool plain = true;  // of a to z alone
+  for (size_t i = 0; i <= text.size() && words.size() < most;) {
+    const tokenizer::CodePoint c =
+        i < text.size() ? tokenizer::code_point_at(text, i) : tokenizer::CodePoint{' '};
+    i += static_cast<size_t>(c.length);
+    if (tokenizer::char_class(c.value) == tokenizer::CharClass::kLetter) {
+      plain = plain && c.value >= 'a' && c.value <= 'z';
+      if (plain) word += static_cast<char>(c.value);
       continue;
     }
-    if (word.size() >= 3 && word.size() <= 12 && seen.insert(word).second) words.push_back(word);
+    const bool fits = plain && word.size() >= 3 && word.size() <= 12;
+    if (fits && seen.insert(word).second) words.push_back(word);
     word.clear();
+    plain = true;
   }
   return words;
 }

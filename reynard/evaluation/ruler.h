@@ -76,8 +76,8 @@ RulerSample ruler_question(const RulerQuestions& data,
                            int64_t size,
                            int64_t index);
 
-// Distinct lower-case words of 3 to 12 letters, in the order in which they first occur, at most
-// `most`.
+// Distinct words of 3 to 12 letters, all of them a to z, in the order in which they first occur, at
+// most `most`. Parts of other words, as of "Walking" and "café", are none.
 std::vector<std::string> words_of(std::string_view text, size_t most);
 
 }  // namespace reynard::evaluation

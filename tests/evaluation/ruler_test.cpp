@@ -268,8 +268,9 @@ TEST(Ruler, TheSolvedExampleOfVariablesHas500Tokens) {
   EXPECT_EQ(lengths, (json{1024, 2048, 4096}));
 }
 
-// Answers of a user's files may hold letters beyond ASCII, whose case was not folded once.
-TEST(Ruler, ScoresOfTheUsersWordsAreThoseOfASecondWay) {
+// Words of the text are whole ones, and answers are compared as published, which they once were
+// not.
+TEST(Ruler, SettingsSayHowSamplesAreMadeAndScored) {
   std::string text;
   for (const std::string& word : sources().words) text += word + " ";
   const Corpus corpus = test::corpus_of({text.begin(), text.end()}, {std::ssize(text)});
@@ -278,9 +279,33 @@ TEST(Ruler, ScoresOfTheUsersWordsAreThoseOfASecondWay) {
   config.ruler.tasks = {"niah_single_1"};
   config.ruler.lengths = {2000};
   const auto settings = [&] { return task_named("ruler").make(corpus, config, {})->settings(); };
-  EXPECT_EQ(settings().at("scoring"), 1);
+  EXPECT_EQ(settings().at("scoring"), 2);
   config.ruler.words = "";
-  EXPECT_FALSE(settings().contains("scoring"));
+  EXPECT_EQ(settings().at("scoring"), 2);
+}
+
+// Of the answer control characters are line ends and white space around it does not count.
+TEST(Ruler, AnswersAreComparedAsPublished) {
+  const Corpus corpus = test::corpus_of(std::vector<int64_t>(100, 'a'), {100});
+  const test::TempDir folder;
+  EvaluationConfig config = config_with_words(folder);
+  config.ruler.squad = (folder / "squad.json").string();
+  test::write_file(config.ruler.squad,
+                   R"({"data":[{"paragraphs":[{"context":"C","qas":[
+                      {"question":"Q","answers":[{"text":"one\ntwo"},{"text":"three "}]}]}]}]})");
+  config.ruler.tasks = {"qa_1"};
+  config.ruler.lengths = {1000};
+  const auto task = task_named("ruler").make(corpus, config, {});
+  const Request request = task->requests().at(0);
+  const auto score = [&](const std::string& written) {
+    return task->sample(request, Generated{corpus.encode(written)}).at("score");
+  };
+  EXPECT_EQ(score(" One\nTwo."), 1.0);
+  EXPECT_EQ(score(" One\tTwo."), 1.0);
+  EXPECT_EQ(score(" One Two."), 0.0);
+  EXPECT_EQ(score("three or"), 1.0);
+  EXPECT_EQ(score("three \t"), 0.0);
+  EXPECT_EQ(score(" \n"), 0.0);
 }
 
 // Of a length at which the samples of one task are missing, the other's mean is not that of both.
@@ -397,6 +422,14 @@ TEST(Ruler, MissingDataNamesWhatToDownload) {
 TEST(Ruler, WordsComeInOrderAndOnce) {
   EXPECT_EQ(words_of("The cat sat; the cat! It ran-away on.", 3),
             (std::vector<std::string>{"cat", "sat", "the"}));
+}
+
+// Not the rest of a word with a capital, nor a piece beside a letter beyond ASCII.
+TEST(Ruler, WordsAreNoPiecesOfOthers) {
+  EXPECT_EQ(words_of("Walking walking caf\u00e9 \u00e9toile McDonald", 9),
+            std::vector<std::string>{"walking"});
+  EXPECT_EQ(words_of("\u201cso\u201d they\u2014said", 9),
+            (std::vector<std::string>{"they", "said"}));
 }
 
 }  // namespace

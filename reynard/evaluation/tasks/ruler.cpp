@@ -25,7 +25,8 @@ namespace reynard::evaluation {
 namespace {
 
 constexpr double kEffective = 0.856;  // Llama-2-7B-chat at 4096 tokens, the published threshold
-constexpr int64_t kRulerScoring = 1;  // 1: case is that of all letters, not of ASCII's alone
+// 2: words of the text are whole, answers are compared as published; case is that of all letters.
+constexpr int64_t kRulerScoring = 2;
 constexpr int64_t kEssayTokens = 2'000'000;
 constexpr size_t kMostWords = 10'000;
 
@@ -118,14 +119,24 @@ Prompt prompt_of(const Corpus& corpus, const RulerPlan& plan, int64_t request) {
   return prompt;
 }
 
-// As published: control characters become line ends, blanks around are cut.
-double score_ruler(const std::string& written, const nlohmann::json& line) {
+// As published: control characters become line ends, white space around is cut.
+std::string compared(std::string written) {
+  for (char& c : written) {
+    if (static_cast<unsigned char>(c) < ' ') c = '\n';
+  }
+  const size_t begin = written.find_first_not_of(" \n");
+  if (begin == std::string::npos) return "";
+  return written.substr(begin, written.find_last_not_of(" \n") + 1 - begin);
+}
+
+double score_ruler(const std::string& answer, const nlohmann::json& line) {
+  const std::string written = compared(answer);
   const nlohmann::json& answers = line.at("answers");
   if (!ruler_task_named(line.at("task").get<std::string>()).any_answer_counts) {
     return share_contained(written, answers);
   }
-  return std::any_of(answers.begin(), answers.end(), [&](const nlohmann::json& answer) {
-    return contains_folded(written, answer.get<std::string>());
+  return std::any_of(answers.begin(), answers.end(), [&](const nlohmann::json& right) {
+    return contains_folded(written, right.get<std::string>());
   });
 }
 
@@ -335,11 +346,8 @@ std::unique_ptr<Task> make_ruler(const Corpus& corpus,
                   {"skipped", plan->sources.squad.skipped + plan->sources.hotpot.skipped},
                   {"squad", plan->config.squad},
                   {"hotpot", plan->config.hotpot},
-                  {"files", fingerprints_of(plan->config)}};
-  // Other answers are of ASCII.
-  const bool has_own_answers =
-      !config.ruler.words.empty() || !config.ruler.squad.empty() || !config.ruler.hotpot.empty();
-  if (has_own_answers) set.settings["scoring"] = kRulerScoring;
+                  {"files", fingerprints_of(plan->config)},
+                  {"scoring", kRulerScoring}};
   set.size =
       static_cast<int64_t>(plan->config.lengths.size() * plan->tasks.size()) * plan->config.samples;
   set.at = [&corpus, plan](int64_t i) { return prompt_of(corpus, *plan, i); };
