@@ -162,8 +162,8 @@ std::vector<int64_t> test_lengths(const std::vector<int64_t>& asked,
   if (!asked.empty()) return ascending(asked);
   const int64_t trained = train_length > 0 ? train_length : 4096;
   std::vector<int64_t> lengths{trained / 4, trained / 2, trained, 2 * trained, 4 * trained};
-  while (holds && lengths.size() > 1 && !holds(lengths.front())) lengths.erase(lengths.begin());
-  return lengths;
+  if (holds) std::erase_if(lengths, [&](int64_t length) { return !holds(length); });
+  return lengths.empty() ? std::vector<int64_t>{4 * trained} : lengths;
 }
 
 Cell cell_of(int64_t request,

@@ -49,6 +49,8 @@ constexpr std::string_view kFrequentWords =
     "the dots '....'. What are the three most frequently appeared words in the above coded text? "
     "Answer: According to the coded text above, the three most frequently appeared words are:";
 constexpr int64_t kShort = 4096;  // below, lists of words are smaller
+constexpr int64_t kHops = 4;      // assignments of a chain behind its first
+constexpr size_t kCommon = 10;    // words of cwe that are asked for
 
 // `count` of 0 ... size - 1, distinct, ascending.
 std::vector<int64_t> places(int64_t size, size_t count, PythonRandom& random) {
@@ -251,7 +253,6 @@ RulerSample common_words(const RulerSources& sources,
                          int64_t size,
                          int64_t common_repeats,
                          int64_t other_repeats) {
-  constexpr size_t kCommon = 10;
   std::vector<std::string> drawn;
   const auto known = static_cast<int64_t>(sources.words.size());
   for (const int64_t i : places(known, static_cast<size_t>(std::min(size, known)), random)) {
@@ -309,27 +310,30 @@ constexpr auto kNumbers = Value::kNumbers;
 constexpr auto kWords = Value::kWords;
 constexpr auto kUuids = Value::kUuids;
 
+// Of 53 words the fourth most frequent occurs twice, the fifth once; of more it is never as often.
+constexpr int64_t kLeastFrequent = 53;
+
 constexpr std::array kRulerTasks = {
-    RulerTask{"niah_single_1", 128, 1, false, make_needles<Hay::kNoise, kWords, kNumbers>},
-    RulerTask{"niah_single_2", 128, 25, false, make_needles<Hay::kEssay, kWords, kNumbers>},
-    RulerTask{"niah_single_3", 128, 25, false, make_needles<Hay::kEssay, kWords, kUuids>},
-    RulerTask{"niah_multikey_1", 128, 25, false, make_needles<Hay::kEssay, kWords, kNumbers, 4>},
-    RulerTask{"niah_multikey_2", 128, 1, false, make_needles<Hay::kNeedles, kWords, kNumbers>},
-    RulerTask{"niah_multikey_3", 128, 1, false, make_needles<Hay::kNeedles, kUuids, kUuids>},
-    RulerTask{"niah_multivalue", 128, 25, false, make_needles<Hay::kEssay, kWords, kNumbers, 1, 4>},
+    RulerTask{"niah_single_1", 128, 1, 1, false, make_needles<Hay::kNoise, kWords, kNumbers>},
+    RulerTask{"niah_single_2", 128, 0, 25, false, make_needles<Hay::kEssay, kWords, kNumbers>},
+    RulerTask{"niah_single_3", 128, 0, 25, false, make_needles<Hay::kEssay, kWords, kUuids>},
+    RulerTask{"niah_multikey_1", 128, 0, 25, false, make_needles<Hay::kEssay, kWords, kNumbers, 4>},
+    RulerTask{"niah_multikey_2", 128, 1, 1, false, make_needles<Hay::kNeedles, kWords, kNumbers>},
+    RulerTask{"niah_multikey_3", 128, 1, 1, false, make_needles<Hay::kNeedles, kUuids, kUuids>},
     RulerTask{
-        "niah_multiquery", 128, 25, false, make_needles<Hay::kEssay, kWords, kNumbers, 4, 1, 4>},
-    RulerTask{"vt", 30, 1, false, make_variables},
-    RulerTask{"cwe", 120, 1, false, make_common_words},
-    RulerTask{"fwe", 50, 1, false, make_frequent_words},
-    RulerTask{"qa_1", 32, 1, true, make_squad},
-    RulerTask{"qa_2", 32, 1, true, make_hotpot},
+        "niah_multivalue", 128, 0, 25, false, make_needles<Hay::kEssay, kWords, kNumbers, 1, 4>},
+    RulerTask{
+        "niah_multiquery", 128, 0, 25, false, make_needles<Hay::kEssay, kWords, kNumbers, 4, 1, 4>},
+    RulerTask{"vt", 30, kHops + 1, 1, false, make_variables},
+    RulerTask{"cwe", 120, kCommon + 1, 1, false, make_common_words},
+    RulerTask{"fwe", 50, kLeastFrequent, 1, false, make_frequent_words},
+    RulerTask{"qa_1", 32, 1, 1, true, make_squad},
+    RulerTask{"qa_2", 32, 1, 1, true, make_hotpot},
 };
 
 }  // namespace
 
 RulerSample ruler_variables(PythonRandom& random, int64_t lines, int64_t name_size) {
-  constexpr int64_t kHops = 4;
   const std::vector<std::string> names = distinct_letters(random, kHops + 1, name_size, 'A');
   const std::string value = std::to_string(10000 + random.up_to(89998));
   std::vector<std::string> chain{fmt::format("VAR {} = {}", names[0], value)};

@@ -43,7 +43,8 @@ struct RulerSources {
 struct RulerTask {
   std::string_view name;
   int64_t max_tokens;      // of an answer, as published
-  int64_t unit;            // the haystack grows by so much
+  int64_t least;           // parts of the smallest haystack that holds what is asked for
+  int64_t unit;            // it grows by so much
   bool any_answer_counts;  // score: the best of the answers, else their share
   // A sample whose haystack has `size` parts (words, lines, documents). length: of the whole, which
   // decides the variant; index: of the sample.

@@ -62,7 +62,7 @@ EvaluationConfig prompt_config() {
   config.needle.trials = 2;
   config.passkey.lengths = {600, 1200};
   config.passkey.trials = 5;
-  config.ruler.lengths = {6000};
+  config.ruler.lengths = {8000};
   config.ruler.samples = 2;
   config.babilong.lengths = {3000, 5000};
   config.babilong.samples = 3;
@@ -296,6 +296,9 @@ TEST(PromptTask, DefaultLengthsHoldThePrompt) {
   EXPECT_EQ(test_lengths({}, 100, at_least(1000)), std::vector<int64_t>{400});
   EXPECT_EQ(test_lengths({}, 100), (std::vector<int64_t>{25, 50, 100, 200, 400}));
   EXPECT_EQ(test_lengths({7, 3}, 100, at_least(60)), (std::vector<int64_t>{3, 7}));
+  // Prompts of some lengths are of another kind.
+  const auto but_some = [](int64_t length) { return length < 60 || length > 200; };
+  EXPECT_EQ(test_lengths({}, 100, but_some), (std::vector<int64_t>{25, 50, 400}));
 }
 
 TEST(Haystack, GoesRoundOverDocumentsWithoutTheirEnds) {

@@ -15,7 +15,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -61,29 +60,62 @@ SizedSample sample_of(const Corpus& corpus,
   return made;
 }
 
-bool fits(const SizedSample& made, const RulerTask& task, int64_t length) {
-  return static_cast<int64_t>(made.tokens.size()) + task.max_tokens <= length;
+// Of a prompt and its answer.
+int64_t num_tokens(const SizedSample& made, const RulerTask& task) {
+  return static_cast<int64_t>(made.tokens.size()) + task.max_tokens;
 }
 
-// The first task whose prompt and answer do not fit, even without more text around, and how many
-// tokens they have; empty where all do.
-std::optional<std::pair<std::string_view, int64_t>> misfit(const Corpus& corpus,
-                                                           const RulerPlan& plan,
-                                                           int64_t length) {
+// The most tokens that a sample of a length has with the least haystack, and of which task it is.
+struct Need {
+  std::string_view task;
+  int64_t tokens = 0;
+};
+
+// Of all samples: they differ, in the documents of their questions a lot.
+Need need_of(const Corpus& corpus, const RulerPlan& plan, int64_t length) {
+  Need most;
   for (size_t task = 0; task < plan.tasks.size(); ++task) {
     const RulerTask& kind = *plan.tasks[task];
-    const SizedSample made = sample_of(corpus, plan, task, length, 0, 0);
-    const int64_t needed = static_cast<int64_t>(made.tokens.size()) + kind.max_tokens;
-    if (needed > length) return std::pair{kind.name, needed};
+    for (int64_t index = 0; index < plan.config.samples; ++index) {
+      const SizedSample made = sample_of(corpus, plan, task, length, index, kind.least);
+      const int64_t tokens = num_tokens(made, kind);
+      if (tokens > most.tokens) most = {kind.name, tokens};
+    }
   }
-  return {};
+  return most;
 }
 
-// The most parts with which the first sample fits.
+// Sets the lengths; throws where the samples of one do not fit, naming one at which all do. Samples
+// of another length are others, which may need more.
+void choose_lengths(const Corpus& corpus, RulerPlan& plan, int64_t train_length) {
+  std::map<int64_t, Need> needs;
+  const auto need = [&](int64_t length) {
+    const auto known = needs.find(length);
+    if (known != needs.end()) return known->second;
+    return needs[length] = need_of(corpus, plan, length);
+  };
+  plan.config.lengths = test_lengths(plan.config.lengths, train_length, [&](int64_t length) {
+    return need(length).tokens <= length;
+  });
+  for (const int64_t length : plan.config.lengths) {
+    const Need first = need(length);
+    if (first.tokens <= length) continue;
+    int64_t least = first.tokens;
+    while (need(least).tokens > least) least = need(least).tokens;
+    throw Error(
+        fmt::format("ruler: --ruler.lengths = {}; expected >= {}: prompt and answer of {} alone",
+                    length,
+                    least,
+                    first.task));
+  }
+}
+
+// The most parts with which the first sample fits, and at least the least.
 int64_t largest_size(const Corpus& corpus, const RulerPlan& plan, size_t task, int64_t length) {
   const RulerTask& kind = *plan.tasks[task];
   const auto fits_with = [&](int64_t size) {
-    return fits(sample_of(corpus, plan, task, length, 0, size), kind, length);
+    return size <= kind.least ||
+           num_tokens(sample_of(corpus, plan, task, length, 0, size), kind) <= length;
   };
   int64_t good = 0;
   int64_t bad = kind.unit;
@@ -105,11 +137,11 @@ Prompt prompt_of(const Corpus& corpus, const RulerPlan& plan, int64_t request) {
   const RulerTask& kind = *plan.tasks[task];
   int64_t size = plan.sizes.at({task, length});
   SizedSample made = sample_of(corpus, plan, task, length, index, size);
-  // Samples differ a little in size.
-  while (!fits(made, kind, length) && size > 0) {
-    size = std::max<int64_t>(0, size - kind.unit);
+  while (num_tokens(made, kind) > length && size > kind.least) {
+    size = std::max(kind.least, size - kind.unit);
     made = sample_of(corpus, plan, task, length, index, size);
   }
+  TORCH_INTERNAL_ASSERT(num_tokens(made, kind) <= length);  // choose_lengths
   Prompt prompt;
   prompt.id = fmt::format("{} {} {}", kind.name, length, index);
   prompt.about = {{"task", kind.name}, {"length", length}, {"sample", index}, {"size", size}};
@@ -302,17 +334,7 @@ std::shared_ptr<const RulerPlan> make_plan(const Corpus& corpus,
   plan->config = config;
   plan->sources = sources_of(corpus, plan->config);
   plan->tasks = tasks_of(plan->config, plan->sources);
-  plan->config.lengths = test_lengths(
-      config.lengths, train_length, [&](int64_t length) { return !misfit(corpus, *plan, length); });
-  for (const int64_t length : plan->config.lengths) {
-    if (const auto found = misfit(corpus, *plan, length)) {
-      throw Error(
-          fmt::format("ruler: --ruler.lengths = {}; expected >= {}: prompt and answer of {} alone",
-                      length,
-                      found->second,
-                      found->first));
-    }
-  }
+  choose_lengths(corpus, *plan, train_length);
   for (const int64_t length : plan->config.lengths) {
     for (size_t task = 0; task < plan->tasks.size(); ++task) {
       plan->sizes[{task, length}] = largest_size(corpus, *plan, task, length);
