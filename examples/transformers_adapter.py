@@ -9,7 +9,9 @@ Copy this file to measure any other model. One JSON object per line, in and out:
     first, unasked    {"name": ..., "vocab_size": ..., "train_length": ..., "bos": ..., "eos": ..., "generates": true}
     {"tokens": [N]}   {"logprobs": [N - 1], "hits": [N - 1]}: of each token but the first, given all before it;
                       natural logarithms; a hit (1) is a token that is the most probable one
-    {"prompt", "max_tokens", "temperature", "seed", "stop": [ids]}     {"tokens": [...]}: what is written, without a stop token
+    {"prompt", "max_tokens", "temperature", "seed", "stop": [ids], "stop_after_text": [ids]}
+                      {"tokens": [...]}: what is written, without a stop token; ids of "stop_after_text" (line ends) stop
+                      too once another one was written: a program may write on behind them, which costs time alone
 
 "name" is needed, and {"error": ...} can answer anything. A request has an "id"; an answer may repeat it, so that none is taken for
 another's. Numbers are finite: JSON has no NaN. Standard output belongs to these lines; write notes to standard error.
@@ -20,7 +22,7 @@ import json
 import sys
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, StoppingCriteria
 
 CHUNK = 2048  # tokens whose logits exist at the same time
 
@@ -40,6 +42,18 @@ def score(model, tokens):
     return {"logprobs": logprobs, "hits": hits}
 
 
+class LineEnd(StoppingCriteria):
+    """Stops at a token of "stop_after_text" that has another one before it in what was written."""
+
+    def __init__(self, ids, prompt_length):
+        self.ids, self.begin = ids, prompt_length
+
+    def __call__(self, tokens, scores, **kwargs):
+        written = tokens[0, self.begin :].tolist()
+        ends = written[-1] in self.ids and any(token not in self.ids for token in written)
+        return torch.tensor([ends], device=tokens.device)
+
+
 def write(model, request):
     prompt = torch.tensor([request["prompt"]], device=model.device)
     # The model's own generation settings are no part of what is measured.
@@ -53,9 +67,12 @@ def write(model, request):
         max_new_tokens=request["max_tokens"],
         eos_token_id=request["stop"] or None,
         pad_token_id=0,
+        stopping_criteria=[LineEnd(request["stop_after_text"], prompt.shape[1])],
         **sampling,
     )[0, prompt.shape[1] :].tolist()
     if text and text[-1] in request["stop"]:
+        text.pop()
+    elif text and text[-1] in request["stop_after_text"] and len(text) < request["max_tokens"]:
         text.pop()
     return {"tokens": text}
 

@@ -97,7 +97,8 @@ class AdapterScorer final : public Scorer {
                                                 {"max_tokens", query.max_tokens},
                                                 {"temperature", query.temperature},
                                                 {"seed", query.seed},
-                                                {"stop", query.stop}});
+                                                {"stop", query.stop},
+                                                {"stop_after_text", query.stop_after_text}});
     Generated generated;
     if (!answer.contains("tokens") || !answer["tokens"].is_array()) {
       bad_answer("\"tokens\" is no list");

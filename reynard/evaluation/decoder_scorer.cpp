@@ -289,6 +289,7 @@ class DecoderScorer final : public Scorer {
         prompt.options.sampler.temperature = query->temperature;
         prompt.options.sampler.seed = query->seed;
         prompt.options.stop = query->stop;
+        prompt.options.stop_after_text = query->stop_after_text;
       }
       for (std::vector<int64_t>& text : generation::generate(decoder_, prompts, memories_)) {
         written.push_back({std::move(text)});

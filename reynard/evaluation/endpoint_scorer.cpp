@@ -185,7 +185,8 @@ class EndpointScorer final : public Scorer {
   Generated ask_text(const Generate& query) const {
     nlohmann::json body = wishes(query);
     body["prompt"] = query.prompt;
-    // The server ends at its own EOS, whose text is empty here.
+    // The server ends at its own EOS, whose text is empty here. It knows no stop that counts only
+    // after text, so that it writes on behind a line.
     nlohmann::json stops = nlohmann::json::array();
     for (const int64_t token : query.stop) {
       const std::string text = corpus_.decode({token});

@@ -19,7 +19,9 @@ namespace {
 class PromptTask final : public Task {
  public:
   PromptTask(const Corpus& corpus, PromptSet set)
-      : corpus_(corpus), set_(std::move(set)), stop_(stop_tokens(corpus, set_.first_line)) {}
+      : corpus_(corpus), set_(std::move(set)), stop_(stop_tokens(corpus)) {
+    if (set_.first_line) line_ends_ = line_ends(corpus);
+  }
 
   std::string name() const override { return set_.name; }
   nlohmann::json settings() const override { return set_.settings; }
@@ -34,6 +36,7 @@ class PromptTask final : public Task {
               query.prompt = std::move(prompt.tokens);
               query.max_tokens = prompt.max_tokens;
               query.stop = stop_;
+              query.stop_after_text = line_ends_;
               return Request{std::move(prompt.id), std::move(about), std::move(query)};
             }};
   }
@@ -57,7 +60,7 @@ class PromptTask final : public Task {
  private:
   const Corpus& corpus_;
   PromptSet set_;
-  std::vector<int64_t> stop_;
+  std::vector<int64_t> stop_, line_ends_;
 };
 
 // Scores of one group of samples, and ratings where there are any.
@@ -178,12 +181,28 @@ PythonRandom sample_random(int64_t seed, int64_t sample) {
   return PythonRandom(static_cast<uint64_t>(seed) * 1'000'003 + static_cast<uint64_t>(sample));
 }
 
-std::vector<int64_t> stop_tokens(const Corpus& corpus, bool first_line) {
-  std::vector<int64_t> stop;
-  if (corpus.eos) stop.push_back(*corpus.eos);
-  const std::vector<int64_t> line_end = first_line ? corpus.encode("\n") : std::vector<int64_t>();
-  if (line_end.size() == 1) stop.push_back(line_end.front());
-  return stop;
+std::vector<int64_t> stop_tokens(const Corpus& corpus) {
+  return corpus.eos ? std::vector<int64_t>{*corpus.eos} : std::vector<int64_t>();
+}
+
+std::vector<int64_t> line_ends(const Corpus& corpus) {
+  std::set<int64_t> ends;
+  for (const char* text : {"\n", "\n\n", "\r", "\r\n"}) {
+    for (const int64_t token : inner_tokens(corpus, text)) {
+      const std::string its_text = corpus.decode({token});
+      if (!its_text.empty() && first_line_of(its_text).empty()) ends.insert(token);
+    }
+  }
+  return {ends.begin(), ends.end()};
+}
+
+std::vector<int64_t> inner_tokens(const Corpus& corpus, std::string_view text) {
+  const std::string before = "a";
+  const std::vector<int64_t> first = corpus.encode(before);
+  const std::vector<int64_t> both = corpus.encode(before + std::string(text));
+  const auto [end, rest] = std::mismatch(first.begin(), first.end(), both.begin(), both.end());
+  if (end != first.end()) return corpus.encode(text);  // joined with what stands before it
+  return {rest, both.end()};
 }
 
 std::vector<int64_t> prompt_tokens(const Corpus& corpus, std::string_view text) {

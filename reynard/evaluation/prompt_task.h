@@ -34,7 +34,7 @@ struct PromptSet {
   // Score in [0, 1] of what the model wrote; `line` has the prompt's about and "answers".
   std::function<double(const std::string& written, const nlohmann::json& line)> score;
   std::vector<std::string> group_by;  // keys of about: scores are averaged where they are equal
-  bool first_line = false;            // only the answer's first line counts
+  bool first_line = false;            // only the answer's first line with text counts
   // Further fields of the sample line, from all that the model wrote; may be empty. A number
   // "rating" is averaged too.
   std::function<nlohmann::json(const std::string& written)> rate = {};
@@ -90,9 +90,13 @@ Cell cell_of(int64_t request,
 // The random stream of one sample, so that any of them can be made alone.
 PythonRandom sample_random(int64_t seed, int64_t sample);
 
-// Tokens that end an answer: EOS, and the end of a line where only the first counts and one token
-// stands for it.
-std::vector<int64_t> stop_tokens(const Corpus& corpus, bool first_line);
+// Tokens that end an answer: EOS, where there is one.
+std::vector<int64_t> stop_tokens(const Corpus& corpus);
+// Tokens that hold line ends alone: they end an answer of one line (Generate::stop_after_text).
+std::vector<int64_t> line_ends(const Corpus& corpus);
+
+// Tokens of a text as it stands behind other text: some tokenizers put a mark before the first.
+std::vector<int64_t> inner_tokens(const Corpus& corpus, std::string_view text);
 
 // BOS, where the model has one, and the tokens of a text.
 std::vector<int64_t> prompt_tokens(const Corpus& corpus, std::string_view text);

@@ -32,6 +32,9 @@ struct Generate {
   double temperature = 0;  // 0: greedy
   uint64_t seed = 0;
   std::vector<int64_t> stop;  // token ids that end the text
+  // Token ids that end it too, but not before it holds another one: line ends, where one line is
+  // wanted. A scorer that cannot tell goes on writing; the task takes the first line itself.
+  std::vector<int64_t> stop_after_text = {};
 };
 
 // A look inside on these tokens, layer by layer.

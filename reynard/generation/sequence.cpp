@@ -134,11 +134,16 @@ int64_t Sequence::take(const at::Tensor& logits, std::span<const int64_t> guesse
         score_tokens(logits.narrow(0, row, 1), std::span(&token, 1), options_.scores)[0];
     const bool was_guessed = row < num_guessed && token == guessed[row];
     if (was_guessed) ++num_accepted_;
-    if (std::ranges::find(options_.stop, token) != options_.stop.end()) {
+    const auto among = [token](const std::vector<int64_t>& ids) {
+      return std::ranges::find(ids, token) != ids.end();
+    };
+    const bool stops_late = among(options_.stop_after_text);
+    if (among(options_.stop) || (stops_late && has_text_)) {
       end_ = std::move(scored);
       finished_ = FinishReason::kStop;
       break;
     }
+    has_text_ = has_text_ || !stops_late;
     written_.push_back(std::move(scored));
     ++taken;
     if (std::ssize(written_) >= options_.max_tokens) {

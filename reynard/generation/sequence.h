@@ -22,7 +22,10 @@ struct SequenceOptions {
   int64_t max_tokens = 256;
   SamplerOptions sampler = {};
   std::vector<int64_t> stop = {};  // ids that end the text; not part of it
-  ScoreOptions scores = {};        // of the tokens written
+  // Ids that end it too once it holds another id; before, they are text. As line ends are, where
+  // one line is wanted.
+  std::vector<int64_t> stop_after_text = {};
+  ScoreOptions scores = {};  // of the tokens written
   ScoreOptions prompt_scores = {};
   // Tokens guessed from earlier text and checked in one step; the text stays the same. 0: off
   int64_t lookup_tokens = 0;
@@ -95,6 +98,7 @@ class Sequence {
   models::SequenceState state_;
   std::shared_ptr<std::vector<ScoredToken>> prompt_scores_;
   std::vector<ScoredToken> written_;
+  bool has_text_ = false;  // of other ids than those of stop_after_text
   std::optional<ScoredToken> end_;
   FinishReason finished_ = FinishReason::kNone;
   int64_t num_guessed_ = 0, num_accepted_ = 0;

@@ -28,7 +28,7 @@ print(json.dumps({"name": "stub", "vocab_size": 99, "bos": 1, "eos": None, "gene
 for line in sys.stdin:
     asked = json.loads(line)
     if "prompt" in asked:
-        answer = {"tokens": asked["prompt"][::-1][:asked["max_tokens"]]}
+        answer = {"tokens": (asked["prompt"][::-1] + asked["stop_after_text"])[:asked["max_tokens"]]}
     elif asked["tokens"][0] == 66:
         answer = {"error": "66 is not a token"}
     else:
@@ -63,7 +63,8 @@ TEST_F(AdapterTest, AnswersScoresAndText) {
   const auto scorer = make_adapter_scorer(adapter);
   Generate query;
   query.prompt = {3, 4, 5};
-  query.max_tokens = 2;
+  query.max_tokens = 4;
+  query.stop_after_text = {8, 9};
   const std::vector<Request> requests{
       scores({10, 11}, {12, 13}), scores({}, {20, 22}), scores({}, {5}), {"x", {}, query}};
   const std::vector<Response> responses = scorer->answer(requests);
@@ -72,7 +73,7 @@ TEST_F(AdapterTest, AnswersScoresAndText) {
   EXPECT_TRUE(std::isnan(std::get<Scored>(responses[1]).logprobs[0]));
   EXPECT_EQ(std::get<Scored>(responses[1]).logprobs[1], -0.22F);
   EXPECT_TRUE(std::isnan(std::get<Scored>(responses[2]).logprobs[0]));
-  EXPECT_EQ(std::get<Generated>(responses[3]).tokens, (std::vector<int64_t>{5, 4}));
+  EXPECT_EQ(std::get<Generated>(responses[3]).tokens, (std::vector<int64_t>{5, 4, 3, 8}));
   EXPECT_NE(scorer->cannot_answer({"x", {}, Probe{}}), "");
   const std::vector<Request> refused{scores({66}, {1})};
   EXPECT_NE(error_of([&] { scorer->answer(refused); }).find("66 is not a token"),

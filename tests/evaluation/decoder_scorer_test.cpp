@@ -232,6 +232,13 @@ TEST(DecoderScorer, GeneratesWithTheModel) {
   const std::vector<Request> checks{{"check", {}, check}};
   const auto checked = make_decoder_scorer(decoder, 64)->answer(checks);
   for (const uint8_t hit : std::get<Scored>(checked[0]).hits) EXPECT_EQ(hit, 1);
+  // At the beginning such an id is text.
+  const auto other = std::find_if(text.begin(), text.end(), [&](auto id) { return id != text[0]; });
+  query.stop_after_text = {text[0]};
+  const std::vector<Request> stops{{"stops", {}, query}};
+  const auto stopped = make_decoder_scorer(decoder, 64)->answer(stops);
+  EXPECT_EQ(std::get<Generated>(stopped[0]).tokens,
+            std::vector<int64_t>(text.begin(), std::find(other, text.end(), text[0])));
 }
 
 // Every text begins with the memories that are given, whatever is asked beside it.

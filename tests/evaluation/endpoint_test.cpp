@@ -109,6 +109,7 @@ TEST(EndpointScorer, CompletesPrompts) {
   query.prompt = {65, 66};
   query.max_tokens = 7;
   query.stop = {257, '\n'};
+  query.stop_after_text = {'.'};  // which it would take for a stop at the beginning too
   const std::vector<Request> requests{{"x", {}, query}};
   EXPECT_EQ(std::get<Generated>(scorer->answer(requests)[0]).tokens, corpus.encode("yes"));
   const json body = server.bodies().front();

@@ -22,7 +22,8 @@ namespace reynard::evaluation {
 namespace {
 
 // 1: options have the tokens of solved examples, and case is that of all letters, not of ASCII's.
-constexpr int64_t kFewShotScoring = 1;
+// 2: a written answer may begin with line ends.
+constexpr int64_t kChoiceScoring = 1, kAnswerScoring = 2;
 
 class FewShot final : public Task {
  public:
@@ -41,7 +42,7 @@ class FewShot final : public Task {
             {"options", options_},
             {"max_tokens", config_.max_tokens},
             {"seed", config_.seed},
-            {"scoring", kFewShotScoring}};
+            {"scoring", chooses() ? kChoiceScoring : kAnswerScoring}};
   }
   Requests requests() override;
   nlohmann::json sample(const Request& request, const Response& response) override;
@@ -61,6 +62,7 @@ class FewShot final : public Task {
   FewShotFile examples_;
   std::vector<FewShotItem> items_;
   std::vector<std::string> options_;  // all labels; empty: answers are written
+  std::vector<int64_t> line_ends_;    // that end a written answer
   int64_t skipped_ = 0;
   int64_t longest_item_ = 0;  // tokens
   mutable std::map<std::pair<int64_t, int64_t>, std::string> contexts_;
@@ -81,6 +83,8 @@ FewShot::FewShot(const Corpus& corpus, FewShotConfig config, int64_t train_lengt
     for (const FewShotItem& item : examples_.items) labels.insert(item.answers.front());
     for (const FewShotItem& item : items_) labels.insert(item.answers.front());
     options_.assign(labels.begin(), labels.end());
+  } else {
+    line_ends_ = line_ends(corpus);
   }
   for (const FewShotItem& item : items_) {
     const std::string text = question_text(item) + " " + item.answers.front();
@@ -140,7 +144,8 @@ Request FewShot::request(int64_t length, int64_t draw, int64_t item, int64_t opt
     Generate query;
     query.prompt = std::move(prompt);
     query.max_tokens = config_.max_tokens;
-    query.stop = stop_tokens(corpus_, true);
+    query.stop = stop_tokens(corpus_);
+    query.stop_after_text = line_ends_;
     return {fmt::format("{} {} {}", length, draw, item), std::move(about), std::move(query)};
   }
   about["option"] = options_[option];

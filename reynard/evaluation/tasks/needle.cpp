@@ -34,6 +34,9 @@ constexpr std::string_view kNeedleQuestion =
 // What the prompt does not already give away.
 constexpr std::string_view kCore = "eat a sandwich and sit in Dolores Park on a sunny day";
 
+// 1: full stops are those inside a text, and an answer may begin with line ends.
+constexpr int64_t kNeedleScoring = 1;
+
 std::vector<int64_t> grid(int64_t first, int64_t last, int64_t count) {
   std::vector<int64_t> values;
   for (int64_t i = 0; i < count; ++i) {
@@ -125,7 +128,7 @@ std::unique_ptr<Task> make_needle(const Corpus& corpus,
                                               Haystack(corpus, "needle"),
                                               corpus.encode(easy ? kEasyNeedle : kNeedle),
                                               corpus.encode(kNeedleQuestion),
-                                              corpus.encode("."),
+                                              inner_tokens(corpus, "."),
                                               {},
                                               ascending(grid(0, 100, settings.depths))});
   // As published, the shortest is 1/32 of the longest (1000 of 32,000); shorter ones hold no text.
@@ -148,7 +151,8 @@ std::unique_ptr<Task> make_needle(const Corpus& corpus,
                   {"buffer", settings.buffer},
                   {"same_haystack", settings.same_haystack},
                   {"max_tokens", settings.max_tokens},
-                  {"seed", settings.seed}};
+                  {"seed", settings.seed},
+                  {"scoring", kNeedleScoring}};
   set.size = static_cast<int64_t>(cells->lengths.size() * cells->depths.size()) * settings.trials;
   set.at = [&corpus, cells](int64_t i) { return prompt_of(corpus, *cells, i); };
   set.score = [](const std::string& written, const nlohmann::json& /*line*/) {
