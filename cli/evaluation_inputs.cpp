@@ -106,11 +106,7 @@ TextCorpus open_text(const fs::path& path, const TextNeeds& needs) {
   corpus.eos = needs.eos;
   if (needs.bos_of_text && !corpus.bos) corpus.bos = header.bos;
   if (needs.eos_of_text && !corpus.eos) corpus.eos = header.eos;
-  const int64_t predicted = tokens.num_tokens() - tokens.num_documents();
-  if (predicted > 0) {
-    corpus.bytes_per_token =
-        static_cast<double>(header.num_text_bytes) / static_cast<double>(predicted);
-  }
+  corpus.num_text_bytes = header.num_text_bytes;
   const std::shared_ptr<const tokenizer::Tokenizer> tokenizer = data::recorded_tokenizer(tokens);
   if (!needs.tokenizer.empty() && text->folder.empty()) {
     check_same_tokenizer(*tokenizer,

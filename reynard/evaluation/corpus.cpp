@@ -24,7 +24,7 @@ Corpus random_corpus(const Corpus& like, int64_t num_tokens, int64_t seed) {
   corpus.others.clear();
   corpus.num_tokens = num_tokens;
   corpus.documents = {{0, num_tokens}};
-  corpus.bytes_per_token = 0;
+  corpus.num_text_bytes = 0;
   const auto choices = static_cast<uint64_t>(like.vocab_size - kFirst);
   corpus.read = [choices, seed, bos = like.bos, eos = like.eos](int64_t begin, int64_t end) {
     std::vector<int64_t> tokens;

@@ -25,8 +25,7 @@ struct Corpus {
   std::function<std::vector<int64_t>(int64_t begin, int64_t end)> read;
   std::optional<int64_t> bos;  // token that the model was trained to see first; empty: none
   std::optional<int64_t> eos;
-  // Bytes of text per token over the whole corpus; 0: unknown (then no bits per byte).
-  double bytes_per_token = 0;
+  int64_t num_text_bytes = 0;  // of all documents; 0: unknown (then no bits per byte)
   std::function<std::string(const std::vector<int64_t>&)> decode;  // tokens -> text
   // text -> tokens, without BOS and EOS
   std::function<std::vector<int64_t>(std::string_view)> encode;

@@ -53,7 +53,7 @@ Corpus bytes_corpus(bool with_marks) {
   std::vector<int64_t> ends;
   for (int64_t end = 300; end <= 24000; end += 300) ends.push_back(end);
   Corpus corpus = test::corpus_of(std::move(tokens), ends);
-  corpus.bytes_per_token = 1;
+  corpus.num_text_bytes = 24000;
   corpus.vocab_size = 256;
   if (with_marks) {
     corpus.bos = 256;

@@ -378,7 +378,7 @@ TEST(PerPositionLossTask, FirstTokenWithoutBosIsMasked) {
 TEST(PerPositionLossTask, BitsPerByteNeedTheSizeOfTheText) {
   const test::TempDir folder;
   Corpus corpus = counting_corpus(600);
-  corpus.bytes_per_token = 2;
+  corpus.num_text_bytes = 1200;
   const auto task = task_named("per_position_loss").make(corpus, small_config(), {});
   Copier scorer(0);
   const auto metrics = evaluate(scorer, *task, {.folder = folder.path()}).at("metrics");

@@ -224,6 +224,13 @@ class PerPositionLoss final : public Task {
     const int64_t shift = data::below(bits, config_.length);
     std::rotate(tokens.begin(), tokens.end() - shift, tokens.end());
   }
+  // Those that rows are cut from.
+  int64_t num_tokens_of_text() const {
+    if (config_.across_documents) return corpus_.num_tokens;
+    int64_t tokens = 0;
+    for (const Document& document : corpus_.documents) tokens += document.end - document.begin;
+    return tokens;
+  }
   std::vector<LossSlope> slopes() const;
   std::vector<int64_t> reported_lengths() const {
     std::vector<int64_t> lengths{config_.length};
@@ -277,8 +284,10 @@ Measured PerPositionLoss::measure(const Samples& samples) {
   result.metrics["loss"] = series.mean;
   result.metrics["standard_error"] = sums.up_to.standard_error(config_.length - 1);
   result.metrics["rows"] = samples.size;
-  if (corpus_.bytes_per_token > 0) {
-    result.metrics["bits_per_byte"] = series.mean / std::numbers::ln2 / corpus_.bytes_per_token;
+  if (corpus_.num_text_bytes > 0) {
+    const double tokens_per_byte =
+        static_cast<double>(num_tokens_of_text()) / static_cast<double>(corpus_.num_text_bytes);
+    result.metrics["bits_per_byte"] = series.mean / std::numbers::ln2 * tokens_per_byte;
   }
   result.metrics["at_lengths"] = std::move(at_lengths);
   result.metrics["slopes"] = nlohmann::json::array();
