@@ -54,7 +54,7 @@ struct ForgettingCurveConfig {
           "unknown",
           kLengthOrZero);
     field("grid", self.grid, "tested lengths: l/n ... l (paper) or 8 ... l (code, log)");
-    field("points", self.points, "lengths n of the grid", config::positive);
+    field("points", self.points, "lengths n of the grid", kCount);
     field("repeats", self.repeats, "targets per length", kTestable);
     field("seed", self.seed, "seed of where targets begin", config::non_negative);
     field("targets",
@@ -102,10 +102,7 @@ struct InsideConfig {
           self.document,
           "which document that is long enough to look at, from 0",
           config::non_negative);
-    field("gate_tokens",
-          self.gate_tokens,
-          "last tokens whose gates are shown one by one",
-          config::positive);
+    field("gate_tokens", self.gate_tokens, "last tokens whose gates are shown one by one", kLength);
     field("cells", self.cells, "rows and columns of the maps", config::positive);
   }
 };
@@ -126,15 +123,12 @@ struct AttentionMassConfig {
   int64_t seed = 0;
 
   static void fields(auto& self, auto&& field) {
-    field("contexts",
-          self.contexts,
-          "numbers d of contexts from different documents",
-          config::positive);
+    field("contexts", self.contexts, "numbers d of contexts from different documents", kCount);
     field("length",
           self.length,
           "tokens of each context; 0: an eighth of the training length, 128 when unknown",
           kLengthOrZero);
-    field("samples", self.samples, "sequences per number of contexts", config::positive);
+    field("samples", self.samples, "sequences per number of contexts", kCount);
     field("place",
           self.place,
           "where the context of the queries' own document stands: random, first or last");
@@ -149,8 +143,8 @@ struct TextSampleConfig {
   int64_t seed = 0;
 
   static void fields(auto& self, auto&& field) {
-    field("prompt", self.prompt, "tokens of the prompt, from the text", config::positive);
-    field("tokens", self.tokens, "tokens to write", config::positive);
+    field("prompt", self.prompt, "tokens of the prompt, from the text", kLength);
+    field("tokens", self.tokens, "tokens to write", kLength);
     field("temperature",
           self.temperature,
           "of the second sample; the first is greedy",

@@ -36,14 +36,14 @@ struct NeedleConfig {
           self.longest,
           "longest context; 0: twice the training length, 32000 when unknown",
           kLengthOrZero);
-    field("lengths", self.lengths, "context lengths, evenly from longest/32", config::positive);
-    field("depths", self.depths, "depths, evenly from 0 to 100 %", config::positive);
-    field("trials", self.trials, "texts per length and depth", config::positive);
-    field("buffer", self.buffer, "tokens kept free for the question", config::non_negative);
+    field("lengths", self.lengths, "context lengths, evenly from longest/32", kCount);
+    field("depths", self.depths, "depths, evenly from 0 to 100 %", kCount);
+    field("trials", self.trials, "texts per length and depth", kCount);
+    field("buffer", self.buffer, "tokens kept free for the question", kLengthOrZero);
     field("same_haystack",
           self.same_haystack,
           "the same text in every cell, as published; otherwise another in each");
-    field("max_tokens", self.max_tokens, "tokens of an answer", config::positive);
+    field("max_tokens", self.max_tokens, "tokens of an answer", kLength);
     field("seed", self.seed, "seed of where texts begin", config::non_negative);
     field("judge",
           self.judge,
@@ -66,8 +66,8 @@ struct PasskeyConfig {
           self.lengths,
           "tokens of the prompt; default: 1/4, 1/2, 1, 2 and 4 times the training length",
           kLength);
-    field("trials", self.trials, "prompts per length", config::positive);
-    field("max_tokens", self.max_tokens, "tokens of an answer", config::positive);
+    field("trials", self.trials, "prompts per length", kCount);
+    field("max_tokens", self.max_tokens, "tokens of an answer", kLength);
     field("seed", self.seed, "seed of keys and places", config::non_negative);
   }
 };
@@ -87,7 +87,7 @@ struct RulerConfig {
           self.lengths,
           "tokens of prompt and answer; default: 1/4, 1/2, 1, 2 and 4 times the training length",
           kLength);
-    field("samples", self.samples, "samples per task and length", config::positive);
+    field("samples", self.samples, "samples per task and length", kCount);
     field("seed", self.seed, "seed of all samples", config::non_negative);
     field("essays", self.essays, "text file of the haystack; default: the text (not comparable)");
     field("words",
@@ -115,8 +115,8 @@ struct BabilongConfig {
           self.lengths,
           "tokens of the prompt; default: 1/4, 1/2, 1, 2 and 4 times the training length",
           kLength);
-    field("samples", self.samples, "questions per task and length", config::positive);
-    field("max_tokens", self.max_tokens, "tokens of an answer", config::positive);
+    field("samples", self.samples, "questions per task and length", kCount);
+    field("max_tokens", self.max_tokens, "tokens of an answer", kLength);
     field("seed", self.seed, "seed of facts and places", config::non_negative);
     field("facts", self.facts, "folder of bAbI files (qa1_*.txt, ...); default: generated");
     field("skip_bad", self.skip_bad, "leave malformed lines out");
@@ -137,18 +137,15 @@ struct DictionaryConfig {
           self.lengths,
           "tokens of definitions; default: 256, 1024, ... up to 4 times the training length",
           kLength);
-    field("query_tokens", self.query_tokens, "tokens of queries behind them", config::positive);
+    field("query_tokens", self.query_tokens, "tokens of queries behind them", kLength);
     field("block",
           self.block,
           "tokens that are filled up behind whole records, the model's local context; 0: off",
-          config::non_negative);
-    field("repeats", self.repeats, "dictionaries per length", config::positive);
+          kLengthOrZero);
+    field("repeats", self.repeats, "dictionaries per length", kCount);
     field("seed", self.seed, "seed of keys and values", config::non_negative);
-    field("first_token", self.first_token, "id of the first token", config::non_negative);
-    field("vocabulary",
-          self.vocabulary,
-          "tokens of the vocabulary, marks included",
-          config::positive);
+    field("first_token", self.first_token, "id of the first token", kLengthOrZero);
+    field("vocabulary", self.vocabulary, "tokens of the vocabulary, marks included", kLength);
   }
 };
 
@@ -170,7 +167,7 @@ struct PerplexityConfig {
           self.stride,
           "tokens scored by an overlapping window; 0: half of it",
           kLengthOrZero);
-    field("tokens", self.tokens, "tokens scored in windows, at most", config::positive);
+    field("tokens", self.tokens, "tokens scored in windows, at most", kLength);
     field("length",
           self.length,
           "tokens of each document of a stream; 0: half of the training length",
@@ -178,11 +175,11 @@ struct PerplexityConfig {
     field("documents",
           self.documents,
           "documents of a stream; the last is scored; fewer when the text has fewer",
-          config::positive);
+          kCount);
     field("streams",
           self.streams,
           "streams of each number of documents; fewer when the text has fewer",
-          config::positive);
+          kCount);
     field("seed", self.seed, "seed of the documents' order", config::non_negative);
   }
 };
@@ -212,9 +209,9 @@ struct FewShotConfig {
         self.lengths,
         "tokens of examples and question; default: 1/4, 1/2, 1, 2 and 4 times the training length",
         kLength);
-    field("draws", self.draws, "draws of examples", config::positive);
+    field("draws", self.draws, "draws of examples", kCount);
     field("items", self.items, "questions asked; 0: all of the file", config::non_negative);
-    field("max_tokens", self.max_tokens, "tokens of a written answer", config::positive);
+    field("max_tokens", self.max_tokens, "tokens of a written answer", kLength);
     field("seed", self.seed, "seed of the draws", config::non_negative);
     field("skip_bad", self.skip_bad, "leave lines out that hold no question and answer");
   }

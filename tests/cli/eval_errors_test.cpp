@@ -47,6 +47,8 @@ TEST_F(EvalCommand, BadInputIsOneLine) {
                "--train-length = 4611686018427387904; expected at most 2^40 tokens");
   expect_error(eval({"--task", "passkey", "--passkey.lengths=1099511627777"}),
                "--passkey.lengths = 1099511627777; must be between 1 and 2^40");
+  expect_error(eval({"--task", "needle", "--needle.trials=9223372036854775807"}),
+               "--needle.trials = 9223372036854775807; must be between 1 and 2^20");
   expect_error(eval({"--length", "6000", "--task", "per_position_loss"}),
                "no document has 6000 tokens");
   expect_error(eval({"--inside.length=1"}),
