@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
     const std::unique_ptr<tokenizer::Tokenizer> tokenizer = tokenizer::make_tokenizer(argv[2]);
     const std::vector<int32_t> ids = tokenizer->encode(argv[3]);
 
-    generation::GenerateOptions options{.max_tokens = 64};
+    generation::SequenceOptions options{.max_tokens = 64};
     if (tokenizer->eos()) options.stop = {*tokenizer->eos()};
     const std::vector<generation::Prompt> prompts = {
         {.tokens = {ids.begin(), ids.end()}, .options = options}};

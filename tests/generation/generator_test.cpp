@@ -105,19 +105,19 @@ TEST(Generate, IsDeterministicAndStops) {
 TEST(Generate, SomeIdsStopOnlyBehindOthers) {
   models::Decoder decoder(small_config(), 1, test::test_device());
   const std::vector<int64_t> prompt{1, 2, 3};
-  const std::vector<int64_t> text = generate(decoder, prompt, options_with(12));
+  const std::vector<int64_t> text = text_after(decoder, prompt, {.max_tokens = 12});
   const auto other = std::ranges::find_if(text, [&](int64_t id) { return id != text[0]; });
   ASSERT_NE(other, text.end());
-  GenerateOptions options = options_with(12);
+  SequenceOptions options{.max_tokens = 12};
   options.stop_after_text = {text[0]};
   const auto end = std::find(other, text.end(), text[0]);
-  EXPECT_EQ(generate(decoder, prompt, options), std::vector<int64_t>(text.begin(), end));
+  EXPECT_EQ(text_after(decoder, prompt, options), std::vector<int64_t>(text.begin(), end));
   options.stop_after_text = {*other, text[0]};  // none of these is text before another comes
   const auto third =
       std::ranges::find_if(text, [&](int64_t id) { return id != text[0] && id != *other; });
   const auto last =
       std::find_if(third, text.end(), [&](int64_t id) { return id == text[0] || id == *other; });
-  EXPECT_EQ(generate(decoder, prompt, options), std::vector<int64_t>(text.begin(), last));
+  EXPECT_EQ(text_after(decoder, prompt, options), std::vector<int64_t>(text.begin(), last));
 }
 
 // Greedy text, token by token from the cache, is what whole forwards over all tokens so far choose.
