@@ -222,7 +222,7 @@ TEST_F(BadInput, OutputsReplaceOnlyWhatTheCommandWrites) {
                   ": -o book.txt: the file exists and is not a page; remove it or give "
                   "another name\n");
   }
-  EXPECT_EQ(missing(error_of({"tokenizer", "train", "book.txt", "-o", "book.txt"}),
+  EXPECT_EQ(missing(error_of({"tokenizer", "train", "other.txt", "-o", "book.txt"}),
                     "-o book.txt: the file exists and is not a tokenizer.json"),
             "");
   EXPECT_EQ(missing(error_of({"dictionary", "-o", "book.txt"}), "-o book.txt: the file exists"),
