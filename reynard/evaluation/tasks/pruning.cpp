@@ -126,7 +126,8 @@ class Pruning final : public Task {
     result.metrics["loss_pruned"] = statistics::moments(pruned).mean;
     result.metrics["loss_unpruned"] = statistics::moments(unpruned).mean;
     result.metrics["loss_difference"] = statistics::moments(difference).mean;
-    result.metrics["standard_error"] = config::number_or_null(statistics::standard_error(difference));
+    result.metrics["standard_error"] =
+        config::number_or_null(statistics::standard_error(difference));
     result.metrics["pruned_share"] = statistics::moments(all).mean;
     result.metrics["log_tolerance"] = config_.log_tolerance;
     result.metrics["rows"] = rows_.size();
