@@ -149,11 +149,12 @@ std::vector<size_t> thinned(size_t size, size_t most) {
 }
 
 std::string grouped(int64_t value) {
-  std::string digits = fmt::format("{}", value < 0 ? -value : value);
-  for (auto i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3) {
+  std::string digits = fmt::format("{}", value);
+  const int64_t begin = value < 0 ? 1 : 0;
+  for (auto i = static_cast<int64_t>(digits.size()) - 3; i > begin; i -= 3) {
     digits.insert(static_cast<size_t>(i), ",");
   }
-  return fmt::format("{}{}", value < 0 ? "-" : "", digits);
+  return digits;
 }
 
 std::string grouped(int64_t value, std::string_view noun) {

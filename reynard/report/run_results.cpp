@@ -227,11 +227,12 @@ const nlohmann::json* RunResults::evaluation(std::string_view task) const {
 }
 
 int64_t RunResults::train_length() const {
+  constexpr double kMost = int64_t{1} << 40;  // a damaged file may say anything
   const double of_run = number_at(run, "/train_length");
-  if (of_run > 0) return static_cast<int64_t>(of_run);
+  if (of_run > 0 && of_run <= kMost) return static_cast<int64_t>(of_run);
   for (const auto& [task, summary] : evaluations) {
     const double of_task = number_at(summary, "/train_length");
-    if (of_task > 0) return static_cast<int64_t>(of_task);
+    if (of_task > 0 && of_task <= kMost) return static_cast<int64_t>(of_task);
   }
   return 0;
 }
