@@ -7,6 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
+
 namespace reynard::report {
 namespace {
 
@@ -34,6 +37,8 @@ TEST(Escape, ShellWords) {
 TEST(FigureStyle, Numbers) {
   EXPECT_EQ(grouped(16384), "16,384");
   EXPECT_EQ(grouped(-1234567), "-1,234,567");
+  EXPECT_EQ(grouped(-123), "-123");
+  EXPECT_EQ(grouped(std::numeric_limits<int64_t>::min()), "-9,223,372,036,854,775,808");
   EXPECT_EQ(grouped(12), "12");
   EXPECT_EQ(grouped(1, "row"), "1 row");
   EXPECT_EQ(grouped(16384, "row"), "16,384 rows");
