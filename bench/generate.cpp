@@ -2,13 +2,13 @@
 
 #include "bench/llama_model.h"
 #include "bench/peer_process.h"
-#include "bench/temporary_folder.h"
 #include "reynard/attention/cache.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/models/score.h"
 #include "reynard/models/state.h"
 #include "reynard/models/stepper.h"
+#include "reynard/process/temporary_folder.h"
 #include "reynard/statistics/median.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/device.h"
@@ -160,7 +160,7 @@ Rows llama_rows(const GenerateBench& options,
 }
 
 Rows llama_rows(const GenerateBench& options) {
-  const TemporaryFolder folder;
+  const process::TemporaryFolder folder;
   const std::filesystem::path model = folder.path() / "model";
   {
     models::Decoder decoder(llama_config(kWidth, options.layers), /*seed=*/1);
@@ -304,7 +304,7 @@ Rows pruned_rows(const GenerateBench& options,
 
 // One pair of states for all dtypes: pages and evictions are the same.
 Rows pruned_rows(const GenerateBench& options, at::Device device) {
-  const TemporaryFolder folder;
+  const process::TemporaryFolder folder;
   const std::filesystem::path model = folder.path() / "model";
   {
     models::Decoder decoder(pruned_fox_config(options.layers), /*seed=*/1);

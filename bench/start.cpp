@@ -1,11 +1,11 @@
 #include "bench/start.h"
 
 #include "bench/llama_model.h"
-#include "bench/temporary_folder.h"
 #include "reynard/models/decoder.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/process/child_process.h"
 #include "reynard/process/resident_memory.h"
+#include "reynard/process/temporary_folder.h"
 #include "reynard/statistics/median.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/device.h"
@@ -69,7 +69,7 @@ models::DecoderConfig config_of(int64_t megabytes) {
 
 Rows rows_of(const StartBench& options, int64_t megabytes) {
   const at::Device device = tensor::choose_device(options.device);
-  const TemporaryFolder folder;
+  const process::TemporaryFolder folder;
   const std::filesystem::path model = folder.path() / "model";
   {
     models::Decoder decoder(config_of(megabytes), /*seed=*/1);

@@ -9,16 +9,16 @@
 #include "reynard/evaluation/length_rules.h"
 #include "reynard/models/decoder_config.h"
 #include "reynard/models/pretrained.h"
+#include "reynard/process/temporary_folder.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tokenizer/tokenizer.h"
 #include "reynard/tokenizer/utf8.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -37,17 +37,8 @@ std::string plain_name(const fs::path& path) {
 
 // A token file made from text, removed when it is no longer read.
 struct PreparedText {
-  fs::path folder;
+  std::optional<process::TemporaryFolder> folder;
   std::unique_ptr<data::TokenFile> tokens;
-
-  PreparedText() = default;
-  PreparedText(const PreparedText&) = delete;
-  PreparedText& operator=(const PreparedText&) = delete;
-  ~PreparedText() {
-    tokens.reset();
-    std::error_code ignored;
-    if (!folder.empty()) fs::remove_all(folder, ignored);
-  }
 };
 
 // tokenizer: for text; empty: there is none.
@@ -62,18 +53,13 @@ std::shared_ptr<PreparedText> tokens_of(const fs::path& path, const std::string&
     throw Error(fmt::format("there is no tokenizer of the model for {}; name one with --tokenizer",
                             path.string()));
   }
-  std::string pattern = (fs::temp_directory_path() / "reynard-eval-XXXXXX").string();
-  if (!mkdtemp(pattern.data())) {
-    throw Error(fmt::format("cannot create a folder in {}; set TMPDIR",
-                            fs::temp_directory_path().string()));
-  }
-  text->folder = pattern;
+  text->folder.emplace();
   data::PrepareOptions options;
   options.inputs = {path};
-  options.output = text->folder;
+  options.output = text->folder->path();
   options.tokenizer = tokenizer;
   data::prepare(options);
-  text->tokens = std::make_unique<data::TokenFile>(text->folder / "train.tokens");
+  text->tokens = std::make_unique<data::TokenFile>(text->folder->path() / "train.tokens");
   return text;
 }
 
@@ -108,7 +94,7 @@ TextCorpus open_text(const fs::path& path, const TextNeeds& needs) {
   if (needs.eos_of_text && !corpus.eos) corpus.eos = header.eos;
   corpus.num_text_bytes = header.num_text_bytes;
   const std::shared_ptr<const tokenizer::Tokenizer> tokenizer = data::recorded_tokenizer(tokens);
-  if (!needs.tokenizer.empty() && text->folder.empty()) {
+  if (!needs.tokenizer.empty() && !text->folder) {
     check_same_tokenizer(*tokenizer,
                          path.string(),
                          *tokenizer::make_tokenizer(needs.tokenizer),

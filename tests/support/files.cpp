@@ -1,7 +1,5 @@
 #include "tests/support/files.h"
 
-#include <unistd.h>
-
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
@@ -34,16 +32,7 @@ std::filesystem::path temporary_root() {
 
 }  // namespace
 
-TempDir::TempDir() {
-  std::string pattern = (temporary_root() / "reynard-XXXXXX").string();
-  if (!mkdtemp(pattern.data())) throw std::runtime_error("cannot make a temporary folder");
-  path_ = pattern;
-}
-
-TempDir::~TempDir() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
+TempDir::TempDir() : folder_(temporary_root()) {}
 
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);

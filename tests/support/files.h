@@ -1,6 +1,8 @@
 #pragma once
 // Where tests find files: the reference folder beside the checkout, and temporary folders.
 
+#include "reynard/process/temporary_folder.h"
+
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -17,14 +19,11 @@ std::filesystem::path shared_folder();
 class TempDir {
  public:
   TempDir();
-  ~TempDir();
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
+  const std::filesystem::path& path() const { return folder_.path(); }
+  std::filesystem::path operator/(std::string_view name) const { return path() / name; }
 
  private:
-  std::filesystem::path path_;
+  process::TemporaryFolder folder_;
 };
 
 std::string read_file(const std::filesystem::path& path);
