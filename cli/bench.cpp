@@ -123,6 +123,19 @@ void reject_options_of_the_other_device(const CLI::App& command,
   }
 }
 
+void add_repeats(CLI::App& command, int& repeats) {
+  command.add_option("--repeats", repeats, "timed runs; the median counts")
+      ->capture_default_str()
+      ->check(above_zero());
+}
+
+// Of a bench that has a default for each device, for which 0 stands.
+void add_repeats(CLI::App& command, int& repeats, int on_cpu, int on_gpu) {
+  const std::string text =
+      fmt::format("timed runs; the median counts (default: {}, on a GPU {})", on_cpu, on_gpu);
+  command.add_option("--repeats", repeats, text)->check(above_zero());
+}
+
 void add_attention_cuda(CLI::App& command, std::string& device, bench::AttentionCudaBench& bench) {
   command
       .add_option("--device",
@@ -166,12 +179,8 @@ void add_attention(CLI::App& bench) {
   command->add_option("--only", arguments->bench.names, "names of the rows to measure")
       ->delimiter(',')
       ->check(CLI::IsMember(arguments->bench.names));
-  command
-      ->add_option("--repeats",
-                   arguments->repeats,
-                   "timed runs, of which the median counts (default: 7, of pruned rows half as "
-                   "many but at least 3; on a GPU 20)")
-      ->check(above_zero());
+  add_repeats(*command, arguments->repeats, arguments->bench.repeats, arguments->cuda.repeats);
+  command->footer("Pruned rows on the CPU are timed half as often, but at least 3 times.");
   run_with_json(*command, arguments, [command](Arguments& given) {
     const bool cuda = is_cuda(given.device);
     reject_options_of_the_other_device(
@@ -252,11 +261,7 @@ void add_decode(CLI::App& bench) {
   command->add_option("--only", arguments->bench.names, "cpu: names of the rows to measure")
       ->delimiter(',')
       ->check(CLI::IsMember(arguments->bench.names));
-  command
-      ->add_option("--repeats",
-                   arguments->repeats,
-                   "timed runs; the median counts (default: 9, on a GPU 30)")
-      ->check(above_zero());
+  add_repeats(*command, arguments->repeats, arguments->bench.repeats, arguments->cuda.repeats);
   run_with_json(*command, arguments, [command](DecodeBenchArguments& given) {
     return run_decode_bench(*command, given);
   });
@@ -309,11 +314,7 @@ void add_knn(CLI::App& bench) {
   command->add_option("--only", arguments->bench.names, "cpu: names of the rows to measure")
       ->delimiter(',')
       ->check(CLI::IsMember(arguments->bench.names));
-  command
-      ->add_option("--repeats",
-                   arguments->repeats,
-                   "timed runs; the median counts (default: 9, on a GPU 10)")
-      ->check(above_zero());
+  add_repeats(*command, arguments->repeats, arguments->bench.repeats, arguments->cuda.repeats);
   run_with_json(*command, arguments, [command](KnnBenchArguments& given) {
     return run_knn_bench(*command, given);
   });
@@ -341,9 +342,7 @@ void add_train_step(CLI::App& bench) {
           "let ours prune, e.g. at -10 (default 0: off); with the gates of a model that has "
           "not learned yet nearly all heads are local")
       ->check(between(-100, 0));
-  command->add_option("--repeats", arguments->bench.repeats, "timed steps; the median counts")
-      ->capture_default_str()
-      ->check(above_zero());
+  add_repeats(*command, arguments->bench.repeats);
   add_device_option(*command, arguments->bench.device);
   run_with_json(
       *command, arguments, [](auto& given) { return bench::bench_train_step(given.bench); });
@@ -382,9 +381,7 @@ void add_forgetting_curve_bench(CLI::App& bench) {
                    "tokens of one forward pass; longer sequences go in pieces of it")
       ->capture_default_str()
       ->check(above_zero());
-  command->add_option("--repeats", options.repeats, "timed runs; the median counts")
-      ->capture_default_str()
-      ->check(above_zero());
+  add_repeats(*command, options.repeats);
   add_device_option(*command, options.device);
   run_with_json(
       *command, arguments, [](auto& given) { return bench::bench_forgetting_curve(given.bench); });
@@ -408,9 +405,7 @@ void add_generate_bench(CLI::App& bench) {
   command->add_option("--length", options.length, "cached tokens of the pruned decode")
       ->capture_default_str();
   command->add_option("--layers", options.layers, "of both models")->capture_default_str();
-  command->add_option("--repeats", options.repeats, "timed runs; the median counts")
-      ->capture_default_str()
-      ->check(above_zero());
+  add_repeats(*command, options.repeats);
   add_device_option(*command, options.device);
   run_with_json(
       *command, arguments, [](auto& given) { return bench::bench_generate(given.bench); });
@@ -452,9 +447,7 @@ void add_start_bench(CLI::App& bench) {
   command->add_option("--dtype", options.dtypes, "f32, bf16, int8 (default: all)")
       ->delimiter(',')
       ->check(CLI::IsMember({"f32", "bf16", "int8"}));
-  command->add_option("--repeats", options.repeats, "timed starts; the median counts")
-      ->capture_default_str()
-      ->check(above_zero());
+  add_repeats(*command, options.repeats);
   add_device_option(*command, options.device);
   run_with_json(*command, arguments, [](auto& given) { return bench::bench_start(given.bench); });
 }
@@ -471,9 +464,7 @@ void add_tokenizer_speed(CLI::App& bench) {
   command->add_option("--max-bytes", arguments->bench.max_bytes, "read no more of the text")
       ->capture_default_str()
       ->check(between(1, 1 << 30));
-  command->add_option("--repeats", arguments->bench.repeats, "timed runs; the median counts")
-      ->capture_default_str()
-      ->check(above_zero());
+  add_repeats(*command, arguments->bench.repeats);
   run_with_json(
       *command, arguments, [](auto& given) { return bench::bench_tokenizer(given.bench); });
 }

@@ -53,12 +53,9 @@ constexpr const char* kChatFooter =
     "\n"
     "Each line is a message; one that ends with a backslash goes on in the next. A line that "
     "begins with a slash is a command: /new begins a new conversation, /exit or Ctrl-D ends it, "
-    "/help lists "
-    "them; a message that begins with a slash is written with two. Ctrl-C ends the answer that is "
-    "being "
-    "written and keeps what is there of it; while nothing is written it ends the program (exit "
-    "code "
-    "130).\n";
+    "/help lists them; a message that begins with a slash is written with two. Ctrl-C ends the "
+    "answer that is being written and keeps what is there of it; while nothing is written it ends "
+    "the program (exit code 130).\n";
 
 constexpr const char* kChatCommands =
     "/new     begins a new conversation\n"

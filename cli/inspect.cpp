@@ -50,16 +50,13 @@ struct InspectArguments {
 constexpr const char* kInspectFooter =
     "Examples:\n"
     "  reynard inspect runs/fox --text data/python/held_out.tokens\n"
-    "  reynard inspect runs/fox --text book.txt --length 65536 --heads 1.2,3.1 "
-    "--window 60000:60064\n"
+    "  reynard inspect runs/fox --text book.txt --length 65536 --heads 1.2,3.1 --window "
+    "60000:60064\n"
     "  reynard inspect runs/fox --text a.txt b.txt --heads all -o fox.html\n"
     "\n"
     "Writes the page and, beside it, all its numbers as JSON (fox.json). Texts longer than "
-    "--length "
-    "are cut; statistics are over all texts, maps of the first. Maps of long texts show averages "
-    "over cells; --window "
-    "shows "
-    "any piece token by token.\n";
+    "--length are cut; statistics are over all texts, maps of the first. Maps of long texts show "
+    "averages over cells; --window shows any piece token by token.\n";
 
 // "A<separator>B" as two numbers.
 std::pair<int64_t, int64_t> two_numbers(const std::string& text,
