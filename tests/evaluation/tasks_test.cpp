@@ -1,5 +1,4 @@
-// Tasks run on a scorer made by hand: what they ask, what they make of the answers, and how a run
-// that was cut short goes on.
+// Tasks run on a scorer made by hand: what they ask and what they make of the answers.
 
 #include "reynard/evaluation/evaluate.h"
 #include "reynard/evaluation/packed_floats.h"
@@ -7,6 +6,7 @@
 #include "reynard/evaluation/rows.h"
 #include "reynard/evaluation/sample_log.h"
 #include "reynard/tensor/check.h"
+#include "tests/evaluation/copier.h"
 #include "tests/support/corpus.h"
 #include "tests/support/errors.h"
 #include "tests/support/files.h"
@@ -16,72 +16,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <new>
 #include <numeric>
 #include <string>
 
 namespace reynard::evaluation {
 namespace {
-
-// Knows a token when the one before it was followed by the same token among the last `memory`
-// tokens: copies text up to that distance. Otherwise wrong.
-class Copier final : public Scorer {
- public:
-  explicit Copier(int64_t memory) : memory_(memory) {}
-
-  std::vector<Response> answer(std::span<const Request> requests) override {
-    std::vector<Response> responses;
-    for (const Request& request : requests) {
-      if (answered == fail_after) throw Error("out of patience");
-      const Score& score = std::get<Score>(request.query);
-      if (static_cast<int64_t>(score.context.size()) > most_context) throw std::bad_alloc();
-      ++answered;
-      std::vector<int64_t> tokens = score.context;
-      Scored scored;
-      for (const int64_t token : score.continuation) {
-        scored.hits.push_back(knows(tokens, token) ? 1 : 0);
-        // Loss falls with the position, so that averages can be checked.
-        scored.logprobs.push_back(tokens.empty() ? std::nanf("")
-                                                 : -1.0F / static_cast<float>(tokens.size()));
-        tokens.push_back(token);
-      }
-      responses.emplace_back(std::move(scored));
-    }
-    return responses;
-  }
-
-  int64_t answered = 0;
-  int64_t fail_after = std::numeric_limits<int64_t>::max();
-  int64_t most_context = std::numeric_limits<int64_t>::max();
-
- private:
-  bool knows(const std::vector<int64_t>& tokens, int64_t next) const {
-    const auto n = static_cast<int64_t>(tokens.size());
-    for (int64_t back = 1; back < std::min(n, memory_ + 1); ++back) {
-      if (tokens[n - 1 - back] == tokens[n - 1] && tokens[n - back] == next) return true;
-    }
-    return false;
-  }
-  int64_t memory_;
-};
-
-// Distinct tokens: nothing can be known except by copying.
-Corpus counting_corpus(int64_t tokens, const std::vector<int64_t>& ends = {}) {
-  std::vector<int64_t> ids(tokens);
-  std::iota(ids.begin(), ids.end(), 10);
-  Corpus corpus = test::corpus_of(std::move(ids), ends.empty() ? std::vector{tokens} : ends);
-  corpus.bos = 1;
-  corpus.eos = 2;
-  return corpus;
-}
-
-EvaluationConfig small_config() {
-  EvaluationConfig config;
-  config.forgetting_curve = {.length = 64, .points = 8, .repeats = 3};
-  config.per_position_loss = {.length = 128, .rows = 4};
-  return config;
-}
 
 TEST(ForgettingCurveTask, MeasuresHowFarAModelCopies) {
   const test::TempDir folder;
@@ -228,54 +167,6 @@ TEST(PerPositionLossTask, AveragesOverRowsAtEveryPosition) {
   EXPECT_NEAR(summary.at("metrics").at("standard_error").get<double>(), 0, 1e-7);
 }
 
-TEST(Evaluate, FilesOfOthersStayAsTheyAre) {
-  const test::TempDir folder;
-  const Corpus corpus = counting_corpus(600);
-  const auto task = task_named("per_position_loss").make(corpus, small_config(), {});
-  Copier scorer(0);
-  const auto refused = [&](const std::string& name, const std::string& text, bool only_resume) {
-    test::write_file(folder / name, text);
-    const std::string error = test::error_of(
-        [&] { evaluate(scorer, *task, {.folder = folder.path(), .only_resume = only_resume}); });
-    EXPECT_EQ(test::read_file(folder / name), text);
-    std::filesystem::remove(folder / name);
-    return error;
-  };
-  for (const bool only_resume : {false, true}) {
-    EXPECT_SAYS(refused("per_position_loss.jsonl", "{\"text\": \"one\"}\n", only_resume),
-                "per_position_loss.jsonl exists and is not a sample log; remove it or give another "
-                "folder with -o");
-    for (const char* text : {"notes", "[1]", "{\"task\": \"per_position_loss\"}"}) {
-      EXPECT_SAYS(refused("per_position_loss.json", text, only_resume),
-                  "per_position_loss.json exists and is not a summary of eval; remove it or give "
-                  "another folder with -o");
-    }
-  }
-  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
-  test::write_file(folder / "per_position_loss.json", "");
-  for (int i = 0; i < 2; ++i) evaluate(scorer, *task, {.folder = folder.path()});  // its own
-}
-
-TEST(Evaluate, SaysWhichLinesAreMeasuredAgain) {
-  const test::TempDir folder;
-  const std::filesystem::path log = folder / "per_position_loss.jsonl";
-  const Corpus corpus = counting_corpus(600);
-  const auto task = task_named("per_position_loss").make(corpus, small_config(), {});
-  Copier scorer(0);
-  const auto whole = evaluate(scorer, *task, {.folder = folder.path()});
-  std::string lines = test::read_file(log);
-  lines[lines.find('\n') + 1] = '!';
-  test::write_file(log, lines);
-  std::string said;
-  const auto again = evaluate(
-      scorer, *task, {.folder = folder.path(), .say = [&](const auto& line) { said += line; }});
-  EXPECT_SAYS(said,
-              "per_position_loss.jsonl: 1 line that is damaged or there twice is left out; what is "
-              "missing is measured again");
-  EXPECT_EQ(again.at("effort").at("reused_samples"), 3);
-  EXPECT_EQ(again.at("metrics"), whole.at("metrics"));
-}
-
 TEST(PerPositionLossTask, ALineWithOtherNumbersOfLossesIsNamed) {
   const Corpus corpus = counting_corpus(600);
   const auto task = task_named("per_position_loss").make(corpus, small_config(), {});
@@ -414,95 +305,6 @@ TEST(Rows, TooShortDocumentsNameTheRemedy) {
   }
   const RowOptions whole{.length = 64, .rows = 1, .seed = 0, .across_documents = true};
   EXPECT_EQ(cut_rows(corpus, whole, "per_position_loss").size(), 1);
-}
-
-TEST(Evaluate, GoesOnWhereAnEarlierRunStopped) {
-  const test::TempDir whole;
-  const test::TempDir cut;
-  const Corpus corpus = counting_corpus(1000);
-  const EvaluateOptions small_batches{.folder = cut.path(), .batch_tokens = 200};
-  const auto& entry = task_named("forgetting_curve");
-  Copier all(33);
-  const auto expected = evaluate(
-      all, *entry.make(corpus, small_config(), {}), {.folder = whole.path(), .batch_tokens = 200});
-  EXPECT_EQ(all.answered, 48);
-
-  Copier first(33);
-  first.fail_after = 20;
-  EXPECT_THROW(evaluate(first, *entry.make(corpus, small_config(), {}), small_batches), Error);
-  // A crash in the middle of a line leaves a piece of it.
-  const auto log = cut.path() / "forgetting_curve.jsonl";
-  test::write_file(log, test::read_file(log) + R"({"id":"text copy 64 2","hi)");
-  Copier second(33);
-  const auto resumed = evaluate(second, *entry.make(corpus, small_config(), {}), small_batches);
-  EXPECT_LT(second.answered, 48);
-  EXPECT_GT(second.answered, 0);
-  EXPECT_EQ(resumed.at("metrics"), expected.at("metrics"));
-  EXPECT_EQ(resumed.at("series"), expected.at("series"));
-  EXPECT_EQ(resumed.at("effort").at("reused_samples").get<int64_t>() + second.answered, 48);
-
-  Copier third(33);
-  evaluate(third, *entry.make(corpus, small_config(), {}), small_batches);
-  EXPECT_EQ(third.answered, 0);
-}
-
-// As the published script: the lengths that fit make the curve.
-TEST(Evaluate, OutOfMemoryKeepsTheLengthsThatFit) {
-  const test::TempDir folder;
-  const Corpus corpus = counting_corpus(1000);
-  Copier copier(1000);
-  copier.most_context = 70;  // targets of 48 tokens need 49 + 1 + 24 before the scored ones
-  const auto task = task_named("forgetting_curve").make(corpus, small_config(), {});
-  const auto error = [&](Task& t) -> std::string {
-    try {
-      evaluate(copier, t, {.folder = folder.path(), .batch_tokens = 1});
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "";
-  };
-  EXPECT_NE(error(*task).find("out of memory at sample \"text copy 48 0\" of 98 tokens"),
-            std::string::npos)
-      << error(*task);
-  const auto summary = nlohmann::json::parse(test::read_file(folder / "forgetting_curve.json"));
-  EXPECT_EQ(summary.at("series").at("points").size(), 5);  // 8, 16, ..., 40
-  EXPECT_EQ(summary.at("metrics").at("fine_length").at("text"), ">40");
-  EXPECT_NE(summary.at("stopped").get<std::string>().find("out of memory"), std::string::npos);
-  // Rows of equal length: none fits.
-  const auto loss = task_named("per_position_loss").make(corpus, small_config(), {});
-  copier.most_context = -1;
-  EXPECT_NE(error(*loss).find("per_position_loss: out of memory"), std::string::npos);
-  EXPECT_FALSE(std::filesystem::exists(folder / "per_position_loss.json"));
-}
-
-TEST(Evaluate, MeasuresAnewWhenSettingsOrModelDiffer) {
-  const test::TempDir folder;
-  const Corpus corpus = counting_corpus(1000);
-  const auto& entry = task_named("forgetting_curve");
-  EvaluateOptions options{.folder = folder.path(), .identity = {{"model", "a"}}};
-  Copier first(33);
-  evaluate(first, *entry.make(corpus, small_config(), {}), options);
-
-  options.identity = {{"model", "b"}};
-  Copier other_model(5);
-  const auto summary = evaluate(other_model, *entry.make(corpus, small_config(), {}), options);
-  EXPECT_EQ(other_model.answered, 48);
-  EXPECT_EQ(summary.at("metrics").at("fine_length").at("text"), "0");
-
-  EvaluationConfig config = small_config();
-  config.forgetting_curve.seed = 1;
-  Copier other_seed(33);
-  evaluate(other_seed, *entry.make(corpus, config, {}), options);
-  EXPECT_EQ(other_seed.answered, 48);
-}
-
-TEST(Evaluate, FolderThatCannotBeMadeIsAnError) {
-  const test::TempDir folder;
-  test::write_file(folder / "file", "");
-  const Corpus corpus = counting_corpus(1000);
-  const auto task = task_named("forgetting_curve").make(corpus, small_config(), {});
-  Copier copier(1);
-  EXPECT_THROW(evaluate(copier, *task, {.folder = folder / "file" / "eval"}), Error);
 }
 
 TEST(Registry, UnknownTaskListsTheKnownOnes) {
