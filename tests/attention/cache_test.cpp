@@ -19,11 +19,9 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
-#include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
-#include <set>
 #include <vector>
 
 namespace reynard::attention {
@@ -63,54 +61,6 @@ PagedOutput attend(const LayerCache& cache,
   const int64_t offsets[] = {0, num_queries};
   const at::Tensor q = in.q[0].slice(0, cache.length() - num_queries, cache.length());
   return paged_attention(q, offsets, caches, bound, window, options);
-}
-
-// A list that keeps all its pages beside some that keep the last four of theirs: neighbours are
-// read faster, so what is freed must not scatter it.
-TEST(PagePool, ListsStayTogetherWhileOthersFreeTheirs) {
-  const auto pool = make_pool();
-  std::vector<int32_t> whole;
-  std::vector<std::vector<int32_t>> recent(5);
-  const auto grow = [&](std::vector<int32_t>& pages) {
-    for (int i = 0; i < 8; ++i) pages.push_back(pool->allocate(pages.empty() ? -1 : pages.back()));
-  };
-  for (int step = 0; step < 64; ++step) {
-    for (std::vector<int32_t>& pages : recent) {
-      grow(pages);
-      for (; pages.size() > 4; pages.erase(pages.begin())) pool->release(pages[0]);
-    }
-    grow(whole);
-  }
-  int64_t jumps = 0;
-  for (size_t i = 1; i < whole.size(); ++i) jumps += whole[i] == whole[i - 1] + 1 ? 0 : 1;
-  EXPECT_LE(jumps, 512 / 16 + 8);
-  EXPECT_EQ(pool->pages_in_use(), 512 + 5 * 4);
-  EXPECT_LE(pool->keys().size(0), 1024);
-}
-
-// There is memory for the keys of 8M pages, but not for their gate sums.
-TEST(PagePool, StaysAsItWasWhereMemoryRunsOut) {
-  PagePool pool({.head_dim = 1, .group = 1 << 16, .max_pages = 1 << 23});
-  pool.allocate();
-  const int64_t capacity = pool.keys().size(0);
-  EXPECT_THROW(pool.reserve(), std::exception);
-  EXPECT_EQ(pool.keys().size(0), capacity);
-  EXPECT_EQ(pool.values().size(0), capacity);
-  EXPECT_EQ(pool.allocate(0), 1);
-}
-
-TEST(PagePool, GivesEveryPageOnce) {
-  const auto pool = make_pool(at::kFloat, /*max_pages=*/20);
-  std::set<int32_t> pages;
-  for (int i = 0; i < 20; ++i) pages.insert(pool->allocate(i % 3 == 0 ? 18 : -1));
-  EXPECT_EQ(pages.size(), 20U);
-  EXPECT_EQ(*pages.begin(), 0);
-  EXPECT_EQ(*pages.rbegin(), 19);
-  EXPECT_THROW(pool->allocate(), Error);
-  for (const int32_t page : {3, 17, 4}) pool->release(page);
-  EXPECT_EQ(pool->allocate(2), 3);
-  EXPECT_EQ(pool->allocate(3), 4);
-  EXPECT_EQ(pool->allocate(4), 17);
 }
 
 TEST(LayerCache, DecodesWhatItWasGiven) {
@@ -495,8 +445,6 @@ TEST(LayerCache, RejectsWhatItCannotHold) {
   EXPECT_THROW(attend(cache, in, 101), Error);
   EXPECT_THROW(attend(cache, in, 1, {}, 0, {.log_pruning_tolerance = 5}), Error);
   EXPECT_THROW(attend(cache, in, 1, {}, 0, {.scale = -1}), Error);
-  EXPECT_THROW(PagePool({.head_dim = 257}), Error);
-  EXPECT_THROW(PagePool({.head_dim = 64, .dtype = at::kDouble}), Error);
 }
 
 TEST(LayerCache, RejectsSnapshotsThatNoCacheWrote) {
