@@ -28,6 +28,7 @@ void add_compare(CLI::App& app);
 void add_cost(CLI::App& app);
 void add_dictionary(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_completion(CLI::App& app);
 void add_help(CLI::App& app);  // behind all others
 
 }  // namespace reynard::cli

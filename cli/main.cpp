@@ -124,6 +124,7 @@ int main(int argc, char** argv) {
   add_cost(app);
   add_convert(app);
   add_bench(app);
+  add_completion(app);
   add_help(app);
   reject_wrong_numbers(app);
   reject_empty_inputs(app);
