@@ -182,6 +182,22 @@ TEST(Families, NumbersOfPositionsMayBeDerived) {
   EXPECT_EQ(load_layout(parent / "memory").max_positions, std::nullopt);
 }
 
+// Where it says false, transformers lets every token see the whole text.
+TEST(Families, AttentionIsCausal) {
+  for (const char* layout : {"llama", "mistral", "qwen2", "qwen3"}) {
+    const auto error = [&](const json& is_causal) {
+      json config = llama_config();
+      config.update({{"num_key_value_heads", 2}, {"is_causal", is_causal}});
+      return test::error_of(
+          [&] { read_config(find_family(layout, "test"), config, "config.json"); });
+    };
+    EXPECT_EQ(error(nullptr), "no error") << layout;
+    EXPECT_EQ(error(true), "no error") << layout;
+    EXPECT_EQ(error(false), "config.json: is_causal = false; expected true (all we support)")
+        << layout;
+  }
+}
+
 // As the published classes read it.
 TEST(Families, AnAbsentSlidingWindowIsTheDefaultAndNullIsNone) {
   const auto window = [](const char* layout, const json& changes) {

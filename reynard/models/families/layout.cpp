@@ -12,6 +12,7 @@ namespace {
 // Keys with one name in every layout.
 void read_shared_keys(const JsonFields& fields, DecoderConfig& config) {
   fields.expect("quantization_config", nullptr);
+  fields.expect("is_causal", true);
   config.vocab_size = fields.of("vocab_size").integer("vocab_size");
   config.hidden_size = fields.of("hidden_size").integer("hidden_size");
   config.num_layers = fields.of("num_layers").integer("num_hidden_layers");
