@@ -91,6 +91,36 @@ TEST(Llama, RopeScaling) {
         flat}) {
     EXPECT_THROW(read(bad), Error) << bad;
   }
+  // Null is not the default there but false, as in transformers.
+  json whole = yarn;
+  EXPECT_TRUE(read(yarn).rope_scaling.truncate);
+  whole["truncate"] = nullptr;
+  EXPECT_FALSE(read(whole).rope_scaling.truncate);
+}
+
+// As in transformers: a scaling replaces the parameters wholly, an empty one is none.
+TEST(Llama, RopeScalingComesBeforeRopeParameters) {
+  const auto read = [](const json& parameters, const json& scaling) {
+    json config = llama_config();
+    config.update({{"rope_theta", 5e5}, {"rope_parameters", parameters}});
+    config["rope_scaling"] = scaling;
+    return read_config(find_family("llama", "test"), config, "config.json").attention;
+  };
+  using Type = ops::RotaryScalingType;
+  const json plain = {{"rope_theta", 1e6}, {"rope_type", "default"}};
+  const json linear = {{"rope_theta", 1e6}, {"rope_type", "linear"}, {"factor", 3}};
+  const ops::RotaryScaling twice{.type = Type::kLinear, .factor = 2};
+  const ops::RotaryScaling thrice{.type = Type::kLinear, .factor = 3};
+  for (const json& parameters : {plain, linear}) {
+    const AttentionMixerConfig replaced = read(parameters, {{"type", "linear"}, {"factor", 2}});
+    EXPECT_EQ(replaced.rope_base, 5e5);
+    EXPECT_EQ(replaced.rope_scaling, twice);
+  }
+  for (const json& none : {json::object(), json()}) {
+    EXPECT_EQ(read(linear, none).rope_base, 1e6);
+    EXPECT_EQ(read(linear, none).rope_scaling, thrice);
+    EXPECT_EQ(read(plain, none).rope_scaling.type, Type::kNone);
+  }
 }
 
 // Our fields have other names, which nobody finds in the file.
@@ -129,6 +159,13 @@ TEST(Llama, MessagesNameTheKeysOfTheFile) {
   EXPECT_EQ(error({{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}}}),
             "config.json: max_position_embeddings = (absent); expected the context of "
             "pre-training");
+  // Ours of 0 means the published factor.
+  const json none = {{"rope_type", "yarn"},
+                     {"factor", 2},
+                     {"original_max_position_embeddings", 100},
+                     {"attention_factor", 0.0}};
+  EXPECT_EQ(error({{"rope_scaling", none}}),
+            "config.json: rope_scaling.attention_factor = 0.0; expected a number above 0");
 }
 
 // What the layout has no key for stands under "reynard".

@@ -38,7 +38,10 @@ double read_attention_factor(const JsonFields& rope, double factor) {
   const double m = rope.number("mscale", 0), m_all = rope.number("mscale_all_dim", 0);
   const double inferred = m != 0 && m_all != 0 ? yarn_scale(factor, m) / yarn_scale(factor, m_all)
                                                : yarn_scale(factor, 1);
-  return rope.of("attention.rope_scaling.attention_factor").number("attention_factor", inferred);
+  const double given =
+      rope.of("attention.rope_scaling.attention_factor").number("attention_factor", inferred);
+  if (given == 0) rope.reject("attention_factor", "a number above 0");  // ours of 0: inferred
+  return given;
 }
 
 constexpr const char* kPositionsKey = "max_position_embeddings";
@@ -95,7 +98,8 @@ RotaryScaling read_scaling(const JsonFields& fields, const JsonFields& rope) {
       scaling.factor = factor.number("factor", yarn_quotient(fields, scaling.original_length));
       scaling.beta_fast = rope.of("attention.rope_scaling.beta_fast").number("beta_fast", 32);
       scaling.beta_slow = rope.of("attention.rope_scaling.beta_slow").number("beta_slow", 1);
-      scaling.truncate = rope.boolean("truncate", true);
+      // True is the default of an absent one alone: transformers takes null for false.
+      scaling.truncate = rope.boolean("truncate", !rope.json().contains("truncate"));
       scaling.attention_factor = read_attention_factor(rope, scaling.factor);
       break;
     default:
@@ -104,19 +108,24 @@ RotaryScaling read_scaling(const JsonFields& fields, const JsonFields& rope) {
   return scaling;
 }
 
+// As in transformers: rope_scaling, unless it is empty, replaces rope_parameters wholly.
+std::optional<JsonFields> rope_object(const JsonFields& fields) {
+  const std::optional<JsonFields> scaling = fields.object("rope_scaling");
+  if (scaling && !scaling->json().empty()) return scaling;
+  return fields.object("rope_parameters");
+}
+
 }  // namespace
 
 void read_rope_keys(const JsonFields& fields, AttentionMixerConfig& config) {
   config.rope = true;
   config.rope_base = fields.of("attention.rope_base").number("rope_theta", 10000);
   fields.expect("partial_rotary_factor", 1.0);
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    const std::optional<JsonFields> rope = fields.object(key);
-    if (!rope) continue;
-    rope->expect("partial_rotary_factor", 1.0);
-    config.rope_base = rope->of("attention.rope_base").number("rope_theta", config.rope_base);
-    config.rope_scaling = read_scaling(fields, *rope);
-  }
+  const std::optional<JsonFields> rope = rope_object(fields);
+  if (!rope) return;
+  rope->expect("partial_rotary_factor", 1.0);
+  config.rope_base = rope->of("attention.rope_base").number("rope_theta", config.rope_base);
+  config.rope_scaling = read_scaling(fields, *rope);
 }
 
 void write_rope_keys(const AttentionMixerConfig& config, nlohmann::ordered_json& json) {

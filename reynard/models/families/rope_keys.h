@@ -1,6 +1,6 @@
 #pragma once
 // RoPE in the config.json of the Llama family: rope_theta and rope_scaling, or rope_parameters that
-// holds both (since transformers 5).
+// holds both (since transformers 5). Of both objects rope_scaling counts, unless it is empty.
 
 #include "reynard/models/decoder_config.h"
 #include "reynard/models/families/json_fields.h"
