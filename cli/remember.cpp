@@ -63,17 +63,17 @@ void remember_text(const RememberArguments& arguments) {
   const bool replaces =
       check_holds_memories_alone(arguments.output);  // another may just have ended
   const ModelFolder folder = find_model(arguments.model);
-  const TextCorpus text =
-      open_texts({arguments.text}, folder, models::load_config(folder.model), arguments.tokenizer);
-  models::Decoder decoder = models::open_model(folder.model,
-                                               weight_format(arguments.dtype),
-                                               reading_device(arguments.device, arguments.dtype));
-  const models::DecoderConfig& config = decoder.config();
+  const models::DecoderConfig config = models::load_config(folder.model);
   tensor::check_value(config.has_memory(),
                       "remember",
                       "MODEL",
                       arguments.model,
                       "a model with the mixer memory_attention");
+  models::check_keeps_memory(config);
+  const TextCorpus text = open_texts({arguments.text}, folder, config, arguments.tokenizer);
+  models::Decoder decoder = models::open_model(folder.model,
+                                               weight_format(arguments.dtype),
+                                               reading_device(arguments.device, arguments.dtype));
   if (replaces) print_message("{}: the memory that is there is replaced\n", arguments.output);
   decoder.set_memory_place(place_of(arguments.place), /*coded=*/false);
   // Documents one after the other, newest last, without what marks their ends.

@@ -21,21 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void check_keeps_memory(const DecoderConfig& config) {
-  tensor::check_value(config.has_memory() && !config.memory.layers.empty(),
-                      "saved memory",
-                      "model.memory.layers",
-                      "empty",
-                      "layers with a memory");
-  const bool decays = config.attention.forget_gate != ForgetGate::kNone &&
-                      config.memory.decay == MemoryDecay::kDistance;
-  if (decays) {
-    throw Error(
-        "saved memory: model.memory.decay = \"distance\" needs the place of each key in the text, "
-        "which a saved memory has not");
-  }
-}
-
 knn::MemoryLayer memory_layer(const Decoder& decoder, const std::string& model, int64_t layer) {
   return {.model = model,
           .layer = layer,
@@ -86,7 +71,23 @@ fs::path memory_file(const fs::path& folder, int64_t layer) {
   return folder / fmt::format("layer-{}.memory", layer);
 }
 
+void check_keeps_memory(const DecoderConfig& config) {
+  tensor::check_value(config.has_memory() && !config.memory.layers.empty(),
+                      "saved memory",
+                      "model.memory.layers",
+                      "empty",
+                      "layers with a memory");
+  const bool decays = config.attention.forget_gate != ForgetGate::kNone &&
+                      config.memory.decay == MemoryDecay::kDistance;
+  if (decays) {
+    throw Error(
+        "saved memory: model.memory.decay = \"distance\" needs the place of each key in the text, "
+        "which a saved memory has not");
+  }
+}
+
 void check_memory_files(const DecoderConfig& config, const fs::path& folder) {
+  check_keeps_memory(config);
   if (!fs::is_directory(folder)) {
     throw Error(fmt::format("{}: {}; expected a folder of `reynard remember`",
                             folder.string(),

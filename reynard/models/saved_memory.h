@@ -22,14 +22,18 @@ struct MemoryNames {
 // Where the memory of a layer lies.
 std::filesystem::path memory_file(const std::filesystem::path& folder, int64_t layer);
 
-// Throws reynard::Error when the folder or a file of the config's layers is not there or cannot be
-// opened: what can be told before weights are read.
+// Throws reynard::Error for a model whose memories cannot be kept: one without layers that have a
+// memory, or with a memory that decays with the distance.
+void check_keeps_memory(const DecoderConfig& config);
+
+// The same, and when the folder or a file of the config's layers is not there or cannot be opened:
+// what can be told before weights are read.
 void check_memory_files(const DecoderConfig& config, const std::filesystem::path& folder);
 
 // Writes the memories of a state, which replace those that are there once all are written, then
 // removes files of layers that it has not. Nobody else may write to the folder meanwhile
-// (checkpoint::FolderLock). Throws reynard::Error for a decoder without a memory or with one that
-// decays with the distance, and for a state that has filled none or of which one has a failure().
+// (checkpoint::FolderLock). Throws reynard::Error as check_keeps_memory does, and for a state that
+// has filled none or of which one has a failure().
 void save_memories(const Decoder& decoder,
                    SequenceState& state,
                    const MemoryNames& names,

@@ -227,6 +227,32 @@ TEST_F(Remember, AMissingMemoryIsToldBeforeWeightsAreRead) {
   expect_error({"serve", "model", "--tokenizer", "byte", "--memory", "nowhere"}, message);
 }
 
+// A long text would be read for nothing.
+TEST_F(Remember, AModelWhoseMemoryIsNotKeptIsToldBeforeTextAndWeightsAreRead) {
+  const std::vector<std::string> remember = {
+      "remember", "model", "--text", "nowhere.txt", "--tokenizer", "byte", "-o", "book"};
+  const auto write_model = [&](const models::DecoderConfig& config) {
+    models::Decoder decoder(config, 1);
+    models::save_model(decoder, folder_ / "model");
+    test::write_file(folder_ / "model/model.safetensors", "no weights");
+  };
+  const models::DecoderConfig config = models::load_config(folder_ / "model");
+  models::DecoderConfig without = config, decaying = config;
+  without.memory.layers = {};
+  write_model(without);
+  expect_error(remember,
+               "saved memory: model.memory.layers = empty; expected layers with a memory");
+  decaying.attention.forget_gate = models::ForgetGate::kFull;
+  decaying.memory.decay = models::MemoryDecay::kDistance;
+  write_model(decaying);
+  const std::string decays = "saved memory: model.memory.decay = \"distance\" needs the place of";
+  expect_error(remember, decays);
+  fs::create_directory(folder_ / "none");
+  test::write_file(folder_ / "none/layer-1.memory", "no memory");
+  expect_error(eval({"--memory", "none"}), decays);
+  expect_error({"remember", "run", "--text", "nowhere.txt", "-o", "book"}, "memory_attention");
+}
+
 TEST_F(Remember, TasksThatLookInsideAreNotMeasuredBehindAMemory) {
   ASSERT_EQ(remember().exit_code, 0);
   for (const std::string task : {"inside", "pruning"}) {
