@@ -24,18 +24,28 @@ constexpr const char* kWhereToGet =
 // Collects items; a malformed one is an error that names its place, or is left out.
 class Items {
  public:
-  Items(std::string path, bool skip_bad) : path_(std::move(path)), skip_bad_(skip_bad) {}
+  Items(std::string path, const FewShotConfig& config)
+      : path_(std::move(path)), kind_(config.kind), skip_bad_(config.skip_bad) {}
 
   void add(FewShotItem item, const std::string& place, std::string_view lacks) {
     // A model that writes nothing would give an empty answer.
-    const bool asks = !is_blank(item.question) && !item.answers.empty();
-    if (asks && std::ranges::none_of(item.answers, is_blank)) {
+    const auto is_nothing = [](const std::string& answer) {
+      return compared_answer(answer).empty();
+    };
+    std::string_view fault;
+    if (is_blank(item.question) || item.answers.empty() ||
+        std::ranges::any_of(item.answers, is_blank)) {
+      fault = lacks;
+    } else if (kind_ == FewShotKind::kAnswer && std::ranges::any_of(item.answers, is_nothing)) {
+      fault = "has an answer of full stops alone";
+    }
+    if (fault.empty()) {
       file_.items.push_back(std::move(item));
     } else if (skip_bad_) {
       ++file_.skipped;
     } else {
       throw Error(
-          fmt::format("few_shot: {}{} {}; --skip-bad leaves such lines out", path_, place, lacks));
+          fmt::format("few_shot: {}{} {}; --skip-bad leaves such lines out", path_, place, fault));
     }
   }
   FewShotFile file() && {
@@ -45,6 +55,7 @@ class Items {
 
  private:
   std::string path_;
+  FewShotKind kind_;
   bool skip_bad_;
   FewShotFile file_;
 };
@@ -140,15 +151,24 @@ void read_lines(const JsonLines& file, Items& items) {
 
 }  // namespace
 
-FewShotFile read_few_shot(const std::string& path, std::string_view key, bool skip_bad) {
+std::string compared_answer(std::string_view answer) {
+  std::string text = lower_case(answer);
+  text.erase(0, std::min(text.find_first_not_of(" \t"), text.size()));
+  while (text.ends_with(' ') || text.ends_with('.')) text.pop_back();
+  return text;
+}
+
+FewShotFile read_few_shot(const std::string& path,
+                          std::string_view key,
+                          const FewShotConfig& config) {
   if (path.empty()) throw Error(fmt::format("few_shot: no --few_shot.{}; {}", key, kWhereToGet));
-  Items items(path, skip_bad);
+  Items items(path, config);
   if (path.ends_with(".label")) {
     read_trec(path, items);
   } else if (path.ends_with(".json")) {
     read_webquestions(path, items);
   } else {
-    const JsonLines file = read_json_lines(path, "few_shot", skip_bad, kWhereToGet);
+    const JsonLines file = read_json_lines(path, "few_shot", config.skip_bad, kWhereToGet);
     read_lines(file, items);
     FewShotFile read = std::move(items).file();
     read.skipped += file.skipped;

@@ -43,7 +43,9 @@ TEST_F(DataFiles, EmptyAnswersAreMalformed) {
   const auto lines = file("lines.jsonl",
                           "{\"question\":\"q\",\"answer\":\"a\"}\n{\"question\":\"q\",\"answer\":"
                           "\"\"}\n{\"question\":\"q\",\"answers\":[\"a\",\"\\n\"]}\n");
-  const auto read_lines = [&](bool skip) { return read_few_shot(lines.string(), "test", skip); };
+  const auto read_lines = [&](bool skip) {
+    return read_few_shot(lines.string(), "test", {.skip_bad = skip});
+  };
   EXPECT_SAYS(test::error_of([&] { read_lines(false); }), "lines.jsonl:2 has no text");
   EXPECT_EQ(read_lines(true).skipped, 2);
   EXPECT_EQ(read_lines(true).items.size(), 1U);

@@ -216,5 +216,24 @@ TEST_F(FewShotTask, BadDataIsNamedByLine) {
   EXPECT_NE(error().find("the longest question alone"), std::string::npos) << error();
 }
 
+// Without its full stops it would be what a model writes that writes nothing.
+TEST_F(FewShotTask, AWrittenAnswerIsMoreThanFullStops) {
+  config_.few_shot.test = (folder_ / "stops.jsonl").string();
+  for (const std::string stops : {".", " . ..", "\\t."}) {
+    test::write_file(folder_ / "stops.jsonl",
+                     "{\"question\": \"q\", \"answer\": \"a\"}\n{\"question\": \"q\", "
+                     "\"answers\": [\"b\", \"" +
+                         stops + "\"]}\n");
+    config_.few_shot.kind = FewShotKind::kAnswer;
+    EXPECT_NE(error().find("stops.jsonl:2 has an answer of full stops alone"), std::string::npos)
+        << error();
+    config_.few_shot.skip_bad = true;
+    EXPECT_EQ(task_named("few_shot").make(corpus_, config_, {})->settings().at("skipped"), 1);
+    config_.few_shot.skip_bad = false;
+    config_.few_shot.kind = FewShotKind::kChoice;  // a label like any other
+    EXPECT_EQ(error(), "");
+  }
+}
+
 }  // namespace
 }  // namespace reynard::evaluation

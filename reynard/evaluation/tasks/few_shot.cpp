@@ -71,8 +71,8 @@ class FewShot final : public Task {
 FewShot::FewShot(const Corpus& corpus, FewShotConfig config, int64_t train_length)
     : corpus_(corpus),
       config_(std::move(config)),
-      examples_(read_few_shot(config_.train, "train", config_.skip_bad)) {
-  FewShotFile test = read_few_shot(config_.test, "test", config_.skip_bad);
+      examples_(read_few_shot(config_.train, "train", config_)) {
+  FewShotFile test = read_few_shot(config_.test, "test", config_);
   skipped_ = examples_.skipped + test.skipped;
   items_ = std::move(test.items);
   if (config_.items > 0 && config_.items < static_cast<int64_t>(items_.size())) {
@@ -167,15 +167,9 @@ nlohmann::json FewShot::sample(const Request& request, const Response& response)
     return line;
   }
   const std::string written = first_line_of(corpus_.decode(std::get<Generated>(response).tokens));
-  const auto trimmed = [](std::string text) {
-    text = lower_case(text);
-    text.erase(0, std::min(text.find_first_not_of(" \t"), text.size()));
-    while (text.ends_with(' ') || text.ends_with('.')) text.pop_back();
-    return text;
-  };
   double score = 0;
   for (const nlohmann::json& answer : line.at("answers")) {
-    if (trimmed(written) == trimmed(answer.get<std::string>())) score = 1;
+    if (compared_answer(written) == compared_answer(answer.get<std::string>())) score = 1;
   }
   line["answer"] = written;
   line["score"] = score;
