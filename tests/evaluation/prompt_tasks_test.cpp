@@ -14,6 +14,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <set>
 #include <string>
 
@@ -261,6 +262,20 @@ TEST(Babilong, StoriesThatAreTooLongForALengthNameTheRemedy) {
   const std::string message = test::error_of([&] { task->requests().at(0); });
   EXPECT_SAYS(message, "babilong: no story of qa1 has at most ");
   EXPECT_SAYS(message, " facts; give longer --babilong.lengths");
+}
+
+// Of the largest, no sum or product is within int64.
+TEST(Babilong, AnySeedIsOne) {
+  const Corpus corpus = text_corpus();
+  std::set<std::string> prompts;
+  for (const int64_t seed : {int64_t{0}, INT64_MAX / 31, INT64_MAX}) {
+    EvaluationConfig config = prompt_config();
+    config.babilong.seed = seed;
+    const auto task = task_named("babilong").make(corpus, config, {});
+    const Requests requests = task->requests();
+    prompts.insert(text_of(corpus, requests.at(requests.size - 1)));
+  }
+  EXPECT_EQ(prompts.size(), 3U);
 }
 
 TEST(Babilong, ATaskNamedTwiceCountsOnce) {

@@ -53,7 +53,8 @@ std::filesystem::path file_in(const std::string& folder, std::string_view task) 
 
 BabiStory story_of(const BabilongPlan& plan, size_t task, int64_t sample, int64_t most_facts) {
   // One stream per sample of a task: lengths that hold the same facts ask the same questions.
-  PythonRandom random = sample_random(plan.config.seed * 31 + static_cast<int64_t>(task), sample);
+  const uint64_t seed = static_cast<uint64_t>(plan.config.seed) * 31 + task;
+  PythonRandom random = sample_random(static_cast<int64_t>(seed), sample);
   if (plan.stories[task].empty()) return plan.tasks[task]->make(random, most_facts);
   const std::vector<BabiStory>& stories = plan.stories[task];
   const auto size = static_cast<int64_t>(stories.size());

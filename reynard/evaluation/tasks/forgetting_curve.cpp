@@ -82,7 +82,7 @@ ForgettingCurve::ForgettingCurve(const Corpus& corpus, ForgettingCurveConfig con
   for (const std::string& name : config_.prefixes) {
     if (name == kSamePrefix) continue;
     // Another seed than that of targets: unrelated random text.
-    Corpus source = source_named(corpus, name, config_.length, config_.seed + 1);
+    Corpus source = source_named(corpus, name, config_.length, static_cast<int64_t>(seed + 1));
     if (source.num_tokens < config_.length) {
       throw TextTooShort(
           fmt::format("forgetting_curve: tokens of prefix source '{}' = {}; expected at least the "
