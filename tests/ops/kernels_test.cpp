@@ -10,6 +10,7 @@
 #include "reynard/ops/token_shift.h"
 #include "tests/support/compare.h"
 #include "tests/support/device.h"
+#include "tests/support/errors.h"
 #include "tests/support/forced_row_path.h"
 #include "tests/support/gradients.h"
 
@@ -34,6 +35,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <limits>
+#include <string>
 #include <vector>
 
 namespace reynard::ops {
@@ -103,6 +105,18 @@ constexpr int64_t kOddWidths[] = {1, 3, 16, 17, 63, 64, 113, 128, 264};
 // A norm over one number is its sign: the exact gradient is 0 but for eps, and what any formula
 // computes there is its rounding only.
 constexpr int64_t kNormWidths[] = {3, 16, 17, 63, 64, 113, 128, 264, 512, 768};
+
+// A GPU's backward keeps the sums of a row of such a width in the memory of one block.
+TEST(KernelsOnGpu, NormOfRowsThatAreTooWideNamesTheLimit) {
+  if (test::test_device().is_cpu()) GTEST_SKIP() << "needs REYNARD_TEST_DEVICE=cuda";
+  for (const int64_t width : {int64_t{1} << 20, (int64_t{1} << 20) + 1}) {
+    const at::Tensor x = on_test_device(at::ones({2, width}, at::kFloat)).requires_grad_();
+    const at::Tensor y = rms_norm(x, on_test_device(at::ones({width}, at::kFloat)), 1e-5);
+    EXPECT_SAYS(
+        test::error_of([&] { y.sum().backward(); }),
+        "rms_norm, backward: rows of " + std::to_string(width) + " columns; must be at most ");
+  }
+}
 
 TEST_P(Kernels, NormWithinBudget) {
   for (const int64_t width : kNormWidths) {

@@ -3,6 +3,7 @@
 #include "reynard/knn/cuda/code.cuh"
 #include "reynard/knn/cuda/copy_rows.cuh"
 #include "reynard/tensor/cuda_launch.h"
+#include "reynard/tensor/cuda_limits.h"
 
 #include <algorithm>
 
@@ -288,10 +289,7 @@ constexpr int kSharedBytes = kStageBytes<Steps> +
                                                       kFound * sizeof(Found));
 
 bool has_shared_memory(int bytes) {
-  int device = 0, most = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  return bytes <= most;
+  return bytes <= tensor::most_shared_bytes();
 }
 
 template <int Steps>

@@ -7,8 +7,11 @@
 #include "reynard/ops/cuda/row_launch.h"
 #include "reynard/tensor/cuda_early.cuh"
 #include "reynard/tensor/cuda_launch.h"
+#include "reynard/tensor/cuda_limits.h"
+#include "reynard/tensor/error.h"
 
 #include <algorithm>
+#include <string>
 
 namespace reynard::ops::cuda {
 
@@ -116,6 +119,17 @@ __global__ void norm_backward_kernel(NormBackward p, int64_t rows) {
   for (int64_t c = threadIdx.x; c < columns; c += blockDim.x) sums[c] = d_weight[c];
 }
 
+// The sums of a row must fit the `most` bytes that a block can have.
+void check_columns(int64_t columns, int64_t groups, int pack, int64_t most) {
+  const int64_t floats = most / static_cast<int64_t>(sizeof(float)) - groups;
+  const int64_t most_columns = floats * pack / (pack + 1);
+  if (columns <= most_columns) return;
+  throw Error("rms_norm, backward: rows of " + std::to_string(columns) +
+              " columns; must be at most " + std::to_string(most_columns) +
+              " on this GPU, whose blocks have " + std::to_string(most) +
+              " bytes of shared memory");
+}
+
 template <class T, class X, int V>
 void launch_backward(const NormBackward& p, int64_t rows, cudaStream_t stream) {
   constexpr int kMostThreads = 512;
@@ -126,6 +140,7 @@ void launch_backward(const NormBackward& p, int64_t rows, cudaStream_t stream) {
   const auto threads = static_cast<unsigned>(std::min<int64_t>(kMostThreads, wanted));
   const size_t shared = sizeof(float) * static_cast<size_t>(columns + num_packs + p.groups);
   if (shared > kSharedWithoutAsking) {
+    check_columns(columns, p.groups, V, tensor::most_shared_bytes());
     cudaFuncSetAttribute(norm_backward_kernel<T, X, V>,
                          cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(shared));
