@@ -2,6 +2,7 @@
 
 #include "reynard/data/row_source.h"
 #include "reynard/data/token_file.h"
+#include "reynard/tensor/counted.h"
 #include "reynard/tensor/error.h"
 
 #include <ATen/ops/empty.h>
@@ -16,14 +17,19 @@ namespace reynard::data {
 
 namespace {
 
-// Of a state; a state without them is the first text's, with an overlap of 0.
+// Of a state; a state without them is the first text's, with an overlap of 0 and as many walks as a
+// batch has rows.
 constexpr const char* kText = "text";  // which one it goes on with
 constexpr const char* kOverlap = "overlap";
+constexpr const char* kWalks = "walks";
 
 class RowLoader final : public Loader {
  public:
-  explicit RowLoader(const LoaderConfig& config)
-      : config_(config), file_(config.path), source_(file_, config_) {}
+  RowLoader(const LoaderConfig& config, int64_t num_walks)
+      : config_(config),
+        num_walks_(num_walks > 0 ? num_walks : config.batch_size),
+        file_(config.path),
+        source_(file_, config_, num_walks_) {}
 
   Batch next() override {
     const int64_t B = config_.batch_size;
@@ -46,7 +52,7 @@ class RowLoader final : public Loader {
       if (repeats(num_rows_)) {
         fill_repeated(file_, config_, static_cast<uint64_t>(num_rows_), row);
       } else {
-        const int64_t padding = source_.fill(b, row);
+        const int64_t padding = source_.fill(num_rows_ % num_walks_, row);
         if (batch.padding.defined()) batch.padding.mutable_data_ptr<int64_t>()[b] = padding;
       }
       if (config_.answer_mark >= 0) mask_questions(row);
@@ -65,8 +71,18 @@ class RowLoader final : public Loader {
     const nlohmann::json expected = identity();
     for (const auto& [key, value] : expected.items()) {
       const auto member = state.find(key);
-      const bool may_be_missing = key == kText || (key == kOverlap && value == 0);
+      const bool may_be_missing = key == kText || (key == kOverlap && value == 0) ||
+                                  (key == kWalks && value == config_.batch_size);
       if (member == state.end() && may_be_missing) continue;
+      if (member == state.end() && key == kWalks) {
+        throw Error(fmt::format(
+            "loader state: the micro-batches of a step shared the {} of a batch with mode = "
+            "\"ordered\", as in earlier versions; now each has its own, {} in all, and the run "
+            "cannot go on; begin one with these weights (--run.start_from names this checkpoint, "
+            "--run.folder another folder)",
+            counted(config_.batch_size, "row"),
+            value.dump()));
+      }
       if (member == state.end() || *member != value) {
         throw Error(
             fmt::format("loader state: {} is {}; this run has {}; resume with the settings "
@@ -115,12 +131,14 @@ class RowLoader final : public Loader {
                                {"repeat_fraction", config_.repeat_fraction},
                                {"repeat_min_length", config_.repeat_min_length}};
     if (config_.mode == LoaderMode::kPadded) identity["random_padding"] = config_.random_padding;
+    if (config_.mode == LoaderMode::kOrdered) identity[kWalks] = num_walks_;
     identity[kOverlap] = config_.overlap;
     identity[kText] = file_.fingerprint();
     return identity;
   }
 
   LoaderConfig config_;
+  int64_t num_walks_;
   TokenFile file_;
   RowSource source_;
   int64_t num_rows_ = 0;  // delivered
@@ -164,14 +182,14 @@ void LoaderConfig::check(config::Problems& problems, const std::string& path) co
   }
 }
 
-std::unique_ptr<Loader> make_loader(const LoaderConfig& config) {
+std::unique_ptr<Loader> make_loader(const LoaderConfig& config, int64_t num_walks) {
   if (config.path.empty()) {
     throw Error("loader: path is empty; give the token file that `reynard prepare` wrote");
   }
   config::Problems problems;
   config.check(problems, "");
   problems.throw_if_any();
-  auto loader = std::make_unique<RowLoader>(config);
+  auto loader = std::make_unique<RowLoader>(config, num_walks);
   const TokenFile& file = loader->file();
   // Every document of a single token would give no pair (input, target) in any epoch.
   if (file.num_tokens() == file.num_documents()) {

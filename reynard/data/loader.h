@@ -31,7 +31,7 @@ struct Batch {
   at::Tensor loss_mask;  // (B, T) f32: 1 where the target counts
   at::Tensor starts;     // (B, T) bool: true where a document (or the row) starts: attention, shift
                       // and RoPE restart here; in kOrdered false at a row start that goes on from
-                      // the last batch
+                      // an earlier row
   at::Tensor padding = {};  // (B) i64 tokens before the document (kPadded); undefined: none
 };
 
@@ -107,7 +107,11 @@ struct LoaderConfig {
   static constexpr config::Rule kDimension{1, 2147483647, false, "between 1 and 2147483647"};
 };
 
-// Throws reynard::Error when the file is bad or has no document that fits the mode.
-std::unique_ptr<Loader> make_loader(const LoaderConfig& config);
+// num_walks: of kOrdered, walks through documents of their own, to which the rows of all batches
+// are dealt in turn. With A * batch_size walks a row goes on A batches later (a step has A
+// micro-batches), with 1 the rows of a batch follow each other; 0: batch_size walks, so that a row
+// goes on in the next batch. Other modes have none. Throws reynard::Error when the file is bad or
+// has no document that fits the mode.
+std::unique_ptr<Loader> make_loader(const LoaderConfig& config, int64_t num_walks = 0);
 
 }  // namespace reynard::data

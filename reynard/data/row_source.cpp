@@ -88,7 +88,7 @@ class PackedRows {
         order_(file.num_documents(), static_cast<uint64_t>(config.seed)),
         length_(config.length) {}
 
-  int64_t fill(int64_t /*index*/, const Row& row) {
+  int64_t fill(int64_t /*walk*/, const Row& row) {
     const auto length = static_cast<int64_t>(row.tokens.size());
     for (int64_t at = 0; at < length;) {
       const int64_t document = order_[cursor_.position];
@@ -120,16 +120,16 @@ class PackedRows {
 
 class OrderedRows {
  public:
-  OrderedRows(const TokenFile& file, const LoaderConfig& config)
+  OrderedRows(const TokenFile& file, const LoaderConfig& config, int64_t num_walks)
       : file_(file),
         order_(file.num_documents(), static_cast<uint64_t>(config.seed)),
         new_tokens_(config.new_tokens()),
-        rows_(static_cast<size_t>(config.batch_size)) {
-    for (Walk& row : rows_) row.cursor.position = next_++;
+        walks_(static_cast<size_t>(num_walks)) {
+    for (Walk& walk : walks_) walk.cursor.position = next_++;
   }
 
   int64_t fill(int64_t index, const Row& row) {
-    Walk& walk = rows_[static_cast<size_t>(index)];
+    Walk& walk = walks_[static_cast<size_t>(index)];
     const auto length = static_cast<int64_t>(row.tokens.size());
     Walk next;  // where the row's next tokens begin
     for (int64_t at = 0; at < length;) {
@@ -158,26 +158,26 @@ class OrderedRows {
   }
   nlohmann::json state() const {
     nlohmann::json rows = nlohmann::json::array();
-    for (const Walk& row : rows_) {
-      rows.push_back(to_json(row.cursor));
-      if (!row.begun.empty()) rows.back()["begun"] = row.begun;
+    for (const Walk& walk : walks_) {
+      rows.push_back(to_json(walk.cursor));
+      if (!walk.begun.empty()) rows.back()["begun"] = walk.begun;
     }
     return {{"next", next_}, {"rows", rows}};
   }
   void restore(const nlohmann::json& state) {
     const auto rows = state.find("rows");
-    if (rows == state.end() || !rows->is_array() || rows->size() != rows_.size()) {
-      throw Error(fmt::format("loader state: rows is not a list of {} places", rows_.size()));
+    if (rows == state.end() || !rows->is_array() || rows->size() != walks_.size()) {
+      throw Error(fmt::format("loader state: rows is not a list of {} places", walks_.size()));
     }
     next_ = state_integer(state, "next", kMaxInt);
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      rows_[i] = {cursor_from((*rows)[i], file_, order_), begun_from((*rows)[i])};
+    for (size_t i = 0; i < walks_.size(); ++i) {
+      walks_[i] = {cursor_from((*rows)[i], file_, order_), begun_from((*rows)[i])};
     }
   }
   int64_t rows_of_one_pass() const { return num_rows(file_, new_tokens_); }
 
  private:
-  // A row's place and the documents, in the order, that its last row began behind it.
+  // Where a walk stands and the documents, in the order, that its last row began behind it.
   struct Walk {
     Cursor cursor;
     std::vector<int64_t> begun;
@@ -197,7 +197,7 @@ class OrderedRows {
   const TokenFile& file_;
   DocumentOrder order_;
   int64_t new_tokens_;  // of a row; the rest comes again
-  std::vector<Walk> rows_;
+  std::vector<Walk> walks_;
   int64_t next_ = 0;  // position in the order of the next document to begin
 };
 
@@ -225,7 +225,7 @@ class SliceRows {
     }
   }
 
-  int64_t fill(int64_t /*index*/, const Row& row) {
+  int64_t fill(int64_t /*walk*/, const Row& row) {
     const int64_t epoch = position_ / num_slices_;
     if (epoch != epoch_) {
       epoch_ = epoch;
@@ -283,7 +283,7 @@ class PaddedRows {
         documents_(documents_that_count()),
         order_(std::ssize(documents_), static_cast<uint64_t>(config.seed)) {}
 
-  int64_t fill(int64_t /*index*/, const Row& row) {
+  int64_t fill(int64_t /*walk*/, const Row& row) {
     const int64_t document = documents_[order_[position_]];
     const int64_t pairs = std::min(num_pairs(file_, document), config_.length);
     const uint64_t bits = random_bits(static_cast<uint64_t>(config_.seed),
@@ -399,7 +399,7 @@ struct RowSource::Rows {
   std::variant<PackedRows, SliceRows, OrderedRows, PaddedRows> of_mode;
 };
 
-RowSource::RowSource(const TokenFile& file, const LoaderConfig& config) {
+RowSource::RowSource(const TokenFile& file, const LoaderConfig& config, int64_t num_walks) {
   switch (config.mode) {
     case LoaderMode::kPacked:
       rows_ = std::make_unique<Rows>(PackedRows(file, config));
@@ -408,7 +408,7 @@ RowSource::RowSource(const TokenFile& file, const LoaderConfig& config) {
       rows_ = std::make_unique<Rows>(SliceRows(file, config));
       break;
     case LoaderMode::kOrdered:
-      rows_ = std::make_unique<Rows>(OrderedRows(file, config));
+      rows_ = std::make_unique<Rows>(OrderedRows(file, config, num_walks));
       break;
     case LoaderMode::kPadded:
       rows_ = std::make_unique<Rows>(PaddedRows(file, config));
@@ -418,8 +418,8 @@ RowSource::RowSource(const TokenFile& file, const LoaderConfig& config) {
 
 RowSource::~RowSource() = default;
 
-int64_t RowSource::fill(int64_t index, const Row& row) {
-  return std::visit([&](auto& rows) { return rows.fill(index, row); }, rows_->of_mode);
+int64_t RowSource::fill(int64_t walk, const Row& row) {
+  return std::visit([&](auto& rows) { return rows.fill(walk, row); }, rows_->of_mode);
 }
 
 nlohmann::json RowSource::state() const {

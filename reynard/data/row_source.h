@@ -24,11 +24,13 @@ struct Row {
 
 class RowSource {
  public:
-  // Both must outlive it. Throws reynard::Error when no document fits the mode.
-  RowSource(const TokenFile& file, const LoaderConfig& config);
+  // Both must outlive it. num_walks: of kOrdered, at least 1. Throws reynard::Error when no
+  // document fits the mode.
+  RowSource(const TokenFile& file, const LoaderConfig& config, int64_t num_walks);
   ~RowSource();
-  // index: which row of the batch. Returns how many tokens of padding the row begins with.
-  int64_t fill(int64_t index, const Row& row);
+  // walk: which one the row goes on with (kOrdered). Returns how many tokens of padding it begins
+  // with.
+  int64_t fill(int64_t walk, const Row& row);
   nlohmann::json state() const;
   void restore(const nlohmann::json& state);
   int64_t rows_of_one_pass() const;

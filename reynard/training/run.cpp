@@ -189,8 +189,8 @@ class Run {
       : options_(options),
         folder_(experiment.run.folder),
         text_(data::TokenFile(experiment.data.path).fingerprint()),
-        tokenizer_(data::recorded_tokenizer_files(data::make_loader(experiment.data)->file())),
-        trainer_(experiment, data::make_loader(experiment.data)) {}
+        tokenizer_(data::recorded_tokenizer_files(data::TokenFile(experiment.data.path))),
+        trainer_(experiment, training_loader(experiment)) {}
 
   RunResult train() {
     begin();
@@ -359,8 +359,8 @@ class Run {
   std::optional<double> validation_loss() {
     const ValidationConfig& validation = trainer_.experiment().validation;
     if (validation.path.empty()) return std::nullopt;
-    const auto loader = data::make_loader(held_out_loader(trainer_.experiment()));
-    const int64_t once = tokens_of_one_pass(*loader, trainer_.experiment().data);
+    const auto loader = held_out_loader(trainer_.experiment());
+    const int64_t once = loader->rows_of_one_pass() * trainer_.experiment().data.length;
     const auto loss =
         trainer_.held_out_loss(*loader, std::min(validation.tokens, once), options_.stop);
     if (!loss && !stopped()) {

@@ -152,36 +152,36 @@ void make_folder(const fs::path& folder) {
   }
 }
 
-data::LoaderConfig held_out_loader(const Experiment& experiment) {
-  data::LoaderConfig loader = experiment.data;
-  loader.path = experiment.validation.path;
-  loader.repeat_fraction = 0;
-  loader.overlap = 0;
-  return loader;
+std::unique_ptr<data::Loader> training_loader(const Experiment& experiment) {
+  return data::make_loader(experiment.data,
+                           experiment.data.batch_size * experiment.training.accumulation);
 }
 
-int64_t tokens_of_one_pass(const data::Loader& loader, const data::LoaderConfig& config) {
-  const int64_t batches = std::max<int64_t>(loader.rows_of_one_pass() / config.batch_size, 1);
-  return batches * config.batch_size * config.length;
+std::unique_ptr<data::Loader> held_out_loader(const Experiment& experiment) {
+  data::LoaderConfig config = experiment.data;
+  config.path = experiment.validation.path;
+  config.repeat_fraction = 0;
+  config.overlap = 0;
+  return data::make_loader(config);
 }
 
 void check_texts(const Experiment& experiment) {
   // Returns the name of the tokenizer.
-  const auto check = [&](const char* key, const data::LoaderConfig& config) {
-    const data::TokenFileHeader header = data::make_loader(config)->file().header();
+  const auto check = [&](const char* key, const data::TokenFile& file) {
+    const data::TokenFileHeader& header = file.header();
+    const std::string text = fmt::format("{} = {}", key, file.path().string());
     if (header.vocab_size > experiment.model.vocab_size) {
-      throw Error(fmt::format("{} = {}: has a vocabulary of {}; model.vocab_size = {} is too small",
-                              key,
-                              config.path,
+      throw Error(fmt::format("{}: has a vocabulary of {}; model.vocab_size = {} is too small",
+                              text,
                               header.vocab_size,
                               experiment.model.vocab_size));
     }
-    check_special_tokens(experiment.model, header, fmt::format("{} = {}", key, config.path));
+    check_special_tokens(experiment.model, header, text);
     return header.tokenizer;
   };
-  const std::string tokenizer = check("data.path", experiment.data);
+  const std::string tokenizer = check("data.path", training_loader(experiment)->file());
   if (experiment.validation.path.empty()) return;
-  if (check("validation.path", held_out_loader(experiment)) == tokenizer) return;
+  if (check("validation.path", held_out_loader(experiment)->file()) == tokenizer) return;
   throw Error(
       fmt::format("validation.path = {}: was made with another tokenizer than data.path = {}",
                   experiment.validation.path,

@@ -1,12 +1,13 @@
 #pragma once
-// What must hold of an experiment, its folder and its texts before the first step of a run, and the
-// held-out text as a run measures it. Errors are reynard::Error and name the key and the remedy.
+// What must hold of an experiment, its folder and its texts before the first step of a run, and how
+// a run reads its texts. Errors are reynard::Error and name the key and the remedy.
 
 #include "reynard/data/loader.h"
 #include "reynard/training/experiment.h"
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 
 namespace reynard::training {
@@ -31,10 +32,11 @@ std::string note_on_text(const Experiment& experiment);
 // among them.
 std::string note_on_first_weights(const Experiment& experiment);
 
-// The held-out text as it is measured: rows of the same kind, none of them repeated pieces.
-data::LoaderConfig held_out_loader(const Experiment& experiment);
+// The text as it is trained on: in mode `ordered` each row of each micro-batch of a step goes on
+// where it stopped in the step before.
+std::unique_ptr<data::Loader> training_loader(const Experiment& experiment);
 
-// Tokens of batches that hold the text once: of at least one batch.
-int64_t tokens_of_one_pass(const data::Loader& loader, const data::LoaderConfig& config);
+// The held-out text as it is measured: rows of the same kind, none of them repeated pieces.
+std::unique_ptr<data::Loader> held_out_loader(const Experiment& experiment);
 
 }  // namespace reynard::training

@@ -41,8 +41,8 @@ struct Diverged : Error {
 
 class Trainer {
  public:
-  // loader: data::make_loader(experiment.data), or a test's own; its batches lie on the CPU. The
-  // weights are those of experiment.run.seed, the same on every device.
+  // loader: training_loader(experiment), or a test's own; its batches lie on the CPU. The weights
+  // are those of experiment.run.seed, the same on every device.
   Trainer(const Experiment& experiment, std::unique_ptr<data::Loader> loader);
   // Before the first step of a run that begins: those of run.start_from, where there is one. Throws
   // Error where that model is another one.

@@ -87,6 +87,64 @@ TEST(Loader, OrderedRowsGoOnWhereTheLastBatchStopped) {
   EXPECT_NE(row(first.targets, 0)[0], row(first.targets, 1)[0]);
 }
 
+// The micro-batches of a step together are one large batch, also of a run that goes on.
+TEST(Loader, OrderedRowsAreDealtToMoreWalksThanABatchHas) {
+  const test::TempDir folder;
+  LoaderConfig config{.path = write_documents(folder, {5, 9, 3, 17, 8, 4, 11}),
+                      .mode = LoaderMode::kOrdered,
+                      .batch_size = 4,
+                      .length = 4};
+  const auto whole = data::make_loader(config);
+  config.batch_size = 2;
+  auto parts = data::make_loader(config, 4);
+  for (int step = 0; step < 10; ++step) {
+    const data::Batch batch = whole->next();
+    for (int64_t part = 0; part < 2; ++part) {
+      const data::Batch own = parts->next();
+      for (int64_t b = 0; b < 2; ++b) {
+        EXPECT_EQ(row(own.tokens, b), row(batch.tokens, 2 * part + b)) << "step " << step;
+        EXPECT_EQ(row(own.starts, b), row(batch.starts, 2 * part + b)) << "step " << step;
+      }
+    }
+    const nlohmann::json state = parts->state();
+    parts = data::make_loader(config, 4);
+    parts->restore(state);
+  }
+}
+
+TEST(Loader, OrderedRowsOfOneWalkFollowEachOther) {
+  const test::TempDir folder;
+  LoaderConfig config{.path = write_documents(folder, {5, 9, 3, 17, 8, 4, 11}),
+                      .mode = LoaderMode::kOrdered,
+                      .batch_size = 1,
+                      .length = 4};
+  const auto single = data::make_loader(config);
+  config.batch_size = 3;
+  const auto batches = data::make_loader(config, 1);
+  for (int i = 0; i < 5; ++i) {
+    const data::Batch batch = batches->next();
+    for (int64_t b = 0; b < 3; ++b) {
+      EXPECT_EQ(row(batch.tokens, b), row(single->next().tokens, 0));
+    }
+  }
+}
+
+// Versions before had batch_size walks, which the micro-batches of a step shared.
+TEST(Loader, AStateOfSharedWalksIsRefused) {
+  const test::TempDir folder;
+  const LoaderConfig config{.path = write_documents(folder, {5, 9, 3, 17, 8, 4, 11}),
+                            .mode = LoaderMode::kOrdered,
+                            .batch_size = 2,
+                            .length = 4};
+  const auto plain = data::make_loader(config);
+  plain->next();
+  nlohmann::json state = plain->state();
+  state.erase("walks");
+  EXPECT_NO_THROW(data::make_loader(config)->restore(state));
+  EXPECT_SAYS(test::error_of([&] { data::make_loader(config, 4)->restore(state); }),
+              "begin one with these weights (--run.start_from");
+}
+
 TEST(Loader, OverlappingRowsBeginWithTheEndOfTheLast) {
   EXPECT_TRUE(rc::check([] {
     const test::TempDir folder;
