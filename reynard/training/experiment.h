@@ -270,7 +270,7 @@ struct ValidationConfig {
     field("path", self.path, "token file of held-out text; empty: none");
     field("tokens",
           self.tokens,
-          "held-out tokens that are measured; of a shorter text the batches that it has",
+          "held-out tokens that are measured; of a shorter text the whole rows that it has",
           config::positive);
     field("every",
           self.every,

@@ -162,7 +162,8 @@ std::unique_ptr<data::Loader> held_out_loader(const Experiment& experiment) {
   config.path = experiment.validation.path;
   config.repeat_fraction = 0;
   config.overlap = 0;
-  return data::make_loader(config);
+  config.seed = 0;
+  return data::make_loader(config, /*num_walks=*/1);
 }
 
 void check_texts(const Experiment& experiment) {

@@ -36,7 +36,8 @@ std::string note_on_first_weights(const Experiment& experiment);
 // where it stopped in the step before.
 std::unique_ptr<data::Loader> training_loader(const Experiment& experiment);
 
-// The held-out text as it is measured: rows of the same kind, none of them repeated pieces.
+// The held-out text as it is measured: rows of the same kind, none of them repeated pieces. Which
+// ones does not depend on data.batch_size and data.seed.
 std::unique_ptr<data::Loader> held_out_loader(const Experiment& experiment);
 
 }  // namespace reynard::training

@@ -41,6 +41,14 @@ at::Tensor sequence_offsets(const at::Tensor& starts, int64_t contexts) {
   return at::nonzero(begins.flatten()).squeeze(1);
 }
 
+data::Batch first_rows(data::Batch batch, int64_t rows) {
+  for (at::Tensor* const tensor :
+       {&batch.tokens, &batch.targets, &batch.loss_mask, &batch.starts, &batch.padding}) {
+    if (tensor->defined()) *tensor = tensor->narrow(0, 0, rows);
+  }
+  return batch;
+}
+
 // Weights by name. The model may have gates of a memory that the folder's has not: they keep their
 // initial values.
 void take_weights(models::Decoder& model, const std::string& folder) {
@@ -297,13 +305,15 @@ std::optional<double> Trainer::held_out_loss(data::Loader& loader,
                                              const std::atomic<bool>* stop) {
   const at::NoGradGuard no_grad;
   double sum = 0, counted = 0;
-  for (int64_t seen = 0; seen < tokens;) {
+  for (int64_t left = tokens; left > 0;) {
     if (stop != nullptr && *stop) return std::nullopt;
-    const data::Batch batch = next_batch(loader);
+    data::Batch batch = next_batch(loader);
+    const int64_t rows = (left - 1) / batch.tokens.size(1) + 1;
+    if (rows < batch.tokens.size(0)) batch = first_rows(std::move(batch), rows);
     // Its own document only: the same measure whatever a step trains with.
     sum += batch_loss(batch, nullptr, /*documents=*/1, nullptr).sum.item<double>();
     counted += batch.loss_mask.sum(at::kDouble).item<double>();
-    seen += batch.tokens.numel();
+    left -= batch.tokens.numel();
   }
   return counted > 0 ? std::optional(sum / counted) : std::nullopt;
 }

@@ -57,8 +57,8 @@ class Trainer {
   bool done() const;
   Progress progress() const;
 
-  // Loss in nats per token over `tokens` tokens of held-out batches, without gradients. Nothing
-  // where none of them counts, and once `stop` is set.
+  // Loss in nats per token over the first rows of held-out batches that hold `tokens` tokens,
+  // without gradients. Nothing where none of them counts, and once `stop` is set.
   std::optional<double> held_out_loss(data::Loader& loader,
                                       int64_t tokens,
                                       const std::atomic<bool>* stop = nullptr);

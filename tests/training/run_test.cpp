@@ -1,0 +1,73 @@
+// A run in its folder: which held-out text it measures, how it ends, and how it goes on.
+
+#include "reynard/training/run.h"
+
+#include "tests/training/text.h"
+#include "tests/training/tiny.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace reynard::training {
+namespace {
+
+namespace fs = std::filesystem;
+using data::LoaderMode;
+
+// One step that changes nothing, of a model whose predictions differ from token to token.
+Experiment still_run(const test::TempDir& folder, const std::vector<Document>& held_out) {
+  Experiment experiment = tiny_experiment();
+  experiment.data.path = write_text(folder / "train.tokens", random_documents({90, 70, 80}, 1));
+  experiment.validation.path = write_text(folder / "held_out.tokens", held_out);
+  experiment.run.folder = (folder / "run").string();
+  experiment.model.initializer_range = 0.5;
+  experiment.optimizer.learning_rate = 0;
+  experiment.training.tokens = experiment.tokens_per_step();
+  return experiment;
+}
+
+double held_out_loss(Experiment experiment) {
+  fs::remove_all(experiment.run.folder);
+  experiment.training.tokens = experiment.tokens_per_step();
+  return run(experiment, {}).validation_loss.value();
+}
+
+}  // namespace
+
+// Fewer documents than rows of a batch, and a last batch that is not full.
+TEST(Run, HeldOutTextIsTheSameForEveryBatchSize) {
+  const test::TempDir folder;
+  Experiment experiment = still_run(folder, random_documents({100, 130}, 2));
+  for (const LoaderMode mode : {LoaderMode::kOrdered, LoaderMode::kPacked, LoaderMode::kSlices}) {
+    experiment.data.mode = mode;
+    experiment.data.batch_size = 1;
+    const double loss = held_out_loss(experiment);
+    EXPECT_GT(loss, 0.5);
+    for (const int64_t rows : {2, 8}) {
+      experiment.data.batch_size = rows;
+      EXPECT_NEAR(held_out_loss(experiment), loss, 1e-6 * loss) << rows << " rows";
+    }
+  }
+}
+
+// The seeds of a sweep are compared.
+TEST(Run, HeldOutTextIsTheSameForEverySeed) {
+  const test::TempDir folder;
+  Experiment experiment = still_run(folder, random_documents({90, 40, 70, 50, 60}, 3));
+  experiment.validation.tokens = 48;
+  for (const LoaderMode mode :
+       {LoaderMode::kOrdered, LoaderMode::kPacked, LoaderMode::kSlices, LoaderMode::kPadded}) {
+    experiment.data.mode = mode;
+    experiment.data.seed = 0;
+    const double loss = held_out_loss(experiment);
+    for (const int64_t seed : {1, 2}) {
+      experiment.data.seed = seed;
+      EXPECT_EQ(held_out_loss(experiment), loss) << "seed " << seed;
+    }
+  }
+}
+
+}  // namespace reynard::training
