@@ -443,8 +443,9 @@ RunResult run(const Experiment& experiment, const RunOptions& options) {
   models::check_can_be_saved(experiment.model);
   check_texts(experiment);
   check_budget(experiment);
-  const std::string note = note_on_text(experiment);
-  if (!note.empty() && options.warn) options.warn(note);
+  for (const std::string& note : notes_on_text(experiment)) {
+    if (options.warn) options.warn(note);
+  }
   const bool existed = fs::exists(folder);
   make_folder(folder);
   const checkpoint::FolderLock lock(folder);

@@ -203,18 +203,33 @@ void check_budget(const Experiment& experiment) {
                   training.accumulation));
 }
 
-std::string note_on_text(const Experiment& experiment) {
+std::vector<std::string> notes_on_text(const Experiment& experiment) {
   const data::LoaderConfig& data = experiment.data;
   const bool goes_on =
       data.mode == data::LoaderMode::kPacked || data.mode == data::LoaderMode::kOrdered;
-  const int64_t num_tokens = data::TokenFile(data.path).num_tokens();
-  if (!goes_on || data.length <= num_tokens) return "";
-  return fmt::format(
-      "data.length = {}: data.path = {} has {} in all, which every row then holds again and "
-      "again; a shorter data.length wastes nothing",
-      data.length,
-      data.path,
-      counted(num_tokens, "token"));
+  const data::TokenFile file(data.path);
+  std::vector<std::string> notes;
+  if (goes_on && data.length > file.num_tokens()) {
+    notes.push_back(fmt::format(
+        "data.length = {}: data.path = {} has {} in all, which every row then holds again and "
+        "again; a shorter data.length wastes nothing",
+        data.length,
+        data.path,
+        counted(file.num_tokens(), "token")));
+  }
+  const int64_t rows = data.batch_size * experiment.training.accumulation;
+  if (data.mode == data::LoaderMode::kOrdered && rows > file.num_documents()) {
+    notes.push_back(fmt::format(
+        "data.mode = \"ordered\": a step has {} rows, which walk through documents of their own; "
+        "data.path = {} has {}, so that rows repeat each other; fewer rows (data.batch_size = {}, "
+        "training.accumulation = {}) waste nothing",
+        rows,
+        data.path,
+        counted(file.num_documents(), "document"),
+        data.batch_size,
+        experiment.training.accumulation));
+  }
+  return notes;
 }
 
 std::string note_on_first_weights(const Experiment& experiment) {

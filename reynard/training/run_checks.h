@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace reynard::training {
 
@@ -24,8 +25,8 @@ void check_texts(const Experiment& experiment);
 // That the budget holds a step, which would else be taken whole.
 void check_budget(const Experiment& experiment);
 
-// What is odd about the text, though a run goes on with it; empty: nothing.
-std::string note_on_text(const Experiment& experiment);
+// What is odd about the text, though a run goes on with it: a line each.
+std::vector<std::string> notes_on_text(const Experiment& experiment);
 
 // Settings of the model that run.start_from names which are others here though all shapes fit;
 // empty: none. A memory that is added, what only first weights are drawn by, and pruning are not

@@ -2,9 +2,12 @@
 
 #include "reynard/training/run.h"
 
+#include "reynard/training/run_checks.h"
+#include "tests/support/errors.h"
 #include "tests/training/text.h"
 #include "tests/training/tiny.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -68,6 +71,24 @@ TEST(Run, HeldOutTextIsTheSameForEverySeed) {
       EXPECT_EQ(held_out_loss(experiment), loss) << "seed " << seed;
     }
   }
+}
+
+TEST(Run, MoreRowsThanDocumentsAreNamed) {
+  const test::TempDir folder;
+  Experiment experiment = still_run(folder, random_documents({90}, 4));
+  experiment.data.mode = LoaderMode::kOrdered;
+  experiment.data.batch_size = 2;
+  EXPECT_TRUE(notes_on_text(experiment).empty());
+  experiment.training.accumulation = 2;
+  const std::vector<std::string> notes = notes_on_text(experiment);
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_SAYS(
+      notes[0],
+      fmt::format("data.mode = \"ordered\": a step has 4 rows, which walk through documents "
+                  "of their own; data.path = {} has 3 documents",
+                  experiment.data.path));
+  experiment.data.mode = LoaderMode::kPacked;
+  EXPECT_TRUE(notes_on_text(experiment).empty());
 }
 
 }  // namespace reynard::training
