@@ -22,6 +22,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -323,8 +324,10 @@ void run_sweep(const SweepArguments& arguments, std::vector<std::string> overrid
     for (const auto& [experiment, command] : plan[i]) {
       try {
         const training::RunResult result = run_point(experiment, arguments, command);
+        const double loss = result.validation_loss.value_or(result.loss);
+        if (!std::isfinite(loss)) throw training::Diverged("its loss is not finite");
         held_out = held_out && result.validation_loss.has_value();
-        row.losses.push_back(result.validation_loss.value_or(result.loss));
+        row.losses.push_back(loss);
         row.folders.push_back(experiment.run.folder);
       } catch (const training::Diverged& error) {
         print_message("{}: {}\n", experiment.run.folder, error.what());

@@ -399,13 +399,27 @@ class Run {
                      counted(ended ? trainer_.steps() : first_step_, "step")));
   }
 
+  [[noreturn]] void diverged(const char* what) const {
+    throw Diverged(fmt::format(
+        "training: {} is not finite (step {}): lower optimizer.learning_rate = {} or lengthen the "
+        "warm-up, then train again or go on with --resume and a larger budget",
+        what,
+        trainer_.steps(),
+        trainer_.experiment().optimizer.learning_rate));
+  }
+
   RunResult end() {
     RunResult done = result();
     done.finished = true;
     note_missing_profile();
     if (saved_step_ != trainer_.steps()) save(permanent_due_);
+    // All that is known of these weights is that their loss or its gradient is not finite.
+    if (trainer_.last_step_skipped()) diverged("the loss of the last step, or its gradient,");
     save_model();
     done.validation_loss = validation_loss();
+    if (done.validation_loss && !std::isfinite(*done.validation_loss)) {
+      diverged("the held-out loss after the last step");
+    }
     const bool measures = !trainer_.experiment().validation.path.empty();
     if (stopped() && measures && !done.validation_loss) {  // --resume does
       done.finished = false;

@@ -29,11 +29,12 @@ struct RunOptions {
   // A line that a user must not miss: a damaged checkpoint, settings that are other than before.
   std::function<void(const std::string&)> warn = {};
   const std::atomic<bool>* stop = nullptr;  // set from outside: checkpoint and return
-  std::vector<std::string> command;         // argv, for run.json
-  std::string version;                      // of the program, for run.json
+  std::vector<std::string> command = {};    // argv, for run.json
+  std::string version = {};                 // of the program, for run.json
 };
 
-// Trains until the budget is used up. Throws Error when the folder holds another run.
+// Trains until the budget is used up. Throws Error when the folder holds another run, and Diverged
+// (trainer.h) when the last step or the held-out loss at the end is not finite.
 RunResult run(const Experiment& experiment, const RunOptions& options);
 
 }  // namespace reynard::training

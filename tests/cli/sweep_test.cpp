@@ -171,6 +171,41 @@ TEST_F(TrainCommand, SweepGoesOnBehindARunThatDiverges) {
   EXPECT_EQ(table["diverged"][0]["settings"][0], "optimizer.learning_rate=1e30");
 }
 
+// A budget that ends before max_skipped_steps, and a result that an earlier version left.
+TEST_F(TrainCommand, SweepTabulatesFiniteLossesAlone) {
+  const std::vector<std::string> sweep = {"sweep",
+                                          "tiny.toml",
+                                          "--quiet",
+                                          "--grid",
+                                          "optimizer.learning_rate=1e15,1e-3,1e-2",
+                                          "--run.folder=sweep",
+                                          "--training.tokens=320",
+                                          "--training.checkpoint_every=0",
+                                          "--validation.path=text/held_out.tokens"};
+  const auto expect_table = [&](const std::vector<std::string>& rows,
+                                const std::vector<std::string>& diverged) {
+    const ProgramResult result = run(sweep);
+    EXPECT_EQ(result.exit_code, 2) << result.errors;
+    EXPECT_EQ(result.output.find("nan"), std::string::npos) << result.output;
+    const auto table = json("sweep/sweep.json");
+    const auto rates = [&](const char* list) {
+      std::vector<std::string> rates;
+      for (const auto& item : table.at(list)) rates.push_back(item.at("settings").at(0));
+      return rates;
+    };
+    EXPECT_EQ(rates("rows"), rows);
+    EXPECT_EQ(rates("diverged"), diverged);
+  };
+  const std::string large = "optimizer.learning_rate=1e15", small = "optimizer.learning_rate=1e-3",
+                    good = "optimizer.learning_rate=1e-2";
+  expect_table({good, small}, {large});
+  const std::string file = "sweep/" + small + ",seed=0/result.json";
+  auto result = json(file);
+  result["validation_loss"] = nullptr;
+  test::write_file(folder_ / file, result.dump());
+  expect_table({good}, {large, small});
+}
+
 TEST_F(TrainCommand, SweepRejectsAPointBeforeTheFirstRuns) {
   const ProgramResult result = run({"sweep",
                                     "tiny.toml",

@@ -73,6 +73,30 @@ TEST(Run, HeldOutTextIsTheSameForEverySeed) {
   }
 }
 
+// However few steps are left for a loss that is not finite.
+TEST(Run, EndingWithASkippedStepIsDiverging) {
+  const test::TempDir folder;
+  Experiment experiment = still_run(folder, random_documents({90}, 4));
+  experiment.validation.path.clear();
+  experiment.schedule.warmup_fraction = 0;
+  experiment.optimizer.learning_rate = 1e15;
+  experiment.training.tokens = 5 * experiment.tokens_per_step();
+  EXPECT_THROW(run(experiment, {}), Diverged);
+  EXPECT_FALSE(fs::exists(folder / "run/result.json"));
+  EXPECT_FALSE(fs::exists(folder / "run/model"));
+  EXPECT_THROW(run(experiment, {.resume = true}), Diverged);
+}
+
+// The last update is followed by no step.
+TEST(Run, AHeldOutLossThatIsNotFiniteIsDiverging) {
+  const test::TempDir folder;
+  Experiment experiment = still_run(folder, random_documents({90}, 4));
+  experiment.schedule.warmup_fraction = 0;
+  experiment.optimizer.learning_rate = 1e15;
+  EXPECT_THROW(run(experiment, {}), Diverged);
+  EXPECT_FALSE(fs::exists(folder / "run/result.json"));
+}
+
 TEST(Run, MoreRowsThanDocumentsAreNamed) {
   const test::TempDir folder;
   Experiment experiment = still_run(folder, random_documents({90}, 4));
