@@ -32,6 +32,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <utility>
 
 namespace reynard::training {
 
@@ -221,7 +222,9 @@ class Run {
     // Before experiment.toml is that of this run, whose result it would else be taken for.
     if (!finished_) remove_result(folder_);
     write_run_json(trainer_, options_);
-    metrics_ = std::make_unique<MetricsLog>(folder_, trainer_.steps());
+    const int64_t written = trainer_.steps() - (open_line_.is_null() ? 0 : 1);
+    metrics_ = std::make_unique<MetricsLog>(folder_, written);
+    if (!open_line_.is_null()) write_measured(std::exchange(open_line_, nullptr));
     window_.begin(trainer_);
   }
 
@@ -251,6 +254,7 @@ class Run {
     }
     saved_step_ = trainer_.steps();
     window_.restore(restored.losses);
+    open_line_ = restored.open_line;
     look_at_settings_before();
     tell(options_.say,
          fmt::format(
@@ -300,8 +304,7 @@ class Run {
     if (log || last || validate) {
       Json line = window_.line(trainer_);
       add_gates(line, gates.shares(), prunes());
-      if (validate) measure(line);
-      metrics_->write(line);
+      validate ? write_measured(line) : metrics_->write(line);
       show_progress();
     }
     // A streak of skipped steps says that something is wrong: what is due waits until it is over.
@@ -310,19 +313,28 @@ class Run {
     if (due_ && !trainer_.last_step_skipped()) save(permanent_due_);
   }
 
-  void measure(Json& line) {
+  // With the loss of the held-out text. Where measuring it is stopped, the line is to be written
+  // again by the run that goes on.
+  void write_measured(Json line) {
     const double begin = trainer_.seconds();
-    if (const auto loss = validation_loss()) line["validation_loss"] = *loss;
+    if (const auto loss = validation_loss()) {
+      line["validation_loss"] = *loss;
+    } else if (stopped()) {
+      open_line_ = line;
+    }
+    metrics_->write(line);
     measurement_seconds_ = trainer_.seconds() - begin;
     window_.leave_out(measurement_seconds_);
   }
 
   void save(bool permanent) {
     const double begin = trainer_.seconds();
-    const std::vector<std::string> problems = save_checkpoint(
-        trainer_,
-        folder_,
-        {.permanent = permanent, .losses = window_.losses(), .tokenizer = tokenizer_});
+    const std::vector<std::string> problems = save_checkpoint(trainer_,
+                                                              folder_,
+                                                              {.permanent = permanent,
+                                                               .losses = window_.losses(),
+                                                               .open_line = open_line_,
+                                                               .tokenizer = tokenizer_});
     for (const std::string& problem : problems) tell(options_.warn, problem);
     saved_step_ = trainer_.steps();
     due_ = permanent_due_ = false;
@@ -443,6 +455,7 @@ class Run {
   int64_t first_step_ = 0, saved_step_ = 0;
   bool due_ = false, permanent_due_ = false;  // checkpoints that the last steps asked for
   double measurement_seconds_ = 0;            // of held-out text, the last time; 0: not yet
+  Json open_line_ = nullptr;                  // of metrics, whose measurement was stopped
   bool measures_otherwise_ = false;           // than the command before, on held-out text
   std::optional<RunResult> finished_;         // where nothing is left to do
 };

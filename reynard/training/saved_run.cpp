@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <map>
 #include <system_error>
+#include <utility>
 
 namespace reynard::training {
 
@@ -24,6 +25,7 @@ namespace fs = std::filesystem;
 // Members of trainer.json beside what the trainer itself keeps there.
 constexpr const char* kRecentLosses = "recent_losses";
 constexpr const char* kOpenLoss = "open_loss";  // sum and tokens; may be missing
+constexpr const char* kOpenLine = "open_line";  // may be missing
 
 bool is_permanent(const fs::path& folder) {
   const auto json = config::json_object_or_null(folder / "trainer.json");
@@ -96,7 +98,17 @@ LossesSoFar losses_of(const nlohmann::json& counters) {
   return losses;
 }
 
-LossesSoFar load(Trainer& trainer, const fs::path& folder) {
+nlohmann::ordered_json open_line_of(const nlohmann::json& counters) {
+  const nlohmann::json line = counters.value(kOpenLine, nlohmann::json());
+  if (line.is_null()) return nullptr;
+  if (!line.is_object() || line.value("step", nlohmann::json()) != counters.at("step")) {
+    throw Error(fmt::format("trainer.json: {} is not the step's line of metrics", kOpenLine));
+  }
+  return line;
+}
+
+// Returns all but the folder.
+RestoredCheckpoint load(Trainer& trainer, const fs::path& folder) {
   checkpoint::verify_folder(folder);
   const nlohmann::json counters = config::read_json_object(folder / "trainer.json");
   const checkpoint::SafetensorsFile file(folder / "trainer.safetensors");
@@ -107,7 +119,7 @@ LossesSoFar load(Trainer& trainer, const fs::path& folder) {
   load_weights(trainer.model(), folder);
   try {
     trainer.restore(counters, moments);
-    return losses_of(counters);
+    return {.losses = losses_of(counters), .open_line = open_line_of(counters)};
   } catch (const Error& error) {
     throw Error(fmt::format("{}: {}", folder.string(), error.what()));
   }
@@ -137,29 +149,31 @@ std::vector<std::string> save_checkpoint(Trainer& trainer,
   counters["permanent"] = options.permanent;
   counters[kRecentLosses] = options.losses.recent;
   counters[kOpenLoss] = {options.losses.sum, options.losses.tokens};
+  if (!options.open_line.is_null()) counters[kOpenLine] = options.open_line;
   writer.write("trainer.json", counters.dump(2) + "\n");
   writer.commit();
   return remove_old(folder, trainer.experiment().training.keep_checkpoints);
 }
 
 RestoredCheckpoint restore_newest(Trainer& trainer, const fs::path& run_folder) {
-  RestoredCheckpoint result;
+  std::vector<std::string> rejected;
   const std::vector<fs::path> checkpoints = checkpoint::list_checkpoints(run_folder);
   for (auto folder = checkpoints.rbegin(); folder != checkpoints.rend(); ++folder) {
     try {
-      result.losses = load(trainer, *folder);
-      result.folder = *folder;
-      return result;
+      RestoredCheckpoint restored = load(trainer, *folder);
+      restored.folder = *folder;
+      restored.rejected = std::move(rejected);
+      return restored;
     } catch (const Error& e) {
-      result.rejected.emplace_back(e.what());
+      rejected.emplace_back(e.what());
     }
   }
   if (!checkpoints.empty()) {
     throw Error(fmt::format("--resume: no checkpoint in {} is valid; the newest: {}",
                             (run_folder / "checkpoints").string(),
-                            result.rejected.front()));
+                            rejected.front()));
   }
-  return result;
+  return {};
 }
 
 }  // namespace reynard::training

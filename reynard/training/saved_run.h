@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 namespace reynard::training {
 
 // What the run that goes on from a checkpoint reports of the steps before it, nats per token.
@@ -23,6 +25,8 @@ struct LossesSoFar {
 struct CheckpointOptions {
   bool permanent = false;  // never removed
   LossesSoFar losses = {};
+  // The step's line of metrics where its measurement of held-out text was stopped; null: none.
+  nlohmann::ordered_json open_line = nullptr;
   std::vector<tokenizer::SavedFile> tokenizer = {};  // kept beside the weights
 };
 
@@ -34,9 +38,10 @@ std::vector<std::string> save_checkpoint(Trainer& trainer,
                                          const CheckpointOptions& options);
 
 struct RestoredCheckpoint {
-  std::optional<std::filesystem::path> folder;  // empty: there was no valid one
-  std::vector<std::string> rejected;            // why newer ones were passed over, one line each
-  LossesSoFar losses;                           // as they were saved
+  std::optional<std::filesystem::path> folder = {};  // empty: there was no valid one
+  std::vector<std::string> rejected = {};            // why newer ones were passed over, a line each
+  LossesSoFar losses = {};                           // as they were saved, and
+  nlohmann::ordered_json open_line = nullptr;        // this too
 };
 // Puts the newest checkpoint whose checksums hold into the trainer.
 RestoredCheckpoint restore_newest(Trainer& trainer, const std::filesystem::path& run_folder);

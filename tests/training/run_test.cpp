@@ -9,9 +9,14 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
+#include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace reynard::training {
@@ -36,6 +41,20 @@ double held_out_loss(Experiment experiment) {
   fs::remove_all(experiment.run.folder);
   experiment.training.tokens = experiment.tokens_per_step();
   return run(experiment, {}).validation_loss.value();
+}
+
+// What is the same however long it takes.
+std::vector<nlohmann::json> metrics(const fs::path& folder) {
+  std::vector<nlohmann::json> lines;
+  std::istringstream file(test::read_file(folder / "metrics.jsonl"));
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(nlohmann::json::parse(line));
+    for (const char* key : {"tokens_per_s", "seconds", "peak_memory_bytes"}) {
+      lines.back().erase(key);
+    }
+    lines.back().erase("peak_gpu_memory_bytes");
+  }
+  return lines;
 }
 
 }  // namespace
@@ -95,6 +114,36 @@ TEST(Run, AHeldOutLossThatIsNotFiniteIsDiverging) {
   experiment.optimizer.learning_rate = 1e15;
   EXPECT_THROW(run(experiment, {}), Diverged);
   EXPECT_FALSE(fs::exists(folder / "run/result.json"));
+}
+
+TEST(Run, AMeasurementThatWasStoppedIsMadeByTheRunThatGoesOn) {
+  const test::TempDir folder;
+  Experiment experiment = still_run(folder, random_documents({40'000}, 5));
+  experiment.optimizer.learning_rate = 1e-2;
+  experiment.training.tokens = 8 * experiment.tokens_per_step();
+  experiment.training.log_every = 3;
+  experiment.training.profile_step = 4;
+  experiment.validation.every = 4 * experiment.tokens_per_step();
+  run(experiment, {});
+  const std::vector<nlohmann::json> straight = metrics(experiment.run.folder);
+  ASSERT_EQ(straight.size(), 4U);
+  EXPECT_TRUE(straight[1].contains("validation_loss")) << straight[1];
+
+  experiment.run.folder = (folder / "stopped").string();
+  std::atomic<bool> stop = false;
+  std::thread stops_measurement([&] {  // step 4 is written and then measured, for a second or so
+    while (!fs::exists(folder / "stopped/profile.json")) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    stop = true;
+  });
+  const RunResult stopped = run(experiment, {.stop = &stop});
+  stops_measurement.join();
+  EXPECT_FALSE(stopped.finished);
+  EXPECT_EQ(stopped.steps, 4);
+  EXPECT_FALSE(metrics(experiment.run.folder).back().contains("validation_loss"));
+  run(experiment, {.resume = true});
+  EXPECT_EQ(metrics(experiment.run.folder), straight);
 }
 
 TEST(Run, MoreRowsThanDocumentsAreNamed) {
