@@ -212,7 +212,12 @@ class Parser {
     while (!reader_.take_operator("}")) {
       if (!made->operands.empty()) reader_.expect(Kind::kOperator, ",");
       if (reader_.take_operator("}")) break;
-      add(*made, expression());
+      const Token& token = reader_.next();
+      ExpressionPtr key = expression();
+      if (key->kind == Node::kLiteral && !key->literal.text()) {
+        TokenReader::fail_at(token, "is a key of a map; only strings are supported");
+      }
+      add(*made, std::move(key));
       reader_.expect(Kind::kOperator, ":");
       add(*made, expression());
     }
@@ -226,6 +231,10 @@ class Parser {
         const Token& token = reader_.take();
         if (token.kind != Kind::kName && token.kind != Kind::kInteger) {
           TokenReader::fail_at(token, "is unexpected; expected a name");
+        }
+        const bool of_loop = value->kind == Node::kName && value->name == "loop";
+        if (of_loop && (token.text == "cycle" || token.text == "changed")) {
+          TokenReader::fail_at(token, "is no supported name of loop");
         }
         if (!reader_.at_operator("(")) {
           value = node_of(Node::kAttribute, line, token.text, std::move(value));

@@ -35,9 +35,12 @@ std::string utf8_of(uint32_t code) {
   } else if (code < 0x800) {
     out += static_cast<char>(0xc0U | (code >> 6U));
     tail(0);
-  } else {
+  } else if (code < 0x10000) {
     out += static_cast<char>(0xe0U | (code >> 12U));
     tail(6), tail(0);
+  } else {
+    out += static_cast<char>(0xf0U | (code >> 18U));
+    tail(12), tail(6), tail(0);
   }
   return out;
 }
@@ -199,21 +202,40 @@ class Lexer {
   std::string read_escape() {
     if (at_ + 1 >= source_.size()) fail("the string has no end");
     const char next = source_[++at_];
-    constexpr std::string_view kNames = "ntrfvab0\\'\"";
-    constexpr std::string_view kMeanings("\n\t\r\f\v\a\b\0\\'\"", 11);
-    if (next == 'x' || next == 'u') {
-      const std::size_t digits = next == 'x' ? 2 : 4;
-      uint32_t code = 0;
-      const char* const begin = source_.data() + at_ + 1;
-      const bool whole = at_ + digits < source_.size() &&
-                         std::from_chars(begin, begin + digits, code, 16).ptr == begin + digits;
-      if (!whole) fail("an escape in a string is not whole");
-      at_ += digits;
-      return utf8_of(code);
-    }
+    constexpr std::string_view kNames = "ntrfvab\\'\"";
+    constexpr std::string_view kMeanings = "\n\t\r\f\v\a\b\\'\"";
+    if (next == '\n') return "";  // the string goes on in the next line
+    if (next == 'N') fail(fmt::format("the escape {:?} is not supported", "\\N"));
+    if (next == 'x') return read_hex_escape(2);
+    if (next == 'u') return read_hex_escape(4);
+    if (next == 'U') return read_hex_escape(8);
+    if (next >= '0' && next <= '7') return read_octal_escape();
     const std::size_t which = kNames.find(next);
     if (which == std::string_view::npos) return {'\\', next};
     return {kMeanings[which]};
+  }
+
+  // at_ is before the digits, then at the last of them.
+  std::string read_hex_escape(std::size_t num_digits) {
+    uint32_t code = 0;
+    const char* const begin = source_.data() + at_ + 1;
+    const bool whole =
+        at_ + num_digits < source_.size() &&
+        std::from_chars(begin, begin + num_digits, code, 16).ptr == begin + num_digits;
+    if (!whole) fail("an escape in a string is not whole");
+    at_ += num_digits;
+    const bool is_surrogate = code >= 0xd800 && code < 0xe000;
+    if (is_surrogate || code > 0x10ffff) fail("an escape is no character");
+    return utf8_of(code);
+  }
+
+  // at_ is at the first of up to three digits, then at the last of them.
+  std::string read_octal_escape() {
+    const char* const begin = source_.data() + at_;
+    const std::size_t most = std::min<std::size_t>(3, source_.size() - at_);
+    uint32_t code = 0;
+    at_ += static_cast<std::size_t>(std::from_chars(begin, begin + most, code, 8).ptr - begin) - 1;
+    return utf8_of(code);
   }
 
   std::string source_;

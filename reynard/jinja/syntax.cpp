@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <initializer_list>
 #include <utility>
 
@@ -62,6 +63,15 @@ class TemplateParser {
     end_tag();
   }
 
+  // Of a tag that is no loop, nor part of one that it stands in.
+  std::vector<Statement> body_of(std::string_view end) {
+    const int64_t outer = std::exchange(num_loops_, 0);
+    std::vector<Statement> body = block({end});
+    num_loops_ = outer;
+    end_block(end);
+    return body;
+  }
+
   void statement(std::vector<Statement>& out) {
     const Token& tag = reader_.take();
     if (tag.text == "set") return out.push_back(set_statement(tag.line));
@@ -69,6 +79,7 @@ class TemplateParser {
     if (tag.text == "if") return out.push_back(if_statement(tag.line));
     if (tag.text == "macro") return out.push_back(macro_statement(tag.line));
     if (tag.text == "break" || tag.text == "continue") {
+      if (num_loops_ == 0) TokenReader::fail_at(tag, "is outside of a loop");
       end_tag();
       const bool breaks = tag.text == "break";
       out.push_back({.kind = breaks ? Statement::Kind::kBreak : Statement::Kind::kContinue,
@@ -77,9 +88,8 @@ class TemplateParser {
     }
     if (tag.text == "generation") {  // marks what training counts; it writes its content
       end_tag();
-      std::vector<Statement> body = block({"endgeneration"});
-      end_block("endgeneration");
-      for (Statement& inner : body) out.push_back(std::move(inner));
+      out.push_back({.kind = Statement::Kind::kBlock, .line = tag.line});
+      out.back().body = body_of("endgeneration");
       return;
     }
     TokenReader::fail_at(tag, "is no supported tag");
@@ -106,8 +116,7 @@ class TemplateParser {
     }
     end_tag();
     set.kind = Statement::Kind::kSetBlock;
-    set.body = block({"endset"});
-    end_block("endset");
+    set.body = body_of("endset");
     return set;
   }
 
@@ -118,7 +127,9 @@ class TemplateParser {
     loop.value = parse_operand(reader_);
     if (reader_.take_if(Kind::kName, "if")) loop.condition = parse_expression(reader_);
     end_tag();
+    ++num_loops_;
     loop.body = block({"else", "endfor"});
+    --num_loops_;
     reader_.expect(Kind::kOpen, "{%");
     if (reader_.take_if(Kind::kName, "else")) {
       end_tag();
@@ -160,12 +171,12 @@ class TemplateParser {
       macro.defaults.push_back(reader_.take_operator("=") ? parse_expression(reader_) : nullptr);
     }
     end_tag();
-    macro.body = block({"endmacro"});
-    end_block("endmacro");
+    macro.body = body_of("endmacro");
     return macro;
   }
 
   TokenReader reader_;
+  int64_t num_loops_ = 0;  // around what is read, whose break it may be
 };
 
 }  // namespace

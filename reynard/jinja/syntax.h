@@ -40,7 +40,7 @@ struct Expression {
 using ExpressionPtr = std::unique_ptr<Expression>;
 
 struct Statement {
-  enum class Kind { kText, kPrint, kSet, kSetBlock, kFor, kIf, kMacro, kBreak, kContinue };
+  enum class Kind { kText, kPrint, kSet, kSetBlock, kBlock, kFor, kIf, kMacro, kBreak, kContinue };
   Kind kind = Kind::kText;
   int64_t line = 0;
   std::string text = {};                     // text; the macro's name

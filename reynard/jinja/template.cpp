@@ -41,11 +41,20 @@ std::string time_now(const std::string& format) {
   return {text.data(), std::strftime(text.data(), text.size(), format.c_str(), &local)};
 }
 
+}  // namespace
+
+// Names that statements set, within those around them.
+struct Scope {
+  std::map<std::string, Value, std::less<>> names = {};
+  std::shared_ptr<Scope> outer = {};
+};
+
+namespace {
+
 class Run {
  public:
   explicit Run(const Value::Map& variables) {
-    scopes_.emplace_back();
-    for (const auto& [name, value] : variables) scopes_[0].insert_or_assign(name, value);
+    for (const auto& [name, value] : variables) set(name, value);
   }
 
   std::string text(const std::vector<Statement>& statements) {
@@ -54,8 +63,6 @@ class Run {
   }
 
  private:
-  using Scope = std::map<std::string, Value, std::less<>>;
-
   void spend(std::size_t bytes) {
     steps_ += 1 + static_cast<int64_t>(bytes / kBytesPerStep);
     if (steps_ > kMaxSteps) throw Error("the template takes too long");
@@ -67,6 +74,19 @@ class Run {
   void write(const std::string& text) {
     spend(text.size());
     append_text(out_, text);
+  }
+
+  void set(const std::string& name, Value value) {
+    scope_->names.insert_or_assign(name, std::move(value));
+  }
+  void open_scope() { scope_ = std::make_shared<Scope>(Scope{.outer = scope_}); }
+  void close_scope() { scope_ = scope_->outer; }
+
+  Flow execute_inside(const std::vector<Statement>& statements) {
+    open_scope();
+    const Flow flow = execute(statements);
+    close_scope();
+    return flow;
   }
 
   Flow execute(const std::vector<Statement>& statements) {
@@ -91,22 +111,22 @@ class Run {
         break;
       case Statement::Kind::kSetBlock: {
         std::string outer = std::exchange(out_, {});
-        execute(statement.body);
+        execute_inside(statement.body);
         const std::string inner = std::exchange(out_, std::move(outer));
         at(statement.line, [&] { assign(statement, inner); });
         break;
       }
+      case Statement::Kind::kBlock:
+        return execute_inside(statement.body);
       case Statement::Kind::kFor:
-        loop(statement);
-        break;
+        return loop(statement);
       case Statement::Kind::kIf: {
         bool holds = false;
         at(statement.line, [&] { holds = evaluate(*statement.value).is_true(); });
         return execute(holds ? statement.body : statement.otherwise);
       }
       case Statement::Kind::kMacro:
-        scopes_.back().insert_or_assign(statement.text,
-                                        Value::Function{statement.text, &statement});
+        set(statement.text, Value::Function{statement.text, &statement, scope_});
         break;
       case Statement::Kind::kBreak:
         return Flow::kBreak;
@@ -128,35 +148,26 @@ class Run {
     }
   }
 
-  void assign(const Statement& set, const Value& value) {
-    if (!set.text.empty()) {
-      const auto space = lookup(set.names[0]).space();
-      if (!space) throw Error(fmt::format("{} is no namespace", set.names[0]));
+  void assign(const Statement& target, const Value& value) {
+    if (!target.text.empty()) {
+      const auto space = lookup(target.names[0]).space();
+      if (!space) throw Error(fmt::format("{} is no namespace", target.names[0]));
       if (value.holds_namespace()) throw Error("a namespace cannot hold a namespace");
-      const auto field = std::ranges::find(space->fields, set.text, &Value::Map::value_type::first);
-      if (field != space->fields.end()) {
-        field->second = value;
-      } else {
-        space->fields.emplace_back(set.text, value);
-      }
+      put(space->fields, target.text, value);
       return;
     }
-    bind(set.names, value);
+    bind(target.names, value);
   }
 
   void bind(const std::vector<std::string>& names, const Value& value) {
-    if (names.size() == 1) {
-      scopes_.back().insert_or_assign(names[0], value);
-      return;
-    }
+    if (names.size() == 1) return set(names[0], value);
     const Value::List items = items_of(value);
     if (items.size() != names.size()) throw Error("a list has another number of items than names");
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      scopes_.back().insert_or_assign(names[i], items[i]);
-    }
+    for (std::size_t i = 0; i < names.size(); ++i) set(names[i], items[i]);
   }
 
-  void loop(const Statement& statement) {
+  // A break or continue that is meant for the loop around it.
+  Flow loop(const Statement& statement) {
     Value::List items;
     at(statement.line, [&] {
       items = items_of(evaluate(*statement.value));
@@ -164,28 +175,24 @@ class Run {
     });
     if (statement.condition) {
       std::erase_if(items, [&](const Value& item) {
-        scopes_.emplace_back();
+        open_scope();
         bool keeps = false;
         at(statement.line, [&] {
           bind(statement.names, item);
           keeps = evaluate(*statement.condition).is_true();
         });
-        scopes_.pop_back();
+        close_scope();
         return !keeps;
       });
     }
-    if (items.empty()) {
-      execute(statement.otherwise);
-      return;
-    }
+    bool is_through = false;  // the body, once: Jinja's else is for loops of which it never was
     const auto count = std::ssize(items);
     for (int64_t i = 0; i < count; ++i) {
       spend(0);
       const auto index = static_cast<std::size_t>(i);
-      scopes_.emplace_back();
+      open_scope();
       at(statement.line, [&] { bind(statement.names, items[index]); });
-      scopes_.back().insert_or_assign(
-          "loop",
+      set("loop",
           Value::Map{{"index", i + 1},
                      {"index0", i},
                      {"revindex", count - i},
@@ -193,20 +200,25 @@ class Run {
                      {"first", i == 0},
                      {"last", i + 1 == count},
                      {"length", count},
+                     {"depth", int64_t{1}},  // of recursive loops, which there are none of
+                     {"depth0", int64_t{0}},
                      {"previtem", i > 0 ? items[index - 1] : Value()},
                      {"nextitem", i + 1 < count ? items[index + 1] : Value()}});
       const Flow flow = execute(statement.body);
-      scopes_.pop_back();
+      close_scope();
+      is_through |= flow == Flow::kNext;
       if (flow == Flow::kBreak) break;
     }
+    return is_through ? Flow::kNext : execute_inside(statement.otherwise);
   }
 
   Value lookup(std::string_view name) const {
-    for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
-      if (const auto found = scope->find(name); found != scope->end()) return found->second;
+    for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->outer.get()) {
+      const auto found = scope->names.find(name);
+      if (found != scope->names.end()) return found->second;
     }
     if (std::ranges::find(kFunctions, name) != kFunctions.end()) {
-      return Value::Function{std::string(name), nullptr};
+      return Value::Function{std::string(name)};
     }
     return {};
   }
@@ -285,8 +297,13 @@ class Run {
     }
     Value::Map map;
     for (std::size_t i = 0; i < e.operands.size(); i += 2) {
-      std::string key = to_text(evaluate(*e.operands[i]));
-      map.emplace_back(std::move(key), evaluate(*e.operands[i + 1]));
+      const Value key = evaluate(*e.operands[i]);
+      if (!key.text()) {
+        throw Error(
+            fmt::format("a key of a map is {}; only strings are supported", key.type_name()));
+      }
+      spend(map.size() * sizeof(Value));  // the keys that it is compared with
+      put(map, *key.text(), evaluate(*e.operands[i + 1]));
     }
     return map;
   }
@@ -364,14 +381,14 @@ class Run {
     const Value callee = lookup(e.name);
     if (!callee.function()) throw Error(fmt::format("{:?} is no function", e.name));
     const Arguments given = arguments(e, 0);
-    if (callee.function()->macro != nullptr) return call_macro(*callee.function()->macro, given);
+    if (callee.function()->macro != nullptr) return call_macro(*callee.function(), given);
     const std::string& name = callee.function()->name;
     if (name == "raise_exception") throw Error(to_text(given.at(0)));
     if (name == "strftime_now") return time_now(to_text(given.at(0)));
     if (name == "range") return range(given);
-    Value::Map fields = given.named;
-    if (given.at(0).map())
-      fields.insert(fields.begin(), given.at(0).map()->begin(), given.at(0).map()->end());
+    const Value map = given.at(0);
+    Value::Map fields = map.map() ? *map.map() : Value::Map();
+    for (const auto& [field, value] : given.named) put(fields, field, value);
     if (name == "dict") return fields;
     return std::make_shared<Value::Namespace>(Value::Namespace{std::move(fields)});
   }
@@ -395,27 +412,52 @@ class Run {
     return list;
   }
 
-  // A macro sees its arguments and what the template has set outside of loops.
-  Value call_macro(const Statement& macro, const Arguments& given) {
+  // A macro sees its parameters, defaults those before them too, and what is around its definition.
+  Value call_macro(const Value::Function& function, const Arguments& given) {
+    const Statement& macro = *function.macro;
+    check_arguments(macro, given);
     if (++calls_ > kMaxCalls) throw Error("macros call each other too often");
-    std::vector<Scope> inner(scopes_.begin() + 1, scopes_.end());
-    scopes_.resize(1);
-    Scope own;
-    for (std::size_t i = 0; i < macro.names.size(); ++i) {
-      Value value = given.at(i, macro.names[i]);
-      if (value.is_undefined() && macro.defaults[i]) value = evaluate(*macro.defaults[i]);
-      own.insert_or_assign(macro.names[i], std::move(value));
+    const std::shared_ptr<Scope> around = function.around.lock();
+    if (!around) {
+      throw Error(
+          fmt::format("the macro {} belongs to a part of the template that has ended", macro.text));
     }
-    scopes_.push_back(std::move(own));
+    const std::shared_ptr<Scope> caller = std::exchange(scope_, around);
+    open_scope();
+    for (std::size_t i = 0; i < macro.names.size(); ++i) {
+      set(macro.names[i], given.at(i, macro.names[i]));
+    }
+    for (std::size_t i = given.positional.size(); i < macro.names.size(); ++i) {
+      const bool is_given = names_argument(given, macro.names[i]);
+      if (!is_given && macro.defaults[i]) set(macro.names[i], evaluate(*macro.defaults[i]));
+    }
     std::string outer = std::exchange(out_, {});
     execute(macro.body);
-    scopes_.resize(1);
-    scopes_.insert(scopes_.end(), inner.begin(), inner.end());
+    scope_ = caller;
     --calls_;
     return std::exchange(out_, std::move(outer));
   }
 
-  std::vector<Scope> scopes_;
+  static bool names_argument(const Arguments& given, const std::string& name) {
+    return std::ranges::find(given.named, name, &Value::Map::value_type::first) !=
+           given.named.end();
+  }
+
+  static void check_arguments(const Statement& macro, const Arguments& given) {
+    const std::size_t num_given = given.positional.size();
+    const auto fail = [&](const std::string& argument) {
+      throw Error(fmt::format("the macro {} takes no argument {}", macro.text, argument));
+    };
+    if (num_given > macro.names.size()) fail(fmt::format("{}", macro.names.size() + 1));
+    for (const auto& [name, value] : given.named) {
+      const auto place = std::ranges::find(macro.names, name) - macro.names.begin();
+      if (place >= std::ssize(macro.names) || place < std::ssize(given.positional)) {
+        fail(fmt::format("{:?}", name));
+      }
+    }
+  }
+
+  std::shared_ptr<Scope> scope_ = std::make_shared<Scope>();
   std::string out_;
   int64_t steps_ = 0, calls_ = 0;
 };

@@ -167,6 +167,15 @@ Value find(const Value::Map& map, std::string_view key) {
   return entry == map.end() ? Value() : entry->second;
 }
 
+void put(Value::Map& map, std::string key, Value value) {
+  const auto entry = std::ranges::find(map, key, &Value::Map::value_type::first);
+  if (entry != map.end()) {
+    entry->second = std::move(value);
+  } else {
+    map.emplace_back(std::move(key), std::move(value));
+  }
+}
+
 std::vector<std::string> characters(std::string_view text) {
   std::vector<std::string> out;
   for (const char byte : text) {

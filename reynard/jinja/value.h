@@ -14,6 +14,7 @@
 namespace reynard::jinja {
 
 struct Statement;
+struct Scope;  // of a template that runs
 
 // Longest text that a template may make, in bytes.
 constexpr std::size_t kMaxText = std::size_t{256} << 20U;
@@ -32,6 +33,7 @@ class Value {
   struct Function {
     std::string name;
     const Statement* macro = nullptr;  // nothing: built in
+    std::weak_ptr<Scope> around = {};  // what the macro sees beside its parameters
   };
 
   Value() = default;
@@ -98,6 +100,8 @@ struct JsonOptions {
 std::string to_json(const Value& value, const JsonOptions& options);
 // The value under a key; undefined where there is none.
 Value find(const Value::Map& map, std::string_view key);
+// Sets it; a key that is not there yet comes last.
+void put(Value::Map& map, std::string key, Value value);
 // A text as its characters (UTF-8 code points; bytes that are none stand alone).
 std::vector<std::string> characters(std::string_view text);
 

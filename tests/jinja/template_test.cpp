@@ -155,6 +155,75 @@ TEST(Jinja, StatementsAndScopes) {
   EXPECT_EQ(render("{% set t %}in{{ 1 }}{% endset %}[{{ t }}]"), "[in1]");
 }
 
+// The results are Jinja2's.
+TEST(Jinja, MacrosSeeTheirParametersAndWhatIsAroundThem) {
+  EXPECT_EQ(render("{% macro turn(role, name=role) %}[{{ name }}]{% endmacro %}{{ turn('user') }}"),
+            "[user]");
+  EXPECT_EQ(render("{% macro m(a=b, b=1) %}[{{ a }}{{ b }}]{% endmacro %}{% set b = 7 %}"
+                   "{{ m() }}{{ m(b=5) }}"),
+            "[1][55]");
+  EXPECT_EQ(render("{% macro m(a='d') %}[{{ a }}]{% endmacro %}{{ m(nope) }}{{ m() }}"), "[][d]");
+  EXPECT_EQ(render("{% for x in [1, 2] %}{% macro h() %}{{ x }}{{ y }}{{ loop.index }}"
+                   "{% endmacro %}{% set y = x * 10 %}{{ h() }};{% endfor %}"),
+            "1101;2202;");
+  EXPECT_EQ(render("{% macro o(p) %}{% macro i(q) %}{{ p }}{{ q }}{% endmacro %}{{ i(2) }}"
+                   "{% endmacro %}{{ o(1) }}"),
+            "12");
+  EXPECT_EQ(render("{% macro run(f) %}{{ f() }}{% endmacro %}{% for x in [1, 2] %}"
+                   "{% macro h() %}{{ x }}{% endmacro %}{{ run(h) }}{% endfor %}"),
+            "12");
+  EXPECT_EQ(render("{% set x = 1 %}{% macro m() %}{{ x }}{% endmacro %}{% set x = 2 %}{{ m() }}"),
+            "2");
+  expect_error("{% macro m(a) %}{% endmacro %}\n{{ m(1, 2) }}",
+               "line 2: the macro m takes no argument 2");
+  expect_error("{% macro m(a) %}{% endmacro %}{{ m(b=2) }}", "m takes no argument \"b\"");
+  expect_error("{% macro m(a) %}{% endmacro %}{{ m(1, a=2) }}", "m takes no argument \"a\"");
+  expect_error(
+      "{% set n = namespace() %}{% for x in [1] %}{% macro h() %}{{ x }}{% endmacro %}"
+      "{% set n.f = h %}{% endfor %}{% set g = n.f %}{{ g() }}",
+      "the macro h belongs to a part of the template that has ended");
+}
+
+TEST(Jinja, MapsHaveTextsForKeysAndEachOnce) {
+  EXPECT_EQ(render("{{ {'a': 1, 'b': 3, 'a': 2} | tojson }}"), R"({"a": 2, "b": 3})");
+  EXPECT_EQ(render("{{ dict({'a': 1}, a=2).a }}{{ namespace({'a': 1}, a=2).a }}"), "22");
+  expect_error("{% set x = 1 %}\n{{ {0: 'A'}[0] }}",
+               "line 2: \"0\" is a key of a map; only strings");
+  expect_error("{{ {none: 1} | length }}", "line 1: \"none\" is a key of a map; only strings");
+  expect_error("{% set x = 1 %}{% set m = {x: 'A'} %}", "a key of a map is an integer");
+}
+
+TEST(Jinja, BlocksHaveScopesOfTheirOwn) {
+  EXPECT_EQ(render("{% set x %}{% set y = 5 %}{{ y }}{% endset %}{{ x }}{{ y }}"), "5");
+  EXPECT_EQ(render("{% for x in [1, 2] %}{% generation %}{% set y = x %}{{ y }}{% endgeneration %}"
+                   "{{ y }}{% endfor %}"),
+            "12");
+  EXPECT_EQ(render("{% for x in [] %}{% else %}{% set y = 5 %}{% endfor %}[{{ y }}]"), "[]");
+  EXPECT_EQ(render("{% for a in [1] %}{% for b in [1] %}{{ loop.depth }}{{ loop.depth0 }}"
+                   "{% endfor %}{% endfor %}"),
+            "10");
+  EXPECT_EQ(render("{% for x in [1] %}{% break %}{% else %}E{% endfor %}"
+                   "{% for x in [1, 2] %}{% if x == 2 %}{% break %}{% endif %}{% else %}F"
+                   "{% endfor %}"),
+            "E");
+  expect_error("{% for x in [1] %}\n{{ loop.cycle }}{% endfor %}",
+               "line 2: \"cycle\" is no supported name of loop");
+  expect_error("a\n{% break %}b", "line 2: \"break\" is outside of a loop");
+  EXPECT_EQ(render("{% for x in [1, 2] %}{% for y in [] %}{% else %}{% break %}{% endfor %}{{ x }}"
+                   "{% endfor %}"),
+            "");
+  expect_error("{% for x in [1] %}{% macro m() %}{% continue %}{% endmacro %}{% endfor %}",
+               "\"continue\" is outside of a loop");
+}
+
+TEST(Jinja, StringsHaveTheEscapesOfPython) {
+  EXPECT_EQ(render("{{ 'a\\\nb' }}{{ 'a\\\r\nb' }}"), "abab");
+  EXPECT_EQ(render(R"({{ '\U0001F600\101\60x\q\/\u00e9\x41' }})"), "😀A0x\\q\\/éA");
+  expect_error(R"({{ '\N{DASH}' }})", "line 1: the escape \"\\\\N\" is not supported");
+  expect_error(R"({{ '\ud83d\ude00' }})", "line 1: an escape is no character");
+  expect_error(R"({{ '\U00110000' }})", "line 1: an escape is no character");
+}
+
 TEST(Jinja, ErrorsSayWhereAndWhat) {
   expect_error("a\n{{ x | nonsense }}", "line 2: \"nonsense\" is no supported filter");
   expect_error("{{ x.y.z }}", "line 1: \"y\" of what is undefined");
