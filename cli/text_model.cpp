@@ -5,6 +5,7 @@
 #include "cli/evaluation_inputs.h"
 #include "cli/model_tokenizer.h"
 #include "cli/numbers.h"
+#include "cli/special_texts.h"
 #include "cli/weight_option.h"
 #include "reynard/config/json_file.h"
 #include "reynard/config/text_file.h"
@@ -15,7 +16,6 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include <array>
 #include <filesystem>
 
 namespace reynard::cli {
@@ -67,24 +67,6 @@ std::string template_in(const nlohmann::json& json) {
   return "";
 }
 
-// What the model's template writes for BOS and EOS: as tokenizer_config.json says, else the names
-// that its tokenizer knows them by.
-generation::SpecialTexts special_texts(const TextModel& model) {
-  const nlohmann::json config =
-      config::json_object_or_null(model.folder / "tokenizer_config.json", kMaxConfigBytes);
-  const auto text_of = [&](const char* key, std::optional<int64_t> id) -> std::string {
-    const nlohmann::json none;
-    nlohmann::json value = config.is_object() ? config.value(key, none) : none;
-    if (value.is_object()) value = value.value("content", none);
-    if (value.is_string()) return value.get<std::string>();
-    if (!id || !config.is_null()) return "";
-    const std::array<int64_t, 1> one = {*id};
-    return model.tokenizer->decode(one, {.keep_special = true});
-  };
-  return {text_of("bos_token", model.tokenizer->bos()),
-          text_of("eos_token", model.tokenizer->eos())};
-}
-
 }  // namespace
 
 void add_options(CLI::App& command, TextModelArguments& arguments) {
@@ -123,7 +105,7 @@ std::vector<int64_t> TextModel::encode(std::string_view prompt) const {
 }
 
 generation::ChatTemplate chat_template_of(const TextModel& model, const std::string& name) {
-  const generation::SpecialTexts special = special_texts(model);
+  const generation::SpecialTexts special = special_texts(model.folder, *model.tokenizer);
   if (!name.empty()) {
     return fs::is_regular_file(name)
                ? generation::ChatTemplate::published(

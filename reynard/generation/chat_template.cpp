@@ -149,12 +149,17 @@ std::string ChatTemplate::run(std::span<const ChatMessage> messages, bool answer
   for (const ChatMessage& message : messages) {
     list.emplace_back(jinja::Value::Map{{"role", message.role}, {"content", message.content}});
   }
-  return template_->render({{"messages", std::move(list)},
-                            {"add_generation_prompt", answer_begins},
-                            {"bos_token", special_.bos},
-                            {"eos_token", special_.eos},
-                            {"tools", jinja::Value::None()},
-                            {"documents", jinja::Value::None()}});
+  jinja::Value::Map variables;
+  for (const auto& [name, text] : special_.others) variables.emplace_back(name, text);
+  // Of equal names the last one counts.
+  variables.insert(variables.end(),
+                   {{"messages", std::move(list)},
+                    {"add_generation_prompt", answer_begins},
+                    {"bos_token", special_.bos},
+                    {"eos_token", special_.eos},
+                    {"tools", jinja::Value::None()},
+                    {"documents", jinja::Value::None()}});
+  return template_->render(variables);
 }
 
 std::string ChatTemplate::render(std::span<const ChatMessage> messages) const {

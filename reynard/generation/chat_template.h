@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace reynard::tokenizer {
@@ -29,9 +30,11 @@ struct ChatMessage {
 constexpr std::string_view kChatRoles = "system, user or assistant";
 bool is_chat_role(std::string_view role);
 
-// What templates write for the tokens that begin and end a text.
+// What templates write for special tokens.
 struct SpecialTexts {
-  std::string bos, eos;
+  std::string bos, eos;  // that begin and end a text; empty: none does
+  // Others by their names in templates: ("unk_token", "<unk>").
+  std::vector<std::pair<std::string, std::string>> others = {};
 };
 
 class ChatTemplate {
@@ -48,7 +51,7 @@ class ChatTemplate {
   std::string render(std::span<const ChatMessage> messages) const;
   // What ends the assistant's turn, as text; empty: nothing does.
   const std::string& turn_end() const { return turn_end_; }
-  // What it writes for the tokens that begin and end a text.
+  // What it writes for special tokens.
   const SpecialTexts& special() const { return special_; }
   // The built-in name, or the file.
   const std::string& name() const { return name_; }

@@ -4,6 +4,7 @@
 #include "tests/support/decoder_variants.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
+#include "tests/support/tokenizers.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -190,6 +191,49 @@ TEST_F(ChatCommand, PromptsAreThoseOfJinjaAndTerminalsWork) {
       model;
   const int status = std::system(command.c_str());
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+// As Transformers gives them to templates: its special_tokens_map.
+TEST_F(ChatCommand, TemplatesGetTheSpecialTokensOfTheFolder) {
+  const std::string all =
+      "[{{ bos_token }}|{{ eos_token }}|{{ unk_token }}|{{ pad_token }}]{{ image_token }}";
+  const auto prompt_of = [&](json config, const json& map, const std::string& source) {
+    config["chat_template"] = source;
+    test::write_file(model + "/tokenizer_config.json", config.dump());
+    fs::remove(model + "/special_tokens_map.json");
+    if (!map.is_null()) test::write_file(model + "/special_tokens_map.json", map.dump());
+    const ProgramResult run = chat({"--show-prompt", "-m", "1"}, "Hi\n");
+    EXPECT_EQ(run.exit_code, 0) << run.errors;
+    return run.errors.substr(0, run.errors.find('\n'));
+  };
+  const json end = {{"content", "EOT"}, {"lstrip", false}};
+  EXPECT_EQ(prompt_of({{"tokenizer_class", "X"}}, {{"bos_token", "EOT"}, {"eos_token", end}}, all),
+            "[EOT|EOT||]");
+  EXPECT_EQ(prompt_of({{"bos_token", "B"}, {"eos_token", end}, {"unk_token", "U"}},
+                      {{"bos_token", "other"}, {"pad_token", "P"}},
+                      all),
+            "[B|EOT|U|P]");
+  EXPECT_EQ(prompt_of({{"bos_token", nullptr}, {"pad_token", nullptr}, {"add_bos_token", true}},
+                      {{"bos_token", "B"}, {"pad_token", "P"}},
+                      all),
+            "[|<eos>||]");
+  EXPECT_EQ(prompt_of({{"extra_special_tokens", {{"image_token", "<img>"}, {"n", 1}}}}, {}, all),
+            "[<bos>|<eos>||]<img>");
+  EXPECT_EQ(prompt_of({}, {}, "{{ unk_token is defined }}{{ bos_token + messages[0].content }}"),
+            "False<bos>Hi");
+}
+
+// A folder as published, whose config leaves BOS to the class.
+TEST_F(ChatCommand, TemplatesGetTheNamesThatTheTokenizerKnows) {
+  test::write_file(model + "/tokenizer.model", test::sentencepiece_model({.byte_fallback = false}));
+  test::write_file(
+      model + "/tokenizer_config.json",
+      json{{"tokenizer_class", "LlamaTokenizer"},
+           {"chat_template", "{{ bos_token + '[INST] ' + messages[0].content + ' [/INST]' }}"}}
+          .dump());
+  const ProgramResult run = chat({"--show-prompt", "-m", "1"}, "Hi\n");
+  EXPECT_EQ(run.exit_code, 0) << run.errors;
+  EXPECT_TRUE(run.errors.starts_with("<s>[INST] Hi [/INST]\n")) << run.errors;
 }
 
 // Before anything is typed, which would be lost.

@@ -1,0 +1,21 @@
+#pragma once
+// What chat templates write for special tokens: Transformers' special_tokens_map, from the files
+// that a model's folder has.
+
+#include "reynard/generation/chat_template.h"
+
+#include <filesystem>
+
+namespace reynard::tokenizer {
+class Tokenizer;
+}
+
+namespace reynard::cli {
+
+// The texts under "..._token" and in extra_special_tokens, as tokenizer_config.json says (null:
+// there is none), else special_tokens_map.json; for BOS and EOS else the names that the tokenizer
+// knows them by.
+generation::SpecialTexts special_texts(const std::filesystem::path& folder,
+                                       const tokenizer::Tokenizer& tokenizer);
+
+}  // namespace reynard::cli
