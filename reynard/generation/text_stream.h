@@ -5,14 +5,13 @@
 // where the vocabulary falls back to bytes, has one for each byte, and with one bad byte for all
 // bytes beside it: that would take back characters that were handed out.
 
+#include "reynard/generation/token_bytes.h"
+
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
-
-namespace reynard::tokenizer {
-class Tokenizer;
-}
 
 namespace reynard::generation {
 
@@ -39,21 +38,14 @@ class TextStream {
   bool is_stopped() const { return stopped_; }
 
  private:
-  bool has_text(int64_t token) const;
-  void shorten_window();
   std::string release(std::size_t bytes);
   std::size_t find_stop() const;
   std::size_t num_certain() const;
 
-  const tokenizer::Tokenizer* tokenizer_;
+  TokenBytes bytes_;
   TextStreamOptions options_;
-  std::vector<int64_t> window_;  // the newest tokens, on which the text of the next may depend
-  std::string held_;             // text that is not handed out yet
+  std::string held_;  // text that is not handed out yet
   bool stopped_ = false;
 };
-
-// The bytes that a token adds behind other text, special tokens as their names: alone it may lose
-// the blank that it begins with. An id that the tokenizer does not know adds nothing.
-std::string text_of_token(const tokenizer::Tokenizer& tokenizer, int64_t token);
 
 }  // namespace reynard::generation

@@ -254,12 +254,11 @@ std::vector<protocol::TokenLogprob> Answer::prompt_logprobs(const Piece& piece,
   for (const generation::ScoredToken& token : *piece.prompt_scores) {
     out.push_back(token_logprob(token));
   }
-  generation::TextStream stream(*model_.tokenizer, {.keep_special = true});
-  int64_t offset = 0;
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    out[i].text_offset = offset;
-    offset += tokenizer::num_characters(stream.add(ids[i]));
-  }
+  generation::TokenBytes bytes(*model_.tokenizer, /*keep_special=*/true);
+  std::vector<std::string> texts;
+  for (const int64_t id : ids) texts.push_back(bytes.add(id));
+  const std::vector<int64_t> offsets = offsets_in(ask_.echoes[prompt], texts);
+  for (std::size_t i = 0; i < out.size(); ++i) out[i].text_offset = offsets[i];
   return out;
 }
 
@@ -267,7 +266,7 @@ std::vector<protocol::TokenLogprob> Answer::prompt_logprobs(const Piece& piece,
 void Answer::begin(Text& text, const Piece& piece, protocol::Choice& delta) {
   const int64_t prompt = piece.index / ask_.job.texts_per_prompt;
   usage_.cached_tokens += piece.reused_tokens;
-  generation::TextStreamOptions options;
+  std::string begun;
   if (!ask_.echoes.empty()) {
     delta.text = ask_.echoes[prompt];
     if (auto& shared = prompt_logprobs_[prompt]; ask_.logprobs) {
@@ -277,19 +276,19 @@ void Answer::begin(Text& text, const Piece& piece, protocol::Choice& delta) {
       }
       delta.prompt_logprobs = shared;
     }
-    options.begun = ask_.job.begun[prompt];
+    begun = ask_.job.begun[prompt];
   }
-  text.num_characters = tokenizer::num_characters(delta.text);
+  text.offsets = TextOffsets(tokenizer::num_characters(delta.text), std::move(begun));
   std::span<const int64_t> before;
   if (ask_.job.goes_on) before = ask_.job.prompts[prompt];
-  text.stream.emplace(*model_.tokenizer, std::move(options), before);
+  text.bytes.emplace(*model_.tokenizer, /*keep_special=*/false, before);
 }
 
 protocol::Choice Answer::add(const Piece& piece) {
   Text& text = texts_[piece.index];
   protocol::Choice delta{.index = piece.index, .text = {}};
   if (ask_.logprobs) delta.logprobs.emplace();
-  if (!text.stream) begin(text, piece, delta);
+  if (!text.bytes) begin(text, piece, delta);
   delta.text += piece.text;
   const auto add_token = [&](const generation::ScoredToken& token) {
     ++usage_.completion_tokens;
@@ -297,8 +296,7 @@ protocol::Choice Answer::add(const Piece& piece) {
     if (!std::isnan(token.logprob)) text.logprob += token.logprob;
     if (!ask_.logprobs) return;
     delta.logprobs->push_back(token_logprob(token));
-    delta.logprobs->back().text_offset = text.num_characters;
-    text.num_characters += tokenizer::num_characters(text.stream->add(token.token));
+    delta.logprobs->back().text_offset = text.offsets.add(text.bytes->add(token.token));
   };
   for (const generation::ScoredToken& token : piece.tokens) add_token(token);
   if (piece.end) add_token(*piece.end);

@@ -3,10 +3,11 @@
 // depends on the model and its tokenizer, and nothing that depends on HTTP.
 
 #include "reynard/generation/chat_template.h"
-#include "reynard/generation/text_stream.h"
+#include "reynard/generation/token_bytes.h"
 #include "reynard/protocol/requests.h"
 #include "reynard/protocol/responses.h"
 #include "reynard/serving/engine.h"
+#include "reynard/serving/text_offsets.h"
 
 #include <cstdint>
 #include <memory>
@@ -70,8 +71,8 @@ class Answer {
     protocol::Choice choice;
     double logprob = 0;
     int64_t num_tokens = 0;
-    std::optional<generation::TextStream> stream;  // of its tokens, whatever may stop it
-    int64_t num_characters = 0;                    // of that and of the echo
+    std::optional<generation::TokenBytes> bytes;  // of its tokens, once it has begun
+    TextOffsets offsets;                          // whatever may stop it, behind the echo
   };
   void begin(Text& text, const Piece& piece, protocol::Choice& delta);
   protocol::TokenLogprob token_logprob(const generation::ScoredToken& token) const;

@@ -2,7 +2,9 @@
 
 #include "reynard/protocol/api_error.h"
 #include "reynard/tokenizer/tokenizer.h"
+#include "reynard/tokenizer/utf8.h"
 #include "tests/support/errors.h"
+#include "tests/support/files.h"
 #include "tests/support/tokenizers.h"
 
 #include <gtest/gtest.h>
@@ -28,6 +30,9 @@ struct AnswerTest : testing::Test {
                     .chat = {}};
 
   static generation::ScoredToken scored(int64_t token) { return {{token, -1.0F}, {}}; }
+  static std::size_t bytes_of(const std::string& text, int64_t characters) {
+    return tokenizer::first_characters(text, characters).size();
+  }
 };
 
 // Nobody asks for the whole of it.
@@ -124,6 +129,75 @@ TEST_F(AnswerTest, EchoedIdsMayEndWithinACharacter) {
   const Ask ask = ask_completion(request, model);
   EXPECT_EQ(ask.echoes, std::vector<std::string>{"the"});
   EXPECT_EQ(ask.job.begun, std::vector<std::string>{"\xf0\x9f\x98"});
+}
+
+// Offsets are compared with the length of what the client itself sent.
+TEST_F(AnswerTest, OffsetsAreThoseOfThePromptWhateverTheTokenizerMakesOfItsBlanks) {
+  const test::TempDir folder;
+  test::write_file(folder / "one.model",
+                   test::sentencepiece_model({.remove_extra_whitespaces = true}));
+  const auto words = tokenizer::make_tokenizer((folder / "one.model").string());
+  model.tokenizer = words.get();
+  model.vocab_size = words->vocab_size();
+  for (const char* prompt : {"the hello",
+                             "the  hello",
+                             "  the hello",
+                             " the    hello  the  ",
+                             "the \xc3\xa9  hello",
+                             "   hello"}) {
+    protocol::CompletionRequest request;
+    request.prompts = {prompt};
+    request.echo = true;
+    request.logprobs = 0;
+    const Ask ask = ask_completion(request, model);
+    std::vector<generation::ScoredToken> scores;
+    for (const int64_t id : ask.job.prompts[0]) scores.push_back(scored(id));
+    scores.erase(scores.begin());
+    Answer answer(ask, model);
+    const protocol::Choice sent = answer.add(
+        {.tokens = {scored(words->encode("the").at(0))},
+         .prompt_scores = std::make_shared<const std::vector<generation::ScoredToken>>(scores)});
+    EXPECT_EQ(sent.text, prompt);
+    for (const protocol::TokenLogprob& token : *sent.prompt_logprobs) {
+      if (!tokenizer::is_utf8(token.text)) continue;  // a part of a character
+      EXPECT_TRUE(sent.text.substr(bytes_of(sent.text, token.text_offset)).starts_with(token.text))
+          << '"' << prompt << "\": \"" << token.text << "\" at " << token.text_offset;
+    }
+    EXPECT_EQ(sent.logprobs->at(0).text_offset, tokenizer::num_characters(prompt));
+  }
+}
+
+// What is left of a character that no byte ends is one of its own.
+TEST_F(AnswerTest, TokensBeginBehindUnfinishedCharacters) {
+  const auto offsets_of = [&](const std::vector<int64_t>& prompt,
+                              const std::vector<int64_t>& written,
+                              bool echo) {
+    protocol::CompletionRequest request;
+    request.prompts = {prompt};
+    request.echo = echo;
+    request.logprobs = 0;
+    const Ask ask = ask_completion(request, model);
+    std::vector<generation::ScoredToken> scores, tokens;
+    for (const int64_t id : prompt) scores.push_back(scored(id));
+    scores.erase(scores.begin());
+    for (const int64_t id : written) tokens.push_back(scored(id));
+    Answer answer(ask, model);
+    const protocol::Choice sent = answer.add(
+        {.tokens = tokens,
+         .prompt_scores = std::make_shared<const std::vector<generation::ScoredToken>>(scores)});
+    std::vector<int64_t> offsets;
+    if (echo) {
+      for (const auto& token : *sent.prompt_logprobs) offsets.push_back(token.text_offset);
+    }
+    for (const auto& token : *sent.logprobs) offsets.push_back(token.text_offset);
+    return offsets;
+  };
+  using Offsets = std::vector<int64_t>;
+  EXPECT_EQ(offsets_of({'a', 0xe2, 'b', 'c'}, {}, true), (Offsets{0, 1, 2, 3}));
+  EXPECT_EQ(offsets_of({'a', 0xe2, 0x82, 'b'}, {}, true), (Offsets{0, 1, 1, 2}));
+  EXPECT_EQ(offsets_of({'a'}, {0xe2, 0xe2}, false), (Offsets{0, 1}));
+  EXPECT_EQ(offsets_of({'a', 0xe2}, {0x82, 0xac, 'b'}, true), (Offsets{0, 1, 1, 1, 2}));
+  EXPECT_EQ(offsets_of({'a', 0xe2}, {'b', 'c'}, true), (Offsets{0, 1, 2, 3}));
 }
 
 // Scores of echoed prompts are there once for each choice of an answer.
