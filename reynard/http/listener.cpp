@@ -1,6 +1,7 @@
 #include "reynard/http/listener.h"
 
 #include "reynard/config/json_file.h"
+#include "reynard/http/answer_coding.h"
 #include "reynard/http/body_head.h"
 #include "reynard/http/request_head.h"
 #include "reynard/http/request_target.h"
@@ -161,6 +162,7 @@ Listener::End Listener::answer_requests(Connection& connection) {
       return End::kRefused;
     }
     if (!answered || closed || is_last) return end();
+    if (const auto head = with_known_codings(connection.head())) connection.replace_head(*head);
   }
   return end();
 }

@@ -9,6 +9,7 @@
 
 #include <new>
 #include <string>
+#include <string_view>
 #include <thread>
 
 namespace reynard::http {
@@ -101,6 +102,44 @@ TEST(Listener, AnswersAreWholeWhateverRangeIsAskedFor) {
     EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 ")) << answer;
     EXPECT_TRUE(answer.ends_with("\r\n\r\nworks")) << answer;
   }
+}
+
+// The library looks for the letters of a coding anywhere in the field.
+TEST(Listener, AnswersAreCompressedForThoseAloneWhoTakeIt) {
+  Listener listener({.keep_alive_seconds = 1, .read_seconds = 1}, /*max_connections=*/8);
+  listener.Get("/works", [](const httplib::Request&, httplib::Response& response) {
+    response.set_content("works", "text/plain");
+  });
+  const Listening listening(listener);
+  const auto coding_for = [&](const std::string& fields) {
+    const std::string answer =
+        answers_to(listening.port(),
+                   "GET /works HTTP/1.1\r\nHost: x\r\n" + fields + "\r\nConnection: close\r\n\r\n");
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 ")) << answer;
+    constexpr std::string_view kName = "\r\nContent-Encoding: ";
+    const std::size_t at = answer.find(kName);
+    if (at == answer.npos) return std::string();
+    const std::size_t begin = at + kName.size();
+    return answer.substr(begin, answer.find("\r\n", begin) - begin);
+  };
+  for (const char* none : {"gzip;q=0",
+                           "identity, gzip;q=0",
+                           "gzip;q=0.0, identity",
+                           "gzip ; Q=0.000",
+                           "notgzip",
+                           "gzip;q=no",
+                           "abr, x-br",
+                           "br;q=0",
+                           "*",
+                           "*;q=0",
+                           ""}) {
+    EXPECT_EQ(coding_for(std::string("Accept-Encoding: ") + none), "") << none;
+  }
+  for (const char* gzip : {"gzip", "gzip;q=0.5", "identity, GZIP", "x-gzip", "br;q=0,gzip;q=1"}) {
+    EXPECT_EQ(coding_for(std::string("Accept-Encoding: ") + gzip), "gzip") << gzip;
+  }
+  EXPECT_EQ(coding_for("Accept-Encoding: identity\r\naccept-encoding: gzip"), "gzip");
+  EXPECT_EQ(coding_for("Accept-Encoding: br"), "br");
 }
 
 // Two requests on a connection, the second behind a body that was read to its end.
