@@ -72,8 +72,12 @@ bool Connection::is_gone() const {
 
 ssize_t Connection::receive(char* data, size_t size) {
   while (true) {
-    while (!wait_for(socket_, POLLIN, kPollMs)) {
-      if (Clock::now() > deadline_ || (stopping_ && *stopping_)) return -1;
+    bool is_there = false;
+    while (!is_there) {
+      is_late_ = Clock::now() > deadline_;  // for those too who never pause
+      if (is_late_) return -1;
+      is_there = wait_for(socket_, POLLIN, kPollMs);
+      if (!is_there && stopping_ && *stopping_) return -1;
     }
     const ssize_t got = ::recv(socket_, data, size, 0);
     if (got >= 0 || errno != EINTR) return got;

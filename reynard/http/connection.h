@@ -46,6 +46,8 @@ class Connection final : public httplib::Stream {
   bool is_body_cut() const { return !body_bytes_ && given_bytes_ >= most_bytes(); }
   // Its head and its body were read to their last byte: what follows is the next request.
   bool is_request_read() const { return body_bytes_.has_value() && given_bytes_ == most_bytes(); }
+  // It did not arrive within read_seconds.
+  bool is_late() const { return is_late_; }
   // Reads and drops what the client still sends, until it closes or this time is over: unread bytes
   // would reset the connection before the client reads its answer.
   void drop_rest(std::chrono::milliseconds patience) const;
@@ -93,6 +95,7 @@ class Connection final : public httplib::Stream {
   std::optional<int64_t> body_bytes_ = 0;
   ChunkFraming chunks_{0};   // of a body in chunks
   int64_t given_bytes_ = 0;  // of the request, head included, to who answers it
+  bool is_late_ = false;
   Clock::time_point deadline_{};
 };
 

@@ -114,9 +114,8 @@ Listener::Listener(const ConnectionLimits& limits, int64_t max_connections)
   set_pre_routing_handler([](const httplib::Request& request, httplib::Response& /*response*/) {
     return ignore_ranges(request);
   });
-  // To HEAD the library answers that there are ranges.
   set_post_routing_handler([](const httplib::Request& /*request*/, httplib::Response& response) {
-    response.headers.erase("Accept-Ranges");
+    correct_fields(response);
   });
   set_socket_options(allow_reuse);
 }
@@ -126,6 +125,17 @@ Listener::HandlerResponse Listener::ignore_ranges(const httplib::Request& reques
   // The library owns the request, lets handlers read it and has no switch for this.
   const_cast<httplib::Request&>(request).ranges.clear();
   return HandlerResponse::Unhandled;
+}
+
+// The library answers to HEAD that there are ranges, and promises that the connection stays where
+// the rest of a request that it gave up may follow.
+void Listener::correct_fields(httplib::Response& response) {
+  response.headers.erase("Accept-Ranges");
+  const Connection* connection = Connection::current();
+  if (connection == nullptr || connection->is_request_read()) return;
+  response.headers.erase("Keep-Alive");
+  response.headers.erase("Connection");
+  response.set_header("Connection", "close");
 }
 
 void Listener::widen_backlog() {
@@ -152,6 +162,7 @@ Listener::End Listener::answer_requests(Connection& connection) {
       return End::kRefused;
     }
     if (const auto routed = with_origin_form(connection.head())) connection.replace_head(*routed);
+    if (const auto head = with_known_codings(connection.head())) connection.replace_head(*head);
     const Connection::Scope scope(connection);
     bool closed = false;
     const bool in_chunks = !connection.body_bytes();
@@ -162,7 +173,6 @@ Listener::End Listener::answer_requests(Connection& connection) {
       return End::kRefused;
     }
     if (!answered || closed || is_last) return end();
-    if (const auto head = with_known_codings(connection.head())) connection.replace_head(*head);
   }
   return end();
 }

@@ -34,6 +34,7 @@ class Listener final : public httplib::Server {
   bool process_and_close_socket(socket_t socket) override;
   enum class End { kAnswered, kUnanswered, kRefused };  // kRefused: with a body that was not read
   static HandlerResponse ignore_ranges(const httplib::Request& request);
+  static void correct_fields(httplib::Response& response);
   End answer_requests(Connection& connection);
 
   ConnectionLimits limits_;

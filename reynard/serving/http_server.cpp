@@ -56,6 +56,8 @@ std::string message_of_status(int status) {
       return "there is nothing at this path";
     case 413:
       return "the body is too large";
+    case 408:
+      return "the request did not arrive in time";
     case 414:
       return "the path is too long";
     default:
@@ -98,6 +100,7 @@ void explain_refusal(const std::vector<KnownPath>& known,
   if (is_cut) response.status = 413;
   // curl -d calls its data a form, of which the library reads a few kilobytes only.
   if (response.status == 413 && !is_cut && is_form(request)) {
+  if (connection != nullptr && connection->is_late()) response.status = 408;
     set_error(response, ApiError(413, "a form is that short; send Content-Type: application/json"));
     return;
   }

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
@@ -68,7 +69,22 @@ TEST(HttpServer, FloodsAndHugeBodiesAreCutOff) {
     const RawClient slow(served.server.port());
     slow.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{");
     const std::string answer = slow.read_all();  // within read_seconds
-    EXPECT_TRUE(answer.empty() || answer.substr(0, 10) == "HTTP/1.1 4") << answer;
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 408 Request Timeout\r\n")) << answer;
+    EXPECT_NE(answer.find("\r\nConnection: close\r\n"), answer.npos) << answer;
+    EXPECT_EQ(answer.find("Keep-Alive"), answer.npos) << answer;
+    EXPECT_NE(answer.find("did not arrive in time"), answer.npos) << answer;
+  }
+  {
+    // Nor does it help never to pause.
+    const RawClient slow(served.server.port());
+    slow.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4000\r\n\r\n{");
+    char byte = 0;
+    int sent = 0;
+    for (; sent < 300 && ::recv(slow.socket, &byte, 1, MSG_DONTWAIT | MSG_PEEK) <= 0; ++sent) {
+      slow.send(" ");
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    EXPECT_LT(sent, 300);
   }
   {
     const RawClient nonsense(served.server.port());
