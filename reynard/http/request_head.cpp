@@ -70,6 +70,12 @@ bool ends_connection(std::string_view head) {
   return false;
 }
 
+std::string bearer_key(std::string_view authorization) {
+  const std::size_t end = authorization.find(' ');
+  if (end == std::string_view::npos || !is_word(authorization.substr(0, end), "bearer")) return {};
+  return std::string(trimmed(authorization.substr(end)));
+}
+
 std::optional<Refusal> refused_method(std::string_view head) {
   constexpr std::array<std::string_view, 9> kMethods = {
       "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"};

@@ -36,6 +36,10 @@ std::vector<std::string_view> values_of(std::string_view head, std::string_view 
 // connection alone, or "close" among the options of Connection (RFC 9112, section 9.6).
 bool ends_connection(std::string_view head);
 
+// The key of "Bearer KEY", a value of Authorization, whose scheme may be written in any case (RFC
+// 9110, section 11.1); empty: there is none.
+std::string bearer_key(std::string_view authorization);
+
 // Nothing: a method of HTTP, which a path may take or not, or a line that is no request.
 std::optional<Refusal> refused_method(std::string_view head);
 

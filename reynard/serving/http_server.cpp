@@ -2,6 +2,7 @@
 
 #include "reynard/config/json_file.h"
 #include "reynard/http/listener.h"
+#include "reynard/http/request_head.h"
 #include "reynard/protocol/api_error.h"
 #include "reynard/serving/prometheus.h"
 #include "reynard/serving/web_origin.h"
@@ -40,6 +41,7 @@ void set_error(httplib::Response& response, const ApiError& error) {
   if (error.retry_after_s > 0) {
     response.set_header("Retry-After", std::to_string(error.retry_after_s));
   }
+  if (error.status == 401) response.set_header("WWW-Authenticate", "Bearer");
   response.set_content(config::json_text(protocol::to_json(error)) + "\n", kJson);
 }
 
@@ -54,10 +56,10 @@ std::string message_of_status(int status) {
       return "the request is not valid HTTP";
     case 404:
       return "there is nothing at this path";
-    case 413:
-      return "the body is too large";
     case 408:
       return "the request did not arrive in time";
+    case 413:
+      return "the body is too large";
     case 414:
       return "the path is too long";
     default:
@@ -98,9 +100,9 @@ void explain_refusal(const std::vector<KnownPath>& known,
   const http::Connection* connection = http::Connection::current();
   const bool is_cut = connection != nullptr && connection->is_body_cut();
   if (is_cut) response.status = 413;
+  if (connection != nullptr && connection->is_late()) response.status = 408;
   // curl -d calls its data a form, of which the library reads a few kilobytes only.
   if (response.status == 413 && !is_cut && is_form(request)) {
-  if (connection != nullptr && connection->is_late()) response.status = 408;
     set_error(response, ApiError(413, "a form is that short; send Content-Type: application/json"));
     return;
   }
@@ -276,7 +278,7 @@ void HttpServer::check_who_asks(const Exchange& exchange) const {
   if (options_.api_key.empty()) {
     const std::string reason = refused_origin(field("Origin"), field("Host"), options_.host);
     if (!reason.empty()) throw ApiError(403, reason);
-  } else if (!equal_in_constant_time("Bearer " + options_.api_key, field("Authorization"))) {
+  } else if (!equal_in_constant_time(options_.api_key, http::bearer_key(field("Authorization")))) {
     throw ApiError(401, "the API key is wrong or missing (header Authorization: Bearer KEY)");
   }
 }

@@ -39,6 +39,14 @@ TEST(RequestHead, TheConnectionEndsWhereCloseIsAnOption) {
   EXPECT_TRUE(ends_connection("GET / HTTP/1.0\r\nConnection: keep-alive"));
 }
 
+TEST(RequestHead, KeysStandBehindTheirScheme) {
+  EXPECT_EQ(bearer_key("Bearer K"), "K");
+  EXPECT_EQ(bearer_key("bEARER  a b "), "a b");
+  for (const char* none : {"", "Bearer", "BearerK", "Basic K", " Bearer K", "K"}) {
+    EXPECT_EQ(bearer_key(none), "") << none;
+  }
+}
+
 TEST(RequestHead, MethodsThatAreNotOfHttpAreRefused) {
   const auto status_of = [](const std::string& line) {
     const auto refusal = refused_method(line + "\r\nHost: x");

@@ -326,7 +326,16 @@ TEST(HttpServer, AKeyIsAskedForWhereThereIsOne) {
       served.post("/v1/completions", body, {{"Authorization", "Bearer secre"}}), 401, "API");
   expect_error(
       served.post("/v1/completions", body, {{"Authorization", "Bearer secrets"}}), 401, "API");
-  EXPECT_EQ(served.post("/v1/completions", body, {{"Authorization", "Bearer secret"}}).status, 200);
+  for (const char* same : {"Bearer secret", "bearer secret", "BEARER   secret"}) {
+    EXPECT_EQ(served.post("/v1/completions", body, {{"Authorization", same}}).status, 200) << same;
+  }
+  for (const char* other : {"Bearersecret", "secret", "Basic secret", "Bearer Secret"}) {
+    const auto refused = served.post("/v1/completions", body, {{"Authorization", other}});
+    EXPECT_EQ(refused.status, 401) << other;
+    // RFC 9110, section 15.5.2.
+    const auto challenge = refused.headers.find("WWW-Authenticate");
+    EXPECT_TRUE(challenge != refused.headers.end() && challenge->second == "Bearer") << other;
+  }
   EXPECT_EQ(served.client().Get("/health")->status, 200);
   EXPECT_EQ(served.client().Get("/metrics")->status, 401);
 }
