@@ -3,7 +3,10 @@
 #include "reynard/config/json_file.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <string_view>
 #include <utility>
 
 namespace reynard::protocol {
@@ -146,8 +149,17 @@ ordered_json chat_chunk_json(const Envelope& envelope,
   return json;
 }
 
+// All that JSON leaves as it is and some readers of streams (Python's splitlines) end a line at.
 std::string server_sent_event(const ordered_json& json) {
-  return "data: " + config::json_text(json) + "\n\n";
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kLineEnds = {
+      {{"\u0085", "\\u0085"}, {"\u2028", "\\u2028"}, {"\u2029", "\\u2029"}}};
+  std::string text = config::json_text(json);
+  for (const auto& [end, escape] : kLineEnds) {
+    for (std::size_t at = 0; (at = text.find(end, at)) != std::string::npos; at += escape.size()) {
+      text.replace(at, end.size(), escape);
+    }
+  }
+  return "data: " + text + "\n\n";
 }
 
 ordered_json models_json(const std::string& model, int64_t created, int64_t max_length) {

@@ -68,6 +68,16 @@ TEST(ChatResponse, WholeAndInChunks) {
   EXPECT_TRUE(event.ends_with("}\n\n"));
 }
 
+// Python's splitlines(), by which some clients read streams, ends lines at them.
+TEST(ServerSentEvent, IsOneLineForAllReaders) {
+  const std::string text = "a\u2028b\u2029c\u0085d\x0b\x0c\x1c\x1d\x1e\r\n\u00e9\u2027";
+  const std::string event = server_sent_event({{"text", text}});
+  EXPECT_EQ(event,
+            R"(data: {"text":"a\u2028b\u2029c\u0085d\u000b\f\u001c\u001d\u001e\r\n)"
+            "\u00e9\u2027\"}\n\n");
+  EXPECT_EQ(nlohmann::json::parse(event.substr(6))["text"], text);
+}
+
 TEST(ApiError, IsTheObjectThatClientsRead) {
   ApiError error(404, "no", "model");
   error.code = "model_not_found";
