@@ -192,22 +192,23 @@ void read_template(const JsonObject& processor, BytePairParts& parts) {
 
 void read_processor(const JsonObject& processor, BytePairParts& parts, bool nested) {
   const std::string type = processor.type();
+  const bool is_first = parts.template_before.empty() && parts.template_after.empty();
   if (type == "Sequence" && !nested) {
     const json& list = processor.value("processors");
     if (!list.is_array()) processor.fail("\"processors\" must be a list");
     for (std::size_t i = 0; i < list.size(); ++i) {
       read_processor(JsonObject(list[i], fmt::format("{}[{}]", processor.where(), i)), parts, true);
     }
-  } else if (type == "TemplateProcessing" && parts.template_before.empty() &&
-             parts.template_after.empty()) {
+  } else if (type == "TemplateProcessing" && is_first) {
     read_template(processor, parts);
-  } else if (type == "RobertaProcessing" || type == "BertProcessing") {
+  } else if ((type == "RobertaProcessing" || type == "BertProcessing") && is_first) {
     parts.template_before.push_back(read_token_id(processor, "cls", parts.token_texts.size()));
     parts.template_after.push_back(read_token_id(processor, "sep", parts.token_texts.size()));
   } else if (type != "ByteLevel") {  // ByteLevel changes offsets only
-    processor.fail(fmt::format("the post-processor \"{}\" is not supported{}",
+    processor.fail(fmt::format("the post-processor \"{}\" {}is not supported{}",
                                type,
-                               type == "TemplateProcessing" ? " twice" : " here"));
+                               is_first ? "" : "behind another that adds tokens ",
+                               nested ? " here" : ""));
   }
 }
 

@@ -229,6 +229,16 @@ TEST_F(Formats, WhatIsNotSupportedIsNamed) {
         file["post_processor"] = {{"type", "Other"}};
       },
       "the post-processor \"Other\" is not supported");
+  for (const bool templated : {false, true}) {
+    expect(
+        [&](json& file) {
+          const json ends = {{"type", "BertProcessing"}, {"cls", {"!", 33}}, {"sep", {"!", 33}}};
+          json first = ends;
+          if (templated) first = test::metaspace_json()["post_processor"];
+          file["post_processor"] = {{"type", "Sequence"}, {"processors", {first, ends}}};
+        },
+        "the post-processor \"BertProcessing\" behind another that adds tokens is not supported");
+  }
   for (const json& shortens :
        {json{{"type", "Prepend"}, {"prepend", "x"}},
         json{{"type", "Strip"}, {"strip_left", true}, {"strip_right", false}},
