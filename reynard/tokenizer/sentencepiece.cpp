@@ -94,15 +94,33 @@ SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model,
     if (type == Type::kControl && text == model_.bos_piece) bos_ = id;
     if (type == Type::kControl && text == model_.eos_piece) eos_ = id;
   }
+  add_tokens();
   if ((options_.add_bos && !bos_) || (options_.add_eos && !eos_)) {
     throw Error(fmt::format("{}: has no piece that {} a text", where, bos_ ? "ends" : "begins"));
+  }
+}
+
+// To decoding, special ones are control pieces and others user-defined ones.
+void SentencePieceTokenizer::add_tokens() {
+  for (const AddedToken& token : options_.added_tokens) {
+    const auto id = static_cast<std::size_t>(token.id);
+    if (id >= model_.pieces.size()) model_.pieces.resize(id + 1);
+    model_.pieces[id].text = token.content;
+    model_.pieces[id].type = token.special ? Type::kControl : Type::kUserDefined;
+    added_tokens_.add(token.content, token);
+  }
+  for (std::size_t id = 0; id < model_.pieces.size(); ++id) {
+    const std::string& text = model_.pieces[id].text;
+    if (text.empty()) continue;
+    if (text == options_.bos) bos_ = static_cast<int64_t>(id);
+    if (text == options_.eos) eos_ = static_cast<int64_t>(id);
   }
 }
 
 std::size_t SentencePieceTokenizer::safe_prefix(std::string_view text) const {
   // Rules may reach from a letter to a space; words touch where "▁" is inside pieces.
   if (!characters_.empty() || !model_.escape_whitespaces) return 0;
-  if (!vocabulary_.splits_at_metaspace()) return 0;
+  if (!vocabulary_.splits_at_metaspace() || !added_tokens_.keeps_word_ends()) return 0;
   return last_safe_place(text, SafePlaces::kWordEnds);
 }
 
@@ -166,8 +184,16 @@ std::vector<int32_t> SentencePieceTokenizer::encode_text(std::string_view text,
   std::vector<int32_t> ids;
   if (options.add_template && options_.add_bos) ids.push_back(static_cast<int32_t>(*bos_));
   ids.reserve(ids.size() + text.size() / 4);
-  for_each_chunk(*this, text, options.continues, [&](std::string_view chunk, bool continues) {
-    encode_chunk(chunk, continues, ids, *scratch);
+  bool continues = options.continues;
+  added_tokens_.split(text, [&](std::string_view part, int32_t id) {
+    if (id >= 0) {
+      ids.push_back(id);
+    } else {
+      for_each_chunk(*this, part, continues, [&](std::string_view chunk, bool goes_on) {
+        encode_chunk(chunk, goes_on, ids, *scratch);
+      });
+    }
+    continues = !options_.legacy;  // behind a token
   });
   if (options.add_template && options_.add_eos) ids.push_back(static_cast<int32_t>(*eos_));
   scratches_.give_back(std::move(scratch));

@@ -20,6 +20,12 @@ namespace reynard::tokenizer {
 struct SentencePieceOptions {
   bool add_bos = false;  // the template; model files do not say
   bool add_eos = false;
+  std::string bos;  // the tokens that begin and end a text; unknown ones: those of the model
+  std::string eos;
+  // Found in text before anything else. Ids are those of pieces, or follow them.
+  std::vector<AddedToken> added_tokens;
+  // Text behind an added token is encoded as a text by itself; false: it gets no dummy prefix.
+  bool legacy = true;
 };
 
 class SentencePieceTokenizer final : public Tokenizer {
@@ -41,6 +47,7 @@ class SentencePieceTokenizer final : public Tokenizer {
                                    const EncodeOptions& options) const override;
   // Control pieces have no text, as in the library, but where their names are asked for.
   std::string decode_ids(std::span<const int64_t> ids, const DecodeOptions& options) const override;
+  void add_tokens();
   void encode_chunk(std::string_view text,
                     bool continues,
                     std::vector<int32_t>& ids,
@@ -57,6 +64,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string space_;  // what a space is in pieces
   CharacterMap characters_;
   Vocabulary vocabulary_;
+  TokenFinder added_tokens_;
   TokenFinder user_defined_;
   std::optional<int64_t> bos_;
   std::optional<int64_t> eos_;

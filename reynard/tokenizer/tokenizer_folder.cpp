@@ -9,14 +9,21 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <system_error>
+#include <unordered_set>
 #include <utility>
 
 namespace reynard::tokenizer {
 
 namespace fs = std::filesystem;
+using nlohmann::json;
 
 namespace {
+
+constexpr std::array kSpecialTokens = {
+    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+constexpr std::array kSpecialLists = {"additional_special_tokens", "extra_special_tokens"};
 
 constexpr uintmax_t kMaxFileBytes = uintmax_t{256} << 20;
 
@@ -29,14 +36,8 @@ fs::path if_there(const fs::path& path) {
   return fs::is_regular_file(path, error) ? path : fs::path();
 }
 
-// A token is a string or {"content": string}; null says that there is none.
-std::string token_content(const JsonObject& object, std::string_view key) {
-  if (!object.has(key)) return {};
-  return object.value(key).is_object() ? object.object(key).text("content") : object.text(key);
-}
-
 // Everything empty but `config`: no tokenizer.
-TokenizerFiles files_in(const fs::path& folder) {
+TokenizerFiles main_files_in(const fs::path& folder) {
   TokenizerFiles files;
   files.config = if_there(folder / "tokenizer_config.json");
   for (const char* name : {"tokenizer.json", "tokenizer.model", "tokenizer.tiktoken"}) {
@@ -56,9 +57,69 @@ TokenizerFiles files_in(const fs::path& folder) {
   return files;
 }
 
+TokenizerFiles with_token_lists(TokenizerFiles files, const fs::path& folder) {
+  if (files.main.empty()) return files;
+  files.added_tokens = if_there(folder / "added_tokens.json");
+  if (!files.merges.empty() || !files.added_tokens.empty()) {
+    files.special_tokens = if_there(folder / "special_tokens_map.json");
+  }
+  return files;
+}
+
+TokenizerFiles files_in(const fs::path& folder) {
+  return with_token_lists(main_files_in(folder), folder);
+}
+
+json read_json(const fs::path& path) {
+  if (path.empty()) return json::object();
+  return parse_json(read_tokenizer_file(path), path.string());
+}
+
+// map: of special_tokens_map.json, whose tokens count before those of the config.
+void read_special_tokens(const JsonObject& config, const JsonObject& map, TokenizerConfig& read) {
+  read.special_tokens = {.where = config.where(), .tokens = {}, .describes = false};
+  std::vector<AddedToken>& tokens = read.special_tokens.tokens;
+  const auto token_of = [&](const char* key) -> std::optional<AddedToken> {
+    const JsonObject& object = map.has(key) ? map : config;
+    if (!object.has(key)) return std::nullopt;
+    return read_named_token(object.value(key), fmt::format("{}: {}", object.where(), key));
+  };
+  const auto bos = token_of("bos_token"), eos = token_of("eos_token");
+  if (bos) read.bos = bos->content;
+  if (eos) read.eos = eos->content;
+  read.names_ends = bos && eos && token_of("unk_token");
+  for (const char* key : kSpecialTokens) {
+    if (auto token = token_of(key)) tokens.push_back(*std::move(token));
+  }
+  for (const char* key : kSpecialLists) {
+    const JsonObject& object = map.has(key) ? map : config;
+    if (!object.has(key)) continue;
+    const std::string where = fmt::format("{}: {}", object.where(), key);
+    if (!object.value(key).is_structured()) throw Error(where + " is no list of tokens");
+    for (const json& token : object.value(key)) tokens.push_back(read_named_token(token, where));
+  }
+}
+
+// As Transformers does it: what tokenizer_config.json lists stands for both other files.
+void read_token_lists(const TokenizerFiles& files,
+                      const JsonObject& config,
+                      TokenizerConfig& read) {
+  const bool is_decoder = config.has("added_tokens_decoder");
+  const json map = is_decoder ? json::object() : read_json(files.special_tokens);
+  read_special_tokens(config, JsonObject(map, files.special_tokens.string()), read);
+  std::unordered_set<std::string> special;
+  for (const AddedToken& token : read.special_tokens.tokens) special.insert(token.content);
+  if (is_decoder) {
+    read.added_tokens = read_added_tokens_decoder(config, special);
+  } else if (!files.added_tokens.empty()) {
+    read.added_tokens =
+        read_added_token_ids(read_json(files.added_tokens), files.added_tokens.string(), special);
+  }
+}
+
 bool is_tokenizer(const TokenizerFiles& files) {
   if (!files.main.empty()) return true;
-  return !files.config.empty() && read_config(files.config).tokenizer_class == kByteClass;
+  return !files.config.empty() && read_config(files).tokenizer_class == kByteClass;
 }
 
 }  // namespace
@@ -99,9 +160,11 @@ TokenizerFiles find_files(const fs::path& path) {
                             path.string()));
   }
   if (!fs::is_directory(path, error)) {
-    return {.main = path,
-            .merges = {},
-            .config = if_there(path.parent_path() / "tokenizer_config.json")};
+    const fs::path folder = path.parent_path();
+    TokenizerFiles files;
+    files.main = path;
+    files.config = if_there(folder / "tokenizer_config.json");
+    return with_token_lists(std::move(files), folder);
   }
   for (const fs::path& folder : {path, path / "model"}) {  // the latter of a run
     TokenizerFiles files = files_in(folder);
@@ -117,17 +180,19 @@ bool holds_tokenizer(const fs::path& folder) {
   return is_tokenizer(files_in(folder));
 }
 
-TokenizerConfig read_config(const fs::path& path) {
+TokenizerConfig read_config(const TokenizerFiles& files) {
   TokenizerConfig config;
-  if (path.empty()) return config;
-  const nlohmann::json contents = parse_json(read_tokenizer_file(path), path.string());
-  const JsonObject object(contents, path.string());
+  const json contents = read_json(files.config);
+  const JsonObject object(contents, files.config.string());
   config.tokenizer_class = object.text_or("tokenizer_class", "");
-  config.bos = token_content(object, "bos_token");
-  config.eos = token_content(object, "eos_token");
-  config.no_bos = contents.contains("bos_token") && !object.has("bos_token");
   config.add_bos = object.flag_or("add_bos_token", false);
   config.add_eos = object.flag_or("add_eos_token", false);
+  if (object.has("add_prefix_space")) {
+    config.add_prefix_space = object.flag_or("add_prefix_space", false);
+  }
+  config.legacy = object.flag_or("legacy", true);
+  read_token_lists(files, object, config);
+  config.no_bos = config.bos.empty() && contents.contains("bos_token") && !object.has("bos_token");
   const std::string pattern = object.text_or("split_pattern", "");
   config.pattern = split_pattern_named(pattern);
   if (!pattern.empty() && !config.pattern) {

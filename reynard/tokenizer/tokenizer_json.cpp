@@ -104,54 +104,6 @@ std::vector<int32_t> read_byte_tokens(const TokenIds& ids) {
   return tokens;
 }
 
-AddedToken read_added_token(const JsonObject& object) {
-  return {.content = object.text("content"),
-          .id = static_cast<int32_t>(object.whole_number("id", 0, kMaxVocabulary - 1)),
-          .single_word = object.flag_or("single_word", false),
-          .lstrip = object.flag_or("lstrip", false),
-          .rstrip = object.flag_or("rstrip", false),
-          .normalized = object.flag_or("normalized", true),
-          .special = object.flag_or("special", false)};
-}
-
-// Ids as the package gives them: a token of the model keeps its id, others follow one by one,
-// whatever the file says. Files of which both are not the same would be read wrongly elsewhere.
-void read_added_tokens(const JsonObject& file, const TokenIds& model_ids, BytePairParts& parts) {
-  if (!file.has("added_tokens")) return;
-  const json& list = file.value("added_tokens");
-  if (!list.is_array()) file.fail("\"added_tokens\" must be a list");
-  auto next = static_cast<int32_t>(model_ids.size());
-  TokenIds ids;
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    const JsonObject object(list[i], fmt::format("{}: added_tokens[{}]", file.where(), i));
-    AddedToken token = read_added_token(object);
-    if (token.content.empty()) continue;
-    const auto known = ids.find(token.content);
-    const auto in_model = model_ids.find(token.content);
-    const int32_t id = known != ids.end()            ? known->second
-                       : in_model != model_ids.end() ? in_model->second
-                                                     : next++;
-    if (id != token.id) {
-      object.fail(fmt::format(
-          "{:?} has the id {}, but would get {}: ids behind the vocabulary follow one by one",
-          token.content,
-          token.id,
-          id));
-    }
-    ids[token.content] = id;
-    const auto index = static_cast<std::size_t>(id);
-    if (index >= parts.token_texts.size()) parts.token_texts.resize(index + 1);
-    std::string& text = parts.token_texts[index];
-    if (!text.empty() && text != token.content) {
-      object.fail(fmt::format("the id {} is that of {:?} too", id, text));
-    }
-    text = token.content;
-    // The later of two descriptions of a token counts.
-    std::erase_if(parts.added_tokens, [&](const AddedToken& other) { return other.id == id; });
-    parts.added_tokens.push_back(std::move(token));
-  }
-}
-
 // The ids of [content, id] of the BERT-like processors.
 int32_t read_token_id(const JsonObject& object, std::string_view key, std::size_t vocab_size) {
   const json& pair = object.value(key);
@@ -272,7 +224,9 @@ ReadModel read_model(const JsonObject& model, bool byte_level) {
   return read;
 }
 
-BytePairParts read_tokenizer_json(const json& contents, const std::string& where) {
+BytePairParts read_tokenizer_json(const json& contents,
+                                  const std::string& where,
+                                  std::span<const AddedTokenList> more) {
   const JsonObject file(contents, where);
   BytePairParts parts;
   if (file.has("normalizer")) parts.normalizer = read_normalizer(file.object("normalizer"));
@@ -288,7 +242,9 @@ BytePairParts read_tokenizer_json(const json& contents, const std::string& where
   ReadModel read = read_model(file.object("model"), splitter.byte_level);
   parts.vocabulary = std::move(read.vocabulary);
   parts.token_texts = std::move(read.token_texts);
-  read_added_tokens(file, read.ids, parts);
+  std::vector<AddedTokenList> lists = {read_added_tokens(file)};
+  lists.insert(lists.end(), more.begin(), more.end());
+  parts.added_tokens = place_added_tokens(lists, read.ids, parts.token_texts);
   if (file.has("post_processor")) read_processor(file.object("post_processor"), parts, false);
   if (file.has("decoder")) parts.decoder = read_decoder(file.object("decoder"));
   guess_ends(parts);

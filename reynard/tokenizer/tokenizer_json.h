@@ -2,17 +2,21 @@
 // Reads tokenizer.json, the format of the Hugging Face package `tokenizers`, with a BPE model.
 // What is supported: docs/tokenizers.md. Everything else is an error that names it.
 
+#include "reynard/tokenizer/added_token_list.h"
 #include "reynard/tokenizer/byte_pair_tokenizer.h"
 #include "reynard/tokenizer/json_fields.h"
 
+#include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 namespace reynard::tokenizer {
 
-// contents: of the file; where: its name in errors. Throws reynard::Error.
-BytePairParts read_tokenizer_json(const nlohmann::json& contents, const std::string& where);
+// contents: of the file; where: its name in errors; more: added tokens that other files list.
+// Throws reynard::Error.
+BytePairParts read_tokenizer_json(const nlohmann::json& contents,
+                                  const std::string& where,
+                                  std::span<const AddedTokenList> more = {});
 
 // The parts of the file. Each takes the object that describes it.
 Normalizer read_normalizer(const JsonObject& object);
@@ -22,8 +26,6 @@ struct ReadPreTokenizer {
 };
 ReadPreTokenizer read_pre_tokenizer(const JsonObject& object);
 Decoder read_decoder(const JsonObject& object);
-
-using TokenIds = std::unordered_map<std::string, int32_t>;
 
 // The model: the vocabulary, the ids of its tokens and the text of each id.
 struct ReadModel {

@@ -121,22 +121,34 @@ TEST(Hostile, MutatedConfigsAndGpt2Files) {
   for (const json& pair : parts["model"]["merges"]) {
     merges += pair[0].get<std::string>() + " " + pair[1].get<std::string>() + "\n";
   }
-  const std::vector<std::pair<std::string, std::string>> files = {
-      {"vocab.json", parts["model"]["vocab"].dump()},
-      {"merges.txt", "#version: 0.2\n" + merges},
-      {"tokenizer_config.json",
-       R"({"tokenizer_class": "GPT2Tokenizer", "bos_token": {"content": "!"}, "eos_token": "!",)"
-       R"( "add_bos_token": false, "split_pattern": "gpt2"})"}};
-  for (const auto& [name, contents] : files) test::write_file(folder / name, contents);
-  EXPECT_TRUE(try_file(folder.path().string()));
-  for (const auto& [name, contents] : files) {
-    test::repeat_for(1, 700, [&](uint64_t attempt) {
-      test::Mutator mutator(attempt);
-      test::write_file(folder / name, mutator.mutate(contents, {"\"ByteTokenizer\"", "{}", "[]"}));
-      try_file(folder.path().string());
-    });
-    test::write_file(folder / name, contents);
-  }
+  const std::string token = R"({"content": "<x>", "lstrip": true, "special": true})";
+  const std::string config =
+      R"({"tokenizer_class": "GPT2Tokenizer", "bos_token": {"content": "!"}, "eos_token": "!",)"
+      R"( "add_bos_token": false, "add_prefix_space": true, "legacy": false,)"
+      R"( "split_pattern": "gpt2")";
+  const auto try_all = [&](const std::vector<std::pair<std::string, std::string>>& files) {
+    for (const auto& [name, contents] : files) test::write_file(folder / name, contents);
+    EXPECT_TRUE(try_file(folder.path().string()));
+    for (const auto& [name, contents] : files) {
+      test::repeat_for(1, 700, [&](uint64_t attempt) {
+        test::Mutator mutator(attempt);
+        test::write_file(
+            folder / name,
+            mutator.mutate(contents, {"\"ByteTokenizer\"", "{}", "[]", "-1", "4194304"}));
+        try_file(folder.path().string());
+      });
+      test::write_file(folder / name, contents);
+    }
+  };
+  try_all({{"vocab.json", parts["model"]["vocab"].dump()},
+           {"merges.txt", "#version: 0.2\n" + merges},
+           {"tokenizer_config.json", config + "}"},
+           {"added_tokens.json", R"({"<x>": 269, "<pad>": 270})"},
+           {"special_tokens_map.json", R"({"pad_token": "<pad>", "sep_token": )" + token + "}"}});
+  // The model comes before the vocabulary.
+  try_all(
+      {{"tokenizer.model", test::sentencepiece_model()},
+       {"tokenizer_config.json", config + R"(, "added_tokens_decoder": {"275": )" + token + "}}"}});
 }
 
 TEST(Hostile, SizesThatAFileClaimsAreNotAllocated) {

@@ -138,10 +138,18 @@ class AnyTokenizer : public testing::TestWithParam<std::string> {
              {"behavior", "Isolated"}},
             {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
     }
+    const bool llama = kind.starts_with("llama");
+    if (llama) {
+      nlohmann::json begin = {{"content", "<s>"}, {"special", true}, {"lstrip", true}};
+      begin["rstrip"] = kind != "llama";
+      const nlohmann::json config = {{"legacy", kind == "llama"},
+                                     {"added_tokens_decoder", {{"1", begin}}}};
+      test::write_file(folder_ / "tokenizer_config.json", config.dump());
+    }
     std::string name = (folder_ / "tokenizer").string();
     test::write_file(name,
-                     kind == "tiktoken"        ? test::tiktoken_ranks()
-                     : kind == "sentencepiece" ? test::sentencepiece_model()
+                     kind == "tiktoken"                 ? test::tiktoken_ranks()
+                     : kind == "sentencepiece" || llama ? test::sentencepiece_model()
                      : kind == "trimmed"
                          ? test::sentencepiece_model({.remove_extra_whitespaces = true})
                          : json.dump());
@@ -197,12 +205,19 @@ TEST_P(AnyTokenizer, AnyBytesCanBeEncodedAndAnyIdsDecoded) {
   }));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Tokenizers,
-    AnyTokenizer,
-    testing::Values(
-        "byte", "gpt2", "nfc", "metaspace", "tiktoken", "escaped", "sentencepiece", "trimmed"),
-    [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Tokenizers,
+                         AnyTokenizer,
+                         testing::Values("byte",
+                                         "gpt2",
+                                         "nfc",
+                                         "metaspace",
+                                         "tiktoken",
+                                         "escaped",
+                                         "sentencepiece",
+                                         "trimmed",
+                                         "llama",
+                                         "llama_not_legacy"),
+                         [](const auto& info) { return info.param; });
 
 TEST(UnicodeForms, CharactersAfterUnicode9StayAsTheyAre) {
   using tokenizer::to_form;
