@@ -91,14 +91,15 @@ void TokenFinder::split(std::string_view text,
       if (!is_space(c.value)) break;
       begin -= static_cast<std::size_t>(c.length);
     }
-    begin = std::max(begin, done);
+    // Of spaces that the token before took nothing is left.
+    if (token.lstrip) begin = std::max(begin, done);
     while (token.rstrip && end < text.size()) {
       const CodePoint c = code_point_at(text, end);
       if (!is_space(c.value)) break;
       end += static_cast<std::size_t>(c.length);
     }
     if (begin > done) part(text.substr(done, begin - done), -1);
-    part(text.substr(begin, end - begin), token.id);
+    if (begin < end) part(text.substr(begin, end - begin), token.id);
     done = end;
   }
   if (done < text.size()) part(text.substr(done), -1);

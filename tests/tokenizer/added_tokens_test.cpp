@@ -296,4 +296,25 @@ TEST(AddedTokens, AreInCopiesOfTheTokenizer) {
             tokenizer::fingerprint(tokenizer::saved_files(folder.name())));
 }
 
+// Tokens of white space that tokens before them took already.
+TEST(AddedTokens, SpacesAreTakenOnce) {
+  const auto encode = [](const json& newlines, std::string_view text) {
+    json contents = test::byte_level_json();
+    json tag = special("<t>");
+    tag["id"] = kEnd + 1;
+    tag["rstrip"] = true;
+    json lines = special("\n\n");
+    lines["id"] = kEnd + 2;
+    lines.update(newlines);
+    contents["added_tokens"].push_back(tag);
+    contents["added_tokens"].push_back(lines);
+    Folder folder;
+    return folder.add("tokenizer.json", contents).open()->encode(text);
+  };
+  EXPECT_EQ(encode({{"lstrip", true}}, "<t>\n\nx"), (Ids{kEnd + 1, 'x'}));
+  EXPECT_EQ(encode({{"lstrip", false}}, "<t>\n\nx"), (Ids{kEnd + 1, kEnd + 2, 'x'}));
+  EXPECT_EQ(encode({{"lstrip", true}, {"rstrip", true}}, "a\n\n\n\n\nb"),
+            (Ids{'a', kEnd + 2, 'b'}));
+}
+
 }  // namespace
