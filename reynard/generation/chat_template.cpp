@@ -98,13 +98,15 @@ tokenizer::TokenFinder unfound_tokens(const SpecialTexts& special,
   return finder;
 }
 
-// The text between the names is encoded by itself, as Transformers does (LlamaTokenizer, legacy).
+// The text between the names is encoded by itself, as Transformers does (LlamaTokenizer).
 std::vector<int64_t> encode_with_names(const tokenizer::Tokenizer& tokenizer,
                                        const tokenizer::TokenFinder& names,
                                        std::string_view text) {
   std::vector<int64_t> tokens;
   names.split(text, [&](std::string_view part, int32_t id) {
-    const std::vector<int32_t> ids = id >= 0 ? std::vector{id} : tokenizer.encode(part);
+    const bool behind_token = part.data() != text.data();
+    const std::vector<int32_t> ids =
+        id >= 0 ? std::vector{id} : tokenizer.encode(part, {.behind_token = behind_token});
     tokens.insert(tokens.end(), ids.begin(), ids.end());
   });
   return tokens;

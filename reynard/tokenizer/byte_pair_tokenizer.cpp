@@ -104,7 +104,9 @@ std::vector<int32_t> BytePairTokenizer::encode_text(std::string_view text,
   if (options.add_template) ids = parts_.template_before;
   ids.reserve(ids.size() + text.size() / 4);
   for_each_chunk(*this, text, options.continues, [&](std::string_view chunk, bool continues) {
-    encode_chunk(chunk, continues, ids, *scratch);
+    EncodeOptions of_chunk = options;
+    of_chunk.continues = continues;
+    encode_chunk(chunk, of_chunk, ids, *scratch);
   });
   if (options.add_template) {
     ids.insert(ids.end(), parts_.template_after.begin(), parts_.template_after.end());
@@ -114,10 +116,10 @@ std::vector<int32_t> BytePairTokenizer::encode_text(std::string_view text,
 }
 
 void BytePairTokenizer::encode_chunk(std::string_view text,
-                                     bool continues,
+                                     const EncodeOptions& options,
                                      std::vector<int32_t>& ids,
                                      Scratch& scratch) const {
-  bool first = !continues;
+  bool first = !options.continues && !options.behind_token;
   raw_tokens_.split(text, [&](std::string_view part, int32_t id) {
     if (id >= 0) {
       ids.push_back(id);
@@ -125,7 +127,7 @@ void BytePairTokenizer::encode_chunk(std::string_view text,
       encode_plain(part, !first, ids, scratch);
     } else {
       // Only text that goes on behind a cut is part of a longer one for the normalizer.
-      const bool goes_on = continues && part.data() == text.data();
+      const bool goes_on = options.continues && part.data() == text.data();
       const std::string normalized = parts_.normalizer.apply(part, goes_on);
       normalized_tokens_.split(normalized, [&](std::string_view inner, int32_t inner_id) {
         if (inner_id >= 0) {

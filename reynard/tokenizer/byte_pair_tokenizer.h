@@ -52,7 +52,7 @@ class BytePairTokenizer final : public Tokenizer {
                                    const EncodeOptions& options) const override;
   std::string decode_ids(std::span<const int64_t> ids, const DecodeOptions& options) const override;
   void encode_chunk(std::string_view text,
-                    bool continues,
+                    const EncodeOptions& options,
                     std::vector<int32_t>& ids,
                     Scratch& scratch) const;
   void encode_plain(std::string_view text,

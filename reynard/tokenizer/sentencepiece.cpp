@@ -184,7 +184,7 @@ std::vector<int32_t> SentencePieceTokenizer::encode_text(std::string_view text,
   std::vector<int32_t> ids;
   if (options.add_template && options_.add_bos) ids.push_back(static_cast<int32_t>(*bos_));
   ids.reserve(ids.size() + text.size() / 4);
-  bool continues = options.continues;
+  bool continues = options.continues || (options.behind_token && !options_.legacy);
   added_tokens_.split(text, [&](std::string_view part, int32_t id) {
     if (id >= 0) {
       ids.push_back(id);

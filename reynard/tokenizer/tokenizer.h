@@ -15,6 +15,7 @@ namespace reynard::tokenizer {
 struct EncodeOptions {
   bool add_template = false;  // the tokens that the tokenizer puts around a text (BOS, EOS)
   bool continues = false;     // the text follows a safe_prefix() that was encoded before
+  bool behind_token = false;  // the text follows a special token that was put before it
 };
 
 struct DecodeOptions {

@@ -107,6 +107,27 @@ TEST(ChatTemplate, NamesOfControlPiecesBecomeTheirTokens) {
             wide(tokenizer->encode(other.render(talk))));
 }
 
+// "legacy": false: only what begins the prompt is marked. Added tokens are one id each.
+TEST(ChatTemplate, TextBehindSpecialTokensAsTheFolderSays) {
+  const test::TempDir folder;
+  test::write_file(folder / "tokenizer.model", test::sentencepiece_model());
+  const auto tokens = [&](nlohmann::json config, const std::string& source) {
+    test::write_file(folder / "tokenizer_config.json", config.dump());
+    const auto tokenizer = tokenizer::make_tokenizer(folder.path().string());
+    const auto chat = ChatTemplate::published(source, "test", {"<s>", "</s>"});
+    const std::vector<ChatMessage> talk = {{"user", "the"}};
+    return chat_prompt(chat, *tokenizer, talk).tokens;
+  };
+  const std::string source = "{{ bos_token }}{{ messages[0].content }}";
+  EXPECT_EQ(tokens({{"legacy", true}}, source), (std::vector<int64_t>{1, 261}));        // "▁the"
+  EXPECT_EQ(tokens({{"legacy", false}}, source), (std::vector<int64_t>{1, 269, 260}));  // t he
+  EXPECT_EQ(tokens({{"legacy", false}}, "{{ messages[0].content }}"), (std::vector<int64_t>{261}));
+  const nlohmann::json added = {
+      {"added_tokens_decoder", {{"275", {{"content", "<|im_start|>"}, {"special", true}}}}}};
+  EXPECT_EQ(tokens(added, "{{ bos_token }}<|im_start|>{{ messages[0].content }}"),
+            (std::vector<int64_t>{1, 275, 261}));
+}
+
 // The ids of Transformers' LlamaTokenizer (legacy) for the same text, but for the blank at its end:
 // SentencePiece drops that.
 TEST(ChatTemplate, ControlPiecesAsInTransformers) {
