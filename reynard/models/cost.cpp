@@ -26,15 +26,25 @@ int64_t kept_keys(const DecoderConfig& config, int64_t layer, int64_t length) {
   return capacity > 0 ? std::min(length, capacity + local) : length;
 }
 
-// Mean over the queries of a sequence of the keys that a layer's query sees. Contexts of a memory
-// begin anew: on average half of one is there.
+// Mean over the queries of a sequence of the number of keys that a layer's query sees. Contexts of
+// a memory of W tokens begin anew, and all queries of context u see min(u W, most) keys before it.
 double mean_seen_keys(const DecoderConfig& config, int64_t layer, int64_t length) {
   if (!config.has_memory()) return mean_visible_keys(length, config.attention.window);
-  const double local = mean_visible_keys(std::min(length, config.memory.window), 0);
-  if (!config.is_memory_layer(layer)) return local;
-  double far = mean_visible_keys(length, config.memory.capacity) - local;
-  if (config.memory.top_k > 0) far = std::min(far, static_cast<double>(config.memory.top_k));
-  return local + std::max(far, 0.0);
+  const MemoryConfig& memory = config.memory;
+  const int64_t contexts = length / memory.window;  // whole ones
+  const auto T = static_cast<double>(length), W = static_cast<double>(memory.window),
+             n = static_cast<double>(contexts), rest = static_cast<double>(length % memory.window);
+  const double local = (n * W * (W + 1) + rest * (rest + 1)) / 2;
+  if (!config.is_memory_layer(layer)) return local / T;
+  int64_t most = length;
+  for (const int64_t limit : {memory.capacity, memory.top_k}) {
+    if (limit > 0) most = std::min(most, limit);
+  }
+  const auto m = static_cast<double>(most);
+  // Contexts 0 ... below - 1 see all keys before them.
+  const auto below = static_cast<double>(std::min(contexts, most / memory.window + 1));
+  const double far = W * (W * below * (below - 1) / 2 + m * (n - below));
+  return (local + far + rest * std::min(n * W, m)) / T;
 }
 
 }  // namespace

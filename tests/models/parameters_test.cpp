@@ -7,6 +7,7 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -179,6 +180,53 @@ TEST(Parameters, DecayAndFrozenFlags) {
     EXPECT_EQ(parameter.frozen, name.ends_with("fgate_bias")) << name;
     EXPECT_EQ(parameter.value.requires_grad(), !parameter.frozen) << name;
   });
+}
+
+// Against the sum over all queries: those of context u see their own context up to themselves and,
+// of the u W tokens before it, what the memory keeps and the search returns.
+TEST(Cost, KeysOfAMemoryAreCountedOnTopOfTheLocalContext) {
+  struct Case {
+    int64_t window, capacity, top_k, length;
+  };
+  constexpr Case kCases[] = {{128, 128, 0, 16384},
+                             {128, 0, 0, 16384},
+                             {128, 100, 0, 1000},
+                             {128, 300, 0, 1000},
+                             {128, 0, 32, 512},
+                             {128, 0, 32, 140},
+                             {128, 0, 200, 1000},
+                             {128, 150, 200, 1000},
+                             {128, 200, 150, 1000},
+                             {128, 1000, 0, 640},
+                             {128, 8, 8, 100},
+                             {1, 3, 0, 17},
+                             {7, 0, 5, 50}};
+  for (const Case& c : kCases) {
+    DecoderConfig config = transformer_llama(k125m);
+    config.mixer = "memory_attention";
+    config.memory.window = c.window;
+    config.memory.capacity = c.capacity;
+    config.memory.top_k = c.top_k;
+    const double near = model_cost(config, c.length).exact_flops;
+    config.memory.layers = {3};
+    const double far = model_cost(config, c.length).exact_flops;
+    double local = 0, memory = 0;
+    for (int64_t t = 0; t < c.length; ++t) {
+      int64_t keys = t / c.window * c.window;
+      if (c.capacity > 0) keys = std::min(keys, c.capacity);
+      if (c.top_k > 0) keys = std::min(keys, c.top_k);
+      local += static_cast<double>(t % c.window + 1);
+      memory += static_cast<double>(keys);
+    }
+    const double weights = model_cost(config, 1).exact_flops - 4.0 * 768 * 12;  // one key a layer
+    const auto T = static_cast<double>(c.length);
+    const auto what = [&] {
+      return "W " + std::to_string(c.window) + ", capacity " + std::to_string(c.capacity) +
+             ", top_k " + std::to_string(c.top_k) + ", T " + std::to_string(c.length);
+    };
+    EXPECT_NEAR((near - weights) / (4.0 * 768 * 12), local / T, 1e-6) << what();
+    EXPECT_NEAR((far - near) / (4.0 * 768), memory / T, 1e-6) << what();
+  }
 }
 
 }  // namespace
