@@ -2,10 +2,14 @@
 #include "reynard/report/figure_style.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace reynard::report {
 
@@ -92,36 +96,80 @@ void add_slopes(const RunResults& run, json& values) {
   }
 }
 
+// Of one row the intervals are not known.
 std::string slopes_note(const RunResults& run) {
   const json* summary = run.evaluation("per_position_loss");
   if (!summary) return "";
   std::string note;
   for (const json& fit : list_at(*summary, "/metrics/slopes")) {
-    note += fmt::format("{}{:+.3f} ± {:.3f} from {} to {}",
+    const double half_width = number_at(fit, "/half_width");
+    note += fmt::format("{}{:+.3f}{} from {} to {}",
                         note.empty() ? "" : ", ",
                         number_at(fit, "/slope"),
-                        number_at(fit, "/half_width"),
+                        std::isnan(half_width) ? "" : fmt::format(" ± {:.3f}", half_width),
                         grouped(static_cast<int64_t>(number_at(fit, "/from"))),
                         grouped(static_cast<int64_t>(number_at(fit, "/to"))));
   }
   return note.empty() ? "" : fmt::format(" {}: {}.", run.name, note);
 }
 
-// What the rows are, of the first run that has them.
+std::string slopes_of_all(const Runs& runs) {
+  std::string slopes;
+  for (const RunResults& run : runs) slopes += slopes_note(run);
+  if (slopes.empty()) return "";
+  const bool has_intervals = slopes.find(" ± ") != std::string::npos;
+  return fmt::format(
+      " Dashed: lines fitted over log i; slopes in nats per doubling of the context{}.{}",
+      has_intervals ? ", with 95 % intervals" : "",
+      slopes);
+}
+
+// What the rows of a run are.
+std::string rows_note(const json& summary) {
+  const bool across = bool_at(summary, "/settings/across_documents", false);
+  const bool rolled = bool_at(summary, "/settings/rolled", false);
+  return fmt::format(
+      "{}, {}, {}",
+      grouped(static_cast<int64_t>(number_at(summary, "/metrics/rows")), "held-out row"),
+      across ? "cut from the whole text across documents"
+             : "each a piece of one document that begins at a random place in it",
+      rolled ? "rolled (rotated by a random number of tokens)" : "not rolled");
+}
+
+// Of all runs; whose they are is said where they differ.
 std::string rows_note(const Runs& runs) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> notes;  // with the runs' names
   for (const RunResults& run : runs) {
     const json* summary = run.evaluation("per_position_loss");
     if (!summary) continue;
-    const bool across = bool_at(*summary, "/settings/across_documents", false);
-    const bool rolled = bool_at(*summary, "/settings/rolled", false);
-    return fmt::format(
-        "{}, {}, {}.",
-        grouped(static_cast<int64_t>(number_at(*summary, "/metrics/rows")), "held-out row"),
-        across ? "cut from the whole text across documents"
-               : "each a piece of one document that begins at a random place in it",
-        rolled ? "rolled (rotated by a random number of tokens)" : "not rolled");
+    const std::string note = rows_note(*summary);
+    auto known = std::ranges::find(notes, note, [](const auto& of_runs) { return of_runs.first; });
+    if (known == notes.end()) known = notes.emplace(known, note, std::vector<std::string>());
+    known->second.push_back(run.name);
   }
-  return "";
+  if (notes.size() == 1) return notes.front().first + ".";
+  std::string all;
+  for (const auto& [note, names] : notes) {
+    all += fmt::format("{}{}: {}", all.empty() ? "" : "; ", fmt::join(names, ", "), note);
+  }
+  return all + ".";
+}
+
+// Which of the runs that these points are of have bands.
+std::string bands_note(const json& points) {
+  std::vector<std::string> with, without;  // in the order of the runs
+  for (const json& point : points) {
+    const auto name = point.at("run").get<std::string>();
+    std::vector<std::string>& names = point.contains("low") ? with : without;
+    if (names.empty() || names.back() != name) names.push_back(name);
+  }
+  // A run may lack them at some positions.
+  std::erase_if(without, [&](const auto& name) { return std::ranges::count(with, name) > 0; });
+  if (with.empty()) return "without intervals over rows";
+  if (without.empty()) return "bands are 95 % intervals over rows";
+  return fmt::format("bands are 95 % intervals over rows ({} {} none)",
+                     fmt::join(without, ", "),
+                     without.size() == 1 ? "has" : "have");
 }
 
 // One point {run, position, loss, low, high} for each position that is drawn.
@@ -149,13 +197,8 @@ std::optional<Figure> loss_by_position(const Runs& runs, const FigureOptions& op
   const int64_t first = first_shown(runs);
   json values = loss_points(runs, first, options.smoothing_window);
   if (values.empty()) return {};
-  const bool has_bands =
-      std::ranges::any_of(values, [](const json& point) { return point.contains("low"); });
-  std::string slopes;
-  for (const RunResults& run : runs) {
-    add_slopes(run, values);
-    slopes += slopes_note(run);
-  }
+  const std::string bands = bands_note(values);
+  for (const RunResults& run : runs) add_slopes(run, values);
   json spec = base_spec(340);
   spec["data"] = {{"values", values}};
   json x = quantitative("position", "position i in the row (tokens of context)");
@@ -187,15 +230,12 @@ std::optional<Figure> loss_by_position(const Runs& runs, const FigureOptions& op
           "Mean loss of the token at each position, smoothed by a centred mean over {} positions, "
           "from position {}; {}. {} A curve that still falls uses context that far back. Past the "
           "length trained on, a model that extrapolates stays "
-          "flat; one that does not turns up.{}{}",
+          "flat; one that does not turns up.{}",
           options.smoothing_window,
           first + 1,
-          has_bands ? "bands are 95 % intervals over rows" : "without intervals over rows",
+          bands,
           rows_note(runs),
-          slopes.empty() ? ""
-                         : " Dashed: lines fitted over log i; slopes in nats per doubling of the "
-                           "context, with 95 % intervals.",
-          slopes),
+          slopes_of_all(runs)),
       spec};
 }
 
@@ -235,10 +275,11 @@ std::optional<Figure> perplexity_by_length(const Runs& runs) {
   return Figure{
       "perplexity",
       "Perplexity by length",
-      "Perplexity of the first l tokens of a row, P(l) = exp of the mean of L(1) to L(l), "
-      "not smoothed; bands are 95 % intervals over rows. It keeps falling after L(i) is flat, "
-      "because it averages the "
-      "beginning in: read the use of context from the figure above.",
+      fmt::format(
+          "Perplexity of the first l tokens of a row, P(l) = exp of the mean of L(1) to L(l), "
+          "not smoothed; {}. It keeps falling after L(i) is flat, because it averages the "
+          "beginning in: read the use of context from the figure above.",
+          bands_note(values)),
       spec};
 }
 

@@ -302,6 +302,42 @@ TEST(Report, ShortRunsStayBesideLongOnes) {
   EXPECT_SAYS(loss_by_position(runs, {1})->caption, "from position 9; ");
 }
 
+TEST(Report, RowsThatDifferBetweenRunsAreDescribedForEach) {
+  const test::TempDir folder;
+  Runs runs = test::two_report_runs(folder);
+  EXPECT_SAYS(loss_by_position(runs, {1})->caption,
+              "; bands are 95 % intervals over rows. 4 held-out rows, each a piece");
+  json& other = runs[1].evaluations["per_position_loss"];
+  other["metrics"]["rows"] = 1;
+  other["settings"]["across_documents"] = true;
+  other["series"].erase("standard_error");
+  const std::string caption = loss_by_position(runs, {1})->caption;
+  EXPECT_SAYS(caption,
+              "bands are 95 % intervals over rows (transformer has none). fox: 4 held-out");
+  EXPECT_SAYS(caption, ", not rolled; transformer: 1 held-out row, cut from the whole text across");
+  EXPECT_SAYS(perplexity_by_length(runs)->caption, "without intervals over rows");
+}
+
+TEST(Report, SlopesOfOneRowHaveNoInterval) {
+  const test::TempDir folder;
+  Runs runs = test::two_report_runs(folder);
+  json slope{{"from", 8},
+             {"to", 64},
+             {"slope", -0.25},
+             {"half_width", nullptr},
+             {"loss_from", 2.0},
+             {"loss_to", 1.25}};
+  runs[0].evaluations["per_position_loss"]["metrics"]["slopes"] = {slope};
+  EXPECT_SAYS(loss_by_position(runs, {1})->caption,
+              "slopes in nats per doubling of the context. fox: -0.250 from 8 to 64.");
+  slope["half_width"] = 0.0125;
+  runs[1].evaluations["per_position_loss"]["metrics"]["slopes"] = {slope};
+  EXPECT_SAYS(
+      loss_by_position(runs, {1})->caption,
+      "of the context, with 95 % intervals. fox: -0.250 from 8 to 64. transformer: -0.250 ± "
+      "0.013 from 8 to 64.");
+}
+
 // Bands are of the mean over the positions that were measured so.
 TEST(Report, OtherSmoothingHasNoBands) {
   Runs runs(1);
