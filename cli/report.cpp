@@ -64,8 +64,11 @@ void print_summary(const report::Runs& runs, const fs::path& page) {
 }
 
 void report(const ReportArguments& arguments) {
-  if (arguments.smoothing < 1) {
-    throw Error(fmt::format("report: --smoothing = {}; expected >= 1", arguments.smoothing));
+  if (arguments.smoothing < 1 || arguments.smoothing % 2 == 0) {
+    throw Error(
+        fmt::format("report: --smoothing = {}; expected an odd number: a centred mean has as many "
+                    "positions on either side",
+                    arguments.smoothing));
   }
   check_output_page("report", arguments.output);
   std::vector<fs::path> folders(arguments.runs.begin(), arguments.runs.end());
@@ -102,7 +105,7 @@ void add_report(CLI::App& app) {
   command
       ->add_option("--smoothing",
                    arguments->smoothing,
-                   "Positions of the centred mean in loss by position; 1: none")
+                   "Positions of the centred mean in loss by position, an odd number; 1: none")
       ->capture_default_str();
   command
       ->add_option("--tokens-to-copy",

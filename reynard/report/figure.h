@@ -20,7 +20,7 @@ struct Figure {
 };
 
 struct FigureOptions {
-  int64_t smoothing_window = 101;  // positions of the centred mean in loss by position; 1: none
+  int64_t smoothing_window = 101;  // odd: positions of the mean in loss by position; 1: none
 };
 
 using Runs = std::vector<RunResults>;
@@ -78,7 +78,8 @@ std::vector<Figure> score_figures(const Runs& runs);
 // Puts a figure behind the others, where there is one.
 void keep(std::vector<Figure>& figures, std::optional<Figure> figure);
 
-// Centred mean over `window` positions, shrinking at the ends; NaN stays out of the means.
+// Centred mean over `window` positions, shrinking at the ends; NaN stays out of the means. Throws
+// reynard::Error for a window that is even or below 1.
 std::vector<double> smoothed(const std::vector<double>& values, int64_t window);
 
 }  // namespace reynard::report

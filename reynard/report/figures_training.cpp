@@ -1,5 +1,6 @@
 #include "reynard/report/figure.h"
 #include "reynard/report/figure_style.h"
+#include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
 
@@ -64,6 +65,7 @@ std::string run_color(size_t index) {
 }
 
 std::vector<double> smoothed(const std::vector<double>& values, int64_t window) {
+  tensor::check_value(window > 0 && window % 2 == 1, "smoothed", "window", window, "an odd number");
   const auto n = static_cast<int64_t>(values.size());
   std::vector<double> sum(n + 1);
   std::vector<int64_t> count(n + 1);

@@ -456,7 +456,10 @@ TEST_F(EvalCommand, ReportNamesWhatIsMissing) {
   expect_error({"report", "run"}, "$REYNARD_VEGA names another file");
   expect_error({"report", "run"}, "run `/nowhere/python ");
   expect_error({"report", "run"}, "$REYNARD_PYTHON names another Python");
-  expect_error({"report", "run", "--smoothing", "0"}, "--smoothing = 0");
+  for (const char* window : {"0", "2"}) {
+    expect_error({"report", "run", "--smoothing", window},
+                 fmt::format("report: --smoothing = {}; expected an odd number", window));
+  }
   expect_error({"inspect", "run", "--text", "text.txt", "-o", "inside.html"},
                "/nowhere/vega.js is missing");
   EXPECT_FALSE(fs::exists(folder_ / "inside.json"));

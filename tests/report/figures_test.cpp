@@ -379,5 +379,15 @@ TEST(Report, SmoothingShrinksAtTheEndsAndSkipsWhatIsMissing) {
   EXPECT_EQ(smoothed({2, 4}, 1), (std::vector<double>{2, 4}));
 }
 
+// A mean over an even number of positions has no centre.
+TEST(Report, SmoothingIsOverAnOddNumberOfPositions) {
+  for (const int64_t window : {-1, 0, 2, 100}) {
+    EXPECT_SAYS(test::error_of([&] {
+                  smoothed({1, 2, 3}, window);
+                }),
+                "smoothed: window = " + std::to_string(window) + "; expected an odd number");
+  }
+}
+
 }  // namespace
 }  // namespace reynard::report
