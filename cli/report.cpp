@@ -5,6 +5,7 @@
 #include "cli/figure_files.h"
 #include "cli/numbers.h"
 #include "cli/output_file.h"
+#include "reynard/config/fields.h"
 #include "reynard/report/page.h"
 #include "reynard/report/verdict.h"
 #include "reynard/tensor/check.h"
@@ -58,7 +59,9 @@ void print_summary(const report::Runs& runs, const fs::path& page) {
     });
   }
   for (const report::RunResults& run : runs) {
-    for (const std::string& reason : run.left_out) fmt::print("not used: {}\n", reason);
+    for (const std::string& reason : run.left_out) {
+      fmt::print("not used: {}\n", config::printable(reason));
+    }
   }
   fmt::print("{}\n", fs::absolute(page).lexically_normal().string());
 }

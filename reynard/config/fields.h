@@ -50,7 +50,7 @@ inline constexpr Rule finite{
 // The dotted key of a field: key("model", "num_heads") is "model.num_heads".
 std::string key(std::string_view path, std::string_view name);
 
-// The text with control characters as \x1b, for messages that show what a file holds.
+// Text of a file to be shown: control characters as \x1b, those of writing direction as \u202e.
 std::string printable(std::string_view text);
 
 // Collects every mistake of a file, so that all are reported together.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 
 namespace reynard::config {
 
@@ -13,15 +14,46 @@ std::string key(std::string_view path, std::string_view name) {
   return path.empty() ? std::string(name) : fmt::format("{}.{}", path, name);
 }
 
+namespace {
+
+struct Character {
+  uint32_t code;
+  size_t bytes;
+};
+
+// The UTF-8 character that begins at i; a byte that begins none stands for itself.
+Character character_at(std::string_view text, size_t i) {
+  const auto byte = static_cast<uint8_t>(text[i]);
+  const size_t bytes = byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+  if (bytes == 1 || bytes > text.size() - i) return {byte, 1};
+  uint32_t code = byte & (0xFFu >> (bytes + 1));
+  for (size_t k = 1; k < bytes; ++k) {
+    const auto next = static_cast<uint8_t>(text[i + k]);
+    if ((next & 0xC0) != 0x80) return {byte, 1};
+    code = code << 6 | (next & 0x3Fu);
+  }
+  return {code, bytes};
+}
+
+// What ends a line, begins an escape sequence or turns the direction of text around.
+bool is_control(uint32_t code) {
+  return code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x061C ||
+         (code >= 0x200E && code <= 0x200F) || (code >= 0x2028 && code <= 0x202E) ||
+         (code >= 0x2066 && code <= 0x2069);
+}
+
+}  // namespace
+
 std::string printable(std::string_view text) {
   std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\x{:02x}", byte);
+  for (size_t i = 0; i < text.size();) {
+    const auto [code, bytes] = character_at(text, i);
+    if (is_control(code)) {
+      out += bytes == 1 ? fmt::format("\\x{:02x}", code) : fmt::format("\\u{:04x}", code);
     } else {
-      out += c;
+      out += text.substr(i, bytes);
     }
+    i += bytes;
   }
   return out;
 }

@@ -1,5 +1,6 @@
 #include "reynard/report/inspect_page.h"
 
+#include "reynard/config/fields.h"
 #include "reynard/report/escape.h"
 #include "reynard/report/figure_style.h"
 #include "reynard/report/figures_heads.h"
@@ -31,7 +32,7 @@ std::vector<double> of_heads(const json& inspection, const std::string& key) {
 // The inspection as results that the figures of a report read.
 RunResults as_run(const json& inspection) {
   RunResults run;
-  run.name = text_at(inspection, "/name");
+  run.name = config::printable(text_at(inspection, "/name"));
   run.evaluations["inside"]["series"] = inspection.value("overview", json::object());
   json& shares = run.evaluations["pruning"]["series"]["pruned_share"];
   shares = json::array();
@@ -249,7 +250,7 @@ std::string inspect_page(const json& inspection,
                          const InspectPageOptions& options,
                          std::string_view vega_javascript) {
   PageShell shell{"reynard inspect",
-                  fmt::format("Inside {}", text_at(inspection, "/name")),
+                  fmt::format("Inside {}", config::printable(text_at(inspection, "/name"))),
                   lead_of(inspection),
                   {{"findings", "In short"}},
                   findings_section(inspection)};

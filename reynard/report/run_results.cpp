@@ -2,6 +2,7 @@
 
 #include "reynard/checkpoint/directory.h"
 #include "reynard/checkpoint/sha256.h"
+#include "reynard/config/fields.h"
 #include "reynard/config/json_file.h"
 #include "reynard/config/text_file.h"
 #include "reynard/tensor/check.h"
@@ -263,7 +264,7 @@ RunResults read_run(const fs::path& folder) {
   }
   leave_out_other_weights(results);
   read_rows(results);
-  results.model_name = name_of(results);
+  results.model_name = config::printable(name_of(results));
   results.name = results.model_name;
   return results;
 }
@@ -280,7 +281,7 @@ std::vector<RunResults> read_runs(const std::vector<fs::path>& folders) {
     const std::vector<std::string> marks = distinct_parts(runs, alike);
     for (size_t i = 0; i < alike.size(); ++i) {
       std::string& own = runs[alike[i]].name;
-      if (!marks[i].empty()) own = fmt::format("{} ({})", name, marks[i]);
+      if (!marks[i].empty()) own = fmt::format("{} ({})", name, config::printable(marks[i]));
       const std::string marked = own;
       for (int n = 2; !names.insert(own).second; ++n) own = fmt::format("{} ({})", marked, n);
     }

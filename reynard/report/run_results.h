@@ -14,7 +14,7 @@
 namespace reynard::report {
 
 struct RunResults {
-  std::string name;        // of the run, unique on the page
+  std::string name;        // of the run, unique on the page; printable, as the next
   std::string model_name;  // as its files name it; other runs may have the same
   std::filesystem::path folder;
   nlohmann::json run = nlohmann::json::object();         // run.json, or empty

@@ -1,5 +1,6 @@
 #include "reynard/report/sections.h"
 
+#include "reynard/config/fields.h"
 #include "reynard/report/escape.h"
 #include "reynard/report/figure_style.h"
 #include "reynard/report/verdict.h"
@@ -93,7 +94,7 @@ std::string lead_text(const Runs& runs) {
   std::set<std::string> texts;
   for (const RunResults& run : runs) {
     for (const auto& [task, summary] : run.evaluations) {
-      const std::string name = text_at(summary, "/text");
+      const std::string name = config::printable(text_at(summary, "/text"));
       if (!name.empty()) texts.insert(name);
     }
   }

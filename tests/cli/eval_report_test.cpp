@@ -234,6 +234,21 @@ TEST_F(EvalCommand, FiguresShowRunsOfAnyName) {
   EXPECT_EQ(report.exit_code, 0) << report.errors;
 }
 
+// A name is printed, and may hold what a terminal obeys.
+TEST_F(EvalCommand, ReportPrintsNamesWithoutControls) {
+  fs::create_directories(folder_ / "red");
+  const json named{{"name", "\x1b[31mred\x1b]0;title\x07\n\u202E"}};
+  test::write_file(folder_ / "red/run.json", named.dump());
+  test::write_file(folder_ / "red/metrics.jsonl", "{\"tokens\": 64, \"loss\": 2}\n");
+  test::write_file(folder_ / "vega.js", "window.vegaEmbed = 1");
+  ::setenv("REYNARD_VEGA", (folder_ / "vega.js").c_str(), 1);
+  const ProgramResult report = run({"report", "red", "-o", "report.html"});
+  ASSERT_EQ(report.exit_code, 0) << report.errors;
+  EXPECT_NE(report.output.find("\\x1b[31mred\\x1b]0;title\\x07\\x0a\\u202e\n"), std::string::npos)
+      << report.output;
+  EXPECT_EQ(report.output.find_first_of("\x1b\x07"), std::string::npos);
+}
+
 TEST_F(EvalCommand, FurtherTextsHaveNames) {
   const ProgramResult eval = run({"eval",
                                   "run",

@@ -423,4 +423,14 @@ TEST(Config, MutatedFilesNeverCrash) {
   });
 }
 
+TEST(Config, WhatATerminalObeysIsShownEscaped) {
+  EXPECT_EQ(config::printable("a\x1b[31m\n\x7f"), "a\\x1b[31m\\x0a\\x7f");
+  EXPECT_EQ(config::printable("\u0080\u009b\u009f"), "\\u0080\\u009b\\u009f");
+  EXPECT_EQ(config::printable("\u200f\u2028\u202a\u202e\u2066\u2069\u061c"),
+            "\\u200f\\u2028\\u202a\\u202e\\u2066\\u2069\\u061c");
+  const std::string plain = "fox é ü € “x” … – \u00a0 שלום 狐 \xf0\x9f\xa6\x8a";
+  EXPECT_EQ(config::printable(plain), plain);
+  EXPECT_EQ(config::printable("\xe9\xc2\xe2\x80"), "\xe9\xc2\xe2\\x80");
+}
+
 }  // namespace

@@ -347,5 +347,17 @@ TEST(Report, BadInputNamesTheFile) {
   }
 }
 
+// Escape sequences, line ends and marks that turn the direction of text around.
+TEST(Report, NamesArePrintable) {
+  const test::TempDir folder;
+  const std::string name = "\x1b[31mred\x1b]0;title\x07\n\u202E\u2066end";
+  test::write_report_run(folder / "a", name, 1.0, 0.6);
+  const Runs runs = read_runs({folder / "a"});
+  const std::string shown = "\\x1b[31mred\\x1b]0;title\\x07\\x0a\\u202e\\u2066end";
+  EXPECT_EQ(runs[0].name, shown);
+  EXPECT_EQ(runs[0].model_name, shown);
+  EXPECT_SAYS(page(runs, {}, "vegaEmbed"), "<h1>What " + shown + " remembers</h1>");
+}
+
 }  // namespace
 }  // namespace reynard::report
