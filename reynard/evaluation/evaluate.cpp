@@ -37,7 +37,8 @@ int64_t tokens_of(const Request& request) {
   return std::visit(TokenCount{}, request.query);
 }
 
-// Time and tokens spent in this run; earlier runs' samples are not counted.
+// Time and tokens spent in this run; earlier runs' samples are not counted. How fast a model is
+// remains known from the run that asked it last.
 struct Effort {
   double seconds = 0;
   int64_t tokens = 0;
@@ -157,16 +158,32 @@ Answered answer_all(Scorer& scorer,
   return answered;
 }
 
-// Before any work: what lies under the summary's name is an earlier one, and nobody else's.
-void check_summary(const std::filesystem::path& path) {
+// The summary of an earlier run, null where there is none. Before any work: what lies under its
+// name is nobody else's.
+nlohmann::json earlier_summary(const std::filesystem::path& path) {
   constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
   std::error_code absent;
-  if (!std::filesystem::exists(path) || std::filesystem::file_size(path, absent) == 0) return;
-  const nlohmann::json old = config::json_object_or_null(path, kMostBytes);
-  if (old.contains("task") && old.contains("metrics")) return;
+  if (!std::filesystem::exists(path) || std::filesystem::file_size(path, absent) == 0)
+    return nullptr;
+  nlohmann::json old = config::json_object_or_null(path, kMostBytes);
+  if (old.contains("task") && old.contains("metrics")) return old;
   throw Error(fmt::format(
       "eval: {} exists and is not a summary of eval; remove it or give another folder with -o",
       path.string()));
+}
+
+// effort: of this run. Where it asked for nothing, that of the earlier run that measured the same.
+nlohmann::json effort_json(const Effort& effort,
+                           const nlohmann::json& header,
+                           const nlohmann::json& earlier) {
+  bool is_known = effort.tokens == 0 && earlier.contains("effort");
+  for (const auto& [key, value] : header.items()) {
+    is_known = is_known && earlier.contains(key) && earlier.at(key) == value;
+  }
+  if (is_known && earlier.at("effort").is_object()) return earlier.at("effort");
+  return {{"tokens", effort.tokens},
+          {"seconds", effort.seconds},
+          {"peak_memory_bytes", process::peak_resident_bytes()}};
 }
 
 void write_summary(const std::filesystem::path& path, const nlohmann::json& summary) {
@@ -188,7 +205,7 @@ nlohmann::json evaluate(Scorer& scorer, Task& task, const EvaluateOptions& optio
       {"task", task.name()}, {"settings", settings}, {"identity", options.identity}};
   const std::filesystem::path file = options.folder / (task.name() + ".json");
   const std::filesystem::path samples = options.folder / (task.name() + ".jsonl");
-  check_summary(file);
+  const nlohmann::json earlier = earlier_summary(file);
   SampleLog log(samples,
                 header,
                 options.only_resume ? SampleLog::Others::kKeep : SampleLog::Others::kReplace);
@@ -220,11 +237,9 @@ nlohmann::json evaluate(Scorer& scorer, Task& task, const EvaluateOptions& optio
   summary["identity"] = options.identity;
   summary["metrics"] = std::move(measured.metrics);
   summary["series"] = std::move(measured.series);
-  summary["effort"] = {{"samples", log.size()},
-                       {"reused_samples", reused},
-                       {"tokens", effort.tokens},
-                       {"seconds", effort.seconds},
-                       {"peak_memory_bytes", process::peak_resident_bytes()}};
+  summary["effort"] = effort_json(effort, header, earlier);
+  summary["effort"]["samples"] = log.size();
+  summary["effort"]["reused_samples"] = reused;
   if (!stopped.empty()) summary["stopped"] = stopped;
   write_summary(file, summary);
   if (!stopped.empty()) {

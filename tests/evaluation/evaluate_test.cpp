@@ -67,6 +67,34 @@ TEST(Evaluate, MeasuresAnewWhenSettingsOrModelDiffer) {
   EXPECT_EQ(other_seed.answered, 48);
 }
 
+// How fast the model answered is known from when it was asked.
+TEST(Evaluate, EffortIsThatOfTheLastRunThatAskedTheModel) {
+  const test::TempDir folder;
+  const Corpus corpus = counting_corpus(600);
+  const auto task = task_named("per_position_loss").make(corpus, small_config(), {});
+  Copier scorer(0);
+  EvaluateOptions options{.folder = folder.path(), .identity = {{"model", "a"}}};
+  const auto effort_of = [&] { return evaluate(scorer, *task, options).at("effort"); };
+  const nlohmann::json first = effort_of();
+  EXPECT_GT(first.at("tokens"), 0);
+  EXPECT_EQ(first.at("reused_samples"), 0);
+  for (int i = 0; i < 2; ++i) {
+    const nlohmann::json again = effort_of();
+    for (const char* key : {"samples", "tokens", "seconds", "peak_memory_bytes"}) {
+      EXPECT_EQ(again.at(key), first.at(key)) << key;
+    }
+    EXPECT_EQ(again.at("reused_samples"), first.at("samples"));
+  }
+  // Nothing is known of samples without their summary, or with that of another model.
+  const std::filesystem::path summary = folder / "per_position_loss.json";
+  nlohmann::json other = nlohmann::json::parse(test::read_file(summary));
+  other["identity"]["model"] = "b";
+  test::write_file(summary, other.dump());
+  EXPECT_EQ(effort_of().at("tokens"), 0);
+  std::filesystem::remove(summary);
+  EXPECT_EQ(effort_of().at("tokens"), 0);
+}
+
 TEST(Evaluate, SaysWhichLinesAreMeasuredAgain) {
   const test::TempDir folder;
   const std::filesystem::path log = folder / "per_position_loss.jsonl";
