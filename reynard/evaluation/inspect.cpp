@@ -349,7 +349,9 @@ nlohmann::json Inspection::sweep() {
                       {"loss_difference", loss - unpruned},
                       {"pruned_flops", flops}});
   }
-  return {{"loss_unpruned", unpruned}, {"tokens", options_.sweep_tokens}, {"points", points}};
+  int64_t tokens = 0;
+  for (const InspectedText& text : texts_) tokens += swept(text);
+  return {{"loss_unpruned", unpruned}, {"tokens", tokens}, {"points", points}};
 }
 
 nlohmann::json Inspection::run(

@@ -133,6 +133,17 @@ TEST(Inspect, LooksIntoEveryHeadAndSweepsTheTolerance) {
   EXPECT_EQ(decoder.config().attention.log_pruning_tolerance, -14);
 }
 
+TEST(Inspect, SaysHowManyTokensTheSweepRead) {
+  models::Decoder decoder(small_model(), 3);
+  const auto swept = [&](const InspectOptions& options) {
+    const std::vector<InspectedText> texts{{"a", some_tokens(200)}, {"b", some_tokens(300)}};
+    return inspect(decoder, texts, options, no_text).at("sweep").at("tokens").get<int64_t>();
+  };
+  EXPECT_EQ(swept({}), 199 + 299);  // the last token has none to predict
+  EXPECT_EQ(swept({.sweep_tokens = 250}), 199 + 250);
+  EXPECT_EQ(swept({.sweep_tokens = 64}), 64 + 64);
+}
+
 TEST(Inspect, ShowsTheHeadsThatAreNamed) {
   models::Decoder decoder(small_model(), 3);
   const std::vector<InspectedText> texts{{"a", some_tokens(200)}};
