@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -108,8 +109,9 @@ nlohmann::json measure_task(evaluation::Task& task,
   }
 }
 
-// For people: six digits, and the words of a value that has some.
+// For people: six digits, the words of a value that has some, and "-" for what is not known.
 std::string shown(const nlohmann::json& value) {
+  if (value.is_null() || (value.is_number_float() && std::isnan(value.get<double>()))) return "-";
   if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
   const bool has_text = value.is_object() && value.contains("text");
   return has_text ? value.at("text").get<std::string>() : value.dump();

@@ -249,6 +249,30 @@ TEST_F(EvalCommand, ReportPrintsNamesWithoutControls) {
   EXPECT_EQ(report.output.find_first_of("\x1b\x07"), std::string::npos);
 }
 
+// Of one row there are no errors: "-", not "nan".
+TEST_F(EvalCommand, WhatOneRowDoesNotTellIsNoNumber) {
+  const ProgramResult eval = run({"eval",
+                                  "run",
+                                  "--task",
+                                  "per_position_loss",
+                                  "--text",
+                                  "text.txt",
+                                  "--length",
+                                  "64",
+                                  "--per_position_loss.rows=1"});
+  ASSERT_EQ(eval.exit_code, 0) << eval.errors;
+  EXPECT_NE(eval.output.find(fmt::format("\n  {:24} -\n", "standard_error")), std::string::npos)
+      << eval.output;
+  test::write_file(folder_ / "vega.js", "window.vegaEmbed = 1");
+  ::setenv("REYNARD_VEGA", (folder_ / "vega.js").c_str(), 1);
+  const ProgramResult report = run({"report", "run", "-o", "report.html"});
+  ASSERT_EQ(report.exit_code, 0) << report.errors;
+  for (const std::string& text : {eval.output, report.output}) {
+    EXPECT_EQ(text.find("nan"), std::string::npos) << text;
+  }
+  EXPECT_EQ(test::read_file(folder_ / "report.html").find(" nan"), std::string::npos);
+}
+
 TEST_F(EvalCommand, FurtherTextsHaveNames) {
   const ProgramResult eval = run({"eval",
                                   "run",
