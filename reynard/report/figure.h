@@ -25,8 +25,7 @@ struct FigureOptions {
 
 using Runs = std::vector<RunResults>;
 
-// Colours of the runs, in their order; they repeat after eight.
-std::string run_color(size_t index);
+std::vector<std::string> names_of(const Runs& runs);
 
 std::optional<Figure> training_loss(const Runs& runs);
 std::optional<Figure> training_speed(const Runs& runs);

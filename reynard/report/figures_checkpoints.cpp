@@ -2,6 +2,7 @@
 
 #include "reynard/report/figure.h"
 #include "reynard/report/figure_style.h"
+#include "reynard/report/run_look.h"
 
 #include <fmt/format.h>
 
@@ -84,12 +85,6 @@ json values_of(const json& values, const DrawnMetric& metric) {
 }
 
 json lines_by_tokens(const Runs& runs, const json& values, const char* axis) {
-  json domain = json::array();
-  json range = json::array();
-  for (size_t i = 0; i < runs.size(); ++i) {
-    domain.push_back(runs[i].name);
-    range.push_back(run_color(i));
-  }
   json spec = base_spec(200);
   spec["data"] = {{"values", values}};
   json x = quantitative("tokens", "training tokens seen");
@@ -97,13 +92,8 @@ json lines_by_tokens(const Runs& runs, const json& values, const char* axis) {
   json y = quantitative("value", axis);
   y["scale"] = {{"zero", false}};
   spec["mark"] = {{"type", "line"}, {"tooltip", true}, {"point", {{"size", 30}}}};
-  spec["encoding"] = {{"x", x},
-                      {"y", y},
-                      {"color",
-                       {{"field", "run"},
-                        {"type", "nominal"},
-                        {"scale", {{"domain", domain}, {"range", range}}},
-                        {"legend", {{"orient", "top"}, {"title", nullptr}}}}}};
+  spec["encoding"] = {{"x", x}, {"y", y}};
+  spec["encoding"].update(line_channels(names_of(runs)));
   return spec;
 }
 

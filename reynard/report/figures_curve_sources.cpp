@@ -3,6 +3,7 @@
 
 #include "reynard/report/figure.h"
 #include "reynard/report/figure_style.h"
+#include "reynard/report/run_look.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,7 @@
 #include "reynard/report/figures_heads.h"
 
 #include "reynard/report/figure_style.h"
+#include "reynard/report/run_look.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,6 @@
 #include "reynard/report/figure.h"
 #include "reynard/report/figure_style.h"
+#include "reynard/report/run_look.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,19 +25,6 @@ std::vector<double> series_of(const RunResults& run, const std::string& key) {
   for (const json& x : list_at(*summary, "/series/" + key))
     values.push_back(x.is_number() ? x.get<double>() : std::nan(""));
   return values;
-}
-
-json color_of_runs(const Runs& runs) {
-  json domain = json::array();
-  json range = json::array();
-  for (size_t i = 0; i < runs.size(); ++i) {
-    domain.push_back(runs[i].name);
-    range.push_back(run_color(i));
-  }
-  return {{"field", "run"},
-          {"type", "nominal"},
-          {"scale", {{"domain", domain}, {"range", range}}},
-          {"legend", {{"orient", "top"}, {"title", nullptr}}}};
 }
 
 // The first positions have hardly any context; their loss would set the scale of the whole figure.
@@ -199,6 +187,8 @@ std::optional<Figure> loss_by_position(const Runs& runs, const FigureOptions& op
   if (values.empty()) return {};
   const std::string bands = bands_note(values);
   for (const RunResults& run : runs) add_slopes(run, values);
+  const std::vector<std::string> names = names_of(runs);
+  const json color = color_encoding(names);
   json spec = base_spec(340);
   spec["data"] = {{"values", values}};
   json x = quantitative("position", "position i in the row (tokens of context)");
@@ -207,21 +197,22 @@ std::optional<Figure> loss_by_position(const Runs& runs, const FigureOptions& op
   json y = quantitative("loss", "loss L(i) (nats per token)");
   y["scale"] = {{"zero", false}};
   json low = quantitative("low", "loss L(i) (nats per token)");
+  json line{{"x", x}, {"y", y}};
+  line.update(line_channels(names));
   spec["layer"] = {
       {{"transform", {{{"filter", "isValid(datum.low)"}}}},
        {"mark", {{"type", "area"}, {"opacity", 0.15}}},
-       {"encoding",
-        {{"x", x}, {"y", low}, {"y2", {{"field", "high"}}}, {"color", color_of_runs(runs)}}}},
+       {"encoding", {{"x", x}, {"y", low}, {"y2", {{"field", "high"}}}, {"color", color}}}},
       {{"transform", {{{"filter", "isValid(datum.loss)"}}}},
        {"mark", {{"type", "line"}, {"tooltip", true}}},
-       {"encoding", {{"x", x}, {"y", y}, {"color", color_of_runs(runs)}}}},
+       {"encoding", line}},
       {{"transform", {{{"filter", "isValid(datum.fitted)"}}}},
        {"mark", {{"type", "line"}, {"strokeDash", {4, 3}}, {"strokeWidth", 1.4}}},
        {"encoding",
         {{"x", x},
          {"y", quantitative("fitted", "loss L(i) (nats per token)")},
          {"detail", {{"field", "fit"}, {"type", "nominal"}}},
-         {"color", color_of_runs(runs)}}}}};
+         {"color", color}}}}};
   mark_training_lengths(runs, spec);
   return Figure{
       "loss_by_position",
@@ -264,13 +255,15 @@ std::optional<Figure> perplexity_by_length(const Runs& runs) {
   json y = quantitative("perplexity", "perplexity P(l)");
   y["scale"] = {{"zero", false}};
   const json low = quantitative("low", "perplexity P(l)");
+  const std::vector<std::string> names = names_of(runs);
+  const json color = color_encoding(names);
+  json line{{"x", x}, {"y", y}};
+  line.update(line_channels(names));
   spec["layer"] = {
       {{"transform", {{{"filter", "isValid(datum.low)"}}}},
        {"mark", {{"type", "area"}, {"opacity", 0.15}}},
-       {"encoding",
-        {{"x", x}, {"y", low}, {"y2", {{"field", "high"}}}, {"color", color_of_runs(runs)}}}},
-      {{"mark", {{"type", "line"}, {"tooltip", true}}},
-       {"encoding", {{"x", x}, {"y", y}, {"color", color_of_runs(runs)}}}}};
+       {"encoding", {{"x", x}, {"y", low}, {"y2", {{"field", "high"}}}, {"color", color}}}},
+      {{"mark", {{"type", "line"}, {"tooltip", true}}}, {"encoding", line}}};
   mark_training_lengths(runs, spec);
   return Figure{
       "perplexity",

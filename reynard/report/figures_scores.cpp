@@ -3,6 +3,7 @@
 
 #include "reynard/report/figure.h"
 #include "reynard/report/figure_style.h"
+#include "reynard/report/run_look.h"
 
 #include <fmt/format.h>
 
@@ -74,25 +75,6 @@ std::string length_label(int64_t trained) {
       plain);
 }
 
-json name_colors(const std::vector<std::string>& names) {
-  json domain = json::array();
-  json range = json::array();
-  for (size_t i = 0; i < names.size(); ++i) {
-    domain.push_back(names[i]);
-    range.push_back(run_color(i));
-  }
-  return {{"field", "run"},
-          {"type", "nominal"},
-          {"scale", {{"domain", domain}, {"range", range}}},
-          {"legend", {{"orient", "top"}, {"title", nullptr}}}};
-}
-
-json run_colors(const Runs& runs) {
-  std::vector<std::string> names;
-  for (const RunResults& run : runs) names.push_back(run.name);
-  return name_colors(names);
-}
-
 }  // namespace
 
 std::optional<Figure> score_map(const RunResults& run, size_t index, const ScoreMap& map) {
@@ -139,16 +121,19 @@ std::optional<Figure> score_lines(const Runs& runs, const ScoreLines& lines) {
   json y = quantitative("score", "accuracy");
   y["axis"] = {{"format", ".0%"}};
   y["scale"] = {{"domain", {0, 1}}};
-  const json color = run_colors(runs);
+  const std::vector<std::string> names = names_of(runs);
+  const json bars{{"x", x}, {"color", color_encoding(names)}};
+  json line = line_channels(names);
+  line["y"] = y;
   spec["layer"] = {
       {{"data", {{"values", values}}},
-       {"encoding", {{"x", x}, {"color", color}}},
+       {"encoding", bars},
        {"layer",
         {{{"mark", {{"type", "rule"}}},
           {"encoding",
            {{"y", {{"field", "low"}, {"type", "quantitative"}}}, {"y2", {{"field", "high"}}}}}},
          {{"mark", {{"type", "line"}, {"tooltip", true}, {"point", {{"size", 30}}}}},
-          {"encoding", {{"y", y}}}}}}}};
+          {"encoding", line}}}}}};
   LengthAxis axis{.shortest = HUGE_VAL};
   for (const json& value : values) {
     axis.longest = std::fmax(axis.longest, number_at(value, "/x"));
@@ -184,9 +169,11 @@ std::optional<Figure> document_perplexity(const Runs& runs) {
   x["axis"] = {{"format", ",d"}};
   json y = quantitative("perplexity", "perplexity of the last document");
   y["scale"] = {{"zero", false}};
+  json encoding{{"x", x}, {"y", y}};
+  encoding.update(line_channels(names_of(runs)));
   spec["layer"] = {{{"data", {{"values", values}}},
                     {"mark", {{"type", "line"}, {"tooltip", true}, {"point", {{"size", 30}}}}},
-                    {"encoding", {{"x", x}, {"y", y}, {"color", run_colors(runs)}}}}};
+                    {"encoding", encoding}}};
   for (json& mark : training_length_marks(trained, axis)) {
     spec["layer"].push_back(std::move(mark));
   }
@@ -230,7 +217,8 @@ std::optional<Figure> memory_perplexity(const Runs& runs) {
   x["scale"] = {{"type", "symlog"}, {"constant", 256}, {"nice", false}};
   json y = quantitative("perplexity", "perplexity");
   y["scale"] = {{"zero", false}};
-  spec["encoding"] = {{"x", x}, {"y", y}, {"color", name_colors(names)}};
+  spec["encoding"] = {{"x", x}, {"y", y}};
+  spec["encoding"].update(line_channels(names));
   spec["layer"] = {{{"mark", {{"type", "line"}, {"tooltip", true}, {"point", {{"size", 30}}}}}}};
   return Figure{
       "memory_perplexity",

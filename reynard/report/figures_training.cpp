@@ -1,5 +1,6 @@
 #include "reynard/report/figure.h"
 #include "reynard/report/figure_style.h"
+#include "reynard/report/run_look.h"
 #include "reynard/tensor/check.h"
 
 #include <fmt/format.h>
@@ -14,24 +15,6 @@ namespace {
 
 constexpr size_t kMostCurvePoints = 500;  // of one line
 constexpr int64_t kMostSmoothed = 21;     // logged steps
-
-// The color scale that gives each run its color.
-json run_scale(const Runs& runs) {
-  json domain = json::array();
-  json range = json::array();
-  for (size_t i = 0; i < runs.size(); ++i) {
-    domain.push_back(runs[i].name);
-    range.push_back(run_color(i));
-  }
-  return {{"domain", domain}, {"range", range}};
-}
-
-json run_encoding(const Runs& runs) {
-  return {{"field", "run"},
-          {"type", "nominal"},
-          {"scale", run_scale(runs)},
-          {"legend", {{"orient", "top"}, {"title", nullptr}}}};
-}
 
 // (tokens, value) of every logged step that has the key.
 struct Curve {
@@ -57,12 +40,6 @@ json tokens_axis() {
 }
 
 }  // namespace
-
-std::string run_color(size_t index) {
-  static constexpr std::array<const char*, 8> kColors = {
-      "#e4572e", "#17807e", "#7c3aed", "#ca8a04", "#db2777", "#2563eb", "#65a30d", "#64748b"};
-  return kColors[index % kColors.size()];
-}
 
 std::vector<double> smoothed(const std::vector<double>& values, int64_t window) {
   tensor::check_value(window > 0 && window % 2 == 1, "smoothed", "window", window, "an odd number");
@@ -103,7 +80,8 @@ std::optional<Figure> training_loss(const Runs& runs) {
   if (values.empty()) return {};
   json spec = base_spec(300);
   spec["data"] = {{"values", values}};
-  spec["encoding"] = {{"x", tokens_axis()}, {"color", run_encoding(runs)}};
+  spec["encoding"] = line_channels(names_of(runs));
+  spec["encoding"]["x"] = tokens_axis();
   json loss = quantitative("loss", "loss (nats per token)");
   loss["scale"] = {{"zero", false}};
   json mean = quantitative("mean", "loss (nats per token)");
@@ -135,7 +113,8 @@ std::optional<Figure> training_speed(const Runs& runs) {
   json speed = quantitative("speed", "tokens per second");
   speed["axis"] = {{"format", "~s"}};
   spec["mark"] = {{"type", "line"}, {"tooltip", true}};
-  spec["encoding"] = {{"x", tokens_axis()}, {"y", speed}, {"color", run_encoding(runs)}};
+  spec["encoding"] = {{"x", tokens_axis()}, {"y", speed}};
+  spec["encoding"].update(line_channels(names_of(runs)));
   return Figure{
       "training_speed",
       "Training speed",
@@ -171,11 +150,11 @@ std::optional<Figure> gate_saturation(const Runs& runs) {
   spec["mark"] = {{"type", "line"}, {"tooltip", true}};
   spec["encoding"] = {{"x", tokens_axis()},
                       {"y", share},
-                      {"color", run_encoding(runs)},
                       {"strokeDash",
                        {{"field", "what"},
                         {"type", "nominal"},
                         {"legend", {{"orient", "bottom"}, {"title", nullptr}, {"columns", 2}}}}}};
+  spec["encoding"].update(line_channels(names_of(runs), SecondChannel::kOpacity));
   return Figure{
       "gate_saturation",
       "Gates and pruning during training",

@@ -23,6 +23,12 @@ std::string title_of(const Runs& runs) {
 
 }  // namespace
 
+std::vector<std::string> names_of(const Runs& runs) {
+  std::vector<std::string> names;
+  for (const RunResults& run : runs) names.push_back(run.name);
+  return names;
+}
+
 void keep(std::vector<Figure>& figures, std::optional<Figure> figure) {
   if (figure) figures.push_back(std::move(*figure));
 }

@@ -51,6 +51,7 @@ section { margin: 40px 0; scroll-margin-top: 16px; }
   display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin-right: 7px;
   vertical-align: baseline;
 }
+.run.line { width: 28px; border-radius: 0; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 15px; }
 th, td { text-align: left; padding: 9px 14px 9px 0; border-bottom: 1px solid var(--line); vertical-align: top; }

@@ -3,6 +3,7 @@
 #include "reynard/config/fields.h"
 #include "reynard/report/escape.h"
 #include "reynard/report/figure_style.h"
+#include "reynard/report/run_look.h"
 #include "reynard/report/verdict.h"
 
 #include <fmt/format.h>
@@ -16,8 +17,7 @@ namespace reynard::report {
 namespace {
 
 std::string run_label(const RunResults& run, size_t index) {
-  return fmt::format(
-      "<span class=\"run\" style=\"background:{}\"></span>{}", run_color(index), html(run.name));
+  return run_swatch(index) + html(run.name);
 }
 
 std::string cell(const std::string& value) {

@@ -1,0 +1,76 @@
+#include "reynard/report/run_look.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+
+namespace reynard::report {
+
+namespace {
+
+using json = nlohmann::json;
+
+constexpr std::array<const char*, 8> kColors = {
+    "#e4572e", "#17807e", "#7c3aed", "#ca8a04", "#db2777", "#2563eb", "#65a30d", "#64748b"};
+constexpr size_t kRounds = 4;
+// Drawn and left out in turns, in pixels; unlike the finer dashes of fitted lines and marks.
+const std::array<std::vector<int>, kRounds> kDashes = {{{1, 0}, {10, 4}, {2, 3}, {10, 3, 2, 3}}};
+constexpr std::array<double, kRounds> kOpacities = {1, 0.5, 0.3, 0.15};
+
+size_t round_of(size_t index) {
+  return index / kColors.size() % kRounds;
+}
+
+// The field "run" with what each name gets.
+template <class OfRun>
+json channel(const std::vector<std::string>& names, const OfRun& of_run) {
+  json range = json::array();
+  for (size_t i = 0; i < names.size(); ++i) range.push_back(of_run(i));
+  json legend{{"orient", "top"}, {"title", nullptr}};
+  if (names.size() > kColors.size()) {
+    // Lines of 30 pixels, on which dashes can be seen, in rows.
+    legend.update({{"symbolType", "stroke"}, {"symbolSize", 900}, {"columns", 4}});
+  }
+  return {{"field", "run"},
+          {"type", "nominal"},
+          {"scale", {{"domain", names}, {"range", range}}},
+          {"legend", legend}};
+}
+
+}  // namespace
+
+std::string run_color(size_t index) {
+  return kColors[index % kColors.size()];
+}
+
+std::string run_swatch(size_t index) {
+  const std::string color = run_color(index);
+  if (round_of(index) == 0) {
+    return fmt::format("<span class=\"run\" style=\"background:{}\"></span>", color);
+  }
+  return fmt::format(
+      "<svg class=\"run line\"><path d=\"M0 5h28\" stroke=\"{}\" stroke-width=\"3\" "
+      "stroke-dasharray=\"{}\"/></svg>",
+      color,
+      fmt::join(kDashes[round_of(index)], " "));
+}
+
+json color_encoding(const std::vector<std::string>& names) {
+  return channel(names, run_color);
+}
+
+json line_channels(const std::vector<std::string>& names, SecondChannel second) {
+  json channels{{"color", color_encoding(names)}};
+  if (names.size() <= kColors.size()) return channels;
+  if (second == SecondChannel::kDash) {
+    channels["strokeDash"] = channel(names, [](size_t i) { return json(kDashes[round_of(i)]); });
+  } else {
+    json& opacity = channels["opacity"];
+    opacity = channel(names, [](size_t i) { return json(kOpacities[round_of(i)]); });
+    opacity["scale"]["type"] = "ordinal";  // else what lies evenly between the first two
+  }
+  return channels;
+}
+
+}  // namespace reynard::report
