@@ -195,7 +195,8 @@ void FilePipeline::read_file(size_t index, FileQueue& queue) {
   try {
     read_documents(files_[index], options_[index], sink, progress_, stop_);
   } catch (const NotText& not_text) {
-    if (!files_[index].from_folder) throw;  // only a file that nobody named may be left out
+    // Only a file that nobody named may be left out; not one whose beginning is in train.tokens.
+    if (!files_[index].from_folder || options_[index].held_out_from_byte > 0) throw;
     Event event;
     event.kind = Event::Kind::kNotText;
     event.message = not_text.what();

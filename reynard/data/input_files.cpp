@@ -138,28 +138,27 @@ std::string text_field(const std::optional<std::string>& given,
   return given.value_or("text");
 }
 
-std::vector<bool> choose_held_out(const std::vector<InputFile>& files, double share) {
+std::vector<bool> choose_held_out(const std::vector<InputFile>& texts, double share) {
   struct Candidate {
     uint64_t hash;
     size_t index;
   };
-  std::vector<Candidate> plain;
+  std::vector<Candidate> candidates;
   double total = 0;
-  for (size_t i = 0; i < files.size(); ++i) {
-    if (files[i].is_jsonl()) continue;
-    plain.push_back({hash(files[i].name), i});
-    total += static_cast<double>(files[i].size);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    candidates.push_back({hash(texts[i].name), i});
+    total += static_cast<double>(texts[i].size);
   }
-  std::vector<bool> held(files.size(), false);
-  if (plain.size() < 2) return held;
-  std::sort(plain.begin(), plain.end(), [&](const Candidate& a, const Candidate& b) {
+  std::vector<bool> held(texts.size(), false);
+  if (texts.size() < 2) return held;
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
     return a.hash != b.hash ? a.hash < b.hash : a.index < b.index;
   });
   double taken = 0;
-  size_t smallest = plain.front().index;
-  for (const auto& [hash, index] : plain) {
-    const auto size = static_cast<double>(files[index].size);
-    if (size > 0 && (files[smallest].size == 0 || files[index].size < files[smallest].size)) {
+  size_t smallest = candidates.front().index;
+  for (const auto& [hash, index] : candidates) {
+    const auto size = static_cast<double>(texts[index].size);
+    if (size > 0 && (texts[smallest].size == 0 || texts[index].size < texts[smallest].size)) {
       smallest = index;
     }
     if (size > 0 && taken + size <= share * total) {

@@ -40,8 +40,9 @@ InputFiles find_input_files(const std::vector<std::filesystem::path>& inputs,
 std::string text_field(const std::optional<std::string>& given,
                        const std::vector<InputFile>& files);
 
-// Which of the plain files are held out: in the order of the hash of their names, every file that
-// still fits into the share of the bytes; at least one and not all. One flag per file.
-std::vector<bool> choose_held_out(const std::vector<InputFile>& files, double share);
+// Which of the text files, each a document, are held out: in the order of the hash of their names,
+// every file that still fits into the share of the bytes; of two or more at least one and not all.
+// One flag per file.
+std::vector<bool> choose_held_out(const std::vector<InputFile>& texts, double share);
 
 }  // namespace reynard::data

@@ -47,20 +47,26 @@ std::vector<TextReaderOptions> reader_options(const std::vector<InputFile>& file
   common.held_out_share = options.held_out;
   std::vector<TextReaderOptions> result(files.size(), common);
   if (options.held_out == 0) return result;
-  if (files.size() == 1 && !files[0].is_jsonl()) {
-    if (files[0].is_compressed()) {
-      throw Error(
-          fmt::format("{}: --held-out cannot split a single packed file, whose length is "
-                      "not known before it is read; unpack it first",
-                      files[0].path.string()));
-    }
-    const auto size = static_cast<double>(files[0].size);
-    result[0].held_out_from_byte =
-        std::max<int64_t>(static_cast<int64_t>(size * (1 - options.held_out)), 1);
-    return result;
+  std::vector<InputFile> texts;
+  std::vector<TextReaderOptions*> readers;  // of texts
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (files[i].is_jsonl() || !begins_as_text(files[i], options.min_bytes)) continue;
+    texts.push_back(files[i]);
+    readers.push_back(&result[i]);
   }
-  const std::vector<bool> held = choose_held_out(files, options.held_out);
-  for (size_t i = 0; i < files.size(); ++i) result[i].held_out = held[i];
+  const std::vector<bool> held = choose_held_out(texts, options.held_out);
+  for (size_t i = 0; i < texts.size(); ++i) readers[i]->held_out = held[i];
+  if (texts.size() != 1) return result;
+  if (!texts[0].is_compressed()) {
+    const auto size = static_cast<double>(texts[0].size);
+    readers[0]->held_out_from_byte =
+        std::max<int64_t>(static_cast<int64_t>(size * (1 - options.held_out)), 1);
+  } else if (std::ranges::none_of(files, &InputFile::is_jsonl)) {
+    throw Error(
+        fmt::format("{}: --held-out cannot split a single packed file, whose length is "
+                    "not known before it is read; unpack it first",
+                    texts[0].path.string()));
+  }
   return result;
 }
 

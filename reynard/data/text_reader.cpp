@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -223,6 +224,21 @@ class JsonLines {
 };
 
 }  // namespace
+
+bool begins_as_text(const InputFile& file, int64_t min_bytes) {
+  std::atomic<int64_t> progress = 0;
+  const std::atomic<bool> stop = false;
+  TextBlocks blocks(file, progress, stop);
+  tokenizer::Utf8Validator validator;
+  int64_t size = 0;
+  const auto enough = std::max(min_bytes, static_cast<int64_t>(kTextBlockBytes));
+  for (auto block = blocks.next(); !block.empty(); block = blocks.next()) {
+    if (block.find('\0') != std::string_view::npos || !validator.feed(block)) return false;
+    size += static_cast<int64_t>(block.size());
+    if (size >= enough) return true;
+  }
+  return size >= min_bytes && validator.finish();
+}
 
 void read_documents(const InputFile& file,
                     const TextReaderOptions& options,

@@ -35,6 +35,10 @@ struct DocumentSink {
   std::function<void()> end;
 };
 
+// Whether a text file begins as text and has at least min_bytes of it. What follows its first block
+// of a MiB may turn out to be none. Throws reynard::Error for one that cannot be read.
+bool begins_as_text(const InputFile& file, int64_t min_bytes);
+
 // Reads the whole file. progress grows by the bytes of the file that were used; setting stop ends
 // the reading. Throws NotText (with file and byte offset) for a text file that is not UTF-8 or
 // holds a NUL byte, and Error for one that cannot be read, and for a bad line of a .jsonl file.

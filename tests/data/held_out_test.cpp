@@ -3,6 +3,7 @@
 #include "reynard/checkpoint/lock.h"
 #include "reynard/data/input_files.h"
 #include "tests/data/prepared.h"
+#include "tests/support/errors.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -131,6 +132,57 @@ TEST_F(Prepare, HeldOutThatCannotBeIsAnError) {
   EXPECT_NE(error_of(split).find("holds out no document"), std::string::npos);
   split.inputs = {add("b.gz", gzip("text"))};
   EXPECT_NE(error_of(split).find("single packed file"), std::string::npos);
+}
+
+// The share is one of the text that is used.
+TEST_F(Prepare, WhatIsNoTextIsNotHeldOut) {
+  for (int i = 0; i < 10; ++i) {
+    add(std::to_string(i) + ".txt", std::string(10'000, static_cast<char>('a' + i)));
+  }
+  add("empty.txt", "");
+  add("latin1.txt", "caf\xe9");  // cut short, it would be UTF-8
+  auto split = options({folder_ / "in"});
+  split.held_out = 0.05;
+  for (const size_t size : {3'000'000, 700'000}) {
+    for (const std::string& other : {std::string(size, '\0'), std::string(size, '\xe9')}) {
+      add("picture.png", other);
+      add("packed.gz", gzip(other));
+      data::prepare(split);
+      EXPECT_EQ(texts(folder_ / "out/held_out.tokens").size(), 1U);
+      EXPECT_EQ(texts(folder_ / "out/train.tokens").size(), 9U);
+    }
+  }
+}
+
+TEST_F(Prepare, FilesThatAreTooShortAreNotHeldOut) {
+  for (int i = 0; i < 6; ++i) add(std::to_string(i) + ".txt", std::string(10'000, 'x'));
+  add("__init__.py", "#\n");
+  add("packed.gz", gzip(std::string(4095, 'y')));
+  auto split = options({folder_ / "in"});
+  split.held_out = 0.05;
+  split.min_bytes = 4096;
+  data::prepare(split);
+  EXPECT_EQ(texts(folder_ / "out/held_out.tokens").size(), 1U);
+  EXPECT_EQ(texts(folder_ / "out/train.tokens").size(), 5U);
+  // What counts is the text, not its size on the disk.
+  add("packed.gz", gzip(std::string(4096, 'y')));
+  data::prepare(split);
+  EXPECT_EQ(texts(folder_ / "out/held_out.tokens"), Texts{std::string(4096, 'y')});
+}
+
+TEST_F(Prepare, HoldsOutTheEndOfTheOnlyText) {
+  const std::string text(8400, 'x');
+  add("a.txt", text);
+  add("b.jsonl", "{\"text\": \"line\"}\n");
+  add("c.bin", std::string(4, '\0'));
+  auto split = options({folder_ / "in"});
+  split.held_out = 0.25;
+  EXPECT_EQ(prepared(split).front(), text.substr(2100));
+  EXPECT_EQ(texts(folder_ / "out/held_out.tokens").front(), text.substr(0, 2100));
+  // Its beginning is trained on when the end is found to be no text.
+  std::filesystem::remove_all(folder_ / "out");
+  add("a.txt", std::string(4 << 20, 'x') + "\xff");
+  EXPECT_SAYS(error_of(split), "a.txt: byte 4194304: is not UTF-8");
 }
 
 TEST(ChooseHeldOut, TakesAtLeastOneAndNeverMoreThanTheShare) {
