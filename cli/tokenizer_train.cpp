@@ -88,6 +88,7 @@ void run_train(const TokenizerTrainArguments& arguments) {
   check_arguments(arguments);
   data::CountOptions count = arguments.count;
   count.inputs.assign(arguments.inputs.begin(), arguments.inputs.end());
+  count.output = arguments.output;
   count.pattern = *tokenizer::split_pattern_named(arguments.pattern);
   std::optional<tokenizer::PieceCounts> counts;
   {

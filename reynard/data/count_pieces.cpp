@@ -151,7 +151,8 @@ bool is_text(const InputFile& file,
 }  // namespace
 
 PieceCounts count_pieces(const CountOptions& options, const PrepareProgress& progress) {
-  const std::vector<InputFile> files = find_input_files(options.inputs, options.patterns).files;
+  const std::vector<InputFile> files =
+      find_input_files(options.inputs, options.patterns, options.output).files;
   int64_t total = 0;
   for (const InputFile& file : files) total += file.size;
   const auto machine = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));

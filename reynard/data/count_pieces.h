@@ -15,6 +15,7 @@ namespace reynard::data {
 struct CountOptions {
   std::vector<std::filesystem::path> inputs;  // files and folders, as `reynard prepare` takes them
   std::vector<std::string> patterns;          // of the files in folders (fnmatch); none: all
+  std::filesystem::path output;               // of what is learnt: no text, where a folder has it
   std::optional<std::string> field;           // of the objects in .jsonl files, as for `prepare`
   tokenizer::SplitPattern pattern = tokenizer::SplitPattern::kGpt2;
   std::vector<std::string> special_tokens;  // left out where the text has them

@@ -1,6 +1,7 @@
 #include "reynard/data/input_files.h"
 
 #include "reynard/data/random.h"
+#include "reynard/data/recorded_tokenizer.h"
 #include "reynard/tensor/error.h"
 
 #include <fmt/format.h>
@@ -28,7 +29,9 @@ bool matches(const std::string& name, const std::vector<std::string>& patterns) 
          });
 }
 
-InputFiles files_of_folder(const fs::path& folder, const std::vector<std::string>& patterns) {
+InputFiles files_of_folder(const fs::path& folder,
+                           const std::vector<std::string>& patterns,
+                           const fs::path& output) {
   InputFiles found;
   std::error_code error;
   auto entry = fs::recursive_directory_iterator(folder, error);
@@ -40,6 +43,12 @@ InputFiles files_of_folder(const fs::path& folder, const std::vector<std::string
     std::error_code gone;  // a link to nowhere, a file removed meanwhile
     const bool is_folder = entry->is_directory(gone);
     if (is_folder && entry->is_symlink(gone)) found.links.push_back(entry->path());
+    const bool is_copy = is_folder && is_record_name(entry->path().filename().string());
+    if (is_copy || fs::equivalent(entry->path(), output, gone)) {
+      entry.disable_recursion_pending();
+      found.earlier.push_back(entry->path());
+      continue;
+    }
     const std::string name = entry->path().lexically_relative(folder).generic_string();
     if (is_folder || !matches(name, patterns)) continue;
     if (!entry->is_regular_file(gone)) {
@@ -55,6 +64,7 @@ InputFiles files_of_folder(const fs::path& folder, const std::vector<std::string
   std::ranges::sort(found.files, {}, &InputFile::name);
   std::ranges::sort(found.links);
   std::ranges::sort(found.others);
+  std::ranges::sort(found.earlier);
   return found;
 }
 
@@ -96,7 +106,8 @@ bool InputFile::is_compressed() const {
 }
 
 InputFiles find_input_files(const std::vector<fs::path>& inputs,
-                            const std::vector<std::string>& patterns) {
+                            const std::vector<std::string>& patterns,
+                            const fs::path& output) {
   InputFiles all;
   for (const fs::path& input : inputs) {
     std::error_code error;
@@ -105,10 +116,11 @@ InputFiles find_input_files(const std::vector<fs::path>& inputs,
       throw Error(fmt::format("{}: there is no such file or folder", input.string()));
     }
     if (fs::is_directory(status)) {
-      const InputFiles found = files_of_folder(input, patterns);
+      const InputFiles found = files_of_folder(input, patterns, output);
       all.files.insert(all.files.end(), found.files.begin(), found.files.end());
       all.links.insert(all.links.end(), found.links.begin(), found.links.end());
       all.others.insert(all.others.end(), found.others.begin(), found.others.end());
+      all.earlier.insert(all.earlier.end(), found.earlier.begin(), found.earlier.end());
     } else if (fs::is_regular_file(status)) {
       const auto size = static_cast<int64_t>(fs::file_size(input, error));
       all.files.push_back({input, input.filename().string(), size, false});

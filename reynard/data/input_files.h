@@ -25,15 +25,19 @@ struct InputFiles {
   // Found in folders: links to folders, which are not followed, and what is neither file nor
   // folder, as links that lead nowhere; and what is a file of the list by another path or link.
   std::vector<std::filesystem::path> links, others, again;
+  // Also found in folders: the output, and folders that are called like copies of tokenizers.
+  std::vector<std::filesystem::path> earlier;
 };
 
 // inputs: files and folders. Files of a folder are taken recursively, sorted by name, when their
 // relative name or file name matches one of the patterns (fnmatch; none: all); hidden files and
-// folders are left out. Throws reynard::Error for an input that is missing or neither file nor
-// folder, for a file that is named though it is in the list, by whatever path or link, and when
-// nothing matches.
+// folders are left out. output: the file or folder that is going to be written, which an earlier
+// run may have written to a folder of the inputs. Throws reynard::Error for an input that is
+// missing or neither file nor folder, for a file that is named though it is in the list, by
+// whatever path or link, and when nothing matches.
 InputFiles find_input_files(const std::vector<std::filesystem::path>& inputs,
-                            const std::vector<std::string>& patterns);
+                            const std::vector<std::string>& patterns,
+                            const std::filesystem::path& output = {});
 
 // The field of the text in lines of .jsonl files: the one that was given, or "text". Throws
 // reynard::Error for one that no file has lines for.

@@ -259,6 +259,9 @@ PrepareSummary prepare_files(const InputFiles& found,
   for (const std::filesystem::path& other : found.others) {
     preparation.skip("links that lead nowhere, pipes and the like", other.string());
   }
+  for (const std::filesystem::path& earlier : found.earlier) {
+    preparation.skip("the output folder and copies of tokenizers", earlier.string());
+  }
   const auto machine = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
   FilePipeline pipeline(
       files, readers, tokenizer, options.num_threads > 0 ? options.num_threads : machine);
@@ -276,7 +279,7 @@ PrepareSummary prepare_files(const InputFiles& found,
 PrepareSummary prepare(const PrepareOptions& options, const PrepareProgress& progress) {
   check_options(options);
   const auto tokenizer = tokenizer::make_tokenizer(options.tokenizer);
-  const InputFiles found = find_input_files(options.inputs, options.patterns);
+  const InputFiles found = find_input_files(options.inputs, options.patterns, options.output);
   int64_t total_bytes = 0;
   for (const InputFile& file : found.files) {
     if (file.size == 0 && !file.from_folder) {

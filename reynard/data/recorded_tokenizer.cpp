@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kPrefix = "tokenizer-";
+constexpr size_t kNumDigits = 16;
 
 // The folder of a recorded tokenizer; empty for the byte tokenizer.
 fs::path folder_of(const TokenFile& file) {
@@ -59,6 +60,11 @@ std::optional<std::string> named_tokenizer(const fs::path& file) {
 }
 
 }  // namespace
+
+bool is_record_name(std::string_view name) {
+  return name.size() == kPrefix.size() + kNumDigits && name.starts_with(kPrefix) &&
+         name.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string_view::npos;
+}
 
 TokenizerRecord record_of(std::string_view tokenizer) {
   if (tokenizer == "byte") return {.name = "byte", .files = {}};

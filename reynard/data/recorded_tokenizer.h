@@ -20,6 +20,8 @@ struct TokenizerRecord {
   std::string name;  // what headers call it
   std::vector<tokenizer::SavedFile> files;
 };
+// Whether a folder of this name is a copy: "tokenizer-" and 16 hexadecimal digits.
+bool is_record_name(std::string_view name);
 // Throws reynard::Error when the tokenizer of this name cannot be read.
 TokenizerRecord record_of(std::string_view tokenizer);
 // Copies it into `folder`, where the token files are that this process alone is writing, and

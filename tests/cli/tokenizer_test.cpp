@@ -109,6 +109,18 @@ TEST_F(TokenizerCommand, LearnsAVocabulary) {
   expect_error({"tokenizer", "train", "none", "-o", "x.json"}, "", "none: there is no such file");
 }
 
+TEST_F(TokenizerCommand, DoesNotLearnFromItsOutput) {
+  fs::create_directories(folder_ / "text");
+  test::write_file(folder_ / "text/a.txt", "the hello the world");
+  fs::create_symlink("text", folder_ / "link");
+  const std::vector<std::string> train = {
+      "tokenizer", "train", "text", "-o", "link/tokenizer.json", "--vocab-size", "600"};
+  const std::string said = succeed(train).output;
+  const std::string once = test::read_file(folder_ / "text/tokenizer.json");
+  EXPECT_EQ(succeed(train).output, said);
+  EXPECT_EQ(test::read_file(folder_ / "text/tokenizer.json"), once);
+}
+
 TEST_F(TokenizerCommand, WhatIsNoTokenizerIsNotOverwritten) {
   const std::string lines = "{\"text\": \"the world\"}\n{\"text\": \"the hello\"}\n";
   test::write_file(folder_ / "x.jsonl", lines);

@@ -8,6 +8,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/files.h"
 #include "tests/support/mutate.h"
+#include "tests/support/tokenizers.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -203,6 +204,36 @@ TEST_F(Prepare, LinksThatLeadNowhereAreLeftOutAndNamed) {
   EXPECT_EQ(summary.skipped[0].reason, "links that lead nowhere, pipes and the like");
   EXPECT_EQ(summary.skipped[0].count, 1);
   EXPECT_EQ(summary.skipped[0].first, folder_ / "in/b.txt");
+}
+
+TEST_F(Prepare, OutputsOfEarlierRunsAreLeftOutAndNamed) {
+  add("a.txt", "text");
+  test::write_file(folder_ / "gpt2.json", test::byte_level_json().dump());
+  auto again = options({folder_ / "in"});
+  again.tokenizer = (folder_ / "gpt2.json").string();
+  again.output = folder_ / "in/data";
+  data::prepare(again);
+  const std::string once = test::read_file(folder_ / "in/data/train.tokens");
+  test::write_file(folder_ / "in/data/notes.txt", "notes");
+  PrepareSummary summary = data::prepare(again);
+  EXPECT_EQ(test::read_file(folder_ / "in/data/train.tokens"), once);
+  EXPECT_EQ(summary.num_files, 1);
+  ASSERT_EQ(summary.skipped.size(), 1U);
+  EXPECT_EQ(summary.skipped[0].reason, "the output folder and copies of tokenizers");
+  EXPECT_EQ(summary.skipped[0].first, folder_ / "in/data");
+  std::filesystem::remove(folder_ / "in/data/notes.txt");
+  // Copies lie beside the token files of other runs too.
+  again.output = folder_ / "out";
+  summary = data::prepare(again);
+  EXPECT_EQ(test::read_file(folder_ / "out/train.tokens"), once);
+  ASSERT_EQ(summary.skipped.size(), 2U);  // and train.tokens, which is no text
+  EXPECT_EQ(summary.skipped[0].reason, "the output folder and copies of tokenizers");
+  // The folder of the texts may be the output folder.
+  again.output = folder_ / "in";
+  for (int run = 0; run < 2; ++run) {
+    data::prepare(again);
+    EXPECT_EQ(test::read_file(folder_ / "in/train.tokens"), once);
+  }
 }
 
 TEST_F(Prepare, FilesOfAnEarlierRunStayWhenTheInputIsBad) {
