@@ -38,16 +38,26 @@ fs::path folder_of(const TokenFile& file) {
   return file.path().parent_path() / name;
 }
 
+std::string name_of(const std::vector<tokenizer::SavedFile>& files) {
+  return std::string(kPrefix) + tokenizer::fingerprint(files);
+}
+
+// The files of a copy that is as its name says; nothing where it is not.
+std::optional<std::vector<tokenizer::SavedFile>> unchanged_files(const fs::path& folder) {
+  try {
+    auto files = tokenizer::saved_files(folder.string());
+    if (name_of(files) == folder.filename()) return files;
+  } catch (const Error&) {
+  }
+  return std::nullopt;
+}
+
 // Whether a folder is a copy as write_record() leaves it, with nothing of somebody else's in it.
 bool is_record(const fs::path& folder) {
-  try {
-    const auto files = tokenizer::saved_files(folder.string());
-    const int64_t with_checksums = std::ssize(files) + 1;
-    return std::string(kPrefix) + tokenizer::fingerprint(files) == folder.filename() &&
-           std::distance(fs::directory_iterator(folder), {}) == with_checksums;
-  } catch (const Error&) {
-    return false;
-  }
+  const auto files = unchanged_files(folder);
+  if (!files) return false;
+  const int64_t with_checksums = std::ssize(*files) + 1;
+  return std::distance(fs::directory_iterator(folder), {}) == with_checksums;
 }
 
 // What the token file names; nothing where it is none, or cannot be read.
@@ -69,14 +79,14 @@ bool is_record_name(std::string_view name) {
 TokenizerRecord record_of(std::string_view tokenizer) {
   if (tokenizer == "byte") return {.name = "byte", .files = {}};
   TokenizerRecord record{.name = {}, .files = tokenizer::saved_files(tokenizer)};
-  record.name = std::string(kPrefix) + tokenizer::fingerprint(record.files);
+  record.name = name_of(record.files);
   return record;
 }
 
 void write_record(const TokenizerRecord& record, const fs::path& folder) {
   checkpoint::remove_unfinished(folder, kPrefix);
   const fs::path target = folder / record.name;
-  if (record.files.empty() || fs::exists(target)) return;
+  if (record.files.empty() || unchanged_files(target)) return;
   checkpoint::FolderWriter writer(target);
   for (const tokenizer::SavedFile& file : record.files) writer.write(file.name, file.contents);
   writer.commit();
@@ -118,7 +128,7 @@ std::vector<tokenizer::SavedFile> recorded_tokenizer_files(const TokenFile& file
                     file.path().string()));
   }
   std::vector<tokenizer::SavedFile> files = tokenizer::saved_files(folder.string());
-  if (std::string(kPrefix) + tokenizer::fingerprint(files) != folder.filename()) {
+  if (name_of(files) != folder.filename()) {
     throw Error(
         fmt::format("{}: was changed after {} was made with it; run `reynard prepare` again",
                     folder.string(),

@@ -24,9 +24,9 @@ struct TokenizerRecord {
 bool is_record_name(std::string_view name);
 // Throws reynard::Error when the tokenizer of this name cannot be read.
 TokenizerRecord record_of(std::string_view tokenizer);
-// Copies it into `folder`, where the token files are that this process alone is writing, and
-// removes what killed ones left of such copies. Throws reynard::Error when it cannot be written;
-// then nothing is left of it.
+// Copies it into `folder`, where the token files are that this process alone is writing, also in
+// the place of a copy that was changed, and removes what killed processes left of such copies.
+// Throws reynard::Error when it cannot be written; then nothing is left of it.
 void write_record(const TokenizerRecord& record, const std::filesystem::path& folder);
 
 // Removes copies that no token file of the folder names any more; none where a *.tokens file cannot

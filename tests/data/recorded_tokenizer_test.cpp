@@ -74,6 +74,24 @@ TEST_F(RecordedTokenizer, AMissingOrChangedCopyIsAnError) {
             std::string::npos);
 }
 
+TEST_F(RecordedTokenizer, PreparingAgainMendsAChangedCopy) {
+  const auto again = options((folder_ / "gpt2.json").string(), "the text");
+  data::prepare(again);
+  const fs::path copy =
+      folder_ / "out" / TokenFile(folder_ / "out/train.tokens").header().tokenizer;
+  const std::string good = test::read_file(copy / "tokenizer.json");
+  for (const std::string& bad : {good + " ", std::string("{")}) {
+    test::write_file(copy / "tokenizer.json", bad);
+    data::prepare(again);
+    EXPECT_EQ(test::read_file(copy / "tokenizer.json"), good);
+    EXPECT_EQ(data::recorded_tokenizer(TokenFile(folder_ / "out/train.tokens"))->eos(), 269);
+  }
+  // A good one stays, with what lies there too.
+  test::write_file(copy / "notes", "mine");
+  data::prepare(again);
+  EXPECT_EQ(test::read_file(copy / "notes"), "mine");
+}
+
 TEST_F(RecordedTokenizer, ByteNeedsNoCopy) {
   data::prepare(options("byte", "text"));
   const TokenFile file(folder_ / "out/train.tokens");
