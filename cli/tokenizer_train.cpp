@@ -72,6 +72,7 @@ void check_arguments(const TokenizerTrainArguments& arguments) {
           fmt::format("--threads {}; expected at least 0", arguments.count.num_threads));
   require(different.size() == special.size() && different.count("") == 0,
           "--special needs different tokens that are not empty");
+  tokenizer::check_special_tokens(special);
   require(!std::filesystem::is_directory(arguments.output),
           fmt::format("--output {} is a folder; name a file, such as {}/tokenizer.json",
                       arguments.output,

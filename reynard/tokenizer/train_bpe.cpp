@@ -1,7 +1,9 @@
 #include "reynard/tokenizer/train_bpe.h"
 
+#include "reynard/tensor/error.h"
 #include "reynard/tokenizer/byte_alphabet.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -202,10 +204,22 @@ Merges learn_merges(const PieceCounts& counts, const LearnOptions& options) {
   return merges;
 }
 
+void check_special_tokens(const std::vector<std::string>& special_tokens) {
+  for (const std::string& token : special_tokens) {
+    const std::optional<std::string> bytes = bytes_of_characters(token);
+    if (!bytes || bytes->size() != 1) continue;
+    throw Error(fmt::format(
+        "tokenizer train: --special {}: is the token of a byte; give another, such as <|{}|>",
+        token,
+        token));
+  }
+}
+
 std::string bpe_tokenizer_json(const Merges& merges,
                                SplitPattern pattern,
                                const std::vector<std::string>& special_tokens) {
   using Json = nlohmann::json;
+  check_special_tokens(special_tokens);
   std::vector<std::string> tokens;
   for (const unsigned char byte : bytes_by_character()) {
     tokens.push_back(characters_of_bytes(std::string(1, static_cast<char>(byte))));
@@ -221,6 +235,12 @@ std::string bpe_tokenizer_json(const Merges& merges,
   for (std::size_t id = 0; id < tokens.size(); ++id) vocab[tokens[id]] = id;
   Json added = Json::array();
   for (const std::string& token : special_tokens) {
+    if (vocab.contains(token)) {
+      throw Error(fmt::format(
+          "tokenizer train: --special {}: is a token that was learnt; give another, such as <|{}|>",
+          token,
+          token));
+    }
     added.push_back({{"id", tokens.size() + added.size()},
                      {"content", token},
                      {"single_word", false},

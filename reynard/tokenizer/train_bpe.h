@@ -55,7 +55,12 @@ struct LearnOptions {
 // `tokenizers`.
 Merges learn_merges(const PieceCounts& counts, const LearnOptions& options);
 
-// The contents of a tokenizer.json. special_tokens get the last ids.
+// Throws reynard::Error, naming it, for a special token that is a token of a byte in every
+// vocabulary: a character of GPT-2's alphabet.
+void check_special_tokens(const std::vector<std::string>& special_tokens);
+
+// The contents of a tokenizer.json. special_tokens get the last ids. Throws reynard::Error for
+// those that are tokens of a byte or of the merges.
 std::string bpe_tokenizer_json(const Merges& merges,
                                SplitPattern pattern,
                                const std::vector<std::string>& special_tokens);

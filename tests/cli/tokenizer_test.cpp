@@ -121,6 +121,29 @@ TEST_F(TokenizerCommand, DoesNotLearnFromItsOutput) {
   EXPECT_EQ(test::read_file(folder_ / "text/tokenizer.json"), once);
 }
 
+// A vocabulary has each token once.
+TEST_F(TokenizerCommand, SpecialTokensAreNoOthers) {
+  test::write_file(folder_ / "a.txt", "b a b a b a");
+  const auto train = [](const std::string& text, const std::string& special) {
+    return std::vector<std::string>{
+        "tokenizer", "train", text, "-o", "new.json", "--vocab-size", "300", "--special", special};
+  };
+  for (const std::string token : {"\xc2\xa7", "a", "|", "\xc4\xa0"}) {
+    expect_error(train("none.txt", token),
+                 "",
+                 "tokenizer train: --special " + token + ": is the token of a byte");
+  }
+  expect_error(train("a.txt",
+                     "<s>,\xc4\xa0"
+                     "a"),
+               "",
+               "tokenizer train: --special \xc4\xa0"
+               "a: is a token that was learnt");
+  EXPECT_FALSE(fs::exists(folder_ / "new.json"));
+  succeed(train("a.txt", "\xe2\x82\xac"));  // a character that stands for no byte
+  succeed({"info", "new.json"});
+}
+
 TEST_F(TokenizerCommand, WhatIsNoTokenizerIsNotOverwritten) {
   const std::string lines = "{\"text\": \"the world\"}\n{\"text\": \"the hello\"}\n";
   test::write_file(folder_ / "x.jsonl", lines);
