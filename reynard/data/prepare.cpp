@@ -217,15 +217,16 @@ class Preparation {
   }
 
   [[noreturn]] void fail_no_text(bool held_out) const {
-    if (held_out) {
-      throw Error(
-          fmt::format("prepare: --held-out {} holds out no document; give more text or a "
-                      "larger share",
-                      options_.held_out));
-    }
     std::string reasons;
     for (const Skipped& skipped : summary_.skipped) {
       reasons += fmt::format("; {}: {}, first {}", skipped.reason, skipped.count, skipped.first);
+    }
+    if (held_out) {
+      throw Error(
+          fmt::format("prepare: --held-out {} holds out no document; give more text or a "
+                      "larger share{}",
+                      options_.held_out,
+                      reasons));
     }
     throw Error(fmt::format(
         "{}: no text {}{}",

@@ -185,6 +185,14 @@ TEST_F(Prepare, HoldsOutTheEndOfTheOnlyText) {
   EXPECT_SAYS(error_of(split), "a.txt: byte 4194304: is not UTF-8");
 }
 
+TEST_F(Prepare, SaysWhyNothingIsHeldOut) {
+  auto split = options({add("a.txt", std::string(6000, 'x'))});
+  split.held_out = 0.1;
+  split.min_bytes = 4096;
+  EXPECT_SAYS(error_of(split), "--held-out 0.1 holds out no document; give more text");
+  EXPECT_SAYS(error_of(split), "; documents of less than 4096 bytes: 1, first a.txt");
+}
+
 TEST(ChooseHeldOut, TakesAtLeastOneAndNeverMoreThanTheShare) {
   EXPECT_TRUE(rc::check([] {
     std::vector<data::InputFile> files;
