@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kUnseen = 16;    // bytes at the end of a text whose safety depends on what follows
 constexpr size_t kMaxEvents = 6;  // a reader is at most this far ahead; a block is up to 1 MiB
 
-// 128 bits over a text that arrives in pieces; the same however it is cut.
+// 128 bits over a text that arrives in pieces, and marks in it; the same however it is cut.
 class TextHash {
  public:
   void add(std::string_view piece) {
@@ -30,6 +30,12 @@ class TextHash {
       filled_ += n;
       if (filled_ == sizeof word_) mix_in();
     }
+  }
+  // Something that lies between two characters of the text.
+  void mark(int64_t position) {
+    mix_in();
+    word_ = static_cast<uint64_t>(position);
+    mix_in();
   }
   std::pair<uint64_t, uint64_t> finish(int64_t num_bytes) {
     mix_in();
@@ -80,6 +86,7 @@ class DocumentEvents {
 
   void mark_answer(bool begins) {
     push_rest();
+    hash_.mark(num_bytes_);
     Event event;
     event.kind = begins ? Event::Kind::kAnswer : Event::Kind::kAnswerEnd;
     push_(std::move(event));

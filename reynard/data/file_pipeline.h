@@ -24,7 +24,7 @@ struct Event {
   bool held_out = false;     // kBegin
   std::vector<int32_t> ids;  // kTokens
   int64_t num_bytes = 0;     // kEnd: of the document's text
-  uint64_t hash[2] = {};     // kEnd: of the document's text
+  uint64_t hash[2] = {};     // kEnd: of the document's text and where its answers are
   std::string message;       // kNotText
 };
 

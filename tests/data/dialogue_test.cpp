@@ -88,6 +88,24 @@ TEST(Dialogues, OnlyAnswersCount) {
   EXPECT_FALSE(file.any_counted(0, 6));
 }
 
+// What is learnt from them differs.
+TEST(Dialogues, OfEqualTextWithOtherAnswersAreKept) {
+  const test::TempDir folder;
+  auto options = dialogue_options(folder,
+                                  R"({"prompt": "a", "response": "b\nc"})"
+                                  "\n"
+                                  R"({"prompt": "a\nb", "response": "c"})"
+                                  "\n"
+                                  R"({"response": "c", "prompt": "a\nb"})"
+                                  "\n");
+  options.deduplicate = true;
+  prepare(options);
+  const TokenFile file(options.output / "train.tokens");
+  ASSERT_EQ(file.num_documents(), 2);
+  EXPECT_EQ(counted(file, 0), "b\nc$");
+  EXPECT_EQ(counted(file, 1), "c$");
+}
+
 TEST(Dialogues, RefusesWhatNothingIsLearnedFrom) {
   const auto expect = [](const std::string& line, const std::string& why) {
     const std::string message = refusal("{\"prompt\": \"a\", \"response\": \"b\"}\n" + line + "\n");
