@@ -22,6 +22,8 @@ namespace reynard::data {
 namespace {
 
 using tokenizer::PieceCounts;
+using tokenizer::SplitPattern;
+using tokenizer::TokenFinder;
 
 constexpr size_t kMaxWaiting = 8;             // blocks of text that wait for a counter
 constexpr size_t kMaxRest = size_t{8} << 20;  // of text without an end of a word
@@ -29,9 +31,9 @@ constexpr size_t kMaxRest = size_t{8} << 20;  // of text without an end of a wor
 // Threads that count the blocks of text that they are given.
 class Counters {
  public:
-  Counters(const CountOptions& options, int64_t num_threads) {
-    for (const std::string& token : options.special_tokens) special_.add(token, {.content = token});
-    for (int64_t i = 0; i < num_threads; ++i) counts_.emplace_back(options.pattern);
+  Counters(SplitPattern pattern, const TokenFinder& special, int64_t num_threads)
+      : special_(special) {
+    for (int64_t i = 0; i < num_threads; ++i) counts_.emplace_back(pattern);
     try {
       for (PieceCounts& counts : counts_) threads_.emplace_back([this, &counts] { work(counts); });
     } catch (const std::exception& error) {  // of the system, or out of memory
@@ -94,7 +96,7 @@ class Counters {
     }
   }
 
-  tokenizer::TokenFinder special_;
+  const TokenFinder& special_;
   std::deque<PieceCounts> counts_;  // one per thread
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -104,18 +106,25 @@ class Counters {
   std::vector<std::thread> threads_;
 };
 
-// Cuts documents into blocks that end where pieces do.
+// Cuts documents into blocks that end where pieces do and outside of special tokens.
 class Blocks {
  public:
-  explicit Blocks(Counters& counters) : counters_(counters) {}
+  Blocks(Counters& counters, const TokenFinder& special, size_t longest_special)
+      : counters_(counters), special_(special), longest_special_(longest_special) {}
 
   void add(std::string_view text) {
     rest_ += text;
-    size_t end = tokenizer::last_word_end(rest_);
+    // A special token around a place before this one is there up to its end.
+    const size_t known = rest_.size() - std::min(rest_.size(), longest_special_);
+    const bool word_ends_are_safe = special_.keeps_word_ends();
+    size_t end = tokenizer::last_word_end(
+        std::string_view(rest_).substr(0, word_ends_are_safe ? rest_.size() : known));
+    const bool is_safe = end > 0 && word_ends_are_safe;
     if (end == 0 && rest_.size() > kMaxRest) {  // no letters of ours: cut between characters
-      for (end = rest_.size() - 1; end > 0 && (rest_[end] & 0xc0) == 0x80; --end) {
+      for (end = known; end > 0 && (rest_[end] & 0xc0) == 0x80; --end) {
       }
     }
+    if (end > 0 && !is_safe) end = before_special(end);
     if (end == 0) return;
     std::string after = rest_.substr(end);
     rest_.resize(end);
@@ -126,8 +135,20 @@ class Blocks {
   }
 
  private:
+  // Where the special token begins that `place` is inside of; else `place`.
+  size_t before_special(size_t place) const {
+    size_t before = place;
+    special_.split(rest_, [&](std::string_view part, int32_t id) {
+      const auto begin = static_cast<size_t>(part.data() - rest_.data());
+      if (id >= 0 && begin < place && place < begin + part.size()) before = begin;
+    });
+    return before;
+  }
+
   Counters& counters_;
-  std::string rest_;
+  const TokenFinder& special_;
+  size_t longest_special_;
+  std::string rest_;  // begins outside of special tokens
 };
 
 // Whether a file is text up to its end. It is read for that before it is counted: blocks that were
@@ -156,8 +177,15 @@ PieceCounts count_pieces(const CountOptions& options, const PrepareProgress& pro
   int64_t total = 0;
   for (const InputFile& file : files) total += file.size;
   const auto machine = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
-  Counters counters(options, options.num_threads > 0 ? options.num_threads : machine);
-  Blocks blocks(counters);
+  TokenFinder special;
+  size_t longest_special = 1;
+  for (const std::string& token : options.special_tokens) {
+    special.add(token, {.content = token});
+    longest_special = std::max(longest_special, token.size());
+  }
+  Counters counters(
+      options.pattern, special, options.num_threads > 0 ? options.num_threads : machine);
+  Blocks blocks(counters, special, longest_special);
   std::atomic<int64_t> done = 0;
   const std::atomic<bool> stop = false;
   DocumentSink sink;
