@@ -45,6 +45,17 @@ evaluation::DictionaryVocabulary draw_vocabulary(evaluation::PythonRandom& rando
   return vocabulary;
 }
 
+// A document has no more records than there are keys of the fewest kind.
+void check_tokens_of_similar(int64_t tokens) {
+  const int64_t keys = evaluation::num_keys({.one_change = true});
+  const int64_t most = 2 * (keys + 1) * evaluation::kRecordTokens - 1;
+  tensor::check_value(tokens <= most,
+                      "dictionary",
+                      "--tokens",
+                      tokens,
+                      fmt::format("<= {}, whose {} records --similar has keys for", most, keys));
+}
+
 void run_dictionary(const DictionaryArguments& arguments) {
   using tensor::check_value;
   check_value(arguments.documents >= 1, "dictionary", "--documents", arguments.documents, ">= 1");
@@ -54,6 +65,7 @@ void run_dictionary(const DictionaryArguments& arguments) {
               "--similar",
               arguments.similar,
               "0 ... 1");
+  if (arguments.similar > 0) check_tokens_of_similar(arguments.tokens);
   check_value(arguments.seed >= 0, "dictionary", "--seed", arguments.seed, ">= 0");
   check_output("dictionary", arguments.output, "{\"text\":", "of lines of {\"text\": ...}");
   std::string lines;

@@ -80,16 +80,6 @@ class WordSource {
   std::optional<Word> base_;  // the key that all are changes of
 };
 
-// How many different keys a vocabulary allows.
-Word num_keys(const DictionaryVocabulary& vocabulary) {
-  const int64_t content = vocabulary.num_content();
-  if (vocabulary.one_change) return 1 + kKeyTokens * (content - 1);
-  const int64_t symbols = vocabulary.key_symbols > 0 ? vocabulary.key_symbols : content;
-  Word keys = 1;
-  for (int64_t i = 0; i < kKeyTokens; ++i) keys *= symbols;
-  return keys;
-}
-
 void check_symbols(int64_t symbols, const char* what, int64_t content) {
   tensor::check_value(symbols >= 0 && symbols <= content,
                       "dictionary",
@@ -104,6 +94,15 @@ void fill_block(std::vector<int64_t>& tokens, int64_t mark, int64_t next) {
 }
 
 }  // namespace
+
+int64_t num_keys(const DictionaryVocabulary& vocabulary) {
+  const int64_t content = vocabulary.num_content();
+  if (vocabulary.one_change) return 1 + kKeyTokens * (content - 1);
+  const int64_t symbols = vocabulary.key_symbols > 0 ? vocabulary.key_symbols : content;
+  int64_t keys = 1;
+  for (int64_t i = 0; i < kKeyTokens; ++i) keys *= symbols;
+  return keys;
+}
 
 int64_t DictionarySize::records(int64_t tokens) const {
   if (block == 0) return tokens / kRecordTokens;

@@ -25,6 +25,9 @@ struct DictionaryVocabulary {
   int64_t num_content() const { return size - 3; }
 };
 
+// How many different keys a vocabulary has.
+int64_t num_keys(const DictionaryVocabulary& vocabulary);
+
 inline constexpr int64_t kKeyTokens = 4;      // of a key, and of a value
 inline constexpr int64_t kRecordTokens = 10;  // mark, key, mark, value
 

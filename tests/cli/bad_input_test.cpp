@@ -230,6 +230,38 @@ TEST_F(BadInput, OutputsReplaceOnlyWhatTheCommandWrites) {
   EXPECT_EQ(test::read_file(folder_ / "book.txt"), "precious");
 }
 
+// Whatever the seed draws.
+TEST_F(BadInput, SimilarKeysAreTooFewForLongDictionaries) {
+  for (const char* seed : {"1", "2", "3"}) {
+    EXPECT_EQ(error_of({"dictionary",
+                        "-o",
+                        "new.jsonl",
+                        "--documents",
+                        "1",
+                        "--similar",
+                        "0.1",
+                        "--tokens",
+                        "4840",
+                        "--seed",
+                        seed}),
+              "dictionary: --tokens = 4840; expected <= 4839, whose 241 records --similar has "
+              "keys for\n");
+  }
+  EXPECT_EQ(run({"dictionary",
+                 "-o",
+                 "new.jsonl",
+                 "--documents",
+                 "20",
+                 "--similar",
+                 "1",
+                 "--tokens",
+                 "4839"})
+                .exit_code,
+            0);
+  EXPECT_EQ(
+      run({"dictionary", "-o", "new.jsonl", "--documents", "1", "--tokens", "4840"}).exit_code, 0);
+}
+
 // Nobody hears what is wrong, and the exit code still says it.
 TEST_F(BadInput, MessagesThatCannotBeWrittenEndNothingElse) {
   for (const char* command : {"info nowhere", "train nowhere.toml", "bench decode --chunk 0"}) {
