@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <random>
 #include <set>
@@ -23,14 +22,6 @@ constexpr double kLevel = 0.05;
 // ten): at the quantile of 5 % up to 9 of 100 pages called seeds of one recipe different, at this
 // one at most 5 (docs/evaluation.md).
 constexpr double kSeedLevel = 0.025;
-
-struct MeanAndError {
-  double mean = 0, error = 0;
-};
-MeanAndError mean_and_error(std::span<const double> values) {
-  const statistics::Moments of = statistics::moments(values);
-  return {of.mean, of.sample_deviation / std::sqrt(static_cast<double>(values.size()))};
-}
 
 double loss_of(const nlohmann::json& line) {
   return number_at(line, "/loss");
@@ -249,7 +240,9 @@ void add_difference(const std::vector<RunResults>& runs,
                     runs[first].folder.string(),
                     runs[second].folder.string()));
   }
-  difference.of = bootstrap_mean(differences, options.bootstrap);
+  BootstrapOptions bootstrap = options.bootstrap;
+  if (difference.unit == "points") bootstrap.largest = quantity.scale;  // scores are 0 to 1
+  difference.of = bootstrap_mean(differences, bootstrap);
   comparison.differences.push_back(std::move(difference));
 }
 
@@ -316,53 +309,16 @@ void judge(const std::vector<RunResults>& runs, double loss_margin, Comparison& 
 }
 
 // "95 %: 0.1000 to 0.2000; margin 0.005", the margin where there is one. "no interval: all 8
-// differences are alike" where nothing spreads.
+// differences are alike" where there is none.
 std::string interval_text(const Difference& difference, double low, double high, int digits) {
-  std::string text =
-      std::isnan(low) ? fmt::format("no interval: all {} differences are alike", difference.samples)
-                      : fmt::format("95 %: {:.{}f} to {:.{}f}", low, digits, high, digits);
+  std::string text = std::isnan(low)
+                         ? "no interval: " + difference.of.no_interval
+                         : fmt::format("95 %: {:.{}f} to {:.{}f}", low, digits, high, digits);
   if (difference.margin > 0) text += fmt::format("; margin {:.3g}", difference.margin);
   return text;
 }
 
 }  // namespace
-
-Bootstrap bootstrap_mean(std::span<const double> differences, const BootstrapOptions& options) {
-  tensor::check_value(differences.size() >= 2,
-                      "bootstrap",
-                      "number of differences",
-                      static_cast<int64_t>(differences.size()),
-                      "at least 2");
-  const MeanAndError whole = mean_and_error(differences);
-  Bootstrap result{whole.mean, whole.mean, whole.mean, 1};
-  if (whole.error <= 1e-12 * std::abs(whole.mean)) {  // none but rounding
-    result.low = result.high = std::nan("");
-    result.p_value = whole.mean == 0 ? 1 : std::exp2(1 - static_cast<double>(differences.size()));
-    return result;
-  }
-  std::mt19937_64 random(options.seed);
-  std::vector<double> resample(differences.size());
-  std::vector<double> sizes;  // of the studentised deviations
-  for (int64_t b = 0; b < options.resamples; ++b) {
-    for (double& x : resample) x = differences[random() % differences.size()];
-    const MeanAndError drawn = mean_and_error(resample);
-    const double deviation = std::abs(drawn.mean - whole.mean);
-    // A resample of equal values says nothing of the spread; it counts as the largest deviation.
-    sizes.push_back(drawn.error > 0 ? deviation / drawn.error
-                                    : std::numeric_limits<double>::infinity());
-  }
-  std::sort(sizes.begin(), sizes.end());
-  const double t = std::abs(whole.mean) / whole.error;
-  const auto larger = sizes.end() - std::lower_bound(sizes.begin(), sizes.end(), t);
-  const auto n = static_cast<double>(sizes.size());
-  result.p_value = (static_cast<double>(larger) + 1) / (n + 1);
-  // The interval leaves 0 out exactly where p < 0.05.
-  const auto rank = static_cast<size_t>(n + 1 - std::floor(kLevel * (n + 1)));
-  const double width = sizes[std::min(rank, sizes.size() - 1)] * whole.error;
-  result.low = whole.mean - width;
-  result.high = whole.mean + width;
-  return result;
-}
 
 Comparison compare(const std::vector<RunResults>& runs, const CompareOptions& options) {
   Comparison comparison;

@@ -2,32 +2,14 @@
 // Which differences between runs are more than chance: results of the same samples are paired, the
 // mean difference is resampled, and all tests of a page are corrected together.
 
+#include "reynard/report/bootstrap.h"
 #include "reynard/report/run_results.h"
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
 namespace reynard::report {
-
-struct BootstrapOptions {
-  int64_t resamples = 9999;
-  uint64_t seed = 0;
-};
-
-// Of the mean of paired differences.
-struct Bootstrap {
-  double mean = 0;
-  double low = 0, high = 0;  // 95 % interval; NaN: none, all differences are alike
-  double p_value = 1;        // two-sided, of mean = 0
-};
-// Studentised bootstrap: the distribution of (mean* - mean) / error* over resamples stands for that
-// of mean / error. It holds its level with few samples, where the plain percentile interval is too
-// narrow. Differences that are alike but for rounding say nothing of the spread: no interval, and p
-// is that of the exact sign test, 2^(1-n) for n of them (1 for differences of 0). Throws
-// reynard::Error for fewer than 2 differences.
-Bootstrap bootstrap_mean(std::span<const double> differences, const BootstrapOptions& options = {});
 
 // One quantity of two runs, over the samples that both measured under the same settings on the same
 // text.

@@ -3,6 +3,7 @@
 #include "reynard/statistics/median.h"
 #include "reynard/tensor/check.h"
 
+#include <boost/math/distributions/binomial.hpp>
 #include <boost/math/distributions/chi_squared.hpp>
 #include <boost/math/distributions/fisher_f.hpp>
 #include <boost/math/distributions/normal.hpp>
@@ -171,6 +172,55 @@ TestResult paired_t_test(std::span<const double> a, std::span<const double> b) {
   const double t = d.mean / (d.sample_deviation / std::sqrt(n));
   if (!std::isfinite(t)) return {t, 0};
   return {t, 2 * upper_tail(boost::math::students_t(n - 1), std::abs(t))};
+}
+
+double sign_test(int64_t positive, int64_t negative) {
+  const auto signs = static_cast<double>(positive + negative);
+  if (signs == 0) return 1;
+  const boost::math::binomial fair(signs, 0.5);
+  return std::min(1.0, 2 * cdf(fair, static_cast<double>(std::min(positive, negative))));
+}
+
+namespace {
+
+// The score statistic of the mean difference being `mean` (Tango 1998, equations 3 and 4), where
+// the share of negative ones is the most likely under it.
+double score_of_mean(double positive, double negative, double count, double mean) {
+  const double b = (2 * count - positive + negative) * mean - positive - negative;
+  const double c = -negative * mean * (1 - mean);
+  const double share = (std::sqrt(std::max(0.0, b * b - 8 * count * c)) - b) / (4 * count);
+  const double variance = count * (2 * share + mean * (1 - mean));
+  const double deviation = positive - negative - count * mean;
+  if (variance > 0) return deviation / std::sqrt(variance);
+  return deviation == 0 ? 0 : std::copysign(std::numeric_limits<double>::infinity(), deviation);
+}
+
+}  // namespace
+
+Interval paired_share_interval(int64_t positive, int64_t negative, int64_t count, double level) {
+  check_value(count >= 1, "paired_share_interval", "count", count, ">= 1");
+  check_value(positive >= 0 && negative >= 0 && positive + negative <= count,
+              "paired_share_interval",
+              "number of signs",
+              positive + negative,
+              "0 to count");
+  const double z = quantile(complement(boost::math::normal(), level / 2));
+  const double mean = static_cast<double>(positive - negative) / static_cast<double>(count);
+  // The score falls as the mean rises: the bound towards `end` is where it passes z.
+  const auto bound = [&](double end) {
+    double inside = mean;
+    double outside = end;
+    for (int step = 0; step < 60; ++step) {  // to the last digit
+      const double middle = (inside + outside) / 2;
+      const double score = score_of_mean(static_cast<double>(positive),
+                                         static_cast<double>(negative),
+                                         static_cast<double>(count),
+                                         middle);
+      (std::abs(score) < z ? inside : outside) = middle;
+    }
+    return inside;
+  };
+  return {bound(-1), bound(1)};
 }
 
 double t_quantile(int64_t freedom, double level) {

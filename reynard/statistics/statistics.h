@@ -28,6 +28,18 @@ struct TestResult {
 // without any spread gives p = 0. Throws reynard::Error unless both have the same size >= 2.
 TestResult paired_t_test(std::span<const double> a, std::span<const double> b);
 
+// Two-sided p of the exact sign test: that of so many or fewer of the rarer sign, were both as
+// likely. 1 without any sign. Of answers that are right or wrong this is McNemar's exact test.
+double sign_test(int64_t positive, int64_t negative);
+
+struct Interval {
+  double low = 0, high = 0;
+};
+// Two-sided confidence interval of the mean of paired differences, each 1, -1 or 0: Tango's score
+// interval (1998), which stays within [-1, 1] and needs no spread. Throws reynard::Error for fewer
+// than one of `count`, or more signs than that.
+Interval paired_share_interval(int64_t positive, int64_t negative, int64_t count, double level);
+
 // What |t| of Student's t exceeds with the probability `level`; freedom at least 1.
 double t_quantile(int64_t freedom, double level);
 

@@ -81,12 +81,53 @@ TEST(BootstrapMean, DifferencesThatAreAlikeAreTestedByTheirSigns) {
   for (const int n : {2, 3, 5, 12}) {
     for (const double x : {0.5, -0.1}) {
       const Bootstrap result = bootstrap_mean(std::vector<double>(n, x));
-      EXPECT_EQ(result.p_value, std::exp2(1 - n)) << n;
+      EXPECT_DOUBLE_EQ(result.p_value, std::exp2(1 - n)) << n;
       EXPECT_NEAR(result.mean, x, 1e-15);
       EXPECT_TRUE(std::isnan(result.low) && std::isnan(result.high)) << n;
     }
   }
   EXPECT_EQ(bootstrap_mean(std::vector<double>{0.1 + 0.2, 0.3}).p_value, 0.5);  // but for rounding
+}
+
+// Answers to the same questions by two models that are right as often. 5 % are expected at most.
+TEST(BootstrapMean, CallsChanceOfAnswersADifferenceInAtMost7Of100) {
+  std::mt19937_64 random(3);
+  constexpr int kComparisons = 400;
+  for (const int64_t samples : {8, 50, 250}) {
+    for (const double share : {0.02, 0.1, 0.5}) {  // of questions that one of both answers
+      std::bernoulli_distribution differs(share);
+      std::bernoulli_distribution coin(0.5);
+      int64_t false_differences = 0;
+      for (int i = 0; i < kComparisons; ++i) {
+        std::vector<double> difference;
+        for (int64_t q = 0; q < samples; ++q) {
+          difference.push_back(!differs(random) ? 0 : coin(random) ? 100 : -100);
+        }
+        const Bootstrap result = bootstrap_mean(
+            difference, {.resamples = 999, .seed = static_cast<uint64_t>(i), .largest = 100});
+        false_differences += result.p_value < 0.05 ? 1 : 0;
+        EXPECT_FALSE(result.low < -100 || result.high > 100);
+      }
+      EXPECT_LE(false_differences, kComparisons * 7 / 100) << samples << " samples, " << share;
+    }
+  }
+}
+
+// One model answers nearly all questions, the other none: 95 % of the intervals hold the truth. Of
+// 400, 92 % is three standard deviations less.
+TEST(BootstrapMean, IntervalsOfAnswersThatAreMostlyAlikeHoldTheTruth) {
+  std::mt19937_64 random(4);
+  std::bernoulli_distribution right(0.9);
+  int64_t held = 0;
+  constexpr int kComparisons = 400;
+  for (int i = 0; i < kComparisons; ++i) {
+    std::vector<double> difference;
+    for (int q = 0; q < 50; ++q) difference.push_back(right(random) ? 100 : 0);
+    const Bootstrap result = bootstrap_mean(
+        difference, {.resamples = 999, .seed = static_cast<uint64_t>(i), .largest = 100});
+    held += result.low <= 90 && 90 <= result.high ? 1 : 0;
+  }
+  EXPECT_GE(held, kComparisons * 92 / 100);
 }
 
 }  // namespace

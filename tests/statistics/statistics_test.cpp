@@ -110,5 +110,33 @@ TEST(Holm, StepsDownAndStaysMonotone) {
   EXPECT_DOUBLE_EQ(adjusted[3], 0.9);
 }
 
+TEST(SignTest, IsThatOfFairCoins) {
+  EXPECT_EQ(sign_test(0, 0), 1);
+  EXPECT_EQ(sign_test(3, 3), 1);
+  EXPECT_DOUBLE_EQ(sign_test(6, 0), 0.03125);
+  EXPECT_DOUBLE_EQ(sign_test(1, 9), 2 * 11 / 1024.0);
+  EXPECT_NEAR(sign_test(249, 0) / std::exp2(-248), 1, 1e-12);
+}
+
+// 12 and 1 of 44: where the score of the likelihood, maximised over a grid, passes z. Without signs
+// and with all of them alike the bounds have closed forms.
+TEST(PairedShareInterval, IsTangos) {
+  const Interval mixed = paired_share_interval(12, 1, 44, 0.05);
+  EXPECT_NEAR(mixed.low, 0.106755, 1e-6);
+  EXPECT_NEAR(mixed.high, 0.402292, 1e-6);
+  const double z = 1.959963984540054;
+  const Interval none = paired_share_interval(0, 0, 44, 0.05);
+  EXPECT_NEAR(none.high, z * z / (44 + z * z), 1e-9);
+  EXPECT_NEAR(none.low, -none.high, 1e-9);
+  const Interval all = paired_share_interval(44, 0, 44, 0.05);
+  EXPECT_EQ(all.high, 1);
+  EXPECT_NEAR(all.low, (44 - z * z) / (44 + z * z), 1e-9);
+  const Interval turned = paired_share_interval(1, 12, 44, 0.05);
+  EXPECT_NEAR(turned.low, -mixed.high, 1e-9);
+  EXPECT_NEAR(turned.high, -mixed.low, 1e-9);
+  EXPECT_THROW(paired_share_interval(2, 1, 2, 0.05), Error);
+  EXPECT_THROW(paired_share_interval(0, 0, 0, 0.05), Error);
+}
+
 }  // namespace
 }  // namespace reynard::statistics
