@@ -4,9 +4,12 @@
 #include "reynard/report/figure_style.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace reynard::report {
 
@@ -88,11 +91,32 @@ std::string differences_section(const Comparison& comparison, const Runs& runs) 
   return text + "</section>\n";
 }
 
+namespace {
+
+// Losses are drawn in percent of the first run's mean; scores in points, as the first may be 0.
+double drawn_scale(const Difference& difference) {
+  return difference.unit == "points" ? 1 : 100 / std::abs(difference.first_mean);
+}
+
+std::string axis_title(bool losses, bool scores) {
+  if (losses && scores) return "difference (losses: %, scores: points)";
+  return losses ? "difference (%)" : "difference (points)";
+}
+
+}  // namespace
+
 std::optional<Figure> difference_figure(const Comparison& comparison, const Runs& runs) {
   json values = json::array();
+  std::vector<std::string> not_drawn;
+  bool losses = false;
+  bool scores = false;
   for (const Difference& difference : comparison.differences) {
-    const double scale = 100 / std::abs(difference.first_mean);
-    if (!std::isfinite(scale) || std::isinf(difference.of.high)) continue;
+    const double scale = drawn_scale(difference);
+    if (!std::isfinite(scale)) {
+      not_drawn.push_back(fmt::format("{} ({})", difference.task, pair_name(difference, runs)));
+      continue;
+    }
+    (difference.unit == "points" ? scores : losses) = true;
     json value{{"what", fmt::format("{}: {}", difference.task, pair_name(difference, runs))},
                {"mean", rounded(scale * difference.of.mean)},
                {"verdict", verdict_of(difference)}};
@@ -105,7 +129,7 @@ std::optional<Figure> difference_figure(const Comparison& comparison, const Runs
   if (values.empty()) return {};
   json spec = base_spec(static_cast<int>(60 + 32 * values.size()));
   spec["data"] = {{"values", values}};
-  json x = quantitative("mean", "difference (%)");
+  json x = quantitative("mean", axis_title(losses, scores));
   x["scale"] = {{"zero", true}};
   const json y{{"field", "what"},
                {"type", "nominal"},
@@ -127,14 +151,15 @@ std::optional<Figure> difference_figure(const Comparison& comparison, const Runs
        {"encoding", {{"x", x}}}},
       {{"mark", {{"type", "rule"}, {"strokeDash", {4, 4}}}},
        {"encoding", {{"x", {{"datum", 0}}}, {"y", nullptr}, {"color", nullptr}}}}};
-  return Figure{
-      "differences",
-      "Differences and their intervals",
-      "Each bar is the 95 % interval of a paired mean difference, in percent of the first run's "
-      "mean; below zero the first is better in losses, worse in scores. A grey bar means that the "
-      "runs cannot be told apart; amber bars lie wholly on one side of zero and farther from it "
-      "than another seed would move them. A point without a bar: all differences are alike.",
-      spec};
+  std::string caption =
+      "Each bar is the 95 % interval of a paired mean difference, of scores in points, of losses "
+      "in "
+      "percent of the first run's mean; below zero the first is better in losses, worse in scores. "
+      "A grey bar means that the runs cannot be told apart; amber bars lie wholly on one side of "
+      "zero and farther from it than another seed would move them. A point without a bar: there is "
+      "no interval.";
+  if (!not_drawn.empty()) caption += fmt::format(" Not drawn: {}.", fmt::join(not_drawn, ", "));
+  return Figure{"differences", "Differences and their intervals", caption, spec};
 }
 
 }  // namespace reynard::report

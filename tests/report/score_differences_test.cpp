@@ -1,7 +1,9 @@
 // Differences of scores, most of which are alike, and how they are said and drawn.
 
 #include "reynard/report/compare.h"
+#include "reynard/report/differences.h"
 #include "tests/support/files.h"
+#include "tests/support/report_runs.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -101,6 +103,43 @@ TEST(ScoreDifferences, ThreeRowsAreTooFewForAnInterval) {
   EXPECT_EQ(sentence_of(difference, "a", "b"),
             "per_position_loss: no difference between a and b (0.1833 nats, no interval: 3 "
             "differences are too few; margin 0.005).");
+}
+
+// A first run that scores 0 has no percentage to be drawn in.
+TEST(ScoreDifferences, AreDrawnInPointsWhicheverRunIsFirst) {
+  const test::TempDir folder;
+  write_samples(folder / "a", "passkey", "score", mostly(1, 50, 0, 5));
+  write_samples(folder / "b", "passkey", "score", std::vector<double>(50, 0));
+  write_samples(folder / "a", "needle", "score", mostly(0.5, 50, 0.25, 1));
+  write_samples(folder / "b", "needle", "score", std::vector<double>(50, 0));
+  for (const bool turned : {false, true}) {
+    const auto runs =
+        turned ? read_runs({folder / "b", folder / "a"}) : read_runs({folder / "a", folder / "b"});
+    const auto figure = difference_figure(compare(runs), runs);
+    ASSERT_TRUE(figure);
+    const auto rows = test::rows_with(figure->spec, "mean");
+    ASSERT_EQ(rows.size(), 2);
+    EXPECT_NEAR(rows[0].at("mean").get<double>(), turned ? -49.5 : 49.5, 1e-9);
+    EXPECT_FALSE(rows[0].contains("low"));
+    EXPECT_NEAR(rows[1].at("mean").get<double>(), turned ? -90 : 90, 1e-9);
+    EXPECT_TRUE(rows[1].contains("low"));
+    EXPECT_EQ(figure->spec.dump().find("(%)"), std::string::npos);
+    EXPECT_NE(figure->spec.dump().find("difference (points)"), std::string::npos);
+  }
+}
+
+// A loss of 0 cannot be: what has no percentage is named.
+TEST(ScoreDifferences, LossesWithoutAPercentageAreNamedUnderTheFigure) {
+  const test::TempDir folder;
+  for (const char* run : {"a", "b"}) {
+    write_samples(folder / run, "passkey", "score", mostly(1, 50, 0, 5));
+    write_samples(folder / run, "per_position_loss", "loss", std::vector<double>(8, 0));
+  }
+  const auto runs = read_runs({folder / "a", folder / "b"});
+  const auto figure = difference_figure(compare(runs), runs);
+  ASSERT_TRUE(figure);
+  EXPECT_NE(figure->caption.find("Not drawn: per_position_loss (a − b)."), std::string::npos)
+      << figure->caption;
 }
 
 }  // namespace
