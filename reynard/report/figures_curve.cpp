@@ -1,3 +1,4 @@
+#include "reynard/report/curve_words.h"
 #include "reynard/report/figure.h"
 #include "reynard/report/figure_style.h"
 
@@ -40,16 +41,20 @@ json region(double from, double to, const char* color, const char* label) {
 // is no memory to shade.
 json regions_of(const json& summary, double longest) {
   json layers = json::array();
-  if (!bool_at(summary, "/metrics/copies", true)) {
-    layers.push_back(region(0, longest, kUnknown, "no difference: has not learned to copy yet"));
+  const Copying copies = copying(summary);
+  if (copies != Copying::kYes) {
+    layers.push_back(region(0,
+                            longest,
+                            kUnknown,
+                            copies == Copying::kNo ? "no difference: has not learned to copy yet"
+                                                   : "too few repeats to tell"));
     return layers;
   }
-  const auto limit = [&](const char* key, double least) {
-    const double length = number_at(summary, fmt::format("/metrics/{}/length", key));
+  const auto limit = [&](double length, double least) {
     return std::clamp(std::isnan(length) ? 0 : length, least, longest);
   };
-  const double fine = limit("fine_length", 0);
-  const double coarse = limit("coarse_length", fine);
+  const double fine = limit(number_at(summary, "/metrics/fine_length/length"), 0);
+  const double coarse = limit(tested_coarse_length(summary).length, fine);
   const auto add = [&](double from, double to, const char* color, const char* name) {
     if (to <= from) return;
     layers.push_back(region(from, to, color, to - from < kNarrow * longest ? "" : name));
@@ -124,14 +129,23 @@ json curve_layers(const json& points) {
 }
 
 std::string caption(const json& summary) {
-  if (!bool_at(summary, "/metrics/copies", true)) {
-    return "Amber stays in the grey band: having seen the text does not help this model yet.";
+  switch (copying(summary)) {
+    case Copying::kNo:
+      return "Amber stays in the grey band: having seen the text does not help this model yet.";
+    case Copying::kTooFewRepeats:
+      return "There are too few repeats to tell whether having seen the text helps this model: no "
+             "test separates amber from blue.";
+    case Copying::kYes:
+      break;
   }
+  const std::string tested = tested_coarse_length(summary).text;
+  const std::string published = published_coarse_length(summary).text;
   std::string text = fmt::format(
-      "Fine memory {} tokens, coarse memory {} tokens: look for where "
+      "Fine memory {} tokens, coarse memory {} tokens{}: look for where "
       "amber leaves 100 % and where it meets blue.",
       text_at(summary, "/metrics/fine_length/text"),
-      text_at(summary, "/metrics/coarse_length/text"));
+      tested,
+      tested == published ? "" : fmt::format(" (without a test {}, within noise)", published));
   const json::json_pointer bos("/metrics/bos");
   if (summary.contains(bos) && summary.at(bos).is_null()) {
     text += " The model has no BOS token; sequences are without it.";

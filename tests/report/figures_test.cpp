@@ -262,12 +262,15 @@ TEST(Report, EveryTaskOfScoresHasItsFigure) {
 TEST(Report, CheckpointsAreDrawnByTokensSeen) {
   const test::TempDir folder;
   Runs runs = test::two_report_runs(folder);
-  const json point{
-      {"checkpoint", "step-1"},
-      {"tokens", 1000},
-      {"task", "forgetting_curve"},
-      {"metrics",
-       {{"bos", 256}, {"adjusted", 0.25}, {"fine_length", {{"length", 32}, {"text", "32"}}}}}};
+  const json point{{"checkpoint", "step-1"},
+                   {"tokens", 1000},
+                   {"task", "forgetting_curve"},
+                   {"metrics",
+                    {{"bos", 256},
+                     {"adjusted", 0.25},
+                     {"fine_length", {{"length", 32}, {"text", "32"}}},
+                     {"coarse_length", {{"length", 512}, {"text", ">512"}}},
+                     {"significant_length", {{"length", 64}, {"text", "64"}}}}}};
   runs[0].evaluations["checkpoints"] = {{"metrics", json::object()},
                                         {"series", {{"points", {point, point}}}}};
   const auto specs = test::specs_of(page(runs, {}, "vegaEmbed"));
@@ -277,12 +280,21 @@ TEST(Report, CheckpointsAreDrawnByTokensSeen) {
   ASSERT_EQ(values.size(), 2);
   EXPECT_EQ(values[0].at("tokens"), 1000);
   EXPECT_EQ(values[0].at("value"), 32);
+  // Of coarse memory what is more than chance.
+  const auto coarse =
+      test::rows_with(specs.at("checkpoints_forgetting_curve_significant_length_length"), "value");
+  ASSERT_FALSE(coarse.empty());
+  EXPECT_EQ(coarse[0].at("value"), 64);
+  EXPECT_FALSE(specs.contains("checkpoints_forgetting_curve_coarse_length_length"));
   // Any other metric is there to be chosen.
   const json& chosen = specs.at("checkpoints_chosen");
   EXPECT_EQ(chosen.at("params")[0].at("bind").at("options"),
-            (json{"forgetting_curve adjusted", "forgetting_curve fine_length length"}));
+            (json{"forgetting_curve adjusted",
+                  "forgetting_curve coarse_length length",
+                  "forgetting_curve fine_length length",
+                  "forgetting_curve significant_length length"}));
   EXPECT_EQ(chosen.at("params")[0].at("value"), "forgetting_curve fine_length length");
-  EXPECT_EQ(test::rows_with(chosen, "metric").size(), 4U);
+  EXPECT_EQ(test::rows_with(chosen, "metric").size(), 8U);
 }
 
 TEST(Report, ShortRunsStayBesideLongOnes) {
