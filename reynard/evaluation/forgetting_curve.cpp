@@ -153,12 +153,18 @@ double cautious_p_value(const CurvePoint& point) {
 }  // namespace
 
 void compare_over_lengths(std::vector<CurvePoint>& points) {
+  std::vector<CurvePoint*> tested;
   std::vector<double> p_values;
-  for (const CurvePoint& point : points) p_values.push_back(cautious_p_value(point));
+  for (CurvePoint& point : points) {
+    const double p_value = cautious_p_value(point);
+    if (std::isnan(p_value)) continue;  // one repeat
+    tested.push_back(&point);
+    p_values.push_back(p_value);
+  }
   const std::vector<double> adjusted = statistics::holm_adjusted(p_values);
-  for (size_t i = 0; i < points.size(); ++i) {
-    points[i].adjusted_p_value = adjusted[i];
-    points[i].differs = adjusted[i] < kLevel && points[i].copy_mean > points[i].lm_mean;
+  for (size_t i = 0; i < tested.size(); ++i) {
+    tested[i]->adjusted_p_value = adjusted[i];
+    tested[i]->differs = adjusted[i] < kLevel && tested[i]->copy_mean > tested[i]->lm_mean;
   }
 }
 
@@ -179,17 +185,24 @@ std::string to_string(const MemoryLength& length) {
   return fmt::format("{}{}", length.open ? ">" : "", length.length);
 }
 
+std::optional<bool> copies(std::span<const CurvePoint> points) {
+  if (std::ranges::any_of(points, &CurvePoint::differs)) return true;
+  constexpr size_t kFewestRepeats = 3;
+  const bool can_tell = std::ranges::any_of(
+      points, [](const CurvePoint& point) { return point.lm_accs.size() >= kFewestRepeats; });
+  return can_tell ? std::optional(false) : std::nullopt;
+}
+
 nlohmann::json curve_metrics(std::span<const CurvePoint> points) {
   const MemoryLengths lengths = memory_lengths(points);
   const auto json_of = [](const MemoryLength& length) -> nlohmann::json {
     return {{"length", length.length}, {"open", length.open}, {"text", to_string(length)}};
   };
-  const bool copies =
-      std::any_of(points.begin(), points.end(), [](const CurvePoint& p) { return p.differs; });
+  const std::optional<bool> copying = copies(points);
   return {{"fine_length", json_of(lengths.fine)},
           {"coarse_length", json_of(lengths.coarse)},
           {"significant_length", json_of(lengths.significant)},
-          {"copies", copies}};
+          {"copies", copying ? nlohmann::json(*copying) : nlohmann::json()}};
 }
 
 nlohmann::json published_json(const CurvePoint& point) {

@@ -6,6 +6,7 @@
 
 #include "reynard/config/fields.h"
 
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -52,14 +53,14 @@ CurveSequence curve_sequence(std::span<const int64_t> prefix,
 struct CurvePoint {
   int64_t length = 0;
   std::vector<double> lm_accs, copy_accs;
-  double lm_mean = 0, lm_std = 0;      // population standard deviation
-  double copy_mean = 0, copy_std = 0;  // population standard deviation
-  double p_value = 1;                  // paired two-sided t-test
-  bool normality = false;              // Shapiro-Wilk p > 0.05 for both lists
-  bool variance_homogeneity = false;   // Levene p > 0.05
-  double adjusted_p_value = 1;         // Holm over the lengths of the curve
-  bool differs = false;                // copy beats LM and adjusted p < 0.05
-  double noise = 0;  // half width of the 95 % interval of mean(copy - lm); 0 for one repeat
+  double lm_mean = 0, lm_std = 0;          // population standard deviation
+  double copy_mean = 0, copy_std = 0;      // population standard deviation
+  double p_value = std::nan("");           // paired two-sided t-test; NaN: one repeat
+  bool normality = false;                  // Shapiro-Wilk p > 0.05 for both lists
+  bool variance_homogeneity = false;       // Levene p > 0.05
+  double adjusted_p_value = std::nan("");  // Holm over the lengths of the curve that have a p
+  bool differs = false;                    // copy beats LM and adjusted p < 0.05
+  double noise = std::nan("");  // half width of the 95 % interval of mean(copy - lm); NaN: unknown
   // Mean loss of the scored tokens, nats; empty in results of the published script.
   std::optional<double> lm_loss = {}, copy_loss = {};
 };
@@ -84,8 +85,13 @@ MemoryLengths memory_lengths(std::span<const CurvePoint> points);
 
 std::string to_string(const MemoryLength& length);
 
+// Whether having seen a text helps at some length by more than chance. Nothing where no length does
+// and none has three repeats: with two the paired test has one degree of freedom, and a length must
+// gain hundreds of times its error to stand out from thirty.
+std::optional<bool> copies(std::span<const CurvePoint> points);
+
 // What a curve says in numbers: fine_length, coarse_length and significant_length as {"length",
-// "open", "text"}, and whether the model copies at all.
+// "open", "text"}, and `copies`, null where too few repeats tell nothing.
 nlohmann::json curve_metrics(std::span<const CurvePoint> points);
 
 // The published result format: length, lm_mean, ..., normality{...}.

@@ -128,6 +128,29 @@ TEST(ForgettingCurve, EqualGainsAreNotCertain) {
   EXPECT_EQ(of(16, 10, 0.1F, 0).adjusted_p_value, 1);
 }
 
+// One sequence of each length says nothing of chance, however much it gains; two rarely do.
+TEST(ForgettingCurve, TooFewRepeatsTellNothing) {
+  std::vector<CurvePoint> points{curve_point(64, {0.3}, {1.0}),
+                                 curve_point(128, {0.3, 0.4}, {1.0, 0.99}),
+                                 curve_point(256, {0.3}, {0.3})};
+  compare_over_lengths(points);
+  EXPECT_TRUE(std::isnan(points[0].p_value));
+  EXPECT_TRUE(std::isnan(points[0].adjusted_p_value));
+  EXPECT_TRUE(std::isnan(points[0].noise));
+  EXPECT_TRUE(nlohmann::json::parse(to_json(points[0]).dump()).at("noise").is_null());
+  // The others are corrected among themselves.
+  EXPECT_GT(points[1].p_value, 0.05);
+  EXPECT_EQ(points[1].adjusted_p_value, points[1].p_value);
+  EXPECT_TRUE(curve_metrics(points).at("copies").is_null());
+
+  points = {curve_point(64, {0.3, 0.31, 0.29}, {1.0, 1.0, 1.0})};
+  compare_over_lengths(points);
+  EXPECT_EQ(curve_metrics(points).at("copies"), true);
+  points = {curve_point(64, {0.3, 0.31, 0.29}, {0.31, 0.3, 0.29})};
+  compare_over_lengths(points);
+  EXPECT_EQ(curve_metrics(points).at("copies"), false);
+}
+
 TEST(ForgettingCurve, CodeGridIsThatOfThePublishedResult) {
   const std::vector<int64_t> lengths = target_lengths(CurveGrid::kCode, 16000, 32);
   ASSERT_EQ(lengths.size(), 32);
