@@ -9,6 +9,7 @@
 #include "cli/numbers.h"
 #include "reynard/checkpoint/atomic_file.h"
 #include "reynard/config/json_file.h"
+#include "reynard/report/curve_words.h"
 #include "reynard/report/figure.h"
 #include "reynard/statistics/statistics.h"
 #include "reynard/tensor/check.h"
@@ -22,6 +23,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -111,6 +113,22 @@ Json ruler_length_beside(const fs::path& curve) {
   return text.is_string() ? Json(text.get<std::string>()) : Json();
 }
 
+// The summary of `reynard eval`, so that `reynard report` reads the folder.
+nlohmann::json summary_of(const CurveFile& file, int64_t train_length) {
+  nlohmann::json points = nlohmann::json::array();
+  for (const CurvePoint& point : file.points) points.push_back(evaluation::to_json(point));
+  return {{"task", "forgetting_curve"},
+          {"name", file.name},
+          {"train_length", train_length},
+          {"metrics", evaluation::curve_metrics(file.points)},
+          {"series", {{"points", points}}}};
+}
+
+// Null: not known.
+Json json_of(std::optional<bool> value) {
+  return value ? Json(*value) : Json();
+}
+
 Json result_of(const CurveFile& file, const fs::path& path, const CurveArguments& arguments) {
   const evaluation::MemoryLengths lengths = evaluation::memory_lengths(file.points);
   Json result{{"name", file.name},
@@ -120,16 +138,16 @@ Json result_of(const CurveFile& file, const fs::path& path, const CurveArguments
               {"coarse_reached", !lengths.coarse.open},
               {"significant", lengths.significant.length},
               {"significant_reached", !lengths.significant.open},
+              {"copies", json_of(evaluation::copies(file.points))},
               {"longest", file.points.back().length},
               {"repeats", file.points.front().lm_accs.size()}};
   // A file of `reynard eval` knows the length trained on, which is what our models claim.
   const int64_t claimed = arguments.claimed > 0 ? arguments.claimed : file.train_length;
   if (claimed > 0) {
-    // The whole sequence is twice the target. Without a difference at any length the coarse length
-    // is noise.
-    const bool copies = std::ranges::any_of(file.points, &CurvePoint::differs);
+    const report::Claim claim = report::claim(summary_of(file, 0), claimed);
+    const bool known = claim == report::Claim::kConfirmed || claim == report::Claim::kDenied;
     result["claimed"] = claimed;
-    result["confirms_claimed"] = copies && 2 * lengths.coarse.length > claimed;
+    result["confirms_claimed"] = known ? Json(claim == report::Claim::kConfirmed) : Json();
   }
   result["ruler_effective"] = ruler_length_beside(path);
   if (!arguments.lengths.empty()) {
@@ -142,40 +160,72 @@ Json result_of(const CurveFile& file, const fs::path& path, const CurveArguments
   return result;
 }
 
-// Claimed length, fine and coarse memory and RULER's effective length, one line per file.
+// ">80", to the end of the test.
+std::string memory(const Json& result, const std::string& key) {
+  return fmt::format(
+      "{}{}", result[key + "_reached"].get<bool>() ? "" : ">", result[key].get<int64_t>());
+}
+
+// Claimed length, fine and coarse memory, the latter also without what is within noise, and RULER's
+// effective length, one line per file.
 void print_lengths(const std::vector<Json>& results) {
-  const auto memory = [](const Json& result, const std::string& key) {
-    return fmt::format(
-        "{}{}", result[key + "_reached"].get<bool>() ? "" : ">", result[key].get<int64_t>());
-  };
-  fmt::print(
-      "{:24} {:>9} {:>9} {:>9} {:>16}\n", "model", "claimed", "fine", "coarse", "RULER effective");
+  constexpr const char* kLine = "{:24} {:>9} {:>9} {:>9} {:>9} {:>16}\n";
+  fmt::print(kLine, "model", "claimed", "fine", "coarse", "by test", "RULER effective");
   for (const Json& result : results) {
     const bool claims = result.contains("claimed");
     const Json& ruler = result["ruler_effective"];
-    fmt::print("{:24} {:>9} {:>9} {:>9} {:>16}\n",
+    fmt::print(kLine,
                result["name"].get<std::string>(),
                claims ? std::to_string(result["claimed"].get<int64_t>()) : "-",
                memory(result, "fine"),
                memory(result, "coarse"),
+               result["copies"].is_null() ? "-" : memory(result, "significant"),
                ruler.is_string() ? ruler.get<std::string>() : "-");
   }
 }
 
+std::string tokens(const Json& result, const std::string& key) {
+  return fmt::format("{}{}",
+                     result[key + "_reached"].get<bool>() ? "" : ">",
+                     counted(result[key].get<int64_t>(), "token"));
+}
+
+// "64 tokens (without a test >512 tokens, within noise)"
+std::string coarse_text(const Json& result) {
+  const std::string published = tokens(result, "coarse");
+  if (result["copies"].is_null()) return published + " (too few repeats to tell from noise)";
+  if (!result["copies"].get<bool>()) return published + " (within noise)";
+  const std::string tested = tokens(result, "significant");
+  if (tested == published) return published;
+  return fmt::format("{} (without a test {}, within noise)", tested, published);
+}
+
+std::string claim_text(const CurveFile& file, int64_t claimed) {
+  switch (report::claim(summary_of(file, 0), claimed)) {
+    case report::Claim::kConfirmed:
+      return "confirmed (2 x coarse is more)";
+    case report::Claim::kTooFewRepeats:
+      return "too few repeats to tell (measure each length three times or more)";
+    case report::Claim::kNotFarEnough:
+      return fmt::format("not tested far enough (lengths up to {}; needs above {})",
+                         file.points.back().length,
+                         claimed / 2);
+    case report::Claim::kDenied:
+      break;
+  }
+  return evaluation::copies(file.points).value_or(false)
+             ? "not confirmed (2 x coarse is no more)"
+             : "not confirmed (at no length does it copy by more than chance)";
+}
+
 void print_table(const CurveFile& file, const Json& result) {
-  fmt::print("{}: fine memory {}{}, coarse memory {}{}\n",
+  fmt::print("{}: fine memory {}, coarse memory {}\n",
              file.name,
-             result["fine_reached"].get<bool>() ? "" : ">",
-             counted(result["fine"].get<int64_t>(), "token"),
-             result["coarse_reached"].get<bool>() ? "" : ">",
-             counted(result["coarse"].get<int64_t>(), "token"));
+             tokens(result, "fine"),
+             coarse_text(result));
   if (result.contains("claimed")) {
-    const bool is_more = 2 * result["coarse"].get<int64_t>() > result["claimed"].get<int64_t>();
-    fmt::print("claimed length {}: {}\n",
-               result["claimed"].get<int64_t>(),
-               result["confirms_claimed"].get<bool>() ? "confirmed (2 x coarse is more)"
-               : is_more ? "not confirmed (at no length does it copy by more than chance)"
-                         : "not confirmed (2 x coarse is no more)");
+    const int64_t claimed = result["claimed"].get<int64_t>();
+    fmt::print("claimed length {}: {}\n", claimed, claim_text(file, claimed));
   }
   fmt::print("{:>8} {:>9} {:>7} {:>9} {:>7} {:>9} {:>9}\n",
              "length",
@@ -213,17 +263,6 @@ void print_tests(const std::string& label, const Json& tests) {
                tests[test]["statistic"].get<double>(),
                tests[test]["p_value"].get<double>());
   }
-}
-
-// The summary of `reynard eval`, so that `reynard report` reads the folder.
-nlohmann::json summary_of(const CurveFile& file, int64_t train_length) {
-  nlohmann::json points = nlohmann::json::array();
-  for (const CurvePoint& point : file.points) points.push_back(evaluation::to_json(point));
-  return {{"task", "forgetting_curve"},
-          {"name", file.name},
-          {"train_length", train_length},
-          {"metrics", evaluation::curve_metrics(file.points)},
-          {"series", {{"points", points}}}};
 }
 
 // A result of `reynard eval` says what was measured and how, which this command cannot know.
@@ -340,10 +379,11 @@ void add_forgetting_curve(CLI::App& app) {
   command->add_option(
       "--train-length", arguments->train_length, "Length trained on, marked in the figure");
   command
-      ->add_option("--claimed",
-                   arguments->claimed,
-                   "Claimed context length, confirmed when the model copies and twice the coarse "
-                   "length exceeds it; default: the length trained on, where the file says it")
+      ->add_option(
+          "--claimed",
+          arguments->claimed,
+          "Claimed context length, confirmed when twice the coarse length, where it is more "
+          "than chance, exceeds it; default: the length trained on, where the file says it")
       ->check(above_zero());
   command->add_flag("--json", arguments->json, "Print one JSON line per file");
   command->footer(
@@ -353,7 +393,9 @@ void add_forgetting_curve(CLI::App& app) {
       "\n"
       "Fine: the longest text copied with more than 99 % accuracy. Coarse: the longest where "
       "having seen it helps by more than one point; '>' or \"..._reached\": false means that the "
-      "test ended first. With several files, also whether their accuracies without help differ by "
+      "test ended first. By test, \"significant\": the coarse length where the paired test sees a "
+      "difference (Holm-corrected); what lies beyond is within noise. With several files, also "
+      "whether their accuracies without help differ by "
       "length, as between unrelated prefixes of several sources.");
   command->callback([arguments] { run_forgetting_curve(*arguments); });
 }

@@ -21,7 +21,7 @@ using test::ProgramResult;
 constexpr const char* kCurveFile = R"([
  {"length": 8, "copy_accs": [1, 0.75, 1, 1], "lm_accs": [0, 0, 0.5, 0.5]},
  {"length": 40, "copy_accs": [1, 1, 1, 0.99], "lm_accs": [0.5, 0.45, 0.55, 0.5]},
- {"length": 80, "copy_accs": [0.6, 0.55, 0.5, 0.525], "lm_accs": [0.5, 0.45, 0.55, 0.4]}])";
+ {"length": 80, "copy_accs": [0.6, 0.575, 0.65, 0.5], "lm_accs": [0.5, 0.45, 0.55, 0.4]}])";
 
 TEST_F(EvalCommand, CurvesOfOneRepeatAreNotTested) {
   test::write_file(folder_ / "once.json",
@@ -36,6 +36,67 @@ TEST_F(EvalCommand, CurvesOfOneRepeatAreNotTested) {
   const ProgramResult two = run({"forgetting-curve", "once.json", "once.json"});
   EXPECT_EQ(two.exit_code, 0) << two.errors;
   EXPECT_NE(two.output.find("once: fine memory"), std::string::npos) << two.output;
+}
+
+// Ten sequences of each length. 64 tokens are copied; the gap of 1.2 points at 512 is chance.
+TEST_F(EvalCommand, ACoarseLengthWithinNoiseConfirmsNoClaim) {
+  json points = json::array();
+  for (const int length : {64, 128, 256, 512}) {
+    const double gap = length == 64 ? 0.4 : length == 512 ? 0.012 : 0;
+    json point{{"length", length}};
+    for (int repeat = 0; repeat < 10; ++repeat) {
+      point["lm_accs"].push_back(0.3);
+      point["copy_accs"].push_back(0.3 + gap + (repeat % 2 ? 0.06 : -0.06));
+    }
+    points.push_back(point);
+  }
+  test::write_file(folder_ / "noise.json", points.dump());
+  const ProgramResult text = run({"forgetting-curve", "noise.json", "--claimed", "512"});
+  ASSERT_EQ(text.exit_code, 0) << text.errors;
+  EXPECT_NE(text.output.find("coarse memory 64 tokens (without a test >512 tokens, within noise)"),
+            std::string::npos)
+      << text.output;
+  EXPECT_NE(text.output.find("claimed length 512: not confirmed (2 x coarse is no more)"),
+            std::string::npos)
+      << text.output;
+  const ProgramResult lines = run({"forgetting-curve", "noise.json", "--claimed", "512", "--json"});
+  const json numbers = json::parse(lines.output);
+  EXPECT_EQ(numbers.at("confirms_claimed"), false);
+  EXPECT_EQ(numbers.at("significant"), 64);
+  EXPECT_EQ(numbers.at("coarse"), 512);  // as the paper defines it
+}
+
+TEST_F(EvalCommand, AClaimBeyondTheTestedLengthsIsNeitherConfirmedNorDenied) {
+  test::write_file(folder_ / "open.json",
+                   R"([{"length": 100, "lm_accs": [0.3, 0.4, 0.5], "copy_accs": [1, 1, 0.99]},
+                       {"length": 200, "lm_accs": [0.3, 0.3, 0.4], "copy_accs": [1, 1, 1]}])");
+  const ProgramResult text = run({"forgetting-curve", "open.json", "--claimed", "600"});
+  EXPECT_NE(text.output.find("claimed length 600: not tested far enough (lengths up to 200; needs "
+                             "above 300)"),
+            std::string::npos)
+      << text.output;
+  const ProgramResult lines = run({"forgetting-curve", "open.json", "--claimed", "600", "--json"});
+  EXPECT_TRUE(json::parse(lines.output).at("confirms_claimed").is_null()) << lines.output;
+}
+
+TEST_F(EvalCommand, OneSequenceOfEachLengthTellsNoCopyingFromChance) {
+  test::write_file(folder_ / "once.json",
+                   R"([{"length": 64, "lm_accs": [0.3], "copy_accs": [1]},
+                       {"length": 128, "lm_accs": [0.3], "copy_accs": [1]}])");
+  const ProgramResult text =
+      run({"forgetting-curve", "once.json", "--claimed", "200", "--out", "once"});
+  ASSERT_EQ(text.exit_code, 0) << text.errors;
+  EXPECT_NE(text.output.find("claimed length 200: too few repeats to tell"), std::string::npos)
+      << text.output;
+  EXPECT_NE(text.output.find("     128   1.00000 0.00000   0.30000 0.00000         -         -\n"),
+            std::string::npos)
+      << text.output;
+  const json summary = json::parse(test::read_file(folder_ / "once/forgetting_curve.json"));
+  EXPECT_TRUE(summary.at("metrics").at("copies").is_null());
+  ASSERT_EQ(run({"report", "once", "-o", "once.html"}).exit_code, 0);
+  const std::string page = test::read_file(folder_ / "once.html");
+  EXPECT_EQ(page.find("has not learned"), std::string::npos);
+  EXPECT_NE(page.find("too few repeats to tell"), std::string::npos);
 }
 
 TEST_F(EvalCommand, CurveFilesAreComputedAnew) {
@@ -72,11 +133,13 @@ TEST_F(EvalCommand, CurveFilesAreComputedAnew) {
       << both.output;
   EXPECT_NE(both.output.find("LM between files, length      40"), std::string::npos) << both.output;
   EXPECT_NE(
-      both.output.find("model                      claimed      fine    coarse  RULER effective"),
+      both.output.find(
+          "model                      claimed      fine    coarse   by test  RULER effective"),
       std::string::npos)
       << both.output;
   EXPECT_NE(
-      both.output.find("curve                          150        40       >80              >64"),
+      both.output.find(
+          "curve                          150        40       >80       >80              >64"),
       std::string::npos)
       << both.output;
   fs::create_directories(folder_ / "b");
