@@ -68,8 +68,8 @@ std::string differences_section(const Comparison& comparison, const Runs& runs) 
       "runs, paired: mean difference with its 95 % interval (studentised bootstrap) and the chance "
       "p of one as large without any, corrected for all rows. Where many differences are alike, p "
       "is that of the exact sign test; the interval is then Tango's for answers that are right or "
-      "wrong, and there is none for others. Only rows that say “differs” are more than "
-      "chance.</p>";
+      "wrong, and there is none for others or where all are alike. Only rows that say “differs” "
+      "are more than chance.</p>";
   text += fmt::format("<p class=\"intro\">{}</p>", seeds_note(comparison));
   if (!comparison.differences.empty()) {
     text += "<div class=\"card verdict\"><ul>";
