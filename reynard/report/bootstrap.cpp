@@ -113,7 +113,8 @@ Bootstrap bootstrap_mean(std::span<const double> differences, const BootstrapOpt
   const auto larger = sizes.end() - std::lower_bound(sizes.begin(), sizes.end(), t);
   const double p_value = (static_cast<double>(larger) + 1) / (resamples + 1);
   // The interval leaves 0 out exactly where p < 0.05.
-  const auto rank = static_cast<size_t>(resamples + 1 - std::floor(kIntervalLevel * (resamples + 1)));
+  const auto rank =
+      static_cast<size_t>(resamples + 1 - std::floor(kIntervalLevel * (resamples + 1)));
   const double width = sizes[std::min(rank, sizes.size() - 1)] * whole.error;
   if (std::isinf(width)) {
     return without_interval(whole.mean, p_value, fmt::format("{} differences are too few", n));
