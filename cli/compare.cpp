@@ -7,6 +7,7 @@
 #include "cli/figure_files.h"
 #include "cli/message.h"
 #include "cli/output_file.h"
+#include "reynard/config/fields.h"
 #include "reynard/config/json_file.h"
 #include "reynard/report/page.h"
 #include "reynard/tensor/check.h"
@@ -116,12 +117,12 @@ void run_compare(const CompareArguments& arguments) {
   const fs::path output = arguments.output;
   write_output(output, report::page(runs, page, vega_javascript()));
   for (const report::Difference& difference : comparison.differences) {
-    fmt::print("{}\n",
-               report::sentence_of(difference,
-                                   runs[difference.first].folder.string(),
-                                   runs[difference.second].folder.string()));
+    const std::string sentence = report::sentence_of(difference,
+                                                     runs[difference.first].folder.string(),
+                                                     runs[difference.second].folder.string());
+    fmt::print("{}\n", config::printable(sentence));
   }
-  for (const std::string& line : left_out) fmt::print("{}\n", line);
+  for (const std::string& line : left_out) fmt::print("{}\n", config::printable(line));
   fmt::print("{}\n", fs::absolute(output).lexically_normal().string());
 }
 

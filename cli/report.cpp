@@ -43,20 +43,25 @@ void print_summary(const report::Runs& runs, const fs::path& page) {
            row.quantity == "Loss within → past the trained length";
   });
   if (rows.size() > kMaxRows) rows.resize(kMaxRows);
-  constexpr int kWidth = 28;
-  const auto print_row = [&](const std::string& quantity, const auto& value_of) {
+  constexpr size_t kWidth = 28, kValueWidth = 24;
+  const auto value_of = [](const report::SummaryRow& row, size_t run) {
+    return row.values[run].empty() ? std::string("-") : row.values[run];
+  };
+  std::vector<size_t> widths(runs.size(), kValueWidth);
+  for (size_t run = 0; run < runs.size(); ++run) {
+    widths[run] = std::max(widths[run], runs[run].name.size());
+    for (const auto& row : rows) widths[run] = std::max(widths[run], value_of(row, run).size());
+  }
+  const auto print_row = [&](const std::string& quantity, const auto& text_of) {
     fmt::print("{:{}}", quantity, kWidth);
     for (size_t run = 0; run < runs.size(); ++run) {
-      const size_t width = std::max<size_t>(kWidth - 4, runs[run].name.size());
-      fmt::print("  {:>{}}", value_of(run), width);
+      fmt::print("  {:>{}}", text_of(run), widths[run]);
     }
     fmt::print("\n");
   };
   print_row("", [&](size_t run) { return runs[run].name; });
   for (const report::SummaryRow& row : rows) {
-    print_row(row.quantity, [&](size_t run) {
-      return row.values[run].empty() ? std::string("-") : row.values[run];
-    });
+    print_row(row.quantity, [&](size_t run) { return value_of(row, run); });
   }
   for (const report::RunResults& run : runs) {
     for (const std::string& reason : run.left_out) {

@@ -217,7 +217,7 @@ TEST_F(ChatCommand, TemplatesGetTheSpecialTokensOfTheFolder) {
                       {{"bos_token", "B"}, {"pad_token", "P"}},
                       all),
             "[|<eos>||]");
-  EXPECT_EQ(prompt_of({{"extra_special_tokens", {{"image_token", "<img>"}, {"n", 1}}}}, {}, all),
+  EXPECT_EQ(prompt_of({{"extra_special_tokens", {{"image_token", "<img>"}}}}, {}, all),
             "[<bos>|<eos>||]<img>");
   EXPECT_EQ(prompt_of({}, {}, "{{ unk_token is defined }}{{ bos_token + messages[0].content }}"),
             "False<bos>Hi");
