@@ -5,7 +5,7 @@ add_test(NAME structure COMMAND structure_test)
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}
      ${CMAKE_SOURCE_DIR}/reynard/*.h ${CMAKE_SOURCE_DIR}/cli/*.h ${CMAKE_SOURCE_DIR}/bench/*.h)
 if(NOT REYNARD_CUDA)
-  list(FILTER headers EXCLUDE REGEX "/cuda/|/cuda_launch.h$")
+  list(FILTER headers EXCLUDE REGEX "/cuda/|/cuda_(launch|limits).h$")
 endif()
 foreach(header ${headers})
   string(REPLACE "/" "_" stem ${header})
