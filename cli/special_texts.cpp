@@ -2,6 +2,7 @@
 
 #include "reynard/config/json_file.h"
 #include "reynard/tokenizer/tokenizer.h"
+#include "reynard/tokenizer/tokenizer_folder.h"
 
 #include <nlohmann/json.hpp>
 
@@ -15,8 +16,6 @@
 namespace reynard::cli {
 
 namespace {
-
-constexpr uintmax_t kMaxTokenizerConfigBytes = 4 << 20;
 
 // By name; nothing: said to be none.
 using Said = std::map<std::string, std::optional<std::string>>;
@@ -46,9 +45,11 @@ void add_said(const nlohmann::json& file, Said& said) {
 generation::SpecialTexts special_texts(const std::filesystem::path& folder,
                                        const tokenizer::Tokenizer& tokenizer) {
   Said said;
-  for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    add_said(config::json_object_or_null(folder / file, kMaxTokenizerConfigBytes), said);
+  const nlohmann::json config = config::json_object_or_null(folder / "tokenizer_config.json");
+  if (!tokenizer::lists_added_tokens(config)) {
+    add_said(config::json_object_or_null(folder / "special_tokens_map.json"), said);
   }
+  add_said(config, said);
   const auto take = [&](const char* name, std::optional<int64_t> id) -> std::string {
     if (const auto entry = said.extract(name)) return entry.mapped().value_or("");
     if (!id) return "";

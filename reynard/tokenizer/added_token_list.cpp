@@ -41,13 +41,6 @@ int32_t read_id(std::string_view digits, const JsonObject& token) {
   return id;
 }
 
-// The order in which they get their ids.
-void sort_by_id(std::vector<AddedToken>& tokens) {
-  std::stable_sort(tokens.begin(), tokens.end(), [](const AddedToken& a, const AddedToken& b) {
-    return a.id < b.id;
-  });
-}
-
 // Gives the tokens of lists their ids, one list after the other.
 class Placement {
  public:
@@ -134,7 +127,7 @@ AddedTokenList read_added_tokens(const JsonObject& file) {
 AddedTokenList read_added_tokens_decoder(const JsonObject& config,
                                          const std::unordered_set<std::string>& special) {
   const JsonObject entries = config.object("added_tokens_decoder");
-  AddedTokenList list{.where = config.where() + ": added_tokens_decoder", .tokens = {}};
+  AddedTokenList list{.where = entries.where(), .tokens = {}};
   for (const auto& [id, entry] : config.value("added_tokens_decoder").items()) {
     const JsonObject object(entry, fmt::format("{}: {}", list.where, id.substr(0, 40)));
     AddedToken token = read_description(object, !object.flag_or("special", false));
@@ -142,7 +135,7 @@ AddedTokenList read_added_tokens_decoder(const JsonObject& config,
     token.special = token.special || special.contains(token.content);
     list.tokens.push_back(std::move(token));
   }
-  sort_by_id(list.tokens);
+  std::ranges::stable_sort(list.tokens, {}, &AddedToken::id);  // the order in which they get ids
   return list;
 }
 
@@ -159,7 +152,7 @@ AddedTokenList read_added_token_ids(const json& contents,
                            .normalized = !is_special,
                            .special = is_special});
   }
-  sort_by_id(list.tokens);
+  std::ranges::stable_sort(list.tokens, {}, &AddedToken::id);  // the order in which they get ids
   return list;
 }
 

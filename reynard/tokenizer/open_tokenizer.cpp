@@ -119,6 +119,7 @@ std::unique_ptr<Tokenizer> open_tiktoken(BytePairParts parts, const TokenizerCon
 std::unique_ptr<Tokenizer> open_sentencepiece(SentencePieceModel model,
                                               const TokenizerConfig& config,
                                               const std::string& where) {
+  if (config.no_bos) model.bos_piece.clear();  // pieces are never empty
   if (config.add_prefix_space) model.add_dummy_prefix = *config.add_prefix_space;
   SentencePieceOptions options{.add_bos = config.add_bos,
                                .add_eos = config.add_eos,
@@ -175,7 +176,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(std::string_view name) {
   std::unique_ptr<Tokenizer> tokenizer = open_files(files, config, parsed.pattern);
   const bool escaped = config.tokenizer_class == kJsonEscapedClass;
   if (!parsed.json_escaped && !escaped) return tokenizer;
-  const bool has_template = !files.merges.empty();  // of its config
+  const bool has_template = !tokenizer->encode("", {.add_template = true}).empty();
   return std::make_unique<JsonEscapedTokenizer>(std::move(tokenizer),
                                                 escaped && config.add_bos && !has_template);
 }

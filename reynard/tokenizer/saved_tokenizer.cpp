@@ -52,9 +52,7 @@ std::vector<SavedFile> saved_files(std::string_view name) {
   if (!files.config.empty()) {
     config = parse_json(read_tokenizer_file(files.config), files.config.string());
   }
-  const bool is_decoder =
-      config.contains("added_tokens_decoder") && !config["added_tokens_decoder"].is_null();
-  if (!is_decoder) {  // which stands for both
+  if (!lists_added_tokens(config)) {
     for (const auto& list : {files.added_tokens, files.special_tokens}) {
       if (!list.empty()) saved.push_back({list.filename().string(), read_tokenizer_file(list)});
     }

@@ -100,11 +100,9 @@ void read_special_tokens(const JsonObject& config, const JsonObject& map, Tokeni
   }
 }
 
-// As Transformers does it: what tokenizer_config.json lists stands for both other files.
-void read_token_lists(const TokenizerFiles& files,
-                      const JsonObject& config,
-                      TokenizerConfig& read) {
-  const bool is_decoder = config.has("added_tokens_decoder");
+void read_token_lists(const TokenizerFiles& files, const json& contents, TokenizerConfig& read) {
+  const JsonObject config(contents, files.config.string());
+  const bool is_decoder = lists_added_tokens(contents);
   const json map = is_decoder ? json::object() : read_json(files.special_tokens);
   read_special_tokens(config, JsonObject(map, files.special_tokens.string()), read);
   std::unordered_set<std::string> special;
@@ -191,7 +189,7 @@ TokenizerConfig read_config(const TokenizerFiles& files) {
     config.add_prefix_space = object.flag_or("add_prefix_space", false);
   }
   config.legacy = object.flag_or("legacy", true);
-  read_token_lists(files, object, config);
+  read_token_lists(files, contents, config);
   config.no_bos = config.bos.empty() && contents.contains("bos_token") && !object.has("bos_token");
   const std::string pattern = object.text_or("split_pattern", "");
   config.pattern = split_pattern_named(pattern);
@@ -199,6 +197,11 @@ TokenizerConfig read_config(const TokenizerFiles& files) {
     object.fail(fmt::format("\"split_pattern\" is {:?}; expected gpt2, llama3 or qwen2", pattern));
   }
   return config;
+}
+
+bool lists_added_tokens(const json& config) {
+  const auto list = config.find("added_tokens_decoder");
+  return list != config.end() && !list->is_null();
 }
 
 std::string read_tokenizer_file(const fs::path& path) {

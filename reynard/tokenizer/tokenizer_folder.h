@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include <nlohmann/json.hpp>
+
 namespace reynard::tokenizer {
 
 // What a name says: "json:llama3:PATH".
@@ -55,6 +57,10 @@ struct TokenizerConfig {
   std::optional<SplitPattern> pattern;  // of a tiktoken file; only reynard writes it
 };
 TokenizerConfig read_config(const TokenizerFiles& files);
+
+// Whether a tokenizer_config.json lists the added tokens: it then stands for added_tokens.json and
+// special_tokens_map.json, as in Transformers.
+bool lists_added_tokens(const nlohmann::json& config);
 
 // "gpt2", "llama3", "qwen2"
 std::string_view name_of(SplitPattern pattern);

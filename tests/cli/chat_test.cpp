@@ -212,8 +212,12 @@ TEST_F(ChatCommand, TemplatesGetTheSpecialTokensOfTheFolder) {
   EXPECT_EQ(prompt_of({{"bos_token", "B"}, {"eos_token", end}, {"unk_token", "U"}},
                       {{"bos_token", "other"}, {"pad_token", "P"}},
                       all),
-            "[B|EOT|U|P]");
+            "[other|EOT|U|P]");
   EXPECT_EQ(prompt_of({{"bos_token", nullptr}, {"pad_token", nullptr}, {"add_bos_token", true}},
+                      {{"bos_token", "B"}, {"pad_token", "P"}},
+                      all),
+            "[B|<eos>||P]");
+  EXPECT_EQ(prompt_of({{"bos_token", nullptr}, {"added_tokens_decoder", json::object()}},
                       {{"bos_token", "B"}, {"pad_token", "P"}},
                       all),
             "[|<eos>||]");

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -165,6 +166,8 @@ TEST(AddedTokens, OfAddedTokensJsonBesideASentencePieceModel) {
   EXPECT_EQ(tokenizer->encode("hello<|im_end|>"), (Ids{kHello, kNumPieces + 1}));
   EXPECT_EQ(tokenizer->encode("<s>the"), (Ids{1, kThe}));
   EXPECT_EQ(tokenizer->decode(WideIds{kHello, kNumPieces, kNumPieces + 1}), "hello<|im_start|>");
+  folder.add("tokenizer_config.json", {{"bos_token", nullptr}});
+  EXPECT_EQ(folder.open()->bos(), std::nullopt);
 }
 
 TEST(AddedTokens, OfAddedTokensDecoderBesideASentencePieceModel) {
@@ -294,6 +297,34 @@ TEST(AddedTokens, AreInCopiesOfTheTokenizer) {
   EXPECT_EQ(copied->decode(WideIds{'a', kEnd + 2, kEnd + 1}), "a");
   EXPECT_EQ(tokenizer::fingerprint(tokenizer::saved_files(copy.path().string())),
             tokenizer::fingerprint(tokenizer::saved_files(folder.name())));
+}
+
+// A copy of "json:" names the class that escapes, and keeps add_bos_token.
+TEST(AddedTokens, CopiesThatEscapeBeginTextsOnce) {
+  const auto expect_once = [](Folder& folder, int32_t bos) {
+    folder.add("tokenizer_config.json", {{"add_bos_token", true}});
+    const test::TempDir copy;
+    for (const auto& file : tokenizer::saved_files("json:" + folder.name())) {
+      test::write_file(copy / file.name, file.contents);
+    }
+    for (const std::string& name : {"json:" + folder.name(), copy.path().string()}) {
+      const Ids ids = tokenizer::make_tokenizer(name)->encode("the", {.add_template = true});
+      EXPECT_EQ(ids.front(), bos) << name;
+      EXPECT_EQ(std::ranges::count(ids, bos), 1) << name;
+    }
+  };
+  Folder pieces, contents;
+  expect_once(pieces.add_sentencepiece(), 1);
+  json with_template = test::byte_level_json();
+  with_template["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single",
+       {{{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}},
+        {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+      {"special_tokens",
+       {{"<|endoftext|>",
+         {{"id", "<|endoftext|>"}, {"ids", {kEnd}}, {"tokens", {"<|endoftext|>"}}}}}}};
+  expect_once(contents.add("tokenizer.json", with_template), kEnd);
 }
 
 // Tokens of white space that tokens before them took already.
