@@ -12,7 +12,7 @@ namespace reynard::generation {
 TextStream::TextStream(const tokenizer::Tokenizer& tokenizer,
                        TextStreamOptions options,
                        std::span<const int64_t> before)
-    : bytes_(tokenizer, options.keep_special, before),
+    : bytes_(tokenizer, /*keep_special=*/false, before),
       options_(std::move(options)),
       held_(options_.begun) {
   for (const std::string& text : options_.stop) {

@@ -18,7 +18,6 @@ namespace reynard::generation {
 struct TextStreamOptions {
   std::vector<std::string> stop = {};  // the text ends before the first of them
   std::string begun = {};              // of a character that the first tokens end
-  bool keep_special = false;           // special tokens as their names, else as nothing
 };
 
 class TextStream {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <vector>
 
 namespace reynard::http {
 
@@ -47,18 +46,13 @@ std::string without_field(std::string_view head) {
 }  // namespace
 
 std::optional<std::string> with_known_codings(std::string_view head) {
-  const std::vector<std::string_view> fields = values_of(head, kName);
-  if (fields.empty()) return {};
+  if (values_of(head, kName).empty()) return {};
   std::string known;
-  for (std::string_view codings : fields) {
-    while (!codings.empty()) {
-      const std::string_view coding = codings.substr(0, codings.find(','));
-      codings.remove_prefix(std::min(coding.size() + 1, codings.size()));
-      const std::string_view name = known_coding(coding);
-      if (name.empty()) continue;
-      if (!known.empty()) known += ", ";
-      known += name;
-    }
+  for (const std::string_view coding : items_of(head, kName)) {
+    const std::string_view name = known_coding(coding);
+    if (name.empty()) continue;
+    if (!known.empty()) known += ", ";
+    known += name;
   }
   std::string kept = without_field(head);
   if (!known.empty()) kept += "\r\nAccept-Encoding: " + known;

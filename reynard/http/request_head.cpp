@@ -58,16 +58,22 @@ std::vector<std::string_view> values_of(std::string_view head, std::string_view 
   return values;
 }
 
-bool ends_connection(std::string_view head) {
-  if (is_http_1_0(head)) return true;
-  for (std::string_view options : values_of(head, "connection")) {
-    while (!options.empty()) {
-      const std::string_view option = options.substr(0, options.find(','));
-      if (is_word(trimmed(option), "close")) return true;
-      options.remove_prefix(std::min(option.size() + 1, options.size()));
+std::vector<std::string_view> items_of(std::string_view head, std::string_view name) {
+  std::vector<std::string_view> items;
+  for (std::string_view list : values_of(head, name)) {
+    while (!list.empty()) {
+      const std::string_view item = list.substr(0, list.find(','));
+      items.push_back(trimmed(item));
+      list.remove_prefix(std::min(item.size() + 1, list.size()));
     }
   }
-  return false;
+  return items;
+}
+
+bool ends_connection(std::string_view head) {
+  return is_http_1_0(head) || std::ranges::any_of(items_of(head, "connection"), [](auto option) {
+           return is_word(option, "close");
+         });
 }
 
 std::string bearer_key(std::string_view authorization) {

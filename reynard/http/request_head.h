@@ -32,6 +32,9 @@ bool is_http_1_0(std::string_view head);
 // Of all fields of this name, given in lower case, in their order.
 std::vector<std::string_view> values_of(std::string_view head, std::string_view name);
 
+// The items of all fields of this name, which are lists: "a, b" (RFC 9110, section 5.6.1).
+std::vector<std::string_view> items_of(std::string_view head, std::string_view name);
+
 // Whether the answer is the last one on its connection: HTTP/1.0, whose answers may end with the
 // connection alone, or "close" among the options of Connection (RFC 9112, section 9.6).
 bool ends_connection(std::string_view head);

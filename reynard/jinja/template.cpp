@@ -25,7 +25,7 @@ constexpr int64_t kMaxSteps = 20'000'000;
 constexpr std::size_t kBytesPerStep = 64;  // what copying counts as
 constexpr int64_t kMaxRange = 100'000;
 constexpr int64_t kMaxCalls = 10;         // of macros inside each other
-constexpr std::size_t kItemBytes = 1024;  // what reading or copying an item of a list counts as
+constexpr std::size_t kItemBytes = 1024;  // what reading or copying an item counts as
 
 constexpr std::array<std::string_view, 5> kFunctions = {
     "raise_exception", "strftime_now", "namespace", "range", "dict"};
@@ -67,9 +67,10 @@ class Run {
     steps_ += 1 + static_cast<int64_t>(bytes / kBytesPerStep);
     if (steps_ > kMaxSteps) throw Error("the template takes too long");
   }
-  // Lists are shared: only what makes one or goes through it costs its length.
+  // Lists and maps are shared: only what makes one or goes through it costs its length.
   void spend_items(const Value& value) {
     if (value.list()) spend(value.list()->size() * kItemBytes);
+    if (value.map()) spend(value.map()->size() * kItemBytes);
   }
   void write(const std::string& text) {
     spend(text.size());
@@ -415,6 +416,7 @@ class Run {
   // A macro sees its parameters, defaults those before them too, and what is around its definition.
   Value call_macro(const Value::Function& function, const Arguments& given) {
     const Statement& macro = *function.macro;
+    spend(given.named.size() * macro.names.size());  // names that are compared
     check_arguments(macro, given);
     if (++calls_ > kMaxCalls) throw Error("macros call each other too often");
     const std::shared_ptr<Scope> around = function.around.lock();

@@ -155,9 +155,13 @@ std::string server_sent_event(const ordered_json& json) {
       {{"\u0085", "\\u0085"}, {"\u2028", "\\u2028"}, {"\u2029", "\\u2029"}}};
   std::string text = config::json_text(json);
   for (const auto& [end, escape] : kLineEnds) {
-    for (std::size_t at = 0; (at = text.find(end, at)) != std::string::npos; at += escape.size()) {
-      text.replace(at, end.size(), escape);
+    std::string escaped;
+    std::size_t at = 0;
+    for (std::size_t found = 0; (found = text.find(end, at)) != std::string::npos;) {
+      escaped.append(text, at, found - at).append(escape);
+      at = found + end.size();
     }
+    text = escaped.append(text, at);
   }
   return "data: " + text + "\n\n";
 }

@@ -218,10 +218,11 @@ TEST(TextOfToken, HasTheBlankThatItBeginsWith) {
   }
 }
 
-TEST(TextStream, SpecialTokensAreNothingOrTheirNames) {
+TEST(TokenBytes, SpecialTokensAreNothingOrTheirNames) {
   const tokenizer::ByteTokenizer tokenizer;
-  TextStream stream(tokenizer, {.keep_special = true});
-  EXPECT_EQ(stream.add(tokenizer::ByteTokenizer::kEos), "<eos>");
+  constexpr auto kEos = tokenizer::ByteTokenizer::kEos;
+  EXPECT_EQ(TokenBytes(tokenizer, /*keep_special=*/true).add(kEos), "<eos>");
+  EXPECT_EQ(TokenBytes(tokenizer, /*keep_special=*/false).add(kEos), "");
 }
 
 TEST(TextStream, RejectsAnEmptyStopString) {

@@ -6,6 +6,7 @@
 #include "tests/support/files.h"
 #include "tests/support/mutate.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -249,6 +250,15 @@ TEST(Jinja, HostileTemplatesEnd) {
                            "{% for x in l %}{% break %}{% endfor %}"}) {
     expect_error(std::string("{% set l = range(0, 99999, 2) %}{% for i in range(9999) %}") + work +
                      "{% endfor %}",
+                 "takes too long");
+  }
+  std::string map = "{";
+  for (int i = 0; i < 2000; ++i) map += fmt::format("'{}': {}, ", i, i);
+  for (const char* copy : {"dict(m)", "namespace(m)"}) {
+    expect_error(fmt::format("{{% set m = {}}} %}}{{% for i in range(9999) %}}{{% set x = {} %}}"
+                             "{{% endfor %}}",
+                             map,
+                             copy),
                  "takes too long");
   }
   expect_error(
