@@ -45,7 +45,8 @@ evaluation::DictionaryVocabulary draw_vocabulary(evaluation::PythonRandom& rando
   return vocabulary;
 }
 
-// A document has no more records than there are keys of the fewest kind.
+// The first half of a document defines records, each with a key of its own: no more than there are
+// keys of the fewest kind.
 void check_tokens_of_similar(int64_t tokens) {
   const int64_t keys = evaluation::num_keys({.one_change = true});
   const int64_t most = 2 * (keys + 1) * evaluation::kRecordTokens - 1;

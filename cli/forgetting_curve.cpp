@@ -8,12 +8,12 @@
 #include "cli/figure_files.h"
 #include "cli/numbers.h"
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/config/fields.h"
 #include "reynard/config/json_file.h"
 #include "reynard/report/curve_words.h"
 #include "reynard/report/figure.h"
 #include "reynard/statistics/statistics.h"
 #include "reynard/tensor/check.h"
-#include "reynard/tensor/counted.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -110,7 +110,7 @@ Json ruler_length_beside(const fs::path& curve) {
   if (summary.is_null()) return nullptr;
   const nlohmann::json text = summary.value(
       nlohmann::json::json_pointer("/metrics/effective_length/text"), nlohmann::json());
-  return text.is_string() ? Json(text.get<std::string>()) : Json();
+  return text.is_string() ? Json(config::printable(text.get<std::string>())) : Json();
 }
 
 // The summary of `reynard eval`, so that `reynard report` reads the folder.
@@ -124,12 +124,10 @@ nlohmann::json summary_of(const CurveFile& file, int64_t train_length) {
           {"series", {{"points", points}}}};
 }
 
-// Null: not known.
-Json json_of(std::optional<bool> value) {
-  return value ? Json(*value) : Json();
-}
-
-Json result_of(const CurveFile& file, const fs::path& path, const CurveArguments& arguments) {
+Json result_of(const CurveFile& file,
+               const nlohmann::json& summary,
+               const fs::path& path,
+               const CurveArguments& arguments) {
   const evaluation::MemoryLengths lengths = evaluation::memory_lengths(file.points);
   Json result{{"name", file.name},
               {"fine", lengths.fine.length},
@@ -138,13 +136,13 @@ Json result_of(const CurveFile& file, const fs::path& path, const CurveArguments
               {"coarse_reached", !lengths.coarse.open},
               {"significant", lengths.significant.length},
               {"significant_reached", !lengths.significant.open},
-              {"copies", json_of(evaluation::copies(file.points))},
+              {"copies", Json(summary.at("metrics").at("copies"))},
               {"longest", file.points.back().length},
               {"repeats", file.points.front().lm_accs.size()}};
   // A file of `reynard eval` knows the length trained on, which is what our models claim.
   const int64_t claimed = arguments.claimed > 0 ? arguments.claimed : file.train_length;
   if (claimed > 0) {
-    const report::Claim claim = report::claim(summary_of(file, 0), claimed);
+    const report::Claim claim = report::claim(summary, claimed);
     const bool known = claim == report::Claim::kConfirmed || claim == report::Claim::kDenied;
     result["claimed"] = claimed;
     result["confirms_claimed"] = known ? Json(claim == report::Claim::kConfirmed) : Json();
@@ -184,24 +182,8 @@ void print_lengths(const std::vector<Json>& results) {
   }
 }
 
-std::string tokens(const Json& result, const std::string& key) {
-  return fmt::format("{}{}",
-                     result[key + "_reached"].get<bool>() ? "" : ">",
-                     counted(result[key].get<int64_t>(), "token"));
-}
-
-// "64 tokens (without a test >512 tokens, within noise)"
-std::string coarse_text(const Json& result) {
-  const std::string published = tokens(result, "coarse");
-  if (result["copies"].is_null()) return published + " (too few repeats to tell from noise)";
-  if (!result["copies"].get<bool>()) return published + " (within noise)";
-  const std::string tested = tokens(result, "significant");
-  if (tested == published) return published;
-  return fmt::format("{} (without a test {}, within noise)", tested, published);
-}
-
-std::string claim_text(const CurveFile& file, int64_t claimed) {
-  switch (report::claim(summary_of(file, 0), claimed)) {
+std::string claim_text(const CurveFile& file, const nlohmann::json& summary, int64_t claimed) {
+  switch (report::claim(summary, claimed)) {
     case report::Claim::kConfirmed:
       return "confirmed (2 x coarse is more)";
     case report::Claim::kTooFewRepeats:
@@ -213,19 +195,19 @@ std::string claim_text(const CurveFile& file, int64_t claimed) {
     case report::Claim::kDenied:
       break;
   }
-  return evaluation::copies(file.points).value_or(false)
+  return report::copying(summary) == report::Copying::kYes
              ? "not confirmed (2 x coarse is no more)"
              : "not confirmed (at no length does it copy by more than chance)";
 }
 
-void print_table(const CurveFile& file, const Json& result) {
+void print_table(const CurveFile& file, const nlohmann::json& summary, const Json& result) {
   fmt::print("{}: fine memory {}, coarse memory {}\n",
              file.name,
-             tokens(result, "fine"),
-             coarse_text(result));
+             report::fine_memory(summary),
+             report::coarse_memory(summary));
   if (result.contains("claimed")) {
     const int64_t claimed = result["claimed"].get<int64_t>();
-    fmt::print("claimed length {}: {}\n", claimed, claim_text(file, claimed));
+    fmt::print("claimed length {}: {}\n", claimed, claim_text(file, summary, claimed));
   }
   fmt::print("{:>8} {:>9} {:>7} {:>9} {:>7} {:>9} {:>9}\n",
              "length",
@@ -276,8 +258,7 @@ void check_not_measured(const fs::path& folder) {
                   there.string()));
 }
 
-void write_results(const CurveFile& file, int64_t train_length, const fs::path& folder) {
-  const nlohmann::json summary = summary_of(file, train_length);
+void write_results(const CurveFile& file, const nlohmann::json& summary, const fs::path& folder) {
   std::error_code failed;
   fs::create_directories(folder, failed);
   if (failed) {
@@ -327,21 +308,23 @@ void run_forgetting_curve(const CurveArguments& arguments) {
     if (files.size() > 1) check_names_differ(files);
     for (const CurveFile& file : files) check_not_measured(output_of(file));
   }
+  std::vector<nlohmann::json> summaries;
   std::vector<Json> results;
   for (size_t i = 0; i < files.size(); ++i) {
-    results.push_back(result_of(files[i], arguments.files[i], arguments));
+    const int64_t trained =
+        arguments.train_length > 0 ? arguments.train_length : files[i].train_length;
+    summaries.push_back(summary_of(files[i], trained));
+    results.push_back(result_of(files[i], summaries[i], arguments.files[i], arguments));
   }
   const Json across = files.size() > 1 ? between_files(files) : Json();
 
   for (size_t i = 0; i < files.size(); ++i) {
-    const int64_t trained =
-        arguments.train_length > 0 ? arguments.train_length : files[i].train_length;
-    if (!arguments.output.empty()) write_results(files[i], trained, output_of(files[i]));
+    if (!arguments.output.empty()) write_results(files[i], summaries[i], output_of(files[i]));
     if (arguments.json) {
       fmt::print("{}\n", config::json_text(results[i]));
       continue;
     }
-    print_table(files[i], results[i]);
+    print_table(files[i], summaries[i], results[i]);
     if (!results[i].contains("between_lengths")) continue;
     print_tests("LM between lengths  ", results[i]["between_lengths"]["lm"]);
     print_tests("copy between lengths", results[i]["between_lengths"]["copy"]);

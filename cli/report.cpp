@@ -45,7 +45,7 @@ void print_summary(const report::Runs& runs, const fs::path& page) {
   if (rows.size() > kMaxRows) rows.resize(kMaxRows);
   constexpr size_t kWidth = 28, kValueWidth = 24;
   const auto value_of = [](const report::SummaryRow& row, size_t run) {
-    return row.values[run].empty() ? std::string("-") : row.values[run];
+    return row.values[run].empty() ? std::string("-") : config::printable(row.values[run]);
   };
   std::vector<size_t> widths(runs.size(), kValueWidth);
   for (size_t run = 0; run < runs.size(); ++run) {

@@ -1,5 +1,6 @@
 // Reading a forgetting curve from a file that this or the published program wrote.
 
+#include "reynard/config/fields.h"
 #include "reynard/config/json_file.h"
 #include "reynard/config/text_file.h"
 #include "reynard/evaluation/forgetting_curve.h"
@@ -88,7 +89,9 @@ CurveFile read_curve_file(const fs::path& path) {
   const nlohmann::json::json_pointer series("/series/points");
   if (json.is_object() && json.contains(series)) {
     points = &json.at(series);
-    if (json.contains("name") && json.at("name").is_string()) file.name = json.at("name");
+    if (json.contains("name") && json.at("name").is_string()) {
+      file.name = config::printable(json.at("name").get<std::string>());
+    }
     const auto trained = json.find("train_length");
     if (trained != json.end() && trained->is_number_integer()) file.train_length = *trained;
   }

@@ -163,8 +163,9 @@ Answered answer_all(Scorer& scorer,
 nlohmann::json earlier_summary(const std::filesystem::path& path) {
   constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
   std::error_code absent;
-  if (!std::filesystem::exists(path) || std::filesystem::file_size(path, absent) == 0)
+  if (!std::filesystem::exists(path) || std::filesystem::file_size(path, absent) == 0) {
     return nullptr;
+  }
   nlohmann::json old = config::json_object_or_null(path, kMostBytes);
   if (old.contains("task") && old.contains("metrics")) return old;
   throw Error(fmt::format(

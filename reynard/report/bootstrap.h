@@ -11,7 +11,7 @@ namespace reynard::report {
 struct BootstrapOptions {
   int64_t resamples = 9999;
   uint64_t seed = 0;
-  // That a mean difference can be: scores lie on a scale. No interval leaves it.
+  // The largest mean difference there can be: scores lie on a scale. No interval leaves it.
   double largest = std::numeric_limits<double>::infinity();
 };
 
@@ -25,10 +25,10 @@ struct Bootstrap {
 // Studentised bootstrap: the distribution of (mean* - mean) / error* over resamples stands for that
 // of mean / error. It holds its level with few samples, where the plain percentile interval is too
 // narrow. A resample whose values are alike has no error*. Where several differences are alike and
-// such a resample is to be expected, p is that of the exact sign test (1 where most signs
-// contradict the mean), and the interval is Tango's where all that are not 0 are `largest`, else
-// none: a single odd answer of 250 leaves 37 % of resamples without spread. So it is where all are
-// alike but for rounding, without any interval. Throws reynard::Error for fewer than 2 differences.
+// such a resample is to be expected (one odd answer of 250 leaves 37 % of resamples without
+// spread), p is that of the exact sign test, or 1 where most signs contradict the mean. The
+// interval is then Tango's if all that are not 0 are `largest`; there is none otherwise, nor where
+// all differences are alike but for rounding. Throws reynard::Error for fewer than 2 differences.
 Bootstrap bootstrap_mean(std::span<const double> differences, const BootstrapOptions& options = {});
 
 }  // namespace reynard::report

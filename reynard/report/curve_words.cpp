@@ -29,7 +29,8 @@ CoarseLength length_at(const nlohmann::json& summary, const std::string& key) {
 }
 
 std::string tokens(const std::string& length) {
-  return length.empty() ? "" : length + " tokens";
+  if (length.empty()) return "";
+  return length + (length == "1" ? " token" : " tokens");
 }
 
 // ">1024 tokens" inside of a sentence.
@@ -95,16 +96,33 @@ CoarseLength tested_coarse_length(const nlohmann::json& summary) {
   return std::isnan(tested.length) ? published_coarse_length(summary) : tested;
 }
 
+std::string fine_memory(const nlohmann::json& summary) {
+  return tokens(text_at(summary, "/metrics/fine_length/text"));
+}
+
+std::string coarse_memory(const nlohmann::json& summary) {
+  const std::string published = tokens(published_coarse_length(summary).text);
+  if (published.empty()) return "";
+  switch (copying(summary)) {
+    case Copying::kNo:
+      return published + " (within noise)";
+    case Copying::kTooFewRepeats:
+      return published + " (too few repeats to tell)";
+    case Copying::kYes:
+      break;
+  }
+  const std::string tested = tokens(tested_coarse_length(summary).text);
+  return tested == published ? published : fmt::format("{}; {} (within noise)", tested, published);
+}
+
 Claim claim(const nlohmann::json& summary, int64_t claimed) {
   const Copying copies = copying(summary);
   if (copies == Copying::kNo) return Claim::kDenied;
   const bool is_tested = copies == Copying::kYes;
-  const double coarse =
-      is_tested ? tested_coarse_length(summary).length : published_coarse_length(summary).length;
-  const bool exceeds = 2 * coarse > static_cast<double>(claimed);
-  const nlohmann::json& points = list_at(summary, "/series/points");
-  const bool is_open = !points.empty() && coarse >= number_at(points.back(), "/length");
-  if (is_open && !exceeds) return Claim::kNotFarEnough;
+  const CoarseLength coarse =
+      is_tested ? tested_coarse_length(summary) : published_coarse_length(summary);
+  const bool exceeds = 2 * coarse.length > static_cast<double>(claimed);
+  if (coarse.text.starts_with('>') && !exceeds) return Claim::kNotFarEnough;
   if (!is_tested) return Claim::kTooFewRepeats;
   return exceeds ? Claim::kConfirmed : Claim::kDenied;
 }
@@ -114,7 +132,7 @@ std::string memory_sentence(const RunResults& run, int64_t tokens_to_copy, doubl
   if (!summary) return "";
   switch (copying(*summary)) {
     case Copying::kYes:
-      return remembers_sentence(run.name, fine_memory(run), tested_coarse_length(*summary));
+      return remembers_sentence(run.name, fine_memory(*summary), tested_coarse_length(*summary));
     case Copying::kTooFewRepeats:
       return fmt::format(
           "{}: too few repeats to tell copying from chance, so its memory length is not known; "
@@ -134,24 +152,12 @@ std::string memory_sentence(const RunResults& run, int64_t tokens_to_copy, doubl
 
 std::string fine_memory(const RunResults& run) {
   const nlohmann::json* summary = run.evaluation("forgetting_curve");
-  return summary ? tokens(text_at(*summary, "/metrics/fine_length/text")) : "";
+  return summary ? fine_memory(*summary) : "";
 }
 
 std::string coarse_memory(const RunResults& run) {
   const nlohmann::json* summary = run.evaluation("forgetting_curve");
-  if (!summary) return "";
-  const std::string published = tokens(published_coarse_length(*summary).text);
-  if (published.empty()) return "";
-  switch (copying(*summary)) {
-    case Copying::kNo:
-      return published + " (within noise)";
-    case Copying::kTooFewRepeats:
-      return published + " (too few repeats to tell)";
-    case Copying::kYes:
-      break;
-  }
-  const std::string tested = tokens(tested_coarse_length(*summary).text);
-  return tested == published ? published : fmt::format("{}; {} (within noise)", tested, published);
+  return summary ? coarse_memory(*summary) : "";
 }
 
 std::string claimed_length(const RunResults& run) {

@@ -30,6 +30,10 @@ CoarseLength tested_coarse_length(const nlohmann::json& summary);
 // As the paper defines it: the means differ by more than one point, by chance or not.
 CoarseLength published_coarse_length(const nlohmann::json& summary);
 
+std::string fine_memory(const nlohmann::json& summary);  // "32 tokens"
+// By test, and where the published one is longer that too: "64 tokens; >512 tokens (within noise)".
+std::string coarse_memory(const nlohmann::json& summary);
+
 // Whether twice the coarse length exceeds a claimed one: the whole sequence is the text twice.
 enum class Claim {
   kConfirmed,
@@ -42,8 +46,9 @@ Claim claim(const nlohmann::json& summary, int64_t claimed);
 // Of a run, for the page; empty where the curve was not measured. tokens_to_copy: as in
 // VerdictOptions, for a model that trains at `tokens_per_s` (NaN: unknown).
 std::string memory_sentence(const RunResults& run, int64_t tokens_to_copy, double tokens_per_s);
-std::string fine_memory(const RunResults& run);     // "32 tokens"
-std::string coarse_memory(const RunResults& run);   // "64 tokens; >512 tokens (within noise)"
+// Of its summary; empty: none.
+std::string fine_memory(const RunResults& run);
+std::string coarse_memory(const RunResults& run);
 std::string claimed_length(const RunResults& run);  // "512 tokens (not confirmed)"
 
 }  // namespace reynard::report

@@ -138,14 +138,11 @@ std::string caption(const json& summary) {
     case Copying::kYes:
       break;
   }
-  const std::string tested = tested_coarse_length(summary).text;
-  const std::string published = published_coarse_length(summary).text;
   std::string text = fmt::format(
-      "Fine memory {} tokens, coarse memory {} tokens{}: look for where "
-      "amber leaves 100 % and where it meets blue.",
-      text_at(summary, "/metrics/fine_length/text"),
-      tested,
-      tested == published ? "" : fmt::format(" (without a test {}, within noise)", published));
+      "Fine memory {}, coarse memory {}: look for where amber leaves 100 % and where it meets "
+      "blue.",
+      fine_memory(summary),
+      coarse_memory(summary));
   const json::json_pointer bos("/metrics/bos");
   if (summary.contains(bos) && summary.at(bos).is_null()) {
     text += " The model has no BOS token; sequences are without it.";

@@ -152,10 +152,9 @@ std::optional<Figure> forget_gates(const RunResults& run, size_t index) {
       fmt::format("forget_gates_{}", index + 1),
       run.name + ": forget gates",
       "Gate f of every head (rows) at every token (columns; the text stands below). Yellow keeps "
-      "the "
-      "past, dark blue lets it fade at this token. Columns that are dark in many heads are places "
-      "where the model starts afresh, often line ends and new definitions; rows that are always "
-      "yellow are heads that look far." +
+      "the past, dark blue lets it fade at this token. Columns that are dark in many heads are "
+      "places where the model starts afresh, often line ends and new definitions; rows that are "
+      "always yellow are heads that look far." +
           thinned_note(*series, "gates", heads.size()),
       spec};
 }

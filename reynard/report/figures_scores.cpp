@@ -249,8 +249,8 @@ const std::vector<ScoreMap>& score_maps() {
        "length with answer (tokens)",
        "task",
        "Mean score per task and length. niah: find planted values; vt: follow variable "
-       "assignments; "
-       "cwe, fwe: most frequent words; qa: questions about documents. Rows that turn red to the "
+       "assignments; cwe, fwe: most frequent words; qa: questions about documents. Rows that "
+       "turn red to the "
        "right show what breaks first with length."},
       {"babilong",
        "length",
@@ -268,9 +268,9 @@ const std::vector<ScoreMap>& score_maps() {
        "LongBench",
        "length of the text (words)",
        "task",
-       "Mean score per task and length of the text: F1 for questions, ROUGE-L for summaries, share "
-       "of "
-       "the right class, similarity of a line of code. Only the same row compares with published "
+       "Mean score per task and length of the text: F1 for questions, ROUGE-L for summaries, "
+       "share of the right class, similarity of a line of code. Only the same row compares with "
+       "published "
        "numbers; rows that turn red to the right show what length costs."},
       {"lm_eval",
        "metric",
@@ -278,8 +278,8 @@ const std::vector<ScoreMap>& score_maps() {
        "lm-evaluation-harness",
        "metric",
        "task",
-       "Accuracies of the harness's tasks, on short texts: what a model knows and how it reasons, "
-       "not "
+       "Accuracies of the harness's tasks, on short texts: what a model knows and how it "
+       "reasons, not "
        "what it remembers. Compare with the chance of each task."},
   };
   return maps;

@@ -102,9 +102,9 @@ std::string html_page(const PageShell& shell, std::string_view vega_javascript) 
   text += "</nav></header>\n<main>\n" + shell.main + "</main>\n";
   text +=
       "<footer>Made by reynard. Figures are Vega-Lite specifications with their data inside; the "
-      "menu "
-      "at each figure's corner saves it as SVG or PNG. Drawn by Vega, Vega-Lite and Vega-Embed "
-      "(BSD-3-Clause, University of Washington Interactive Data Lab and contributors).</footer>\n";
+      "menu at each figure's corner saves it as SVG or PNG. Drawn by Vega, Vega-Lite and "
+      "Vega-Embed (BSD-3-Clause, University of Washington Interactive Data Lab and "
+      "contributors).</footer>\n";
   text += fmt::format("<script>{}</script>\n<script>{}</script>\n</body></html>\n",
                       inline_script(vega_javascript),
                       kPageScript);

@@ -29,10 +29,14 @@ std::vector<double> of_heads(const json& inspection, const std::string& key) {
   return values;
 }
 
+std::string name_of(const json& inspection) {
+  return config::printable(text_at(inspection, "/name"));
+}
+
 // The inspection as results that the figures of a report read.
 RunResults as_run(const json& inspection) {
   RunResults run;
-  run.name = config::printable(text_at(inspection, "/name"));
+  run.name = name_of(inspection);
   run.evaluations["inside"]["series"] = inspection.value("overview", json::object());
   json& shares = run.evaluations["pruning"]["series"]["pruned_share"];
   shares = json::array();
@@ -250,7 +254,7 @@ std::string inspect_page(const json& inspection,
                          const InspectPageOptions& options,
                          std::string_view vega_javascript) {
   PageShell shell{"reynard inspect",
-                  fmt::format("Inside {}", config::printable(text_at(inspection, "/name"))),
+                  fmt::format("Inside {}", name_of(inspection)),
                   lead_of(inspection),
                   {{"findings", "In short"}},
                   findings_section(inspection)};

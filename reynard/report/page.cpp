@@ -39,15 +39,11 @@ std::vector<FigureGroup> figure_groups(const Runs& runs, const FigureOptions& op
       {"memory",
        "Forgetting curve",
        "How long can a text be so that the model repeats it after reading it once (Liu et al. "
-       "2024)? "
-       "Amber is the accuracy on the second half of a text that stood just before, blue on the "
-       "same "
-       "text after an unrelated one; bands are one standard deviation over repeats. In the grey "
-       "band "
-       "the two cannot be told apart (95 %, paired). Green ground: copied word for word. Blue: "
-       "seen "
-       "helps. Red: forgotten. The model reads twice the length on the axis, so up to half of the "
-       "length trained on, everything fits.",
+       "2024)? Amber is the accuracy on the second half of a text that stood just before, blue "
+       "on the same text after an unrelated one; bands are one standard deviation over repeats. "
+       "In the grey band the two cannot be told apart (95 %, paired). Green ground: copied word "
+       "for word. Blue: seen helps. Red: forgotten. The model reads twice the length on the "
+       "axis, so up to half of the length trained on, everything fits.",
        runs.size() > 1 ? 2 : 1,
        {}},
       {"retrieval",

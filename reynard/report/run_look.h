@@ -9,7 +9,7 @@
 
 namespace reynard::report {
 
-// Of the run's look, in the order of the runs.
+// The colour of the run at this place in their order; the same again after eight.
 std::string run_color(size_t index);
 // The mark beside a run's name, in HTML: a square, or a piece of its line where that is dashed.
 std::string run_swatch(size_t index);

@@ -207,8 +207,7 @@ std::string speed_section(const Runs& runs) {
   });
   if (rows.empty()) return "";
   return "<section id=\"speed\"><h2>Speed and memory</h2><p class=\"intro\">Measured while the "
-         "runs "
-         "were made; other programs on the machine slow them.</p>" +
+         "runs were made; other programs on the machine slow them.</p>" +
          speed_table(runs, rows) + "</section>\n";
 }
 

@@ -277,8 +277,7 @@ constexpr TableRow kTableRows[] = {
      coarse_memory},
     {"RULER effective length",
      "longest context with a mean score of at least 85.6 %; own data: not comparable with "
-     "published "
-     "results",
+     "published results",
      effective_length},
     {"Pruned share", "attention tiles that are neither read nor computed", pruned_share},
     {"Loss with / without pruning", "the same weights, the same rows", pruning_losses},

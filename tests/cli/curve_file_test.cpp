@@ -38,6 +38,15 @@ TEST_F(EvalCommand, CurvesOfOneRepeatAreNotTested) {
   EXPECT_NE(two.output.find("once: fine memory"), std::string::npos) << two.output;
 }
 
+TEST_F(EvalCommand, NamesOfCurvesArePrintedWithoutControls) {
+  const json named{{"name", "\x1b[31mred"}, {"series", {{"points", json::parse(kCurveFile)}}}};
+  test::write_file(folder_ / "red.json", named.dump());
+  const ProgramResult result = run({"forgetting-curve", "red.json"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_TRUE(result.output.starts_with("\\x1b[31mred: fine memory")) << result.output;
+  EXPECT_EQ(result.output.find('\x1b'), std::string::npos);
+}
+
 // Ten sequences of each length. 64 tokens are copied; the gap of 1.2 points at 512 is chance.
 TEST_F(EvalCommand, ACoarseLengthWithinNoiseConfirmsNoClaim) {
   json points = json::array();
@@ -53,7 +62,7 @@ TEST_F(EvalCommand, ACoarseLengthWithinNoiseConfirmsNoClaim) {
   test::write_file(folder_ / "noise.json", points.dump());
   const ProgramResult text = run({"forgetting-curve", "noise.json", "--claimed", "512"});
   ASSERT_EQ(text.exit_code, 0) << text.errors;
-  EXPECT_NE(text.output.find("coarse memory 64 tokens (without a test >512 tokens, within noise)"),
+  EXPECT_NE(text.output.find("coarse memory 64 tokens; >512 tokens (within noise)"),
             std::string::npos)
       << text.output;
   EXPECT_NE(text.output.find("claimed length 512: not confirmed (2 x coarse is no more)"),
@@ -93,6 +102,7 @@ TEST_F(EvalCommand, OneSequenceOfEachLengthTellsNoCopyingFromChance) {
       << text.output;
   const json summary = json::parse(test::read_file(folder_ / "once/forgetting_curve.json"));
   EXPECT_TRUE(summary.at("metrics").at("copies").is_null());
+  use_empty_vega();
   ASSERT_EQ(run({"report", "once", "-o", "once.html"}).exit_code, 0);
   const std::string page = test::read_file(folder_ / "once.html");
   EXPECT_EQ(page.find("has not learned"), std::string::npos);
@@ -121,6 +131,7 @@ TEST_F(EvalCommand, CurveFilesAreComputedAnew) {
             100);
   EXPECT_TRUE(fs::exists(folder_ / "out/forgetting_curve.png"));
   EXPECT_TRUE(fs::exists(folder_ / "out/published.json"));
+  use_empty_vega();
   ASSERT_EQ(run({"report", "out", "-o", "curve.html"}).exit_code, 0);
   // What was written is read again, and several files are compared.
   test::write_file(folder_ / "out/ruler.json",

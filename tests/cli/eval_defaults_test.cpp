@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 
@@ -38,8 +37,7 @@ TEST_F(EvalCommand, ShortDocumentsAreMeasuredByWhatTheyGive) {
   for (const char* task : {"per_position_loss", "forgetting_curve"}) {
     EXPECT_TRUE(fs::exists(folder_ / fmt::format("run/eval/{}.json", task))) << task;
   }
-  test::write_file(folder_ / "vega.js", "window.vegaEmbed = 1");
-  ::setenv("REYNARD_VEGA", (folder_ / "vega.js").c_str(), 1);
+  use_empty_vega();
   const ProgramResult report = run({"report", "run", "-o", "page.html"});
   EXPECT_EQ(report.exit_code, 0) << report.errors;
   // What was asked for is an error.

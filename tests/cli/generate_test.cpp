@@ -312,7 +312,7 @@ TEST(GenerateCommand, BadInput) {
                      bias.substr(0, bias.find('=')) + "; expected an id from 0 to 257");
   }
   expect_error({"a", "--file", "b"}, "PROMPT and --file");
-  expect_error({"--file", "/nowhere"}, "/nowhere cannot be read");
+  expect_error({"--file", "nowhere"}, "nowhere cannot be read");
   expect_error({"a", "--stop", ""}, "stop string");
   expect_error({"a", "-n", "3", "--best-of", "2"}, "--best-of");
   expect_error({"a", "--lookup", "99"}, "--lookup: 99; expected 0 to 31");

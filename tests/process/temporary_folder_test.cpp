@@ -27,8 +27,11 @@ TEST(TemporaryFolder, IsItsOwnersAloneAndGoesWithIt) {
 }
 
 TEST(TemporaryFolder, APlaceThatDoesNotExistIsNamed) {
-  EXPECT_EQ(test::error_of([] { TemporaryFolder("/nowhere"); }),
-            "cannot create a folder in /nowhere: No such file or directory; set TMPDIR to another");
+  const test::TempDir folder;
+  const fs::path place = folder / "nowhere";
+  EXPECT_EQ(test::error_of([&] { TemporaryFolder{place}; }),
+            "cannot create a folder in " + place.string() +
+                ": No such file or directory; set TMPDIR to another");
 }
 
 }  // namespace

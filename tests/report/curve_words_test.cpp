@@ -73,7 +73,7 @@ TEST(CurveWords, ACoarseLengthWithinNoiseIsNoMemory) {
   EXPECT_EQ(cell(runs, "Coarse memory"), "64 tokens; >512 tokens (within noise)");
   EXPECT_EQ(cell(runs, "Claimed length"), "512 tokens (not confirmed)");
   const Figure figure = *forgetting_curve(runs[0], 0);
-  EXPECT_NE(figure.caption.find("coarse memory 64 tokens (without a test >512, within noise)"),
+  EXPECT_NE(figure.caption.find("coarse memory 64 tokens; >512 tokens (within noise)"),
             std::string::npos)
       << figure.caption;
   const auto regions = test::rows_with(figure.spec, "from");
