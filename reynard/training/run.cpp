@@ -304,7 +304,11 @@ class Run {
     if (log || last || validate) {
       Json line = window_.line(trainer_);
       add_gates(line, gates.shares(), prunes());
-      validate ? write_measured(line) : metrics_->write(line);
+      if (validate) {
+        write_measured(std::move(line));
+      } else {
+        metrics_->write(line);
+      }
       show_progress();
     }
     // A streak of skipped steps says that something is wrong: what is due waits until it is over.

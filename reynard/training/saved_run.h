@@ -40,8 +40,8 @@ std::vector<std::string> save_checkpoint(Trainer& trainer,
 struct RestoredCheckpoint {
   std::optional<std::filesystem::path> folder = {};  // empty: there was no valid one
   std::vector<std::string> rejected = {};            // why newer ones were passed over, a line each
-  LossesSoFar losses = {};                           // as they were saved, and
-  nlohmann::ordered_json open_line = nullptr;        // this too
+  LossesSoFar losses = {};                           // of the steps before it
+  nlohmann::ordered_json open_line = nullptr;        // as in CheckpointOptions; null: none
 };
 // Puts the newest checkpoint whose checksums hold into the trainer.
 RestoredCheckpoint restore_newest(Trainer& trainer, const std::filesystem::path& run_folder);

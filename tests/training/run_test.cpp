@@ -15,6 +15,7 @@
 #include <chrono>
 #include <filesystem>
 #include <sstream>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -131,13 +132,15 @@ TEST(Run, AMeasurementThatWasStoppedIsMadeByTheRunThatGoesOn) {
 
   experiment.run.folder = (folder / "stopped").string();
   std::atomic<bool> stop = false;
-  std::thread stops_measurement([&] {  // step 4 is written and then measured, for a second or so
-    while (!fs::exists(folder / "stopped/profile.json")) {
+  // Step 4 is written and then measured, for a second or so.
+  std::jthread stops_measurement([&](const std::stop_token& ended) {
+    while (!ended.stop_requested() && !fs::exists(folder / "stopped/profile.json")) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     stop = true;
   });
   const RunResult stopped = run(experiment, {.stop = &stop});
+  stops_measurement.request_stop();
   stops_measurement.join();
   EXPECT_FALSE(stopped.finished);
   EXPECT_EQ(stopped.steps, 4);
