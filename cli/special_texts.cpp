@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -16,6 +17,15 @@
 namespace reynard::cli {
 
 namespace {
+
+// Of Transformers, which know no special tokens of their own.
+constexpr std::array kGenericClasses = {
+    "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend"};
+
+bool is_generic(const nlohmann::json& config) {
+  const auto name = config.find("tokenizer_class");
+  return name != config.end() && std::ranges::find(kGenericClasses, *name) != kGenericClasses.end();
+}
 
 // By name; nothing: said to be none.
 using Said = std::map<std::string, std::optional<std::string>>;
@@ -50,9 +60,10 @@ generation::SpecialTexts special_texts(const std::filesystem::path& folder,
     add_said(config::json_object_or_null(folder / "special_tokens_map.json"), said);
   }
   add_said(config, said);
+  const bool generic = is_generic(config);
   const auto take = [&](const char* name, std::optional<int64_t> id) -> std::string {
     if (const auto entry = said.extract(name)) return entry.mapped().value_or("");
-    if (!id) return "";
+    if (!id || generic) return "";
     const std::array<int64_t, 1> one = {*id};
     return tokenizer.decode(one, {.keep_special = true});
   };

@@ -14,7 +14,8 @@ namespace reynard::cli {
 
 // The texts under "..._token" and in extra_special_tokens as special_tokens_map.json says (null:
 // there is none), unless tokenizer_config.json lists the added tokens; else as
-// tokenizer_config.json says; for BOS and EOS else the names that the tokenizer knows them by.
+// tokenizer_config.json says; for BOS and EOS else the names that the tokenizer knows them by,
+// unless its class is one that knows none.
 generation::SpecialTexts special_texts(const std::filesystem::path& folder,
                                        const tokenizer::Tokenizer& tokenizer);
 

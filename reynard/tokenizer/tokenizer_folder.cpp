@@ -60,9 +60,7 @@ TokenizerFiles main_files_in(const fs::path& folder) {
 TokenizerFiles with_token_lists(TokenizerFiles files, const fs::path& folder) {
   if (files.main.empty()) return files;
   files.added_tokens = if_there(folder / "added_tokens.json");
-  if (!files.merges.empty() || !files.added_tokens.empty()) {
-    files.special_tokens = if_there(folder / "special_tokens_map.json");
-  }
+  files.special_tokens = if_there(folder / "special_tokens_map.json");
   return files;
 }
 

@@ -221,6 +221,9 @@ TEST_F(ChatCommand, TemplatesGetTheSpecialTokensOfTheFolder) {
                       {{"bos_token", "B"}, {"pad_token", "P"}},
                       all),
             "[|<eos>||]");
+  EXPECT_EQ(
+      prompt_of({{"tokenizer_class", "PreTrainedTokenizerFast"}, {"pad_token", "P"}}, {}, all),
+      "[|||P]");
   EXPECT_EQ(prompt_of({{"extra_special_tokens", {{"image_token", "<img>"}}}}, {}, all),
             "[<bos>|<eos>||]<img>");
   EXPECT_EQ(prompt_of({}, {}, "{{ unk_token is defined }}{{ bos_token + messages[0].content }}"),

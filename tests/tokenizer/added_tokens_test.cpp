@@ -299,6 +299,28 @@ TEST(AddedTokens, AreInCopiesOfTheTokenizer) {
             tokenizer::fingerprint(tokenizer::saved_files(folder.name())));
 }
 
+// A map beside tokenizer.json too, unless the config lists the added tokens.
+TEST(AddedTokens, EndsAreThoseOfTheMap) {
+  json contents = test::byte_level_json();
+  const json vocabulary = contents["model"]["vocab"];
+  Folder folder;
+  folder.add("tokenizer.json", contents)
+      .add("tokenizer_config.json", {{"eos_token", "<|endoftext|>"}})
+      .add("special_tokens_map.json", {{"bos_token", "t"}, {"eos_token", special("he")}});
+  const test::TempDir copy;
+  for (const auto& file : tokenizer::saved_files(folder.name())) {
+    test::write_file(copy / file.name, file.contents);
+  }
+  for (const std::string& name : {folder.name(), copy.path().string()}) {
+    const auto tokenizer = tokenizer::make_tokenizer(name);
+    EXPECT_EQ(tokenizer->bos(), vocabulary["t"].get<int64_t>()) << name;
+    EXPECT_EQ(tokenizer->eos(), vocabulary["he"].get<int64_t>()) << name;
+  }
+  folder.add("tokenizer_config.json",
+             {{"eos_token", "<|endoftext|>"}, {"added_tokens_decoder", json::object()}});
+  EXPECT_EQ(folder.open()->eos(), kEnd);
+}
+
 // A copy of "json:" names the class that escapes, and keeps add_bos_token.
 TEST(AddedTokens, CopiesThatEscapeBeginTextsOnce) {
   const auto expect_once = [](Folder& folder, int32_t bos) {
