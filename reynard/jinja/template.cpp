@@ -387,8 +387,14 @@ class Run {
     if (name == "raise_exception") throw Error(to_text(given.at(0)));
     if (name == "strftime_now") return time_now(to_text(given.at(0)));
     if (name == "range") return range(given);
-    const Value map = given.at(0);
-    Value::Map fields = map.map() ? *map.map() : Value::Map();
+    Value::Map fields;
+    if (!given.positional.empty()) {
+      const Value& map = given.positional.front();
+      if (!map.map()) throw Error(fmt::format("{}: expected a map, or names with values", name));
+      fields = *map.map();
+    }
+    const std::size_t named = given.named.size();
+    spend(named * (fields.size() + named) * sizeof(Value));  // the keys that they are compared with
     for (const auto& [field, value] : given.named) put(fields, field, value);
     if (name == "dict") return fields;
     return std::make_shared<Value::Namespace>(Value::Namespace{std::move(fields)});

@@ -188,6 +188,8 @@ TEST(Jinja, MacrosSeeTheirParametersAndWhatIsAroundThem) {
 TEST(Jinja, MapsHaveTextsForKeysAndEachOnce) {
   EXPECT_EQ(render("{{ {'a': 1, 'b': 3, 'a': 2} | tojson }}"), R"({"a": 2, "b": 3})");
   EXPECT_EQ(render("{{ dict({'a': 1}, a=2).a }}{{ namespace({'a': 1}, a=2).a }}"), "22");
+  expect_error("{{ dict([['a', 1]]) }}", "dict: expected a map");
+  expect_error("{{ namespace(missing) }}", "namespace: expected a map");
   expect_error("{% set x = 1 %}\n{{ {0: 'A'}[0] }}",
                "line 2: \"0\" is a key of a map; only strings");
   expect_error("{{ {none: 1} | length }}", "line 1: \"none\" is a key of a map; only strings");
@@ -261,6 +263,14 @@ TEST(Jinja, HostileTemplatesEnd) {
                              copy),
                  "takes too long");
   }
+  // Every name is compared with all that are there.
+  std::string names;
+  for (int i = 0; i < 2000; ++i) names += fmt::format(", n{}={}", i, i);
+  expect_error(fmt::format("{{% set m = {}}} %}}{{% for i in range(80) %}}{{% set x = dict(m{}) %}}"
+                           "{{% endfor %}}",
+                           map,
+                           names),
+               "takes too long");
   expect_error(
       "{% set n = namespace(s='xxxxxxxxxxxxxxxx') %}{% for i in range(60) %}"
       "{% set n.s = n.s + n.s %}{% endfor %}",
