@@ -185,7 +185,7 @@ void print_lengths(const std::vector<Json>& results) {
 std::string claim_text(const CurveFile& file, const nlohmann::json& summary, int64_t claimed) {
   switch (report::claim(summary, claimed)) {
     case report::Claim::kConfirmed:
-      return "confirmed (2 x coarse is more)";
+      return "confirmed (2 x the coarse length by test is more)";
     case report::Claim::kTooFewRepeats:
       return "too few repeats to tell (measure each length three times or more)";
     case report::Claim::kNotFarEnough:
@@ -196,7 +196,7 @@ std::string claim_text(const CurveFile& file, const nlohmann::json& summary, int
       break;
   }
   return report::copying(summary) == report::Copying::kYes
-             ? "not confirmed (2 x coarse is no more)"
+             ? "not confirmed (2 x the coarse length by test is no more)"
              : "not confirmed (at no length does it copy by more than chance)";
 }
 

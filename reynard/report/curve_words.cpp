@@ -61,8 +61,8 @@ std::string remembers_sentence(const std::string& name,
                 in_words(fine));
   if (coarse.length == 0) {
     return fmt::format(
-        "{} {} notices that it has seen a text before by less than one point, so that it has no "
-        "coarse memory.",
+        "{} {} notices at no tested length by both more than chance and more than one point that "
+        "it has seen a text before, so that it has no coarse memory.",
         name,
         verbatim);
   }

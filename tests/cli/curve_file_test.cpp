@@ -65,7 +65,8 @@ TEST_F(EvalCommand, ACoarseLengthWithinNoiseConfirmsNoClaim) {
   EXPECT_NE(text.output.find("coarse memory 64 tokens; >512 tokens (within noise)"),
             std::string::npos)
       << text.output;
-  EXPECT_NE(text.output.find("claimed length 512: not confirmed (2 x coarse is no more)"),
+  EXPECT_NE(text.output.find(
+                "claimed length 512: not confirmed (2 x the coarse length by test is no more)"),
             std::string::npos)
       << text.output;
   const ProgramResult lines = run({"forgetting-curve", "noise.json", "--claimed", "512", "--json"});

@@ -136,7 +136,7 @@ TEST(CurveWords, ResultsWithoutTheTestedLengthStayReadable) {
   EXPECT_EQ(cell(runs, "Claimed length"), "200 tokens (confirmed)");
 }
 
-// It copies by more than chance, but nowhere by a point.
+// It copies by more than chance, but nowhere that a point is told from chance too.
 TEST(CurveWords, AGainBelowOnePointHasNoLength) {
   const Runs runs = run_with(curve({64, 128},
                                    10,
@@ -145,7 +145,10 @@ TEST(CurveWords, AGainBelowOnePointHasNoLength) {
                                     {"significant_length", length_of(0)},
                                     {"copies", true}}),
                              200);
-  EXPECT_NE(words_of(runs).find("by less than one point"), std::string::npos) << words_of(runs);
+  EXPECT_NE(words_of(runs).find("at no tested length by both more than chance and more than one "
+                                "point that it has seen"),
+            std::string::npos)
+      << words_of(runs);
   EXPECT_EQ(words_of(runs).find("before over 0 tokens"), std::string::npos) << words_of(runs);
 }
 
