@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
@@ -170,6 +171,15 @@ void check_arguments(const ServeArguments& arguments) {
   }
 }
 
+// Blanks around the value of a header are not part of it (RFC 9110, 5.5).
+void check_api_key(const std::string& key) {
+  const auto is_control = [](unsigned char c) { return c < ' ' || c == 0x7F; };
+  if (!key.starts_with(' ') && !key.ends_with(' ') && std::ranges::none_of(key, is_control)) return;
+  throw Error(
+      "serve: --api-key or $REYNARD_API_KEY begins or ends with a blank, or holds a control "
+      "character, which no header can carry");
+}
+
 void run_serve(ServeArguments arguments) {
   check_arguments(arguments);
   if (!arguments.api_key && std::getenv("REYNARD_API_KEY") != nullptr) {
@@ -181,6 +191,7 @@ void run_serve(ServeArguments arguments) {
         "without one");
   }
   arguments.http.api_key = arguments.api_key.value_or("");
+  check_api_key(arguments.http.api_key);
   const std::atomic<bool>& stop = stop_flag();
   TextModel model = open_text_model(arguments.model);
   serving::EngineOptions options = engine_options(arguments, model.decoder);

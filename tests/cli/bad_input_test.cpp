@@ -287,6 +287,9 @@ TEST_F(BadInput, AnEmptyKeyDoesNotOpenAServer) {
   EXPECT_EQ(missing(error_of({"serve", "model", "--api-key=", "--no-prefix-reuse"}), "is empty"),
             "");
   EXPECT_EQ(missing(error_of({"serve", "model", "--api-key", ""}), "is empty"), "");
+  for (const char* key : {" key", "key\t", "a\nb"}) {
+    EXPECT_EQ(missing(error_of({"serve", "model", "--api-key", key}), "no header can carry"), "");
+  }
 }
 
 // More accuracies of one length are not tested for normality: all would be measured in vain.
