@@ -248,7 +248,7 @@ std::vector<std::string> without_unread_keys(const std::string& file,
   const auto given_keys = config::describe_section(given);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (keys[i].default_value == given_keys[i].default_value) continue;
-    replace(settings, keys[i].path, keys[i].default_value);
+    replace(settings, keys[i].path, keys[i].default_override);
   }
   return settings;
 }

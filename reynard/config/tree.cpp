@@ -186,6 +186,11 @@ std::string value_text(const Node& node) {
   return std::visit(Print{}, node.value);
 }
 
+std::string override_text(const Node& node) {
+  const auto* text = std::get_if<std::string>(&node.value);
+  return text ? *text : value_text(node);
+}
+
 std::string_view kind_text(const Node& node) {
   static constexpr std::string_view kNames[] = {
       "null", "a bool", "an integer", "a number", "a string", "text", "a list", "a section"};

@@ -70,6 +70,8 @@ std::string print_json(const Table& root);
 
 // One value as it is written in TOML; what messages and help show.
 std::string value_text(const Node& node);
+// The same as "--section.key=TEXT" takes it: names and strings stand without quotes.
+std::string override_text(const Node& node);
 // The kind of a value in words: "a string", "an integer".
 std::string_view kind_text(const Node& node);
 

@@ -16,7 +16,8 @@ struct KeyInfo {
   std::string type;           // "integer", "number", "none | full | fixed", "list of integer"
   std::string default_value;  // as in TOML; empty: not set
   std::string help;
-  std::string rule;  // "> 0"; empty: none
+  std::string rule;                   // "> 0"; empty: none
+  std::string default_override = {};  // default_value as "--path=TEXT" takes it
 };
 
 template <Section T>
@@ -105,7 +106,10 @@ std::vector<KeyInfo> describe_field(const T& value, KeyInfo info) {
   } else {
     info.type = type_text<T>();
     const Node node = write_any(value);
-    if (!std::holds_alternative<std::monostate>(node.value)) info.default_value = value_text(node);
+    if (!std::holds_alternative<std::monostate>(node.value)) {
+      info.default_value = value_text(node);
+      info.default_override = override_text(node);
+    }
     return {std::move(info)};
   }
 }

@@ -5,6 +5,7 @@
 #include "tests/support/files.h"
 #include "tests/support/program.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -96,6 +97,30 @@ TEST_F(TrainCommand, SweepTakesKeysThatSomePointsRead) {
   EXPECT_EQ(again.exit_code, 0) << again.errors;
   EXPECT_SAYS(sweep("schedule.shape=linear,cosine").errors,
               "tiny.toml: schedule.decay_fraction: needs schedule.shape = \"wsd\"");
+}
+
+// Their defaults are recorded as the command line spells them.
+TEST_F(TrainCommand, SweepTakesNamesThatSomePointsRead) {
+  const ProgramResult result = run({"sweep",
+                                    "tiny.toml",
+                                    "--quiet",
+                                    "--grid",
+                                    "model.mixer=attention,memory_attention",
+                                    "--run.folder=sweep",
+                                    "--training.tokens=128",
+                                    "--model.memory.merge=gated"});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  for (const auto& [mixer, merge] :
+       {std::pair{"attention", "joint"}, std::pair{"memory_attention", "gated"}}) {
+    const std::string name = fmt::format("sweep/model.mixer={},seed=0", mixer);
+    EXPECT_SAYS(test::read_file(folder_ / name / "experiment.toml"),
+                fmt::format("merge = \"{}\"\n", merge));
+    const auto command = json(name + "/run.json").at("command");
+    std::vector<std::string> words(command.begin() + 1, command.end());
+    words.emplace_back("--resume");
+    const ProgramResult again = run(words);
+    EXPECT_EQ(again.exit_code, 0) << again.errors;
+  }
 }
 
 // Programs of before recorded keys that they did not read.
