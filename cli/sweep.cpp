@@ -24,6 +24,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -128,9 +129,19 @@ struct Row {
 };
 
 std::string folder_name(const Point& point, int64_t seed) {
+  constexpr std::size_t kMostBytes = 255;  // of a name in Linux's file systems
   std::string name = fmt::format("{}", fmt::join(point, ","));
   std::replace(name.begin(), name.end(), '/', '_');
-  return name + (name.empty() ? "" : ",") + fmt::format("seed={}", seed);
+  name += (name.empty() ? "" : ",") + fmt::format("seed={}", seed);
+  if (name.size() > kMostBytes) {
+    throw Error(
+        fmt::format("--grid {}: names a folder of {} bytes; expected at most {}; give a shorter "
+                    "value, such as a link to the file",
+                    *std::ranges::max_element(point, {}, &std::string::size),
+                    name.size(),
+                    kMostBytes));
+  }
+  return name;
 }
 
 training::RunResult run_point(const training::Experiment& experiment,
@@ -253,6 +264,13 @@ std::vector<std::string> without_unread_keys(const std::string& file,
   return settings;
 }
 
+// Seeds of the runs of a point are first, first + 1, ...
+void check_seeds(const char* key, int64_t first, int64_t seeds) {
+  const int64_t most = std::numeric_limits<int64_t>::max() - (seeds - 1);
+  if (first <= most) return;
+  throw Error(fmt::format("{} = {}; must be at most {} with --seeds {}", key, first, most, seeds));
+}
+
 // The runs of one point, one per seed.
 std::vector<PlannedRun> plan_point(const SweepArguments& arguments,
                                    const std::vector<std::string>& overrides,
@@ -265,6 +283,8 @@ std::vector<PlannedRun> plan_point(const SweepArguments& arguments,
     auto experiment = config::read_toml<training::Experiment>(arguments.experiment, own);
     models::check_can_be_saved(experiment.model);
     training::check_budget(experiment);
+    check_seeds("run.seed", experiment.run.seed, arguments.seeds);
+    check_seeds("data.seed", experiment.data.seed, arguments.seeds);
     experiment.run.folder = (fs::path(experiment.run.folder) / folder_name(point, seed)).string();
     experiment.run.seed += seed;
     experiment.data.seed += seed;

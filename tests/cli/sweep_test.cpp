@@ -243,6 +243,43 @@ TEST_F(TrainCommand, SweepRejectsAPointBeforeTheFirstRuns) {
   EXPECT_FALSE(fs::exists(folder_ / "sweep"));
 }
 
+// The folder of a run is named after its values.
+TEST_F(TrainCommand, SweepRejectsLongValuesBeforeTheFirstRuns) {
+  std::string long_path = "text/";
+  while (long_path.size() < 240) long_path += "../text/";
+  long_path += "train.tokens";
+  const ProgramResult result = run({"sweep",
+                                    "tiny.toml",
+                                    "--quiet",
+                                    "--grid",
+                                    "data.path=text/train.tokens," + long_path,
+                                    "--run.folder=sweep",
+                                    "--training.tokens=128"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.errors,
+            fmt::format("reynard: --grid data.path={}: names a folder of 274 bytes; expected at "
+                        "most 255; give a shorter value, such as a link to the file\n",
+                        long_path));
+  EXPECT_FALSE(fs::exists(folder_ / "sweep"));
+}
+
+TEST_F(TrainCommand, SweepRejectsSeedsBeyondIntegers) {
+  for (const std::string key : {"run.seed", "data.seed"}) {
+    const ProgramResult result = run({"sweep",
+                                      "tiny.toml",
+                                      "--run.folder=sweep",
+                                      "--" + key + "=9223372036854775807",
+                                      "--seeds",
+                                      "2"});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(result.errors,
+              fmt::format("reynard: {} = 9223372036854775807; must be at most "
+                          "9223372036854775806 with --seeds 2\n",
+                          key));
+    EXPECT_FALSE(fs::exists(folder_ / "sweep"));
+  }
+}
+
 TEST_F(TrainCommand, SweepRejects) {
   const auto expect_error = [&](const std::vector<std::string>& axes, const std::string& part) {
     std::vector<std::string> arguments = {"sweep", "tiny.toml", "--run.folder=sweep"};
