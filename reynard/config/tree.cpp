@@ -116,6 +116,27 @@ std::string read_config_file(const std::filesystem::path& file) {
   return read_text_file(file, kMaxConfigBytes);
 }
 
+namespace {
+
+// given: "--section.key=value", as messages show it; deeper: one whose key goes beyond that.
+[[noreturn]] void reject_value_and_section(const std::string& key,
+                                           const std::string& given,
+                                           const std::string& deeper) {
+  throw Error(fmt::format("{} is given as a value, {}, and as a section, {}; give one of them",
+                          printable(key),
+                          printable(given),
+                          printable(deeper)));
+}
+
+// An override whose key lies in this table of overrides.
+std::string first_override(const Table& table) {
+  const Node& node = table.entries.front().second;
+  if (const auto* deeper = std::get_if<Table>(&node.value)) return first_override(*deeper);
+  return fmt::format("{}={}", node.where, value_text(node));
+}
+
+}  // namespace
+
 void apply_override(Table& root, std::string_view argument) {
   const std::size_t equals = argument.find('=');
   if (!argument.starts_with("--") || equals == std::string_view::npos || equals == 2) {
@@ -142,20 +163,29 @@ void apply_override(Table& root, std::string_view argument) {
       throw Error(fmt::format("{}: expected --section.key=value", printable(argument)));
     Node* node = table->find(name);
     if (!node) node = &table->add(name, {});
+    const std::string key = path.substr(0, dot);
     if (const auto* given = std::get_if<RawText>(&node->value)) {
+      if (dot != std::string::npos) {
+        reject_value_and_section(
+            key, fmt::format("{}={}", node->where, given->text), std::string(argument));
+      }
       throw Error(fmt::format("{} is given twice, as {} and as {}; give it once",
                               printable(path),
                               printable(given->text),
                               printable(argument.substr(equals + 1))));
     }
     if (dot == std::string::npos) {
+      const auto* section = std::get_if<Table>(&node->value);
+      if (section && node->where.starts_with("--")) {
+        reject_value_and_section(key, std::string(argument), first_override(*section));
+      }
       node->value = RawText{std::string(argument.substr(equals + 1))};
       node->where = where;
       return;
     }
     if (!std::holds_alternative<Table>(node->value)) {
       node->value = Table{};
-      node->where = fmt::format("--{}", path.substr(0, dot));
+      node->where = fmt::format("--{}", key);
     }
     table = &std::get<Table>(node->value);
     begin = dot + 1;

@@ -61,8 +61,8 @@ Table parse_json(std::string_view text, const std::string& source);
 // its size (more than 16 MiB).
 std::string read_config_file(const std::filesystem::path& file);
 
-// Puts "--section.key=value" into the tree; throws reynard::Error for anything of another form and
-// for a key that an override before it has given.
+// Puts "--section.key=value" into the tree; throws reynard::Error for anything of another form, for
+// a key that an override before it has given, and for one that is a value and a section.
 void apply_override(Table& root, std::string_view argument);
 
 std::string print_toml(const Table& root);

@@ -242,6 +242,17 @@ TEST(Config, RejectsWrongTypes) {
   EXPECT_EQ(error_of("", {"--model.width.x=3"}), "--model.width is a section; must be an integer");
 }
 
+TEST(Config, AnOverrideIsAValueOrASection) {
+  const std::string expected =
+      "model.width is given as a value, --model.width=1, and as a section, --model.width.x=3; give "
+      "one of them";
+  EXPECT_EQ(error_of("", {"--model.width=1", "--model.width.x=3"}), expected);
+  EXPECT_EQ(error_of("", {"--model.width.x=3", "--model.width=1"}), expected);
+  // Those of the file are replaced.
+  EXPECT_EQ(error_of("[model]\nwidth = 1\n", {"--model.width.x=3"}),
+            "--model.width is a section; must be an integer");
+}
+
 TEST(Config, RejectsOverridesOfAnotherForm) {
   for (const char* argument : {"model.width=3", "--model.width", "--=3", "--model..width=3"}) {
     EXPECT_EQ(error_of("", {argument}), std::string(argument) + ": expected --section.key=value");
