@@ -10,7 +10,6 @@
 #include "reynard/tensor/huge_pages.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/logical_and.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -233,13 +232,33 @@ CheckedFolder check_folder(const fs::path& model_or_run) {
   return {file.family, std::move(tensors), std::move(decoder)};
 }
 
+// Rounding to a narrower dtype must not make infinities: f16 ends at 65,504, f32 and bf16 near
+// 3e38.
+void check_in_range(const std::string& what, const at::Tensor& value, const at::Tensor& rounded) {
+  const at::Tensor lost = rounded.isinf();
+  if (!lost.any().item<bool>()) return;  // as nearly always: the wider values are not read again
+  if (!lost.logical_and_(value.isfinite()).any().item<bool>()) return;
+  throw Error(fmt::format("{} has values up to {:g}, beyond the range of {}{}",
+                          what,
+                          value.masked_select(lost).abs().max().item<double>(),
+                          c10::toString(rounded.scalar_type()),
+                          rounded.scalar_type() == at::kHalf ? "; bf16 and f32 hold them" : ""));
+}
+
 // The parameter's values, piece by piece.
 void read_pieces(const checkpoint::TensorFolder& tensors,
                  const std::vector<Piece>& pieces,
                  const at::Tensor& value) {
   int64_t row = 0;
   for (const Piece& piece : pieces) {
-    value.narrow(0, row, piece.rows).copy_(tensors.read(piece.name));
+    const at::Tensor read = tensors.read(piece.name);
+    const at::Tensor rows = value.narrow(0, row, piece.rows).copy_(read);
+    if (read.element_size() > rows.element_size()) {
+      check_in_range(
+          fmt::format("{}: tensor \"{}\"", tensors.file_of(piece.name).string(), piece.name),
+          read,
+          rows);
+    }
     row += piece.rows;
   }
 }
@@ -301,11 +320,12 @@ Decoder open_model(const fs::path& folder, WeightFormat format, at::Device devic
     const std::vector<Piece> pieces = checked.family->pieces(name, parameter.value.size(0));
     const at::IntArrayRef shape = parameter.value.sizes();
     const bool looked_up = name == "model.embeddings.weight" && !parameter.product;
+    // f64 is read as f32.
+    const at::ScalarType stored = checked.tensors.find(pieces[0].name)->dtype;
+    const at::ScalarType own = stored == at::kDouble ? at::kFloat : stored;
     if (looked_up) {  // rows are widened when they are read
-      const at::ScalarType own = checked.tensors.find(pieces[0].name)->dtype;
       parameter.value = map_or_read(checked.tensors, pieces, shape, own, lasting).to(device);
     } else if (parameter.product && format == WeightFormat::kInt8) {
-      const at::ScalarType own = checked.tensors.find(pieces[0].name)->dtype;
       const ops::Int8Weight weight =
           ops::quantize_rows(map_or_read(checked.tensors, pieces, shape, own, passing));
       parameter.value = lasting(shape, at::kChar).copy_(weight.values);
@@ -322,20 +342,6 @@ Decoder open_model(const fs::path& folder, WeightFormat format, at::Device devic
   checked.decoder.set_read_only(dtype);
   return std::move(checked.decoder);
 }
-
-namespace {
-
-// f16 ends at 65,504: larger weights would be read back as infinities.
-void check_in_range(const std::string& name, const at::Tensor& value, const at::Tensor& rounded) {
-  if (!at::logical_and(value.isfinite(), rounded.isinf()).any().item<bool>()) return;
-  throw Error(fmt::format(
-      "tensor \"{}\" has values up to {:g}, beyond the range of {}; bf16 and f32 hold them",
-      name,
-      value.abs().max().item<double>(),
-      c10::toString(rounded.scalar_type())));
-}
-
-}  // namespace
 
 void check_can_be_saved(const DecoderConfig& config) {
   choose_family(without_recurrence(config), "");
@@ -358,7 +364,7 @@ void write_model(Decoder& decoder,
     for (const Piece& piece : family.pieces(name, parameter.value.size(0))) {
       const at::Tensor rows = parameter.value.detach().narrow(0, row, piece.rows);
       tensors.push_back({piece.name, rows.to(dtype)});
-      check_in_range(piece.name, rows, tensors.back().tensor);
+      check_in_range(fmt::format("tensor \"{}\"", piece.name), rows, tensors.back().tensor);
       row += piece.rows;
     }
   });

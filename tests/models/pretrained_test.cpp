@@ -24,6 +24,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <random>
 #include <string>
 #include <string_view>
@@ -240,6 +241,30 @@ TEST_F(ModelFolder, OtherFloatDtypesBecomeF32) {
   load_model(folder()).parameters([&](const std::string& name, Parameter& parameter) {
     EXPECT_EQ(parameter.value.scalar_type(), at::kFloat) << name;
   });
+}
+
+// A weight that rounding makes infinite is another model.
+TEST_F(ModelFolder, WeightsBeyondF32AreRefused) {
+  for (const char* name :
+       {"model.embeddings.weight", "model.layers.0.mlp.down_proj.weight", "model.norm.weight"}) {
+    Tensors changed = tensors_;
+    const auto named = std::ranges::find(changed, name, &checkpoint::NamedTensor::name);
+    named->tensor = named->tensor.to(at::kDouble);
+    EXPECT_EQ(problem(config_, changed), "") << name;
+    named->tensor.view(-1)[3].fill_(-1e39);
+    const std::string expected =
+        fmt::format("{}: tensor \"{}\" has values up to 1e+39, beyond the range of ",
+                    (folder() / "model.safetensors").string(),
+                    name);
+    expect_says(problem(config_, changed), expected);
+    for (const WeightFormat format :
+         {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8}) {
+      expect_says(test::error_of([&] { open_model(folder(), format); }), expected);
+    }
+    // What the file itself calls infinite stays so.
+    named->tensor.view(-1)[3].fill_(-std::numeric_limits<double>::infinity());
+    EXPECT_EQ(problem(config_, changed), "") << name;
+  }
 }
 
 TEST_F(ModelFolder, RunFolderAndShards) {
