@@ -164,6 +164,7 @@ void check_gates(const AttentionMixerConfig& a, const Checker& check) {
   check.require(std::abs(a.temperature_init) <= std::numeric_limits<float>::max(),
                 "attention.temperature_init",
                 fmt::format("{:g} is beyond the range of f32", a.temperature_init));
+  check.require(a.log_pruning_tolerance <= 0, "attention.log_pruning_tolerance", "must be <= 0");
   check.require(a.output_gate != OutputGate::kSilu || !a.output_norm,
                 "attention.output_gate",
                 "must be sigmoid or none when output_norm is on");

@@ -187,6 +187,29 @@ TEST(Fox, MessagesNameTheKeysOfTheExtension) {
       "config.json: reynard.memory.last_context = 9; must be at most reynard.memory.window = 8");
 }
 
+// Nothing there is left unread: who wrote it expects an effect.
+TEST(Families, WhatIsOursInConfigJsonIsReadOrRefused) {
+  const auto error = [](const json& extension) {
+    json config = llama_config();
+    config["reynard"] = extension;
+    return test::error_of(
+        [&] { read_config(find_family("llama", "test"), config, "config.json"); });
+  };
+  EXPECT_EQ(error({{"log_pruning_tolerance", -10}, {"qk_norm", "temperature"}}), "no error");
+  EXPECT_EQ(error({{"log_pruning_tolerance", 2.5}}),
+            "config.json: reynard.log_pruning_tolerance = 2.5; must be <= 0");
+  EXPECT_EQ(error({{"qk_norm", "per_head"}}),
+            "config.json: reynard.qk_norm = \"per_head\"; expected \"temperature\" (all we "
+            "support)");
+  EXPECT_EQ(error({{"log_prunning_tolerance", -10}}),
+            "config.json: reynard.log_prunning_tolerance is not a known key; did you mean "
+            "reynard.log_pruning_tolerance?");
+  EXPECT_EQ(error({{"memory", {{"windows", 8}}}}),
+            "config.json: reynard.memory: windows is not a known key; did you mean window?");
+  EXPECT_EQ(error({{"qkv_bias", true}}),
+            "config.json: reynard.qkv_bias = true; expected reynard.memory beside it");
+}
+
 // Where the layout derives the number of positions from the config, the published one is not it.
 TEST(Families, NumbersOfPositionsMayBeDerived) {
   const test::TempDir parent;

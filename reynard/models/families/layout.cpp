@@ -5,6 +5,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 namespace reynard::models {
 
 namespace {
@@ -39,6 +43,28 @@ void write_shared_keys(const DecoderConfig& config, nlohmann::ordered_json& json
   json["dtype"] = "float32";
 }
 
+// Whoever writes a key under "reynard" expects an effect.
+void check_extension_keys(const JsonFields& extension, config::Problems& problems) {
+  std::vector<std::string> known;
+  for (const char* name : {"head_dim",
+                           "forget_bias_init",
+                           "log_pruning_tolerance",
+                           "pruning_rule",
+                           "qk_norm",
+                           "temperature_init",
+                           "memory",
+                           "qkv_bias"}) {
+    known.push_back(config::key(extension.path(), name));
+  }
+  std::vector<config::UnknownKey> unknown;
+  for (const auto& [name, value] : extension.json().items()) {
+    const std::string path = config::key(extension.path(), name);
+    if (std::ranges::find(known, path) != known.end()) continue;
+    unknown.push_back({path, extension.file()});
+  }
+  config::add_unknown_keys(unknown, known, problems);
+}
+
 // What a layout has no key for goes under "reynard", which other readers ignore; only values that
 // differ from the defaults are written.
 void read_extension(const JsonFields& extension, DecoderConfig& config) {
@@ -46,12 +72,14 @@ void read_extension(const JsonFields& extension, DecoderConfig& config) {
   a.head_dim = extension.of("attention.head_dim").integer("head_dim", a.head_dim);
   a.forget_bias_init =
       extension.of("attention.forget_bias_init").number("forget_bias_init", a.forget_bias_init);
-  a.log_pruning_tolerance = extension.number("log_pruning_tolerance", a.log_pruning_tolerance);
+  a.log_pruning_tolerance = extension.of("attention.log_pruning_tolerance")
+                                .number("log_pruning_tolerance", a.log_pruning_tolerance);
   const std::string rule = extension.text("pruning_rule", config::name_of(a.pruning_rule));
   const auto known = config::value_named<attention::PruningRule>(rule);
   if (!known) extension.reject("pruning_rule", "tight or published");
   a.pruning_rule = *known;
-  if (extension.text("qk_norm", "") == "temperature") a.qk_norm = QKNorm::kTemperature;
+  extension.expect("qk_norm", "temperature");
+  if (!extension.at("qk_norm").is_null()) a.qk_norm = QKNorm::kTemperature;
   a.temperature_init =
       extension.of("attention.temperature_init").number("temperature_init", a.temperature_init);
   if (const std::optional<JsonFields> memory = extension.object("memory")) {
@@ -63,6 +91,8 @@ void read_extension(const JsonFields& extension, DecoderConfig& config) {
       memory->of(config::key("memory", key)).at(key);  // the same names there
     }
     a.qkv_bias = extension.boolean("qkv_bias", a.qkv_bias);
+  } else if (!extension.at("qkv_bias").is_null()) {
+    extension.reject("qkv_bias", "reynard.memory beside it");
   }
 }
 
@@ -108,7 +138,9 @@ DecoderConfig read_config(const Family& family,
   read_shared_keys(fields, config);
   family.read_keys(fields, config);
   const JsonFields no_extension(kNone, file, &problems, "reynard");
-  read_extension(fields.object("reynard").value_or(no_extension), config);
+  const JsonFields extension = fields.object("reynard").value_or(no_extension);
+  check_extension_keys(extension, problems);
+  read_extension(extension, config);
   config.check(problems, "");
   problems.throw_if_any();
   return config;
