@@ -126,8 +126,7 @@ void verify_folder(const fs::path& folder) {
           : fmt::format("fetch it again, or if that is on purpose, remove {}", list.string());
   for (const auto& [name, digest] : json["files"].items()) {
     if (!digest.is_object() || !digest.contains("bytes") || !digest["bytes"].is_number_unsigned() ||
-        !digest.contains("sha256") || !digest["sha256"].is_string() ||
-        name.find('/') != std::string::npos) {
+        !digest.contains("sha256") || !digest["sha256"].is_string() || !is_plain_name(name)) {
       throw Error(fmt::format("{}: entry {} is malformed", list.string(), json_quoted(name)));
     }
     const fs::path file = folder / name;

@@ -1,5 +1,6 @@
 #include "reynard/checkpoint/safetensors_header.h"
 
+#include "reynard/config/fields.h"
 #include "reynard/config/json_file.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
@@ -253,6 +254,11 @@ std::string_view dtype_name(at::ScalarType dtype) {
     if (type == dtype) return name;
   }
   throw Error(fmt::format("safetensors: dtype {} cannot be written", c10::toString(dtype)));
+}
+
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name.find('/') == std::string_view::npos && name != "." && name != ".." &&
+         config::printable(name) == name;
 }
 
 std::string json_quoted(std::string_view name) {

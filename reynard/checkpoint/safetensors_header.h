@@ -27,6 +27,10 @@ Header parse_header(std::string_view text, const std::string& file, uint64_t dat
 // "F32" for kFloat. Throws reynard::Error for a dtype that the format has no name for.
 std::string_view dtype_name(at::ScalarType dtype);
 
+// Whether a folder's list may name a file so: one in that folder, not a path that leads out of it,
+// without control characters.
+bool is_plain_name(std::string_view name);
+
 // The name as a message shows it: JSON-quoted, so that it stays on one line, and cut when long.
 std::string json_quoted(std::string_view name);
 

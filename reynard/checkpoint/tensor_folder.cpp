@@ -11,11 +11,6 @@ namespace reynard::checkpoint {
 
 namespace {
 
-// Shard names are file names of this folder, never paths that lead out of it.
-bool is_plain_name(const std::string& name) {
-  return !name.empty() && name.find('/') == std::string::npos && name != "." && name != "..";
-}
-
 // weight_map of an index file: tensor name -> shard file name.
 std::map<std::string, std::string> read_index(const std::filesystem::path& path) {
   const auto json = config::parse_json_text(config::read_text_file(path, kMaxHeaderBytes));

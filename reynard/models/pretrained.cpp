@@ -3,6 +3,7 @@
 #include "reynard/checkpoint/directory.h"
 #include "reynard/checkpoint/run_folder.h"
 #include "reynard/checkpoint/safetensors.h"
+#include "reynard/checkpoint/safetensors_header.h"
 #include "reynard/config/json_file.h"
 #include "reynard/models/registry.h"
 #include "reynard/ops/int8_linear.h"
@@ -141,9 +142,9 @@ void check_tensors(const checkpoint::TensorFolder& tensors, const Family& family
   }
   for (const std::string& name : tensors.names()) {
     if (used.contains(name) || family.ignores(name)) continue;
-    throw Error(fmt::format("{}: tensor \"{}\" has no place in the model of config.json",
+    throw Error(fmt::format("{}: tensor {} has no place in the model of config.json",
                             tensors.file_of(name).string(),
-                            name));
+                            checkpoint::json_quoted(name)));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "reynard/models/registry.h"
 
+#include "reynard/models/families/json_fields.h"
 #include "reynard/models/mixers/attention.h"
 #include "reynard/models/mixers/memory_attention.h"
 #include "reynard/models/mixers/transformer_xl.h"
@@ -73,7 +74,7 @@ const Family& find_family(std::string_view model_type, const std::string& where)
     names += fmt::format("{}{}", names.empty() ? "" : ", ", family->model_type);
   }
   throw Error(fmt::format(
-      "{}: model_type \"{}\" is not supported; supported: {}", where, model_type, names));
+      "{}: model_type {} is not supported; supported: {}", where, shown_value(model_type), names));
 }
 
 }  // namespace reynard::models

@@ -1,6 +1,7 @@
 #include "reynard/models/saved_memory.h"
 
 #include "reynard/checkpoint/atomic_file.h"
+#include "reynard/config/fields.h"
 #include "reynard/knn/memory.h"
 #include "reynard/knn/memory_file.h"
 #include "reynard/models/decoder.h"
@@ -42,9 +43,9 @@ void check_same_text(const fs::path& file,
                   "anew with `reynard remember`",
                   file.string(),
                   counted(memory.size(0), "token"),
-                  memory.options().text.substr(0, kShownDigits),
+                  config::printable(memory.options().text.substr(0, kShownDigits)),
                   tokens,
-                  text.substr(0, kShownDigits)));
+                  config::printable(text.substr(0, kShownDigits))));
 }
 
 // Layers of a memory that was here before: whoever counts the folder's files, or copies them, would

@@ -1,15 +1,23 @@
 // Model folders that lie: whatever config.json and model.safetensors say, load_model gives a model
 // or one reynard::Error, in bounded time and memory.
 
+#include "reynard/checkpoint/safetensors.h"
 #include "reynard/models/cost.h"
 #include "reynard/models/pretrained.h"
 #include "reynard/tensor/error.h"
+#include "tests/support/errors.h"
 #include "tests/support/files.h"
 #include "tests/support/mutate.h"
 
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
 
 namespace {
 
@@ -114,6 +122,42 @@ TEST_P(HostileModel, MutatedConfigsCanBeCounted) {
     } catch (const Error&) {
     }
   });
+}
+
+// A terminal obeys control characters.
+TEST_P(HostileModel, ErrorsHoldNoControlCharacters) {
+  const std::filesystem::path bad = folder_ / "bad";
+  const std::string name = "a\x1b[31m\n";
+  const nlohmann::json quoted = name;
+  const auto expect_printable = [&] {
+    const std::string error = test::error_of([&] { models::load_model(bad); });
+    EXPECT_NE(error, "no error");
+    EXPECT_TRUE(std::ranges::none_of(error, [](unsigned char c) { return c < 0x20; }))
+        << nlohmann::json(error);
+    return error;
+  };
+  nlohmann::json config = nlohmann::json::parse(config_);
+  config["model_type"] = name;
+  test::write_file(bad / "config.json", config.dump());
+  EXPECT_SAYS(expect_printable(), "model_type " + quoted.dump() + " is not supported");
+
+  test::write_file(bad / "config.json", config_);
+  const checkpoint::TensorFolder good(folder_ / "good");
+  std::vector<checkpoint::NamedTensor> tensors;
+  for (const std::string& own : good.names()) tensors.push_back({own, good.read(own)});
+  tensors.push_back({name, at::ones({1})});
+  checkpoint::write_safetensors(bad / "model.safetensors", tensors);
+  EXPECT_SAYS(expect_printable(), "tensor " + quoted.dump() + " has no place in the model");
+
+  test::write_file(bad / "checksums.json",
+                   nlohmann::json{{"files", {{name, {{"bytes", 1}, {"sha256", ""}}}}}}.dump());
+  EXPECT_SAYS(expect_printable(), "checksums.json: entry " + quoted.dump() + " is malformed");
+  std::filesystem::remove(bad / "checksums.json");
+
+  std::filesystem::remove(bad / "model.safetensors");
+  test::write_file(bad / "model.safetensors.index.json",
+                   nlohmann::json{{"weight_map", {{"w", name}}}}.dump());
+  EXPECT_SAYS(expect_printable(), "weight_map \"w\": expected the name of a file beside it");
 }
 
 INSTANTIATE_TEST_SUITE_P(Families,
