@@ -57,6 +57,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       if (name != "dtype" && name != "shape" && name != "data_offsets") {
         reject_tensor(fmt::format("unknown field {}", json_quoted(name)));
       }
+      const bool is_read = name == "dtype" ? current_.dtype.has_value() : numbers().has_value();
+      if (is_read) reject_tensor(fmt::format("{} appears twice", name));
     }
     return true;
   }
@@ -242,6 +244,10 @@ void check_cover(const Header& header, const std::string& file, uint64_t data_by
 }  // namespace
 
 Header parse_header(std::string_view text, const std::string& file, uint64_t data_bytes) {
+  // The parser takes a zero byte for the end, whatever follows it.
+  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
+    throw Error(fmt::format("{}: header is not valid JSON at byte {}", file, zero + 1));
+  }
   HeaderReader reader(file);
   nlohmann::json::sax_parse(text, &reader);
   Header header = reader.take();

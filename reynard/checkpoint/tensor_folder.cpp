@@ -13,9 +13,13 @@ namespace {
 
 // weight_map of an index file: tensor name -> shard file name.
 std::map<std::string, std::string> read_index(const std::filesystem::path& path) {
-  const auto json = config::parse_json_text(config::read_text_file(path, kMaxHeaderBytes));
+  const std::string text = config::read_text_file(path, kMaxHeaderBytes);
+  const auto json = config::parse_json_text(text);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     throw Error(fmt::format("{}: is not JSON with an object \"weight_map\"", path.string()));
+  }
+  if (const auto twice = config::repeated_key(text)) {
+    throw Error(fmt::format("{}: names {} twice", path.string(), json_quoted(*twice)));
   }
   std::map<std::string, std::string> map;
   for (const auto& [name, shard] : json["weight_map"].items()) {

@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <set>
 #include <string>
 #include <system_error>
 #include <tuple>
+#include <vector>
 
 namespace reynard::config {
 
@@ -32,6 +34,22 @@ bool is_nested_deeper(std::string_view text, int max_depth) {
     }
   }
   return false;
+}
+
+std::optional<std::string> repeated_key(std::string_view text) {
+  using Event = nlohmann::json::parse_event_t;
+  std::optional<std::string> repeated;
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  const auto note = [&](int /*depth*/, Event event, nlohmann::json& parsed) {
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second && !repeated) {
+      repeated = parsed.get<std::string>();
+    }
+    return true;
+  };
+  const nlohmann::json json = nlohmann::json::parse(text, note, /*allow_exceptions=*/false);
+  return json.is_discarded() ? std::nullopt : repeated;
 }
 
 nlohmann::json parse_json_text(std::string_view text, int max_depth) {

@@ -21,6 +21,10 @@ bool is_nested_deeper(std::string_view text, int max_depth = kMaxJsonDepth);
 // The value of a JSON text; is_discarded() where it is none, or nested deeper.
 nlohmann::json parse_json_text(std::string_view text, int max_depth = kMaxJsonDepth);
 
+// A key that an object of the text has twice, of which parse_json_text() keeps the last; nothing
+// where there is none or the text is no JSON.
+std::optional<std::string> repeated_key(std::string_view text);
+
 // Where and why a text stops being JSON: "line 3, column 7: unexpected '}'; expected ..."; without
 // a place for a number that is too large. A few words, whatever the text is; empty: it is JSON, or
 // nested deeper.

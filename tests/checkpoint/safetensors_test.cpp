@@ -146,6 +146,12 @@ std::vector<BadFile> bad_files() {
       {"deep objects", raw(R"({"a":{"dtype":{"x":{)"), "unexpected object"},
       {"trailing", raw("{" + a + "}}"), "not valid JSON"},
       {"twice", raw("{" + a + "," + a + "}"), "\"a\" appears twice"},
+      {"zero byte", raw("{" + a + "}" + std::string(1, '\0') + "}"), "not valid JSON at byte 56"},
+      {"dtype twice", raw(R"({"a":{"dtype":"F16","dtype":"F32"}})"), "\"a\": dtype appears twice"},
+      {"shape twice", raw(R"({"a":{"shape":[],"shape":[4]}})"), "shape appears twice"},
+      {"offsets twice",
+       raw(R"({"a":{"data_offsets":[],"data_offsets":[0,16]}})"),
+       "data_offsets appears twice"},
       {"no dtype", with({{"a", {{"shape", {4}}, {"data_offsets", {0, 16}}}}}), "has no dtype"},
       {"no shape", with({{"a", {{"dtype", "F32"}, {"data_offsets", {0, 16}}}}}), "has no shape"},
       {"no offsets", with({{"a", {{"dtype", "F32"}, {"shape", {4}}}}}), "has no data_offsets"},
@@ -278,6 +284,11 @@ TEST(TensorFolder, ReadsOneFileOrShards) {
   rejects({{"a", 3}});
   rejects({{"a", "model-9.safetensors"}});  // no such file
   rejects(json::array());
+  test::write_file(
+      index,
+      R"({"weight_map":{"a":"model-1.safetensors","b":"model-1.safetensors","b":"model-2.safetensors"}})");
+  EXPECT_SAYS(test::error_of([&] { TensorFolder{shards}; }),
+              "model.safetensors.index.json: names \"b\" twice");
   test::write_file(shards / "model-2.safetensors",
                    test::read_file(folder / "single/model.safetensors"));
   rejects(map);  // a tensor that the index does not list

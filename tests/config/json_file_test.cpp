@@ -33,6 +33,13 @@ TEST(JsonFile, WhatIsNestedTooDeepIsNoValue) {
   EXPECT_TRUE(parse_json_text("{\"a\": 1").is_discarded());
 }
 
+TEST(JsonFile, AKeyOfOneObjectIsNotRepeatedInAnother) {
+  EXPECT_EQ(repeated_key(R"({"a": {"b": 1, "c": [{"b": 1}, {"b": 2}]}, "b": {"a": 3}})"),
+            std::nullopt);
+  EXPECT_EQ(repeated_key(R"({"a": {"b": 1}, "c": [{"\u0062": 1, "b": 2}]})"), "b");
+  EXPECT_EQ(repeated_key(R"({"a": 1, "a": )"), std::nullopt);
+}
+
 TEST(JsonFile, MistakesHaveAPlaceAndAReason) {
   const std::string rest(100'000, 'x');
   for (const auto& [text, mistake] :
