@@ -20,7 +20,8 @@ models::DecoderConfig read_experiment_model(const std::string& file) {
   if (model == nullptr || !std::holds_alternative<config::Table>(model->value)) {
     throw Error(fmt::format("{}: has no section [model]", file));
   }
-  return config::from_table<models::DecoderConfig>(std::get<config::Table>(model->value), file);
+  return config::from_table<models::DecoderConfig>(
+      std::get<config::Table>(model->value), file, {}, "model");
 }
 
 }  // namespace

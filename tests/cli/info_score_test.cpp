@@ -114,6 +114,9 @@ TEST(InfoCommand, BadModels) {
   expect_error({"info", (folder / "e.toml").string()}, "has no section [model]");
   test::write_file(folder / "e.toml", "[model]\nhidden_sizes = 3\n");
   expect_error({"info", (folder / "e.toml").string()}, "hidden_sizes");
+  test::write_file(folder / "e.toml", "[model]\nnum_layer = 3\n");
+  expect_error({"info", (folder / "e.toml").string()},
+               "e.toml:2: model.num_layer is not a known key; did you mean model.num_layers?");
   test::write_file(folder / "e.toml", "[model.attention]\nnum_heads = 0\n");
   expect_error({"info", (folder / "e.toml").string()}, "e.toml:2");
 }
