@@ -13,6 +13,7 @@
 #include "reynard/report/verdict.h"
 #include "reynard/tensor/check.h"
 #include "reynard/tensor/counted.h"
+#include "reynard/tokenizer/utf8.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -84,12 +85,21 @@ void print_header() {
              "read/s");
 }
 
+// As much of the end of a model's path as the first column has room for.
+std::string shown_name(const std::string& path) {
+  constexpr int64_t kRoom = 34;
+  std::string name = tokenizer::displayable(path);  // a path need not be UTF-8
+  const int64_t size = tokenizer::num_characters(name);
+  if (size <= kRoom) return name;
+  const std::size_t cut = tokenizer::first_characters(name, size - (kRoom - 1)).size();
+  return name.replace(0, cut, "…");
+}
+
 void print_row(const nlohmann::ordered_json& row) {
   const auto share = [&](const char* key) {
     return fmt::format("{:.1f} %", 100 * row[key]["share"].get<double>());
   };
-  std::string name = row["model"];
-  if (name.size() > 34) name = "…" + name.substr(name.size() - 33);
+  const std::string name = shown_name(row["model"]);
   const auto speed = [&](const char* key) {
     return row[key].is_null() ? "-" : fmt::format("{:.0f}", row[key].get<double>());
   };

@@ -2,6 +2,7 @@
 
 #include "reynard/models/pretrained.h"
 #include "reynard/models/score.h"
+#include "reynard/tokenizer/utf8.h"
 #include "tests/support/decoder_variants.h"
 #include "tests/support/files.h"
 #include "tests/support/program.h"
@@ -63,6 +64,26 @@ TEST(CostCommand, SharesAreThoseOfThePaper) {
   expect_error({"cost", "nowhere"},
                "nowhere: does not exist; expected the folder of a model or of");
   expect_error({"cost", "/dev/null"}, "/dev/null: is another file; expected the folder of a model");
+}
+
+// Long names lose their beginning, by whole characters.
+TEST(CostCommand, NamesAreCutBetweenCharacters) {
+  const test::TempDir folder;
+  for (const std::string end : {"", "a", "\xff"}) {
+    std::string name;
+    for (int i = 0; i < 40; ++i) name += "é";
+    const std::filesystem::path experiment = folder / (name + end + ".toml");
+    std::filesystem::copy_file(kConfigs + "quickstart/fox.toml", experiment);
+    const ProgramResult result =
+        test::run_program({.arguments = {"cost", experiment.string(), "--lengths", "16"}});
+    ASSERT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_TRUE(tokenizer::is_utf8(result.output)) << result.output;
+    const std::string shown = end == "\xff" ? "\ufffd" : end;
+    // 33 characters behind the ellipsis, then blanks up to the column of lengths.
+    const int64_t letters = 33 - 5 - (end.empty() ? 0 : 1);
+    const std::string cut = "\n…" + name.substr(0, 2 * letters) + shown + ".toml         16 ";
+    EXPECT_NE(result.output.find(cut), std::string::npos) << result.output;
+  }
 }
 
 TEST(CostCommand, MeasuresHowFastAModelReads) {
