@@ -1,8 +1,12 @@
 #include "reynard/models/cost.h"
 
 #include "reynard/models/decoder.h"
+#include "reynard/tensor/error.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 namespace reynard::models {
@@ -23,7 +27,7 @@ int64_t kept_keys(const DecoderConfig& config, int64_t layer, int64_t length) {
   const int64_t local = window > 0 ? std::min(length, window) : length;
   if (!config.is_memory_layer(layer)) return local;
   const int64_t capacity = config.memory.capacity;
-  return capacity > 0 ? std::min(length, capacity + local) : length;
+  return capacity > 0 ? local + std::min(length - local, capacity) : length;
 }
 
 // Mean over the queries of a sequence of the number of keys that a layer's query sees. Contexts of
@@ -80,7 +84,15 @@ ModelCost model_cost(const DecoderConfig& config, int64_t length) {
   cost.exact_flops = 2.0 * static_cast<double>(product_weights);
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     cost.exact_flops += 4 * width * mean_seen_keys(config, layer, length);
-    cost.kv_cache_bytes += kept_keys(config, layer, length) * (key_bytes + gate_bytes);
+    // A layer's are within 2^58: a length of 2^31 times 2^16 heads of 256 dimensions.
+    const int64_t bytes = kept_keys(config, layer, length) * (key_bytes + gate_bytes);
+    if (__builtin_add_overflow(cost.kv_cache_bytes, bytes, &cost.kv_cache_bytes)) {
+      throw Error(
+          fmt::format("model_cost: keys and values of {} tokens take more than {} bytes; expected "
+                      "a shorter length or a smaller model",
+                      length,
+                      std::numeric_limits<int64_t>::max()));
+    }
   }
   cost.weight_bytes = 4 * cost.parameters;
   cost.gradient_bytes = 4 * trained;

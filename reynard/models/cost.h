@@ -29,6 +29,7 @@ struct ModelCost {
       0;  // of one sequence of `length` tokens in bf16: keys, values, gate sums
 };
 
+// length: 1 to 2^31 tokens. Throws reynard::Error where a cache of them has more than 2^63 bytes.
 ModelCost model_cost(const DecoderConfig& config, int64_t length);
 
 }  // namespace reynard::models

@@ -3,12 +3,15 @@
 #include "reynard/models/cost.h"
 #include "reynard/models/decoder.h"
 #include "tests/support/compare.h"
+#include "tests/support/errors.h"
 
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -112,6 +115,24 @@ TEST(Cost, WindowLimitsKeysAndCache) {
   const double flops_per_key = 4.0 * 12 * 768;
   EXPECT_DOUBLE_EQ(all.exact_flops - windowed.exact_flops, flops_per_key * (10 - 7) / 4);
   EXPECT_EQ(windowed.kv_cache_bytes * 2, all.kv_cache_bytes);
+}
+
+TEST(Cost, ACacheBeyondIntegersIsRefused) {
+  DecoderConfig config = transformer_llama(k125m);
+  config.num_layers = 4096;
+  config.attention.num_heads = 65536;
+  config.attention.head_dim = 256;
+  // 65536 heads of 256 dimensions take 2^26 bytes a token and layer.
+  EXPECT_EQ(model_cost(config, 1 << 20).kv_cache_bytes, int64_t{1} << (26 + 12 + 20));
+  EXPECT_EQ(test::error_of([&] { model_cost(config, int64_t{1} << 31); }),
+            "model_cost: keys and values of 2147483648 tokens take more than 9223372036854775807 "
+            "bytes; expected a shorter length or a smaller model");
+  config.mixer = "memory_attention";
+  config.memory.layers = {0};
+  config.memory.window = 2;
+  config.memory.capacity = std::numeric_limits<int64_t>::max();
+  config.num_layers = 1;
+  EXPECT_EQ(model_cost(config, 1 << 20).kv_cache_bytes, int64_t{1} << (26 + 20));
 }
 
 std::map<std::string, at::Tensor> weights(const DecoderConfig& config, uint64_t seed) {
