@@ -3,13 +3,27 @@
 #include "reynard/tensor/check.h"
 
 #include <ATen/ops/log_softmax.h>
-#include <ATen/ops/topk.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 
 namespace reynard::generation {
+
+namespace {
+
+// Their order is that of a sampler; at::topk has none for equal logits.
+std::vector<int64_t> most_probable(std::span<const float> logits, int64_t count) {
+  std::vector<int64_t> ids(static_cast<std::size_t>(count));
+  std::ranges::partial_sort_copy(
+      std::views::iota(int64_t{0}, std::ssize(logits)), ids, [&](int64_t a, int64_t b) {
+        return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+      });
+  return ids;
+}
+
+}  // namespace
 
 std::vector<ScoredToken> score_tokens(const at::Tensor& logits,
                                       std::span<const int64_t> tokens,
@@ -31,12 +45,12 @@ std::vector<ScoredToken> score_tokens(const at::Tensor& logits,
         tokens[r],
         scored[r].logprob));
   }
-  if (num_top == 0) return scored;
-  const auto [best, ids] = at::topk(logprobs, num_top, 1);
-  const at::Tensor best_rows = best.contiguous(), id_rows = ids.contiguous();
-  for (int64_t i = 0; i < R * num_top; ++i) {
-    scored[i / num_top].top.push_back(
-        {id_rows.const_data_ptr<int64_t>()[i], best_rows.const_data_ptr<float>()[i]});
+  const at::Tensor all_logits = logits.contiguous();
+  for (int64_t r = 0; r < R; ++r) {
+    const std::span row(all_logits.const_data_ptr<float>() + r * V, static_cast<std::size_t>(V));
+    for (const int64_t id : most_probable(row, num_top)) {
+      scored[r].top.push_back({id, values[r * V + id]});
+    }
   }
   return scored;
 }

@@ -17,7 +17,8 @@ struct TokenScore {
 };
 
 struct ScoredToken : TokenScore {
-  std::vector<TokenScore> top;  // the most probable tokens, best first
+  // The most probable tokens, best first; of equal logits the lower id, as a sampler has it.
+  std::vector<TokenScore> top;
 };
 
 struct ScoreOptions {
