@@ -77,8 +77,14 @@ Sampler::Sampler(const SamplerOptions& options) : options_(options), random_(opt
                "frequency_penalty",
                options.frequency_penalty,
                "a number, 0: off");
-  for (const LogitBias& entry : options.logit_bias) {
-    check_number(!std::isnan(entry.bias), "logit_bias", entry.bias, "a number");
+  std::unordered_map<int64_t, double> sums;
+  for (const auto& [token, bias] : options.logit_bias) {
+    check_number(!std::isnan(bias), "logit_bias", bias, "a number");
+    tensor::check_value(!std::isnan(sums[token] += bias),
+                        "sampler",
+                        fmt::format("sum of logit_bias of token {}", token),
+                        "inf - inf",
+                        "a number");
   }
 }
 
@@ -106,6 +112,13 @@ void Sampler::penalize(std::vector<double>& logits) const {
                         entry.token,
                         fmt::format("0 to {}", vocabulary - 1));
     at(entry.token) += entry.bias;
+  }
+  const auto bad = std::ranges::find_if(logits, [](double logit) { return std::isnan(logit); });
+  if (bad != logits.end()) {
+    throw Error(
+        fmt::format("sampler: the logit of token {} is inf - inf after the penalties and "
+                    "logit_bias; expected a number",
+                    bad - logits.begin()));
   }
 }
 

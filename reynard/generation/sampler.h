@@ -35,7 +35,7 @@ struct SamplerOptions {
 
 class Sampler {
  public:
-  // Throws reynard::Error for a value outside its range.
+  // Throws reynard::Error for a value outside its range and for biases of one token without a sum.
   explicit Sampler(const SamplerOptions& options);
 
   // Tokens before the text; the repetition penalty counts them.
@@ -44,7 +44,8 @@ class Sampler {
   void reseed(uint64_t seed) { random_.seed(seed); }
 
   // logits (V) f32 -> token id, which belongs to the text from now on. Of equal logits the lower
-  // id is preferred. Throws reynard::Error when there is no logit or one is not finite.
+  // id is preferred. Throws reynard::Error when there is no logit, one is not finite, or penalties
+  // and biases make one NaN.
   int64_t next(const at::Tensor& logits);
 
  private:

@@ -114,6 +114,28 @@ TEST(Sampler, BiasMovesLogits) {
   EXPECT_THROW(outside.next(kLogits), Error);
 }
 
+// inf - inf leaves no order of the tokens, whatever the temperature.
+TEST(Sampler, SumsThatAreNoNumberAreErrors) {
+  const double always = std::numeric_limits<double>::infinity();
+  for (const double temperature : {0.0, 1.0}) {
+    const SamplerOptions both = {.logit_bias = {{2, always}, {0, 1.0}, {2, -always}},
+                                 .temperature = temperature};
+    EXPECT_SAYS(test::error_of([&] { Sampler{both}; }),
+                "sampler: sum of logit_bias of token 2 = inf - inf; expected a number");
+    Sampler penalized({.repetition_penalty = 1e-308,
+                       .frequency_penalty = 1e308,
+                       .logit_bias = {{2, 1e6}},
+                       .temperature = temperature});
+    EXPECT_EQ(penalized.next(kLogits), 2);
+    const at::Tensor high = at::tensor({0.0F, 0.0F, 3.0F, 0.0F});  // 3 / 1e-308 is inf
+    EXPECT_EQ(penalized.next(high), 2);                            // inf - 1e308
+    EXPECT_SAYS(test::error_of([&] { penalized.next(high); }),     // inf - 2e308
+                "sampler: the logit of token 2 is inf - inf after the penalties and logit_bias");
+  }
+  Sampler lifted({.logit_bias = {{1, always}, {1, always}}});
+  EXPECT_EQ(lifted.next(kLogits), 1);
+}
+
 TEST(Sampler, SameSeedSameTokens) {
   Sampler first({.temperature = 1, .seed = 3});
   Sampler second({.temperature = 1, .seed = 3});
