@@ -285,7 +285,7 @@ void print_texts(const std::vector<Text>& texts,
       line["stats"] = {
           {"prompt_seconds", timings.prompt.seconds},
           {"seconds", timings.text.seconds},
-          {"new_tokens", timings.text.tokens},
+          {"new_tokens", texts[i].tokens().size()},
           {"steps", timings.text.steps},
           {"guessed", texts[i].sequence.num_guessed()},
           {"accepted", texts[i].sequence.num_accepted()},

@@ -172,6 +172,18 @@ TEST(GenerateCommand, StatsCountWhatEvictionFreed) {
   EXPECT_EQ(cache["eviction"], freed[0]["stats"]["cache"]["eviction"]);
 }
 
+TEST(GenerateCommand, StatsOfSeveralTextsAreEachTextsOwn) {
+  const ModelFolder model;
+  const json texts = model.generate_json(
+      {"ab", "-m", "60", "-t", "1", "-n", "2", "--logit-bias", "257=3", "--stats"});
+  ASSERT_EQ(texts.size(), 2U);
+  EXPECT_NE(texts[0]["tokens"].size(), texts[1]["tokens"].size());
+  for (const json& text : texts) {
+    EXPECT_GT(text["tokens"].size(), 0U);
+    EXPECT_EQ(text["stats"]["new_tokens"], text["tokens"].size());
+  }
+}
+
 TEST(GenerateCommand, CachesOfInt8TakeLessMemory) {
   const ModelFolder model;
   std::vector<std::string> arguments = {
@@ -306,6 +318,7 @@ TEST(GenerateCommand, BadInput) {
   expect_error({"a", "-m", "0"}, "-m 0; expected at least 1 token");
   expect_error({"a", "-t", "-1"}, "--temperature: -1; expected 0 or more");
   expect_error({"a", "--logit-bias", "65"}, "--logit-bias 65; expected ID=VALUE");
+  expect_error({"a", "--logit-bias", "65=inf", "--logit-bias", "65=-inf"}, "token 65");
   for (const std::string bias : {"258=1", "-1=1"}) {
     expect_error({"a", "--logit-bias", "65=1", "--logit-bias", bias},
                  "--logit-bias " + bias + ": the model has no token " +
