@@ -97,8 +97,8 @@ void add_options(CLI::App& command, SamplingArguments& arguments) {
   command
       .add_option("--lookup",
                   arguments.lookup_tokens,
-                  "tokens guessed from earlier text and checked in one step; same text, often "
-                  "sooner; 0: off")
+                  "tokens guessed from earlier text and checked in one step; the same text up to "
+                  "rounding, often sooner; 0: off")
       ->check(between(0, models::SequenceState::kCarryTokens - 1));
   command.add_flag("--ignore-eos", arguments.ignore_eos, "go on behind the end of the text");
 }

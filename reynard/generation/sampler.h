@@ -1,6 +1,7 @@
 #pragma once
-// Chooses the next token of one text from logits. The same seed gives the same tokens on every
-// machine for the same logits, and no other text of a batch changes them.
+// Chooses the next token of one text from logits. The same seed and the same logits give the same
+// tokens on every machine, whatever other texts do. Logits are the same to their last bits only
+// where the same kernels make them (docs/generation.md).
 
 #include <ATen/core/Tensor.h>
 

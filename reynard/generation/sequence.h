@@ -27,7 +27,8 @@ struct SequenceOptions {
   std::vector<int64_t> stop_after_text = {};
   ScoreOptions scores = {};  // of the tokens written
   ScoreOptions prompt_scores = {};
-  // Tokens guessed from earlier text and checked in one step; the text stays the same. 0: off
+  // Tokens guessed from earlier text and checked in one step; the text stays the same up to the
+  // rounding of its logits. 0: off
   int64_t lookup_tokens = 0;
 };
 
