@@ -26,10 +26,9 @@ TokenScores score(Decoder& decoder,
 at::Tensor logits(Decoder& decoder, const at::Tensor& hidden, const at::Tensor& rows) {
   tensor::check_shape("logits", "hidden", hidden, {{"N"}, {"C", decoder.config().hidden_size}});
   const at::NoGradGuard no_grad;
-  const Parameter& head = decoder.head();
   const at::Tensor chosen =
       rows.defined() ? hidden.index_select(0, rows.to(hidden.device())) : hidden;
-  return product(chosen, head).to(at::kFloat);
+  return ops::logits(chosen, weight_of(decoder.head())).to(at::kFloat);
 }
 
 }  // namespace reynard::models

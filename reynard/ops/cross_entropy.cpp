@@ -1,6 +1,6 @@
 #include "reynard/ops/cross_entropy.h"
 
-#include "reynard/ops/int8_linear.h"
+#include "reynard/ops/linear.h"
 #include "reynard/ops/precision.h"
 #include "reynard/ops/product.h"
 #include "reynard/ops/rows.h"
@@ -48,12 +48,6 @@ void check_head(std::string_view op,
   const std::string range = "token ids in [0, V = " + std::to_string(head.size(0)) + ")";
   tensor::check_value(low >= 0, op, "smallest target", low, range);
   tensor::check_value(high < head.size(0), op, "largest target", high, range);
-}
-
-// In the arithmetic dtype, whatever the dtype of the product.
-at::Tensor chunk_logits(const at::Tensor& hidden, const at::Tensor& matrix) {
-  const at::Tensor logits = product(hidden.to(matrix.scalar_type()), matrix.t());
-  return logits.to(arithmetic_dtype(logits));
 }
 
 // Losses (N) of the first V columns of `logits`, which become their own gradient times `weight`
@@ -199,18 +193,14 @@ TokenScores score_tokens(const at::Tensor& hidden,
                          const at::Tensor& head_scales) {
   check_head("score_tokens", hidden, head, head_compute, targets, chunk_tokens);
   const at::NoGradGuard no_grad;
-  const at::Tensor& matrix = head_compute.defined() ? head_compute : head;
+  const Weight weight{.value = head, .compute = head_compute, .scales = head_scales};
   const at::Tensor wanted = beside(hidden, targets);
   TokenScores scores{
       .logprob = at::empty(wanted.sizes(), wanted.options().dtype(arithmetic_dtype(hidden))),
       .greedy = at::empty(wanted.sizes(), wanted.options())};
   for (int64_t begin = 0; begin < hidden.size(0); begin += chunk_tokens) {
     const int64_t count = std::min(chunk_tokens, hidden.size(0) - begin);
-    const at::Tensor rows = hidden.narrow(0, begin, count);
-    const at::Tensor logits =
-        head_scales.defined()
-            ? int8_linear(rows, {.values = head, .scales = head_scales}).to(at::kFloat)
-            : chunk_logits(rows, matrix);
+    const at::Tensor logits = ops::logits(hidden.narrow(0, begin, count), weight);
     const at::Tensor target = wanted.narrow(0, begin, count).unsqueeze(1);
     scores.logprob.narrow(0, begin, count)
         .copy_((logits.gather(1, target).squeeze(1) - at::logsumexp(logits, {1})));

@@ -23,8 +23,9 @@ struct TokenScores {
   at::Tensor greedy;   // (N) i64: argmax over the vocabulary
 };
 
-// Scores without gradients, chunk by chunk; what evaluation reads. head_scales (V) f32: head is an
-// int8 weight (int8_linear.h).
+// Scores without gradients, chunk by chunk; what evaluation reads. Logits are f32 (ops::logits),
+// where those of cross_entropy have the dtype of the head's products. head_scales (V) f32: head is
+// an int8 weight (int8_linear.h).
 TokenScores score_tokens(const at::Tensor& hidden,
                          const at::Tensor& head,
                          const at::Tensor& head_compute,

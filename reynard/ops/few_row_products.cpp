@@ -54,6 +54,11 @@ ProductLoop loop_for(const ProductKernels& kernels, at::ScalarType x, at::Scalar
   }
 }
 
+at::ScalarType result_dtype(const RowWeight& weight) {
+  const bool rounds = weight.rounds && weight.values.scalar_type() != at::kFloat;
+  return rounds ? at::kBFloat16 : at::kFloat;
+}
+
 // x as the loops of these kernels want it; undefined: as it is.
 at::Tensor packed_input(const ProductKernels& kernels,
                         const at::Tensor& x,
@@ -97,9 +102,10 @@ std::vector<at::Tensor> products_on_gpu(const at::Tensor& x, std::span<const Row
     }
     const at::Tensor& w = weight.values;
     TORCH_INTERNAL_ASSERT(has_gpu_kernel(x, w) && w.size(1) == x.size(1));
-    results.push_back(at::empty({x.size(0), w.size(0)}, w.options().requires_grad(false)));
+    results.push_back(at::empty({x.size(0), w.size(0)}, x.options().dtype(result_dtype(weight))));
     task.weights[task.num_weights++] = {.values = w.const_data_ptr(),
                                         .is_f32 = w.scalar_type() == at::kFloat,
+                                        .rounds = weight.rounds,
                                         .rows = static_cast<int>(w.size(0)),
                                         .y = results.back().mutable_data_ptr()};
   }
@@ -138,8 +144,7 @@ std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const Ro
   for (const RowWeight& weight : weights) {
     TORCH_INTERNAL_ASSERT(weight.values.size(1) == I);
     const int64_t O = weight.values.size(0);
-    const bool wide = weight.values.scalar_type() == at::kFloat;
-    results.push_back(tensor::empty_rows({N, O}, wide ? at::kFloat : at::kBFloat16));
+    results.push_back(tensor::empty_rows({N, O}, result_dtype(weight)));
     const ProductRows rows{
         .x = input.const_data_ptr(),
         .packed = packed.defined() ? packed.const_data_ptr() : nullptr,
@@ -148,6 +153,7 @@ std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const Ro
         .tokens = N,
         .rows = O,
         .width = I,
+        .rounds = weight.rounds,
         .y = results.back().data_ptr()};
     const int64_t row_bytes = std::max<int64_t>(1, I * weight.values.element_size());
     const int64_t rows_per_task =

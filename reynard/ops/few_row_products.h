@@ -20,6 +20,9 @@ inline constexpr int64_t kFewGpuRows = 16;
 struct RowWeight {
   at::Tensor values;  // (O, I) f32, bf16 or i8
   at::Tensor scales;  // (O) f32 of i8 values, else undefined
+  // To bf16, as what is multiplied again has to be; false: the f32 sums. Those with f32 values are
+  // never rounded.
+  bool rounds = true;
 };
 
 // Whether there is a loop for these dtypes and this memory, and x has few rows.
@@ -28,7 +31,7 @@ bool has_few_row_product(const at::Tensor& x, const RowWeight& weight);
 // y_w = x W_w^T for weights that share their input, in one parallel region. The bits of a row of y
 // depend neither on the other rows nor on the number of threads. On a GPU, where weights have no
 // int8 values, the kernel before may still run while weights are read: it must not write them.
-//   x (N, I) f32 or bf16  ->  one (N, O_w) per weight: f32 for an f32 weight, else bf16
+//   x (N, I) f32 or bf16  ->  one (N, O_w) per weight: bf16 where it is rounded, else f32
 std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const RowWeight> weights);
 
 // Whether x is bf16 and w an f32 weight of few rows, like that of the gates; on a GPU x must not

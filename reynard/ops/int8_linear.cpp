@@ -24,15 +24,17 @@ constexpr int64_t kWideRows = 512;
 
 // For many rows of x, which pay for widening the weight: int8 values are bf16 values too, and bf16
 // products have matrix units. The scale comes after the product, in f32.
-at::Tensor widened_product(const at::Tensor& x, const Int8Weight& weight) {
+at::Tensor widened_product(const at::Tensor& x, const Int8Weight& weight, at::ScalarType out) {
   const int64_t O = weight.values.size(0);
   at::Tensor y = at::empty({x.size(0), O}, at::kFloat);
   for (int64_t row = 0; row < O; row += kWideRows) {
     const int64_t count = std::min(kWideRows, O - row);
     const at::Tensor wide = weight.values.narrow(0, row, count).to(x.scalar_type());
-    y.narrow(1, row, count).copy_(library_product(x, wide.t(), x.scalar_type()));
+    y.narrow(1, row, count)
+        .copy_(out == at::kFloat ? unrounded_product(x, wide.t())
+                                 : library_product(x, wide.t(), x.scalar_type()));
   }
-  return y.mul_(weight.scales);
+  return y.mul_(weight.scales).to(out);
 }
 
 }  // namespace
@@ -57,17 +59,18 @@ Int8Weight quantize_rows(const at::Tensor& weight) {
   return result;
 }
 
-at::Tensor int8_linear(const at::Tensor& x, const Int8Weight& weight) {
+at::Tensor int8_linear(const at::Tensor& x, const Int8Weight& weight, at::ScalarType out) {
   tensor::check_shape("int8_linear", "weight", weight.values, {{"O"}, {"I"}});
   tensor::check_dtype("int8_linear", "weight", weight.values, {at::kChar});
   tensor::check_shape("int8_linear", "scales", weight.scales, {{"O", weight.values.size(0)}});
   tensor::check_shape("int8_linear", "x", x, {{"N"}, {"I", weight.values.size(1)}});
+  TORCH_INTERNAL_ASSERT(out == at::kFloat || out == at::kBFloat16);
   const at::NoGradGuard no_grad;
   const at::Tensor input = x.to(at::kBFloat16).contiguous();
-  const RowWeight rows{.values = weight.values, .scales = weight.scales};
-  const at::Tensor y = has_few_row_product(input, rows) ? few_row_products(input, {&rows, 1})[0]
-                                                        : widened_product(input, weight);
-  return y.to(at::kBFloat16);
+  const RowWeight rows{
+      .values = weight.values, .scales = weight.scales, .rounds = out == at::kBFloat16};
+  return has_few_row_product(input, rows) ? few_row_products(input, {&rows, 1})[0]
+                                          : widened_product(input, weight, out);
 }
 
 }  // namespace reynard::ops

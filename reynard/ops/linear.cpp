@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/mm.h>
 
 #include <algorithm>
 #include <vector>
@@ -231,6 +232,20 @@ std::vector<at::Tensor> linears(const at::Tensor& x, std::span<const Weight> wei
 at::Tensor linear(const at::Tensor& x, const Weight& weight, const at::Tensor& bias) {
   if (bias.defined()) tensor::check_shape("linear", "bias", bias, {{"O", weight.value.size(0)}});
   return add_bias(linears(x, {&weight, 1})[0], bias);
+}
+
+at::Tensor logits(const at::Tensor& x, const Weight& weight) {
+  tensor::check_shape("logits", "x", x, {{"N"}, {"C"}});
+  check_weight("logits", weight, x.size(1));
+  const at::NoGradGuard no_grad;
+  if (weight.scales.defined()) {
+    return int8_linear(x, {.values = weight.value, .scales = weight.scales}, at::kFloat);
+  }
+  const RowWeight matrix{.values = matrix_of(weight), .scales = {}, .rounds = false};
+  const at::Tensor input = x.to(matrix.values.scalar_type());
+  if (has_few_row_product(input, matrix)) return few_row_products(input, {&matrix, 1})[0];
+  if (input.scalar_type() == at::kDouble) return at::mm(input, matrix.values.t());
+  return unrounded_product(input, matrix.values.t());
 }
 
 at::Tensor add_bias(const at::Tensor& y, const at::Tensor& bias) {

@@ -28,6 +28,11 @@ std::vector<at::Tensor> linears(const at::Tensor& x, std::span<const Weight> wei
 //   x (N, I)  ->  (N, O) dtype of the product
 at::Tensor linear(const at::Tensor& x, const Weight& weight, const at::Tensor& bias = {});
 
+// The head's product: x W^T as its sums are, in f32, where those above round what bf16 and int8
+// weights make. No gradients.
+//   x (N, C), W (V, C)  ->  (N, V) f32 (f64: the reference)
+at::Tensor logits(const at::Tensor& x, const Weight& weight);
+
 // y (N, O) + bias (O), which may be undefined; the sum is formed in the dtype of the bias.
 at::Tensor add_bias(const at::Tensor& y, const at::Tensor& bias);
 

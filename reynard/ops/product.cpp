@@ -82,6 +82,20 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType out)
   return is_block_sum(sum) ? sums_of_products({&sum, 1})[0] : library_product(a, b, out);
 }
 
+at::Tensor unrounded_product(const at::Tensor& a, const at::Tensor& b) {
+  constexpr int64_t kWideColumns = 512;
+  if (a.scalar_type() == at::kFloat || widens_on_gpu(a, at::kFloat) || has_block_product(a, b)) {
+    return product(a, b, at::kFloat);
+  }
+  const at::Tensor wide = a.to(at::kFloat);
+  at::Tensor c = at::empty({a.size(0), b.size(1)}, wide.options());
+  for (int64_t column = 0; column < b.size(1); column += kWideColumns) {
+    const int64_t count = std::min(kWideColumns, b.size(1) - column);
+    c.narrow(1, column, count).copy_(at::mm(wide, b.narrow(1, column, count).to(at::kFloat)));
+  }
+  return c;
+}
+
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   return product(a, b, a.scalar_type());
 }

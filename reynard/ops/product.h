@@ -21,6 +21,11 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 // The same by the library; bf16 on a CPU that has no instructions for it in f32.
 at::Tensor library_product(const at::Tensor& a, const at::Tensor& b, at::ScalarType out);
 
+// a b in f32 that nothing rounds on its way: where no product of the dtype of the factors has such
+// sums, theirs are formed in f32, of a few MB of b at a time.
+//   a (M, K), b (K, N) of one dtype, f64 not  ->  (M, N) f32
+at::Tensor unrounded_product(const at::Tensor& a, const at::Tensor& b);
+
 // The sum of all a b in the dtype `out`.
 struct SumOfProducts {
   std::vector<Factors> terms;

@@ -16,12 +16,13 @@ struct ProductRows {
   const void* weight = nullptr;   // (rows, width)
   const float* scales = nullptr;  // (rows) of an int8 weight
   int64_t tokens = 0, rows = 0, width = 0;
-  void* y = nullptr;  // (tokens, rows)
+  bool rounds = true;  // y is bf16 where the weight is not f32; else f32
+  void* y = nullptr;   // (tokens, rows)
 };
 
 using ProductLoop = void (*)(const ProductRows&, int64_t begin, int64_t end);
 
-// By what x and the weight hold; y is f32 where the weight is, else bf16.
+// By what x and the weight hold.
 struct ProductKernels {
   ProductLoop f32_by_f32 = nullptr;
   ProductLoop bf16_by_f32 = nullptr;

@@ -130,12 +130,13 @@ struct ColumnSums {
   float* sums = nullptr;  // (width)
 };
 
-// Products of one input with several weights: y = x W^T, f32 where the weight is, else bf16.
+// Products of one input with several weights: y = x W^T.
 struct FewRowsTask {
   static constexpr int kMostWeights = 8;  // of one launch
   struct Weight {
     const void* values = nullptr;  // (rows, width) aligned to 16 bytes: f32, or bf16 where x is
     bool is_f32 = false;
+    bool rounds = true;  // y is bf16 where the values are; else f32
     int rows = 0;
     void* y = nullptr;  // (tokens, rows)
   };

@@ -80,8 +80,17 @@ TEST_P(FewRowProducts, WithinBudget) {
         const at::Tensor naive =
             at::mm(x.to(at::kFloat), widened(weight, at::kFloat).t()).to(y.scalar_type());
         const at::Tensor exact = at::mm(x.to(at::kDouble), widened(weight, at::kDouble).t());
-        EXPECT_WITHIN_BUDGET(y, naive, exact)
-            << toString(x_dtype) << " by " << toString(dtype) << ", " << tokens << ", " << width;
+        const std::string where =
+            fmt::format("{} by {}, {}, {}", toString(x_dtype), toString(dtype), tokens, width);
+        EXPECT_WITHIN_BUDGET(y, naive, exact) << where;
+        // The sums of which y is the rounding.
+        RowWeight wide_y = weight;
+        wide_y.rounds = false;
+        const at::Tensor sums = few_row_products(x, {&wide_y, 1})[0];
+        ASSERT_EQ(sums.scalar_type(), at::kFloat);
+        EXPECT_BITWISE_EQUAL(sums.to(y.scalar_type()), y) << where;
+        EXPECT_WITHIN_BUDGET(sums, at::mm(x.to(at::kFloat), widened(weight, at::kFloat).t()), exact)
+            << where;
       }
     }
   }
@@ -139,6 +148,11 @@ TEST(FewRowProductsOfGpu, WithinBudgetAndAloneTheSame) {
           const at::Tensor exact = at::mm(x.to(at::kDouble), w.to(at::kDouble).t());
           EXPECT_WITHIN_BUDGET(y[i], naive, exact) << where << ", weight " << i;
           EXPECT_BITWISE_EQUAL(last[i], y[i].narrow(0, tokens - 1, 1).contiguous()) << where;
+          RowWeight wide_y = weights[i];
+          wide_y.rounds = false;
+          const at::Tensor sums = few_row_products(x, {&wide_y, 1})[0];
+          ASSERT_EQ(sums.scalar_type(), at::kFloat);
+          EXPECT_BITWISE_EQUAL(sums.to(y[i].scalar_type()), y[i]) << where << ", weight " << i;
         }
       }
     }

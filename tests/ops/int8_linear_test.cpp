@@ -56,6 +56,10 @@ TEST(Int8Linear, IsTheProductWithTheRoundedWeight) {
         const double size = std::sqrt(static_cast<double>(width)) * 4 + 3;
         EXPECT_TENSORS_NEAR(y.to(at::kDouble), exact, size * 0x1p-8, 0x1p-7)
             << path << ", " << width << ", " << tokens;
+        const at::Tensor sums = int8_linear(x, weight, at::kFloat);
+        ASSERT_EQ(sums.scalar_type(), at::kFloat);
+        EXPECT_TENSORS_NEAR(sums.to(at::kDouble), exact, size * 1e-6, 1e-6)
+            << path << ", " << width << ", " << tokens;
       }
     }
   }

@@ -4,6 +4,7 @@
 #include "reynard/ops/cross_entropy.h"
 #include "reynard/ops/few_row_products.h"
 #include "reynard/ops/gated_act.h"
+#include "reynard/ops/int8_linear.h"
 #include "reynard/ops/linear.h"
 #include "reynard/ops/log_gate.h"
 #include "reynard/ops/rms_norm.h"
@@ -335,6 +336,27 @@ TEST(Linear, Rejects) {
   EXPECT_THROW(ops::linear(at::ones({2, 5}), {weight}, at::ones({2})), Error);
   // Half of an odd width would be that of the weight.
   EXPECT_THROW(ops::gated_linear(at::ones({2, 11}), Activation::kSilu, {weight}), Error);
+}
+
+// Few rows and many, each kind of weight.
+TEST(Linear, LogitsAreF32) {
+  const at::Tensor head = random_normal({70, 96}, 1, at::kFloat);
+  const Int8Weight int8 = quantize_rows(head);
+  const at::Tensor narrow = head.to(at::kBFloat16);
+  for (const int64_t rows : {0, 1, 32, 33, 300}) {
+    const at::Tensor x = random_normal({rows, 96}, 2).to(at::kBFloat16);
+    const auto expect_near = [&](const ops::Weight& weight, const at::Tensor& values) {
+      const at::Tensor y = ops::logits(x, weight);
+      ASSERT_EQ(y.scalar_type(), at::kFloat);
+      const at::Tensor exact = x.to(at::kDouble).matmul(values.to(at::kDouble).t());
+      EXPECT_TENSORS_NEAR(y.to(at::kDouble), exact, 1e-4, 1e-6) << rows;
+    };
+    expect_near({head}, head);
+    expect_near({head, narrow}, narrow);
+    expect_near({.value = int8.values, .scales = int8.scales},
+                int8.values.to(at::kDouble) * int8.scales.unsqueeze(1));
+  }
+  EXPECT_THROW(ops::logits(at::ones({2, 95}), {head}), Error);
 }
 
 TEST(CrossEntropy, UniformLogitsCostTheLogOfTheVocabulary) {

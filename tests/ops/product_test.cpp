@@ -36,6 +36,16 @@ TEST_F(LibraryProducts, AreWithinBudget) {
   EXPECT_WITHIN_BUDGET(product(a_, b_, at::kFloat), naive, exact_);
 }
 
+// More columns than are widened at a time.
+TEST_F(LibraryProducts, OfF32AreNotRoundedWhereAsked) {
+  const at::Tensor b = random_normal({1100, 300}, 2).to(at::kBFloat16).t();
+  const at::Tensor y = unrounded_product(a_, b);
+  ASSERT_EQ(y.scalar_type(), at::kFloat);
+  EXPECT_WITHIN_BUDGET(y,
+                       at::mm(a_.to(at::kFloat), b.to(at::kFloat)),
+                       at::mm(a_.to(at::kDouble), b.to(at::kDouble)));
+}
+
 TEST_F(LibraryProducts, AddedAreWithinBudget) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     at::Tensor sum = random_normal({35, 70}, 3).to(dtype);

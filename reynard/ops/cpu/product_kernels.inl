@@ -43,13 +43,19 @@ REYNARD_INLINE float sum_of_row(Vector v) {
 #endif
 }
 
-REYNARD_INLINE void store_one(float* p, float x) {
-  *p = x;
-}
-REYNARD_INLINE void store_one(BF16* p, float x) {
+REYNARD_INLINE BF16 rounded(float x) {
   const auto bits = __builtin_bit_cast(uint32_t, x);
-  const uint32_t rounded = (bits + (((bits >> 16) & 1U) + 0x7fffU)) >> 16;
-  *p = static_cast<BF16>(x != x ? 0x7fc0U : rounded);
+  const uint32_t nearest = (bits + (((bits >> 16) & 1U) + 0x7fffU)) >> 16;
+  return static_cast<BF16>(x != x ? 0x7fc0U : nearest);
+}
+
+template <class W>
+REYNARD_INLINE void store_one(const ProductRows& p, int64_t at, float x) {
+  if (sizeof(W) == sizeof(float) || !p.rounds) {
+    static_cast<float*>(p.y)[at] = x;
+  } else {
+    static_cast<BF16*>(p.y)[at] = rounded(x);
+  }
 }
 
 constexpr int64_t kStep = 2 * kLanes;
@@ -127,7 +133,7 @@ REYNARD_INLINE void copy_rest(const T* from,
   }
 }
 
-template <int kRows, int kTokens, class X, class W, class Y>
+template <int kRows, int kTokens, class X, class W>
 REYNARD_INLINE void product_block(const ProductRows& p, int64_t row, int64_t token) {
   const X* x = static_cast<const X*>(p.x) + token * p.width;
   const W* weight = static_cast<const W*>(p.weight) + row * p.width;
@@ -164,39 +170,39 @@ REYNARD_INLINE void product_block(const ProductRows& p, int64_t row, int64_t tok
     for (int t = 0; t < kTokens; ++t) {
       float sum = sum_of_row(sums.lanes[r][t]);
       if constexpr (sizeof(W) == 1) sum *= p.scales[row + r];
-      store_one(static_cast<Y*>(p.y) + (token + t) * p.rows + row + r, sum);
+      store_one<W>(p, (token + t) * p.rows + row + r, sum);
     }
   }
 }
 
 // From a token on; what kTokens leaves goes in smaller blocks.
-template <int kRows, int kTokens, class X, class W, class Y>
+template <int kRows, int kTokens, class X, class W>
 REYNARD_INLINE void product_tokens(const ProductRows& p, int64_t row, int64_t token) {
   for (; token + kTokens <= p.tokens; token += kTokens) {
-    product_block<kRows, kTokens, X, W, Y>(p, row, token);
+    product_block<kRows, kTokens, X, W>(p, row, token);
   }
-  if constexpr (kTokens > 1) product_tokens<kRows, kTokens - 1, X, W, Y>(p, row, token);
+  if constexpr (kTokens > 1) product_tokens<kRows, kTokens - 1, X, W>(p, row, token);
 }
 
-template <class X, class W, class Y>
+template <class X, class W>
 void product_rows(const ProductRows& p, int64_t begin, int64_t end) {
   int64_t row = begin;
   if (p.tokens == 1) {
     for (; row + kRowsOfOneToken <= end; row += kRowsOfOneToken) {
-      product_block<kRowsOfOneToken, 1, X, W, Y>(p, row, 0);
+      product_block<kRowsOfOneToken, 1, X, W>(p, row, 0);
     }
   } else {
     for (; row + kRowsAtOnce <= end; row += kRowsAtOnce) {
-      product_tokens<kRowsAtOnce, kTokensAtOnce, X, W, Y>(p, row, 0);
+      product_tokens<kRowsAtOnce, kTokensAtOnce, X, W>(p, row, 0);
     }
   }
-  for (; row < end; ++row) product_tokens<1, kTokensAtOnce, X, W, Y>(p, row, 0);
+  for (; row < end; ++row) product_tokens<1, kTokensAtOnce, X, W>(p, row, 0);
 }
 
-constexpr ProductKernels kTable = {.f32_by_f32 = &product_rows<float, float, float>,
-                                   .bf16_by_f32 = &product_rows<BF16, float, float>,
-                                   .bf16_by_bf16 = &product_rows<BF16, BF16, BF16>,
-                                   .bf16_by_int8 = &product_rows<BF16, int8_t, BF16>};
+constexpr ProductKernels kTable = {.f32_by_f32 = &product_rows<float, float>,
+                                   .bf16_by_f32 = &product_rows<BF16, float>,
+                                   .bf16_by_bf16 = &product_rows<BF16, BF16>,
+                                   .bf16_by_int8 = &product_rows<BF16, int8_t>};
 
 }  // namespace
 

@@ -114,10 +114,15 @@ inline void store_sums(const ProductRows& p, int64_t row, int64_t rows, int64_t 
   for (int64_t t = 0; t < tokens; ++t) {
     __m512 sums = _mm512_i32gather_ps(lanes, s.sums + t, sizeof(float));
     if constexpr (sizeof(W) == 1) sums *= _mm512_maskz_loadu_ps(mask, p.scales + row);
+    const int64_t to = (token + t) * p.rows + row;
+    if (!p.rounds) {
+      _mm512_mask_storeu_ps(static_cast<float*>(p.y) + to, mask, sums);
+      continue;
+    }
     const __m256bh rounded = _mm512_cvtneps_pbh(sums);
     __m256i bits;
     __builtin_memcpy(&bits, &rounded, sizeof bits);
-    _mm256_mask_storeu_epi16(static_cast<BF16*>(p.y) + (token + t) * p.rows + row, mask, bits);
+    _mm256_mask_storeu_epi16(static_cast<BF16*>(p.y) + to, mask, bits);
   }
 }
 

@@ -66,6 +66,19 @@ inline __m512 sums_of_lanes(const __m512 (&v)[16]) {
 template <int kRows, int kTokens>
 constexpr int kTogether = kTokens == 1 ? 1 : kRows;
 
+// sums: those of four rows for each token.
+template <int kRows, int kTokens, class Y, class Sums>
+inline void store_sums(const ProductRows& p, int64_t row, int64_t token, const Sums& sums) {
+  Y all[kTokensAtOnce * kRowsAtOnce];
+  static_assert(sizeof all == sizeof sums);
+  __builtin_memcpy(all, &sums, sizeof all);
+  for (int t = 0; t < kTokens; ++t) {
+    __builtin_memcpy(static_cast<Y*>(p.y) + (token + t) * p.rows + row,
+                     all + t * kRowsAtOnce,
+                     kRows * sizeof(Y));
+  }
+}
+
 template <int kRows, int kTokens, class W>
 inline void product_block(const ProductRows& p, int64_t row, int64_t token) {
   const BF16* x = static_cast<const BF16*>(p.x) + token * p.width;
@@ -101,13 +114,10 @@ inline void product_block(const ProductRows& p, int64_t row, int64_t token) {
   if constexpr (sizeof(W) == 1) {
     y *= _mm512_broadcast_f32x4(_mm_maskz_loadu_ps((1U << kRows) - 1, p.scales + row));
   }
-  BF16 rounded[16];
-  const __m256bh bits = _mm512_cvtneps_pbh(y);
-  __builtin_memcpy(rounded, &bits, sizeof rounded);
-  for (int t = 0; t < kTokens; ++t) {
-    __builtin_memcpy(static_cast<BF16*>(p.y) + (token + t) * p.rows + row,
-                     rounded + t * kRowsAtOnce,
-                     kRows * sizeof(BF16));
+  if (p.rounds) {
+    store_sums<kRows, kTokens, BF16>(p, row, token, _mm512_cvtneps_pbh(y));
+  } else {
+    store_sums<kRows, kTokens, float>(p, row, token, y);
   }
 }
 

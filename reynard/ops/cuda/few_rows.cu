@@ -141,8 +141,12 @@ __device__ void multiply_tiles(const FewRowsTask& p,
   if (column >= kColumns || token >= p.tokens || first_row + row >= weight.rows) return;
   float sum = 0;
   for (int w = 0; w < kWarps; ++w) sum += parts[w][column][row];
-  narrow(sum,
-         static_cast<__nv_bfloat16*>(weight.y)[int64_t{token} * weight.rows + first_row + row]);
+  const int64_t to = int64_t{token} * weight.rows + first_row + row;
+  if (weight.rounds) {
+    narrow(sum, static_cast<__nv_bfloat16*>(weight.y)[to]);
+  } else {
+    static_cast<float*>(weight.y)[to] = sum;
+  }
 }
 
 template <class X, int kTokens>
