@@ -69,8 +69,8 @@ TEST_P(Logits, AreThoseOfScores) {
   const at::Tensor offsets = at::zeros({1}, tokens.options());
   const TokenScores scores = score(decoder, tokens, offsets, tokens);
   const at::Tensor exact = exact_logits(decoder.hidden(tokens, offsets), decoder.head());
-  EXPECT_TENSORS_NEAR(scores.logprob.to(at::kDouble),
-                      at::log_softmax(exact, 1).gather(1, tokens.unsqueeze(1)).squeeze(1),
+  EXPECT_TENSORS_NEAR(scores.logprob.cpu().to(at::kDouble),
+                      at::log_softmax(exact, 1).gather(1, tokens.cpu().unsqueeze(1)).squeeze(1),
                       1e-5,
                       1e-5);
   EXPECT_BITWISE_EQUAL(scores.greedy.cpu(), exact.argmax(1));
