@@ -105,7 +105,7 @@ std::vector<at::Tensor> products_on_gpu(const at::Tensor& x, std::span<const Row
     results.push_back(at::empty({x.size(0), w.size(0)}, x.options().dtype(result_dtype(weight))));
     task.weights[task.num_weights++] = {.values = w.const_data_ptr(),
                                         .is_f32 = w.scalar_type() == at::kFloat,
-                                        .rounds = weight.rounds,
+                                        .y_is_f32 = result_dtype(weight) == at::kFloat,
                                         .rows = static_cast<int>(w.size(0)),
                                         .y = results.back().mutable_data_ptr()};
   }
@@ -153,7 +153,7 @@ std::vector<at::Tensor> few_row_products(const at::Tensor& x, std::span<const Ro
         .tokens = N,
         .rows = O,
         .width = I,
-        .rounds = weight.rounds,
+        .y_is_f32 = result_dtype(weight) == at::kFloat,
         .y = results.back().data_ptr()};
     const int64_t row_bytes = std::max<int64_t>(1, I * weight.values.element_size());
     const int64_t rows_per_task =
@@ -199,6 +199,7 @@ at::Tensor few_output_product(const at::Tensor& x, const at::Tensor& w) {
                            .tokens = end - begin,
                            .rows = w.size(0),
                            .width = w.size(1),
+                           .y_is_f32 = true,
                            .y = y.mutable_data_ptr<float>() + begin * w.size(0)};
     loop(rows, 0, w.size(0));
   });

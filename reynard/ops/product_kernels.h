@@ -16,8 +16,8 @@ struct ProductRows {
   const void* weight = nullptr;   // (rows, width)
   const float* scales = nullptr;  // (rows) of an int8 weight
   int64_t tokens = 0, rows = 0, width = 0;
-  bool rounds = true;  // y is bf16 where the weight is not f32; else f32
-  void* y = nullptr;   // (tokens, rows)
+  bool y_is_f32 = false;  // else bf16
+  void* y = nullptr;      // (tokens, rows)
 };
 
 using ProductLoop = void (*)(const ProductRows&, int64_t begin, int64_t end);

@@ -136,7 +136,7 @@ struct FewRowsTask {
   struct Weight {
     const void* values = nullptr;  // (rows, width) aligned to 16 bytes: f32, or bf16 where x is
     bool is_f32 = false;
-    bool rounds = true;  // y is bf16 where the values are; else f32
+    bool y_is_f32 = false;  // else bf16; always where the values are
     int rows = 0;
     void* y = nullptr;  // (tokens, rows)
   };

@@ -49,9 +49,8 @@ REYNARD_INLINE BF16 rounded(float x) {
   return static_cast<BF16>(x != x ? 0x7fc0U : nearest);
 }
 
-template <class W>
 REYNARD_INLINE void store_one(const ProductRows& p, int64_t at, float x) {
-  if (sizeof(W) == sizeof(float) || !p.rounds) {
+  if (p.y_is_f32) {
     static_cast<float*>(p.y)[at] = x;
   } else {
     static_cast<BF16*>(p.y)[at] = rounded(x);
@@ -170,7 +169,7 @@ REYNARD_INLINE void product_block(const ProductRows& p, int64_t row, int64_t tok
     for (int t = 0; t < kTokens; ++t) {
       float sum = sum_of_row(sums.lanes[r][t]);
       if constexpr (sizeof(W) == 1) sum *= p.scales[row + r];
-      store_one<W>(p, (token + t) * p.rows + row + r, sum);
+      store_one(p, (token + t) * p.rows + row + r, sum);
     }
   }
 }

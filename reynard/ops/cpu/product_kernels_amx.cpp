@@ -115,7 +115,7 @@ inline void store_sums(const ProductRows& p, int64_t row, int64_t rows, int64_t 
     __m512 sums = _mm512_i32gather_ps(lanes, s.sums + t, sizeof(float));
     if constexpr (sizeof(W) == 1) sums *= _mm512_maskz_loadu_ps(mask, p.scales + row);
     const int64_t to = (token + t) * p.rows + row;
-    if (!p.rounds) {
+    if (p.y_is_f32) {
       _mm512_mask_storeu_ps(static_cast<float*>(p.y) + to, mask, sums);
       continue;
     }

@@ -114,10 +114,10 @@ inline void product_block(const ProductRows& p, int64_t row, int64_t token) {
   if constexpr (sizeof(W) == 1) {
     y *= _mm512_broadcast_f32x4(_mm_maskz_loadu_ps((1U << kRows) - 1, p.scales + row));
   }
-  if (p.rounds) {
-    store_sums<kRows, kTokens, BF16>(p, row, token, _mm512_cvtneps_pbh(y));
-  } else {
+  if (p.y_is_f32) {
     store_sums<kRows, kTokens, float>(p, row, token, y);
+  } else {
+    store_sums<kRows, kTokens, BF16>(p, row, token, _mm512_cvtneps_pbh(y));
   }
 }
 

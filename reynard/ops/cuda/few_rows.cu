@@ -142,10 +142,10 @@ __device__ void multiply_tiles(const FewRowsTask& p,
   float sum = 0;
   for (int w = 0; w < kWarps; ++w) sum += parts[w][column][row];
   const int64_t to = int64_t{token} * weight.rows + first_row + row;
-  if (weight.rounds) {
-    narrow(sum, static_cast<__nv_bfloat16*>(weight.y)[to]);
-  } else {
+  if (weight.y_is_f32) {
     static_cast<float*>(weight.y)[to] = sum;
+  } else {
+    narrow(sum, static_cast<__nv_bfloat16*>(weight.y)[to]);
   }
 }
 
